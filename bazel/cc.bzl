@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules that every BUILD file of the project uses for C code.
+
+All parts are linked statically: with hidden visibility their internal functions (ladei_...) could not be reached from
+another shared object, and a test binary stays one file that runs on another machine (tools/bundle).
+"""
+
+load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
+load("//bazel:copts.bzl", "LADE_COPTS", "LADE_LINKOPTS")
+
+def lade_cc_library(name, copts = [], linkstatic = True, visibility = ["//:__subpackages__"], **attributes):
+    """A C library of the project; visible within the project unless told otherwise."""
+    cc_library(
+        name = name,
+        copts = LADE_COPTS + copts,
+        linkstatic = linkstatic,
+        visibility = visibility,
+        **attributes
+    )
+
+def lade_cc_binary(name, copts = [], linkopts = [], linkstatic = True, **attributes):
+    """A C program, or with linkshared = True a shared library."""
+    cc_binary(
+        name = name,
+        copts = LADE_COPTS + copts,
+        linkopts = LADE_LINKOPTS + linkopts,
+        linkstatic = linkstatic,
+        **attributes
+    )
+
+def requires_gpu():
+    """For target_compatible_with: the target is skipped unless --config=cuda says that there is a GPU."""
+    return select({
+        "//bazel:gpu_on": [],
+        "//conditions:default": ["//bazel:absent_gpu"],
+    })
+
+def lade_cc_test(
+        name,
+        copts = [],
+        deps = [],
+        linkopts = [],
+        linkstatic = True,
+        needs_gpu = False,
+        size = "small",
+        tags = [],
+        **attributes):
+    """A test in C. Its cases register themselves through tests/shim/lade_test.h.
+
+    needs_gpu: a real GPU is needed. The test is skipped without --config=cuda, and never runs beside another.
+    """
+    cc_test(
+        name = name,
+        copts = LADE_COPTS + copts,
+        linkopts = LADE_LINKOPTS + linkopts,
+        linkstatic = linkstatic,
+        size = size,
+        tags = tags + (["requires-gpu", "exclusive"] if needs_gpu else []),
+        target_compatible_with = requires_gpu() if needs_gpu else [],
+        deps = deps + ["//tests/shim"],
+        **attributes
+    )
