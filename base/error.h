@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How library code fills the record behind lade_last_error(). */
+#ifndef LADE_BASE_ERROR_H
+#define LADE_BASE_ERROR_H
+
+#include "lade/status.h"
+
+/*
+ * Records a failure of the calling thread and returns `status`, so that a failing path ends in
+ *   return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes asked, %zu left under the cap", bytes, left);
+ * Allocates nothing. `native_code` is a driver code or an errno, 0 for none.
+ */
+lade_status ladei_error(lade_status status, int64_t native_code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/*
+ * Puts words before the text of the record that a callee has just filled in: "pinned pool: growing by 64 MiB: ".
+ * Returns `status` unchanged. Use where the callee knows what failed and the caller knows what for.
+ */
+lade_status ladei_error_prefix(lade_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Copies the record out, or back in: for clean-up code whose own failures must not hide the first one. */
+void ladei_error_save(lade_error *out);
+void ladei_error_restore(const lade_error *saved);
+
+#endif /* LADE_BASE_ERROR_H */

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Opening a runtime: the GPU through CUDA's driver, or a software device.
+ *
+ *   name    what it is                                                             clock
+ *   "cuda"  NVIDIA GPUs through libcuda.so.1, opened at run time                    wall
+ *   "cpu"   software device whose engines are threads; the fallback without a GPU   wall
+ *   "sim"   software device, single-threaded and deterministic; see soft.h          virtual
+ *
+ * lade_stream and lade_event are pointers to the CUDA driver's own structs: a cudaStream_t, CUstream, cudaEvent_t or
+ * CUevent passes unchanged. Handles and pointers of the CUDA runtime API work because lade uses each device's primary
+ * context, as that API does.
+ *
+ * Rules: a runtime outlives everything made on it (lade_runtime_close refuses otherwise). After fork() the child may
+ * not use it: LADE_ERR_FORKED. "cuda" and "cpu" may be used from any thread; "sim" from one thread at a time.
+ *
+ *   lade_runtime *runtime;
+ *   if (lade_runtime_open(NULL, NULL, &runtime) != LADE_OK) ...
+ *   lade_stream stream;
+ *   lade_stream_create(runtime, 0, &stream);
+ *   ...
+ *   lade_stream_destroy(runtime, stream);
+ *   lade_runtime_close(runtime);
+ */
+#ifndef LADE_RUNTIME_H
+#define LADE_RUNTIME_H
+
+#include "lade/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct CUstream_st *lade_stream;
+typedef struct CUevent_st *lade_event;
+typedef struct lade_runtime lade_runtime;
+
+/** The legacy default stream of the calling thread's current device; the same as a NULL stream. */
+#define LADE_STREAM_LEGACY ((lade_stream)0x1)
+/** The calling thread's own default stream on its current device. */
+#define LADE_STREAM_PER_THREAD ((lade_stream)0x2)
+
+struct lade_soft_options; /* soft.h */
+
+/** Options of lade_runtime_open; all zero means all defaults. */
+typedef struct lade_runtime_options {
+  size_t struct_size;
+  const struct lade_soft_options *soft; /**< Borrowed for the call. Software devices' description; NULL: one default
+                                             device. Ignored by "cuda". */
+} lade_runtime_options;
+
+static inline void lade_runtime_options_init(lade_runtime_options *options) {
+  *options = (lade_runtime_options){sizeof(lade_runtime_options), NULL};
+}
+
+/** What a device is. */
+typedef struct lade_device_info {
+  size_t struct_size;
+  char name[128];       /**< Marketing name; "software device" ones say so. */
+  char pci_bus_id[16];  /**< "0000:41:00.0" */
+  uint64_t total_bytes; /**< Device memory. */
+  int32_t numa_node;    /**< OS index of the nearest node; -1 if the runtime does not know. */
+  int32_t software;     /**< 1: no GPU behind it. */
+} lade_device_info;
+
+static inline void lade_device_info_init(lade_device_info *info) {
+  *info = (lade_device_info){sizeof(lade_device_info), {0}, {0}, 0, -1, 0};
+}
+
+/**
+ * Open a runtime.
+ *
+ * @param name     "cuda", "cpu", "sim"; NULL: "cuda" where a driver and a device are found, else "cpu".
+ * @param options  Borrowed for the call; NULL for defaults.
+ * @param out      [out] Caller owns it until lade_runtime_close(). Untouched on error.
+ *
+ * Threads: any. Waits: for the driver's initialisation. Stream order: none. Creates no context on any device.
+ * Errors: LADE_ERR_INVALID_ARGUMENT for an unknown name or a bad description; LADE_ERR_NO_DEVICE for "cuda" without a
+ * driver or device; LADE_ERR_UNSUPPORTED for a driver that is too old; LADE_ERR_OUT_OF_HOST_MEMORY.
+ * Source: docs/design.md "The seam"; CUDA Driver API, Initialization, cuInit; Driver Entry Point Access.
+ */
+LADE_API lade_status lade_runtime_open(const char *name, const lade_runtime_options *options, lade_runtime **out);
+
+/**
+ * Close a runtime. NULL does nothing.
+ *
+ * @param runtime  Taken on success.
+ *
+ * Threads: none may use it meanwhile. Waits: for the runtime's own threads. Stream order: none.
+ * Errors: LADE_ERR_BUSY, with counts in the text, while pools or pipelines are alive on it, and on software devices
+ * also while memory, streams or events are; it stays open then. LADE_ERR_FORKED in a forked child. Source:
+ * docs/design.md "Rules that hold everywhere".
+ */
+LADE_API lade_status lade_runtime_close(lade_runtime *runtime);
+
+/** Name of the runtime: "cuda", "cpu" or "sim"; static. Threads: any. */
+LADE_API const char *lade_runtime_name(const lade_runtime *runtime);
+
+/**
+ * Number of devices.
+ *
+ * Threads: any. Waits: never. Stream order: none. Errors: LADE_ERR_INVALID_ARGUMENT.
+ * Source: CUDA Driver API, Device Management, cuDeviceGetCount.
+ */
+LADE_API lade_status lade_runtime_device_count(lade_runtime *runtime, int *out_count);
+
+/**
+ * Describe a device.
+ *
+ * @param info  [in,out] struct_size set by lade_device_info_init(); at most that many bytes are written.
+ *
+ * Threads: any. Waits: never. Stream order: none. Errors: LADE_ERR_NO_DEVICE.
+ * Source: CUDA Driver API, Device Management.
+ */
+LADE_API lade_status lade_runtime_device_info(lade_runtime *runtime, int device, lade_device_info *info);
+
+/**
+ * Make a device the calling thread's current one, as cudaSetDevice does: special stream handles refer to it.
+ *
+ * Threads: sets the calling thread's only. Waits: for context creation. Stream order: none. Errors: LADE_ERR_NO_DEVICE.
+ * Source: CUDA Driver API, Primary Context Management.
+ */
+LADE_API lade_status lade_runtime_set_device(lade_runtime *runtime, int device);
+
+/** The runtime's clock in nanoseconds: monotonic, virtual on "sim". Threads: any. */
+LADE_API uint64_t lade_runtime_now_ns(lade_runtime *runtime);
+
+/**
+ * Create a non-blocking stream of default priority.
+ *
+ * @param out  [out] Caller owns it until lade_stream_destroy(). Untouched on error.
+ *
+ * Threads: any. Waits: never. Stream order: a new, empty order. Errors: LADE_ERR_NO_DEVICE,
+ * LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_DEVICE_LOST. Source: CUDA Driver API, Stream Management,
+ * cuStreamCreateWithPriority.
+ */
+LADE_API lade_status lade_stream_create(lade_runtime *runtime, int device, lade_stream *out);
+
+/**
+ * Destroy a stream; its work in flight still finishes.
+ *
+ * Retire it first on every pool it was recorded on: lade_pinned_stream_retire().
+ *
+ * Threads: any, none using the stream. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a special handle.
+ * Source: CUDA Driver API, Stream Management, cuStreamDestroy.
+ */
+LADE_API lade_status lade_stream_destroy(lade_runtime *runtime, lade_stream stream);
+
+/**
+ * Wait for all work queued on a stream. On "sim": moves the virtual clock to its end.
+ *
+ * Threads: any. Waits: yes. Errors: LADE_ERR_DEVICE_LOST, LADE_ERR_CAPTURE; on "sim" LADE_ERR_TIMEOUT when the work can
+ * never end. Source: CUDA Driver API, Stream Management, cuStreamSynchronize.
+ */
+LADE_API lade_status lade_stream_synchronize(lade_runtime *runtime, lade_stream stream);
+
+/** LADE_OK when all work queued on the stream is done, LADE_NOT_READY otherwise. Threads: any. Waits: never. */
+LADE_API lade_status lade_stream_query(lade_runtime *runtime, lade_stream stream);
+
+/** Work queued on `stream` from now on waits for what `event` recorded last. Threads: any. Waits: never. */
+LADE_API lade_status lade_stream_wait_event(lade_runtime *runtime, lade_stream stream, lade_event event);
+
+/** Create an event without timing, for streams of `device`. Caller owns it until lade_event_destroy(). Threads: any. */
+LADE_API lade_status lade_event_create(lade_runtime *runtime, int device, lade_event *out);
+/** Destroy an event, pending or not. Threads: any. Waits: never. */
+LADE_API lade_status lade_event_destroy(lade_runtime *runtime, lade_event event);
+/** Let the event stand for the work queued on `stream` so far. Threads: any. Waits: never. */
+LADE_API lade_status lade_event_record(lade_runtime *runtime, lade_event event, lade_stream stream);
+/** LADE_OK when the recorded work is done (or none was recorded), LADE_NOT_READY otherwise. Threads: any. */
+LADE_API lade_status lade_event_query(lade_runtime *runtime, lade_event event);
+/** Wait for the recorded work. Threads: any. Waits: yes. */
+LADE_API lade_status lade_event_synchronize(lade_runtime *runtime, lade_event event);
+
+/**
+ * Queue a copy whose direction is found from the two addresses, as cudaMemcpyAsync with cudaMemcpyDefault does.
+ *
+ * @param bytes  0 succeeds and does nothing.
+ *
+ * Threads: any. Waits: only for pageable host memory. Stream order: after the work queued on `stream` so far.
+ * Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_DEVICE_LOST.
+ * Source: CUDA Driver API, Memory Management, cuMemcpyAsync.
+ */
+LADE_API lade_status lade_copy_async(lade_runtime *runtime, void *dst, const void *src, size_t bytes,
+                                     lade_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LADE_RUNTIME_H */

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Software devices: GPUs made of host memory, for users without one and for tests.
+ *
+ * Two clocks, one meaning. "cpu" copies with threads in real time. "sim" is single-threaded: nothing happens by itself;
+ * the virtual clock moves only in a call that waits (synchronise), in lade_soft_advance(), by the cost of driver calls
+ * where one is set, and in the pipeline's own waits. A copy reads its source and writes its destination when its
+ * virtual time comes, so host memory that is reused too early shows as wrong bytes. Same input, same run.
+ *
+ * Software devices report what hardware hides (lade_soft_report): use of freed memory, reuse that no event or stream
+ * order covers, copies from unpinned memory, use of destroyed streams and events.
+ *
+ *   lade_soft_device device = {.numa_node = 1, .link_bytes_per_s = 25000000000, .copy_launch_ns = 3000};
+ *   lade_soft_options soft;
+ *   lade_soft_options_init(&soft);
+ *   soft.devices = &device; soft.device_count = 1;
+ *   lade_runtime_options options;
+ *   lade_runtime_options_init(&options);
+ *   options.soft = &soft;
+ *   lade_runtime_open("sim", &options, &runtime);
+ *   lade_soft_fault_add(runtime, "host_register", 3, LADE_ERR_OUT_OF_PINNED_MEMORY); // the third call fails
+ */
+#ifndef LADE_SOFT_H
+#define LADE_SOFT_H
+
+#include "lade/runtime.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** One software device. All zero is a sensible device; fields are appended only, in 8-byte steps. */
+typedef struct lade_soft_device {
+  uint64_t memory_bytes;         /**< Capacity; default 16 GiB on "sim" and half of the machine's memory on "cpu". */
+  uint64_t link_bytes_per_s;     /**< H2D and D2H, each; default 55e9. "sim" only. */
+  uint64_t memory_bytes_per_s;   /**< D2D copies and fills; default 2e12. "sim" only. */
+  uint64_t peer_bytes_per_s;     /**< Copies between devices; default 50e9. "sim" only. */
+  uint64_t copy_launch_ns;       /**< Cost of each copy, serial on its engine; default 3000. "sim" only. */
+  uint64_t vm_granularity_bytes; /**< Default 2 MiB. */
+  int32_t numa_node;             /**< OS index + 1; 0: unknown. So node 0 is written 1. */
+  int32_t half_duplex;           /**< 1: H2D and D2H share one engine. */
+  int32_t addresses_only;        /**< 1: device memory is addresses without bytes; copies move none. */
+  int32_t no_peer_access;        /**< 1: no other device may map this one's memory. */
+  int32_t no_virtual_memory;     /**< 1: the virtual-memory ops give LADE_ERR_UNSUPPORTED. */
+  int32_t no_driver_pools;       /**< 1: the driver-pool ops give LADE_ERR_UNSUPPORTED. */
+  int32_t no_copy_batch;         /**< 1: batched copies give LADE_ERR_UNSUPPORTED. */
+  int32_t reserved;              /**< 0. */
+} lade_soft_device;
+
+/** Virtual cost of one driver call, charged to the calling thread on "sim"; 0 (default) lets calls take no time. */
+typedef struct lade_soft_costs {
+  uint64_t event_record_ns;
+  uint64_t event_query_ns;
+  uint64_t event_create_ns;
+  uint64_t submit_ns; /**< Copy, fill, host function, graph launch. */
+  uint64_t device_alloc_ns;
+  uint64_t device_free_ns;
+  uint64_t host_pin_ns;          /**< host_alloc, host_register: fixed part. */
+  uint64_t host_pin_bytes_per_s; /**< ... and per byte; 0: no cost. */
+  uint64_t host_unpin_ns;
+} lade_soft_costs;
+
+/** Description of all software devices of a runtime. */
+typedef struct lade_soft_options {
+  size_t struct_size;
+  const lade_soft_device *devices; /**< Borrowed for the call; NULL: one default device. */
+  uint64_t device_count;           /**< 0 with NULL. At most 64. */
+  lade_soft_costs costs;
+  uint64_t pinned_limit_bytes; /**< host_alloc and host_register beyond it are refused; 0: no limit. */
+} lade_soft_options;
+
+static inline void lade_soft_options_init(lade_soft_options *options) {
+  *options = (lade_soft_options){sizeof(lade_soft_options), NULL, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0}, 0};
+}
+
+/** Counts of what hardware would hide, and of what is alive. */
+typedef struct lade_soft_report {
+  size_t struct_size;
+  uint64_t freed_memory_used; /**< Copies, fills and graph nodes that touched device or pinned memory after its free. */
+  uint64_t unordered_reuse;   /**< Accesses to the same bytes, one of them a write, ordered by no stream or event. */
+  uint64_t unpinned_copies;   /**< Asynchronous copies from or to pageable host memory. */
+  uint64_t stale_handles;     /**< Uses of destroyed streams, events, graphs. */
+  uint64_t device_bytes;      /**< Device memory allocated or created now, all devices. */
+  uint64_t pinned_bytes;      /**< Host memory pinned now. */
+  uint64_t device_allocations; /**< Live ones, virtual-memory handles and driver-pool blocks included. */
+  uint64_t pinned_ranges;      /**< Live host allocations and registrations. */
+  uint64_t streams;            /**< Live streams that the program created. */
+  uint64_t events;
+  uint64_t graphs; /**< Graphs and executable graphs. */
+  uint64_t driver_pools;
+  uint64_t user_objects;
+} lade_soft_report;
+
+static inline void lade_soft_report_init(lade_soft_report *report) {
+  *report = (lade_soft_report){sizeof(lade_soft_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+}
+
+/**
+ * Read the counters.
+ *
+ * @param report  [in,out] struct_size set by lade_soft_report_init().
+ *
+ * Threads: any on "cpu". Waits: never. Stream order: none. Errors: LADE_ERR_UNSUPPORTED on "cuda".
+ */
+LADE_API lade_status lade_soft_report_get(lade_runtime *runtime, lade_soft_report *report);
+
+/** Text of the most recent finding of the kinds counted in lade_soft_report; "" if there is none. Valid until the next.
+ */
+LADE_API const char *lade_soft_last_finding(lade_runtime *runtime);
+
+/**
+ * Move the virtual clock of "sim" by `ns`, letting everything due on the way happen.
+ *
+ * Errors: LADE_ERR_UNSUPPORTED on other runtimes.
+ */
+LADE_API lade_status lade_soft_advance(lade_runtime *runtime, uint64_t ns);
+
+/**
+ * Let a later call of an op fail: the fault plan.
+ *
+ * @param op      Name of the op as in the table of runtime ops, such as "host_register", "event_record", "copy".
+ * @param nth     Which call from now on fails: 1 is the next one. 0: every call from now on.
+ * @param status  What it returns; the op does nothing then.
+ *
+ * Several faults may be pending. Threads: as the runtime. Errors: LADE_ERR_INVALID_ARGUMENT for an unknown op.
+ */
+LADE_API lade_status lade_soft_fault_add(lade_runtime *runtime, const char *op, uint64_t nth, lade_status status);
+
+/** Forget all pending faults; holds and a lost device stay. */
+LADE_API lade_status lade_soft_fault_clear(lade_runtime *runtime);
+
+/** Calls of an op since the runtime was opened, failed ones included. */
+LADE_API lade_status lade_soft_call_count(lade_runtime *runtime, const char *op, uint64_t *out_count);
+
+/**
+ * Stop a stream: work queued on it so far and later does not run (an event recorded after this never completes) until
+ * lade_soft_stream_release().
+ */
+LADE_API lade_status lade_soft_stream_hold(lade_runtime *runtime, lade_stream stream);
+/** Let a held stream run on. */
+LADE_API lade_status lade_soft_stream_release(lade_runtime *runtime, lade_stream stream);
+
+/**
+ * Lose a device: when the clock reaches `at_ns` (at once if that is past), work on it stops and every call that needs
+ * it gives LADE_ERR_DEVICE_LOST.
+ */
+LADE_API lade_status lade_soft_device_lose(lade_runtime *runtime, int device, uint64_t at_ns);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LADE_SOFT_H */

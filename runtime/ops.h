@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The seam to the GPU: one table of operations, filled in by runtime/cuda and runtime/soft.
+ *
+ *   host/  device/  graph/  pipeline/          know nothing of CUDA
+ *   ---------- lade_runtime_ops ----------
+ *   runtime/cuda      runtime/soft             know nothing of pools
+ *
+ * Rules of the whole table
+ *   R1  Every op but `now_ns` and the texts returns a lade_status and, on failure, fills the thread's error record with
+ *       the op's name, the sizes and the driver's own code and words. A failed op changes nothing and leaves *out
+ * alone. R2  Ops may be called from any thread, except on `sim`, which belongs to one thread at a time. R3  The caller
+ * holds no lade lock: an op may wait, call back into the program (host functions, user-object destructors run on the
+ * runtime's own threads) or take the driver's locks. R4  Device ordinals are 0..device_count-1. Another one gives
+ * LADE_ERR_NO_DEVICE. R5  An op leaves the calling thread's current device (context) and capture mode as it found them;
+ * only `current_device_set` and `capture_mode_exchange` change them. R6  Asynchronous ops are ordered after all earlier
+ * work of their stream. The legacy stream is ordered with all blocking streams of its context, both ways. R7  A fault
+ * that the device reports later comes out of any following op of the same runtime as LADE_ERR_DEVICE_LOST, which is
+ * final: only destroy, free, release, unregister and close ops still succeed (and free host resources). R8  Sizes are
+ * in bytes and must not be 0 unless an op says so; times are nanoseconds of `now_ns`. R9  Queries, records, and pinning
+ * (event_query, stream_query, event_record, event_create, host_*) are allowed in every thread capture mode: the runtime
+ * switches to relaxed mode around the driver call. A query of an event that was captured, or of a capturing stream,
+ * gives LADE_ERR_CAPTURE and leaves the capture valid.
+ *
+ * Special stream handles. NULL and LADE_STREAM_LEGACY name the legacy default stream, LADE_STREAM_PER_THREAD the
+ * calling thread's own default stream, both of the calling thread's current context. They are resolved once, by
+ * stream_resolve, into a ladei_stream; every other op takes that resolved form and looks at no thread state. A resolved
+ * per-thread stream may only be used by the thread that resolved it.
+ *
+ * Optional ops may be NULL; the wrapper in runtime.h's helpers and ladei_ops_check() know which (see "Optional" below).
+ * Paired ops are both there or both NULL.
+ */
+#ifndef LADE_RUNTIME_OPS_H
+#define LADE_RUNTIME_OPS_H
+
+#include "lade/runtime.h"
+#include "lade/status.h"
+
+/* A stream as lade keeps it: resolved at the call that named it. Equal when context and id are equal. */
+typedef struct ladei_stream {
+  uint64_t context;   /* identity of the context it belongs to; never 0 */
+  uint64_t id;        /* unique over the life of the process, also when handles are recycled */
+  lade_stream handle; /* what the driver wants; LADE_STREAM_LEGACY for the legacy stream, never NULL */
+  int32_t device;     /* ordinal of the context's device */
+  int32_t kind;       /* ladei_stream_kind */
+} ladei_stream;
+
+typedef enum ladei_stream_kind {
+  LADEI_STREAM_ORDINARY = 0,
+  LADEI_STREAM_LEGACY = 1,
+  LADEI_STREAM_PER_THREAD = 2,
+} ladei_stream_kind;
+
+typedef enum ladei_copy_direction {
+  LADEI_COPY_H2D = 0,
+  LADEI_COPY_D2H = 1,
+  LADEI_COPY_D2D = 2,
+  LADEI_COPY_H2H = 3,
+} ladei_copy_direction;
+
+typedef enum ladei_capture_mode {
+  LADEI_CAPTURE_GLOBAL = 0,
+  LADEI_CAPTURE_THREAD_LOCAL = 1,
+  LADEI_CAPTURE_RELAXED = 2,
+} ladei_capture_mode;
+
+typedef enum ladei_capture_status {
+  LADEI_CAPTURE_NONE = 0,
+  LADEI_CAPTURE_ACTIVE = 1,
+  LADEI_CAPTURE_INVALIDATED = 2,
+  /* Only for the legacy stream: some blocking stream of its context captures, so that it can be neither used nor asked.
+   */
+  LADEI_CAPTURE_IMPLICIT = 3,
+} ladei_capture_status;
+
+/* Native handles, opaque above the seam. */
+typedef struct ladei_graph *ladei_graph;             /* CUgraph */
+typedef struct ladei_graph_exec *ladei_graph_exec;   /* CUgraphExec */
+typedef struct ladei_user_object *ladei_user_object; /* CUuserObject */
+typedef struct ladei_driver_pool *ladei_driver_pool; /* CUmemoryPool */
+typedef uint64_t ladei_vm_handle;                    /* CUmemGenericAllocationHandle */
+
+typedef struct ladei_capture_info {
+  ladei_capture_status status;
+  uint64_t id;       /* unique per capture in the process; 0 unless status is ACTIVE or INVALIDATED */
+  ladei_graph graph; /* borrowed: the graph under construction while ACTIVE, else NULL */
+} ladei_capture_info;
+
+typedef enum ladei_memory_kind {
+  LADEI_MEMORY_UNKNOWN = 0, /* ordinary host memory, or an address of no memory at all */
+  LADEI_MEMORY_PINNED = 1,  /* host memory that is page-locked, by allocation or by registration */
+  LADEI_MEMORY_DEVICE = 2,
+  LADEI_MEMORY_MANAGED = 3,
+} ladei_memory_kind;
+
+typedef struct ladei_pointer_attributes {
+  ladei_memory_kind kind;
+  int32_t device;     /* DEVICE: where the memory lies; PINNED: device of the context that pinned it; else -1 */
+  uint64_t base;      /* start of the allocation, mapping or registered range; 0 if UNKNOWN */
+  size_t bytes;       /* its length; 0 if UNKNOWN */
+  void *device_alias; /* PINNED and device-mapped: the device's address of it; else NULL */
+} ladei_pointer_attributes;
+
+typedef struct ladei_device_properties {
+  char name[128];
+  char pci_bus_id[16]; /* "0000:41:00.0" */
+  uint8_t uuid[16];
+  size_t total_bytes;
+  int32_t numa_node; /* OS index, -1 where the runtime does not know it (ask the PCI bus then) */
+  int32_t compute_major, compute_minor;
+  int32_t multiprocessor_count;
+} ladei_device_properties;
+
+/* Answers are integers; booleans are 0 and 1. */
+typedef enum ladei_device_attribute {
+  LADEI_ATTR_ASYNC_ENGINE_COUNT = 0,
+  LADEI_ATTR_UNIFIED_ADDRESSING = 1,
+  LADEI_ATTR_INTEGRATED = 2,
+  LADEI_ATTR_CAN_MAP_HOST_MEMORY = 3,
+  LADEI_ATTR_HOST_REGISTER_SUPPORTED = 4,
+  LADEI_ATTR_HOST_REGISTER_READ_ONLY_SUPPORTED = 5,
+  LADEI_ATTR_VIRTUAL_MEMORY_SUPPORTED = 6,
+  LADEI_ATTR_DRIVER_POOLS_SUPPORTED = 7,
+  LADEI_ATTR_HOST_POOLS_SUPPORTED = 8,      /* driver pools whose memory is pinned host memory */
+  LADEI_ATTR_HOST_NUMA_POOLS_SUPPORTED = 9, /* the same bound to one NUMA node */
+  LADEI_ATTR_STREAM_WRITE_VALUE_64 = 10,
+  LADEI_ATTR_PAGEABLE_MEMORY_ACCESS = 11,
+  LADEI_ATTR_HANDLE_TYPE_POSIX_FD = 12, /* vm_export works */
+  LADEI_ATTR_GPU_DIRECT_RDMA = 13,
+  LADEI_ATTR_STREAM_PRIORITY_LOWEST = 14,  /* largest number */
+  LADEI_ATTR_STREAM_PRIORITY_HIGHEST = 15, /* smallest number */
+  LADEI_ATTR_COUNT
+} ladei_device_attribute;
+
+/* Flags of host_alloc and host_register. Both always make the memory portable: pinned for every device. */
+enum {
+  LADEI_HOST_DEVICE_MAPPED = 1u << 0,  /* gives the device an address too; charges device memory for page tables */
+  LADEI_HOST_WRITE_COMBINED = 1u << 1, /* host_alloc only */
+  LADEI_HOST_READ_ONLY = 1u << 2,      /* host_register only: the device will only read */
+};
+
+/* Flags of stream_create. */
+enum { LADEI_STREAM_NON_BLOCKING = 1u << 0 /* not ordered with the legacy stream */ };
+
+/* Flags of event_create. */
+enum { LADEI_EVENT_TIMING = 1u << 0, LADEI_EVENT_INTERPROCESS = 1u << 1 };
+
+typedef enum ladei_pool_location {
+  LADEI_POOL_DEVICE = 0,    /* id = device ordinal */
+  LADEI_POOL_HOST = 1,      /* id ignored */
+  LADEI_POOL_HOST_NUMA = 2, /* id = OS index of the NUMA node */
+} ladei_pool_location;
+
+typedef struct ladei_pool_properties {
+  ladei_pool_location location;
+  int32_t id;
+  size_t max_bytes; /* 0: no limit */
+} ladei_pool_properties;
+
+typedef enum ladei_pool_attribute {
+  LADEI_POOL_RELEASE_THRESHOLD = 0, /* get, set: bytes kept over a synchronisation */
+  LADEI_POOL_RESERVED_CURRENT = 1,  /* get */
+  LADEI_POOL_RESERVED_HIGH = 2,     /* get; set to 0 resets it */
+  LADEI_POOL_USED_CURRENT = 3,      /* get */
+  LADEI_POOL_USED_HIGH = 4,         /* get; set to 0 resets it */
+} ladei_pool_attribute;
+
+typedef struct ladei_ipc_handle {
+  unsigned char bytes[64];
+} ladei_ipc_handle;
+
+typedef void (*ladei_host_function)(void *user);
+
+typedef struct lade_runtime_ops {
+  size_t struct_size; /* append only */
+  const char *name;   /* "cuda", "cpu", "sim"; static storage */
+
+  /* ---- life ---------------------------------------------------------------------------------------------------- */
+
+  /* Frees everything the runtime itself holds, and `self`. The caller has freed what it got from it. On soft, whatever
+   * is still alive is LADE_ERR_BUSY with counts per kind in the text, and the runtime stays open. */
+  lade_status (*close)(void *self);
+
+  /* ---- devices ------------------------------------------------------------------------------------------------- */
+
+  lade_status (*device_count)(void *self, int *out_count);
+  lade_status (*device_properties)(void *self, int device, ladei_device_properties *out);
+  lade_status (*device_attribute)(void *self, int device, ladei_device_attribute attribute, int64_t *out_value);
+  /* Free and total device memory as the driver sees it now. */
+  lade_status (*memory_info)(void *self, int device, size_t *out_free_bytes, size_t *out_total_bytes);
+  /* Ordinal of the device of the calling thread's current context; -1 where none is current. Creates no context. */
+  lade_status (*current_device)(void *self, int *out_device);
+  /* Makes the device's primary context current in the calling thread, creating it if need be. */
+  lade_status (*current_device_set)(void *self, int device);
+  /* Identity of the device's primary context, as in ladei_stream.context; activates it if need be. */
+  lade_status (*device_context)(void *self, int device, uint64_t *out_context);
+  /* Whether the primary context exists; never creates it. */
+  lade_status (*device_active)(void *self, int device, bool *out_active);
+  /* Waits until all work submitted to the device has finished. LADE_ERR_CAPTURE during a capture that forbids it. */
+  lade_status (*device_synchronize)(void *self, int device);
+
+  /* ---- device memory ------------------------------------------------------------------------------------------- */
+
+  /* At least 256-byte aligned. May synchronise with the device. LADE_ERR_OUT_OF_DEVICE_MEMORY when there is not enough.
+   */
+  lade_status (*device_alloc)(void *self, int device, size_t bytes, void **out);
+  /* Waits for work in flight on the device as the driver pleases; the caller must not rely on it. NULL is refused. */
+  lade_status (*device_free)(void *self, int device, void *pointer);
+
+  /* ---- virtual memory (optional group: all or none) ------------------------------------------------------------ */
+
+  lade_status (*vm_granularity)(void *self, int device, size_t *out_minimum_bytes, size_t *out_recommended_bytes);
+  /* Reserves addresses without memory. bytes is a multiple of the granularity; align 0 = granularity. */
+  lade_status (*vm_reserve)(void *self, int device, size_t bytes, size_t align, void **out_address);
+  /* The whole reserved range at once, nothing mapped in it. */
+  lade_status (*vm_address_free)(void *self, void *address, size_t bytes);
+  /* Physical memory; counts against the device's memory from here until release and last unmap. */
+  lade_status (*vm_create)(void *self, int device, size_t bytes, bool exportable, ladei_vm_handle *out_handle);
+  /* Drops the creator's (importer's) reference; memory goes when it is nowhere mapped any more. */
+  lade_status (*vm_release)(void *self, ladei_vm_handle handle);
+  /* Maps the whole handle at `address` inside a reservation; no access yet. */
+  lade_status (*vm_map)(void *self, void *address, size_t bytes, ladei_vm_handle handle);
+  /* Waits for nothing: the caller makes sure no work uses the range. Whole mapped handles only. */
+  lade_status (*vm_unmap)(void *self, void *address, size_t bytes);
+  /* Gives `device` read and write access to mapped memory; writable false takes it to no access. */
+  lade_status (*vm_set_access)(void *self, void *address, size_t bytes, int device, bool writable);
+  /* A file descriptor that another process (or this one) can import; the caller closes it. */
+  lade_status (*vm_export)(void *self, ladei_vm_handle handle, int *out_fd);
+  lade_status (*vm_import)(void *self, int device, int fd, ladei_vm_handle *out_handle);
+
+  /* ---- driver pools: stream-ordered allocation by the driver (optional group) ---------------------------------- */
+
+  lade_status (*pool_create)(void *self, const ladei_pool_properties *properties, ladei_driver_pool *out_pool);
+  /* Memory still allocated from it stays valid until freed. The default pool must not be destroyed. */
+  lade_status (*pool_destroy)(void *self, ladei_driver_pool pool);
+  lade_status (*pool_default)(void *self, int device, ladei_driver_pool *out_pool);
+  /* Lets `device` access memory of the pool. */
+  lade_status (*pool_set_access)(void *self, ladei_driver_pool pool, int device, bool writable);
+  lade_status (*pool_attribute_get)(void *self, ladei_driver_pool pool, ladei_pool_attribute attribute, uint64_t *out);
+  lade_status (*pool_attribute_set)(void *self, ladei_driver_pool pool, ladei_pool_attribute attribute, uint64_t value);
+  /* Gives back free memory beyond `keep_bytes`. */
+  lade_status (*pool_trim)(void *self, ladei_driver_pool pool, size_t keep_bytes);
+  /* Memory usable by work on `stream` queued from now on. */
+  lade_status (*pool_alloc)(void *self, ladei_driver_pool pool, size_t bytes, const ladei_stream *stream, void **out);
+  /* Free in stream order: after the work queued on `stream` so far. */
+  lade_status (*pool_free)(void *self, void *pointer, const ladei_stream *stream);
+
+  /* ---- pinned host memory -------------------------------------------------------------------------------------- */
+
+  /* Page-locked memory, at least 4 KiB aligned, from the driver. LADE_ERR_OUT_OF_PINNED_MEMORY when refused.
+   * `device`: whose context pins it (the memory is portable all the same). */
+  lade_status (*host_alloc)(void *self, int device, size_t bytes, unsigned flags, void **out);
+  lade_status (*host_free)(void *self, void *pointer);
+  /* Page-locks the caller's own memory. pointer and bytes are multiples of the page size. No overlap with a registered
+   * range: LADE_ERR_INVALID_ARGUMENT. Refused by the system: LADE_ERR_OUT_OF_PINNED_MEMORY, no sticky driver error. */
+  lade_status (*host_register)(void *self, int device, void *pointer, size_t bytes, unsigned flags);
+  /* The start of a registered range. */
+  lade_status (*host_unregister)(void *self, void *pointer);
+
+  /* ---- pointers ------------------------------------------------------------------------------------------------ */
+
+  /* Any address is allowed, interior ones too; an unknown one is LADEI_MEMORY_UNKNOWN, not an error. */
+  lade_status (*pointer_attributes)(void *self, const void *pointer, ladei_pointer_attributes *out);
+
+  /* ---- streams ------------------------------------------------------------------------------------------------- */
+
+  /* In the device's primary context. priority: smaller is more urgent; clamped to the device's range. */
+  lade_status (*stream_create)(void *self, int device, int priority, unsigned flags, lade_stream *out);
+  /* Returns at once; work in flight finishes first. The handle may be recycled by the next create, the id never. */
+  lade_status (*stream_destroy)(void *self, lade_stream stream);
+  /* Turns a handle into what the other ops take. For special handles: in the calling thread, with its current context
+   * (LADE_ERR_INVALID_ARGUMENT where none is current). Allowed on capturing streams. Makes no synchronisation. */
+  lade_status (*stream_resolve)(void *self, lade_stream stream, ladei_stream *out);
+  /* Work queued later waits for the work the event captured at its last record. A never recorded event: no wait. */
+  lade_status (*stream_wait_event)(void *self, const ladei_stream *stream, lade_event event);
+  /* LADE_OK when all queued work has finished, LADE_NOT_READY otherwise. */
+  lade_status (*stream_query)(void *self, const ladei_stream *stream);
+  /* On `sim`: moves the clock to the stream's end; LADE_ERR_TIMEOUT, naming the stream, if its work can never end. */
+  lade_status (*stream_synchronize)(void *self, const ladei_stream *stream);
+  /* Allowed in every capture mode; never invalidates a capture. */
+  lade_status (*stream_capture_info)(void *self, const ladei_stream *stream, ladei_capture_info *out);
+
+  /* Swaps the calling thread's capture mode: *mode goes in, the former comes out. */
+  lade_status (*capture_mode_exchange)(void *self, ladei_capture_mode *mode);
+
+  /* ---- events -------------------------------------------------------------------------------------------------- */
+
+  /* For streams of that context (device_context, or ladei_stream.context). */
+  lade_status (*event_create)(void *self, uint64_t context, unsigned flags, lade_event *out);
+  /* May be called while its record is pending: the handle goes, the work goes on. */
+  lade_status (*event_destroy)(void *self, lade_event event);
+  /* Captures the work queued on the stream so far; replaces the former record. On a capturing stream: a captured event.
+   */
+  lade_status (*event_record)(void *self, lade_event event, const ladei_stream *stream);
+  /* LADE_OK: finished, or never recorded. LADE_NOT_READY: pending. */
+  lade_status (*event_query)(void *self, lade_event event);
+  lade_status (*event_synchronize)(void *self, lade_event event);
+  /* Device time between two recorded, finished events made with LADEI_EVENT_TIMING. */
+  lade_status (*event_elapsed_ns)(void *self, lade_event start, lade_event end, uint64_t *out_ns);
+
+  /* ---- copies, fills, host functions --------------------------------------------------------------------------- */
+
+  /* Asynchronous copy; the host side should be pinned. Of pageable memory: the driver stages it, and the source may be
+   * reused when the call returns (H2D), the call may wait (D2H). */
+  lade_status (*copy)(void *self, ladei_copy_direction direction, void *dst, const void *src, size_t bytes,
+                      const ladei_stream *stream);
+  /* Synchronous copy in the device's primary context, any host memory. */
+  lade_status (*copy_sync)(void *self, int device, ladei_copy_direction direction, void *dst, const void *src,
+                           size_t bytes);
+  /* `count` copies of one direction in one submission, in no order among themselves. Optional: LADE_ERR_UNSUPPORTED
+   * where the driver has none, or for a legacy or capturing stream. Nothing is submitted on failure. */
+  lade_status (*copy_batch)(void *self, ladei_copy_direction direction, size_t count, void *const *dsts,
+                            const void *const *srcs, const size_t *sizes, const ladei_stream *stream);
+  /* Device to device across devices, with or without peer access. */
+  lade_status (*copy_peer)(void *self, void *dst, int dst_device, const void *src, int src_device, size_t bytes,
+                           const ladei_stream *stream);
+  /* Sets device (or pinned) memory to one byte value. */
+  lade_status (*fill)(void *self, void *dst, unsigned char value, size_t bytes, const ladei_stream *stream);
+  /* Runs `function` on a thread of the driver after the work queued so far. It may make no runtime call, and does not
+   * run after a device error. Captured like other work. */
+  lade_status (*host_function)(void *self, const ladei_stream *stream, ladei_host_function function, void *user);
+  /* Writes 32 or 64 bits (`width_bits`) to device-accessible memory after the work queued so far. Optional. */
+  lade_status (*stream_write_value)(void *self, const ladei_stream *stream, void *address, uint64_t value,
+                                    unsigned width_bits);
+
+  /* ---- captures and graphs (optional group) -------------------------------------------------------------------- */
+
+  lade_status (*capture_begin)(void *self, const ladei_stream *stream, ladei_capture_mode mode);
+  /* Caller owns the graph. LADE_ERR_CAPTURE if the capture was invalidated; the capture is over then too. */
+  lade_status (*capture_end)(void *self, const ladei_stream *stream, ladei_graph *out_graph);
+  lade_status (*graph_instantiate)(void *self, ladei_graph graph, ladei_graph_exec *out_exec);
+  lade_status (*graph_launch)(void *self, ladei_graph_exec exec, const ladei_stream *stream);
+  lade_status (*graph_destroy)(void *self, ladei_graph graph);
+  /* A launch in flight finishes first; user objects go after that. */
+  lade_status (*graph_exec_destroy)(void *self, ladei_graph_exec exec);
+  /* One reference, owned by the caller. `destroy` runs, on a thread of the driver, when the last reference is gone; it
+   * may make no runtime call. */
+  lade_status (*user_object_create)(void *self, ladei_host_function destroy, void *user, ladei_user_object *out);
+  lade_status (*user_object_release)(void *self, ladei_user_object object);
+  /* Moves the caller's reference into the graph; execs made from the graph hold one of their own. Allowed on a graph
+   * under construction. */
+  lade_status (*graph_retain_user_object)(void *self, ladei_graph graph, ladei_user_object object);
+
+  /* ---- peers, other processes ---------------------------------------------------------------------------------- */
+
+  lade_status (*peer_can_access)(void *self, int device, int peer, bool *out_can);
+  /* Lets `device` use memory of `peer`. Enabling twice succeeds. */
+  lade_status (*peer_enable)(void *self, int device, int peer);
+  lade_status (*peer_disable)(void *self, int device, int peer);
+  /* Of memory from device_alloc; names the whole allocation that `pointer` lies in. Optional pair of three. */
+  lade_status (*ipc_export)(void *self, void *pointer, ladei_ipc_handle *out_handle);
+  lade_status (*ipc_open)(void *self, int device, const ladei_ipc_handle *handle, void **out_base);
+  lade_status (*ipc_close)(void *self, void *base);
+
+  /* ---- clock, texts -------------------------------------------------------------------------------------------- */
+
+  /* The only clock the library reads: monotonic; virtual on `sim`. Never fails. */
+  uint64_t (*now_ns)(void *self);
+  /* Driver's name and text for a native code, such as "CUDA_ERROR_OUT_OF_MEMORY: out of memory"; static. Never NULL. */
+  const char *(*native_error_text)(void *self, int64_t native_code);
+
+  /* ---- virtual time (optional pair; present only on `sim`) ----------------------------------------------------- */
+
+  /* Calls `function` when the clock reaches `at_ns` (at once, in the next step, if that is past). Several at one time
+   * run in the order they were added. It may call ops. */
+  lade_status (*timer_add)(void *self, uint64_t at_ns, ladei_host_function function, void *user);
+  /* Moves the clock to the next thing that happens (work ends, timer fires) and lets it happen. LADE_NOT_READY where
+   * nothing will ever happen again by itself. */
+  lade_status (*step)(void *self);
+} lade_runtime_ops;
+
+/*
+ * The one checker: called when a table is adopted. Required ops there, groups and pairs whole, struct_size known, name
+ * set. LADE_ERR_INVALID_ARGUMENT names the first op that is wrong.
+ */
+lade_status ladei_ops_check(const lade_runtime_ops *ops);
+
+/* A runtime as the parts above the seam hold it. */
+struct lade_runtime {
+  const lade_runtime_ops *ops;
+  void *self;
+  bool software_device;    /* no GPU behind it */
+  _Atomic(uint64_t) users; /* pools, pipelines, ... alive on it; close refuses while not 0 */
+  int owner_pid;           /* process that opened it; others get LADE_ERR_FORKED */
+};
+
+/* Counts an object that lives on the runtime. Acquire fails with LADE_ERR_FORKED in a forked child. */
+lade_status ladei_runtime_acquire(lade_runtime *runtime);
+void ladei_runtime_release(lade_runtime *runtime);
+
+/* LADE_ERR_FORKED in a child of the process that opened the runtime; cheap enough for every slow path. */
+lade_status ladei_runtime_check_process(const lade_runtime *runtime);
+
+/* Opens over an adopted table (tests put a counting or failing table around another one). Takes `self` on success. */
+lade_status ladei_runtime_adopt(const lade_runtime_ops *ops, void *self, bool software_device, lade_runtime **out);
+
+#endif /* LADE_RUNTIME_OPS_H */
