@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Pinned (page-locked) host memory from a cache.
+ *
+ * A block that a stream has used is handed out again only after the work that was queued on that stream before the free
+ * has finished. Tell the pool which streams used a block; then free it as soon as your program no longer needs it, with
+ * the copy still in flight:
+ *
+ *   void *staging;
+ *   lade_pinned_alloc(pool, bytes, &staging);
+ *   fill(staging);
+ *   cudaMemcpyAsync(device_pointer, staging, bytes, cudaMemcpyHostToDevice, stream);
+ *   lade_pinned_record_event(pool, staging, stream);
+ *   lade_pinned_free(pool, staging);              // returns at once; the block comes back when the copy is done
+ *
+ * Rules shared by the calls below
+ *   - Any thread may call anything on a pool at any time, except that destroy excludes all other calls. On runtime
+ * "sim" one thread at a time.
+ *   - A stream must live until lade_pinned_stream_retire(pool, stream) has returned (or, with options.event_batch = 1,
+ *     until the free has).
+ *   - NULL and the special stream handles mean the calling thread's current device, at the call.
+ *   - A stale or foreign pointer gets an error, never a crash.
+ */
+#ifndef LADE_PINNED_H
+#define LADE_PINNED_H
+
+#include "lade/runtime.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lade_pinned_pool lade_pinned_pool;
+
+/** Where a block's memory comes from. Also the bits of lade_pinned_options.sources. */
+typedef enum lade_pinned_source {
+  LADE_PINNED_SOURCE_REGISTER = 1, /**< Mapped by lade near the device, then registered with the driver. */
+  LADE_PINNED_SOURCE_DRIVER = 2,   /**< Pinned allocation of the driver. */
+} lade_pinned_source;
+
+typedef enum lade_pinned_state {
+  LADE_PINNED_IN_USE = 1,  /**< Handed out. */
+  LADE_PINNED_PENDING = 2, /**< Freed; streams still use it. */
+  LADE_PINNED_CACHED = 3,  /**< Free and ready. */
+} lade_pinned_state;
+
+/** Options of lade_pinned_pool_create; all zero means all defaults. */
+typedef struct lade_pinned_options {
+  size_t struct_size;
+  int32_t device;       /**< Device that lade_pinned_alloc() is near to. Default 0. */
+  uint32_t sources;     /**< Sources to try, as a set of lade_pinned_source bits, in the order of the enum. 0: all. */
+  uint64_t max_bytes;   /**< Cap on reserved bytes. 0: the smaller of half of the available memory and the cgroup's
+                             headroom at creation. */
+  uint32_t event_batch; /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
+  uint32_t wait_ms;     /**< At the cap with pending blocks only: wait this long for one before LADE_ERR_LIMIT. */
+} lade_pinned_options;
+
+static inline void lade_pinned_options_init(lade_pinned_options *options) {
+  *options = (lade_pinned_options){sizeof(lade_pinned_options), 0, 0, 0, 0, 0};
+}
+
+/** Answer of lade_pinned_find. */
+typedef struct lade_pinned_info {
+  size_t struct_size;
+  void *base;               /**< Start of the block. */
+  uint64_t bytes;           /**< Its usable size. */
+  uint64_t requested_bytes; /**< What was asked for; 0 unless in use. */
+  int32_t numa_node;        /**< OS index; -1 if unknown. */
+  int32_t state;            /**< lade_pinned_state */
+  int32_t source;           /**< lade_pinned_source */
+  int32_t reserved;
+} lade_pinned_info;
+
+static inline void lade_pinned_info_init(lade_pinned_info *info) {
+  *info = (lade_pinned_info){sizeof(lade_pinned_info), NULL, 0, 0, -1, 0, 0, 0};
+}
+
+/** A quantity over time. */
+typedef struct lade_pinned_gauge {
+  uint64_t current;
+  uint64_t peak;
+  uint64_t allocated; /**< Sum of all increases. */
+  uint64_t freed;     /**< Sum of all decreases. */
+} lade_pinned_gauge;
+
+/** Counters of a pool since its creation. Fields are appended only. */
+typedef struct lade_pinned_stats {
+  size_t struct_size;
+  lade_pinned_gauge requested_bytes; /**< Asked for, in blocks in use. */
+  lade_pinned_gauge in_use_bytes;    /**< Handed out, rounding included. */
+  lade_pinned_gauge pending_bytes;   /**< Freed, streams still use them. */
+  lade_pinned_gauge reserved_bytes;  /**< Held from the system or driver. */
+  lade_pinned_gauge in_use_blocks;
+  lade_pinned_gauge pending_blocks;
+  uint64_t hits;          /**< Allocations served from the cache. */
+  uint64_t misses;        /**< ... that needed new pinned memory. */
+  uint64_t driver_allocs; /**< Successful driver calls that pinned memory. */
+  uint64_t driver_frees;
+  uint64_t driver_alloc_ns; /**< Time in them, by the runtime's clock. */
+  uint64_t driver_free_ns;
+  uint64_t events_recorded;
+  uint64_t events_queried;
+  uint64_t quarantined_blocks; /**< Pending because an event failed; process_events retries. Current. */
+  uint64_t limit_waits;        /**< Allocations that waited at the cap. */
+} lade_pinned_stats;
+
+static inline void lade_pinned_stats_init(lade_pinned_stats *stats) {
+  *stats = (lade_pinned_stats){0};
+  stats->struct_size = sizeof(lade_pinned_stats);
+}
+
+/**
+ * Create a pool. Pins nothing yet.
+ *
+ * @param runtime  Borrowed; must outlive the pool.
+ * @param options  Borrowed for the call; NULL for defaults.
+ * @param out      [out] Caller owns it until lade_pinned_pool_destroy(). Untouched on error.
+ *
+ * Threads: any. Waits: never. Stream order: none.
+ * Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_NO_DEVICE, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
+ * Source: docs/design.md "Pinned host block cache".
+ */
+LADE_API lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options,
+                                             lade_pinned_pool **out);
+
+/**
+ * Destroy a pool and unpin all of its memory. NULL does nothing.
+ *
+ * @param pool  Taken on success.
+ * @param wait  true: wait for the streams that still use freed blocks. false: LADE_NOT_READY, with counts in the text,
+ *              while there are such blocks; the pool stays usable.
+ *
+ * Threads: excludes every other call on the pool. Waits: as asked. Stream order: none.
+ * Errors: LADE_ERR_BUSY, with counts, while blocks are in use; LADE_NOT_READY; LADE_ERR_FORKED.
+ * Source: docs/design.md "Rules that hold everywhere".
+ */
+LADE_API lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait);
+
+/**
+ * Allocate pinned memory near the pool's device.
+ *
+ * @param bytes  Size in bytes; 0 stores NULL and succeeds.
+ * @param out    [out] Caller owns it until lade_pinned_free(). At least `bytes` long, 512-byte aligned (64-byte below
+ *               512), contents undefined. Untouched on error.
+ *
+ * Threads: any. Waits: for the driver when the cache has no fitting block; up to options.wait_ms at the cap.
+ * Stream order: the memory is used by nothing any more; any stream may use it at once.
+ * Errors: LADE_ERR_LIMIT at the cap; LADE_ERR_OUT_OF_PINNED_MEMORY after the cache was given back and the sources tried
+ * again; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT for sizes of 2^60 and more; LADE_ERR_FORKED.
+ * Source: docs/design.md "Pinned host block cache"; CUDA Driver API, Memory Management, cuMemHostRegister.
+ */
+LADE_API lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out);
+
+/** The same, near `device` (its NUMA node) instead of the pool's. Errors also: LADE_ERR_NO_DEVICE. */
+LADE_API lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out);
+
+/**
+ * Give a block back. Returns at once, also while streams still use it.
+ *
+ * @param pointer  Start of a block in use; NULL does nothing.
+ *
+ * Threads: any, not only the allocating one; also inside a host function of the driver, where it makes no driver call.
+ * Waits: never. Stream order: the block is reused after the work queued so far on the streams recorded for it.
+ * Errors: LADE_ERR_FOREIGN_POINTER, LADE_ERR_NOT_BLOCK_START, LADE_ERR_DOUBLE_FREE, LADE_ERR_FORKED. An event that
+ * cannot be recorded is no error here: the block stays pending (stats: quarantined_blocks). Source:
+ * docs/stream-ordering.md.
+ */
+LADE_API lade_status lade_pinned_free(lade_pinned_pool *pool, void *pointer);
+
+/**
+ * Note that `stream` uses the block: it is reused only after the work queued on that stream until the free.
+ *
+ * @param pointer  Any address inside a block in use.
+ * @param stream   Resolved at this call. Repeating a stream costs nothing more.
+ *
+ * Threads: any. Waits: never. Stream order: covers work queued until the free (until now, for the per-thread handle).
+ * Errors: LADE_ERR_FOREIGN_POINTER when the memory is not the pool's: then synchronise the stream yourself before
+ * reuse. LADE_ERR_DOUBLE_FREE for a freed block; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_OUT_OF_HOST_MEMORY;
+ * LADE_ERR_FORKED. Source: docs/stream-ordering.md.
+ */
+LADE_API LADE_MUST_CHECK lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer,
+                                                              lade_stream stream);
+
+/**
+ * Look at pending blocks and make those that are done reusable. For programs with a loop of their own; alloc does it
+ * when its cache has nothing.
+ *
+ * Threads: any. Waits: never. Stream order: none. Errors: LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER for an event that
+ * fails; its blocks stay pending. LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_process_events(lade_pinned_pool *pool);
+
+/**
+ * Give all cached memory back to the system.
+ *
+ * Threads: any. Waits: for blocks whose event failed, unless a capture is under way; not for other pending ones.
+ * Stream order: none. Errors: LADE_ERR_FORKED, LADE_ERR_DRIVER when unpinning fails: that memory stays cached.
+ */
+LADE_API lade_status lade_pinned_empty_cache(lade_pinned_pool *pool);
+
+/**
+ * Describe the block that an address lies in.
+ *
+ * @param pointer  Any address at all.
+ * @param out_info [in,out] struct_size set by lade_pinned_info_init().
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_FOREIGN_POINTER, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_pinned_info *out_info);
+
+/**
+ * Tell the pool that `stream` is about to be destroyed: after this it makes no driver call on it.
+ *
+ * Threads: any. Waits: never. Stream order: blocks recorded on it are reused after the work queued so far.
+ * Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream);
+
+/**
+ * Read the counters. Exact when no other thread is inside the pool.
+ *
+ * @param stats  [in,out] struct_size set by lade_pinned_stats_init().
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LADE_PINNED_H */
