@@ -27,8 +27,8 @@
  * stream_resolve, into a ladei_stream; every other op takes that resolved form and looks at no thread state. A resolved
  * per-thread stream may only be used by the thread that resolved it.
  *
- * Optional ops may be NULL; the wrapper in runtime.h's helpers and ladei_ops_check() know which (see "Optional" below).
- * Paired ops are both there or both NULL.
+ * Optional ops may be NULL, which means LADE_ERR_UNSUPPORTED; those of one optional group are all there or all NULL.
+ * runtime/ops_list.h names every op with its group, and ladei_ops_check() holds a table against it.
  */
 #ifndef LADE_RUNTIME_OPS_H
 #define LADE_RUNTIME_OPS_H
@@ -379,7 +379,7 @@ lade_status ladei_ops_check(const lade_runtime_ops *ops);
 struct lade_runtime {
   const lade_runtime_ops *ops;
   void *self;
-  bool software_device;    /* no GPU behind it */
+  void *software_device;   /* runtime/soft's own object, also under a wrapped table; NULL with a GPU behind it */
   _Atomic(uint64_t) users; /* pools, pipelines, ... alive on it; close refuses while not 0 */
   int owner_pid;           /* process that opened it; others get LADE_ERR_FORKED */
 };
@@ -391,7 +391,10 @@ void ladei_runtime_release(lade_runtime *runtime);
 /* LADE_ERR_FORKED in a child of the process that opened the runtime; cheap enough for every slow path. */
 lade_status ladei_runtime_check_process(const lade_runtime *runtime);
 
-/* Opens over an adopted table (tests put a counting or failing table around another one). Takes `self` on success. */
-lade_status ladei_runtime_adopt(const lade_runtime_ops *ops, void *self, bool software_device, lade_runtime **out);
+/*
+ * Makes a runtime of a table and its object, after checking the table. Tests put a counting or failing table around
+ * that of another runtime. `ops` is borrowed until close; takes `self` on success; `software_device` as in the struct.
+ */
+lade_status ladei_runtime_adopt(const lade_runtime_ops *ops, void *self, void *software_device, lade_runtime **out);
 
 #endif /* LADE_RUNTIME_OPS_H */

@@ -72,7 +72,7 @@ typedef struct lade_device_stats {
 } lade_device_stats;
 
 static inline void lade_device_stats_init(lade_device_stats *stats) {
-  *stats = (lade_device_stats){0};
+  *stats = (lade_device_stats)LADE_ZERO;
   stats->struct_size = sizeof(lade_device_stats);
 }
 

@@ -105,7 +105,7 @@ typedef struct lade_pinned_stats {
 } lade_pinned_stats;
 
 static inline void lade_pinned_stats_init(lade_pinned_stats *stats) {
-  *stats = (lade_pinned_stats){0};
+  *stats = (lade_pinned_stats)LADE_ZERO;
   stats->struct_size = sizeof(lade_pinned_stats);
 }
 

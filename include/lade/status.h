@@ -21,11 +21,20 @@
 #include <stdint.h>
 
 #if defined(__GNUC__)
-#define LADE_API __attribute__((visibility("default")))
+#define LADE_API        __attribute__((visibility("default")))
 #define LADE_MUST_CHECK __attribute__((warn_unused_result))
 #else
 #define LADE_API
 #define LADE_MUST_CHECK
+#endif
+
+/* Initialiser that makes every member zero, in both languages. */
+#ifdef __cplusplus
+#define LADE_ZERO                                                                                                      \
+  {}
+#else
+#define LADE_ZERO                                                                                                      \
+  { 0 }
 #endif
 
 #define LADE_VERSION_MAJOR 0

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A runtime: an adopted ops table with its object, and the public helpers on it.
+ *
+ *   lade_runtime --ops--> table (static) --self--> runtime/cuda or runtime/soft
+ *        | users: pools, allocators, pipelines alive on it
+ *
+ * I1  A table that ladei_ops_check() refuses is never called.
+ * I2  users counts the objects that hold the runtime; close succeeds only at 0.
+ * I3  In a forked child every call that could reach the driver answers LADE_ERR_FORKED: the driver's threads and
+ *     contexts do not live there.
+ * Locks: none; users is atomic, all else is constant after adoption.
+ */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "runtime/ops.h"
+#include "runtime/ops_list.h"
+
+/* ---- Checking a table -------------------------------------------------------------------------------------------- */
+
+typedef enum op_group {
+  GROUP_REQUIRED,
+  GROUP_VIRTUAL_MEMORY,
+  GROUP_DRIVER_POOLS,
+  GROUP_GRAPHS,
+  GROUP_IPC,
+  GROUP_COPY_BATCH,
+  GROUP_WRITE_VALUE,
+  GROUP_VIRTUAL_TIME,
+  GROUP_COUNT
+} op_group;
+
+typedef struct op_entry {
+  const char *name;
+  size_t offset;
+  op_group group;
+} op_entry;
+
+static const op_entry op_entries[] = {
+#define OP_ENTRY(op, group) {#op, offsetof(lade_runtime_ops, op), GROUP_##group},
+    LADEI_OPS_LIST(OP_ENTRY)
+#undef OP_ENTRY
+};
+
+enum { OP_COUNT = sizeof op_entries / sizeof op_entries[0] };
+
+_Static_assert(sizeof(lade_runtime_ops) == sizeof(size_t) + sizeof(const char *) + OP_COUNT * sizeof(void (*)(void)),
+               "an op of ops.h is missing in ops_list.h");
+
+static bool op_present(const lade_runtime_ops *ops, const op_entry *entry) {
+  void (*function)(void);
+  memcpy(&function, (const char *)ops + entry->offset, sizeof function);
+  return function != NULL;
+}
+
+lade_status ladei_ops_check(const lade_runtime_ops *ops) {
+  if (ops == NULL || ops->name == NULL || ops->struct_size != sizeof *ops) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "runtime table: no table, no name, or struct_size is not %zu",
+                       sizeof *ops);
+  }
+  const op_entry *first[GROUP_COUNT] = {NULL};
+  for (size_t i = 0; i < OP_COUNT; i++) {
+    const op_entry *entry = &op_entries[i];
+    bool present = op_present(ops, entry);
+    if (entry->group == GROUP_REQUIRED && !present) {
+      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "runtime table \"%s\": required op %s is missing", ops->name,
+                         entry->name);
+    }
+    if (first[entry->group] == NULL) {
+      first[entry->group] = entry;
+    } else if (present != op_present(ops, first[entry->group])) {
+      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                         "runtime table \"%s\": of the group of %s and %s, one is there and one is missing", ops->name,
+                         first[entry->group]->name, entry->name);
+    }
+  }
+  return LADE_OK;
+}
+
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
+
+lade_status ladei_runtime_adopt(const lade_runtime_ops *ops, void *self, void *software_device, lade_runtime **out) {
+  lade_status status = ladei_ops_check(ops);
+  if (status != LADE_OK) {
+    return status;
+  }
+  lade_runtime *runtime = calloc(1, sizeof *runtime);
+  if (runtime == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "runtime \"%s\": no memory for %zu bytes", ops->name,
+                       sizeof *runtime);
+  }
+  runtime->ops = ops;
+  runtime->self = self;
+  runtime->software_device = software_device;
+  runtime->owner_pid = getpid();
+  atomic_init(&runtime->users, 0);
+  *out = runtime;
+  return LADE_OK;
+}
+
+lade_status lade_runtime_close(lade_runtime *runtime) {
+  if (runtime == NULL) {
+    return LADE_OK;
+  }
+  lade_status status = ladei_runtime_check_process(runtime);
+  if (status != LADE_OK) {
+    return status;
+  }
+  uint64_t users = atomic_load(&runtime->users);
+  if (users != 0) {
+    return ladei_error(LADE_ERR_BUSY, 0, "runtime \"%s\": close: %llu pools, allocators or pipelines are alive on it",
+                       runtime->ops->name, (unsigned long long)users);
+  }
+  status = runtime->ops->close(runtime->self);
+  if (status == LADE_OK) {
+    free(runtime);
+  }
+  return status;
+}
+
+lade_status ladei_runtime_check_process(const lade_runtime *runtime) {
+  if (getpid() != runtime->owner_pid) {
+    return ladei_error(LADE_ERR_FORKED, 0, "runtime \"%s\" belongs to process %d; this is its child %d after fork()",
+                       runtime->ops->name, runtime->owner_pid, getpid());
+  }
+  return LADE_OK;
+}
+
+lade_status ladei_runtime_acquire(lade_runtime *runtime) {
+  if (runtime == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "runtime: NULL");
+  }
+  lade_status status = ladei_runtime_check_process(runtime);
+  if (status == LADE_OK) {
+    atomic_fetch_add(&runtime->users, 1);
+  }
+  return status;
+}
+
+void ladei_runtime_release(lade_runtime *runtime) {
+  atomic_fetch_sub(&runtime->users, 1);
+}
+
+/* ---- Public helpers ---------------------------------------------------------------------------------------------- */
+
+const char *lade_runtime_name(const lade_runtime *runtime) {
+  return runtime->ops->name;
+}
+
+uint64_t lade_runtime_now_ns(lade_runtime *runtime) {
+  return runtime->ops->now_ns(runtime->self);
+}
+
+/* Entry of every public helper: arguments there, right process. */
+static lade_status helper_enter(const lade_runtime *runtime, bool arguments_valid, const char *function) {
+  if (runtime == NULL || !arguments_valid) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: an argument is NULL or not allowed", function);
+  }
+  return ladei_runtime_check_process(runtime);
+}
+
+/* The same for calls on a stream, which comes out resolved. */
+static lade_status helper_enter_stream(const lade_runtime *runtime, lade_stream stream, bool arguments_valid,
+                                       const char *function, ladei_stream *out) {
+  lade_status status = helper_enter(runtime, arguments_valid, function);
+  return status != LADE_OK ? status : runtime->ops->stream_resolve(runtime->self, stream, out);
+}
+
+lade_status lade_runtime_device_count(lade_runtime *runtime, int *out_count) {
+  lade_status status = helper_enter(runtime, out_count != NULL, __func__);
+  return status != LADE_OK ? status : runtime->ops->device_count(runtime->self, out_count);
+}
+
+lade_status lade_runtime_device_info(lade_runtime *runtime, int device, lade_device_info *info) {
+  lade_status status = helper_enter(runtime, info != NULL, __func__);
+  if (status != LADE_OK) {
+    return status;
+  }
+  ladei_device_properties properties;
+  status = runtime->ops->device_properties(runtime->self, device, &properties);
+  if (status != LADE_OK) {
+    return status;
+  }
+  lade_device_info own;
+  lade_device_info_init(&own);
+  _Static_assert(sizeof own.name == sizeof properties.name, "copied whole");
+  _Static_assert(sizeof own.pci_bus_id == sizeof properties.pci_bus_id, "copied whole");
+  memcpy(own.name, properties.name, sizeof own.name);
+  memcpy(own.pci_bus_id, properties.pci_bus_id, sizeof own.pci_bus_id);
+  own.total_bytes = properties.total_bytes;
+  own.numa_node = properties.numa_node;
+  own.software = runtime->software_device != NULL;
+  return ladei_stats_write("lade_device_info", &own, sizeof own, info);
+}
+
+lade_status lade_runtime_set_device(lade_runtime *runtime, int device) {
+  lade_status status = helper_enter(runtime, true, __func__);
+  return status != LADE_OK ? status : runtime->ops->current_device_set(runtime->self, device);
+}
+
+lade_status lade_stream_create(lade_runtime *runtime, int device, lade_stream *out) {
+  lade_status status = helper_enter(runtime, out != NULL, __func__);
+  return status != LADE_OK ? status
+                           : runtime->ops->stream_create(runtime->self, device, 0, LADEI_STREAM_NON_BLOCKING, out);
+}
+
+lade_status lade_stream_destroy(lade_runtime *runtime, lade_stream stream) {
+  bool special = stream == NULL || stream == LADE_STREAM_LEGACY || stream == LADE_STREAM_PER_THREAD;
+  lade_status status = helper_enter(runtime, !special, __func__);
+  return status != LADE_OK ? status : runtime->ops->stream_destroy(runtime->self, stream);
+}
+
+lade_status lade_stream_synchronize(lade_runtime *runtime, lade_stream stream) {
+  ladei_stream resolved;
+  lade_status status = helper_enter_stream(runtime, stream, true, __func__, &resolved);
+  return status != LADE_OK ? status : runtime->ops->stream_synchronize(runtime->self, &resolved);
+}
+
+lade_status lade_stream_query(lade_runtime *runtime, lade_stream stream) {
+  ladei_stream resolved;
+  lade_status status = helper_enter_stream(runtime, stream, true, __func__, &resolved);
+  return status != LADE_OK ? status : runtime->ops->stream_query(runtime->self, &resolved);
+}
+
+lade_status lade_stream_wait_event(lade_runtime *runtime, lade_stream stream, lade_event event) {
+  ladei_stream resolved;
+  lade_status status = helper_enter_stream(runtime, stream, event != NULL, __func__, &resolved);
+  return status != LADE_OK ? status : runtime->ops->stream_wait_event(runtime->self, &resolved, event);
+}
+
+lade_status lade_event_create(lade_runtime *runtime, int device, lade_event *out) {
+  lade_status status = helper_enter(runtime, out != NULL, __func__);
+  uint64_t context = 0;
+  if (status == LADE_OK) {
+    status = runtime->ops->device_context(runtime->self, device, &context);
+  }
+  return status != LADE_OK ? status : runtime->ops->event_create(runtime->self, context, 0, out);
+}
+
+lade_status lade_event_destroy(lade_runtime *runtime, lade_event event) {
+  lade_status status = helper_enter(runtime, event != NULL, __func__);
+  return status != LADE_OK ? status : runtime->ops->event_destroy(runtime->self, event);
+}
+
+lade_status lade_event_record(lade_runtime *runtime, lade_event event, lade_stream stream) {
+  ladei_stream resolved;
+  lade_status status = helper_enter_stream(runtime, stream, event != NULL, __func__, &resolved);
+  return status != LADE_OK ? status : runtime->ops->event_record(runtime->self, event, &resolved);
+}
+
+lade_status lade_event_query(lade_runtime *runtime, lade_event event) {
+  lade_status status = helper_enter(runtime, event != NULL, __func__);
+  return status != LADE_OK ? status : runtime->ops->event_query(runtime->self, event);
+}
+
+lade_status lade_event_synchronize(lade_runtime *runtime, lade_event event) {
+  lade_status status = helper_enter(runtime, event != NULL, __func__);
+  return status != LADE_OK ? status : runtime->ops->event_synchronize(runtime->self, event);
+}
+
+static ladei_copy_direction direction_of(bool dst_on_device, bool src_on_device) {
+  if (dst_on_device) {
+    return src_on_device ? LADEI_COPY_D2D : LADEI_COPY_H2D;
+  }
+  return src_on_device ? LADEI_COPY_D2H : LADEI_COPY_H2H;
+}
+
+lade_status lade_copy_async(lade_runtime *runtime, void *dst, const void *src, size_t bytes, lade_stream stream) {
+  ladei_stream resolved;
+  bool valid = bytes == 0 || (dst != NULL && src != NULL && bytes < LADEI_SIZE_LIMIT);
+  lade_status status = helper_enter_stream(runtime, stream, valid, __func__, &resolved);
+  if (status != LADE_OK || bytes == 0) {
+    return status;
+  }
+  ladei_pointer_attributes to, from;
+  status = runtime->ops->pointer_attributes(runtime->self, dst, &to);
+  if (status == LADE_OK) {
+    status = runtime->ops->pointer_attributes(runtime->self, src, &from);
+  }
+  if (status != LADE_OK) {
+    return status;
+  }
+  bool to_device = to.kind == LADEI_MEMORY_DEVICE, from_device = from.kind == LADEI_MEMORY_DEVICE;
+  if (to_device && from_device && to.device != from.device) {
+    return runtime->ops->copy_peer(runtime->self, dst, to.device, src, from.device, bytes, &resolved);
+  }
+  return runtime->ops->copy(runtime->self, direction_of(to_device, from_device), dst, src, bytes, &resolved);
+}
