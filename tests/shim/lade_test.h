@@ -23,6 +23,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lade/status.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -79,6 +81,12 @@ void lade_test_context(const char *format, ...) __attribute__((format(printf, 1,
 
 #define LADE_EXPECT(condition) ((void)LADET_TRUE(condition))
 #define LADE_ASSERT(condition) LADET_OR_RETURN(LADET_TRUE(condition))
+
+/* Status codes. A failure prints names, and the text of lade_last_error() where that is of the code got. */
+#define LADE_EXPECT_STATUS(expected, call) ((void)LADET_STATUS(expected, call))
+#define LADE_ASSERT_STATUS(expected, call) LADET_OR_RETURN(LADET_STATUS(expected, call))
+#define LADE_EXPECT_OK(call)               LADE_EXPECT_STATUS(LADE_OK, call)
+#define LADE_ASSERT_OK(call)               LADE_ASSERT_STATUS(LADE_OK, call)
 
 /* Signed integers of any width, enums. */
 #define LADE_EXPECT_EQ_INT(a, b) ((void)LADET_INT(a, LADET_EQ, b))
@@ -150,7 +158,9 @@ enum ladet_relation { LADET_EQ, LADET_NE, LADET_LT, LADET_LE, LADET_GT, LADET_GE
   do {                                                                                                                 \
     if (!(passed)) return;                                                                                             \
   } while (0)
-#define LADET_TRUE(condition)     ladet_true(__FILE__, __LINE__, #condition, (condition) ? true : false)
+#define LADET_TRUE(condition) ladet_true(__FILE__, __LINE__, #condition, (condition) ? true : false)
+#define LADET_STATUS(expected, call)                                                                                   \
+  ladet_equal_status(__FILE__, __LINE__, #call, (lade_status)(expected), (lade_status)(call))
 #define LADET_INT(a, relation, b) ladet_compare_int(__FILE__, __LINE__, #a, #b, (intmax_t)(a), relation, (intmax_t)(b))
 #define LADET_UINT(a, relation, b)                                                                                     \
   ladet_compare_uint(__FILE__, __LINE__, #a, #b, (uintmax_t)(a), relation, (uintmax_t)(b))
@@ -168,6 +178,8 @@ void ladet_register_each(const char *suite, const char *name, const char *file, 
 void ladet_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void ladet_skip(const char *file, int line, const char *reason);
 bool ladet_true(const char *file, int line, const char *text, bool condition);
+void ladet_fail_status(const char *file, int line, const char *text, const char *expected, const char *actual,
+                       const char *error_text);
 bool ladet_compare_int(const char *file, int line, const char *a_text, const char *b_text, intmax_t a,
                        enum ladet_relation relation, intmax_t b);
 bool ladet_compare_uint(const char *file, int line, const char *a_text, const char *b_text, uintmax_t a,
@@ -181,6 +193,16 @@ bool ladet_contains_str(const char *file, int line, const char *a_text, const ch
                         const char *b);
 bool ladet_equal_mem(const char *file, int line, const char *a_text, const char *b_text, const void *a, const void *b,
                      size_t bytes);
+
+/* Inline, so that only tests which check a status need to link the code that names it. */
+static inline bool ladet_equal_status(const char *file, int line, const char *text, lade_status expected,
+                                      lade_status actual) {
+  if (expected == actual) return true;
+  const lade_error *error = lade_last_error();
+  ladet_fail_status(file, line, text, lade_status_name(expected), lade_status_name(actual),
+                    error->status == actual ? error->text : "");
+  return false;
+}
 
 #ifdef __cplusplus
 }

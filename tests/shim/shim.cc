@@ -143,6 +143,13 @@ bool ladet_true(const char *file, int line, const char *text, bool condition) {
   return condition;
 }
 
+void ladet_fail_status(const char *file, int line, const char *text, const char *expected, const char *actual,
+                       const char *error_text) {
+  std::string message = std::string("expected: ") + text + " gives " + expected + "\n  but it gave " + actual;
+  if (error_text[0]) message += std::string(": ") + error_text;
+  fail(file, line, message);
+}
+
 bool ladet_compare_int(const char *file, int line, const char *a_text, const char *b_text, intmax_t a,
                        enum ladet_relation relation, intmax_t b) {
   return compare(file, line, a_text, b_text, a, relation, b);
