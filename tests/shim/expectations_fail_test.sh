@@ -26,11 +26,16 @@ failed=$(grep -c '^\[  FAILED  \] Fails\.[A-Za-z]* (' "$report")
 
 demand 'expected: 1 == 2' 'expected: -7 == 41' '  -7: -7' '  41: 41' '4096: 4096 (0x1000)' '512: 512 (0x200)' \
   'tolerance 0.25' ': NULL' ': 0x1000' '"bow": "bow"' '"stern": "stern"' '"hull" contains "mast"' \
-  '2 of 4 bytes differ, first at 2: 0x63, 0x58' 'block 17 is lost' 'context: seed 99' 'FAILURE KNOWN' \
+  '2 of 4 bytes differ, first at 2: 0x63, 0x58' 'block 17 is lost' 'LADE_NOT_READY gives LADE_ERR_BUSY' \
+  'but it gave LADE_ERR_LIMIT: 512 bytes over the cap' 'context: seed 99' 'FAILURE KNOWN' \
   'expected: 20 == 22' 'failing_tests.c:' '[       OK ] Passes.WithoutContextOfTheTestBefore' \
   '[  SKIPPED ] Skips.AndReturns' 'no winch aboard'
 if [ "$(grep -c 'context:' "$report")" -ne 1 ]; then
   echo "the context of one test shows in another"
+  problems=$((problems + 1))
+fi
+if grep 'AN OLDER FAILURE' "$report"; then
+  echo "the text of another error shows"
   problems=$((problems + 1))
 fi
 if grep 'WENT ON AFTER' "$report"; then

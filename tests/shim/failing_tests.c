@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <stdio.h>
 
+#include "base/error.h"
+
 LADE_TEST(Fails, Expect) {
   LADE_EXPECT(1 == 2);
 }
@@ -53,6 +55,15 @@ LADE_TEST(Fails, EqMem) {
 }
 LADE_TEST(Fails, Fail) {
   LADE_FAIL("block %d is lost", 17);
+}
+
+LADE_TEST(Fails, StatusWithErrorText) {
+  LADE_EXPECT_OK(ladei_error(LADE_ERR_LIMIT, 0, "%d bytes over the cap", 512));
+}
+
+LADE_TEST(Fails, StatusWithoutErrorTextOfAnotherCode) {
+  (void)ladei_error(LADE_ERR_LIMIT, 0, "AN OLDER FAILURE");
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, LADE_NOT_READY);
 }
 
 LADE_TEST(Fails, Context) {

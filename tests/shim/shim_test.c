@@ -46,6 +46,11 @@ LADE_TEST(Shim, ComparesPointersStringsAndBytes) {
   LADE_EXPECT_NEAR(0.1 + 0.2, 0.3, 1e-12);
 }
 
+LADE_TEST(Shim, ComparesStatusCodes) {
+  LADE_EXPECT_OK(LADE_OK);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, LADE_NOT_READY);
+}
+
 static int lines_after_assert;
 
 static void assert_in_helper(bool condition) {
