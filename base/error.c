@@ -17,8 +17,7 @@ static _Thread_local lade_error last_error;
 const char *lade_status_name(lade_status status) {
   switch (status) {
 #define STATUS_NAME(name, number, text)                                                                                \
-  case name:                                                                                                           \
-    return #name;
+  case name: return #name;
     LADE_STATUS_TABLE(STATUS_NAME)
 #undef STATUS_NAME
   }
@@ -28,8 +27,7 @@ const char *lade_status_name(lade_status status) {
 const char *lade_status_text(lade_status status) {
   switch (status) {
 #define STATUS_TEXT(name, number, text)                                                                                \
-  case name:                                                                                                           \
-    return text;
+  case name: return text;
     LADE_STATUS_TABLE(STATUS_TEXT)
 #undef STATUS_TEXT
   }

@@ -143,19 +143,13 @@ lade_status ladei_runtime_acquire(lade_runtime *runtime) {
   return status;
 }
 
-void ladei_runtime_release(lade_runtime *runtime) {
-  atomic_fetch_sub(&runtime->users, 1);
-}
+void ladei_runtime_release(lade_runtime *runtime) { atomic_fetch_sub(&runtime->users, 1); }
 
 /* ---- Public helpers ---------------------------------------------------------------------------------------------- */
 
-const char *lade_runtime_name(const lade_runtime *runtime) {
-  return runtime->ops->name;
-}
+const char *lade_runtime_name(const lade_runtime *runtime) { return runtime->ops->name; }
 
-uint64_t lade_runtime_now_ns(lade_runtime *runtime) {
-  return runtime->ops->now_ns(runtime->self);
-}
+uint64_t lade_runtime_now_ns(lade_runtime *runtime) { return runtime->ops->now_ns(runtime->self); }
 
 /* Entry of every public helper: arguments there, right process. */
 static lade_status helper_enter(const lade_runtime *runtime, bool arguments_valid, const char *function) {

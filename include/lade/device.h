@@ -31,7 +31,8 @@ typedef struct lade_device_options {
 } lade_device_options;
 
 static inline void lade_device_options_init(lade_device_options *options) {
-  *options = (lade_device_options){sizeof(lade_device_options), 0, 0, 0};
+  const lade_device_options defaults = {sizeof(lade_device_options), 0, 0, 0};
+  *options = defaults;
 }
 
 /** A quantity over time. */
@@ -72,7 +73,8 @@ typedef struct lade_device_stats {
 } lade_device_stats;
 
 static inline void lade_device_stats_init(lade_device_stats *stats) {
-  *stats = (lade_device_stats)LADE_ZERO;
+  const lade_device_stats zero = LADE_ZERO;
+  *stats = zero;
   stats->struct_size = sizeof(lade_device_stats);
 }
 

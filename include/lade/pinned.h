@@ -56,7 +56,8 @@ typedef struct lade_pinned_options {
 } lade_pinned_options;
 
 static inline void lade_pinned_options_init(lade_pinned_options *options) {
-  *options = (lade_pinned_options){sizeof(lade_pinned_options), 0, 0, 0, 0, 0};
+  const lade_pinned_options defaults = {sizeof(lade_pinned_options), 0, 0, 0, 0, 0};
+  *options = defaults;
 }
 
 /** Answer of lade_pinned_find. */
@@ -72,7 +73,8 @@ typedef struct lade_pinned_info {
 } lade_pinned_info;
 
 static inline void lade_pinned_info_init(lade_pinned_info *info) {
-  *info = (lade_pinned_info){sizeof(lade_pinned_info), NULL, 0, 0, -1, 0, 0, 0};
+  const lade_pinned_info defaults = {sizeof(lade_pinned_info), NULL, 0, 0, -1, 0, 0, 0};
+  *info = defaults;
 }
 
 /** A quantity over time. */
@@ -105,7 +107,8 @@ typedef struct lade_pinned_stats {
 } lade_pinned_stats;
 
 static inline void lade_pinned_stats_init(lade_pinned_stats *stats) {
-  *stats = (lade_pinned_stats)LADE_ZERO;
+  const lade_pinned_stats zero = LADE_ZERO;
+  *stats = zero;
   stats->struct_size = sizeof(lade_pinned_stats);
 }
 

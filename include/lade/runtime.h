@@ -50,7 +50,8 @@ typedef struct lade_runtime_options {
 } lade_runtime_options;
 
 static inline void lade_runtime_options_init(lade_runtime_options *options) {
-  *options = (lade_runtime_options){sizeof(lade_runtime_options), NULL};
+  const lade_runtime_options defaults = {sizeof(lade_runtime_options), NULL};
+  *options = defaults;
 }
 
 /** What a device is. */
@@ -64,7 +65,8 @@ typedef struct lade_device_info {
 } lade_device_info;
 
 static inline void lade_device_info_init(lade_device_info *info) {
-  *info = (lade_device_info){sizeof(lade_device_info), {0}, {0}, 0, -1, 0};
+  const lade_device_info defaults = {sizeof(lade_device_info), {0}, {0}, 0, -1, 0};
+  *info = defaults;
 }
 
 /**

@@ -70,7 +70,8 @@ typedef struct lade_soft_options {
 } lade_soft_options;
 
 static inline void lade_soft_options_init(lade_soft_options *options) {
-  *options = (lade_soft_options){sizeof(lade_soft_options), NULL, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0}, 0};
+  const lade_soft_options defaults = {sizeof(lade_soft_options), NULL, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0}, 0};
+  *options = defaults;
 }
 
 /** Counts of what hardware would hide, and of what is alive. */
@@ -92,7 +93,8 @@ typedef struct lade_soft_report {
 } lade_soft_report;
 
 static inline void lade_soft_report_init(lade_soft_report *report) {
-  *report = (lade_soft_report){sizeof(lade_soft_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  const lade_soft_report defaults = {sizeof(lade_soft_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  *report = defaults;
 }
 
 /**

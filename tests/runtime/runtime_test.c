@@ -11,9 +11,7 @@
 static int close_calls;
 
 /* Stands in the table for ops that these tests never call. */
-static void never_called(void) {
-  LADE_FAIL("an op was called that should not be");
-}
+static void never_called(void) { LADE_FAIL("an op was called that should not be"); }
 
 static lade_status counting_close(void *self) {
   (void)self;

@@ -69,9 +69,7 @@ void fail_pair(const char *file, int line, const char *a_text, const char *sign,
   fail(file, line, text);
 }
 
-std::string show(intmax_t value) {
-  return std::to_string(value);
-}
+std::string show(intmax_t value) { return std::to_string(value); }
 
 std::string show(uintmax_t value) {
   std::ostringstream text;
@@ -86,9 +84,7 @@ std::string show(const void *value) {
   return value ? text.str() : "NULL";
 }
 
-std::string show(const char *value) {
-  return value ? "\"" + std::string(value) + "\"" : "NULL";
-}
+std::string show(const char *value) { return value ? "\"" + std::string(value) + "\"" : "NULL"; }
 
 template <typename T>
 bool compare(const char *file, int line, const char *a_text, const char *b_text, T a, enum ladet_relation relation,
@@ -115,9 +111,7 @@ void ladet_register_each(const char *suite, const char *name, const char *file, 
   }
 }
 
-bool lade_test_has_failed(void) {
-  return testing::Test::HasFailure();
-}
+bool lade_test_has_failed(void) { return testing::Test::HasFailure(); }
 
 void lade_test_context(const char *format, ...) {
   va_list args;

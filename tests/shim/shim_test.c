@@ -7,9 +7,7 @@
 
 static int evaluations;
 
-static int evaluate(void) {
-  return ++evaluations;
-}
+static int evaluate(void) { return ++evaluations; }
 
 LADE_TEST(Shim, EvaluatesArgumentsOnce) {
   evaluations = 0;
@@ -68,9 +66,7 @@ LADE_TEST(Shim, AssertThatHoldsDoesNotReturn) {
 static const char *const flavours[] = {"sim", "cpu", NULL};
 static char flavours_seen[16];
 
-LADE_TEST_P(ShimEach, RunsForEachParameter, flavours, flavour) {
-  strcat(strcat(flavours_seen, flavour), " ");
-}
+LADE_TEST_P(ShimEach, RunsForEachParameter, flavours, flavour) { strcat(strcat(flavours_seen, flavour), " "); }
 
 /* GoogleTest runs suites in the order of their registration, which is that of the constructors in a file. */
 LADE_TEST(ShimEachCheck, AllParametersWereSeenOnce) {
