@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mutexes with ranks, and condition variables.
+ *
+ * A thread takes locks in ascending rank only: while it holds one, it may take another of a higher rank. And it holds
+ * none when it calls the driver or a callback (docs/design.md "Rules that hold everywhere"). Builds without NDEBUG keep
+ * the held locks of each thread and stop the program, naming both locks, when a rule is broken. Builds with NDEBUG
+ * check nothing and cost nothing beyond the mutex.
+ *
+ *   ladei_lock lock;
+ *   ladei_lock_init(&lock, LADEI_RANK_RETIRE);
+ *   ladei_lock_acquire(&lock);
+ *   ...
+ *   ladei_lock_release(&lock);
+ *   ladei_lock_assert_none_held();      // before every call through the ops table
+ */
+#ifndef LADE_BASE_LOCK_H
+#define LADE_BASE_LOCK_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * All ranks of the library, outermost first. Two locks of one rank are never held together by a thread. The locks of
+ * runtime/soft and runtime/cuda are the runtime's own: they lie below the seam, where no lock of this list is held.
+ */
+typedef enum ladei_lock_rank {
+  LADEI_RANK_GRAPH = 10,    /* graph/: captures, trees */
+  LADEI_RANK_PIPELINE = 20, /* pipeline/: state machine of one pipeline */
+  LADEI_RANK_POOL = 30,     /* host/: settings, list of nodes, growth of one pinned pool */
+  LADEI_RANK_NODE = 40,     /* host/: segments and free blocks of one NUMA node */
+  LADEI_RANK_MAGAZINE = 50, /* host/: the magazines of one thread */
+  LADEI_RANK_DEVICE = 60,   /* device/: blocks and segments of one allocator */
+  LADEI_RANK_RETIRE = 70,   /* runtime/retire: queues of one retire object */
+  LADEI_RANK_EVENTS = 80,   /* runtime/event_pool */
+  LADEI_RANK_TOPOLOGY = 85, /* host/: the topology, loaded once */
+  LADEI_RANK_INSPECT = 90,  /* inspect/: history rings, registries of statistics */
+  LADEI_RANK_PAGEMAP = 100, /* base/pagemap: writers */
+  LADEI_RANK_LEAF = 110,    /* locks under which nothing else is ever taken */
+} ladei_lock_rank;
+
+typedef struct ladei_lock {
+  pthread_mutex_t mutex;
+  ladei_lock_rank rank;
+} ladei_lock;
+
+/* Cannot fail: glibc's plain and adaptive mutexes own nothing but their bytes. */
+void ladei_lock_init(ladei_lock *lock, ladei_lock_rank rank);
+/* Held by nobody. */
+void ladei_lock_destroy(ladei_lock *lock);
+
+/* Spins for a moment before it sleeps: the library's critical sections are tens of nanoseconds. */
+void ladei_lock_acquire(ladei_lock *lock);
+/* False, and nothing held, where another thread holds it. Checked like acquire. */
+bool ladei_lock_try_acquire(ladei_lock *lock);
+void ladei_lock_release(ladei_lock *lock);
+
+/* The calling thread holds the lock; no lade lock at all. Nothing in builds with NDEBUG. */
+#ifdef NDEBUG
+static inline void ladei_lock_assert_held(const ladei_lock *lock) { (void)lock; }
+static inline void ladei_lock_assert_none_held(void) {}
+#else
+void ladei_lock_assert_held(const ladei_lock *lock);
+void ladei_lock_assert_none_held(void);
+#endif
+
+/* Waits by the machine's monotonic clock, never by the settable one. */
+typedef struct ladei_condition {
+  pthread_cond_t condition;
+} ladei_condition;
+
+/* Cannot fail, as ladei_lock_init. */
+void ladei_condition_init(ladei_condition *condition);
+/* Nobody waits on it. */
+void ladei_condition_destroy(ladei_condition *condition);
+
+/* Releases the lock while waiting. Returns also without a signal: wait in a loop around the condition itself. */
+void ladei_condition_wait(ladei_condition *condition, ladei_lock *lock);
+/* The same for at most `timeout_ns`; false when that time is over. */
+bool ladei_condition_wait_for(ladei_condition *condition, ladei_lock *lock, uint64_t timeout_ns);
+void ladei_condition_signal(ladei_condition *condition);
+void ladei_condition_broadcast(ladei_condition *condition);
+
+#endif /* LADE_BASE_LOCK_H */

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Event pool: driver events without timing, kept per context and used again.
+ *
+ * Creating an event costs far more than recording one, and creations serialise in the driver. An event that was given
+ * back may be handed out at once, also when its last record is still pending: a new record replaces it.
+ */
+#ifndef LADE_RUNTIME_EVENT_POOL_H
+#define LADE_RUNTIME_EVENT_POOL_H
+
+#include "runtime/ops.h"
+
+typedef struct ladei_event_pool ladei_event_pool;
+
+/* An event on loan. */
+typedef struct ladei_event {
+  lade_event handle;
+  uint64_t context;
+  struct ladei_event *next; /* for the holder's lists; the pool's own while it is in the pool */
+} ladei_event;
+
+typedef struct ladei_event_pool_counters {
+  uint64_t created; /* events made since the pool was */
+  uint64_t alive;   /* of those, not destroyed */
+  uint64_t on_loan;
+} ladei_event_pool_counters;
+
+/* `runtime` must outlive the pool. LADE_ERR_OUT_OF_HOST_MEMORY. */
+lade_status ladei_event_pool_create(lade_runtime *runtime, ladei_event_pool **out);
+/* Destroys all events. None is on loan. NULL does nothing. The first failure of the driver is returned. */
+lade_status ladei_event_pool_destroy(ladei_event_pool *pool);
+
+/* An event for streams of `context`. LADE_ERR_OUT_OF_HOST_MEMORY, or what event_create answers. No lade lock held. */
+lade_status ladei_event_pool_acquire(ladei_event_pool *pool, uint64_t context, ladei_event **out);
+/* Makes no driver call, cannot fail. */
+void ladei_event_pool_release(ladei_event_pool *pool, ladei_event *event);
+/* For an event that the driver reported an error on: destroys it instead. No lade lock held. */
+void ladei_event_pool_discard(ladei_event_pool *pool, ladei_event *event);
+
+void ladei_event_pool_counters_get(ladei_event_pool *pool, ladei_event_pool_counters *out);
+
+#endif /* LADE_RUNTIME_EVENT_POOL_H */

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Retirement: when are the streams that used a block done with it?
+ *
+ * The owner (a pinned pool, a device allocator) embeds a ladei_ticket in the record of each block.
+ *
+ *   note      a stream uses the block                     ladei_retire_note: as often as wanted, while in use
+ *   add       the owner frees the block                   ladei_retire_add
+ *   poll      look which streams are done                 ladei_retire_poll: before taking new memory
+ *   done()    called back with the list of tickets whose streams are all done
+ *
+ *     idle --note--> noted --add--> pending --(poll, synchronize)--> done() --> idle
+ *                      |              |
+ *                   forget          add answers false when nothing is left to wait for: idle at once
+ *
+ * A stream is resolved at the note into (context, id), and has one queue of the uses added so far, first in, first out.
+ * Up to `event_batch` uses share one event:
+ *
+ *   stream s1:  u u u u [event]  u u u u [event]  u u (open)         each event covers all uses before it
+ *
+ * The open batch is closed, that is its event recorded, by the add that fills it, by ladei_retire_poll with
+ * LADEI_POLL_CLOSE, by ladei_retire_close, synchronize and stream_retire; on the legacy stream by every add. Before
+ * recording, the stream is asked: one that answers "done" needs no event (unless `events_only`).
+ *
+ * What is promised
+ *   P1  done() gets a ticket only after all work has finished that was queued, on every stream noted, before the add.
+ *   P2  A stream that never finishes delays only tickets that were noted on it.
+ *   P3  poll costs at most one query per stream with pending uses plus one per finished batch, and with
+ *       LADEI_POLL_CLOSE one more query and one record per open batch.
+ *   P4  No driver call and no callback is made under a lade lock. The caller holds none, except where told otherwise.
+ *   P5  An add never fails and never waits. An event that cannot be recorded or asked is a quarantine: its tickets stay
+ *       pending, every later poll tries again, and ladei_retire_synchronize may wait for the stream instead.
+ *   P6  Order. Within one poll, queues are visited by ascending `order` (then context, id), each head first, and done()
+ *       gets the tickets in the order in which their last use was found finished.
+ *   P7  After ladei_retire_stream_retire no driver call is made on that stream's handle. Another stream that gets the
+ *       same handle later has another id and is never taken for it. A stream destroyed without that is a quarantine
+ *       that only synchronize ends (by waiting for the device), provided that its handle still answers or was reused.
+ *
+ * Precise and special uses
+ *   - The per-thread stream, and LADEI_NOTE_NOW: an event is recorded in the note itself, so the ticket waits for the
+ *     work queued until the note. Such events are asked one after the other in the order of their notes.
+ *   - A capturing stream: the use hangs on the capture. A user object, retained by the graph under construction, tells
+ *     when the graph, all its executables and their launches are gone, or the capture was given up. So the block
+ *     returns after that and not before, also for graphs that lade did not make.
+ *   - A use noted outside a capture whose stream captures when the batch should be closed (or the legacy stream while
+ *     another stream of its context captures): the batch stays open, with no error, until a later poll finds the
+ *     capture ended.
+ *   - ladei_retire_note_event: the ticket waits for an event of the caller's.
+ *
+ * Threads: any, at any time, except create and destroy. On "sim" one at a time. Waits: only wait, synchronize, destroy,
+ * and stream_retire for a driver call of another thread that is under way on that stream.
+ */
+#ifndef LADE_RUNTIME_RETIRE_H
+#define LADE_RUNTIME_RETIRE_H
+
+#include <stdatomic.h>
+
+#include "runtime/ops.h"
+
+typedef struct ladei_retire ladei_retire;
+typedef struct ladei_use ladei_use;
+
+/* One block's account with its streams; all zero is idle. Embedded in the owner's record. */
+typedef struct ladei_ticket {
+  union {
+    _Atomic(ladei_use *) uses; /* noted: its uses */
+    struct ladei_ticket *next; /* in the list given to done() */
+  };
+  uint32_t waits; /* pending: uses not finished; the retire object's */
+  uint32_t spare; /* the owner's, for what he likes; untouched */
+} ladei_ticket;
+
+/*
+ * Gets a list of tickets whose streams are all done; they are idle once taken off it:
+ *
+ *   for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) block_return(block_of(ticket));
+ *
+ * Called in the thread that polls, with no lade lock held; it may call note and add, but not poll or what waits.
+ */
+typedef void (*ladei_retire_done)(void *owner, ladei_ticket *list);
+
+static inline ladei_ticket *ladei_ticket_take(ladei_ticket **list) {
+  ladei_ticket *first = *list;
+  if (first != NULL) {
+    *list = first->next;
+    atomic_init(&first->uses, NULL);
+  }
+  return first;
+}
+
+/* Whether any use is noted on a ticket that is idle or noted: the test of the owner's fast path. */
+static inline bool ladei_ticket_noted(ladei_ticket *ticket) {
+  return atomic_load_explicit(&ticket->uses, memory_order_acquire) != NULL;
+}
+
+typedef struct ladei_retire_options {
+  void *owner;            /* given to done and order */
+  ladei_retire_done done; /* not NULL */
+  uint32_t event_batch;   /* uses per event; 0: 16; 1: every add records its events itself */
+  bool events_only;       /* never ask a stream instead of recording: each batch gets its event */
+  /* Place of a stream among the streams polled, smaller first; NULL: by context, then id. A pure function. */
+  uint64_t (*order)(void *owner, const ladei_stream *stream);
+} ladei_retire_options;
+
+/* `runtime` is borrowed and counted as in use (ladei_runtime_acquire). */
+lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_options *options, ladei_retire **out);
+
+/*
+ * Excludes all other calls. NULL does nothing. LADE_ERR_BUSY, with the count, while uses are noted on tickets not
+ * added. With pending tickets: first as poll with LADEI_POLL_CLOSE, with `wait` as synchronize; if there still are any,
+ * LADE_NOT_READY with the count in the error record, and the object lives on (graphs that hold them may be alive).
+ */
+lade_status ladei_retire_destroy(ladei_retire *retire, bool wait);
+
+enum {
+  LADEI_NOTE_NOW = 1u << 0,   /* the use ends with the work queued so far */
+  LADEI_NOTE_PLAIN = 1u << 1, /* never hang on a capture: the owner has rules of his own for captures */
+  LADEI_NOTE_MARK = 1u << 2,  /* for ladei_retire_forget_marked; a note without it takes the mark off */
+};
+
+/*
+ * Notes a use by `stream`, a handle as the caller got it; the other form takes it resolved (by this thread).
+ *
+ * Noting a stream again changes nothing, except that NOW notes move to the present; a note until the free swallows one
+ * that ended earlier. May race with other notes on the same ticket, and even with its add (a mistake of the user's: the
+ * use then counts for the next tenancy).
+ * Errors, nothing noted: those of stream_resolve; LADE_ERR_STREAM_RETIRED; LADE_ERR_OUT_OF_HOST_MEMORY;
+ * LADE_ERR_CAPTURE for a NOW or per-thread note while the stream cannot be used, or NOW with PLAIN while it captures;
+ * LADE_ERR_FORKED; failures of the driver where an event must be recorded or a graph must retain.
+ */
+lade_status ladei_retire_note(ladei_retire *retire, ladei_ticket *ticket, lade_stream stream, unsigned flags);
+lade_status ladei_retire_note_resolved(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
+                                       unsigned flags);
+
+/*
+ * The ticket will also wait for `event`, recorded by the caller, who keeps it alive and unrecorded until the ticket is
+ * done. LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
+ */
+lade_status ladei_retire_note_event(ladei_retire *retire, ladei_ticket *ticket, lade_event event);
+
+/* Takes the notes of a ticket that was not added back; those with LADEI_NOTE_MARK only. Makes no driver call; may be
+ * called under locks of a lower rank than LADEI_RANK_RETIRE. */
+void ladei_retire_forget(ladei_retire *retire, ladei_ticket *ticket);
+void ladei_retire_forget_marked(ladei_retire *retire, ladei_ticket *ticket);
+
+/*
+ * The block is free for its owner: wait for what was noted.
+ *
+ * true: pending; done() will get the ticket, from now on and possibly before this returns, in another thread.
+ * false: nothing to wait for; the ticket is idle and the block may be used.
+ * `quiet`: make no driver call whatever (inside a host function of the driver; under locks of a lower rank): batches
+ * that this fills are closed by a later call.
+ */
+bool ladei_retire_add(ladei_retire *retire, ladei_ticket *ticket, bool quiet);
+
+enum { LADEI_POLL_CLOSE = 1u << 0 /* close open batches too: for a caller about to take new memory */ };
+
+/*
+ * Finds finished uses and calls done(). Costs nothing while no ticket is pending.
+ *
+ * LADE_OK also where nothing was finished; the first failure of the driver (its tickets are quarantined, the other
+ * queues were polled all the same); LADE_ERR_FORKED. `out_done`, if not NULL, gets the number of tickets given to
+ * done(), on failure too.
+ */
+lade_status ladei_retire_poll(ladei_retire *retire, unsigned flags, uint64_t *out_done);
+
+/* Closes all open batches by an event, without asking for any: from now on later work on their streams is not waited
+ * for. Errors as poll. */
+lade_status ladei_retire_close(ladei_retire *retire);
+
+/*
+ * Polls until at least one ticket was given to done(): LADE_OK. LADE_ERR_TIMEOUT when the runtime's clock reaches
+ * `deadline_ns`; at once where no ticket is pending. On "sim" it moves the clock. Other errors as poll.
+ */
+lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns);
+
+/*
+ * Waits for all streams with pending uses, quarantined ones included, and calls done().
+ *
+ * LADE_OK: nothing is pending. LADE_NOT_READY: what is left waits for graphs to be destroyed. LADE_ERR_CAPTURE: streams
+ * that capture, or a capture that forbids waiting. LADE_ERR_DEVICE_LOST: that device runs nothing any more, and its
+ * tickets were given to done(). Else the first failure of the driver; its tickets stay.
+ */
+lade_status ladei_retire_synchronize(ladei_retire *retire);
+
+/*
+ * The stream is about to be destroyed: covers its uses, noted ones included, with a last event.
+ *
+ * LADE_OK also for streams never noted and special handles. LADE_ERR_CAPTURE while it captures, or another failure: the
+ * stream is still needed (synchronise it, then call again, to do without the event).
+ */
+lade_status ladei_retire_stream_retire(ladei_retire *retire, lade_stream stream);
+
+/* All exact when no other thread is inside. */
+typedef struct ladei_retire_counters {
+  uint64_t noted_uses;       /* on tickets not added */
+  uint64_t pending_tickets;  /* added, done() has not returned from them */
+  uint64_t pending_uses;     /* not finished */
+  uint64_t open_uses;        /* of those, not yet covered by an event */
+  uint64_t captured_uses;    /* of those, waiting for a graph */
+  uint64_t quarantined_uses; /* of those, whose last record or query failed */
+  uint64_t quarantines;      /* failures of record and query since creation */
+  uint64_t events_recorded;
+  uint64_t events_queried;
+  uint64_t streams_queried;
+  uint64_t events_created;
+  uint64_t streams; /* queues kept, idle ones included */
+} ladei_retire_counters;
+
+void ladei_retire_counters_get(ladei_retire *retire, ladei_retire_counters *out);
+
+/* Recounts the invariants stated in retire.c; LADE_ERR_INTERNAL names the one broken. For tests and debug builds. */
+lade_status ladei_retire_check(ladei_retire *retire);
+
+/* TEST ONLY. With `broken`, add answers false at once, whatever was noted: proves that a test notices early reuse. */
+void ladei_retire_break_rule_for_test(ladei_retire *retire, bool broken);
+
+#endif /* LADE_RUNTIME_RETIRE_H */
