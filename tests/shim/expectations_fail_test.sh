@@ -24,7 +24,7 @@ failed=$(grep -c '^\[  FAILED  \] Fails\.[A-Za-z]* (' "$report")
 [ "$tests" -ge 20 ] || { echo "only $tests tests listed"; problems=$((problems + 1)); }
 [ "$failed" -eq "$tests" ] || { echo "$failed of $tests tests failed"; problems=$((problems + 1)); }
 
-demand 'expected: 1 == 2' 'expected: -7 == 41' '  -7: -7' '  41: 41' '4096: 4096 (0x1000)' '512: 512 (0x200)' \
+demand 'expected: 1 == 2' 'expected: false' 'expected: NULL == (void *)0x1000' 'expected: -7 == 41' '  -7: -7' '  41: 41' '4096: 4096 (0x1000)' '512: 512 (0x200)' \
   'tolerance 0.25' ': NULL' ': 0x1000' '"bow": "bow"' '"stern": "stern"' '"hull" contains "mast"' \
   '2 of 4 bytes differ, first at 2: 0x63, 0x58' 'block 17 is lost' 'LADE_NOT_READY gives LADE_ERR_BUSY' \
   'but it gave LADE_ERR_LIMIT: 512 bytes over the cap' 'context: seed 99' 'FAILURE KNOWN' \

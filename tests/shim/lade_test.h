@@ -79,98 +79,100 @@ void lade_test_context(const char *format, ...) __attribute__((format(printf, 1,
 
 /* --- Expectations ------------------------------------------------------------------------------------------------ */
 
-#define LADE_EXPECT(condition) ((void)LADET_TRUE(condition))
-#define LADE_ASSERT(condition) LADET_OR_RETURN(LADET_TRUE(condition))
+#define LADE_EXPECT(condition) ((void)LADET_TRUE(#condition, condition))
+#define LADE_ASSERT(condition) LADET_OR_RETURN(LADET_TRUE(#condition, condition))
 
 /* Status codes. A failure prints names, and the text of lade_last_error() where that is of the code got. */
-#define LADE_EXPECT_STATUS(expected, call) ((void)LADET_STATUS(expected, call))
-#define LADE_ASSERT_STATUS(expected, call) LADET_OR_RETURN(LADET_STATUS(expected, call))
-#define LADE_EXPECT_OK(call)               LADE_EXPECT_STATUS(LADE_OK, call)
-#define LADE_ASSERT_OK(call)               LADE_ASSERT_STATUS(LADE_OK, call)
+#define LADE_EXPECT_STATUS(expected, call) ((void)LADET_STATUS(#call, expected, call))
+#define LADE_ASSERT_STATUS(expected, call) LADET_OR_RETURN(LADET_STATUS(#call, expected, call))
+#define LADE_EXPECT_OK(call)               ((void)LADET_STATUS(#call, LADE_OK, call))
+#define LADE_ASSERT_OK(call)               LADET_OR_RETURN(LADET_STATUS(#call, LADE_OK, call))
 
 /* Signed integers of any width, enums. */
-#define LADE_EXPECT_EQ_INT(a, b) ((void)LADET_INT(a, LADET_EQ, b))
-#define LADE_EXPECT_NE_INT(a, b) ((void)LADET_INT(a, LADET_NE, b))
-#define LADE_EXPECT_LT_INT(a, b) ((void)LADET_INT(a, LADET_LT, b))
-#define LADE_EXPECT_LE_INT(a, b) ((void)LADET_INT(a, LADET_LE, b))
-#define LADE_EXPECT_GT_INT(a, b) ((void)LADET_INT(a, LADET_GT, b))
-#define LADE_EXPECT_GE_INT(a, b) ((void)LADET_INT(a, LADET_GE, b))
-#define LADE_ASSERT_EQ_INT(a, b) LADET_OR_RETURN(LADET_INT(a, LADET_EQ, b))
-#define LADE_ASSERT_NE_INT(a, b) LADET_OR_RETURN(LADET_INT(a, LADET_NE, b))
-#define LADE_ASSERT_LT_INT(a, b) LADET_OR_RETURN(LADET_INT(a, LADET_LT, b))
-#define LADE_ASSERT_LE_INT(a, b) LADET_OR_RETURN(LADET_INT(a, LADET_LE, b))
-#define LADE_ASSERT_GT_INT(a, b) LADET_OR_RETURN(LADET_INT(a, LADET_GT, b))
-#define LADE_ASSERT_GE_INT(a, b) LADET_OR_RETURN(LADET_INT(a, LADET_GE, b))
+#define LADE_EXPECT_EQ_INT(a, b) ((void)LADET_INT(#a, #b, a, LADET_EQ, b))
+#define LADE_EXPECT_NE_INT(a, b) ((void)LADET_INT(#a, #b, a, LADET_NE, b))
+#define LADE_EXPECT_LT_INT(a, b) ((void)LADET_INT(#a, #b, a, LADET_LT, b))
+#define LADE_EXPECT_LE_INT(a, b) ((void)LADET_INT(#a, #b, a, LADET_LE, b))
+#define LADE_EXPECT_GT_INT(a, b) ((void)LADET_INT(#a, #b, a, LADET_GT, b))
+#define LADE_EXPECT_GE_INT(a, b) ((void)LADET_INT(#a, #b, a, LADET_GE, b))
+#define LADE_ASSERT_EQ_INT(a, b) LADET_OR_RETURN(LADET_INT(#a, #b, a, LADET_EQ, b))
+#define LADE_ASSERT_NE_INT(a, b) LADET_OR_RETURN(LADET_INT(#a, #b, a, LADET_NE, b))
+#define LADE_ASSERT_LT_INT(a, b) LADET_OR_RETURN(LADET_INT(#a, #b, a, LADET_LT, b))
+#define LADE_ASSERT_LE_INT(a, b) LADET_OR_RETURN(LADET_INT(#a, #b, a, LADET_LE, b))
+#define LADE_ASSERT_GT_INT(a, b) LADET_OR_RETURN(LADET_INT(#a, #b, a, LADET_GT, b))
+#define LADE_ASSERT_GE_INT(a, b) LADET_OR_RETURN(LADET_INT(#a, #b, a, LADET_GE, b))
 
 /* Unsigned integers of any width. Printed decimal and hexadecimal. */
-#define LADE_EXPECT_EQ_UINT(a, b) ((void)LADET_UINT(a, LADET_EQ, b))
-#define LADE_EXPECT_NE_UINT(a, b) ((void)LADET_UINT(a, LADET_NE, b))
-#define LADE_EXPECT_LT_UINT(a, b) ((void)LADET_UINT(a, LADET_LT, b))
-#define LADE_EXPECT_LE_UINT(a, b) ((void)LADET_UINT(a, LADET_LE, b))
-#define LADE_EXPECT_GT_UINT(a, b) ((void)LADET_UINT(a, LADET_GT, b))
-#define LADE_EXPECT_GE_UINT(a, b) ((void)LADET_UINT(a, LADET_GE, b))
-#define LADE_ASSERT_EQ_UINT(a, b) LADET_OR_RETURN(LADET_UINT(a, LADET_EQ, b))
-#define LADE_ASSERT_NE_UINT(a, b) LADET_OR_RETURN(LADET_UINT(a, LADET_NE, b))
-#define LADE_ASSERT_LT_UINT(a, b) LADET_OR_RETURN(LADET_UINT(a, LADET_LT, b))
-#define LADE_ASSERT_LE_UINT(a, b) LADET_OR_RETURN(LADET_UINT(a, LADET_LE, b))
-#define LADE_ASSERT_GT_UINT(a, b) LADET_OR_RETURN(LADET_UINT(a, LADET_GT, b))
-#define LADE_ASSERT_GE_UINT(a, b) LADET_OR_RETURN(LADET_UINT(a, LADET_GE, b))
+#define LADE_EXPECT_EQ_UINT(a, b) ((void)LADET_UINT(#a, #b, a, LADET_EQ, b))
+#define LADE_EXPECT_NE_UINT(a, b) ((void)LADET_UINT(#a, #b, a, LADET_NE, b))
+#define LADE_EXPECT_LT_UINT(a, b) ((void)LADET_UINT(#a, #b, a, LADET_LT, b))
+#define LADE_EXPECT_LE_UINT(a, b) ((void)LADET_UINT(#a, #b, a, LADET_LE, b))
+#define LADE_EXPECT_GT_UINT(a, b) ((void)LADET_UINT(#a, #b, a, LADET_GT, b))
+#define LADE_EXPECT_GE_UINT(a, b) ((void)LADET_UINT(#a, #b, a, LADET_GE, b))
+#define LADE_ASSERT_EQ_UINT(a, b) LADET_OR_RETURN(LADET_UINT(#a, #b, a, LADET_EQ, b))
+#define LADE_ASSERT_NE_UINT(a, b) LADET_OR_RETURN(LADET_UINT(#a, #b, a, LADET_NE, b))
+#define LADE_ASSERT_LT_UINT(a, b) LADET_OR_RETURN(LADET_UINT(#a, #b, a, LADET_LT, b))
+#define LADE_ASSERT_LE_UINT(a, b) LADET_OR_RETURN(LADET_UINT(#a, #b, a, LADET_LE, b))
+#define LADE_ASSERT_GT_UINT(a, b) LADET_OR_RETURN(LADET_UINT(#a, #b, a, LADET_GT, b))
+#define LADE_ASSERT_GE_UINT(a, b) LADET_OR_RETURN(LADET_UINT(#a, #b, a, LADET_GE, b))
 
 /* Sizes: unsigned integers under the name that says what they are. */
-#define LADE_EXPECT_EQ_SIZE(a, b) LADE_EXPECT_EQ_UINT(a, b)
-#define LADE_EXPECT_NE_SIZE(a, b) LADE_EXPECT_NE_UINT(a, b)
-#define LADE_EXPECT_LT_SIZE(a, b) LADE_EXPECT_LT_UINT(a, b)
-#define LADE_EXPECT_LE_SIZE(a, b) LADE_EXPECT_LE_UINT(a, b)
-#define LADE_EXPECT_GT_SIZE(a, b) LADE_EXPECT_GT_UINT(a, b)
-#define LADE_EXPECT_GE_SIZE(a, b) LADE_EXPECT_GE_UINT(a, b)
-#define LADE_ASSERT_EQ_SIZE(a, b) LADE_ASSERT_EQ_UINT(a, b)
-#define LADE_ASSERT_NE_SIZE(a, b) LADE_ASSERT_NE_UINT(a, b)
-#define LADE_ASSERT_LT_SIZE(a, b) LADE_ASSERT_LT_UINT(a, b)
-#define LADE_ASSERT_LE_SIZE(a, b) LADE_ASSERT_LE_UINT(a, b)
-#define LADE_ASSERT_GT_SIZE(a, b) LADE_ASSERT_GT_UINT(a, b)
-#define LADE_ASSERT_GE_SIZE(a, b) LADE_ASSERT_GE_UINT(a, b)
+#define LADE_EXPECT_EQ_SIZE(a, b) ((void)LADET_UINT(#a, #b, a, LADET_EQ, b))
+#define LADE_EXPECT_NE_SIZE(a, b) ((void)LADET_UINT(#a, #b, a, LADET_NE, b))
+#define LADE_EXPECT_LT_SIZE(a, b) ((void)LADET_UINT(#a, #b, a, LADET_LT, b))
+#define LADE_EXPECT_LE_SIZE(a, b) ((void)LADET_UINT(#a, #b, a, LADET_LE, b))
+#define LADE_EXPECT_GT_SIZE(a, b) ((void)LADET_UINT(#a, #b, a, LADET_GT, b))
+#define LADE_EXPECT_GE_SIZE(a, b) ((void)LADET_UINT(#a, #b, a, LADET_GE, b))
+#define LADE_ASSERT_EQ_SIZE(a, b) LADET_OR_RETURN(LADET_UINT(#a, #b, a, LADET_EQ, b))
+#define LADE_ASSERT_NE_SIZE(a, b) LADET_OR_RETURN(LADET_UINT(#a, #b, a, LADET_NE, b))
+#define LADE_ASSERT_LT_SIZE(a, b) LADET_OR_RETURN(LADET_UINT(#a, #b, a, LADET_LT, b))
+#define LADE_ASSERT_LE_SIZE(a, b) LADET_OR_RETURN(LADET_UINT(#a, #b, a, LADET_LE, b))
+#define LADE_ASSERT_GT_SIZE(a, b) LADET_OR_RETURN(LADET_UINT(#a, #b, a, LADET_GT, b))
+#define LADE_ASSERT_GE_SIZE(a, b) LADET_OR_RETURN(LADET_UINT(#a, #b, a, LADET_GE, b))
 
 /* |a - b| <= tolerance; false when any of them is not a number. */
-#define LADE_EXPECT_NEAR(a, b, tolerance) ((void)LADET_NEAR(a, b, tolerance))
-#define LADE_ASSERT_NEAR(a, b, tolerance) LADET_OR_RETURN(LADET_NEAR(a, b, tolerance))
+#define LADE_EXPECT_NEAR(a, b, tolerance) ((void)LADET_NEAR(#a, #b, a, b, tolerance))
+#define LADE_ASSERT_NEAR(a, b, tolerance) LADET_OR_RETURN(LADET_NEAR(#a, #b, a, b, tolerance))
 
 /* Addresses. */
-#define LADE_EXPECT_EQ_PTR(a, b) ((void)LADET_PTR(a, LADET_EQ, b))
-#define LADE_EXPECT_NE_PTR(a, b) ((void)LADET_PTR(a, LADET_NE, b))
-#define LADE_ASSERT_EQ_PTR(a, b) LADET_OR_RETURN(LADET_PTR(a, LADET_EQ, b))
-#define LADE_ASSERT_NE_PTR(a, b) LADET_OR_RETURN(LADET_PTR(a, LADET_NE, b))
+#define LADE_EXPECT_EQ_PTR(a, b) ((void)LADET_PTR(#a, #b, a, LADET_EQ, b))
+#define LADE_EXPECT_NE_PTR(a, b) ((void)LADET_PTR(#a, #b, a, LADET_NE, b))
+#define LADE_ASSERT_EQ_PTR(a, b) LADET_OR_RETURN(LADET_PTR(#a, #b, a, LADET_EQ, b))
+#define LADE_ASSERT_NE_PTR(a, b) LADET_OR_RETURN(LADET_PTR(#a, #b, a, LADET_NE, b))
 
 /* Strings; NULL equals only NULL. CONTAINS: b is somewhere in a. */
-#define LADE_EXPECT_EQ_STR(a, b)       ((void)LADET_STR(a, b))
-#define LADE_ASSERT_EQ_STR(a, b)       LADET_OR_RETURN(LADET_STR(a, b))
-#define LADE_EXPECT_CONTAINS_STR(a, b) ((void)LADET_CONTAINS(a, b))
-#define LADE_ASSERT_CONTAINS_STR(a, b) LADET_OR_RETURN(LADET_CONTAINS(a, b))
+#define LADE_EXPECT_EQ_STR(a, b)       ((void)LADET_STR(#a, #b, a, b))
+#define LADE_ASSERT_EQ_STR(a, b)       LADET_OR_RETURN(LADET_STR(#a, #b, a, b))
+#define LADE_EXPECT_CONTAINS_STR(a, b) ((void)LADET_CONTAINS(#a, #b, a, b))
+#define LADE_ASSERT_CONTAINS_STR(a, b) LADET_OR_RETURN(LADET_CONTAINS(#a, #b, a, b))
 
 /* Bytes. A failure names the first byte that differs, and how many do. */
-#define LADE_EXPECT_EQ_MEM(a, b, bytes) ((void)LADET_MEM(a, b, bytes))
-#define LADE_ASSERT_EQ_MEM(a, b, bytes) LADET_OR_RETURN(LADET_MEM(a, b, bytes))
+#define LADE_EXPECT_EQ_MEM(a, b, bytes) ((void)LADET_MEM(#a, #b, a, b, bytes))
+#define LADE_ASSERT_EQ_MEM(a, b, bytes) LADET_OR_RETURN(LADET_MEM(#a, #b, a, b, bytes))
 
 /* --- What the macros stand on; not for tests ---------------------------------------------------------------------- */
 
+/* Texts are made by the outermost macro: one level deeper, macros in the arguments would show expanded. */
 enum ladet_relation { LADET_EQ, LADET_NE, LADET_LT, LADET_LE, LADET_GT, LADET_GE };
 
 #define LADET_OR_RETURN(passed)                                                                                        \
   do {                                                                                                                 \
     if (!(passed)) return;                                                                                             \
   } while (0)
-#define LADET_TRUE(condition) ladet_true(__FILE__, __LINE__, #condition, (condition) ? true : false)
-#define LADET_STATUS(expected, call)                                                                                   \
-  ladet_equal_status(__FILE__, __LINE__, #call, (lade_status)(expected), (lade_status)(call))
-#define LADET_INT(a, relation, b) ladet_compare_int(__FILE__, __LINE__, #a, #b, (intmax_t)(a), relation, (intmax_t)(b))
-#define LADET_UINT(a, relation, b)                                                                                     \
-  ladet_compare_uint(__FILE__, __LINE__, #a, #b, (uintmax_t)(a), relation, (uintmax_t)(b))
-#define LADET_NEAR(a, b, tolerance)                                                                                    \
-  ladet_near(__FILE__, __LINE__, #a, #b, (double)(a), (double)(b), (double)(tolerance))
-#define LADET_PTR(a, relation, b)                                                                                      \
-  ladet_compare_ptr(__FILE__, __LINE__, #a, #b, (const void *)(a), relation, (const void *)(b))
-#define LADET_STR(a, b)        ladet_equal_str(__FILE__, __LINE__, #a, #b, a, b)
-#define LADET_CONTAINS(a, b)   ladet_contains_str(__FILE__, __LINE__, #a, #b, a, b)
-#define LADET_MEM(a, b, bytes) ladet_equal_mem(__FILE__, __LINE__, #a, #b, a, b, bytes)
+#define LADET_TRUE(text, condition) ladet_true(__FILE__, __LINE__, text, (condition) ? true : false)
+#define LADET_STATUS(text, expected, call)                                                                             \
+  ladet_equal_status(__FILE__, __LINE__, text, (lade_status)(expected), (lade_status)(call))
+#define LADET_INT(a_text, b_text, a, relation, b)                                                                      \
+  ladet_compare_int(__FILE__, __LINE__, a_text, b_text, (intmax_t)(a), relation, (intmax_t)(b))
+#define LADET_UINT(a_text, b_text, a, relation, b)                                                                     \
+  ladet_compare_uint(__FILE__, __LINE__, a_text, b_text, (uintmax_t)(a), relation, (uintmax_t)(b))
+#define LADET_NEAR(a_text, b_text, a, b, tolerance)                                                                    \
+  ladet_near(__FILE__, __LINE__, a_text, b_text, (double)(a), (double)(b), (double)(tolerance))
+#define LADET_PTR(a_text, b_text, a, relation, b)                                                                      \
+  ladet_compare_ptr(__FILE__, __LINE__, a_text, b_text, (const void *)(a), relation, (const void *)(b))
+#define LADET_STR(a_text, b_text, a, b)        ladet_equal_str(__FILE__, __LINE__, a_text, b_text, a, b)
+#define LADET_CONTAINS(a_text, b_text, a, b)   ladet_contains_str(__FILE__, __LINE__, a_text, b_text, a, b)
+#define LADET_MEM(a_text, b_text, a, b, bytes) ladet_equal_mem(__FILE__, __LINE__, a_text, b_text, a, b, bytes)
 
 void ladet_register(const char *suite, const char *name, const char *file, int line, void (*body)(void));
 void ladet_register_each(const char *suite, const char *name, const char *file, int line, const char *const *params,
