@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Status names and the thread's error record: never allocated, always terminated, one per thread. */
+#include "base/error.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/shim/lade_test.h"
+
+LADE_TEST(Status, EveryCodeHasItsNumberNameAndText) {
+  static const struct {
+    lade_status status;
+    int number;
+    const char *name, *text;
+  } codes[] = {
+#define CODE(name, number, text) {name, number, #name, text},
+      LADE_STATUS_TABLE(CODE)
+#undef CODE
+  };
+  for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
+    LADE_EXPECT_EQ_INT(codes[i].status, codes[i].number);
+    LADE_EXPECT_EQ_STR(lade_status_name(codes[i].status), codes[i].name);
+    LADE_EXPECT_EQ_STR(lade_status_text(codes[i].status), codes[i].text);
+  }
+}
+
+/* Programs store these numbers; a new code takes the next free one. */
+LADE_TEST(Status, NumbersNeverChange) {
+  LADE_EXPECT_EQ_INT(LADE_OK, 0);
+  LADE_EXPECT_EQ_INT(LADE_NOT_READY, 1);
+  LADE_EXPECT_EQ_INT(LADE_ERR_INVALID_ARGUMENT, 2);
+  LADE_EXPECT_EQ_INT(LADE_ERR_OUT_OF_DEVICE_MEMORY, 5);
+  LADE_EXPECT_EQ_INT(LADE_ERR_LIMIT, 6);
+  LADE_EXPECT_EQ_INT(LADE_ERR_DEVICE_LOST, 9);
+  LADE_EXPECT_EQ_INT(LADE_ERR_INTERNAL, 25);
+}
+
+LADE_TEST(Status, UnknownNumbersHaveAnAnswerToo) {
+  LADE_EXPECT_EQ_STR(lade_status_name((lade_status)12345), "LADE_ERR_UNKNOWN");
+  LADE_EXPECT_EQ_STR(lade_status_name((lade_status)-1), "LADE_ERR_UNKNOWN");
+  LADE_EXPECT_GT_SIZE(strlen(lade_status_text((lade_status)12345)), 0);
+}
+
+LADE_TEST(Status, VersionIsThatOfTheHeader) {
+  LADE_EXPECT_EQ_UINT(lade_version(), LADE_VERSION_MAJOR * 1000000 + LADE_VERSION_MINOR * 1000 + LADE_VERSION_PATCH);
+}
+
+LADE_TEST(Error, RecordsStatusNativeCodeAndText) {
+  LADE_EXPECT_EQ_INT(ladei_error(LADE_ERR_IO, 5, "reading %d bytes of %s", 4096, "cargo"), LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, 5);
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, "reading 4096 bytes of cargo");
+}
+
+LADE_TEST(Error, CutsALongTextAndTerminatesIt) {
+  char longer[2000];
+  memset(longer, 'x', sizeof longer - 1);
+  longer[sizeof longer - 1] = '\0';
+  (void)ladei_error(LADE_ERR_IO, 0, "%s", longer);
+  LADE_EXPECT_EQ_SIZE(strnlen(lade_last_error()->text, sizeof lade_last_error()->text),
+                      sizeof lade_last_error()->text - 1);
+}
+
+LADE_TEST(Error, PrefixGoesBeforeTheCalleesWords) {
+  (void)ladei_error(LADE_ERR_LIMIT, 7, "cap of 1 MiB");
+  LADE_EXPECT_EQ_INT(ladei_error_prefix(LADE_ERR_LIMIT, "pool %d: ", 3), LADE_ERR_LIMIT);
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, "pool 3: cap of 1 MiB");
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, 7);
+}
+
+/* Whatever the lengths of prefix and text, the result is their start, cut to fit. */
+LADE_TEST(Error, PrefixOfAnyLengthCutsToFit) {
+  enum { ROOM = sizeof(((lade_error *)NULL)->text) };
+  char text[2 * ROOM], prefix[2 * ROOM], whole[4 * ROOM];
+  for (size_t prefix_length = 0; prefix_length < sizeof prefix; prefix_length += 31) {
+    for (size_t length = 0; length < sizeof text; length += 37) {
+      memset(text, 't', length);
+      memset(prefix, 'p', prefix_length);
+      text[length] = prefix[prefix_length] = '\0';
+      (void)ladei_error(LADE_ERR_IO, 0, "%s", text);
+      (void)ladei_error_prefix(LADE_ERR_IO, "%s", prefix);
+      snprintf(whole, sizeof whole, "%s%s", prefix, text);
+      whole[ROOM - 1] = '\0';
+      LADE_ASSERT_EQ_STR(lade_last_error()->text, whole);
+    }
+  }
+}
+
+/* Clean-up code that fails must not hide what failed first. */
+LADE_TEST(Error, SavedRecordComesBack) {
+  lade_error saved;
+  (void)ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 2, "first");
+  ladei_error_save(&saved);
+  (void)ladei_error(LADE_ERR_DRIVER, 3, "while cleaning up");
+  ladei_error_restore(&saved);
+  LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_ERR_OUT_OF_DEVICE_MEMORY);
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, 2);
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, "first");
+}
+
+static void *fail_elsewhere(void *user) {
+  LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_OK);
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, "");
+  (void)ladei_error(LADE_ERR_BUSY, 0, "elsewhere");
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, "elsewhere");
+  return user;
+}
+
+LADE_TEST(Error, EachThreadHasItsOwnRecord) {
+  (void)ladei_error(LADE_ERR_TIMEOUT, 0, "here");
+  pthread_t thread;
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, fail_elsewhere, NULL), 0);
+  pthread_join(thread, NULL);
+  LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_ERR_TIMEOUT);
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, "here");
+}
