@@ -9,18 +9,30 @@
  * Rules of the whole table
  *   R1  Every op but `now_ns` and the texts returns a lade_status and, on failure, fills the thread's error record with
  *       the op's name, the sizes and the driver's own code and words. A failed op changes nothing and leaves *out
- * alone. R2  Ops may be called from any thread, except on `sim`, which belongs to one thread at a time. R3  The caller
- * holds no lade lock: an op may wait, call back into the program (host functions, user-object destructors run on the
- * runtime's own threads) or take the driver's locks. R4  Device ordinals are 0..device_count-1. Another one gives
- * LADE_ERR_NO_DEVICE. R5  An op leaves the calling thread's current device (context) and capture mode as it found them;
- * only `current_device_set` and `capture_mode_exchange` change them. R6  Asynchronous ops are ordered after all earlier
- * work of their stream. The legacy stream is ordered with all blocking streams of its context, both ways. R7  A fault
- * that the device reports later comes out of any following op of the same runtime as LADE_ERR_DEVICE_LOST, which is
- * final: only destroy, free, release, unregister and close ops still succeed (and free host resources). R8  Sizes are
- * in bytes and must not be 0 unless an op says so; times are nanoseconds of `now_ns`. R9  Queries, records, and pinning
- * (event_query, stream_query, event_record, event_create, host_*) are allowed in every thread capture mode: the runtime
- * switches to relaxed mode around the driver call. A query of an event that was captured, or of a capturing stream,
- * gives LADE_ERR_CAPTURE and leaves the capture valid.
+ *       alone.
+ *   R2  Ops may be called from any thread, except on `sim`, which belongs to one thread at a time.
+ *   R3  The caller holds no lade lock: an op may wait, call back into the program (host functions, user-object
+ *       destructors run on the runtime's own threads) or take the driver's locks.
+ *   R4  Device ordinals are 0..device_count-1. Another one gives LADE_ERR_NO_DEVICE.
+ *   R5  An op leaves the calling thread's current device (context) and capture mode as it found them; only
+ *       `current_device_set` and `capture_mode_exchange` change them.
+ *   R6  Asynchronous ops are ordered after all earlier work of their stream. The legacy stream is ordered with all
+ *       blocking streams of its context, per-thread ones included, both ways.
+ *   R7  A fault that the device reports later comes out of any following op of the same runtime as
+ *       LADE_ERR_DEVICE_LOST, which is final: only destroy, free, release, unregister and close ops still succeed (and
+ *       free host resources).
+ *   R8  Sizes are in bytes and must not be 0 unless an op says so; times are nanoseconds of `now_ns`. A size of 0, a
+ *       NULL address, an enumerator or flag bit that this header does not name for the op, a handle or address that
+ *       was not handed out (or is not the start of what was) gives LADE_ERR_INVALID_ARGUMENT where it is found out;
+ *       use of destroyed streams, events and graphs need not be.
+ *   R9  Queries, records, and pinning (event_query, stream_query, event_record, event_create, host_*) are allowed in
+ *       every thread capture mode: the runtime switches to relaxed mode around the driver call. A query of an event
+ *       that was captured, of a capturing stream, or of a legacy stream in status IMPLICIT gives LADE_ERR_CAPTURE and
+ *       leaves the capture valid.
+ *   R10 A capture forbids what it could not replay: synchronising a capturing stream or a captured event, work in a
+ *       legacy stream in status IMPLICIT, waiting in it for an event recorded outside it and, as the thread's capture
+ *       mode says, device_alloc, device_free and device_synchronize. Those give LADE_ERR_CAPTURE and invalidate the
+ *       capture: its streams then give LADE_ERR_CAPTURE until capture_end, which gives it once more.
  *
  * Special stream handles. NULL and LADE_STREAM_LEGACY name the legacy default stream, LADE_STREAM_PER_THREAD the
  * calling thread's own default stream, both of the calling thread's current context. They are resolved once, by
@@ -204,25 +216,30 @@ typedef struct lade_runtime_ops {
   /* At least 256-byte aligned. May synchronise with the device. LADE_ERR_OUT_OF_DEVICE_MEMORY when there is not enough.
    */
   lade_status (*device_alloc)(void *self, int device, size_t bytes, void **out);
-  /* Waits for work in flight on the device as the driver pleases; the caller must not rely on it. NULL is refused. */
+  /* Waits for work in flight on the device as the driver pleases; the caller must not rely on it. NULL, an interior
+   * address and memory that is free already: LADE_ERR_INVALID_ARGUMENT. */
   lade_status (*device_free)(void *self, int device, void *pointer);
 
   /* ---- virtual memory (optional group: all or none) ------------------------------------------------------------ */
 
   lade_status (*vm_granularity)(void *self, int device, size_t *out_minimum_bytes, size_t *out_recommended_bytes);
-  /* Reserves addresses without memory. bytes is a multiple of the granularity; align 0 = granularity. */
+  /* Reserves addresses without memory. bytes is a multiple of the granularity, as in all ops of the group, else
+   * LADE_ERR_INVALID_ARGUMENT; align is a power of two, 0 = granularity. */
   lade_status (*vm_reserve)(void *self, int device, size_t bytes, size_t align, void **out_address);
-  /* The whole reserved range at once, nothing mapped in it. */
+  /* The whole reserved range at once, nothing mapped in it, else LADE_ERR_INVALID_ARGUMENT. */
   lade_status (*vm_address_free)(void *self, void *address, size_t bytes);
   /* Physical memory; counts against the device's memory from here until release and last unmap. */
   lade_status (*vm_create)(void *self, int device, size_t bytes, bool exportable, ladei_vm_handle *out_handle);
   /* Drops the creator's (importer's) reference; memory goes when it is nowhere mapped any more. */
   lade_status (*vm_release)(void *self, ladei_vm_handle handle);
-  /* Maps the whole handle at `address` inside a reservation; no access yet. */
+  /* Maps the whole handle at `address` inside a reservation, where nothing is mapped; no access yet. A handle may be
+   * mapped several times. */
   lade_status (*vm_map)(void *self, void *address, size_t bytes, ladei_vm_handle handle);
-  /* Waits for nothing: the caller makes sure no work uses the range. Whole mapped handles only. */
+  /* Waits for nothing: the caller makes sure no work uses the range. Whole mapped handles only, else
+   * LADE_ERR_INVALID_ARGUMENT. */
   lade_status (*vm_unmap)(void *self, void *address, size_t bytes);
-  /* Gives `device` read and write access to mapped memory; writable false takes it to no access. */
+  /* Gives `device` read and write access to mapped memory, which one call may find in several handles side by side;
+   * writable false takes it to no access. */
   lade_status (*vm_set_access)(void *self, void *address, size_t bytes, int device, bool writable);
   /* A file descriptor that another process (or this one) can import; the caller closes it. */
   lade_status (*vm_export)(void *self, ladei_vm_handle handle, int *out_fd);
@@ -231,7 +248,7 @@ typedef struct lade_runtime_ops {
   /* ---- driver pools: stream-ordered allocation by the driver (optional group) ---------------------------------- */
 
   lade_status (*pool_create)(void *self, const ladei_pool_properties *properties, ladei_driver_pool *out_pool);
-  /* Memory still allocated from it stays valid until freed. The default pool must not be destroyed. */
+  /* Memory still allocated from it stays valid until freed. The default pool: LADE_ERR_INVALID_ARGUMENT. */
   lade_status (*pool_destroy)(void *self, ladei_driver_pool pool);
   lade_status (*pool_default)(void *self, int device, ladei_driver_pool *out_pool);
   /* Lets `device` access memory of the pool. */
@@ -240,7 +257,8 @@ typedef struct lade_runtime_ops {
   lade_status (*pool_attribute_set)(void *self, ladei_driver_pool pool, ladei_pool_attribute attribute, uint64_t value);
   /* Gives back free memory beyond `keep_bytes`. */
   lade_status (*pool_trim)(void *self, ladei_driver_pool pool, size_t keep_bytes);
-  /* Memory usable by work on `stream` queued from now on. */
+  /* Memory usable by work on `stream` queued from now on. LADE_ERR_OUT_OF_DEVICE_MEMORY (host pools:
+   * LADE_ERR_OUT_OF_PINNED_MEMORY) when there is not enough or the pool's max_bytes is reached. */
   lade_status (*pool_alloc)(void *self, ladei_driver_pool pool, size_t bytes, const ladei_stream *stream, void **out);
   /* Free in stream order: after the work queued on `stream` so far. */
   lade_status (*pool_free)(void *self, void *pointer, const ladei_stream *stream);
@@ -264,14 +282,16 @@ typedef struct lade_runtime_ops {
 
   /* ---- streams ------------------------------------------------------------------------------------------------- */
 
-  /* In the device's primary context. priority: smaller is more urgent; clamped to the device's range. */
+  /* In the device's primary context. priority: smaller is more urgent; clamped to the device's range. The handle is
+   * never a special one; destroying those is LADE_ERR_INVALID_ARGUMENT. */
   lade_status (*stream_create)(void *self, int device, int priority, unsigned flags, lade_stream *out);
   /* Returns at once; work in flight finishes first. The handle may be recycled by the next create, the id never. */
   lade_status (*stream_destroy)(void *self, lade_stream stream);
   /* Turns a handle into what the other ops take. For special handles: in the calling thread, with its current context
    * (LADE_ERR_INVALID_ARGUMENT where none is current). Allowed on capturing streams. Makes no synchronisation. */
   lade_status (*stream_resolve)(void *self, lade_stream stream, ladei_stream *out);
-  /* Work queued later waits for the work the event captured at its last record. A never recorded event: no wait. */
+  /* Work queued later waits for the work the event captured at its last record before this call. A never recorded
+   * event: no wait. Events of other devices are allowed. */
   lade_status (*stream_wait_event)(void *self, const ladei_stream *stream, lade_event event);
   /* LADE_OK when all queued work has finished, LADE_NOT_READY otherwise. */
   lade_status (*stream_query)(void *self, const ladei_stream *stream);
@@ -285,7 +305,8 @@ typedef struct lade_runtime_ops {
 
   /* ---- events -------------------------------------------------------------------------------------------------- */
 
-  /* For streams of that context (device_context, or ladei_stream.context). */
+  /* For streams of that context (device_context, or ladei_stream.context); recording it on another one's is
+   * LADE_ERR_INVALID_ARGUMENT. TIMING and INTERPROCESS exclude each other. */
   lade_status (*event_create)(void *self, uint64_t context, unsigned flags, lade_event *out);
   /* May be called while its record is pending: the handle goes, the work goes on. */
   lade_status (*event_destroy)(void *self, lade_event event);
@@ -295,7 +316,8 @@ typedef struct lade_runtime_ops {
   /* LADE_OK: finished, or never recorded. LADE_NOT_READY: pending. */
   lade_status (*event_query)(void *self, lade_event event);
   lade_status (*event_synchronize)(void *self, lade_event event);
-  /* Device time between two recorded, finished events made with LADEI_EVENT_TIMING. */
+  /* Device time between two recorded, finished events of one context made with LADEI_EVENT_TIMING: without that flag or
+   * a record LADE_ERR_INVALID_ARGUMENT, LADE_NOT_READY while one is pending. */
   lade_status (*event_elapsed_ns)(void *self, lade_event start, lade_event end, uint64_t *out_ns);
 
   /* ---- copies, fills, host functions --------------------------------------------------------------------------- */
@@ -319,16 +341,22 @@ typedef struct lade_runtime_ops {
   /* Runs `function` on a thread of the driver after the work queued so far. It may make no runtime call, and does not
    * run after a device error. Captured like other work. */
   lade_status (*host_function)(void *self, const ladei_stream *stream, ladei_host_function function, void *user);
-  /* Writes 32 or 64 bits (`width_bits`) to device-accessible memory after the work queued so far. Optional. */
+  /* Writes 32 or 64 bits (`width_bits`) to device-accessible memory, aligned to the width, after the work queued so
+   * far. Optional. */
   lade_status (*stream_write_value)(void *self, const ladei_stream *stream, void *address, uint64_t value,
                                     unsigned width_bits);
 
   /* ---- captures and graphs (optional group) -------------------------------------------------------------------- */
 
+  /* On any stream but the legacy one (LADE_ERR_CAPTURE, as on one that captures already). A stream that waits for an
+   * event captured in it joins the capture; it must be waited for in turn before the end. */
   lade_status (*capture_begin)(void *self, const ladei_stream *stream, ladei_capture_mode mode);
-  /* Caller owns the graph. LADE_ERR_CAPTURE if the capture was invalidated; the capture is over then too. */
+  /* On the stream that began it, in the thread that did unless the mode is RELAXED. Caller owns the graph.
+   * LADE_ERR_CAPTURE if the stream began no capture or the capture was invalidated or has streams that were not joined
+   * back: the capture is over then too, and its user objects go. */
   lade_status (*capture_end)(void *self, const ladei_stream *stream, ladei_graph *out_graph);
   lade_status (*graph_instantiate)(void *self, ladei_graph graph, ladei_graph_exec *out_exec);
+  /* In stream order, and after earlier launches of the same exec on whatever stream. */
   lade_status (*graph_launch)(void *self, ladei_graph_exec exec, const ladei_stream *stream);
   lade_status (*graph_destroy)(void *self, ladei_graph graph);
   /* A launch in flight finishes first; user objects go after that. */
@@ -343,8 +371,10 @@ typedef struct lade_runtime_ops {
 
   /* ---- peers, other processes ---------------------------------------------------------------------------------- */
 
+  /* False for a device and itself. */
   lade_status (*peer_can_access)(void *self, int device, int peer, bool *out_can);
-  /* Lets `device` use memory of `peer`. Enabling twice succeeds. */
+  /* Lets `device` use memory of `peer`. Enabling twice succeeds. LADE_ERR_UNSUPPORTED where peer_can_access says no;
+   * with itself, and disabling what is not enabled: LADE_ERR_INVALID_ARGUMENT. */
   lade_status (*peer_enable)(void *self, int device, int peer);
   lade_status (*peer_disable)(void *self, int device, int peer);
   /* Of memory from device_alloc; names the whole allocation that `pointer` lies in. Optional pair of three. */
