@@ -27,6 +27,8 @@ LADE_CXXOPTS = [
 ] + LADE_WARNINGS
 
 LADE_LINKOPTS = [
+    # Bazel names libstdc++ for every binary; those in C do without it.
+    "-Wl,--as-needed",
     "-pthread",
     "-lm",
     "-ldl",
