@@ -47,6 +47,6 @@ void ladei_pagemap_clear(ladei_pagemap *map, const void *address, size_t bytes);
 void *ladei_pagemap_get(const ladei_pagemap *map, const void *address);
 
 /* Memory that the map occupies now. */
-size_t ladei_pagemap_metadata_bytes(const ladei_pagemap *map);
+size_t ladei_pagemap_metadata_bytes(ladei_pagemap *map);
 
 #endif /* LADE_BASE_PAGEMAP_H */

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranked locks: exclusion, the order rule in builds that check it, conditions. */
+#include "base/lock.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/shim/lade_test.h"
+
+/* ---- The order rule ---------------------------------------------------------------------------------------------- */
+
+static ladei_lock outer, inner;
+
+static void locks_init(void) {
+  ladei_lock_init(&outer, LADEI_RANK_NODE);
+  ladei_lock_init(&inner, LADEI_RANK_RETIRE);
+}
+
+/* Runs a body in a child and tells whether the check stopped it. */
+static bool stopped(void (*body)(void)) {
+  pid_t child = fork();
+  if (child == 0) {
+    const struct rlimit no_core = {0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    signal(SIGABRT, SIG_DFL);
+    (void)!freopen("/dev/null", "w", stderr);
+    locks_init();
+    body();
+    _exit(0);
+  }
+  int status = 0;
+  LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+static void ascending(void) {
+  ladei_lock_acquire(&outer);
+  ladei_lock_acquire(&inner);
+  ladei_lock_assert_held(&outer);
+  ladei_lock_release(&outer);
+  ladei_lock_assert_held(&inner);
+  ladei_lock_release(&inner);
+  ladei_lock_assert_none_held();
+}
+static void descending(void) {
+  ladei_lock_acquire(&inner);
+  ladei_lock_acquire(&outer);
+}
+static void descending_by_trying(void) {
+  ladei_lock_acquire(&inner);
+  (void)ladei_lock_try_acquire(&outer);
+}
+static void twice(void) {
+  ladei_lock_acquire(&inner);
+  ladei_lock_acquire(&inner);
+}
+static void release_of_another(void) {
+  ladei_lock_acquire(&inner);
+  ladei_lock_release(&outer);
+}
+static void driver_call_under_a_lock(void) {
+  ladei_lock_acquire(&outer);
+  ladei_lock_assert_none_held();
+}
+static void not_held(void) { ladei_lock_assert_held(&outer); }
+
+LADE_TEST(Lock, AscendingRanksAreAllowedAndReleasedInAnyOrder) { LADE_EXPECT(!stopped(ascending)); }
+
+LADE_TEST(Lock, BrokenOrderStopsTheProgram) {
+#ifdef NDEBUG
+  LADE_SKIP("this build does not check lock order");
+#endif
+  LADE_EXPECT(stopped(descending));
+  LADE_EXPECT(stopped(descending_by_trying));
+  LADE_EXPECT(stopped(twice));
+  LADE_EXPECT(stopped(release_of_another));
+}
+
+LADE_TEST(Lock, DriverCallUnderALockStopsTheProgram) {
+#ifdef NDEBUG
+  LADE_SKIP("this build does not check lock order");
+#endif
+  LADE_EXPECT(stopped(driver_call_under_a_lock));
+  LADE_EXPECT(stopped(not_held));
+}
+
+/* ---- Exclusion --------------------------------------------------------------------------------------------------- */
+
+enum { THREADS = 4, ROUNDS = 20000 };
+
+typedef struct shared_count {
+  ladei_lock lock;
+  uint64_t value;
+} shared_count;
+
+static void *count_up(void *argument) {
+  shared_count *count = argument;
+  for (int i = 0; i < ROUNDS; i++) {
+    if (i % 2 == 0) {
+      ladei_lock_acquire(&count->lock);
+    } else {
+      while (!ladei_lock_try_acquire(&count->lock)) {
+      }
+    }
+    count->value++;
+    ladei_lock_release(&count->lock);
+  }
+  return NULL;
+}
+
+LADE_TEST(Lock, ExcludesOtherThreads) {
+  shared_count count = {.value = 0};
+  ladei_lock_init(&count.lock, LADEI_RANK_LEAF);
+  pthread_t threads[THREADS];
+  for (int i = 0; i < THREADS; i++) {
+    LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, count_up, &count), 0);
+  }
+  for (int i = 0; i < THREADS; i++) {
+    pthread_join(threads[i], NULL);
+  }
+  LADE_EXPECT_EQ_UINT(count.value, (uint64_t)THREADS * ROUNDS);
+  ladei_lock_destroy(&count.lock);
+}
+
+static void *try_once(void *argument) {
+  ladei_lock *lock = argument;
+  bool taken = ladei_lock_try_acquire(lock);
+  if (taken) ladei_lock_release(lock);
+  return taken ? lock : NULL;
+}
+
+LADE_TEST(Lock, TryFailsWhileAnotherThreadHoldsIt) {
+  ladei_lock lock;
+  ladei_lock_init(&lock, LADEI_RANK_LEAF);
+  for (int held = 0; held < 2; held++) {
+    if (held) ladei_lock_acquire(&lock);
+    pthread_t thread;
+    void *taken = NULL;
+    LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, try_once, &lock), 0);
+    pthread_join(thread, &taken);
+    LADE_EXPECT((taken != NULL) == !held);
+  }
+  ladei_lock_release(&lock);
+  ladei_lock_destroy(&lock);
+}
+
+/* ---- Conditions -------------------------------------------------------------------------------------------------- */
+
+typedef struct mailbox {
+  ladei_lock lock;
+  ladei_condition changed;
+  int turn; /* 0: the test's, 1: the other thread's */
+  int passes;
+} mailbox;
+
+static void mailbox_pass(mailbox *box, int from, int to) {
+  ladei_lock_acquire(&box->lock);
+  while (box->turn != from) {
+    ladei_condition_wait(&box->changed, &box->lock);
+    ladei_lock_assert_held(&box->lock);
+  }
+  box->turn = to;
+  box->passes++;
+  ladei_condition_broadcast(&box->changed);
+  ladei_lock_release(&box->lock);
+}
+
+enum { PASSES = 500 };
+
+static void *mailbox_other(void *argument) {
+  for (int i = 0; i < PASSES; i++) mailbox_pass(argument, 1, 0);
+  return NULL;
+}
+
+LADE_TEST(Condition, PassesTheTurnBetweenThreads) {
+  mailbox box = {.turn = 0};
+  ladei_lock_init(&box.lock, LADEI_RANK_LEAF);
+  ladei_condition_init(&box.changed);
+  pthread_t thread;
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, mailbox_other, &box), 0);
+  for (int i = 0; i < PASSES; i++) mailbox_pass(&box, 0, 1);
+  pthread_join(thread, NULL);
+  LADE_EXPECT_EQ_INT(box.passes, 2 * PASSES);
+  ladei_condition_destroy(&box.changed);
+  ladei_lock_destroy(&box.lock);
+}
+
+LADE_TEST(Condition, TimesOutWithTheLockHeld) {
+  mailbox box = {.turn = 0};
+  ladei_lock_init(&box.lock, LADEI_RANK_LEAF);
+  ladei_condition_init(&box.changed);
+  ladei_lock_acquire(&box.lock);
+  while (ladei_condition_wait_for(&box.changed, &box.lock, 1000)) {
+  }
+  ladei_lock_assert_held(&box.lock);
+  ladei_lock_release(&box.lock);
+  ladei_condition_destroy(&box.changed);
+  ladei_lock_destroy(&box.lock);
+}
