@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ops on device memory, pinned host memory and pointers.
+ *
+ * I1  Pinned memory is always portable, and given a device address only where asked for: that charges page tables. (The
+ *     driver maps memory of its own making all the same on devices with unified addressing, which all current ones
+ * are.) I2  Pinning, unpinning and asking about pointers run in the relaxed capture mode (R9). I3  Memory that the
+ * system will not pin is LADE_ERR_OUT_OF_PINNED_MEMORY, whichever of its codes the driver chose. Locks: none.
+ */
+#include <string.h>
+
+#include "base/error.h"
+#include "runtime/cuda/driver.h"
+
+/* ---- Device memory ------------------------------------------------------------------------------------------------
+ */
+
+static lade_status device_alloc(void *self, int device, size_t bytes, void **out) {
+  cuda_call call = {.runtime = self, .op = "device_alloc"};
+  CUdeviceptr address = 0;
+  if (!ladei_cuda_enter_device(&call, device)) return call.status;
+  CUresult code = call.runtime->api.mem_alloc(&address, bytes);
+  if (ladei_cuda_leave(&call, code, "%zu bytes on device %d", bytes, device) == LADE_OK) {
+    *out = (void *)(uintptr_t)address;
+  }
+  return call.status;
+}
+
+static lade_status device_free(void *self, int device, void *pointer) {
+  cuda_call call = {.runtime = self, .op = "device_free", .releases = true};
+  if (!ladei_cuda_range_check(&call, pointer, 1) || !ladei_cuda_enter_device(&call, device)) return call.status;
+  CUresult code = call.runtime->api.mem_free(cuda_address(pointer));
+  return ladei_cuda_leave(&call, code, "%p on device %d", pointer, device);
+}
+
+/* ---- Pinned host memory -------------------------------------------------------------------------------------------
+ */
+
+static unsigned host_alloc_flags(unsigned flags) {
+  unsigned native = CU_MEMHOSTALLOC_PORTABLE;
+  native |= (flags & LADEI_HOST_DEVICE_MAPPED) != 0 ? CU_MEMHOSTALLOC_DEVICEMAP : 0u;
+  native |= (flags & LADEI_HOST_WRITE_COMBINED) != 0 ? CU_MEMHOSTALLOC_WRITECOMBINED : 0u;
+  return native;
+}
+
+static unsigned host_register_flags(unsigned flags) {
+  unsigned native = CU_MEMHOSTREGISTER_PORTABLE;
+  native |= (flags & LADEI_HOST_DEVICE_MAPPED) != 0 ? CU_MEMHOSTREGISTER_DEVICEMAP : 0u;
+  native |= (flags & LADEI_HOST_READ_ONLY) != 0 ? CU_MEMHOSTREGISTER_READ_ONLY : 0u;
+  return native;
+}
+
+static lade_status host_alloc(void *self, int device, size_t bytes, unsigned flags, void **out) {
+  cuda_call call = {
+      .runtime = self, .op = "host_alloc", .relaxed = true, .out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY};
+  void *pointer = NULL;
+  if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_WRITE_COMBINED)) != 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_alloc: flags %#x", flags);
+  }
+  if (!ladei_cuda_enter_device(&call, device)) return call.status;
+  CUresult code = call.runtime->api.mem_host_alloc(&pointer, bytes, host_alloc_flags(flags));
+  if (ladei_cuda_leave(&call, code, "%zu bytes by device %d", bytes, device) == LADE_OK) {
+    *out = pointer;
+  }
+  return call.status;
+}
+
+static lade_status host_free(void *self, void *pointer) {
+  cuda_call call = {.runtime = self, .op = "host_free", .relaxed = true, .releases = true};
+  if (!ladei_cuda_range_check(&call, pointer, 1) || !ladei_cuda_enter_any(&call)) return call.status;
+  return ladei_cuda_leave(&call, call.runtime->api.mem_free_host(pointer), "%p", pointer);
+}
+
+static lade_status host_register(void *self, int device, void *pointer, size_t bytes, unsigned flags) {
+  cuda_call call = {
+      .runtime = self, .op = "host_register", .relaxed = true, .out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY};
+  if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_READ_ONLY)) != 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_register: flags %#x", flags);
+  }
+  if (!ladei_cuda_range_check(&call, pointer, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
+  CUresult code = call.runtime->api.mem_host_register(pointer, bytes, host_register_flags(flags));
+  return ladei_cuda_leave(&call, code, "%p, %zu bytes by device %d", pointer, bytes, device);
+}
+
+static lade_status host_unregister(void *self, void *pointer) {
+  cuda_call call = {.runtime = self, .op = "host_unregister", .relaxed = true, .releases = true};
+  if (!ladei_cuda_range_check(&call, pointer, 1) || !ladei_cuda_enter_any(&call)) return call.status;
+  return ladei_cuda_leave(&call, call.runtime->api.mem_host_unregister(pointer), "%p", pointer);
+}
+
+/* ---- Pointers -----------------------------------------------------------------------------------------------------
+ */
+
+typedef struct pointer_answers {
+  unsigned memory_type;
+  unsigned managed;
+  int ordinal;
+  CUdeviceptr range_start;
+  size_t range_bytes;
+  CUdeviceptr device_pointer;
+} pointer_answers;
+
+/* Never fails for an unknown pointer: the answers stay 0. Without any context that could know it, neither. */
+static CUresult pointer_ask(const cuda_api *api, const void *pointer, pointer_answers *out) {
+  CUpointer_attribute attributes[] = {
+      CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+  };
+  void *data[] = {&out->memory_type, &out->managed,     &out->ordinal,
+                  &out->range_start, &out->range_bytes, &out->device_pointer};
+  memset(out, 0, sizeof *out);
+  CUresult code = api->pointer_get_attributes((unsigned)(sizeof attributes / sizeof attributes[0]), attributes, data,
+                                              cuda_address(pointer));
+  if (code == CUDA_ERROR_INVALID_CONTEXT) {
+    memset(out, 0, sizeof *out);
+    return CUDA_SUCCESS;
+  }
+  return code;
+}
+
+static ladei_memory_kind pointer_kind(const pointer_answers *answers) {
+  if (answers->managed != 0) {
+    return LADEI_MEMORY_MANAGED;
+  }
+  switch (answers->memory_type) {
+  case CU_MEMORYTYPE_HOST: return LADEI_MEMORY_PINNED;
+  case CU_MEMORYTYPE_DEVICE: return LADEI_MEMORY_DEVICE;
+  default: return LADEI_MEMORY_UNKNOWN;
+  }
+}
+
+/* The range of mapped virtual memory is the reservation in the attributes, and the mapping in the older call. */
+static void pointer_range(const cuda_api *api, const void *pointer, ladei_memory_kind kind,
+                          const pointer_answers *answers, ladei_pointer_attributes *out) {
+  CUdeviceptr base = answers->range_start;
+  size_t bytes = answers->range_bytes;
+  CUdeviceptr mapping = 0;
+  size_t mapping_bytes = 0;
+  if (kind == LADEI_MEMORY_DEVICE &&
+      api->mem_get_address_range(&mapping, &mapping_bytes, cuda_address(pointer)) == CUDA_SUCCESS) {
+    base = mapping;
+    bytes = mapping_bytes;
+  }
+  out->base = base;
+  out->bytes = bytes;
+}
+
+static lade_status pointer_attributes(void *self, const void *pointer, ladei_pointer_attributes *out) {
+  cuda_call call = {.runtime = self, .op = "pointer_attributes", .relaxed = true};
+  const cuda_api *api = &call.runtime->api;
+  ladei_pointer_attributes found = {.kind = LADEI_MEMORY_UNKNOWN, .device = -1};
+  pointer_answers answers;
+  if (!ladei_cuda_enter_any(&call)) return call.status;
+  CUresult code = pointer_ask(api, pointer, &answers);
+  ladei_memory_kind kind = code == CUDA_SUCCESS ? pointer_kind(&answers) : LADEI_MEMORY_UNKNOWN;
+  if (kind != LADEI_MEMORY_UNKNOWN) {
+    found.kind = kind;
+    pointer_range(api, pointer, kind, &answers, &found);
+    found.device = kind == LADEI_MEMORY_MANAGED ? -1 : answers.ordinal;
+    found.device_alias = kind == LADEI_MEMORY_PINNED ? (void *)(uintptr_t)answers.device_pointer : NULL;
+  }
+  if (ladei_cuda_leave(&call, code, "%p", pointer) == LADE_OK) {
+    *out = found;
+  }
+  return call.status;
+}
+
+void ladei_cuda_fill_memory_ops(lade_runtime_ops *ops) {
+  ops->device_alloc = device_alloc;
+  ops->device_free = device_free;
+  ops->host_alloc = host_alloc;
+  ops->host_free = host_free;
+  ops->host_register = host_register;
+  ops->host_unregister = host_unregister;
+  ops->pointer_attributes = pointer_attributes;
+}

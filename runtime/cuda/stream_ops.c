@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ops on streams and on the thread's capture mode.
+ *
+ *   handle              context                          what the other ops get
+ *   NULL, legacy (1)    the calling thread's current     handle 1, kind LEGACY
+ *   per-thread (2)      the calling thread's current     handle 2, kind PER_THREAD
+ *   a stream            the one it was created in        the same handle, kind ORDINARY
+ *
+ * I1  A context's identity is its CUcontext. The driver may use the address of a destroyed context again, but stream
+ *     ids are unique for the life of the process, so (context, id) never names two streams.
+ * I2  A query of a capturing stream fails before the driver sees it: the driver would answer with an error too, and
+ *     invalidate the capture (R9).
+ * Locks: none.
+ */
+#include "base/error.h"
+#include "runtime/cuda/driver.h"
+
+static ladei_stream_kind stream_kind(lade_stream stream) {
+  if (stream == NULL || stream == LADE_STREAM_LEGACY) {
+    return LADEI_STREAM_LEGACY;
+  }
+  return stream == LADE_STREAM_PER_THREAD ? LADEI_STREAM_PER_THREAD : LADEI_STREAM_ORDINARY;
+}
+
+static lade_status stream_create(void *self, int device, int priority, unsigned flags, lade_stream *out) {
+  cuda_call call = {.runtime = self, .op = "stream_create"};
+  CUstream stream = NULL;
+  if ((flags & ~(unsigned)LADEI_STREAM_NON_BLOCKING) != 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "stream_create: flags %#x", flags);
+  }
+  if (!ladei_cuda_enter_device(&call, device)) return call.status;
+  unsigned native = (flags & LADEI_STREAM_NON_BLOCKING) != 0 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT;
+  CUresult code = call.runtime->api.stream_create(&stream, native, priority);
+  if (ladei_cuda_leave(&call, code, "priority %d on device %d", priority, device) == LADE_OK) {
+    *out = stream;
+  }
+  return call.status;
+}
+
+static lade_status stream_destroy(void *self, lade_stream stream) {
+  cuda_call call = {.runtime = self, .op = "stream_destroy", .releases = true};
+  if (stream_kind(stream) != LADEI_STREAM_ORDINARY) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "stream_destroy: %p is a default stream", (void *)stream);
+  }
+  if (!ladei_cuda_enter_any(&call)) return call.status;
+  return ladei_cuda_leave(&call, call.runtime->api.stream_destroy(stream), "stream %p", (void *)stream);
+}
+
+/* ---- Resolving ----------------------------------------------------------------------------------------------------
+ */
+
+/* Ordinal of the device of any context; the driver tells of the current one only. */
+static CUresult context_device(cuda_runtime *runtime, CUcontext context, int *out_device) {
+  const cuda_api *api = &runtime->api;
+  CUcontext current = NULL;
+  CUdevice native = 0;
+  *out_device = ladei_cuda_context_device(runtime, context);
+  if (*out_device >= 0) {
+    return CUDA_SUCCESS;
+  }
+  CUresult code = api->ctx_get_current(&current);
+  if (code != CUDA_SUCCESS) {
+    return code;
+  }
+  if (current != context) {
+    code = api->ctx_push_current(context);
+    if (code != CUDA_SUCCESS) {
+      return code;
+    }
+  }
+  code = api->ctx_get_device(&native);
+  if (current != context) {
+    (void)api->ctx_pop_current(&current);
+  }
+  *out_device = ladei_cuda_device_ordinal(runtime, native);
+  return code;
+}
+
+static lade_status stream_resolve(void *self, lade_stream stream, ladei_stream *out) {
+  cuda_call call = {.runtime = self, .op = "stream_resolve"};
+  const cuda_api *api = &call.runtime->api;
+  CUstream handle = stream == NULL ? LADE_STREAM_LEGACY : stream;
+  CUcontext context = NULL;
+  unsigned long long id = 0;
+  int device = -1;
+  if (!ladei_cuda_enter(&call)) return call.status;
+  CUresult code = api->stream_get_ctx(handle, &context);
+  if (code == CUDA_SUCCESS) {
+    code = api->stream_get_id(handle, &id);
+  }
+  if (code == CUDA_SUCCESS) {
+    code = context_device(call.runtime, context, &device);
+  }
+  if (ladei_cuda_leave(&call, code, "stream %p", (void *)stream) == LADE_OK) {
+    *out = (ladei_stream){.context = cuda_context_identity(context),
+                          .id = id,
+                          .handle = handle,
+                          .device = device,
+                          .kind = (int32_t)stream_kind(stream)};
+  }
+  return call.status;
+}
+
+/* ---- Order and completion -----------------------------------------------------------------------------------------
+ */
+
+static lade_status stream_wait_event(void *self, const ladei_stream *stream, lade_event event) {
+  cuda_call call = {.runtime = self, .op = "stream_wait_event"};
+  if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
+  CUresult code = call.runtime->api.stream_wait_event(stream->handle, event, 0);
+  return ladei_cuda_leave(&call, code, "stream %p, event %p", (void *)stream->handle, (void *)event);
+}
+
+/* CUDA_SUCCESS: the stream does not capture and, if it is the legacy one, no capture forbids it. */
+static CUresult stream_check_not_capturing(const cuda_api *api, const ladei_stream *stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult code = api->stream_is_capturing(stream->handle, &status);
+  if (code == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return code;
+}
+
+static lade_status stream_query(void *self, const ladei_stream *stream) {
+  cuda_call call = {.runtime = self, .op = "stream_query", .relaxed = true};
+  if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
+  CUresult code = stream_check_not_capturing(&call.runtime->api, stream);
+  if (code == CUDA_SUCCESS) {
+    code = call.runtime->api.stream_query(stream->handle);
+  }
+  return ladei_cuda_leave(&call, code, "stream %p", (void *)stream->handle);
+}
+
+static lade_status stream_synchronize(void *self, const ladei_stream *stream) {
+  cuda_call call = {.runtime = self, .op = "stream_synchronize"};
+  if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
+  return ladei_cuda_leave(&call, call.runtime->api.stream_synchronize(stream->handle), "stream %p",
+                          (void *)stream->handle);
+}
+
+/* ---- Captures -----------------------------------------------------------------------------------------------------
+ */
+
+static ladei_capture_status capture_status(CUstreamCaptureStatus native) {
+  switch (native) {
+  case CU_STREAM_CAPTURE_STATUS_ACTIVE: return LADEI_CAPTURE_ACTIVE;
+  case CU_STREAM_CAPTURE_STATUS_INVALIDATED: return LADEI_CAPTURE_INVALIDATED;
+  default: return LADEI_CAPTURE_NONE;
+  }
+}
+
+/* The driver gives id and graph only of an active capture; of an invalidated one the id stays 0. */
+static lade_status stream_capture_info(void *self, const ladei_stream *stream, ladei_capture_info *out) {
+  cuda_call call = {.runtime = self, .op = "stream_capture_info"};
+  CUstreamCaptureStatus native = CU_STREAM_CAPTURE_STATUS_NONE;
+  ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
+  cuuint64_t id = 0;
+  CUgraph graph = NULL;
+  if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
+  CUresult code = call.runtime->api.stream_get_capture_info(stream->handle, &native, &id, &graph, NULL, NULL);
+  if (code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT && stream->kind == LADEI_STREAM_LEGACY) {
+    info.status = LADEI_CAPTURE_IMPLICIT;
+    code = CUDA_SUCCESS;
+  } else if (code == CUDA_SUCCESS) {
+    info.status = capture_status(native);
+    info.id = info.status == LADEI_CAPTURE_ACTIVE ? id : 0;
+    info.graph = info.status == LADEI_CAPTURE_ACTIVE ? (ladei_graph)(void *)graph : NULL;
+  }
+  if (ladei_cuda_leave(&call, code, "stream %p", (void *)stream->handle) == LADE_OK) {
+    *out = info;
+  }
+  return call.status;
+}
+
+static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
+  cuda_call call = {.runtime = self, .op = "capture_mode_exchange"};
+  _Static_assert((int)LADEI_CAPTURE_GLOBAL == (int)CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                     (int)LADEI_CAPTURE_THREAD_LOCAL == (int)CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
+                     (int)LADEI_CAPTURE_RELAXED == (int)CU_STREAM_CAPTURE_MODE_RELAXED,
+                 "capture modes pass through unchanged");
+  CUstreamCaptureMode native = (CUstreamCaptureMode)*mode;
+  if (!ladei_cuda_enter(&call)) return call.status;
+  CUresult code = call.runtime->api.thread_exchange_capture_mode(&native);
+  if (ladei_cuda_leave(&call, code, "mode %d", (int)*mode) == LADE_OK) {
+    *mode = (ladei_capture_mode)native;
+  }
+  return call.status;
+}
+
+void ladei_cuda_fill_stream_ops(lade_runtime_ops *ops) {
+  ops->stream_create = stream_create;
+  ops->stream_destroy = stream_destroy;
+  ops->stream_resolve = stream_resolve;
+  ops->stream_wait_event = stream_wait_event;
+  ops->stream_query = stream_query;
+  ops->stream_synchronize = stream_synchronize;
+  ops->stream_capture_info = stream_capture_info;
+  ops->capture_mode_exchange = capture_mode_exchange;
+}
