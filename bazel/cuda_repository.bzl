@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""@cuda: the CUDA toolkit's headers, wherever they are; empty where there are none.
+"""@cuda: the CUDA toolkit, as much of it as the machine has; empty where there is none.
 
 Looked for in this order: $CUDA_HOME, /usr/local/cuda, the Python packages nvidia-cuda-runtime (its layout since CUDA 13)
-and nvidia-cuda-runtime-cu12. Only headers are used: the driver is opened at run time.
+and nvidia-cuda-runtime-cu12. The library itself needs headers only, as it opens the driver at run time. Examples that
+are programs of the CUDA runtime API also need its library.
 
-    load("@cuda//:found.bzl", "CUDA_FOUND")   # False: @cuda//:headers has no header
+    load("@cuda//:found.bzl", "CUDA_FOUND", "CUDART_FOUND")
+
+    CUDA_FOUND = False:   @cuda//:headers has no header
+    CUDART_FOUND = False: @cuda//:cudart cannot be linked, or its headers lack a part
 """
 
 _BUILD = """
@@ -24,6 +28,13 @@ cc_library(
         allow_empty = True,
     ),
     includes = ["include"],
+)
+
+cc_library(
+    name = "cudart",
+    srcs = glob(["libcudart_static.a"], allow_empty = True),
+    linkopts = ["-ldl", "-lrt", "-lpthread"],
+    deps = [":headers"],
 )
 """
 
@@ -52,15 +63,30 @@ def _find_include_folder(ctx):
             return folder
     return None
 
+def _find_runtime_library(ctx, include_folder):
+    """The static library of the CUDA runtime API, where the headers that belong to it are complete."""
+    for header in ["cuda_runtime_api.h", "crt/host_defines.h"]:
+        if not ctx.path(include_folder + "/" + header).exists:
+            return None
+    for folder in ["lib64", "lib", "lib/x86_64-linux-gnu"]:
+        library = ctx.path(include_folder + "/../" + folder + "/libcudart_static.a")
+        if library.exists:
+            return library
+    return None
+
 def _cuda_repository_impl(ctx):
     folder = _find_include_folder(ctx)
+    library = None
     if folder:
         ctx.symlink(folder, "include")
+        library = _find_runtime_library(ctx, folder)
     else:
         # buildifier: disable=print
         print("no CUDA headers found (CUDA_HOME, /usr/local/cuda, nvidia-cuda-runtime): building without runtime/cuda")
+    if library:
+        ctx.symlink(library, "libcudart_static.a")
     ctx.file("BUILD", _BUILD)
-    ctx.file("found.bzl", "CUDA_FOUND = {}\n".format(folder != None))
+    ctx.file("found.bzl", "CUDA_FOUND = {}\nCUDART_FOUND = {}\n".format(folder != None, library != None))
 
 cuda_repository = repository_rule(
     implementation = _cuda_repository_impl,
