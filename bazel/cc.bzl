@@ -28,12 +28,43 @@ def lade_cc_binary(name, copts = [], linkopts = [], linkstatic = True, **attribu
         **attributes
     )
 
+_GPU_TAGS = [
+    "requires-gpu",
+    "exclusive",
+]
+
 def requires_gpu():
     """For target_compatible_with: the target is skipped unless --config=cuda says that there is a GPU."""
     return select({
         "//bazel:gpu_on": [],
         "//conditions:default": ["//bazel:absent_gpu"],
     })
+
+def lade_cc_example(name, runs = {}, needs_gpu = False, size = "small", target_compatible_with = [], **attributes):
+    """A program in examples/, and for each entry of `runs` a test that runs it with these arguments.
+
+    runs: name -> list of arguments. The program's exit status is the outcome.
+    """
+    lade_cc_binary(
+        name = name,
+        target_compatible_with = target_compatible_with,
+        **attributes
+    )
+    attributes = dict(attributes)
+    copts = LADE_COPTS + attributes.pop("copts", [])
+    linkopts = LADE_LINKOPTS + attributes.pop("linkopts", [])
+    for run, arguments in runs.items():
+        cc_test(
+            name = "{}_{}_test".format(name, run),
+            size = size,
+            args = arguments,
+            copts = copts,
+            linkopts = linkopts,
+            linkstatic = True,
+            tags = _GPU_TAGS if needs_gpu else [],
+            target_compatible_with = target_compatible_with + (requires_gpu() if needs_gpu else []),
+            **attributes
+        )
 
 def lade_cc_test(
         name,
@@ -55,7 +86,7 @@ def lade_cc_test(
         linkopts = LADE_LINKOPTS + linkopts,
         linkstatic = linkstatic,
         size = size,
-        tags = tags + (["requires-gpu", "exclusive"] if needs_gpu else []),
+        tags = tags + (_GPU_TAGS if needs_gpu else []),
         target_compatible_with = requires_gpu() if needs_gpu else [],
         deps = deps + ["//tests/shim"],
         **attributes
