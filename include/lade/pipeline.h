@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Staged, overlapped transfers: file, memory or callback -> pinned blocks -> device memory, and back.
+ *
+ * A pipeline cuts a transfer into chunks. Reader threads bring each chunk from its source straight into a pinned block
+ * of the pool, the copy engine takes it from there, and the block is used again: while one chunk is copied the next
+ * ones are read. Towards the host the same runs backwards: copied into a block, then written to the sink.
+ *
+ *   lade_transfer transfer;
+ *   lade_transfer_init(&transfer);
+ *   transfer.direction = LADE_TO_DEVICE;
+ *   transfer.host = lade_endpoint_file(fd, 0, "weights.bin");
+ *   transfer.device_memory = weights;
+ *   transfer.bytes = bytes;
+ *   lade_ticket *ticket;
+ *   lade_pipeline_submit(pipeline, &transfer, &ticket);
+ *   lade_stream_wait_ticket(stream, ticket);        // work queued on `stream` from here on sees the bytes
+ *   ...
+ *   if (lade_ticket_wait(ticket, LADE_WAIT_FOREVER) != LADE_OK)
+ *     fprintf(stderr, "%s\n", lade_last_error()->text);
+ *   lade_ticket_release(ticket);
+ *
+ * Rules shared by the calls below
+ *   - Any thread may call anything at any time, except that destroy excludes new calls on the pipeline. On runtime
+ * "sim" one thread at a time.
+ *   - What a transfer names (file descriptor, memory, callback, device memory) must stay valid until its ticket is
+ * over: LADE_OK, or an error other than LADE_NOT_READY. After that nothing of it is used any more, also after an error.
+ *   - The first error of a transfer is kept on its ticket and stops that transfer; others go on. Of a transfer that
+ *     failed or was cancelled the destination holds some bytes, not all.
+ *   - Nothing runs by itself on "sim": a pipeline advances while the program is in one of the calls below that wait,
+ * and by its own timers whenever the virtual clock moves.
+ */
+#ifndef LADE_PIPELINE_H
+#define LADE_PIPELINE_H
+
+#include "lade/pinned.h"
+#include "lade/runtime.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lade_pipeline lade_pipeline;
+/** One submitted transfer. */
+typedef struct lade_ticket lade_ticket;
+
+/** As a time to wait: no limit. */
+#define LADE_WAIT_FOREVER UINT64_MAX
+
+typedef enum lade_direction {
+  LADE_TO_DEVICE = 1, /**< The endpoint is a source. */
+  LADE_TO_HOST = 2,   /**< The endpoint is a sink. */
+} lade_direction;
+
+typedef enum lade_endpoint_kind {
+  LADE_ENDPOINT_MEMORY = 1,
+  LADE_ENDPOINT_FILE = 2,
+  LADE_ENDPOINT_CALLBACK = 3,
+} lade_endpoint_kind;
+
+/**
+ * Fills (to the device) or drains (to the host) `buffer`, which is bytes [offset, offset + bytes) of the transfer.
+ *
+ * Called in order of offset, one at a time per transfer, from a thread of the pipeline with no lock held. It may call
+ * lade, but must not wait for a ticket of the same pipeline. Any status but LADE_OK ends the transfer with
+ * LADE_ERR_CALLBACK. C++ exceptions must not leave it.
+ */
+typedef lade_status (*lade_transfer_callback)(void *user, uint64_t offset, void *buffer, size_t bytes);
+
+/** The host side of a transfer. Make it with one of the three functions below. */
+typedef struct lade_endpoint {
+  int32_t kind;                    /**< lade_endpoint_kind */
+  int32_t fd;                      /**< FILE: open for reading or writing, seekable. Its file position is not used. */
+  uint64_t offset;                 /**< FILE: where the transfer's first byte lies in the file. */
+  const char *name;                /**< FILE: for messages; NULL: "file". */
+  void *memory;                    /**< MEMORY */
+  lade_transfer_callback callback; /**< CALLBACK */
+  void *user;                      /**< CALLBACK: its first argument. */
+} lade_endpoint;
+
+/** Ordinary or pinned memory. */
+static inline lade_endpoint lade_endpoint_memory(void *memory) {
+  lade_endpoint endpoint = {LADE_ENDPOINT_MEMORY, -1, 0, NULL, memory, NULL, NULL};
+  return endpoint;
+}
+
+/** A range of a file, from `offset` on. */
+static inline lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const char *name) {
+  lade_endpoint endpoint = {LADE_ENDPOINT_FILE, fd, offset, name, NULL, NULL, NULL};
+  return endpoint;
+}
+
+/** A function of the caller. */
+static inline lade_endpoint lade_endpoint_callback(lade_transfer_callback callback, void *user) {
+  lade_endpoint endpoint = {LADE_ENDPOINT_CALLBACK, -1, 0, NULL, NULL, callback, user};
+  return endpoint;
+}
+
+/** What to transfer. Fields are appended only. */
+typedef struct lade_transfer {
+  size_t struct_size;
+  int32_t direction;    /**< lade_direction */
+  int32_t after_stream; /**< 1: the copies run after the work queued on `stream` at the submit. 0: at once. */
+  lade_stream stream;   /**< See after_stream; NULL is the legacy stream of the calling thread's device. */
+  lade_endpoint host;
+  void *device_memory; /**< Destination or source on the pipeline's device. */
+  uint64_t bytes;      /**< 0 is over at once. Below 2^60. */
+} lade_transfer;
+
+static inline void lade_transfer_init(lade_transfer *transfer) {
+  lade_transfer zero = {0};
+  *transfer = zero;
+  transfer->struct_size = sizeof(lade_transfer);
+}
+
+/** Options of lade_pipeline_create; all zero means all defaults. */
+typedef struct lade_pipeline_options {
+  size_t struct_size;
+  int32_t device;         /**< Default 0. */
+  uint32_t readers;       /**< Threads that read and write; on "sim" simulated ones. 0: chosen by lade. At most 256. */
+  uint64_t chunk_bytes;   /**< Bytes per read and copy. 0: chosen by lade, smaller for small transfers. */
+  uint32_t depth;         /**< Pinned blocks of chunk_bytes per direction, at most. 0: chosen by lade. At most 1024. */
+  uint32_t max_transfers; /**< Transfers submitted and not over, at most. 0: 64. */
+  int32_t no_wait;        /**< 1: submit answers LADE_NOT_READY instead of waiting while there are max_transfers. */
+  int32_t reserved;       /**< 0. */
+  uint64_t storage_latency_ns;  /**< "sim" only: time from the start of a read or write to its first byte. Default 0. */
+  uint64_t storage_bytes_per_s; /**< "sim" only: rate of each reader. Default 12e9. */
+} lade_pipeline_options;
+
+static inline void lade_pipeline_options_init(lade_pipeline_options *options) {
+  lade_pipeline_options zero = {0};
+  *options = zero;
+  options->struct_size = sizeof(lade_pipeline_options);
+}
+
+/** What a pipeline chose and did. Fields are appended only. */
+typedef struct lade_pipeline_info {
+  size_t struct_size;
+  uint64_t chunk_bytes;
+  uint32_t depth;
+  uint32_t readers;
+  int32_t device;
+  int32_t numa_node; /**< Node that the readers are bound to, OS index; -1: not bound. */
+  uint64_t transfers_submitted;
+  uint64_t transfers_completed; /**< Ended with LADE_OK. */
+  uint64_t transfers_failed;    /**< Ended with an error, cancelled ones included. */
+  uint64_t bytes_completed;     /**< Moved from end to end. */
+  uint64_t copies;              /**< Submitted to the copy engines. */
+  uint64_t events_recorded;
+  uint64_t events_queried;
+  uint64_t blocks; /**< Pinned blocks held now. */
+  uint64_t blocks_peak;
+} lade_pipeline_info;
+
+static inline void lade_pipeline_info_init(lade_pipeline_info *info) {
+  lade_pipeline_info zero = {0};
+  *info = zero;
+  info->struct_size = sizeof(lade_pipeline_info);
+}
+
+/** How far a transfer is. */
+typedef struct lade_ticket_info {
+  size_t struct_size;
+  uint64_t bytes;      /**< Of the whole transfer. */
+  uint64_t bytes_done; /**< Arrived at the destination. */
+} lade_ticket_info;
+
+static inline void lade_ticket_info_init(lade_ticket_info *info) {
+  lade_ticket_info zero = {0};
+  *info = zero;
+  info->struct_size = sizeof(lade_ticket_info);
+}
+
+/**
+ * Create a pipeline on a pool. Makes its streams and threads; takes no block of the pool yet.
+ *
+ * @param runtime  Borrowed; must outlive the pipeline.
+ * @param pool     Borrowed; must outlive the pipeline. Where staging blocks come from; may be shared.
+ * @param options  Borrowed for the call; NULL for defaults.
+ * @param out      [out] Caller owns it until lade_pipeline_destroy(). Untouched on error.
+ *
+ * Threads: any. Waits: for the creation of threads. Stream order: none.
+ * Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_NO_DEVICE, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_DEVICE_LOST,
+ * LADE_ERR_FORKED.
+ * Source: docs/pipeline.md.
+ */
+LADE_API lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool,
+                                          const lade_pipeline_options *options, lade_pipeline **out);
+
+/**
+ * Destroy a pipeline. NULL does nothing. Tickets stay readable until they are released.
+ *
+ * @param pipeline  Taken on success.
+ * @param cancel    false: transfers under way are finished first. true: they are cancelled.
+ *
+ * Threads: excludes submit and every other call on the pipeline; calls on its tickets may go on. Waits: for transfers
+ * to end; a cancelled one ends when the copies already queued and the read or callback in progress have. Errors:
+ * LADE_ERR_TIMEOUT on "sim" when that can never happen: the pipeline stays. LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel);
+
+/**
+ * Start a transfer. Transfers of one direction are begun in the order of submission.
+ *
+ * @param transfer    Borrowed for the call.
+ * @param out_ticket  [out] Caller owns it until lade_ticket_release(). Untouched on error.
+ *
+ * Threads: any. Waits: while options.max_transfers are under way, unless options.no_wait.
+ * Stream order: see transfer.after_stream. Without it the device memory must be free for use already.
+ * Errors: LADE_NOT_READY with options.no_wait; LADE_ERR_INVALID_ARGUMENT, the text naming the field;
+ * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_TIMEOUT on "sim" when no transfer under way can ever end; LADE_ERR_DEVICE_LOST;
+ * LADE_ERR_FORKED. Errors of the transfer itself come out of its ticket.
+ * Source: docs/pipeline.md.
+ */
+LADE_API lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer,
+                                          lade_ticket **out_ticket);
+
+/**
+ * Read settings and counters.
+ *
+ * @param info  [in,out] struct_size set by lade_pipeline_info_init().
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *info);
+
+/**
+ * Wait until a transfer is over.
+ *
+ * @param timeout_ns  Longest time to wait, by the runtime's clock; LADE_WAIT_FOREVER for no limit; 0 asks only.
+ * @return LADE_OK: every byte is at its destination. LADE_ERR_TIMEOUT: not over yet; the transfer goes on. Else the
+ *         transfer's own first error, which lade_last_error() then describes: LADE_ERR_IO and LADE_ERR_TRUNCATED with
+ *         file and offset, LADE_ERR_CALLBACK, LADE_ERR_CANCELLED, LADE_ERR_LIMIT, LADE_ERR_OUT_OF_PINNED_MEMORY,
+ *         LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER with the name of the driver call.
+ *
+ * Threads: any; not a callback of the same pipeline. Waits: yes. On "sim": moves the clock.
+ */
+LADE_API lade_status lade_ticket_wait(lade_ticket *ticket, uint64_t timeout_ns);
+
+/**
+ * Ask how far a transfer is.
+ *
+ * @param info  [in,out] NULL if not wanted; struct_size set by lade_ticket_info_init().
+ * @return LADE_NOT_READY while it is under way, else as lade_ticket_wait().
+ *
+ * Threads: any. Waits: never.
+ */
+LADE_API lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info);
+
+/**
+ * Cancel a transfer. It ends with LADE_ERR_CANCELLED, unless it is over or has failed already.
+ *
+ * Threads: any. Waits: never; wait for the ticket before what the transfer names is taken away.
+ * Errors: LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_ticket_cancel(lade_ticket *ticket);
+
+/**
+ * Give a ticket back. The transfer goes on if it is under way. NULL does nothing. Threads: any. Waits: never.
+ */
+LADE_API void lade_ticket_release(lade_ticket *ticket);
+
+/**
+ * Let work queued on `stream` from now on wait for the copies of a transfer. To the device: such work sees the bytes.
+ * To the host: such work may overwrite the device memory, while the sink may still be written.
+ *
+ * @param stream  Any stream of the same runtime.
+ *
+ * Threads: any; not a callback of the same pipeline. Waits: until the transfer's last copy has been queued, that is,
+ * for the reads, not for the copies. On "sim": moves the clock that far. Stream order: after the transfer's copies.
+ * Errors: those of the ticket, if the transfer failed before (nothing is queued on `stream` then); LADE_ERR_TIMEOUT on
+ * "sim" when its reads can never end; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED. A copy that
+ * fails later is found by lade_ticket_wait().
+ */
+LADE_API lade_status lade_stream_wait_ticket(lade_stream stream, lade_ticket *ticket);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LADE_PIPELINE_H */

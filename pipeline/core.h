@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pipeline's state machine: knows which chunk is where, and says what to do next. It has no thread, no clock, no
+ * lock, and calls nothing: a driver (threads.c, virtual.c) takes an order, executes it, and reports how it went.
+ *
+ *   driver:  while (ladei_core_next(core, allow, &order)) { status = execute(&order); ladei_core_complete(...); }
+ *
+ * To the device                                       To the host
+ *
+ *   empty --ACQUIRE--> free                             empty --ACQUIRE--> free
+ *   free --READ--> ready --COPY--> copied               free --COPY--> copied
+ *   copied --RECORD--> covered --POLL--> free           copied --RECORD--> covered --POLL--> landed --WRITE--> free
+ *   free --RELEASE--> empty                             free --RELEASE--> empty
+ *   copied, covered --RELEASE--> (without block)
+ *
+ * There is one ring of slots per direction. A slot holds a pinned block, most of the time. RECORD covers all copied
+ * slots by one event, as a batch. At the end of the queue blocks are given back to their pool while copies still use
+ * them, since the pool knows how to wait; the slots stay occupied until their batch is done, so a ring never has more
+ * than `depth` blocks in flight.
+ */
+#ifndef LADE_PIPELINE_CORE_H
+#define LADE_PIPELINE_CORE_H
+
+#include <sys/queue.h>
+
+#include "lade/pipeline.h"
+#include "lade/status.h"
+
+typedef struct ladei_ring ladei_ring;
+typedef struct ladei_core_transfer ladei_core_transfer;
+typedef struct ladei_slot ladei_slot;
+typedef struct ladei_batch ladei_batch;
+
+typedef enum ladei_slot_state {
+  LADEI_SLOT_EMPTY = 0,
+  LADEI_SLOT_ACQUIRING, /* order out */
+  LADEI_SLOT_FREE,
+  LADEI_SLOT_READING, /* order out */
+  LADEI_SLOT_READY,
+  LADEI_SLOT_COPYING, /* order out */
+  LADEI_SLOT_COPIED,
+  LADEI_SLOT_COVERED,
+  LADEI_SLOT_LANDED,
+  LADEI_SLOT_WRITING,   /* order out */
+  LADEI_SLOT_LOST,      /* covered by a batch of which nothing can be learned any more; its block must go */
+  LADEI_SLOT_RELEASING, /* order out, no chunk any more */
+} ladei_slot_state;
+
+struct ladei_slot {
+  TAILQ_ENTRY(ladei_slot) link; /* in the list of its ring or batch that its state says */
+  ladei_ring *ring;
+  ladei_core_transfer *transfer; /* whose chunk it carries, or NULL */
+  void *block;                   /* NULL: none */
+  uint64_t offset;               /* of the chunk in the transfer */
+  size_t bytes;
+  ladei_slot_state state;
+  bool release_out; /* a RELEASE order for its block is out */
+  bool keep_block;  /* an early RELEASE failed: wait for the batch instead */
+  bool lost;        /* its batch was lost while a RELEASE was out */
+};
+
+TAILQ_HEAD(ladei_slot_list, ladei_slot);
+
+typedef enum ladei_batch_state {
+  LADEI_BATCH_IDLE = 0,
+  LADEI_BATCH_RECORDING, /* order out */
+  LADEI_BATCH_PENDING,
+  LADEI_BATCH_POLLING, /* order out */
+} ladei_batch_state;
+
+/* Slots whose copies one event covers. */
+struct ladei_batch {
+  TAILQ_ENTRY(ladei_batch) link;
+  ladei_ring *ring;
+  struct ladei_slot_list slots;
+  ladei_batch_state state;
+  bool by_stream; /* its event failed: ask the stream instead */
+  unsigned index; /* in its ring: which event is its */
+};
+
+TAILQ_HEAD(ladei_batch_list, ladei_batch);
+
+typedef enum ladei_gate {
+  LADEI_GATE_OPEN = 0,
+  LADEI_GATE_CLOSED,  /* the ring's stream must first wait for the caller's */
+  LADEI_GATE_OPENING, /* order out */
+} ladei_gate;
+
+/* A transfer as the core sees it. The owner embeds it and sets the first group. */
+struct ladei_core_transfer {
+  uint64_t bytes;
+  size_t chunk_bytes; /* at most the ring's block_bytes */
+  bool ordered;       /* the host half goes chunk by chunk, in order */
+  ladei_gate gate;
+
+  TAILQ_ENTRY(ladei_core_transfer) link; /* ring->queue, or ring->finished once it is settled */
+  ladei_ring *ring;
+  uint64_t issued_bytes; /* chunks begun */
+  uint64_t queued_bytes; /* copies submitted */
+  uint64_t done_bytes;   /* arrived */
+  unsigned active;       /* slots that carry its chunks */
+  bool host_busy;        /* ordered: a host half is under way */
+  uint64_t host_bytes;   /* ordered, to the host: written so far */
+  bool settled;          /* nothing under way and nothing left to do */
+  bool finished;         /* reported by FINISH: for its waiters */
+  lade_error error;      /* status LADE_OK: none so far */
+};
+
+TAILQ_HEAD(ladei_core_transfer_list, ladei_core_transfer);
+
+struct ladei_ring {
+  lade_direction direction;
+  ladei_slot *slots; /* depth of them */
+  unsigned depth;
+  unsigned slot_limit;  /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
+  unsigned batch_slots; /* RECORD when so many are copied */
+  ladei_batch *batches;
+  unsigned batch_count;
+
+  struct ladei_slot_list empty;
+  struct ladei_slot_list free;  /* most recently used first: its bytes may still be in a cache */
+  struct ladei_slot_list ready; /* in the order they became so; the same for the next two */
+  struct ladei_slot_list copied;
+  struct ladei_slot_list landed;
+  struct ladei_slot_list lost;
+  struct ladei_batch_list idle;
+  struct ladei_batch_list pending; /* PENDING and POLLING, oldest first */
+  struct ladei_core_transfer_list queue;
+  struct ladei_core_transfer_list finished;
+  ladei_core_transfer *issuing; /* first of the queue with chunks not begun; NULL: none */
+
+  unsigned blocks; /* held or being acquired */
+  unsigned copied_count;
+  unsigned recording; /* RECORD orders out */
+  bool poll_asleep;   /* the last POLL found nothing: wait for ladei_core_poll_wake */
+};
+
+typedef struct ladei_core_counters {
+  uint64_t transfers_submitted, transfers_completed, transfers_failed;
+  uint64_t bytes_completed;
+  uint64_t copies, events_recorded, events_queried;
+  uint64_t blocks, blocks_peak;
+} ladei_core_counters;
+
+typedef struct ladei_core {
+  ladei_ring rings[2]; /* to the device, to the host */
+  unsigned turn;       /* ring to ask first */
+  unsigned unfinished; /* transfers submitted, FINISH not completed */
+  unsigned orders_out;
+  ladei_core_counters counters;
+} ladei_core;
+
+typedef enum ladei_order_kind {
+  LADEI_ORDER_ACQUIRE = 1, /* get a block for `slot`: complete with order->block set */
+  LADEI_ORDER_READ,        /* source -> slot->block */
+  LADEI_ORDER_GATE,        /* let the ring's stream wait for what the caller queued before `transfer` */
+  LADEI_ORDER_COPY,        /* queue the slot's copy on the ring's stream */
+  LADEI_ORDER_RECORD,      /* record the event of `batch` on the ring's stream */
+  LADEI_ORDER_POLL,        /* ask that event (batch->by_stream: the stream): LADE_OK, LADE_NOT_READY or an error */
+  LADEI_ORDER_WRITE,       /* slot->block -> sink */
+  LADEI_ORDER_RELEASE, /* give slot->block back to the pool; `in_flight`: note the ring's stream first. Must not fail
+                          where `last_resort` is set */
+  LADEI_ORDER_FINISH,  /* `transfer` is over: let go of what belongs to it. Cannot fail */
+} ladei_order_kind;
+
+typedef struct ladei_order {
+  ladei_order_kind kind;
+  ladei_ring *ring;
+  ladei_slot *slot;
+  ladei_batch *batch;
+  ladei_core_transfer *transfer;
+  void *block;
+  bool in_flight;
+  bool last_resort;
+} ladei_order;
+
+/* What a completion brought about, for those who wait. */
+enum {
+  LADEI_CHANGED_QUEUED = 1u << 0,   /* all copies of a transfer are submitted */
+  LADEI_CHANGED_FINISHED = 1u << 1, /* a transfer is finished */
+  LADEI_CHANGED_FAILED = 1u << 2,   /* a transfer got its error */
+};
+
+/* Orders that only some may take. */
+enum { LADEI_ALLOW_HOST = 1u << 0 /* READ, WRITE */ };
+
+/* Depth 1 to 1024, for each ring. LADE_ERR_OUT_OF_HOST_MEMORY. */
+lade_status ladei_core_init(ladei_core *core, unsigned depth);
+/* Every transfer is finished and every block released. */
+void ladei_core_destroy(ladei_core *core);
+
+/* Queues a transfer whose first group of fields is set and whose rest is zero. */
+void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_direction direction);
+/* Ends a transfer with `error`, unless it has one or is settled. What is under way for it is waited for. */
+void ladei_core_fail(ladei_core *core, ladei_core_transfer *transfer, const lade_error *error);
+
+/* Takes the most useful order. False: nothing to do until a completion, a submit, or ladei_core_poll_wake. */
+bool ladei_core_next(ladei_core *core, unsigned allow, ladei_order *out);
+/* Whether next would find one. */
+bool ladei_core_has_order(const ladei_core *core, unsigned allow);
+/*
+ * Reports that an order was executed. `error` describes a status other than LADE_OK and LADE_NOT_READY. Returns
+ * LADEI_CHANGED bits.
+ */
+unsigned ladei_core_complete(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error);
+
+/* Whether copies are under way whose end only POLL can find. */
+bool ladei_core_polls(const ladei_core *core);
+/* Time has passed: POLL may be worth while again. */
+void ladei_core_poll_wake(ladei_core *core);
+
+/* All submitted copies: whether waiting for the ring's stream now covers the whole transfer. */
+static inline bool ladei_core_all_queued(const ladei_core_transfer *transfer) {
+  return transfer->queued_bytes == transfer->bytes;
+}
+
+/* Recounts the invariants stated in core.c; LADE_ERR_INTERNAL names the one broken. For tests and debug builds. */
+lade_status ladei_core_check(const ladei_core *core);
+
+#endif /* LADE_PIPELINE_CORE_H */

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The state machine on its own: a driver that takes, completes and fails orders at random, and checks after every step
+ * that the core's books are right and that no block is touched while a copy may still use it.
+ */
+#include "pipeline/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/shim/lade_test.h"
+#include "tests/support/random.h"
+
+enum { MAX_TRANSFERS = 12, MAX_CHUNKS = 24, MAX_OUT = 6, MAX_BLOCKS = 16 };
+
+typedef struct model_transfer {
+  ladei_core_transfer transfer; /* first member */
+  unsigned chunks;
+  unsigned host[MAX_CHUNKS];   /* completed reads or writes of each chunk */
+  unsigned copied[MAX_CHUNKS]; /* completed copies */
+  unsigned next_host;          /* ordered: chunk that must come next */
+  unsigned gates;
+  unsigned finishes;
+} model_transfer;
+
+typedef struct model_block {
+  bool alive;
+  bool in_flight; /* a copy that no successful POLL has covered */
+} model_block;
+
+typedef struct model {
+  support_random random;
+  ladei_core core;
+  model_transfer transfers[MAX_TRANSFERS];
+  unsigned transfer_count;
+  model_block blocks[MAX_BLOCKS * 4];
+  unsigned alive;
+  ladei_order out[MAX_OUT];
+  unsigned out_count;
+  unsigned failure_one_in; /* 0: nothing fails */
+  bool acquire_fails;
+  unsigned depth;
+} model;
+
+static const lade_error injected = {LADE_ERR_DRIVER, 7, "injected"};
+
+static model_transfer *model_of(ladei_core_transfer *transfer) { return (model_transfer *)(void *)transfer; }
+
+static unsigned chunk_of(const ladei_slot *slot) { return (unsigned)(slot->offset / slot->transfer->chunk_bytes); }
+
+static model_block *block_of(void *block) { return (model_block *)block; }
+
+static void *block_new(model *m) {
+  for (unsigned i = 0; i < sizeof m->blocks / sizeof m->blocks[0]; i++) {
+    if (!m->blocks[i].alive) {
+      m->blocks[i] = (model_block){.alive = true};
+      m->alive++;
+      return &m->blocks[i];
+    }
+  }
+  LADE_FAIL("more blocks than the ring may have");
+  return NULL;
+}
+
+static void check_taken(const model *m, const ladei_order *order) {
+  for (unsigned i = 0; order->kind == LADEI_ORDER_FINISH && i < m->out_count; i++) {
+    /* Once it is finished its owner may take it away. */
+    LADE_EXPECT_NE_PTR(m->out[i].transfer, order->transfer);
+  }
+  if (order->kind == LADEI_ORDER_READ || order->kind == LADEI_ORDER_WRITE) {
+    model_transfer *t = model_of(order->transfer);
+    /* A block that a copy still uses must not be read into. */
+    LADE_EXPECT(!block_of(order->slot->block)->in_flight);
+    if (t->transfer.ordered) {
+      LADE_EXPECT_EQ_UINT(chunk_of(order->slot), t->next_host);
+      t->next_host++;
+    }
+  }
+  if (order->kind == LADEI_ORDER_COPY) {
+    model_transfer *t = model_of(order->transfer);
+    LADE_EXPECT(!block_of(order->slot->block)->in_flight);
+    LADE_EXPECT_EQ_INT(t->transfer.gate, LADEI_GATE_OPEN);
+    if (order->ring->direction == LADE_TO_DEVICE) {
+      LADE_EXPECT_EQ_UINT(t->host[chunk_of(order->slot)], 1);
+    }
+  }
+  if (order->kind == LADEI_ORDER_RELEASE && !order->in_flight) {
+    LADE_EXPECT(!block_of(order->slot->block)->in_flight);
+  }
+}
+
+static lade_status outcome(model *m, const ladei_order *order) {
+  bool fails = m->failure_one_in != 0 && support_random_one_in(&m->random, m->failure_one_in);
+  switch (order->kind) {
+  case LADEI_ORDER_FINISH: return LADE_OK;
+  case LADEI_ORDER_ACQUIRE: return m->acquire_fails && fails ? LADE_ERR_DRIVER : LADE_OK;
+  case LADEI_ORDER_RELEASE: return order->in_flight && !order->last_resort && fails ? LADE_ERR_DRIVER : LADE_OK;
+  case LADEI_ORDER_POLL:
+    if (support_random_one_in(&m->random, 2)) {
+      return LADE_NOT_READY;
+    }
+    break;
+  default: break;
+  }
+  return fails ? LADE_ERR_DRIVER : LADE_OK;
+}
+
+/* What the completion of an order means for the bytes, noted before the core hears of it. */
+static void note_effect(model *m, ladei_order *order, lade_status status) {
+  ladei_slot *slot = order->slot;
+  if (status != LADE_OK) {
+    return;
+  }
+  switch (order->kind) {
+  case LADEI_ORDER_ACQUIRE: order->block = block_new(m); break;
+  case LADEI_ORDER_READ:
+  case LADEI_ORDER_WRITE: model_of(order->transfer)->host[chunk_of(slot)]++; break;
+  case LADEI_ORDER_GATE: model_of(order->transfer)->gates++; break;
+  case LADEI_ORDER_COPY:
+    model_of(order->transfer)->copied[chunk_of(slot)]++;
+    block_of(slot->block)->in_flight = true;
+    break;
+  case LADEI_ORDER_RECORD: break;
+  case LADEI_ORDER_POLL:
+    TAILQ_FOREACH (slot, &order->batch->slots, link) {
+      if (slot->block != NULL) {
+        block_of(slot->block)->in_flight = false;
+      }
+    }
+    break;
+  case LADEI_ORDER_RELEASE:
+    LADE_EXPECT(block_of(slot->block)->alive);
+    block_of(slot->block)->alive = false;
+    m->alive--;
+    break;
+  case LADEI_ORDER_FINISH: model_of(order->transfer)->finishes++; break;
+  }
+}
+
+static void complete_one(model *m) {
+  unsigned i = (unsigned)support_random_below(&m->random, m->out_count);
+  ladei_order order = m->out[i];
+  m->out[i] = m->out[--m->out_count];
+  lade_status status = outcome(m, &order);
+  note_effect(m, &order, status);
+  ladei_core_complete(&m->core, &order, status, &injected);
+}
+
+static bool take_one(model *m) {
+  ladei_order order;
+  unsigned allow = support_random_one_in(&m->random, 4) ? 0 : LADEI_ALLOW_HOST;
+  if (m->out_count == MAX_OUT) {
+    return false;
+  }
+  bool expected = ladei_core_has_order(&m->core, allow);
+  bool taken = ladei_core_next(&m->core, allow, &order);
+  LADE_EXPECT_EQ_INT(taken, expected);
+  if (taken) {
+    if (allow == 0) {
+      LADE_EXPECT(order.kind != LADEI_ORDER_READ && order.kind != LADEI_ORDER_WRITE);
+    }
+    check_taken(m, &order);
+    m->out[m->out_count++] = order;
+  }
+  return taken;
+}
+
+static void submit_one(model *m) {
+  model_transfer *t = &m->transfers[m->transfer_count++];
+  uint64_t chunk = support_random_between(&m->random, 1, 5);
+  t->transfer.chunk_bytes = (size_t)chunk;
+  t->transfer.bytes = support_random_below(&m->random, chunk * (MAX_CHUNKS - 1));
+  t->transfer.ordered = support_random_one_in(&m->random, 3);
+  t->transfer.gate = support_random_one_in(&m->random, 3) ? LADEI_GATE_CLOSED : LADEI_GATE_OPEN;
+  t->chunks = (unsigned)((t->transfer.bytes + chunk - 1) / chunk);
+  ladei_core_submit(&m->core, &t->transfer, support_random_one_in(&m->random, 2) ? LADE_TO_DEVICE : LADE_TO_HOST);
+}
+
+static void check_end(model *m) {
+  for (unsigned i = 0; i < m->transfer_count; i++) {
+    const model_transfer *t = &m->transfers[i];
+    LADE_EXPECT(t->transfer.finished);
+    LADE_EXPECT_EQ_UINT(t->finishes, 1);
+    if (m->failure_one_in == 0) {
+      LADE_EXPECT_EQ_INT(t->transfer.error.status, LADE_OK);
+    }
+    for (unsigned c = 0; c < t->chunks && t->transfer.error.status == LADE_OK; c++) {
+      LADE_EXPECT_EQ_UINT(t->host[c], 1);
+      LADE_EXPECT_EQ_UINT(t->copied[c], 1);
+    }
+    if (t->transfer.error.status == LADE_OK) {
+      LADE_EXPECT_EQ_UINT(t->transfer.done_bytes, t->transfer.bytes);
+    }
+  }
+  LADE_EXPECT_EQ_UINT(m->alive, 0);
+  LADE_EXPECT_EQ_UINT(m->core.counters.blocks, 0);
+  LADE_EXPECT_EQ_UINT(m->core.unfinished, 0);
+  LADE_EXPECT_LE_UINT(m->core.counters.blocks_peak, 2 * m->depth);
+}
+
+static void step(model *m) {
+  switch (support_random_below(&m->random, 8)) {
+  case 0:
+    if (m->transfer_count < MAX_TRANSFERS) {
+      submit_one(m);
+    }
+    break;
+  case 1: ladei_core_poll_wake(&m->core); break;
+  case 2:
+  case 3:
+  case 4:
+    if (m->out_count > 0) {
+      complete_one(m);
+    }
+    break;
+  default: (void)take_one(m); break;
+  }
+}
+
+/* Until nothing is left to do, which must come: the core never waits for something that nobody does. */
+static void drain(model *m) {
+  for (unsigned i = 0; m->core.unfinished > 0 || m->core.counters.blocks > 0 || m->out_count > 0; i++) {
+    ladei_core_poll_wake(&m->core);
+    bool taken = take_one(m);
+    if (!taken && m->out_count > 0) {
+      complete_one(m);
+    }
+    LADE_ASSERT_LT_UINT(i, 100000);
+    LADE_ASSERT_EQ_INT(ladei_core_check(&m->core), LADE_OK);
+  }
+}
+
+static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one_in) {
+  model *m = calloc(1, sizeof *m);
+  LADE_ASSERT(m != NULL);
+  support_random_start_quietly(&m->random, seed);
+  m->depth = (unsigned)support_random_between(&m->random, 1, MAX_BLOCKS);
+  m->failure_one_in = failure_one_in;
+  m->acquire_fails = support_random_one_in(&m->random, 2);
+  LADE_ASSERT_EQ_INT(ladei_core_init(&m->core, m->depth), LADE_OK);
+  for (unsigned i = 0; i < 400 && !lade_test_has_failed(); i++) {
+    step(m);
+    if (cancel_one_in != 0 && m->transfer_count > 0 && support_random_one_in(&m->random, cancel_one_in)) {
+      model_transfer *t = &m->transfers[support_random_below(&m->random, m->transfer_count)];
+      ladei_core_fail(&m->core, &t->transfer, &injected);
+    }
+    LADE_ASSERT_EQ_INT(ladei_core_check(&m->core), LADE_OK);
+  }
+  if (cancel_one_in != 0 && m->failure_one_in == 0) {
+    m->failure_one_in = UINT32_MAX; /* check_end: transfers may have failed */
+  }
+  drain(m);
+  if (!lade_test_has_failed()) {
+    check_end(m);
+  }
+  ladei_core_destroy(&m->core);
+  free(m);
+}
+
+static void run_seeds(unsigned failure_one_in, unsigned cancel_one_in) {
+  uint64_t first = support_seed(0);
+  uint64_t count = first == 0 ? 1000 : 1;
+  for (uint64_t seed = first; seed < first + count && !lade_test_has_failed(); seed++) {
+    lade_test_context("LADE_TEST_SEED=%llu", (unsigned long long)seed);
+    run_seed(seed, failure_one_in, cancel_one_in);
+  }
+}
+
+LADE_TEST(PipelineCore, MovesEveryChunkOnceInAnyOrderOfCompletions) { run_seeds(0, 0); }
+
+LADE_TEST(PipelineCore, LosesNothingWhenOrdersFail) { run_seeds(10, 0); }
+
+LADE_TEST(PipelineCore, LosesNothingWhenMostOrdersFail) { run_seeds(2, 0); }
+
+LADE_TEST(PipelineCore, LosesNothingWhenTransfersAreCancelled) { run_seeds(0, 30); }
+
+LADE_TEST(PipelineCore, LosesNothingWhenBothHappen) { run_seeds(10, 30); }
+
+/* A ring grows only when its slots are all busy: with each copy done at once, one block serves a whole transfer. */
+LADE_TEST(PipelineCore, UsesOneBlockWhenCopiesAreInstant) {
+  ladei_core core;
+  ladei_order order;
+  ladei_core_transfer transfer = {.bytes = 100, .chunk_bytes = 1};
+  char block;
+  LADE_ASSERT_EQ_INT(ladei_core_init(&core, 8), LADE_OK);
+  ladei_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  while (ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
+    order.block = &block;
+    ladei_core_complete(&core, &order, LADE_OK, NULL);
+  }
+  LADE_EXPECT(transfer.finished);
+  LADE_EXPECT_EQ_UINT(core.counters.blocks_peak, 1);
+  LADE_EXPECT_EQ_UINT(core.counters.copies, 100);
+  ladei_core_destroy(&core);
+}
+
+/* A second transfer may begin while the first one's copies are under way, but not before it in the same ring. */
+LADE_TEST(PipelineCore, BeginsTransfersInTheOrderOfSubmission) {
+  ladei_core core;
+  ladei_order order;
+  ladei_core_transfer first = {.bytes = 2, .chunk_bytes = 1};
+  ladei_core_transfer second = {.bytes = 2, .chunk_bytes = 1};
+  char blocks[4];
+  unsigned acquired = 0;
+  LADE_ASSERT_EQ_INT(ladei_core_init(&core, 4), LADE_OK);
+  ladei_core_submit(&core, &first, LADE_TO_DEVICE);
+  ladei_core_submit(&core, &second, LADE_TO_DEVICE);
+  const ladei_core_transfer *expected[] = {&first, &first, &second, &second};
+  unsigned reads = 0;
+  while (reads < 4 && ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
+    if (order.kind == LADEI_ORDER_READ) {
+      LADE_EXPECT_EQ_PTR(order.transfer, expected[reads]);
+      reads++;
+    }
+    order.block = order.kind == LADEI_ORDER_ACQUIRE ? &blocks[acquired++] : NULL;
+    ladei_core_complete(&core, &order, order.kind == LADEI_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
+  }
+  LADE_EXPECT_EQ_UINT(reads, 4);
+  LADE_EXPECT(!first.finished);
+  while (!second.finished) {
+    ladei_core_poll_wake(&core);
+    LADE_ASSERT(ladei_core_next(&core, LADEI_ALLOW_HOST, &order));
+    ladei_core_complete(&core, &order, LADE_OK, NULL);
+  }
+  LADE_EXPECT(first.finished);
+  ladei_core_destroy(&core);
+}
+
+/* Fewer blocks than asked for are slower, not wrong; none at all ends the transfer with the pool's error. */
+LADE_TEST(PipelineCore, GoesOnWithTheBlocksThereAre) {
+  for (unsigned granted = 0; granted < 2; granted++) {
+    ladei_core core;
+    ladei_order order;
+    ladei_core_transfer transfer = {.bytes = 20, .chunk_bytes = 1};
+    unsigned acquires = 0;
+    char block;
+    LADE_ASSERT_EQ_INT(ladei_core_init(&core, 4), LADE_OK);
+    ladei_core_submit(&core, &transfer, LADE_TO_DEVICE);
+    for (unsigned i = 0; i < 1000 && !transfer.finished; i++) {
+      if (!ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
+        ladei_core_poll_wake(&core);
+        continue;
+      }
+      lade_status status = LADE_OK;
+      if (order.kind == LADEI_ORDER_ACQUIRE) {
+        status = acquires++ < granted ? LADE_OK : LADE_ERR_LIMIT;
+        order.block = &block;
+      } else if (order.kind == LADEI_ORDER_POLL && i % 3 != 0) {
+        status = LADE_NOT_READY;
+      }
+      ladei_core_complete(&core, &order, status, &injected);
+    }
+    LADE_EXPECT(transfer.finished);
+    LADE_EXPECT_EQ_INT(transfer.error.status, granted == 0 ? LADE_ERR_DRIVER : LADE_OK);
+    LADE_EXPECT_EQ_UINT(acquires, granted + 1);
+    ladei_core_destroy(&core);
+  }
+}
