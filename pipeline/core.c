@@ -227,7 +227,7 @@ static bool pick_poll(const ladei_ring *ring, ladei_order *order) {
 static bool pick_acquire(const ladei_ring *ring, ladei_order *order) {
   ladei_slot *slot = TAILQ_FIRST(&ring->empty);
   return ring->issuing != NULL && TAILQ_EMPTY(&ring->free) && slot != NULL && ring->blocks < ring->slot_limit &&
-         order_set(order, LADEI_ORDER_ACQUIRE, ring, slot, NULL, ring->issuing);
+         order_set(order, LADEI_ORDER_ACQUIRE, ring, slot, NULL, NULL);
 }
 
 static bool pick_release_lost(const ladei_ring *ring, ladei_order *order) {
