@@ -14,7 +14,7 @@
  *                   forget          add answers false when nothing is left to wait for: idle at once
  *
  * A stream is resolved at the note into (context, id), and has one queue of the uses added so far, first in, first out.
- * Up to `event_batch` uses share one event:
+ * `event_batch` uses share one event (a few more where threads add at the same moment):
  *
  *   stream s1:  u u u u [event]  u u u u [event]  u u (open)         each event covers all uses before it
  *
@@ -62,12 +62,10 @@ typedef struct ladei_use ladei_use;
 
 /* One block's account with its streams; all zero is idle. Embedded in the owner's record. */
 typedef struct ladei_ticket {
-  union {
-    _Atomic(ladei_use *) uses; /* noted: its uses */
-    struct ladei_ticket *next; /* in the list given to done() */
-  };
-  uint32_t waits; /* pending: uses not finished; the retire object's */
-  uint32_t spare; /* the owner's, for what he likes; untouched */
+  _Atomic(ladei_use *) uses; /* noted and not added */
+  struct ladei_ticket *next; /* in the list given to done() */
+  uint32_t waits;            /* pending: uses not finished; the retire object's */
+  uint32_t spare;            /* the owner's, for what he likes; untouched */
 } ladei_ticket;
 
 /*
@@ -83,12 +81,11 @@ static inline ladei_ticket *ladei_ticket_take(ladei_ticket **list) {
   ladei_ticket *first = *list;
   if (first != NULL) {
     *list = first->next;
-    atomic_init(&first->uses, NULL);
   }
   return first;
 }
 
-/* Whether any use is noted on a ticket that is idle or noted: the test of the owner's fast path. */
+/* Whether any use is noted on a ticket and not added: the test of the owner's fast path. */
 static inline bool ladei_ticket_noted(ladei_ticket *ticket) {
   return atomic_load_explicit(&ticket->uses, memory_order_acquire) != NULL;
 }
@@ -122,11 +119,12 @@ enum {
  * Notes a use by `stream`, a handle as the caller got it; the other form takes it resolved (by this thread).
  *
  * Noting a stream again changes nothing, except that NOW notes move to the present; a note until the free swallows one
- * that ended earlier. May race with other notes on the same ticket, and even with its add (a mistake of the user's: the
- * use then counts for the next tenancy).
- * Errors, nothing noted: those of stream_resolve; LADE_ERR_STREAM_RETIRED; LADE_ERR_OUT_OF_HOST_MEMORY;
- * LADE_ERR_CAPTURE for a NOW or per-thread note while the stream cannot be used, or NOW with PLAIN while it captures;
- * LADE_ERR_FORKED; failures of the driver where an event must be recorded or a graph must retain.
+ * that ended earlier. May race with other notes on the same ticket. A note on a ticket that was added already (a
+ * mistake of the user's that the owner did not catch) does no harm: the use counts for the block's next tenancy. So an
+ * owner forgets the notes of a ticket before its record goes. Errors, nothing noted: those of stream_resolve;
+ * LADE_ERR_STREAM_RETIRED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_CAPTURE for a NOW or per-thread note while the stream
+ * cannot be used, or NOW with PLAIN while it captures; LADE_ERR_FORKED; failures of the driver where an event must be
+ * recorded or a graph must retain.
  */
 lade_status ladei_retire_note(ladei_retire *retire, ladei_ticket *ticket, lade_stream stream, unsigned flags);
 lade_status ladei_retire_note_resolved(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
@@ -149,7 +147,7 @@ void ladei_retire_forget_marked(ladei_retire *retire, ladei_ticket *ticket);
  * true: pending; done() will get the ticket, from now on and possibly before this returns, in another thread.
  * false: nothing to wait for; the ticket is idle and the block may be used.
  * `quiet`: make no driver call whatever (inside a host function of the driver; under locks of a lower rank): batches
- * that this fills are closed by a later call.
+ * that this fills are closed by a later call. The owner has made sure that this is not a forked child.
  */
 bool ladei_retire_add(ladei_retire *retire, ladei_ticket *ticket, bool quiet);
 
@@ -198,7 +196,7 @@ typedef struct ladei_retire_counters {
   uint64_t pending_uses;     /* not finished */
   uint64_t open_uses;        /* of those, not yet covered by an event */
   uint64_t captured_uses;    /* of those, waiting for a graph */
-  uint64_t quarantined_uses; /* of those, whose last record or query failed */
+  uint64_t quarantined_uses; /* of those, on streams whose last record or query failed */
   uint64_t quarantines;      /* failures of record and query since creation */
   uint64_t events_recorded;
   uint64_t events_queried;

@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Retirement: noting uses, adding tickets, life of the object. Closing and polling are in retire_poll.c, captures in
+ * retire_capture.c, queues in retire_queue.c. Model, invariants R1 to R7 and locks: retire_queue.h.
+ *
+ *   ticket --uses--> use (queue s1) --> use (queue s2) --> NULL       noted: ascending by queue, each queue once
+ *   ticket --waits: 2                                                 pending: the uses lie in their queues
+ *
+ * N1  A ticket's noted uses belong to different queues, and a stream is not in it both until the free (STREAM) and
+ *     until some note (NOW): the former swallows the latter.
+ * N2  A note makes its driver calls first and links the use last, so a note that fails has changed nothing.
+ * N3  An add allocates nothing: what it needs was made by the notes.
+ */
+#include "runtime/retire.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "runtime/retire_queue.h"
+
+/* ---- A ticket's noted uses: under retire->lock --------------------------------------------------------------------
+ */
+
+static ladei_use *ticket_uses(const ladei_ticket *ticket) {
+  return atomic_load_explicit(&ticket->uses, memory_order_relaxed);
+}
+
+static ladei_use *ticket_find(const ladei_ticket *ticket, ladei_queue_kind kind, const ladei_stream *stream) {
+  ladei_use *use = ticket_uses(ticket);
+  while (use != NULL && !(use->queue->kind == kind && use->queue->stream.context == stream->context &&
+                          use->queue->stream.id == stream->id)) {
+    use = use->next;
+  }
+  return use;
+}
+
+/* Puts a use before the first of a later queue. */
+static void ticket_link(ladei_ticket *ticket, ladei_use *use) {
+  ladei_use *before = NULL, *after = ticket_uses(ticket);
+  while (after != NULL && ladei_queue_compare(after->queue, use->queue) <= 0) {
+    before = after;
+    after = after->next;
+  }
+  use->next = after;
+  if (before != NULL) {
+    before->next = use;
+  } else {
+    atomic_store_explicit(&ticket->uses, use, memory_order_release);
+  }
+}
+
+static void ticket_unlink(ladei_ticket *ticket, const ladei_use *use) {
+  ladei_use *before = ticket_uses(ticket);
+  if (before == use) {
+    atomic_store_explicit(&ticket->uses, use->next, memory_order_release);
+    return;
+  }
+  while (before->next != use) {
+    before = before->next;
+  }
+  before->next = use->next;
+}
+
+/* Takes a noted use off its ticket, for good. */
+static void note_remove(ladei_retire *retire, ladei_ticket *ticket, ladei_use *use) {
+  ladei_queue *queue = use->queue;
+  ticket_unlink(ticket, use);
+  ladei_use_free(retire, use);
+  retire->counters.noted_uses--;
+  ladei_queue_unpin(retire, queue);
+}
+
+/* Notes a use of a pinned queue, whose pin it takes over on success. NULL when there is no memory. */
+static ladei_use *note_insert(ladei_retire *retire, ladei_ticket *ticket, ladei_queue *queue, unsigned flags) {
+  ladei_use *use = ladei_slab_alloc(&retire->uses);
+  if (use == NULL) return NULL;
+  use->ticket = ticket;
+  use->queue = queue;
+  use->event = NULL;
+  use->foreign = NULL;
+  use->mark = LADEI_MARK_NONE;
+  use->forgettable = (flags & LADEI_NOTE_MARK) != 0;
+  ticket_link(ticket, use);
+  retire->counters.noted_uses++;
+  return use;
+}
+
+static lade_status no_memory(void) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory to note a stream's use of a block");
+}
+
+static lade_status stream_retired(const ladei_stream *stream) {
+  return ladei_error(LADE_ERR_STREAM_RETIRED, 0, "retire: stream id %llu was retired", (unsigned long long)stream->id);
+}
+
+/* ---- Notes ------------------------------------------------------------------------------------------------------- */
+
+/* Until the free: no driver call. */
+static lade_status note_stream(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream, unsigned flags) {
+  lade_status status = LADE_OK;
+  ladei_lock_acquire(&retire->lock);
+  ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_STREAM, stream);
+  ladei_use *present = queue == NULL ? NULL : ticket_find(ticket, LADEI_QUEUE_STREAM, stream);
+  if (queue == NULL) {
+    status = no_memory();
+  } else if (queue->retired) {
+    status = stream_retired(stream);
+  } else if (present != NULL) {
+    present->forgettable = present->forgettable && (flags & LADEI_NOTE_MARK) != 0;
+  } else if (note_insert(retire, ticket, queue, flags) == NULL) {
+    status = no_memory();
+  } else {
+    ladei_use *ended = ticket_find(ticket, LADEI_QUEUE_NOW, stream);
+    if (ended != NULL) note_remove(retire, ticket, ended); /* N1 */
+    queue = NULL;                                          /* the use has the pin */
+  }
+  if (queue != NULL) ladei_queue_unpin(retire, queue);
+  ladei_lock_release(&retire->lock);
+  return status;
+}
+
+/* Not under the lock. An event that covers the work queued on the stream until now; NULL if that is done already. */
+static lade_status now_event(ladei_retire *retire, const ladei_stream *stream, ladei_event **out) {
+  void *self = retire->runtime->self;
+  ladei_event *event;
+  lade_status status = ladei_event_pool_acquire(retire->events, stream->context, &event);
+  if (status != LADE_OK) return status;
+  status = ladei_retire_driver(retire)->event_record(self, event->handle, stream);
+  if (status == LADE_OK && stream->kind != LADEI_STREAM_PER_THREAD) {
+    /* Another thread may have begun a capture of the stream just now: then the event is in it, and the query says so.
+     */
+    status = ladei_retire_driver(retire)->event_query(self, event->handle);
+  }
+  if (status != LADE_OK && status != LADE_NOT_READY) {
+    ladei_event_pool_discard(retire->events, event);
+    return status;
+  }
+  *out = event;
+  return LADE_OK;
+}
+
+/* Under the lock. Puts the recorded event into the ticket, or says what it leaves over in *event. */
+static lade_status now_link(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream, unsigned flags,
+                            ladei_event **event) {
+  const ladei_queue *whole = ladei_queue_find(retire, LADEI_QUEUE_STREAM, stream->context, stream->id);
+  if (whole != NULL && whole->retired) return stream_retired(stream);
+  ladei_use *present = ticket_find(ticket, LADEI_QUEUE_STREAM, stream);
+  if (present != NULL) return LADE_OK; /* N1: lasts until the free anyway */
+  ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_NOW, stream);
+  if (queue == NULL) return no_memory();
+  ladei_use *use = ticket_find(ticket, LADEI_QUEUE_NOW, stream);
+  if (use != NULL) {
+    use->forgettable = use->forgettable && (flags & LADEI_NOTE_MARK) != 0;
+    ladei_queue_unpin(retire, queue);
+  } else if ((use = note_insert(retire, ticket, queue, flags)) == NULL) {
+    ladei_queue_unpin(retire, queue);
+    return no_memory();
+  }
+  ladei_event *former = use->event;
+  use->event = *event;
+  use->sequence = ++retire->sequence;
+  *event = former;
+  return LADE_OK;
+}
+
+/* Until now: an event recorded here. */
+static lade_status note_now(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream, unsigned flags) {
+  ladei_event *event;
+  lade_status status = now_event(retire, stream, &event);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&retire->lock);
+  retire->counters.events_recorded++;
+  status = now_link(retire, ticket, stream, flags, &event);
+  if (event != NULL) ladei_event_pool_release(retire->events, event);
+  ladei_lock_release(&retire->lock);
+  return status;
+}
+
+/* Until the captured graph has gone. */
+static lade_status note_capture(ladei_retire *retire, ladei_ticket *ticket, const ladei_capture_info *info,
+                                unsigned flags) {
+  ladei_queue *queue;
+  lade_status status = ladei_capture_queue_need(retire, info, &queue);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&retire->lock);
+  bool present = ticket_find(ticket, LADEI_QUEUE_CAPTURE, &queue->stream) != NULL;
+  if (!present && note_insert(retire, ticket, queue, flags) == NULL) {
+    status = no_memory();
+    present = true;
+  }
+  if (present) ladei_queue_unpin(retire, queue);
+  ladei_lock_release(&retire->lock);
+  return status;
+}
+
+static lade_status note_resolved(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
+                                 unsigned flags) {
+  bool now = (flags & LADEI_NOTE_NOW) != 0 || stream->kind == LADEI_STREAM_PER_THREAD;
+  bool plain = (flags & LADEI_NOTE_PLAIN) != 0;
+  if (plain && !now) return note_stream(retire, ticket, stream, flags);
+  ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
+  lade_status status = ladei_retire_driver(retire)->stream_capture_info(retire->runtime->self, stream, &info);
+  if (status != LADE_OK) return status;
+  if (info.status == LADEI_CAPTURE_ACTIVE && !plain) return note_capture(retire, ticket, &info, flags);
+  if (!now) return note_stream(retire, ticket, stream, flags);
+  if (info.status == LADEI_CAPTURE_NONE) return note_now(retire, ticket, stream, flags);
+  return ladei_error(LADE_ERR_CAPTURE, 0, "retire: no event can be recorded on stream id %llu during a capture",
+                     (unsigned long long)stream->id);
+}
+
+lade_status ladei_retire_note_resolved(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
+                                       unsigned flags) {
+  lade_status status = ladei_runtime_check_process(retire->runtime);
+  return status != LADE_OK ? status : note_resolved(retire, ticket, stream, flags);
+}
+
+lade_status ladei_retire_note(ladei_retire *retire, ladei_ticket *ticket, lade_stream handle, unsigned flags) {
+  ladei_stream stream;
+  lade_status status = ladei_runtime_check_process(retire->runtime);
+  if (status == LADE_OK) {
+    status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, handle, &stream);
+  }
+  return status != LADE_OK ? status : note_resolved(retire, ticket, &stream, flags);
+}
+
+lade_status ladei_retire_note_event(ladei_retire *retire, ladei_ticket *ticket, lade_event event) {
+  static const ladei_stream nobody;
+  lade_status status = ladei_runtime_check_process(retire->runtime);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&retire->lock);
+  ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_FOREIGN, &nobody);
+  ladei_use *use = queue == NULL ? NULL : note_insert(retire, ticket, queue, 0);
+  if (use != NULL) {
+    use->foreign = event;
+  } else {
+    if (queue != NULL) ladei_queue_unpin(retire, queue);
+    status = no_memory();
+  }
+  ladei_lock_release(&retire->lock);
+  return status;
+}
+
+static void forget(ladei_retire *retire, ladei_ticket *ticket, bool all) {
+  if (!ladei_ticket_noted(ticket)) return;
+  ladei_lock_acquire(&retire->lock);
+  for (ladei_use *use = ticket_uses(ticket), *next; use != NULL; use = next) {
+    next = use->next;
+    if (all || use->forgettable) note_remove(retire, ticket, use);
+  }
+  ladei_lock_release(&retire->lock);
+}
+
+void ladei_retire_forget(ladei_retire *retire, ladei_ticket *ticket) { forget(retire, ticket, true); }
+
+void ladei_retire_forget_marked(ladei_retire *retire, ladei_ticket *ticket) { forget(retire, ticket, false); }
+
+/* ---- Add --------------------------------------------------------------------------------------------------------- */
+
+/* Under the lock. Whether the adding thread should close the queue's batch now; claims it then. */
+static bool queue_fills(ladei_retire *retire, ladei_queue *queue) {
+  bool legacy = queue->stream.kind == LADEI_STREAM_LEGACY;
+  if (queue->kind != LADEI_QUEUE_STREAM || queue->retired) return false;
+  return (legacy || queue->open >= queue->close_at) && ladei_queue_claim(retire, queue);
+}
+
+/* Under the lock. Makes a noted use pending, or drops it where nothing is to be waited for. Returns its queue if the
+ * caller should close it. */
+static ladei_queue *use_add(ladei_retire *retire, ladei_use *use, bool quiet) {
+  ladei_queue *queue = use->queue;
+  retire->counters.noted_uses--;
+  if (queue->finished) {
+    ladei_use_free(retire, use);
+    ladei_queue_unpin(retire, queue);
+    return NULL;
+  }
+  use->ticket->waits++;
+  ladei_queue_append(retire, queue, use);
+  return !quiet && queue_fills(retire, queue) ? queue : NULL;
+}
+
+/* Under the lock. The add itself no longer keeps the ticket from being done. */
+static bool ticket_wait_begin(ladei_retire *retire, ladei_ticket *ticket) {
+  if (--ticket->waits > 0) return true;
+  atomic_fetch_sub(&retire->pending_tickets, 1);
+  return false;
+}
+
+bool ladei_retire_add(ladei_retire *retire, ladei_ticket *ticket, bool quiet) {
+  if (atomic_load_explicit(&retire->broken, memory_order_relaxed)) ladei_retire_forget(retire, ticket);
+  if (!ladei_ticket_noted(ticket)) return false;
+  ladei_queue *claimed = NULL, **tail = &claimed;
+  bool pending = true;
+  ladei_lock_acquire(&retire->lock);
+  assert(ticket->waits == 0); /* added once */
+  ladei_use *use = ticket_uses(ticket);
+  atomic_store_explicit(&ticket->uses, NULL, memory_order_release);
+  ticket->waits = 1; /* R5 */
+  atomic_fetch_add(&retire->pending_tickets, 1);
+  for (ladei_use *next; use != NULL; use = next) {
+    next = use->next;
+    ladei_queue *queue = use_add(retire, use, quiet);
+    if (queue != NULL) {
+      queue->next_claimed = NULL;
+      *tail = queue;
+      tail = &queue->next_claimed;
+    }
+  }
+  if (claimed == NULL) pending = ticket_wait_begin(retire, ticket);
+  ladei_lock_release(&retire->lock);
+  if (claimed == NULL) return pending;
+
+  for (ladei_queue *next; claimed != NULL; claimed = next) {
+    next = claimed->next_claimed;
+    ladei_queue_close_claimed(retire, claimed);
+  }
+  ladei_lock_acquire(&retire->lock);
+  pending = ticket_wait_begin(retire, ticket);
+  ladei_lock_release(&retire->lock);
+  return pending;
+}
+
+/* ---- Counters, checks -------------------------------------------------------------------------------------------- */
+
+void ladei_retire_counters_get(ladei_retire *retire, ladei_retire_counters *out) {
+  ladei_event_pool_counters events;
+  ladei_event_pool_counters_get(retire->events, &events);
+  ladei_lock_acquire(&retire->lock);
+  *out = retire->counters;
+  ladei_queues_count(retire, out);
+  ladei_lock_release(&retire->lock);
+  out->pending_tickets = atomic_load(&retire->pending_tickets);
+  out->events_created = events.created;
+}
+
+lade_status ladei_retire_check(ladei_retire *retire) {
+  ladei_lock_acquire(&retire->lock);
+  lade_status status = ladei_queues_check(retire);
+  ladei_lock_release(&retire->lock);
+  return status;
+}
+
+void ladei_retire_break_rule_for_test(ladei_retire *retire, bool broken) { atomic_store(&retire->broken, broken); }
+
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
+
+enum { EVENT_BATCH_DEFAULT = 16 };
+
+static void retire_free(ladei_retire *retire) {
+  if (retire->events != NULL) {
+    ladei_queues_destroy(retire);
+    (void)ladei_event_pool_destroy(retire->events); /* the events of a driver that fails here are its own loss */
+  }
+  ladei_capture_box_abandon(retire->captures);
+  ladei_slab_destroy(&retire->uses);
+  ladei_condition_destroy(&retire->yielded);
+  ladei_lock_destroy(&retire->lock);
+  free(retire);
+}
+
+lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_options *options, ladei_retire **out) {
+  if (options == NULL || options->done == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "retire: no options, or no function to call when blocks are done");
+  }
+  lade_status status = ladei_runtime_acquire(runtime);
+  if (status != LADE_OK) return status;
+  ladei_retire *retire = calloc(1, sizeof *retire);
+  if (retire == NULL) {
+    ladei_runtime_release(runtime);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for %zu bytes", sizeof *retire);
+  }
+  retire->runtime = runtime;
+  retire->options = *options;
+  if (retire->options.event_batch == 0) retire->options.event_batch = EVENT_BATCH_DEFAULT;
+  ladei_lock_init(&retire->lock, LADEI_RANK_RETIRE);
+  ladei_condition_init(&retire->yielded);
+  RB_INIT(&retire->all);
+  RB_INIT(&retire->active);
+  TAILQ_INIT(&retire->idle);
+  ladei_slab_init(&retire->uses, sizeof(ladei_use));
+  status = ladei_capture_box_create(&retire->captures);
+  if (status == LADE_OK) status = ladei_event_pool_create(runtime, &retire->events);
+  if (status != LADE_OK) {
+    retire_free(retire);
+    ladei_runtime_release(runtime);
+    return status;
+  }
+  *out = retire;
+  return LADE_OK;
+}
+
+/* What stands in the way of destroying it now. */
+static lade_status retire_settle(ladei_retire *retire, bool wait) {
+  if (retire->counters.noted_uses > 0) {
+    return ladei_error(LADE_ERR_BUSY, 0, "retire: %llu uses are noted on blocks that are not freed",
+                       (unsigned long long)retire->counters.noted_uses);
+  }
+  lade_status status = ladei_retire_poll(retire, LADEI_POLL_CLOSE, NULL);
+  if (wait && atomic_load(&retire->pending_tickets) > 0) status = ladei_retire_synchronize(retire);
+  uint64_t pending = atomic_load(&retire->pending_tickets);
+  if (pending == 0) return LADE_OK;
+  if (wait && status != LADE_OK && status != LADE_NOT_READY) return status;
+  return ladei_error(LADE_NOT_READY, 0, "retire: %llu freed blocks are still used by streams or graphs",
+                     (unsigned long long)pending);
+}
+
+lade_status ladei_retire_destroy(ladei_retire *retire, bool wait) {
+  if (retire == NULL) return LADE_OK;
+  lade_status status = ladei_runtime_check_process(retire->runtime);
+  if (status == LADE_OK) status = retire_settle(retire, wait);
+  if (status != LADE_OK) return status;
+  lade_runtime *runtime = retire->runtime;
+  retire_free(retire);
+  ladei_runtime_release(runtime);
+  return LADE_OK;
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Uses inside captures: they end when the captured graph has gone.
+ *
+ *   graph --retains--> user object --destroyed: capture_gone()--> capture_record --pushed--> box->gone
+ *                                                                                              |
+ *   retire object: poll drains the box: record->queue is finished, its tickets are done  <-----'
+ *
+ * A graph may outlive the retire object, and its user object then speaks to nobody. So records and box are apart from
+ * the retire object and go with the last that needs them.
+ *
+ * C1  box->references = records not yet gone + 1 while the retire object lives.
+ * C2  A record belongs to its user object until capture_gone, then to the box, then to whoever drains it.
+ * C3  queue->record_live exactly while the record exists and the retire object lives: the record points to the queue,
+ *     which is kept. Two threads that meet a new capture at once may make two records; the second one's queue
+ *     is never found by anybody, and is freed with its record.
+ * Locks: box->gone is a stack that is pushed to and taken whole, without a lock: capture_gone runs on a thread of the
+ * driver at any time. The rest is under retire->lock.
+ */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "runtime/retire_queue.h"
+
+typedef struct capture_record {
+  struct ladei_capture_box *box;
+  ladei_queue *queue;
+  struct capture_record *next; /* in box->gone */
+} capture_record;
+
+struct ladei_capture_box {
+  _Atomic(capture_record *) gone;
+  _Atomic(uint64_t) references;
+};
+
+/* ---- The box ----------------------------------------------------------------------------------------------------- */
+
+lade_status ladei_capture_box_create(struct ladei_capture_box **out) {
+  struct ladei_capture_box *box = calloc(1, sizeof *box);
+  if (box == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for %zu bytes", sizeof *box);
+  }
+  atomic_init(&box->references, 1);
+  *out = box;
+  return LADE_OK;
+}
+
+static void box_release(struct ladei_capture_box *box) {
+  if (atomic_fetch_sub_explicit(&box->references, 1, memory_order_acq_rel) > 1) return;
+  for (capture_record *record = atomic_load(&box->gone), *next; record != NULL; record = next) {
+    next = record->next;
+    free(record);
+  }
+  free(box);
+}
+
+void ladei_capture_box_abandon(struct ladei_capture_box *box) {
+  if (box != NULL) box_release(box);
+}
+
+/* Destructor of the user object: in a thread of the driver, no driver call, no lock. */
+static void capture_gone(void *user) {
+  capture_record *record = user;
+  struct ladei_capture_box *box = record->box;
+  capture_record *head = atomic_load_explicit(&box->gone, memory_order_relaxed);
+  do {
+    record->next = head;
+  } while (
+      !atomic_compare_exchange_weak_explicit(&box->gone, &head, record, memory_order_release, memory_order_relaxed));
+  box_release(box);
+}
+
+/* The stack has the last one gone on top: turned round, so that captures finish in the order of their end. */
+static capture_record *gone_take(struct ladei_capture_box *box) {
+  if (atomic_load_explicit(&box->gone, memory_order_relaxed) == NULL) return NULL;
+  capture_record *stack = atomic_exchange_explicit(&box->gone, NULL, memory_order_acquire), *list = NULL;
+  while (stack != NULL) {
+    capture_record *next = stack->next;
+    stack->next = list;
+    list = stack;
+    stack = next;
+  }
+  return list;
+}
+
+/* ---- The queue of a capture -------------------------------------------------------------------------------------- */
+
+/* Frees a record that no user object knows. */
+static void record_drop(capture_record *record) {
+  box_release(record->box);
+  free(record);
+}
+
+static capture_record *record_make(ladei_retire *retire, uint64_t capture_id) {
+  capture_record *record = calloc(1, sizeof *record);
+  ladei_queue *queue = malloc(sizeof *queue);
+  if (record == NULL || queue == NULL) {
+    free(record);
+    free(queue);
+    return NULL;
+  }
+  const ladei_stream identity = {.id = capture_id};
+  ladei_queue_init(queue, LADEI_QUEUE_CAPTURE, &identity, 0);
+  queue->refs = 1;
+  queue->record_live = true;
+  record->queue = queue;
+  record->box = retire->captures;
+  atomic_fetch_add(&record->box->references, 1);
+  return record;
+}
+
+/* Ties the record to the graph. On failure nobody but the caller knows the record, or it lies in the box. */
+static lade_status record_tie(ladei_retire *retire, capture_record *record, ladei_graph graph, bool *out_known) {
+  ladei_user_object object;
+  void *self = retire->runtime->self;
+  lade_status status = ladei_retire_driver(retire)->user_object_create(self, capture_gone, record, &object);
+  *out_known = status == LADE_OK;
+  if (status != LADE_OK) return status;
+  status = ladei_retire_driver(retire)->graph_retain_user_object(self, graph, object);
+  if (status != LADE_OK) {
+    lade_error first;
+    ladei_error_save(&first);
+    (void)ladei_retire_driver(retire)->user_object_release(self, object); /* capture_gone follows */
+    ladei_error_restore(&first);
+  }
+  return status;
+}
+
+/* Under the lock. Puts the queue among all: as that of its capture, or under a name that nobody looks for. */
+static void queue_publish(ladei_retire *retire, ladei_queue *queue, bool findable) {
+  if (!findable || ladei_queue_find(retire, LADEI_QUEUE_CAPTURE, 0, queue->stream.id) != NULL) {
+    queue->stream.context = ++retire->unnamed_captures;
+  }
+  ladei_queue_register(retire, queue);
+}
+
+static lade_status queue_make(ladei_retire *retire, const ladei_capture_info *info, ladei_queue **out) {
+  capture_record *record = record_make(retire, info->id);
+  if (record == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for a capture's queue of %zu bytes",
+                       sizeof(ladei_queue));
+  }
+  ladei_queue *queue = record->queue; /* the record may be drained at any time once it is known */
+  bool known = false;
+  lade_status status = record_tie(retire, record, info->graph, &known);
+  ladei_lock_acquire(&retire->lock);
+  if (!known) {
+    queue->record_live = false;
+    record_drop(record);
+  }
+  queue_publish(retire, queue, status == LADE_OK);
+  if (status == LADE_OK) {
+    *out = queue;
+  } else {
+    ladei_queue_unpin(retire, queue);
+  }
+  ladei_lock_release(&retire->lock);
+  return status;
+}
+
+lade_status ladei_capture_queue_need(ladei_retire *retire, const ladei_capture_info *info, ladei_queue **out) {
+  ladei_lock_acquire(&retire->lock);
+  ladei_queue *queue = ladei_queue_find(retire, LADEI_QUEUE_CAPTURE, 0, info->id);
+  if (queue != NULL) ladei_queue_pin(retire, queue);
+  ladei_lock_release(&retire->lock);
+  if (queue != NULL) {
+    *out = queue;
+    return LADE_OK;
+  }
+  return queue_make(retire, info, out);
+}
+
+bool ladei_capture_any_gone(ladei_retire *retire) {
+  return atomic_load_explicit(&retire->captures->gone, memory_order_relaxed) != NULL;
+}
+
+void ladei_capture_drain(ladei_retire *retire, ladei_done *done) {
+  for (capture_record *record = gone_take(retire->captures), *next; record != NULL; record = next) {
+    next = record->next;
+    ladei_queue *queue = record->queue;
+    free(record);
+    queue->record_live = false;
+    queue->finished = true;
+    ladei_queue_pin(retire, queue);
+    ladei_queue_finish(retire, queue, TAILQ_LAST(&queue->uses, ladei_use_list), done);
+    ladei_queue_unpin(retire, queue);
+  }
+}

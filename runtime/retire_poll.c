@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finding out what streams have finished: closing batches, polling, waiting, synchronising, retiring a stream.
+ *
+ * Model, invariants R1 to R7 and locks: retire_queue.h. Every function that visits a queue has claimed it, enters and
+ * leaves with retire->lock held, and drops it around each driver call. While it is dropped, others may append uses to
+ * the queue, nothing else: so what was the newest use before a driver call is still there after it, and is covered by
+ * what the call did; uses behind it are not.
+ *
+ *   closing one batch        ask the stream      record an event
+ *     newest open use  --->  done ------------------------------>  mark "done"
+ *                            capturing --------------------------> stays open: held
+ *                            not ready -------> recorded ------->  mark with the event
+ *                            fails              fails ---------->  stays open: quarantine, every poll tries again
+ */
+#include <assert.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "runtime/retire_queue.h"
+
+/* ---- Closing a batch --------------------------------------------------------------------------------------------- */
+
+typedef enum close_result { CLOSE_EVENT, CLOSE_DONE, CLOSE_HELD, CLOSE_FAILED } close_result;
+
+/* What one attempt made of it. */
+typedef struct closing {
+  close_result result;
+  lade_status status; /* CLOSE_FAILED: why; CLOSE_HELD: LADE_ERR_CAPTURE */
+  ladei_event *event; /* CLOSE_EVENT: recorded, on loan */
+  uint64_t asked, recorded;
+} closing;
+
+static closing closing_ended(closing attempt, close_result result, lade_status status) {
+  attempt.result = result;
+  attempt.status = status;
+  return attempt;
+}
+
+/* The handle still means the stream it meant at the note. One that was destroyed without stream_retire may belong to
+ * another stream by now, whose events say nothing about ours. */
+static lade_status stream_verify(ladei_retire *retire, const ladei_stream *stream) {
+  if (stream->kind != LADEI_STREAM_ORDINARY) return LADE_OK;
+  ladei_stream now;
+  lade_status status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, stream->handle, &now);
+  if (status == LADE_OK && (now.id != stream->id || now.context != stream->context)) {
+    return ladei_error(LADE_ERR_STREAM_RETIRED, 0,
+                       "retire: stream %p with id %llu was destroyed while blocks used on it were pending, and is now "
+                       "stream id %llu; retire streams before destroying them",
+                       (void *)stream->handle, (unsigned long long)stream->id, (unsigned long long)now.id);
+  }
+  return status;
+}
+
+/* Not under the lock. Whether the stream is done, could be recorded on, or neither. */
+static closing stream_ask(ladei_retire *retire, const ladei_stream *stream, bool query) {
+  closing attempt = {.asked = query ? 1 : 0};
+  void *self = retire->runtime->self;
+  lade_status status = stream_verify(retire, stream);
+  if (status != LADE_OK) return closing_ended(attempt, CLOSE_FAILED, status);
+  if (query) {
+    status = ladei_retire_driver(retire)->stream_query(self, stream);
+    if (status == LADE_OK) return closing_ended(attempt, CLOSE_DONE, status);
+    if (status == LADE_ERR_CAPTURE) return closing_ended(attempt, CLOSE_HELD, status);
+    return closing_ended(attempt, status == LADE_NOT_READY ? CLOSE_EVENT : CLOSE_FAILED, status);
+  }
+  ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
+  status = ladei_retire_driver(retire)->stream_capture_info(self, stream, &info);
+  if (status != LADE_OK) return closing_ended(attempt, CLOSE_FAILED, status);
+  bool free_of_capture = info.status == LADEI_CAPTURE_NONE;
+  return closing_ended(attempt, free_of_capture ? CLOSE_EVENT : CLOSE_HELD, LADE_ERR_CAPTURE);
+}
+
+/* Not under the lock. Covers the work queued on the stream so far by an event, unless `query` finds none left. */
+static closing stream_close(ladei_retire *retire, const ladei_stream *stream, bool query) {
+  closing attempt = stream_ask(retire, stream, query);
+  if (attempt.result != CLOSE_EVENT) return attempt;
+  lade_status status = ladei_event_pool_acquire(retire->events, stream->context, &attempt.event);
+  if (status != LADE_OK) return closing_ended(attempt, CLOSE_FAILED, status);
+  attempt.recorded = 1;
+  status = ladei_retire_driver(retire)->event_record(retire->runtime->self, attempt.event->handle, stream);
+  if (status == LADE_OK) return attempt;
+  ladei_event_pool_discard(retire->events, attempt.event);
+  attempt.event = NULL;
+  return closing_ended(attempt, status == LADE_ERR_CAPTURE ? CLOSE_HELD : CLOSE_FAILED, status);
+}
+
+static void closing_count(ladei_retire *retire, ladei_queue *queue, const closing *attempt) {
+  retire->counters.streams_queried += attempt->asked;
+  retire->counters.events_recorded += attempt->recorded;
+  queue->failing = attempt->result == CLOSE_FAILED;
+  retire->counters.quarantines += queue->failing;
+}
+
+/* Closes the open batch of a claimed queue. Returns how that went. */
+static closing queue_close(ladei_retire *retire, ladei_queue *queue, bool query) {
+  ladei_use *newest = TAILQ_LAST(&queue->uses, ladei_use_list);
+  uint64_t covered = queue->open;
+  const ladei_stream stream = queue->stream;
+  assert(queue->kind == LADEI_QUEUE_STREAM && !queue->retired && covered > 0);
+  ladei_lock_release(&retire->lock);
+  closing attempt = stream_close(retire, &stream, query);
+  ladei_lock_acquire(&retire->lock);
+  closing_count(retire, queue, &attempt);
+  bool marked = attempt.result == CLOSE_EVENT || attempt.result == CLOSE_DONE;
+  if (marked) ladei_queue_mark(queue, newest, attempt.event, covered);
+  /* An attempt in vain is repeated after as many adds again, not in each. */
+  queue->close_at = (marked ? 0 : queue->open) + retire->options.event_batch;
+  return attempt;
+}
+
+static bool queue_closable(const ladei_queue *queue) {
+  return queue->kind == LADEI_QUEUE_STREAM && !queue->retired && queue->open > 0;
+}
+
+static bool retire_queries(const ladei_retire *retire) {
+  return !retire->options.events_only && retire->options.event_batch > 1;
+}
+
+/* Whether to ask the stream before recording. Not where an older event is pending: the stream is hardly done then. */
+static bool queue_queries(const ladei_retire *retire, const ladei_queue *queue) {
+  bool event_pending = queue->last_mark != NULL && queue->last_mark->mark == LADEI_MARK_EVENT;
+  return retire_queries(retire) && !event_pending;
+}
+
+void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue) {
+  lade_error callers;
+  ladei_error_save(&callers); /* an add succeeds whatever happens here */
+  ladei_lock_acquire(&retire->lock);
+  while (queue_closable(queue) && (queue->open >= queue->close_at || queue->stream.kind == LADEI_STREAM_LEGACY)) {
+    closing attempt = queue_close(retire, queue, queue_queries(retire, queue));
+    if (attempt.result == CLOSE_HELD || attempt.result == CLOSE_FAILED) break;
+  }
+  ladei_queue_yield(retire, queue);
+  ladei_lock_release(&retire->lock);
+  ladei_error_restore(&callers);
+}
+
+/* ---- Polling one queue ------------------------------------------------------------------------------------------- */
+
+/* One walk over all queues: what it found. */
+typedef struct pass {
+  ladei_done done;
+  lade_status first_error; /* LADE_OK if there was none */
+  unsigned flags;
+} pass;
+
+static void pass_failed(pass *walk, lade_status status) {
+  if (walk->first_error == LADE_OK) walk->first_error = status;
+}
+
+/* Asks or waits for an event, with the lock dropped. */
+static lade_status event_ask(ladei_retire *retire, ladei_queue *queue, lade_event event, bool wait) {
+  void *self = retire->runtime->self;
+  ladei_lock_release(&retire->lock);
+  lade_status status = wait ? ladei_retire_driver(retire)->event_synchronize(self, event)
+                            : ladei_retire_driver(retire)->event_query(self, event);
+  ladei_lock_acquire(&retire->lock);
+  retire->counters.events_queried += wait ? 0 : 1;
+  queue->failing = status != LADE_OK && status != LADE_NOT_READY && status != LADE_ERR_CAPTURE;
+  retire->counters.quarantines += queue->failing;
+  return status;
+}
+
+static lade_event use_event(const ladei_use *use) { return use->event != NULL ? use->event->handle : use->foreign; }
+
+/* The event of the first mark got into a capture that began just before its record: it will never be done. The uses are
+ * open again, and the event is as good as new once it is recorded again. */
+static void queue_reopen(ladei_retire *retire, ladei_queue *queue) {
+  ladei_event_pool_release(retire->events, ladei_queue_unmark(queue));
+}
+
+static void finish_all(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+  ladei_queue_finish(retire, queue, TAILQ_LAST(&queue->uses, ladei_use_list), &walk->done);
+}
+
+/* Finishes batches from the head on while they are done. False: the rest is not done. */
+static bool visit_marks(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+  while (queue->first_mark != NULL) {
+    ladei_use *mark = queue->first_mark;
+    if (mark->mark == LADEI_MARK_EVENT) {
+      lade_status status = event_ask(retire, queue, mark->event->handle, false);
+      if (status == LADE_ERR_CAPTURE) {
+        queue_reopen(retire, queue);
+        continue;
+      }
+      if (status != LADE_OK) {
+        if (status != LADE_NOT_READY) pass_failed(walk, status);
+        return false;
+      }
+    }
+    ladei_queue_finish(retire, queue, mark, &walk->done);
+  }
+  return true;
+}
+
+/* A retired stream: its last event covers all. */
+static void visit_retired(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+  if (!queue->finished) {
+    lade_status status = event_ask(retire, queue, queue->last_event->handle, false);
+    if (status != LADE_OK) {
+      if (status != LADE_NOT_READY) pass_failed(walk, status);
+      return;
+    }
+    queue->finished = true;
+  }
+  finish_all(retire, queue, walk);
+}
+
+/* Uses with an event each. NOW: all of one stream, oldest first, so the first that is not done ends it. FOREIGN: of
+ * streams unknown, so each is asked. */
+static void visit_each(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+  for (ladei_use *use = TAILQ_FIRST(&queue->uses), *after; use != NULL; use = after) {
+    lade_status status = event_ask(retire, queue, use_event(use), false);
+    after = TAILQ_NEXT(use, link);
+    if (status == LADE_OK) {
+      ladei_queue_finish_one(retire, queue, use, &walk->done);
+      continue;
+    }
+    if (status != LADE_NOT_READY) pass_failed(walk, status);
+    if (queue->kind == LADEI_QUEUE_NOW) return;
+  }
+}
+
+static void visit(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+  if (queue->kind != LADEI_QUEUE_STREAM) {
+    visit_each(retire, queue, walk);
+    return;
+  }
+  bool failed = queue->failing;
+  if (queue->finished) {
+    finish_all(retire, queue, walk);
+    return;
+  }
+  bool marks_done = visit_marks(retire, queue, walk);
+  if (queue->retired && marks_done && queue->pending > 0) {
+    visit_retired(retire, queue, walk);
+  }
+  bool close = (walk->flags & LADEI_POLL_CLOSE) != 0 || failed || queue->open >= queue->close_at;
+  if (!close || !queue_closable(queue)) return;
+  closing attempt = queue_close(retire, queue, queue_queries(retire, queue));
+  if (attempt.result == CLOSE_FAILED) {
+    pass_failed(walk, attempt.status);
+  } else if (attempt.result == CLOSE_DONE || (attempt.result == CLOSE_EVENT && attempt.asked == 0 && marks_done)) {
+    (void)visit_marks(retire, queue, walk);
+  }
+}
+
+/* ---- Walks over all queues --------------------------------------------------------------------------------------- */
+
+/* Visits every active queue that no other thread is at. */
+static void walk_poll(ladei_retire *retire, pass *walk) {
+  for (ladei_queue *queue = ladei_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
+    bool claimed = ladei_queue_claim(retire, queue);
+    if (claimed) visit(retire, queue, walk);
+    next = ladei_queue_after(retire, queue);
+    if (claimed) ladei_queue_yield(retire, queue);
+  }
+}
+
+static lade_status pass_run(ladei_retire *retire, unsigned flags, void (*walker)(ladei_retire *, pass *),
+                            uint64_t *out_done) {
+  pass walk = {.first_error = LADE_OK, .flags = flags};
+  ladei_done_init(&walk.done);
+  ladei_lock_acquire(&retire->lock);
+  ladei_capture_drain(retire, &walk.done);
+  walker(retire, &walk);
+  ladei_lock_release(&retire->lock);
+  ladei_done_deliver(retire, &walk.done);
+  if (out_done != NULL) *out_done = walk.done.count;
+  return walk.first_error;
+}
+
+lade_status ladei_retire_poll(ladei_retire *retire, unsigned flags, uint64_t *out_done) {
+  lade_status status = ladei_runtime_check_process(retire->runtime);
+  if (out_done != NULL) *out_done = 0;
+  bool nothing_to_do =
+      atomic_load_explicit(&retire->pending_tickets, memory_order_acquire) == 0 && !ladei_capture_any_gone(retire);
+  if (status != LADE_OK || nothing_to_do) return status;
+  return pass_run(retire, flags, walk_poll, out_done);
+}
+
+static void walk_close(ladei_retire *retire, pass *walk) {
+  for (ladei_queue *queue = ladei_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
+    ladei_queue_claim_wait(retire, queue);
+    if (queue_closable(queue)) {
+      closing attempt = queue_close(retire, queue, false);
+      if (attempt.result == CLOSE_FAILED) pass_failed(walk, attempt.status);
+    }
+    next = ladei_queue_after(retire, queue);
+    ladei_queue_yield(retire, queue);
+  }
+}
+
+lade_status ladei_retire_close(ladei_retire *retire) {
+  lade_status status = ladei_runtime_check_process(retire->runtime);
+  return status != LADE_OK ? status : pass_run(retire, 0, walk_close, NULL);
+}
+
+/* ---- Waiting ----------------------------------------------------------------------------------------------------- */
+
+enum { SLEEP_MIN_NS = 10 * 1000, SLEEP_MAX_NS = 1000 * 1000 };
+
+static void nothing(void *user) { (void)user; }
+
+/* Lets time pass: on a virtual clock to the next thing that happens, else a little longer each time. */
+static lade_status time_pass(ladei_retire *retire, uint64_t left_ns, uint64_t *sleep_ns) {
+  const lade_runtime_ops *driver = ladei_retire_driver(retire);
+  if (driver->step != NULL) return driver->step(retire->runtime->self);
+  uint64_t ns = ladei_size_min(*sleep_ns, left_ns);
+  const struct timespec pause = {.tv_nsec = (long)ns};
+  nanosleep(&pause, NULL);
+  *sleep_ns = ladei_size_min(2 * *sleep_ns, SLEEP_MAX_NS);
+  return LADE_OK;
+}
+
+lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns) {
+  const lade_runtime_ops *driver = ladei_retire_driver(retire);
+  void *self = retire->runtime->self;
+  uint64_t sleep_ns = SLEEP_MIN_NS;
+  bool timer = false;
+  for (;;) {
+    uint64_t found = 0, pending = atomic_load_explicit(&retire->pending_tickets, memory_order_acquire);
+    lade_status status = ladei_retire_poll(retire, LADEI_POLL_CLOSE, &found);
+    if (found > 0) return LADE_OK;
+    if (status != LADE_OK) return status;
+    uint64_t now = driver->now_ns(self);
+    if (now >= deadline_ns || pending == 0) {
+      return ladei_error(LADE_ERR_TIMEOUT, 0, "retire: none of %llu pending blocks was done in time",
+                         (unsigned long long)pending);
+    }
+    if (driver->timer_add != NULL && !timer) { /* a virtual clock must not jump over the deadline */
+      status = driver->timer_add(self, deadline_ns, nothing, NULL);
+      if (status != LADE_OK) return status;
+      timer = true;
+    }
+    status = time_pass(retire, deadline_ns - now, &sleep_ns);
+    if (status != LADE_OK && status != LADE_NOT_READY) return status;
+  }
+}
+
+/* ---- Synchronising ----------------------------------------------------------------------------------------------- */
+
+/* Not under the lock. Waits for a stream on which no event could be recorded. */
+static lade_status stream_wait(ladei_retire *retire, const ladei_stream *stream) {
+  ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
+  void *self = retire->runtime->self;
+  lade_status status = ladei_retire_driver(retire)->stream_capture_info(self, stream, &info);
+  if (status != LADE_OK) return status;
+  if (info.status != LADEI_CAPTURE_NONE) {
+    return ladei_error(LADE_ERR_CAPTURE, 0, "retire: stream id %llu captures and cannot be waited for",
+                       (unsigned long long)stream->id);
+  }
+  return ladei_retire_driver(retire)->stream_synchronize(self, stream);
+}
+
+/* Not under the lock. The stream itself is gone, so its device is waited for; in relaxed mode, so that a capture of
+ * another thread takes no harm. */
+static lade_status device_wait(ladei_retire *retire, int device) {
+  void *self = retire->runtime->self;
+  ladei_capture_mode mode = LADEI_CAPTURE_RELAXED;
+  lade_status status = ladei_retire_driver(retire)->capture_mode_exchange(self, &mode);
+  if (status != LADE_OK) return status;
+  status = ladei_retire_driver(retire)->device_synchronize(self, device);
+  lade_status restored = ladei_retire_driver(retire)->capture_mode_exchange(self, &mode);
+  return status != LADE_OK ? status : restored;
+}
+
+/* Asks first: waiting for an event that got into a capture would break that capture. */
+static lade_status event_wait(ladei_retire *retire, ladei_queue *queue, lade_event event) {
+  lade_status status = event_ask(retire, queue, event, false);
+  return status == LADE_OK || status == LADE_ERR_CAPTURE ? status : event_ask(retire, queue, event, true);
+}
+
+/* A wait for the uses up to `newest` ended so. A lost device runs nothing any more, so they are finished then too. */
+static void sync_apply(ladei_retire *retire, ladei_queue *queue, ladei_use *newest, lade_status status, pass *walk) {
+  if (status != LADE_OK) pass_failed(walk, status);
+  if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
+    ladei_queue_finish(retire, queue, newest, &walk->done);
+  }
+}
+
+/* Open uses that no event covers: waits for the stream, or for its device where the stream is gone. */
+static void sync_without_event(ladei_retire *retire, ladei_queue *queue, lade_status why, pass *walk) {
+  ladei_use *newest = TAILQ_LAST(&queue->uses, ladei_use_list);
+  const ladei_stream stream = queue->stream;
+  ladei_lock_release(&retire->lock);
+  lade_status status =
+      why == LADE_ERR_STREAM_RETIRED ? device_wait(retire, stream.device) : stream_wait(retire, &stream);
+  ladei_lock_acquire(&retire->lock);
+  queue->failing = status != LADE_OK;
+  sync_apply(retire, queue, newest, status, walk);
+}
+
+static void sync_retired(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+  lade_status status = queue->finished ? LADE_OK : event_wait(retire, queue, queue->last_event->handle);
+  queue->finished = status == LADE_OK || status == LADE_ERR_DEVICE_LOST;
+  sync_apply(retire, queue, TAILQ_LAST(&queue->uses, ladei_use_list), status, walk);
+}
+
+/* Closes what is open, then waits for the newest mark: it covers all before it. */
+static void sync_queue(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+  closing attempt = {.result = CLOSE_DONE, .status = LADE_OK};
+  if (queue_closable(queue)) {
+    attempt = queue_close(retire, queue, queue_queries(retire, queue));
+  }
+  ladei_use *mark = queue->last_mark;
+  if (mark != NULL) {
+    lade_status status = mark->mark == LADEI_MARK_DONE ? LADE_OK : event_wait(retire, queue, mark->event->handle);
+    if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
+      sync_apply(retire, queue, mark, status, walk);
+    } else if (attempt.result != CLOSE_HELD) {
+      attempt = closing_ended(attempt, status == LADE_ERR_CAPTURE ? CLOSE_HELD : CLOSE_FAILED, status);
+    }
+  }
+  if (attempt.result == CLOSE_HELD) {
+    pass_failed(walk, LADE_ERR_CAPTURE);
+  } else if (attempt.result == CLOSE_FAILED && queue->pending > 0) {
+    sync_without_event(retire, queue, attempt.status, walk);
+  }
+}
+
+/* Uses with an event each. */
+static void sync_each(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+  for (ladei_use *use = TAILQ_FIRST(&queue->uses), *after; use != NULL; use = after) {
+    lade_status status = event_wait(retire, queue, use_event(use));
+    after = TAILQ_NEXT(use, link);
+    if (status != LADE_OK) pass_failed(walk, status);
+    if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
+      ladei_queue_finish_one(retire, queue, use, &walk->done);
+    }
+  }
+}
+
+static void walk_synchronize(ladei_retire *retire, pass *walk) {
+  for (ladei_queue *queue = ladei_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
+    ladei_queue_claim_wait(retire, queue);
+    if (queue->pending == 0) {
+      /* finished while this waited for the claim */
+    } else if (queue->kind != LADEI_QUEUE_STREAM) {
+      sync_each(retire, queue, walk);
+    } else if (queue->retired) {
+      sync_retired(retire, queue, walk);
+    } else {
+      sync_queue(retire, queue, walk);
+    }
+    next = ladei_queue_after(retire, queue);
+    ladei_queue_yield(retire, queue);
+  }
+}
+
+lade_status ladei_retire_synchronize(ladei_retire *retire) {
+  lade_status status = ladei_runtime_check_process(retire->runtime);
+  if (status != LADE_OK) return status;
+  status = pass_run(retire, 0, walk_synchronize, NULL);
+  if (status != LADE_OK) return status;
+  status = pass_run(retire, 0, walk_poll, NULL); /* graphs that were only kept by launches now finished */
+  if (status != LADE_OK) return status;
+  return atomic_load(&retire->pending_tickets) == 0 ? LADE_OK : LADE_NOT_READY;
+}
+
+/* ---- Retiring a stream ------------------------------------------------------------------------------------------- */
+
+/* Not under the lock. As stream_close, and sure that the event did not get into a capture that began meanwhile: after
+ * this there is no second attempt. */
+static closing stream_close_finally(ladei_retire *retire, const ladei_stream *stream) {
+  closing attempt = stream_close(retire, stream, retire_queries(retire));
+  if (attempt.result != CLOSE_EVENT) return attempt;
+  lade_status status = ladei_retire_driver(retire)->event_query(retire->runtime->self, attempt.event->handle);
+  if (status == LADE_NOT_READY) return attempt;
+  ladei_event_pool_release(retire->events, attempt.event);
+  attempt.event = NULL;
+  if (status == LADE_OK) return closing_ended(attempt, CLOSE_DONE, status);
+  return closing_ended(attempt, status == LADE_ERR_CAPTURE ? CLOSE_HELD : CLOSE_FAILED, status);
+}
+
+/* The queue is claimed. */
+static lade_status queue_retire(ladei_retire *retire, ladei_queue *queue) {
+  const ladei_stream stream = queue->stream;
+  bool needed = !queue->retired && queue->refs > 1; /* beside the claim: uses noted or pending */
+  if (!needed) {
+    queue->retired = true;
+    return LADE_OK;
+  }
+  ladei_lock_release(&retire->lock);
+  closing attempt = stream_close_finally(retire, &stream);
+  ladei_lock_acquire(&retire->lock);
+  closing_count(retire, queue, &attempt);
+  if (attempt.result == CLOSE_HELD) {
+    return ladei_error(LADE_ERR_CAPTURE, 0, "retire: stream id %llu captures; end the capture, then retire it",
+                       (unsigned long long)stream.id);
+  }
+  if (attempt.result == CLOSE_FAILED) return attempt.status;
+  queue->last_event = attempt.event;
+  queue->finished = attempt.result == CLOSE_DONE;
+  queue->retired = true;
+  return LADE_OK;
+}
+
+lade_status ladei_retire_stream_retire(ladei_retire *retire, lade_stream handle) {
+  ladei_stream stream;
+  lade_status status = ladei_runtime_check_process(retire->runtime);
+  bool special = handle == NULL || handle == LADE_STREAM_LEGACY || handle == LADE_STREAM_PER_THREAD;
+  if (status != LADE_OK || special) return status;
+  status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, handle, &stream);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&retire->lock);
+  ladei_queue *queue = ladei_queue_find(retire, LADEI_QUEUE_STREAM, stream.context, stream.id);
+  if (queue != NULL) {
+    ladei_queue_claim_wait(retire, queue);
+    status = queue_retire(retire, queue);
+    ladei_queue_yield(retire, queue);
+  }
+  ladei_lock_release(&retire->lock);
+  return status;
+}

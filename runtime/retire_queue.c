@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queues of uses: finding, keeping, marking, finishing. The model, invariants R1 to R7 and locks stand in
+ * retire_queue.h. Nothing here calls the driver.
+ */
+#include "runtime/retire_queue.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+
+/* ---- Two trees --------------------------------------------------------------------------------------------------- */
+
+static int compare_u64(uint64_t a, uint64_t b) { return (a > b) - (a < b); }
+
+/* Identity: kind of queue, and context and id, never the handle, which is recycled. */
+static int compare_identity(const ladei_queue *a, const ladei_queue *b) {
+  int result = compare_u64(a->stream.context, b->stream.context);
+  if (result == 0) result = compare_u64(a->stream.id, b->stream.id);
+  return result != 0 ? result : compare_u64(a->kind, b->kind);
+}
+
+int ladei_queue_compare(const ladei_queue *a, const ladei_queue *b) {
+  int result = compare_u64(a->order, b->order);
+  return result != 0 ? result : compare_identity(a, b);
+}
+
+/* libbsd's own RB_GENERATE_STATIC stands on a macro, __unused, that it does not define on Linux. */
+#define TREE_GENERATE(name, type, field, compare)                                                                      \
+  RB_GENERATE_INTERNAL(name, type, field, compare, __attribute__((unused)) static)
+TREE_GENERATE(ladei_queues_all, ladei_queue, all_entry, compare_identity)
+TREE_GENERATE(ladei_queues_active, ladei_queue, active_entry, ladei_queue_compare)
+
+/* ---- Finding and keeping ----------------------------------------------------------------------------------------- */
+
+/* Idle queues kept for the next use of their stream; beyond it the longest idle goes. Bounds what streams leave behind
+ * that are destroyed without stream_retire, as they may be when every add records its event. */
+enum { IDLE_MAX = 64 };
+
+void ladei_queue_init(ladei_queue *queue, ladei_queue_kind kind, const ladei_stream *stream, uint64_t order) {
+  *queue = (ladei_queue){.kind = kind, .order = order, .stream = *stream};
+  TAILQ_INIT(&queue->uses);
+}
+
+void ladei_queue_register(ladei_retire *retire, ladei_queue *queue) {
+  queue->close_at = retire->options.event_batch;
+  queue->in_all = true;
+  retire->queue_count++;
+  RB_INSERT(ladei_queues_all, &retire->all, queue);
+}
+
+ladei_queue *ladei_queue_find(ladei_retire *retire, ladei_queue_kind kind, uint64_t context, uint64_t id) {
+  const ladei_queue probe = {.kind = kind, .stream = {.context = context, .id = id}};
+  return RB_FIND(ladei_queues_all, &retire->all, (ladei_queue *)&probe);
+}
+
+static uint64_t order_of(const ladei_retire *retire, ladei_queue_kind kind, const ladei_stream *stream) {
+  if (kind == LADEI_QUEUE_FOREIGN) return UINT64_MAX;
+  return retire->options.order == NULL ? 0 : retire->options.order(retire->options.owner, stream);
+}
+
+ladei_queue *ladei_queue_need(ladei_retire *retire, ladei_queue_kind kind, const ladei_stream *stream) {
+  ladei_queue *queue = ladei_queue_find(retire, kind, stream->context, stream->id);
+  if (queue == NULL) {
+    ladei_lock_release(&retire->lock);
+    ladei_queue *fresh = malloc(sizeof *fresh);
+    if (fresh != NULL) ladei_queue_init(fresh, kind, stream, order_of(retire, kind, stream));
+    ladei_lock_acquire(&retire->lock);
+    queue = ladei_queue_find(retire, kind, stream->context, stream->id);
+    if (queue == NULL && fresh != NULL) {
+      ladei_queue_register(retire, fresh);
+      queue = fresh;
+    } else {
+      free(fresh);
+    }
+  }
+  if (queue != NULL) ladei_queue_pin(retire, queue);
+  return queue;
+}
+
+static void idle_remove(ladei_retire *retire, ladei_queue *queue) {
+  TAILQ_REMOVE(&retire->idle, queue, idle_entry);
+  queue->in_idle = false;
+  retire->idle_count--;
+}
+
+static void queue_free(ladei_retire *retire, ladei_queue *queue) {
+  assert(queue->refs == 0 && queue->pending == 0 && !queue->in_active && !queue->busy);
+  if (queue->in_idle) idle_remove(retire, queue);
+  if (queue->in_all) {
+    RB_REMOVE(ladei_queues_all, &retire->all, queue);
+    retire->queue_count--;
+  }
+  if (queue->last_event != NULL) ladei_event_pool_release(retire->events, queue->last_event);
+  free(queue);
+}
+
+void ladei_queue_pin(ladei_retire *retire, ladei_queue *queue) {
+  if (queue->in_idle) idle_remove(retire, queue);
+  queue->refs++;
+}
+
+void ladei_queue_unpin(ladei_retire *retire, ladei_queue *queue) {
+  assert(queue->refs > 0);
+  if (--queue->refs > 0 || queue->record_live) return;
+  if (queue->retired || queue->finished || queue->kind == LADEI_QUEUE_CAPTURE) {
+    queue_free(retire, queue);
+    return;
+  }
+  TAILQ_INSERT_TAIL(&retire->idle, queue, idle_entry);
+  queue->in_idle = true;
+  retire->idle_count++;
+  if (retire->idle_count > IDLE_MAX) queue_free(retire, TAILQ_FIRST(&retire->idle));
+}
+
+/* ---- Claiming ---------------------------------------------------------------------------------------------------- */
+
+bool ladei_queue_claim(ladei_retire *retire, ladei_queue *queue) {
+  if (queue->busy) return false;
+  queue->busy = true;
+  ladei_queue_pin(retire, queue);
+  return true;
+}
+
+void ladei_queue_claim_wait(ladei_retire *retire, ladei_queue *queue) {
+  ladei_queue_pin(retire, queue);
+  while (queue->busy) {
+    ladei_condition_wait(&retire->yielded, &retire->lock);
+  }
+  queue->busy = true;
+}
+
+void ladei_queue_yield(ladei_retire *retire, ladei_queue *queue) {
+  assert(queue->busy);
+  queue->busy = false;
+  if (queue->in_active && queue->pending == 0) {
+    RB_REMOVE(ladei_queues_active, &retire->active, queue);
+    queue->in_active = false;
+  }
+  ladei_condition_broadcast(&retire->yielded);
+  ladei_queue_unpin(retire, queue);
+}
+
+ladei_queue *ladei_queue_after(ladei_retire *retire, ladei_queue *queue) {
+  if (queue == NULL) return RB_MIN(ladei_queues_active, &retire->active);
+  if (queue->in_active) return RB_NEXT(ladei_queues_active, &retire->active, queue);
+  return RB_NFIND(ladei_queues_active, &retire->active, queue); /* where it would be */
+}
+
+/* ---- Marks ------------------------------------------------------------------------------------------------------- */
+
+void ladei_queue_mark(ladei_queue *queue, ladei_use *use, ladei_event *event, uint64_t covered) {
+  assert(use->mark == LADEI_MARK_NONE && covered <= queue->open);
+  use->mark = event == NULL ? LADEI_MARK_DONE : LADEI_MARK_EVENT;
+  use->event = event;
+  queue->open -= covered;
+  queue->last_mark = use;
+  if (queue->first_mark == NULL) queue->first_mark = use;
+}
+
+/* The first mark from `use` on. */
+static ladei_use *mark_from(ladei_use *use) {
+  while (use != NULL && use->mark == LADEI_MARK_NONE) {
+    use = TAILQ_NEXT(use, link);
+  }
+  return use;
+}
+
+ladei_event *ladei_queue_unmark(ladei_queue *queue) {
+  ladei_use *use = queue->first_mark;
+  ladei_event *event = use->event;
+  use->event = NULL;
+  use->mark = LADEI_MARK_NONE;
+  queue->first_mark = mark_from(use);
+  if (queue->first_mark == NULL) {
+    queue->last_mark = NULL;
+    queue->open = queue->pending;
+  }
+  return event;
+}
+
+/* ---- Appending and finishing ------------------------------------------------------------------------------------- */
+
+/* Behind those noted before. From the end: blocks noted later are mostly freed later. */
+static void now_insert(ladei_queue *queue, ladei_use *use) {
+  ladei_use *before = TAILQ_LAST(&queue->uses, ladei_use_list);
+  while (before != NULL && before->sequence > use->sequence) {
+    before = TAILQ_PREV(before, ladei_use_list, link);
+  }
+  if (before == NULL) {
+    TAILQ_INSERT_HEAD(&queue->uses, use, link);
+  } else {
+    TAILQ_INSERT_AFTER(&queue->uses, before, use, link);
+  }
+}
+
+void ladei_queue_append(ladei_retire *retire, ladei_queue *queue, ladei_use *use) {
+  if (queue->kind == LADEI_QUEUE_NOW) {
+    now_insert(queue, use);
+  } else {
+    TAILQ_INSERT_TAIL(&queue->uses, use, link);
+  }
+  if (queue->kind == LADEI_QUEUE_STREAM) queue->open++;
+  queue->pending++;
+  retire->counters.pending_uses++;
+  if (queue->kind != LADEI_QUEUE_CAPTURE && !queue->in_active) {
+    RB_INSERT(ladei_queues_active, &retire->active, queue);
+    queue->in_active = true;
+  }
+}
+
+void ladei_use_free(ladei_retire *retire, ladei_use *use) {
+  if (use->event != NULL) ladei_event_pool_release(retire->events, use->event);
+  use->event = NULL;
+  ladei_slab_free(&retire->uses, use);
+}
+
+void ladei_queue_finish_one(ladei_retire *retire, ladei_queue *queue, ladei_use *use, ladei_done *done) {
+  ladei_ticket *ticket = use->ticket;
+  if (queue->open == queue->pending) queue->open--; /* no mark, so it was open */
+  if (use == queue->last_mark) {
+    queue->first_mark = queue->last_mark = NULL; /* no mark behind the last one: do not walk the open uses */
+  } else if (use == queue->first_mark) {
+    queue->first_mark = mark_from(TAILQ_NEXT(use, link));
+  }
+  TAILQ_REMOVE(&queue->uses, use, link);
+  queue->pending--;
+  retire->counters.pending_uses--;
+  ladei_use_free(retire, use);
+  assert(ticket->waits > 0);
+  if (--ticket->waits == 0) {
+    ticket->next = NULL;
+    *done->tail = ticket;
+    done->tail = &ticket->next;
+    done->count++;
+  }
+  ladei_queue_unpin(retire, queue);
+}
+
+void ladei_queue_finish(ladei_retire *retire, ladei_queue *queue, ladei_use *last, ladei_done *done) {
+  for (ladei_use *use, *after = TAILQ_FIRST(&queue->uses); after != NULL;) {
+    use = after;
+    after = use == last ? NULL : TAILQ_NEXT(use, link);
+    ladei_queue_finish_one(retire, queue, use, done);
+  }
+}
+
+void ladei_done_deliver(ladei_retire *retire, ladei_done *done) {
+  if (done->count == 0) return;
+  ladei_lock_assert_none_held();
+  retire->options.done(retire->options.owner, done->first);
+  atomic_fetch_sub(&retire->pending_tickets, done->count);
+}
+
+/* ---- All queues -------------------------------------------------------------------------------------------------- */
+
+void ladei_queues_destroy(ladei_retire *retire) {
+  ladei_queue *queue, *next;
+  RB_FOREACH_SAFE (queue, ladei_queues_all, &retire->all, next) {
+    queue_free(retire, queue);
+  }
+}
+
+void ladei_queues_count(ladei_retire *retire, ladei_retire_counters *counters) {
+  ladei_queue *queue;
+  RB_FOREACH (queue, ladei_queues_all, &retire->all) {
+    if (queue->kind == LADEI_QUEUE_STREAM) counters->open_uses += queue->open;
+    if (queue->kind == LADEI_QUEUE_CAPTURE) counters->captured_uses += queue->pending;
+    if (queue->failing) counters->quarantined_uses += queue->pending;
+  }
+  counters->streams = retire->queue_count;
+}
+
+static lade_status broken(const ladei_queue *queue, const char *invariant) {
+  return ladei_error(LADE_ERR_INTERNAL, 0, "retire: queue of context %llu, stream id %llu, kind %d: %s",
+                     (unsigned long long)queue->stream.context, (unsigned long long)queue->stream.id, (int)queue->kind,
+                     invariant);
+}
+
+/* R1, R2 of one queue. */
+static lade_status uses_check(const ladei_queue *queue) {
+  uint64_t pending = 0, behind_mark = 0, sequence = 0;
+  const ladei_use *first_mark = NULL, *last_mark = NULL, *use;
+  TAILQ_FOREACH (use, &queue->uses, link) {
+    bool marked = use->mark != LADEI_MARK_NONE;
+    bool event_fits =
+        queue->kind == LADEI_QUEUE_NOW ? use->event != NULL : (use->event != NULL) == (use->mark == LADEI_MARK_EVENT);
+    if (use->queue != queue || use->ticket->waits == 0) return broken(queue, "R5: a pending use of no pending ticket");
+    if (!event_fits) return broken(queue, "R2: a mark without its event, or an event without mark");
+    if (queue->kind == LADEI_QUEUE_NOW && use->sequence <= sequence) return broken(queue, "R1: not in order of notes");
+    sequence = use->sequence;
+    pending++;
+    behind_mark = marked ? 0 : behind_mark + 1;
+    if (marked && first_mark == NULL) first_mark = use;
+    if (marked) last_mark = use;
+  }
+  if (pending != queue->pending) return broken(queue, "R2: pending");
+  if (queue->kind == LADEI_QUEUE_STREAM && behind_mark != queue->open) return broken(queue, "R2: open");
+  if (first_mark != queue->first_mark || last_mark != queue->last_mark) return broken(queue, "R2: first or last mark");
+  return LADE_OK;
+}
+
+static lade_status queue_check(const ladei_queue *queue) {
+  bool waits = queue->pending > 0 && queue->kind != LADEI_QUEUE_CAPTURE;
+  if (waits ? !queue->in_active : queue->in_active && !queue->busy) return broken(queue, "R3: among the active queues");
+  if (queue->refs < queue->pending + (queue->busy ? 1 : 0)) return broken(queue, "R4: references");
+  if (queue->in_idle != (queue->refs == 0 && !queue->record_live)) return broken(queue, "R4: idle");
+  if (queue->last_event != NULL && !queue->retired) return broken(queue, "R7: a last event, but not retired");
+  return uses_check(queue);
+}
+
+lade_status ladei_queues_check(ladei_retire *retire) {
+  uint64_t pending = 0, references = 0, count = 0;
+  bool busy = false;
+  ladei_queue *queue;
+  RB_FOREACH (queue, ladei_queues_all, &retire->all) {
+    lade_status status = queue_check(queue);
+    if (status != LADE_OK) return status;
+    pending += queue->pending;
+    references += queue->refs;
+    busy = busy || queue->busy;
+    count++;
+  }
+  const ladei_retire_counters *counters = &retire->counters;
+  if (pending != counters->pending_uses || count != retire->queue_count ||
+      retire->uses.live != counters->noted_uses + counters->pending_uses ||
+      (!busy && references < counters->noted_uses + counters->pending_uses)) {
+    return ladei_error(LADE_ERR_INTERNAL, 0,
+                       "retire: sums over queues: %llu pending uses (counted %llu), %u uses alive",
+                       (unsigned long long)pending, (unsigned long long)counters->pending_uses, retire->uses.live);
+  }
+  return LADE_OK;
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of runtime/retire: queues of uses, shared by retire.c, retire_poll.c and retire_capture.c.
+ *
+ *   retire --all--> queue (context 1, stream 5)     pending uses, oldest first:  u u u[mark] u u[mark] u u
+ *          |        queue (context 1, stream 9)                                  \_covered_/ \____/ open
+ *          |        queue (context 1, stream 9, now)
+ *          |        queue (capture 3)               uses wait for one flag
+ *          |        queue (events of callers)       each use for its own event
+ *          `active-> those with pending uses, in the order of polling
+ *
+ * A mark is a use that carries an event (or the word that its stream was found done): once that is done, this use and
+ * all before it are finished. So a record that failed leaves nothing behind: its uses stay open, and any later mark
+ * covers them.
+ *
+ * States of a use:   noted --append--> open --mark--> covered --finish--> gone
+ *                      |                ^_____unmark____|
+ *                      `--forget--> gone          (an append to a queue that is finished: gone at once)
+ *
+ * R1  A STREAM queue's pending uses lie in the order of their appends, so a mark covers the work of all uses before it.
+ *     Uses of other queues stand alone: a NOW queue orders them by their notes, but two threads may have recorded on
+ *     the stream in the other order. There the order only says when to stop asking.
+ * R2  queue->pending counts all uses; open those behind the last mark of a STREAM queue; first_mark is the oldest mark,
+ *     last_mark the newest, NULL if there is none.
+ * R3  A queue is in `active` if it has pending uses and is not of the CAPTURE kind. Uses are taken out only by the
+ *     thread that has claimed the queue (busy), which also takes it out of `active`; others only append.
+ * R4  refs = noted and pending uses of the queue + calls working with it. At 0 it becomes idle and may be freed.
+ * R5  ticket->waits = its unfinished uses + 1 while its add is under way. At 0 it goes to done(), once.
+ * R6  Driver calls for a queue are made only by the thread that claimed it, so two closings of one batch, or a closing
+ *     and a stream_retire, cannot overlap. After `retired` none is made on the stream's handle, ever.
+ * R7  `finished`: nothing appended from now on has anything to wait for (a retired stream whose last event is done, a
+ *     capture whose graph is gone).
+ *
+ * Locks: retire->lock guards all fields here, and the uses lists of tickets. It is dropped around each driver call and
+ * callback. The event pool's lock may be taken under it.
+ */
+#ifndef LADE_RUNTIME_RETIRE_QUEUE_H
+#define LADE_RUNTIME_RETIRE_QUEUE_H
+
+#include <bsd/sys/tree.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "base/lock.h"
+#include "base/slab.h"
+#include "runtime/event_pool.h"
+#include "runtime/ops.h"
+#include "runtime/retire.h"
+
+/* In the order in which queues of one stream are polled. */
+typedef enum ladei_queue_kind {
+  LADEI_QUEUE_NOW,     /* uses that ended at their note: each has its event */
+  LADEI_QUEUE_STREAM,  /* uses that last until the free: batches */
+  LADEI_QUEUE_CAPTURE, /* uses inside a capture: until the graph is gone */
+  LADEI_QUEUE_FOREIGN, /* events of callers */
+} ladei_queue_kind;
+
+typedef enum ladei_mark {
+  LADEI_MARK_NONE,  /* open, or covered by a later mark */
+  LADEI_MARK_EVENT, /* use->event covers it and what is before it */
+  LADEI_MARK_DONE,  /* the stream was found done after the append */
+} ladei_mark;
+
+struct ladei_use {
+  ladei_slab_head head;
+  ladei_use *next; /* in the list of its ticket, ascending by queue; noted only */
+  TAILQ_ENTRY(ladei_use) link;
+  ladei_ticket *ticket;
+  struct ladei_queue *queue;
+  ladei_event *event; /* on loan: of a mark, of a NOW use */
+  lade_event foreign; /* FOREIGN queue only */
+  uint64_t sequence;  /* NOW: order of the notes */
+  ladei_mark mark;
+  bool forgettable; /* LADEI_NOTE_MARK */
+};
+
+typedef TAILQ_HEAD(ladei_use_list, ladei_use) ladei_use_list;
+
+typedef struct ladei_queue {
+  ladei_queue_kind kind;
+  uint64_t order;      /* place in `active` before context, id and kind */
+  ladei_stream stream; /* CAPTURE: id is that of the capture, context 0 or a number (C3); FOREIGN: all 0 */
+  RB_ENTRY(ladei_queue) all_entry;
+  RB_ENTRY(ladei_queue) active_entry;
+  TAILQ_ENTRY(ladei_queue) idle_entry;
+  ladei_use_list uses;
+  ladei_use *first_mark, *last_mark;
+  uint64_t pending;
+  uint64_t open;
+  uint64_t close_at; /* open uses at which an add tries to close: event_batch, more after an attempt that did not */
+  uint64_t refs;
+  struct ladei_queue *next_claimed; /* list of the thread that claimed it */
+  ladei_event *last_event;          /* retired: covers the stream's work; NULL once done, or where not needed */
+  bool in_all, in_active, in_idle;
+  bool busy;
+  bool retired;
+  bool finished;
+  bool failing;     /* quarantine: the last record or query failed */
+  bool record_live; /* CAPTURE: its capture record was not drained yet */
+} ladei_queue;
+
+typedef RB_HEAD(ladei_queues_all, ladei_queue) ladei_queues_all;
+typedef RB_HEAD(ladei_queues_active, ladei_queue) ladei_queues_active;
+
+struct ladei_retire {
+  lade_runtime *runtime;
+  ladei_retire_options options;
+  ladei_event_pool *events;
+  struct ladei_capture_box *captures;
+  _Atomic(uint64_t) pending_tickets; /* added, done() has not returned from them */
+  _Atomic(bool) broken;              /* test only */
+
+  ladei_lock lock;
+  ladei_condition yielded; /* a queue is no longer busy */
+  ladei_queues_all all;
+  ladei_queues_active active;
+  TAILQ_HEAD(, ladei_queue) idle; /* oldest first */
+  uint64_t idle_count;
+  uint64_t queue_count;
+  ladei_slab uses;
+  uint64_t sequence;         /* of the last NOW note */
+  uint64_t unnamed_captures; /* queues of captures that no later note finds */
+  ladei_retire_counters counters;
+};
+
+/* Tickets found done, in order. */
+typedef struct ladei_done {
+  ladei_ticket *first;
+  ladei_ticket **tail;
+  uint64_t count;
+} ladei_done;
+
+static inline void ladei_done_init(ladei_done *done) { *done = (ladei_done){.tail = &done->first}; }
+
+/* The table, for one call: lade_status s = ladei_retire_driver(retire)->event_query(retire->runtime->self, event); */
+static inline const lade_runtime_ops *ladei_retire_driver(const ladei_retire *retire) {
+  ladei_lock_assert_none_held();
+  return retire->runtime->ops;
+}
+
+/* ---- retire_queue.c; all under retire->lock unless told otherwise --------------------------------------------------
+ */
+
+/* Order in `active`, and of the uses of a ticket. Needs no lock. */
+int ladei_queue_compare(const ladei_queue *a, const ladei_queue *b);
+void ladei_queue_init(ladei_queue *queue, ladei_queue_kind kind, const ladei_stream *stream, uint64_t order);
+/* Puts a queue among `all`; no other has its kind, context and id. Counted in queue_count. */
+void ladei_queue_register(ladei_retire *retire, ladei_queue *queue);
+ladei_queue *ladei_queue_find(ladei_retire *retire, ladei_queue_kind kind, uint64_t context, uint64_t id);
+/* Finds or makes a queue, pinned; not for captures. Drops the lock while it allocates. NULL when there is no memory. */
+ladei_queue *ladei_queue_need(ladei_retire *retire, ladei_queue_kind kind, const ladei_stream *stream);
+
+void ladei_queue_pin(ladei_retire *retire, ladei_queue *queue);
+/* Frees the queue, or keeps it for its stream's next use, when this was the last reference. */
+void ladei_queue_unpin(ladei_retire *retire, ladei_queue *queue);
+
+/* Takes the right to make driver calls for the queue and to take uses out of it; pins. False: another thread has it. */
+bool ladei_queue_claim(ladei_retire *retire, ladei_queue *queue);
+/* The same, waiting for the other thread. The queue may be idle, retired or finished then. */
+void ladei_queue_claim_wait(ladei_retire *retire, ladei_queue *queue);
+void ladei_queue_yield(ladei_retire *retire, ladei_queue *queue);
+/* The queue polled after this one, which is pinned; NULL for the last. NULL gives the first. */
+ladei_queue *ladei_queue_after(ladei_retire *retire, ladei_queue *queue);
+
+/* A noted use becomes pending. */
+void ladei_queue_append(ladei_retire *retire, ladei_queue *queue, ladei_use *use);
+/* Marks an open use; `covered` open uses, up to it, are open no longer. `event` NULL: the stream is done. */
+void ladei_queue_mark(ladei_queue *queue, ladei_use *use, ladei_event *event, uint64_t covered);
+/* Takes the first mark off, and its event, which the caller gets. Its uses are covered by the next mark, or open. */
+ladei_event *ladei_queue_unmark(ladei_queue *queue);
+/* Finishes a use and all before it. The queue is claimed. */
+void ladei_queue_finish(ladei_retire *retire, ladei_queue *queue, ladei_use *last, ladei_done *done);
+/* Finishes one use wherever it stands (FOREIGN queues). The queue is claimed. */
+void ladei_queue_finish_one(ladei_retire *retire, ladei_queue *queue, ladei_use *use, ladei_done *done);
+
+/* Frees a use that is in no list; its event goes back to the pool. Does not touch the queue's references. */
+void ladei_use_free(ladei_retire *retire, ladei_use *use);
+
+/* Frees all queues: nothing is noted or pending. */
+void ladei_queues_destroy(ladei_retire *retire);
+/* Adds what is counted by looking at all queues. */
+void ladei_queues_count(ladei_retire *retire, ladei_retire_counters *counters);
+/* Recounts R1 to R5; LADE_ERR_INTERNAL. */
+lade_status ladei_queues_check(ladei_retire *retire);
+
+/* Not under the lock: calls done() and takes the tickets off pending_tickets. */
+void ladei_done_deliver(ladei_retire *retire, ladei_done *done);
+
+/* ---- retire_capture.c ---------------------------------------------------------------------------------------------
+ */
+
+/* What user objects talk to; lives until the retire object and the last graph are gone. */
+lade_status ladei_capture_box_create(struct ladei_capture_box **out);
+/* The retire object is gone, or never came to be. */
+void ladei_capture_box_abandon(struct ladei_capture_box *box);
+
+/* Not under the lock: the queue of a capture under way, pinned, made and tied to the graph if need be. */
+lade_status ladei_capture_queue_need(ladei_retire *retire, const ladei_capture_info *info, ladei_queue **out);
+/* Whether drain has something to do. Needs no lock. */
+bool ladei_capture_any_gone(ladei_retire *retire);
+/* Under the lock: finishes the uses of captures whose graphs have gone. */
+void ladei_capture_drain(ladei_retire *retire, ladei_done *done);
+
+/* ---- retire_poll.c -------------------------------------------------------------------------------------------------
+ */
+
+/* Not under the lock: closes the open batch of a claimed queue, and yields it. For add. */
+void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue);
+
+#endif /* LADE_RUNTIME_RETIRE_QUEUE_H */

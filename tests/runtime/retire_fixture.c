@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/runtime/retire_fixture.h"
+
+#include <string.h>
+
+static void fixture_done(void *owner, ladei_ticket *list) {
+  fixture *own = owner;
+  for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
+    fixture_block *block = (fixture_block *)(void *)ticket; /* its first member */
+    LADE_EXPECT(block->pending);
+    block->pending = false;
+    own->done[own->done_count++] = (int)(block - own->blocks);
+  }
+}
+
+void fixture_open(fixture *own, const ladei_retire_options *options) {
+  memset(own, 0, sizeof *own);
+  ladei_retire_options all = options == NULL ? (ladei_retire_options){.event_batch = 0} : *options;
+  all.owner = own;
+  all.done = fixture_done;
+  own->fake = fake_open(&own->runtime);
+  LADE_EXPECT_OK(ladei_retire_create(own->runtime, &all, &own->retire));
+}
+
+void fixture_close(fixture *own) {
+  LADE_EXPECT_OK(ladei_retire_check(own->retire));
+  LADE_EXPECT_OK(ladei_retire_destroy(own->retire, true));
+  fake_close(own->fake, own->runtime);
+}
+
+void fixture_note(fixture *own, int block, lade_stream stream) {
+  LADE_EXPECT_OK(ladei_retire_note(own->retire, &own->blocks[block].ticket, stream, 0));
+}
+
+bool fixture_add(fixture *own, int block) {
+  own->blocks[block].pending = true;
+  bool pending = ladei_retire_add(own->retire, &own->blocks[block].ticket, false);
+  if (!pending) own->blocks[block].pending = false;
+  return pending;
+}
+
+void fixture_use(fixture *own, int block, lade_stream stream) {
+  fixture_note(own, block, stream);
+  LADE_EXPECT(fixture_add(own, block));
+}
+
+uint64_t fixture_poll(fixture *own, unsigned flags) {
+  uint64_t done = 0;
+  LADE_EXPECT_OK(ladei_retire_poll(own->retire, flags, &done));
+  LADE_EXPECT_OK(ladei_retire_check(own->retire));
+  return done;
+}
+
+ladei_retire_counters fixture_counters(fixture *own) {
+  ladei_retire_counters counters;
+  ladei_retire_counters_get(own->retire, &counters);
+  return counters;
+}
+
+bool fixture_is_done(const fixture *own, int block) {
+  for (int i = 0; i < own->done_count; i++) {
+    if (own->done[i] == block) return true;
+  }
+  return false;
+}
