@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Addresses and ranges: where memory of software devices lies, and which range an address belongs to.
+ *
+ *   arena       0x200000000000 ...   memory with bytes: anonymous mappings without reserve, so that capacity costs
+ *                                    nothing until it is touched
+ *   counted     0x700000000000 ...   memory of addresses-only devices: numbers, mapped nowhere
+ *
+ * I1  Both counters only rise: an address handed out once is never handed out again in the same runtime, so a use of
+ *     freed memory is told from a use of foreign memory, and equal runs have equal addresses.
+ * I2  Live ranges do not overlap. A range is in rt->ranges exactly while it is live.
+ * I3  A range that ended is unmapped (rt->garbage, when the lock is let go) once its inflight is 0.
+ * Locks: rt->lock. Mapping under it is the exception that costs one system call per device allocation.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/size.h"
+#include "runtime/soft/model.h"
+
+#if defined(__SANITIZE_THREAD__)
+#define THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define THREAD_SANITIZER 1
+#endif
+#endif
+
+/* Far from where the system puts programs, libraries and heaps. Thread sanitiser allows mappings near the top only. */
+#ifdef THREAD_SANITIZER
+#define ARENA_BEGIN 0x7e9000000000u
+#else
+#define ARENA_BEGIN 0x200000000000u
+#endif
+#define ARENA_STRIDE     ((uint64_t)64 << 30) /* skipped when somebody else sits in the way */
+#define COUNTED_BEGIN    0x700000000000u      /* as the replay device of the trace format has it */
+#define ADDRESS_ALIGN    ((uint64_t)2 << 20)
+#define PAGE_BYTES       ((size_t)4096)
+
+#define MPOL_BIND_POLICY 2 /* MPOL_BIND of linux/mempolicy.h, a header of its own package */
+
+static bool bind_to_node(void *address, size_t bytes, int32_t node) {
+  enum { BITS_PER_WORD = 64, WORDS = 16 };
+  unsigned long mask[WORDS] = {0};
+  if (node < 0 || node >= BITS_PER_WORD * WORDS) return false;
+  mask[node / BITS_PER_WORD] = 1ul << (node % BITS_PER_WORD);
+  return syscall(SYS_mbind, address, bytes, MPOL_BIND_POLICY, mask, (unsigned long)BITS_PER_WORD * WORDS + 1, 0) == 0;
+}
+
+/* Maps at the next free address of the arena; NULL when the system refuses. */
+static void *arena_map(soft_runtime *rt, size_t bytes, size_t align, int protection) {
+  uint64_t address = rt->arena_next;
+  for (int attempt = 0; attempt < 1024; attempt++) {
+    address = (address + align - 1) / align * align;
+    void *wanted = (void *)(uintptr_t)address;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    void *got = mmap(wanted, bytes, protection, flags, -1, 0);
+    if (got == wanted) {
+      rt->arena_next = address + bytes;
+      return got;
+    }
+    if (got != MAP_FAILED) { /* a kernel before 4.17 takes the address as a hint */
+      munmap(got, bytes);
+    } else if (errno != EEXIST) {
+      return NULL;
+    }
+    address = (address / ARENA_STRIDE + 1) * ARENA_STRIDE;
+  }
+  return NULL;
+}
+
+void ladei_soft_addresses_open(soft_runtime *rt) {
+  rt->arena_begin = rt->arena_next = ARENA_BEGIN;
+  rt->count_next = COUNTED_BEGIN;
+}
+
+static void *range_map(soft_runtime *rt, const soft_range *range, size_t align, int32_t node) {
+  int protection = range->kind == SOFT_RANGE_RESERVED ? PROT_NONE : PROT_READ | PROT_WRITE;
+  void *address = arena_map(rt, range->mapped_bytes, align, protection);
+  if (address == NULL) return NULL;
+  if (node >= 0 && !bind_to_node(address, range->mapped_bytes, node)) {
+    munmap(address, range->mapped_bytes);
+    return NULL;
+  }
+  if (!range->host && range->mapped_bytes >= ADDRESS_ALIGN) madvise(address, range->mapped_bytes, MADV_HUGEPAGE);
+  return address;
+}
+
+soft_range *ladei_soft_range_new(soft_runtime *rt, soft_range_kind kind, soft_device *device, bool host, size_t bytes,
+                                 size_t align, int32_t node) {
+  soft_range *range = calloc(1, sizeof *range);
+  if (range == NULL) return NULL;
+  *range = (soft_range){.bytes = bytes, .kind = kind, .device = device->ordinal, .host = host, .live = true};
+  range->has_bytes = host || !device->description.addresses_only;
+  align = ladei_size_max(align, ADDRESS_ALIGN);
+  uint64_t address;
+  if (range->has_bytes) {
+    range->mapped_bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    address = (uint64_t)(uintptr_t)range_map(rt, range, align, node);
+    if (address == 0) {
+      free(range);
+      return NULL;
+    }
+  } else {
+    address = (rt->count_next + align - 1) / align * align;
+    rt->count_next = address + bytes;
+  }
+  soft_tree_insert(&rt->ranges, &range->node, address);
+  return range;
+}
+
+soft_range *ladei_soft_range_register(soft_runtime *rt, soft_device *device, void *address, size_t bytes) {
+  soft_range *range = calloc(1, sizeof *range);
+  if (range == NULL) return NULL;
+  *range = (soft_range){.bytes = bytes,
+                        .kind = SOFT_RANGE_REGISTERED,
+                        .device = device->ordinal,
+                        .host = true,
+                        .has_bytes = true,
+                        .live = true};
+  soft_tree_insert(&rt->ranges, &range->node, (uint64_t)(uintptr_t)address);
+  return range;
+}
+
+void ladei_soft_range_end(soft_runtime *rt, soft_range *range) {
+  soft_tree_remove(&rt->ranges, &range->node);
+  ladei_soft_range_discard(rt, range);
+}
+
+void ladei_soft_range_discard(soft_runtime *rt, soft_range *range) {
+  ladei_soft_hazard_forget(rt, range->node.key, range->bytes);
+  range->live = false;
+  range->inflight++;
+  ladei_soft_range_unpin(rt, range);
+}
+
+void ladei_soft_range_unpin(soft_runtime *rt, soft_range *range) {
+  if (--range->inflight != 0 || range->live) return;
+  range->next = rt->garbage;
+  rt->garbage = range;
+}
+
+void ladei_soft_range_unmap(soft_range *range) {
+  if (range->mapped_bytes != 0) munmap((void *)(uintptr_t)range->node.key, range->mapped_bytes);
+  free(range);
+}
+
+soft_range *ladei_soft_range_at(const soft_runtime *rt, const void *address) {
+  uint64_t key = (uint64_t)(uintptr_t)address;
+  soft_range *range = (soft_range *)soft_tree_floor(&rt->ranges, key);
+  return range != NULL && key - range->node.key < range->bytes ? range : NULL;
+}
+
+bool ladei_soft_range_covers(const soft_range *range, const void *address, size_t bytes) {
+  uint64_t offset = (uint64_t)(uintptr_t)address - range->node.key;
+  return offset <= range->bytes && bytes <= range->bytes - offset;
+}
+
+bool ladei_soft_range_overlaps(const soft_runtime *rt, const void *address, size_t bytes) {
+  uint64_t key = (uint64_t)(uintptr_t)address;
+  soft_tree_node *next = soft_tree_ceiling(&rt->ranges, key);
+  return ladei_soft_range_at(rt, address) != NULL || (next != NULL && next->key - key < bytes);
+}
+
+bool ladei_soft_address_was_used(const soft_runtime *rt, const void *address) {
+  uint64_t key = (uint64_t)(uintptr_t)address;
+  return (key >= rt->arena_begin && key < rt->arena_next) || (key >= COUNTED_BEGIN && key < rt->count_next);
+}
+
+/* ---- charges --------------------------------------------------------------------------------------------------------
+ */
+
+bool ladei_soft_memory_charge(soft_device *device, size_t bytes) {
+  if (bytes > device->description.memory_bytes - device->charged) return false;
+  device->charged += bytes;
+  return true;
+}
+
+void ladei_soft_memory_uncharge(soft_device *device, size_t bytes) { device->charged -= bytes; }
+
+bool ladei_soft_pinned_charge(soft_runtime *rt, size_t bytes) {
+  bool limited = rt->pinned_limit_bytes != 0;
+  if (limited && (rt->pinned_bytes > rt->pinned_limit_bytes || bytes > rt->pinned_limit_bytes - rt->pinned_bytes)) {
+    return false;
+  }
+  rt->pinned_bytes += bytes;
+  return true;
+}
+
+lade_status ladei_soft_out_of_device_memory(soft_op op, const soft_device *device, size_t bytes) {
+  return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, LADEI_SOFT_NATIVE_OUT_OF_MEMORY,
+                     "%s: %zu bytes asked on software device %d, %zu of %zu free", ladei_soft_op_name(op), bytes,
+                     device->ordinal, (size_t)(device->description.memory_bytes - device->charged),
+                     (size_t)device->description.memory_bytes);
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Events: a number on a stream.
+ *
+ *   record:  word = (stream, stream->submitted)      query: stream->completed >= number
+ *
+ * I1  Recording queues nothing, except where the end must be noted (timing events) or must not have come yet (held
+ *     streams): then a number of its own.
+ * I2  `word` is written under the lock and read without it; a query needs nothing else, but for the first "done" of an
+ *     event whose stream waited for others (has_order).
+ * I3  Event records stay where they are until close, so work may name an event that was destroyed: it compares words.
+ * Locks: rt->lock, but for the query.
+ */
+#include <stdlib.h>
+
+#include "runtime/soft/model.h"
+
+soft_event *ladei_soft_event_find(soft_runtime *rt, soft_op op, lade_event handle, lade_status *out_status) {
+  uint64_t number = (uint64_t)(uintptr_t)handle;
+  soft_event *event = ladei_soft_table_find(&rt->event_table, number);
+  if (event == NULL) {
+    *out_status = ladei_soft_stale(rt, op, LADE_ERR_INVALID_ARGUMENT, "event", number);
+    return NULL;
+  }
+  if (atomic_load_explicit(&rt->devices[event->device].lost, memory_order_acquire)) {
+    *out_status = ladei_soft_lost(op, event->device);
+    return NULL;
+  }
+  return event;
+}
+
+static lade_status event_create(void *self, uint64_t context, unsigned flags, lade_event *out) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_event_create);
+  if (status == LADE_OK) {
+    status = ladei_soft_flags(SOFT_OP_event_create, flags, LADEI_EVENT_TIMING | LADEI_EVENT_INTERPROCESS);
+  }
+  if (status != LADE_OK) return status;
+  if (flags == (LADEI_EVENT_TIMING | LADEI_EVENT_INTERPROCESS)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
+                       "event_create: an event between processes has no timing");
+  }
+  if (context == 0 || context > (uint64_t)rt->device_count) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_CONTEXT, "event_create: no context %llu",
+                       (unsigned long long)context);
+  }
+  soft_device *device = ladei_soft_device_use(rt, SOFT_OP_event_create, (int)context - 1, &status);
+  if (device == NULL) return status;
+  ladei_soft_lock(rt);
+  device->active = true;
+  soft_event *event = ladei_soft_table_take(&rt->event_table);
+  if (event == NULL) {
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "event_create: no memory for one more event");
+  } else {
+    event->device = device->ordinal;
+    event->flags = flags;
+    event->order.count = 0;
+    event->time_word = 0;
+    atomic_store(&event->word, 0);
+    atomic_store(&event->has_order, false);
+    ladei_soft_table_publish(&rt->event_table, event);
+    *out = (lade_event)(uintptr_t)ladei_soft_table_handle(&rt->event_table, event);
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status event_destroy(void *self, lade_event handle) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_event_destroy);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_event *event = ladei_soft_table_find(&rt->event_table, (uint64_t)(uintptr_t)handle);
+  if (event == NULL) {
+    status =
+        ladei_soft_stale(rt, SOFT_OP_event_destroy, LADE_ERR_INVALID_ARGUMENT, "event", (uint64_t)(uintptr_t)handle);
+  } else {
+    ladei_soft_table_hide(&rt->event_table, event);
+    ladei_soft_table_put(&rt->event_table, event);
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+void ladei_soft_events_close(soft_runtime *rt) {
+  for (uint32_t i = 0; i < atomic_load(&rt->event_table.count); i++) {
+    soft_event *event = ladei_soft_table_at(&rt->event_table, i);
+    free(event->order.points);
+    free(event->frontier);
+  }
+}
+
+/* ---- record ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Queues the node that a plain number does not do for; NULL and no error where it does. */
+static lade_status record_node(soft_runtime *rt, soft_event *event, soft_stream *stream) {
+  bool timing = (event->flags & LADEI_EVENT_TIMING) != 0;
+  if (!timing && !stream->held) return LADE_OK;
+  soft_node *node = ladei_soft_node_new(rt);
+  if (node == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "event_record: no memory to queue it");
+  node->work.kind = timing ? SOFT_WORK_STAMP : SOFT_WORK_EMPTY;
+  node->work.device = stream->device;
+  if (timing) {
+    node->work.event = event;
+    node->work.event_word = ladei_soft_event_word(stream, atomic_load(&stream->submitted) + 1);
+  }
+  ladei_soft_stream_push(rt, stream, node);
+  return LADE_OK;
+}
+
+static lade_status record_locked(soft_runtime *rt, soft_event *event, const ladei_stream *resolved) {
+  const soft_op op = SOFT_OP_event_record;
+  lade_status status = LADE_OK;
+  soft_stream *stream = ladei_soft_stream_find(rt, op, resolved, &status);
+  if (stream == NULL) return status;
+  if (event->device != stream->device) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_HANDLE,
+                       "event_record: an event of device %d on a stream of device %d", event->device, stream->device);
+  }
+  if (stream->capture != NULL) return ladei_soft_capture_record(rt, op, stream, event);
+  if (stream->kind == LADEI_STREAM_LEGACY) {
+    soft_capture *capture = ladei_soft_capture_implicit(rt, &rt->devices[stream->device]);
+    if (capture != NULL) return ladei_soft_capture_break(rt, op, capture, LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT);
+  }
+  status = ladei_soft_stream_join_legacy(rt, op, stream);
+  if (status != LADE_OK) return status;
+  if (!ladei_soft_order_copy(&event->order, &stream->order)) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "event_record: no memory for what lies before it");
+  }
+  uint64_t number = atomic_load(&stream->submitted);
+  status = record_node(rt, event, stream);
+  if (status != LADE_OK) return status;
+  if (atomic_load(&stream->submitted) != number) number++;
+  atomic_store_explicit(&event->has_order, event->order.count != 0, memory_order_relaxed);
+  atomic_store_explicit(&event->word, ladei_soft_event_word(stream, number), memory_order_release);
+  return LADE_OK;
+}
+
+static lade_status event_record(void *self, lade_event handle, const ladei_stream *resolved) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_event_record);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_event *event = ladei_soft_event_find(rt, SOFT_OP_event_record, handle, &status);
+  if (event != NULL) {
+    status = record_locked(rt, event, resolved);
+    ladei_soft_run_ready(rt);
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+/* ---- query, wait, elapsed time --------------------------------------------------------------------------------------
+ */
+
+static lade_status captured_error(soft_op op) {
+  return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURED_EVENT, "%s: the event was last recorded in a capture",
+                     ladei_soft_op_name(op));
+}
+
+/* The caller learns that the record that gave `word` is done. */
+static void event_observe(soft_runtime *rt, soft_event *event, uint64_t word) {
+  soft_stream *stream = ladei_soft_stream_by_index(rt, word >> SOFT_EVENT_NUMBER_BITS);
+  ladei_soft_observe_number(stream, word & SOFT_EVENT_NUMBER_MASK);
+  if (!atomic_load_explicit(&event->has_order, memory_order_relaxed)) return;
+  ladei_soft_lock(rt);
+  if (atomic_load(&event->word) == word) {
+    ladei_soft_observe_order(&event->order);
+    atomic_store(&event->has_order, false);
+  }
+  ladei_soft_unlock(rt);
+}
+
+static lade_status event_query(void *self, lade_event handle) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_event_query);
+  if (status != LADE_OK) return status;
+  soft_event *event = ladei_soft_table_find(&rt->event_table, (uint64_t)(uintptr_t)handle);
+  if (event == NULL || atomic_load_explicit(&rt->devices[event->device].lost, memory_order_acquire)) {
+    ladei_soft_lock(rt);
+    ladei_soft_event_find(rt, SOFT_OP_event_query, handle, &status);
+    ladei_soft_unlock(rt);
+    return status;
+  }
+  uint64_t word = atomic_load_explicit(&event->word, memory_order_acquire);
+  if (word == 0) return LADE_OK;
+  if (word == SOFT_EVENT_CAPTURED) return captured_error(SOFT_OP_event_query);
+  const soft_stream *stream = ladei_soft_stream_by_index(rt, word >> SOFT_EVENT_NUMBER_BITS);
+  uint64_t completed = atomic_load_explicit(&stream->completed, memory_order_acquire);
+  if (completed < (word & SOFT_EVENT_NUMBER_MASK)) return LADE_NOT_READY;
+  event_observe(rt, event, word);
+  return LADE_OK;
+}
+
+/* A wait, other than a query, invalidates the capture that the event belongs to, if that is under way. */
+static lade_status captured_wait(soft_runtime *rt, const soft_event *event) {
+  soft_capture *capture = ladei_soft_capture_by_id(rt, event->capture_id);
+  if (capture == NULL) return captured_error(SOFT_OP_event_synchronize);
+  return ladei_soft_capture_break(rt, SOFT_OP_event_synchronize, capture, LADEI_SOFT_NATIVE_CAPTURED_EVENT);
+}
+
+static lade_status synchronize_locked(soft_runtime *rt, const soft_event *event, uint64_t *out_word) {
+  uint64_t word = atomic_load(&event->word);
+  if (word == SOFT_EVENT_CAPTURED) return captured_wait(rt, event);
+  if (word == 0) return LADE_OK;
+  soft_stream *stream = ladei_soft_stream_by_index(rt, word >> SOFT_EVENT_NUMBER_BITS);
+  lade_status status = rt->clock->wait(rt, stream, word & SOFT_EVENT_NUMBER_MASK, "event_synchronize");
+  if (status == LADE_OK && atomic_load(&rt->devices[event->device].lost)) {
+    status = ladei_soft_lost(SOFT_OP_event_synchronize, event->device);
+  }
+  if (status == LADE_OK) {
+    *out_word = word;
+    ladei_soft_pools_synchronized(rt);
+  }
+  return status;
+}
+
+static lade_status event_synchronize(void *self, lade_event handle) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_event_synchronize);
+  if (status != LADE_OK) return status;
+  uint64_t word = 0;
+  ladei_soft_lock(rt);
+  soft_event *event = ladei_soft_event_find(rt, SOFT_OP_event_synchronize, handle, &status);
+  if (event != NULL) status = synchronize_locked(rt, event, &word);
+  ladei_soft_unlock(rt);
+  if (status == LADE_OK && word != 0) event_observe(rt, event, word);
+  return status;
+}
+
+/* A timing event whose record is done. Under the lock. */
+static lade_status event_time(soft_runtime *rt, lade_event handle, uint64_t *out_ns, int32_t *out_device) {
+  const soft_op op = SOFT_OP_event_elapsed_ns;
+  lade_status status = LADE_OK;
+  const soft_event *event = ladei_soft_event_find(rt, op, handle, &status);
+  if (event == NULL) return status;
+  uint64_t word = atomic_load(&event->word);
+  if (word == SOFT_EVENT_CAPTURED) return captured_error(op);
+  if ((event->flags & LADEI_EVENT_TIMING) == 0 || word == 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_HANDLE, "event_elapsed_ns: the event %s",
+                       word == 0 ? "was never recorded" : "was made without timing");
+  }
+  if (event->time_word != word) return LADE_NOT_READY;
+  *out_ns = event->time_ns;
+  *out_device = event->device;
+  return LADE_OK;
+}
+
+static lade_status event_elapsed_ns(void *self, lade_event start, lade_event end, uint64_t *out_ns) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_event_elapsed_ns);
+  if (status != LADE_OK) return status;
+  uint64_t start_ns = 0, end_ns = 0;
+  int32_t start_device = 0, end_device = 0;
+  ladei_soft_lock(rt);
+  status = event_time(rt, start, &start_ns, &start_device);
+  if (status == LADE_OK) status = event_time(rt, end, &end_ns, &end_device);
+  ladei_soft_unlock(rt);
+  if (status != LADE_OK) return status;
+  if (start_device != end_device || end_ns < start_ns) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_HANDLE,
+                       "event_elapsed_ns: the events are of two devices, or the end lies before the start");
+  }
+  *out_ns = end_ns - start_ns;
+  return LADE_OK;
+}
+
+void ladei_soft_event_ops(lade_runtime_ops *ops) {
+  ops->event_create = event_create;
+  ops->event_destroy = event_destroy;
+  ops->event_record = event_record;
+  ops->event_query = event_query;
+  ops->event_synchronize = event_synchronize;
+  ops->event_elapsed_ns = event_elapsed_ns;
+}

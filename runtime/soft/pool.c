@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Driver pools: memory allocated and freed in stream order.
+ *
+ *   block: in use (in rt->ranges) --pool_free on stream A, number n--> free (pool's list) --reuse--> in use
+ *                                                                          `--release--> gone
+ *
+ * A free block is reused at once on stream A, and on other streams once A has reached n. What is over the release
+ * threshold goes back to the device when the program synchronises.
+ *
+ * I1  reserved = bytes of all blocks of the pool, used = bytes of those in use. Both count whole granules.
+ * I2  A free block is released only when its stream has reached its number.
+ * I3  A destroyed pool lives, without a handle, until its last block is gone.
+ * Locks: rt->lock.
+ */
+#include "base/size.h"
+#include "runtime/soft/model.h"
+
+#define GRANULE_BYTES ((size_t)512)
+
+/* ---- pools ----------------------------------------------------------------------------------------------------------
+ */
+
+static soft_device *pool_device(soft_runtime *rt, const soft_pool *pool) {
+  return &rt->devices[pool->properties.location == LADEI_POOL_DEVICE ? pool->properties.id : 0];
+}
+
+static bool pool_is_host(const soft_pool *pool) { return pool->properties.location != LADEI_POOL_DEVICE; }
+
+static soft_pool *pool_new(soft_runtime *rt, const ladei_pool_properties *properties) {
+  soft_pool *pool = ladei_soft_table_take(&rt->pool_table);
+  if (pool == NULL) return NULL;
+  pool->properties = *properties;
+  pool->is_default = pool->destroyed = false;
+  pool->access = 0;
+  pool->release_threshold = 0;
+  pool->reserved = pool->reserved_high = pool->used = pool->used_high = 0;
+  pool->used_count = 0;
+  pool->free_list = NULL;
+  ladei_soft_table_publish(&rt->pool_table, pool);
+  return pool;
+}
+
+static lade_status no_pools(soft_op op) {
+  return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED, "%s: the device has no driver pools",
+                     ladei_soft_op_name(op));
+}
+
+static lade_status properties_check(soft_runtime *rt, const ladei_pool_properties *properties) {
+  lade_status status = LADE_OK;
+  if ((unsigned)properties->location > LADEI_POOL_HOST_NUMA) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "pool_create: no location %d",
+                       (int)properties->location);
+  }
+  int ordinal = properties->location == LADEI_POOL_DEVICE ? properties->id : 0;
+  soft_device *device = ladei_soft_device_use(rt, SOFT_OP_pool_create, ordinal, &status);
+  if (device == NULL) return status;
+  device->active = true;
+  return device->description.no_driver_pools ? no_pools(SOFT_OP_pool_create) : LADE_OK;
+}
+
+static lade_status pool_create(void *self, const ladei_pool_properties *properties, ladei_driver_pool *out_pool) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_create);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  status = properties_check(rt, properties);
+  if (status == LADE_OK) {
+    const soft_pool *pool = pool_new(rt, properties);
+    if (pool == NULL) status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pool_create: no memory for one more");
+    if (pool != NULL) *out_pool = (ladei_driver_pool)(uintptr_t)ladei_soft_table_handle(&rt->pool_table, pool);
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status default_locked(soft_runtime *rt, soft_device *device, ladei_driver_pool *out_pool) {
+  if (device->description.no_driver_pools) return no_pools(SOFT_OP_pool_default);
+  device->active = true;
+  if (device->default_pool == NULL) {
+    ladei_pool_properties properties = {LADEI_POOL_DEVICE, device->ordinal, 0};
+    device->default_pool = pool_new(rt, &properties);
+    if (device->default_pool == NULL) {
+      return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pool_default: no memory for the pool");
+    }
+    device->default_pool->is_default = true;
+  }
+  *out_pool = (ladei_driver_pool)(uintptr_t)ladei_soft_table_handle(&rt->pool_table, device->default_pool);
+  return LADE_OK;
+}
+
+static lade_status pool_default(void *self, int ordinal, ladei_driver_pool *out_pool) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_default);
+  if (status != LADE_OK) return status;
+  soft_device *device = ladei_soft_device_use(rt, SOFT_OP_pool_default, ordinal, &status);
+  if (device == NULL) return status;
+  ladei_soft_lock(rt);
+  status = default_locked(rt, device, out_pool);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+/* The live pool of a handle; enters the op and takes the lock, which the caller lets go in every case. */
+static soft_pool *pool_enter(soft_runtime *rt, soft_op op, ladei_driver_pool handle, lade_status *out_status) {
+  *out_status = ladei_soft_enter(rt, op);
+  ladei_soft_lock(rt);
+  if (*out_status != LADE_OK) return NULL;
+  soft_pool *pool = ladei_soft_table_find(&rt->pool_table, (uint64_t)(uintptr_t)handle);
+  if (pool == NULL) {
+    *out_status = ladei_soft_stale(rt, op, LADE_ERR_INVALID_ARGUMENT, "driver pool", (uint64_t)(uintptr_t)handle);
+  }
+  return pool;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------------------------------
+ */
+
+static bool block_is_settled(const soft_range *block) {
+  return atomic_load(&block->free_owner->completed) >= block->free_number;
+}
+
+static void block_uncharge(soft_runtime *rt, soft_pool *pool, const soft_range *block) {
+  if (pool_is_host(pool)) {
+    rt->pinned_bytes -= block->bytes;
+  } else {
+    ladei_soft_memory_uncharge(pool_device(rt, pool), block->bytes);
+  }
+  pool->reserved -= block->bytes;
+}
+
+/* Releases settled free blocks until at most `keep_bytes` are reserved. */
+static void pool_release(soft_runtime *rt, soft_pool *pool, uint64_t keep_bytes) {
+  soft_range **place = &pool->free_list;
+  while (*place != NULL && pool->reserved > keep_bytes) {
+    soft_range *block = *place;
+    if (!block_is_settled(block)) {
+      place = &block->next;
+      continue;
+    }
+    *place = block->next;
+    block_uncharge(rt, pool, block);
+    ladei_soft_range_discard(rt, block);
+  }
+  if (pool->destroyed && pool->used_count == 0 && pool->free_list == NULL) {
+    pool->destroyed = false; /* the record is free from here on */
+    ladei_soft_table_put(&rt->pool_table, pool);
+  }
+}
+
+static soft_pool *pool_at(const soft_runtime *rt, uint32_t index) {
+  soft_pool *pool = ladei_soft_table_at(&rt->pool_table, index);
+  return atomic_load(&pool->slot.live) || pool->destroyed ? pool : NULL;
+}
+
+void ladei_soft_pools_synchronized(soft_runtime *rt) {
+  for (uint32_t i = 0; i < atomic_load(&rt->pool_table.count); i++) {
+    soft_pool *pool = pool_at(rt, i);
+    if (pool != NULL) pool_release(rt, pool, pool->destroyed ? 0 : pool->release_threshold);
+  }
+}
+
+void ladei_soft_pools_close(soft_runtime *rt) {
+  for (uint32_t i = 0; i < atomic_load(&rt->pool_table.count); i++) {
+    soft_pool *pool = pool_at(rt, i);
+    if (pool != NULL) pool_release(rt, pool, 0);
+  }
+}
+
+/* Smallest free block that the stream may have now and that wastes at most a quarter of itself; taken out. */
+static soft_range *pool_reuse(soft_pool *pool, const soft_stream *stream, size_t bytes) {
+  soft_range **best = NULL;
+  for (soft_range **place = &pool->free_list; *place != NULL; place = &(*place)->next) {
+    const soft_range *block = *place;
+    bool usable = block->free_owner == stream || block_is_settled(block);
+    bool fits = block->bytes >= bytes && block->bytes - bytes <= block->bytes / 4;
+    if (usable && fits && (best == NULL || block->bytes < (*best)->bytes)) best = place;
+  }
+  if (best == NULL) return NULL;
+  soft_range *block = *best;
+  *best = block->next;
+  return block;
+}
+
+static bool block_charge(soft_runtime *rt, soft_pool *pool, size_t bytes) {
+  uint64_t limit = pool->properties.max_bytes;
+  if (limit != 0 && (pool->reserved > limit || bytes > limit - pool->reserved)) return false;
+  return pool_is_host(pool) ? ladei_soft_pinned_charge(rt, bytes)
+                            : ladei_soft_memory_charge(pool_device(rt, pool), bytes);
+}
+
+static soft_range *pool_grow(soft_runtime *rt, soft_pool *pool, size_t bytes) {
+  if (!block_charge(rt, pool, bytes)) {
+    pool_release(rt, pool, 0);
+    if (!block_charge(rt, pool, bytes)) return NULL;
+  }
+  int32_t node = pool->properties.location == LADEI_POOL_HOST_NUMA ? pool->properties.id : -1;
+  soft_range *block =
+      ladei_soft_range_new(rt, SOFT_RANGE_POOL, pool_device(rt, pool), pool_is_host(pool), bytes, 0, node);
+  pool->reserved += bytes;
+  if (block == NULL) {
+    soft_range refused = {.bytes = bytes};
+    block_uncharge(rt, pool, &refused);
+    return NULL;
+  }
+  block->pool = pool;
+  pool->reserved_high = pool->reserved > pool->reserved_high ? pool->reserved : pool->reserved_high;
+  return block;
+}
+
+/* ---- alloc, free ----------------------------------------------------------------------------------------------------
+ */
+
+static lade_status out_of_memory(const soft_pool *pool, size_t bytes) {
+  return ladei_error(pool_is_host(pool) ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_ERR_OUT_OF_DEVICE_MEMORY,
+                     LADEI_SOFT_NATIVE_OUT_OF_MEMORY, "pool_alloc: %zu bytes asked, the pool holds %zu, limit %zu",
+                     bytes, (size_t)pool->reserved, pool->properties.max_bytes);
+}
+
+/* A number on the stream that stands for the allocation or free; for hazards a write of the whole block. */
+static lade_status stream_mark(soft_runtime *rt, soft_op op, soft_stream *stream, uint64_t *out_number) {
+  if (stream->capture != NULL) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
+                       "%s: software devices capture no stream-ordered allocation", ladei_soft_op_name(op));
+  }
+  soft_work work = {.kind = SOFT_WORK_EMPTY, .device = stream->device};
+  *out_number = atomic_load(&stream->submitted) + 1;
+  lade_status status = ladei_soft_submit(rt, op, stream, &work);
+  if (status == LADE_OK) *out_number = atomic_load(&stream->submitted);
+  return status;
+}
+
+static lade_status alloc_locked(soft_runtime *rt, soft_pool *pool, size_t bytes, const ladei_stream *resolved,
+                                void **out) {
+  lade_status status = LADE_OK;
+  soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_pool_alloc, resolved, &status);
+  if (stream == NULL) return status;
+  size_t whole;
+  if (bytes == 0 || bytes >= LADEI_SIZE_LIMIT || !ladei_size_round_up(bytes, GRANULE_BYTES, &whole)) {
+    return bytes == 0 ? ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "pool_alloc: 0 bytes")
+                      : out_of_memory(pool, bytes);
+  }
+  soft_range *block = stream->capture != NULL ? NULL : pool_reuse(pool, stream, whole);
+  bool reused = block != NULL;
+  if (!reused && stream->capture == NULL) {
+    block = pool_grow(rt, pool, whole);
+    if (block == NULL) return out_of_memory(pool, bytes);
+    soft_tree_remove(&rt->ranges, &block->node);
+    block->free_owner = stream;
+    block->free_number = 0;
+  }
+  uint64_t number = 0;
+  status = stream_mark(rt, SOFT_OP_pool_alloc, stream, &number);
+  if (status != LADE_OK) {
+    if (block != NULL) {
+      block->next = pool->free_list;
+      pool->free_list = block;
+    }
+    return status;
+  }
+  soft_tree_insert(&rt->ranges, &block->node, block->node.key);
+  /* The pool itself sees to it that former uses lie before this one. */
+  ladei_soft_hazard_forget(rt, block->node.key, block->bytes);
+  ladei_soft_hazard_access(rt, stream, number, (void *)(uintptr_t)block->node.key, block->bytes, true);
+  pool->used_count++;
+  pool->used += block->bytes;
+  pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
+  *out = (void *)(uintptr_t)block->node.key;
+  return LADE_OK;
+}
+
+static lade_status pool_alloc(void *self, ladei_driver_pool handle, size_t bytes, const ladei_stream *resolved,
+                              void **out) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status;
+  soft_pool *pool = pool_enter(rt, SOFT_OP_pool_alloc, handle, &status);
+  if (pool != NULL) status = alloc_locked(rt, pool, bytes, resolved, out);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status free_locked(soft_runtime *rt, void *pointer, const ladei_stream *resolved) {
+  soft_range *block = ladei_soft_range_at(rt, pointer);
+  if (block == NULL || block->kind != SOFT_RANGE_POOL || block->node.key != (uint64_t)(uintptr_t)pointer) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
+                       "pool_free: %p is not the start of a pool's block in use", pointer);
+  }
+  lade_status status = LADE_OK;
+  soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_pool_free, resolved, &status);
+  uint64_t number = 0;
+  if (stream != NULL) status = stream_mark(rt, SOFT_OP_pool_free, stream, &number);
+  if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) return status;
+  if (stream != NULL) {
+    ladei_soft_hazard_access(rt, stream, number, pointer, block->bytes, true);
+  } else { /* the device is lost: nothing runs any more, any stream will do */
+    stream = rt->devices[block->device].legacy;
+  }
+  soft_pool *pool = block->pool;
+  soft_tree_remove(&rt->ranges, &block->node);
+  block->free_owner = stream;
+  block->free_number = number;
+  block->next = pool->free_list;
+  pool->free_list = block;
+  pool->used_count--;
+  pool->used -= block->bytes;
+  if (pool->destroyed) pool_release(rt, pool, 0);
+  return LADE_OK;
+}
+
+static lade_status pool_free(void *self, void *pointer, const ladei_stream *resolved) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_free);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  status = free_locked(rt, pointer, resolved);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+/* ---- settings -------------------------------------------------------------------------------------------------------
+ */
+
+static lade_status pool_destroy(void *self, ladei_driver_pool handle) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status;
+  soft_pool *pool = pool_enter(rt, SOFT_OP_pool_destroy, handle, &status);
+  if (pool != NULL && pool->is_default) {
+    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
+                         "pool_destroy: a device's default pool stays");
+  } else if (pool != NULL) {
+    ladei_soft_table_hide(&rt->pool_table, pool);
+    pool->destroyed = true;
+    pool_release(rt, pool, 0);
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status pool_set_access(void *self, ladei_driver_pool handle, int ordinal, bool writable) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status;
+  soft_pool *pool = pool_enter(rt, SOFT_OP_pool_set_access, handle, &status);
+  if (pool != NULL && ladei_soft_device_use(rt, SOFT_OP_pool_set_access, ordinal, &status) != NULL) {
+    const soft_device *owner = pool_device(rt, pool);
+    uint64_t bit = (uint64_t)1 << ordinal;
+    if (writable && !pool_is_host(pool) && owner->ordinal != ordinal && owner->description.no_peer_access) {
+      status = ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
+                           "pool_set_access: device %d cannot use memory of device %d", ordinal, owner->ordinal);
+    } else {
+      pool->access = writable ? pool->access | bit : pool->access & ~bit;
+    }
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status bad_attribute(soft_op op, ladei_pool_attribute attribute) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "%s: not possible for attribute %d",
+                     ladei_soft_op_name(op), (int)attribute);
+}
+
+static lade_status pool_attribute_get(void *self, ladei_driver_pool handle, ladei_pool_attribute attribute,
+                                      uint64_t *out) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status;
+  const soft_pool *pool = pool_enter(rt, SOFT_OP_pool_attribute_get, handle, &status);
+  if (pool != NULL) {
+    switch (attribute) {
+    case LADEI_POOL_RELEASE_THRESHOLD: *out = pool->release_threshold; break;
+    case LADEI_POOL_RESERVED_CURRENT: *out = pool->reserved; break;
+    case LADEI_POOL_RESERVED_HIGH: *out = pool->reserved_high; break;
+    case LADEI_POOL_USED_CURRENT: *out = pool->used; break;
+    case LADEI_POOL_USED_HIGH: *out = pool->used_high; break;
+    default: status = bad_attribute(SOFT_OP_pool_attribute_get, attribute);
+    }
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status pool_attribute_set(void *self, ladei_driver_pool handle, ladei_pool_attribute attribute,
+                                      uint64_t value) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status;
+  soft_pool *pool = pool_enter(rt, SOFT_OP_pool_attribute_set, handle, &status);
+  if (pool != NULL) {
+    if (attribute == LADEI_POOL_RELEASE_THRESHOLD) {
+      pool->release_threshold = value;
+    } else if (attribute == LADEI_POOL_RESERVED_HIGH && value == 0) {
+      pool->reserved_high = pool->reserved;
+    } else if (attribute == LADEI_POOL_USED_HIGH && value == 0) {
+      pool->used_high = pool->used;
+    } else {
+      status = bad_attribute(SOFT_OP_pool_attribute_set, attribute);
+    }
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status pool_trim(void *self, ladei_driver_pool handle, size_t keep_bytes) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status;
+  soft_pool *pool = pool_enter(rt, SOFT_OP_pool_trim, handle, &status);
+  if (pool != NULL) pool_release(rt, pool, keep_bytes);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+void ladei_soft_pool_ops(lade_runtime_ops *ops) {
+  ops->pool_create = pool_create;
+  ops->pool_destroy = pool_destroy;
+  ops->pool_default = pool_default;
+  ops->pool_set_access = pool_set_access;
+  ops->pool_attribute_get = pool_attribute_get;
+  ops->pool_attribute_set = pool_attribute_set;
+  ops->pool_trim = pool_trim;
+  ops->pool_alloc = pool_alloc;
+  ops->pool_free = pool_free;
+}

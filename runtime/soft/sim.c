@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The virtual clock ("sim"): a heap of moments to come.
+ *
+ *   moment = (time, order): the end of an engine's current work | a timer | the loss of a device
+ *
+ * I1  Time moves only in step and run_until, never back. Moments of one time happen in the order they were added.
+ * I2  Work takes effect as a whole at its end: it reads its source and writes its destination at that moment, not when
+ * it starts. So whatever disturbs the source before the copy has ended shows in the bytes. I3  An engine starts work
+ * the moment it has some and is free: its k-th piece of work ends at max(end of the one before, ready) + its duration,
+ * exactly. I4  Nothing happens inside an op that does not wait, except that its cost moves the clock. Locks: none; one
+ * thread at a time owns the runtime.
+ */
+#include <stdlib.h>
+
+#include "runtime/soft/model.h"
+
+/* ---- heap -----------------------------------------------------------------------------------------------------------
+ */
+
+static bool moment_before(const soft_moment *a, const soft_moment *b) {
+  return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
+}
+
+static void heap_push(soft_runtime *rt, soft_moment moment) {
+  size_t place = rt->moment_count++;
+  while (place != 0 && moment_before(&moment, &rt->moments[(place - 1) / 2])) {
+    rt->moments[place] = rt->moments[(place - 1) / 2];
+    place = (place - 1) / 2;
+  }
+  rt->moments[place] = moment;
+}
+
+static soft_moment heap_pop(soft_runtime *rt) {
+  soft_moment first = rt->moments[0], last = rt->moments[--rt->moment_count];
+  size_t place = 0;
+  for (;;) {
+    size_t child = place * 2 + 1;
+    if (child >= rt->moment_count) break;
+    if (child + 1 < rt->moment_count && moment_before(&rt->moments[child + 1], &rt->moments[child])) child++;
+    if (!moment_before(&rt->moments[child], &last)) break;
+    rt->moments[place] = rt->moments[child];
+    place = child;
+  }
+  rt->moments[place] = last;
+  return first;
+}
+
+/* Keeps room for one moment per engine beyond those asked for, so that starting work needs no memory. */
+static bool heap_reserve(soft_runtime *rt) {
+  size_t engines = (size_t)rt->device_count * SOFT_ENGINE_COUNT;
+  if (rt->moment_count + engines + 1 <= rt->moment_capacity) return true;
+  size_t capacity = (rt->moment_count + engines + 1) * 2;
+  soft_moment *moments = realloc(rt->moments, capacity * sizeof *moments);
+  if (moments == NULL) return false;
+  rt->moments = moments;
+  rt->moment_capacity = capacity;
+  return true;
+}
+
+bool ladei_soft_sim_open(soft_runtime *rt) { return heap_reserve(rt); }
+
+bool ladei_soft_sim_add(soft_runtime *rt, const soft_moment *moment) {
+  if (!heap_reserve(rt)) return false;
+  soft_moment added = *moment;
+  added.order = rt->next_moment++;
+  heap_push(rt, added);
+  return true;
+}
+
+/* ---- engines --------------------------------------------------------------------------------------------------------
+ */
+
+static void engine_kick(soft_runtime *rt, soft_engine *engine) {
+  if (engine->current != NULL) return;
+  soft_node *node = ladei_soft_engine_take(rt, engine);
+  if (node == NULL) return;
+  uint64_t end_ns = rt->now_ns + ladei_soft_work_duration_ns(rt, &node->work);
+  heap_push(rt, (soft_moment){.at_ns = end_ns, .order = rt->next_moment++, .engine = engine});
+}
+
+static void engine_end(soft_runtime *rt, soft_engine *engine) {
+  soft_work *work = &engine->current->work;
+  ladei_soft_work_start(rt, work);
+  rt->dispatching++;
+  ladei_soft_work_perform(rt, work);
+  rt->dispatching--;
+  ladei_soft_engine_finish(rt, engine);
+  engine_kick(rt, engine);
+  ladei_soft_run_ready(rt);
+}
+
+/* ---- time -----------------------------------------------------------------------------------------------------------
+ */
+
+bool ladei_soft_sim_step(soft_runtime *rt) {
+  if (rt->moment_count == 0) return false;
+  soft_moment moment = heap_pop(rt);
+  if (moment.at_ns > rt->now_ns) rt->now_ns = moment.at_ns;
+  if (moment.engine != NULL) {
+    engine_end(rt, moment.engine);
+  } else if (moment.lost != NULL) {
+    ladei_soft_device_drop(rt, moment.lost);
+    ladei_soft_run_ready(rt);
+  } else if (!rt->stopping) {
+    rt->dispatching++;
+    moment.function(moment.user);
+    rt->dispatching--;
+  }
+  ladei_soft_unlock(rt); /* unmaps what the work was the last to name */
+  return true;
+}
+
+void ladei_soft_sim_run_until(soft_runtime *rt, uint64_t until_ns) {
+  while (rt->moment_count != 0 && rt->moments[0].at_ns <= until_ns) {
+    ladei_soft_sim_step(rt);
+  }
+  if (until_ns > rt->now_ns) rt->now_ns = until_ns;
+}
+
+static uint64_t now_ns(soft_runtime *rt) { return rt->now_ns; }
+
+static lade_status wait(soft_runtime *rt, soft_stream *stream, uint64_t number, const char *op) {
+  while (atomic_load_explicit(&stream->completed, memory_order_relaxed) < number) {
+    if (!ladei_soft_sim_step(rt)) {
+      return ladei_error(LADE_ERR_TIMEOUT, LADEI_SOFT_NATIVE_NOT_READY,
+                         "%s: stream %p (id %llu) never reaches %llu, stays at %llu%s", op, (void *)stream->handle,
+                         (unsigned long long)stream->id, (unsigned long long)number,
+                         (unsigned long long)atomic_load(&stream->completed), stream->held ? ": it is held" : "");
+    }
+  }
+  return LADE_OK;
+}
+
+static bool device_start(soft_runtime *rt, soft_device *device) {
+  (void)rt;
+  (void)device; /* engines are records here */
+  return true;
+}
+
+const soft_clock ladei_soft_sim_clock = {now_ns, device_start, engine_kick, wait};
+
+/* ---- ops ------------------------------------------------------------------------------------------------------------
+ */
+
+static lade_status timer_add(void *self, uint64_t at_ns, ladei_host_function function, void *user) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_timer_add);
+  if (status != LADE_OK) return status;
+  soft_moment moment = {.at_ns = at_ns, .function = function, .user = user};
+  if (function == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "timer_add: NULL");
+  }
+  return ladei_soft_sim_add(rt, &moment) ? LADE_OK
+                                         : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "timer_add: one more timer");
+}
+
+static lade_status step(void *self) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_step);
+  if (status != LADE_OK) return status;
+  return ladei_soft_sim_step(rt) ? LADE_OK : LADE_NOT_READY;
+}
+
+void ladei_soft_sim_ops(lade_runtime_ops *ops) {
+  ops->timer_add = timer_add;
+  ops->step = step;
+}
+
+lade_status ladei_soft_advance(void *self, uint64_t ns) {
+  soft_runtime *rt = soft_self(self);
+  if (!rt->virtual_time) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED, "advance: \"%s\" has no virtual clock",
+                       rt->name);
+  }
+  if (ns > UINT64_MAX - rt->now_ns) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "advance: past the end of time");
+  }
+  ladei_soft_sim_run_until(rt, rt->now_ns + ns);
+  return LADE_OK;
+}

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening and closing software devices, reports, the public controls of lade/soft.h.
+ *
+ * I1  A runtime that close refused is as it was.
+ * I2  Closing frees everything that the runtime itself holds: default pools, special streams, records.
+ * Locks: none at open and close, which nothing may run beside; rt->lock for the report.
+ */
+#include "runtime/soft/soft.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/options.h"
+#include "base/size.h"
+#include "runtime/soft/model.h"
+
+static lade_runtime_ops sim_ops, cpu_ops;
+static pthread_once_t ops_once = PTHREAD_ONCE_INIT;
+
+/* ---- descriptions ---------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t value_or(uint64_t value, uint64_t default_value) { return value != 0 ? value : default_value; }
+
+static uint64_t default_capacity(bool virtual_time) {
+  if (virtual_time) return (uint64_t)16 << 30;
+  long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? (uint64_t)pages / 2 * (uint64_t)page : (uint64_t)1 << 30;
+}
+
+static lade_status description_check(const lade_soft_device *device, uint64_t index) {
+  const char *wrong = NULL;
+  if (device->memory_bytes >= LADEI_SIZE_LIMIT) wrong = "memory_bytes";
+  if (!ladei_is_power_of_two(device->vm_granularity_bytes) || device->vm_granularity_bytes < 4096) {
+    wrong = "vm_granularity_bytes";
+  }
+  if (device->numa_node < 0) wrong = "numa_node";
+  if (device->reserved != 0) wrong = "reserved";
+  if (wrong == NULL) return LADE_OK;
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "software device %llu: bad %s", (unsigned long long)index, wrong);
+}
+
+static lade_status device_describe(soft_runtime *rt, uint64_t index, const lade_soft_device *given) {
+  soft_device *device = &rt->devices[index];
+  lade_soft_device description = {0};
+  if (given != NULL) description = *given;
+  description.memory_bytes = value_or(description.memory_bytes, default_capacity(rt->virtual_time));
+  description.link_bytes_per_s = value_or(description.link_bytes_per_s, 55000000000u);
+  description.memory_bytes_per_s = value_or(description.memory_bytes_per_s, 2000000000000u);
+  description.peer_bytes_per_s = value_or(description.peer_bytes_per_s, 50000000000u);
+  description.copy_launch_ns = value_or(description.copy_launch_ns, 3000);
+  description.vm_granularity_bytes = value_or(description.vm_granularity_bytes, 2 * LADEI_MIB);
+  device->description = description;
+  device->ordinal = (int32_t)index;
+  device->context = index + 1;
+  device->lose_at_ns = UINT64_MAX;
+  device->memory_file = -1;
+  return description_check(&description, index);
+}
+
+static void engines_open(soft_runtime *rt) {
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  for (int32_t i = 0; i < rt->device_count * SOFT_ENGINE_COUNT; i++) {
+    soft_engine *engine = &rt->devices[i / SOFT_ENGINE_COUNT].engines[i % SOFT_ENGINE_COUNT];
+    engine->runtime = rt;
+    engine->device = i / SOFT_ENGINE_COUNT;
+    engine->kind = (soft_engine_kind)(i % SOFT_ENGINE_COUNT);
+    pthread_cond_init(&engine->cond, &monotonic);
+  }
+  pthread_condattr_destroy(&monotonic);
+}
+
+/* ---- the tables -----------------------------------------------------------------------------------------------------
+ */
+
+static lade_status soft_close(void *self);
+
+static uint64_t now_ns(void *self) {
+  soft_runtime *rt = soft_self(self);
+  return rt->clock->now_ns(rt);
+}
+
+static const char *native_error_text(void *self, int64_t native_code) {
+  (void)self;
+  switch (native_code) {
+  case LADEI_SOFT_NATIVE_INVALID_VALUE: return "software device: invalid value";
+  case LADEI_SOFT_NATIVE_OUT_OF_MEMORY: return "software device: out of memory";
+  case LADEI_SOFT_NATIVE_INVALID_DEVICE: return "software device: no such device";
+  case LADEI_SOFT_NATIVE_INVALID_CONTEXT: return "software device: no such context, or none is current";
+  case LADEI_SOFT_NATIVE_INVALID_HANDLE: return "software device: invalid handle";
+  case LADEI_SOFT_NATIVE_ILLEGAL_STATE: return "software device: illegal state";
+  case LADEI_SOFT_NATIVE_NOT_READY: return "software device: not ready";
+  case LADEI_SOFT_NATIVE_ALREADY_REGISTERED: return "software device: host memory is registered already";
+  case LADEI_SOFT_NATIVE_LAUNCH_FAILED: return "software device: lost";
+  case LADEI_SOFT_NATIVE_NOT_PERMITTED: return "software device: not permitted in a host function";
+  case LADEI_SOFT_NATIVE_NOT_SUPPORTED: return "software device: not supported";
+  case LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED: return "software device: not permitted while a stream captures";
+  case LADEI_SOFT_NATIVE_CAPTURE_INVALIDATED: return "software device: the capture is invalid";
+  case LADEI_SOFT_NATIVE_CAPTURE_MERGE: return "software device: two captures would merge";
+  case LADEI_SOFT_NATIVE_CAPTURE_UNMATCHED: return "software device: the capture was begun on another stream";
+  case LADEI_SOFT_NATIVE_CAPTURE_UNJOINED: return "software device: work of the capture was not joined";
+  case LADEI_SOFT_NATIVE_CAPTURE_ISOLATION: return "software device: the capture would depend on work outside of it";
+  case LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT: return "software device: the capture forbids the legacy stream";
+  case LADEI_SOFT_NATIVE_CAPTURED_EVENT: return "software device: the event was recorded in a capture";
+  case LADEI_SOFT_NATIVE_CAPTURE_WRONG_THREAD: return "software device: the capture was begun by another thread";
+  default: return "software device: no native code";
+  }
+}
+
+static void table_fill(lade_runtime_ops *ops, const char *name) {
+  ops->struct_size = sizeof *ops;
+  ops->name = name;
+  ops->close = soft_close;
+  ops->now_ns = now_ns;
+  ops->native_error_text = native_error_text;
+#define PART_FILL(part) ladei_soft_##part##_ops(ops);
+  SOFT_OP_TABLES(PART_FILL)
+#undef PART_FILL
+}
+
+static void tables_fill(void) {
+  table_fill(&cpu_ops, "cpu");
+  table_fill(&sim_ops, "sim");
+  ladei_soft_sim_ops(&sim_ops);
+}
+
+/* ---- open -----------------------------------------------------------------------------------------------------------
+ */
+
+static void runtime_free(soft_runtime *rt) {
+  ladei_soft_events_close(rt);
+  ladei_soft_streams_close(rt);
+  ladei_soft_nodes_close(rt);
+  ladei_soft_hazards_close(rt);
+  for (int32_t i = 0; rt->devices != NULL && i < rt->device_count; i++) {
+    if (rt->devices[i].memory_file >= 0) close(rt->devices[i].memory_file);
+    for (int j = 0; j < SOFT_ENGINE_COUNT; j++) {
+      pthread_cond_destroy(&rt->devices[i].engines[j].cond);
+    }
+  }
+  soft_table *tables[] = {&rt->stream_table, &rt->event_table, &rt->graph_table, &rt->exec_table,
+                          &rt->object_table, &rt->pool_table,  &rt->vm_table};
+  for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+    ladei_soft_table_destroy(tables[i]);
+  }
+  while (rt->threads.root != NULL) {
+    soft_tree_node *thread = rt->threads.root;
+    soft_tree_remove(&rt->threads, thread);
+    free(thread);
+  }
+  pthread_cond_destroy(&rt->idle_cond);
+  pthread_mutex_destroy(&rt->lock);
+  free(rt->moments);
+  free(rt->faults);
+  free(rt->devices);
+  free(rt);
+}
+
+static void locks_open(soft_runtime *rt) {
+  pthread_mutexattr_t adaptive; /* critical sections last tens of nanoseconds */
+  pthread_mutexattr_init(&adaptive);
+  pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
+  pthread_mutex_init(&rt->lock, &adaptive);
+  pthread_mutexattr_destroy(&adaptive);
+  pthread_cond_init(&rt->idle_cond, NULL);
+}
+
+static void tables_open(soft_runtime *rt) {
+  ladei_soft_table_init(&rt->stream_table, SOFT_HANDLE_STREAM, sizeof(soft_stream_slot));
+  ladei_soft_table_init(&rt->event_table, SOFT_HANDLE_EVENT, sizeof(soft_event));
+  ladei_soft_table_init(&rt->graph_table, SOFT_HANDLE_GRAPH, sizeof(soft_graph));
+  ladei_soft_table_init(&rt->exec_table, SOFT_HANDLE_EXEC, sizeof(soft_exec));
+  ladei_soft_table_init(&rt->object_table, SOFT_HANDLE_USER_OBJECT, sizeof(soft_user_object));
+  ladei_soft_table_init(&rt->pool_table, SOFT_HANDLE_POOL, sizeof(soft_pool));
+  ladei_soft_table_init(&rt->vm_table, SOFT_HANDLE_VM, sizeof(soft_vm));
+}
+
+static lade_status runtime_new(bool virtual_time, const lade_soft_options *options, soft_runtime **out) {
+  uint64_t count = options->device_count == 0 ? 1 : options->device_count;
+  soft_runtime *rt = NULL;
+  if (posix_memalign((void **)&rt, _Alignof(soft_runtime), sizeof *rt) != 0) rt = NULL;
+  if (rt == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "software device: no memory to open");
+  memset(rt, 0, sizeof *rt);
+  rt->virtual_time = virtual_time;
+  rt->name = virtual_time ? "sim" : "cpu";
+  rt->clock = virtual_time ? &ladei_soft_sim_clock : &ladei_soft_cpu_clock;
+  rt->costs = options->costs;
+  rt->pinned_limit_bytes = options->pinned_limit_bytes;
+  locks_open(rt);
+  tables_open(rt);
+  ladei_soft_addresses_open(rt);
+  ladei_soft_gate_open(rt);
+  lade_status status = LADE_OK;
+  rt->devices = calloc(count, sizeof *rt->devices);
+  rt->device_count = rt->devices == NULL ? 0 : (int32_t)count;
+  for (uint64_t i = 0; rt->devices != NULL && i < count && status == LADE_OK; i++) {
+    status = device_describe(rt, i, options->devices == NULL ? NULL : &options->devices[i]);
+  }
+  engines_open(rt);
+  bool complete = rt->devices != NULL && ladei_soft_hazards_open(rt) && ladei_soft_streams_open(rt) &&
+                  (!virtual_time || ladei_soft_sim_open(rt));
+  if (status == LADE_OK && !complete) {
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "software device: no memory to open %llu devices",
+                         (unsigned long long)count);
+  }
+  if (status != LADE_OK) {
+    runtime_free(rt);
+    return status;
+  }
+  *out = rt;
+  return LADE_OK;
+}
+
+lade_status ladei_soft_open(bool virtual_time, const struct lade_soft_options *options,
+                            const lade_runtime_ops **out_ops, void **out_self) {
+  lade_soft_options own;
+  lade_status status = ladei_options_read("lade_soft_options", options, &own, sizeof own);
+  if (status != LADE_OK) return status;
+  if (own.device_count > SOFT_MAX_DEVICES || (own.devices == NULL) != (own.device_count == 0)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_soft_options: %llu devices %s, at most %d",
+                       (unsigned long long)own.device_count, own.devices == NULL ? "without descriptions" : "described",
+                       SOFT_MAX_DEVICES);
+  }
+  pthread_once(&ops_once, tables_fill);
+  soft_runtime *rt = NULL;
+  status = runtime_new(virtual_time, &own, &rt);
+  if (status != LADE_OK) return status;
+  *out_ops = virtual_time ? &sim_ops : &cpu_ops;
+  *out_self = rt;
+  return LADE_OK;
+}
+
+/* ---- report, close --------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t ranges_count(const soft_tree_node *node, bool (*counts)(const soft_range *)) {
+  if (node == NULL) return 0;
+  uint64_t here = counts((const soft_range *)node) ? 1 : 0;
+  return here + ranges_count(node->left, counts) + ranges_count(node->right, counts);
+}
+
+static bool is_device_allocation(const soft_range *range) { return !range->host && range->kind != SOFT_RANGE_RESERVED; }
+
+static bool is_reservation(const soft_range *range) { return range->kind == SOFT_RANGE_RESERVED; }
+
+static bool is_host_pool_block(const soft_range *range) { return range->host && range->kind == SOFT_RANGE_POOL; }
+
+static uint64_t driver_pools(const soft_runtime *rt) {
+  uint64_t count = rt->pool_table.live_count;
+  for (int32_t i = 0; i < rt->device_count; i++) {
+    count -= rt->devices[i].default_pool != NULL;
+  }
+  return count;
+}
+
+static void report_fill(const soft_runtime *rt, lade_soft_report *report) {
+  lade_soft_report_init(report);
+  report->freed_memory_used = rt->findings.freed_memory_used;
+  report->unordered_reuse = rt->findings.unordered_reuse;
+  report->unpinned_copies = rt->findings.unpinned_copies;
+  report->stale_handles = rt->findings.stale_handles;
+  for (int32_t i = 0; i < rt->device_count; i++) {
+    report->device_bytes += rt->devices[i].charged;
+  }
+  report->pinned_bytes = rt->pinned_bytes;
+  report->device_allocations = ranges_count(rt->ranges.root, is_device_allocation) + rt->vm_table.live_count;
+  report->pinned_ranges = rt->pinned_ranges;
+  report->streams = rt->stream_table.live_count;
+  report->events = rt->event_table.live_count;
+  report->graphs = rt->graph_table.live_count + rt->exec_table.live_count;
+  report->driver_pools = driver_pools(rt);
+  report->user_objects = rt->object_table.live_count;
+}
+
+lade_status ladei_soft_report(void *self, lade_soft_report *report) {
+  soft_runtime *rt = soft_self(self);
+  lade_soft_report own;
+  ladei_soft_lock(rt);
+  report_fill(rt, &own);
+  ladei_soft_unlock(rt);
+  return ladei_stats_write("lade_soft_report", &own, sizeof own, report);
+}
+
+const char *ladei_soft_last_finding(void *self) { return soft_self(self)->findings.text; }
+
+/* LADE_ERR_BUSY, naming what is alive; LADE_OK when nothing is. */
+static lade_status close_check(const soft_runtime *rt) {
+  lade_soft_report report;
+  report_fill(rt, &report);
+  uint64_t reservations = ranges_count(rt->ranges.root, is_reservation);
+  uint64_t host_blocks = ranges_count(rt->ranges.root, is_host_pool_block);
+  const struct {
+    const char *what;
+    uint64_t count;
+  } kinds[] = {{"device allocations", report.device_allocations},
+               {"address reservations", reservations},
+               {"pinned ranges", report.pinned_ranges},
+               {"host pool blocks", host_blocks},
+               {"streams", report.streams},
+               {"events", report.events},
+               {"graphs", report.graphs},
+               {"driver pools", report.driver_pools},
+               {"user objects", report.user_objects}};
+  char text[320] = "";
+  size_t used = 0;
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    if (kinds[i].count == 0) continue;
+    int written = snprintf(text + used, sizeof text - used, "%s%llu %s", used == 0 ? "" : ", ",
+                           (unsigned long long)kinds[i].count, kinds[i].what);
+    used += written > 0 ? (size_t)written : 0;
+  }
+  return used == 0 ? LADE_OK : ladei_error(LADE_ERR_BUSY, 0, "close: still alive: %s", text);
+}
+
+/* Lets all queued work run out; that of streams which were held when they were destroyed has no effect. */
+static void work_drain(soft_runtime *rt) {
+  ladei_soft_lock(rt);
+  rt->stopping = rt->virtual_time;
+  for (int32_t i = 0; i < rt->device_count; i++) {
+    bool stuck = false;
+    for (uint32_t j = 1; j < rt->stream_count; j++) {
+      const soft_stream *stream = ladei_soft_stream_by_index(rt, j);
+      stuck = stuck || (stream->held && stream->device == i);
+    }
+    if (stuck) ladei_soft_device_drop(rt, &rt->devices[i]);
+  }
+  ladei_soft_run_ready(rt);
+  while (rt->virtual_time && ladei_soft_sim_step(rt)) {
+  }
+  for (uint32_t j = 1; j < rt->stream_count; j++) {
+    soft_stream *stream = ladei_soft_stream_by_index(rt, j);
+    rt->clock->wait(rt, stream, atomic_load(&stream->submitted), "close");
+  }
+  ladei_soft_unlock(rt);
+}
+
+static lade_status soft_close(void *self) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_close);
+  if (status == LADE_OK) status = close_check(rt);
+  if (status != LADE_OK) return status;
+  work_drain(rt);
+  if (!rt->virtual_time) ladei_soft_cpu_stop(rt);
+  ladei_soft_pools_close(rt);
+  ladei_soft_unlock(rt); /* unmaps what was left */
+  runtime_free(rt);
+  return LADE_OK;
+}
+
+/* ---- lade/soft.h ----------------------------------------------------------------------------------------------------
+ */
+
+static lade_status soft_of(const lade_runtime *runtime, const char *what, void **out_self) {
+  if (runtime == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", what);
+  if (runtime->software_device == NULL) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: \"%s\" is no software device", what, runtime->ops->name);
+  }
+  *out_self = runtime->software_device;
+  return LADE_OK;
+}
+
+lade_status lade_soft_report_get(lade_runtime *runtime, lade_soft_report *report) {
+  void *self = NULL;
+  lade_status status = soft_of(runtime, "lade_soft_report_get", &self);
+  return status == LADE_OK ? ladei_soft_report(self, report) : status;
+}
+
+const char *lade_soft_last_finding(lade_runtime *runtime) {
+  void *self = NULL;
+  return soft_of(runtime, "lade_soft_last_finding", &self) == LADE_OK ? ladei_soft_last_finding(self) : "";
+}
+
+lade_status lade_soft_advance(lade_runtime *runtime, uint64_t ns) {
+  void *self = NULL;
+  lade_status status = soft_of(runtime, "lade_soft_advance", &self);
+  return status == LADE_OK ? ladei_soft_advance(self, ns) : status;
+}
+
+lade_status lade_soft_fault_add(lade_runtime *runtime, const char *op, uint64_t nth, lade_status failure) {
+  void *self = NULL;
+  lade_status status = soft_of(runtime, "lade_soft_fault_add", &self);
+  return status == LADE_OK ? ladei_soft_fault_add(self, op, nth, failure) : status;
+}
+
+lade_status lade_soft_fault_clear(lade_runtime *runtime) {
+  void *self = NULL;
+  lade_status status = soft_of(runtime, "lade_soft_fault_clear", &self);
+  return status == LADE_OK ? ladei_soft_fault_clear(self) : status;
+}
+
+lade_status lade_soft_call_count(lade_runtime *runtime, const char *op, uint64_t *out_count) {
+  void *self = NULL;
+  lade_status status = soft_of(runtime, "lade_soft_call_count", &self);
+  return status == LADE_OK ? ladei_soft_call_count(self, op, out_count) : status;
+}
+
+lade_status lade_soft_stream_hold(lade_runtime *runtime, lade_stream stream) {
+  void *self = NULL;
+  lade_status status = soft_of(runtime, "lade_soft_stream_hold", &self);
+  return status == LADE_OK ? ladei_soft_stream_hold(self, stream, true) : status;
+}
+
+lade_status lade_soft_stream_release(lade_runtime *runtime, lade_stream stream) {
+  void *self = NULL;
+  lade_status status = soft_of(runtime, "lade_soft_stream_release", &self);
+  return status == LADE_OK ? ladei_soft_stream_hold(self, stream, false) : status;
+}
+
+lade_status lade_soft_device_lose(lade_runtime *runtime, int device, uint64_t at_ns) {
+  void *self = NULL;
+  lade_status status = soft_of(runtime, "lade_soft_device_lose", &self);
+  return status == LADE_OK ? ladei_soft_device_lose(self, device, at_ns) : status;
+}

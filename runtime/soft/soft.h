@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Software devices behind the ops table of runtime/ops.h. The public controls (faults, holds, reports, virtual time)
+ * are in lade/soft.h.
+ */
+#ifndef LADE_RUNTIME_SOFT_SOFT_H
+#define LADE_RUNTIME_SOFT_SOFT_H
+
+#include "lade/soft.h"
+#include "runtime/ops.h"
+
+/*
+ * Makes software devices; `*out_self` goes with `*out_ops` and lives until its close op. virtual_time: the clock of
+ * "sim", else that of "cpu". options NULL: one default device.
+ * LADE_ERR_INVALID_ARGUMENT for a bad description, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_UNSUPPORTED for options that
+ * this library does not know.
+ */
+lade_status ladei_soft_open(bool virtual_time, const struct lade_soft_options *options,
+                            const lade_runtime_ops **out_ops, void **out_self);
+
+/*
+ * The rule of CUDA on potentially unsafe calls, which the ops that R9 of runtime/ops.h allows everywhere do not apply:
+ * LADE_ERR_CAPTURE, and the captures concerned become invalid, when the calling thread's capture mode forbids an unsafe
+ * call now. For a driver built on these ops, whose entry points are stricter than the ops.
+ */
+lade_status ladei_soft_unsafe_call(void *self, const char *what);
+
+/* The controls of lade/soft.h, on the `self` of the table: for drivers and tests that hold no lade_runtime. */
+lade_status ladei_soft_fault_add(void *self, const char *op, uint64_t nth, lade_status status);
+lade_status ladei_soft_fault_clear(void *self);
+lade_status ladei_soft_call_count(void *self, const char *op, uint64_t *out_count);
+lade_status ladei_soft_stream_hold(void *self, lade_stream stream, bool hold);
+lade_status ladei_soft_device_lose(void *self, int device, uint64_t at_ns);
+lade_status ladei_soft_report(void *self, lade_soft_report *report);
+const char *ladei_soft_last_finding(void *self);
+lade_status ladei_soft_advance(void *self, uint64_t ns);
+
+/*
+ * Native codes in error records: the numbers that CUDA's driver gives in the same case, so that one reader of logs
+ * serves both.
+ */
+enum {
+  LADEI_SOFT_NATIVE_INVALID_VALUE = 1,
+  LADEI_SOFT_NATIVE_OUT_OF_MEMORY = 2,
+  LADEI_SOFT_NATIVE_INVALID_DEVICE = 101,
+  LADEI_SOFT_NATIVE_INVALID_CONTEXT = 201,
+  LADEI_SOFT_NATIVE_INVALID_HANDLE = 400,
+  LADEI_SOFT_NATIVE_ILLEGAL_STATE = 401,
+  LADEI_SOFT_NATIVE_NOT_READY = 600,
+  LADEI_SOFT_NATIVE_NOT_PERMITTED = 800,
+  LADEI_SOFT_NATIVE_ALREADY_REGISTERED = 712,
+  LADEI_SOFT_NATIVE_NOT_REGISTERED = 713,
+  LADEI_SOFT_NATIVE_LAUNCH_FAILED = 719,
+  LADEI_SOFT_NATIVE_NOT_SUPPORTED = 801,
+  LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED = 900,
+  LADEI_SOFT_NATIVE_CAPTURE_INVALIDATED = 901,
+  LADEI_SOFT_NATIVE_CAPTURE_MERGE = 902,
+  LADEI_SOFT_NATIVE_CAPTURE_UNMATCHED = 903,
+  LADEI_SOFT_NATIVE_CAPTURE_UNJOINED = 904,
+  LADEI_SOFT_NATIVE_CAPTURE_ISOLATION = 905,
+  LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT = 906,
+  LADEI_SOFT_NATIVE_CAPTURED_EVENT = 907,
+  LADEI_SOFT_NATIVE_CAPTURE_WRONG_THREAD = 908,
+};
+
+#endif /* LADE_RUNTIME_SOFT_SOFT_H */

@@ -1,0 +1,507 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams: handles, special streams, waits between streams, synchronisation.
+ *
+ *   handle -> slot (recycled at once by the next create) -> stream object (recycled when idle and observed)
+ *
+ * So a new stream may have the handle of a destroyed one whose work still runs, as with drivers, while ids never
+ * repeat.
+ *
+ * I1  A resolved stream is accepted only while its handle names the stream with its id: a recycled handle never stands
+ *     for another stream's work.
+ * I2  A stream object is recycled only when all of its work is finished and observed, so a stream's numbers always
+ * belong to the stream that an order names. I3  Blocking streams of a device, per-thread ones included, are in its
+ * list; the legacy stream is not. Locks: rt->lock; stream_resolve and the "not ready" answer of stream_query read
+ * without it.
+ */
+#include <stdlib.h>
+
+#include "runtime/soft/model.h"
+
+enum { MAX_STREAMS = 1 << 18, RECYCLE_TRIES = 4 };
+
+/* ---- stream objects -------------------------------------------------------------------------------------------------
+ */
+
+static bool stream_is_recyclable(const soft_stream *stream) {
+  uint64_t submitted = atomic_load(&stream->submitted);
+  return stream->head == NULL && stream->waiters == NULL && stream->host_waiters == NULL && stream->capture == NULL &&
+         atomic_load(&stream->completed) == submitted && atomic_load(&stream->observed) >= submitted;
+}
+
+static void idle_push(soft_runtime *rt, soft_stream *stream) {
+  stream->next = NULL;
+  if (rt->idle_streams_tail != NULL) {
+    rt->idle_streams_tail->next = stream;
+  } else {
+    rt->idle_streams = stream;
+  }
+  rt->idle_streams_tail = stream;
+}
+
+static soft_stream *idle_pop(soft_runtime *rt) {
+  soft_stream *stream = rt->idle_streams;
+  if (stream == NULL) return NULL;
+  rt->idle_streams = stream->next;
+  if (rt->idle_streams == NULL) rt->idle_streams_tail = NULL;
+  return stream;
+}
+
+static soft_stream *stream_recycle(soft_runtime *rt) {
+  for (int i = 0; i < RECYCLE_TRIES; i++) {
+    soft_stream *stream = idle_pop(rt);
+    if (stream == NULL || stream_is_recyclable(stream)) return stream;
+    idle_push(rt, stream);
+  }
+  return NULL;
+}
+
+static soft_stream *stream_object(soft_runtime *rt) {
+  soft_stream *stream = stream_recycle(rt);
+  if (stream != NULL) return stream;
+  if (rt->stream_count == MAX_STREAMS) return NULL;
+  stream = calloc(1, sizeof *stream);
+  if (stream == NULL) return NULL;
+  stream->index = rt->stream_count++;
+  atomic_store_explicit(&rt->streams[stream->index], stream, memory_order_release);
+  return stream;
+}
+
+soft_stream *ladei_soft_stream_new(soft_runtime *rt, soft_device *device, ladei_stream_kind kind, bool blocking) {
+  soft_stream *stream = stream_object(rt);
+  if (stream == NULL) return NULL;
+  stream->blocking = blocking;
+  stream->held = stream->destroyed = false;
+  stream->device = device->ordinal;
+  stream->kind = kind;
+  stream->id = ++rt->next_id;
+  stream->legacy_seen = 0;
+  stream->order.count = 0;
+  stream->handle = kind == LADEI_STREAM_LEGACY ? LADE_STREAM_LEGACY : LADE_STREAM_PER_THREAD;
+  if (blocking) {
+    stream->blocking_previous = NULL;
+    stream->blocking_next = device->blocking_streams;
+    if (stream->blocking_next != NULL) stream->blocking_next->blocking_previous = stream;
+    device->blocking_streams = stream;
+  }
+  return stream;
+}
+
+static void blocking_remove(soft_device *device, soft_stream *stream) {
+  if (stream->blocking_previous != NULL) {
+    stream->blocking_previous->blocking_next = stream->blocking_next;
+  } else {
+    device->blocking_streams = stream->blocking_next;
+  }
+  if (stream->blocking_next != NULL) stream->blocking_next->blocking_previous = stream->blocking_previous;
+}
+
+bool ladei_soft_streams_open(soft_runtime *rt) {
+  rt->streams = calloc(MAX_STREAMS, sizeof *rt->streams);
+  rt->stream_count = 1;
+  for (int32_t i = 0; rt->streams != NULL && i < rt->device_count; i++) {
+    rt->devices[i].legacy = ladei_soft_stream_new(rt, &rt->devices[i], LADEI_STREAM_LEGACY, false);
+    if (rt->devices[i].legacy == NULL) return false;
+  }
+  return rt->streams != NULL;
+}
+
+void ladei_soft_streams_close(soft_runtime *rt) {
+  for (uint32_t i = 1; rt->streams != NULL && i < rt->stream_count; i++) {
+    soft_stream *stream = ladei_soft_stream_by_index(rt, i);
+    free(stream->order.points);
+    free(stream->frontier);
+    free(stream);
+  }
+  free(rt->streams);
+}
+
+/* ---- handles --------------------------------------------------------------------------------------------------------
+ */
+
+static soft_stream *special_find(soft_runtime *rt, const ladei_stream *stream) {
+  if (stream->device < 0 || stream->device >= rt->device_count) return NULL;
+  if (stream->kind == LADEI_STREAM_LEGACY) return rt->devices[stream->device].legacy;
+  const soft_thread *thread = ladei_soft_thread(rt, false);
+  return thread == NULL ? NULL : thread->streams[stream->device];
+}
+
+static soft_stream *ordinary_find(const soft_runtime *rt, lade_stream handle) {
+  const soft_stream_slot *slot = ladei_soft_table_find(&rt->stream_table, (uint64_t)(uintptr_t)handle);
+  return slot == NULL ? NULL : slot->stream;
+}
+
+soft_stream *ladei_soft_stream_find(soft_runtime *rt, soft_op op, const ladei_stream *stream, lade_status *out_status) {
+  soft_stream *found =
+      stream->kind == LADEI_STREAM_ORDINARY ? ordinary_find(rt, stream->handle) : special_find(rt, stream);
+  if (found == NULL || found->id != stream->id) {
+    *out_status = ladei_soft_stale(rt, op, LADE_ERR_INVALID_ARGUMENT, "stream", (uint64_t)(uintptr_t)stream->handle);
+    return NULL;
+  }
+  if (atomic_load_explicit(&rt->devices[found->device].lost, memory_order_acquire)) {
+    *out_status = ladei_soft_lost(op, found->device);
+    return NULL;
+  }
+  return found;
+}
+
+static lade_status bad_handle(soft_runtime *rt, soft_op op, lade_stream handle) {
+  uint64_t number = (uint64_t)(uintptr_t)handle;
+  if (ladei_soft_table_knows(&rt->stream_table, number)) {
+    ladei_soft_lock(rt);
+    lade_status status = ladei_soft_stale(rt, op, LADE_ERR_INVALID_ARGUMENT, "stream", number);
+    ladei_soft_unlock(rt);
+    return status;
+  }
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_HANDLE, "%s: %p is no stream",
+                     ladei_soft_op_name(op), (void *)handle);
+}
+
+/* The special stream that a handle names in the calling thread. Under the lock. */
+static soft_stream *special_resolve(soft_runtime *rt, lade_stream handle, lade_status *out_status) {
+  soft_thread *thread = ladei_soft_thread(rt, false);
+  int32_t device = thread == NULL ? -1 : thread->current_device;
+  if (device < 0) {
+    *out_status = ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_CONTEXT,
+                              "stream_resolve: special stream %p without a current device", (void *)handle);
+    return NULL;
+  }
+  if (handle != LADE_STREAM_PER_THREAD) return rt->devices[device].legacy;
+  if (thread->streams[device] == NULL) {
+    thread->streams[device] = ladei_soft_stream_new(rt, &rt->devices[device], LADEI_STREAM_PER_THREAD, true);
+  }
+  if (thread->streams[device] == NULL) {
+    *out_status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "stream_resolve: no memory for the thread's stream");
+  }
+  return thread->streams[device];
+}
+
+static bool handle_is_special(lade_stream handle) {
+  return handle == NULL || handle == LADE_STREAM_LEGACY || handle == LADE_STREAM_PER_THREAD;
+}
+
+static lade_status stream_resolve(void *self, lade_stream handle, ladei_stream *out) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_resolve);
+  if (status != LADE_OK) return status;
+  const soft_stream *stream;
+  if (handle_is_special(handle)) {
+    ladei_soft_lock(rt);
+    stream = special_resolve(rt, handle, &status);
+    ladei_soft_unlock(rt);
+    if (stream == NULL) return status;
+  } else {
+    stream = ordinary_find(rt, handle);
+    if (stream == NULL) return bad_handle(rt, SOFT_OP_stream_resolve, handle);
+  }
+  if (atomic_load_explicit(&rt->devices[stream->device].lost, memory_order_acquire)) {
+    return ladei_soft_lost(SOFT_OP_stream_resolve, stream->device);
+  }
+  *out = (ladei_stream){rt->devices[stream->device].context, stream->id, stream->handle, stream->device,
+                        (int32_t)stream->kind};
+  return LADE_OK;
+}
+
+static lade_status stream_create(void *self, int ordinal, int priority, unsigned flags, lade_stream *out) {
+  soft_runtime *rt = soft_self(self);
+  (void)priority; /* clamped to the device's range; engines serve in order of readiness whatever it is */
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_create);
+  if (status == LADE_OK) status = ladei_soft_flags(SOFT_OP_stream_create, flags, LADEI_STREAM_NON_BLOCKING);
+  if (status != LADE_OK) return status;
+  soft_device *device = ladei_soft_device_use(rt, SOFT_OP_stream_create, ordinal, &status);
+  if (device == NULL) return status;
+  ladei_soft_lock(rt);
+  status = ladei_soft_device_start(rt, SOFT_OP_stream_create, device);
+  soft_stream_slot *slot = status == LADE_OK ? ladei_soft_table_take(&rt->stream_table) : NULL;
+  if (slot != NULL) {
+    bool blocking = (flags & LADEI_STREAM_NON_BLOCKING) == 0;
+    slot->stream = ladei_soft_stream_new(rt, device, LADEI_STREAM_ORDINARY, blocking);
+    if (slot->stream == NULL) {
+      ladei_soft_table_put(&rt->stream_table, slot);
+      slot = NULL;
+    }
+  }
+  if (slot == NULL && status == LADE_OK) {
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "stream_create: no memory for one more stream");
+  } else if (slot != NULL) {
+    slot->stream->handle = (lade_stream)(uintptr_t)ladei_soft_table_handle(&rt->stream_table, slot);
+    ladei_soft_table_publish(&rt->stream_table, slot);
+    *out = slot->stream->handle;
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status stream_destroy(void *self, lade_stream handle) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_destroy);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_stream_slot *slot = ladei_soft_table_find(&rt->stream_table, (uint64_t)(uintptr_t)handle);
+  if (slot != NULL) {
+    soft_stream *stream = slot->stream;
+    ladei_soft_capture_stream_gone(rt, stream);
+    ladei_soft_table_hide(&rt->stream_table, slot);
+    ladei_soft_table_put(&rt->stream_table, slot);
+    if (stream->blocking) blocking_remove(&rt->devices[stream->device], stream);
+    stream->destroyed = true;
+    idle_push(rt, stream);
+  }
+  ladei_soft_unlock(rt);
+  return slot != NULL ? LADE_OK : bad_handle(rt, SOFT_OP_stream_destroy, handle);
+}
+
+/* ---- the legacy stream ----------------------------------------------------------------------------------------------
+ */
+
+static lade_status no_memory(soft_op op) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory to queue work", ladei_soft_op_name(op));
+}
+
+/* Lets all later work of `stream` wait for `awaited` up to `number`. */
+static lade_status stream_wait_point(soft_runtime *rt, soft_op op, soft_stream *stream, soft_stream *awaited,
+                                     uint64_t number) {
+  if (!ladei_soft_order_add(&stream->order, awaited, number)) return no_memory(op);
+  if (atomic_load(&awaited->completed) >= number) return LADE_OK;
+  soft_node *node = ladei_soft_node_new(rt);
+  if (node == NULL) return no_memory(op);
+  node->work = (soft_work){.kind = SOFT_WORK_WAIT, .device = stream->device, .point = {awaited, number}};
+  ladei_soft_stream_push(rt, stream, node);
+  return LADE_OK;
+}
+
+static lade_status stream_wait_stream(soft_runtime *rt, soft_op op, soft_stream *stream, soft_stream *awaited) {
+  if (!ladei_soft_order_merge(&stream->order, &awaited->order)) return no_memory(op);
+  return stream_wait_point(rt, op, stream, awaited, atomic_load(&awaited->submitted));
+}
+
+lade_status ladei_soft_stream_join_legacy(soft_runtime *rt, soft_op op, soft_stream *stream) {
+  soft_device *device = &rt->devices[stream->device];
+  lade_status status = LADE_OK;
+  if (stream->kind == LADEI_STREAM_LEGACY) {
+    soft_stream *other = device->blocking_streams;
+    for (; other != NULL && status == LADE_OK; other = other->blocking_next) {
+      status = stream_wait_stream(rt, op, stream, other);
+    }
+  } else if (stream->blocking && stream->legacy_seen < atomic_load(&device->legacy->submitted)) {
+    status = stream_wait_stream(rt, op, stream, device->legacy);
+    if (status == LADE_OK) stream->legacy_seen = atomic_load(&device->legacy->submitted);
+  }
+  return status;
+}
+
+static lade_status implicit_capture_check(soft_runtime *rt, soft_op op, const soft_stream *stream) {
+  if (stream->kind != LADEI_STREAM_LEGACY) return LADE_OK;
+  soft_capture *capture = ladei_soft_capture_implicit(rt, &rt->devices[stream->device]);
+  if (capture == NULL) return LADE_OK;
+  return ladei_soft_capture_break(rt, op, capture, LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT);
+}
+
+/* ---- waits, queries -------------------------------------------------------------------------------------------------
+ */
+
+static lade_status wait_event_locked(soft_runtime *rt, const ladei_stream *resolved, soft_event *event) {
+  const soft_op op = SOFT_OP_stream_wait_event;
+  lade_status status = LADE_OK;
+  soft_stream *stream = ladei_soft_stream_find(rt, op, resolved, &status);
+  if (stream == NULL) return status;
+  uint64_t word = atomic_load(&event->word);
+  if (stream->capture != NULL || word == SOFT_EVENT_CAPTURED) {
+    return word == 0 ? LADE_OK : ladei_soft_capture_wait(rt, op, stream, event);
+  }
+  if (word == 0) return LADE_OK;
+  soft_stream *awaited = ladei_soft_stream_by_index(rt, word >> SOFT_EVENT_NUMBER_BITS);
+  status = implicit_capture_check(rt, op, stream);
+  if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
+  if (status != LADE_OK || awaited == stream) return status;
+  if (!ladei_soft_order_merge(&stream->order, &event->order)) return no_memory(op);
+  return stream_wait_point(rt, op, stream, awaited, word & SOFT_EVENT_NUMBER_MASK);
+}
+
+static lade_status stream_wait_event(void *self, const ladei_stream *resolved, lade_event handle) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_wait_event);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_event *event = ladei_soft_event_find(rt, SOFT_OP_stream_wait_event, handle, &status);
+  if (event != NULL) {
+    status = wait_event_locked(rt, resolved, event);
+    ladei_soft_run_ready(rt);
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static bool stream_is_done(const soft_stream *stream) {
+  uint64_t submitted = atomic_load_explicit(&stream->submitted, memory_order_acquire);
+  return atomic_load_explicit(&stream->completed, memory_order_acquire) >= submitted;
+}
+
+static lade_status capturing_error(soft_op op) {
+  return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED, "%s: the stream is capturing",
+                     ladei_soft_op_name(op));
+}
+
+/* Asks leave captures valid (R9). */
+static lade_status query_locked(soft_runtime *rt, soft_stream *stream) {
+  if (stream->capture != NULL) return capturing_error(SOFT_OP_stream_query);
+  if (stream->kind == LADEI_STREAM_LEGACY) {
+    const soft_device *device = &rt->devices[stream->device];
+    if (ladei_soft_capture_implicit(rt, device) != NULL) {
+      return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT,
+                         "stream_query: a blocking stream captures, so the legacy stream cannot be asked");
+    }
+    for (soft_stream *other = device->blocking_streams; other != NULL; other = other->blocking_next) {
+      if (!stream_is_done(other)) return LADE_NOT_READY;
+      ladei_soft_observe(other, atomic_load(&other->submitted));
+    }
+  }
+  if (!stream_is_done(stream)) return LADE_NOT_READY;
+  ladei_soft_observe(stream, atomic_load(&stream->submitted));
+  return LADE_OK;
+}
+
+static lade_status stream_query(void *self, const ladei_stream *resolved) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_query);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_stream_query, resolved, &status);
+  if (stream != NULL) status = query_locked(rt, stream);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+/* Under the lock. Waits for the stream's work as of now. */
+static lade_status stream_wait_idle(soft_runtime *rt, soft_op op, soft_stream *stream) {
+  uint64_t number = atomic_load(&stream->submitted);
+  lade_status status = rt->clock->wait(rt, stream, number, ladei_soft_op_name(op));
+  if (status != LADE_OK) return status;
+  ladei_soft_observe(stream, number);
+  return atomic_load(&rt->devices[stream->device].lost) ? ladei_soft_lost(op, stream->device) : LADE_OK;
+}
+
+static lade_status synchronize_locked(soft_runtime *rt, soft_stream *stream) {
+  const soft_op op = SOFT_OP_stream_synchronize;
+  if (stream->capture != NULL) {
+    return ladei_soft_capture_break(rt, op, stream->capture, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED);
+  }
+  lade_status status = implicit_capture_check(rt, op, stream);
+  if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
+  ladei_soft_run_ready(rt);
+  if (status == LADE_OK) status = stream_wait_idle(rt, op, stream);
+  if (status == LADE_OK) ladei_soft_pools_synchronized(rt);
+  return status;
+}
+
+static lade_status stream_synchronize(void *self, const ladei_stream *resolved) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_synchronize);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_stream_synchronize, resolved, &status);
+  if (stream != NULL) status = synchronize_locked(rt, stream);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status device_synchronize_locked(soft_runtime *rt, int32_t device) {
+  lade_status status = ladei_soft_unsafe(rt, "device_synchronize");
+  for (soft_capture *capture = rt->captures; capture != NULL && status == LADE_OK; capture = capture->next) {
+    if (capture->origin->device == device) {
+      status = ladei_soft_capture_break(rt, SOFT_OP_device_synchronize, capture, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED);
+    }
+  }
+  for (uint32_t i = 1; i < rt->stream_count && status == LADE_OK; i++) {
+    soft_stream *stream = ladei_soft_stream_by_index(rt, i);
+    if (stream->device == device) status = stream_wait_idle(rt, SOFT_OP_device_synchronize, stream);
+  }
+  if (status == LADE_OK) ladei_soft_pools_synchronized(rt);
+  return status;
+}
+
+static lade_status device_synchronize(void *self, int ordinal) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_device_synchronize);
+  if (status != LADE_OK) return status;
+  if (ladei_soft_device_use(rt, SOFT_OP_device_synchronize, ordinal, &status) == NULL) return status;
+  ladei_soft_lock(rt);
+  status = device_synchronize_locked(rt, ordinal);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+/* ---- capture state --------------------------------------------------------------------------------------------------
+ */
+
+static lade_status stream_capture_info(void *self, const ladei_stream *resolved, ladei_capture_info *out) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_capture_info);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  const soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_stream_capture_info, resolved, &status);
+  if (stream != NULL) {
+    const soft_capture *capture = stream->capture;
+    *out = (ladei_capture_info){LADEI_CAPTURE_NONE, 0, NULL};
+    if (capture != NULL) {
+      out->status = capture->valid ? LADEI_CAPTURE_ACTIVE : LADEI_CAPTURE_INVALIDATED;
+      out->id = capture->id;
+      if (capture->valid) out->graph = ladei_soft_graph_handle(rt, capture->graph);
+    } else if (stream->kind == LADEI_STREAM_LEGACY &&
+               ladei_soft_capture_implicit(rt, &rt->devices[stream->device]) != NULL) {
+      out->status = LADEI_CAPTURE_IMPLICIT;
+    }
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_capture_mode_exchange);
+  if (status != LADE_OK) return status;
+  if ((unsigned)*mode > LADEI_CAPTURE_RELAXED) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "capture_mode_exchange: no mode %d",
+                       (int)*mode);
+  }
+  ladei_soft_lock(rt);
+  soft_thread *thread = ladei_soft_thread(rt, true);
+  if (thread == NULL) {
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "capture_mode_exchange: no memory for the thread's record");
+  } else {
+    ladei_capture_mode former = thread->mode;
+    thread->mode = *mode;
+    *mode = former;
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+/* ---- holds ----------------------------------------------------------------------------------------------------------
+ */
+
+lade_status ladei_soft_stream_hold(void *self, lade_stream handle, bool hold) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = LADE_OK;
+  ladei_soft_lock(rt);
+  soft_stream *stream = handle_is_special(handle) ? special_resolve(rt, handle, &status) : ordinary_find(rt, handle);
+  if (stream != NULL) {
+    stream->held = hold;
+    if (!hold) ladei_soft_stream_make_ready(rt, stream);
+    ladei_soft_run_ready(rt);
+  }
+  ladei_soft_unlock(rt);
+  return stream != NULL || status != LADE_OK ? status : bad_handle(rt, SOFT_OP_stream_resolve, handle);
+}
+
+void ladei_soft_stream_ops(lade_runtime_ops *ops) {
+  ops->stream_create = stream_create;
+  ops->stream_destroy = stream_destroy;
+  ops->stream_resolve = stream_resolve;
+  ops->stream_wait_event = stream_wait_event;
+  ops->stream_query = stream_query;
+  ops->stream_synchronize = stream_synchronize;
+  ops->stream_capture_info = stream_capture_info;
+  ops->capture_mode_exchange = capture_mode_exchange;
+  ops->device_synchronize = device_synchronize;
+}

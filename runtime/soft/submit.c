@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Submission: copies, fills, host functions, written values.
+ *
+ *   op -> work -> check memory (direction, bounds, life) -> capturing? append to the graph
+ *                                                        -> legacy order -> hazards -> stream queue
+ *
+ * I1  Every piece's device side lies in one live range, or in mapped and accessible virtual memory, when it is queued.
+ *     A host side that no single pinned range covers is pageable.
+ * I2  Pageable sources are copied at the call, so that they may be reused when it returns. A pageable destination is
+ *     written when the copy runs, as hardware may.
+ * I3  Work that was refused has queued nothing and is disposed of.
+ * Locks: rt->lock, except in copy_sync while the calling thread moves the bytes.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "runtime/soft/model.h"
+
+/* ---- memory of a piece ----------------------------------------------------------------------------------------------
+ */
+
+static lade_status bad_memory(soft_runtime *rt, soft_op op, const void *address, size_t bytes) {
+  const soft_range *range = ladei_soft_range_at(rt, address);
+  if (range == NULL && ladei_soft_address_was_used(rt, address)) {
+    ladei_soft_finding(rt, &rt->findings.freed_memory_used, "%s: %zu bytes at %p were freed before",
+                       ladei_soft_op_name(op), bytes, address);
+  }
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "%s: %zu bytes at %p: %s",
+                     ladei_soft_op_name(op), bytes, address,
+                     range == NULL ? "no live memory of the kind that the direction names"
+                                   : "reaches over the end of its memory, or has no access");
+}
+
+/* The range of device memory that holds these bytes; NULL if they are no live device memory. */
+static soft_range *device_side(soft_runtime *rt, const void *address, size_t bytes, int device) {
+  soft_range *range = ladei_soft_range_at(rt, address);
+  if (range == NULL || range->host || !ladei_soft_range_covers(range, address, bytes)) return NULL;
+  bool virtual = range->kind == SOFT_RANGE_RESERVED;
+  return virtual && !ladei_soft_vm_accessible(rt, address, bytes, device) ? NULL : range;
+}
+
+static bool host_side(soft_runtime *rt, const void *address, size_t bytes, soft_range **out_range) {
+  soft_range *range = ladei_soft_range_at(rt, address);
+  *out_range = range != NULL && ladei_soft_range_covers(range, address, bytes) ? range : NULL;
+  return range != NULL ? range->host : !ladei_soft_address_was_used(rt, address);
+}
+
+static bool piece_find_side(soft_runtime *rt, const void *address, size_t bytes, bool device_memory, int device,
+                            soft_range **out_range) {
+  if (!device_memory) return host_side(rt, address, bytes, out_range);
+  *out_range = device_side(rt, address, bytes, device);
+  return *out_range != NULL;
+}
+
+static bool writes_device(ladei_copy_direction direction) {
+  return direction == LADEI_COPY_H2D || direction == LADEI_COPY_D2D;
+}
+
+static bool reads_device(ladei_copy_direction direction) {
+  return direction == LADEI_COPY_D2H || direction == LADEI_COPY_D2D;
+}
+
+static lade_status piece_find_memory(soft_runtime *rt, soft_op op, ladei_copy_direction direction, int device,
+                                     soft_piece *piece) {
+  if (!piece_find_side(rt, piece->dst, piece->bytes, writes_device(direction), device, &piece->dst_range)) {
+    return bad_memory(rt, op, piece->dst, piece->bytes);
+  }
+  if (!piece_find_side(rt, piece->src, piece->bytes, reads_device(direction), device, &piece->src_range)) {
+    return bad_memory(rt, op, piece->src, piece->bytes);
+  }
+  return LADE_OK;
+}
+
+static lade_status copy_arguments(soft_op op, ladei_copy_direction direction, const soft_piece *piece) {
+  bool known = (unsigned)direction <= LADEI_COPY_H2H;
+  if (known && piece->bytes != 0 && piece->bytes < LADEI_SIZE_LIMIT && piece->dst != NULL && piece->src != NULL) {
+    return LADE_OK;
+  }
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
+                     "%s: direction %d, %zu bytes from %p to %p", ladei_soft_op_name(op), (int)direction, piece->bytes,
+                     piece->src, piece->dst);
+}
+
+static soft_engine_kind engine_of(ladei_copy_direction direction) {
+  switch (direction) {
+  case LADEI_COPY_H2D: return SOFT_ENGINE_H2D;
+  case LADEI_COPY_D2H: return SOFT_ENGINE_D2H;
+  case LADEI_COPY_D2D: return SOFT_ENGINE_COMPUTE;
+  case LADEI_COPY_H2H: break;
+  }
+  return SOFT_ENGINE_HOST;
+}
+
+static bool piece_is_pageable(ladei_copy_direction direction, const soft_piece *piece) {
+  return (!writes_device(direction) && piece->dst_range == NULL) ||
+         (!reads_device(direction) && piece->src_range == NULL);
+}
+
+/* ---- queueing -------------------------------------------------------------------------------------------------------
+ */
+
+static lade_status no_memory(soft_op op) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory to queue it", ladei_soft_op_name(op));
+}
+
+static lade_status submit_check_capture(soft_runtime *rt, soft_op op, const soft_stream *stream) {
+  if (stream->kind != LADEI_STREAM_LEGACY) return LADE_OK;
+  soft_capture *capture = ladei_soft_capture_implicit(rt, &rt->devices[stream->device]);
+  return capture == NULL ? LADE_OK : ladei_soft_capture_break(rt, op, capture, LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT);
+}
+
+static lade_status submit_queue(soft_runtime *rt, soft_op op, soft_stream *stream, const soft_work *work) {
+  lade_status status = submit_check_capture(rt, op, stream);
+  if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
+  if (status != LADE_OK) return status;
+  soft_node *node = ladei_soft_node_new(rt);
+  if (node == NULL) return no_memory(op);
+  node->work = *work;
+  ladei_soft_work_bind(&node->work);
+  ladei_soft_hazard_work(rt, stream, atomic_load(&stream->submitted) + 1, &node->work);
+  ladei_soft_stream_push(rt, stream, node);
+  return LADE_OK;
+}
+
+lade_status ladei_soft_submit(soft_runtime *rt, soft_op op, soft_stream *stream, soft_work *work) {
+  lade_status status =
+      stream->capture != NULL ? ladei_soft_capture_append(rt, op, stream, work) : submit_queue(rt, op, stream, work);
+  if (status != LADE_OK) ladei_soft_work_dispose(work);
+  ladei_soft_run_ready(rt);
+  return status;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Copies pageable sources now. False: no memory. */
+static bool stage_sources(soft_work *work, ladei_copy_direction direction) {
+  soft_piece *pieces = ladei_soft_work_pieces(work);
+  size_t total = 0;
+  for (uint32_t i = 0; i < work->piece_count; i++) {
+    bool stage = !reads_device(direction) && pieces[i].src_range == NULL;
+    bool moves = pieces[i].dst_range == NULL || pieces[i].dst_range->has_bytes;
+    if (stage && moves && !ladei_size_add(total, pieces[i].bytes, &total)) return false;
+  }
+  if (total == 0) return true;
+  unsigned char *staged = malloc(total);
+  if (staged == NULL) return false;
+  work->staged = staged;
+  for (uint32_t i = 0; i < work->piece_count; i++) {
+    if (pieces[i].src_range != NULL || (pieces[i].dst_range != NULL && !pieces[i].dst_range->has_bytes)) continue;
+    memcpy(staged, pieces[i].src, pieces[i].bytes);
+    pieces[i].src = staged;
+    staged += pieces[i].bytes;
+  }
+  return true;
+}
+
+static lade_status copy_prepare(soft_runtime *rt, soft_op op, const soft_stream *stream, ladei_copy_direction direction,
+                                soft_work *work) {
+  soft_piece *pieces = ladei_soft_work_pieces(work);
+  bool pageable = false;
+  for (uint32_t i = 0; i < work->piece_count; i++) {
+    lade_status status = piece_find_memory(rt, op, direction, stream->device, &pieces[i]);
+    if (status != LADE_OK) return status;
+    pageable = pageable || piece_is_pageable(direction, &pieces[i]);
+  }
+  if (!pageable || direction == LADEI_COPY_H2H) return LADE_OK;
+  ladei_soft_finding(rt, &rt->findings.unpinned_copies, "%s: %zu bytes from %p to %p: the host side is pageable",
+                     ladei_soft_op_name(op), pieces[0].bytes, pieces[0].src, pieces[0].dst);
+  /* A graph reads its pageable sources when it runs, each time. */
+  return stream->capture != NULL || stage_sources(work, direction) ? LADE_OK : no_memory(op);
+}
+
+/* Takes the pieces of `work`. */
+static lade_status copy_submit(soft_runtime *rt, soft_op op, ladei_copy_direction direction, soft_work *work,
+                               const ladei_stream *resolved) {
+  lade_status status = LADE_OK;
+  ladei_soft_lock(rt);
+  soft_stream *stream = ladei_soft_stream_find(rt, op, resolved, &status);
+  if (stream != NULL) {
+    work->device = stream->device;
+    status = copy_prepare(rt, op, stream, direction, work);
+    if (status == LADE_OK) {
+      status = ladei_soft_submit(rt, op, stream, work);
+      work = NULL;
+    }
+  }
+  ladei_soft_unlock(rt);
+  if (work != NULL) ladei_soft_work_dispose(work);
+  return status;
+}
+
+static lade_status copy(void *self, ladei_copy_direction direction, void *dst, const void *src, size_t bytes,
+                        const ladei_stream *resolved) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_copy);
+  if (status != LADE_OK) return status;
+  soft_work work = {.kind = SOFT_WORK_COPY, .piece_count = 1, .piece = {.dst = dst, .src = src, .bytes = bytes}};
+  status = copy_arguments(SOFT_OP_copy, direction, &work.piece);
+  if (status != LADE_OK) return status;
+  work.engine = engine_of(direction);
+  return copy_submit(rt, SOFT_OP_copy, direction, &work, resolved);
+}
+
+static bool no_batches(const soft_runtime *rt, const ladei_stream *resolved) {
+  bool known = resolved->device >= 0 && resolved->device < rt->device_count;
+  return known && rt->devices[resolved->device].description.no_copy_batch;
+}
+
+static bool stream_captures(soft_runtime *rt, const ladei_stream *resolved) {
+  lade_status status;
+  ladei_soft_lock(rt);
+  const soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_copy_batch, resolved, &status);
+  bool captures = stream != NULL && stream->capture != NULL;
+  ladei_soft_unlock(rt);
+  return captures;
+}
+
+static lade_status copy_batch(void *self, ladei_copy_direction direction, size_t count, void *const *dsts,
+                              const void *const *srcs, const size_t *sizes, const ladei_stream *resolved) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_copy_batch);
+  if (status != LADE_OK) return status;
+  if (resolved->kind == LADEI_STREAM_LEGACY || no_batches(rt, resolved) || stream_captures(rt, resolved)) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
+                       "copy_batch: not on this device, or not on a legacy or capturing stream");
+  }
+  if (count == 0 || count > UINT32_MAX) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "copy_batch: %zu copies", count);
+  }
+  soft_work work = {
+      .kind = SOFT_WORK_COPY, .piece_count = (uint32_t)count, .pieces = calloc(count, sizeof(soft_piece))};
+  if (work.pieces == NULL) return no_memory(SOFT_OP_copy_batch);
+  for (size_t i = 0; i < count && status == LADE_OK; i++) {
+    work.pieces[i] = (soft_piece){.dst = dsts[i], .src = srcs[i], .bytes = sizes[i]};
+    status = copy_arguments(SOFT_OP_copy_batch, direction, &work.pieces[i]);
+  }
+  if (status != LADE_OK) {
+    free(work.pieces);
+    return status;
+  }
+  work.engine = engine_of(direction);
+  return copy_submit(rt, SOFT_OP_copy_batch, direction, &work, resolved);
+}
+
+/* Which device the memory lies on, which need not be the one that the caller named for its range to be found. */
+static bool lies_on(soft_runtime *rt, const void *address, int device) {
+  const soft_range *range = ladei_soft_range_at(rt, address);
+  if (range == NULL || range->host) return false;
+  if (range->kind != SOFT_RANGE_RESERVED) return range->device == device;
+  const soft_mapping *mapping = ladei_soft_vm_mapping_at(rt, address);
+  return mapping != NULL && mapping->vm->device == device;
+}
+
+static lade_status copy_peer_locked(soft_runtime *rt, soft_work *work, int dst_device, int src_device,
+                                    const ladei_stream *resolved) {
+  lade_status status = LADE_OK;
+  soft_piece *piece = &work->piece;
+  soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_copy_peer, resolved, &status);
+  if (stream == NULL) return status;
+  if (!lies_on(rt, piece->dst, dst_device)) return bad_memory(rt, SOFT_OP_copy_peer, piece->dst, piece->bytes);
+  if (!lies_on(rt, piece->src, src_device)) return bad_memory(rt, SOFT_OP_copy_peer, piece->src, piece->bytes);
+  piece->dst_range = device_side(rt, piece->dst, piece->bytes, -1);
+  piece->src_range = device_side(rt, piece->src, piece->bytes, -1);
+  if (piece->dst_range == NULL) return bad_memory(rt, SOFT_OP_copy_peer, piece->dst, piece->bytes);
+  if (piece->src_range == NULL) return bad_memory(rt, SOFT_OP_copy_peer, piece->src, piece->bytes);
+  work->device = stream->device;
+  work->engine = dst_device == src_device ? SOFT_ENGINE_COMPUTE : SOFT_ENGINE_PEER;
+  return ladei_soft_submit(rt, SOFT_OP_copy_peer, stream, work);
+}
+
+static lade_status copy_peer(void *self, void *dst, int dst_device, const void *src, int src_device, size_t bytes,
+                             const ladei_stream *resolved) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_copy_peer);
+  if (status != LADE_OK) return status;
+  if (ladei_soft_device_use(rt, SOFT_OP_copy_peer, dst_device, &status) == NULL) return status;
+  if (ladei_soft_device_use(rt, SOFT_OP_copy_peer, src_device, &status) == NULL) return status;
+  soft_work work = {.kind = SOFT_WORK_COPY, .piece_count = 1, .piece = {.dst = dst, .src = src, .bytes = bytes}};
+  status = copy_arguments(SOFT_OP_copy_peer, LADEI_COPY_D2D, &work.piece);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  status = copy_peer_locked(rt, &work, dst_device, src_device, resolved);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+/* ---- synchronous copies ---------------------------------------------------------------------------------------------
+ */
+
+/*
+ * Queues the copy on the legacy stream. On "sim" an engine does it in its virtual time; on "cpu" the calling thread, as
+ * soon as it is the copy's turn: no engine is woken for it.
+ */
+static lade_status sync_queue(soft_runtime *rt, soft_stream *legacy, const soft_work *work, soft_caller *caller,
+                              uint64_t *out_number) {
+  lade_status status = ladei_soft_stream_join_legacy(rt, SOFT_OP_copy_sync, legacy);
+  if (status != LADE_OK) return status;
+  soft_node *node = ladei_soft_node_new(rt);
+  if (node == NULL) return no_memory(SOFT_OP_copy_sync);
+  node->work = *work;
+  ladei_soft_work_bind(&node->work);
+  if (!rt->virtual_time) {
+    node->work.kind = SOFT_WORK_CALLER;
+    node->work.caller = caller;
+  }
+  *out_number = atomic_load(&legacy->submitted) + 1;
+  ladei_soft_hazard_work(rt, legacy, *out_number, &node->work);
+  ladei_soft_stream_push(rt, legacy, node);
+  ladei_soft_run_ready(rt);
+  return LADE_OK;
+}
+
+/* Under the lock, which it lets go while the bytes move. */
+static void sync_perform(soft_runtime *rt, soft_stream *legacy, soft_caller *caller) {
+  while (!caller->ready) {
+    pthread_cond_wait(&caller->cond, &rt->lock);
+  }
+  soft_work *work = &legacy->head->work;
+  ladei_soft_work_start(rt, work);
+  soft_work copying = *work;
+  copying.kind = SOFT_WORK_COPY;
+  ladei_soft_unlock(rt);
+  ladei_soft_work_perform(rt, &copying);
+  ladei_soft_lock(rt);
+  ladei_soft_work_unbind(rt, work);
+  ladei_soft_stream_finish_head(rt, legacy);
+  ladei_soft_run_ready(rt);
+}
+
+/* A copy that cannot end must not happen after its failure was reported. */
+static void sync_cancel(soft_runtime *rt, soft_stream *legacy, uint64_t number) {
+  for (soft_node *node = legacy->head; node != NULL; node = node->next) {
+    if (node->number != number) continue;
+    ladei_soft_work_unbind(rt, &node->work);
+    node->work.piece_count = 0;
+    if (!node->started) node->work.kind = SOFT_WORK_EMPTY;
+  }
+}
+
+static lade_status sync_locked(soft_runtime *rt, soft_device *device, ladei_copy_direction direction, soft_work *work) {
+  soft_stream *legacy = device->legacy;
+  lade_status status = ladei_soft_device_start(rt, SOFT_OP_copy_sync, device);
+  if (status == LADE_OK) status = submit_check_capture(rt, SOFT_OP_copy_sync, legacy);
+  if (status == LADE_OK) status = piece_find_memory(rt, SOFT_OP_copy_sync, direction, device->ordinal, &work->piece);
+  if (status != LADE_OK) return status;
+  soft_caller caller = {.ready = false};
+  uint64_t number = 0;
+  pthread_cond_init(&caller.cond, NULL);
+  status = sync_queue(rt, legacy, work, &caller, &number);
+  if (status == LADE_OK && !rt->virtual_time) sync_perform(rt, legacy, &caller);
+  if (status == LADE_OK && rt->virtual_time) {
+    status = rt->clock->wait(rt, legacy, number, "copy_sync");
+    if (status != LADE_OK) sync_cancel(rt, legacy, number);
+  }
+  pthread_cond_destroy(&caller.cond);
+  if (status != LADE_OK) return status;
+  ladei_soft_observe(legacy, number);
+  return atomic_load(&device->lost) ? ladei_soft_lost(SOFT_OP_copy_sync, device->ordinal) : LADE_OK;
+}
+
+static lade_status copy_sync(void *self, int ordinal, ladei_copy_direction direction, void *dst, const void *src,
+                             size_t bytes) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_copy_sync);
+  if (status != LADE_OK) return status;
+  soft_device *device = ladei_soft_device_use(rt, SOFT_OP_copy_sync, ordinal, &status);
+  if (device == NULL) return status;
+  soft_work work = {.kind = SOFT_WORK_COPY, .piece_count = 1, .piece = {.dst = dst, .src = src, .bytes = bytes}};
+  status = copy_arguments(SOFT_OP_copy_sync, direction, &work.piece);
+  if (status != LADE_OK) return status;
+  work.device = ordinal;
+  work.engine = engine_of(direction);
+  ladei_soft_lock(rt);
+  status = sync_locked(rt, device, direction, &work);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+/* ---- fills, host functions, written values --------------------------------------------------------------------------
+ */
+
+/* Memory that a device writes on its own: device memory it may access, or pinned memory. */
+static bool written_range(soft_runtime *rt, const soft_stream *stream, soft_piece *piece) {
+  soft_range *range = ladei_soft_range_at(rt, piece->dst);
+  piece->dst_range = range;
+  if (range == NULL || !ladei_soft_range_covers(range, piece->dst, piece->bytes)) return false;
+  if (range->host) return true;
+  if (range->kind == SOFT_RANGE_RESERVED) {
+    return ladei_soft_vm_accessible(rt, piece->dst, piece->bytes, stream->device);
+  }
+  uint64_t reachable = rt->devices[stream->device].peers | (uint64_t)1 << stream->device;
+  if (range->kind == SOFT_RANGE_POOL) reachable |= range->pool->access >> stream->device & 1 ? ~(uint64_t)0 : 0;
+  return reachable >> range->device & 1;
+}
+
+/* Work that needs no more checks than that its destination, if any, can be written. */
+static lade_status simple_submit(soft_runtime *rt, soft_op op, soft_work *work, const ladei_stream *resolved) {
+  lade_status status = LADE_OK;
+  ladei_soft_lock(rt);
+  soft_stream *stream = ladei_soft_stream_find(rt, op, resolved, &status);
+  if (stream != NULL) {
+    work->device = stream->device;
+    if (work->piece_count != 0 && !written_range(rt, stream, &work->piece)) {
+      status = bad_memory(rt, op, work->piece.dst, work->piece.bytes);
+    } else {
+      status = ladei_soft_submit(rt, op, stream, work);
+    }
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status fill(void *self, void *dst, unsigned char value, size_t bytes, const ladei_stream *resolved) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_fill);
+  if (status != LADE_OK) return status;
+  if (bytes == 0 || bytes >= LADEI_SIZE_LIMIT) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "fill: %zu bytes", bytes);
+  }
+  soft_work work = {.kind = SOFT_WORK_FILL, .engine = SOFT_ENGINE_COMPUTE, .piece_count = 1};
+  work.piece = (soft_piece){.dst = dst, .bytes = bytes};
+  work.value = value;
+  return simple_submit(rt, SOFT_OP_fill, &work, resolved);
+}
+
+static lade_status stream_write_value(void *self, const ladei_stream *resolved, void *address, uint64_t value,
+                                      unsigned width_bits) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_write_value);
+  if (status != LADE_OK) return status;
+  bool known = width_bits == 32 || width_bits == 64;
+  if (!known || (uintptr_t)address % (width_bits / 8) != 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "stream_write_value: %u bits at %p",
+                       width_bits, address);
+  }
+  soft_work work = {.kind = SOFT_WORK_WRITE, .engine = SOFT_ENGINE_COMPUTE, .piece_count = 1};
+  work.piece = (soft_piece){.dst = address, .bytes = width_bits / 8};
+  work.value = value;
+  return simple_submit(rt, SOFT_OP_stream_write_value, &work, resolved);
+}
+
+static lade_status host_function(void *self, const ladei_stream *resolved, ladei_host_function function, void *user) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_host_function);
+  if (status != LADE_OK) return status;
+  if (function == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "host_function: NULL");
+  }
+  soft_work work = {.kind = SOFT_WORK_HOST, .engine = SOFT_ENGINE_HOST};
+  work.function = function;
+  work.user = user;
+  return simple_submit(rt, SOFT_OP_host_function, &work, resolved);
+}
+
+void ladei_soft_copy_ops(lade_runtime_ops *ops) {
+  ops->copy = copy;
+  ops->copy_sync = copy_sync;
+  ops->copy_batch = copy_batch;
+  ops->copy_peer = copy_peer;
+  ops->fill = fill;
+  ops->host_function = host_function;
+  ops->stream_write_value = stream_write_value;
+}

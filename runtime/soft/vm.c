@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Virtual memory: addresses and physical memory apart.
+ *
+ *   reservation   |--------- range, kind RESERVED ---------|
+ *   mappings          |-- h1 --|-- h2 --|    |-- h1 --|         a handle may be mapped in several places
+ *   physical      device's memory file: [h1][h2] ...            bytes of a handle stay while it lives
+ *
+ * I1  Mappings lie whole inside one reservation and do not overlap.
+ * I2  A handle lives while references + mapped_count > 0; it charges its device as long, and its extent of the file is
+ *     never used for another handle.
+ * I3  Addresses of a reservation are always mapped to something once work has named it: where a handle was unmapped
+ *     under running work, spare pages take its place, so that a copy that races with the unmapping harms nobody.
+ * Locks: rt->lock.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/size.h"
+#include "runtime/soft/model.h"
+
+static void *address_of(uint64_t key) { return (void *)(uintptr_t)key; }
+
+static uint64_t key_of(const void *address) { return (uint64_t)(uintptr_t)address; }
+
+/* The device of an op of this group, or NULL with an error recorded. */
+static soft_device *vm_device(soft_runtime *rt, soft_op op, int ordinal, lade_status *out_status) {
+  *out_status = ladei_soft_enter(rt, op);
+  if (*out_status != LADE_OK) return NULL;
+  soft_device *device = ladei_soft_device_use(rt, op, ordinal, out_status);
+  if (device == NULL || !device->description.no_virtual_memory) return device;
+  *out_status = ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
+                            "%s: device %d has no virtual memory", ladei_soft_op_name(op), ordinal);
+  return NULL;
+}
+
+static lade_status bad_range(soft_op op, const void *address, size_t bytes, const char *why) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "%s: %zu bytes at %p: %s",
+                     ladei_soft_op_name(op), bytes, address, why);
+}
+
+static bool is_whole(const soft_device *device, size_t bytes) {
+  return bytes != 0 && bytes < LADEI_SIZE_LIMIT && bytes % device->description.vm_granularity_bytes == 0;
+}
+
+/* ---- addresses ------------------------------------------------------------------------------------------------------
+ */
+
+static lade_status vm_granularity(void *self, int ordinal, size_t *out_minimum_bytes, size_t *out_recommended_bytes) {
+  lade_status status;
+  const soft_device *device = vm_device(soft_self(self), SOFT_OP_vm_granularity, ordinal, &status);
+  if (device == NULL) return status;
+  *out_minimum_bytes = *out_recommended_bytes = device->description.vm_granularity_bytes;
+  return LADE_OK;
+}
+
+static lade_status vm_reserve(void *self, int ordinal, size_t bytes, size_t align, void **out_address) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status;
+  soft_device *device = vm_device(rt, SOFT_OP_vm_reserve, ordinal, &status);
+  if (device == NULL) return status;
+  size_t granularity = device->description.vm_granularity_bytes;
+  if (!is_whole(device, bytes) || (align != 0 && !ladei_is_power_of_two(align))) {
+    return bad_range(SOFT_OP_vm_reserve, NULL, bytes, "no multiple of the granularity, or a bad alignment");
+  }
+  ladei_soft_lock(rt);
+  device->active = true;
+  const soft_range *range =
+      ladei_soft_range_new(rt, SOFT_RANGE_RESERVED, device, false, bytes, ladei_size_max(align, granularity), -1);
+  if (range != NULL) *out_address = address_of(range->node.key);
+  ladei_soft_unlock(rt);
+  if (range != NULL) return LADE_OK;
+  return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, LADEI_SOFT_NATIVE_OUT_OF_MEMORY,
+                     "vm_reserve: no room for %zu bytes of addresses", bytes);
+}
+
+/* The first mapping at or after an address and before `end`; NULL if none. */
+static soft_mapping *mapping_from(const soft_runtime *rt, uint64_t address, uint64_t end) {
+  soft_mapping *mapping = (soft_mapping *)soft_tree_ceiling(&rt->mappings, address);
+  return mapping != NULL && mapping->node.key < end ? mapping : NULL;
+}
+
+soft_mapping *ladei_soft_vm_mapping_at(const soft_runtime *rt, const void *address) {
+  soft_mapping *mapping = (soft_mapping *)soft_tree_floor(&rt->mappings, key_of(address));
+  return mapping != NULL && key_of(address) - mapping->node.key < mapping->bytes ? mapping : NULL;
+}
+
+static lade_status vm_address_free(void *self, void *address, size_t bytes) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_vm_address_free);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_range *range = ladei_soft_range_at(rt, address);
+  if (range == NULL || range->kind != SOFT_RANGE_RESERVED || range->node.key != key_of(address) ||
+      range->bytes != bytes) {
+    status = bad_range(SOFT_OP_vm_address_free, address, bytes, "not a whole reservation");
+  } else if (mapping_from(rt, range->node.key, range->node.key + bytes) != NULL) {
+    status = bad_range(SOFT_OP_vm_address_free, address, bytes, "memory is still mapped there");
+  } else {
+    ladei_soft_range_end(rt, range);
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+/* ---- physical memory ------------------------------------------------------------------------------------------------
+ */
+
+/* Room for a handle in the device's file. False: the system refuses. */
+static bool extent_new(soft_device *device, soft_vm *vm) {
+  if (device->description.addresses_only) return true;
+  if (device->memory_file < 0) device->memory_file = memfd_create("lade-soft-device", MFD_CLOEXEC);
+  if (device->memory_file < 0) return false;
+  vm->offset = device->memory_file_end;
+  if (ftruncate(device->memory_file, (off_t)(vm->offset + vm->bytes)) != 0) return false;
+  device->memory_file_end += vm->bytes;
+  return true;
+}
+
+static void vm_free_if_unused(soft_runtime *rt, soft_vm *vm) {
+  if (vm->references != 0 || vm->mapped_count != 0) return;
+  soft_device *device = &rt->devices[vm->device];
+  if (device->memory_file >= 0) {
+    fallocate(device->memory_file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)vm->offset, (off_t)vm->bytes);
+  }
+  ladei_soft_memory_uncharge(device, vm->bytes);
+  ladei_soft_table_put(&rt->vm_table, vm);
+}
+
+static lade_status create_locked(soft_runtime *rt, soft_device *device, size_t bytes, bool exportable,
+                                 ladei_vm_handle *out_handle) {
+  if (!ladei_soft_memory_charge(device, bytes)) {
+    return ladei_soft_out_of_device_memory(SOFT_OP_vm_create, device, bytes);
+  }
+  soft_vm *vm = ladei_soft_table_take(&rt->vm_table);
+  if (vm != NULL) {
+    vm->device = device->ordinal;
+    vm->exportable = exportable;
+    vm->bytes = bytes;
+    vm->offset = 0;
+    vm->references = 1;
+    vm->mapped_count = 0;
+    if (extent_new(device, vm)) {
+      ladei_soft_table_publish(&rt->vm_table, vm);
+      *out_handle = ladei_soft_table_handle(&rt->vm_table, vm);
+      return LADE_OK;
+    }
+    ladei_soft_table_put(&rt->vm_table, vm);
+  }
+  ladei_soft_memory_uncharge(device, bytes);
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "vm_create: the system refuses %zu bytes", bytes);
+}
+
+static lade_status vm_create(void *self, int ordinal, size_t bytes, bool exportable, ladei_vm_handle *out_handle) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status;
+  soft_device *device = vm_device(rt, SOFT_OP_vm_create, ordinal, &status);
+  if (device == NULL) return status;
+  if (!is_whole(device, bytes)) return bad_range(SOFT_OP_vm_create, NULL, bytes, "no multiple of the granularity");
+  ladei_soft_lock(rt);
+  device->active = true;
+  status = create_locked(rt, device, bytes, exportable, out_handle);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status vm_stale(soft_runtime *rt, soft_op op, ladei_vm_handle handle) {
+  return ladei_soft_stale(rt, op, LADE_ERR_INVALID_ARGUMENT, "memory handle", handle);
+}
+
+static lade_status vm_release(void *self, ladei_vm_handle handle) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_vm_release);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_vm *vm = ladei_soft_table_find(&rt->vm_table, handle);
+  if (vm == NULL) {
+    status = vm_stale(rt, SOFT_OP_vm_release, handle);
+  } else {
+    if (--vm->references == 0) ladei_soft_table_hide(&rt->vm_table, vm);
+    vm_free_if_unused(rt, vm);
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+/* ---- mappings -------------------------------------------------------------------------------------------------------
+ */
+
+static lade_status map_check(soft_runtime *rt, void *address, size_t bytes, const soft_vm *vm) {
+  const soft_range *range = ladei_soft_range_at(rt, address);
+  const soft_device *device = &rt->devices[vm->device];
+  bool inside = range != NULL && range->kind == SOFT_RANGE_RESERVED && ladei_soft_range_covers(range, address, bytes);
+  if (!inside || bytes != vm->bytes || key_of(address) % device->description.vm_granularity_bytes != 0) {
+    return bad_range(SOFT_OP_vm_map, address, bytes, "not the whole handle at whole granules of a reservation");
+  }
+  if (range->has_bytes == (device->description.addresses_only != 0)) {
+    return bad_range(SOFT_OP_vm_map, address, bytes, "addresses and memory of different kinds of devices");
+  }
+  if (ladei_soft_vm_mapping_at(rt, address) != NULL ||
+      mapping_from(rt, key_of(address), key_of(address) + bytes) != NULL) {
+    return bad_range(SOFT_OP_vm_map, address, bytes, "something is mapped there");
+  }
+  return LADE_OK;
+}
+
+static lade_status map_locked(soft_runtime *rt, void *address, size_t bytes, ladei_vm_handle handle) {
+  soft_vm *vm = ladei_soft_table_find(&rt->vm_table, handle);
+  if (vm == NULL) return vm_stale(rt, SOFT_OP_vm_map, handle);
+  lade_status status = map_check(rt, address, bytes, vm);
+  if (status != LADE_OK) return status;
+  const soft_device *device = &rt->devices[vm->device];
+  soft_mapping *mapping = calloc(1, sizeof *mapping);
+  bool mapped = mapping != NULL;
+  if (mapped && !device->description.addresses_only) {
+    mapped = mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, device->memory_file,
+                  (off_t)vm->offset) != MAP_FAILED;
+  }
+  if (!mapped) {
+    free(mapping);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "vm_map: the system refuses to map %zu bytes", bytes);
+  }
+  mapping->bytes = bytes;
+  mapping->vm = vm;
+  vm->mapped_count++;
+  soft_tree_insert(&rt->mappings, &mapping->node, key_of(address));
+  return LADE_OK;
+}
+
+static lade_status vm_map(void *self, void *address, size_t bytes, ladei_vm_handle handle) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_vm_map);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  status = map_locked(rt, address, bytes, handle);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+/* [address, address + bytes) consists of whole mappings without a gap. */
+static bool mappings_are_whole(const soft_runtime *rt, const void *address, size_t bytes) {
+  uint64_t next = key_of(address), end = next + bytes;
+  while (next < end) {
+    const soft_mapping *mapping = ladei_soft_vm_mapping_at(rt, address_of(next));
+    if (mapping == NULL || mapping->node.key != next || mapping->bytes > end - next) return false;
+    next += mapping->bytes;
+  }
+  return bytes != 0;
+}
+
+static void addresses_clear(const soft_range *range, void *address, size_t bytes) {
+  if (!range->has_bytes) return;
+  int protection = range->inflight != 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+  mmap(address, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+static void unmap_locked(soft_runtime *rt, void *address, size_t bytes) {
+  uint64_t begin = key_of(address), end = begin + bytes;
+  addresses_clear(ladei_soft_range_at(rt, address), address, bytes);
+  ladei_soft_hazard_forget(rt, begin, bytes);
+  soft_mapping *mapping;
+  while ((mapping = mapping_from(rt, begin, end)) != NULL) {
+    soft_tree_remove(&rt->mappings, &mapping->node);
+    mapping->vm->mapped_count--;
+    vm_free_if_unused(rt, mapping->vm);
+    free(mapping);
+  }
+}
+
+static lade_status vm_unmap(void *self, void *address, size_t bytes) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_vm_unmap);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  if (!mappings_are_whole(rt, address, bytes)) {
+    status = bad_range(SOFT_OP_vm_unmap, address, bytes, "not whole mapped handles");
+  } else {
+    unmap_locked(rt, address, bytes);
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status access_locked(soft_runtime *rt, void *address, size_t bytes, int device, bool writable) {
+  if (!mappings_are_whole(rt, address, bytes)) {
+    return bad_range(SOFT_OP_vm_set_access, address, bytes, "not whole mapped handles");
+  }
+  uint64_t begin = key_of(address), end = begin + bytes, bit = (uint64_t)1 << device;
+  for (uint64_t next = begin; next < end; next += mapping_from(rt, next, end)->bytes) {
+    int owner = mapping_from(rt, next, end)->vm->device;
+    if (writable && owner != device && rt->devices[owner].description.no_peer_access) {
+      return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
+                         "vm_set_access: device %d cannot use memory of device %d", device, owner);
+    }
+  }
+  for (uint64_t next = begin; next < end; next += mapping_from(rt, next, end)->bytes) {
+    soft_mapping *mapping = mapping_from(rt, next, end);
+    mapping->access = writable ? mapping->access | bit : mapping->access & ~bit;
+  }
+  return LADE_OK;
+}
+
+static lade_status vm_set_access(void *self, void *address, size_t bytes, int ordinal, bool writable) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status;
+  if (vm_device(rt, SOFT_OP_vm_set_access, ordinal, &status) == NULL) return status;
+  ladei_soft_lock(rt);
+  status = access_locked(rt, address, bytes, ordinal, writable);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+bool ladei_soft_vm_accessible(const soft_runtime *rt, const void *address, size_t bytes, int device) {
+  uint64_t next = key_of(address), end = next + bytes;
+  while (next < end) {
+    const soft_mapping *mapping = ladei_soft_vm_mapping_at(rt, address_of(next));
+    if (mapping == NULL || mapping->access == 0) return false;
+    if (device >= 0 && (mapping->access >> device & 1) == 0) return false;
+    next = mapping->node.key + mapping->bytes;
+  }
+  return true;
+}
+
+/* ---- export: a file whose content names the handle, within the process that owns the devices ------------------------
+ */
+
+typedef struct vm_token {
+  char magic[16];
+  uint64_t runtime, handle;
+  int64_t process;
+} vm_token;
+
+static const char token_magic[16] = "lade soft vm 1";
+
+static lade_status vm_export(void *self, ladei_vm_handle handle, int *out_fd) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_vm_export);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  const soft_vm *vm = ladei_soft_table_find(&rt->vm_table, handle);
+  bool exportable = vm != NULL && vm->exportable;
+  if (vm == NULL) status = vm_stale(rt, SOFT_OP_vm_export, handle);
+  ladei_soft_unlock(rt);
+  if (status != LADE_OK) return status;
+  if (!exportable) return bad_range(SOFT_OP_vm_export, NULL, 0, "the handle was not made exportable");
+  vm_token token = {.runtime = (uint64_t)(uintptr_t)rt, .handle = handle, .process = getpid()};
+  memcpy(token.magic, token_magic, sizeof token_magic);
+  int fd = memfd_create("lade-soft-handle", MFD_CLOEXEC);
+  if (fd < 0 || pwrite(fd, &token, sizeof token, 0) != (ssize_t)sizeof token) {
+    if (fd >= 0) close(fd);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "vm_export: the system refuses a file");
+  }
+  *out_fd = fd;
+  return LADE_OK;
+}
+
+static lade_status vm_import(void *self, int ordinal, int fd, ladei_vm_handle *out_handle) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status;
+  if (vm_device(rt, SOFT_OP_vm_import, ordinal, &status) == NULL) return status;
+  vm_token token;
+  bool ours = pread(fd, &token, sizeof token, 0) == (ssize_t)sizeof token &&
+              memcmp(token.magic, token_magic, sizeof token_magic) == 0 && token.process == getpid() &&
+              token.runtime == (uint64_t)(uintptr_t)rt;
+  ladei_soft_lock(rt);
+  soft_vm *vm = ours ? ladei_soft_table_find(&rt->vm_table, token.handle) : NULL;
+  if (vm == NULL || vm->device != ordinal) {
+    status = bad_range(SOFT_OP_vm_import, NULL, 0, "the file names no live memory of this device and process");
+  } else {
+    vm->references++;
+    *out_handle = token.handle;
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+void ladei_soft_vm_ops(lade_runtime_ops *ops) {
+  ops->vm_granularity = vm_granularity;
+  ops->vm_reserve = vm_reserve;
+  ops->vm_address_free = vm_address_free;
+  ops->vm_create = vm_create;
+  ops->vm_release = vm_release;
+  ops->vm_map = vm_map;
+  ops->vm_unmap = vm_unmap;
+  ops->vm_set_access = vm_set_access;
+  ops->vm_export = vm_export;
+  ops->vm_import = vm_import;
+}
