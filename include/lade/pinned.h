@@ -47,16 +47,22 @@ typedef enum lade_pinned_state {
 /** Options of lade_pinned_pool_create; all zero means all defaults. */
 typedef struct lade_pinned_options {
   size_t struct_size;
-  int32_t device;       /**< Device that lade_pinned_alloc() is near to. Default 0. */
-  uint32_t sources;     /**< Sources to try, as a set of lade_pinned_source bits, in the order of the enum. 0: all. */
-  uint64_t max_bytes;   /**< Cap on reserved bytes. 0: the smaller of half of the available memory and the cgroup's
-                             headroom at creation. */
-  uint32_t event_batch; /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
-  uint32_t wait_ms;     /**< At the cap with pending blocks only: wait this long for one before LADE_ERR_LIMIT. */
+  int32_t device;         /**< Device that lade_pinned_alloc() is near to. Default 0. */
+  uint32_t sources;       /**< Sources to try, as a set of lade_pinned_source bits, in the order of the enum. 0: all. */
+  uint64_t max_bytes;     /**< Cap on reserved bytes. 0: the smaller of half of the available memory and the cgroup's
+                               headroom at creation. */
+  uint32_t event_batch;   /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
+  uint32_t wait_ms;       /**< At the cap with pending blocks only: wait this long for one before LADE_ERR_LIMIT. */
+  uint64_t segment_bytes; /**< Memory is pinned in segments of this size, cut into blocks; larger requests get a segment
+                               of their own. A multiple of 4 KiB, at most 1 TiB. 0: 64 MiB. */
+  uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
+                                  which is faster than letting the driver do it. 0: 4; none on software devices, which
+                                  lock no memory. */
+  uint32_t reserved;
 } lade_pinned_options;
 
 static inline void lade_pinned_options_init(lade_pinned_options *options) {
-  const lade_pinned_options defaults = {sizeof(lade_pinned_options), 0, 0, 0, 0, 0};
+  const lade_pinned_options defaults = {sizeof(lade_pinned_options), 0, 0, 0, 0, 0, 0, 0, 0};
   *options = defaults;
 }
 
@@ -102,8 +108,10 @@ typedef struct lade_pinned_stats {
   uint64_t driver_free_ns;
   uint64_t events_recorded;
   uint64_t events_queried;
-  uint64_t quarantined_blocks; /**< Pending because an event failed; process_events retries. Current. */
-  uint64_t limit_waits;        /**< Allocations that waited at the cap. */
+  uint64_t quarantined_uses; /**< Uses by streams whose event failed; their blocks stay pending and process_events tries
+                                  again. Current. */
+  uint64_t limit_waits;      /**< Allocations that waited at the cap. */
+  uint64_t streams_queried;
 } lade_pinned_stats;
 
 static inline void lade_pinned_stats_init(lade_pinned_stats *stats) {
@@ -143,8 +151,9 @@ LADE_API lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait)
  * Allocate pinned memory near the pool's device.
  *
  * @param bytes  Size in bytes; 0 stores NULL and succeeds.
- * @param out    [out] Caller owns it until lade_pinned_free(). At least `bytes` long, 512-byte aligned (64-byte below
- *               512), contents undefined. Untouched on error.
+ * @param out    [out] Caller owns it until lade_pinned_free(). At least `bytes` long, at most an eighth or 4 KiB
+ *               longer, whichever is more. Blocks of 4 KiB and more begin at a page of 4 KiB, smaller ones at a
+ * multiple of 512 bytes, powers of two at a multiple of themselves. Contents undefined. Untouched on error.
  *
  * Threads: any. Waits: for the driver when the cache has no fitting block; up to options.wait_ms at the cap.
  * Stream order: the memory is used by nothing any more; any stream may use it at once.
@@ -162,13 +171,22 @@ LADE_API lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes
  *
  * @param pointer  Start of a block in use; NULL does nothing.
  *
- * Threads: any, not only the allocating one; also inside a host function of the driver, where it makes no driver call.
- * Waits: never. Stream order: the block is reused after the work queued so far on the streams recorded for it.
+ * Threads: any, not only the allocating one. Waits: never. Not inside a host function of the driver: see
+ * lade_pinned_free_quiet().
+ * Stream order: the block is reused after the work queued so far on the streams recorded for it.
  * Errors: LADE_ERR_FOREIGN_POINTER, LADE_ERR_NOT_BLOCK_START, LADE_ERR_DOUBLE_FREE, LADE_ERR_FORKED. An event that
- * cannot be recorded is no error here: the block stays pending (stats: quarantined_blocks). Source:
- * docs/stream-ordering.md.
+ * cannot be recorded is no error here: the block stays pending (stats: quarantined_uses).
+ * Source: docs/stream-ordering.md.
  */
 LADE_API lade_status lade_pinned_free(lade_pinned_pool *pool, void *pointer);
+
+/**
+ * The same without any call of the driver, for host functions of the driver, in which such calls are forbidden.
+ *
+ * An event that is due is recorded by the pool's next call that looks for memory or for finished events, so the block
+ * may wait for work queued until then. Threads, errors: as lade_pinned_free().
+ */
+LADE_API lade_status lade_pinned_free_quiet(lade_pinned_pool *pool, void *pointer);
 
 /**
  * Note that `stream` uses the block: it is reused only after the work queued on that stream until the free.
@@ -194,9 +212,10 @@ LADE_API LADE_MUST_CHECK lade_status lade_pinned_record_event(lade_pinned_pool *
 LADE_API lade_status lade_pinned_process_events(lade_pinned_pool *pool);
 
 /**
- * Give all cached memory back to the system.
+ * Give all cached memory back to the system: every segment without a block in use or pending.
  *
- * Threads: any. Waits: for blocks whose event failed, unless a capture is under way; not for other pending ones.
+ * Threads: any. Waits: not for pending blocks; but where an event failed, for all streams with pending blocks, as there
+ * is no other way to learn that they are done; not while a capture forbids that.
  * Stream order: none. Errors: LADE_ERR_FORKED, LADE_ERR_DRIVER when unpinning fails: that memory stays cached.
  */
 LADE_API lade_status lade_pinned_empty_cache(lade_pinned_pool *pool);

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Block records: 64 bytes for each block of pinned memory, kept outside of it.
+ *
+ * A record belongs to a place: page i of a segment has record i, small block j of a run has record j, for as long as
+ * the pool lives (type-stable memory). So a record may be read through a stale pointer at any time; what it says is
+ * believed only if its word says the same before and after, or is changed by compare-and-swap.
+ *
+ *   word:  | generation 63..32 | node 23..16 | class 15..8 | state 2..0 |
+ *
+ *                    take               hand out
+ *     NONE <--> FREE <-----> CACHED <------------> IN_USE     CACHED: in a thread's magazine, a shared bin, or on its
+ *                ^               ^                /           way between two of the places
+ *                 `------------- PENDING <-------'            PENDING: freed, streams may still use it
+ *
+ * Who may change a record
+ *   NONE, FREE, RUN   the holder of the node's lock: these records are parts of the node's free memory
+ *   CACHED            whoever took the block out of the list that it was in
+ *   PENDING           the one to whom runtime/retire gives the ticket
+ *   IN_USE            nobody but by compare-and-swap of the word, which makes one of two racing frees the loser
+ *
+ * The ticket is runtime/retire's account of the streams that use the block; notes on it may come from any thread.
+ * The generation grows whenever a block is handed out.
+ */
+#ifndef LADE_HOST_BLOCK_H
+#define LADE_HOST_BLOCK_H
+
+#include <stdatomic.h>
+
+#include "host/size_class.h"
+#include "runtime/retire.h"
+
+typedef enum ladei_block_state {
+  LADEI_BLOCK_NONE = 0, /* no block starts here */
+  LADEI_BLOCK_FREE = 1, /* in the node's index of free blocks, or free in its run */
+  LADEI_BLOCK_RUN = 2,  /* page of a run of small blocks; only in page records */
+  LADEI_BLOCK_CACHED = 3,
+  LADEI_BLOCK_IN_USE = 4,
+  LADEI_BLOCK_PENDING = 5,
+} ladei_block_state;
+
+typedef struct ladei_block {
+  _Atomic(uint64_t) word;
+  _Atomic(uintptr_t) address;
+  /* IN_USE: bytes of the request that it serves. Otherwise: the next one in whatever list holds it. */
+  _Atomic(uint64_t) requested_or_next;
+  _Atomic(void *) prev_or_run; /* FREE: before it in the same list. RUN: the run, read by anyone */
+  _Atomic(uint32_t) pages;     /* size; 0 for small blocks, whose class tells it */
+  uint32_t prev_pages;         /* pages of the block before it in the segment; 0: the first. Guard: node's lock */
+  ladei_ticket ticket;         /* idle unless IN_USE or PENDING */
+} ladei_block;
+
+_Static_assert(sizeof(ladei_block) == 64, "one cache line per block");
+
+#define LADEI_BLOCK_STATE_MASK       ((uint64_t)7)
+#define LADEI_BLOCK_CLASS_SHIFT      8
+#define LADEI_BLOCK_NODE_SHIFT       16
+#define LADEI_BLOCK_GENERATION_SHIFT 32
+
+static inline ladei_block_state ladei_word_state(uint64_t word) {
+  return (ladei_block_state)(word & LADEI_BLOCK_STATE_MASK);
+}
+
+static inline unsigned ladei_word_class(uint64_t word) { return (unsigned)(word >> LADEI_BLOCK_CLASS_SHIFT) & 0xff; }
+
+static inline unsigned ladei_word_node(uint64_t word) { return (unsigned)(word >> LADEI_BLOCK_NODE_SHIFT) & 0xff; }
+
+static inline bool ladei_word_is_small(uint64_t word) { return ladei_word_class(word) < LADEI_PINNED_SMALL_CLASSES; }
+
+static inline uint64_t ladei_word_with_state(uint64_t word, ladei_block_state state) {
+  return (word & ~LADEI_BLOCK_STATE_MASK) | (uint64_t)state;
+}
+
+static inline ladei_block *ladei_block_of_ticket(ladei_ticket *ticket) {
+  return (ladei_block *)(void *)((char *)ticket - offsetof(ladei_block, ticket));
+}
+
+/* Start of the block's memory. */
+static inline uintptr_t ladei_block_address(const ladei_block *block) {
+  return atomic_load_explicit(&block->address, memory_order_relaxed);
+}
+
+static inline size_t ladei_block_requested(const ladei_block *block) {
+  return atomic_load_explicit(&block->requested_or_next, memory_order_relaxed);
+}
+
+static inline ladei_block *ladei_block_next(const ladei_block *block) {
+  return (ladei_block *)(uintptr_t)atomic_load_explicit(&block->requested_or_next, memory_order_relaxed);
+}
+static inline void ladei_block_next_set(ladei_block *block, ladei_block *next) {
+  atomic_store_explicit(&block->requested_or_next, (uintptr_t)next, memory_order_relaxed);
+}
+
+static inline ladei_block *ladei_block_prev(ladei_block *block) {
+  return atomic_load_explicit(&block->prev_or_run, memory_order_relaxed);
+}
+static inline void ladei_block_prev_set(ladei_block *block, ladei_block *prev) {
+  atomic_store_explicit(&block->prev_or_run, prev, memory_order_relaxed);
+}
+
+static inline uint64_t ladei_block_word(const ladei_block *block) {
+  return atomic_load_explicit(&block->word, memory_order_acquire);
+}
+
+/* For records that the caller alone may change (see above): readers see what was written before. */
+static inline void ladei_block_word_set(ladei_block *block, uint64_t word) {
+  atomic_store_explicit(&block->word, word, memory_order_release);
+}
+
+static inline void ladei_block_state_set(ladei_block *block, ladei_block_state state) {
+  uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
+  ladei_block_word_set(block, ladei_word_with_state(word, state));
+}
+
+static inline size_t ladei_block_pages(const ladei_block *block) {
+  return atomic_load_explicit(&block->pages, memory_order_acquire);
+}
+
+/* Usable bytes of a block whose word is known. */
+static inline size_t ladei_block_bytes(const ladei_block *block, uint64_t word) {
+  return ladei_word_is_small(word) ? ladei_pinned_class_bytes(ladei_word_class(word))
+                                   : ladei_block_pages(block) << LADEI_PINNED_PAGE_SHIFT;
+}
+
+/* CACHED -> IN_USE, by the one who holds the block. */
+static inline void *ladei_block_hand_out(ladei_block *block, size_t requested_bytes) {
+  uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
+  atomic_store_explicit(&block->requested_or_next, requested_bytes, memory_order_relaxed);
+  word += (uint64_t)1 << LADEI_BLOCK_GENERATION_SHIFT;
+  ladei_block_word_set(block, ladei_word_with_state(word, LADEI_BLOCK_IN_USE));
+  return (void *)ladei_block_address(block);
+}
+
+#endif /* LADE_HOST_BLOCK_H */

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Limits on pinned memory.
+ *
+ * A group's headroom is its limit less what it uses, where page cache does not count as used: the kernel drops cache
+ * before it refuses memory. Version 2 keeps memory.max, memory.current and memory.stat in the group's folder; version 1
+ * memory.limit_in_bytes, memory.usage_in_bytes and memory.stat. The limits of all groups above hold as well.
+ *
+ * I1  Every file may be missing, unreadable or malformed; it then limits nothing.
+ * Locks: none.
+ */
+#include "host/limits.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum { PATH_BYTES = PATH_MAX };
+
+/* Number after `key` at the start of a line; for an empty key the first word. False: no such line, or not a number. */
+static bool file_number(const char *path, const char *key, uint64_t *out) {
+  FILE *file = fopen(path, "re");
+  char line[256];
+  bool found = false;
+  while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
+    size_t length = strlen(key);
+    char *end = line;
+    if (strncmp(line, key, length) == 0) {
+      unsigned long long value = strtoull(line + length, &end, 10);
+      found = end != line + length;
+      *out = value;
+    }
+  }
+  if (file != NULL) {
+    fclose(file);
+  }
+  return found;
+}
+
+static uint64_t meminfo_available(const char *root) {
+  char path[PATH_BYTES];
+  uint64_t kib;
+  snprintf(path, sizeof path, "%s/proc/meminfo", root);
+  return file_number(path, "MemAvailable:", &kib) ? kib << 10 : LADEI_NO_LIMIT;
+}
+
+/* ---- Control groups ---------------------------------------------------------------------------------------------- */
+
+/* How one version of control groups names its files and page cache. */
+typedef struct group_files {
+  const char *mount, *limit, *usage, *cache, *shared; /* shared memory counts as cache there, yet cannot be dropped */
+} group_files;
+
+static const group_files version_1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                      "total_cache ", "total_shmem "};
+static const group_files version_2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "file ", "shmem "};
+
+static bool group_number(const char *folder, const char *name, const char *key, uint64_t *out) {
+  char path[PATH_BYTES];
+  int length = snprintf(path, sizeof path, "%s/%s", folder, name);
+  return length > 0 && (size_t)length < sizeof path && file_number(path, key, out);
+}
+
+static uint64_t group_headroom(const char *folder, const group_files *files) {
+  uint64_t limit, usage, cache = 0, shared = 0;
+  if (!group_number(folder, files->limit, "", &limit) || !group_number(folder, files->usage, "", &usage)) {
+    return LADEI_NO_LIMIT; /* "max", or no memory controller here */
+  }
+  (void)group_number(folder, "memory.stat", files->cache, &cache);
+  (void)group_number(folder, "memory.stat", files->shared, &shared);
+  cache -= shared < cache ? shared : cache;
+  usage -= cache < usage ? cache : usage;
+  return usage < limit ? limit - usage : 0;
+}
+
+/* The smallest headroom of a group and all groups above it, up to the mount point. */
+static uint64_t groups_headroom(const char *root, const char *group, const group_files *files) {
+  char folder[PATH_BYTES];
+  uint64_t headroom = LADEI_NO_LIMIT;
+  int mount = snprintf(folder, sizeof folder, "%s%s", root, files->mount);
+  int length = snprintf(folder, sizeof folder, "%s%s%s", root, files->mount, group);
+  if (mount < 0 || length < 0 || (size_t)length >= sizeof folder) {
+    return headroom;
+  }
+  for (;;) {
+    uint64_t own = group_headroom(folder, files);
+    headroom = own < headroom ? own : headroom;
+    char *slash = strrchr(folder + mount, '/');
+    if (slash == NULL) {
+      return headroom;
+    }
+    *slash = '\0';
+  }
+}
+
+/* A line of /proc/self/cgroup: "4:memory:/path" in version 1, "0::/path" in version 2. */
+static uint64_t line_headroom(const char *root, char *line) {
+  line[strcspn(line, "\n")] = '\0';
+  char *controllers = strchr(line, ':');
+  char *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
+  if (group == NULL) {
+    return LADEI_NO_LIMIT;
+  }
+  *group++ = '\0';
+  controllers++;
+  if (controllers[0] == '\0') {
+    return groups_headroom(root, group, &version_2);
+  }
+  for (char *rest = controllers, *name; (name = strsep(&rest, ",")) != NULL;) {
+    if (strcmp(name, "memory") == 0) {
+      return groups_headroom(root, group, &version_1);
+    }
+  }
+  return LADEI_NO_LIMIT;
+}
+
+static uint64_t cgroup_headroom(const char *root) {
+  char path[PATH_BYTES];
+  char line[PATH_BYTES];
+  uint64_t headroom = LADEI_NO_LIMIT;
+  snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+  FILE *file = fopen(path, "re");
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    uint64_t own = line_headroom(root, line);
+    headroom = own < headroom ? own : headroom;
+  }
+  if (file != NULL) {
+    fclose(file);
+  }
+  return headroom;
+}
+
+/* ---- All together ------------------------------------------------------------------------------------------------ */
+
+void ladei_limits_read(const char *root, ladei_limits *out) {
+  struct rlimit memlock;
+  out->available_bytes = meminfo_available(root);
+  out->cgroup_headroom_bytes = cgroup_headroom(root);
+  out->memlock_bytes = LADEI_NO_LIMIT;
+  if (getrlimit(RLIMIT_MEMLOCK, &memlock) == 0 && memlock.rlim_cur != RLIM_INFINITY) {
+    out->memlock_bytes = memlock.rlim_cur;
+  }
+}
+
+uint64_t ladei_limits_default_cap(const ladei_limits *limits) {
+  uint64_t half = limits->available_bytes == LADEI_NO_LIMIT ? LADEI_NO_LIMIT : limits->available_bytes / 2;
+  return half < limits->cgroup_headroom_bytes ? half : limits->cgroup_headroom_bytes;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How much memory this process may pin: what the machine has available, what its control groups leave, and the limit on
+ * locked pages.
+ */
+#ifndef LADE_HOST_LIMITS_H
+#define LADE_HOST_LIMITS_H
+
+#include <stdint.h>
+
+#define LADEI_NO_LIMIT UINT64_MAX
+
+typedef struct ladei_limits {
+  uint64_t available_bytes;       /* MemAvailable; LADEI_NO_LIMIT where the system does not say */
+  uint64_t cgroup_headroom_bytes; /* smallest over the process's memory groups, page cache counted as free */
+  uint64_t memlock_bytes;         /* soft RLIMIT_MEMLOCK; holds only where lade locks pages itself */
+} ladei_limits;
+
+/* `root` stands before /proc and /sys: "" for this machine, a folder for tests. Unreadable files are no limit. */
+void ladei_limits_read(const char *root, ladei_limits *out);
+
+/* Default of lade_pinned_options.max_bytes: the smaller of half of the available memory and the groups' headroom. */
+uint64_t ladei_limits_default_cap(const ladei_limits *limits);
+
+#endif /* LADE_HOST_LIMITS_H */

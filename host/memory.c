@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pool's memory: seeking a block, growing by a segment, giving segments back, the cap.
+ *
+ *   seek:  cache -> look at pending blocks, cache again -> grow
+ *   grow:  under the cap    a segment, smaller where that is all the cap or the system leaves
+ *          at the cap       cut a segment that was kept whole; else give free segments back and grow; else wait for a
+ *                           pending block, if the pool waits; else LADE_ERR_LIMIT
+ *          refused          give all free segments back and try once more; else LADE_ERR_OUT_OF_PINNED_MEMORY
+ *
+ * I1  reserved_bytes counts a segment from before its memory is asked for until after it was given back, and never
+ *     exceeds max_bytes.
+ * I2  A segment is in the page map from before its first block can be taken until its memory is given back; so an
+ *     address of the pool's memory always leads to its segment.
+ * I3  At most one thread at a time grows a node by an ordinary segment; others that miss meanwhile wait for it and look
+ *     again, so that a burst of misses pins one segment and not many.
+ * Locks: pool->lock for spare metadata and `growing`; node->lock inside node.c. The driver is called under neither.
+ */
+#include "base/error.h"
+#include "host/pool.h"
+
+/* ---- Segments ---------------------------------------------------------------------------------------------------- */
+
+/* Metadata for a segment, spare one first: the smallest that fits. */
+static ladei_segment *metadata_acquire(lade_pinned_pool *pool, size_t pages) {
+  size_t capacity = ladei_segment_capacity(pages);
+  ladei_lock_acquire(&pool->lock);
+  ladei_segment **link = &pool->spare_segments;
+  while (*link != NULL && (*link)->capacity_pages != capacity) {
+    link = &(*link)->next;
+  }
+  ladei_segment *segment = *link;
+  if (segment != NULL) {
+    *link = segment->next;
+    segment->next = NULL;
+  }
+  uint64_t birth = pool->births++;
+  ladei_lock_release(&pool->lock);
+  segment = segment != NULL ? segment : ladei_segment_create(pages);
+  if (segment != NULL) {
+    segment->birth = birth;
+  }
+  return segment;
+}
+
+static void metadata_release(lade_pinned_pool *pool, ladei_segment *segment) {
+  ladei_segment_reset(segment);
+  ladei_lock_acquire(&pool->lock);
+  segment->next = pool->spare_segments;
+  pool->spare_segments = segment;
+  ladei_lock_release(&pool->lock);
+}
+
+static lade_status map_set(lade_pinned_pool *pool, ladei_segment *segment) {
+  return ladei_pagemap_set(&pool->map, (const void *)ladei_segment_base(segment), ladei_segment_bytes(segment),
+                           segment);
+}
+
+static void map_clear(lade_pinned_pool *pool, const ladei_segment *segment) {
+  ladei_pagemap_clear(&pool->map, (const void *)ladei_segment_base(segment), ladei_segment_bytes(segment));
+}
+
+static lade_status memory_pin(lade_pinned_pool *pool, int os_node, size_t bytes, ladei_memory *out) {
+  ladei_source_cost cost = {0, 0};
+  const ladei_topology *topology = os_node < 0 ? NULL : ladei_pool_topology(pool);
+  lade_status status = ladei_memory_acquire(&pool->source, topology, os_node, bytes, out, &cost);
+  ladei_count(&pool->counters.driver_allocs, cost.calls);
+  ladei_count(&pool->counters.driver_alloc_ns, cost.ns);
+  return status;
+}
+
+static lade_status memory_unpin(lade_pinned_pool *pool, const ladei_memory *memory) {
+  ladei_source_cost cost = {0, 0};
+  lade_status status = ladei_memory_release(&pool->source, memory, &cost);
+  ladei_count(&pool->counters.driver_frees, cost.calls);
+  ladei_count(&pool->counters.driver_free_ns, cost.ns);
+  return status;
+}
+
+/* The segment's memory as its source knows it. */
+static ladei_memory segment_memory(const ladei_segment *segment) {
+  return (ladei_memory){
+      .base = (void *)ladei_segment_base(segment),
+      .bytes = ladei_segment_bytes(segment),
+      .mapped = segment->mapped,
+      .mapped_bytes = segment->mapped_bytes,
+      .source = (lade_pinned_source)atomic_load_explicit(&segment->source, memory_order_relaxed),
+  };
+}
+
+static void segment_memory_set(ladei_segment *segment, const ladei_memory *memory) {
+  atomic_store_explicit(&segment->page_count, memory->bytes >> LADEI_PINNED_PAGE_SHIFT, memory_order_relaxed);
+  atomic_store_explicit(&segment->source, (int32_t)memory->source, memory_order_relaxed);
+  atomic_store_explicit(&segment->base, (uintptr_t)memory->base, memory_order_relaxed);
+  segment->mapped = memory->mapped;
+  segment->mapped_bytes = memory->mapped_bytes;
+}
+
+/* A segment of `bytes` that fits under the cap: pinned, opened, in the page map; in no node yet. */
+static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *request, size_t bytes,
+                               ladei_segment **out) {
+  ladei_memory memory;
+  lade_status status = LADE_ERR_LIMIT;
+  if (!ladei_gauge_add_below(&pool->counters.reserved_bytes, bytes, pool->max_bytes)) {
+    return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes more would exceed the cap: %llu of %llu reserved",
+                       bytes, (unsigned long long)ladei_gauge_current(&pool->counters.reserved_bytes),
+                       (unsigned long long)pool->max_bytes);
+  }
+  ladei_segment *segment = metadata_acquire(pool, bytes >> LADEI_PINNED_PAGE_SHIFT);
+  if (segment == NULL) {
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for the records of %zu bytes", bytes);
+    goto fail_metadata;
+  }
+  status = memory_pin(pool, request->node->os_index, bytes, &memory);
+  if (status != LADE_OK) {
+    ladei_error_prefix(status, "pinned pool: %zu bytes: ", bytes);
+    goto fail_memory;
+  }
+  segment_memory_set(segment, &memory);
+  segment->huge = request->exact;
+  segment->divided = false;
+  ladei_segment_open(segment, request->node->index);
+  status = map_set(pool, segment);
+  if (status != LADE_OK) {
+    goto fail_map;
+  }
+  *out = segment;
+  return LADE_OK;
+
+fail_map : {
+  lade_error saved;
+  ladei_error_save(&saved);
+  (void)memory_unpin(pool, &memory); /* just pinned and never used: a driver that refuses has the memory for good */
+  ladei_error_restore(&saved);
+}
+fail_memory:
+  metadata_release(pool, segment);
+fail_metadata:
+  ladei_gauge_sub(&pool->counters.reserved_bytes, bytes);
+  return status;
+}
+
+/* Gives a segment back that was taken out of its node. On failure it is in its node again. */
+static lade_status segment_unpin(lade_pinned_pool *pool, ladei_node *node, ladei_segment *segment) {
+  ladei_memory memory = segment_memory(segment);
+  /* Out of the map first: the driver may hand the same addresses to another thread at once. */
+  map_clear(pool, segment);
+  lade_status status = memory_unpin(pool, &memory);
+  if (status != LADE_OK) {
+    /* Cannot fail: what the map needs for these addresses is still there. */
+    (void)map_set(pool, segment);
+    ladei_node_restore_segment(node, segment);
+    return status;
+  }
+  metadata_release(pool, segment);
+  ladei_gauge_sub(&pool->counters.reserved_bytes, memory.bytes);
+  return LADE_OK;
+}
+
+lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t free_before_ns,
+                               uint64_t *out_released) {
+  uint64_t released = 0;
+  lade_status status = LADE_OK;
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool) && status == LADE_OK && released < bytes; i++) {
+    ladei_node *node = ladei_pool_node(pool, i);
+    ladei_segment *segment;
+    while (status == LADE_OK && released < bytes &&
+           (segment = ladei_node_remove_free_segment(node, free_before_ns)) != NULL) {
+      uint64_t segment_bytes = ladei_segment_bytes(segment);
+      status = segment_unpin(pool, node, segment);
+      released += status == LADE_OK ? segment_bytes : 0;
+    }
+  }
+  *out_released = released;
+  return status;
+}
+
+/* ---- Growing ----------------------------------------------------------------------------------------------------- */
+
+/* What the request needs at least, as a segment of its own. */
+static size_t least_bytes(const ladei_request *request) {
+  unsigned class_index = ladei_pinned_class_of(request->bytes);
+  if (class_index < LADEI_PINNED_SMALL_CLASSES) {
+    return ladei_run_pages(class_index) << LADEI_PINNED_PAGE_SHIFT;
+  }
+  return request->exact ? ladei_pinned_pages(request->bytes) << LADEI_PINNED_PAGE_SHIFT
+                        : ladei_pinned_class_bytes(class_index);
+}
+
+/* A segment of the usual size; else of what the cap leaves, or just large enough, where the usual one is refused. */
+static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_request *request, ladei_segment **out) {
+  size_t least = least_bytes(request);
+  size_t usual = request->exact ? least : ladei_size_max(pool->segment_bytes, least);
+  lade_status status = segment_pin(pool, request, usual, out);
+  if (status == LADE_ERR_LIMIT && least < usual) {
+    uint64_t reserved = ladei_gauge_current(&pool->counters.reserved_bytes);
+    size_t left = reserved < pool->max_bytes ? (size_t)(pool->max_bytes - reserved) : 0;
+    left = ladei_size_round_down(ladei_size_min(left, usual), LADEI_PINNED_PAGE_BYTES);
+    status = segment_pin(pool, request, ladei_size_max(left, least), out);
+  }
+  if (status == LADE_ERR_OUT_OF_PINNED_MEMORY && least < usual) {
+    status = segment_pin(pool, request, least, out);
+  }
+  return status;
+}
+
+/* False: another thread was growing the node and has finished. */
+static bool growth_begin(lade_pinned_pool *pool, ladei_node *node) {
+  ladei_lock_acquire(&pool->lock);
+  bool waited = node->growing;
+  while (node->growing) {
+    ladei_condition_wait(&pool->grown, &pool->lock);
+  }
+  node->growing = !waited;
+  ladei_lock_release(&pool->lock);
+  return !waited;
+}
+
+static void growth_end(lade_pinned_pool *pool, ladei_node *node) {
+  ladei_lock_acquire(&pool->lock);
+  node->growing = false;
+  ladei_condition_broadcast(&pool->grown);
+  ladei_lock_release(&pool->lock);
+}
+
+/* LADE_OK without a block: another thread grew the node; look again. */
+static lade_status grow(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
+  ladei_segment *segment = NULL;
+  if (!request->exact && !growth_begin(pool, request->node)) {
+    return LADE_OK;
+  }
+  lade_status status = segment_pin_any(pool, request, &segment);
+  if (status == LADE_OK) {
+    *out = ladei_node_add_segment(request->node, segment, request->bytes, request->exact);
+    if (*out == NULL) {
+      status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for block records");
+    }
+  }
+  if (!request->exact) {
+    growth_end(pool, request->node);
+  }
+  return status;
+}
+
+/* ---- Seeking ----------------------------------------------------------------------------------------------------- */
+
+static ladei_block *cache_take(const ladei_request *request) {
+  return ladei_node_take(request->node, request->bytes, request->exact);
+}
+
+/* Finished pending blocks go back to the cache. A stream that fails leaves its blocks pending, and this call alone. */
+static lade_status reclaim(lade_pinned_pool *pool) {
+  lade_error saved;
+  ladei_error_save(&saved);
+  lade_status status = ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL);
+  if (status == LADE_ERR_DEVICE_LOST) {
+    return status;
+  }
+  ladei_error_restore(&saved);
+  return LADE_OK;
+}
+
+/* At the cap. LADE_OK: look again, something changed, or a block was found. */
+static lade_status make_room(lade_pinned_pool *pool, const ladei_request *request, uint64_t *deadline_ns,
+                             ladei_block **out) {
+  uint64_t released;
+  if (!request->exact && (*out = ladei_node_take_from_whole(request->node, request->bytes)) != NULL) {
+    return LADE_OK;
+  }
+  lade_status status = ladei_pool_release(pool, least_bytes(request), UINT64_MAX, &released);
+  if (released > 0 || status != LADE_OK) {
+    return released > 0 ? LADE_OK : status;
+  }
+  uint64_t pending = ladei_gauge_current(&pool->counters.pending_blocks);
+  if (pool->wait_ns > 0 && pending > 0) {
+    if (*deadline_ns == 0) {
+      *deadline_ns = ladei_pool_now_ns(pool) + pool->wait_ns;
+      ladei_count(&pool->counters.limit_waits, 1);
+    }
+    status = ladei_retire_wait(pool->retire, *deadline_ns);
+    if (status != LADE_ERR_TIMEOUT) {
+      return status;
+    }
+  }
+  return ladei_error(LADE_ERR_LIMIT, 0,
+                     "pinned pool: no room for %zu bytes under the cap of %llu: %llu in use, "
+                     "%llu pending",
+                     request->bytes, (unsigned long long)pool->max_bytes,
+                     (unsigned long long)ladei_gauge_current(&pool->counters.in_use_bytes),
+                     (unsigned long long)ladei_gauge_current(&pool->counters.pending_bytes));
+}
+
+/* The system refuses more. LADE_OK: look again. */
+static lade_status give_back(lade_pinned_pool *pool, lade_status refusal) {
+  lade_error saved;
+  uint64_t released;
+  ladei_error_save(&saved);
+  (void)ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
+  ladei_error_restore(&saved);
+  return released > 0 ? LADE_OK : refusal;
+}
+
+static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
+  uint64_t deadline_ns = 0;
+  lade_error saved;
+  ladei_error_save(&saved);
+  for (;;) {
+    lade_status status = grow(pool, request, out);
+    if (status == LADE_ERR_LIMIT) {
+      status = make_room(pool, request, &deadline_ns, out);
+    } else if (status == LADE_ERR_OUT_OF_PINNED_MEMORY) {
+      status = give_back(pool, status);
+    }
+    if (status == LADE_OK && *out == NULL) {
+      *out = cache_take(request);
+    }
+    if (status != LADE_OK) {
+      return status;
+    }
+    if (*out != NULL) {
+      ladei_error_restore(&saved);
+      return LADE_OK;
+    }
+  }
+}
+
+lade_status ladei_pool_seek(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
+  ladei_block *block = cache_take(request);
+  if (block == NULL && ladei_gauge_current(&pool->counters.pending_blocks) > 0) {
+    lade_status status = reclaim(pool);
+    if (status != LADE_OK) {
+      return status;
+    }
+    block = cache_take(request);
+  }
+  ladei_count(block != NULL ? &pool->counters.hits : &pool->counters.misses, 1);
+  if (block == NULL) {
+    lade_status status = seek_in_new_memory(pool, request, &block);
+    if (status != LADE_OK) {
+      return status;
+    }
+  }
+  *out = block;
+  return LADE_OK;
+}
+
+void ladei_pool_put(lade_pinned_pool *pool, ladei_block *list) {
+  uint64_t now_ns = ladei_pool_now_ns(pool);
+  while (list != NULL) {
+    unsigned index = ladei_word_node(ladei_block_word(list));
+    ladei_block *first = list, *last = list, *next;
+    while ((next = ladei_block_next(last)) != NULL && ladei_word_node(ladei_block_word(next)) == index) {
+      last = next;
+    }
+    list = next;
+    ladei_block_next_set(last, NULL);
+    ladei_node_put(ladei_pool_node(pool, index), first, now_ns);
+  }
+}

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cache of one NUMA node.
+ *
+ * I1  Every FREE page block of the node's segments is in exactly one index: in `whole` if it is all of a segment made
+ *     for one large request and not divided since, else in `split`.
+ * I2  A run is in the list of its class if and only if it has a free block; a run without a block in use does not
+ * exist. I3  reserved_pages is the sum of the segments' pages; free_small_bytes the sum of the free small blocks. I4
+ * The ticket of a block that is FREE is idle (but for a note that raced with a free, a mistake of the user's; such
+ *     notes are dropped when the block's record stops being that of a block).
+ * Locks: node->lock guards all of it. Nothing is called under it but base/ and ladei_retire_forget.
+ */
+#include "host/node.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+
+ladei_node *ladei_node_create(ladei_pagemap *map, ladei_retire *retire, unsigned index, int32_t os_index) {
+  ladei_node *node = calloc(1, sizeof *node);
+  if (node == NULL) {
+    return NULL;
+  }
+  ladei_lock_init(&node->lock, LADEI_RANK_NODE);
+  ladei_slab_init(&node->run_records, sizeof(ladei_run));
+  node->map = map;
+  node->retire = retire;
+  node->index = index;
+  node->os_index = os_index;
+  return node;
+}
+
+void ladei_node_destroy(ladei_node *node) {
+  ladei_slab_destroy(&node->run_records);
+  ladei_lock_destroy(&node->lock);
+  free(node);
+}
+
+/* ---- Page blocks ------------------------------------------------------------------------------------------------- */
+
+static ladei_segment *segment_of(const ladei_node *node, const ladei_block *block) {
+  return ladei_pagemap_get(node->map, (const void *)ladei_block_address(block));
+}
+
+static ladei_tlsf *index_of(ladei_node *node, const ladei_segment *segment, const ladei_block *block) {
+  return ladei_segment_is_kept_whole(segment, block) ? &node->whole : &node->split;
+}
+
+static void stray_note_drop(ladei_node *node, ladei_block *block) {
+  if (ladei_ticket_noted(&block->ticket)) {
+    ladei_retire_forget(node->retire, &block->ticket);
+  }
+}
+
+/* Out of its index, cut to size, the rest back into the index. Still FREE. */
+static void block_cut(ladei_node *node, ladei_tlsf *index, ladei_block *block, size_t pages) {
+  ladei_segment *segment = segment_of(node, block);
+  ladei_tlsf_remove(index, block);
+  ladei_block *rest = ladei_segment_split(segment, block, pages);
+  if (rest != NULL) {
+    ladei_tlsf_insert(&node->split, rest);
+  }
+}
+
+/* A FREE block of exactly `pages`, in no list. */
+static ladei_block *pages_take(ladei_node *node, size_t pages) {
+  ladei_block *block = ladei_tlsf_find(&node->split, pages);
+  if (block != NULL) {
+    block_cut(node, &node->split, block, pages);
+  }
+  return block;
+}
+
+/* A free segment made for one request serves another of at least 8/9 of its size. */
+static ladei_block *whole_take(ladei_node *node, size_t pages) {
+  ladei_block *block = ladei_tlsf_find_close(&node->whole, pages, pages + pages / 8);
+  if (block != NULL) {
+    ladei_tlsf_remove(&node->whole, block);
+  }
+  return block;
+}
+
+static ladei_block *join(ladei_node *node, ladei_segment *segment, ladei_block *first, ladei_block *second) {
+  stray_note_drop(node, second);
+  ladei_segment_join(segment, first, second);
+  return first;
+}
+
+/* A FREE block in no list joins its neighbours and goes into its index. */
+static void pages_put(ladei_node *node, ladei_block *block, uint64_t now_ns) {
+  ladei_segment *segment = segment_of(node, block);
+  ladei_block *after = ladei_segment_after(segment, block);
+  if (after != NULL) {
+    ladei_tlsf_remove(&node->split, after);
+    block = join(node, segment, block, after);
+  }
+  ladei_block *before = ladei_segment_before(segment, block);
+  if (before != NULL) {
+    ladei_tlsf_remove(&node->split, before);
+    block = join(node, segment, before, block);
+  }
+  if (ladei_segment_is_whole(segment, block)) {
+    segment->free_since_ns = now_ns;
+    segment->divided = false;
+  }
+  ladei_tlsf_insert(index_of(node, segment, block), block);
+}
+
+/* ---- Small blocks ------------------------------------------------------------------------------------------------ */
+
+static void run_link(ladei_node *node, ladei_run *run, unsigned class_index) {
+  run->prev = NULL;
+  run->next = node->runs[class_index];
+  if (run->next != NULL) {
+    run->next->prev = run;
+  }
+  node->runs[class_index] = run;
+}
+
+static void run_unlink(ladei_node *node, ladei_run *run, unsigned class_index) {
+  if (run->next != NULL) {
+    run->next->prev = run->prev;
+  }
+  if (run->prev != NULL) {
+    run->prev->next = run->next;
+  } else {
+    node->runs[class_index] = run->next;
+  }
+}
+
+static uint64_t run_bytes(unsigned class_index) {
+  return (uint64_t)ladei_run_blocks(class_index) * ladei_pinned_class_bytes(class_index);
+}
+
+static ladei_run *run_create(ladei_node *node, unsigned class_index) {
+  ladei_run *run = ladei_slab_alloc(&node->run_records);
+  if (run == NULL) {
+    return NULL;
+  }
+  ladei_block *pages = pages_take(node, ladei_run_pages(class_index));
+  if (pages == NULL) {
+    ladei_slab_free(&node->run_records, run);
+    return NULL;
+  }
+  ladei_run_open(run, segment_of(node, pages), pages, class_index);
+  run_link(node, run, class_index);
+  node->free_small_bytes += run_bytes(class_index);
+  return run;
+}
+
+static void run_destroy(ladei_node *node, ladei_run *run, unsigned class_index, uint64_t now_ns) {
+  ladei_block *pages = run->pages;
+  for (unsigned i = 0; i < ladei_run_blocks(class_index); i++) {
+    stray_note_drop(node, &run->blocks[i]);
+  }
+  run_unlink(node, run, class_index);
+  ladei_run_close(run);
+  ladei_slab_free(&node->run_records, run);
+  node->free_small_bytes -= run_bytes(class_index);
+  pages_put(node, pages, now_ns);
+}
+
+static ladei_block *small_take(ladei_node *node, unsigned class_index) {
+  ladei_run *run = node->runs[class_index];
+  if (run == NULL) {
+    run = run_create(node, class_index);
+  }
+  if (run == NULL) {
+    return NULL;
+  }
+  ladei_block *block = ladei_run_take(run);
+  node->free_small_bytes -= ladei_pinned_class_bytes(class_index);
+  if (ladei_run_is_full(run)) {
+    run_unlink(node, run, class_index);
+  }
+  return block;
+}
+
+static ladei_run *run_of(ladei_node *node, const ladei_block *block) {
+  ladei_segment *segment = segment_of(node, block);
+  size_t page = (ladei_block_address(block) - ladei_segment_base(segment)) >> LADEI_PINNED_PAGE_SHIFT;
+  return atomic_load_explicit(&segment->blocks[page].prev_or_run, memory_order_relaxed);
+}
+
+static void small_put(ladei_node *node, ladei_block *block, unsigned class_index, uint64_t now_ns) {
+  ladei_run *run = run_of(node, block);
+  if (ladei_run_is_full(run)) {
+    run_link(node, run, class_index);
+  }
+  ladei_run_put(run, block);
+  node->free_small_bytes += ladei_pinned_class_bytes(class_index);
+  if (ladei_run_is_empty(run)) {
+    run_destroy(node, run, class_index, now_ns);
+  }
+}
+
+/* ---- Take and put ------------------------------------------------------------------------------------------------ */
+
+static size_t pages_for(size_t bytes, bool exact) {
+  return exact ? ladei_pinned_pages(bytes)
+               : ladei_pinned_class_bytes(ladei_pinned_class_of(bytes)) >> LADEI_PINNED_PAGE_SHIFT;
+}
+
+static ladei_block *take_locked(ladei_node *node, size_t bytes, bool exact) {
+  unsigned class_index = ladei_pinned_class_of(bytes);
+  if (class_index < LADEI_PINNED_SMALL_CLASSES) {
+    return small_take(node, class_index);
+  }
+  ladei_block *block = exact ? NULL : pages_take(node, pages_for(bytes, exact));
+  if (block == NULL) {
+    block = whole_take(node, pages_for(bytes, exact));
+  }
+  if (block != NULL) {
+    ladei_block_state_set(block, LADEI_BLOCK_CACHED);
+  }
+  return block;
+}
+
+ladei_block *ladei_node_take(ladei_node *node, size_t bytes, bool exact) {
+  ladei_lock_acquire(&node->lock);
+  ladei_block *block = take_locked(node, bytes, exact);
+  ladei_lock_release(&node->lock);
+  return block;
+}
+
+/* Makes one whole segment of at least `pages` divisible: its memory is in `split` until it is wholly free again. */
+static bool whole_divide(ladei_node *node, size_t pages) {
+  ladei_block *block = ladei_tlsf_find(&node->whole, pages);
+  if (block == NULL) {
+    return false;
+  }
+  ladei_tlsf_remove(&node->whole, block);
+  segment_of(node, block)->divided = true;
+  ladei_tlsf_insert(&node->split, block);
+  return true;
+}
+
+ladei_block *ladei_node_take_from_whole(ladei_node *node, size_t bytes) {
+  unsigned class_index = ladei_pinned_class_of(bytes);
+  bool small = class_index < LADEI_PINNED_SMALL_CLASSES;
+  size_t pages = small ? ladei_run_pages(class_index) : pages_for(bytes, false);
+  ladei_lock_acquire(&node->lock);
+  ladei_block *block = take_locked(node, bytes, false);
+  if (block == NULL && whole_divide(node, pages)) {
+    block = take_locked(node, bytes, false);
+  }
+  ladei_lock_release(&node->lock);
+  return block;
+}
+
+void ladei_node_put(ladei_node *node, ladei_block *list, uint64_t now_ns) {
+  ladei_lock_acquire(&node->lock);
+  while (list != NULL) {
+    ladei_block *block = list;
+    uint64_t word = ladei_block_word(block);
+    list = ladei_block_next(block);
+    if (ladei_word_is_small(word)) {
+      small_put(node, block, ladei_word_class(word), now_ns);
+    } else {
+      ladei_block_state_set(block, LADEI_BLOCK_FREE);
+      pages_put(node, block, now_ns);
+    }
+  }
+  ladei_lock_release(&node->lock);
+}
+
+/* ---- Segments ---------------------------------------------------------------------------------------------------- */
+
+/* Links by age, so that the list stays oldest first when a segment comes back. */
+static void segment_link(ladei_node *node, ladei_segment *segment) {
+  ladei_segment *before = node->last;
+  while (before != NULL && before->birth > segment->birth) {
+    before = before->prev;
+  }
+  segment->prev = before;
+  segment->next = before == NULL ? node->first : before->next;
+  *(segment->next == NULL ? &node->last : &segment->next->prev) = segment;
+  *(before == NULL ? &node->first : &before->next) = segment;
+  node->reserved_pages += ladei_segment_page_count(segment);
+}
+
+static void segment_unlink(ladei_node *node, ladei_segment *segment) {
+  *(segment->next == NULL ? &node->last : &segment->next->prev) = segment->prev;
+  *(segment->prev == NULL ? &node->first : &segment->prev->next) = segment->next;
+  segment->next = segment->prev = NULL;
+  node->reserved_pages -= ladei_segment_page_count(segment);
+}
+
+ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, size_t bytes, bool exact) {
+  ladei_lock_acquire(&node->lock);
+  segment_link(node, segment);
+  ladei_tlsf_insert(index_of(node, segment, &segment->blocks[0]), &segment->blocks[0]);
+  ladei_block *block = bytes == 0 ? NULL : take_locked(node, bytes, exact);
+  ladei_lock_release(&node->lock);
+  return block;
+}
+
+void ladei_node_restore_segment(ladei_node *node, ladei_segment *segment) {
+  (void)ladei_node_add_segment(node, segment, 0, false);
+}
+
+static bool segment_is_free(const ladei_segment *segment) {
+  const ladei_block *first = &segment->blocks[0];
+  return ladei_word_state(ladei_block_word(first)) == LADEI_BLOCK_FREE && ladei_segment_is_whole(segment, first);
+}
+
+ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_before_ns) {
+  ladei_lock_acquire(&node->lock);
+  ladei_segment *segment = node->first;
+  while (segment != NULL && !(segment_is_free(segment) && segment->free_since_ns <= free_before_ns)) {
+    segment = segment->next;
+  }
+  if (segment != NULL) {
+    ladei_block *block = &segment->blocks[0];
+    ladei_tlsf_remove(index_of(node, segment, block), block);
+    stray_note_drop(node, block);
+    segment_unlink(node, segment);
+  }
+  ladei_lock_release(&node->lock);
+  return segment;
+}
+
+void ladei_node_free_bytes(ladei_node *node, uint64_t *out_free, uint64_t *out_whole) {
+  ladei_lock_acquire(&node->lock);
+  uint64_t whole_pages = 0;
+  for (const ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
+    whole_pages += segment_is_free(segment) ? ladei_segment_page_count(segment) : 0;
+  }
+  *out_free = ((node->split.page_count + node->whole.page_count) << LADEI_PINNED_PAGE_SHIFT) + node->free_small_bytes;
+  *out_whole = whole_pages << LADEI_PINNED_PAGE_SHIFT;
+  ladei_lock_release(&node->lock);
+}
+
+/* ---- Check ------------------------------------------------------------------------------------------------------- */
+
+static lade_status broken(const ladei_node *node, const char *invariant, uint64_t found, uint64_t expected) {
+  return ladei_error(LADE_ERR_INTERNAL, 0, "pinned node %u: %s: %llu instead of %llu", node->index, invariant,
+                     (unsigned long long)found, (unsigned long long)expected);
+}
+
+typedef struct recount {
+  uint64_t pages, free_blocks, free_pages, whole_blocks, whole_pages;
+} recount;
+
+static void recount_segment(const ladei_segment *segment, recount *sum) {
+  size_t page_count = ladei_segment_page_count(segment);
+  sum->pages += page_count;
+  for (size_t page = 0; page < page_count; page += ladei_block_pages(&segment->blocks[page])) {
+    const ladei_block *block = &segment->blocks[page];
+    if (ladei_word_state(ladei_block_word(block)) == LADEI_BLOCK_FREE) {
+      bool whole = ladei_segment_is_kept_whole(segment, block);
+      *(whole ? &sum->whole_blocks : &sum->free_blocks) += 1;
+      *(whole ? &sum->whole_pages : &sum->free_pages) += ladei_block_pages(block);
+    }
+  }
+}
+
+static lade_status check_segments(ladei_node *node) {
+  recount sum = {0};
+  for (ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
+    lade_status status = ladei_segment_check(segment);
+    if (status != LADE_OK) {
+      return status;
+    }
+    recount_segment(segment, &sum);
+  }
+  if (sum.pages != node->reserved_pages) {
+    return broken(node, "I3 (reserved pages)", node->reserved_pages, sum.pages);
+  }
+  if (sum.free_blocks != node->split.block_count || sum.free_pages != node->split.page_count) {
+    return broken(node, "I1 (free pages in `split`)", node->split.page_count, sum.free_pages);
+  }
+  if (sum.whole_blocks != node->whole.block_count || sum.whole_pages != node->whole.page_count) {
+    return broken(node, "I1 (free pages in `whole`)", node->whole.page_count, sum.whole_pages);
+  }
+  return LADE_OK;
+}
+
+static lade_status check_runs(const ladei_node *node) {
+  uint64_t bytes = 0;
+  for (unsigned class_index = 0; class_index < LADEI_PINNED_SMALL_CLASSES; class_index++) {
+    for (const ladei_run *run = node->runs[class_index]; run != NULL; run = run->next) {
+      lade_status status = ladei_run_check(run);
+      if (status != LADE_OK) {
+        return status;
+      }
+      if (ladei_run_is_full(run) || ladei_run_is_empty(run)) {
+        return broken(node, "I2 (runs with a free block), mask", run->free_mask, class_index);
+      }
+      bytes += (unsigned)__builtin_popcount(run->free_mask) * ladei_pinned_class_bytes(class_index);
+    }
+  }
+  return bytes == node->free_small_bytes ? LADE_OK
+                                         : broken(node, "I3 (free small bytes)", node->free_small_bytes, bytes);
+}
+
+lade_status ladei_node_check(ladei_node *node) {
+  ladei_lock_acquire(&node->lock);
+  lade_status status = check_segments(node);
+  if (status == LADE_OK) {
+    status = check_runs(node);
+  }
+  ladei_lock_release(&node->lock);
+  return status;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cache of one NUMA node: its segments, and the free blocks in them.
+ *
+ *   take    free blocks by size (tlsf.h) -> split -> CACHED block        small ones from runs (run.h)
+ *   put     CACHED block -> joined with free neighbours -> free blocks by size
+ *
+ * Two indexes: `split` holds the free blocks that may be cut; `whole` the free segments that were made for one large
+ * request each, kept whole for the next such request until memory is so short that they are cut too.
+ * The functions take the node's lock themselves and make no driver call.
+ */
+#ifndef LADE_HOST_NODE_H
+#define LADE_HOST_NODE_H
+
+#include "base/lock.h"
+#include "base/pagemap.h"
+#include "base/slab.h"
+#include "host/run.h"
+#include "host/segment.h"
+#include "host/tlsf.h"
+
+enum { LADEI_PINNED_MAX_NODES = 64 };
+
+typedef struct ladei_node {
+  ladei_lock lock;      /* guards everything below that is not constant */
+  ladei_pagemap *map;   /* the pool's; constant */
+  ladei_retire *retire; /* the pool's; constant */
+  unsigned index;       /* in the pool; constant */
+  int32_t os_index;     /* of the NUMA node; -1: memory bound to no node; constant */
+  ladei_tlsf split;
+  ladei_tlsf whole;
+  ladei_run *runs[LADEI_PINNED_SMALL_CLASSES]; /* with a free block, by class */
+  ladei_slab run_records;
+  ladei_segment *first, *last; /* all segments, oldest first */
+  uint64_t free_small_bytes;   /* in runs */
+  uint64_t reserved_pages;     /* sum over the segments */
+  bool growing;                /* guard: the pool's lock. A thread is pinning a segment for this node */
+} ladei_node;
+
+/* NULL when there is no memory. */
+ladei_node *ladei_node_create(ladei_pagemap *map, ladei_retire *retire, unsigned index, int32_t os_index);
+/* All segments have been taken out. */
+void ladei_node_destroy(ladei_node *node);
+
+/* A CACHED block for a request of `bytes`; NULL: nothing fits. `exact`: blocks as long as asked, in whole pages, not of
+ * the request's class (for requests that get a segment of their own). */
+ladei_block *ladei_node_take(ladei_node *node, size_t bytes, bool exact);
+
+/* The same, cutting a segment that is kept whole if need be: for a pool that has reached its cap. */
+ladei_block *ladei_node_take_from_whole(ladei_node *node, size_t bytes);
+
+/* Takes back a list of CACHED blocks of this node, linked by `next`. `now_ns`: the runtime's clock. */
+void ladei_node_put(ladei_node *node, ladei_block *list, uint64_t now_ns);
+
+/* Adds a segment, opened by the caller, and takes a block for `bytes` from it before anyone else can. */
+ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, size_t bytes, bool exact);
+
+/* Adds a segment that ladei_node_remove_free_segment took out: its memory could not be given back. */
+void ladei_node_restore_segment(ladei_node *node, ladei_segment *segment);
+
+/* Takes the oldest wholly free segment out that has been so since `free_before_ns` or earlier; NULL: none. */
+ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_before_ns);
+
+/* Free bytes, and of those the ones in wholly free segments. */
+void ladei_node_free_bytes(ladei_node *node, uint64_t *out_free, uint64_t *out_whole);
+
+/* Recounts indexes, runs and segments: invariants in node.c. */
+lade_status ladei_node_check(ladei_node *node);
+
+#endif /* LADE_HOST_NODE_H */

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pinned pool: options, nodes, topology, create, destroy, check.
+ *
+ *   lade_pinned_pool
+ *     |-- nodes[0], nodes[1], ...   a cache per NUMA node that was asked for; one more for memory bound to no node
+ *     |     `-- segments -> blocks
+ *     |-- map                       address -> segment
+ *     |-- retire                    pending blocks
+ *     `-- spare_segments            metadata without memory
+ *
+ * I1  nodes[0 .. node_count) are there and have different os_index; a node's segments have its index.
+ * I2  reserved_bytes is the sum of the nodes' segments (while no thread is growing or giving back).
+ * I3  in_use_bytes + pending_bytes + free bytes + CACHED bytes = reserved_bytes.
+ * I4  The topology is loaded at most once, and only for a device whose node is not known to be none in particular.
+ * Locks: pool->lock for adding nodes; pool->topology_lock for loading. Neither is held when the driver is called.
+ */
+#include "host/pool.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "host/limits.h"
+
+enum { DEFAULT_PREFAULT_THREADS = 4 };
+
+#define DEFAULT_SEGMENT_BYTES (64 * LADEI_MIB)
+
+/* ---- Nodes ------------------------------------------------------------------------------------------------------- */
+
+const ladei_topology *ladei_pool_topology(lade_pinned_pool *pool) {
+  lade_error saved;
+  ladei_error_save(&saved);
+  ladei_lock_acquire(&pool->topology_lock);
+  if (!pool->topology_tried) {
+    pool->topology_tried = true;
+    /* Without a topology memory lies where the system puts it, which is a matter of speed only. */
+    if (ladei_topology_load(pool->hooks.topology_kind, pool->hooks.topology, !pool->runtime->software_device,
+                            &pool->topology) != LADE_OK) {
+      ladei_error_restore(&saved);
+    }
+  }
+  const ladei_topology *topology = pool->topology;
+  ladei_lock_release(&pool->topology_lock);
+  return topology;
+}
+
+/* OS index of the NUMA node to use for a device; -1: none in particular. */
+static lade_status os_node_of_device(lade_pinned_pool *pool, int device, int *out) {
+  ladei_device_properties properties;
+  lade_status status = pool->runtime->ops->device_properties(pool->runtime->self, device, &properties);
+  if (status != LADE_OK) {
+    return status;
+  }
+  *out = -1;
+  /* The PCI address of a software device is nobody's on this machine. */
+  bool ask_pci = properties.numa_node < 0 && !pool->runtime->software_device;
+  if (properties.numa_node < 0 && !ask_pci) {
+    return LADE_OK;
+  }
+  const ladei_topology *topology = ladei_pool_topology(pool);
+  if (topology != NULL) {
+    int node = ask_pci ? ladei_topology_node_of_pci(topology, properties.pci_bus_id) : properties.numa_node;
+    *out = ladei_topology_usable_node(topology, node);
+  }
+  return LADE_OK;
+}
+
+static ladei_node *node_find(const lade_pinned_pool *pool, int os_node) {
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
+    ladei_node *node = ladei_pool_node(pool, i);
+    if (node->os_index == os_node) {
+      return node;
+    }
+  }
+  return NULL;
+}
+
+/* The cache of an OS node, made if need be. Past the table's end: the first one. */
+static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_node **out) {
+  ladei_lock_acquire(&pool->lock);
+  ladei_node *node = node_find(pool, os_node);
+  uint32_t count = ladei_pool_node_count(pool);
+  if (node == NULL && count == LADEI_PINNED_MAX_NODES) {
+    node = ladei_pool_node(pool, 0);
+  }
+  if (node == NULL) {
+    node = ladei_node_create(&pool->map, pool->retire, count, os_node);
+    if (node != NULL) {
+      atomic_store_explicit(&pool->nodes[count], node, memory_order_release);
+      atomic_store_explicit(&pool->node_count, count + 1, memory_order_release);
+    }
+  }
+  ladei_lock_release(&pool->lock);
+  if (node == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for the cache of NUMA node %d", os_node);
+  }
+  *out = node;
+  return LADE_OK;
+}
+
+lade_status ladei_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_node **out) {
+  if (device < 0 || device >= pool->device_count) {
+    return ladei_error(LADE_ERR_NO_DEVICE, 0, "pinned pool: device %d of %d", device, pool->device_count);
+  }
+  int32_t index = atomic_load_explicit(&pool->device_nodes[device], memory_order_acquire);
+  if (index != LADEI_NODE_UNRESOLVED) {
+    *out = ladei_pool_node(pool, (uint32_t)index);
+    return LADE_OK;
+  }
+  int os_node;
+  lade_status status = os_node_of_device(pool, device, &os_node);
+  if (status == LADE_OK) {
+    status = node_acquire(pool, os_node, out);
+  }
+  if (status == LADE_OK) {
+    atomic_store_explicit(&pool->device_nodes[device], (int32_t)(*out)->index, memory_order_release);
+  }
+  return status;
+}
+
+/* ---- Create ------------------------------------------------------------------------------------------------------ */
+
+static lade_status options_check(const lade_pinned_options *options, int device_count) {
+  uint32_t all_sources = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER;
+  if (options->device < 0 || options->device >= device_count) {
+    return ladei_error(LADE_ERR_NO_DEVICE, 0, "lade_pinned_options: device %d of %d", options->device, device_count);
+  }
+  if ((options->sources & ~all_sources) != 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: sources 0x%x has unknown bits",
+                       options->sources);
+  }
+  if (options->segment_bytes % LADEI_PINNED_PAGE_BYTES != 0 || options->segment_bytes > LADEI_PINNED_MAX_BYTES) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "lade_pinned_options: segment_bytes %llu is no multiple of 4 KiB, or above 1 TiB",
+                       (unsigned long long)options->segment_bytes);
+  }
+  return LADE_OK;
+}
+
+static uint64_t default_cap(const ladei_pinned_hooks *hooks) {
+  ladei_limits limits;
+  ladei_limits_read(hooks->root == NULL ? "" : hooks->root, &limits);
+  return ladei_limits_default_cap(&limits);
+}
+
+static uint32_t prefault_threads(const lade_runtime *runtime, const lade_pinned_options *options) {
+  if (options->prefault_threads == 0 && !runtime->software_device) {
+    return DEFAULT_PREFAULT_THREADS;
+  }
+  return options->prefault_threads;
+}
+
+static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const lade_pinned_options *options,
+                          const ladei_pinned_hooks *hooks) {
+  pool->runtime = runtime;
+  pool->hooks = *hooks;
+  pool->device = options->device;
+  pool->source.runtime = runtime;
+  pool->source.device = options->device;
+  pool->source.sources = options->sources == 0 ? UINT32_MAX : options->sources;
+  pool->source.prefault_threads = prefault_threads(runtime, options);
+  pool->max_bytes = options->max_bytes == 0 ? default_cap(hooks) : options->max_bytes;
+  pool->wait_ns = (uint64_t)options->wait_ms * 1000000u;
+  pool->segment_bytes = options->segment_bytes == 0 ? DEFAULT_SEGMENT_BYTES : (size_t)options->segment_bytes;
+}
+
+static lade_status devices_create(lade_pinned_pool *pool, int device_count) {
+  pool->device_nodes = malloc((size_t)device_count * sizeof *pool->device_nodes);
+  if (pool->device_nodes == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for %d devices", device_count);
+  }
+  for (int i = 0; i < device_count; i++) {
+    atomic_init(&pool->device_nodes[i], LADEI_NODE_UNRESOLVED);
+  }
+  pool->device_count = device_count;
+  return LADE_OK;
+}
+
+/* What create made besides the retire object; all of it may be missing. */
+static void pool_dispose(lade_pinned_pool *pool) {
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
+    ladei_node_destroy(ladei_pool_node(pool, i));
+  }
+  while (pool->spare_segments != NULL) {
+    ladei_segment *segment = pool->spare_segments;
+    pool->spare_segments = segment->next;
+    ladei_segment_destroy(segment);
+  }
+  ladei_pagemap_destroy(&pool->map);
+  ladei_topology_destroy(pool->topology);
+  ladei_condition_destroy(&pool->grown);
+  ladei_lock_destroy(&pool->topology_lock);
+  ladei_lock_destroy(&pool->lock);
+  free(pool->device_nodes);
+  free(pool);
+}
+
+static lade_status parts_create(lade_pinned_pool *pool, const lade_pinned_options *options, int device_count) {
+  lade_status status = devices_create(pool, device_count);
+  if (status == LADE_OK) {
+    status = ladei_pagemap_init(&pool->map);
+  }
+  if (status == LADE_OK) {
+    ladei_retire_options retire = {.owner = pool, .done = ladei_pool_retired, .event_batch = options->event_batch};
+    status = ladei_retire_create(pool->runtime, &retire, &pool->retire);
+  }
+  return status;
+}
+
+lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options,
+                                     const ladei_pinned_hooks *hooks, lade_pinned_pool **out) {
+  lade_pinned_options own;
+  int device_count = 0;
+  lade_status status = ladei_options_read("lade_pinned_options", options, &own, sizeof own);
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = ladei_runtime_acquire(runtime);
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = runtime->ops->device_count(runtime->self, &device_count);
+  if (status == LADE_OK) {
+    status = options_check(&own, device_count);
+  }
+  if (status != LADE_OK) {
+    goto fail_runtime;
+  }
+  lade_pinned_pool *pool = calloc(1, sizeof *pool);
+  if (pool == NULL) {
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for %zu bytes", sizeof *pool);
+    goto fail_runtime;
+  }
+  ladei_lock_init(&pool->lock, LADEI_RANK_POOL);
+  ladei_lock_init(&pool->topology_lock, LADEI_RANK_TOPOLOGY);
+  ladei_condition_init(&pool->grown);
+  settings_take(pool, runtime, &own, hooks);
+  status = parts_create(pool, &own, device_count);
+  if (status != LADE_OK) {
+    goto fail_pool;
+  }
+  *out = pool;
+  return LADE_OK;
+
+fail_pool:
+  pool_dispose(pool);
+fail_runtime:
+  ladei_runtime_release(runtime);
+  return status;
+}
+
+lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options, lade_pinned_pool **out) {
+  static const ladei_pinned_hooks no_hooks = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL};
+  if (runtime == NULL || out == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: runtime or out is NULL", __func__);
+  }
+  return ladei_pinned_pool_create(runtime, options, &no_hooks, out);
+}
+
+/* ---- Destroy ----------------------------------------------------------------------------------------------------- */
+
+/* LADE_OK: no block is in use or pending. */
+static lade_status pool_is_idle(lade_pinned_pool *pool, bool wait) {
+  uint64_t in_use = ladei_gauge_current(&pool->counters.in_use_blocks);
+  if (in_use > 0) {
+    return ladei_error(LADE_ERR_BUSY, 0, "pinned pool: destroy: %llu blocks with %llu bytes are in use",
+                       (unsigned long long)in_use,
+                       (unsigned long long)ladei_gauge_current(&pool->counters.in_use_bytes));
+  }
+  if (ladei_gauge_current(&pool->counters.pending_blocks) == 0) {
+    return LADE_OK;
+  }
+  lade_status status =
+      wait ? ladei_retire_synchronize(pool->retire) : ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL);
+  uint64_t pending = ladei_gauge_current(&pool->counters.pending_blocks);
+  if (pending == 0) {
+    return LADE_OK; /* a failure that nothing waits for any more */
+  }
+  if (status == LADE_OK || status == LADE_NOT_READY) {
+    return ladei_error(LADE_NOT_READY, 0, "pinned pool: destroy: %llu blocks with %llu bytes are pending",
+                       (unsigned long long)pending,
+                       (unsigned long long)ladei_gauge_current(&pool->counters.pending_bytes));
+  }
+  return status;
+}
+
+lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait) {
+  uint64_t released;
+  if (pool == NULL) {
+    return LADE_OK;
+  }
+  lade_runtime *runtime = pool->runtime;
+  lade_status status = ladei_runtime_check_process(runtime);
+  if (status == LADE_OK) {
+    status = pool_is_idle(pool, wait);
+  }
+  if (status == LADE_OK) {
+    status = ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
+  }
+  if (status == LADE_OK) {
+    status = ladei_retire_destroy(pool->retire, wait);
+  }
+  if (status != LADE_OK) {
+    return status;
+  }
+  pool_dispose(pool);
+  ladei_runtime_release(runtime);
+  return LADE_OK;
+}
+
+/* ---- Check ------------------------------------------------------------------------------------------------------- */
+
+static lade_status broken(const char *invariant, uint64_t found, uint64_t expected) {
+  return ladei_error(LADE_ERR_INTERNAL, 0, "pinned pool: %s: %llu instead of %llu", invariant,
+                     (unsigned long long)found, (unsigned long long)expected);
+}
+
+lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
+  uint64_t reserved = 0, available = 0;
+  lade_status status = ladei_retire_check(pool->retire);
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool) && status == LADE_OK; i++) {
+    ladei_node *node = ladei_pool_node(pool, i);
+    uint64_t free_bytes, whole_bytes;
+    status = node->index == i ? ladei_node_check(node) : broken("I1 (index of a node)", node->index, i);
+    ladei_node_free_bytes(node, &free_bytes, &whole_bytes);
+    reserved += node->reserved_pages << LADEI_PINNED_PAGE_SHIFT;
+    available += free_bytes;
+  }
+  if (status != LADE_OK) {
+    return status;
+  }
+  const ladei_pool_counters *counters = &pool->counters;
+  if (reserved != ladei_gauge_current(&counters->reserved_bytes)) {
+    return broken("I2 (reserved bytes)", ladei_gauge_current(&counters->reserved_bytes), reserved);
+  }
+  uint64_t taken = ladei_gauge_current(&counters->in_use_bytes) + ladei_gauge_current(&counters->pending_bytes);
+  if (taken + available != reserved) {
+    return broken("I3 (in use, pending and free bytes)", taken + available, reserved);
+  }
+  return LADE_OK;
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pinned pool, as the files of host/ share it.
+ *
+ *   pinned.c   the public calls: alloc, free, record, find ...        memory.c   growing, giving back, the cap
+ *   pool.c     create, destroy, nodes and devices, check              stats.c    counters
+ *   node.c     free blocks of one node       retire   pending blocks  owner.c    address -> block
+ *
+ * Locks, outermost first: pool->lock, node->lock, those of base/ and runtime/retire. No driver call under any of them.
+ */
+#ifndef LADE_HOST_POOL_H
+#define LADE_HOST_POOL_H
+
+#include <stdatomic.h>
+
+#include "base/lock.h"
+#include "base/pagemap.h"
+#include "host/node.h"
+#include "host/source.h"
+#include "host/stats.h"
+#include "host/topology.h"
+#include "lade/pinned.h"
+#include "runtime/retire.h"
+
+/* Node index of a device before it was looked up. */
+enum { LADEI_NODE_UNRESOLVED = -1 };
+
+/* For tests: what a pool takes the machine to be. All zero: what it is. */
+typedef struct ladei_pinned_hooks {
+  ladei_topology_kind topology_kind;
+  const char *topology; /* borrowed for the pool's life */
+  const char *root;     /* before /proc and /sys, for the default cap; NULL: "" */
+} ladei_pinned_hooks;
+
+struct lade_pinned_pool {
+  /* Constant. */
+  lade_runtime *runtime;
+  ladei_source_settings source;
+  ladei_pinned_hooks hooks;
+  uint64_t max_bytes;
+  uint64_t wait_ns;
+  size_t segment_bytes;
+  int device; /* that lade_pinned_alloc is near to */
+  int device_count;
+
+  ladei_retire *retire;
+  ladei_pagemap map; /* address -> segment */
+
+  /* Nodes are added, never removed; the first `node_count` are there. */
+  _Atomic(ladei_node *) nodes[LADEI_PINNED_MAX_NODES];
+  _Atomic(uint32_t) node_count;
+  _Atomic(int32_t) *device_nodes; /* [device_count] index of the node's cache, or LADEI_NODE_UNRESOLVED */
+
+  ladei_lock lock;               /* guards: adding nodes, spare_segments, births, node->growing */
+  ladei_condition grown;         /* some node->growing went back to false */
+  ladei_segment *spare_segments; /* metadata without memory, linked by next */
+  uint64_t births;
+
+  ladei_lock topology_lock;
+  ladei_topology *topology; /* guard: topology_lock while NULL; constant afterwards */
+  bool topology_tried;
+
+  ladei_pool_counters counters;
+};
+
+/* ---- pool.c ------------------------------------------------------------------------------------------------------ */
+
+lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options,
+                                     const ladei_pinned_hooks *hooks, lade_pinned_pool **out);
+
+/* The node's cache that requests near a device go to. Looks at the topology the first time. */
+lade_status ladei_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_node **out);
+
+/* Recounts all invariants; LADE_ERR_INTERNAL names the one broken. For tests, when no other thread is inside. */
+lade_status ladei_pinned_pool_check(lade_pinned_pool *pool);
+
+static inline uint32_t ladei_pool_node_count(const lade_pinned_pool *pool) {
+  return atomic_load_explicit(&pool->node_count, memory_order_acquire);
+}
+static inline ladei_node *ladei_pool_node(const lade_pinned_pool *pool, uint32_t index) {
+  return atomic_load_explicit(&pool->nodes[index], memory_order_acquire);
+}
+static inline uint64_t ladei_pool_now_ns(const lade_pinned_pool *pool) {
+  return pool->runtime->ops->now_ns(pool->runtime->self);
+}
+
+/* The machine's topology, loaded at the first call; NULL where it cannot be loaded. */
+const ladei_topology *ladei_pool_topology(lade_pinned_pool *pool);
+
+/* ---- memory.c ---------------------------------------------------------------------------------------------------- */
+
+/* A request on its way. */
+typedef struct ladei_request {
+  size_t bytes;
+  bool exact; /* larger than a segment: gets one of its own, without rounding to a class */
+  ladei_node *node;
+} ladei_request;
+
+/* A CACHED block, from the cache or from new memory. */
+lade_status ladei_pool_seek(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out);
+
+/* Gives wholly free segments back, oldest first and the largest need first met: until at least `bytes` are given back,
+ * of segments free since `free_before_ns` or earlier. Stops at the first failure of the driver. */
+lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t free_before_ns, uint64_t *out_released);
+
+/* CACHED blocks of any nodes, linked by next, go back to their nodes. */
+void ladei_pool_put(lade_pinned_pool *pool, ladei_block *list);
+
+/* ---- pinned.c ---------------------------------------------------------------------------------------------------- */
+
+/* runtime/retire's callback. */
+void ladei_pool_retired(void *pool, ladei_ticket *list);
+
+#endif /* LADE_HOST_POOL_H */

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs: a few pages cut into at most eight small blocks of one class, without a rest.
+ *
+ *   512 B: 1 page / 8 blocks    1024 B: 1 / 4    1536 B: 3 / 8    2048 B: 1 / 2    2560 B: 5 / 8    3072 B: 3 / 4
+ *   3584 B: 7 / 8
+ *
+ * Powers of two are naturally aligned. A run is a block of its segment in state RUN; it goes back whole when its last
+ * small block is free. Run records come from a slab, so those of the small blocks are type-stable as well.
+ */
+#ifndef LADE_HOST_RUN_H
+#define LADE_HOST_RUN_H
+
+#include "base/slab.h"
+#include "host/block.h"
+#include "host/segment.h"
+
+enum { LADEI_RUN_MAX_BLOCKS = 8 };
+
+typedef struct ladei_run {
+  ladei_slab_head head;
+  _Atomic(uintptr_t) base; /* 0: no memory. Read by anyone through a stale pointer */
+  _Atomic(uint32_t) class_index;
+  uint32_t free_mask;            /* bit i: small block i is FREE. Guard: the node's lock, as for the rest */
+  ladei_block *pages;            /* the block that the run is cut from */
+  struct ladei_run *next, *prev; /* runs of the class with a free block */
+  ladei_block blocks[LADEI_RUN_MAX_BLOCKS];
+} ladei_run;
+
+/* Pages and blocks of a run of a small class. */
+size_t ladei_run_pages(unsigned class_index);
+unsigned ladei_run_blocks(unsigned class_index);
+
+/* Cuts a FREE block of ladei_run_pages(class) that is in no list. Caller holds the node's lock, here and below. */
+void ladei_run_open(ladei_run *run, ladei_segment *segment, ladei_block *pages, unsigned class_index);
+/* All blocks are free: the pages are one FREE block again. */
+void ladei_run_close(ladei_run *run);
+
+static inline bool ladei_run_is_full(const ladei_run *run) { return run->free_mask == 0; }
+static inline bool ladei_run_is_empty(const ladei_run *run) {
+  return run->free_mask == (1u << ladei_run_blocks(atomic_load_explicit(&run->class_index, memory_order_relaxed))) - 1;
+}
+
+/* The lowest free block, made CACHED. The run is not full. */
+ladei_block *ladei_run_take(ladei_run *run);
+/* A CACHED block of the run becomes FREE. */
+void ladei_run_put(ladei_run *run, ladei_block *block);
+
+/* The small block that `address` lies in, by any thread at any time; NULL where the run is another one by now. */
+ladei_block *ladei_run_find(ladei_run *run, uintptr_t address);
+
+/* Recounts: mask and states agree. Caller holds the node's lock. */
+lade_status ladei_run_check(const ladei_run *run);
+
+#endif /* LADE_HOST_RUN_H */

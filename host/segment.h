@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Segments: one piece of pinned memory each, and the records of the blocks that it is cut into.
+ *
+ *   |-- block (in use) --|-- block (free) --|-- run: s s s s s s s s --|-- block (cached) --|     whole pages
+ *
+ * A segment's metadata is one mapping of its own: this struct, a bitmap of block starts in two levels, and one block
+ * record per page. The mapping is made for a number of pages (capacity) and stays until the pool is destroyed; a
+ * released segment's metadata serves a later segment. Records of pages at which no block starts are never touched, so
+ * they occupy addresses and no memory.
+ */
+#ifndef LADE_HOST_SEGMENT_H
+#define LADE_HOST_SEGMENT_H
+
+#include "host/block.h"
+#include "lade/status.h"
+
+typedef struct ladei_segment {
+  /* Constant from creation of the metadata. */
+  ladei_block *blocks;               /* [capacity_pages] */
+  _Atomic(uint64_t) *starts;         /* bit per page: a block starts there */
+  _Atomic(uint64_t) *starts_summary; /* bit per word of `starts`: it is not 0 */
+  size_t capacity_pages;
+  size_t metadata_bytes; /* of the whole mapping */
+
+  /* Constant while the segment has memory; read by anyone through a stale pointer. */
+  _Atomic(uintptr_t) base; /* 0: no memory */
+  _Atomic(size_t) page_count;
+  _Atomic(int32_t) source; /* lade_pinned_source */
+  _Atomic(uint32_t) node;  /* index of the node's cache in the pool */
+  size_t mapped_bytes;     /* what the source needs to give it back */
+  void *mapped;
+  uint64_t birth; /* number of the segment in its pool: older ones are smaller */
+
+  /* Guard: the node's lock. */
+  struct ladei_segment *next, *prev; /* the node's segments, oldest first; or the list of spare metadata */
+  uint64_t free_since_ns;            /* when it became wholly free */
+  bool huge;                         /* made for one large request: kept whole while that can be */
+  bool divided;                      /* ... and it could not: to be cut like any other until wholly free again */
+} ladei_segment;
+
+/* Metadata for segments of up to `pages`; NULL when there is no memory. Zeroed: no memory, no blocks. */
+ladei_segment *ladei_segment_create(size_t pages);
+void ladei_segment_destroy(ladei_segment *segment);
+/* Forgets all blocks and gives the memory of their records back to the system. */
+void ladei_segment_reset(ladei_segment *segment);
+/* Capacity of the metadata made for so many pages; a power of two, so that spare metadata fits again. */
+size_t ladei_segment_capacity(size_t pages);
+
+static inline uintptr_t ladei_segment_base(const ladei_segment *segment) {
+  return atomic_load_explicit(&segment->base, memory_order_relaxed);
+}
+static inline size_t ladei_segment_page_count(const ladei_segment *segment) {
+  return atomic_load_explicit(&segment->page_count, memory_order_relaxed);
+}
+static inline size_t ladei_segment_bytes(const ladei_segment *segment) {
+  return ladei_segment_page_count(segment) << LADEI_PINNED_PAGE_SHIFT;
+}
+static inline unsigned ladei_segment_node(const ladei_segment *segment) {
+  return atomic_load_explicit(&segment->node, memory_order_relaxed);
+}
+
+/* Makes one free block of the whole segment and returns it. Caller: the thread that made the segment. */
+ladei_block *ladei_segment_open(ladei_segment *segment, unsigned node);
+
+/* Caller holds the node's lock; the blocks are FREE and in no list. */
+/* Cuts a block to `pages`; the rest, a new FREE block, or NULL if there is none. */
+ladei_block *ladei_segment_split(ladei_segment *segment, ladei_block *block, size_t pages);
+/* Neighbours that are FREE, or NULL. */
+ladei_block *ladei_segment_before(ladei_segment *segment, ladei_block *block);
+ladei_block *ladei_segment_after(ladei_segment *segment, ladei_block *block);
+/* Makes one block of two neighbours, the first of which stays. */
+void ladei_segment_join(ladei_segment *segment, ladei_block *first, ladei_block *second);
+
+static inline size_t ladei_segment_page_of(const ladei_segment *segment, const ladei_block *block) {
+  return (size_t)(block - segment->blocks);
+}
+
+/* Whether a FREE block is the whole segment. */
+static inline bool ladei_segment_is_whole(const ladei_segment *segment, const ladei_block *block) {
+  return ladei_block_pages(block) == ladei_segment_page_count(segment);
+}
+
+/* Whether it is kept for a request of about its own size. */
+static inline bool ladei_segment_is_kept_whole(const ladei_segment *segment, const ladei_block *block) {
+  return segment->huge && !segment->divided && ladei_segment_is_whole(segment, block);
+}
+
+/*
+ * The record of the block or run in whose pages `address` lies, by any thread at any time; NULL: none. Certain for
+ * blocks that are in use; for others a guess that the caller must check.
+ */
+ladei_block *ladei_segment_find(const ladei_segment *segment, uintptr_t address);
+
+/* Recounts a segment: see the invariants in segment.c. Caller holds the node's lock. Names the first one broken. */
+lade_status ladei_segment_check(const ladei_segment *segment);
+
+#endif /* LADE_HOST_SEGMENT_H */

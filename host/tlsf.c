@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two-level segregated fit over block records.
+ *
+ *   size in pages   1 2 .. 7 | 8 9 .. 15 | 16,17 18,19 .. | 32..35 ..        level 0: lists 1..7, one size each
+ *   level           0        | 1         | 2              | 3                level k: step 2^(k-1)
+ *
+ * I1  List [k][j] holds exactly the inserted blocks whose size maps to (k, j), doubly linked, newest first.
+ * I2  A bit is set if and only if its list, or for level_bitmap one of its level's lists, is not empty.
+ * Locks: the owner's.
+ */
+#include "host/tlsf.h"
+
+#include <stddef.h>
+
+typedef struct slot {
+  unsigned level;
+  unsigned step;
+} slot;
+
+/* The list whose sizes include `pages`. */
+static slot slot_of(size_t pages) {
+  if (pages < LADEI_TLSF_STEPS) {
+    return (slot){0, (unsigned)pages};
+  }
+  unsigned log2 = ladei_log2_floor(pages);
+  return (slot){log2 - 2, (unsigned)(pages >> (log2 - 3)) & (LADEI_TLSF_STEPS - 1)};
+}
+
+/* The first list all of whose sizes are at least `pages`. */
+static slot slot_from(size_t pages) {
+  if (pages < LADEI_TLSF_STEPS) {
+    return slot_of(pages);
+  }
+  return slot_of(pages + ((size_t)1 << (ladei_log2_floor(pages) - 3)) - 1);
+}
+
+void ladei_tlsf_insert(ladei_tlsf *index, ladei_block *block) {
+  slot at = slot_of(ladei_block_pages(block));
+  ladei_block **list = &index->lists[at.level][at.step];
+  ladei_block_prev_set(block, NULL);
+  ladei_block_next_set(block, *list);
+  if (*list != NULL) {
+    ladei_block_prev_set(*list, block);
+  }
+  *list = block;
+  index->step_bitmap[at.level] = (uint8_t)(index->step_bitmap[at.level] | 1u << at.step);
+  index->level_bitmap |= 1u << at.level;
+  index->block_count++;
+  index->page_count += ladei_block_pages(block);
+}
+
+void ladei_tlsf_remove(ladei_tlsf *index, ladei_block *block) {
+  slot at = slot_of(ladei_block_pages(block));
+  ladei_block **list = &index->lists[at.level][at.step];
+  ladei_block *prev = ladei_block_prev(block), *next = ladei_block_next(block);
+  if (next != NULL) {
+    ladei_block_prev_set(next, prev);
+  }
+  if (prev != NULL) {
+    ladei_block_next_set(prev, next);
+  } else {
+    *list = next;
+  }
+  if (*list == NULL) {
+    index->step_bitmap[at.level] = (uint8_t)(index->step_bitmap[at.level] & ~(1u << at.step));
+    if (index->step_bitmap[at.level] == 0) {
+      index->level_bitmap &= ~(1u << at.level);
+    }
+  }
+  index->block_count--;
+  index->page_count -= ladei_block_pages(block);
+}
+
+ladei_block *ladei_tlsf_find(const ladei_tlsf *index, size_t pages) {
+  slot at = slot_from(pages);
+  if (at.level >= LADEI_TLSF_LEVELS) {
+    return NULL;
+  }
+  unsigned steps = index->step_bitmap[at.level] & (0xffu << at.step);
+  if (steps == 0) {
+    uint32_t levels = index->level_bitmap & (uint32_t)(~(uint64_t)0 << (at.level + 1));
+    if (levels == 0) {
+      return NULL;
+    }
+    at.level = (unsigned)__builtin_ctz(levels);
+    steps = index->step_bitmap[at.level];
+  }
+  return index->lists[at.level][__builtin_ctz(steps)];
+}
+
+static ladei_block *list_find(ladei_block *block, size_t pages, size_t max_pages) {
+  while (block != NULL && (ladei_block_pages(block) < pages || ladei_block_pages(block) > max_pages)) {
+    block = ladei_block_next(block);
+  }
+  return block;
+}
+
+static slot slot_next(slot at) {
+  return at.step + 1 < LADEI_TLSF_STEPS ? (slot){at.level, at.step + 1} : (slot){at.level + 1, 0};
+}
+
+ladei_block *ladei_tlsf_find_close(const ladei_tlsf *index, size_t pages, size_t max_pages) {
+  slot last = slot_of(max_pages);
+  for (slot at = slot_of(pages); at.level < LADEI_TLSF_LEVELS; at = slot_next(at)) {
+    ladei_block *found = list_find(index->lists[at.level][at.step], pages, max_pages);
+    if (found != NULL || (at.level == last.level && at.step == last.step)) {
+      return found;
+    }
+  }
+  return NULL;
+}
+
+ladei_block *ladei_tlsf_largest(const ladei_tlsf *index) {
+  if (index->level_bitmap == 0) {
+    return NULL;
+  }
+  unsigned level = 31u - (unsigned)__builtin_clz(index->level_bitmap);
+  unsigned step = 31u - (unsigned)__builtin_clz((unsigned)index->step_bitmap[level]);
+  return index->lists[level][step];
+}

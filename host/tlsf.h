@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Index of free blocks by size: two-level segregated fit.
+ *
+ * First level: the power of two of the size in pages; second level: eight steps within it. Sizes below eight pages have
+ * a list each. Two bitmaps tell which lists hold blocks, so insert, remove and search take constant time, however many
+ * blocks there are. (Method: Masmano, Ripoll, Crespo, Real, "TLSF: a new dynamic memory allocator for real-time
+ * systems", ECRTS 2004.)
+ *
+ * No lock of its own: the owner's lock guards it and the links of the blocks in it.
+ */
+#ifndef LADE_HOST_TLSF_H
+#define LADE_HOST_TLSF_H
+
+#include "host/block.h"
+
+enum {
+  LADEI_TLSF_STEPS = 8,
+  LADEI_TLSF_LEVELS = LADEI_PINNED_MAX_PAGES_LOG2 - 1, /* level 0: 1..7 pages; level k: from 2^(k+2) pages on */
+};
+
+typedef struct ladei_tlsf {
+  uint32_t level_bitmap;                  /* bit k: level k has a block */
+  uint8_t step_bitmap[LADEI_TLSF_LEVELS]; /* bit j: list [k][j] has a block */
+  ladei_block *lists[LADEI_TLSF_LEVELS][LADEI_TLSF_STEPS];
+  uint64_t block_count;
+  uint64_t page_count; /* sum over the blocks in it */
+} ladei_tlsf;
+
+/* The block's size must not change while it is in the index. */
+void ladei_tlsf_insert(ladei_tlsf *index, ladei_block *block);
+void ladei_tlsf_remove(ladei_tlsf *index, ladei_block *block);
+
+/* A block of at least `pages`, from the smallest step all of whose sizes are large enough (for the size of a class: its
+ * own step); NULL: none. Stays inside. */
+ladei_block *ladei_tlsf_find(const ladei_tlsf *index, size_t pages);
+
+/* A block of `pages` to `max_pages`, max_pages being at most pages * 9/8; looks at every block of that size. */
+ladei_block *ladei_tlsf_find_close(const ladei_tlsf *index, size_t pages, size_t max_pages);
+
+/* Any block of the largest size class there; NULL when empty. */
+ladei_block *ladei_tlsf_largest(const ladei_tlsf *index);
+
+#endif /* LADE_HOST_TLSF_H */

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NUMA topology by hwloc.
+ *
+ * I1  A loaded topology is not changed any more: all calls but load and destroy may come from any thread.
+ * I2  Nodes are told apart by OS index everywhere; hwloc's logical indexes do not leave this file.
+ * Locks: none.
+ */
+#include "host/topology.h"
+
+#include <errno.h>
+#include <hwloc.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+
+struct ladei_topology {
+  hwloc_topology_t hwloc;
+};
+
+static lade_status fail(const char *what, const char *description) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, errno, "topology: %s%s%s", what, description == NULL ? "" : " ",
+                     description == NULL ? "" : description);
+}
+
+static lade_status source_set(hwloc_topology_t hwloc, ladei_topology_kind kind, const char *description) {
+  if (kind == LADEI_TOPOLOGY_SYNTHETIC && hwloc_topology_set_synthetic(hwloc, description) != 0) {
+    return fail("hwloc refuses the synthetic description", description);
+  }
+  if (kind == LADEI_TOPOLOGY_XML && hwloc_topology_set_xml(hwloc, description) != 0) {
+    return fail("hwloc cannot read the XML file", description);
+  }
+  return LADE_OK;
+}
+
+lade_status ladei_topology_load(ladei_topology_kind kind, const char *description, bool devices, ladei_topology **out) {
+  ladei_topology *topology = calloc(1, sizeof *topology);
+  if (topology == NULL || hwloc_topology_init(&topology->hwloc) != 0) {
+    free(topology);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "topology: out of memory");
+  }
+  /* Nodes that a cpuset keeps from this process stay visible: a device may be near to one. */
+  hwloc_topology_set_flags(topology->hwloc, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+  if (devices) {
+    hwloc_topology_set_io_types_filter(topology->hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+  }
+  lade_status status = source_set(topology->hwloc, kind, description);
+  if (status == LADE_OK && hwloc_topology_load(topology->hwloc) != 0) {
+    status = fail("hwloc cannot load the topology", description);
+  }
+  if (status != LADE_OK) {
+    hwloc_topology_destroy(topology->hwloc);
+    free(topology);
+    return status;
+  }
+  *out = topology;
+  return LADE_OK;
+}
+
+void ladei_topology_destroy(ladei_topology *topology) {
+  if (topology != NULL) {
+    hwloc_topology_destroy(topology->hwloc);
+    free(topology);
+  }
+}
+
+/* ---- Nodes ------------------------------------------------------------------------------------------------------- */
+
+static bool node_is_usable(const ladei_topology *topology, hwloc_obj_t node) {
+  return node->attr->numanode.local_memory != 0 &&
+         hwloc_bitmap_isset(hwloc_topology_get_allowed_nodeset(topology->hwloc), node->os_index) != 0;
+}
+
+size_t ladei_topology_node_count(const ladei_topology *topology) {
+  size_t count = 0;
+  for (hwloc_obj_t node = NULL;
+       (node = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, node)) != NULL;) {
+    count += node_is_usable(topology, node) ? 1 : 0;
+  }
+  return count;
+}
+
+int ladei_topology_node_at(const ladei_topology *topology, size_t position) {
+  for (hwloc_obj_t node = NULL;
+       (node = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, node)) != NULL;) {
+    if (node_is_usable(topology, node) && position-- == 0) {
+      return (int)node->os_index;
+    }
+  }
+  return -1;
+}
+
+static hwloc_obj_t node_by_os_index(const ladei_topology *topology, int node) {
+  return node < 0 ? NULL : hwloc_get_numanode_obj_by_os_index(topology->hwloc, (unsigned)node);
+}
+
+int ladei_topology_node_of_pci(const ladei_topology *topology, const char *bus_id) {
+  hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(topology->hwloc, bus_id);
+  if (device == NULL) {
+    return -1;
+  }
+  hwloc_obj_t place = hwloc_get_non_io_ancestor_obj(topology->hwloc, device);
+  /* A device below the whole machine is near to every node, that is, to none in particular. */
+  return hwloc_bitmap_weight(place->nodeset) == 1 ? hwloc_bitmap_first(place->nodeset) : -1;
+}
+
+/* How far a node is from another: by the machine's own table, else by how much of the tree they share. */
+static unsigned long distance(const ladei_topology *topology, hwloc_obj_t from, hwloc_obj_t to) {
+  struct hwloc_distances_s *table;
+  unsigned count = 1;
+  unsigned long value = 0;
+  if (hwloc_distances_get_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, &count, &table,
+                                  HWLOC_DISTANCES_KIND_MEANS_LATENCY, 0) == 0 &&
+      count == 1) {
+    hwloc_uint64_t there, back;
+    if (hwloc_distances_obj_pair_values(table, from, to, &there, &back) == 0) {
+      value = (unsigned long)there;
+    }
+    hwloc_distances_release(topology->hwloc, table);
+  }
+  if (value == 0) {
+    hwloc_obj_t shared = hwloc_get_common_ancestor_obj(topology->hwloc, from->parent, to->parent);
+    value = 1000ul - (unsigned long)shared->depth;
+  }
+  return value;
+}
+
+int ladei_topology_usable_node(const ladei_topology *topology, int node) {
+  hwloc_obj_t wanted = node_by_os_index(topology, node);
+  if (wanted == NULL || node_is_usable(topology, wanted)) {
+    return wanted == NULL ? -1 : node;
+  }
+  hwloc_obj_t best = NULL;
+  for (hwloc_obj_t other = NULL;
+       (other = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, other)) != NULL;) {
+    if (node_is_usable(topology, other) &&
+        (best == NULL || distance(topology, wanted, other) < distance(topology, wanted, best))) {
+      best = other;
+    }
+  }
+  return best == NULL ? -1 : (int)best->os_index;
+}
+
+/* ---- Binding ----------------------------------------------------------------------------------------------------- */
+
+lade_status ladei_topology_bind_area(const ladei_topology *topology, int node, void *address, size_t bytes,
+                                     bool strict) {
+  hwloc_obj_t object = node_by_os_index(topology, node);
+  if (object == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "topology: there is no NUMA node %d", node);
+  }
+  int flags = HWLOC_MEMBIND_BYNODESET | (strict ? HWLOC_MEMBIND_STRICT : 0);
+  if (hwloc_set_area_membind(topology->hwloc, address, bytes, object->nodeset, HWLOC_MEMBIND_BIND, flags) != 0) {
+    return ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, errno, "topology: cannot bind %zu bytes to NUMA node %d", bytes,
+                       node);
+  }
+  return LADE_OK;
+}
+
+void ladei_topology_bind_thread(const ladei_topology *topology, int node) {
+  hwloc_obj_t object = node_by_os_index(topology, node);
+  if (object != NULL && hwloc_bitmap_iszero(object->cpuset) == 0) {
+    /* Only speed is at stake: a thread that may not move prefaults from where it is. */
+    (void)hwloc_set_cpubind(topology->hwloc, object->cpuset, HWLOC_CPUBIND_THREAD);
+  }
+}
