@@ -108,7 +108,7 @@ typedef struct lade_transfer {
 } lade_transfer;
 
 static inline void lade_transfer_init(lade_transfer *transfer) {
-  lade_transfer zero = {0};
+  lade_transfer zero = LADE_ZERO;
   *transfer = zero;
   transfer->struct_size = sizeof(lade_transfer);
 }
@@ -128,7 +128,7 @@ typedef struct lade_pipeline_options {
 } lade_pipeline_options;
 
 static inline void lade_pipeline_options_init(lade_pipeline_options *options) {
-  lade_pipeline_options zero = {0};
+  lade_pipeline_options zero = LADE_ZERO;
   *options = zero;
   options->struct_size = sizeof(lade_pipeline_options);
 }
@@ -153,7 +153,7 @@ typedef struct lade_pipeline_info {
 } lade_pipeline_info;
 
 static inline void lade_pipeline_info_init(lade_pipeline_info *info) {
-  lade_pipeline_info zero = {0};
+  lade_pipeline_info zero = LADE_ZERO;
   *info = zero;
   info->struct_size = sizeof(lade_pipeline_info);
 }
@@ -166,7 +166,7 @@ typedef struct lade_ticket_info {
 } lade_ticket_info;
 
 static inline void lade_ticket_info_init(lade_ticket_info *info) {
-  lade_ticket_info zero = {0};
+  lade_ticket_info zero = LADE_ZERO;
   *info = zero;
   info->struct_size = sizeof(lade_ticket_info);
 }
