@@ -165,10 +165,10 @@ static lade_status event_ask(ladei_retire *retire, ladei_queue *queue, lade_even
 
 static lade_event use_event(const ladei_use *use) { return use->event != NULL ? use->event->handle : use->foreign; }
 
-/* The event of the first mark got into a capture that began just before its record: it will never be done. The uses are
- * open again, and the event is as good as new once it is recorded again. */
-static void queue_reopen(ladei_retire *retire, ladei_queue *queue) {
-  ladei_event_pool_release(retire->events, ladei_queue_unmark(queue));
+/* The event of a mark got into a capture that began just before its record: it will never be done. The uses are open
+ * again, and the event is as good as new once it is recorded again. */
+static void queue_reopen(ladei_retire *retire, ladei_queue *queue, ladei_use *mark) {
+  ladei_event_pool_release(retire->events, ladei_queue_unmark(queue, mark));
 }
 
 static void finish_all(ladei_retire *retire, ladei_queue *queue, pass *walk) {
@@ -182,7 +182,7 @@ static bool visit_marks(ladei_retire *retire, ladei_queue *queue, pass *walk) {
     if (mark->mark == LADEI_MARK_EVENT) {
       lade_status status = event_ask(retire, queue, mark->event->handle, false);
       if (status == LADE_ERR_CAPTURE) {
-        queue_reopen(retire, queue);
+        queue_reopen(retire, queue, mark);
         continue;
       }
       if (status != LADE_OK) {
@@ -399,21 +399,26 @@ static void sync_retired(ladei_retire *retire, ladei_queue *queue, pass *walk) {
   sync_apply(retire, queue, TAILQ_LAST(&queue->uses, ladei_use_list), status, walk);
 }
 
-/* Closes what is open, then waits for the newest mark: it covers all before it. */
-static void sync_queue(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+/* Closes what is open and waits for the newest mark, which covers all before it. Returns how the closing went, or
+ * CLOSE_FAILED or CLOSE_HELD where the wait went so. */
+static closing sync_marks(ladei_retire *retire, ladei_queue *queue, pass *walk) {
   closing attempt = {.result = CLOSE_DONE, .status = LADE_OK};
-  if (queue_closable(queue)) {
-    attempt = queue_close(retire, queue, queue_queries(retire, queue));
-  }
+  if (queue_closable(queue)) attempt = queue_close(retire, queue, queue_queries(retire, queue));
   ladei_use *mark = queue->last_mark;
-  if (mark != NULL) {
-    lade_status status = mark->mark == LADEI_MARK_DONE ? LADE_OK : event_wait(retire, queue, mark->event->handle);
-    if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
-      sync_apply(retire, queue, mark, status, walk);
-    } else if (attempt.result != CLOSE_HELD) {
-      attempt = closing_ended(attempt, status == LADE_ERR_CAPTURE ? CLOSE_HELD : CLOSE_FAILED, status);
-    }
+  if (mark == NULL) return attempt;
+  lade_status status = mark->mark == LADEI_MARK_DONE ? LADE_OK : event_wait(retire, queue, mark->event->handle);
+  if (status == LADE_ERR_CAPTURE) {
+    queue_reopen(retire, queue, mark);
+    return closing_ended(attempt, CLOSE_HELD, status);
   }
+  if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) return closing_ended(attempt, CLOSE_FAILED, status);
+  sync_apply(retire, queue, mark, status, walk);
+  return attempt;
+}
+
+static void sync_queue(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+  closing attempt = sync_marks(retire, queue, walk);
+  if (attempt.result == CLOSE_HELD) attempt = sync_marks(retire, queue, walk); /* that capture may be over */
   if (attempt.result == CLOSE_HELD) {
     pass_failed(walk, LADE_ERR_CAPTURE);
   } else if (attempt.result == CLOSE_FAILED && queue->pending > 0) {

@@ -167,15 +167,18 @@ static ladei_use *mark_from(ladei_use *use) {
   return use;
 }
 
-ladei_event *ladei_queue_unmark(ladei_queue *queue) {
-  ladei_use *use = queue->first_mark;
-  ladei_event *event = use->event;
-  use->event = NULL;
-  use->mark = LADEI_MARK_NONE;
-  queue->first_mark = mark_from(use);
-  if (queue->first_mark == NULL) {
-    queue->last_mark = NULL;
-    queue->open = queue->pending;
+ladei_event *ladei_queue_unmark(ladei_queue *queue, ladei_use *mark) {
+  ladei_event *event = mark->event;
+  mark->event = NULL;
+  mark->mark = LADEI_MARK_NONE;
+  queue->first_mark = mark_from(TAILQ_FIRST(&queue->uses));
+  if (mark == queue->last_mark) {
+    ladei_use *use = mark;
+    do {
+      queue->open++;
+      use = TAILQ_PREV(use, ladei_use_list, link);
+    } while (use != NULL && use->mark == LADEI_MARK_NONE);
+    queue->last_mark = use;
   }
   return event;
 }

@@ -166,8 +166,8 @@ ladei_queue *ladei_queue_after(ladei_retire *retire, ladei_queue *queue);
 void ladei_queue_append(ladei_retire *retire, ladei_queue *queue, ladei_use *use);
 /* Marks an open use; `covered` open uses, up to it, are open no longer. `event` NULL: the stream is done. */
 void ladei_queue_mark(ladei_queue *queue, ladei_use *use, ladei_event *event, uint64_t covered);
-/* Takes the first mark off, and its event, which the caller gets. Its uses are covered by the next mark, or open. */
-ladei_event *ladei_queue_unmark(ladei_queue *queue);
+/* Takes a mark off, and its event, which the caller gets. Its uses are covered by the next mark, or open. */
+ladei_event *ladei_queue_unmark(ladei_queue *queue, ladei_use *mark);
 /* Finishes a use and all before it. The queue is claimed. */
 void ladei_queue_finish(ladei_retire *retire, ladei_queue *queue, ladei_use *last, ladei_done *done);
 /* Finishes one use wherever it stands (FOREIGN queues). The queue is claimed. */

@@ -414,6 +414,20 @@ void fake_run_all(fake_driver *fake) {
   pthread_mutex_unlock(&fake->mutex);
 }
 
+uint64_t fake_queued(fake_driver *fake, lade_stream handle) {
+  pthread_mutex_lock(&fake->mutex);
+  uint64_t queued = stream_at(fake, handle)->queued;
+  pthread_mutex_unlock(&fake->mutex);
+  return queued;
+}
+
+uint64_t fake_finished(fake_driver *fake, lade_stream handle) {
+  pthread_mutex_lock(&fake->mutex);
+  uint64_t done = stream_at(fake, handle)->done;
+  pthread_mutex_unlock(&fake->mutex);
+  return done;
+}
+
 void fake_stick(fake_driver *fake, lade_stream handle, bool stuck) {
   pthread_mutex_lock(&fake->mutex);
   stream_at(fake, handle)->stuck = stuck;

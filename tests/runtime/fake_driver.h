@@ -30,6 +30,9 @@ ladei_stream fake_resolve(fake_driver *fake, lade_stream stream);
 void fake_work(fake_driver *fake, lade_stream stream, uint64_t count);
 void fake_run(fake_driver *fake, lade_stream stream, uint64_t count);
 void fake_run_all(fake_driver *fake);
+/* Items queued and done on the stream so far. */
+uint64_t fake_queued(fake_driver *fake, lade_stream stream);
+uint64_t fake_finished(fake_driver *fake, lade_stream stream);
 /* Waiting for the stream, its events or its device ends with LADE_ERR_TIMEOUT while its work is not done. */
 void fake_stick(fake_driver *fake, lade_stream stream, bool stuck);
 
