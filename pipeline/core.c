@@ -5,10 +5,10 @@
  *   submit -> queue: [T1 all begun] [T2 issuing] [T3] ...        a ring begins chunks in the order of submission
  *             slots:  free (last used first) | reading | ready | copied | covered by batch 1, batch 2 | landed ...
  *   next() picks, for the ring whose turn it is, the first that applies:
- *     FINISH, GATE, COPY, RECORD (batch full), READ or WRITE, RECORD (nothing else covers the copies), POLL, ACQUIRE,
- *     RELEASE
- *   So copies are queued as early as can be, and a ring asks the copies under way before it takes one more block: it
- *   grows only as far as the speeds of its two sides need.
+ *     FINISH, GATE, COPY, RECORD (batch full), POLL (unless it was in vain since the last read or write), READ or
+ * WRITE, RECORD (nothing else covers the copies), ACQUIRE, RELEASE So copies are queued as early as can be, and a ring
+ * asks for the end of copies before it begins the next chunk: the block used last is used next, while its bytes are in
+ * a cache, and the ring grows only as far as the speeds of its two sides need.
  *
  * I1  Each slot is in exactly one state, and in the list of that state if it has one (empty, free, ready, copied,
  * landed, lost, a batch's); while an order for it is out (ACQUIRING, READING, COPYING, WRITING, RELEASING) it is in
@@ -266,10 +266,10 @@ static bool ring_pick(const ladei_ring *ring, unsigned allow, ladei_order *order
   bool host = (allow & LADEI_ALLOW_HOST) != 0;
   bool covered = ring->recording > 0 || !TAILQ_EMPTY(&ring->pending);
   return pick_finish(ring, order) || pick_copy(ring, order) || pick_record(ring, ring->batch_slots, order) ||
-         (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
+         pick_poll(ring, order) || (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
          (host && ring->direction == LADE_TO_HOST && pick_write(ring, order)) ||
-         (!covered && pick_record(ring, 1, order)) || pick_poll(ring, order) || pick_acquire(ring, order) ||
-         pick_release_lost(ring, order) || pick_release(ring, order);
+         (!covered && pick_record(ring, 1, order)) || pick_acquire(ring, order) || pick_release_lost(ring, order) ||
+         pick_release(ring, order);
 }
 
 static bool core_pick(const ladei_core *core, unsigned allow, ladei_order *order) {
@@ -380,6 +380,7 @@ static unsigned complete_read(ladei_core *core, const ladei_order *order, lade_s
   ladei_core_transfer *transfer = order->transfer;
   unsigned changed = 0;
   transfer->host_busy = false;
+  order->ring->poll_asleep = false; /* it took some time */
   if (status != LADE_OK) {
     changed = transfer_fail_by(core, transfer, error);
   }
@@ -502,6 +503,7 @@ static unsigned complete_write(ladei_core *core, const ladei_order *order, lade_
   ladei_core_transfer *transfer = order->transfer;
   unsigned changed = 0;
   transfer->host_busy = false;
+  order->ring->poll_asleep = false; /* it took some time */
   if (status != LADE_OK) {
     changed = transfer_fail_by(core, transfer, error);
   }

@@ -259,7 +259,7 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
 
 static void run_seeds(unsigned failure_one_in, unsigned cancel_one_in) {
   uint64_t first = support_seed(0);
-  uint64_t count = first == 0 ? 1000 : 1;
+  uint64_t count = first == 0 ? 400 : 1;
   for (uint64_t seed = first; seed < first + count && !lade_test_has_failed(); seed++) {
     lade_test_context("LADE_TEST_SEED=%llu", (unsigned long long)seed);
     run_seed(seed, failure_one_in, cancel_one_in);

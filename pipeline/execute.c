@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Executing the orders of the core: the only place of pipeline/ that moves bytes and calls the driver.
+ *
+ * I1  Every order is executed without any lock held, and completed once.
+ * I2  A failed order leaves the world as it was, except that POLL and READ may have failed half way: a block's contents
+ *     do not matter then.
+ * Locks: ladei_execute takes none; ladei_execute_locked gives the pipeline's lock up around it.
+ */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "pipeline/internal.h"
+
+static ladei_side *side_of(lade_pipeline *pipeline, const ladei_ring *ring) {
+  return &pipeline->sides[ring->direction == LADE_TO_DEVICE ? 0 : 1];
+}
+
+static lade_status execute_acquire(lade_pipeline *pipeline, ladei_order *order) {
+  return lade_pinned_alloc_near(pipeline->pool, (size_t)pipeline->options.chunk_bytes, pipeline->options.device,
+                                &order->block);
+}
+
+static lade_status execute_gate(lade_pipeline *pipeline, const ladei_order *order) {
+  const lade_runtime *runtime = pipeline->runtime;
+  return runtime->ops->stream_wait_event(runtime->self, &side_of(pipeline, order->ring)->stream,
+                                         ladei_ticket_of(order->transfer)->gate->handle);
+}
+
+static lade_status execute_copy(lade_pipeline *pipeline, const ladei_order *order) {
+  const lade_runtime *runtime = pipeline->runtime;
+  const ladei_slot *slot = order->slot;
+  const ladei_stream *stream = &side_of(pipeline, order->ring)->stream;
+  char *device = (char *)ladei_ticket_of(order->transfer)->request.device_memory + slot->offset;
+  if (order->ring->direction == LADE_TO_DEVICE) {
+    return runtime->ops->copy(runtime->self, LADEI_COPY_H2D, device, slot->block, slot->bytes, stream);
+  }
+  return runtime->ops->copy(runtime->self, LADEI_COPY_D2H, slot->block, device, slot->bytes, stream);
+}
+
+static lade_status execute_record(lade_pipeline *pipeline, const ladei_order *order) {
+  const lade_runtime *runtime = pipeline->runtime;
+  ladei_side *side = side_of(pipeline, order->ring);
+  ladei_event **event = &side->events[order->batch->index];
+  lade_status status = LADE_OK;
+  if (*event == NULL) {
+    status = ladei_event_pool_acquire(pipeline->events, side->stream.context, event);
+  }
+  return status != LADE_OK ? status : runtime->ops->event_record(runtime->self, (*event)->handle, &side->stream);
+}
+
+static lade_status execute_poll(lade_pipeline *pipeline, const ladei_order *order) {
+  const lade_runtime *runtime = pipeline->runtime;
+  const ladei_side *side = side_of(pipeline, order->ring);
+  if (order->batch->by_stream) {
+    return runtime->ops->stream_query(runtime->self, &side->stream);
+  }
+  return runtime->ops->event_query(runtime->self, side->events[order->batch->index]->handle);
+}
+
+static lade_status execute_release(lade_pipeline *pipeline, const ladei_order *order) {
+  const lade_runtime *runtime = pipeline->runtime;
+  const ladei_stream *stream = &side_of(pipeline, order->ring)->stream;
+  if (order->in_flight) {
+    lade_status status = lade_pinned_record_event(pipeline->pool, order->slot->block, stream->handle);
+    if (status != LADE_OK && !order->last_resort) {
+      return status;
+    }
+    if (status != LADE_OK) {
+      /* Neither event nor stream nor pool can tell. A device that refuses this too runs nothing any more. */
+      (void)runtime->ops->stream_synchronize(runtime->self, stream);
+    }
+  }
+  /* The block is ours and in use: only a mistake in this file could make that fail. */
+  lade_status freed = lade_pinned_free(pipeline->pool, order->slot->block);
+  assert(freed == LADE_OK);
+  (void)freed;
+  return LADE_OK;
+}
+
+static lade_status execute_finish(lade_pipeline *pipeline, const ladei_order *order) {
+  lade_ticket *ticket = ladei_ticket_of(order->transfer);
+  if (ticket->gate != NULL) {
+    ladei_event_pool_release(pipeline->events, ticket->gate);
+    ticket->gate = NULL;
+  }
+  return LADE_OK;
+}
+
+static lade_status order_dispatch(lade_pipeline *pipeline, ladei_order *order) {
+  const ladei_slot *slot = order->slot;
+  switch (order->kind) {
+  case LADEI_ORDER_ACQUIRE: return execute_acquire(pipeline, order);
+  case LADEI_ORDER_READ:
+    return ladei_endpoint_read(&ladei_ticket_of(order->transfer)->request.host, slot->offset, slot->block, slot->bytes);
+  case LADEI_ORDER_GATE: return execute_gate(pipeline, order);
+  case LADEI_ORDER_COPY: return execute_copy(pipeline, order);
+  case LADEI_ORDER_RECORD: return execute_record(pipeline, order);
+  case LADEI_ORDER_POLL: return execute_poll(pipeline, order);
+  case LADEI_ORDER_WRITE:
+    return ladei_endpoint_write(&ladei_ticket_of(order->transfer)->request.host, slot->offset, slot->block,
+                                slot->bytes);
+  case LADEI_ORDER_RELEASE: return execute_release(pipeline, order);
+  case LADEI_ORDER_FINISH: return execute_finish(pipeline, order);
+  }
+  return ladei_error(LADE_ERR_INTERNAL, 0, "order of kind %d", (int)order->kind);
+}
+
+/* What the order was for, in front of what went wrong. */
+static lade_status order_explain(const ladei_order *order, lade_status status) {
+  static const char *const doing[] = {
+      [LADEI_ORDER_ACQUIRE] = "getting a staging block",
+      [LADEI_ORDER_READ] = "reading the source",
+      [LADEI_ORDER_GATE] = "ordering after the caller's stream",
+      [LADEI_ORDER_COPY] = "queueing a copy",
+      [LADEI_ORDER_RECORD] = "recording an event",
+      [LADEI_ORDER_POLL] = "asking for the end of copies",
+      [LADEI_ORDER_WRITE] = "writing the sink",
+      [LADEI_ORDER_RELEASE] = "giving a staging block back",
+      [LADEI_ORDER_FINISH] = "finishing",
+  };
+  const char *direction = order->ring->direction == LADE_TO_DEVICE ? "to the device" : "to the host";
+  return ladei_error_prefix(status, "transfer %s: %s: ", direction, doing[order->kind]);
+}
+
+lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order) {
+  ladei_lock_assert_none_held();
+  lade_status status = order_dispatch(pipeline, order);
+  return status == LADE_OK || status == LADE_NOT_READY ? status : order_explain(order, status);
+}
+
+void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, lade_status status,
+                           const lade_error *error) {
+  unsigned changed = ladei_core_complete(&pipeline->core, order, status, error);
+  if (order->kind == LADEI_ORDER_FINISH && ladei_ticket_of(order->transfer)->released) {
+    free(ladei_ticket_of(order->transfer));
+    pipeline->references--; /* not the last: destroy waits for every transfer */
+  }
+  if (changed != 0 || pipeline->stopping) {
+    ladei_condition_broadcast(&pipeline->changed);
+  }
+}
+
+void ladei_execute_locked(lade_pipeline *pipeline, ladei_order *order) {
+  ladei_lock_release(&pipeline->lock);
+  lade_status status = ladei_execute(pipeline, order);
+  const lade_error *error = lade_last_error(); /* this thread's; unchanged until the completion below */
+  ladei_lock_acquire(&pipeline->lock);
+  ladei_complete_locked(pipeline, order, status, error);
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of pipeline/ share.
+ *
+ *   pipeline.c   public calls, validation, life           endpoint.c   reading a source, writing a sink
+ *   core.c       what to do next                          threads.c    driver: reader threads
+ *   execute.c    doing it                                 virtual.c    driver: virtual time on "sim"
+ */
+#ifndef LADE_PIPELINE_INTERNAL_H
+#define LADE_PIPELINE_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "base/lock.h"
+#include "host/topology.h"
+#include "lade/pipeline.h"
+#include "pipeline/core.h"
+#include "runtime/event_pool.h"
+#include "runtime/ops.h"
+
+typedef struct ladei_pipeline_driver ladei_pipeline_driver;
+
+/* The streams that copies of one direction run on, and the events of the ring's batches, by index. */
+typedef struct ladei_side {
+  ladei_stream stream;
+  bool live;            /* the stream exists */
+  ladei_event **events; /* NULL until first needed; one per batch */
+} ladei_side;
+
+struct lade_pipeline {
+  lade_runtime *runtime;
+  lade_pinned_pool *pool;
+  ladei_event_pool *events;
+  const ladei_pipeline_driver *driver;
+  void *driver_state;            /* the driver's own */
+  lade_pipeline_options options; /* with all choices made; max_transfers, readers, depth, chunk_bytes not 0 */
+  bool chunk_chosen;             /* by lade: small transfers get smaller chunks */
+  ladei_topology *topology;      /* NULL: threads are not bound */
+  int numa_node;                 /* of the device; -1: unknown */
+  ladei_side sides[2];           /* to the device, to the host */
+
+  ladei_lock lock;         /* guards all below */
+  ladei_condition work;    /* an order may be there; for drivers */
+  ladei_condition changed; /* a transfer advanced; for callers that wait */
+  ladei_core core;
+  unsigned submitting; /* calls of submit that have their place among max_transfers, but no transfer yet */
+  bool stopping;       /* destroy has drained it: threads end */
+  unsigned references; /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
+};
+
+/* One transfer. Freed when it is finished and released. */
+struct lade_ticket {
+  ladei_core_transfer transfer; /* guarded by the pipeline's lock */
+  lade_pipeline *pipeline;
+  lade_transfer request; /* constant */
+  ladei_event *gate;     /* recorded on the caller's stream, or NULL */
+  bool released;         /* guarded by the pipeline's lock */
+};
+
+static inline lade_ticket *ladei_ticket_of(ladei_core_transfer *transfer) {
+  /* The transfer is the first member. */
+  return (lade_ticket *)(void *)transfer;
+}
+
+/* What runs the core: takes orders, executes and completes them. */
+struct ladei_pipeline_driver {
+  lade_status (*start)(lade_pipeline *pipeline);
+  /* The core is idle and pipeline->stopping is set. */
+  void (*stop)(lade_pipeline *pipeline);
+  /* There may be new orders. Called without the lock. */
+  void (*kick)(lade_pipeline *pipeline);
+  /* Does what can be done without time passing; NULL where that happens by itself. Called without the lock. */
+  void (*advance)(lade_pipeline *pipeline);
+  /* Called with the lock, which is released meanwhile: lets some time pass. LADE_OK: look again. LADE_ERR_TIMEOUT: the
+   * clock reached the deadline, or (virtual time) nothing can ever happen. Other errors: the clock cannot be moved. */
+  lade_status (*wait)(lade_pipeline *pipeline, uint64_t deadline_ns);
+};
+
+extern const ladei_pipeline_driver ladei_driver_threads;
+extern const ladei_pipeline_driver ladei_driver_virtual;
+
+/* Executes an order. No lock held. On failure the thread's error record says what, of which file, at which byte. */
+lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order);
+
+/* Executes an order and completes it. Called with the lock, which is released meanwhile. */
+void ladei_execute_locked(lade_pipeline *pipeline, ladei_order *order);
+
+/* Completes an order that was executed. Called with the lock. Wakes callers that wait. */
+void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, lade_status status,
+                           const lade_error *error);
+
+static inline bool ladei_order_is_host(const ladei_order *order) {
+  return order->kind == LADEI_ORDER_READ || order->kind == LADEI_ORDER_WRITE;
+}
+
+/* Bytes [offset, offset + bytes) of the endpoint into the buffer, or out of it. All of them, or an error. */
+lade_status ladei_endpoint_read(const lade_endpoint *endpoint, uint64_t offset, void *buffer, size_t bytes);
+lade_status ladei_endpoint_write(const lade_endpoint *endpoint, uint64_t offset, const void *buffer, size_t bytes);
+
+#endif /* LADE_PIPELINE_INTERNAL_H */
