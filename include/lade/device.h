@@ -26,12 +26,22 @@ typedef struct lade_device_allocator lade_device_allocator;
 typedef struct lade_device_options {
   size_t struct_size;
   uint64_t max_bytes;   /**< Cap on reserved bytes. 0: the device's memory. */
-  uint32_t event_batch; /**< Frees covered by one event. 0: 16. */
-  uint32_t reserved;
+  uint32_t event_batch; /**< Frees covered by one event. 0: 16. 1: an event inside each free; above 1, a block whose
+                             streams have finished may come back only at the next search that finds no other. */
+  uint32_t expandable_segments;   /**< 1: reserve a long range of addresses per stream and map memory into it as it is
+                                       wanted, instead of separate segments. Needs a device with virtual memory. */
+  uint64_t max_split_bytes;       /**< Blocks of this size and more are never split, and serve only requests that leave
+                                       less than 20 MiB of them unused. Above 20 MiB; 0: no limit. */
+  double collection_threshold;    /**< With a memory fraction set: when reserved memory exceeds this share of the limit,
+                                       cached segments that were not used for long go back before new ones are asked
+                                       for. From 0 up, below 1; 0: never. */
+  uint64_t roundup_divisions[16]; /**< Steps per power of two that large requests are rounded up to; entry i is for
+                                       sizes from 2^(20 + i), the first and last also for those below and above. Each 0
+                                       (off) or a power of two; it applies to sizes above 512 times itself. */
 } lade_device_options;
 
 static inline void lade_device_options_init(lade_device_options *options) {
-  const lade_device_options defaults = {sizeof(lade_device_options), 0, 0, 0};
+  const lade_device_options defaults = {sizeof(lade_device_options), 0, 0, 0, 0, 0.0, {0}};
   *options = defaults;
 }
 
@@ -54,22 +64,25 @@ typedef struct lade_device_gauges {
 typedef struct lade_device_stats {
   size_t struct_size;
   lade_device_gauges allocation;     /**< Blocks handed out. */
-  lade_device_gauges segment;        /**< Driver allocations held. */
+  lade_device_gauges segment;        /**< Driver allocations held, expandable segments apart. */
   lade_device_gauges active;         /**< Blocks handed out or pending. */
-  lade_device_gauges inactive_split; /**< Free pieces of segments that are in use in part. */
+  lade_device_gauges inactive_split; /**< Free pieces of segments that are in use in part; expandable ones apart. */
   lade_device_gauges allocated_bytes;
-  lade_device_gauges reserved_bytes;
+  lade_device_gauges reserved_bytes; /**< Held from the driver, mapped memory of expandable segments included. */
   lade_device_gauges active_bytes;
   lade_device_gauges inactive_split_bytes;
   lade_device_gauges requested_bytes;
-  uint64_t alloc_retries; /**< Driver allocations tried again after the cache was given back. */
-  uint64_t ooms;          /**< Allocations that failed for lack of memory. */
-  uint64_t sync_all_streams;
-  uint64_t device_allocs; /**< Successful driver allocations. */
-  uint64_t device_frees;
+  uint64_t alloc_retries;    /**< Driver allocations tried again after the cache was given back. */
+  uint64_t ooms;             /**< Allocations that failed for lack of memory. */
+  uint64_t sync_all_streams; /**< Times all pending blocks were waited for. */
+  uint64_t device_allocs;    /**< Successful driver allocations and mappings. */
+  uint64_t device_frees;     /**< ... and their opposites. */
   uint64_t events_recorded;
   uint64_t events_queried;
-  uint64_t quarantined_blocks; /**< Pending because an event failed. Current. */
+  uint64_t quarantined_uses; /**< Uses of pending blocks whose event failed; each search for memory tries again. */
+  lade_device_gauge oversize_allocations; /**< Blocks handed out of options.max_split_bytes and more. */
+  lade_device_gauge oversize_segments;    /**< Segments of that size, expandable ones apart. */
+  uint64_t max_split_bytes;               /**< As in the options; 0: no limit. */
 } lade_device_stats;
 
 static inline void lade_device_stats_init(lade_device_stats *stats) {
@@ -166,6 +179,133 @@ LADE_API lade_status lade_device_stream_retire(lade_device_allocator *allocator,
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_stats *stats);
+
+/**
+ * Let the peaks start anew from the current values.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator);
+
+/**
+ * Let the sums (`allocated` and `freed` of each gauge) and the counters of retries, out-of-memory errors,
+ * synchronisations, driver allocations and frees start anew from 0.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator);
+
+/**
+ * Limit reserved bytes to a share of the device's memory, from now on; nothing is given back at once.
+ *
+ * @param fraction  From 0 to 1. The limit is the fraction of all device memory, rounded down. It can be changed, not
+ *                  taken away.
+ *
+ * A request that would exceed the limit is served as if the driver had no more memory. Also turns on
+ * options.collection_threshold.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, double fraction);
+
+/* ---- Private pools: memory of captures --------------------------------------------------------------------------- */
+
+/** Name of a private pool, chosen by the caller; {0, 0} names none. */
+typedef struct lade_device_pool_id {
+  uint64_t first;
+  uint64_t second;
+} lade_device_pool_id;
+
+/**
+ * Let allocations on some streams come from a private pool, from now until lade_device_pool_end().
+ *
+ * A graph keeps the addresses of its capture, so memory allocated during one must serve nobody else while the graph
+ * lives. The pool is made at its first begin. While any capture is under way, the allocator asks about no event, gives
+ * nothing back but oversize blocks, and puts frees of blocks with recorded streams off until the capture ends.
+ *
+ * @param id            Not {0, 0}. Each begin is matched by one lade_device_pool_end() and one
+ *                      lade_device_pool_release().
+ * @param streams       Borrowed for the call: the streams whose allocations belong to the pool.
+ * @param stream_count  0: those of every stream. Where several captures take a stream, the one begun first gets it.
+ *
+ * Threads: any. Waits: never. Stream order: none.
+ * Errors: LADE_ERR_CAPTURE while this pool is captured into; LADE_ERR_INVALID_ARGUMENT, also for a released pool;
+ * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id,
+                                            const lade_stream *streams, size_t stream_count);
+
+/**
+ * End the capture into a pool. Its blocks stay valid; freed, they return to the pool.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT if the pool is not captured into; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id);
+
+/**
+ * Take one begin back: the graph captured then is gone. After the last one, the pool's free memory goes with the next
+ * empty_cache or shortage, and the pool with its last segment.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released already;
+ * LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id);
+
+/**
+ * Whether the blocks handed out from a pool are exactly those given.
+ *
+ * @param pointers  Borrowed for the call; `count` starts of blocks, in any order, as a set.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for an unknown pool, LADE_ERR_OUT_OF_HOST_MEMORY,
+ * LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
+                                                  void *const *pointers, size_t count, bool *out_equal);
+
+/** Layout of a private pool at one moment. */
+typedef struct lade_device_checkpoint lade_device_checkpoint;
+
+/**
+ * Store the layout of a private pool: its segments, and which of their blocks are handed out.
+ *
+ * @param out  [out] Caller owns it until lade_device_checkpoint_destroy(). Untouched on error.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_BUSY while a freed block of the pool is in use by other streams;
+ * LADE_ERR_CAPTURE during captures; LADE_ERR_INVALID_ARGUMENT for a pool unknown or released;
+ * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
+                                                lade_device_checkpoint **out);
+
+/** Forget a stored layout. NULL does nothing. Threads: any; independent of the allocator's life. */
+LADE_API void lade_device_checkpoint_destroy(lade_device_checkpoint *checkpoint);
+
+/** What lade_device_checkpoint_set() changed. */
+typedef struct lade_device_restored {
+  void **freed; /**< Blocks that were handed out from the pool before, by address; also those created again. */
+  size_t freed_count;
+  void **created; /**< Blocks handed out by the set, by address; the caller owns each until lade_device_free(). */
+  size_t created_count;
+} lade_device_restored;
+
+/**
+ * Bring a private pool into a stored layout: free what is handed out from it, then hand out what was.
+ *
+ * Segments that came after the checkpoint stay, free. Recorded streams are not brought back, and the size asked for is
+ * the block's size.
+ *
+ * @param out  [out] Caller owns it until lade_device_restored_destroy(). Untouched on error.
+ *
+ * Threads: any. Waits: never. Stream order: the caller's matter; he knows what the graphs did.
+ * Errors, nothing changed: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released, or a segment that is gone;
+ * LADE_ERR_BUSY when other streams use a block in those segments; LADE_ERR_CAPTURE during captures;
+ * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_checkpoint_set(lade_device_allocator *allocator,
+                                                const lade_device_checkpoint *checkpoint, lade_device_restored **out);
+
+/** Free the lists. NULL does nothing. Threads: any. */
+LADE_API void lade_device_restored_destroy(lade_device_restored *restored);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Device allocator: the public calls, and the ladder that an allocation climbs.
+ *
+ *   poll finished uses -> best fit -> poll again, closing batches -> old cached segments (if asked for) ->
+ *   new memory -> oversize blocks back, new memory -> everything cached back, new memory -> error
+ *
+ * Each step stops at the first block. Nothing is changed for the request itself before it has its block, so a step that
+ * fails leaves only what it gave back or found finished.
+ *
+ * A1  A block is handed out, and taken back, under one hold of the lock; so its state tells the truth about a pointer.
+ * Locks: Note [Calls without the lock] in allocator.h.
+ */
+#include "device/allocator.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/options.h"
+
+/* ---- Pools ------------------------------------------------------------------------------------------------------- */
+
+static bool capture_takes(const ladei_capture *capture, uint64_t stream_key) {
+  if (capture->stream_count == 0) return true;
+  for (size_t i = 0; i < capture->stream_count; i++) {
+    if (capture->stream_keys[i] == stream_key) return true;
+  }
+  return false;
+}
+
+static ladei_block_pool *pool_choose(lade_device_allocator *allocator, uint64_t stream_key, size_t rounded) {
+  bool small = ladei_is_small(rounded);
+  for (ladei_capture *capture = allocator->captures; capture != NULL; capture = capture->next) {
+    if (capture_takes(capture, stream_key)) return small ? &capture->pool->small_pool : &capture->pool->large_pool;
+  }
+  return small ? &allocator->heap.small_pool : &allocator->heap.large_pool;
+}
+
+/* ---- Giving the cache back --------------------------------------------------------------------------------------- */
+
+static void pools_pick_all(lade_device_allocator *allocator, ladei_block_list *leaving) {
+  ladei_heap *heap = &allocator->heap;
+  ladei_pool_pick_all(heap, &heap->large_pool, leaving);
+  ladei_pool_pick_all(heap, &heap->small_pool, leaving);
+  for (ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
+    if (pool->use_count > 0) continue;
+    ladei_pool_pick_all(heap, &pool->small_pool, leaving);
+    ladei_pool_pick_all(heap, &pool->large_pool, leaving);
+  }
+}
+
+/* Private pools that nobody uses and that have no memory any more. */
+static void pools_forget(ladei_heap *heap) {
+  ladei_private_pool **link = &heap->private_pools;
+  while (*link != NULL) {
+    ladei_private_pool *pool = *link;
+    if (pool->use_count == 0 && pool->segment_count == 0 && pool->visitors == 0) {
+      *link = pool->next;
+      free(pool);
+    } else {
+      link = &pool->next;
+    }
+  }
+}
+
+/*
+ * Waits for all pending blocks and gives back everything cached. Goes on after a failed wait: what is cached can go all
+ * the same. Returns the first failure. Lock held, released in between.
+ */
+static lade_status cache_flush(lade_device_allocator *allocator) {
+  allocator->heap.stats.sync_all_streams++;
+  ladei_lock_release(&allocator->lock);
+  ladei_uses_settle_deferred(allocator);
+  lade_status waited = ladei_retire_synchronize(allocator->retire);
+  lade_error error;
+  if (waited != LADE_OK) ladei_error_save(&error);
+  ladei_lock_acquire(&allocator->lock);
+  ladei_block_list leaving;
+  ladei_block_list_init(&leaving);
+  pools_pick_all(allocator, &leaving);
+  lade_status given = ladei_driver_give_back(allocator, &leaving);
+  pools_forget(&allocator->heap);
+  if (waited == LADE_OK) return given;
+  ladei_error_restore(&error);
+  return waited;
+}
+
+/* Old cached segments go when reserved memory exceeds the threshold's share of the limit. */
+static void cache_collect(lade_device_allocator *allocator) {
+  ladei_heap *heap = &allocator->heap;
+  if (!heap->ages_tick) return;
+  uint64_t limit = (uint64_t)(heap->settings.collection_threshold * (double)allocator->fraction_bytes);
+  uint64_t reserved = heap->stats.reserved_bytes.all.current;
+  if (reserved <= limit) return;
+  ladei_block_list leaving;
+  ladei_block_list_init(&leaving);
+  ladei_heap_pick_aged(heap, reserved - limit, &leaving);
+  (void)ladei_driver_give_back(allocator, &leaving); /* what is refused stays cached */
+}
+
+/* ---- The ladder -------------------------------------------------------------------------------------------------- */
+
+static lade_status request_grow_once(lade_device_allocator *allocator, const ladei_request *request,
+                                     ladei_block **out) {
+  if (allocator->heap.settings.expandable_segments && request->pool->owner == NULL) {
+    return ladei_expandable_alloc(allocator, request, out);
+  }
+  return ladei_driver_segment_alloc(allocator, request, out);
+}
+
+/* New memory. Where it ran out while other threads gave some back, once more. */
+static lade_status request_grow(lade_device_allocator *allocator, const ladei_request *request, ladei_block **out) {
+  for (;;) {
+    uint64_t seen = allocator->returns;
+    lade_status status = request_grow_once(allocator, request, out);
+    if (!ladei_is_exhausted(status) || !ladei_driver_await_returns(allocator, seen)) return status;
+  }
+}
+
+static bool oversize_release(lade_device_allocator *allocator, const ladei_request *request) {
+  ladei_block_list leaving;
+  ladei_block_list_init(&leaving);
+  bool enough =
+      ladei_pool_pick_oversize(&allocator->heap, request->pool, request->stream_key, request->rounded, &leaving);
+  lade_status status = ladei_driver_give_back(allocator, &leaving);
+  return enough && status == LADE_OK;
+}
+
+static lade_status request_climb(lade_device_allocator *allocator, const ladei_request *request, ladei_block **out) {
+  cache_collect(allocator);
+  lade_status status = request_grow(allocator, request, out);
+  if (ladei_is_exhausted(status) && oversize_release(allocator, request)) {
+    status = request_grow(allocator, request, out);
+  }
+  if (ladei_is_exhausted(status) && allocator->captures == NULL) {
+    lade_error refusal;
+    lade_status flushed = cache_flush(allocator);
+    if (flushed == LADE_ERR_DEVICE_LOST) return flushed;
+    if (flushed != LADE_OK) ladei_error_save(&refusal);
+    allocator->heap.stats.alloc_retries++;
+    status = request_grow(allocator, request, out);
+    if (ladei_is_exhausted(status) && flushed != LADE_OK) ladei_error_restore(&refusal); /* the deeper cause */
+  }
+  return status;
+}
+
+/* Everything below the cache. Steps that failed on the way to success leave no trace in the thread's error record. */
+static lade_status request_acquire(lade_device_allocator *allocator, const ladei_request *request, ladei_block **out) {
+  lade_error before;
+  ladei_error_save(&before);
+  lade_status status = request_climb(allocator, request, out);
+  if (status == LADE_OK) ladei_error_restore(&before);
+  return status;
+}
+
+/* Looks into the cache; after a miss closes the open batches of events and, where that finished any, looks again. */
+static lade_status request_search(lade_device_allocator *allocator, const ladei_request *request, ladei_block **out) {
+  ladei_heap *heap = &allocator->heap;
+  *out = ladei_pool_take(heap, request->pool, request->stream_key, request->rounded);
+  if (*out != NULL) return LADE_OK;
+  ladei_lock_release(&allocator->lock);
+  uint64_t done = 0;
+  lade_status status = ladei_uses_process(allocator, LADEI_POLL_CLOSE, &done);
+  ladei_lock_acquire(&allocator->lock);
+  if (status != LADE_OK || done == 0) return status;
+  *out = ladei_pool_take(heap, request->pool, request->stream_key, request->rounded);
+  return LADE_OK;
+}
+
+static lade_status records_missing(void) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a block");
+}
+
+/* Serves the request under the lock. */
+static lade_status request_serve(lade_device_allocator *allocator, ladei_request *request, void **out) {
+  ladei_heap *heap = &allocator->heap;
+  request->rounded = ladei_round_request(&heap->settings, request->requested);
+  request->segment_bytes = ladei_segment_bytes(request->rounded);
+  request->pool = pool_choose(allocator, request->stream_key, request->rounded);
+  ladei_private_pool *visited = request->pool->owner;
+  if (visited != NULL) visited->visitors++;
+  ladei_block *block = NULL;
+  lade_status status = request_search(allocator, request, &block);
+  if (status == LADE_OK && block == NULL) status = request_acquire(allocator, request, &block);
+  if (visited != NULL) visited->visitors--;
+  if (status != LADE_OK) {
+    if (ladei_is_exhausted(status)) heap->stats.ooms++;
+    return status;
+  }
+  size_t remaining = block->size - request->rounded;
+  bool split = ladei_split_wanted(&heap->settings, request->pool->is_small, request->rounded, remaining);
+  if (split && !ladei_heap_reserve(heap, 1)) {
+    ladei_block_attach(heap, block);
+    return records_missing();
+  }
+  ladei_block_hand_out(heap, block, request->rounded, request->requested, split);
+  *out = (void *)(uintptr_t)block->address;
+  return LADE_OK;
+}
+
+static lade_status stream_resolve(lade_device_allocator *allocator, lade_stream stream, ladei_stream *out) {
+  return allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, out);
+}
+
+static lade_status request_prepare(lade_device_allocator *allocator, ladei_request *request, lade_stream stream) {
+  if (request->requested >= LADEI_SIZE_LIMIT) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: %zu bytes asked for; the limit is 2^60 - 1",
+                       request->requested);
+  }
+  lade_status status = stream_resolve(allocator, stream, &request->stream);
+  if (status != LADE_OK) return status;
+  if (request->stream.device != allocator->device) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "device allocator of device %d: the stream belongs to device %d; allocate on a stream of the "
+                       "device and record the use of the other one",
+                       allocator->device, request->stream.device);
+  }
+  request->stream_key = ladei_stream_key(&request->stream);
+  return LADE_OK;
+}
+
+static lade_status allocator_check_call(lade_device_allocator *allocator) {
+  if (allocator == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: NULL");
+  return ladei_runtime_check_process(allocator->runtime);
+}
+
+lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+  lade_status status = allocator_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: alloc: out is NULL");
+  if (bytes == 0) {
+    *out = NULL;
+    return LADE_OK;
+  }
+  ladei_request request = {.requested = bytes};
+  uint64_t done;
+  status = request_prepare(allocator, &request, stream);
+  if (status == LADE_OK) status = ladei_uses_process(allocator, 0, &done);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  status = request_serve(allocator, &request, out);
+  ladei_lock_release(&allocator->lock);
+  return ladei_is_exhausted(status) ? ladei_report_exhausted(allocator, &request, status) : status;
+}
+
+/* ---- Free, record ------------------------------------------------------------------------------------------------ */
+
+/* The block handed out that `pointer` lies in (starts, if `exact`), or what is wrong with the pointer. */
+static lade_status block_lookup(lade_device_allocator *allocator, const void *pointer, bool exact, const char *call,
+                                ladei_block **out) {
+  uint64_t address = (uint64_t)(uintptr_t)pointer;
+  ladei_block *block = ladei_heap_find(&allocator->heap, address);
+  /* A BUSY block is on its way between the cache and the driver: as little handed out as a hole. */
+  if (block == NULL || block->state == LADEI_BLOCK_HOLE) {
+    return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: %s: %p is not from here",
+                       allocator->device, call, pointer);
+  }
+  if (block->state != LADEI_BLOCK_ALLOCATED) {
+    return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "device allocator of device %d: %s: %p is free already",
+                       allocator->device, call, pointer);
+  }
+  if (exact && block->address != address) {
+    return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "device allocator of device %d: %s: %p is %llu bytes into a block",
+                       allocator->device, call, pointer, (unsigned long long)(address - block->address));
+  }
+  *out = block;
+  return LADE_OK;
+}
+
+/* Takes a block back. Returns it if its ticket is still to be handed to the retire object, without the lock. */
+static ladei_block *block_free(lade_device_allocator *allocator, ladei_block *block) {
+  ladei_block_free_begin(&allocator->heap, block);
+  if (!ladei_ticket_noted(&block->ticket)) {
+    ladei_block_free_complete(&allocator->heap, block);
+    return NULL;
+  }
+  if (allocator->captures != NULL) {
+    block->state = LADEI_BLOCK_DEFERRED;
+    ladei_block_list_append(&allocator->deferred, block);
+    atomic_fetch_add_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
+    return NULL;
+  }
+  block->state = LADEI_BLOCK_PENDING;
+  return block;
+}
+
+lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
+  lade_status status = allocator_check_call(allocator);
+  if (status != LADE_OK || pointer == NULL) return status;
+  ladei_block *block = NULL;
+  ladei_lock_acquire(&allocator->lock);
+  status = block_lookup(allocator, pointer, true, "free", &block);
+  if (status == LADE_OK) block = block_free(allocator, block);
+  ladei_lock_release(&allocator->lock);
+  if (status == LADE_OK && block != NULL) ladei_uses_add(allocator, block);
+  return status;
+}
+
+lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
+  lade_status status = allocator_check_call(allocator);
+  if (status != LADE_OK || pointer == NULL) return status;
+  ladei_stream use;
+  status = stream_resolve(allocator, stream, &use);
+  if (status != LADE_OK) return status;
+  ladei_block *block = NULL;
+  bool own = false;
+  unsigned flags = 0;
+  ladei_lock_acquire(&allocator->lock);
+  status = block_lookup(allocator, pointer, false, "record_stream", &block);
+  if (status == LADE_OK) {
+    const ladei_stream *owner = &block->segment->stream;
+    own = owner->context == use.context && owner->id == use.id;
+    if (allocator->captures != NULL) flags = LADEI_NOTE_PLAIN | LADEI_NOTE_MARK;
+  }
+  ladei_lock_release(&allocator->lock);
+  if (status != LADE_OK || own) return status;
+  /* A free of the same block by another thread from here on is a mistake of the program: the use may then count for the
+   * block's next tenant, which does no harm. */
+  return ladei_retire_note_resolved(allocator->retire, &block->ticket, &use, flags);
+}
+
+/* ---- Cache, streams ---------------------------------------------------------------------------------------------- */
+
+static lade_status capture_refusal(const lade_device_allocator *allocator, const char *call) {
+  return ladei_error(LADE_ERR_CAPTURE, 0,
+                     "device allocator of device %d: %s: a capture into a private pool is under way", allocator->device,
+                     call);
+}
+
+lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
+  lade_status status = allocator_check_call(allocator);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  bool capturing = allocator->captures != NULL;
+  if (!capturing) status = cache_flush(allocator);
+  ladei_lock_release(&allocator->lock);
+  return capturing ? capture_refusal(allocator, "empty_cache") : status;
+}
+
+lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
+  lade_status status = allocator_check_call(allocator);
+  ladei_stream resolved;
+  if (status == LADE_OK) status = stream_resolve(allocator, stream, &resolved);
+  if (status == LADE_OK) status = ladei_retire_stream_retire(allocator->retire, stream);
+  if (status != LADE_OK || resolved.kind != LADEI_STREAM_ORDINARY) return status;
+  ladei_lock_acquire(&allocator->lock);
+  for (ladei_segment *segment = ladei_heap_segment_first(&allocator->heap); segment != NULL;
+       segment = ladei_segment_next(segment)) {
+    if (segment->stream.context == resolved.context && segment->stream.id == resolved.id) {
+      segment->stream_retired = true;
+    }
+  }
+  ladei_lock_release(&allocator->lock);
+  return LADE_OK;
+}
+
+/* ---- Settings ---------------------------------------------------------------------------------------------------- */
+
+static void ages_tick_update(lade_device_allocator *allocator) {
+  ladei_heap *heap = &allocator->heap;
+  heap->ages_tick = allocator->fraction_set && heap->settings.collection_threshold > 0.0;
+}
+
+lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, double fraction) {
+  lade_status status = allocator_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (!(fraction >= 0.0 && fraction <= 1.0)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: memory fraction %g is not within 0 and 1",
+                       fraction);
+  }
+  ladei_lock_acquire(&allocator->lock);
+  allocator->fraction_set = true;
+  allocator->fraction_bytes = (uint64_t)(fraction * (double)allocator->total_bytes);
+  ages_tick_update(allocator);
+  ladei_lock_release(&allocator->lock);
+  return LADE_OK;
+}
+
+static lade_status options_check(const lade_device_options *options) {
+  if (options->max_split_bytes != 0 && options->max_split_bytes <= LADEI_LARGE_SEGMENT) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: max_split_bytes is %llu; 0 or above %zu is meant",
+                       (unsigned long long)options->max_split_bytes, (size_t)LADEI_LARGE_SEGMENT);
+  }
+  if (!(options->collection_threshold >= 0.0 && options->collection_threshold < 1.0)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "device options: collection_threshold is %g; 0 or more and below 1 is meant",
+                       options->collection_threshold);
+  }
+  for (size_t i = 0; i < LADEI_DIVISION_ENTRIES; i++) {
+    if (options->roundup_divisions[i] != 0 && !ladei_is_power_of_two(options->roundup_divisions[i])) {
+      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                         "device options: roundup_divisions[%zu] is %llu; 0 or a power of two is meant", i,
+                         (unsigned long long)options->roundup_divisions[i]);
+    }
+  }
+  return LADE_OK;
+}
+
+static void settings_read(ladei_device_settings *settings, const lade_device_options *options) {
+  settings->max_split_bytes = options->max_split_bytes == 0 ? LADEI_SPLIT_UNLIMITED : (size_t)options->max_split_bytes;
+  settings->collection_threshold = options->collection_threshold;
+  settings->expandable_segments = options->expandable_segments != 0;
+  for (size_t i = 0; i < LADEI_DIVISION_ENTRIES; i++) settings->divisions[i] = options->roundup_divisions[i];
+}
+
+/* ---- Create, destroy --------------------------------------------------------------------------------------------- */
+
+static lade_status allocator_attach(lade_device_allocator *allocator, const lade_device_options *options) {
+  lade_runtime *runtime = allocator->runtime;
+  ladei_device_properties properties;
+  lade_status status = runtime->ops->device_properties(runtime->self, allocator->device, &properties);
+  if (status != LADE_OK) return status;
+  allocator->total_bytes = properties.total_bytes;
+  ladei_retire_options retire = {
+      .owner = allocator,
+      .done = ladei_uses_done,
+      .event_batch = options->event_batch,
+      .order = ladei_uses_order,
+  };
+  return ladei_retire_create(runtime, &retire, &allocator->retire);
+}
+
+lade_status lade_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
+                                         lade_device_allocator **out) {
+  if (runtime == NULL || out == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: create: runtime or out is NULL");
+  }
+  lade_device_options own;
+  lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = options_check(&own);
+  if (status == LADE_OK) status = ladei_runtime_acquire(runtime);
+  if (status != LADE_OK) return status;
+  lade_device_allocator *allocator = calloc(1, sizeof *allocator);
+  if (allocator == NULL) {
+    status =
+        ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for %zu bytes", sizeof *allocator);
+    goto fail_release;
+  }
+  allocator->runtime = runtime;
+  allocator->device = device;
+  allocator->max_bytes = own.max_bytes == 0 ? UINT64_MAX : own.max_bytes;
+  status = allocator_attach(allocator, &own);
+  if (status != LADE_OK) goto fail_free;
+  ladei_heap_init(&allocator->heap);
+  settings_read(&allocator->heap.settings, &own);
+  allocator->heap.stats.max_split_bytes = own.max_split_bytes;
+  ladei_lock_init(&allocator->lock, LADEI_RANK_DEVICE);
+  ladei_condition_init(&allocator->returned);
+  ladei_block_list_init(&allocator->deferred);
+  *out = allocator;
+  return LADE_OK;
+
+fail_free:
+  free(allocator);
+fail_release:
+  ladei_runtime_release(runtime);
+  return status;
+}
+
+/* Whether anything is left that belongs to the caller. */
+static lade_status destroy_allowed(lade_device_allocator *allocator) {
+  lade_device_gauge blocks = allocator->heap.stats.allocation.all;
+  lade_device_gauge bytes = allocator->heap.stats.allocated_bytes.all;
+  size_t captures = atomic_load(&allocator->capture_count);
+  if (blocks.current == 0 && captures == 0) return LADE_OK;
+  return ladei_error(LADE_ERR_BUSY, 0,
+                     "device allocator of device %d: destroy: %llu blocks of %llu bytes are handed out, %zu captures "
+                     "are under way",
+                     allocator->device, (unsigned long long)blocks.current, (unsigned long long)bytes.current,
+                     captures);
+}
+
+static lade_status pending_finish(lade_device_allocator *allocator, bool wait) {
+  ladei_uses_settle_deferred(allocator);
+  lade_status status =
+      wait ? ladei_retire_synchronize(allocator->retire) : ladei_retire_poll(allocator->retire, LADEI_POLL_CLOSE, NULL);
+  lade_device_gauge active = allocator->heap.stats.active.all;
+  /* A lost device has given its blocks back: they are freed like others. */
+  if (active.current == 0) return LADE_OK;
+  if (status != LADE_OK) return status;
+  return ladei_error(LADE_NOT_READY, 0, "device allocator of device %d: destroy: %llu freed blocks are still in use",
+                     allocator->device, (unsigned long long)active.current);
+}
+
+/* Gives everything back: what a flush leaves are reservations that never were mapped. Lock held. */
+static lade_status memory_release(lade_device_allocator *allocator) {
+  ladei_heap *heap = &allocator->heap;
+  for (ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) pool->use_count = 0;
+  ladei_block_list leaving;
+  ladei_block_list_init(&leaving);
+  pools_pick_all(allocator, &leaving);
+  lade_status status = ladei_driver_give_back(allocator, &leaving);
+  pools_forget(heap);
+  for (ladei_segment *segment; status == LADE_OK && (segment = ladei_heap_segment_first(heap)) != NULL;) {
+    ladei_block_detach(ladei_segment_block(heap, segment));
+    status = ladei_expandable_release(allocator, segment);
+  }
+  return status;
+}
+
+lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool wait) {
+  if (allocator == NULL) return LADE_OK;
+  lade_status status = allocator_check_call(allocator);
+  if (status == LADE_OK) status = destroy_allowed(allocator);
+  if (status == LADE_OK) status = pending_finish(allocator, wait);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  status = memory_release(allocator);
+  ladei_lock_release(&allocator->lock);
+  if (status == LADE_OK) status = ladei_retire_destroy(allocator->retire, wait);
+  if (status != LADE_OK) return status;
+  ladei_heap_destroy(&allocator->heap);
+  ladei_condition_destroy(&allocator->returned);
+  ladei_lock_destroy(&allocator->lock);
+  ladei_runtime_release(allocator->runtime);
+  free(allocator);
+  return LADE_OK;
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The device allocator as its own files see it: the heap (decisions) and what stands between it and the driver.
+ *
+ *   allocator.c    public calls, the ladder of an allocation
+ *   driver.c       driver calls for plain segments, and giving back
+ *   expandable.c   driver calls for expandable segments
+ *   uses.c         uses by other streams: deferral during captures, runtime/retire
+ *   private_pool.c captures into private pools
+ *   checkpoint.c   state of a private pool, stored and set
+ *   report.c       statistics, list of segments, message of an out-of-memory error
+ *   check.c        recount of the invariants
+ *
+ * Note [Calls without the lock]. No driver call is made under a lade lock: the driver may wait, take locks of its own,
+ * or call back. So every step that needs the driver
+ *   1. detaches what it is about: free blocks leave their set and become BUSY, budget is taken (`growing_bytes`);
+ *   2. releases the lock, calls, takes the lock again;
+ *   3. commits: the gauges move only now, so a failed call has nothing to take back but the detachment.
+ * Meanwhile other threads allocate and free; they see BUSY blocks as neighbours that do not merge. What was read before
+ * step 2 is not trusted after it. A thread that runs out of memory while another one is giving some back waits for that
+ * one and tries again (`returns`), so that no request fails for memory that was on its way.
+ *
+ * Locks: `lock` (LADEI_RANK_DEVICE) guards all fields that are not said to be constant or atomic.
+ */
+#ifndef LADE_DEVICE_ALLOCATOR_H
+#define LADE_DEVICE_ALLOCATOR_H
+
+#include <stdatomic.h>
+
+#include "base/lock.h"
+#include "device/heap.h"
+#include "lade/device.h"
+#include "runtime/ops.h"
+#include "runtime/retire.h"
+
+typedef struct ladei_capture {
+  struct ladei_capture *next;
+  ladei_private_pool *pool;
+  size_t stream_count; /* 0: every stream */
+  uint64_t stream_keys[];
+} ladei_capture;
+
+struct lade_device_allocator {
+  /* Constant. */
+  lade_runtime *runtime;
+  ladei_retire *retire;
+  int device;
+  uint64_t total_bytes; /* of the device */
+  uint64_t max_bytes;   /* cap of the options; UINT64_MAX: none */
+
+  ladei_lock lock;
+  ladei_heap heap;
+
+  bool fraction_set;
+  uint64_t fraction_bytes; /* limit on reserved bytes, if fraction_set */
+  uint64_t growing_bytes;  /* driver allocations in flight */
+
+  uint64_t returns_in_flight; /* threads that are giving memory back */
+  uint64_t returns;           /* that have done so; tells a waiter that it is worth another try */
+  ladei_condition returned;
+
+  ladei_capture *captures;      /* under way, in order of arrival */
+  atomic_size_t capture_count;  /* their number; written under the lock */
+  ladei_block_list deferred;    /* DEFERRED blocks, in order of their free */
+  atomic_size_t deferred_count; /* their number; written under the lock */
+};
+
+/* One allocation on its way through the ladder. */
+typedef struct ladei_request {
+  size_t requested;
+  size_t rounded;
+  size_t segment_bytes;
+  ladei_stream stream;
+  uint64_t stream_key;
+  ladei_block_pool *pool;
+} ladei_request;
+
+/* Key of a stream in ordered sets: the legacy stream first, others by age. */
+static inline uint64_t ladei_stream_key(const ladei_stream *stream) {
+  return stream->kind == LADEI_STREAM_LEGACY ? 0 : stream->id;
+}
+
+/* Whether a status says that memory ran out, so that giving some back may help. */
+static inline bool ladei_is_exhausted(lade_status status) {
+  return status == LADE_ERR_OUT_OF_DEVICE_MEMORY || status == LADE_ERR_LIMIT;
+}
+
+/* ---- driver.c ---------------------------------------------------------------------------------------------------- */
+
+/* All of them: lock held at call and return, released in between. */
+
+/* Whether `bytes` more may be reserved: LADE_OK, LADE_ERR_OUT_OF_DEVICE_MEMORY (fraction), LADE_ERR_LIMIT (options). */
+lade_status ladei_driver_budget(lade_device_allocator *allocator, size_t bytes);
+
+/* A new plain segment for the request; its block is BUSY. There is room for one more block after success. */
+lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const ladei_request *request,
+                                       ladei_block **out);
+
+/*
+ * Gives back the blocks of a list: plain segments by a free, granules of expandable ones by unmapping. What the driver
+ * refuses becomes free again; the first refusal is returned after all were tried.
+ */
+lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block_list *leaving);
+
+/* Waits while other threads give memory back; true if any has since `seen` (of allocator->returns) was read. */
+bool ladei_driver_await_returns(lade_device_allocator *allocator, uint64_t seen);
+
+/* Relaxed capture mode around driver calls that a capture of the thread would refuse. */
+ladei_capture_mode ladei_driver_relax(const lade_device_allocator *allocator);
+void ladei_driver_unrelax(const lade_device_allocator *allocator, ladei_capture_mode mode);
+
+/* ---- expandable.c ------------------------------------------------------------------------------------------------ */
+
+/* A block of at least request->rounded bytes in an expandable segment, mapping what is missing; BUSY. Lock as above.
+ * There is room for one more block after success. */
+lade_status ladei_expandable_alloc(lade_device_allocator *allocator, const ladei_request *request, ladei_block **out);
+
+/* Unmaps a BUSY block of whole granules, without the lock. *out_gone is false if it stayed as it was. */
+lade_status ladei_expandable_unmap(lade_device_allocator *allocator, const ladei_block *block, bool *out_gone);
+
+/* Commits it, with the lock, if it is gone: a hole. */
+void ladei_expandable_unmapped(lade_device_allocator *allocator, ladei_block *block);
+
+/* Gives back the addresses of a segment whose BUSY hole covers all of it. Lock as above. */
+lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_segment *segment);
+
+/* ---- uses.c ------------------------------------------------------------------------------------------------------ */
+
+/* For ladei_retire_options. */
+void ladei_uses_done(void *owner, ladei_ticket *list);
+uint64_t ladei_uses_order(void *owner, const ladei_stream *stream);
+
+/* Hands a block that has just become PENDING to the retire object. No lock held. */
+void ladei_uses_add(lade_device_allocator *allocator, ladei_block *block);
+
+/* Frees deferred during captures that are over get their events; then polls. No lock held. `flags` as
+ * ladei_retire_poll. Does nothing while a capture is under way. */
+lade_status ladei_uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_done);
+/* The first half of it. No lock held. */
+void ladei_uses_settle_deferred(lade_device_allocator *allocator);
+
+/* ---- private_pool.c -----------------------------------------------------------------------------------------------
+ */
+
+/* NULL if there is none. Lock held. */
+ladei_private_pool *ladei_private_pool_find(const ladei_heap *heap, lade_device_pool_id id);
+/* Error record that names call and pool; returns `status`. */
+lade_status ladei_private_pool_error(const lade_device_allocator *allocator, lade_status status, const char *call,
+                                     lade_device_pool_id id, const char *what);
+
+/* ---- report.c ---------------------------------------------------------------------------------------------------- */
+
+/* The error of a request that no step of the ladder could serve; `status` is what the last one said, with its words in
+ * the thread's error record. No lock held. */
+lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei_request *request, lade_status status);
+
+/* ---- check.c ----------------------------------------------------------------------------------------------------- */
+
+/* Recounts the invariants of heap.h; LADE_ERR_INTERNAL names the one broken. For tests; no call in flight. */
+lade_status ladei_device_allocator_check(lade_device_allocator *allocator);
+
+#endif /* LADE_DEVICE_ALLOCATOR_H */

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Between the heap and the driver: new plain segments, and memory given back.
+ *
+ * I1  growing_bytes sums the driver allocations in flight, so that concurrent ones cannot overshoot a limit together.
+ * I2  A block that the driver refused to take is free again, with nothing counted.
+ * Locks: Note [Calls without the lock] in allocator.h.
+ */
+#include "device/allocator.h"
+
+#include "base/error.h"
+
+ladei_capture_mode ladei_driver_relax(const lade_device_allocator *allocator) {
+  ladei_capture_mode mode = LADEI_CAPTURE_RELAXED;
+  ladei_lock_assert_none_held();
+  /* Where the exchange fails, so does the call that follows, and says why. */
+  if (allocator->runtime->ops->capture_mode_exchange(allocator->runtime->self, &mode) != LADE_OK) {
+    return LADEI_CAPTURE_RELAXED;
+  }
+  return mode;
+}
+
+void ladei_driver_unrelax(const lade_device_allocator *allocator, ladei_capture_mode mode) {
+  if (mode == LADEI_CAPTURE_RELAXED) return;
+  (void)allocator->runtime->ops->capture_mode_exchange(allocator->runtime->self, &mode);
+}
+
+/* ---- Growing ----------------------------------------------------------------------------------------------------- */
+
+lade_status ladei_driver_budget(lade_device_allocator *allocator, size_t bytes) {
+  uint64_t reserved = allocator->heap.stats.reserved_bytes.all.current + allocator->growing_bytes;
+  if (allocator->fraction_set && reserved + bytes > allocator->fraction_bytes) {
+    return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
+  }
+  if (reserved + bytes > allocator->max_bytes) {
+    return ladei_error(LADE_ERR_LIMIT, 0, "the options' max_bytes are used up");
+  }
+  return LADE_OK;
+}
+
+static lade_status segment_call(lade_device_allocator *allocator, size_t bytes, void **out) {
+  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  lade_status status = allocator->runtime->ops->device_alloc(allocator->runtime->self, allocator->device, bytes, out);
+  ladei_driver_unrelax(allocator, mode);
+  return status;
+}
+
+static lade_status segment_uncall(lade_device_allocator *allocator, uint64_t address) {
+  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  lade_status status =
+      allocator->runtime->ops->device_free(allocator->runtime->self, allocator->device, (void *)(uintptr_t)address);
+  ladei_driver_unrelax(allocator, mode);
+  return status;
+}
+
+/* Room for the segment's block and the one that a cut makes. */
+enum { BLOCKS_PER_SEGMENT = 2 };
+
+static lade_status records_missing(void) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a segment");
+}
+
+lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const ladei_request *request,
+                                       ladei_block **out) {
+  size_t bytes = request->segment_bytes;
+  lade_status status = ladei_driver_budget(allocator, bytes);
+  if (status != LADE_OK) return status;
+  ladei_segment *segment = ladei_segment_create(&allocator->heap, bytes);
+  if (segment == NULL) return records_missing();
+  segment->stream = request->stream;
+  segment->stream_key = request->stream_key;
+  segment->pool = request->pool;
+
+  void *address = NULL;
+  allocator->growing_bytes += bytes;
+  ladei_lock_release(&allocator->lock);
+  status = segment_call(allocator, bytes, &address);
+  ladei_lock_acquire(&allocator->lock);
+  allocator->growing_bytes -= bytes;
+
+  if (status == LADE_OK && !ladei_heap_reserve(&allocator->heap, BLOCKS_PER_SEGMENT)) {
+    ladei_lock_release(&allocator->lock);
+    (void)segment_uncall(allocator, (uint64_t)(uintptr_t)address);
+    ladei_lock_acquire(&allocator->lock);
+    status = records_missing();
+  }
+  if (status != LADE_OK) {
+    ladei_segment_discard(&allocator->heap, segment);
+    return status;
+  }
+  *out = ladei_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, true);
+  ladei_segment_count_up(&allocator->heap, segment);
+  return LADE_OK;
+}
+
+/* ---- Giving back ------------------------------------------------------------------------------------------------- */
+
+/* Calls the driver for each block, without the lock. Returns the first refusal, its record in *out_error. */
+static lade_status blocks_call(lade_device_allocator *allocator, ladei_block *first, lade_error *out_error) {
+  lade_status result = LADE_OK;
+  for (ladei_block *block = first; block != NULL; block = block->chain) {
+    lade_status status;
+    if (ladei_segment_expandable(block->segment)) {
+      status = ladei_expandable_unmap(allocator, block, &block->gone);
+    } else {
+      status = segment_uncall(allocator, block->address);
+      block->gone = status == LADE_OK;
+    }
+    if (status != LADE_OK && result == LADE_OK) {
+      result = status;
+      ladei_error_save(out_error);
+    }
+  }
+  return result;
+}
+
+static void block_commit(lade_device_allocator *allocator, ladei_block *block) {
+  ladei_heap *heap = &allocator->heap;
+  if (!block->gone) {
+    ladei_block_attach(heap, block);
+  } else if (ladei_segment_expandable(block->segment)) {
+    ladei_expandable_unmapped(allocator, block);
+  } else {
+    ladei_segment_count_down(heap, block->segment);
+    ladei_segment_remove(heap, block->segment);
+  }
+}
+
+/* Expandable segments of which nothing is mapped any more, among those of the blocks that left. */
+static lade_status holes_release(lade_device_allocator *allocator) {
+  lade_status result = LADE_OK;
+  ladei_segment *next;
+  for (ladei_segment *segment = ladei_heap_segment_first(&allocator->heap); segment != NULL; segment = next) {
+    next = ladei_segment_next(segment);
+    if (!segment->emptied) continue;
+    segment->emptied = false;
+    ladei_block *hole = ladei_segment_block(&allocator->heap, segment);
+    if (hole->state != LADEI_BLOCK_HOLE || hole->size != segment->size) continue;
+    ladei_block_detach(hole);
+    lade_status status = ladei_expandable_release(allocator, segment);
+    if (result == LADE_OK) result = status;
+    next = ladei_heap_segment_first(&allocator->heap); /* the lock was released: begin again */
+  }
+  return result;
+}
+
+lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block_list *leaving) {
+  if (leaving->first == NULL) return LADE_OK;
+  lade_error error;
+  allocator->returns_in_flight++;
+  ladei_lock_release(&allocator->lock);
+  lade_status status = blocks_call(allocator, leaving->first, &error);
+  ladei_lock_acquire(&allocator->lock);
+  bool expandable = false;
+  ladei_block *next;
+  for (ladei_block *block = leaving->first; block != NULL; block = next) {
+    next = block->chain;
+    expandable = expandable || ladei_segment_expandable(block->segment);
+    block_commit(allocator, block);
+  }
+  lade_status holes = expandable ? holes_release(allocator) : LADE_OK;
+  allocator->returns_in_flight--;
+  allocator->returns++;
+  ladei_condition_broadcast(&allocator->returned);
+  ladei_block_list_init(leaving);
+  if (status == LADE_OK) return holes;
+  ladei_error_restore(&error);
+  return status;
+}
+
+bool ladei_driver_await_returns(lade_device_allocator *allocator, uint64_t seen) {
+  while (allocator->returns_in_flight > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
+  return allocator->returns != seen;
+}

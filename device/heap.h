@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The heap of one device: segments, blocks and pools, and every decision about them. Makes no driver call; what needs
+ * one is detached here, called for elsewhere (driver.c) with no lock held, and committed here again.
+ *
+ *   segment |-- ALLOCATED --|-- FREE --|-- PENDING --|        one driver allocation, or
+ *   segment |-- ALLOCATED --|-- FREE --|----- HOLE -----|     one reservation of addresses, mapped in part
+ *
+ *   FREE      cached; in pool->free
+ *   HOLE      addresses without memory behind them; in pool->holes; only in expandable segments
+ *   ALLOCATED handed out
+ *   PENDING   freed; its ticket waits in runtime/retire for the other streams that used it
+ *   DEFERRED  freed with uses on other streams while a capture was under way; events follow after the capture
+ *   BUSY      detached for a driver call in flight, or on its way to the requester; touched by its detacher only
+ *
+ * I1  The blocks of a segment cover it without gap or overlap, linked in address order; the first one starts the
+ *     segment.
+ * I2  Each FREE block is in the free set and each HOLE in the hole set of its segment's pool, and nothing else is.
+ * I3  No two neighbours are both FREE, and no two both HOLE.
+ * I4  A block is a multiple of 512 bytes; a HOLE begins and ends at granules of its segment.
+ * I5  `starts` and the segment's start bits name exactly the starts of all blocks.
+ * I6  Only HOLE and BUSY blocks may be unmapped; the ticket of a FREE block or HOLE is idle.
+ * I7  reserved bytes = plain segments + mapped parts of expandable ones; the segment gauge counts the plain ones.
+ * I8  allocation gauges sum ALLOCATED, active gauges ALLOCATED + PENDING + DEFERRED blocks; requested bytes sum what
+ * was asked for in active ones. I9  inactive_split sums the FREE blocks of plain segments that have a neighbour. I10
+ * all = small_pool + large_pool for current, allocated and freed of every gauge. I11 A private pool's segment_count is
+ * the number of its segments. (ladei_device_allocator_check recounts them. I7 to I9 hold while no driver call is in
+ * flight.) Locks: the allocator's lock, held by the caller of every function here.
+ */
+#ifndef LADE_DEVICE_HEAP_H
+#define LADE_DEVICE_HEAP_H
+
+#include "base/slab.h"
+#include "device/block_map.h"
+#include "device/ordered_set.h"
+#include "device/size_rules.h"
+#include "device/start_bits.h"
+#include "lade/device.h"
+#include "runtime/ops.h"
+#include "runtime/retire.h"
+
+typedef enum ladei_block_state {
+  LADEI_BLOCK_FREE,
+  LADEI_BLOCK_HOLE,
+  LADEI_BLOCK_ALLOCATED,
+  LADEI_BLOCK_PENDING,
+  LADEI_BLOCK_DEFERRED,
+  LADEI_BLOCK_BUSY,
+} ladei_block_state;
+
+struct ladei_private_pool;
+
+typedef struct ladei_block_pool {
+  ladei_ordered_set free;           /* by (stream, size, address) */
+  ladei_ordered_set holes;          /* by (stream, address) */
+  uint64_t searches;                /* clock of block ages; ticks only while collection by threshold is on */
+  struct ladei_private_pool *owner; /* NULL: a default pool */
+  bool is_small;
+} ladei_block_pool;
+
+/*
+ * Physical memory of an expandable segment, by granule. Chunk k holds 64 << k granules and never moves, so that a
+ * thread may work on the granules of its BUSY block while the table grows for others.
+ */
+typedef struct ladei_granule {
+  ladei_vm_handle handle; /* 0: none */
+  bool mapped;
+} ladei_granule;
+
+enum { LADEI_GRANULE_CHUNKS = 40, LADEI_GRANULES_FIRST = 64 };
+
+typedef struct ladei_granule_table {
+  size_t bytes; /* of a granule */
+  size_t limit; /* granules of the whole segment */
+  size_t count; /* granules that the chunks hold */
+  ladei_granule *chunks[LADEI_GRANULE_CHUNKS];
+} ladei_granule_table;
+
+typedef struct ladei_segment {
+  ladei_slab_head head;
+  ladei_order_node order; /* in heap->segments, by address */
+  uint64_t address;
+  size_t size; /* expandable: of the reservation */
+  ladei_stream stream;
+  uint64_t stream_key;
+  ladei_block_pool *pool;
+  ladei_start_bits starts;       /* starts.words NULL: none, the segment is too large */
+  ladei_granule_table *granules; /* expandable; else NULL */
+  bool oversize_counted;         /* it is in the oversize_segments gauge */
+  bool stream_retired;           /* the stream may be gone: make no call on it */
+  bool emptied;                  /* expandable: granules were unmapped since it was last looked at */
+} ladei_segment;
+
+typedef struct ladei_block {
+  ladei_slab_head head;
+  ladei_order_node order; /* in the pool's free set or hole set */
+  uint64_t address;
+  size_t size;
+  size_t requested; /* asked for by the caller; kept until the free completes */
+  struct ladei_block *previous;
+  struct ladei_block *next;
+  ladei_segment *segment;
+  struct ladei_block *chain; /* in the list of deferred frees, or of blocks that leave */
+  ladei_ticket ticket;       /* its uses by streams other than its own */
+  uint64_t age_base;         /* pool->searches when it became FREE */
+  uint8_t state;             /* ladei_block_state */
+  bool mapped;
+  bool gone;             /* BUSY and leaving: the driver has taken its memory back */
+  bool oversize_counted; /* it is in the oversize_allocations gauge */
+} ladei_block;
+
+typedef struct ladei_private_pool {
+  struct ladei_private_pool *next;
+  lade_device_pool_id id;
+  uint64_t use_count; /* begins less releases; at 0 its memory goes at the next full flush */
+  uint64_t segment_count;
+  uint64_t visitors; /* requests that hold the pool while the lock is dropped */
+  ladei_block_pool small_pool;
+  ladei_block_pool large_pool;
+} ladei_private_pool;
+
+typedef struct ladei_heap {
+  ladei_slab blocks;   /* of ladei_block */
+  ladei_slab segments; /* of ladei_segment */
+  ladei_block_map starts;
+  ladei_ordered_set by_address; /* segments */
+  ladei_block_pool small_pool;
+  ladei_block_pool large_pool;
+  ladei_private_pool *private_pools; /* in order of creation */
+  ladei_device_settings settings;
+  bool ages_tick; /* a fraction is set and collection_threshold > 0 */
+  lade_device_stats stats;
+} ladei_heap;
+
+void ladei_heap_init(ladei_heap *heap);
+/* Frees the records; the driver memory is gone already. */
+void ladei_heap_destroy(ladei_heap *heap);
+
+/* Makes room for `blocks` new blocks, so that making them cannot fail; false when there is no memory. */
+bool ladei_heap_reserve(ladei_heap *heap, size_t blocks);
+
+/* ---- Gauges ------------------------------------------------------------------------------------------------------ */
+
+void ladei_gauge_raise(lade_device_gauge *gauge, uint64_t amount);
+void ladei_gauge_lower(lade_device_gauge *gauge, uint64_t amount);
+void ladei_gauges_raise(lade_device_gauges *gauges, bool small_pool, uint64_t amount);
+void ladei_gauges_lower(lade_device_gauges *gauges, bool small_pool, uint64_t amount);
+
+/* ---- Segments ---------------------------------------------------------------------------------------------------- */
+
+ladei_granule_table *ladei_granule_table_create(size_t bytes, size_t limit);
+void ladei_granule_table_destroy(ladei_granule_table *table);
+/* Makes room for granules 0 .. count - 1; false when there is no memory. */
+bool ladei_granule_table_reserve(ladei_granule_table *table, size_t count);
+/* Room was made. */
+ladei_granule *ladei_granule_at(const ladei_granule_table *table, size_t index);
+
+static inline bool ladei_segment_expandable(const ladei_segment *segment) { return segment->granules != NULL; }
+
+/* A record, and start bits for `size`; in no set. NULL when there is no memory. The caller fills in the rest. */
+ladei_segment *ladei_segment_create(ladei_heap *heap, size_t size);
+/* The opposite, for a segment in no set. */
+void ladei_segment_discard(ladei_heap *heap, ladei_segment *segment);
+
+/* Puts the segment at `address` with one BUSY block over all of it; room for one block was reserved. Counts nothing. */
+ladei_block *ladei_segment_insert(ladei_heap *heap, ladei_segment *segment, uint64_t address, bool mapped);
+/* Takes a segment out whose only block is BUSY, and frees both records. Counts nothing. */
+void ladei_segment_remove(ladei_heap *heap, ladei_segment *segment);
+
+/* A plain segment has come from the driver, or goes back to it: gauges and the pool's count. */
+void ladei_segment_count_up(ladei_heap *heap, ladei_segment *segment);
+void ladei_segment_count_down(ladei_heap *heap, ladei_segment *segment);
+
+ladei_segment *ladei_heap_segment_first(const ladei_heap *heap);
+ladei_segment *ladei_segment_next(const ladei_segment *segment);
+ladei_block *ladei_segment_block(const ladei_heap *heap, const ladei_segment *segment); /* the first one */
+
+/* ---- Blocks ------------------------------------------------------------------------------------------------------ */
+
+static inline bool ladei_block_is_split(const ladei_block *block) {
+  return block->previous != NULL || block->next != NULL;
+}
+
+/* The block that an address lies in, any state; NULL if in none. Exact starts take one probe. */
+ladei_block *ladei_heap_find(const ladei_heap *heap, uint64_t address);
+
+/* Takes a FREE block or HOLE out of its set: BUSY. */
+void ladei_block_detach(ladei_block *block);
+/* Makes a BUSY block FREE or HOLE, as it is mapped or not, merging it with equal neighbours. Returns the result. */
+ladei_block *ladei_block_attach(ladei_heap *heap, ladei_block *block);
+/* Cuts a BUSY block after `low_bytes`; returns the new, BUSY upper part. Room for one block was reserved. */
+ladei_block *ladei_block_cut(ladei_heap *heap, ladei_block *block, size_t low_bytes);
+/* Lets a BUSY block swallow its BUSY next neighbour. */
+void ladei_block_swallow_next(ladei_heap *heap, ladei_block *block);
+
+/*
+ * Hands a BUSY block out: cut to `rounded` if `split`, the rest FREE, gauges moved. With split, room for one block was
+ * reserved.
+ */
+void ladei_block_hand_out(ladei_heap *heap, ladei_block *block, size_t rounded, size_t requested, bool split);
+/* First half of a free: the client's gauges. */
+void ladei_block_free_begin(ladei_heap *heap, ladei_block *block);
+/* Second half: nothing uses the block any more. It becomes FREE and merges. */
+void ladei_block_free_complete(ladei_heap *heap, ladei_block *block);
+
+/* ---- Decisions --------------------------------------------------------------------------------------------------- */
+
+/* Best fit for (stream, rounded), detached; NULL if there is none. Ticks the pool's clock. */
+ladei_block *ladei_pool_take(ladei_heap *heap, ladei_block_pool *pool, uint64_t stream_key, size_t rounded);
+
+/* Blocks that leave: detached, linked through `chain` in order. */
+typedef struct ladei_block_list {
+  ladei_block *first;
+  ladei_block **end; /* where the next one is linked in */
+} ladei_block_list;
+
+static inline void ladei_block_list_init(ladei_block_list *list) { *list = (ladei_block_list){NULL, &list->first}; }
+static inline void ladei_block_list_append(ladei_block_list *list, ladei_block *block) {
+  block->chain = NULL;
+  *list->end = block;
+  list->end = &block->chain;
+}
+
+/* Age of a FREE block: searches of its pool since it became FREE. */
+static inline uint64_t ladei_block_age(const ladei_block *block) {
+  return block->segment->pool->searches - block->age_base;
+}
+
+/*
+ * Oversize blocks of the request's pool and stream that make room for it: the smallest that suffices alone, else from
+ * the largest down until they suffice together. Only whole plain segments. False when they do not suffice; what was
+ * found leaves all the same.
+ */
+bool ladei_pool_pick_oversize(ladei_heap *heap, ladei_block_pool *pool, uint64_t stream_key, size_t rounded,
+                              ladei_block_list *leaving);
+
+/* Whole free segments of the default large pool, older ones first by rounds of the mean age, until `target` bytes. */
+void ladei_heap_pick_aged(ladei_heap *heap, uint64_t target, ladei_block_list *leaving);
+
+/*
+ * Everything that a full flush gives back of a pool: whole plain segments, and of each FREE block in an expandable
+ * segment the granules that it covers wholly (its edges stay FREE; without memory for their records, it stays).
+ */
+void ladei_pool_pick_all(ladei_heap *heap, ladei_block_pool *pool, ladei_block_list *leaving);
+
+#endif /* LADE_DEVICE_HEAP_H */

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ordered set: records by a key of three words, links inside the record.
+ *
+ * The three words compare one after another, so that one structure serves free blocks (stream, size, address), holes
+ * (stream, address, 0) and segments (address, 0, 0). A height-balanced (AVL) tree: find, insert and remove take
+ * O(log n) steps, and next and previous in order O(1) on average. Allocates nothing, so nothing here can fail.
+ *
+ * I1  The key of a node does not change while it is in a set.
+ * I2  Keys in one set differ.
+ * Locks: the caller's.
+ */
+#ifndef LADE_DEVICE_ORDERED_SET_H
+#define LADE_DEVICE_ORDERED_SET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct ladei_order_key {
+  uint64_t word[3];
+} ladei_order_key;
+
+typedef struct ladei_order_node {
+  ladei_order_key key;
+  struct ladei_order_node *parent;
+  struct ladei_order_node *child[2]; /* smaller, larger keys */
+  uint32_t height;                   /* of the subtree; 0 while in no set */
+} ladei_order_node;
+
+typedef struct ladei_ordered_set {
+  ladei_order_node *root;
+  size_t count;
+} ladei_ordered_set;
+
+/* The record that embeds `node` as its member `member`; NULL stays NULL. */
+#define LADEI_ORDER_RECORD(node, type, member)                                                                         \
+  ((node) == NULL ? NULL : (type *)(void *)((char *)(node)-offsetof(type, member)))
+
+static inline bool ladei_order_less(const ladei_order_key *a, const ladei_order_key *b) {
+  if (a->word[0] != b->word[0]) return a->word[0] < b->word[0];
+  if (a->word[1] != b->word[1]) return a->word[1] < b->word[1];
+  return a->word[2] < b->word[2];
+}
+
+/* `node->key` is set by the caller. The node is in no set. */
+void ladei_ordered_set_insert(ladei_ordered_set *set, ladei_order_node *node);
+/* The node is in this set. */
+void ladei_ordered_set_remove(ladei_ordered_set *set, ladei_order_node *node);
+
+/* Smallest node whose key is at least `key`; NULL if there is none. */
+ladei_order_node *ladei_ordered_set_at_least(const ladei_ordered_set *set, ladei_order_key key);
+/* Largest node whose key is at most `key`; NULL if there is none. */
+ladei_order_node *ladei_ordered_set_at_most(const ladei_ordered_set *set, ladei_order_key key);
+
+ladei_order_node *ladei_ordered_set_first(const ladei_ordered_set *set);
+/* In-order neighbours; NULL at the ends. */
+ladei_order_node *ladei_order_next(const ladei_order_node *node);
+ladei_order_node *ladei_order_previous(const ladei_order_node *node);
+
+/* Recounts order, links, heights and balance. */
+bool ladei_ordered_set_check(const ladei_ordered_set *set);
+
+#endif /* LADE_DEVICE_ORDERED_SET_H */

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the allocator tells: its counters, and why an allocation failed.
+ *
+ * Locks: the counters are copied under the lock; the driver is asked without it.
+ */
+#include "device/allocator.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/options.h"
+
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
+
+static lade_status stats_check_call(lade_device_allocator *allocator) {
+  if (allocator == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: NULL");
+  return ladei_runtime_check_process(allocator->runtime);
+}
+
+lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_stats *stats) {
+  lade_status status = stats_check_call(allocator);
+  if (status != LADE_OK) return status;
+  ladei_retire_counters uses;
+  ladei_retire_counters_get(allocator->retire, &uses);
+  ladei_lock_acquire(&allocator->lock);
+  lade_device_stats own = allocator->heap.stats;
+  ladei_lock_release(&allocator->lock);
+  own.struct_size = sizeof own;
+  own.events_recorded = uses.events_recorded;
+  own.events_queried = uses.events_queried;
+  own.quarantined_uses = uses.quarantined_uses;
+  return ladei_stats_write("lade_device_stats", &own, sizeof own, stats);
+}
+
+/* Every gauge of the statistics: nine with their three parts, then the two without. */
+enum { GAUGES_COUNT = 9 };
+
+static void each_gauge(lade_device_stats *stats, void (*visit)(lade_device_gauge *gauge)) {
+  lade_device_gauges *const gauges[GAUGES_COUNT] = {
+      &stats->allocation,      &stats->segment,        &stats->active,       &stats->inactive_split,
+      &stats->allocated_bytes, &stats->reserved_bytes, &stats->active_bytes, &stats->inactive_split_bytes,
+      &stats->requested_bytes,
+  };
+  for (size_t i = 0; i < GAUGES_COUNT; i++) {
+    visit(&gauges[i]->all);
+    visit(&gauges[i]->small_pool);
+    visit(&gauges[i]->large_pool);
+  }
+  visit(&stats->oversize_allocations);
+  visit(&stats->oversize_segments);
+}
+
+static void gauge_reset_peak(lade_device_gauge *gauge) { gauge->peak = gauge->current; }
+
+static void gauge_reset_sums(lade_device_gauge *gauge) { gauge->allocated = gauge->freed = 0; }
+
+lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
+  lade_status status = stats_check_call(allocator);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  each_gauge(&allocator->heap.stats, gauge_reset_peak);
+  ladei_lock_release(&allocator->lock);
+  return LADE_OK;
+}
+
+lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator) {
+  lade_status status = stats_check_call(allocator);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  lade_device_stats *stats = &allocator->heap.stats;
+  each_gauge(stats, gauge_reset_sums);
+  stats->alloc_retries = stats->ooms = stats->sync_all_streams = stats->device_allocs = stats->device_frees = 0;
+  ladei_lock_release(&allocator->lock);
+  return LADE_OK;
+}
+
+/* ---- Out of memory ----------------------------------------------------------------------------------------------- */
+
+typedef struct size_text {
+  char text[32];
+} size_text;
+
+/* "512 bytes", "1024.00 KiB", "20.00 MiB": the unit grows only beyond a whole of the next one. */
+static size_text size_format(uint64_t bytes) {
+  size_text out;
+  if (bytes <= LADEI_KIB) {
+    snprintf(out.text, sizeof out.text, "%llu bytes", (unsigned long long)bytes);
+  } else if (bytes <= LADEI_MIB) {
+    snprintf(out.text, sizeof out.text, "%.2f KiB", (double)bytes / (double)LADEI_KIB);
+  } else if (bytes <= LADEI_GIB) {
+    snprintf(out.text, sizeof out.text, "%.2f MiB", (double)bytes / (double)LADEI_MIB);
+  } else {
+    snprintf(out.text, sizeof out.text, "%.2f GiB", (double)bytes / (double)LADEI_GIB);
+  }
+  return out;
+}
+
+/* Bytes cached in private pools, which only their captures can use. */
+static uint64_t private_cached_bytes(const ladei_heap *heap) {
+  uint64_t total = 0;
+  for (const ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
+    const ladei_block_pool *const parts[2] = {&pool->small_pool, &pool->large_pool};
+    for (int i = 0; i < 2; i++) {
+      for (ladei_order_node *node = ladei_ordered_set_first(&parts[i]->free); node != NULL;
+           node = ladei_order_next(node)) {
+        total += LADEI_ORDER_RECORD(node, ladei_block, order)->size;
+      }
+    }
+  }
+  return total;
+}
+
+lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei_request *request, lade_status status) {
+  lade_error cause;
+  ladei_error_save(&cause);
+  size_t free_bytes = 0;
+  size_t total_bytes = (size_t)allocator->total_bytes;
+  (void)allocator->runtime->ops->memory_info(allocator->runtime->self, allocator->device, &free_bytes, &total_bytes);
+  ladei_lock_acquire(&allocator->lock);
+  const lade_device_stats *stats = &allocator->heap.stats;
+  uint64_t private_bytes = private_cached_bytes(&allocator->heap);
+  uint64_t allocated = stats->allocated_bytes.all.current;
+  uint64_t reserved = stats->reserved_bytes.all.current;
+  uint64_t limit = UINT64_MAX;
+  if (allocator->fraction_set) limit = allocator->fraction_bytes;
+  if (allocator->max_bytes < limit) limit = allocator->max_bytes;
+  bool pending = stats->active.all.current > stats->allocation.all.current;
+  bool capturing = allocator->captures != NULL;
+  ladei_lock_release(&allocator->lock);
+
+  uint64_t unallocated = reserved > allocated + private_bytes ? reserved - allocated - private_bytes : 0;
+  char limit_text[64] = "";
+  if (limit != UINT64_MAX) snprintf(limit_text, sizeof limit_text, ", limit %s", size_format(limit).text);
+  char private_text[64] = "";
+  if (private_bytes > 0) {
+    snprintf(private_text, sizeof private_text, ", %s cached in private pools", size_format(private_bytes).text);
+  }
+  return ladei_error(
+      status, cause.native_code,
+      "device %d is out of memory: %zu bytes asked for, needing %s; device total %s, free %s%s; allocated "
+      "%s%s, reserved but unallocated %s%s%s: %s",
+      allocator->device, request->requested, size_format(request->segment_bytes).text, size_format(total_bytes).text,
+      size_format(free_bytes).text, limit_text, size_format(allocated).text, private_text,
+      size_format(unallocated).text, pending ? "; some freed blocks are still in use by other streams" : "",
+      capturing ? "; a capture forbids giving the cache back" : "", cause.text);
+}

@@ -1,0 +1,737 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The device allocator's calls, on the software device: decisions, uses by other streams, limits, errors. */
+#include "lade/device.h"
+
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "device/allocator.h"
+#include "tests/device/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/failures.h"
+#include "tests/support/interposer.h"
+#include "tests/support/runtimes.h"
+
+/* ---- Splitting and merging --------------------------------------------------------------------------------------- */
+
+LADE_TEST(DeviceSplit, SmallSegmentServesTwoMebibytes) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *a = device_fixture_alloc(&f, MIB, 0);
+  char *b = device_fixture_alloc(&f, MIB, 0);
+  LADE_EXPECT_EQ_PTR(b, a + MIB);
+  lade_device_stats stats = device_fixture_stats(&f);
+  LADE_EXPECT_EQ_UINT(stats.segment.all.current, 1);
+  LADE_EXPECT_EQ_UINT(stats.segment.small_pool.current, 1);
+  LADE_EXPECT_EQ_UINT(stats.reserved_bytes.all.current, 2 * MIB);
+  LADE_EXPECT_EQ_UINT(stats.inactive_split.all.current, 0);
+  LADE_EXPECT_EQ_UINT(stats.inactive_split.all.peak, 1);
+  LADE_EXPECT_EQ_UINT(stats.inactive_split_bytes.all.allocated, MIB);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceSplit, LargeRestIsKeptOnlyAboveOneMebibyte) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  device_fixture_free(&f, device_fixture_alloc(&f, 20 * MIB, 0));
+  char *whole = device_fixture_alloc(&f, 19 * MIB, 0);
+  lade_device_stats stats = device_fixture_stats(&f);
+  LADE_EXPECT_EQ_UINT(stats.segment.all.current, 1);
+  LADE_EXPECT_EQ_UINT(stats.allocated_bytes.all.current, 20 * MIB);
+  LADE_EXPECT_EQ_UINT(stats.requested_bytes.all.current, 19 * MIB);
+  device_fixture_free(&f, whole);
+  char *cut = device_fixture_alloc(&f, 19 * MIB - 512, 0);
+  stats = device_fixture_stats(&f);
+  LADE_EXPECT_EQ_UINT(stats.allocated_bytes.all.current, 19 * MIB - 512);
+  LADE_EXPECT_EQ_UINT(stats.inactive_split_bytes.all.current, MIB + 512);
+  device_fixture_free(&f, cut);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceMerge, MiddleJoinsBothNeighbours) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *a = device_fixture_alloc(&f, 512, 0);
+  char *b = device_fixture_alloc(&f, 512, 0);
+  char *c = device_fixture_alloc(&f, 512, 0);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, c);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).inactive_split.all.current, 2);
+  device_fixture_free(&f, b);
+  lade_device_stats stats = device_fixture_stats(&f);
+  LADE_EXPECT_EQ_UINT(stats.inactive_split.all.current, 0);
+  LADE_EXPECT_EQ_UINT(stats.inactive_split_bytes.all.current, 0);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, MIB, 0), a);
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceSearch, TakesTheSmallestBlockAndOfThoseTheLowest) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  static const size_t sizes[] = {4096, 512, 2048, 512, 1024, 512, 2048, 512};
+  char *blocks[8];
+  for (int i = 0; i < 8; i++) blocks[i] = device_fixture_alloc(&f, sizes[i], 0);
+  for (int i = 0; i < 8; i += 2) device_fixture_free(&f, blocks[i]);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1500, 0), blocks[2]); /* two of 2048: the lower one */
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1500, 0), blocks[6]);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1500, 0), blocks[0]);
+  for (int i = 0; i < 8; i++) {
+    if (i != 4) device_fixture_free(&f, blocks[i]);
+  }
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceSearch, BlocksServeTheirOwnStreamOnly) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  device_fixture_free(&f, a);
+  char *b = device_fixture_alloc(&f, 1000, 1);
+  LADE_EXPECT_NE_PTR(a, b);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 2);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), a);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceSearch, OversizeBlocksServeOnlyWhatNearlyFillsThem) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.max_split_bytes = 200 * MIB;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 4 * GIB, &options)) return;
+  char *big = device_fixture_alloc(&f, 256 * MIB, 0);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).oversize_segments.current, 1);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).oversize_allocations.current, 1);
+  device_fixture_free(&f, big);
+  char *near = device_fixture_alloc(&f, 240 * MIB, 0);
+  LADE_EXPECT_EQ_PTR(near, big);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).allocated_bytes.all.current, 256 * MIB);
+  device_fixture_free(&f, near);
+  char *far = device_fixture_alloc(&f, 230 * MIB, 0);
+  LADE_EXPECT_NE_PTR(far, big);
+  char *below = device_fixture_alloc(&f, 100 * MIB, 0);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 3);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).max_split_bytes, 200 * MIB);
+  device_fixture_free(&f, far);
+  device_fixture_free(&f, below);
+  device_fixture_close(&f);
+}
+
+/* ---- Uses by other streams --------------------------------------------------------------------------------------- */
+
+LADE_TEST(DeviceUses, FreedBlockWaitsForTheOtherStream) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.event_batch = 1;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  device_fixture_hold(&f, 1);
+  device_fixture_record(&f, a + 700, 1);
+  device_fixture_record(&f, a, 0); /* its own stream: nothing to wait for */
+  device_fixture_free(&f, a);
+  lade_device_stats stats = device_fixture_stats(&f);
+  LADE_EXPECT_EQ_UINT(stats.allocation.all.current, 0);
+  LADE_EXPECT_EQ_UINT(stats.active.all.current, 1);
+  LADE_EXPECT_EQ_UINT(stats.requested_bytes.all.current, 1000);
+  char *b = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT_NE_PTR(b, a);
+  device_fixture_release(&f, 1);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), a);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 0);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceUses, SearchThatMissesClosesTheBatch) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *a = device_fixture_alloc(&f, 2 * MIB, 0);
+  device_fixture_record(&f, a, 1);
+  device_fixture_free(&f, a);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 1);
+  char *b = device_fixture_alloc(&f, 19 * MIB, 0); /* its stream is found done: no event, no new memory */
+  LADE_EXPECT_EQ_PTR(b, a);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).events_recorded, 0);
+  device_fixture_free(&f, b);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceUses, OneStuckStreamDelaysOnlyItsBlocks) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *stuck = device_fixture_alloc(&f, 1000, 0);
+  char *done = device_fixture_alloc(&f, 2000, 0);
+  device_fixture_hold(&f, 1);
+  device_fixture_record(&f, stuck, 1);
+  device_fixture_record(&f, done, 2);
+  device_fixture_free(&f, stuck);
+  device_fixture_free(&f, done);
+  char *rest = device_fixture_alloc(&f, 2 * MIB, 0); /* a miss: looks at the streams */
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 2);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 2000, 0), done);
+  device_fixture_release(&f, 1);
+  device_fixture_free(&f, done);
+  device_fixture_free(&f, rest);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceUses, SixteenFreesShareAnEvent) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *blocks[64];
+  for (int i = 0; i < 64; i++) {
+    blocks[i] = device_fixture_alloc(&f, 512, 0);
+    device_fixture_record(&f, blocks[i], 1);
+  }
+  device_fixture_hold(&f, 1);
+  for (int i = 0; i < 64; i++) device_fixture_free(&f, blocks[i]);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).events_recorded, 4);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 64);
+  device_fixture_release(&f, 1);
+  device_fixture_free(&f, device_fixture_alloc(&f, 512, 0));
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 0);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceUses, RetiredStreamIsNotCalledAgain) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  lade_stream brief;
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &brief));
+  void *own = NULL;
+  LADE_ASSERT_OK(lade_device_alloc(f.allocator, 1000, brief, &own));
+  char *other = device_fixture_alloc(&f, 1000, 0);
+  LADE_ASSERT_OK(lade_device_record_stream(f.allocator, other, brief));
+  device_fixture_free(&f, other);
+  device_fixture_free(&f, own);
+  LADE_ASSERT_OK(lade_device_stream_retire(f.allocator, brief));
+  LADE_ASSERT_OK(lade_stream_destroy(f.runtime, brief));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 0);
+  lade_soft_report report;
+  lade_soft_report_init(&report);
+  LADE_EXPECT_OK(lade_soft_report_get(f.runtime, &report));
+  LADE_EXPECT_EQ_UINT(report.stale_handles, 0);
+  device_fixture_close(&f);
+}
+
+/* ---- Running out of memory --------------------------------------------------------------------------------------- */
+
+LADE_TEST(DeviceMemory, FlushesTheCacheBeforeItFails) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
+  device_fixture_free(&f, device_fixture_alloc(&f, 40 * MIB, 0));
+  char *pending = device_fixture_alloc(&f, 1000, 1);
+  device_fixture_record(&f, pending, 2);
+  device_fixture_free(&f, pending);
+  char *b = device_fixture_alloc(&f, 60 * MIB, 1);
+  lade_device_stats stats = device_fixture_stats(&f);
+  LADE_EXPECT_EQ_UINT(stats.alloc_retries, 1);
+  LADE_EXPECT_EQ_UINT(stats.sync_all_streams, 1);
+  LADE_EXPECT_EQ_UINT(stats.ooms, 0);
+  LADE_EXPECT_EQ_UINT(stats.device_allocs, 3);
+  LADE_EXPECT_EQ_UINT(stats.device_frees, 2);
+  LADE_EXPECT_EQ_UINT(stats.reserved_bytes.all.current, 60 * MIB);
+  LADE_EXPECT_EQ_UINT(stats.active.all.current, 1);
+  device_fixture_free(&f, b);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceMemory, ErrorNamesTheSizes) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
+  char *a = device_fixture_alloc(&f, 40 * MIB, 0);
+  void *out = &f;
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 30000000, f.streams[0], &out));
+  LADE_EXPECT_EQ_PTR(out, &f);
+  const char *text = lade_last_error()->text;
+  LADE_EXPECT_CONTAINS_STR(text, "30000000 bytes asked for");
+  LADE_EXPECT_CONTAINS_STR(text, "needing 30.00 MiB");
+  LADE_EXPECT_CONTAINS_STR(text, "total 64.00 MiB");
+  LADE_EXPECT_CONTAINS_STR(text, "free 24.00 MiB");
+  LADE_EXPECT_CONTAINS_STR(text, "allocated 40.00 MiB");
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).ooms, 1);
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceMemory, OversizeBlocksGoBackFirst) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.max_split_bytes = 40 * MIB;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 256 * MIB, &options)) return;
+  device_fixture_free(&f, device_fixture_alloc(&f, 2 * MIB, 0));
+  char *a = device_fixture_alloc(&f, 60 * MIB, 0);
+  char *b = device_fixture_alloc(&f, 90 * MIB, 0);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  char *c = device_fixture_alloc(&f, 120 * MIB, 0); /* both go: neither suffices alone */
+  lade_device_stats stats = device_fixture_stats(&f);
+  LADE_EXPECT_EQ_UINT(stats.device_frees, 2);
+  LADE_EXPECT_EQ_UINT(stats.alloc_retries, 0);
+  LADE_EXPECT_EQ_UINT(stats.reserved_bytes.all.current, 140 * MIB);
+  device_fixture_free(&f, c);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceMemory, CapOfTheOptionsIsALimit) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.max_bytes = 30 * MIB;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  char *a = device_fixture_alloc(&f, 20 * MIB, 0);
+  void *out;
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_device_alloc(f.allocator, 12 * MIB, f.streams[0], &out));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "limit 30.00 MiB");
+  device_fixture_free(&f, a);
+  char *b = device_fixture_alloc(&f, 30 * MIB, 0);
+  device_fixture_free(&f, b);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceMemory, FractionLimitsReservedBytes) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_set_memory_fraction(f.allocator, 1.01));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_set_memory_fraction(f.allocator, -0.5));
+  LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 0.03125)); /* 32 MiB */
+  uint64_t calls = support_call_count(f.runtime, "device_alloc");
+  void *out;
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 32 * MIB + 1, f.streams[0], &out));
+  LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "device_alloc"), calls);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).alloc_retries, 1);
+  char *a = device_fixture_alloc(&f, 32 * MIB, 0);
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceMemory, OldCachedSegmentsGoAboveTheThreshold) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.collection_threshold = 0.85;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 0.125)); /* 128 MiB; collection above 108.8 MiB */
+  char *old = device_fixture_alloc(&f, 20 * MIB, 0);
+  char *young = device_fixture_alloc(&f, 50 * MIB, 0);
+  device_fixture_free(&f, old);
+  for (int i = 0; i < 4; i++) device_fixture_free(&f, device_fixture_alloc(&f, 50 * MIB, 1));
+  device_fixture_free(&f, young); /* reserved: 120 MiB; the block of 20 MiB is the oldest */
+  char *other = device_fixture_alloc(&f, 8 * MIB, 2);
+  lade_device_stats stats = device_fixture_stats(&f);
+  LADE_EXPECT_EQ_UINT(stats.alloc_retries, 0);
+  LADE_EXPECT_EQ_UINT(stats.device_frees, 1);
+  char *again = device_fixture_alloc(&f, 20 * MIB, 0); /* cut from the younger one: the old one is gone */
+  LADE_EXPECT_EQ_PTR(again, young);
+  device_fixture_free(&f, again);
+  device_fixture_free(&f, other);
+  device_fixture_close(&f);
+}
+
+/* ---- Expandable segments ----------------------------------------------------------------------------------------- */
+
+static lade_device_options expandable_options(void) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  return options;
+}
+
+LADE_TEST(DeviceExpandable, OneSegmentGrows) {
+  lade_device_options options = expandable_options();
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  char *a = device_fixture_alloc(&f, 30 * MIB, 0);
+  char *b = device_fixture_alloc(&f, 25 * MIB, 0);
+  LADE_EXPECT_EQ_PTR(b, a + 30 * MIB);
+  lade_device_stats stats = device_fixture_stats(&f);
+  LADE_EXPECT_EQ_UINT(stats.reserved_bytes.large_pool.current, 60 * MIB); /* granules of 20 MiB */
+  LADE_EXPECT_EQ_UINT(stats.segment.all.current, 0);
+  LADE_EXPECT_EQ_UINT(stats.device_allocs, 2);
+  LADE_EXPECT_EQ_UINT(stats.inactive_split.all.current, 0);
+  device_fixture_free(&f, b);
+  char *c = device_fixture_alloc(&f, 100 * MIB, 0); /* grows the free end in place */
+  LADE_EXPECT_EQ_PTR(c, b);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 140 * MIB);
+  device_fixture_free(&f, a);
+  device_fixture_empty_cache(&f); /* 30 MiB free: one granule of 20 MiB goes, 10 MiB stay */
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 120 * MIB);
+  char *d = device_fixture_alloc(&f, 30 * MIB, 0); /* fills the hole again */
+  LADE_EXPECT_EQ_PTR(d, a);
+  device_fixture_free(&f, c);
+  device_fixture_free(&f, d);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 0);
+  LADE_EXPECT_EQ_INT(support_live(f.runtime, SUPPORT_LIVE_VM_RESERVED_BYTES), 0);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceExpandable, WhatWasMappedBeforeAFailureStaysCached) {
+  lade_device_options options = expandable_options();
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 100 * MIB, &options)) return;
+  char *a = device_fixture_alloc(&f, 20 * MIB, 0);
+  char *b = device_fixture_alloc(&f, 20 * MIB, 0);
+  device_fixture_free(&f, a);
+  device_fixture_empty_cache(&f); /* hole, 20 MiB used, hole */
+  void *out;
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 90 * MIB, f.streams[0], &out));
+  device_fixture_check(&f);
+  char *c = device_fixture_alloc(&f, 60 * MIB, 0);
+  device_fixture_free(&f, b);
+  device_fixture_free(&f, c);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceExpandable, DeviceWithoutVirtualMemorySaysSo) {
+  support_description description;
+  support_description_init(&description);
+  description.devices[0].no_virtual_memory = 1;
+  lade_runtime *runtime = support_runtime_open_with("sim", &description.options);
+  if (runtime == NULL) return;
+  lade_device_options options = expandable_options();
+  lade_device_allocator *allocator;
+  LADE_ASSERT_OK(lade_device_allocator_create(runtime, 0, &options, &allocator));
+  void *out;
+  LADE_EXPECT_OK(lade_runtime_set_device(runtime, 0));
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_alloc(allocator, 1, NULL, &out));
+  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
+  support_runtime_close(runtime);
+}
+
+/* ---- Private pools, checkpoints ---------------------------------------------------------------------------------- */
+
+static const lade_device_pool_id pool_one = {1, 0};
+
+LADE_TEST(DevicePools, MemoryOfACaptureServesNobodyElse) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[0], 1));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_pool_begin(f.allocator, pool_one, NULL, 0));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_empty_cache(f.allocator));
+  char *captured = device_fixture_alloc(&f, 1000, 0);
+  char *outside = device_fixture_alloc(&f, 1000, 1);
+  device_fixture_free(&f, captured);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), captured);
+  bool equal = false;
+  void *live[] = {captured, captured};
+  LADE_EXPECT_OK(lade_device_pool_live_equals(f.allocator, pool_one, live, 2, &equal));
+  LADE_EXPECT(equal);
+  LADE_EXPECT_OK(lade_device_pool_live_equals(f.allocator, pool_one, NULL, 0, &equal));
+  LADE_EXPECT(!equal);
+  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, pool_one));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_end(f.allocator, pool_one));
+  device_fixture_free(&f, captured);
+  char *later = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT_NE_PTR(later, captured);
+  device_fixture_free(&f, outside);
+  device_fixture_free(&f, later);
+  device_fixture_empty_cache(&f); /* the pool is still in use: its segment stays */
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 1);
+  LADE_ASSERT_OK(lade_device_pool_release(f.allocator, pool_one));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_release(f.allocator, pool_one));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_begin(f.allocator, pool_one, NULL, 0));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 0);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_device_pool_live_equals(f.allocator, pool_one, NULL, 0, &equal)); /* gone */
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DevicePools, ReleasedPoolStaysWhileABlockLives) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, pool_one, NULL, 0));
+  char *a = device_fixture_alloc(&f, 1000, 3);
+  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, pool_one));
+  LADE_ASSERT_OK(lade_device_pool_release(f.allocator, pool_one));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 1);
+  device_fixture_free(&f, a);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 0);
+  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, pool_one, NULL, 0)); /* a new one under the old name */
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  device_fixture_close(&f);
+}
+
+/* A stream noted both before and during a capture: the use before it must still be waited for (hazard H9). */
+LADE_TEST(DevicePools, DeferredFreeHonoursUsesFromOutsideTheCapture) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *outside = device_fixture_alloc(&f, 512, 0);
+  char *inside = device_fixture_alloc(&f, 512, 0);
+  device_fixture_hold(&f, 1);
+  device_fixture_record(&f, outside, 1);
+  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[2], 1));
+  device_fixture_record(&f, outside, 1);
+  device_fixture_record(&f, inside, 1);
+  device_fixture_free(&f, outside);
+  device_fixture_free(&f, inside);
+  device_fixture_free(&f, device_fixture_alloc(&f, 512, 2));
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 2); /* both deferred */
+  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, pool_one));
+  char *next = device_fixture_alloc(&f, 512, 0);
+  LADE_EXPECT_EQ_PTR(next, inside);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 2); /* it, and the block still in use */
+  device_fixture_release(&f, 1);
+  device_fixture_free(&f, next);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 512, 0), next);
+  device_fixture_free(&f, next);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceCheckpoint, RestoresTheLayout) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[0], 1));
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  char *b = device_fixture_alloc(&f, 3000, 0);
+  char *c = device_fixture_alloc(&f, 500, 0);
+  device_fixture_free(&f, b);
+  lade_device_checkpoint *checkpoint = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_checkpoint_get(f.allocator, pool_one, &checkpoint));
+  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, pool_one));
+  LADE_ASSERT_OK(lade_device_checkpoint_get(f.allocator, pool_one, &checkpoint));
+
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, c);
+  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[0], 1));
+  char *d = device_fixture_alloc(&f, 100000, 0);
+  LADE_EXPECT_EQ_PTR(d, a);
+  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, pool_one));
+
+  lade_device_restored *restored = NULL;
+  LADE_ASSERT_OK(lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
+  device_fixture_check(&f);
+  LADE_ASSERT_EQ_SIZE(restored->freed_count, 1);
+  LADE_EXPECT_EQ_PTR(restored->freed[0], d);
+  LADE_ASSERT_EQ_SIZE(restored->created_count, 2);
+  LADE_EXPECT_EQ_PTR(restored->created[0], a);
+  LADE_EXPECT_EQ_PTR(restored->created[1], c);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).requested_bytes.all.current, 1024 + 512);
+  lade_device_restored_destroy(restored);
+
+  device_fixture_record(&f, c, 1);
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
+  device_fixture_check(&f);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, c);
+  LADE_ASSERT_OK(lade_device_pool_release(f.allocator, pool_one)); /* once per begin */
+  LADE_ASSERT_OK(lade_device_pool_release(f.allocator, pool_one));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
+  lade_device_checkpoint_destroy(checkpoint);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceCheckpoint, WaitsForNobodyButRefusesPendingBlocks) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[0], 1));
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, pool_one));
+  device_fixture_hold(&f, 1);
+  device_fixture_record(&f, a, 1);
+  device_fixture_free(&f, a);
+  lade_device_checkpoint *checkpoint = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_checkpoint_get(f.allocator, pool_one, &checkpoint));
+  device_fixture_release(&f, 1);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_OK(lade_device_checkpoint_get(f.allocator, pool_one, &checkpoint));
+  lade_device_checkpoint_destroy(checkpoint);
+  LADE_ASSERT_OK(lade_device_pool_release(f.allocator, pool_one));
+  device_fixture_close(&f);
+}
+
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(DeviceStats, ResetsLeaveCurrentValues) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *a = device_fixture_alloc(&f, 4000, 0);
+  device_fixture_free(&f, device_fixture_alloc(&f, 9000, 0));
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).requested_bytes.all.peak, 13000);
+  LADE_EXPECT_OK(lade_device_stats_reset_peak(f.allocator));
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).requested_bytes.all.peak, 4000);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).requested_bytes.all.allocated, 13000);
+  LADE_EXPECT_OK(lade_device_stats_reset_accumulated(f.allocator));
+  lade_device_stats stats = device_fixture_stats(&f);
+  LADE_EXPECT_EQ_UINT(stats.requested_bytes.all.allocated, 0);
+  LADE_EXPECT_EQ_UINT(stats.requested_bytes.all.freed, 0);
+  LADE_EXPECT_EQ_UINT(stats.requested_bytes.all.current, 4000);
+  LADE_EXPECT_EQ_UINT(stats.device_allocs, 0);
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
+/* ---- Bad input, life --------------------------------------------------------------------------------------------- */
+
+LADE_TEST(DeviceErrors, PointersThatAreNotBlocksAreNamed) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *a = device_fixture_alloc(&f, 4000, 0);
+  char *b = device_fixture_alloc(&f, 4000, 0);
+  LADE_EXPECT_OK(lade_device_free(f.allocator, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_NOT_BLOCK_START, lade_device_free(f.allocator, a + 512));
+  LADE_EXPECT_STATUS(LADE_ERR_NOT_BLOCK_START, lade_device_free(f.allocator, a + 1));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_free(f.allocator, &f));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_free(f.allocator, (void *)UINTPTR_MAX));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_free(f.allocator, a + 2 * MIB));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_record_stream(f.allocator, &f, f.streams[1]));
+  device_fixture_free(&f, a);
+  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_free(f.allocator, a));
+  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_record_stream(f.allocator, a, f.streams[1]));
+  device_fixture_free(&f, b);
+  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_free(f.allocator, b)); /* merged away */
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_free(f.allocator, a));
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceErrors, SizesAndArguments) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  void *out = &f;
+  LADE_EXPECT_OK(lade_device_alloc(f.allocator, 0, f.streams[0], &out));
+  LADE_EXPECT_EQ_PTR(out, NULL);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_alloc(f.allocator, SIZE_MAX, f.streams[0], &out));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_alloc(f.allocator, (size_t)1 << 60, f.streams[0], &out));
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY,
+                     lade_device_alloc(f.allocator, ((size_t)1 << 60) - 1, f.streams[0], &out));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_alloc(f.allocator, 1, f.streams[0], NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_alloc(NULL, 1, f.streams[0], &out));
+  lade_stream elsewhere;
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 1, &elsewhere));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_alloc(f.allocator, 1, elsewhere, &out));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "belongs to device 1");
+  LADE_ASSERT_OK(lade_stream_destroy(f.runtime, elsewhere));
+
+  lade_device_allocator *none = NULL;
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.max_split_bytes = 20 * MIB;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_allocator_create(f.runtime, 0, &options, &none));
+  options.max_split_bytes = 0;
+  options.collection_threshold = 1.0;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_allocator_create(f.runtime, 0, &options, &none));
+  options.collection_threshold = 0.0;
+  options.roundup_divisions[3] = 6;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_allocator_create(f.runtime, 0, &options, &none));
+  LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_device_allocator_create(f.runtime, 7, NULL, &none));
+  LADE_EXPECT_EQ_PTR(none, NULL);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceLife, DestroyCountsWhatIsLeft) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  LADE_EXPECT_OK(lade_device_allocator_destroy(NULL, true));
+  char *a = device_fixture_alloc(&f, 4000, 0);
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_allocator_destroy(f.allocator, true));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1 blocks of 4096 bytes");
+  device_fixture_hold(&f, 1);
+  device_fixture_record(&f, a, 1);
+  device_fixture_free(&f, a);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_device_allocator_destroy(f.allocator, false));
+  device_fixture_free(&f, device_fixture_alloc(&f, 4000, 0)); /* still usable */
+  device_fixture_release(&f, 1);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceLife, ForkedChildGetsAnError) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *a = device_fixture_alloc(&f, 4000, 0);
+  pid_t child = fork();
+  LADE_ASSERT(child >= 0);
+  if (child == 0) {
+    void *out;
+    bool refused = lade_device_alloc(f.allocator, 1, f.streams[0], &out) == LADE_ERR_FORKED &&
+                   lade_device_free(f.allocator, a) == LADE_ERR_FORKED &&
+                   lade_device_empty_cache(f.allocator) == LADE_ERR_FORKED &&
+                   lade_device_allocator_destroy(f.allocator, true) == LADE_ERR_FORKED;
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  LADE_ASSERT(waitpid(child, &status, 0) == child);
+  LADE_EXPECT_EQ_INT(status, 0);
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
+/* ---- Every call of the driver fails once ------------------------------------------------------------------------- */
+
+typedef struct scenario {
+  bool expandable;
+} scenario;
+
+/* Remembers the first error; the scenario goes on and cleans up. */
+static void note(lade_status *first, lade_status status) {
+  if (*first == LADE_OK) *first = status;
+}
+
+static void scenario_blocks(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
+  static const size_t sizes[] = {1000, 3 * MIB, 30 * MIB, 700, 50 * MIB};
+  void *blocks[5] = {NULL};
+  for (int i = 0; i < 5; i++) {
+    note(first, lade_device_alloc(allocator, sizes[i], streams[i % 2], &blocks[i]));
+    LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
+    if (i % 2 == 1) note(first, lade_device_record_stream(allocator, blocks[i], streams[0]));
+  }
+  for (int i = 0; i < 5; i++) note(first, lade_device_free(allocator, blocks[i]));
+  void *large = NULL;
+  note(first, lade_device_alloc(allocator, 110 * MIB, streams[1], &large)); /* flushes */
+  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
+  note(first, lade_device_free(allocator, large));
+  note(first, lade_device_empty_cache(allocator));
+  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
+}
+
+static lade_status scenario_run(lade_runtime *runtime, void *user) {
+  const scenario *which = user;
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = which->expandable;
+  options.max_bytes = 128 * MIB;
+  lade_stream streams[2];
+  lade_status status = lade_stream_create(runtime, 0, &streams[0]);
+  if (status != LADE_OK) return status;
+  status = lade_stream_create(runtime, 0, &streams[1]);
+  if (status == LADE_OK) {
+    lade_device_allocator *allocator = NULL;
+    status = lade_device_allocator_create(runtime, 0, &options, &allocator);
+    if (status == LADE_OK) {
+      scenario_blocks(allocator, streams, &status);
+      lade_status destroyed = lade_device_allocator_destroy(allocator, true);
+      note(&status, destroyed);
+      if (destroyed != LADE_OK) LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
+    }
+    note(&status, lade_stream_destroy(runtime, streams[1]));
+  }
+  note(&status, lade_stream_destroy(runtime, streams[0]));
+  return status;
+}
+
+LADE_TEST(DeviceFailures, PlainSegmentsLoseNothing) {
+  scenario plain = {false};
+  support_for_each_failure("sim", scenario_run, NULL, &plain);
+}
+
+LADE_TEST(DeviceFailures, ExpandableSegmentsLoseNothing) {
+  scenario expandable = {true};
+  support_for_each_failure("sim", scenario_run, NULL, &expandable);
+}

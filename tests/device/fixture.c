@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/device/fixture.h"
+
+#include <string.h>
+
+#include "device/allocator.h"
+#include "lade/soft.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/interposer.h"
+#include "tests/support/runtimes.h"
+
+bool device_fixture_open(device_fixture *f, const char *runtime, size_t memory_bytes,
+                         const lade_device_options *options) {
+  memset(f, 0, sizeof *f);
+  support_description description;
+  support_description_init(&description);
+  description.devices[0].memory_bytes = memory_bytes;
+  description.devices[0].addresses_only = strcmp(runtime, "sim") == 0;
+  f->runtime = support_interposer_open(runtime, &description.options);
+  if (f->runtime == NULL) return false;
+  for (int i = 0; i < FIXTURE_STREAMS; i++) {
+    LADE_EXPECT_OK(lade_stream_create(f->runtime, 0, &f->streams[i]));
+  }
+  LADE_EXPECT_OK(lade_device_allocator_create(f->runtime, 0, options, &f->allocator));
+  return !lade_test_has_failed();
+}
+
+void device_fixture_close(device_fixture *f) {
+  device_fixture_check(f);
+  LADE_EXPECT_OK(lade_device_allocator_destroy(f->allocator, true));
+  for (int i = 0; i < FIXTURE_STREAMS; i++) LADE_EXPECT_OK(lade_stream_destroy(f->runtime, f->streams[i]));
+  support_expect_nothing_live(f->runtime);
+  support_runtime_close(f->runtime);
+}
+
+void device_fixture_check(device_fixture *f) { LADE_EXPECT_OK(ladei_device_allocator_check(f->allocator)); }
+
+char *device_fixture_alloc(device_fixture *f, size_t bytes, int stream) {
+  void *pointer = NULL;
+  LADE_EXPECT_OK(lade_device_alloc(f->allocator, bytes, f->streams[stream], &pointer));
+  device_fixture_check(f);
+  return pointer;
+}
+
+void device_fixture_free(device_fixture *f, void *pointer) {
+  LADE_EXPECT_OK(lade_device_free(f->allocator, pointer));
+  device_fixture_check(f);
+}
+
+void device_fixture_record(device_fixture *f, void *pointer, int stream) {
+  LADE_EXPECT_OK(lade_device_record_stream(f->allocator, pointer, f->streams[stream]));
+}
+
+void device_fixture_empty_cache(device_fixture *f) {
+  LADE_EXPECT_OK(lade_device_empty_cache(f->allocator));
+  device_fixture_check(f);
+}
+
+lade_device_stats device_fixture_stats(device_fixture *f) {
+  lade_device_stats stats;
+  lade_device_stats_init(&stats);
+  LADE_EXPECT_OK(lade_device_stats_get(f->allocator, &stats));
+  return stats;
+}
+
+static void work(void *user) { (void)user; }
+
+void device_fixture_hold(device_fixture *f, int stream) {
+  ladei_stream resolved;
+  LADE_EXPECT_OK(lade_soft_stream_hold(f->runtime, f->streams[stream]));
+  LADE_EXPECT_OK(f->runtime->ops->stream_resolve(f->runtime->self, f->streams[stream], &resolved));
+  LADE_EXPECT_OK(f->runtime->ops->host_function(f->runtime->self, &resolved, work, NULL));
+}
+
+void device_fixture_release(device_fixture *f, int stream) {
+  LADE_EXPECT_OK(lade_soft_stream_release(f->runtime, f->streams[stream]));
+  LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[stream]));
+}

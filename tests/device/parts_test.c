@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Size rules, ordered set, block map, start bits. */
+#include <string.h>
+
+#include "device/block_map.h"
+#include "device/ordered_set.h"
+#include "device/size_rules.h"
+#include "device/start_bits.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/random.h"
+
+/* ---- Size rules: vectors of the specification -------------------------------------------------------------------- */
+
+typedef struct rounding {
+  size_t requested;
+  size_t rounded;
+  size_t segment;
+} rounding;
+
+LADE_TEST(SizeRules, RoundToQuantumAndChooseSegments) {
+  static const rounding vectors[] = {
+      {1, 512, 2 * LADEI_MIB},
+      {512, 512, 2 * LADEI_MIB},
+      {513, 1024, 2 * LADEI_MIB},
+      {LADEI_MIB, LADEI_MIB, 2 * LADEI_MIB},
+      {LADEI_MIB + 1, 1049088, 20 * LADEI_MIB},
+      {10 * LADEI_MIB - 512, 10 * LADEI_MIB - 512, 20 * LADEI_MIB},
+      {10 * LADEI_MIB - 1, 10 * LADEI_MIB, 10 * LADEI_MIB},
+      {10 * LADEI_MIB + 1, 10486272, 12 * LADEI_MIB},
+      {20 * LADEI_MIB + 1, 20972032, 22 * LADEI_MIB},
+  };
+  ladei_device_settings settings = {.max_split_bytes = LADEI_SPLIT_UNLIMITED};
+  for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+    lade_test_context("requested %zu", vectors[i].requested);
+    LADE_EXPECT_EQ_SIZE(ladei_round_request(&settings, vectors[i].requested), vectors[i].rounded);
+    LADE_EXPECT_EQ_SIZE(ladei_segment_bytes(vectors[i].rounded), vectors[i].segment);
+  }
+  lade_test_context("%s", "");
+}
+
+typedef struct division {
+  size_t requested;
+  uint64_t divisions;
+  size_t rounded;
+} division;
+
+LADE_TEST(SizeRules, RoundToDivisionsOfPowersOfTwo) {
+  static const division vectors[] = {
+      {1200, 4, 1536},           {2048, 4, 2048},          {2049, 4, 2560},           {2500, 4, 2560},
+      {3000, 7, 3072},           {5000, 7, 5120},          {1025, 2, 1536},           {4097, 8, 4608},
+      {1048577, 4, 1310720},     {5000001, 4, 5242880},    {100000000, 8, 100663296}, {1200, 0, 1536},
+      {100000000, 1, 100000256}, {3000, UINT64_MAX, 3072},
+  };
+  for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+    ladei_device_settings settings = {.max_split_bytes = LADEI_SPLIT_UNLIMITED};
+    for (size_t entry = 0; entry < LADEI_DIVISION_ENTRIES; entry++) settings.divisions[entry] = vectors[i].divisions;
+    lade_test_context("requested %zu, divisions %llu", vectors[i].requested, (unsigned long long)vectors[i].divisions);
+    LADE_EXPECT_EQ_SIZE(ladei_round_request(&settings, vectors[i].requested), vectors[i].rounded);
+  }
+  lade_test_context("%s", "");
+  LADE_EXPECT_EQ_SIZE(ladei_round_to_division(1200, 4), 1280);
+  LADE_EXPECT_EQ_SIZE(ladei_round_to_division(3, 8), 4);
+}
+
+LADE_TEST(SizeRules, ChooseDivisionsByRequestedSize) {
+  ladei_device_settings settings = {.max_split_bytes = LADEI_SPLIT_UNLIMITED};
+  settings.divisions[0] = 4;
+  settings.divisions[1] = 2;
+  settings.divisions[15] = 8;
+  LADE_EXPECT_EQ_SIZE(ladei_round_request(&settings, 2049), 2560);                 /* below 1 MiB: entry 0 */
+  LADE_EXPECT_EQ_SIZE(ladei_round_request(&settings, LADEI_MIB + 1), 1310720);     /* entry 0 */
+  LADE_EXPECT_EQ_SIZE(ladei_round_request(&settings, 2 * LADEI_MIB + 1), 3145728); /* entry 1 */
+  LADE_EXPECT_EQ_SIZE(ladei_round_request(&settings, 4 * LADEI_MIB + 1), 4194816); /* entry 2: off */
+  size_t huge = (size_t)1 << 40;
+  LADE_EXPECT_EQ_SIZE(ladei_round_request(&settings, huge + 1), huge + huge / 8); /* beyond the last: entry 15 */
+}
+
+LADE_TEST(SizeRules, SplitWhatIsWorthKeeping) {
+  ladei_device_settings settings = {.max_split_bytes = LADEI_SPLIT_UNLIMITED};
+  LADE_EXPECT(!ladei_split_wanted(&settings, true, 512, 0));
+  LADE_EXPECT(ladei_split_wanted(&settings, true, 512, 512));
+  LADE_EXPECT(!ladei_split_wanted(&settings, false, 19 * LADEI_MIB, LADEI_MIB));
+  LADE_EXPECT(ladei_split_wanted(&settings, false, 19 * LADEI_MIB - 512, LADEI_MIB + 512));
+  settings.max_split_bytes = 200 * LADEI_MIB;
+  LADE_EXPECT(ladei_split_wanted(&settings, false, 200 * LADEI_MIB - 512, 2 * LADEI_MIB));
+  LADE_EXPECT(!ladei_split_wanted(&settings, false, 200 * LADEI_MIB, 2 * LADEI_MIB));
+  settings.expandable_segments = true;
+  LADE_EXPECT(ladei_split_wanted(&settings, false, 200 * LADEI_MIB, 512));
+}
+
+/* ---- Ordered set ------------------------------------------------------------------------------------------------- */
+
+enum { NODES = 300, STEPS = 20000 };
+
+typedef struct set_model {
+  ladei_ordered_set set;
+  ladei_order_node nodes[NODES];
+} set_model;
+
+/* Smallest (or largest) live node at or beyond `key`, by looking at all of them. */
+static const ladei_order_node *model_search(const set_model *model, ladei_order_key key, bool at_least) {
+  const ladei_order_node *best = NULL;
+  for (size_t i = 0; i < NODES; i++) {
+    const ladei_order_node *node = &model->nodes[i];
+    if (node->height == 0) continue;
+    const ladei_order_key *small = at_least ? &node->key : &key;
+    const ladei_order_key *large = at_least ? &key : &node->key;
+    if (ladei_order_less(small, large)) continue;
+    if (best == NULL || ladei_order_less(at_least ? &node->key : &best->key, at_least ? &best->key : &node->key)) {
+      best = node;
+    }
+  }
+  return best;
+}
+
+static ladei_order_key random_key(support_random *random) {
+  return (ladei_order_key){
+      {support_random_below(random, 3), support_random_below(random, 8), support_random_below(random, 1000)}};
+}
+
+LADE_TEST(OrderedSet, AgreesWithAListOverRandomSteps) {
+  static set_model model;
+  memset(&model, 0, sizeof model);
+  support_random random;
+  support_random_start(&random, 1);
+  for (size_t step = 0; step < STEPS; step++) {
+    ladei_order_node *node = &model.nodes[support_random_below(&random, NODES)];
+    ladei_order_key key = random_key(&random);
+    const ladei_order_node *least = model_search(&model, key, true);
+    LADE_ASSERT_EQ_PTR(ladei_ordered_set_at_least(&model.set, key), least);
+    LADE_ASSERT_EQ_PTR(ladei_ordered_set_at_most(&model.set, key), model_search(&model, key, false));
+    if (node->height != 0) {
+      ladei_ordered_set_remove(&model.set, node);
+    } else if (least == NULL || ladei_order_less(&key, &least->key)) {
+      node->key = key;
+      ladei_ordered_set_insert(&model.set, node);
+    }
+    if (step % 64 == 0) LADE_ASSERT(ladei_ordered_set_check(&model.set));
+  }
+  for (size_t i = 0; i < NODES; i++) {
+    if (model.nodes[i].height != 0) ladei_ordered_set_remove(&model.set, &model.nodes[i]);
+    LADE_ASSERT(ladei_ordered_set_check(&model.set));
+  }
+  LADE_EXPECT_EQ_SIZE(model.set.count, 0);
+}
+
+LADE_TEST(OrderedSet, StaysLowForAscendingKeys) {
+  static ladei_order_node nodes[4096];
+  ladei_ordered_set set = {NULL, 0};
+  for (size_t i = 0; i < 4096; i++) {
+    nodes[i].key = (ladei_order_key){{0, 0, i}};
+    ladei_ordered_set_insert(&set, &nodes[i]);
+  }
+  LADE_EXPECT(ladei_ordered_set_check(&set));
+  LADE_EXPECT_LE_UINT(set.root->height, 13);
+}
+
+/* ---- Block map --------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(BlockMap, AgreesWithATableOverRandomSteps) {
+  enum { ADDRESSES = 4000 };
+  static struct ladei_block *expected[ADDRESSES];
+  memset(expected, 0, sizeof expected);
+  ladei_block_map map = {NULL, 0, 0};
+  support_random random;
+  support_random_start(&random, 2);
+  LADE_EXPECT_EQ_PTR(ladei_block_map_get(&map, 512), NULL);
+  for (size_t step = 0; step < 40000; step++) {
+    size_t i = support_random_below(&random, ADDRESSES);
+    uint64_t address = UINT64_C(0x700000000000) + 512 * i;
+    struct ladei_block *block = (struct ladei_block *)(void *)&expected[step % ADDRESSES];
+    LADE_ASSERT_EQ_PTR(ladei_block_map_get(&map, address), expected[i]);
+    if (expected[i] == NULL) {
+      LADE_ASSERT(ladei_block_map_reserve(&map, 1));
+      ladei_block_map_put(&map, address, block);
+      expected[i] = block;
+    } else if (support_random_one_in(&random, 4)) {
+      ladei_block_map_set(&map, address, block);
+      expected[i] = block;
+    } else {
+      ladei_block_map_remove(&map, address);
+      expected[i] = NULL;
+    }
+  }
+  for (size_t i = 0; i < ADDRESSES; i++) {
+    LADE_ASSERT_EQ_PTR(ladei_block_map_get(&map, UINT64_C(0x700000000000) + 512 * i), expected[i]);
+  }
+  ladei_block_map_destroy(&map);
+}
+
+/* ---- Start bits -------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(StartBits, FindTheStartBelowAnyGranule) {
+  static const size_t sizes[] = {1, 63, 64, 65, 4096, 4097, 300000};
+  for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    size_t granules = sizes[s];
+    ladei_start_bits bits;
+    LADE_ASSERT(ladei_start_bits_create(&bits, granules));
+    support_random random;
+    support_random_start(&random, 3 + s);
+    static bool expected[300000];
+    memset(expected, 0, sizeof expected);
+    expected[0] = true;
+    ladei_start_bits_set(&bits, 0);
+    for (size_t step = 0; step < 2000; step++) {
+      size_t at = support_random_below(&random, granules);
+      if (at != 0 && expected[at]) {
+        ladei_start_bits_clear(&bits, at);
+        expected[at] = false;
+      } else {
+        ladei_start_bits_set(&bits, at);
+        expected[at] = true;
+      }
+      size_t asked = support_random_below(&random, granules);
+      size_t below = asked;
+      while (!expected[below]) below--;
+      LADE_ASSERT_EQ_SIZE(ladei_start_bits_at_most(&bits, asked), below);
+      LADE_ASSERT(ladei_start_bits_get(&bits, asked) == expected[asked]);
+    }
+    ladei_start_bits_destroy(&bits);
+  }
+}
