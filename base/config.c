@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Settings as text: one table of keys, one reader per kind of value.
+ *
+ *   text --comma--> settings --first colon--> key, value --kind of the key--> field of lade_config
+ *
+ * C1  The caller's struct is written once, after the whole text was understood.
+ */
+#include "base/config.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/size.h"
+
+typedef enum value_kind {
+  VALUE_BACKEND,
+  VALUE_BOOL,      /* uint32_t: 0, 1 */
+  VALUE_CHOICE,    /* uint32_t: 1 for True, 2 for False */
+  VALUE_NUMBER_32, /* within low .. high */
+  VALUE_NUMBER_64, /* within low .. high */
+  VALUE_POWER_32,  /* the same, a power of two */
+  VALUE_THRESHOLD, /* double above 0, below 1 */
+  VALUE_DIVISIONS,
+} value_kind;
+
+typedef struct setting {
+  const char *key;
+  value_kind kind;
+  size_t offset; /* of the field in lade_config */
+  uint64_t low;
+  uint64_t high;
+  bool own; /* lade's, unknown to the reference */
+} setting;
+
+/* 2^40 MiB are 2^60 bytes, the limit of every size. */
+#define MB_LIMIT ((UINT64_C(1) << 40) - 1)
+
+static const setting settings[] = {
+    {"backend", VALUE_BACKEND, offsetof(lade_config, backend), 0, 0, false},
+    {"max_split_size_mb", VALUE_NUMBER_64, offsetof(lade_config, max_split_size_mb), 21, MB_LIMIT, false},
+    {"garbage_collection_threshold", VALUE_THRESHOLD, offsetof(lade_config, garbage_collection_threshold), 0, 0, false},
+    {"expandable_segments", VALUE_BOOL, offsetof(lade_config, expandable_segments), 0, 0, false},
+    {"roundup_power2_divisions", VALUE_DIVISIONS, offsetof(lade_config, roundup_power2_divisions), 0, 0, false},
+    {"release_lock_on_cudamalloc", VALUE_BOOL, offsetof(lade_config, release_lock_on_cudamalloc), 0, 0, false},
+    {"pinned_use_cuda_host_register", VALUE_CHOICE, offsetof(lade_config, pinned_use_cuda_host_register), 0, 0, false},
+    {"pinned_num_register_threads", VALUE_POWER_32, offsetof(lade_config, pinned_num_register_threads), 1, 128, false},
+    {"device_max_mb", VALUE_NUMBER_64, offsetof(lade_config, device_max_mb), 0, MB_LIMIT, true},
+    {"device_event_batch", VALUE_NUMBER_32, offsetof(lade_config, device_event_batch), 0, 65536, true},
+    {"pinned_max_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_max_mb), 0, MB_LIMIT, true},
+    {"pinned_event_batch", VALUE_NUMBER_32, offsetof(lade_config, pinned_event_batch), 0, 65536, true},
+    {"pinned_wait_ms", VALUE_NUMBER_32, offsetof(lade_config, pinned_wait_ms), 0, UINT32_MAX, true},
+};
+
+enum { SETTING_COUNT = sizeof settings / sizeof settings[0], DIVISION_COUNT = 16 };
+
+/* A piece of the text. */
+typedef struct piece {
+  const char *begin;
+  const char *end;
+} piece;
+
+typedef struct parser {
+  const char *text;
+  bool reference_only;
+  bool seen[SETTING_COUNT];
+  lade_config config;
+} parser;
+
+/* ---- Pieces ------------------------------------------------------------------------------------------------------ */
+
+static bool is_blank(char c) { return c == ' ' || c == '\t'; }
+
+static piece piece_trim(piece p) {
+  while (p.begin < p.end && is_blank(*p.begin)) p.begin++;
+  while (p.begin < p.end && is_blank(p.end[-1])) p.end--;
+  return p;
+}
+
+static int piece_length(piece p) { return (int)(p.end - p.begin); }
+
+static bool piece_is(piece p, const char *word) {
+  size_t length = strlen(word);
+  return (size_t)(p.end - p.begin) == length && memcmp(p.begin, word, length) == 0;
+}
+
+/* Moves what comes before `separator` (outside brackets), trimmed, into *head. False where there is no separator: *head
+ * has all the rest. */
+static bool piece_cut(piece *rest, char separator, piece *head) {
+  const char *at = rest->begin;
+  for (int depth = 0; at < rest->end && (depth > 0 || *at != separator); at++) {
+    if (*at == '[') depth++;
+    if (*at == ']' && depth > 0) depth--;
+  }
+  bool found = at < rest->end;
+  *head = piece_trim((piece){rest->begin, at});
+  rest->begin = found ? at + 1 : at;
+  return found;
+}
+
+static lade_status value_error(const parser *p, const setting *s, piece value, const char *wanted) {
+  return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: bad value \"%.*s\" at position %zu: %s", s->key,
+                     piece_length(value), value.begin, (size_t)(value.begin - p->text) + 1, wanted);
+}
+
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
+
+/* Decimal digits only, at most 64 bits. */
+static bool number_read(piece value, uint64_t *out) {
+  uint64_t number = 0;
+  if (value.begin == value.end) return false;
+  for (const char *at = value.begin; at < value.end; at++) {
+    if (*at < '0' || *at > '9') return false;
+    if (__builtin_mul_overflow(number, (uint64_t)10, &number)) return false;
+    if (__builtin_add_overflow(number, (uint64_t)(*at - '0'), &number)) return false;
+  }
+  *out = number;
+  return true;
+}
+
+/* Digits, optionally a point and digits, as the nearest double. */
+static bool fraction_read(piece value, double *out) {
+  char copy[64];
+  size_t length = (size_t)(value.end - value.begin);
+  bool point = false;
+  if (length == 0 || length >= sizeof copy) return false;
+  for (size_t i = 0; i < length; i++) {
+    char c = value.begin[i];
+    bool inner_point = c == '.' && !point && i > 0 && i + 1 < length;
+    if (!inner_point && !isdigit((unsigned char)c)) return false;
+    point = point || c == '.';
+    copy[i] = c;
+  }
+  copy[length] = '\0';
+  *out = strtod(copy, NULL);
+  return true;
+}
+
+static lade_status threshold_read(const parser *p, const setting *s, piece value, double *out) {
+  double number;
+  if (!fraction_read(value, &number) || !(number > 0.0 && number < 1.0)) {
+    return value_error(p, s, value, "a number above 0 and below 1 is meant");
+  }
+  *out = number;
+  return LADE_OK;
+}
+
+static lade_status bool_read(const parser *p, const setting *s, piece value, uint32_t if_false, uint32_t *out) {
+  if (!piece_is(value, "True") && !piece_is(value, "False")) {
+    return value_error(p, s, value, "True or False is meant");
+  }
+  *out = piece_is(value, "True") ? 1 : if_false;
+  return LADE_OK;
+}
+
+static lade_status range_read(const parser *p, const setting *s, piece value, uint64_t *out) {
+  uint64_t number;
+  bool power = s->kind == VALUE_POWER_32;
+  if (!number_read(value, &number) || number < s->low || number > s->high ||
+      (power && !ladei_is_power_of_two(number))) {
+    return ladei_error(LADE_ERR_CONFIG, 0,
+                       "configuration: %s: bad value \"%.*s\" at position %zu: %s from %llu to %llu is meant", s->key,
+                       piece_length(value), value.begin, (size_t)(value.begin - p->text) + 1,
+                       power ? "a power of two" : "a number", (unsigned long long)s->low, (unsigned long long)s->high);
+  }
+  *out = number;
+  return LADE_OK;
+}
+
+/* One pair A:D of the list. `*named` is the entry named last, -1 before the first. */
+static bool division_read(piece pair, uint64_t table[DIVISION_COUNT], int *named, bool *closed) {
+  piece divisions = pair;
+  piece size;
+  uint64_t d;
+  if (*closed || !piece_cut(&divisions, ':', &size)) return false;
+  divisions = piece_trim(divisions);
+  if (!number_read(divisions, &d) || (d != 0 && !ladei_is_power_of_two(d))) return false;
+  int first;
+  int last;
+  if (piece_is(size, ">")) {
+    first = *named < 0 ? 0 : *named;
+    last = DIVISION_COUNT - 1;
+    *closed = true;
+  } else {
+    uint64_t mib;
+    if (!number_read(size, &mib) || !ladei_is_power_of_two(mib)) return false;
+    last = (int)ladei_log2_floor(mib);
+    if (last > DIVISION_COUNT - 1) last = DIVISION_COUNT - 1;
+    first = *named < 0 ? 0 : last;
+    *named = last;
+  }
+  for (int i = first; i <= last; i++) table[i] = d;
+  return true;
+}
+
+static lade_status divisions_read(const parser *p, const setting *s, piece value, uint64_t out[DIVISION_COUNT]) {
+  static const char wanted[] = "a power of two, or [A:D,...,>:D] with powers of two is meant";
+  uint64_t table[DIVISION_COUNT] = {0};
+  uint64_t d;
+  if (number_read(value, &d)) {
+    if (!ladei_is_power_of_two(d)) return value_error(p, s, value, wanted);
+    for (int i = 0; i < DIVISION_COUNT; i++) table[i] = d;
+  } else {
+    if (value.end - value.begin < 2 || *value.begin != '[' || value.end[-1] != ']') {
+      return value_error(p, s, value, wanted);
+    }
+    piece rest = {value.begin + 1, value.end - 1};
+    int named = -1;
+    bool closed = false;
+    for (bool more = true; more;) {
+      piece pair;
+      more = piece_cut(&rest, ',', &pair);
+      if (!division_read(pair, table, &named, &closed)) return value_error(p, s, value, wanted);
+    }
+  }
+  memcpy(out, table, sizeof table);
+  return LADE_OK;
+}
+
+static lade_status value_read(parser *p, const setting *s, piece value) {
+  char *field = (char *)&p->config + s->offset;
+  uint64_t number = 0;
+  lade_status status;
+  switch (s->kind) {
+  case VALUE_BACKEND:
+    if (!piece_is(value, "native")) return value_error(p, s, value, "native is meant");
+    *(uint32_t *)(void *)field = 0;
+    return LADE_OK;
+  case VALUE_BOOL: return bool_read(p, s, value, 0, (uint32_t *)(void *)field);
+  case VALUE_CHOICE: return bool_read(p, s, value, 2, (uint32_t *)(void *)field);
+  case VALUE_THRESHOLD: return threshold_read(p, s, value, (double *)(void *)field);
+  case VALUE_DIVISIONS: return divisions_read(p, s, value, (uint64_t *)(void *)field);
+  case VALUE_NUMBER_64:
+    status = range_read(p, s, value, &number);
+    if (status == LADE_OK) *(uint64_t *)(void *)field = number;
+    return status;
+  default:
+    status = range_read(p, s, value, &number);
+    if (status == LADE_OK) *(uint32_t *)(void *)field = (uint32_t)number;
+    return status;
+  }
+}
+
+/* ---- The text ---------------------------------------------------------------------------------------------------- */
+
+static lade_status setting_read(parser *p, piece whole) {
+  piece value = whole;
+  piece key;
+  bool colon = piece_cut(&value, ':', &key);
+  size_t position = (size_t)(key.begin - p->text) + 1;
+  for (size_t i = 0; i < SETTING_COUNT; i++) {
+    const setting *s = &settings[i];
+    if (!piece_is(key, s->key) || (s->own && p->reference_only)) continue;
+    if (p->seen[i]) {
+      return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: given a second time at position %zu", s->key,
+                         position);
+    }
+    if (!colon) {
+      return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: no value at position %zu", s->key, position);
+    }
+    p->seen[i] = true;
+    return value_read(p, s, piece_trim(value));
+  }
+  return ladei_error(LADE_ERR_CONFIG, 0, "configuration: unknown key \"%.*s\" at position %zu", piece_length(key),
+                     key.begin, position);
+}
+
+static lade_status text_read(parser *p) {
+  piece rest = piece_trim((piece){p->text, p->text + strlen(p->text)});
+  if (rest.begin == rest.end) return LADE_OK;
+  for (bool more = true; more;) {
+    piece whole;
+    more = piece_cut(&rest, ',', &whole);
+    lade_status status = setting_read(p, whole);
+    if (status != LADE_OK) return status;
+  }
+  return LADE_OK;
+}
+
+static lade_status parse(const char *text, bool reference_only, lade_config *config) {
+  if (text == NULL || config == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "configuration: text or config is NULL");
+  }
+  parser p = {.text = text, .reference_only = reference_only};
+  lade_status status = ladei_options_read("lade_config", config, &p.config, sizeof p.config);
+  if (status == LADE_OK) status = text_read(&p);
+  return status == LADE_OK ? ladei_stats_write("lade_config", &p.config, sizeof p.config, config) : status;
+}
+
+lade_status lade_config_parse(const char *text, lade_config *config) { return parse(text, false, config); }
+
+lade_status ladei_config_parse_reference(const char *text, lade_config *config) { return parse(text, true, config); }
+
+lade_status lade_config_from_env(lade_config *config) {
+  static const char *const variables[] = {"LADE_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"};
+  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+    const char *text = getenv(variables[i]);
+    if (text == NULL) continue;
+    lade_status status = lade_config_parse(text, config);
+    return status == LADE_OK ? status : ladei_error_prefix(status, "%s: ", variables[i]);
+  }
+  return LADE_OK;
+}
+
+/* ---- Use --------------------------------------------------------------------------------------------------------- */
+
+void lade_config_apply_device(const lade_config *config, lade_device_options *options) {
+  options->max_split_bytes = config->max_split_size_mb * LADEI_MIB;
+  options->collection_threshold = config->garbage_collection_threshold;
+  options->expandable_segments = config->expandable_segments;
+  memcpy(options->roundup_divisions, config->roundup_power2_divisions, sizeof options->roundup_divisions);
+  options->max_bytes = config->device_max_mb * LADEI_MIB;
+  options->event_batch = config->device_event_batch;
+}
+
+void lade_config_apply_pinned(const lade_config *config, lade_pinned_options *options) {
+  if (config->pinned_use_cuda_host_register == 1) options->sources = LADE_PINNED_SOURCE_REGISTER;
+  if (config->pinned_use_cuda_host_register == 2) options->sources = LADE_PINNED_SOURCE_DRIVER;
+  options->max_bytes = config->pinned_max_mb * LADEI_MIB;
+  options->event_batch = config->pinned_event_batch;
+  options->wait_ms = config->pinned_wait_ms;
+}

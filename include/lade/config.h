@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Settings as one line of text, in the syntax that PyTorch users know from PYTORCH_CUDA_ALLOC_CONF.
+ *
+ *   KEY:VALUE[,KEY:VALUE...]          blanks around keys, values and commas are allowed
+ *
+ *   key                              value                                            meaning
+ *   backend                          native                                           lade's own device cache
+ *   max_split_size_mb                21 .. 2^40 - 1 lade_device_options.max_split_bytes garbage_collection_threshold
+ * above 0, below 1                                 ... .collection_threshold expandable_segments              True,
+ * False                                      ... .expandable_segments roundup_power2_divisions         D, or
+ * [A:D,A:D,...,>:D]                          ... .roundup_divisions release_lock_on_cudamalloc       True, False none:
+ * lade never holds a lock there pinned_use_cuda_host_register    True, False lade_pinned_options.sources
+ *   pinned_num_register_threads      power of two up to 128                           kept for the pinned pool
+ *   device_max_mb                    0 (none) ..                                      lade_device_options.max_bytes
+ *   device_event_batch               0 (default) .. 65536                             ... .event_batch
+ *   pinned_max_mb                    0 (default) ..                                   lade_pinned_options.max_bytes
+ *   pinned_event_batch               0 (default) .. 65536                             ... .event_batch
+ *   pinned_wait_ms                   0 ..                                             ... .wait_ms
+ *
+ * D is a power of two, in the list also 0 (off); A is a size in MiB, a power of two. The list fills a table of 16
+ * entries, for sizes from 1 MiB, 2 MiB, ..., 32 GiB up, all off at first: A names the entry of its size (the last, if
+ * it is larger); the first A also fills the entries below its own; `>` fills from the entry named last, that one
+ * included.
+ *
+ * A program calls these; the library never reads the environment behind its back.
+ *
+ *   lade_config config;
+ *   lade_config_init(&config);
+ *   if (lade_config_from_env(&config) != LADE_OK) ...
+ *   lade_device_options options;
+ *   lade_device_options_init(&options);
+ *   lade_config_apply_device(&config, &options);
+ */
+#ifndef LADE_CONFIG_H
+#define LADE_CONFIG_H
+
+#include "lade/device.h"
+#include "lade/pinned.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Settings by the names of their keys; all zero means all defaults. Fields are appended only, in 8-byte steps. */
+typedef struct lade_config {
+  size_t struct_size;
+  uint64_t max_split_size_mb; /**< 0: no limit */
+  double garbage_collection_threshold;
+  uint64_t roundup_power2_divisions[16];
+  uint32_t expandable_segments;
+  uint32_t release_lock_on_cudamalloc;
+  uint32_t pinned_use_cuda_host_register; /**< 0: not said, 1: True, 2: False */
+  uint32_t pinned_num_register_threads;
+  uint64_t device_max_mb;
+  uint64_t pinned_max_mb;
+  uint32_t device_event_batch;
+  uint32_t pinned_event_batch;
+  uint32_t pinned_wait_ms;
+  uint32_t backend; /**< 0: native */
+} lade_config;
+
+static inline void lade_config_init(lade_config *config) {
+  const lade_config defaults = {sizeof(lade_config), 0, 0.0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  *config = defaults;
+}
+
+/**
+ * Read settings over those that `config` holds; keys that the text does not name keep their values.
+ *
+ * @param text    Borrowed for the call. Empty (or blanks) changes nothing.
+ * @param config  [in,out] Set up by lade_config_init(). Untouched on error.
+ *
+ * Threads: any. Waits: never.
+ * Errors: LADE_ERR_CONFIG for an unknown key, a key given twice, or a bad value; the error text names key, value and
+ * position (from 1) in the text. LADE_ERR_INVALID_ARGUMENT.
+ */
+LADE_API lade_status lade_config_parse(const char *text, lade_config *config);
+
+/**
+ * Read settings from the environment variable LADE_ALLOC_CONF; where that is not set, from PYTORCH_CUDA_ALLOC_CONF.
+ *
+ * Threads: as getenv(). Errors: as lade_config_parse(), naming the variable too.
+ */
+LADE_API lade_status lade_config_from_env(lade_config *config);
+
+/** Put the settings of the device cache into its options; fields without a key stay. Threads: any. */
+LADE_API void lade_config_apply_device(const lade_config *config, lade_device_options *options);
+
+/** Put the settings of the pinned pool into its options; fields without a key stay. Threads: any. */
+LADE_API void lade_config_apply_pinned(const lade_config *config, lade_pinned_options *options);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LADE_CONFIG_H */

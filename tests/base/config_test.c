@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings as text: every key, ranges, the list form, and errors that name key, value and position. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "tests/shim/lade_test.h"
+
+static lade_config parse_ok(const char *text) {
+  lade_config config;
+  lade_config_init(&config);
+  lade_test_context("%s", text);
+  LADE_EXPECT_OK(lade_config_parse(text, &config));
+  lade_test_context("%s", "");
+  return config;
+}
+
+LADE_TEST(Config, ReadsEveryKey) {
+  lade_config config = parse_ok("backend:native,max_split_size_mb:21,garbage_collection_threshold:0.75,"
+                                "expandable_segments:True,roundup_power2_divisions:4,release_lock_on_cudamalloc:True,"
+                                "pinned_use_cuda_host_register:False,pinned_num_register_threads:128,device_max_mb:7,"
+                                "device_event_batch:1,pinned_max_mb:9,pinned_event_batch:2,pinned_wait_ms:30");
+  LADE_EXPECT_EQ_UINT(config.backend, 0);
+  LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 21);
+  LADE_EXPECT(config.garbage_collection_threshold == 0.75);
+  LADE_EXPECT_EQ_UINT(config.expandable_segments, 1);
+  for (int i = 0; i < 16; i++) LADE_EXPECT_EQ_UINT(config.roundup_power2_divisions[i], 4);
+  LADE_EXPECT_EQ_UINT(config.release_lock_on_cudamalloc, 1);
+  LADE_EXPECT_EQ_UINT(config.pinned_use_cuda_host_register, 2);
+  LADE_EXPECT_EQ_UINT(config.pinned_num_register_threads, 128);
+  LADE_EXPECT_EQ_UINT(config.device_max_mb, 7);
+  LADE_EXPECT_EQ_UINT(config.device_event_batch, 1);
+  LADE_EXPECT_EQ_UINT(config.pinned_max_mb, 9);
+  LADE_EXPECT_EQ_UINT(config.pinned_event_batch, 2);
+  LADE_EXPECT_EQ_UINT(config.pinned_wait_ms, 30);
+}
+
+LADE_TEST(Config, AllowsBlanksAndNothing) {
+  LADE_EXPECT_EQ_UINT(parse_ok("").max_split_size_mb, 0);
+  LADE_EXPECT_EQ_UINT(parse_ok("  \t ").max_split_size_mb, 0);
+  lade_config config = parse_ok(" max_split_size_mb : 32 ,\texpandable_segments: True ");
+  LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 32);
+  LADE_EXPECT_EQ_UINT(config.expandable_segments, 1);
+}
+
+LADE_TEST(Config, ListFillsItsTable) {
+  lade_config config = parse_ok("roundup_power2_divisions:[4:2,16:8,>:1]");
+  static const uint64_t with_rest[16] = {2, 2, 2, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  LADE_EXPECT_EQ_MEM(config.roundup_power2_divisions, with_rest, sizeof with_rest);
+  config = parse_ok("roundup_power2_divisions:[ 1:0 , 2:4 , 1048576:8 ]");
+  static const uint64_t single[16] = {0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8};
+  LADE_EXPECT_EQ_MEM(config.roundup_power2_divisions, single, sizeof single);
+  config = parse_ok("max_split_size_mb:40,roundup_power2_divisions:[>:2],expandable_segments:False");
+  LADE_EXPECT_EQ_UINT(config.roundup_power2_divisions[0], 2);
+  LADE_EXPECT_EQ_UINT(config.roundup_power2_divisions[15], 2);
+}
+
+LADE_TEST(Config, LaterTextsGoOverEarlierOnes) {
+  lade_config config = parse_ok("max_split_size_mb:32,expandable_segments:True");
+  LADE_EXPECT_OK(lade_config_parse("expandable_segments:False,roundup_power2_divisions:[2:4]", &config));
+  LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 32);
+  LADE_EXPECT_EQ_UINT(config.expandable_segments, 0);
+  LADE_EXPECT_EQ_UINT(config.roundup_power2_divisions[1], 4);
+}
+
+typedef struct bad_text {
+  const char *text;
+  const char *message;
+} bad_text;
+
+LADE_TEST(Config, ErrorsNameKeyValueAndPosition) {
+  static const bad_text bad[] = {
+      {"max_splt_size_mb:32", "unknown key \"max_splt_size_mb\" at position 1"},
+      {"max_split_size_mb:32,foo:1", "unknown key \"foo\" at position 22"},
+      {"max_split_size_mb:32,", "unknown key \"\" at position 22"},
+      {"max_split_size_mb", "max_split_size_mb: no value at position 1"},
+      {"max_split_size_mb:32,max_split_size_mb:33", "max_split_size_mb: given a second time at position 22"},
+      {"max_split_size_mb:20", "max_split_size_mb: bad value \"20\" at position 19"},
+      {"max_split_size_mb:1099511627776", "bad value \"1099511627776\""},
+      {"max_split_size_mb:99999999999999999999", "bad value \"99999999999999999999\""},
+      {"max_split_size_mb:-1", "bad value \"-1\""},
+      {"max_split_size_mb:", "bad value \"\" at position 19"},
+      {"garbage_collection_threshold:0", "garbage_collection_threshold: bad value \"0\""},
+      {"garbage_collection_threshold:1.0", "bad value \"1.0\""},
+      {"garbage_collection_threshold:.5", "bad value \".5\""},
+      {"garbage_collection_threshold:5e-1", "bad value \"5e-1\""},
+      {"garbage_collection_threshold:0.5.1", "bad value \"0.5.1\""},
+      {"expandable_segments:true", "expandable_segments: bad value \"true\" at position 21"},
+      {"pinned_num_register_threads:3", "a power of two from 1 to 128"},
+      {"pinned_num_register_threads:256", "bad value \"256\""},
+      {"backend:cudaMallocAsync2", "backend: bad value"},
+      {"roundup_power2_divisions:3", "roundup_power2_divisions: bad value \"3\""},
+      {"roundup_power2_divisions:0", "bad value \"0\""},
+      {"roundup_power2_divisions:[]", "bad value \"[]\""},
+      {"roundup_power2_divisions:[3:4]", "bad value \"[3:4]\""},
+      {"roundup_power2_divisions:[4:3]", "bad value \"[4:3]\""},
+      {"roundup_power2_divisions:[4:2,]", "bad value \"[4:2,]\""},
+      {"roundup_power2_divisions:[>:2,4:2]", "bad value \"[>:2,4:2]\""},
+      {"roundup_power2_divisions:[4:2", "bad value \"[4:2\""},
+      {"roundup_power2_divisions:[4]", "bad value \"[4]\""},
+  };
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    lade_config config;
+    lade_config_init(&config);
+    config.max_split_size_mb = 77;
+    lade_test_context("%s", bad[i].text);
+    LADE_EXPECT_STATUS(LADE_ERR_CONFIG, lade_config_parse(bad[i].text, &config));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, bad[i].message);
+    LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 77);
+  }
+  lade_test_context("%s", "");
+}
+
+LADE_TEST(Config, ReferenceKnowsNoKeysOfOurs) {
+  lade_config config;
+  lade_config_init(&config);
+  LADE_EXPECT_OK(ladei_config_parse_reference("max_split_size_mb:32", &config));
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("device_max_mb:1", &config));
+}
+
+LADE_TEST(Config, EnvironmentPrefersOurVariable) {
+  lade_config config;
+  lade_config_init(&config);
+  unsetenv("LADE_ALLOC_CONF");
+  unsetenv("PYTORCH_CUDA_ALLOC_CONF");
+  LADE_EXPECT_OK(lade_config_from_env(&config));
+  LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 0);
+  setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:30", 1);
+  LADE_EXPECT_OK(lade_config_from_env(&config));
+  LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 30);
+  setenv("LADE_ALLOC_CONF", "max_split_size_mb:31", 1);
+  LADE_EXPECT_OK(lade_config_from_env(&config));
+  LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 31);
+  setenv("LADE_ALLOC_CONF", "nonsense", 1);
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, lade_config_from_env(&config));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "LADE_ALLOC_CONF: configuration: unknown key \"nonsense\"");
+  unsetenv("LADE_ALLOC_CONF");
+  unsetenv("PYTORCH_CUDA_ALLOC_CONF");
+}
+
+LADE_TEST(Config, FillsTheOptions) {
+  lade_config config =
+      parse_ok("max_split_size_mb:32,garbage_collection_threshold:0.5,expandable_segments:True,"
+               "roundup_power2_divisions:[1:2],device_max_mb:3,device_event_batch:4,"
+               "pinned_use_cuda_host_register:True,pinned_max_mb:5,pinned_event_batch:6,pinned_wait_ms:7");
+  lade_device_options device;
+  lade_device_options_init(&device);
+  lade_config_apply_device(&config, &device);
+  LADE_EXPECT_EQ_UINT(device.max_split_bytes, UINT64_C(32) << 20);
+  LADE_EXPECT(device.collection_threshold == 0.5);
+  LADE_EXPECT_EQ_UINT(device.expandable_segments, 1);
+  LADE_EXPECT_EQ_UINT(device.roundup_divisions[0], 2);
+  LADE_EXPECT_EQ_UINT(device.max_bytes, UINT64_C(3) << 20);
+  LADE_EXPECT_EQ_UINT(device.event_batch, 4);
+  lade_pinned_options pinned;
+  lade_pinned_options_init(&pinned);
+  lade_config_apply_pinned(&config, &pinned);
+  LADE_EXPECT_EQ_UINT(pinned.sources, LADE_PINNED_SOURCE_REGISTER);
+  LADE_EXPECT_EQ_UINT(pinned.max_bytes, UINT64_C(5) << 20);
+  LADE_EXPECT_EQ_UINT(pinned.event_batch, 6);
+  LADE_EXPECT_EQ_UINT(pinned.wait_ms, 7);
+}
