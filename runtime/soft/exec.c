@@ -5,11 +5,12 @@
  *   launch at the head of its stream -> exec_begin: nodes without dependencies go to their engines
  *                                    -> each end releases its dependents -> last end finishes the launch
  *
- * I1  One launch of an exec runs at a time; others wait in `waiting`, in the order they became ready.
+ * I1  One launch of an exec runs at a time: each waits for the one submitted before it (last), on whatever stream.
  * I2  While a launch runs, remaining = its nodes that have not ended; a node is at an engine once its pending is 0.
- * I3  Addresses are those of the capture; which memory they lie in is found when a node starts, so memory that was
- * freed since is found out and not touched. I4  An exec that the program destroyed is freed, and lets its user objects
- * go, after its last launch. Locks: rt->lock.
+ * I3  Addresses are those of the capture; which memory they lie in is found when a node starts, so that memory freed
+ *     since is found out and not touched.
+ * I4  An exec that the program destroyed is freed, and lets its user objects go, after its last launch.
+ * Locks: rt->lock.
  */
 #include <stdlib.h>
 
@@ -82,7 +83,8 @@ static soft_exec *exec_new(soft_runtime *rt, const soft_graph *graph) {
   exec->objects = (soft_object_list){NULL, 0, 0};
   exec->remaining = exec->launches = exec->count = 0;
   exec->destroyed = false;
-  exec->running = exec->waiting = exec->waiting_tail = NULL;
+  exec->running = NULL;
+  exec->last = (soft_point){NULL, 0};
   if (!exec_fill(exec, graph)) {
     exec_clear(rt, exec);
     ladei_soft_table_put(&rt->exec_table, exec);
@@ -139,6 +141,25 @@ static lade_status graph_exec_destroy(void *self, ladei_graph_exec handle) {
 /* ---- launch ---------------------------------------------------------------------------------------------------------
  */
 
+static lade_status launch_locked(soft_runtime *rt, soft_stream *stream, soft_exec *exec) {
+  const soft_op op = SOFT_OP_graph_launch;
+  const soft_point *last = &exec->last;
+  if (last->stream != NULL && last->stream != stream) {
+    lade_status status = ladei_soft_stream_wait_point(rt, op, stream, last->stream, last->number);
+    if (status != LADE_OK) return status;
+  }
+  soft_work work = {.kind = SOFT_WORK_LAUNCH, .device = stream->device};
+  work.exec = exec;
+  exec->launches++;
+  lade_status status = ladei_soft_submit(rt, op, stream, &work);
+  if (status != LADE_OK) {
+    exec->launches--;
+  } else {
+    exec->last = (soft_point){stream, atomic_load(&stream->submitted)};
+  }
+  return status;
+}
+
 static lade_status graph_launch(void *self, ladei_graph_exec handle, const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
   const soft_op op = SOFT_OP_graph_launch;
@@ -153,11 +174,7 @@ static lade_status graph_launch(void *self, ladei_graph_exec handle, const ladei
     status = ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
                          "graph_launch: software devices capture no launches of graphs");
   } else if (stream != NULL) {
-    soft_work work = {.kind = SOFT_WORK_LAUNCH, .device = stream->device};
-    work.exec = exec;
-    exec->launches++;
-    status = ladei_soft_submit(rt, op, stream, &work);
-    if (status != LADE_OK) exec->launches--;
+    status = launch_locked(rt, stream, exec);
   }
   ladei_soft_unlock(rt);
   return status;
@@ -191,24 +208,16 @@ static void node_start(soft_runtime *rt, soft_exec_node *node) {
   ladei_soft_engine_push(rt, &node->node);
 }
 
-static void exec_run(soft_runtime *rt, soft_exec *exec, soft_node *launch);
-
 static void launch_finish(soft_runtime *rt, soft_exec *exec) {
-  soft_node *launch = exec->running;
+  soft_stream *stream = exec->running->stream;
   exec->running = NULL;
   exec->launches--;
-  ladei_soft_stream_finish_head(rt, launch->stream);
-  soft_node *next = exec->waiting;
-  if (next != NULL) {
-    exec->waiting = next->engine_next;
-    if (exec->waiting == NULL) exec->waiting_tail = NULL;
-    exec_run(rt, exec, next);
-  } else if (exec->destroyed && exec->launches == 0) {
-    exec_free(rt, exec);
-  }
+  ladei_soft_stream_finish_head(rt, stream);
+  if (exec->destroyed && exec->launches == 0) exec_free(rt, exec);
 }
 
-static void exec_run(soft_runtime *rt, soft_exec *exec, soft_node *launch) {
+void ladei_soft_exec_begin(soft_runtime *rt, soft_node *launch) {
+  soft_exec *exec = launch->work.exec;
   exec->running = launch;
   exec->remaining = exec->count;
   for (uint32_t i = 0; i < exec->count; i++) {
@@ -218,21 +227,6 @@ static void exec_run(soft_runtime *rt, soft_exec *exec, soft_node *launch) {
     if (exec->nodes[i].dependency_count == 0) node_start(rt, &exec->nodes[i]);
   }
   if (exec->count == 0) launch_finish(rt, exec);
-}
-
-void ladei_soft_exec_begin(soft_runtime *rt, soft_node *launch) {
-  soft_exec *exec = launch->work.exec;
-  if (exec->running == NULL) {
-    exec_run(rt, exec, launch);
-    return;
-  }
-  launch->engine_next = NULL;
-  if (exec->waiting_tail != NULL) {
-    exec->waiting_tail->engine_next = launch;
-  } else {
-    exec->waiting = launch;
-  }
-  exec->waiting_tail = launch;
 }
 
 void ladei_soft_exec_node_done(soft_runtime *rt, soft_exec *exec, soft_node *node) {

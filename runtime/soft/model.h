@@ -346,9 +346,8 @@ struct soft_exec {
   uint32_t remaining; /* of the running launch */
   uint32_t launches;  /* queued or running */
   bool destroyed;     /* by the program */
+  soft_point last;    /* the latest launch; stream NULL: none */
   soft_node *running; /* the launch under way, a node of a stream */
-  soft_node *waiting; /* launches that are at the head of their stream, first come, first served; by engine_next */
-  soft_node *waiting_tail;
   soft_object_list objects;
 };
 
@@ -576,6 +575,9 @@ void ladei_soft_streams_close(soft_runtime *rt);
 void ladei_soft_events_close(soft_runtime *rt);
 /* The live event of a handle, or NULL with an error recorded. Under the lock. */
 soft_event *ladei_soft_event_find(soft_runtime *rt, soft_op op, lade_event handle, lade_status *out_status);
+/* Lets all later work of `stream` wait for `awaited` up to `number`. Under the lock. */
+lade_status ladei_soft_stream_wait_point(soft_runtime *rt, soft_op op, soft_stream *stream, soft_stream *awaited,
+                                         uint64_t number);
 /* The legacy stream's rule: orders `stream` after what it implicitly waits for. Queues waits. Under the lock. */
 lade_status ladei_soft_stream_join_legacy(soft_runtime *rt, soft_op op, soft_stream *stream);
 

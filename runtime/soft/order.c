@@ -8,8 +8,8 @@
  * I1  An order has at most one point per stream, the latest.
  * I2  A point is dropped only once it is observed: the program knows, so everything that it submits lies after it.
  * I3  `observed` is one number for all threads. A thread may learn of an end from another thread by means that no
- * runtime sees; counting every thread's knowledge for all never reports an order that is there as missing. Locks:
- * rt->lock, but for `observed`, which event_query raises without it.
+ *     runtime sees; counting every thread's knowledge for all never reports an order that is there as missing.
+ * Locks: rt->lock, but for `observed`, which event_query raises without it.
  */
 #include <stdlib.h>
 

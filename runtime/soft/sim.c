@@ -6,10 +6,11 @@
  *
  * I1  Time moves only in step and run_until, never back. Moments of one time happen in the order they were added.
  * I2  Work takes effect as a whole at its end: it reads its source and writes its destination at that moment, not when
- * it starts. So whatever disturbs the source before the copy has ended shows in the bytes. I3  An engine starts work
- * the moment it has some and is free: its k-th piece of work ends at max(end of the one before, ready) + its duration,
- * exactly. I4  Nothing happens inside an op that does not wait, except that its cost moves the clock. Locks: none; one
- * thread at a time owns the runtime.
+ *     it starts. So whatever disturbs the source before the copy has ended shows in the bytes.
+ * I3  An engine starts work the moment it has some and is free: its k-th piece of work ends at
+ *     max(end of the one before, ready) + its duration, exactly.
+ * I4  Nothing happens inside an op that does not wait, except that its cost moves the clock.
+ * Locks: none; one thread at a time owns the runtime.
  */
 #include <stdlib.h>
 

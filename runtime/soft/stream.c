@@ -10,9 +10,9 @@
  * I1  A resolved stream is accepted only while its handle names the stream with its id: a recycled handle never stands
  *     for another stream's work.
  * I2  A stream object is recycled only when all of its work is finished and observed, so a stream's numbers always
- * belong to the stream that an order names. I3  Blocking streams of a device, per-thread ones included, are in its
- * list; the legacy stream is not. Locks: rt->lock; stream_resolve and the "not ready" answer of stream_query read
- * without it.
+ *     belong to the stream that an order names.
+ * I3  Blocking streams of a device, per-thread ones included, are in its list; the legacy stream is not.
+ * Locks: rt->lock; stream_resolve reads without it.
  */
 #include <stdlib.h>
 
@@ -258,9 +258,8 @@ static lade_status no_memory(soft_op op) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory to queue work", ladei_soft_op_name(op));
 }
 
-/* Lets all later work of `stream` wait for `awaited` up to `number`. */
-static lade_status stream_wait_point(soft_runtime *rt, soft_op op, soft_stream *stream, soft_stream *awaited,
-                                     uint64_t number) {
+lade_status ladei_soft_stream_wait_point(soft_runtime *rt, soft_op op, soft_stream *stream, soft_stream *awaited,
+                                         uint64_t number) {
   if (!ladei_soft_order_add(&stream->order, awaited, number)) return no_memory(op);
   if (atomic_load(&awaited->completed) >= number) return LADE_OK;
   soft_node *node = ladei_soft_node_new(rt);
@@ -272,7 +271,7 @@ static lade_status stream_wait_point(soft_runtime *rt, soft_op op, soft_stream *
 
 static lade_status stream_wait_stream(soft_runtime *rt, soft_op op, soft_stream *stream, soft_stream *awaited) {
   if (!ladei_soft_order_merge(&stream->order, &awaited->order)) return no_memory(op);
-  return stream_wait_point(rt, op, stream, awaited, atomic_load(&awaited->submitted));
+  return ladei_soft_stream_wait_point(rt, op, stream, awaited, atomic_load(&awaited->submitted));
 }
 
 lade_status ladei_soft_stream_join_legacy(soft_runtime *rt, soft_op op, soft_stream *stream) {
@@ -315,7 +314,7 @@ static lade_status wait_event_locked(soft_runtime *rt, const ladei_stream *resol
   if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
   if (status != LADE_OK || awaited == stream) return status;
   if (!ladei_soft_order_merge(&stream->order, &event->order)) return no_memory(op);
-  return stream_wait_point(rt, op, stream, awaited, word & SOFT_EVENT_NUMBER_MASK);
+  return ladei_soft_stream_wait_point(rt, op, stream, awaited, word & SOFT_EVENT_NUMBER_MASK);
 }
 
 static lade_status stream_wait_event(void *self, const ladei_stream *resolved, lade_event handle) {
@@ -445,7 +444,7 @@ static lade_status stream_capture_info(void *self, const ladei_stream *resolved,
     *out = (ladei_capture_info){LADEI_CAPTURE_NONE, 0, NULL};
     if (capture != NULL) {
       out->status = capture->valid ? LADEI_CAPTURE_ACTIVE : LADEI_CAPTURE_INVALIDATED;
-      out->id = capture->id;
+      if (capture->valid) out->id = capture->id;
       if (capture->valid) out->graph = ladei_soft_graph_handle(rt, capture->graph);
     } else if (stream->kind == LADEI_STREAM_LEGACY &&
                ladei_soft_capture_implicit(rt, &rt->devices[stream->device]) != NULL) {

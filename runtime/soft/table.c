@@ -2,7 +2,8 @@
 /*
  * Handle table (model in table.h).
  *
- * I1  Records 0 .. count - 1 have a chunk. I2  A record is free (in the list of free_head) or taken, never both.
+ * I1  Records 0 .. count - 1 have a chunk.
+ * I2  A record is free (in the list of free_head) or taken, never both.
  * I3  Only taken records are live.
  * Locks: the runtime's lock guards all but find, knows, handle and at, which read `chunks`, `count` and `live` only.
  */
