@@ -6,10 +6,35 @@
 #include <lade/soft.h>
 #include <lade/status.h>
 
+#include <string>
+
 #include <gtest/gtest.h>
 
 TEST(CxxUser, LinksTheVersionOfItsHeaders) {
   EXPECT_EQ(lade_version(), LADE_VERSION_MAJOR * 1000000u + LADE_VERSION_MINOR * 1000u + LADE_VERSION_PATCH);
 }
 
-TEST(CxxUser, KnowsStatusNames) { EXPECT_STREQ(lade_status_name(LADE_ERR_LIMIT), "LADE_ERR_LIMIT"); }
+TEST(CxxUser, StagesThroughPinnedMemory) {
+  lade_runtime *runtime = nullptr;
+  lade_pinned_pool *pool = nullptr;
+  lade_stream stream = nullptr;
+  void *staging = nullptr;
+  ASSERT_EQ(lade_runtime_open("sim", nullptr, &runtime), LADE_OK);
+  ASSERT_EQ(lade_pinned_pool_create(runtime, nullptr, &pool), LADE_OK);
+  ASSERT_EQ(lade_stream_create(runtime, 0, &stream), LADE_OK);
+  ASSERT_EQ(lade_pinned_alloc(pool, 4096, &staging), LADE_OK);
+  EXPECT_EQ(lade_pinned_record_event(pool, staging, stream), LADE_OK);
+  EXPECT_EQ(lade_pinned_free(pool, staging), LADE_OK);
+  EXPECT_EQ(lade_pinned_free(pool, staging), LADE_ERR_DOUBLE_FREE);
+  EXPECT_EQ(lade_pinned_stream_retire(pool, stream), LADE_OK);
+  EXPECT_EQ(lade_stream_destroy(runtime, stream), LADE_OK);
+  EXPECT_EQ(lade_pinned_pool_destroy(pool, true), LADE_OK);
+  EXPECT_EQ(lade_runtime_close(runtime), LADE_OK);
+}
+
+TEST(CxxUser, GetsNamedErrors) {
+  lade_runtime *runtime = nullptr;
+  EXPECT_EQ(lade_runtime_open("no such runtime", nullptr, &runtime), LADE_ERR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(lade_last_error()->text).find("no such runtime"), std::string::npos);
+  EXPECT_EQ(runtime, nullptr);
+}
