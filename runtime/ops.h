@@ -94,7 +94,7 @@ typedef uint64_t ladei_vm_handle;                    /* CUmemGenericAllocationHa
 
 typedef struct ladei_capture_info {
   ladei_capture_status status;
-  uint64_t id;       /* unique per capture in the process; 0 unless status is ACTIVE or INVALIDATED */
+  uint64_t id;       /* unique per capture in the process while ACTIVE; drivers do not tell it otherwise: else 0 */
   ladei_graph graph; /* borrowed: the graph under construction while ACTIVE, else NULL */
 } ladei_capture_info;
 
@@ -110,7 +110,7 @@ typedef struct ladei_pointer_attributes {
   int32_t device;     /* DEVICE: where the memory lies; PINNED: device of the context that pinned it; else -1 */
   uint64_t base;      /* start of the allocation, mapping or registered range; 0 if UNKNOWN */
   size_t bytes;       /* its length; 0 if UNKNOWN */
-  void *device_alias; /* PINNED and device-mapped: the device's address of it; else NULL */
+  void *device_alias; /* PINNED and device-mapped: the device's address of the one asked for; else NULL */
 } ladei_pointer_attributes;
 
 typedef struct ladei_device_properties {
