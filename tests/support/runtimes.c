@@ -81,6 +81,14 @@ bool support_wait(lade_runtime *runtime, bool (*done)(void *user), void *user) {
   return support_is_virtual(runtime) ? wait_virtual(runtime, done, user) : wait_real(done, user);
 }
 
+void support_let_run(lade_runtime *runtime) {
+  if (support_is_virtual(runtime)) {
+    while (runtime->ops->step(runtime->self) == LADE_OK) continue;
+  } else {
+    nanosleep(&(struct timespec){0, 3 * 1000 * 1000}, NULL);
+  }
+}
+
 typedef struct query {
   lade_runtime *runtime;
   lade_event event;

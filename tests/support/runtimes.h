@@ -55,6 +55,12 @@ bool support_is_virtual(const lade_runtime *runtime);
  */
 bool support_wait(lade_runtime *runtime, bool (*done)(void *user), void *user);
 
+/*
+ * Lets happen what can happen by itself: on virtual time all of it, on real time what a few milliseconds bring. Before
+ * a check that something did *not* happen; such a check is sharp on "sim", and on the others can only miss a fault.
+ */
+void support_let_run(lade_runtime *runtime);
+
 /* Waits until the event, or all work queued on the stream, is done; fails the test with `what` if that never comes. */
 bool support_wait_event(lade_runtime *runtime, lade_event event);
 bool support_wait_stream(lade_runtime *runtime, lade_stream stream);
