@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Interpreter of operation bytes over the runtime `sim`.
+ *
+ * It plays a program that keeps to stream order: a block of memory belongs to one stream at a time and changes hands
+ * through an event. Such a program must find the bytes that a model predicts, must be told of no misuse by the software
+ * device, and must be able to give everything back, whatever calls the fault plan lets fail on the way.
+ *
+ * I1  block->model holds what the block will hold when the work queued so far has run.
+ * I2  Only work of block->stream touches a block; it is given to another stream by a wait for that work.
+ * I3  A block that a graph names stays on the graph's stream and alive until the graph is destroyed.
+ * I4  A call fails with INJECTED only after a fault was planned, and otherwise as the step that makes it allows.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lade/soft.h"
+#include "runtime/ops.h"
+#include "tests/fuzz/fuzz.h"
+
+enum { BLOCKS = 12, STREAMS = 4, GRAPHS = 3, GRAPH_NODES = 8, BLOCK_BYTES = 512, DEVICES = 2 };
+#define INJECTED LADE_ERR_DRIVER
+
+typedef struct block {
+  unsigned char *memory; /* NULL: free */
+  size_t bytes;
+  bool pinned;
+  int device; /* of device memory; a pinned block goes with any */
+  int stream; /* I2 */
+  int graphs; /* I3 */
+  unsigned char model[BLOCK_BYTES];
+} block;
+
+typedef struct fuzz_stream {
+  ladei_stream stream;
+  bool held;
+  int capturing; /* graph that is being captured on it; -1: none */
+} fuzz_stream;
+
+/* A captured graph is a list of fills: enough to see that launches happen, in order, as often as asked. */
+typedef struct graph {
+  ladei_graph_exec exec; /* NULL: not launchable */
+  int stream;            /* -1: unused */
+  int nodes;
+  struct {
+    int block;
+    unsigned char value;
+  } node[GRAPH_NODES];
+} graph;
+
+typedef struct machine {
+  lade_runtime *runtime;
+  block blocks[BLOCKS];
+  fuzz_stream streams[STREAMS];
+  graph graphs[GRAPHS];
+  bool faults; /* some may be pending */
+} machine;
+
+#define OP(m, name, ...) ((m)->runtime->ops->name((m)->runtime->self, ##__VA_ARGS__))
+
+/* True if the call succeeded; a failure must be an injected one (I4). Each planned fault hits once, so that a call
+ * which must succeed in the end is repeated until it does. */
+static bool worked(const machine *m, const char *what, lade_status status) {
+  if (status == LADE_OK) return true;
+  if (status != INJECTED || !m->faults) {
+    fuzz_fail("%s: %s: %s", what, lade_status_name(status), lade_last_error()->text);
+  }
+  return false;
+}
+#define WORKED(m, name, ...) worked(m, #name, OP(m, name, ##__VA_ARGS__))
+
+static bool any_held(const machine *m) {
+  for (int i = 0; i < STREAMS; i++) {
+    if (m->streams[i].held) return true;
+  }
+  return false;
+}
+
+/* --- Blocks
+ * ------------------------------------------------------------------------------------------------------------- */
+
+static block *block_pick(machine *m, fuzz_reader *in) { return &m->blocks[fuzz_below(in, BLOCKS)]; }
+
+static void step_alloc(machine *m, fuzz_reader *in) {
+  block *b = block_pick(m, in);
+  size_t bytes = fuzz_size(in, BLOCK_BYTES);
+  unsigned char choice = fuzz_byte(in);
+  int stream = (int)(choice % STREAMS);
+  if (b->memory != NULL) return;
+  block fresh = {.bytes = bytes, .pinned = (choice & 0x40) != 0, .stream = stream};
+  fresh.device = m->streams[stream].stream.device;
+  void *memory = NULL;
+  bool got = fresh.pinned ? WORKED(m, host_alloc, fresh.device, bytes, 0, &memory)
+                          : WORKED(m, device_alloc, fresh.device, bytes, &memory);
+  if (!got) {
+    FUZZ_CHECK(memory == NULL);
+    return;
+  }
+  fresh.memory = memory;
+  /* Known bytes, put there at once: nothing uses the block yet. */
+  memset(fresh.model, choice, bytes);
+  if (fresh.pinned) memset(memory, choice, bytes);
+  *b = fresh;
+  if (!fresh.pinned && !WORKED(m, copy_sync, fresh.device, LADEI_COPY_H2D, memory, fresh.model, bytes)) {
+    while (!WORKED(m, device_free, fresh.device, memory)) continue;
+    b->memory = NULL;
+  }
+}
+
+/* Lets all work of a stream finish; false where that cannot be now. */
+static bool settle(machine *m, fuzz_stream *s) {
+  if (s->capturing >= 0) return false;
+  lade_status status = OP(m, stream_synchronize, &s->stream);
+  if (status == LADE_ERR_TIMEOUT && any_held(m)) return false;
+  return worked(m, "stream_synchronize", status);
+}
+
+static void block_verify(machine *m, block *b) {
+  unsigned char seen[BLOCK_BYTES];
+  if (b->pinned) {
+    memcpy(seen, b->memory, b->bytes);
+  } else if (!WORKED(m, copy_sync, b->device, LADEI_COPY_D2H, seen, b->memory, b->bytes)) {
+    return;
+  }
+  for (size_t i = 0; i < b->bytes; i++) {
+    if (seen[i] == b->model[i]) continue;
+    fuzz_fail("block %d: byte %zu of %zu is 0x%02x instead of 0x%02x", (int)(b - m->blocks), i, b->bytes, seen[i],
+              b->model[i]);
+    return;
+  }
+}
+
+static void step_free(machine *m, fuzz_reader *in) {
+  block *b = block_pick(m, in);
+  if (b->memory == NULL || b->graphs != 0 || !settle(m, &m->streams[b->stream])) return;
+  block_verify(m, b);
+  bool gone = b->pinned ? WORKED(m, host_free, b->memory) : WORKED(m, device_free, b->device, b->memory);
+  if (gone) b->memory = NULL;
+}
+
+/* --- Work
+ * --------------------------------------------------------------------------------------------------------------- */
+
+static void step_fill(machine *m, fuzz_reader *in) {
+  block *b = block_pick(m, in);
+  unsigned char value = fuzz_byte(in);
+  if (b->memory == NULL) return;
+  fuzz_stream *s = &m->streams[b->stream];
+  graph *g = s->capturing >= 0 ? &m->graphs[s->capturing] : NULL;
+  if (g != NULL && g->nodes == GRAPH_NODES) return;
+  if (!WORKED(m, fill, b->memory, value, b->bytes, &s->stream)) return;
+  if (g == NULL) {
+    memset(b->model, value, b->bytes);
+    return;
+  }
+  g->node[g->nodes].block = (int)(b - m->blocks);
+  g->node[g->nodes++].value = value;
+  b->graphs++;
+}
+
+static ladei_copy_direction direction_of(const block *from, const block *to) {
+  if (from->pinned) return to->pinned ? LADEI_COPY_H2H : LADEI_COPY_H2D;
+  return to->pinned ? LADEI_COPY_D2H : LADEI_COPY_D2D;
+}
+
+static void step_copy(machine *m, fuzz_reader *in) {
+  block *from = block_pick(m, in), *to = block_pick(m, in);
+  size_t bytes = fuzz_size(in, BLOCK_BYTES);
+  if (from == to || from->memory == NULL || to->memory == NULL || from->stream != to->stream) return;
+  fuzz_stream *s = &m->streams[from->stream];
+  if (s->capturing >= 0 || bytes > from->bytes || bytes > to->bytes) return;
+  ladei_copy_direction direction = direction_of(from, to);
+  size_t from_offset = from->bytes - bytes, to_offset = (to->bytes - bytes) / 2;
+  lade_status status;
+  if (direction == LADEI_COPY_D2D && from->device != to->device) {
+    status = OP(m, copy_peer, to->memory + to_offset, to->device, from->memory + from_offset, from->device, bytes,
+                &s->stream);
+  } else {
+    status = OP(m, copy, direction, to->memory + to_offset, from->memory + from_offset, bytes, &s->stream);
+  }
+  if (worked(m, "copy", status)) memcpy(to->model + to_offset, from->model + from_offset, bytes);
+}
+
+/* Hands a block to another stream: record on the old one, wait on the new one. */
+static void step_move(machine *m, fuzz_reader *in) {
+  block *b = block_pick(m, in);
+  int target = (int)fuzz_below(in, STREAMS);
+  if (b->memory == NULL || b->graphs != 0 || target == b->stream) return;
+  fuzz_stream *old = &m->streams[b->stream], *new = &m->streams[target];
+  if (old->capturing >= 0 || new->capturing >= 0) return;
+  lade_event event = NULL;
+  if (!WORKED(m, event_create, old->stream.context, 0, &event)) return;
+  if (WORKED(m, event_record, event, &old->stream) && WORKED(m, stream_wait_event, &new->stream, event)) {
+    b->stream = target;
+  }
+  while (!WORKED(m, event_destroy, event)) continue;
+}
+
+static void step_synchronize(machine *m, fuzz_reader *in) {
+  int index = (int)fuzz_below(in, STREAMS);
+  fuzz_stream *s = &m->streams[index];
+  if (!settle(m, s)) return;
+  for (int i = 0; i < BLOCKS; i++) {
+    if (m->blocks[i].memory != NULL && m->blocks[i].stream == index) block_verify(m, &m->blocks[i]);
+  }
+}
+
+/* Questions: their answers change nothing. */
+static void step_ask(machine *m, fuzz_reader *in) {
+  fuzz_stream *s = &m->streams[fuzz_below(in, STREAMS)];
+  block *b = block_pick(m, in);
+  ladei_capture_info info;
+  ladei_pointer_attributes attributes;
+  size_t free_bytes, total_bytes;
+  lade_status status = OP(m, stream_query, &s->stream);
+  if (s->capturing >= 0) {
+    FUZZ_CHECK(status == LADE_ERR_CAPTURE || status == INJECTED);
+  } else if (status != LADE_NOT_READY) {
+    (void)worked(m, "stream_query", status);
+  }
+  if (WORKED(m, stream_capture_info, &s->stream, &info)) {
+    FUZZ_CHECK(info.status == (s->capturing >= 0 ? LADEI_CAPTURE_ACTIVE : LADEI_CAPTURE_NONE));
+  }
+  if (b->memory != NULL && WORKED(m, pointer_attributes, b->memory + b->bytes - 1, &attributes)) {
+    FUZZ_CHECK(attributes.kind == (b->pinned ? LADEI_MEMORY_PINNED : LADEI_MEMORY_DEVICE));
+    FUZZ_CHECK(attributes.base == (uintptr_t)b->memory);
+  }
+  (void)WORKED(m, memory_info, b->device, &free_bytes, &total_bytes);
+}
+
+static void step_advance(machine *m, fuzz_reader *in) {
+  uint64_t before = m->runtime->ops->now_ns(m->runtime->self), ns = fuzz_size(in, 20000);
+  FUZZ_CHECK(lade_soft_advance(m->runtime, ns) == LADE_OK);
+  FUZZ_CHECK(m->runtime->ops->now_ns(m->runtime->self) == before + ns);
+}
+
+static void step_hold(machine *m, fuzz_reader *in) {
+  fuzz_stream *s = &m->streams[fuzz_below(in, STREAMS)];
+  lade_stream handle = s->stream.handle;
+  lade_status status =
+      s->held ? lade_soft_stream_release(m->runtime, handle) : lade_soft_stream_hold(m->runtime, handle);
+  if (worked(m, "hold or release", status)) s->held = !s->held;
+}
+
+/* --- Graphs
+ * ------------------------------------------------------------------------------------------------------------- */
+
+static void graph_forget(machine *m, graph *g) {
+  for (int i = 0; i < g->nodes; i++) m->blocks[g->node[i].block].graphs--;
+  *g = (graph){.stream = -1};
+}
+
+static void step_capture_begin(machine *m, fuzz_reader *in) {
+  int index = (int)fuzz_below(in, GRAPHS), stream = (int)fuzz_below(in, STREAMS);
+  fuzz_stream *s = &m->streams[stream];
+  graph *g = &m->graphs[index];
+  if (g->stream >= 0 || s->capturing >= 0) return;
+  if (!WORKED(m, capture_begin, &s->stream, LADEI_CAPTURE_RELAXED)) return;
+  g->stream = stream;
+  s->capturing = index;
+}
+
+static void capture_finish(machine *m, fuzz_stream *s) {
+  graph *g = &m->graphs[s->capturing];
+  ladei_graph native = NULL;
+  if (!WORKED(m, capture_end, &s->stream, &native)) return;
+  s->capturing = -1;
+  if (!WORKED(m, graph_instantiate, native, &g->exec)) graph_forget(m, g);
+  while (!WORKED(m, graph_destroy, native)) continue;
+}
+
+static void step_capture_end(machine *m, fuzz_reader *in) {
+  fuzz_stream *s = &m->streams[fuzz_below(in, STREAMS)];
+  if (s->capturing >= 0) capture_finish(m, s);
+}
+
+static void step_launch(machine *m, fuzz_reader *in) {
+  graph *g = &m->graphs[fuzz_below(in, GRAPHS)];
+  if (g->exec == NULL || m->streams[g->stream].capturing >= 0) return;
+  if (!WORKED(m, graph_launch, g->exec, &m->streams[g->stream].stream)) return;
+  for (int i = 0; i < g->nodes; i++) {
+    block *b = &m->blocks[g->node[i].block];
+    memset(b->model, g->node[i].value, b->bytes);
+  }
+}
+
+static void step_graph_destroy(machine *m, fuzz_reader *in) {
+  graph *g = &m->graphs[fuzz_below(in, GRAPHS)];
+  if (g->exec != NULL && WORKED(m, graph_exec_destroy, g->exec)) graph_forget(m, g);
+}
+
+/* --- Faults
+ * ------------------------------------------------------------------------------------------------------------- */
+
+static void step_fault(machine *m, fuzz_reader *in) {
+  static const char *const ops[] = {
+      "device_alloc",  "device_free",       "host_alloc",         "host_free",     "copy",
+      "fill",          "copy_sync",         "copy_peer",          "event_create",  "event_record",
+      "event_destroy", "stream_wait_event", "stream_synchronize", "stream_query",  "capture_begin",
+      "capture_end",   "graph_instantiate", "graph_launch",       "graph_destroy", "graph_exec_destroy",
+  };
+  const char *op = ops[fuzz_below(in, sizeof ops / sizeof ops[0])];
+  FUZZ_CHECK(lade_soft_fault_add(m->runtime, op, 1 + fuzz_below(in, 3), INJECTED) == LADE_OK);
+  m->faults = true;
+}
+
+/* --- A run
+ * -------------------------------------------------------------------------------------------------------------- */
+
+static bool machine_open(machine *m) {
+  memset(m, 0, sizeof *m);
+  lade_soft_device devices[DEVICES] = {{.memory_bytes = 1 << 20}, {.memory_bytes = 1 << 20}};
+  lade_soft_options soft;
+  lade_soft_options_init(&soft);
+  soft.devices = devices;
+  soft.device_count = DEVICES;
+  lade_runtime_options options;
+  lade_runtime_options_init(&options);
+  options.soft = &soft;
+  if (lade_runtime_open("sim", &options, &m->runtime) != LADE_OK) {
+    fuzz_fail("open: %s", lade_last_error()->text);
+    return false;
+  }
+  FUZZ_CHECK(OP(m, peer_enable, 0, 1) == LADE_OK && OP(m, peer_enable, 1, 0) == LADE_OK);
+  for (int i = 0; i < STREAMS; i++) {
+    lade_stream handle = NULL;
+    FUZZ_CHECK(OP(m, stream_create, i % DEVICES, 0, LADEI_STREAM_NON_BLOCKING, &handle) == LADE_OK);
+    FUZZ_CHECK(OP(m, stream_resolve, handle, &m->streams[i].stream) == LADE_OK);
+    m->streams[i].capturing = -1;
+  }
+  for (int i = 0; i < GRAPHS; i++) m->graphs[i].stream = -1;
+  return true;
+}
+
+static void machine_give_back(machine *m) {
+  FUZZ_CHECK(lade_soft_fault_clear(m->runtime) == LADE_OK);
+  m->faults = false;
+  for (int i = 0; i < STREAMS; i++) {
+    fuzz_stream *s = &m->streams[i];
+    if (s->held) FUZZ_CHECK(lade_soft_stream_release(m->runtime, s->stream.handle) == LADE_OK);
+    s->held = false;
+    if (s->capturing >= 0) capture_finish(m, s);
+  }
+  for (int i = 0; i < DEVICES; i++) FUZZ_CHECK(OP(m, device_synchronize, i) == LADE_OK);
+  for (int i = 0; i < GRAPHS; i++) {
+    if (m->graphs[i].exec != NULL) FUZZ_CHECK(OP(m, graph_exec_destroy, m->graphs[i].exec) == LADE_OK);
+  }
+  for (int i = 0; i < BLOCKS; i++) {
+    block *b = &m->blocks[i];
+    if (b->memory == NULL) continue;
+    block_verify(m, b);
+    FUZZ_CHECK((b->pinned ? OP(m, host_free, b->memory) : OP(m, device_free, b->device, b->memory)) == LADE_OK);
+  }
+  for (int i = 0; i < STREAMS; i++) FUZZ_CHECK(OP(m, stream_destroy, m->streams[i].stream.handle) == LADE_OK);
+}
+
+static void machine_close(machine *m) {
+  machine_give_back(m);
+  lade_soft_report report;
+  lade_soft_report_init(&report);
+  FUZZ_CHECK(lade_soft_report_get(m->runtime, &report) == LADE_OK);
+  if (report.freed_memory_used + report.unordered_reuse + report.stale_handles + report.unpinned_copies != 0) {
+    fuzz_fail("the software device reports: %s", lade_soft_last_finding(m->runtime));
+  }
+  FUZZ_CHECK(report.device_bytes == 0 && report.pinned_bytes == 0 && report.device_allocations == 0);
+  FUZZ_CHECK(report.pinned_ranges == 0 && report.streams == 0 && report.events == 0 && report.graphs == 0);
+  if (lade_runtime_close(m->runtime) != LADE_OK) fuzz_fail("close: %s", lade_last_error()->text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static void (*const steps[])(machine * m, fuzz_reader * in) = {
+      step_alloc,         step_alloc, step_free,        step_fill,   step_fill,    step_copy,          step_copy,
+      step_copy,          step_move,  step_synchronize, step_ask,    step_advance, step_hold,          step_fault,
+      step_capture_begin, step_fill,  step_capture_end, step_launch, step_launch,  step_graph_destroy,
+  };
+  machine m;
+  if (!machine_open(&m)) return 0;
+  fuzz_reader in = {data, data + size};
+  while (!fuzz_done(&in)) steps[fuzz_below(&in, sizeof steps / sizeof steps[0])](&m, &in);
+  machine_close(&m);
+  return 0;
+}
