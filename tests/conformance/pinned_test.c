@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pinned host memory: allocated by the driver, or the program's own memory registered. */
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/conformance/conformance.h"
+
+static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+/* Memory of the program's own, whole pages, never NULL. */
+static char *own_memory(size_t bytes) {
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    LADE_FAIL("mmap of %zu bytes failed", bytes);
+    return NULL;
+  }
+  return memory;
+}
+
+static bool is_pinned(lade_runtime *runtime, const void *pointer) {
+  ladei_pointer_attributes attributes;
+  LADE_EXPECT_OK(OP(pointer_attributes, pointer, &attributes));
+  return attributes.kind == LADEI_MEMORY_PINNED;
+}
+
+/* There and back through device memory. */
+static void expect_usable(lade_runtime *runtime, int device, char *pinned, size_t bytes) {
+  ladei_stream stream = conformance_stream(runtime, device, LADEI_STREAM_NON_BLOCKING);
+  void *memory = conformance_device_memory(runtime, device, bytes);
+  support_pattern_fill(pinned, bytes, 11, 0);
+  LADE_EXPECT_OK(OP(copy, LADEI_COPY_H2D, memory, pinned, bytes, &stream));
+  LADE_EXPECT_OK(OP(stream_synchronize, &stream));
+  memset(pinned, 0, bytes);
+  LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2H, pinned, memory, bytes, &stream));
+  LADE_EXPECT_OK(OP(stream_synchronize, &stream));
+  LADE_EXPECT_PATTERN(pinned, bytes, 11, 0);
+  LADE_EXPECT_OK(OP(device_free, device, memory));
+  LADE_EXPECT_OK(OP(stream_destroy, stream.handle));
+}
+
+CONFORMANCE_TEST(Pinned, AllocatedMemoryIsAlignedUsableAndPinned) {
+  static const unsigned flags[] = {0, LADEI_HOST_DEVICE_MAPPED, LADEI_HOST_WRITE_COMBINED,
+                                   LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_WRITE_COMBINED};
+  static const size_t sizes[] = {1, 4095, 4096, 100000, (size_t)3 << 20};
+  for (size_t f = 0; f < sizeof flags / sizeof flags[0]; f++) {
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+      lade_test_context("flags %u, %zu bytes", flags[f], sizes[s]);
+      void *memory = NULL;
+      LADE_ASSERT_OK(OP(host_alloc, 0, sizes[s], flags[f], &memory));
+      LADE_EXPECT_EQ_UINT((uintptr_t)memory % 4096, 0);
+      LADE_EXPECT(is_pinned(runtime, memory));
+      expect_usable(runtime, 0, memory, sizes[s]);
+      LADE_ASSERT_OK(OP(host_free, memory));
+    }
+  }
+}
+
+CONFORMANCE_TEST(Pinned, MemoryIsPortable) {
+  NEEDS_TWO_DEVICES();
+  void *allocated = NULL;
+  size_t bytes = 16 * page_bytes();
+  char *registered = own_memory(bytes);
+  LADE_ASSERT_OK(OP(host_alloc, 0, bytes, 0, &allocated));
+  LADE_ASSERT_OK(OP(host_register, 0, registered, bytes, 0));
+  expect_usable(runtime, 1, allocated, bytes);
+  expect_usable(runtime, 1, registered, bytes);
+  LADE_ASSERT_OK(OP(host_unregister, registered));
+  LADE_ASSERT_OK(OP(host_free, allocated));
+  munmap(registered, bytes);
+}
+
+CONFORMANCE_TEST(Pinned, RegisteredMemoryIsPinnedUntilUnregistered) {
+  size_t bytes = 8 * page_bytes();
+  char *memory = own_memory(bytes);
+  for (int round = 0; round < 3; round++) {
+    LADE_EXPECT(!is_pinned(runtime, memory));
+    LADE_ASSERT_OK(OP(host_register, 0, memory, bytes, round == 1 ? LADEI_HOST_DEVICE_MAPPED : 0));
+    LADE_EXPECT(is_pinned(runtime, memory));
+    LADE_EXPECT(is_pinned(runtime, memory + bytes - 1));
+    expect_usable(runtime, 0, memory, bytes);
+    LADE_ASSERT_OK(OP(host_unregister, memory));
+  }
+  LADE_EXPECT(!is_pinned(runtime, memory));
+  munmap(memory, bytes);
+}
+
+/* Bytes that were there before pinning stay, as a prefaulted segment's must. */
+CONFORMANCE_TEST(Pinned, RegisteringKeepsTheBytes) {
+  size_t bytes = 8 * page_bytes();
+  char *memory = own_memory(bytes);
+  support_pattern_fill(memory, bytes, 12, 0);
+  LADE_ASSERT_OK(OP(host_register, 0, memory, bytes, 0));
+  LADE_EXPECT_PATTERN(memory, bytes, 12, 0);
+  LADE_ASSERT_OK(OP(host_unregister, memory));
+  LADE_EXPECT_PATTERN(memory, bytes, 12, 0);
+  munmap(memory, bytes);
+}
+
+CONFORMANCE_TEST(Pinned, ReadOnlyMemoryCanBeRegisteredForReading) {
+  NEEDS(conformance_has(runtime, 0, LADEI_ATTR_HOST_REGISTER_READ_ONLY_SUPPORTED), "no read-only registration");
+  size_t bytes = 4 * page_bytes();
+  char *memory = own_memory(bytes);
+  support_pattern_fill(memory, bytes, 13, 0);
+  LADE_ASSERT_EQ_INT(mprotect(memory, bytes, PROT_READ), 0);
+  LADE_ASSERT_OK(OP(host_register, 0, memory, bytes, LADEI_HOST_READ_ONLY));
+  ladei_stream stream = conformance_stream(runtime, 0, 0);
+  void *device_memory = conformance_device_memory(runtime, 0, bytes);
+  LADE_EXPECT_OK(OP(copy, LADEI_COPY_H2D, device_memory, memory, bytes, &stream));
+  LADE_EXPECT_OK(OP(stream_synchronize, &stream));
+  conformance_expect_device_pattern(runtime, 0, device_memory, bytes, 13);
+  LADE_EXPECT_OK(OP(device_free, 0, device_memory));
+  LADE_EXPECT_OK(OP(stream_destroy, stream.handle));
+  LADE_ASSERT_OK(OP(host_unregister, memory));
+  munmap(memory, bytes);
+}
+
+CONFORMANCE_TEST(Pinned, CrookedRangesAreRefused) {
+  size_t page = page_bytes();
+  char *memory = own_memory(4 * page);
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_register", NULL, OP(host_register, 0, memory + 1, page, 0));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_register", NULL, OP(host_register, 0, memory + 64, page, 0));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_register", NULL, OP(host_register, 0, memory, page - 1, 0));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_register", NULL, OP(host_register, 0, memory, 0, 0));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_register", NULL, OP(host_register, 0, NULL, page, 0));
+  LADE_EXPECT(!is_pinned(runtime, memory));
+  munmap(memory, 4 * page);
+}
+
+CONFORMANCE_TEST(Pinned, OverlapWithARegisteredRangeIsRefused) {
+  size_t page = page_bytes();
+  char *memory = own_memory(6 * page);
+  LADE_ASSERT_OK(OP(host_register, 0, memory + 2 * page, 2 * page, 0));
+  static const struct { size_t first, count; } overlaps[] = {{2, 2}, {2, 1}, {3, 1}, {1, 2}, {3, 2}, {0, 6}};
+  for (size_t i = 0; i < sizeof overlaps / sizeof overlaps[0]; i++) {
+    EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_register", NULL,
+                   OP(host_register, 0, memory + overlaps[i].first * page, overlaps[i].count * page, 0));
+  }
+  /* Side by side is no overlap. */
+  LADE_ASSERT_OK(OP(host_register, 0, memory, 2 * page, 0));
+  LADE_ASSERT_OK(OP(host_register, 0, memory + 4 * page, 2 * page, 0));
+  for (size_t i = 0; i < 6; i += 2) LADE_ASSERT_OK(OP(host_unregister, memory + i * page));
+  munmap(memory, 6 * page);
+}
+
+CONFORMANCE_TEST(Pinned, FreeAndUnregisterRefuseWhatIsNotTheirs) {
+  conformance_allow_findings();
+  size_t page = page_bytes();
+  char *registered = own_memory(2 * page), *allocated = conformance_pinned(runtime, 2 * page);
+  void *device_memory = conformance_device_memory(runtime, 0, 4096);
+  LADE_ASSERT_OK(OP(host_register, 0, registered, 2 * page, 0));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_free", NULL, OP(host_free, NULL));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_free", NULL, OP(host_free, registered));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_free", NULL, OP(host_free, allocated + page));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_free", NULL, OP(host_free, device_memory));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_unregister", NULL, OP(host_unregister, NULL));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_unregister", NULL, OP(host_unregister, allocated));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_unregister", NULL, OP(host_unregister, registered + page));
+  LADE_ASSERT_OK(OP(host_unregister, registered));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_unregister", NULL, OP(host_unregister, registered));
+  LADE_ASSERT_OK(OP(host_free, allocated));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_free", NULL, OP(host_free, allocated));
+  LADE_ASSERT_OK(OP(device_free, 0, device_memory));
+  munmap(registered, 2 * page);
+}
+
+CONFORMANCE_TEST(Pinned, UnknownFlagsAreRefused) {
+  void *memory = &memory;
+  size_t page = page_bytes();
+  char *own = own_memory(page);
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_alloc", NULL, OP(host_alloc, 0, 4096, 1u << 20, &memory));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_alloc", NULL, OP(host_alloc, 0, 4096, LADEI_HOST_READ_ONLY, &memory));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_register", NULL,
+                 OP(host_register, 0, own, page, LADEI_HOST_WRITE_COMBINED));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "host_register", NULL, OP(host_register, 0, own, page, 1u << 20));
+  LADE_EXPECT_EQ_PTR(memory, &memory);
+  munmap(own, page);
+}
+
+CONFORMANCE_TEST(Pinned, TooMuchIsOutOfPinnedMemory) {
+  void *memory = &memory;
+  EXPECT_REFUSED(LADE_ERR_OUT_OF_PINNED_MEMORY, "host_alloc", "1125899906842624",
+                 OP(host_alloc, 0, (size_t)1 << 50, 0, &memory));
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_PINNED_MEMORY, OP(host_alloc, 0, SIZE_MAX, 0, &memory));
+  LADE_EXPECT_EQ_PTR(memory, &memory);
+  /* No error sticks: the next call works. */
+  memory = conformance_pinned(runtime, 4096);
+  LADE_ASSERT_OK(OP(host_free, memory));
+}
