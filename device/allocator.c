@@ -72,6 +72,7 @@ static lade_status cache_flush(lade_device_allocator *allocator) {
   ladei_lock_release(&allocator->lock);
   ladei_uses_settle_deferred(allocator);
   lade_status waited = ladei_retire_synchronize(allocator->retire);
+  if (waited == LADE_NOT_READY) waited = LADE_OK; /* left: freed by other threads meanwhile, or held by graphs */
   lade_error error;
   if (waited != LADE_OK) ladei_error_save(&error);
   ladei_lock_acquire(&allocator->lock);

@@ -95,6 +95,30 @@ lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const l
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------- */
 
+/*
+ * Note [Free memory in use]. A cached block may still be used by work queued on its own stream: that is what lets it be
+ * reused there at once. Before its memory goes, that work must be over; a driver's free may wait for it, but need not.
+ * Work in a capture does not run, so a capturing stream is not waited for.
+ */
+static lade_status stream_finish(lade_device_allocator *allocator, const ladei_segment *segment) {
+  const lade_runtime_ops *ops = allocator->runtime->ops;
+  void *self = allocator->runtime->self;
+  if (ladei_segment_stream_known(segment)) {
+    lade_status status = ops->stream_query(self, &segment->stream);
+    if (status == LADE_NOT_READY) status = ops->stream_synchronize(self, &segment->stream);
+    if (status == LADE_OK || status == LADE_ERR_CAPTURE || status == LADE_ERR_DEVICE_LOST) return LADE_OK;
+  }
+  lade_status status = ops->device_synchronize(self, allocator->device);
+  return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status;
+}
+
+static lade_status segment_return(lade_device_allocator *allocator, const ladei_segment *segment) {
+  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  lade_status status = stream_finish(allocator, segment);
+  ladei_driver_unrelax(allocator, mode);
+  return status == LADE_OK ? segment_uncall(allocator, segment->address) : status;
+}
+
 /* Calls the driver for each block, without the lock. Returns the first refusal, its record in *out_error. */
 static lade_status blocks_call(lade_device_allocator *allocator, ladei_block *first, lade_error *out_error) {
   lade_status result = LADE_OK;
@@ -103,7 +127,7 @@ static lade_status blocks_call(lade_device_allocator *allocator, ladei_block *fi
     if (ladei_segment_expandable(block->segment)) {
       status = ladei_expandable_unmap(allocator, block, &block->gone);
     } else {
-      status = segment_uncall(allocator, block->address);
+      status = segment_return(allocator, block->segment);
       block->gone = status == LADE_OK;
     }
     if (status != LADE_OK && result == LADE_OK) {

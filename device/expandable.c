@@ -84,13 +84,10 @@ static lade_status granules_map(lade_device_allocator *allocator, ladei_segment 
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------- */
 
-/* Unmapping does not wait for work on the memory as a plain free does. */
+/* Note [Free memory in use] in driver.c; the reference waits for the stream here, so this does also when it is idle. */
 static lade_status segment_wait(lade_device_allocator *allocator, const ladei_segment *segment) {
   void *self = allocator->runtime->self;
-  /* A stream that may be gone, or is another thread's own, cannot be named: wait for everything. */
-  if (segment->stream_retired || segment->stream.kind == LADEI_STREAM_PER_THREAD) {
-    return ops_of(allocator)->device_synchronize(self, allocator->device);
-  }
+  if (!ladei_segment_stream_known(segment)) return ops_of(allocator)->device_synchronize(self, allocator->device);
   return ops_of(allocator)->stream_synchronize(self, &segment->stream);
 }
 

@@ -157,6 +157,11 @@ ladei_granule *ladei_granule_at(const ladei_granule_table *table, size_t index);
 
 static inline bool ladei_segment_expandable(const ladei_segment *segment) { return segment->granules != NULL; }
 
+/* Whether the segment's stream may be named in calls: it has not been retired, and is no other thread's own. */
+static inline bool ladei_segment_stream_known(const ladei_segment *segment) {
+  return !segment->stream_retired && segment->stream.kind != LADEI_STREAM_PER_THREAD;
+}
+
 /* A record, and start bits for `size`; in no set. NULL when there is no memory. The caller fills in the rest. */
 ladei_segment *ladei_segment_create(ladei_heap *heap, size_t size);
 /* The opposite, for a segment in no set. */

@@ -159,6 +159,8 @@ LADE_API LADE_MUST_CHECK lade_status lade_device_record_stream(lade_device_alloc
 /**
  * Wait for pending blocks and give all wholly free segments back to the driver.
  *
+ * Blocks that a captured graph uses, as far as the graph is alive, and those freed by other threads meanwhile stay.
+ *
  * Threads: any. Waits: for the streams that still use freed blocks. Errors: LADE_ERR_CAPTURE while a capture forbids
  * waiting; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  */
