@@ -65,7 +65,7 @@ lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const l
   size_t bytes = request->segment_bytes;
   lade_status status = ladei_driver_budget(allocator, bytes);
   if (status != LADE_OK) return status;
-  ladei_segment *segment = ladei_segment_create(&allocator->heap, bytes);
+  ladei_segment *segment = ladei_heap_segment_create(&allocator->heap, bytes);
   if (segment == NULL) return records_missing();
   segment->stream = request->stream;
   segment->stream_key = request->stream_key;

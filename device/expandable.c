@@ -164,7 +164,7 @@ static ladei_segment *segment_create(lade_device_allocator *allocator, const lad
   size_t granule_bytes = granule_bytes_for(request->pool);
   size_t wanted = (size_t)(allocator->total_bytes + allocator->total_bytes / 8);
   size_t count = wanted / granule_bytes + (wanted % granule_bytes != 0);
-  ladei_segment *segment = ladei_segment_create(&allocator->heap, count * granule_bytes);
+  ladei_segment *segment = ladei_heap_segment_create(&allocator->heap, count * granule_bytes);
   if (segment == NULL) return NULL;
   segment->stream = request->stream;
   segment->stream_key = request->stream_key;

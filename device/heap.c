@@ -80,7 +80,7 @@ static void block_discard(ladei_heap *heap, ladei_block *block) {
   ladei_slab_free(&heap->blocks, block);
 }
 
-ladei_segment *ladei_segment_create(ladei_heap *heap, size_t size) {
+ladei_segment *ladei_heap_segment_create(ladei_heap *heap, size_t size) {
   ladei_segment *segment = ladei_slab_alloc(&heap->segments);
   if (segment == NULL) return NULL;
   memset((char *)segment + sizeof segment->head, 0, sizeof *segment - sizeof segment->head);

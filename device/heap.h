@@ -163,7 +163,7 @@ static inline bool ladei_segment_stream_known(const ladei_segment *segment) {
 }
 
 /* A record, and start bits for `size`; in no set. NULL when there is no memory. The caller fills in the rest. */
-ladei_segment *ladei_segment_create(ladei_heap *heap, size_t size);
+ladei_segment *ladei_heap_segment_create(ladei_heap *heap, size_t size);
 /* The opposite, for a segment in no set. */
 void ladei_segment_discard(ladei_heap *heap, ladei_segment *segment);
 

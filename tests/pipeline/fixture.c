@@ -47,7 +47,7 @@ void fixture_close(fixture *f) {
 lade_transfer fixture_transfer(const fixture *f, lade_direction direction, lade_endpoint host, size_t bytes) {
   lade_transfer transfer;
   lade_transfer_init(&transfer);
-  transfer.direction = direction;
+  transfer.direction = (int32_t)direction;
   transfer.host = host;
   transfer.device_memory = f->device;
   transfer.bytes = bytes;
