@@ -49,6 +49,9 @@ static lade_status host_check(const lade_transfer *request) {
                                                                : argument_error("transfer: host.memory is NULL");
   case LADE_ENDPOINT_FILE: return file_check(request);
   case LADE_ENDPOINT_CALLBACK:
+    if (request->host.concurrent != 0 && request->host.concurrent != 1) {
+      return argument_error("transfer: host.concurrent is neither 0 nor 1");
+    }
     return request->host.callback != NULL ? LADE_OK : argument_error("transfer: host.callback is NULL");
   default:
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: host.kind %d is no endpoint", request->host.kind);
@@ -393,7 +396,7 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
   ticket->request = *request;
   ticket->transfer.bytes = request->bytes;
   ticket->transfer.chunk_bytes = chunk_for(pipeline, request->bytes);
-  ticket->transfer.ordered = request->host.kind == LADE_ENDPOINT_CALLBACK;
+  ticket->transfer.ordered = request->host.kind == LADE_ENDPOINT_CALLBACK && !request->host.concurrent;
   lade_status status = gate_record(pipeline, ticket);
   if (status != LADE_OK) {
     free(ticket);

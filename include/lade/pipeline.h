@@ -61,7 +61,8 @@ typedef enum lade_endpoint_kind {
 /**
  * Fills (to the device) or drains (to the host) `buffer`, which is bytes [offset, offset + bytes) of the transfer.
  *
- * Called in order of offset, one at a time per transfer, from a thread of the pipeline with no lock held. It may call
+ * Called in order of offset, one at a time per transfer (unless the endpoint says `concurrent`), from a thread of the
+ * pipeline with no lock held. It may call
  * lade, but must not wait for a ticket of the same pipeline. Any status but LADE_OK ends the transfer with
  * LADE_ERR_CALLBACK. C++ exceptions must not leave it.
  */
@@ -76,23 +77,25 @@ typedef struct lade_endpoint {
   void *memory;                    /**< MEMORY */
   lade_transfer_callback callback; /**< CALLBACK */
   void *user;                      /**< CALLBACK: its first argument. */
+  int32_t concurrent;              /**< CALLBACK: 1: may be called by several threads at once, in any order. */
+  int32_t reserved;                /**< 0. */
 } lade_endpoint;
 
 /** Ordinary or pinned memory. */
 static inline lade_endpoint lade_endpoint_memory(void *memory) {
-  lade_endpoint endpoint = {LADE_ENDPOINT_MEMORY, -1, 0, NULL, memory, NULL, NULL};
+  lade_endpoint endpoint = {LADE_ENDPOINT_MEMORY, -1, 0, NULL, memory, NULL, NULL, 0, 0};
   return endpoint;
 }
 
 /** A range of a file, from `offset` on. */
 static inline lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const char *name) {
-  lade_endpoint endpoint = {LADE_ENDPOINT_FILE, fd, offset, name, NULL, NULL, NULL};
+  lade_endpoint endpoint = {LADE_ENDPOINT_FILE, fd, offset, name, NULL, NULL, NULL, 0, 0};
   return endpoint;
 }
 
 /** A function of the caller. */
 static inline lade_endpoint lade_endpoint_callback(lade_transfer_callback callback, void *user) {
-  lade_endpoint endpoint = {LADE_ENDPOINT_CALLBACK, -1, 0, NULL, NULL, callback, user};
+  lade_endpoint endpoint = {LADE_ENDPOINT_CALLBACK, -1, 0, NULL, NULL, callback, user, 0, 0};
   return endpoint;
 }
 

@@ -58,6 +58,9 @@ LADE_TEST(TransferArguments, AreCheckedAndNamed) {
   expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.memory");
   bad.host = lade_endpoint_callback(NULL, NULL);
   expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.callback");
+  bad.host = lade_endpoint_callback(never_called, NULL);
+  bad.host.concurrent = 2;
+  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.concurrent");
   bad.host = lade_endpoint_file(-1, 0, "x");
   expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.fd");
   bad.host = lade_endpoint_file(0, INT64_MAX, "x");
