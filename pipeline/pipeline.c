@@ -408,7 +408,7 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
 
 lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer, lade_ticket **out_ticket) {
   lade_transfer request;
-  lade_ticket *ticket;
+  lade_ticket *ticket = NULL;
   if (pipeline == NULL || transfer == NULL || out_ticket == NULL) {
     return argument_error("lade_pipeline_submit: NULL");
   }

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The files to stage: those named, those in the folders named (by name, with all below), or one of random data.
+ *
+ * I1  Every file in the list is open, regular, readable and not empty.
+ * I2  The generated file has no name from the moment it exists, so nothing can be left behind.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "benchmarks/staging.h"
+
+static const uint64_t generated_bytes = UINT64_C(1) << 30;
+
+/* nftw has no argument for its callback. */
+static staging_inputs *walked;
+
+static bool file_append(staging_inputs *inputs, const char *path, int fd, uint64_t bytes) {
+  staging_file *files = realloc(inputs->files, (inputs->count + 1) * sizeof *files);
+  if (files != NULL) {
+    inputs->files = files;
+    files[inputs->count] = (staging_file){strdup(path), fd, bytes};
+  }
+  if (files == NULL || files[inputs->count].path == NULL) {
+    staging_error("no memory for the list of inputs");
+    close(fd);
+    return false;
+  }
+  inputs->count++;
+  inputs->bytes += bytes;
+  return true;
+}
+
+static bool file_open(staging_inputs *inputs, const char *path, bool empty_allowed) {
+  struct stat status;
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || fstat(fd, &status) != 0) {
+    staging_error("%s: %s", path, strerror(errno));
+    if (fd >= 0) {
+      close(fd);
+    }
+    return false;
+  }
+  if (S_ISREG(status.st_mode) && status.st_size > 0) {
+    return file_append(inputs, path, fd, (uint64_t)status.st_size);
+  }
+  close(fd);
+  if (S_ISREG(status.st_mode) && empty_allowed) {
+    return true;
+  }
+  staging_error("%s: %s", path, S_ISREG(status.st_mode) ? "is empty: nothing to stage" : "is not a regular file");
+  return false;
+}
+
+static int walk_entry(const char *path, const struct stat *status, int type, struct FTW *position) {
+  (void)status;
+  (void)position;
+  if (type == FTW_DNR || type == FTW_NS) {
+    staging_error("%s: cannot be read", path);
+    return 1;
+  }
+  if (type == FTW_F && S_ISREG(status->st_mode)) {
+    return file_open(walked, path, true) ? 0 : 1;
+  }
+  return 0;
+}
+
+static int file_compare(const void *a, const void *b) {
+  return strcmp(((const staging_file *)a)->path, ((const staging_file *)b)->path);
+}
+
+static bool folder_open(staging_inputs *inputs, const char *path) {
+  size_t first = inputs->count;
+  walked = inputs;
+  int result = nftw(path, walk_entry, 32, FTW_PHYS);
+  if (result < 0) {
+    staging_error("%s: %s", path, strerror(errno));
+  }
+  if (result != 0) {
+    return false;
+  }
+  if (inputs->count == first) {
+    staging_error("%s: holds no file with any bytes", path);
+    return false;
+  }
+  qsort(inputs->files + first, inputs->count - first, sizeof *inputs->files, file_compare);
+  return true;
+}
+
+static bool path_open(staging_inputs *inputs, const char *path) {
+  struct stat status;
+  if (stat(path, &status) == 0 && S_ISDIR(status.st_mode)) {
+    return folder_open(inputs, path);
+  }
+  return file_open(inputs, path, false);
+}
+
+int staging_temporary_file(void) {
+  const char *folder = getenv("TMPDIR");
+  char path[4096];
+  if (folder == NULL || folder[0] == '\0') {
+    folder = "/tmp";
+  }
+  int length = snprintf(path, sizeof path, "%s/lade-staging-XXXXXX", folder);
+  if (length < 0 || (size_t)length >= sizeof path) {
+    staging_error("TMPDIR is too long");
+    return -1;
+  }
+  int fd = mkostemp(path, O_CLOEXEC);
+  if (fd < 0) {
+    staging_error("%s: %s", path, strerror(errno));
+    return -1;
+  }
+  (void)unlink(path);
+  return fd;
+}
+
+static bool write_all(int fd, const void *data, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    ssize_t put = write(fd, (const char *)data + done, bytes - done);
+    if (put < 0 && errno != EINTR) {
+      staging_error("writing the generated input to $TMPDIR: %s", strerror(errno));
+      return false;
+    }
+    done += put > 0 ? (size_t)put : 0;
+  }
+  return true;
+}
+
+/* xorshift64*: fast, and no two chunks are alike. */
+static void random_fill(uint64_t *words, size_t count, uint64_t *state) {
+  for (size_t i = 0; i < count; i++) {
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    words[i] = *state * UINT64_C(2685821657736338717);
+  }
+}
+
+static bool generate(staging *s) {
+  enum { WORDS = 1 << 17 };
+  uint64_t *words = malloc(WORDS * sizeof *words);
+  uint64_t state = UINT64_C(0x1ade1ade1ade1ade);
+  int fd = staging_temporary_file();
+  bool good = words != NULL && fd >= 0;
+  staging_progress_start(&s->progress, generated_bytes);
+  for (uint64_t done = 0; good && done < generated_bytes && !staging_interrupted; done += WORDS * sizeof *words) {
+    random_fill(words, WORDS, &state);
+    good = write_all(fd, words, WORDS * sizeof *words);
+    staging_progress_add(&s->progress, WORDS * sizeof *words);
+  }
+  staging_progress_end(&s->progress);
+  free(words);
+  good = good && !staging_interrupted;
+  if (!good) {
+    if (fd >= 0) {
+      close(fd);
+    }
+    return false;
+  }
+  s->inputs.generated = true;
+  return file_append(&s->inputs, "generated random data", fd, generated_bytes);
+}
+
+bool staging_inputs_open(staging *s) {
+  /* All inputs stay open, so that one that cannot be read is found before anything is measured. */
+  struct rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &files);
+  }
+  if (s->settings.input_count == 0) {
+    return generate(s);
+  }
+  for (size_t i = 0; i < s->settings.input_count; i++) {
+    if (!path_open(&s->inputs, s->settings.inputs[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void staging_inputs_close(staging_inputs *inputs) {
+  for (size_t i = 0; i < inputs->count; i++) {
+    close(inputs->files[i].fd);
+    free(inputs->files[i].path);
+  }
+  free(inputs->files);
+  *inputs = (staging_inputs){0};
+}
+
+bool staging_piece_next(const staging *s, staging_cursor *cursor, staging_piece *out) {
+  if (cursor->file == s->inputs.count) {
+    return false;
+  }
+  const staging_file *file = &s->inputs.files[cursor->file];
+  uint64_t left = file->bytes - cursor->offset;
+  uint64_t bytes = left < s->piece_bytes ? left : s->piece_bytes;
+  *out = (staging_piece){file, cursor->offset, bytes, cursor->place, false};
+  cursor->offset += bytes;
+  cursor->place += s->piece_bytes;
+  if (cursor->offset == file->bytes) {
+    cursor->file++;
+    cursor->offset = 0;
+  }
+  if (cursor->place + s->piece_bytes > s->window_bytes) {
+    cursor->place = 0;
+    out->last_place = true;
+  }
+  return true;
+}

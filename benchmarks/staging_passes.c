@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is timed, by the runtime's clock (virtual on "sim"), over all inputs and chunk by chunk alike:
+ *
+ *   lade       the pipeline: pieces of the window submitted ahead, all tickets waited for
+ *   ceiling    (a) nothing but pinned copies of 32 MiB, back to back
+ *   naive      (b) what people write first: one malloc buffer, read, synchronous copy
+ *   uncached   (c) per chunk: pinned allocation from the driver, read, asynchronous copy, wait, free
+ *
+ * To the host, the reads are writes into a file without a name and the copies go the other way.
+ *
+ * I1  Every variant moves every byte of the inputs once per pass, through the same window.
+ * I2  The window is written again only after the copies into it before are queued earlier on the same stream.
+ * I3  On "sim" the baselines' reads cost what the pipeline's cost: latency + bytes / rate of one reader.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "benchmarks/staging.h"
+
+enum { AHEAD = 16 };
+static const size_t ceiling_bytes = (size_t)32 << 20;
+static const uint64_t slice_ns = UINT64_C(20000000); /* how soon an interrupt is noticed */
+static const uint64_t sim_reader_bytes_per_s = UINT64_C(12000000000);
+
+static const char *const variant_names[] = {"lade", "ceiling", "naive", "uncached"};
+
+static double cpu_seconds(void) {
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+/* --- lade -----------------------------------------------------------------------------------------------------------
+ */
+
+static bool piece_submit(staging *s, int direction, const staging_piece *piece, lade_ticket **out) {
+  lade_transfer transfer;
+  lade_transfer_init(&transfer);
+  transfer.direction = direction == STAGING_H2D ? LADE_TO_DEVICE : LADE_TO_HOST;
+  transfer.host = direction == STAGING_H2D ? lade_endpoint_file(piece->file->fd, piece->offset, piece->file->path)
+                                           : lade_endpoint_file(s->sink_fd, piece->place, "temporary output file");
+  transfer.device_memory = s->window + piece->place;
+  transfer.bytes = piece->bytes;
+  if (lade_pipeline_submit(lade_pair_pipeline(s->pair), &transfer, out) != LADE_OK) {
+    staging_lade_error("submit");
+    return false;
+  }
+  return true;
+}
+
+/* Waits, and gives the ticket back. */
+static bool ticket_finish(lade_ticket *ticket) {
+  lade_status status;
+  while ((status = lade_ticket_wait(ticket, slice_ns)) == LADE_ERR_TIMEOUT) {
+    if (staging_interrupted) {
+      (void)lade_ticket_cancel(ticket);
+    }
+  }
+  if (status != LADE_OK && status != LADE_ERR_CANCELLED) {
+    staging_lade_error("staging");
+  }
+  lade_ticket_release(ticket);
+  return status == LADE_OK;
+}
+
+bool staging_transfer_piece(staging *s, int direction, const staging_piece *piece) {
+  lade_ticket *ticket;
+  return piece_submit(s, direction, piece, &ticket) && ticket_finish(ticket);
+}
+
+static bool lade_pass(staging *s, int direction) {
+  lade_ticket *tickets[AHEAD];
+  uint64_t bytes[AHEAD];
+  staging_cursor cursor = {0};
+  staging_piece piece;
+  size_t submitted = 0;
+  size_t finished = 0;
+  bool good = true;
+  while (good && !staging_interrupted && staging_piece_next(s, &cursor, &piece)) {
+    if (submitted - finished == AHEAD) {
+      good = ticket_finish(tickets[finished % AHEAD]);
+      staging_progress_add(&s->progress, bytes[finished++ % AHEAD]);
+    }
+    if (good) {
+      good = piece_submit(s, direction, &piece, &tickets[submitted % AHEAD]);
+      bytes[submitted % AHEAD] = piece.bytes;
+      submitted += good ? 1 : 0;
+    }
+  }
+  for (; finished < submitted; finished++) {
+    if (!good || staging_interrupted) {
+      (void)lade_ticket_cancel(tickets[finished % AHEAD]);
+    }
+    good = ticket_finish(tickets[finished % AHEAD]) && good;
+    staging_progress_add(&s->progress, bytes[finished % AHEAD]);
+  }
+  return good;
+}
+
+/* --- baselines ------------------------------------------------------------------------------------------------------
+ */
+
+/* A read or write of the whole buffer. On "sim" its time passes by the model of the pipeline's readers. */
+static bool host_move(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
+                      size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    char *at = (char *)buffer + done;
+    ssize_t moved = direction == STAGING_H2D
+                        ? pread(piece->file->fd, at, bytes - done, (off_t)(piece->offset + offset + done))
+                        : pwrite(s->sink_fd, at, bytes - done, (off_t)(piece->place + offset + done));
+    if (moved <= 0 && !(moved < 0 && errno == EINTR)) {
+      staging_error("%s: %s", direction == STAGING_H2D ? piece->file->path : "temporary output file",
+                    moved == 0 ? "ended early" : strerror(errno));
+      return false;
+    }
+    done += moved > 0 ? (size_t)moved : 0;
+  }
+  if (s->runtime->ops->step != NULL) {
+    uint64_t ns = (uint64_t)((unsigned __int128)bytes * 1000000000u / sim_reader_bytes_per_s);
+    return lade_soft_advance(s->runtime, ns) == LADE_OK;
+  }
+  return true;
+}
+
+static bool naive_chunk(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
+                        size_t bytes) {
+  const lade_runtime_ops *ops = s->runtime->ops;
+  char *device = s->window + piece->place + offset;
+  if (direction == STAGING_H2D) {
+    return host_move(s, direction, piece, offset, buffer, bytes) &&
+           ops->copy_sync(s->runtime->self, s->settings.device, LADEI_COPY_H2D, device, buffer, bytes) == LADE_OK;
+  }
+  return ops->copy_sync(s->runtime->self, s->settings.device, LADEI_COPY_D2H, buffer, device, bytes) == LADE_OK &&
+         host_move(s, direction, piece, offset, buffer, bytes);
+}
+
+static bool pinned_chunk(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
+                         size_t bytes) {
+  const lade_runtime_ops *ops = s->runtime->ops;
+  char *device = s->window + piece->place + offset;
+  if (direction == STAGING_H2D) {
+    return host_move(s, direction, piece, offset, buffer, bytes) &&
+           ops->copy(s->runtime->self, LADEI_COPY_H2D, device, buffer, bytes, &s->resolved) == LADE_OK &&
+           ops->stream_synchronize(s->runtime->self, &s->resolved) == LADE_OK;
+  }
+  return ops->copy(s->runtime->self, LADEI_COPY_D2H, buffer, device, bytes, &s->resolved) == LADE_OK &&
+         ops->stream_synchronize(s->runtime->self, &s->resolved) == LADE_OK &&
+         host_move(s, direction, piece, offset, buffer, bytes);
+}
+
+static bool uncached_chunk(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *unused,
+                           size_t bytes) {
+  const lade_runtime_ops *ops = s->runtime->ops;
+  void *buffer;
+  (void)unused;
+  if (ops->host_alloc(s->runtime->self, s->settings.device, bytes, 0, &buffer) != LADE_OK) {
+    return false;
+  }
+  bool good = pinned_chunk(s, direction, piece, offset, buffer, bytes);
+  return ops->host_free(s->runtime->self, buffer) == LADE_OK && good;
+}
+
+typedef bool (*chunk_function)(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
+                               size_t bytes);
+
+/* A loop over all chunks. */
+static bool chunks_pass(staging *s, int direction, chunk_function move, void *buffer) {
+  staging_cursor cursor = {0};
+  staging_piece piece;
+  lade_error before = *lade_last_error();
+  while (staging_piece_next(s, &cursor, &piece)) {
+    for (uint64_t offset = 0; offset < piece.bytes; offset += s->info.chunk_bytes) {
+      uint64_t left = piece.bytes - offset;
+      size_t bytes = (size_t)(left < s->info.chunk_bytes ? left : s->info.chunk_bytes);
+      if (staging_interrupted) {
+        return false;
+      }
+      if (!move(s, direction, &piece, offset, buffer, bytes)) {
+        if (memcmp(&before, lade_last_error(), sizeof before) != 0) {
+          staging_lade_error("baseline");
+        }
+        return false;
+      }
+      staging_progress_add(&s->progress, bytes);
+    }
+  }
+  return true;
+}
+
+static bool naive_pass(staging *s, int direction) {
+  void *buffer = malloc((size_t)s->info.chunk_bytes);
+  if (buffer == NULL) {
+    staging_error("no memory for a buffer of %llu bytes", (unsigned long long)s->info.chunk_bytes);
+    return false;
+  }
+  bool good = chunks_pass(s, direction, naive_chunk, buffer);
+  free(buffer);
+  return good;
+}
+
+/* The pinned buffer of the ceiling; outside of what is timed. */
+static void *ceiling_buffer(staging *s) {
+  void *buffer;
+  if (s->runtime->ops->host_alloc(s->runtime->self, s->settings.device, ceiling_bytes, 0, &buffer) != LADE_OK) {
+    staging_lade_error("pinned buffer of the ceiling");
+    return NULL;
+  }
+  memset(buffer, 1, ceiling_bytes);
+  return buffer;
+}
+
+static bool ceiling_pass(staging *s, int direction, char *buffer) {
+  const lade_runtime_ops *ops = s->runtime->ops;
+  uint64_t step = s->window_bytes < ceiling_bytes ? s->window_bytes : ceiling_bytes;
+  uint64_t place = 0;
+  uint64_t bytes;
+  for (uint64_t done = 0; done < s->inputs.bytes && !staging_interrupted; done += bytes) {
+    bytes = s->inputs.bytes - done < step ? s->inputs.bytes - done : step;
+    place = place + bytes > s->window_bytes ? 0 : place;
+    char *device = s->window + place;
+    lade_status status = direction == STAGING_H2D
+                             ? ops->copy(s->runtime->self, LADEI_COPY_H2D, device, buffer, (size_t)bytes, &s->resolved)
+                             : ops->copy(s->runtime->self, LADEI_COPY_D2H, buffer, device, (size_t)bytes, &s->resolved);
+    if (status != LADE_OK) {
+      staging_lade_error("copy of the ceiling");
+      return false;
+    }
+    place += bytes;
+  }
+  if (ops->stream_synchronize(s->runtime->self, &s->resolved) != LADE_OK) {
+    staging_lade_error("copies of the ceiling");
+    return false;
+  }
+  staging_progress_add(&s->progress, s->inputs.bytes);
+  return !staging_interrupted;
+}
+
+/* --- one timed pass -------------------------------------------------------------------------------------------------
+ */
+
+typedef struct pass {
+  staging *s;
+  int direction;
+  staging_variant variant;
+  unsigned runs;
+} pass;
+
+static bool pass_run(pass *p, void *ceiling) {
+  switch (p->variant) {
+  case STAGING_LADE: return lade_pass(p->s, p->direction);
+  case STAGING_CEILING: return ceiling_pass(p->s, p->direction, ceiling);
+  case STAGING_NAIVE: return naive_pass(p->s, p->direction);
+  default: return chunks_pass(p->s, p->direction, uncached_chunk, NULL);
+  }
+}
+
+/* GB/s of one pass; NAN where it failed. */
+static double pass_time(void *user) {
+  pass *p = user;
+  staging *s = p->s;
+  void *ceiling = p->variant == STAGING_CEILING ? ceiling_buffer(s) : NULL;
+  if (p->variant == STAGING_CEILING && ceiling == NULL) {
+    return (double)NAN;
+  }
+  double cpu_before = cpu_seconds();
+  uint64_t begun_ns = lade_runtime_now_ns(s->runtime);
+  bool good = pass_run(p, ceiling);
+  uint64_t taken_ns = lade_runtime_now_ns(s->runtime) - begun_ns;
+  if (p->variant == STAGING_LADE && p->runs++ > 0) {
+    s->cpu_seconds += cpu_seconds() - cpu_before; /* the first run does not count */
+  }
+  if (ceiling != NULL) {
+    good = s->runtime->ops->host_free(s->runtime->self, ceiling) == LADE_OK && good;
+  }
+  return good ? (double)s->inputs.bytes / (double)(taken_ns > 0 ? taken_ns : 1) : (double)NAN;
+}
+
+bool staging_measure(staging *s, int direction) {
+  pass passes[STAGING_VARIANTS];
+  bench_variant variants[STAGING_VARIANTS];
+  for (unsigned i = 0; i < STAGING_VARIANTS; i++) {
+    passes[i] = (pass){s, direction, (staging_variant)i, 0};
+    variants[i] = (bench_variant){variant_names[i], pass_time, &passes[i]};
+  }
+  return bench_interleave(variants, STAGING_VARIANTS, s->settings.passes, s->samples[direction]);
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table for people, the JSON for programs, the plot for papers. All read what was measured; none measures. */
+#include <errno.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "benchmarks/staging.h"
+
+extern char **environ;
+
+static const char *const direction_names[] = {"to device", "to host"};
+
+static uint64_t peak_rss_bytes(void) {
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return (uint64_t)usage.ru_maxrss * 1024u;
+}
+
+static const char *size_text(uint64_t bytes, char *text, size_t room) {
+  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = (double)bytes;
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < sizeof units / sizeof units[0]; unit++) {
+    value /= 1024;
+  }
+  snprintf(text, room, "%.4g %s", value, units[unit]);
+  return text;
+}
+
+static double ratio(const staging *s, int direction, staging_variant variant) {
+  return bench_median(&s->samples[direction][STAGING_LADE]) / bench_median(&s->samples[direction][variant]);
+}
+
+static double hit_rate(const lade_pinned_stats *stats) {
+  uint64_t all = stats->hits + stats->misses;
+  return all == 0 ? 0 : (double)stats->hits / (double)all;
+}
+
+static lade_pinned_stats pinned_stats(const staging *s) {
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  (void)lade_pinned_stats_get(lade_pair_pinned_pool(s->pair), &stats);
+  return stats;
+}
+
+static lade_device_info device_info(const staging *s) {
+  lade_device_info info;
+  lade_device_info_init(&info);
+  (void)lade_runtime_device_info(s->runtime, s->settings.device, &info);
+  return info;
+}
+
+/* --- table ----------------------------------------------------------------------------------------------------------
+ */
+
+static void print_device(const staging *s) {
+  char text[32];
+  lade_device_info info = device_info(s);
+  printf("device    %d: %s, %s", s->settings.device, info.name, size_text(info.total_bytes, text, sizeof text));
+  printf("%s\nruntime   %s%s\n", info.software ? " (software device, no GPU)" : "", lade_runtime_name(s->runtime),
+         s->runtime->ops->step != NULL ? ": virtual time, every figure is exact for its model" : "");
+  if (info.numa_node >= 0) {
+    printf("NUMA node %d\n", info.numa_node);
+  } else {
+    printf("NUMA node unknown\n");
+  }
+}
+
+static void print_settings(const staging *s) {
+  char text[32];
+  const staging_settings *given = &s->settings;
+  printf("input     %zu file%s, %s%s\n", s->inputs.count, s->inputs.count == 1 ? "" : "s",
+         size_text(s->inputs.bytes, text, sizeof text), s->inputs.generated ? " of random data, just written" : "");
+  printf("settings  chunk %s%s", size_text(s->info.chunk_bytes, text, sizeof text),
+         given->chunk_bytes == 0 ? " (chosen)" : "");
+  printf(", depth %u%s, readers %u%s", s->info.depth, given->depth == 0 ? " (chosen)" : "", s->info.readers,
+         given->readers == 0 ? " (chosen)" : "");
+  printf(", window %s, %u passes\n", size_text(s->window_bytes, text, sizeof text), given->passes);
+}
+
+static void print_direction(const staging *s, int direction) {
+  const bench_samples *samples = s->samples[direction];
+  printf("%-9s %6.2f  %6.2f..%-6.2f   %5.2f of %-6.2f   %5.2f x %-6.2f   %5.2f x %-6.2f\n", direction_names[direction],
+         bench_median(&samples[STAGING_LADE]), bench_min(&samples[STAGING_LADE]), bench_max(&samples[STAGING_LADE]),
+         ratio(s, direction, STAGING_CEILING), bench_median(&samples[STAGING_CEILING]),
+         ratio(s, direction, STAGING_NAIVE), bench_median(&samples[STAGING_NAIVE]),
+         ratio(s, direction, STAGING_UNCACHED), bench_median(&samples[STAGING_UNCACHED]));
+}
+
+void staging_report_print(const staging *s) {
+  char text[32];
+  lade_pinned_stats stats = pinned_stats(s);
+  print_device(s);
+  print_settings(s);
+  printf("\nGB/s      median    min..max      (a) ceiling       (b) naive loop   (c) no cache\n");
+  for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
+    if (s->settings.directions[direction]) {
+      print_direction(s, direction);
+    }
+  }
+  printf(
+      "  (a) pinned copies alone  (b) read into malloc memory, synchronous copy  (c) pinned allocation per chunk\n\n");
+  printf("verified  %s\n", s->verified ? "yes: XXH3 of source and destination are equal" : "no (--no-verify)");
+  printf("pinned    cache hit rate %.1f %%, peak %s\n", 100 * hit_rate(&stats),
+         size_text(stats.reserved_bytes.peak, text, sizeof text));
+  printf("memory    peak resident %s%s\n", size_text(peak_rss_bytes(), text, sizeof text),
+         device_info(s).software ? ", the device's own included" : "");
+  printf("CPU       %.2f s in lade's passes\n", s->cpu_seconds);
+}
+
+/* --- JSON -----------------------------------------------------------------------------------------------------------
+ */
+
+static json_t *direction_json(const staging *s, int direction) {
+  const bench_samples *samples = s->samples[direction];
+  if (!s->settings.directions[direction]) {
+    return json_null();
+  }
+  return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "gbps_median", bench_median(&samples[STAGING_LADE]), "gbps_min",
+                   bench_min(&samples[STAGING_LADE]), "gbps_max", bench_max(&samples[STAGING_LADE]), "vs_ceiling",
+                   ratio(s, direction, STAGING_CEILING), "vs_naive", ratio(s, direction, STAGING_NAIVE), "vs_uncached",
+                   ratio(s, direction, STAGING_UNCACHED));
+}
+
+static json_t *settings_json(const staging *s) {
+  const staging_settings *given = &s->settings;
+  return json_pack("{s:I, s:b, s:i, s:b, s:i, s:b, s:i, s:I, s:i, s:b}", "chunk_bytes", (json_int_t)s->info.chunk_bytes,
+                   "chunk_chosen", given->chunk_bytes == 0, "depth", (int)s->info.depth, "depth_chosen",
+                   given->depth == 0, "readers", (int)s->info.readers, "readers_chosen", given->readers == 0, "passes",
+                   (int)given->passes, "window_bytes", (json_int_t)s->window_bytes, "input_files", (int)s->inputs.count,
+                   "input_generated", s->inputs.generated);
+}
+
+bool staging_report_json(const staging *s) {
+  lade_device_info info = device_info(s);
+  lade_pinned_stats stats = pinned_stats(s);
+  json_t *document =
+      json_pack("{s:s, s:b, s:s, s:i, s:b, s:o, s:o, s:I, s:f, s:I, s:I, s:f, s:o}", "runtime",
+                lade_runtime_name(s->runtime), "software_device", info.software, "device", info.name, "numa_node",
+                info.numa_node, "verified", s->verified, "h2d", direction_json(s, STAGING_H2D), "d2h",
+                direction_json(s, STAGING_D2H), "bytes", (json_int_t)s->inputs.bytes, "cache_hit_rate",
+                hit_rate(&stats), "peak_pinned_bytes", (json_int_t)stats.reserved_bytes.peak, "peak_rss_bytes",
+                (json_int_t)peak_rss_bytes(), "cpu_seconds", s->cpu_seconds, "settings", settings_json(s));
+  if (document == NULL) {
+    staging_error("no memory for the JSON report");
+    return false;
+  }
+  bool written = bench_json_write(document, s->settings.json_path);
+  json_decref(document);
+  return written;
+}
+
+/* --- plot -----------------------------------------------------------------------------------------------------------
+ */
+
+static void plot_script(FILE *script, const staging *s) {
+  static const char *const variants[] = {"lade", "(a) ceiling", "(b) naive loop", "(c) no cache"};
+  fprintf(script, "set terminal svg size 800,480\nset output '");
+  for (const char *c = s->settings.plot_path; *c != '\0'; c++) {
+    fprintf(script, *c == '\'' ? "''" : "%c", *c);
+  }
+  fprintf(script,
+          "'\nset title 'staging throughput, runtime %s'\nset ylabel 'GB/s'\nset yrange [0:*]\n"
+          "set style data histogram\nset style histogram errorbars gap 1\nset style fill solid 0.6\n$data << EOD\n",
+          lade_runtime_name(s->runtime));
+  for (int variant = 0; variant < STAGING_VARIANTS; variant++) {
+    fprintf(script, "\"%s\"", variants[variant]);
+    for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
+      if (s->settings.directions[direction]) {
+        const bench_samples *samples = &s->samples[direction][variant];
+        fprintf(script, " %f %f %f", bench_median(samples), bench_min(samples), bench_max(samples));
+      }
+    }
+    fprintf(script, "\n");
+  }
+  fprintf(script, "EOD\nplot ");
+  int column = 2;
+  for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
+    if (s->settings.directions[direction]) {
+      fprintf(script, "%s$data using %d:%d:%d:xtic(1) title '%s'", column == 2 ? "" : ", ", column, column + 1,
+              column + 2, direction_names[direction]);
+      column += 3;
+    }
+  }
+  fprintf(script, "\n");
+}
+
+/* gnuplot reading from the other end of *out_script. False, with errno, where there is none. */
+static bool gnuplot_start(pid_t *out_pid, FILE **out_script) {
+  char *const arguments[] = {(char *)"gnuplot", NULL};
+  int ends[2];
+  posix_spawn_file_actions_t actions;
+  if (pipe(ends) != 0) {
+    return false;
+  }
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
+  posix_spawn_file_actions_addclose(&actions, ends[1]);
+  int code = posix_spawnp(out_pid, "gnuplot", &actions, NULL, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[0]);
+  *out_script = code == 0 ? fdopen(ends[1], "w") : NULL;
+  if (*out_script == NULL) {
+    close(ends[1]);
+    errno = code;
+    return false;
+  }
+  return true;
+}
+
+bool staging_report_plot(const staging *s) {
+  pid_t pid;
+  FILE *script;
+  int status = -1;
+  if (!gnuplot_start(&pid, &script)) {
+    staging_error("no plot: gnuplot is not there (%s); install the package gnuplot-nox", strerror(errno));
+    return true;
+  }
+  plot_script(script, s);
+  fclose(script);
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status != 0) {
+    staging_error("%s: gnuplot failed", s->settings.plot_path);
+  }
+  return status == 0;
+}

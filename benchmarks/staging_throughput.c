@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * staging_throughput: how fast do bytes of files get on and off the device, compared with the loops that people write?
+ *
+ *   open inputs -> open runtime, pair, window -> per direction: passes, interleaved -> verify -> report
+ *
+ * I1  What can be wrong with the command line or the inputs is found before anything is measured.
+ * I2  However it ends, no file is left behind: the temporary ones have no names.
+ *
+ * Exit status: 0 measured (and verified); 1 failed; 2 bad usage; 130 interrupted.
+ */
+#include <argp.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "benchmarks/staging.h"
+
+volatile sig_atomic_t staging_interrupted;
+
+enum {
+  KEY_INPUT = 'i',
+  KEY_RUNTIME = 256,
+  KEY_DEVICE,
+  KEY_DIRECTION,
+  KEY_CHUNK,
+  KEY_DEPTH,
+  KEY_READERS,
+  KEY_PASSES,
+  KEY_NO_VERIFY,
+  KEY_JSON,
+  KEY_PLOT,
+  KEY_WINDOW,
+};
+
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+
+static const struct argp_option option_table[] = {
+    {"input", KEY_INPUT, "FILE|DIR", 0, "What to stage; may be repeated (default: 1 GiB of random data in $TMPDIR)", 0},
+    {"runtime", KEY_RUNTIME, "NAME", 0, "cuda, cpu or sim (default: cuda where there is a GPU, else cpu)", 0},
+    {"device", KEY_DEVICE, "N", 0, "Device ordinal (default 0)", 0},
+    {"direction", KEY_DIRECTION, "h2d|d2h|both", 0, "To the device, to the host (default both)", 0},
+    {"chunk", KEY_CHUNK, "BYTES", 0, "Bytes per read and copy (default: chosen by lade)", 0},
+    {"depth", KEY_DEPTH, "N", 0, "Pinned blocks in use at once (default: chosen by lade)", 0},
+    {"readers", KEY_READERS, "N", 0, "Reader threads (default: chosen by lade)", 0},
+    {"passes", KEY_PASSES, "N", 0, "Timed passes per variant (default 5)", 0},
+    {"window", KEY_WINDOW, "BYTES", 0, "Device memory that the inputs pass through (default 256M)", 0},
+    {"no-verify", KEY_NO_VERIFY, NULL, 0, "Do not compare checksums", 0},
+    {"json", KEY_JSON, "FILE", 0, "Also write the results as JSON", 0},
+    {"plot", KEY_PLOT, "FILE.svg", 0, "Also draw them, with gnuplot", 0},
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static const char documentation[] =
+    "Stage files to the device and back; report GB/s beside a ceiling and two baselines of the same run."
+    "\vBYTES may end in K, M or G (powers of 1024).";
+
+void staging_error(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  fprintf(stderr, "%sstaging_throughput: ", isatty(STDERR_FILENO) ? "\r\033[K" : "");
+  vfprintf(stderr, format, arguments);
+  fputc('\n', stderr);
+  va_end(arguments);
+}
+
+void staging_lade_error(const char *what) {
+  staging_error("%s: %s (%s)", what, lade_last_error()->text, lade_status_name(lade_last_error()->status));
+}
+
+/* --- command line ---------------------------------------------------------------------------------------------------
+ */
+
+/* A number from 1 to `most`, with a suffix if `sized`; anything else ends the program. */
+static uint64_t number_parse(const char *name, const char *text, uint64_t least, uint64_t most, bool sized,
+                             struct argp_state *state) {
+  static const char suffixes[] = "KMG";
+  char *end;
+  errno = 0;
+  unsigned long long value = strtoull(text, &end, 10);
+  bool good = errno == 0 && end != text && text[0] >= '0' && text[0] <= '9';
+  if (good && sized && *end != '\0') {
+    const char *suffix = strchr(suffixes, *end);
+    unsigned shift = suffix != NULL ? 10u * (unsigned)(suffix - suffixes + 1) : 0;
+    good = suffix != NULL && value <= UINT64_MAX >> shift;
+    value <<= shift;
+    end++;
+  }
+  if (!good || *end != '\0' || value < least || value > most) {
+    argp_error(state, "--%s: '%s' is not a number from %llu to %llu", name, text, (unsigned long long)least,
+               (unsigned long long)most);
+  }
+  return value;
+}
+
+static void direction_parse(staging_settings *settings, const char *text, struct argp_state *state) {
+  bool both = strcmp(text, "both") == 0;
+  settings->directions[STAGING_H2D] = both || strcmp(text, "h2d") == 0;
+  settings->directions[STAGING_D2H] = both || strcmp(text, "d2h") == 0;
+  if (!settings->directions[STAGING_H2D] && !settings->directions[STAGING_D2H]) {
+    argp_error(state, "--direction: '%s' is none of h2d, d2h, both", text);
+  }
+}
+
+static void input_add(staging_settings *settings, char *path) {
+  char **inputs = realloc(settings->inputs, (settings->input_count + 1) * sizeof *inputs);
+  if (inputs == NULL) {
+    staging_error("no memory for the list of inputs");
+    exit(EXIT_FAILED);
+  }
+  settings->inputs = inputs;
+  inputs[settings->input_count++] = path;
+}
+
+static error_t option_parse(int key, char *argument, struct argp_state *state) {
+  staging_settings *settings = state->input;
+  const uint64_t most_bytes = (UINT64_C(1) << 60) - 1;
+  switch (key) {
+  case KEY_INPUT: input_add(settings, argument); return 0;
+  case KEY_RUNTIME: settings->runtime = argument; return 0;
+  case KEY_DEVICE: settings->device = (int)number_parse("device", argument, 0, 1023, false, state); return 0;
+  case KEY_DIRECTION: direction_parse(settings, argument, state); return 0;
+  case KEY_CHUNK: settings->chunk_bytes = number_parse("chunk", argument, 1, most_bytes, true, state); return 0;
+  case KEY_DEPTH: settings->depth = (uint32_t)number_parse("depth", argument, 1, 1024, false, state); return 0;
+  case KEY_READERS: settings->readers = (uint32_t)number_parse("readers", argument, 1, 256, false, state); return 0;
+  case KEY_PASSES:
+    settings->passes = (uint32_t)number_parse("passes", argument, 1, BENCH_MAX_REPEATS, false, state);
+    return 0;
+  case KEY_WINDOW: settings->window_bytes = number_parse("window", argument, 1, most_bytes, true, state); return 0;
+  case KEY_NO_VERIFY: settings->verify = false; return 0;
+  case KEY_JSON: settings->json_path = argument; return 0;
+  case KEY_PLOT: settings->plot_path = argument; return 0;
+  case ARGP_KEY_ARG: argp_error(state, "'%s' is no option; inputs are given with --input", argument); return EINVAL;
+  default: return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/* --- the order of events --------------------------------------------------------------------------------------------
+ */
+
+static void interrupt(int number) {
+  (void)number;
+  staging_interrupted = 1;
+}
+
+static void interrupts_catch(void) {
+  struct sigaction action = {.sa_handler = interrupt};
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+  /* A gnuplot that is gone shows as its exit status; a file size limit as EFBIG. */
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, NULL);
+  sigaction(SIGXFSZ, &action, NULL);
+}
+
+static bool device_open(staging *s) {
+  lade_pipeline_options pipeline;
+  lade_pair_options options;
+  lade_pipeline_options_init(&pipeline);
+  pipeline.chunk_bytes = s->settings.chunk_bytes;
+  pipeline.depth = s->settings.depth;
+  pipeline.readers = s->settings.readers;
+  lade_pair_options_init(&options);
+  options.pipeline = &pipeline;
+  if (lade_runtime_open(s->settings.runtime, NULL, &s->runtime) != LADE_OK ||
+      lade_pair_create(s->runtime, s->settings.device, &options, &s->pair) != LADE_OK ||
+      lade_stream_create(s->runtime, s->settings.device, &s->stream) != LADE_OK ||
+      s->runtime->ops->stream_resolve(s->runtime->self, s->stream, &s->resolved) != LADE_OK) {
+    staging_lade_error("opening the device");
+    return false;
+  }
+  lade_pipeline_info_init(&s->info);
+  (void)lade_pipeline_info_get(lade_pair_pipeline(s->pair), &s->info);
+  return true;
+}
+
+/* The window, no longer than needed, and the pieces it is used in: whole chunks, a quarter of it if that is enough. */
+static bool window_open(staging *s) {
+  uint64_t chunk = s->info.chunk_bytes;
+  void *window;
+  s->window_bytes = s->settings.window_bytes;
+  s->piece_bytes = s->window_bytes / 4;
+  s->piece_bytes = s->piece_bytes > chunk ? s->piece_bytes - s->piece_bytes % chunk : chunk;
+  s->piece_bytes = s->piece_bytes > s->window_bytes ? s->window_bytes : s->piece_bytes;
+  if (lade_device_alloc(lade_pair_device_allocator(s->pair), (size_t)s->window_bytes, s->stream, &window) != LADE_OK) {
+    staging_lade_error("device memory for the window");
+    return false;
+  }
+  s->window = window;
+  if (s->settings.directions[STAGING_D2H]) {
+    s->sink_fd = staging_temporary_file();
+    return s->sink_fd >= 0;
+  }
+  return true;
+}
+
+static bool measure_all(staging *s) {
+  uint64_t rounds = (uint64_t)(s->settings.passes + 1u) * STAGING_VARIANTS;
+  bool good = true;
+  for (int direction = 0; good && direction < STAGING_DIRECTIONS; direction++) {
+    if (s->settings.directions[direction]) {
+      staging_progress_start(&s->progress, rounds * s->inputs.bytes);
+      good = staging_measure(s, direction);
+      staging_progress_end(&s->progress);
+    }
+  }
+  if (good && s->settings.verify) {
+    staging_progress_start(&s->progress, s->inputs.bytes);
+    good = staging_verify(s);
+    staging_progress_end(&s->progress);
+  }
+  return good;
+}
+
+static bool report_all(const staging *s) {
+  staging_report_print(s);
+  bool good = fflush(stdout) == 0;
+  if (!good) {
+    staging_error("standard output: %s", strerror(errno));
+  }
+  good = (s->settings.json_path == NULL || staging_report_json(s)) && good;
+  return (s->settings.plot_path == NULL || staging_report_plot(s)) && good;
+}
+
+/* In reverse; each part may be missing. */
+static bool all_close(staging *s) {
+  bool good = true;
+  if (s->window != NULL) {
+    good = lade_device_free(lade_pair_device_allocator(s->pair), s->window) == LADE_OK;
+  }
+  if (s->stream != NULL) {
+    if (s->pair != NULL) {
+      good = lade_device_stream_retire(lade_pair_device_allocator(s->pair), s->stream) == LADE_OK && good;
+    }
+    good = lade_stream_destroy(s->runtime, s->stream) == LADE_OK && good;
+  }
+  good = lade_pair_destroy(s->pair, true) == LADE_OK && good;
+  good = lade_runtime_close(s->runtime) == LADE_OK && good;
+  if (!good) {
+    staging_lade_error("closing");
+  }
+  if (s->sink_fd >= 0) {
+    close(s->sink_fd);
+  }
+  staging_inputs_close(&s->inputs);
+  free(s->settings.inputs);
+  return good;
+}
+
+int main(int argc, char **argv) {
+  static staging s = {
+      .settings = {.directions = {true, true}, .passes = 5, .verify = true, .window_bytes = UINT64_C(256) << 20},
+      .sink_fd = -1,
+  };
+  const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
+  argp_err_exit_status = EXIT_USAGE;
+  argp_parse(&argp, argc, argv, 0, NULL, &s.settings);
+  interrupts_catch();
+  bool good = staging_inputs_open(&s) && device_open(&s) && window_open(&s) && measure_all(&s) && report_all(&s);
+  staging_progress_end(&s.progress);
+  good = all_close(&s) && good;
+  if (staging_interrupted) {
+    staging_error("interrupted");
+    return EXIT_INTERRUPTED;
+  }
+  return good ? 0 : EXIT_FAILED;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A pair: its parts belong to one device, work together, and are taken apart whole or not at all. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lade/lade.h"
+#include "runtime/ops.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/failures.h"
+#include "tests/support/pattern.h"
+#include "tests/support/runtimes.h"
+
+enum { BYTES = 300000 };
+
+static lade_transfer transfer_of(lade_direction direction, void *host, void *device) {
+  lade_transfer transfer;
+  lade_transfer_init(&transfer);
+  transfer.direction = direction;
+  transfer.host = lade_endpoint_memory(host);
+  transfer.device_memory = device;
+  transfer.bytes = BYTES;
+  return transfer;
+}
+
+static lade_status run(lade_pair *pair, lade_direction direction, void *host, void *device) {
+  lade_ticket *ticket;
+  lade_transfer transfer = transfer_of(direction, host, device);
+  lade_status status = lade_pipeline_submit(lade_pair_pipeline(pair), &transfer, &ticket);
+  if (status == LADE_OK) {
+    status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
+    lade_ticket_release(ticket);
+  }
+  return status;
+}
+
+LADE_TEST_P(Pair, StagesIntoItsAllocatorsMemory, support_soft_runtimes, name) {
+  lade_runtime *runtime = support_runtime_open(name);
+  lade_pair *pair;
+  lade_stream stream;
+  void *device;
+  char *host = malloc(BYTES);
+  if (runtime == NULL) return;
+  LADE_ASSERT_EQ_INT(lade_pair_create(runtime, 1, NULL, &pair), LADE_OK);
+  LADE_ASSERT_EQ_INT(lade_stream_create(runtime, 1, &stream), LADE_OK);
+  LADE_ASSERT_EQ_INT(lade_device_alloc(lade_pair_device_allocator(pair), BYTES, stream, &device), LADE_OK);
+  ladei_pointer_attributes attributes;
+  LADE_EXPECT_EQ_INT(runtime->ops->pointer_attributes(runtime->self, device, &attributes), LADE_OK);
+  LADE_EXPECT_EQ_INT(attributes.device, 1);
+  support_pattern_fill(host, BYTES, 21, 0);
+  LADE_EXPECT_EQ_INT(run(pair, LADE_TO_DEVICE, host, device), LADE_OK);
+  memset(host, 0, BYTES);
+  LADE_EXPECT_EQ_INT(run(pair, LADE_TO_HOST, host, device), LADE_OK);
+  LADE_EXPECT_PATTERN(host, BYTES, 21, 0);
+  /* Memory is still handed out: the rest stays, and works. */
+  LADE_EXPECT_EQ_INT(lade_pair_destroy(pair, true), LADE_ERR_BUSY);
+  LADE_EXPECT_EQ_INT(lade_device_free(lade_pair_device_allocator(pair), device), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_device_stream_retire(lade_pair_device_allocator(pair), stream), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_stream_destroy(runtime, stream), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_pair_destroy(pair, true), LADE_OK);
+  support_runtime_close(runtime);
+  free(host);
+}
+
+LADE_TEST(Pair, RefusesOptionsOfAnotherDevice) {
+  lade_runtime *runtime = support_runtime_open("sim");
+  lade_pair *pair = NULL;
+  lade_pair_options options;
+  lade_pinned_options pinned;
+  lade_pair_options_init(&options);
+  lade_pinned_options_init(&pinned);
+  pinned.device = 1;
+  options.pinned = &pinned;
+  LADE_EXPECT_EQ_INT(lade_pair_create(runtime, 0, &options, &pair), LADE_ERR_INVALID_ARGUMENT);
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "options.pinned");
+  LADE_EXPECT_EQ_INT(lade_pair_create(runtime, 2, NULL, &pair), LADE_ERR_NO_DEVICE);
+  LADE_EXPECT_EQ_INT(lade_pair_create(NULL, 0, NULL, &pair), LADE_ERR_INVALID_ARGUMENT);
+  LADE_EXPECT_EQ_PTR(pair, NULL);
+  LADE_EXPECT_EQ_INT(lade_pair_destroy(NULL, true), LADE_OK);
+  /* The same device by name is no other one. */
+  LADE_EXPECT_EQ_INT(lade_pair_create(runtime, 1, &options, &pair), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_pair_destroy(pair, true), LADE_OK);
+  support_runtime_close(runtime);
+}
+
+static lade_status scenario(lade_runtime *runtime, void *user) {
+  lade_pair *pair;
+  (void)user;
+  lade_status status = lade_pair_create(runtime, 0, NULL, &pair);
+  if (status == LADE_OK) {
+    LADE_EXPECT_EQ_INT(lade_pair_destroy(pair, true), LADE_OK);
+  }
+  return status;
+}
+
+LADE_TEST(Pair, IsMadeWholeOrNotAtAll) { support_for_each_failure("sim", scenario, NULL, NULL); }
