@@ -455,12 +455,26 @@ static void walk_synchronize(ladei_retire *retire, pass *walk) {
   }
 }
 
+/* A graph that is gone tells so on a thread of the driver, a moment later: gives it that moment. What is still held
+ * after it is held by a living graph, for which nobody can wait. */
+static void graphs_settle(ladei_retire *retire) {
+  enum { ROUNDS = 10 };
+  const lade_runtime_ops *driver = ladei_retire_driver(retire);
+  uint64_t start_ns = driver->now_ns(retire->runtime->self), sleep_ns = SLEEP_MIN_NS;
+  for (int i = 0; i < ROUNDS && !ladei_capture_any_gone(retire); i++) {
+    lade_status status = time_pass(retire, SLEEP_MAX_NS, &sleep_ns);
+    bool moved = driver->step != NULL && driver->now_ns(retire->runtime->self) != start_ns;
+    if (status != LADE_OK || moved) return; /* on virtual time the moment is this one */
+  }
+}
+
 lade_status ladei_retire_synchronize(ladei_retire *retire) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
   if (status != LADE_OK) return status;
   status = pass_run(retire, 0, walk_synchronize, NULL);
-  if (status != LADE_OK) return status;
-  status = pass_run(retire, 0, walk_poll, NULL); /* graphs that were only kept by launches now finished */
+  if (status != LADE_OK || atomic_load(&retire->pending_tickets) == 0) return status;
+  graphs_settle(retire);
+  status = pass_run(retire, 0, walk_poll, NULL);
   if (status != LADE_OK) return status;
   return atomic_load(&retire->pending_tickets) == 0 ? LADE_OK : LADE_NOT_READY;
 }
