@@ -5,13 +5,14 @@
  *   stream A   1 2 3 [record E]          E.order = A.order, E = (A, 3)
  *   stream B   7 [wait for E] 8          B.order = { (A, 3) } and E.order: all of it lies before 8
  *
- * I1  An order has at most one point per stream, the latest.
+ * I1  An order has at most one point per stream, the latest, and is sorted by the streams' indices.
  * I2  A point is dropped only once it is observed: the program knows, so everything that it submits lies after it.
  * I3  `observed` is one number for all threads. A thread may learn of an end from another thread by means that no
  *     runtime sees; counting every thread's knowledge for all never reports an order that is there as missing.
  * Locks: rt->lock, but for `observed`, which event_query raises without it.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/soft/model.h"
 
@@ -34,49 +35,81 @@ static void order_prune(soft_order *order) {
   order->count = kept;
 }
 
-static bool order_grow(soft_order *order) {
-  order_prune(order);
-  if (order->count < order->capacity) return true;
-  uint32_t capacity = order->capacity == 0 ? 4 : order->capacity * 2;
-  soft_point *points = realloc(order->points, capacity * sizeof *points);
+static bool order_reserve(soft_order *order, uint32_t count) {
+  if (count <= order->capacity) return true;
+  soft_point *points = realloc(order->points, (size_t)count * 2 * sizeof *points);
   if (points == NULL) return false;
   order->points = points;
-  order->capacity = capacity;
+  order->capacity = count * 2;
   return true;
+}
+
+/* Index of the first point whose stream is not before `stream`. */
+static uint32_t order_place(const soft_order *order, const soft_stream *stream) {
+  uint32_t low = 0, high = order->count;
+  while (low < high) {
+    uint32_t middle = low + (high - low) / 2;
+    if (order->points[middle].stream->index < stream->index) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
 }
 
 bool ladei_soft_order_add(soft_order *order, soft_stream *stream, uint64_t number) {
   soft_point point = {stream, number};
   if (point_is_observed(&point)) return true;
-  for (uint32_t i = 0; i < order->count; i++) {
-    if (order->points[i].stream == stream) {
-      if (order->points[i].number < number) order->points[i].number = number;
-      return true;
-    }
+  if (order->count == order->capacity) order_prune(order);
+  if (!order_reserve(order, order->count + 1)) return false;
+  uint32_t place = order_place(order, stream);
+  soft_point *at = &order->points[place];
+  if (place < order->count && at->stream == stream) {
+    if (at->number < number) at->number = number;
+    return true;
   }
-  if (order->count == order->capacity && !order_grow(order)) return false;
-  order->points[order->count++] = point;
+  memmove(at + 1, at, (order->count - place) * sizeof *at);
+  *at = point;
+  order->count++;
   return true;
 }
 
+/* Merges from the back, so that each point moves once, then closes the gap that streams in both have left in front. */
 bool ladei_soft_order_merge(soft_order *into, const soft_order *from) {
-  for (uint32_t i = 0; i < from->count; i++) {
-    if (!ladei_soft_order_add(into, from->points[i].stream, from->points[i].number)) return false;
+  if (from->count == 0) return true;
+  if (!order_reserve(into, into->count + from->count)) return false;
+  uint32_t mine = into->count, theirs = from->count, total = mine + theirs, place = total;
+  soft_point *points = into->points;
+  while (theirs != 0) {
+    const soft_point *other = &from->points[theirs - 1];
+    uint32_t my_index = mine == 0 ? 0 : points[mine - 1].stream->index;
+    if (mine != 0 && my_index >= other->stream->index) {
+      soft_point kept = points[--mine];
+      if (my_index == other->stream->index) {
+        if (kept.number < other->number) kept.number = other->number;
+        theirs--;
+      }
+      points[--place] = kept;
+    } else {
+      points[--place] = *other;
+      theirs--;
+    }
   }
+  memmove(points + mine, points + place, (total - place) * sizeof *points);
+  into->count = mine + total - place;
   return true;
 }
 
 bool ladei_soft_order_copy(soft_order *into, soft_order *from) {
   into->count = 0;
   order_prune(from);
-  return from->count == 0 || ladei_soft_order_merge(into, from);
+  return ladei_soft_order_merge(into, from);
 }
 
 bool ladei_soft_order_has(const soft_order *order, const soft_stream *stream, uint64_t number) {
-  for (uint32_t i = 0; i < order->count; i++) {
-    if (order->points[i].stream == stream) return order->points[i].number >= number;
-  }
-  return false;
+  uint32_t place = order_place(order, stream);
+  return place < order->count && order->points[place].stream == stream && order->points[place].number >= number;
 }
 
 void ladei_soft_observe_order(const soft_order *order) {
