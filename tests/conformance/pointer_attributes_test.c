@@ -111,6 +111,8 @@ CONFORMANCE_TEST(PointerAttributes, VirtualMemoryIsDeviceMemoryWhereMapped) {
   size_t step, recommended;
   void *address;
   ladei_vm_handle handle;
+  /* Mapping memory needs no context, asking about it does. */
+  LADE_ASSERT_OK(OP(current_device_set, 0));
   LADE_ASSERT_OK(OP(vm_granularity, 0, &step, &recommended));
   LADE_ASSERT_OK(OP(vm_reserve, 0, 2 * step, 0, &address));
   LADE_ASSERT_OK(OP(vm_create, 0, step, false, &handle));
