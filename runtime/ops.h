@@ -45,6 +45,7 @@
 #ifndef LADE_RUNTIME_OPS_H
 #define LADE_RUNTIME_OPS_H
 
+#include "base/process.h"
 #include "lade/runtime.h"
 #include "lade/status.h"
 
@@ -411,14 +412,14 @@ struct lade_runtime {
   void *self;
   void *software_device;   /* runtime/soft's own object, also under a wrapped table; NULL with a GPU behind it */
   _Atomic(uint64_t) users; /* pools, pipelines, ... alive on it; close refuses while not 0 */
-  int owner_pid;           /* process that opened it; others get LADE_ERR_FORKED */
+  ladei_process owner;     /* process that opened it; others get LADE_ERR_FORKED */
 };
 
 /* Counts an object that lives on the runtime. Acquire fails with LADE_ERR_FORKED in a forked child. */
 lade_status ladei_runtime_acquire(lade_runtime *runtime);
 void ladei_runtime_release(lade_runtime *runtime);
 
-/* LADE_ERR_FORKED in a child of the process that opened the runtime; cheap enough for every slow path. */
+/* LADE_ERR_FORKED in a child of the process that opened the runtime; one load, so for the fast paths too. */
 lade_status ladei_runtime_check_process(const lade_runtime *runtime);
 
 /*

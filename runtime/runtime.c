@@ -98,7 +98,7 @@ lade_status ladei_runtime_adopt(const lade_runtime_ops *ops, void *self, void *s
   runtime->ops = ops;
   runtime->self = self;
   runtime->software_device = software_device;
-  runtime->owner_pid = getpid();
+  ladei_process_take(&runtime->owner);
   atomic_init(&runtime->users, 0);
   *out = runtime;
   return LADE_OK;
@@ -119,15 +119,16 @@ lade_status lade_runtime_close(lade_runtime *runtime) {
   }
   status = runtime->ops->close(runtime->self);
   if (status == LADE_OK) {
+    ladei_process_release(&runtime->owner);
     free(runtime);
   }
   return status;
 }
 
 lade_status ladei_runtime_check_process(const lade_runtime *runtime) {
-  if (getpid() != runtime->owner_pid) {
+  if (!ladei_process_is_own(&runtime->owner)) {
     return ladei_error(LADE_ERR_FORKED, 0, "runtime \"%s\" belongs to process %d; this is its child %d after fork()",
-                       runtime->ops->name, runtime->owner_pid, getpid());
+                       runtime->ops->name, (int)runtime->owner.id, (int)getpid());
   }
   return LADE_OK;
 }
