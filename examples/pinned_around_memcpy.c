@@ -27,7 +27,7 @@
     if (error != cudaSuccess) fail(#call, cudaGetErrorString(error));                                                  \
   } while (0)
 
-static const size_t total_bytes = (size_t)64 << 20, chunk_bytes = (size_t)4 << 20;
+static const size_t total_bytes = (size_t)32 << 20, chunk_bytes = (size_t)2 << 20;
 
 static _Noreturn void fail(const char *call, const char *reason) {
   fprintf(stderr, "%s: %s\n", call, reason);

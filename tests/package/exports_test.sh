@@ -1,0 +1,26 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The shared library exports exactly the functions that the public headers declare with LADE_API.
+# usage: exports_test.sh LIBRARY HEADER...
+set -u
+library=$1
+shift
+exported=$(mktemp)
+declared=$(mktemp)
+trap 'rm -f "$exported" "$declared"' EXIT
+
+nm -D --defined-only "$library" | awk '{ print $3 }' | LC_ALL=C sort -u >"$exported"
+# From LADE_API to the first parenthesis of the declaration: the word before it is the name.
+cat "$@" | tr '\n' ' ' | grep -oE 'LADE_API [^(;]*\(' | grep -oE 'lade_[a-z0-9_]+ *\($' | tr -d ' (' |
+  LC_ALL=C sort -u >"$declared"
+
+# A function that is only declared would be hidden: its users get a link error.
+if grep -nE '^(const |struct |unsigned )*[a-z_0-9]+ \**lade_[a-z0-9_]+\(' "$@"; then
+  echo "declared without LADE_API"
+  exit 1
+fi
+[ -s "$declared" ] || { echo "no declaration found in $*"; exit 1; }
+if ! diff "$declared" "$exported"; then
+  echo "'<': declared and not exported; '>': exported and not declared"
+  exit 1
+fi
