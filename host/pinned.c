@@ -199,15 +199,11 @@ lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
 
 /* ---- Giving back, finding ---------------------------------------------------------------------------------------- */
 
-/* Blocks whose event failed come back only if their streams are waited for. */
+/* Blocks whose event failed come back only if their streams are waited for; those streams alone. */
 static lade_status quarantine_end(lade_pinned_pool *pool) {
-  ladei_retire_counters counters;
-  lade_status status = ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL);
-  ladei_retire_counters_get(pool->retire, &counters);
-  if (counters.quarantined_uses > 0) {
-    status = ladei_retire_synchronize(pool->retire);
-  }
-  return status == LADE_ERR_CAPTURE || status == LADE_NOT_READY ? LADE_OK : status;
+  (void)ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL); /* what fails here is a quarantine */
+  lade_status status = ladei_retire_end_quarantine(pool->retire);
+  return status == LADE_ERR_CAPTURE ? LADE_OK : status;
 }
 
 lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {

@@ -29,7 +29,7 @@
  *       LADEI_POLL_CLOSE one more query and one record per open batch.
  *   P4  No driver call and no callback is made under a lade lock. The caller holds none, except where told otherwise.
  *   P5  An add never fails and never waits. An event that cannot be recorded or asked is a quarantine: its tickets stay
- *       pending, every later poll tries again, and ladei_retire_synchronize may wait for the stream instead.
+ *       pending, every later poll tries again, and only synchronize and end_quarantine wait for the stream instead.
  *   P6  Order. Within one poll, queues are visited by ascending `order` (then context, id), each head first, and done()
  *       gets the tickets in the order in which their last use was found finished.
  *   P7  After ladei_retire_stream_retire no driver call is made on that stream's handle. Another stream that gets the
@@ -180,6 +180,12 @@ lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns);
  * tickets were given to done(). Else the first failure of the driver; its tickets stay.
  */
 lade_status ladei_retire_synchronize(ladei_retire *retire);
+
+/*
+ * The same for streams in quarantine alone: what polls could not find out is waited for, other streams are not.
+ * LADE_OK also where there are none.
+ */
+lade_status ladei_retire_end_quarantine(ladei_retire *retire);
 
 /*
  * The stream is about to be destroyed: covers its uses, noted ones included, with a last event.

@@ -438,21 +438,41 @@ static void sync_each(ladei_retire *retire, ladei_queue *queue, pass *walk) {
   }
 }
 
+static void sync_visit(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+  if (queue->pending == 0) {
+    return; /* finished while this waited for the claim */
+  }
+  if (queue->kind != LADEI_QUEUE_STREAM) {
+    sync_each(retire, queue, walk);
+  } else if (queue->retired) {
+    sync_retired(retire, queue, walk);
+  } else {
+    sync_queue(retire, queue, walk);
+  }
+}
+
 static void walk_synchronize(ladei_retire *retire, pass *walk) {
   for (ladei_queue *queue = ladei_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
     ladei_queue_claim_wait(retire, queue);
-    if (queue->pending == 0) {
-      /* finished while this waited for the claim */
-    } else if (queue->kind != LADEI_QUEUE_STREAM) {
-      sync_each(retire, queue, walk);
-    } else if (queue->retired) {
-      sync_retired(retire, queue, walk);
-    } else {
-      sync_queue(retire, queue, walk);
-    }
+    sync_visit(retire, queue, walk);
     next = ladei_queue_after(retire, queue);
     ladei_queue_yield(retire, queue);
   }
+}
+
+/* Passes by queues that another thread is at: that thread finds out what is the matter with them. */
+static void walk_quarantine(ladei_retire *retire, pass *walk) {
+  for (ladei_queue *queue = ladei_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
+    bool claimed = queue->failing && ladei_queue_claim(retire, queue);
+    if (claimed) sync_visit(retire, queue, walk);
+    next = ladei_queue_after(retire, queue);
+    if (claimed) ladei_queue_yield(retire, queue);
+  }
+}
+
+lade_status ladei_retire_end_quarantine(ladei_retire *retire) {
+  lade_status status = ladei_runtime_check_process(retire->runtime);
+  return status != LADE_OK ? status : pass_run(retire, 0, walk_quarantine, NULL);
 }
 
 /* A graph that is gone tells so on a thread of the driver, a moment later: gives it that moment. What is still held

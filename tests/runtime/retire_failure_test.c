@@ -78,6 +78,27 @@ LADE_TEST(RetireQuarantine, OnlySynchroniseWaitsForTheStream) {
   fixture_close(&own);
 }
 
+LADE_TEST(RetireQuarantine, EndingItWaitsForNoOtherStream) {
+  static fixture own;
+  fixture_open(&own, NULL);
+  lade_stream failing = fake_stream_create(own.fake), stuck = fake_stream_create(own.fake);
+  fake_work(own.fake, stuck, 1);
+  fake_stick(own.fake, stuck, true);
+  fixture_use(&own, 1, stuck);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+  fake_work(own.fake, failing, 1);
+  fixture_use(&own, 0, failing);
+  LADE_EXPECT_OK(ladei_retire_end_quarantine(own.retire)); /* none yet: nothing is waited for */
+  LADE_EXPECT_EQ_INT(own.done_count, 0);
+  fake_fail(own.fake, "event_record", LADE_ERR_DRIVER, 0, 1000);
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, ladei_retire_poll(own.retire, CLOSE, NULL));
+  LADE_EXPECT_OK(ladei_retire_end_quarantine(own.retire));
+  LADE_EXPECT(fixture_is_done(&own, 0) && !fixture_is_done(&own, 1));
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 0);
+  fake_stick(own.fake, stuck, false);
+  fixture_close(&own);
+}
+
 LADE_TEST(RetireQuarantine, SynchroniseDoesWithoutAnEventThatFails) {
   static fixture own;
   fixture_open(&own, NULL);

@@ -679,6 +679,7 @@ LADE_TEST(RetireFork, EveryCallOfTheChildAnswersForked) {
                   ladei_retire_close(own.retire) == LADE_ERR_FORKED &&
                   ladei_retire_wait(own.retire, 0) == LADE_ERR_FORKED &&
                   ladei_retire_synchronize(own.retire) == LADE_ERR_FORKED &&
+                  ladei_retire_end_quarantine(own.retire) == LADE_ERR_FORKED &&
                   ladei_retire_stream_retire(own.retire, stream) == LADE_ERR_FORKED &&
                   ladei_retire_destroy(own.retire, true) == LADE_ERR_FORKED;
     _exit(forked ? 0 : 1);
