@@ -63,6 +63,8 @@ static bool enter_pointer_device(cuda_call *call, const void *pointer) {
   }
   if (status == LADE_OK) {
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %p is no device memory", call->op, pointer);
+  } else {
+    ladei_error_prefix(status, "%s: ", call->op);
   }
   call->status = call->releases && status == LADE_ERR_DEVICE_LOST ? LADE_OK : status;
   return false;
