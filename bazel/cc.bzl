@@ -5,6 +5,7 @@ All parts are linked statically: with hidden visibility their internal functions
 another shared object, and a test binary stays one file that runs on another machine (tools/bundle).
 """
 
+load("@cuda//:found.bzl", "CUDA_FOUND")
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
 load("//bazel:copts.bzl", "LADE_COPTS", "LADE_LINKOPTS")
 
@@ -73,13 +74,26 @@ def lade_cc_test(
         linkopts = [],
         linkstatic = True,
         needs_gpu = False,
+        loopback = False,
         size = "small",
         tags = [],
+        data = [],
         **attributes):
     """A test in C. Its cases register themselves through tests/shim/lade_test.h.
 
     needs_gpu: a real GPU is needed. The test is skipped without --config=cuda, and never runs beside another.
+    loopback: the runtime "cuda" finds the loopback driver of tests/loopback as libcuda.so.1, if the build has the CUDA
+      headers; else there is no such runtime.
     """
+    if loopback and CUDA_FOUND:
+        # Relative to the binary, so that it holds here, in a test's runfiles and in tools/bundle. As RPATH and not RUNPATH,
+        # because it then also serves a dlopen() that a sanitiser's library makes in the program's stead.
+        up = "../" * len(native.package_name().split("/"))
+        data = data + ["//tests/loopback:libcuda.so.1"]
+        linkopts = linkopts + [
+            "-Wl,--disable-new-dtags",
+            "-Wl,-rpath,'$$ORIGIN/" + up + "tests/loopback'",
+        ]
     cc_test(
         name = name,
         copts = LADE_COPTS + copts,
@@ -88,6 +102,7 @@ def lade_cc_test(
         size = size,
         tags = tags + (_GPU_TAGS if needs_gpu else []),
         target_compatible_with = requires_gpu() if needs_gpu else [],
+        data = data,
         deps = deps + ["//tests/shim"],
         **attributes
     )

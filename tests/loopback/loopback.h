@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A driver of CUDA made of software devices: what the files of tests/loopback share.
+ *
+ *   runtime/cuda  --cuGetProcAddress_v2-->  loop_cu...()  --ops table-->  runtime/soft ("cpu" clock)
+ *
+ * The entry points behave as the driver's documentation says, and where it leaves room they are strict: every call that
+ * may need a context fails without one, streams are used only under their own context, and the calls that the ops table
+ * makes in relaxed capture mode (R9 of runtime/ops.h) count as unsafe in the other modes.
+ *
+ * I1  Each row of LOOPBACK_SYMBOLS is a function loop_<symbol>_v<version> of the type PFN_<symbol>_v<version>.
+ * I2  Each function begins with LOOP_ENTER, which counts the call, applies faults and checks what the row demands.
+ * I3  A context is usable while its device's primary context is retained and not reset.
+ * Locks: the lock of state.c guards faults, counts, contexts and violations; it is never held while calling
+ * runtime/soft.
+ */
+#ifndef LADE_TESTS_LOOPBACK_LOOPBACK_H
+#define LADE_TESTS_LOOPBACK_LOOPBACK_H
+
+#include <cudaTypedefs.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lade/soft.h"
+#include "runtime/cuda/newer_types.h"
+#include "runtime/ops.h"
+
+#define LOOP_EXPORT __attribute__((visibility("default")))
+
+/* What a row demands of the caller. */
+enum {
+  LOOP_ANYTIME = 0,      /* also before cuInit */
+  LOOP_INIT = 1 << 0,    /* after cuInit */
+  LOOP_CONTEXT = 1 << 1, /* a usable context is current; the device has not failed */
+  LOOP_UNSAFE = 1 << 2,  /* a capture may forbid it, as the thread's capture mode says */
+};
+#define LOOP_CALL      (LOOP_INIT | LOOP_CONTEXT)
+#define LOOP_SAFE_MODE (LOOP_INIT | LOOP_CONTEXT | LOOP_UNSAFE)
+
+/* clang-format off */
+#define LOOPBACK_SYMBOLS(X) \
+  X(cuInit, 2000, LOOP_ANYTIME) \
+  X(cuDriverGetVersion, 2020, LOOP_ANYTIME) \
+  X(cuGetErrorName, 6000, LOOP_ANYTIME) \
+  X(cuGetErrorString, 6000, LOOP_ANYTIME) \
+  X(cuDeviceGetCount, 2000, LOOP_INIT) \
+  X(cuDeviceGet, 2000, LOOP_INIT) \
+  X(cuDeviceGetName, 2000, LOOP_INIT) \
+  X(cuDeviceGetUuid, 11040, LOOP_INIT) \
+  X(cuDeviceGetPCIBusId, 4010, LOOP_INIT) \
+  X(cuDeviceTotalMem, 3020, LOOP_INIT) \
+  X(cuDeviceGetAttribute, 2000, LOOP_INIT) \
+  X(cuDeviceCanAccessPeer, 4000, LOOP_INIT) \
+  X(cuDevicePrimaryCtxRetain, 7000, LOOP_INIT | LOOP_UNSAFE) \
+  X(cuDevicePrimaryCtxRelease, 11000, LOOP_INIT) \
+  X(cuDevicePrimaryCtxGetState, 7000, LOOP_INIT) \
+  X(cuCtxGetCurrent, 4000, LOOP_INIT) \
+  X(cuCtxSetCurrent, 4000, LOOP_INIT) \
+  X(cuCtxPushCurrent, 4000, LOOP_INIT) \
+  X(cuCtxPopCurrent, 4000, LOOP_INIT) \
+  X(cuCtxGetDevice, 2000, LOOP_INIT) \
+  X(cuCtxSynchronize, 2000, LOOP_CALL) \
+  X(cuCtxGetStreamPriorityRange, 5050, LOOP_CALL) \
+  X(cuCtxEnablePeerAccess, 4000, LOOP_CALL) \
+  X(cuCtxDisablePeerAccess, 4000, LOOP_CALL) \
+  X(cuThreadExchangeStreamCaptureMode, 10010, LOOP_INIT) \
+  X(cuMemGetInfo, 3020, LOOP_CALL) \
+  X(cuMemAlloc, 3020, LOOP_CALL) \
+  X(cuMemFree, 3020, LOOP_CALL) \
+  X(cuMemGetAddressRange, 3020, LOOP_CALL) \
+  X(cuMemHostAlloc, 2020, LOOP_SAFE_MODE) \
+  X(cuMemFreeHost, 2000, LOOP_SAFE_MODE) \
+  X(cuMemHostRegister, 6050, LOOP_SAFE_MODE) \
+  X(cuMemHostUnregister, 4000, LOOP_SAFE_MODE) \
+  X(cuPointerGetAttributes, 7000, LOOP_CALL) \
+  X(cuMemGetAllocationGranularity, 10020, LOOP_INIT) \
+  X(cuMemAddressReserve, 10020, LOOP_INIT) \
+  X(cuMemAddressFree, 10020, LOOP_INIT) \
+  X(cuMemCreate, 10020, LOOP_INIT) \
+  X(cuMemRelease, 10020, LOOP_INIT) \
+  X(cuMemMap, 10020, LOOP_INIT) \
+  X(cuMemUnmap, 10020, LOOP_INIT) \
+  X(cuMemSetAccess, 10020, LOOP_INIT) \
+  X(cuMemExportToShareableHandle, 10020, LOOP_INIT) \
+  X(cuMemImportFromShareableHandle, 10020, LOOP_INIT) \
+  X(cuDeviceGetDefaultMemPool, 11020, LOOP_INIT) \
+  X(cuMemPoolCreate, 11020, LOOP_INIT) \
+  X(cuMemPoolDestroy, 11020, LOOP_INIT) \
+  X(cuMemPoolSetAccess, 11020, LOOP_INIT) \
+  X(cuMemPoolGetAccess, 11020, LOOP_INIT) \
+  X(cuMemPoolGetAttribute, 11020, LOOP_INIT) \
+  X(cuMemPoolSetAttribute, 11020, LOOP_INIT) \
+  X(cuMemPoolTrimTo, 11020, LOOP_INIT) \
+  X(cuMemAllocFromPoolAsync, 11020, LOOP_CALL) \
+  X(cuMemFreeAsync, 11020, LOOP_CALL) \
+  X(cuStreamCreateWithPriority, 5050, LOOP_CALL) \
+  X(cuStreamDestroy, 4000, LOOP_CALL) \
+  X(cuStreamGetCtx, 9020, LOOP_INIT) \
+  X(cuStreamGetId, 12000, LOOP_INIT) \
+  X(cuStreamWaitEvent, 3020, LOOP_CALL) \
+  X(cuStreamQuery, 2000, LOOP_SAFE_MODE) \
+  X(cuStreamSynchronize, 2000, LOOP_CALL) \
+  X(cuStreamIsCapturing, 10000, LOOP_CALL) \
+  X(cuStreamGetCaptureInfo, 11030, LOOP_CALL) \
+  X(cuStreamBeginCapture, 10010, LOOP_CALL) \
+  X(cuStreamEndCapture, 10000, LOOP_CALL) \
+  X(cuStreamWriteValue32, 11070, LOOP_CALL) \
+  X(cuStreamWriteValue64, 11070, LOOP_CALL) \
+  X(cuEventCreate, 2000, LOOP_SAFE_MODE) \
+  X(cuEventDestroy, 4000, LOOP_CALL) \
+  X(cuEventRecord, 2000, LOOP_SAFE_MODE) \
+  X(cuEventQuery, 2000, LOOP_SAFE_MODE) \
+  X(cuEventSynchronize, 2000, LOOP_CALL) \
+  X(cuEventElapsedTime, 2000, LOOP_CALL) \
+  X(cuMemcpyHtoD, 3020, LOOP_CALL) \
+  X(cuMemcpyDtoH, 3020, LOOP_CALL) \
+  X(cuMemcpy, 4000, LOOP_CALL) \
+  X(cuMemcpyHtoDAsync, 3020, LOOP_CALL) \
+  X(cuMemcpyDtoHAsync, 3020, LOOP_CALL) \
+  X(cuMemcpyAsync, 4000, LOOP_CALL) \
+  X(cuMemcpyPeerAsync, 4000, LOOP_CALL) \
+  X(cuMemcpyBatchAsync, 12080, LOOP_CALL) \
+  X(cuMemcpyBatchAsync, 13000, LOOP_CALL) \
+  X(cuMemsetD8Async, 3020, LOOP_CALL) \
+  X(cuLaunchHostFunc, 10000, LOOP_CALL) \
+  X(cuGraphInstantiateWithFlags, 11040, LOOP_CALL) \
+  X(cuGraphLaunch, 10000, LOOP_CALL) \
+  X(cuGraphDestroy, 10000, LOOP_CALL) \
+  X(cuGraphExecDestroy, 10000, LOOP_CALL) \
+  X(cuUserObjectCreate, 11030, LOOP_CALL) \
+  X(cuUserObjectRelease, 11030, LOOP_CALL) \
+  X(cuGraphRetainUserObject, 11030, LOOP_CALL) \
+  X(cuIpcGetMemHandle, 4010, LOOP_CALL) \
+  X(cuIpcOpenMemHandle, 11000, LOOP_CALL) \
+  X(cuIpcCloseMemHandle, 4010, LOOP_CALL)
+
+/*
+ * Prototypes of other versions than lade was written for: found by cuGetProcAddress when asked for by number, and a
+ * violation when called.
+ */
+#define LOOPBACK_OTHER_VERSIONS(X) \
+  X(cuMemAlloc, 2000) \
+  X(cuMemFree, 2000) \
+  X(cuMemGetInfo, 2000) \
+  X(cuStreamDestroy, 2000) \
+  X(cuStreamGetCaptureInfo, 10010) \
+  X(cuStreamGetCaptureInfo, 12030) \
+  X(cuStreamGetCtx, 12050) \
+  X(cuStreamBeginCapture, 10000) \
+  X(cuStreamWriteValue32, 8000) \
+  X(cuStreamWriteValue64, 9000) \
+  X(cuDeviceGetUuid, 9020) \
+  X(cuDevicePrimaryCtxRelease, 7000) \
+  X(cuIpcOpenMemHandle, 4010) \
+  X(cuMemHostRegister, 4000) \
+  X(cuEventElapsedTime, 12080) \
+  X(cuCtxGetDevice, 13000) \
+  X(cuCtxSynchronize, 13000)
+/* clang-format on */
+
+/* The functions, with the types of their rows. */
+#define LOOP_DECLARE(symbol, version, demands) __typeof__(*(PFN_##symbol##_v##version)0) loop_##symbol##_v##version;
+LOOPBACK_SYMBOLS(LOOP_DECLARE)
+#undef LOOP_DECLARE
+
+typedef enum loop_row {
+#define LOOP_ENUMERATE(symbol, version, demands) LOOP_ROW_##symbol##_v##version,
+  LOOPBACK_SYMBOLS(LOOP_ENUMERATE)
+#undef LOOP_ENUMERATE
+      LOOP_ROW_COUNT
+} loop_row;
+
+/* What of a row is data. */
+typedef struct loop_row_info {
+  const char *symbol;
+  int version;
+  int demands;
+} loop_row_info;
+extern const loop_row_info loop_rows[LOOP_ROW_COUNT];
+
+#define LOOP_ENTER(symbol, version)                                                                                    \
+  do {                                                                                                                 \
+    CUresult loop_entered = loop_enter(LOOP_ROW_##symbol##_v##version);                                                \
+    if (loop_entered != CUDA_SUCCESS) return loop_entered;                                                             \
+  } while (0)
+
+/* ---- state.c ------------------------------------------------------------------------------------------------------
+ */
+
+enum { LOOP_MAX_DEVICES = 8 };
+
+/* A device's primary context; its address is the CUcontext. */
+typedef struct loop_context {
+  int device;
+  unsigned retained;                     /* references of the program; 0: not alive */
+  unsigned created;                      /* times it came to life */
+  bool reset;                            /* destroyed under its users */
+  _Atomic(bool) peers[LOOP_MAX_DEVICES]; /* whose memory it may use */
+} loop_context;
+
+CUresult loop_enter(loop_row row);
+void loop_violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The software devices; NULL before cuInit. */
+const lade_runtime_ops *loop_ops(void);
+void *loop_self(void);
+int loop_device_count(void);
+int loop_driver_version(void);
+
+/* Opens the software devices, on first use. */
+CUresult loop_start(void);
+
+/* Current context of the calling thread; NULL: none. */
+loop_context *loop_current(void);
+/* Context behind a handle, NULL if it is none. */
+loop_context *loop_context_find(CUcontext handle);
+loop_context *loop_context_of_device(int device);
+static inline CUcontext loop_context_handle(loop_context *context) { return (CUcontext)(void *)context; }
+bool loop_context_usable(const loop_context *context);
+
+/* What cuGetProcAddress knows: hidden symbols, versions asked. */
+bool loop_symbol_hidden(const char *symbol);
+void loop_symbol_asked(const char *symbol, int version);
+
+/* ---- Translating the other way ------------------------------------------------------------------------------------
+ */
+
+/* The code for a status of runtime/soft: its record's native code, which is CUDA's own number, where there is one. */
+CUresult loop_code(lade_status status);
+
+/* A stream argument: special handles in the calling thread's current context, others under their own. */
+CUresult loop_stream(CUstream handle, ladei_stream *out);
+/* Without the demand that the stream's context be current, for calls that only ask. */
+CUresult loop_stream_any(CUstream handle, ladei_stream *out);
+
+static inline void *loop_pointer(CUdeviceptr address) { return (void *)(uintptr_t)address; }
+static inline CUdeviceptr loop_address(const void *pointer) { return (CUdeviceptr)(uintptr_t)pointer; }
+
+#endif /* LADE_TESTS_LOOPBACK_LOOPBACK_H */

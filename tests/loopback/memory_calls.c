@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Entry points on memory: device, pinned host, virtual, driver pools, pointers.
+ *
+ * Locks: reservations_lock guards the list of reservations; it is never held while calling runtime/soft.
+ */
+#include <pthread.h>
+#include <string.h>
+
+#include "tests/loopback/loopback.h"
+
+CUresult loop_cuMemAlloc_v3020(CUdeviceptr *out, size_t bytes) {
+  LOOP_ENTER(cuMemAlloc, 3020);
+  void *pointer = NULL;
+  CUresult code = loop_code(loop_ops()->device_alloc(loop_self(), loop_current()->device, bytes, &pointer));
+  *out = loop_address(pointer);
+  return code;
+}
+
+/* Freeing under another device's context works in the driver, but lade promises not to. */
+CUresult loop_cuMemFree_v3020(CUdeviceptr address) {
+  LOOP_ENTER(cuMemFree, 3020);
+  ladei_pointer_attributes found;
+  lade_status status = loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), &found);
+  int device = status == LADE_OK && found.kind == LADEI_MEMORY_DEVICE ? found.device : loop_current()->device;
+  if (device != loop_current()->device) {
+    loop_violation("memory of device %d freed under the context of device %d", device, loop_current()->device);
+  }
+  return loop_code(loop_ops()->device_free(loop_self(), device, loop_pointer(address)));
+}
+
+/* ---- Pinned memory ------------------------------------------------------------------------------------------------
+ */
+
+CUresult loop_cuMemHostAlloc_v2020(void **out, size_t bytes, unsigned int native) {
+  LOOP_ENTER(cuMemHostAlloc, 2020);
+  unsigned flags = ((native & CU_MEMHOSTALLOC_DEVICEMAP) != 0 ? LADEI_HOST_DEVICE_MAPPED : 0u) |
+                   ((native & CU_MEMHOSTALLOC_WRITECOMBINED) != 0 ? LADEI_HOST_WRITE_COMBINED : 0u);
+  if ((native & CU_MEMHOSTALLOC_PORTABLE) == 0) {
+    loop_violation("memory pinned for one context only");
+  }
+  return loop_code(loop_ops()->host_alloc(loop_self(), loop_current()->device, bytes, flags, out));
+}
+
+CUresult loop_cuMemFreeHost_v2000(void *pointer) {
+  LOOP_ENTER(cuMemFreeHost, 2000);
+  return loop_code(loop_ops()->host_free(loop_self(), pointer));
+}
+
+CUresult loop_cuMemHostRegister_v6050(void *pointer, size_t bytes, unsigned int native) {
+  LOOP_ENTER(cuMemHostRegister, 6050);
+  unsigned flags = ((native & CU_MEMHOSTREGISTER_DEVICEMAP) != 0 ? LADEI_HOST_DEVICE_MAPPED : 0u) |
+                   ((native & CU_MEMHOSTREGISTER_READ_ONLY) != 0 ? LADEI_HOST_READ_ONLY : 0u);
+  if ((native & CU_MEMHOSTREGISTER_PORTABLE) == 0) {
+    loop_violation("memory registered for one context only");
+  }
+  return loop_code(loop_ops()->host_register(loop_self(), loop_current()->device, pointer, bytes, flags));
+}
+
+CUresult loop_cuMemHostUnregister_v4000(void *pointer) {
+  LOOP_ENTER(cuMemHostUnregister, 4000);
+  return loop_code(loop_ops()->host_unregister(loop_self(), pointer));
+}
+
+/* ---- Reserved addresses -------------------------------------------------------------------------------------------
+ */
+
+/* The attributes of a pointer name the reservation that it lies in, not the mapping. */
+typedef struct reservation {
+  CUdeviceptr base;
+  size_t bytes; /* 0 for a free entry */
+} reservation;
+
+static pthread_mutex_t reservations_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two below */
+static reservation reservations[256];
+static size_t reservation_count; /* entries ever used */
+
+static void reservation_add(CUdeviceptr base, size_t bytes) {
+  pthread_mutex_lock(&reservations_lock);
+  size_t i = 0;
+  while (i < reservation_count && reservations[i].bytes != 0) {
+    i++;
+  }
+  if (i < sizeof reservations / sizeof reservations[0]) {
+    reservations[i] = (reservation){base, bytes};
+    reservation_count += i == reservation_count ? 1 : 0;
+  }
+  pthread_mutex_unlock(&reservations_lock);
+}
+
+static void reservation_remove(CUdeviceptr base) {
+  pthread_mutex_lock(&reservations_lock);
+  for (size_t i = 0; i < reservation_count; i++) {
+    if (reservations[i].base == base) {
+      reservations[i].bytes = 0;
+    }
+  }
+  pthread_mutex_unlock(&reservations_lock);
+}
+
+static bool reservation_find(CUdeviceptr address, reservation *out) {
+  bool found = false;
+  pthread_mutex_lock(&reservations_lock);
+  for (size_t i = 0; i < reservation_count && !found; i++) {
+    found = address >= reservations[i].base && address - reservations[i].base < reservations[i].bytes;
+    *out = reservations[i];
+  }
+  pthread_mutex_unlock(&reservations_lock);
+  return found;
+}
+
+/* ---- Pointers -----------------------------------------------------------------------------------------------------
+ */
+
+static CUresult pointer_answer(const ladei_pointer_attributes *found, CUpointer_attribute attribute, void *out) {
+  switch ((int)attribute) {
+  case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    *(unsigned *)out = found->kind == LADEI_MEMORY_PINNED    ? CU_MEMORYTYPE_HOST
+                       : found->kind != LADEI_MEMORY_UNKNOWN ? CU_MEMORYTYPE_DEVICE
+                                                             : 0u;
+    return CUDA_SUCCESS;
+  case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    *(unsigned *)out = found->kind == LADEI_MEMORY_MANAGED ? 1u : 0u;
+    return CUDA_SUCCESS;
+  case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = found->device; return CUDA_SUCCESS;
+  case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = found->base; return CUDA_SUCCESS;
+  case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = found->bytes; return CUDA_SUCCESS;
+  case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+    *(CUdeviceptr *)out = loop_address(found->device_alias);
+    return CUDA_SUCCESS;
+  default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult loop_cuPointerGetAttributes_v7000(unsigned int count, CUpointer_attribute *attributes, void **data,
+                                           CUdeviceptr address) {
+  LOOP_ENTER(cuPointerGetAttributes, 7000);
+  ladei_pointer_attributes found;
+  reservation reserved;
+  CUresult code = loop_code(loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), &found));
+  if (code == CUDA_SUCCESS && found.kind == LADEI_MEMORY_DEVICE && reservation_find(address, &reserved)) {
+    found.base = reserved.base;
+    found.bytes = reserved.bytes;
+  }
+  for (unsigned i = 0; i < count && code == CUDA_SUCCESS; i++) {
+    code = pointer_answer(&found, attributes[i], data[i]);
+  }
+  return code;
+}
+
+CUresult loop_cuMemGetAddressRange_v3020(CUdeviceptr *out_base, size_t *out_bytes, CUdeviceptr address) {
+  LOOP_ENTER(cuMemGetAddressRange, 3020);
+  ladei_pointer_attributes found;
+  CUresult code = loop_code(loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), &found));
+  if (code == CUDA_SUCCESS && found.kind != LADEI_MEMORY_DEVICE) {
+    code = CUDA_ERROR_NOT_FOUND;
+  }
+  if (code == CUDA_SUCCESS) {
+    *out_base = found.base;
+    *out_bytes = found.bytes;
+  }
+  return code;
+}
+
+/* ---- Virtual memory -----------------------------------------------------------------------------------------------
+ */
+
+static bool properties_valid(const CUmemAllocationProp *properties) {
+  return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
+         properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->win32HandleMetaData == NULL &&
+         properties->allocFlags.compressionType == 0;
+}
+
+CUresult loop_cuMemGetAllocationGranularity_v10020(size_t *out, const CUmemAllocationProp *properties,
+                                                   CUmemAllocationGranularity_flags option) {
+  LOOP_ENTER(cuMemGetAllocationGranularity, 10020);
+  size_t minimum = 0;
+  size_t recommended = 0;
+  if (!properties_valid(properties)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUresult code = loop_code(loop_ops()->vm_granularity(loop_self(), properties->location.id, &minimum, &recommended));
+  *out = option == CU_MEM_ALLOC_GRANULARITY_MINIMUM ? minimum : recommended;
+  return code;
+}
+
+CUresult loop_cuMemAddressReserve_v10020(CUdeviceptr *out, size_t bytes, size_t align, CUdeviceptr wish,
+                                         unsigned long long flags) {
+  LOOP_ENTER(cuMemAddressReserve, 10020);
+  void *address = NULL;
+  if (flags != 0 || wish != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUresult code = loop_code(loop_ops()->vm_reserve(loop_self(), 0, bytes, align, &address));
+  if (code == CUDA_SUCCESS) {
+    reservation_add(loop_address(address), bytes);
+  }
+  *out = loop_address(address);
+  return code;
+}
+
+CUresult loop_cuMemAddressFree_v10020(CUdeviceptr address, size_t bytes) {
+  LOOP_ENTER(cuMemAddressFree, 10020);
+  CUresult code = loop_code(loop_ops()->vm_address_free(loop_self(), loop_pointer(address), bytes));
+  if (code == CUDA_SUCCESS) {
+    reservation_remove(address);
+  }
+  return code;
+}
+
+CUresult loop_cuMemCreate_v10020(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *properties,
+                                 unsigned long long flags) {
+  LOOP_ENTER(cuMemCreate, 10020);
+  ladei_vm_handle handle = 0;
+  if (flags != 0 || !properties_valid(properties)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  bool exportable = properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUresult code = loop_code(loop_ops()->vm_create(loop_self(), properties->location.id, bytes, exportable, &handle));
+  *out = handle;
+  return code;
+}
+
+CUresult loop_cuMemRelease_v10020(CUmemGenericAllocationHandle handle) {
+  LOOP_ENTER(cuMemRelease, 10020);
+  return loop_code(loop_ops()->vm_release(loop_self(), handle));
+}
+
+CUresult loop_cuMemMap_v10020(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                              unsigned long long flags) {
+  LOOP_ENTER(cuMemMap, 10020);
+  if (offset != 0 || flags != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return loop_code(loop_ops()->vm_map(loop_self(), loop_pointer(address), bytes, handle));
+}
+
+CUresult loop_cuMemUnmap_v10020(CUdeviceptr address, size_t bytes) {
+  LOOP_ENTER(cuMemUnmap, 10020);
+  return loop_code(loop_ops()->vm_unmap(loop_self(), loop_pointer(address), bytes));
+}
+
+static CUresult access_check(const CUmemAccessDesc *access, size_t count, bool *out_writable) {
+  *out_writable = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return count == 1 && access->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                 access->flags != CU_MEM_ACCESS_FLAGS_PROT_READ
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult loop_cuMemSetAccess_v10020(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count) {
+  LOOP_ENTER(cuMemSetAccess, 10020);
+  bool writable;
+  CUresult code = access_check(access, count, &writable);
+  if (code != CUDA_SUCCESS) {
+    return code;
+  }
+  return loop_code(loop_ops()->vm_set_access(loop_self(), loop_pointer(address), bytes, access->location.id, writable));
+}
+
+CUresult loop_cuMemExportToShareableHandle_v10020(void *out_fd, CUmemGenericAllocationHandle handle,
+                                                  CUmemAllocationHandleType type, unsigned long long flags) {
+  LOOP_ENTER(cuMemExportToShareableHandle, 10020);
+  if (flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return loop_code(loop_ops()->vm_export(loop_self(), handle, out_fd));
+}
+
+CUresult loop_cuMemImportFromShareableHandle_v10020(CUmemGenericAllocationHandle *out, void *fd,
+                                                    CUmemAllocationHandleType type) {
+  LOOP_ENTER(cuMemImportFromShareableHandle, 10020);
+  ladei_vm_handle handle = 0;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUresult code = loop_code(loop_ops()->vm_import(loop_self(), 0, (int)(intptr_t)fd, &handle));
+  *out = handle;
+  return code;
+}
+
+/* ---- Driver pools -------------------------------------------------------------------------------------------------
+ */
+
+static ladei_driver_pool soft_pool(CUmemoryPool pool) { return (ladei_driver_pool)(void *)pool; }
+
+/* Pools of host memory, for cuMemPoolGetAccess; an old address in it is harmless but for a recycled one. */
+static _Atomic(CUmemoryPool) host_pools[64];
+
+static void host_pool_note(CUmemoryPool pool, bool host) {
+  size_t slots = sizeof host_pools / sizeof host_pools[0];
+  for (size_t i = 0; i < slots; i++) {
+    CUmemoryPool known = host_pools[i];
+    if (known == pool) {
+      host_pools[i] = host ? pool : NULL;
+      return;
+    }
+  }
+  for (size_t i = 0; i < slots && host; i++) {
+    if (host_pools[i] == NULL) {
+      host_pools[i] = pool;
+      return;
+    }
+  }
+}
+
+CUresult loop_cuDeviceGetDefaultMemPool_v11020(CUmemoryPool *out, CUdevice device) {
+  LOOP_ENTER(cuDeviceGetDefaultMemPool, 11020);
+  ladei_driver_pool pool = NULL;
+  CUresult code = loop_code(loop_ops()->pool_default(loop_self(), device, &pool));
+  *out = (CUmemoryPool)(void *)pool;
+  return code;
+}
+
+static bool pool_location(const CUmemLocation *location, ladei_pool_location *out) {
+  switch ((int)location->type) {
+  case CU_MEM_LOCATION_TYPE_DEVICE: *out = LADEI_POOL_DEVICE; return true;
+  case CUDA_LOCATION_HOST: *out = LADEI_POOL_HOST; return loop_driver_version() >= 13000;
+  case CUDA_LOCATION_HOST_NUMA: *out = LADEI_POOL_HOST_NUMA; return loop_driver_version() >= 12020;
+  default: return false;
+  }
+}
+
+CUresult loop_cuMemPoolCreate_v11020(CUmemoryPool *out, const CUmemPoolProps *properties) {
+  LOOP_ENTER(cuMemPoolCreate, 11020);
+  cuda_pool_props native;
+  ladei_pool_properties wanted = {0};
+  ladei_driver_pool pool = NULL;
+  memcpy(&native, properties, sizeof native);
+  wanted.id = native.location.id;
+  wanted.max_bytes = native.maxSize;
+  if (native.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || !pool_location(&native.location, &wanted.location) ||
+      (native.maxSize != 0 && loop_driver_version() < CUDA_POOL_MAX_SIZE_SINCE)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUresult code = loop_code(loop_ops()->pool_create(loop_self(), &wanted, &pool));
+  if (code == CUDA_SUCCESS) {
+    *out = (CUmemoryPool)(void *)pool;
+    host_pool_note(*out, wanted.location != LADEI_POOL_DEVICE);
+  }
+  return code;
+}
+
+CUresult loop_cuMemPoolDestroy_v11020(CUmemoryPool pool) {
+  LOOP_ENTER(cuMemPoolDestroy, 11020);
+  CUresult code = loop_code(loop_ops()->pool_destroy(loop_self(), soft_pool(pool)));
+  if (code == CUDA_SUCCESS) {
+    host_pool_note(pool, false);
+  }
+  return code;
+}
+
+CUresult loop_cuMemPoolSetAccess_v11020(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count) {
+  LOOP_ENTER(cuMemPoolSetAccess, 11020);
+  bool writable;
+  CUresult code = access_check(access, count, &writable);
+  if (code != CUDA_SUCCESS) {
+    return code;
+  }
+  return loop_code(loop_ops()->pool_set_access(loop_self(), soft_pool(pool), access->location.id, writable));
+}
+
+CUresult loop_cuMemPoolGetAccess_v11020(CUmemAccess_flags *out, CUmemoryPool pool, CUmemLocation *location) {
+  LOOP_ENTER(cuMemPoolGetAccess, 11020);
+  if ((int)location->type != CUDA_LOCATION_HOST) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *out = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  for (size_t i = 0; i < sizeof host_pools / sizeof host_pools[0]; i++) {
+    if (host_pools[i] == pool) {
+      *out = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+static bool pool_attribute(CUmemPool_attribute attribute, ladei_pool_attribute *out) {
+  switch ((int)attribute) {
+  case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *out = LADEI_POOL_RELEASE_THRESHOLD; return true;
+  case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *out = LADEI_POOL_RESERVED_CURRENT; return true;
+  case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *out = LADEI_POOL_RESERVED_HIGH; return true;
+  case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *out = LADEI_POOL_USED_CURRENT; return true;
+  case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *out = LADEI_POOL_USED_HIGH; return true;
+  default: return false;
+  }
+}
+
+CUresult loop_cuMemPoolGetAttribute_v11020(CUmemoryPool pool, CUmemPool_attribute native, void *out) {
+  LOOP_ENTER(cuMemPoolGetAttribute, 11020);
+  ladei_pool_attribute attribute;
+  return pool_attribute(native, &attribute)
+             ? loop_code(loop_ops()->pool_attribute_get(loop_self(), soft_pool(pool), attribute, out))
+             : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult loop_cuMemPoolSetAttribute_v11020(CUmemoryPool pool, CUmemPool_attribute native, void *value) {
+  LOOP_ENTER(cuMemPoolSetAttribute, 11020);
+  ladei_pool_attribute attribute;
+  return pool_attribute(native, &attribute)
+             ? loop_code(loop_ops()->pool_attribute_set(loop_self(), soft_pool(pool), attribute, *(cuuint64_t *)value))
+             : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult loop_cuMemPoolTrimTo_v11020(CUmemoryPool pool, size_t keep_bytes) {
+  LOOP_ENTER(cuMemPoolTrimTo, 11020);
+  return loop_code(loop_ops()->pool_trim(loop_self(), soft_pool(pool), keep_bytes));
+}
+
+CUresult loop_cuMemAllocFromPoolAsync_v11020(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream handle) {
+  LOOP_ENTER(cuMemAllocFromPoolAsync, 11020);
+  ladei_stream stream;
+  void *pointer = NULL;
+  CUresult code = loop_stream(handle, &stream);
+  if (code == CUDA_SUCCESS) {
+    code = loop_code(loop_ops()->pool_alloc(loop_self(), soft_pool(pool), bytes, &stream, &pointer));
+  }
+  *out = loop_address(pointer);
+  return code;
+}
+
+CUresult loop_cuMemFreeAsync_v11020(CUdeviceptr address, CUstream handle) {
+  LOOP_ENTER(cuMemFreeAsync, 11020);
+  ladei_stream stream;
+  CUresult code = loop_stream(handle, &stream);
+  return code == CUDA_SUCCESS ? loop_code(loop_ops()->pool_free(loop_self(), loop_pointer(address), &stream)) : code;
+}

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the loopback driver remembers: the software devices, primary contexts, context stacks, faults, counts.
+ *
+ *   thread's stack   [ context of device 0 | context of device 1 ]  <- top is current
+ *
+ * I1  The software devices exist from the first cuInit until reset.
+ * I2  A context is alive while retained > 0; its handle never changes.
+ * Locks: `lock` guards all of `state` but the constant and atomic fields; stacks are thread-local.
+ */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/soft/soft.h"
+#include "tests/loopback/hooks.h"
+#include "tests/loopback/loopback.h"
+
+enum { MAX_FAULTS = 16, MAX_HIDDEN = 16, MAX_STACK = 32, DEFAULT_DEVICES = 2, DEFAULT_VERSION = 13000 };
+#define DEVICE_BYTES ((uint64_t)1 << 30)
+
+typedef struct loop_fault {
+  char symbol[64];    /* "" for a free entry */
+  uint64_t countdown; /* 0: every call */
+  CUresult code;
+} loop_fault;
+
+static struct {
+  pthread_mutex_t lock;
+  _Atomic(const lade_runtime_ops *) ops;
+  void *self;
+  int device_count; /* 0: the default */
+  int version;      /* 0: the default */
+  CUresult broken;  /* answer of every call on a context; CUDA_SUCCESS: none */
+  loop_context contexts[LOOP_MAX_DEVICES];
+  loop_fault faults[MAX_FAULTS];
+  char hidden[MAX_HIDDEN][64];
+  int hidden_count;
+  uint64_t calls[LOOP_ROW_COUNT];
+  struct {
+    const char *symbol;
+    int version;
+  } asked[2 * LOOP_ROW_COUNT];
+  size_t asked_count;
+  struct {
+    char symbol[64]; /* "" for none */
+    void (*function)(void *user);
+    void *user;
+  } interruption;
+  char violations[1024];
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Thread_local struct {
+  loop_context *contexts[MAX_STACK];
+  int depth;
+} stack;
+
+const loop_row_info loop_rows[LOOP_ROW_COUNT] = {
+#define LOOP_INFO(symbol, version, demands) {#symbol, version, demands},
+    LOOPBACK_SYMBOLS(LOOP_INFO)
+#undef LOOP_INFO
+};
+
+/* ---- Software devices ---------------------------------------------------------------------------------------------
+ */
+
+const lade_runtime_ops *loop_ops(void) { return atomic_load(&state.ops); }
+void *loop_self(void) { return state.self; }
+int loop_device_count(void) { return state.device_count == 0 ? DEFAULT_DEVICES : state.device_count; }
+int loop_driver_version(void) { return state.version == 0 ? DEFAULT_VERSION : state.version; }
+
+CUresult loop_start(void) {
+  pthread_mutex_lock(&state.lock);
+  lade_status status = LADE_OK;
+  if (atomic_load(&state.ops) == NULL) {
+    lade_soft_device devices[LOOP_MAX_DEVICES] = {{0}};
+    lade_soft_options options;
+    const lade_runtime_ops *ops = NULL;
+    lade_soft_options_init(&options);
+    options.devices = devices;
+    options.device_count = (uint64_t)loop_device_count();
+    for (int i = 0; i < LOOP_MAX_DEVICES; i++) {
+      devices[i].memory_bytes = DEVICE_BYTES;
+      state.contexts[i].device = i;
+    }
+    status = ladei_soft_open(false, &options, &ops, &state.self);
+    if (status == LADE_OK) {
+      atomic_store(&state.ops, ops);
+    }
+  }
+  pthread_mutex_unlock(&state.lock);
+  return status == LADE_OK ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+/* ---- Contexts -----------------------------------------------------------------------------------------------------
+ */
+
+loop_context *loop_current(void) { return stack.depth == 0 ? NULL : stack.contexts[stack.depth - 1]; }
+
+loop_context *loop_context_of_device(int device) {
+  return device >= 0 && device < loop_device_count() ? &state.contexts[device] : NULL;
+}
+
+loop_context *loop_context_find(CUcontext handle) {
+  for (int i = 0; i < loop_device_count(); i++) {
+    if (loop_context_handle(&state.contexts[i]) == handle) {
+      return &state.contexts[i];
+    }
+  }
+  return NULL;
+}
+
+bool loop_context_usable(const loop_context *context) {
+  pthread_mutex_lock(&state.lock);
+  bool usable = context->retained > 0 && !context->reset;
+  pthread_mutex_unlock(&state.lock);
+  return usable;
+}
+
+/* A handle that a program may make current. */
+static CUresult context_take(CUcontext handle, loop_context **out) {
+  loop_context *context = loop_context_find(handle);
+  if (context == NULL) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  pthread_mutex_lock(&state.lock);
+  bool retained = context->retained > 0;
+  pthread_mutex_unlock(&state.lock);
+  if (!retained) {
+    loop_violation("context of device %d made current while nobody retains it", context->device);
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  *out = context;
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuDevicePrimaryCtxRetain_v7000(CUcontext *out, CUdevice device) {
+  LOOP_ENTER(cuDevicePrimaryCtxRetain, 7000);
+  loop_context *context = loop_context_of_device(device);
+  uint64_t identity;
+  if (context == NULL || out == NULL) {
+    return context == NULL ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
+  }
+  lade_status status = loop_ops()->device_context(loop_self(), device, &identity);
+  if (status != LADE_OK) {
+    return loop_code(status);
+  }
+  pthread_mutex_lock(&state.lock);
+  if (context->retained++ == 0) {
+    context->created++;
+    context->reset = false;
+  }
+  pthread_mutex_unlock(&state.lock);
+  *out = loop_context_handle(context);
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuDevicePrimaryCtxRelease_v11000(CUdevice device) {
+  LOOP_ENTER(cuDevicePrimaryCtxRelease, 11000);
+  loop_context *context = loop_context_of_device(device);
+  if (context == NULL) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  pthread_mutex_lock(&state.lock);
+  CUresult code = context->retained > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  context->retained -= context->retained > 0 ? 1u : 0u;
+  pthread_mutex_unlock(&state.lock);
+  if (code != CUDA_SUCCESS) {
+    loop_violation("context of device %d released more often than retained", device);
+  }
+  return code;
+}
+
+CUresult loop_cuDevicePrimaryCtxGetState_v7000(CUdevice device, unsigned int *flags, int *active) {
+  LOOP_ENTER(cuDevicePrimaryCtxGetState, 7000);
+  loop_context *context = loop_context_of_device(device);
+  if (context == NULL) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  *flags = 0;
+  *active = loop_context_usable(context) ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuCtxGetCurrent_v4000(CUcontext *out) {
+  LOOP_ENTER(cuCtxGetCurrent, 4000);
+  loop_context *current = loop_current();
+  *out = current == NULL ? NULL : loop_context_handle(current);
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuCtxPushCurrent_v4000(CUcontext handle) {
+  LOOP_ENTER(cuCtxPushCurrent, 4000);
+  loop_context *context;
+  CUresult code = context_take(handle, &context);
+  if (code != CUDA_SUCCESS) {
+    return code;
+  }
+  if (stack.depth == MAX_STACK) {
+    loop_violation("%d contexts pushed in one thread", MAX_STACK);
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  stack.contexts[stack.depth++] = context;
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuCtxPopCurrent_v4000(CUcontext *out) {
+  LOOP_ENTER(cuCtxPopCurrent, 4000);
+  if (stack.depth == 0) {
+    loop_violation("a context popped from an empty stack");
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  *out = loop_context_handle(stack.contexts[--stack.depth]);
+  return CUDA_SUCCESS;
+}
+
+/* Replaces the top; NULL takes it away. */
+CUresult loop_cuCtxSetCurrent_v4000(CUcontext handle) {
+  LOOP_ENTER(cuCtxSetCurrent, 4000);
+  loop_context *context = NULL;
+  CUresult code = handle == NULL ? CUDA_SUCCESS : context_take(handle, &context);
+  if (code != CUDA_SUCCESS) {
+    return code;
+  }
+  stack.depth -= stack.depth > 0 ? 1 : 0;
+  if (context != NULL) {
+    stack.contexts[stack.depth++] = context;
+  }
+  return CUDA_SUCCESS;
+}
+
+/* ---- Entering a call ----------------------------------------------------------------------------------------------
+ */
+
+void loop_violation(const char *format, ...) {
+  char text[256];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  pthread_mutex_lock(&state.lock);
+  size_t used = strlen(state.violations);
+  snprintf(state.violations + used, sizeof state.violations - used, "%s; ", text);
+  pthread_mutex_unlock(&state.lock);
+}
+
+/* The fault due on this call. Under the lock. */
+static CUresult fault_due(const char *symbol) {
+  for (int i = 0; i < MAX_FAULTS; i++) {
+    loop_fault *fault = &state.faults[i];
+    if (strcmp(fault->symbol, symbol) != 0) {
+      continue;
+    }
+    if (fault->countdown == 0) {
+      return fault->code;
+    }
+    if (--fault->countdown == 0) {
+      fault->symbol[0] = '\0';
+      return fault->code;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+static CUresult context_demand(void) {
+  loop_context *current = loop_current();
+  if (current == NULL) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  return loop_context_usable(current) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+static void interruption_run(const char *symbol) {
+  void (*function)(void *) = NULL;
+  pthread_mutex_lock(&state.lock);
+  if (strcmp(state.interruption.symbol, symbol) == 0) {
+    function = state.interruption.function;
+    state.interruption.symbol[0] = '\0';
+  }
+  void *user = state.interruption.user;
+  pthread_mutex_unlock(&state.lock);
+  if (function != NULL) {
+    function(user);
+  }
+}
+
+CUresult loop_enter(loop_row row) {
+  const loop_row_info *info = &loop_rows[row];
+  interruption_run(info->symbol);
+  pthread_mutex_lock(&state.lock);
+  state.calls[row]++;
+  CUresult code = fault_due(info->symbol);
+  if (code == CUDA_SUCCESS && state.broken != CUDA_SUCCESS &&
+      ((info->demands & LOOP_CONTEXT) != 0 ||
+       (state.broken == CUDA_ERROR_DEINITIALIZED && (info->demands & LOOP_INIT) != 0))) {
+    code = state.broken;
+  }
+  pthread_mutex_unlock(&state.lock);
+  if (code == CUDA_SUCCESS && (info->demands & LOOP_INIT) != 0 && loop_ops() == NULL) {
+    code = CUDA_ERROR_NOT_INITIALIZED;
+  }
+  if (code == CUDA_SUCCESS && (info->demands & LOOP_CONTEXT) != 0) {
+    code = context_demand();
+  }
+  if (code == CUDA_SUCCESS && (info->demands & LOOP_UNSAFE) != 0) {
+    code = loop_code(ladei_soft_unsafe_call(loop_self(), info->symbol));
+  }
+  return code;
+}
+
+bool loop_symbol_hidden(const char *symbol) {
+  bool hidden = false;
+  pthread_mutex_lock(&state.lock);
+  for (int i = 0; i < state.hidden_count; i++) {
+    hidden = hidden || strcmp(state.hidden[i], symbol) == 0;
+  }
+  pthread_mutex_unlock(&state.lock);
+  return hidden;
+}
+
+void loop_symbol_asked(const char *symbol, int version) {
+  const char *known = NULL;
+  for (size_t i = 0; i < LOOP_ROW_COUNT; i++) {
+    known = strcmp(loop_rows[i].symbol, symbol) == 0 ? loop_rows[i].symbol : known;
+  }
+  pthread_mutex_lock(&state.lock);
+  if (known != NULL && state.asked_count < sizeof state.asked / sizeof state.asked[0]) {
+    state.asked[state.asked_count].symbol = known;
+    state.asked[state.asked_count++].version = version;
+  }
+  pthread_mutex_unlock(&state.lock);
+}
+
+/* ---- Hooks --------------------------------------------------------------------------------------------------------
+ */
+
+#define LOOP_HOOK_DECLARE(name) LOOP_EXPORT __typeof__(*((loopback_hooks *)0)->name) lade_loopback_##name;
+LOOPBACK_HOOKS(LOOP_HOOK_DECLARE)
+#undef LOOP_HOOK_DECLARE
+
+lade_status lade_loopback_reset(void) {
+  const lade_runtime_ops *ops = loop_ops();
+  lade_status status = ops == NULL ? LADE_OK : ops->close(state.self);
+  if (status != LADE_OK) {
+    return status;
+  }
+  pthread_mutex_lock(&state.lock);
+  atomic_store(&state.ops, NULL);
+  state.self = NULL;
+  state.device_count = 0;
+  state.version = 0;
+  state.broken = CUDA_SUCCESS;
+  state.hidden_count = 0;
+  state.asked_count = 0;
+  state.violations[0] = '\0';
+  state.interruption.symbol[0] = '\0';
+  memset(state.contexts, 0, sizeof state.contexts);
+  memset(state.faults, 0, sizeof state.faults);
+  memset(state.calls, 0, sizeof state.calls);
+  pthread_mutex_unlock(&state.lock);
+  stack.depth = 0;
+  return LADE_OK;
+}
+
+void lade_loopback_set_devices(int count) { state.device_count = count < LOOP_MAX_DEVICES ? count : LOOP_MAX_DEVICES; }
+void lade_loopback_set_version(int version) { state.version = version; }
+
+void lade_loopback_hide(const char *symbol) {
+  pthread_mutex_lock(&state.lock);
+  if (state.hidden_count < MAX_HIDDEN) {
+    snprintf(state.hidden[state.hidden_count++], sizeof state.hidden[0], "%s", symbol);
+  }
+  pthread_mutex_unlock(&state.lock);
+}
+
+void lade_loopback_fail(const char *symbol, uint64_t nth, CUresult code) {
+  pthread_mutex_lock(&state.lock);
+  for (int i = 0; i < MAX_FAULTS; i++) {
+    loop_fault *fault = &state.faults[i];
+    if (fault->symbol[0] == '\0') {
+      snprintf(fault->symbol, sizeof fault->symbol, "%s", symbol);
+      fault->countdown = nth;
+      fault->code = code;
+      break;
+    }
+  }
+  pthread_mutex_unlock(&state.lock);
+}
+
+void lade_loopback_fail_clear(void) {
+  pthread_mutex_lock(&state.lock);
+  memset(state.faults, 0, sizeof state.faults);
+  state.broken = CUDA_SUCCESS;
+  pthread_mutex_unlock(&state.lock);
+}
+
+void lade_loopback_interrupt(const char *symbol, void (*function)(void *user), void *user) {
+  pthread_mutex_lock(&state.lock);
+  snprintf(state.interruption.symbol, sizeof state.interruption.symbol, "%s", symbol);
+  state.interruption.function = function;
+  state.interruption.user = user;
+  pthread_mutex_unlock(&state.lock);
+}
+
+void lade_loopback_break_all(CUresult code) {
+  pthread_mutex_lock(&state.lock);
+  state.broken = code;
+  pthread_mutex_unlock(&state.lock);
+}
+
+void lade_loopback_reset_device(int device) {
+  pthread_mutex_lock(&state.lock);
+  state.contexts[device].reset = true;
+  pthread_mutex_unlock(&state.lock);
+}
+
+uint64_t lade_loopback_calls(const char *symbol) {
+  uint64_t calls = 0;
+  pthread_mutex_lock(&state.lock);
+  for (size_t i = 0; i < LOOP_ROW_COUNT; i++) {
+    calls += symbol == NULL || strcmp(loop_rows[i].symbol, symbol) == 0 ? state.calls[i] : 0;
+  }
+  pthread_mutex_unlock(&state.lock);
+  return calls;
+}
+
+int lade_loopback_asked_version(const char *symbol, int at_least) {
+  int version = 0;
+  pthread_mutex_lock(&state.lock);
+  for (size_t i = 0; i < state.asked_count; i++) {
+    if (strcmp(state.asked[i].symbol, symbol) == 0 && state.asked[i].version >= at_least &&
+        (version == 0 || state.asked[i].version < version)) {
+      version = state.asked[i].version;
+    }
+  }
+  pthread_mutex_unlock(&state.lock);
+  return version;
+}
+
+unsigned lade_loopback_retained(int device) { return state.contexts[device].retained; }
+unsigned lade_loopback_contexts_created(int device) { return state.contexts[device].created; }
+int lade_loopback_stack_depth(void) { return stack.depth; }
+const char *lade_loopback_violations(void) { return state.violations; }
+
+lade_status lade_loopback_report(lade_soft_report *out) {
+  return loop_ops() == NULL ? LADE_ERR_NO_DEVICE : ladei_soft_report(loop_self(), out);
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Entry points on streams, events and captures.
+ *
+ * Locks: none.
+ */
+#include "tests/loopback/loopback.h"
+
+/* ---- Stream arguments ---------------------------------------------------------------------------------------------
+ */
+
+static bool stream_special(CUstream handle) {
+  return handle == NULL || handle == LADE_STREAM_LEGACY || handle == LADE_STREAM_PER_THREAD;
+}
+
+/* The software devices keep a current device per thread of their own; special handles make it follow the context. */
+CUresult loop_stream_any(CUstream handle, ladei_stream *out) {
+  if (stream_special(handle)) {
+    loop_context *current = loop_current();
+    if (current == NULL) {
+      return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    lade_status status = loop_ops()->current_device_set(loop_self(), current->device);
+    if (status != LADE_OK) {
+      return loop_code(status);
+    }
+  }
+  return loop_code(loop_ops()->stream_resolve(loop_self(), handle, out));
+}
+
+CUresult loop_stream(CUstream handle, ladei_stream *out) {
+  CUresult code = loop_stream_any(handle, out);
+  if (code == CUDA_SUCCESS && out->device != loop_current()->device) {
+    loop_violation("stream of device %d used under the context of device %d", out->device, loop_current()->device);
+  }
+  return code;
+}
+
+/* ---- Streams ------------------------------------------------------------------------------------------------------
+ */
+
+CUresult loop_cuStreamCreateWithPriority_v5050(CUstream *out, unsigned int native, int priority) {
+  LOOP_ENTER(cuStreamCreateWithPriority, 5050);
+  unsigned flags = native == CU_STREAM_NON_BLOCKING ? LADEI_STREAM_NON_BLOCKING : 0u;
+  if (native > CU_STREAM_NON_BLOCKING) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return loop_code(loop_ops()->stream_create(loop_self(), loop_current()->device, priority, flags, out));
+}
+
+CUresult loop_cuStreamDestroy_v4000(CUstream stream) {
+  LOOP_ENTER(cuStreamDestroy, 4000);
+  if (stream_special(stream)) {
+    loop_violation("a default stream destroyed");
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  return loop_code(loop_ops()->stream_destroy(loop_self(), stream));
+}
+
+CUresult loop_cuStreamGetCtx_v9020(CUstream handle, CUcontext *out) {
+  LOOP_ENTER(cuStreamGetCtx, 9020);
+  ladei_stream stream;
+  CUresult code = loop_stream_any(handle, &stream);
+  if (code == CUDA_SUCCESS) {
+    *out = loop_context_handle(loop_context_of_device(stream.device));
+  }
+  return code;
+}
+
+CUresult loop_cuStreamGetId_v12000(CUstream handle, unsigned long long *out) {
+  LOOP_ENTER(cuStreamGetId, 12000);
+  ladei_stream stream;
+  CUresult code = loop_stream_any(handle, &stream);
+  if (code == CUDA_SUCCESS) {
+    *out = stream.id;
+  }
+  return code;
+}
+
+CUresult loop_cuStreamWaitEvent_v3020(CUstream handle, CUevent event, unsigned int flags) {
+  LOOP_ENTER(cuStreamWaitEvent, 3020);
+  ladei_stream stream;
+  CUresult code = flags != 0 ? CUDA_ERROR_INVALID_VALUE : loop_stream(handle, &stream);
+  return code == CUDA_SUCCESS ? loop_code(loop_ops()->stream_wait_event(loop_self(), &stream, event)) : code;
+}
+
+/* The driver invalidates the capture of a stream that is asked while it captures, in whatever mode. */
+CUresult loop_cuStreamQuery_v2000(CUstream handle) {
+  LOOP_ENTER(cuStreamQuery, 2000);
+  ladei_stream stream;
+  ladei_capture_info info;
+  CUresult code = loop_stream(handle, &stream);
+  if (code != CUDA_SUCCESS) {
+    return code;
+  }
+  lade_status status = loop_ops()->stream_capture_info(loop_self(), &stream, &info);
+  if (status == LADE_OK && info.status != LADEI_CAPTURE_NONE) {
+    return loop_code(loop_ops()->stream_synchronize(loop_self(), &stream));
+  }
+  return loop_code(loop_ops()->stream_query(loop_self(), &stream));
+}
+
+CUresult loop_cuStreamSynchronize_v2000(CUstream handle) {
+  LOOP_ENTER(cuStreamSynchronize, 2000);
+  ladei_stream stream;
+  CUresult code = loop_stream(handle, &stream);
+  return code == CUDA_SUCCESS ? loop_code(loop_ops()->stream_synchronize(loop_self(), &stream)) : code;
+}
+
+/* ---- Captures -----------------------------------------------------------------------------------------------------
+ */
+
+static CUresult capture_info(CUstream handle, ladei_capture_info *out) {
+  ladei_stream stream;
+  CUresult code = loop_stream(handle, &stream);
+  if (code == CUDA_SUCCESS) {
+    code = loop_code(loop_ops()->stream_capture_info(loop_self(), &stream, out));
+  }
+  return code == CUDA_SUCCESS && out->status == LADEI_CAPTURE_IMPLICIT ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : code;
+}
+
+static CUstreamCaptureStatus capture_status(ladei_capture_status status) {
+  return status == LADEI_CAPTURE_ACTIVE        ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+         : status == LADEI_CAPTURE_INVALIDATED ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                               : CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+CUresult loop_cuStreamIsCapturing_v10000(CUstream handle, CUstreamCaptureStatus *out) {
+  LOOP_ENTER(cuStreamIsCapturing, 10000);
+  ladei_capture_info info;
+  CUresult code = capture_info(handle, &info);
+  if (code == CUDA_SUCCESS) {
+    *out = capture_status(info.status);
+  }
+  return code;
+}
+
+/* Id and graph are only told of an active capture; otherwise they are left as they are. */
+CUresult loop_cuStreamGetCaptureInfo_v11030(CUstream handle, CUstreamCaptureStatus *out_status, cuuint64_t *out_id,
+                                            CUgraph *out_graph, const CUgraphNode **out_dependencies,
+                                            size_t *out_dependency_count) {
+  LOOP_ENTER(cuStreamGetCaptureInfo, 11030);
+  ladei_capture_info info;
+  if (out_dependencies != NULL || out_dependency_count != NULL) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  CUresult code = capture_info(handle, &info);
+  if (code != CUDA_SUCCESS) {
+    return code;
+  }
+  *out_status = capture_status(info.status);
+  if (info.status == LADEI_CAPTURE_ACTIVE) {
+    *out_id = info.id;
+    *out_graph = (CUgraph)(void *)info.graph;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuStreamBeginCapture_v10010(CUstream handle, CUstreamCaptureMode mode) {
+  LOOP_ENTER(cuStreamBeginCapture, 10010);
+  ladei_stream stream;
+  CUresult code = loop_stream(handle, &stream);
+  return code == CUDA_SUCCESS ? loop_code(loop_ops()->capture_begin(loop_self(), &stream, (ladei_capture_mode)mode))
+                              : code;
+}
+
+CUresult loop_cuStreamEndCapture_v10000(CUstream handle, CUgraph *out) {
+  LOOP_ENTER(cuStreamEndCapture, 10000);
+  ladei_stream stream;
+  ladei_graph graph = NULL;
+  CUresult code = loop_stream(handle, &stream);
+  if (code == CUDA_SUCCESS) {
+    code = loop_code(loop_ops()->capture_end(loop_self(), &stream, &graph));
+  }
+  *out = (CUgraph)(void *)graph;
+  return code;
+}
+
+/* ---- Events -------------------------------------------------------------------------------------------------------
+ */
+
+CUresult loop_cuEventCreate_v2000(CUevent *out, unsigned int native) {
+  LOOP_ENTER(cuEventCreate, 2000);
+  unsigned flags = ((native & CU_EVENT_DISABLE_TIMING) == 0 ? LADEI_EVENT_TIMING : 0u) |
+                   ((native & CU_EVENT_INTERPROCESS) != 0 ? LADEI_EVENT_INTERPROCESS : 0u);
+  uint64_t context = 0;
+  lade_status status = loop_ops()->device_context(loop_self(), loop_current()->device, &context);
+  if (status == LADE_OK) {
+    status = loop_ops()->event_create(loop_self(), context, flags, out);
+  }
+  return loop_code(status);
+}
+
+CUresult loop_cuEventDestroy_v4000(CUevent event) {
+  LOOP_ENTER(cuEventDestroy, 4000);
+  return loop_code(loop_ops()->event_destroy(loop_self(), event));
+}
+
+CUresult loop_cuEventRecord_v2000(CUevent event, CUstream handle) {
+  LOOP_ENTER(cuEventRecord, 2000);
+  ladei_stream stream;
+  CUresult code = loop_stream(handle, &stream);
+  return code == CUDA_SUCCESS ? loop_code(loop_ops()->event_record(loop_self(), event, &stream)) : code;
+}
+
+CUresult loop_cuEventQuery_v2000(CUevent event) {
+  LOOP_ENTER(cuEventQuery, 2000);
+  return loop_code(loop_ops()->event_query(loop_self(), event));
+}
+
+CUresult loop_cuEventSynchronize_v2000(CUevent event) {
+  LOOP_ENTER(cuEventSynchronize, 2000);
+  return loop_code(loop_ops()->event_synchronize(loop_self(), event));
+}
+
+CUresult loop_cuEventElapsedTime_v2000(float *out_milliseconds, CUevent start, CUevent end) {
+  LOOP_ENTER(cuEventElapsedTime, 2000);
+  uint64_t ns = 0;
+  CUresult code = loop_code(loop_ops()->event_elapsed_ns(loop_self(), start, end, &ns));
+  *out_milliseconds = (float)((double)ns / 1e6);
+  return code;
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Entry points that queue work or run it: copies, fills, host functions, value writes, graphs.
+ *
+ * Locks: none.
+ */
+#include "tests/loopback/loopback.h"
+
+/* ---- Copies -------------------------------------------------------------------------------------------------------
+ */
+
+static bool on_device(const void *pointer) {
+  ladei_pointer_attributes found;
+  return loop_ops()->pointer_attributes(loop_self(), pointer, &found) == LADE_OK && found.kind == LADEI_MEMORY_DEVICE;
+}
+
+/* Unified addressing: the addresses tell the direction. */
+static ladei_copy_direction direction_find(CUdeviceptr dst, CUdeviceptr src) {
+  bool to_device = on_device(loop_pointer(dst));
+  if (on_device(loop_pointer(src))) {
+    return to_device ? LADEI_COPY_D2D : LADEI_COPY_D2H;
+  }
+  return to_device ? LADEI_COPY_H2D : LADEI_COPY_H2H;
+}
+
+static CUresult copy_queue(ladei_copy_direction direction, void *dst, const void *src, size_t bytes, CUstream handle) {
+  ladei_stream stream;
+  CUresult code = loop_stream(handle, &stream);
+  return code == CUDA_SUCCESS ? loop_code(loop_ops()->copy(loop_self(), direction, dst, src, bytes, &stream)) : code;
+}
+
+static CUresult copy_wait(ladei_copy_direction direction, void *dst, const void *src, size_t bytes) {
+  return loop_code(loop_ops()->copy_sync(loop_self(), loop_current()->device, direction, dst, src, bytes));
+}
+
+CUresult loop_cuMemcpyHtoDAsync_v3020(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream) {
+  LOOP_ENTER(cuMemcpyHtoDAsync, 3020);
+  return copy_queue(LADEI_COPY_H2D, loop_pointer(dst), src, bytes, stream);
+}
+
+CUresult loop_cuMemcpyDtoHAsync_v3020(void *dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+  LOOP_ENTER(cuMemcpyDtoHAsync, 3020);
+  return copy_queue(LADEI_COPY_D2H, dst, loop_pointer(src), bytes, stream);
+}
+
+CUresult loop_cuMemcpyAsync_v4000(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+  LOOP_ENTER(cuMemcpyAsync, 4000);
+  return copy_queue(direction_find(dst, src), loop_pointer(dst), loop_pointer(src), bytes, stream);
+}
+
+CUresult loop_cuMemcpyHtoD_v3020(CUdeviceptr dst, const void *src, size_t bytes) {
+  LOOP_ENTER(cuMemcpyHtoD, 3020);
+  return copy_wait(LADEI_COPY_H2D, loop_pointer(dst), src, bytes);
+}
+
+CUresult loop_cuMemcpyDtoH_v3020(void *dst, CUdeviceptr src, size_t bytes) {
+  LOOP_ENTER(cuMemcpyDtoH, 3020);
+  return copy_wait(LADEI_COPY_D2H, dst, loop_pointer(src), bytes);
+}
+
+CUresult loop_cuMemcpy_v4000(CUdeviceptr dst, CUdeviceptr src, size_t bytes) {
+  LOOP_ENTER(cuMemcpy, 4000);
+  return copy_wait(direction_find(dst, src), loop_pointer(dst), loop_pointer(src), bytes);
+}
+
+CUresult loop_cuMemcpyPeerAsync_v4000(CUdeviceptr dst, CUcontext dst_handle, CUdeviceptr src, CUcontext src_handle,
+                                      size_t bytes, CUstream handle) {
+  LOOP_ENTER(cuMemcpyPeerAsync, 4000);
+  ladei_stream stream;
+  loop_context *dst_context = loop_context_find(dst_handle);
+  loop_context *src_context = loop_context_find(src_handle);
+  if (dst_context == NULL || src_context == NULL || !loop_context_usable(dst_context) ||
+      !loop_context_usable(src_context)) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  CUresult code = loop_stream(handle, &stream);
+  if (code != CUDA_SUCCESS) {
+    return code;
+  }
+  return loop_code(loop_ops()->copy_peer(loop_self(), loop_pointer(dst), dst_context->device, loop_pointer(src),
+                                         src_context->device, bytes, &stream));
+}
+
+static CUresult copy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                           const CUmemcpyAttributes *attributes, const size_t *starts, size_t attribute_count,
+                           CUstream handle) {
+  ladei_stream stream;
+  CUresult code = loop_stream(handle, &stream);
+  if (code != CUDA_SUCCESS) {
+    return code;
+  }
+  if (stream.kind == LADEI_STREAM_LEGACY || count == 0 || attribute_count != 1 || starts[0] != 0 ||
+      attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || attributes->flags != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return loop_code(loop_ops()->copy_batch(loop_self(), direction_find(dsts[0], srcs[0]), count,
+                                          (void *const *)(uintptr_t)dsts, (const void *const *)(uintptr_t)srcs, sizes,
+                                          &stream));
+}
+
+CUresult loop_cuMemcpyBatchAsync_v12080(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                                        CUmemcpyAttributes *attributes, size_t *starts, size_t attribute_count,
+                                        size_t *out_failed, CUstream stream) {
+  LOOP_ENTER(cuMemcpyBatchAsync, 12080);
+  CUresult code = copy_batch(dsts, srcs, sizes, count, attributes, starts, attribute_count, stream);
+  if (code != CUDA_SUCCESS) {
+    *out_failed = SIZE_MAX;
+  }
+  return code;
+}
+
+CUresult loop_cuMemcpyBatchAsync_v13000(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                                        CUmemcpyAttributes *attributes, size_t *starts, size_t attribute_count,
+                                        CUstream stream) {
+  LOOP_ENTER(cuMemcpyBatchAsync, 13000);
+  return copy_batch(dsts, srcs, sizes, count, attributes, starts, attribute_count, stream);
+}
+
+/* ---- Other work ---------------------------------------------------------------------------------------------------
+ */
+
+CUresult loop_cuMemsetD8Async_v3020(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream handle) {
+  LOOP_ENTER(cuMemsetD8Async, 3020);
+  ladei_stream stream;
+  CUresult code = loop_stream(handle, &stream);
+  return code == CUDA_SUCCESS ? loop_code(loop_ops()->fill(loop_self(), loop_pointer(dst), value, bytes, &stream))
+                              : code;
+}
+
+CUresult loop_cuLaunchHostFunc_v10000(CUstream handle, CUhostFn function, void *user) {
+  LOOP_ENTER(cuLaunchHostFunc, 10000);
+  ladei_stream stream;
+  CUresult code = loop_stream(handle, &stream);
+  return code == CUDA_SUCCESS ? loop_code(loop_ops()->host_function(loop_self(), &stream, function, user)) : code;
+}
+
+static CUresult value_write(CUstream handle, CUdeviceptr address, uint64_t value, unsigned width_bits,
+                            unsigned int flags) {
+  ladei_stream stream;
+  CUresult code = flags != 0 ? CUDA_ERROR_INVALID_VALUE : loop_stream(handle, &stream);
+  if (code != CUDA_SUCCESS) {
+    return code;
+  }
+  return loop_code(loop_ops()->stream_write_value(loop_self(), &stream, loop_pointer(address), value, width_bits));
+}
+
+CUresult loop_cuStreamWriteValue32_v11070(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+  LOOP_ENTER(cuStreamWriteValue32, 11070);
+  return value_write(stream, address, value, 32, flags);
+}
+
+CUresult loop_cuStreamWriteValue64_v11070(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
+  LOOP_ENTER(cuStreamWriteValue64, 11070);
+  return value_write(stream, address, value, 64, flags);
+}
+
+/* ---- Graphs -------------------------------------------------------------------------------------------------------
+ */
+
+CUresult loop_cuGraphInstantiateWithFlags_v11040(CUgraphExec *out, CUgraph graph, unsigned long long flags) {
+  LOOP_ENTER(cuGraphInstantiateWithFlags, 11040);
+  ladei_graph_exec exec = NULL;
+  if (flags != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUresult code = loop_code(loop_ops()->graph_instantiate(loop_self(), (ladei_graph)(void *)graph, &exec));
+  *out = (CUgraphExec)(void *)exec;
+  return code;
+}
+
+CUresult loop_cuGraphLaunch_v10000(CUgraphExec exec, CUstream handle) {
+  LOOP_ENTER(cuGraphLaunch, 10000);
+  ladei_stream stream;
+  CUresult code = loop_stream(handle, &stream);
+  return code == CUDA_SUCCESS
+             ? loop_code(loop_ops()->graph_launch(loop_self(), (ladei_graph_exec)(void *)exec, &stream))
+             : code;
+}
+
+CUresult loop_cuGraphDestroy_v10000(CUgraph graph) {
+  LOOP_ENTER(cuGraphDestroy, 10000);
+  return loop_code(loop_ops()->graph_destroy(loop_self(), (ladei_graph)(void *)graph));
+}
+
+CUresult loop_cuGraphExecDestroy_v10000(CUgraphExec exec) {
+  LOOP_ENTER(cuGraphExecDestroy, 10000);
+  return loop_code(loop_ops()->graph_exec_destroy(loop_self(), (ladei_graph_exec)(void *)exec));
+}
+
+CUresult loop_cuUserObjectCreate_v11030(CUuserObject *out, void *user, CUhostFn destroy, unsigned int references,
+                                        unsigned int flags) {
+  LOOP_ENTER(cuUserObjectCreate, 11030);
+  ladei_user_object object = NULL;
+  if (references != 1 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUresult code = loop_code(loop_ops()->user_object_create(loop_self(), destroy, user, &object));
+  *out = (CUuserObject)(void *)object;
+  return code;
+}
+
+CUresult loop_cuUserObjectRelease_v11030(CUuserObject object, unsigned int count) {
+  LOOP_ENTER(cuUserObjectRelease, 11030);
+  return count != 1 ? CUDA_ERROR_INVALID_VALUE
+                    : loop_code(loop_ops()->user_object_release(loop_self(), (ladei_user_object)(void *)object));
+}
+
+CUresult loop_cuGraphRetainUserObject_v11030(CUgraph graph, CUuserObject object, unsigned int count,
+                                             unsigned int flags) {
+  LOOP_ENTER(cuGraphRetainUserObject, 11030);
+  if (count != 1 || flags != CU_GRAPH_USER_OBJECT_MOVE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return loop_code(
+      loop_ops()->graph_retain_user_object(loop_self(), (ladei_graph)(void *)graph, (ladei_user_object)(void *)object));
+}
