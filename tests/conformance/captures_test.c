@@ -38,8 +38,7 @@ static void expect_capture_spoilt(lade_runtime *runtime, const ladei_stream *str
   LADE_EXPECT_OK(OP(stream_synchronize, stream));
 }
 
-/* --- A capture's life
- * ------------------------------------------------------------------------------------------------- */
+/* --- A capture's life --------------------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(Captures, RecordWorkInsteadOfRunningIt) {
   NEEDS_GRAPHS();
@@ -111,8 +110,7 @@ CONFORMANCE_TEST(Captures, BeginAndEndInTheWrongPlaceAreRefused) {
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
-/* --- Streams that join
- * ------------------------------------------------------------------------------------------------ */
+/* --- Streams that join -------------------------------------------------------------------------------------------- */
 
 typedef struct fork_join {
   ladei_stream origin, side;
@@ -216,8 +214,7 @@ CONFORMANCE_TEST(Captures, TwoCapturesDoNotMerge) {
   LADE_ASSERT_OK(OP(event_destroy, event));
 }
 
-/* --- What is allowed (R9)
- * ----------------------------------------------------------------------------------------------- */
+/* --- What is allowed (R9) ----------------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(Captures, QueriesAreRefusedAndHarmless) {
   NEEDS_GRAPHS();
@@ -279,8 +276,7 @@ CONFORMANCE_TEST(Captures, LeaveOtherStreamsAlone) {
   LADE_ASSERT_OK(OP(stream_destroy, other.handle));
 }
 
-/* --- What is forbidden (R10)
- * --------------------------------------------------------------------------------------------- */
+/* --- What is forbidden (R10) -------------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(Captures, SynchronisingTheStreamSpoilsThem) {
   NEEDS_GRAPHS();
@@ -400,8 +396,7 @@ CONFORMANCE_TEST(Captures, OnlyRelaxedOnesMayEndInAnotherThread) {
   LADE_ASSERT_OK(OP(stream_destroy, w.stream.handle));
 }
 
-/* --- The legacy stream while a blocking stream captures
- * -------------------------------------------------------------------- */
+/* --- The legacy stream while a blocking stream captures ----------------------------------------------------------- */
 
 CONFORMANCE_TEST(Captures, LegacyIsImplicitWhileABlockingStreamCaptures) {
   NEEDS_GRAPHS();
@@ -445,8 +440,7 @@ CONFORMANCE_TEST(Captures, WorkInAnImplicitLegacyStreamSpoilsThem) {
   LADE_ASSERT_OK(OP(stream_destroy, blocking.handle));
 }
 
-/* --- The thread's capture mode
- * ------------------------------------------------------------------------------------------------ */
+/* --- The thread's capture mode ------------------------------------------------------------------------------------ */
 
 static void expect_global_mode(lade_runtime *runtime, void *user) {
   (void)user;

@@ -23,8 +23,7 @@ static lade_status alloc_and_free(lade_runtime *runtime) {
   return status;
 }
 
-/* --- The fault plan
- * ------------------------------------------------------------------------------------------------------ */
+/* --- The fault plan ----------------------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(Faults, TheNthCallFailsAndNoOther) {
   NEEDS_SOFTWARE_DEVICE();
@@ -113,8 +112,7 @@ CONFORMANCE_TEST(Faults, CallsAreCountedFailedOnesToo) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_soft_call_count(runtime, "no_such_op", &after));
 }
 
-/* --- Held streams
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- Held streams ------------------------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(Faults, HeldStreamKeepsAllItsWork) {
   NEEDS_SOFTWARE_DEVICE();
@@ -140,8 +138,7 @@ CONFORMANCE_TEST(Faults, HeldStreamKeepsAllItsWork) {
   LADE_ASSERT_OK(OP(stream_destroy, other.handle));
 }
 
-/* --- A lost device (R7)
- * ------------------------------------------------------------------------------------------------------- */
+/* --- A lost device (R7) ------------------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(Faults, LostDeviceRefusesWorkButGivesEverythingBack) {
   NEEDS_SOFTWARE_DEVICE();
@@ -191,8 +188,7 @@ CONFORMANCE_TEST(Faults, DeviceIsLostAtItsVirtualTimeAndWorkStopsThere) {
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
-/* --- What is counted and reported
- * --------------------------------------------------------------------------------------------- */
+/* --- What is counted and reported --------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(SoftReport, CountsWhatIsAlive) {
   NEEDS_SOFTWARE_DEVICE();

@@ -22,8 +22,7 @@ static ladei_graph_exec end_into_exec(lade_runtime *runtime, const ladei_stream 
   return exec;
 }
 
-/* --- Launching
- * -------------------------------------------------------------------------------------------------------- */
+/* --- Launching ---------------------------------------------------------------------------------------------------- */
 
 /* Also: a graph reads its sources anew at each launch. */
 CONFORMANCE_TEST(Graphs, EachLaunchDoesTheWorkAgain) {
@@ -188,8 +187,7 @@ CONFORMANCE_TEST(Graphs, LaunchInFlightOutlivesItsExec) {
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
-/* --- User objects
- * ------------------------------------------------------------------------------------------------------ */
+/* --- User objects ------------------------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(UserObjects, AreDestroyedOnceWhenTheLastReferenceGoes) {
   NEEDS_GRAPHS();

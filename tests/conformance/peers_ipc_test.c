@@ -11,8 +11,7 @@
 
 #include "tests/conformance/conformance.h"
 
-/* --- Peers
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- Peers -------------------------------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(Peers, NoDeviceIsItsOwnPeer) {
   bool can = true;
@@ -69,8 +68,7 @@ CONFORMANCE_TEST(Peers, DescriptionCanForbidAccess) {
   support_runtime_close(strict);
 }
 
-/* --- Another process
- * -------------------------------------------------------------------------------------------------------- */
+/* --- Another process ---------------------------------------------------------------------------------------------- */
 
 /*
  * The child is this program started anew, as fork() alone is no way to use a driver: a constructor finds the handle in

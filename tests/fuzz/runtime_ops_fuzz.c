@@ -2,10 +2,13 @@
 /*
  * Interpreter of operation bytes over the runtime `sim`.
  *
- * It plays a program that keeps to stream order: a block of memory belongs to one stream at a time and changes hands
- * through an event. Such a program must find the bytes that a model predicts, must be told of no misuse by the software
- * device, and must be able to give everything back, whatever calls the fault plan lets fail on the way.
+ * The first byte says what program it plays. The careful one keeps to stream order: a block of memory belongs to one
+ * stream at a time and changes hands through an event. It must find the bytes that a model predicts, be told of no
+ * misuse by the software device, and be able to give everything back, whatever calls the fault plan lets fail on the
+ * way. The careless one frees memory under queued work, copies between blocks of any streams, and uses what is
+ * destroyed: all that is asked for is that it lives, and can give everything back.
  *
+ * For the careful program:
  * I1  block->model holds what the block will hold when the work queued so far has run.
  * I2  Only work of block->stream touches a block; it is given to another stream by a wait for that work.
  * I3  A block that a graph names stays on the graph's stream and alive until the graph is destroyed.
@@ -54,7 +57,10 @@ typedef struct machine {
   block blocks[BLOCKS];
   fuzz_stream streams[STREAMS];
   graph graphs[GRAPHS];
-  bool faults; /* some may be pending */
+  bool faults;           /* some may be pending */
+  bool careless;         /* the program keeps no rule */
+  lade_event gone_event; /* destroyed at the start, for the careless program */
+  ladei_stream gone_stream;
 } machine;
 
 #define OP(m, name, ...) ((m)->runtime->ops->name((m)->runtime->self, ##__VA_ARGS__))
@@ -63,6 +69,7 @@ typedef struct machine {
  * which must succeed in the end is repeated until it does. */
 static bool worked(const machine *m, const char *what, lade_status status) {
   if (status == LADE_OK) return true;
+  if (m->careless && status != LADE_ERR_INTERNAL) return false;
   if (status != INJECTED || !m->faults) {
     fuzz_fail("%s: %s: %s", what, lade_status_name(status), lade_last_error()->text);
   }
@@ -77,8 +84,7 @@ static bool any_held(const machine *m) {
   return false;
 }
 
-/* --- Blocks
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- Blocks ------------------------------------------------------------------------------------------------------- */
 
 static block *block_pick(machine *m, fuzz_reader *in) { return &m->blocks[fuzz_below(in, BLOCKS)]; }
 
@@ -118,6 +124,7 @@ static bool settle(machine *m, fuzz_stream *s) {
 
 static void block_verify(machine *m, block *b) {
   unsigned char seen[BLOCK_BYTES];
+  if (m->careless) return;
   if (b->pinned) {
     memcpy(seen, b->memory, b->bytes);
   } else if (!WORKED(m, copy_sync, b->device, LADEI_COPY_D2H, seen, b->memory, b->bytes)) {
@@ -133,14 +140,14 @@ static void block_verify(machine *m, block *b) {
 
 static void step_free(machine *m, fuzz_reader *in) {
   block *b = block_pick(m, in);
-  if (b->memory == NULL || b->graphs != 0 || !settle(m, &m->streams[b->stream])) return;
+  if (b->memory == NULL) return;
+  if (!m->careless && (b->graphs != 0 || !settle(m, &m->streams[b->stream]))) return;
   block_verify(m, b);
   bool gone = b->pinned ? WORKED(m, host_free, b->memory) : WORKED(m, device_free, b->device, b->memory);
   if (gone) b->memory = NULL;
 }
 
-/* --- Work
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- Work --------------------------------------------------------------------------------------------------------- */
 
 static void step_fill(machine *m, fuzz_reader *in) {
   block *b = block_pick(m, in);
@@ -167,7 +174,8 @@ static ladei_copy_direction direction_of(const block *from, const block *to) {
 static void step_copy(machine *m, fuzz_reader *in) {
   block *from = block_pick(m, in), *to = block_pick(m, in);
   size_t bytes = fuzz_size(in, BLOCK_BYTES);
-  if (from == to || from->memory == NULL || to->memory == NULL || from->stream != to->stream) return;
+  if (from == to || from->memory == NULL || to->memory == NULL) return;
+  if (from->stream != to->stream && !m->careless) return;
   fuzz_stream *s = &m->streams[from->stream];
   if (s->capturing >= 0 || bytes > from->bytes || bytes > to->bytes) return;
   ladei_copy_direction direction = direction_of(from, to);
@@ -187,6 +195,10 @@ static void step_move(machine *m, fuzz_reader *in) {
   block *b = block_pick(m, in);
   int target = (int)fuzz_below(in, STREAMS);
   if (b->memory == NULL || b->graphs != 0 || target == b->stream) return;
+  if (m->careless) {
+    b->stream = target;
+    return;
+  }
   fuzz_stream *old = &m->streams[b->stream], *new = &m->streams[target];
   if (old->capturing >= 0 || new->capturing >= 0) return;
   lade_event event = NULL;
@@ -208,6 +220,7 @@ static void step_synchronize(machine *m, fuzz_reader *in) {
 
 /* Questions: their answers change nothing. */
 static void step_ask(machine *m, fuzz_reader *in) {
+  if (m->careless) return;
   fuzz_stream *s = &m->streams[fuzz_below(in, STREAMS)];
   block *b = block_pick(m, in);
   ladei_capture_info info;
@@ -243,8 +256,7 @@ static void step_hold(machine *m, fuzz_reader *in) {
   if (worked(m, "hold or release", status)) s->held = !s->held;
 }
 
-/* --- Graphs
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- Graphs ------------------------------------------------------------------------------------------------------- */
 
 static void graph_forget(machine *m, graph *g) {
   for (int i = 0; i < g->nodes; i++) m->blocks[g->node[i].block].graphs--;
@@ -290,8 +302,24 @@ static void step_graph_destroy(machine *m, fuzz_reader *in) {
   if (g->exec != NULL && WORKED(m, graph_exec_destroy, g->exec)) graph_forget(m, g);
 }
 
-/* --- Faults
- * ------------------------------------------------------------------------------------------------------------- */
+/* Uses of what is gone, and frees of what was never handed out. */
+static void step_misuse(machine *m, fuzz_reader *in) {
+  unsigned which = fuzz_below(in, 8);
+  fuzz_stream *s = &m->streams[fuzz_below(in, STREAMS)];
+  if (!m->careless) return;
+  switch (which) {
+  case 0: (void)WORKED(m, event_query, m->gone_event); break;
+  case 1: (void)WORKED(m, event_record, m->gone_event, &s->stream); break;
+  case 2: (void)WORKED(m, stream_wait_event, &s->stream, m->gone_event); break;
+  case 3: (void)WORKED(m, stream_query, &m->gone_stream); break;
+  case 4: FUZZ_CHECK(!WORKED(m, event_destroy, m->gone_event)); break;
+  case 5: FUZZ_CHECK(!WORKED(m, stream_destroy, m->gone_stream.handle)); break;
+  case 6: FUZZ_CHECK(!WORKED(m, device_free, 0, &which)); break;
+  default: FUZZ_CHECK(!WORKED(m, host_free, &which)); break;
+  }
+}
+
+/* --- Faults ------------------------------------------------------------------------------------------------------- */
 
 static void step_fault(machine *m, fuzz_reader *in) {
   static const char *const ops[] = {
@@ -305,8 +333,16 @@ static void step_fault(machine *m, fuzz_reader *in) {
   m->faults = true;
 }
 
-/* --- A run
- * -------------------------------------------------------------------------------------------------------------- */
+/* --- A run -------------------------------------------------------------------------------------------------------- */
+
+static void machine_make_gone(machine *m) {
+  lade_stream handle = NULL;
+  FUZZ_CHECK(OP(m, stream_create, 0, 0, 0, &handle) == LADE_OK);
+  FUZZ_CHECK(OP(m, stream_resolve, handle, &m->gone_stream) == LADE_OK);
+  FUZZ_CHECK(OP(m, event_create, m->gone_stream.context, 0, &m->gone_event) == LADE_OK);
+  FUZZ_CHECK(OP(m, event_destroy, m->gone_event) == LADE_OK);
+  FUZZ_CHECK(OP(m, stream_destroy, handle) == LADE_OK);
+}
 
 static bool machine_open(machine *m) {
   memset(m, 0, sizeof *m);
@@ -330,6 +366,7 @@ static bool machine_open(machine *m) {
     m->streams[i].capturing = -1;
   }
   for (int i = 0; i < GRAPHS; i++) m->graphs[i].stream = -1;
+  machine_make_gone(m);
   return true;
 }
 
@@ -360,7 +397,8 @@ static void machine_close(machine *m) {
   lade_soft_report report;
   lade_soft_report_init(&report);
   FUZZ_CHECK(lade_soft_report_get(m->runtime, &report) == LADE_OK);
-  if (report.freed_memory_used + report.unordered_reuse + report.stale_handles + report.unpinned_copies != 0) {
+  uint64_t findings = report.freed_memory_used + report.unordered_reuse + report.stale_handles + report.unpinned_copies;
+  if (findings != 0 && !m->careless) {
     fuzz_fail("the software device reports: %s", lade_soft_last_finding(m->runtime));
   }
   FUZZ_CHECK(report.device_bytes == 0 && report.pinned_bytes == 0 && report.device_allocations == 0);
@@ -372,11 +410,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static void (*const steps[])(machine * m, fuzz_reader * in) = {
       step_alloc,         step_alloc, step_free,        step_fill,   step_fill,    step_copy,          step_copy,
       step_copy,          step_move,  step_synchronize, step_ask,    step_advance, step_hold,          step_fault,
-      step_capture_begin, step_fill,  step_capture_end, step_launch, step_launch,  step_graph_destroy,
+      step_capture_begin, step_fill,  step_capture_end, step_launch, step_launch,  step_graph_destroy, step_misuse,
   };
   machine m;
   if (!machine_open(&m)) return 0;
   fuzz_reader in = {data, data + size};
+  m.careless = fuzz_byte(&in) % 2 == 1;
   while (!fuzz_done(&in)) steps[fuzz_below(&in, sizeof steps / sizeof steps[0])](&m, &in);
   machine_close(&m);
   return 0;

@@ -71,8 +71,7 @@ LADE_TEST(Interposer, KnowsWhichOpsGiveBack) {
   LADE_EXPECT_EQ_SIZE(releasing, 15);
 }
 
-/* --- Every call failing in turn
- * ----------------------------------------------------------------------------------------- */
+/* --- Every call failing in turn ----------------------------------------------------------------------------------- */
 
 typedef struct scenario_log {
   int runs, failed_runs;
@@ -126,8 +125,7 @@ LADE_TEST(ForEachFailure, ALeakWouldShow) {
   support_runtime_close(runtime);
 }
 
-/* --- Gates
- * -------------------------------------------------------------------------------------------------------------- */
+/* --- Gates -------------------------------------------------------------------------------------------------------- */
 
 static void set_flag(void *user) { *(_Atomic(int) *)user = 1; }
 

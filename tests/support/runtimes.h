@@ -2,8 +2,8 @@
 /*
  * Runtimes for tests: opening them, waiting on them, and holding a stream back.
  *
- * The standard description of the software devices ("sim", "cpu", and "cuda" on the loopback driver): two devices of
- * 256 MiB, the first on NUMA node 0, the second on node 1, that can access each other's memory.
+ * The standard description of the software devices "sim" and "cpu": two devices of 256 MiB, the first on NUMA node 0,
+ * the second on node 1, that can access each other's memory.
  *
  *   LADE_TEST_P(Pool, FreesAfterUse, support_soft_runtimes, name) {
  *     lade_runtime *runtime = support_runtime_open(name);
