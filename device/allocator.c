@@ -101,7 +101,7 @@ static void cache_collect(lade_device_allocator *allocator) {
 
 /* ---- The ladder -------------------------------------------------------------------------------------------------- */
 
-static lade_status request_grow_once(lade_device_allocator *allocator, const ladei_request *request,
+static lade_status request_grow_once(lade_device_allocator *allocator, const ladei_device_request *request,
                                      ladei_block **out) {
   if (allocator->heap.settings.expandable_segments && request->pool->owner == NULL) {
     return ladei_expandable_alloc(allocator, request, out);
@@ -110,7 +110,8 @@ static lade_status request_grow_once(lade_device_allocator *allocator, const lad
 }
 
 /* New memory. Where it ran out while other threads gave some back, once more. */
-static lade_status request_grow(lade_device_allocator *allocator, const ladei_request *request, ladei_block **out) {
+static lade_status request_grow(lade_device_allocator *allocator, const ladei_device_request *request,
+                                ladei_block **out) {
   for (;;) {
     uint64_t seen = allocator->returns;
     lade_status status = request_grow_once(allocator, request, out);
@@ -118,7 +119,7 @@ static lade_status request_grow(lade_device_allocator *allocator, const ladei_re
   }
 }
 
-static bool oversize_release(lade_device_allocator *allocator, const ladei_request *request) {
+static bool oversize_release(lade_device_allocator *allocator, const ladei_device_request *request) {
   ladei_block_list leaving;
   ladei_block_list_init(&leaving);
   bool enough =
@@ -127,7 +128,8 @@ static bool oversize_release(lade_device_allocator *allocator, const ladei_reque
   return enough && status == LADE_OK;
 }
 
-static lade_status request_climb(lade_device_allocator *allocator, const ladei_request *request, ladei_block **out) {
+static lade_status request_climb(lade_device_allocator *allocator, const ladei_device_request *request,
+                                 ladei_block **out) {
   cache_collect(allocator);
   lade_status status = request_grow(allocator, request, out);
   if (ladei_is_exhausted(status) && oversize_release(allocator, request)) {
@@ -146,7 +148,8 @@ static lade_status request_climb(lade_device_allocator *allocator, const ladei_r
 }
 
 /* Everything below the cache. Steps that failed on the way to success leave no trace in the thread's error record. */
-static lade_status request_acquire(lade_device_allocator *allocator, const ladei_request *request, ladei_block **out) {
+static lade_status request_acquire(lade_device_allocator *allocator, const ladei_device_request *request,
+                                   ladei_block **out) {
   lade_error before;
   ladei_error_save(&before);
   lade_status status = request_climb(allocator, request, out);
@@ -155,7 +158,8 @@ static lade_status request_acquire(lade_device_allocator *allocator, const ladei
 }
 
 /* Looks into the cache; after a miss closes the open batches of events and, where that finished any, looks again. */
-static lade_status request_search(lade_device_allocator *allocator, const ladei_request *request, ladei_block **out) {
+static lade_status request_search(lade_device_allocator *allocator, const ladei_device_request *request,
+                                  ladei_block **out) {
   ladei_heap *heap = &allocator->heap;
   *out = ladei_pool_take(heap, request->pool, request->stream_key, request->rounded);
   if (*out != NULL) return LADE_OK;
@@ -173,10 +177,10 @@ static lade_status records_missing(void) {
 }
 
 /* Serves the request under the lock. */
-static lade_status request_serve(lade_device_allocator *allocator, ladei_request *request, void **out) {
+static lade_status request_serve(lade_device_allocator *allocator, ladei_device_request *request, void **out) {
   ladei_heap *heap = &allocator->heap;
   request->rounded = ladei_round_request(&heap->settings, request->requested);
-  request->segment_bytes = ladei_segment_bytes(request->rounded);
+  request->segment_bytes = ladei_heap_segment_bytes(request->rounded);
   request->pool = pool_choose(allocator, request->stream_key, request->rounded);
   ladei_private_pool *visited = request->pool->owner;
   if (visited != NULL) visited->visitors++;
@@ -203,7 +207,8 @@ static lade_status stream_resolve(lade_device_allocator *allocator, lade_stream 
   return allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, out);
 }
 
-static lade_status request_prepare(lade_device_allocator *allocator, ladei_request *request, lade_stream stream) {
+static lade_status request_prepare(lade_device_allocator *allocator, ladei_device_request *request,
+                                   lade_stream stream) {
   if (request->requested >= LADEI_SIZE_LIMIT) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: %zu bytes asked for; the limit is 2^60 - 1",
                        request->requested);
@@ -233,7 +238,7 @@ lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, la
     *out = NULL;
     return LADE_OK;
   }
-  ladei_request request = {.requested = bytes};
+  ladei_device_request request = {.requested = bytes};
   uint64_t done;
   status = request_prepare(allocator, &request, stream);
   if (status == LADE_OK) status = ladei_uses_process(allocator, 0, &done);
@@ -252,11 +257,11 @@ static lade_status block_lookup(lade_device_allocator *allocator, const void *po
   uint64_t address = (uint64_t)(uintptr_t)pointer;
   ladei_block *block = ladei_heap_find(&allocator->heap, address);
   /* A BUSY block is on its way between the cache and the driver: as little handed out as a hole. */
-  if (block == NULL || block->state == LADEI_BLOCK_HOLE) {
+  if (block == NULL || block->state == LADEI_HEAP_HOLE) {
     return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: %s: %p is not from here",
                        allocator->device, call, pointer);
   }
-  if (block->state != LADEI_BLOCK_ALLOCATED) {
+  if (block->state != LADEI_HEAP_ALLOCATED) {
     return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "device allocator of device %d: %s: %p is free already",
                        allocator->device, call, pointer);
   }
@@ -276,12 +281,12 @@ static ladei_block *block_free(lade_device_allocator *allocator, ladei_block *bl
     return NULL;
   }
   if (allocator->captures != NULL) {
-    block->state = LADEI_BLOCK_DEFERRED;
+    block->state = LADEI_HEAP_DEFERRED;
     ladei_block_list_append(&allocator->deferred, block);
     atomic_fetch_add_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
     return NULL;
   }
-  block->state = LADEI_BLOCK_PENDING;
+  block->state = LADEI_HEAP_PENDING;
   return block;
 }
 
@@ -345,8 +350,8 @@ lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_str
   if (status == LADE_OK) status = ladei_retire_stream_retire(allocator->retire, stream);
   if (status != LADE_OK || resolved.kind != LADEI_STREAM_ORDINARY) return status;
   ladei_lock_acquire(&allocator->lock);
-  for (ladei_segment *segment = ladei_heap_segment_first(&allocator->heap); segment != NULL;
-       segment = ladei_segment_next(segment)) {
+  for (ladei_heap_segment *segment = ladei_heap_segment_first(&allocator->heap); segment != NULL;
+       segment = ladei_heap_segment_next(segment)) {
     if (segment->stream.context == resolved.context && segment->stream.id == resolved.id) {
       segment->stream_retired = true;
     }
@@ -492,8 +497,8 @@ static lade_status memory_release(lade_device_allocator *allocator) {
   pools_pick_all(allocator, &leaving);
   lade_status status = ladei_driver_give_back(allocator, &leaving);
   pools_forget(heap);
-  for (ladei_segment *segment; status == LADE_OK && (segment = ladei_heap_segment_first(heap)) != NULL;) {
-    ladei_block_detach(ladei_segment_block(heap, segment));
+  for (ladei_heap_segment *segment; status == LADE_OK && (segment = ladei_heap_segment_first(heap)) != NULL;) {
+    ladei_block_detach(ladei_heap_segment_block(heap, segment));
     status = ladei_expandable_release(allocator, segment);
   }
   return status;

@@ -66,14 +66,14 @@ struct lade_device_allocator {
 };
 
 /* One allocation on its way through the ladder. */
-typedef struct ladei_request {
+typedef struct ladei_device_request {
   size_t requested;
   size_t rounded;
   size_t segment_bytes;
   ladei_stream stream;
   uint64_t stream_key;
   ladei_block_pool *pool;
-} ladei_request;
+} ladei_device_request;
 
 /* Key of a stream in ordered sets: the legacy stream first, others by age. */
 static inline uint64_t ladei_stream_key(const ladei_stream *stream) {
@@ -93,7 +93,7 @@ static inline bool ladei_is_exhausted(lade_status status) {
 lade_status ladei_driver_budget(lade_device_allocator *allocator, size_t bytes);
 
 /* A new plain segment for the request; its block is BUSY. There is room for one more block after success. */
-lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const ladei_request *request,
+lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
                                        ladei_block **out);
 
 /*
@@ -113,7 +113,8 @@ void ladei_driver_unrelax(const lade_device_allocator *allocator, ladei_capture_
 
 /* A block of at least request->rounded bytes in an expandable segment, mapping what is missing; BUSY. Lock as above.
  * There is room for one more block after success. */
-lade_status ladei_expandable_alloc(lade_device_allocator *allocator, const ladei_request *request, ladei_block **out);
+lade_status ladei_expandable_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
+                                   ladei_block **out);
 
 /* Unmaps a BUSY block of whole granules, without the lock. *out_gone is false if it stayed as it was. */
 lade_status ladei_expandable_unmap(lade_device_allocator *allocator, const ladei_block *block, bool *out_gone);
@@ -122,7 +123,7 @@ lade_status ladei_expandable_unmap(lade_device_allocator *allocator, const ladei
 void ladei_expandable_unmapped(lade_device_allocator *allocator, ladei_block *block);
 
 /* Gives back the addresses of a segment whose BUSY hole covers all of it. Lock as above. */
-lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_segment *segment);
+lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_heap_segment *segment);
 
 /* ---- uses.c ------------------------------------------------------------------------------------------------------ */
 
@@ -152,7 +153,8 @@ lade_status ladei_private_pool_error(const lade_device_allocator *allocator, lad
 
 /* The error of a request that no step of the ladder could serve; `status` is what the last one said, with its words in
  * the thread's error record. No lock held. */
-lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei_request *request, lade_status status);
+lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei_device_request *request,
+                                   lade_status status);
 
 /* ---- check.c ----------------------------------------------------------------------------------------------------- */
 

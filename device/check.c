@@ -36,9 +36,9 @@ static bool node_in_set(const ladei_ordered_set *set, const ladei_block *block) 
 }
 
 static void block_recount_free(recount *r, const ladei_block *block) {
-  const ladei_segment *segment = block->segment;
+  const ladei_heap_segment *segment = block->segment;
   const ladei_block_pool *pool = segment->pool;
-  bool is_free = block->state == LADEI_BLOCK_FREE;
+  bool is_free = block->state == LADEI_HEAP_FREE;
   ladei_order_key key = is_free ? (ladei_order_key){{segment->stream_key, block->size, block->address}}
                                 : (ladei_order_key){{segment->stream_key, block->address, 0}};
   expect(r, memcmp(&key, &block->order.key, sizeof key) == 0, "I2 key of a free block or hole");
@@ -49,13 +49,13 @@ static void block_recount_free(recount *r, const ladei_block *block) {
   if (is_free) {
     r->free_blocks++;
     expect(r, block->age_base <= pool->searches, "I2 age of a free block");
-    if (!ladei_segment_expandable(segment) && ladei_block_is_split(block)) {
+    if (!ladei_heap_segment_expandable(segment) && ladei_block_is_split(block)) {
       gauges_add(&r->sums.inactive_split, pool->is_small, 1);
       gauges_add(&r->sums.inactive_split_bytes, pool->is_small, block->size);
     }
   } else {
     r->holes++;
-    expect(r, ladei_segment_expandable(segment), "I4 holes only in expandable segments");
+    expect(r, ladei_heap_segment_expandable(segment), "I4 holes only in expandable segments");
     expect(r,
            (block->address - segment->address) % segment->granules->bytes == 0 &&
                block->size % segment->granules->bytes == 0,
@@ -70,15 +70,15 @@ static void block_recount_active(recount *r, const ladei_block *block) {
   gauges_add(&r->sums.active_bytes, small, block->size);
   gauges_add(&r->sums.requested_bytes, small, block->requested);
   expect(r, block->requested <= block->size && block->requested > 0, "I8 requested fits into the block");
-  if (block->state == LADEI_BLOCK_DEFERRED) r->deferred++;
-  if (block->state != LADEI_BLOCK_ALLOCATED) return;
+  if (block->state == LADEI_HEAP_DEFERRED) r->deferred++;
+  if (block->state != LADEI_HEAP_ALLOCATED) return;
   gauges_add(&r->sums.allocation, small, 1);
   gauges_add(&r->sums.allocated_bytes, small, block->size);
   r->sums.oversize_allocations.current += block->oversize_counted;
 }
 
 static void block_recount(recount *r, const ladei_block *block) {
-  const ladei_segment *segment = block->segment;
+  const ladei_heap_segment *segment = block->segment;
   r->blocks++;
   expect(r, block->size > 0 && block->size % LADEI_BLOCK_QUANTUM == 0, "I4 sizes are multiples of 512");
   expect(r, ladei_block_map_get(&r->heap->starts, block->address) == block, "I5 block in the map of starts");
@@ -88,28 +88,28 @@ static void block_recount(recount *r, const ladei_block *block) {
     expect(r, ladei_start_bits_get(&segment->starts, granule), "I5 start bit of a block");
     expect(r, ladei_start_bits_at_most(&segment->starts, last) == granule, "I5 no start bit inside a block");
   }
-  if (ladei_segment_expandable(segment) && block->mapped) {
+  if (ladei_heap_segment_expandable(segment) && block->mapped) {
     gauges_add(&r->sums.reserved_bytes, segment->pool->is_small, block->size);
   }
   switch ((ladei_block_state)block->state) {
-  case LADEI_BLOCK_FREE:
-  case LADEI_BLOCK_HOLE: block_recount_free(r, block); break;
-  case LADEI_BLOCK_ALLOCATED:
-  case LADEI_BLOCK_PENDING:
-  case LADEI_BLOCK_DEFERRED: block_recount_active(r, block); break;
-  case LADEI_BLOCK_BUSY: r->busy = true; break;
+  case LADEI_HEAP_FREE:
+  case LADEI_HEAP_HOLE: block_recount_free(r, block); break;
+  case LADEI_HEAP_ALLOCATED:
+  case LADEI_HEAP_PENDING:
+  case LADEI_HEAP_DEFERRED: block_recount_active(r, block); break;
+  case LADEI_HEAP_BUSY: r->busy = true; break;
   }
 }
 
-static void segment_recount(recount *r, const ladei_segment *segment) {
-  if (!ladei_segment_expandable(segment)) {
+static void segment_recount(recount *r, const ladei_heap_segment *segment) {
+  if (!ladei_heap_segment_expandable(segment)) {
     gauges_add(&r->sums.segment, segment->pool->is_small, 1);
     gauges_add(&r->sums.reserved_bytes, segment->pool->is_small, segment->size);
     r->sums.oversize_segments.current += segment->oversize_counted;
   }
   uint64_t end = segment->address;
   const ladei_block *previous = NULL;
-  for (const ladei_block *block = ladei_segment_block(r->heap, segment); block != NULL; block = block->next) {
+  for (const ladei_block *block = ladei_heap_segment_block(r->heap, segment); block != NULL; block = block->next) {
     expect(r, block->address == end && block->previous == previous && block->segment == segment,
            "I1 blocks cover their segment in order");
     if (r->broken != NULL) return;
@@ -135,8 +135,8 @@ static void pools_recount(recount *r) {
     pool_recount(r, &pool->small_pool, &free_total, &hole_total);
     pool_recount(r, &pool->large_pool, &free_total, &hole_total);
     uint64_t segments = 0;
-    for (const ladei_segment *segment = ladei_heap_segment_first(r->heap); segment != NULL;
-         segment = ladei_segment_next(segment)) {
+    for (const ladei_heap_segment *segment = ladei_heap_segment_first(r->heap); segment != NULL;
+         segment = ladei_heap_segment_next(segment)) {
       segments += segment->pool->owner == pool;
     }
     expect(r, segments == pool->segment_count, "I11 segments of a private pool");
@@ -182,8 +182,8 @@ lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
   recount r = {.heap = &allocator->heap};
   ladei_lock_acquire(&allocator->lock);
   expect(&r, ladei_ordered_set_check(&r.heap->by_address), "I1 order of segments");
-  for (const ladei_segment *segment = ladei_heap_segment_first(r.heap); segment != NULL && r.broken == NULL;
-       segment = ladei_segment_next(segment)) {
+  for (const ladei_heap_segment *segment = ladei_heap_segment_first(r.heap); segment != NULL && r.broken == NULL;
+       segment = ladei_heap_segment_next(segment)) {
     segment_recount(&r, segment);
   }
   if (r.broken == NULL) {

@@ -68,13 +68,13 @@ static lade_status pool_ready(const lade_device_allocator *allocator, const char
 static lade_status pool_count(const lade_device_allocator *allocator, const ladei_private_pool *pool, size_t *segments,
                               size_t *blocks) {
   const ladei_heap *heap = &allocator->heap;
-  for (const ladei_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_segment_next(segment)) {
+  for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
+       segment = ladei_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
     *segments += 1;
-    for (const ladei_block *block = ladei_segment_block(heap, segment); block != NULL; block = block->next) {
+    for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
       *blocks += 1;
-      if (block->state == LADEI_BLOCK_ALLOCATED || block->state == LADEI_BLOCK_FREE) continue;
+      if (block->state == LADEI_HEAP_ALLOCATED || block->state == LADEI_HEAP_FREE) continue;
       return ladei_private_pool_error(allocator, LADE_ERR_BUSY, "checkpoint_get", pool->id,
                                       "has a freed block that other streams still use");
     }
@@ -83,13 +83,13 @@ static lade_status pool_count(const lade_device_allocator *allocator, const lade
 }
 
 static void pool_save(const ladei_heap *heap, const ladei_private_pool *pool, lade_device_checkpoint *checkpoint) {
-  for (const ladei_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_segment_next(segment)) {
+  for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
+       segment = ladei_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
     saved_segment *saved = &checkpoint->segments[checkpoint->segment_count++];
     *saved = (saved_segment){segment->address, segment->size, 0, checkpoint->block_count};
-    for (const ladei_block *block = ladei_segment_block(heap, segment); block != NULL; block = block->next) {
-      checkpoint->blocks[checkpoint->block_count++] = (saved_block){block->size, block->state == LADEI_BLOCK_ALLOCATED};
+    for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
+      checkpoint->blocks[checkpoint->block_count++] = (saved_block){block->size, block->state == LADEI_HEAP_ALLOCATED};
       saved->block_count++;
     }
   }
@@ -149,8 +149,8 @@ static lade_status segment_ready(const lade_device_allocator *allocator, const l
                        (void *)(uintptr_t)saved->address);
   }
   for (; block != NULL; block = block->next) {
-    bool allocated = block->state == LADEI_BLOCK_ALLOCATED && !ladei_ticket_noted(&block->ticket);
-    if (allocated || block->state == LADEI_BLOCK_FREE) continue;
+    bool allocated = block->state == LADEI_HEAP_ALLOCATED && !ladei_ticket_noted(&block->ticket);
+    if (allocated || block->state == LADEI_HEAP_FREE) continue;
     return ladei_error(LADE_ERR_BUSY, 0,
                        "device allocator of device %d: checkpoint_set: other streams use the block at %p",
                        allocator->device, (void *)(uintptr_t)block->address);
@@ -160,11 +160,11 @@ static lade_status segment_ready(const lade_device_allocator *allocator, const l
 
 static size_t pool_live_count(const ladei_heap *heap, const ladei_private_pool *pool) {
   size_t live = 0;
-  for (const ladei_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_segment_next(segment)) {
+  for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
+       segment = ladei_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
-    for (const ladei_block *block = ladei_segment_block(heap, segment); block != NULL; block = block->next) {
-      live += block->state == LADEI_BLOCK_ALLOCATED;
+    for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
+      live += block->state == LADEI_HEAP_ALLOCATED;
     }
   }
   return live;
@@ -174,7 +174,7 @@ static size_t pool_live_count(const ladei_heap *heap, const ladei_private_pool *
 static void block_free(lade_device_allocator *allocator, ladei_block *block) {
   ladei_block_free_begin(&allocator->heap, block);
   if (ladei_ticket_noted(&block->ticket)) {
-    block->state = LADEI_BLOCK_PENDING;
+    block->state = LADEI_HEAP_PENDING;
     if (ladei_retire_add(allocator->retire, &block->ticket, true)) return;
   }
   ladei_block_free_complete(&allocator->heap, block);
@@ -184,11 +184,11 @@ static void block_free(lade_device_allocator *allocator, ladei_block *block) {
 static void pool_free_all(lade_device_allocator *allocator, const ladei_private_pool *pool, void **out_freed) {
   const ladei_heap *heap = &allocator->heap;
   size_t count = 0;
-  for (const ladei_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_segment_next(segment)) {
+  for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
+       segment = ladei_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
-    for (const ladei_block *block = ladei_segment_block(heap, segment); block != NULL; block = block->next) {
-      if (block->state == LADEI_BLOCK_ALLOCATED) out_freed[count++] = (void *)(uintptr_t)block->address;
+    for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
+      if (block->state == LADEI_HEAP_ALLOCATED) out_freed[count++] = (void *)(uintptr_t)block->address;
     }
   }
   for (size_t i = 0; i < count; i++) {

@@ -34,13 +34,13 @@ static ladei_block *free_at_least(const ladei_block_pool *pool, uint64_t stream_
 /* What a free block could grow to in place. */
 static size_t block_reach(const ladei_block *block) {
   const ladei_block *next = block->next;
-  return block->size + (next != NULL && next->state == LADEI_BLOCK_HOLE ? next->size : 0);
+  return block->size + (next != NULL && next->state == LADEI_HEAP_HOLE ? next->size : 0);
 }
 
 /* Among expandable blocks: the first whose successor would not be the tighter fit, judged by reach. */
 static ladei_block *expandable_best(ladei_block *block) {
   for (ladei_block *next = free_next(block);
-       next != NULL && ladei_segment_expandable(block->segment) && block_reach(next) < block_reach(block);
+       next != NULL && ladei_heap_segment_expandable(block->segment) && block_reach(next) < block_reach(block);
        next = free_next(block)) {
     block = next;
   }
@@ -49,10 +49,10 @@ static ladei_block *expandable_best(ladei_block *block) {
 
 static ladei_block *best_fit(const ladei_heap *heap, const ladei_block_pool *pool, uint64_t stream_key, size_t size) {
   ladei_block *block = free_at_least(pool, stream_key, size);
-  if (block == NULL || !ladei_segment_expandable(block->segment)) return block;
+  if (block == NULL || !ladei_heap_segment_expandable(block->segment)) return block;
   if (heap->settings.expandable_segments) return expandable_best(block);
   /* Turned off since: such memory is not for requests that were promised plain segments. */
-  while (block != NULL && ladei_segment_expandable(block->segment)) block = free_next(block);
+  while (block != NULL && ladei_heap_segment_expandable(block->segment)) block = free_next(block);
   return block;
 }
 
@@ -71,7 +71,7 @@ ladei_block *ladei_pool_take(ladei_heap *heap, ladei_block_pool *pool, uint64_t 
 /* ---- What goes back to the driver -------------------------------------------------------------------------------- */
 
 static bool block_is_whole_plain(const ladei_block *block) {
-  return !ladei_block_is_split(block) && !ladei_segment_expandable(block->segment);
+  return !ladei_block_is_split(block) && !ladei_heap_segment_expandable(block->segment);
 }
 
 static void block_leave(ladei_block *block, ladei_block_list *leaving) {
@@ -141,7 +141,7 @@ void ladei_heap_pick_aged(ladei_heap *heap, uint64_t target, ladei_block_list *l
 
 /* Detaches the granules that a free block covers wholly; what is left of it at its edges stays free. */
 static void block_leave_granules(ladei_heap *heap, ladei_block *block, ladei_block_list *leaving) {
-  const ladei_segment *segment = block->segment;
+  const ladei_heap_segment *segment = block->segment;
   size_t granule = segment->granules->bytes;
   size_t start = (size_t)(block->address - segment->address);
   size_t end = ladei_size_round_down(start + block->size, granule);
@@ -163,7 +163,7 @@ void ladei_pool_pick_all(ladei_heap *heap, ladei_block_pool *pool, ladei_block_l
   ladei_block *next;
   for (ladei_block *block = block_of(ladei_ordered_set_first(&pool->free)); block != NULL; block = next) {
     next = block_of(ladei_order_next(&block->order));
-    if (ladei_segment_expandable(block->segment)) {
+    if (ladei_heap_segment_expandable(block->segment)) {
       block_leave_granules(heap, block, leaving);
     } else if (!ladei_block_is_split(block)) {
       block_leave(block, leaving);

@@ -60,12 +60,12 @@ static lade_status records_missing(void) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a segment");
 }
 
-lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const ladei_request *request,
+lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
                                        ladei_block **out) {
   size_t bytes = request->segment_bytes;
   lade_status status = ladei_driver_budget(allocator, bytes);
   if (status != LADE_OK) return status;
-  ladei_segment *segment = ladei_heap_segment_create(&allocator->heap, bytes);
+  ladei_heap_segment *segment = ladei_heap_segment_create(&allocator->heap, bytes);
   if (segment == NULL) return records_missing();
   segment->stream = request->stream;
   segment->stream_key = request->stream_key;
@@ -85,11 +85,11 @@ lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const l
     status = records_missing();
   }
   if (status != LADE_OK) {
-    ladei_segment_discard(&allocator->heap, segment);
+    ladei_heap_segment_discard(&allocator->heap, segment);
     return status;
   }
-  *out = ladei_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, true);
-  ladei_segment_count_up(&allocator->heap, segment);
+  *out = ladei_heap_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, true);
+  ladei_heap_segment_count_up(&allocator->heap, segment);
   return LADE_OK;
 }
 
@@ -100,10 +100,10 @@ lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const l
  * reused there at once. Before its memory goes, that work must be over; a driver's free may wait for it, but need not.
  * Work in a capture does not run, so a capturing stream is not waited for.
  */
-static lade_status stream_finish(lade_device_allocator *allocator, const ladei_segment *segment) {
+static lade_status stream_finish(lade_device_allocator *allocator, const ladei_heap_segment *segment) {
   const lade_runtime_ops *ops = allocator->runtime->ops;
   void *self = allocator->runtime->self;
-  if (ladei_segment_stream_known(segment)) {
+  if (ladei_heap_segment_stream_known(segment)) {
     lade_status status = ops->stream_query(self, &segment->stream);
     if (status == LADE_NOT_READY) status = ops->stream_synchronize(self, &segment->stream);
     if (status == LADE_OK || status == LADE_ERR_CAPTURE || status == LADE_ERR_DEVICE_LOST) return LADE_OK;
@@ -112,7 +112,7 @@ static lade_status stream_finish(lade_device_allocator *allocator, const ladei_s
   return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status;
 }
 
-static lade_status segment_return(lade_device_allocator *allocator, const ladei_segment *segment) {
+static lade_status segment_return(lade_device_allocator *allocator, const ladei_heap_segment *segment) {
   ladei_capture_mode mode = ladei_driver_relax(allocator);
   lade_status status = stream_finish(allocator, segment);
   ladei_driver_unrelax(allocator, mode);
@@ -124,7 +124,7 @@ static lade_status blocks_call(lade_device_allocator *allocator, ladei_block *fi
   lade_status result = LADE_OK;
   for (ladei_block *block = first; block != NULL; block = block->chain) {
     lade_status status;
-    if (ladei_segment_expandable(block->segment)) {
+    if (ladei_heap_segment_expandable(block->segment)) {
       status = ladei_expandable_unmap(allocator, block, &block->gone);
     } else {
       status = segment_return(allocator, block->segment);
@@ -142,24 +142,24 @@ static void block_commit(lade_device_allocator *allocator, ladei_block *block) {
   ladei_heap *heap = &allocator->heap;
   if (!block->gone) {
     ladei_block_attach(heap, block);
-  } else if (ladei_segment_expandable(block->segment)) {
+  } else if (ladei_heap_segment_expandable(block->segment)) {
     ladei_expandable_unmapped(allocator, block);
   } else {
-    ladei_segment_count_down(heap, block->segment);
-    ladei_segment_remove(heap, block->segment);
+    ladei_heap_segment_count_down(heap, block->segment);
+    ladei_heap_segment_remove(heap, block->segment);
   }
 }
 
 /* Expandable segments of which nothing is mapped any more, among those of the blocks that left. */
 static lade_status holes_release(lade_device_allocator *allocator) {
   lade_status result = LADE_OK;
-  ladei_segment *next;
-  for (ladei_segment *segment = ladei_heap_segment_first(&allocator->heap); segment != NULL; segment = next) {
-    next = ladei_segment_next(segment);
+  ladei_heap_segment *next;
+  for (ladei_heap_segment *segment = ladei_heap_segment_first(&allocator->heap); segment != NULL; segment = next) {
+    next = ladei_heap_segment_next(segment);
     if (!segment->emptied) continue;
     segment->emptied = false;
-    ladei_block *hole = ladei_segment_block(&allocator->heap, segment);
-    if (hole->state != LADEI_BLOCK_HOLE || hole->size != segment->size) continue;
+    ladei_block *hole = ladei_heap_segment_block(&allocator->heap, segment);
+    if (hole->state != LADEI_HEAP_HOLE || hole->size != segment->size) continue;
     ladei_block_detach(hole);
     lade_status status = ladei_expandable_release(allocator, segment);
     if (result == LADE_OK) result = status;
@@ -179,7 +179,7 @@ lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block
   ladei_block *next;
   for (ladei_block *block = leaving->first; block != NULL; block = next) {
     next = block->chain;
-    expandable = expandable || ladei_segment_expandable(block->segment);
+    expandable = expandable || ladei_heap_segment_expandable(block->segment);
     block_commit(allocator, block);
   }
   lade_status holes = expandable ? holes_release(allocator) : LADE_OK;

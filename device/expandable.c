@@ -20,14 +20,14 @@
 
 static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) { return allocator->runtime->ops; }
 
-static void *granule_address(const ladei_segment *segment, size_t index) {
+static void *granule_address(const ladei_heap_segment *segment, size_t index) {
   return (void *)(uintptr_t)(segment->address + index * segment->granules->bytes);
 }
 
 /* ---- Granules: driver calls, without the lock -------------------------------------------------------------------- */
 
 /* Takes the memory out from under one granule. On refusal it keeps what the driver did not take (E2). */
-static lade_status granule_unmap(lade_device_allocator *allocator, ladei_segment *segment, size_t index) {
+static lade_status granule_unmap(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t index) {
   void *self = allocator->runtime->self;
   ladei_granule *granule = ladei_granule_at(segment->granules, index);
   if (granule->mapped) {
@@ -43,7 +43,7 @@ static lade_status granule_unmap(lade_device_allocator *allocator, ladei_segment
   return LADE_OK;
 }
 
-static lade_status granules_create(lade_device_allocator *allocator, ladei_segment *segment, size_t first,
+static lade_status granules_create(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t first,
                                    size_t count) {
   for (size_t i = first; i < first + count; i++) {
     ladei_granule *granule = ladei_granule_at(segment->granules, i);
@@ -55,7 +55,7 @@ static lade_status granules_create(lade_device_allocator *allocator, ladei_segme
   return LADE_OK;
 }
 
-static lade_status granules_place(lade_device_allocator *allocator, ladei_segment *segment, size_t first,
+static lade_status granules_place(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t first,
                                   size_t count) {
   void *self = allocator->runtime->self;
   size_t bytes = segment->granules->bytes;
@@ -71,7 +71,8 @@ static lade_status granules_place(lade_device_allocator *allocator, ladei_segmen
 }
 
 /* Puts memory under granules [first, first + count): all of them or none. */
-static lade_status granules_map(lade_device_allocator *allocator, ladei_segment *segment, size_t first, size_t count) {
+static lade_status granules_map(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t first,
+                                size_t count) {
   lade_status status = granules_create(allocator, segment, first, count);
   if (status == LADE_OK) status = granules_place(allocator, segment, first, count);
   if (status == LADE_OK) return LADE_OK;
@@ -85,14 +86,14 @@ static lade_status granules_map(lade_device_allocator *allocator, ladei_segment 
 /* ---- Giving back ------------------------------------------------------------------------------------------------- */
 
 /* Note [Free memory in use] in driver.c; the reference waits for the stream here, so this does also when it is idle. */
-static lade_status segment_wait(lade_device_allocator *allocator, const ladei_segment *segment) {
+static lade_status segment_wait(lade_device_allocator *allocator, const ladei_heap_segment *segment) {
   void *self = allocator->runtime->self;
-  if (!ladei_segment_stream_known(segment)) return ops_of(allocator)->device_synchronize(self, allocator->device);
+  if (!ladei_heap_segment_stream_known(segment)) return ops_of(allocator)->device_synchronize(self, allocator->device);
   return ops_of(allocator)->stream_synchronize(self, &segment->stream);
 }
 
 lade_status ladei_expandable_unmap(lade_device_allocator *allocator, const ladei_block *block, bool *out_gone) {
-  ladei_segment *segment = block->segment;
+  ladei_heap_segment *segment = block->segment;
   ladei_lock_assert_none_held();
   *out_gone = false;
   lade_status status = segment_wait(allocator, segment);
@@ -119,7 +120,7 @@ void ladei_expandable_unmapped(lade_device_allocator *allocator, ladei_block *bl
   ladei_block_attach(heap, block);
 }
 
-lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_segment *segment) {
+lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_heap_segment *segment) {
   ladei_lock_release(&allocator->lock);
   lade_status status = LADE_OK;
   for (size_t i = 0; status == LADE_OK && i < segment->granules->count && i < segment->granules->limit; i++) {
@@ -130,10 +131,10 @@ lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_seg
   }
   ladei_lock_acquire(&allocator->lock);
   if (status != LADE_OK) {
-    ladei_block_attach(&allocator->heap, ladei_segment_block(&allocator->heap, segment));
+    ladei_block_attach(&allocator->heap, ladei_heap_segment_block(&allocator->heap, segment));
     return status;
   }
-  ladei_segment_remove(&allocator->heap, segment);
+  ladei_heap_segment_remove(&allocator->heap, segment);
   return LADE_OK;
 }
 
@@ -160,18 +161,18 @@ static lade_status granularity_check(lade_device_allocator *allocator, size_t gr
   return status;
 }
 
-static ladei_segment *segment_create(lade_device_allocator *allocator, const ladei_request *request) {
+static ladei_heap_segment *segment_create(lade_device_allocator *allocator, const ladei_device_request *request) {
   size_t granule_bytes = granule_bytes_for(request->pool);
   size_t wanted = (size_t)(allocator->total_bytes + allocator->total_bytes / 8);
   size_t count = wanted / granule_bytes + (wanted % granule_bytes != 0);
-  ladei_segment *segment = ladei_heap_segment_create(&allocator->heap, count * granule_bytes);
+  ladei_heap_segment *segment = ladei_heap_segment_create(&allocator->heap, count * granule_bytes);
   if (segment == NULL) return NULL;
   segment->stream = request->stream;
   segment->stream_key = request->stream_key;
   segment->pool = request->pool;
   segment->granules = ladei_granule_table_create(granule_bytes, count);
   if (segment->granules != NULL) return segment;
-  ladei_segment_discard(&allocator->heap, segment);
+  ladei_heap_segment_discard(&allocator->heap, segment);
   return NULL;
 }
 
@@ -180,8 +181,9 @@ static lade_status records_missing(void) {
 }
 
 /* A new reservation as one BUSY hole. */
-static lade_status segment_reserve(lade_device_allocator *allocator, const ladei_request *request, ladei_block **out) {
-  ladei_segment *segment = segment_create(allocator, request);
+static lade_status segment_reserve(lade_device_allocator *allocator, const ladei_device_request *request,
+                                   ladei_block **out) {
+  ladei_heap_segment *segment = segment_create(allocator, request);
   if (segment == NULL) return records_missing();
   void *address = NULL;
   ladei_lock_release(&allocator->lock);
@@ -197,17 +199,17 @@ static lade_status segment_reserve(lade_device_allocator *allocator, const ladei
     status = records_missing();
   }
   if (status != LADE_OK) {
-    ladei_segment_discard(&allocator->heap, segment);
+    ladei_heap_segment_discard(&allocator->heap, segment);
     return status;
   }
-  *out = ladei_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, false);
+  *out = ladei_heap_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, false);
   return LADE_OK;
 }
 
 /* ---- Growing ----------------------------------------------------------------------------------------------------- */
 
 static bool block_reusable(const ladei_block *block) {
-  return block->state == LADEI_BLOCK_FREE || block->state == LADEI_BLOCK_HOLE;
+  return block->state == LADEI_HEAP_FREE || block->state == LADEI_HEAP_HOLE;
 }
 
 /* Whether the free blocks and holes from `block` on make up `size` bytes. */
@@ -218,7 +220,7 @@ static bool run_suffices(const ladei_block *block, size_t size) {
 }
 
 /* Start of the lowest run of free blocks and holes that suffices and has a hole near its start. */
-static ladei_block *run_find(const ladei_request *request) {
+static ladei_block *run_find(const ladei_device_request *request) {
   ladei_order_key from = {{request->stream_key, 0, 0}};
   ladei_order_node *node = ladei_ordered_set_at_least(&request->pool->holes, from);
   for (; node != NULL && node->key.word[0] == request->stream_key; node = ladei_order_next(node)) {
@@ -252,7 +254,7 @@ static void run_attach(ladei_heap *heap, ladei_block *block, size_t size) {
 /* Maps what is needed of a BUSY hole: at least `wanted` bytes of it, or all. What is not needed is a hole again. */
 static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole, size_t wanted) {
   ladei_heap *heap = &allocator->heap;
-  ladei_segment *segment = hole->segment;
+  ladei_heap_segment *segment = hole->segment;
   size_t granule_bytes = segment->granules->bytes;
   size_t granules = wanted / granule_bytes + (wanted % granule_bytes != 0);
   size_t bytes = granules * granule_bytes;
@@ -277,7 +279,7 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole,
 /* Lets a BUSY mapped block swallow the next block if that is free memory or a BUSY part of the run. */
 static bool block_swallow_mapped(ladei_heap *heap, ladei_block *block, bool in_run) {
   ladei_block *next = block->next;
-  if (next == NULL || !next->mapped || next->state != (in_run ? LADEI_BLOCK_BUSY : LADEI_BLOCK_FREE)) return false;
+  if (next == NULL || !next->mapped || next->state != (in_run ? LADEI_HEAP_BUSY : LADEI_HEAP_FREE)) return false;
   if (!in_run) ladei_block_detach(next);
   ladei_block_swallow_next(heap, block);
   return true;
@@ -313,7 +315,8 @@ static lade_status run_map(lade_device_allocator *allocator, ladei_block *block,
   return LADE_OK;
 }
 
-lade_status ladei_expandable_alloc(lade_device_allocator *allocator, const ladei_request *request, ladei_block **out) {
+lade_status ladei_expandable_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
+                                   ladei_block **out) {
   lade_status status = ladei_driver_budget(allocator, request->segment_bytes);
   if (status != LADE_OK) return status;
   ladei_block *block = run_find(request);

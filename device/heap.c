@@ -12,7 +12,7 @@
 void ladei_heap_init(ladei_heap *heap) {
   memset(heap, 0, sizeof *heap);
   ladei_slab_init(&heap->blocks, sizeof(ladei_block));
-  ladei_slab_init(&heap->segments, sizeof(ladei_segment));
+  ladei_slab_init(&heap->segments, sizeof(ladei_heap_segment));
   heap->small_pool.is_small = true;
   heap->settings.max_split_bytes = LADEI_SPLIT_UNLIMITED;
 }
@@ -54,19 +54,20 @@ void ladei_gauges_lower(lade_device_gauges *gauges, bool small_pool, uint64_t am
 
 /* ---- Records ----------------------------------------------------------------------------------------------------- */
 
-static size_t start_granule(const ladei_segment *segment, uint64_t address) {
+static size_t start_granule(const ladei_heap_segment *segment, uint64_t address) {
   return (size_t)(address - segment->address) / LADEI_BLOCK_QUANTUM;
 }
 
 /* A BUSY block over a range of the segment, findable, not linked. Room was reserved. */
-static ladei_block *block_create(ladei_heap *heap, ladei_segment *segment, uint64_t address, size_t size, bool mapped) {
+static ladei_block *block_create(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address, size_t size,
+                                 bool mapped) {
   ladei_block *block = ladei_slab_alloc(&heap->blocks);
   assert(block != NULL);
   memset((char *)block + sizeof block->head, 0, sizeof *block - sizeof block->head);
   block->address = address;
   block->size = size;
   block->segment = segment;
-  block->state = LADEI_BLOCK_BUSY;
+  block->state = LADEI_HEAP_BUSY;
   block->mapped = mapped;
   ladei_block_map_put(&heap->starts, address, block);
   if (segment->starts.words != NULL) ladei_start_bits_set(&segment->starts, start_granule(segment, address));
@@ -74,14 +75,14 @@ static ladei_block *block_create(ladei_heap *heap, ladei_segment *segment, uint6
 }
 
 static void block_discard(ladei_heap *heap, ladei_block *block) {
-  ladei_segment *segment = block->segment;
+  ladei_heap_segment *segment = block->segment;
   ladei_block_map_remove(&heap->starts, block->address);
   if (segment->starts.words != NULL) ladei_start_bits_clear(&segment->starts, start_granule(segment, block->address));
   ladei_slab_free(&heap->blocks, block);
 }
 
-ladei_segment *ladei_heap_segment_create(ladei_heap *heap, size_t size) {
-  ladei_segment *segment = ladei_slab_alloc(&heap->segments);
+ladei_heap_segment *ladei_heap_segment_create(ladei_heap *heap, size_t size) {
+  ladei_heap_segment *segment = ladei_slab_alloc(&heap->segments);
   if (segment == NULL) return NULL;
   memset((char *)segment + sizeof segment->head, 0, sizeof *segment - sizeof segment->head);
   segment->size = size;
@@ -93,28 +94,28 @@ ladei_segment *ladei_heap_segment_create(ladei_heap *heap, size_t size) {
   return segment;
 }
 
-void ladei_segment_discard(ladei_heap *heap, ladei_segment *segment) {
+void ladei_heap_segment_discard(ladei_heap *heap, ladei_heap_segment *segment) {
   ladei_start_bits_destroy(&segment->starts);
   ladei_granule_table_destroy(segment->granules);
   ladei_slab_free(&heap->segments, segment);
 }
 
-ladei_block *ladei_segment_insert(ladei_heap *heap, ladei_segment *segment, uint64_t address, bool mapped) {
+ladei_block *ladei_heap_segment_insert(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address, bool mapped) {
   segment->address = address;
   segment->order.key = (ladei_order_key){{address, 0, 0}};
   ladei_ordered_set_insert(&heap->by_address, &segment->order);
   return block_create(heap, segment, address, segment->size, mapped);
 }
 
-void ladei_segment_remove(ladei_heap *heap, ladei_segment *segment) {
-  ladei_block *block = ladei_segment_block(heap, segment);
-  assert(block->state == LADEI_BLOCK_BUSY && block->size == segment->size);
+void ladei_heap_segment_remove(ladei_heap *heap, ladei_heap_segment *segment) {
+  ladei_block *block = ladei_heap_segment_block(heap, segment);
+  assert(block->state == LADEI_HEAP_BUSY && block->size == segment->size);
   block_discard(heap, block);
   ladei_ordered_set_remove(&heap->by_address, &segment->order);
-  ladei_segment_discard(heap, segment);
+  ladei_heap_segment_discard(heap, segment);
 }
 
-void ladei_segment_count_up(ladei_heap *heap, ladei_segment *segment) {
+void ladei_heap_segment_count_up(ladei_heap *heap, ladei_heap_segment *segment) {
   ladei_block_pool *pool = segment->pool;
   ladei_gauges_raise(&heap->stats.segment, pool->is_small, 1);
   ladei_gauges_raise(&heap->stats.reserved_bytes, pool->is_small, segment->size);
@@ -124,7 +125,7 @@ void ladei_segment_count_up(ladei_heap *heap, ladei_segment *segment) {
   heap->stats.device_allocs++;
 }
 
-void ladei_segment_count_down(ladei_heap *heap, ladei_segment *segment) {
+void ladei_heap_segment_count_down(ladei_heap *heap, ladei_heap_segment *segment) {
   ladei_block_pool *pool = segment->pool;
   heap->stats.device_frees++;
   if (pool->owner != NULL) {
@@ -136,17 +137,19 @@ void ladei_segment_count_down(ladei_heap *heap, ladei_segment *segment) {
   if (segment->oversize_counted) ladei_gauge_lower(&heap->stats.oversize_segments, 1);
 }
 
-static ladei_segment *segment_of(ladei_order_node *node) { return LADEI_ORDER_RECORD(node, ladei_segment, order); }
+static ladei_heap_segment *segment_of(ladei_order_node *node) {
+  return LADEI_ORDER_RECORD(node, ladei_heap_segment, order);
+}
 
-ladei_segment *ladei_heap_segment_first(const ladei_heap *heap) {
+ladei_heap_segment *ladei_heap_segment_first(const ladei_heap *heap) {
   return segment_of(ladei_ordered_set_first(&heap->by_address));
 }
 
-ladei_segment *ladei_segment_next(const ladei_segment *segment) {
+ladei_heap_segment *ladei_heap_segment_next(const ladei_heap_segment *segment) {
   return segment_of(ladei_order_next(&segment->order));
 }
 
-ladei_block *ladei_segment_block(const ladei_heap *heap, const ladei_segment *segment) {
+ladei_block *ladei_heap_segment_block(const ladei_heap *heap, const ladei_heap_segment *segment) {
   return ladei_block_map_get(&heap->starts, segment->address);
 }
 
@@ -154,10 +157,10 @@ ladei_block *ladei_heap_find(const ladei_heap *heap, uint64_t address) {
   ladei_block *block = ladei_block_map_get(&heap->starts, address);
   if (block != NULL) return block;
   ladei_order_key key = {{address, 0, 0}};
-  const ladei_segment *segment = segment_of(ladei_ordered_set_at_most(&heap->by_address, key));
+  const ladei_heap_segment *segment = segment_of(ladei_ordered_set_at_most(&heap->by_address, key));
   if (segment == NULL || address - segment->address >= segment->size) return NULL;
   if (segment->starts.words == NULL) {
-    block = ladei_segment_block(heap, segment);
+    block = ladei_heap_segment_block(heap, segment);
     while (address - block->address >= block->size) block = block->next;
     return block;
   }
@@ -201,23 +204,23 @@ ladei_granule *ladei_granule_at(const ladei_granule_table *table, size_t index) 
 /* ---- The two sets ------------------------------------------------------------------------------------------------ */
 
 void ladei_block_detach(ladei_block *block) {
-  assert(block->state == LADEI_BLOCK_FREE || block->state == LADEI_BLOCK_HOLE);
+  assert(block->state == LADEI_HEAP_FREE || block->state == LADEI_HEAP_HOLE);
   ladei_block_pool *pool = block->segment->pool;
-  ladei_ordered_set_remove(block->state == LADEI_BLOCK_FREE ? &pool->free : &pool->holes, &block->order);
-  block->state = LADEI_BLOCK_BUSY;
+  ladei_ordered_set_remove(block->state == LADEI_HEAP_FREE ? &pool->free : &pool->holes, &block->order);
+  block->state = LADEI_HEAP_BUSY;
 }
 
 static void block_enter_set(ladei_block *block) {
-  ladei_segment *segment = block->segment;
+  ladei_heap_segment *segment = block->segment;
   ladei_block_pool *pool = segment->pool;
   if (block->mapped) {
     block->order.key = (ladei_order_key){{segment->stream_key, block->size, block->address}};
     block->age_base = pool->searches;
-    block->state = LADEI_BLOCK_FREE;
+    block->state = LADEI_HEAP_FREE;
     ladei_ordered_set_insert(&pool->free, &block->order);
   } else {
     block->order.key = (ladei_order_key){{segment->stream_key, block->address, 0}};
-    block->state = LADEI_BLOCK_HOLE;
+    block->state = LADEI_HEAP_HOLE;
     ladei_ordered_set_insert(&pool->holes, &block->order);
   }
 }
@@ -225,7 +228,7 @@ static void block_enter_set(ladei_block *block) {
 /* ---- Cutting and merging ----------------------------------------------------------------------------------------- */
 
 ladei_block *ladei_block_cut(ladei_heap *heap, ladei_block *block, size_t low_bytes) {
-  assert(block->state == LADEI_BLOCK_BUSY && low_bytes > 0 && low_bytes < block->size);
+  assert(block->state == LADEI_HEAP_BUSY && low_bytes > 0 && low_bytes < block->size);
   ladei_block *upper =
       block_create(heap, block->segment, block->address + low_bytes, block->size - low_bytes, block->mapped);
   block->size = low_bytes;
@@ -238,7 +241,7 @@ ladei_block *ladei_block_cut(ladei_heap *heap, ladei_block *block, size_t low_by
 
 void ladei_block_swallow_next(ladei_heap *heap, ladei_block *block) {
   ladei_block *gone = block->next;
-  assert(block->state == LADEI_BLOCK_BUSY && gone->state == LADEI_BLOCK_BUSY && gone->mapped == block->mapped);
+  assert(block->state == LADEI_HEAP_BUSY && gone->state == LADEI_HEAP_BUSY && gone->mapped == block->mapped);
   block->size += gone->size;
   block->next = gone->next;
   if (block->next != NULL) block->next->previous = block;
@@ -247,7 +250,7 @@ void ladei_block_swallow_next(ladei_heap *heap, ladei_block *block) {
 
 /* Whether a BUSY block may merge with a neighbour as it is. */
 static bool block_mergeable(const ladei_block *block, const ladei_block *neighbour) {
-  return neighbour != NULL && neighbour->state == (block->mapped ? LADEI_BLOCK_FREE : LADEI_BLOCK_HOLE);
+  return neighbour != NULL && neighbour->state == (block->mapped ? LADEI_HEAP_FREE : LADEI_HEAP_HOLE);
 }
 
 /* Merges a BUSY block with its equal neighbours; counts the neighbours and their bytes. Returns the union, BUSY. */
@@ -271,7 +274,7 @@ static ladei_block *block_merge(ladei_heap *heap, ladei_block *block, uint64_t *
 }
 
 ladei_block *ladei_block_attach(ladei_heap *heap, ladei_block *block) {
-  assert(block->state == LADEI_BLOCK_BUSY);
+  assert(block->state == LADEI_HEAP_BUSY);
   uint64_t merged_count = 0;
   uint64_t merged_bytes = 0;
   block = block_merge(heap, block, &merged_count, &merged_bytes);
@@ -295,15 +298,15 @@ static void split_gauges_on_take(ladei_heap *heap, const ladei_block *block, boo
 }
 
 void ladei_block_hand_out(ladei_heap *heap, ladei_block *block, size_t rounded, size_t requested, bool split) {
-  assert(block->state == LADEI_BLOCK_BUSY && block->mapped && block->size >= rounded);
+  assert(block->state == LADEI_HEAP_BUSY && block->mapped && block->size >= rounded);
   bool was_split = ladei_block_is_split(block);
   size_t remaining = 0;
   if (split) {
     remaining = block->size - rounded;
     block_enter_set(ladei_block_cut(heap, block, rounded));
   }
-  if (!ladei_segment_expandable(block->segment)) split_gauges_on_take(heap, block, was_split, remaining);
-  block->state = LADEI_BLOCK_ALLOCATED;
+  if (!ladei_heap_segment_expandable(block->segment)) split_gauges_on_take(heap, block, was_split, remaining);
+  block->state = LADEI_HEAP_ALLOCATED;
   block->requested = requested;
   lade_device_stats *stats = &heap->stats;
   bool small = block->segment->pool->is_small;
@@ -319,9 +322,9 @@ void ladei_block_hand_out(ladei_heap *heap, ladei_block *block, size_t rounded, 
 /* ---- Taking back ------------------------------------------------------------------------------------------------- */
 
 void ladei_block_free_begin(ladei_heap *heap, ladei_block *block) {
-  assert(block->state == LADEI_BLOCK_ALLOCATED);
+  assert(block->state == LADEI_HEAP_ALLOCATED);
   bool small = block->segment->pool->is_small;
-  block->state = LADEI_BLOCK_BUSY;
+  block->state = LADEI_HEAP_BUSY;
   ladei_gauges_lower(&heap->stats.allocation, small, 1);
   ladei_gauges_lower(&heap->stats.allocated_bytes, small, block->size);
   if (block->oversize_counted) ladei_gauge_lower(&heap->stats.oversize_allocations, 1);
@@ -338,13 +341,13 @@ void ladei_block_free_complete(ladei_heap *heap, ladei_block *block) {
   bool small = block->segment->pool->is_small;
   size_t size = block->size;
   size_t requested = block->requested;
-  block->state = LADEI_BLOCK_BUSY;
+  block->state = LADEI_HEAP_BUSY;
   block->requested = 0;
   uint64_t merged_count = 0;
   uint64_t merged_bytes = 0;
   block = block_merge(heap, block, &merged_count, &merged_bytes);
   block_enter_set(block);
-  if (!ladei_segment_expandable(block->segment)) {
+  if (!ladei_heap_segment_expandable(block->segment)) {
     bool is_split = ladei_block_is_split(block);
     gauges_move(&heap->stats.inactive_split, small, is_split ? 1 : 0, merged_count);
     gauges_move(&heap->stats.inactive_split_bytes, small, is_split ? block->size : 0, merged_bytes);

@@ -40,12 +40,12 @@
 #include "runtime/retire.h"
 
 typedef enum ladei_block_state {
-  LADEI_BLOCK_FREE,
-  LADEI_BLOCK_HOLE,
-  LADEI_BLOCK_ALLOCATED,
-  LADEI_BLOCK_PENDING,
-  LADEI_BLOCK_DEFERRED,
-  LADEI_BLOCK_BUSY,
+  LADEI_HEAP_FREE,
+  LADEI_HEAP_HOLE,
+  LADEI_HEAP_ALLOCATED,
+  LADEI_HEAP_PENDING,
+  LADEI_HEAP_DEFERRED,
+  LADEI_HEAP_BUSY,
 } ladei_block_state;
 
 struct ladei_private_pool;
@@ -76,7 +76,7 @@ typedef struct ladei_granule_table {
   ladei_granule *chunks[LADEI_GRANULE_CHUNKS];
 } ladei_granule_table;
 
-typedef struct ladei_segment {
+typedef struct ladei_heap_segment {
   ladei_slab_head head;
   ladei_order_node order; /* in heap->segments, by address */
   uint64_t address;
@@ -89,7 +89,7 @@ typedef struct ladei_segment {
   bool oversize_counted;         /* it is in the oversize_segments gauge */
   bool stream_retired;           /* the stream may be gone: make no call on it */
   bool emptied;                  /* expandable: granules were unmapped since it was last looked at */
-} ladei_segment;
+} ladei_heap_segment;
 
 typedef struct ladei_block {
   ladei_slab_head head;
@@ -99,7 +99,7 @@ typedef struct ladei_block {
   size_t requested; /* asked for by the caller; kept until the free completes */
   struct ladei_block *previous;
   struct ladei_block *next;
-  ladei_segment *segment;
+  ladei_heap_segment *segment;
   struct ladei_block *chain; /* in the list of deferred frees, or of blocks that leave */
   ladei_ticket ticket;       /* its uses by streams other than its own */
   uint64_t age_base;         /* pool->searches when it became FREE */
@@ -121,7 +121,7 @@ typedef struct ladei_private_pool {
 
 typedef struct ladei_heap {
   ladei_slab blocks;   /* of ladei_block */
-  ladei_slab segments; /* of ladei_segment */
+  ladei_slab segments; /* of ladei_heap_segment */
   ladei_block_map starts;
   ladei_ordered_set by_address; /* segments */
   ladei_block_pool small_pool;
@@ -155,30 +155,32 @@ bool ladei_granule_table_reserve(ladei_granule_table *table, size_t count);
 /* Room was made. */
 ladei_granule *ladei_granule_at(const ladei_granule_table *table, size_t index);
 
-static inline bool ladei_segment_expandable(const ladei_segment *segment) { return segment->granules != NULL; }
+static inline bool ladei_heap_segment_expandable(const ladei_heap_segment *segment) {
+  return segment->granules != NULL;
+}
 
 /* Whether the segment's stream may be named in calls: it has not been retired, and is no other thread's own. */
-static inline bool ladei_segment_stream_known(const ladei_segment *segment) {
+static inline bool ladei_heap_segment_stream_known(const ladei_heap_segment *segment) {
   return !segment->stream_retired && segment->stream.kind != LADEI_STREAM_PER_THREAD;
 }
 
 /* A record, and start bits for `size`; in no set. NULL when there is no memory. The caller fills in the rest. */
-ladei_segment *ladei_heap_segment_create(ladei_heap *heap, size_t size);
+ladei_heap_segment *ladei_heap_segment_create(ladei_heap *heap, size_t size);
 /* The opposite, for a segment in no set. */
-void ladei_segment_discard(ladei_heap *heap, ladei_segment *segment);
+void ladei_heap_segment_discard(ladei_heap *heap, ladei_heap_segment *segment);
 
 /* Puts the segment at `address` with one BUSY block over all of it; room for one block was reserved. Counts nothing. */
-ladei_block *ladei_segment_insert(ladei_heap *heap, ladei_segment *segment, uint64_t address, bool mapped);
+ladei_block *ladei_heap_segment_insert(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address, bool mapped);
 /* Takes a segment out whose only block is BUSY, and frees both records. Counts nothing. */
-void ladei_segment_remove(ladei_heap *heap, ladei_segment *segment);
+void ladei_heap_segment_remove(ladei_heap *heap, ladei_heap_segment *segment);
 
 /* A plain segment has come from the driver, or goes back to it: gauges and the pool's count. */
-void ladei_segment_count_up(ladei_heap *heap, ladei_segment *segment);
-void ladei_segment_count_down(ladei_heap *heap, ladei_segment *segment);
+void ladei_heap_segment_count_up(ladei_heap *heap, ladei_heap_segment *segment);
+void ladei_heap_segment_count_down(ladei_heap *heap, ladei_heap_segment *segment);
 
-ladei_segment *ladei_heap_segment_first(const ladei_heap *heap);
-ladei_segment *ladei_segment_next(const ladei_segment *segment);
-ladei_block *ladei_segment_block(const ladei_heap *heap, const ladei_segment *segment); /* the first one */
+ladei_heap_segment *ladei_heap_segment_first(const ladei_heap *heap);
+ladei_heap_segment *ladei_heap_segment_next(const ladei_heap_segment *segment);
+ladei_block *ladei_heap_segment_block(const ladei_heap *heap, const ladei_heap_segment *segment); /* the first one */
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 

@@ -171,11 +171,11 @@ static int address_compare(const void *a, const void *b) {
 static bool pool_live_equals(const ladei_heap *heap, const ladei_private_pool *pool, const uint64_t *addresses,
                              size_t count) {
   size_t found = 0;
-  for (const ladei_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_segment_next(segment)) {
+  for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
+       segment = ladei_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
-    for (const ladei_block *block = ladei_segment_block(heap, segment); block != NULL; block = block->next) {
-      if (block->state != LADEI_BLOCK_ALLOCATED) continue;
+    for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
+      if (block->state != LADEI_HEAP_ALLOCATED) continue;
       if (found == count || addresses[found] != block->address) return false;
       found++;
     }

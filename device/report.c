@@ -112,7 +112,8 @@ static uint64_t private_cached_bytes(const ladei_heap *heap) {
   return total;
 }
 
-lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei_request *request, lade_status status) {
+lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei_device_request *request,
+                                   lade_status status) {
   lade_error cause;
   ladei_error_save(&cause);
   size_t free_bytes = 0;

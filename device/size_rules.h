@@ -42,7 +42,7 @@ size_t ladei_round_request(const ladei_device_settings *settings, size_t request
 static inline bool ladei_is_small(size_t rounded) { return rounded <= LADEI_SMALL_MAX; }
 
 /* Bytes to ask the driver for when a rounded request finds no block. */
-size_t ladei_segment_bytes(size_t rounded);
+size_t ladei_heap_segment_bytes(size_t rounded);
 
 /* Whether a block that exceeds the rounded request by `remaining` is cut. */
 bool ladei_split_wanted(const ladei_device_settings *settings, bool small_pool, size_t rounded, size_t remaining);

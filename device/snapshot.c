@@ -27,22 +27,22 @@ static size_t block_count(lade_device_allocator *allocator) {
 
 static ladei_snapshot_state state_of(const ladei_block *block) {
   switch ((ladei_block_state)block->state) {
-  case LADEI_BLOCK_ALLOCATED: return LADEI_SNAPSHOT_ALLOCATED;
-  case LADEI_BLOCK_PENDING:
-  case LADEI_BLOCK_DEFERRED: return LADEI_SNAPSHOT_PENDING_FREE;
+  case LADEI_HEAP_ALLOCATED: return LADEI_SNAPSHOT_ALLOCATED;
+  case LADEI_HEAP_PENDING:
+  case LADEI_HEAP_DEFERRED: return LADEI_SNAPSHOT_PENDING_FREE;
   default: return LADEI_SNAPSHOT_INACTIVE;
   }
 }
 
 static void run_begin(ladei_snapshot *snapshot, const ladei_block *block) {
-  const ladei_segment *segment = block->segment;
+  const ladei_heap_segment *segment = block->segment;
   const ladei_private_pool *owner = segment->pool->owner;
   ladei_snapshot_segment *run = &snapshot->segments[snapshot->segment_count++];
   *run = (ladei_snapshot_segment){
       .address = block->address,
       .stream = segment->stream,
       .is_large = !segment->pool->is_small,
-      .is_expandable = ladei_segment_expandable(segment),
+      .is_expandable = ladei_heap_segment_expandable(segment),
       .first_block = snapshot->block_count,
   };
   if (owner != NULL) run->pool = owner->id;
@@ -61,10 +61,10 @@ static void block_copy(ladei_snapshot *snapshot, const ladei_block *block) {
 }
 
 static void heap_copy(const ladei_heap *heap, ladei_snapshot *snapshot) {
-  for (const ladei_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_segment_next(segment)) {
+  for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
+       segment = ladei_heap_segment_next(segment)) {
     bool in_run = false;
-    for (const ladei_block *block = ladei_segment_block(heap, segment); block != NULL; block = block->next) {
+    for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
       if (block->mapped && !in_run) run_begin(snapshot, block);
       in_run = block->mapped;
       if (in_run) block_copy(snapshot, block);

@@ -33,7 +33,7 @@ LADE_TEST(SizeRules, RoundToQuantumAndChooseSegments) {
   for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
     lade_test_context("requested %zu", vectors[i].requested);
     LADE_EXPECT_EQ_SIZE(ladei_round_request(&settings, vectors[i].requested), vectors[i].rounded);
-    LADE_EXPECT_EQ_SIZE(ladei_segment_bytes(vectors[i].rounded), vectors[i].segment);
+    LADE_EXPECT_EQ_SIZE(ladei_heap_segment_bytes(vectors[i].rounded), vectors[i].segment);
   }
   lade_test_context("%s", "");
 }
