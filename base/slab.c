@@ -80,8 +80,10 @@ bool ladei_slab_reserve(ladei_slab *slab, size_t count) {
   return true;
 }
 
+/* Writers are serialised by the caller, so this needs no locked instruction. */
 static void generation_advance(ladei_slab_head *head) {
-  atomic_fetch_add_explicit(&head->generation, 1, memory_order_acq_rel);
+  uint32_t generation = atomic_load_explicit(&head->generation, memory_order_relaxed);
+  atomic_store_explicit(&head->generation, generation + 1, memory_order_release);
 }
 
 void *ladei_slab_alloc(ladei_slab *slab) {

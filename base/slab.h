@@ -14,7 +14,8 @@
  *   if (ladei_slab_generation(segment) != generation) ...    // freed meanwhile
  *
  * alloc, free and destroy are serialised by the caller (his lock guards the slab). generation and at may be called by
- * any thread at any time. Fields that such readers look at must be atomic: a record they hold may be freed and reused.
+ * any thread at any time. Fields that such readers look at are atomic, as a record they hold may be freed and reused:
+ * written with release, read with acquire, and believed if the generation read after them is still the same.
  */
 #ifndef LADE_BASE_SLAB_H
 #define LADE_BASE_SLAB_H

@@ -282,7 +282,7 @@ static ladei_queue *use_add(ladei_retire *retire, ladei_use *use, bool quiet) {
 /* Under the lock. The add itself no longer keeps the ticket from being done. */
 static bool ticket_wait_begin(ladei_retire *retire, ladei_ticket *ticket) {
   if (--ticket->waits > 0) return true;
-  atomic_fetch_sub(&retire->pending_tickets, 1);
+  ladei_pending_change(retire, 0, 1);
   return false;
 }
 
@@ -296,7 +296,7 @@ bool ladei_retire_add(ladei_retire *retire, ladei_ticket *ticket, bool quiet) {
   ladei_use *use = ticket_uses(ticket);
   atomic_store_explicit(&ticket->uses, NULL, memory_order_release);
   ticket->waits = 1; /* R5 */
-  atomic_fetch_add(&retire->pending_tickets, 1);
+  ladei_pending_change(retire, 1, 0);
   for (ladei_use *next; use != NULL; use = next) {
     next = use->next;
     ladei_queue *queue = use_add(retire, use, quiet);

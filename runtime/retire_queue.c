@@ -253,7 +253,9 @@ void ladei_done_deliver(ladei_retire *retire, ladei_done *done) {
   if (done->count == 0) return;
   ladei_lock_assert_none_held();
   retire->options.done(retire->options.owner, done->first);
-  atomic_fetch_sub(&retire->pending_tickets, done->count);
+  ladei_lock_acquire(&retire->lock);
+  ladei_pending_change(retire, 0, done->count);
+  ladei_lock_release(&retire->lock);
 }
 
 /* ---- All queues -------------------------------------------------------------------------------------------------- */

@@ -107,7 +107,7 @@ struct ladei_retire {
   ladei_retire_options options;
   ladei_event_pool *events;
   struct ladei_capture_box *captures;
-  _Atomic(uint64_t) pending_tickets; /* added, done() has not returned from them */
+  _Atomic(uint64_t) pending_tickets; /* added, done() has not returned from them; written under the lock */
   _Atomic(bool) broken;              /* test only */
 
   ladei_lock lock;
@@ -182,6 +182,12 @@ void ladei_queues_destroy(ladei_retire *retire);
 void ladei_queues_count(ladei_retire *retire, ladei_retire_counters *counters);
 /* Recounts R1 to R5; LADE_ERR_INTERNAL. */
 lade_status ladei_queues_check(ladei_retire *retire);
+
+/* Under the lock. */
+static inline void ladei_pending_change(ladei_retire *retire, uint64_t more, uint64_t less) {
+  uint64_t pending = atomic_load_explicit(&retire->pending_tickets, memory_order_relaxed);
+  atomic_store_explicit(&retire->pending_tickets, pending + more - less, memory_order_release);
+}
 
 /* Not under the lock: calls done() and takes the tickets off pending_tickets. */
 void ladei_done_deliver(ladei_retire *retire, ladei_done *done);
