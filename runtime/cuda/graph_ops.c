@@ -15,10 +15,29 @@ static CUgraph native_graph(ladei_graph graph) { return (CUgraph)(void *)graph; 
 static CUgraphExec native_exec(ladei_graph_exec exec) { return (CUgraphExec)(void *)exec; }
 static CUuserObject native_object(ladei_user_object object) { return (CUuserObject)(void *)object; }
 
+/*
+ * CUDA_ERROR_ILLEGAL_STATE unless the stream captures, or does not, as wanted. The driver refuses a capture begun twice
+ * or on the legacy stream, and the end of none, with codes that its documentation does not name.
+ */
+static CUresult capture_check(const cuda_api *api, const ladei_stream *stream, bool wanted) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (stream->kind == LADEI_STREAM_LEGACY) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  CUresult code = api->stream_is_capturing(stream->handle, &status);
+  if (code == CUDA_SUCCESS && (status != CU_STREAM_CAPTURE_STATUS_NONE) != wanted) {
+    return CUDA_ERROR_ILLEGAL_STATE;
+  }
+  return code;
+}
+
 static lade_status capture_begin(void *self, const ladei_stream *stream, ladei_capture_mode mode) {
   cuda_call call = {.runtime = self, .op = "capture_begin"};
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
-  CUresult code = call.runtime->api.stream_begin_capture(stream->handle, (CUstreamCaptureMode)mode);
+  CUresult code = capture_check(&call.runtime->api, stream, false);
+  if (code == CUDA_SUCCESS) {
+    code = call.runtime->api.stream_begin_capture(stream->handle, (CUstreamCaptureMode)mode);
+  }
   return ladei_cuda_leave(&call, code, "stream %p, mode %d", (void *)stream->handle, (int)mode);
 }
 
@@ -26,7 +45,10 @@ static lade_status capture_end(void *self, const ladei_stream *stream, ladei_gra
   cuda_call call = {.runtime = self, .op = "capture_end"};
   CUgraph graph = NULL;
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
-  CUresult code = call.runtime->api.stream_end_capture(stream->handle, &graph);
+  CUresult code = capture_check(&call.runtime->api, stream, true);
+  if (code == CUDA_SUCCESS) {
+    code = call.runtime->api.stream_end_capture(stream->handle, &graph);
+  }
   if (code == CUDA_SUCCESS && graph == NULL) {
     code = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   }

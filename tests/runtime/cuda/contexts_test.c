@@ -253,6 +253,28 @@ LADE_TEST(CudaContexts, AFirstUseSparesAnotherThreadsCapture) {
   cuda_fixture_close(&f);
 }
 
+LADE_TEST(CudaContexts, CapturesBeginOnceAndEndWhereTheyBegan) {
+  cuda_fixture f;
+  ladei_stream legacy;
+  ladei_graph graph = NULL;
+  if (!cuda_fixture_open(&f)) return;
+  if (!cuda_fixture_fill(&f)) return;
+  LADE_EXPECT_OK(f.ops->current_device_set(f.self, 0));
+  LADE_EXPECT_OK(f.ops->stream_resolve(f.self, NULL, &legacy));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, f.ops->capture_begin(f.self, &legacy, LADEI_CAPTURE_GLOBAL));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, f.ops->capture_end(f.self, &f.stream, &graph));
+  LADE_EXPECT_EQ_PTR(graph, NULL);
+  LADE_EXPECT_OK(f.ops->capture_begin(f.self, &f.stream, LADEI_CAPTURE_GLOBAL));
+  f.capturing = true;
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, f.ops->capture_begin(f.self, &f.stream, LADEI_CAPTURE_GLOBAL));
+  LADE_EXPECT_EQ_UINT(f.hooks->calls("cuStreamBeginCapture"), 1u);
+  LADE_EXPECT_EQ_UINT(f.hooks->calls("cuStreamEndCapture"), 0u);
+  LADE_EXPECT_OK(f.ops->capture_end(f.self, &f.stream, &graph));
+  f.capturing = false;
+  cuda_own(&f, CUDA_OWN_GRAPH, (uintptr_t)graph);
+  cuda_fixture_close(&f);
+}
+
 /* The driver takes no batch on either, and may spoil the capture. */
 LADE_TEST(CudaContexts, BatchesOnLegacyAndCapturingStreamsAreUnsupported) {
   cuda_fixture f;
