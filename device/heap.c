@@ -63,7 +63,11 @@ static ladei_block *block_create(ladei_heap *heap, ladei_heap_segment *segment, 
                                  bool mapped) {
   ladei_block *block = ladei_slab_alloc(&heap->blocks);
   assert(block != NULL);
-  memset((char *)block + sizeof block->head, 0, sizeof *block - sizeof block->head);
+  /* All but the head and the ticket: a note that came too late for the last tenant may be on it, and another may come
+   * at any moment. It counts for this one. */
+  char *bytes = (char *)block, *ticket = (char *)&block->ticket, *behind = ticket + sizeof block->ticket;
+  memset(bytes + sizeof block->head, 0, (size_t)(ticket - bytes) - sizeof block->head);
+  memset(behind, 0, (size_t)(bytes + sizeof *block - behind));
   block->address = address;
   block->size = size;
   block->segment = segment;

@@ -346,8 +346,20 @@ void ladei_retire_break_rule_for_test(ladei_retire *retire, bool broken) { atomi
 
 enum { EVENT_BATCH_DEFAULT = 16 };
 
+/* Uses noted and never added. */
+static void notes_drop(ladei_retire *retire) {
+  for (uint32_t i = 0; i < retire->uses.fresh; i++) {
+    ladei_use *use = ladei_slab_at(&retire->uses, i);
+    if (!ladei_slab_generation_live(ladei_slab_generation(use))) continue;
+    ladei_queue *queue = use->queue;
+    ladei_use_free(retire, use);
+    ladei_queue_unpin(retire, queue);
+  }
+}
+
 static void retire_free(ladei_retire *retire) {
   if (retire->events != NULL) {
+    notes_drop(retire);
     ladei_queues_destroy(retire);
     (void)ladei_event_pool_destroy(retire->events); /* the events of a driver that fails here are its own loss */
   }
@@ -391,10 +403,6 @@ lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_option
 
 /* What stands in the way of destroying it now. */
 static lade_status retire_settle(ladei_retire *retire, bool wait) {
-  if (retire->counters.noted_uses > 0) {
-    return ladei_error(LADE_ERR_BUSY, 0, "retire: %llu uses are noted on blocks that are not freed",
-                       (unsigned long long)retire->counters.noted_uses);
-  }
   lade_status status = ladei_retire_poll(retire, LADEI_POLL_CLOSE, NULL);
   if (wait && atomic_load(&retire->pending_tickets) > 0) status = ladei_retire_synchronize(retire);
   uint64_t pending = atomic_load(&retire->pending_tickets);

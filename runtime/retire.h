@@ -103,9 +103,10 @@ typedef struct ladei_retire_options {
 lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_options *options, ladei_retire **out);
 
 /*
- * Excludes all other calls. NULL does nothing. LADE_ERR_BUSY, with the count, while uses are noted on tickets not
- * added. With pending tickets: first as poll with LADEI_POLL_CLOSE, with `wait` as synchronize; if there still are any,
- * LADE_NOT_READY with the count in the error record, and the object lives on (graphs that hold them may be alive).
+ * Excludes all other calls. NULL does nothing. With pending tickets: first as poll with LADEI_POLL_CLOSE, with `wait` as
+ * synchronize; if there still are any, LADE_NOT_READY with the count in the error record, and the object lives on
+ * (graphs that hold them may be alive). Notes on tickets that were not added are forgotten: the owner has made sure that
+ * no block is in use, so they came too late.
  */
 lade_status ladei_retire_destroy(ladei_retire *retire, bool wait);
 
