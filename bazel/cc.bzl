@@ -41,6 +41,10 @@ def requires_gpu():
         "//conditions:default": ["//bazel:absent_gpu"],
     })
 
+def requires_cuda_headers():
+    """For target_compatible_with: the target is skipped where the build found no CUDA headers."""
+    return [] if CUDA_FOUND else ["//bazel:absent_toolkit"]
+
 def lade_cc_example(name, runs = {}, needs_gpu = False, size = "small", target_compatible_with = [], **attributes):
     """A program in examples/, and for each entry of `runs` a test that runs it with these arguments.
 
@@ -82,10 +86,10 @@ def lade_cc_test(
     """A test in C. Its cases register themselves through tests/shim/lade_test.h.
 
     needs_gpu: a real GPU is needed. The test is skipped without --config=cuda, and never runs beside another.
-    loopback: the runtime "cuda" finds the loopback driver of tests/loopback as libcuda.so.1, if the build has the CUDA
-      headers; else there is no such runtime.
+    loopback: the runtime "cuda" finds the loopback driver of tests/loopback as libcuda.so.1. Without the CUDA headers
+      there is no such runtime, and the test is skipped.
     """
-    if loopback and CUDA_FOUND:
+    if loopback:
         # Relative to the binary, so that it holds here, in a test's runfiles and in tools/bundle. As RPATH and not RUNPATH,
         # because it then also serves a dlopen() that a sanitiser's library makes in the program's stead.
         up = "../" * len(native.package_name().split("/"))
@@ -101,7 +105,7 @@ def lade_cc_test(
         linkstatic = linkstatic,
         size = size,
         tags = tags + (_GPU_TAGS if needs_gpu else []),
-        target_compatible_with = requires_gpu() if needs_gpu else [],
+        target_compatible_with = (requires_gpu() if needs_gpu else []) + (requires_cuda_headers() if loopback else []),
         data = data,
         deps = deps + ["//tests/shim"],
         **attributes
