@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Retirement over software devices: real copies, gates, captures and graphs, on virtual and on real time. */
+/* Retirement over real runtimes: copies, gates, captures and graphs, on virtual time, on real time and through CUDA. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -13,15 +13,26 @@
 #include "tests/support/pattern.h"
 #include "tests/support/runtimes.h"
 
+/* The same file is built twice. */
+#ifdef RETIRE_TEST_ON_CUDA
+static const char *const runtimes[] = {"cuda", NULL};
+#define THREADED_RUNTIME "cuda"
+#else
+static const char *const runtimes[] = {"sim", "cpu", NULL};
+#define THREADED_RUNTIME "cpu"
+#endif
+
 static const unsigned CLOSE = LADEI_POLL_CLOSE;
 
-enum { BLOCKS = 64 };
+enum { BLOCKS = 64, SCRATCH_STEP = 256, SCRATCH_COUNT = 16 };
 
 typedef struct bench {
   lade_runtime *runtime;
   ladei_retire *retire;
   ladei_ticket tickets[BLOCKS];
   _Atomic(int) done;
+  void *scratch; /* device memory */
+  int scratch_used;
 } bench;
 
 static void bench_done(void *owner, ladei_ticket *list) {
@@ -33,19 +44,23 @@ static bool bench_open(bench *own, const char *name) {
   memset(own, 0, sizeof *own);
   own->runtime = support_runtime_open(name);
   if (own->runtime == NULL) return false;
+  LADE_EXPECT_OK(own->runtime->ops->device_alloc(own->runtime->self, 0, SCRATCH_STEP * SCRATCH_COUNT, &own->scratch));
   const ladei_retire_options options = {.owner = own, .done = bench_done};
   return ladei_retire_create(own->runtime, &options, &own->retire) == LADE_OK;
 }
 
-/* Everything comes back, and the device saw no stale handle, freed memory or unordered reuse. */
+/* Everything comes back, and a software device saw no stale handle, freed memory or unordered reuse. */
 static void bench_close(bench *own) {
-  lade_soft_report report;
-  lade_soft_report_init(&report);
   LADE_EXPECT_OK(ladei_retire_destroy(own->retire, true));
-  LADE_EXPECT_OK(lade_soft_report_get(own->runtime, &report));
-  LADE_EXPECT_EQ_UINT(report.stale_handles, 0);
-  LADE_EXPECT_EQ_UINT(report.freed_memory_used, 0);
-  LADE_EXPECT_EQ_UINT(report.unordered_reuse, 0);
+  if (own->runtime->software_device != NULL) {
+    lade_soft_report report;
+    lade_soft_report_init(&report);
+    LADE_EXPECT_OK(lade_soft_report_get(own->runtime, &report));
+    LADE_EXPECT_EQ_UINT(report.stale_handles, 0);
+    LADE_EXPECT_EQ_UINT(report.freed_memory_used, 0);
+    LADE_EXPECT_EQ_UINT(report.unordered_reuse, 0);
+  }
+  if (own->scratch != NULL) LADE_EXPECT_OK(own->runtime->ops->device_free(own->runtime->self, 0, own->scratch));
   support_runtime_close(own->runtime);
 }
 
@@ -66,19 +81,19 @@ static lade_stream stream_open(bench *own) {
   return stream;
 }
 
-static void nothing(void *user) { (void)user; }
-
-/* Something for a stream to do. */
+/* Something for a stream to do; a place of its own each time, or it would be an unordered use of memory. */
 static void stream_work(bench *own, lade_stream handle) {
   ladei_stream stream;
+  unsigned char *place = (unsigned char *)own->scratch + SCRATCH_STEP * own->scratch_used++;
+  LADE_ASSERT(own->scratch_used <= SCRATCH_COUNT);
   LADE_EXPECT_OK(own->runtime->ops->stream_resolve(own->runtime->self, handle, &stream));
-  LADE_EXPECT_OK(own->runtime->ops->host_function(own->runtime->self, &stream, nothing, NULL));
+  LADE_EXPECT_OK(own->runtime->ops->fill(own->runtime->self, place, 1, SCRATCH_STEP, &stream));
 }
 
 /* ---- Streams -------------------------------------------------------------------------------------------------------
  */
 
-LADE_TEST_P(RetireSoft, BlockWaitsForTheStreamAndForNoOther, support_soft_runtimes, name) {
+LADE_TEST_P(RetireRuntimes, BlockWaitsForTheStreamAndForNoOther, runtimes, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream held = stream_open(&own), idle = stream_open(&own);
@@ -98,7 +113,7 @@ LADE_TEST_P(RetireSoft, BlockWaitsForTheStreamAndForNoOther, support_soft_runtim
   bench_close(&own);
 }
 
-LADE_TEST_P(RetireSoft, FreeSynchroniseAllocHits, support_soft_runtimes, name) {
+LADE_TEST_P(RetireRuntimes, FreeSynchroniseAllocHits, runtimes, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   const lade_stream handles[] = {stream_open(&own), NULL, LADE_STREAM_LEGACY, LADE_STREAM_PER_THREAD};
@@ -114,7 +129,7 @@ LADE_TEST_P(RetireSoft, FreeSynchroniseAllocHits, support_soft_runtimes, name) {
 }
 
 /* What the rule is for: a block is written again only when the copy that reads it has read it. */
-LADE_TEST_P(RetireSoft, CopiesReadWhatTheBlockHeld, support_soft_runtimes, name) {
+LADE_TEST_P(RetireRuntimes, CopiesReadWhatTheBlockHeld, runtimes, name) {
   enum { BYTES = 256 * 1024, COPIES = 24 };
   bench own;
   if (!bench_open(&own, name)) return;
@@ -140,7 +155,7 @@ LADE_TEST_P(RetireSoft, CopiesReadWhatTheBlockHeld, support_soft_runtimes, name)
   bench_close(&own);
 }
 
-LADE_TEST_P(RetireSoft, RetiredStreamIsNeverNamedAgain, support_soft_runtimes, name) {
+LADE_TEST_P(RetireRuntimes, RetiredStreamIsNeverNamedAgain, runtimes, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   for (int round = 0; round < 20; round++) { /* handles come back */
@@ -156,7 +171,7 @@ LADE_TEST_P(RetireSoft, RetiredStreamIsNeverNamedAgain, support_soft_runtimes, n
   bench_close(&own);
 }
 
-LADE_TEST_P(RetireSoft, WaitEndsAtTheDeadlineOfTheRuntimesClock, support_soft_runtimes, name) {
+LADE_TEST_P(RetireRuntimes, WaitEndsAtTheDeadlineOfTheRuntimesClock, runtimes, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream stream = stream_open(&own);
@@ -199,7 +214,7 @@ static bool done_reached(void *user) {
 }
 
 /* Nobody but the graph, its executable and a launch in flight hold the block; it comes back after the last of them. */
-LADE_TEST_P(RetireSoft, CapturedBlockReturnsAfterGraphExecAndLaunch, support_soft_runtimes, name) {
+LADE_TEST_P(RetireRuntimes, CapturedBlockReturnsAfterGraphExecAndLaunch, runtimes, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   const lade_runtime_ops *ops = own.runtime->ops;
@@ -232,7 +247,7 @@ LADE_TEST_P(RetireSoft, CapturedBlockReturnsAfterGraphExecAndLaunch, support_sof
   bench_close(&own);
 }
 
-LADE_TEST_P(RetireSoft, CaptureBegunBetweenNoteAndFreeIsNotDisturbed, support_soft_runtimes, name) {
+LADE_TEST_P(RetireRuntimes, CaptureBegunBetweenNoteAndFreeIsNotDisturbed, runtimes, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream stream = stream_open(&own);
@@ -250,7 +265,7 @@ LADE_TEST_P(RetireSoft, CaptureBegunBetweenNoteAndFreeIsNotDisturbed, support_so
   bench_close(&own);
 }
 
-LADE_TEST_P(RetireSoft, LegacyStreamIsLeftAloneWhileABlockingStreamCaptures, support_soft_runtimes, name) {
+LADE_TEST_P(RetireRuntimes, LegacyStreamIsLeftAloneWhileABlockingStreamCaptures, runtimes, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream blocking = NULL;
@@ -270,7 +285,7 @@ LADE_TEST_P(RetireSoft, LegacyStreamIsLeftAloneWhileABlockingStreamCaptures, sup
 }
 
 /* A capture that ends badly lets go of its blocks. */
-LADE_TEST_P(RetireSoft, InvalidatedCaptureGivesItsBlocksBack, support_soft_runtimes, name) {
+LADE_TEST_P(RetireRuntimes, InvalidatedCaptureGivesItsBlocksBack, runtimes, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream stream = stream_open(&own);
@@ -286,7 +301,8 @@ LADE_TEST_P(RetireSoft, InvalidatedCaptureGivesItsBlocksBack, support_soft_runti
   bench_close(&own);
 }
 
-LADE_TEST_P(RetireSoft, LostDeviceLetsDestroyFinish, support_soft_runtimes, name) {
+#ifndef RETIRE_TEST_ON_CUDA
+LADE_TEST_P(RetireRuntimes, LostDeviceLetsDestroyFinish, runtimes, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream stream = stream_open(&own);
@@ -300,9 +316,12 @@ LADE_TEST_P(RetireSoft, LostDeviceLetsDestroyFinish, support_soft_runtimes, name
   LADE_EXPECT_OK(ladei_retire_destroy(own.retire, true));
   LADE_EXPECT_EQ_INT(atomic_load(&own.done), 20);
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, stream));
+  LADE_EXPECT_OK(own.runtime->ops->device_free(own.runtime->self, 0, own.scratch));
   support_runtime_close(own.runtime);
 }
+#endif
 
+#ifndef RETIRE_TEST_ON_CUDA
 /* ---- Every call failing --------------------------------------------------------------------------------------------
  */
 
@@ -347,7 +366,8 @@ static lade_status scenario(lade_runtime *runtime, void *user) {
   return status;
 }
 
-LADE_TEST(RetireSoft, LosesNothingWhenAnyCallFails) { support_for_each_failure("sim", scenario, NULL, NULL); }
+LADE_TEST(RetireRuntimes, LosesNothingWhenAnyCallFails) { support_for_each_failure("sim", scenario, NULL, NULL); }
+#endif
 
 /* ---- Threads -------------------------------------------------------------------------------------------------------
  */
@@ -403,11 +423,11 @@ static void *work(void *argument) {
   return NULL;
 }
 
-LADE_TEST(RetireSoft, ThreadsOverwriteBlocksOnlyAfterTheirCopies) {
+LADE_TEST(RetireRuntimes, ThreadsOverwriteBlocksOnlyAfterTheirCopies) {
   static bench all;
   memset(&all, 0, sizeof all);
   memset(worker_blocks, 0, sizeof worker_blocks);
-  all.runtime = support_runtime_open("cpu");
+  all.runtime = support_runtime_open(THREADED_RUNTIME);
   if (all.runtime == NULL) return;
   const ladei_retire_options options = {.owner = &all, .done = worker_done};
   LADE_ASSERT_EQ_INT(ladei_retire_create(all.runtime, &options, &all.retire), LADE_OK);
