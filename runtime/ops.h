@@ -357,7 +357,8 @@ typedef struct lade_runtime_ops {
    * back: the capture is over then too, and its user objects go. */
   lade_status (*capture_end)(void *self, const ladei_stream *stream, ladei_graph *out_graph);
   lade_status (*graph_instantiate)(void *self, ladei_graph graph, ladei_graph_exec *out_exec);
-  /* In stream order, and after earlier launches of the same exec on whatever stream. */
+  /* In stream order, and after earlier launches of the same exec on whatever stream. On a capturing stream soft gives
+   * LADE_ERR_UNSUPPORTED, as for pool_alloc and pool_free there. */
   lade_status (*graph_launch)(void *self, ladei_graph_exec exec, const ladei_stream *stream);
   lade_status (*graph_destroy)(void *self, ladei_graph graph);
   /* A launch in flight finishes first; user objects go after that. */

@@ -4,11 +4,15 @@
  *
  * Two clocks, one meaning. "cpu" copies with threads in real time. "sim" is single-threaded: nothing happens by itself;
  * the virtual clock moves only in a call that waits (synchronise), in lade_soft_advance(), by the cost of driver calls
- * where one is set, and in the pipeline's own waits. A copy reads its source and writes its destination when its
- * virtual time comes, so host memory that is reused too early shows as wrong bytes. Same input, same run.
+ * where one is set, and in the pipeline's own waits. A copy takes effect as a whole at its end: at that moment it reads
+ * its source and writes its destination, so host memory that is reused too early shows as wrong bytes. Each engine of a
+ * device (H2D, D2H, within the device, to peers, host functions) serves all streams, first ready, first served, and a
+ * copy lasts copy_launch_ns + bytes / rate, rounded up. Same input, same run.
  *
  * Software devices report what hardware hides (lade_soft_report): use of freed memory, reuse that no event or stream
- * order covers, copies from unpinned memory, use of destroyed streams and events.
+ * order covers, copies from unpinned memory, use of destroyed streams and events. Reuse is judged when work is queued,
+ * by what orders it, so that a race is found however well it went; a wait or a successful query orders all that the
+ * program does later, in any thread, and so does a host function. Accesses within one graph count as one.
  *
  *   lade_soft_device device = {.numa_node = 1, .link_bytes_per_s = 25000000000, .copy_launch_ns = 3000};
  *   lade_soft_options soft;
@@ -144,7 +148,7 @@ LADE_API lade_status lade_soft_stream_release(lade_runtime *runtime, lade_stream
 
 /**
  * Lose a device: when the clock reaches `at_ns` (at once if that is past), work on it stops and every call that needs
- * it gives LADE_ERR_DEVICE_LOST.
+ * it gives LADE_ERR_DEVICE_LOST. Other devices go on; what was made on the lost one can still be given back.
  */
 LADE_API lade_status lade_soft_device_lose(lade_runtime *runtime, int device, uint64_t at_ns);
 

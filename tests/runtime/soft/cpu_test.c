@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Engine threads: many submitters, waits in both directions, objects that go while work is in flight. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "tests/runtime/soft/fixture.h"
 #include "tests/shim/lade_test.h"
@@ -168,6 +170,27 @@ LADE_TEST(CpuWait, EndsWhenTheDeviceIsLost) {
   LADE_EXPECT_OK(ladei_soft_device_lose(shared.self, 0, soft_fixture_now(&shared) + 5000000));
   LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, shared.ops->stream_synchronize(shared.self, &stream));
   soft_fixture_close(&shared);
+}
+
+/* Memory that its owner unmaps right after unregistering it, with a copy queued or under way: nobody may crash. */
+LADE_TEST(CpuMemory, UnregisterWaitsForACopyThatRuns) {
+  enum { TRIES = 40 };
+  const size_t bytes = (size_t)4 << 20;
+  soft_fixture f = soft_fixture_open("cpu", NULL);
+  ladei_stream stream = soft_fixture_stream(&f, 0);
+  char *device = soft_fixture_device_memory(&f, 0, bytes);
+  for (int i = 0; i < TRIES; i++) {
+    void *own = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    LADE_EXPECT_OK(f.ops->host_register(f.self, 0, own, bytes, 0));
+    LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_H2D, device, own, bytes, &stream));
+    uint64_t until = soft_fixture_now(&f) + (uint64_t)i * 20000; /* from "not started" to "done" */
+    while (soft_fixture_now(&f) < until) {
+    }
+    LADE_EXPECT_OK(f.ops->host_unregister(f.self, own));
+    munmap(own, bytes);
+  }
+  soft_fixture_synchronize(&f, &stream);
+  soft_fixture_close(&f);
 }
 
 /* ---- streams of threads ---------------------------------------------------------------------------------------------

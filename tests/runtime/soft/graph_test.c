@@ -95,6 +95,21 @@ LADE_TEST(Replay, BranchesOverlapInVirtualTime) {
   replay_close(&r);
 }
 
+LADE_TEST_P(Replay, LaunchesOfOneExecRunInTheOrderOfTheirSubmission, soft_fixture_clocks, clock) {
+  replay r = replay_open(clock);
+  LADE_EXPECT_OK(ladei_soft_stream_hold(r.f.self, r.origin.handle, true));
+  LADE_EXPECT_OK(r.f.ops->graph_launch(r.f.self, r.exec, &r.origin));
+  LADE_EXPECT_OK(r.f.ops->graph_launch(r.f.self, r.exec, &r.side));
+  if (r.f.virtual_time) LADE_EXPECT_OK(ladei_soft_advance(r.f.self, 10000000));
+  LADE_EXPECT_STATUS(LADE_NOT_READY, r.f.ops->stream_query(r.f.self, &r.side));
+  LADE_EXPECT_EQ_INT(atomic_load(&host_calls), 0);
+  LADE_EXPECT_OK(ladei_soft_stream_hold(r.f.self, r.origin.handle, false));
+  soft_fixture_synchronize(&r.f, &r.side);
+  LADE_EXPECT_EQ_INT(atomic_load(&host_calls), 2);
+  soft_fixture_expect_no_finding(&r.f);
+  replay_close(&r);
+}
+
 LADE_TEST_P(Replay, ExecsOutliveTheirGraphAndEndTheirLaunchesWhenDestroyed, soft_fixture_clocks, clock) {
   replay r = replay_open(clock);
   LADE_EXPECT_OK(r.f.ops->graph_destroy(r.f.self, r.graph));

@@ -239,6 +239,28 @@ LADE_TEST_P(Pools, ReuseAtOnceOnTheSameStreamAndOnOthersOnceFinished, soft_fixtu
   soft_fixture_close(&f);
 }
 
+LADE_TEST_P(Pools, KeepFreedBlocksThatQueuedWorkStillUses, soft_fixture_clocks, clock) {
+  soft_fixture f = soft_fixture_open(clock, NULL);
+  ladei_stream stream = soft_fixture_stream(&f, 0);
+  ladei_driver_pool pool = NULL;
+  void *block = NULL;
+  char *host = soft_fixture_pinned(&f, MIB);
+  LADE_EXPECT_OK(f.ops->pool_default(f.self, 0, &pool));
+  LADE_EXPECT_OK(f.ops->pool_alloc(f.self, pool, MIB, &stream, &block));
+  LADE_EXPECT_OK(ladei_soft_stream_hold(f.self, stream.handle, true));
+  LADE_EXPECT_OK(f.ops->fill(f.self, block, 9, MIB, &stream));
+  LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_D2H, host, block, MIB, &stream));
+  LADE_EXPECT_OK(f.ops->pool_free(f.self, block, &stream));
+  LADE_EXPECT_OK(f.ops->pool_trim(f.self, pool, 0));
+  LADE_EXPECT_EQ_UINT(attribute(&f, pool, LADEI_POOL_RESERVED_CURRENT), MIB);
+  LADE_EXPECT_OK(ladei_soft_stream_hold(f.self, stream.handle, false));
+  soft_fixture_synchronize(&f, &stream); /* gives back what is over the threshold, which is 0 */
+  LADE_EXPECT_EQ_UINT(attribute(&f, pool, LADEI_POOL_RESERVED_CURRENT), 0);
+  LADE_EXPECT_EQ_INT(host[MIB - 1], 9);
+  soft_fixture_expect_no_finding(&f);
+  soft_fixture_close(&f);
+}
+
 LADE_TEST_P(Pools, DestroyedOnesKeepTheirBlocksUntilFreed, soft_fixture_clocks, clock) {
   soft_fixture f = soft_fixture_open(clock, NULL);
   ladei_stream stream = soft_fixture_stream(&f, 0);

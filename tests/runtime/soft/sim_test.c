@@ -243,6 +243,37 @@ LADE_TEST(SimHold, SynchroniseOfAHeldStreamNamesItAndQueuesNothing) {
   soft_fixture_close(&f);
 }
 
+LADE_TEST(SimHold, TakesBackWorkThatWaitsForItsEngine) {
+  soft_fixture f = open_round();
+  ladei_stream a = soft_fixture_stream(&f, 0), b = soft_fixture_stream(&f, 0);
+  char *device = soft_fixture_device_memory(&f, 0, MIB), *host = soft_fixture_pinned(&f, MIB);
+  memset(host, 1, 4096);
+  LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_H2D, device, host, 1000, &a));
+  LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_H2D, device + 4096, host, 1000, &b)); /* ready, behind a's */
+  LADE_EXPECT_OK(ladei_soft_stream_hold(f.self, b.handle, true));
+  LADE_EXPECT_OK(ladei_soft_advance(f.self, 100000));
+  LADE_EXPECT_EQ_INT(device[0], 1);
+  LADE_EXPECT_EQ_INT(device[4096], 0);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, f.ops->stream_query(f.self, &b));
+  LADE_EXPECT_OK(ladei_soft_stream_hold(f.self, b.handle, false));
+  soft_fixture_synchronize(&f, &b);
+  LADE_EXPECT_EQ_INT(device[4096], 1);
+  LADE_EXPECT_EQ_UINT(soft_fixture_now(&f), 101500);
+  soft_fixture_close(&f);
+}
+
+LADE_TEST(SimHold, AnEventRecordedOnAnIdleHeldStreamIsPending) {
+  soft_fixture f = open_round();
+  ladei_stream stream = soft_fixture_stream(&f, 0);
+  lade_event event = soft_fixture_event(&f, 0, 0);
+  LADE_EXPECT_OK(ladei_soft_stream_hold(f.self, stream.handle, true));
+  LADE_EXPECT_OK(f.ops->event_record(f.self, event, &stream));
+  LADE_EXPECT_STATUS(LADE_NOT_READY, f.ops->event_query(f.self, event));
+  LADE_EXPECT_OK(ladei_soft_stream_hold(f.self, stream.handle, false));
+  LADE_EXPECT_OK(f.ops->event_query(f.self, event));
+  soft_fixture_close(&f);
+}
+
 /* ---- the same input gives the same run ------------------------------------------------------------------------------
  */
 
