@@ -25,8 +25,8 @@
  * What is promised
  *   P1  done() gets a ticket only after all work has finished that was queued, on every stream noted, before the add.
  *   P2  A stream that never finishes delays only tickets that were noted on it.
- *   P3  poll costs at most one query per stream with pending uses plus one per finished batch, and with
- *       LADEI_POLL_CLOSE one more query and one record per open batch.
+ *   P3  poll costs at most one event query per stream with pending uses plus one per finished batch. LADEI_POLL_CLOSE
+ *       costs besides, per open batch, a look at the stream (is it the same, done, capturing) and one record.
  *   P4  No driver call and no callback is made under a lade lock. The caller holds none, except where told otherwise.
  *   P5  An add never fails and never waits. An event that cannot be recorded or asked is a quarantine: its tickets stay
  *       pending, every later poll tries again, and only synchronize and end_quarantine wait for the stream instead.
@@ -169,7 +169,8 @@ lade_status ladei_retire_close(ladei_retire *retire);
 
 /*
  * Polls until at least one ticket was given to done(): LADE_OK. LADE_ERR_TIMEOUT when the runtime's clock reaches
- * `deadline_ns`; at once where no ticket is pending. On "sim" it moves the clock. Other errors as poll.
+ * `deadline_ns` (UINT64_MAX: none); at once where no ticket is pending. On "sim" it moves the clock, and also gives up
+ * when nothing will ever happen any more. LADE_ERR_DEVICE_LOST, LADE_ERR_FORKED at once.
  */
 lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns);
 

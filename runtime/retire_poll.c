@@ -315,28 +315,31 @@ static lade_status time_pass(ladei_retire *retire, uint64_t left_ns, uint64_t *s
   return LADE_OK;
 }
 
+static lade_status wait_over(uint64_t pending) {
+  return ladei_error(LADE_ERR_TIMEOUT, 0, "retire: none of %llu pending blocks was done in time",
+                     (unsigned long long)pending);
+}
+
 lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns) {
   const lade_runtime_ops *driver = ladei_retire_driver(retire);
   void *self = retire->runtime->self;
   uint64_t sleep_ns = SLEEP_MIN_NS;
-  bool timer = false;
+  bool timer_due = driver->timer_add != NULL && deadline_ns != UINT64_MAX;
   for (;;) {
     uint64_t found = 0, pending = atomic_load_explicit(&retire->pending_tickets, memory_order_acquire);
     lade_status status = ladei_retire_poll(retire, LADEI_POLL_CLOSE, &found);
     if (found > 0) return LADE_OK;
-    if (status != LADE_OK) return status;
-    uint64_t now = driver->now_ns(self);
-    if (now >= deadline_ns || pending == 0) {
-      return ladei_error(LADE_ERR_TIMEOUT, 0, "retire: none of %llu pending blocks was done in time",
-                         (unsigned long long)pending);
-    }
-    if (driver->timer_add != NULL && !timer) { /* a virtual clock must not jump over the deadline */
+    if (status == LADE_ERR_FORKED || status == LADE_ERR_DEVICE_LOST) return status;
+    uint64_t now = driver->now_ns(self); /* a stream in quarantine is no reason not to wait for the others */
+    if (now >= deadline_ns || pending == 0) return wait_over(pending);
+    if (timer_due) { /* a virtual clock must not jump over the deadline */
       status = driver->timer_add(self, deadline_ns, nothing, NULL);
       if (status != LADE_OK) return status;
-      timer = true;
+      timer_due = false;
     }
     status = time_pass(retire, deadline_ns - now, &sleep_ns);
-    if (status != LADE_OK && status != LADE_NOT_READY) return status;
+    if (status == LADE_NOT_READY) return wait_over(pending); /* nothing will ever happen */
+    if (status != LADE_OK) return status;
   }
 }
 

@@ -129,6 +129,22 @@ LADE_TEST(RetireQuarantine, WhatCannotBeWaitedForStaysAndIsReported) {
   fixture_close(&own);
 }
 
+LADE_TEST(RetireQuarantine, WaitIsNotEndedByIt) {
+  static fixture own;
+  fixture_open(&own, NULL);
+  for (int i = 0; i < 2; i++) {
+    lade_stream stream = fake_stream_create(own.fake);
+    fake_work(own.fake, stream, 1);
+    fixture_use(&own, i, stream);
+  }
+  LADE_EXPECT_OK(ladei_retire_close(own.retire));
+  fake_run_all(own.fake);
+  fake_fail(own.fake, "event_query", LADE_ERR_DRIVER, 0, 2); /* of both streams, in the first poll */
+  LADE_EXPECT_OK(ladei_retire_wait(own.retire, UINT64_MAX));
+  LADE_EXPECT_EQ_INT(own.done_count, 2);
+  fixture_close(&own);
+}
+
 LADE_TEST(RetireQuarantine, AddLeavesTheErrorRecordAlone) {
   static fixture own;
   fixture_open(&own, &(ladei_retire_options){.event_batch = 1});
