@@ -6,7 +6,7 @@
  * the pool lives (type-stable memory). So a record may be read through a stale pointer at any time; what it says is
  * believed only if its word says the same before and after, or is changed by compare-and-swap.
  *
- *   word:  | generation 63..32 | node 23..16 | class 15..8 | state 2..0 |
+ *   word:  | generation 63..32 | node 23..16 | class 15..8 | LODGED 3 | state 2..0 |
  *
  *                    take               hand out
  *     NONE <--> FREE <-----> CACHED <------------> IN_USE     CACHED: in a thread's magazine, a shared bin, or on its
@@ -15,7 +15,8 @@
  *
  * Who may change a record
  *   NONE, FREE, RUN   the holder of the node's lock: these records are parts of the node's free memory
- *   CACHED            whoever took the block out of the list that it was in
+ *   CACHED            whoever took the block out of the list that it was in; if LODGED, whoever takes it by
+ *                     compare-and-swap of the word (bins.h)
  *   PENDING           the one to whom runtime/retire gives the ticket
  *   IN_USE            nobody but by compare-and-swap of the word, which makes one of two racing frees the loser
  *
@@ -53,6 +54,7 @@ typedef struct ladei_block {
 _Static_assert(sizeof(ladei_block) == 64, "one cache line per block");
 
 #define LADEI_BLOCK_STATE_MASK       ((uint64_t)7)
+#define LADEI_BLOCK_LODGED           ((uint64_t)1 << 3) /* a bin has it in one of its places, also while it is in use */
 #define LADEI_BLOCK_CLASS_SHIFT      8
 #define LADEI_BLOCK_NODE_SHIFT       16
 #define LADEI_BLOCK_GENERATION_SHIFT 32
@@ -67,8 +69,18 @@ static inline unsigned ladei_word_node(uint64_t word) { return (unsigned)(word >
 
 static inline bool ladei_word_is_small(uint64_t word) { return ladei_word_class(word) < LADEI_PINNED_SMALL_CLASSES; }
 
+static inline bool ladei_word_is_lodged(uint64_t word) { return (word & LADEI_BLOCK_LODGED) != 0; }
+
 static inline uint64_t ladei_word_with_state(uint64_t word, ladei_block_state state) {
   return (word & ~LADEI_BLOCK_STATE_MASK) | (uint64_t)state;
+}
+
+/* Whether a block is what it was: lodging and dislodging change nothing for its user. */
+static inline bool ladei_word_is_same(uint64_t a, uint64_t b) { return ((a ^ b) & ~LADEI_BLOCK_LODGED) == 0; }
+
+/* The word of a block that is handed out: the generation grows. */
+static inline uint64_t ladei_word_handed_out(uint64_t word) {
+  return ladei_word_with_state(word, LADEI_BLOCK_IN_USE) + ((uint64_t)1 << LADEI_BLOCK_GENERATION_SHIFT);
 }
 
 static inline ladei_block *ladei_block_of_ticket(ladei_ticket *ticket) {
@@ -122,13 +134,20 @@ static inline size_t ladei_block_bytes(const ladei_block *block, uint64_t word) 
                                    : ladei_block_pages(block) << LADEI_PINNED_PAGE_SHIFT;
 }
 
-/* CACHED -> IN_USE, by the one who holds the block. */
-static inline void *ladei_block_hand_out(ladei_block *block, size_t requested_bytes) {
-  uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
+static inline bool ladei_block_word_swap(ladei_block *block, uint64_t expected, uint64_t word) {
+  return atomic_compare_exchange_strong_explicit(&block->word, &expected, word, memory_order_acq_rel,
+                                                 memory_order_relaxed);
+}
+
+static inline void ladei_block_requested_set(ladei_block *block, size_t requested_bytes) {
   atomic_store_explicit(&block->requested_or_next, requested_bytes, memory_order_relaxed);
-  word += (uint64_t)1 << LADEI_BLOCK_GENERATION_SHIFT;
-  ladei_block_word_set(block, ladei_word_with_state(word, LADEI_BLOCK_IN_USE));
-  return (void *)ladei_block_address(block);
+}
+
+/* CACHED -> IN_USE, by the one who holds the block. */
+static inline void ladei_block_hand_out(ladei_block *block, size_t requested_bytes) {
+  uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
+  ladei_block_requested_set(block, requested_bytes);
+  ladei_block_word_set(block, ladei_word_handed_out(word));
 }
 
 #endif /* LADE_HOST_BLOCK_H */

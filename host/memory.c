@@ -2,7 +2,7 @@
 /*
  * A pool's memory: seeking a block, growing by a segment, giving segments back, the cap.
  *
- *   seek:  cache -> look at pending blocks, cache again -> grow
+ *   seek:  node's cache -> look at pending blocks -> empty all magazines and bins, node's cache again -> grow
  *   grow:  under the cap    a segment, smaller where that is all the cap or the system leaves
  *          at the cap       cut a segment that was kept whole; else give free segments back and grow; else wait for a
  *                           pending block, if the pool waits; else LADE_ERR_LIMIT
@@ -179,12 +179,8 @@ lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t 
 
 /* What the request needs at least, as a segment of its own. */
 static size_t least_bytes(const ladei_request *request) {
-  unsigned class_index = ladei_pinned_class_of(request->bytes);
-  if (class_index < LADEI_PINNED_SMALL_CLASSES) {
-    return ladei_run_pages(class_index) << LADEI_PINNED_PAGE_SHIFT;
-  }
-  return request->exact ? ladei_pinned_pages(request->bytes) << LADEI_PINNED_PAGE_SHIFT
-                        : ladei_pinned_class_bytes(class_index);
+  bool small = request->class_index < LADEI_PINNED_SMALL_CLASSES;
+  return (small ? ladei_run_pages(request->class_index) : request->pages) << LADEI_PINNED_PAGE_SHIFT;
 }
 
 /* A segment of the usual size; else of what the cap leaves, or just large enough, where the usual one is refused. */
@@ -245,7 +241,14 @@ static lade_status grow(lade_pinned_pool *pool, const ladei_request *request, la
 /* ---- Seeking ----------------------------------------------------------------------------------------------------- */
 
 static ladei_block *cache_take(const ladei_request *request) {
-  return ladei_node_take(request->node, request->bytes, request->exact);
+  return ladei_node_take(request->node, request->bytes, request->exact, request->count);
+}
+
+void ladei_pool_drain(lade_pinned_pool *pool) {
+  ladei_pool_put(pool, ladei_thread_caches_drain(pool));
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
+    ladei_node_empty_bins(ladei_pool_node(pool, i));
+  }
 }
 
 /* Finished pending blocks go back to the cache. A stream that fails leaves its blocks pending, and this call alone. */
@@ -264,6 +267,10 @@ static lade_status reclaim(lade_pinned_pool *pool) {
 static lade_status make_room(lade_pinned_pool *pool, const ladei_request *request, uint64_t *deadline_ns,
                              ladei_block **out) {
   uint64_t released;
+  ladei_pool_drain(pool);
+  if ((*out = cache_take(request)) != NULL) {
+    return LADE_OK;
+  }
   if (!request->exact && (*out = ladei_node_take_from_whole(request->node, request->bytes)) != NULL) {
     return LADE_OK;
   }
@@ -271,8 +278,7 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_request *reques
   if (released > 0 || status != LADE_OK) {
     return released > 0 ? LADE_OK : status;
   }
-  uint64_t pending = ladei_gauge_current(&pool->counters.pending_blocks);
-  if (pool->wait_ns > 0 && pending > 0) {
+  if (pool->wait_ns > 0 && ladei_pending_blocks(&pool->counters.pending) > 0) {
     if (*deadline_ns == 0) {
       *deadline_ns = ladei_pool_now_ns(pool) + pool->wait_ns;
       ladei_count(&pool->counters.limit_waits, 1);
@@ -283,11 +289,10 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_request *reques
     }
   }
   return ladei_error(LADE_ERR_LIMIT, 0,
-                     "pinned pool: no room for %zu bytes under the cap of %llu: %llu in use, "
-                     "%llu pending",
+                     "pinned pool: no room for %zu bytes under the cap of %llu: %llu reserved, %llu of them pending",
                      request->bytes, (unsigned long long)pool->max_bytes,
-                     (unsigned long long)ladei_gauge_current(&pool->counters.in_use_bytes),
-                     (unsigned long long)ladei_gauge_current(&pool->counters.pending_bytes));
+                     (unsigned long long)ladei_gauge_current(&pool->counters.reserved_bytes),
+                     (unsigned long long)ladei_pending_bytes(&pool->counters.pending));
 }
 
 /* The system refuses more. LADE_OK: look again. */
@@ -295,6 +300,7 @@ static lade_status give_back(lade_pinned_pool *pool, lade_status refusal) {
   lade_error saved;
   uint64_t released;
   ladei_error_save(&saved);
+  ladei_pool_drain(pool);
   (void)ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   ladei_error_restore(&saved);
   return released > 0 ? LADE_OK : refusal;
@@ -312,6 +318,7 @@ static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_reques
       status = give_back(pool, status);
     }
     if (status == LADE_OK && *out == NULL) {
+      ladei_pool_drain(pool); /* where a wait's blocks came back to */
       *out = cache_take(request);
     }
     if (status != LADE_OK) {
@@ -324,28 +331,38 @@ static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_reques
   }
 }
 
-lade_status ladei_pool_seek(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
-  ladei_block *block = cache_take(request);
-  if (block == NULL && ladei_gauge_current(&pool->counters.pending_blocks) > 0) {
+/* In the node's cache, after all that can be done to fill it without new memory. */
+static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
+  *out = cache_take(request);
+  if (*out != NULL) {
+    return LADE_OK;
+  }
+  if (ladei_pending_blocks(&pool->counters.pending) > 0) {
     lade_status status = reclaim(pool);
     if (status != LADE_OK) {
       return status;
     }
-    block = cache_take(request);
   }
-  ladei_count(block != NULL ? &pool->counters.hits : &pool->counters.misses, 1);
-  if (block == NULL) {
-    lade_status status = seek_in_new_memory(pool, request, &block);
-    if (status != LADE_OK) {
-      return status;
-    }
-  }
-  *out = block;
+  /* What lies in magazines and bins may be neighbours: together they are cheaper than new memory. */
+  ladei_pool_drain(pool);
+  *out = cache_take(request);
   return LADE_OK;
 }
 
+lade_status ladei_pool_seek(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
+  ladei_block *list = NULL;
+  lade_status status = seek_in_cache(pool, request, &list);
+  if (status == LADE_OK && list == NULL) {
+    ladei_count(&pool->counters.misses, 1);
+    status = seek_in_new_memory(pool, request, &list);
+  }
+  if (status == LADE_OK) {
+    *out = list;
+  }
+  return status;
+}
+
 void ladei_pool_put(lade_pinned_pool *pool, ladei_block *list) {
-  uint64_t now_ns = ladei_pool_now_ns(pool);
   while (list != NULL) {
     unsigned index = ladei_word_node(ladei_block_word(list));
     ladei_block *first = list, *last = list, *next;
@@ -354,6 +371,6 @@ void ladei_pool_put(lade_pinned_pool *pool, ladei_block *list) {
     }
     list = next;
     ladei_block_next_set(last, NULL);
-    ladei_node_put(ladei_pool_node(pool, index), first, now_ns);
+    ladei_node_put(ladei_pool_node(pool, index), first);
   }
 }

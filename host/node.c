@@ -87,7 +87,7 @@ static ladei_block *join(ladei_node *node, ladei_segment *segment, ladei_block *
 }
 
 /* A FREE block in no list joins its neighbours and goes into its index. */
-static void pages_put(ladei_node *node, ladei_block *block, uint64_t now_ns) {
+static void pages_put(ladei_node *node, ladei_block *block) {
   ladei_segment *segment = segment_of(node, block);
   ladei_block *after = ladei_segment_after(segment, block);
   if (after != NULL) {
@@ -100,7 +100,7 @@ static void pages_put(ladei_node *node, ladei_block *block, uint64_t now_ns) {
     block = join(node, segment, before, block);
   }
   if (ladei_segment_is_whole(segment, block)) {
-    segment->free_since_ns = now_ns;
+    segment->free_since_ns = 0;
     segment->divided = false;
   }
   ladei_tlsf_insert(index_of(node, segment, block), block);
@@ -148,7 +148,7 @@ static ladei_run *run_create(ladei_node *node, unsigned class_index) {
   return run;
 }
 
-static void run_destroy(ladei_node *node, ladei_run *run, unsigned class_index, uint64_t now_ns) {
+static void run_destroy(ladei_node *node, ladei_run *run, unsigned class_index) {
   ladei_block *pages = run->pages;
   for (unsigned i = 0; i < ladei_run_blocks(class_index); i++) {
     stray_note_drop(node, &run->blocks[i]);
@@ -157,7 +157,7 @@ static void run_destroy(ladei_node *node, ladei_run *run, unsigned class_index, 
   ladei_run_close(run);
   ladei_slab_free(&node->run_records, run);
   node->free_small_bytes -= run_bytes(class_index);
-  pages_put(node, pages, now_ns);
+  pages_put(node, pages);
 }
 
 static ladei_block *small_take(ladei_node *node, unsigned class_index) {
@@ -182,7 +182,7 @@ static ladei_run *run_of(ladei_node *node, const ladei_block *block) {
   return atomic_load_explicit(&segment->blocks[page].prev_or_run, memory_order_relaxed);
 }
 
-static void small_put(ladei_node *node, ladei_block *block, unsigned class_index, uint64_t now_ns) {
+static void small_put(ladei_node *node, ladei_block *block, unsigned class_index) {
   ladei_run *run = run_of(node, block);
   if (ladei_run_is_full(run)) {
     run_link(node, run, class_index);
@@ -190,7 +190,7 @@ static void small_put(ladei_node *node, ladei_block *block, unsigned class_index
   ladei_run_put(run, block);
   node->free_small_bytes += ladei_pinned_class_bytes(class_index);
   if (ladei_run_is_empty(run)) {
-    run_destroy(node, run, class_index, now_ns);
+    run_destroy(node, run, class_index);
   }
 }
 
@@ -204,7 +204,11 @@ static size_t pages_for(size_t bytes, bool exact) {
 static ladei_block *take_locked(ladei_node *node, size_t bytes, bool exact) {
   unsigned class_index = ladei_pinned_class_of(bytes);
   if (class_index < LADEI_PINNED_SMALL_CLASSES) {
-    return small_take(node, class_index);
+    ladei_block *small = small_take(node, class_index);
+    if (small != NULL) {
+      ladei_block_next_set(small, NULL);
+    }
+    return small;
   }
   ladei_block *block = exact ? NULL : pages_take(node, pages_for(bytes, exact));
   if (block == NULL) {
@@ -212,15 +216,24 @@ static ladei_block *take_locked(ladei_node *node, size_t bytes, bool exact) {
   }
   if (block != NULL) {
     ladei_block_state_set(block, LADEI_BLOCK_CACHED);
+    ladei_block_next_set(block, NULL);
   }
   return block;
 }
 
-ladei_block *ladei_node_take(ladei_node *node, size_t bytes, bool exact) {
+ladei_block *ladei_node_take(ladei_node *node, size_t bytes, bool exact, unsigned count) {
+  ladei_block *list = NULL;
   ladei_lock_acquire(&node->lock);
-  ladei_block *block = take_locked(node, bytes, exact);
+  while (count-- > 0) {
+    ladei_block *block = take_locked(node, bytes, exact);
+    if (block == NULL) {
+      break;
+    }
+    ladei_block_next_set(block, list);
+    list = block;
+  }
   ladei_lock_release(&node->lock);
-  return block;
+  return list;
 }
 
 /* Makes one whole segment of at least `pages` divisible: its memory is in `split` until it is wholly free again. */
@@ -248,20 +261,35 @@ ladei_block *ladei_node_take_from_whole(ladei_node *node, size_t bytes) {
   return block;
 }
 
-void ladei_node_put(ladei_node *node, ladei_block *list, uint64_t now_ns) {
-  ladei_lock_acquire(&node->lock);
+static void put_locked(ladei_node *node, ladei_block *list) {
   while (list != NULL) {
     ladei_block *block = list;
     uint64_t word = ladei_block_word(block);
     list = ladei_block_next(block);
     if (ladei_word_is_small(word)) {
-      small_put(node, block, ladei_word_class(word), now_ns);
+      small_put(node, block, ladei_word_class(word));
     } else {
       ladei_block_state_set(block, LADEI_BLOCK_FREE);
-      pages_put(node, block, now_ns);
+      pages_put(node, block);
     }
   }
+}
+
+void ladei_node_put(ladei_node *node, ladei_block *list) {
+  ladei_lock_acquire(&node->lock);
+  put_locked(node, list);
   ladei_lock_release(&node->lock);
+}
+
+void ladei_node_empty_bins(ladei_node *node) {
+  ladei_lock_acquire(&node->lock);
+  put_locked(node, ladei_bins_dislodge(&node->bins));
+  ladei_lock_release(&node->lock);
+}
+
+void ladei_node_put_one(ladei_node *node, ladei_block *block) {
+  ladei_block_next_set(block, NULL);
+  ladei_node_put(node, block);
 }
 
 /* ---- Segments ---------------------------------------------------------------------------------------------------- */
@@ -304,10 +332,26 @@ static bool segment_is_free(const ladei_segment *segment) {
   return ladei_word_state(ladei_block_word(first)) == LADEI_BLOCK_FREE && ladei_segment_is_whole(segment, first);
 }
 
+void ladei_node_stamp_free_segments(ladei_node *node, uint64_t now_ns) {
+  ladei_lock_acquire(&node->lock);
+  for (ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
+    if (segment->free_since_ns == 0 && segment_is_free(segment)) {
+      segment->free_since_ns = now_ns;
+    }
+  }
+  ladei_lock_release(&node->lock);
+}
+
+/* Free, and seen free at that time or before; at any time for UINT64_MAX. */
+static bool segment_is_free_since(const ladei_segment *segment, uint64_t free_before_ns) {
+  bool old = free_before_ns == UINT64_MAX || (segment->free_since_ns != 0 && segment->free_since_ns <= free_before_ns);
+  return old && segment_is_free(segment);
+}
+
 ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_before_ns) {
   ladei_lock_acquire(&node->lock);
   ladei_segment *segment = node->first;
-  while (segment != NULL && !(segment_is_free(segment) && segment->free_since_ns <= free_before_ns)) {
+  while (segment != NULL && !segment_is_free_since(segment, free_before_ns)) {
     segment = segment->next;
   }
   if (segment != NULL) {

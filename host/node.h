@@ -15,6 +15,7 @@
 #include "base/lock.h"
 #include "base/pagemap.h"
 #include "base/slab.h"
+#include "host/bins.h"
 #include "host/run.h"
 #include "host/segment.h"
 #include "host/tlsf.h"
@@ -35,6 +36,7 @@ typedef struct ladei_node {
   uint64_t free_small_bytes;   /* in runs */
   uint64_t reserved_pages;     /* sum over the segments */
   bool growing;                /* guard: the pool's lock. A thread is pinning a segment for this node */
+  ladei_bins bins;             /* no guard but for emptying them */
 } ladei_node;
 
 /* NULL when there is no memory. */
@@ -42,15 +44,19 @@ ladei_node *ladei_node_create(ladei_pagemap *map, ladei_retire *retire, unsigned
 /* All segments have been taken out. */
 void ladei_node_destroy(ladei_node *node);
 
-/* A CACHED block for a request of `bytes`; NULL: nothing fits. `exact`: blocks as long as asked, in whole pages, not of
- * the request's class (for requests that get a segment of their own). */
-ladei_block *ladei_node_take(ladei_node *node, size_t bytes, bool exact);
+/* Up to `count` CACHED blocks for requests of `bytes`, linked by next; NULL: nothing fits. `exact`: blocks as long as
+ * asked, in whole pages, not of the request's class (for requests that get a segment of their own). */
+ladei_block *ladei_node_take(ladei_node *node, size_t bytes, bool exact, unsigned count);
 
 /* The same, cutting a segment that is kept whole if need be: for a pool that has reached its cap. */
 ladei_block *ladei_node_take_from_whole(ladei_node *node, size_t bytes);
 
-/* Takes back a list of CACHED blocks of this node, linked by `next`. `now_ns`: the runtime's clock. */
-void ladei_node_put(ladei_node *node, ladei_block *list, uint64_t now_ns);
+/* Takes back a list of CACHED blocks of this node, linked by next; or one. */
+void ladei_node_put(ladei_node *node, ladei_block *list);
+void ladei_node_put_one(ladei_node *node, ladei_block *block);
+
+/* Takes all ready blocks out of the bins and back. */
+void ladei_node_empty_bins(ladei_node *node);
 
 /* Adds a segment, opened by the caller, and takes a block for `bytes` from it before anyone else can. */
 ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, size_t bytes, bool exact);
@@ -58,7 +64,11 @@ ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, si
 /* Adds a segment that ladei_node_remove_free_segment took out: its memory could not be given back. */
 void ladei_node_restore_segment(ladei_node *node, ladei_segment *segment);
 
-/* Takes the oldest wholly free segment out that has been so since `free_before_ns` or earlier; NULL: none. */
+/* Wholly free segments that were not seen free before were so from now on. */
+void ladei_node_stamp_free_segments(ladei_node *node, uint64_t now_ns);
+
+/* Takes the oldest wholly free segment out that was seen free at `free_before_ns` or before (UINT64_MAX: that is free);
+ * NULL: none. */
 ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_before_ns);
 
 /* Free bytes, and of those the ones in wholly free segments. */

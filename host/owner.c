@@ -14,8 +14,6 @@
  */
 #include "host/owner.h"
 
-#include "host/run.h"
-
 static ladei_block *block_at(const ladei_segment *segment, uintptr_t address) {
   ladei_block *block = ladei_segment_find(segment, address);
   if (block == NULL || ladei_word_state(ladei_block_word(block)) != LADEI_BLOCK_RUN) {
@@ -38,7 +36,7 @@ ladei_owner ladei_owner_find(const ladei_pagemap *map, const void *pointer) {
   /* Acquire: both come before the second look at the word. */
   uintptr_t address = atomic_load_explicit(&block->address, memory_order_acquire);
   size_t bytes = ladei_block_bytes(block, word);
-  bool same = atomic_load_explicit(&block->word, memory_order_relaxed) == word;
+  bool same = ladei_word_is_same(atomic_load_explicit(&block->word, memory_order_relaxed), word);
   if (same && (uintptr_t)pointer - address < bytes) {
     owner.block = block;
     owner.word = word;

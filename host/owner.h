@@ -5,6 +5,7 @@
 
 #include "base/pagemap.h"
 #include "host/block.h"
+#include "host/run.h"
 #include "host/segment.h"
 
 typedef struct ladei_owner {
@@ -19,5 +20,32 @@ typedef struct ladei_owner {
  * nobody frees it; for other addresses what was true at some moment during the call, or nothing (no block).
  */
 ladei_owner ladei_owner_find(const ladei_pagemap *map, const void *pointer);
+
+/*
+ * The same for the start of a block in use only, in a segment that probably covers the address (any, or NULL): the
+ * block and its word, or NULL, when the caller looks again by the above. What the word says is certain once the word
+ * could be swapped.
+ */
+static inline ladei_block *ladei_owner_find_start(const ladei_segment *segment, uintptr_t address, uint64_t *out_word) {
+  if (segment == NULL) {
+    return NULL;
+  }
+  size_t page = (address - ladei_segment_base(segment)) >> LADEI_PINNED_PAGE_SHIFT;
+  if (page >= ladei_segment_page_count(segment)) {
+    return NULL;
+  }
+  ladei_block *block = &segment->blocks[page]; /* a segment's page_count never exceeds its capacity */
+  uint64_t word = ladei_block_word(block);
+  if (ladei_word_state(word) == LADEI_BLOCK_RUN) {
+    ladei_run *run = atomic_load_explicit(&block->prev_or_run, memory_order_acquire);
+    block = run == NULL ? NULL : ladei_run_find(run, address);
+    if (block == NULL) {
+      return NULL;
+    }
+    word = ladei_block_word(block);
+  }
+  *out_word = word;
+  return ladei_word_state(word) == LADEI_BLOCK_IN_USE && ladei_block_address(block) == address ? block : NULL;
+}
 
 #endif /* LADE_HOST_OWNER_H */

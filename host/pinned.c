@@ -2,14 +2,21 @@
 /*
  * The calls on pinned blocks.
  *
- *   alloc    seek a CACHED block -> IN_USE
+ *   alloc    ready block, else seek a CACHED one -> IN_USE
  *   record   note a stream on the block's ticket
- *   free     IN_USE -> CACHED -> back to its node        no stream noted
- *            IN_USE -> PENDING -> runtime/retire -> (later) ladei_pool_retired -> back to its node
+ *   free     IN_USE -> CACHED -> ready, or back to its node        no stream noted
+ *            IN_USE -> PENDING -> runtime/retire -> (later) ladei_pool_retired -> ready, or back to its node
+ *
+ * Note [Fast path]
+ *   alloc and free first try what needs neither lock nor driver: the calling thread's cache, known from a thread-local
+ *   that names the pool by its id, and a ready block or a place for one. Whatever is not as usual (first call of the
+ *   thread, empty or full magazine, streams noted, a wrong pointer, a forked child, whose thread-local names no pool)
+ *   goes to the slow path, which looks at everything anew. The one atomic read-modify-write of a pair of small calls is
+ *   the compare-and-swap in free.
  *
  * I1  Of several frees of one block exactly one succeeds: the one whose compare-and-swap takes the word out of IN_USE.
- * I2  A block is counted in use from before its address is known to the caller until after his free has taken it; and
- *     pending from before runtime/retire gets its ticket until after it came back.
+ *     After it a lodged block may be another thread's at once, so all that is needed of the record is read before.
+ * I2  A block counts as pending from before runtime/retire gets its ticket until just before it is handed on.
  * Locks: none here; those of the parts that are called.
  */
 #include <stdlib.h>
@@ -18,6 +25,7 @@
 #include "base/options.h"
 #include "host/owner.h"
 #include "host/pool.h"
+#include "host/ready.h"
 
 /* Entry of every call. */
 static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, const char *function) {
@@ -27,24 +35,168 @@ static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, con
   return ladei_runtime_check_process(pool->runtime);
 }
 
+/* ---- Counting ---------------------------------------------------------------------------------------------------- */
+
+static void alloc_count(lade_pinned_pool *pool, ladei_tallies *tallies, const ladei_block *block, size_t requested) {
+  uint64_t word = ladei_block_word(block);
+  unsigned class_index = ladei_word_class(word);
+  if (tallies != NULL) {
+    ladei_tally_alloc(&tallies->classes[class_index], class_index, requested, ladei_block_bytes(block, word));
+    ladei_tally_publish(pool, tallies, class_index);
+    return;
+  }
+  ladei_tally *tally = &ladei_pool_departed(pool, ladei_word_node(word))->classes[class_index];
+  ladei_count(&tally->allocs, 1);
+  ladei_count(&tally->requested_allocated, requested);
+  if (class_index >= LADEI_MAGAZINE_CLASSES) {
+    ladei_count(&tally->bytes_allocated, ladei_block_bytes(block, word));
+  }
+}
+
+/* ---- Blocks that come back --------------------------------------------------------------------------------------- */
+
+/* The calling thread's tallies for a block's node; NULL where there is no memory for them. */
+static ladei_tallies *tallies_for(ladei_thread_cache *cache, const ladei_block *block) {
+  return cache == NULL ? NULL : ladei_thread_tallies_make(cache, ladei_word_node(ladei_block_word(block)));
+}
+
+/* A CACHED block that found no ready place. */
+static void block_overflow(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_tallies *tallies,
+                           ladei_block *block) {
+  uint64_t word = ladei_block_word(block);
+  unsigned class_index = ladei_word_class(word);
+  ladei_node *node = ladei_pool_node(pool, ladei_word_node(word));
+  if (class_index < LADEI_MAGAZINE_CLASSES) {
+    ladei_pool_put(pool, ladei_magazine_make_room(pool, cache, tallies, class_index));
+    if (ladei_magazine_put(cache, &tallies->classes[class_index], block)) {
+      return;
+    }
+  }
+  ladei_node_put_one(node, block);
+}
+
+/* A CACHED block, not lodged, becomes ready, or goes back to its node. */
+static void block_cache(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block) {
+  uint64_t word = ladei_block_word(block);
+  ladei_node *node = ladei_pool_node(pool, ladei_word_node(word));
+  ladei_tallies *tallies = tallies_for(cache, block);
+  if (tallies == NULL) {
+    ladei_node_put_one(node, block);
+  } else if (!ladei_ready_put(cache, tallies, node, block, ladei_word_class(word))) {
+    block_overflow(pool, cache, tallies, block);
+  }
+}
+
+/* PENDING -> CACHED -> ready. A lodged block is ready, and perhaps another thread's, by the change of its word. */
+static void block_unretire(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block) {
+  uint64_t word = ladei_block_word(block);
+  while (!ladei_block_word_swap(block, word, ladei_word_with_state(word, LADEI_BLOCK_CACHED))) {
+    word = ladei_block_word(block); /* dislodged meanwhile */
+  }
+  if (!ladei_word_is_lodged(word)) {
+    block_cache(pool, cache, block);
+  }
+}
+
 /* ---- Alloc ------------------------------------------------------------------------------------------------------- */
 
+/* Pages that a block for a request has at least; more than a segment: exactly as many as asked. */
+static inline size_t request_pages(const lade_pinned_pool *pool, size_t bytes, unsigned class_index) {
+  return ladei_pinned_pages(bytes > pool->segment_bytes ? bytes : ladei_pinned_class_bytes(class_index));
+}
+
+/* Note [Fast path] */
+static inline void *alloc_fast(lade_pinned_pool *pool, size_t bytes) {
+  const ladei_thread_cache *found = ladei_thread_cache_fast(pool->id);
+  int32_t home = atomic_load_explicit(&pool->home_node, memory_order_acquire);
+  if (found == NULL || home < 0 || bytes - 1 >= LADEI_PINNED_MAX_BYTES) {
+    return NULL;
+  }
+  ladei_thread_cache *cache = ladei_tls.cache;
+  ladei_tallies *tallies = ladei_thread_tallies(cache, (unsigned)home);
+  if (tallies == NULL) {
+    return NULL;
+  }
+  unsigned class_index = ladei_pinned_class_of(bytes);
+  bool large = class_index >= LADEI_MAGAZINE_CLASSES;
+  ladei_block *block = ladei_ready_take(cache, tallies, ladei_pool_node(pool, (uint32_t)home), class_index,
+                                        large ? request_pages(pool, bytes, class_index) : 0, bytes);
+  if (block == NULL) {
+    return NULL;
+  }
+  ladei_tally_alloc(&tallies->classes[class_index], class_index, bytes,
+                    large ? ladei_block_pages(block) << LADEI_PINNED_PAGE_SHIFT : 0);
+  return (void *)ladei_block_address(block);
+}
+
+/* Blocks to take at once for a thread whose magazine is empty: few where they are large. */
+static unsigned refill_count(size_t bytes) {
+  return bytes <= 4 * LADEI_KIB ? 16 : bytes <= 32 * LADEI_KIB ? 8 : bytes <= 128 * LADEI_KIB ? 2 : 1;
+}
+
+static ladei_request request_make(lade_pinned_pool *pool, size_t bytes, ladei_node *node) {
+  ladei_request request = {.bytes = bytes, .node = node};
+  request.class_index = ladei_pinned_class_of(bytes);
+  request.exact = bytes > pool->segment_bytes;
+  request.pages =
+      request.class_index < LADEI_PINNED_SMALL_CLASSES ? 0 : request_pages(pool, bytes, request.class_index);
+  request.cache = ladei_thread_cache_of(pool);
+  request.tallies = request.cache == NULL ? NULL : ladei_thread_tallies_make(request.cache, node->index);
+  request.count = request.tallies == NULL || pool->magazine_bytes < LADEI_MIB ? 1 : refill_count(bytes);
+  return request;
+}
+
+/* Most misses look whether pending blocks are done; the less often, the longer nothing was. */
+static void pending_look(lade_pinned_pool *pool, ladei_thread_cache *cache) {
+  enum { MOST_FRUITLESS = 6 };
+  uint64_t done = 0;
+  lade_error saved;
+  if (cache == NULL || ladei_pending_blocks(&pool->counters.pending) == 0) {
+    return;
+  }
+  if (cache->poll_skip > 0) {
+    cache->poll_skip--;
+    return;
+  }
+  ladei_error_save(&saved);
+  if (ladei_retire_poll(pool->retire, 0, &done) != LADE_OK) {
+    ladei_error_restore(&saved); /* those blocks stay pending; this alloc does not need them */
+  }
+  cache->poll_fruitless = done > 0 ? 0 : cache->poll_fruitless + (cache->poll_fruitless < MOST_FRUITLESS ? 1 : 0);
+  cache->poll_skip = (1u << cache->poll_fruitless) - 1;
+}
+
+static ladei_block *request_ready(const ladei_request *request) {
+  if (request->tallies == NULL) {
+    return NULL;
+  }
+  return ladei_ready_take(request->cache, request->tallies, request->node, request->class_index, request->pages,
+                          request->bytes);
+}
+
 static lade_status alloc_on(lade_pinned_pool *pool, size_t bytes, ladei_node *node, void **out) {
-  ladei_block *block = NULL;
-  ladei_request request = {bytes, bytes > pool->segment_bytes, node};
   if (bytes > LADEI_PINNED_MAX_BYTES) {
     return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes asked; a block has at most %zu", bytes,
                        LADEI_PINNED_MAX_BYTES);
   }
-  lade_status status = ladei_pool_seek(pool, &request, &block);
-  if (status != LADE_OK) {
-    return status;
+  ladei_request request = request_make(pool, bytes, node);
+  pending_look(pool, request.cache);
+  ladei_block *block = request_ready(&request), *rest = NULL;
+  if (block == NULL) {
+    lade_status status = ladei_pool_seek(pool, &request, &block);
+    if (status != LADE_OK) {
+      return status;
+    }
+    rest = ladei_block_next(block);
+    ladei_block_hand_out(block, bytes);
   }
-  size_t block_bytes = ladei_block_bytes(block, ladei_block_word(block));
-  ladei_gauge_add(&pool->counters.requested_bytes, bytes);
-  ladei_gauge_add(&pool->counters.in_use_bytes, block_bytes);
-  ladei_gauge_add(&pool->counters.in_use_blocks, 1);
-  *out = ladei_block_hand_out(block, bytes);
+  alloc_count(pool, request.tallies, block, bytes);
+  *out = (void *)ladei_block_address(block);
+  while (rest != NULL) {
+    block = rest;
+    rest = ladei_block_next(block);
+    block_cache(pool, request.cache, block);
+  }
   return LADE_OK;
 }
 
@@ -59,11 +211,19 @@ static lade_status alloc_near(lade_pinned_pool *pool, size_t bytes, int device, 
 }
 
 lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out) {
+  void *block = pool != NULL && out != NULL ? alloc_fast(pool, bytes) : NULL;
+  if (block != NULL) {
+    *out = block;
+    return LADE_OK;
+  }
   lade_status status = enter(pool, out != NULL && bytes < LADEI_SIZE_LIMIT, __func__);
   return status != LADE_OK ? status : alloc_near(pool, bytes, pool->device, out);
 }
 
 lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out) {
+  if (pool != NULL && device == pool->device) {
+    return lade_pinned_alloc(pool, bytes, out);
+  }
   lade_status status = enter(pool, out != NULL && bytes < LADEI_SIZE_LIMIT, __func__);
   return status != LADE_OK ? status : alloc_near(pool, bytes, device, out);
 }
@@ -88,65 +248,132 @@ static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, cons
 
 /* ---- Free -------------------------------------------------------------------------------------------------------- */
 
-static void in_use_uncount(lade_pinned_pool *pool, const ladei_block *block, size_t block_bytes) {
-  ladei_gauge_sub(&pool->counters.requested_bytes, ladei_block_requested(block));
-  ladei_gauge_sub(&pool->counters.in_use_bytes, block_bytes);
-  ladei_gauge_sub(&pool->counters.in_use_blocks, 1);
+/* The block in use that starts at `pointer`, most likely in the segment that the thread's last one was in. */
+static inline ladei_block *block_find(const lade_pinned_pool *pool, ladei_thread_cache *cache, const void *pointer,
+                                      uint64_t *out_word) {
+  ladei_block *block = ladei_owner_find_start(cache->recent, (uintptr_t)pointer, out_word);
+  if (block == NULL) {
+    cache->recent = ladei_pagemap_get(&pool->map, pointer);
+    block = ladei_owner_find_start(cache->recent, (uintptr_t)pointer, out_word);
+  }
+  return block;
 }
 
-static void pending_uncount(lade_pinned_pool *pool, const ladei_block *block) {
-  ladei_gauge_sub(&pool->counters.pending_bytes, ladei_block_bytes(block, ladei_block_word(block)));
-  ladei_gauge_sub(&pool->counters.pending_blocks, 1);
-}
-
-static void block_cache(lade_pinned_pool *pool, ladei_block *block) {
-  ladei_block_state_set(block, LADEI_BLOCK_CACHED);
-  ladei_block_next_set(block, NULL);
-  ladei_pool_put(pool, block);
+/* Note [Fast path] */
+static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
+  ladei_thread_cache *cache = ladei_thread_cache_fast(pool->id);
+  if (cache == NULL) {
+    return false;
+  }
+  uint64_t word;
+  ladei_block *block = block_find(pool, cache, pointer, &word);
+  if (block == NULL || ladei_ticket_noted(&block->ticket)) {
+    return false;
+  }
+  ladei_tallies *tallies = ladei_thread_tallies(cache, ladei_word_node(word));
+  if (tallies == NULL) {
+    return false;
+  }
+  /* Read before the block is anybody's. */
+  unsigned class_index = ladei_word_class(word);
+  size_t requested = ladei_block_requested(block), bytes = ladei_block_bytes(block, word);
+  if (!ladei_block_word_swap(block, word, ladei_word_with_state(word, LADEI_BLOCK_CACHED))) {
+    return false;
+  }
+  ladei_tally_free(&tallies->classes[class_index], class_index, requested, bytes);
+  if (!ladei_word_is_lodged(word) &&
+      !ladei_ready_put(cache, tallies, ladei_pool_node(pool, ladei_word_node(word)), block, class_index)) {
+    block_overflow(pool, cache, tallies, block);
+  }
+  return true;
 }
 
 /* A PENDING block whose streams are noted goes to runtime/retire. */
-static void block_retire(lade_pinned_pool *pool, ladei_block *block, size_t block_bytes, bool quiet) {
-  ladei_gauge_add(&pool->counters.pending_bytes, block_bytes);
-  ladei_gauge_add(&pool->counters.pending_blocks, 1);
+static void block_retire(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block, bool quiet) {
+  size_t bytes = ladei_block_bytes(block, ladei_block_word(block));
+  if (cache != NULL) {
+    ladei_tally_add(&cache->pending_blocks, 1);
+    ladei_tally_add(&cache->pending_bytes, bytes);
+  } else {
+    ladei_count(&pool->counters.pending_blocks_allocated, 1);
+    ladei_count(&pool->counters.pending_bytes_allocated, bytes);
+  }
+  ladei_pending_add(&pool->counters.pending, bytes);
   if (!ladei_retire_add(pool->retire, &block->ticket, quiet)) {
-    pending_uncount(pool, block);
-    block_cache(pool, block);
+    ladei_pending_sub(&pool->counters.pending, 1, bytes);
+    block_unretire(pool, cache, block);
+  }
+}
+
+/* A block that its user has given up; what the record said of it before it could become another's. */
+typedef struct freed_block {
+  ladei_block *block;
+  uint64_t word;
+  size_t requested_bytes, block_bytes;
+} freed_block;
+
+/* Everything looked at. On success the block is out of IN_USE: PENDING if streams are noted, else CACHED. */
+static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const char *function, freed_block *out) {
+  for (;;) {
+    ladei_owner owner;
+    lade_status status = in_use_find(pool, pointer, function, &owner);
+    if (status != LADE_OK) {
+      return status;
+    }
+    if ((uintptr_t)pointer != owner.address) {
+      return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "%s: %p lies inside the block at %p", function, pointer,
+                         (void *)owner.address);
+    }
+    bool noted = ladei_ticket_noted(&owner.block->ticket);
+    out->block = owner.block;
+    out->word = ladei_word_with_state(owner.word, noted ? LADEI_BLOCK_PENDING : LADEI_BLOCK_CACHED);
+    out->requested_bytes = ladei_block_requested(owner.block);
+    out->block_bytes = ladei_block_bytes(owner.block, owner.word);
+    if (ladei_block_word_swap(owner.block, owner.word, out->word)) {
+      return LADE_OK;
+    }
+    /* Dislodged, or freed by another thread, meanwhile: the next look tells. */
+  }
+}
+
+static void free_count(lade_pinned_pool *pool, ladei_thread_cache *cache, const freed_block *freed) {
+  unsigned class_index = ladei_word_class(freed->word), node = ladei_word_node(freed->word);
+  ladei_tallies *tallies = cache == NULL ? NULL : ladei_thread_tallies_make(cache, node);
+  if (tallies != NULL) {
+    ladei_tally_free(&tallies->classes[class_index], class_index, freed->requested_bytes, freed->block_bytes);
+    return;
+  }
+  ladei_tally *tally = &ladei_pool_departed(pool, node)->classes[class_index];
+  ladei_count(&tally->frees, 1);
+  ladei_count(&tally->requested_freed, freed->requested_bytes);
+  if (class_index >= LADEI_MAGAZINE_CLASSES) {
+    ladei_count(&tally->bytes_freed, freed->block_bytes);
   }
 }
 
 static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet, const char *function) {
-  ladei_owner owner;
+  freed_block freed = {NULL, 0, 0, 0};
   if (pointer == NULL) {
     return LADE_OK;
   }
-  lade_status status = in_use_find(pool, pointer, function, &owner);
+  lade_status status = block_give_up(pool, pointer, function, &freed);
   if (status != LADE_OK) {
     return status;
   }
-  ladei_block *block = owner.block;
-  if ((uintptr_t)pointer != owner.address) {
-    return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "%s: %p lies inside the block at %p", function, pointer,
-                       (void *)owner.address);
-  }
-  bool noted = ladei_ticket_noted(&block->ticket);
-  uint64_t freed = ladei_word_with_state(owner.word, noted ? LADEI_BLOCK_PENDING : LADEI_BLOCK_CACHED);
-  if (!atomic_compare_exchange_strong_explicit(&block->word, &owner.word, freed, memory_order_acq_rel,
-                                               memory_order_relaxed)) {
-    return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "%s: the block at %p was freed by another thread meanwhile", function,
-                       pointer);
-  }
-  size_t block_bytes = ladei_block_bytes(block, freed);
-  in_use_uncount(pool, block, block_bytes);
-  if (noted) {
-    block_retire(pool, block, block_bytes, quiet);
-  } else {
-    block_cache(pool, block);
+  ladei_thread_cache *cache = ladei_thread_cache_of(pool);
+  free_count(pool, cache, &freed);
+  if (ladei_word_state(freed.word) == LADEI_BLOCK_PENDING) {
+    block_retire(pool, cache, freed.block, quiet);
+  } else if (!ladei_word_is_lodged(freed.word)) {
+    block_cache(pool, cache, freed.block);
   }
   return LADE_OK;
 }
 
 lade_status lade_pinned_free(lade_pinned_pool *pool, void *pointer) {
+  if (pool != NULL && free_fast(pool, pointer)) {
+    return LADE_OK;
+  }
   lade_status status = enter(pool, true, __func__);
   return status != LADE_OK ? status : block_free(pool, pointer, false, __func__);
 }
@@ -159,14 +386,22 @@ lade_status lade_pinned_free_quiet(lade_pinned_pool *pool, void *pointer) {
 void ladei_pool_retired(void *user, ladei_ticket *list) {
   lade_pinned_pool *pool = user;
   ladei_block *blocks = NULL;
+  uint64_t count = 0, bytes = 0;
   for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
     ladei_block *block = ladei_block_of_ticket(ticket);
-    pending_uncount(pool, block);
-    ladei_block_state_set(block, LADEI_BLOCK_CACHED);
+    count++;
+    bytes += ladei_block_bytes(block, ladei_block_word(block));
     ladei_block_next_set(block, blocks);
     blocks = block;
   }
-  ladei_pool_put(pool, blocks);
+  /* Before any of them can be pending anew, or the peak would count it twice. */
+  ladei_pending_sub(&pool->counters.pending, count, bytes);
+  ladei_thread_cache *cache = ladei_thread_cache_of(pool);
+  while (blocks != NULL) {
+    ladei_block *block = blocks;
+    blocks = ladei_block_next(block);
+    block_unretire(pool, cache, block);
+  }
 }
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
@@ -180,7 +415,7 @@ lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer, lade
   if (status == LADE_OK) {
     status = ladei_retire_note(pool->retire, &owner.block->ticket, stream, 0);
   }
-  if (status == LADE_OK && ladei_block_word(owner.block) != owner.word) {
+  if (status == LADE_OK && !ladei_word_is_same(ladei_block_word(owner.block), owner.word)) {
     return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "%s: the block at %p was freed by another thread meanwhile", __func__,
                        pointer);
   }
@@ -213,6 +448,7 @@ lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
     return status;
   }
   lade_status waited = quarantine_end(pool);
+  ladei_pool_drain(pool);
   status = ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   return status != LADE_OK ? status : waited;
 }

@@ -7,6 +7,7 @@
  *     |     `-- segments -> blocks
  *     |-- map                       address -> segment
  *     |-- retire                    pending blocks
+ *     |-- threads                   magazines and counters of each thread
  *     `-- spare_segments            metadata without memory
  *
  * I1  nodes[0 .. node_count) are there and have different os_index; a node's segments have its index.
@@ -25,7 +26,9 @@
 
 enum { DEFAULT_PREFAULT_THREADS = 4 };
 
-#define DEFAULT_SEGMENT_BYTES (64 * LADEI_MIB)
+#define DEFAULT_SEGMENT_BYTES  (64 * LADEI_MIB)
+#define LEAST_SEGMENT_BYTES    LADEI_MAGAZINE_MAX_BYTES /* so that what magazines hold was always cut to its class */
+#define DEFAULT_MAGAZINE_BYTES (64 * LADEI_MIB)
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
@@ -86,8 +89,12 @@ static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_node 
     node = ladei_pool_node(pool, 0);
   }
   if (node == NULL) {
-    node = ladei_node_create(&pool->map, pool->retire, count, os_node);
-    if (node != NULL) {
+    ladei_tallies *departed = ladei_tallies_create();
+    node = departed == NULL ? NULL : ladei_node_create(&pool->map, pool->retire, count, os_node);
+    if (node == NULL) {
+      free(departed);
+    } else {
+      atomic_store_explicit(&pool->departed[count], departed, memory_order_release);
       atomic_store_explicit(&pool->nodes[count], node, memory_order_release);
       atomic_store_explicit(&pool->node_count, count + 1, memory_order_release);
     }
@@ -116,6 +123,9 @@ lade_status ladei_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_
   }
   if (status == LADE_OK) {
     atomic_store_explicit(&pool->device_nodes[device], (int32_t)(*out)->index, memory_order_release);
+    if (device == pool->device) {
+      atomic_store_explicit(&pool->home_node, (int32_t)(*out)->index, memory_order_release);
+    }
   }
   return status;
 }
@@ -131,9 +141,10 @@ static lade_status options_check(const lade_pinned_options *options, int device_
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: sources 0x%x has unknown bits",
                        options->sources);
   }
-  if (options->segment_bytes % LADEI_PINNED_PAGE_BYTES != 0 || options->segment_bytes > LADEI_PINNED_MAX_BYTES) {
+  if (options->segment_bytes % LADEI_PINNED_PAGE_BYTES != 0 || options->segment_bytes > LADEI_PINNED_MAX_BYTES ||
+      (options->segment_bytes != 0 && options->segment_bytes < LEAST_SEGMENT_BYTES)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "lade_pinned_options: segment_bytes %llu is no multiple of 4 KiB, or above 1 TiB",
+                       "lade_pinned_options: segment_bytes %llu is no multiple of 4 KiB from 1 MiB to 1 TiB",
                        (unsigned long long)options->segment_bytes);
   }
   return LADE_OK;
@@ -152,6 +163,11 @@ static uint32_t prefault_threads(const lade_runtime *runtime, const lade_pinned_
   return options->prefault_threads;
 }
 
+static size_t magazine_bytes(uint64_t wanted, uint64_t max_bytes) {
+  uint64_t usual = max_bytes / 8 < DEFAULT_MAGAZINE_BYTES ? max_bytes / 8 : DEFAULT_MAGAZINE_BYTES;
+  return (size_t)(wanted == 0 ? usual : wanted);
+}
+
 static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const lade_pinned_options *options,
                           const ladei_pinned_hooks *hooks) {
   pool->runtime = runtime;
@@ -164,6 +180,8 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->max_bytes = options->max_bytes == 0 ? default_cap(hooks) : options->max_bytes;
   pool->wait_ns = (uint64_t)options->wait_ms * 1000000u;
   pool->segment_bytes = options->segment_bytes == 0 ? DEFAULT_SEGMENT_BYTES : (size_t)options->segment_bytes;
+  pool->magazine_bytes = magazine_bytes(options->magazine_bytes, pool->max_bytes);
+  atomic_init(&pool->home_node, LADEI_NODE_UNRESOLVED);
 }
 
 static lade_status devices_create(lade_pinned_pool *pool, int device_count) {
@@ -182,6 +200,7 @@ static lade_status devices_create(lade_pinned_pool *pool, int device_count) {
 static void pool_dispose(lade_pinned_pool *pool) {
   for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
     ladei_node_destroy(ladei_pool_node(pool, i));
+    free(ladei_pool_departed(pool, i));
   }
   while (pool->spare_segments != NULL) {
     ladei_segment *segment = pool->spare_segments;
@@ -236,6 +255,7 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   ladei_lock_init(&pool->lock, LADEI_RANK_POOL);
   ladei_lock_init(&pool->topology_lock, LADEI_RANK_TOPOLOGY);
   ladei_condition_init(&pool->grown);
+  pool->id = ladei_thread_pool_id();
   settings_take(pool, runtime, &own, hooks);
   status = parts_create(pool, &own, device_count);
   if (status != LADE_OK) {
@@ -263,25 +283,26 @@ lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_opt
 
 /* LADE_OK: no block is in use or pending. */
 static lade_status pool_is_idle(lade_pinned_pool *pool, bool wait) {
-  uint64_t in_use = ladei_gauge_current(&pool->counters.in_use_blocks);
-  if (in_use > 0) {
+  const ladei_pending *pending = &pool->counters.pending;
+  ladei_usage usage;
+  ladei_usage_read(pool, &usage);
+  if (usage.allocs != usage.frees) {
     return ladei_error(LADE_ERR_BUSY, 0, "pinned pool: destroy: %llu blocks with %llu bytes are in use",
-                       (unsigned long long)in_use,
-                       (unsigned long long)ladei_gauge_current(&pool->counters.in_use_bytes));
+                       (unsigned long long)(usage.allocs - usage.frees),
+                       (unsigned long long)(usage.bytes_allocated - usage.bytes_freed));
   }
-  if (ladei_gauge_current(&pool->counters.pending_blocks) == 0) {
+  if (ladei_pending_blocks(pending) == 0) {
     return LADE_OK;
   }
   lade_status status =
       wait ? ladei_retire_synchronize(pool->retire) : ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL);
-  uint64_t pending = ladei_gauge_current(&pool->counters.pending_blocks);
-  if (pending == 0) {
+  if (ladei_pending_blocks(pending) == 0) {
     return LADE_OK; /* a failure that nothing waits for any more */
   }
   if (status == LADE_OK || status == LADE_NOT_READY) {
     return ladei_error(LADE_NOT_READY, 0, "pinned pool: destroy: %llu blocks with %llu bytes are pending",
-                       (unsigned long long)pending,
-                       (unsigned long long)ladei_gauge_current(&pool->counters.pending_bytes));
+                       (unsigned long long)ladei_pending_blocks(pending),
+                       (unsigned long long)ladei_pending_bytes(pending));
   }
   return status;
 }
@@ -297,6 +318,8 @@ lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait) {
     status = pool_is_idle(pool, wait);
   }
   if (status == LADE_OK) {
+    ladei_pool_drain(pool);
+    ladei_thread_caches_settle(pool); /* from here on no thread has a block of the pool */
     status = ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   }
   if (status == LADE_OK) {
@@ -305,6 +328,7 @@ lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait) {
   if (status != LADE_OK) {
     return status;
   }
+  ladei_thread_caches_abandon(pool);
   pool_dispose(pool);
   ladei_runtime_release(runtime);
   return LADE_OK;
@@ -326,7 +350,7 @@ lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
     status = node->index == i ? ladei_node_check(node) : broken("I1 (index of a node)", node->index, i);
     ladei_node_free_bytes(node, &free_bytes, &whole_bytes);
     reserved += node->reserved_pages << LADEI_PINNED_PAGE_SHIFT;
-    available += free_bytes;
+    available += free_bytes + ladei_bins_bytes(&node->bins);
   }
   if (status != LADE_OK) {
     return status;
@@ -335,9 +359,12 @@ lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
   if (reserved != ladei_gauge_current(&counters->reserved_bytes)) {
     return broken("I2 (reserved bytes)", ladei_gauge_current(&counters->reserved_bytes), reserved);
   }
-  uint64_t taken = ladei_gauge_current(&counters->in_use_bytes) + ladei_gauge_current(&counters->pending_bytes);
+  ladei_usage usage;
+  ladei_usage_read(pool, &usage);
+  uint64_t taken = usage.bytes_allocated - usage.bytes_freed + ladei_pending_bytes(&counters->pending);
+  available += ladei_thread_caches_bytes(pool);
   if (taken + available != reserved) {
-    return broken("I3 (in use, pending and free bytes)", taken + available, reserved);
+    return broken("I3 (in use, pending, cached and free bytes)", taken + available, reserved);
   }
   return LADE_OK;
 }

@@ -18,6 +18,7 @@
 #include "host/node.h"
 #include "host/source.h"
 #include "host/stats.h"
+#include "host/thread_cache.h"
 #include "host/topology.h"
 #include "lade/pinned.h"
 #include "runtime/retire.h"
@@ -34,13 +35,15 @@ typedef struct ladei_pinned_hooks {
 
 struct lade_pinned_pool {
   /* Constant. */
+  uint64_t id; /* no other pool of the process has or gets it */
   lade_runtime *runtime;
   ladei_source_settings source;
   ladei_pinned_hooks hooks;
   uint64_t max_bytes;
   uint64_t wait_ns;
   size_t segment_bytes;
-  int device; /* that lade_pinned_alloc is near to */
+  size_t magazine_bytes; /* in the magazines of all threads */
+  int device;            /* that lade_pinned_alloc is near to */
   int device_count;
 
   ladei_retire *retire;
@@ -50,11 +53,16 @@ struct lade_pinned_pool {
   _Atomic(ladei_node *) nodes[LADEI_PINNED_MAX_NODES];
   _Atomic(uint32_t) node_count;
   _Atomic(int32_t) *device_nodes; /* [device_count] index of the node's cache, or LADEI_NODE_UNRESOLVED */
+  _Atomic(int32_t) home_node;     /* the same for `device` */
+  _Atomic(ladei_tallies *) departed[LADEI_PINNED_MAX_NODES]; /* by node: what threads without cache counted */
 
   ladei_lock lock;               /* guards: adding nodes, spare_segments, births, node->growing */
   ladei_condition grown;         /* some node->growing went back to false */
   ladei_segment *spare_segments; /* metadata without memory, linked by next */
   uint64_t births;
+  ladei_thread_cache *threads;
+  size_t magazine_quota_bytes; /* sum of the threads' quotas */
+  _Atomic(uint32_t) leaving;   /* exiting threads that still hand over their blocks */
 
   ladei_lock topology_lock;
   ladei_topology *topology; /* guard: topology_lock while NULL; constant afterwards */
@@ -80,6 +88,10 @@ static inline uint32_t ladei_pool_node_count(const lade_pinned_pool *pool) {
 static inline ladei_node *ladei_pool_node(const lade_pinned_pool *pool, uint32_t index) {
   return atomic_load_explicit(&pool->nodes[index], memory_order_acquire);
 }
+/* What threads that have no cache, or none any more, counted on a node that is there. */
+static inline ladei_tallies *ladei_pool_departed(const lade_pinned_pool *pool, uint32_t index) {
+  return atomic_load_explicit(&pool->departed[index], memory_order_acquire);
+}
 static inline uint64_t ladei_pool_now_ns(const lade_pinned_pool *pool) {
   return pool->runtime->ops->now_ns(pool->runtime->self);
 }
@@ -92,15 +104,23 @@ const ladei_topology *ladei_pool_topology(lade_pinned_pool *pool);
 /* A request on its way. */
 typedef struct ladei_request {
   size_t bytes;
-  bool exact; /* larger than a segment: gets one of its own, without rounding to a class */
+  unsigned class_index;
+  size_t pages;   /* that a block for it has at least; 0 for small ones */
+  bool exact;     /* larger than a segment: gets one of its own, without rounding to a class */
+  unsigned count; /* blocks wanted; one is enough */
   ladei_node *node;
+  ladei_thread_cache *cache; /* of the calling thread, and its tallies for the node; both NULL where there is none */
+  ladei_tallies *tallies;
 } ladei_request;
 
-/* A CACHED block, from the cache or from new memory. */
+/* CACHED blocks, one or more, linked by next, from the cache or from new memory. */
 lade_status ladei_pool_seek(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out);
 
-/* Gives wholly free segments back, oldest first and the largest need first met: until at least `bytes` are given back,
- * of segments free since `free_before_ns` or earlier. Stops at the first failure of the driver. */
+/* All ready blocks of all threads and bins go back to their nodes, and join there. */
+void ladei_pool_drain(lade_pinned_pool *pool);
+
+/* Gives wholly free segments back, oldest first, until at least `bytes` are given back; only those seen free at
+ * `free_before_ns` or before (UINT64_MAX: all). Stops at the first failure of the driver. */
 lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t free_before_ns, uint64_t *out_released);
 
 /* CACHED blocks of any nodes, linked by next, go back to their nodes. */

@@ -75,12 +75,6 @@ void ladei_run_put(ladei_run *run, ladei_block *block) {
   run->free_mask |= 1u << (unsigned)(block - run->blocks);
 }
 
-ladei_block *ladei_run_find(ladei_run *run, uintptr_t address) {
-  uintptr_t base = atomic_load_explicit(&run->base, memory_order_relaxed);
-  size_t i = (address - base) / ladei_pinned_class_bytes(run_class(run));
-  return i < ladei_run_blocks(run_class(run)) ? &run->blocks[i] : NULL;
-}
-
 lade_status ladei_run_check(const ladei_run *run) {
   unsigned class_index = run_class(run);
   for (unsigned i = 0; i < ladei_run_blocks(class_index); i++) {

@@ -34,7 +34,7 @@ typedef struct ladei_segment {
 
   /* Guard: the node's lock. */
   struct ladei_segment *next, *prev; /* the node's segments, oldest first; or the list of spare metadata */
-  uint64_t free_since_ns;            /* when it became wholly free */
+  uint64_t free_since_ns;            /* when it was first seen wholly free; 0: not yet */
   bool huge;                         /* made for one large request: kept whole while that can be */
   bool divided;                      /* ... and it could not: to be cut like any other until wholly free again */
 } ladei_segment;

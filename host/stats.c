@@ -2,9 +2,10 @@
 /*
  * Counters of a pinned pool.
  *
- * I1  A gauge's current value and sums are exact whenever no thread is inside the pool; its peak is the largest current
- *     value that it ever had.
- * Locks: none; every counter is an atomic of its own.
+ * I1  Current values and sums are exact whenever no thread is inside the pool.
+ * I2  The peaks of reserved and pending are exact. Those of what is in use are taken when threads refill or flush a
+ *     magazine, and at each read; they are low by at most what magazines and bins hold.
+ * Locks: pool->lock keeps the list of threads still while it is summed; every counter is an atomic of its own.
  */
 #include "host/stats.h"
 
@@ -12,16 +13,15 @@
 #include "base/options.h"
 #include "host/pool.h"
 
-static void peak_raise(ladei_gauge *gauge, uint64_t current) {
-  uint64_t peak = atomic_load_explicit(&gauge->peak, memory_order_relaxed);
-  while (peak < current && !atomic_compare_exchange_weak_explicit(&gauge->peak, &peak, current, memory_order_relaxed,
-                                                                  memory_order_relaxed)) {
-  }
+static uint64_t counter_read(const _Atomic(uint64_t) *counter) {
+  return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-void ladei_gauge_add(ladei_gauge *gauge, uint64_t amount) {
-  ladei_count(&gauge->allocated, amount);
-  peak_raise(gauge, atomic_fetch_add_explicit(&gauge->current, amount, memory_order_relaxed) + amount);
+static void peak_raise(_Atomic(uint64_t) *peak, uint64_t value) {
+  uint64_t old = atomic_load_explicit(peak, memory_order_relaxed);
+  while (old < value &&
+         !atomic_compare_exchange_weak_explicit(peak, &old, value, memory_order_relaxed, memory_order_relaxed)) {
+  }
 }
 
 void ladei_gauge_sub(ladei_gauge *gauge, uint64_t amount) {
@@ -37,34 +37,123 @@ bool ladei_gauge_add_below(ladei_gauge *gauge, uint64_t amount, uint64_t max) {
   } while (!atomic_compare_exchange_weak_explicit(&gauge->current, &current, current + amount, memory_order_relaxed,
                                                   memory_order_relaxed));
   ladei_count(&gauge->allocated, amount);
-  peak_raise(gauge, current + amount);
+  peak_raise(&gauge->peak, current + amount);
   return true;
+}
+
+void ladei_published_change(ladei_published *published, uint64_t before, uint64_t now) {
+  if (now != before) {
+    uint64_t change = now - before; /* modulo 2^64 */
+    uint64_t current = atomic_fetch_add_explicit(&published->current, change, memory_order_relaxed) + change;
+    if ((int64_t)current > 0) {
+      peak_raise(&published->peak, current);
+    }
+  }
+}
+
+/* ---- Pending ----------------------------------------------------------------------------------------------------- */
+
+enum { GRANULE_BITS = 38, GRANULE_SHIFT = 9 };
+
+static uint64_t pack(uint64_t blocks, uint64_t bytes) { return blocks << GRANULE_BITS | bytes >> GRANULE_SHIFT; }
+
+static uint64_t packed_granules(uint64_t packed) { return packed & (((uint64_t)1 << GRANULE_BITS) - 1); }
+
+void ladei_pending_add(ladei_pending *pending, uint64_t bytes) {
+  uint64_t change = pack(1, bytes);
+  uint64_t packed = atomic_fetch_add_explicit(&pending->packed, change, memory_order_relaxed) + change;
+  peak_raise(&pending->peak_blocks, packed >> GRANULE_BITS);
+  peak_raise(&pending->peak_granules, packed_granules(packed));
+}
+
+void ladei_pending_sub(ladei_pending *pending, uint64_t blocks, uint64_t bytes) {
+  atomic_fetch_sub_explicit(&pending->packed, pack(blocks, bytes), memory_order_relaxed);
+}
+
+uint64_t ladei_pending_blocks(const ladei_pending *pending) {
+  return atomic_load_explicit(&pending->packed, memory_order_relaxed) >> GRANULE_BITS;
+}
+
+uint64_t ladei_pending_bytes(const ladei_pending *pending) {
+  return packed_granules(atomic_load_explicit(&pending->packed, memory_order_relaxed)) << GRANULE_SHIFT;
+}
+
+/* ---- Sums over the threads --------------------------------------------------------------------------------------- */
+
+static void tallies_add(const ladei_tallies *tallies, ladei_usage *sum) {
+  for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_CLASSES; c++) {
+    const ladei_tally *tally = &tallies->classes[c];
+    uint64_t allocs = counter_read(&tally->allocs), frees = counter_read(&tally->frees);
+    bool fixed = c < LADEI_MAGAZINE_CLASSES;
+    sum->allocs += allocs;
+    sum->frees += frees;
+    sum->requested_allocated += counter_read(&tally->requested_allocated);
+    sum->requested_freed += counter_read(&tally->requested_freed);
+    sum->bytes_allocated += fixed ? allocs * tally->block_bytes : counter_read(&tally->bytes_allocated);
+    sum->bytes_freed += fixed ? frees * tally->block_bytes : counter_read(&tally->bytes_freed);
+  }
+}
+
+void ladei_usage_read(lade_pinned_pool *pool, ladei_usage *out) {
+  *out = (ladei_usage){0};
+  ladei_lock_acquire(&pool->lock);
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
+    tallies_add(ladei_pool_departed(pool, i), out);
+  }
+  out->pending_blocks_allocated = counter_read(&pool->counters.pending_blocks_allocated);
+  out->pending_bytes_allocated = counter_read(&pool->counters.pending_bytes_allocated);
+  for (const ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+    for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
+      tallies_add(ladei_thread_tallies(cache, i), out);
+    }
+    out->pending_blocks_allocated += counter_read(&cache->pending_blocks);
+    out->pending_bytes_allocated += counter_read(&cache->pending_bytes);
+  }
+  ladei_lock_release(&pool->lock);
 }
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
-static uint64_t counter_read(const _Atomic(uint64_t) *counter) {
-  return atomic_load_explicit(counter, memory_order_relaxed);
-}
-
-static lade_pinned_gauge gauge_read(const ladei_gauge *gauge) {
+static lade_pinned_gauge gauge_of(uint64_t allocated, uint64_t freed, uint64_t peak) {
+  uint64_t current = allocated - freed;
   lade_pinned_gauge out;
-  out.current = ladei_gauge_current(gauge);
-  out.peak = counter_read(&gauge->peak);
-  out.allocated = counter_read(&gauge->allocated);
-  out.freed = out.allocated - out.current;
+  out.current = (int64_t)current < 0 ? 0 : current; /* a free counted before its alloc, by a thread read later */
+  out.peak = peak < out.current ? out.current : peak;
+  out.allocated = allocated;
+  out.freed = freed;
   return out;
 }
 
-static void counters_read(const ladei_pool_counters *counters, lade_pinned_stats *out) {
-  out->requested_bytes = gauge_read(&counters->requested_bytes);
-  out->in_use_bytes = gauge_read(&counters->in_use_bytes);
-  out->pending_bytes = gauge_read(&counters->pending_bytes);
-  out->reserved_bytes = gauge_read(&counters->reserved_bytes);
-  out->in_use_blocks = gauge_read(&counters->in_use_blocks);
-  out->pending_blocks = gauge_read(&counters->pending_blocks);
-  out->hits = counter_read(&counters->hits);
+static lade_pinned_gauge pending_gauge(uint64_t allocated, uint64_t current, uint64_t peak) {
+  return gauge_of(allocated, allocated - current, peak);
+}
+
+/* What is read now is a peak as good as what threads told. */
+static lade_pinned_gauge in_use_gauge(uint64_t allocated, uint64_t freed, ladei_published *published) {
+  lade_pinned_gauge out = gauge_of(allocated, freed, counter_read(&published->peak));
+  peak_raise(&published->peak, out.peak);
+  return out;
+}
+
+static void usage_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
+  ladei_pool_counters *counters = &pool->counters;
+  ladei_usage usage;
+  ladei_usage_read(pool, &usage);
+  out->in_use_blocks = in_use_gauge(usage.allocs, usage.frees, &counters->in_use_blocks);
+  out->in_use_bytes = in_use_gauge(usage.bytes_allocated, usage.bytes_freed, &counters->in_use_bytes);
+  out->requested_bytes = in_use_gauge(usage.requested_allocated, usage.requested_freed, &counters->requested_bytes);
+  out->pending_blocks = pending_gauge(usage.pending_blocks_allocated, ladei_pending_blocks(&counters->pending),
+                                      counter_read(&counters->pending.peak_blocks));
+  out->pending_bytes = pending_gauge(usage.pending_bytes_allocated, ladei_pending_bytes(&counters->pending),
+                                     counter_read(&counters->pending.peak_granules) << GRANULE_SHIFT);
   out->misses = counter_read(&counters->misses);
+  out->hits = usage.allocs > out->misses ? usage.allocs - out->misses : 0;
+}
+
+static void counters_read(const ladei_pool_counters *counters, lade_pinned_stats *out) {
+  uint64_t reserved = counter_read(&counters->reserved_bytes.allocated);
+  out->reserved_bytes = gauge_of(reserved, reserved - ladei_gauge_current(&counters->reserved_bytes),
+                                 counter_read(&counters->reserved_bytes.peak));
   out->driver_allocs = counter_read(&counters->driver_allocs);
   out->driver_frees = counter_read(&counters->driver_frees);
   out->driver_alloc_ns = counter_read(&counters->driver_alloc_ns);
@@ -83,6 +172,7 @@ lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *sta
   lade_pinned_stats own;
   ladei_retire_counters retire;
   lade_pinned_stats_init(&own);
+  usage_read(pool, &own);
   counters_read(&pool->counters, &own);
   ladei_retire_counters_get(pool->retire, &retire);
   own.events_recorded = retire.events_recorded;

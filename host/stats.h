@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counters of a pinned pool. */
+/*
+ * Counters of a pinned pool.
+ *
+ * What every alloc and free counts is counted by the threads (thread_cache.h) and summed when it is read; the pool's
+ * own counters are of what happens less often.
+ */
 #ifndef LADE_HOST_STATS_H
 #define LADE_HOST_STATS_H
 
@@ -15,7 +20,6 @@ typedef struct ladei_gauge {
   _Atomic(uint64_t) peak;
 } ladei_gauge;
 
-void ladei_gauge_add(ladei_gauge *gauge, uint64_t amount);
 void ladei_gauge_sub(ladei_gauge *gauge, uint64_t amount);
 /* Adds unless that would take the gauge above `max`. */
 bool ladei_gauge_add_below(ladei_gauge *gauge, uint64_t amount, uint64_t max);
@@ -24,17 +28,44 @@ static inline uint64_t ladei_gauge_current(const ladei_gauge *gauge) {
   return atomic_load_explicit(&gauge->current, memory_order_relaxed);
 }
 
-/* All atomic; a block in use or pending counts in the gauges from before it becomes so until after. */
+/* A current value as far as the threads have told, and its peak. */
+typedef struct ladei_published {
+  _Atomic(uint64_t) current; /* modulo 2^64: a thread may tell its frees before another tells the allocs */
+  _Atomic(uint64_t) peak;
+} ladei_published;
+
+void ladei_published_change(ladei_published *published, uint64_t before, uint64_t now);
+
+/* Pending blocks and their bytes in one word, so that a free counts both at once. */
+typedef struct ladei_pending {
+  _Atomic(uint64_t) packed; /* | blocks 26 | granules of 512 B 38 | */
+  _Atomic(uint64_t) peak_blocks, peak_granules;
+} ladei_pending;
+
+void ladei_pending_add(ladei_pending *pending, uint64_t bytes);
+void ladei_pending_sub(ladei_pending *pending, uint64_t blocks, uint64_t bytes);
+uint64_t ladei_pending_blocks(const ladei_pending *pending);
+uint64_t ladei_pending_bytes(const ladei_pending *pending);
+
 typedef struct ladei_pool_counters {
-  ladei_gauge requested_bytes, in_use_bytes, in_use_blocks;
-  ladei_gauge pending_bytes, pending_blocks;
   ladei_gauge reserved_bytes;
-  _Atomic(uint64_t) hits, misses, limit_waits;
+  ladei_pending pending;
+  _Atomic(uint64_t) pending_blocks_allocated, pending_bytes_allocated; /* told by threads that have no cache any more */
+  ladei_published in_use_blocks, in_use_bytes, requested_bytes;
+  _Atomic(uint64_t) misses, limit_waits;
   _Atomic(uint64_t) driver_allocs, driver_frees, driver_alloc_ns, driver_free_ns;
 } ladei_pool_counters;
 
 static inline void ladei_count(_Atomic(uint64_t) *counter, uint64_t amount) {
   atomic_fetch_add_explicit(counter, amount, memory_order_relaxed);
 }
+
+/* Sums over all threads and classes. */
+typedef struct ladei_usage {
+  uint64_t allocs, frees, requested_allocated, requested_freed, bytes_allocated, bytes_freed;
+  uint64_t pending_blocks_allocated, pending_bytes_allocated;
+} ladei_usage;
+
+void ladei_usage_read(lade_pinned_pool *pool, ladei_usage *out);
 
 #endif /* LADE_HOST_STATS_H */

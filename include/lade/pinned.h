@@ -54,15 +54,17 @@ typedef struct lade_pinned_options {
   uint32_t event_batch;   /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
   uint32_t wait_ms;       /**< At the cap with pending blocks only: wait this long for one before LADE_ERR_LIMIT. */
   uint64_t segment_bytes; /**< Memory is pinned in segments of this size, cut into blocks; larger requests get a segment
-                               of their own. A multiple of 4 KiB, at most 1 TiB. 0: 64 MiB. */
+                               of their own. A multiple of 4 KiB from 1 MiB to 1 TiB. 0: 64 MiB. */
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
                                   which is faster than letting the driver do it. 0: 4; none on software devices, which
                                   lock no memory. */
   uint32_t reserved;
+  uint64_t magazine_bytes; /**< Ready blocks that threads may keep for themselves, all threads together. 0: the smaller
+                                of 64 MiB and an eighth of the cap. Below 1 MiB: none. */
 } lade_pinned_options;
 
 static inline void lade_pinned_options_init(lade_pinned_options *options) {
-  const lade_pinned_options defaults = {sizeof(lade_pinned_options), 0, 0, 0, 0, 0, 0, 0, 0};
+  const lade_pinned_options defaults = {sizeof(lade_pinned_options), 0, 0, 0, 0, 0, 0, 0, 0, 0};
   *options = defaults;
 }
 

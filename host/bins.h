@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bins: ready blocks above the magazines' sizes, for all threads of a node, without a lock.
+ *
+ *   bin of a class:  | place | place | place | ... 8          place: NULL, or a block that is LODGED there
+ *
+ * A lodged block keeps its place while it is in use or pending, so that taking it and giving it back is one
+ * compare-and-swap of its word each:
+ *
+ *   take       CACHED + LODGED -> IN_USE + LODGED       whoever succeeds has the block
+ *   give back  IN_USE + LODGED -> CACHED + LODGED       from then on anybody may take it
+ *   lodge      the holder of a CACHED block marks it, then puts it into an empty place
+ *   dislodge   empties the place, then takes the mark off, and the block if it is CACHED
+ *
+ * B1  What is in a place is marked LODGED. Only dislodge empties places, and only one thread at a time dislodges on a
+ *     node (the caller's lock), so a full place keeps its block meanwhile.
+ * B2  A marked block is in a place, but for the moments between the two steps of lodge and of dislodge. In these
+ * moments a thread that looked at a place before may still take and give back the block; the second step deals with
+ * that. B3  A word that was CACHED and is the same later was CACHED all the time, with the same size: what goes through
+ * the node's free memory comes back only by being handed out, and that changes the generation.
+ */
+#ifndef LADE_HOST_BINS_H
+#define LADE_HOST_BINS_H
+
+#include "host/block.h"
+
+enum {
+  LADEI_MAGAZINE_CLASSES = LADEI_PINNED_LINEAR_CLASSES + 8 * 5, /* up to 1 MiB: kept by threads, see thread_cache.h */
+  LADEI_BIN_CLASSES = LADEI_PINNED_CLASSES - LADEI_MAGAZINE_CLASSES,
+  LADEI_BIN_PLACES = 8,
+};
+
+#define LADEI_MAGAZINE_MAX_BYTES LADEI_MIB
+
+typedef struct ladei_bins {
+  struct {
+    _Atomic(ladei_block *) places[LADEI_BIN_PLACES]; /* a cache line */
+  } classes[LADEI_BIN_CLASSES];
+} ladei_bins;
+
+/* A block of the class with at least `pages`, IN_USE now; NULL: none. Blocks of a class differ where segments made for
+ * one request are among them. */
+static inline ladei_block *ladei_bins_take(ladei_bins *bins, unsigned class_index, size_t pages) {
+  _Atomic(ladei_block *) *places = bins->classes[class_index - LADEI_MAGAZINE_CLASSES].places;
+  for (unsigned i = 0; i < LADEI_BIN_PLACES; i++) {
+    ladei_block *block = atomic_load_explicit(&places[i], memory_order_acquire);
+    if (block == NULL) {
+      continue;
+    }
+    uint64_t word = ladei_block_word(block);
+    bool ready = ladei_word_state(word) == LADEI_BLOCK_CACHED && ladei_word_is_lodged(word);
+    if (ready && ladei_block_pages(block) >= pages && ladei_block_word_swap(block, word, ladei_word_handed_out(word))) {
+      return block; /* of the size just seen: B3 */
+    }
+  }
+  return NULL;
+}
+
+/* Takes the mark off. True: the block is CACHED and the caller's now; false: it is in use or pending. */
+bool ladei_bins_unmark(ladei_block *block);
+
+/* Lodges a CACHED block, which may be in use again when this returns. False: no place; the block stays the caller's. */
+static inline bool ladei_bins_lodge(ladei_bins *bins, ladei_block *block, unsigned class_index) {
+  _Atomic(ladei_block *) *places = bins->classes[class_index - LADEI_MAGAZINE_CLASSES].places;
+  for (unsigned i = 0; i < LADEI_BIN_PLACES; i++) {
+    ladei_block *empty = NULL;
+    if (atomic_load_explicit(&places[i], memory_order_relaxed) != NULL) {
+      continue;
+    }
+    uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
+    ladei_block_word_set(block, word | LADEI_BLOCK_LODGED);
+    if (atomic_compare_exchange_strong_explicit(&places[i], &empty, block, memory_order_release,
+                                                memory_order_relaxed) ||
+        !ladei_bins_unmark(block)) {
+      return true; /* lodged; or taken by a thread that knew it from an earlier place (B2) */
+    }
+  }
+  return false;
+}
+
+/* Empties all places. The blocks that were CACHED: a list linked by next, no longer lodged. The caller holds a lock
+ * that keeps others from dislodging on this node. */
+ladei_block *ladei_bins_dislodge(ladei_bins *bins);
+
+/* Bytes of the lodged blocks that are CACHED; exact when no other thread is inside. */
+uint64_t ladei_bins_bytes(const ladei_bins *bins);
+
+#endif /* LADE_HOST_BINS_H */

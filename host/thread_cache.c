@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Thread caches: registry, drain, exit of threads, end of pools.
+ *
+ * I1  A cache is in its pool's list from its creation until its thread exits or the pool ends, and in its thread's list
+ *     until the thread exits or sees that the pool ended; each of the two holds one of `owners`.
+ * I2  The magazines are touched only by the owner inside its gate, by a drain (pool->lock held, gate closed and
+ *     waited for), or when the cache is out of the pool's list and its thread is at its end.
+ * I3  The sum of all quotas is at most the pool's magazine budget; cached_bytes of a thread is at most its quota.
+ * I4  What an exiting thread counted is added to the pool's `departed` tallies under pool->lock, in one step with the
+ *     cache leaving the list: a reader who holds the lock counts everything once.
+ *
+ * Thread exit and destroy may meet. The exiting thread looks at cache->pool under cache->lock and, if there is a pool,
+ * announces itself in pool->leaving before it lets go of the lock; destroy sets cache->pool to NULL under the same lock
+ * and then waits until nobody is leaving.
+ *
+ * Locks: pool->lock guards the lists and quotas; cache->lock the pointer to the pool.
+ */
+#include "host/thread_cache.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "host/pool.h"
+
+enum { QUOTA_STEP_BYTES = 1 << 20 };
+
+_Thread_local ladei_thread_local ladei_tls __attribute__((tls_model("initial-exec")));
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t exit_key;
+static bool exit_key_made;
+static _Atomic(uint64_t) last_pool_id;
+static _Atomic(int) process; /* that the caches belong to */
+
+/* ---- Lists ------------------------------------------------------------------------------------------------------- */
+
+static void pool_link(lade_pinned_pool *pool, ladei_thread_cache *cache) {
+  cache->prev = NULL;
+  cache->next = pool->threads;
+  if (cache->next != NULL) {
+    cache->next->prev = cache;
+  }
+  pool->threads = cache;
+}
+
+static void pool_unlink(lade_pinned_pool *pool, ladei_thread_cache *cache) {
+  if (cache->next != NULL) {
+    cache->next->prev = cache->prev;
+  }
+  if (cache->prev != NULL) {
+    cache->prev->next = cache->next;
+  } else {
+    pool->threads = cache->next;
+  }
+}
+
+static void cache_release(ladei_thread_cache *cache) {
+  if (atomic_fetch_sub_explicit(&cache->owners, 1, memory_order_acq_rel) > 1) {
+    return;
+  }
+  for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) {
+    free(ladei_thread_tallies(cache, i));
+  }
+  ladei_lock_destroy(&cache->lock);
+  free(cache);
+}
+
+/* ---- Taking magazines out ---------------------------------------------------------------------------------------- */
+
+static ladei_block *magazine_empty(ladei_tally *tally, ladei_block *list) {
+  while (tally->head != NULL) {
+    ladei_block *block = tally->head;
+    tally->head = ladei_block_next(block);
+    ladei_block_next_set(block, list);
+    list = block;
+  }
+  tally->count = 0;
+  return list;
+}
+
+/* All magazines of a thread that the caller may touch (I2). */
+static ladei_block *cache_empty(ladei_thread_cache *cache, ladei_block *list) {
+  for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) {
+    ladei_tallies *tallies = ladei_thread_tallies(cache, i);
+    for (unsigned c = 0; tallies != NULL && c < LADEI_MAGAZINE_CLASSES; c++) {
+      list = magazine_empty(&tallies->classes[c], list);
+    }
+  }
+  cache->cached_bytes = 0;
+  return list;
+}
+
+ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool) {
+  ladei_block *list = NULL;
+  ladei_lock_acquire(&pool->lock);
+  for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+    ladei_gate_close(&cache->gate);
+  }
+  ladei_gate_barrier();
+  for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+    ladei_gate_wait(&cache->gate);
+    list = cache_empty(cache, list);
+    pool->magazine_quota_bytes -= cache->quota_bytes;
+    cache->quota_bytes = 0; /* those that still work ask for it again; those that sleep do not keep it from others */
+    ladei_gate_open(&cache->gate);
+  }
+  ladei_lock_release(&pool->lock);
+  return list;
+}
+
+uint64_t ladei_thread_caches_bytes(lade_pinned_pool *pool) {
+  uint64_t bytes = 0;
+  ladei_lock_acquire(&pool->lock);
+  for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+    bytes += cache->cached_bytes;
+  }
+  ladei_lock_release(&pool->lock);
+  return bytes;
+}
+
+/* ---- Threads that end -------------------------------------------------------------------------------------------- */
+
+static void counter_move(_Atomic(uint64_t) *to, const _Atomic(uint64_t) *from) {
+  /* Threads without a cache of their own add to the same counter. */
+  atomic_fetch_add_explicit(to, atomic_load_explicit(from, memory_order_relaxed), memory_order_relaxed);
+}
+
+static void tally_depart(ladei_tally *departed, const ladei_tally *tally, bool large) {
+  counter_move(&departed->allocs, &tally->allocs);
+  counter_move(&departed->frees, &tally->frees);
+  counter_move(&departed->requested_allocated, &tally->requested_allocated);
+  counter_move(&departed->requested_freed, &tally->requested_freed);
+  if (large) {
+    counter_move(&departed->bytes_allocated, &tally->bytes_allocated);
+    counter_move(&departed->bytes_freed, &tally->bytes_freed);
+  }
+}
+
+static void counters_depart(lade_pinned_pool *pool, ladei_thread_cache *cache) {
+  counter_move(&pool->counters.pending_blocks_allocated, &cache->pending_blocks);
+  counter_move(&pool->counters.pending_bytes_allocated, &cache->pending_bytes);
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
+    ladei_tallies *tallies = ladei_thread_tallies(cache, i);
+    for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_CLASSES; c++) {
+      ladei_tally_publish(pool, tallies, c);
+      tally_depart(&ladei_pool_departed(pool, i)->classes[c], &tallies->classes[c], c >= LADEI_MAGAZINE_CLASSES);
+    }
+  }
+}
+
+/* The thread's blocks and counters go to the pool, which stays there until `leaving` is taken back. */
+static void pool_leave(lade_pinned_pool *pool, ladei_thread_cache *cache) {
+  ladei_block *list = NULL;
+  ladei_lock_acquire(&pool->lock);
+  bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* else the pool ends just now */
+  if (linked) {
+    pool_unlink(pool, cache);
+    counters_depart(pool, cache);
+    list = cache_empty(cache, NULL);
+    pool->magazine_quota_bytes -= cache->quota_bytes;
+  }
+  ladei_lock_release(&pool->lock);
+  if (linked) {
+    ladei_pool_put(pool, list);
+    cache_release(cache); /* the pool's share */
+  }
+  atomic_fetch_sub_explicit(&pool->leaving, 1, memory_order_release);
+}
+
+/* The pool of a cache, kept from ending; NULL: it has ended. */
+static lade_pinned_pool *pool_enter_leaving(ladei_thread_cache *cache) {
+  ladei_lock_acquire(&cache->lock);
+  lade_pinned_pool *pool = atomic_load_explicit(&cache->pool, memory_order_relaxed);
+  if (pool != NULL) {
+    atomic_fetch_add_explicit(&pool->leaving, 1, memory_order_relaxed);
+  }
+  ladei_lock_release(&cache->lock);
+  return pool;
+}
+
+static void thread_exit(void *user) {
+  ladei_thread_cache *cache = user;
+  if (getpid() != atomic_load_explicit(&process, memory_order_relaxed)) {
+    return; /* a forked child: the pools are the parent's */
+  }
+  while (cache != NULL) {
+    ladei_thread_cache *next = cache->next_of_thread;
+    lade_pinned_pool *pool = pool_enter_leaving(cache);
+    if (pool != NULL) {
+      pool_leave(pool, cache);
+    }
+    cache_release(cache); /* the thread's share */
+    cache = next;
+  }
+  ladei_tls = (ladei_thread_local){0, NULL, NULL};
+}
+
+/* ---- Threads that begin ------------------------------------------------------------------------------------------ */
+
+/* In a forked child every call has to come by the slow path, which looks whose process it is. */
+static void child_begins(void) { ladei_tls.pool_id = 0; }
+
+static void process_prepare(void) {
+  atomic_store_explicit(&process, getpid(), memory_order_relaxed);
+  exit_key_made = pthread_key_create(&exit_key, thread_exit) == 0;
+  /* Without the handler (no memory) a child's fast path would not notice; so there are no caches then. */
+  exit_key_made = exit_key_made && pthread_atfork(NULL, NULL, child_begins) == 0;
+}
+
+uint64_t ladei_thread_pool_id(void) {
+  pthread_once(&once, process_prepare);
+  return atomic_fetch_add_explicit(&last_pool_id, 1, memory_order_relaxed) + 1;
+}
+
+static ladei_thread_cache *cache_create(lade_pinned_pool *pool) {
+  ladei_thread_cache *cache = calloc(1, sizeof *cache);
+  if (cache == NULL) {
+    return NULL;
+  }
+  ladei_gate_init(&cache->gate);
+  ladei_lock_init(&cache->lock, LADEI_RANK_MAGAZINE);
+  atomic_init(&cache->pool, pool);
+  atomic_init(&cache->owners, 2);
+  return cache;
+}
+
+/* Drops the thread's caches whose pools ended. */
+static void thread_list_clean(void) {
+  ladei_thread_cache **link = &ladei_tls.all;
+  while (*link != NULL) {
+    ladei_thread_cache *cache = *link;
+    if (atomic_load_explicit(&cache->pool, memory_order_acquire) == NULL) {
+      *link = cache->next_of_thread;
+      cache_release(cache);
+    } else {
+      link = &cache->next_of_thread;
+    }
+  }
+}
+
+static ladei_thread_cache *cache_register(lade_pinned_pool *pool) {
+  thread_list_clean();
+  ladei_thread_cache *cache = exit_key_made ? cache_create(pool) : NULL;
+  if (cache == NULL) {
+    return NULL;
+  }
+  cache->next_of_thread = ladei_tls.all;
+  if (pthread_setspecific(exit_key, cache) != 0) {
+    ladei_lock_destroy(&cache->lock);
+    free(cache);
+    return NULL;
+  }
+  ladei_tls.all = cache;
+  ladei_lock_acquire(&pool->lock);
+  pool_link(pool, cache);
+  ladei_lock_release(&pool->lock);
+  return cache;
+}
+
+static ladei_thread_cache *thread_list_find(const lade_pinned_pool *pool) {
+  ladei_thread_cache *cache = ladei_tls.all;
+  while (cache != NULL && atomic_load_explicit(&cache->pool, memory_order_relaxed) != pool) {
+    cache = cache->next_of_thread;
+  }
+  return cache;
+}
+
+ladei_thread_cache *ladei_thread_cache_of(lade_pinned_pool *pool) {
+  if (ladei_tls.pool_id == pool->id) {
+    return ladei_tls.cache;
+  }
+  ladei_thread_cache *cache = thread_list_find(pool);
+  if (cache == NULL) {
+    cache = cache_register(pool);
+  }
+  if (cache != NULL) {
+    ladei_tls.pool_id = pool->id;
+    ladei_tls.cache = cache;
+  }
+  return cache;
+}
+
+ladei_tallies *ladei_tallies_create(void) {
+  ladei_tallies *tallies = calloc(1, sizeof *tallies);
+  for (unsigned c = 0; tallies != NULL && c < LADEI_MAGAZINE_CLASSES; c++) {
+    tallies->classes[c].block_bytes = (uint32_t)ladei_pinned_class_bytes(c);
+  }
+  return tallies;
+}
+
+ladei_tallies *ladei_thread_tallies_make(ladei_thread_cache *cache, unsigned node) {
+  ladei_tallies *tallies = ladei_thread_tallies(cache, node);
+  if (tallies == NULL) {
+    tallies = ladei_tallies_create();
+    atomic_store_explicit(&cache->nodes[node], tallies, memory_order_release);
+  }
+  return tallies;
+}
+
+/* ---- Room in magazines ------------------------------------------------------------------------------------------- */
+
+/* True: the quota grew. */
+static bool quota_raise(lade_pinned_pool *pool, ladei_thread_cache *cache) {
+  size_t most = ladei_size_max(pool->magazine_bytes / 4, QUOTA_STEP_BYTES);
+  ladei_lock_acquire(&pool->lock);
+  size_t left = pool->magazine_bytes - pool->magazine_quota_bytes;
+  bool raise = left >= QUOTA_STEP_BYTES && cache->quota_bytes + QUOTA_STEP_BYTES <= most;
+  if (raise) {
+    cache->quota_bytes += QUOTA_STEP_BYTES;
+    pool->magazine_quota_bytes += QUOTA_STEP_BYTES;
+  }
+  ladei_lock_release(&pool->lock);
+  return raise;
+}
+
+/* Takes the newer half, rounded up, out of one magazine; inside the gate. */
+static ladei_block *magazine_halve(ladei_thread_cache *cache, ladei_tally *tally, ladei_block *list) {
+  for (uint32_t n = (tally->count + 1) / 2; n > 0; n--) {
+    ladei_block *block = tally->head;
+    tally->head = ladei_block_next(block);
+    tally->count--;
+    cache->cached_bytes -= tally->block_bytes;
+    ladei_block_next_set(block, list);
+    list = block;
+  }
+  return list;
+}
+
+ladei_block *ladei_magazine_make_room(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_tallies *tallies,
+                                      unsigned class_index) {
+  ladei_tally *tally = &tallies->classes[class_index];
+  ladei_block *list = NULL;
+  ladei_tally_publish(pool, tallies, class_index);
+  if (!ladei_gate_enter(&cache->gate)) {
+    return NULL;
+  }
+  bool full = tally->count >= LADEI_MAGAZINE_MAX_BLOCKS, only_this = tally->count > 0;
+  ladei_gate_leave(&cache->gate);
+  if ((!full && quota_raise(pool, cache)) || !ladei_gate_enter(&cache->gate)) {
+    return NULL;
+  }
+  for (unsigned c = 0; c < LADEI_MAGAZINE_CLASSES; c++) {
+    if (c == class_index || !only_this) {
+      list = magazine_halve(cache, &tallies->classes[c], list);
+    }
+  }
+  ladei_gate_leave(&cache->gate);
+  return list;
+}
+
+/* ---- Peaks ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t difference(const _Atomic(uint64_t) *more, const _Atomic(uint64_t) *less) {
+  return atomic_load_explicit(more, memory_order_relaxed) - atomic_load_explicit(less, memory_order_relaxed);
+}
+
+void ladei_tally_publish(lade_pinned_pool *pool, ladei_tallies *tallies, unsigned class_index) {
+  ladei_tally *tally = &tallies->classes[class_index];
+  uint64_t blocks = difference(&tally->allocs, &tally->frees);
+  uint64_t requested = difference(&tally->requested_allocated, &tally->requested_freed);
+  uint64_t bytes_before, bytes;
+  if (class_index < LADEI_MAGAZINE_CLASSES) {
+    bytes_before = tally->published_blocks * tally->block_bytes;
+    bytes = blocks * tally->block_bytes;
+  } else {
+    bytes_before = tallies->published_bytes[class_index - LADEI_MAGAZINE_CLASSES];
+    bytes = difference(&tally->bytes_allocated, &tally->bytes_freed);
+    tallies->published_bytes[class_index - LADEI_MAGAZINE_CLASSES] = bytes;
+  }
+  ladei_published_change(&pool->counters.in_use_blocks, tally->published_blocks, blocks);
+  ladei_published_change(&pool->counters.in_use_bytes, bytes_before, bytes);
+  ladei_published_change(&pool->counters.requested_bytes, tally->published_requested, requested);
+  tally->published_blocks = blocks;
+  tally->published_requested = requested;
+}
+
+/* ---- End of a pool ----------------------------------------------------------------------------------------------- */
+
+void ladei_thread_caches_settle(lade_pinned_pool *pool) {
+  while (atomic_load_explicit(&pool->leaving, memory_order_acquire) > 0) {
+    sched_yield();
+  }
+}
+
+void ladei_thread_caches_abandon(lade_pinned_pool *pool) {
+  ladei_lock_acquire(&pool->lock);
+  while (pool->threads != NULL) {
+    ladei_thread_cache *cache = pool->threads;
+    pool_unlink(pool, cache);
+    ladei_lock_acquire(&cache->lock);
+    atomic_store_explicit(&cache->pool, NULL, memory_order_release);
+    ladei_lock_release(&cache->lock);
+    cache_release(cache);
+  }
+  ladei_lock_release(&pool->lock);
+  ladei_thread_caches_settle(pool);
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Thread caches: for each thread that uses a pool, magazines of ready blocks up to 1 MiB, and the counters of all that
+ * the thread allocates and frees.
+ *
+ *   thread --tls--> ladei_thread_cache --nodes[i]--> ladei_tally[class]: magazine (a list of CACHED blocks), counters
+ *   pool --threads--> the same caches, so that a drain reaches those of threads that sleep
+ *
+ * The owner takes and puts blocks between ladei_gate_enter and leave, without lock or atomic read-modify-write; a drain
+ * closes the gates of all threads, takes their magazines, and opens them again. Counters have one writer, the owner,
+ * and are read by anyone.
+ */
+#ifndef LADE_HOST_THREAD_CACHE_H
+#define LADE_HOST_THREAD_CACHE_H
+
+#include "base/lock.h"
+#include "host/asymmetric.h"
+#include "host/block.h"
+#include "host/node.h"
+#include "lade/pinned.h"
+
+enum { LADEI_MAGAZINE_MAX_BLOCKS = 32 };
+
+/* What one thread knows of one class on one node: a cache line. */
+typedef struct ladei_tally {
+  _Atomic(uint64_t) allocs, frees;
+  _Atomic(uint64_t) requested_allocated, requested_freed;
+  union {
+    struct { /* classes with magazines; guard: the thread's gate */
+      ladei_block *head;
+      uint32_t count;
+      uint32_t block_bytes; /* constant */
+    };
+    struct { /* larger classes, whose blocks may have any size within a step */
+      _Atomic(uint64_t) bytes_allocated, bytes_freed;
+    };
+  };
+  /* What of the above the pool's peaks have seen. Owner only. */
+  uint64_t published_blocks, published_requested;
+} ladei_tally;
+
+_Static_assert(sizeof(ladei_tally) == 64, "one cache line per class");
+
+typedef struct ladei_tallies {
+  ladei_tally classes[LADEI_PINNED_CLASSES];
+  uint64_t published_bytes[LADEI_BIN_CLASSES]; /* of the larger classes. Owner only */
+} ladei_tallies;
+
+typedef struct ladei_thread_cache {
+  ladei_gate gate;
+  const ladei_segment *recent; /* where the last block was found; owner only */
+  size_t cached_bytes;         /* in the magazines; guard: the gate */
+  size_t quota_bytes;          /* the thread's part of the pool's magazine budget; guard: the gate, and the pool's
+      lock for changes */
+  uint32_t poll_skip;          /* misses until the next look at pending blocks; owner only */
+  uint32_t poll_fruitless;     /* looks in a row that found nothing */
+  _Atomic(uint64_t) pending_blocks, pending_bytes; /* freed while streams used them, in all; written by the owner */
+  _Atomic(ladei_tallies *) nodes[LADEI_PINNED_MAX_NODES]; /* made when first used; constant from then on */
+
+  ladei_lock lock;                           /* guards changes of `pool` */
+  _Atomic(lade_pinned_pool *) pool;          /* NULL: ended */
+  _Atomic(uint32_t) owners;                  /* pool and thread: the last one frees */
+  struct ladei_thread_cache *next_of_thread; /* the thread's list */
+  struct ladei_thread_cache *next, *prev;    /* the pool's list; guard: the pool's lock */
+} ladei_thread_cache;
+
+/* ---- The calling thread ------------------------------------------------------------------------------------------ */
+
+/* The last pool that the thread used, and its cache there. */
+typedef struct ladei_thread_local {
+  uint64_t pool_id; /* 0: none. Ids are never used again, so an old pool's address is no trap */
+  ladei_thread_cache *cache;
+  ladei_thread_cache *all; /* of all pools, linked by next_of_thread */
+} ladei_thread_local;
+
+/* In the static block of thread-locals: no call is needed to find it, also in a shared library. */
+extern _Thread_local ladei_thread_local ladei_tls __attribute__((tls_model("initial-exec")));
+
+/* A fresh pool id; and whatever must happen once in the process. */
+uint64_t ladei_thread_pool_id(void);
+
+/* The thread's cache in the pool, made if need be; NULL where there is no memory for it: do without. */
+ladei_thread_cache *ladei_thread_cache_of(lade_pinned_pool *pool);
+
+/* Same, for the fast path: NULL where a slower call has to look or make it first. */
+static inline ladei_thread_cache *ladei_thread_cache_fast(uint64_t pool_id) {
+  return ladei_tls.pool_id == pool_id ? ladei_tls.cache : NULL;
+}
+
+static inline ladei_tallies *ladei_thread_tallies(const ladei_thread_cache *cache, unsigned node) {
+  return atomic_load_explicit(&cache->nodes[node], memory_order_acquire);
+}
+
+/* The tallies of a node, made if need be; NULL where there is no memory for them. */
+ladei_tallies *ladei_thread_tallies_make(ladei_thread_cache *cache, unsigned node);
+
+/* ---- Magazines --------------------------------------------------------------------------------------------------- */
+
+/* Owner. NULL: empty, or a drain is going on. */
+static inline ladei_block *ladei_magazine_take(ladei_thread_cache *cache, ladei_tally *tally) {
+  if (!ladei_gate_enter(&cache->gate)) {
+    return NULL;
+  }
+  ladei_block *block = tally->head;
+  if (block != NULL) {
+    tally->head = ladei_block_next(block);
+    tally->count--;
+    cache->cached_bytes -= tally->block_bytes;
+  }
+  ladei_gate_leave(&cache->gate);
+  return block;
+}
+
+/* Owner. False: full, over the quota, or a drain is going on. */
+static inline bool ladei_magazine_put(ladei_thread_cache *cache, ladei_tally *tally, ladei_block *block) {
+  if (!ladei_gate_enter(&cache->gate)) {
+    return false;
+  }
+  bool fits =
+      tally->count < LADEI_MAGAZINE_MAX_BLOCKS && cache->cached_bytes + tally->block_bytes <= cache->quota_bytes;
+  if (fits) {
+    ladei_block_next_set(block, tally->head);
+    tally->head = block;
+    tally->count++;
+    cache->cached_bytes += tally->block_bytes;
+  }
+  ladei_gate_leave(&cache->gate);
+  return fits;
+}
+
+/* Owner. Makes room for a block of the class that did not fit: raises the quota while the pool's budget allows, else
+ * takes half of the magazine out (half of each where that one is empty), for the caller to put back to the nodes. */
+ladei_block *ladei_magazine_make_room(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_tallies *tallies,
+                                      unsigned class_index);
+
+/* ---- Counters ---------------------------------------------------------------------------------------------------- */
+
+/* One writer: no read-modify-write needed. */
+static inline void ladei_tally_add(_Atomic(uint64_t) *counter, uint64_t amount) {
+  uint64_t value = atomic_load_explicit(counter, memory_order_relaxed);
+  atomic_store_explicit(counter, value + amount, memory_order_relaxed);
+}
+
+/* Shows the pool's peaks what the thread did with a class since the last time: at refill, flush and read. */
+void ladei_tally_publish(lade_pinned_pool *pool, ladei_tallies *tallies, unsigned class_index);
+
+/* New, empty tallies; NULL when there is no memory. */
+ladei_tallies *ladei_tallies_create(void);
+
+/* ---- The pool ---------------------------------------------------------------------------------------------------- */
+
+/* Takes all blocks out of all threads' magazines: a list linked by next. No lock is held. */
+ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool);
+
+/* Waits until blocks that exiting threads had taken out before the last drain are back in their nodes. */
+void ladei_thread_caches_settle(lade_pinned_pool *pool);
+
+/* Destroy: the pool lets go of all caches, drained before, and waits for threads that are just leaving. */
+void ladei_thread_caches_abandon(lade_pinned_pool *pool);
+
+/* Bytes in all magazines; exact when no other thread is inside. */
+uint64_t ladei_thread_caches_bytes(lade_pinned_pool *pool);
+
+#endif /* LADE_HOST_THREAD_CACHE_H */

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks kept ready by threads and bins: nobody keeps them from others for good. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "host/pool.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/runtimes.h"
+
+#define SEGMENT_BYTES (4 * LADEI_MIB)
+
+typedef struct fixture {
+  lade_runtime *runtime;
+  lade_pinned_pool *pool;
+} fixture;
+
+static bool fixture_open(fixture *own, uint64_t max_bytes) {
+  lade_pinned_options options;
+  memset(own, 0, sizeof *own);
+  own->runtime = support_runtime_open("cpu");
+  if (own->runtime == NULL) return false;
+  lade_pinned_options_init(&options);
+  options.segment_bytes = SEGMENT_BYTES;
+  options.max_bytes = max_bytes;
+  options.magazine_bytes = 8 * LADEI_MIB;
+  LADE_EXPECT_OK(lade_pinned_pool_create(own->runtime, &options, &own->pool));
+  return own->pool != NULL;
+}
+
+static void fixture_close(fixture *own) {
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
+  support_runtime_close(own->runtime);
+}
+
+static lade_pinned_stats stats_of(const fixture *own) {
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  LADE_EXPECT_OK(lade_pinned_stats_get(own->pool, &stats));
+  return stats;
+}
+
+/* A thread that frees what it is given and then sleeps until it is told to end. */
+typedef struct sleeper {
+  const fixture *own;
+  size_t bytes;
+  int blocks;
+  pthread_barrier_t filled, end;
+} sleeper;
+
+static void *fill_and_sleep(void *user) {
+  sleeper *own = user;
+  void *blocks[64];
+  for (int i = 0; i < own->blocks; i++) LADE_EXPECT_OK(lade_pinned_alloc(own->own->pool, own->bytes, &blocks[i]));
+  for (int i = 0; i < own->blocks; i++) LADE_EXPECT_OK(lade_pinned_free(own->own->pool, blocks[i]));
+  pthread_barrier_wait(&own->filled);
+  pthread_barrier_wait(&own->end);
+  return NULL;
+}
+
+static void sleeper_start(sleeper *own, pthread_t *thread, const fixture *all, size_t bytes, int blocks) {
+  *own = (sleeper){.own = all, .bytes = bytes, .blocks = blocks};
+  pthread_barrier_init(&own->filled, NULL, 2);
+  pthread_barrier_init(&own->end, NULL, 2);
+  LADE_EXPECT_EQ_INT(pthread_create(thread, NULL, fill_and_sleep, own), 0);
+  pthread_barrier_wait(&own->filled);
+}
+
+static void sleeper_end(sleeper *own, pthread_t thread) {
+  pthread_barrier_wait(&own->end);
+  pthread_join(thread, NULL);
+  pthread_barrier_destroy(&own->filled);
+  pthread_barrier_destroy(&own->end);
+}
+
+LADE_TEST(PinnedMagazines, AtTheCapBlocksOfSleepingThreadsAreTaken) {
+  fixture own;
+  sleeper asleep;
+  pthread_t thread;
+  void *block = NULL;
+  if (!fixture_open(&own, SEGMENT_BYTES)) return;
+  sleeper_start(&asleep, &thread, &own, 64 * LADEI_KIB, 8);
+  LADE_EXPECT_GT_UINT(ladei_thread_caches_bytes(own.pool), 0);
+  LADE_EXPECT_OK(lade_pinned_alloc(own.pool, SEGMENT_BYTES, &block)); /* all there is, in one piece */
+  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.peak, SEGMENT_BYTES);
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  sleeper_end(&asleep, thread);
+  fixture_close(&own);
+}
+
+LADE_TEST(PinnedMagazines, EmptyCacheReachesSleepingThreadsAndBins) {
+  fixture own;
+  sleeper asleep;
+  pthread_t thread;
+  void *large = NULL;
+  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  sleeper_start(&asleep, &thread, &own, 4096, 40);
+  LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 3 * LADEI_MIB, &large));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, large));
+  LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, 0);
+  sleeper_end(&asleep, thread);
+  fixture_close(&own);
+}
+
+LADE_TEST(PinnedMagazines, DestroyDoesNotMindSleepingThreadsNorTheyIt) {
+  fixture own;
+  sleeper asleep;
+  pthread_t thread;
+  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  sleeper_start(&asleep, &thread, &own, 4096, 40);
+  fixture_close(&own);
+  sleeper_end(&asleep, thread); /* exits after its pool */
+}
+
+LADE_TEST(PinnedMagazines, ExitingThreadGivesItsBlocksAndCountersBack) {
+  fixture own;
+  sleeper asleep;
+  pthread_t thread;
+  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  sleeper_start(&asleep, &thread, &own, 4096, 40);
+  sleeper_end(&asleep, thread);
+  LADE_EXPECT_EQ_UINT(ladei_thread_caches_bytes(own.pool), 0);
+  lade_pinned_stats stats = stats_of(&own);
+  LADE_EXPECT_EQ_UINT(stats.in_use_blocks.allocated, 40);
+  LADE_EXPECT_EQ_UINT(stats.in_use_blocks.freed, 40);
+  LADE_EXPECT_EQ_UINT(stats.requested_bytes.allocated, 40 * 4096);
+  LADE_EXPECT_EQ_UINT(stats.hits + stats.misses, 40);
+  fixture_close(&own);
+}
+
+LADE_TEST(PinnedMagazines, BudgetBoundsWhatThreadsKeep) {
+  enum { THREADS = 12 };
+  fixture own;
+  static sleeper asleep[THREADS];
+  pthread_t threads[THREADS];
+  if (!fixture_open(&own, 256 * LADEI_MIB)) return;
+  for (int i = 0; i < THREADS; i++) sleeper_start(&asleep[i], &threads[i], &own, 128 * LADEI_KIB, 30);
+  LADE_EXPECT_LE_UINT(ladei_thread_caches_bytes(own.pool), 8 * LADEI_MIB);
+  LADE_EXPECT_GT_UINT(ladei_thread_caches_bytes(own.pool), 0);
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+  for (int i = 0; i < THREADS; i++) sleeper_end(&asleep[i], threads[i]);
+  LADE_EXPECT_EQ_UINT(own.pool->magazine_quota_bytes, 0);
+  fixture_close(&own);
+}
+
+/* Threads come and go while pools do. */
+static void *short_life(void *user) {
+  const fixture *own = user;
+  void *block = NULL;
+  LADE_EXPECT_OK(lade_pinned_alloc(own->pool, 4096, &block));
+  LADE_EXPECT_OK(lade_pinned_free(own->pool, block));
+  return NULL;
+}
+
+LADE_TEST(PinnedMagazines, StormOfExitingThreads) {
+  enum { THREADS = 8, ROUNDS = 30 };
+  fixture own;
+  pthread_t threads[THREADS];
+  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  for (int round = 0; round < ROUNDS; round++) {
+    for (int i = 0; i < THREADS; i++) LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, short_life, &own), 0);
+    if (round % 4 == 0) LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+  }
+  LADE_EXPECT_EQ_UINT(stats_of(&own).in_use_blocks.allocated, THREADS * ROUNDS);
+  fixture_close(&own);
+}
+
+/* One thread, several pools: its caches are told apart, also where a new pool lies where an old one lay. */
+LADE_TEST(PinnedMagazines, ThreadUsesManyPoolsOneAfterTheOther) {
+  for (int round = 0; round < 20; round++) {
+    fixture first, second;
+    void *a = NULL, *b = NULL;
+    if (!fixture_open(&first, 64 * LADEI_MIB) || !fixture_open(&second, 64 * LADEI_MIB)) return;
+    LADE_EXPECT_OK(lade_pinned_alloc(first.pool, 4096, &a));
+    LADE_EXPECT_OK(lade_pinned_alloc(second.pool, 4096, &b));
+    LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_pinned_free(first.pool, b));
+    LADE_EXPECT_OK(lade_pinned_free(first.pool, a));
+    LADE_EXPECT_OK(lade_pinned_free(second.pool, b));
+    fixture_close(&first);
+    LADE_EXPECT_OK(lade_pinned_alloc(second.pool, 4096, &b));
+    LADE_EXPECT_OK(lade_pinned_free(second.pool, b));
+    fixture_close(&second);
+  }
+}
+
+/* Two threads take and give back large blocks while a third empties the bins. */
+typedef struct churn {
+  const fixture *own;
+  _Atomic(bool) stop;
+} churn;
+
+static void *churn_large(void *user) {
+  churn *own = user;
+  for (int i = 0; i < 4000; i++) {
+    unsigned char *block = NULL;
+    size_t bytes = (1 + (size_t)(i % 3)) * LADEI_MIB + 1;
+    LADE_EXPECT_OK(lade_pinned_alloc(own->own->pool, bytes, (void **)&block));
+    if (block == NULL) return NULL;
+    block[0] = (unsigned char)i;
+    block[bytes - 1] = (unsigned char)i;
+    if (block[0] != (unsigned char)i) LADE_FAIL("block %p is another thread's too", (void *)block);
+    LADE_EXPECT_OK(lade_pinned_free(own->own->pool, block));
+  }
+  return NULL;
+}
+
+static void *churn_drain(void *user) {
+  churn *own = user;
+  while (!atomic_load(&own->stop)) ladei_pool_drain(own->own->pool);
+  return NULL;
+}
+
+LADE_TEST(PinnedMagazines, LargeBlocksHaveOneOwnerWhileBinsAreEmptied) {
+  fixture own;
+  churn all = {.own = &own};
+  pthread_t threads[3], drain;
+  if (!fixture_open(&own, 256 * LADEI_MIB)) return;
+  LADE_EXPECT_EQ_INT(pthread_create(&drain, NULL, churn_drain, &all), 0);
+  for (int i = 0; i < 3; i++) LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, churn_large, &all), 0);
+  for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+  atomic_store(&all.stop, true);
+  pthread_join(drain, NULL);
+  LADE_EXPECT_EQ_UINT(stats_of(&own).in_use_blocks.current, 0);
+  fixture_close(&own);
+}
