@@ -8,6 +8,7 @@
  * system will not pin is LADE_ERR_OUT_OF_PINNED_MEMORY, whichever of its codes the driver chose. Locks: none.
  */
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "runtime/cuda/driver.h"
@@ -54,8 +55,8 @@ static lade_status host_alloc(void *self, int device, size_t bytes, unsigned fla
   cuda_call call = {
       .runtime = self, .op = "host_alloc", .relaxed = true, .out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY};
   void *pointer = NULL;
-  if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_WRITE_COMBINED)) != 0) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_alloc: flags %#x", flags);
+  if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_WRITE_COMBINED)) != 0 || bytes == 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_alloc: %zu bytes, flags %#x", bytes, flags);
   }
   if (!ladei_cuda_enter_device(&call, device)) return call.status;
   CUresult code = call.runtime->api.mem_host_alloc(&pointer, bytes, host_alloc_flags(flags));
@@ -76,6 +77,10 @@ static lade_status host_register(void *self, int device, void *pointer, size_t b
       .runtime = self, .op = "host_register", .relaxed = true, .out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY};
   if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_READ_ONLY)) != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_register: flags %#x", flags);
+  }
+  /* The driver would pin the pages around a crooked range too, and find its neighbour pinned already. */
+  if (((uintptr_t)pointer | bytes) % (size_t)sysconf(_SC_PAGESIZE) != 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_register: %p, %zu bytes: not whole pages", pointer, bytes);
   }
   if (!ladei_cuda_range_check(&call, pointer, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
   CUresult code = call.runtime->api.mem_host_register(pointer, bytes, host_register_flags(flags));

@@ -161,7 +161,9 @@ static lade_status pool_alloc(void *self, ladei_driver_pool pool, size_t bytes, 
                               void **out) {
   cuda_call call = {.runtime = self, .op = "pool_alloc"};
   CUdeviceptr address = 0;
-  if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
+  if (!ladei_cuda_range_check(&call, pool, bytes) || !ladei_cuda_enter_context(&call, stream->context)) {
+    return call.status;
+  }
   CUresult code = call.runtime->api.mem_alloc_from_pool(&address, bytes, native_pool(pool), stream->handle);
   if (code == CUDA_ERROR_OUT_OF_MEMORY && pool_is_host(&call.runtime->api, native_pool(pool))) {
     call.out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY;
