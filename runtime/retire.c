@@ -259,9 +259,8 @@ void ladei_retire_forget_marked(ladei_retire *retire, ladei_ticket *ticket) { fo
 
 /* Under the lock. Whether the adding thread should close the queue's batch now; claims it then. */
 static bool queue_fills(ladei_retire *retire, ladei_queue *queue) {
-  bool legacy = queue->stream.kind == LADEI_STREAM_LEGACY;
   if (queue->kind != LADEI_QUEUE_STREAM || queue->retired) return false;
-  return (legacy || queue->open >= queue->close_at) && ladei_queue_claim(retire, queue);
+  return queue->open >= queue->close_at && ladei_queue_claim(retire, queue);
 }
 
 /* Under the lock. Makes a noted use pending, or drops it where nothing is to be waited for. Returns its queue if the

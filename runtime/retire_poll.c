@@ -106,7 +106,7 @@ static closing queue_close(ladei_retire *retire, ladei_queue *queue, bool query)
   bool marked = attempt.result == CLOSE_EVENT || attempt.result == CLOSE_DONE;
   if (marked) ladei_queue_mark(queue, newest, attempt.event, covered);
   /* An attempt in vain is repeated after as many adds again, not in each. */
-  queue->close_at = (marked ? 0 : queue->open) + retire->options.event_batch;
+  queue->close_at = marked ? ladei_queue_batch(retire, queue) : queue->open + retire->options.event_batch;
   return attempt;
 }
 
@@ -128,7 +128,7 @@ void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue) {
   lade_error callers;
   ladei_error_save(&callers); /* an add succeeds whatever happens here */
   ladei_lock_acquire(&retire->lock);
-  while (queue_closable(queue) && (queue->open >= queue->close_at || queue->stream.kind == LADEI_STREAM_LEGACY)) {
+  while (queue_closable(queue) && queue->open >= queue->close_at) {
     closing attempt = queue_close(retire, queue, queue_queries(retire, queue));
     if (attempt.result == CLOSE_HELD || attempt.result == CLOSE_FAILED) break;
   }
@@ -143,11 +143,15 @@ void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue) {
 typedef struct pass {
   ladei_done done;
   lade_status first_error; /* LADE_OK if there was none */
+  lade_error error;        /* its record, which later failures overwrite; the caller's where there was none */
   unsigned flags;
 } pass;
 
+/* The record of the failure is the thread's latest. */
 static void pass_failed(pass *walk, lade_status status) {
-  if (walk->first_error == LADE_OK) walk->first_error = status;
+  if (walk->first_error != LADE_OK) return;
+  walk->first_error = status;
+  ladei_error_save(&walk->error);
 }
 
 /* Asks or waits for an event, with the lock dropped. */
@@ -261,13 +265,17 @@ static void walk_poll(ladei_retire *retire, pass *walk) {
 
 static lade_status pass_run(ladei_retire *retire, unsigned flags, void (*walker)(ladei_retire *, pass *),
                             uint64_t *out_done) {
-  pass walk = {.first_error = LADE_OK, .flags = flags};
+  pass walk;
+  walk.first_error = LADE_OK;
+  walk.flags = flags;
+  ladei_error_save(&walk.error);
   ladei_done_init(&walk.done);
   ladei_lock_acquire(&retire->lock);
   ladei_capture_drain(retire, &walk.done);
   walker(retire, &walk);
   ladei_lock_release(&retire->lock);
   ladei_done_deliver(retire, &walk.done);
+  ladei_error_restore(&walk.error);
   if (out_done != NULL) *out_done = walk.done.count;
   return walk.first_error;
 }
@@ -423,7 +431,8 @@ static void sync_queue(ladei_retire *retire, ladei_queue *queue, pass *walk) {
   closing attempt = sync_marks(retire, queue, walk);
   if (attempt.result == CLOSE_HELD) attempt = sync_marks(retire, queue, walk); /* that capture may be over */
   if (attempt.result == CLOSE_HELD) {
-    pass_failed(walk, LADE_ERR_CAPTURE);
+    pass_failed(walk, ladei_error(LADE_ERR_CAPTURE, 0, "retire: stream id %llu captures and cannot be waited for",
+                                  (unsigned long long)queue->stream.id));
   } else if (attempt.result == CLOSE_FAILED && queue->pending > 0) {
     sync_without_event(retire, queue, attempt.status, walk);
   }

@@ -44,7 +44,7 @@ void ladei_queue_init(ladei_queue *queue, ladei_queue_kind kind, const ladei_str
 }
 
 void ladei_queue_register(ladei_retire *retire, ladei_queue *queue) {
-  queue->close_at = retire->options.event_batch;
+  queue->close_at = ladei_queue_batch(retire, queue);
   queue->in_all = true;
   retire->queue_count++;
   RB_INSERT(ladei_queues_all, &retire->all, queue);

@@ -87,7 +87,7 @@ typedef struct ladei_queue {
   ladei_use *first_mark, *last_mark;
   uint64_t pending;
   uint64_t open;
-  uint64_t close_at; /* open uses at which an add tries to close: event_batch, more after an attempt that did not */
+  uint64_t close_at; /* open uses at which an add closes: a batch; more after an attempt in vain */
   uint64_t refs;
   struct ladei_queue *next_claimed; /* list of the thread that claimed it */
   ladei_event *last_event;          /* retired: covers the stream's work; NULL once done, or where not needed */
@@ -182,6 +182,12 @@ void ladei_queues_destroy(ladei_retire *retire);
 void ladei_queues_count(ladei_retire *retire, ladei_retire_counters *counters);
 /* Recounts R1 to R5; LADE_ERR_INTERNAL. */
 lade_status ladei_queues_check(ladei_retire *retire);
+
+/* Uses that share an event. On the legacy stream each add records its own: work of all other streams lies in its order,
+ * so an event recorded later covers far more than was meant, and a capture may forbid it. */
+static inline uint64_t ladei_queue_batch(const ladei_retire *retire, const ladei_queue *queue) {
+  return queue->stream.kind == LADEI_STREAM_LEGACY ? 1 : retire->options.event_batch;
+}
 
 /* Under the lock. */
 static inline void ladei_pending_change(ladei_retire *retire, uint64_t more, uint64_t less) {

@@ -114,6 +114,7 @@ LADE_TEST(RetireCapture, LegacyStreamWaitsWhileAnotherStreamCaptures) {
     fake_run_all(own.fake);
     LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
     LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, ladei_retire_synchronize(own.retire));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "captures");
     fake_legacy_implicit(own.fake, false);
     LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 2);
     fixture_close(&own);
