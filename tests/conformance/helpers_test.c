@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public helpers of lade/runtime.h on every runtime: what a program without CUDA's own API works with. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/conformance/conformance.h"
+
+CONFORMANCE_TEST(Helpers, DeviceInfoIsThatOfTheDevice) {
+  int count = 0;
+  LADE_ASSERT_OK(lade_runtime_device_count(runtime, &count));
+  LADE_EXPECT_EQ_INT(count, conformance_device_count(runtime));
+  for (int device = 0; device < count; device++) {
+    lade_device_info info;
+    ladei_device_properties properties;
+    lade_device_info_init(&info);
+    LADE_ASSERT_OK(lade_runtime_device_info(runtime, device, &info));
+    LADE_ASSERT_OK(OP(device_properties, device, &properties));
+    LADE_EXPECT_EQ_STR(info.name, properties.name);
+    LADE_EXPECT_EQ_STR(info.pci_bus_id, properties.pci_bus_id);
+    LADE_EXPECT_EQ_UINT(info.total_bytes, properties.total_bytes);
+    LADE_EXPECT_EQ_INT(info.numa_node, properties.numa_node);
+    LADE_EXPECT_EQ_INT(info.software, runtime->software_device != NULL);
+  }
+  lade_device_info info;
+  lade_device_info_init(&info);
+  LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_runtime_device_info(runtime, count, &info));
+  LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_runtime_set_device(runtime, count));
+}
+
+CONFORMANCE_TEST(Helpers, StreamsAndEventsOrderCopies) {
+  enum { BYTES = 60000 };
+  lade_stream first, second;
+  lade_event event;
+  LADE_ASSERT_OK(lade_stream_create(runtime, 0, &first));
+  LADE_ASSERT_OK(lade_stream_create(runtime, 0, &second));
+  LADE_ASSERT_OK(lade_event_create(runtime, 0, &event));
+  char *in = conformance_pinned(runtime, BYTES), *out = conformance_pinned(runtime, BYTES);
+  void *memory = conformance_device_memory(runtime, 0, BYTES);
+  support_pattern_fill(in, BYTES, 1, 0);
+  support_gate gate;
+  LADE_ASSERT(support_gate_close(&gate, runtime, first));
+  LADE_EXPECT_OK(lade_copy_async(runtime, memory, in, BYTES, first));
+  LADE_EXPECT_OK(lade_event_record(runtime, event, first));
+  LADE_EXPECT_OK(lade_stream_wait_event(runtime, second, event));
+  LADE_EXPECT_OK(lade_copy_async(runtime, out, memory, BYTES, second));
+  support_let_run(runtime);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_event_query(runtime, event));
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_stream_query(runtime, second));
+  support_gate_open(&gate);
+  LADE_ASSERT_OK(lade_event_synchronize(runtime, event));
+  LADE_ASSERT_OK(lade_stream_synchronize(runtime, second));
+  LADE_EXPECT_OK(lade_event_query(runtime, event));
+  LADE_EXPECT_OK(lade_stream_query(runtime, second));
+  LADE_EXPECT_PATTERN(out, BYTES, 1, 0);
+  LADE_ASSERT_OK(OP(device_free, 0, memory));
+  LADE_ASSERT_OK(OP(host_free, in));
+  LADE_ASSERT_OK(OP(host_free, out));
+  LADE_ASSERT_OK(lade_event_destroy(runtime, event));
+  LADE_ASSERT_OK(lade_stream_destroy(runtime, first));
+  LADE_ASSERT_OK(lade_stream_destroy(runtime, second));
+}
+
+/* Host and device, pinned and pageable, starts and insides of blocks: the addresses alone say which way. */
+CONFORMANCE_TEST(Helpers, CopyFindsItsDirection) {
+  enum { BYTES = 5000, SHIFT = 77 };
+  lade_stream stream;
+  LADE_ASSERT_OK(lade_stream_create(runtime, 0, &stream));
+  char *pinned = conformance_pinned(runtime, 2 * BYTES), *pageable = calloc(2, BYTES);
+  char *a = conformance_device_memory(runtime, 0, 2 * BYTES), *b = conformance_device_memory(runtime, 0, 2 * BYTES);
+  char *const route[] = {pinned, a, b, pageable, a, pinned + BYTES, b, pinned};
+  support_pattern_fill(pinned + SHIFT, BYTES - SHIFT, 2, 0);
+  for (size_t i = 0; i + 1 < sizeof route / sizeof route[0]; i++) {
+    LADE_EXPECT_OK(lade_copy_async(runtime, route[i + 1] + SHIFT, route[i] + SHIFT, BYTES - SHIFT, stream));
+    LADE_EXPECT_OK(lade_stream_synchronize(runtime, stream));
+    if (i == 0) memset(pinned, 0, 2 * BYTES);
+  }
+  LADE_EXPECT_PATTERN(pinned + SHIFT, BYTES - SHIFT, 2, 0);
+  LADE_EXPECT_PATTERN(pageable + SHIFT, BYTES - SHIFT, 2, 0);
+  LADE_EXPECT_PATTERN(pinned + BYTES + SHIFT, BYTES - SHIFT, 2, 0);
+  free(pageable);
+  LADE_ASSERT_OK(OP(host_free, pinned));
+  LADE_ASSERT_OK(OP(device_free, 0, a));
+  LADE_ASSERT_OK(OP(device_free, 0, b));
+  LADE_ASSERT_OK(lade_stream_destroy(runtime, stream));
+}
+
+CONFORMANCE_TEST(Helpers, CopyGoesFromDeviceToDevice) {
+  NEEDS_TWO_DEVICES();
+  enum { BYTES = 9000 };
+  lade_stream stream;
+  LADE_ASSERT_OK(lade_stream_create(runtime, 1, &stream));
+  void *here = conformance_device_pattern(runtime, 0, BYTES, 3), *there = conformance_device_memory(runtime, 1, BYTES);
+  LADE_EXPECT_OK(lade_copy_async(runtime, there, here, BYTES, stream));
+  LADE_ASSERT_OK(lade_stream_synchronize(runtime, stream));
+  conformance_expect_device_pattern(runtime, 1, there, BYTES, 3);
+  LADE_ASSERT_OK(OP(device_free, 0, here));
+  LADE_ASSERT_OK(OP(device_free, 1, there));
+  LADE_ASSERT_OK(lade_stream_destroy(runtime, stream));
+}
+
+CONFORMANCE_TEST(Helpers, SpecialHandlesWorkOnceADeviceIsSet) {
+  static const lade_stream handles[] = {NULL, LADE_STREAM_LEGACY, LADE_STREAM_PER_THREAD};
+  int last = conformance_device_count(runtime) - 1;
+  for (int i = 0; i < 3; i++) LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_stream_query(runtime, handles[i]));
+  LADE_ASSERT_OK(lade_runtime_set_device(runtime, last));
+  char *pinned = conformance_pinned(runtime, 8192);
+  void *memory = conformance_device_pattern(runtime, last, 8192, 4);
+  for (int i = 0; i < 3; i++) {
+    memset(pinned, 0, 8192);
+    LADE_EXPECT_OK(lade_copy_async(runtime, pinned, memory, 8192, handles[i]));
+    LADE_EXPECT_OK(lade_stream_synchronize(runtime, handles[i]));
+    LADE_EXPECT_OK(lade_stream_query(runtime, handles[i]));
+    LADE_EXPECT_PATTERN(pinned, 8192, 4, 0);
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_stream_destroy(runtime, handles[i]));
+  }
+  LADE_ASSERT_OK(OP(host_free, pinned));
+  LADE_ASSERT_OK(OP(device_free, last, memory));
+}
+
+CONFORMANCE_TEST(Helpers, CopyOfNothingSucceedsAndOfTooMuchIsRefused) {
+  lade_stream stream;
+  LADE_ASSERT_OK(lade_stream_create(runtime, 0, &stream));
+  char *pinned = conformance_pinned(runtime, 4096);
+  LADE_EXPECT_OK(lade_copy_async(runtime, pinned, pinned + 100, 0, stream));
+  LADE_EXPECT_OK(lade_copy_async(runtime, NULL, NULL, 0, stream));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_copy_async(runtime, pinned, NULL, 1, stream));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_copy_async(runtime, NULL, pinned, 1, stream));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_copy_async(runtime, pinned, pinned + 100, SIZE_MAX, stream));
+  LADE_EXPECT_OK(lade_stream_query(runtime, stream));
+  LADE_ASSERT_OK(OP(host_free, pinned));
+  LADE_ASSERT_OK(lade_stream_destroy(runtime, stream));
+}
