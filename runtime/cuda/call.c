@@ -17,8 +17,7 @@
 #include "base/error.h"
 #include "runtime/cuda/driver.h"
 
-/* ---- Loss ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Loss -------------------------------------------------------------------------------------------------------- */
 
 /* True: the call may go on. A releasing one goes on after a loss too, but never into a driver that is going. */
 static bool call_allowed(cuda_call *call) {
@@ -60,8 +59,7 @@ static lade_status call_fail(cuda_call *call, CUresult code, const char *details
   return call->status;
 }
 
-/* ---- Contexts -----------------------------------------------------------------------------------------------------
- */
+/* ---- Contexts ---------------------------------------------------------------------------------------------------- */
 
 bool ladei_cuda_device_check(cuda_call *call, int device) {
   if (device >= 0 && device < call->runtime->device_count) {
@@ -77,6 +75,14 @@ bool ladei_cuda_range_check(cuda_call *call, const void *address, size_t bytes) 
     return true;
   }
   call->status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %zu bytes at %p", call->op, bytes, address);
+  return false;
+}
+
+bool ladei_cuda_bytes_check(cuda_call *call, size_t bytes) {
+  if (bytes != 0) {
+    return true;
+  }
+  call->status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: 0 bytes", call->op);
   return false;
 }
 

@@ -66,8 +66,7 @@ static lade_status copy_sync(void *self, int device, ladei_copy_direction direct
   return ladei_cuda_leave(&call, code, "direction %d, %zu bytes from %p to %p", (int)direction, bytes, src, dst);
 }
 
-/* ---- Batches ------------------------------------------------------------------------------------------------------
- */
+/* ---- Batches ----------------------------------------------------------------------------------------------------- */
 
 static CUresult batch_queue(const cuda_api *api, size_t count, void *const *dsts, const void *const *srcs,
                             const size_t *sizes, CUstream stream) {
@@ -109,8 +108,7 @@ static lade_status copy_batch(void *self, ladei_copy_direction direction, size_t
                           (void *)stream->handle);
 }
 
-/* ---- Other work ---------------------------------------------------------------------------------------------------
- */
+/* ---- Other work -------------------------------------------------------------------------------------------------- */
 
 static lade_status copy_peer(void *self, void *dst, int dst_device, const void *src, int src_device, size_t bytes,
                              const ladei_stream *stream) {

@@ -19,8 +19,7 @@ static lade_status device_count(void *self, int *out_count) {
   return LADE_OK;
 }
 
-/* ---- What a device is ---------------------------------------------------------------------------------------------
- */
+/* ---- What a device is -------------------------------------------------------------------------------------------- */
 
 /* An attribute that the driver does not know, being older than it, counts as `unknown`. */
 static CUresult attribute_get(const cuda_call *call, int device, int attribute, int unknown, int *out) {
@@ -141,8 +140,7 @@ static lade_status memory_info(void *self, int device, size_t *out_free_bytes, s
   return call.status;
 }
 
-/* ---- Current device, contexts -------------------------------------------------------------------------------------
- */
+/* ---- Current device, contexts ------------------------------------------------------------------------------------ */
 
 static lade_status current_device(void *self, int *out_device) {
   cuda_call call = {.runtime = self, .op = "current_device"};

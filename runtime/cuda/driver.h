@@ -79,6 +79,7 @@ bool ladei_cuda_context(cuda_call *call, int device, CUcontext *out);
 bool ladei_cuda_device_check(cuda_call *call, int device);
 /* LADE_ERR_INVALID_ARGUMENT into call->status and false, for an address of NULL or a size of 0 (R8). */
 bool ladei_cuda_range_check(cuda_call *call, const void *address, size_t bytes);
+bool ladei_cuda_bytes_check(cuda_call *call, size_t bytes);
 /* Ordinal of the driver's device; -1 if it is none of the runtime's. */
 int ladei_cuda_device_ordinal(const cuda_runtime *runtime, CUdevice native);
 /* Ordinal of the device whose primary context this is, if this runtime retains it; else -1. */

@@ -3,9 +3,11 @@
  * Ops on device memory, pinned host memory and pointers.
  *
  * I1  Pinned memory is always portable, and given a device address only where asked for: that charges page tables. (The
- *     driver maps memory of its own making all the same on devices with unified addressing, which all current ones
- * are.) I2  Pinning, unpinning and asking about pointers run in the relaxed capture mode (R9). I3  Memory that the
- * system will not pin is LADE_ERR_OUT_OF_PINNED_MEMORY, whichever of its codes the driver chose. Locks: none.
+ *     driver maps memory of its own making all the same on devices with unified addressing, as all current ones are.)
+ * I2  Pinning, unpinning and asking about pointers run in the relaxed capture mode (R9).
+ * I3  Memory that the system will not pin is LADE_ERR_OUT_OF_PINNED_MEMORY, whichever of its codes the driver chose.
+ * I4  Pinned memory of the driver's making begins on a page.
+ * Locks: none.
  */
 #include <string.h>
 #include <unistd.h>
@@ -13,13 +15,12 @@
 #include "base/error.h"
 #include "runtime/cuda/driver.h"
 
-/* ---- Device memory ------------------------------------------------------------------------------------------------
- */
+/* ---- Device memory ----------------------------------------------------------------------------------------------- */
 
 static lade_status device_alloc(void *self, int device, size_t bytes, void **out) {
   cuda_call call = {.runtime = self, .op = "device_alloc"};
   CUdeviceptr address = 0;
-  if (!ladei_cuda_enter_device(&call, device)) return call.status;
+  if (!ladei_cuda_bytes_check(&call, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
   CUresult code = call.runtime->api.mem_alloc(&address, bytes);
   if (ladei_cuda_leave(&call, code, "%zu bytes on device %d", bytes, device) == LADE_OK) {
     *out = (void *)(uintptr_t)address;
@@ -34,8 +35,7 @@ static lade_status device_free(void *self, int device, void *pointer) {
   return ladei_cuda_leave(&call, code, "%p on device %d", pointer, device);
 }
 
-/* ---- Pinned host memory -------------------------------------------------------------------------------------------
- */
+/* ---- Pinned host memory ------------------------------------------------------------------------------------------ */
 
 static unsigned host_alloc_flags(unsigned flags) {
   unsigned native = CU_MEMHOSTALLOC_PORTABLE;
@@ -51,15 +51,38 @@ static unsigned host_register_flags(unsigned flags) {
   return native;
 }
 
+/*
+ * The driver promises 256 bytes of alignment, and may pack small requests; the table promises whole pages, by which lade
+ * finds the owner of an address. A request of the larger size gets pages of its own.
+ */
+enum { HOST_PAGE_BYTES = 4096, HOST_OWN_PAGES_BYTES = 2 << 20 };
+
+/* CUDA_ERROR_NOT_SUPPORTED when the driver will not give whole pages. */
+static CUresult host_alloc_pages(const cuda_api *api, size_t bytes, unsigned native_flags, void **out) {
+  CUresult code = api->mem_host_alloc(out, bytes, native_flags);
+  if (code != CUDA_SUCCESS || (uintptr_t)*out % HOST_PAGE_BYTES == 0) {
+    return code;
+  }
+  code = api->mem_free_host(*out);
+  if (code == CUDA_SUCCESS) {
+    code = api->mem_host_alloc(out, bytes < HOST_OWN_PAGES_BYTES ? HOST_OWN_PAGES_BYTES : bytes, native_flags);
+  }
+  if (code != CUDA_SUCCESS || (uintptr_t)*out % HOST_PAGE_BYTES == 0) {
+    return code;
+  }
+  code = api->mem_free_host(*out);
+  return code == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : code;
+}
+
 static lade_status host_alloc(void *self, int device, size_t bytes, unsigned flags, void **out) {
   cuda_call call = {
       .runtime = self, .op = "host_alloc", .relaxed = true, .out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY};
   void *pointer = NULL;
-  if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_WRITE_COMBINED)) != 0 || bytes == 0) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_alloc: %zu bytes, flags %#x", bytes, flags);
+  if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_WRITE_COMBINED)) != 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_alloc: flags %#x", flags);
   }
-  if (!ladei_cuda_enter_device(&call, device)) return call.status;
-  CUresult code = call.runtime->api.mem_host_alloc(&pointer, bytes, host_alloc_flags(flags));
+  if (!ladei_cuda_bytes_check(&call, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
+  CUresult code = host_alloc_pages(&call.runtime->api, bytes, host_alloc_flags(flags), &pointer);
   if (ladei_cuda_leave(&call, code, "%zu bytes by device %d", bytes, device) == LADE_OK) {
     *out = pointer;
   }
@@ -93,8 +116,7 @@ static lade_status host_unregister(void *self, void *pointer) {
   return ladei_cuda_leave(&call, call.runtime->api.mem_host_unregister(pointer), "%p", pointer);
 }
 
-/* ---- Pointers -----------------------------------------------------------------------------------------------------
- */
+/* ---- Pointers ---------------------------------------------------------------------------------------------------- */
 
 typedef struct pointer_answers {
   unsigned memory_type;

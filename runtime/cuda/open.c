@@ -33,8 +33,7 @@ const cuda_entry_point *ladei_cuda_entry_points(size_t *out_count) {
   return entry_points;
 }
 
-/* ---- Loading ------------------------------------------------------------------------------------------------------
- */
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
 /* CU_GET_PROC_ADDRESS_LEGACY_STREAM: a NULL stream must mean the legacy stream, whatever the program was built for. */
 static lade_status entry_point_load(PFN_cuGetProcAddress_v12000 get_proc_address, const cuda_entry_point *entry,
@@ -103,8 +102,7 @@ static lade_status driver_init(const cuda_api *api, int *out_version, int *out_d
   return LADE_OK;
 }
 
-/* ---- Ops of the runtime itself ------------------------------------------------------------------------------------
- */
+/* ---- Ops of the runtime itself ----------------------------------------------------------------------------------- */
 
 static lade_status runtime_close(void *self) {
   cuda_runtime *runtime = self;
@@ -144,8 +142,7 @@ static void table_fill(lade_runtime_ops *ops) {
   ladei_cuda_fill_peer_ops(ops);
 }
 
-/* ---- Opening ------------------------------------------------------------------------------------------------------
- */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 static lade_status runtime_create(const cuda_api *api, int driver_version, int device_count, cuda_runtime **out) {
   cuda_runtime *runtime = calloc(1, sizeof *runtime + (size_t)device_count * sizeof runtime->devices[0]);

@@ -49,11 +49,9 @@ static lade_status peer_disable(void *self, int device, int peer) {
   return ladei_cuda_leave(&call, code, "device %d to memory of %d", device, peer);
 }
 
-/* ---- Other processes ----------------------------------------------------------------------------------------------
- */
+/* ---- Other processes --------------------------------------------------------------------------------------------- */
 
-/* Enters the context of the device that the memory lies on; false with call->status set where it is no device memory.
- */
+/* Enters the context of the device that the memory lies on; false with call->status set where it lies on none. */
 static bool enter_pointer_device(cuda_call *call, const void *pointer) {
   const cuda_runtime *runtime = call->runtime;
   ladei_pointer_attributes attributes;

@@ -47,8 +47,7 @@ static lade_status stream_destroy(void *self, lade_stream stream) {
   return ladei_cuda_leave(&call, call.runtime->api.stream_destroy(stream), "stream %p", (void *)stream);
 }
 
-/* ---- Resolving ----------------------------------------------------------------------------------------------------
- */
+/* ---- Resolving --------------------------------------------------------------------------------------------------- */
 
 /* Ordinal of the device of any context; the driver tells of the current one only. */
 static CUresult context_device(cuda_runtime *runtime, CUcontext context, int *out_device) {
@@ -102,8 +101,7 @@ static lade_status stream_resolve(void *self, lade_stream stream, ladei_stream *
   return call.status;
 }
 
-/* ---- Order and completion -----------------------------------------------------------------------------------------
- */
+/* ---- Order and completion ---------------------------------------------------------------------------------------- */
 
 static lade_status stream_wait_event(void *self, const ladei_stream *stream, lade_event event) {
   cuda_call call = {.runtime = self, .op = "stream_wait_event"};
@@ -139,8 +137,7 @@ static lade_status stream_synchronize(void *self, const ladei_stream *stream) {
                           (void *)stream->handle);
 }
 
-/* ---- Captures -----------------------------------------------------------------------------------------------------
- */
+/* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
 static ladei_capture_status capture_status(CUstreamCaptureStatus native) {
   switch (native) {

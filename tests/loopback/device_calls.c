@@ -24,8 +24,7 @@ CUresult loop_cuDeviceGet_v2000(CUdevice *out, int ordinal) {
   return CUDA_SUCCESS;
 }
 
-/* ---- Properties ---------------------------------------------------------------------------------------------------
- */
+/* ---- Properties -------------------------------------------------------------------------------------------------- */
 
 static CUresult properties_get(CUdevice device, ladei_device_properties *out) {
   return loop_code(loop_ops()->device_properties(loop_self(), device, out));
@@ -137,8 +136,7 @@ CUresult loop_cuDeviceGetAttribute_v2000(int *out, CUdevice_attribute attribute,
   return attribute_by_property((int)attribute, out, device);
 }
 
-/* ---- The current context's device ---------------------------------------------------------------------------------
- */
+/* ---- The current context's device -------------------------------------------------------------------------------- */
 
 CUresult loop_cuCtxGetDevice_v2000(CUdevice *out) {
   LOOP_ENTER(cuCtxGetDevice, 2000);
@@ -182,8 +180,7 @@ CUresult loop_cuThreadExchangeStreamCaptureMode_v10010(CUstreamCaptureMode *mode
   return code;
 }
 
-/* ---- Peers --------------------------------------------------------------------------------------------------------
- */
+/* ---- Peers ------------------------------------------------------------------------------------------------------- */
 
 CUresult loop_cuDeviceCanAccessPeer_v4000(int *out_can, CUdevice device, CUdevice peer) {
   LOOP_ENTER(cuDeviceCanAccessPeer, 4000);

@@ -88,8 +88,7 @@ CUresult cuGetProcAddress(const char *symbol, void **out_function, int version, 
 CUresult cuInit(unsigned int flags) { return loop_cuInit_v2000(flags); }
 CUresult cuDriverGetVersion(int *out_version) { return loop_cuDriverGetVersion_v2020(out_version); }
 
-/* ---- The driver about itself --------------------------------------------------------------------------------------
- */
+/* ---- The driver about itself ------------------------------------------------------------------------------------- */
 
 CUresult loop_cuInit_v2000(unsigned int flags) {
   LOOP_ENTER(cuInit, 2000);
@@ -162,8 +161,7 @@ CUresult loop_cuGetErrorString_v6000(CUresult code, const char **out) {
   }
 }
 
-/* ---- Translating the other way ------------------------------------------------------------------------------------
- */
+/* ---- Translating the other way ----------------------------------------------------------------------------------- */
 
 CUresult loop_code(lade_status status) {
   if (status == LADE_OK) {

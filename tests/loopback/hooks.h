@@ -38,6 +38,8 @@ typedef struct loopback_hooks {
   void (*break_all)(CUresult code);
   /* Takes fail and break_all back. */
   void (*fail_clear)(void);
+  /* Pinned memory of fewer bytes begins 512 bytes into a page from now on, as where a driver packs small requests. */
+  void (*misalign)(size_t below_bytes);
   /* Runs `function` inside the next call of the symbol, before that does anything: what another thread might do then.
    */
   void (*interrupt)(const char *symbol, void (*function)(void *user), void *user);
@@ -73,6 +75,7 @@ typedef struct loopback_hooks {
   X(break_all)                                                                                                         \
   X(fail_clear)                                                                                                        \
   X(interrupt)                                                                                                         \
+  X(misalign)                                                                                                          \
   X(reset_device)                                                                                                      \
   X(calls)                                                                                                             \
   X(asked_version)                                                                                                     \

@@ -186,8 +186,7 @@ extern const loop_row_info loop_rows[LOOP_ROW_COUNT];
     if (loop_entered != CUDA_SUCCESS) return loop_entered;                                                             \
   } while (0)
 
-/* ---- state.c ------------------------------------------------------------------------------------------------------
- */
+/* ---- state.c ----------------------------------------------------------------------------------------------------- */
 
 enum { LOOP_MAX_DEVICES = 8 };
 
@@ -220,12 +219,14 @@ loop_context *loop_context_of_device(int device);
 static inline CUcontext loop_context_handle(loop_context *context) { return (CUcontext)(void *)context; }
 bool loop_context_usable(const loop_context *context);
 
+/* Pinned allocations of fewer bytes do not begin on a page. */
+size_t loop_misaligned_below(void);
+
 /* What cuGetProcAddress knows: hidden symbols, versions asked. */
 bool loop_symbol_hidden(const char *symbol);
 void loop_symbol_asked(const char *symbol, int version);
 
-/* ---- Translating the other way ------------------------------------------------------------------------------------
- */
+/* ---- Translating the other way ----------------------------------------------------------------------------------- */
 
 /* The code for a status of runtime/soft: its record's native code, which is CUDA's own number, where there is one. */
 CUresult loop_code(lade_status status);

@@ -29,8 +29,9 @@ CUresult loop_cuMemFree_v3020(CUdeviceptr address) {
   return loop_code(loop_ops()->device_free(loop_self(), device, loop_pointer(address)));
 }
 
-/* ---- Pinned memory ------------------------------------------------------------------------------------------------
- */
+/* ---- Pinned memory ----------------------------------------------------------------------------------------------- */
+
+enum { MISALIGNMENT = 512 }; /* the software device's own memory begins on a page */
 
 CUresult loop_cuMemHostAlloc_v2020(void **out, size_t bytes, unsigned int native) {
   LOOP_ENTER(cuMemHostAlloc, 2020);
@@ -39,12 +40,18 @@ CUresult loop_cuMemHostAlloc_v2020(void **out, size_t bytes, unsigned int native
   if ((native & CU_MEMHOSTALLOC_PORTABLE) == 0) {
     loop_violation("memory pinned for one context only");
   }
-  return loop_code(loop_ops()->host_alloc(loop_self(), loop_current()->device, bytes, flags, out));
+  bool misaligned = bytes < loop_misaligned_below();
+  void *pages = NULL;
+  CUresult code = loop_code(loop_ops()->host_alloc(loop_self(), loop_current()->device,
+                                                   misaligned ? bytes + MISALIGNMENT : bytes, flags, &pages));
+  *out = misaligned && code == CUDA_SUCCESS ? (char *)pages + MISALIGNMENT : pages;
+  return code;
 }
 
 CUresult loop_cuMemFreeHost_v2000(void *pointer) {
   LOOP_ENTER(cuMemFreeHost, 2000);
-  return loop_code(loop_ops()->host_free(loop_self(), pointer));
+  bool misaligned = (uintptr_t)pointer % 4096 == MISALIGNMENT;
+  return loop_code(loop_ops()->host_free(loop_self(), misaligned ? (char *)pointer - MISALIGNMENT : pointer));
 }
 
 CUresult loop_cuMemHostRegister_v6050(void *pointer, size_t bytes, unsigned int native) {
@@ -62,8 +69,7 @@ CUresult loop_cuMemHostUnregister_v4000(void *pointer) {
   return loop_code(loop_ops()->host_unregister(loop_self(), pointer));
 }
 
-/* ---- Reserved addresses -------------------------------------------------------------------------------------------
- */
+/* ---- Reserved addresses ------------------------------------------------------------------------------------------ */
 
 /* The attributes of a pointer name the reservation that it lies in, not the mapping. */
 typedef struct reservation {
@@ -109,8 +115,7 @@ static bool reservation_find(CUdeviceptr address, reservation *out) {
   return found;
 }
 
-/* ---- Pointers -----------------------------------------------------------------------------------------------------
- */
+/* ---- Pointers ---------------------------------------------------------------------------------------------------- */
 
 static CUresult pointer_answer(const ladei_pointer_attributes *found, CUpointer_attribute attribute, void *out) {
   switch ((int)attribute) {
@@ -162,8 +167,7 @@ CUresult loop_cuMemGetAddressRange_v3020(CUdeviceptr *out_base, size_t *out_byte
   return code;
 }
 
-/* ---- Virtual memory -----------------------------------------------------------------------------------------------
- */
+/* ---- Virtual memory ---------------------------------------------------------------------------------------------- */
 
 static bool properties_valid(const CUmemAllocationProp *properties) {
   return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
@@ -279,8 +283,7 @@ CUresult loop_cuMemImportFromShareableHandle_v10020(CUmemGenericAllocationHandle
   return code;
 }
 
-/* ---- Driver pools -------------------------------------------------------------------------------------------------
- */
+/* ---- Driver pools ------------------------------------------------------------------------------------------------ */
 
 static ladei_driver_pool soft_pool(CUmemoryPool pool) { return (ladei_driver_pool)(void *)pool; }
 

@@ -49,6 +49,7 @@ static struct {
     void (*function)(void *user);
     void *user;
   } interruption;
+  _Atomic(size_t) misaligned_below;
   char violations[1024];
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -63,8 +64,7 @@ const loop_row_info loop_rows[LOOP_ROW_COUNT] = {
 #undef LOOP_INFO
 };
 
-/* ---- Software devices ---------------------------------------------------------------------------------------------
- */
+/* ---- Software devices -------------------------------------------------------------------------------------------- */
 
 const lade_runtime_ops *loop_ops(void) { return atomic_load(&state.ops); }
 void *loop_self(void) { return state.self; }
@@ -94,8 +94,7 @@ CUresult loop_start(void) {
   return status == LADE_OK ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* ---- Contexts -----------------------------------------------------------------------------------------------------
- */
+/* ---- Contexts ---------------------------------------------------------------------------------------------------- */
 
 loop_context *loop_current(void) { return stack.depth == 0 ? NULL : stack.contexts[stack.depth - 1]; }
 
@@ -231,8 +230,7 @@ CUresult loop_cuCtxSetCurrent_v4000(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-/* ---- Entering a call ----------------------------------------------------------------------------------------------
- */
+/* ---- Entering a call --------------------------------------------------------------------------------------------- */
 
 void loop_violation(const char *format, ...) {
   char text[256];
@@ -333,8 +331,7 @@ void loop_symbol_asked(const char *symbol, int version) {
   pthread_mutex_unlock(&state.lock);
 }
 
-/* ---- Hooks --------------------------------------------------------------------------------------------------------
- */
+/* ---- Hooks ------------------------------------------------------------------------------------------------------- */
 
 #define LOOP_HOOK_DECLARE(name) LOOP_EXPORT __typeof__(*((loopback_hooks *)0)->name) lade_loopback_##name;
 LOOPBACK_HOOKS(LOOP_HOOK_DECLARE)
@@ -355,6 +352,7 @@ lade_status lade_loopback_reset(void) {
   state.hidden_count = 0;
   state.asked_count = 0;
   state.violations[0] = '\0';
+  atomic_store(&state.misaligned_below, 0);
   state.interruption.symbol[0] = '\0';
   memset(state.contexts, 0, sizeof state.contexts);
   memset(state.faults, 0, sizeof state.faults);
@@ -395,6 +393,9 @@ void lade_loopback_fail_clear(void) {
   state.broken = CUDA_SUCCESS;
   pthread_mutex_unlock(&state.lock);
 }
+
+void lade_loopback_misalign(size_t below_bytes) { atomic_store(&state.misaligned_below, below_bytes); }
+size_t loop_misaligned_below(void) { return atomic_load(&state.misaligned_below); }
 
 void lade_loopback_interrupt(const char *symbol, void (*function)(void *user), void *user) {
   pthread_mutex_lock(&state.lock);

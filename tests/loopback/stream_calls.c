@@ -6,8 +6,7 @@
  */
 #include "tests/loopback/loopback.h"
 
-/* ---- Stream arguments ---------------------------------------------------------------------------------------------
- */
+/* ---- Stream arguments -------------------------------------------------------------------------------------------- */
 
 static bool stream_special(CUstream handle) {
   return handle == NULL || handle == LADE_STREAM_LEGACY || handle == LADE_STREAM_PER_THREAD;
@@ -36,8 +35,7 @@ CUresult loop_stream(CUstream handle, ladei_stream *out) {
   return code;
 }
 
-/* ---- Streams ------------------------------------------------------------------------------------------------------
- */
+/* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
 CUresult loop_cuStreamCreateWithPriority_v5050(CUstream *out, unsigned int native, int priority) {
   LOOP_ENTER(cuStreamCreateWithPriority, 5050);
@@ -107,8 +105,7 @@ CUresult loop_cuStreamSynchronize_v2000(CUstream handle) {
   return code == CUDA_SUCCESS ? loop_code(loop_ops()->stream_synchronize(loop_self(), &stream)) : code;
 }
 
-/* ---- Captures -----------------------------------------------------------------------------------------------------
- */
+/* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
 static CUresult capture_info(CUstream handle, ladei_capture_info *out) {
   ladei_stream stream;
@@ -176,8 +173,7 @@ CUresult loop_cuStreamEndCapture_v10000(CUstream handle, CUgraph *out) {
   return code;
 }
 
-/* ---- Events -------------------------------------------------------------------------------------------------------
- */
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
 
 CUresult loop_cuEventCreate_v2000(CUevent *out, unsigned int native) {
   LOOP_ENTER(cuEventCreate, 2000);

@@ -6,8 +6,7 @@
  */
 #include "tests/loopback/loopback.h"
 
-/* ---- Copies -------------------------------------------------------------------------------------------------------
- */
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
 static bool on_device(const void *pointer) {
   ladei_pointer_attributes found;
@@ -116,8 +115,7 @@ CUresult loop_cuMemcpyBatchAsync_v13000(CUdeviceptr *dsts, CUdeviceptr *srcs, si
   return copy_batch(dsts, srcs, sizes, count, attributes, starts, attribute_count, stream);
 }
 
-/* ---- Other work ---------------------------------------------------------------------------------------------------
- */
+/* ---- Other work -------------------------------------------------------------------------------------------------- */
 
 CUresult loop_cuMemsetD8Async_v3020(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream handle) {
   LOOP_ENTER(cuMemsetD8Async, 3020);
@@ -154,8 +152,7 @@ CUresult loop_cuStreamWriteValue64_v11070(CUstream stream, CUdeviceptr address, 
   return value_write(stream, address, value, 64, flags);
 }
 
-/* ---- Graphs -------------------------------------------------------------------------------------------------------
- */
+/* ---- Graphs ------------------------------------------------------------------------------------------------------ */
 
 CUresult loop_cuGraphInstantiateWithFlags_v11040(CUgraphExec *out, CUgraph graph, unsigned long long flags) {
   LOOP_ENTER(cuGraphInstantiateWithFlags, 11040);

@@ -31,8 +31,7 @@ static bool prepared(cuda_fixture *f, lade_status status, cuda_owned_kind kind, 
 
 static void nothing(void *user) { (void)user; }
 
-/* ---- Devices ------------------------------------------------------------------------------------------------------
- */
+/* ---- Devices ----------------------------------------------------------------------------------------------------- */
 
 static lade_status run_device_count(cuda_fixture *f) {
   int count;
@@ -79,8 +78,7 @@ static lade_status run_device_active(cuda_fixture *f) {
 
 static lade_status run_device_synchronize(cuda_fixture *f) { return OPS(f)->device_synchronize(SELF(f), 0); }
 
-/* ---- Device and pinned memory -------------------------------------------------------------------------------------
- */
+/* ---- Device and pinned memory ------------------------------------------------------------------------------------ */
 
 static bool prepare_device_memory(cuda_fixture *f) {
   void *pointer = NULL;
@@ -133,8 +131,7 @@ static lade_status run_pointer_attributes(cuda_fixture *f) {
   return OPS(f)->pointer_attributes(SELF(f), f->device, &attributes);
 }
 
-/* ---- Virtual memory -----------------------------------------------------------------------------------------------
- */
+/* ---- Virtual memory ---------------------------------------------------------------------------------------------- */
 
 static lade_status run_vm_granularity(cuda_fixture *f) {
   size_t minimum;
@@ -218,8 +215,7 @@ static lade_status run_vm_import(cuda_fixture *f) {
   return owning(f, status, CUDA_OWN_VM_HANDLE, handle);
 }
 
-/* ---- Driver pools -------------------------------------------------------------------------------------------------
- */
+/* ---- Driver pools ------------------------------------------------------------------------------------------------ */
 
 static const ladei_pool_properties pool_on_device = {.location = LADEI_POOL_DEVICE, .id = 0};
 
@@ -276,8 +272,7 @@ static lade_status run_pool_free(cuda_fixture *f) {
   return disowning(f, OPS(f)->pool_free(SELF(f), (void *)f->made, &f->stream), CUDA_OWN_POOL_MEMORY);
 }
 
-/* ---- Streams and events -------------------------------------------------------------------------------------------
- */
+/* ---- Streams and events ------------------------------------------------------------------------------------------ */
 
 static bool prepare_stream(cuda_fixture *f) {
   lade_stream stream = NULL;
@@ -342,8 +337,7 @@ static lade_status run_event_elapsed_ns(cuda_fixture *f) {
   return OPS(f)->event_elapsed_ns(SELF(f), f->timing[0], f->timing[1], &ns);
 }
 
-/* ---- Work ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Work -------------------------------------------------------------------------------------------------------- */
 
 static lade_status run_copy_h2d(cuda_fixture *f) {
   return OPS(f)->copy(SELF(f), LADEI_COPY_H2D, f->device, f->pinned, 4096, &f->stream);
@@ -402,8 +396,7 @@ static lade_status run_stream_write_value_64(cuda_fixture *f) {
   return OPS(f)->stream_write_value(SELF(f), &f->stream, f->device, 1, 64);
 }
 
-/* ---- Captures and graphs ------------------------------------------------------------------------------------------
- */
+/* ---- Captures and graphs ----------------------------------------------------------------------------------------- */
 
 static lade_status run_capture_begin(cuda_fixture *f) {
   lade_status status = OPS(f)->capture_begin(SELF(f), &f->stream, LADEI_CAPTURE_GLOBAL);
@@ -483,8 +476,7 @@ static lade_status run_graph_retain_user_object(cuda_fixture *f) {
   return disowning(f, status, CUDA_OWN_OBJECT);
 }
 
-/* ---- Peers, other processes ---------------------------------------------------------------------------------------
- */
+/* ---- Peers, other processes -------------------------------------------------------------------------------------- */
 
 static lade_status run_peer_can_access(cuda_fixture *f) {
   bool can;
@@ -525,8 +517,7 @@ static lade_status run_ipc_close(cuda_fixture *f) {
   return disowning(f, OPS(f)->ipc_close(SELF(f), (void *)f->made), CUDA_OWN_IPC);
 }
 
-/* ---- The list -----------------------------------------------------------------------------------------------------
- */
+/* ---- The list ---------------------------------------------------------------------------------------------------- */
 
 static const cuda_case cases[] = {
     {.op = "device_count", .variant = "", .run = run_device_count},

@@ -74,8 +74,7 @@ LADE_TEST(CudaContexts, NothingIsPushedWhereTheContextIsCurrent) {
   cuda_fixture_close(&f);
 }
 
-/* ---- Retaining ----------------------------------------------------------------------------------------------------
- */
+/* ---- Retaining --------------------------------------------------------------------------------------------------- */
 
 static void *use_device(void *argument) {
   cuda_fixture *f = argument;
@@ -142,8 +141,7 @@ LADE_TEST(CudaContexts, ClosingLeavesAContextThatOthersUse) {
   cuda_fixture_close(&f);
 }
 
-/* ---- Streams of the program ---------------------------------------------------------------------------------------
- */
+/* ---- Streams of the program -------------------------------------------------------------------------------------- */
 
 /* The program made its stream on a device that lade was never asked for. */
 LADE_TEST(CudaContexts, AStreamOfAForeignContextIsResolvedUnderIt) {
@@ -191,8 +189,7 @@ LADE_TEST(CudaContexts, SpecialStreamsAreThoseOfTheCurrentContext) {
   cuda_fixture_close(&f);
 }
 
-/* ---- Capture modes ------------------------------------------------------------------------------------------------
- */
+/* ---- Capture modes ----------------------------------------------------------------------------------------------- */
 
 /* R9: the thread captures in global mode, in which the driver forbids these; the capture stays valid. */
 LADE_TEST(CudaContexts, QueriesRecordsAndPinningSpareACapture) {

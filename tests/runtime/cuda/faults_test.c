@@ -45,8 +45,7 @@ LADE_TEST(CudaFaults, EveryOpHasACase) {
 #undef EXPECT_CASE
 }
 
-/* ---- One call fails -----------------------------------------------------------------------------------------------
- */
+/* ---- One call fails ---------------------------------------------------------------------------------------------- */
 
 typedef struct thread_state {
   int depth;
@@ -118,8 +117,7 @@ LADE_TEST(CudaFaults, AnyFailingCallIsReportedAndLeavesTheThreadAsItWas) {
   lade_test_context("%s", "");
 }
 
-/* ---- What codes mean ----------------------------------------------------------------------------------------------
- */
+/* ---- What codes mean --------------------------------------------------------------------------------------------- */
 
 static const cuda_case *case_find(const char *op) {
   size_t count;
@@ -203,6 +201,8 @@ LADE_TEST(CudaFaults, EmptyRangesAndUnknownFlagsAreRefused) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->copy(f.self, LADEI_COPY_H2D, NULL, f.pinned, 1, &f.stream));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->copy_sync(f.self, 0, LADEI_COPY_D2H, f.pages, NULL, 1));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->fill(f.self, f.device, 0, 0, &f.stream));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->device_alloc(f.self, 0, 0, &pointer));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->host_alloc(f.self, 0, 0, 0, &pointer));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->device_free(f.self, 0, NULL));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->host_free(f.self, NULL));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->host_register(f.self, 0, f.pages, 0, 0));

@@ -42,8 +42,7 @@ bool cuda_fixture_open(cuda_fixture *f) {
   return f->open;
 }
 
-/* ---- Ownership ----------------------------------------------------------------------------------------------------
- */
+/* ---- Ownership --------------------------------------------------------------------------------------------------- */
 
 void cuda_own(cuda_fixture *f, cuda_owned_kind kind, uintptr_t value) {
   if (f->owned_count == CUDA_FIXTURE_OWNED) {
@@ -127,8 +126,7 @@ void cuda_fixture_close(cuda_fixture *f) {
   LADE_EXPECT_OK(f->hooks->reset());
 }
 
-/* ---- Objects ------------------------------------------------------------------------------------------------------
- */
+/* ---- Objects ----------------------------------------------------------------------------------------------------- */
 
 static lade_status fill_stream(cuda_fixture *f) {
   lade_stream handle = NULL;

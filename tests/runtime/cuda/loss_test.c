@@ -146,8 +146,7 @@ LADE_TEST(CudaLoss, AnErrorThatIsNotFinalPasses) {
   cuda_fixture_close(&f);
 }
 
-/* ---- Resets -------------------------------------------------------------------------------------------------------
- */
+/* ---- Resets ------------------------------------------------------------------------------------------------------ */
 
 LADE_TEST(CudaLoss, AResetDeviceIsLost) {
   cuda_fixture f;

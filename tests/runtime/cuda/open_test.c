@@ -72,8 +72,7 @@ LADE_TEST(CudaOpen, TakesOldPrototypesFromANewDriver) {
   cuda_fixture_close(&f);
 }
 
-/* ---- Older drivers ------------------------------------------------------------------------------------------------
- */
+/* ---- Older drivers ----------------------------------------------------------------------------------------------- */
 
 LADE_TEST(CudaOpen, NamesTheEntryPointThatIsMissing) {
   cuda_fixture f;
@@ -152,8 +151,7 @@ LADE_TEST(CudaOpen, OldDriversDoNotKnowNewAttributes) {
   cuda_fixture_close(&f);
 }
 
-/* ---- Drivers that do not work -------------------------------------------------------------------------------------
- */
+/* ---- Drivers that do not work ------------------------------------------------------------------------------------ */
 
 LADE_TEST(CudaOpen, WithoutADriverThereIsNoDevice) {
   const lade_runtime_ops *ops = NULL;
