@@ -8,9 +8,7 @@ def lade_fuzz_test(name, srcs, deps = [], corpus = None, fuzz_runs = 3000, **att
     """A C file that defines LLVMFuzzerTestOneInput (tests/fuzz/fuzz.h).
 
     By default it replays the files of the folder `corpus` and some hundred random inputs. Under --config=fuzz it is a
-    libFuzzer program; as a test that makes `fuzz_runs` runs, and by hand as many as wanted:
-
-        bazel run --config=fuzz //tests/fuzz:NAME -- -max_total_time=300 $PWD/tests/fuzz/CORPUS
+    libFuzzer program; as a test that makes `fuzz_runs` runs, and by hand (bazel-bin/tests/fuzz/NAME) what it is told.
     """
     stored = native.glob([corpus + "/**"]) if corpus else []
     corpus_path = native.package_name() + "/" + corpus if corpus else ""
