@@ -157,22 +157,61 @@ static lade_status segment_unpin(lade_pinned_pool *pool, ladei_node *node, ladei
   return LADE_OK;
 }
 
-lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t free_before_ns,
-                               uint64_t *out_released) {
-  uint64_t released = 0;
-  lade_status status = LADE_OK;
-  for (uint32_t i = 0; i < ladei_pool_node_count(pool) && status == LADE_OK && released < bytes; i++) {
-    ladei_node *node = ladei_pool_node(pool, i);
-    ladei_segment *segment;
-    while (status == LADE_OK && released < bytes &&
-           (segment = ladei_node_remove_free_segment(node, free_before_ns)) != NULL) {
-      uint64_t segment_bytes = ladei_segment_bytes(segment);
-      status = segment_unpin(pool, node, segment);
-      released += status == LADE_OK ? segment_bytes : 0;
+/* The oldest segment of all nodes that may be given back, taken out of its node; NULL: none. */
+static ladei_segment *oldest_free_segment(lade_pinned_pool *pool, uint64_t free_before_ns, ladei_node **out_node) {
+  uint64_t oldest = UINT64_MAX, birth;
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
+    (void)ladei_node_remove_free_segment(ladei_pool_node(pool, i), free_before_ns, 0, &birth);
+    if (birth < oldest) {
+      oldest = birth;
+      *out_node = ladei_pool_node(pool, i);
     }
   }
-  *out_released = released;
+  /* Taken by an alloc meanwhile: then whichever is the node's oldest now. */
+  return oldest == UINT64_MAX ? NULL : ladei_node_remove_free_segment(*out_node, free_before_ns, UINT64_MAX, &birth);
+}
+
+lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t free_before_ns,
+                               uint64_t *out_released) {
+  ladei_node *node;
+  ladei_segment *segment;
+  lade_status status = LADE_OK;
+  *out_released = 0;
+  while (status == LADE_OK && *out_released < bytes &&
+         (segment = oldest_free_segment(pool, free_before_ns, &node)) != NULL) {
+    uint64_t segment_bytes = ladei_segment_bytes(segment);
+    status = segment_unpin(pool, node, segment);
+    *out_released += status == LADE_OK ? segment_bytes : 0;
+  }
   return status;
+}
+
+lade_status ladei_pool_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
+  uint64_t released;
+  ladei_pool_drain(pool);
+  uint64_t reserved = ladei_gauge_current(&pool->counters.reserved_bytes);
+  return reserved <= keep_bytes ? LADE_OK : ladei_pool_release(pool, reserved - keep_bytes, UINT64_MAX, &released);
+}
+
+lade_status ladei_pool_age(lade_pinned_pool *pool) {
+  uint64_t released;
+  if (pool->max_idle_ns == 0) {
+    return LADE_OK;
+  }
+  uint64_t now_ns = ladei_pool_now_ns(pool);
+  uint64_t last_ns = atomic_load_explicit(&pool->aged_ns, memory_order_relaxed);
+  /* Often enough that nothing stays a quarter longer than asked, and by one thread only. */
+  if (now_ns - last_ns < pool->max_idle_ns / 4 ||
+      !atomic_compare_exchange_strong_explicit(&pool->aged_ns, &last_ns, now_ns, memory_order_relaxed,
+                                               memory_order_relaxed)) {
+    return LADE_OK;
+  }
+  ladei_pool_drain(pool);
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
+    ladei_node_stamp_free_segments(ladei_pool_node(pool, i), now_ns);
+  }
+  return now_ns < pool->max_idle_ns ? LADE_OK
+                                    : ladei_pool_release(pool, UINT64_MAX, now_ns - pool->max_idle_ns, &released);
 }
 
 /* ---- Growing ----------------------------------------------------------------------------------------------------- */
@@ -238,6 +277,24 @@ static lade_status grow(lade_pinned_pool *pool, const ladei_request *request, la
   return status;
 }
 
+lade_status ladei_pool_reserve(lade_pinned_pool *pool, ladei_node *node, uint64_t bytes) {
+  ladei_request request = {.node = node};
+  for (;;) {
+    uint64_t free_bytes, whole_bytes;
+    ladei_node_free_bytes(node, &free_bytes, &whole_bytes);
+    if (free_bytes >= bytes) {
+      return LADE_OK;
+    }
+    size_t missing = ladei_pinned_pages(bytes - free_bytes) << LADEI_PINNED_PAGE_SHIFT;
+    ladei_segment *segment;
+    lade_status status = segment_pin(pool, &request, ladei_size_min(missing, pool->segment_bytes), &segment);
+    if (status != LADE_OK) {
+      return status;
+    }
+    (void)ladei_node_add_segment(node, segment, 0, false);
+  }
+}
+
 /* ---- Seeking ----------------------------------------------------------------------------------------------------- */
 
 static ladei_block *cache_take(const ladei_request *request) {
@@ -263,6 +320,19 @@ static lade_status reclaim(lade_pinned_pool *pool) {
   return LADE_OK;
 }
 
+/* Memory of other nodes is better than none, unless the pool is strict. */
+static ladei_block *other_node_take(lade_pinned_pool *pool, const ladei_request *request) {
+  for (uint32_t i = 0; !pool->source.strict && i < ladei_pool_node_count(pool); i++) {
+    ladei_node *node = ladei_pool_node(pool, i);
+    ladei_block *block = node == request->node ? NULL : ladei_node_take(node, request->bytes, request->exact, 1);
+    if (block != NULL) {
+      ladei_count(&pool->counters.other_node_takes, 1);
+      return block;
+    }
+  }
+  return NULL;
+}
+
 /* At the cap. LADE_OK: look again, something changed, or a block was found. */
 static lade_status make_room(lade_pinned_pool *pool, const ladei_request *request, uint64_t *deadline_ns,
                              ladei_block **out) {
@@ -277,6 +347,9 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_request *reques
   lade_status status = ladei_pool_release(pool, least_bytes(request), UINT64_MAX, &released);
   if (released > 0 || status != LADE_OK) {
     return released > 0 ? LADE_OK : status;
+  }
+  if ((*out = other_node_take(pool, request)) != NULL) {
+    return LADE_OK;
   }
   if (pool->wait_ns > 0 && ladei_pending_blocks(&pool->counters.pending) > 0) {
     if (*deadline_ns == 0) {
@@ -296,14 +369,18 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_request *reques
 }
 
 /* The system refuses more. LADE_OK: look again. */
-static lade_status give_back(lade_pinned_pool *pool, lade_status refusal) {
+static lade_status give_back(lade_pinned_pool *pool, const ladei_request *request, lade_status refusal,
+                             ladei_block **out) {
   lade_error saved;
   uint64_t released;
   ladei_error_save(&saved);
   ladei_pool_drain(pool);
   (void)ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   ladei_error_restore(&saved);
-  return released > 0 ? LADE_OK : refusal;
+  if (released == 0 && (*out = other_node_take(pool, request)) == NULL) {
+    return refusal;
+  }
+  return LADE_OK;
 }
 
 static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
@@ -315,7 +392,7 @@ static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_reques
     if (status == LADE_ERR_LIMIT) {
       status = make_room(pool, request, &deadline_ns, out);
     } else if (status == LADE_ERR_OUT_OF_PINNED_MEMORY) {
-      status = give_back(pool, status);
+      status = give_back(pool, request, status, out);
     }
     if (status == LADE_OK && *out == NULL) {
       ladei_pool_drain(pool); /* where a wait's blocks came back to */

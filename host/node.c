@@ -348,11 +348,16 @@ static bool segment_is_free_since(const ladei_segment *segment, uint64_t free_be
   return old && segment_is_free(segment);
 }
 
-ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_before_ns) {
+ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_before_ns, uint64_t born_before,
+                                              uint64_t *out_birth) {
   ladei_lock_acquire(&node->lock);
   ladei_segment *segment = node->first;
   while (segment != NULL && !segment_is_free_since(segment, free_before_ns)) {
     segment = segment->next;
+  }
+  *out_birth = segment == NULL ? UINT64_MAX : segment->birth;
+  if (segment != NULL && segment->birth >= born_before) {
+    segment = NULL;
   }
   if (segment != NULL) {
     ladei_block *block = &segment->blocks[0];

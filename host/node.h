@@ -67,9 +67,10 @@ void ladei_node_restore_segment(ladei_node *node, ladei_segment *segment);
 /* Wholly free segments that were not seen free before were so from now on. */
 void ladei_node_stamp_free_segments(ladei_node *node, uint64_t now_ns);
 
-/* Takes the oldest wholly free segment out that was seen free at `free_before_ns` or before (UINT64_MAX: that is free);
- * NULL: none. */
-ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_before_ns);
+/* The oldest wholly free segment that was seen free at `free_before_ns` or before (UINT64_MAX: that is free) is taken out
+ * if it was born before `born_before`; NULL: none. Its birth, or UINT64_MAX, is told either way. */
+ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_before_ns, uint64_t born_before,
+                                              uint64_t *out_birth);
 
 /* Free bytes, and of those the ones in wholly free segments. */
 void ladei_node_free_bytes(ladei_node *node, uint64_t *out_free, uint64_t *out_whole);

@@ -27,19 +27,25 @@
 #include "host/pool.h"
 #include "host/ready.h"
 
-/* Entry of every call. */
+/* Entry of every call. A thread whose cache is at hand is not in a forked child: there the thread-local was cleared. */
 static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, const char *function) {
   if (pool == NULL || !arguments_valid) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: an argument is NULL or out of range", function);
   }
-  return ladei_runtime_check_process(pool->runtime);
+  return ladei_thread_cache_fast(pool->id) != NULL ? LADE_OK : ladei_runtime_check_process(pool->runtime);
 }
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
-static void alloc_count(lade_pinned_pool *pool, ladei_tallies *tallies, const ladei_block *block, size_t requested) {
+/* The calling thread's tallies for a block's node; NULL where there is no memory for them. */
+static ladei_tallies *tallies_for(ladei_thread_cache *cache, const ladei_block *block) {
+  return cache == NULL ? NULL : ladei_thread_tallies_make(cache, ladei_word_node(ladei_block_word(block)));
+}
+
+static void alloc_count(lade_pinned_pool *pool, ladei_thread_cache *cache, const ladei_block *block, size_t requested) {
   uint64_t word = ladei_block_word(block);
   unsigned class_index = ladei_word_class(word);
+  ladei_tallies *tallies = tallies_for(cache, block);
   if (tallies != NULL) {
     ladei_tally_alloc(&tallies->classes[class_index], class_index, requested, ladei_block_bytes(block, word));
     ladei_tally_publish(pool, tallies, class_index);
@@ -54,11 +60,6 @@ static void alloc_count(lade_pinned_pool *pool, ladei_tallies *tallies, const la
 }
 
 /* ---- Blocks that come back --------------------------------------------------------------------------------------- */
-
-/* The calling thread's tallies for a block's node; NULL where there is no memory for them. */
-static ladei_tallies *tallies_for(ladei_thread_cache *cache, const ladei_block *block) {
-  return cache == NULL ? NULL : ladei_thread_tallies_make(cache, ladei_word_node(ladei_block_word(block)));
-}
 
 /* A CACHED block that found no ready place. */
 static void block_overflow(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_tallies *tallies,
@@ -166,6 +167,15 @@ static void pending_look(lade_pinned_pool *pool, ladei_thread_cache *cache) {
   cache->poll_skip = (1u << cache->poll_fruitless) - 1;
 }
 
+/* A driver that refuses to take memory back is no reason not to hand out other memory. */
+static void idle_look(lade_pinned_pool *pool) {
+  lade_error saved;
+  ladei_error_save(&saved);
+  if (ladei_pool_age(pool) != LADE_OK) {
+    ladei_error_restore(&saved);
+  }
+}
+
 static ladei_block *request_ready(const ladei_request *request) {
   if (request->tallies == NULL) {
     return NULL;
@@ -174,13 +184,14 @@ static ladei_block *request_ready(const ladei_request *request) {
                           request->bytes);
 }
 
-static lade_status alloc_on(lade_pinned_pool *pool, size_t bytes, ladei_node *node, void **out) {
+static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_node *node, void **out) {
   if (bytes > LADEI_PINNED_MAX_BYTES) {
     return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes asked; a block has at most %zu", bytes,
                        LADEI_PINNED_MAX_BYTES);
   }
   ladei_request request = request_make(pool, bytes, node);
   pending_look(pool, request.cache);
+  idle_look(pool);
   ladei_block *block = request_ready(&request), *rest = NULL;
   if (block == NULL) {
     lade_status status = ladei_pool_seek(pool, &request, &block);
@@ -190,7 +201,7 @@ static lade_status alloc_on(lade_pinned_pool *pool, size_t bytes, ladei_node *no
     rest = ladei_block_next(block);
     ladei_block_hand_out(block, bytes);
   }
-  alloc_count(pool, request.tallies, block, bytes);
+  alloc_count(pool, request.cache, block, bytes);
   *out = (void *)ladei_block_address(block);
   while (rest != NULL) {
     block = rest;
@@ -207,7 +218,7 @@ static lade_status alloc_near(lade_pinned_pool *pool, size_t bytes, int device, 
     return LADE_OK;
   }
   lade_status status = ladei_pool_node_of_device(pool, device, &node);
-  return status != LADE_OK ? status : alloc_on(pool, bytes, node, out);
+  return status != LADE_OK ? status : alloc_from(pool, bytes, node, out);
 }
 
 lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out) {
@@ -228,10 +239,29 @@ lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int dev
   return status != LADE_OK ? status : alloc_near(pool, bytes, device, out);
 }
 
+lade_status lade_pinned_alloc_on(lade_pinned_pool *pool, size_t bytes, int numa_node, void **out) {
+  ladei_node *node;
+  lade_status status = enter(pool, out != NULL && bytes < LADEI_SIZE_LIMIT, __func__);
+  if (status != LADE_OK) {
+    return status;
+  }
+  if (bytes == 0) {
+    *out = NULL;
+    return LADE_OK;
+  }
+  status = ladei_pool_node_of_os(pool, numa_node, &node);
+  return status != LADE_OK ? status : alloc_from(pool, bytes, node, out);
+}
+
 /* ---- Blocks in use ----------------------------------------------------------------------------------------------- */
 
 static lade_status foreign(const void *pointer, const char *function) {
   return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "%s: %p is not in this pool's memory", function, pointer);
+}
+
+static lade_status inside(const void *pointer, const ladei_owner *owner, const char *function) {
+  return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "%s: %p lies inside the block at %p", function, pointer,
+                     (void *)owner->address);
 }
 
 /* The block in use that `pointer` lies in. */
@@ -321,8 +351,7 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
       return status;
     }
     if ((uintptr_t)pointer != owner.address) {
-      return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "%s: %p lies inside the block at %p", function, pointer,
-                         (void *)owner.address);
+      return inside(pointer, &owner, function);
     }
     bool noted = ladei_ticket_noted(&owner.block->ticket);
     out->block = owner.block;
@@ -406,20 +435,45 @@ void ladei_pool_retired(void *user, ladei_ticket *list) {
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
-lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer, lade_stream stream) {
+static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream stream, unsigned flags,
+                              const char *function) {
   ladei_owner owner;
-  lade_status status = enter(pool, true, __func__);
+  lade_status status = enter(pool, true, function);
   if (status == LADE_OK) {
-    status = in_use_find(pool, pointer, __func__, &owner);
+    status = in_use_find(pool, pointer, function, &owner);
   }
   if (status == LADE_OK) {
-    status = ladei_retire_note(pool->retire, &owner.block->ticket, stream, 0);
+    status = ladei_retire_note(pool->retire, &owner.block->ticket, stream, flags);
   }
   if (status == LADE_OK && !ladei_word_is_same(ladei_block_word(owner.block), owner.word)) {
-    return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "%s: the block at %p was freed by another thread meanwhile", __func__,
+    return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "%s: the block at %p was freed by another thread meanwhile", function,
                        pointer);
   }
   return status;
+}
+
+lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer, lade_stream stream) {
+  return block_note(pool, pointer, stream, 0, __func__);
+}
+
+lade_status lade_pinned_record_use(lade_pinned_pool *pool, void *pointer, lade_stream stream) {
+  return block_note(pool, pointer, stream, LADEI_NOTE_NOW, __func__);
+}
+
+lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_event event) {
+  ladei_owner owner;
+  lade_status status = enter(pool, pointer == NULL || event != NULL, __func__);
+  if (status != LADE_OK || pointer == NULL) {
+    return status;
+  }
+  status = in_use_find(pool, pointer, __func__, &owner);
+  if (status == LADE_OK && (uintptr_t)pointer != owner.address) {
+    status = inside(pointer, &owner, __func__);
+  }
+  if (status == LADE_OK) {
+    status = ladei_retire_note_event(pool->retire, &owner.block->ticket, event);
+  }
+  return status != LADE_OK ? status : block_free(pool, pointer, false, __func__);
 }
 
 lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream) {
@@ -429,7 +483,12 @@ lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream
 
 lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
   lade_status status = enter(pool, true, __func__);
-  return status != LADE_OK ? status : ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL);
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL);
+  lade_status aged = ladei_pool_age(pool);
+  return status != LADE_OK ? status : aged;
 }
 
 /* ---- Giving back, finding ---------------------------------------------------------------------------------------- */
@@ -442,15 +501,32 @@ static lade_status quarantine_end(lade_pinned_pool *pool) {
 }
 
 lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
-  uint64_t released;
   lade_status status = enter(pool, true, __func__);
   if (status != LADE_OK) {
     return status;
   }
   lade_status waited = quarantine_end(pool);
-  ladei_pool_drain(pool);
-  status = ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
+  status = ladei_pool_trim(pool, 0);
   return status != LADE_OK ? status : waited;
+}
+
+lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
+  lade_status status = enter(pool, true, __func__);
+  if (status != LADE_OK) {
+    return status;
+  }
+  lade_status polled = ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL);
+  status = ladei_pool_trim(pool, keep_bytes);
+  return status != LADE_OK ? status : polled;
+}
+
+lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int device) {
+  ladei_node *node;
+  lade_status status = enter(pool, bytes < LADEI_SIZE_LIMIT, __func__);
+  if (status == LADE_OK) {
+    status = ladei_pool_node_of_device(pool, device, &node);
+  }
+  return status != LADE_OK ? status : ladei_pool_reserve(pool, node, bytes);
 }
 
 static lade_pinned_state public_state(ladei_block_state state) {

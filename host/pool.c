@@ -24,7 +24,10 @@
 #include "base/options.h"
 #include "host/limits.h"
 
-enum { DEFAULT_PREFAULT_THREADS = 4 };
+enum {
+  DEFAULT_PREFAULT_THREADS = 4,
+  DEFAULT_SOURCES = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER,
+};
 
 #define DEFAULT_SEGMENT_BYTES  (64 * LADEI_MIB)
 #define LEAST_SEGMENT_BYTES    LADEI_MAGAZINE_MAX_BYTES /* so that what magazines hold was always cut to its class */
@@ -130,16 +133,29 @@ lade_status ladei_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_
   return status;
 }
 
+lade_status ladei_pool_node_of_os(lade_pinned_pool *pool, int os_node, ladei_node **out) {
+  const ladei_topology *topology = os_node < 0 ? NULL : ladei_pool_topology(pool);
+  if (os_node >= 0 && (topology == NULL || ladei_topology_usable_node(topology, os_node) != os_node)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pinned pool: NUMA node %d has no memory for this process",
+                       os_node);
+  }
+  return node_acquire(pool, os_node < 0 ? -1 : os_node, out);
+}
+
 /* ---- Create ------------------------------------------------------------------------------------------------------ */
 
 static lade_status options_check(const lade_pinned_options *options, int device_count) {
-  uint32_t all_sources = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER;
+  uint32_t all_sources = DEFAULT_SOURCES | LADE_PINNED_SOURCE_PAGEABLE;
   if (options->device < 0 || options->device >= device_count) {
     return ladei_error(LADE_ERR_NO_DEVICE, 0, "lade_pinned_options: device %d of %d", options->device, device_count);
   }
   if ((options->sources & ~all_sources) != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: sources 0x%x has unknown bits",
                        options->sources);
+  }
+  if ((options->flags & ~(uint32_t)LADE_PINNED_NUMA_STRICT) != 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: flags 0x%x has unknown bits",
+                       options->flags);
   }
   if (options->segment_bytes % LADEI_PINNED_PAGE_BYTES != 0 || options->segment_bytes > LADEI_PINNED_MAX_BYTES ||
       (options->segment_bytes != 0 && options->segment_bytes < LEAST_SEGMENT_BYTES)) {
@@ -175,10 +191,12 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->device = options->device;
   pool->source.runtime = runtime;
   pool->source.device = options->device;
-  pool->source.sources = options->sources == 0 ? UINT32_MAX : options->sources;
+  pool->source.sources = options->sources == 0 ? DEFAULT_SOURCES : options->sources;
+  pool->source.strict = (options->flags & LADE_PINNED_NUMA_STRICT) != 0;
   pool->source.prefault_threads = prefault_threads(runtime, options);
   pool->max_bytes = options->max_bytes == 0 ? default_cap(hooks) : options->max_bytes;
   pool->wait_ns = (uint64_t)options->wait_ms * 1000000u;
+  pool->max_idle_ns = (uint64_t)options->max_idle_ms * 1000000u;
   pool->segment_bytes = options->segment_bytes == 0 ? DEFAULT_SEGMENT_BYTES : (size_t)options->segment_bytes;
   pool->magazine_bytes = magazine_bytes(options->magazine_bytes, pool->max_bytes);
   atomic_init(&pool->home_node, LADEI_NODE_UNRESOLVED);

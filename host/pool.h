@@ -41,6 +41,7 @@ struct lade_pinned_pool {
   ladei_pinned_hooks hooks;
   uint64_t max_bytes;
   uint64_t wait_ns;
+  uint64_t max_idle_ns; /* 0: no age-out */
   size_t segment_bytes;
   size_t magazine_bytes; /* in the magazines of all threads */
   int device;            /* that lade_pinned_alloc is near to */
@@ -68,6 +69,7 @@ struct lade_pinned_pool {
   ladei_topology *topology; /* guard: topology_lock while NULL; constant afterwards */
   bool topology_tried;
 
+  _Atomic(uint64_t) aged_ns; /* when free segments were last looked at for their age */
   ladei_pool_counters counters;
 };
 
@@ -78,6 +80,10 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
 
 /* The node's cache that requests near a device go to. Looks at the topology the first time. */
 lade_status ladei_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_node **out);
+
+/* The cache of an OS node, -1 for memory bound to none. LADE_ERR_INVALID_ARGUMENT: no node with memory for this
+ * process. */
+lade_status ladei_pool_node_of_os(lade_pinned_pool *pool, int os_node, ladei_node **out);
 
 /* Recounts all invariants; LADE_ERR_INTERNAL names the one broken. For tests, when no other thread is inside. */
 lade_status ladei_pinned_pool_check(lade_pinned_pool *pool);
@@ -122,6 +128,15 @@ void ladei_pool_drain(lade_pinned_pool *pool);
 /* Gives wholly free segments back, oldest first, until at least `bytes` are given back; only those seen free at
  * `free_before_ns` or before (UINT64_MAX: all). Stops at the first failure of the driver. */
 lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t free_before_ns, uint64_t *out_released);
+
+/* Drains, and gives back until at most `keep_bytes` are reserved, as far as wholly free segments go. */
+lade_status ladei_pool_trim(lade_pinned_pool *pool, uint64_t keep_bytes);
+
+/* Gives back what was wholly free for longer than the pool's option says; costs a look at the clock most times. */
+lade_status ladei_pool_age(lade_pinned_pool *pool);
+
+/* Pins until the node has `bytes` free; what was pinned stays also on failure. */
+lade_status ladei_pool_reserve(lade_pinned_pool *pool, ladei_node *node, uint64_t bytes);
 
 /* CACHED blocks of any nodes, linked by next, go back to their nodes. */
 void ladei_pool_put(lade_pinned_pool *pool, ladei_block *list);

@@ -46,29 +46,47 @@ static lade_status area_map(size_t bytes, ladei_memory *out) {
   return LADE_OK;
 }
 
-static void area_place(const ladei_source_settings *settings, const ladei_topology *topology, int node,
-                       const ladei_memory *memory) {
-  if (topology != NULL && node >= 0) {
-    lade_error saved;
-    ladei_error_save(&saved);
-    /* A system that forbids binding, as containers do, costs speed and no more. */
-    if (ladei_topology_bind_area(topology, node, memory->base, memory->bytes, false) != LADE_OK) {
-      ladei_error_restore(&saved);
-    }
+/* Preferred: a system that forbids binding, as containers do, costs speed and no more. */
+static lade_status area_bind(const ladei_source_settings *settings, const ladei_topology *topology, int node,
+                             const ladei_memory *memory) {
+  lade_error saved;
+  if (topology == NULL || node < 0) {
+    return LADE_OK;
+  }
+  ladei_error_save(&saved);
+  lade_status status = ladei_topology_bind_area(topology, node, memory->base, memory->bytes, settings->strict);
+  if (status != LADE_OK && !settings->strict) {
+    ladei_error_restore(&saved);
+    return LADE_OK;
+  }
+  return status;
+}
+
+/* A mapping on its node, touched if asked. */
+static lade_status area_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
+                                size_t bytes, ladei_memory *out) {
+  lade_status status = area_map(bytes, out);
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = area_bind(settings, topology, node, out);
+  if (status != LADE_OK) {
+    munmap(out->mapped, out->mapped_bytes);
+    return status;
   }
   if (settings->prefault_threads > 0) {
-    ladei_prefault(topology, node, memory->base, memory->bytes, settings->prefault_threads);
+    ladei_prefault(topology, node, out->base, bytes, settings->prefault_threads);
   }
+  return LADE_OK;
 }
 
 static lade_status register_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
                                     size_t bytes, ladei_memory *out) {
   const lade_runtime *runtime = settings->runtime;
-  lade_status status = area_map(bytes, out);
+  lade_status status = area_acquire(settings, topology, node, bytes, out);
   if (status != LADE_OK) {
     return status;
   }
-  area_place(settings, topology, node, out);
   ladei_lock_assert_none_held();
   status = runtime->ops->host_register(runtime->self, settings->device, out->base, bytes, 0);
   if (status != LADE_OK) {
@@ -93,7 +111,10 @@ static lade_status driver_acquire(const ladei_source_settings *settings, const l
   const lade_runtime *runtime = settings->runtime;
   void *base = NULL;
   (void)topology;
-  (void)node; /* the driver places it */
+  if (settings->strict && node >= 0) {
+    return ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, 0, "driver: %zu bytes cannot be placed on NUMA node %d", bytes,
+                       node);
+  }
   ladei_lock_assert_none_held();
   lade_status status = runtime->ops->host_alloc(runtime->self, settings->device, bytes, 0, &base);
   if (status == LADE_OK) {
@@ -104,6 +125,23 @@ static lade_status driver_acquire(const ladei_source_settings *settings, const l
 
 static lade_status driver_release(const ladei_source_settings *settings, const ladei_memory *memory) {
   return settings->runtime->ops->host_free(settings->runtime->self, memory->base);
+}
+
+/* ---- pageable ---------------------------------------------------------------------------------------------------- */
+
+static lade_status pageable_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
+                                    size_t bytes, ladei_memory *out) {
+  lade_status status = area_acquire(settings, topology, node, bytes, out);
+  if (status == LADE_OK) {
+    out->source = LADE_PINNED_SOURCE_PAGEABLE;
+  }
+  return status;
+}
+
+static lade_status pageable_release(const ladei_source_settings *settings, const ladei_memory *memory) {
+  (void)settings;
+  munmap(memory->mapped, memory->mapped_bytes);
+  return LADE_OK;
 }
 
 /* ---- All sources ------------------------------------------------------------------------------------------------- */
@@ -118,6 +156,7 @@ typedef struct source_entry {
 static const source_entry sources[] = {
     {LADE_PINNED_SOURCE_REGISTER, register_acquire, register_release},
     {LADE_PINNED_SOURCE_DRIVER, driver_acquire, driver_release},
+    {LADE_PINNED_SOURCE_PAGEABLE, pageable_acquire, pageable_release},
 };
 
 enum { SOURCE_COUNT = sizeof sources / sizeof sources[0] };

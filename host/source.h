@@ -3,7 +3,8 @@
  * Where pinned memory comes from: pieces of memory for segments, from the first source that has some.
  *
  *   register   mapped by lade, bound to the wanted NUMA node, prefaulted by threads, then registered with the driver
- *   driver     the driver's own pinned allocation
+ *   driver     the driver's own pinned allocation, placed as the driver pleases
+ *   pageable   mapped by lade and not pinned at all; only where the user allows it
  *
  * Called without locks; both functions call the driver and may take long.
  */
@@ -19,13 +20,14 @@ typedef struct ladei_source_settings {
   lade_runtime *runtime;
   int device;                /* whose context pins; the memory is pinned for all devices */
   uint32_t sources;          /* set of lade_pinned_source bits */
+  bool strict;               /* memory for a node lies on it, or the source has none */
   uint32_t prefault_threads; /* 0: no prefault of our own; the registration touches the pages */
 } ladei_source_settings;
 
 typedef struct ladei_memory {
   void *base; /* page aligned */
   size_t bytes;
-  void *mapped; /* register: the mapping around it */
+  void *mapped; /* the mapping around it, where lade made it */
   size_t mapped_bytes;
   lade_pinned_source source;
 } ladei_memory;

@@ -159,6 +159,7 @@ static void counters_read(const ladei_pool_counters *counters, lade_pinned_stats
   out->driver_alloc_ns = counter_read(&counters->driver_alloc_ns);
   out->driver_free_ns = counter_read(&counters->driver_free_ns);
   out->limit_waits = counter_read(&counters->limit_waits);
+  out->other_node_takes = counter_read(&counters->other_node_takes);
 }
 
 lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *stats) {

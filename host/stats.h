@@ -52,7 +52,7 @@ typedef struct ladei_pool_counters {
   ladei_pending pending;
   _Atomic(uint64_t) pending_blocks_allocated, pending_bytes_allocated; /* told by threads that have no cache any more */
   ladei_published in_use_blocks, in_use_bytes, requested_bytes;
-  _Atomic(uint64_t) misses, limit_waits;
+  _Atomic(uint64_t) misses, limit_waits, other_node_takes;
   _Atomic(uint64_t) driver_allocs, driver_frees, driver_alloc_ns, driver_free_ns;
 } ladei_pool_counters;
 

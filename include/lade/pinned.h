@@ -36,7 +36,17 @@ typedef struct lade_pinned_pool lade_pinned_pool;
 typedef enum lade_pinned_source {
   LADE_PINNED_SOURCE_REGISTER = 1, /**< Mapped by lade near the device, then registered with the driver. */
   LADE_PINNED_SOURCE_DRIVER = 2,   /**< Pinned allocation of the driver. */
+  /** Mapped by lade and not pinned: copies are slower, and wait for the host. Used only if asked for, when all other
+   * sources refuse. */
+  LADE_PINNED_SOURCE_PAGEABLE = 8,
 } lade_pinned_source;
+
+/** Bits of lade_pinned_options.flags. */
+enum {
+  /** Memory for a NUMA node lies on that node, or the request fails. Otherwise the node is preferred: when it has no
+   * memory left, or the system forbids binding, memory of another node serves. */
+  LADE_PINNED_NUMA_STRICT = 1u << 0
+};
 
 typedef enum lade_pinned_state {
   LADE_PINNED_IN_USE = 1,  /**< Handed out. */
@@ -48,7 +58,8 @@ typedef enum lade_pinned_state {
 typedef struct lade_pinned_options {
   size_t struct_size;
   int32_t device;         /**< Device that lade_pinned_alloc() is near to. Default 0. */
-  uint32_t sources;       /**< Sources to try, as a set of lade_pinned_source bits, in the order of the enum. 0: all. */
+  uint32_t sources;       /**< Sources to try, as a set of lade_pinned_source bits, in the order of the enum. 0: all
+                             but pageable. */
   uint64_t max_bytes;     /**< Cap on reserved bytes. 0: the smaller of half of the available memory and the cgroup's
                                headroom at creation. */
   uint32_t event_batch;   /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
@@ -58,13 +69,16 @@ typedef struct lade_pinned_options {
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
                                   which is faster than letting the driver do it. 0: 4; none on software devices, which
                                   lock no memory. */
-  uint32_t reserved;
+  uint32_t flags;            /**< LADE_PINNED_NUMA_STRICT */
   uint64_t magazine_bytes; /**< Ready blocks that threads may keep for themselves, all threads together. 0: the smaller
                                 of 64 MiB and an eighth of the cap. Below 1 MiB: none. */
+  uint32_t max_idle_ms;    /**< Segments without a block in use or pending for so long are given back, by the calls that
+                                look for pending blocks. 0: never. */
+  uint32_t reserved;
 } lade_pinned_options;
 
 static inline void lade_pinned_options_init(lade_pinned_options *options) {
-  const lade_pinned_options defaults = {sizeof(lade_pinned_options), 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  const lade_pinned_options defaults = {sizeof(lade_pinned_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   *options = defaults;
 }
 
@@ -114,6 +128,7 @@ typedef struct lade_pinned_stats {
                                   again. Current. */
   uint64_t limit_waits;      /**< Allocations that waited at the cap. */
   uint64_t streams_queried;
+  uint64_t other_node_takes; /**< Allocations served by memory of another NUMA node than asked for. */
 } lade_pinned_stats;
 
 static inline void lade_pinned_stats_init(lade_pinned_stats *stats) {
@@ -169,6 +184,13 @@ LADE_API lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, voi
 LADE_API lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out);
 
 /**
+ * The same, on a NUMA node given by its OS index; -1: bound to none.
+ *
+ * Errors also: LADE_ERR_INVALID_ARGUMENT for a node that has no memory for this process.
+ */
+LADE_API lade_status lade_pinned_alloc_on(lade_pinned_pool *pool, size_t bytes, int numa_node, void **out);
+
+/**
  * Give a block back. Returns at once, also while streams still use it.
  *
  * @param pointer  Start of a block in use; NULL does nothing.
@@ -205,6 +227,28 @@ LADE_API LADE_MUST_CHECK lade_status lade_pinned_record_event(lade_pinned_pool *
                                                               lade_stream stream);
 
 /**
+ * Note that the use of the block by `stream` ends with the work queued so far: later work on the stream does not delay
+ * its reuse.
+ *
+ * Records an event in this call. Noting the stream again moves the end to the present; lade_pinned_record_event() on the
+ * same stream stays in force. Otherwise as lade_pinned_record_event(). Errors also: LADE_ERR_CAPTURE while the stream
+ * cannot be used because of a capture; LADE_ERR_DRIVER and LADE_ERR_DEVICE_LOST when no event can be recorded: the use
+ * is not noted then.
+ */
+LADE_API LADE_MUST_CHECK lade_status lade_pinned_record_use(lade_pinned_pool *pool, void *pointer, lade_stream stream);
+
+/**
+ * Give a block back that is used until `event`, which the caller has recorded, is done.
+ *
+ * @param event  Borrowed until the block is cached again (lade_pinned_find()): keep it alive, and record nothing in it.
+ *
+ * Streams recorded for the block count too. Threads: any. Waits: never.
+ * Errors: as lade_pinned_free(), and LADE_ERR_OUT_OF_HOST_MEMORY; the block stays in use then. An event that reports an
+ * error keeps the block pending.
+ */
+LADE_API lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_event event);
+
+/**
  * Look at pending blocks and make those that are done reusable. For programs with a loop of their own; alloc does it
  * when its cache has nothing.
  *
@@ -221,6 +265,24 @@ LADE_API lade_status lade_pinned_process_events(lade_pinned_pool *pool);
  * Stream order: none. Errors: LADE_ERR_FORKED, LADE_ERR_DRIVER when unpinning fails: that memory stays cached.
  */
 LADE_API lade_status lade_pinned_empty_cache(lade_pinned_pool *pool);
+
+/**
+ * Give cached memory back until at most `keep_bytes` are held: whole segments, oldest first.
+ *
+ * Segments with a block in use or pending stay, so more than keep_bytes may be left (stats: reserved_bytes).
+ *
+ * Threads: any. Waits: never for streams. Stream order: none. Errors: LADE_ERR_FORKED, LADE_ERR_DRIVER when unpinning
+ * fails (that memory stays cached) or an event does.
+ */
+LADE_API lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes);
+
+/**
+ * Pin ahead: until `bytes` of free memory near `device` are there, so that allocations find it.
+ *
+ * Threads: any. Waits: for the driver. Stream order: none. Errors: as lade_pinned_alloc(), which see; what was pinned
+ * before the failure stays cached.
+ */
+LADE_API lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int device);
 
 /**
  * Describe the block that an address lies in.

@@ -30,7 +30,8 @@ static void use_block(stage *own, size_t bytes) {
   if (status != LADE_OK) return;
   for (int i = 0; i < 2; i++) {
     note(&own->first, lade_copy_async(own->runtime, own->device_memory, block, 4096, own->streams[i]));
-    status = lade_pinned_record_event(own->pool, block, own->streams[i]);
+    status = i == 0 ? lade_pinned_record_event(own->pool, block, own->streams[i])
+                    : lade_pinned_record_use(own->pool, block, own->streams[i]);
     note(&own->first, status);
     if (status != LADE_OK) {
       /* The contract: a use that could not be recorded must be waited for by the caller. */
@@ -48,6 +49,8 @@ static void use_pool(stage *own) {
   note(&own->first, lade_pinned_process_events(own->pool));
   note(&own->first, lade_stream_synchronize(own->runtime, own->streams[0]));
   use_block(own, 5 * LADEI_MIB);
+  note(&own->first, lade_pinned_reserve(own->pool, 2 * LADEI_MIB, 1));
+  note(&own->first, lade_pinned_trim(own->pool, 8 * LADEI_MIB));
   note(&own->first, lade_pinned_stream_retire(own->pool, own->streams[1]));
   LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
   note(&own->first, lade_pinned_empty_cache(own->pool));

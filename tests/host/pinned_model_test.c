@@ -62,7 +62,11 @@ static void copy_out(model_pool *own, const live_block *block) {
   unsigned char *slot = own->device + (size_t)own->slots * SLOT_BYTES;
   LADE_ASSERT_OK(lade_copy_async(own->runtime, slot, block->pointer, head_of(block), stream));
   unsigned char *inside = block->pointer + support_random_below(&own->random, block->bytes);
-  LADE_ASSERT_OK(lade_pinned_record_event(own->pool, inside, stream));
+  if (support_random_one_in(&own->random, 3)) {
+    LADE_ASSERT_OK(lade_pinned_record_use(own->pool, inside, stream));
+  } else {
+    LADE_ASSERT_OK(lade_pinned_record_event(own->pool, inside, stream));
+  }
   own->slot_seed[own->slots] = block->seed;
   own->slot_bytes[own->slots] = head_of(block);
   own->slots++;
@@ -110,7 +114,7 @@ static void step(model_pool *own) {
   } else if (what < 98) {
     LADE_ASSERT_OK(lade_pinned_process_events(own->pool));
   } else if (what < 99) {
-    LADE_ASSERT_OK(lade_pinned_empty_cache(own->pool));
+    LADE_ASSERT_OK(lade_pinned_trim(own->pool, support_random_below(&own->random, 4) * SEGMENT_BYTES));
   } else {
     LADE_ASSERT_OK(lade_stream_synchronize(own->runtime, own->streams[0]));
   }

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Giving back, pinning ahead, NUMA placement, sources, and the two precise ways to end a use. */
+#include <string.h>
+
+#include "base/size.h"
+#include "host/pool.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/runtimes.h"
+
+#define SEGMENT_BYTES (2 * LADEI_MIB)
+
+typedef struct fixture {
+  lade_runtime *runtime;
+  lade_pinned_pool *pool;
+  lade_stream stream;
+  void *device;
+} fixture;
+
+static const ladei_pinned_hooks this_machine = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL};
+static const ladei_pinned_hooks two_nodes = {LADEI_TOPOLOGY_SYNTHETIC, "node:2 core:2 pu:1", NULL};
+
+static lade_pinned_options small_options(void) {
+  lade_pinned_options options;
+  lade_pinned_options_init(&options);
+  options.segment_bytes = SEGMENT_BYTES;
+  options.max_bytes = 64 * LADEI_MIB;
+  return options;
+}
+
+static bool fixture_open(fixture *own, const char *name, const lade_pinned_options *options,
+                         const ladei_pinned_hooks *hooks) {
+  memset(own, 0, sizeof *own);
+  own->runtime = support_runtime_open(name);
+  if (own->runtime == NULL) return false;
+  LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &own->stream));
+  LADE_EXPECT_OK(own->runtime->ops->device_alloc(own->runtime->self, 0, 4096, &own->device));
+  LADE_EXPECT_OK(ladei_pinned_pool_create(own->runtime, options, hooks, &own->pool));
+  return own->pool != NULL;
+}
+
+static void fixture_close(fixture *own) {
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
+  LADE_EXPECT_OK(own->runtime->ops->device_free(own->runtime->self, 0, own->device));
+  LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->stream));
+  support_runtime_close(own->runtime);
+}
+
+static lade_pinned_stats stats_of(const fixture *own) {
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  LADE_EXPECT_OK(lade_pinned_stats_get(own->pool, &stats));
+  return stats;
+}
+
+static int32_t state_of(const fixture *own, const void *block) {
+  lade_pinned_info info;
+  lade_pinned_info_init(&info);
+  LADE_EXPECT_OK(lade_pinned_find(own->pool, block, &info));
+  return info.state;
+}
+
+static void *alloc(const fixture *own, size_t bytes) {
+  void *block = NULL;
+  LADE_EXPECT_OK(lade_pinned_alloc(own->pool, bytes, &block));
+  return block;
+}
+
+/* ---- Giving back, pinning ahead ---------------------------------------------------------------------------------- */
+
+LADE_TEST_P(PinnedLimits, TrimGivesBackTheOldestSegmentsOnly, support_soft_runtimes, runtime) {
+  lade_pinned_options options = small_options();
+  fixture own;
+  void *blocks[4];
+  if (!fixture_open(&own, runtime, &options, &this_machine)) return;
+  for (int i = 0; i < 4; i++) blocks[i] = alloc(&own, SEGMENT_BYTES);
+  for (int i = 3; i > 0; i--) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
+  LADE_EXPECT_OK(lade_pinned_trim(own.pool, 3 * SEGMENT_BYTES));
+  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, 3 * SEGMENT_BYTES);
+  lade_pinned_info info;
+  lade_pinned_info_init(&info);
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_pinned_find(own.pool, blocks[1], &info));
+  LADE_EXPECT_OK(lade_pinned_trim(own.pool, 3 * SEGMENT_BYTES));
+  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, 3 * SEGMENT_BYTES);
+  LADE_EXPECT_OK(lade_pinned_trim(own.pool, 0)); /* one is in use */
+  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, SEGMENT_BYTES);
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[0]));
+  fixture_close(&own);
+}
+
+LADE_TEST_P(PinnedLimits, ReservedMemoryServesWithoutTheDriver, support_soft_runtimes, runtime) {
+  lade_pinned_options options = small_options();
+  fixture own;
+  if (!fixture_open(&own, runtime, &options, &this_machine)) return;
+  LADE_EXPECT_OK(lade_pinned_reserve(own.pool, 5 * LADEI_MIB, 0));
+  uint64_t pinned = stats_of(&own).driver_allocs;
+  LADE_EXPECT_GE_UINT(stats_of(&own).reserved_bytes.current, 5 * LADEI_MIB);
+  LADE_EXPECT_OK(lade_pinned_reserve(own.pool, 5 * LADEI_MIB, 0)); /* is there already */
+  void *blocks[5];
+  for (int i = 0; i < 5; i++) blocks[i] = alloc(&own, LADEI_MIB);
+  LADE_EXPECT_EQ_UINT(stats_of(&own).driver_allocs, pinned);
+  for (int i = 0; i < 5; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_reserve(own.pool, options.max_bytes + 1, 0));
+  LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_pinned_reserve(own.pool, 1, SUPPORT_DEVICE_COUNT));
+  fixture_close(&own);
+}
+
+LADE_TEST(PinnedLimits, IdleSegmentsAreGivenBackAfterTheirTime) {
+  lade_pinned_options options = small_options();
+  fixture own;
+  options.max_idle_ms = 10;
+  if (!fixture_open(&own, "sim", &options, &this_machine)) return;
+  void *kept = alloc(&own, 4096), *large = alloc(&own, SEGMENT_BYTES);
+  LADE_EXPECT_OK(lade_soft_advance(own.runtime, 50000000));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, large));
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool)); /* sees it free for the first time */
+  LADE_EXPECT_OK(lade_soft_advance(own.runtime, 9000000));
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+  LADE_EXPECT_EQ_UINT(stats_of(&own).driver_frees, 0);
+  LADE_EXPECT_OK(lade_soft_advance(own.runtime, 3000000));
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+  LADE_EXPECT_EQ_UINT(stats_of(&own).driver_frees, 1);
+  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, SEGMENT_BYTES);
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, kept));
+  fixture_close(&own);
+}
+
+LADE_TEST(PinnedLimits, DefaultCapIsReadFromTheMachine) {
+  static const ladei_pinned_hooks nothing = {LADEI_TOPOLOGY_SYSTEM, NULL, "/nonexistent"};
+  lade_pinned_options options = small_options();
+  fixture own;
+  options.max_bytes = 0;
+  if (!fixture_open(&own, "sim", &options, &this_machine)) return;
+  LADE_EXPECT_LT_UINT(own.pool->max_bytes, UINT64_MAX);
+  LADE_EXPECT_GT_UINT(own.pool->max_bytes, 0);
+  fixture_close(&own);
+  if (!fixture_open(&own, "sim", &options, &nothing)) return;
+  LADE_EXPECT_EQ_UINT(own.pool->max_bytes, UINT64_MAX);
+  void *block = alloc(&own, 4096);
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  fixture_close(&own);
+}
+
+/* ---- NUMA -------------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(PinnedLimits, NodesAreAskedForByOsIndex) {
+  lade_pinned_options options = small_options();
+  fixture own;
+  lade_pinned_info info;
+  void *block = NULL;
+  if (!fixture_open(&own, "sim", &options, &two_nodes)) return;
+  for (int node = -1; node < 2; node++) {
+    LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 4096, node, &block));
+    lade_pinned_info_init(&info);
+    LADE_EXPECT_OK(lade_pinned_find(own.pool, block, &info));
+    LADE_EXPECT_EQ_INT(info.numa_node, node);
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  }
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_alloc_on(own.pool, 4096, 2, &block));
+  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 0, 7, &block));
+  LADE_EXPECT_EQ_PTR(block, NULL);
+  fixture_close(&own);
+}
+
+LADE_TEST(PinnedLimits, AtTheCapAnotherNodeServesUnlessThePoolIsStrict) {
+  for (uint32_t strict = 0; strict <= 1; strict++) {
+    lade_pinned_options options = small_options();
+    fixture own;
+    void *first = NULL, *second = NULL;
+    options.max_bytes = SEGMENT_BYTES;
+    options.flags = strict != 0 ? LADE_PINNED_NUMA_STRICT : 0;
+    if (!fixture_open(&own, "sim", &options, &two_nodes)) return;
+    LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 4096, 0, &first));
+    lade_status status = lade_pinned_alloc_on(own.pool, 4096, 1, &second);
+    LADE_EXPECT_EQ_INT(status, strict != 0 ? LADE_ERR_LIMIT : LADE_OK);
+    LADE_EXPECT_EQ_UINT(stats_of(&own).other_node_takes, strict != 0 ? 0 : 1);
+    if (status == LADE_OK) LADE_EXPECT_OK(lade_pinned_free(own.pool, second));
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, first));
+    fixture_close(&own);
+  }
+}
+
+/* ---- Sources ----------------------------------------------------------------------------------------------------- */
+
+LADE_TEST_P(PinnedLimits, PageableServesOnlyWhereAllowedAndSaysSo, support_soft_runtimes, runtime) {
+  for (int allowed = 0; allowed <= 1; allowed++) {
+    lade_pinned_options options = small_options();
+    fixture own;
+    void *block = NULL;
+    options.sources = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER;
+    options.sources |= allowed != 0 ? (uint32_t)LADE_PINNED_SOURCE_PAGEABLE : 0;
+    if (!fixture_open(&own, runtime, &options, &this_machine)) return;
+    LADE_EXPECT_OK(lade_soft_fault_add(own.runtime, "host_register", 0, LADE_ERR_OUT_OF_PINNED_MEMORY));
+    LADE_EXPECT_OK(lade_soft_fault_add(own.runtime, "host_alloc", 0, LADE_ERR_OUT_OF_PINNED_MEMORY));
+    lade_status status = lade_pinned_alloc(own.pool, LADEI_MIB, &block);
+    LADE_EXPECT_EQ_INT(status, allowed != 0 ? LADE_OK : LADE_ERR_OUT_OF_PINNED_MEMORY);
+    if (status == LADE_OK) {
+      lade_pinned_info info;
+      lade_pinned_info_init(&info);
+      LADE_EXPECT_OK(lade_pinned_find(own.pool, block, &info));
+      LADE_EXPECT_EQ_INT(info.source, LADE_PINNED_SOURCE_PAGEABLE);
+      LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+    }
+    LADE_EXPECT_OK(lade_soft_fault_clear(own.runtime));
+    fixture_close(&own);
+  }
+}
+
+/* ---- Precise ends of uses ---------------------------------------------------------------------------------------- */
+
+LADE_TEST(PinnedLimits, RecordUseEndsWithTheWorkQueuedSoFar) {
+  for (int precise = 0; precise <= 1; precise++) {
+    lade_pinned_options options = small_options();
+    fixture own;
+    support_gate gate;
+    if (!fixture_open(&own, "cpu", &options, &this_machine)) return;
+    void *block = alloc(&own, 4096);
+    LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, block, 4096, own.stream));
+    if (precise != 0) LADE_EXPECT_OK(lade_pinned_record_use(own.pool, block, own.stream));
+    LADE_EXPECT(support_wait_stream(own.runtime, own.stream));
+    LADE_ASSERT(support_gate_close(&gate, own.runtime, own.stream));
+    LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, own.device, 1, own.stream)); /* later work, held back */
+    if (precise == 0) LADE_EXPECT_OK(lade_pinned_record_event(own.pool, block, own.stream));
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+    LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+    LADE_EXPECT_EQ_INT(state_of(&own, block), precise != 0 ? LADE_PINNED_CACHED : LADE_PINNED_PENDING);
+    support_gate_open(&gate);
+    fixture_close(&own);
+  }
+}
+
+LADE_TEST_P(PinnedLimits, FreeAfterWaitsForTheCallersEvent, support_soft_runtimes, runtime) {
+  lade_pinned_options options = small_options();
+  fixture own;
+  support_gate gate;
+  lade_event event;
+  if (!fixture_open(&own, runtime, &options, &this_machine)) return;
+  LADE_ASSERT_OK(lade_event_create(own.runtime, 0, &event));
+  char *block = alloc(&own, 4096);
+  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.stream));
+  LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, block, 4096, own.stream));
+  LADE_EXPECT_OK(lade_event_record(own.runtime, event, own.stream));
+  LADE_EXPECT_STATUS(LADE_ERR_NOT_BLOCK_START, lade_pinned_free_after(own.pool, block + 1, event));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_free_after(own.pool, block, NULL));
+  LADE_EXPECT_OK(lade_pinned_free_after(own.pool, block, event));
+  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_pinned_free_after(own.pool, block, event));
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+  LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_PENDING);
+  support_gate_open(&gate);
+  LADE_EXPECT(support_wait_stream(own.runtime, own.stream));
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+  LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_CACHED);
+  LADE_EXPECT_OK(lade_event_destroy(own.runtime, event));
+  fixture_close(&own);
+}
