@@ -1,0 +1,73 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# `lade replay` as a user types it: output, errors on standard error, exit status.
+# usage: command_test.sh LADE
+set -u
+lade=$1
+dir=${TEST_TMPDIR:-$(mktemp -d)}
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+# run STATUS ARGUMENT...: runs `lade`, leaves its output in $dir/out and $dir/err
+run() {
+  wanted=$1
+  shift
+  "$lade" "$@" >"$dir/out" 2>"$dir/err"
+  status=$?
+  [ "$status" = "$wanted" ] || fail "lade $*: exit status $status, not $wanted: $(cat "$dir/err")"
+}
+
+printf 'lade-trace 1\nalloc 1 1000 0\nsnapshot first\nalloc 2 30000000 0\nfree 1\nsnapshot last\n' >"$dir/good"
+printf 'lade-trace 1\nalloc 1 1000 0\nsnapshot first\nfree 2\n' >"$dir/bad"
+
+run 0 replay --json "$dir/good"
+python3 - "$dir/out" <<'PYTHON' || fail "the JSON report is not what it should be"
+import json, sys
+report = json.load(open(sys.argv[1]))
+assert report["version"] == 1 and len(report["snapshots"]) == 2, report
+first, last = report["snapshots"]
+assert first["label"] == "first" and first["line"] == 3 and last["line"] == 6
+assert len(first["stats"]) == 122, len(first["stats"])
+assert set(first) == {"label", "line", "oom", "stats", "segments", "pinned"}
+assert set(first["pinned"]) == {"in_use_blocks", "requested_bytes", "reserved_bytes", "driver_allocs", "driver_frees",
+                                "events_recorded", "pending_blocks"}
+assert last["segments"][1]["blocks"][0]["id"] == 2
+PYTHON
+
+run 0 replay "$dir/good" --plot "$dir/plot.svg"
+grep -q 'last (line 6)' "$dir/out" || fail "no summary of the second snapshot"
+grep -q '<polyline' "$dir/plot.svg" || fail "no line in the picture"
+run 0 replay - <"$dir/good"
+grep -q 'first (line 3)' "$dir/out" || fail "standard input was not read"
+
+run 2 replay --json "$dir/bad"
+[ -s "$dir/out" ] && fail "a report in spite of an error"
+grep -q "^$dir/bad:4: free: ID 2 is not live" "$dir/err" || fail "no file and line: $(cat "$dir/err")"
+
+run 0 replay "$dir/good" --compare expandable_segments:True max_split_size_mb:21
+[ "$(wc -l <"$dir/out")" = 4 ] || fail "not one row per setting: $(cat "$dir/out")"
+run 0 replay --compare expandable_segments:True "$dir/good"
+[ "$(wc -l <"$dir/out")" = 3 ] || fail "the trace may come last"
+run 2 replay "$dir/good" --compare nonsense
+run 2 replay --json "$dir/good" --conf nonsense:1
+
+run 0 --help
+run 0 replay --help
+run 2
+run 2 nonsense
+run 2 replay
+run 2 replay --nonsense
+run 2 replay a b
+run 1 replay "$dir/no_such_file"
+run 1 replay "$dir/good" --plot "$dir/no_such_folder/plot.svg"
+if [ -w /dev/full ]; then
+  "$lade" replay "$dir/good" >/dev/full 2>"$dir/err"
+  [ $? = 1 ] || fail "a full disk was not noticed"
+fi
+
+[ "$failures" = 0 ]

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lade against the plain model on random traces of all kinds: streams, oversize blocks, collection by threshold, memory
+ * fraction, private pools, checkpoints, expandable segments, too little memory. Any difference in a report, or in what is
+ * refused, is shrunk to a few lines and printed as a trace.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/allocator.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/random.h"
+#include "tests/tools/replay/model.h"
+#include "tools/replay/replay.h"
+
+enum { OPS_MAX = 400, IDS = 48, STREAMS = 4, POOLS = 3, KEYS = 2, TEXT_MAX = 512 };
+
+#define MI (UINT64_C(1) << 20)
+
+static const uint64_t stream_numbers[STREAMS] = {0, 5, 9, UINT64_MAX};
+
+typedef struct random_trace {
+  model_settings settings;
+  char conf[TEXT_MAX];
+  trace_op ops[OPS_MAX];
+  size_t count;
+  uint64_t streams[OPS_MAX][STREAMS]; /* of pool_begin */
+} random_trace;
+
+/* ---- Making a trace ---------------------------------------------------------------------------------------------- */
+
+static void conf_add(random_trace *t, const char *format, uint64_t value) {
+  size_t length = strlen(t->conf);
+  if (length > 0) t->conf[length++] = ',';
+  snprintf(t->conf + length, TEXT_MAX - length, format, value);
+}
+
+static void settings_make(random_trace *t, support_random *random) {
+  model_settings *s = &t->settings;
+  *s = (model_settings){.capacity = MI * support_random_between(random, 40, 600), .max_split = UINT64_MAX};
+  t->conf[0] = '\0';
+  if (support_random_one_in(random, 2)) {
+    uint64_t mib = support_random_between(random, 21, 80);
+    s->max_split = mib * MI;
+    conf_add(t, "max_split_size_mb:%" PRIu64, mib);
+  }
+  if (support_random_one_in(random, 2)) {
+    s->expandable = true;
+    conf_add(t, "expandable_segments:True%.0" PRIu64, 0);
+  }
+  if (support_random_one_in(random, 2)) {
+    uint64_t percent = support_random_between(random, 10, 95);
+    char text[32];
+    snprintf(text, sizeof text, "0.%02" PRIu64, percent);
+    s->threshold = strtod(text, NULL);
+    conf_add(t, "garbage_collection_threshold:0.%02" PRIu64, percent);
+  }
+  if (support_random_one_in(random, 3)) {
+    uint64_t d = UINT64_C(1) << support_random_below(random, 5);
+    for (int i = 0; i < 16; i++) s->divisions[i] = d;
+    conf_add(t, "roundup_power2_divisions:%" PRIu64, d);
+  }
+}
+
+static uint64_t size_make(support_random *random) {
+  static const uint64_t edges[] = {512, MI, 2 * MI, 10 * MI, 20 * MI, 21 * MI, 40 * MI};
+  switch (support_random_below(random, 8)) {
+  case 0: return support_random_below(random, 3) * 300;
+  case 1:
+    return edges[support_random_below(random, sizeof edges / sizeof edges[0])] + support_random_below(random, 3) - 1;
+  case 2: return support_random_between(random, 10 * MI, 120 * MI);
+  case 3: return support_random_between(random, MI, 12 * MI);
+  default: return support_random_size(random, 2 * MI);
+  }
+}
+
+static uint64_t id_make(support_random *random) { return 1 + support_random_below(random, IDS); }
+
+static uint64_t stream_make(support_random *random) {
+  return stream_numbers[support_random_one_in(random, 2) ? 0 : support_random_below(random, STREAMS)];
+}
+
+static void pool_begin_make(random_trace *t, trace_op *op, support_random *random) {
+  op->kind = TRACE_POOL_BEGIN;
+  op->number[0] = 1 + support_random_below(random, POOLS);
+  op->stream_count = 1 + support_random_below(random, 2);
+  op->streams = t->streams[t->count];
+  for (size_t i = 0; i < op->stream_count; i++) t->streams[t->count][i] = stream_make(random);
+}
+
+static void pool_op_make(random_trace *t, trace_op *op, support_random *random) {
+  static const trace_kind kinds[] = {TRACE_POOL_END,   TRACE_POOL_END,   TRACE_POOL_END, TRACE_POOL_RELEASE,
+                                     TRACE_CHECKPOINT, TRACE_CHECKPOINT, TRACE_RESTORE,  TRACE_RESTORE};
+  size_t choice = support_random_below(random, 10);
+  if (choice >= 8) {
+    pool_begin_make(t, op, random);
+    return;
+  }
+  op->kind = kinds[choice];
+  op->number[0] = 1 + support_random_below(random, POOLS);
+  op->number[1] = support_random_below(random, KEYS);
+}
+
+static void rare_op_make(trace_op *op, support_random *random) {
+  switch (support_random_below(random, 4)) {
+  case 0: op->kind = TRACE_RESET_PEAK; break;
+  case 1: op->kind = TRACE_RESET_ACCUMULATED; break;
+  case 2:
+    op->kind = TRACE_FRACTION;
+    op->fraction = (double)support_random_below(random, 101) / 100.0;
+    break;
+  default: op->kind = TRACE_EMPTY_CACHE; break;
+  }
+}
+
+static void op_make(random_trace *t, support_random *random) {
+  trace_op *op = &t->ops[t->count];
+  *op = (trace_op){.line = t->count + 3};
+  uint64_t choice = support_random_below(random, 100);
+  if (choice < 42) {
+    op->kind = TRACE_ALLOC;
+    op->number[0] = id_make(random);
+    op->number[1] = size_make(random);
+    op->number[2] = stream_make(random);
+  } else if (choice < 72) {
+    op->kind = TRACE_FREE;
+    op->number[0] = id_make(random);
+  } else if (choice < 84) {
+    op->kind = TRACE_RECORD;
+    op->number[0] = id_make(random);
+    op->number[1] = stream_numbers[support_random_below(random, STREAMS)];
+  } else if (choice < 90) {
+    op->kind = TRACE_COMPLETE;
+    op->number[0] = stream_numbers[support_random_below(random, STREAMS)];
+  } else if (choice < 98) {
+    pool_op_make(t, op, random);
+  } else {
+    rare_op_make(op, random);
+  }
+  t->count++;
+}
+
+static void trace_make(random_trace *t, uint64_t seed) {
+  support_random random;
+  support_random_start_quietly(&random, seed);
+  t->count = 0;
+  settings_make(t, &random);
+  while (t->count < OPS_MAX) op_make(t, &random);
+}
+
+/* ---- Comparing --------------------------------------------------------------------------------------------------- */
+
+typedef struct comparison {
+  model *m;
+  const char *difference; /* NULL: none */
+} comparison;
+
+static void difference_note(comparison *c, const char *what) {
+  if (c->difference == NULL) c->difference = what;
+}
+
+typedef struct stat_list {
+  int64_t values[122];
+  const char *keys[122];
+  size_t count;
+} stat_list;
+
+static void stat_collect(void *user, const char *key, int64_t value) {
+  stat_list *list = user;
+  (void)key;
+  list->values[list->count++] = value;
+}
+
+static void report_compare(void *user, const report_entry *got) {
+  comparison *c = user;
+  const report_entry *want = model_report(c->m);
+  stat_list a = {.count = 0};
+  stat_list b = {.count = 0};
+  report_stats_each(got->stats, stat_collect, &a);
+  report_stats_each(want->stats, stat_collect, &b);
+  if (a.count != 122 || memcmp(a.values, b.values, sizeof a.values) != 0) difference_note(c, "statistics");
+  if (got->oom_count != want->oom_count || memcmp(got->oom, want->oom, got->oom_count * sizeof got->oom[0]) != 0) {
+    difference_note(c, "failed IDs");
+  }
+  if (got->segment_count != want->segment_count) {
+    difference_note(c, "number of segments");
+    return;
+  }
+  size_t blocks = 0;
+  for (size_t i = 0; i < got->segment_count; i++) {
+    const report_segment *g = &got->segments[i];
+    const report_segment *w = &want->segments[i];
+    bool same = g->address == w->address && g->total_size == w->total_size && g->stream == w->stream &&
+                g->pool == w->pool && g->is_large == w->is_large && g->is_expandable == w->is_expandable &&
+                g->allocated_size == w->allocated_size && g->active_size == w->active_size &&
+                g->requested_size == w->requested_size && g->block_count == w->block_count;
+    if (!same) {
+      difference_note(c, "segments");
+      return;
+    }
+    blocks += g->block_count;
+  }
+  for (size_t i = 0; i < blocks; i++) {
+    const report_block *g = &got->blocks[i];
+    const report_block *w = &want->blocks[i];
+    if (g->offset != w->offset || g->size != w->size || g->requested_size != w->requested_size ||
+        g->state != w->state || g->id != w->id) {
+      difference_note(c, "blocks");
+      return;
+    }
+  }
+}
+
+static void declarations_run(const random_trace *t, replay *r, trace_reader *reader) {
+  trace_op device = {.kind = TRACE_DEVICE, .number = {t->settings.capacity}};
+  trace_op conf = {.kind = TRACE_CONF, .text = t->conf};
+  (void)replay_step(r, reader, &device);
+  if (t->conf[0] != '\0' && replay_step(r, reader, &conf) != TRACE_OP) LADE_FAIL("%s", trace_error(reader));
+}
+
+/* Runs the trace on both; NULL if they agree. Reports are compared after each `stride` operations and at the end. */
+static const char *trace_compare(const random_trace *t, size_t stride, size_t *out_refused) {
+  comparison c = {.m = model_create(&t->settings)};
+  replay_settings settings = {.snapshot = report_compare, .user = &c};
+  replay *r = replay_create(&settings);
+  trace_reader *reader = trace_reader_create(stdin, "random trace");
+  declarations_run(t, r, reader);
+  for (size_t i = 0; i < t->count && c.difference == NULL; i++) {
+    bool got = replay_step(r, reader, &t->ops[i]) == TRACE_OP;
+    bool want = model_step(c.m, &t->ops[i]);
+    if (got != want) difference_note(&c, got ? "done, but should be refused" : "refused, but should be done");
+    if (!want) *out_refused += 1;
+    if (c.difference == NULL && (i % stride == 0 || i + 1 == t->count)) {
+      trace_op snapshot = {.kind = TRACE_SNAPSHOT, .line = t->ops[i].line, .text = "compare"};
+      (void)replay_step(r, reader, &snapshot);
+      model_snapshot_done(c.m);
+    }
+  }
+  replay_destroy(r);
+  trace_reader_destroy(reader);
+  model_destroy(c.m);
+  return c.difference;
+}
+
+/* ---- Shrinking --------------------------------------------------------------------------------------------------- */
+
+static bool still_differs(const random_trace *t) {
+  size_t refused = 0;
+  return trace_compare(t, 1, &refused) != NULL;
+}
+
+/* Takes out ever smaller runs of operations for as long as the two still differ. */
+static void trace_shrink(random_trace *t) {
+  random_trace *attempt = malloc(sizeof *attempt);
+  if (attempt == NULL) return;
+  for (size_t run = t->count / 2; run > 0; run /= 2) {
+    for (size_t at = 0; at + run <= t->count;) {
+      *attempt = *t;
+      memmove(&attempt->ops[at], &attempt->ops[at + run], (t->count - at - run) * sizeof attempt->ops[0]);
+      attempt->count -= run;
+      if (still_differs(attempt)) {
+        *t = *attempt; /* streams of pool_begin stay where they are: ops point into the array of the first trace */
+      } else {
+        at += run;
+      }
+    }
+  }
+  free(attempt);
+}
+
+static void op_print(char *out, size_t room, const trace_op *op) {
+  static const int numbers[TRACE_KIND_COUNT] = {[TRACE_ALLOC] = 3,      [TRACE_FREE] = 1,         [TRACE_RECORD] = 2,
+                                                [TRACE_COMPLETE] = 1,   [TRACE_POOL_BEGIN] = 1,   [TRACE_POOL_END] = 1,
+                                                [TRACE_CHECKPOINT] = 2, [TRACE_POOL_RELEASE] = 1, [TRACE_RESTORE] = 2};
+  size_t used = (size_t)snprintf(out, room, "%s", trace_kind_name(op->kind));
+  for (int i = 0; i < numbers[op->kind]; i++) {
+    used += (size_t)snprintf(out + used, room - used, " %" PRIu64, op->number[i]);
+  }
+  for (size_t i = 0; i < op->stream_count; i++) {
+    used += (size_t)snprintf(out + used, room - used, " %" PRIu64, op->streams[i]);
+  }
+  if (op->kind == TRACE_FRACTION) snprintf(out + used, room - used, " %.2f", op->fraction);
+}
+
+static void trace_fail(random_trace *t, uint64_t seed, const char *difference) {
+  trace_shrink(t);
+  static char text[OPS_MAX * 80];
+  size_t used = 0;
+  for (size_t i = 0; i < t->count && used + 160 < sizeof text; i++) {
+    op_print(text + used, 120, &t->ops[i]);
+    used += strlen(text + used);
+    text[used++] = '\n';
+    text[used] = '\0';
+  }
+  LADE_FAIL("seed %" PRIu64 ": lade and the model differ in %s. Shrunk:\nlade-trace 1\ndevice %" PRIu64 "\n%s%s\n%s",
+            seed, difference, t->settings.capacity, t->conf[0] != '\0' ? "conf " : "# no conf", t->conf, text);
+}
+
+/* 1,000 seeds of 400 operations in one test: the tests together run more than a million. */
+static void seeds_run(uint64_t first) {
+  static random_trace t;
+  size_t refused = 0;
+  for (uint64_t seed = first; seed < first + 700; seed++) {
+    trace_make(&t, seed);
+    const char *difference = trace_compare(&t, 8, &refused);
+    if (difference != NULL) {
+      trace_fail(&t, seed, difference);
+      return;
+    }
+  }
+  LADE_EXPECT_GT_SIZE(refused, 0);
+  LADE_EXPECT_LT_SIZE(refused, 700 * OPS_MAX / 2);
+}
+
+LADE_TEST(ReplayModel, AgreesOnRandomTraces1) { seeds_run(1); }
+LADE_TEST(ReplayModel, AgreesOnRandomTraces2) { seeds_run(10001); }
+LADE_TEST(ReplayModel, AgreesOnRandomTraces3) { seeds_run(20001); }
+LADE_TEST(ReplayModel, AgreesOnRandomTraces4) { seeds_run(30001); }

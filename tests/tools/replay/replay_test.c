@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Traces as text: what each operation does to a report, and every error with its line. */
+#include "tools/replay/replay.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/shim/lade_test.h"
+#include "tools/replay/timeline.h"
+
+/* ---- Running a text ---------------------------------------------------------------------------------------------- */
+
+typedef struct output {
+  char *json; /* of all snapshots, one line each */
+  size_t length;
+  FILE *stream;
+  char error[512]; /* "" where the trace was fine */
+} output;
+
+static void snapshot_write(void *user, const report_entry *entry) {
+  output *o = user;
+  report_write_json(o->stream, entry);
+  fputc('\n', o->stream);
+}
+
+static void output_free(output *o) { free(o->json); }
+
+static output run_with(const char *text, size_t length, const char *conf) {
+  output o = {.json = NULL};
+  o.stream = open_memstream(&o.json, &o.length);
+  FILE *file = fmemopen((void *)(uintptr_t)text, length, "r");
+  replay_settings settings = {.conf = conf, .snapshot = snapshot_write, .user = &o};
+  replay *r = replay_create(&settings);
+  trace_reader *reader = trace_reader_create(file, "t");
+  if (replay_run(r, reader) == TRACE_BAD) snprintf(o.error, sizeof o.error, "%s", trace_error(reader));
+  replay_destroy(r);
+  trace_reader_destroy(reader);
+  fclose(file);
+  fclose(o.stream);
+  return o;
+}
+
+static output run(const char *text) { return run_with(text, strlen(text), NULL); }
+
+/* The report of the only snapshot contains each of the texts. */
+static void expect_report(const char *trace, const char *const *texts) {
+  output o = run(trace);
+  lade_test_context("%s", trace);
+  LADE_EXPECT_EQ_STR(o.error, "");
+  for (; *texts != NULL; texts++) LADE_EXPECT_CONTAINS_STR(o.json, *texts);
+  lade_test_context("%s", "");
+  output_free(&o);
+}
+
+static void expect_error(const char *trace, const char *error) {
+  output o = run(trace);
+  lade_test_context("%s", trace);
+  LADE_EXPECT_CONTAINS_STR(o.error, error);
+  lade_test_context("%s", "");
+  output_free(&o);
+}
+
+/* ---- Reports ----------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(Replay, ReportsSegmentsBlocksAndIds) {
+  static const char *const texts[] = {
+      "{\"label\":\"s\",\"line\":7,\"oom\":[],\"stats\":{", "\"requested_bytes.small_pool.peak\":1500,",
+      "\"max_split_size\":-1,",
+      "\"segments\":[{\"address\":\"0x700000000000\",\"total_size\":2097152,\"stream\":18446744073709551615,"
+      "\"pool\":[0,0],\"is_large\":false,\"is_expandable\":false,\"allocated_size\":512,\"active_size\":512,"
+      "\"requested_size\":500,\"blocks\":["
+      "{\"offset\":0,\"size\":1024,\"requested_size\":0,\"state\":\"inactive\"},"
+      "{\"offset\":1024,\"size\":512,\"requested_size\":500,\"state\":\"active_allocated\",\"id\":18446744073709551614}"
+      ","
+      "{\"offset\":1536,\"size\":2095616,\"requested_size\":0,\"state\":\"inactive\"}]}]",
+      NULL};
+  expect_report("lade-trace 1\n"
+                "stream 18446744073709551615   # the largest\n"
+                "\n"
+                "alloc 0 1000 18446744073709551615\n"
+                "alloc\t18446744073709551614  500\t18446744073709551615#here\n"
+                "free 0\n"
+                "snapshot s\n",
+                texts);
+}
+
+LADE_TEST(Replay, ListsWhatRanOutOfMemory) {
+  static const char *const texts[] = {"\"oom\":[1,2,3]", "\"num_ooms\":2,", "\"num_alloc_retries\":2,",
+                                      "\"num_device_alloc\":0,", NULL};
+  expect_report("lade-trace 1\n"
+                "device 1000000\n"
+                "alloc 1 10 0\n"
+                "record 1 0\n"
+                "free 1\n"
+                "alloc 2 1152921504606846975 0\n"
+                "alloc 3 1152921504606846976 0\n"
+                "snapshot s\n",
+                texts);
+}
+
+LADE_TEST(Replay, EventsCompleteWhenTheTraceSaysSo) {
+  static const char *const pending[] = {"\"state\":\"active_pending_free\"", "\"active.all.current\":2,", NULL};
+  static const char *const done[] = {"\"active.all.current\":1,", "\"offset\":0,\"size\":512,\"requested_size\":2",
+                                     NULL};
+  expect_report("lade-trace 1\nstream 1\nalloc 1 1 0\nrecord 1 1\nfree 1\nalloc 2 2 0\nsnapshot s\n", pending);
+  expect_report("lade-trace 1\nstream 1\nalloc 1 1 0\nrecord 1 1\nfree 1\ncomplete 1\nalloc 2 2 0\nsnapshot s\n", done);
+}
+
+LADE_TEST(Replay, RestoreBringsIdsBack) {
+  static const char *const texts[] = {"\"requested_size\":512,\"state\":\"active_allocated\",\"id\":1",
+                                      "\"requested_size\":1024,\"state\":\"active_allocated\",\"id\":2",
+                                      "\"pool\":[7,0]", "\"allocation.all.current\":2,", NULL};
+  expect_report("lade-trace 1\n"
+                "pool_begin 7 0\nalloc 1 500 0\nalloc 2 600 0\npool_end 7\n"
+                "checkpoint 7 1\n"
+                "free 1\npool_begin 7 0\nalloc 3 1 0\npool_end 7\n"
+                "restore 7 1\n"
+                "snapshot s\n",
+                texts);
+}
+
+LADE_TEST(Replay, SettingsGoOverThoseOfTheTrace) {
+  static const char text[] =
+      "lade-trace 1\nconf max_split_size_mb:30,expandable_segments:True\nalloc 1 1 0\nsnapshot s\n";
+  output o = run_with(text, sizeof text - 1, "max_split_size_mb:40,device_event_batch:16");
+  LADE_EXPECT_EQ_STR(o.error, "");
+  LADE_EXPECT_CONTAINS_STR(o.json, "\"max_split_size\":41943040,");
+  LADE_EXPECT_CONTAINS_STR(o.json, "\"is_expandable\":true");
+  output_free(&o);
+  o = run_with(text, sizeof text - 1, "no_such_key:1");
+  LADE_EXPECT_CONTAINS_STR(o.error, "unknown key \"no_such_key\"");
+  output_free(&o);
+}
+
+/* One driver event for sixteen frees must not change what a replay reports. */
+LADE_TEST(Replay, BatchesOfEventsChangeNothing) {
+  static const char text[] = "lade-trace 1\nstream 1\nstream 2\n"
+                             "alloc 1 1000 0\nalloc 2 1000 0\nalloc 3 3000000 0\nrecord 1 1\nrecord 2 2\nrecord 3 1\n"
+                             "free 1\nfree 2\nsnapshot a\ncomplete 2\nfree 3\nalloc 4 900 0\nsnapshot b\ncomplete 1\n"
+                             "alloc 5 2000000 0\nsnapshot c\nempty_cache\nsnapshot d\n";
+  output one = run_with(text, sizeof text - 1, "device_event_batch:1");
+  output many = run_with(text, sizeof text - 1, "device_event_batch:16");
+  LADE_EXPECT_EQ_STR(one.error, "");
+  LADE_EXPECT_EQ_STR(one.json, many.json);
+  output_free(&one);
+  output_free(&many);
+}
+
+LADE_TEST(Replay, PinnedBlocksAreCounted) {
+  static const char *const texts[] = {"\"pinned\":{\"in_use_blocks\":1,\"requested_bytes\":5000,",
+                                      "\"pending_blocks\":1}", NULL};
+  expect_report("lade-trace 1\nstream 1\nhalloc 1 5000\nhalloc 2 70000\nhalloc 3 0\nhrecord 3 1\nhrecord 2 1\nhfree 2\n"
+                "hfree 3\ncomplete 1\nhempty\nhalloc 4 9\nhrecord 4 1\nhfree 4\nsnapshot s\n",
+                texts);
+}
+
+LADE_TEST(Replay, PeaksAndSumsStartAnew) {
+  static const char *const texts[] = {"\"allocation.all.current\":0,\"allocation.all.peak\":0,",
+                                      "\"allocation.all.allocated\":0,\"allocation.all.freed\":0,", NULL};
+  expect_report("lade-trace 1\nalloc 1 5 0\nfree 1\nreset_peak\nreset_accumulated\nsnapshot s\n", texts);
+}
+
+/* ---- Errors ------------------------------------------------------------------------------------------------------ */
+
+#define HEAD "lade-trace 1\n"
+
+LADE_TEST(ReplayErrors, FirstLineMustNameTheFormat) {
+  expect_error("# comment\nlade-trace 1\n", "t:1: the first line");
+  expect_error("lade-trace 2\n", "t:1: ");
+  expect_error("\n", "t:1: ");
+}
+
+LADE_TEST(ReplayErrors, LinesThatAreNoOperation) {
+  expect_error(HEAD "\nalloc 1 2\n", "t:3: wrong number of fields");
+  expect_error(HEAD "free 1 2\n", "t:2: wrong number of fields");
+  expect_error(HEAD "snapshot\n", "t:2: wrong number of fields");
+  expect_error(HEAD "snapshot a b\n", "t:2: wrong number of fields");
+  expect_error(HEAD "pool_begin 1\n", "t:2: wrong number of fields");
+  expect_error(HEAD "Alloc 1 2 0\n", "t:2: unknown operation \"Alloc\"");
+  expect_error(HEAD "alloc 1 -2 0\n", "t:2: malformed number \"-2\"");
+  expect_error(HEAD "alloc 1 0x2 0\n", "t:2: malformed number");
+  expect_error(HEAD "alloc 18446744073709551616 2 0\n", "t:2: malformed number");
+  expect_error(HEAD "fraction 0.5.1\n", "t:2: malformed number");
+  expect_error(HEAD "fraction 1.\n", "t:2: malformed number");
+  expect_error(HEAD "fraction 1.5\n", "t:2: value out of range");
+  expect_error(HEAD "device 0\n", "t:2: value out of range");
+  expect_error(HEAD "device 1152921504606846976\n", "t:2: value out of range");
+  expect_error(HEAD "stream 0\n", "t:2: value out of range");
+  expect_error(HEAD "pool_begin 0 0\n", "t:2: value out of range");
+  expect_error(HEAD "halloc 1 1152921504606846976\n", "t:2: value out of range");
+}
+
+LADE_TEST(ReplayErrors, DeclarationsTwiceOrTooLate) {
+  expect_error(HEAD "device 5\ndevice 5\n", "t:3: \"device\" a second time");
+  expect_error(HEAD "conf backend:native\nconf backend:native\n", "t:3: \"conf\" a second time");
+  expect_error(HEAD "reset_peak\ndevice 5\n", "t:3: \"device\" after the first operation");
+  expect_error(HEAD "alloc 1 1 0\nconf backend:native\n", "t:3: \"conf\" after the first operation");
+  expect_error(HEAD "stream 3\nstream 3\n", "t:3: stream 3 a second time");
+  expect_error(HEAD "alloc 1 1 4\nstream 4\n", "t:2: unknown stream 4");
+  expect_error(HEAD "pool_begin 1 0 6\n", "t:2: unknown stream 6");
+  expect_error(HEAD "conf nonsense:1\n", "t:2: conf: configuration: unknown key \"nonsense\"");
+  expect_error(HEAD "conf device_max_mb:1\n", "t:2: conf: configuration: unknown key \"device_max_mb\"");
+  expect_error(HEAD "conf max_split_size_mb:20\n", "t:2: conf: configuration: max_split_size_mb: bad value");
+}
+
+LADE_TEST(ReplayErrors, IdsThatAreNotLive) {
+  expect_error(HEAD "alloc 1 1 0\nalloc 1 1 0\n", "t:3: alloc: ID 1 is live");
+  expect_error(HEAD "alloc 1 0 0\nalloc 1 1 0\n", "t:3: alloc: ID 1 is live");
+  expect_error(HEAD "free 1\n", "t:2: free: ID 1 is not live");
+  expect_error(HEAD "alloc 1 1 0\nfree 1\nfree 1\n", "t:4: free: ID 1 is not live");
+  expect_error(HEAD "alloc 1 1 0\nfree 1\nrecord 1 0\n", "t:4: record: ID 1 is not live");
+  expect_error(HEAD "device 1\nalloc 1 1 0\nfree 1\nfree 1\n", "t:5: free: ID 1 is not live");
+  expect_error(HEAD "halloc 1 1\nhalloc 1 1\n", "t:3: halloc: ID 1 is live");
+  expect_error(HEAD "alloc 1 1 0\nhfree 1\n", "t:3: hfree: ID 1 is not live");
+  expect_error(HEAD "hrecord 1 0\n", "t:2: hrecord: ID 1 is not live");
+}
+
+LADE_TEST(ReplayErrors, WhatTheAllocatorRefuses) {
+  expect_error(HEAD "pool_begin 1 0\npool_begin 1 0\n", "t:3: pool_begin: ");
+  expect_error(HEAD "pool_begin 1 0\npool_end 1\npool_release 1\npool_begin 1 0\n", "t:5: pool_begin: ");
+  expect_error(HEAD "pool_end 1\n", "t:2: pool_end: ");
+  expect_error(HEAD "pool_release 1\n", "t:2: pool_release: ");
+  expect_error(HEAD "pool_begin 1 0\npool_release 1\npool_release 1\n", "t:4: pool_release: ");
+  expect_error(HEAD "pool_begin 1 0\nempty_cache\n", "t:3: empty_cache: ");
+  expect_error(HEAD "pool_begin 1 0\ncheckpoint 1 1\n", "t:3: checkpoint: ");
+  expect_error(HEAD "checkpoint 1 1\n", "t:2: checkpoint: ");
+  expect_error(HEAD "restore 1 1\n", "t:2: restore: pool 1 has no key 1");
+  expect_error(HEAD "stream 1\npool_begin 1 0\nalloc 1 1 0\npool_end 1\nrecord 1 1\nfree 1\ncheckpoint 1 1\n",
+               "t:8: checkpoint: ");
+  expect_error(HEAD "pool_begin 1 0\nalloc 1 1 0\npool_end 1\ncheckpoint 1 1\nfree 1\nalloc 1 1 0\nrestore 1 1\n",
+               "t:8: restore: ID 1 is live outside the pool");
+  expect_error(HEAD "stream 1\npool_begin 1 0\nalloc 1 1 0\npool_end 1\ncheckpoint 1 1\nrecord 1 1\nrestore 1 1\n",
+               "t:8: restore: ");
+}
+
+LADE_TEST(ReplayErrors, ZeroBytesAreMalformed) {
+  static const char text[] = HEAD "alloc 1\0 1 0\n";
+  output o = run_with(text, sizeof text - 1, NULL);
+  LADE_EXPECT_CONTAINS_STR(o.error, "t:2: malformed line");
+  output_free(&o);
+}
+
+/* ---- Timeline ---------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(ReplayTimeline, KeepsPeaksInBoundedMemory) {
+  static timeline t;
+  timeline_init(&t);
+  lade_device_stats stats;
+  lade_device_stats_init(&stats);
+  for (uint64_t i = 1; i <= 100000; i++) {
+    stats.reserved_bytes.all.current = i == 777 ? 1000000 : i;
+    stats.active_bytes.all.current = stats.reserved_bytes.all.current / 4;
+    timeline_add(&t, &stats);
+  }
+  LADE_EXPECT_EQ_UINT(t.operations, 100000);
+  LADE_EXPECT_EQ_UINT(t.peak_reserved, 1000000);
+  LADE_EXPECT_NEAR(timeline_fragmentation(&t), 0.75, 1e-9);
+  LADE_EXPECT_LE_SIZE(t.point_count, TIMELINE_POINTS);
+  uint64_t largest = 0;
+  for (size_t i = 0; i < t.point_count; i++) {
+    if (t.points[0][i] > largest) largest = t.points[0][i];
+  }
+  LADE_EXPECT_EQ_UINT(largest, 1000000);
+  LADE_EXPECT_EQ_UINT(t.points[0][t.point_count - 1], 100000);
+}

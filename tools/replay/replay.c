@@ -1,0 +1,541 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replay of a trace: IDs, and one function per operation.
+ *
+ *   ID --ids--> address of its block       address --owners--> ID        (device)
+ *   ID --host_ids--> pointer of its block                                (pinned)
+ *
+ * P1  ids and owners are inverse to each other, but for IDs of null blocks (NULL_BLOCK) and of failed allocations
+ *     (FAILED), which have no address.
+ * P2  The allocators exist from the first operation on, with the settings declared before it.
+ */
+#include "tools/replay/replay.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "base/size.h"
+#include "device/snapshot.h"
+#include "lade/pinned.h"
+#include "tools/replay/number_map.h"
+#include "tools/replay/replay_device.h"
+
+/* Values in ids that are no address: blocks are aligned to 512 bytes. */
+enum { NULL_BLOCK = 0, FAILED = 1 };
+
+#define DEFAULT_CAPACITY UINT64_C(85899345920)
+
+typedef struct stored_state {
+  struct stored_state *next;
+  uint64_t pool;
+  uint64_t key;
+  lade_device_checkpoint *checkpoint;
+  number_map owners; /* address -> ID of the blocks that were handed out */
+} stored_state;
+
+struct replay {
+  replay_settings settings;
+  lade_config config;
+  uint64_t capacity;
+  replay_device *device; /* NULL before the first operation */
+  lade_device_allocator *allocator;
+  lade_pinned_pool *pinned; /* NULL before the first pinned operation */
+  number_map ids;
+  number_map owners;
+  number_map host_ids;
+  stored_state *states;
+  uint64_t *oom; /* since the last snapshot */
+  size_t oom_count;
+  size_t oom_room;
+};
+
+replay *replay_create(const replay_settings *settings) {
+  replay *r = calloc(1, sizeof *r);
+  if (r == NULL) return NULL;
+  r->settings = *settings;
+  r->capacity = DEFAULT_CAPACITY;
+  lade_config_init(&r->config);
+  return r;
+}
+
+static trace_result no_memory(trace_reader *reader, const trace_op *op) {
+  return trace_refuse(reader, op->line, "%s: no memory", trace_kind_name(op->kind));
+}
+
+/* What the allocator refuses for another reason than memory. */
+static trace_result refused(trace_reader *reader, const trace_op *op) {
+  return trace_refuse(reader, op->line, "%s: %s", trace_kind_name(op->kind), lade_last_error()->text);
+}
+
+static lade_stream stream_at(replay *r, const trace_op *op, size_t index) {
+  return replay_device_stream(r->device, op->number[index]);
+}
+
+/* ---- Start and end ----------------------------------------------------------------------------------------------- */
+
+static trace_result conf_read(replay *r, trace_reader *reader, const trace_op *op) {
+  return ladei_config_parse_reference(op->text, &r->config) == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+static lade_status allocator_create(replay *r) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  lade_config_apply_device(&r->config, &options);
+  if (options.event_batch == 0) options.event_batch = 1;
+  return lade_device_allocator_create(replay_device_runtime(r->device), 0, &options, &r->allocator);
+}
+
+static trace_result start(replay *r, trace_reader *reader, const trace_op *op) {
+  if (r->settings.conf != NULL && lade_config_parse(r->settings.conf, &r->config) != LADE_OK) {
+    return refused(reader, op);
+  }
+  lade_status status = replay_device_open(r->capacity, &r->device);
+  if (status == LADE_OK) status = allocator_create(r);
+  return status == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+static lade_status pinned_start(replay *r) {
+  if (r->pinned != NULL) return LADE_OK;
+  lade_pinned_options options;
+  lade_pinned_options_init(&options);
+  lade_config_apply_pinned(&r->config, &options);
+  options.sources = LADE_PINNED_SOURCE_DRIVER; /* addresses only: nothing can be mapped or registered */
+  if (options.max_bytes == 0) options.max_bytes = LADEI_SIZE_LIMIT;
+  if (options.event_batch == 0) options.event_batch = 1;
+  return lade_pinned_pool_create(replay_device_runtime(r->device), &options, &r->pinned);
+}
+
+static void state_destroy(stored_state *state) {
+  lade_device_checkpoint_destroy(state->checkpoint);
+  number_map_destroy(&state->owners);
+  free(state);
+}
+
+/* Frees what the trace left, so that the runtime closes. */
+static void allocators_destroy(replay *r) {
+  while (r->allocator != NULL && r->allocator->captures != NULL) {
+    (void)lade_device_pool_end(r->allocator, r->allocator->captures->pool->id);
+  }
+  for (size_t i = 0; i < r->owners.capacity; i++) {
+    if (r->owners.entries[i].used) {
+      (void)lade_device_free(r->allocator, (void *)(uintptr_t)r->owners.entries[i].key);
+    }
+  }
+  for (size_t i = 0; i < r->host_ids.capacity; i++) {
+    if (r->host_ids.entries[i].used) {
+      (void)lade_pinned_free(r->pinned, (void *)(uintptr_t)r->host_ids.entries[i].value);
+    }
+  }
+  (void)lade_pinned_pool_destroy(r->pinned, true);
+  (void)lade_device_allocator_destroy(r->allocator, true);
+  (void)replay_device_close(r->device);
+}
+
+void replay_destroy(replay *r) {
+  if (r == NULL) return;
+  while (r->states != NULL) {
+    stored_state *state = r->states;
+    r->states = state->next;
+    state_destroy(state);
+  }
+  if (r->device != NULL) allocators_destroy(r);
+  number_map_destroy(&r->ids);
+  number_map_destroy(&r->owners);
+  number_map_destroy(&r->host_ids);
+  free(r->oom);
+  free(r);
+}
+
+lade_device_stats replay_stats(const replay *r) {
+  lade_device_stats stats;
+  lade_device_stats_init(&stats);
+  if (r->allocator != NULL) (void)lade_device_stats_get(r->allocator, &stats);
+  return stats;
+}
+
+/* ---- Device blocks ----------------------------------------------------------------------------------------------- */
+
+static bool oom_add(replay *r, uint64_t id) {
+  if (r->oom_count == r->oom_room) {
+    size_t room = r->oom_room == 0 ? 16 : 2 * r->oom_room;
+    uint64_t *larger = realloc(r->oom, room * sizeof *larger);
+    if (larger == NULL) return false;
+    r->oom = larger;
+    r->oom_room = room;
+  }
+  r->oom[r->oom_count++] = id;
+  return true;
+}
+
+static bool id_set(replay *r, uint64_t id, uint64_t address) {
+  return number_map_set(&r->ids, id, address) && (address <= FAILED || number_map_set(&r->owners, address, id));
+}
+
+static void id_remove(replay *r, uint64_t id, uint64_t address) {
+  number_map_remove(&r->ids, id);
+  if (address > FAILED) number_map_remove(&r->owners, address);
+}
+
+static trace_result do_alloc(replay *r, trace_reader *reader, const trace_op *op) {
+  uint64_t id = op->number[0];
+  const uint64_t *former = number_map_get(&r->ids, id);
+  if (former != NULL && *former != FAILED) {
+    return trace_refuse(reader, op->line, "alloc: ID %llu is live", (unsigned long long)id);
+  }
+  lade_stream stream = stream_at(r, op, 2);
+  if (stream == NULL) return no_memory(reader, op);
+  void *block = NULL;
+  lade_status status = LADE_ERR_OUT_OF_DEVICE_MEMORY;
+  if (op->number[1] < LADEI_SIZE_LIMIT) status = lade_device_alloc(r->allocator, op->number[1], stream, &block);
+  if (status == LADE_OK) return id_set(r, id, (uint64_t)(uintptr_t)block) ? TRACE_OP : no_memory(reader, op);
+  if (!ladei_is_exhausted(status)) return refused(reader, op);
+  return oom_add(r, id) && id_set(r, id, FAILED) ? TRACE_OP : no_memory(reader, op);
+}
+
+/* The live ID's address (or NULL_BLOCK, FAILED). */
+static trace_result id_find(const number_map *ids, trace_reader *reader, const trace_op *op, uint64_t *out) {
+  const uint64_t *value = number_map_get(ids, op->number[0]);
+  if (value == NULL) {
+    return trace_refuse(reader, op->line, "%s: ID %llu is not live", trace_kind_name(op->kind),
+                        (unsigned long long)op->number[0]);
+  }
+  *out = *value;
+  return TRACE_OP;
+}
+
+static trace_result do_free(replay *r, trace_reader *reader, const trace_op *op) {
+  uint64_t address = NULL_BLOCK;
+  trace_result result = id_find(&r->ids, reader, op, &address);
+  if (result != TRACE_OP) return result;
+  id_remove(r, op->number[0], address);
+  if (address <= FAILED) return TRACE_OP;
+  return lade_device_free(r->allocator, (void *)(uintptr_t)address) == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+static trace_result do_record(replay *r, trace_reader *reader, const trace_op *op) {
+  uint64_t address = NULL_BLOCK;
+  trace_result result = id_find(&r->ids, reader, op, &address);
+  if (result != TRACE_OP || address <= FAILED) return result;
+  lade_stream stream = stream_at(r, op, 1);
+  if (stream == NULL) return no_memory(reader, op);
+  lade_status status = lade_device_record_stream(r->allocator, (void *)(uintptr_t)address, stream);
+  return status == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+/* Batches that are still open get their events now, as if they had been recorded at their frees. */
+static trace_result do_complete(replay *r, trace_reader *reader, const trace_op *op) {
+  lade_stream stream = stream_at(r, op, 0);
+  if (stream == NULL) return no_memory(reader, op);
+  if (ladei_retire_close(r->allocator->retire) != LADE_OK) return refused(reader, op);
+  replay_device_complete(stream);
+  return TRACE_OP;
+}
+
+static trace_result do_empty_cache(replay *r, trace_reader *reader, const trace_op *op) {
+  return lade_device_empty_cache(r->allocator) == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+static trace_result do_fraction(replay *r, trace_reader *reader, const trace_op *op) {
+  return lade_device_set_memory_fraction(r->allocator, op->fraction) == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+static trace_result do_reset(replay *r, trace_reader *reader, const trace_op *op) {
+  lade_status status = op->kind == TRACE_RESET_PEAK ? lade_device_stats_reset_peak(r->allocator)
+                                                    : lade_device_stats_reset_accumulated(r->allocator);
+  return status == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+/* ---- Private pools ----------------------------------------------------------------------------------------------- */
+
+static lade_device_pool_id pool_id(uint64_t pool) { return (lade_device_pool_id){pool, 0}; }
+
+static trace_result do_pool_begin(replay *r, trace_reader *reader, const trace_op *op) {
+  lade_stream *streams = calloc(op->stream_count, sizeof *streams);
+  if (streams == NULL) return no_memory(reader, op);
+  bool all = true;
+  for (size_t i = 0; i < op->stream_count; i++) {
+    streams[i] = replay_device_stream(r->device, op->streams[i]);
+    all = all && streams[i] != NULL;
+  }
+  lade_status status = LADE_ERR_OUT_OF_HOST_MEMORY;
+  if (all) status = lade_device_pool_begin(r->allocator, pool_id(op->number[0]), streams, op->stream_count);
+  free(streams);
+  if (!all) return no_memory(reader, op);
+  return status == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+static trace_result do_pool_end(replay *r, trace_reader *reader, const trace_op *op) {
+  return lade_device_pool_end(r->allocator, pool_id(op->number[0])) == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+static trace_result do_pool_release(replay *r, trace_reader *reader, const trace_op *op) {
+  return lade_device_pool_release(r->allocator, pool_id(op->number[0])) == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+/* Address -> ID of what is handed out from a pool. */
+static bool pool_owners(replay *r, uint64_t pool, number_map *out) {
+  ladei_snapshot snapshot;
+  if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return false;
+  bool right = true;
+  for (size_t i = 0; i < snapshot.segment_count && right; i++) {
+    const ladei_snapshot_segment *segment = &snapshot.segments[i];
+    if (segment->pool.first != pool) continue;
+    for (size_t j = 0; j < segment->block_count && right; j++) {
+      const ladei_snapshot_block *block = &snapshot.blocks[segment->first_block + j];
+      if (block->state != LADEI_SNAPSHOT_ALLOCATED) continue;
+      right = number_map_set(out, block->address, *number_map_get(&r->owners, block->address));
+    }
+  }
+  ladei_device_snapshot_destroy(&snapshot);
+  return right;
+}
+
+static stored_state **state_find(replay *r, uint64_t pool, uint64_t key) {
+  stored_state **link = &r->states;
+  while (*link != NULL && ((*link)->pool != pool || (*link)->key != key)) link = &(*link)->next;
+  return link;
+}
+
+static trace_result do_checkpoint(replay *r, trace_reader *reader, const trace_op *op) {
+  stored_state *state = calloc(1, sizeof *state);
+  if (state == NULL) return no_memory(reader, op);
+  state->pool = op->number[0];
+  state->key = op->number[1];
+  if (lade_device_checkpoint_get(r->allocator, pool_id(state->pool), &state->checkpoint) != LADE_OK) {
+    state_destroy(state);
+    return refused(reader, op);
+  }
+  if (!pool_owners(r, state->pool, &state->owners)) {
+    state_destroy(state);
+    return no_memory(reader, op);
+  }
+  stored_state **link = state_find(r, state->pool, state->key);
+  if (*link != NULL) {
+    stored_state *former = *link;
+    state->next = former->next;
+    state_destroy(former);
+  }
+  *link = state;
+  return TRACE_OP;
+}
+
+/* No ID to be brought back may be live outside the pool. */
+static trace_result owners_check(const replay *r, const stored_state *state, const number_map *pool_now,
+                                 trace_reader *reader, const trace_op *op) {
+  for (size_t i = 0; i < state->owners.capacity; i++) {
+    const number_map_entry *entry = &state->owners.entries[i];
+    const uint64_t *now = entry->used ? number_map_get(&r->ids, entry->value) : NULL;
+    if (now == NULL || *now == FAILED) continue;
+    if (*now == NULL_BLOCK || number_map_get(pool_now, *now) == NULL) {
+      return trace_refuse(reader, op->line, "restore: ID %llu is live outside the pool",
+                          (unsigned long long)entry->value);
+    }
+  }
+  return TRACE_OP;
+}
+
+static bool owners_restore(replay *r, const stored_state *state, const lade_device_restored *restored) {
+  for (size_t i = 0; i < restored->freed_count; i++) {
+    uint64_t address = (uint64_t)(uintptr_t)restored->freed[i];
+    id_remove(r, *number_map_get(&r->owners, address), address);
+  }
+  for (size_t i = 0; i < restored->created_count; i++) {
+    uint64_t address = (uint64_t)(uintptr_t)restored->created[i];
+    if (!id_set(r, *number_map_get(&state->owners, address), address)) return false;
+  }
+  return true;
+}
+
+static trace_result do_restore(replay *r, trace_reader *reader, const trace_op *op) {
+  const stored_state *state = *state_find(r, op->number[0], op->number[1]);
+  if (state == NULL) {
+    return trace_refuse(reader, op->line, "restore: pool %llu has no key %llu", (unsigned long long)op->number[0],
+                        (unsigned long long)op->number[1]);
+  }
+  number_map pool_now = {NULL, 0, 0};
+  trace_result result = pool_owners(r, state->pool, &pool_now) ? TRACE_OP : no_memory(reader, op);
+  if (result == TRACE_OP) result = owners_check(r, state, &pool_now, reader, op);
+  number_map_destroy(&pool_now);
+  if (result != TRACE_OP) return result;
+  lade_device_restored *restored = NULL;
+  if (lade_device_checkpoint_set(r->allocator, state->checkpoint, &restored) != LADE_OK) return refused(reader, op);
+  if (!owners_restore(r, state, restored)) result = no_memory(reader, op);
+  lade_device_restored_destroy(restored);
+  return result;
+}
+
+/* ---- Pinned blocks ----------------------------------------------------------------------------------------------- */
+
+static trace_result do_halloc(replay *r, trace_reader *reader, const trace_op *op) {
+  uint64_t id = op->number[0];
+  if (number_map_get(&r->host_ids, id) != NULL) {
+    return trace_refuse(reader, op->line, "halloc: ID %llu is live", (unsigned long long)id);
+  }
+  void *block = NULL;
+  if (op->number[1] > 0) {
+    lade_status status = pinned_start(r);
+    if (status == LADE_OK) status = lade_pinned_alloc(r->pinned, op->number[1], &block);
+    if (status != LADE_OK) return refused(reader, op);
+  }
+  return number_map_set(&r->host_ids, id, (uint64_t)(uintptr_t)block) ? TRACE_OP : no_memory(reader, op);
+}
+
+static trace_result do_hfree(replay *r, trace_reader *reader, const trace_op *op) {
+  uint64_t address = NULL_BLOCK;
+  trace_result result = id_find(&r->host_ids, reader, op, &address);
+  if (result != TRACE_OP) return result;
+  number_map_remove(&r->host_ids, op->number[0]);
+  if (address == NULL_BLOCK) return TRACE_OP;
+  return lade_pinned_free(r->pinned, (void *)(uintptr_t)address) == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+static trace_result do_hrecord(replay *r, trace_reader *reader, const trace_op *op) {
+  uint64_t address = NULL_BLOCK;
+  trace_result result = id_find(&r->host_ids, reader, op, &address);
+  if (result != TRACE_OP || address == NULL_BLOCK) return result;
+  lade_stream stream = stream_at(r, op, 1);
+  if (stream == NULL) return no_memory(reader, op);
+  lade_status status = lade_pinned_record_event(r->pinned, (void *)(uintptr_t)address, stream);
+  return status == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+static trace_result do_hempty(replay *r, trace_reader *reader, const trace_op *op) {
+  if (r->pinned == NULL) return TRACE_OP;
+  return lade_pinned_empty_cache(r->pinned) == LADE_OK ? TRACE_OP : refused(reader, op);
+}
+
+/* ---- Snapshots --------------------------------------------------------------------------------------------------- */
+
+static report_pinned pinned_report(const replay *r) {
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  if (r->pinned != NULL) (void)lade_pinned_stats_get(r->pinned, &stats);
+  return (report_pinned){
+      .in_use_blocks = stats.in_use_blocks.current,
+      .requested_bytes = stats.requested_bytes.current,
+      .reserved_bytes = stats.reserved_bytes.current,
+      .driver_allocs = stats.driver_allocs,
+      .driver_frees = stats.driver_frees,
+      .events_recorded = stats.events_recorded,
+      .pending_blocks = stats.pending_blocks.current,
+  };
+}
+
+static report_block block_report(const replay *r, const ladei_snapshot_segment *segment,
+                                 const ladei_snapshot_block *block) {
+  report_block out = {.offset = block->address - segment->address,
+                      .size = block->bytes,
+                      .requested_size = block->requested_bytes,
+                      .state = (report_state)block->state};
+  if (block->state == LADEI_SNAPSHOT_ALLOCATED) out.id = *number_map_get(&r->owners, block->address);
+  return out;
+}
+
+_Static_assert((int)LADEI_SNAPSHOT_INACTIVE == (int)REPORT_INACTIVE &&
+                   (int)LADEI_SNAPSHOT_ALLOCATED == (int)REPORT_ALLOCATED &&
+                   (int)LADEI_SNAPSHOT_PENDING_FREE == (int)REPORT_PENDING_FREE,
+               "states of a snapshot are those of a report");
+
+static report_segment segment_report(const ladei_snapshot_segment *segment) {
+  return (report_segment){.address = segment->address,
+                          .total_size = segment->total_bytes,
+                          .stream = replay_stream_number(segment->stream.handle),
+                          .pool = segment->pool.first,
+                          .is_large = segment->is_large,
+                          .is_expandable = segment->is_expandable,
+                          .allocated_size = segment->allocated_bytes,
+                          .active_size = segment->active_bytes,
+                          .requested_size = segment->requested_bytes,
+                          .first_block = segment->first_block,
+                          .block_count = segment->block_count};
+}
+
+static void entry_give(replay *r, const trace_op *op, const ladei_snapshot *snapshot, report_segment *segments,
+                       report_block *blocks) {
+  for (size_t i = 0; i < snapshot->segment_count; i++) {
+    const ladei_snapshot_segment *segment = &snapshot->segments[i];
+    segments[i] = segment_report(segment);
+    for (size_t j = segment->first_block; j < segment->first_block + segment->block_count; j++) {
+      blocks[j] = block_report(r, segment, &snapshot->blocks[j]);
+    }
+  }
+  report_entry entry = {.label = op->text,
+                        .line = op->line,
+                        .oom = r->oom,
+                        .oom_count = r->oom_count,
+                        .stats = &snapshot->stats,
+                        .segments = segments,
+                        .segment_count = snapshot->segment_count,
+                        .blocks = blocks,
+                        .pinned = pinned_report(r)};
+  r->settings.snapshot(r->settings.user, &entry);
+}
+
+static trace_result do_snapshot(replay *r, trace_reader *reader, const trace_op *op) {
+  if (r->settings.snapshot != NULL) {
+    ladei_snapshot snapshot;
+    if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return no_memory(reader, op);
+    report_segment *segments = calloc(snapshot.segment_count + 1, sizeof *segments);
+    report_block *blocks = calloc(snapshot.block_count + 1, sizeof *blocks);
+    bool right = segments != NULL && blocks != NULL;
+    if (right) entry_give(r, op, &snapshot, segments, blocks);
+    free(segments);
+    free(blocks);
+    ladei_device_snapshot_destroy(&snapshot);
+    if (!right) return no_memory(reader, op);
+  }
+  r->oom_count = 0;
+  return TRACE_OP;
+}
+
+/* ---- Running ----------------------------------------------------------------------------------------------------- */
+
+static trace_result operation_run(replay *r, trace_reader *reader, const trace_op *op) {
+  switch (op->kind) {
+  case TRACE_ALLOC: return do_alloc(r, reader, op);
+  case TRACE_FREE: return do_free(r, reader, op);
+  case TRACE_RECORD: return do_record(r, reader, op);
+  case TRACE_COMPLETE: return do_complete(r, reader, op);
+  case TRACE_EMPTY_CACHE: return do_empty_cache(r, reader, op);
+  case TRACE_FRACTION: return do_fraction(r, reader, op);
+  case TRACE_POOL_BEGIN: return do_pool_begin(r, reader, op);
+  case TRACE_POOL_END: return do_pool_end(r, reader, op);
+  case TRACE_POOL_RELEASE: return do_pool_release(r, reader, op);
+  case TRACE_CHECKPOINT: return do_checkpoint(r, reader, op);
+  case TRACE_RESTORE: return do_restore(r, reader, op);
+  case TRACE_RESET_PEAK:
+  case TRACE_RESET_ACCUMULATED: return do_reset(r, reader, op);
+  case TRACE_HALLOC: return do_halloc(r, reader, op);
+  case TRACE_HFREE: return do_hfree(r, reader, op);
+  case TRACE_HRECORD: return do_hrecord(r, reader, op);
+  case TRACE_HEMPTY: return do_hempty(r, reader, op);
+  case TRACE_SNAPSHOT: return do_snapshot(r, reader, op);
+  default: return TRACE_OP;
+  }
+}
+
+trace_result replay_step(replay *r, trace_reader *reader, const trace_op *op) {
+  if (op->kind == TRACE_DEVICE) {
+    r->capacity = op->number[0];
+    return TRACE_OP;
+  }
+  if (op->kind == TRACE_CONF) return conf_read(r, reader, op);
+  if (op->kind == TRACE_STREAM) return TRACE_OP;
+  trace_result result = r->device == NULL ? start(r, reader, op) : TRACE_OP;
+  if (result == TRACE_OP) result = operation_run(r, reader, op);
+  if (result == TRACE_OP && r->settings.sample != NULL) {
+    lade_device_stats stats = replay_stats(r);
+    r->settings.sample(r->settings.user, &stats);
+  }
+  return result;
+}
+
+trace_result replay_run(replay *r, trace_reader *reader) {
+  for (;;) {
+    trace_op op;
+    trace_result result = trace_read(reader, &op);
+    if (result == TRACE_OP) result = replay_step(r, reader, &op);
+    if (result != TRACE_OP) return result;
+  }
+}

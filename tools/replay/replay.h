@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replay: runs the operations of a trace on lade's allocators over the replay device.
+ *
+ *   replay *r = replay_create(&settings);
+ *   result = replay_run(r, reader);           // to the end of the trace, or TRACE_BAD: trace_error(reader)
+ *   replay_destroy(r);
+ *
+ * Each snapshot goes to settings.snapshot as a report_entry, valid during the call.
+ */
+#ifndef LADE_TOOLS_REPLAY_REPLAY_H
+#define LADE_TOOLS_REPLAY_REPLAY_H
+
+#include "tools/replay/report.h"
+#include "tools/replay/trace.h"
+
+typedef struct replay replay;
+
+typedef struct replay_settings {
+  const char *conf; /* merged over the trace's conf, lade's own keys allowed; NULL: none */
+  void (*snapshot)(void *user, const report_entry *entry); /* NULL: none */
+  /* After each operation: values at that moment. NULL: none. */
+  void (*sample)(void *user, const lade_device_stats *stats);
+  void *user;
+} replay_settings;
+
+/* Copies the settings, not their texts. NULL when there is no memory. */
+replay *replay_create(const replay_settings *settings);
+
+trace_result replay_run(replay *r, trace_reader *reader);
+/* One operation or declaration of it. */
+trace_result replay_step(replay *r, trace_reader *reader, const trace_op *op);
+
+/* The device's counters now; zero before the first operation. */
+lade_device_stats replay_stats(const replay *r);
+
+void replay_destroy(replay *r);
+
+#endif /* LADE_TOOLS_REPLAY_REPLAY_H */

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Timeline of a replay.
+ *
+ * T1  All points but the last stand for per_point operations each; the last one for in_point of them.
+ */
+#include "tools/replay/timeline.h"
+
+#include <string.h>
+
+#include "base/size.h"
+
+void timeline_init(timeline *t) {
+  memset(t, 0, sizeof *t);
+  t->per_point = 1;
+}
+
+/* Makes one point of every two. */
+static void points_halve(timeline *t) {
+  for (int s = 0; s < TIMELINE_SERIES; s++) {
+    for (size_t i = 0; i < TIMELINE_POINTS / 2; i++) {
+      t->points[s][i] = ladei_size_max(t->points[s][2 * i], t->points[s][2 * i + 1]);
+    }
+  }
+  t->point_count = TIMELINE_POINTS / 2;
+  t->per_point *= 2;
+  t->in_point = t->per_point;
+}
+
+void timeline_add(timeline *t, const lade_device_stats *stats) {
+  const uint64_t values[TIMELINE_SERIES] = {stats->reserved_bytes.all.current, stats->active_bytes.all.current,
+                                            stats->requested_bytes.all.current};
+  t->operations++;
+  if (values[0] > t->peak_reserved) {
+    t->peak_reserved = values[0];
+    t->active_at_peak = values[1];
+  }
+  if (t->point_count > 0 && t->in_point < t->per_point) {
+    size_t last = t->point_count - 1;
+    for (int s = 0; s < TIMELINE_SERIES; s++) t->points[s][last] = ladei_size_max(t->points[s][last], values[s]);
+    t->in_point++;
+    return;
+  }
+  if (t->point_count == TIMELINE_POINTS) points_halve(t);
+  for (int s = 0; s < TIMELINE_SERIES; s++) t->points[s][t->point_count] = values[s];
+  t->point_count++;
+  t->in_point = 1;
+}
+
+double timeline_fragmentation(const timeline *t) {
+  return t->peak_reserved == 0 ? 0.0 : 1.0 - (double)t->active_at_peak / (double)t->peak_reserved;
+}
+
+/* ---- Picture ----------------------------------------------------------------------------------------------------- */
+
+enum { WIDTH = 1000, HEIGHT = 420, LEFT = 90, RIGHT = 20, TOP = 50, BOTTOM = 60, TICKS = 5 };
+
+static double x_at(const timeline *t, size_t point) {
+  double span = WIDTH - LEFT - RIGHT;
+  return LEFT + (t->point_count < 2 ? 0.0 : span * (double)point / (double)(t->point_count - 1));
+}
+
+static double y_at(uint64_t value, uint64_t top_value) {
+  double span = HEIGHT - TOP - BOTTOM;
+  return HEIGHT - BOTTOM - (top_value == 0 ? 0.0 : span * (double)value / (double)top_value);
+}
+
+static void text_write(FILE *out, double x, double y, const char *anchor, const char *text) {
+  fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor);
+  for (; *text != '\0'; text++) {
+    switch (*text) {
+    case '&': fputs("&amp;", out); break;
+    case '<': fputs("&lt;", out); break;
+    case '>': fputs("&gt;", out); break;
+    default: putc(*text, out);
+    }
+  }
+  fputs("</text>\n", out);
+}
+
+static void axes_write(FILE *out, const timeline *t, uint64_t top_value) {
+  for (int i = 0; i <= TICKS; i++) {
+    uint64_t value = top_value / TICKS * (uint64_t)i;
+    double y = y_at(value, top_value);
+    char label[48];
+    snprintf(label, sizeof label, "%.1f MiB", (double)value / (double)LADEI_MIB);
+    fprintf(out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", LEFT, y, WIDTH - RIGHT, y);
+    text_write(out, LEFT - 8, y + 4, "end", label);
+  }
+  char label[64];
+  snprintf(label, sizeof label, "%llu operations", (unsigned long long)t->operations);
+  text_write(out, WIDTH - RIGHT, HEIGHT - BOTTOM + 20, "end", label);
+  text_write(out, LEFT, HEIGHT - BOTTOM + 20, "start", "0");
+}
+
+static void series_write(FILE *out, const timeline *t, int series, uint64_t top_value, const char *colour) {
+  fprintf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\" points=\"", colour);
+  for (size_t i = 0; i < t->point_count; i++) {
+    fprintf(out, "%.1f,%.1f ", x_at(t, i), y_at(t->points[series][i], top_value));
+  }
+  fputs("\"/>\n", out);
+}
+
+void timeline_write_svg(FILE *out, const timeline *t, const char *title) {
+  static const char *const names[TIMELINE_SERIES] = {"reserved", "active", "requested"};
+  static const char *const colours[TIMELINE_SERIES] = {"#1f4e79", "#c05a00", "#3a7d44"};
+  uint64_t top_value = t->peak_reserved;
+  fprintf(out,
+          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" "
+          "font-size=\"12\">\n<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n",
+          WIDTH, HEIGHT, WIDTH, HEIGHT);
+  text_write(out, LEFT, 24, "start", title);
+  axes_write(out, t, top_value);
+  for (int s = 0; s < TIMELINE_SERIES; s++) {
+    series_write(out, t, s, top_value, colours[s]);
+    double x = LEFT + 140.0 * s;
+    fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, HEIGHT - 26, colours[s]);
+    text_write(out, x + 18, HEIGHT - 16, "start", names[s]);
+  }
+  fputs("</svg>\n", out);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Timeline: reserved, active and requested bytes over the operations of a replay, in bounded memory, as a picture; and
+ * what a comparison of settings needs of it.
+ */
+#ifndef LADE_TOOLS_REPLAY_TIMELINE_H
+#define LADE_TOOLS_REPLAY_TIMELINE_H
+
+#include <stdio.h>
+
+#include "lade/device.h"
+
+enum { TIMELINE_SERIES = 3, TIMELINE_POINTS = 2048 };
+
+typedef struct timeline {
+  uint64_t points[TIMELINE_SERIES][TIMELINE_POINTS]; /* the largest value among the operations of each point */
+  size_t point_count;
+  uint64_t per_point; /* operations per point; doubles whenever the points are full */
+  uint64_t in_point;  /* operations in the last one */
+  uint64_t operations;
+  uint64_t peak_reserved;
+  uint64_t active_at_peak; /* active bytes when reserved bytes first had their peak */
+} timeline;
+
+void timeline_init(timeline *t);
+void timeline_add(timeline *t, const lade_device_stats *stats);
+
+/* 1 - active / reserved at the peak of reserved bytes; 0 where nothing was reserved. */
+double timeline_fragmentation(const timeline *t);
+
+void timeline_write_svg(FILE *out, const timeline *t, const char *title);
+
+#endif /* LADE_TOOLS_REPLAY_TIMELINE_H */

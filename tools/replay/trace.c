@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reader of allocation traces: splits a line into fields and checks them against the table of operations.
+ *
+ * T1  `failed` is set exactly when an error was noted; nothing is read after it.
+ * T2  `streams` holds the declared streams and 0.
+ */
+#include "tools/replay/trace.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "tools/replay/number_map.h"
+
+/* What a field of an operation is. */
+typedef enum field_kind {
+  FIELD_NONE,
+  FIELD_NUMBER,     /* 64 bits */
+  FIELD_CAPACITY,   /* 1 to 2^60 - 1 */
+  FIELD_BYTES,      /* 64 bits; what is too much is the replay's to say */
+  FIELD_HOST_BYTES, /* below 2^60 */
+  FIELD_NEW_STREAM, /* any number but 0 */
+  FIELD_STREAM,     /* declared */
+  FIELD_STREAMS,    /* one or more of them */
+  FIELD_POOL,       /* from 1 */
+  FIELD_FRACTION,   /* 0 to 1 */
+  FIELD_TEXT,
+} field_kind;
+
+enum { FIELDS_MAX = 3 };
+
+typedef struct operation {
+  const char *name;
+  field_kind fields[FIELDS_MAX];
+} operation;
+
+static const operation operations[TRACE_KIND_COUNT] = {
+    [TRACE_DEVICE] = {"device", {FIELD_CAPACITY}},
+    [TRACE_CONF] = {"conf", {FIELD_TEXT}},
+    [TRACE_STREAM] = {"stream", {FIELD_NEW_STREAM}},
+    [TRACE_ALLOC] = {"alloc", {FIELD_NUMBER, FIELD_BYTES, FIELD_STREAM}},
+    [TRACE_FREE] = {"free", {FIELD_NUMBER}},
+    [TRACE_RECORD] = {"record", {FIELD_NUMBER, FIELD_STREAM}},
+    [TRACE_COMPLETE] = {"complete", {FIELD_STREAM}},
+    [TRACE_EMPTY_CACHE] = {"empty_cache", {FIELD_NONE}},
+    [TRACE_FRACTION] = {"fraction", {FIELD_FRACTION}},
+    [TRACE_POOL_BEGIN] = {"pool_begin", {FIELD_POOL, FIELD_STREAMS}},
+    [TRACE_POOL_END] = {"pool_end", {FIELD_POOL}},
+    [TRACE_POOL_RELEASE] = {"pool_release", {FIELD_POOL}},
+    [TRACE_CHECKPOINT] = {"checkpoint", {FIELD_POOL, FIELD_NUMBER}},
+    [TRACE_RESTORE] = {"restore", {FIELD_POOL, FIELD_NUMBER}},
+    [TRACE_RESET_PEAK] = {"reset_peak", {FIELD_NONE}},
+    [TRACE_RESET_ACCUMULATED] = {"reset_accumulated", {FIELD_NONE}},
+    [TRACE_HALLOC] = {"halloc", {FIELD_NUMBER, FIELD_HOST_BYTES}},
+    [TRACE_HFREE] = {"hfree", {FIELD_NUMBER}},
+    [TRACE_HRECORD] = {"hrecord", {FIELD_NUMBER, FIELD_STREAM}},
+    [TRACE_HEMPTY] = {"hempty", {FIELD_NONE}},
+    [TRACE_SNAPSHOT] = {"snapshot", {FIELD_TEXT}},
+};
+
+struct trace_reader {
+  FILE *file;
+  char *name;
+  char *line;
+  size_t line_room;
+  uint64_t line_number;
+  char **fields; /* of the line; they point into it */
+  size_t field_count;
+  size_t field_room;
+  uint64_t *stream_list; /* of a pool_begin */
+  size_t stream_room;
+  number_map streams; /* declared */
+  bool device_seen;
+  bool conf_seen;
+  bool operation_seen;
+  bool failed;
+  char *error;
+};
+
+const char *trace_kind_name(trace_kind kind) { return operations[kind].name; }
+
+const char *trace_error(const trace_reader *reader) {
+  return reader->error != NULL ? reader->error : "no memory for an error message";
+}
+
+trace_reader *trace_reader_create(FILE *file, const char *name) {
+  trace_reader *reader = calloc(1, sizeof *reader);
+  if (reader == NULL) return NULL;
+  reader->file = file;
+  reader->name = strdup(name);
+  if (reader->name != NULL && number_map_set(&reader->streams, 0, 1)) return reader;
+  trace_reader_destroy(reader);
+  return NULL;
+}
+
+void trace_reader_destroy(trace_reader *reader) {
+  if (reader == NULL) return;
+  number_map_destroy(&reader->streams);
+  free(reader->name);
+  free(reader->line);
+  free(reader->fields);
+  free(reader->stream_list);
+  free(reader->error);
+  free(reader);
+}
+
+trace_result trace_refuse(trace_reader *reader, uint64_t line, const char *format, ...) {
+  reader->failed = true;
+  char what[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(what, sizeof what, format, arguments);
+  va_end(arguments);
+  free(reader->error);
+  if (asprintf(&reader->error, "%s:%llu: %s", reader->name, (unsigned long long)line, what) < 0) reader->error = NULL;
+  return TRACE_BAD;
+}
+
+#define REFUSE(reader, ...) trace_refuse(reader, (reader)->line_number, __VA_ARGS__)
+
+/* ---- Lines and fields -------------------------------------------------------------------------------------------- */
+
+static bool fields_add(trace_reader *reader, char *field) {
+  if (reader->field_count == reader->field_room) {
+    size_t room = reader->field_room == 0 ? 8 : 2 * reader->field_room;
+    char **larger = realloc(reader->fields, room * sizeof *larger);
+    if (larger == NULL) return false;
+    reader->fields = larger;
+    reader->field_room = room;
+  }
+  reader->fields[reader->field_count++] = field;
+  return true;
+}
+
+/* Cuts the line at blanks; a comment ends it. */
+static bool line_split(trace_reader *reader) {
+  reader->field_count = 0;
+  char *at = reader->line;
+  for (;;) {
+    while (*at == ' ' || *at == '\t') at++;
+    if (*at == '\0' || *at == '#') return true;
+    if (!fields_add(reader, at)) return false;
+    while (*at != '\0' && *at != ' ' && *at != '\t' && *at != '#') at++;
+    if (*at == '#') {
+      *at = '\0';
+      return true;
+    }
+    if (*at != '\0') *at++ = '\0';
+  }
+}
+
+/* The next line's fields; TRACE_END after the last. */
+static trace_result line_read(trace_reader *reader) {
+  errno = 0;
+  ssize_t length = getline(&reader->line, &reader->line_room, reader->file);
+  reader->line_number++;
+  if (length < 0) {
+    if (errno == ENOMEM) return REFUSE(reader, "no memory for the line");
+    return ferror(reader->file) ? REFUSE(reader, "reading failed: %s", strerror(errno)) : TRACE_END;
+  }
+  if (memchr(reader->line, '\0', (size_t)length) != NULL) return REFUSE(reader, "malformed line: it holds a zero byte");
+  if (length > 0 && reader->line[length - 1] == '\n') reader->line[length - 1] = '\0';
+  return line_split(reader) ? TRACE_OP : REFUSE(reader, "no memory for the fields of the line");
+}
+
+/* Decimal digits only, at most 64 bits. */
+static bool number_parse(const char *text, uint64_t *out) {
+  uint64_t value = 0;
+  if (*text == '\0') return false;
+  for (; *text != '\0'; text++) {
+    if (*text < '0' || *text > '9') return false;
+    if (__builtin_mul_overflow(value, (uint64_t)10, &value)) return false;
+    if (__builtin_add_overflow(value, (uint64_t)(*text - '0'), &value)) return false;
+  }
+  *out = value;
+  return true;
+}
+
+/* Digits, optionally a point and digits. */
+static bool fraction_parse(const char *text, double *out) {
+  const char *at = text;
+  if (!isdigit((unsigned char)*at)) return false;
+  while (isdigit((unsigned char)*at)) at++;
+  if (*at == '.') {
+    at++;
+    if (!isdigit((unsigned char)*at)) return false;
+    while (isdigit((unsigned char)*at)) at++;
+  }
+  if (*at != '\0') return false;
+  *out = strtod(text, NULL);
+  return true;
+}
+
+/* ---- Fields of operations ---------------------------------------------------------------------------------------- */
+
+static trace_result stream_check(trace_reader *reader, uint64_t stream) {
+  if (number_map_get(&reader->streams, stream) != NULL) return TRACE_OP;
+  return REFUSE(reader, "unknown stream %llu", (unsigned long long)stream);
+}
+
+static bool number_in_range(field_kind kind, uint64_t value) {
+  switch (kind) {
+  case FIELD_CAPACITY: return value >= 1 && value < LADEI_SIZE_LIMIT;
+  case FIELD_HOST_BYTES: return value < LADEI_SIZE_LIMIT;
+  case FIELD_NEW_STREAM:
+  case FIELD_POOL: return value >= 1;
+  default: return true;
+  }
+}
+
+static trace_result number_read(trace_reader *reader, field_kind kind, const char *text, uint64_t *out) {
+  if (!number_parse(text, out)) return REFUSE(reader, "malformed number \"%s\"", text);
+  if (!number_in_range(kind, *out)) return REFUSE(reader, "value out of range: %s", text);
+  return kind == FIELD_STREAM ? stream_check(reader, *out) : TRACE_OP;
+}
+
+static trace_result streams_read(trace_reader *reader, size_t first, trace_op *op) {
+  size_t count = reader->field_count - first;
+  if (count > reader->stream_room) {
+    uint64_t *larger = realloc(reader->stream_list, count * sizeof *larger);
+    if (larger == NULL) return REFUSE(reader, "no memory for %zu streams", count);
+    reader->stream_list = larger;
+    reader->stream_room = count;
+  }
+  for (size_t i = 0; i < count; i++) {
+    trace_result result = number_read(reader, FIELD_STREAM, reader->fields[first + i], &reader->stream_list[i]);
+    if (result != TRACE_OP) return result;
+  }
+  op->streams = reader->stream_list;
+  op->stream_count = count;
+  return TRACE_OP;
+}
+
+static trace_result field_read(trace_reader *reader, field_kind kind, size_t index, trace_op *op) {
+  const char *text = reader->fields[index + 1];
+  switch (kind) {
+  case FIELD_STREAMS: return streams_read(reader, index + 1, op);
+  case FIELD_TEXT: op->text = text; return TRACE_OP;
+  case FIELD_FRACTION:
+    if (!fraction_parse(text, &op->fraction)) return REFUSE(reader, "malformed number \"%s\"", text);
+    return op->fraction <= 1.0 ? TRACE_OP : REFUSE(reader, "value out of range: %s", text);
+  default: return number_read(reader, kind, text, &op->number[index]);
+  }
+}
+
+static trace_result fields_read(trace_reader *reader, trace_op *op) {
+  const field_kind *kinds = operations[op->kind].fields;
+  size_t expected = 0;
+  while (expected < FIELDS_MAX && kinds[expected] != FIELD_NONE) expected++;
+  size_t given = reader->field_count - 1;
+  bool list = expected > 0 && kinds[expected - 1] == FIELD_STREAMS;
+  if (list ? given < expected : given != expected) {
+    return REFUSE(reader, "wrong number of fields: \"%s\" takes %zu%s, here are %zu", operations[op->kind].name,
+                  expected, list ? " or more" : "", given);
+  }
+  for (size_t i = 0; i < expected; i++) {
+    trace_result result = field_read(reader, kinds[i], i, op);
+    if (result != TRACE_OP) return result;
+  }
+  return TRACE_OP;
+}
+
+/* ---- Declarations ------------------------------------------------------------------------------------------------ */
+
+static trace_result once_before_operations(trace_reader *reader, const char *what, bool *seen) {
+  if (reader->operation_seen) return REFUSE(reader, "\"%s\" after the first operation", what);
+  if (*seen) return REFUSE(reader, "\"%s\" a second time", what);
+  *seen = true;
+  return TRACE_OP;
+}
+
+static trace_result declaration_check(trace_reader *reader, const trace_op *op) {
+  switch (op->kind) {
+  case TRACE_DEVICE: return once_before_operations(reader, "device", &reader->device_seen);
+  case TRACE_CONF: return once_before_operations(reader, "conf", &reader->conf_seen);
+  case TRACE_STREAM:
+    if (number_map_get(&reader->streams, op->number[0]) != NULL) {
+      return REFUSE(reader, "stream %llu a second time", (unsigned long long)op->number[0]);
+    }
+    return number_map_set(&reader->streams, op->number[0], 1) ? TRACE_OP : REFUSE(reader, "no memory for the stream");
+  default: reader->operation_seen = true; return TRACE_OP;
+  }
+}
+
+/* ---- Reading ----------------------------------------------------------------------------------------------------- */
+
+static bool kind_find(const char *name, trace_kind *out) {
+  for (int kind = 0; kind < TRACE_KIND_COUNT; kind++) {
+    if (strcmp(operations[kind].name, name) == 0) {
+      *out = (trace_kind)kind;
+      return true;
+    }
+  }
+  return false;
+}
+
+static trace_result header_read(trace_reader *reader) {
+  trace_result result = line_read(reader);
+  if (result == TRACE_BAD) return result;
+  bool right = result == TRACE_OP && reader->field_count == 2 && strcmp(reader->fields[0], "lade-trace") == 0 &&
+               strcmp(reader->fields[1], "1") == 0;
+  return right ? TRACE_OP : REFUSE(reader, "the first line is not \"lade-trace 1\"");
+}
+
+trace_result trace_read(trace_reader *reader, trace_op *out) {
+  if (reader->failed) return TRACE_BAD;
+  trace_result result = reader->line_number == 0 ? header_read(reader) : TRACE_OP;
+  do {
+    if (result == TRACE_OP) result = line_read(reader);
+    if (result != TRACE_OP) return result;
+  } while (reader->field_count == 0);
+  *out = (trace_op){.line = reader->line_number};
+  if (!kind_find(reader->fields[0], &out->kind)) {
+    return REFUSE(reader, "unknown operation \"%s\"", reader->fields[0]);
+  }
+  result = fields_read(reader, out);
+  return result == TRACE_OP ? declaration_check(reader, out) : result;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reader of allocation traces, one operation at a time (docs/formats.md).
+ *
+ *   trace_reader *reader = trace_reader_create(file, "run.trace");
+ *   trace_op op;
+ *   while ((result = trace_read(reader, &op)) == TRACE_OP) { ... }
+ *   if (result == TRACE_BAD) fprintf(stderr, "%s\n", trace_error(reader));     // "run.trace:7: unknown operation ..."
+ *
+ * The reader checks everything that a line says by itself and what declarations allow: number of fields, numbers and
+ * their ranges, declarations twice or too late, unknown streams. What depends on the replay (live IDs, pools) is the
+ * replay's. Memory does not grow with the length of the trace.
+ */
+#ifndef LADE_TOOLS_REPLAY_TRACE_H
+#define LADE_TOOLS_REPLAY_TRACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum trace_kind {
+  TRACE_DEVICE, /* number[0] capacity */
+  TRACE_CONF,   /* text */
+  TRACE_STREAM, /* number[0] stream */
+  TRACE_ALLOC,  /* id, bytes, stream */
+  TRACE_FREE,   /* id */
+  TRACE_RECORD, /* id, stream */
+  TRACE_COMPLETE,
+  TRACE_EMPTY_CACHE,
+  TRACE_FRACTION,   /* fraction */
+  TRACE_POOL_BEGIN, /* pool; streams */
+  TRACE_POOL_END,
+  TRACE_POOL_RELEASE,
+  TRACE_CHECKPOINT, /* pool, key */
+  TRACE_RESTORE,    /* pool, key */
+  TRACE_RESET_PEAK,
+  TRACE_RESET_ACCUMULATED,
+  TRACE_HALLOC,  /* id, bytes */
+  TRACE_HFREE,   /* id */
+  TRACE_HRECORD, /* id, stream */
+  TRACE_HEMPTY,
+  TRACE_SNAPSHOT, /* text */
+  TRACE_KIND_COUNT
+} trace_kind;
+
+typedef struct trace_op {
+  trace_kind kind;
+  uint64_t line; /* from 1 */
+  uint64_t number[3];
+  double fraction;
+  const char *text;        /* valid until the next read */
+  const uint64_t *streams; /* valid until the next read */
+  size_t stream_count;
+} trace_op;
+
+typedef enum trace_result { TRACE_OP, TRACE_END, TRACE_BAD } trace_result;
+
+typedef struct trace_reader trace_reader;
+
+/* Borrows the file; copies the name, which error messages begin with. NULL when there is no memory. */
+trace_reader *trace_reader_create(FILE *file, const char *name);
+void trace_reader_destroy(trace_reader *reader);
+
+/* The next operation or declaration. TRACE_BAD: see trace_error(); every later read answers it again. */
+trace_result trace_read(trace_reader *reader, trace_op *out);
+
+/* "FILE:LINE: what". */
+const char *trace_error(const trace_reader *reader);
+
+/* For errors that only the replay can see: notes "FILE:LINE: what" for `line` and returns TRACE_BAD. */
+trace_result trace_refuse(trace_reader *reader, uint64_t line, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Operation's word in a trace. */
+const char *trace_kind_name(trace_kind kind);
+
+#endif /* LADE_TOOLS_REPLAY_TRACE_H */
