@@ -34,22 +34,35 @@ static bool call_allowed(cuda_call *call) {
   return false;
 }
 
-/*
- * CUDA_ERROR_CONTEXT_IS_DESTROYED is final where it speaks of a primary context that this runtime retains: somebody
- * reset the device. The program may also have left a context of its own behind as current; that ends no runtime.
- */
-static void loss_note(cuda_call *call, CUresult code) {
-  if (ladei_cuda_is_final(code) && (code != CUDA_ERROR_CONTEXT_IS_DESTROYED || call->on_primary)) {
-    int none = 0;
-    atomic_compare_exchange_strong(&call->runtime->lost_code, &none, (int)code);
+/* A context that is retained here lives unless somebody resets its device. */
+static bool device_was_reset(const cuda_runtime *runtime) {
+  for (int i = 0; i < runtime->device_count; i++) {
+    unsigned flags = 0;
+    int active = 1;
+    if (atomic_load(&runtime->devices[i].context) != NULL &&
+        runtime->api.primary_ctx_get_state(runtime->devices[i].native, &flags, &active) == CUDA_SUCCESS &&
+        active == 0) {
+      return true;
+    }
   }
+  return false;
 }
 
-/* Notes, translates and records; `details` may be empty. */
+/* Translates; notes a loss. */
+static lade_status call_status(const cuda_call *call, CUresult code) {
+  int none = 0;
+  if (code == CUDA_ERROR_CONTEXT_IS_DESTROYED && !device_was_reset(call->runtime)) {
+    return LADE_ERR_INVALID_ARGUMENT; /* of the program's own, left current: that ends no runtime */
+  }
+  if (ladei_cuda_is_final(code)) {
+    atomic_compare_exchange_strong(&call->runtime->lost_code, &none, (int)code);
+  }
+  return ladei_cuda_status(code, call->out_of_memory == LADE_OK ? LADE_ERR_OUT_OF_DEVICE_MEMORY : call->out_of_memory);
+}
+
+/* Translates and records; `details` may be empty. */
 static lade_status call_fail(cuda_call *call, CUresult code, const char *details) {
-  lade_status out_of_memory = call->out_of_memory == LADE_OK ? LADE_ERR_OUT_OF_DEVICE_MEMORY : call->out_of_memory;
-  lade_status status = ladei_cuda_status(code, out_of_memory);
-  loss_note(call, code);
+  lade_status status = call_status(call, code);
   if (status == LADE_NOT_READY || (call->releases && status == LADE_ERR_DEVICE_LOST)) {
     call->status = status == LADE_NOT_READY ? LADE_NOT_READY : LADE_OK;
     return call->status;
@@ -152,15 +165,18 @@ bool ladei_cuda_context(cuda_call *call, int device, CUcontext *out) {
   return false;
 }
 
-/* A context to call under when the op names none: retained already, or active through somebody else. NULL: none. */
-static CUcontext context_any(cuda_runtime *runtime) {
+/*
+ * A context to call under when the op names none and the current one is not retained here: one that is; else the
+ * current one; else one that is active through somebody else. NULL: none. What the program has current may be dead.
+ */
+static CUcontext context_any(cuda_runtime *runtime, CUcontext current) {
   for (int i = 0; i < runtime->device_count; i++) {
     CUcontext context = atomic_load_explicit(&runtime->devices[i].context, memory_order_acquire);
     if (context != NULL) {
       return context;
     }
   }
-  for (int i = 0; i < runtime->device_count; i++) {
+  for (int i = 0; i < runtime->device_count && current == NULL; i++) {
     CUcontext context = NULL;
     unsigned flags = 0;
     int active = 0;
@@ -169,7 +185,7 @@ static CUcontext context_any(cuda_runtime *runtime) {
       return context;
     }
   }
-  return NULL;
+  return current;
 }
 
 static void call_restore(cuda_call *call) {
@@ -227,7 +243,6 @@ bool ladei_cuda_enter_device(cuda_call *call, int device) {
       !context_current(call, &current)) {
     return false;
   }
-  call->on_primary = true;
   return call_enter(call, current, wanted);
 }
 
@@ -237,7 +252,6 @@ bool ladei_cuda_enter_context(cuda_call *call, uint64_t context) {
   if (!call_allowed(call) || !context_current(call, &current)) {
     return false;
   }
-  call->on_primary = ladei_cuda_context_device(call->runtime, wanted) >= 0;
   return call_enter(call, current, wanted);
 }
 
@@ -246,8 +260,10 @@ bool ladei_cuda_enter_any(cuda_call *call) {
   if (!call_allowed(call) || !context_current(call, &current)) {
     return false;
   }
-  CUcontext wanted = current != NULL ? current : context_any(call->runtime);
-  call->on_primary = wanted != NULL && ladei_cuda_context_device(call->runtime, wanted) >= 0;
+  CUcontext wanted = current;
+  if (current == NULL || ladei_cuda_context_device(call->runtime, current) < 0) {
+    wanted = context_any(call->runtime, current);
+  }
   return call_enter(call, current, wanted);
 }
 

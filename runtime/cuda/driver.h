@@ -52,9 +52,8 @@ typedef struct cuda_call {
 
   /* Set by enter and leave. */
   lade_status status;
-  bool on_primary; /* runs on a primary context that this runtime retains */
-  bool pushed;     /* leave pops the context */
-  bool switched;   /* leave puts `mode` back */
+  bool pushed;   /* leave pops the context */
+  bool switched; /* leave puts `mode` back */
   CUstreamCaptureMode mode;
 } cuda_call;
 
@@ -64,7 +63,7 @@ typedef struct cuda_call {
  */
 bool ladei_cuda_enter_device(cuda_call *call, int device);
 bool ladei_cuda_enter_context(cuda_call *call, uint64_t context);
-/* For ops that name no device, such as those on events: the current context, else any that is active, else none. */
+/* For ops that name no device, such as those on events: any context of this runtime, else of the program, else none. */
 bool ladei_cuda_enter_any(cuda_call *call);
 /* For ops that need no context. */
 bool ladei_cuda_enter(cuda_call *call);

@@ -162,18 +162,43 @@ LADE_TEST(CudaLoss, AResetDeviceIsLost) {
   recover(&f, &before);
 }
 
-/* The program's thread has a dead context of its own current, on a device that lade does not use: its own trouble. */
-LADE_TEST(CudaLoss, ADeadContextOfTheProgramLosesNothing) {
-  cuda_fixture f;
+/* The program leaves a dead context of its own current in the thread, on a device that lade does not use. */
+static void leave_dead_context(cuda_fixture *f) {
   CUcontext mine = NULL;
+  LADE_EXPECT_EQ_INT(ENTRY(f, cuDevicePrimaryCtxRetain, 7000)(&mine, 1), CUDA_SUCCESS);
+  ENTRY(f, cuCtxPushCurrent, 4000)(mine);
+  f->hooks->reset_device(1);
+}
+
+static void take_dead_context(cuda_fixture *f) {
+  ENTRY(f, cuCtxSetCurrent, 4000)(NULL);
+  ENTRY(f, cuDevicePrimaryCtxRelease, 11000)(1);
+}
+
+LADE_TEST(CudaLoss, ADeadContextOfTheProgramIsInNobodysWay) {
+  cuda_fixture f;
   if (!cuda_fixture_open(&f)) return;
   if (!cuda_fixture_fill(&f)) return;
-  LADE_EXPECT_EQ_INT(ENTRY(&f, cuDevicePrimaryCtxRetain, 7000)(&mine, 1), CUDA_SUCCESS);
-  ENTRY(&f, cuCtxPushCurrent, 4000)(mine);
-  f.hooks->reset_device(1);
-  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, f.ops->event_query(f.self, f.event));
-  ENTRY(&f, cuCtxSetCurrent, 4000)(NULL);
+  leave_dead_context(&f);
   LADE_EXPECT_OK(f.ops->event_query(f.self, f.event));
-  ENTRY(&f, cuDevicePrimaryCtxRelease, 11000)(1);
+  cuda_disown(&f, CUDA_OWN_HOST, (uintptr_t)f.pinned);
+  LADE_EXPECT_OK(f.ops->host_free(f.self, f.pinned));
+  take_dead_context(&f);
+  cuda_fixture_close(&f); /* finds what the free did not */
+}
+
+/* Without a context of its own the runtime can only say so: it is not lost, and nothing was freed. */
+LADE_TEST(CudaLoss, ADeadContextOfTheProgramLosesNothing) {
+  cuda_fixture f;
+  int here = 0;
+  ladei_pointer_attributes attributes;
+  if (!cuda_fixture_open(&f)) return;
+  leave_dead_context(&f);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->pointer_attributes(f.self, &here, &attributes));
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->host_free(f.self, &here));
+  take_dead_context(&f);
+  LADE_EXPECT_OK(f.ops->pointer_attributes(f.self, &here, &attributes));
+  LADE_EXPECT_EQ_INT(attributes.kind, LADEI_MEMORY_UNKNOWN);
   cuda_fixture_close(&f);
 }
