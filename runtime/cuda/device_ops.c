@@ -6,7 +6,6 @@
  *     context, and only on the device they name; everything else here asks the driver about the device alone.
  * Locks: none.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"

@@ -9,7 +9,6 @@
  * None of these calls of the driver needs a context, so none is made.
  * Locks: none.
  */
-#include "base/error.h"
 #include "runtime/cuda/driver.h"
 
 static CUmemAllocationProp allocation_properties(const cuda_runtime *runtime, int device) {
