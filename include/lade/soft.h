@@ -140,7 +140,7 @@ LADE_API lade_status lade_soft_call_count(lade_runtime *runtime, const char *op,
 
 /**
  * Stop a stream: work queued on it so far and later does not run (an event recorded after this never completes) until
- * lade_soft_stream_release().
+ * lade_soft_stream_release(), or until the stream is destroyed.
  */
 LADE_API lade_status lade_soft_stream_hold(lade_runtime *runtime, lade_stream stream);
 /** Let a held stream run on. */

@@ -228,11 +228,6 @@ lade_status ladei_soft_flags(soft_op op, unsigned flags, unsigned known) {
                      flags & ~known);
 }
 
-lade_status ladei_soft_null(soft_op op) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "%s: an argument is NULL",
-                     op_names[op]);
-}
-
 /* ---- controls -------------------------------------------------------------------------------------------------------
  */
 

@@ -9,7 +9,7 @@
  * one's end before it submitted the second. This is decided when the second is submitted and so does not depend on
  * timing: a race that happens to go well is found all the same.
  *
- * I1  Segments do not overlap. A segment's accesses are at most one write, oldest, and reads after it, one per stream.
+ * I1  Segments do not overlap. A segment's accesses are at most one write and the reads since, one per stream.
  * I2  An access that the program knows to have ended (observed) can be in no race and is dropped when met; each access
  *     also sweeps two segments, so that what stays is about what is in flight.
  * I3  Without memory for a record an access is not tracked: reports may be missed, none is made up.
@@ -259,6 +259,23 @@ void ladei_soft_hazard_work(soft_runtime *rt, soft_stream *stream, uint64_t numb
     if (piece->src_range != NULL) ladei_soft_hazard_access(rt, stream, number, piece->src, piece->bytes, false);
     if (piece->dst_range != NULL) ladei_soft_hazard_access(rt, stream, number, piece->dst, piece->bytes, true);
   }
+}
+
+const char *ladei_soft_hazards_check(const soft_runtime *rt) {
+  uint64_t next = 0;
+  const hazard_segment *segment;
+  while ((segment = segment_from(rt->hazards, next)) != NULL) {
+    if (segment->end <= segment->node.key) return "hazards I1: an empty segment";
+    int writes = 0;
+    for (const hazard_access *access = segment->accesses; access != NULL; access = access->next) {
+      writes += access->write;
+    }
+    if (writes > 1) return "hazards I1: a write that another one followed";
+    next = segment->end;
+    const soft_tree_node *before = soft_tree_floor(&rt->hazards->segments, next - 1);
+    if (before != &segment->node) return "hazards I1: segments overlap";
+  }
+  return NULL;
 }
 
 /* ---- findings -------------------------------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ static lade_status device_free(void *self, int device_ordinal, void *pointer) {
   }
   if (status == LADE_OK) {
     ladei_soft_memory_uncharge(&rt->devices[range->device], range->charged);
+    rt->ipc_opens -= range->ipc_opens; /* what other users opened goes with it */
     ladei_soft_range_end(rt, range);
   }
   ladei_soft_unlock(rt);
@@ -332,6 +333,7 @@ static lade_status ipc_open(void *self, int device_ordinal, const ladei_ipc_hand
                          "ipc_open: the handle names no live memory of device %d of this process", device_ordinal);
   } else {
     range->ipc_opens++;
+    rt->ipc_opens++;
     *out_base = base;
   }
   ladei_soft_unlock(rt);
@@ -348,6 +350,7 @@ static lade_status ipc_close(void *self, void *base) {
     status = not_a_start(SOFT_OP_ipc_close, base);
   } else {
     range->ipc_opens--;
+    rt->ipc_opens--;
   }
   ladei_soft_unlock(rt);
   return status;

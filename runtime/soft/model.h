@@ -437,7 +437,7 @@ struct soft_runtime {
   uint64_t arena_begin, arena_next; /* addresses of memory with bytes */
   uint64_t count_next;              /* addresses without */
   uint64_t pinned_bytes, pinned_limit_bytes, pinned_ranges;
-  uint64_t vm_bytes;
+  uint64_t ipc_opens;  /* of all ranges */
   soft_range *garbage; /* to unmap when the lock is let go */
 
   /* Handles */
@@ -505,9 +505,8 @@ soft_device *ladei_soft_device_use(soft_runtime *rt, soft_op op, int device, lad
 /* Brings the device's context, and engines for its streams, into being. Under the lock. */
 lade_status ladei_soft_device_start(soft_runtime *rt, soft_op op, soft_device *device);
 const char *ladei_soft_op_name(soft_op op);
-/* LADE_ERR_INVALID_ARGUMENT for flag bits that the op does not know; for an argument that must not be NULL. */
+/* LADE_ERR_INVALID_ARGUMENT for flag bits that the op does not know. */
 lade_status ladei_soft_flags(soft_op op, unsigned flags, unsigned known);
-lade_status ladei_soft_null(soft_op op);
 lade_status ladei_soft_lost(soft_op op, int device);
 /* Marks a device as lost, and lets the work on it run out without effect. Under the lock. */
 void ladei_soft_device_drop(soft_runtime *rt, soft_device *device);
@@ -676,6 +675,8 @@ void ladei_soft_hazard_access(soft_runtime *rt, soft_stream *stream, uint64_t nu
                               bool write);
 /* Forgets the accesses to bytes that were freed. */
 void ladei_soft_hazard_forget(soft_runtime *rt, uint64_t address, size_t bytes);
+/* The invariants of hazard.c; NULL, or what does not hold. */
+const char *ladei_soft_hazards_check(const soft_runtime *rt);
 /* All accesses of a piece of work. */
 void ladei_soft_hazard_work(soft_runtime *rt, soft_stream *stream, uint64_t number, soft_work *work);
 void ladei_soft_finding(soft_runtime *rt, uint64_t *counter, const char *format, ...)

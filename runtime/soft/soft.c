@@ -297,7 +297,9 @@ static lade_status close_check(const soft_runtime *rt) {
   const struct {
     const char *what;
     uint64_t count;
-  } kinds[] = {{"device allocations", report.device_allocations},
+  } kinds[] = {{"device allocations", report.device_allocations - rt->vm_table.live_count},
+               {"memory handles", rt->vm_table.live_count},
+               {"memory opened by IPC", rt->ipc_opens},
                {"address reservations", reservations},
                {"pinned ranges", report.pinned_ranges},
                {"host pool blocks", host_blocks},

@@ -232,6 +232,12 @@ static lade_status stream_create(void *self, int ordinal, int priority, unsigned
   return status;
 }
 
+static void hold_end(soft_runtime *rt, soft_stream *stream) {
+  stream->held = false;
+  ladei_soft_stream_make_ready(rt, stream);
+  ladei_soft_run_ready(rt);
+}
+
 static lade_status stream_destroy(void *self, lade_stream handle) {
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_destroy);
@@ -246,6 +252,7 @@ static lade_status stream_destroy(void *self, lade_stream handle) {
     if (stream->blocking) blocking_remove(&rt->devices[stream->device], stream);
     stream->destroyed = true;
     idle_push(rt, stream);
+    hold_end(rt, stream); /* nobody could release it any more */
   }
   ladei_soft_unlock(rt);
   return slot != NULL ? LADE_OK : bad_handle(rt, SOFT_OP_stream_destroy, handle);
@@ -486,8 +493,7 @@ lade_status ladei_soft_stream_hold(void *self, lade_stream handle, bool hold) {
   soft_stream *stream = handle_is_special(handle) ? special_resolve(rt, handle, &status) : ordinary_find(rt, handle);
   if (stream != NULL) {
     stream->held = hold;
-    if (!hold) ladei_soft_stream_make_ready(rt, stream);
-    ladei_soft_run_ready(rt);
+    if (!hold) hold_end(rt, stream);
   }
   ladei_soft_unlock(rt);
   return stream != NULL || status != LADE_OK ? status : bad_handle(rt, SOFT_OP_stream_resolve, handle);

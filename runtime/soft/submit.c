@@ -165,6 +165,8 @@ static lade_status copy_prepare(soft_runtime *rt, soft_op op, const soft_stream 
     lade_status status = piece_find_memory(rt, op, direction, stream->device, &pieces[i]);
     if (status != LADE_OK) return status;
     pageable = pageable || piece_is_pageable(direction, &pieces[i]);
+    bool between = direction == LADEI_COPY_D2D && pieces[i].dst_range->device != pieces[i].src_range->device;
+    if (between) work->engine = SOFT_ENGINE_PEER;
   }
   if (!pageable || direction == LADEI_COPY_H2H) return LADE_OK;
   ladei_soft_finding(rt, &rt->findings.unpinned_copies, "%s: %zu bytes from %p to %p: the host side is pageable",
