@@ -156,14 +156,21 @@ static void interrupts_catch(void) {
   sigaction(SIGXFSZ, &action, NULL);
 }
 
+/* One pipeline is all that pins memory here: no more than its ring needs. */
+static const uint64_t pinned_segment_bytes = UINT64_C(8) << 20;
+
 static bool device_open(staging *s) {
+  lade_pinned_options pinned;
   lade_pipeline_options pipeline;
   lade_pair_options options;
+  lade_pinned_options_init(&pinned);
+  pinned.segment_bytes = pinned_segment_bytes;
   lade_pipeline_options_init(&pipeline);
   pipeline.chunk_bytes = s->settings.chunk_bytes;
   pipeline.depth = s->settings.depth;
   pipeline.readers = s->settings.readers;
   lade_pair_options_init(&options);
+  options.pinned = &pinned;
   options.pipeline = &pipeline;
   if (lade_runtime_open(s->settings.runtime, NULL, &s->runtime) != LADE_OK ||
       lade_pair_create(s->runtime, s->settings.device, &options, &s->pair) != LADE_OK ||

@@ -1,0 +1,154 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# staging_throughput from outside: what it prints, and what it does with bad flags, bad inputs, full disks and Ctrl-C.
+# usage: staging_throughput_test.sh PROGRAM
+set -u
+program=$1
+folder=$(mktemp -d) || exit 1
+TMPDIR=$folder/tmp
+export TMPDIR
+mkdir "$TMPDIR" || exit 1
+pid=
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$folder"' EXIT
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  sed 's/^/  stderr: /' "$folder/err" >&2
+  failures=$((failures + 1))
+}
+
+# run EXIT_STATUS WORDS_ON_STDERR OPTION...   (WORDS "" where stderr does not matter)
+run() {
+  expected=$1 words=$2
+  shift 2
+  "$program" "$@" >"$folder/out" 2>"$folder/err"
+  status=$?
+  [ $status -eq "$expected" ] || fail "$*: exit status $status, not $expected"
+  [ -z "$words" ] || grep -q -- "$words" "$folder/err" || fail "$*: stderr does not say '$words'"
+  [ -z "$(ls -A "$TMPDIR")" ] || fail "$*: left behind: $(ls -A "$TMPDIR")"
+}
+
+# A file of random bytes.
+make_file() { head -c "$2" /dev/urandom >"$folder/$1"; }
+
+make_file small 1000001
+mkdir "$folder/many" "$folder/many/deep" "$folder/hollow"
+make_file many/a 70000
+make_file many/deep/b 3
+make_file many/c 1
+: >"$folder/empty"
+: >"$folder/many/empty"
+truncate -s 4G "$folder/sparse"
+
+# What a good run prints and writes.
+run 0 "" --runtime cpu --input "$folder/small" --input "$folder/many" --chunk 16K --passes 2 --json "$folder/json"
+[ "$(wc -l <"$folder/out")" -le 25 ] || fail "the report is longer than 25 lines"
+grep -q 'software device, no GPU' "$folder/out" || fail "the report does not say that there is no GPU"
+grep -q '^verified  yes' "$folder/out" || fail "the report does not say that it was verified"
+[ ! -s "$folder/err" ] || fail "a bar, or something else, on a stderr that is no terminal"
+python3 - "$folder/json" <<'EOF' || fail "JSON"
+import json, sys
+result = json.load(open(sys.argv[1]))
+keys = {"runtime", "software_device", "device", "numa_node", "verified", "h2d", "d2h", "bytes", "cache_hit_rate",
+        "peak_pinned_bytes", "peak_rss_bytes", "cpu_seconds", "settings"}
+rates = {"gbps_median", "gbps_min", "gbps_max", "vs_ceiling", "vs_naive", "vs_uncached"}
+assert set(result) == keys, set(result) ^ keys
+assert set(result["h2d"]) == rates and set(result["d2h"]) == rates
+assert result["runtime"] == "cpu" and result["software_device"] is True and result["verified"] is True
+assert result["bytes"] == 1000001 + 70000 + 3 + 1 and result["settings"]["chunk_bytes"] == 16384
+assert 0 < result["h2d"]["gbps_min"] <= result["h2d"]["gbps_median"] <= result["h2d"]["gbps_max"]
+EOF
+
+# One direction, virtual time, a window smaller than the input and no multiple of anything.
+run 0 "" --runtime sim --input "$folder/small" --window 70001 --chunk 5000 --passes 1 --direction h2d --json "$folder/json"
+grep -q '"d2h": null' "$folder/json" || fail "a direction that was not measured is in the JSON"
+run 0 "" --runtime sim --input "$folder/small" --window 9999 --chunk 1M --passes 1 --direction d2h --depth 1 --readers 1 \
+  --input "$folder/many/c"
+run 0 "" --runtime cpu --input "$folder/small" --passes 1 --no-verify
+grep -q '^verified  no' "$folder/out" || fail "--no-verify still verifies"
+
+# The plot needs gnuplot; without it there is a message, and the rest all the same.
+env PATH="$folder/hollow" "$program" --runtime cpu --input "$folder/small" --passes 1 --plot "$folder/none.svg" \
+  >"$folder/out" 2>"$folder/err" || fail "no gnuplot: exit status $?"
+grep -q 'gnuplot is not there' "$folder/err" || fail "no gnuplot: no message"
+if command -v gnuplot >/dev/null; then
+  run 0 "" --runtime cpu --input "$folder/small" --passes 2 --plot "$folder/it's.svg"
+  grep -q '</svg>' "$folder/it's.svg" || fail "no plot"
+fi
+
+# Bad usage: exit status 2, and how to do it right.
+run 2 'staging_throughput_bin --help\|Usage' --no-such-flag
+run 2 "not a number from 1" --chunk 0
+run 2 "not a number from 1" --depth 0
+run 2 "not a number" --chunk -1
+run 2 "not a number" --chunk 18446744073709551615
+run 2 "not a number" --chunk 18446744073709551616
+run 2 "not a number" --chunk 99999999999G
+run 2 "not a number" --window 12X
+run 2 "not a number" --depth 1025
+run 2 "not a number" --passes 0
+run 2 "not a number" --readers many
+run 2 "none of h2d" --direction up
+run 2 "no option" "$folder/small"
+run 0 "" --help
+grep -q -- '--window' "$folder/out" || fail "--help does not name --window"
+
+# Bad inputs and devices: exit status 1, and what is wrong.
+run 1 "No such file" --input "$folder/missing"
+run 1 "Not a directory" --input "$folder/small/x"
+run 1 "empty: nothing to stage" --input "$folder/empty"
+run 1 "no file with any bytes" --input "$folder/hollow"
+run 1 "not a regular file" --input /dev/null
+if [ "$(id -u)" -ne 0 ]; then
+  chmod 000 "$folder/many/a"
+  run 1 "Permission denied" --input "$folder/many/a"
+  chmod 600 "$folder/many/a"
+fi
+run 1 "no-such-runtime" --runtime no-such-runtime --input "$folder/small"
+run 1 "device 7\|NO_DEVICE" --runtime cpu --device 7 --input "$folder/small"
+run 1 "OUT_OF_DEVICE_MEMORY" --runtime cpu --window 900000G --input "$folder/small"
+run 1 "pinned\|PINNED\|LIMIT" --runtime cpu --chunk 500000G --input "$folder/small"
+
+# Full disks.
+run 1 "No space left" --runtime cpu --input "$folder/small" --passes 1 --no-verify --json /dev/full
+if [ -c /dev/full ]; then
+  "$program" --runtime cpu --input "$folder/small" --passes 1 --no-verify >/dev/full 2>"$folder/err"
+  [ $? -eq 1 ] || fail "a report that cannot be written is a success"
+fi
+# (ulimit counts 512 or 1024 bytes; either is less than the output.)
+(ulimit -f 100
+ "$program" --runtime cpu --input "$folder/small" --passes 1 --direction d2h 2>"$folder/err" >/dev/null
+ [ $? -eq 1 ]) || fail "an output file that cannot grow is a success"
+grep -q 'File too large' "$folder/err" || fail "an output file that cannot grow is not named"
+
+# The input gets shorter while it is read.
+"$program" --runtime cpu --input "$folder/sparse" --passes 99 >/dev/null 2>"$folder/err" &
+pid=$!
+sleep 1
+truncate -s 1M "$folder/sparse"
+wait $pid
+[ $? -eq 1 ] || fail "an input that gets shorter is a success"
+grep -q 'sparse.*ended early\|sparse: it ends at' "$folder/err" || fail "an input that gets shorter is not named"
+truncate -s 4G "$folder/sparse"
+
+# interrupted OPTION...: Ctrl-C after a while. Background processes of a script ignore SIGINT unless they ask for it.
+interrupted() {
+  "$program" "$@" >/dev/null 2>"$folder/err" &
+  pid=$!
+  sleep 0.7
+  kill -INT $pid
+  wait $pid
+  status=$?
+  [ $status -eq 130 ] || fail "interrupted, $*: exit status $status, not 130"
+  [ -z "$(ls -A "$TMPDIR")" ] || fail "interrupted, $*: left behind: $(ls -A "$TMPDIR")"
+  pid=
+}
+interrupted --runtime cpu --input "$folder/sparse" --passes 99
+interrupted --runtime cpu --input "$folder/sparse" --passes 99 --direction d2h --chunk 64M
+interrupted --runtime sim --input "$folder/sparse" --passes 99
+interrupted --runtime cpu
+
+[ $failures -eq 0 ] && echo "all cases passed"
+exit $((failures != 0))
