@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules that every BUILD file of the project uses for C code.
 
-All parts are linked statically: with hidden visibility their internal functions (ladei_...) could not be reached from
-another shared object, and a test binary stays one file that runs on another machine (tools/bundle).
+All parts of the library are linked statically: with hidden visibility their internal functions could not be reached from
+another shared object. Of the tests, GoogleTest alone is shared.
 """
 
 load("@cuda//:found.bzl", "CUDA_FOUND")

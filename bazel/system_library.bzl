@@ -2,7 +2,7 @@
 """A library of the machine's distribution as a Bazel repository.
 
 Only the named headers are linked into the repository, so Bazel sees when they change, and -isystem never names the
-whole of /usr/include (which would break #include_next).
+whole of /usr/include (which would break #include_next). @name is the library, @name//:headers its headers alone.
 """
 
 _INCLUDE_DIRECTORIES = ["/usr/include", "/usr/include/x86_64-linux-gnu"]
@@ -14,12 +14,17 @@ load("@rules_cc//cc:defs.bzl", "cc_library")
 package(default_visibility = ["//visibility:public"])
 
 cc_library(
-    name = "{name}",
-    srcs = {archives},
+    name = "headers",
     hdrs = glob(["include/**"]),
     includes = ["include"],
+)
+
+cc_library(
+    name = "{name}",
+    srcs = {archives},
     linkopts = {linkopts},
     linkstatic = True,
+    deps = [":headers"],
 )
 """
 

@@ -9,7 +9,8 @@ exported=$(mktemp)
 declared=$(mktemp)
 trap 'rm -f "$exported" "$declared"' EXIT
 
-nm -D --defined-only "$library" | awk '{ print $3 }' | LC_ALL=C sort -u >"$exported"
+# A small letter marks a local symbol, which the dynamic linker alone uses.
+nm -D --defined-only "$library" | awk '$2 ~ /^[A-Z]$/ { print $3 }' | LC_ALL=C sort -u >"$exported"
 # From LADE_API to the first parenthesis of the declaration: the word before it is the name.
 cat "$@" | tr '\n' ' ' | grep -oE 'LADE_API [^(;]*\(' | grep -oE 'lade_[a-z0-9_]+ *\($' | tr -d ' (' |
   LC_ALL=C sort -u >"$declared"

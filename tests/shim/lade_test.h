@@ -174,6 +174,7 @@ enum ladet_relation { LADET_EQ, LADET_NE, LADET_LT, LADET_LE, LADET_GT, LADET_GE
 #define LADET_CONTAINS(a_text, b_text, a, b)   ladet_contains_str(__FILE__, __LINE__, a_text, b_text, a, b)
 #define LADET_MEM(a_text, b_text, a, b, bytes) ladet_equal_mem(__FILE__, __LINE__, a_text, b_text, a, b, bytes)
 
+int ladet_main(int argc, char **argv);
 void ladet_register(const char *suite, const char *name, const char *file, int line, void (*body)(void));
 void ladet_register_each(const char *suite, const char *name, const char *file, int line, const char *const *params,
                          void (*body)(const char *param));

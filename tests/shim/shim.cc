@@ -200,7 +200,7 @@ bool ladet_equal_mem(const char *file, int line, const char *a_text, const char 
   return false;
 }
 
-int main(int argc, char **argv) {
+int ladet_main(int argc, char **argv) {
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
