@@ -12,7 +12,6 @@
 #include "host/limits.h"
 
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +19,7 @@
 
 enum { PATH_BYTES = PATH_MAX };
 
-/* Number after `key` at the start of a line; for an empty key the first word. False: no such line, or not a number. */
-static bool file_number(const char *path, const char *key, uint64_t *out) {
+bool ladei_file_number(const char *path, const char *key, uint64_t *out) {
   FILE *file = fopen(path, "re");
   char line[256];
   bool found = false;
@@ -44,7 +42,7 @@ static uint64_t meminfo_available(const char *root) {
   char path[PATH_BYTES];
   uint64_t kib;
   snprintf(path, sizeof path, "%s/proc/meminfo", root);
-  return file_number(path, "MemAvailable:", &kib) ? kib << 10 : LADEI_NO_LIMIT;
+  return ladei_file_number(path, "MemAvailable:", &kib) ? kib << 10 : LADEI_NO_LIMIT;
 }
 
 /* ---- Control groups ---------------------------------------------------------------------------------------------- */
@@ -61,7 +59,7 @@ static const group_files version_2 = {"/sys/fs/cgroup", "memory.max", "memory.cu
 static bool group_number(const char *folder, const char *name, const char *key, uint64_t *out) {
   char path[PATH_BYTES];
   int length = snprintf(path, sizeof path, "%s/%s", folder, name);
-  return length > 0 && (size_t)length < sizeof path && file_number(path, key, out);
+  return length > 0 && (size_t)length < sizeof path && ladei_file_number(path, key, out);
 }
 
 static uint64_t group_headroom(const char *folder, const group_files *files) {

@@ -6,6 +6,7 @@
 #ifndef LADE_HOST_LIMITS_H
 #define LADE_HOST_LIMITS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define LADEI_NO_LIMIT UINT64_MAX
@@ -21,5 +22,9 @@ void ladei_limits_read(const char *root, ladei_limits *out);
 
 /* Default of lade_pinned_options.max_bytes: the smaller of half of the available memory and the groups' headroom. */
 uint64_t ladei_limits_default_cap(const ladei_limits *limits);
+
+/* Number after `key` at the start of a line of a file of the kernel; for an empty key the file's first word. False: no
+ * such file or line, or not a number. */
+bool ladei_file_number(const char *path, const char *key, uint64_t *out);
 
 #endif /* LADE_HOST_LIMITS_H */

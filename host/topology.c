@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <hwloc.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 
@@ -104,8 +105,8 @@ int ladei_topology_node_of_pci(const ladei_topology *topology, const char *bus_i
   return hwloc_bitmap_weight(place->nodeset) == 1 ? hwloc_bitmap_first(place->nodeset) : -1;
 }
 
-/* How far a node is from another: by the machine's own table, else by how much of the tree they share. */
-static unsigned long distance(const ladei_topology *topology, hwloc_obj_t from, hwloc_obj_t to) {
+/* By the machine's own table; 0 where it has none. */
+static unsigned long table_distance(const ladei_topology *topology, hwloc_obj_t from, hwloc_obj_t to) {
   struct hwloc_distances_s *table;
   unsigned count = 1;
   unsigned long value = 0;
@@ -118,6 +119,12 @@ static unsigned long distance(const ladei_topology *topology, hwloc_obj_t from, 
     }
     hwloc_distances_release(topology->hwloc, table);
   }
+  return value;
+}
+
+/* How far a node is from another: by the machine's own table, else by how much of the tree they share. */
+static unsigned long distance(const ladei_topology *topology, hwloc_obj_t from, hwloc_obj_t to) {
+  unsigned long value = table_distance(topology, from, to);
   if (value == 0) {
     hwloc_obj_t shared = hwloc_get_common_ancestor_obj(topology->hwloc, from->parent, to->parent);
     value = 1000ul - (unsigned long)shared->depth;
@@ -139,6 +146,41 @@ int ladei_topology_usable_node(const ladei_topology *topology, int node) {
     }
   }
   return best == NULL ? -1 : (int)best->os_index;
+}
+
+/* ---- Description ------------------------------------------------------------------------------------------------- */
+
+static void node_describe(const ladei_topology *topology, hwloc_obj_t node, ladei_topology_node *out) {
+  *out = (ladei_topology_node){.os_index = (int)node->os_index,
+                               .usable = node_is_usable(topology, node),
+                               .memory_bytes = node->attr->numanode.local_memory};
+  int cpus = hwloc_bitmap_weight(node->cpuset);
+  out->cpu_count = cpus < 0 ? 0 : (unsigned)cpus;
+  int length = hwloc_bitmap_list_snprintf(out->cpus, sizeof out->cpus, node->cpuset);
+  if (length >= (int)sizeof out->cpus) {
+    strcpy(out->cpus + sizeof out->cpus - sizeof "...", "...");
+  }
+}
+
+size_t ladei_topology_nodes(const ladei_topology *topology, ladei_topology_node *out, size_t capacity) {
+  size_t count = 0;
+  for (hwloc_obj_t node = NULL; (node = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, node)) != NULL;
+       count++) {
+    if (count < capacity) {
+      node_describe(topology, node, &out[count]);
+    }
+  }
+  return count;
+}
+
+unsigned long ladei_topology_distance(const ladei_topology *topology, int from, int to) {
+  hwloc_obj_t start = node_by_os_index(topology, from);
+  hwloc_obj_t end = node_by_os_index(topology, to);
+  return start == NULL || end == NULL ? 0 : table_distance(topology, start, end);
+}
+
+bool ladei_topology_is_this_machine(const ladei_topology *topology) {
+  return hwloc_topology_is_thissystem(topology->hwloc) != 0;
 }
 
 /* ---- Binding ----------------------------------------------------------------------------------------------------- */

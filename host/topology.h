@@ -35,6 +35,24 @@ int ladei_topology_node_of_pci(const ladei_topology *topology, const char *bus_i
  * one; -1 for a node that does not exist. */
 int ladei_topology_usable_node(const ladei_topology *topology, int node);
 
+/* A node as people are told of it. */
+typedef struct ladei_topology_node {
+  int os_index;
+  bool usable; /* has memory, and this process may use it */
+  uint64_t memory_bytes;
+  unsigned cpu_count;
+  char cpus[64]; /* "0-3,8"; ends in "..." where there are too many ranges */
+} ladei_topology_node;
+
+/* Describes the first `capacity` of all nodes, usable or not, and returns how many there are. */
+size_t ladei_topology_nodes(const ladei_topology *topology, ladei_topology_node *out, size_t capacity);
+
+/* What the machine says of the way between two nodes, 10 being the way to oneself; 0 where it does not say. */
+unsigned long ladei_topology_distance(const ladei_topology *topology, int from, int to);
+
+/* Whether this machine is described, not a made-up one. */
+bool ladei_topology_is_this_machine(const ladei_topology *topology);
+
 /* Binds an area to a node before it is touched. strict: pages from elsewhere are an error, not a fallback. */
 lade_status ladei_topology_bind_area(const ladei_topology *topology, int node, void *address, size_t bytes,
                                      bool strict);

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "tests/shim/lade_test.h"
@@ -148,5 +149,42 @@ LADE_TEST(Topology, MemoryOnThisMachineCanBeBoundToEachOfItsNodes) {
     *(volatile char *)area = 1;
     munmap(area, 1 << 20);
   }
+  ladei_topology_destroy(topology);
+}
+
+LADE_TEST(Topology, NodesAreDescribedWhetherUsableOrNot) {
+  ladei_topology *topology = load_xml("0xd");
+  ladei_topology_node nodes[4] = {{0}};
+  LADE_ASSERT(topology != NULL);
+  LADE_EXPECT_EQ_SIZE(ladei_topology_nodes(topology, nodes, 3), 4);
+  LADE_EXPECT_EQ_UINT(nodes[3].cpu_count, 0); /* past the capacity */
+  LADE_EXPECT_EQ_SIZE(ladei_topology_nodes(topology, nodes, 4), 4);
+  for (int i = 0; i < 4; i++) {
+    LADE_EXPECT_EQ_INT(nodes[i].os_index, i);
+    LADE_EXPECT_EQ_INT(nodes[i].usable, i == 0 || i == 3);
+    LADE_EXPECT_EQ_UINT(nodes[i].memory_bytes, i == 2 ? 0 : 1000000);
+    LADE_EXPECT_EQ_UINT(nodes[i].cpu_count, 2);
+    LADE_EXPECT_EQ_STR(nodes[i].cpus, i < 2 ? "0-1" : "2-3");
+  }
+  LADE_EXPECT(!ladei_topology_is_this_machine(topology));
+  ladei_topology_destroy(topology);
+}
+
+LADE_TEST(Topology, ListsOfManyCpusEndInDots) {
+  /* Even CPUs on one node, odd ones on the other. */
+  char description[512] = "node:2 core:64 pu:1(indexes=0";
+  size_t length = strlen(description);
+  for (int i = 1; i < 128; i++) {
+    length += (size_t)snprintf(description + length, sizeof description - length, ",%d", i < 64 ? 2 * i : 2 * i - 127);
+  }
+  snprintf(description + length, sizeof description - length, ")");
+  ladei_topology *topology = synthetic(description);
+  ladei_topology_node nodes[2];
+  LADE_ASSERT(topology != NULL);
+  LADE_ASSERT_EQ_SIZE(ladei_topology_nodes(topology, nodes, 2), 2);
+  LADE_EXPECT_EQ_UINT(nodes[0].cpu_count, 64);
+  LADE_EXPECT_EQ_SIZE(strlen(nodes[0].cpus), sizeof nodes[0].cpus - 1);
+  LADE_EXPECT_CONTAINS_STR(nodes[0].cpus, "...");
+  LADE_EXPECT_EQ_UINT(ladei_topology_distance(topology, 0, 1), 0); /* hwloc has no table of a made-up machine */
   ladei_topology_destroy(topology);
 }
