@@ -27,6 +27,7 @@
 enum {
   DEFAULT_PREFAULT_THREADS = 4,
   DEFAULT_SOURCES = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER,
+  NS_PER_MS = 1000000,
 };
 
 #define DEFAULT_SEGMENT_BYTES  (64 * LADEI_MIB)
@@ -52,24 +53,30 @@ const ladei_topology *ladei_pool_topology(lade_pinned_pool *pool) {
   return topology;
 }
 
-/* OS index of the NUMA node to use for a device; -1: none in particular. */
-static lade_status os_node_of_device(lade_pinned_pool *pool, int device, int *out) {
+lade_status ladei_pool_nearest_node(lade_pinned_pool *pool, int device, int *out) {
   ladei_device_properties properties;
   lade_status status = pool->runtime->ops->device_properties(pool->runtime->self, device, &properties);
   if (status != LADE_OK) {
     return status;
   }
-  *out = -1;
+  *out = properties.numa_node < 0 ? -1 : properties.numa_node;
   /* The PCI address of a software device is nobody's on this machine. */
-  bool ask_pci = properties.numa_node < 0 && !pool->runtime->software_device;
-  if (properties.numa_node < 0 && !ask_pci) {
-    return LADE_OK;
+  if (*out < 0 && !pool->runtime->software_device) {
+    const ladei_topology *topology = ladei_pool_topology(pool);
+    *out = topology == NULL ? -1 : ladei_topology_node_of_pci(topology, properties.pci_bus_id);
   }
-  const ladei_topology *topology = ladei_pool_topology(pool);
-  if (topology != NULL) {
-    int node = ask_pci ? ladei_topology_node_of_pci(topology, properties.pci_bus_id) : properties.numa_node;
-    *out = ladei_topology_usable_node(topology, node);
+  return LADE_OK;
+}
+
+/* OS index of the NUMA node to use for a device; -1: none in particular. */
+static lade_status os_node_of_device(lade_pinned_pool *pool, int device, int *out) {
+  int nearest;
+  lade_status status = ladei_pool_nearest_node(pool, device, &nearest);
+  if (status != LADE_OK) {
+    return status;
   }
+  const ladei_topology *topology = nearest < 0 ? NULL : ladei_pool_topology(pool);
+  *out = topology == NULL ? -1 : ladei_topology_usable_node(topology, nearest);
   return LADE_OK;
 }
 
@@ -195,8 +202,9 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->source.strict = (options->flags & LADE_PINNED_NUMA_STRICT) != 0;
   pool->source.prefault_threads = prefault_threads(runtime, options);
   pool->max_bytes = options->max_bytes == 0 ? default_cap(hooks) : options->max_bytes;
-  pool->wait_ns = (uint64_t)options->wait_ms * 1000000u;
-  pool->max_idle_ns = (uint64_t)options->max_idle_ms * 1000000u;
+  pool->event_batch = options->event_batch == 0 ? LADEI_EVENT_BATCH_DEFAULT : options->event_batch;
+  pool->wait_ns = (uint64_t)options->wait_ms * NS_PER_MS;
+  pool->max_idle_ns = (uint64_t)options->max_idle_ms * NS_PER_MS;
   pool->segment_bytes = options->segment_bytes == 0 ? DEFAULT_SEGMENT_BYTES : (size_t)options->segment_bytes;
   pool->magazine_bytes = magazine_bytes(options->magazine_bytes, pool->max_bytes);
   atomic_init(&pool->home_node, LADEI_NODE_UNRESOLVED);
@@ -234,13 +242,13 @@ static void pool_dispose(lade_pinned_pool *pool) {
   free(pool);
 }
 
-static lade_status parts_create(lade_pinned_pool *pool, const lade_pinned_options *options, int device_count) {
+static lade_status parts_create(lade_pinned_pool *pool, int device_count) {
   lade_status status = devices_create(pool, device_count);
   if (status == LADE_OK) {
     status = ladei_pagemap_init(&pool->map);
   }
   if (status == LADE_OK) {
-    ladei_retire_options retire = {.owner = pool, .done = ladei_pool_retired, .event_batch = options->event_batch};
+    ladei_retire_options retire = {.owner = pool, .done = ladei_pool_retired, .event_batch = pool->event_batch};
     status = ladei_retire_create(pool->runtime, &retire, &pool->retire);
   }
   return status;
@@ -275,7 +283,7 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   ladei_condition_init(&pool->grown);
   pool->id = ladei_thread_pool_id();
   settings_take(pool, runtime, &own, hooks);
-  status = parts_create(pool, &own, device_count);
+  status = parts_create(pool, device_count);
   if (status != LADE_OK) {
     goto fail_pool;
   }
@@ -295,6 +303,31 @@ lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_opt
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: runtime or out is NULL", __func__);
   }
   return ladei_pinned_pool_create(runtime, options, &no_hooks, out);
+}
+
+/* ---- Settings ---------------------------------------------------------------------------------------------------- */
+
+lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options *settings) {
+  lade_pinned_options own;
+  if (pool == NULL || settings == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: pool or settings is NULL", __func__);
+  }
+  lade_status status = ladei_runtime_check_process(pool->runtime);
+  if (status != LADE_OK) {
+    return status;
+  }
+  lade_pinned_options_init(&own);
+  own.device = pool->device;
+  own.sources = pool->source.sources;
+  own.max_bytes = pool->max_bytes;
+  own.event_batch = pool->event_batch;
+  own.wait_ms = (uint32_t)(pool->wait_ns / NS_PER_MS);
+  own.segment_bytes = pool->segment_bytes;
+  own.prefault_threads = pool->source.prefault_threads;
+  own.flags = pool->source.strict ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
+  own.magazine_bytes = pool->magazine_bytes;
+  own.max_idle_ms = (uint32_t)(pool->max_idle_ns / NS_PER_MS);
+  return ladei_stats_write("lade_pinned_options", &own, sizeof own, settings);
 }
 
 /* ---- Destroy ----------------------------------------------------------------------------------------------------- */

@@ -40,6 +40,7 @@ struct lade_pinned_pool {
   ladei_source_settings source;
   ladei_pinned_hooks hooks;
   uint64_t max_bytes;
+  uint32_t event_batch;
   uint64_t wait_ns;
   uint64_t max_idle_ns; /* 0: no age-out */
   size_t segment_bytes;
@@ -80,6 +81,10 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
 
 /* The node's cache that requests near a device go to. Looks at the topology the first time. */
 lade_status ladei_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_node **out);
+
+/* OS index of the NUMA node that a device is near to, whether the pool may use it or not; -1: unknown, or none in
+ * particular. */
+lade_status ladei_pool_nearest_node(lade_pinned_pool *pool, int device, int *out);
 
 /* The cache of an OS node, -1 for memory bound to none. LADE_ERR_INVALID_ARGUMENT: no node with memory for this
  * process. */

@@ -343,8 +343,6 @@ void ladei_retire_break_rule_for_test(ladei_retire *retire, bool broken) { atomi
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
-enum { EVENT_BATCH_DEFAULT = 16 };
-
 /* Uses noted and never added. */
 static void notes_drop(ladei_retire *retire) {
   for (uint32_t i = 0; i < retire->uses.fresh; i++) {
@@ -382,7 +380,7 @@ lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_option
   }
   retire->runtime = runtime;
   retire->options = *options;
-  if (retire->options.event_batch == 0) retire->options.event_batch = EVENT_BATCH_DEFAULT;
+  if (retire->options.event_batch == 0) retire->options.event_batch = LADEI_EVENT_BATCH_DEFAULT;
   ladei_lock_init(&retire->lock, LADEI_RANK_RETIRE);
   ladei_condition_init(&retire->yielded);
   RB_INIT(&retire->all);

@@ -90,10 +90,12 @@ static inline bool ladei_ticket_noted(ladei_ticket *ticket) {
   return atomic_load_explicit(&ticket->uses, memory_order_acquire) != NULL;
 }
 
+enum { LADEI_EVENT_BATCH_DEFAULT = 16 };
+
 typedef struct ladei_retire_options {
   void *owner;            /* given to done and order */
   ladei_retire_done done; /* not NULL */
-  uint32_t event_batch;   /* uses per event; 0: 16; 1: every add records its events itself */
+  uint32_t event_batch;   /* uses per event; 0: the default; 1: every add records its events itself */
   bool events_only;       /* never ask a stream instead of recording: each batch gets its event */
   /* Place of a stream among the streams polled, smaller first; NULL: by context, then id. A pure function. */
   uint64_t (*order)(void *owner, const ladei_stream *stream);

@@ -311,6 +311,15 @@ LADE_API lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stre
  */
 LADE_API lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *stats);
 
+/**
+ * Read the settings in force: the options that the pool was created with, each default in its place.
+ *
+ * @param settings  [in,out] struct_size set by lade_pinned_options_init().
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options *settings);
+
 #ifdef __cplusplus
 }
 #endif

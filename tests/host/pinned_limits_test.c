@@ -253,3 +253,44 @@ LADE_TEST_P(PinnedLimits, FreeAfterWaitsForTheCallersEvent, support_soft_runtime
   LADE_EXPECT_OK(lade_event_destroy(own.runtime, event));
   fixture_close(&own);
 }
+
+/* ---- Settings ---------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(PinnedLimits, SettingsInForceHaveEachDefaultInItsPlace) {
+  fixture own;
+  lade_pinned_options settings;
+  if (!fixture_open(&own, "sim", NULL, &this_machine)) return;
+  lade_pinned_options_init(&settings);
+  LADE_EXPECT_OK(lade_pinned_settings_get(own.pool, &settings));
+  LADE_EXPECT_EQ_UINT(settings.sources, LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER);
+  LADE_EXPECT_EQ_UINT(settings.max_bytes, own.pool->max_bytes);
+  LADE_EXPECT_GT_UINT(settings.max_bytes, 0);
+  LADE_EXPECT_EQ_UINT(settings.event_batch, 16);
+  LADE_EXPECT_EQ_UINT(settings.segment_bytes, 64 * LADEI_MIB);
+  LADE_EXPECT_EQ_UINT(settings.prefault_threads, 0);
+  LADE_EXPECT_GT_UINT(settings.magazine_bytes, 0);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_settings_get(NULL, &settings));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_settings_get(own.pool, NULL));
+  fixture_close(&own);
+}
+
+LADE_TEST(PinnedLimits, SettingsInForceAreThoseAskedFor) {
+  lade_pinned_options options = {.struct_size = sizeof options,
+                                 .device = 1,
+                                 .sources = LADE_PINNED_SOURCE_PAGEABLE,
+                                 .max_bytes = 64 * LADEI_MIB,
+                                 .event_batch = 3,
+                                 .wait_ms = 4000000000u,
+                                 .segment_bytes = SEGMENT_BYTES,
+                                 .prefault_threads = 2,
+                                 .flags = LADE_PINNED_NUMA_STRICT,
+                                 .magazine_bytes = 1,
+                                 .max_idle_ms = 4000000001u};
+  fixture own;
+  lade_pinned_options settings;
+  if (!fixture_open(&own, "sim", &options, &two_nodes)) return;
+  lade_pinned_options_init(&settings);
+  LADE_EXPECT_OK(lade_pinned_settings_get(own.pool, &settings));
+  LADE_EXPECT_EQ_INT(memcmp(&settings, &options, sizeof options), 0);
+  fixture_close(&own);
+}
