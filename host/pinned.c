@@ -10,9 +10,9 @@
  * Note [Fast path]
  *   alloc and free first try what needs neither lock nor driver: the calling thread's cache, known from a thread-local
  *   that names the pool by its id, and a ready block or a place for one. Whatever is not as usual (first call of the
- *   thread, empty or full magazine, streams noted, a wrong pointer, a forked child, whose thread-local names no pool)
+ *   thread, empty or full magazine, a wrong pointer, a forked child, whose thread-local names no pool)
  *   goes to the slow path, which looks at everything anew. The one atomic read-modify-write of a pair of small calls is
- *   the compare-and-swap in free.
+ *   the compare-and-swap in free. Blocks with streams noted leave the fast path behind it, for runtime/retire.
  *
  * I1  Of several frees of one block exactly one succeeds: the one whose compare-and-swap takes the word out of IN_USE.
  *     After it a lodged block may be another thread's at once, so all that is needed of the record is read before.
@@ -264,6 +264,17 @@ static lade_status inside(const void *pointer, const ladei_owner *owner, const c
                      (void *)owner->address);
 }
 
+/* The block in use that starts at `pointer`, most likely in the segment that the thread's last one was in. */
+static inline ladei_block *block_find(const lade_pinned_pool *pool, ladei_thread_cache *cache, const void *pointer,
+                                      uint64_t *out_word) {
+  ladei_block *block = ladei_owner_find_start(cache->recent, (uintptr_t)pointer, out_word);
+  if (block == NULL) {
+    cache->recent = ladei_pagemap_get(&pool->map, pointer);
+    block = ladei_owner_find_start(cache->recent, (uintptr_t)pointer, out_word);
+  }
+  return block;
+}
+
 /* The block in use that `pointer` lies in. */
 static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, const char *function, ladei_owner *out) {
   *out = ladei_owner_find(&pool->map, pointer);
@@ -278,49 +289,9 @@ static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, cons
 
 /* ---- Free -------------------------------------------------------------------------------------------------------- */
 
-/* The block in use that starts at `pointer`, most likely in the segment that the thread's last one was in. */
-static inline ladei_block *block_find(const lade_pinned_pool *pool, ladei_thread_cache *cache, const void *pointer,
-                                      uint64_t *out_word) {
-  ladei_block *block = ladei_owner_find_start(cache->recent, (uintptr_t)pointer, out_word);
-  if (block == NULL) {
-    cache->recent = ladei_pagemap_get(&pool->map, pointer);
-    block = ladei_owner_find_start(cache->recent, (uintptr_t)pointer, out_word);
-  }
-  return block;
-}
-
-/* Note [Fast path] */
-static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
-  ladei_thread_cache *cache = ladei_thread_cache_fast(pool->id);
-  if (cache == NULL) {
-    return false;
-  }
-  uint64_t word;
-  ladei_block *block = block_find(pool, cache, pointer, &word);
-  if (block == NULL || ladei_ticket_noted(&block->ticket)) {
-    return false;
-  }
-  ladei_tallies *tallies = ladei_thread_tallies(cache, ladei_word_node(word));
-  if (tallies == NULL) {
-    return false;
-  }
-  /* Read before the block is anybody's. */
-  unsigned class_index = ladei_word_class(word);
-  size_t requested = ladei_block_requested(block), bytes = ladei_block_bytes(block, word);
-  if (!ladei_block_word_swap(block, word, ladei_word_with_state(word, LADEI_BLOCK_CACHED))) {
-    return false;
-  }
-  ladei_tally_free(&tallies->classes[class_index], class_index, requested, bytes);
-  if (!ladei_word_is_lodged(word) &&
-      !ladei_ready_put(cache, tallies, ladei_pool_node(pool, ladei_word_node(word)), block, class_index)) {
-    block_overflow(pool, cache, tallies, block);
-  }
-  return true;
-}
-
 /* A PENDING block whose streams are noted goes to runtime/retire. */
-static void block_retire(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block, bool quiet) {
-  size_t bytes = ladei_block_bytes(block, ladei_block_word(block));
+static void block_retire(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block, size_t bytes,
+                         bool quiet) {
   if (cache != NULL) {
     ladei_tally_add(&cache->pending_blocks, 1);
     ladei_tally_add(&cache->pending_bytes, bytes);
@@ -333,6 +304,39 @@ static void block_retire(lade_pinned_pool *pool, ladei_thread_cache *cache, lade
     ladei_pending_sub(&pool->counters.pending, 1, bytes);
     block_unretire(pool, cache, block);
   }
+}
+
+/* Note [Fast path] */
+static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
+  ladei_thread_cache *cache = ladei_thread_cache_fast(pool->id);
+  if (cache == NULL) {
+    return false;
+  }
+  uint64_t word;
+  ladei_block *block = block_find(pool, cache, pointer, &word);
+  if (block == NULL) {
+    return false;
+  }
+  ladei_tallies *tallies = ladei_thread_tallies(cache, ladei_word_node(word));
+  if (tallies == NULL) {
+    return false;
+  }
+  /* Read before the block is anybody's. */
+  unsigned class_index = ladei_word_class(word);
+  size_t requested = ladei_block_requested(block), bytes = ladei_block_bytes(block, word);
+  bool noted = ladei_ticket_noted(&block->ticket);
+  ladei_block_state freed = noted ? LADEI_BLOCK_PENDING : LADEI_BLOCK_CACHED;
+  if (!ladei_block_word_swap(block, word, ladei_word_with_state(word, freed))) {
+    return false;
+  }
+  ladei_tally_free(&tallies->classes[class_index], class_index, requested, bytes);
+  if (noted) {
+    block_retire(pool, cache, block, bytes, false);
+  } else if (!ladei_word_is_lodged(word) &&
+             !ladei_ready_put(cache, tallies, ladei_pool_node(pool, ladei_word_node(word)), block, class_index)) {
+    block_overflow(pool, cache, tallies, block);
+  }
+  return true;
 }
 
 /* A block that its user has given up; what the record said of it before it could become another's. */
@@ -392,7 +396,7 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
   ladei_thread_cache *cache = ladei_thread_cache_of(pool);
   free_count(pool, cache, &freed);
   if (ladei_word_state(freed.word) == LADEI_BLOCK_PENDING) {
-    block_retire(pool, cache, freed.block, quiet);
+    block_retire(pool, cache, freed.block, freed.block_bytes, quiet);
   } else if (!ladei_word_is_lodged(freed.word)) {
     block_cache(pool, cache, freed.block);
   }
@@ -437,9 +441,14 @@ void ladei_pool_retired(void *user, ladei_ticket *list) {
 
 static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream stream, unsigned flags,
                               const char *function) {
-  ladei_owner owner;
+  ladei_owner owner = {NULL, NULL, 0, 0};
   lade_status status = enter(pool, true, function);
-  if (status == LADE_OK) {
+  if (status != LADE_OK) {
+    return status;
+  }
+  ladei_thread_cache *cache = ladei_thread_cache_fast(pool->id);
+  owner.block = cache == NULL ? NULL : block_find(pool, cache, pointer, &owner.word);
+  if (owner.block == NULL) {
     status = in_use_find(pool, pointer, function, &owner);
   }
   if (status == LADE_OK) {

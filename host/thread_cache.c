@@ -291,12 +291,9 @@ ladei_tallies *ladei_tallies_create(void) {
   return tallies;
 }
 
-ladei_tallies *ladei_thread_tallies_make(ladei_thread_cache *cache, unsigned node) {
-  ladei_tallies *tallies = ladei_thread_tallies(cache, node);
-  if (tallies == NULL) {
-    tallies = ladei_tallies_create();
-    atomic_store_explicit(&cache->nodes[node], tallies, memory_order_release);
-  }
+ladei_tallies *ladei_thread_tallies_new(ladei_thread_cache *cache, unsigned node) {
+  ladei_tallies *tallies = ladei_tallies_create();
+  atomic_store_explicit(&cache->nodes[node], tallies, memory_order_release);
   return tallies;
 }
 

@@ -92,7 +92,11 @@ static inline ladei_tallies *ladei_thread_tallies(const ladei_thread_cache *cach
 }
 
 /* The tallies of a node, made if need be; NULL where there is no memory for them. */
-ladei_tallies *ladei_thread_tallies_make(ladei_thread_cache *cache, unsigned node);
+ladei_tallies *ladei_thread_tallies_new(ladei_thread_cache *cache, unsigned node);
+static inline ladei_tallies *ladei_thread_tallies_make(ladei_thread_cache *cache, unsigned node) {
+  ladei_tallies *tallies = ladei_thread_tallies(cache, node);
+  return tallies != NULL ? tallies : ladei_thread_tallies_new(cache, node);
+}
 
 /* ---- Magazines --------------------------------------------------------------------------------------------------- */
 
