@@ -189,7 +189,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
 static int cases_run(bench *b) {
   int exit_status = 0;
   for (size_t i = 0; i < b->case_count; i++) {
-    if ((!b->some_wanted || b->wanted[i]) && !b->cases[i].run(b)) {
+    if ((!b->some_wanted || b->wanted[i]) && !b->cases[i].run(b, &b->cases[i])) {
       fprintf(stderr, "case %s failed\n", b->cases[i].name);
       exit_status = 1;
     }

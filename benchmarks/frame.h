@@ -6,13 +6,13 @@
  *   static double lade_run(void *user);         // one repeat: the value in the case's unit; NAN where it failed
  *   static double malloc_run(void *user);
  *
- *   static bool alloc_case(bench *b) {
+ *   static bool alloc_case(bench *b, const bench_case *self) {
  *     bench_variant variants[] = {{"lade", lade_run, NULL}, {"malloc", malloc_run, NULL}};
- *     return bench_measure(b, "alloc", json_pack("{s:i}", "bytes", 4096), "ns", variants, 2);
+ *     return bench_measure(b, self->name, json_pack("{s:i}", "bytes", 4096), "ns", variants, 2);
  *   }
  *
  *   int main(int argc, char **argv) {
- *     static const bench_case cases[] = {{"alloc", "time of one alloc and free", alloc_case}};
+ *     static const bench_case cases[] = {{"alloc", "time of one alloc and free", alloc_case, NULL}};
  *     return bench_main(argc, argv, "Is the cached path faster than malloc?", cases, 1);
  *   }
  *
@@ -81,7 +81,8 @@ typedef struct bench bench;
 typedef struct bench_case {
   const char *name;
   const char *what;
-  bool (*run)(bench *b); /* false: failed, and has said why */
+  bool (*run)(bench *b, const struct bench_case *self); /* false: failed, and has said why */
+  const void *user;                                     /* the case's own */
 } bench_case;
 
 /* Whether --quick was given, for cases that scale their work; repeats as chosen by that. */

@@ -1,0 +1,39 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Every benchmark on the common frame: lists its cases, runs quickly, writes rows of the agreed shape, refuses nonsense.
+# usage: programs_test.sh PROGRAM...
+set -u
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+failures=0
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+for program; do
+  "$program" --list >"$folder/list" || fail "$program --list"
+  [ -s "$folder/list" ] || fail "$program lists nothing"
+  "$program" --quick --json "$folder/json" >"$folder/out" || fail "$program --quick"
+  python3 - "$folder/json" "$folder/list" <<'EOF' || fail "$program: rows"
+import json, sys
+rows = json.load(open(sys.argv[1]))
+cases = [line.split()[0] for line in open(sys.argv[2])]
+assert {row["case"] for row in rows} == set(cases), cases
+for row in rows:
+    assert set(row) == {"case", "params", "unit", "lade", "baselines", "spread"}, row
+    assert row["baselines"] and set(row["spread"]) == set(row["baselines"]) | {"lade"}, row
+    low, high = row["spread"]["lade"]
+    assert low <= row["lade"] <= high, row
+EOF
+  "$program" --quick no-such-case >/dev/null 2>"$folder/err"
+  [ $? -eq 2 ] || fail "$program: an unknown case is no bad usage"
+  grep -q no-such-case "$folder/err" || fail "$program: the unknown case is not named"
+  "$program" --no-such-flag >/dev/null 2>&1
+  [ $? -eq 2 ] || fail "$program: an unknown flag is no bad usage"
+  first=$(awk 'NR == 1 { print $1 }' "$folder/list")
+  "$program" --quick --json /dev/full "$first" >/dev/null 2>&1 && fail "$program: a full disk is a success"
+done
+[ $failures -eq 0 ] && echo "all programs passed"
+exit $((failures != 0))
