@@ -7,9 +7,10 @@
  *   granules (2 MiB or 20 MiB)       |  h  |  h  |  h  |  h  |   0    |  h  |  h  |  0  |  0  |  0  | ...
  *
  * E1  Granules of mapped blocks have a handle and are mapped. Those of a BUSY block belong to its detacher, who works
- * on them without the lock. E2  A granule of a HOLE has neither, except after a failed clean-up: then it keeps what the
- * driver did not take back, and the next mapping of the granule uses it, or the release of the segment tries again.
- * Nothing is lost. Locks: Note [Calls without the lock] in allocator.h.
+ *     on them without the lock.
+ * E2  A granule of a HOLE has neither, except after a failed clean-up: then it keeps what the driver did not take back,
+ *     and the next mapping of the granule uses it, or the release of the segment tries again. Nothing is lost.
+ * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/allocator.h"
 

@@ -22,10 +22,12 @@
  * I6  Only HOLE and BUSY blocks may be unmapped; the ticket of a FREE block or HOLE is idle.
  * I7  reserved bytes = plain segments + mapped parts of expandable ones; the segment gauge counts the plain ones.
  * I8  allocation gauges sum ALLOCATED, active gauges ALLOCATED + PENDING + DEFERRED blocks; requested bytes sum what
- * was asked for in active ones. I9  inactive_split sums the FREE blocks of plain segments that have a neighbour. I10
- * all = small_pool + large_pool for current, allocated and freed of every gauge. I11 A private pool's segment_count is
- * the number of its segments. (ladei_device_allocator_check recounts them. I7 to I9 hold while no driver call is in
- * flight.) Locks: the allocator's lock, held by the caller of every function here.
+ *     was asked for in active ones.
+ * I9  inactive_split sums the FREE blocks of plain segments that have a neighbour.
+ * I10 all = small_pool + large_pool for current, allocated and freed of every gauge.
+ * I11 A private pool's segment_count is the number of its segments.
+ * ladei_device_allocator_check recounts them. (I7 to I9 hold while no driver call is in flight.)
+ * Locks: the allocator's lock, held by the caller of every function here.
  */
 #ifndef LADE_DEVICE_HEAP_H
 #define LADE_DEVICE_HEAP_H

@@ -5,8 +5,9 @@
  * I1  Every FREE page block of the node's segments is in exactly one index: in `whole` if it is all of a segment made
  *     for one large request and not divided since, else in `split`.
  * I2  A run is in the list of its class if and only if it has a free block; a run without a block in use does not
- * exist. I3  reserved_pages is the sum of the segments' pages; free_small_bytes the sum of the free small blocks. I4
- * The ticket of a block that is FREE is idle (but for a note that raced with a free, a mistake of the user's; such
+ *     exist.
+ * I3  reserved_pages is the sum of the segments' pages; free_small_bytes the sum of the free small blocks.
+ * I4  The ticket of a block that is FREE is idle (but for a note that raced with a free, a mistake of the user's; such
  *     notes are dropped when the block's record stops being that of a block).
  * Locks: node->lock guards all of it. Nothing is called under it but base/ and ladei_retire_forget.
  */

@@ -6,15 +6,17 @@
  *             slots:  free (last used first) | reading | ready | copied | covered by batch 1, batch 2 | landed ...
  *   next() picks, for the ring whose turn it is, the first that applies:
  *     FINISH, GATE, COPY, RECORD (batch full), POLL (unless it was in vain since the last read or write), READ or
- * WRITE, RECORD (nothing else covers the copies), ACQUIRE, RELEASE So copies are queued as early as can be, and a ring
- * asks for the end of copies before it begins the next chunk: the block used last is used next, while its bytes are in
- * a cache, and the ring grows only as far as the speeds of its two sides need.
+ *     WRITE, RECORD (nothing else covers the copies), ACQUIRE, RELEASE
+ * So copies are queued as early as can be, and a ring asks for the end of copies before it begins the next chunk: the
+ * block used last is used next, while its bytes are in a cache, and the ring grows only as far as the speeds of its two
+ * sides need.
  *
  * I1  Each slot is in exactly one state, and in the list of that state if it has one (empty, free, ready, copied,
- * landed, lost, a batch's); while an order for it is out (ACQUIRING, READING, COPYING, WRITING, RELEASING) it is in
- * none. I2  A slot has a block unless it is EMPTY, ACQUIRING, or COPIED or COVERED after an early RELEASE. I3
- * transfer->active = slots that carry its chunks. A transfer settles when nothing is active, its gate is not OPENING
- *     and it has failed or all its bytes are done; settled once, finished once.
+ *     landed, lost, a batch's); while an order for it is out (ACQUIRING, READING, COPYING, WRITING, RELEASING) it is in
+ *     none.
+ * I2  A slot has a block unless it is EMPTY, ACQUIRING, or COPIED or COVERED after an early RELEASE.
+ * I3  transfer->active = slots that carry its chunks. A transfer settles when nothing is active, its gate is not
+ *     OPENING and it has failed or all its bytes are done; settled once, finished once.
  * I4  ring->blocks = slots with a block or ACQUIRING, at most slot_limit when the last block was asked for.
  * I5  A failed transfer begins no chunk, and none of its slots is READY or LANDED.
  * I6  done_bytes <= queued_bytes <= issued_bytes <= bytes (to the host likewise: copies are queued before they land).

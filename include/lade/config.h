@@ -4,19 +4,20 @@
  *
  *   KEY:VALUE[,KEY:VALUE...]          blanks around keys, values and commas are allowed
  *
- *   key                              value                                            meaning
- *   backend                          native                                           lade's own device cache
- *   max_split_size_mb                21 .. 2^40 - 1 lade_device_options.max_split_bytes garbage_collection_threshold
- * above 0, below 1                                 ... .collection_threshold expandable_segments              True,
- * False                                      ... .expandable_segments roundup_power2_divisions         D, or
- * [A:D,A:D,...,>:D]                          ... .roundup_divisions release_lock_on_cudamalloc       True, False none:
- * lade never holds a lock there pinned_use_cuda_host_register    True, False lade_pinned_options.sources
- *   pinned_num_register_threads      power of two up to 128                           kept for the pinned pool
- *   device_max_mb                    0 (none) ..                                      lade_device_options.max_bytes
- *   device_event_batch               0 (default) .. 65536                             ... .event_batch
- *   pinned_max_mb                    0 (default) ..                                   lade_pinned_options.max_bytes
- *   pinned_event_batch               0 (default) .. 65536                             ... .event_batch
- *   pinned_wait_ms                   0 ..                                             ... .wait_ms
+ *   key                            value                    meaning
+ *   backend                        native                   lade's own device cache
+ *   max_split_size_mb              21 .. 2^40 - 1           lade_device_options.max_split_bytes
+ *   garbage_collection_threshold   above 0, below 1         ... .collection_threshold
+ *   expandable_segments            True, False              ... .expandable_segments
+ *   roundup_power2_divisions       D, or [A:D,A:D,...,>:D]  ... .roundup_divisions
+ *   release_lock_on_cudamalloc     True, False              none: lade never holds a lock there
+ *   pinned_use_cuda_host_register  True, False              lade_pinned_options.sources
+ *   pinned_num_register_threads    power of two up to 128   kept for the pinned pool
+ *   device_max_mb                  0 (none) ..              lade_device_options.max_bytes
+ *   device_event_batch             0 (default) .. 65536     ... .event_batch
+ *   pinned_max_mb                  0 (default) ..           lade_pinned_options.max_bytes
+ *   pinned_event_batch             0 (default) .. 65536     ... .event_batch
+ *   pinned_wait_ms                 0 ..                     ... .wait_ms
  *
  * D is a power of two, in the list also 0 (off); A is a size in MiB, a power of two. The list fills a table of 16
  * entries, for sizes from 1 MiB, 2 MiB, ..., 32 GiB up, all off at first: A names the entry of its size (the last, if

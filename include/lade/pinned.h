@@ -15,7 +15,7 @@
  *
  * Rules shared by the calls below
  *   - Any thread may call anything on a pool at any time, except that destroy excludes all other calls. On runtime
- * "sim" one thread at a time.
+ *     "sim" one thread at a time.
  *   - A stream must live until lade_pinned_stream_retire(pool, stream) has returned (or, with options.event_batch = 1,
  *     until the free has).
  *   - NULL and the special stream handles mean the calling thread's current device, at the call.

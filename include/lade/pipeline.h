@@ -22,13 +22,14 @@
  *
  * Rules shared by the calls below
  *   - Any thread may call anything at any time, except that destroy excludes new calls on the pipeline. On runtime
- * "sim" one thread at a time.
+ *     "sim" one thread at a time.
  *   - What a transfer names (file descriptor, memory, callback, device memory) must stay valid until its ticket is
- * over: LADE_OK, or an error other than LADE_NOT_READY. After that nothing of it is used any more, also after an error.
+ *     over: LADE_OK, or an error other than LADE_NOT_READY. After that nothing of it is used any more, also after an
+ *     error.
  *   - The first error of a transfer is kept on its ticket and stops that transfer; others go on. Of a transfer that
  *     failed or was cancelled the destination holds some bytes, not all.
  *   - Nothing runs by itself on "sim": a pipeline advances while the program is in one of the calls below that wait,
- * and by its own timers whenever the virtual clock moves.
+ *     and by its own timers whenever the virtual clock moves.
  */
 #ifndef LADE_PIPELINE_H
 #define LADE_PIPELINE_H

@@ -4,7 +4,7 @@
  *
  * Rules shared by the whole library:
  *   - Every call that can fail returns a lade_status; results go through out-parameters, which a failed call leaves
- * alone.
+ *     alone.
  *   - A code names what the caller can do about it. Numbers are fixed and never reused.
  *   - lade_last_error() is for people and logs. A failure found later (a copy failed on the device, say) belongs to an
  *     object: ask its ticket, pool or pipeline.
