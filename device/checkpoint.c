@@ -47,16 +47,16 @@ static lade_status checkpoint_check_call(const lade_device_allocator *allocator,
   return ladei_runtime_check_process(allocator->runtime);
 }
 
-/* The pool that a checkpoint may be taken of or set for. */
+/* The pool that a checkpoint is taken of or set for. Of a released one it may be taken, as long as the pool is there. */
 static lade_status pool_ready(const lade_device_allocator *allocator, const char *call, lade_device_pool_id id,
-                              const ladei_private_pool **out) {
+                              bool released_too, const ladei_private_pool **out) {
   const ladei_private_pool *pool = ladei_private_pool_find(&allocator->heap, id);
   if (allocator->captures != NULL) {
     return ladei_private_pool_error(allocator, LADE_ERR_CAPTURE, call, id, "must wait: a capture is under way");
   }
-  if (pool == NULL || pool->use_count == 0) {
-    return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, call, id,
-                                    pool == NULL ? "is unknown" : "is released");
+  if (pool == NULL) return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, call, id, "is unknown");
+  if (pool->use_count == 0 && !released_too) {
+    return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, call, id, "is released");
   }
   *out = pool;
   return LADE_OK;
@@ -122,7 +122,7 @@ lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_de
   size_t segments = 0;
   size_t blocks = 0;
   ladei_lock_acquire(&allocator->lock);
-  status = pool_ready(allocator, "checkpoint_get", id, &pool);
+  status = pool_ready(allocator, "checkpoint_get", id, true, &pool);
   if (status == LADE_OK) status = pool_count(allocator, pool, &segments, &blocks);
   lade_device_checkpoint *checkpoint = status == LADE_OK ? checkpoint_create(id, segments, blocks) : NULL;
   if (checkpoint != NULL) pool_save(&allocator->heap, pool, checkpoint);
@@ -244,7 +244,7 @@ void lade_device_restored_destroy(lade_device_restored *restored) {
 static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
                                   lade_device_restored **out) {
   const ladei_private_pool *pool = NULL;
-  lade_status status = pool_ready(allocator, "checkpoint_set", checkpoint->id, &pool);
+  lade_status status = pool_ready(allocator, "checkpoint_set", checkpoint->id, false, &pool);
   for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++) {
     status = segment_ready(allocator, pool, &checkpoint->segments[i]);
   }

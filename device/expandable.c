@@ -260,6 +260,9 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole,
   size_t granules = wanted / granule_bytes + (wanted % granule_bytes != 0);
   size_t bytes = granules * granule_bytes;
   size_t first = (size_t)(hole->address - segment->address) / granule_bytes;
+  if (bytes > allocator->total_bytes) {
+    return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "expandable segments: %zu bytes exceed the device", bytes);
+  }
   if (!ladei_granule_table_reserve(segment->granules, first + granules)) return records_missing();
   if (bytes < hole->size) {
     if (!ladei_heap_reserve(heap, 1)) return records_missing();

@@ -273,7 +273,7 @@ typedef struct lade_device_checkpoint lade_device_checkpoint;
  * @param out  [out] Caller owns it until lade_device_checkpoint_destroy(). Untouched on error.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_BUSY while a freed block of the pool is in use by other streams;
- * LADE_ERR_CAPTURE during captures; LADE_ERR_INVALID_ARGUMENT for a pool unknown or released;
+ * LADE_ERR_CAPTURE during captures; LADE_ERR_INVALID_ARGUMENT for an unknown pool;
  * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,

@@ -63,7 +63,9 @@ static lade_status vm_reserve(void *self, int ordinal, size_t bytes, size_t alig
   soft_device *device = vm_device(rt, SOFT_OP_vm_reserve, ordinal, &status);
   if (device == NULL) return status;
   size_t granularity = device->description.vm_granularity_bytes;
-  if (!is_whole(device, bytes) || (align != 0 && !ladei_is_power_of_two(align))) {
+  /* A reservation may exceed the device, and so the limit of a device's size: one for 9/8 of it is what callers make. */
+  bool whole = bytes != 0 && bytes < 2 * LADEI_SIZE_LIMIT && bytes % granularity == 0;
+  if (!whole || (align != 0 && !ladei_is_power_of_two(align))) {
     return bad_range(SOFT_OP_vm_reserve, NULL, bytes, "no multiple of the granularity, or a bad alignment");
   }
   ladei_soft_lock(rt);

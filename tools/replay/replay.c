@@ -2,11 +2,11 @@
 /*
  * Replay of a trace: IDs, and one function per operation.
  *
- *   ID --ids--> address of its block       address --owners--> ID        (device)
- *   ID --host_ids--> pointer of its block                                (pinned)
+ *   ID --ids--> address of its block                   (device)
+ *   ID --host_ids--> pointer of its block              (pinned)
  *
- * P1  ids and owners are inverse to each other, but for IDs of null blocks (NULL_BLOCK) and of failed allocations
- *     (FAILED), which have no address.
+ * P1  Addresses in ids differ, but for null blocks (NULL_BLOCK) and failed allocations (FAILED), which have none. The
+ *     way back, from address to ID, is rare and is made when it is needed (owners_collect).
  * P2  The allocators exist from the first operation on, with the settings declared before it.
  */
 #include "tools/replay/replay.h"
@@ -42,7 +42,6 @@ struct replay {
   lade_device_allocator *allocator;
   lade_pinned_pool *pinned; /* NULL before the first pinned operation */
   number_map ids;
-  number_map owners;
   number_map host_ids;
   stored_state *states;
   uint64_t *oom; /* since the last snapshot */
@@ -117,10 +116,9 @@ static void allocators_destroy(replay *r) {
   while (r->allocator != NULL && r->allocator->captures != NULL) {
     (void)lade_device_pool_end(r->allocator, r->allocator->captures->pool->id);
   }
-  for (size_t i = 0; i < r->owners.capacity; i++) {
-    if (r->owners.entries[i].used) {
-      (void)lade_device_free(r->allocator, (void *)(uintptr_t)r->owners.entries[i].key);
-    }
+  for (size_t i = 0; i < r->ids.capacity; i++) {
+    const number_map_entry *entry = &r->ids.entries[i];
+    if (entry->used && entry->value > FAILED) (void)lade_device_free(r->allocator, (void *)(uintptr_t)entry->value);
   }
   for (size_t i = 0; i < r->host_ids.capacity; i++) {
     if (r->host_ids.entries[i].used) {
@@ -141,7 +139,6 @@ void replay_destroy(replay *r) {
   }
   if (r->device != NULL) allocators_destroy(r);
   number_map_destroy(&r->ids);
-  number_map_destroy(&r->owners);
   number_map_destroy(&r->host_ids);
   free(r->oom);
   free(r);
@@ -168,15 +165,6 @@ static bool oom_add(replay *r, uint64_t id) {
   return true;
 }
 
-static bool id_set(replay *r, uint64_t id, uint64_t address) {
-  return number_map_set(&r->ids, id, address) && (address <= FAILED || number_map_set(&r->owners, address, id));
-}
-
-static void id_remove(replay *r, uint64_t id, uint64_t address) {
-  number_map_remove(&r->ids, id);
-  if (address > FAILED) number_map_remove(&r->owners, address);
-}
-
 static trace_result do_alloc(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t id = op->number[0];
   const uint64_t *former = number_map_get(&r->ids, id);
@@ -188,9 +176,10 @@ static trace_result do_alloc(replay *r, trace_reader *reader, const trace_op *op
   void *block = NULL;
   lade_status status = LADE_ERR_OUT_OF_DEVICE_MEMORY;
   if (op->number[1] < LADEI_SIZE_LIMIT) status = lade_device_alloc(r->allocator, op->number[1], stream, &block);
-  if (status == LADE_OK) return id_set(r, id, (uint64_t)(uintptr_t)block) ? TRACE_OP : no_memory(reader, op);
+  if (status == LADE_OK)
+    return number_map_set(&r->ids, id, (uint64_t)(uintptr_t)block) ? TRACE_OP : no_memory(reader, op);
   if (!ladei_is_exhausted(status)) return refused(reader, op);
-  return oom_add(r, id) && id_set(r, id, FAILED) ? TRACE_OP : no_memory(reader, op);
+  return oom_add(r, id) && number_map_set(&r->ids, id, FAILED) ? TRACE_OP : no_memory(reader, op);
 }
 
 /* The live ID's address (or NULL_BLOCK, FAILED). */
@@ -208,7 +197,7 @@ static trace_result do_free(replay *r, trace_reader *reader, const trace_op *op)
   uint64_t address = NULL_BLOCK;
   trace_result result = id_find(&r->ids, reader, op, &address);
   if (result != TRACE_OP) return result;
-  id_remove(r, op->number[0], address);
+  number_map_remove(&r->ids, op->number[0]);
   if (address <= FAILED) return TRACE_OP;
   return lade_device_free(r->allocator, (void *)(uintptr_t)address) == LADE_OK ? TRACE_OP : refused(reader, op);
 }
@@ -273,20 +262,36 @@ static trace_result do_pool_release(replay *r, trace_reader *reader, const trace
   return lade_device_pool_release(r->allocator, pool_id(op->number[0])) == LADE_OK ? TRACE_OP : refused(reader, op);
 }
 
-/* Address -> ID of what is handed out from a pool. */
-static bool pool_owners(replay *r, uint64_t pool, number_map *out) {
-  ladei_snapshot snapshot;
-  if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return false;
-  bool right = true;
-  for (size_t i = 0; i < snapshot.segment_count && right; i++) {
-    const ladei_snapshot_segment *segment = &snapshot.segments[i];
+/* Address -> ID of everything handed out. */
+static bool owners_collect(const replay *r, number_map *out) {
+  for (size_t i = 0; i < r->ids.capacity; i++) {
+    const number_map_entry *entry = &r->ids.entries[i];
+    if (entry->used && entry->value > FAILED && !number_map_set(out, entry->value, entry->key)) return false;
+  }
+  return true;
+}
+
+static bool pool_owners_select(const ladei_snapshot *snapshot, uint64_t pool, const number_map *owners,
+                               number_map *out) {
+  for (size_t i = 0; i < snapshot->segment_count; i++) {
+    const ladei_snapshot_segment *segment = &snapshot->segments[i];
     if (segment->pool.first != pool) continue;
-    for (size_t j = 0; j < segment->block_count && right; j++) {
-      const ladei_snapshot_block *block = &snapshot.blocks[segment->first_block + j];
+    for (size_t j = 0; j < segment->block_count; j++) {
+      const ladei_snapshot_block *block = &snapshot->blocks[segment->first_block + j];
       if (block->state != LADEI_SNAPSHOT_ALLOCATED) continue;
-      right = number_map_set(out, block->address, *number_map_get(&r->owners, block->address));
+      if (!number_map_set(out, block->address, *number_map_get(owners, block->address))) return false;
     }
   }
+  return true;
+}
+
+/* Address -> ID of what is handed out from a pool. */
+static bool pool_owners(const replay *r, uint64_t pool, number_map *out) {
+  ladei_snapshot snapshot;
+  number_map owners = {NULL, 0, 0};
+  if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return false;
+  bool right = owners_collect(r, &owners) && pool_owners_select(&snapshot, pool, &owners, out);
+  number_map_destroy(&owners);
   ladei_device_snapshot_destroy(&snapshot);
   return right;
 }
@@ -335,14 +340,14 @@ static trace_result owners_check(const replay *r, const stored_state *state, con
   return TRACE_OP;
 }
 
-static bool owners_restore(replay *r, const stored_state *state, const lade_device_restored *restored) {
+static bool owners_restore(replay *r, const stored_state *state, const number_map *pool_before,
+                           const lade_device_restored *restored) {
   for (size_t i = 0; i < restored->freed_count; i++) {
-    uint64_t address = (uint64_t)(uintptr_t)restored->freed[i];
-    id_remove(r, *number_map_get(&r->owners, address), address);
+    number_map_remove(&r->ids, *number_map_get(pool_before, (uint64_t)(uintptr_t)restored->freed[i]));
   }
   for (size_t i = 0; i < restored->created_count; i++) {
     uint64_t address = (uint64_t)(uintptr_t)restored->created[i];
-    if (!id_set(r, *number_map_get(&state->owners, address), address)) return false;
+    if (!number_map_set(&r->ids, *number_map_get(&state->owners, address), address)) return false;
   }
   return true;
 }
@@ -354,13 +359,14 @@ static trace_result do_restore(replay *r, trace_reader *reader, const trace_op *
                         (unsigned long long)op->number[1]);
   }
   number_map pool_now = {NULL, 0, 0};
+  lade_device_restored *restored = NULL;
   trace_result result = pool_owners(r, state->pool, &pool_now) ? TRACE_OP : no_memory(reader, op);
   if (result == TRACE_OP) result = owners_check(r, state, &pool_now, reader, op);
+  if (result == TRACE_OP && lade_device_checkpoint_set(r->allocator, state->checkpoint, &restored) != LADE_OK) {
+    result = refused(reader, op);
+  }
+  if (result == TRACE_OP && !owners_restore(r, state, &pool_now, restored)) result = no_memory(reader, op);
   number_map_destroy(&pool_now);
-  if (result != TRACE_OP) return result;
-  lade_device_restored *restored = NULL;
-  if (lade_device_checkpoint_set(r->allocator, state->checkpoint, &restored) != LADE_OK) return refused(reader, op);
-  if (!owners_restore(r, state, restored)) result = no_memory(reader, op);
   lade_device_restored_destroy(restored);
   return result;
 }
@@ -422,13 +428,13 @@ static report_pinned pinned_report(const replay *r) {
   };
 }
 
-static report_block block_report(const replay *r, const ladei_snapshot_segment *segment,
+static report_block block_report(const number_map *owners, const ladei_snapshot_segment *segment,
                                  const ladei_snapshot_block *block) {
   report_block out = {.offset = block->address - segment->address,
                       .size = block->bytes,
                       .requested_size = block->requested_bytes,
                       .state = (report_state)block->state};
-  if (block->state == LADEI_SNAPSHOT_ALLOCATED) out.id = *number_map_get(&r->owners, block->address);
+  if (block->state == LADEI_SNAPSHOT_ALLOCATED) out.id = *number_map_get(owners, block->address);
   return out;
 }
 
@@ -451,13 +457,13 @@ static report_segment segment_report(const ladei_snapshot_segment *segment) {
                           .block_count = segment->block_count};
 }
 
-static void entry_give(replay *r, const trace_op *op, const ladei_snapshot *snapshot, report_segment *segments,
-                       report_block *blocks) {
+static void entry_give(replay *r, const trace_op *op, const ladei_snapshot *snapshot, const number_map *owners,
+                       report_segment *segments, report_block *blocks) {
   for (size_t i = 0; i < snapshot->segment_count; i++) {
     const ladei_snapshot_segment *segment = &snapshot->segments[i];
     segments[i] = segment_report(segment);
     for (size_t j = segment->first_block; j < segment->first_block + segment->block_count; j++) {
-      blocks[j] = block_report(r, segment, &snapshot->blocks[j]);
+      blocks[j] = block_report(owners, segment, &snapshot->blocks[j]);
     }
   }
   report_entry entry = {.label = op->text,
@@ -478,8 +484,10 @@ static trace_result do_snapshot(replay *r, trace_reader *reader, const trace_op 
     if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return no_memory(reader, op);
     report_segment *segments = calloc(snapshot.segment_count + 1, sizeof *segments);
     report_block *blocks = calloc(snapshot.block_count + 1, sizeof *blocks);
-    bool right = segments != NULL && blocks != NULL;
-    if (right) entry_give(r, op, &snapshot, segments, blocks);
+    number_map owners = {NULL, 0, 0};
+    bool right = segments != NULL && blocks != NULL && owners_collect(r, &owners);
+    if (right) entry_give(r, op, &snapshot, &owners, segments, blocks);
+    number_map_destroy(&owners);
     free(segments);
     free(blocks);
     ladei_device_snapshot_destroy(&snapshot);

@@ -844,7 +844,7 @@ static bool do_pool_release(model *m, uint64_t id) {
 
 static bool do_checkpoint(model *m, uint64_t id, uint64_t key) {
   int p = pool_find(m, id);
-  if (m->capture_count > 0 || p < 0 || m->pools[p].use_count == 0) {
+  if (m->capture_count > 0 || p < 0) {
     /* A refused checkpoint settles deferred frees only if no capture is under way. */
     if (m->capture_count == 0) insert_deferred(m);
     return false;

@@ -98,6 +98,23 @@ LADE_TEST(Replay, ListsWhatRanOutOfMemory) {
                 texts);
 }
 
+LADE_TEST(Replay, TheLargestDeviceWorks) {
+  static const char *const texts[] = {"\"oom\":[3]", "\"allocation.all.current\":2,", "\"num_alloc_retries\":1,", NULL};
+  expect_report("lade-trace 1\ndevice 1152921504606846975\nconf expandable_segments:True\n"
+                "alloc 1 1000 0\nalloc 2 30000000 0\nalloc 3 1152921504606846975 0\nsnapshot s\n",
+                texts);
+  expect_report("lade-trace 1\ndevice 1152921504606846975\n"
+                "alloc 1 1000 0\nalloc 2 576460752303423488 0\nalloc 3 1152921504606846975 0\nsnapshot s\n",
+                texts);
+}
+
+/* A checkpoint may also be taken of a pool that is released, as long as the pool is there. */
+LADE_TEST(Replay, ReleasedPoolsHaveCheckpoints) {
+  static const char *const texts[] = {"\"allocation.all.current\":1,", NULL};
+  expect_report("lade-trace 1\npool_begin 1 0\nalloc 1 1 0\npool_end 1\npool_release 1\ncheckpoint 1 1\nsnapshot s\n",
+                texts);
+}
+
 LADE_TEST(Replay, EventsCompleteWhenTheTraceSaysSo) {
   static const char *const pending[] = {"\"state\":\"active_pending_free\"", "\"active.all.current\":2,", NULL};
   static const char *const done[] = {"\"active.all.current\":1,", "\"offset\":0,\"size\":512,\"requested_size\":2",
