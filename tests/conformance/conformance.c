@@ -138,6 +138,13 @@ void conformance_expect_device_pattern(lade_runtime *runtime, int device, const 
   free(host);
 }
 
+void conformance_expect_bytes(const char *file, int line, const void *memory, size_t bytes, unsigned char value) {
+  const unsigned char *at = memory;
+  size_t i = 0;
+  while (i < bytes && at[i] == value) i++;
+  if (i != bytes) ladet_fail(file, line, "byte %zu of %zu is 0x%02x instead of 0x%02x", i, bytes, at[i], value);
+}
+
 /* --- Errors ------------------------------------------------------------------------------------------------------- */
 
 void conformance_expect_refused(const char *file, int line, const char *call_text, lade_status expected,

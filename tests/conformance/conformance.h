@@ -71,6 +71,10 @@ void *conformance_device_pattern(lade_runtime *runtime, int device, size_t bytes
 void conformance_expect_device_pattern(lade_runtime *runtime, int device, const void *memory, size_t bytes,
                                        uint64_t seed);
 
+/* Fails the test unless all bytes are `value`. */
+#define EXPECT_BYTES(memory, bytes, value) conformance_expect_bytes(__FILE__, __LINE__, memory, bytes, value)
+void conformance_expect_bytes(const char *file, int line, const void *memory, size_t bytes, unsigned char value);
+
 /* Fails the test unless `call` gave `expected` and the error record names the op and holds the text (NULL: any). */
 #define EXPECT_REFUSED(expected, op_name, text, call)                                                                  \
   conformance_expect_refused(__FILE__, __LINE__, #call, expected, op_name, text, call)

@@ -65,7 +65,7 @@ CONFORMANCE_TEST(DriverPools, FreeIsInStreamOrder) {
   LADE_EXPECT_OK(OP(fill, second, 2, BYTES, &other));
   support_gate_open(&gate);
   LADE_EXPECT_OK(OP(stream_synchronize, &held));
-  for (size_t i = 0; i < BYTES; i++) LADE_ASSERT_EQ_INT(out[i], 1);
+  EXPECT_BYTES(out, BYTES, 1);
   LADE_EXPECT_OK(OP(pool_free, second, &other));
   LADE_EXPECT_OK(OP(stream_synchronize, &other));
   LADE_EXPECT_OK(OP(host_free, out));
@@ -159,7 +159,7 @@ CONFORMANCE_TEST(DriverPools, MemoryOutlivesItsPool) {
   LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2H, out, memory, BYTES, &stream));
   LADE_EXPECT_OK(OP(pool_free, memory, &stream));
   LADE_EXPECT_OK(OP(stream_synchronize, &stream));
-  for (int i = 0; i < BYTES; i++) LADE_ASSERT_EQ_INT(out[i], 9);
+  EXPECT_BYTES(out, BYTES, 9);
   LADE_EXPECT_OK(OP(host_free, out));
   LADE_EXPECT_OK(OP(stream_destroy, stream.handle));
 }

@@ -100,7 +100,7 @@ CONFORMANCE_TEST(PointerAttributes, MappedPinnedMemoryHasADeviceAlias) {
   ladei_stream stream = conformance_stream(runtime, 0, 0);
   LADE_ASSERT_OK(OP(fill, start.device_alias, 42, 8192, &stream));
   LADE_ASSERT_OK(OP(stream_synchronize, &stream));
-  for (int i = 0; i < 8192; i++) LADE_ASSERT_EQ_INT(memory[i], 42);
+  EXPECT_BYTES(memory, 8192, 42);
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
   LADE_ASSERT_OK(OP(host_free, memory));
 }
