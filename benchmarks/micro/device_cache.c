@@ -151,7 +151,8 @@ static double record_run(void *user) {
 
 static size_t steps_for(const bench *b) { return bench_is_quick(b) ? 100000 : 500000; }
 
-static bool pairs_case(bench *b) {
+static bool pairs_case(bench *b, const bench_case *self) {
+  (void)self;
   static const size_t sizes[] = {512, 64 * LADEI_KIB, LADEI_MIB, 64 * LADEI_MIB};
   bool fine = true;
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && fine; i++) {
@@ -184,7 +185,8 @@ static bool holes_make(rig *r, size_t holes) {
   return true;
 }
 
-static bool holes_case(bench *b) {
+static bool holes_case(bench *b, const bench_case *self) {
+  (void)self;
   static const size_t counts[] = {4096, 16384, HOLES_MAX};
   bool fine = true;
   for (size_t i = 0; i < sizeof counts / sizeof counts[0] && fine; i++) {
@@ -202,7 +204,8 @@ static bool holes_case(bench *b) {
   return fine;
 }
 
-static bool record_case(bench *b) {
+static bool record_case(bench *b, const bench_case *self) {
+  (void)self;
   rig r = {.steps = steps_for(b) / 4, .bytes = LADEI_KIB};
   if (!rig_open(&r, 0)) return false;
   bench_variant variants[] = {{"lade", record_run, &r}, {"pair without record", pair_run, &r}};
@@ -242,7 +245,8 @@ static double threads_rate(rig *rigs, size_t count) {
 static double two_threads_run(void *user) { return threads_rate(user, 2); }
 static double one_thread_run(void *user) { return threads_rate(user, 1); }
 
-static bool threads_case(bench *b) {
+static bool threads_case(bench *b, const bench_case *self) {
+  (void)self;
   rig rigs[2] = {{.steps = steps_for(b) * 4, .bytes = LADEI_KIB}, {.steps = steps_for(b) * 4, .bytes = LADEI_KIB}};
   if (!rig_open(&rigs[0], 0) || !rig_open(&rigs[1], 1)) return false;
   bench_variant variants[] = {{"two threads", two_threads_run, rigs}, {"one thread", one_thread_run, rigs}};
@@ -263,7 +267,8 @@ static double snapshot_run(void *user) {
   return seconds * 1e3;
 }
 
-static bool snapshot_case(bench *b) {
+static bool snapshot_case(bench *b, const bench_case *self) {
+  (void)self;
   rig r = {.bytes = 512};
   if (!rig_open(&r, 0) || !holes_make(&r, 50000)) return false;
   bench_variant variants[] = {{"lade", snapshot_run, &r}};
@@ -273,11 +278,11 @@ static bool snapshot_case(bench *b) {
 
 int main(int argc, char **argv) {
   static const bench_case cases[] = {
-      {"pairs", "one block allocated and freed again, by size", pairs_case},
-      {"holes", "the same among many free holes, and random blocks there", holes_case},
-      {"record", "free with a use by another stream", record_case},
-      {"threads", "two threads on two devices", threads_case},
-      {"snapshot", "copy of 100,000 blocks", snapshot_case},
+      {"pairs", "one block allocated and freed again, by size", pairs_case, NULL},
+      {"holes", "the same among many free holes, and random blocks there", holes_case, NULL},
+      {"record", "free with a use by another stream", record_case, NULL},
+      {"threads", "two threads on two devices", threads_case, NULL},
+      {"snapshot", "copy of 100,000 blocks", snapshot_case, NULL},
   };
   return bench_main(argc, argv, "How fast is the device cache by itself?", cases, sizeof cases / sizeof cases[0]);
 }
