@@ -31,6 +31,16 @@ ladei_block *ladei_bins_dislodge(ladei_bins *bins) {
   return list;
 }
 
+uint64_t ladei_bins_cached(const ladei_bins *bins, unsigned class_index) {
+  uint64_t count = 0;
+  for (unsigned i = 0; i < LADEI_BIN_PLACES; i++) {
+    const ladei_block *block =
+        atomic_load_explicit(&bins->classes[class_index - LADEI_MAGAZINE_CLASSES].places[i], memory_order_acquire);
+    count += block != NULL && ladei_word_state(ladei_block_word(block)) == LADEI_BLOCK_CACHED ? 1 : 0;
+  }
+  return count;
+}
+
 uint64_t ladei_bins_bytes(const ladei_bins *bins) {
   uint64_t bytes = 0;
   for (unsigned i = 0; i < LADEI_BIN_CLASSES * LADEI_BIN_PLACES; i++) {

@@ -82,6 +82,9 @@ static inline bool ladei_bins_lodge(ladei_bins *bins, ladei_block *block, unsign
  * that keeps others from dislodging on this node. */
 ladei_block *ladei_bins_dislodge(ladei_bins *bins);
 
+/* Lodged blocks of a class that are CACHED now. */
+uint64_t ladei_bins_cached(const ladei_bins *bins, unsigned class_index);
+
 /* Bytes of the lodged blocks that are CACHED; exact when no other thread is inside. */
 uint64_t ladei_bins_bytes(const ladei_bins *bins);
 

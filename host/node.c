@@ -381,6 +381,54 @@ void ladei_node_free_bytes(ladei_node *node, uint64_t *out_free, uint64_t *out_w
   ladei_lock_release(&node->lock);
 }
 
+/* ---- Snapshot ---------------------------------------------------------------------------------------------------- */
+
+typedef struct view_list {
+  ladei_block_view *views;
+  size_t count, capacity;
+} view_list;
+
+static void view_add(view_list *list, const ladei_segment *segment, const ladei_block *block) {
+  uint64_t word = ladei_block_word(block);
+  ladei_block_state state = ladei_word_state(word);
+  if (list->count < list->capacity) {
+    list->views[list->count] = (ladei_block_view){
+        .address = ladei_block_address(block),
+        .bytes = ladei_block_bytes(block, word),
+        .requested_bytes = state == LADEI_BLOCK_IN_USE ? ladei_block_requested(block) : 0,
+        .state = state,
+        .source = atomic_load_explicit(&segment->source, memory_order_relaxed),
+    };
+  }
+  list->count++;
+}
+
+static void view_segment(view_list *list, const ladei_segment *segment) {
+  size_t page_count = ladei_segment_page_count(segment);
+  for (size_t page = 0; page < page_count; page += ladei_block_pages(&segment->blocks[page])) {
+    const ladei_block *block = &segment->blocks[page];
+    if (ladei_word_state(ladei_block_word(block)) != LADEI_BLOCK_RUN) {
+      view_add(list, segment, block);
+      continue;
+    }
+    const ladei_run *run = atomic_load_explicit(&block->prev_or_run, memory_order_relaxed);
+    unsigned class_index = atomic_load_explicit(&run->class_index, memory_order_relaxed);
+    for (unsigned i = 0; i < ladei_run_blocks(class_index); i++) {
+      view_add(list, segment, &run->blocks[i]);
+    }
+  }
+}
+
+size_t ladei_node_view(ladei_node *node, ladei_block_view *out, size_t capacity) {
+  view_list list = {out, 0, capacity};
+  ladei_lock_acquire(&node->lock);
+  for (const ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
+    view_segment(&list, segment);
+  }
+  ladei_lock_release(&node->lock);
+  return list.count;
+}
+
 /* ---- Check ------------------------------------------------------------------------------------------------------- */
 
 static lade_status broken(const ladei_node *node, const char *invariant, uint64_t found, uint64_t expected) {

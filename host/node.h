@@ -75,6 +75,17 @@ ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_be
 /* Free bytes, and of those the ones in wholly free segments. */
 void ladei_node_free_bytes(ladei_node *node, uint64_t *out_free, uint64_t *out_whole);
 
+/* What a snapshot says of a block, or of a piece of free memory. */
+typedef struct ladei_block_view {
+  uintptr_t address;
+  size_t bytes, requested_bytes; /* the latter 0 unless in use */
+  ladei_block_state state;
+  int32_t source; /* lade_pinned_source */
+} ladei_block_view;
+
+/* Writes down the node's blocks, by segment and address, as far as `capacity` goes; how many there are. */
+size_t ladei_node_view(ladei_node *node, ladei_block_view *out, size_t capacity);
+
 /* Recounts indexes, runs and segments: invariants in node.c. */
 lade_status ladei_node_check(ladei_node *node);
 

@@ -538,12 +538,6 @@ lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int devi
   return status != LADE_OK ? status : ladei_pool_reserve(pool, node, bytes);
 }
 
-static lade_pinned_state public_state(ladei_block_state state) {
-  return state == LADEI_BLOCK_IN_USE    ? LADE_PINNED_IN_USE
-         : state == LADEI_BLOCK_PENDING ? LADE_PINNED_PENDING
-                                        : LADE_PINNED_CACHED;
-}
-
 lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_pinned_info *out_info) {
   lade_pinned_info info;
   lade_status status = enter(pool, out_info != NULL, __func__);
@@ -564,7 +558,7 @@ lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_p
   } else {
     info.base = (void *)owner.address;
     info.bytes = ladei_block_bytes(owner.block, owner.word);
-    info.state = (int32_t)public_state(ladei_word_state(owner.word));
+    info.state = (int32_t)ladei_pinned_public_state(ladei_word_state(owner.word));
     if (info.state == LADE_PINNED_IN_USE) {
       info.requested_bytes = ladei_block_requested(owner.block);
     }

@@ -151,4 +151,8 @@ void ladei_pool_put(lade_pinned_pool *pool, ladei_block *list);
 /* runtime/retire's callback. */
 void ladei_pool_retired(void *pool, ladei_ticket *list);
 
+/* ---- snapshot.c -------------------------------------------------------------------------------------------------- */
+
+lade_pinned_state ladei_pinned_public_state(ladei_block_state state);
+
 #endif /* LADE_HOST_POOL_H */

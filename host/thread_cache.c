@@ -77,7 +77,7 @@ static ladei_block *magazine_empty(ladei_tally *tally, ladei_block *list) {
     ladei_block_next_set(block, list);
     list = block;
   }
-  tally->count = 0;
+  ladei_magazine_count_set(tally, 0);
   return list;
 }
 
@@ -315,10 +315,11 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_thread_cache *cache) {
 
 /* Takes the newer half, rounded up, out of one magazine; inside the gate. */
 static ladei_block *magazine_halve(ladei_thread_cache *cache, ladei_tally *tally, ladei_block *list) {
-  for (uint32_t n = (tally->count + 1) / 2; n > 0; n--) {
+  uint32_t keep = ladei_magazine_count(tally) / 2;
+  for (uint32_t n = ladei_magazine_count(tally); n > keep; n--) {
     ladei_block *block = tally->head;
     tally->head = ladei_block_next(block);
-    tally->count--;
+    ladei_magazine_count_set(tally, n - 1);
     cache->cached_bytes -= tally->block_bytes;
     ladei_block_next_set(block, list);
     list = block;
@@ -334,7 +335,8 @@ ladei_block *ladei_magazine_make_room(lade_pinned_pool *pool, ladei_thread_cache
   if (!ladei_gate_enter(&cache->gate)) {
     return NULL;
   }
-  bool full = tally->count >= LADEI_MAGAZINE_MAX_BLOCKS, only_this = tally->count > 0;
+  uint32_t count = ladei_magazine_count(tally);
+  bool full = count >= LADEI_MAGAZINE_MAX_BLOCKS, only_this = count > 0;
   ladei_gate_leave(&cache->gate);
   if ((!full && quota_raise(pool, cache)) || !ladei_gate_enter(&cache->gate)) {
     return NULL;

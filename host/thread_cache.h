@@ -28,8 +28,8 @@ typedef struct ladei_tally {
   union {
     struct { /* classes with magazines; guard: the thread's gate */
       ladei_block *head;
-      uint32_t count;
-      uint32_t block_bytes; /* constant */
+      _Atomic(uint32_t) count; /* read by anyone */
+      uint32_t block_bytes;    /* constant */
     };
     struct { /* larger classes, whose blocks may have any size within a step */
       _Atomic(uint64_t) bytes_allocated, bytes_freed;
@@ -100,6 +100,13 @@ static inline ladei_tallies *ladei_thread_tallies_make(ladei_thread_cache *cache
 
 /* ---- Magazines --------------------------------------------------------------------------------------------------- */
 
+static inline uint32_t ladei_magazine_count(const ladei_tally *tally) {
+  return atomic_load_explicit(&tally->count, memory_order_relaxed);
+}
+static inline void ladei_magazine_count_set(ladei_tally *tally, uint32_t count) {
+  atomic_store_explicit(&tally->count, count, memory_order_relaxed);
+}
+
 /* Owner. NULL: empty, or a drain is going on. */
 static inline ladei_block *ladei_magazine_take(ladei_thread_cache *cache, ladei_tally *tally) {
   if (!ladei_gate_enter(&cache->gate)) {
@@ -108,7 +115,7 @@ static inline ladei_block *ladei_magazine_take(ladei_thread_cache *cache, ladei_
   ladei_block *block = tally->head;
   if (block != NULL) {
     tally->head = ladei_block_next(block);
-    tally->count--;
+    ladei_magazine_count_set(tally, ladei_magazine_count(tally) - 1);
     cache->cached_bytes -= tally->block_bytes;
   }
   ladei_gate_leave(&cache->gate);
@@ -120,12 +127,12 @@ static inline bool ladei_magazine_put(ladei_thread_cache *cache, ladei_tally *ta
   if (!ladei_gate_enter(&cache->gate)) {
     return false;
   }
-  bool fits =
-      tally->count < LADEI_MAGAZINE_MAX_BLOCKS && cache->cached_bytes + tally->block_bytes <= cache->quota_bytes;
+  uint32_t count = ladei_magazine_count(tally);
+  bool fits = count < LADEI_MAGAZINE_MAX_BLOCKS && cache->cached_bytes + tally->block_bytes <= cache->quota_bytes;
   if (fits) {
     ladei_block_next_set(block, tally->head);
     tally->head = block;
-    tally->count++;
+    ladei_magazine_count_set(tally, count + 1);
     cache->cached_bytes += tally->block_bytes;
   }
   ladei_gate_leave(&cache->gate);

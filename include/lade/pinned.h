@@ -320,6 +320,50 @@ LADE_API lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_s
  */
 LADE_API lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options *settings);
 
+/** What a pool did with blocks of one size class on one NUMA node. */
+typedef struct lade_pinned_class_stats {
+  size_t struct_size;
+  uint64_t
+      block_bytes;   /**< Largest request that the class serves, and the size of its blocks up to the segment size. */
+  int32_t numa_node; /**< OS index; -1: memory bound to none. */
+  uint32_t class_index;         /**< 0: the smallest. */
+  uint64_t allocs;              /**< Blocks handed out, ever. */
+  uint64_t frees;               /**< ... and freed; the difference is in use. */
+  uint64_t requested_allocated; /**< Bytes asked for in these allocs. */
+  uint64_t requested_freed;
+  uint64_t in_use_allocated; /**< Bytes handed out, rounding included. */
+  uint64_t in_use_freed;
+  uint64_t cached_blocks; /**< Ready in magazines and bins now; free memory of the node has no class. */
+} lade_pinned_class_stats;
+
+/** A callback of lade_pinned_class_stats_each. Another status than LADE_OK ends the walk and is returned. It may call
+ * nothing on the pool. */
+typedef lade_status (*lade_pinned_class_stats_visit)(const lade_pinned_class_stats *stats, void *user);
+
+/**
+ * Show the counters of every class that was ever used, by node and then by size.
+ *
+ * Exact when no other thread is inside the pool.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED; LADE_ERR_OUT_OF_HOST_MEMORY; what the
+ * callback returns.
+ */
+LADE_API lade_status lade_pinned_class_stats_each(lade_pinned_pool *pool, lade_pinned_class_stats_visit visit,
+                                                  void *user);
+
+/** A callback of lade_pinned_blocks_each, as above. */
+typedef lade_status (*lade_pinned_block_visit)(const lade_pinned_info *info, void *user);
+
+/**
+ * Show every block of the pool, in use, pending, cached, and each piece of free memory, by node, segment and address.
+ *
+ * Exact when no other thread is inside the pool; otherwise each segment is shown as it is at some moment while its node
+ * is not allocating from free memory.
+ *
+ * Threads: any. Waits: never. Errors: as lade_pinned_class_stats_each().
+ */
+LADE_API lade_status lade_pinned_blocks_each(lade_pinned_pool *pool, lade_pinned_block_visit visit, void *user);
+
 #ifdef __cplusplus
 }
 #endif

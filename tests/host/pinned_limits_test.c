@@ -294,3 +294,77 @@ LADE_TEST(PinnedLimits, SettingsInForceAreThoseAskedFor) {
   LADE_EXPECT_EQ_INT(memcmp(&settings, &options, sizeof options), 0);
   fixture_close(&own);
 }
+
+/* ---- Snapshots --------------------------------------------------------------------------------------------------- */
+
+typedef struct block_sums {
+  uint64_t blocks[4], bytes[4], requested;
+} block_sums;
+
+static lade_status block_sum(const lade_pinned_info *info, void *user) {
+  block_sums *own = user;
+  own->blocks[info->state]++;
+  own->bytes[info->state] += info->bytes;
+  own->requested += info->requested_bytes;
+  return LADE_OK;
+}
+
+static lade_status block_refuse(const lade_pinned_info *info, void *user) {
+  (void)info;
+  ++*(int *)user;
+  return LADE_ERR_CALLBACK;
+}
+
+static lade_status class_sum(const lade_pinned_class_stats *stats, void *user) {
+  lade_pinned_class_stats *own = user;
+  LADE_EXPECT_GE_UINT(stats->in_use_allocated, stats->requested_allocated);
+  LADE_EXPECT_LE_UINT(stats->in_use_allocated, stats->allocs * stats->block_bytes);
+  own->allocs += stats->allocs;
+  own->frees += stats->frees;
+  own->requested_allocated += stats->requested_allocated;
+  own->requested_freed += stats->requested_freed;
+  own->in_use_allocated += stats->in_use_allocated;
+  own->in_use_freed += stats->in_use_freed;
+  own->cached_blocks += stats->cached_blocks;
+  return LADE_OK;
+}
+
+LADE_TEST_P(PinnedSnapshot, AddsUpToTheStatistics, support_soft_runtimes, runtime) {
+  static const size_t sizes[] = {1, 600, 3500, 4096, 70000, LADEI_MIB, SEGMENT_BYTES - 4096, SEGMENT_BYTES + 1};
+  lade_pinned_options options = small_options();
+  fixture own;
+  support_gate gate;
+  void *kept[8], *freed[8];
+  if (!fixture_open(&own, runtime, &options, &this_machine)) return;
+  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.stream));
+  LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, own.device, 1, own.stream));
+  for (int i = 0; i < 8; i++) {
+    kept[i] = alloc(&own, sizes[i]);
+    freed[i] = alloc(&own, sizes[i]);
+    if (i == 4) LADE_EXPECT_OK(lade_pinned_record_event(own.pool, freed[i], own.stream));
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, freed[i]));
+  }
+  lade_pinned_stats stats = stats_of(&own);
+  block_sums blocks = {0};
+  LADE_EXPECT_OK(lade_pinned_blocks_each(own.pool, block_sum, &blocks));
+  LADE_EXPECT_EQ_UINT(blocks.blocks[LADE_PINNED_IN_USE], stats.in_use_blocks.current);
+  LADE_EXPECT_EQ_UINT(blocks.bytes[LADE_PINNED_IN_USE], stats.in_use_bytes.current);
+  LADE_EXPECT_EQ_UINT(blocks.bytes[LADE_PINNED_PENDING], stats.pending_bytes.current);
+  LADE_EXPECT_EQ_UINT(blocks.blocks[LADE_PINNED_PENDING], 1);
+  LADE_EXPECT_EQ_UINT(blocks.requested, stats.requested_bytes.current);
+  LADE_EXPECT_EQ_UINT(blocks.bytes[1] + blocks.bytes[2] + blocks.bytes[3], stats.reserved_bytes.current);
+  lade_pinned_class_stats classes = {0};
+  LADE_EXPECT_OK(lade_pinned_class_stats_each(own.pool, class_sum, &classes));
+  LADE_EXPECT_EQ_UINT(classes.allocs, 16);
+  LADE_EXPECT_EQ_UINT(classes.frees, 8);
+  LADE_EXPECT_EQ_UINT(classes.requested_allocated - classes.requested_freed, stats.requested_bytes.current);
+  LADE_EXPECT_EQ_UINT(classes.in_use_allocated - classes.in_use_freed, stats.in_use_bytes.current);
+  LADE_EXPECT_GE_UINT(classes.cached_blocks, 1);
+  int calls = 0;
+  LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, lade_pinned_blocks_each(own.pool, block_refuse, &calls));
+  LADE_EXPECT_EQ_INT(calls, 1);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_blocks_each(own.pool, NULL, NULL));
+  support_gate_open(&gate);
+  for (int i = 0; i < 8; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, kept[i]));
+  fixture_close(&own);
+}
