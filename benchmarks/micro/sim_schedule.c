@@ -46,7 +46,7 @@ static lade_status transfer_time(lade_runtime *runtime, lade_pair *pair, const m
   lade_status status = runtime->ops->device_alloc(runtime->self, 0, total_bytes, &device);
   if (status != LADE_OK) return status;
   lade_transfer_init(&transfer);
-  transfer.direction = m->direction;
+  transfer.direction = (int32_t)m->direction;
   transfer.host = lade_endpoint_callback(nothing, NULL);
   transfer.host.concurrent = 1;
   transfer.device_memory = device;

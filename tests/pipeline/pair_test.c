@@ -15,7 +15,7 @@ enum { BYTES = 300000 };
 static lade_transfer transfer_of(lade_direction direction, void *host, void *device) {
   lade_transfer transfer;
   lade_transfer_init(&transfer);
-  transfer.direction = direction;
+  transfer.direction = (int32_t)direction;
   transfer.host = lade_endpoint_memory(host);
   transfer.device_memory = device;
   transfer.bytes = BYTES;

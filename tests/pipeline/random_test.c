@@ -111,7 +111,7 @@ static void world_close(world *w) {
 static lade_status submit(world *w, const job *j, lade_direction direction, lade_stream after, lade_ticket **out) {
   lade_transfer transfer;
   lade_transfer_init(&transfer);
-  transfer.direction = direction;
+  transfer.direction = (int32_t)direction;
   transfer.host = lade_endpoint_memory(direction == LADE_TO_DEVICE ? j->host : j->back);
   transfer.device_memory = j->device;
   transfer.bytes = j->bytes;

@@ -68,7 +68,7 @@ static uint64_t transfer_ns(schedule *s, lade_direction direction) {
   lade_transfer transfer;
   lade_ticket *ticket;
   lade_transfer_init(&transfer);
-  transfer.direction = direction;
+  transfer.direction = (int32_t)direction;
   transfer.host = lade_endpoint_callback(nothing, NULL);
   transfer.host.concurrent = 1;
   transfer.device_memory = s->device;
