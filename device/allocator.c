@@ -411,7 +411,8 @@ static void settings_read(ladei_device_settings *settings, const lade_device_opt
 
 /* ---- Create, destroy --------------------------------------------------------------------------------------------- */
 
-static lade_status allocator_attach(lade_device_allocator *allocator, const lade_device_options *options) {
+static lade_status allocator_attach(lade_device_allocator *allocator, const lade_device_options *options,
+                                    bool events_only) {
   lade_runtime *runtime = allocator->runtime;
   ladei_device_properties properties;
   lade_status status = runtime->ops->device_properties(runtime->self, allocator->device, &properties);
@@ -421,13 +422,14 @@ static lade_status allocator_attach(lade_device_allocator *allocator, const lade
       .owner = allocator,
       .done = ladei_uses_done,
       .event_batch = options->event_batch,
+      .events_only = events_only,
       .order = ladei_uses_order,
   };
   return ladei_retire_create(runtime, &retire, &allocator->retire);
 }
 
-lade_status lade_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
-                                         lade_device_allocator **out) {
+lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
+                                          bool events_only, lade_device_allocator **out) {
   if (runtime == NULL || out == NULL) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: create: runtime or out is NULL");
   }
@@ -445,7 +447,7 @@ lade_status lade_device_allocator_create(lade_runtime *runtime, int device, cons
   allocator->runtime = runtime;
   allocator->device = device;
   allocator->max_bytes = own.max_bytes == 0 ? UINT64_MAX : own.max_bytes;
-  status = allocator_attach(allocator, &own);
+  status = allocator_attach(allocator, &own, events_only);
   if (status != LADE_OK) goto fail_free;
   ladei_heap_init(&allocator->heap);
   settings_read(&allocator->heap.settings, &own);
@@ -461,6 +463,11 @@ fail_free:
 fail_release:
   ladei_runtime_release(runtime);
   return status;
+}
+
+lade_status lade_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
+                                         lade_device_allocator **out) {
+  return ladei_device_allocator_create(runtime, device, options, false, out);
 }
 
 /* Whether anything is left that belongs to the caller. */

@@ -85,6 +85,13 @@ static inline bool ladei_is_exhausted(lade_status status) {
   return status == LADE_ERR_OUT_OF_DEVICE_MEMORY || status == LADE_ERR_LIMIT;
 }
 
+/* ---- allocator.c ------------------------------------------------------------------------------------------------ */
+
+/* As the public call. events_only: never ask a stream whether it is done instead of recording an event; for replays, in
+ * which only events are held back. */
+lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
+                                          bool events_only, lade_device_allocator **out);
+
 /* ---- driver.c ---------------------------------------------------------------------------------------------------- */
 
 /* All of them: lock held at call and return, released in between. */

@@ -82,7 +82,7 @@ static lade_status allocator_create(replay *r) {
   lade_device_options_init(&options);
   lade_config_apply_device(&r->config, &options);
   if (options.event_batch == 0) options.event_batch = 1;
-  return lade_device_allocator_create(replay_device_runtime(r->device), 0, &options, &r->allocator);
+  return ladei_device_allocator_create(replay_device_runtime(r->device), 0, &options, true, &r->allocator);
 }
 
 static trace_result start(replay *r, trace_reader *reader, const trace_op *op) {
