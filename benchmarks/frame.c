@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { REPEATS = 9, QUICK_REPEATS = 3 };
+enum { REPEATS = 15, QUICK_REPEATS = 3 };
 
 struct bench {
   const char *question;
@@ -127,7 +127,8 @@ static void row_print(const json_t *row, const bench_variant *variants, size_t c
   char *params = json_dumps(json_object_get(row, "params"), JSON_COMPACT);
   printf("%-24s %-32s", json_string_value(json_object_get(row, "case")), params != NULL ? params : "");
   for (size_t i = 0; i < count; i++) {
-    printf("  %s %.4g", variants[i].name, bench_median(&samples[i]));
+    double median = bench_median(&samples[i]);
+    printf(i == 0 ? "  %s %.4g" : "  %s %.4g (%.3gx)", variants[i].name, median, median / bench_median(&samples[0]));
   }
   printf(" %s (lade %.4g..%.4g)\n", json_string_value(json_object_get(row, "unit")), bench_min(&samples[0]),
          bench_max(&samples[0]));
