@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pinned_cache: what does lade's pinned host block cache itself cost, beside fast mallocs and the cache that frameworks
+ * have?
+ *
+ * Pinned memory is addresses only (model_driver.h) but for the case that measures pinning; so sizes are free, and what
+ * is measured is the caches' own work. Run it on a quiet machine, built with --config=opt.
+ */
+#include "benchmarks/micro/pinned_cache.h"
+
+int main(int argc, char **argv) {
+  static const bench_case cases[] = {
+      {"warm", "alloc and free of one size, one thread, no stream", warm_case, NULL},
+      {"lists", "the same with lists of sizes, replacing random ones of those in use", lists_case, NULL},
+      {"holes", "1 KiB among 65,536 free holes, past the magazines", holes_case, NULL},
+      {"record", "alloc, record on one stream, free; 64 in flight; calls of the driver subtracted", record_case, NULL},
+      {"reference", "against the model of the reference cache: own cost, and with a driver's cost", reference_case,
+       NULL},
+      {"threads", "speed of two threads by that of one", threads_case, NULL},
+      {"latency", "99.9th percentile of single calls, two threads", latency_case, NULL},
+      {"stuck", "reserved bytes when one stream never finishes, by those when it does", stuck_case, NULL},
+      {"waste", "reserved by requested bytes after random replacement", waste_case, NULL},
+      {"metadata", "memory that records of blocks take", metadata_case, NULL},
+      {"cold", "pinning: map, prefault, lock", cold_case, NULL},
+  };
+  return bench_main(argc, argv, "What does the pinned cache itself cost, beside mallocs and the reference cache?",
+                    cases, sizeof cases / sizeof cases[0]);
+}
