@@ -429,7 +429,7 @@ void ladei_pool_retired(void *user, ladei_ticket *list) {
   }
   /* Before any of them can be pending anew, or the peak would count it twice. */
   ladei_pending_sub(&pool->counters.pending, count, bytes);
-  ladei_thread_cache *cache = ladei_thread_cache_of(pool);
+  ladei_thread_cache *cache = ladei_background_is_self() ? NULL : ladei_thread_cache_of(pool);
   while (blocks != NULL) {
     ladei_block *block = blocks;
     blocks = ladei_block_next(block);

@@ -160,7 +160,7 @@ static lade_status options_check(const lade_pinned_options *options, int device_
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: sources 0x%x has unknown bits",
                        options->sources);
   }
-  if ((options->flags & ~(uint32_t)LADE_PINNED_NUMA_STRICT) != 0) {
+  if ((options->flags & ~(uint32_t)(LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND)) != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: flags 0x%x has unknown bits",
                        options->flags);
   }
@@ -235,6 +235,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
   }
   ladei_pagemap_destroy(&pool->map);
   ladei_topology_destroy(pool->topology);
+  ladei_background_destroy(&pool->background);
   ladei_condition_destroy(&pool->grown);
   ladei_lock_destroy(&pool->topology_lock);
   ladei_lock_destroy(&pool->lock);
@@ -252,6 +253,13 @@ static lade_status parts_create(lade_pinned_pool *pool, int device_count) {
     status = ladei_retire_create(pool->runtime, &retire, &pool->retire);
   }
   return status;
+}
+
+static lade_status background_start(lade_pinned_pool *pool) {
+  if (pool->runtime->ops->step != NULL) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_pinned_options: no background thread on virtual time");
+  }
+  return ladei_background_start(&pool->background, pool);
 }
 
 lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options,
@@ -281,15 +289,24 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   ladei_lock_init(&pool->lock, LADEI_RANK_POOL);
   ladei_lock_init(&pool->topology_lock, LADEI_RANK_TOPOLOGY);
   ladei_condition_init(&pool->grown);
+  ladei_background_init(&pool->background);
   pool->id = ladei_thread_pool_id();
   settings_take(pool, runtime, &own, hooks);
   status = parts_create(pool, device_count);
   if (status != LADE_OK) {
     goto fail_pool;
   }
+  if ((own.flags & LADE_PINNED_BACKGROUND) != 0) {
+    status = background_start(pool);
+  }
+  if (status != LADE_OK) {
+    goto fail_retire;
+  }
   *out = pool;
   return LADE_OK;
 
+fail_retire:
+  (void)ladei_retire_destroy(pool->retire, false); /* holds nothing yet */
 fail_pool:
   pool_dispose(pool);
 fail_runtime:
@@ -325,6 +342,7 @@ lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options
   own.segment_bytes = pool->segment_bytes;
   own.prefault_threads = pool->source.prefault_threads;
   own.flags = pool->source.strict ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
+  own.flags |= pool->background.running ? (uint32_t)LADE_PINNED_BACKGROUND : 0;
   own.magazine_bytes = pool->magazine_bytes;
   own.max_idle_ms = (uint32_t)(pool->max_idle_ns / NS_PER_MS);
   return ladei_stats_write("lade_pinned_options", &own, sizeof own, settings);
@@ -358,25 +376,37 @@ static lade_status pool_is_idle(lade_pinned_pool *pool, bool wait) {
   return status;
 }
 
-lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait) {
+/* All but the last step, which cannot fail. The pool is whole after a failure. */
+static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   uint64_t released;
+  lade_status status = pool_is_idle(pool, wait);
+  if (status != LADE_OK) {
+    return status;
+  }
+  ladei_pool_drain(pool);
+  ladei_thread_caches_settle(pool); /* from here on no thread has a block of the pool */
+  status = ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
+  return status != LADE_OK ? status : ladei_retire_destroy(pool->retire, wait);
+}
+
+lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait) {
   if (pool == NULL) {
     return LADE_OK;
   }
   lade_runtime *runtime = pool->runtime;
   lade_status status = ladei_runtime_check_process(runtime);
-  if (status == LADE_OK) {
-    status = pool_is_idle(pool, wait);
-  }
-  if (status == LADE_OK) {
-    ladei_pool_drain(pool);
-    ladei_thread_caches_settle(pool); /* from here on no thread has a block of the pool */
-    status = ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
-  }
-  if (status == LADE_OK) {
-    status = ladei_retire_destroy(pool->retire, wait);
-  }
   if (status != LADE_OK) {
+    return status;
+  }
+  bool had_background = pool->background.running;
+  ladei_background_stop(&pool->background);
+  status = pool_wind_up(pool, wait);
+  if (status != LADE_OK) {
+    lade_error saved;
+    ladei_error_save(&saved);
+    if (had_background && ladei_background_start(&pool->background, pool) != LADE_OK) {
+      ladei_error_restore(&saved); /* goes on without: the callers look themselves */
+    }
     return status;
   }
   ladei_thread_caches_abandon(pool);

@@ -15,6 +15,7 @@
 
 #include "base/lock.h"
 #include "base/pagemap.h"
+#include "host/background.h"
 #include "host/node.h"
 #include "host/source.h"
 #include "host/stats.h"
@@ -70,6 +71,7 @@ struct lade_pinned_pool {
   ladei_topology *topology; /* guard: topology_lock while NULL; constant afterwards */
   bool topology_tried;
 
+  ladei_background background;
   _Atomic(uint64_t) aged_ns; /* when free segments were last looked at for their age */
   ladei_pool_counters counters;
 };

@@ -45,7 +45,10 @@ typedef enum lade_pinned_source {
 enum {
   /** Memory for a NUMA node lies on that node, or the request fails. Otherwise the node is preferred: when it has no
    * memory left, or the system forbids binding, memory of another node serves. */
-  LADE_PINNED_NUMA_STRICT = 1u << 0
+  LADE_PINNED_NUMA_STRICT = 1u << 0,
+  /** A thread of the pool's own looks at pending blocks, every 50 us while some come back, else up to every 5 ms, so that
+   * they are ready when an alloc comes. Ends with the pool. Not on "sim": LADE_ERR_UNSUPPORTED. */
+  LADE_PINNED_BACKGROUND = 1u << 1
 };
 
 typedef enum lade_pinned_state {
@@ -69,7 +72,7 @@ typedef struct lade_pinned_options {
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
                                   which is faster than letting the driver do it. 0: 4; none on software devices, which
                                   lock no memory. */
-  uint32_t flags;            /**< LADE_PINNED_NUMA_STRICT */
+  uint32_t flags;            /**< LADE_PINNED_NUMA_STRICT, LADE_PINNED_BACKGROUND */
   uint64_t magazine_bytes; /**< Ready blocks that threads may keep for themselves, all threads together. 0: the smaller
                                 of 64 MiB and an eighth of the cap. Below 1 MiB: none. */
   uint32_t max_idle_ms;    /**< Segments without a block in use or pending for so long are given back, by the calls that

@@ -295,6 +295,41 @@ LADE_TEST(PinnedLimits, SettingsInForceAreThoseAskedFor) {
   fixture_close(&own);
 }
 
+/* ---- Background -------------------------------------------------------------------------------------------------- */
+
+static bool nothing_pending(void *user) { return stats_of(user).pending_blocks.current == 0; }
+
+LADE_TEST(PinnedBackground, BlocksBecomeReadyWithoutACall) {
+  lade_pinned_options options = small_options();
+  fixture own;
+  support_gate gate;
+  options.flags = LADE_PINNED_BACKGROUND;
+  if (!fixture_open(&own, "cpu", &options, &this_machine)) return;
+  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.stream));
+  void *block = alloc(&own, 4096);
+  LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, block, 4096, own.stream));
+  LADE_EXPECT_OK(lade_pinned_record_event(own.pool, block, own.stream));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_pinned_pool_destroy(own.pool, false)); /* and goes on in the background */
+  LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_PENDING);
+  support_gate_open(&gate);
+  LADE_EXPECT(support_wait(own.runtime, nothing_pending, &own));
+  LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_CACHED);
+  fixture_close(&own);
+}
+
+LADE_TEST(PinnedBackground, NotOnVirtualTime) {
+  lade_pinned_options options = small_options();
+  lade_pinned_pool *pool = NULL;
+  lade_runtime *runtime = support_runtime_open("sim");
+  if (runtime == NULL) return;
+  options.flags = LADE_PINNED_BACKGROUND;
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_pinned_pool_create(runtime, &options, &pool));
+  options.flags = 1u << 31;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_pool_create(runtime, &options, &pool));
+  support_runtime_close(runtime);
+}
+
 /* ---- Snapshots --------------------------------------------------------------------------------------------------- */
 
 typedef struct block_sums {
