@@ -28,30 +28,6 @@ bool ladei_heap_reserve(ladei_heap *heap, size_t blocks) {
   return ladei_slab_reserve(&heap->blocks, blocks) && ladei_block_map_reserve(&heap->starts, blocks);
 }
 
-/* ---- Gauges ------------------------------------------------------------------------------------------------------ */
-
-void ladei_gauge_raise(lade_device_gauge *gauge, uint64_t amount) {
-  gauge->current += amount;
-  gauge->allocated += amount;
-  if (gauge->current > gauge->peak) gauge->peak = gauge->current;
-}
-
-void ladei_gauge_lower(lade_device_gauge *gauge, uint64_t amount) {
-  assert(gauge->current >= amount);
-  gauge->current -= amount;
-  gauge->freed += amount;
-}
-
-void ladei_gauges_raise(lade_device_gauges *gauges, bool small_pool, uint64_t amount) {
-  ladei_gauge_raise(&gauges->all, amount);
-  ladei_gauge_raise(small_pool ? &gauges->small_pool : &gauges->large_pool, amount);
-}
-
-void ladei_gauges_lower(lade_device_gauges *gauges, bool small_pool, uint64_t amount) {
-  ladei_gauge_lower(&gauges->all, amount);
-  ladei_gauge_lower(small_pool ? &gauges->small_pool : &gauges->large_pool, amount);
-}
-
 /* ---- Records ----------------------------------------------------------------------------------------------------- */
 
 static size_t start_granule(const ladei_heap_segment *segment, uint64_t address) {

@@ -32,6 +32,8 @@
 #ifndef LADE_DEVICE_HEAP_H
 #define LADE_DEVICE_HEAP_H
 
+#include <assert.h>
+
 #include "base/slab.h"
 #include "device/block_map.h"
 #include "device/ordered_set.h"
@@ -143,10 +145,27 @@ bool ladei_heap_reserve(ladei_heap *heap, size_t blocks);
 
 /* ---- Gauges ------------------------------------------------------------------------------------------------------ */
 
-void ladei_gauge_raise(lade_device_gauge *gauge, uint64_t amount);
-void ladei_gauge_lower(lade_device_gauge *gauge, uint64_t amount);
-void ladei_gauges_raise(lade_device_gauges *gauges, bool small_pool, uint64_t amount);
-void ladei_gauges_lower(lade_device_gauges *gauges, bool small_pool, uint64_t amount);
+static inline void ladei_gauge_raise(lade_device_gauge *gauge, uint64_t amount) {
+  gauge->current += amount;
+  gauge->allocated += amount;
+  if (gauge->current > gauge->peak) gauge->peak = gauge->current;
+}
+
+static inline void ladei_gauge_lower(lade_device_gauge *gauge, uint64_t amount) {
+  assert(gauge->current >= amount);
+  gauge->current -= amount;
+  gauge->freed += amount;
+}
+
+static inline void ladei_gauges_raise(lade_device_gauges *gauges, bool small_pool, uint64_t amount) {
+  ladei_gauge_raise(&gauges->all, amount);
+  ladei_gauge_raise(small_pool ? &gauges->small_pool : &gauges->large_pool, amount);
+}
+
+static inline void ladei_gauges_lower(lade_device_gauges *gauges, bool small_pool, uint64_t amount) {
+  ladei_gauge_lower(&gauges->all, amount);
+  ladei_gauge_lower(small_pool ? &gauges->small_pool : &gauges->large_pool, amount);
+}
 
 /* ---- Segments ---------------------------------------------------------------------------------------------------- */
 

@@ -174,9 +174,6 @@ LADE_TEST(BlockMap, AgreesWithATableOverRandomSteps) {
       LADE_ASSERT(ladei_block_map_reserve(&map, 1));
       ladei_block_map_put(&map, address, block);
       expected[i] = block;
-    } else if (support_random_one_in(&random, 4)) {
-      ladei_block_map_set(&map, address, block);
-      expected[i] = block;
     } else {
       ladei_block_map_remove(&map, address);
       expected[i] = NULL;
