@@ -25,6 +25,7 @@ typedef enum value_kind {
   VALUE_POWER_32,  /* the same, a power of two */
   VALUE_THRESHOLD, /* double above 0, below 1 */
   VALUE_DIVISIONS,
+  VALUE_SOURCES, /* uint32_t: set of lade_pinned_source bits */
 } value_kind;
 
 typedef struct setting {
@@ -53,6 +54,13 @@ static const setting settings[] = {
     {"pinned_max_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_max_mb), 0, MB_LIMIT, true},
     {"pinned_event_batch", VALUE_NUMBER_32, offsetof(lade_config, pinned_event_batch), 0, 65536, true},
     {"pinned_wait_ms", VALUE_NUMBER_32, offsetof(lade_config, pinned_wait_ms), 0, UINT32_MAX, true},
+    {"pinned_segment_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_segment_mb), 0, UINT64_C(1) << 20, true},
+    {"pinned_magazine_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_magazine_mb), 0, MB_LIMIT, true},
+    {"pinned_max_idle_ms", VALUE_NUMBER_32, offsetof(lade_config, pinned_max_idle_ms), 0, UINT32_MAX, true},
+    {"pinned_threads", VALUE_NUMBER_32, offsetof(lade_config, pinned_threads), 0, 1024, true},
+    {"pinned_numa_strict", VALUE_BOOL, offsetof(lade_config, pinned_numa_strict), 0, 0, true},
+    {"pinned_background", VALUE_BOOL, offsetof(lade_config, pinned_background), 0, 0, true},
+    {"pinned_source", VALUE_SOURCES, offsetof(lade_config, pinned_sources), 0, 0, true},
 };
 
 enum { SETTING_COUNT = sizeof settings / sizeof settings[0], DIVISION_COUNT = 16 };
@@ -220,6 +228,29 @@ static lade_status divisions_read(const parser *p, const setting *s, piece value
   return LADE_OK;
 }
 
+/* Names between bars: register|driver. */
+static lade_status sources_read(const parser *p, const setting *s, piece value, uint32_t *out) {
+  static const struct {
+    const char *name;
+    lade_pinned_source source;
+  } names[] = {{"register", LADE_PINNED_SOURCE_REGISTER},
+               {"driver", LADE_PINNED_SOURCE_DRIVER},
+               {"pageable", LADE_PINNED_SOURCE_PAGEABLE}};
+  uint32_t sources = 0;
+  piece rest = value, name;
+  for (bool more = true; more;) {
+    size_t i = 0;
+    more = piece_cut(&rest, '|', &name);
+    while (i < sizeof names / sizeof names[0] && !piece_is(name, names[i].name)) i++;
+    if (i == sizeof names / sizeof names[0]) {
+      return value_error(p, s, value, "some of register, driver, pageable, with bars between, are meant");
+    }
+    sources |= (uint32_t)names[i].source;
+  }
+  *out = sources;
+  return LADE_OK;
+}
+
 static lade_status value_read(parser *p, const setting *s, piece value) {
   char *field = (char *)&p->config + s->offset;
   uint64_t number = 0;
@@ -232,6 +263,7 @@ static lade_status value_read(parser *p, const setting *s, piece value) {
   case VALUE_BOOL: return bool_read(p, s, value, 0, (uint32_t *)(void *)field);
   case VALUE_CHOICE: return bool_read(p, s, value, 2, (uint32_t *)(void *)field);
   case VALUE_THRESHOLD: return threshold_read(p, s, value, (double *)(void *)field);
+  case VALUE_SOURCES: return sources_read(p, s, value, (uint32_t *)(void *)field);
   case VALUE_DIVISIONS: return divisions_read(p, s, value, (uint64_t *)(void *)field);
   case VALUE_NUMBER_64:
     status = range_read(p, s, value, &number);
@@ -322,4 +354,12 @@ void lade_config_apply_pinned(const lade_config *config, lade_pinned_options *op
   options->max_bytes = config->pinned_max_mb * LADEI_MIB;
   options->event_batch = config->pinned_event_batch;
   options->wait_ms = config->pinned_wait_ms;
+  options->segment_bytes = config->pinned_segment_mb * LADEI_MIB;
+  options->magazine_bytes = config->pinned_magazine_mb * LADEI_MIB;
+  options->max_idle_ms = config->pinned_max_idle_ms;
+  options->prefault_threads =
+      config->pinned_threads != 0 ? config->pinned_threads : config->pinned_num_register_threads;
+  options->flags = config->pinned_numa_strict != 0 ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
+  options->flags |= config->pinned_background != 0 ? (uint32_t)LADE_PINNED_BACKGROUND : 0;
+  if (config->pinned_sources != 0) options->sources = config->pinned_sources;
 }

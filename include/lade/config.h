@@ -12,12 +12,20 @@
  *   roundup_power2_divisions       D, or [A:D,A:D,...,>:D]  ... .roundup_divisions
  *   release_lock_on_cudamalloc     True, False              none: lade never holds a lock there
  *   pinned_use_cuda_host_register  True, False              lade_pinned_options.sources
- *   pinned_num_register_threads    power of two up to 128   kept for the pinned pool
+ *   pinned_num_register_threads    power of two up to 128   ... .prefault_threads
  *   device_max_mb                  0 (none) ..              lade_device_options.max_bytes
  *   device_event_batch             0 (default) .. 65536     ... .event_batch
  *   pinned_max_mb                  0 (default) ..           lade_pinned_options.max_bytes
  *   pinned_event_batch             0 (default) .. 65536     ... .event_batch
  *   pinned_wait_ms                 0 ..                     ... .wait_ms
+ *   pinned_segment_mb              0 (default) .. 2^20      ... .segment_bytes
+ *   pinned_magazine_mb             0 (default) ..           ... .magazine_bytes
+ *   pinned_max_idle_ms             0 (never) ..             ... .max_idle_ms
+ *   pinned_threads                 0 (default) .. 1024      ... .prefault_threads, before pinned_num_register_threads
+ *   pinned_numa_strict             True, False              ... .flags, LADE_PINNED_NUMA_STRICT
+ *   pinned_background              True, False              ... .flags, LADE_PINNED_BACKGROUND
+ *   pinned_source                  S, or S|S...             ... .sources, before pinned_use_cuda_host_register;
+ *                                                           S: register, driver, pageable
  *
  * D is a power of two, in the list also 0 (off); A is a size in MiB, a power of two. The list fills a table of 16
  * entries, for sizes from 1 MiB, 2 MiB, ..., 32 GiB up, all off at first: A names the entry of its size (the last, if
@@ -59,10 +67,18 @@ typedef struct lade_config {
   uint32_t pinned_event_batch;
   uint32_t pinned_wait_ms;
   uint32_t backend; /**< 0: native */
+  uint64_t pinned_segment_mb;
+  uint64_t pinned_magazine_mb;
+  uint32_t pinned_max_idle_ms;
+  uint32_t pinned_threads;
+  uint32_t pinned_numa_strict;
+  uint32_t pinned_background;
+  uint32_t pinned_sources; /**< pinned_source, as lade_pinned_options.sources; 0: not said */
+  uint32_t reserved;
 } lade_config;
 
 static inline void lade_config_init(lade_config *config) {
-  const lade_config defaults = {sizeof(lade_config), 0, 0.0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  const lade_config defaults = {sizeof(lade_config), 0, 0.0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   *config = defaults;
 }
 

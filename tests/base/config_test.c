@@ -19,7 +19,9 @@ LADE_TEST(Config, ReadsEveryKey) {
   lade_config config = parse_ok("backend:native,max_split_size_mb:21,garbage_collection_threshold:0.75,"
                                 "expandable_segments:True,roundup_power2_divisions:4,release_lock_on_cudamalloc:True,"
                                 "pinned_use_cuda_host_register:False,pinned_num_register_threads:128,device_max_mb:7,"
-                                "device_event_batch:1,pinned_max_mb:9,pinned_event_batch:2,pinned_wait_ms:30");
+                                "device_event_batch:1,pinned_max_mb:9,pinned_event_batch:2,pinned_wait_ms:30,"
+                                "pinned_segment_mb:32,pinned_magazine_mb:3,pinned_max_idle_ms:4,pinned_threads:6,"
+                                "pinned_numa_strict:True,pinned_background:True,pinned_source:register | pageable");
   LADE_EXPECT_EQ_UINT(config.backend, 0);
   LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 21);
   LADE_EXPECT(config.garbage_collection_threshold == 0.75);
@@ -33,6 +35,13 @@ LADE_TEST(Config, ReadsEveryKey) {
   LADE_EXPECT_EQ_UINT(config.pinned_max_mb, 9);
   LADE_EXPECT_EQ_UINT(config.pinned_event_batch, 2);
   LADE_EXPECT_EQ_UINT(config.pinned_wait_ms, 30);
+  LADE_EXPECT_EQ_UINT(config.pinned_segment_mb, 32);
+  LADE_EXPECT_EQ_UINT(config.pinned_magazine_mb, 3);
+  LADE_EXPECT_EQ_UINT(config.pinned_max_idle_ms, 4);
+  LADE_EXPECT_EQ_UINT(config.pinned_threads, 6);
+  LADE_EXPECT_EQ_UINT(config.pinned_numa_strict, 1);
+  LADE_EXPECT_EQ_UINT(config.pinned_background, 1);
+  LADE_EXPECT_EQ_UINT(config.pinned_sources, LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_PAGEABLE);
 }
 
 LADE_TEST(Config, AllowsBlanksAndNothing) {
@@ -86,6 +95,9 @@ LADE_TEST(Config, ErrorsNameKeyValueAndPosition) {
       {"garbage_collection_threshold:5e-1", "bad value \"5e-1\""},
       {"garbage_collection_threshold:0.5.1", "bad value \"0.5.1\""},
       {"expandable_segments:true", "expandable_segments: bad value \"true\" at position 21"},
+      {"pinned_source:disk", "register, driver, pageable"},
+      {"pinned_source:register|", "register, driver, pageable"},
+      {"pinned_source:", "register, driver, pageable"},
       {"pinned_num_register_threads:3", "a power of two from 1 to 128"},
       {"pinned_num_register_threads:256", "bad value \"256\""},
       {"backend:cudaMallocAsync2", "backend: bad value"},
@@ -142,7 +154,9 @@ LADE_TEST(Config, FillsTheOptions) {
   lade_config config =
       parse_ok("max_split_size_mb:32,garbage_collection_threshold:0.5,expandable_segments:True,"
                "roundup_power2_divisions:[1:2],device_max_mb:3,device_event_batch:4,"
-               "pinned_use_cuda_host_register:True,pinned_max_mb:5,pinned_event_batch:6,pinned_wait_ms:7");
+               "pinned_use_cuda_host_register:True,pinned_max_mb:5,pinned_event_batch:6,pinned_wait_ms:7,"
+               "pinned_segment_mb:8,pinned_magazine_mb:2,pinned_max_idle_ms:9,pinned_num_register_threads:4,"
+               "pinned_numa_strict:True,pinned_background:True");
   lade_device_options device;
   lade_device_options_init(&device);
   lade_config_apply_device(&config, &device);
@@ -159,4 +173,9 @@ LADE_TEST(Config, FillsTheOptions) {
   LADE_EXPECT_EQ_UINT(pinned.max_bytes, UINT64_C(5) << 20);
   LADE_EXPECT_EQ_UINT(pinned.event_batch, 6);
   LADE_EXPECT_EQ_UINT(pinned.wait_ms, 7);
+  LADE_EXPECT_EQ_UINT(pinned.segment_bytes, UINT64_C(8) << 20);
+  LADE_EXPECT_EQ_UINT(pinned.magazine_bytes, UINT64_C(2) << 20);
+  LADE_EXPECT_EQ_UINT(pinned.max_idle_ms, 9);
+  LADE_EXPECT_EQ_UINT(pinned.prefault_threads, 4);
+  LADE_EXPECT_EQ_UINT(pinned.flags, LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND);
 }
