@@ -62,10 +62,16 @@ static bool group_number(const char *folder, const char *name, const char *key, 
   return length > 0 && (size_t)length < sizeof path && ladei_file_number(path, key, out);
 }
 
+/* What version 1 writes where there is none: the largest signed number, rounded down to pages of up to 64 KiB. */
+#define VERSION_1_NO_LIMIT ((uint64_t)INT64_MAX & ~UINT64_C(0xffff))
+
 static uint64_t group_headroom(const char *folder, const group_files *files) {
   uint64_t limit, usage, cache = 0, shared = 0;
   if (!group_number(folder, files->limit, "", &limit) || !group_number(folder, files->usage, "", &usage)) {
     return LADEI_NO_LIMIT; /* "max", or no memory controller here */
+  }
+  if (limit >= VERSION_1_NO_LIMIT) {
+    return LADEI_NO_LIMIT;
   }
   (void)group_number(folder, "memory.stat", files->cache, &cache);
   (void)group_number(folder, "memory.stat", files->shared, &shared);

@@ -83,6 +83,18 @@ LADE_TEST(Limits, SmallestGroupOnTheWayUpDecides) {
   support_temp_dir_remove(&root);
 }
 
+LADE_TEST(Limits, GroupOfVersion1WithoutLimitLimitsNothing) {
+  support_temp_dir root;
+  ladei_limits limits;
+  LADE_ASSERT(support_temp_dir_create(&root));
+  file_write(&root, "proc/self/cgroup", "4:memory:/\n");
+  file_write(&root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  file_write(&root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "300\n");
+  ladei_limits_read(root.path, &limits);
+  LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, LADEI_NO_LIMIT);
+  support_temp_dir_remove(&root);
+}
+
 LADE_TEST(Limits, MalformedFilesLimitNothing) {
   support_temp_dir root;
   ladei_limits limits;
