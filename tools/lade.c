@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tools/replay/command.h"
+#include "tools/topo/command.h"
 
 typedef struct subcommand {
   const char *name;
@@ -17,6 +18,7 @@ typedef struct subcommand {
 
 static const subcommand subcommands[] = {
     {"replay", "replay an allocation trace, and try other settings on it", command_replay},
+    {"topo", "show devices, NUMA nodes and limits as a pinned pool sees them", command_topo},
 };
 
 static void usage(FILE *out) {

@@ -1,0 +1,71 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# `lade topo` as a user types it: output, errors on standard error, exit status.
+# usage: command_test.sh LADE
+set -u
+lade=$1
+dir=${TEST_TMPDIR:-$(mktemp -d)}
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+# run STATUS ARGUMENT...: runs `lade`, leaves its output in $dir/out and $dir/err
+run() {
+  wanted=$1
+  shift
+  "$lade" "$@" >"$dir/out" 2>"$dir/err"
+  status=$?
+  [ "$status" = "$wanted" ] || fail "lade $*: exit status $status, not $wanted: $(cat "$dir/err")"
+}
+
+export HWLOC_SYNTHETIC="package:2 node:4 core:2 pu:1"
+
+run 0 topo --runtime sim
+awk 'length($0) > 80 || NR > 40 { exit 1 }' "$dir/out" || fail "the table does not fit a screen: $(cat "$dir/out")"
+grep -q 'software device, no GPU' "$dir/out" || fail "a software device that is not called so"
+
+run 0 topo --runtime cpu --json --try --plot "$dir/plot.svg"
+python3 - "$dir/out" "$dir/plot.svg" <<'PYTHON' || fail "the JSON or the drawing is not what it should be"
+import json, sys, xml.etree.ElementTree
+report = json.load(open(sys.argv[1]))
+assert set(report) == {"version", "runtime", "software_device", "devices", "nodes", "limits", "pinned"}, report
+assert report["runtime"] == "cpu" and report["software_device"] is True
+assert [node["node"] for node in report["nodes"]] == list(range(8))
+assert all(node["distances"] == [None] * 8 and node["cpu_count"] == 2 for node in report["nodes"])
+assert report["devices"][0]["trial"]["source"] == "register", report["devices"]
+assert report["pinned"]["sources"] == ["register", "driver"]
+assert 0 < report["pinned"]["max_bytes"] <= report["limits"]["available_bytes"]
+svg = xml.etree.ElementTree.parse(sys.argv[2]).getroot()
+assert svg.tag == "{http://www.w3.org/2000/svg}svg"
+texts = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+assert all(f"node {i}" in texts for i in range(8)), texts
+PYTHON
+
+run 0 topo --help
+grep -q -- --plot "$dir/out" || fail "--help does not tell of --plot"
+run 2 topo --nonsense
+[ -s "$dir/out" ] && fail "a usage error on standard output"
+grep -q 'lade topo' "$dir/err" || fail "the message does not say who speaks: $(cat "$dir/err")"
+run 2 topo nonsense
+run 2 topo --runtime nonsense
+run 2 topo --plot
+run 1 topo --runtime sim --plot "$dir/no_such_folder/plot.svg"
+[ -s "$dir/out" ] && fail "a report in spite of an error"
+[ -e /dev/nvidiactl ] || {
+  run 1 topo --runtime cuda
+  grep -q 'no runtime' "$dir/err" || fail "no word on the missing GPU: $(cat "$dir/err")"
+}
+HWLOC_SYNTHETIC="" run 0 topo --runtime sim
+if [ -w /dev/full ]; then
+  for option in "" --json; do
+    "$lade" topo --runtime sim $option >/dev/full 2>"$dir/err"
+    [ $? = 1 ] || fail "a full disk was not noticed"
+  done
+  run 1 topo --runtime sim --plot /dev/full
+fi
+
+[ "$failures" = 0 ]

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lade topo`: command line, output, exit status.
+ *
+ * The drawing is written first: a file that cannot be written leaves no report that looks like success.
+ */
+#include "tools/topo/command.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/topo/survey.h"
+
+enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+enum { KEY_JSON = 256, KEY_PLOT, KEY_RUNTIME, KEY_TRY };
+
+typedef struct arguments {
+  const char *runtime; /* NULL: the best found */
+  const char *plot;
+  bool json;
+  bool try_pinning;
+} arguments;
+
+static const char documentation[] =
+    "Shows where pinned memory would come from on this machine: devices, NUMA nodes, which node is near which device, "
+    "the limits on this process, and what a pinned pool with default settings makes of them."
+    "\vExit status: 0; 1 if the runtime, a file or memory failed; 2 for the command line.";
+
+static const struct argp_option option_table[] = {
+    {"json", KEY_JSON, NULL, 0, "Print JSON (docs/formats.md) instead of a table", 0},
+    {"plot", KEY_PLOT, "FILE.svg", 0, "Also draw nodes, devices and distances", 0},
+    {"runtime", KEY_RUNTIME, "NAME", 0, "cuda, cpu or sim (default: cuda where there is a GPU, else cpu)", 0},
+    {"try", KEY_TRY, NULL, 0,
+     "Pin a block near each device, and tell from which source it came; on cuda this makes a context on each", 0},
+    {0}};
+
+static error_t option_parse(int key, char *argument, struct argp_state *state) {
+  arguments *a = state->input;
+  switch (key) {
+  case KEY_JSON: a->json = true; return 0;
+  case KEY_PLOT: a->plot = argument; return 0;
+  case KEY_RUNTIME:
+    if (strcmp(argument, "cuda") != 0 && strcmp(argument, "cpu") != 0 && strcmp(argument, "sim") != 0) {
+      argp_error(state, "--runtime: '%s' is none of cuda, cpu, sim", argument);
+    }
+    a->runtime = argument;
+    return 0;
+  case KEY_TRY: a->try_pinning = true; return 0;
+  case ARGP_KEY_ARG: argp_error(state, "'%s' is no option", argument); return EINVAL;
+  default: return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static int lade_failed(const char *what) {
+  fprintf(stderr, "lade topo: %s: %s\n", what, lade_last_error()->text);
+  return EXIT_FAILED;
+}
+
+static int file_failed(const char *name) {
+  fprintf(stderr, "lade topo: cannot write %s: %s\n", name, strerror(errno));
+  return EXIT_FAILED;
+}
+
+static int plot_write(const survey *s, const char *name) {
+  FILE *file = fopen(name, "w");
+  if (file == NULL) return file_failed(name);
+  survey_write_svg(file, s);
+  bool written = ferror(file) == 0;
+  return fclose(file) == 0 && written ? EXIT_FINE : file_failed(name);
+}
+
+static int report_write(const survey *s, bool json) {
+  if (json && !survey_write_json(stdout, s) && ferror(stdout) == 0) {
+    fputs("lade topo: no memory for the report\n", stderr);
+    return EXIT_FAILED;
+  }
+  if (!json) survey_write_text(stdout, s);
+  return fflush(stdout) == 0 && ferror(stdout) == 0 ? EXIT_FINE : file_failed("standard output");
+}
+
+static int survey_show(const arguments *a, lade_runtime *runtime) {
+  static const ladei_pinned_hooks this_machine = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL};
+  survey s;
+  if (survey_make(runtime, &this_machine, a->try_pinning, &s) != LADE_OK) return lade_failed("looking");
+  int status = a->plot == NULL ? EXIT_FINE : plot_write(&s, a->plot);
+  if (status == EXIT_FINE) status = report_write(&s, a->json);
+  survey_dispose(&s);
+  return status;
+}
+
+int command_topo(int argc, char **argv) {
+  static char name[] = "lade topo";
+  const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
+  arguments a = {0};
+  lade_runtime *runtime = NULL;
+  argv[0] = name; /* what argp calls the program in its messages */
+  argp_err_exit_status = EXIT_USAGE;
+  argp_parse(&argp, argc, argv, 0, NULL, &a);
+  if (lade_runtime_open(a.runtime, NULL, &runtime) != LADE_OK) return lade_failed("no runtime");
+  int status = survey_show(&a, runtime);
+  if (lade_runtime_close(runtime) != LADE_OK && status == EXIT_FINE) status = lade_failed("closing");
+  return status;
+}

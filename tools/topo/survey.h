@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What `lade topo` tells: the machine as a pinned pool with default settings sees it.
+ *
+ * Nothing here is worked out anew: nodes, limits and settings are asked of the pool and of the parts of host/ that it
+ * decides by.
+ */
+#ifndef LADE_TOOLS_TOPO_SURVEY_H
+#define LADE_TOOLS_TOPO_SURVEY_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "host/limits.h"
+#include "host/pool.h"
+#include "lade/pinned.h"
+#include "tools/topo/pages.h"
+
+/* What came of pinning a block near a device. */
+typedef struct survey_trial {
+  bool done;
+  lade_status status;
+  int source;    /* lade_pinned_source; only if status is LADE_OK, as the next one */
+  int numa_node; /* -1: bound to none */
+} survey_trial;
+
+typedef struct survey_device {
+  lade_device_info info;
+  int near_node;   /* OS index; -1: unknown, or near to none in particular */
+  int pinned_node; /* the node that memory for it is taken from; -1: any */
+  survey_trial trial;
+} survey_device;
+
+typedef struct survey_node {
+  ladei_topology_node node;
+  uint64_t free_bytes; /* PAGES_UNKNOWN: not told */
+  pages_pools huge_pages;
+} survey_node;
+
+typedef struct survey {
+  const char *runtime; /* static name */
+  bool software;       /* no GPU behind it */
+  size_t device_count;
+  survey_device *devices;
+  size_t node_count;
+  survey_node *nodes;
+  unsigned long *distances; /* [from * node_count + to], 10 to itself; 0: not told */
+  ladei_limits limits;
+  pages_pools huge_pages;
+  char transparent_huge_pages[PAGES_MODE_BYTES];
+  lade_pinned_options pool; /* the settings in force by default */
+  bool cap_from_cgroup;     /* the default cap is what the control group leaves, not half of the available memory */
+} survey;
+
+/*
+ * `hooks` say what the machine is taken for, as for a pool. try_pinning: pin a block near each device, and give it
+ * back; on "cuda" this makes a context on each. Its failures are part of what is told.
+ */
+lade_status survey_make(lade_runtime *runtime, const ladei_pinned_hooks *hooks, bool try_pinning, survey *out);
+void survey_dispose(survey *s);
+
+/* Position of a node in nodes, or -1. */
+int survey_node_position(const survey *s, int os_node);
+
+/* "register", "driver", "pageable". */
+const char *survey_source_name(int source);
+
+/* What holds for the whole machine, and for a pool with default settings, in words. */
+enum { SURVEY_FACTS = 5, SURVEY_FACT_BYTES = 56 };
+typedef struct survey_fact {
+  const char *label; /* static */
+  char value[SURVEY_FACT_BYTES];
+} survey_fact;
+void survey_machine_facts(const survey *s, survey_fact out[SURVEY_FACTS]);
+void survey_pool_facts(const survey *s, survey_fact out[SURVEY_FACTS]);
+
+/* Three ways to show it. Write errors stay in the file's error flag; the JSON's status is false without memory. */
+void survey_write_text(FILE *out, const survey *s);
+bool survey_write_json(FILE *out, const survey *s);
+void survey_write_svg(FILE *out, const survey *s);
+
+/* A size for people, at most nine characters: "512 B", "64.0 MiB"; "no limit" for LADEI_NO_LIMIT. Returns `out`. */
+enum { SURVEY_SIZE_BYTES = 16 };
+const char *survey_size_text(uint64_t bytes, char out[SURVEY_SIZE_BYTES]);
+
+#endif /* LADE_TOOLS_TOPO_SURVEY_H */

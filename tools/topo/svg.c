@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The drawing: one room per NUMA node with the devices near it, the distances as a matrix, the facts beside it.
+ *
+ *   title
+ *   +-- node 0 ----+  +-- node 1 ----+  +- no node -----+     COLUMNS rooms in a row, as high as its fullest
+ *   | memory [##  ]|  | memory [#   ]|  |               |
+ *   | CPUs         |  | CPUs         |  |               |
+ *   | [ device 0 ] |  | [ device 1 ] |  | [ device 2 ]  |
+ *   +--------------+  +--------------+  +---------------+
+ *   facts                                distances
+ *
+ * D1  Nothing overlaps, and all lies within the picture; texts are cut to the letters of usual width that fit.
+ */
+#include <string.h>
+
+#include "tools/topo/survey.h"
+
+enum {
+  MARGIN = 28,
+  COLUMNS = 4,
+  ROOM_WIDTH = 236,
+  GAP = 20,
+  ROOM_TOP = 118, /* of a room: title, memory, CPUs */
+  DEVICE_HEIGHT = 58,
+  DEVICE_GAP = 10,
+  TITLE_HEIGHT = 64,
+  LABEL_WIDTH = 170,
+  FACTS_WIDTH = 560,
+  LINE_HEIGHT = 22,
+  CELL = 36,
+  MOST_CELLS = 10,      /* beside the facts */
+  ROOM_CHARACTERS = 28, /* that fit into a room at 13 px */
+};
+
+#define WIDTH (2 * MARGIN + COLUMNS * ROOM_WIDTH + (COLUMNS - 1) * GAP)
+
+/* The node "none" stands behind the others. */
+typedef struct layout {
+  const survey *survey;
+  size_t room_count;
+  int facts_top, height;
+} layout;
+
+/* ---- Letters ----------------------------------------------------------------------------------------------------- */
+
+static void escaped_write(FILE *out, const char *text, size_t most) {
+  for (size_t i = 0; text[i] != '\0'; i++) {
+    if (i == most) {
+      fputs("\xe2\x80\xa6", out); /* an ellipsis in UTF-8 */
+      return;
+    }
+    switch (text[i]) {
+    case '&': fputs("&amp;", out); break;
+    case '<': fputs("&lt;", out); break;
+    case '>': fputs("&gt;", out); break;
+    default: putc((unsigned char)text[i] < 0x20 ? ' ' : text[i], out);
+    }
+  }
+}
+
+/* `class` is one of the style sheet's. */
+static void text_write(FILE *out, int x, int y, const char *class, const char *text, size_t most) {
+  fprintf(out, "<text x=\"%d\" y=\"%d\" class=\"%s\">", x, y, class);
+  escaped_write(out, text, most);
+  fputs("</text>\n", out);
+}
+
+/* ---- Rooms ------------------------------------------------------------------------------------------------------- */
+
+static bool device_is_in(const survey *s, const survey_device *device, size_t room) {
+  int position = survey_node_position(s, device->near_node);
+  return position < 0 ? room == s->node_count : (size_t)position == room;
+}
+
+static size_t room_devices(const survey *s, size_t room) {
+  size_t count = 0;
+  for (size_t i = 0; i < s->device_count; i++) count += device_is_in(s, &s->devices[i], room) ? 1 : 0;
+  return count;
+}
+
+static void device_draw(FILE *out, const survey_device *device, size_t index, int x, int y) {
+  char line[160], size[SURVEY_SIZE_BYTES];
+  fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"4\" class=\"device\"/>\n", x, y,
+          ROOM_WIDTH - 24, DEVICE_HEIGHT);
+  snprintf(line, sizeof line, "device %zu, %s", index, survey_size_text(device->info.total_bytes, size));
+  text_write(out, x + 10, y + 18, "strong light", line, ROOM_CHARACTERS - 4);
+  text_write(out, x + 10, y + 35, "light", device->info.name, ROOM_CHARACTERS - 2);
+  snprintf(line, sizeof line, "%s", device->info.pci_bus_id);
+  if (device->pinned_node != device->near_node && device->pinned_node >= 0) {
+    snprintf(line, sizeof line, "%s, pins on %d", device->info.pci_bus_id, device->pinned_node);
+  }
+  text_write(out, x + 10, y + 51, "light", line, ROOM_CHARACTERS - 2);
+}
+
+/* A bar of the room's memory, with what is in use filled. */
+static void memory_draw(FILE *out, const survey_node *node, int x, int y) {
+  char line[80], memory[SURVEY_SIZE_BYTES], unused[SURVEY_SIZE_BYTES];
+  int width = ROOM_WIDTH - 24;
+  survey_size_text(node->node.memory_bytes, memory);
+  if (node->free_bytes == PAGES_UNKNOWN || node->free_bytes > node->node.memory_bytes) {
+    snprintf(line, sizeof line, "%s", memory);
+  } else {
+    double used = (double)(node->node.memory_bytes - node->free_bytes);
+    double share = node->node.memory_bytes == 0 ? 0 : used / (double)node->node.memory_bytes;
+    snprintf(line, sizeof line, "%s, %s free", memory, survey_size_text(node->free_bytes, unused));
+    fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"12\" class=\"used\"/>\n", x, y, width * share);
+  }
+  fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"12\" class=\"bar\"/>\n", x, y, width);
+  text_write(out, x, y + 29, "plain", line, ROOM_CHARACTERS);
+}
+
+static void node_draw(FILE *out, const survey_node *node, int x, int y) {
+  char line[128];
+  snprintf(line, sizeof line, "node %d%s", node->node.os_index, node->node.usable ? "" : " (not usable)");
+  text_write(out, x, y + 26, "strong", line, ROOM_CHARACTERS);
+  memory_draw(out, node, x, y + 38);
+  snprintf(line, sizeof line, "%u CPUs: %s", node->node.cpu_count, node->node.cpus);
+  text_write(out, x, y + 88, "plain", node->node.cpu_count == 0 ? "no CPUs" : line, ROOM_CHARACTERS);
+}
+
+static int row_height(const layout *l, size_t row) {
+  size_t most = 0;
+  for (size_t room = row * COLUMNS; room < (row + 1) * COLUMNS && room < l->room_count; room++) {
+    size_t count = room_devices(l->survey, room);
+    most = count > most ? count : most;
+  }
+  return ROOM_TOP + (int)most * (DEVICE_HEIGHT + DEVICE_GAP);
+}
+
+/* Of the row after the last: where the rooms end. */
+static int row_top(const layout *l, size_t row) {
+  int top = TITLE_HEIGHT;
+  for (size_t above = 0; above < row; above++) top += row_height(l, above) + GAP;
+  return top;
+}
+
+static void room_draw(FILE *out, const layout *l, size_t room) {
+  const survey *s = l->survey;
+  size_t row = room / COLUMNS;
+  int x = MARGIN + (int)(room % COLUMNS) * (ROOM_WIDTH + GAP);
+  int y = row_top(l, row);
+  bool is_node = room < s->node_count;
+  fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"8\" class=\"%s\"/>\n", x, y, ROOM_WIDTH,
+          row_height(l, row), is_node && s->nodes[room].node.usable ? "room" : "room outside");
+  if (is_node) {
+    node_draw(out, &s->nodes[room], x + 12, y);
+  } else {
+    text_write(out, x + 12, y + 26, "strong", "near no node", ROOM_CHARACTERS);
+    text_write(out, x + 12, y + 50, "plain", "or it is not known which", ROOM_CHARACTERS);
+  }
+  int device_y = y + ROOM_TOP - DEVICE_GAP;
+  for (size_t i = 0; i < s->device_count; i++) {
+    if (device_is_in(s, &s->devices[i], room)) {
+      device_draw(out, &s->devices[i], i, x + 12, device_y);
+      device_y += DEVICE_HEIGHT + DEVICE_GAP;
+    }
+  }
+}
+
+/* ---- Facts and distances ----------------------------------------------------------------------------------------- */
+
+static int facts_draw(FILE *out, const survey_fact *facts, const char *title, int y) {
+  text_write(out, MARGIN, y, "strong", title, SURVEY_FACT_BYTES);
+  for (size_t i = 0; i < SURVEY_FACTS; i++) {
+    y += LINE_HEIGHT;
+    text_write(out, MARGIN, y, "quiet", facts[i].label, SURVEY_FACT_BYTES);
+    text_write(out, MARGIN + LABEL_WIDTH, y, "plain", facts[i].value, SURVEY_FACT_BYTES);
+  }
+  return y + 2 * LINE_HEIGHT;
+}
+
+static size_t matrix_cells(const survey *s) {
+  bool told = false;
+  for (size_t i = 0; i < s->node_count * s->node_count; i++) told = told || s->distances[i] != 0;
+  if (!told) return 0;
+  return s->node_count < MOST_CELLS ? s->node_count : MOST_CELLS;
+}
+
+static unsigned long distance_most(const survey *s) {
+  unsigned long most = 0;
+  for (size_t i = 0; i < s->node_count * s->node_count; i++) most = s->distances[i] > most ? s->distances[i] : most;
+  return most;
+}
+
+/* Farther is darker. */
+static void cell_draw(FILE *out, unsigned long distance, unsigned long most, int x, int y) {
+  char number[24];
+  double shade = most <= 10 || distance <= 10 ? 0.0 : (double)(distance - 10) / (double)(most - 10);
+  snprintf(number, sizeof number, "%lu", distance);
+  fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"3\" class=\"cell\" fill-opacity=\"%.2f\"/>\n",
+          x, y, CELL - 2, CELL - 2, 0.10 + 0.60 * shade);
+  text_write(out, x + CELL / 2 - 1, y + CELL / 2 + 4, "middle", distance == 0 ? "-" : number, 4);
+}
+
+static void distances_draw(FILE *out, const layout *l) {
+  const survey *s = l->survey;
+  size_t cells = matrix_cells(s);
+  int left = MARGIN + FACTS_WIDTH + 2 * CELL, top = l->facts_top;
+  if (cells == 0) return;
+  text_write(out, MARGIN + FACTS_WIDTH, top, "strong",
+             cells == s->node_count ? "distance between nodes, from row to column" : "distance between the first nodes",
+             48);
+  for (size_t i = 0; i < cells; i++) {
+    char number[16];
+    snprintf(number, sizeof number, "%d", s->nodes[i].node.os_index);
+    int along = (int)i * CELL + CELL / 2;
+    text_write(out, left + along - 1, top + CELL - 8, "middle quiet", number, 6);
+    text_write(out, left - CELL / 2, top + CELL + along + 4, "middle quiet", number, 6);
+    for (size_t k = 0; k < cells; k++) {
+      cell_draw(out, s->distances[i * s->node_count + k], distance_most(s), left + (int)k * CELL,
+                top + CELL + (int)i * CELL);
+    }
+  }
+}
+
+/* ---- All together ------------------------------------------------------------------------------------------------ */
+
+static layout layout_make(const survey *s) {
+  layout l = {.survey = s, .room_count = s->node_count};
+  if (room_devices(s, s->node_count) > 0) l.room_count++;
+  l.facts_top = row_top(&l, (l.room_count + COLUMNS - 1) / COLUMNS) + LINE_HEIGHT;
+  int facts_height = (2 * SURVEY_FACTS + 3) * LINE_HEIGHT, matrix_height = ((int)matrix_cells(s) + 1) * CELL;
+  l.height = l.facts_top + (facts_height > matrix_height ? facts_height : matrix_height) + MARGIN;
+  return l;
+}
+
+static const char style[] =
+    "<style>text{font:13px sans-serif;fill:#222}.title{font-size:20px}.strong{font-weight:bold}.quiet{fill:#667}\n"
+    ".light{fill:white}.middle{text-anchor:middle}.room{fill:#f3f6fa;stroke:#1f4e79;stroke-width:1.5}\n"
+    ".outside{fill:#fafafa;stroke:#999;stroke-dasharray:5 4}.device{fill:#3a7d44}.used{fill:#9db8d2}\n"
+    ".bar{fill:none;stroke:#1f4e79}.cell{fill:#c05a00}</style>\n";
+
+void survey_write_svg(FILE *out, const survey *s) {
+  layout l = layout_make(s);
+  survey_fact facts[SURVEY_FACTS];
+  char title[96];
+  fprintf(out,
+          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\">\n%s"
+          "<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n",
+          WIDTH, l.height, WIDTH, l.height, style, WIDTH, l.height);
+  snprintf(title, sizeof title, "Devices and NUMA nodes, runtime %s%s", s->runtime,
+           s->software ? " (software device, no GPU)" : "");
+  text_write(out, MARGIN, MARGIN + 14, "title", title, sizeof title);
+  for (size_t room = 0; room < l.room_count; room++) room_draw(out, &l, room);
+  survey_machine_facts(s, facts);
+  int y = facts_draw(out, facts, "this process and machine", l.facts_top);
+  survey_pool_facts(s, facts);
+  (void)facts_draw(out, facts, "pinned pool with default settings", y);
+  distances_draw(out, &l);
+  fputs("</svg>\n", out);
+}
