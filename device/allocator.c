@@ -225,13 +225,13 @@ static lade_status request_prepare(lade_device_allocator *allocator, ladei_devic
   return LADE_OK;
 }
 
-static lade_status allocator_check_call(lade_device_allocator *allocator) {
+lade_status ladei_device_check_call(const lade_device_allocator *allocator) {
   if (allocator == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: NULL");
   return ladei_runtime_check_process(allocator->runtime);
 }
 
 lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
-  lade_status status = allocator_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: alloc: out is NULL");
   if (bytes == 0) {
@@ -251,9 +251,8 @@ lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, la
 
 /* ---- Free, record ------------------------------------------------------------------------------------------------ */
 
-/* The block handed out that `pointer` lies in (starts, if `exact`), or what is wrong with the pointer. */
-static lade_status block_lookup(lade_device_allocator *allocator, const void *pointer, bool exact, const char *call,
-                                ladei_block **out) {
+lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,
+                                      const char *call, ladei_block **out) {
   uint64_t address = (uint64_t)(uintptr_t)pointer;
   ladei_block *block = ladei_heap_find(&allocator->heap, address);
   /* A BUSY block is on its way between the cache and the driver: as little handed out as a hole. */
@@ -291,11 +290,11 @@ static ladei_block *block_free(lade_device_allocator *allocator, ladei_block *bl
 }
 
 lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
-  lade_status status = allocator_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK || pointer == NULL) return status;
   ladei_block *block = NULL;
   ladei_lock_acquire(&allocator->lock);
-  status = block_lookup(allocator, pointer, true, "free", &block);
+  status = ladei_device_block_lookup(allocator, pointer, true, "free", &block);
   if (status == LADE_OK) block = block_free(allocator, block);
   ladei_lock_release(&allocator->lock);
   if (status == LADE_OK && block != NULL) ladei_uses_add(allocator, block);
@@ -303,7 +302,7 @@ lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
 }
 
 lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
-  lade_status status = allocator_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK || pointer == NULL) return status;
   ladei_stream use;
   status = stream_resolve(allocator, stream, &use);
@@ -312,7 +311,7 @@ lade_status lade_device_record_stream(lade_device_allocator *allocator, void *po
   bool own = false;
   unsigned flags = 0;
   ladei_lock_acquire(&allocator->lock);
-  status = block_lookup(allocator, pointer, false, "record_stream", &block);
+  status = ladei_device_block_lookup(allocator, pointer, false, "record_stream", &block);
   if (status == LADE_OK) {
     const ladei_stream *owner = &block->segment->stream;
     own = owner->context == use.context && owner->id == use.id;
@@ -334,7 +333,7 @@ static lade_status capture_refusal(const lade_device_allocator *allocator, const
 }
 
 lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
-  lade_status status = allocator_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   bool capturing = allocator->captures != NULL;
@@ -344,7 +343,7 @@ lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
 }
 
 lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
-  lade_status status = allocator_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   ladei_stream resolved;
   if (status == LADE_OK) status = stream_resolve(allocator, stream, &resolved);
   if (status == LADE_OK) status = ladei_retire_stream_retire(allocator->retire, stream);
@@ -368,7 +367,7 @@ static void ages_tick_update(lade_device_allocator *allocator) {
 }
 
 lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, double fraction) {
-  lade_status status = allocator_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (!(fraction >= 0.0 && fraction <= 1.0)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: memory fraction %g is not within 0 and 1",
@@ -513,7 +512,7 @@ static lade_status memory_release(lade_device_allocator *allocator) {
 
 lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool wait) {
   if (allocator == NULL) return LADE_OK;
-  lade_status status = allocator_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status == LADE_OK) status = destroy_allowed(allocator);
   if (status == LADE_OK) status = pending_finish(allocator, wait);
   if (status != LADE_OK) return status;

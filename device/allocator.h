@@ -8,6 +8,7 @@
  *   uses.c         uses by other streams: deferral during captures, runtime/retire
  *   private_pool.c captures into private pools
  *   checkpoint.c   state of a private pool, stored and set
+ *   peer.c         questions about memory, access by other devices
  *   report.c       statistics, list of segments, message of an out-of-memory error
  *   check.c        recount of the invariants
  *
@@ -32,6 +33,8 @@
 #include "lade/device.h"
 #include "runtime/ops.h"
 #include "runtime/retire.h"
+
+enum { LADEI_PEERS_MAX = 64 };
 
 typedef struct ladei_capture {
   struct ladei_capture *next;
@@ -58,6 +61,10 @@ struct lade_device_allocator {
   uint64_t returns_in_flight; /* threads that are giving memory back */
   uint64_t returns;           /* that have done so; tells a waiter that it is worth another try */
   ladei_condition returned;
+
+  /* Devices that may use the memory. Appended under the lock, never changed: the first peer_count may be read by all. */
+  int peers[LADEI_PEERS_MAX];
+  atomic_size_t peer_count;
 
   ladei_capture *captures;      /* under way, in order of arrival */
   atomic_size_t capture_count;  /* their number; written under the lock */
@@ -91,6 +98,13 @@ static inline bool ladei_is_exhausted(lade_status status) {
  * which only events are held back. */
 lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
                                           bool events_only, lade_device_allocator **out);
+
+/* NULL, or a child of the process that made it: the error. */
+lade_status ladei_device_check_call(const lade_device_allocator *allocator);
+
+/* The block handed out that `pointer` lies in (starts, if `exact`), or what is wrong with the pointer. Lock held. */
+lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,
+                                      const char *call, ladei_block **out);
 
 /* ---- driver.c ---------------------------------------------------------------------------------------------------- */
 
@@ -131,6 +145,9 @@ void ladei_expandable_unmapped(lade_device_allocator *allocator, ladei_block *bl
 
 /* Gives back the addresses of a segment whose BUSY hole covers all of it. Lock as above. */
 lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_heap_segment *segment);
+
+/* Gives a device access to everything mapped in expandable segments. No lock held. */
+lade_status ladei_expandable_grant(lade_device_allocator *allocator, int peer);
 
 /* ---- uses.c ------------------------------------------------------------------------------------------------------ */
 

@@ -164,7 +164,7 @@ void ladei_pool_pick_all(ladei_heap *heap, ladei_block_pool *pool, ladei_block_l
   for (ladei_block *block = block_of(ladei_ordered_set_first(&pool->free)); block != NULL; block = next) {
     next = block_of(ladei_order_next(&block->order));
     if (ladei_heap_segment_expandable(block->segment)) {
-      block_leave_granules(heap, block, leaving);
+      if (heap->grants == 0) block_leave_granules(heap, block, leaving);
     } else if (!ladei_block_is_split(block)) {
       block_leave(block, leaving);
     }

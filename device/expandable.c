@@ -67,8 +67,14 @@ static lade_status granules_place(lade_device_allocator *allocator, ladei_heap_s
     if (status != LADE_OK) return status;
     granule->mapped = true;
   }
-  return ops_of(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes, allocator->device,
-                                          true);
+  lade_status status =
+      ops_of(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes, allocator->device, true);
+  size_t peers = atomic_load(&allocator->peer_count);
+  for (size_t i = 0; i < peers && status == LADE_OK; i++) {
+    status = ops_of(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes, allocator->peers[i],
+                                              true);
+  }
+  return status;
 }
 
 /* Puts memory under granules [first, first + count): all of them or none. */
@@ -269,9 +275,14 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole,
     ladei_block_attach(heap, ladei_block_cut(heap, hole, bytes));
   }
   allocator->growing_bytes += bytes;
-  ladei_lock_release(&allocator->lock);
-  lade_status status = granules_map(allocator, segment, first, granules);
-  ladei_lock_acquire(&allocator->lock);
+  lade_status status;
+  size_t peers;
+  do { /* a peer that came meanwhile has not seen this mapping: once more, which only grants access */
+    peers = atomic_load(&allocator->peer_count);
+    ladei_lock_release(&allocator->lock);
+    status = granules_map(allocator, segment, first, granules);
+    ladei_lock_acquire(&allocator->lock);
+  } while (status == LADE_OK && peers != atomic_load(&allocator->peer_count));
   allocator->growing_bytes -= bytes;
   if (status != LADE_OK) return status;
   hole->mapped = true;
@@ -338,4 +349,45 @@ lade_status ladei_expandable_alloc(lade_device_allocator *allocator, const ladei
   }
   *out = block;
   return LADE_OK;
+}
+
+/* ---- Peers ------------------------------------------------------------------------------------------------------- */
+
+/* The first mapped block at or after an address, of any expandable segment; NULL if there is none. Lock held. */
+static ladei_block *mapped_from(const ladei_heap *heap, uint64_t address) {
+  for (ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
+       segment = ladei_heap_segment_next(segment)) {
+    if (!ladei_heap_segment_expandable(segment) || segment->address + segment->size <= address) continue;
+    for (ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
+      if (block->address >= address && block->mapped) return block;
+    }
+  }
+  return NULL;
+}
+
+/* The contiguous mapped run from a block on. */
+static size_t mapped_bytes(const ladei_block *block) {
+  size_t bytes = 0;
+  for (; block != NULL && block->mapped; block = block->next) bytes += block->size;
+  return bytes;
+}
+
+/* While heap->grants is not 0, runs only grow: what was found mapped stays so until access was given. */
+lade_status ladei_expandable_grant(lade_device_allocator *allocator, int peer) {
+  ladei_heap *heap = &allocator->heap;
+  lade_status status = LADE_OK;
+  uint64_t address = 0;
+  ladei_lock_acquire(&allocator->lock);
+  heap->grants++;
+  for (ladei_block *block; status == LADE_OK && (block = mapped_from(heap, address)) != NULL;) {
+    void *begin = (void *)(uintptr_t)block->address;
+    size_t bytes = mapped_bytes(block);
+    address = block->address + bytes;
+    ladei_lock_release(&allocator->lock);
+    status = ops_of(allocator)->vm_set_access(allocator->runtime->self, begin, bytes, peer, true);
+    ladei_lock_acquire(&allocator->lock);
+  }
+  heap->grants--;
+  ladei_lock_release(&allocator->lock);
+  return status;
 }

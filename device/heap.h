@@ -132,7 +132,8 @@ typedef struct ladei_heap {
   ladei_block_pool large_pool;
   ladei_private_pool *private_pools; /* in order of creation */
   ladei_device_settings settings;
-  bool ages_tick; /* a fraction is set and collection_threshold > 0 */
+  uint64_t grants; /* threads that give a peer access to mapped memory: nothing may be unmapped meanwhile */
+  bool ages_tick;  /* a fraction is set and collection_threshold > 0 */
   lade_device_stats stats;
 } ladei_heap;
 

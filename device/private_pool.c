@@ -31,11 +31,6 @@ lade_status ladei_private_pool_error(const lade_device_allocator *allocator, lad
                      call, (unsigned long long)id.first, (unsigned long long)id.second, what);
 }
 
-static lade_status pool_check_call(const lade_device_allocator *allocator) {
-  if (allocator == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: NULL");
-  return ladei_runtime_check_process(allocator->runtime);
-}
-
 static ladei_private_pool *pool_create(lade_device_pool_id id) {
   ladei_private_pool *pool = calloc(1, sizeof *pool);
   if (pool == NULL) return NULL;
@@ -104,7 +99,7 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
 
 lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id, const lade_stream *streams,
                                    size_t stream_count) {
-  lade_status status = pool_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if ((id.first == 0 && id.second == 0) || (stream_count > 0 && streams == NULL)) {
     return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id,
@@ -127,7 +122,7 @@ lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device
 }
 
 lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
-  lade_status status = pool_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   ladei_private_pool *pool = ladei_private_pool_find(&allocator->heap, id);
@@ -145,7 +140,7 @@ lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_p
 }
 
 lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
-  lade_status status = pool_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   ladei_private_pool *pool = ladei_private_pool_find(&allocator->heap, id);
@@ -195,7 +190,7 @@ static size_t addresses_unique(uint64_t *addresses, size_t count) {
 
 lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
                                          void *const *pointers, size_t count, bool *out_equal) {
-  lade_status status = pool_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (out_equal == NULL || (count > 0 && pointers == NULL)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: pool_live_equals: an argument is NULL");

@@ -14,13 +14,8 @@
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
-static lade_status stats_check_call(lade_device_allocator *allocator) {
-  if (allocator == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: NULL");
-  return ladei_runtime_check_process(allocator->runtime);
-}
-
 lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_stats *stats) {
-  lade_status status = stats_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_retire_counters uses;
   ladei_retire_counters_get(allocator->retire, &uses);
@@ -57,7 +52,7 @@ static void gauge_reset_peak(lade_device_gauge *gauge) { gauge->peak = gauge->cu
 static void gauge_reset_sums(lade_device_gauge *gauge) { gauge->allocated = gauge->freed = 0; }
 
 lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
-  lade_status status = stats_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   each_gauge(&allocator->heap.stats, gauge_reset_peak);
@@ -66,7 +61,7 @@ lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
 }
 
 lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator) {
-  lade_status status = stats_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   lade_device_stats *stats = &allocator->heap.stats;

@@ -210,6 +210,43 @@ LADE_API lade_status lade_device_stats_reset_accumulated(lade_device_allocator *
  */
 LADE_API lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, double fraction);
 
+/* ---- Questions, other devices ------------------------------------------------------------------------------------ */
+
+/**
+ * The driver allocation that a block lies in: what another process can be given.
+ *
+ * @param pointer    Any address inside a block handed out.
+ * @param out_base   [out] Start of the driver allocation. Untouched on error.
+ * @param out_bytes  [out] Its size. Untouched on error.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_UNSUPPORTED for a block in an expandable segment, which is no driver
+ * allocation and cannot be shared: allocate with options.expandable_segments off; LADE_ERR_FOREIGN_POINTER,
+ * LADE_ERR_DOUBLE_FREE, LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
+                                          size_t *out_bytes);
+
+/**
+ * Upper estimate of the largest allocation that could succeed now: the device's free memory as the driver sees it, or
+ * the largest cached block where that is larger.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_DEVICE_LOST, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_largest_get(lade_device_allocator *allocator, size_t *out_bytes);
+
+/**
+ * Let another device use this allocator's memory, what it has and what it will get. Doing so twice succeeds.
+ *
+ * Enables peer access in the driver, which covers plain segments; expandable ones are granted mapping by mapping.
+ *
+ * @param peer  The device that will access the memory. The allocator's own device: nothing to do.
+ *
+ * Threads: any. Waits: never. Stream order: none. Errors, the peer not added: LADE_ERR_NO_DEVICE, LADE_ERR_UNSUPPORTED
+ * where the devices cannot access each other, LADE_ERR_DRIVER, LADE_ERR_DEVICE_LOST, LADE_ERR_INVALID_ARGUMENT,
+ * LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer);
+
 /* ---- Private pools: memory of captures --------------------------------------------------------------------------- */
 
 /** Name of a private pool, chosen by the caller; {0, 0} names none. */

@@ -413,6 +413,78 @@ LADE_TEST(DeviceExpandable, DeviceWithoutVirtualMemorySaysSo) {
   support_runtime_close(runtime);
 }
 
+/* ---- Questions, other devices ------------------------------------------------------------------------------------ */
+
+LADE_TEST(DeviceQueries, BaseIsTheDriverAllocation) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *a = device_fixture_alloc(&f, MIB, 0);
+  char *b = device_fixture_alloc(&f, 1000, 0);
+  void *base = NULL;
+  size_t bytes = 0;
+  LADE_EXPECT_OK(lade_device_base_get(f.allocator, b + 10, &base, &bytes));
+  LADE_EXPECT_EQ_PTR(base, a);
+  LADE_EXPECT_EQ_SIZE(bytes, 2 * MIB);
+  device_fixture_free(&f, b);
+  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_base_get(f.allocator, b, &base, &bytes));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_base_get(f.allocator, &f, &base, &bytes));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_base_get(f.allocator, a, NULL, &bytes));
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceQueries, LargestIsFreeMemoryOrALargerCachedBlock) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 100 * MIB, NULL)) return;
+  size_t largest = 0;
+  LADE_EXPECT_OK(lade_device_largest_get(f.allocator, &largest));
+  LADE_EXPECT_EQ_SIZE(largest, 100 * MIB);
+  char *a = device_fixture_alloc(&f, 60 * MIB, 0);
+  LADE_EXPECT_OK(lade_device_largest_get(f.allocator, &largest));
+  LADE_EXPECT_EQ_SIZE(largest, 40 * MIB);
+  device_fixture_free(&f, a);
+  LADE_EXPECT_OK(lade_device_largest_get(f.allocator, &largest));
+  LADE_EXPECT_EQ_SIZE(largest, 60 * MIB);
+  device_fixture_close(&f);
+}
+
+/* A fill by a stream of device 1: the software device refuses it without access. */
+static lade_status fill_from_peer(device_fixture *f, lade_stream stream, void *memory) {
+  ladei_stream resolved;
+  lade_status status = f->runtime->ops->stream_resolve(f->runtime->self, stream, &resolved);
+  if (status == LADE_OK) status = f->runtime->ops->fill(f->runtime->self, memory, 1, 512, &resolved);
+  return status == LADE_OK ? lade_stream_synchronize(f->runtime, stream) : status;
+}
+
+static void peer_run(bool expandable) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = expandable;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  lade_stream other;
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 1, &other));
+  char *before = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT_OK(lade_device_peer_add(f.allocator, 0)); /* itself */
+  LADE_EXPECT_OK(lade_device_peer_add(f.allocator, 1));
+  LADE_EXPECT_OK(lade_device_peer_add(f.allocator, 1));
+  LADE_EXPECT_EQ_SIZE(atomic_load(&f.allocator->peer_count), 1);
+  LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_device_peer_add(f.allocator, 9));
+  char *after = device_fixture_alloc(&f, 3 * MIB, 0);
+  LADE_EXPECT_OK(fill_from_peer(&f, other, before));
+  LADE_EXPECT_OK(fill_from_peer(&f, other, after));
+  device_fixture_free(&f, before);
+  device_fixture_free(&f, after);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 0);
+  LADE_ASSERT_OK(lade_stream_destroy(f.runtime, other));
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DevicePeers, UsePlainSegments) { peer_run(false); }
+
+LADE_TEST(DevicePeers, UseMappedMemoryOfBeforeAndAfter) { peer_run(true); }
+
 /* ---- Private pools, checkpoints ---------------------------------------------------------------------------------- */
 
 static const lade_device_pool_id pool_one = {1, 0};

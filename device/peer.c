@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What others may know and use of an allocator's memory: the driver allocation behind a block, the largest block to be
+ * had, access by other devices.
+ *
+ * Q1  A device among the peers has access to all mapped memory of expandable segments, but for mappings in flight, whose
+ *     threads see the new count of peers before they commit; and, through the driver, to all plain segments.
+ * Locks: Note [Calls without the lock] in allocator.h.
+ */
+#include "device/allocator.h"
+
+#include "base/error.h"
+
+lade_status lade_device_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
+                                 size_t *out_bytes) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out_base == NULL || out_bytes == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: base_get: an argument is NULL");
+  }
+  ladei_block *block = NULL;
+  ladei_lock_acquire(&allocator->lock);
+  status = ladei_device_block_lookup(allocator, pointer, false, "base_get", &block);
+  if (status == LADE_OK && ladei_heap_segment_expandable(block->segment)) {
+    status = ladei_error(LADE_ERR_UNSUPPORTED, 0,
+                         "device allocator of device %d: base_get: %p lies in an expandable segment, which other "
+                         "processes cannot be given; turn expandable_segments off for such memory",
+                         allocator->device, pointer);
+  }
+  if (status == LADE_OK) {
+    *out_base = (void *)(uintptr_t)block->segment->address;
+    *out_bytes = block->segment->size;
+  }
+  ladei_lock_release(&allocator->lock);
+  return status;
+}
+
+static size_t pool_largest(const ladei_block_pool *pool) {
+  size_t largest = 0;
+  for (ladei_order_node *node = ladei_ordered_set_first(&pool->free); node != NULL; node = ladei_order_next(node)) {
+    largest = ladei_size_max(largest, LADEI_ORDER_RECORD(node, ladei_block, order)->size);
+  }
+  return largest;
+}
+
+lade_status lade_device_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out_bytes == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: largest_get: out is NULL");
+  }
+  size_t largest = 0;
+  size_t total = 0;
+  status = allocator->runtime->ops->memory_info(allocator->runtime->self, allocator->device, &largest, &total);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  const ladei_heap *heap = &allocator->heap;
+  largest = ladei_size_max(largest, pool_largest(&heap->small_pool));
+  largest = ladei_size_max(largest, pool_largest(&heap->large_pool));
+  for (const ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
+    largest = ladei_size_max(largest, pool_largest(&pool->small_pool));
+    largest = ladei_size_max(largest, pool_largest(&pool->large_pool));
+  }
+  ladei_lock_release(&allocator->lock);
+  *out_bytes = largest;
+  return LADE_OK;
+}
+
+/* ---- Peers ------------------------------------------------------------------------------------------------------- */
+
+static bool peer_known(const lade_device_allocator *allocator, int peer) {
+  size_t count = atomic_load(&allocator->peer_count);
+  for (size_t i = 0; i < count; i++) {
+    if (allocator->peers[i] == peer) return true;
+  }
+  return false;
+}
+
+static lade_status peer_append(lade_device_allocator *allocator, int peer) {
+  lade_status status = LADE_OK;
+  ladei_lock_acquire(&allocator->lock);
+  size_t count = atomic_load(&allocator->peer_count);
+  if (!peer_known(allocator, peer)) {
+    if (count == LADEI_PEERS_MAX) {
+      status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator: peer_add: more than %d peers", LADEI_PEERS_MAX);
+    } else {
+      allocator->peers[count] = peer;
+      atomic_store(&allocator->peer_count, count + 1);
+    }
+  }
+  ladei_lock_release(&allocator->lock);
+  return status;
+}
+
+lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK || peer == allocator->device) return status;
+  const lade_runtime_ops *ops = allocator->runtime->ops;
+  status = ops->peer_enable(allocator->runtime->self, peer, allocator->device);
+  /* Mapped memory first: a refusal leaves the peer out, and a mapping made meanwhile is found by the second walk. */
+  if (status == LADE_OK) status = ladei_expandable_grant(allocator, peer);
+  if (status == LADE_OK) status = peer_append(allocator, peer);
+  if (status == LADE_OK) status = ladei_expandable_grant(allocator, peer);
+  return status;
+}
