@@ -408,6 +408,21 @@ static void settings_read(ladei_device_settings *settings, const lade_device_opt
   for (size_t i = 0; i < LADEI_DIVISION_ENTRIES; i++) settings->divisions[i] = options->roundup_divisions[i];
 }
 
+lade_status lade_device_configure(lade_device_allocator *allocator, const lade_device_options *options) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  lade_device_options own;
+  status = ladei_options_read("lade_device_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = options_check(&own);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  settings_read(&allocator->heap.settings, &own);
+  allocator->max_bytes = own.max_bytes == 0 ? UINT64_MAX : own.max_bytes;
+  ages_tick_update(allocator);
+  ladei_lock_release(&allocator->lock);
+  return LADE_OK;
+}
+
 /* ---- Create, destroy --------------------------------------------------------------------------------------------- */
 
 static lade_status allocator_attach(lade_device_allocator *allocator, const lade_device_options *options,

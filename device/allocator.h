@@ -49,11 +49,11 @@ struct lade_device_allocator {
   ladei_retire *retire;
   int device;
   uint64_t total_bytes; /* of the device */
-  uint64_t max_bytes;   /* cap of the options; UINT64_MAX: none */
 
   ladei_lock lock;
   ladei_heap heap;
 
+  uint64_t max_bytes; /* cap of the options; UINT64_MAX: none */
   bool fraction_set;
   uint64_t fraction_bytes; /* limit on reserved bytes, if fraction_set */
   uint64_t growing_bytes;  /* driver allocations in flight */

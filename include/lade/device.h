@@ -210,6 +210,21 @@ LADE_API lade_status lade_device_stats_reset_accumulated(lade_device_allocator *
  */
 LADE_API lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, double fraction);
 
+/**
+ * Change the settings that decide sizes and splits, for calls from now on.
+ *
+ * What is handed out and cached stays as it is. With expandable_segments turned off, cached memory of expandable segments
+ * serves no request any more, until it is turned on again or the cache is given back.
+ *
+ * @param options  Borrowed for the call. max_split_bytes, collection_threshold, expandable_segments, roundup_divisions
+ *                 and max_bytes are taken, event_batch is not. NULL: all defaults.
+ *
+ * lade_device_stats.max_split_bytes keeps the limit of the creation.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_configure(lade_device_allocator *allocator, const lade_device_options *options);
+
 /* ---- Questions, other devices ------------------------------------------------------------------------------------ */
 
 /**

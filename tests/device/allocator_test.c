@@ -9,7 +9,6 @@
 #include "device/allocator.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
-#include "tests/support/failures.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
@@ -396,6 +395,48 @@ LADE_TEST(DeviceExpandable, WhatWasMappedBeforeAFailureStaysCached) {
   device_fixture_close(&f);
 }
 
+LADE_TEST(DeviceExpandable, TurnedOffAtRunTimeItServesNoRequest) {
+  lade_device_options options = expandable_options();
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  char *grown = device_fixture_alloc(&f, 1000, 0);
+  device_fixture_free(&f, grown);
+  LADE_ASSERT_OK(lade_device_configure(f.allocator, NULL));
+  char *plain = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT_NE_PTR(plain, grown);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 1);
+  device_fixture_free(&f, plain);
+  LADE_ASSERT_OK(lade_device_configure(f.allocator, &options));
+  char *again = device_fixture_alloc(&f, 2 * MIB, 0); /* beyond the plain segment's: it grows once more */
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 1);
+  device_fixture_free(&f, again);
+  options.roundup_divisions[0] = 3;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_configure(f.allocator, &options));
+  device_fixture_close(&f);
+}
+
+/* A limit that changes while blocks live must not let the gauges drift (hazard H8). */
+LADE_TEST(DeviceStats, OversizeGaugesSurviveAChangedLimit) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.max_split_bytes = 40 * MIB;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  char *over = device_fixture_alloc(&f, 50 * MIB, 0);
+  options.max_split_bytes = 100 * MIB;
+  LADE_ASSERT_OK(lade_device_configure(f.allocator, &options));
+  char *under = device_fixture_alloc(&f, 60 * MIB, 0);
+  options.max_split_bytes = 30 * MIB;
+  LADE_ASSERT_OK(lade_device_configure(f.allocator, &options));
+  device_fixture_free(&f, over);
+  device_fixture_free(&f, under);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).oversize_allocations.current, 0);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).oversize_segments.current, 1);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).oversize_segments.current, 0);
+  device_fixture_close(&f);
+}
+
 LADE_TEST(DeviceExpandable, DeviceWithoutVirtualMemorySaysSo) {
   support_description description;
   support_description_init(&description);
@@ -743,67 +784,4 @@ LADE_TEST(DeviceLife, ForkedChildGetsAnError) {
   LADE_EXPECT_EQ_INT(status, 0);
   device_fixture_free(&f, a);
   device_fixture_close(&f);
-}
-
-/* ---- Every call of the driver fails once ------------------------------------------------------------------------- */
-
-typedef struct scenario {
-  bool expandable;
-} scenario;
-
-/* Remembers the first error; the scenario goes on and cleans up. */
-static void note(lade_status *first, lade_status status) {
-  if (*first == LADE_OK) *first = status;
-}
-
-static void scenario_blocks(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
-  static const size_t sizes[] = {1000, 3 * MIB, 30 * MIB, 700, 50 * MIB};
-  void *blocks[5] = {NULL};
-  for (int i = 0; i < 5; i++) {
-    note(first, lade_device_alloc(allocator, sizes[i], streams[i % 2], &blocks[i]));
-    LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
-    if (i % 2 == 1) note(first, lade_device_record_stream(allocator, blocks[i], streams[0]));
-  }
-  for (int i = 0; i < 5; i++) note(first, lade_device_free(allocator, blocks[i]));
-  void *large = NULL;
-  note(first, lade_device_alloc(allocator, 110 * MIB, streams[1], &large)); /* flushes */
-  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
-  note(first, lade_device_free(allocator, large));
-  note(first, lade_device_empty_cache(allocator));
-  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
-}
-
-static lade_status scenario_run(lade_runtime *runtime, void *user) {
-  const scenario *which = user;
-  lade_device_options options;
-  lade_device_options_init(&options);
-  options.expandable_segments = which->expandable;
-  options.max_bytes = 128 * MIB;
-  lade_stream streams[2];
-  lade_status status = lade_stream_create(runtime, 0, &streams[0]);
-  if (status != LADE_OK) return status;
-  status = lade_stream_create(runtime, 0, &streams[1]);
-  if (status == LADE_OK) {
-    lade_device_allocator *allocator = NULL;
-    status = lade_device_allocator_create(runtime, 0, &options, &allocator);
-    if (status == LADE_OK) {
-      scenario_blocks(allocator, streams, &status);
-      lade_status destroyed = lade_device_allocator_destroy(allocator, true);
-      note(&status, destroyed);
-      if (destroyed != LADE_OK) LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
-    }
-    note(&status, lade_stream_destroy(runtime, streams[1]));
-  }
-  note(&status, lade_stream_destroy(runtime, streams[0]));
-  return status;
-}
-
-LADE_TEST(DeviceFailures, PlainSegmentsLoseNothing) {
-  scenario plain = {false};
-  support_for_each_failure("sim", scenario_run, NULL, &plain);
-}
-
-LADE_TEST(DeviceFailures, ExpandableSegmentsLoseNothing) {
-  scenario expandable = {true};
-  support_for_each_failure("sim", scenario_run, NULL, &expandable);
 }
