@@ -114,6 +114,15 @@ static uint32_t readers_choose(const lade_runtime *runtime) {
  * does best from 64 KiB to 16 MiB (benchmarks/run_targets). The depth is a limit: a ring grows only while its blocks
  * are all busy.
  */
+
+/* Blocks of a ring beside those that readers hold. Where engines are threads, chunks that no cache holds anyway get few. */
+static uint32_t blocks_ahead(bool engine_threads, uint64_t chunk_bytes) {
+  if (!engine_threads) {
+    return 4;
+  }
+  return chunk_bytes <= 4 * LADEI_MIB ? 7 : 3;
+}
+
 static void options_complete(const lade_runtime *runtime, lade_pipeline_options *options) {
   bool threads = engines_are_threads(runtime);
   if (options->readers == 0) {
@@ -123,7 +132,7 @@ static void options_complete(const lade_runtime *runtime, lade_pipeline_options 
     options->chunk_bytes = threads ? LADEI_MIB : 8 * LADEI_MIB;
   }
   if (options->depth == 0) {
-    options->depth = options->readers + (threads ? 7 : 4);
+    options->depth = options->readers + blocks_ahead(threads, options->chunk_bytes);
   }
   if (options->max_transfers == 0) {
     options->max_transfers = DEFAULT_TRANSFERS;
