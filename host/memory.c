@@ -304,7 +304,7 @@ static ladei_block *cache_take(const ladei_request *request) {
 void ladei_pool_drain(lade_pinned_pool *pool) {
   ladei_pool_put(pool, ladei_thread_caches_drain(pool));
   for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-    ladei_node_empty_bins(ladei_pool_node(pool, i));
+    ladei_node_collect(ladei_pool_node(pool, i));
   }
 }
 
@@ -420,9 +420,13 @@ static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_request *re
       return status;
     }
   }
-  /* What lies in magazines and bins may be neighbours: together they are cheaper than new memory. */
-  ladei_pool_drain(pool);
+  /* What lies ready may be neighbours: together they are cheaper than new memory. First what costs little to get. */
+  ladei_node_collect(request->node);
   *out = cache_take(request);
+  if (*out == NULL && ladei_thread_caches_keep(pool)) {
+    ladei_pool_drain(pool);
+    *out = cache_take(request);
+  }
   return LADE_OK;
 }
 

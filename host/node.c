@@ -170,6 +170,9 @@ static ladei_block *small_take(ladei_node *node, unsigned class_index) {
     return NULL;
   }
   ladei_block *block = ladei_run_take(run);
+  if (node->idle_runs[class_index] == run) {
+    node->idle_runs[class_index] = NULL;
+  }
   node->free_small_bytes -= ladei_pinned_class_bytes(class_index);
   if (ladei_run_is_full(run)) {
     run_unlink(node, run, class_index);
@@ -190,7 +193,12 @@ static void small_put(ladei_node *node, ladei_block *block, unsigned class_index
   }
   ladei_run_put(run, block);
   node->free_small_bytes += ladei_pinned_class_bytes(class_index);
-  if (ladei_run_is_empty(run)) {
+  if (!ladei_run_is_empty(run)) {
+    return;
+  }
+  if (node->idle_runs[class_index] == NULL) {
+    node->idle_runs[class_index] = run;
+  } else {
     run_destroy(node, run, class_index);
   }
 }
@@ -282,9 +290,16 @@ void ladei_node_put(ladei_node *node, ladei_block *list) {
   ladei_lock_release(&node->lock);
 }
 
-void ladei_node_empty_bins(ladei_node *node) {
+void ladei_node_collect(ladei_node *node) {
   ladei_lock_acquire(&node->lock);
   put_locked(node, ladei_bins_dislodge(&node->bins));
+  for (unsigned class_index = 0; class_index < LADEI_PINNED_SMALL_CLASSES; class_index++) {
+    ladei_run *run = node->idle_runs[class_index];
+    if (run != NULL) {
+      node->idle_runs[class_index] = NULL;
+      run_destroy(node, run, class_index);
+    }
+  }
   ladei_lock_release(&node->lock);
 }
 
@@ -482,7 +497,7 @@ static lade_status check_runs(const ladei_node *node) {
       if (status != LADE_OK) {
         return status;
       }
-      if (ladei_run_is_full(run) || ladei_run_is_empty(run)) {
+      if (ladei_run_is_full(run) || ladei_run_is_empty(run) != (run == node->idle_runs[class_index])) {
         return broken(node, "I2 (runs with a free block), mask", run->free_mask, class_index);
       }
       bytes += (unsigned)__builtin_popcount(run->free_mask) * ladei_pinned_class_bytes(class_index);

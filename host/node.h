@@ -30,7 +30,8 @@ typedef struct ladei_node {
   int32_t os_index;     /* of the NUMA node; -1: memory bound to no node; constant */
   ladei_tlsf split;
   ladei_tlsf whole;
-  ladei_run *runs[LADEI_PINNED_SMALL_CLASSES]; /* with a free block, by class */
+  ladei_run *runs[LADEI_PINNED_SMALL_CLASSES];      /* with a free block, by class */
+  ladei_run *idle_runs[LADEI_PINNED_SMALL_CLASSES]; /* one without a block in use, kept for the next request; or NULL */
   ladei_slab run_records;
   ladei_segment *first, *last; /* all segments, oldest first */
   uint64_t free_small_bytes;   /* in runs */
@@ -55,8 +56,8 @@ ladei_block *ladei_node_take_from_whole(ladei_node *node, size_t bytes);
 void ladei_node_put(ladei_node *node, ladei_block *list);
 void ladei_node_put_one(ladei_node *node, ladei_block *block);
 
-/* Takes all ready blocks out of the bins and back. */
-void ladei_node_empty_bins(ladei_node *node);
+/* Takes back what is kept ready: all blocks in bins, and idle runs. */
+void ladei_node_collect(ladei_node *node);
 
 /* Adds a segment, opened by the caller, and takes a block for `bytes` from it before anyone else can. */
 ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, size_t bytes, bool exact);

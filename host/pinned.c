@@ -67,7 +67,7 @@ static void block_overflow(lade_pinned_pool *pool, ladei_thread_cache *cache, la
   uint64_t word = ladei_block_word(block);
   unsigned class_index = ladei_word_class(word);
   ladei_node *node = ladei_pool_node(pool, ladei_word_node(word));
-  if (class_index < LADEI_MAGAZINE_CLASSES) {
+  if (class_index < LADEI_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB) {
     ladei_pool_put(pool, ladei_magazine_make_room(pool, cache, tallies, class_index));
     if (ladei_magazine_put(cache, &tallies->classes[class_index], block)) {
       return;
@@ -170,6 +170,9 @@ static void pending_look(lade_pinned_pool *pool, ladei_thread_cache *cache) {
 /* A driver that refuses to take memory back is no reason not to hand out other memory. */
 static void idle_look(lade_pinned_pool *pool) {
   lade_error saved;
+  if (pool->max_idle_ns == 0) {
+    return;
+  }
   ladei_error_save(&saved);
   if (ladei_pool_age(pool) != LADE_OK) {
     ladei_error_restore(&saved);

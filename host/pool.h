@@ -64,8 +64,8 @@ struct lade_pinned_pool {
   ladei_segment *spare_segments; /* metadata without memory, linked by next */
   uint64_t births;
   ladei_thread_cache *threads;
-  size_t magazine_quota_bytes; /* sum of the threads' quotas */
-  _Atomic(uint32_t) leaving;   /* exiting threads that still hand over their blocks */
+  _Atomic(size_t) magazine_quota_bytes; /* sum of the threads' quotas */
+  _Atomic(uint32_t) leaving;            /* exiting threads that still hand over their blocks */
 
   ladei_lock topology_lock;
   ladei_topology *topology; /* guard: topology_lock while NULL; constant afterwards */

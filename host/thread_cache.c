@@ -93,6 +93,15 @@ static ladei_block *cache_empty(ladei_thread_cache *cache, ladei_block *list) {
   return list;
 }
 
+static size_t quota_sum(const lade_pinned_pool *pool) {
+  return atomic_load_explicit(&pool->magazine_quota_bytes, memory_order_relaxed);
+}
+
+/* Under pool->lock. */
+static void quota_sum_set(lade_pinned_pool *pool, size_t bytes) {
+  atomic_store_explicit(&pool->magazine_quota_bytes, bytes, memory_order_relaxed);
+}
+
 ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool) {
   ladei_block *list = NULL;
   ladei_lock_acquire(&pool->lock);
@@ -103,13 +112,15 @@ ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool) {
   for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     ladei_gate_wait(&cache->gate);
     list = cache_empty(cache, list);
-    pool->magazine_quota_bytes -= cache->quota_bytes;
+    quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
     cache->quota_bytes = 0; /* those that still work ask for it again; those that sleep do not keep it from others */
     ladei_gate_open(&cache->gate);
   }
   ladei_lock_release(&pool->lock);
   return list;
 }
+
+bool ladei_thread_caches_keep(lade_pinned_pool *pool) { return quota_sum(pool) > 0; }
 
 uint64_t ladei_thread_caches_bytes(lade_pinned_pool *pool) {
   uint64_t bytes = 0;
@@ -160,7 +171,7 @@ static void pool_leave(lade_pinned_pool *pool, ladei_thread_cache *cache) {
     pool_unlink(pool, cache);
     counters_depart(pool, cache);
     list = cache_empty(cache, NULL);
-    pool->magazine_quota_bytes -= cache->quota_bytes;
+    quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
   }
   ladei_lock_release(&pool->lock);
   if (linked) {
@@ -302,12 +313,15 @@ ladei_tallies *ladei_thread_tallies_new(ladei_thread_cache *cache, unsigned node
 /* True: the quota grew. */
 static bool quota_raise(lade_pinned_pool *pool, ladei_thread_cache *cache) {
   size_t most = ladei_size_max(pool->magazine_bytes / 4, QUOTA_STEP_BYTES);
+  if (quota_sum(pool) + QUOTA_STEP_BYTES > pool->magazine_bytes) {
+    return false; /* most likely; no need for the lock to know it */
+  }
   ladei_lock_acquire(&pool->lock);
-  size_t left = pool->magazine_bytes - pool->magazine_quota_bytes;
-  bool raise = left >= QUOTA_STEP_BYTES && cache->quota_bytes + QUOTA_STEP_BYTES <= most;
+  bool raise =
+      quota_sum(pool) + QUOTA_STEP_BYTES <= pool->magazine_bytes && cache->quota_bytes + QUOTA_STEP_BYTES <= most;
   if (raise) {
     cache->quota_bytes += QUOTA_STEP_BYTES;
-    pool->magazine_quota_bytes += QUOTA_STEP_BYTES;
+    quota_sum_set(pool, quota_sum(pool) + QUOTA_STEP_BYTES);
   }
   ladei_lock_release(&pool->lock);
   return raise;

@@ -169,6 +169,9 @@ void ladei_thread_caches_settle(lade_pinned_pool *pool);
 /* Destroy: the pool lets go of all caches, drained before, and waits for threads that are just leaving. */
 void ladei_thread_caches_abandon(lade_pinned_pool *pool);
 
+/* Whether any thread may have blocks in magazines. */
+bool ladei_thread_caches_keep(lade_pinned_pool *pool);
+
 /* Bytes in all magazines; exact when no other thread is inside. */
 uint64_t ladei_thread_caches_bytes(lade_pinned_pool *pool);
 
