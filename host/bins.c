@@ -14,18 +14,31 @@ bool ladei_bins_unmark(ladei_block *block) {
   return ladei_word_state(word) == LADEI_BLOCK_CACHED;
 }
 
-ladei_block *ladei_bins_dislodge(ladei_bins *bins) {
-  ladei_block *list = NULL;
-  for (unsigned i = 0; i < LADEI_BIN_CLASSES * LADEI_BIN_PLACES; i++) {
-    _Atomic(ladei_block *) *place = &bins->classes[i / LADEI_BIN_PLACES].places[i % LADEI_BIN_PLACES];
-    ladei_block *block = atomic_load_explicit(place, memory_order_acquire);
+/* Empties the places of one class. */
+static ladei_block *class_dislodge(_Atomic(ladei_block *) *places, ladei_block *list) {
+  for (unsigned i = 0; i < LADEI_BIN_PLACES; i++) {
+    ladei_block *block = atomic_load(&places[i]);
     if (block == NULL) {
       continue;
     }
-    atomic_store_explicit(place, NULL, memory_order_release);
+    atomic_store_explicit(&places[i], NULL, memory_order_release);
     if (ladei_bins_unmark(block)) {
       ladei_block_next_set(block, list);
       list = block;
+    }
+  }
+  return list;
+}
+
+ladei_block *ladei_bins_dislodge(ladei_bins *bins) {
+  ladei_block *list = NULL;
+  for (unsigned word = 0; word < LADEI_BIN_WORDS; word++) {
+    uint64_t occupied = atomic_load(&bins->occupied[word]);
+    if (occupied != 0) {
+      occupied = atomic_exchange(&bins->occupied[word], 0);
+    }
+    for (; occupied != 0; occupied &= occupied - 1) {
+      list = class_dislodge(bins->classes[word * 64 + (unsigned)__builtin_ctzl(occupied)].places, list);
     }
   }
   return list;

@@ -32,7 +32,10 @@ enum {
 
 #define LADEI_MAGAZINE_MAX_BYTES LADEI_MIB
 
+enum { LADEI_BIN_WORDS = (LADEI_BIN_CLASSES + 63) / 64 };
+
 typedef struct ladei_bins {
+  _Atomic(uint64_t) occupied[LADEI_BIN_WORDS]; /* bit of a class: some place may be full; clear: all are empty */
   struct {
     _Atomic(ladei_block *) places[LADEI_BIN_PLACES]; /* a cache line */
   } classes[LADEI_BIN_CLASSES];
@@ -50,7 +53,7 @@ static inline ladei_block *ladei_bins_take(ladei_bins *bins, unsigned class_inde
     uint64_t word = ladei_block_word(block);
     bool ready = ladei_word_state(word) == LADEI_BLOCK_CACHED && ladei_word_is_lodged(word);
     if (ready && ladei_block_pages(block) >= pages && ladei_block_word_swap(block, word, ladei_word_handed_out(word))) {
-      return block; /* of the size just seen: B3 */
+      return block; /* of the size just seen: B4 */
     }
   }
   return NULL;
@@ -61,7 +64,8 @@ bool ladei_bins_unmark(ladei_block *block);
 
 /* Lodges a CACHED block, which may be in use again when this returns. False: no place; the block stays the caller's. */
 static inline bool ladei_bins_lodge(ladei_bins *bins, ladei_block *block, unsigned class_index) {
-  _Atomic(ladei_block *) *places = bins->classes[class_index - LADEI_MAGAZINE_CLASSES].places;
+  unsigned bin = class_index - LADEI_MAGAZINE_CLASSES;
+  _Atomic(ladei_block *) *places = bins->classes[bin].places;
   for (unsigned i = 0; i < LADEI_BIN_PLACES; i++) {
     ladei_block *empty = NULL;
     if (atomic_load_explicit(&places[i], memory_order_relaxed) != NULL) {
@@ -69,10 +73,15 @@ static inline bool ladei_bins_lodge(ladei_bins *bins, ladei_block *block, unsign
     }
     uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
     ladei_block_word_set(block, word | LADEI_BLOCK_LODGED);
-    if (atomic_compare_exchange_strong_explicit(&places[i], &empty, block, memory_order_release,
-                                                memory_order_relaxed) ||
-        !ladei_bins_unmark(block)) {
-      return true; /* lodged; or taken by a thread that knew it from an earlier place (B2) */
+    if (atomic_compare_exchange_strong(&places[i], &empty, block)) {
+      uint64_t bit = (uint64_t)1 << (bin % 64);
+      if ((atomic_load(&bins->occupied[bin / 64]) & bit) == 0) {
+        atomic_fetch_or(&bins->occupied[bin / 64], bit);
+      }
+      return true;
+    }
+    if (!ladei_bins_unmark(block)) {
+      return true; /* taken by a thread that knew it from an earlier place (B2) */
     }
   }
   return false;

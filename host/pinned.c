@@ -121,7 +121,7 @@ static inline void *alloc_fast(lade_pinned_pool *pool, size_t bytes) {
   unsigned class_index = ladei_pinned_class_of(bytes);
   bool large = class_index >= LADEI_MAGAZINE_CLASSES;
   ladei_block *block = ladei_ready_take(cache, tallies, ladei_pool_node(pool, (uint32_t)home), class_index,
-                                        large ? request_pages(pool, bytes, class_index) : 0, bytes);
+                                        large ? ladei_pinned_pages(bytes) : 0, bytes);
   if (block == NULL) {
     return NULL;
   }
@@ -183,8 +183,8 @@ static ladei_block *request_ready(const ladei_request *request) {
   if (request->tallies == NULL) {
     return NULL;
   }
-  return ladei_ready_take(request->cache, request->tallies, request->node, request->class_index, request->pages,
-                          request->bytes);
+  return ladei_ready_take(request->cache, request->tallies, request->node, request->class_index,
+                          ladei_pinned_pages(request->bytes), request->bytes);
 }
 
 static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_node *node, void **out) {

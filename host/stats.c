@@ -4,7 +4,7 @@
  *
  * I1  Current values and sums are exact whenever no thread is inside the pool.
  * I2  The peaks of reserved and pending are exact. Those of what is in use are taken when threads refill or flush a
- *     magazine, and at each read; they are low by at most what magazines and bins hold.
+ *     magazine, and at each read; they are wrong by at most what magazines and bins hold.
  * Locks: pool->lock keeps the list of threads still while it is summed; every counter is an atomic of its own.
  */
 #include "host/stats.h"

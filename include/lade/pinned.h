@@ -110,7 +110,8 @@ typedef struct lade_pinned_gauge {
   uint64_t freed;     /**< Sum of all decreases. */
 } lade_pinned_gauge;
 
-/** Counters of a pool since its creation. Fields are appended only. */
+/** Counters of a pool since its creation. Fields are appended only. The peaks of requested and in-use bytes and blocks are
+ * wrong by at most what threads and bins keep ready; those of reserved and pending bytes and blocks are exact. */
 typedef struct lade_pinned_stats {
   size_t struct_size;
   lade_pinned_gauge requested_bytes; /**< Asked for, in blocks in use. */
