@@ -88,15 +88,18 @@ static void block_cache(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei
   }
 }
 
-/* PENDING -> CACHED -> ready. A lodged block is ready, and perhaps another thread's, by the change of its word. */
+/* PENDING -> CACHED -> ready. A lodged block is ready, and perhaps another thread's, by the change of its word. One that
+ * is not lodged is the caller's alone and cannot become lodged before it is CACHED: no locked instruction is needed. */
 static void block_unretire(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block) {
   uint64_t word = ladei_block_word(block);
-  while (!ladei_block_word_swap(block, word, ladei_word_with_state(word, LADEI_BLOCK_CACHED))) {
+  while (ladei_word_is_lodged(word)) {
+    if (ladei_block_word_swap(block, word, ladei_word_with_state(word, LADEI_BLOCK_CACHED))) {
+      return;
+    }
     word = ladei_block_word(block); /* dislodged meanwhile */
   }
-  if (!ladei_word_is_lodged(word)) {
-    block_cache(pool, cache, block);
-  }
+  ladei_block_word_set(block, ladei_word_with_state(word, LADEI_BLOCK_CACHED));
+  block_cache(pool, cache, block);
 }
 
 /* ---- Alloc ------------------------------------------------------------------------------------------------------- */
