@@ -2,7 +2,7 @@
 /*
  * Device allocator: the public calls, and the ladder that an allocation climbs.
  *
- *   poll finished uses -> best fit -> poll again, closing batches -> old cached segments (if asked for) ->
+ *   poll finished uses -> best fit -> poll again, closing batches -> reclaimers -> old cached segments (if asked for) ->
  *   new memory -> oversize blocks back, new memory -> everything cached back, new memory -> error
  *
  * Each step stops at the first block. Nothing is changed for the request itself before it has its block, so a step that
@@ -157,7 +157,8 @@ static lade_status request_acquire(lade_device_allocator *allocator, const ladei
   return status;
 }
 
-/* Looks into the cache; after a miss closes the open batches of events and, where that finished any, looks again. */
+/* Looks into the cache. After a miss it closes the open batches of events and, where that finished any, looks again;
+ * then it asks the program's reclaimers and, if they freed anything, looks a last time. */
 static lade_status request_search(lade_device_allocator *allocator, const ladei_device_request *request,
                                   ladei_block **out) {
   ladei_heap *heap = &allocator->heap;
@@ -167,8 +168,11 @@ static lade_status request_search(lade_device_allocator *allocator, const ladei_
   uint64_t done = 0;
   lade_status status = ladei_uses_process(allocator, LADEI_POLL_CLOSE, &done);
   ladei_lock_acquire(&allocator->lock);
-  if (status != LADE_OK || done == 0) return status;
-  *out = ladei_pool_take(heap, request->pool, request->stream_key, request->rounded);
+  if (status != LADE_OK) return status;
+  if (done > 0) *out = ladei_pool_take(heap, request->pool, request->stream_key, request->rounded);
+  if (*out == NULL && ladei_callbacks_reclaim(allocator)) {
+    *out = ladei_pool_take(heap, request->pool, request->stream_key, request->rounded);
+  }
   return LADE_OK;
 }
 

@@ -9,6 +9,7 @@
  *   private_pool.c captures into private pools
  *   checkpoint.c   state of a private pool, stored and set
  *   peer.c         questions about memory, access by other devices
+ *   callbacks.c    reclaimers, observers of failures
  *   report.c       statistics, list of segments, message of an out-of-memory error
  *   check.c        recount of the invariants
  *
@@ -34,7 +35,19 @@
 #include "runtime/ops.h"
 #include "runtime/retire.h"
 
-enum { LADEI_PEERS_MAX = 64 };
+enum { LADEI_PEERS_MAX = 64, LADEI_CALLBACKS_MAX = 16 };
+
+/* Callbacks of one kind, in order of adding. Function pointers are kept as the general kind and called as what they
+ * were added as. */
+typedef struct ladei_callback {
+  void (*function)(void);
+  void *user;
+} ladei_callback;
+
+typedef struct ladei_callbacks {
+  ladei_callback list[LADEI_CALLBACKS_MAX];
+  size_t count;
+} ladei_callbacks;
 
 typedef struct ladei_capture {
   struct ladei_capture *next;
@@ -65,6 +78,9 @@ struct lade_device_allocator {
   /* Devices that may use the memory. Appended under the lock, never changed: the first peer_count may be read by all. */
   int peers[LADEI_PEERS_MAX];
   atomic_size_t peer_count;
+
+  ladei_callbacks reclaimers;
+  ladei_callbacks oom_observers;
 
   ladei_capture *captures;      /* under way, in order of arrival */
   atomic_size_t capture_count;  /* their number; written under the lock */
@@ -172,6 +188,13 @@ ladei_private_pool *ladei_private_pool_find(const ladei_heap *heap, lade_device_
 /* Error record that names call and pool; returns `status`. */
 lade_status ladei_private_pool_error(const lade_device_allocator *allocator, lade_status status, const char *call,
                                      lade_device_pool_id id, const char *what);
+
+/* ---- callbacks.c ------------------------------------------------------------------------------------------------ */
+
+/* Runs all reclaimers; whether any freed something. Lock held at call and return, released in between. */
+bool ladei_callbacks_reclaim(lade_device_allocator *allocator);
+/* Tells all observers. No lock held. */
+void ladei_callbacks_tell_oom(lade_device_allocator *allocator, const lade_device_oom *oom);
 
 /* ---- report.c ---------------------------------------------------------------------------------------------------- */
 

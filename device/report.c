@@ -133,6 +133,13 @@ lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei
   if (private_bytes > 0) {
     snprintf(private_text, sizeof private_text, ", %s cached in private pools", size_format(private_bytes).text);
   }
+  lade_device_oom oom = {.struct_size = sizeof oom,
+                         .device = allocator->device,
+                         .requested_bytes = request->requested,
+                         .segment_bytes = request->segment_bytes,
+                         .limit_bytes = limit != UINT64_MAX ? limit : total_bytes,
+                         .free_bytes = free_bytes};
+  ladei_callbacks_tell_oom(allocator, &oom);
   return ladei_error(
       status, cause.native_code,
       "device %d is out of memory: %zu bytes asked for, needing %s; device total %s, free %s%s; allocated "

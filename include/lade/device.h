@@ -262,6 +262,53 @@ LADE_API lade_status lade_device_largest_get(lade_device_allocator *allocator, s
  */
 LADE_API lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer);
 
+/* ---- Callbacks --------------------------------------------------------------------------------------------------- */
+
+/**
+ * Asked when the cache has no block for a request, before new memory is: may free blocks of this allocator, from its own
+ * caches say.
+ *
+ * Called in the allocating thread with no lock held. It may call the allocator, but must not allocate from it.
+ *
+ * @return LADE_OK if it freed anything: the cache is searched again. LADE_NOT_READY or any other status: nothing.
+ */
+typedef lade_status (*lade_device_reclaimer)(void *user);
+
+/** What an observer is told. Fields are appended only. */
+typedef struct lade_device_oom {
+  size_t struct_size;
+  int32_t device;
+  int32_t reserved;
+  uint64_t requested_bytes; /**< Asked for by the caller. */
+  uint64_t segment_bytes;   /**< Needed from the driver for it. */
+  uint64_t limit_bytes;     /**< Memory fraction or options.max_bytes where set, else the device's memory. */
+  uint64_t free_bytes;      /**< Of the device, as the driver sees it; 0 if it did not say. */
+} lade_device_oom;
+
+/** Told of each allocation that fails for lack of memory, before it returns; in its thread, with no lock held. */
+typedef void (*lade_device_oom_observer)(void *user, const lade_device_oom *oom);
+
+/**
+ * Add a callback; they run in the order of adding. The same function may be added with different users.
+ *
+ * @param user  Given to the callback. Must live until after the removal, and after calls under way in other threads.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_LIMIT beyond 16 of a kind; LADE_ERR_INVALID_ARGUMENT for NULL or a pair
+ * that is there already; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_reclaimer_add(lade_device_allocator *allocator, lade_device_reclaimer function,
+                                               void *user);
+/** As lade_device_reclaimer_add(). */
+LADE_API lade_status lade_device_oom_observer_add(lade_device_allocator *allocator, lade_device_oom_observer function,
+                                                  void *user);
+
+/** Remove what was added. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT if it is not there. */
+LADE_API lade_status lade_device_reclaimer_remove(lade_device_allocator *allocator, lade_device_reclaimer function,
+                                                  void *user);
+/** As lade_device_reclaimer_remove(). */
+LADE_API lade_status lade_device_oom_observer_remove(lade_device_allocator *allocator,
+                                                     lade_device_oom_observer function, void *user);
+
 /* ---- Private pools: memory of captures --------------------------------------------------------------------------- */
 
 /** Name of a private pool, chosen by the caller; {0, 0} names none. */
