@@ -101,11 +101,8 @@ static lade_status pool_default(void *self, int ordinal, ladei_driver_pool *out_
   return status;
 }
 
-/* The live pool of a handle; enters the op and takes the lock, which the caller lets go in every case. */
-static soft_pool *pool_enter(soft_runtime *rt, soft_op op, ladei_driver_pool handle, lade_status *out_status) {
-  *out_status = ladei_soft_enter(rt, op);
-  ladei_soft_lock(rt);
-  if (*out_status != LADE_OK) return NULL;
+/* The live pool of a handle, or NULL with an error recorded. Under the lock. */
+static soft_pool *pool_find(soft_runtime *rt, soft_op op, ladei_driver_pool handle, lade_status *out_status) {
   soft_pool *pool = ladei_soft_table_find(&rt->pool_table, (uint64_t)(uintptr_t)handle);
   if (pool == NULL) {
     *out_status = ladei_soft_stale(rt, op, LADE_ERR_INVALID_ARGUMENT, "driver pool", (uint64_t)(uintptr_t)handle);
@@ -272,8 +269,10 @@ static lade_status alloc_locked(soft_runtime *rt, soft_pool *pool, size_t bytes,
 static lade_status pool_alloc(void *self, ladei_driver_pool handle, size_t bytes, const ladei_stream *resolved,
                               void **out) {
   soft_runtime *rt = soft_self(self);
-  lade_status status;
-  soft_pool *pool = pool_enter(rt, SOFT_OP_pool_alloc, handle, &status);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_alloc);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_pool *pool = pool_find(rt, SOFT_OP_pool_alloc, handle, &status);
   if (pool != NULL) status = alloc_locked(rt, pool, bytes, resolved, out);
   ladei_soft_unlock(rt);
   return status;
@@ -322,8 +321,10 @@ static lade_status pool_free(void *self, void *pointer, const ladei_stream *reso
 
 static lade_status pool_destroy(void *self, ladei_driver_pool handle) {
   soft_runtime *rt = soft_self(self);
-  lade_status status;
-  soft_pool *pool = pool_enter(rt, SOFT_OP_pool_destroy, handle, &status);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_destroy);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_pool *pool = pool_find(rt, SOFT_OP_pool_destroy, handle, &status);
   if (pool != NULL && pool->is_default) {
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
                          "pool_destroy: a device's default pool stays");
@@ -338,8 +339,10 @@ static lade_status pool_destroy(void *self, ladei_driver_pool handle) {
 
 static lade_status pool_set_access(void *self, ladei_driver_pool handle, int ordinal, bool writable) {
   soft_runtime *rt = soft_self(self);
-  lade_status status;
-  soft_pool *pool = pool_enter(rt, SOFT_OP_pool_set_access, handle, &status);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_set_access);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_pool *pool = pool_find(rt, SOFT_OP_pool_set_access, handle, &status);
   if (pool != NULL && ladei_soft_device_use(rt, SOFT_OP_pool_set_access, ordinal, &status) != NULL) {
     const soft_device *owner = pool_device(rt, pool);
     uint64_t bit = (uint64_t)1 << ordinal;
@@ -362,8 +365,10 @@ static lade_status bad_attribute(soft_op op, ladei_pool_attribute attribute) {
 static lade_status pool_attribute_get(void *self, ladei_driver_pool handle, ladei_pool_attribute attribute,
                                       uint64_t *out) {
   soft_runtime *rt = soft_self(self);
-  lade_status status;
-  const soft_pool *pool = pool_enter(rt, SOFT_OP_pool_attribute_get, handle, &status);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_attribute_get);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  const soft_pool *pool = pool_find(rt, SOFT_OP_pool_attribute_get, handle, &status);
   if (pool != NULL) {
     switch (attribute) {
     case LADEI_POOL_RELEASE_THRESHOLD: *out = pool->release_threshold; break;
@@ -381,8 +386,10 @@ static lade_status pool_attribute_get(void *self, ladei_driver_pool handle, lade
 static lade_status pool_attribute_set(void *self, ladei_driver_pool handle, ladei_pool_attribute attribute,
                                       uint64_t value) {
   soft_runtime *rt = soft_self(self);
-  lade_status status;
-  soft_pool *pool = pool_enter(rt, SOFT_OP_pool_attribute_set, handle, &status);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_attribute_set);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_pool *pool = pool_find(rt, SOFT_OP_pool_attribute_set, handle, &status);
   if (pool != NULL) {
     if (attribute == LADEI_POOL_RELEASE_THRESHOLD) {
       pool->release_threshold = value;
@@ -400,8 +407,10 @@ static lade_status pool_attribute_set(void *self, ladei_driver_pool handle, lade
 
 static lade_status pool_trim(void *self, ladei_driver_pool handle, size_t keep_bytes) {
   soft_runtime *rt = soft_self(self);
-  lade_status status;
-  soft_pool *pool = pool_enter(rt, SOFT_OP_pool_trim, handle, &status);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_trim);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_pool *pool = pool_find(rt, SOFT_OP_pool_trim, handle, &status);
   if (pool != NULL) pool_release(rt, pool, keep_bytes);
   ladei_soft_unlock(rt);
   return status;

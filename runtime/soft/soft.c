@@ -364,7 +364,7 @@ static lade_status soft_of(const lade_runtime *runtime, const char *what, void *
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: \"%s\" is no software device", what, runtime->ops->name);
   }
   *out_self = runtime->software_device;
-  return LADE_OK;
+  return ladei_runtime_check_process(runtime);
 }
 
 lade_status lade_soft_report_get(lade_runtime *runtime, lade_soft_report *report) {
