@@ -129,6 +129,12 @@ static void pages_bring_in(const soft_runtime *rt, void *address, size_t bytes, 
   if (!rt->virtual_time) madvise(address, bytes, read_only ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
 }
 
+/* The runtime's own pages are also locked, as far as the system's limit on locked memory lets an ordinary process. */
+static void pages_lock(const soft_runtime *rt, void *address, size_t bytes) {
+  bool locked = !rt->virtual_time && mlock(address, bytes) == 0;
+  if (!locked) pages_bring_in(rt, address, bytes, false);
+}
+
 static lade_status host_alloc(void *self, int device_ordinal, size_t bytes, unsigned flags, void **out) {
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_host_alloc);
@@ -162,7 +168,7 @@ static lade_status host_alloc(void *self, int device_ordinal, size_t bytes, unsi
   }
   ladei_soft_unlock(rt);
   if (address == NULL) return status;
-  pages_bring_in(rt, address, (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES, false);
+  pages_lock(rt, address, (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
   *out = address;
   return LADE_OK;
 }

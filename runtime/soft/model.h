@@ -618,6 +618,8 @@ void ladei_soft_engine_finish(soft_runtime *rt, soft_engine *engine);
 void ladei_soft_stream_finish_head(soft_runtime *rt, soft_stream *stream);
 /* Runs `function` on the host engine of device 0, after no other work. Takes the node. */
 void ladei_soft_post(soft_runtime *rt, soft_node *node, ladei_host_function function, void *user);
+/* memmove for a destination that no processor reads soon. */
+void ladei_soft_stream_bytes(void *dst, const void *src, size_t bytes);
 uint64_t ladei_soft_work_duration_ns(const soft_runtime *rt, const soft_work *work);
 void ladei_soft_work_bind(soft_work *work);
 void ladei_soft_work_unbind(soft_runtime *rt, soft_work *work);

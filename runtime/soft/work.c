@@ -116,13 +116,22 @@ void ladei_soft_work_start(soft_runtime *rt, soft_work *work) {
   }
 }
 
+static void piece_move(const soft_piece *piece) {
+  bool to_device = piece->dst_range != NULL && !piece->dst_range->host;
+  if (to_device) {
+    ladei_soft_stream_bytes(piece->dst, piece->src, piece->bytes);
+  } else {
+    memmove(piece->dst, piece->src, piece->bytes);
+  }
+}
+
 void ladei_soft_work_perform(soft_runtime *rt, soft_work *work) {
   if (!work->moves) return;
   soft_piece *pieces = ladei_soft_work_pieces(work);
   switch (work->kind) {
   case SOFT_WORK_COPY:
     for (uint32_t i = 0; i < work->piece_count; i++) {
-      memmove(pieces[i].dst, pieces[i].src, pieces[i].bytes);
+      piece_move(&pieces[i]);
     }
     break;
   case SOFT_WORK_FILL: memset(work->piece.dst, (int)work->value, work->piece.bytes); break;

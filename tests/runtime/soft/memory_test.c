@@ -164,6 +164,49 @@ LADE_TEST_P(Capacity, DeviceMappedPinnedMemoryChargesItsPageTable, soft_fixture_
   soft_fixture_close(&f);
 }
 
+/* ---- bytes ---------------------------------------------------------------------------------------------------------- */
+
+static unsigned char pattern_at(size_t i) { return (unsigned char)(i * 167 + (i >> 8)); }
+
+/* Long copies to the device go another way than short ones, in whole cache lines with a head and a tail. */
+LADE_TEST_P(Bytes, AllMoveAndNoOthersAtAnyAlignmentAndSize, soft_fixture_clocks, clock) {
+  static const size_t sizes[] = {1, 63, 65535, 65536, 65537, 65536 + 63, 65536 + 127, 300001};
+  enum { ROOM = 400000 };
+  soft_fixture f = soft_fixture_open(clock, NULL);
+  unsigned char *device = soft_fixture_device_memory(&f, 0, ROOM), *host = soft_fixture_pinned(&f, ROOM);
+  for (size_t i = 0; i < ROOM; i++) {
+    host[i] = pattern_at(i);
+  }
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    for (size_t shift = 0; shift < 130; shift += 13) {
+      size_t to = 64 + shift, from = 200 - shift, bytes = sizes[i];
+      memset(device, 0xee, ROOM);
+      LADE_EXPECT_OK(f.ops->copy_sync(f.self, 0, LADEI_COPY_H2D, device + to, host + from, bytes));
+      LADE_ASSERT_EQ_MEM(device + to, host + from, bytes);
+      LADE_ASSERT_EQ_INT(device[to - 1], 0xee);
+      LADE_ASSERT_EQ_INT(device[to + bytes], 0xee);
+    }
+  }
+  soft_fixture_close(&f);
+}
+
+LADE_TEST_P(Bytes, OverlappingCopiesWithinTheDeviceMoveAsIfThroughABuffer, soft_fixture_clocks, clock) {
+  enum { ROOM = 400000, BYTES = 200000, SHIFT = 70 };
+  soft_fixture f = soft_fixture_open(clock, NULL);
+  unsigned char *device = soft_fixture_device_memory(&f, 0, ROOM);
+  for (int up = 0; up < 2; up++) {
+    for (size_t i = 0; i < ROOM; i++) {
+      device[i] = pattern_at(i);
+    }
+    size_t from = 1000, to = up ? from + SHIFT : from - SHIFT;
+    LADE_EXPECT_OK(f.ops->copy_sync(f.self, 0, LADEI_COPY_D2D, device + to, device + from, BYTES));
+    for (size_t i = 0; i < BYTES; i++) {
+      LADE_ASSERT_EQ_INT(device[to + i], pattern_at(from + i));
+    }
+  }
+  soft_fixture_close(&f);
+}
+
 /* ---- equal runs have equal addresses -------------------------------------------------------------------------------- */
 
 LADE_TEST_P(Addresses, AreTheSameInEveryRuntimeAndNeverComeBackInOne, soft_fixture_clocks, clock) {
