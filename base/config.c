@@ -60,6 +60,7 @@ static const setting settings[] = {
     {"pinned_threads", VALUE_NUMBER_32, offsetof(lade_config, pinned_threads), 0, 1024, true},
     {"pinned_numa_strict", VALUE_BOOL, offsetof(lade_config, pinned_numa_strict), 0, 0, true},
     {"pinned_background", VALUE_BOOL, offsetof(lade_config, pinned_background), 0, 0, true},
+    {"pinned_debug", VALUE_BOOL, offsetof(lade_config, pinned_debug), 0, 0, true},
     {"pinned_source", VALUE_SOURCES, offsetof(lade_config, pinned_sources), 0, 0, true},
 };
 
@@ -361,5 +362,6 @@ void lade_config_apply_pinned(const lade_config *config, lade_pinned_options *op
       config->pinned_threads != 0 ? config->pinned_threads : config->pinned_num_register_threads;
   options->flags = config->pinned_numa_strict != 0 ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
   options->flags |= config->pinned_background != 0 ? (uint32_t)LADE_PINNED_BACKGROUND : 0;
+  options->flags |= config->pinned_debug != 0 ? (uint32_t)LADE_PINNED_DEBUG : 0;
   if (config->pinned_sources != 0) options->sources = config->pinned_sources;
 }

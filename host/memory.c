@@ -116,6 +116,9 @@ static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *requ
     ladei_error_prefix(status, "pinned pool: %zu bytes: ", bytes);
     goto fail_memory;
   }
+  if (pool->debug != NULL) {
+    ladei_debug_poison(memory.base, memory.bytes);
+  }
   segment_memory_set(segment, &memory);
   segment->huge = request->exact;
   segment->divided = false;

@@ -32,10 +32,16 @@ static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, con
   if (pool == NULL || !arguments_valid) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: an argument is NULL or out of range", function);
   }
-  return ladei_thread_cache_fast(pool->id) != NULL ? LADE_OK : ladei_runtime_check_process(pool->runtime);
+  return ladei_thread_cache_fast(pool->fast_id) != NULL ? LADE_OK : ladei_runtime_check_process(pool->runtime);
 }
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
+
+/* The calling thread's cache; NULL where it has none: no memory, or debug mode, in which every block goes back to its
+ * node and every call by the slow path. */
+static ladei_thread_cache *cache_of(lade_pinned_pool *pool) {
+  return pool->debug != NULL ? NULL : ladei_thread_cache_of(pool);
+}
 
 /* The calling thread's tallies for a block's node; NULL where there is no memory for them. */
 static ladei_tallies *tallies_for(ladei_thread_cache *cache, const ladei_block *block) {
@@ -81,6 +87,9 @@ static void block_cache(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei
   uint64_t word = ladei_block_word(block);
   ladei_node *node = ladei_pool_node(pool, ladei_word_node(word));
   ladei_tallies *tallies = tallies_for(cache, block);
+  if (pool->debug != NULL) {
+    ladei_debug_poison((void *)ladei_block_address(block), ladei_block_bytes(block, word));
+  }
   if (tallies == NULL) {
     ladei_node_put_one(node, block);
   } else if (!ladei_ready_put(cache, tallies, node, block, ladei_word_class(word))) {
@@ -111,7 +120,7 @@ static inline size_t request_pages(const lade_pinned_pool *pool, size_t bytes, u
 
 /* Note [Fast path] */
 static inline void *alloc_fast(lade_pinned_pool *pool, size_t bytes) {
-  const ladei_thread_cache *found = ladei_thread_cache_fast(pool->id);
+  const ladei_thread_cache *found = ladei_thread_cache_fast(pool->fast_id);
   int32_t home = atomic_load_explicit(&pool->home_node, memory_order_acquire);
   if (found == NULL || home < 0 || bytes - 1 >= LADEI_PINNED_MAX_BYTES) {
     return NULL;
@@ -144,7 +153,7 @@ static ladei_request request_make(lade_pinned_pool *pool, size_t bytes, ladei_no
   request.exact = bytes > pool->segment_bytes;
   request.pages =
       request.class_index < LADEI_PINNED_SMALL_CLASSES ? 0 : request_pages(pool, bytes, request.class_index);
-  request.cache = ladei_thread_cache_of(pool);
+  request.cache = cache_of(pool);
   request.tallies = request.cache == NULL ? NULL : ladei_thread_tallies_make(request.cache, node->index);
   request.count = request.tallies == NULL || pool->magazine_bytes < LADEI_MIB ? 1 : refill_count(bytes);
   return request;
@@ -191,11 +200,11 @@ static ladei_block *request_ready(const ladei_request *request) {
 }
 
 static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_node *node, void **out) {
-  if (bytes > LADEI_PINNED_MAX_BYTES) {
-    return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes asked; a block has at most %zu", bytes,
+  if (bytes > LADEI_PINNED_MAX_BYTES - LADEI_DEBUG_GUARD_BYTES) {
+    return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes asked; a block has less than %zu", bytes,
                        LADEI_PINNED_MAX_BYTES);
   }
-  ladei_request request = request_make(pool, bytes, node);
+  ladei_request request = request_make(pool, bytes + (pool->debug != NULL ? LADEI_DEBUG_GUARD_BYTES : 0), node);
   pending_look(pool, request.cache);
   idle_look(pool);
   ladei_block *block = request_ready(&request), *rest = NULL;
@@ -205,6 +214,10 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_node *
       return status;
     }
     rest = ladei_block_next(block);
+    if (pool->debug != NULL) {
+      ladei_debug_hand_out(pool->debug, (unsigned char *)ladei_block_address(block), bytes,
+                           ladei_block_bytes(block, ladei_block_word(block)));
+    }
     ladei_block_hand_out(block, bytes);
   }
   alloc_count(pool, request.cache, block, bytes);
@@ -288,7 +301,8 @@ static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, cons
     return foreign(pointer, function);
   }
   if (out->block == NULL || ladei_word_state(out->word) != LADEI_BLOCK_IN_USE) {
-    return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "%s: the block at %p is free", function, pointer);
+    lade_status status = ladei_error(LADE_ERR_DOUBLE_FREE, 0, "%s: the block at %p is free", function, pointer);
+    return pool->debug == NULL ? status : ladei_debug_explain(pool->debug, status, (uintptr_t)pointer);
   }
   return LADE_OK;
 }
@@ -314,7 +328,7 @@ static void block_retire(lade_pinned_pool *pool, ladei_thread_cache *cache, lade
 
 /* Note [Fast path] */
 static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
-  ladei_thread_cache *cache = ladei_thread_cache_fast(pool->id);
+  ladei_thread_cache *cache = ladei_thread_cache_fast(pool->fast_id);
   if (cache == NULL) {
     return false;
   }
@@ -368,6 +382,9 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
     out->word = ladei_word_with_state(owner.word, noted ? LADEI_BLOCK_PENDING : LADEI_BLOCK_CACHED);
     out->requested_bytes = ladei_block_requested(owner.block);
     out->block_bytes = ladei_block_bytes(owner.block, owner.word);
+    if (pool->debug != NULL) {
+      ladei_debug_take_back(pool->debug, pointer, out->requested_bytes, out->block_bytes);
+    }
     if (ladei_block_word_swap(owner.block, owner.word, out->word)) {
       return LADE_OK;
     }
@@ -399,7 +416,7 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
   if (status != LADE_OK) {
     return status;
   }
-  ladei_thread_cache *cache = ladei_thread_cache_of(pool);
+  ladei_thread_cache *cache = cache_of(pool);
   free_count(pool, cache, &freed);
   if (ladei_word_state(freed.word) == LADEI_BLOCK_PENDING) {
     block_retire(pool, cache, freed.block, freed.block_bytes, quiet);
@@ -435,7 +452,7 @@ void ladei_pool_retired(void *user, ladei_ticket *list) {
   }
   /* Before any of them can be pending anew, or the peak would count it twice. */
   ladei_pending_sub(&pool->counters.pending, count, bytes);
-  ladei_thread_cache *cache = ladei_background_is_self() ? NULL : ladei_thread_cache_of(pool);
+  ladei_thread_cache *cache = ladei_background_is_self() ? NULL : cache_of(pool);
   while (blocks != NULL) {
     ladei_block *block = blocks;
     blocks = ladei_block_next(block);
@@ -452,7 +469,7 @@ static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream
   if (status != LADE_OK) {
     return status;
   }
-  ladei_thread_cache *cache = ladei_thread_cache_fast(pool->id);
+  ladei_thread_cache *cache = ladei_thread_cache_fast(pool->fast_id);
   owner.block = cache == NULL ? NULL : block_find(pool, cache, pointer, &owner.word);
   if (owner.block == NULL) {
     status = in_use_find(pool, pointer, function, &owner);

@@ -160,7 +160,7 @@ static lade_status options_check(const lade_pinned_options *options, int device_
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: sources 0x%x has unknown bits",
                        options->sources);
   }
-  if ((options->flags & ~(uint32_t)(LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND)) != 0) {
+  if ((options->flags & ~(uint32_t)(LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG)) != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: flags 0x%x has unknown bits",
                        options->flags);
   }
@@ -236,6 +236,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
   ladei_pagemap_destroy(&pool->map);
   ladei_topology_destroy(pool->topology);
   ladei_background_destroy(&pool->background);
+  ladei_debug_destroy(pool->debug);
   ladei_condition_destroy(&pool->grown);
   ladei_lock_destroy(&pool->topology_lock);
   ladei_lock_destroy(&pool->lock);
@@ -243,7 +244,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
   free(pool);
 }
 
-static lade_status parts_create(lade_pinned_pool *pool, int device_count) {
+static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool debug) {
   lade_status status = devices_create(pool, device_count);
   if (status == LADE_OK) {
     status = ladei_pagemap_init(&pool->map);
@@ -251,6 +252,10 @@ static lade_status parts_create(lade_pinned_pool *pool, int device_count) {
   if (status == LADE_OK) {
     ladei_retire_options retire = {.owner = pool, .done = ladei_pool_retired, .event_batch = pool->event_batch};
     status = ladei_retire_create(pool->runtime, &retire, &pool->retire);
+  }
+  if (status == LADE_OK && debug && (pool->debug = ladei_debug_create()) == NULL) {
+    (void)ladei_retire_destroy(pool->retire, false); /* holds nothing yet */
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for debug mode");
   }
   return status;
 }
@@ -291,8 +296,9 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   ladei_condition_init(&pool->grown);
   ladei_background_init(&pool->background);
   pool->id = ladei_thread_pool_id();
+  pool->fast_id = (own.flags & LADE_PINNED_DEBUG) != 0 ? UINT64_MAX : pool->id;
   settings_take(pool, runtime, &own, hooks);
-  status = parts_create(pool, device_count);
+  status = parts_create(pool, device_count, (own.flags & LADE_PINNED_DEBUG) != 0);
   if (status != LADE_OK) {
     goto fail_pool;
   }
@@ -342,6 +348,7 @@ lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options
   own.segment_bytes = pool->segment_bytes;
   own.prefault_threads = pool->source.prefault_threads;
   own.flags = pool->source.strict ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
+  own.flags |= pool->debug != NULL ? (uint32_t)LADE_PINNED_DEBUG : 0;
   own.flags |= pool->background.running ? (uint32_t)LADE_PINNED_BACKGROUND : 0;
   own.magazine_bytes = pool->magazine_bytes;
   own.max_idle_ms = (uint32_t)(pool->max_idle_ns / NS_PER_MS);

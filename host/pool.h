@@ -16,6 +16,7 @@
 #include "base/lock.h"
 #include "base/pagemap.h"
 #include "host/background.h"
+#include "host/debug.h"
 #include "host/node.h"
 #include "host/source.h"
 #include "host/stats.h"
@@ -36,7 +37,9 @@ typedef struct ladei_pinned_hooks {
 
 struct lade_pinned_pool {
   /* Constant. */
-  uint64_t id; /* no other pool of the process has or gets it */
+  uint64_t id;        /* no other pool of the process has or gets it */
+  uint64_t fast_id;   /* the same; in debug mode one that no thread-local ever names */
+  ladei_debug *debug; /* NULL: off */
   lade_runtime *runtime;
   ladei_source_settings source;
   ladei_pinned_hooks hooks;

@@ -162,6 +162,10 @@ static void counters_read(const ladei_pool_counters *counters, lade_pinned_stats
   out->other_node_takes = counter_read(&counters->other_node_takes);
 }
 
+const char *lade_pinned_debug_last(lade_pinned_pool *pool) {
+  return pool == NULL || pool->debug == NULL ? "" : ladei_debug_last(pool->debug);
+}
+
 lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *stats) {
   if (pool == NULL) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: pool is NULL", __func__);
@@ -175,6 +179,7 @@ lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *sta
   lade_pinned_stats_init(&own);
   usage_read(pool, &own);
   counters_read(&pool->counters, &own);
+  own.debug_findings = pool->debug == NULL ? 0 : ladei_debug_findings(pool->debug);
   ladei_retire_counters_get(pool->retire, &retire);
   own.events_recorded = retire.events_recorded;
   own.events_queried = retire.events_queried;

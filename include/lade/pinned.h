@@ -48,7 +48,11 @@ enum {
   LADE_PINNED_NUMA_STRICT = 1u << 0,
   /** A thread of the pool's own looks at pending blocks, every 50 us while some come back, else up to every 5 ms, so that
    * they are ready when an alloc comes. Ends with the pool. Not on "sim": LADE_ERR_UNSUPPORTED. */
-  LADE_PINNED_BACKGROUND = 1u << 1
+  LADE_PINNED_BACKGROUND = 1u << 1,
+  /** Finds mistakes of the program, slowly: writes behind a block's end (looked at when it is freed) and into free memory
+   * (when it is handed out again) are findings (stats: debug_findings, lade_pinned_debug_last()), and texts of
+   * LADE_ERR_DOUBLE_FREE tell the call stacks of the last alloc and free at the address. */
+  LADE_PINNED_DEBUG = 1u << 2
 };
 
 typedef enum lade_pinned_state {
@@ -72,7 +76,7 @@ typedef struct lade_pinned_options {
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
                                   which is faster than letting the driver do it. 0: 4; none on software devices, which
                                   lock no memory. */
-  uint32_t flags;            /**< LADE_PINNED_NUMA_STRICT, LADE_PINNED_BACKGROUND */
+  uint32_t flags;            /**< LADE_PINNED_NUMA_STRICT, LADE_PINNED_BACKGROUND, LADE_PINNED_DEBUG */
   uint64_t magazine_bytes; /**< Ready blocks that threads may keep for themselves, all threads together. 0: the smaller
                                 of 64 MiB and an eighth of the cap. Below 1 MiB: none. */
   uint32_t max_idle_ms;    /**< Segments without a block in use or pending for so long are given back, by the calls that
@@ -133,6 +137,7 @@ typedef struct lade_pinned_stats {
   uint64_t limit_waits;      /**< Allocations that waited at the cap. */
   uint64_t streams_queried;
   uint64_t other_node_takes; /**< Allocations served by memory of another NUMA node than asked for. */
+  uint64_t debug_findings;   /**< Blocks written to behind their end or while they were free; with LADE_PINNED_DEBUG. */
 } lade_pinned_stats;
 
 static inline void lade_pinned_stats_init(lade_pinned_stats *stats) {
@@ -323,6 +328,14 @@ LADE_API lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_s
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options *settings);
+
+/**
+ * Text of the last finding of LADE_PINNED_DEBUG: which block was written to where, and the addresses of the calls that
+ * allocated and freed it last (addr2line names them). "" if there is none.
+ *
+ * Threads: any; read it while no other thread is in the pool, whose next finding overwrites it. Never NULL.
+ */
+LADE_API const char *lade_pinned_debug_last(lade_pinned_pool *pool);
 
 /** What a pool did with blocks of one size class on one NUMA node. */
 typedef struct lade_pinned_class_stats {

@@ -21,7 +21,8 @@ LADE_TEST(Config, ReadsEveryKey) {
                                 "pinned_use_cuda_host_register:False,pinned_num_register_threads:128,device_max_mb:7,"
                                 "device_event_batch:1,pinned_max_mb:9,pinned_event_batch:2,pinned_wait_ms:30,"
                                 "pinned_segment_mb:32,pinned_magazine_mb:3,pinned_max_idle_ms:4,pinned_threads:6,"
-                                "pinned_numa_strict:True,pinned_background:True,pinned_source:register | pageable");
+                                "pinned_numa_strict:True,pinned_background:True,pinned_debug:True,"
+                                "pinned_source:register | pageable");
   LADE_EXPECT_EQ_UINT(config.backend, 0);
   LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 21);
   LADE_EXPECT(config.garbage_collection_threshold == 0.75);
@@ -41,6 +42,7 @@ LADE_TEST(Config, ReadsEveryKey) {
   LADE_EXPECT_EQ_UINT(config.pinned_threads, 6);
   LADE_EXPECT_EQ_UINT(config.pinned_numa_strict, 1);
   LADE_EXPECT_EQ_UINT(config.pinned_background, 1);
+  LADE_EXPECT_EQ_UINT(config.pinned_debug, 1);
   LADE_EXPECT_EQ_UINT(config.pinned_sources, LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_PAGEABLE);
 }
 
@@ -156,7 +158,7 @@ LADE_TEST(Config, FillsTheOptions) {
                "roundup_power2_divisions:[1:2],device_max_mb:3,device_event_batch:4,"
                "pinned_use_cuda_host_register:True,pinned_max_mb:5,pinned_event_batch:6,pinned_wait_ms:7,"
                "pinned_segment_mb:8,pinned_magazine_mb:2,pinned_max_idle_ms:9,pinned_num_register_threads:4,"
-               "pinned_numa_strict:True,pinned_background:True");
+               "pinned_numa_strict:True,pinned_background:True,pinned_debug:True");
   lade_device_options device;
   lade_device_options_init(&device);
   lade_config_apply_device(&config, &device);
@@ -177,5 +179,5 @@ LADE_TEST(Config, FillsTheOptions) {
   LADE_EXPECT_EQ_UINT(pinned.magazine_bytes, UINT64_C(2) << 20);
   LADE_EXPECT_EQ_UINT(pinned.max_idle_ms, 9);
   LADE_EXPECT_EQ_UINT(pinned.prefault_threads, 4);
-  LADE_EXPECT_EQ_UINT(pinned.flags, LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND);
+  LADE_EXPECT_EQ_UINT(pinned.flags, LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG);
 }
