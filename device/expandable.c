@@ -95,8 +95,10 @@ static lade_status granules_map(lade_device_allocator *allocator, ladei_heap_seg
 /* Note [Free memory in use] in driver.c; the reference waits for the stream here, so this does also when it is idle. */
 static lade_status segment_wait(lade_device_allocator *allocator, const ladei_heap_segment *segment) {
   void *self = allocator->runtime->self;
-  if (!ladei_heap_segment_stream_known(segment)) return ops_of(allocator)->device_synchronize(self, allocator->device);
-  return ops_of(allocator)->stream_synchronize(self, &segment->stream);
+  lade_status status = ladei_heap_segment_stream_known(segment)
+                           ? ops_of(allocator)->stream_synchronize(self, &segment->stream)
+                           : ops_of(allocator)->device_synchronize(self, allocator->device);
+  return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
 }
 
 lade_status ladei_expandable_unmap(lade_device_allocator *allocator, const ladei_block *block, bool *out_gone) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "device/allocator.h"
+#include "lade/soft.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
@@ -764,6 +765,28 @@ LADE_TEST(DeviceLife, DestroyCountsWhatIsLeft) {
   device_fixture_release(&f, 1);
   device_fixture_close(&f);
 }
+
+static void lost_device_run(bool expandable) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = expandable;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  char *used = device_fixture_alloc(&f, 4000, 0);
+  char *pending = device_fixture_alloc(&f, 3 * MIB, 0);
+  device_fixture_hold(&f, 1);
+  device_fixture_record(&f, pending, 1);
+  device_fixture_free(&f, pending);
+  LADE_ASSERT_OK(lade_soft_device_lose(f.runtime, 0, 0));
+  void *none = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, lade_device_alloc(f.allocator, 64 * MIB, f.streams[0], &none));
+  device_fixture_free(&f, used);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceLife, LostDeviceLeavesNothingBehind) { lost_device_run(false); }
+
+LADE_TEST(DeviceLife, NorDoItsExpandableSegments) { lost_device_run(true); }
 
 LADE_TEST(DeviceLife, ForkedChildGetsAnError) {
   device_fixture f;
