@@ -472,6 +472,7 @@ lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, con
   allocator->heap.stats.max_split_bytes = own.max_split_bytes;
   ladei_lock_init(&allocator->lock, LADEI_RANK_DEVICE);
   ladei_condition_init(&allocator->returned);
+  ladei_condition_init(&allocator->ipc_changed);
   ladei_block_list_init(&allocator->deferred);
   *out = allocator;
   return LADE_OK;
@@ -493,12 +494,13 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
   lade_device_gauge blocks = allocator->heap.stats.allocation.all;
   lade_device_gauge bytes = allocator->heap.stats.allocated_bytes.all;
   size_t captures = atomic_load(&allocator->capture_count);
-  if (blocks.current == 0 && captures == 0) return LADE_OK;
+  bool open = allocator->ipc_mappings != NULL;
+  if (blocks.current == 0 && captures == 0 && !open) return LADE_OK;
   return ladei_error(LADE_ERR_BUSY, 0,
                      "device allocator of device %d: destroy: %llu blocks of %llu bytes are handed out, %zu captures "
-                     "are under way",
-                     allocator->device, (unsigned long long)blocks.current, (unsigned long long)bytes.current,
-                     captures);
+                     "are under way, memory of other processes is %s",
+                     allocator->device, (unsigned long long)blocks.current, (unsigned long long)bytes.current, captures,
+                     open ? "open" : "not open");
 }
 
 static lade_status pending_finish(lade_device_allocator *allocator, bool wait) {
@@ -542,6 +544,7 @@ lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool
   if (status != LADE_OK) return status;
   ladei_heap_destroy(&allocator->heap);
   ladei_condition_destroy(&allocator->returned);
+  ladei_condition_destroy(&allocator->ipc_changed);
   ladei_lock_destroy(&allocator->lock);
   ladei_runtime_release(allocator->runtime);
   free(allocator);

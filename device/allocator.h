@@ -9,6 +9,7 @@
  *   private_pool.c captures into private pools
  *   checkpoint.c   state of a private pool, stored and set
  *   peer.c         questions about memory, access by other devices
+ *   ipc.c          sharing with other processes
  *   callbacks.c    reclaimers, observers of failures
  *   report.c       statistics, list of segments, message of an out-of-memory error
  *   check.c        recount of the invariants
@@ -56,6 +57,8 @@ typedef struct ladei_capture {
   uint64_t stream_keys[];
 } ladei_capture;
 
+typedef struct ladei_ipc_mapping ladei_ipc_mapping; /* ipc.c */
+
 struct lade_device_allocator {
   /* Constant. */
   lade_runtime *runtime;
@@ -78,6 +81,9 @@ struct lade_device_allocator {
   /* Devices that may use the memory. Appended under the lock, never changed: the first peer_count may be read by all. */
   int peers[LADEI_PEERS_MAX];
   atomic_size_t peer_count;
+
+  ladei_ipc_mapping *ipc_mappings; /* memory of other processes, open here */
+  ladei_condition ipc_changed;     /* an entry of them is no longer busy */
 
   ladei_callbacks reclaimers;
   ladei_callbacks oom_observers;

@@ -112,7 +112,7 @@ LADE_API lade_status lade_device_allocator_create(lade_runtime *runtime, int dev
  * @param wait       true: wait for pending blocks. false: LADE_NOT_READY, with counts, while there are any.
  *
  * Threads: excludes every other call on it. Waits: as asked. Errors: LADE_ERR_BUSY, with counts, while blocks are
- * handed out; LADE_NOT_READY; LADE_ERR_FORKED.
+ * handed out, memory of other processes is open, or captures are under way; LADE_NOT_READY; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool wait);
 
@@ -261,6 +261,50 @@ LADE_API lade_status lade_device_largest_get(lade_device_allocator *allocator, s
  * LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer);
+
+/* ---- Sharing with other processes -------------------------------------------------------------------------------- */
+
+/** What one process sends another to share a driver allocation. */
+typedef struct lade_device_ipc_handle {
+  unsigned char bytes[64];
+} lade_device_ipc_handle;
+
+/**
+ * Name the driver allocation that a block lies in, for another process.
+ *
+ * @param pointer     Any address inside a block handed out; it stays so while others use the memory.
+ * @param out_handle  [out] To be sent. Untouched on error.
+ * @param out_offset  [out] Of `pointer` in the allocation: send it too. Untouched on error.
+ *
+ * Threads: any. Waits: never. Stream order: the caller's matter. Errors: those of lade_device_base_get();
+ * LADE_ERR_UNSUPPORTED where the device shares no memory; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST.
+ */
+LADE_API lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void *pointer,
+                                            lade_device_ipc_handle *out_handle, size_t *out_offset);
+
+/**
+ * Map a driver allocation of another process. A driver opens each only once in a process, while many blocks may lie in
+ * it: opening it again here gives the same address and counts.
+ *
+ * @param out_base  [out] Start of the allocation: add the offset sent with the handle. Valid until as many
+ *                  lade_device_ipc_close() as opens. Untouched on error.
+ *
+ * Threads: any. Waits: for another thread that opens or closes the same handle. Errors: LADE_ERR_INVALID_ARGUMENT,
+ * also for a handle that names nothing; LADE_ERR_UNSUPPORTED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER;
+ * LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_device_ipc_handle *handle,
+                                          void **out_base);
+
+/**
+ * Take one open back; the last one unmaps the allocation.
+ *
+ * @param base  As lade_device_ipc_open() gave it. No work uses the memory any more.
+ *
+ * Threads: any. Waits: as the driver pleases. Errors, the mapping kept: LADE_ERR_FOREIGN_POINTER if it is not open here;
+ * LADE_ERR_DRIVER; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_ipc_close(lade_device_allocator *allocator, void *base);
 
 /* ---- Callbacks --------------------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sharing driver allocations. The software device lets one process stand for both sides. */
+#include <pthread.h>
+#include <string.h>
+
+#include "device/allocator.h"
+#include "tests/device/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/interposer.h"
+
+LADE_TEST(DeviceIpc, OneMappingServesManyOpens) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  char *b = device_fixture_alloc(&f, 1000, 0);
+  lade_device_ipc_handle of_a;
+  lade_device_ipc_handle of_b;
+  size_t offset = 1;
+  LADE_EXPECT_OK(lade_device_ipc_export(f.allocator, a, &of_a, &offset));
+  LADE_EXPECT_EQ_SIZE(offset, 0);
+  LADE_EXPECT_OK(lade_device_ipc_export(f.allocator, b + 8, &of_b, &offset));
+  LADE_EXPECT_EQ_SIZE(offset, 1032);
+  void *base = NULL;
+  void *again = NULL;
+  LADE_EXPECT_OK(lade_device_ipc_open(f.allocator, &of_a, &base));
+  LADE_EXPECT_OK(lade_device_ipc_open(f.allocator, &of_b, &again));
+  LADE_EXPECT_EQ_PTR(base, a);
+  LADE_EXPECT_EQ_PTR(again, base);
+  LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "ipc_open"), 1);
+  LADE_EXPECT_OK(lade_device_ipc_close(f.allocator, base));
+  LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "ipc_close"), 0);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_allocator_destroy(f.allocator, true));
+  LADE_EXPECT_OK(lade_device_ipc_close(f.allocator, base));
+  LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "ipc_close"), 1);
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_ipc_close(f.allocator, base));
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceIpc, RefusalsLeaveNothingOpen) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  lade_device_ipc_handle handle;
+  size_t offset;
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_ipc_export(f.allocator, &f, &handle, &offset));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_ipc_export(f.allocator, a, NULL, &offset));
+  LADE_EXPECT_OK(lade_device_ipc_export(f.allocator, a, &handle, &offset));
+  void *base = NULL;
+  lade_device_ipc_handle nonsense;
+  memset(&nonsense, 0, sizeof nonsense);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_ipc_open(f.allocator, &nonsense, &base));
+  support_fail(f.runtime, "ipc_open", 1, 1);
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_device_ipc_open(f.allocator, &handle, &base));
+  LADE_EXPECT_EQ_PTR(base, NULL);
+  LADE_EXPECT_OK(lade_device_ipc_open(f.allocator, &handle, &base));
+  support_fail(f.runtime, "ipc_close", 1, 1);
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_device_ipc_close(f.allocator, base));
+  LADE_EXPECT_OK(lade_device_ipc_close(f.allocator, base)); /* still open: the second attempt closes it */
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceIpc, ExpandableMemoryIsNotShared) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  lade_device_ipc_handle handle;
+  size_t offset;
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_ipc_export(f.allocator, a, &handle, &offset));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "turn expandable_segments off");
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
+
+enum { THREADS = 4, ROUNDS = 300 };
+
+typedef struct opener {
+  device_fixture *f;
+  const lade_device_ipc_handle *handle;
+  void *expected;
+} opener;
+
+static void *opener_run(void *user) {
+  opener *o = user;
+  for (int i = 0; i < ROUNDS; i++) {
+    void *base = NULL;
+    LADE_EXPECT_OK(lade_device_ipc_open(o->f->allocator, o->handle, &base));
+    LADE_EXPECT_EQ_PTR(base, o->expected);
+    LADE_EXPECT_OK(lade_device_ipc_close(o->f->allocator, base));
+  }
+  return NULL;
+}
+
+/* An open that comes while another thread's last close is under way must not find its mapping gone. */
+LADE_TEST(DeviceIpc, OpensAndClosesOfManyThreadsCount) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "cpu", 64 * MIB, NULL)) return;
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  lade_device_ipc_handle handle;
+  size_t offset;
+  LADE_EXPECT_OK(lade_device_ipc_export(f.allocator, a, &handle, &offset));
+  opener o = {&f, &handle, a};
+  pthread_t threads[THREADS];
+  for (int i = 0; i < THREADS; i++) LADE_ASSERT(pthread_create(&threads[i], NULL, opener_run, &o) == 0);
+  for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+  LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "ipc_open"), support_call_count(f.runtime, "ipc_close"));
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
