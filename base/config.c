@@ -25,6 +25,7 @@ typedef enum value_kind {
   VALUE_POWER_32,  /* the same, a power of two */
   VALUE_THRESHOLD, /* double above 0, below 1 */
   VALUE_DIVISIONS,
+  VALUE_POLICY,  /* uint32_t: 0 default, 1 reference */
   VALUE_SOURCES, /* uint32_t: set of lade_pinned_source bits */
 } value_kind;
 
@@ -60,6 +61,7 @@ static const setting settings[] = {
     {"pinned_threads", VALUE_NUMBER_32, offsetof(lade_config, pinned_threads), 0, 1024, true},
     {"pinned_numa_strict", VALUE_BOOL, offsetof(lade_config, pinned_numa_strict), 0, 0, true},
     {"pinned_background", VALUE_BOOL, offsetof(lade_config, pinned_background), 0, 0, true},
+    {"pinned_policy", VALUE_POLICY, offsetof(lade_config, pinned_reference), 0, 0, true},
     {"pinned_debug", VALUE_BOOL, offsetof(lade_config, pinned_debug), 0, 0, true},
     {"pinned_source", VALUE_SOURCES, offsetof(lade_config, pinned_sources), 0, 0, true},
 };
@@ -229,6 +231,14 @@ static lade_status divisions_read(const parser *p, const setting *s, piece value
   return LADE_OK;
 }
 
+static lade_status policy_read(const parser *p, const setting *s, piece value, uint32_t *out) {
+  if (!piece_is(value, "default") && !piece_is(value, "reference")) {
+    return value_error(p, s, value, "default or reference is meant");
+  }
+  *out = piece_is(value, "reference") ? 1 : 0;
+  return LADE_OK;
+}
+
 /* Names between bars: register|driver. */
 static lade_status sources_read(const parser *p, const setting *s, piece value, uint32_t *out) {
   static const struct {
@@ -264,6 +274,7 @@ static lade_status value_read(parser *p, const setting *s, piece value) {
   case VALUE_BOOL: return bool_read(p, s, value, 0, (uint32_t *)(void *)field);
   case VALUE_CHOICE: return bool_read(p, s, value, 2, (uint32_t *)(void *)field);
   case VALUE_THRESHOLD: return threshold_read(p, s, value, (double *)(void *)field);
+  case VALUE_POLICY: return policy_read(p, s, value, (uint32_t *)(void *)field);
   case VALUE_SOURCES: return sources_read(p, s, value, (uint32_t *)(void *)field);
   case VALUE_DIVISIONS: return divisions_read(p, s, value, (uint64_t *)(void *)field);
   case VALUE_NUMBER_64:
@@ -363,5 +374,6 @@ void lade_config_apply_pinned(const lade_config *config, lade_pinned_options *op
   options->flags = config->pinned_numa_strict != 0 ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
   options->flags |= config->pinned_background != 0 ? (uint32_t)LADE_PINNED_BACKGROUND : 0;
   options->flags |= config->pinned_debug != 0 ? (uint32_t)LADE_PINNED_DEBUG : 0;
+  options->flags |= config->pinned_reference != 0 ? (uint32_t)LADE_PINNED_REFERENCE : 0;
   if (config->pinned_sources != 0) options->sources = config->pinned_sources;
 }

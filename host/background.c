@@ -51,7 +51,7 @@ static void *look_again_and_again(void *user) {
   while (wait_for(&pool->background, interval_ns)) {
     uint64_t done = 0;
     /* Failures stay with the blocks (quarantine), and show to the callers who look themselves. */
-    (void)ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, &done);
+    (void)ladei_pool_poll(pool, LADEI_POLL_CLOSE, &done);
     (void)ladei_pool_age(pool);
     interval_ns = done > 0 ? SHORTEST_NS : interval_ns * 2 < LONGEST_NS ? interval_ns * 2 : LONGEST_NS;
   }

@@ -89,16 +89,18 @@ static ladei_memory segment_memory(const ladei_segment *segment) {
 }
 
 static void segment_memory_set(ladei_segment *segment, const ladei_memory *memory) {
-  atomic_store_explicit(&segment->page_count, memory->bytes >> LADEI_PINNED_PAGE_SHIFT, memory_order_relaxed);
+  atomic_store_explicit(&segment->page_count, ladei_pinned_pages(memory->bytes), memory_order_relaxed);
+  segment->usable_bytes = memory->bytes;
   atomic_store_explicit(&segment->source, (int32_t)memory->source, memory_order_relaxed);
   atomic_store_explicit(&segment->base, (uintptr_t)memory->base, memory_order_relaxed);
   segment->mapped = memory->mapped;
   segment->mapped_bytes = memory->mapped_bytes;
 }
 
-/* A segment of `bytes` that fits under the cap: pinned, opened, in the page map; in no node yet. */
-static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *request, size_t bytes,
+/* A segment of `pin_bytes` that fits under the cap: pinned, opened, in the page map; in no node yet. */
+static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *request, size_t pin_bytes,
                                ladei_segment **out) {
+  size_t bytes = ladei_pinned_pages(pin_bytes) << LADEI_PINNED_PAGE_SHIFT;
   ladei_memory memory;
   lade_status status = LADE_ERR_LIMIT;
   if (!ladei_gauge_add_below(&pool->counters.reserved_bytes, bytes, pool->max_bytes)) {
@@ -111,7 +113,7 @@ static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *requ
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for the records of %zu bytes", bytes);
     goto fail_metadata;
   }
-  status = memory_pin(pool, request->node->os_index, bytes, &memory);
+  status = memory_pin(pool, request->node->os_index, pin_bytes, &memory);
   if (status != LADE_OK) {
     ladei_error_prefix(status, "pinned pool: %zu bytes: ", bytes);
     goto fail_memory;
@@ -298,6 +300,16 @@ lade_status ladei_pool_reserve(lade_pinned_pool *pool, ladei_node *node, uint64_
   }
 }
 
+lade_status ladei_pool_pin_block(lade_pinned_pool *pool, ladei_node *node, size_t bytes, ladei_block **out) {
+  ladei_request request = {.node = node, .bytes = bytes, .exact = true};
+  ladei_segment *segment;
+  lade_status status = segment_pin(pool, &request, bytes, &segment);
+  if (status == LADE_OK) {
+    *out = ladei_node_add_taken_segment(node, segment);
+  }
+  return status;
+}
+
 /* ---- Seeking ----------------------------------------------------------------------------------------------------- */
 
 static ladei_block *cache_take(const ladei_request *request) {
@@ -312,10 +324,22 @@ void ladei_pool_drain(lade_pinned_pool *pool) {
 }
 
 /* Finished pending blocks go back to the cache. A stream that fails leaves its blocks pending, and this call alone. */
+lade_status ladei_pool_poll(lade_pinned_pool *pool, unsigned flags, uint64_t *out_done) {
+  lade_status status = ladei_retire_poll(pool->retire, flags, out_done);
+  ladei_reference_advance(pool);
+  return status;
+}
+
+lade_status ladei_pool_synchronize(lade_pinned_pool *pool) {
+  lade_status status = ladei_retire_synchronize(pool->retire);
+  ladei_reference_advance(pool);
+  return status;
+}
+
 static lade_status reclaim(lade_pinned_pool *pool) {
   lade_error saved;
   ladei_error_save(&saved);
-  lade_status status = ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL);
+  lade_status status = ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   if (status == LADE_ERR_DEVICE_LOST) {
     return status;
   }

@@ -339,6 +339,14 @@ ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, si
   return block;
 }
 
+ladei_block *ladei_node_add_taken_segment(ladei_node *node, ladei_segment *segment) {
+  ladei_lock_acquire(&node->lock);
+  segment_link(node, segment);
+  ladei_block_state_set(&segment->blocks[0], LADEI_BLOCK_CACHED);
+  ladei_lock_release(&node->lock);
+  return &segment->blocks[0];
+}
+
 void ladei_node_restore_segment(ladei_node *node, ladei_segment *segment) {
   (void)ladei_node_add_segment(node, segment, 0, false);
 }
@@ -356,6 +364,30 @@ void ladei_node_stamp_free_segments(ladei_node *node, uint64_t now_ns) {
     }
   }
   ladei_lock_release(&node->lock);
+}
+
+/* Whether `a` serves a request better than `b`, which may be NULL. */
+static bool segment_is_better(const ladei_segment *a, const ladei_segment *b) {
+  return b == NULL || a->usable_bytes < b->usable_bytes ||
+         (a->usable_bytes == b->usable_bytes && ladei_segment_base(a) < ladei_segment_base(b));
+}
+
+ladei_block *ladei_node_take_best(ladei_node *node, size_t bytes) {
+  ladei_segment *best = NULL;
+  ladei_lock_acquire(&node->lock);
+  for (ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
+    if (segment->usable_bytes >= bytes && segment_is_free(segment) && segment_is_better(segment, best)) {
+      best = segment;
+    }
+  }
+  ladei_block *block = best == NULL ? NULL : &best->blocks[0];
+  if (block != NULL) {
+    ladei_tlsf_remove(index_of(node, best, block), block);
+    ladei_block_state_set(block, LADEI_BLOCK_CACHED);
+    ladei_block_next_set(block, NULL);
+  }
+  ladei_lock_release(&node->lock);
+  return block;
 }
 
 /* Free, and seen free at that time or before; at any time for UINT64_MAX. */

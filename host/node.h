@@ -52,6 +52,9 @@ ladei_block *ladei_node_take(ladei_node *node, size_t bytes, bool exact, unsigne
 /* The same, cutting a segment that is kept whole if need be: for a pool that has reached its cap. */
 ladei_block *ladei_node_take_from_whole(ladei_node *node, size_t bytes);
 
+/* The smallest wholly free segment of at least `bytes`, of equal ones the lowest, as one CACHED block; looks at all. */
+ladei_block *ladei_node_take_best(ladei_node *node, size_t bytes);
+
 /* Takes back a list of CACHED blocks of this node, linked by next; or one. */
 void ladei_node_put(ladei_node *node, ladei_block *list);
 void ladei_node_put_one(ladei_node *node, ladei_block *block);
@@ -61,6 +64,9 @@ void ladei_node_collect(ladei_node *node);
 
 /* Adds a segment, opened by the caller, and takes a block for `bytes` from it before anyone else can. */
 ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, size_t bytes, bool exact);
+
+/* Adds a segment all of which is a CACHED block of the caller's. */
+ladei_block *ladei_node_add_taken_segment(ladei_node *node, ladei_segment *segment);
 
 /* Adds a segment that ladei_node_remove_free_segment took out: its memory could not be given back. */
 void ladei_node_restore_segment(ladei_node *node, ladei_segment *segment);

@@ -37,10 +37,10 @@ static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, con
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
-/* The calling thread's cache; NULL where it has none: no memory, or debug mode, in which every block goes back to its
- * node and every call by the slow path. */
+/* The calling thread's cache; NULL where it has none: no memory, or a mode (debug, reference) in which every block goes
+ * back to its node and every call by the slow path. */
 static ladei_thread_cache *cache_of(lade_pinned_pool *pool) {
-  return pool->debug != NULL ? NULL : ladei_thread_cache_of(pool);
+  return pool->fast_id != pool->id ? NULL : ladei_thread_cache_of(pool);
 }
 
 /* The calling thread's tallies for a block's node; NULL where there is no memory for them. */
@@ -172,7 +172,7 @@ static void pending_look(lade_pinned_pool *pool, ladei_thread_cache *cache) {
     return;
   }
   ladei_error_save(&saved);
-  if (ladei_retire_poll(pool->retire, 0, &done) != LADE_OK) {
+  if (ladei_pool_poll(pool, 0, &done) != LADE_OK) {
     ladei_error_restore(&saved); /* those blocks stay pending; this alloc does not need them */
   }
   cache->poll_fruitless = done > 0 ? 0 : cache->poll_fruitless + (cache->poll_fruitless < MOST_FRUITLESS ? 1 : 0);
@@ -209,7 +209,8 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_node *
   idle_look(pool);
   ladei_block *block = request_ready(&request), *rest = NULL;
   if (block == NULL) {
-    lade_status status = ladei_pool_seek(pool, &request, &block);
+    lade_status status = pool->reference.on ? ladei_reference_seek(pool, request.bytes, node, &block)
+                                            : ladei_pool_seek(pool, &request, &block);
     if (status != LADE_OK) {
       return status;
     }
@@ -320,6 +321,13 @@ static void block_retire(lade_pinned_pool *pool, ladei_thread_cache *cache, lade
     ladei_count(&pool->counters.pending_bytes_allocated, bytes);
   }
   ladei_pending_add(&pool->counters.pending, bytes);
+  if (pool->reference.on) {
+    ladei_reference_wait(pool, block);
+    if (!ladei_retire_add(pool->retire, &block->ticket, quiet)) {
+      ladei_reference_done_one(pool, block);
+    }
+    return;
+  }
   if (!ladei_retire_add(pool->retire, &block->ticket, quiet)) {
     ladei_pending_sub(&pool->counters.pending, 1, bytes);
     block_unretire(pool, cache, block);
@@ -441,6 +449,10 @@ lade_status lade_pinned_free_quiet(lade_pinned_pool *pool, void *pointer) {
 
 void ladei_pool_retired(void *user, ladei_ticket *list) {
   lade_pinned_pool *pool = user;
+  if (pool->reference.on) {
+    ladei_reference_done(pool, list);
+    return;
+  }
   ladei_block *blocks = NULL;
   uint64_t count = 0, bytes = 0;
   for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
@@ -518,7 +530,7 @@ lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
   if (status != LADE_OK) {
     return status;
   }
-  status = ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL);
+  status = ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   lade_status aged = ladei_pool_age(pool);
   return status != LADE_OK ? status : aged;
 }
@@ -527,7 +539,7 @@ lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
 
 /* Blocks whose event failed come back only if their streams are waited for; those streams alone. */
 static lade_status quarantine_end(lade_pinned_pool *pool) {
-  (void)ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL); /* what fails here is a quarantine */
+  (void)ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL); /* what fails here is a quarantine */
   lade_status status = ladei_retire_end_quarantine(pool->retire);
   return status == LADE_ERR_CAPTURE ? LADE_OK : status;
 }
@@ -547,7 +559,7 @@ lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
   if (status != LADE_OK) {
     return status;
   }
-  lade_status polled = ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL);
+  lade_status polled = ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   status = ladei_pool_trim(pool, keep_bytes);
   return status != LADE_OK ? status : polled;
 }

@@ -160,7 +160,8 @@ static lade_status options_check(const lade_pinned_options *options, int device_
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: sources 0x%x has unknown bits",
                        options->sources);
   }
-  if ((options->flags & ~(uint32_t)(LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG)) != 0) {
+  if ((options->flags & ~(uint32_t)(LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG |
+                                    LADE_PINNED_REFERENCE)) != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: flags 0x%x has unknown bits",
                        options->flags);
   }
@@ -203,6 +204,10 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->source.prefault_threads = prefault_threads(runtime, options);
   pool->max_bytes = options->max_bytes == 0 ? default_cap(hooks) : options->max_bytes;
   pool->event_batch = options->event_batch == 0 ? LADEI_EVENT_BATCH_DEFAULT : options->event_batch;
+  if ((options->flags & LADE_PINNED_REFERENCE) != 0) {
+    pool->event_batch = 1;
+    pool->source.sources = options->sources == 0 ? (uint32_t)LADE_PINNED_SOURCE_DRIVER : options->sources;
+  }
   pool->wait_ns = (uint64_t)options->wait_ms * NS_PER_MS;
   pool->max_idle_ns = (uint64_t)options->max_idle_ms * NS_PER_MS;
   pool->segment_bytes = options->segment_bytes == 0 ? DEFAULT_SEGMENT_BYTES : (size_t)options->segment_bytes;
@@ -237,6 +242,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
   ladei_topology_destroy(pool->topology);
   ladei_background_destroy(&pool->background);
   ladei_debug_destroy(pool->debug);
+  ladei_reference_destroy(&pool->reference);
   ladei_condition_destroy(&pool->grown);
   ladei_lock_destroy(&pool->topology_lock);
   ladei_lock_destroy(&pool->lock);
@@ -251,6 +257,7 @@ static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool d
   }
   if (status == LADE_OK) {
     ladei_retire_options retire = {.owner = pool, .done = ladei_pool_retired, .event_batch = pool->event_batch};
+    retire.events_only = pool->reference.on;
     status = ladei_retire_create(pool->runtime, &retire, &pool->retire);
   }
   if (status == LADE_OK && debug && (pool->debug = ladei_debug_create()) == NULL) {
@@ -296,7 +303,8 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   ladei_condition_init(&pool->grown);
   ladei_background_init(&pool->background);
   pool->id = ladei_thread_pool_id();
-  pool->fast_id = (own.flags & LADE_PINNED_DEBUG) != 0 ? UINT64_MAX : pool->id;
+  pool->fast_id = (own.flags & (LADE_PINNED_DEBUG | LADE_PINNED_REFERENCE)) != 0 ? UINT64_MAX : pool->id;
+  ladei_reference_init(&pool->reference, (own.flags & LADE_PINNED_REFERENCE) != 0);
   settings_take(pool, runtime, &own, hooks);
   status = parts_create(pool, device_count, (own.flags & LADE_PINNED_DEBUG) != 0);
   if (status != LADE_OK) {
@@ -348,6 +356,7 @@ lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options
   own.segment_bytes = pool->segment_bytes;
   own.prefault_threads = pool->source.prefault_threads;
   own.flags = pool->source.strict ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
+  own.flags |= pool->reference.on ? (uint32_t)LADE_PINNED_REFERENCE : 0;
   own.flags |= pool->debug != NULL ? (uint32_t)LADE_PINNED_DEBUG : 0;
   own.flags |= pool->background.running ? (uint32_t)LADE_PINNED_BACKGROUND : 0;
   own.magazine_bytes = pool->magazine_bytes;
@@ -370,8 +379,7 @@ static lade_status pool_is_idle(lade_pinned_pool *pool, bool wait) {
   if (ladei_pending_blocks(pending) == 0) {
     return LADE_OK;
   }
-  lade_status status =
-      wait ? ladei_retire_synchronize(pool->retire) : ladei_retire_poll(pool->retire, LADEI_POLL_CLOSE, NULL);
+  lade_status status = wait ? ladei_pool_synchronize(pool) : ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   if (ladei_pending_blocks(pending) == 0) {
     return LADE_OK; /* a failure that nothing waits for any more */
   }

@@ -18,6 +18,7 @@
 #include "host/background.h"
 #include "host/debug.h"
 #include "host/node.h"
+#include "host/reference.h"
 #include "host/source.h"
 #include "host/stats.h"
 #include "host/thread_cache.h"
@@ -38,7 +39,7 @@ typedef struct ladei_pinned_hooks {
 struct lade_pinned_pool {
   /* Constant. */
   uint64_t id;        /* no other pool of the process has or gets it */
-  uint64_t fast_id;   /* the same; in debug mode one that no thread-local ever names */
+  uint64_t fast_id;   /* the same; in debug mode and under the reference policy one that no thread-local ever names */
   ladei_debug *debug; /* NULL: off */
   lade_runtime *runtime;
   ladei_source_settings source;
@@ -75,6 +76,7 @@ struct lade_pinned_pool {
   bool topology_tried;
 
   ladei_background background;
+  ladei_reference reference;
   _Atomic(uint64_t) aged_ns; /* when free segments were last looked at for their age */
   ladei_pool_counters counters;
 };
@@ -131,6 +133,13 @@ typedef struct ladei_request {
 
 /* CACHED blocks, one or more, linked by next, from the cache or from new memory. */
 lade_status ladei_pool_seek(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out);
+
+/* A CACHED block of new memory, one segment of `bytes` for itself. */
+lade_status ladei_pool_pin_block(lade_pinned_pool *pool, ladei_node *node, size_t bytes, ladei_block **out);
+
+/* As runtime/retire's, and what then depends on the policy. */
+lade_status ladei_pool_poll(lade_pinned_pool *pool, unsigned flags, uint64_t *out_done);
+lade_status ladei_pool_synchronize(lade_pinned_pool *pool);
 
 /* All ready blocks of all threads and bins go back to their nodes, and join there. */
 void ladei_pool_drain(lade_pinned_pool *pool);

@@ -19,6 +19,7 @@
 #include "base/size.h"
 #include "host/prefault.h"
 
+#define PAGE_BYTES      ((size_t)4096)
 #define HUGE_PAGE_BYTES (2 * LADEI_MIB)
 
 static uint64_t now_ns(const ladei_source_settings *settings) {
@@ -28,7 +29,8 @@ static uint64_t now_ns(const ladei_source_settings *settings) {
 /* ---- register ---------------------------------------------------------------------------------------------------- */
 
 /* Areas of a huge page and more begin at a huge page, so that the kernel can use them. */
-static lade_status area_map(size_t bytes, ladei_memory *out) {
+static lade_status area_map(size_t usable_bytes, ladei_memory *out) {
+  size_t bytes = ladei_size_max(usable_bytes + PAGE_BYTES - 1, PAGE_BYTES) / PAGE_BYTES * PAGE_BYTES;
   size_t align = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
   void *mapped = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) {
@@ -75,7 +77,7 @@ static lade_status area_acquire(const ladei_source_settings *settings, const lad
     return status;
   }
   if (settings->prefault_threads > 0) {
-    ladei_prefault(topology, node, out->base, bytes, settings->prefault_threads);
+    ladei_prefault(topology, node, out->base, out->bytes, settings->prefault_threads);
   }
   return LADE_OK;
 }
@@ -88,7 +90,7 @@ static lade_status register_acquire(const ladei_source_settings *settings, const
     return status;
   }
   ladei_lock_assert_none_held();
-  status = runtime->ops->host_register(runtime->self, settings->device, out->base, bytes, 0);
+  status = runtime->ops->host_register(runtime->self, settings->device, out->base, out->bytes, 0);
   if (status != LADE_OK) {
     munmap(out->mapped, out->mapped_bytes);
   }

@@ -24,6 +24,7 @@
  *   pinned_threads                 0 (default) .. 1024      ... .prefault_threads, before pinned_num_register_threads
  *   pinned_numa_strict             True, False              ... .flags, LADE_PINNED_NUMA_STRICT
  *   pinned_background              True, False              ... .flags, LADE_PINNED_BACKGROUND
+ *   pinned_policy                  default, reference       ... .flags, LADE_PINNED_REFERENCE
  *   pinned_debug                   True, False              ... .flags, LADE_PINNED_DEBUG
  *   pinned_source                  S, or S|S...             ... .sources, before pinned_use_cuda_host_register;
  *                                                           S: register, driver, pageable
@@ -76,10 +77,13 @@ typedef struct lade_config {
   uint32_t pinned_background;
   uint32_t pinned_sources; /**< pinned_source, as lade_pinned_options.sources; 0: not said */
   uint32_t pinned_debug;
+  uint32_t pinned_reference; /**< pinned_policy; 0: default, 1: reference */
+  uint32_t reserved;
 } lade_config;
 
 static inline void lade_config_init(lade_config *config) {
-  const lade_config defaults = {sizeof(lade_config), 0, 0.0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  const lade_config defaults = {
+      sizeof(lade_config), 0, 0.0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   *config = defaults;
 }
 

@@ -52,7 +52,13 @@ enum {
   /** Finds mistakes of the program, slowly: writes behind a block's end (looked at when it is freed) and into free memory
    * (when it is handed out again) are findings (stats: debug_findings, lade_pinned_debug_last()), and texts of
    * LADE_ERR_DOUBLE_FREE tell the call stacks of the last alloc and free at the address. */
-  LADE_PINNED_DEBUG = 1u << 2
+  LADE_PINNED_DEBUG = 1u << 2,
+  /** The decisions of the cache that frameworks use today, for comparison and for programs that depend on them: blocks are
+   * whole powers of two and never split, each its own pinned allocation (by the driver, unless sources says otherwise); an
+   * alloc takes the smallest cached block that is large enough, however large; every free records an event per stream;
+   * one queue over all streams is looked at by every alloc and by empty_cache up to the first block that is not done.
+   * Settings of segments, batches and magazines have no effect, and nothing is given back to make room. */
+  LADE_PINNED_REFERENCE = 1u << 3
 };
 
 typedef enum lade_pinned_state {
@@ -76,7 +82,7 @@ typedef struct lade_pinned_options {
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
                                   which is faster than letting the driver do it. 0: 4; none on software devices, which
                                   lock no memory. */
-  uint32_t flags;            /**< LADE_PINNED_NUMA_STRICT, LADE_PINNED_BACKGROUND, LADE_PINNED_DEBUG */
+  uint32_t flags;            /**< Bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_REFERENCE. */
   uint64_t magazine_bytes; /**< Ready blocks that threads may keep for themselves, all threads together. 0: the smaller
                                 of 64 MiB and an eighth of the cap. Below 1 MiB: none. */
   uint32_t max_idle_ms;    /**< Segments without a block in use or pending for so long are given back, by the calls that

@@ -22,7 +22,7 @@ LADE_TEST(Config, ReadsEveryKey) {
                                 "device_event_batch:1,pinned_max_mb:9,pinned_event_batch:2,pinned_wait_ms:30,"
                                 "pinned_segment_mb:32,pinned_magazine_mb:3,pinned_max_idle_ms:4,pinned_threads:6,"
                                 "pinned_numa_strict:True,pinned_background:True,pinned_debug:True,"
-                                "pinned_source:register | pageable");
+                                "pinned_policy:reference,pinned_source:register | pageable");
   LADE_EXPECT_EQ_UINT(config.backend, 0);
   LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 21);
   LADE_EXPECT(config.garbage_collection_threshold == 0.75);
@@ -43,6 +43,7 @@ LADE_TEST(Config, ReadsEveryKey) {
   LADE_EXPECT_EQ_UINT(config.pinned_numa_strict, 1);
   LADE_EXPECT_EQ_UINT(config.pinned_background, 1);
   LADE_EXPECT_EQ_UINT(config.pinned_debug, 1);
+  LADE_EXPECT_EQ_UINT(config.pinned_reference, 1);
   LADE_EXPECT_EQ_UINT(config.pinned_sources, LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_PAGEABLE);
 }
 
@@ -97,6 +98,7 @@ LADE_TEST(Config, ErrorsNameKeyValueAndPosition) {
       {"garbage_collection_threshold:5e-1", "bad value \"5e-1\""},
       {"garbage_collection_threshold:0.5.1", "bad value \"0.5.1\""},
       {"expandable_segments:true", "expandable_segments: bad value \"true\" at position 21"},
+      {"pinned_policy:mine", "default or reference"},
       {"pinned_source:disk", "register, driver, pageable"},
       {"pinned_source:register|", "register, driver, pageable"},
       {"pinned_source:", "register, driver, pageable"},

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The reference policy.
+ *
+ * I1  A block is in the queue from before runtime/retire gets its ticket until it goes back to its node.
+ * I2  A block leaves the queue only at its head, and only when its streams are done; so a block behind one that is not
+ *     done stays, though its own streams are.
+ * Locks: reference->lock guards the queue; nothing else is done under it.
+ */
+#include "host/reference.h"
+
+#include "base/error.h"
+#include "host/pool.h"
+
+void ladei_reference_init(ladei_reference *reference, bool on) {
+  ladei_lock_init(&reference->lock, LADEI_RANK_LEAF);
+  reference->on = on;
+}
+
+void ladei_reference_destroy(ladei_reference *reference) { ladei_lock_destroy(&reference->lock); }
+
+/* ---- The queue --------------------------------------------------------------------------------------------------- */
+
+void ladei_reference_wait(lade_pinned_pool *pool, ladei_block *block) {
+  ladei_reference *own = &pool->reference;
+  ladei_lock_acquire(&own->lock);
+  block->ticket.spare = 0;
+  ladei_block_next_set(block, NULL);
+  if (own->first == NULL) {
+    own->first = block;
+  } else {
+    ladei_block_next_set(own->last, block);
+  }
+  own->last = block;
+  ladei_lock_release(&own->lock);
+}
+
+void ladei_reference_done(lade_pinned_pool *pool, ladei_ticket *list) {
+  ladei_lock_acquire(&pool->reference.lock);
+  for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
+    ticket->spare = 1;
+  }
+  ladei_lock_release(&pool->reference.lock);
+}
+
+void ladei_reference_done_one(lade_pinned_pool *pool, ladei_block *block) {
+  ladei_lock_acquire(&pool->reference.lock);
+  block->ticket.spare = 1;
+  ladei_lock_release(&pool->reference.lock);
+}
+
+/* Takes the first block out if it is done. */
+static ladei_block *queue_take(ladei_reference *own) {
+  ladei_lock_acquire(&own->lock);
+  ladei_block *block = own->first;
+  if (block != NULL && block->ticket.spare == 0) {
+    block = NULL;
+  }
+  if (block != NULL) {
+    own->first = ladei_block_next(block);
+    block->ticket.spare = 0;
+  }
+  ladei_lock_release(&own->lock);
+  return block;
+}
+
+void ladei_reference_advance(lade_pinned_pool *pool) {
+  ladei_block *block;
+  while (pool->reference.on && (block = queue_take(&pool->reference)) != NULL) {
+    uint64_t word = ladei_block_word(block);
+    ladei_pending_sub(&pool->counters.pending, 1, ladei_block_bytes(block, word));
+    ladei_block_state_set(block, LADEI_BLOCK_CACHED);
+    if (pool->debug != NULL) {
+      ladei_debug_poison((void *)ladei_block_address(block), ladei_block_bytes(block, word));
+    }
+    ladei_node_put_one(ladei_pool_node(pool, ladei_word_node(word)), block);
+  }
+}
+
+/* ---- Seeking ----------------------------------------------------------------------------------------------------- */
+
+lade_status ladei_reference_seek(lade_pinned_pool *pool, size_t bytes, ladei_node *node, ladei_block **out) {
+  lade_error saved;
+  ladei_error_save(&saved);
+  lade_status status = ladei_pool_poll(pool, 0, NULL);
+  if (status == LADE_ERR_DEVICE_LOST) {
+    return status;
+  }
+  if (status != LADE_OK) {
+    ladei_error_restore(&saved); /* those blocks stay pending */
+  }
+  *out = ladei_node_take_best(node, bytes);
+  if (*out != NULL) {
+    return LADE_OK;
+  }
+  ladei_count(&pool->counters.misses, 1);
+  return ladei_pool_pin_block(pool, node, (size_t)1 << ladei_log2_ceil(bytes), out);
+}

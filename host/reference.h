@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The reference policy: the decisions of the cache that frameworks use today, for comparison and for programs that
+ * depend on them.
+ *
+ *   sizes     whole powers of two, at least a page of address space; one driver allocation per block; never split
+ *   reuse     the smallest cached block that is large enough, however large; of equal ones the lowest address
+ *   events    one per block and stream, recorded in the free
+ *   pending   one queue over all streams, in the order of the frees; looked at by every alloc and by empty_cache, up to
+ *             the first block that is not done
+ */
+#ifndef LADE_HOST_REFERENCE_H
+#define LADE_HOST_REFERENCE_H
+
+#include "base/lock.h"
+#include "host/block.h"
+#include "host/node.h"
+#include "lade/pinned.h"
+
+typedef struct ladei_reference {
+  bool on; /* constant */
+  ladei_lock lock;
+  ladei_block *first,
+      *last; /* pending blocks by time of free, linked by next; ticket.spare: 1 when done. Guard: lock */
+} ladei_reference;
+
+void ladei_reference_init(ladei_reference *reference, bool on);
+void ladei_reference_destroy(ladei_reference *reference);
+
+/* A CACHED block for `bytes` of the node. */
+lade_status ladei_reference_seek(lade_pinned_pool *pool, size_t bytes, ladei_node *node, ladei_block **out);
+
+/* A PENDING block enters the queue, before runtime/retire gets its ticket. */
+void ladei_reference_wait(lade_pinned_pool *pool, ladei_block *block);
+/* Blocks whose streams are done. They stay in the queue until those before them are done as well. */
+void ladei_reference_done(lade_pinned_pool *pool, ladei_ticket *list);
+void ladei_reference_done_one(lade_pinned_pool *pool, ladei_block *block);
+/* Blocks at the head of the queue that are done go back to their nodes. */
+void ladei_reference_advance(lade_pinned_pool *pool);
+
+#endif /* LADE_HOST_REFERENCE_H */
