@@ -117,11 +117,13 @@ if [ -c /dev/full ]; then
   "$program" --runtime cpu --input "$folder/small" --passes 1 --no-verify >/dev/full 2>"$folder/err"
   [ $? -eq 1 ] || fail "a report that cannot be written is a success"
 fi
-# (ulimit counts 512 or 1024 bytes; either is less than the output.)
-(ulimit -f 100
- "$program" --runtime cpu --input "$folder/small" --passes 1 --direction d2h 2>"$folder/err" >/dev/null
- [ $? -eq 1 ]) || fail "an output file that cannot grow is a success"
-grep -q 'File too large' "$folder/err" || fail "an output file that cannot grow is not named"
+# (ulimit counts 512 or 1024 bytes; either is less than the output. The thread sanitiser itself needs longer files.)
+if ! grep -qa __tsan_init "$program"; then
+  (ulimit -f 100
+   "$program" --runtime cpu --input "$folder/small" --passes 1 --direction d2h 2>"$folder/err" >/dev/null
+   [ $? -eq 1 ]) || fail "an output file that cannot grow is a success"
+  grep -q 'File too large' "$folder/err" || fail "an output file that cannot grow is not named"
+fi
 
 # The input gets shorter while it is read.
 "$program" --runtime cpu --input "$folder/sparse" --passes 99 >/dev/null 2>"$folder/err" &
