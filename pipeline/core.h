@@ -118,7 +118,7 @@ struct ladei_ring {
   unsigned batch_count;
 
   struct ladei_slot_list empty;
-  struct ladei_slot_list free;  /* most recently used first: its bytes may still be in a cache */
+  struct ladei_slot_list free;  /* the one that rested longest first */
   struct ladei_slot_list ready; /* in the order they became so; the same for the next two */
   struct ladei_slot_list copied;
   struct ladei_slot_list landed;
