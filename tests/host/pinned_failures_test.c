@@ -44,7 +44,7 @@ static void use_block(stage *own, size_t bytes) {
 static void use_pool(stage *own) {
   void *kept = NULL;
   note(&own->first, lade_pinned_alloc(own->pool, 3 * LADEI_MIB, &kept));
-  for (int i = 0; i < 18; i++) use_block(own, 4096);
+  for (int i = 0; i < 6; i++) use_block(own, 4096);
   use_block(own, 600);
   note(&own->first, lade_pinned_process_events(own->pool));
   note(&own->first, lade_stream_synchronize(own->runtime, own->streams[0]));
@@ -76,6 +76,7 @@ static lade_status scenario(lade_runtime *runtime, void *user) {
   lade_pinned_options_init(&options);
   options.segment_bytes = 4 * LADEI_MIB;
   options.max_bytes = 32 * LADEI_MIB;
+  options.event_batch = 4;
   lade_runtime *inner = support_inner(runtime);
   LADE_EXPECT_OK(lade_stream_create(inner, 0, &own.streams[0]));
   LADE_EXPECT_OK(lade_stream_create(inner, 0, &own.streams[1]));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random use of a pool against a naive model, on virtual time.
+ * Random use of a pool against a naive model, on virtual time; some seeds in debug mode, some under the reference policy.
  *
  * The model is a list of the blocks in use with the pattern that was written to each, and for every freed block that
  * was used by a stream the copy that must still find its pattern. A block handed out too early would be overwritten
@@ -139,6 +139,7 @@ static bool model_open(model_pool *own, uint64_t seed) {
   options.segment_bytes = SEGMENT_BYTES;
   options.max_bytes = 12 * LADEI_MIB;
   options.event_batch = (uint32_t)(seed % 5) * 4; /* 0 stands for 16 */
+  options.flags = seed % 4 == 2 ? (uint32_t)LADE_PINNED_DEBUG : seed % 4 == 3 ? (uint32_t)LADE_PINNED_REFERENCE : 0;
   LADE_EXPECT_OK(lade_pinned_pool_create(own->runtime, &options, &own->pool));
   for (int i = 0; i < STREAMS; i++) LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &own->streams[i]));
   LADE_EXPECT_OK(own->runtime->ops->device_alloc(own->runtime->self, 0, (size_t)SLOTS * SLOT_BYTES, &device));
@@ -151,6 +152,10 @@ static void model_close(model_pool *own) {
   for (int i = 0; i < STREAMS; i++) LADE_EXPECT_OK(lade_stream_synchronize(own->runtime, own->streams[i]));
   expect_copies(own);
   while (own->count > 0) LADE_EXPECT_OK(lade_pinned_free(own->pool, own->blocks[--own->count].pointer));
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  LADE_EXPECT_OK(lade_pinned_stats_get(own->pool, &stats));
+  LADE_EXPECT_EQ_UINT(stats.debug_findings, 0);
   lade_soft_report report;
   lade_soft_report_init(&report);
   LADE_EXPECT_OK(lade_soft_report_get(own->runtime, &report));
