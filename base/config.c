@@ -134,19 +134,17 @@ static bool number_read(piece value, uint64_t *out) {
 
 /* Digits, optionally a point and digits, as the nearest double. */
 static bool fraction_read(piece value, double *out) {
-  char copy[64];
   size_t length = (size_t)(value.end - value.begin);
   bool point = false;
-  if (length == 0 || length >= sizeof copy) return false;
+  if (length == 0) return false;
   for (size_t i = 0; i < length; i++) {
     char c = value.begin[i];
     bool inner_point = c == '.' && !point && i > 0 && i + 1 < length;
     if (!inner_point && !isdigit((unsigned char)c)) return false;
     point = point || c == '.';
-    copy[i] = c;
   }
-  copy[length] = '\0';
-  *out = strtod(copy, NULL);
+  /* Any number of digits counts; what follows the value (a comma, a blank, the end) is no part of a number. */
+  *out = strtod(value.begin, NULL);
   return true;
 }
 
