@@ -81,7 +81,7 @@ static lade_status memory_unpin(lade_pinned_pool *pool, const ladei_memory *memo
 static ladei_memory segment_memory(const ladei_segment *segment) {
   return (ladei_memory){
       .base = (void *)ladei_segment_base(segment),
-      .bytes = ladei_segment_bytes(segment),
+      .bytes = segment->usable_bytes,
       .mapped = segment->mapped,
       .mapped_bytes = segment->mapped_bytes,
       .source = (lade_pinned_source)atomic_load_explicit(&segment->source, memory_order_relaxed),
@@ -103,9 +103,9 @@ static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *requ
   size_t bytes = ladei_pinned_pages(pin_bytes) << LADEI_PINNED_PAGE_SHIFT;
   ladei_memory memory;
   lade_status status = LADE_ERR_LIMIT;
-  if (!ladei_gauge_add_below(&pool->counters.reserved_bytes, bytes, pool->max_bytes)) {
+  if (!ladei_gauge_add_below(&pool->counters.reserved_bytes, pin_bytes, pool->max_bytes)) {
     return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes more would exceed the cap: %llu of %llu reserved",
-                       bytes, (unsigned long long)ladei_gauge_current(&pool->counters.reserved_bytes),
+                       pin_bytes, (unsigned long long)ladei_gauge_current(&pool->counters.reserved_bytes),
                        (unsigned long long)pool->max_bytes);
   }
   ladei_segment *segment = metadata_acquire(pool, bytes >> LADEI_PINNED_PAGE_SHIFT);
@@ -121,6 +121,9 @@ static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *requ
   if (pool->debug != NULL) {
     ladei_debug_poison(memory.base, memory.bytes);
   }
+  /* Sources that lade maps itself pin whole pages. */
+  (void)ladei_gauge_add_below(&pool->counters.reserved_bytes, memory.bytes - pin_bytes, UINT64_MAX);
+  pin_bytes = memory.bytes;
   segment_memory_set(segment, &memory);
   segment->huge = request->exact;
   segment->divided = false;
@@ -141,7 +144,7 @@ fail_map : {
 fail_memory:
   metadata_release(pool, segment);
 fail_metadata:
-  ladei_gauge_sub(&pool->counters.reserved_bytes, bytes);
+  ladei_gauge_sub(&pool->counters.reserved_bytes, pin_bytes);
   return status;
 }
 
@@ -184,7 +187,7 @@ lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t 
   *out_released = 0;
   while (status == LADE_OK && *out_released < bytes &&
          (segment = oldest_free_segment(pool, free_before_ns, &node)) != NULL) {
-    uint64_t segment_bytes = ladei_segment_bytes(segment);
+    uint64_t segment_bytes = segment->usable_bytes;
     status = segment_unpin(pool, node, segment);
     *out_released += status == LADE_OK ? segment_bytes : 0;
   }

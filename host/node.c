@@ -6,7 +6,7 @@
  *     for one large request and not divided since, else in `split`.
  * I2  A run is in the list of its class if and only if it has a free block; a run without a block in use does not
  *     exist.
- * I3  reserved_pages is the sum of the segments' pages; free_small_bytes the sum of the free small blocks.
+ * I3  reserved_pages and reserved_bytes are sums over the segments; free_small_bytes the sum of the free small blocks.
  * I4  The ticket of a block that is FREE is idle (but for a note that raced with a free, a mistake of the user's; such
  *     notes are dropped when the block's record stops being that of a block).
  * Locks: node->lock guards all of it. Nothing is called under it but base/ and ladei_retire_forget.
@@ -321,6 +321,7 @@ static void segment_link(ladei_node *node, ladei_segment *segment) {
   *(segment->next == NULL ? &node->last : &segment->next->prev) = segment;
   *(before == NULL ? &node->first : &before->next) = segment;
   node->reserved_pages += ladei_segment_page_count(segment);
+  node->reserved_bytes += segment->usable_bytes;
 }
 
 static void segment_unlink(ladei_node *node, ladei_segment *segment) {
@@ -328,6 +329,7 @@ static void segment_unlink(ladei_node *node, ladei_segment *segment) {
   *(segment->prev == NULL ? &node->first : &segment->prev->next) = segment->next;
   segment->next = segment->prev = NULL;
   node->reserved_pages -= ladei_segment_page_count(segment);
+  node->reserved_bytes -= segment->usable_bytes;
 }
 
 ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, size_t bytes, bool exact) {
@@ -484,12 +486,13 @@ static lade_status broken(const ladei_node *node, const char *invariant, uint64_
 }
 
 typedef struct recount {
-  uint64_t pages, free_blocks, free_pages, whole_blocks, whole_pages;
+  uint64_t pages, bytes, free_blocks, free_pages, whole_blocks, whole_pages;
 } recount;
 
 static void recount_segment(const ladei_segment *segment, recount *sum) {
   size_t page_count = ladei_segment_page_count(segment);
   sum->pages += page_count;
+  sum->bytes += segment->usable_bytes;
   for (size_t page = 0; page < page_count; page += ladei_block_pages(&segment->blocks[page])) {
     const ladei_block *block = &segment->blocks[page];
     if (ladei_word_state(ladei_block_word(block)) == LADEI_BLOCK_FREE) {
@@ -511,6 +514,9 @@ static lade_status check_segments(ladei_node *node) {
   }
   if (sum.pages != node->reserved_pages) {
     return broken(node, "I3 (reserved pages)", node->reserved_pages, sum.pages);
+  }
+  if (sum.bytes != node->reserved_bytes) {
+    return broken(node, "I3 (reserved bytes)", node->reserved_bytes, sum.bytes);
   }
   if (sum.free_blocks != node->split.block_count || sum.free_pages != node->split.page_count) {
     return broken(node, "I1 (free pages in `split`)", node->split.page_count, sum.free_pages);

@@ -12,7 +12,7 @@
  *
  * I1  nodes[0 .. node_count) are there and have different os_index; a node's segments have its index.
  * I2  reserved_bytes is the sum of the nodes' segments (while no thread is growing or giving back).
- * I3  in_use_bytes + pending_bytes + free bytes + CACHED bytes = reserved_bytes.
+ * I3  in_use_bytes + pending_bytes + free bytes + CACHED bytes = the bytes of the pages of all segments.
  * I4  The topology is loaded at most once, and only for a device whose node is not known to be none in particular.
  * Locks: pool->lock for adding nodes; pool->topology_lock for loading. Neither is held when the driver is called.
  */
@@ -438,14 +438,15 @@ static lade_status broken(const char *invariant, uint64_t found, uint64_t expect
 }
 
 lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
-  uint64_t reserved = 0, available = 0;
+  uint64_t reserved = 0, covered = 0, available = 0;
   lade_status status = ladei_retire_check(pool->retire);
   for (uint32_t i = 0; i < ladei_pool_node_count(pool) && status == LADE_OK; i++) {
     ladei_node *node = ladei_pool_node(pool, i);
     uint64_t free_bytes, whole_bytes;
     status = node->index == i ? ladei_node_check(node) : broken("I1 (index of a node)", node->index, i);
     ladei_node_free_bytes(node, &free_bytes, &whole_bytes);
-    reserved += node->reserved_pages << LADEI_PINNED_PAGE_SHIFT;
+    reserved += node->reserved_bytes;
+    covered += node->reserved_pages << LADEI_PINNED_PAGE_SHIFT;
     available += free_bytes + ladei_bins_bytes(&node->bins);
   }
   if (status != LADE_OK) {
@@ -459,8 +460,8 @@ lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
   ladei_usage_read(pool, &usage);
   uint64_t taken = usage.bytes_allocated - usage.bytes_freed + ladei_pending_bytes(&counters->pending);
   available += ladei_thread_caches_bytes(pool);
-  if (taken + available != reserved) {
-    return broken("I3 (in use, pending, cached and free bytes)", taken + available, reserved);
+  if (taken + available != covered) {
+    return broken("I3 (in use, pending, cached and free bytes)", taken + available, covered);
   }
   return LADE_OK;
 }

@@ -100,7 +100,7 @@ static lade_status pinned_start(replay *r) {
   lade_pinned_options_init(&options);
   lade_config_apply_pinned(&r->config, &options);
   options.sources = LADE_PINNED_SOURCE_DRIVER; /* addresses only: nothing can be mapped or registered */
-  if (options.max_bytes == 0) options.max_bytes = LADEI_SIZE_LIMIT;
+  if (options.max_bytes == 0) options.max_bytes = UINT64_MAX;
   if (options.event_batch == 0) options.event_batch = 1;
   return lade_pinned_pool_create(replay_device_runtime(r->device), &options, &r->pinned);
 }
@@ -366,6 +366,8 @@ static trace_result do_restore(replay *r, trace_reader *reader, const trace_op *
     result = refused(reader, op);
   }
   if (result == TRACE_OP && !owners_restore(r, state, &pool_now, restored)) result = no_memory(reader, op);
+  /* Frees of a restore record their events here, before later work of either pool on those streams. */
+  if (result == TRACE_OP && ladei_retire_close(r->allocator->retire) != LADE_OK) result = refused(reader, op);
   number_map_destroy(&pool_now);
   lade_device_restored_destroy(restored);
   return result;

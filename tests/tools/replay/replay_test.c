@@ -8,6 +8,8 @@
 #include "tests/shim/lade_test.h"
 #include "tools/replay/timeline.h"
 
+#define HEAD "lade-trace 1\n"
+
 /* ---- Running a text ---------------------------------------------------------------------------------------------- */
 
 typedef struct output {
@@ -171,6 +173,57 @@ LADE_TEST(Replay, PinnedBlocksAreCounted) {
                 texts);
 }
 
+static void expect_pinned(const char *text, const char *conf, const char *pinned) {
+  output o = run_with(text, strlen(text), conf);
+  lade_test_context("%s", text);
+  LADE_EXPECT_EQ_STR(o.error, "");
+  LADE_EXPECT_CONTAINS_STR(o.json, pinned);
+  lade_test_context("%s", "");
+  output_free(&o);
+}
+
+/* 1000 bytes take 1024 from the driver; a request for 9 takes that block; the event of stream 1 delays that of stream
+ * 2; an alloc sees what is complete, an hfree does not. */
+LADE_TEST(Replay, PinnedPartCanBeTheReferences) {
+  static const char policy[] = "pinned_policy:reference";
+#define STREAMS "lade-trace 1\nstream 1\nstream 2\n"
+  expect_pinned(STREAMS "halloc 1 1000\nhalloc 2 0\nhfree 1\nhfree 2\nhalloc 3 9\nsnapshot s\n", policy,
+                "\"pinned\":{\"in_use_blocks\":1,\"requested_bytes\":9,\"reserved_bytes\":1024,"
+                "\"driver_allocs\":1,\"driver_frees\":0,\"events_recorded\":0,\"pending_blocks\":0}");
+  expect_pinned(STREAMS "halloc 1 1000\nhalloc 2 1025\nhrecord 1 1\nhrecord 1 1\nhrecord 2 2\nhfree 1\nhfree 2\n"
+                        "complete 2\nhempty\nsnapshot s\n",
+                policy,
+                "\"reserved_bytes\":3072,\"driver_allocs\":2,\"driver_frees\":0,\"events_recorded\":2,"
+                "\"pending_blocks\":2}");
+  expect_pinned(STREAMS "halloc 1 1000\nhalloc 2 1025\nhrecord 1 1\nhrecord 1 2\nhrecord 2 2\nhfree 1\nhfree 2\n"
+                        "complete 2\ncomplete 1\nsnapshot s\n",
+                policy, "\"driver_frees\":0,\"events_recorded\":3,\"pending_blocks\":2}");
+  expect_pinned(STREAMS "halloc 1 1000\nhrecord 1 1\nhfree 1\ncomplete 1\nhalloc 2 1024\nhalloc 3 1024\nhfree 3\n"
+                        "hempty\nsnapshot s\n",
+                policy,
+                "\"reserved_bytes\":1024,\"driver_allocs\":2,\"driver_frees\":1,\"events_recorded\":1,"
+                "\"pending_blocks\":0}");
+#undef STREAMS
+}
+
+/* A free by restore (block 1 lies outside the saved segments) records its event at once, so before that of the pinned
+ * block: the flush, which waits for the first, does not complete the second. */
+LADE_TEST(Replay, FreesOfARestoreRecordTheirEventsThere) {
+  expect_pinned("lade-trace 1\nstream 1\npool_begin 1 0\npool_end 1\ncheckpoint 1 1\n"
+                "pool_begin 1 0\nalloc 1 10 0\npool_end 1\nrecord 1 1\nhalloc 1 10\nhrecord 1 1\nrestore 1 1\n"
+                "hfree 1\nempty_cache\nhempty\nsnapshot s\n",
+                NULL, "\"driver_frees\":0,\"events_recorded\":1,\"pending_blocks\":1}");
+}
+
+LADE_TEST(Replay, NumbersMayHaveManyDigits) {
+  static const char text[] =
+      HEAD "conf garbage_collection_threshold:0.5000000000000000000000000000000000000000000000000"
+           "00000000000000000000000000000000001,max_split_size_mb:0000000000000000000000021\n"
+           "fraction 0000000000.50000000000000000000000000000000000000000000000000000000000000000\n"
+           "alloc 0000000000000000000000000000007 1 0\nsnapshot s\n";
+  expect_pinned(text, NULL, "\"id\":7}");
+}
+
 LADE_TEST(Replay, PeaksAndSumsStartAnew) {
   static const char *const texts[] = {"\"allocation.all.current\":0,\"allocation.all.peak\":0,",
                                       "\"allocation.all.allocated\":0,\"allocation.all.freed\":0,", NULL};
@@ -178,8 +231,6 @@ LADE_TEST(Replay, PeaksAndSumsStartAnew) {
 }
 
 /* ---- Errors ------------------------------------------------------------------------------------------------------ */
-
-#define HEAD "lade-trace 1\n"
 
 LADE_TEST(ReplayErrors, FirstLineMustNameTheFormat) {
   expect_error("# comment\nlade-trace 1\n", "t:1: the first line");
