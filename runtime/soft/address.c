@@ -170,8 +170,7 @@ bool ladei_soft_address_was_used(const soft_runtime *rt, const void *address) {
   return (key >= rt->arena_begin && key < rt->arena_next) || (key >= COUNTED_BEGIN && key < rt->count_next);
 }
 
-/* ---- charges --------------------------------------------------------------------------------------------------------
- */
+/* ---- charges ----------------------------------------------------------------------------------------------------- */
 
 bool ladei_soft_memory_charge(soft_device *device, size_t bytes) {
   if (bytes > device->description.memory_bytes - device->charged) return false;

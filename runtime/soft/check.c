@@ -9,7 +9,7 @@
 /* First thing found wrong, or NULL. */
 typedef const char *verdict;
 
-/* ---- streams and engines -------------------------------------------------------------------------------------------- */
+/* ---- streams and engines ----------------------------------------------------------------------------------------- */
 
 static verdict stream_check(const soft_stream *stream) {
   uint64_t number = atomic_load(&stream->completed), submitted = atomic_load(&stream->submitted);
@@ -54,7 +54,7 @@ static verdict streams_check(const soft_runtime *rt) {
   return wrong;
 }
 
-/* ---- ranges --------------------------------------------------------------------------------------------------------- */
+/* ---- ranges ------------------------------------------------------------------------------------------------------ */
 
 /* References of bound work to ranges that are still live. */
 static uint64_t work_references(const soft_work *work) {
@@ -156,7 +156,7 @@ static verdict memory_check(const soft_runtime *rt) {
   return mapping_check(rt, rt->mappings.root);
 }
 
-/* ---- captures ------------------------------------------------------------------------------------------------------- */
+/* ---- captures ---------------------------------------------------------------------------------------------------- */
 
 static verdict captures_check(const soft_runtime *rt) {
   for (const soft_capture *capture = rt->captures; capture != NULL; capture = capture->next) {

@@ -36,8 +36,7 @@ static void spin_pause(void) {
 #endif
 }
 
-/* ---- engine threads -------------------------------------------------------------------------------------------------
- */
+/* ---- engine threads ---------------------------------------------------------------------------------------------- */
 
 /* Not under the lock. Returns when the queue has something, or the time is over. */
 static void engine_spin(soft_runtime *rt, const soft_engine *engine) {
@@ -154,8 +153,7 @@ void ladei_soft_cpu_stop(soft_runtime *rt) {
   }
 }
 
-/* ---- waiting threads ------------------------------------------------------------------------------------------------
- */
+/* ---- waiting threads --------------------------------------------------------------------------------------------- */
 
 static bool reached(const soft_stream *stream, uint64_t number) {
   return atomic_load_explicit(&stream->completed, memory_order_acquire) >= number;

@@ -99,8 +99,7 @@ static lade_status memory_info(void *self, int ordinal, size_t *out_free_bytes, 
   return LADE_OK;
 }
 
-/* ---- contexts -------------------------------------------------------------------------------------------------------
- */
+/* ---- contexts ---------------------------------------------------------------------------------------------------- */
 
 static lade_status current_device(void *self, int *out_device) {
   soft_runtime *rt = soft_self(self);
@@ -166,8 +165,7 @@ void ladei_soft_device_ops(lade_runtime_ops *ops) {
   ops->device_active = device_active;
 }
 
-/* ---- peers ----------------------------------------------------------------------------------------------------------
- */
+/* ---- peers ------------------------------------------------------------------------------------------------------- */
 
 static bool peers_possible(const soft_runtime *rt, int device, int peer) {
   return device != peer && !rt->devices[peer].description.no_peer_access;

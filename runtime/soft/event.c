@@ -90,8 +90,7 @@ void ladei_soft_events_close(soft_runtime *rt) {
   }
 }
 
-/* ---- record ---------------------------------------------------------------------------------------------------------
- */
+/* ---- record ------------------------------------------------------------------------------------------------------ */
 
 /* Queues the node that a plain number does not do for; NULL and no error where it does. */
 static lade_status record_node(soft_runtime *rt, soft_event *event, soft_stream *stream) {
@@ -151,8 +150,7 @@ static lade_status event_record(void *self, lade_event handle, const ladei_strea
   return status;
 }
 
-/* ---- query, wait, elapsed time --------------------------------------------------------------------------------------
- */
+/* ---- query, wait, elapsed time ----------------------------------------------------------------------------------- */
 
 static lade_status captured_error(soft_op op) {
   return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURED_EVENT, "%s: the event was last recorded in a capture",

@@ -20,8 +20,7 @@ static lade_status no_memory(const char *op) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for the executable graph", op);
 }
 
-/* ---- instantiation --------------------------------------------------------------------------------------------------
- */
+/* ---- instantiation ----------------------------------------------------------------------------------------------- */
 
 /* Turns the nodes' dependencies round. False: no memory. */
 static bool dependents_fill(soft_exec *exec, const soft_graph *graph) {
@@ -138,8 +137,7 @@ static lade_status graph_exec_destroy(void *self, ladei_graph_exec handle) {
   return status;
 }
 
-/* ---- launch ---------------------------------------------------------------------------------------------------------
- */
+/* ---- launch ------------------------------------------------------------------------------------------------------ */
 
 static lade_status launch_locked(soft_runtime *rt, soft_stream *stream, soft_exec *exec) {
   const soft_op op = SOFT_OP_graph_launch;
@@ -198,8 +196,7 @@ void ladei_soft_exec_hazards(soft_runtime *rt, soft_stream *stream, uint64_t num
   }
 }
 
-/* ---- replay ---------------------------------------------------------------------------------------------------------
- */
+/* ---- replay ------------------------------------------------------------------------------------------------------ */
 
 static void node_start(soft_runtime *rt, soft_exec_node *node) {
   soft_work *work = &node->node.work;

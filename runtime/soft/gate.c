@@ -41,8 +41,7 @@ static bool op_by_name(const char *name, soft_op *out_op) {
   return false;
 }
 
-/* ---- threads and forks ----------------------------------------------------------------------------------------------
- */
+/* ---- threads and forks ------------------------------------------------------------------------------------------- */
 
 static void forked_child(void) { atomic_fetch_add(&ladei_soft_fork_generation, 1); }
 
@@ -99,8 +98,7 @@ void ladei_soft_call_out(soft_runtime *rt, ladei_host_function function, void *u
   atomic_fetch_sub(&rt->attention, SOFT_ATTENTION_CALLBACK);
 }
 
-/* ---- the lock -------------------------------------------------------------------------------------------------------
- */
+/* ---- the lock ---------------------------------------------------------------------------------------------------- */
 
 void ladei_soft_lock(soft_runtime *rt) {
   if (!rt->virtual_time) pthread_mutex_lock(&rt->lock);
@@ -136,8 +134,7 @@ void ladei_soft_unlock(soft_runtime *rt) {
   garbage_unmap(garbage);
 }
 
-/* ---- the gate -------------------------------------------------------------------------------------------------------
- */
+/* ---- the gate ---------------------------------------------------------------------------------------------------- */
 
 static lade_status fault_apply(soft_runtime *rt, soft_op op) {
   lade_status status = LADE_OK;
@@ -228,8 +225,7 @@ lade_status ladei_soft_flags(soft_op op, unsigned flags, unsigned known) {
                      flags & ~known);
 }
 
-/* ---- controls -------------------------------------------------------------------------------------------------------
- */
+/* ---- controls ---------------------------------------------------------------------------------------------------- */
 
 lade_status ladei_soft_fault_add(void *self, const char *op, uint64_t nth, lade_status status) {
   soft_runtime *rt = soft_self(self);

@@ -20,8 +20,7 @@
 
 #include "runtime/soft/model.h"
 
-/* ---- small lists ----------------------------------------------------------------------------------------------------
- */
+/* ---- small lists ------------------------------------------------------------------------------------------------- */
 
 static bool numbers_reserve(uint32_t **numbers, uint32_t *capacity, uint32_t count) {
   if (count <= *capacity) return true;
@@ -41,8 +40,7 @@ static bool frontier_add(soft_stream *stream, uint32_t node) {
   return true;
 }
 
-/* ---- user objects ---------------------------------------------------------------------------------------------------
- */
+/* ---- user objects ------------------------------------------------------------------------------------------------ */
 
 static void object_unreference(soft_runtime *rt, soft_user_object *object) {
   if (--object->references != 0) return;
@@ -135,8 +133,7 @@ static lade_status graph_retain_user_object(void *self, ladei_graph graph_handle
   return status;
 }
 
-/* ---- graphs ---------------------------------------------------------------------------------------------------------
- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 ladei_graph ladei_soft_graph_handle(const soft_runtime *rt, const soft_graph *graph) {
   return (ladei_graph)(uintptr_t)ladei_soft_table_handle(&rt->graph_table, graph);
@@ -182,8 +179,7 @@ static lade_status graph_destroy(void *self, ladei_graph handle) {
   return status;
 }
 
-/* ---- captures -------------------------------------------------------------------------------------------------------
- */
+/* ---- captures ---------------------------------------------------------------------------------------------------- */
 
 lade_status ladei_soft_capture_break(soft_runtime *rt, soft_op op, soft_capture *capture, int native) {
   (void)rt;
@@ -362,8 +358,7 @@ static lade_status capture_end(void *self, const ladei_stream *resolved, ladei_g
   return status;
 }
 
-/* ---- what capturing streams do --------------------------------------------------------------------------------------
- */
+/* ---- what capturing streams do ----------------------------------------------------------------------------------- */
 
 static lade_status no_memory(soft_op op) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for the capture", ladei_soft_op_name(op));

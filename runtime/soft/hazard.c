@@ -52,8 +52,7 @@ typedef struct soft_hazards {
   uint64_t sweep_address;
 } soft_hazards;
 
-/* ---- records --------------------------------------------------------------------------------------------------------
- */
+/* ---- records ----------------------------------------------------------------------------------------------------- */
 
 bool ladei_soft_hazards_open(soft_runtime *rt) {
   rt->hazards = calloc(1, sizeof *rt->hazards);
@@ -137,8 +136,7 @@ static bool segment_split(soft_hazards *hazards, uint64_t address) {
   return copied;
 }
 
-/* ---- the check ------------------------------------------------------------------------------------------------------
- */
+/* ---- the check --------------------------------------------------------------------------------------------------- */
 
 static bool is_observed(const soft_point *point) {
   return point->number <= atomic_load_explicit(&point->stream->observed, memory_order_relaxed);
@@ -278,8 +276,7 @@ const char *ladei_soft_hazards_check(const soft_runtime *rt) {
   return NULL;
 }
 
-/* ---- findings -------------------------------------------------------------------------------------------------------
- */
+/* ---- findings ---------------------------------------------------------------------------------------------------- */
 
 void ladei_soft_finding(soft_runtime *rt, uint64_t *counter, const char *format, ...) {
   va_list args;

@@ -35,8 +35,7 @@ static soft_range *range_starting(const soft_runtime *rt, const void *pointer, s
   return found ? range : NULL;
 }
 
-/* ---- device memory --------------------------------------------------------------------------------------------------
- */
+/* ---- device memory ----------------------------------------------------------------------------------------------- */
 
 static lade_status device_alloc(void *self, int device_ordinal, size_t bytes, void **out) {
   soft_runtime *rt = soft_self(self);
@@ -82,8 +81,7 @@ static lade_status device_free(void *self, int device_ordinal, void *pointer) {
   return status;
 }
 
-/* ---- pinned host memory ---------------------------------------------------------------------------------------------
- */
+/* ---- pinned host memory ------------------------------------------------------------------------------------------ */
 
 static uint64_t pin_cost_ns(const soft_runtime *rt, size_t bytes) {
   uint64_t rate = rt->costs.host_pin_bytes_per_s;
@@ -255,8 +253,7 @@ static lade_status host_register(void *self, int device_ordinal, void *pointer, 
   return status;
 }
 
-/* ---- pointers -------------------------------------------------------------------------------------------------------
- */
+/* ---- pointers ---------------------------------------------------------------------------------------------------- */
 
 static void attributes_of(const soft_runtime *rt, const void *pointer, ladei_pointer_attributes *out) {
   *out = (ladei_pointer_attributes){.kind = LADEI_MEMORY_UNKNOWN, .device = -1};
@@ -286,8 +283,7 @@ static lade_status pointer_attributes(void *self, const void *pointer, ladei_poi
   return LADE_OK;
 }
 
-/* ---- IPC: within the process that owns the devices ------------------------------------------------------------------
- */
+/* ---- IPC: within the process that owns the devices --------------------------------------------------------------- */
 
 typedef struct ipc_content {
   char magic[16];

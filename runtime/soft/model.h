@@ -61,8 +61,7 @@ typedef struct soft_capture soft_capture;
 typedef struct soft_pool soft_pool;
 typedef struct soft_vm soft_vm;
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 typedef enum soft_range_kind {
   SOFT_RANGE_DEVICE,     /* device_alloc */
@@ -124,8 +123,7 @@ struct soft_pool {
   soft_range *free_list;
 };
 
-/* ---- order of work, for hazard reports ------------------------------------------------------------------------------
- */
+/* ---- order of work, for hazard reports --------------------------------------------------------------------------- */
 
 /* Work of `stream` up to `number`. */
 typedef struct soft_point {
@@ -139,8 +137,7 @@ typedef struct soft_order {
   uint32_t count, capacity;
 } soft_order;
 
-/* ---- work -----------------------------------------------------------------------------------------------------------
- */
+/* ---- work -------------------------------------------------------------------------------------------------------- */
 
 typedef enum soft_work_kind {
   SOFT_WORK_EMPTY,  /* nothing; on a stream a number of its own, in a graph a joint */
@@ -292,8 +289,7 @@ struct soft_event {
   uint32_t frontier_count, frontier_capacity;
 };
 
-/* ---- graphs ---------------------------------------------------------------------------------------------------------
- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 typedef struct soft_user_object {
   soft_slot slot;
@@ -351,8 +347,7 @@ struct soft_exec {
   soft_object_list objects;
 };
 
-/* ---- devices, threads, runtime --------------------------------------------------------------------------------------
- */
+/* ---- devices, threads, runtime ----------------------------------------------------------------------------------- */
 
 struct soft_device {
   lade_soft_device description; /* with defaults filled in */
@@ -483,8 +478,7 @@ enum {
   SOFT_ATTENTION_CALLBACK = 1u << 8, /* counted in this and the higher bits: host functions that run now */
 };
 
-/* ---- gate.c: the way into every op ----------------------------------------------------------------------------------
- */
+/* ---- gate.c: the way into every op ------------------------------------------------------------------------------- */
 
 extern _Atomic(uint32_t) ladei_soft_fork_generation; /* forks of this process so far, as seen by the child */
 lade_status ladei_soft_enter_slowly(soft_runtime *rt, soft_op op);
@@ -521,8 +515,7 @@ void ladei_soft_lock(soft_runtime *rt);
 void ladei_soft_unlock(soft_runtime *rt);
 void ladei_soft_gate_open(soft_runtime *rt);
 
-/* ---- memory.c, address.c, vm.c, pool.c ------------------------------------------------------------------------------
- */
+/* ---- memory.c, address.c, vm.c, pool.c --------------------------------------------------------------------------- */
 
 void ladei_soft_addresses_open(soft_runtime *rt);
 /*
@@ -560,8 +553,7 @@ soft_mapping *ladei_soft_vm_mapping_at(const soft_runtime *rt, const void *addre
 void ladei_soft_pools_synchronized(soft_runtime *rt);
 void ladei_soft_pools_close(soft_runtime *rt);
 
-/* ---- stream.c, event.c ----------------------------------------------------------------------------------------------
- */
+/* ---- stream.c, event.c ------------------------------------------------------------------------------------------- */
 
 soft_stream *ladei_soft_stream_new(soft_runtime *rt, soft_device *device, ladei_stream_kind kind, bool blocking);
 /* The stream of a resolved handle, or NULL with an error recorded . Under the lock. */
@@ -580,8 +572,7 @@ lade_status ladei_soft_stream_wait_point(soft_runtime *rt, soft_op op, soft_stre
 /* The legacy stream's rule: orders `stream` after what it implicitly waits for. Queues waits. Under the lock. */
 lade_status ladei_soft_stream_join_legacy(soft_runtime *rt, soft_op op, soft_stream *stream);
 
-/* ---- order.c --------------------------------------------------------------------------------------------------------
- */
+/* ---- order.c ----------------------------------------------------------------------------------------------------- */
 
 /* A caller learned that `stream` has finished up to `number`. Needs no lock. */
 void ladei_soft_observe_number(soft_stream *stream, uint64_t number);
@@ -594,8 +585,7 @@ bool ladei_soft_order_merge(soft_order *into, const soft_order *from);
 bool ladei_soft_order_copy(soft_order *into, soft_order *from);
 bool ladei_soft_order_has(const soft_order *order, const soft_stream *stream, uint64_t number);
 
-/* ---- work.c: queues and engines. All under the lock -----------------------------------------------------------------
- */
+/* ---- work.c: queues and engines. All under the lock -------------------------------------------------------------- */
 
 soft_node *ladei_soft_node_new(soft_runtime *rt);
 void ladei_soft_node_free(soft_runtime *rt, soft_node *node);
@@ -632,8 +622,7 @@ static inline uint64_t ladei_soft_event_word(const soft_stream *stream, uint64_t
   return (uint64_t)stream->index << SOFT_EVENT_NUMBER_BITS | number;
 }
 
-/* ---- submit.c -------------------------------------------------------------------------------------------------------
- */
+/* ---- submit.c ---------------------------------------------------------------------------------------------------- */
 
 /*
  * Queues work on a stream, or captures it. Takes what the work owns, also on failure. Legacy order, hazards and memory
@@ -642,8 +631,7 @@ static inline uint64_t ladei_soft_event_word(const soft_stream *stream, uint64_t
 lade_status ladei_soft_submit(soft_runtime *rt, soft_op op, soft_stream *stream, soft_work *work);
 void ladei_soft_work_dispose(soft_work *work);
 
-/* ---- graph.c, exec.c ------------------------------------------------------------------------------------------------
- */
+/* ---- graph.c, exec.c --------------------------------------------------------------------------------------------- */
 
 lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream *stream, soft_work *work);
 lade_status ladei_soft_capture_record(soft_runtime *rt, soft_op op, soft_stream *stream, soft_event *event);
@@ -667,8 +655,7 @@ void ladei_soft_exec_node_done(soft_runtime *rt, soft_exec *exec, soft_node *nod
 /* The accesses of all nodes, as work `number` of `stream`. */
 void ladei_soft_exec_hazards(soft_runtime *rt, soft_stream *stream, uint64_t number, const soft_exec *exec);
 
-/* ---- hazard.c -------------------------------------------------------------------------------------------------------
- */
+/* ---- hazard.c ---------------------------------------------------------------------------------------------------- */
 
 bool ladei_soft_hazards_open(soft_runtime *rt);
 void ladei_soft_hazards_close(soft_runtime *rt);
@@ -685,8 +672,7 @@ void ladei_soft_finding(soft_runtime *rt, uint64_t *counter, const char *format,
     __attribute__((format(printf, 3, 4)));
 lade_status ladei_soft_stale(soft_runtime *rt, soft_op op, lade_status status, const char *what, uint64_t handle);
 
-/* ---- clocks ---------------------------------------------------------------------------------------------------------
- */
+/* ---- clocks ------------------------------------------------------------------------------------------------------ */
 
 extern const soft_clock ladei_soft_sim_clock, ladei_soft_cpu_clock;
 /* "sim": lets everything happen that is due by `until_ns`, then sets the clock to it. */
@@ -699,8 +685,7 @@ bool ladei_soft_sim_add(soft_runtime *rt, const soft_moment *moment);
 /* "cpu": stops and joins the engines' threads. */
 void ladei_soft_cpu_stop(soft_runtime *rt);
 
-/* ---- ops, by file ---------------------------------------------------------------------------------------------------
- */
+/* ---- ops, by file ------------------------------------------------------------------------------------------------ */
 
 #define SOFT_OP_TABLES(X)            X(device) X(memory) X(vm) X(pool) X(stream) X(event) X(copy) X(graph) X(exec) X(peer)
 #define SOFT_TABLE_DECLARATION(part) void ladei_soft_##part##_ops(lade_runtime_ops *ops);

@@ -18,8 +18,7 @@
 
 #define GRANULE_BYTES ((size_t)512)
 
-/* ---- pools ----------------------------------------------------------------------------------------------------------
- */
+/* ---- pools ------------------------------------------------------------------------------------------------------- */
 
 static soft_device *pool_device(soft_runtime *rt, const soft_pool *pool) {
   return &rt->devices[pool->properties.location == LADEI_POOL_DEVICE ? pool->properties.id : 0];
@@ -110,8 +109,7 @@ static soft_pool *pool_find(soft_runtime *rt, soft_op op, ladei_driver_pool hand
   return pool;
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------------------------------
- */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
 static bool block_is_settled(const soft_range *block) {
   return atomic_load(&block->free_owner->completed) >= block->free_number;
@@ -205,8 +203,7 @@ static soft_range *pool_grow(soft_runtime *rt, soft_pool *pool, size_t bytes) {
   return block;
 }
 
-/* ---- alloc, free ----------------------------------------------------------------------------------------------------
- */
+/* ---- alloc, free ------------------------------------------------------------------------------------------------- */
 
 static lade_status out_of_memory(const soft_pool *pool, size_t bytes) {
   return ladei_error(pool_is_host(pool) ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_ERR_OUT_OF_DEVICE_MEMORY,
@@ -316,8 +313,7 @@ static lade_status pool_free(void *self, void *pointer, const ladei_stream *reso
   return status;
 }
 
-/* ---- settings -------------------------------------------------------------------------------------------------------
- */
+/* ---- settings ---------------------------------------------------------------------------------------------------- */
 
 static lade_status pool_destroy(void *self, ladei_driver_pool handle) {
   soft_runtime *rt = soft_self(self);

@@ -16,8 +16,7 @@
 
 #include "runtime/soft/model.h"
 
-/* ---- heap -----------------------------------------------------------------------------------------------------------
- */
+/* ---- heap -------------------------------------------------------------------------------------------------------- */
 
 static bool moment_before(const soft_moment *a, const soft_moment *b) {
   return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
@@ -69,8 +68,7 @@ bool ladei_soft_sim_add(soft_runtime *rt, const soft_moment *moment) {
   return true;
 }
 
-/* ---- engines --------------------------------------------------------------------------------------------------------
- */
+/* ---- engines ----------------------------------------------------------------------------------------------------- */
 
 static void engine_kick(soft_runtime *rt, soft_engine *engine) {
   if (engine->current != NULL) return;
@@ -91,8 +89,7 @@ static void engine_end(soft_runtime *rt, soft_engine *engine) {
   ladei_soft_run_ready(rt);
 }
 
-/* ---- time -----------------------------------------------------------------------------------------------------------
- */
+/* ---- time -------------------------------------------------------------------------------------------------------- */
 
 bool ladei_soft_sim_step(soft_runtime *rt) {
   if (rt->moment_count == 0) return false;
@@ -141,8 +138,7 @@ static bool device_start(soft_runtime *rt, soft_device *device) {
 
 const soft_clock ladei_soft_sim_clock = {now_ns, device_start, engine_kick, wait};
 
-/* ---- ops ------------------------------------------------------------------------------------------------------------
- */
+/* ---- ops --------------------------------------------------------------------------------------------------------- */
 
 static lade_status timer_add(void *self, uint64_t at_ns, ladei_host_function function, void *user) {
   soft_runtime *rt = soft_self(self);

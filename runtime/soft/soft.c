@@ -20,8 +20,7 @@
 static lade_runtime_ops sim_ops, cpu_ops;
 static pthread_once_t ops_once = PTHREAD_ONCE_INIT;
 
-/* ---- descriptions ---------------------------------------------------------------------------------------------------
- */
+/* ---- descriptions ------------------------------------------------------------------------------------------------ */
 
 static uint64_t value_or(uint64_t value, uint64_t default_value) { return value != 0 ? value : default_value; }
 
@@ -75,8 +74,7 @@ static void engines_open(soft_runtime *rt) {
   pthread_condattr_destroy(&monotonic);
 }
 
-/* ---- the tables -----------------------------------------------------------------------------------------------------
- */
+/* ---- the tables -------------------------------------------------------------------------------------------------- */
 
 static lade_status soft_close(void *self);
 
@@ -129,8 +127,7 @@ static void tables_fill(void) {
   ladei_soft_sim_ops(&sim_ops);
 }
 
-/* ---- open -----------------------------------------------------------------------------------------------------------
- */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 
 static void runtime_free(soft_runtime *rt) {
   ladei_soft_events_close(rt);
@@ -235,8 +232,7 @@ lade_status ladei_soft_open(bool virtual_time, const struct lade_soft_options *o
   return LADE_OK;
 }
 
-/* ---- report, close --------------------------------------------------------------------------------------------------
- */
+/* ---- report, close ----------------------------------------------------------------------------------------------- */
 
 static uint64_t ranges_count(const soft_tree_node *node, bool (*counts)(const soft_range *)) {
   if (node == NULL) return 0;
@@ -355,8 +351,7 @@ static lade_status soft_close(void *self) {
   return LADE_OK;
 }
 
-/* ---- lade/soft.h ----------------------------------------------------------------------------------------------------
- */
+/* ---- lade/soft.h ------------------------------------------------------------------------------------------------- */
 
 static lade_status soft_of(const lade_runtime *runtime, const char *what, void **out_self) {
   if (runtime == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", what);

@@ -20,8 +20,7 @@
 
 enum { MAX_STREAMS = 1 << 18, RECYCLE_TRIES = 4 };
 
-/* ---- stream objects -------------------------------------------------------------------------------------------------
- */
+/* ---- stream objects ---------------------------------------------------------------------------------------------- */
 
 static bool stream_is_recyclable(const soft_stream *stream) {
   uint64_t submitted = atomic_load(&stream->submitted);
@@ -116,8 +115,7 @@ void ladei_soft_streams_close(soft_runtime *rt) {
   free(rt->streams);
 }
 
-/* ---- handles --------------------------------------------------------------------------------------------------------
- */
+/* ---- handles ----------------------------------------------------------------------------------------------------- */
 
 static soft_stream *special_find(soft_runtime *rt, const ladei_stream *stream) {
   if (stream->device < 0 || stream->device >= rt->device_count) return NULL;
@@ -258,8 +256,7 @@ static lade_status stream_destroy(void *self, lade_stream handle) {
   return slot != NULL ? LADE_OK : bad_handle(rt, SOFT_OP_stream_destroy, handle);
 }
 
-/* ---- the legacy stream ----------------------------------------------------------------------------------------------
- */
+/* ---- the legacy stream ------------------------------------------------------------------------------------------- */
 
 static lade_status no_memory(soft_op op) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory to queue work", ladei_soft_op_name(op));
@@ -303,8 +300,7 @@ static lade_status implicit_capture_check(soft_runtime *rt, soft_op op, const so
   return ladei_soft_capture_break(rt, op, capture, LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT);
 }
 
-/* ---- waits, queries -------------------------------------------------------------------------------------------------
- */
+/* ---- waits, queries ---------------------------------------------------------------------------------------------- */
 
 static lade_status wait_event_locked(soft_runtime *rt, const ladei_stream *resolved, soft_event *event) {
   const soft_op op = SOFT_OP_stream_wait_event;
@@ -437,8 +433,7 @@ static lade_status device_synchronize(void *self, int ordinal) {
   return status;
 }
 
-/* ---- capture state --------------------------------------------------------------------------------------------------
- */
+/* ---- capture state ----------------------------------------------------------------------------------------------- */
 
 static lade_status stream_capture_info(void *self, const ladei_stream *resolved, ladei_capture_info *out) {
   soft_runtime *rt = soft_self(self);
@@ -483,8 +478,7 @@ static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
   return status;
 }
 
-/* ---- holds ----------------------------------------------------------------------------------------------------------
- */
+/* ---- holds ------------------------------------------------------------------------------------------------------- */
 
 lade_status ladei_soft_stream_hold(void *self, lade_stream handle, bool hold) {
   soft_runtime *rt = soft_self(self);

@@ -18,8 +18,7 @@
 #include "base/size.h"
 #include "runtime/soft/model.h"
 
-/* ---- memory of a piece ----------------------------------------------------------------------------------------------
- */
+/* ---- memory of a piece ------------------------------------------------------------------------------------------- */
 
 static lade_status bad_memory(soft_runtime *rt, soft_op op, const void *address, size_t bytes) {
   const soft_range *range = ladei_soft_range_at(rt, address);
@@ -98,8 +97,7 @@ static bool piece_is_pageable(ladei_copy_direction direction, const soft_piece *
          (!reads_device(direction) && piece->src_range == NULL);
 }
 
-/* ---- queueing -------------------------------------------------------------------------------------------------------
- */
+/* ---- queueing ---------------------------------------------------------------------------------------------------- */
 
 static lade_status no_memory(soft_op op) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory to queue it", ladei_soft_op_name(op));
@@ -132,8 +130,7 @@ lade_status ladei_soft_submit(soft_runtime *rt, soft_op op, soft_stream *stream,
   return status;
 }
 
-/* ---- copies ---------------------------------------------------------------------------------------------------------
- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 /* Copies pageable sources now. False: no memory. */
 static bool stage_sources(soft_work *work, ladei_copy_direction direction) {
@@ -289,8 +286,7 @@ static lade_status copy_peer(void *self, void *dst, int dst_device, const void *
   return status;
 }
 
-/* ---- synchronous copies ---------------------------------------------------------------------------------------------
- */
+/* ---- synchronous copies ------------------------------------------------------------------------------------------ */
 
 /*
  * Queues the copy on the legacy stream. On "sim" an engine does it in its virtual time; on "cpu" the calling thread, as
@@ -381,8 +377,7 @@ static lade_status copy_sync(void *self, int ordinal, ladei_copy_direction direc
   return status;
 }
 
-/* ---- fills, host functions, written values --------------------------------------------------------------------------
- */
+/* ---- fills, host functions, written values ----------------------------------------------------------------------- */
 
 /* Memory that a device writes on its own: device memory it may access, or pinned memory. */
 static bool written_range(soft_runtime *rt, const soft_stream *stream, soft_piece *piece) {

@@ -46,8 +46,7 @@ static bool is_whole(const soft_device *device, size_t bytes) {
   return bytes != 0 && bytes < LADEI_SIZE_LIMIT && bytes % device->description.vm_granularity_bytes == 0;
 }
 
-/* ---- addresses ------------------------------------------------------------------------------------------------------
- */
+/* ---- addresses --------------------------------------------------------------------------------------------------- */
 
 static lade_status vm_granularity(void *self, int ordinal, size_t *out_minimum_bytes, size_t *out_recommended_bytes) {
   lade_status status;
@@ -108,8 +107,7 @@ static lade_status vm_address_free(void *self, void *address, size_t bytes) {
   return status;
 }
 
-/* ---- physical memory ------------------------------------------------------------------------------------------------
- */
+/* ---- physical memory --------------------------------------------------------------------------------------------- */
 
 /* Room for a handle in the device's file. False: the system refuses. */
 static bool extent_new(soft_device *device, soft_vm *vm) {
@@ -189,8 +187,7 @@ static lade_status vm_release(void *self, ladei_vm_handle handle) {
   return status;
 }
 
-/* ---- mappings -------------------------------------------------------------------------------------------------------
- */
+/* ---- mappings ---------------------------------------------------------------------------------------------------- */
 
 static lade_status map_check(soft_runtime *rt, void *address, size_t bytes, const soft_vm *vm) {
   const soft_range *range = ladei_soft_range_at(rt, address);
@@ -326,8 +323,7 @@ bool ladei_soft_vm_accessible(const soft_runtime *rt, const void *address, size_
   return true;
 }
 
-/* ---- export: a file whose content names the handle, within the process that owns the devices ------------------------
- */
+/* ---- export: a file whose content names the handle, within the process that owns the devices --------------------- */
 
 typedef struct vm_token {
   char magic[16];

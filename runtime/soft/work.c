@@ -20,8 +20,7 @@
 
 enum { NODES_PER_SLAB = 64 };
 
-/* ---- nodes ----------------------------------------------------------------------------------------------------------
- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 static bool slab_add(soft_runtime *rt) {
   soft_node **slabs = realloc(rt->node_slabs, (rt->node_slab_count + 1) * sizeof(soft_node *));
@@ -56,8 +55,7 @@ void ladei_soft_nodes_close(soft_runtime *rt) {
   free(rt->node_slabs);
 }
 
-/* ---- work -----------------------------------------------------------------------------------------------------------
- */
+/* ---- work -------------------------------------------------------------------------------------------------------- */
 
 void ladei_soft_work_bind(soft_work *work) {
   soft_piece *pieces = ladei_soft_work_pieces(work);
@@ -174,8 +172,7 @@ uint64_t ladei_soft_work_duration_ns(const soft_runtime *rt, const soft_work *wo
   return device->copy_launch_ns + transfer_ns(bytes, rate);
 }
 
-/* ---- engines --------------------------------------------------------------------------------------------------------
- */
+/* ---- engines ----------------------------------------------------------------------------------------------------- */
 
 void ladei_soft_engine_push(soft_runtime *rt, soft_node *node) {
   soft_device *device = &rt->devices[node->work.device];
@@ -247,8 +244,7 @@ void ladei_soft_post(soft_runtime *rt, soft_node *node, ladei_host_function func
   ladei_soft_engine_push(rt, node);
 }
 
-/* ---- streams --------------------------------------------------------------------------------------------------------
- */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 void ladei_soft_stream_make_ready(soft_runtime *rt, soft_stream *stream) {
   if (stream->ready) return;

@@ -101,8 +101,7 @@ LADE_TEST(CpuStress, ThreadsShareADeviceAndGetTheirOwnBytesBack) {
   soft_fixture_close(&shared);
 }
 
-/* ---- waits across streams in long chains ----------------------------------------------------------------------------
- */
+/* ---- waits across streams in long chains ------------------------------------------------------------------------- */
 
 LADE_TEST_P(Chains, AThousandStreamsInARowFinishInOrder, soft_fixture_clocks, clock) {
   enum { LINKS = 1000 };
@@ -131,8 +130,7 @@ LADE_TEST_P(Chains, AThousandStreamsInARowFinishInOrder, soft_fixture_clocks, cl
   soft_fixture_close(&f);
 }
 
-/* ---- one thread waits, another releases -----------------------------------------------------------------------------
- */
+/* ---- one thread waits, another releases -------------------------------------------------------------------------- */
 
 static _Atomic(bool) waited;
 
@@ -193,8 +191,7 @@ LADE_TEST(CpuMemory, UnregisterWaitsForACopyThatRuns) {
   soft_fixture_close(&f);
 }
 
-/* ---- streams of threads ---------------------------------------------------------------------------------------------
- */
+/* ---- streams of threads ------------------------------------------------------------------------------------------ */
 
 static ladei_stream seen[2];
 

@@ -12,8 +12,7 @@
 
 #define BYTES ((size_t)2 << 20)
 
-/* ---- every op by name -----------------------------------------------------------------------------------------------
- */
+/* ---- every op by name -------------------------------------------------------------------------------------------- */
 
 /* Valid arguments for a call of any op. */
 typedef struct stage {
@@ -218,8 +217,7 @@ LADE_TEST(FaultPlan, RefusesWhatItCannotDo) {
   soft_fixture_close(&f);
 }
 
-/* ---- lost devices ---------------------------------------------------------------------------------------------------
- */
+/* ---- lost devices ------------------------------------------------------------------------------------------------ */
 
 LADE_TEST_P(LostDevice, StopsWorkAndStillGivesEverythingBack, soft_fixture_clocks, clock) {
   stage s = stage_open(clock);
@@ -264,8 +262,7 @@ LADE_TEST(LostDevice, ComesAtItsVirtualTimeAndOnlyThatDevice) {
   soft_fixture_close(&f);
 }
 
-/* ---- host functions, forks ------------------------------------------------------------------------------------------
- */
+/* ---- host functions, forks --------------------------------------------------------------------------------------- */
 
 static soft_fixture *calling;
 static _Atomic(int) status_in_callback;

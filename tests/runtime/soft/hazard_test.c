@@ -241,8 +241,7 @@ LADE_TEST_P(Races, ACarefulRingGivesNoFinding, soft_fixture_clocks, clock) {
   soft_fixture_close(&s.f);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 LADE_TEST_P(FreedMemory, FoundAtTheCallWhenFreedBefore, soft_fixture_clocks, clock) {
   scene s = scene_open(clock);

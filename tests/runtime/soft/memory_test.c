@@ -35,7 +35,7 @@ static void give_back(const soft_fixture *f, int device, void *memory) {
   LADE_EXPECT_OK(f->ops->device_free(f->self, device, memory));
 }
 
-/* ---- addresses without bytes ---------------------------------------------------------------------------------------- */
+/* ---- addresses without bytes ------------------------------------------------------------------------------------- */
 
 static const lade_soft_device addresses_only = {.memory_bytes = 100 * TIB, .addresses_only = 1};
 
@@ -95,7 +95,7 @@ LADE_TEST_P(AddressesOnly, VirtualMemoryCountsGranuleByGranule, soft_fixture_clo
   soft_fixture_close(&f);
 }
 
-/* ---- capacity ------------------------------------------------------------------------------------------------------- */
+/* ---- capacity ---------------------------------------------------------------------------------------------------- */
 
 LADE_TEST_P(Capacity, IsExactToTheByte, soft_fixture_clocks, clock) {
   const lade_soft_device device = {.memory_bytes = 10 * MIB};
@@ -164,7 +164,7 @@ LADE_TEST_P(Capacity, DeviceMappedPinnedMemoryChargesItsPageTable, soft_fixture_
   soft_fixture_close(&f);
 }
 
-/* ---- bytes ---------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 static unsigned char pattern_at(size_t i) { return (unsigned char)(i * 167 + (i >> 8)); }
 
@@ -208,7 +208,7 @@ LADE_TEST_P(Bytes, OverlappingCopiesWithinTheDeviceMoveAsIfThroughABuffer, soft_
   soft_fixture_close(&f);
 }
 
-/* ---- equal runs have equal addresses -------------------------------------------------------------------------------- */
+/* ---- equal runs have equal addresses ----------------------------------------------------------------------------- */
 
 LADE_TEST_P(Addresses, AreTheSameInEveryRuntimeAndNeverComeBackInOne, soft_fixture_clocks, clock) {
   void *seen[2][4];
@@ -241,7 +241,7 @@ LADE_TEST_P(Addresses, OfTwoOpenRuntimesDoNotMeet, soft_fixture_clocks, clock) {
   soft_fixture_close(&g);
 }
 
-/* ---- driver pools --------------------------------------------------------------------------------------------------- */
+/* ---- driver pools ------------------------------------------------------------------------------------------------ */
 
 static uint64_t attribute(const soft_fixture *f, ladei_driver_pool pool, ladei_pool_attribute what) {
   uint64_t value = 0;
@@ -324,7 +324,7 @@ LADE_TEST_P(Pools, DestroyedOnesKeepTheirBlocksUntilFreed, soft_fixture_clocks, 
   soft_fixture_close(&f);
 }
 
-/* ---- switched off --------------------------------------------------------------------------------------------------- */
+/* ---- switched off ------------------------------------------------------------------------------------------------ */
 
 LADE_TEST_P(Switches, TurnGroupsIntoUnsupported, soft_fixture_clocks, clock) {
   const lade_soft_device device = {.no_virtual_memory = 1, .no_driver_pools = 1, .no_copy_batch = 1};

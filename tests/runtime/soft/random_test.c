@@ -210,7 +210,7 @@ static void step(program *p, bool virtual_time) {
   }
 }
 
-/* ---- giving everything back ----------------------------------------------------------------------------------------- */
+/* ---- giving everything back -------------------------------------------------------------------------------------- */
 
 /* A stream that goes takes its capture along; the thread's own one stays and must end it. */
 static void captures_end(program *p) {

@@ -274,8 +274,7 @@ LADE_TEST(SimHold, AnEventRecordedOnAnIdleHeldStreamIsPending) {
   soft_fixture_close(&f);
 }
 
-/* ---- the same input gives the same run ------------------------------------------------------------------------------
- */
+/* ---- the same input gives the same run --------------------------------------------------------------------------- */
 
 enum { RUN_STEPS = 400, RUN_STREAMS = 4 };
 
