@@ -18,8 +18,10 @@
 #include "runtime/soft/model.h"
 
 /*
- * A sleeping thread takes some tens of microseconds to wake on a virtual machine, as long as a copy of several hundred
- * KiB takes. Spinning bridges the gaps of a pipeline that keeps its engine busy, and ends soon when it does not.
+ * On a virtual machine of two cores a sleeping thread wakes 27 us after it was signalled (median; one in ten after 54),
+ * and signalling it costs 12 us: more than a copy of 64 KiB. Spinning bridges the gaps of a pipeline that keeps its
+ * engine busy. Of 5, 20, 60 and 200 us, 20 gave staging_throughput the most at 64 KiB (5 us: less than the plain loop);
+ * more takes the core from readers where threads outnumber cores.
  */
 enum { SPIN_NS = 20000, SPINS_PER_LOOK = 32 };
 
