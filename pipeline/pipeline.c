@@ -247,12 +247,27 @@ lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
   return status;
 }
 
+/* A stream of the caller's that transfers shall be ordered with. Not one that is captured: events would carry the capture
+ * to the pipeline's streams, or break it. */
+static lade_status caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out) {
+  ladei_capture_info info;
+  lade_status status = runtime->ops->stream_resolve(runtime->self, stream, out);
+  if (status == LADE_OK) {
+    status = runtime->ops->stream_capture_info(runtime->self, out, &info);
+  }
+  if (status == LADE_OK && info.status != LADEI_CAPTURE_NONE) {
+    status =
+        ladei_error(LADE_ERR_CAPTURE, 0, "transfer: the stream is being captured; transfers are no part of graphs");
+  }
+  return status;
+}
+
 /* Queues the wait on the caller's stream, once the last copy is queued on the side's. */
 static lade_status stream_wait_side(lade_pipeline *pipeline, lade_stream stream, const ladei_side *side) {
   const lade_runtime *runtime = pipeline->runtime;
   ladei_stream resolved;
   ladei_event *event;
-  lade_status status = runtime->ops->stream_resolve(runtime->self, stream, &resolved);
+  lade_status status = caller_stream_resolve(runtime, stream, &resolved);
   if (status != LADE_OK) {
     return status;
   }
@@ -380,7 +395,7 @@ static lade_status gate_record(lade_pipeline *pipeline, lade_ticket *ticket) {
   if (!ticket->request.after_stream) {
     return LADE_OK;
   }
-  lade_status status = runtime->ops->stream_resolve(runtime->self, ticket->request.stream, &stream);
+  lade_status status = caller_stream_resolve(runtime, ticket->request.stream, &stream);
   if (status == LADE_OK) {
     status = ladei_event_pool_acquire(pipeline->events, stream.context, &ticket->gate);
   }

@@ -212,8 +212,9 @@ LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel)
  * Threads: any. Waits: while options.max_transfers are under way, unless options.no_wait.
  * Stream order: see transfer.after_stream. Without it the device memory must be free for use already.
  * Errors: LADE_NOT_READY with options.no_wait; LADE_ERR_INVALID_ARGUMENT, the text naming the field;
- * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_TIMEOUT on "sim" when no transfer under way can ever end; LADE_ERR_DEVICE_LOST;
- * LADE_ERR_FORKED. Errors of the transfer itself come out of its ticket.
+ * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_TIMEOUT on "sim" when no transfer under way can ever end; LADE_ERR_CAPTURE when
+ * transfer.stream is being captured; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED. Errors of the transfer itself come out of
+ * its ticket.
  * Source: docs/pipeline.md.
  */
 LADE_API lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer,
@@ -273,8 +274,8 @@ LADE_API void lade_ticket_release(lade_ticket *ticket);
  * Threads: any; not a callback of the same pipeline. Waits: until the transfer's last copy has been queued, that is,
  * for the reads, not for the copies. On "sim": moves the clock that far. Stream order: after the transfer's copies.
  * Errors: those of the ticket, if the transfer failed before (nothing is queued on `stream` then); LADE_ERR_TIMEOUT on
- * "sim" when its reads can never end; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED. A copy that
- * fails later is found by lade_ticket_wait().
+ * "sim" when its reads can never end; LADE_ERR_CAPTURE when `stream` is being captured; LADE_ERR_INVALID_ARGUMENT;
+ * LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED. A copy that fails later is found by lade_ticket_wait().
  */
 LADE_API lade_status lade_stream_wait_ticket(lade_stream stream, lade_ticket *ticket);
 

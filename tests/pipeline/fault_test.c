@@ -482,6 +482,38 @@ LADE_TEST(Pipeline, RefusesToWorkInAForkedChild) {
   fixture_close(&f);
 }
 
+/* A stream under capture is refused before anything could break its capture. */
+LADE_TEST_P(Pipeline, LeavesCapturesAlone, support_soft_runtimes, name) {
+  fixture f;
+  lade_stream stream;
+  ladei_stream resolved;
+  ladei_graph graph;
+  lade_ticket *ticket = NULL;
+  lade_ticket *refused = NULL;
+  char host[CHUNK] = {0};
+  if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
+  const lade_runtime_ops *ops = f.runtime->ops;
+  lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), sizeof host);
+  LADE_ASSERT_EQ_INT(lade_stream_create(f.runtime, 0, &stream), LADE_OK);
+  LADE_ASSERT_EQ_INT(ops->stream_resolve(f.runtime->self, stream, &resolved), LADE_OK);
+  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
+  LADE_ASSERT_EQ_INT(ops->capture_begin(f.runtime->self, &resolved, LADEI_CAPTURE_RELAXED), LADE_OK);
+  /* Where it is over already there is nothing to wait for. */
+  lade_status waited = lade_stream_wait_ticket(stream, ticket);
+  LADE_EXPECT(waited == LADE_ERR_CAPTURE || lade_ticket_query(ticket, NULL) == LADE_OK);
+  transfer.after_stream = 1;
+  transfer.stream = stream;
+  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &refused), LADE_ERR_CAPTURE);
+  LADE_EXPECT_EQ_PTR(refused, NULL);
+  /* The capture is as good as before. */
+  LADE_ASSERT_EQ_INT(ops->capture_end(f.runtime->self, &resolved, &graph), LADE_OK);
+  LADE_EXPECT_EQ_INT(ops->graph_destroy(f.runtime->self, graph), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_OK);
+  lade_ticket_release(ticket);
+  LADE_EXPECT_EQ_INT(lade_stream_destroy(f.runtime, stream), LADE_OK);
+  fixture_close(&f);
+}
+
 /* On virtual time, work that can never end is noticed: the ticket times out, destroy refuses; then it goes on. */
 LADE_TEST(Pipeline, NoticesThatNothingCanHappenAnyMore) {
   fixture f;
