@@ -89,15 +89,14 @@ static ladei_memory segment_memory(const ladei_segment *segment) {
 }
 
 static void segment_memory_set(ladei_segment *segment, const ladei_memory *memory) {
-  atomic_store_explicit(&segment->page_count, ladei_pinned_pages(memory->bytes), memory_order_relaxed);
-  segment->usable_bytes = memory->bytes;
+  atomic_store_explicit(&segment->page_count, memory->bytes >> LADEI_PINNED_PAGE_SHIFT, memory_order_relaxed);
   atomic_store_explicit(&segment->source, (int32_t)memory->source, memory_order_relaxed);
   atomic_store_explicit(&segment->base, (uintptr_t)memory->base, memory_order_relaxed);
   segment->mapped = memory->mapped;
   segment->mapped_bytes = memory->mapped_bytes;
 }
 
-/* A segment of `pin_bytes` that fits under the cap: pinned, opened, in the page map; in no node yet. */
+/* A segment of `pin_bytes`, in whole pages, that fits under the cap: pinned, opened, in the page map; in no node yet. */
 static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *request, size_t pin_bytes,
                                ladei_segment **out) {
   size_t bytes = ladei_pinned_pages(pin_bytes) << LADEI_PINNED_PAGE_SHIFT;
@@ -113,7 +112,7 @@ static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *requ
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for the records of %zu bytes", bytes);
     goto fail_metadata;
   }
-  status = memory_pin(pool, request->node->os_index, pin_bytes, &memory);
+  status = memory_pin(pool, request->node->os_index, bytes, &memory);
   if (status != LADE_OK) {
     ladei_error_prefix(status, "pinned pool: %zu bytes: ", bytes);
     goto fail_memory;
@@ -125,6 +124,7 @@ static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *requ
   (void)ladei_gauge_add_below(&pool->counters.reserved_bytes, memory.bytes - pin_bytes, UINT64_MAX);
   pin_bytes = memory.bytes;
   segment_memory_set(segment, &memory);
+  segment->serves_bytes = pin_bytes;
   segment->huge = request->exact;
   segment->divided = false;
   ladei_segment_open(segment, request->node->index);

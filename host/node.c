@@ -370,15 +370,15 @@ void ladei_node_stamp_free_segments(ladei_node *node, uint64_t now_ns) {
 
 /* Whether `a` serves a request better than `b`, which may be NULL. */
 static bool segment_is_better(const ladei_segment *a, const ladei_segment *b) {
-  return b == NULL || a->usable_bytes < b->usable_bytes ||
-         (a->usable_bytes == b->usable_bytes && ladei_segment_base(a) < ladei_segment_base(b));
+  return b == NULL || a->serves_bytes < b->serves_bytes ||
+         (a->serves_bytes == b->serves_bytes && ladei_segment_base(a) < ladei_segment_base(b));
 }
 
 ladei_block *ladei_node_take_best(ladei_node *node, size_t bytes) {
   ladei_segment *best = NULL;
   ladei_lock_acquire(&node->lock);
   for (ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
-    if (segment->usable_bytes >= bytes && segment_is_free(segment) && segment_is_better(segment, best)) {
+    if (segment->serves_bytes >= bytes && segment_is_free(segment) && segment_is_better(segment, best)) {
       best = segment;
     }
   }

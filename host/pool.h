@@ -5,6 +5,7 @@
  *   pinned.c   the public calls: alloc, free, record, find ...        memory.c   growing, giving back, the cap
  *   pool.c     create, destroy, nodes and devices, check              stats.c    counters
  *   node.c     free blocks of one node       retire   pending blocks  owner.c    address -> block
+ *   thread_cache.c, bins.c   ready blocks    reference.c, debug.c, background.c, snapshot.c   as they say
  *
  * Locks, outermost first: pool->lock, node->lock, those of base/ and runtime/retire. No driver call under any of them.
  */

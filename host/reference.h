@@ -3,7 +3,7 @@
  * The reference policy: the decisions of the cache that frameworks use today, for comparison and for programs that
  * depend on them.
  *
- *   sizes     whole powers of two, at least a page of address space; one driver allocation per block; never split
+ *   sizes     whole powers of two; one driver allocation per block, in whole pages; never split
  *   reuse     the smallest cached block that is large enough, however large; of equal ones the lowest address
  *   events    one per block and stream, recorded in the free
  *   pending   one queue over all streams, in the order of the frees; looked at by every alloc and by empty_cache, up to

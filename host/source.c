@@ -19,7 +19,6 @@
 #include "base/size.h"
 #include "host/prefault.h"
 
-#define PAGE_BYTES      ((size_t)4096)
 #define HUGE_PAGE_BYTES (2 * LADEI_MIB)
 
 static uint64_t now_ns(const ladei_source_settings *settings) {
@@ -29,8 +28,7 @@ static uint64_t now_ns(const ladei_source_settings *settings) {
 /* ---- register ---------------------------------------------------------------------------------------------------- */
 
 /* Areas of a huge page and more begin at a huge page, so that the kernel can use them. */
-static lade_status area_map(size_t usable_bytes, ladei_memory *out) {
-  size_t bytes = ladei_size_max(usable_bytes + PAGE_BYTES - 1, PAGE_BYTES) / PAGE_BYTES * PAGE_BYTES;
+static lade_status area_map(size_t bytes, ladei_memory *out) {
   size_t align = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
   void *mapped = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) {

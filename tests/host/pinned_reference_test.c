@@ -58,15 +58,15 @@ static void use(const fixture *own, void *block, int stream) {
 
 static uint64_t driver_allocs(const fixture *own) { return support_call_count(own->runtime, "host_alloc"); }
 
-static size_t usable_bytes(const fixture *own, const void *block) {
-  return ladei_owner_find(&own->pool->map, block).segment->usable_bytes;
+static size_t serves_bytes(const fixture *own, const void *block) {
+  return ladei_owner_find(&own->pool->map, block).segment->serves_bytes;
 }
 
 LADE_TEST(PinnedReference, Check2SizesAreWholePowersOfTwo) {
   fixture own;
   if (!fixture_open(&own)) return;
   char *block = alloc(&own, 1000);
-  LADE_EXPECT_EQ_SIZE(usable_bytes(&own, block), 1024);
+  LADE_EXPECT_EQ_SIZE(serves_bytes(&own, block), 1024);
   give_back(&own, block);
   for (size_t bytes = 513; bytes <= 1024; bytes += 73) {
     LADE_EXPECT_EQ_PTR(alloc(&own, bytes), block);
@@ -75,7 +75,7 @@ LADE_TEST(PinnedReference, Check2SizesAreWholePowersOfTwo) {
   LADE_EXPECT_EQ_UINT(driver_allocs(&own), 1);
   char *larger = alloc(&own, 1025);
   LADE_EXPECT_NE_PTR(larger, block);
-  LADE_EXPECT_EQ_SIZE(usable_bytes(&own, larger), 2048);
+  LADE_EXPECT_EQ_SIZE(serves_bytes(&own, larger), 2048);
   LADE_EXPECT_EQ_UINT(driver_allocs(&own), 2);
   give_back(&own, larger);
   fixture_close(&own);
