@@ -81,7 +81,7 @@ static lade_status memory_unpin(lade_pinned_pool *pool, const ladei_memory *memo
 static ladei_memory segment_memory(const ladei_segment *segment) {
   return (ladei_memory){
       .base = (void *)ladei_segment_base(segment),
-      .bytes = segment->usable_bytes,
+      .bytes = ladei_segment_bytes(segment),
       .mapped = segment->mapped,
       .mapped_bytes = segment->mapped_bytes,
       .source = (lade_pinned_source)atomic_load_explicit(&segment->source, memory_order_relaxed),
@@ -96,7 +96,8 @@ static void segment_memory_set(ladei_segment *segment, const ladei_memory *memor
   segment->mapped_bytes = memory->mapped_bytes;
 }
 
-/* A segment of `pin_bytes`, in whole pages, that fits under the cap: pinned, opened, in the page map; in no node yet. */
+/* A segment that serves `pin_bytes` and fits under the cap: pinned in whole pages, opened, in the page map; in no node
+ * yet. */
 static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *request, size_t pin_bytes,
                                ladei_segment **out) {
   size_t bytes = ladei_pinned_pages(pin_bytes) << LADEI_PINNED_PAGE_SHIFT;
@@ -120,9 +121,6 @@ static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *requ
   if (pool->debug != NULL) {
     ladei_debug_poison(memory.base, memory.bytes);
   }
-  /* Sources that lade maps itself pin whole pages. */
-  (void)ladei_gauge_add_below(&pool->counters.reserved_bytes, memory.bytes - pin_bytes, UINT64_MAX);
-  pin_bytes = memory.bytes;
   segment_memory_set(segment, &memory);
   segment->serves_bytes = pin_bytes;
   segment->huge = request->exact;
@@ -160,8 +158,9 @@ static lade_status segment_unpin(lade_pinned_pool *pool, ladei_node *node, ladei
     ladei_node_restore_segment(node, segment);
     return status;
   }
+  uint64_t reserved_bytes = segment->serves_bytes;
   metadata_release(pool, segment);
-  ladei_gauge_sub(&pool->counters.reserved_bytes, memory.bytes);
+  ladei_gauge_sub(&pool->counters.reserved_bytes, reserved_bytes);
   return LADE_OK;
 }
 
@@ -187,7 +186,7 @@ lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t 
   *out_released = 0;
   while (status == LADE_OK && *out_released < bytes &&
          (segment = oldest_free_segment(pool, free_before_ns, &node)) != NULL) {
-    uint64_t segment_bytes = segment->usable_bytes;
+    uint64_t segment_bytes = segment->serves_bytes;
     status = segment_unpin(pool, node, segment);
     *out_released += status == LADE_OK ? segment_bytes : 0;
   }

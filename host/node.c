@@ -321,7 +321,7 @@ static void segment_link(ladei_node *node, ladei_segment *segment) {
   *(segment->next == NULL ? &node->last : &segment->next->prev) = segment;
   *(before == NULL ? &node->first : &before->next) = segment;
   node->reserved_pages += ladei_segment_page_count(segment);
-  node->reserved_bytes += segment->usable_bytes;
+  node->reserved_bytes += segment->serves_bytes;
 }
 
 static void segment_unlink(ladei_node *node, ladei_segment *segment) {
@@ -329,7 +329,7 @@ static void segment_unlink(ladei_node *node, ladei_segment *segment) {
   *(segment->prev == NULL ? &node->first : &segment->prev->next) = segment->next;
   segment->next = segment->prev = NULL;
   node->reserved_pages -= ladei_segment_page_count(segment);
-  node->reserved_bytes -= segment->usable_bytes;
+  node->reserved_bytes -= segment->serves_bytes;
 }
 
 ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, size_t bytes, bool exact) {
@@ -492,7 +492,7 @@ typedef struct recount {
 static void recount_segment(const ladei_segment *segment, recount *sum) {
   size_t page_count = ladei_segment_page_count(segment);
   sum->pages += page_count;
-  sum->bytes += segment->usable_bytes;
+  sum->bytes += segment->serves_bytes;
   for (size_t page = 0; page < page_count; page += ladei_block_pages(&segment->blocks[page])) {
     const ladei_block *block = &segment->blocks[page];
     if (ladei_word_state(ladei_block_word(block)) == LADEI_BLOCK_FREE) {

@@ -36,7 +36,7 @@ typedef struct ladei_node {
   ladei_segment *first, *last; /* all segments, oldest first */
   uint64_t free_small_bytes;   /* in runs */
   uint64_t reserved_pages;     /* sum over the segments */
-  uint64_t reserved_bytes;     /* sum of usable_bytes over the segments: less where a driver gave less than pages */
+  uint64_t reserved_bytes;     /* sum of serves_bytes over the segments */
   bool growing;                /* guard: the pool's lock. A thread is pinning a segment for this node */
   ladei_bins bins;             /* no guard but for emptying them */
 } ladei_node;

@@ -29,7 +29,7 @@ typedef struct ladei_segment {
   _Atomic(int32_t) source; /* lade_pinned_source */
   _Atomic(uint32_t) node;  /* index of the node's cache in the pool */
   size_t mapped_bytes;     /* what the source needs to give it back */
-  size_t serves_bytes;     /* reference policy: the largest request that it serves, which may be less than a page */
+  size_t serves_bytes;     /* that it counts for: its pages; under the reference policy a power of two, maybe less */
   void *mapped;
   uint64_t birth; /* number of the segment in its pool: older ones are smaller */
 
