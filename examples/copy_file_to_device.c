@@ -2,7 +2,7 @@
 /*
  * A file to the device and back, with work on the device in between that waits by stream, not by thread.
  *
- * usage: copy_file_to_device RUNTIME FILE     RUNTIME: cuda, cpu, sim
+ * usage: copy_file_to_device RUNTIME [FILE]     RUNTIME: cuda, cpu, sim; FILE: this program's own, if not given
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -40,8 +40,9 @@ static lade_ticket *submit(lade_pair *pair, lade_direction direction, lade_endpo
 
 int main(int argc, char **argv) {
   struct stat status;
-  int fd = argc == 3 ? open(argv[2], O_RDONLY) : -1;
-  if (fd < 0 || fstat(fd, &status) != 0 || status.st_size == 0) fail(argv[0], "usage: RUNTIME FILE, not empty");
+  const char *file = argc == 3 ? argv[2] : argv[0];
+  int fd = argc == 2 || argc == 3 ? open(file, O_RDONLY) : -1;
+  if (fd < 0 || fstat(fd, &status) != 0 || status.st_size == 0) fail(argv[0], "usage: RUNTIME [FILE], not empty");
   size_t bytes = (size_t)status.st_size;
   char *back = malloc(bytes), *expected = malloc(bytes);
   lade_runtime *runtime;
@@ -54,7 +55,7 @@ int main(int argc, char **argv) {
   LADE(lade_device_alloc(lade_pair_device_allocator(pair), bytes, stream, &loaded));
   LADE(lade_device_alloc(lade_pair_device_allocator(pair), bytes, stream, &result));
 
-  lade_ticket *down = submit(pair, LADE_TO_DEVICE, lade_endpoint_file(fd, 0, argv[2]), loaded, bytes, NULL);
+  lade_ticket *down = submit(pair, LADE_TO_DEVICE, lade_endpoint_file(fd, 0, file), loaded, bytes, NULL);
   LADE(lade_stream_wait_ticket(stream, down));
   LADE(lade_copy_async(runtime, result, loaded, bytes, stream)); /* stands for a kernel */
   lade_ticket *up = submit(pair, LADE_TO_HOST, lade_endpoint_memory(back), result, bytes, stream);
@@ -64,8 +65,8 @@ int main(int argc, char **argv) {
   lade_ticket_release(up);
 
   if (expected == NULL || pread(fd, expected, bytes, 0) != (ssize_t)bytes || memcmp(back, expected, bytes) != 0)
-    fail(argv[2], "what came back is not the file");
-  printf("%s: %zu bytes to the device and back\n", argv[2], bytes);
+    fail(file, "what came back is not the file");
+  printf("%s: %zu bytes to the device and back\n", file, bytes);
 
   LADE(lade_device_free(lade_pair_device_allocator(pair), loaded));
   LADE(lade_device_free(lade_pair_device_allocator(pair), result));
