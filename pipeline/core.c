@@ -157,9 +157,12 @@ void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_dir
 /* Gives the slot the next chunk of the transfer that is being issued. */
 static void chunk_begin(ladei_slot *slot, ladei_core_transfer *transfer) {
   uint64_t left = transfer->bytes - transfer->issued_bytes;
+  size_t lead_bytes = transfer->issued_bytes == 0 ? transfer->lead_bytes : 0;
+  size_t most = transfer->chunk_bytes - lead_bytes;
   slot->transfer = transfer;
   slot->offset = transfer->issued_bytes;
-  slot->bytes = left < transfer->chunk_bytes ? (size_t)left : transfer->chunk_bytes;
+  slot->bytes = left < most ? (size_t)left : most;
+  slot->lead_bytes = lead_bytes;
   transfer->issued_bytes += slot->bytes;
   transfer->active++;
   ring_advance(transfer->ring);
@@ -545,7 +548,11 @@ static void complete_release(ladei_core *core, const ladei_order *order, lade_st
   }
 }
 
-static unsigned complete_finish(ladei_core *core, ladei_core_transfer *transfer) {
+static unsigned complete_finish(ladei_core *core, ladei_core_transfer *transfer, lade_status status,
+                                const lade_error *error) {
+  if (status != LADE_OK && !transfer_failed(transfer)) {
+    transfer->error = *error;
+  }
   transfer->finished = true;
   core->unfinished--;
   if (transfer_failed(transfer)) {
@@ -567,7 +574,7 @@ unsigned ladei_core_complete(ladei_core *core, const ladei_order *order, lade_st
   case LADEI_ORDER_POLL: return complete_poll(core, order, status, error);
   case LADEI_ORDER_WRITE: return complete_write(core, order, status, error);
   case LADEI_ORDER_RELEASE: complete_release(core, order, status); return 0;
-  case LADEI_ORDER_FINISH: return complete_finish(core, order->transfer);
+  case LADEI_ORDER_FINISH: return complete_finish(core, order->transfer, status, error);
   }
   return 0;
 }

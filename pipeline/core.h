@@ -53,6 +53,7 @@ struct ladei_slot {
   void *block;                   /* NULL: none */
   uint64_t offset;               /* of the chunk in the transfer */
   size_t bytes;
+  size_t lead_bytes; /* the chunk lies so far into the block */
   ladei_slot_state state;
   bool release_out; /* a RELEASE order for its block is out */
   bool keep_block;  /* an early RELEASE failed: wait for the batch instead */
@@ -90,6 +91,7 @@ typedef enum ladei_gate {
 struct ladei_core_transfer {
   uint64_t bytes;
   size_t chunk_bytes; /* at most the ring's block_bytes */
+  size_t lead_bytes;  /* the first chunk is so much shorter and lies so far into its block; below chunk_bytes */
   bool ordered;       /* the host half goes chunk by chunk, in order */
   ladei_gate gate;
 
@@ -160,7 +162,8 @@ typedef enum ladei_order_kind {
   LADEI_ORDER_WRITE,       /* slot->block -> sink */
   LADEI_ORDER_RELEASE, /* give slot->block back to the pool; `in_flight`: note the ring's stream first. Must not fail
                           where `last_resort` is set */
-  LADEI_ORDER_FINISH,  /* `transfer` is over: let go of what belongs to it. Cannot fail */
+  LADEI_ORDER_FINISH,  /* all of `transfer` is done, or it failed: bring it to its end and let go of what belongs to it.
+                          What fails then is its outcome */
 } ladei_order_kind;
 
 typedef struct ladei_order {
@@ -208,6 +211,9 @@ unsigned ladei_core_complete(ladei_core *core, const ladei_order *order, lade_st
 bool ladei_core_polls(const ladei_core *core);
 /* Time has passed: POLL may be worth while again. */
 void ladei_core_poll_wake(ladei_core *core);
+
+/* Where the slot's chunk lies in its block. */
+static inline void *ladei_slot_data(const ladei_slot *slot) { return (char *)slot->block + slot->lead_bytes; }
 
 /* All submitted copies: whether waiting for the ring's stream now covers the whole transfer. */
 static inline bool ladei_core_all_queued(const ladei_core_transfer *transfer) {

@@ -34,9 +34,9 @@ static lade_status execute_copy(lade_pipeline *pipeline, const ladei_order *orde
   const ladei_stream *stream = &side_of(pipeline, order->ring)->stream;
   char *device = (char *)ladei_ticket_of(order->transfer)->request.device_memory + slot->offset;
   if (order->ring->direction == LADE_TO_DEVICE) {
-    return runtime->ops->copy(runtime->self, LADEI_COPY_H2D, device, slot->block, slot->bytes, stream);
+    return runtime->ops->copy(runtime->self, LADEI_COPY_H2D, device, ladei_slot_data(slot), slot->bytes, stream);
   }
-  return runtime->ops->copy(runtime->self, LADEI_COPY_D2H, slot->block, device, slot->bytes, stream);
+  return runtime->ops->copy(runtime->self, LADEI_COPY_D2H, ladei_slot_data(slot), device, slot->bytes, stream);
 }
 
 static lade_status execute_record(lade_pipeline *pipeline, const ladei_order *order) {
@@ -93,13 +93,14 @@ static lade_status order_dispatch(lade_pipeline *pipeline, ladei_order *order) {
   switch (order->kind) {
   case LADEI_ORDER_ACQUIRE: return execute_acquire(pipeline, order);
   case LADEI_ORDER_READ:
-    return ladei_endpoint_read(&ladei_ticket_of(order->transfer)->request.host, slot->offset, slot->block, slot->bytes);
+    return ladei_endpoint_read(&ladei_ticket_of(order->transfer)->request.host, slot->offset, ladei_slot_data(slot),
+                               slot->bytes);
   case LADEI_ORDER_GATE: return execute_gate(pipeline, order);
   case LADEI_ORDER_COPY: return execute_copy(pipeline, order);
   case LADEI_ORDER_RECORD: return execute_record(pipeline, order);
   case LADEI_ORDER_POLL: return execute_poll(pipeline, order);
   case LADEI_ORDER_WRITE:
-    return ladei_endpoint_write(&ladei_ticket_of(order->transfer)->request.host, slot->offset, slot->block,
+    return ladei_endpoint_write(&ladei_ticket_of(order->transfer)->request.host, slot->offset, ladei_slot_data(slot),
                                 slot->bytes);
   case LADEI_ORDER_RELEASE: return execute_release(pipeline, order);
   case LADEI_ORDER_FINISH: return execute_finish(pipeline, order);

@@ -46,7 +46,9 @@ static const lade_error injected = {LADE_ERR_DRIVER, 7, "injected"};
 
 static model_transfer *model_of(ladei_core_transfer *transfer) { return (model_transfer *)(void *)transfer; }
 
-static unsigned chunk_of(const ladei_slot *slot) { return (unsigned)(slot->offset / slot->transfer->chunk_bytes); }
+static unsigned chunk_of(const ladei_slot *slot) {
+  return (unsigned)((slot->offset + slot->transfer->lead_bytes) / slot->transfer->chunk_bytes);
+}
 
 static model_block *block_of(void *block) { return (model_block *)block; }
 
@@ -69,6 +71,10 @@ static void check_taken(const model *m, const ladei_order *order) {
   }
   if (order->kind == LADEI_ORDER_READ || order->kind == LADEI_ORDER_WRITE) {
     model_transfer *t = model_of(order->transfer);
+    /* Chunks end where multiples of the chunk's size do, counted from the lead on; none leaves its block. */
+    LADE_EXPECT_EQ_UINT((order->slot->offset + t->transfer.lead_bytes) % t->transfer.chunk_bytes,
+                        order->slot->lead_bytes);
+    LADE_EXPECT_LE_UINT(order->slot->lead_bytes + order->slot->bytes, t->transfer.chunk_bytes);
     /* A block that a copy still uses must not be read into. */
     LADE_EXPECT(!block_of(order->slot->block)->in_flight);
     if (t->transfer.ordered) {
@@ -92,7 +98,6 @@ static void check_taken(const model *m, const ladei_order *order) {
 static lade_status outcome(model *m, const ladei_order *order) {
   bool fails = m->failure_one_in != 0 && support_random_one_in(&m->random, m->failure_one_in);
   switch (order->kind) {
-  case LADEI_ORDER_FINISH: return LADE_OK;
   case LADEI_ORDER_ACQUIRE: return m->acquire_fails && fails ? LADE_ERR_DRIVER : LADE_OK;
   case LADEI_ORDER_RELEASE: return order->in_flight && !order->last_resort && fails ? LADE_ERR_DRIVER : LADE_OK;
   case LADEI_ORDER_POLL:
@@ -108,10 +113,14 @@ static lade_status outcome(model *m, const ladei_order *order) {
 /* What the completion of an order means for the bytes, noted before the core hears of it. */
 static void note_effect(model *m, ladei_order *order, lade_status status) {
   ladei_slot *slot = order->slot;
+  if (order->kind == LADEI_ORDER_FINISH) {
+    model_of(order->transfer)->finishes++;
+  }
   if (status != LADE_OK) {
     return;
   }
   switch (order->kind) {
+  case LADEI_ORDER_FINISH: break;
   case LADEI_ORDER_ACQUIRE: order->block = block_new(m); break;
   case LADEI_ORDER_READ:
   case LADEI_ORDER_WRITE: model_of(order->transfer)->host[chunk_of(slot)]++; break;
@@ -133,7 +142,6 @@ static void note_effect(model *m, ladei_order *order, lade_status status) {
     block_of(slot->block)->alive = false;
     m->alive--;
     break;
-  case LADEI_ORDER_FINISH: model_of(order->transfer)->finishes++; break;
   }
 }
 
@@ -172,7 +180,9 @@ static void submit_one(model *m) {
   t->transfer.bytes = support_random_below(&m->random, chunk * (MAX_CHUNKS - 1));
   t->transfer.ordered = support_random_one_in(&m->random, 3);
   t->transfer.gate = support_random_one_in(&m->random, 3) ? LADEI_GATE_CLOSED : LADEI_GATE_OPEN;
-  t->chunks = (unsigned)((t->transfer.bytes + chunk - 1) / chunk);
+  t->transfer.lead_bytes = (size_t)support_random_below(&m->random, chunk);
+  uint64_t covered = t->transfer.bytes > 0 ? t->transfer.bytes + t->transfer.lead_bytes : 0;
+  t->chunks = (unsigned)((covered + chunk - 1) / chunk);
   ladei_core_submit(&m->core, &t->transfer, support_random_one_in(&m->random, 2) ? LADE_TO_DEVICE : LADE_TO_HOST);
 }
 
@@ -323,6 +333,26 @@ LADE_TEST(PipelineCore, BeginsTransfersInTheOrderOfSubmission) {
     ladei_core_complete(&core, &order, LADE_OK, NULL);
   }
   LADE_EXPECT(first.finished);
+  ladei_core_destroy(&core);
+}
+
+/* What fails while a transfer is brought to its end (a flush, a rename) is the transfer's outcome. */
+LADE_TEST(PipelineCore, TakesAFailureAtTheEndAsTheOutcome) {
+  ladei_core core;
+  ladei_order order;
+  ladei_core_transfer transfer = {.bytes = 4, .chunk_bytes = 2};
+  char block;
+  LADE_ASSERT_EQ_INT(ladei_core_init(&core, 1), LADE_OK);
+  ladei_core_submit(&core, &transfer, LADE_TO_HOST);
+  while (ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
+    order.block = &block;
+    ladei_core_complete(&core, &order, order.kind == LADEI_ORDER_FINISH ? LADE_ERR_IO : LADE_OK, &injected);
+  }
+  LADE_EXPECT(transfer.finished);
+  LADE_EXPECT_EQ_UINT(transfer.done_bytes, 4);
+  LADE_EXPECT_EQ_INT(transfer.error.status, injected.status);
+  LADE_EXPECT_EQ_UINT(core.counters.transfers_failed, 1);
+  LADE_EXPECT_EQ_UINT(core.counters.transfers_completed, 0);
   ladei_core_destroy(&core);
 }
 
