@@ -24,6 +24,7 @@ typedef enum value_kind {
   VALUE_NUMBER_64, /* within low .. high */
   VALUE_POWER_32,  /* the same, a power of two */
   VALUE_THRESHOLD, /* double above 0, below 1 */
+  VALUE_FRACTION,  /* double from 0 to 1 */
   VALUE_DIVISIONS,
   VALUE_POLICY,  /* uint32_t: 0 default, 1 reference */
   VALUE_SOURCES, /* uint32_t: set of lade_pinned_source bits */
@@ -35,7 +36,7 @@ typedef struct setting {
   size_t offset; /* of the field in lade_config */
   uint64_t low;
   uint64_t high;
-  bool own; /* lade's, unknown to the reference */
+  bool own; /* lade's or of later versions, unknown to the reference */
 } setting;
 
 /* 2^40 MiB are 2^60 bytes, the limit of every size. */
@@ -50,6 +51,10 @@ static const setting settings[] = {
     {"release_lock_on_cudamalloc", VALUE_BOOL, offsetof(lade_config, release_lock_on_cudamalloc), 0, 0, false},
     {"pinned_use_cuda_host_register", VALUE_CHOICE, offsetof(lade_config, pinned_use_cuda_host_register), 0, 0, false},
     {"pinned_num_register_threads", VALUE_POWER_32, offsetof(lade_config, pinned_num_register_threads), 1, 128, false},
+    {"max_non_split_rounding_mb", VALUE_NUMBER_64, offsetof(lade_config, max_non_split_rounding_mb), 21, MB_LIMIT,
+     true},
+    {"per_process_memory_fraction", VALUE_FRACTION, offsetof(lade_config, per_process_memory_fraction), 0, 0, true},
+    {"pinned_use_background_threads", VALUE_BOOL, offsetof(lade_config, pinned_background), 0, 0, true},
     {"device_max_mb", VALUE_NUMBER_64, offsetof(lade_config, device_max_mb), 0, MB_LIMIT, true},
     {"device_event_batch", VALUE_NUMBER_32, offsetof(lade_config, device_event_batch), 0, 65536, true},
     {"pinned_max_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_max_mb), 0, MB_LIMIT, true},
@@ -152,6 +157,15 @@ static lade_status threshold_read(const parser *p, const setting *s, piece value
   double number;
   if (!fraction_read(value, &number) || !(number > 0.0 && number < 1.0)) {
     return value_error(p, s, value, "a number above 0 and below 1 is meant");
+  }
+  *out = number;
+  return LADE_OK;
+}
+
+static lade_status share_read(const parser *p, const setting *s, piece value, double *out) {
+  double number;
+  if (!fraction_read(value, &number) || !(number >= 0.0 && number <= 1.0)) {
+    return value_error(p, s, value, "a number from 0 to 1 is meant");
   }
   *out = number;
   return LADE_OK;
@@ -272,6 +286,7 @@ static lade_status value_read(parser *p, const setting *s, piece value) {
   case VALUE_BOOL: return bool_read(p, s, value, 0, (uint32_t *)(void *)field);
   case VALUE_CHOICE: return bool_read(p, s, value, 2, (uint32_t *)(void *)field);
   case VALUE_THRESHOLD: return threshold_read(p, s, value, (double *)(void *)field);
+  case VALUE_FRACTION: return share_read(p, s, value, (double *)(void *)field);
   case VALUE_POLICY: return policy_read(p, s, value, (uint32_t *)(void *)field);
   case VALUE_SOURCES: return sources_read(p, s, value, (uint32_t *)(void *)field);
   case VALUE_DIVISIONS: return divisions_read(p, s, value, (uint64_t *)(void *)field);
@@ -354,6 +369,8 @@ void lade_config_apply_device(const lade_config *config, lade_device_options *op
   options->collection_threshold = config->garbage_collection_threshold;
   options->expandable_segments = config->expandable_segments;
   memcpy(options->roundup_divisions, config->roundup_power2_divisions, sizeof options->roundup_divisions);
+  options->max_unsplit_slack_bytes = config->max_non_split_rounding_mb * LADEI_MIB;
+  options->memory_fraction = config->per_process_memory_fraction;
   options->max_bytes = config->device_max_mb * LADEI_MIB;
   options->event_batch = config->device_event_batch;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device allocator: the public calls, and the ladder that an allocation climbs.
+ * The native backend: lade's own cache. Its calls, and the ladder that an allocation climbs.
  *
  *   poll finished uses -> best fit -> poll again, closing batches -> reclaimers -> old cached segments (if asked for) ->
  *   new memory -> oversize blocks back, new memory -> everything cached back, new memory -> error
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/options.h"
+#include "device/backend.h"
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
@@ -213,10 +213,6 @@ static lade_status stream_resolve(lade_device_allocator *allocator, lade_stream 
 
 static lade_status request_prepare(lade_device_allocator *allocator, ladei_device_request *request,
                                    lade_stream stream) {
-  if (request->requested >= LADEI_SIZE_LIMIT) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: %zu bytes asked for; the limit is 2^60 - 1",
-                       request->requested);
-  }
   lade_status status = stream_resolve(allocator, stream, &request->stream);
   if (status != LADE_OK) return status;
   if (request->stream.device != allocator->device) {
@@ -229,22 +225,10 @@ static lade_status request_prepare(lade_device_allocator *allocator, ladei_devic
   return LADE_OK;
 }
 
-lade_status ladei_device_check_call(const lade_device_allocator *allocator) {
-  if (allocator == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: NULL");
-  return ladei_runtime_check_process(allocator->runtime);
-}
-
-lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK) return status;
-  if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: alloc: out is NULL");
-  if (bytes == 0) {
-    *out = NULL;
-    return LADE_OK;
-  }
+lade_status ladei_native_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
   ladei_device_request request = {.requested = bytes};
   uint64_t done;
-  status = request_prepare(allocator, &request, stream);
+  lade_status status = request_prepare(allocator, &request, stream);
   if (status == LADE_OK) status = ladei_uses_process(allocator, 0, &done);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
@@ -293,23 +277,19 @@ static ladei_block *block_free(lade_device_allocator *allocator, ladei_block *bl
   return block;
 }
 
-lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK || pointer == NULL) return status;
+lade_status ladei_native_free(lade_device_allocator *allocator, void *pointer) {
   ladei_block *block = NULL;
   ladei_lock_acquire(&allocator->lock);
-  status = ladei_device_block_lookup(allocator, pointer, true, "free", &block);
+  lade_status status = ladei_device_block_lookup(allocator, pointer, true, "free", &block);
   if (status == LADE_OK) block = block_free(allocator, block);
   ladei_lock_release(&allocator->lock);
   if (status == LADE_OK && block != NULL) ladei_uses_add(allocator, block);
   return status;
 }
 
-lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK || pointer == NULL) return status;
+lade_status ladei_native_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   ladei_stream use;
-  status = stream_resolve(allocator, stream, &use);
+  lade_status status = stream_resolve(allocator, stream, &use);
   if (status != LADE_OK) return status;
   ladei_block *block = NULL;
   bool own = false;
@@ -336,9 +316,8 @@ static lade_status capture_refusal(const lade_device_allocator *allocator, const
                      call);
 }
 
-lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK) return status;
+lade_status ladei_native_empty_cache(lade_device_allocator *allocator) {
+  lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
   bool capturing = allocator->captures != NULL;
   if (!capturing) status = cache_flush(allocator);
@@ -346,10 +325,9 @@ lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
   return capturing ? capture_refusal(allocator, "empty_cache") : status;
 }
 
-lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
-  lade_status status = ladei_device_check_call(allocator);
+lade_status ladei_native_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
   ladei_stream resolved;
-  if (status == LADE_OK) status = stream_resolve(allocator, stream, &resolved);
+  lade_status status = stream_resolve(allocator, stream, &resolved);
   if (status == LADE_OK) status = ladei_retire_stream_retire(allocator->retire, stream);
   if (status != LADE_OK || resolved.kind != LADEI_STREAM_ORDINARY) return status;
   ladei_lock_acquire(&allocator->lock);
@@ -363,156 +341,26 @@ lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_str
   return LADE_OK;
 }
 
-/* ---- Settings ---------------------------------------------------------------------------------------------------- */
+/* ---- Open, close ------------------------------------------------------------------------------------------------- */
 
-static void ages_tick_update(lade_device_allocator *allocator) {
-  ladei_heap *heap = &allocator->heap;
-  heap->ages_tick = allocator->fraction_set && heap->settings.collection_threshold > 0.0;
-}
-
-lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, double fraction) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK) return status;
-  if (!(fraction >= 0.0 && fraction <= 1.0)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: memory fraction %g is not within 0 and 1",
-                       fraction);
-  }
-  ladei_lock_acquire(&allocator->lock);
-  allocator->fraction_set = true;
-  allocator->fraction_bytes = (uint64_t)(fraction * (double)allocator->total_bytes);
-  ages_tick_update(allocator);
-  ladei_lock_release(&allocator->lock);
-  return LADE_OK;
-}
-
-static lade_status options_check(const lade_device_options *options) {
-  if (options->max_split_bytes != 0 && options->max_split_bytes <= LADEI_LARGE_SEGMENT) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: max_split_bytes is %llu; 0 or above %zu is meant",
-                       (unsigned long long)options->max_split_bytes, (size_t)LADEI_LARGE_SEGMENT);
-  }
-  if (!(options->collection_threshold >= 0.0 && options->collection_threshold < 1.0)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "device options: collection_threshold is %g; 0 or more and below 1 is meant",
-                       options->collection_threshold);
-  }
-  for (size_t i = 0; i < LADEI_DIVISION_ENTRIES; i++) {
-    if (options->roundup_divisions[i] != 0 && !ladei_is_power_of_two(options->roundup_divisions[i])) {
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                         "device options: roundup_divisions[%zu] is %llu; 0 or a power of two is meant", i,
-                         (unsigned long long)options->roundup_divisions[i]);
-    }
-  }
-  return LADE_OK;
-}
-
-static void settings_read(ladei_device_settings *settings, const lade_device_options *options) {
-  settings->max_split_bytes = options->max_split_bytes == 0 ? LADEI_SPLIT_UNLIMITED : (size_t)options->max_split_bytes;
-  settings->collection_threshold = options->collection_threshold;
-  settings->expandable_segments = options->expandable_segments != 0;
-  for (size_t i = 0; i < LADEI_DIVISION_ENTRIES; i++) settings->divisions[i] = options->roundup_divisions[i];
-}
-
-lade_status lade_device_configure(lade_device_allocator *allocator, const lade_device_options *options) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK) return status;
-  lade_device_options own;
-  status = ladei_options_read("lade_device_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = options_check(&own);
-  if (status != LADE_OK) return status;
-  ladei_lock_acquire(&allocator->lock);
-  settings_read(&allocator->heap.settings, &own);
-  allocator->max_bytes = own.max_bytes == 0 ? UINT64_MAX : own.max_bytes;
-  ages_tick_update(allocator);
-  ladei_lock_release(&allocator->lock);
-  return LADE_OK;
-}
-
-/* ---- Create, destroy --------------------------------------------------------------------------------------------- */
-
-static lade_status allocator_attach(lade_device_allocator *allocator, const lade_device_options *options,
-                                    bool events_only) {
-  lade_runtime *runtime = allocator->runtime;
-  ladei_device_properties properties;
-  lade_status status = runtime->ops->device_properties(runtime->self, allocator->device, &properties);
-  if (status != LADE_OK) return status;
-  allocator->total_bytes = properties.total_bytes;
+lade_status ladei_native_open(lade_device_allocator *allocator, const ladei_backend_setup *setup) {
   ladei_retire_options retire = {
       .owner = allocator,
       .done = ladei_uses_done,
-      .event_batch = options->event_batch,
-      .events_only = events_only,
+      .event_batch = setup->options->event_batch,
+      .events_only = setup->events_only,
       .order = ladei_uses_order,
   };
-  return ladei_retire_create(runtime, &retire, &allocator->retire);
-}
-
-lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
-                                          bool events_only, lade_device_allocator **out) {
-  if (runtime == NULL || out == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: create: runtime or out is NULL");
-  }
-  lade_device_options own;
-  lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = options_check(&own);
-  if (status == LADE_OK) status = ladei_runtime_acquire(runtime);
-  if (status != LADE_OK) return status;
-  lade_device_allocator *allocator = calloc(1, sizeof *allocator);
-  if (allocator == NULL) {
-    status =
-        ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for %zu bytes", sizeof *allocator);
-    goto fail_release;
-  }
-  allocator->runtime = runtime;
-  allocator->device = device;
-  allocator->max_bytes = own.max_bytes == 0 ? UINT64_MAX : own.max_bytes;
-  status = allocator_attach(allocator, &own, events_only);
-  if (status != LADE_OK) goto fail_free;
-  ladei_heap_init(&allocator->heap);
-  settings_read(&allocator->heap.settings, &own);
-  allocator->heap.stats.max_split_bytes = own.max_split_bytes;
-  ladei_lock_init(&allocator->lock, LADEI_RANK_DEVICE);
-  ladei_condition_init(&allocator->returned);
-  ladei_condition_init(&allocator->ipc_changed);
-  ladei_block_list_init(&allocator->deferred);
-  *out = allocator;
-  return LADE_OK;
-
-fail_free:
-  free(allocator);
-fail_release:
-  ladei_runtime_release(runtime);
-  return status;
-}
-
-lade_status lade_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
-                                         lade_device_allocator **out) {
-  return ladei_device_allocator_create(runtime, device, options, false, out);
-}
-
-/* Whether anything is left that belongs to the caller. */
-static lade_status destroy_allowed(lade_device_allocator *allocator) {
-  lade_device_gauge blocks = allocator->heap.stats.allocation.all;
-  lade_device_gauge bytes = allocator->heap.stats.allocated_bytes.all;
-  size_t captures = atomic_load(&allocator->capture_count);
-  bool open = allocator->ipc_mappings != NULL;
-  if (blocks.current == 0 && captures == 0 && !open) return LADE_OK;
-  return ladei_error(LADE_ERR_BUSY, 0,
-                     "device allocator of device %d: destroy: %llu blocks of %llu bytes are handed out, %zu captures "
-                     "are under way, memory of other processes is %s",
-                     allocator->device, (unsigned long long)blocks.current, (unsigned long long)bytes.current, captures,
-                     open ? "open" : "not open");
+  return ladei_retire_create(allocator->runtime, &retire, &allocator->retire);
 }
 
 static lade_status pending_finish(lade_device_allocator *allocator, bool wait) {
   ladei_uses_settle_deferred(allocator);
   lade_status status =
       wait ? ladei_retire_synchronize(allocator->retire) : ladei_retire_poll(allocator->retire, LADEI_POLL_CLOSE, NULL);
-  lade_device_gauge active = allocator->heap.stats.active.all;
   /* A lost device has given its blocks back: they are freed like others. */
-  if (active.current == 0) return LADE_OK;
-  if (status != LADE_OK) return status;
-  return ladei_error(LADE_NOT_READY, 0, "device allocator of device %d: destroy: %llu freed blocks are still in use",
-                     allocator->device, (unsigned long long)active.current);
+  if (allocator->heap.stats.active.all.current == 0) return LADE_OK;
+  return status != LADE_OK ? status : ladei_device_check_active(allocator);
 }
 
 /* Gives everything back: what a flush leaves are reservations that never were mapped. Lock held. */
@@ -531,22 +379,11 @@ static lade_status memory_release(lade_device_allocator *allocator) {
   return status;
 }
 
-lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool wait) {
-  if (allocator == NULL) return LADE_OK;
-  lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = destroy_allowed(allocator);
-  if (status == LADE_OK) status = pending_finish(allocator, wait);
+lade_status ladei_native_close(lade_device_allocator *allocator, bool wait) {
+  lade_status status = pending_finish(allocator, wait);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   status = memory_release(allocator);
   ladei_lock_release(&allocator->lock);
-  if (status == LADE_OK) status = ladei_retire_destroy(allocator->retire, wait);
-  if (status != LADE_OK) return status;
-  ladei_heap_destroy(&allocator->heap);
-  ladei_condition_destroy(&allocator->returned);
-  ladei_condition_destroy(&allocator->ipc_changed);
-  ladei_lock_destroy(&allocator->lock);
-  ladei_runtime_release(allocator->runtime);
-  free(allocator);
-  return LADE_OK;
+  return status == LADE_OK ? ladei_retire_destroy(allocator->retire, wait) : status;
 }

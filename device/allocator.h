@@ -2,7 +2,9 @@
 /*
  * The device allocator as its own files see it: the heap (decisions) and what stands between it and the driver.
  *
- *   allocator.c    public calls, the ladder of an allocation
+ *   device.c       public calls, handed to the backend (backend.h); create, destroy
+ *   settings.c     settings and limits
+ *   allocator.c    calls of the native backend, the ladder of an allocation
  *   driver.c       driver calls for plain segments, and giving back
  *   expandable.c   driver calls for expandable segments
  *   uses.c         uses by other streams: deferral during captures, runtime/retire
@@ -61,8 +63,10 @@ typedef struct ladei_ipc_mapping ladei_ipc_mapping; /* ipc.c */
 
 struct lade_device_allocator {
   /* Constant. */
+  const struct ladei_backend *backend;
+  void *backend_state; /* the backend's own; NULL for the native one */
   lade_runtime *runtime;
-  ladei_retire *retire;
+  ladei_retire *retire; /* NULL where a backend waits for nothing itself */
   int device;
   uint64_t total_bytes; /* of the device */
 
@@ -114,7 +118,7 @@ static inline bool ladei_is_exhausted(lade_status status) {
   return status == LADE_ERR_OUT_OF_DEVICE_MEMORY || status == LADE_ERR_LIMIT;
 }
 
-/* ---- allocator.c ------------------------------------------------------------------------------------------------ */
+/* ---- device.c --------------------------------------------------------------------------------------------------- */
 
 /* As the public call. events_only: never ask a stream whether it is done instead of recording an event; for replays, in
  * which only events are held back. */
@@ -123,6 +127,8 @@ lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, con
 
 /* NULL, or a child of the process that made it: the error. */
 lade_status ladei_device_check_call(const lade_device_allocator *allocator);
+
+/* ---- allocator.c ------------------------------------------------------------------------------------------------ */
 
 /* The block handed out that `pointer` lies in (starts, if `exact`), or what is wrong with the pointer. Lock held. */
 lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "device/backend.h"
 
 typedef struct saved_block {
   size_t size;
@@ -39,13 +40,6 @@ struct lade_device_checkpoint {
   saved_segment *segments; /* by ascending address */
   saved_block *blocks;
 };
-
-static lade_status checkpoint_check_call(const lade_device_allocator *allocator, const void *argument) {
-  if (allocator == NULL || argument == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device checkpoint: allocator, checkpoint or out is NULL");
-  }
-  return ladei_runtime_check_process(allocator->runtime);
-}
 
 /* The pool that a checkpoint is taken of or set for. Of a released one it may be taken, as long as the pool is there. */
 static lade_status pool_ready(const lade_device_allocator *allocator, const char *call, lade_device_pool_id id,
@@ -113,16 +107,14 @@ void lade_device_checkpoint_destroy(lade_device_checkpoint *checkpoint) {
   free(checkpoint);
 }
 
-lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
-                                       lade_device_checkpoint **out) {
-  lade_status status = checkpoint_check_call(allocator, out);
-  if (status != LADE_OK) return status;
+lade_status ladei_native_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
+                                        lade_device_checkpoint **out) {
   if (atomic_load(&allocator->capture_count) == 0) ladei_uses_settle_deferred(allocator);
   const ladei_private_pool *pool = NULL;
   size_t segments = 0;
   size_t blocks = 0;
   ladei_lock_acquire(&allocator->lock);
-  status = pool_ready(allocator, "checkpoint_get", id, true, &pool);
+  lade_status status = pool_ready(allocator, "checkpoint_get", id, true, &pool);
   if (status == LADE_OK) status = pool_count(allocator, pool, &segments, &blocks);
   lade_device_checkpoint *checkpoint = status == LADE_OK ? checkpoint_create(id, segments, blocks) : NULL;
   if (checkpoint != NULL) pool_save(&allocator->heap, pool, checkpoint);
@@ -264,13 +256,10 @@ static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_d
   return LADE_OK;
 }
 
-lade_status lade_device_checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
-                                       lade_device_restored **out) {
-  lade_status status = checkpoint_check_call(allocator, checkpoint);
-  if (status == LADE_OK) status = checkpoint_check_call(allocator, out);
-  if (status != LADE_OK) return status;
+lade_status ladei_native_checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
+                                        lade_device_restored **out) {
   ladei_lock_acquire(&allocator->lock);
-  status = checkpoint_set(allocator, checkpoint, out);
+  lade_status status = checkpoint_set(allocator, checkpoint, out);
   ladei_lock_release(&allocator->lock);
   return status;
 }

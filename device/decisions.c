@@ -63,7 +63,7 @@ ladei_block *ladei_pool_take(ladei_heap *heap, ladei_block_pool *pool, uint64_t 
   size_t limit = heap->settings.max_split_bytes;
   /* An oversize block is never cut: it may serve oversize requests only, and only those that nearly fill it. */
   if (rounded < limit && block->size >= limit) return NULL;
-  if (rounded >= limit && block->size >= rounded + LADEI_LARGE_SEGMENT) return NULL;
+  if (rounded >= limit && block->size >= rounded + heap->settings.max_unsplit_slack) return NULL;
   ladei_block_detach(block);
   return block;
 }

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "device/backend.h"
 
 struct ladei_ipc_mapping {
   struct ladei_ipc_mapping *next;
@@ -33,14 +34,11 @@ static lade_status ipc_supported(const lade_device_allocator *allocator) {
                      allocator->runtime->ops->name);
 }
 
-lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void *pointer,
-                                   lade_device_ipc_handle *out_handle, size_t *out_offset) {
-  if (out_handle == NULL || out_offset == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: ipc_export: an argument is NULL");
-  }
+lade_status ladei_native_ipc_export(lade_device_allocator *allocator, const void *pointer,
+                                    lade_device_ipc_handle *out_handle, size_t *out_offset) {
   void *base = NULL;
   size_t bytes = 0;
-  lade_status status = lade_device_base_get(allocator, pointer, &base, &bytes);
+  lade_status status = ladei_native_base_get(allocator, pointer, &base, &bytes);
   if (status == LADE_OK) status = ipc_supported(allocator);
   if (status != LADE_OK) return status;
   ladei_ipc_handle handle;

@@ -10,17 +10,13 @@
 #include "device/allocator.h"
 
 #include "base/error.h"
+#include "device/backend.h"
 
-lade_status lade_device_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
-                                 size_t *out_bytes) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK) return status;
-  if (out_base == NULL || out_bytes == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: base_get: an argument is NULL");
-  }
+lade_status ladei_native_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
+                                  size_t *out_bytes) {
   ladei_block *block = NULL;
   ladei_lock_acquire(&allocator->lock);
-  status = ladei_device_block_lookup(allocator, pointer, false, "base_get", &block);
+  lade_status status = ladei_device_block_lookup(allocator, pointer, false, "base_get", &block);
   if (status == LADE_OK && ladei_heap_segment_expandable(block->segment)) {
     status = ladei_error(LADE_ERR_UNSUPPORTED, 0,
                          "device allocator of device %d: base_get: %p lies in an expandable segment, which other "
@@ -43,15 +39,11 @@ static size_t pool_largest(const ladei_block_pool *pool) {
   return largest;
 }
 
-lade_status lade_device_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK) return status;
-  if (out_bytes == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: largest_get: out is NULL");
-  }
+lade_status ladei_native_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
   size_t largest = 0;
   size_t total = 0;
-  status = allocator->runtime->ops->memory_info(allocator->runtime->self, allocator->device, &largest, &total);
+  lade_status status =
+      allocator->runtime->ops->memory_info(allocator->runtime->self, allocator->device, &largest, &total);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   const ladei_heap *heap = &allocator->heap;
@@ -92,11 +84,9 @@ static lade_status peer_append(lade_device_allocator *allocator, int peer) {
   return status;
 }
 
-lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK || peer == allocator->device) return status;
+lade_status ladei_native_peer_add(lade_device_allocator *allocator, int peer) {
   const lade_runtime_ops *ops = allocator->runtime->ops;
-  status = ops->peer_enable(allocator->runtime->self, peer, allocator->device);
+  lade_status status = ops->peer_enable(allocator->runtime->self, peer, allocator->device);
   /* Mapped memory first: a refusal leaves the peer out, and a mapping made meanwhile is found by the second walk. */
   if (status == LADE_OK) status = ladei_expandable_grant(allocator, peer);
   if (status == LADE_OK) status = peer_append(allocator, peer);

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "device/backend.h"
 
 ladei_private_pool *ladei_private_pool_find(const ladei_heap *heap, lade_device_pool_id id) {
   ladei_private_pool *pool = heap->private_pools;
@@ -97,16 +98,10 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
   return LADE_OK;
 }
 
-lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id, const lade_stream *streams,
-                                   size_t stream_count) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK) return status;
-  if ((id.first == 0 && id.second == 0) || (stream_count > 0 && streams == NULL)) {
-    return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id,
-                                    "is no pool, or its streams are NULL");
-  }
+lade_status ladei_native_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id,
+                                    const lade_stream *streams, size_t stream_count) {
   ladei_capture *capture = NULL;
-  status = capture_create(allocator, streams, stream_count, &capture);
+  lade_status status = capture_create(allocator, streams, stream_count, &capture);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   status = pool_enter(allocator, id, &capture->pool);
@@ -121,9 +116,8 @@ lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device
   return status;
 }
 
-lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK) return status;
+lade_status ladei_native_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
+  lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
   ladei_private_pool *pool = ladei_private_pool_find(&allocator->heap, id);
   ladei_capture **link = pool == NULL ? NULL : capture_find(allocator, pool);
@@ -139,9 +133,8 @@ lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_p
   return status;
 }
 
-lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK) return status;
+lade_status ladei_native_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
+  lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
   ladei_private_pool *pool = ladei_private_pool_find(&allocator->heap, id);
   if (pool == NULL || pool->use_count == 0) {
@@ -188,13 +181,8 @@ static size_t addresses_unique(uint64_t *addresses, size_t count) {
   return kept;
 }
 
-lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
-                                         void *const *pointers, size_t count, bool *out_equal) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status != LADE_OK) return status;
-  if (out_equal == NULL || (count > 0 && pointers == NULL)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: pool_live_equals: an argument is NULL");
-  }
+lade_status ladei_native_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
+                                          void *const *pointers, size_t count, bool *out_equal) {
   uint64_t *addresses = calloc(count + 1, sizeof *addresses);
   if (addresses == NULL) {
     return ladei_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "pool_live_equals", id, "finds no memory");

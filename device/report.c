@@ -11,21 +11,26 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "device/backend.h"
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_stats *stats) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
-  ladei_retire_counters uses;
-  ladei_retire_counters_get(allocator->retire, &uses);
   ladei_lock_acquire(&allocator->lock);
   lade_device_stats own = allocator->heap.stats;
   ladei_lock_release(&allocator->lock);
   own.struct_size = sizeof own;
-  own.events_recorded = uses.events_recorded;
-  own.events_queried = uses.events_queried;
-  own.quarantined_uses = uses.quarantined_uses;
+  if (allocator->retire != NULL) {
+    ladei_retire_counters uses;
+    ladei_retire_counters_get(allocator->retire, &uses);
+    own.events_recorded = uses.events_recorded;
+    own.events_queried = uses.events_queried;
+    own.quarantined_uses = uses.quarantined_uses;
+  }
+  if (allocator->backend->stats_complete != NULL) status = allocator->backend->stats_complete(allocator, &own);
+  if (status != LADE_OK) return status;
   return ladei_stats_write("lade_device_stats", &own, sizeof own, stats);
 }
 
@@ -57,7 +62,7 @@ lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
   each_gauge(&allocator->heap.stats, gauge_reset_peak);
   ladei_lock_release(&allocator->lock);
-  return LADE_OK;
+  return allocator->backend->peaks_reset == NULL ? LADE_OK : allocator->backend->peaks_reset(allocator);
 }
 
 lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator) {

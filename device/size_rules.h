@@ -29,6 +29,7 @@ enum { LADEI_DIVISION_ENTRIES = 16 };
 typedef struct ladei_device_settings {
   size_t max_split_bytes;      /* blocks of this size and more are never split; LADEI_SPLIT_UNLIMITED for none */
   double collection_threshold; /* share of the fraction's limit above which old cached segments go; 0: off */
+  size_t max_unsplit_slack;    /* an oversize block serves requests that leave less than this of it unused */
   bool expandable_segments;
   uint64_t divisions[LADEI_DIVISION_ENTRIES]; /* steps per power of two, by floor(log2 size) - 20; 0 or 1: off */
 } ladei_device_settings;

@@ -11,6 +11,8 @@
  *   expandable_segments            True, False              ... .expandable_segments
  *   roundup_power2_divisions       D, or [A:D,A:D,...,>:D]  ... .roundup_divisions
  *   release_lock_on_cudamalloc     True, False              none: lade never holds a lock there
+ *   max_non_split_rounding_mb      21 .. 2^40 - 1           lade_device_options.max_unsplit_slack_bytes
+ *   per_process_memory_fraction    0 .. 1                   ... .memory_fraction
  *   pinned_use_cuda_host_register  True, False              lade_pinned_options.sources
  *   pinned_num_register_threads    power of two up to 128   ... .prefault_threads
  *   device_max_mb                  0 (none) ..              lade_device_options.max_bytes
@@ -24,6 +26,7 @@
  *   pinned_threads                 0 (default) .. 1024      ... .prefault_threads, before pinned_num_register_threads
  *   pinned_numa_strict             True, False              ... .flags, LADE_PINNED_NUMA_STRICT
  *   pinned_background              True, False              ... .flags, LADE_PINNED_BACKGROUND
+ *   pinned_use_background_threads  True, False              the same, under the name of later versions
  *   pinned_policy                  default, reference       ... .flags, LADE_PINNED_REFERENCE
  *   pinned_debug                   True, False              ... .flags, LADE_PINNED_DEBUG
  *   pinned_source                  S, or S|S...             ... .sources, before pinned_use_cuda_host_register;
@@ -79,12 +82,14 @@ typedef struct lade_config {
   uint32_t pinned_debug;
   uint32_t pinned_reference; /**< pinned_policy; 0: default, 1: reference */
   uint32_t reserved;
+  uint64_t max_non_split_rounding_mb; /**< 0: 20 */
+  double per_process_memory_fraction; /**< 0: no limit */
 } lade_config;
 
 static inline void lade_config_init(lade_config *config) {
-  const lade_config defaults = {
-      sizeof(lade_config), 0, 0.0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-  *config = defaults;
+  const lade_config zero = LADE_ZERO;
+  *config = zero;
+  config->struct_size = sizeof(lade_config);
 }
 
 /**

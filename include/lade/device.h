@@ -38,11 +38,15 @@ typedef struct lade_device_options {
   uint64_t roundup_divisions[16]; /**< Steps per power of two that large requests are rounded up to; entry i is for
                                        sizes from 2^(20 + i), the first and last also for those below and above. Each 0
                                        (off) or a power of two; it applies to sizes above 512 times itself. */
+  uint64_t max_unsplit_slack_bytes; /**< What a block of max_split_bytes and more may leave unused, in place of 20 MiB.
+                                         Above 20 MiB; 0: 20 MiB. */
+  double memory_fraction;           /**< As lade_device_set_memory_fraction(), from the start. 0: no limit. */
 } lade_device_options;
 
 static inline void lade_device_options_init(lade_device_options *options) {
-  const lade_device_options defaults = {sizeof(lade_device_options), 0, 0, 0, 0, 0.0, {0}};
-  *options = defaults;
+  const lade_device_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_device_options);
 }
 
 /** A quantity over time. */
@@ -216,8 +220,8 @@ LADE_API lade_status lade_device_set_memory_fraction(lade_device_allocator *allo
  * What is handed out and cached stays as it is. With expandable_segments turned off, cached memory of expandable segments
  * serves no request any more, until it is turned on again or the cache is given back.
  *
- * @param options  Borrowed for the call. max_split_bytes, collection_threshold, expandable_segments, roundup_divisions
- *                 and max_bytes are taken, event_batch is not. NULL: all defaults.
+ * @param options  Borrowed for the call. All is taken but event_batch, which is as at the creation; memory_fraction where
+ *                 it is not 0. NULL: all defaults.
  *
  * lade_device_stats.max_split_bytes keeps the limit of the creation.
  *

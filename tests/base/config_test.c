@@ -98,6 +98,9 @@ LADE_TEST(Config, ErrorsNameKeyValueAndPosition) {
       {"garbage_collection_threshold:5e-1", "bad value \"5e-1\""},
       {"garbage_collection_threshold:0.5.1", "bad value \"0.5.1\""},
       {"expandable_segments:true", "expandable_segments: bad value \"true\" at position 21"},
+      {"max_non_split_rounding_mb:20", "a number from 21 to"},
+      {"per_process_memory_fraction:1.01", "bad value \"1.01\" at position 29: a number from 0 to 1"},
+      {"per_process_memory_fraction:-1", "bad value \"-1\""},
       {"pinned_policy:mine", "default or reference"},
       {"pinned_source:disk", "register, driver, pageable"},
       {"pinned_source:register|", "register, driver, pageable"},
@@ -127,11 +130,25 @@ LADE_TEST(Config, ErrorsNameKeyValueAndPosition) {
   lade_test_context("%s", "");
 }
 
+/* The keys of later versions of the reference, each alone, and what it sets. */
+LADE_TEST(Config, KnowsKeysOfLaterVersions) {
+  lade_device_options device;
+  lade_device_options_init(&device);
+  lade_config config = parse_ok("max_non_split_rounding_mb:64,per_process_memory_fraction:0.25");
+  lade_config_apply_device(&config, &device);
+  LADE_EXPECT_EQ_UINT(device.max_unsplit_slack_bytes, UINT64_C(64) << 20);
+  LADE_EXPECT(device.memory_fraction == 0.25);
+  LADE_EXPECT(parse_ok("per_process_memory_fraction:1").per_process_memory_fraction == 1.0);
+  LADE_EXPECT(parse_ok("per_process_memory_fraction:0").per_process_memory_fraction == 0.0);
+  LADE_EXPECT_EQ_UINT(parse_ok("pinned_use_background_threads:True").pinned_background, 1);
+}
+
 LADE_TEST(Config, ReferenceKnowsNoKeysOfOurs) {
   lade_config config;
   lade_config_init(&config);
   LADE_EXPECT_OK(ladei_config_parse_reference("max_split_size_mb:32", &config));
   LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("device_max_mb:1", &config));
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("max_non_split_rounding_mb:64", &config));
 }
 
 LADE_TEST(Config, EnvironmentPrefersOurVariable) {

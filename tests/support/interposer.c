@@ -7,6 +7,7 @@
  * I1  Each op but close, now_ns and native_error_text is in SUPPORT_OPS once, so each is counted and can fail.
  * I2  A call that is made to fail does not reach the runtime below and changes no live count.
  * I3  An op that the runtime below lacks is missing here too.
+ * I4  The calling thread holds no lade lock: a call that breaks this stops the program (base/lock.h).
  * Locks: none; counts and plans are atomic, since ops may be called from any thread.
  */
 #include "tests/support/interposer.h"
@@ -18,6 +19,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/lock.h"
 #include "runtime/ops.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/op_signatures.h"
@@ -78,6 +80,7 @@ static lade_status injected_status(int op) {
 
 /* Counts the call; an error if the plan says that it fails. */
 static lade_status call_begin(interposer *self, int op) {
+  ladei_lock_assert_none_held();
   op_state *state = &self->states[op];
   uint64_t number = atomic_fetch_add(&state->calls, 1) + 1;
   uint64_t first = atomic_load(&state->fail_first);

@@ -9,6 +9,8 @@
  *   support_runtime_close(runtime);
  *
  * The result is a runtime like any other, under the name of the one below; the lade_soft_... functions work on it too.
+ * A call made under a lade lock stops the program, in builds without NDEBUG: every test that runs on it also holds the
+ * library to the rule that the driver is called without locks.
  * A failed call does not reach the runtime below, whose error record it imitates.
  */
 #ifndef LADE_TESTS_SUPPORT_INTERPOSER_H

@@ -6,6 +6,14 @@
 #include "tests/shim/lade_test.h"
 #include "tests/support/failures.h"
 #include "tests/support/interposer.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/lock.h"
 #include "tests/support/runtimes.h"
 
 #define OP(name, ...) (runtime->ops->name(runtime->self, ##__VA_ARGS__))
@@ -122,6 +130,40 @@ LADE_TEST(ForEachFailure, ALeakWouldShow) {
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_runtime_close(runtime));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1 stream");
   LADE_ASSERT_OK(OP(stream_destroy, log.stream));
+  support_runtime_close(runtime);
+}
+
+/* --- Locks -------------------------------------------------------------------------------------------------------- */
+
+/* Calls an op in a child, with or without a lock held; how the child ended. */
+static int child_calls(lade_runtime *runtime, bool locked) {
+  pid_t child = fork();
+  if (child == 0) {
+    const struct rlimit no_core = {0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    signal(SIGABRT, SIG_DFL);
+    (void)!freopen("/dev/null", "w", stderr);
+    ladei_lock lock;
+    ladei_lock_init(&lock, LADEI_RANK_DEVICE);
+    if (locked) ladei_lock_acquire(&lock);
+    int count;
+    (void)OP(device_count, &count);
+    _exit(0);
+  }
+  int status = 0;
+  LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
+  return status;
+}
+
+/* Every test of the library on an interposer relies on this to find a driver call under a lock. */
+LADE_TEST(Interposer, ACallUnderALockStopsTheProgram) {
+  lade_runtime *runtime = support_interposer_open("sim", NULL);
+  LADE_ASSERT(runtime != NULL);
+  LADE_EXPECT_EQ_INT(child_calls(runtime, false), 0);
+#ifndef NDEBUG
+  int status = child_calls(runtime, true);
+  LADE_EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+#endif
   support_runtime_close(runtime);
 }
 

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The public calls of an allocator that its backend answers: what is wrong for every backend is refused here, the rest
+ * goes to the backend's function. Creation and destruction of what all backends have in common.
+ *
+ * Locks: none held over a backend's function.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "device/backend.h"
+#include "device/settings.h"
+
+lade_status ladei_device_check_call(const lade_device_allocator *allocator) {
+  if (allocator == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: NULL");
+  return ladei_runtime_check_process(allocator->runtime);
+}
+
+lade_status ladei_backend_lacks(const lade_device_allocator *allocator, const char *call) {
+  return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator of device %d: %s: the backend %s does not support it",
+                     allocator->device, call, allocator->backend->name);
+}
+
+lade_status ladei_backend_check_native(const lade_device_allocator *allocator, const char *call) {
+  return allocator->backend->pool_live_equals != NULL ? LADE_OK : ladei_backend_lacks(allocator, call);
+}
+
+static lade_status argument_null(const char *call) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: %s: an argument is NULL", call);
+}
+
+/* The end of a public call: the backend's function, if it has one, with these arguments. */
+#define BACKEND_CALL(function, ...)                                                                                    \
+  (allocator->backend->function == NULL ? ladei_backend_lacks(allocator, #function)                                    \
+                                        : allocator->backend->function(__VA_ARGS__))
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static lade_status alloc_check(const lade_device_allocator *allocator, size_t bytes, void *const *out) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out == NULL) return argument_null("alloc");
+  if (bytes < LADEI_SIZE_LIMIT) return LADE_OK;
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: %zu bytes asked for; the limit is 2^60 - 1",
+                     bytes);
+}
+
+lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+  lade_status status = alloc_check(allocator, bytes, out);
+  if (status != LADE_OK) return status;
+  if (bytes != 0) return allocator->backend->alloc(allocator, bytes, stream, out);
+  *out = NULL;
+  return LADE_OK;
+}
+
+lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK || pointer == NULL) return status;
+  return allocator->backend->free(allocator, pointer);
+}
+
+lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK || pointer == NULL) return status;
+  return allocator->backend->record_stream(allocator, pointer, stream);
+}
+
+lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
+  lade_status status = ladei_device_check_call(allocator);
+  return status == LADE_OK ? BACKEND_CALL(empty_cache, allocator) : status;
+}
+
+lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
+  lade_status status = ladei_device_check_call(allocator);
+  return status == LADE_OK ? allocator->backend->stream_retire(allocator, stream) : status;
+}
+
+/* ---- Questions, other devices and processes ---------------------------------------------------------------------- */
+
+lade_status lade_device_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
+                                 size_t *out_bytes) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out_base == NULL || out_bytes == NULL) return argument_null("base_get");
+  return BACKEND_CALL(base_get, allocator, pointer, out_base, out_bytes);
+}
+
+lade_status lade_device_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out_bytes == NULL) return argument_null("largest_get");
+  return BACKEND_CALL(largest_get, allocator, out_bytes);
+}
+
+lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK || peer == allocator->device) return status;
+  return BACKEND_CALL(peer_add, allocator, peer);
+}
+
+lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void *pointer,
+                                   lade_device_ipc_handle *out_handle, size_t *out_offset) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out_handle == NULL || out_offset == NULL) return argument_null("ipc_export");
+  return BACKEND_CALL(ipc_export, allocator, pointer, out_handle, out_offset);
+}
+
+/* ---- Private pools ----------------------------------------------------------------------------------------------- */
+
+lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id, const lade_stream *streams,
+                                   size_t stream_count) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if ((id.first == 0 && id.second == 0) || (stream_count > 0 && streams == NULL)) {
+    return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id,
+                                    "is no pool, or its streams are NULL");
+  }
+  return BACKEND_CALL(pool_begin, allocator, id, streams, stream_count);
+}
+
+lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
+  lade_status status = ladei_device_check_call(allocator);
+  return status == LADE_OK ? BACKEND_CALL(pool_end, allocator, id) : status;
+}
+
+lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
+  lade_status status = ladei_device_check_call(allocator);
+  return status == LADE_OK ? BACKEND_CALL(pool_release, allocator, id) : status;
+}
+
+lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
+                                         void *const *pointers, size_t count, bool *out_equal) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out_equal == NULL || (count > 0 && pointers == NULL)) return argument_null("pool_live_equals");
+  return BACKEND_CALL(pool_live_equals, allocator, id, pointers, count, out_equal);
+}
+
+lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
+                                       lade_device_checkpoint **out) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out == NULL) return argument_null("checkpoint_get");
+  return BACKEND_CALL(checkpoint_get, allocator, id, out);
+}
+
+lade_status lade_device_checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
+                                       lade_device_restored **out) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (checkpoint == NULL || out == NULL) return argument_null("checkpoint_set");
+  return BACKEND_CALL(checkpoint_set, allocator, checkpoint, out);
+}
+
+/* ---- Create, destroy --------------------------------------------------------------------------------------------- */
+
+static lade_status total_bytes_read(lade_device_allocator *allocator) {
+  ladei_device_properties properties;
+  lade_runtime *runtime = allocator->runtime;
+  lade_status status = runtime->ops->device_properties(runtime->self, allocator->device, &properties);
+  if (status == LADE_OK) allocator->total_bytes = properties.total_bytes;
+  return status;
+}
+
+/* Locks and conditions come before the backend, whose threads may use them at once. */
+static void common_init(lade_device_allocator *allocator) {
+  ladei_heap_init(&allocator->heap);
+  ladei_lock_init(&allocator->lock, LADEI_RANK_DEVICE);
+  ladei_condition_init(&allocator->returned);
+  ladei_condition_init(&allocator->ipc_changed);
+  ladei_block_list_init(&allocator->deferred);
+}
+
+static void common_destroy(lade_device_allocator *allocator) {
+  ladei_heap_destroy(&allocator->heap);
+  ladei_condition_destroy(&allocator->returned);
+  ladei_condition_destroy(&allocator->ipc_changed);
+  ladei_lock_destroy(&allocator->lock);
+  ladei_runtime_release(allocator->runtime);
+  free(allocator);
+}
+
+static lade_status allocator_create(lade_runtime *runtime, int device, const ladei_backend *backend,
+                                    const ladei_backend_setup *setup, lade_device_allocator **out) {
+  lade_status status = ladei_runtime_acquire(runtime);
+  if (status != LADE_OK) return status;
+  lade_device_allocator *allocator = calloc(1, sizeof *allocator);
+  if (allocator == NULL) {
+    ladei_runtime_release(runtime);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for %zu bytes", sizeof *allocator);
+  }
+  allocator->runtime = runtime;
+  allocator->device = device;
+  allocator->backend = backend;
+  common_init(allocator);
+  status = total_bytes_read(allocator);
+  if (status == LADE_OK) {
+    ladei_settings_apply(allocator, setup->options);
+    allocator->heap.stats.max_split_bytes = setup->options->max_split_bytes;
+    status = backend->open(allocator, setup);
+  }
+  if (status == LADE_OK) {
+    *out = allocator;
+  } else {
+    common_destroy(allocator);
+  }
+  return status;
+}
+
+lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
+                                          bool events_only, lade_device_allocator **out) {
+  if (runtime == NULL || out == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: create: runtime or out is NULL");
+  }
+  lade_device_options own;
+  lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = ladei_settings_check(&own);
+  if (status != LADE_OK) return status;
+  ladei_backend_setup setup = {&own, events_only};
+  return allocator_create(runtime, device, &ladei_backend_native, &setup, out);
+}
+
+lade_status lade_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
+                                         lade_device_allocator **out) {
+  return ladei_device_allocator_create(runtime, device, options, false, out);
+}
+
+/* Whether anything is left that belongs to the caller. */
+static lade_status destroy_allowed(lade_device_allocator *allocator) {
+  lade_device_gauge blocks = allocator->heap.stats.allocation.all;
+  lade_device_gauge bytes = allocator->heap.stats.allocated_bytes.all;
+  size_t captures = atomic_load(&allocator->capture_count);
+  bool open = allocator->ipc_mappings != NULL;
+  if (blocks.current == 0 && captures == 0 && !open) return LADE_OK;
+  return ladei_error(LADE_ERR_BUSY, 0,
+                     "device allocator of device %d: destroy: %llu blocks of %llu bytes are handed out, %zu captures "
+                     "are under way, memory of other processes is %s",
+                     allocator->device, (unsigned long long)blocks.current, (unsigned long long)bytes.current, captures,
+                     open ? "open" : "not open");
+}
+
+lade_status ladei_device_check_active(const lade_device_allocator *allocator) {
+  lade_device_gauge active = allocator->heap.stats.active.all;
+  if (active.current == 0) return LADE_OK;
+  return ladei_error(LADE_NOT_READY, 0, "device allocator of device %d: destroy: %llu freed blocks are still in use",
+                     allocator->device, (unsigned long long)active.current);
+}
+
+lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool wait) {
+  if (allocator == NULL) return LADE_OK;
+  lade_status status = ladei_device_check_call(allocator);
+  if (status == LADE_OK) status = destroy_allowed(allocator);
+  if (status == LADE_OK) status = allocator->backend->close(allocator, wait);
+  if (status == LADE_OK) common_destroy(allocator);
+  return status;
+}

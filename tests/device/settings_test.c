@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings and limits of a device allocator: what is refused, and what those change that no trace can set. */
+#include "device/allocator.h"
+#include "tests/device/fixture.h"
+#include "tests/shim/lade_test.h"
+
+/* The refusal of options that are wrong in one field. */
+static void expect_refused(device_fixture *f, const lade_device_options *options, const char *field) {
+  lade_device_allocator *allocator = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_allocator_create(f->runtime, 0, options, &allocator));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, field);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_configure(f->allocator, options));
+  LADE_EXPECT_EQ_PTR(allocator, NULL);
+}
+
+LADE_TEST(DeviceSettings, BadFieldsAreNamed) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.max_split_bytes = 20 * MIB;
+  expect_refused(&f, &options, "max_split_bytes");
+  lade_device_options_init(&options);
+  options.max_unsplit_slack_bytes = 20 * MIB;
+  expect_refused(&f, &options, "max_unsplit_slack_bytes");
+  lade_device_options_init(&options);
+  options.memory_fraction = 1.5;
+  expect_refused(&f, &options, "memory_fraction");
+  lade_device_options_init(&options);
+  options.collection_threshold = 1.0;
+  expect_refused(&f, &options, "collection_threshold");
+  lade_device_options_init(&options);
+  options.roundup_divisions[3] = 5;
+  expect_refused(&f, &options, "roundup_divisions[3]");
+  device_fixture_close(&f);
+}
+
+/* A cached oversize block serves a request that leaves `slack` of it unused, or a little less. */
+LADE_TEST(DeviceSettings, SlackOfUnsplitBlocksReplacesTwentyMiB) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.max_split_bytes = 100 * MIB;
+  options.max_unsplit_slack_bytes = 64 * MIB;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  char *whole = device_fixture_alloc(&f, 200 * MIB, 0);
+  device_fixture_free(&f, whole);
+  char *beyond = device_fixture_alloc(&f, 136 * MIB, 0);
+  LADE_EXPECT(beyond != whole);
+  char *within = device_fixture_alloc(&f, 136 * MIB + 512, 0);
+  LADE_EXPECT_EQ_PTR(within, whole);
+  device_fixture_free(&f, beyond);
+  device_fixture_free(&f, within);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceSettings, AFractionInTheOptionsLimitsFromTheStart) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.memory_fraction = 0.25;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  void *pointer = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 258 * MIB, f.streams[0], &pointer));
+  char *all = device_fixture_alloc(&f, 256 * MIB, 0);
+  device_fixture_free(&f, all);
+  /* Configuring without a fraction leaves the limit. */
+  LADE_EXPECT_OK(lade_device_configure(f.allocator, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 258 * MIB, f.streams[0], &pointer));
+  device_fixture_close(&f);
+}
