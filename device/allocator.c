@@ -194,6 +194,7 @@ static lade_status request_serve(lade_device_allocator *allocator, ladei_device_
   if (visited != NULL) visited->visitors--;
   if (status != LADE_OK) {
     if (ladei_is_exhausted(status)) heap->stats.ooms++;
+    if (visited != NULL) request->pool_id = visited->id;
     return status;
   }
   size_t remaining = block->size - request->rounded;

@@ -12,7 +12,11 @@
  *   checkpoint.c   state of a private pool, stored and set
  *   peer.c         questions about memory, access by other devices
  *   ipc.c          sharing with other processes
- *   callbacks.c    reclaimers, observers of failures
+ *   callbacks.c    reclaimers, observers of failures, trackers
+ *   history.c      recording of events and contexts (history.h)
+ *   history_api.c  history as the program sees it
+ *   trackers.c     telling trackers
+ *   snapshot.c     copies of segments and blocks
  *   report.c       statistics, list of segments, message of an out-of-memory error
  *   check.c        recount of the invariants
  *
@@ -34,6 +38,7 @@
 
 #include "base/lock.h"
 #include "device/heap.h"
+#include "device/history.h"
 #include "lade/device.h"
 #include "runtime/ops.h"
 #include "runtime/retire.h"
@@ -91,6 +96,10 @@ struct lade_device_allocator {
 
   ladei_callbacks reclaimers;
   ladei_callbacks oom_observers;
+  ladei_callbacks trackers;
+
+  ladei_history history;
+  atomic_bool watched; /* heap.history is set; written under the lock */
 
   ladei_capture *captures;      /* under way, in order of arrival */
   atomic_size_t capture_count;  /* their number; written under the lock */
@@ -106,6 +115,7 @@ typedef struct ladei_device_request {
   ladei_stream stream;
   uint64_t stream_key;
   ladei_block_pool *pool;
+  lade_device_pool_id pool_id; /* of a private pool, after a failure */
 } ladei_device_request;
 
 /* Key of a stream in ordered sets: the legacy stream first, others by age. */
@@ -208,7 +218,51 @@ bool ladei_callbacks_reclaim(lade_device_allocator *allocator);
 /* Tells all observers. No lock held. */
 void ladei_callbacks_tell_oom(lade_device_allocator *allocator, const lade_device_oom *oom);
 
+/* ---- history.c, history_api.c, trackers.c ------------------------------------------------------------------------- */
+
+/* Whether there is history or a tracker. */
+static inline bool ladei_history_watched(const lade_device_allocator *allocator) {
+  return atomic_load_explicit(&allocator->watched, memory_order_relaxed);
+}
+/* Takes the allocator's lock; reads the clock before, so that what follows has a time. */
+static inline void ladei_history_lock(lade_device_allocator *allocator) {
+  uint64_t now_ns = 0;
+  if (ladei_history_watched(allocator)) now_ns = allocator->runtime->ops->now_ns(allocator->runtime->self);
+  ladei_lock_acquire(&allocator->lock);
+  if (now_ns > allocator->history.now_ns) allocator->history.now_ns = now_ns;
+}
+
+/*
+ * A call of the program begins and ends, for calls that found somebody listening. No lock held. The first captures a
+ * context where that is wanted from `level` on; the second tells trackers, and keeps the thread's error record.
+ */
+enum { LADEI_CONTEXT_NOT_WANTED = LADE_CONTEXT_ALL + 1 }; /* a level that is never reached */
+void ladei_history_begin(lade_device_allocator *allocator, unsigned level, ladei_operation *op);
+void ladei_history_end(lade_device_allocator *allocator, ladei_operation *op);
+
+/* After a change of what is listened to: H4. Lock held. */
+void ladei_history_watch(lade_device_allocator *allocator);
+/* The last events go to the trackers, memory and contexts are released. Excludes every other call. No lock held. */
+void ladei_history_destroy(lade_device_allocator *allocator);
+
+/* Copies the ring's events before the one numbered `end`. No lock held. LADE_ERR_OUT_OF_HOST_MEMORY. */
+lade_status ladei_history_copy_take(lade_device_allocator *allocator, uint64_t end, ladei_history_copy *out);
+/* Replaces the record of a context by what the program captured. */
+void ladei_history_event_show(lade_device_event *event);
+
+/* Note [Contexts] in history.h. The first under the lock, the second without it. */
+void ladei_context_drop(ladei_history *history, ladei_context *context);
+void ladei_context_bury(ladei_context *dead);
+
+void ladei_trackers_queue(ladei_history *history, const lade_device_event *event,
+                          const lade_device_event_totals *totals);
+/* Tells trackers what is queued, unless another thread does. Lock held at call and return, released in between. */
+void ladei_trackers_tell(lade_device_allocator *allocator);
+
 /* ---- report.c ---------------------------------------------------------------------------------------------------- */
+
+/* Fills in what runtime/retire counts, if the backend uses it, and struct_size. No lock held. */
+void ladei_report_retire_counters(lade_device_allocator *allocator, lade_device_stats *stats);
 
 /* The error of a request that no step of the ladder could serve; `status` is what the last one said, with its words in
  * the thread's error record. No lock held. */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Callbacks of the program: reclaimers, which may free blocks when the cache has none that fits, and observers of
- * allocations that fail.
+ * allocations that fail, trackers of events.
  *
  * K1  A list holds each pair of function and user at most once.
  * Locks: the lists are guarded by the allocator's lock; callbacks run without it, from a copy of the list.
  */
-#include "device/allocator.h"
+#include "device/backend.h"
 
 #include <string.h>
 
@@ -31,6 +31,7 @@ static lade_status callback_add(lade_device_allocator *allocator, ladei_callback
                          LADEI_CALLBACKS_MAX);
   } else {
     callbacks->list[callbacks->count++] = (ladei_callback){function, user};
+    ladei_history_watch(allocator);
   }
   ladei_lock_release(&allocator->lock);
   return status;
@@ -46,6 +47,7 @@ static lade_status callback_remove(lade_device_allocator *allocator, ladei_callb
   } else {
     callbacks->count--;
     memmove(&callbacks->list[at], &callbacks->list[at + 1], (callbacks->count - at) * sizeof callbacks->list[0]);
+    ladei_history_watch(allocator);
   }
   ladei_lock_release(&allocator->lock);
   return status;
@@ -75,6 +77,19 @@ lade_status lade_device_oom_observer_remove(lade_device_allocator *allocator, la
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   return callback_remove(allocator, &allocator->oom_observers, (void (*)(void))function, user);
+}
+
+lade_status lade_device_tracker_add(lade_device_allocator *allocator, lade_device_tracker function, void *user) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status == LADE_OK) status = ladei_backend_check_native(allocator, "tracker_add");
+  if (status != LADE_OK) return status;
+  return callback_add(allocator, &allocator->trackers, (void (*)(void))function, user);
+}
+
+lade_status lade_device_tracker_remove(lade_device_allocator *allocator, lade_device_tracker function, void *user) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  return callback_remove(allocator, &allocator->trackers, (void (*)(void))function, user);
 }
 
 bool ladei_callbacks_reclaim(lade_device_allocator *allocator) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recount of the heap's invariants I1 to I11 (heap.h), U2 (uses.c). Slow and without cleverness on purpose: it shares
+ * Recount of the heap's invariants I1 to I11 (heap.h), U2 (uses.c), H1 to H4 (history.h). Slow and without cleverness on purpose: it shares
  * no shortcut with the code it checks.
  *
  * Locks: the allocator's lock during the whole recount. No driver call.
@@ -18,6 +18,7 @@ typedef struct recount {
   size_t free_blocks;
   size_t holes;
   size_t deferred;
+  size_t contexts;
   bool busy;          /* a driver call is in flight: I7 to I9 do not hold */
   const char *broken; /* the invariant, NULL while all is well */
 } recount;
@@ -43,6 +44,7 @@ static void block_recount_free(recount *r, const ladei_block *block) {
                                 : (ladei_order_key){{segment->stream_key, block->address, 0}};
   expect(r, memcmp(&key, &block->order.key, sizeof key) == 0, "I2 key of a free block or hole");
   expect(r, node_in_set(is_free ? &pool->free : &pool->holes, block), "I2 free block or hole in its set");
+  expect(r, block->context == NULL, "H3 a free block has no context");
   expect(r, block->mapped == is_free, "I6 free blocks are mapped, holes are not");
   const ladei_block *next = block->next;
   expect(r, next == NULL || next->state != block->state, "I3 equal neighbours are merged");
@@ -80,6 +82,7 @@ static void block_recount_active(recount *r, const ladei_block *block) {
 static void block_recount(recount *r, const ladei_block *block) {
   const ladei_heap_segment *segment = block->segment;
   r->blocks++;
+  r->contexts += block->context != NULL;
   expect(r, block->size > 0 && block->size % LADEI_BLOCK_QUANTUM == 0, "I4 sizes are multiples of 512");
   expect(r, ladei_block_map_get(&r->heap->starts, block->address) == block, "I5 block in the map of starts");
   if (segment->starts.words != NULL) {
@@ -107,6 +110,7 @@ static void segment_recount(recount *r, const ladei_heap_segment *segment) {
     gauges_add(&r->sums.reserved_bytes, segment->pool->is_small, segment->size);
     r->sums.oversize_segments.current += segment->oversize_counted;
   }
+  r->contexts += segment->context != NULL;
   uint64_t end = segment->address;
   const ladei_block *previous = NULL;
   for (const ladei_block *block = ladei_heap_segment_block(r->heap, segment); block != NULL; block = block->next) {
@@ -178,6 +182,18 @@ static void stats_compare(recount *r) {
   gauge_compare(r, &kept->oversize_segments, &counted->oversize_segments, "I7 oversize_segments");
 }
 
+static void history_recount(recount *r, const lade_device_allocator *allocator) {
+  const ladei_history *history = &allocator->history;
+  expect(r, history->count <= history->capacity && history->count <= history->sequence, "H1 events in the ring");
+  for (uint64_t at = history->sequence - history->count; at < history->sequence; at++) {
+    expect(r, history->events[at % history->capacity].sequence == at, "H1 place of an event");
+  }
+  expect(r, history->enabled || (history->count == 0 && r->contexts == 0), "H2 nothing is kept while history is off");
+  bool watched = history->enabled || allocator->trackers.count > 0;
+  expect(r, watched == (allocator->heap.history != NULL) && watched == ladei_history_watched(allocator),
+         "H4 the heap reports exactly while somebody listens");
+}
+
 lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
   recount r = {.heap = &allocator->heap};
   ladei_lock_acquire(&allocator->lock);
@@ -190,6 +206,7 @@ lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
     expect(&r, r.blocks == r.heap->starts.count, "I5 nothing else in the map of starts");
     expect(&r, r.deferred == atomic_load(&allocator->deferred_count), "U2 deferred blocks");
     pools_recount(&r);
+    history_recount(&r, allocator);
     if (!r.busy && allocator->returns_in_flight == 0) stats_compare(&r);
   }
   ladei_lock_release(&allocator->lock);

@@ -3,6 +3,7 @@
  * The public calls of an allocator that its backend answers: what is wrong for every backend is refused here, the rest
  * goes to the backend's function. Creation and destruction of what all backends have in common.
  *
+ * Calls that change blocks announce themselves to the history while somebody listens (history.h).
  * Locks: none held over a backend's function.
  */
 #include <stdlib.h>
@@ -35,6 +36,17 @@ static lade_status argument_null(const char *call) {
   (allocator->backend->function == NULL ? ladei_backend_lacks(allocator, #function)                                    \
                                         : allocator->backend->function(__VA_ARGS__))
 
+/* The same for calls that may cause events, as an operation that captures a context from `level` on. */
+#define BACKEND_OPERATION(level, function, ...)                                                                        \
+  do {                                                                                                                 \
+    if (!ladei_history_watched(allocator)) return BACKEND_CALL(function, __VA_ARGS__);                                 \
+    ladei_operation operation;                                                                                         \
+    ladei_history_begin(allocator, level, &operation);                                                                 \
+    lade_status done = BACKEND_CALL(function, __VA_ARGS__);                                                            \
+    ladei_history_end(allocator, &operation);                                                                          \
+    return done;                                                                                                       \
+  } while (0)
+
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 static lade_status alloc_check(const lade_device_allocator *allocator, size_t bytes, void *const *out) {
@@ -49,15 +61,17 @@ static lade_status alloc_check(const lade_device_allocator *allocator, size_t by
 lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
   lade_status status = alloc_check(allocator, bytes, out);
   if (status != LADE_OK) return status;
-  if (bytes != 0) return allocator->backend->alloc(allocator, bytes, stream, out);
-  *out = NULL;
-  return LADE_OK;
+  if (bytes == 0) {
+    *out = NULL;
+    return LADE_OK;
+  }
+  BACKEND_OPERATION(LADE_CONTEXT_STATE, alloc, allocator, bytes, stream, out);
 }
 
 lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK || pointer == NULL) return status;
-  return allocator->backend->free(allocator, pointer);
+  BACKEND_OPERATION(LADE_CONTEXT_ALL, free, allocator, pointer);
 }
 
 lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
@@ -68,12 +82,14 @@ lade_status lade_device_record_stream(lade_device_allocator *allocator, void *po
 
 lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
   lade_status status = ladei_device_check_call(allocator);
-  return status == LADE_OK ? BACKEND_CALL(empty_cache, allocator) : status;
+  if (status != LADE_OK) return status;
+  BACKEND_OPERATION(LADE_CONTEXT_ALL, empty_cache, allocator);
 }
 
 lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
   lade_status status = ladei_device_check_call(allocator);
-  return status == LADE_OK ? allocator->backend->stream_retire(allocator, stream) : status;
+  if (status != LADE_OK) return status;
+  BACKEND_OPERATION(LADEI_CONTEXT_NOT_WANTED, stream_retire, allocator, stream);
 }
 
 /* ---- Questions, other devices and processes ---------------------------------------------------------------------- */
@@ -143,7 +159,7 @@ lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_de
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (out == NULL) return argument_null("checkpoint_get");
-  return BACKEND_CALL(checkpoint_get, allocator, id, out);
+  BACKEND_OPERATION(LADE_CONTEXT_ALL, checkpoint_get, allocator, id, out);
 }
 
 lade_status lade_device_checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
@@ -151,7 +167,7 @@ lade_status lade_device_checkpoint_set(lade_device_allocator *allocator, const l
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (checkpoint == NULL || out == NULL) return argument_null("checkpoint_set");
-  return BACKEND_CALL(checkpoint_set, allocator, checkpoint, out);
+  BACKEND_OPERATION(LADE_CONTEXT_STATE, checkpoint_set, allocator, checkpoint, out);
 }
 
 /* ---- Create, destroy --------------------------------------------------------------------------------------------- */
@@ -167,6 +183,7 @@ static lade_status total_bytes_read(lade_device_allocator *allocator) {
 /* Locks and conditions come before the backend, whose threads may use them at once. */
 static void common_init(lade_device_allocator *allocator) {
   ladei_heap_init(&allocator->heap);
+  allocator->history.device = allocator->device;
   ladei_lock_init(&allocator->lock, LADEI_RANK_DEVICE);
   ladei_condition_init(&allocator->returned);
   ladei_condition_init(&allocator->ipc_changed);
@@ -174,6 +191,7 @@ static void common_init(lade_device_allocator *allocator) {
 }
 
 static void common_destroy(lade_device_allocator *allocator) {
+  ladei_history_destroy(allocator);
   ladei_heap_destroy(&allocator->heap);
   ladei_condition_destroy(&allocator->returned);
   ladei_condition_destroy(&allocator->ipc_changed);

@@ -75,7 +75,7 @@ lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const l
   allocator->growing_bytes += bytes;
   ladei_lock_release(&allocator->lock);
   status = segment_call(allocator, bytes, &address);
-  ladei_lock_acquire(&allocator->lock);
+  ladei_history_lock(allocator);
   allocator->growing_bytes -= bytes;
 
   if (status == LADE_OK && !ladei_heap_reserve(&allocator->heap, BLOCKS_PER_SEGMENT)) {
@@ -174,7 +174,7 @@ lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block
   allocator->returns_in_flight++;
   ladei_lock_release(&allocator->lock);
   lade_status status = blocks_call(allocator, leaving->first, &error);
-  ladei_lock_acquire(&allocator->lock);
+  ladei_history_lock(allocator);
   bool expandable = false;
   ladei_block *next;
   for (ladei_block *block = leaving->first; block != NULL; block = next) {

@@ -124,6 +124,9 @@ void ladei_expandable_unmapped(lade_device_allocator *allocator, ladei_block *bl
   ladei_heap *heap = &allocator->heap;
   heap->stats.device_frees++;
   ladei_gauges_lower(&heap->stats.reserved_bytes, block->segment->pool->is_small, block->size);
+  if (heap->history != NULL) {
+    ladei_history_segment(heap, block->segment, LADE_DEVICE_SEGMENT_UNMAP, block->address, block->size);
+  }
   block->mapped = false;
   block->segment->emptied = true;
   ladei_block_attach(heap, block);
@@ -283,13 +286,14 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole,
     peers = atomic_load(&allocator->peer_count);
     ladei_lock_release(&allocator->lock);
     status = granules_map(allocator, segment, first, granules);
-    ladei_lock_acquire(&allocator->lock);
+    ladei_history_lock(allocator);
   } while (status == LADE_OK && peers != atomic_load(&allocator->peer_count));
   allocator->growing_bytes -= bytes;
   if (status != LADE_OK) return status;
   hole->mapped = true;
   heap->stats.device_allocs++;
   ladei_gauges_raise(&heap->stats.reserved_bytes, segment->pool->is_small, bytes);
+  if (heap->history != NULL) ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_MAP, hole->address, bytes);
   return LADE_OK;
 }
 

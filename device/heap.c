@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/history.h"
+
 void ladei_heap_init(ladei_heap *heap) {
   memset(heap, 0, sizeof *heap);
   ladei_slab_init(&heap->blocks, sizeof(ladei_block));
@@ -76,6 +78,7 @@ ladei_heap_segment *ladei_heap_segment_create(ladei_heap *heap, size_t size) {
 }
 
 void ladei_heap_segment_discard(ladei_heap *heap, ladei_heap_segment *segment) {
+  if (heap->history != NULL) ladei_history_segment_gone(heap, segment);
   ladei_start_bits_destroy(&segment->starts);
   ladei_granule_table_destroy(segment->granules);
   ladei_slab_free(&heap->segments, segment);
@@ -104,6 +107,9 @@ void ladei_heap_segment_count_up(ladei_heap *heap, ladei_heap_segment *segment) 
   if (segment->oversize_counted) ladei_gauge_raise(&heap->stats.oversize_segments, 1);
   if (pool->owner != NULL) pool->owner->segment_count++;
   heap->stats.device_allocs++;
+  if (heap->history != NULL) {
+    ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_ALLOC, segment->address, segment->size);
+  }
 }
 
 void ladei_heap_segment_count_down(ladei_heap *heap, ladei_heap_segment *segment) {
@@ -116,6 +122,9 @@ void ladei_heap_segment_count_down(ladei_heap *heap, ladei_heap_segment *segment
   ladei_gauges_lower(&heap->stats.segment, pool->is_small, 1);
   ladei_gauges_lower(&heap->stats.reserved_bytes, pool->is_small, segment->size);
   if (segment->oversize_counted) ladei_gauge_lower(&heap->stats.oversize_segments, 1);
+  if (heap->history != NULL) {
+    ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
+  }
 }
 
 static ladei_heap_segment *segment_of(ladei_order_node *node) {
@@ -298,6 +307,7 @@ void ladei_block_hand_out(ladei_heap *heap, ladei_block *block, size_t rounded, 
   ladei_gauges_raise(&stats->requested_bytes, small, requested);
   block->oversize_counted = block->size >= heap->settings.max_split_bytes;
   if (block->oversize_counted) ladei_gauge_raise(&stats->oversize_allocations, 1);
+  if (heap->history != NULL) ladei_history_block_alloc(heap, block);
 }
 
 /* ---- Taking back ------------------------------------------------------------------------------------------------- */
@@ -310,6 +320,7 @@ void ladei_block_free_begin(ladei_heap *heap, ladei_block *block) {
   ladei_gauges_lower(&heap->stats.allocated_bytes, small, block->size);
   if (block->oversize_counted) ladei_gauge_lower(&heap->stats.oversize_allocations, 1);
   block->oversize_counted = false;
+  if (heap->history != NULL) ladei_history_block_free(heap, block);
 }
 
 /* One net step up or down, as peaks and sums want it. */
@@ -319,6 +330,7 @@ static void gauges_move(lade_device_gauges *gauges, bool small, uint64_t plus, u
 }
 
 void ladei_block_free_complete(ladei_heap *heap, ladei_block *block) {
+  if (heap->history != NULL) ladei_history_block_done(heap, block);
   bool small = block->segment->pool->is_small;
   size_t size = block->size;
   size_t requested = block->requested;

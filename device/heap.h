@@ -53,6 +53,8 @@ typedef enum ladei_block_state {
 } ladei_block_state;
 
 struct ladei_private_pool;
+struct ladei_context;
+struct ladei_history;
 
 typedef struct ladei_block_pool {
   ladei_ordered_set free;           /* by (stream, size, address) */
@@ -93,6 +95,7 @@ typedef struct ladei_heap_segment {
   bool oversize_counted;         /* it is in the oversize_segments gauge */
   bool stream_retired;           /* the stream may be gone: make no call on it */
   bool emptied;                  /* expandable: granules were unmapped since it was last looked at */
+  struct ladei_context *context; /* of the allocation that it was got for; NULL: none (history.h) */
 } ladei_heap_segment;
 
 typedef struct ladei_block {
@@ -104,10 +107,11 @@ typedef struct ladei_block {
   struct ladei_block *previous;
   struct ladei_block *next;
   ladei_heap_segment *segment;
-  struct ladei_block *chain; /* in the list of deferred frees, or of blocks that leave */
-  ladei_ticket ticket;       /* its uses by streams other than its own */
-  uint64_t age_base;         /* pool->searches when it became FREE */
-  uint8_t state;             /* ladei_block_state */
+  struct ladei_block *chain;     /* in the list of deferred frees, or of blocks that leave */
+  ladei_ticket ticket;           /* its uses by streams other than its own */
+  uint64_t age_base;             /* pool->searches when it became FREE */
+  struct ladei_context *context; /* of its allocation; NULL: none (history.h, H3) */
+  uint8_t state;                 /* ladei_block_state */
   bool mapped;
   bool gone;             /* BUSY and leaving: the driver has taken its memory back */
   bool oversize_counted; /* it is in the oversize_allocations gauge */
@@ -135,6 +139,7 @@ typedef struct ladei_heap {
   uint64_t grants; /* threads that give a peer access to mapped memory: nothing may be unmapped meanwhile */
   bool ages_tick;  /* a fraction is set and collection_threshold > 0 */
   lade_device_stats stats;
+  struct ladei_history *history; /* NULL: nobody listens */
 } ladei_heap;
 
 void ladei_heap_init(ladei_heap *heap);

@@ -15,20 +15,23 @@
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
+void ladei_report_retire_counters(lade_device_allocator *allocator, lade_device_stats *stats) {
+  stats->struct_size = sizeof *stats;
+  if (allocator->retire == NULL) return;
+  ladei_retire_counters uses;
+  ladei_retire_counters_get(allocator->retire, &uses);
+  stats->events_recorded = uses.events_recorded;
+  stats->events_queried = uses.events_queried;
+  stats->quarantined_uses = uses.quarantined_uses;
+}
+
 lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_stats *stats) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   lade_device_stats own = allocator->heap.stats;
   ladei_lock_release(&allocator->lock);
-  own.struct_size = sizeof own;
-  if (allocator->retire != NULL) {
-    ladei_retire_counters uses;
-    ladei_retire_counters_get(allocator->retire, &uses);
-    own.events_recorded = uses.events_recorded;
-    own.events_queried = uses.events_queried;
-    own.quarantined_uses = uses.quarantined_uses;
-  }
+  ladei_report_retire_counters(allocator, &own);
   if (allocator->backend->stats_complete != NULL) status = allocator->backend->stats_complete(allocator, &own);
   if (status != LADE_OK) return status;
   return ladei_stats_write("lade_device_stats", &own, sizeof own, stats);
@@ -129,6 +132,10 @@ lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei
   if (allocator->max_bytes < limit) limit = allocator->max_bytes;
   bool pending = stats->active.all.current > stats->allocation.all.current;
   bool capturing = allocator->captures != NULL;
+  if (allocator->heap.history != NULL) {
+    ladei_history_event(&allocator->heap, LADE_DEVICE_OOM, free_bytes, request->rounded, request->stream.handle,
+                        request->pool_id);
+  }
   ladei_lock_release(&allocator->lock);
 
   uint64_t unallocated = reserved > allocated + private_bytes ? reserved - allocated - private_bytes : 0;

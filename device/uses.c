@@ -28,7 +28,7 @@ uint64_t ladei_uses_order(void *owner, const ladei_stream *stream) {
 
 void ladei_uses_done(void *owner, ladei_ticket *list) {
   lade_device_allocator *allocator = owner;
-  ladei_lock_acquire(&allocator->lock);
+  ladei_history_lock(allocator);
   for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
     ladei_block_free_complete(&allocator->heap, block_of(ticket));
   }
@@ -37,7 +37,7 @@ void ladei_uses_done(void *owner, ladei_ticket *list) {
 
 void ladei_uses_add(lade_device_allocator *allocator, ladei_block *block) {
   if (ladei_retire_add(allocator->retire, &block->ticket, false)) return;
-  ladei_lock_acquire(&allocator->lock);
+  ladei_history_lock(allocator);
   ladei_block_free_complete(&allocator->heap, block);
   ladei_lock_release(&allocator->lock);
 }

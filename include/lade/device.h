@@ -456,6 +456,208 @@ LADE_API lade_status lade_device_checkpoint_set(lade_device_allocator *allocator
 /** Free the lists. NULL does nothing. Threads: any. */
 LADE_API void lade_device_restored_destroy(lade_device_restored *restored);
 
+/* ---- History: what happened, in order ---------------------------------------------------------------------------- */
+
+/*
+ * With history on, an allocator keeps its last events in a ring, and with each live block the context of its
+ * allocation: whatever the program's own callback takes for one, such as a call stack. Trackers are told of each event
+ * as it happens, with history on or off. With both off they cost nothing. The native backend has them; others answer
+ * LADE_ERR_UNSUPPORTED, and annotations do nothing there.
+ */
+
+/** What happened. Numbers are fixed. */
+typedef enum lade_device_action {
+  LADE_DEVICE_ALLOC = 0,          /**< A block was handed out; bytes as asked for. */
+  LADE_DEVICE_FREE_REQUESTED = 1, /**< lade_device_free() took it back; bytes as asked for. */
+  LADE_DEVICE_FREE_COMPLETED = 2, /**< Its memory may be used again: no stream uses it. */
+  LADE_DEVICE_SEGMENT_ALLOC = 3,  /**< A segment came from the driver. */
+  LADE_DEVICE_SEGMENT_FREE = 4,   /**< ... and went back to it. */
+  LADE_DEVICE_SEGMENT_MAP = 5,    /**< Memory was mapped into an expandable segment. */
+  LADE_DEVICE_SEGMENT_UNMAP = 6,  /**< ... and taken out of it. */
+  LADE_DEVICE_SNAPSHOT = 7,       /**< lade_device_snapshot_take(); address 0; bytes: of all active blocks. */
+  LADE_DEVICE_OOM = 8,            /**< An allocation failed for lack of memory; address: the device's free bytes as the
+                                       driver sees them; bytes: rounded request. */
+  LADE_DEVICE_USER_DEFINED = 9,   /**< lade_device_annotate(); address and bytes 0. */
+} lade_device_action;
+
+/** One event. */
+typedef struct lade_device_event {
+  uint64_t sequence; /**< Number of the event in its allocator's life, from 0; none is left out. */
+  uint64_t time_ns;  /**< On the runtime's clock (lade_runtime_now_ns), when its call began or its driver call ended. */
+  uint64_t address;
+  uint64_t bytes;
+  lade_stream stream;       /**< Of the block or segment, or of the request; NULL for snapshots and annotations. */
+  lade_device_pool_id pool; /**< Its private pool; {0, 0}: the default pools, or none. */
+  const void *context;      /**< As captured; NULL: none. Borrowed as long as the event. */
+  const char *label;        /**< Of an annotation; else NULL. Borrowed as long as the event. */
+  int32_t device;
+  uint32_t action; /**< lade_device_action. */
+} lade_device_event;
+
+/** Where contexts are captured and kept; each level includes those above it. */
+typedef enum lade_device_context_level {
+  LADE_CONTEXT_NEVER = 0,
+  LADE_CONTEXT_STATE = 1, /**< With live blocks and their segments: captured by alloc and checkpoint_set. */
+  LADE_CONTEXT_ALLOC = 2, /**< ... and with events, annotations' labels included. */
+  LADE_CONTEXT_ALL = 3,   /**< ... also captured by free, empty_cache and checkpoint_get. Events of a free without a
+                               context of its own carry that of the block's allocation. */
+} lade_device_context_level;
+
+/** Options of lade_device_history_set; all zero: history off. */
+typedef struct lade_device_history_options {
+  size_t struct_size;
+  uint32_t enabled;     /**< 1: record. 0: stop; the ring is cleared and all contexts are released. */
+  uint32_t level;       /**< lade_device_context_level. Counts while enabled. */
+  uint64_t max_entries; /**< Events that the ring keeps, 80 bytes each, touched as they come; 0: 1. */
+  /** Captures a context for the call under way. Called in the thread of the call with no lock held, so it may take locks
+   * of its own, but must not call the allocator. NULL result: none. Not NULL unless level is LADE_CONTEXT_NEVER. */
+  void *(*capture)(void *user);
+  /** Releases what one capture returned, once for each; in any thread, with no lock held. NULL: nothing to do. */
+  void (*release)(void *user, void *context);
+  /** For both. Must live until history is off, calls under way in other threads have returned, and snapshots and copies
+   * of the history are destroyed. */
+  void *user;
+} lade_device_history_options;
+
+static inline void lade_device_history_options_init(lade_device_history_options *options) {
+  const lade_device_history_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_device_history_options);
+}
+
+/**
+ * Turn the history on or off, or change it.
+ *
+ * Changed while on, the ring keeps what fits of its newest events; contexts already captured stay. Blocks handed out
+ * before have no context.
+ *
+ * @param options  Borrowed for the call; NULL: off.
+ *
+ * Threads: any. Waits: never. Stream order: none. Errors, nothing changed: LADE_ERR_INVALID_ARGUMENT for an unknown level
+ * or one without capture; LADE_ERR_OUT_OF_HOST_MEMORY for the ring; LADE_ERR_FORKED.
+ * Source: docs/design.md "History".
+ */
+LADE_API lade_status lade_device_history_set(lade_device_allocator *allocator,
+                                             const lade_device_history_options *options);
+
+/** Whether history is on. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
+LADE_API lade_status lade_device_history_enabled(lade_device_allocator *allocator, bool *out_enabled);
+
+/** A copy of the ring. */
+typedef struct lade_device_history {
+  const lade_device_event *events; /**< Oldest first. */
+  size_t event_count;
+  uint64_t lost_count; /**< Events since history was turned on that the ring no longer holds. */
+} lade_device_history;
+
+/**
+ * Copy the ring as it is at the call. It is left as it is.
+ *
+ * @param out  [out] Caller owns it until lade_device_history_destroy(). Untouched on error. Empty where history is off.
+ *
+ * Threads: any. Copies some thousand events at a time, so that allocations go on; what they overwrite meanwhile is lost.
+ * Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_history_get(lade_device_allocator *allocator, lade_device_history **out);
+
+/** Free a copy. NULL does nothing. Threads: any; independent of the allocator's life. */
+LADE_API void lade_device_history_destroy(lade_device_history *history);
+
+/**
+ * Write a note of the program's own into the history, and to trackers.
+ *
+ * @param label  Borrowed for the call. Not NULL. Carried from LADE_CONTEXT_ALLOC on; below that the event has none.
+ *
+ * Does nothing where there are neither history nor trackers.
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_annotate(lade_device_allocator *allocator, const char *label);
+
+/** What a tracker is told besides the event: values just after it, as a profiler wants them. Fields are appended only. */
+typedef struct lade_device_event_totals {
+  size_t struct_size;
+  uint64_t block_bytes;     /**< Of the block or segment; 0 for other events. */
+  uint64_t allocated_bytes; /**< Handed out. */
+  uint64_t reserved_bytes;  /**< Held from the driver. */
+} lade_device_event_totals;
+
+/**
+ * Told of every event, one after the other in their order, with no lock held: before the call that made it returns, or
+ * by another thread that is telling trackers at that moment. It may call the allocator; events of such calls follow.
+ */
+typedef void (*lade_device_tracker)(void *user, const lade_device_event *event, const lade_device_event_totals *totals);
+
+/** As lade_device_reclaimer_add(). An event that finds no memory to wait in is left out: the sequence tells. */
+LADE_API lade_status lade_device_tracker_add(lade_device_allocator *allocator, lade_device_tracker function,
+                                             void *user);
+/** As lade_device_reclaimer_remove(). */
+LADE_API lade_status lade_device_tracker_remove(lade_device_allocator *allocator, lade_device_tracker function,
+                                                void *user);
+
+/* ---- Snapshots --------------------------------------------------------------------------------------------------- */
+
+typedef enum lade_device_block_state {
+  LADE_DEVICE_BLOCK_INACTIVE = 0,     /**< Cached. */
+  LADE_DEVICE_BLOCK_ALLOCATED = 1,    /**< Handed out. */
+  LADE_DEVICE_BLOCK_PENDING_FREE = 2, /**< Freed; other streams still use it. */
+} lade_device_block_state;
+
+typedef struct lade_device_snapshot_block {
+  uint64_t address;
+  uint64_t bytes;
+  uint64_t requested_bytes; /**< As asked for; 0 while inactive. */
+  uint64_t age;             /**< Of an inactive block: searches of its pool since it was cached, counted while
+                                 options.collection_threshold and a memory fraction are set. */
+  const void *context;      /**< Of its allocation; NULL: none. */
+  uint32_t state;           /**< lade_device_block_state. */
+  uint32_t reserved;
+} lade_device_snapshot_block;
+
+/** A contiguous run of memory: a driver allocation, or a mapped part of an expandable segment between holes. */
+typedef struct lade_device_snapshot_segment {
+  uint64_t address;
+  uint64_t total_bytes;
+  uint64_t allocated_bytes;
+  uint64_t active_bytes;    /**< Handed out or pending. */
+  uint64_t requested_bytes; /**< Of active blocks. */
+  lade_stream stream;
+  lade_device_pool_id pool; /**< {0, 0}: the default pools. */
+  const void *context;      /**< Of the allocation that the segment was got for; NULL: none. */
+  size_t first_block;       /**< In the snapshot's blocks. */
+  size_t block_count;
+  bool is_large;
+  bool is_expandable;
+} lade_device_snapshot_segment;
+
+/** One moment of an allocator. */
+typedef struct lade_device_snapshot {
+  const lade_device_snapshot_segment *segments; /**< By ascending address. */
+  size_t segment_count;
+  const lade_device_snapshot_block *blocks; /**< By ascending address. */
+  size_t block_count;
+  lade_device_stats stats;         /**< Of the same moment, counts of events apart. */
+  const lade_device_event *events; /**< The history up to that moment; the snapshot's own event is the last. */
+  size_t event_count;
+  uint64_t lost_count; /**< As in lade_device_history. */
+  int32_t device;
+  int32_t reserved;
+} lade_device_snapshot;
+
+/**
+ * Copy segments, blocks, counters and history at one moment.
+ *
+ * @param out  [out] Caller owns it until lade_device_snapshot_destroy(). Untouched on error.
+ *
+ * Threads: any; other calls wait only while segments and blocks are copied, some milliseconds for 100,000 blocks. The
+ * history is copied as lade_device_history_get() does. Waits: never. Changes and polls nothing; with history on it writes
+ * an event. Errors: LADE_ERR_UNSUPPORTED where the backend is not native; LADE_ERR_INVALID_ARGUMENT,
+ * LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_snapshot_take(lade_device_allocator *allocator, lade_device_snapshot **out);
+
+/** Free a snapshot. NULL does nothing. Threads: any; independent of the allocator's life. */
+LADE_API void lade_device_snapshot_destroy(lade_device_snapshot *snapshot);
+
 #ifdef __cplusplus
 }
 #endif

@@ -278,7 +278,7 @@ static bool pool_owners_select(const ladei_snapshot *snapshot, uint64_t pool, co
     if (segment->pool.first != pool) continue;
     for (size_t j = 0; j < segment->block_count; j++) {
       const ladei_snapshot_block *block = &snapshot->blocks[segment->first_block + j];
-      if (block->state != LADEI_SNAPSHOT_ALLOCATED) continue;
+      if (block->state != LADE_DEVICE_BLOCK_ALLOCATED) continue;
       if (!number_map_set(out, block->address, *number_map_get(owners, block->address))) return false;
     }
   }
@@ -436,19 +436,19 @@ static report_block block_report(const number_map *owners, const ladei_snapshot_
                       .size = block->bytes,
                       .requested_size = block->requested_bytes,
                       .state = (report_state)block->state};
-  if (block->state == LADEI_SNAPSHOT_ALLOCATED) out.id = *number_map_get(owners, block->address);
+  if (block->state == LADE_DEVICE_BLOCK_ALLOCATED) out.id = *number_map_get(owners, block->address);
   return out;
 }
 
-_Static_assert((int)LADEI_SNAPSHOT_INACTIVE == (int)REPORT_INACTIVE &&
-                   (int)LADEI_SNAPSHOT_ALLOCATED == (int)REPORT_ALLOCATED &&
-                   (int)LADEI_SNAPSHOT_PENDING_FREE == (int)REPORT_PENDING_FREE,
+_Static_assert((int)LADE_DEVICE_BLOCK_INACTIVE == (int)REPORT_INACTIVE &&
+                   (int)LADE_DEVICE_BLOCK_ALLOCATED == (int)REPORT_ALLOCATED &&
+                   (int)LADE_DEVICE_BLOCK_PENDING_FREE == (int)REPORT_PENDING_FREE,
                "states of a snapshot are those of a report");
 
 static report_segment segment_report(const ladei_snapshot_segment *segment) {
   return (report_segment){.address = segment->address,
                           .total_size = segment->total_bytes,
-                          .stream = replay_stream_number(segment->stream.handle),
+                          .stream = replay_stream_number(segment->stream),
                           .pool = segment->pool.first,
                           .is_large = segment->is_large,
                           .is_expandable = segment->is_expandable,
