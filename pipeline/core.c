@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pipeline's state machine; see core.h for the states and the orders that lead from one to the next.
+ * The pipeline's state machine: what taking and completing an order changes. core_pick.c picks the order, core_check.c
+ * recounts the invariants; see core.h for the states and the orders that lead from one to the next.
  *
- *   submit -> queue: [T1 all begun] [T2 issuing] [T3] ...        a ring begins chunks in the order of submission
+ *   submit -> flow of its level: [T2 begun in part] [T3] ...     until all its chunks are begun
+ *          -> queue: T1, T2, T3 ...                              until it is settled
  *             slots:  free (rested longest first) | reading | ready | copied | covered by batch 1, batch 2 | landed ...
- *   next() picks, for the ring whose turn it is, the first that applies:
- *     FINISH, GATE, COPY, RECORD (batch full), POLL (unless it was in vain since the last read or write), READ or
- *     WRITE, RECORD (nothing else covers the copies), ACQUIRE, RELEASE
- * So copies are queued as early as can be, and a ring asks for the end of copies before it begins the next chunk: it
- * grows only as far as the speeds of its two sides need.
  *
  * I1  Each slot is in exactly one state, and in the list of that state if it has one (empty, free, ready, copied,
  *     landed, lost, a batch's); while an order for it is out (ACQUIRING, READING, COPYING, WRITING, RELEASING) it is in
  *     none.
- * I2  A slot has a block unless it is EMPTY, ACQUIRING, or COPIED or COVERED after an early RELEASE.
+ * I2  A slot has a block unless it is EMPTY, ACQUIRING, COPIED or COVERED after an early RELEASE, or carries a chunk of
+ *     an unstaged transfer.
  * I3  transfer->active = slots that carry its chunks. A transfer settles when nothing is active, its gate is not
  *     OPENING and it has failed or all its bytes are done; settled once, finished once.
  * I4  ring->blocks = slots with a block or ACQUIRING, at most slot_limit when the last block was asked for.
  * I5  A failed transfer begins no chunk, and none of its slots is READY or LANDED.
  * I6  done_bytes <= queued_bytes <= issued_bytes <= bytes (to the host likewise: copies are queued before they land).
- * I7  ring->issuing is the first transfer of the queue that has not failed and has chunks to begin, or NULL.
+ * I7  A transfer waits in its flow while it could begin a chunk: it has not failed, has chunks not begun, and is not
+ *     held back (ordered: by a host half under way, or by chunks that its sink has not taken). ring->issuing is the first
+ *     of the flow served least among those of the highest level that has any, or NULL; ring->unissued counts those with
+ *     chunks not begun, held back or not.
+ * I8  READY slots stand in the order of their transfers' levels, highest first.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
  */
 #include "pipeline/core.h"
@@ -27,6 +29,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "pipeline/core_internal.h"
 
 /* A quarter of the ring per event: the other three quarters keep both sides busy while it is found out. */
 enum { BATCHES_PER_RING = 8, BATCH_PART = 4 };
@@ -77,21 +80,81 @@ static void slot_retire(ladei_slot *slot) {
   }
 }
 
+/* Behind those of its transfer's level, before those of lower ones. */
+static void slot_to_ready(ladei_slot *slot) {
+  struct ladei_slot_list *list = &slot->ring->ready;
+  ladei_slot *before = TAILQ_LAST(list, ladei_slot_list);
+  while (before != NULL && before->transfer->level < slot->transfer->level) {
+    before = TAILQ_PREV(before, ladei_slot_list, link);
+  }
+  slot->state = LADEI_SLOT_READY;
+  if (before != NULL) {
+    TAILQ_INSERT_AFTER(list, before, slot, link);
+  } else {
+    TAILQ_INSERT_HEAD(list, slot, link);
+  }
+}
+
 /* --- transfers ------------------------------------------------------------------------------------------------------
  */
 
-static bool transfer_failed(const ladei_core_transfer *transfer) { return transfer->error.status != LADE_OK; }
-
-static void ring_advance(ladei_ring *ring) {
-  while (ring->issuing != NULL &&
-         (transfer_failed(ring->issuing) || ring->issuing->issued_bytes == ring->issuing->bytes)) {
-    ring->issuing = TAILQ_NEXT(ring->issuing, link);
+/* Has chunks to begin, but not now: its host half comes first, or its sink holds its share of the slots already. */
+static bool transfer_held(const ladei_core_transfer *transfer) {
+  if (!transfer->ordered) {
+    return false;
   }
+  return transfer->ring->direction == LADE_TO_DEVICE ? transfer->host_busy
+                                                     : transfer->active >= ladei_ring_ordered_most(transfer->ring);
+}
+
+static void ring_choose(ladei_ring *ring) {
+  ring->issuing = NULL;
+  for (unsigned i = LADEI_LEVELS; i-- > 0 && ring->issuing == NULL;) {
+    ring->issuing = ladei_level_first(&ring->levels[i]);
+  }
+}
+
+static void flow_enter(ladei_core_transfer *transfer) {
+  ladei_level *level = &transfer->ring->levels[transfer->level];
+  ladei_flow *flow = &level->flows[transfer->flow];
+  if (TAILQ_EMPTY(&flow->waiting) && flow->served < level->clock) {
+    flow->served = level->clock; /* what it did not use while it had nothing to do is gone */
+  }
+  if (transfer->issued_bytes > 0) {
+    TAILQ_INSERT_HEAD(&flow->waiting, transfer, flow_link); /* it was held back: still before those not begun */
+  } else {
+    TAILQ_INSERT_TAIL(&flow->waiting, transfer, flow_link);
+  }
+  level->active |= UINT32_C(1) << transfer->flow;
+}
+
+static void flow_leave(ladei_core_transfer *transfer) {
+  ladei_level *level = &transfer->ring->levels[transfer->level];
+  ladei_flow *flow = &level->flows[transfer->flow];
+  TAILQ_REMOVE(&flow->waiting, transfer, flow_link);
+  if (TAILQ_EMPTY(&flow->waiting)) {
+    level->active &= ~(UINT32_C(1) << transfer->flow);
+  }
+}
+
+/* After anything that I7 speaks of has changed. */
+static void transfer_update(ladei_core_transfer *transfer) {
+  bool unissued = !ladei_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;
+  bool waiting = unissued && !transfer_held(transfer);
+  if (unissued != transfer->unissued) {
+    transfer->ring->unissued += unissued ? 1u : UINT32_MAX;
+    transfer->unissued = unissued;
+  }
+  if (waiting != transfer->waiting) {
+    waiting ? flow_enter(transfer) : flow_leave(transfer);
+    transfer->waiting = waiting;
+  }
+  ring_choose(transfer->ring);
 }
 
 /* Moves the transfer to the finished ones when nothing is left to do for it. */
 static void transfer_settle(ladei_core_transfer *transfer) {
-  bool ended = transfer_failed(transfer) || transfer->done_bytes == transfer->bytes;
+  bool ended = ladei_transfer_failed(transfer) || transfer->done_bytes == transfer->bytes;
   if (ended && transfer->active == 0 && transfer->gate != LADEI_GATE_OPENING && !transfer->settled) {
     transfer->settled = true;
     TAILQ_REMOVE(&transfer->ring->queue, transfer, link);
@@ -102,6 +165,7 @@ static void transfer_settle(ladei_core_transfer *transfer) {
 /* Takes the chunk off the slot's account; the slot's own fate is the caller's. */
 static void chunk_drop(ladei_core_transfer *transfer) {
   transfer->active--;
+  transfer_update(transfer);
   transfer_settle(transfer);
 }
 
@@ -112,26 +176,26 @@ static void chunks_abandon(struct ladei_slot_list *list, ladei_core_transfer *tr
     if (slot->transfer == transfer) {
       TAILQ_REMOVE(list, slot, link);
       transfer->active--;
-      slot_to_free(slot);
+      slot_retire(slot);
     }
   }
 }
 
 void ladei_core_fail(ladei_core *core, ladei_core_transfer *transfer, const lade_error *error) {
   (void)core;
-  if (transfer_failed(transfer) || transfer->settled) {
+  if (ladei_transfer_failed(transfer) || transfer->settled) {
     return;
   }
   transfer->error = *error;
   chunks_abandon(&transfer->ring->ready, transfer);
   chunks_abandon(&transfer->ring->landed, transfer);
-  ring_advance(transfer->ring);
+  transfer_update(transfer);
   transfer_settle(transfer);
 }
 
 /* What a failed order means for the transfer it was for. */
 static unsigned transfer_fail_by(ladei_core *core, ladei_core_transfer *transfer, const lade_error *error) {
-  if (transfer == NULL || transfer_failed(transfer)) {
+  if (transfer == NULL || ladei_transfer_failed(transfer)) {
     return 0;
   }
   ladei_core_fail(core, transfer, error);
@@ -143,10 +207,7 @@ void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_dir
   transfer->ring = ring;
   transfer->error.status = LADE_OK;
   TAILQ_INSERT_TAIL(&ring->queue, transfer, link);
-  if (ring->issuing == NULL) {
-    ring->issuing = transfer;
-    ring_advance(ring);
-  }
+  transfer_update(transfer);
   /* A ring that was refused a block tries again with new work. */
   ring->slot_limit = ring->depth;
   core->unfinished++;
@@ -154,148 +215,48 @@ void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_dir
   transfer_settle(transfer);
 }
 
+/* How long the next chunk of the transfer may be in that slot. */
+static size_t chunk_size(const ladei_core_transfer *transfer, const ladei_slot *slot) {
+  uint64_t left = transfer->bytes - transfer->issued_bytes;
+  size_t most = transfer->chunk_bytes;
+  if (!transfer->unstaged && slot->capacity < most) {
+    most = slot->capacity;
+  }
+  if (transfer->unit_bytes != 0 && most > transfer->unit_bytes) {
+    most -= most % transfer->unit_bytes;
+  }
+  most -= slot->lead_bytes;
+  return left < most ? (size_t)left : most;
+}
+
 /* Gives the slot the next chunk of the transfer that is being issued. */
 static void chunk_begin(ladei_slot *slot, ladei_core_transfer *transfer) {
-  uint64_t left = transfer->bytes - transfer->issued_bytes;
-  size_t lead_bytes = transfer->issued_bytes == 0 ? transfer->lead_bytes : 0;
-  size_t most = transfer->chunk_bytes - lead_bytes;
+  ladei_level *level = &transfer->ring->levels[transfer->level];
+  ladei_flow *flow = &level->flows[transfer->flow];
   slot->transfer = transfer;
   slot->offset = transfer->issued_bytes;
-  slot->bytes = left < most ? (size_t)left : most;
-  slot->lead_bytes = lead_bytes;
+  slot->lead_bytes = transfer->issued_bytes == 0 ? transfer->lead_bytes : 0;
+  slot->bytes = chunk_size(transfer, slot);
   transfer->issued_bytes += slot->bytes;
   transfer->active++;
-  ring_advance(transfer->ring);
-}
-
-/* --- picking: pure, so that has_order() is the same thing -----------------------------------------------------------
- */
-
-static bool order_set(ladei_order *order, ladei_order_kind kind, const ladei_ring *ring, ladei_slot *slot,
-                      ladei_batch *batch, ladei_core_transfer *transfer) {
-  *order = (ladei_order){.kind = kind, .ring = (ladei_ring *)ring, .slot = slot, .batch = batch, .transfer = transfer};
-  return true;
-}
-
-static bool pick_finish(const ladei_ring *ring, ladei_order *order) {
-  ladei_core_transfer *transfer = TAILQ_FIRST(&ring->finished);
-  return transfer != NULL && order_set(order, LADEI_ORDER_FINISH, ring, NULL, NULL, transfer);
-}
-
-/* The slot whose copy comes next: read already, or to the host a free one for the next chunk. */
-static bool pick_copy(const ladei_ring *ring, ladei_order *order) {
-  ladei_slot *slot;
-  ladei_core_transfer *transfer;
-  if (ring->direction == LADE_TO_DEVICE) {
-    slot = TAILQ_FIRST(&ring->ready);
-    transfer = slot != NULL ? slot->transfer : NULL;
-  } else {
-    transfer = ring->issuing;
-    slot = transfer != NULL ? TAILQ_FIRST(&ring->free) : NULL;
-  }
-  if (slot == NULL || transfer->gate == LADEI_GATE_OPENING) {
-    return false;
-  }
-  if (transfer->gate == LADEI_GATE_CLOSED) {
-    return order_set(order, LADEI_ORDER_GATE, ring, NULL, NULL, transfer);
-  }
-  return order_set(order, LADEI_ORDER_COPY, ring, slot, NULL, transfer);
-}
-
-static bool pick_record(const ladei_ring *ring, unsigned least, ladei_order *order) {
-  ladei_batch *batch = TAILQ_FIRST(&ring->idle);
-  return ring->copied_count >= least && batch != NULL && order_set(order, LADEI_ORDER_RECORD, ring, NULL, batch, NULL);
-}
-
-static bool pick_read(const ladei_ring *ring, ladei_order *order) {
-  ladei_core_transfer *transfer = ring->issuing;
-  ladei_slot *slot = TAILQ_FIRST(&ring->free);
-  return transfer != NULL && slot != NULL && !(transfer->ordered && transfer->host_busy) &&
-         order_set(order, LADEI_ORDER_READ, ring, slot, NULL, transfer);
-}
-
-static bool pick_write(const ladei_ring *ring, ladei_order *order) {
-  ladei_slot *slot;
-  TAILQ_FOREACH (slot, &ring->landed, link) {
-    const ladei_core_transfer *transfer = slot->transfer;
-    if (!transfer->ordered || (!transfer->host_busy && slot->offset == transfer->host_bytes)) {
-      return order_set(order, LADEI_ORDER_WRITE, ring, slot, NULL, slot->transfer);
-    }
-  }
-  return false;
-}
-
-static bool pick_poll(const ladei_ring *ring, ladei_order *order) {
-  ladei_batch *batch = TAILQ_FIRST(&ring->pending);
-  return batch != NULL && batch->state == LADEI_BATCH_PENDING && !ring->poll_asleep &&
-         order_set(order, LADEI_ORDER_POLL, ring, NULL, batch, NULL);
-}
-
-static bool pick_acquire(const ladei_ring *ring, ladei_order *order) {
-  ladei_slot *slot = TAILQ_FIRST(&ring->empty);
-  return ring->issuing != NULL && TAILQ_EMPTY(&ring->free) && slot != NULL && ring->blocks < ring->slot_limit &&
-         order_set(order, LADEI_ORDER_ACQUIRE, ring, slot, NULL, NULL);
-}
-
-static bool pick_release_lost(const ladei_ring *ring, ladei_order *order) {
-  ladei_slot *slot = TAILQ_FIRST(&ring->lost);
-  if (slot == NULL) {
-    return false;
-  }
-  order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
-  order->in_flight = true;
-  order->last_resort = true;
-  return true;
-}
-
-/* With nothing left to begin: free blocks, and to the device those too that only copies read from. */
-static bool pick_release(const ladei_ring *ring, ladei_order *order) {
-  if (ring->issuing != NULL) {
-    return false;
-  }
-  ladei_slot *slot = TAILQ_FIRST(&ring->free);
-  if (slot != NULL) {
-    return order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
-  }
-  for (unsigned i = 0; ring->direction == LADE_TO_DEVICE && i < ring->depth; i++) {
-    slot = &ring->slots[i];
-    bool copying = slot->state == LADEI_SLOT_COPIED || slot->state == LADEI_SLOT_COVERED;
-    if (copying && slot->block != NULL && !slot->release_out && !slot->keep_block) {
-      order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
-      order->in_flight = true;
-      return true;
-    }
-  }
-  return false;
-}
-
-static bool ring_pick(const ladei_ring *ring, unsigned allow, ladei_order *order) {
-  bool host = (allow & LADEI_ALLOW_HOST) != 0;
-  bool covered = ring->recording > 0 || !TAILQ_EMPTY(&ring->pending);
-  return pick_finish(ring, order) || pick_copy(ring, order) || pick_record(ring, ring->batch_slots, order) ||
-         pick_poll(ring, order) || (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
-         (host && ring->direction == LADE_TO_HOST && pick_write(ring, order)) ||
-         (!covered && pick_record(ring, 1, order)) || pick_acquire(ring, order) || pick_release_lost(ring, order) ||
-         pick_release(ring, order);
-}
-
-static bool core_pick(const ladei_core *core, unsigned allow, ladei_order *order) {
-  return ring_pick(&core->rings[core->turn], allow, order) || ring_pick(&core->rings[core->turn ^ 1u], allow, order);
-}
-
-bool ladei_core_has_order(const ladei_core *core, unsigned allow) {
-  ladei_order order;
-  return core_pick(core, allow, &order);
+  level->clock = flow->served;
+  flow->served += slot->bytes;
+  transfer_update(transfer);
 }
 
 /* --- taking an order ------------------------------------------------------------------------------------------------
  */
 
+/* A slot without a chunk, for the next one. */
+static ladei_slot *slot_begin(ladei_ring *ring, ladei_slot *slot, ladei_slot_state state) {
+  return slot_take(slot->state == LADEI_SLOT_EMPTY ? &ring->empty : &ring->free, slot, state);
+}
+
 static void take_copy(ladei_ring *ring, const ladei_order *order) {
-  if (ring->direction == LADE_TO_DEVICE) {
+  if (order->slot->state == LADEI_SLOT_READY) {
     slot_take(&ring->ready, order->slot, LADEI_SLOT_COPYING);
   } else {
-    chunk_begin(slot_take(&ring->free, order->slot, LADEI_SLOT_COPYING), order->transfer);
+    chunk_begin(slot_begin(ring, order->slot, LADEI_SLOT_COPYING), order->transfer);
   }
 }
 
@@ -326,12 +287,13 @@ static void core_take(ladei_core *core, const ladei_order *order) {
   ladei_ring *ring = order->ring;
   switch (order->kind) {
   case LADEI_ORDER_ACQUIRE:
-    slot_take(&ring->empty, order->slot, LADEI_SLOT_ACQUIRING);
+    slot_take(&ring->empty, order->slot, LADEI_SLOT_ACQUIRING)->capacity = order->bytes;
     ring->blocks++;
     break;
   case LADEI_ORDER_READ:
     order->transfer->host_busy = true;
-    chunk_begin(slot_take(&ring->free, order->slot, LADEI_SLOT_READING), order->transfer);
+    ring->host_out++;
+    chunk_begin(slot_begin(ring, order->slot, LADEI_SLOT_READING), order->transfer);
     break;
   case LADEI_ORDER_GATE: order->transfer->gate = LADEI_GATE_OPENING; break;
   case LADEI_ORDER_COPY: take_copy(ring, order); break;
@@ -339,6 +301,7 @@ static void core_take(ladei_core *core, const ladei_order *order) {
   case LADEI_ORDER_POLL: order->batch->state = LADEI_BATCH_POLLING; break;
   case LADEI_ORDER_WRITE:
     order->transfer->host_busy = true;
+    ring->host_out++;
     slot_take(&ring->landed, order->slot, LADEI_SLOT_WRITING);
     break;
   case LADEI_ORDER_RELEASE: take_release(ring, order); break;
@@ -349,7 +312,7 @@ static void core_take(ladei_core *core, const ladei_order *order) {
 
 bool ladei_core_next(ladei_core *core, unsigned allow, ladei_order *out) {
   ladei_order order;
-  if (!core_pick(core, allow, &order)) {
+  if (!ladei_core_pick(core, allow, &order)) {
     return false;
   }
   core_take(core, &order);
@@ -380,6 +343,10 @@ static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lad
     ring->slot_limit = ring->blocks;
     return 0;
   }
+  if (order->bytes > ring->block_least) {
+    ring->block_bytes = order->bytes / 2 > ring->block_least ? order->bytes / 2 : ring->block_least;
+    return 0;
+  }
   return transfer_fail_by(core, ring->issuing, error);
 }
 
@@ -387,15 +354,17 @@ static unsigned complete_read(ladei_core *core, const ladei_order *order, lade_s
   ladei_core_transfer *transfer = order->transfer;
   unsigned changed = 0;
   transfer->host_busy = false;
+  order->ring->host_out--;
   order->ring->poll_asleep = false; /* it took some time */
   if (status != LADE_OK) {
     changed = transfer_fail_by(core, transfer, error);
   }
-  if (transfer_failed(transfer)) {
-    slot_to_free(order->slot);
+  if (ladei_transfer_failed(transfer)) {
+    slot_retire(order->slot);
     chunk_drop(transfer);
   } else {
-    slot_put(&order->ring->ready, order->slot, LADEI_SLOT_READY);
+    slot_to_ready(order->slot);
+    transfer_update(transfer);
   }
   return changed;
 }
@@ -410,13 +379,20 @@ static unsigned complete_gate(ladei_core *core, const ladei_order *order, lade_s
 
 static unsigned complete_copy(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
   ladei_core_transfer *transfer = order->transfer;
-  if (status != LADE_OK) {
+  if (status != LADE_OK && !order->partial) {
     unsigned changed = transfer_fail_by(core, transfer, error);
-    slot_to_free(order->slot);
+    slot_retire(order->slot);
     chunk_drop(transfer);
     return changed;
   }
-  core->counters.copies++;
+  if (status != LADE_OK) {
+    /* What is queued of it uses the block until its batch is done. */
+    unsigned changed = transfer_fail_by(core, transfer, error);
+    slot_put(&order->ring->copied, order->slot, LADEI_SLOT_COPIED);
+    order->ring->copied_count++;
+    return changed;
+  }
+  core->counters.copies += order->copies;
   transfer->queued_bytes += order->slot->bytes;
   slot_put(&order->ring->copied, order->slot, LADEI_SLOT_COPIED);
   order->ring->copied_count++;
@@ -451,11 +427,11 @@ static unsigned complete_record(ladei_core *core, const ladei_order *order, lade
 /* The copy of a slot is known to be over. */
 static void slot_land(ladei_core *core, ladei_ring *ring, ladei_slot *slot) {
   ladei_core_transfer *transfer = slot->transfer;
-  if (!transfer_failed(transfer) && ring->direction == LADE_TO_HOST) {
+  if (!ladei_transfer_failed(transfer) && ring->direction == LADE_TO_HOST && !transfer->no_host) {
     slot_put(&ring->landed, slot, LADEI_SLOT_LANDED);
     return;
   }
-  if (!transfer_failed(transfer)) {
+  if (!ladei_transfer_failed(transfer)) {
     transfer->done_bytes += slot->bytes;
     core->counters.bytes_completed += slot->bytes;
   }
@@ -510,16 +486,17 @@ static unsigned complete_write(ladei_core *core, const ladei_order *order, lade_
   ladei_core_transfer *transfer = order->transfer;
   unsigned changed = 0;
   transfer->host_busy = false;
+  order->ring->host_out--;
   order->ring->poll_asleep = false; /* it took some time */
   if (status != LADE_OK) {
     changed = transfer_fail_by(core, transfer, error);
   }
-  if (!transfer_failed(transfer)) {
+  if (!ladei_transfer_failed(transfer)) {
     transfer->host_bytes += order->slot->bytes;
     transfer->done_bytes += order->slot->bytes;
     core->counters.bytes_completed += order->slot->bytes;
   }
-  slot_to_free(order->slot);
+  slot_retire(order->slot);
   chunk_drop(transfer);
   return changed;
 }
@@ -550,12 +527,12 @@ static void complete_release(ladei_core *core, const ladei_order *order, lade_st
 
 static unsigned complete_finish(ladei_core *core, ladei_core_transfer *transfer, lade_status status,
                                 const lade_error *error) {
-  if (status != LADE_OK && !transfer_failed(transfer)) {
+  if (status != LADE_OK && !ladei_transfer_failed(transfer)) {
     transfer->error = *error;
   }
   transfer->finished = true;
   core->unfinished--;
-  if (transfer_failed(transfer)) {
+  if (ladei_transfer_failed(transfer)) {
     core->counters.transfers_failed++;
   } else {
     core->counters.transfers_completed++;
@@ -579,6 +556,27 @@ unsigned ladei_core_complete(ladei_core *core, const ladei_order *order, lade_st
   return 0;
 }
 
+/* --- looking on -----------------------------------------------------------------------------------------------------
+ */
+
+/* Where the first chunk begins that is in one of the states; what is not begun if none is. */
+static uint64_t prefix(const ladei_core_transfer *transfer, unsigned states) {
+  uint64_t end = transfer->issued_bytes;
+  for (unsigned i = 0; i < transfer->ring->depth; i++) {
+    const ladei_slot *slot = &transfer->ring->slots[i];
+    if (slot->transfer == transfer && (states >> slot->state & 1u) != 0 && slot->offset < end) {
+      end = slot->offset;
+    }
+  }
+  return ladei_transfer_failed(transfer) ? 0 : end;
+}
+
+uint64_t ladei_core_prefix_queued(const ladei_core_transfer *transfer) {
+  return prefix(transfer, 1u << LADEI_SLOT_READING | 1u << LADEI_SLOT_READY | 1u << LADEI_SLOT_COPYING);
+}
+
+uint64_t ladei_core_prefix_done(const ladei_core_transfer *transfer) { return prefix(transfer, UINT32_MAX); }
+
 bool ladei_core_polls(const ladei_core *core) {
   return !TAILQ_EMPTY(&core->rings[0].pending) || !TAILQ_EMPTY(&core->rings[1].pending);
 }
@@ -588,124 +586,16 @@ void ladei_core_poll_wake(ladei_core *core) {
   core->rings[1].poll_asleep = false;
 }
 
-/* --- checking -------------------------------------------------------------------------------------------------------
- */
-
-static unsigned list_count(const struct ladei_slot_list *list, ladei_slot_state state) {
-  unsigned count = 0;
-  const ladei_slot *slot;
-  TAILQ_FOREACH (slot, list, link) {
-    if (slot->state != state) {
-      return UINT32_MAX;
-    }
-    count++;
-  }
-  return count;
-}
-
-static unsigned state_count(const ladei_ring *ring, ladei_slot_state state) {
-  unsigned count = 0;
-  for (unsigned i = 0; i < ring->depth; i++) {
-    count += ring->slots[i].state == state ? 1 : 0;
-  }
-  return count;
-}
-
-static lade_status broken(const ladei_ring *ring, const char *what) {
-  return ladei_error(LADE_ERR_INTERNAL, 0, "pipeline core, ring %s: %s",
-                     ring->direction == LADE_TO_DEVICE ? "H2D" : "D2H", what);
-}
-
-static lade_status check_lists(const ladei_ring *ring) {
-  unsigned covered = 0;
-  for (unsigned i = 0; i < ring->batch_count; i++) {
-    unsigned count = list_count(&ring->batches[i].slots, LADEI_SLOT_COVERED);
-    if (count == UINT32_MAX || (count == 0) != (ring->batches[i].state == LADEI_BATCH_IDLE)) {
-      return broken(ring, "I1: a batch holds slots that are not covered, or none while it is in use");
-    }
-    covered += count;
-  }
-  if (list_count(&ring->empty, LADEI_SLOT_EMPTY) != state_count(ring, LADEI_SLOT_EMPTY) ||
-      list_count(&ring->free, LADEI_SLOT_FREE) != state_count(ring, LADEI_SLOT_FREE) ||
-      list_count(&ring->ready, LADEI_SLOT_READY) != state_count(ring, LADEI_SLOT_READY) ||
-      list_count(&ring->copied, LADEI_SLOT_COPIED) != state_count(ring, LADEI_SLOT_COPIED) ||
-      list_count(&ring->landed, LADEI_SLOT_LANDED) != state_count(ring, LADEI_SLOT_LANDED) ||
-      list_count(&ring->lost, LADEI_SLOT_LOST) != state_count(ring, LADEI_SLOT_LOST) ||
-      covered != state_count(ring, LADEI_SLOT_COVERED)) {
-    return broken(ring, "I1: slots in a state and slots in its list differ");
-  }
-  return LADE_OK;
-}
-
-static lade_status check_blocks(const ladei_ring *ring) {
-  unsigned blocks = 0;
-  for (unsigned i = 0; i < ring->depth; i++) {
-    const ladei_slot *slot = &ring->slots[i];
-    bool copying = slot->state == LADEI_SLOT_COPIED || slot->state == LADEI_SLOT_COVERED;
-    bool may_lack = slot->state == LADEI_SLOT_EMPTY || slot->state == LADEI_SLOT_ACQUIRING || copying;
-    if (slot->block == NULL && !may_lack) {
-      return broken(ring, "I2: a slot in use has no block");
-    }
-    if (slot->block != NULL && slot->state == LADEI_SLOT_EMPTY) {
-      return broken(ring, "I2: an empty slot has a block");
-    }
-    blocks += slot->block != NULL || slot->state == LADEI_SLOT_ACQUIRING ? 1 : 0;
-  }
-  return blocks == ring->blocks && blocks <= ring->depth ? LADE_OK : broken(ring, "I4: blocks are not those counted");
-}
-
-static lade_status check_transfer(const ladei_ring *ring, const ladei_core_transfer *transfer) {
-  unsigned active = 0;
-  for (unsigned i = 0; i < ring->depth; i++) {
-    const ladei_slot *slot = &ring->slots[i];
-    bool waits = slot->state == LADEI_SLOT_READY || slot->state == LADEI_SLOT_LANDED;
-    if (slot->transfer == transfer) {
-      active++;
-      if (waits && transfer_failed(transfer)) {
-        return broken(ring, "I5: a failed transfer has a chunk waiting");
-      }
-    }
-  }
-  if (active != transfer->active || transfer->settled) {
-    return broken(ring, "I3: active chunks are not those counted, or a settled transfer is queued");
-  }
-  if (transfer->done_bytes > transfer->queued_bytes || transfer->queued_bytes > transfer->issued_bytes ||
-      transfer->issued_bytes > transfer->bytes) {
-    return broken(ring, "I6: more bytes done than queued, or queued than begun");
-  }
-  return LADE_OK;
-}
-
-lade_status ladei_core_check(const ladei_core *core) {
-  lade_status status = LADE_OK;
-  for (unsigned i = 0; i < 2 && status == LADE_OK; i++) {
-    const ladei_ring *ring = &core->rings[i];
-    const ladei_core_transfer *transfer;
-    const ladei_core_transfer *issuing = NULL;
-    status = check_lists(ring);
-    if (status == LADE_OK) {
-      status = check_blocks(ring);
-    }
-    TAILQ_FOREACH (transfer, &ring->queue, link) {
-      if (status == LADE_OK) {
-        status = check_transfer(ring, transfer);
-      }
-      if (issuing == NULL && !transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes) {
-        issuing = transfer;
-      }
-    }
-    if (status == LADE_OK && issuing != ring->issuing) {
-      status = broken(ring, "I7: issuing is not the first transfer with chunks to begin");
-    }
-  }
-  return status;
-}
-
 /* --- life -----------------------------------------------------------------------------------------------------------
  */
 
 static lade_status ring_init(ladei_ring *ring, lade_direction direction, unsigned depth) {
-  *ring = (ladei_ring){.direction = direction, .depth = depth, .slot_limit = depth};
+  *ring = (ladei_ring){.direction = direction,
+                       .depth = depth,
+                       .slot_limit = depth,
+                       .block_bytes = SIZE_MAX,
+                       .block_least = SIZE_MAX,
+                       .window = UINT32_MAX};
   ring->batch_slots = depth < BATCH_PART ? 1 : depth / BATCH_PART;
   ring->batch_count = depth < BATCHES_PER_RING ? depth : BATCHES_PER_RING;
   ring->slots = calloc(depth, sizeof *ring->slots);
@@ -719,6 +609,11 @@ static lade_status ring_init(ladei_ring *ring, lade_direction direction, unsigne
   TAILQ_INIT(&ring->pending);
   TAILQ_INIT(&ring->queue);
   TAILQ_INIT(&ring->finished);
+  for (unsigned i = 0; i < LADEI_LEVELS; i++) {
+    for (unsigned k = 0; k < LADEI_FLOWS; k++) {
+      TAILQ_INIT(&ring->levels[i].flows[k].waiting);
+    }
+  }
   if (ring->slots == NULL || ring->batches == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory for a ring of %u slots", depth);
   }
@@ -746,6 +641,18 @@ lade_status ladei_core_init(ladei_core *core, unsigned depth) {
     ladei_core_destroy(core);
   }
   return status;
+}
+
+void ladei_core_set_blocks(ladei_core *core, size_t bytes, size_t least) {
+  for (unsigned i = 0; i < 2; i++) {
+    core->rings[i].block_bytes = bytes;
+    core->rings[i].block_least = least;
+  }
+}
+
+void ladei_core_set_window(ladei_core *core, unsigned window) {
+  core->rings[0].window = window;
+  core->rings[1].window = window;
 }
 
 void ladei_core_destroy(ladei_core *core) {

@@ -16,7 +16,15 @@
  * There is one ring of slots per direction. A slot holds a pinned block, most of the time. RECORD covers all copied
  * slots by one event, as a batch. At the end of the queue blocks are given back to their pool while copies still use
  * them, since the pool knows how to wait; the slots stay occupied until their batch is done, so a ring never has more
- * than `depth` blocks in flight.
+ * than `depth` blocks in flight. A transfer that needs no staging takes empty slots the same way, without a block, and
+ * unless it has a host half begins with COPY.
+ *
+ * Which transfer begins the next chunk: that of the highest level (priority) that has any; among its flows (submitters)
+ * the one that has been served least; within a flow the first submitted.
+ *
+ *   level 2 (urgent)      flow 0: T7 -> T9        flow 5: T8
+ *   level 1               flow 0: T1 -> T2 -> T4  flow 3: T3       flow 5: T5 -> T6
+ *   level 0 (background)
  */
 #ifndef LADE_PIPELINE_CORE_H
 #define LADE_PIPELINE_CORE_H
@@ -51,6 +59,7 @@ struct ladei_slot {
   ladei_ring *ring;
   ladei_core_transfer *transfer; /* whose chunk it carries, or NULL */
   void *block;                   /* NULL: none */
+  size_t capacity;               /* of the block */
   uint64_t offset;               /* of the chunk in the transfer */
   size_t bytes;
   size_t lead_bytes; /* the chunk lies so far into the block */
@@ -87,15 +96,26 @@ typedef enum ladei_gate {
   LADEI_GATE_OPENING, /* order out */
 } ladei_gate;
 
+/* Levels of priority, and flows of each. Submitters beyond the flows share them. */
+enum { LADEI_LEVELS = 3, LADEI_LEVEL_NORMAL = 1, LADEI_FLOWS = 32 };
+
 /* A transfer as the core sees it. The owner embeds it and sets the first group. */
 struct ladei_core_transfer {
   uint64_t bytes;
-  size_t chunk_bytes; /* at most the ring's block_bytes */
+  size_t chunk_bytes; /* of a chunk, at most; the block's capacity limits it further */
   size_t lead_bytes;  /* the first chunk is so much shorter and lies so far into its block; below chunk_bytes */
+  size_t unit_bytes;  /* not 0: chunks but the last are multiples of it, counted from lead_bytes before the first */
   bool ordered;       /* the host half goes chunk by chunk, in order */
+  bool unstaged;      /* copies leave and reach the host's own memory: no block */
+  bool no_host;       /* unstaged, and no READ or WRITE either */
+  unsigned level;     /* below LADEI_LEVELS: larger goes first */
+  unsigned flow;      /* below LADEI_FLOWS */
   ladei_gate gate;
 
-  TAILQ_ENTRY(ladei_core_transfer) link; /* ring->queue, or ring->finished once it is settled */
+  TAILQ_ENTRY(ladei_core_transfer) link;      /* ring->queue, or ring->finished once it is settled */
+  TAILQ_ENTRY(ladei_core_transfer) flow_link; /* its flow's list, while `waiting` */
+  bool waiting;                               /* could begin a chunk */
+  bool unissued;                              /* counted in ring->unissued */
   ladei_ring *ring;
   uint64_t issued_bytes; /* chunks begun */
   uint64_t queued_bytes; /* copies submitted */
@@ -110,10 +130,26 @@ struct ladei_core_transfer {
 
 TAILQ_HEAD(ladei_core_transfer_list, ladei_core_transfer);
 
+/* Transfers of one level and submitter that could begin a chunk, in the order of submission. */
+typedef struct ladei_flow {
+  struct ladei_core_transfer_list waiting;
+  uint64_t served; /* bytes begun; behind by no more than the level's clock when it comes back from having nothing */
+} ladei_flow;
+
+typedef struct ladei_level {
+  ladei_flow flows[LADEI_FLOWS];
+  uint32_t active; /* bit i: flow i has transfers waiting */
+  uint64_t clock;  /* `served` of the flow that began a chunk last */
+} ladei_level;
+
 struct ladei_ring {
   lade_direction direction;
   ladei_slot *slots; /* depth of them */
   unsigned depth;
+  size_t block_bytes;   /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
+  size_t block_least;   /* a refused block is tried again half as large, down to this */
+  unsigned window;      /* READ or WRITE orders out, at most */
+  unsigned host_out;    /* ... and now */
   unsigned slot_limit;  /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
   unsigned batch_slots; /* RECORD when so many are copied */
   ladei_batch *batches;
@@ -129,7 +165,9 @@ struct ladei_ring {
   struct ladei_batch_list pending; /* PENDING and POLLING, oldest first */
   struct ladei_core_transfer_list queue;
   struct ladei_core_transfer_list finished;
-  ladei_core_transfer *issuing; /* first of the queue with chunks not begun; NULL: none */
+  ladei_level levels[LADEI_LEVELS];
+  unsigned unissued;            /* transfers that have not failed and have chunks not begun */
+  ladei_core_transfer *issuing; /* the one of them that begins the next chunk; NULL: none can */
 
   unsigned blocks; /* held or being acquired */
   unsigned copied_count;
@@ -153,17 +191,18 @@ typedef struct ladei_core {
 } ladei_core;
 
 typedef enum ladei_order_kind {
-  LADEI_ORDER_ACQUIRE = 1, /* get a block for `slot`: complete with order->block set */
+  LADEI_ORDER_ACQUIRE = 1, /* get a block of `bytes` for `slot`: complete with order->block set */
   LADEI_ORDER_READ,        /* source -> slot->block */
   LADEI_ORDER_GATE,        /* let the ring's stream wait for what the caller queued before `transfer` */
-  LADEI_ORDER_COPY,        /* queue the slot's copy on the ring's stream */
+  LADEI_ORDER_COPY,        /* queue the slot's copies on the ring's stream; complete with `copies` set, and on failure
+                              with `partial` where some are queued */
   LADEI_ORDER_RECORD,      /* record the event of `batch` on the ring's stream */
   LADEI_ORDER_POLL,        /* ask that event (batch->by_stream: the stream): LADE_OK, LADE_NOT_READY or an error */
   LADEI_ORDER_WRITE,       /* slot->block -> sink */
   LADEI_ORDER_RELEASE, /* give slot->block back to the pool; `in_flight`: note the ring's stream first. Must not fail
                           where `last_resort` is set */
-  LADEI_ORDER_FINISH,  /* all of `transfer` is done, or it failed: bring it to its end and let go of what belongs to it.
-                          What fails then is its outcome */
+  LADEI_ORDER_FINISH,  /* all of `transfer` is done, or it failed: bring it to its end, let go of what belongs to it and
+                          tell its owner. What fails then is its outcome */
 } ladei_order_kind;
 
 typedef struct ladei_order {
@@ -173,8 +212,11 @@ typedef struct ladei_order {
   ladei_batch *batch;
   ladei_core_transfer *transfer;
   void *block;
+  size_t bytes;
   bool in_flight;
   bool last_resort;
+  bool partial;
+  unsigned copies; /* COPY: driver calls that it took */
 } ladei_order;
 
 /* What a completion brought about, for those who wait. */
@@ -187,10 +229,15 @@ enum {
 /* Orders that only some may take. */
 enum { LADEI_ALLOW_HOST = 1u << 0 /* READ, WRITE */ };
 
-/* Depth 1 to 1024, for each ring. LADE_ERR_OUT_OF_HOST_MEMORY. */
+/* Depth 1 to 1024, for each ring; no limit on host orders, blocks without a size. LADE_ERR_OUT_OF_HOST_MEMORY. */
 lade_status ladei_core_init(ladei_core *core, unsigned depth);
 /* Every transfer is finished and every block released. */
 void ladei_core_destroy(ladei_core *core);
+
+/* Blocks of both rings from now on; not 0, `least` at most `bytes`. */
+void ladei_core_set_blocks(ladei_core *core, size_t bytes, size_t least);
+/* Host orders of each ring at once, from now on. */
+void ladei_core_set_window(ladei_core *core, unsigned window);
 
 /* Queues a transfer whose first group of fields is set and whose rest is zero. */
 void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_direction direction);
@@ -211,6 +258,10 @@ unsigned ladei_core_complete(ladei_core *core, const ladei_order *order, lade_st
 bool ladei_core_polls(const ladei_core *core);
 /* Time has passed: POLL may be worth while again. */
 void ladei_core_poll_wake(ladei_core *core);
+
+/* Bytes at the transfer's start of which every copy is submitted, or every byte has arrived. */
+uint64_t ladei_core_prefix_queued(const ladei_core_transfer *transfer);
+uint64_t ladei_core_prefix_done(const ladei_core_transfer *transfer);
 
 /* Where the slot's chunk lies in its block. */
 static inline void *ladei_slot_data(const ladei_slot *slot) { return (char *)slot->block + slot->lead_bytes; }

@@ -18,25 +18,13 @@ static ladei_side *side_of(lade_pipeline *pipeline, const ladei_ring *ring) {
 }
 
 static lade_status execute_acquire(lade_pipeline *pipeline, ladei_order *order) {
-  return lade_pinned_alloc_near(pipeline->pool, (size_t)pipeline->options.chunk_bytes, pipeline->options.device,
-                                &order->block);
+  return lade_pinned_alloc_near(pipeline->pool, order->bytes, pipeline->options.device, &order->block);
 }
 
 static lade_status execute_gate(lade_pipeline *pipeline, const ladei_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
   return runtime->ops->stream_wait_event(runtime->self, &side_of(pipeline, order->ring)->stream,
                                          ladei_ticket_of(order->transfer)->gate->handle);
-}
-
-static lade_status execute_copy(lade_pipeline *pipeline, const ladei_order *order) {
-  const lade_runtime *runtime = pipeline->runtime;
-  const ladei_slot *slot = order->slot;
-  const ladei_stream *stream = &side_of(pipeline, order->ring)->stream;
-  char *device = (char *)ladei_ticket_of(order->transfer)->request.device_memory + slot->offset;
-  if (order->ring->direction == LADE_TO_DEVICE) {
-    return runtime->ops->copy(runtime->self, LADEI_COPY_H2D, device, ladei_slot_data(slot), slot->bytes, stream);
-  }
-  return runtime->ops->copy(runtime->self, LADEI_COPY_D2H, ladei_slot_data(slot), device, slot->bytes, stream);
 }
 
 static lade_status execute_record(lade_pipeline *pipeline, const ladei_order *order) {
@@ -85,23 +73,38 @@ static lade_status execute_finish(lade_pipeline *pipeline, const ladei_order *or
     ladei_event_pool_release(pipeline->events, ticket->gate);
     ticket->gate = NULL;
   }
-  return LADE_OK;
+  if (ticket->on_complete == NULL) {
+    return LADE_OK;
+  }
+  /* Settled: its error does not change any more. */
+  lade_status status = ticket->on_complete(ticket->on_complete_user, ticket, &ticket->transfer.error);
+  return status == LADE_OK ? LADE_OK
+                           : ladei_error(LADE_ERR_CALLBACK, (int64_t)status, "on_complete returned %s (%d)",
+                                         lade_status_name(status), (int)status);
+}
+
+/* Each range of the chunk from its source into the block, or out of the block into its sink. */
+static lade_status execute_host(const ladei_order *order, bool reads) {
+  const ladei_slot *slot = order->slot;
+  const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
+  lade_status status = LADE_OK;
+  for (ladei_span span = {0}; status == LADE_OK && ladei_parts_next(parts, slot->offset, slot->bytes, &span);) {
+    char *buffer = (char *)ladei_slot_data(slot) + span.at;
+    status = reads ? ladei_endpoint_read(&span.part->host, span.offset, buffer, span.bytes)
+                   : ladei_endpoint_write(&span.part->host, span.offset, buffer, span.bytes);
+  }
+  return status;
 }
 
 static lade_status order_dispatch(lade_pipeline *pipeline, ladei_order *order) {
-  const ladei_slot *slot = order->slot;
   switch (order->kind) {
   case LADEI_ORDER_ACQUIRE: return execute_acquire(pipeline, order);
-  case LADEI_ORDER_READ:
-    return ladei_endpoint_read(&ladei_ticket_of(order->transfer)->request.host, slot->offset, ladei_slot_data(slot),
-                               slot->bytes);
+  case LADEI_ORDER_READ: return execute_host(order, true);
   case LADEI_ORDER_GATE: return execute_gate(pipeline, order);
-  case LADEI_ORDER_COPY: return execute_copy(pipeline, order);
+  case LADEI_ORDER_COPY: return ladei_copy_chunk(pipeline, order);
   case LADEI_ORDER_RECORD: return execute_record(pipeline, order);
   case LADEI_ORDER_POLL: return execute_poll(pipeline, order);
-  case LADEI_ORDER_WRITE:
-    return ladei_endpoint_write(&ladei_ticket_of(order->transfer)->request.host, slot->offset, ladei_slot_data(slot),
-                                slot->bytes);
+  case LADEI_ORDER_WRITE: return execute_host(order, false);
   case LADEI_ORDER_RELEASE: return execute_release(pipeline, order);
   case LADEI_ORDER_FINISH: return execute_finish(pipeline, order);
   }
@@ -135,10 +138,11 @@ void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, la
                            const lade_error *error) {
   unsigned changed = ladei_core_complete(&pipeline->core, order, status, error);
   if (order->kind == LADEI_ORDER_FINISH && ladei_ticket_of(order->transfer)->released) {
-    free(ladei_ticket_of(order->transfer));
+    ladei_ticket_free(ladei_ticket_of(order->transfer));
     pipeline->references--; /* not the last: destroy waits for every transfer */
   }
-  if (changed != 0 || pipeline->stopping) {
+  bool prefix_grew = order->kind == LADEI_ORDER_COPY && pipeline->prefix_waiters > 0;
+  if (changed != 0 || prefix_grew || pipeline->stopping) {
     ladei_condition_broadcast(&pipeline->changed);
   }
 }

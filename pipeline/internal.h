@@ -2,9 +2,11 @@
 /*
  * What the files of pipeline/ share.
  *
- *   pipeline.c   public calls, validation, life           endpoint.c   reading a source, writing a sink
- *   core.c       what to do next                          threads.c    driver: reader threads
- *   execute.c    doing it                                 virtual.c    driver: virtual time on "sim"
+ *   pipeline.c   life, choices                            endpoint.c   reading a source, writing a sink
+ *   submit.c     validation, making a transfer            copy.c       queueing the copies of a chunk
+ *   ticket.c     waiting, asking, cancelling              execute.c    doing what the core says
+ *   parts.c      the ranges of a transfer                 threads.c    driver: reader threads
+ *   core*.c      what to do next                          virtual.c    driver: virtual time on "sim"
  */
 #ifndef LADE_PIPELINE_INTERNAL_H
 #define LADE_PIPELINE_INTERNAL_H
@@ -15,6 +17,7 @@
 #include "host/topology.h"
 #include "lade/pipeline.h"
 #include "pipeline/core.h"
+#include "pipeline/parts.h"
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
 
@@ -38,23 +41,28 @@ struct lade_pipeline {
   ladei_topology *topology;      /* NULL: threads are not bound */
   int numa_node;                 /* of the device; -1: unknown */
   ladei_side sides[2];           /* to the device, to the host */
+  atomic_bool no_batch;          /* the driver has no batched copies: do not ask again */
 
   ladei_lock lock;         /* guards all below */
   ladei_condition work;    /* an order may be there; for drivers */
   ladei_condition changed; /* a transfer advanced; for callers that wait */
   ladei_core core;
-  unsigned submitting; /* calls of submit that have their place among max_transfers, but no transfer yet */
-  bool stopping;       /* destroy has drained it: threads end */
-  unsigned references; /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
+  unsigned submitting;     /* calls of submit that have their place among max_transfers, but no transfer yet */
+  unsigned prefix_waiters; /* calls that wait for part of a transfer to be queued */
+  bool stopping;           /* destroy has drained it: threads end */
+  unsigned references;     /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
 };
 
 /* One transfer. Freed when it is finished and released. */
 struct lade_ticket {
   ladei_core_transfer transfer; /* guarded by the pipeline's lock */
   lade_pipeline *pipeline;
-  lade_transfer request; /* constant */
-  ladei_event *gate;     /* recorded on the caller's stream, or NULL */
-  bool released;         /* guarded by the pipeline's lock */
+  bool to_device;
+  bool released;     /* guarded by the pipeline's lock */
+  ladei_event *gate; /* recorded on the caller's stream, or NULL */
+  lade_completion on_complete;
+  void *on_complete_user;
+  ladei_parts parts; /* constant */
 };
 
 static inline lade_ticket *ladei_ticket_of(ladei_core_transfer *transfer) {
@@ -78,6 +86,22 @@ struct ladei_pipeline_driver {
 
 extern const ladei_pipeline_driver ladei_driver_threads;
 extern const ladei_pipeline_driver ladei_driver_virtual;
+
+/* A mistake of the caller's: LADE_ERR_INVALID_ARGUMENT. */
+lade_status ladei_argument_error(const char *what);
+
+/* A stream of the caller's that transfers shall be ordered with: LADE_ERR_CAPTURE for one that is captured. */
+lade_status ladei_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out);
+
+/* Ends a transfer as cancelled, unless it is over or has failed. Called with the lock. */
+void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket);
+/* Finished and released. */
+void ladei_ticket_free(lade_ticket *ticket);
+/* Drops one reference and the lock. */
+void ladei_pipeline_unref_unlock(lade_pipeline *pipeline);
+
+/* Queues the copies of a slot's chunk: the order COPY. On failure order->partial tells whether some are queued. */
+lade_status ladei_copy_chunk(lade_pipeline *pipeline, ladei_order *order);
 
 /* Executes an order. No lock held. On failure the thread's error record says what, of which file, at which byte. */
 lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order);

@@ -26,6 +26,7 @@
  *   - What a transfer names (file descriptor, memory, callback, device memory) must stay valid until its ticket is
  *     over: LADE_OK, or an error other than LADE_NOT_READY. After that nothing of it is used any more, also after an
  *     error.
+ *   - Transfers take turns: by priority, then by submitter, then in the order of submission. Each turn is one chunk.
  *   - The first error of a transfer is kept on its ticket and stops that transfer; others go on. Of a transfer that
  *     failed or was cancelled the destination holds some bytes, not all.
  *   - Nothing runs by itself on "sim": a pipeline advances while the program is in one of the calls below that wait,
@@ -34,6 +35,7 @@
 #ifndef LADE_PIPELINE_H
 #define LADE_PIPELINE_H
 
+#include "lade/device.h"
 #include "lade/pinned.h"
 #include "lade/runtime.h"
 
@@ -100,6 +102,33 @@ static inline lade_endpoint lade_endpoint_callback(lade_transfer_callback callba
   return endpoint;
 }
 
+/**
+ * One of several ranges that a transfer consists of: on the host an endpoint's own bytes [0, bytes), on the device a
+ * range anywhere. A callback is told offsets within its piece.
+ */
+typedef struct lade_piece {
+  lade_endpoint host;
+  void *device_memory; /**< NULL: directly behind the piece before; for the first, transfer.device_memory. */
+  uint64_t bytes;      /**< 0 is allowed. */
+} lade_piece;
+
+/** transfer.priority. A transfer begins no chunk while one of higher priority and the same direction has chunks to begin;
+ * chunks under way go on. */
+enum { LADE_PRIORITY_BACKGROUND = -1, LADE_PRIORITY_NORMAL = 0, LADE_PRIORITY_URGENT = 1 };
+
+/**
+ * Told once that a transfer is over, before any wait for its ticket returns.
+ *
+ * Runs on a thread of the pipeline (on "sim": inside the call that moves the clock), never in a host function of the
+ * driver, with no lock held. It may call lade: submit, release this ticket; but must not wait for a ticket of the same
+ * pipeline, nor for a place among options.max_transfers. Any status but LADE_OK becomes the error LADE_ERR_CALLBACK of a
+ * transfer that had none. C++ exceptions must not leave it.
+ *
+ * @param ticket   Borrowed: the one that submit gives its caller, perhaps before that has returned.
+ * @param outcome  Borrowed for the call; its status is LADE_OK or the transfer's first error.
+ */
+typedef lade_status (*lade_completion)(void *user, lade_ticket *ticket, const lade_error *outcome);
+
 /** What to transfer. Fields are appended only. */
 typedef struct lade_transfer {
   size_t struct_size;
@@ -108,7 +137,26 @@ typedef struct lade_transfer {
   lade_stream stream;   /**< See after_stream; NULL is the legacy stream of the calling thread's device. */
   lade_endpoint host;
   void *device_memory; /**< Destination or source on the pipeline's device. */
-  uint64_t bytes;      /**< 0 is over at once. Below 2^60. */
+  uint64_t bytes;      /**< 0 is over at once. Below 2^60. With `pieces`: 0, or their sum. */
+  /** Instead of `host`: the ranges to transfer, in this order. Many small ones are gathered into one staging block and
+   * copied together: as one copy where they lie side by side on the device, else by a batched copy where the driver has
+   * one. Borrowed for the call. */
+  const lade_piece *pieces;
+  uint64_t piece_count; /**< 0: the transfer is `host`, device_memory and bytes. */
+  /** To the device, instead of device_memory: submit allocates the destination here, on `stream`, and the copies run
+   * after the work queued on `stream` at the submit (as with after_stream). Borrowed for the call. */
+  lade_device_allocator *allocator;
+  /** [out] With `allocator`: the destination, stored before the transfer begins; untouched when submit fails. Yours from
+   * then on, whatever becomes of the transfer: give it back with lade_device_free() once the ticket is over, or after
+   * lade_stream_wait_ticket() on `stream`. */
+  void **out_device_memory;
+  int32_t priority; /**< LADE_PRIORITY_BACKGROUND, _NORMAL or _URGENT. */
+  int32_t reserved; /**< 0. */
+  /** Who submits, by any number: transfers of one priority take turns between submitters, by bytes, and go in order within
+   * one. 0: the calling thread. */
+  uint64_t submitter;
+  lade_completion on_complete; /**< NULL: nobody is told. */
+  void *on_complete_user;      /**< Its first argument. */
 } lade_transfer;
 
 static inline void lade_transfer_init(lade_transfer *transfer) {
@@ -166,7 +214,9 @@ static inline void lade_pipeline_info_init(lade_pipeline_info *info) {
 typedef struct lade_ticket_info {
   size_t struct_size;
   uint64_t bytes;      /**< Of the whole transfer. */
-  uint64_t bytes_done; /**< Arrived at the destination. */
+  uint64_t bytes_done; /**< Arrived at the destination, anywhere in it. */
+  /** Bytes from the start of the transfer that have all arrived. 0 after an error. */
+  uint64_t bytes_ready;
 } lade_ticket_info;
 
 static inline void lade_ticket_info_init(lade_ticket_info *info) {
@@ -204,7 +254,7 @@ LADE_API lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_poo
 LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel);
 
 /**
- * Start a transfer. Transfers of one direction are begun in the order of submission.
+ * Start a transfer. Transfers of one direction, priority and submitter are begun in the order of submission.
  *
  * @param transfer    Borrowed for the call.
  * @param out_ticket  [out] Caller owns it until lade_ticket_release(). Untouched on error.
@@ -212,7 +262,7 @@ LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel)
  * Threads: any. Waits: while options.max_transfers are under way, unless options.no_wait.
  * Stream order: see transfer.after_stream. Without it the device memory must be free for use already.
  * Errors: LADE_NOT_READY with options.no_wait; LADE_ERR_INVALID_ARGUMENT, the text naming the field;
- * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_TIMEOUT on "sim" when no transfer under way can ever end; LADE_ERR_CAPTURE when
+ * LADE_ERR_OUT_OF_HOST_MEMORY; those of lade_device_alloc() with transfer.allocator; LADE_ERR_TIMEOUT on "sim" when no transfer under way can ever end; LADE_ERR_CAPTURE when
  * transfer.stream is being captured; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED. Errors of the transfer itself come out of
  * its ticket.
  * Source: docs/pipeline.md.
@@ -278,6 +328,16 @@ LADE_API void lade_ticket_release(lade_ticket *ticket);
  * LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED. A copy that fails later is found by lade_ticket_wait().
  */
 LADE_API lade_status lade_stream_wait_ticket(lade_stream stream, lade_ticket *ticket);
+
+/**
+ * The same for the first `bytes` of a transfer: returns, and `stream` goes on, as soon as those are there, while the rest
+ * is still under way. For consumers that can begin with a part: the first tensors of a checkpoint.
+ *
+ * @param bytes  From the start of the transfer; at most its bytes.
+ *
+ * Everything else as lade_stream_wait_ticket().
+ */
+LADE_API lade_status lade_stream_wait_ticket_prefix(lade_stream stream, lade_ticket *ticket, uint64_t bytes);
 
 #ifdef __cplusplus
 }

@@ -50,7 +50,12 @@ static unsigned chunk_of(const ladei_slot *slot) {
   return (unsigned)((slot->offset + slot->transfer->lead_bytes) / slot->transfer->chunk_bytes);
 }
 
-static model_block *block_of(void *block) { return (model_block *)block; }
+/* An unstaged chunk has none: a stand-in that is nobody's. */
+static model_block *block_of(void *block) {
+  static model_block nobody;
+  nobody = (model_block){.alive = true};
+  return block != NULL ? (model_block *)block : &nobody;
+}
 
 static void *block_new(model *m) {
   for (unsigned i = 0; i < sizeof m->blocks / sizeof m->blocks[0]; i++) {
@@ -86,7 +91,7 @@ static void check_taken(const model *m, const ladei_order *order) {
     model_transfer *t = model_of(order->transfer);
     LADE_EXPECT(!block_of(order->slot->block)->in_flight);
     LADE_EXPECT_EQ_INT(t->transfer.gate, LADEI_GATE_OPEN);
-    if (order->ring->direction == LADE_TO_DEVICE) {
+    if (order->ring->direction == LADE_TO_DEVICE && !t->transfer.no_host) {
       LADE_EXPECT_EQ_UINT(t->host[chunk_of(order->slot)], 1);
     }
   }
@@ -179,6 +184,10 @@ static void submit_one(model *m) {
   t->transfer.chunk_bytes = (size_t)chunk;
   t->transfer.bytes = support_random_below(&m->random, chunk * (MAX_CHUNKS - 1));
   t->transfer.ordered = support_random_one_in(&m->random, 3);
+  t->transfer.unstaged = !t->transfer.ordered && support_random_one_in(&m->random, 3);
+  t->transfer.no_host = t->transfer.unstaged && support_random_one_in(&m->random, 2);
+  t->transfer.level = (unsigned)support_random_below(&m->random, LADEI_LEVELS);
+  t->transfer.flow = (unsigned)support_random_below(&m->random, 3);
   t->transfer.gate = support_random_one_in(&m->random, 3) ? LADEI_GATE_CLOSED : LADEI_GATE_OPEN;
   t->transfer.lead_bytes = (size_t)support_random_below(&m->random, chunk);
   uint64_t covered = t->transfer.bytes > 0 ? t->transfer.bytes + t->transfer.lead_bytes : 0;
@@ -195,7 +204,7 @@ static void check_end(model *m) {
       LADE_EXPECT_EQ_INT(t->transfer.error.status, LADE_OK);
     }
     for (unsigned c = 0; c < t->chunks && t->transfer.error.status == LADE_OK; c++) {
-      LADE_EXPECT_EQ_UINT(t->host[c], 1);
+      LADE_EXPECT_EQ_UINT(t->host[c], t->transfer.no_host ? 0 : 1);
       LADE_EXPECT_EQ_UINT(t->copied[c], 1);
     }
     if (t->transfer.error.status == LADE_OK) {

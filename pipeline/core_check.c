@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recounts the invariants of the state machine, as core.c states them, from the slots and lists themselves.
+ *
+ * Locks: none; see core.c.
+ */
+#include "base/error.h"
+#include "pipeline/core_internal.h"
+
+static unsigned list_count(const struct ladei_slot_list *list, ladei_slot_state state) {
+  unsigned count = 0;
+  const ladei_slot *slot;
+  TAILQ_FOREACH (slot, list, link) {
+    if (slot->state != state) {
+      return UINT32_MAX;
+    }
+    count++;
+  }
+  return count;
+}
+
+static unsigned state_count(const ladei_ring *ring, ladei_slot_state state) {
+  unsigned count = 0;
+  for (unsigned i = 0; i < ring->depth; i++) {
+    count += ring->slots[i].state == state ? 1 : 0;
+  }
+  return count;
+}
+
+static lade_status broken(const ladei_ring *ring, const char *what) {
+  return ladei_error(LADE_ERR_INTERNAL, 0, "pipeline core, ring %s: %s",
+                     ring->direction == LADE_TO_DEVICE ? "H2D" : "D2H", what);
+}
+
+static lade_status check_lists(const ladei_ring *ring) {
+  unsigned covered = 0;
+  for (unsigned i = 0; i < ring->batch_count; i++) {
+    unsigned count = list_count(&ring->batches[i].slots, LADEI_SLOT_COVERED);
+    if (count == UINT32_MAX || (count == 0) != (ring->batches[i].state == LADEI_BATCH_IDLE)) {
+      return broken(ring, "I1: a batch holds slots that are not covered, or none while it is in use");
+    }
+    covered += count;
+  }
+  if (list_count(&ring->empty, LADEI_SLOT_EMPTY) != state_count(ring, LADEI_SLOT_EMPTY) ||
+      list_count(&ring->free, LADEI_SLOT_FREE) != state_count(ring, LADEI_SLOT_FREE) ||
+      list_count(&ring->ready, LADEI_SLOT_READY) != state_count(ring, LADEI_SLOT_READY) ||
+      list_count(&ring->copied, LADEI_SLOT_COPIED) != state_count(ring, LADEI_SLOT_COPIED) ||
+      list_count(&ring->landed, LADEI_SLOT_LANDED) != state_count(ring, LADEI_SLOT_LANDED) ||
+      list_count(&ring->lost, LADEI_SLOT_LOST) != state_count(ring, LADEI_SLOT_LOST) ||
+      covered != state_count(ring, LADEI_SLOT_COVERED)) {
+    return broken(ring, "I1: slots in a state and slots in its list differ");
+  }
+  return LADE_OK;
+}
+
+static lade_status check_blocks(const ladei_ring *ring) {
+  unsigned blocks = 0;
+  for (unsigned i = 0; i < ring->depth; i++) {
+    const ladei_slot *slot = &ring->slots[i];
+    bool copying = slot->state == LADEI_SLOT_COPIED || slot->state == LADEI_SLOT_COVERED;
+    bool may_lack = slot->state == LADEI_SLOT_EMPTY || slot->state == LADEI_SLOT_ACQUIRING || copying;
+    if (slot->transfer != NULL && slot->transfer->unstaged) {
+      may_lack = true;
+    }
+    if (slot->block == NULL && !may_lack) {
+      return broken(ring, "I2: a slot in use has no block");
+    }
+    if (slot->block != NULL && slot->state == LADEI_SLOT_EMPTY) {
+      return broken(ring, "I2: an empty slot has a block");
+    }
+    blocks += slot->block != NULL || slot->state == LADEI_SLOT_ACQUIRING ? 1 : 0;
+  }
+  return blocks == ring->blocks && blocks <= ring->depth ? LADE_OK : broken(ring, "I4: blocks are not those counted");
+}
+
+static lade_status check_transfer(const ladei_ring *ring, const ladei_core_transfer *transfer) {
+  unsigned active = 0;
+  for (unsigned i = 0; i < ring->depth; i++) {
+    const ladei_slot *slot = &ring->slots[i];
+    bool waits = slot->state == LADEI_SLOT_READY || slot->state == LADEI_SLOT_LANDED;
+    if (slot->transfer == transfer) {
+      active++;
+      if (waits && ladei_transfer_failed(transfer)) {
+        return broken(ring, "I5: a failed transfer has a chunk waiting");
+      }
+    }
+  }
+  if (active != transfer->active || transfer->settled) {
+    return broken(ring, "I3: active chunks are not those counted, or a settled transfer is queued");
+  }
+  if (transfer->done_bytes > transfer->queued_bytes || transfer->queued_bytes > transfer->issued_bytes ||
+      transfer->issued_bytes > transfer->bytes) {
+    return broken(ring, "I6: more bytes done than queued, or queued than begun");
+  }
+  return LADE_OK;
+}
+
+/* What I7 says about one transfer. */
+static lade_status check_waiting(const ladei_ring *ring, const ladei_core_transfer *transfer) {
+  bool unissued = !ladei_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;
+  bool held =
+      transfer->ordered &&
+      (ring->direction == LADE_TO_DEVICE ? transfer->host_busy : transfer->active >= ladei_ring_ordered_most(ring));
+  const ladei_core_transfer *other;
+  bool found = false;
+  TAILQ_FOREACH (other, &ring->levels[transfer->level].flows[transfer->flow].waiting, flow_link) {
+    found = found || other == transfer;
+  }
+  if (unissued != transfer->unissued || transfer->waiting != (unissued && !held) || found != transfer->waiting) {
+    return broken(ring, "I7: a transfer waits that could begin nothing, or does not and could");
+  }
+  return LADE_OK;
+}
+
+static lade_status check_queue(const ladei_ring *ring) {
+  lade_status status = LADE_OK;
+  const ladei_core_transfer *transfer;
+  unsigned unissued = 0;
+  TAILQ_FOREACH (transfer, &ring->queue, link) {
+    if (status == LADE_OK) {
+      status = check_transfer(ring, transfer);
+    }
+    if (status == LADE_OK) {
+      status = check_waiting(ring, transfer);
+    }
+    unissued += transfer->unissued ? 1 : 0;
+  }
+  if (status == LADE_OK && unissued != ring->unissued) {
+    status = broken(ring, "I7: transfers with chunks to begin are not those counted");
+  }
+  return status;
+}
+
+static lade_status check_choice(const ladei_ring *ring) {
+  const ladei_core_transfer *first = NULL;
+  for (unsigned i = 0; i < LADEI_LEVELS; i++) {
+    const ladei_level *level = &ring->levels[i];
+    for (unsigned k = 0; k < LADEI_FLOWS; k++) {
+      if (TAILQ_EMPTY(&level->flows[k].waiting) == ((level->active >> k & 1u) != 0)) {
+        return broken(ring, "I7: a flow is active without transfers, or has some and is not");
+      }
+    }
+    first = level->active != 0 ? ladei_level_first(level) : first;
+  }
+  if (first != ring->issuing) {
+    return broken(ring, "I7: issuing is not the first of the flow served least");
+  }
+  const ladei_slot *slot;
+  TAILQ_FOREACH (slot, &ring->ready, link) {
+    const ladei_slot *next = TAILQ_NEXT(slot, link);
+    if (next != NULL && next->transfer->level > slot->transfer->level) {
+      return broken(ring, "I8: a ready chunk stands behind one of a lower level");
+    }
+  }
+  return LADE_OK;
+}
+
+lade_status ladei_core_check(const ladei_core *core) {
+  lade_status status = LADE_OK;
+  for (unsigned i = 0; i < 2 && status == LADE_OK; i++) {
+    const ladei_ring *ring = &core->rings[i];
+    status = check_lists(ring);
+    if (status == LADE_OK) {
+      status = check_blocks(ring);
+    }
+    if (status == LADE_OK) {
+      status = check_queue(ring);
+    }
+    if (status == LADE_OK) {
+      status = check_choice(ring);
+    }
+  }
+  return status;
+}

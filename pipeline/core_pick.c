@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which order the state machine gives next. Everything here is pure: picking changes nothing, so that "is there an
+ * order" and "give me the order" are the same thing. core.c takes what was picked.
+ *
+ *   for the ring whose turn it is, the first that applies:
+ *     FINISH, GATE, COPY, RECORD (batch full), POLL (unless it was in vain since the last read or write), RELEASE (a block
+ *     that became too small), READ or WRITE, RECORD (nothing else covers the copies), ACQUIRE, RELEASE (nothing left to
+ *     begin)
+ *
+ * So copies are queued as early as can be, and a ring asks for the end of copies before it begins the next chunk: it
+ * grows only as far as the speeds of its two sides need.
+ *
+ * Locks: none; see core.c.
+ */
+#include "pipeline/core_internal.h"
+
+ladei_core_transfer *ladei_level_first(const ladei_level *level) {
+  const ladei_flow *best = NULL;
+  for (uint32_t left = level->active; left != 0; left &= left - 1) {
+    const ladei_flow *flow = &level->flows[__builtin_ctz(left)];
+    if (best == NULL || flow->served < best->served) {
+      best = flow;
+    }
+  }
+  return best != NULL ? TAILQ_FIRST(&best->waiting) : NULL;
+}
+
+static bool order_set(ladei_order *order, ladei_order_kind kind, const ladei_ring *ring, ladei_slot *slot,
+                      ladei_batch *batch, ladei_core_transfer *transfer) {
+  *order = (ladei_order){.kind = kind, .ring = (ladei_ring *)ring, .slot = slot, .batch = batch, .transfer = transfer};
+  return true;
+}
+
+static bool pick_finish(const ladei_ring *ring, ladei_order *order) {
+  ladei_core_transfer *transfer = TAILQ_FIRST(&ring->finished);
+  return transfer != NULL && order_set(order, LADEI_ORDER_FINISH, ring, NULL, NULL, transfer);
+}
+
+/* A slot for the next chunk of the transfer; NULL: none now. */
+static ladei_slot *slot_for(const ladei_ring *ring, const ladei_core_transfer *transfer) {
+  ladei_slot *slot = transfer->unstaged ? TAILQ_FIRST(&ring->empty) : NULL;
+  return slot != NULL ? slot : TAILQ_FIRST(&ring->free);
+}
+
+/* The slot whose copy comes next: read already, or without a host half before it and so a fresh one. */
+static bool pick_copy(const ladei_ring *ring, ladei_order *order) {
+  ladei_slot *slot = TAILQ_FIRST(&ring->ready);
+  ladei_core_transfer *transfer = slot != NULL ? slot->transfer : ring->issuing;
+  if (slot == NULL && transfer != NULL && (ring->direction == LADE_TO_HOST || transfer->no_host)) {
+    slot = slot_for(ring, transfer);
+  }
+  if (slot == NULL || transfer->gate == LADEI_GATE_OPENING) {
+    return false;
+  }
+  if (transfer->gate == LADEI_GATE_CLOSED) {
+    return order_set(order, LADEI_ORDER_GATE, ring, NULL, NULL, transfer);
+  }
+  order_set(order, LADEI_ORDER_COPY, ring, slot, NULL, transfer);
+  order->copies = 1;
+  return true;
+}
+
+static bool pick_record(const ladei_ring *ring, unsigned least, ladei_order *order) {
+  ladei_batch *batch = TAILQ_FIRST(&ring->idle);
+  return ring->copied_count >= least && batch != NULL && order_set(order, LADEI_ORDER_RECORD, ring, NULL, batch, NULL);
+}
+
+static bool pick_read(const ladei_ring *ring, ladei_order *order) {
+  ladei_core_transfer *transfer = ring->issuing;
+  if (transfer == NULL || transfer->no_host || ring->host_out >= ring->window) {
+    return false;
+  }
+  ladei_slot *slot = slot_for(ring, transfer);
+  return slot != NULL && order_set(order, LADEI_ORDER_READ, ring, slot, NULL, transfer);
+}
+
+static bool pick_write(const ladei_ring *ring, ladei_order *order) {
+  ladei_slot *slot;
+  if (ring->host_out >= ring->window) {
+    return false;
+  }
+  TAILQ_FOREACH (slot, &ring->landed, link) {
+    const ladei_core_transfer *transfer = slot->transfer;
+    if (!transfer->ordered || (!transfer->host_busy && slot->offset == transfer->host_bytes)) {
+      return order_set(order, LADEI_ORDER_WRITE, ring, slot, NULL, slot->transfer);
+    }
+  }
+  return false;
+}
+
+static bool pick_poll(const ladei_ring *ring, ladei_order *order) {
+  ladei_batch *batch = TAILQ_FIRST(&ring->pending);
+  return batch != NULL && batch->state == LADEI_BATCH_PENDING && !ring->poll_asleep &&
+         order_set(order, LADEI_ORDER_POLL, ring, NULL, batch, NULL);
+}
+
+static bool pick_acquire(const ladei_ring *ring, ladei_order *order) {
+  ladei_slot *slot = TAILQ_FIRST(&ring->empty);
+  if (ring->issuing == NULL || ring->issuing->unstaged || !TAILQ_EMPTY(&ring->free) || slot == NULL ||
+      ring->blocks >= ring->slot_limit) {
+    return false;
+  }
+  order_set(order, LADEI_ORDER_ACQUIRE, ring, slot, NULL, NULL);
+  order->bytes = ring->block_bytes;
+  return true;
+}
+
+static bool pick_release_lost(const ladei_ring *ring, ladei_order *order) {
+  ladei_slot *slot = TAILQ_FIRST(&ring->lost);
+  if (slot == NULL) {
+    return false;
+  }
+  order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
+  order->in_flight = true;
+  order->last_resort = true;
+  return true;
+}
+
+/* A free block from before blocks grew. */
+static bool pick_release_small(const ladei_ring *ring, ladei_order *order) {
+  ladei_slot *slot = TAILQ_FIRST(&ring->free);
+  return slot != NULL && slot->capacity < ring->block_bytes &&
+         order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
+}
+
+/* With nothing left to begin: free blocks, and to the device those too that only copies read from. */
+static bool pick_release(const ladei_ring *ring, ladei_order *order) {
+  if (ring->unissued > 0) {
+    return false;
+  }
+  ladei_slot *slot = TAILQ_FIRST(&ring->free);
+  if (slot != NULL) {
+    return order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
+  }
+  for (unsigned i = 0; ring->direction == LADE_TO_DEVICE && i < ring->depth; i++) {
+    slot = &ring->slots[i];
+    bool copying = slot->state == LADEI_SLOT_COPIED || slot->state == LADEI_SLOT_COVERED;
+    if (copying && slot->block != NULL && !slot->release_out && !slot->keep_block) {
+      order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
+      order->in_flight = true;
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool ring_pick(const ladei_ring *ring, unsigned allow, ladei_order *order) {
+  bool host = (allow & LADEI_ALLOW_HOST) != 0;
+  bool covered = ring->recording > 0 || !TAILQ_EMPTY(&ring->pending);
+  return pick_finish(ring, order) || pick_copy(ring, order) || pick_record(ring, ring->batch_slots, order) ||
+         pick_poll(ring, order) || pick_release_small(ring, order) ||
+         (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
+         (host && ring->direction == LADE_TO_HOST && pick_write(ring, order)) ||
+         (!covered && pick_record(ring, 1, order)) || pick_acquire(ring, order) || pick_release_lost(ring, order) ||
+         pick_release(ring, order);
+}
+
+bool ladei_core_pick(const ladei_core *core, unsigned allow, ladei_order *out) {
+  return ring_pick(&core->rings[core->turn], allow, out) || ring_pick(&core->rings[core->turn ^ 1u], allow, out);
+}
+
+bool ladei_core_has_order(const ladei_core *core, unsigned allow) {
+  ladei_order order;
+  return ladei_core_pick(core, allow, &order);
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Submitting: checks what comes from the caller and makes a transfer of it that the core understands.
+ *
+ *   check the request -> place among max_transfers -> ticket: parts, destination, gate -> core
+ *
+ * I1  A submit that fails leaves nothing behind: what it took on the way goes back in reverse.
+ * I2  unfinished transfers + calls inside submit <= max_transfers.
+ * Locks: pipeline->lock for the place and the core. No call of driver, allocator or pool is made under it.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "pipeline/internal.h"
+
+/* --- checking what comes from the caller ----------------------------------------------------------------------------
+ */
+
+static lade_status destination_check(const lade_transfer *request) {
+  if ((request->allocator == NULL) != (request->out_device_memory == NULL)) {
+    return ladei_argument_error(request->allocator == NULL ? "transfer: out_device_memory is given without allocator"
+                                                           : "transfer: allocator is given without out_device_memory");
+  }
+  if (request->allocator != NULL && request->direction != LADE_TO_DEVICE) {
+    return ladei_argument_error("transfer: allocator is for transfers to the device");
+  }
+  if (request->allocator != NULL && request->device_memory != NULL) {
+    return ladei_argument_error("transfer: both device_memory and allocator are given");
+  }
+  return LADE_OK;
+}
+
+static lade_status request_check(const lade_transfer *request) {
+  if (request->direction != LADE_TO_DEVICE && request->direction != LADE_TO_HOST) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: direction %d is none", request->direction);
+  }
+  if (request->after_stream != 0 && request->after_stream != 1) {
+    return ladei_argument_error("transfer: after_stream is neither 0 nor 1");
+  }
+  if (request->priority < LADE_PRIORITY_BACKGROUND || request->priority > LADE_PRIORITY_URGENT) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: priority %d is none", request->priority);
+  }
+  if (request->reserved != 0) {
+    return ladei_argument_error("transfer: reserved is not 0");
+  }
+  return destination_check(request);
+}
+
+/* --- a place among max_transfers ------------------------------------------------------------------------------------
+ */
+
+/* Takes a place among max_transfers, waiting for one as the options say. */
+static lade_status place_take(lade_pipeline *pipeline) {
+  lade_status status = LADE_OK;
+  ladei_lock_acquire(&pipeline->lock);
+  while (pipeline->core.unfinished + pipeline->submitting >= pipeline->options.max_transfers && status == LADE_OK) {
+    status = pipeline->options.no_wait ? LADE_NOT_READY : pipeline->driver->wait(pipeline, UINT64_MAX);
+  }
+  if (status == LADE_OK) {
+    pipeline->submitting++;
+  }
+  ladei_lock_release(&pipeline->lock);
+  if (status == LADE_ERR_TIMEOUT) {
+    ladei_error(status, 0, "submit: all %u transfers under way can never end", pipeline->options.max_transfers);
+  }
+  return status;
+}
+
+static void place_return(lade_pipeline *pipeline) {
+  ladei_lock_acquire(&pipeline->lock);
+  pipeline->submitting--;
+  ladei_condition_broadcast(&pipeline->changed);
+  ladei_lock_release(&pipeline->lock);
+}
+
+/* --- the ticket -----------------------------------------------------------------------------------------------------
+ */
+
+/* Marks the work queued on the caller's stream so far. */
+static lade_status gate_record(lade_pipeline *pipeline, const lade_transfer *request, lade_ticket *ticket) {
+  const lade_runtime *runtime = pipeline->runtime;
+  ladei_stream stream;
+  if (!request->after_stream && request->allocator == NULL) {
+    return LADE_OK;
+  }
+  lade_status status = ladei_caller_stream_resolve(runtime, request->stream, &stream);
+  if (status == LADE_OK) {
+    status = ladei_event_pool_acquire(pipeline->events, stream.context, &ticket->gate);
+  }
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = runtime->ops->event_record(runtime->self, ticket->gate->handle, &stream);
+  if (status != LADE_OK) {
+    ladei_event_pool_release(pipeline->events, ticket->gate);
+    ticket->gate = NULL;
+    return status;
+  }
+  ticket->transfer.gate = LADEI_GATE_CLOSED;
+  return LADE_OK;
+}
+
+/* Small transfers too shall overlap: at least eight chunks where lade chose their size. */
+static size_t chunk_for(const lade_pipeline *pipeline, uint64_t bytes) {
+  size_t most = (size_t)pipeline->options.chunk_bytes;
+  size_t wanted;
+  if (!pipeline->chunk_chosen || !ladei_size_round_up((size_t)(bytes / 8), 64 * LADEI_KIB, &wanted)) {
+    return most;
+  }
+  return ladei_size_min(most, ladei_size_max(wanted, 64 * LADEI_KIB));
+}
+
+/*
+ * Note [Flows of submitters]
+ * Numbers that callers gave and threads that gave none have half of the flows each, so that on "sim", where all is one
+ * thread, which of two goes first does not depend on where that thread's memory lies. Two that share a flow share its
+ * turns: unfair among themselves, in the order of submission.
+ */
+static unsigned flow_of(uint64_t submitter) {
+  bool thread = submitter == 0;
+  if (thread) {
+    submitter = (uint64_t)(uintptr_t)lade_last_error(); /* each thread's own */
+  }
+  uint64_t mixed = submitter * UINT64_C(0x9E3779B97F4A7C15);
+  return (unsigned)(mixed >> 60) + (thread ? LADEI_FLOWS / 2 : 0);
+}
+_Static_assert(LADEI_FLOWS == 32, "flow_of makes numbers of four bits for each half");
+
+static bool any_ordered(const ladei_parts *parts) {
+  bool ordered = false;
+  for (size_t i = 0; i < parts->count && !ordered; i++) {
+    ordered = parts->list[i].host.kind == LADE_ENDPOINT_CALLBACK && !parts->list[i].host.concurrent;
+  }
+  return ordered;
+}
+
+static void transfer_fill(const lade_pipeline *pipeline, const lade_transfer *request, lade_ticket *ticket) {
+  ladei_core_transfer *transfer = &ticket->transfer;
+  ticket->pipeline = (lade_pipeline *)pipeline;
+  ticket->to_device = request->direction == LADE_TO_DEVICE;
+  ticket->on_complete = request->on_complete;
+  ticket->on_complete_user = request->on_complete_user;
+  transfer->bytes = ticket->parts.bytes;
+  transfer->chunk_bytes = chunk_for(pipeline, ticket->parts.bytes);
+  transfer->ordered = any_ordered(&ticket->parts);
+  transfer->level = (unsigned)(LADEI_LEVEL_NORMAL + request->priority);
+  transfer->flow = flow_of(request->submitter);
+}
+
+/* Allocates the destination where the request says so. */
+static lade_status destination_make(const lade_transfer *request, lade_ticket *ticket, void **out) {
+  *out = NULL;
+  if (request->allocator == NULL) {
+    return LADE_OK;
+  }
+  lade_status status = lade_device_alloc(request->allocator, (size_t)ticket->parts.bytes, request->stream, out);
+  if (status == LADE_OK) {
+    ladei_parts_place(&ticket->parts, *out);
+  }
+  return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "submit: allocating the destination: ");
+}
+
+static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *request, lade_ticket **out) {
+  void *destination;
+  lade_ticket *ticket = calloc(1, sizeof *ticket);
+  if (ticket == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a ticket");
+  }
+  lade_status status = ladei_parts_make(request, &ticket->parts);
+  if (status != LADE_OK) {
+    goto fail_ticket;
+  }
+  transfer_fill(pipeline, request, ticket);
+  status = destination_make(request, ticket, &destination);
+  if (status != LADE_OK) {
+    goto fail_parts;
+  }
+  status = gate_record(pipeline, request, ticket);
+  if (status != LADE_OK) {
+    goto fail_destination;
+  }
+  if (request->allocator != NULL) {
+    *request->out_device_memory = destination;
+  }
+  *out = ticket;
+  return LADE_OK;
+
+fail_destination:
+  if (request->allocator != NULL) {
+    lade_error first;
+    ladei_error_save(&first);
+    (void)lade_device_free(request->allocator, destination);
+    ladei_error_restore(&first);
+  }
+fail_parts:
+  ladei_parts_free(&ticket->parts);
+fail_ticket:
+  free(ticket);
+  return status;
+}
+
+lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer, lade_ticket **out_ticket) {
+  lade_transfer request;
+  lade_ticket *ticket = NULL;
+  if (pipeline == NULL || transfer == NULL || out_ticket == NULL) {
+    return ladei_argument_error("lade_pipeline_submit: NULL");
+  }
+  lade_status status = ladei_options_read("lade_transfer", transfer, &request, sizeof request);
+  if (status == LADE_OK) {
+    status = request_check(&request);
+  }
+  if (status == LADE_OK) {
+    status = ladei_runtime_check_process(pipeline->runtime);
+  }
+  if (status == LADE_OK) {
+    status = place_take(pipeline);
+  }
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = ticket_create(pipeline, &request, &ticket);
+  if (status != LADE_OK) {
+    place_return(pipeline);
+    return status;
+  }
+  *out_ticket = ticket; /* before it can be over: its completion may look for it */
+  ladei_lock_acquire(&pipeline->lock);
+  pipeline->submitting--;
+  pipeline->references++;
+  ladei_core_submit(&pipeline->core, &ticket->transfer, (lade_direction)request.direction);
+  ladei_lock_release(&pipeline->lock);
+  pipeline->driver->kick(pipeline);
+  return LADE_OK;
+}

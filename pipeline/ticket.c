@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tickets: waiting for transfers, by thread and by stream, asking, cancelling, giving back.
+ *
+ *   submitted --> under way --> settled --> FINISH (on_complete is told) --> finished: waits return
+ *                    cancel: the transfer gets its error, and settles when nothing of it is under way any more
+ *
+ * I1  A ticket is freed when it is both finished and released, by whichever comes last.
+ * I2  What a finished ticket answers needs neither runtime nor slots: it may have outlived its pipeline.
+ * Locks: pipeline->lock guards the transfer and `released`. No driver call is made under it.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "pipeline/internal.h"
+
+lade_status ladei_argument_error(const char *what) { return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s", what); }
+
+void ladei_ticket_free(lade_ticket *ticket) {
+  ladei_parts_free(&ticket->parts);
+  free(ticket);
+}
+
+static uint64_t deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns) {
+  uint64_t now = pipeline->runtime->ops->now_ns(pipeline->runtime->self);
+  return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+}
+
+/* The ticket's outcome as this thread's answer. Called with the lock, once the transfer has failed or finished. */
+static lade_status ticket_answer(const lade_ticket *ticket) {
+  if (ticket->transfer.error.status != LADE_OK) {
+    ladei_error_restore(&ticket->transfer.error);
+  }
+  return ticket->transfer.error.status;
+}
+
+static lade_status timeout_error(const lade_ticket *ticket) {
+  return ladei_error(LADE_ERR_TIMEOUT, 0, "transfer of %llu bytes: %llu done when the time to wait was over",
+                     (unsigned long long)ticket->transfer.bytes, (unsigned long long)ticket->transfer.done_bytes);
+}
+
+lade_status lade_ticket_wait(lade_ticket *ticket, uint64_t timeout_ns) {
+  if (ticket == NULL) {
+    return ladei_argument_error("lade_ticket_wait: NULL");
+  }
+  lade_pipeline *pipeline = ticket->pipeline;
+  ladei_lock_acquire(&pipeline->lock);
+  bool finished = ticket->transfer.finished;
+  ladei_lock_release(&pipeline->lock);
+  lade_status status = LADE_OK;
+  if (!finished) {
+    /* Only now is the runtime needed, and sure to be open. */
+    status = ladei_runtime_check_process(pipeline->runtime);
+    if (status != LADE_OK) {
+      return status;
+    }
+    uint64_t deadline_ns = deadline_after(pipeline, timeout_ns);
+    ladei_lock_acquire(&pipeline->lock);
+    while (!ticket->transfer.finished && status == LADE_OK) {
+      status = pipeline->driver->wait(pipeline, deadline_ns);
+    }
+    ladei_lock_release(&pipeline->lock);
+  }
+  ladei_lock_acquire(&pipeline->lock);
+  if (ticket->transfer.finished) {
+    status = ticket_answer(ticket);
+  } else if (status == LADE_ERR_TIMEOUT) {
+    status = timeout_error(ticket);
+  }
+  ladei_lock_release(&pipeline->lock);
+  return status;
+}
+
+/* Called with the lock. A finished ticket may have outlived the pipeline's slots. */
+static uint64_t ready_bytes(const lade_ticket *ticket) {
+  const ladei_core_transfer *transfer = &ticket->transfer;
+  if (!transfer->finished) {
+    return ladei_core_prefix_done(transfer);
+  }
+  return transfer->error.status == LADE_OK ? transfer->bytes : 0;
+}
+
+lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
+  if (ticket == NULL) {
+    return ladei_argument_error("lade_ticket_query: NULL");
+  }
+  lade_pipeline *pipeline = ticket->pipeline;
+  ladei_lock_acquire(&pipeline->lock);
+  bool advance = !ticket->transfer.finished && pipeline->driver->advance != NULL;
+  ladei_lock_release(&pipeline->lock);
+  if (advance) {
+    pipeline->driver->advance(pipeline);
+  }
+  ladei_lock_acquire(&pipeline->lock);
+  lade_ticket_info own = {sizeof own, ticket->transfer.bytes, ticket->transfer.done_bytes, ready_bytes(ticket)};
+  lade_status status = ticket->transfer.finished ? ticket_answer(ticket) : LADE_NOT_READY;
+  ladei_lock_release(&pipeline->lock);
+  if (info != NULL) {
+    lade_status written = ladei_stats_write("lade_ticket_info", &own, sizeof own, info);
+    status = written != LADE_OK ? written : status;
+  }
+  return status;
+}
+
+/* A stream of the caller's that transfers shall be ordered with. Not one that is captured: events would carry the capture
+ * to the pipeline's streams, or break it. */
+lade_status ladei_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out) {
+  ladei_capture_info info;
+  lade_status status = runtime->ops->stream_resolve(runtime->self, stream, out);
+  if (status == LADE_OK) {
+    status = runtime->ops->stream_capture_info(runtime->self, out, &info);
+  }
+  if (status == LADE_OK && info.status != LADEI_CAPTURE_NONE) {
+    status =
+        ladei_error(LADE_ERR_CAPTURE, 0, "transfer: the stream is being captured; transfers are no part of graphs");
+  }
+  return status;
+}
+
+/* Queues the wait on the caller's stream, once the last copy is queued on the side's. */
+static lade_status stream_wait_side(lade_pipeline *pipeline, lade_stream stream, const ladei_side *side) {
+  const lade_runtime *runtime = pipeline->runtime;
+  ladei_stream resolved;
+  ladei_event *event;
+  lade_status status = ladei_caller_stream_resolve(runtime, stream, &resolved);
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = ladei_event_pool_acquire(pipeline->events, side->stream.context, &event);
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = runtime->ops->event_record(runtime->self, event->handle, &side->stream);
+  if (status == LADE_OK) {
+    status = runtime->ops->stream_wait_event(runtime->self, &resolved, event->handle);
+  }
+  /* A later record of the same event does not touch the wait that is queued. */
+  ladei_event_pool_release(pipeline->events, event);
+  return status;
+}
+
+static bool prefix_is_queued(const ladei_core_transfer *transfer, uint64_t bytes) {
+  return ladei_core_all_queued(transfer) || (bytes < transfer->bytes && ladei_core_prefix_queued(transfer) >= bytes);
+}
+
+static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, uint64_t bytes) {
+  lade_pipeline *pipeline = ticket->pipeline;
+  const ladei_core_transfer *transfer = &ticket->transfer;
+  lade_status status = LADE_OK;
+  ladei_lock_acquire(&pipeline->lock);
+  pipeline->prefix_waiters++;
+  while (!transfer->finished && transfer->error.status == LADE_OK && !prefix_is_queued(transfer, bytes) &&
+         status == LADE_OK) {
+    status = pipeline->driver->wait(pipeline, UINT64_MAX);
+  }
+  pipeline->prefix_waiters--;
+  bool ended = transfer->finished || transfer->error.status != LADE_OK;
+  if (ended) {
+    status = ticket_answer(ticket);
+  } else if (status == LADE_ERR_TIMEOUT) {
+    status = timeout_error(ticket);
+  }
+  ladei_lock_release(&pipeline->lock);
+  if (ended || status != LADE_OK) {
+    return status;
+  }
+  status = ladei_runtime_check_process(pipeline->runtime);
+  return status != LADE_OK ? status : stream_wait_side(pipeline, stream, &pipeline->sides[ticket->to_device ? 0 : 1]);
+}
+
+lade_status lade_stream_wait_ticket(lade_stream stream, lade_ticket *ticket) {
+  return ticket == NULL ? ladei_argument_error("lade_stream_wait_ticket: NULL")
+                        : stream_wait_prefix(stream, ticket, ticket->transfer.bytes);
+}
+
+lade_status lade_stream_wait_ticket_prefix(lade_stream stream, lade_ticket *ticket, uint64_t bytes) {
+  if (ticket == NULL) {
+    return ladei_argument_error("lade_stream_wait_ticket_prefix: NULL");
+  }
+  if (bytes > ticket->transfer.bytes) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_stream_wait_ticket_prefix: %llu bytes of a transfer of %llu",
+                       (unsigned long long)bytes, (unsigned long long)ticket->transfer.bytes);
+  }
+  return stream_wait_prefix(stream, ticket, bytes);
+}
+
+void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket) {
+  lade_error before;
+  lade_error error;
+  ladei_error_save(&before);
+  ladei_error(LADE_ERR_CANCELLED, 0, "transfer cancelled: %llu of %llu bytes were done",
+              (unsigned long long)ticket->transfer.done_bytes, (unsigned long long)ticket->transfer.bytes);
+  ladei_error_save(&error);
+  ladei_error_restore(&before);
+  ladei_core_fail(&pipeline->core, &ticket->transfer, &error);
+}
+
+lade_status lade_ticket_cancel(lade_ticket *ticket) {
+  if (ticket == NULL) {
+    return ladei_argument_error("lade_ticket_cancel: NULL");
+  }
+  lade_pipeline *pipeline = ticket->pipeline;
+  ladei_lock_acquire(&pipeline->lock);
+  bool finished = ticket->transfer.finished;
+  ladei_lock_release(&pipeline->lock);
+  if (finished) {
+    return LADE_OK;
+  }
+  lade_status status = ladei_runtime_check_process(pipeline->runtime);
+  if (status != LADE_OK) {
+    return status;
+  }
+  ladei_lock_acquire(&pipeline->lock);
+  ladei_ticket_cancel_locked(pipeline, ticket);
+  ladei_condition_broadcast(&pipeline->changed);
+  ladei_lock_release(&pipeline->lock);
+  pipeline->driver->kick(pipeline);
+  return LADE_OK;
+}
+
+void lade_ticket_release(lade_ticket *ticket) {
+  if (ticket == NULL) {
+    return;
+  }
+  lade_pipeline *pipeline = ticket->pipeline;
+  ladei_lock_acquire(&pipeline->lock);
+  ticket->released = true;
+  if (!ticket->transfer.finished) {
+    ladei_lock_release(&pipeline->lock);
+    return;
+  }
+  ladei_ticket_free(ticket);
+  ladei_pipeline_unref_unlock(pipeline);
+}

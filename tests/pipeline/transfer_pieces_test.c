@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transfers of many ranges: from several files, memory and callbacks into one range of the device or all over it, and
+ * back; as few copies as possible; a destination that is allocated on the way; every mistake named with its piece.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lade/device.h"
+#include "tests/pipeline/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/failures.h"
+#include "tests/support/pattern.h"
+#include "tests/support/runtimes.h"
+#include "tests/support/temp_dir.h"
+
+enum { CHUNK = 4096, PIECES = 200, DEVICE_BYTES = 64 * CHUNK };
+
+static lade_status fill(void *user, uint64_t offset, void *buffer, size_t bytes) {
+  support_pattern_fill(buffer, bytes, *(const uint64_t *)user, offset);
+  return LADE_OK;
+}
+
+/* Ranges of two files, of memory and of a callback, none a multiple of anything, gathered into one range. */
+LADE_TEST_P(Pieces, OfSeveralSourcesAreGatheredInOrder, support_soft_runtimes, name) {
+  fixture f;
+  support_temp_dir dir;
+  lade_piece pieces[5] = {{.bytes = 0}};
+  char memory[5000];
+  uint64_t seed = 4;
+  if (!support_temp_dir_create(&dir)) return;
+  char *paths[2] = {support_temp_dir_path(&dir, "a"), support_temp_dir_path(&dir, "b")};
+  int fds[2];
+  for (int i = 0; i < 2; i++) {
+    LADE_ASSERT(support_temp_file_write(paths[i], 40000, (uint64_t)i + 1));
+    fds[i] = open(paths[i], O_RDONLY);
+  }
+  if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
+  support_pattern_fill(memory, sizeof memory, 3, 0);
+  pieces[0] = (lade_piece){lade_endpoint_file(fds[0], 77, paths[0]), NULL, 10001};
+  pieces[1] = (lade_piece){lade_endpoint_memory(memory), NULL, sizeof memory};
+  pieces[2] = (lade_piece){lade_endpoint_memory(NULL), NULL, 0};
+  pieces[3] = (lade_piece){lade_endpoint_file(fds[1], 3, paths[1]), NULL, 30000};
+  pieces[4] = (lade_piece){lade_endpoint_callback(fill, &seed), NULL, 9999};
+  lade_transfer transfer;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.device_memory = f.device + 5;
+  transfer.pieces = pieces;
+  transfer.piece_count = 5;
+  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  size_t at = 5;
+  fixture_expect_device_pattern(&f, at, 10001, 1, 77);
+  fixture_expect_device_pattern(&f, at += 10001, sizeof memory, 3, 0);
+  fixture_expect_device_pattern(&f, at += sizeof memory, 30000, 2, 3);
+  fixture_expect_device_pattern(&f, at += 30000, 9999, 4, 0);
+  for (int i = 0; i < 2; i++) {
+    close(fds[i]);
+    free(paths[i]);
+  }
+  fixture_close(&f);
+  support_temp_dir_remove(&dir);
+}
+
+/* Small ones to places all over the device: where the driver has batched copies, a few driver calls; the same bytes where
+ * it has none. */
+static void scatter(lade_runtime *runtime, bool batched) {
+  fixture f;
+  lade_piece pieces[PIECES];
+  char *host = malloc(PIECES * 64);
+  char *back = calloc(PIECES, 64);
+  if (!fixture_open_on(&f, runtime, DEVICE_BYTES, NULL)) return;
+  support_pattern_fill(host, PIECES * 64, 9, 0);
+  for (size_t i = 0; i < PIECES; i++) {
+    /* Every second slot of 128 bytes, backwards: no two neighbours. */
+    pieces[i] = (lade_piece){lade_endpoint_memory(host + i * 64), f.device + (PIECES - i) * 128, 64};
+  }
+  lade_transfer transfer;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.pieces = pieces;
+  transfer.piece_count = PIECES;
+  uint64_t before;
+  uint64_t after;
+  LADE_EXPECT_EQ_INT(lade_soft_call_count(runtime, "copy", &before), LADE_OK);
+  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_soft_call_count(runtime, "copy", &after), LADE_OK);
+  LADE_EXPECT_EQ_UINT(after - before, batched ? 0 : PIECES);
+  for (size_t i = 0; i < PIECES; i++) {
+    fixture_expect_device_pattern(&f, (PIECES - i) * 128, 64, 9, i * 64);
+    pieces[i].host = lade_endpoint_memory(back + i * 64);
+  }
+  transfer.direction = LADE_TO_HOST;
+  transfer.bytes = PIECES * 64;
+  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_PATTERN(back, PIECES * 64, 9, 0);
+  lade_pipeline_info info;
+  lade_pipeline_info_init(&info);
+  LADE_EXPECT_EQ_INT(lade_pipeline_info_get(f.pipeline, &info), LADE_OK);
+  /* 200 runs in chunks of 64: four chunks each way, none of more runs than one submission takes. */
+  LADE_EXPECT_EQ_UINT(info.copies, batched ? 8 : 2 * PIECES);
+  fixture_close(&f);
+  free(host);
+  free(back);
+}
+
+LADE_TEST_P(Pieces, ScatteredAreCopiedAsABatch, support_soft_runtimes, name) {
+  lade_runtime *runtime = support_runtime_open(name);
+  if (runtime != NULL) scatter(runtime, true);
+}
+
+LADE_TEST_P(Pieces, ScatteredAreCopiedOneByOneWithoutBatches, support_soft_runtimes, name) {
+  support_description description;
+  support_description_init(&description);
+  description.devices[0].no_copy_batch = 1;
+  lade_runtime *runtime = support_runtime_open_with(name, &description.options);
+  if (runtime != NULL) scatter(runtime, false);
+}
+
+/* Neighbours on the device are one copy per chunk, however many they are. */
+LADE_TEST_P(Pieces, SideBySideAreOneCopy, support_soft_runtimes, name) {
+  fixture f;
+  lade_piece pieces[PIECES];
+  char host[PIECES * 16];
+  if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
+  support_pattern_fill(host, sizeof host, 2, 0);
+  for (size_t i = 0; i < PIECES; i++) {
+    pieces[i] = (lade_piece){lade_endpoint_memory(host + i * 16), i == 0 ? f.device : NULL, 16};
+  }
+  lade_transfer transfer;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.pieces = pieces;
+  transfer.piece_count = PIECES;
+  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  fixture_expect_device_pattern(&f, 0, sizeof host, 2, 0);
+  lade_pipeline_info info;
+  lade_pipeline_info_init(&info);
+  LADE_EXPECT_EQ_INT(lade_pipeline_info_get(f.pipeline, &info), LADE_OK);
+  LADE_EXPECT_EQ_UINT(info.copies, 1);
+  fixture_close(&f);
+}
+
+static void expect_refused(fixture *f, const lade_transfer *transfer, const char *names) {
+  lade_ticket *ticket = NULL;
+  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f->pipeline, transfer, &ticket), LADE_ERR_INVALID_ARGUMENT);
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, names);
+  LADE_EXPECT_EQ_PTR(ticket, NULL);
+}
+
+LADE_TEST(Pieces, AreCheckedAndNamed) {
+  fixture f;
+  char memory[16];
+  lade_transfer transfer;
+  if (!fixture_open(&f, "sim", DEVICE_BYTES, NULL)) return;
+  const lade_piece good = {lade_endpoint_memory(memory), NULL, 16};
+  lade_piece pieces[2] = {good, good};
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.device_memory = f.device;
+  transfer.piece_count = 2;
+  expect_refused(&f, &transfer, "pieces is NULL");
+  transfer.pieces = pieces;
+  transfer.host = lade_endpoint_memory(memory);
+  expect_refused(&f, &transfer, "both host and pieces");
+  memset(&transfer.host, 0, sizeof transfer.host);
+  transfer.bytes = 31;
+  expect_refused(&f, &transfer, "the sum of the pieces 32");
+  transfer.bytes = 32;
+  pieces[1].host.kind = 77;
+  expect_refused(&f, &transfer, "pieces[1].host.kind");
+  pieces[1].host = lade_endpoint_memory(NULL);
+  expect_refused(&f, &transfer, "pieces[1].host.memory");
+  pieces[1] = good;
+  pieces[1].bytes = UINT64_MAX;
+  expect_refused(&f, &transfer, "pieces[1].");
+  pieces[1] = good;
+  transfer.device_memory = NULL;
+  expect_refused(&f, &transfer, "device_memory");
+  transfer.device_memory = f.device;
+  transfer.priority = 2;
+  expect_refused(&f, &transfer, "priority");
+  transfer.priority = 0;
+  transfer.reserved = 1;
+  expect_refused(&f, &transfer, "reserved");
+  transfer.reserved = 0;
+  transfer.out_device_memory = (void **)(void *)memory;
+  expect_refused(&f, &transfer, "allocator");
+  LADE_EXPECT_EQ_INT(fixture_run(&f, &(lade_transfer){.struct_size = sizeof transfer,
+                                                      .direction = LADE_TO_DEVICE,
+                                                      .device_memory = f.device,
+                                                      .pieces = pieces,
+                                                      .piece_count = 2}),
+                     LADE_OK);
+  fixture_close(&f);
+}
+
+/* Allocated at the submit on the caller's stream, written after what that stream still does with the same memory. */
+LADE_TEST_P(Destination, IsAllocatedOnTheCallersStream, support_soft_runtimes, name) {
+  fixture f;
+  lade_device_allocator *allocator;
+  lade_stream stream;
+  lade_ticket *ticket;
+  const size_t bytes = 10 * CHUNK + 3;
+  char *host = malloc(bytes);
+  char *back = malloc(bytes);
+  void *first = NULL;
+  void *second = NULL;
+  if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
+  support_pattern_fill(host, bytes, 1, 0);
+  LADE_ASSERT_EQ_INT(lade_device_allocator_create(f.runtime, 0, NULL, &allocator), LADE_OK);
+  LADE_ASSERT_EQ_INT(lade_stream_create(f.runtime, 0, &stream), LADE_OK);
+  /* A block that the stream still reads when it is freed: the next one gets it, and must wait. */
+  LADE_ASSERT_EQ_INT(lade_device_alloc(allocator, bytes, stream, &first), LADE_OK);
+  LADE_EXPECT_EQ_INT(f.runtime->ops->copy_sync(f.runtime->self, 0, LADEI_COPY_H2D, first, host, bytes), LADE_OK);
+  support_gate gate;
+  LADE_ASSERT(support_gate_close(&gate, f.runtime, stream));
+  LADE_EXPECT_EQ_INT(lade_copy_async(f.runtime, f.device, first, bytes, stream), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_device_free(allocator, first), LADE_OK);
+  support_pattern_fill(host, bytes, 2, 0);
+  lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), bytes);
+  transfer.device_memory = NULL;
+  transfer.allocator = allocator;
+  transfer.out_device_memory = &second;
+  transfer.stream = stream;
+  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
+  LADE_EXPECT_EQ_PTR(second, first);
+  LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, NULL), LADE_NOT_READY);
+  support_gate_open(&gate);
+  LADE_EXPECT_EQ_INT(lade_stream_wait_ticket(stream, ticket), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_device_free(allocator, second), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_OK);
+  LADE_EXPECT_EQ_INT(f.runtime->ops->copy_sync(f.runtime->self, 0, LADEI_COPY_D2H, back, second, bytes), LADE_OK);
+  LADE_EXPECT_PATTERN(back, bytes, 2, 0);
+  fixture_expect_device_pattern(&f, 0, bytes, 1, 0);
+  lade_ticket_release(ticket);
+  LADE_EXPECT_EQ_INT(lade_stream_synchronize(f.runtime, stream), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_device_allocator_destroy(allocator, true), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_stream_destroy(f.runtime, stream), LADE_OK);
+  fixture_close(&f);
+  free(host);
+  free(back);
+}
+
+typedef struct mixed_bytes {
+  char host[6 * CHUNK];
+  char back[6 * CHUNK];
+} mixed_bytes;
+
+/* A scattered list with an allocated destination, and a plain list back. */
+static lade_status mixed_run(fixture *f, lade_device_allocator *allocator, lade_stream stream, mixed_bytes *m) {
+  lade_piece pieces[12];
+  lade_ticket *ticket;
+  void *memory = NULL;
+  for (size_t i = 0; i < 12; i++) {
+    pieces[i] = (lade_piece){lade_endpoint_memory(m->host + i * CHUNK / 2), NULL, CHUNK / 2};
+  }
+  lade_transfer transfer;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.stream = stream;
+  transfer.allocator = allocator;
+  transfer.out_device_memory = &memory;
+  transfer.pieces = pieces;
+  transfer.piece_count = 12;
+  lade_status status = lade_pipeline_submit(f->pipeline, &transfer, &ticket);
+  if (status != LADE_OK) {
+    LADE_EXPECT_EQ_PTR(memory, NULL);
+    return status;
+  }
+  status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
+  lade_ticket_release(ticket);
+  for (size_t i = 0; i < 12 && status == LADE_OK; i++) {
+    /* Backwards: 12 runs of their own. */
+    pieces[i].host = lade_endpoint_memory(m->back + i * CHUNK / 2);
+    pieces[i].device_memory = (char *)memory + i * CHUNK / 2;
+  }
+  lade_piece swapped[12];
+  for (size_t i = 0; i < 12; i++) {
+    swapped[i] = pieces[11 - i];
+  }
+  transfer.direction = LADE_TO_HOST;
+  transfer.allocator = NULL;
+  transfer.out_device_memory = NULL;
+  transfer.pieces = swapped;
+  if (status == LADE_OK) {
+    status = fixture_run(f, &transfer);
+  }
+  if (status == LADE_OK) {
+    LADE_EXPECT_PATTERN(m->back, sizeof m->back, 8, 0);
+  }
+  lade_error first = *lade_last_error();
+  LADE_EXPECT_EQ_INT(lade_device_free(allocator, memory), LADE_OK);
+  return status == LADE_OK ? LADE_OK : first.status;
+}
+
+static lade_status mixed_scenario(lade_runtime *runtime, void *user) {
+  fixture f = {.runtime = runtime};
+  lade_pipeline_options options;
+  lade_device_allocator *allocator = NULL;
+  lade_stream stream = NULL;
+  fixture_options(&options);
+  lade_status status = lade_pinned_pool_create(runtime, NULL, &f.pool);
+  if (status == LADE_OK) status = lade_pipeline_create(runtime, f.pool, &options, &f.pipeline);
+  if (status == LADE_OK) status = lade_stream_create(runtime, 0, &stream);
+  if (status == LADE_OK) status = lade_device_allocator_create(runtime, 0, NULL, &allocator);
+  if (status == LADE_OK) status = mixed_run(&f, allocator, stream, user);
+  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f.pipeline, true), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_pinned_pool_destroy(f.pool, true), LADE_OK);
+  if (allocator != NULL) {
+    LADE_EXPECT_EQ_INT(lade_device_allocator_destroy(allocator, true), LADE_OK);
+  }
+  if (stream != NULL) {
+    LADE_EXPECT_EQ_INT(lade_stream_destroy(runtime, stream), LADE_OK);
+  }
+  return status;
+}
+
+LADE_TEST(Pieces, LoseNothingWhenAnyDriverCallFails) {
+  static mixed_bytes bytes;
+  support_pattern_fill(bytes.host, sizeof bytes.host, 8, 0);
+  support_for_each_failure("sim", mixed_scenario, NULL, &bytes);
+}
+
+/* The copies before the one that fails are under way already: their block must not be used again before they end. */
+LADE_TEST(Pieces, ThatFailHalfWayKeepTheirBlock) {
+  support_description description;
+  support_description_init(&description);
+  description.devices[0].no_copy_batch = 1;
+  lade_runtime *runtime = support_runtime_open_with("sim", &description.options);
+  fixture f;
+  lade_piece pieces[4];
+  char host[4 * 16];
+  lade_ticket *tickets[2];
+  lade_pipeline_options options;
+  fixture_options(&options);
+  options.depth = 1;
+  if (runtime == NULL || !fixture_open_on(&f, runtime, DEVICE_BYTES, &options)) return;
+  support_pattern_fill(host, sizeof host, 6, 0);
+  for (size_t i = 0; i < 4; i++) {
+    pieces[i] = (lade_piece){lade_endpoint_memory(host + i * 16), f.device + i * 32, 16};
+  }
+  lade_transfer transfer;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.pieces = pieces;
+  transfer.piece_count = 4;
+  LADE_EXPECT_EQ_INT(lade_soft_fault_add(runtime, "copy", 3, LADE_ERR_DRIVER), LADE_OK);
+  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[0]), LADE_OK);
+  /* The only block again, for other bytes, as soon as it may be. */
+  char other[64];
+  support_pattern_fill(other, sizeof other, 7, 0);
+  lade_transfer second = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(other), sizeof other);
+  second.device_memory = f.device + CHUNK;
+  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &second, &tickets[1]), LADE_OK);
+  LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[0], LADE_WAIT_FOREVER), LADE_ERR_DRIVER);
+  LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[1], LADE_WAIT_FOREVER), LADE_OK);
+  fixture_expect_device_pattern(&f, 0, 16, 6, 0);
+  fixture_expect_device_pattern(&f, 32, 16, 6, 16);
+  fixture_expect_device_pattern(&f, CHUNK, sizeof other, 7, 0);
+  lade_ticket_release(tickets[0]);
+  lade_ticket_release(tickets[1]);
+  fixture_close(&f);
+}
