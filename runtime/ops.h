@@ -227,14 +227,15 @@ typedef struct lade_runtime_ops {
   /* Reserves addresses without memory. bytes is a multiple of the granularity, as in all ops of the group, else
    * LADE_ERR_INVALID_ARGUMENT; align is a power of two, 0 = granularity. */
   lade_status (*vm_reserve)(void *self, int device, size_t bytes, size_t align, void **out_address);
-  /* The whole reserved range at once, nothing mapped in it, else LADE_ERR_INVALID_ARGUMENT. */
+  /* The whole reserved range at once, nothing mapped in it, else LADE_ERR_INVALID_ARGUMENT; the driver of "cuda" takes
+   * a part of one too, and leaves the rest. */
   lade_status (*vm_address_free)(void *self, void *address, size_t bytes);
   /* Physical memory; counts against the device's memory from here until release and last unmap. */
   lade_status (*vm_create)(void *self, int device, size_t bytes, bool exportable, ladei_vm_handle *out_handle);
   /* Drops the creator's (importer's) reference; memory goes when it is nowhere mapped any more. */
   lade_status (*vm_release)(void *self, ladei_vm_handle handle);
   /* Maps the whole handle at `address` inside a reservation, where nothing is mapped; no access yet. A handle may be
-   * mapped several times. */
+   * mapped several times. The driver of "cuda" does not notice the end of a reservation: the caller does. */
   lade_status (*vm_map)(void *self, void *address, size_t bytes, ladei_vm_handle handle);
   /* Waits for nothing: the caller makes sure no work uses the range. Whole mapped handles only, else
    * LADE_ERR_INVALID_ARGUMENT. */

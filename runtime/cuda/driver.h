@@ -15,7 +15,7 @@
  * I2  A context is created only by ladei_cuda_enter_device() and ladei_cuda_context(), for the device named.
  * I3  Once a code that is final for the process has been seen (lost_code), every call but a releasing one fails with
  *     LADE_ERR_DEVICE_LOST without reaching the driver.
- * Locks: none. The fields are constant after opening but for the atomic ones.
+ * Locks: the one of `streams`. The other fields are constant after opening but for the atomic ones.
  */
 #ifndef LADE_RUNTIME_CUDA_DRIVER_H
 #define LADE_RUNTIME_CUDA_DRIVER_H
@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/lock.h"
 #include "runtime/cuda/entry_points.h"
 #include "runtime/ops.h"
 
@@ -30,6 +31,15 @@ typedef struct cuda_device {
   CUdevice native;
   _Atomic(CUcontext) context; /* its primary context, retained once by this runtime; NULL until first wanted */
 } cuda_device;
+
+/* stream_identity.c: the ids of streams, by handle. */
+enum { CUDA_STREAM_BUCKETS = 256 };
+typedef struct cuda_stream_entry cuda_stream_entry;
+typedef struct cuda_streams {
+  ladei_lock lock;
+  uint64_t stand_ins; /* given so far; under the lock */
+  _Atomic(cuda_stream_entry *) buckets[CUDA_STREAM_BUCKETS];
+} cuda_streams;
 
 enum { CUDA_CODE_COUNT = 1000 }; /* the driver's codes end with CUDA_ERROR_UNKNOWN = 999 */
 
@@ -39,6 +49,7 @@ typedef struct cuda_runtime {
   int driver_version;                     /* 1000 * major + 10 * minor */
   _Atomic(int) lost_code;                 /* first final code seen; 0: none */
   _Atomic(char *) texts[CUDA_CODE_COUNT]; /* made when first asked for, freed by close */
+  cuda_streams streams;
   int device_count;
   cuda_device devices[]; /* device_count of them */
 } cuda_runtime;
@@ -85,6 +96,13 @@ int ladei_cuda_device_ordinal(const cuda_runtime *runtime, CUdevice native);
 int ladei_cuda_context_device(cuda_runtime *runtime, CUcontext context);
 /* Gives every retained context back. */
 void ladei_cuda_release_contexts(cuda_runtime *runtime);
+
+void ladei_cuda_streams_init(cuda_streams *streams);
+void ladei_cuda_streams_destroy(cuda_streams *streams);
+/* The id of a stream of the context that is or would be current for it. Fails where the driver does, or without memory. */
+CUresult ladei_cuda_stream_identity(cuda_runtime *runtime, CUstream handle, ladei_stream_kind kind, uint64_t *out_id);
+/* The stream is destroyed: the next one with this handle is another. */
+void ladei_cuda_stream_forget(cuda_runtime *runtime, CUstream handle);
 
 /* errors.c: the one switch. */
 lade_status ladei_cuda_status(CUresult code, lade_status out_of_memory);

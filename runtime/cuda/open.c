@@ -110,6 +110,7 @@ static lade_status runtime_close(void *self) {
     ladei_cuda_release_contexts(runtime);
   }
   ladei_cuda_free_texts(runtime);
+  ladei_cuda_streams_destroy(&runtime->streams);
   free(runtime);
   return LADE_OK;
 }
@@ -160,6 +161,7 @@ static lade_status runtime_create(const cuda_api *api, int driver_version, int d
       return open_failed(api, "cuDeviceGet", code);
     }
   }
+  ladei_cuda_streams_init(&runtime->streams);
   *out = runtime;
   return LADE_OK;
 }

@@ -24,9 +24,18 @@ static lade_status peer_can_access(void *self, int device, int peer, bool *out_c
   return call.status;
 }
 
+/* The driver calls it unsupported; here no device is its own peer, whatever it can (R8). */
+static bool distinct(cuda_call *call, int device, int peer) {
+  if (device == peer) {
+    call->status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: device %d and itself", call->op, device);
+  }
+  return device != peer;
+}
+
 static lade_status peer_enable(void *self, int device, int peer) {
   cuda_call call = {.runtime = self, .op = "peer_enable"};
   CUcontext peer_context;
+  if (!distinct(&call, device, peer)) return call.status;
   if (!ladei_cuda_device_check(&call, peer) || !ladei_cuda_enter(&call) ||
       !ladei_cuda_context(&call, peer, &peer_context) || !ladei_cuda_enter_device(&call, device)) {
     return call.status;
@@ -41,6 +50,7 @@ static lade_status peer_enable(void *self, int device, int peer) {
 static lade_status peer_disable(void *self, int device, int peer) {
   cuda_call call = {.runtime = self, .op = "peer_disable"};
   CUcontext peer_context;
+  if (!distinct(&call, device, peer)) return call.status;
   if (!ladei_cuda_device_check(&call, peer) || !ladei_cuda_enter(&call) ||
       !ladei_cuda_context(&call, peer, &peer_context) || !ladei_cuda_enter_device(&call, device)) {
     return call.status;

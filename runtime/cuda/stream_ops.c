@@ -8,7 +8,7 @@
  *   a stream            the one it was created in        the same handle, kind ORDINARY
  *
  * I1  A context's identity is its CUcontext. The driver may use the address of a destroyed context again, but stream
- *     ids are unique for the life of the process, so (context, id) never names two streams.
+ *     ids are unique for the life of the process (stream_identity.c), so (context, id) never names two streams.
  * I2  A query of a capturing stream fails before the driver sees it: the driver would answer with an error too, and
  *     invalidate the capture (R9).
  * Locks: none.
@@ -44,59 +44,55 @@ static lade_status stream_destroy(void *self, lade_stream stream) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "stream_destroy: %p is a default stream", (void *)stream);
   }
   if (!ladei_cuda_enter_any(&call)) return call.status;
-  return ladei_cuda_leave(&call, call.runtime->api.stream_destroy(stream), "stream %p", (void *)stream);
+  CUresult code = call.runtime->api.stream_destroy(stream);
+  if (code == CUDA_SUCCESS) {
+    ladei_cuda_stream_forget(call.runtime, stream);
+  }
+  return ladei_cuda_leave(&call, code, "stream %p", (void *)stream);
 }
 
 /* ---- Resolving --------------------------------------------------------------------------------------------------- */
 
-/* Ordinal of the device of any context; the driver tells of the current one only. */
-static CUresult context_device(cuda_runtime *runtime, CUcontext context, int *out_device) {
-  const cuda_api *api = &runtime->api;
-  CUcontext current = NULL;
+/* Ordinal of the device of the current context, which may be one that the program made. */
+static CUresult context_device(cuda_runtime *runtime, CUcontext current, int *out_device) {
   CUdevice native = 0;
-  *out_device = ladei_cuda_context_device(runtime, context);
+  *out_device = ladei_cuda_context_device(runtime, current);
   if (*out_device >= 0) {
     return CUDA_SUCCESS;
   }
-  CUresult code = api->ctx_get_current(&current);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
-  if (current != context) {
-    code = api->ctx_push_current(context);
-    if (code != CUDA_SUCCESS) {
-      return code;
-    }
-  }
-  code = api->ctx_get_device(&native);
-  if (current != context) {
-    (void)api->ctx_pop_current(&current);
-  }
+  CUresult code = runtime->api.ctx_get_device(&native);
   *out_device = ladei_cuda_device_ordinal(runtime, native);
   return code;
 }
 
+/* Of the special handles nothing is asked but what the thread has current: see stream_identity.c. */
+static CUresult stream_context(const cuda_api *api, CUstream handle, ladei_stream_kind kind, CUcontext *out) {
+  if (kind == LADEI_STREAM_ORDINARY) {
+    return api->stream_get_ctx(handle, out);
+  }
+  CUresult code = api->ctx_get_current(out);
+  return code == CUDA_SUCCESS && *out == NULL ? CUDA_ERROR_INVALID_CONTEXT : code;
+}
+
 static lade_status stream_resolve(void *self, lade_stream stream, ladei_stream *out) {
-  cuda_call call = {.runtime = self, .op = "stream_resolve"};
-  const cuda_api *api = &call.runtime->api;
+  cuda_call call = {.runtime = self, .op = "stream_resolve", .out_of_memory = LADE_ERR_OUT_OF_HOST_MEMORY};
+  ladei_stream_kind kind = stream_kind(stream);
   CUstream handle = stream == NULL ? LADE_STREAM_LEGACY : stream;
   CUcontext context = NULL;
-  unsigned long long id = 0;
+  uint64_t id = 0;
   int device = -1;
   if (!ladei_cuda_enter(&call)) return call.status;
-  CUresult code = api->stream_get_ctx(handle, &context);
+  CUresult code = stream_context(&call.runtime->api, handle, kind, &context);
+  if (code == CUDA_SUCCESS && !ladei_cuda_enter_context(&call, cuda_context_identity(context))) return call.status;
   if (code == CUDA_SUCCESS) {
-    code = api->stream_get_id(handle, &id);
+    code = ladei_cuda_stream_identity(call.runtime, handle, kind, &id);
   }
   if (code == CUDA_SUCCESS) {
     code = context_device(call.runtime, context, &device);
   }
   if (ladei_cuda_leave(&call, code, "stream %p", (void *)stream) == LADE_OK) {
-    *out = (ladei_stream){.context = cuda_context_identity(context),
-                          .id = id,
-                          .handle = handle,
-                          .device = device,
-                          .kind = (int32_t)stream_kind(stream)};
+    *out = (ladei_stream){
+        .context = cuda_context_identity(context), .id = id, .handle = handle, .device = device, .kind = (int32_t)kind};
   }
   return call.status;
 }

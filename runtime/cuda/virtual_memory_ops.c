@@ -9,6 +9,7 @@
  * None of these calls of the driver needs a context, so none is made.
  * Locks: none.
  */
+#include "base/error.h"
 #include "runtime/cuda/driver.h"
 
 static CUmemAllocationProp allocation_properties(const cuda_runtime *runtime, int device) {
@@ -90,6 +91,9 @@ static lade_status vm_map(void *self, void *address, size_t bytes, ladei_vm_hand
   cuda_call call = {.runtime = self, .op = "vm_map"};
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.mem_map(cuda_address(address), bytes, 0, handle, 0);
+  if (code == CUDA_ERROR_NOT_SUPPORTED) {
+    code = CUDA_ERROR_INVALID_VALUE; /* what the driver says to a part of a handle */
+  }
   return ladei_cuda_leave(&call, code, "%p, %zu bytes", address, bytes);
 }
 
@@ -123,7 +127,11 @@ static lade_status vm_export(void *self, ladei_vm_handle handle, int *out_fd) {
 static lade_status vm_import(void *self, int device, int fd, ladei_vm_handle *out_handle) {
   cuda_call call = {.runtime = self, .op = "vm_import"};
   CUmemGenericAllocationHandle handle = 0;
-  if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_enter(&call)) return call.status;
+  if (!ladei_cuda_device_check(&call, device)) return call.status;
+  if (fd < 0) { /* the driver says "unknown error", which is final elsewhere */
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "vm_import: file descriptor %d", fd);
+  }
+  if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.mem_import(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (ladei_cuda_leave(&call, code, "file descriptor %d", fd) == LADE_OK) {
     *out_handle = handle;

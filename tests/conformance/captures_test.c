@@ -92,6 +92,58 @@ CONFORMANCE_TEST(Captures, PerThreadStreamCanBeCaptured) {
   LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &stream)));
 }
 
+/* cuStreamGetId invalidates the capture of the stream that it is asked about, whatever the mode. */
+CONFORMANCE_TEST(Captures, ResolvingLeavesThemValidAndKeepsTheId) {
+  NEEDS_GRAPHS();
+  ladei_stream known = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING), during, after;
+  LADE_ASSERT_OK(OP(capture_begin, &known, LADEI_CAPTURE_GLOBAL));
+  LADE_ASSERT_OK(OP(stream_resolve, known.handle, &during));
+  expect_capture_status(runtime, &known, LADEI_CAPTURE_ACTIVE);
+  LADE_EXPECT_EQ_UINT(during.id, known.id);
+  LADE_EXPECT_EQ_UINT(during.context, known.context);
+  LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &known)));
+  LADE_ASSERT_OK(OP(stream_resolve, known.handle, &after));
+  LADE_EXPECT_EQ_UINT(after.id, known.id);
+  LADE_ASSERT_OK(OP(stream_destroy, known.handle));
+}
+
+CONFORMANCE_TEST(Captures, StreamFirstResolvedWhileCapturingKeepsItsIdAfterwards) {
+  NEEDS_GRAPHS();
+  NEEDS(runtime->software_device == NULL, "software devices capture resolved streams only");
+  ladei_stream other = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING), raw = other, during, after, again;
+  LADE_ASSERT_OK(OP(stream_create, 0, 0, LADEI_STREAM_NON_BLOCKING, &raw.handle));
+  LADE_ASSERT_OK(OP(capture_begin, &raw, LADEI_CAPTURE_GLOBAL));
+  LADE_ASSERT_OK(OP(stream_resolve, raw.handle, &during));
+  LADE_ASSERT_OK(OP(stream_resolve, raw.handle, &again));
+  LADE_EXPECT_EQ_UINT(again.id, during.id);
+  LADE_EXPECT(during.id != other.id);
+  expect_capture_status(runtime, &during, LADEI_CAPTURE_ACTIVE);
+  LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &during)));
+  LADE_ASSERT_OK(OP(stream_resolve, raw.handle, &after));
+  LADE_EXPECT_EQ_UINT(after.id, during.id);
+  LADE_ASSERT_OK(OP(stream_destroy, raw.handle));
+  /* The next stream may get the same handle, but never the id. */
+  LADE_ASSERT_OK(OP(stream_create, 0, 0, LADEI_STREAM_NON_BLOCKING, &raw.handle));
+  LADE_ASSERT_OK(OP(stream_resolve, raw.handle, &again));
+  LADE_EXPECT(again.id != during.id);
+  LADE_ASSERT_OK(OP(stream_destroy, raw.handle));
+  LADE_ASSERT_OK(OP(stream_destroy, other.handle));
+}
+
+CONFORMANCE_TEST(Captures, LegacyStreamIsResolvedWhileABlockingStreamCaptures) {
+  NEEDS_GRAPHS();
+  ladei_stream blocking = conformance_stream(runtime, 0, 0), before, during;
+  LADE_ASSERT_OK(OP(current_device_set, 0));
+  LADE_ASSERT_OK(OP(stream_resolve, LADE_STREAM_LEGACY, &before));
+  LADE_ASSERT_OK(OP(capture_begin, &blocking, LADEI_CAPTURE_GLOBAL));
+  LADE_ASSERT_OK(OP(stream_resolve, NULL, &during));
+  LADE_EXPECT_EQ_UINT(during.id, before.id);
+  LADE_EXPECT_EQ_UINT(during.context, before.context);
+  expect_capture_status(runtime, &blocking, LADEI_CAPTURE_ACTIVE);
+  LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &blocking)));
+  LADE_ASSERT_OK(OP(stream_destroy, blocking.handle));
+}
+
 CONFORMANCE_TEST(Captures, BeginAndEndInTheWrongPlaceAreRefused) {
   NEEDS_GRAPHS();
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING), legacy;

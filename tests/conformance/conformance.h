@@ -27,6 +27,8 @@
 #include "tests/support/runtimes.h"
 
 extern const char *const conformance_runtimes[];
+/* The runtimes notice when an op on virtual memory crosses the end of a reservation. */
+extern const bool conformance_finds_reservations_out;
 
 /* Called after each test and the close of its runtime: what the driver below has to complain of fails the test. */
 void conformance_check_driver(void);

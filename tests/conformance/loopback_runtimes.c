@@ -4,6 +4,7 @@
 #include "tests/loopback/hooks.h"
 
 const char *const conformance_runtimes[] = {"cuda", NULL};
+const bool conformance_finds_reservations_out = true;
 
 void conformance_check_driver(void) {
   const loopback_hooks *hooks = loopback_hooks_get();

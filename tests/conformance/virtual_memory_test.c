@@ -183,7 +183,9 @@ CONFORMANCE_TEST(VirtualMemory, MappingsAreWholeAndDoNotOverlap) {
   LADE_ASSERT_OK(OP(vm_create, 0, 2 * step, false, &other));
   EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_map", NULL, OP(vm_map, m.address + step, 2 * step, other));
   EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_map", NULL, OP(vm_map, m.address + 2 * step, step, other));
-  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_map", NULL, OP(vm_map, m.address + 3 * step, 2 * step, other));
+  if (conformance_finds_reservations_out) {
+    EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_map", NULL, OP(vm_map, m.address + 3 * step, 2 * step, other));
+  }
   EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_unmap", NULL, OP(vm_unmap, m.address, step));
   EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_unmap", NULL, OP(vm_unmap, m.address + 2 * step, 2 * step));
   EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_set_access", NULL,
@@ -197,6 +199,7 @@ CONFORMANCE_TEST(VirtualMemory, MappingsAreWholeAndDoNotOverlap) {
 
 CONFORMANCE_TEST(VirtualMemory, ReservationsAreFreedWhole) {
   NEEDS_VIRTUAL_MEMORY();
+  NEEDS(conformance_finds_reservations_out, "the driver does not say where a reservation ends");
   size_t step = granule(runtime);
   void *address = NULL;
   LADE_ASSERT_OK(OP(vm_reserve, 0, 2 * step, 0, &address));

@@ -35,6 +35,16 @@ CUresult loop_stream(CUstream handle, ladei_stream *out) {
   return code;
 }
 
+/* The driver invalidates the captures that it is asked about in the wrong way, in whatever mode the thread is. */
+static CUresult stream_not_capturing(const ladei_stream *stream) {
+  ladei_capture_info info;
+  lade_status status = loop_ops()->stream_capture_info(loop_self(), stream, &info);
+  if (status == LADE_OK && info.status != LADEI_CAPTURE_NONE) {
+    status = loop_ops()->stream_synchronize(loop_self(), stream);
+  }
+  return loop_code(status);
+}
+
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
 CUresult loop_cuStreamCreateWithPriority_v5050(CUstream *out, unsigned int native, int priority) {
@@ -59,6 +69,9 @@ CUresult loop_cuStreamGetCtx_v9020(CUstream handle, CUcontext *out) {
   LOOP_ENTER(cuStreamGetCtx, 9020);
   ladei_stream stream;
   CUresult code = loop_stream_any(handle, &stream);
+  if (code == CUDA_SUCCESS && stream.kind == LADEI_STREAM_LEGACY) {
+    code = stream_not_capturing(&stream);
+  }
   if (code == CUDA_SUCCESS) {
     *out = loop_context_handle(loop_context_of_device(stream.device));
   }
@@ -69,6 +82,9 @@ CUresult loop_cuStreamGetId_v12000(CUstream handle, unsigned long long *out) {
   LOOP_ENTER(cuStreamGetId, 12000);
   ladei_stream stream;
   CUresult code = loop_stream_any(handle, &stream);
+  if (code == CUDA_SUCCESS) {
+    code = stream_not_capturing(&stream);
+  }
   if (code == CUDA_SUCCESS) {
     *out = stream.id;
   }
@@ -82,20 +98,14 @@ CUresult loop_cuStreamWaitEvent_v3020(CUstream handle, CUevent event, unsigned i
   return code == CUDA_SUCCESS ? loop_code(loop_ops()->stream_wait_event(loop_self(), &stream, event)) : code;
 }
 
-/* The driver invalidates the capture of a stream that is asked while it captures, in whatever mode. */
 CUresult loop_cuStreamQuery_v2000(CUstream handle) {
   LOOP_ENTER(cuStreamQuery, 2000);
   ladei_stream stream;
-  ladei_capture_info info;
   CUresult code = loop_stream(handle, &stream);
-  if (code != CUDA_SUCCESS) {
-    return code;
+  if (code == CUDA_SUCCESS) {
+    code = stream_not_capturing(&stream);
   }
-  lade_status status = loop_ops()->stream_capture_info(loop_self(), &stream, &info);
-  if (status == LADE_OK && info.status != LADEI_CAPTURE_NONE) {
-    return loop_code(loop_ops()->stream_synchronize(loop_self(), &stream));
-  }
-  return loop_code(loop_ops()->stream_query(loop_self(), &stream));
+  return code == CUDA_SUCCESS ? loop_code(loop_ops()->stream_query(loop_self(), &stream)) : code;
 }
 
 CUresult loop_cuStreamSynchronize_v2000(CUstream handle) {

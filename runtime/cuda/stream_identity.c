@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who a stream is, also while it captures.
+ *
+ * The driver tells the id of a stream, but of a capturing one it does not: the question alone invalidates the capture,
+ * in whatever capture mode. Nor may anything be asked of the legacy stream while a blocking stream captures. So lade
+ * remembers the ids that it was told, and counts for itself where it need not ask:
+ *
+ *   stream                           id                                              asked of the driver
+ *   ordinary, not capturing          the driver's, or the stand-in it got before     is it capturing, its id
+ *   ordinary, capturing              the one it had when it was last resolved        is it capturing
+ *   the same, never resolved before  a stand-in, which stays its id                  is it capturing
+ *   legacy                           one for all; the context tells them apart       nothing
+ *   per-thread                       the number of the calling thread                nothing
+ *
+ * I1  Ids of the four kinds are never equal: the top two bits say the kind.
+ * I2  An entry of the table, one per handle ever resolved, is never freed before the runtime; its handle never changes.
+ * I3  A reader without the lock believes an entry only if `id` is the same before and after it read `driver_id`: writers
+ *     store `id` first.
+ * I4  A stream that is resolved while it does not capture gets its own id for certain. A capturing one gets the id of an
+ *     earlier stream if that had the same handle, was destroyed by the program itself, and no call of lade named the
+ *     new stream between its creation and its capture: nothing that the driver tells of a capturing stream could show
+ *     the difference.
+ * Locks: the table's, taken by writers.
+ */
+#include <stdlib.h>
+
+#include "runtime/cuda/driver.h"
+
+enum { ID_KIND_SHIFT = 62 };
+
+static const uint64_t legacy_id = UINT64_C(1) << ID_KIND_SHIFT;
+static const uint64_t per_thread_kind = UINT64_C(2) << ID_KIND_SHIFT;
+static const uint64_t stand_in_kind = UINT64_C(3) << ID_KIND_SHIFT;
+
+struct cuda_stream_entry {
+  cuda_stream_entry *next;
+  CUstream handle;
+  _Atomic(uint64_t) id;        /* 0: forgotten */
+  _Atomic(uint64_t) driver_id; /* 0: not told yet */
+};
+
+void ladei_cuda_streams_init(cuda_streams *streams) { ladei_lock_init(&streams->lock, LADEI_RANK_LEAF); }
+
+void ladei_cuda_streams_destroy(cuda_streams *streams) {
+  for (size_t i = 0; i < CUDA_STREAM_BUCKETS; i++) {
+    cuda_stream_entry *entry = atomic_load(&streams->buckets[i]);
+    while (entry != NULL) {
+      cuda_stream_entry *next = entry->next;
+      free(entry);
+      entry = next;
+    }
+  }
+  ladei_lock_destroy(&streams->lock);
+}
+
+static _Atomic(cuda_stream_entry *) *bucket_of(cuda_streams *streams, CUstream handle) {
+  uint64_t mixed = (uint64_t)(uintptr_t)handle * UINT64_C(0x9E3779B97F4A7C15);
+  return &streams->buckets[mixed >> 32 & (CUDA_STREAM_BUCKETS - 1)];
+}
+
+static cuda_stream_entry *entry_find(cuda_streams *streams, CUstream handle) {
+  cuda_stream_entry *entry = atomic_load_explicit(bucket_of(streams, handle), memory_order_acquire);
+  while (entry != NULL && entry->handle != handle) {
+    entry = entry->next;
+  }
+  return entry;
+}
+
+/* With the lock held. NULL: out of memory. */
+static cuda_stream_entry *entry_make(cuda_streams *streams, CUstream handle) {
+  cuda_stream_entry *entry = entry_find(streams, handle);
+  if (entry == NULL && (entry = calloc(1, sizeof *entry)) != NULL) {
+    _Atomic(cuda_stream_entry *) *bucket = bucket_of(streams, handle);
+    entry->handle = handle;
+    entry->next = atomic_load_explicit(bucket, memory_order_relaxed);
+    atomic_store_explicit(bucket, entry, memory_order_release);
+  }
+  return entry;
+}
+
+static void entry_set(cuda_stream_entry *entry, uint64_t id, uint64_t driver_id) {
+  atomic_store_explicit(&entry->id, id, memory_order_release);
+  atomic_store_explicit(&entry->driver_id, driver_id, memory_order_release);
+}
+
+/* The id of the stream that the driver calls `driver_id`, if the entry is about that one (I3). */
+static bool entry_tells(cuda_stream_entry *entry, uint64_t driver_id, uint64_t *out_id) {
+  uint64_t before = atomic_load_explicit(&entry->id, memory_order_acquire);
+  uint64_t told = atomic_load_explicit(&entry->driver_id, memory_order_acquire);
+  *out_id = atomic_load_explicit(&entry->id, memory_order_acquire);
+  return told == driver_id && before == *out_id;
+}
+
+/* The stream is not capturing, and the driver has told its id. */
+static CUresult identity_told(cuda_streams *streams, CUstream handle, uint64_t driver_id, uint64_t *out_id) {
+  cuda_stream_entry *entry = entry_find(streams, handle);
+  if (entry != NULL && entry_tells(entry, driver_id, out_id)) {
+    return CUDA_SUCCESS;
+  }
+  ladei_lock_acquire(&streams->lock);
+  entry = entry_make(streams, handle);
+  if (entry != NULL && !entry_tells(entry, driver_id, out_id)) {
+    bool waits_for_it = atomic_load(&entry->driver_id) == 0 && atomic_load(&entry->id) != 0;
+    *out_id = waits_for_it ? atomic_load(&entry->id) : driver_id;
+    entry_set(entry, *out_id, driver_id);
+  }
+  ladei_lock_release(&streams->lock);
+  return entry != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The stream captures: what is known of it, or a stand-in. */
+static CUresult identity_remembered(cuda_streams *streams, CUstream handle, uint64_t *out_id) {
+  cuda_stream_entry *entry = entry_find(streams, handle);
+  *out_id = entry != NULL ? atomic_load_explicit(&entry->id, memory_order_acquire) : 0;
+  if (*out_id != 0) {
+    return CUDA_SUCCESS;
+  }
+  ladei_lock_acquire(&streams->lock);
+  entry = entry_make(streams, handle);
+  if (entry != NULL && (*out_id = atomic_load(&entry->id)) == 0) {
+    *out_id = stand_in_kind | ++streams->stand_ins;
+    entry_set(entry, *out_id, 0);
+  }
+  ladei_lock_release(&streams->lock);
+  return entry != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static uint64_t thread_number(void) {
+  static _Atomic(uint64_t) count;
+  static _Thread_local uint64_t number;
+  if (number == 0) {
+    number = atomic_fetch_add_explicit(&count, 1, memory_order_relaxed) + 1;
+  }
+  return number;
+}
+
+CUresult ladei_cuda_stream_identity(cuda_runtime *runtime, CUstream handle, ladei_stream_kind kind, uint64_t *out_id) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  unsigned long long driver_id = 0;
+  if (kind != LADEI_STREAM_ORDINARY) {
+    *out_id = kind == LADEI_STREAM_LEGACY ? legacy_id : per_thread_kind | thread_number();
+    return CUDA_SUCCESS;
+  }
+  CUresult code = runtime->api.stream_is_capturing(handle, &status);
+  if (code == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return identity_remembered(&runtime->streams, handle, out_id);
+  }
+  if (code == CUDA_SUCCESS) {
+    code = runtime->api.stream_get_id(handle, &driver_id);
+  }
+  return code == CUDA_SUCCESS ? identity_told(&runtime->streams, handle, driver_id, out_id) : code;
+}
+
+void ladei_cuda_stream_forget(cuda_runtime *runtime, CUstream handle) {
+  cuda_stream_entry *entry = entry_find(&runtime->streams, handle);
+  if (entry != NULL) {
+    ladei_lock_acquire(&runtime->streams.lock);
+    entry_set(entry, 0, 0);
+    ladei_lock_release(&runtime->streams.lock);
+  }
+}
