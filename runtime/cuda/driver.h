@@ -99,8 +99,9 @@ void ladei_cuda_release_contexts(cuda_runtime *runtime);
 
 void ladei_cuda_streams_init(cuda_streams *streams);
 void ladei_cuda_streams_destroy(cuda_streams *streams);
-/* The id of a stream of the context that is or would be current for it. Fails where the driver does, or without memory. */
-CUresult ladei_cuda_stream_identity(cuda_runtime *runtime, CUstream handle, ladei_stream_kind kind, uint64_t *out_id);
+/* Context and id of a stream, special handles included. Fails where the driver does, or without memory. */
+CUresult ladei_cuda_stream_identity(cuda_runtime *runtime, CUstream handle, ladei_stream_kind kind,
+                                    CUcontext *out_context, uint64_t *out_id);
 /* The stream is destroyed: the next one with this handle is another. */
 void ladei_cuda_stream_forget(cuda_runtime *runtime, CUstream handle);
 

@@ -5,8 +5,8 @@
  * I1  An event belongs to the context that was current at its creation and is recorded only under that one; asking,
  *     waiting and destroying work under any context of the process.
  * I2  Creating, recording and asking run in the relaxed capture mode (R9). An event that was captured answers
- *     CUDA_ERROR_CAPTURED_EVENT in every mode; whether the capture survives that, the driver's documentation leaves
- *     open, and only the driver knows which events were captured.
+ *     CUDA_ERROR_CAPTURED_EVENT in every mode, and its capture is invalid from then on; only the driver knows which
+ *     events were captured.
  * Locks: none.
  */
 #include "base/error.h"

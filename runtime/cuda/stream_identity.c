@@ -3,19 +3,20 @@
  * Who a stream is, also while it captures.
  *
  * The driver tells the id of a stream, but of a capturing one it does not: the question alone invalidates the capture,
- * in whatever capture mode. Nor may anything be asked of the legacy stream while a blocking stream captures. So lade
- * remembers the ids that it was told, and counts for itself where it need not ask:
+ * in whatever capture mode. Of one whose capture is invalid it does not even tell the context. Nor may anything be asked
+ * of the legacy stream while a blocking stream captures. So lade remembers what it was told, and counts for itself where
+ * it need not ask:
  *
  *   stream                           id                                              asked of the driver
- *   ordinary, not capturing          the driver's, or the stand-in it got before     is it capturing, its id
- *   ordinary, capturing              the one it had when it was last resolved        is it capturing
- *   the same, never resolved before  a stand-in, which stays its id                  is it capturing
- *   legacy                           one for all; the context tells them apart       nothing
- *   per-thread                       the number of the calling thread                nothing
+ *   ordinary, not capturing          the driver's, or the stand-in it got before     does it capture, context, id
+ *   ordinary, capturing              the one it had when it was last resolved        does it capture
+ *   the same, never resolved before  a stand-in, which stays its id                  does it capture, context
+ *   legacy                           one for all; the context tells them apart       the thread's context
+ *   per-thread                       the number of the calling thread                the thread's context
  *
  * I1  Ids of the four kinds are never equal: the top two bits say the kind.
  * I2  An entry of the table, one per handle ever resolved, is never freed before the runtime; its handle never changes.
- * I3  A reader without the lock believes an entry only if `id` is the same before and after it read `driver_id`: writers
+ * I3  A reader without the lock believes an entry only if `id` is the same before and after it read the rest: writers
  *     store `id` first.
  * I4  A stream that is resolved while it does not capture gets its own id for certain. A capturing one gets the id of an
  *     earlier stream if that had the same handle, was destroyed by the program itself, and no call of lade named the
@@ -38,6 +39,7 @@ struct cuda_stream_entry {
   CUstream handle;
   _Atomic(uint64_t) id;        /* 0: forgotten */
   _Atomic(uint64_t) driver_id; /* 0: not told yet */
+  _Atomic(CUcontext) context;
 };
 
 void ladei_cuda_streams_init(cuda_streams *streams) { ladei_lock_init(&streams->lock, LADEI_RANK_LEAF); }
@@ -79,51 +81,82 @@ static cuda_stream_entry *entry_make(cuda_streams *streams, CUstream handle) {
   return entry;
 }
 
-static void entry_set(cuda_stream_entry *entry, uint64_t id, uint64_t driver_id) {
+static void entry_set(cuda_stream_entry *entry, uint64_t id, uint64_t driver_id, CUcontext context) {
   atomic_store_explicit(&entry->id, id, memory_order_release);
   atomic_store_explicit(&entry->driver_id, driver_id, memory_order_release);
+  atomic_store_explicit(&entry->context, context, memory_order_release);
 }
 
-/* The id of the stream that the driver calls `driver_id`, if the entry is about that one (I3). */
-static bool entry_tells(cuda_stream_entry *entry, uint64_t driver_id, uint64_t *out_id) {
-  uint64_t before = atomic_load_explicit(&entry->id, memory_order_acquire);
-  uint64_t told = atomic_load_explicit(&entry->driver_id, memory_order_acquire);
-  *out_id = atomic_load_explicit(&entry->id, memory_order_acquire);
-  return told == driver_id && before == *out_id;
+typedef struct known_stream {
+  uint64_t id, driver_id;
+  CUcontext context;
+} known_stream;
+
+/* False: nothing is known of a stream with this handle, or it changes just now (I3). */
+static bool entry_read(cuda_stream_entry *entry, known_stream *out) {
+  if (entry == NULL) {
+    return false;
+  }
+  out->id = atomic_load_explicit(&entry->id, memory_order_acquire);
+  out->driver_id = atomic_load_explicit(&entry->driver_id, memory_order_acquire);
+  out->context = atomic_load_explicit(&entry->context, memory_order_acquire);
+  return out->id != 0 && out->id == atomic_load_explicit(&entry->id, memory_order_acquire);
 }
 
-/* The stream is not capturing, and the driver has told its id. */
-static CUresult identity_told(cuda_streams *streams, CUstream handle, uint64_t driver_id, uint64_t *out_id) {
+/* The stream does not capture: the driver has told its id and context. */
+static CUresult identity_told(cuda_streams *streams, CUstream handle, const known_stream *told, uint64_t *out_id) {
+  known_stream known;
   cuda_stream_entry *entry = entry_find(streams, handle);
-  if (entry != NULL && entry_tells(entry, driver_id, out_id)) {
+  if (entry_read(entry, &known) && known.driver_id == told->driver_id) {
+    *out_id = known.id;
     return CUDA_SUCCESS;
   }
   ladei_lock_acquire(&streams->lock);
   entry = entry_make(streams, handle);
-  if (entry != NULL && !entry_tells(entry, driver_id, out_id)) {
-    bool waits_for_it = atomic_load(&entry->driver_id) == 0 && atomic_load(&entry->id) != 0;
-    *out_id = waits_for_it ? atomic_load(&entry->id) : driver_id;
-    entry_set(entry, *out_id, driver_id);
+  if (entry != NULL) {
+    bool same = entry_read(entry, &known) && (known.driver_id == 0 || known.driver_id == told->driver_id);
+    *out_id = same ? known.id : told->driver_id;
+    entry_set(entry, *out_id, told->driver_id, told->context);
   }
   ladei_lock_release(&streams->lock);
   return entry != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The stream captures: what is known of it, or a stand-in. */
-static CUresult identity_remembered(cuda_streams *streams, CUstream handle, uint64_t *out_id) {
-  cuda_stream_entry *entry = entry_find(streams, handle);
-  *out_id = entry != NULL ? atomic_load_explicit(&entry->id, memory_order_acquire) : 0;
-  if (*out_id != 0) {
-    return CUDA_SUCCESS;
-  }
+/* The stream captures, and nothing is known of it. */
+static CUresult identity_stand_in(cuda_streams *streams, CUstream handle, CUcontext context, uint64_t *out_id) {
+  known_stream known;
   ladei_lock_acquire(&streams->lock);
-  entry = entry_make(streams, handle);
-  if (entry != NULL && (*out_id = atomic_load(&entry->id)) == 0) {
-    *out_id = stand_in_kind | ++streams->stand_ins;
-    entry_set(entry, *out_id, 0);
+  cuda_stream_entry *entry = entry_make(streams, handle);
+  if (entry != NULL) {
+    bool given = entry_read(entry, &known); /* by another thread, just now */
+    *out_id = given ? known.id : stand_in_kind | ++streams->stand_ins;
+    if (!given) entry_set(entry, *out_id, 0, context);
   }
   ladei_lock_release(&streams->lock);
   return entry != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult ordinary_identity(cuda_runtime *runtime, CUstream handle, CUcontext *out_context, uint64_t *out_id) {
+  const cuda_api *api = &runtime->api;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  unsigned long long driver_id = 0;
+  known_stream known;
+  CUresult code = api->stream_is_capturing(handle, &status);
+  bool captures = status != CU_STREAM_CAPTURE_STATUS_NONE;
+  if (code == CUDA_SUCCESS && captures && entry_read(entry_find(&runtime->streams, handle), &known)) {
+    *out_context = known.context;
+    *out_id = known.id;
+    return CUDA_SUCCESS;
+  }
+  if (code == CUDA_SUCCESS) {
+    code = api->stream_get_ctx(handle, out_context);
+  }
+  if (code != CUDA_SUCCESS || captures) {
+    return code != CUDA_SUCCESS ? code : identity_stand_in(&runtime->streams, handle, *out_context, out_id);
+  }
+  code = api->stream_get_id(handle, &driver_id);
+  const known_stream told = {.driver_id = driver_id, .context = *out_context};
+  return code == CUDA_SUCCESS ? identity_told(&runtime->streams, handle, &told, out_id) : code;
 }
 
 static uint64_t thread_number(void) {
@@ -135,28 +168,24 @@ static uint64_t thread_number(void) {
   return number;
 }
 
-CUresult ladei_cuda_stream_identity(cuda_runtime *runtime, CUstream handle, ladei_stream_kind kind, uint64_t *out_id) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  unsigned long long driver_id = 0;
-  if (kind != LADEI_STREAM_ORDINARY) {
-    *out_id = kind == LADEI_STREAM_LEGACY ? legacy_id : per_thread_kind | thread_number();
-    return CUDA_SUCCESS;
+CUresult ladei_cuda_stream_identity(cuda_runtime *runtime, CUstream handle, ladei_stream_kind kind,
+                                    CUcontext *out_context, uint64_t *out_id) {
+  if (kind == LADEI_STREAM_ORDINARY) {
+    return ordinary_identity(runtime, handle, out_context, out_id);
   }
-  CUresult code = runtime->api.stream_is_capturing(handle, &status);
-  if (code == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE) {
-    return identity_remembered(&runtime->streams, handle, out_id);
+  CUresult code = runtime->api.ctx_get_current(out_context);
+  if (code == CUDA_SUCCESS && *out_context == NULL) {
+    return CUDA_ERROR_INVALID_CONTEXT;
   }
-  if (code == CUDA_SUCCESS) {
-    code = runtime->api.stream_get_id(handle, &driver_id);
-  }
-  return code == CUDA_SUCCESS ? identity_told(&runtime->streams, handle, driver_id, out_id) : code;
+  *out_id = kind == LADEI_STREAM_LEGACY ? legacy_id : per_thread_kind | thread_number();
+  return code;
 }
 
 void ladei_cuda_stream_forget(cuda_runtime *runtime, CUstream handle) {
   cuda_stream_entry *entry = entry_find(&runtime->streams, handle);
   if (entry != NULL) {
     ladei_lock_acquire(&runtime->streams.lock);
-    entry_set(entry, 0, 0);
+    entry_set(entry, 0, 0, NULL);
     ladei_lock_release(&runtime->streams.lock);
   }
 }

@@ -65,15 +65,6 @@ static CUresult context_device(cuda_runtime *runtime, CUcontext current, int *ou
   return code;
 }
 
-/* Of the special handles nothing is asked but what the thread has current: see stream_identity.c. */
-static CUresult stream_context(const cuda_api *api, CUstream handle, ladei_stream_kind kind, CUcontext *out) {
-  if (kind == LADEI_STREAM_ORDINARY) {
-    return api->stream_get_ctx(handle, out);
-  }
-  CUresult code = api->ctx_get_current(out);
-  return code == CUDA_SUCCESS && *out == NULL ? CUDA_ERROR_INVALID_CONTEXT : code;
-}
-
 static lade_status stream_resolve(void *self, lade_stream stream, ladei_stream *out) {
   cuda_call call = {.runtime = self, .op = "stream_resolve", .out_of_memory = LADE_ERR_OUT_OF_HOST_MEMORY};
   ladei_stream_kind kind = stream_kind(stream);
@@ -82,11 +73,8 @@ static lade_status stream_resolve(void *self, lade_stream stream, ladei_stream *
   uint64_t id = 0;
   int device = -1;
   if (!ladei_cuda_enter(&call)) return call.status;
-  CUresult code = stream_context(&call.runtime->api, handle, kind, &context);
+  CUresult code = ladei_cuda_stream_identity(call.runtime, handle, kind, &context, &id);
   if (code == CUDA_SUCCESS && !ladei_cuda_enter_context(&call, cuda_context_identity(context))) return call.status;
-  if (code == CUDA_SUCCESS) {
-    code = ladei_cuda_stream_identity(call.runtime, handle, kind, &id);
-  }
   if (code == CUDA_SUCCESS) {
     code = context_device(call.runtime, context, &device);
   }
@@ -173,6 +161,9 @@ static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
                      (int)LADEI_CAPTURE_RELAXED == (int)CU_STREAM_CAPTURE_MODE_RELAXED,
                  "capture modes pass through unchanged");
   CUstreamCaptureMode native = (CUstreamCaptureMode)*mode;
+  if (*mode < LADEI_CAPTURE_GLOBAL || *mode > LADEI_CAPTURE_RELAXED) { /* the driver takes any number */
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "capture_mode_exchange: mode %d", (int)*mode);
+  }
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.thread_exchange_capture_mode(&native);
   if (ladei_cuda_leave(&call, code, "mode %d", (int)*mode) == LADE_OK) {

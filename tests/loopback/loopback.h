@@ -102,7 +102,7 @@ enum {
   X(cuStreamWaitEvent, 3020, LOOP_CALL) \
   X(cuStreamQuery, 2000, LOOP_SAFE_MODE) \
   X(cuStreamSynchronize, 2000, LOOP_CALL) \
-  X(cuStreamIsCapturing, 10000, LOOP_CALL) \
+  X(cuStreamIsCapturing, 10000, LOOP_INIT) \
   X(cuStreamGetCaptureInfo, 11030, LOOP_CALL) \
   X(cuStreamBeginCapture, 10010, LOOP_CALL) \
   X(cuStreamEndCapture, 10000, LOOP_CALL) \

@@ -72,6 +72,11 @@ CUresult loop_cuStreamGetCtx_v9020(CUstream handle, CUcontext *out) {
   if (code == CUDA_SUCCESS && stream.kind == LADEI_STREAM_LEGACY) {
     code = stream_not_capturing(&stream);
   }
+  ladei_capture_info info;
+  if (code == CUDA_SUCCESS && loop_ops()->stream_capture_info(loop_self(), &stream, &info) == LADE_OK &&
+      info.status == LADEI_CAPTURE_INVALIDATED) {
+    code = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
   if (code == CUDA_SUCCESS) {
     *out = loop_context_handle(loop_context_of_device(stream.device));
   }
@@ -117,9 +122,10 @@ CUresult loop_cuStreamSynchronize_v2000(CUstream handle) {
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
+/* Needs no current context, but for the special handles. */
 static CUresult capture_info(CUstream handle, ladei_capture_info *out) {
   ladei_stream stream;
-  CUresult code = loop_stream(handle, &stream);
+  CUresult code = loop_stream_any(handle, &stream);
   if (code == CUDA_SUCCESS) {
     code = loop_code(loop_ops()->stream_capture_info(loop_self(), &stream, out));
   }
