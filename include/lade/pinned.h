@@ -256,6 +256,8 @@ LADE_API LADE_MUST_CHECK lade_status lade_pinned_record_use(lade_pinned_pool *po
  * Give a block back that is used until `event`, which the caller has recorded, is done.
  *
  * @param event  Borrowed until the block is cached again (lade_pinned_find()): keep it alive, and record nothing in it.
+ *               Recorded outside of captures: the driver cannot be asked about a captured event, and the question spoils
+ *               the capture.
  *
  * Streams recorded for the block count too. Threads: any. Waits: never.
  * Errors: as lade_pinned_free(), and LADE_ERR_OUT_OF_HOST_MEMORY; the block stays in use then. An event that reports an
