@@ -22,6 +22,7 @@
 #include "lade/pinned.h"
 #include "lade/pipeline.h"
 #include "lade/runtime.h"
+#include "lade/safetensors.h"
 #include "lade/soft.h"
 #include "lade/status.h"
 
@@ -76,6 +77,15 @@ LADE_API lade_status lade_pair_destroy(lade_pair *pair, bool cancel);
 LADE_API lade_pinned_pool *lade_pair_pinned_pool(lade_pair *pair);
 LADE_API lade_device_allocator *lade_pair_device_allocator(lade_pair *pair);
 LADE_API lade_pipeline *lade_pair_pipeline(lade_pair *pair);
+
+/** The pair's device as a place to load checkpoints to and to save them from, with copies ordered by `stream`. */
+static inline lade_load_target lade_load_target_pair(lade_pair *pair, lade_stream stream) {
+  lade_load_target target = LADE_ZERO;
+  target.pipeline = lade_pair_pipeline(pair);
+  target.allocator = lade_pair_device_allocator(pair);
+  target.stream = stream;
+  return target;
+}
 
 #ifdef __cplusplus
 }

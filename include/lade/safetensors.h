@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Checkpoints in the safetensors format: opened and checked, loaded to one device or several, saved from devices.
+ *
+ * A file is an 8-byte length, a JSON header and the bytes of the tensors, one after the other. A checkpoint is one such
+ * file, or several with a `model.safetensors.index.json` that says which tensor is in which.
+ *
+ *   lade_safetensors *file;
+ *   lade_tensor_load *load;
+ *   lade_load_target target = lade_load_target_pair(pair, stream);
+ *   lade_safetensors_open("model.safetensors", &file);
+ *   lade_safetensors_load(file, &target, 1, NULL, &load);            // starts; does not wait
+ *   lade_tensor_load_address(load, 0, &weights, NULL);               // known at once
+ *   lade_tensor_load_stream_wait(load, 0, stream);                   // work queued from here on sees tensor 0
+ *   if (lade_tensor_load_wait(load, LADE_WAIT_FOREVER) != LADE_OK) ...
+ *   lade_tensor_load_destroy(load, false);                           // frees the memory
+ *   lade_safetensors_close(file);
+ *
+ * Rules shared by the calls below
+ *   - An opened checkpoint does not change: any thread may read it. Tensors are numbered in the order of their bytes,
+ *     file by file.
+ *   - A file that breaks a rule of the format is refused with LADE_ERR_FORMAT, and lade_last_error() says which rule and
+ *     which tensor: a header that is too long, no JSON, not UTF-8, or has a name twice; an entry that is not made of
+ *     dtype, shape and data_offsets; an unknown dtype; numbers that overflow; bytes that do not fit dtype and shape;
+ *     tensors that overlap, leave a hole, or do not end with the file; metadata that is not text.
+ *   - Bytes go from the file into pinned memory and from there to the device, and back: no other copy on the host.
+ */
+#ifndef LADE_SAFETENSORS_H
+#define LADE_SAFETENSORS_H
+
+#include "lade/device.h"
+#include "lade/pipeline.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lade_safetensors lade_safetensors;
+/** Tensors on their way to devices, and their memory there. */
+typedef struct lade_tensor_load lade_tensor_load;
+
+/* The one table: X(name, number, bits). In the format's own order: a file lists the tensors of a later one first. */
+#define LADE_DTYPE_TABLE(X)                                                                                            \
+  X(BOOL, 1, 8)                                                                                                        \
+  X(F4, 2, 4)                                                                                                          \
+  X(F6_E2M3, 3, 6)                                                                                                     \
+  X(F6_E3M2, 4, 6)                                                                                                     \
+  X(U8, 5, 8)                                                                                                          \
+  X(I8, 6, 8)                                                                                                          \
+  X(F8_E5M2, 7, 8)                                                                                                     \
+  X(F8_E4M3, 8, 8)                                                                                                     \
+  X(F8_E8M0, 9, 8)                                                                                                     \
+  X(F8_E4M3FNUZ, 10, 8)                                                                                                \
+  X(F8_E5M2FNUZ, 11, 8)                                                                                                \
+  X(I16, 12, 16)                                                                                                       \
+  X(U16, 13, 16)                                                                                                       \
+  X(F16, 14, 16)                                                                                                       \
+  X(BF16, 15, 16)                                                                                                      \
+  X(I32, 16, 32)                                                                                                       \
+  X(U32, 17, 32)                                                                                                       \
+  X(F32, 18, 32)                                                                                                       \
+  X(C64, 19, 64)                                                                                                       \
+  X(F64, 20, 64)                                                                                                       \
+  X(I64, 21, 64)                                                                                                       \
+  X(U64, 22, 64)
+
+/** Type of a tensor's elements. */
+typedef enum lade_dtype {
+#define LADE_DTYPE_ENUMERATOR(name, number, bits) LADE_DTYPE_##name = number,
+  LADE_DTYPE_TABLE(LADE_DTYPE_ENUMERATOR)
+#undef LADE_DTYPE_ENUMERATOR
+} lade_dtype;
+
+/** Name in files, such as "BF16"; NULL for a number that is no dtype. Static. Threads: any. */
+LADE_API const char *lade_dtype_name(lade_dtype dtype);
+/** Bits of one element: 4 to 64; 0 for a number that is no dtype. Threads: any. */
+LADE_API uint32_t lade_dtype_bits(lade_dtype dtype);
+
+/** One tensor of an opened checkpoint. Pointers are valid until it is closed. */
+typedef struct lade_tensor_info {
+  size_t struct_size;
+  const char *name;      /**< UTF-8, terminated. */
+  const uint64_t *shape; /**< `rank` numbers, outermost dimension first; row-major. */
+  uint64_t rank;         /**< 0: one element. */
+  uint64_t bytes;        /**< May be 0. */
+  uint64_t file;         /**< Which of the checkpoint's files. */
+  uint64_t offset;       /**< Of its first byte, from the start of that file. */
+  int32_t dtype;         /**< lade_dtype */
+  int32_t reserved;      /**< 0. */
+} lade_tensor_info;
+
+static inline void lade_tensor_info_init(lade_tensor_info *info) {
+  lade_tensor_info zero = LADE_ZERO;
+  *info = zero;
+  info->struct_size = sizeof(lade_tensor_info);
+}
+
+/**
+ * Open a checkpoint: read and check the headers. Reads no tensor.
+ *
+ * @param path  A file in the format; or, when its name ends in ".json", an index whose files lie beside it. Of those
+ *              files the tensors that the index names belong to the checkpoint.
+ * @param out   [out] Caller owns it until lade_safetensors_close(). Untouched on error.
+ *
+ * Threads: any. Waits: for the reads. Stream order: none.
+ * Errors: LADE_ERR_FORMAT, see above; LADE_ERR_IO; LADE_ERR_TRUNCATED; LADE_ERR_OUT_OF_HOST_MEMORY;
+ * LADE_ERR_INVALID_ARGUMENT.
+ * Source: docs/pipeline.md "Checkpoints".
+ */
+LADE_API lade_status lade_safetensors_open(const char *path, lade_safetensors **out);
+
+/** Close a checkpoint; NULL does nothing. No load of it is under way. Threads: excludes other calls on it. */
+LADE_API void lade_safetensors_close(lade_safetensors *file);
+
+/** Number of tensors, of files, and of entries in the files' metadata. Threads: any. */
+LADE_API uint64_t lade_safetensors_count(const lade_safetensors *file);
+LADE_API uint64_t lade_safetensors_file_count(const lade_safetensors *file);
+LADE_API uint64_t lade_safetensors_metadata_count(const lade_safetensors *file);
+
+/** Path of one of its files; NULL for a number that is none. Valid until it is closed. Threads: any. */
+LADE_API const char *lade_safetensors_file_path(const lade_safetensors *file, uint64_t index);
+
+/**
+ * Describe a tensor.
+ *
+ * @param info  [in,out] struct_size set by lade_tensor_info_init().
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
+ */
+LADE_API lade_status lade_safetensors_tensor(const lade_safetensors *file, uint64_t index, lade_tensor_info *info);
+
+/**
+ * Find a tensor by name. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, naming it, if there is none.
+ */
+LADE_API lade_status lade_safetensors_find(const lade_safetensors *file, const char *name, uint64_t *out_index);
+
+/**
+ * Read an entry of the metadata, file by file. Strings are valid until the checkpoint is closed.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
+ */
+LADE_API lade_status lade_safetensors_metadata(const lade_safetensors *file, uint64_t index, const char **out_key,
+                                               const char **out_value);
+
+/** A device to load to, or to save from. All borrowed; they outlive the load. */
+typedef struct lade_load_target {
+  lade_pipeline *pipeline;          /**< Of that device. */
+  lade_device_allocator *allocator; /**< Of that device. Not used for saving. */
+  lade_stream stream;               /**< Loading: memory is allocated on it, and copies come after what is queued there.
+                                         Saving: copies come after what is queued there. */
+} lade_load_target;
+
+/** Options of lade_safetensors_load; all zero means all defaults. */
+typedef struct lade_load_options {
+  size_t struct_size;
+  const uint64_t *tensors;   /**< Which to load, none twice; NULL: all. Their place here is their number in the load. */
+  uint64_t tensor_count;     /**< Of `tensors`. */
+  const uint32_t *target_of; /**< Target of each of them. NULL: spread over all targets in their order, so that each
+                                  gets about the same number of bytes. */
+  uint64_t alignment;        /**< Of each tensor's address; a power of two up to 512. 0: 256. */
+  uint32_t per_tensor;       /**< 1: one allocation for each tensor. 0: one for each target. */
+  uint32_t reserved;         /**< 0. */
+} lade_load_options;
+
+static inline void lade_load_options_init(lade_load_options *options) {
+  lade_load_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_load_options);
+}
+
+/** How far a load is. */
+typedef struct lade_load_info {
+  size_t struct_size;
+  uint64_t bytes;
+  uint64_t bytes_done;
+  uint64_t transfers; /**< That it was cut into. */
+} lade_load_info;
+
+static inline void lade_load_info_init(lade_load_info *info) {
+  lade_load_info zero = LADE_ZERO;
+  *info = zero;
+  info->struct_size = sizeof(lade_load_info);
+}
+
+/**
+ * Start to load tensors.
+ *
+ * Allocates their memory and submits transfers in the order of the file; tensors that follow each other in the file and
+ * in memory go together. The first transfers are small, so that the first tensors are there early.
+ *
+ * @param file     Borrowed until the load is destroyed.
+ * @param targets  Borrowed for the call; what they name, until the load is destroyed.
+ * @param options  Borrowed for the call; NULL for defaults.
+ * @param out      [out] Caller owns it until lade_tensor_load_destroy(). Untouched on error.
+ *
+ * Threads: any. Waits: while a pipeline has no room for the transfers; after an error, for those that had begun.
+ * Stream order: after the work queued on the targets' streams.
+ * Errors: LADE_ERR_INVALID_ARGUMENT; those of lade_device_alloc() and lade_pipeline_submit(), LADE_NOT_READY with a
+ * pipeline of options.no_wait. Errors of the transfers come out of the waits below.
+ * Source: docs/pipeline.md "Checkpoints".
+ */
+LADE_API lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target *targets,
+                                           uint64_t target_count, const lade_load_options *options,
+                                           lade_tensor_load **out);
+
+/**
+ * Where a tensor is, or will be.
+ *
+ * @param index       Its number in the load.
+ * @param out_memory  [out] Device address; of a tensor without bytes NULL.
+ * @param out_target  [out] NULL if not wanted.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
+ */
+LADE_API lade_status lade_tensor_load_address(const lade_tensor_load *load, uint64_t index, void **out_memory,
+                                              uint32_t *out_target);
+
+/**
+ * Wait until all tensors have arrived.
+ *
+ * @return LADE_OK; LADE_ERR_TIMEOUT: not yet; else the first error of a transfer, as lade_ticket_wait() gives it.
+ *
+ * Threads: any. Waits: yes. On "sim": moves the clock.
+ */
+LADE_API lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns);
+
+/** The same for one tensor. Errors: also LADE_ERR_INVALID_ARGUMENT. */
+LADE_API lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns);
+
+/**
+ * Let work queued on `stream` from now on see a tensor. As lade_stream_wait_ticket(): waits for its reads, not for its
+ * copies. Threads: any.
+ */
+LADE_API lade_status lade_tensor_load_stream_wait(lade_tensor_load *load, uint64_t index, lade_stream stream);
+
+/**
+ * Ask how far it is.
+ *
+ * @param info  [in,out] struct_size set by lade_load_info_init().
+ * @return LADE_NOT_READY while it is under way, else as lade_tensor_load_wait().
+ *
+ * Threads: any. Waits: never.
+ */
+LADE_API lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_info *info);
+
+/**
+ * End a load. Transfers under way are cancelled and waited for. NULL does nothing.
+ *
+ * @param load         Taken on success.
+ * @param keep_memory  false: the memory is freed. Streams other than the targets' that used it must have been recorded
+ *                     (lade_device_record_stream) or be done. true: it becomes the caller's, who frees each address with
+ *                     lade_device_free(): of every tensor with bytes when options.per_tensor, else the first tensor with
+ *                     bytes of each target. Ignored, the memory freed, if the load failed or was not finished.
+ *
+ * Threads: excludes other calls on it. Waits: for transfers. Errors: LADE_ERR_TIMEOUT on "sim" when a transfer can
+ * never end, LADE_ERR_FORKED: the load stays.
+ */
+LADE_API lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory);
+
+/** A tensor to save. */
+typedef struct lade_tensor {
+  const char *name;      /**< UTF-8; not "__metadata__". */
+  const uint64_t *shape; /**< `rank` numbers. */
+  uint64_t rank;
+  void *memory;    /**< On the device of its target; NULL if it has no bytes. */
+  uint32_t target; /**< Which of the targets. */
+  int32_t dtype;   /**< lade_dtype */
+} lade_tensor;
+
+/** An entry of the metadata. */
+typedef struct lade_metadata {
+  const char *key;   /**< UTF-8 */
+  const char *value; /**< UTF-8 */
+} lade_metadata;
+
+/** Is told how far a save is, from time to time; any status but LADE_OK ends the save with LADE_ERR_CANCELLED. */
+typedef lade_status (*lade_save_progress)(void *user, uint64_t bytes_done, uint64_t bytes);
+
+/** Options of lade_safetensors_save; all zero means all defaults. */
+typedef struct lade_save_options {
+  size_t struct_size;
+  const lade_metadata *metadata; /**< Written in this order, into each file. */
+  uint64_t metadata_count;
+  uint64_t max_shard_bytes; /**< Of tensors in one file; when there are more, several files and an index are written. A
+                                 larger tensor gets a file of its own. 0: one file. */
+  lade_save_progress progress;
+  void *user;      /**< Its first argument. */
+  int32_t no_sync; /**< 1: do not wait until the files are on stable storage before they get their names. */
+  int32_t reserved;
+} lade_save_options;
+
+static inline void lade_save_options_init(lade_save_options *options) {
+  lade_save_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_save_options);
+}
+
+/**
+ * Save tensors. The files are those that the `safetensors` package writes of the same tensors, byte for byte.
+ *
+ * Files are written under names of their own (`.NAME.XXXXXX.part`) and renamed once all are complete, the index last: a
+ * save that fails leaves what was there before, and nothing new under a final name.
+ *
+ * @param path     Of the file. With several files, "model.safetensors" gives "model-00001-of-00003.safetensors" and so
+ *                 on, tensors in the order given, and "model.safetensors.index.json".
+ * @param targets  The devices; borrowed for the call.
+ * @param tensors  Borrowed for the call.
+ * @param options  Borrowed for the call; NULL for defaults.
+ *
+ * Threads: any. Waits: until all is written. Stream order: reads the tensors after the work queued on their targets'
+ * streams.
+ * Errors: LADE_ERR_INVALID_ARGUMENT, naming the tensor: a name twice or not UTF-8, a shape too large, sub-byte elements
+ * that do not fill bytes; LADE_ERR_IO, such as ENOSPC; LADE_ERR_CANCELLED; those of lade_pipeline_submit() and
+ * lade_ticket_wait(); LADE_ERR_OUT_OF_HOST_MEMORY.
+ * Source: docs/pipeline.md "Checkpoints".
+ */
+LADE_API lade_status lade_safetensors_save(const char *path, const lade_load_target *targets, uint64_t target_count,
+                                           const lade_tensor *tensors, uint64_t tensor_count,
+                                           const lade_save_options *options);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LADE_SAFETENSORS_H */

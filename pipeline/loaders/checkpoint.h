@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What opening, loading and saving of checkpoints share. */
+#ifndef LADE_PIPELINE_LOADERS_CHECKPOINT_H
+#define LADE_PIPELINE_LOADERS_CHECKPOINT_H
+
+#include "lade/safetensors.h"
+#include "pipeline/loaders/header.h"
+
+/* One file of a checkpoint. */
+typedef struct ladei_checkpoint_file {
+  char *path;
+  int fd;               /* -1: not open */
+  uint64_t data_offset; /* of the first tensor byte */
+  ladei_header header;
+} ladei_checkpoint_file;
+
+typedef struct ladei_checkpoint_tensor {
+  const ladei_entry *entry;
+  size_t file;
+} ladei_checkpoint_tensor;
+
+/* Constant once it is open. */
+struct lade_safetensors {
+  ladei_checkpoint_file *files;
+  size_t file_count;
+  ladei_checkpoint_tensor *tensors; /* file by file, in the order of their bytes */
+  size_t tensor_count;
+  size_t *by_name; /* numbers of tensors, by ascending name */
+  json_t *index;   /* NULL for a single file */
+};
+
+/* The last part of a path, no longer than a message bears. */
+const char *ladei_path_text(const char *path);
+
+/* Transfers of one job, in the order of submission. */
+typedef struct ladei_ticket_list {
+  lade_ticket **tickets;
+  size_t count, capacity;
+} ladei_ticket_list;
+
+/*
+ * Submits a transfer and keeps its ticket. Where the pipeline answers that it has no room, waits for transfers of the
+ * list first.
+ */
+lade_status ladei_ticket_list_submit(ladei_ticket_list *list, lade_pipeline *pipeline, const lade_transfer *transfer);
+/* Waits for all, `timeout_ns` at most; the first error in order. */
+lade_status ladei_ticket_list_wait(const ladei_ticket_list *list, lade_runtime *runtime, uint64_t timeout_ns);
+/* LADE_NOT_READY while any is under way, else the first error in order. */
+lade_status ladei_ticket_list_query(const ladei_ticket_list *list, uint64_t *out_bytes_done);
+/* Cancels what is under way, waits for it and releases all. LADE_ERR_TIMEOUT, LADE_ERR_FORKED: the list stays. */
+lade_status ladei_ticket_list_end(ladei_ticket_list *list);
+
+#endif /* LADE_PIPELINE_LOADERS_CHECKPOINT_H */

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/loaders/fixture.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "tests/shim/lade_test.h"
+
+/* A call that fails once, because the test made it, leaves things whole for a second attempt. */
+#define TWICE(call) LADE_EXPECT_OK((call) == LADE_OK ? LADE_OK : (call))
+
+static lade_status device_open(fixture *f, int device) {
+  lade_pipeline_options pipeline;
+  lade_pair_options options;
+  lade_pipeline_options_init(&pipeline);
+  lade_pair_options_init(&options);
+  pipeline.chunk_bytes = 4096;
+  pipeline.depth = 3;
+  pipeline.readers = 2;
+  options.pipeline = &pipeline;
+  lade_status status = lade_pair_create(f->runtime, device, &options, &f->pairs[device]);
+  if (status == LADE_OK) {
+    status = lade_stream_create(f->runtime, device, &f->streams[device]);
+  }
+  if (status == LADE_OK) {
+    f->targets[device] = lade_load_target_pair(f->pairs[device], f->streams[device]);
+  }
+  return status;
+}
+
+lade_status fixture_open_on(fixture *f, lade_runtime *runtime) {
+  *f = (fixture){.runtime = runtime};
+  lade_status status = LADE_OK;
+  for (int i = 0; i < SUPPORT_DEVICE_COUNT && status == LADE_OK; i++) {
+    status = device_open(f, i);
+  }
+  if (status != LADE_OK) {
+    lade_error first;
+    ladei_error_save(&first);
+    fixture_close_on(f);
+    ladei_error_restore(&first);
+  }
+  return status;
+}
+
+void fixture_close_on(fixture *f) {
+  for (int i = 0; i < SUPPORT_DEVICE_COUNT; i++) {
+    if (f->streams[i] != NULL) {
+      lade_device_allocator *allocator = lade_pair_device_allocator(f->pairs[i]);
+      TWICE(lade_device_stream_retire(allocator, f->streams[i]));
+      TWICE(lade_stream_destroy(f->runtime, f->streams[i]));
+    }
+    TWICE(lade_pair_destroy(f->pairs[i], true));
+  }
+}
+
+bool fixture_open(fixture *f, const char *runtime) {
+  lade_runtime *opened = support_runtime_open(runtime);
+  if (opened == NULL) return false;
+  lade_status status = fixture_open_on(f, opened);
+  LADE_EXPECT_OK(status);
+  return status == LADE_OK;
+}
+
+void fixture_close(fixture *f) {
+  fixture_close_on(f);
+  support_runtime_close(f->runtime);
+}
+
+void fixture_device_read(const fixture *f, unsigned device, const void *memory, void *out, size_t bytes) {
+  if (bytes > 0) {
+    TWICE(f->runtime->ops->copy_sync(f->runtime->self, (int)device, LADEI_COPY_D2H, out, memory, bytes));
+  }
+}
+
+void fixture_device_write(const fixture *f, unsigned device, void *memory, const void *data, size_t bytes) {
+  if (bytes > 0) {
+    TWICE(f->runtime->ops->copy_sync(f->runtime->self, (int)device, LADEI_COPY_H2D, memory, data, bytes));
+  }
+}
+
+char *fixture_file_read(const char *path, size_t *out_bytes) {
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) {
+    LADE_FAIL("cannot read %s", path);
+    return NULL;
+  }
+  fseek(file, 0, SEEK_END);
+  size_t bytes = (size_t)ftell(file);
+  rewind(file);
+  char *data = malloc(bytes + 1);
+  if (data == NULL || fread(data, 1, bytes, file) != bytes) LADE_FAIL("cannot read %s", path);
+  fclose(file);
+  *out_bytes = bytes;
+  return data;
+}
+
+void fixture_file_write(const char *path, const void *data, size_t bytes) {
+  FILE *file = fopen(path, "wb");
+  LADE_ASSERT(file != NULL);
+  LADE_EXPECT_EQ_SIZE(fwrite(data, 1, bytes, file), bytes);
+  LADE_EXPECT_EQ_INT(fclose(file), 0);
+}
+
+void fixture_safetensors_write(const char *path, const char *header, size_t data_bytes) {
+  size_t length = strlen(header);
+  char *whole = calloc(1, 8 + length + data_bytes);
+  LADE_ASSERT(whole != NULL);
+  for (unsigned i = 0; i < 8; i++) whole[i] = (char)(length >> (8 * i));
+  memcpy(whole + 8, header, length);
+  fixture_file_write(path, whole, 8 + length + data_bytes);
+  free(whole);
+}
+
+size_t fixture_folder_count(const char *path) {
+  size_t count = 0;
+  DIR *folder = opendir(path);
+  if (folder == NULL) {
+    LADE_FAIL("cannot open %s", path);
+    return 0;
+  }
+  for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+    count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+  }
+  closedir(folder);
+  return count;
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Saving: the files of the package byte for byte, and nothing under a final name after a failure. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "tests/loaders/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/failures.h"
+
+/* The tensors of a stored checkpoint, on devices. */
+typedef struct loaded {
+  lade_safetensors *file;
+  lade_tensor_load *load;
+  lade_tensor *tensors;
+  uint64_t count;
+  lade_metadata metadata[4];
+  uint64_t metadata_count;
+} loaded;
+
+static lade_status loaded_open(const fixture *f, const char *path, loaded *out) {
+  *out = (loaded){0};
+  lade_status status = lade_safetensors_open(path, &out->file);
+  if (status == LADE_OK) status = lade_safetensors_load(out->file, f->targets, 2, NULL, &out->load);
+  if (status == LADE_OK) status = lade_tensor_load_wait(out->load, LADE_WAIT_FOREVER);
+  if (status != LADE_OK) return status;
+  out->count = lade_safetensors_count(out->file);
+  out->tensors = calloc(out->count + 1, sizeof *out->tensors);
+  for (uint64_t i = 0; i < out->count && out->tensors != NULL; i++) {
+    lade_tensor *tensor = &out->tensors[i];
+    lade_tensor_info info;
+    lade_tensor_info_init(&info);
+    LADE_EXPECT_OK(lade_safetensors_tensor(out->file, i, &info));
+    *tensor = (lade_tensor){.name = info.name, .shape = info.shape, .rank = info.rank, .dtype = info.dtype};
+    LADE_EXPECT_OK(lade_tensor_load_address(out->load, i, &tensor->memory, &tensor->target));
+  }
+  out->metadata_count = lade_safetensors_metadata_count(out->file) > 0 ? 1 : 0;
+  if (out->metadata_count > 0) {
+    LADE_EXPECT_OK(lade_safetensors_metadata(out->file, 0, &out->metadata[0].key, &out->metadata[0].value));
+  }
+  return LADE_OK;
+}
+
+static void loaded_close(loaded *l) {
+  LADE_EXPECT_OK(lade_tensor_load_destroy(l->load, false));
+  lade_safetensors_close(l->file);
+  free(l->tensors);
+}
+
+static lade_save_options save_options(const loaded *l) {
+  lade_save_options options;
+  lade_save_options_init(&options);
+  options.metadata = l->metadata;
+  options.metadata_count = l->metadata_count;
+  return options;
+}
+
+static lade_status save(const fixture *f, const loaded *l, const char *path, const lade_save_options *options) {
+  return lade_safetensors_save(path, f->targets, 2, l->tensors, l->count, options);
+}
+
+static void files_expect_equal(const char *path, const char *expected_path) {
+  size_t bytes = 0, expected_bytes = 0;
+  char *data = fixture_file_read(path, &bytes), *expected = fixture_file_read(expected_path, &expected_bytes);
+  if (data != NULL && expected != NULL) {
+    LADE_EXPECT_EQ_SIZE(bytes, expected_bytes);
+    if (bytes == expected_bytes) LADE_EXPECT_EQ_MEM(data, expected, bytes);
+  }
+  free(data);
+  free(expected);
+}
+
+static void tensors_reverse(loaded *l) {
+  for (uint64_t i = 0, j = l->count; i + 1 < j; i++) {
+    lade_tensor other = l->tensors[--j];
+    l->tensors[j] = l->tensors[i];
+    l->tensors[i] = other;
+  }
+}
+
+LADE_TEST_P(SafetensorsSave, WritesThePackagesFile, support_soft_runtimes, name) {
+  static const char *const golden[] = {FIXTURE_GOLDEN "all.safetensors", FIXTURE_GOLDEN "empty.safetensors"};
+  fixture f;
+  support_temp_dir dir;
+  if (!fixture_open(&f, name)) return;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "saved.safetensors");
+  for (size_t i = 0; i < 2; i++) {
+    loaded l;
+    LADE_ASSERT_OK(loaded_open(&f, golden[i], &l));
+    lade_save_options options = save_options(&l);
+    tensors_reverse(&l); /* the order given does not matter */
+    LADE_EXPECT_OK(save(&f, &l, path, &options));
+    files_expect_equal(path, golden[i]);
+    LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 1);
+    loaded_close(&l);
+  }
+  free(path);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
+LADE_TEST(SafetensorsSave, WritesSeveralFilesAndAnIndex) {
+  static const char *const names[] = {"sharded-00001-of-00002.safetensors", "sharded-00002-of-00002.safetensors",
+                                      "sharded.safetensors.index.json"};
+  fixture f;
+  loaded l;
+  support_temp_dir dir;
+  if (!fixture_open(&f, "sim")) return;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "sharded.safetensors");
+  LADE_ASSERT_OK(loaded_open(&f, FIXTURE_GOLDEN "sharded.safetensors.index.json", &l));
+  lade_save_options options = save_options(&l);
+  options.max_shard_bytes = 87; /* x and y fit exactly */
+  LADE_EXPECT_OK(save(&f, &l, path, &options));
+  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 3);
+  for (size_t i = 0; i < 3; i++) {
+    char golden[200], *saved = support_temp_dir_path(&dir, names[i]);
+    snprintf(golden, sizeof golden, "%s%s", FIXTURE_GOLDEN, names[i]);
+    files_expect_equal(saved, golden);
+    free(saved);
+  }
+  options.max_shard_bytes = 1; /* each alone */
+  LADE_EXPECT_OK(save(&f, &l, path, &options));
+  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 2 + 3 + 1);
+  loaded again;
+  char *index = support_temp_dir_path(&dir, names[2]);
+  LADE_ASSERT_OK(loaded_open(&f, index, &again));
+  LADE_EXPECT_EQ_UINT(lade_safetensors_file_count(again.file), 3);
+  loaded_close(&again);
+  options.max_shard_bytes = 149;
+  LADE_EXPECT_OK(save(&f, &l, path, &options)); /* one file, under the name itself */
+  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 7);
+  loaded_close(&l);
+  free(index);
+  free(path);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
+LADE_TEST(SafetensorsSave, NamesTheTensorThatCannotBeSaved) {
+  static const uint64_t shape[] = {4}, three[] = {3}, vast[] = {UINT64_MAX, 2}, large[] = {UINT64_C(1) << 59};
+  char memory;
+  const struct {
+    lade_tensor tensors[2];
+    size_t count;
+    const char *reason;
+  } bad[] = {
+      {{{NULL, shape, 1, &memory, 0, LADE_DTYPE_U8}}, 1, "name of tensor 0 is NULL"},
+      {{{"a", shape, 1, &memory, 0, LADE_DTYPE_U8}, {"\xff", shape, 1, &memory, 0, LADE_DTYPE_U8}},
+       2,
+       "name of tensor 1 is not UTF-8"},
+      {{{"__metadata__", shape, 1, &memory, 0, LADE_DTYPE_U8}}, 1, "the format's own"},
+      {{{"a", shape, 1, &memory, 0, 23}}, 1, "tensor \"a\": its dtype is unknown"},
+      {{{"a", NULL, 1, &memory, 0, LADE_DTYPE_U8}}, 1, "its shape is NULL"},
+      {{{"a", vast, 2, &memory, 0, LADE_DTYPE_U8}}, 1, "its shape overflows"},
+      {{{"a", three, 1, &memory, 0, LADE_DTYPE_F4}}, 1, "do not fill whole bytes"},
+      {{{"a", shape, 1, NULL, 0, LADE_DTYPE_U8}}, 1, "its memory is NULL"},
+      {{{"a", shape, 1, &memory, 2, LADE_DTYPE_U8}}, 1, "no such target"},
+      {{{"a", shape, 1, &memory, 0, LADE_DTYPE_U8}, {"a", shape, 1, &memory, 0, LADE_DTYPE_F64}},
+       2,
+       "two of that name"},
+      {{{"a", large, 1, &memory, 0, LADE_DTYPE_U8}, {"b", large, 1, &memory, 0, LADE_DTYPE_U8}}, 2, "beyond any file"},
+  };
+  fixture f;
+  support_temp_dir dir;
+  if (!fixture_open(&f, "sim")) return;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "never.safetensors");
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                       lade_safetensors_save(path, f.targets, 2, bad[i].tensors, bad[i].count, NULL));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, bad[i].reason);
+  }
+  const lade_metadata twice[] = {{"k", "1"}, {"k", "2"}}, broken[] = {{"k", "\xc3"}};
+  lade_save_options options;
+  lade_save_options_init(&options);
+  options.metadata = twice;
+  options.metadata_count = 2;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_save(path, f.targets, 2, NULL, 0, &options));
+  options.metadata = broken;
+  options.metadata_count = 1;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_save(path, f.targets, 2, NULL, 0, &options));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_save("folder/", f.targets, 2, NULL, 0, NULL));
+  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 0);
+  free(path);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
+static lade_status stop_at_once(void *user, uint64_t done, uint64_t bytes) {
+  LADE_EXPECT_LE_UINT(done, bytes);
+  ++*(unsigned *)user;
+  return LADE_ERR_LIMIT;
+}
+
+static lade_status count_calls(void *user, uint64_t done, uint64_t bytes) {
+  LADE_EXPECT_LE_UINT(done, bytes);
+  ++*(unsigned *)user;
+  return LADE_OK;
+}
+
+LADE_TEST_P(SafetensorsSave, IsEndedByItsProgressCallback, support_soft_runtimes, name) {
+  fixture f;
+  loaded l;
+  support_temp_dir dir;
+  unsigned calls = 0;
+  if (!fixture_open(&f, name)) return;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "saved.safetensors");
+  fixture_file_write(path, "before", 6);
+  LADE_ASSERT_OK(loaded_open(&f, FIXTURE_GOLDEN "all.safetensors", &l));
+  lade_save_options options = save_options(&l);
+  options.progress = stop_at_once;
+  options.user = &calls;
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, save(&f, &l, path, &options));
+  LADE_EXPECT_EQ_UINT(calls, 1);
+  size_t bytes;
+  char *kept = fixture_file_read(path, &bytes);
+  LADE_ASSERT_EQ_SIZE(bytes, 6);
+  LADE_EXPECT_EQ_MEM(kept, "before", 6);
+  free(kept);
+  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 1);
+  options.progress = count_calls;
+  calls = 0;
+  LADE_EXPECT_OK(save(&f, &l, path, &options));
+  LADE_EXPECT_GE_UINT(calls, 2);
+  files_expect_equal(path, FIXTURE_GOLDEN "all.safetensors");
+  loaded_close(&l);
+  free(path);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
+LADE_TEST(SafetensorsSave, LeavesNoFileWhenThereIsNoRoom) {
+  fixture f;
+  loaded l;
+  support_temp_dir dir;
+  struct rlimit before, little;
+  if (!fixture_open(&f, "sim")) return;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "saved.safetensors"),
+       *nowhere = support_temp_dir_path(&dir, "no/s.safetensors");
+  LADE_ASSERT_OK(loaded_open(&f, FIXTURE_GOLDEN "all.safetensors", &l));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, save(&f, &l, nowhere, NULL));
+  LADE_ASSERT_EQ_INT(getrlimit(RLIMIT_FSIZE, &before), 0);
+  little = before;
+  little.rlim_cur = 5000; /* the file would have 7192 bytes */
+  void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+  LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_FSIZE, &little), 0);
+  lade_status status = save(&f, &l, path, NULL);
+  lade_error error = *lade_last_error();
+  LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, handler);
+  LADE_EXPECT_EQ_INT(status, LADE_ERR_IO);
+  LADE_EXPECT_CONTAINS_STR(error.text, "File too large");
+  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 0);
+  loaded_close(&l);
+  free(path);
+  free(nowhere);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
+LADE_TEST(SafetensorsSave, LeavesNothingWhenOneOfSeveralCannotGetItsName) {
+  fixture f;
+  loaded l;
+  support_temp_dir dir;
+  if (!fixture_open(&f, "sim")) return;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "sharded.safetensors");
+  char *second = support_temp_dir_path(&dir, "sharded-00002-of-00002.safetensors");
+  LADE_ASSERT_EQ_INT(mkdir(second, 0755), 0); /* a file cannot replace a folder */
+  LADE_ASSERT_OK(loaded_open(&f, FIXTURE_GOLDEN "sharded.safetensors.index.json", &l));
+  lade_save_options options = save_options(&l);
+  options.max_shard_bytes = 87;
+  LADE_EXPECT_STATUS(LADE_ERR_IO, save(&f, &l, path, &options));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "renaming to");
+  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 1);
+  loaded_close(&l);
+  free(path);
+  free(second);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
+/* Loads and saves, with every failure of the runtime on the way. */
+static lade_status load_and_save(lade_runtime *runtime, void *user) {
+  const char *path = user;
+  fixture f;
+  loaded l;
+  lade_status status = fixture_open_on(&f, runtime);
+  if (status != LADE_OK) return status;
+  unlink(path);
+  status = loaded_open(&f, FIXTURE_GOLDEN "sharded.safetensors.index.json", &l);
+  if (status == LADE_OK) {
+    status = save(&f, &l, path, NULL);
+    LADE_EXPECT_EQ_INT(access(path, F_OK) == 0, status == LADE_OK);
+  }
+  lade_error first;
+  ladei_error_save(&first);
+  loaded_close(&l);
+  fixture_close_on(&f);
+  ladei_error_restore(&first);
+  return status;
+}
+
+LADE_TEST(SafetensorsSave, LosesNothingWhenAnyCallFails) {
+  support_temp_dir dir;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "saved.safetensors");
+  support_for_each_failure("sim", load_and_save, NULL, path);
+  LADE_EXPECT_LE_SIZE(fixture_folder_count(dir.path), 1);
+  free(path);
+  support_temp_dir_remove(&dir);
+}
