@@ -68,6 +68,9 @@ static const setting settings[] = {
     {"pinned_background", VALUE_BOOL, offsetof(lade_config, pinned_background), 0, 0, true},
     {"pinned_policy", VALUE_POLICY, offsetof(lade_config, pinned_reference), 0, 0, true},
     {"pinned_debug", VALUE_BOOL, offsetof(lade_config, pinned_debug), 0, 0, true},
+    {"pinned_device_mapped", VALUE_BOOL, offsetof(lade_config, pinned_device_mapped), 0, 0, true},
+    {"pinned_register_chunk_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_register_chunk_mb), 0, UINT64_C(1) << 20,
+     true},
     {"pinned_source", VALUE_SOURCES, offsetof(lade_config, pinned_sources), 0, 0, true},
 };
 
@@ -258,6 +261,7 @@ static lade_status sources_read(const parser *p, const setting *s, piece value, 
     lade_pinned_source source;
   } names[] = {{"register", LADE_PINNED_SOURCE_REGISTER},
                {"driver", LADE_PINNED_SOURCE_DRIVER},
+               {"pool", LADE_PINNED_SOURCE_POOL},
                {"pageable", LADE_PINNED_SOURCE_PAGEABLE}};
   uint32_t sources = 0;
   piece rest = value, name;
@@ -266,7 +270,7 @@ static lade_status sources_read(const parser *p, const setting *s, piece value, 
     more = piece_cut(&rest, '|', &name);
     while (i < sizeof names / sizeof names[0] && !piece_is(name, names[i].name)) i++;
     if (i == sizeof names / sizeof names[0]) {
-      return value_error(p, s, value, "some of register, driver, pageable, with bars between, are meant");
+      return value_error(p, s, value, "some of register, driver, pool, pageable, with bars between, are meant");
     }
     sources |= (uint32_t)names[i].source;
   }
@@ -390,5 +394,7 @@ void lade_config_apply_pinned(const lade_config *config, lade_pinned_options *op
   options->flags |= config->pinned_background != 0 ? (uint32_t)LADE_PINNED_BACKGROUND : 0;
   options->flags |= config->pinned_debug != 0 ? (uint32_t)LADE_PINNED_DEBUG : 0;
   options->flags |= config->pinned_reference != 0 ? (uint32_t)LADE_PINNED_REFERENCE : 0;
+  options->flags |= config->pinned_device_mapped != 0 ? (uint32_t)LADE_PINNED_DEVICE_MAPPED : 0;
+  options->register_chunk_bytes = config->pinned_register_chunk_mb * LADEI_MIB;
   if (config->pinned_sources != 0) options->sources = config->pinned_sources;
 }

@@ -69,7 +69,7 @@ static lade_status memory_pin(lade_pinned_pool *pool, int os_node, size_t bytes,
   return status;
 }
 
-static lade_status memory_unpin(lade_pinned_pool *pool, const ladei_memory *memory) {
+static lade_status memory_unpin(lade_pinned_pool *pool, ladei_memory *memory) {
   ladei_source_cost cost = {0, 0};
   lade_status status = ladei_memory_release(&pool->source, memory, &cost);
   ladei_count(&pool->counters.driver_frees, cost.calls);
@@ -84,31 +84,32 @@ static ladei_memory segment_memory(const ladei_segment *segment) {
       .bytes = ladei_segment_bytes(segment),
       .mapped = segment->mapped,
       .mapped_bytes = segment->mapped_bytes,
+      .registered_bytes = segment->registered_bytes,
       .source = (lade_pinned_source)atomic_load_explicit(&segment->source, memory_order_relaxed),
   };
 }
 
 static void segment_memory_set(ladei_segment *segment, const ladei_memory *memory) {
-  atomic_store_explicit(&segment->page_count, memory->bytes >> LADEI_PINNED_PAGE_SHIFT, memory_order_relaxed);
+  atomic_store_explicit(&segment->page_count, ladei_pinned_pages(memory->bytes), memory_order_relaxed);
+  atomic_store_explicit(&segment->bytes, memory->bytes, memory_order_relaxed);
   atomic_store_explicit(&segment->source, (int32_t)memory->source, memory_order_relaxed);
   atomic_store_explicit(&segment->base, (uintptr_t)memory->base, memory_order_relaxed);
   segment->mapped = memory->mapped;
   segment->mapped_bytes = memory->mapped_bytes;
+  segment->registered_bytes = memory->registered_bytes;
 }
 
-/* A segment that serves `pin_bytes` and fits under the cap: pinned in whole pages, opened, in the page map; in no node
- * yet. */
-static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *request, size_t pin_bytes,
+/* A segment of `bytes` that fits under the cap: pinned, opened, in the page map; in no node yet. */
+static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *request, size_t bytes,
                                ladei_segment **out) {
-  size_t bytes = ladei_pinned_pages(pin_bytes) << LADEI_PINNED_PAGE_SHIFT;
   ladei_memory memory;
   lade_status status = LADE_ERR_LIMIT;
-  if (!ladei_gauge_add_below(&pool->counters.reserved_bytes, pin_bytes, pool->max_bytes)) {
+  if (!ladei_gauge_add_below(&pool->counters.reserved_bytes, bytes, pool->max_bytes)) {
     return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes more would exceed the cap: %llu of %llu reserved",
-                       pin_bytes, (unsigned long long)ladei_gauge_current(&pool->counters.reserved_bytes),
+                       bytes, (unsigned long long)ladei_gauge_current(&pool->counters.reserved_bytes),
                        (unsigned long long)pool->max_bytes);
   }
-  ladei_segment *segment = metadata_acquire(pool, bytes >> LADEI_PINNED_PAGE_SHIFT);
+  ladei_segment *segment = metadata_acquire(pool, ladei_pinned_pages(bytes));
   if (segment == NULL) {
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for the records of %zu bytes", bytes);
     goto fail_metadata;
@@ -122,7 +123,7 @@ static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *requ
     ladei_debug_poison(memory.base, memory.bytes);
   }
   segment_memory_set(segment, &memory);
-  segment->serves_bytes = pin_bytes;
+  atomic_store_explicit(&segment->in_chunks, ladei_source_is_in_chunks(&pool->source, &memory), memory_order_relaxed);
   segment->huge = request->exact;
   segment->divided = false;
   ladei_segment_open(segment, request->node->index);
@@ -142,7 +143,7 @@ fail_map : {
 fail_memory:
   metadata_release(pool, segment);
 fail_metadata:
-  ladei_gauge_sub(&pool->counters.reserved_bytes, pin_bytes);
+  ladei_gauge_sub(&pool->counters.reserved_bytes, bytes);
   return status;
 }
 
@@ -154,11 +155,12 @@ static lade_status segment_unpin(lade_pinned_pool *pool, ladei_node *node, ladei
   lade_status status = memory_unpin(pool, &memory);
   if (status != LADE_OK) {
     /* Cannot fail: what the map needs for these addresses is still there. */
+    segment_memory_set(segment, &memory);
     (void)map_set(pool, segment);
     ladei_node_restore_segment(node, segment);
     return status;
   }
-  uint64_t reserved_bytes = segment->serves_bytes;
+  uint64_t reserved_bytes = ladei_segment_bytes(segment);
   metadata_release(pool, segment);
   ladei_gauge_sub(&pool->counters.reserved_bytes, reserved_bytes);
   return LADE_OK;
@@ -186,7 +188,7 @@ lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t 
   *out_released = 0;
   while (status == LADE_OK && *out_released < bytes &&
          (segment = oldest_free_segment(pool, free_before_ns, &node)) != NULL) {
-    uint64_t segment_bytes = segment->serves_bytes;
+    uint64_t segment_bytes = ladei_segment_bytes(segment);
     status = segment_unpin(pool, node, segment);
     *out_released += status == LADE_OK ? segment_bytes : 0;
   }
@@ -287,8 +289,7 @@ static lade_status grow(lade_pinned_pool *pool, const ladei_request *request, la
 lade_status ladei_pool_reserve(lade_pinned_pool *pool, ladei_node *node, uint64_t bytes) {
   ladei_request request = {.node = node};
   for (;;) {
-    uint64_t free_bytes, whole_bytes;
-    ladei_node_free_bytes(node, &free_bytes, &whole_bytes);
+    uint64_t free_bytes = ladei_node_free_bytes(node);
     if (free_bytes >= bytes) {
       return LADE_OK;
     }

@@ -6,7 +6,7 @@
  *     for one large request and not divided since, else in `split`.
  * I2  A run is in the list of its class if and only if it has a free block; a run without a block in use does not
  *     exist.
- * I3  reserved_pages and reserved_bytes are sums over the segments; free_small_bytes the sum of the free small blocks.
+ * I3  reserved_bytes is the sum over the segments; free_small_bytes the sum of the free small blocks.
  * I4  The ticket of a block that is FREE is idle (but for a note that raced with a free, a mistake of the user's; such
  *     notes are dropped when the block's record stops being that of a block).
  * Locks: node->lock guards all of it. Nothing is called under it but base/ and ladei_retire_forget.
@@ -245,10 +245,11 @@ ladei_block *ladei_node_take(ladei_node *node, size_t bytes, bool exact, unsigne
   return list;
 }
 
-/* Makes one whole segment of at least `pages` divisible: its memory is in `split` until it is wholly free again. */
+/* Makes one whole segment of at least `pages` divisible: its memory is in `split` until it is wholly free again. One in
+ * chunks is not: the caller gives it back then, and pins anew. */
 static bool whole_divide(ladei_node *node, size_t pages) {
   ladei_block *block = ladei_tlsf_find(&node->whole, pages);
-  if (block == NULL) {
+  if (block == NULL || ladei_segment_in_chunks(segment_of(node, block))) {
     return false;
   }
   ladei_tlsf_remove(&node->whole, block);
@@ -320,16 +321,14 @@ static void segment_link(ladei_node *node, ladei_segment *segment) {
   segment->next = before == NULL ? node->first : before->next;
   *(segment->next == NULL ? &node->last : &segment->next->prev) = segment;
   *(before == NULL ? &node->first : &before->next) = segment;
-  node->reserved_pages += ladei_segment_page_count(segment);
-  node->reserved_bytes += segment->serves_bytes;
+  node->reserved_bytes += ladei_segment_bytes(segment);
 }
 
 static void segment_unlink(ladei_node *node, ladei_segment *segment) {
   *(segment->next == NULL ? &node->last : &segment->next->prev) = segment->prev;
   *(segment->prev == NULL ? &node->first : &segment->prev->next) = segment->next;
   segment->next = segment->prev = NULL;
-  node->reserved_pages -= ladei_segment_page_count(segment);
-  node->reserved_bytes -= segment->serves_bytes;
+  node->reserved_bytes -= ladei_segment_bytes(segment);
 }
 
 ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, size_t bytes, bool exact) {
@@ -370,15 +369,15 @@ void ladei_node_stamp_free_segments(ladei_node *node, uint64_t now_ns) {
 
 /* Whether `a` serves a request better than `b`, which may be NULL. */
 static bool segment_is_better(const ladei_segment *a, const ladei_segment *b) {
-  return b == NULL || a->serves_bytes < b->serves_bytes ||
-         (a->serves_bytes == b->serves_bytes && ladei_segment_base(a) < ladei_segment_base(b));
+  return b == NULL || ladei_segment_bytes(a) < ladei_segment_bytes(b) ||
+         (ladei_segment_bytes(a) == ladei_segment_bytes(b) && ladei_segment_base(a) < ladei_segment_base(b));
 }
 
 ladei_block *ladei_node_take_best(ladei_node *node, size_t bytes) {
   ladei_segment *best = NULL;
   ladei_lock_acquire(&node->lock);
   for (ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
-    if (segment->serves_bytes >= bytes && segment_is_free(segment) && segment_is_better(segment, best)) {
+    if (ladei_segment_bytes(segment) >= bytes && segment_is_free(segment) && segment_is_better(segment, best)) {
       best = segment;
     }
   }
@@ -419,15 +418,19 @@ ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_be
   return segment;
 }
 
-void ladei_node_free_bytes(ladei_node *node, uint64_t *out_free, uint64_t *out_whole) {
+uint64_t ladei_node_free_bytes(ladei_node *node) {
   ladei_lock_acquire(&node->lock);
-  uint64_t whole_pages = 0;
+  uint64_t whole_pages = 0, whole_bytes = 0;
   for (const ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
-    whole_pages += segment_is_free(segment) ? ladei_segment_page_count(segment) : 0;
+    if (segment_is_free(segment)) {
+      whole_pages += ladei_segment_page_count(segment);
+      whole_bytes += ladei_segment_bytes(segment);
+    }
   }
-  *out_free = ((node->split.page_count + node->whole.page_count) << LADEI_PINNED_PAGE_SHIFT) + node->free_small_bytes;
-  *out_whole = whole_pages << LADEI_PINNED_PAGE_SHIFT;
+  uint64_t cut_pages = node->split.page_count + node->whole.page_count - whole_pages;
+  uint64_t free_bytes = (cut_pages << LADEI_PINNED_PAGE_SHIFT) + node->free_small_bytes + whole_bytes;
   ladei_lock_release(&node->lock);
+  return free_bytes;
 }
 
 /* ---- Snapshot ---------------------------------------------------------------------------------------------------- */
@@ -443,10 +446,11 @@ static void view_add(view_list *list, const ladei_segment *segment, const ladei_
   if (list->count < list->capacity) {
     list->views[list->count] = (ladei_block_view){
         .address = ladei_block_address(block),
-        .bytes = ladei_block_bytes(block, word),
+        .bytes = ladei_segment_block_bytes(segment, block, word),
         .requested_bytes = state == LADEI_BLOCK_IN_USE ? ladei_block_requested(block) : 0,
         .state = state,
         .source = atomic_load_explicit(&segment->source, memory_order_relaxed),
+        .in_chunks = ladei_segment_in_chunks(segment),
     };
   }
   list->count++;
@@ -486,13 +490,12 @@ static lade_status broken(const ladei_node *node, const char *invariant, uint64_
 }
 
 typedef struct recount {
-  uint64_t pages, bytes, free_blocks, free_pages, whole_blocks, whole_pages;
+  uint64_t bytes, free_blocks, free_pages, whole_blocks, whole_pages;
 } recount;
 
 static void recount_segment(const ladei_segment *segment, recount *sum) {
   size_t page_count = ladei_segment_page_count(segment);
-  sum->pages += page_count;
-  sum->bytes += segment->serves_bytes;
+  sum->bytes += ladei_segment_bytes(segment);
   for (size_t page = 0; page < page_count; page += ladei_block_pages(&segment->blocks[page])) {
     const ladei_block *block = &segment->blocks[page];
     if (ladei_word_state(ladei_block_word(block)) == LADEI_BLOCK_FREE) {
@@ -511,9 +514,6 @@ static lade_status check_segments(ladei_node *node) {
       return status;
     }
     recount_segment(segment, &sum);
-  }
-  if (sum.pages != node->reserved_pages) {
-    return broken(node, "I3 (reserved pages)", node->reserved_pages, sum.pages);
   }
   if (sum.bytes != node->reserved_bytes) {
     return broken(node, "I3 (reserved bytes)", node->reserved_bytes, sum.bytes);

@@ -35,8 +35,7 @@ typedef struct ladei_node {
   ladei_slab run_records;
   ladei_segment *first, *last; /* all segments, oldest first */
   uint64_t free_small_bytes;   /* in runs */
-  uint64_t reserved_pages;     /* sum over the segments */
-  uint64_t reserved_bytes;     /* sum of serves_bytes over the segments */
+  uint64_t reserved_bytes;     /* sum over the segments */
   bool growing;                /* guard: the pool's lock. A thread is pinning a segment for this node */
   ladei_bins bins;             /* no guard but for emptying them */
 } ladei_node;
@@ -50,7 +49,8 @@ void ladei_node_destroy(ladei_node *node);
  * asked, in whole pages, not of the request's class (for requests that get a segment of their own). */
 ladei_block *ladei_node_take(ladei_node *node, size_t bytes, bool exact, unsigned count);
 
-/* The same, cutting a segment that is kept whole if need be: for a pool that has reached its cap. */
+/* The same, cutting a segment that is kept whole if need be, unless it is registered in chunks: for a pool that has
+ * reached its cap. */
 ladei_block *ladei_node_take_from_whole(ladei_node *node, size_t bytes);
 
 /* The smallest wholly free segment of at least `bytes`, of equal ones the lowest, as one CACHED block; looks at all. */
@@ -80,8 +80,7 @@ void ladei_node_stamp_free_segments(ladei_node *node, uint64_t now_ns);
 ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_before_ns, uint64_t born_before,
                                               uint64_t *out_birth);
 
-/* Free bytes, and of those the ones in wholly free segments. */
-void ladei_node_free_bytes(ladei_node *node, uint64_t *out_free, uint64_t *out_whole);
+uint64_t ladei_node_free_bytes(ladei_node *node);
 
 /* What a snapshot says of a block, or of a piece of free memory. */
 typedef struct ladei_block_view {
@@ -89,6 +88,7 @@ typedef struct ladei_block_view {
   size_t bytes, requested_bytes; /* the latter 0 unless in use */
   ladei_block_state state;
   int32_t source; /* lade_pinned_source */
+  bool in_chunks; /* its segment is */
 } ladei_block_view;
 
 /* Writes down the node's blocks, by segment and address, as far as `capacity` goes; how many there are. */

@@ -28,6 +28,10 @@ ladei_owner ladei_owner_find(const ladei_pagemap *map, const void *pointer) {
   if (owner.segment == NULL) {
     return owner;
   }
+  if ((uintptr_t)pointer - ladei_segment_base(owner.segment) >= ladei_segment_bytes(owner.segment)) {
+    owner.segment = NULL; /* behind a segment that ends within the page, or the segment is another one by now */
+    return owner;
+  }
   ladei_block *block = block_at(owner.segment, (uintptr_t)pointer);
   if (block == NULL) {
     return owner;

@@ -50,18 +50,19 @@ static ladei_tallies *tallies_for(ladei_thread_cache *cache, const ladei_block *
 
 static void alloc_count(lade_pinned_pool *pool, ladei_thread_cache *cache, const ladei_block *block, size_t requested) {
   uint64_t word = ladei_block_word(block);
-  unsigned class_index = ladei_word_class(word);
+  size_t bytes = ladei_pool_block_bytes(pool, block, word);
+  unsigned class_index = ladei_pool_counted_class(pool, word, bytes);
   ladei_tallies *tallies = tallies_for(cache, block);
   if (tallies != NULL) {
-    ladei_tally_alloc(&tallies->classes[class_index], class_index, requested, ladei_block_bytes(block, word));
+    ladei_tally_alloc(&tallies->classes[class_index], class_index, requested, bytes);
     ladei_tally_publish(pool, tallies, class_index);
     return;
   }
   ladei_tally *tally = &ladei_pool_departed(pool, ladei_word_node(word))->classes[class_index];
   ladei_count(&tally->allocs, 1);
   ladei_count(&tally->requested_allocated, requested);
-  if (class_index >= LADEI_MAGAZINE_CLASSES) {
-    ladei_count(&tally->bytes_allocated, ladei_block_bytes(block, word));
+  if (ladei_pool_counts_bytes(pool, class_index)) {
+    ladei_count(&tally->bytes_allocated, bytes);
   }
 }
 
@@ -88,7 +89,7 @@ static void block_cache(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei
   ladei_node *node = ladei_pool_node(pool, ladei_word_node(word));
   ladei_tallies *tallies = tallies_for(cache, block);
   if (pool->debug != NULL) {
-    ladei_debug_poison((void *)ladei_block_address(block), ladei_block_bytes(block, word));
+    ladei_debug_poison((void *)ladei_block_address(block), ladei_pool_block_bytes(pool, block, word));
   }
   if (tallies == NULL) {
     ladei_node_put_one(node, block);
@@ -217,7 +218,7 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_node *
     rest = ladei_block_next(block);
     if (pool->debug != NULL) {
       ladei_debug_hand_out(pool->debug, (unsigned char *)ladei_block_address(block), bytes,
-                           ladei_block_bytes(block, ladei_block_word(block)));
+                           ladei_pool_block_bytes(pool, block, ladei_block_word(block)));
     }
     ladei_block_hand_out(block, bytes);
   }
@@ -389,7 +390,7 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
     out->block = owner.block;
     out->word = ladei_word_with_state(owner.word, noted ? LADEI_BLOCK_PENDING : LADEI_BLOCK_CACHED);
     out->requested_bytes = ladei_block_requested(owner.block);
-    out->block_bytes = ladei_block_bytes(owner.block, owner.word);
+    out->block_bytes = ladei_segment_block_bytes(owner.segment, owner.block, owner.word);
     if (pool->debug != NULL) {
       ladei_debug_take_back(pool->debug, pointer, out->requested_bytes, out->block_bytes);
     }
@@ -401,7 +402,8 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
 }
 
 static void free_count(lade_pinned_pool *pool, ladei_thread_cache *cache, const freed_block *freed) {
-  unsigned class_index = ladei_word_class(freed->word), node = ladei_word_node(freed->word);
+  unsigned class_index = ladei_pool_counted_class(pool, freed->word, freed->block_bytes);
+  unsigned node = ladei_word_node(freed->word);
   ladei_tallies *tallies = cache == NULL ? NULL : ladei_thread_tallies_make(cache, node);
   if (tallies != NULL) {
     ladei_tally_free(&tallies->classes[class_index], class_index, freed->requested_bytes, freed->block_bytes);
@@ -410,7 +412,7 @@ static void free_count(lade_pinned_pool *pool, ladei_thread_cache *cache, const 
   ladei_tally *tally = &ladei_pool_departed(pool, node)->classes[class_index];
   ladei_count(&tally->frees, 1);
   ladei_count(&tally->requested_freed, freed->requested_bytes);
-  if (class_index >= LADEI_MAGAZINE_CLASSES) {
+  if (ladei_pool_counts_bytes(pool, class_index)) {
     ladei_count(&tally->bytes_freed, freed->block_bytes);
   }
 }
@@ -587,12 +589,13 @@ lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_p
   info.state = LADE_PINNED_CACHED;
   info.numa_node = ladei_pool_node(pool, ladei_segment_node(owner.segment))->os_index;
   info.source = atomic_load_explicit(&owner.segment->source, memory_order_relaxed);
+  info.chunk_bytes = ladei_segment_in_chunks(owner.segment) ? pool->source.register_chunk_bytes : 0;
   if (owner.block == NULL) { /* in the midst of being cut or joined: its page is all that can be said */
     info.base = (void *)((uintptr_t)pointer & ~(uintptr_t)(LADEI_PINNED_PAGE_BYTES - 1));
     info.bytes = LADEI_PINNED_PAGE_BYTES;
   } else {
     info.base = (void *)owner.address;
-    info.bytes = ladei_block_bytes(owner.block, owner.word);
+    info.bytes = ladei_segment_block_bytes(owner.segment, owner.block, owner.word);
     info.state = (int32_t)ladei_pinned_public_state(ladei_word_state(owner.word));
     if (info.state == LADE_PINNED_IN_USE) {
       info.requested_bytes = ladei_block_requested(owner.block);

@@ -12,13 +12,14 @@
  *
  * I1  nodes[0 .. node_count) are there and have different os_index; a node's segments have its index.
  * I2  reserved_bytes is the sum of the nodes' segments (while no thread is growing or giving back).
- * I3  in_use_bytes + pending_bytes + free bytes + CACHED bytes = the bytes of the pages of all segments.
+ * I3  in_use_bytes + pending_bytes + free bytes + CACHED bytes = reserved_bytes.
  * I4  The topology is loaded at most once, and only for a device whose node is not known to be none in particular.
  * Locks: pool->lock for adding nodes; pool->topology_lock for loading. Neither is held when the driver is called.
  */
 #include "host/pool.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/options.h"
@@ -26,7 +27,7 @@
 
 enum {
   DEFAULT_PREFAULT_THREADS = 4,
-  DEFAULT_SOURCES = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER,
+  DEFAULT_SOURCES = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER | LADE_PINNED_SOURCE_POOL,
   NS_PER_MS = 1000000,
 };
 
@@ -100,6 +101,9 @@ static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_node 
   }
   if (node == NULL) {
     ladei_tallies *departed = ladei_tallies_create();
+    if (departed != NULL && pool->reference.on) {
+      memset(departed, 0, sizeof *departed); /* no class has magazines: bytes are counted in their place */
+    }
     node = departed == NULL ? NULL : ladei_node_create(&pool->map, pool->retire, count, os_node);
     if (node == NULL) {
       free(departed);
@@ -161,7 +165,7 @@ static lade_status options_check(const lade_pinned_options *options, int device_
                        options->sources);
   }
   if ((options->flags & ~(uint32_t)(LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG |
-                                    LADE_PINNED_REFERENCE)) != 0) {
+                                    LADE_PINNED_REFERENCE | LADE_PINNED_DEVICE_MAPPED)) != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: flags 0x%x has unknown bits",
                        options->flags);
   }
@@ -170,6 +174,13 @@ static lade_status options_check(const lade_pinned_options *options, int device_
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                        "lade_pinned_options: segment_bytes %llu is no multiple of 4 KiB from 1 MiB to 1 TiB",
                        (unsigned long long)options->segment_bytes);
+  }
+  if (options->register_chunk_bytes % LADEI_PINNED_PAGE_BYTES != 0 ||
+      options->register_chunk_bytes > LADEI_PINNED_MAX_BYTES ||
+      (options->register_chunk_bytes != 0 && options->register_chunk_bytes < LEAST_SEGMENT_BYTES)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "lade_pinned_options: register_chunk_bytes %llu is no multiple of 4 KiB from 1 MiB to 1 TiB",
+                       (unsigned long long)options->register_chunk_bytes);
   }
   return LADE_OK;
 }
@@ -192,6 +203,13 @@ static size_t magazine_bytes(uint64_t wanted, uint64_t max_bytes) {
   return (size_t)(wanted == 0 ? usual : wanted);
 }
 
+/* No longer than a chunk of a registration: Note [Chunks] in source.h. */
+static size_t segment_bytes(const lade_pinned_options *options) {
+  size_t bytes = options->segment_bytes == 0 ? DEFAULT_SEGMENT_BYTES : (size_t)options->segment_bytes;
+  size_t chunk = (size_t)options->register_chunk_bytes;
+  return chunk == 0 ? bytes : ladei_size_min(bytes, chunk);
+}
+
 static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const lade_pinned_options *options,
                           const ladei_pinned_hooks *hooks) {
   pool->runtime = runtime;
@@ -201,7 +219,11 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->source.device = options->device;
   pool->source.sources = options->sources == 0 ? DEFAULT_SOURCES : options->sources;
   pool->source.strict = (options->flags & LADE_PINNED_NUMA_STRICT) != 0;
+  pool->source.device_mapped = (options->flags & LADE_PINNED_DEVICE_MAPPED) != 0;
   pool->source.prefault_threads = prefault_threads(runtime, options);
+  pool->source.register_chunk_bytes = (size_t)options->register_chunk_bytes;
+  pool->source.driver_pools = &pool->driver_pools;
+  ladei_driver_pools_init(&pool->driver_pools, runtime, options->device);
   pool->max_bytes = options->max_bytes == 0 ? default_cap(hooks) : options->max_bytes;
   pool->event_batch = options->event_batch == 0 ? LADEI_EVENT_BATCH_DEFAULT : options->event_batch;
   if ((options->flags & LADE_PINNED_REFERENCE) != 0) {
@@ -210,7 +232,7 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   }
   pool->wait_ns = (uint64_t)options->wait_ms * NS_PER_MS;
   pool->max_idle_ns = (uint64_t)options->max_idle_ms * NS_PER_MS;
-  pool->segment_bytes = options->segment_bytes == 0 ? DEFAULT_SEGMENT_BYTES : (size_t)options->segment_bytes;
+  pool->segment_bytes = segment_bytes(options);
   pool->magazine_bytes = magazine_bytes(options->magazine_bytes, pool->max_bytes);
   atomic_init(&pool->home_node, LADEI_NODE_UNRESOLVED);
 }
@@ -243,6 +265,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
   ladei_background_destroy(&pool->background);
   ladei_debug_destroy(pool->debug);
   ladei_reference_destroy(&pool->reference);
+  ladei_driver_pools_dispose(&pool->driver_pools);
   ladei_condition_destroy(&pool->grown);
   ladei_lock_destroy(&pool->topology_lock);
   ladei_lock_destroy(&pool->lock);
@@ -358,9 +381,11 @@ lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options
   own.flags = pool->source.strict ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
   own.flags |= pool->reference.on ? (uint32_t)LADE_PINNED_REFERENCE : 0;
   own.flags |= pool->debug != NULL ? (uint32_t)LADE_PINNED_DEBUG : 0;
+  own.flags |= pool->source.device_mapped ? (uint32_t)LADE_PINNED_DEVICE_MAPPED : 0;
   own.flags |= pool->background.running ? (uint32_t)LADE_PINNED_BACKGROUND : 0;
   own.magazine_bytes = pool->magazine_bytes;
   own.max_idle_ms = (uint32_t)(pool->max_idle_ns / NS_PER_MS);
+  own.register_chunk_bytes = pool->source.register_chunk_bytes;
   return ladei_stats_write("lade_pinned_options", &own, sizeof own, settings);
 }
 
@@ -401,6 +426,9 @@ static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   ladei_pool_drain(pool);
   ladei_thread_caches_settle(pool); /* from here on no thread has a block of the pool */
   status = ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
+  if (status == LADE_OK) {
+    status = ladei_driver_pools_close(&pool->driver_pools);
+  }
   return status != LADE_OK ? status : ladei_retire_destroy(pool->retire, wait);
 }
 
@@ -438,16 +466,13 @@ static lade_status broken(const char *invariant, uint64_t found, uint64_t expect
 }
 
 lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
-  uint64_t reserved = 0, covered = 0, available = 0;
+  uint64_t reserved = 0, available = 0;
   lade_status status = ladei_retire_check(pool->retire);
   for (uint32_t i = 0; i < ladei_pool_node_count(pool) && status == LADE_OK; i++) {
     ladei_node *node = ladei_pool_node(pool, i);
-    uint64_t free_bytes, whole_bytes;
     status = node->index == i ? ladei_node_check(node) : broken("I1 (index of a node)", node->index, i);
-    ladei_node_free_bytes(node, &free_bytes, &whole_bytes);
     reserved += node->reserved_bytes;
-    covered += node->reserved_pages << LADEI_PINNED_PAGE_SHIFT;
-    available += free_bytes + ladei_bins_bytes(&node->bins);
+    available += ladei_node_free_bytes(node) + ladei_bins_bytes(&node->bins);
   }
   if (status != LADE_OK) {
     return status;
@@ -460,8 +485,8 @@ lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
   ladei_usage_read(pool, &usage);
   uint64_t taken = usage.bytes_allocated - usage.bytes_freed + ladei_pending_bytes(&counters->pending);
   available += ladei_thread_caches_bytes(pool);
-  if (taken + available != covered) {
-    return broken("I3 (in use, pending, cached and free bytes)", taken + available, covered);
+  if (taken + available != reserved) {
+    return broken("I3 (in use, pending, cached and free bytes)", taken + available, reserved);
   }
   return LADE_OK;
 }

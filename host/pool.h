@@ -78,6 +78,7 @@ struct lade_pinned_pool {
 
   ladei_background background;
   ladei_reference reference;
+  ladei_driver_pools driver_pools;
   _Atomic(uint64_t) aged_ns; /* when free segments were last looked at for their age */
   ladei_pool_counters counters;
 };
@@ -110,6 +111,19 @@ static inline ladei_node *ladei_pool_node(const lade_pinned_pool *pool, uint32_t
 /* What threads that have no cache, or none any more, counted on a node that is there. */
 static inline ladei_tallies *ladei_pool_departed(const lade_pinned_pool *pool, uint32_t index) {
   return atomic_load_explicit(&pool->departed[index], memory_order_acquire);
+}
+/* Usable bytes of a block that is the caller's, or in use, and its word. */
+static inline size_t ladei_pool_block_bytes(const lade_pinned_pool *pool, const ladei_block *block, uint64_t word) {
+  return pool->reference.on ? ladei_reference_block_bytes(pool, block) : ladei_block_bytes(block, word);
+}
+/* The class under which a block is counted: its own; under the reference policy that of its size, which may be less than
+ * the page that its record stands for. */
+static inline unsigned ladei_pool_counted_class(const lade_pinned_pool *pool, uint64_t word, size_t bytes) {
+  return pool->reference.on ? ladei_pinned_class_of(bytes) : ladei_word_class(word);
+}
+/* Whether the bytes of a class's blocks are counted, and do not follow from their number. */
+static inline bool ladei_pool_counts_bytes(const lade_pinned_pool *pool, unsigned class_index) {
+  return class_index >= LADEI_MAGAZINE_CLASSES || pool->reference.on;
 }
 static inline uint64_t ladei_pool_now_ns(const lade_pinned_pool *pool) {
   return pool->runtime->ops->now_ns(pool->runtime->self);

@@ -68,13 +68,19 @@ void ladei_reference_advance(lade_pinned_pool *pool) {
   ladei_block *block;
   while (pool->reference.on && (block = queue_take(&pool->reference)) != NULL) {
     uint64_t word = ladei_block_word(block);
-    ladei_pending_sub(&pool->counters.pending, 1, ladei_block_bytes(block, word));
+    size_t bytes = ladei_reference_block_bytes(pool, block);
+    ladei_pending_sub(&pool->counters.pending, 1, bytes);
     ladei_block_state_set(block, LADEI_BLOCK_CACHED);
     if (pool->debug != NULL) {
-      ladei_debug_poison((void *)ladei_block_address(block), ladei_block_bytes(block, word));
+      ladei_debug_poison((void *)ladei_block_address(block), bytes);
     }
     ladei_node_put_one(ladei_pool_node(pool, ladei_word_node(word)), block);
   }
+}
+
+size_t ladei_reference_block_bytes(const lade_pinned_pool *pool, const ladei_block *block) {
+  const ladei_segment *segment = ladei_pagemap_get(&pool->map, (const void *)ladei_block_address(block));
+  return ladei_segment_bytes(segment);
 }
 
 /* ---- Seeking ----------------------------------------------------------------------------------------------------- */

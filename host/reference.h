@@ -3,7 +3,7 @@
  * The reference policy: the decisions of the cache that frameworks use today, for comparison and for programs that
  * depend on them.
  *
- *   sizes     whole powers of two; one driver allocation per block, in whole pages; never split
+ *   sizes     whole powers of two, from one byte up; one driver allocation per block; never split
  *   reuse     the smallest cached block that is large enough, however large; of equal ones the lowest address
  *   events    one per block and stream, recorded in the free
  *   pending   one queue over all streams, in the order of the frees; looked at by every alloc and by empty_cache, up to
@@ -26,6 +26,9 @@ typedef struct ladei_reference {
 
 void ladei_reference_init(ladei_reference *reference, bool on);
 void ladei_reference_destroy(ladei_reference *reference);
+
+/* Usable bytes of a block that is the caller's, or in use: those of its segment. */
+size_t ladei_reference_block_bytes(const lade_pinned_pool *pool, const ladei_block *block);
 
 /* A CACHED block for `bytes` of the node. */
 lade_status ladei_reference_seek(lade_pinned_pool *pool, size_t bytes, ladei_node *node, ladei_block **out);

@@ -76,6 +76,7 @@ void ladei_segment_reset(ladei_segment *segment) {
   }
   atomic_store_explicit(&segment->base, 0, memory_order_relaxed);
   atomic_store_explicit(&segment->page_count, 0, memory_order_relaxed);
+  atomic_store_explicit(&segment->bytes, 0, memory_order_relaxed);
   /* Records read as zero from now on, that is NONE. Failure would only keep the memory. The first record, that of
    * blocks as large as a segment, keeps its generation: B4 of bins.h. */
   uint64_t generation = ladei_block_word(&segment->blocks[0]) >> LADEI_BLOCK_GENERATION_SHIFT;

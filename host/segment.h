@@ -26,12 +26,14 @@ typedef struct ladei_segment {
   /* Constant while the segment has memory; read by anyone through a stale pointer. */
   _Atomic(uintptr_t) base; /* 0: no memory */
   _Atomic(size_t) page_count;
+  _Atomic(size_t) bytes;   /* whole pages, but for powers of two below a page under the reference policy */
   _Atomic(int32_t) source; /* lade_pinned_source */
   _Atomic(uint32_t) node;  /* index of the node's cache in the pool */
-  size_t mapped_bytes;     /* what the source needs to give it back */
-  size_t serves_bytes;     /* that it counts for: its pages; under the reference policy a power of two, maybe less */
-  void *mapped;
-  uint64_t birth; /* number of the segment in its pool: older ones are smaller */
+  void *mapped;            /* this and the next two: what the source needs to give it back */
+  size_t mapped_bytes;
+  size_t registered_bytes;
+  _Atomic(bool) in_chunks; /* registered in several chunks, at whose borders a copy must end: never cut into blocks */
+  uint64_t birth;          /* number of the segment in its pool: older ones are smaller */
 
   /* Guard: the node's lock. */
   struct ladei_segment *next, *prev; /* the node's segments, oldest first; or the list of spare metadata */
@@ -55,10 +57,20 @@ static inline size_t ladei_segment_page_count(const ladei_segment *segment) {
   return atomic_load_explicit(&segment->page_count, memory_order_relaxed);
 }
 static inline size_t ladei_segment_bytes(const ladei_segment *segment) {
-  return ladei_segment_page_count(segment) << LADEI_PINNED_PAGE_SHIFT;
+  return atomic_load_explicit(&segment->bytes, memory_order_relaxed);
 }
 static inline unsigned ladei_segment_node(const ladei_segment *segment) {
   return atomic_load_explicit(&segment->node, memory_order_relaxed);
+}
+
+/* Usable bytes of a block of the segment whose word is known. */
+static inline size_t ladei_segment_block_bytes(const ladei_segment *segment, const ladei_block *block, uint64_t word) {
+  size_t bytes = ladei_block_bytes(block, word);
+  return block == segment->blocks ? ladei_size_min(bytes, ladei_segment_bytes(segment)) : bytes;
+}
+
+static inline bool ladei_segment_in_chunks(const ladei_segment *segment) {
+  return atomic_load_explicit(&segment->in_chunks, memory_order_relaxed);
 }
 
 /* Makes one free block of the whole segment and returns it. Caller: the thread that made the segment. */

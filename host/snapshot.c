@@ -46,7 +46,8 @@ static lade_status node_views(ladei_node *node, ladei_block_view **out, size_t *
   }
 }
 
-static lade_status node_blocks_show(ladei_node *node, lade_pinned_block_visit visit, void *user) {
+static lade_status node_blocks_show(const lade_pinned_pool *pool, ladei_node *node, lade_pinned_block_visit visit,
+                                    void *user) {
   ladei_block_view *views = NULL;
   size_t count = 0;
   lade_status status = node_views(node, &views, &count);
@@ -59,6 +60,7 @@ static lade_status node_blocks_show(ladei_node *node, lade_pinned_block_visit vi
     info.numa_node = node->os_index;
     info.state = (int32_t)ladei_pinned_public_state(views[i].state);
     info.source = views[i].source;
+    info.chunk_bytes = views[i].in_chunks ? pool->source.register_chunk_bytes : 0;
     status = visit(&info, user);
   }
   free(views);
@@ -68,7 +70,7 @@ static lade_status node_blocks_show(ladei_node *node, lade_pinned_block_visit vi
 lade_status lade_pinned_blocks_each(lade_pinned_pool *pool, lade_pinned_block_visit visit, void *user) {
   lade_status status = enter(pool, visit != NULL, __func__);
   for (uint32_t i = 0; status == LADE_OK && i < ladei_pool_node_count(pool); i++) {
-    status = node_blocks_show(ladei_pool_node(pool, i), visit, user);
+    status = node_blocks_show(pool, ladei_pool_node(pool, i), visit, user);
   }
   return status;
 }
@@ -79,13 +81,13 @@ static uint64_t counter_read(const _Atomic(uint64_t) *counter) {
   return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-static void class_add(lade_pinned_class_stats *sum, const ladei_tally *tally, unsigned class_index) {
+static void class_add(lade_pinned_class_stats *sum, const ladei_tally *tally, bool fixed) {
   uint64_t allocs = counter_read(&tally->allocs), frees = counter_read(&tally->frees);
   sum->allocs += allocs;
   sum->frees += frees;
   sum->requested_allocated += counter_read(&tally->requested_allocated);
   sum->requested_freed += counter_read(&tally->requested_freed);
-  if (class_index < LADEI_MAGAZINE_CLASSES) {
+  if (fixed) {
     sum->in_use_allocated += allocs * tally->block_bytes;
     sum->in_use_freed += frees * tally->block_bytes;
     sum->cached_blocks += ladei_magazine_count(tally);
@@ -95,9 +97,9 @@ static void class_add(lade_pinned_class_stats *sum, const ladei_tally *tally, un
   }
 }
 
-static void tallies_add(lade_pinned_class_stats *sums, const ladei_tallies *tallies) {
+static void tallies_add(const lade_pinned_pool *pool, lade_pinned_class_stats *sums, const ladei_tallies *tallies) {
   for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_CLASSES; c++) {
-    class_add(&sums[c], &tallies->classes[c], c);
+    class_add(&sums[c], &tallies->classes[c], !ladei_pool_counts_bytes(pool, c));
   }
 }
 
@@ -110,9 +112,9 @@ static void node_classes_sum(lade_pinned_pool *pool, uint32_t index, lade_pinned
     sums[c].cached_blocks = c < LADEI_MAGAZINE_CLASSES ? 0 : ladei_bins_cached(&node->bins, c);
   }
   ladei_lock_acquire(&pool->lock);
-  tallies_add(sums, ladei_pool_departed(pool, index));
+  tallies_add(pool, sums, ladei_pool_departed(pool, index));
   for (const ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    tallies_add(sums, ladei_thread_tallies(cache, index));
+    tallies_add(pool, sums, ladei_thread_tallies(cache, index));
   }
   ladei_lock_release(&pool->lock);
 }

@@ -4,8 +4,9 @@
  *
  *   register:   mapped  |---slack---|-- base: bytes, 2 MiB aligned where that long --|---slack---|
  *
- * I1  What acquire returns is pinned and covers whole pages; what a failed acquire mapped is unmapped again.
+ * I1  What acquire returns is pinned; what a failed acquire mapped or registered is given back.
  * I2  Sources are tried in the order of their bits; each failure is final for its source and this request only.
+ * I3  Of a mapping the first registered_bytes are registered: all of it, in one call or in chunks, or none.
  * Locks: none, and none may be held by the caller: the driver is called.
  */
 #include "host/source.h"
@@ -20,6 +21,11 @@
 #include "host/prefault.h"
 
 #define HUGE_PAGE_BYTES (2 * LADEI_MIB)
+
+static void cost_note(ladei_source_cost *cost, uint64_t ns, bool succeeded) {
+  cost->ns += succeeded ? ns : 0;
+  cost->calls += succeeded ? 1 : 0;
+}
 
 static uint64_t now_ns(const ladei_source_settings *settings) {
   return settings->runtime->ops->now_ns(settings->runtime->self);
@@ -37,7 +43,11 @@ static lade_status area_map(size_t bytes, ladei_memory *out) {
   }
   uintptr_t base = (uintptr_t)mapped;
   base += align == 0 ? 0 : (align - base % align) % align;
-  *out = (ladei_memory){(void *)base, bytes, mapped, bytes + align, LADE_PINNED_SOURCE_REGISTER};
+  *out = (ladei_memory){.base = (void *)base,
+                        .bytes = bytes,
+                        .mapped = mapped,
+                        .mapped_bytes = bytes + align,
+                        .source = LADE_PINNED_SOURCE_REGISTER};
   if (align != 0) {
     (void)madvise((void *)base, bytes, MADV_HUGEPAGE); /* advice: without huge pages it works as well */
   }
@@ -80,26 +90,77 @@ static lade_status area_acquire(const ladei_source_settings *settings, const lad
   return LADE_OK;
 }
 
+/* Length of the chunk that begins there; 0 at the end. */
+static size_t chunk_at(const ladei_source_settings *settings, const ladei_memory *memory, size_t offset) {
+  size_t rest = (ladei_pinned_pages(memory->bytes) << LADEI_PINNED_PAGE_SHIFT) - offset;
+  return settings->register_chunk_bytes == 0 ? rest : ladei_size_min(rest, settings->register_chunk_bytes);
+}
+
+/* Registers what is not registered yet, chunk by chunk, and stops at the first refusal. */
+static lade_status chunks_register(const ladei_source_settings *settings, ladei_memory *memory) {
+  const lade_runtime *runtime = settings->runtime;
+  unsigned flags = settings->device_mapped ? (unsigned)LADEI_HOST_DEVICE_MAPPED : 0;
+  size_t chunk;
+  while ((chunk = chunk_at(settings, memory, memory->registered_bytes)) > 0) {
+    void *begin = (char *)memory->base + memory->registered_bytes;
+    lade_status status = runtime->ops->host_register(runtime->self, settings->device, begin, chunk, flags);
+    if (status != LADE_OK) {
+      return status;
+    }
+    memory->registered_bytes += chunk;
+  }
+  return LADE_OK;
+}
+
+/* The reverse, last chunk first. */
+static lade_status chunks_unregister(const ladei_source_settings *settings, ladei_memory *memory) {
+  const lade_runtime *runtime = settings->runtime;
+  while (memory->registered_bytes > 0) {
+    size_t whole = settings->register_chunk_bytes == 0 ? memory->registered_bytes : settings->register_chunk_bytes;
+    size_t begin = (memory->registered_bytes - 1) / whole * whole;
+    lade_status status = runtime->ops->host_unregister(runtime->self, (char *)memory->base + begin);
+    if (status != LADE_OK) {
+      return status;
+    }
+    memory->registered_bytes = begin;
+  }
+  return LADE_OK;
+}
+
 static lade_status register_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
                                     size_t bytes, ladei_memory *out) {
-  const lade_runtime *runtime = settings->runtime;
   lade_status status = area_acquire(settings, topology, node, bytes, out);
   if (status != LADE_OK) {
     return status;
   }
   ladei_lock_assert_none_held();
-  status = runtime->ops->host_register(runtime->self, settings->device, out->base, out->bytes, 0);
+  status = chunks_register(settings, out);
   if (status != LADE_OK) {
-    munmap(out->mapped, out->mapped_bytes);
+    lade_error saved;
+    ladei_error_save(&saved);
+    /* What the driver will not let go of stays mapped for good: the device may write there. */
+    if (chunks_unregister(settings, out) == LADE_OK) {
+      munmap(out->mapped, out->mapped_bytes);
+    }
+    ladei_error_restore(&saved);
   }
   return status;
 }
 
-static lade_status register_release(const ladei_source_settings *settings, const ladei_memory *memory) {
-  const lade_runtime *runtime = settings->runtime;
-  lade_status status = runtime->ops->host_unregister(runtime->self, memory->base);
+/* Registered or not. */
+static lade_status mapped_release(const ladei_source_settings *settings, ladei_memory *memory) {
+  lade_status status = chunks_unregister(settings, memory);
   if (status == LADE_OK) {
     munmap(memory->mapped, memory->mapped_bytes);
+    return LADE_OK;
+  }
+  if (memory->source == LADE_PINNED_SOURCE_REGISTER) {
+    lade_error saved;
+    ladei_error_save(&saved);
+    if (chunks_register(settings, memory) != LADE_OK) {
+      memory->source = LADE_PINNED_SOURCE_PAGEABLE;
+    }
+    ladei_error_restore(&saved);
   }
   return status;
 }
@@ -109,6 +170,7 @@ static lade_status register_release(const ladei_source_settings *settings, const
 static lade_status driver_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
                                   size_t bytes, ladei_memory *out) {
   const lade_runtime *runtime = settings->runtime;
+  unsigned flags = settings->device_mapped ? (unsigned)LADEI_HOST_DEVICE_MAPPED : 0;
   void *base = NULL;
   (void)topology;
   if (settings->strict && node >= 0) {
@@ -116,15 +178,42 @@ static lade_status driver_acquire(const ladei_source_settings *settings, const l
                        node);
   }
   ladei_lock_assert_none_held();
-  lade_status status = runtime->ops->host_alloc(runtime->self, settings->device, bytes, 0, &base);
+  lade_status status = runtime->ops->host_alloc(runtime->self, settings->device, bytes, flags, &base);
   if (status == LADE_OK) {
-    *out = (ladei_memory){base, bytes, NULL, 0, LADE_PINNED_SOURCE_DRIVER};
+    *out = (ladei_memory){.base = base, .bytes = bytes, .mapped = base, .source = LADE_PINNED_SOURCE_DRIVER};
   }
   return status;
 }
 
-static lade_status driver_release(const ladei_source_settings *settings, const ladei_memory *memory) {
-  return settings->runtime->ops->host_free(settings->runtime->self, memory->base);
+static lade_status driver_release(const ladei_source_settings *settings, ladei_memory *memory) {
+  return settings->runtime->ops->host_free(settings->runtime->self, memory->mapped);
+}
+
+/* ---- pool -------------------------------------------------------------------------------------------------------- */
+
+/* Driver pools promise no alignment to pages: where it does not come by itself, a page more is asked for. */
+static lade_status pool_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
+                                size_t bytes, ladei_memory *out) {
+  void *base = NULL;
+  (void)topology;
+  ladei_lock_assert_none_held();
+  lade_status status = ladei_driver_pools_alloc(settings->driver_pools, node, settings->strict, bytes, &base);
+  if (status == LADE_OK && (uintptr_t)base % LADEI_PINNED_PAGE_BYTES != 0) {
+    status = ladei_driver_pools_free(settings->driver_pools, base);
+    if (status == LADE_OK) {
+      status = ladei_driver_pools_alloc(settings->driver_pools, node, settings->strict, bytes + LADEI_PINNED_PAGE_BYTES,
+                                        &base);
+    }
+  }
+  if (status == LADE_OK) {
+    uintptr_t aligned = ((uintptr_t)base + LADEI_PINNED_PAGE_BYTES - 1) & ~(uintptr_t)(LADEI_PINNED_PAGE_BYTES - 1);
+    *out = (ladei_memory){.base = (void *)aligned, .bytes = bytes, .mapped = base, .source = LADE_PINNED_SOURCE_POOL};
+  }
+  return status;
+}
+
+static lade_status pool_release(const ladei_source_settings *settings, ladei_memory *memory) {
+  return ladei_driver_pools_free(settings->driver_pools, memory->mapped);
 }
 
 /* ---- pageable ---------------------------------------------------------------------------------------------------- */
@@ -138,28 +227,39 @@ static lade_status pageable_acquire(const ladei_source_settings *settings, const
   return status;
 }
 
-static lade_status pageable_release(const ladei_source_settings *settings, const ladei_memory *memory) {
-  (void)settings;
-  munmap(memory->mapped, memory->mapped_bytes);
-  return LADE_OK;
-}
-
 /* ---- All sources ------------------------------------------------------------------------------------------------- */
 
 typedef struct source_entry {
   lade_pinned_source source;
   lade_status (*acquire)(const ladei_source_settings *settings, const ladei_topology *topology, int node, size_t bytes,
                          ladei_memory *out);
-  lade_status (*release)(const ladei_source_settings *settings, const ladei_memory *memory);
+  lade_status (*release)(const ladei_source_settings *settings, ladei_memory *memory);
 } source_entry;
 
 static const source_entry sources[] = {
-    {LADE_PINNED_SOURCE_REGISTER, register_acquire, register_release},
+    {LADE_PINNED_SOURCE_REGISTER, register_acquire, mapped_release},
     {LADE_PINNED_SOURCE_DRIVER, driver_acquire, driver_release},
-    {LADE_PINNED_SOURCE_PAGEABLE, pageable_acquire, pageable_release},
+    {LADE_PINNED_SOURCE_POOL, pool_acquire, pool_release},
+    {LADE_PINNED_SOURCE_PAGEABLE, pageable_acquire, mapped_release},
 };
 
 enum { SOURCE_COUNT = sizeof sources / sizeof sources[0] };
+
+/* One source's attempt. A source that the runtime does not have leaves the refusal of an earlier one standing. */
+static lade_status source_try(const ladei_source_settings *settings, const source_entry *entry,
+                              const ladei_topology *topology, int node, size_t bytes, ladei_memory *out,
+                              ladei_source_cost *cost, lade_status before) {
+  lade_error saved;
+  ladei_error_save(&saved);
+  uint64_t begin_ns = now_ns(settings);
+  lade_status status = entry->acquire(settings, topology, node, bytes, out);
+  cost_note(cost, now_ns(settings) - begin_ns, status == LADE_OK);
+  if (status == LADE_ERR_UNSUPPORTED && before != LADE_ERR_INVALID_ARGUMENT) {
+    ladei_error_restore(&saved);
+    return before;
+  }
+  return status;
+}
 
 lade_status ladei_memory_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
                                  size_t bytes, ladei_memory *out, ladei_source_cost *cost) {
@@ -168,10 +268,7 @@ lade_status ladei_memory_acquire(const ladei_source_settings *settings, const la
   lade_status status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pinned pool: no source of memory is allowed");
   for (size_t i = 0; i < SOURCE_COUNT && status != LADE_OK && status != LADE_ERR_DEVICE_LOST; i++) {
     if ((settings->sources & sources[i].source) != 0) {
-      uint64_t begin_ns = now_ns(settings);
-      status = sources[i].acquire(settings, topology, node, bytes, out);
-      cost->ns += now_ns(settings) - begin_ns;
-      cost->calls += status == LADE_OK ? 1 : 0;
+      status = source_try(settings, &sources[i], topology, node, bytes, out, cost, status);
     }
   }
   if (status == LADE_OK) {
@@ -180,8 +277,7 @@ lade_status ladei_memory_acquire(const ladei_source_settings *settings, const la
   return status;
 }
 
-lade_status ladei_memory_release(const ladei_source_settings *settings, const ladei_memory *memory,
-                                 ladei_source_cost *cost) {
+lade_status ladei_memory_release(const ladei_source_settings *settings, ladei_memory *memory, ladei_source_cost *cost) {
   size_t i = 0;
   while (sources[i].source != memory->source) {
     i++;
@@ -189,7 +285,6 @@ lade_status ladei_memory_release(const ladei_source_settings *settings, const la
   ladei_lock_assert_none_held();
   uint64_t begin_ns = now_ns(settings);
   lade_status status = sources[i].release(settings, memory);
-  cost->ns += now_ns(settings) - begin_ns;
-  cost->calls += status == LADE_OK ? 1 : 0;
+  cost_note(cost, now_ns(settings) - begin_ns, status == LADE_OK);
   return status;
 }

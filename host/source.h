@@ -2,15 +2,26 @@
 /*
  * Where pinned memory comes from: pieces of memory for segments, from the first source that has some.
  *
- *   register   mapped by lade, bound to the wanted NUMA node, prefaulted by threads, then registered with the driver
+ *   register   mapped by lade, bound to the wanted NUMA node, prefaulted by threads, then registered with the driver, at
+ *              once or in chunks
  *   driver     the driver's own pinned allocation, placed as the driver pleases
+ *   pool       from a driver pool of host memory, on the wanted node where the driver can do that
  *   pageable   mapped by lade and not pinned at all; only where the user allows it
  *
- * Called without locks; both functions call the driver and may take long.
+ * Note [Chunks]
+ *   A driver that refuses one large registration, or holds its locks for too long in it, may be given chunks. A copy may
+ *   then cross the border of two registrations, and the CUDA Driver API (API synchronisation behaviour) promises only
+ *   that memory "entirely registered" may be copied, not that it may be registered by several calls; batched copies
+ *   are known to refuse it. So no block that is as long as a chunk or shorter lies across a border: ordinary segments
+ *   are one chunk at most, and segments of several chunks are never cut. A block longer than a chunk begins at a
+ *   border, and its user, who can ask for the length of the chunks, copies it chunk by chunk.
+ *
+ * Called without locks; acquire and release call the driver and may take long.
  */
 #ifndef LADE_HOST_SOURCE_H
 #define LADE_HOST_SOURCE_H
 
+#include "host/driver_pools.h"
 #include "host/topology.h"
 #include "lade/pinned.h"
 #include "runtime/ops.h"
@@ -18,36 +29,46 @@
 /* Settings of a pool that concern its sources; constant. */
 typedef struct ladei_source_settings {
   lade_runtime *runtime;
-  int device;                /* whose context pins; the memory is pinned for all devices */
-  uint32_t sources;          /* set of lade_pinned_source bits */
-  bool strict;               /* memory for a node lies on it, or the source has none */
-  uint32_t prefault_threads; /* 0: no prefault of our own; the registration touches the pages */
+  int device;                  /* whose context pins; the memory is pinned for all devices */
+  uint32_t sources;            /* set of lade_pinned_source bits */
+  bool strict;                 /* memory for a node lies on it, or the source has none */
+  bool device_mapped;          /* register, driver: the devices get an address too */
+  uint32_t prefault_threads;   /* 0: no prefault of our own; the registration touches the pages */
+  size_t register_chunk_bytes; /* register: chunks of this length, whole pages; 0: all at once */
+  ladei_driver_pools *driver_pools;
 } ladei_source_settings;
 
 typedef struct ladei_memory {
   void *base; /* page aligned */
   size_t bytes;
-  void *mapped; /* the mapping around it, where lade made it */
+  void *mapped; /* what the source has to give back: the mapping around it, or the driver's own address */
   size_t mapped_bytes;
+  size_t registered_bytes; /* from the start of it; less than all only where giving back failed half way */
   lade_pinned_source source;
 } ladei_memory;
 
-/* Time and number of the calls that pin or unpin. */
+/* What pinning or unpinning cost. */
 typedef struct ladei_source_cost {
-  uint64_t calls; /* successful ones */
-  uint64_t ns;
+  uint64_t calls; /* successful ones: one at most in a call of acquire or release */
+  uint64_t ns;    /* in them */
 } ladei_source_cost;
 
+/* Whether copies must end at borders inside the memory: at each multiple of the chunks' length. Note [Chunks] */
+static inline bool ladei_source_is_in_chunks(const ladei_source_settings *settings, const ladei_memory *memory) {
+  return memory->source == LADE_PINNED_SOURCE_REGISTER && settings->register_chunk_bytes != 0 &&
+         memory->bytes > settings->register_chunk_bytes;
+}
+
 /*
- * Pins `bytes`, a multiple of 4 KiB. `node` is where the memory should lie, -1 anywhere; `topology` may be NULL then.
- * LADE_ERR_OUT_OF_PINNED_MEMORY, or what the last source tried answers; nothing is held then. LADE_ERR_DEVICE_LOST ends
- * the search at once.
+ * Pins `bytes`; sources that work in whole pages take so many. `node` is where the memory should lie, -1 anywhere;
+ * `topology` may be NULL then. LADE_ERR_OUT_OF_PINNED_MEMORY, or what the last source that the runtime has answers;
+ * LADE_ERR_UNSUPPORTED where it has none of them; nothing is held then. LADE_ERR_DEVICE_LOST ends the search at once.
  */
 lade_status ladei_memory_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
                                  size_t bytes, ladei_memory *out, ladei_source_cost *cost);
 
-/* Gives it back. On failure it is still held and pinned. */
-lade_status ladei_memory_release(const ladei_source_settings *settings, const ladei_memory *memory,
-                                 ladei_source_cost *cost);
+/* Gives it back. On failure it is still held, and pinned too as far as that can be: otherwise its source is pageable
+ * from then on. */
+lade_status ladei_memory_release(const ladei_source_settings *settings, ladei_memory *memory, ladei_source_cost *cost);
 
 #endif /* LADE_HOST_SOURCE_H */

@@ -59,14 +59,23 @@ static uint64_t pack(uint64_t blocks, uint64_t bytes) { return blocks << GRANULE
 
 static uint64_t packed_granules(uint64_t packed) { return packed & (((uint64_t)1 << GRANULE_BITS) - 1); }
 
+static uint64_t rest_of(uint64_t bytes) { return bytes & (((uint64_t)1 << GRANULE_SHIFT) - 1); }
+
 void ladei_pending_add(ladei_pending *pending, uint64_t bytes) {
   uint64_t change = pack(1, bytes);
   uint64_t packed = atomic_fetch_add_explicit(&pending->packed, change, memory_order_relaxed) + change;
+  uint64_t now = packed_granules(packed) << GRANULE_SHIFT;
+  if (rest_of(bytes) != 0) {
+    now += atomic_fetch_add_explicit(&pending->rest_bytes, rest_of(bytes), memory_order_relaxed) + rest_of(bytes);
+  }
   peak_raise(&pending->peak_blocks, packed >> GRANULE_BITS);
-  peak_raise(&pending->peak_granules, packed_granules(packed));
+  peak_raise(&pending->peak_bytes, now);
 }
 
 void ladei_pending_sub(ladei_pending *pending, uint64_t blocks, uint64_t bytes) {
+  if (rest_of(bytes) != 0) {
+    atomic_fetch_sub_explicit(&pending->rest_bytes, rest_of(bytes), memory_order_relaxed);
+  }
   atomic_fetch_sub_explicit(&pending->packed, pack(blocks, bytes), memory_order_relaxed);
 }
 
@@ -75,16 +84,17 @@ uint64_t ladei_pending_blocks(const ladei_pending *pending) {
 }
 
 uint64_t ladei_pending_bytes(const ladei_pending *pending) {
-  return packed_granules(atomic_load_explicit(&pending->packed, memory_order_relaxed)) << GRANULE_SHIFT;
+  return (packed_granules(atomic_load_explicit(&pending->packed, memory_order_relaxed)) << GRANULE_SHIFT) +
+         counter_read(&pending->rest_bytes);
 }
 
 /* ---- Sums over the threads --------------------------------------------------------------------------------------- */
 
-static void tallies_add(const ladei_tallies *tallies, ladei_usage *sum) {
+static void tallies_add(const lade_pinned_pool *pool, const ladei_tallies *tallies, ladei_usage *sum) {
   for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_CLASSES; c++) {
     const ladei_tally *tally = &tallies->classes[c];
     uint64_t allocs = counter_read(&tally->allocs), frees = counter_read(&tally->frees);
-    bool fixed = c < LADEI_MAGAZINE_CLASSES;
+    bool fixed = !ladei_pool_counts_bytes(pool, c);
     sum->allocs += allocs;
     sum->frees += frees;
     sum->requested_allocated += counter_read(&tally->requested_allocated);
@@ -98,13 +108,13 @@ void ladei_usage_read(lade_pinned_pool *pool, ladei_usage *out) {
   *out = (ladei_usage){0};
   ladei_lock_acquire(&pool->lock);
   for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-    tallies_add(ladei_pool_departed(pool, i), out);
+    tallies_add(pool, ladei_pool_departed(pool, i), out);
   }
   out->pending_blocks_allocated = counter_read(&pool->counters.pending_blocks_allocated);
   out->pending_bytes_allocated = counter_read(&pool->counters.pending_bytes_allocated);
   for (const ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-      tallies_add(ladei_thread_tallies(cache, i), out);
+      tallies_add(pool, ladei_thread_tallies(cache, i), out);
     }
     out->pending_blocks_allocated += counter_read(&cache->pending_blocks);
     out->pending_bytes_allocated += counter_read(&cache->pending_bytes);
@@ -145,7 +155,7 @@ static void usage_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
   out->pending_blocks = pending_gauge(usage.pending_blocks_allocated, ladei_pending_blocks(&counters->pending),
                                       counter_read(&counters->pending.peak_blocks));
   out->pending_bytes = pending_gauge(usage.pending_bytes_allocated, ladei_pending_bytes(&counters->pending),
-                                     counter_read(&counters->pending.peak_granules) << GRANULE_SHIFT);
+                                     counter_read(&counters->pending.peak_bytes));
   out->misses = counter_read(&counters->misses);
   out->hits = usage.allocs > out->misses ? usage.allocs - out->misses : 0;
 }

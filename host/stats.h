@@ -38,8 +38,9 @@ void ladei_published_change(ladei_published *published, uint64_t before, uint64_
 
 /* Pending blocks and their bytes in one word, so that a free counts both at once. */
 typedef struct ladei_pending {
-  _Atomic(uint64_t) packed; /* | blocks 26 | granules of 512 B 38 | */
-  _Atomic(uint64_t) peak_blocks, peak_granules;
+  _Atomic(uint64_t) packed;     /* | blocks 26 | granules of 512 B 38 | */
+  _Atomic(uint64_t) rest_bytes; /* of blocks that are no whole granules: small powers of two, reference policy only */
+  _Atomic(uint64_t) peak_blocks, peak_bytes;
 } ladei_pending;
 
 void ladei_pending_add(ladei_pending *pending, uint64_t bytes);

@@ -29,8 +29,10 @@
  *   pinned_use_background_threads  True, False              the same, under the name of later versions
  *   pinned_policy                  default, reference       ... .flags, LADE_PINNED_REFERENCE
  *   pinned_debug                   True, False              ... .flags, LADE_PINNED_DEBUG
+ *   pinned_device_mapped           True, False              ... .flags, LADE_PINNED_DEVICE_MAPPED
+ *   pinned_register_chunk_mb       0 (all at once) .. 2^20  ... .register_chunk_bytes
  *   pinned_source                  S, or S|S...             ... .sources, before pinned_use_cuda_host_register;
- *                                                           S: register, driver, pageable
+ *                                                           S: register, driver, pool, pageable
  *
  * D is a power of two, in the list also 0 (off); A is a size in MiB, a power of two. The list fills a table of 16
  * entries, for sizes from 1 MiB, 2 MiB, ..., 32 GiB up, all off at first: A names the entry of its size (the last, if
@@ -81,9 +83,10 @@ typedef struct lade_config {
   uint32_t pinned_sources; /**< pinned_source, as lade_pinned_options.sources; 0: not said */
   uint32_t pinned_debug;
   uint32_t pinned_reference; /**< pinned_policy; 0: default, 1: reference */
-  uint32_t reserved;
+  uint32_t pinned_device_mapped;
   uint64_t max_non_split_rounding_mb; /**< 0: 20 */
   double per_process_memory_fraction; /**< 0: no limit */
+  uint64_t pinned_register_chunk_mb;  /**< 0: all at once */
 } lade_config;
 
 static inline void lade_config_init(lade_config *config) {

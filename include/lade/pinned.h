@@ -36,6 +36,8 @@ typedef struct lade_pinned_pool lade_pinned_pool;
 typedef enum lade_pinned_source {
   LADE_PINNED_SOURCE_REGISTER = 1, /**< Mapped by lade near the device, then registered with the driver. */
   LADE_PINNED_SOURCE_DRIVER = 2,   /**< Pinned allocation of the driver. */
+  /** Driver pools of host memory (CUDA 12.9 for one NUMA node, 13.0 for any), near the device. */
+  LADE_PINNED_SOURCE_POOL = 4,
   /** Mapped by lade and not pinned: copies are slower, and wait for the host. Used only if asked for, when all other
    * sources refuse. */
   LADE_PINNED_SOURCE_PAGEABLE = 8,
@@ -54,11 +56,15 @@ enum {
    * LADE_ERR_DOUBLE_FREE tell the call stacks of the last alloc and free at the address. */
   LADE_PINNED_DEBUG = 1u << 2,
   /** The decisions of the cache that frameworks use today, for comparison and for programs that depend on them: blocks are
-   * whole powers of two and never split, each its own pinned allocation (by the driver, unless sources says otherwise); an
+   * whole powers of two and never split, each its own pinned allocation (by the driver, unless sources says otherwise; the
+   * driver is asked for exactly that size); an
    * alloc takes the smallest cached block that is large enough, however large; every free records an event per stream;
    * one queue over all streams is looked at by every alloc and by empty_cache up to the first block that is not done.
    * Settings of segments, batches and magazines have no effect, and nothing is given back to make room. */
-  LADE_PINNED_REFERENCE = 1u << 3
+  LADE_PINNED_REFERENCE = 1u << 3,
+  /** The memory gets an address on the devices too, for kernels that read it where it lies; that charges device memory for
+   * page tables. Sources register and driver; memory of driver pools is mapped anyway. */
+  LADE_PINNED_DEVICE_MAPPED = 1u << 4
 };
 
 typedef enum lade_pinned_state {
@@ -82,16 +88,21 @@ typedef struct lade_pinned_options {
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
                                   which is faster than letting the driver do it. 0: 4; none on software devices, which
                                   lock no memory. */
-  uint32_t flags;            /**< Bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_REFERENCE. */
+  uint32_t flags;            /**< Bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_DEVICE_MAPPED. */
   uint64_t magazine_bytes; /**< Ready blocks that threads may keep for themselves, all threads together. 0: the smaller
                                 of 64 MiB and an eighth of the cap. Below 1 MiB: none. */
   uint32_t max_idle_ms;    /**< Segments without a block in use or pending for so long are given back, by the calls that
                                 look for pending blocks. 0: never. */
   uint32_t reserved;
+  uint64_t register_chunk_bytes; /**< Source register: memory is registered in chunks of this length, for drivers that
+                                      refuse or stall in large registrations. Segments are no longer than a chunk. A
+                                      larger block consists of several: a copy may not cross their borders
+                                      (lade_pinned_info.chunk_bytes). A multiple of 4 KiB from 1 MiB to 1 TiB. 0: all at
+                                      once. */
 } lade_pinned_options;
 
 static inline void lade_pinned_options_init(lade_pinned_options *options) {
-  const lade_pinned_options defaults = {sizeof(lade_pinned_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  const lade_pinned_options defaults = {sizeof(lade_pinned_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   *options = defaults;
 }
 
@@ -105,10 +116,11 @@ typedef struct lade_pinned_info {
   int32_t state;            /**< lade_pinned_state */
   int32_t source;           /**< lade_pinned_source */
   int32_t reserved;
+  uint64_t chunk_bytes; /**< Above 0: end copies at each multiple of this from base (options.register_chunk_bytes). */
 } lade_pinned_info;
 
 static inline void lade_pinned_info_init(lade_pinned_info *info) {
-  const lade_pinned_info defaults = {sizeof(lade_pinned_info), NULL, 0, 0, -1, 0, 0, 0};
+  const lade_pinned_info defaults = {sizeof(lade_pinned_info), NULL, 0, 0, -1, 0, 0, 0, 0};
   *info = defaults;
 }
 
@@ -185,12 +197,13 @@ LADE_API lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait)
  * @param bytes  Size in bytes; 0 stores NULL and succeeds.
  * @param out    [out] Caller owns it until lade_pinned_free(). At least `bytes` long, at most an eighth or 4 KiB
  *               longer, whichever is more. Blocks of 4 KiB and more begin at a page of 4 KiB, smaller ones at a
- * multiple of 512 bytes, powers of two at a multiple of themselves. Contents undefined. Untouched on error.
+ *               multiple of 512 bytes, powers of two at a multiple of themselves. Contents undefined. Untouched on error.
  *
  * Threads: any. Waits: for the driver when the cache has no fitting block; up to options.wait_ms at the cap.
  * Stream order: the memory is used by nothing any more; any stream may use it at once.
  * Errors: LADE_ERR_LIMIT at the cap; LADE_ERR_OUT_OF_PINNED_MEMORY after the cache was given back and the sources tried
- * again; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT for sizes of 2^60 and more; LADE_ERR_FORKED.
+ * again; LADE_ERR_UNSUPPORTED where the runtime has none of the pool's sources; LADE_ERR_OUT_OF_HOST_MEMORY;
+ * LADE_ERR_INVALID_ARGUMENT for sizes of 2^60 and more; LADE_ERR_FORKED.
  * Source: docs/design.md "Pinned host block cache"; CUDA Driver API, Memory Management, cuMemHostRegister.
  */
 LADE_API lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out);

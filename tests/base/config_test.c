@@ -22,7 +22,8 @@ LADE_TEST(Config, ReadsEveryKey) {
                                 "device_event_batch:1,pinned_max_mb:9,pinned_event_batch:2,pinned_wait_ms:30,"
                                 "pinned_segment_mb:32,pinned_magazine_mb:3,pinned_max_idle_ms:4,pinned_threads:6,"
                                 "pinned_numa_strict:True,pinned_background:True,pinned_debug:True,"
-                                "pinned_policy:reference,pinned_source:register | pageable");
+                                "pinned_device_mapped:True,pinned_register_chunk_mb:16,"
+                                "pinned_policy:reference,pinned_source:register | pool|pageable");
   LADE_EXPECT_EQ_UINT(config.backend, 0);
   LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 21);
   LADE_EXPECT(config.garbage_collection_threshold == 0.75);
@@ -43,8 +44,11 @@ LADE_TEST(Config, ReadsEveryKey) {
   LADE_EXPECT_EQ_UINT(config.pinned_numa_strict, 1);
   LADE_EXPECT_EQ_UINT(config.pinned_background, 1);
   LADE_EXPECT_EQ_UINT(config.pinned_debug, 1);
+  LADE_EXPECT_EQ_UINT(config.pinned_device_mapped, 1);
+  LADE_EXPECT_EQ_UINT(config.pinned_register_chunk_mb, 16);
   LADE_EXPECT_EQ_UINT(config.pinned_reference, 1);
-  LADE_EXPECT_EQ_UINT(config.pinned_sources, LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_PAGEABLE);
+  LADE_EXPECT_EQ_UINT(config.pinned_sources,
+                      LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_POOL | LADE_PINNED_SOURCE_PAGEABLE);
 }
 
 LADE_TEST(Config, AllowsBlanksAndNothing) {
@@ -102,9 +106,9 @@ LADE_TEST(Config, ErrorsNameKeyValueAndPosition) {
       {"per_process_memory_fraction:1.01", "bad value \"1.01\" at position 29: a number from 0 to 1"},
       {"per_process_memory_fraction:-1", "bad value \"-1\""},
       {"pinned_policy:mine", "default or reference"},
-      {"pinned_source:disk", "register, driver, pageable"},
-      {"pinned_source:register|", "register, driver, pageable"},
-      {"pinned_source:", "register, driver, pageable"},
+      {"pinned_source:disk", "register, driver, pool, pageable"},
+      {"pinned_source:register|", "register, driver, pool, pageable"},
+      {"pinned_source:", "register, driver, pool, pageable"},
       {"pinned_num_register_threads:3", "a power of two from 1 to 128"},
       {"pinned_num_register_threads:256", "bad value \"256\""},
       {"backend:cudaMallocAsync2", "backend: bad value"},
@@ -177,7 +181,8 @@ LADE_TEST(Config, FillsTheOptions) {
                "roundup_power2_divisions:[1:2],device_max_mb:3,device_event_batch:4,"
                "pinned_use_cuda_host_register:True,pinned_max_mb:5,pinned_event_batch:6,pinned_wait_ms:7,"
                "pinned_segment_mb:8,pinned_magazine_mb:2,pinned_max_idle_ms:9,pinned_num_register_threads:4,"
-               "pinned_numa_strict:True,pinned_background:True,pinned_debug:True");
+               "pinned_numa_strict:True,pinned_background:True,pinned_debug:True,pinned_device_mapped:True,"
+               "pinned_register_chunk_mb:3");
   lade_device_options device;
   lade_device_options_init(&device);
   lade_config_apply_device(&config, &device);
@@ -198,5 +203,7 @@ LADE_TEST(Config, FillsTheOptions) {
   LADE_EXPECT_EQ_UINT(pinned.magazine_bytes, UINT64_C(2) << 20);
   LADE_EXPECT_EQ_UINT(pinned.max_idle_ms, 9);
   LADE_EXPECT_EQ_UINT(pinned.prefault_threads, 4);
-  LADE_EXPECT_EQ_UINT(pinned.flags, LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG);
+  LADE_EXPECT_EQ_UINT(pinned.flags,
+                      LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG | LADE_PINNED_DEVICE_MAPPED);
+  LADE_EXPECT_EQ_UINT(pinned.register_chunk_bytes, UINT64_C(3) << 20);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Driver pools: allocation and free in stream order, what the pool keeps, its limits. */
 #include <stdint.h>
+#include <string.h>
 
 #include "tests/conformance/conformance.h"
 
@@ -226,6 +227,7 @@ static void use_host_pool(lade_runtime *runtime, ladei_pool_location location, i
   ladei_pool_properties properties = {location, id, 0};
   ladei_driver_pool pool;
   LADE_ASSERT_OK(OP(pool_create, &properties, &pool));
+  LADE_EXPECT_OK(OP(pool_set_access, pool, 0, true)); /* the host's alone until then */
   ladei_stream stream = conformance_stream(runtime, 0, 0);
   void *memory;
   LADE_ASSERT_OK(OP(pool_alloc, pool, 65536, &stream, &memory));
@@ -234,7 +236,14 @@ static void use_host_pool(lade_runtime *runtime, ladei_pool_location location, i
   LADE_EXPECT_OK(OP(pointer_attributes, memory, &attributes));
   LADE_EXPECT_EQ_INT(attributes.kind, LADEI_MEMORY_PINNED);
   support_pattern_fill(memory, 65536, 3, 0);
+  void *device = conformance_device_memory(runtime, 0, 65536);
+  LADE_EXPECT_OK(OP(copy, LADEI_COPY_H2D, device, memory, 65536, &stream));
+  LADE_ASSERT_OK(OP(stream_synchronize, &stream));
+  memset(memory, 0, 65536);
+  LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2H, memory, device, 65536, &stream));
+  LADE_ASSERT_OK(OP(stream_synchronize, &stream));
   LADE_EXPECT_PATTERN(memory, 65536, 3, 0);
+  LADE_EXPECT_OK(OP(device_free, 0, device));
   LADE_ASSERT_OK(OP(pool_free, memory, &stream));
   LADE_ASSERT_OK(OP(stream_synchronize, &stream));
   LADE_EXPECT_OK(OP(stream_destroy, stream.handle));

@@ -262,7 +262,8 @@ LADE_TEST(PinnedLimits, SettingsInForceHaveEachDefaultInItsPlace) {
   if (!fixture_open(&own, "sim", NULL, &this_machine)) return;
   lade_pinned_options_init(&settings);
   LADE_EXPECT_OK(lade_pinned_settings_get(own.pool, &settings));
-  LADE_EXPECT_EQ_UINT(settings.sources, LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER);
+  LADE_EXPECT_EQ_UINT(settings.sources,
+                      LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER | LADE_PINNED_SOURCE_POOL);
   LADE_EXPECT_EQ_UINT(settings.max_bytes, own.pool->max_bytes);
   LADE_EXPECT_GT_UINT(settings.max_bytes, 0);
   LADE_EXPECT_EQ_UINT(settings.event_batch, 16);
@@ -283,9 +284,10 @@ LADE_TEST(PinnedLimits, SettingsInForceAreThoseAskedFor) {
                                  .wait_ms = 4000000000u,
                                  .segment_bytes = SEGMENT_BYTES,
                                  .prefault_threads = 2,
-                                 .flags = LADE_PINNED_NUMA_STRICT,
+                                 .flags = LADE_PINNED_NUMA_STRICT | LADE_PINNED_DEVICE_MAPPED,
                                  .magazine_bytes = 1,
-                                 .max_idle_ms = 4000000001u};
+                                 .max_idle_ms = 4000000001u,
+                                 .register_chunk_bytes = SEGMENT_BYTES};
   fixture own;
   lade_pinned_options settings;
   if (!fixture_open(&own, "sim", &options, &two_nodes)) return;

@@ -376,6 +376,9 @@ LADE_TEST_P(Pinned, BadOptionsMakeNoPool, support_soft_runtimes, name) {
   options = small_options();
   options.segment_bytes = 5000;
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_pool_create(runtime, &options, &pool));
+  options = small_options();
+  options.register_chunk_bytes = LADEI_MIB / 2;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_pool_create(runtime, &options, &pool));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_pool_create(NULL, NULL, &pool));
   LADE_EXPECT_EQ_PTR(pool, NULL);
   support_runtime_close(runtime);
@@ -521,32 +524,6 @@ LADE_TEST_P(Pinned, BlocksNearTwoDevicesComeFromTwoNodes, support_soft_runtimes,
   give_back(&own, again);
   LADE_EXPECT_OK(lade_pinned_pool_destroy(own.pool, true));
   support_runtime_close(runtime);
-}
-
-LADE_TEST_P(Pinned, EachSourceWorksAlone, support_soft_runtimes, runtime) {
-  static const lade_pinned_source sources[] = {LADE_PINNED_SOURCE_REGISTER, LADE_PINNED_SOURCE_DRIVER};
-  for (int i = 0; i < 2; i++) {
-    lade_pinned_options options = small_options();
-    fixture own;
-    options.sources = sources[i];
-    options.prefault_threads = 2;
-    if (!fixture_open_with(&own, runtime, &options)) return;
-    char *block = alloc(&own, LADEI_MIB);
-    LADE_EXPECT_EQ_INT(info_of(&own, block).source, sources[i]);
-    block[0] = block[LADEI_MIB - 1] = 1;
-    give_back(&own, block);
-    fixture_close(&own);
-  }
-}
-
-LADE_TEST_P(Pinned, RefusedRegistrationFallsBackToTheDriver, support_soft_runtimes, runtime) {
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
-  LADE_EXPECT_OK(lade_soft_fault_add(own.runtime, "host_register", 1, LADE_ERR_OUT_OF_PINNED_MEMORY));
-  void *block = alloc(&own, LADEI_MIB);
-  LADE_EXPECT_EQ_INT(info_of(&own, block).source, LADE_PINNED_SOURCE_DRIVER);
-  give_back(&own, block);
-  fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, MemoryThatCannotBeUnpinnedStaysUsable, support_soft_runtimes, runtime) {

@@ -165,6 +165,7 @@ const char *survey_source_name(int source) {
   switch (source) {
   case LADE_PINNED_SOURCE_REGISTER: return "register";
   case LADE_PINNED_SOURCE_DRIVER: return "driver";
+  case LADE_PINNED_SOURCE_POOL: return "pool";
   case LADE_PINNED_SOURCE_PAGEABLE: return "pageable";
   default: return "unknown";
   }

@@ -62,7 +62,7 @@ void survey_dispose(survey *s);
 /* Position of a node in nodes, or -1. */
 int survey_node_position(const survey *s, int os_node);
 
-/* "register", "driver", "pageable". */
+/* "register", "driver", "pool", "pageable". */
 const char *survey_source_name(int source);
 
 /* What holds for the whole machine, and for a pool with default settings, in words. */

@@ -37,7 +37,7 @@ assert report["runtime"] == "cpu" and report["software_device"] is True
 assert [node["node"] for node in report["nodes"]] == list(range(8))
 assert all(node["distances"] == [None] * 8 and node["cpu_count"] == 2 for node in report["nodes"])
 assert report["devices"][0]["trial"]["source"] == "register", report["devices"]
-assert report["pinned"]["sources"] == ["register", "driver"]
+assert report["pinned"]["sources"] == ["register", "driver", "pool"]
 assert 0 < report["pinned"]["max_bytes"] <= report["limits"]["available_bytes"]
 svg = xml.etree.ElementTree.parse(sys.argv[2]).getroot()
 assert svg.tag == "{http://www.w3.org/2000/svg}svg"

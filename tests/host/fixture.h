@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pinned pool on a runtime that counts calls, with two streams and some device memory to copy to.
+ *
+ *   pinned_fixture own;
+ *   lade_pinned_options options = pinned_fixture_options();
+ *   if (!pinned_fixture_open(&own, support_interposer_open("sim", NULL), &options)) return;
+ *   char *block = pinned_fixture_alloc(&own, 4096);
+ *   pinned_fixture_use(&own, block, 0);
+ *   pinned_fixture_free(&own, block);
+ *   pinned_fixture_close(&own);
+ *
+ * Every call checks the pool's invariants after it.
+ */
+#ifndef LADE_TESTS_HOST_FIXTURE_H
+#define LADE_TESTS_HOST_FIXTURE_H
+
+#include "lade/pinned.h"
+
+enum { PINNED_FIXTURE_STREAMS = 2, PINNED_FIXTURE_DEVICE_BYTES = 4096, PINNED_FIXTURE_SEGMENT_BYTES = 2 << 20 };
+
+typedef struct pinned_fixture {
+  lade_runtime *runtime;
+  lade_pinned_pool *pool;
+  lade_stream streams[PINNED_FIXTURE_STREAMS];
+  void *device; /* PINNED_FIXTURE_DEVICE_BYTES */
+} pinned_fixture;
+
+/* Segments of PINNED_FIXTURE_SEGMENT_BYTES, a cap of 64 MiB. */
+lade_pinned_options pinned_fixture_options(void);
+
+/* Takes the runtime; NULL, from a runtime that did not open, makes no fixture. */
+bool pinned_fixture_open(pinned_fixture *own, lade_runtime *runtime, const lade_pinned_options *options);
+/* Nothing may be left that the pool made. */
+void pinned_fixture_close(pinned_fixture *own);
+
+void *pinned_fixture_alloc(const pinned_fixture *own, size_t bytes);
+void pinned_fixture_free(const pinned_fixture *own, void *block);
+/* A copy from the block, queued on a stream and recorded. */
+void pinned_fixture_use(const pinned_fixture *own, void *block, int stream);
+
+lade_pinned_stats pinned_fixture_stats(const pinned_fixture *own);
+lade_pinned_info pinned_fixture_info(const pinned_fixture *own, const void *pointer);
+
+#endif /* LADE_TESTS_HOST_FIXTURE_H */
