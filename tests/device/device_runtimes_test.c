@@ -173,3 +173,82 @@ LADE_TEST_P(DeviceRuntimes, CapturesAllocateFromTheirPool, runtimes, name) {
   LADE_EXPECT_OK(lade_device_empty_cache(r.allocator));
   rig_close(&r);
 }
+
+/* ---- Hazard H9 of the reference: uses noted in a capture, and uses noted outside ---------------------------------- */
+
+static const lade_device_pool_id pool_one = {1, 0};
+static const lade_device_pool_id pool_two = {2, 0};
+
+/* Two blocks of stream 0 in one segment, the second one free; work on stream 1 that waits for the gate. */
+static bool hazard_open(rig *r, const char *name, support_gate *gate, char **out_used, char **out_free) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.event_batch = 1;
+  if (!rig_open(r, name, &options)) return false;
+  *out_used = block_alloc(r, 1000, 0);
+  *out_free = block_alloc(r, 1000, 0);
+  LADE_EXPECT_OK(lade_device_free(r->allocator, *out_free));
+  LADE_EXPECT_OK(lade_stream_synchronize(r->runtime, r->streams[1]));
+  return support_gate_close(gate, r->runtime, r->streams[1]);
+}
+
+/* While stream 1 is held, the block that it uses must not come back; afterwards it must. */
+static void hazard_close(rig *r, support_gate *gate, char *used, char *other) {
+  LADE_EXPECT_EQ_PTR(block_alloc(r, 1000, 0), other);
+  support_gate_open(gate);
+  LADE_EXPECT(support_wait_stream(r->runtime, r->streams[1]));
+  LADE_EXPECT_EQ_PTR(block_alloc(r, 1000, 0), used);
+  LADE_EXPECT_OK(lade_device_free(r->allocator, used));
+  LADE_EXPECT_OK(lade_device_free(r->allocator, other));
+  rig_close(r);
+}
+
+static void pool_leave(rig *r, lade_device_pool_id pool) {
+  LADE_EXPECT_OK(lade_device_pool_end(r->allocator, pool));
+  LADE_EXPECT_OK(lade_device_pool_release(r->allocator, pool));
+}
+
+/* One stream, noted on one block both before and during a capture. */
+LADE_TEST_P(hazard_H09, UseOutsideTheCaptureIsHonoured, runtimes, name) {
+  rig r;
+  support_gate gate;
+  char *used, *other;
+  if (!hazard_open(&r, name, &gate, &used, &other)) return;
+  block_fill(&r, used, 1, 1000, 1); /* outside: runs when the gate opens */
+  LADE_EXPECT_OK(lade_device_record_stream(r.allocator, used, r.streams[1]));
+  const lade_runtime_ops *ops = r.runtime->ops;
+  ladei_graph graph = NULL;
+  LADE_ASSERT_OK(ops->capture_begin(r.runtime->self, &r.resolved[0], LADEI_CAPTURE_RELAXED));
+  LADE_EXPECT_OK(lade_device_pool_begin(r.allocator, pool_one, &r.streams[0], 1));
+  LADE_EXPECT_OK(lade_device_record_stream(r.allocator, used, r.streams[1]));
+  LADE_EXPECT_OK(lade_device_free(r.allocator, used)); /* deferred */
+  pool_leave(&r, pool_one);
+  LADE_ASSERT_OK(ops->capture_end(r.runtime->self, &r.resolved[0], &graph));
+  if (graph != NULL) LADE_EXPECT_OK(ops->graph_destroy(r.runtime->self, graph));
+  hazard_close(&r, &gate, used, other);
+}
+
+/* The other way round in time, and for the block's next owner: what a capture noted once must not excuse a use later. */
+LADE_TEST_P(hazard_H09, NoteOfAFormerCaptureExcusesNothing, runtimes, name) {
+  rig r;
+  support_gate gate;
+  char *used, *other;
+  if (!hazard_open(&r, name, &gate, &used, &other)) return;
+  support_gate_open(&gate);
+  LADE_EXPECT(support_wait_stream(r.runtime, r.streams[1]));
+  LADE_EXPECT_OK(lade_device_pool_begin(r.allocator, pool_one, &r.streams[0], 1));
+  LADE_EXPECT_OK(lade_device_record_stream(r.allocator, used, r.streams[1]));
+  pool_leave(&r, pool_one);
+  LADE_EXPECT_OK(lade_device_free(r.allocator, used)); /* after the capture: nothing is put off */
+  LADE_EXPECT(support_wait_stream(r.runtime, r.streams[1]));
+  LADE_EXPECT_EQ_PTR(block_alloc(&r, 1000, 0), used);
+
+  LADE_EXPECT_OK(lade_stream_synchronize(r.runtime, r.streams[1]));
+  LADE_ASSERT(support_gate_close(&gate, r.runtime, r.streams[1]));
+  block_fill(&r, used, 2, 1000, 1);
+  LADE_EXPECT_OK(lade_device_record_stream(r.allocator, used, r.streams[1]));
+  LADE_EXPECT_OK(lade_device_pool_begin(r.allocator, pool_two, &r.streams[0], 1));
+  LADE_EXPECT_OK(lade_device_free(r.allocator, used)); /* deferred */
+  pool_leave(&r, pool_two);
+  hazard_close(&r, &gate, used, other);
+}
