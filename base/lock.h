@@ -17,9 +17,10 @@
 #ifndef LADE_BASE_LOCK_H
 #define LADE_BASE_LOCK_H
 
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/single_threaded.h>
 
 /*
  * All ranks of the library, outermost first. Two locks of one rank are never held together by a thread. The locks of
@@ -40,21 +41,55 @@ typedef enum ladei_lock_rank {
   LADEI_RANK_LEAF = 110,    /* locks under which nothing else is ever taken */
 } ladei_lock_rank;
 
+/* The word of a lock. */
+enum { LADEI_LOCK_FREE, LADEI_LOCK_HELD, LADEI_LOCK_AWAITED }; /* AWAITED: held, and somebody may sleep */
+
 typedef struct ladei_lock {
-  pthread_mutex_t mutex;
+  _Atomic(uint32_t) word;
   ladei_lock_rank rank;
 } ladei_lock;
 
-/* Cannot fail: glibc's plain and adaptive mutexes own nothing but their bytes. */
+/* Cannot fail, and owns nothing but its bytes. */
 void ladei_lock_init(ladei_lock *lock, ladei_lock_rank rank);
 /* Held by nobody. */
 void ladei_lock_destroy(ladei_lock *lock);
 
+/* The words alone, without the check of ranks. For the functions below. */
+void ladei_lock_wait(ladei_lock *lock); /* takes a lock that was not free a moment ago */
+void ladei_lock_wake(ladei_lock *lock); /* of those who sleep, one */
+
+/* A process with one thread has nobody to exclude: then plain words do what locked instructions do else. The word says
+ * the truth either way, so a second thread may come at any moment, also while the lock is held. */
+static inline void ladei_lock_word_take(ladei_lock *lock) {
+  uint32_t word = LADEI_LOCK_FREE;
+  if (__libc_single_threaded) {
+    word = atomic_load_explicit(&lock->word, memory_order_relaxed);
+    if (word == LADEI_LOCK_FREE) atomic_store_explicit(&lock->word, LADEI_LOCK_HELD, memory_order_relaxed);
+  } else {
+    (void)atomic_compare_exchange_strong_explicit(&lock->word, &word, LADEI_LOCK_HELD, memory_order_acquire,
+                                                  memory_order_relaxed);
+  }
+  if (word != LADEI_LOCK_FREE) ladei_lock_wait(lock);
+}
+
+static inline void ladei_lock_word_give(ladei_lock *lock) {
+  if (__libc_single_threaded) {
+    atomic_store_explicit(&lock->word, LADEI_LOCK_FREE, memory_order_relaxed);
+  } else if (atomic_exchange_explicit(&lock->word, LADEI_LOCK_FREE, memory_order_release) == LADEI_LOCK_AWAITED) {
+    ladei_lock_wake(lock);
+  }
+}
+
 /* Spins for a moment before it sleeps: the library's critical sections are tens of nanoseconds. */
+#ifdef NDEBUG
+static inline void ladei_lock_acquire(ladei_lock *lock) { ladei_lock_word_take(lock); }
+static inline void ladei_lock_release(ladei_lock *lock) { ladei_lock_word_give(lock); }
+#else
 void ladei_lock_acquire(ladei_lock *lock);
+void ladei_lock_release(ladei_lock *lock);
+#endif
 /* False, and nothing held, where another thread holds it. Checked like acquire. */
 bool ladei_lock_try_acquire(ladei_lock *lock);
-void ladei_lock_release(ladei_lock *lock);
 
 /* The calling thread holds the lock; no lade lock at all. Nothing in builds with NDEBUG. */
 #ifdef NDEBUG
@@ -67,7 +102,8 @@ void ladei_lock_assert_none_held(void);
 
 /* Waits by the machine's monotonic clock, never by the settable one. */
 typedef struct ladei_condition {
-  pthread_cond_t condition;
+  _Atomic(uint32_t) turns;   /* signals so far: who sleeps, sleeps until it changes */
+  _Atomic(uint32_t) waiters; /* a signal with nobody waiting costs no system call */
 } ladei_condition;
 
 /* Cannot fail, as ladei_lock_init. */
@@ -79,6 +115,7 @@ void ladei_condition_destroy(ladei_condition *condition);
 void ladei_condition_wait(ladei_condition *condition, ladei_lock *lock);
 /* The same for at most `timeout_ns`; false when that time is over. */
 bool ladei_condition_wait_for(ladei_condition *condition, ladei_lock *lock, uint64_t timeout_ns);
+/* What is waited for was changed with the lock held; the signal may come after its release. */
 void ladei_condition_signal(ladei_condition *condition);
 void ladei_condition_broadcast(ladei_condition *condition);
 

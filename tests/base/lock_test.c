@@ -2,10 +2,12 @@
 /* Ranked locks: exclusion, the order rule in builds that check it, conditions. */
 #include "base/lock.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/shim/lade_test.h"
@@ -122,6 +124,41 @@ LADE_TEST(Lock, ExcludesOtherThreads) {
     pthread_join(threads[i], NULL);
   }
   LADE_EXPECT_EQ_UINT(count.value, (uint64_t)THREADS * ROUNDS);
+  ladei_lock_destroy(&count.lock);
+}
+
+static void *count_slowly(void *argument) {
+  const struct timespec moment = {.tv_nsec = 300 * 1000};
+  shared_count *count = argument;
+  for (int i = 0; i < 20; i++) {
+    ladei_lock_acquire(&count->lock);
+    uint64_t before = count->value;
+    nanosleep(&moment, NULL);
+    count->value = before + 1;
+    ladei_lock_release(&count->lock);
+  }
+  return NULL;
+}
+
+/* Held so long that the others sleep: each release wakes one of them, until none is left. The lock is taken and given
+ * also while there is one thread only, and by plain words then. */
+LADE_TEST(Lock, WakesWhoSleepsForIt) {
+  shared_count count = {.value = 0};
+  ladei_lock_init(&count.lock, LADEI_RANK_LEAF);
+  pthread_t threads[THREADS];
+  ladei_lock_acquire(&count.lock);
+  for (int i = 0; i < THREADS; i++) {
+    LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, count_slowly, &count), 0);
+  }
+  const struct timespec moment = {.tv_nsec = 2 * 1000 * 1000};
+  nanosleep(&moment, NULL);
+  LADE_EXPECT_EQ_UINT(count.value, 0);
+  ladei_lock_release(&count.lock);
+  for (int i = 0; i < THREADS; i++) {
+    pthread_join(threads[i], NULL);
+  }
+  LADE_EXPECT_EQ_UINT(count.value, (uint64_t)THREADS * 20);
+  LADE_EXPECT_EQ_UINT(atomic_load(&count.lock.word), LADEI_LOCK_FREE);
   ladei_lock_destroy(&count.lock);
 }
 
