@@ -422,7 +422,10 @@ lade_status ladei_runtime_acquire(lade_runtime *runtime);
 void ladei_runtime_release(lade_runtime *runtime);
 
 /* LADE_ERR_FORKED in a child of the process that opened the runtime; one load, so for the fast paths too. */
-lade_status ladei_runtime_check_process(const lade_runtime *runtime);
+lade_status ladei_runtime_forked(const lade_runtime *runtime); /* the error itself */
+static inline lade_status ladei_runtime_check_process(const lade_runtime *runtime) {
+  return ladei_process_is_own(&runtime->owner) ? LADE_OK : ladei_runtime_forked(runtime);
+}
 
 /*
  * Makes a runtime of a table and its object, after checking the table. Tests put a counting or failing table around

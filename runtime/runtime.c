@@ -125,12 +125,9 @@ lade_status lade_runtime_close(lade_runtime *runtime) {
   return status;
 }
 
-lade_status ladei_runtime_check_process(const lade_runtime *runtime) {
-  if (!ladei_process_is_own(&runtime->owner)) {
-    return ladei_error(LADE_ERR_FORKED, 0, "runtime \"%s\" belongs to process %d; this is its child %d after fork()",
-                       runtime->ops->name, (int)runtime->owner.id, (int)getpid());
-  }
-  return LADE_OK;
+lade_status ladei_runtime_forked(const lade_runtime *runtime) {
+  return ladei_error(LADE_ERR_FORKED, 0, "runtime \"%s\" belongs to process %d; this is its child %d after fork()",
+                     runtime->ops->name, (int)runtime->owner.id, (int)getpid());
 }
 
 lade_status ladei_runtime_acquire(lade_runtime *runtime) {
