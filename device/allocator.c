@@ -9,6 +9,8 @@
  * fails leaves only what it gave back or found finished.
  *
  * A1  A block is handed out, and taken back, under one hold of the lock; so its state tells the truth about a pointer.
+ * A2  A block that is handed out changes neither its record nor the fields that name its place, so its owner finds it
+ *     without the lock (ladei_heap_peek). Where that fails, the lock tells what is the matter.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/allocator.h"
@@ -68,7 +70,7 @@ static void pools_forget(ladei_heap *heap) {
  * the same. Returns the first failure. Lock held, released in between.
  */
 static lade_status cache_flush(lade_device_allocator *allocator) {
-  allocator->heap.stats.sync_all_streams++;
+  allocator->heap.counters.sync_all_streams++;
   ladei_lock_release(&allocator->lock);
   ladei_uses_settle_deferred(allocator);
   lade_status waited = ladei_retire_synchronize(allocator->retire);
@@ -91,7 +93,7 @@ static void cache_collect(lade_device_allocator *allocator) {
   ladei_heap *heap = &allocator->heap;
   if (!heap->ages_tick) return;
   uint64_t limit = (uint64_t)(heap->settings.collection_threshold * (double)allocator->fraction_bytes);
-  uint64_t reserved = heap->stats.reserved_bytes.all.current;
+  uint64_t reserved = ladei_gauges_current(&heap->counters.reserved_bytes);
   if (reserved <= limit) return;
   ladei_block_list leaving;
   ladei_block_list_init(&leaving);
@@ -140,7 +142,7 @@ static lade_status request_climb(lade_device_allocator *allocator, const ladei_d
     lade_status flushed = cache_flush(allocator);
     if (flushed == LADE_ERR_DEVICE_LOST) return flushed;
     if (flushed != LADE_OK) ladei_error_save(&refusal);
-    allocator->heap.stats.alloc_retries++;
+    allocator->heap.counters.alloc_retries++;
     status = request_grow(allocator, request, out);
     if (ladei_is_exhausted(status) && flushed != LADE_OK) ladei_error_restore(&refusal); /* the deeper cause */
   }
@@ -157,23 +159,21 @@ static lade_status request_acquire(lade_device_allocator *allocator, const ladei
   return status;
 }
 
-/* Looks into the cache. After a miss it closes the open batches of events and, where that finished any, looks again;
- * then it asks the program's reclaimers and, if they freed anything, looks a last time. */
-static lade_status request_search(lade_device_allocator *allocator, const ladei_device_request *request,
-                                  ladei_block **out) {
+/* After a miss: closes the open batches of events and, where that finished any, looks again; then asks the program's
+ * reclaimers and, if they freed anything, looks a last time; then climbs. */
+static __attribute__((noinline)) lade_status request_seek(lade_device_allocator *allocator,
+                                                          const ladei_device_request *request, ladei_block **out) {
   ladei_heap *heap = &allocator->heap;
-  *out = ladei_pool_take(heap, request->pool, request->stream_key, request->rounded);
-  if (*out != NULL) return LADE_OK;
   ladei_lock_release(&allocator->lock);
   uint64_t done = 0;
   lade_status status = ladei_uses_process(allocator, LADEI_POLL_CLOSE, &done);
   ladei_lock_acquire(&allocator->lock);
   if (status != LADE_OK) return status;
-  if (done > 0) *out = ladei_pool_take(heap, request->pool, request->stream_key, request->rounded);
+  if (done > 0) *out = ladei_pool_search(heap, request->pool, request->stream_key, request->rounded);
   if (*out == NULL && ladei_callbacks_reclaim(allocator)) {
-    *out = ladei_pool_take(heap, request->pool, request->stream_key, request->rounded);
+    *out = ladei_pool_search(heap, request->pool, request->stream_key, request->rounded);
   }
-  return LADE_OK;
+  return *out != NULL ? LADE_OK : request_acquire(allocator, request, out);
 }
 
 static lade_status records_missing(void) {
@@ -186,24 +186,23 @@ static lade_status request_serve(lade_device_allocator *allocator, ladei_device_
   request->rounded = ladei_round_request(&heap->settings, request->requested);
   request->segment_bytes = ladei_heap_segment_bytes(request->rounded);
   request->pool = pool_choose(allocator, request->stream_key, request->rounded);
-  ladei_private_pool *visited = request->pool->owner;
-  if (visited != NULL) visited->visitors++;
-  ladei_block *block = NULL;
-  lade_status status = request_search(allocator, request, &block);
-  if (status == LADE_OK && block == NULL) status = request_acquire(allocator, request, &block);
-  if (visited != NULL) visited->visitors--;
-  if (status != LADE_OK) {
-    if (ladei_is_exhausted(status)) heap->stats.ooms++;
-    if (visited != NULL) request->pool_id = visited->id;
-    return status;
+  ladei_block *block = ladei_pool_search(heap, request->pool, request->stream_key, request->rounded);
+  if (block == NULL) {
+    ladei_private_pool *visited = request->pool->owner;
+    if (visited != NULL) visited->visitors++;
+    lade_status status = request_seek(allocator, request, &block);
+    if (visited != NULL) visited->visitors--;
+    if (ladei_is_exhausted(status)) heap->counters.ooms++;
+    if (status != LADE_OK && visited != NULL) request->pool_id = visited->id;
+    if (status != LADE_OK) return status;
   }
   size_t remaining = block->size - request->rounded;
   bool split = ladei_split_wanted(&heap->settings, request->pool->is_small, request->rounded, remaining);
   if (split && !ladei_heap_reserve(heap, 1)) {
-    ladei_block_attach(heap, block);
+    if (block->state == LADEI_HEAP_BUSY) ladei_block_attach(heap, block);
     return records_missing();
   }
-  ladei_block_hand_out(heap, block, request->rounded, request->requested, split);
+  block = ladei_block_hand_out(heap, block, request->rounded, request->requested, split);
   *out = (void *)(uintptr_t)block->address;
   return LADE_OK;
 }
@@ -227,10 +226,14 @@ static lade_status request_prepare(lade_device_allocator *allocator, ladei_devic
 }
 
 lade_status ladei_native_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
-  ladei_device_request request = {.requested = bytes};
-  uint64_t done;
+  ladei_device_request request;
+  request.requested = bytes;
+  request.pool_id = (lade_device_pool_id){0, 0};
   lade_status status = request_prepare(allocator, &request, stream);
-  if (status == LADE_OK) status = ladei_uses_process(allocator, 0, &done);
+  if (status == LADE_OK && ladei_uses_waiting(allocator)) {
+    uint64_t done;
+    status = ladei_uses_process(allocator, 0, &done);
+  }
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   status = request_serve(allocator, &request, out);
@@ -269,19 +272,23 @@ static ladei_block *block_free(lade_device_allocator *allocator, ladei_block *bl
     return NULL;
   }
   if (allocator->captures != NULL) {
-    block->state = LADEI_HEAP_DEFERRED;
+    ladei_block_free_wait(&allocator->heap, block, LADEI_HEAP_DEFERRED);
     ladei_block_list_append(&allocator->deferred, block);
     atomic_fetch_add_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
     return NULL;
   }
-  block->state = LADEI_HEAP_PENDING;
+  ladei_block_free_wait(&allocator->heap, block, LADEI_HEAP_PENDING);
   return block;
 }
 
 lade_status ladei_native_free(lade_device_allocator *allocator, void *pointer) {
   ladei_block *block = NULL;
   ladei_lock_acquire(&allocator->lock);
-  lade_status status = ladei_device_block_lookup(allocator, pointer, true, "free", &block);
+  block = ladei_block_map_get(&allocator->heap.starts, (uint64_t)(uintptr_t)pointer);
+  lade_status status = LADE_OK;
+  if (block == NULL || block->state != LADEI_HEAP_ALLOCATED) {
+    status = ladei_device_block_lookup(allocator, pointer, true, "free", &block); /* what is wrong with it */
+  }
   if (status == LADE_OK) block = block_free(allocator, block);
   ladei_lock_release(&allocator->lock);
   if (status == LADE_OK && block != NULL) ladei_uses_add(allocator, block);
@@ -292,18 +299,17 @@ lade_status ladei_native_record_stream(lade_device_allocator *allocator, void *p
   ladei_stream use;
   lade_status status = stream_resolve(allocator, stream, &use);
   if (status != LADE_OK) return status;
-  ladei_block *block = NULL;
-  bool own = false;
-  unsigned flags = 0;
-  ladei_lock_acquire(&allocator->lock);
-  status = ladei_device_block_lookup(allocator, pointer, false, "record_stream", &block);
-  if (status == LADE_OK) {
-    const ladei_stream *owner = &block->segment->stream;
-    own = owner->context == use.context && owner->id == use.id;
-    if (allocator->captures != NULL) flags = LADEI_NOTE_PLAIN | LADEI_NOTE_MARK;
+  ladei_block *block = ladei_heap_peek(&allocator->heap, (uint64_t)(uintptr_t)pointer);
+  if (block == NULL) {
+    ladei_lock_acquire(&allocator->lock);
+    status = ladei_device_block_lookup(allocator, pointer, false, "record_stream", &block);
+    ladei_lock_release(&allocator->lock);
+    if (status != LADE_OK) return status;
   }
-  ladei_lock_release(&allocator->lock);
-  if (status != LADE_OK || own) return status;
+  const ladei_stream *owner = &block->segment->stream;
+  if (owner->context == use.context && owner->id == use.id) return LADE_OK;
+  bool capturing = atomic_load_explicit(&allocator->capture_count, memory_order_relaxed) != 0;
+  unsigned flags = capturing ? LADEI_NOTE_PLAIN | LADEI_NOTE_MARK : 0;
   /* A free of the same block by another thread from here on is a mistake of the program: the use may then count for the
    * block's next tenant, which does no harm. */
   return ladei_retire_note_resolved(allocator->retire, &block->ticket, &use, flags);
@@ -360,7 +366,7 @@ static lade_status pending_finish(lade_device_allocator *allocator, bool wait) {
   lade_status status =
       wait ? ladei_retire_synchronize(allocator->retire) : ladei_retire_poll(allocator->retire, LADEI_POLL_CLOSE, NULL);
   /* A lost device has given its blocks back: they are freed like others. */
-  if (allocator->heap.stats.active.all.current == 0) return LADE_OK;
+  if (ladei_gauges_current(&allocator->heap.counters.active) == 0) return LADE_OK;
   return status != LADE_OK ? status : ladei_device_check_active(allocator);
 }
 

@@ -199,6 +199,10 @@ void ladei_uses_add(lade_device_allocator *allocator, ladei_block *block);
 /* Frees deferred during captures that are over get their events; then polls. No lock held. `flags` as
  * ladei_retire_poll. Does nothing while a capture is under way. */
 lade_status ladei_uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_done);
+/* Whether it could find anything. */
+static inline bool ladei_uses_waiting(const lade_device_allocator *allocator) {
+  return atomic_load_explicit(&allocator->heap.waiting_count, memory_order_relaxed) != 0;
+}
 /* The first half of it. No lock held. */
 void ladei_uses_settle_deferred(lade_device_allocator *allocator);
 

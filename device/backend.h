@@ -6,7 +6,7 @@
  *                                                              native   allocator.c and its neighbours
  *
  * Every backend has the limits, the callbacks, the imports of ipc.c and the counters of its allocator in common with
- * the others: `heap.stats` counts for all of them, the rest of `heap` serves the native one alone.
+ * the others: `heap.counters` count for all of them, the rest of `heap` serves the native one alone.
  *
  * B1  A function that a backend lacks is NULL: the public call answers LADE_ERR_UNSUPPORTED, naming call and backend.
  * B2  The backend of an allocator never changes.

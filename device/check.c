@@ -19,6 +19,7 @@ typedef struct recount {
   size_t holes;
   size_t deferred;
   size_t contexts;
+  size_t waiting;
   bool busy;          /* a driver call is in flight: I7 to I9 do not hold */
   const char *broken; /* the invariant, NULL while all is well */
 } recount;
@@ -73,7 +74,10 @@ static void block_recount_active(recount *r, const ladei_block *block) {
   gauges_add(&r->sums.requested_bytes, small, block->requested);
   expect(r, block->requested <= block->size && block->requested > 0, "I8 requested fits into the block");
   if (block->state == LADEI_HEAP_DEFERRED) r->deferred++;
-  if (block->state != LADEI_HEAP_ALLOCATED) return;
+  if (block->state != LADEI_HEAP_ALLOCATED) {
+    r->waiting++;
+    return;
+  }
   gauges_add(&r->sums.allocation, small, 1);
   gauges_add(&r->sums.allocated_bytes, small, block->size);
   r->sums.oversize_allocations.current += block->oversize_counted;
@@ -167,7 +171,8 @@ static void gauges_compare(recount *r, const lade_device_gauges *kept, const lad
 }
 
 static void stats_compare(recount *r) {
-  const lade_device_stats *kept = &r->heap->stats;
+  lade_device_stats stats = ladei_heap_stats(r->heap);
+  const lade_device_stats *kept = &stats;
   const lade_device_stats *counted = &r->sums;
   gauges_compare(r, &kept->segment, &counted->segment, "I7 segment");
   gauges_compare(r, &kept->reserved_bytes, &counted->reserved_bytes, "I7 reserved_bytes");
@@ -204,6 +209,7 @@ lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
   }
   if (r.broken == NULL) {
     expect(&r, r.blocks == r.heap->starts.count, "I5 nothing else in the map of starts");
+    expect(&r, r.waiting == atomic_load(&r.heap->waiting_count), "I8 waiting blocks");
     expect(&r, r.deferred == atomic_load(&allocator->deferred_count), "U2 deferred blocks");
     pools_recount(&r);
     history_recount(&r, allocator);

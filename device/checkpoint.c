@@ -166,7 +166,7 @@ static size_t pool_live_count(const ladei_heap *heap, const ladei_private_pool *
 static void block_free(lade_device_allocator *allocator, ladei_block *block) {
   ladei_block_free_begin(&allocator->heap, block);
   if (ladei_ticket_noted(&block->ticket)) {
-    block->state = LADEI_HEAP_PENDING;
+    ladei_block_free_wait(&allocator->heap, block, LADEI_HEAP_PENDING);
     if (ladei_retire_add(allocator->retire, &block->ticket, true)) return;
   }
   ladei_block_free_complete(&allocator->heap, block);
@@ -194,8 +194,7 @@ static void segment_restore(lade_device_allocator *allocator, const lade_device_
   const saved_block *blocks = &checkpoint->blocks[saved->first_block];
   ladei_block *block = ladei_block_map_get(&heap->starts, saved->address);
   for (size_t i = 0; i < saved->block_count; i++, block = block->next) {
-    ladei_block_detach(block);
-    ladei_block_hand_out(heap, block, blocks[i].size, blocks[i].size, i + 1 < saved->block_count);
+    block = ladei_block_hand_out(heap, block, blocks[i].size, blocks[i].size, i + 1 < saved->block_count);
     assert(block->size == blocks[i].size);
   }
   uint64_t address = saved->address;

@@ -56,7 +56,7 @@ static ladei_block *best_fit(const ladei_heap *heap, const ladei_block_pool *poo
   return block;
 }
 
-ladei_block *ladei_pool_take(ladei_heap *heap, ladei_block_pool *pool, uint64_t stream_key, size_t rounded) {
+ladei_block *ladei_pool_search(ladei_heap *heap, ladei_block_pool *pool, uint64_t stream_key, size_t rounded) {
   if (heap->ages_tick) pool->searches++;
   ladei_block *block = best_fit(heap, pool, stream_key, rounded);
   if (block == NULL) return NULL;
@@ -64,7 +64,6 @@ ladei_block *ladei_pool_take(ladei_heap *heap, ladei_block_pool *pool, uint64_t 
   /* An oversize block is never cut: it may serve oversize requests only, and only those that nearly fill it. */
   if (rounded < limit && block->size >= limit) return NULL;
   if (rounded >= limit && block->size >= rounded + heap->settings.max_unsplit_slack) return NULL;
-  ladei_block_detach(block);
   return block;
 }
 

@@ -216,7 +216,7 @@ static lade_status allocator_create(lade_runtime *runtime, int device, const lad
   status = total_bytes_read(allocator);
   if (status == LADE_OK) {
     ladei_settings_apply(allocator, setup->options);
-    allocator->heap.stats.max_split_bytes = setup->options->max_split_bytes;
+    allocator->heap.counters.max_split_bytes = setup->options->max_split_bytes;
     status = backend->open(allocator, setup);
   }
   if (status == LADE_OK) {
@@ -247,23 +247,23 @@ lade_status lade_device_allocator_create(lade_runtime *runtime, int device, cons
 
 /* Whether anything is left that belongs to the caller. */
 static lade_status destroy_allowed(lade_device_allocator *allocator) {
-  lade_device_gauge blocks = allocator->heap.stats.allocation.all;
-  lade_device_gauge bytes = allocator->heap.stats.allocated_bytes.all;
+  uint64_t blocks = ladei_gauges_current(&allocator->heap.counters.allocation);
+  uint64_t bytes = ladei_gauges_current(&allocator->heap.counters.allocated_bytes);
   size_t captures = atomic_load(&allocator->capture_count);
   bool open = allocator->ipc_mappings != NULL;
-  if (blocks.current == 0 && captures == 0 && !open) return LADE_OK;
+  if (blocks == 0 && captures == 0 && !open) return LADE_OK;
   return ladei_error(LADE_ERR_BUSY, 0,
                      "device allocator of device %d: destroy: %llu blocks of %llu bytes are handed out, %zu captures "
                      "are under way, memory of other processes is %s",
-                     allocator->device, (unsigned long long)blocks.current, (unsigned long long)bytes.current, captures,
+                     allocator->device, (unsigned long long)blocks, (unsigned long long)bytes, captures,
                      open ? "open" : "not open");
 }
 
 lade_status ladei_device_check_active(const lade_device_allocator *allocator) {
-  lade_device_gauge active = allocator->heap.stats.active.all;
-  if (active.current == 0) return LADE_OK;
+  uint64_t active = ladei_gauges_current(&allocator->heap.counters.active);
+  if (active == 0) return LADE_OK;
   return ladei_error(LADE_NOT_READY, 0, "device allocator of device %d: destroy: %llu freed blocks are still in use",
-                     allocator->device, (unsigned long long)active.current);
+                     allocator->device, (unsigned long long)active);
 }
 
 lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool wait) {

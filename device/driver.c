@@ -28,7 +28,7 @@ void ladei_driver_unrelax(const lade_device_allocator *allocator, ladei_capture_
 /* ---- Growing ----------------------------------------------------------------------------------------------------- */
 
 lade_status ladei_driver_budget(lade_device_allocator *allocator, size_t bytes) {
-  uint64_t reserved = allocator->heap.stats.reserved_bytes.all.current + allocator->growing_bytes;
+  uint64_t reserved = ladei_gauges_current(&allocator->heap.counters.reserved_bytes) + allocator->growing_bytes;
   if (allocator->fraction_set && reserved + bytes > allocator->fraction_bytes) {
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
   }

@@ -122,8 +122,8 @@ lade_status ladei_expandable_unmap(lade_device_allocator *allocator, const ladei
 
 void ladei_expandable_unmapped(lade_device_allocator *allocator, ladei_block *block) {
   ladei_heap *heap = &allocator->heap;
-  heap->stats.device_frees++;
-  ladei_gauges_lower(&heap->stats.reserved_bytes, block->segment->pool->is_small, block->size);
+  heap->counters.device_frees++;
+  ladei_gauges_lower(&heap->counters.reserved_bytes, block->segment->pool->is_small, block->size);
   if (heap->history != NULL) {
     ladei_history_segment(heap, block->segment, LADE_DEVICE_SEGMENT_UNMAP, block->address, block->size);
   }
@@ -291,8 +291,8 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole,
   allocator->growing_bytes -= bytes;
   if (status != LADE_OK) return status;
   hole->mapped = true;
-  heap->stats.device_allocs++;
-  ladei_gauges_raise(&heap->stats.reserved_bytes, segment->pool->is_small, bytes);
+  heap->counters.device_allocs++;
+  ladei_gauges_raise(&heap->counters.reserved_bytes, segment->pool->is_small, bytes);
   if (heap->history != NULL) ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_MAP, hole->address, bytes);
   return LADE_OK;
 }

@@ -28,7 +28,14 @@ void ladei_heap_destroy(ladei_heap *heap) {
 }
 
 bool ladei_heap_reserve(ladei_heap *heap, size_t blocks) {
-  return ladei_slab_reserve(&heap->blocks, blocks) && ladei_block_map_reserve(&heap->starts, blocks);
+  bool records = blocks <= heap->spare_count || ladei_slab_reserve(&heap->blocks, blocks - heap->spare_count);
+  return records && ladei_block_map_reserve(&heap->starts, blocks);
+}
+
+lade_device_stats ladei_heap_stats(const ladei_heap *heap) {
+  lade_device_stats stats = {.struct_size = sizeof stats};
+  ladei_counters_read(&heap->counters, &stats);
+  return stats;
 }
 
 /* ---- Records ----------------------------------------------------------------------------------------------------- */
@@ -37,31 +44,71 @@ static size_t start_granule(const ladei_heap_segment *segment, uint64_t address)
   return (size_t)(address - segment->address) / LADEI_BLOCK_QUANTUM;
 }
 
-/* A BUSY block over a range of the segment, findable, not linked. Room was reserved. */
-static ladei_block *block_create(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address, size_t size,
-                                 bool mapped) {
-  ladei_block *block = ladei_slab_alloc(&heap->blocks);
-  assert(block != NULL);
-  /* All but the head and the ticket: a note that came too late for the last tenant may be on it, and another may come
-   * at any moment. It counts for this one. */
-  char *bytes = (char *)block, *ticket = (char *)&block->ticket, *behind = ticket + sizeof block->ticket;
-  memset(bytes + sizeof block->head, 0, (size_t)(ticket - bytes) - sizeof block->head);
-  memset(behind, 0, (size_t)(bytes + sizeof *block - behind));
-  block->address = address;
-  block->size = size;
-  block->segment = segment;
-  block->state = LADEI_HEAP_BUSY;
-  block->mapped = mapped;
+/* Spare records kept for the next splits; what is beyond them goes back to the slab. */
+enum { SPARES_MAX = 64 };
+
+/* A record as new but for its head and its ticket: a note that came too late for the last tenant may be on it, and
+ * another may come at any moment. It counts for this one. Room was reserved. */
+static inline ladei_block *record_take(ladei_heap *heap) {
+  ladei_block *block = heap->spares;
+  if (block != NULL) {
+    heap->spares = block->chain;
+    heap->spare_count--;
+  } else {
+    block = ladei_slab_alloc(&heap->blocks);
+    assert(block != NULL);
+  }
+  block->order.height = 0;
+  block->requested = 0;
+  block->previous = block->next = NULL;
+  block->chain = NULL;
+  block->context = NULL;
+  block->age_base = 0;
+  block->gone = block->oversize_counted = false;
+  ladei_block_state_set(block, LADEI_HEAP_BUSY);
+  return block;
+}
+
+static void record_give(ladei_heap *heap, ladei_block *block) {
+  ladei_block_state_set(block, LADEI_HEAP_BUSY); /* whoever still holds the record sees no block handed out */
+  if (heap->spare_count < SPARES_MAX) {
+    block->chain = heap->spares;
+    heap->spares = block;
+    heap->spare_count++;
+  } else {
+    ladei_slab_free(&heap->blocks, block);
+  }
+}
+
+static void address_set(ladei_block *block, uint64_t address) {
+  atomic_store_explicit(&block->address, address, memory_order_relaxed);
+}
+
+/* A block starts at the address from now on, or no longer. */
+static inline void start_add(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address, ladei_block *block) {
   ladei_block_map_put(&heap->starts, address, block);
   if (segment->starts.words != NULL) ladei_start_bits_set(&segment->starts, start_granule(segment, address));
+}
+
+static inline void start_remove(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address) {
+  ladei_block_map_remove(&heap->starts, address);
+  if (segment->starts.words != NULL) ladei_start_bits_clear(&segment->starts, start_granule(segment, address));
+}
+
+/* A BUSY block over a range of the segment, not linked, no start yet. Room was reserved. */
+static inline ladei_block *block_create(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address, size_t size,
+                                        bool mapped) {
+  ladei_block *block = record_take(heap);
+  address_set(block, address);
+  block->size = size;
+  atomic_store_explicit(&block->segment, segment, memory_order_relaxed);
+  block->mapped = mapped;
   return block;
 }
 
 static void block_discard(ladei_heap *heap, ladei_block *block) {
-  ladei_heap_segment *segment = block->segment;
-  ladei_block_map_remove(&heap->starts, block->address);
-  if (segment->starts.words != NULL) ladei_start_bits_clear(&segment->starts, start_granule(segment, block->address));
-  ladei_slab_free(&heap->blocks, block);
+  start_remove(heap, block->segment, block->address);
+  record_give(heap, block);
 }
 
 ladei_heap_segment *ladei_heap_segment_create(ladei_heap *heap, size_t size) {
@@ -88,7 +135,9 @@ ladei_block *ladei_heap_segment_insert(ladei_heap *heap, ladei_heap_segment *seg
   segment->address = address;
   segment->order.key = (ladei_order_key){{address, 0, 0}};
   ladei_ordered_set_insert(&heap->by_address, &segment->order);
-  return block_create(heap, segment, address, segment->size, mapped);
+  ladei_block *block = block_create(heap, segment, address, segment->size, mapped);
+  start_add(heap, segment, address, block);
+  return block;
 }
 
 void ladei_heap_segment_remove(ladei_heap *heap, ladei_heap_segment *segment) {
@@ -101,12 +150,12 @@ void ladei_heap_segment_remove(ladei_heap *heap, ladei_heap_segment *segment) {
 
 void ladei_heap_segment_count_up(ladei_heap *heap, ladei_heap_segment *segment) {
   ladei_block_pool *pool = segment->pool;
-  ladei_gauges_raise(&heap->stats.segment, pool->is_small, 1);
-  ladei_gauges_raise(&heap->stats.reserved_bytes, pool->is_small, segment->size);
+  ladei_gauges_raise(&heap->counters.segment, pool->is_small, 1);
+  ladei_gauges_raise(&heap->counters.reserved_bytes, pool->is_small, segment->size);
   segment->oversize_counted = segment->size >= heap->settings.max_split_bytes;
-  if (segment->oversize_counted) ladei_gauge_raise(&heap->stats.oversize_segments, 1);
+  if (segment->oversize_counted) ladei_gauge_raise(&heap->counters.oversize_segments, 1);
   if (pool->owner != NULL) pool->owner->segment_count++;
-  heap->stats.device_allocs++;
+  heap->counters.device_allocs++;
   if (heap->history != NULL) {
     ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_ALLOC, segment->address, segment->size);
   }
@@ -114,14 +163,14 @@ void ladei_heap_segment_count_up(ladei_heap *heap, ladei_heap_segment *segment) 
 
 void ladei_heap_segment_count_down(ladei_heap *heap, ladei_heap_segment *segment) {
   ladei_block_pool *pool = segment->pool;
-  heap->stats.device_frees++;
+  heap->counters.device_frees++;
   if (pool->owner != NULL) {
     assert(pool->owner->segment_count > 0);
     pool->owner->segment_count--;
   }
-  ladei_gauges_lower(&heap->stats.segment, pool->is_small, 1);
-  ladei_gauges_lower(&heap->stats.reserved_bytes, pool->is_small, segment->size);
-  if (segment->oversize_counted) ladei_gauge_lower(&heap->stats.oversize_segments, 1);
+  ladei_gauges_lower(&heap->counters.segment, pool->is_small, 1);
+  ladei_gauges_lower(&heap->counters.reserved_bytes, pool->is_small, segment->size);
+  if (segment->oversize_counted) ladei_gauge_lower(&heap->counters.oversize_segments, 1);
   if (heap->history != NULL) {
     ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
   }
@@ -156,6 +205,12 @@ ladei_block *ladei_heap_find(const ladei_heap *heap, uint64_t address) {
   }
   size_t start = ladei_start_bits_at_most(&segment->starts, start_granule(segment, address));
   return ladei_block_map_get(&heap->starts, segment->address + start * LADEI_BLOCK_QUANTUM);
+}
+
+ladei_block *ladei_heap_peek(const ladei_heap *heap, uint64_t address) {
+  ladei_block *block = ladei_block_map_peek(&heap->starts, address);
+  bool right = block != NULL && block->address == address && block->state == LADEI_HEAP_ALLOCATED;
+  return right ? block : NULL;
 }
 
 /* ---- Granules ---------------------------------------------------------------------------------------------------- */
@@ -197,20 +252,31 @@ void ladei_block_detach(ladei_block *block) {
   assert(block->state == LADEI_HEAP_FREE || block->state == LADEI_HEAP_HOLE);
   ladei_block_pool *pool = block->segment->pool;
   ladei_ordered_set_remove(block->state == LADEI_HEAP_FREE ? &pool->free : &pool->holes, &block->order);
-  block->state = LADEI_HEAP_BUSY;
+  ladei_block_state_set(block, LADEI_HEAP_BUSY);
+}
+
+static ladei_order_key free_key(const ladei_heap_segment *segment, const ladei_block *block) {
+  return (ladei_order_key){{segment->stream_key, block->size, block->address}};
+}
+
+/* A FREE block has got another address or size. */
+static inline void block_move_in_set(ladei_block *block) {
+  ladei_heap_segment *segment = block->segment;
+  block->age_base = segment->pool->searches;
+  ladei_ordered_set_move(&segment->pool->free, &block->order, free_key(segment, block));
 }
 
 static void block_enter_set(ladei_block *block) {
   ladei_heap_segment *segment = block->segment;
   ladei_block_pool *pool = segment->pool;
   if (block->mapped) {
-    block->order.key = (ladei_order_key){{segment->stream_key, block->size, block->address}};
+    block->order.key = free_key(segment, block);
     block->age_base = pool->searches;
-    block->state = LADEI_HEAP_FREE;
+    ladei_block_state_set(block, LADEI_HEAP_FREE);
     ladei_ordered_set_insert(&pool->free, &block->order);
   } else {
     block->order.key = (ladei_order_key){{segment->stream_key, block->address, 0}};
-    block->state = LADEI_HEAP_HOLE;
+    ladei_block_state_set(block, LADEI_HEAP_HOLE);
     ladei_ordered_set_insert(&pool->holes, &block->order);
   }
 }
@@ -219,8 +285,10 @@ static void block_enter_set(ladei_block *block) {
 
 ladei_block *ladei_block_cut(ladei_heap *heap, ladei_block *block, size_t low_bytes) {
   assert(block->state == LADEI_HEAP_BUSY && low_bytes > 0 && low_bytes < block->size);
-  ladei_block *upper =
-      block_create(heap, block->segment, block->address + low_bytes, block->size - low_bytes, block->mapped);
+  ladei_heap_segment *segment = block->segment;
+  uint64_t address = block->address + low_bytes;
+  ladei_block *upper = block_create(heap, segment, address, block->size - low_bytes, block->mapped);
+  start_add(heap, segment, address, upper);
   block->size = low_bytes;
   upper->previous = block;
   upper->next = block->next;
@@ -229,123 +297,205 @@ ladei_block *ladei_block_cut(ladei_heap *heap, ladei_block *block, size_t low_by
   return upper;
 }
 
-void ladei_block_swallow_next(ladei_heap *heap, ladei_block *block) {
+/* Lets a block grow up over its BUSY next neighbour. */
+static void block_absorb_next(ladei_heap *heap, ladei_block *block) {
   ladei_block *gone = block->next;
-  assert(block->state == LADEI_HEAP_BUSY && gone->state == LADEI_HEAP_BUSY && gone->mapped == block->mapped);
+  assert(gone->state == LADEI_HEAP_BUSY && gone->mapped == block->mapped);
   block->size += gone->size;
   block->next = gone->next;
   if (block->next != NULL) block->next->previous = block;
   block_discard(heap, gone);
 }
 
-/* Whether a BUSY block may merge with a neighbour as it is. */
+void ladei_block_swallow_next(ladei_heap *heap, ladei_block *block) {
+  assert(block->state == LADEI_HEAP_BUSY);
+  block_absorb_next(heap, block);
+}
+
+/* Cuts the low bytes off a FREE block, which stays FREE; returns the new, BUSY lower part. Room was reserved. */
+static inline ladei_block *block_carve(ladei_heap *heap, ladei_block *block, size_t low_bytes) {
+  assert(block->state == LADEI_HEAP_FREE && low_bytes > 0 && low_bytes < block->size);
+  ladei_heap_segment *segment = block->segment;
+  uint64_t address = block->address;
+  ladei_block *lower = block_create(heap, segment, address, low_bytes, true);
+  ladei_block_map_replace(&heap->starts, address, lower);
+  lower->previous = block->previous;
+  if (lower->previous != NULL) lower->previous->next = lower;
+  lower->next = block;
+  block->previous = lower;
+  block->size -= low_bytes;
+  address_set(block, address + low_bytes);
+  start_add(heap, segment, address + low_bytes, block);
+  block_move_in_set(block);
+  return lower;
+}
+
+/* Lets a FREE block grow down over its BUSY previous neighbour. */
+static inline void block_swallow_previous(ladei_heap *heap, ladei_block *block) {
+  ladei_heap_segment *segment = block->segment;
+  ladei_block *gone = block->previous;
+  assert(block->state == LADEI_HEAP_FREE && gone->state == LADEI_HEAP_BUSY);
+  uint64_t address = gone->address;
+  start_remove(heap, segment, block->address);
+  ladei_block_map_replace(&heap->starts, address, block);
+  address_set(block, address);
+  block->size += gone->size;
+  block->previous = gone->previous;
+  if (block->previous != NULL) block->previous->next = block;
+  record_give(heap, gone);
+  block_move_in_set(block);
+}
+
+/* Whether a neighbour of a block of mapped memory is free memory, or of a hole a hole. */
 static bool block_mergeable(const ladei_block *block, const ladei_block *neighbour) {
   return neighbour != NULL && neighbour->state == (block->mapped ? LADEI_HEAP_FREE : LADEI_HEAP_HOLE);
 }
 
-/* Merges a BUSY block with its equal neighbours; counts the neighbours and their bytes. Returns the union, BUSY. */
-static ladei_block *block_merge(ladei_heap *heap, ladei_block *block, uint64_t *merged_count, uint64_t *merged_bytes) {
-  ladei_block *previous = block->previous;
-  ladei_block *next = block->next;
-  if (block_mergeable(block, next)) {
-    *merged_count += 1;
-    *merged_bytes += next->size;
-    ladei_block_detach(next);
-    ladei_block_swallow_next(heap, block);
+/* What became one with a block. */
+typedef struct merged {
+  uint64_t count;
+  uint64_t bytes;
+} merged;
+
+static merged neighbours_count(const ladei_block *previous, const ladei_block *next) {
+  merged sum = {0, 0};
+  if (previous != NULL) sum = (merged){1, previous->size};
+  if (next != NULL) sum = (merged){sum.count + 1, sum.bytes + next->size};
+  return sum;
+}
+
+/* Makes a BUSY block FREE or HOLE, one with its equal neighbours. Returns the result. A free neighbour that grows keeps
+ * its place in the set: mostly it is the block that this one was cut from. */
+static inline ladei_block *block_settle(ladei_heap *heap, ladei_block *block, merged *out) {
+  ladei_block *previous = block_mergeable(block, block->previous) ? block->previous : NULL;
+  ladei_block *next = block_mergeable(block, block->next) ? block->next : NULL;
+  *out = neighbours_count(previous, next);
+  if (previous == NULL && next != NULL && block->mapped) {
+    block_swallow_previous(heap, next);
+    return next;
   }
-  if (block_mergeable(block, previous)) {
-    *merged_count += 1;
-    *merged_bytes += previous->size;
+  if (next != NULL) {
+    ladei_block_detach(next);
+    block_absorb_next(heap, block);
+  }
+  if (previous != NULL && block->mapped) {
+    block_absorb_next(heap, previous);
+    block_move_in_set(previous);
+    return previous;
+  }
+  if (previous != NULL) {
     ladei_block_detach(previous);
-    ladei_block_swallow_next(heap, previous);
+    block_absorb_next(heap, previous);
     block = previous;
   }
+  block_enter_set(block);
   return block;
 }
 
 ladei_block *ladei_block_attach(ladei_heap *heap, ladei_block *block) {
   assert(block->state == LADEI_HEAP_BUSY);
-  uint64_t merged_count = 0;
-  uint64_t merged_bytes = 0;
-  block = block_merge(heap, block, &merged_count, &merged_bytes);
-  block_enter_set(block);
-  return block;
+  merged neighbours;
+  return block_settle(heap, block, &neighbours);
 }
 
 /* ---- Handing out ------------------------------------------------------------------------------------------------- */
 
-/* inactive_split when a free block of a plain segment is taken and `remaining` bytes of it stay free. */
-static void split_gauges_on_take(ladei_heap *heap, const ladei_block *block, bool was_split, size_t remaining) {
-  lade_device_stats *stats = &heap->stats;
-  bool small = block->segment->pool->is_small;
+/* inactive_split when a block of a plain segment that was split, or was not, is taken and `remaining` bytes of it stay
+ * free. */
+static void split_gauges_on_take(ladei_heap *heap, bool small, bool was_split, size_t taken, size_t remaining) {
+  ladei_counters *counters = &heap->counters;
   if (was_split) {
-    ladei_gauges_lower(&stats->inactive_split_bytes, small, block->size);
-    if (remaining == 0) ladei_gauges_lower(&stats->inactive_split, small, 1);
+    ladei_gauges_lower(&counters->inactive_split_bytes, small, taken);
+    if (remaining == 0) ladei_gauges_lower(&counters->inactive_split, small, 1);
   } else if (remaining != 0) {
-    ladei_gauges_raise(&stats->inactive_split_bytes, small, remaining);
-    ladei_gauges_raise(&stats->inactive_split, small, 1);
+    ladei_gauges_raise(&counters->inactive_split_bytes, small, remaining);
+    ladei_gauges_raise(&counters->inactive_split, small, 1);
   }
 }
 
-void ladei_block_hand_out(ladei_heap *heap, ladei_block *block, size_t rounded, size_t requested, bool split) {
-  assert(block->state == LADEI_HEAP_BUSY && block->mapped && block->size >= rounded);
-  bool was_split = ladei_block_is_split(block);
-  size_t remaining = 0;
-  if (split) {
-    remaining = block->size - rounded;
+/* The BUSY block that is handed out; what is left of it is FREE. */
+static ladei_block *block_take(ladei_heap *heap, ladei_block *block, size_t rounded, bool split) {
+  if (block->state == LADEI_HEAP_FREE) {
+    if (split) return block_carve(heap, block, rounded);
+    ladei_block_detach(block);
+  } else if (split) {
     block_enter_set(ladei_block_cut(heap, block, rounded));
   }
-  if (!ladei_heap_segment_expandable(block->segment)) split_gauges_on_take(heap, block, was_split, remaining);
-  block->state = LADEI_HEAP_ALLOCATED;
+  return block;
+}
+
+ladei_block *ladei_block_hand_out(ladei_heap *heap, ladei_block *block, size_t rounded, size_t requested, bool split) {
+  assert(block->mapped && block->size >= rounded);
+  const ladei_heap_segment *segment = block->segment;
+  bool small = segment->pool->is_small;
+  bool was_split = ladei_block_is_split(block);
+  size_t remaining = split ? block->size - rounded : 0;
+  block = block_take(heap, block, rounded, split);
+  size_t size = block->size;
+  if (!ladei_heap_segment_expandable(segment)) split_gauges_on_take(heap, small, was_split, size, remaining);
+  ladei_block_state_set(block, LADEI_HEAP_ALLOCATED);
   block->requested = requested;
-  lade_device_stats *stats = &heap->stats;
-  bool small = block->segment->pool->is_small;
-  ladei_gauges_raise(&stats->allocation, small, 1);
-  ladei_gauges_raise(&stats->allocated_bytes, small, block->size);
-  ladei_gauges_raise(&stats->active, small, 1);
-  ladei_gauges_raise(&stats->active_bytes, small, block->size);
-  ladei_gauges_raise(&stats->requested_bytes, small, requested);
-  block->oversize_counted = block->size >= heap->settings.max_split_bytes;
-  if (block->oversize_counted) ladei_gauge_raise(&stats->oversize_allocations, 1);
+  ladei_counters *counters = &heap->counters;
+  ladei_gauges_raise(&counters->allocation, small, 1);
+  ladei_gauges_raise(&counters->allocated_bytes, small, size);
+  ladei_gauges_raise(&counters->active, small, 1);
+  ladei_gauges_raise(&counters->active_bytes, small, size);
+  ladei_gauges_raise(&counters->requested_bytes, small, requested);
+  block->oversize_counted = size >= heap->settings.max_split_bytes;
+  if (block->oversize_counted) ladei_gauge_raise(&counters->oversize_allocations, 1);
   if (heap->history != NULL) ladei_history_block_alloc(heap, block);
+  return block;
 }
 
 /* ---- Taking back ------------------------------------------------------------------------------------------------- */
 
 void ladei_block_free_begin(ladei_heap *heap, ladei_block *block) {
   assert(block->state == LADEI_HEAP_ALLOCATED);
-  bool small = block->segment->pool->is_small;
-  block->state = LADEI_HEAP_BUSY;
-  ladei_gauges_lower(&heap->stats.allocation, small, 1);
-  ladei_gauges_lower(&heap->stats.allocated_bytes, small, block->size);
-  if (block->oversize_counted) ladei_gauge_lower(&heap->stats.oversize_allocations, 1);
+  const ladei_heap_segment *segment = block->segment;
+  bool small = segment->pool->is_small;
+  ladei_block_state_set(block, LADEI_HEAP_BUSY);
+  ladei_gauges_lower(&heap->counters.allocation, small, 1);
+  ladei_gauges_lower(&heap->counters.allocated_bytes, small, block->size);
+  if (block->oversize_counted) ladei_gauge_lower(&heap->counters.oversize_allocations, 1);
   block->oversize_counted = false;
   if (heap->history != NULL) ladei_history_block_free(heap, block);
 }
 
+static void waiting_add(ladei_heap *heap, size_t more, size_t less) {
+  size_t count = atomic_load_explicit(&heap->waiting_count, memory_order_relaxed);
+  atomic_store_explicit(&heap->waiting_count, count + more - less, memory_order_relaxed);
+}
+
+void ladei_block_free_wait(ladei_heap *heap, ladei_block *block, ladei_block_state state) {
+  assert(block->state == LADEI_HEAP_BUSY);
+  ladei_block_state_set(block, state);
+  waiting_add(heap, 1, 0);
+}
+
 /* One net step up or down, as peaks and sums want it. */
-static void gauges_move(lade_device_gauges *gauges, bool small, uint64_t plus, uint64_t minus) {
+static void gauges_move(ladei_gauges *gauges, bool small, uint64_t plus, uint64_t minus) {
   if (plus > minus) ladei_gauges_raise(gauges, small, plus - minus);
   if (minus > plus) ladei_gauges_lower(gauges, small, minus - plus);
 }
 
 void ladei_block_free_complete(ladei_heap *heap, ladei_block *block) {
   if (heap->history != NULL) ladei_history_block_done(heap, block);
-  bool small = block->segment->pool->is_small;
+  const ladei_heap_segment *segment = block->segment;
+  ladei_counters *counters = &heap->counters;
+  bool small = segment->pool->is_small;
   size_t size = block->size;
   size_t requested = block->requested;
-  block->state = LADEI_HEAP_BUSY;
   block->requested = 0;
-  uint64_t merged_count = 0;
-  uint64_t merged_bytes = 0;
-  block = block_merge(heap, block, &merged_count, &merged_bytes);
-  block_enter_set(block);
-  if (!ladei_heap_segment_expandable(block->segment)) {
+  if (block->state != LADEI_HEAP_BUSY) waiting_add(heap, 0, 1);
+  ladei_block_state_set(block, LADEI_HEAP_BUSY);
+  merged neighbours;
+  block = block_settle(heap, block, &neighbours);
+  if (!ladei_heap_segment_expandable(segment)) {
     bool is_split = ladei_block_is_split(block);
-    gauges_move(&heap->stats.inactive_split, small, is_split ? 1 : 0, merged_count);
-    gauges_move(&heap->stats.inactive_split_bytes, small, is_split ? block->size : 0, merged_bytes);
+    gauges_move(&counters->inactive_split, small, is_split ? 1 : 0, neighbours.count);
+    gauges_move(&counters->inactive_split_bytes, small, is_split ? block->size : 0, neighbours.bytes);
   }
-  ladei_gauges_lower(&heap->stats.active, small, 1);
-  ladei_gauges_lower(&heap->stats.active_bytes, small, size);
-  ladei_gauges_lower(&heap->stats.requested_bytes, small, requested);
+  ladei_gauges_lower(&counters->active, small, 1);
+  ladei_gauges_lower(&counters->active_bytes, small, size);
+  ladei_gauges_lower(&counters->requested_bytes, small, requested);
 }

@@ -36,6 +36,7 @@
 
 #include "base/slab.h"
 #include "device/block_map.h"
+#include "device/gauges.h"
 #include "device/ordered_set.h"
 #include "device/size_rules.h"
 #include "device/start_bits.h"
@@ -98,20 +99,25 @@ typedef struct ladei_heap_segment {
   struct ladei_context *context; /* of the allocation that it was got for; NULL: none (history.h) */
 } ladei_heap_segment;
 
+/*
+ * Records are type-stable: one that was given up is used for another block some day, and is memory until the heap is
+ * destroyed. So a thread without the lock may look whether a record is still what it takes it for. The fields it looks
+ * at are atomic; they are written under the lock.
+ */
 typedef struct ladei_block {
   ladei_slab_head head;
   ladei_order_node order; /* in the pool's free set or hole set */
-  uint64_t address;
+  _Atomic(uint64_t) address;
   size_t size;
   size_t requested; /* asked for by the caller; kept until the free completes */
   struct ladei_block *previous;
   struct ladei_block *next;
-  ladei_heap_segment *segment;
-  struct ladei_block *chain;     /* in the list of deferred frees, or of blocks that leave */
+  _Atomic(ladei_heap_segment *) segment;
+  struct ladei_block *chain;     /* in the list of deferred frees, of blocks that leave, of spare records */
   ladei_ticket ticket;           /* its uses by streams other than its own */
   uint64_t age_base;             /* pool->searches when it became FREE */
   struct ladei_context *context; /* of its allocation; NULL: none (history.h, H3) */
-  uint8_t state;                 /* ladei_block_state */
+  _Atomic(uint8_t) state;        /* ladei_block_state */
   bool mapped;
   bool gone;             /* BUSY and leaving: the driver has taken its memory back */
   bool oversize_counted; /* it is in the oversize_allocations gauge */
@@ -129,6 +135,8 @@ typedef struct ladei_private_pool {
 
 typedef struct ladei_heap {
   ladei_slab blocks;   /* of ladei_block */
+  ladei_block *spares; /* records between two uses, linked through `chain`: live to the slab, in no segment */
+  size_t spare_count;
   ladei_slab segments; /* of ladei_heap_segment */
   ladei_block_map starts;
   ladei_ordered_set by_address; /* segments */
@@ -136,11 +144,16 @@ typedef struct ladei_heap {
   ladei_block_pool large_pool;
   ladei_private_pool *private_pools; /* in order of creation */
   ladei_device_settings settings;
-  uint64_t grants; /* threads that give a peer access to mapped memory: nothing may be unmapped meanwhile */
-  bool ages_tick;  /* a fraction is set and collection_threshold > 0 */
-  lade_device_stats stats;
+  atomic_size_t waiting_count; /* PENDING and DEFERRED blocks; written under the lock */
+  uint64_t grants;             /* threads that give a peer access to mapped memory: nothing may be unmapped meanwhile */
+  bool ages_tick;              /* a fraction is set and collection_threshold > 0 */
+  ladei_counters counters;
   struct ladei_history *history; /* NULL: nobody listens */
 } ladei_heap;
+
+static inline void ladei_block_state_set(ladei_block *block, ladei_block_state state) {
+  atomic_store_explicit(&block->state, (uint8_t)state, memory_order_relaxed);
+}
 
 void ladei_heap_init(ladei_heap *heap);
 /* Frees the records; the driver memory is gone already. */
@@ -149,29 +162,8 @@ void ladei_heap_destroy(ladei_heap *heap);
 /* Makes room for `blocks` new blocks, so that making them cannot fail; false when there is no memory. */
 bool ladei_heap_reserve(ladei_heap *heap, size_t blocks);
 
-/* ---- Gauges ------------------------------------------------------------------------------------------------------ */
-
-static inline void ladei_gauge_raise(lade_device_gauge *gauge, uint64_t amount) {
-  gauge->current += amount;
-  gauge->allocated += amount;
-  if (gauge->current > gauge->peak) gauge->peak = gauge->current;
-}
-
-static inline void ladei_gauge_lower(lade_device_gauge *gauge, uint64_t amount) {
-  assert(gauge->current >= amount);
-  gauge->current -= amount;
-  gauge->freed += amount;
-}
-
-static inline void ladei_gauges_raise(lade_device_gauges *gauges, bool small_pool, uint64_t amount) {
-  ladei_gauge_raise(&gauges->all, amount);
-  ladei_gauge_raise(small_pool ? &gauges->small_pool : &gauges->large_pool, amount);
-}
-
-static inline void ladei_gauges_lower(lade_device_gauges *gauges, bool small_pool, uint64_t amount) {
-  ladei_gauge_lower(&gauges->all, amount);
-  ladei_gauge_lower(small_pool ? &gauges->small_pool : &gauges->large_pool, amount);
-}
+/* The counters as users see them, but for those of other parts; struct_size is set. */
+lade_device_stats ladei_heap_stats(const ladei_heap *heap);
 
 /* ---- Segments ---------------------------------------------------------------------------------------------------- */
 
@@ -217,6 +209,8 @@ static inline bool ladei_block_is_split(const ladei_block *block) {
 
 /* The block that an address lies in, any state; NULL if in none. Exact starts take one probe. */
 ladei_block *ladei_heap_find(const ladei_heap *heap, uint64_t address);
+/* Without the lock: the block that is handed out and starts at the address; NULL if it is hard to tell. */
+ladei_block *ladei_heap_peek(const ladei_heap *heap, uint64_t address);
 
 /* Takes a FREE block or HOLE out of its set: BUSY. */
 void ladei_block_detach(ladei_block *block);
@@ -228,19 +222,21 @@ ladei_block *ladei_block_cut(ladei_heap *heap, ladei_block *block, size_t low_by
 void ladei_block_swallow_next(ladei_heap *heap, ladei_block *block);
 
 /*
- * Hands a BUSY block out: cut to `rounded` if `split`, the rest FREE, gauges moved. With split, room for one block was
- * reserved.
+ * Hands out the low `rounded` bytes of a BUSY or FREE block if `split`, else all of it; moves the gauges. Returns the
+ * block handed out; the rest is FREE. With split, room for one block was reserved.
  */
-void ladei_block_hand_out(ladei_heap *heap, ladei_block *block, size_t rounded, size_t requested, bool split);
+ladei_block *ladei_block_hand_out(ladei_heap *heap, ladei_block *block, size_t rounded, size_t requested, bool split);
 /* First half of a free: the client's gauges. */
 void ladei_block_free_begin(ladei_heap *heap, ladei_block *block);
+/* In between, where other streams still use it: it becomes PENDING or DEFERRED. */
+void ladei_block_free_wait(ladei_heap *heap, ladei_block *block, ladei_block_state state);
 /* Second half: nothing uses the block any more. It becomes FREE and merges. */
 void ladei_block_free_complete(ladei_heap *heap, ladei_block *block);
 
 /* ---- Decisions --------------------------------------------------------------------------------------------------- */
 
-/* Best fit for (stream, rounded), detached; NULL if there is none. Ticks the pool's clock. */
-ladei_block *ladei_pool_take(ladei_heap *heap, ladei_block_pool *pool, uint64_t stream_key, size_t rounded);
+/* Best fit for (stream, rounded), still FREE; NULL if there is none. Ticks the pool's clock. */
+ladei_block *ladei_pool_search(ladei_heap *heap, ladei_block_pool *pool, uint64_t stream_key, size_t rounded);
 
 /* Blocks that leave: detached, linked through `chain` in order. */
 typedef struct ladei_block_list {

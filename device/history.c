@@ -117,8 +117,8 @@ static void event_add(ladei_heap *heap, lade_device_event event, ladei_context *
   if (!history->tracked) return;
   lade_device_event_totals totals = {.struct_size = sizeof totals,
                                      .block_bytes = block_bytes,
-                                     .allocated_bytes = heap->stats.allocated_bytes.all.current,
-                                     .reserved_bytes = heap->stats.reserved_bytes.all.current};
+                                     .allocated_bytes = ladei_gauges_current(&heap->counters.allocated_bytes),
+                                     .reserved_bytes = ladei_gauges_current(&heap->counters.reserved_bytes)};
   ladei_trackers_queue(history, &event, &totals);
 }
 

@@ -3,10 +3,19 @@
  * Ordered set: records by a key of three words, links inside the record.
  *
  * The three words compare one after another, so that one structure serves free blocks (stream, size, address), holes
- * (stream, address, 0) and segments (address, 0, 0). A height-balanced (AVL) tree: find, insert and remove take
- * O(log n) steps, and next and previous in order O(1) on average. Allocates nothing, so nothing here can fail.
+ * (stream, address, 0) and segments (address, 0, 0). A height-balanced (AVL) tree whose nodes are also linked in order:
  *
- * I1  The key of a node does not change while it is in a set.
+ *   tree            d                find, insert, remove: O(log n)
+ *                 /   \
+ *                b     f
+ *               / \   / \
+ *   order      a=b=c=d=e=f=g         next, previous, and whether a key belongs beside a node: O(1)
+ *                  ^ finger: where the last change was
+ *
+ * Programs allocate and free the same sizes again and again, so most keys are looked for where the last change was. The
+ * finger answers those without a walk, however large the set is. Allocates nothing, so nothing here can fail.
+ *
+ * I1  The key of a node changes only by ladei_ordered_set_move while it is in a set.
  * I2  Keys in one set differ.
  * Locks: the caller's.
  */
@@ -23,6 +32,8 @@ typedef struct ladei_order_key {
 
 typedef struct ladei_order_node {
   ladei_order_key key;
+  struct ladei_order_node *previous; /* in order; NULL at the ends */
+  struct ladei_order_node *next;
   struct ladei_order_node *parent;
   struct ladei_order_node *child[2]; /* smaller, larger keys */
   uint32_t height;                   /* of the subtree; 0 while in no set */
@@ -31,6 +42,9 @@ typedef struct ladei_order_node {
 typedef struct ladei_ordered_set {
   ladei_order_node *root;
   size_t count;
+  ladei_order_node *first;
+  ladei_order_node *last;
+  ladei_order_node *finger; /* some node, near the last change; NULL: the set is empty */
 } ladei_ordered_set;
 
 /* The record that embeds `node` as its member `member`; NULL stays NULL. */
@@ -48,15 +62,30 @@ void ladei_ordered_set_insert(ladei_ordered_set *set, ladei_order_node *node);
 /* The node is in this set. */
 void ladei_ordered_set_remove(ladei_ordered_set *set, ladei_order_node *node);
 
+/* Whether the key belongs between two neighbours; NULL is beyond the end. */
+static inline bool ladei_order_fits(const ladei_order_node *low, const ladei_order_key *key,
+                                    const ladei_order_node *high) {
+  return (low == NULL || ladei_order_less(&low->key, key)) && (high == NULL || ladei_order_less(key, &high->key));
+}
+
+/* Gives a node of this set another key. O(1) where it stays between its neighbours. */
+static inline void ladei_ordered_set_move(ladei_ordered_set *set, ladei_order_node *node, ladei_order_key key) {
+  bool fits = ladei_order_fits(node->previous, &key, node->next);
+  if (!fits) ladei_ordered_set_remove(set, node);
+  node->key = key;
+  if (!fits) ladei_ordered_set_insert(set, node);
+  set->finger = node;
+}
+
 /* Smallest node whose key is at least `key`; NULL if there is none. */
 ladei_order_node *ladei_ordered_set_at_least(const ladei_ordered_set *set, ladei_order_key key);
 /* Largest node whose key is at most `key`; NULL if there is none. */
 ladei_order_node *ladei_ordered_set_at_most(const ladei_ordered_set *set, ladei_order_key key);
 
-ladei_order_node *ladei_ordered_set_first(const ladei_ordered_set *set);
+static inline ladei_order_node *ladei_ordered_set_first(const ladei_ordered_set *set) { return set->first; }
 /* In-order neighbours; NULL at the ends. */
-ladei_order_node *ladei_order_next(const ladei_order_node *node);
-ladei_order_node *ladei_order_previous(const ladei_order_node *node);
+static inline ladei_order_node *ladei_order_next(const ladei_order_node *node) { return node->next; }
+static inline ladei_order_node *ladei_order_previous(const ladei_order_node *node) { return node->previous; }
 
 /* Recounts order, links, heights and balance. */
 bool ladei_ordered_set_check(const ladei_ordered_set *set);

@@ -29,7 +29,7 @@ lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  lade_device_stats own = allocator->heap.stats;
+  lade_device_stats own = ladei_heap_stats(&allocator->heap);
   ladei_lock_release(&allocator->lock);
   ladei_report_retire_counters(allocator, &own);
   if (allocator->backend->stats_complete != NULL) status = allocator->backend->stats_complete(allocator, &own);
@@ -37,33 +37,11 @@ lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_
   return ladei_stats_write("lade_device_stats", &own, sizeof own, stats);
 }
 
-/* Every gauge of the statistics: nine with their three parts, then the two without. */
-enum { GAUGES_COUNT = 9 };
-
-static void each_gauge(lade_device_stats *stats, void (*visit)(lade_device_gauge *gauge)) {
-  lade_device_gauges *const gauges[GAUGES_COUNT] = {
-      &stats->allocation,      &stats->segment,        &stats->active,       &stats->inactive_split,
-      &stats->allocated_bytes, &stats->reserved_bytes, &stats->active_bytes, &stats->inactive_split_bytes,
-      &stats->requested_bytes,
-  };
-  for (size_t i = 0; i < GAUGES_COUNT; i++) {
-    visit(&gauges[i]->all);
-    visit(&gauges[i]->small_pool);
-    visit(&gauges[i]->large_pool);
-  }
-  visit(&stats->oversize_allocations);
-  visit(&stats->oversize_segments);
-}
-
-static void gauge_reset_peak(lade_device_gauge *gauge) { gauge->peak = gauge->current; }
-
-static void gauge_reset_sums(lade_device_gauge *gauge) { gauge->allocated = gauge->freed = 0; }
-
 lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  each_gauge(&allocator->heap.stats, gauge_reset_peak);
+  ladei_counters_reset_peaks(&allocator->heap.counters);
   ladei_lock_release(&allocator->lock);
   return allocator->backend->peaks_reset == NULL ? LADE_OK : allocator->backend->peaks_reset(allocator);
 }
@@ -72,9 +50,7 @@ lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  lade_device_stats *stats = &allocator->heap.stats;
-  each_gauge(stats, gauge_reset_sums);
-  stats->alloc_retries = stats->ooms = stats->sync_all_streams = stats->device_allocs = stats->device_frees = 0;
+  ladei_counters_reset_sums(&allocator->heap.counters);
   ladei_lock_release(&allocator->lock);
   return LADE_OK;
 }
@@ -123,14 +99,14 @@ lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei
   size_t total_bytes = (size_t)allocator->total_bytes;
   (void)allocator->runtime->ops->memory_info(allocator->runtime->self, allocator->device, &free_bytes, &total_bytes);
   ladei_lock_acquire(&allocator->lock);
-  const lade_device_stats *stats = &allocator->heap.stats;
+  const ladei_counters *counters = &allocator->heap.counters;
   uint64_t private_bytes = private_cached_bytes(&allocator->heap);
-  uint64_t allocated = stats->allocated_bytes.all.current;
-  uint64_t reserved = stats->reserved_bytes.all.current;
+  uint64_t allocated = ladei_gauges_current(&counters->allocated_bytes);
+  uint64_t reserved = ladei_gauges_current(&counters->reserved_bytes);
   uint64_t limit = UINT64_MAX;
   if (allocator->fraction_set) limit = allocator->fraction_bytes;
   if (allocator->max_bytes < limit) limit = allocator->max_bytes;
-  bool pending = stats->active.all.current > stats->allocation.all.current;
+  bool pending = ladei_gauges_current(&counters->active) > ladei_gauges_current(&counters->allocation);
   bool capturing = allocator->captures != NULL;
   if (allocator->heap.history != NULL) {
     ladei_history_event(&allocator->heap, LADE_DEVICE_OOM, free_bytes, request->rounded, request->stream.handle,

@@ -84,7 +84,7 @@ static void heap_copy(const ladei_heap *heap, ladei_snapshot *snapshot) {
       if (in_run) block_copy(snapshot, block);
     }
   }
-  snapshot->stats = heap->stats;
+  snapshot->stats = ladei_heap_stats(heap);
 }
 
 static ladei_context *record_of(const void *context) { return (ladei_context *)(uintptr_t)context; }
@@ -106,7 +106,7 @@ static bool snapshot_fill(lade_device_allocator *allocator, size_t room, ladei_s
   heap_copy(heap, snapshot);
   if (allocator->history.enabled) contexts_retain(snapshot);
   if (heap->history != NULL) {
-    uint64_t active_bytes = heap->stats.active_bytes.all.current;
+    uint64_t active_bytes = ladei_gauges_current(&heap->counters.active_bytes);
     ladei_history_event(heap, LADE_DEVICE_SNAPSHOT, 0, active_bytes, NULL, (lade_device_pool_id){0, 0});
   }
   snapshot->sequence = allocator->history.sequence;

@@ -38,20 +38,20 @@ static uint64_t *word_of(const ladei_start_bits *bits, unsigned level, size_t bi
 
 static uint64_t mask_of(size_t bit) { return UINT64_C(1) << (bit % 64); }
 
-void ladei_start_bits_set(ladei_start_bits *bits, size_t granule) {
-  for (unsigned level = 0; level < bits->levels; level++, granule /= 64) {
-    uint64_t *word = word_of(bits, level, granule);
-    uint64_t before = *word;
-    *word |= mask_of(granule);
+void ladei_start_bits_word_set(ladei_start_bits *bits, size_t word) {
+  for (unsigned level = 1; level < bits->levels; level++, word /= 64) {
+    uint64_t *above = word_of(bits, level, word);
+    uint64_t before = *above;
+    *above |= mask_of(word);
     if (before != 0) return;
   }
 }
 
-void ladei_start_bits_clear(ladei_start_bits *bits, size_t granule) {
-  for (unsigned level = 0; level < bits->levels; level++, granule /= 64) {
-    uint64_t *word = word_of(bits, level, granule);
-    *word &= ~mask_of(granule);
-    if (*word != 0) return;
+void ladei_start_bits_word_cleared(ladei_start_bits *bits, size_t word) {
+  for (unsigned level = 1; level < bits->levels; level++, word /= 64) {
+    uint64_t *above = word_of(bits, level, word);
+    *above &= ~mask_of(word);
+    if (*above != 0) return;
   }
 }
 

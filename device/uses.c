@@ -50,7 +50,7 @@ void ladei_uses_settle_deferred(lade_device_allocator *allocator) {
   atomic_store_explicit(&allocator->deferred_count, 0, memory_order_relaxed);
   for (ladei_block *each = block; each != NULL; each = each->chain) {
     ladei_retire_forget_marked(allocator->retire, &each->ticket);
-    each->state = LADEI_HEAP_PENDING;
+    ladei_block_state_set(each, LADEI_HEAP_PENDING);
   }
   ladei_lock_release(&allocator->lock);
   ladei_block *next;

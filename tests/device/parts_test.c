@@ -129,9 +129,12 @@ LADE_TEST(OrderedSet, AgreesWithAListOverRandomSteps) {
     const ladei_order_node *least = model_search(&model, key, true);
     LADE_ASSERT_EQ_PTR(ladei_ordered_set_at_least(&model.set, key), least);
     LADE_ASSERT_EQ_PTR(ladei_ordered_set_at_most(&model.set, key), model_search(&model, key, false));
-    if (node->height != 0) {
+    bool absent = least == NULL || ladei_order_less(&key, &least->key);
+    if (node->height != 0 && absent && step % 3 == 0) {
+      ladei_ordered_set_move(&model.set, node, key);
+    } else if (node->height != 0) {
       ladei_ordered_set_remove(&model.set, node);
-    } else if (least == NULL || ladei_order_less(&key, &least->key)) {
+    } else if (absent) {
       node->key = key;
       ladei_ordered_set_insert(&model.set, node);
     }
@@ -146,7 +149,7 @@ LADE_TEST(OrderedSet, AgreesWithAListOverRandomSteps) {
 
 LADE_TEST(OrderedSet, StaysLowForAscendingKeys) {
   static ladei_order_node nodes[4096];
-  ladei_ordered_set set = {NULL, 0};
+  ladei_ordered_set set = {.root = NULL};
   for (size_t i = 0; i < 4096; i++) {
     nodes[i].key = (ladei_order_key){{0, 0, i}};
     ladei_ordered_set_insert(&set, &nodes[i]);
@@ -155,13 +158,38 @@ LADE_TEST(OrderedSet, StaysLowForAscendingKeys) {
   LADE_EXPECT_LE_UINT(set.root->height, 13);
 }
 
+/* Changes and questions at one place of a large set: the finger answers, and must not answer wrongly beside it. */
+LADE_TEST(OrderedSet, AnswersBesideTheLastChange) {
+  static ladei_order_node nodes[512];
+  ladei_ordered_set set = {.root = NULL};
+  for (uint64_t i = 0; i < 512; i++) {
+    nodes[i].key = (ladei_order_key){{0, 10 * i, 0}};
+    ladei_ordered_set_insert(&set, &nodes[i]);
+  }
+  for (uint64_t i = 1; i + 1 < 512; i++) {
+    for (uint64_t offset = 0; offset < 10; offset++) {
+      ladei_ordered_set_move(&set, &nodes[i], (ladei_order_key){{0, 10 * i + offset, 0}});
+      LADE_ASSERT_EQ_PTR(set.finger, &nodes[i]);
+      LADE_ASSERT_EQ_PTR(ladei_ordered_set_at_least(&set, (ladei_order_key){{0, 10 * i + offset, 0}}), &nodes[i]);
+      LADE_ASSERT_EQ_PTR(ladei_ordered_set_at_least(&set, (ladei_order_key){{0, 10 * i + offset + 1, 0}}),
+                         &nodes[i + 1]);
+      LADE_ASSERT_EQ_PTR(ladei_ordered_set_at_least(&set, (ladei_order_key){{0, 10 * i - 10, 0}}), &nodes[i - 1]);
+    }
+    ladei_ordered_set_remove(&set, &nodes[i]);
+    LADE_ASSERT_EQ_PTR(ladei_ordered_set_at_least(&set, (ladei_order_key){{0, 10 * i, 0}}), &nodes[i + 1]);
+    nodes[i].key = (ladei_order_key){{0, 10 * i, 0}};
+    ladei_ordered_set_insert(&set, &nodes[i]);
+  }
+  LADE_EXPECT(ladei_ordered_set_check(&set));
+}
+
 /* ---- Block map --------------------------------------------------------------------------------------------------- */
 
 LADE_TEST(BlockMap, AgreesWithATableOverRandomSteps) {
   enum { ADDRESSES = 4000 };
   static struct ladei_block *expected[ADDRESSES];
   memset(expected, 0, sizeof expected);
-  ladei_block_map map = {NULL, 0, 0};
+  ladei_block_map map = {.count = 0};
   support_random random;
   support_random_start(&random, 2);
   LADE_EXPECT_EQ_PTR(ladei_block_map_get(&map, 512), NULL);
