@@ -55,6 +55,7 @@ static const setting settings[] = {
      true},
     {"per_process_memory_fraction", VALUE_FRACTION, offsetof(lade_config, per_process_memory_fraction), 0, 0, true},
     {"pinned_use_background_threads", VALUE_BOOL, offsetof(lade_config, pinned_background), 0, 0, true},
+    {"device_uncached", VALUE_BOOL, offsetof(lade_config, device_uncached), 0, 0, true},
     {"device_max_mb", VALUE_NUMBER_64, offsetof(lade_config, device_max_mb), 0, MB_LIMIT, true},
     {"device_event_batch", VALUE_NUMBER_32, offsetof(lade_config, device_event_batch), 0, 65536, true},
     {"pinned_max_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_max_mb), 0, MB_LIMIT, true},
@@ -246,6 +247,16 @@ static lade_status divisions_read(const parser *p, const setting *s, piece value
   return LADE_OK;
 }
 
+/* Traces are about the cache of the reference alone. */
+static lade_status backend_read(const parser *p, const setting *s, piece value, uint32_t *out) {
+  bool async = !p->reference_only && piece_is(value, "cudaMallocAsync");
+  if (!async && !piece_is(value, "native")) {
+    return value_error(p, s, value, p->reference_only ? "native is meant" : "native or cudaMallocAsync is meant");
+  }
+  *out = async ? LADE_DEVICE_CUDA_MALLOC_ASYNC : LADE_DEVICE_NATIVE;
+  return LADE_OK;
+}
+
 static lade_status policy_read(const parser *p, const setting *s, piece value, uint32_t *out) {
   if (!piece_is(value, "default") && !piece_is(value, "reference")) {
     return value_error(p, s, value, "default or reference is meant");
@@ -283,10 +294,7 @@ static lade_status value_read(parser *p, const setting *s, piece value) {
   uint64_t number = 0;
   lade_status status;
   switch (s->kind) {
-  case VALUE_BACKEND:
-    if (!piece_is(value, "native")) return value_error(p, s, value, "native is meant");
-    *(uint32_t *)(void *)field = 0;
-    return LADE_OK;
+  case VALUE_BACKEND: return backend_read(p, s, value, (uint32_t *)(void *)field);
   case VALUE_BOOL: return bool_read(p, s, value, 0, (uint32_t *)(void *)field);
   case VALUE_CHOICE: return bool_read(p, s, value, 2, (uint32_t *)(void *)field);
   case VALUE_THRESHOLD: return threshold_read(p, s, value, (double *)(void *)field);
@@ -355,15 +363,24 @@ lade_status lade_config_parse(const char *text, lade_config *config) { return pa
 
 lade_status ladei_config_parse_reference(const char *text, lade_config *config) { return parse(text, true, config); }
 
+/* The reference takes the presence of this variable, whatever its value, for the uncached mode. */
+static lade_status uncached_from_env(lade_config *config) {
+  lade_config own;
+  if (getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") == NULL) return LADE_OK;
+  lade_status status = ladei_options_read("lade_config", config, &own, sizeof own);
+  own.device_uncached = 1;
+  return status == LADE_OK ? ladei_stats_write("lade_config", &own, sizeof own, config) : status;
+}
+
 lade_status lade_config_from_env(lade_config *config) {
   static const char *const variables[] = {"LADE_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"};
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
     const char *text = getenv(variables[i]);
     if (text == NULL) continue;
     lade_status status = lade_config_parse(text, config);
-    return status == LADE_OK ? status : ladei_error_prefix(status, "%s: ", variables[i]);
+    return status == LADE_OK ? uncached_from_env(config) : ladei_error_prefix(status, "%s: ", variables[i]);
   }
-  return LADE_OK;
+  return uncached_from_env(config);
 }
 
 /* ---- Use --------------------------------------------------------------------------------------------------------- */
@@ -374,6 +391,8 @@ void lade_config_apply_device(const lade_config *config, lade_device_options *op
   options->expandable_segments = config->expandable_segments;
   memcpy(options->roundup_divisions, config->roundup_power2_divisions, sizeof options->roundup_divisions);
   options->max_unsplit_slack_bytes = config->max_non_split_rounding_mb * LADEI_MIB;
+  options->backend = config->backend;
+  options->flags = config->device_uncached != 0 ? (uint32_t)LADE_DEVICE_UNCACHED : 0;
   options->memory_fraction = config->per_process_memory_fraction;
   options->max_bytes = config->device_max_mb * LADEI_MIB;
   options->event_batch = config->device_event_batch;

@@ -213,14 +213,8 @@ static lade_status stream_resolve(lade_device_allocator *allocator, lade_stream 
 
 static lade_status request_prepare(lade_device_allocator *allocator, ladei_device_request *request,
                                    lade_stream stream) {
-  lade_status status = stream_resolve(allocator, stream, &request->stream);
+  lade_status status = ladei_device_stream_resolve(allocator, stream, &request->stream);
   if (status != LADE_OK) return status;
-  if (request->stream.device != allocator->device) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "device allocator of device %d: the stream belongs to device %d; allocate on a stream of the "
-                       "device and record the use of the other one",
-                       allocator->device, request->stream.device);
-  }
   request->stream_key = ladei_stream_key(&request->stream);
   return LADE_OK;
 }

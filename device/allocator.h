@@ -138,6 +138,9 @@ lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, con
 /* NULL, or a child of the process that made it: the error. */
 lade_status ladei_device_check_call(const lade_device_allocator *allocator);
 
+/* Resolves a stream to allocate on: one of the allocator's device, else LADE_ERR_INVALID_ARGUMENT. No lock held. */
+lade_status ladei_device_stream_resolve(lade_device_allocator *allocator, lade_stream stream, ladei_stream *out);
+
 /* ---- allocator.c ------------------------------------------------------------------------------------------------ */
 
 /* The block handed out that `pointer` lies in (starts, if `exact`), or what is wrong with the pointer. Lock held. */
@@ -273,9 +276,8 @@ void ladei_report_retire_counters(lade_device_allocator *allocator, lade_device_
 lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei_device_request *request,
                                    lade_status status);
 
-/* ---- check.c ----------------------------------------------------------------------------------------------------- */
-
-/* Recounts the invariants of heap.h; LADE_ERR_INTERNAL names the one broken. For tests; no call in flight. */
+/* Recounts the backend's invariants (heap.h, ledger.h); LADE_ERR_INTERNAL names the one broken. For tests; no call in
+ * flight. */
 lade_status ladei_device_allocator_check(lade_device_allocator *allocator);
 
 #endif /* LADE_DEVICE_ALLOCATOR_H */

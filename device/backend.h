@@ -3,13 +3,16 @@
  * Backends: who provides the memory behind the public calls of an allocator.
  *
  *   lade_device_alloc ... --> device.c (checks the call) --> allocator->backend
- *                                                              native   allocator.c and its neighbours
+ *                                                              native            allocator.c and its neighbours
+ *                                                              native, uncached  uncached.c
+ *                                                              cudaMallocAsync   backend_pool.c    } on ledger.c
+ *                                                              pluggable         backend_plugin.c  }
  *
  * Every backend has the limits, the callbacks, the imports of ipc.c and the counters of its allocator in common with
  * the others: `heap.counters` count for all of them, the rest of `heap` serves the native one alone.
  *
  * B1  A function that a backend lacks is NULL: the public call answers LADE_ERR_UNSUPPORTED, naming call and backend.
- * B2  The backend of an allocator never changes.
+ * B2  The backend of an allocator never changes once it is open.
  * B3  Arguments that are wrong for every backend (NULL, the size limit, a pool named {0, 0}) do not come here.
  * Locks: a backend's functions are called with none held.
  */
@@ -21,19 +24,24 @@
 /* What an allocator is opened with. */
 typedef struct ladei_backend_setup {
   const lade_device_options *options;
-  bool events_only; /* as ladei_device_allocator_create */
+  bool events_only;                 /* as ladei_device_allocator_create */
+  const lade_device_plugin *plugin; /* the pluggable backend's callbacks; else NULL */
 } ladei_backend_setup;
 
 typedef struct ladei_backend {
-  const char *name; /* as the configuration says it */
+  const char *name; /* as lade_device_backend_name() says it */
 
   /* After the common part was set up; on failure nothing is left. */
   lade_status (*open)(lade_device_allocator *allocator, const ladei_backend_setup *setup);
   /* No block is handed out any more. On failure the allocator lives on, and close may be called again. */
   lade_status (*close)(lade_device_allocator *allocator, bool wait);
+  /* As ladei_device_allocator_check. */
+  lade_status (*check)(lade_device_allocator *allocator);
 
   lade_status (*alloc)(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
-  lade_status (*free)(lade_device_allocator *allocator, void *pointer);
+  /* As alloc, but never uncached. */
+  lade_status (*raw_alloc)(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
+  lade_status (*free)(lade_device_allocator *allocator, void *pointer); /* of both kinds */
   lade_status (*record_stream)(lade_device_allocator *allocator, void *pointer, lade_stream stream);
   lade_status (*empty_cache)(lade_device_allocator *allocator);
   lade_status (*stream_retire)(lade_device_allocator *allocator, lade_stream stream);
@@ -61,6 +69,9 @@ typedef struct ladei_backend {
 } ladei_backend;
 
 extern const ladei_backend ladei_backend_native;
+extern const ladei_backend ladei_backend_uncached;
+extern const ladei_backend ladei_backend_pool;
+extern const ladei_backend ladei_backend_plugin;
 
 /* LADE_ERR_UNSUPPORTED, naming call and backend. */
 lade_status ladei_backend_lacks(const lade_device_allocator *allocator, const char *call);
@@ -74,6 +85,7 @@ lade_status ladei_device_check_active(const lade_device_allocator *allocator);
 
 lade_status ladei_native_open(lade_device_allocator *allocator, const ladei_backend_setup *setup);
 lade_status ladei_native_close(lade_device_allocator *allocator, bool wait);
+lade_status ladei_native_check(lade_device_allocator *allocator);
 lade_status ladei_native_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
 lade_status ladei_native_free(lade_device_allocator *allocator, void *pointer);
 lade_status ladei_native_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream);

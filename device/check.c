@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "device/backend.h"
 
 typedef struct recount {
   const ladei_heap *heap;
@@ -199,7 +200,7 @@ static void history_recount(recount *r, const lade_device_allocator *allocator) 
          "H4 the heap reports exactly while somebody listens");
 }
 
-lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
+lade_status ladei_native_check(lade_device_allocator *allocator) {
   recount r = {.heap = &allocator->heap};
   ladei_lock_acquire(&allocator->lock);
   expect(&r, ladei_ordered_set_check(&r.heap->by_address), "I1 order of segments");

@@ -47,6 +47,20 @@ static lade_status argument_null(const char *call) {
     return done;                                                                                                       \
   } while (0)
 
+lade_status ladei_device_stream_resolve(lade_device_allocator *allocator, lade_stream stream, ladei_stream *out) {
+  ladei_stream resolved;
+  lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, &resolved);
+  if (status != LADE_OK) return status;
+  if (resolved.device != allocator->device) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "device allocator of device %d: the stream belongs to device %d; allocate on a stream of the "
+                       "device and record the use of the other one",
+                       allocator->device, resolved.device);
+  }
+  *out = resolved;
+  return LADE_OK;
+}
+
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 static lade_status alloc_check(const lade_device_allocator *allocator, size_t bytes, void *const *out) {
@@ -66,6 +80,25 @@ lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, la
     return LADE_OK;
   }
   BACKEND_OPERATION(LADE_CONTEXT_STATE, alloc, allocator, bytes, stream, out);
+}
+
+lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
+                                              void **out) {
+  lade_status status = alloc_check(allocator, bytes, out);
+  if (status != LADE_OK) return status;
+  if (bytes == 0) {
+    *out = NULL;
+    return LADE_OK;
+  }
+  BACKEND_OPERATION(LADE_CONTEXT_STATE, raw_alloc, allocator, bytes, stream, out);
+}
+
+lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes, void **out) {
+  return lade_device_raw_alloc_with_stream(allocator, bytes, LADE_STREAM_LEGACY, out);
+}
+
+lade_status lade_device_raw_free(lade_device_allocator *allocator, void *pointer) {
+  return lade_device_free(allocator, pointer);
 }
 
 lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
@@ -236,13 +269,35 @@ lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, con
   lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_settings_check(&own);
   if (status != LADE_OK) return status;
-  ladei_backend_setup setup = {&own, events_only};
-  return allocator_create(runtime, device, &ladei_backend_native, &setup, out);
+  ladei_backend_setup setup = {&own, events_only, NULL};
+  const ladei_backend *backend = own.backend == LADE_DEVICE_CUDA_MALLOC_ASYNC ? &ladei_backend_pool
+                                 : (own.flags & LADE_DEVICE_UNCACHED) != 0    ? &ladei_backend_uncached
+                                                                              : &ladei_backend_native;
+  return allocator_create(runtime, device, backend, &setup, out);
 }
 
 lade_status lade_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
                                          lade_device_allocator **out) {
   return ladei_device_allocator_create(runtime, device, options, false, out);
+}
+
+lade_status lade_device_allocator_create_plugged(lade_runtime *runtime, int device, const lade_device_options *options,
+                                                 const lade_device_plugin *plugin, lade_device_allocator **out) {
+  if (runtime == NULL || plugin == NULL || out == NULL) return argument_null("create_plugged");
+  lade_device_options own;
+  lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = ladei_settings_check(&own);
+  if (status != LADE_OK) return status;
+  ladei_backend_setup setup = {&own, false, plugin};
+  return allocator_create(runtime, device, &ladei_backend_plugin, &setup, out);
+}
+
+const char *lade_device_backend_name(const lade_device_allocator *allocator) {
+  return allocator == NULL ? "" : allocator->backend->name;
+}
+
+lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
+  return allocator->backend->check(allocator);
 }
 
 /* Whether anything is left that belongs to the caller. */

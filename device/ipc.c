@@ -38,7 +38,7 @@ lade_status ladei_native_ipc_export(lade_device_allocator *allocator, const void
                                     lade_device_ipc_handle *out_handle, size_t *out_offset) {
   void *base = NULL;
   size_t bytes = 0;
-  lade_status status = ladei_native_base_get(allocator, pointer, &base, &bytes);
+  lade_status status = allocator->backend->base_get(allocator, pointer, &base, &bytes);
   if (status == LADE_OK) status = ipc_supported(allocator);
   if (status != LADE_OK) return status;
   ladei_ipc_handle handle;

@@ -39,6 +39,11 @@ lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, do
 }
 
 lade_status ladei_settings_check(const lade_device_options *options) {
+  const uint32_t known = LADE_DEVICE_UNCACHED;
+  if ((options->flags & ~known) != 0 || options->backend > LADE_DEVICE_CUDA_MALLOC_ASYNC) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: backend is %u, flags are 0x%x; not all is known",
+                       (unsigned)options->backend, (unsigned)options->flags);
+  }
   if (options->max_split_bytes != 0 && options->max_split_bytes <= LADEI_LARGE_SEGMENT) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: max_split_bytes is %llu; 0 or above %zu is meant",
                        (unsigned long long)options->max_split_bytes, (size_t)LADEI_LARGE_SEGMENT);

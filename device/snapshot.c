@@ -141,6 +141,8 @@ static bool snapshot_reserve(ladei_snapshot *snapshot, size_t room, bool context
 }
 
 lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_snapshot *out) {
+  lade_status status = ladei_backend_check_native(allocator, "snapshot");
+  if (status != LADE_OK) return status;
   for (;;) {
     bool watched = ladei_history_watched(allocator);
     size_t room = block_count(allocator);

@@ -5,8 +5,8 @@
  *   KEY:VALUE[,KEY:VALUE...]          blanks around keys, values and commas are allowed
  *
  *   key                            value                    meaning
- *   backend                        native                   lade's own device cache
- *   max_split_size_mb              21 .. 2^40 - 1           lade_device_options.max_split_bytes
+ *   backend                        native, cudaMallocAsync  lade_device_options.backend
+ *   max_split_size_mb              21 .. 2^40 - 1           ... .max_split_bytes
  *   garbage_collection_threshold   above 0, below 1         ... .collection_threshold
  *   expandable_segments            True, False              ... .expandable_segments
  *   roundup_power2_divisions       D, or [A:D,A:D,...,>:D]  ... .roundup_divisions
@@ -16,6 +16,7 @@
  *   pinned_use_cuda_host_register  True, False              lade_pinned_options.sources
  *   pinned_num_register_threads    power of two up to 128   ... .prefault_threads
  *   device_max_mb                  0 (none) ..              lade_device_options.max_bytes
+ *   device_uncached                True, False              ... .flags, LADE_DEVICE_UNCACHED
  *   device_event_batch             0 (default) .. 65536     ... .event_batch
  *   pinned_max_mb                  0 (default) ..           lade_pinned_options.max_bytes
  *   pinned_event_batch             0 (default) .. 65536     ... .event_batch
@@ -73,7 +74,7 @@ typedef struct lade_config {
   uint32_t device_event_batch;
   uint32_t pinned_event_batch;
   uint32_t pinned_wait_ms;
-  uint32_t backend; /**< 0: native */
+  uint32_t backend; /**< lade_device_backend */
   uint64_t pinned_segment_mb;
   uint64_t pinned_magazine_mb;
   uint32_t pinned_max_idle_ms;
@@ -87,6 +88,8 @@ typedef struct lade_config {
   uint64_t max_non_split_rounding_mb; /**< 0: 20 */
   double per_process_memory_fraction; /**< 0: no limit */
   uint64_t pinned_register_chunk_mb;  /**< 0: all at once */
+  uint32_t device_uncached;           /**< LADE_DEVICE_UNCACHED */
+  uint32_t device_reserved;
 } lade_config;
 
 static inline void lade_config_init(lade_config *config) {
@@ -108,7 +111,8 @@ static inline void lade_config_init(lade_config *config) {
 LADE_API lade_status lade_config_parse(const char *text, lade_config *config);
 
 /**
- * Read settings from the environment variable LADE_ALLOC_CONF; where that is not set, from PYTORCH_CUDA_ALLOC_CONF.
+ * Read settings from the environment variable LADE_ALLOC_CONF; where that is not set, from PYTORCH_CUDA_ALLOC_CONF. A
+ * variable PYTORCH_NO_CUDA_MEMORY_CACHING, of whatever value, means device_uncached:True.
  *
  * Threads: as getenv(). Errors: as lade_config_parse(), naming the variable too.
  */

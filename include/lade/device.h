@@ -22,6 +22,25 @@ extern "C" {
 
 typedef struct lade_device_allocator lade_device_allocator;
 
+/** Name of a private pool, chosen by the caller; {0, 0} names none. */
+typedef struct lade_device_pool_id {
+  uint64_t first;
+  uint64_t second;
+} lade_device_pool_id;
+
+/** Who provides the memory; see "Backends" below. */
+typedef enum lade_device_backend {
+  LADE_DEVICE_NATIVE = 0,           /**< lade's own cache. */
+  LADE_DEVICE_CUDA_MALLOC_ASYNC = 1 /**< The driver's stream-ordered allocator. */
+} lade_device_backend;
+
+/** Flags of lade_device_options; of the native backend alone. */
+typedef enum lade_device_flag {
+  LADE_DEVICE_UNCACHED = 1 << 0 /**< lade_device_alloc() asks the driver each time, and lade_device_free() waits for the
+                                     device and gives back at once: for tools that look for wrong accesses. Nothing is
+                                     counted or limited, and record_stream does nothing. */
+} lade_device_flag;
+
 /** Options of lade_device_allocator_create; all zero means all defaults. */
 typedef struct lade_device_options {
   size_t struct_size;
@@ -41,6 +60,8 @@ typedef struct lade_device_options {
   uint64_t max_unsplit_slack_bytes; /**< What a block of max_split_bytes and more may leave unused, in place of 20 MiB.
                                          Above 20 MiB; 0: 20 MiB. */
   double memory_fraction;           /**< As lade_device_set_memory_fraction(), from the start. 0: no limit. */
+  uint32_t backend;                 /**< lade_device_backend. */
+  uint32_t flags;                   /**< Set of lade_device_flag. */
 } lade_device_options;
 
 static inline void lade_device_options_init(lade_device_options *options) {
@@ -103,7 +124,8 @@ static inline void lade_device_stats_init(lade_device_stats *stats) {
  * @param out      [out] Caller owns it until lade_device_allocator_destroy(). Untouched on error.
  *
  * Threads: any. Waits: never. Stream order: none.
- * Errors: LADE_ERR_NO_DEVICE, LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
+ * Errors: LADE_ERR_NO_DEVICE, LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED;
+ * LADE_ERR_UNSUPPORTED for a backend that the device or its driver lacks.
  * Source: docs/design.md "Device caching allocator".
  */
 LADE_API lade_status lade_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
@@ -159,6 +181,21 @@ LADE_API lade_status lade_device_free(lade_device_allocator *allocator, void *po
  */
 LADE_API LADE_MUST_CHECK lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer,
                                                                lade_stream stream);
+
+/**
+ * lade_device_alloc(), cached also in an allocator with LADE_DEVICE_UNCACHED: for parts of a program that need memory in
+ * stream order whatever the mode. Without a stream: on the legacy default stream of the calling thread's current device,
+ * which must be the allocator's.
+ *
+ * Everything else as lade_device_alloc(). lade_device_raw_free() and lade_device_free() are one call; both know how the
+ * memory was allocated.
+ */
+LADE_API lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes, void **out);
+/** As lade_device_raw_alloc(). */
+LADE_API lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, size_t bytes,
+                                                       lade_stream stream, void **out);
+/** As lade_device_raw_alloc(). */
+LADE_API lade_status lade_device_raw_free(lade_device_allocator *allocator, void *pointer);
 
 /**
  * Wait for pending blocks and give all wholly free segments back to the driver.
@@ -220,14 +257,89 @@ LADE_API lade_status lade_device_set_memory_fraction(lade_device_allocator *allo
  * What is handed out and cached stays as it is. With expandable_segments turned off, cached memory of expandable segments
  * serves no request any more, until it is turned on again or the cache is given back.
  *
- * @param options  Borrowed for the call. All is taken but event_batch, which is as at the creation; memory_fraction where
- *                 it is not 0. NULL: all defaults.
+ * @param options  Borrowed for the call. All is taken but event_batch, backend and flags, which are as at the creation;
+ *                 memory_fraction where it is not 0. NULL: all defaults.
  *
  * lade_device_stats.max_split_bytes keeps the limit of the creation.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_configure(lade_device_allocator *allocator, const lade_device_options *options);
+
+/* ---- Backends ----------------------------------------------------------------------------------------------------
+ *
+ *                       native                 cudaMallocAsync                   pluggable
+ *   memory from         cached segments        a driver pool of the allocator's  callbacks of the program's
+ *   other streams       waited for             waited for                        waited for, or record_stream's matter
+ *   empty_cache         segments go back       the pool is trimmed to nothing    waits, then empty_cache if given
+ *   limits              on reserved bytes      on bytes handed out or pending    on bytes handed out or pending
+ *   counters            all                    `all` of allocation, allocated_bytes, active, active_bytes and
+ *                                              requested_bytes; calls, retries, failures; of cudaMallocAsync also
+ *                                              reserved_bytes, current and peak, as the driver tells it. Others are 0.
+ *   largest_get         yes                    what the device and the pool have refused
+ *   peer_add            yes                    yes, if the devices can           refused
+ *   base_get            yes                    refused                           base_get
+ *   ipc_export          yes                    refused                           refused
+ *   pool_begin, _end, _release   yes           refused                           the callbacks of that name
+ *   pool_live_equals, checkpoints   yes        refused                           refused
+ *   while a stream captures   private pools    no alloc on it (LADE_ERR_CAPTURE), frees wait   the program's matter
+ *
+ * Refused: LADE_ERR_UNSUPPORTED, the text naming call and backend. All else is the same for every backend: errors for
+ * wrong pointers, reclaimers and observers, opening memory of other processes, retiring streams. With those other than
+ * the native one, memory freed by another thread than that of the per-thread stream it was allocated on, and what could
+ * not be given back at its free, goes back later, at the latest with lade_device_empty_cache() or a destroy that waits.
+ */
+
+/** Name of an allocator's backend: "native", "cudaMallocAsync" or "pluggable"; static. Threads: any. */
+LADE_API const char *lade_device_backend_name(const lade_device_allocator *allocator);
+
+/**
+ * Callbacks of a pluggable backend. They are called in the thread of the call that needs them, with no lock held, and
+ * may call lade, but not the allocator they serve. Fields are appended only.
+ */
+typedef struct lade_device_plugin {
+  size_t struct_size;
+  void *user; /**< Given to each. */
+  /** Memory for work on `stream` from now on. LADE_ERR_OUT_OF_DEVICE_MEMORY, or LADE_OK with *out NULL: there is none.
+      Not NULL. */
+  lade_status (*alloc)(void *user, size_t bytes, int device, lade_stream stream, void **out);
+  /** Takes memory back, with the size, device and stream of its allocation. Work queued on that stream may still use it,
+      unless the stream was retired: then LADE_STREAM_LEGACY is given. Refused, it is offered again later. Not NULL. */
+  lade_status (*free)(void *user, void *pointer, size_t bytes, int device, lade_stream stream);
+  /** Another stream uses the block `pointer` lies in. NULL: lade offers a block only when such streams are done. */
+  lade_status (*record_stream)(void *user, void *pointer, lade_stream stream);
+  /** Give back what is kept; after what was freed was offered. NULL: nothing is kept. */
+  lade_status (*empty_cache)(void *user, int device);
+  /** The limit that lade keeps itself; NULL: nobody else wants to know. */
+  lade_status (*set_memory_fraction)(void *user, double fraction, int device);
+  /** The driver allocation that `pointer` lies in. NULL: lade_device_base_get() is refused. */
+  lade_status (*base_get)(void *user, const void *pointer, void **out_base, size_t *out_bytes);
+  /** Captures into private pools: all three or none. NULL: such calls are refused. */
+  lade_status (*pool_begin)(void *user, int device, lade_device_pool_id id, const lade_stream *streams,
+                            size_t stream_count);
+  lade_status (*pool_end)(void *user, int device, lade_device_pool_id id);
+  lade_status (*pool_release)(void *user, int device, lade_device_pool_id id);
+} lade_device_plugin;
+
+static inline void lade_device_plugin_init(lade_device_plugin *plugin) {
+  const lade_device_plugin zero = LADE_ZERO;
+  *plugin = zero;
+  plugin->struct_size = sizeof(lade_device_plugin);
+}
+
+/**
+ * Create an allocator whose memory comes from callbacks.
+ *
+ * @param options  As lade_device_allocator_create(); max_bytes, memory_fraction and event_batch are taken.
+ * @param plugin   Copied. What its callbacks need must live until the allocator is destroyed.
+ *
+ * Threads: any. Waits: never. Errors: as lade_device_allocator_create(); LADE_ERR_INVALID_ARGUMENT where callbacks are
+ * missing.
+ */
+LADE_API lade_status lade_device_allocator_create_plugged(lade_runtime *runtime, int device,
+                                                          const lade_device_options *options,
+                                                          const lade_device_plugin *plugin,
+                                                          lade_device_allocator **out);
 
 /* ---- Questions, other devices ------------------------------------------------------------------------------------ */
 
@@ -358,12 +470,6 @@ LADE_API lade_status lade_device_oom_observer_remove(lade_device_allocator *allo
                                                      lade_device_oom_observer function, void *user);
 
 /* ---- Private pools: memory of captures --------------------------------------------------------------------------- */
-
-/** Name of a private pool, chosen by the caller; {0, 0} names none. */
-typedef struct lade_device_pool_id {
-  uint64_t first;
-  uint64_t second;
-} lade_device_pool_id;
 
 /**
  * Let allocations on some streams come from a private pool, from now until lade_device_pool_end().

@@ -147,6 +147,22 @@ LADE_TEST(Config, KnowsKeysOfLaterVersions) {
   LADE_EXPECT_EQ_UINT(parse_ok("pinned_use_background_threads:True").pinned_background, 1);
 }
 
+LADE_TEST(Config, ChoosesTheBackend) {
+  lade_device_options device;
+  lade_device_options_init(&device);
+  lade_config config = parse_ok("backend:cudaMallocAsync,device_uncached:True");
+  lade_config_apply_device(&config, &device);
+  LADE_EXPECT_EQ_UINT(device.backend, LADE_DEVICE_CUDA_MALLOC_ASYNC);
+  LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_UNCACHED);
+  config = parse_ok("backend:native");
+  lade_config_apply_device(&config, &device);
+  LADE_EXPECT_EQ_UINT(device.backend, LADE_DEVICE_NATIVE);
+  LADE_EXPECT_EQ_UINT(device.flags, 0);
+  /* A trace's conf line knows one backend. */
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("backend:cudaMallocAsync", &config));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "bad value \"cudaMallocAsync\" at position 9: native is meant");
+}
+
 LADE_TEST(Config, ReferenceKnowsNoKeysOfOurs) {
   lade_config config;
   lade_config_init(&config);
@@ -168,6 +184,11 @@ LADE_TEST(Config, EnvironmentPrefersOurVariable) {
   setenv("LADE_ALLOC_CONF", "max_split_size_mb:31", 1);
   LADE_EXPECT_OK(lade_config_from_env(&config));
   LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 31);
+  LADE_EXPECT_EQ_UINT(config.device_uncached, 0);
+  setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "0", 1);
+  LADE_EXPECT_OK(lade_config_from_env(&config));
+  LADE_EXPECT_EQ_UINT(config.device_uncached, 1);
+  unsetenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
   setenv("LADE_ALLOC_CONF", "nonsense", 1);
   LADE_EXPECT_STATUS(LADE_ERR_CONFIG, lade_config_from_env(&config));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "LADE_ALLOC_CONF: configuration: unknown key \"nonsense\"");

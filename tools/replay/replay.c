@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "base/error.h"
 #include "base/size.h"
 #include "device/snapshot.h"
 #include "lade/pinned.h"
@@ -87,6 +88,10 @@ static lade_status allocator_create(replay *r) {
 
 static trace_result start(replay *r, trace_reader *reader, const trace_op *op) {
   if (r->settings.conf != NULL && lade_config_parse(r->settings.conf, &r->config) != LADE_OK) {
+    return refused(reader, op);
+  }
+  if (r->config.backend != LADE_DEVICE_NATIVE || r->config.device_uncached != 0) {
+    (void)ladei_error(LADE_ERR_CONFIG, 0, "a replay needs the native backend and its cache");
     return refused(reader, op);
   }
   lade_status status = replay_device_open(r->capacity, &r->device);
