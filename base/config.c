@@ -28,6 +28,7 @@ typedef enum value_kind {
   VALUE_DIVISIONS,
   VALUE_POLICY,  /* uint32_t: 0 default, 1 reference */
   VALUE_SOURCES, /* uint32_t: set of lade_pinned_source bits */
+  VALUE_STORAGE, /* uint32_t: lade_storage */
 } value_kind;
 
 typedef struct setting {
@@ -73,6 +74,7 @@ static const setting settings[] = {
     {"pinned_register_chunk_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_register_chunk_mb), 0, UINT64_C(1) << 20,
      true},
     {"pinned_source", VALUE_SOURCES, offsetof(lade_config, pinned_sources), 0, 0, true},
+    {"storage", VALUE_STORAGE, offsetof(lade_config, storage), 0, 0, true},
 };
 
 enum { SETTING_COUNT = sizeof settings / sizeof settings[0], DIVISION_COUNT = 16 };
@@ -289,6 +291,20 @@ static lade_status sources_read(const parser *p, const setting *s, piece value, 
   return LADE_OK;
 }
 
+static lade_status storage_read(const parser *p, const setting *s, piece value, uint32_t *out) {
+  static const char *const names[] = {[LADE_STORAGE_AUTO] = "auto",
+                                      [LADE_STORAGE_PREAD] = "pread",
+                                      [LADE_STORAGE_URING] = "uring",
+                                      [LADE_STORAGE_CUFILE] = "cufile"};
+  for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    if (piece_is(value, names[i])) {
+      *out = i;
+      return LADE_OK;
+    }
+  }
+  return value_error(p, s, value, "auto, uring, pread or cufile is meant");
+}
+
 static lade_status value_read(parser *p, const setting *s, piece value) {
   char *field = (char *)&p->config + s->offset;
   uint64_t number = 0;
@@ -300,6 +316,7 @@ static lade_status value_read(parser *p, const setting *s, piece value) {
   case VALUE_THRESHOLD: return threshold_read(p, s, value, (double *)(void *)field);
   case VALUE_FRACTION: return share_read(p, s, value, (double *)(void *)field);
   case VALUE_POLICY: return policy_read(p, s, value, (uint32_t *)(void *)field);
+  case VALUE_STORAGE: return storage_read(p, s, value, (uint32_t *)(void *)field);
   case VALUE_SOURCES: return sources_read(p, s, value, (uint32_t *)(void *)field);
   case VALUE_DIVISIONS: return divisions_read(p, s, value, (uint64_t *)(void *)field);
   case VALUE_NUMBER_64:
@@ -416,4 +433,8 @@ void lade_config_apply_pinned(const lade_config *config, lade_pinned_options *op
   options->flags |= config->pinned_device_mapped != 0 ? (uint32_t)LADE_PINNED_DEVICE_MAPPED : 0;
   options->register_chunk_bytes = config->pinned_register_chunk_mb * LADEI_MIB;
   if (config->pinned_sources != 0) options->sources = config->pinned_sources;
+}
+
+void lade_config_apply_pipeline(const lade_config *config, lade_pipeline_options *options) {
+  options->storage = (int32_t)config->storage;
 }

@@ -1,55 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The host ends of a transfer: memory, a range of a file, a callback.
+ * The host half of a chunk: its bytes out of memory, callbacks and files into the block, or out of the block into them.
  *
- * I1  A call moves all bytes of its range or fails: short reads and writes go on, an interrupted call is repeated.
- * I2  A failure names the file and the offset of the byte in it.
- * Locks: none held, none taken. An endpoint is constant while its transfer lives.
+ *   chunk    [ a.bin 5..9 | a.bin 9..12 | b.bin 3..4 | memory ]
+ *   ranges   [-------- one read -------][-- a read --][ memcpy ]        ranges of a file that touch are one
+ *
+ * I1  A call moves all bytes of its chunk or fails.
+ * I2  A read of a file may use the block around its own bytes only where the chunk is that one read.
+ * Locks: none held, none taken. Endpoints are constant while their transfer lives.
  */
-#include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "pipeline/internal.h"
 
-static const char *file_name(const lade_endpoint *endpoint) { return endpoint->name != NULL ? endpoint->name : "file"; }
-
-static lade_status file_error(const lade_endpoint *endpoint, const char *doing, uint64_t at) {
-  int code = errno;
-  char text[128];
-  return ladei_error(LADE_ERR_IO, code, "%s %s at byte %llu: %s", doing, file_name(endpoint), (unsigned long long)at,
-                     strerror_r(code, text, sizeof text));
-}
-
-static lade_status file_read(const lade_endpoint *endpoint, uint64_t offset, char *buffer, size_t bytes) {
-  uint64_t at = endpoint->offset + offset;
-  for (size_t done = 0; done < bytes;) {
-    ssize_t got = pread(endpoint->fd, buffer + done, bytes - done, (off_t)(at + done));
-    if (got == 0) {
-      return ladei_error(LADE_ERR_TRUNCATED, 0,
-                         "reading %s: it ends at byte %llu, %zu bytes before the end of the range", file_name(endpoint),
-                         (unsigned long long)(at + done), bytes - done);
-    }
-    if (got < 0 && errno != EINTR) {
-      return file_error(endpoint, "reading", at + done);
-    }
-    done += got > 0 ? (size_t)got : 0;
-  }
-  return LADE_OK;
-}
-
-static lade_status file_write(const lade_endpoint *endpoint, uint64_t offset, const char *buffer, size_t bytes) {
-  uint64_t at = endpoint->offset + offset;
-  for (size_t done = 0; done < bytes;) {
-    ssize_t put = pwrite(endpoint->fd, buffer + done, bytes - done, (off_t)(at + done));
-    if (put < 0 && errno != EINTR) {
-      return file_error(endpoint, "writing", at + done);
-    }
-    done += put > 0 ? (size_t)put : 0;
-  }
-  return LADE_OK;
-}
+/* --- memory and callbacks -------------------------------------------------------------------------------------------
+ */
 
 static lade_status callback_call(const lade_endpoint *endpoint, uint64_t offset, void *buffer, size_t bytes) {
   lade_status status = endpoint->callback(endpoint->user, offset, buffer, bytes);
@@ -60,22 +26,111 @@ static lade_status callback_call(const lade_endpoint *endpoint, uint64_t offset,
                      lade_status_name(status), (int)status, bytes, (unsigned long long)offset);
 }
 
-lade_status ladei_endpoint_read(const lade_endpoint *endpoint, uint64_t offset, void *buffer, size_t bytes) {
+static lade_status span_move(const ladei_span *span, char *buffer, bool reads) {
+  const lade_endpoint *endpoint = &span->part->host;
   switch ((lade_endpoint_kind)endpoint->kind) {
-  case LADE_ENDPOINT_MEMORY: memcpy(buffer, (const char *)endpoint->memory + offset, bytes); return LADE_OK;
-  case LADE_ENDPOINT_FILE: return file_read(endpoint, offset, buffer, bytes);
-  case LADE_ENDPOINT_CALLBACK: return callback_call(endpoint, offset, buffer, bytes);
+  case LADE_ENDPOINT_MEMORY: {
+    char *memory = (char *)endpoint->memory + span->offset;
+    memcpy(reads ? buffer : memory, reads ? memory : buffer, span->bytes);
+    return LADE_OK;
+  }
+  case LADE_ENDPOINT_CALLBACK: return callback_call(endpoint, span->offset, buffer, span->bytes);
+  case LADE_ENDPOINT_FILE:
+  case LADE_ENDPOINT_PATH: break;
   }
   return ladei_error(LADE_ERR_INTERNAL, 0, "endpoint of kind %d", endpoint->kind);
 }
 
-lade_status ladei_endpoint_write(const lade_endpoint *endpoint, uint64_t offset, const void *buffer, size_t bytes) {
-  switch ((lade_endpoint_kind)endpoint->kind) {
-  case LADE_ENDPOINT_MEMORY: memcpy((char *)endpoint->memory + offset, buffer, bytes); return LADE_OK;
-  case LADE_ENDPOINT_FILE: return file_write(endpoint, offset, buffer, bytes);
-  case LADE_ENDPOINT_CALLBACK:
-    /* The callback type serves both directions; a sink has no reason to write here, but may: the block is ours. */
-    return callback_call(endpoint, offset, (void *)(uintptr_t)buffer, bytes);
+/* --- files ----------------------------------------------------------------------------------------------------------
+ */
+
+/* Bytes of a chunk that are one range of a file. */
+typedef struct file_range {
+  ladei_storage_file *file; /* NULL: none */
+  uint64_t offset;          /* in the file */
+  size_t at;                /* in the chunk */
+  size_t bytes;
+} file_range;
+
+/* Makes the range longer by the span, if it goes on there. */
+static bool range_extend(file_range *range, const ladei_span *span) {
+  uint64_t offset = span->part->host.offset + span->offset;
+  if (range->file == NULL || range->file != span->part->file || range->offset + range->bytes != offset) {
+    return false;
   }
-  return ladei_error(LADE_ERR_INTERNAL, 0, "endpoint of kind %d", endpoint->kind);
+  range->bytes += span->bytes;
+  return true;
+}
+
+static file_range range_begin(const ladei_span *span) {
+  return (file_range){span->part->file, span->part->host.offset + span->offset, span->at, span->bytes};
+}
+
+/* Blocks are numbered by their slots, those to the host after those to the device. */
+unsigned ladei_block_number(const ladei_slot *slot) {
+  const ladei_ring *ring = slot->ring;
+  return (unsigned)(slot - ring->slots) + (ring->direction == LADE_TO_DEVICE ? 0 : ring->depth);
+}
+
+static ladei_storage_request range_request(const ladei_slot *slot, const file_range *range) {
+  bool alone = range->bytes == slot->bytes;
+  return (ladei_storage_request){
+      .file = range->file,
+      .offset = range->offset,
+      .buffer = (char *)ladei_slot_data(slot) + range->at,
+      .bytes = range->bytes,
+      .block = slot->block,
+      .block_bytes = alone ? slot->capacity : 0,
+      .block_index = alone ? (int)ladei_block_number(slot) : -1,
+  };
+}
+
+static lade_status range_move(const ladei_slot *slot, file_range *range) {
+  if (range->file == NULL) {
+    return LADE_OK;
+  }
+  ladei_storage_request request = range_request(slot, range);
+  range->file = NULL;
+  return ladei_storage_run(&request);
+}
+
+/* --- chunks ---------------------------------------------------------------------------------------------------------
+ */
+
+lade_status ladei_chunk_move(const ladei_order *order) {
+  const ladei_slot *slot = order->slot;
+  const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
+  bool reads = order->kind == LADEI_ORDER_READ;
+  file_range range = {.file = NULL};
+  lade_status status = LADE_OK;
+  for (ladei_span span = {0}; status == LADE_OK && ladei_parts_next(parts, slot->offset, slot->bytes, &span);) {
+    if (range_extend(&range, &span)) {
+      continue;
+    }
+    status = range_move(slot, &range);
+    if (status == LADE_OK && span.part->file != NULL) {
+      range = range_begin(&span);
+    } else if (status == LADE_OK) {
+      status = span_move(&span, (char *)ladei_slot_data(slot) + span.at, reads);
+    }
+  }
+  return status == LADE_OK ? range_move(slot, &range) : status;
+}
+
+bool ladei_chunk_request(const ladei_order *order, ladei_storage_request *out) {
+  const ladei_slot *slot = order->slot;
+  const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
+  ladei_span span = {0};
+  if (!ladei_order_is_host(order) || !ladei_parts_next(parts, slot->offset, slot->bytes, &span) ||
+      span.part->file == NULL || !span.part->file->async) {
+    return false;
+  }
+  file_range range = range_begin(&span);
+  while (ladei_parts_next(parts, slot->offset, slot->bytes, &span)) {
+    if (!range_extend(&range, &span)) {
+      return false;
+    }
+  }
+  *out = range_request(slot, &range);
+  return true;
 }

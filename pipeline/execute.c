@@ -60,11 +60,22 @@ static lade_status execute_release(lade_pipeline *pipeline, const ladei_order *o
       (void)runtime->ops->stream_synchronize(runtime->self, stream);
     }
   }
+  ladei_storage_block_forget(&pipeline->storage, ladei_block_number(order->slot));
   /* The block is ours and in use: only a mistake in this file could make that fail. */
   lade_status freed = lade_pinned_free(pipeline->pool, order->slot->block);
   assert(freed == LADE_OK);
   (void)freed;
   return LADE_OK;
+}
+
+static lade_status completion_tell(lade_ticket *ticket, const lade_error *outcome) {
+  if (ticket->on_complete == NULL) {
+    return LADE_OK;
+  }
+  lade_status status = ticket->on_complete(ticket->on_complete_user, ticket, outcome);
+  return status == LADE_OK ? LADE_OK
+                           : ladei_error(LADE_ERR_CALLBACK, (int64_t)status, "on_complete returned %s (%d)",
+                                         lade_status_name(status), (int)status);
 }
 
 static lade_status execute_finish(lade_pipeline *pipeline, const ladei_order *order) {
@@ -73,46 +84,35 @@ static lade_status execute_finish(lade_pipeline *pipeline, const ladei_order *or
     ladei_event_pool_release(pipeline->events, ticket->gate);
     ticket->gate = NULL;
   }
-  if (ticket->on_complete == NULL) {
-    return LADE_OK;
-  }
   /* Settled: its error does not change any more. */
-  lade_status status = ticket->on_complete(ticket->on_complete_user, ticket, &ticket->transfer.error);
-  return status == LADE_OK ? LADE_OK
-                           : ladei_error(LADE_ERR_CALLBACK, (int64_t)status, "on_complete returned %s (%d)",
-                                         lade_status_name(status), (int)status);
-}
-
-/* Each range of the chunk from its source into the block, or out of the block into its sink. */
-static lade_status execute_host(const ladei_order *order, bool reads) {
-  const ladei_slot *slot = order->slot;
-  const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
-  lade_status status = LADE_OK;
-  for (ladei_span span = {0}; status == LADE_OK && ladei_parts_next(parts, slot->offset, slot->bytes, &span);) {
-    char *buffer = (char *)ladei_slot_data(slot) + span.at;
-    status = reads ? ladei_endpoint_read(&span.part->host, span.offset, buffer, span.bytes)
-                   : ladei_endpoint_write(&span.part->host, span.offset, buffer, span.bytes);
+  lade_status status = ladei_files_detach(ticket, ticket->transfer.error.status == LADE_OK);
+  lade_error outcome = ticket->transfer.error;
+  if (status != LADE_OK) {
+    ladei_error_save(&outcome);
   }
-  return status;
+  lade_status told = completion_tell(ticket, &outcome);
+  if (status != LADE_OK) {
+    ladei_error_restore(&outcome);
+  }
+  return status != LADE_OK ? status : told;
 }
 
 static lade_status order_dispatch(lade_pipeline *pipeline, ladei_order *order) {
   switch (order->kind) {
   case LADEI_ORDER_ACQUIRE: return execute_acquire(pipeline, order);
-  case LADEI_ORDER_READ: return execute_host(order, true);
+  case LADEI_ORDER_READ:
+  case LADEI_ORDER_WRITE: return ladei_chunk_move(order);
   case LADEI_ORDER_GATE: return execute_gate(pipeline, order);
   case LADEI_ORDER_COPY: return ladei_copy_chunk(pipeline, order);
   case LADEI_ORDER_RECORD: return execute_record(pipeline, order);
   case LADEI_ORDER_POLL: return execute_poll(pipeline, order);
-  case LADEI_ORDER_WRITE: return execute_host(order, false);
   case LADEI_ORDER_RELEASE: return execute_release(pipeline, order);
   case LADEI_ORDER_FINISH: return execute_finish(pipeline, order);
   }
   return ladei_error(LADE_ERR_INTERNAL, 0, "order of kind %d", (int)order->kind);
 }
 
-/* What the order was for, in front of what went wrong. */
-static lade_status order_explain(const ladei_order *order, lade_status status) {
+lade_status ladei_order_explain(const ladei_order *order, lade_status status) {
   static const char *const doing[] = {
       [LADEI_ORDER_ACQUIRE] = "getting a staging block",
       [LADEI_ORDER_READ] = "reading the source",
@@ -131,7 +131,7 @@ static lade_status order_explain(const ladei_order *order, lade_status status) {
 lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order) {
   ladei_lock_assert_none_held();
   lade_status status = order_dispatch(pipeline, order);
-  return status == LADE_OK || status == LADE_NOT_READY ? status : order_explain(order, status);
+  return status == LADE_OK || status == LADE_NOT_READY ? status : ladei_order_explain(order, status);
 }
 
 void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, lade_status status,

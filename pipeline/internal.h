@@ -2,10 +2,11 @@
 /*
  * What the files of pipeline/ share.
  *
- *   pipeline.c   life, choices                            endpoint.c   reading a source, writing a sink
+ *   pipeline.c   life, choices                            endpoint.c   reading sources, writing sinks
  *   submit.c     validation, making a transfer            copy.c       queueing the copies of a chunk
  *   ticket.c     waiting, asking, cancelling              execute.c    doing what the core says
  *   parts.c      the ranges of a transfer                 threads.c    driver: reader threads
+ *   storage*.c   files (storage.h); storage_parts.c: those of a transfer
  *   core*.c      what to do next                          virtual.c    driver: virtual time on "sim"
  */
 #ifndef LADE_PIPELINE_INTERNAL_H
@@ -18,6 +19,7 @@
 #include "lade/pipeline.h"
 #include "pipeline/core.h"
 #include "pipeline/parts.h"
+#include "pipeline/storage.h"
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
 
@@ -41,6 +43,7 @@ struct lade_pipeline {
   ladei_topology *topology;      /* NULL: threads are not bound */
   int numa_node;                 /* of the device; -1: unknown */
   ladei_side sides[2];           /* to the device, to the host */
+  ladei_storage storage;         /* of files; has its own locks */
   atomic_bool no_batch;          /* the driver has no batched copies: do not ask again */
 
   ladei_lock lock;         /* guards all below */
@@ -62,7 +65,8 @@ struct lade_ticket {
   ladei_event *gate; /* recorded on the caller's stream, or NULL */
   lade_completion on_complete;
   void *on_complete_user;
-  ladei_parts parts; /* constant */
+  ladei_parts parts;         /* constant */
+  ladei_storage_file *files; /* of the parts, each once; constant until FINISH */
 };
 
 static inline lade_ticket *ladei_ticket_of(ladei_core_transfer *transfer) {
@@ -117,8 +121,22 @@ static inline bool ladei_order_is_host(const ladei_order *order) {
   return order->kind == LADEI_ORDER_READ || order->kind == LADEI_ORDER_WRITE;
 }
 
-/* Bytes [offset, offset + bytes) of the endpoint into the buffer, or out of it. All of them, or an error. */
-lade_status ladei_endpoint_read(const lade_endpoint *endpoint, uint64_t offset, void *buffer, size_t bytes);
-lade_status ladei_endpoint_write(const lade_endpoint *endpoint, uint64_t offset, const void *buffer, size_t bytes);
+/* Puts what the order was for in front of what went wrong; returns `status`. */
+lade_status ladei_order_explain(const ladei_order *order, lade_status status);
+
+/* Opens the files that the ticket's parts name, and lets its chunks suit them. `host`: the transfer's, for one without
+ * bytes. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY; nothing is attached then. */
+lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_endpoint *host);
+/* Ends them; see ladei_storage_detach(). */
+lade_status ladei_files_detach(lade_ticket *ticket, bool good);
+/* Lets requests end early. Called with the lock; ladei_storage_push() is due without it. */
+void ladei_files_cancel_locked(lade_ticket *ticket);
+
+/* The orders READ and WRITE: moves the chunk's bytes, all of them, or an error. */
+lade_status ladei_chunk_move(const ladei_order *order);
+/* The same as one request, for storage to work on by itself. False: it is no such thing. */
+bool ladei_chunk_request(const ladei_order *order, ladei_storage_request *out);
+/* Number of the slot's block for storage: below twice the depth. */
+unsigned ladei_block_number(const ladei_slot *slot);
 
 #endif /* LADE_PIPELINE_INTERNAL_H */

@@ -31,10 +31,29 @@ static lade_status field_error(const place *at, const char *what) {
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s%s", at->text, what);
 }
 
+/* Flags that have no meaning here are mistakes. */
+static lade_status flags_check(const lade_endpoint *host, bool sink, const place *at) {
+  uint32_t allowed = 0;
+  if (host->kind == LADE_ENDPOINT_FILE || host->kind == LADE_ENDPOINT_PATH) {
+    allowed = LADE_FILE_DIRECT | (sink ? (uint32_t)LADE_FILE_SYNC : 0);
+  }
+  if (host->kind == LADE_ENDPOINT_PATH && sink) {
+    allowed |= LADE_FILE_ATOMIC;
+  }
+  if ((host->flags & ~allowed) == 0) {
+    return LADE_OK;
+  }
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%shost.flags 0x%x: 0x%x does not apply", at->text, host->flags,
+                     host->flags & ~allowed);
+}
+
 static lade_status file_check(const lade_endpoint *host, uint64_t bytes, const place *at) {
   size_t end;
-  if (host->fd < 0) {
+  if (host->kind == LADE_ENDPOINT_FILE && host->fd < 0) {
     return field_error(at, "host.fd is no file descriptor");
+  }
+  if (host->kind == LADE_ENDPOINT_PATH && (host->name == NULL || host->name[0] == '\0')) {
+    return field_error(at, "host.name is no path");
   }
   if (!ladei_size_add(host->offset, bytes, &end) || end > INT64_MAX) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%shost.offset %llu + bytes %llu is beyond any file", at->text,
@@ -47,7 +66,8 @@ static lade_status host_check(const lade_endpoint *host, uint64_t bytes, const p
   switch (host->kind) {
   case LADE_ENDPOINT_MEMORY:
     return host->memory != NULL || bytes == 0 ? LADE_OK : field_error(at, "host.memory is NULL");
-  case LADE_ENDPOINT_FILE: return file_check(host, bytes, at);
+  case LADE_ENDPOINT_FILE:
+  case LADE_ENDPOINT_PATH: return file_check(host, bytes, at);
   case LADE_ENDPOINT_CALLBACK:
     if (host->concurrent != 0 && host->concurrent != 1) {
       return field_error(at, "host.concurrent is neither 0 nor 1");
@@ -58,7 +78,7 @@ static lade_status host_check(const lade_endpoint *host, uint64_t bytes, const p
 }
 
 /* Checks one range and puts it behind those there are. `device` is where it lies, or NULL: see ladei_parts_place. */
-static lade_status part_add(ladei_parts *parts, const lade_endpoint *host, void *device, uint64_t bytes,
+static lade_status part_add(ladei_parts *parts, const lade_endpoint *host, bool sink, void *device, uint64_t bytes,
                             const place *at) {
   size_t end = 0;
   lade_status status = LADE_OK;
@@ -68,6 +88,9 @@ static lade_status part_add(ladei_parts *parts, const lade_endpoint *host, void 
   }
   if (status == LADE_OK) {
     status = host_check(host, bytes, at);
+  }
+  if (status == LADE_OK) {
+    status = flags_check(host, sink, at);
   }
   if (status != LADE_OK || bytes == 0) {
     return status;
@@ -97,7 +120,8 @@ static lade_status pieces_add(const lade_transfer *request, ladei_parts *parts) 
     if (piece->device_memory != NULL && request->allocator != NULL) {
       status = field_error(&at, "device_memory is given beside transfer.allocator");
     } else {
-      status = part_add(parts, &piece->host, piece->device_memory, piece->bytes, &at);
+      status =
+          part_add(parts, &piece->host, request->direction == LADE_TO_HOST, piece->device_memory, piece->bytes, &at);
     }
   }
   if (status == LADE_OK && request->bytes != 0 && request->bytes != parts->bytes) {
@@ -122,7 +146,7 @@ lade_status ladei_parts_make(const lade_transfer *request, ladei_parts *out) {
     status = pieces_add(request, out);
   } else {
     place at = place_of(request, 0);
-    status = part_add(out, &request->host, NULL, request->bytes, &at);
+    status = part_add(out, &request->host, request->direction == LADE_TO_HOST, NULL, request->bytes, &at);
   }
   if (status == LADE_OK) {
     status = device_check(request, out);

@@ -34,6 +34,9 @@ static lade_status options_check(const lade_pipeline_options *options) {
   if (options->depth > MAX_DEPTH) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: depth %u; at most %d", options->depth, MAX_DEPTH);
   }
+  if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: storage %d is none", options->storage);
+  }
   if (!ladei_size_mul(options->chunk_bytes, options->depth + 1u, &ring) || ring >= LADEI_SIZE_LIMIT) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: chunks of %llu bytes are too large",
                        (unsigned long long)options->chunk_bytes);
@@ -142,6 +145,7 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
   own.events_queried = counters.events_queried;
   own.blocks = counters.blocks;
   own.blocks_peak = counters.blocks_peak;
+  ladei_storage_info(&pipeline->storage, &own);
   return ladei_stats_write("lade_pipeline_info", &own, sizeof own, info);
 }
 
@@ -234,6 +238,7 @@ static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
       return status;
     }
   }
+  ladei_storage_close(&pipeline->storage);
   /* An event that the driver will not destroy stays with the driver; nothing more can be done about it here. */
   (void)ladei_event_pool_destroy(pipeline->events);
   pipeline->events = NULL;
@@ -255,6 +260,9 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
     status = side_create(pipeline, &pipeline->sides[i]);
   }
   if (status == LADE_OK) {
+    bool threads = pipeline->driver == &ladei_driver_threads;
+    ladei_storage_open(&pipeline->storage, threads ? (lade_storage)pipeline->options.storage : LADE_STORAGE_PREAD,
+                       2 * pipeline->options.depth, 2 * pipeline->options.depth);
     placement_find(pipeline);
     status = pipeline->driver->start(pipeline);
   }
@@ -333,6 +341,9 @@ static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
   }
   pipeline->stopping = true; /* every completion wakes us */
   ladei_condition_broadcast(&pipeline->work);
+  ladei_lock_release(&pipeline->lock);
+  ladei_storage_push(&pipeline->storage); /* what was cancelled */
+  ladei_lock_acquire(&pipeline->lock);
   const ladei_core *core = &pipeline->core;
   while ((core->unfinished > 0 || core->orders_out > 0 || core->counters.blocks > 0) && status == LADE_OK) {
     status = pipeline->driver->wait(pipeline, UINT64_MAX);

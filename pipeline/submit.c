@@ -2,7 +2,7 @@
 /*
  * Submitting: checks what comes from the caller and makes a transfer of it that the core understands.
  *
- *   check the request -> place among max_transfers -> ticket: parts, destination, gate -> core
+ *   check the request -> place among max_transfers -> ticket: parts, files, destination, gate -> core
  *
  * I1  A submit that fails leaves nothing behind: what it took on the way goes back in reverse.
  * I2  unfinished transfers + calls inside submit <= max_transfers.
@@ -173,9 +173,13 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
     goto fail_ticket;
   }
   transfer_fill(pipeline, request, ticket);
-  status = destination_make(request, ticket, &destination);
+  status = ladei_files_attach(pipeline, ticket, &request->host);
   if (status != LADE_OK) {
     goto fail_parts;
+  }
+  status = destination_make(request, ticket, &destination);
+  if (status != LADE_OK) {
+    goto fail_files;
   }
   status = gate_record(pipeline, request, ticket);
   if (status != LADE_OK) {
@@ -194,6 +198,12 @@ fail_destination:
     (void)lade_device_free(request->allocator, destination);
     ladei_error_restore(&first);
   }
+fail_files : {
+  lade_error first;
+  ladei_error_save(&first);
+  (void)ladei_files_detach(ticket, false);
+  ladei_error_restore(&first);
+}
 fail_parts:
   ladei_parts_free(&ticket->parts);
 fail_ticket:

@@ -4,12 +4,18 @@
  * queued by the thread that read it, without a hand-over.
  *
  *   order there          take it; if more are there and a thread sleeps, wake one (that one wakes the next)
+ *   requests in storage  one thread, the reaper, waits for them there, and completes their orders
  *   only copies to end   one thread, the poller, asks again and again: at once for a moment, then less and less often
  *   nothing              sleep until work is signalled
  *
- * I1  At most one thread is the poller. While there is none, and copies are under way that only POLL can end, at least
- *     one thread is awake, and passes the task on before it turns to something that takes long.
+ * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it comes
+ * back from the engine to the reaper. A thread can be reaper and poller at once.
+ *
+ * I1  At most one thread is the poller, and at most one the reaper. While there is none, and copies are under way that
+ *     only POLL can end, or requests that only the reaper can fetch, at least one thread is awake, and passes the task on
+ *     before it turns to something that takes long.
  * I2  A thread that goes to sleep has seen the core without an order for it, under the lock.
+ * I3  An order whose request is in storage is kept in `pending`, under its slot's number.
  * Locks: the pipeline's; it is given up for every order, and once per chunk.
  */
 #include <pthread.h>
@@ -29,12 +35,24 @@
  */
 enum { SPIN_NS = 50000, SLEEP_LEAST_NS = 50000, SLEEP_MOST_NS = 1000000 };
 
+/* So many completions are fetched at once. */
+enum { REAP_ROOM = 16 };
+
+/* An order whose request is in storage. */
+typedef struct threads_pending {
+  ladei_storage_request request;
+  ladei_order order;
+} threads_pending;
+
 typedef struct threads_state {
   lade_pipeline *pipeline;
   bool spins;        /* more than one processor: waiting awake does not keep the awaited from running */
   unsigned sleeping; /* on pipeline->work; guarded by the lock, as is all below */
   bool poller;       /* there is one */
+  bool reaper;       /* there is one, */
+  bool reaper_waits; /* and nobody has woken it yet */
   bool end;
+  threads_pending *pending; /* two rings of them; each belongs to its order */
   unsigned count;
   pthread_t threads[];
 } threads_state;
@@ -63,32 +81,121 @@ static void work_sleep(threads_state *state, uint64_t longest_ns) {
   state->sleeping--;
 }
 
-/* This thread is busy from here on: somebody else takes what is left, or goes on asking. */
-static void work_pass_on(const threads_state *state) {
-  const ladei_core *core = &state->pipeline->core;
-  if (state->sleeping > 0 &&
-      (ladei_core_has_order(core, LADEI_ALLOW_HOST) || (ladei_core_polls(core) && !state->poller))) {
+static bool reap_wanted(const threads_state *state) {
+  return !state->reaper && ladei_storage_in_flight(&state->pipeline->storage) > 0;
+}
+
+/* Somebody who waits shall look for orders: a sleeper, or else the reaper. Called with the lock. */
+static void somebody_wake(threads_state *state) {
+  if (state->sleeping > 0) {
     ladei_condition_signal(&state->pipeline->work);
+  } else if (state->reaper_waits) {
+    state->reaper_waits = false;
+    ladei_storage_wake(&state->pipeline->storage);
   }
 }
 
-/* Lets time pass, then makes POLL worth while again. `since_ns`: when this thread last did something useful. */
-static void poller_pause(threads_state *state, uint64_t since_ns) {
-  lade_pipeline *pipeline = state->pipeline;
-  uint64_t waited_ns = now_ns(pipeline) - since_ns;
-  state->poller = true;
-  if (state->spins && waited_ns < SPIN_NS) {
-    ladei_lock_release(&pipeline->lock);
-    for (int i = 0; i < 20; i++) {
-      cpu_relax();
-    }
-    ladei_lock_acquire(&pipeline->lock);
-  } else {
-    uint64_t sleep_ns = waited_ns / 4;
-    work_sleep(state, sleep_ns < SLEEP_LEAST_NS ? SLEEP_LEAST_NS : sleep_ns > SLEEP_MOST_NS ? SLEEP_MOST_NS : sleep_ns);
+/* This thread is busy from here on: somebody else takes what is left, or goes on asking. */
+static void work_pass_on(threads_state *state) {
+  const ladei_core *core = &state->pipeline->core;
+  if (state->sleeping == 0 && !state->reaper_waits) {
+    return;
   }
-  state->poller = false;
-  ladei_core_poll_wake(&pipeline->core);
+  if (ladei_core_has_order(core, LADEI_ALLOW_HOST) || (ladei_core_polls(core) && !state->poller) ||
+      reap_wanted(state)) {
+    somebody_wake(state);
+  }
+}
+
+/* --- requests in storage --------------------------------------------------------------------------------------------
+ */
+
+/* Hands a request to storage, the order's. Called with the lock, which is released meanwhile. */
+static void request_submit_locked(threads_state *state, const ladei_order *order,
+                                  const ladei_storage_request *request) {
+  lade_pipeline *pipeline = state->pipeline;
+  ladei_lock_release(&pipeline->lock);
+  threads_pending *pending = &state->pending[ladei_block_number(order->slot)];
+  *pending = (threads_pending){*request, *order};
+  pending->request.user = pending;
+  ladei_storage_submit(&pending->request);
+  ladei_lock_acquire(&pipeline->lock);
+}
+
+/* The reaper's part: waits in storage and completes what is over. Called with the lock, which is released meanwhile. */
+static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
+  lade_pipeline *pipeline = state->pipeline;
+  ladei_storage_request *done[REAP_ROOM];
+  state->reaper = true;
+  state->reaper_waits = wait_ns > 0;
+  ladei_lock_release(&pipeline->lock);
+  unsigned count = ladei_storage_reap(&pipeline->storage, wait_ns, done, REAP_ROOM);
+  ladei_lock_acquire(&pipeline->lock);
+  state->reaper = false;
+  state->reaper_waits = false;
+  for (unsigned i = 0; i < count; i++) {
+    threads_pending *pending = done[i]->user;
+    ladei_order order = pending->order; /* its slot may be used again from the completion on */
+    if (done[i]->status != LADE_OK) {
+      ladei_error_restore(&done[i]->error);
+      ladei_order_explain(&order, done[i]->status);
+    }
+    ladei_complete_locked(pipeline, &order, done[i]->status, lade_last_error());
+  }
+  return count;
+}
+
+/* --- waiting for work -----------------------------------------------------------------------------------------------
+ */
+
+static void poller_spin(lade_pipeline *pipeline) {
+  ladei_lock_release(&pipeline->lock);
+  for (int i = 0; i < 20; i++) {
+    cpu_relax();
+  }
+  ladei_lock_acquire(&pipeline->lock);
+}
+
+/* As poller, reaper or both: lets time pass, then makes POLL worth while again. `since_ns`: when this thread last did
+ * something useful. Whether it has just done so. */
+static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
+  lade_pipeline *pipeline = state->pipeline;
+  bool reaps = reap_wanted(state);
+  uint64_t waited_ns = polls ? now_ns(pipeline) - since_ns : 0;
+  uint64_t sleep_ns = UINT64_MAX;
+  unsigned reaped = 0;
+  bool spins = polls && state->spins && waited_ns < SPIN_NS;
+  if (polls) {
+    sleep_ns = waited_ns / 4;
+    sleep_ns = sleep_ns < SLEEP_LEAST_NS ? SLEEP_LEAST_NS : sleep_ns > SLEEP_MOST_NS ? SLEEP_MOST_NS : sleep_ns;
+    state->poller = true;
+  }
+  if (reaps) {
+    reaped = requests_reap(state, spins ? 0 : sleep_ns);
+  }
+  if (spins) {
+    poller_spin(pipeline);
+  } else if (!reaps) {
+    work_sleep(state, sleep_ns);
+  }
+  if (polls) {
+    state->poller = false;
+    ladei_core_poll_wake(&pipeline->core);
+  }
+  return reaped > 0;
+}
+
+/* --- the threads ----------------------------------------------------------------------------------------------------
+ */
+
+static void order_run(threads_state *state, ladei_order *order) {
+  ladei_storage_request request;
+  work_pass_on(state);
+  if (ladei_chunk_request(order, &request)) {
+    request_submit_locked(state, order, &request);
+  } else {
+    ladei_execute_locked(state->pipeline, order);
+  }
 }
 
 static void *thread_main(void *argument) {
@@ -102,14 +209,16 @@ static void *thread_main(void *argument) {
   ladei_lock_acquire(&pipeline->lock);
   while (!state->end) {
     if (ladei_core_next(&pipeline->core, LADEI_ALLOW_HOST, &order)) {
-      work_pass_on(state);
-      ladei_execute_locked(pipeline, &order);
+      order_run(state, &order);
       if (order.kind != LADEI_ORDER_POLL || !order.ring->poll_asleep) {
         since_ns = 0;
       }
-    } else if (ladei_core_polls(&pipeline->core) && !state->poller) {
+      continue;
+    }
+    bool polls = ladei_core_polls(&pipeline->core) && !state->poller;
+    if (polls || reap_wanted(state)) {
       since_ns = since_ns != 0 ? since_ns : now_ns(pipeline);
-      poller_pause(state, since_ns);
+      since_ns = idle_wait(state, since_ns, polls) ? 0 : since_ns;
     } else {
       since_ns = 0;
       work_sleep(state, UINT64_MAX);
@@ -119,7 +228,11 @@ static void *thread_main(void *argument) {
   return NULL;
 }
 
-static void threads_kick(lade_pipeline *pipeline) { ladei_condition_signal(&pipeline->work); }
+static void threads_kick(lade_pipeline *pipeline) {
+  ladei_lock_acquire(&pipeline->lock);
+  somebody_wake(pipeline->driver_state);
+  ladei_lock_release(&pipeline->lock);
+}
 
 static lade_status threads_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
   if (deadline_ns == UINT64_MAX) {
@@ -140,9 +253,11 @@ static void threads_stop(lade_pipeline *pipeline) {
   state->end = true;
   ladei_condition_broadcast(&pipeline->work);
   ladei_lock_release(&pipeline->lock);
+  ladei_storage_wake(&pipeline->storage);
   for (unsigned i = 0; i < state->count; i++) {
     pthread_join(state->threads[i], NULL);
   }
+  free(state->pending);
   free(state);
   pipeline->driver_state = NULL;
 }
@@ -150,7 +265,11 @@ static void threads_stop(lade_pipeline *pipeline) {
 static lade_status threads_start(lade_pipeline *pipeline) {
   size_t count = pipeline->options.readers;
   threads_state *state = calloc(1, sizeof *state + count * sizeof state->threads[0]);
-  if (state == NULL) {
+  if (state != NULL) {
+    state->pending = calloc((size_t)2 * pipeline->options.depth, sizeof *state->pending);
+  }
+  if (state == NULL || state->pending == NULL) {
+    free(state);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %zu reader threads", count);
   }
   state->pipeline = pipeline;

@@ -193,6 +193,7 @@ void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket) {
               (unsigned long long)ticket->transfer.done_bytes, (unsigned long long)ticket->transfer.bytes);
   ladei_error_save(&error);
   ladei_error_restore(&before);
+  ladei_files_cancel_locked(ticket);
   ladei_core_fail(&pipeline->core, &ticket->transfer, &error);
 }
 
@@ -215,6 +216,7 @@ lade_status lade_ticket_cancel(lade_ticket *ticket) {
   ladei_ticket_cancel_locked(pipeline, ticket);
   ladei_condition_broadcast(&pipeline->changed);
   ladei_lock_release(&pipeline->lock);
+  ladei_storage_push(&pipeline->storage);
   pipeline->driver->kick(pipeline);
   return LADE_OK;
 }

@@ -34,6 +34,8 @@
  *   pinned_register_chunk_mb       0 (all at once) .. 2^20  ... .register_chunk_bytes
  *   pinned_source                  S, or S|S...             ... .sources, before pinned_use_cuda_host_register;
  *                                                           S: register, driver, pool, pageable
+ *   storage                        auto, uring, pread,      lade_pipeline_options.storage
+ *                                  cufile
  *
  * D is a power of two, in the list also 0 (off); A is a size in MiB, a power of two. The list fills a table of 16
  * entries, for sizes from 1 MiB, 2 MiB, ..., 32 GiB up, all off at first: A names the entry of its size (the last, if
@@ -54,6 +56,7 @@
 
 #include "lade/device.h"
 #include "lade/pinned.h"
+#include "lade/pipeline.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -89,7 +92,7 @@ typedef struct lade_config {
   double per_process_memory_fraction; /**< 0: no limit */
   uint64_t pinned_register_chunk_mb;  /**< 0: all at once */
   uint32_t device_uncached;           /**< LADE_DEVICE_UNCACHED */
-  uint32_t device_reserved;
+  uint32_t storage;                   /**< lade_storage */
 } lade_config;
 
 static inline void lade_config_init(lade_config *config) {
@@ -123,6 +126,9 @@ LADE_API void lade_config_apply_device(const lade_config *config, lade_device_op
 
 /** Put the settings of the pinned pool into its options; fields without a key stay. Threads: any. */
 LADE_API void lade_config_apply_pinned(const lade_config *config, lade_pinned_options *options);
+
+/** Put the settings of transfers into a pipeline's options; fields without a key stay. Threads: any. */
+LADE_API void lade_config_apply_pipeline(const lade_config *config, lade_pipeline_options *options);
 
 #ifdef __cplusplus
 }

@@ -59,7 +59,36 @@ typedef enum lade_endpoint_kind {
   LADE_ENDPOINT_MEMORY = 1,
   LADE_ENDPOINT_FILE = 2,
   LADE_ENDPOINT_CALLBACK = 3,
+  LADE_ENDPOINT_PATH = 4,
 } lade_endpoint_kind;
+
+/** How a file is read or written, as a set. */
+typedef enum lade_file_flags {
+  /**
+   * Past the page cache (O_DIRECT). Where the range begins and ends, and whether `fd` was opened so, does not matter:
+   * the pipeline opens the file a second time through /proc/self/fd and keeps to the alignment that the file system
+   * asks for. A file system without it, or a chunk size below that alignment: through the page cache,
+   * counted by lade_pipeline_info.direct_refused. An `fd` that has O_DIRECT is used so without this flag too.
+   */
+  LADE_FILE_DIRECT = 1,
+  /** Sinks: the bytes are on the disk (fsync) before the ticket is over. */
+  LADE_FILE_SYNC = 2,
+  /**
+   * Sinks with a path: the file appears under its name when all of it is written, by renaming; a file of that name is
+   * replaced. It has offset + bytes bytes. A transfer that fails or is cancelled leaves the name as it was,
+   * and no temporary file. With LADE_FILE_SYNC the folder is flushed as well, after the renaming: if that alone fails,
+   * the ticket says so and the file stays.
+   */
+  LADE_FILE_ATOMIC = 4,
+} lade_file_flags;
+
+/** What moves the bytes of files. */
+typedef enum lade_storage {
+  LADE_STORAGE_AUTO = 0,   /**< Through the page cache: PREAD. With O_DIRECT: URING. */
+  LADE_STORAGE_PREAD = 1,  /**< The pipeline's readers, by pread and pwrite. */
+  LADE_STORAGE_URING = 2,  /**< io_uring; where the kernel, a sandbox or a limit forbids it: PREAD. */
+  LADE_STORAGE_CUFILE = 3, /**< GPUDirect Storage; where its library or driver is missing, or refuses a file: AUTO. */
+} lade_storage;
 
 /**
  * Fills (to the device) or drains (to the host) `buffer`, which is bytes [offset, offset + bytes) of the transfer.
@@ -71,17 +100,17 @@ typedef enum lade_endpoint_kind {
  */
 typedef lade_status (*lade_transfer_callback)(void *user, uint64_t offset, void *buffer, size_t bytes);
 
-/** The host side of a transfer. Make it with one of the three functions below. */
+/** The host side of a transfer. Make it with one of the functions below. */
 typedef struct lade_endpoint {
   int32_t kind;                    /**< lade_endpoint_kind */
   int32_t fd;                      /**< FILE: open for reading or writing, seekable. Its file position is not used. */
-  uint64_t offset;                 /**< FILE: where the transfer's first byte lies in the file. */
-  const char *name;                /**< FILE: for messages; NULL: "file". */
+  uint64_t offset;                 /**< FILE, PATH: where the transfer's first byte lies in the file. */
+  const char *name;                /**< FILE: for messages; NULL: "file". PATH: the path. */
   void *memory;                    /**< MEMORY */
   lade_transfer_callback callback; /**< CALLBACK */
   void *user;                      /**< CALLBACK: its first argument. */
   int32_t concurrent;              /**< CALLBACK: 1: may be called by several threads at once, in any order. */
-  int32_t reserved;                /**< 0. */
+  uint32_t flags;                  /**< FILE, PATH: lade_file_flags */
 } lade_endpoint;
 
 /** Ordinary or pinned memory. */
@@ -93,6 +122,20 @@ static inline lade_endpoint lade_endpoint_memory(void *memory) {
 /** A range of a file, from `offset` on. */
 static inline lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const char *name) {
   lade_endpoint endpoint = {LADE_ENDPOINT_FILE, fd, offset, name, NULL, NULL, NULL, 0, 0};
+  return endpoint;
+}
+
+/**
+ * A range of the file at `path`, which lade opens at the submit and closes before the ticket is over.
+ *
+ * To the device the file must exist. To the host it is made if it does not (0666, as the umask allows), and nothing of
+ * it is truncated; with LADE_FILE_ATOMIC it is a new file. What fails when it is opened is the error of the submit.
+ *
+ * @param path   Borrowed until the ticket is over.
+ * @param flags  lade_file_flags
+ */
+static inline lade_endpoint lade_endpoint_path(const char *path, uint64_t offset, uint32_t flags) {
+  lade_endpoint endpoint = {LADE_ENDPOINT_PATH, -1, offset, path, NULL, NULL, NULL, 0, flags};
   return endpoint;
 }
 
@@ -174,7 +217,7 @@ typedef struct lade_pipeline_options {
   uint32_t depth;         /**< Pinned blocks of chunk_bytes per direction, at most. 0: chosen by lade. At most 1024. */
   uint32_t max_transfers; /**< Transfers submitted and not over, at most. 0: 64. */
   int32_t no_wait;        /**< 1: submit answers LADE_NOT_READY instead of waiting while there are max_transfers. */
-  int32_t reserved;       /**< 0. */
+  int32_t storage;        /**< lade_storage; 0: chosen by lade. On "sim" files are always read as with PREAD. */
   uint64_t storage_latency_ns;  /**< "sim" only: time from the start of a read or write to its first byte. Default 0. */
   uint64_t storage_bytes_per_s; /**< "sim" only: rate of each reader. Default 12e9. */
 } lade_pipeline_options;
@@ -202,6 +245,12 @@ typedef struct lade_pipeline_info {
   uint64_t events_queried;
   uint64_t blocks; /**< Pinned blocks held now. */
   uint64_t blocks_peak;
+  int32_t storage_buffered;    /**< lade_storage that files go through with the page cache, ... */
+  int32_t storage_direct;      /**< ... and with O_DIRECT. */
+  uint64_t direct_files;       /**< Transfers of files that began with O_DIRECT. */
+  uint64_t direct_refused;     /**< Those that should have, and were moved through the page cache, partly or wholly. */
+  uint64_t registered_buffers; /**< Blocks now registered with the kernel for io_uring. */
+  char storage_note[160];      /**< Why something asked for is not used; empty: nothing to say. */
 } lade_pipeline_info;
 
 static inline void lade_pipeline_info_init(lade_pipeline_info *info) {
@@ -262,7 +311,8 @@ LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel)
  * Threads: any. Waits: while options.max_transfers are under way, unless options.no_wait.
  * Stream order: see transfer.after_stream. Without it the device memory must be free for use already.
  * Errors: LADE_NOT_READY with options.no_wait; LADE_ERR_INVALID_ARGUMENT, the text naming the field;
- * LADE_ERR_OUT_OF_HOST_MEMORY; those of lade_device_alloc() with transfer.allocator; LADE_ERR_TIMEOUT on "sim" when no transfer under way can ever end; LADE_ERR_CAPTURE when
+ * LADE_ERR_OUT_OF_HOST_MEMORY; those of lade_device_alloc() with transfer.allocator; LADE_ERR_IO where a path cannot be
+ * opened; LADE_ERR_TIMEOUT on "sim" when no transfer under way can ever end; LADE_ERR_CAPTURE when
  * transfer.stream is being captured; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED. Errors of the transfer itself come out of
  * its ticket.
  * Source: docs/pipeline.md.

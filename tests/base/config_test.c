@@ -23,7 +23,7 @@ LADE_TEST(Config, ReadsEveryKey) {
                                 "pinned_segment_mb:32,pinned_magazine_mb:3,pinned_max_idle_ms:4,pinned_threads:6,"
                                 "pinned_numa_strict:True,pinned_background:True,pinned_debug:True,"
                                 "pinned_device_mapped:True,pinned_register_chunk_mb:16,"
-                                "pinned_policy:reference,pinned_source:register | pool|pageable");
+                                "pinned_policy:reference,pinned_source:register | pool|pageable,storage:uring");
   LADE_EXPECT_EQ_UINT(config.backend, 0);
   LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 21);
   LADE_EXPECT(config.garbage_collection_threshold == 0.75);
@@ -49,6 +49,20 @@ LADE_TEST(Config, ReadsEveryKey) {
   LADE_EXPECT_EQ_UINT(config.pinned_reference, 1);
   LADE_EXPECT_EQ_UINT(config.pinned_sources,
                       LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_POOL | LADE_PINNED_SOURCE_PAGEABLE);
+  LADE_EXPECT_EQ_UINT(config.storage, LADE_STORAGE_URING);
+}
+
+LADE_TEST(Config, PutsStorageIntoThePipelinesOptions) {
+  static const char *const texts[] = {"storage:auto", "storage:pread", "storage:uring", "storage: cufile"};
+  for (int i = 0; i < 4; i++) {
+    lade_config config = parse_ok(texts[i]);
+    lade_pipeline_options options;
+    lade_pipeline_options_init(&options);
+    options.depth = 7;
+    lade_config_apply_pipeline(&config, &options);
+    LADE_EXPECT_EQ_INT(options.storage, i);
+    LADE_EXPECT_EQ_UINT(options.depth, 7);
+  }
 }
 
 LADE_TEST(Config, AllowsBlanksAndNothing) {
@@ -109,6 +123,7 @@ LADE_TEST(Config, ErrorsNameKeyValueAndPosition) {
       {"pinned_source:disk", "register, driver, pool, pageable"},
       {"pinned_source:register|", "register, driver, pool, pageable"},
       {"pinned_source:", "register, driver, pool, pageable"},
+      {"storage:disk", "auto, uring, pread or cufile"},
       {"pinned_num_register_threads:3", "a power of two from 1 to 128"},
       {"pinned_num_register_threads:256", "bad value \"256\""},
       {"backend:cudaMallocAsync2", "backend: bad value"},

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The storage of a pipeline, and the files of its transfers: what to open, and which way their bytes go.
+ *
+ *   wanted    through the page cache     with O_DIRECT
+ *   auto      pread                      engine, if there is one
+ *   pread     pread                      pread
+ *   uring     engine                     engine
+ *
+ * Note [Page cache and io_uring]
+ * Bytes that lie in the page cache are copied by a processor, whoever asks for them. By pread the copy runs in the reader
+ * that asked, and as many run side by side as there are readers. io_uring runs it in the call that submits, one after the
+ * other, or hands it to a thread of the kernel, which costs a switch per request. It pays where nothing is copied: with
+ * O_DIRECT many requests are under way without a thread waiting for each. (bench/staging_throughput --storage)
+ *
+ * I1  What a file is opened with beside the caller's descriptor is closed by its detach.
+ * I2  A file with `save` is under no name, or a temporary one, until the detach has renamed it.
+ * Locks: none. Counters are atomic; files are constant but for their atomic fields.
+ */
+#include "pipeline/storage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "pipeline/storage_save.h"
+
+/* Offsets of direct and of ordinary calls meet at whole pages only, so that no page is written both ways. */
+static const size_t page_bytes = 4096;
+/* Fewer requests than this do not pay for putting the file into the kernel's table. */
+enum { FIXED_FILE_CHUNKS = 16 };
+
+/* --- the storage of a pipeline --------------------------------------------------------------------------------------
+ */
+
+void ladei_storage_open(ladei_storage *storage, lade_storage wanted, unsigned requests, unsigned blocks) {
+  lade_error before;
+  *storage = (ladei_storage){.wanted = wanted};
+  if (wanted == LADE_STORAGE_PREAD) {
+    return;
+  }
+  ladei_error_save(&before);
+  if (ladei_storage_uring.create(requests, blocks, &storage->engine_self) == LADE_OK) {
+    storage->engine = &ladei_storage_uring;
+  } else {
+    ladei_error_save(&storage->refusal);
+  }
+  ladei_error_restore(&before);
+}
+
+void ladei_storage_close(ladei_storage *storage) {
+  if (storage->engine != NULL) {
+    storage->engine->destroy(storage->engine_self);
+    storage->engine = NULL;
+  }
+}
+
+void ladei_storage_info(ladei_storage *storage, lade_pipeline_info *info) {
+  const char *why_not = "";
+  int code = storage->refused_code;
+  char text[128];
+  bool engine = storage->engine != NULL;
+  info->storage_direct = engine ? (int32_t)storage->engine->kind : LADE_STORAGE_PREAD;
+  info->storage_buffered = engine && storage->wanted == LADE_STORAGE_URING ? LADE_STORAGE_URING : LADE_STORAGE_PREAD;
+  info->direct_files = storage->direct_files;
+  info->direct_refused = storage->direct_refused;
+  if (engine) {
+    info->registered_buffers = storage->engine->blocks_registered(storage->engine_self, &why_not);
+  }
+  if (storage->refusal.status != LADE_OK) {
+    snprintf(info->storage_note, sizeof info->storage_note, "%.159s", storage->refusal.text);
+  } else if (code != 0) {
+    snprintf(info->storage_note, sizeof info->storage_note, "O_DIRECT refused: %s",
+             strerror_r(code, text, sizeof text));
+  } else {
+    snprintf(info->storage_note, sizeof info->storage_note, "%s", why_not);
+  }
+}
+
+unsigned ladei_storage_reap(ladei_storage *storage, uint64_t wait_ns, ladei_storage_request **out, unsigned room) {
+  unsigned count = storage->engine->reap(storage->engine_self, wait_ns, out, room);
+  atomic_fetch_sub(&storage->in_flight, count);
+  return count;
+}
+
+void ladei_storage_submit(ladei_storage_request *request) {
+  ladei_storage *storage = request->file->storage;
+  atomic_fetch_add(&storage->in_flight, 1);
+  storage->engine->submit(storage->engine_self, request);
+}
+
+void ladei_storage_wake(ladei_storage *storage) {
+  if (storage->engine != NULL) {
+    storage->engine->wake(storage->engine_self);
+  }
+}
+
+void ladei_storage_push(ladei_storage *storage) {
+  if (storage->engine != NULL) {
+    storage->engine->push(storage->engine_self);
+  }
+}
+
+void ladei_storage_block_forget(ladei_storage *storage, unsigned index) {
+  if (storage->engine != NULL) {
+    storage->engine->block_forget(storage->engine_self, index);
+  }
+}
+
+void ladei_storage_cancel(ladei_storage_file *file) {
+  ladei_storage *storage = file->storage;
+  atomic_store_explicit(&file->cancelled, true, memory_order_relaxed);
+  if (file->async) {
+    storage->engine->cancel(storage->engine_self, file);
+  }
+}
+
+/* --- files: opening -------------------------------------------------------------------------------------------------
+ */
+
+static lade_status open_error(const char *path) {
+  int code = errno;
+  char text[128];
+  return ladei_error(LADE_ERR_IO, code, "opening %s: %s", path, strerror_r(code, text, sizeof text));
+}
+
+/* The same file once more, with or without O_DIRECT. -1 with errno. */
+static int file_reopen(const ladei_storage_file *file, int fd, int flag) {
+  char self[64];
+  snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+  return open(self, (file->write ? O_WRONLY : O_RDONLY) | flag | O_CLOEXEC);
+}
+
+static void direct_refuse(ladei_storage_file *file, int code) {
+  file->storage->direct_refused++;
+  file->storage->refused_code = code;
+}
+
+/* What O_DIRECT asks for. False: this file does not have it. */
+static bool direct_alignment(ladei_storage_file *file) {
+  file->align = page_bytes;
+  file->memory_align = page_bytes;
+#ifdef STATX_DIOALIGN
+  struct statx status;
+  if (statx(file->direct_fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 &&
+      (status.stx_mask & STATX_DIOALIGN) != 0) {
+    if (status.stx_dio_offset_align == 0 || status.stx_dio_mem_align == 0) {
+      return false;
+    }
+    file->align = ladei_size_max(status.stx_dio_offset_align, page_bytes);
+    file->memory_align = status.stx_dio_mem_align;
+  }
+#endif
+  /* Block devices and file systems use powers of two; anything else is not understood. */
+  return ladei_is_power_of_two(file->align) && ladei_is_power_of_two(file->memory_align);
+}
+
+static void direct_drop(ladei_storage_file *file) {
+  if (file->owns_direct_fd) {
+    close(file->direct_fd);
+  }
+  file->direct_fd = -1;
+  file->owns_direct_fd = false;
+}
+
+/* The second descriptor: with O_DIRECT if that is wanted, or without it for what is not aligned. */
+static void direct_open(ladei_storage_file *file, bool wanted) {
+  int flags = fcntl(file->fd, F_GETFL);
+  if (flags >= 0 && (flags & O_DIRECT) != 0) {
+    file->direct_fd = file->fd;
+    file->owns_direct_fd = file->owns_fd;
+    file->fd = file_reopen(file, file->direct_fd, 0);
+    file->owns_fd = file->fd >= 0;
+  } else if (wanted) {
+    file->direct_fd = file_reopen(file, file->fd, O_DIRECT);
+    file->owns_direct_fd = file->direct_fd >= 0;
+    if (file->direct_fd < 0) {
+      direct_refuse(file, errno);
+    }
+  }
+  if (file->direct_fd >= 0 && !direct_alignment(file) && file->fd >= 0) {
+    direct_refuse(file, EINVAL);
+    direct_drop(file);
+  }
+  if (file->direct_fd >= 0) {
+    file->storage->direct_files++;
+  }
+}
+
+static lade_status path_open(ladei_storage_file *file, const lade_endpoint *endpoint) {
+  if (file->write && (endpoint->flags & LADE_FILE_ATOMIC) != 0) {
+    lade_status status = ladei_save_begin(endpoint->name, &file->save);
+    if (status == LADE_OK) {
+      file->fd = ladei_save_fd(file->save);
+    }
+    return status;
+  }
+  file->fd = open(endpoint->name, file->write ? O_WRONLY | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666);
+  file->owns_fd = file->fd >= 0;
+  return file->fd >= 0 ? LADE_OK : open_error(endpoint->name);
+}
+
+static void file_close(ladei_storage_file *file) {
+  if (file->fixed_fd >= 0) {
+    file->storage->engine->file_remove(file->storage->engine_self, file->fixed_fd);
+  }
+  direct_drop(file);
+  if (file->owns_fd) {
+    close(file->fd);
+  }
+  free(file);
+}
+
+lade_status ladei_storage_attach(ladei_storage *storage, const lade_endpoint *endpoint, bool write,
+                                 ladei_storage_file **out) {
+  lade_status status = LADE_OK;
+  ladei_storage_file *file = calloc(1, sizeof *file);
+  if (file == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a file");
+  }
+  file->storage = storage;
+  file->name = endpoint->name != NULL ? endpoint->name : "file";
+  file->fd = endpoint->fd;
+  file->direct_fd = -1;
+  file->fixed_fd = -1;
+  file->align = 1;
+  file->memory_align = 1;
+  file->write = write;
+  file->sync = file->write && (endpoint->flags & LADE_FILE_SYNC) != 0;
+  if (endpoint->kind == LADE_ENDPOINT_PATH) {
+    status = path_open(file, endpoint);
+  }
+  if (status != LADE_OK) {
+    free(file);
+    return status;
+  }
+  direct_open(file, (endpoint->flags & LADE_FILE_DIRECT) != 0);
+  file->async = storage->engine != NULL && (file->direct_fd >= 0 || storage->wanted == LADE_STORAGE_URING);
+  *out = file;
+  return LADE_OK;
+}
+
+void ladei_storage_buffer(ladei_storage_file *file) {
+  if (file->direct_fd >= 0 && file->fd >= 0 && !file->direct_off) {
+    file->direct_off = true;
+    direct_refuse(file, EINVAL);
+  }
+}
+
+/* O_DIRECT needs chunks of whole blocks. */
+static size_t direct_layout(ladei_storage_file *file, uint64_t offset, size_t *chunk_bytes) {
+  if (*chunk_bytes >= file->align) {
+    *chunk_bytes -= *chunk_bytes % file->align;
+    return (size_t)(offset % file->align);
+  }
+  ladei_storage_buffer(file);
+  return 0;
+}
+
+size_t ladei_storage_layout(ladei_storage_file *file, uint64_t offset, uint64_t bytes, size_t *chunk_bytes) {
+  const ladei_storage *storage = file->storage;
+  size_t lead_bytes = file->direct_fd >= 0 ? direct_layout(file, offset, chunk_bytes) : 0;
+  if (file->async && bytes / *chunk_bytes >= FIXED_FILE_CHUNKS) {
+    file->fixed_fd = storage->engine->file_add(storage->engine_self, file->direct_fd >= 0 ? file->direct_fd : file->fd);
+  }
+  return lead_bytes;
+}
+
+/* --- files: the end -------------------------------------------------------------------------------------------------
+ */
+
+static lade_status file_flush(const ladei_storage_file *file) {
+  char text[128];
+  if (fsync(file->fd >= 0 ? file->fd : file->direct_fd) == 0) {
+    return LADE_OK;
+  }
+  int code = errno;
+  return ladei_error(LADE_ERR_IO, code, "flushing %s: %s", file->name, strerror_r(code, text, sizeof text));
+}
+
+lade_status ladei_storage_detach(ladei_storage_file *file, bool good) {
+  lade_status status = LADE_OK;
+  ladei_save *save = file->save;
+  bool sync = file->sync;
+  if (good && sync && save == NULL) {
+    status = file_flush(file);
+  }
+  file_close(file);
+  if (save != NULL && good) {
+    status = ladei_save_commit(save, sync);
+  } else {
+    ladei_save_abort(save);
+  }
+  return status;
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files that appear under their names all at once, or not at all. */
+#include "pipeline/storage_save.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/pipeline/storage_faults.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/temp_dir.h"
+
+typedef struct place {
+  support_temp_dir dir;
+  char *path;
+} place;
+
+static bool place_create(place *p) {
+  bool good = support_temp_dir_create(&p->dir);
+  p->path = good ? support_temp_dir_path(&p->dir, "model.bin") : NULL;
+  return good;
+}
+
+static void place_remove(place *p) {
+  storage_faults_set((storage_faults){0});
+  free(p->path);
+  support_temp_dir_remove(&p->dir);
+}
+
+static unsigned names_in(const place *p) {
+  DIR *folder = opendir(p->dir.path);
+  unsigned count = 0;
+  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+    count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 ? 1 : 0;
+  }
+  if (folder != NULL) {
+    closedir(folder);
+  }
+  return count;
+}
+
+static void text_write(const char *path, const char *text) {
+  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  LADE_EXPECT_EQ_INT(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+  close(fd);
+}
+
+static void expect_text(const char *path, const char *text) {
+  char found[64] = {0};
+  int fd = open(path, O_RDONLY);
+  LADE_ASSERT_GE_INT(fd, 0);
+  LADE_EXPECT_GE_INT(read(fd, found, sizeof found - 1), 0);
+  LADE_EXPECT_EQ_STR(found, text);
+  close(fd);
+}
+
+static ladei_save *save_begun(const place *p, const char *text) {
+  ladei_save *save = NULL;
+  LADE_EXPECT_OK(ladei_save_begin(p->path, &save));
+  if (save != NULL) {
+    LADE_EXPECT_EQ_INT(write(ladei_save_fd(save), text, strlen(text)), (ssize_t)strlen(text));
+  }
+  return save;
+}
+
+/* With files that have no name, and on file systems without them. */
+static const char *const kinds[] = {"nameless", "named", NULL};
+
+static void kind_set(const char *kind, storage_faults faults) {
+  faults.open_nameless = strcmp(kind, "named") == 0 ? EOPNOTSUPP : 0;
+  storage_faults_set(faults);
+}
+
+LADE_TEST_P(StorageSave, AppearsWhenCommitted, kinds, kind) {
+  place p;
+  struct stat status;
+  if (!place_create(&p)) return;
+  kind_set(kind, (storage_faults){0});
+  mode_t mask = umask(027);
+  ladei_save *save = save_begun(&p, "new");
+  umask(mask);
+  LADE_EXPECT_NE_INT(access(p.path, F_OK), 0);
+  LADE_EXPECT_EQ_UINT(names_in(&p), strcmp(kind, "named") == 0 ? 1 : 0);
+  LADE_EXPECT_OK(ladei_save_commit(save, true));
+  expect_text(p.path, "new");
+  LADE_EXPECT_EQ_UINT(names_in(&p), 1);
+  LADE_EXPECT_EQ_INT(stat(p.path, &status), 0);
+  LADE_EXPECT_EQ_UINT(status.st_mode & 07777, 0640);
+  place_remove(&p);
+}
+
+LADE_TEST_P(StorageSave, ReplacesWhatWasThere, kinds, kind) {
+  place p;
+  if (!place_create(&p)) return;
+  text_write(p.path, "old and longer");
+  kind_set(kind, (storage_faults){0});
+  ladei_save *save = save_begun(&p, "new");
+  expect_text(p.path, "old and longer");
+  LADE_EXPECT_OK(ladei_save_commit(save, false));
+  expect_text(p.path, "new");
+  LADE_EXPECT_EQ_UINT(names_in(&p), 1);
+  place_remove(&p);
+}
+
+LADE_TEST_P(StorageSave, LeavesNothingWhenGivenUp, kinds, kind) {
+  place p;
+  if (!place_create(&p)) return;
+  text_write(p.path, "old");
+  kind_set(kind, (storage_faults){0});
+  ladei_save_abort(save_begun(&p, "new"));
+  expect_text(p.path, "old");
+  LADE_EXPECT_EQ_UINT(names_in(&p), 1);
+  ladei_save_abort(NULL);
+  place_remove(&p);
+}
+
+LADE_TEST_P(StorageSave, LeavesNothingWhenItCannotBeFinished, kinds, kind) {
+  const storage_faults faults[] = {{.flush = EIO}, {.rename = EACCES}, {.link = ENOSPC}};
+  for (size_t i = 0; i < 3; i++) {
+    place p;
+    if (!place_create(&p)) return;
+    if (i == 2 && strcmp(kind, "named") == 0) {
+      place_remove(&p);
+      continue; /* it has a name: nothing is linked */
+    }
+    text_write(p.path, "old");
+    kind_set(kind, faults[i]);
+    ladei_save *save = save_begun(&p, "new");
+    LADE_EXPECT_EQ_INT(ladei_save_commit(save, true), LADE_ERR_IO);
+    LADE_EXPECT_EQ_INT(lade_last_error()->native_code, i == 0 ? EIO : i == 1 ? EACCES : ENOSPC);
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, p.path);
+    expect_text(p.path, "old");
+    LADE_EXPECT_EQ_UINT(names_in(&p), 1);
+    place_remove(&p);
+  }
+}
+
+LADE_TEST_P(StorageSave, NamesWhatCannotBeCreated, kinds, kind) {
+  place p;
+  ladei_save *save = NULL;
+  if (!place_create(&p)) return;
+  kind_set(kind, (storage_faults){0});
+  char *missing = support_temp_dir_path(&p.dir, "missing/model.bin");
+  LADE_EXPECT_EQ_INT(ladei_save_begin(missing, &save), LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENOENT);
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, missing);
+  char *folder = support_temp_dir_path(&p.dir, "");
+  LADE_EXPECT_EQ_INT(ladei_save_begin(folder, &save), LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EISDIR);
+  LADE_EXPECT_EQ_PTR(save, NULL);
+  LADE_EXPECT_EQ_UINT(names_in(&p), 0);
+  free(missing);
+  free(folder);
+  place_remove(&p);
+}
+
+/* A path without folder: the current one. */
+LADE_TEST(StorageSave, TakesANameAlone) {
+  place p;
+  char before[4096];
+  if (!place_create(&p)) return;
+  LADE_ASSERT(getcwd(before, sizeof before) != NULL);
+  LADE_ASSERT_EQ_INT(chdir(p.dir.path), 0);
+  ladei_save *save = NULL;
+  LADE_EXPECT_OK(ladei_save_begin("model.bin", &save));
+  /* The folder is the one it was at the beginning. */
+  LADE_EXPECT_EQ_INT(chdir(before), 0);
+  LADE_EXPECT_OK(ladei_save_commit(save, false));
+  expect_text(p.path, "");
+  place_remove(&p);
+}

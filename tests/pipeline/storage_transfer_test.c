@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files from end to end: every kind of storage, through the page cache and past it, any range; files by path, flushed,
+ * appearing all at once.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/pipeline/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/pattern.h"
+#include "tests/support/runtimes.h"
+#include "tests/support/temp_dir.h"
+
+enum { CHUNK = 16384, CHUNKS = 24, DEVICE_BYTES = CHUNKS * CHUNK, BEHIND = 5000 };
+
+static const char *const storages[] = {"auto", "pread", "uring", "sim", NULL};
+
+typedef struct scene {
+  fixture f;
+  support_temp_dir dir;
+  char *in;  /* DEVICE_BYTES + CHUNK of pattern 7 */
+  char *out; /* not there yet */
+} scene;
+
+static int32_t storage_of(const char *name) {
+  return strcmp(name, "pread") == 0   ? LADE_STORAGE_PREAD
+         : strcmp(name, "uring") == 0 ? LADE_STORAGE_URING
+                                      : LADE_STORAGE_AUTO;
+}
+
+static bool scene_open(scene *s, const char *storage) {
+  lade_pipeline_options options;
+  fixture_options(&options);
+  options.chunk_bytes = CHUNK;
+  options.storage = storage_of(storage);
+  if (!support_temp_dir_create(&s->dir)) return false;
+  s->in = support_temp_dir_path(&s->dir, "in.bin");
+  s->out = support_temp_dir_path(&s->dir, "out.bin");
+  return support_temp_file_write(s->in, DEVICE_BYTES + CHUNK, 7) &&
+         fixture_open(&s->f, strcmp(storage, "sim") == 0 ? "sim" : "cpu", DEVICE_BYTES, &options);
+}
+
+static void scene_close(scene *s) {
+  fixture_close(&s->f);
+  free(s->in);
+  free(s->out);
+  support_temp_dir_remove(&s->dir);
+}
+
+static lade_pipeline_info info_of(const scene *s) {
+  lade_pipeline_info info;
+  lade_pipeline_info_init(&info);
+  LADE_EXPECT_OK(lade_pipeline_info_get(s->f.pipeline, &info));
+  return info;
+}
+
+static lade_status run(scene *s, lade_direction direction, lade_endpoint host, size_t bytes) {
+  lade_transfer transfer = fixture_transfer(&s->f, direction, host, bytes);
+  return fixture_run(&s->f, &transfer);
+}
+
+static void expect_part(const char *path, uint64_t offset, size_t bytes, uint64_t seed, uint64_t position) {
+  char *found = malloc(bytes + 1);
+  int fd = open(path, O_RDONLY);
+  LADE_EXPECT_EQ_INT(pread(fd, found, bytes, (off_t)offset), (ssize_t)bytes);
+  LADE_EXPECT_PATTERN(found, bytes, seed, position);
+  close(fd);
+  free(found);
+}
+
+/* The same, and the file ends there. */
+static void expect_file(const char *path, uint64_t offset, size_t bytes, uint64_t seed, uint64_t position) {
+  struct stat status;
+  expect_part(path, offset, bytes, seed, position);
+  LADE_EXPECT_EQ_INT(stat(path, &status), 0);
+  LADE_EXPECT_EQ_UINT(status.st_size, offset + bytes);
+}
+
+static unsigned names_in(const scene *s) {
+  DIR *folder = opendir(s->dir.path);
+  unsigned count = 0;
+  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+    count += entry->d_name[0] != '.' || strlen(entry->d_name) > 2 ? 1 : 0;
+  }
+  if (folder != NULL) {
+    closedir(folder);
+  }
+  return count;
+}
+
+static const struct {
+  size_t offset;
+  size_t bytes;
+} ranges[] = {{0, DEVICE_BYTES},
+              {0, 1},
+              {4095, 2},
+              {4096, 4096},
+              {1, DEVICE_BYTES},
+              {12345, 5 * CHUNK + 17},
+              {CHUNK, 3 * CHUNK},
+              {CHUNK - 1, CHUNK},
+              {4096, DEVICE_BYTES - 1}};
+enum { RANGES = sizeof ranges / sizeof ranges[0] };
+
+LADE_TEST_P(StorageTransfer, ReadsAnyRange, storages, storage) {
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  unsigned char *zero = calloc(1, DEVICE_BYTES);
+  for (uint32_t direct = 0; direct < 2; direct++) {
+    for (size_t i = 0; i < RANGES; i++) {
+      lade_test_context("direct %u, offset %zu, bytes %zu", direct, ranges[i].offset, ranges[i].bytes);
+      fixture_device_write(&s.f, 0, zero, DEVICE_BYTES);
+      lade_endpoint host = lade_endpoint_path(s.in, ranges[i].offset, direct ? LADE_FILE_DIRECT : 0);
+      LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, host, ranges[i].bytes));
+      fixture_expect_device_pattern(&s.f, 0, ranges[i].bytes, 7, ranges[i].offset);
+    }
+  }
+  lade_pipeline_info info = info_of(&s);
+  LADE_EXPECT_EQ_UINT(info.direct_files + info.direct_refused, RANGES);
+  free(zero);
+  scene_close(&s);
+}
+
+LADE_TEST_P(StorageTransfer, WritesAnyRangeAndNothingElse, storages, storage) {
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  unsigned char *bytes = malloc(DEVICE_BYTES);
+  support_pattern_fill(bytes, DEVICE_BYTES, 8, 0);
+  fixture_device_write(&s.f, 0, bytes, DEVICE_BYTES);
+  for (uint32_t direct = 0; direct < 2; direct++) {
+    for (size_t i = 0; i < RANGES; i++) {
+      lade_test_context("direct %u, offset %zu, bytes %zu", direct, ranges[i].offset, ranges[i].bytes);
+      uint64_t end = ranges[i].offset + ranges[i].bytes;
+      LADE_ASSERT(support_temp_file_write(s.out, (size_t)end + BEHIND, 9));
+      lade_endpoint host =
+          lade_endpoint_path(s.out, ranges[i].offset, (direct ? LADE_FILE_DIRECT : 0) | LADE_FILE_SYNC);
+      LADE_EXPECT_OK(run(&s, LADE_TO_HOST, host, ranges[i].bytes));
+      expect_part(s.out, 0, ranges[i].offset, 9, 0);
+      expect_part(s.out, ranges[i].offset, ranges[i].bytes, 8, 0);
+      expect_part(s.out, end, BEHIND, 9, end);
+    }
+  }
+  free(bytes);
+  scene_close(&s);
+}
+
+/* The caller's own descriptor, opened with O_DIRECT: any range all the same. */
+LADE_TEST_P(StorageTransfer, TakesDescriptorsWithODirect, storages, storage) {
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  int in = open(s.in, O_RDONLY | O_DIRECT);
+  int out = open(s.out, O_RDWR | O_CREAT | O_DIRECT, 0600);
+  if (in < 0 || out < 0) {
+    scene_close(&s);
+    LADE_SKIP("no O_DIRECT in the folder of temporary files");
+  }
+  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_file(in, 777, s.in), 9 * CHUNK + 5));
+  fixture_expect_device_pattern(&s.f, 0, 9 * CHUNK + 5, 7, 777);
+  LADE_EXPECT_OK(run(&s, LADE_TO_HOST, lade_endpoint_file(out, 333, s.out), 9 * CHUNK + 5));
+  expect_file(s.out, 333, 9 * CHUNK + 5, 7, 777);
+  LADE_EXPECT_EQ_UINT(info_of(&s).direct_files + info_of(&s).direct_refused, 2);
+  close(in);
+  close(out);
+  scene_close(&s);
+}
+
+/* The report says what files go through, and why not what was asked for. */
+LADE_TEST_P(StorageTransfer, ReportsWhatWasChosen, storages, storage) {
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  lade_pipeline_info info = info_of(&s);
+  bool pread_only = strcmp(storage, "pread") == 0 || strcmp(storage, "sim") == 0;
+  if (pread_only) {
+    LADE_EXPECT_EQ_INT(info.storage_buffered, LADE_STORAGE_PREAD);
+    LADE_EXPECT_EQ_INT(info.storage_direct, LADE_STORAGE_PREAD);
+    LADE_EXPECT_EQ_STR(info.storage_note, "");
+  } else if (info.storage_direct == LADE_STORAGE_URING) {
+    LADE_EXPECT_EQ_INT(info.storage_buffered, strcmp(storage, "uring") == 0 ? LADE_STORAGE_URING : LADE_STORAGE_PREAD);
+  } else {
+    LADE_EXPECT_EQ_INT(info.storage_direct, LADE_STORAGE_PREAD);
+    LADE_EXPECT_CONTAINS_STR(info.storage_note, "io_uring");
+  }
+  scene_close(&s);
+}
+
+/* Blocks that stay are registered with the kernel while they are used, and no longer. */
+LADE_TEST(StorageTransfer, ForgetsRegisteredBlocksWithTheirUse) {
+  scene s;
+  if (!scene_open(&s, "uring")) return;
+  for (int i = 0; i < 3; i++) {
+    LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, LADE_FILE_DIRECT), DEVICE_BYTES));
+    fixture_expect_device_pattern(&s.f, 0, DEVICE_BYTES, 7, 0);
+  }
+  while (info_of(&s).blocks > 0) {
+    usleep(1000);
+  }
+  LADE_EXPECT_EQ_UINT(info_of(&s).registered_buffers, 0);
+  scene_close(&s);
+}
+
+LADE_TEST_P(StorageTransfer, OpensManyFilesByPath, storages, storage) {
+  enum { FILES = 48, PART = DEVICE_BYTES / FILES };
+  scene s;
+  lade_ticket *tickets[FILES];
+  char *paths[FILES];
+  if (!scene_open(&s, storage)) return;
+  for (size_t i = 0; i < FILES; i++) {
+    char name[32];
+    snprintf(name, sizeof name, "shard-%zu", i);
+    paths[i] = support_temp_dir_path(&s.dir, name);
+    LADE_ASSERT(support_temp_file_write(paths[i], PART, i));
+    lade_transfer transfer =
+        fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_path(paths[i], 0, i % 2 ? LADE_FILE_DIRECT : 0), PART);
+    transfer.device_memory = s.f.device + i * PART;
+    LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &tickets[i]));
+  }
+  for (size_t i = 0; i < FILES; i++) {
+    LADE_EXPECT_OK(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER));
+    lade_ticket_release(tickets[i]);
+    fixture_expect_device_pattern(&s.f, i * PART, PART, i, 0);
+    free(paths[i]);
+  }
+  scene_close(&s);
+}
+
+LADE_TEST_P(StorageTransfer, LetsFilesAppearWhenTheyAreWhole, storages, storage) {
+  scene s;
+  struct stat status;
+  if (!scene_open(&s, storage)) return;
+  unsigned char *bytes = malloc(DEVICE_BYTES);
+  support_pattern_fill(bytes, DEVICE_BYTES, 8, 0);
+  fixture_device_write(&s.f, 0, bytes, DEVICE_BYTES);
+  LADE_ASSERT(support_temp_file_write(s.out, DEVICE_BYTES + 100, 3)); /* replaced, and longer */
+  const uint32_t flags[] = {LADE_FILE_ATOMIC, LADE_FILE_ATOMIC | LADE_FILE_SYNC,
+                            LADE_FILE_ATOMIC | LADE_FILE_SYNC | LADE_FILE_DIRECT};
+  for (size_t i = 0; i < 3; i++) {
+    size_t length = DEVICE_BYTES - 1000 * i;
+    LADE_EXPECT_OK(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, flags[i]), length));
+    expect_file(s.out, 0, length, 8, 0);
+    LADE_EXPECT_EQ_UINT(names_in(&s), 2);
+  }
+  /* An empty one too. */
+  LADE_EXPECT_OK(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC), 0));
+  LADE_EXPECT_EQ_INT(stat(s.out, &status), 0);
+  LADE_EXPECT_EQ_INT(status.st_size, 0);
+  free(bytes);
+  scene_close(&s);
+}
+
+LADE_TEST_P(StorageTransfer, LeavesNoFileWhenItIsCancelled, storages, storage) {
+  scene s;
+  lade_stream stream;
+  lade_ticket *ticket;
+  support_gate gate;
+  if (!scene_open(&s, storage)) return;
+  LADE_ASSERT_OK(lade_stream_create(s.f.runtime, 0, &stream));
+  LADE_ASSERT(support_gate_close(&gate, s.f.runtime, stream));
+  lade_transfer transfer =
+      fixture_transfer(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC), DEVICE_BYTES);
+  transfer.after_stream = 1;
+  transfer.stream = stream;
+  LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
+  LADE_EXPECT_OK(lade_ticket_cancel(ticket));
+  support_gate_open(&gate);
+  lade_status status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
+  LADE_EXPECT_EQ_INT(status, LADE_ERR_CANCELLED);
+  LADE_EXPECT_EQ_UINT(names_in(&s), 1);
+  lade_ticket_release(ticket);
+  LADE_EXPECT_OK(lade_stream_destroy(s.f.runtime, stream));
+  scene_close(&s);
+}
+
+static void expect_refused(scene *s, lade_direction direction, lade_endpoint host, lade_status status,
+                           const char *names) {
+  lade_ticket *ticket = NULL;
+  lade_transfer transfer = fixture_transfer(&s->f, direction, host, CHUNK);
+  LADE_EXPECT_EQ_INT(lade_pipeline_submit(s->f.pipeline, &transfer, &ticket), status);
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, names);
+  LADE_EXPECT_EQ_PTR(ticket, NULL);
+}
+
+LADE_TEST(StorageTransfer, NamesWhatIsWrongWithAFile) {
+  scene s;
+  if (!scene_open(&s, "auto")) return;
+  expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path(NULL, 0, 0), LADE_ERR_INVALID_ARGUMENT, "host.name");
+  expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path("", 0, 0), LADE_ERR_INVALID_ARGUMENT, "host.name");
+  expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, INT64_MAX, 0), LADE_ERR_INVALID_ARGUMENT, "host.offset");
+  expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 8), LADE_ERR_INVALID_ARGUMENT, "host.flags");
+  expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, LADE_FILE_SYNC), LADE_ERR_INVALID_ARGUMENT,
+                 "host.flags");
+  lade_endpoint file = lade_endpoint_file(0, 0, NULL);
+  file.flags = LADE_FILE_ATOMIC;
+  expect_refused(&s, LADE_TO_HOST, file, LADE_ERR_INVALID_ARGUMENT, "host.flags");
+  lade_endpoint memory = lade_endpoint_memory(&s);
+  memory.flags = LADE_FILE_DIRECT;
+  expect_refused(&s, LADE_TO_HOST, memory, LADE_ERR_INVALID_ARGUMENT, "host.flags");
+  expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path(s.out, 0, 0), LADE_ERR_IO, s.out);
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENOENT);
+  expect_refused(&s, LADE_TO_HOST, lade_endpoint_path(s.dir.path, 0, 0), LADE_ERR_IO, s.dir.path);
+  LADE_EXPECT_EQ_UINT(info_of(&s).transfers_submitted, 0);
+  scene_close(&s);
+}
+
+/* Chunks smaller than a block of the file: through the page cache, and said so. */
+LADE_TEST(StorageTransfer, GoesThroughThePageCacheWithTinyChunks) {
+  fixture f;
+  lade_pipeline_options options;
+  support_temp_dir dir;
+  lade_pipeline_info info;
+  if (!support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "in.bin");
+  LADE_ASSERT(support_temp_file_write(path, 20000, 7));
+  fixture_options(&options);
+  options.chunk_bytes = 1000;
+  if (!fixture_open(&f, "cpu", 20000, &options)) return;
+  lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_path(path, 17, LADE_FILE_DIRECT), 19000);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
+  fixture_expect_device_pattern(&f, 0, 19000, 7, 17);
+  lade_pipeline_info_init(&info);
+  LADE_EXPECT_OK(lade_pipeline_info_get(f.pipeline, &info));
+  LADE_EXPECT_EQ_UINT(info.direct_refused, 1);
+  fixture_close(&f);
+  free(path);
+  support_temp_dir_remove(&dir);
+}
