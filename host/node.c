@@ -73,8 +73,9 @@ static ladei_block *pages_take(ladei_node *node, size_t pages) {
 }
 
 /* A free segment made for one request serves another of at least 8/9 of its size. */
-static ladei_block *whole_take(ladei_node *node, size_t pages) {
-  ladei_block *block = ladei_tlsf_find_close(&node->whole, pages, pages + pages / 8);
+static ladei_block *whole_take(ladei_node *node, size_t bytes) {
+  size_t pages = ladei_pinned_pages(bytes), most_pages = (bytes + bytes / 8) >> LADEI_PINNED_PAGE_SHIFT;
+  ladei_block *block = ladei_tlsf_find_close(&node->whole, pages, ladei_size_max(pages, most_pages));
   if (block != NULL) {
     ladei_tlsf_remove(&node->whole, block);
   }
@@ -221,7 +222,7 @@ static ladei_block *take_locked(ladei_node *node, size_t bytes, bool exact) {
   }
   ladei_block *block = exact ? NULL : pages_take(node, pages_for(bytes, exact));
   if (block == NULL) {
-    block = whole_take(node, pages_for(bytes, exact));
+    block = whole_take(node, bytes);
   }
   if (block != NULL) {
     ladei_block_state_set(block, LADEI_BLOCK_CACHED);

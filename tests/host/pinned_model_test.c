@@ -2,10 +2,13 @@
 /*
  * Random use of a pool against a naive model, on virtual time; some seeds in debug mode, some under the reference policy.
  *
- * The model is a list of the blocks in use with the pattern that was written to each, and for every freed block that
- * was used by a stream the copy that must still find its pattern. A block handed out too early would be overwritten
- * before its copy has read it, and the copy's destination would show.
+ * The model is a list of the blocks in use with the pattern that was written to each, none of which may overlap, and for
+ * every freed block that was used by a stream the copy that must still find its pattern. A block handed out too early
+ * would be overwritten before its copy has read it, and the copy's destination would show.
+ *
+ * LADE_TEST_OPERATIONS sets the length of the long run; //tests/host:pinned_model_long_test runs ten million.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +19,7 @@
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
 
-enum { MAX_BLOCKS = 64, STREAMS = 3, SLOT_BYTES = 4096, SLOTS = 512 };
+enum { MAX_BLOCKS = 64, STREAMS = 3, SLOT_BYTES = 4096, SLOTS = 512, LONG_OPERATIONS = 60000, SEED_OPERATIONS = 20000 };
 
 #define SEGMENT_BYTES (2 * LADEI_MIB)
 
@@ -29,6 +32,7 @@ typedef struct live_block {
 typedef struct model_pool {
   lade_runtime *runtime;
   lade_pinned_pool *pool;
+  bool debug, reference;
   lade_stream streams[STREAMS];
   support_random random;
   live_block blocks[MAX_BLOCKS];
@@ -42,23 +46,53 @@ typedef struct model_pool {
 
 static size_t head_of(const live_block *block) { return ladei_size_min(block->bytes, SLOT_BYTES); }
 
+/* A block for itself, large enough, and no larger than promised. */
+static void expect_own_memory(const model_pool *own, const live_block *block) {
+  lade_pinned_info info;
+  lade_pinned_info_init(&info);
+  LADE_ASSERT_OK(lade_pinned_find(own->pool, block->pointer, &info));
+  LADE_ASSERT_EQ_PTR(info.base, block->pointer);
+  LADE_ASSERT_GE_UINT(info.bytes, block->bytes);
+  size_t asked = block->bytes + (own->debug ? LADEI_DEBUG_GUARD_BYTES : 0);
+  if (!own->reference) LADE_ASSERT(info.bytes <= asked + ladei_size_max(asked / 8, 4096));
+  for (int i = 0; i < own->count; i++) {
+    const live_block *other = &own->blocks[i];
+    LADE_ASSERT(other->pointer + other->bytes <= block->pointer || block->pointer + block->bytes <= other->pointer);
+  }
+}
+
 static void step_alloc(model_pool *own) {
   void *pointer = NULL;
   if (own->count == MAX_BLOCKS) return;
   live_block *block = &own->blocks[own->count];
+  int device = support_random_one_in(&own->random, 4) ? 1 : 0;
   block->bytes = support_random_size(&own->random, SEGMENT_BYTES + SEGMENT_BYTES / 4);
-  lade_status status = lade_pinned_alloc(own->pool, block->bytes, &pointer);
+  lade_status status = lade_pinned_alloc_near(own->pool, block->bytes, device, &pointer);
   if (status == LADE_ERR_LIMIT) return;
   LADE_ASSERT_OK(status);
   block->pointer = pointer;
   block->seed = ++own->next_seed;
+  expect_own_memory(own, block);
   support_pattern_fill(block->pointer, head_of(block), block->seed, 0);
   own->count++;
 }
 
+/* Every copy so far has found what its block held when it was queued. */
+static void expect_copies(model_pool *own) {
+  static unsigned char bytes[SLOT_BYTES];
+  const lade_runtime *runtime = own->runtime;
+  for (int i = 0; i < STREAMS; i++) LADE_ASSERT_OK(lade_stream_synchronize(own->runtime, own->streams[i]));
+  for (int i = 0; i < own->slots; i++) {
+    LADE_ASSERT_OK(runtime->ops->copy_sync(runtime->self, 0, LADEI_COPY_D2H, bytes,
+                                           own->device + (size_t)i * SLOT_BYTES, own->slot_bytes[i]));
+    LADE_EXPECT_PATTERN(bytes, own->slot_bytes[i], own->slot_seed[i], 0);
+  }
+  own->slots = 0;
+}
+
 static void copy_out(model_pool *own, const live_block *block) {
   lade_stream stream = own->streams[support_random_below(&own->random, STREAMS)];
-  if (own->slots == SLOTS) return;
+  if (own->slots == SLOTS) expect_copies(own);
   unsigned char *slot = own->device + (size_t)own->slots * SLOT_BYTES;
   LADE_ASSERT_OK(lade_copy_async(own->runtime, slot, block->pointer, head_of(block), stream));
   unsigned char *inside = block->pointer + support_random_below(&own->random, block->bytes);
@@ -77,8 +111,32 @@ static void step_free(model_pool *own) {
   live_block *block = &own->blocks[support_random_below(&own->random, (uint64_t)own->count)];
   LADE_EXPECT_PATTERN(block->pointer, head_of(block), block->seed, 0);
   for (uint64_t uses = support_random_below(&own->random, 3); uses > 0; uses--) copy_out(own, block);
-  LADE_ASSERT_OK(lade_pinned_free(own->pool, block->pointer));
+  if (support_random_one_in(&own->random, 5)) {
+    LADE_ASSERT_OK(lade_pinned_free_quiet(own->pool, block->pointer));
+  } else {
+    LADE_ASSERT_OK(lade_pinned_free(own->pool, block->pointer));
+  }
   *block = own->blocks[--own->count];
+}
+
+/* The new stream may get the old one's handle. */
+static void step_renew_stream(model_pool *own) {
+  lade_stream *stream = &own->streams[support_random_below(&own->random, STREAMS)];
+  LADE_ASSERT_OK(lade_pinned_stream_retire(own->pool, *stream));
+  LADE_ASSERT_OK(lade_stream_destroy(own->runtime, *stream));
+  LADE_ASSERT_OK(lade_stream_create(own->runtime, 0, stream));
+}
+
+static void step_give_back(model_pool *own) {
+  switch (support_random_below(&own->random, 4)) {
+  case 0: LADE_ASSERT_OK(lade_pinned_empty_cache(own->pool)); break;
+  case 1: {
+    lade_status status = lade_pinned_reserve(own->pool, support_random_below(&own->random, 3) * SEGMENT_BYTES, 0);
+    LADE_ASSERT(status == LADE_OK || status == LADE_ERR_LIMIT);
+    break;
+  }
+  default: LADE_ASSERT_OK(lade_pinned_trim(own->pool, support_random_below(&own->random, 4) * SEGMENT_BYTES)); break;
+  }
 }
 
 static void step_wrong_pointer(model_pool *own) {
@@ -102,31 +160,23 @@ static void check_totals(model_pool *own) {
 }
 
 static void step(model_pool *own) {
-  uint64_t what = support_random_below(&own->random, 100);
-  if (what < 46) {
+  uint64_t what = support_random_below(&own->random, 1000);
+  if (what < 460) {
     step_alloc(own);
-  } else if (what < 88) {
+  } else if (what < 880) {
     step_free(own);
-  } else if (what < 92) {
+  } else if (what < 920) {
     LADE_ASSERT_OK(lade_soft_advance(own->runtime, support_random_below(&own->random, 50000)));
-  } else if (what < 95) {
+  } else if (what < 950) {
     step_wrong_pointer(own);
-  } else if (what < 98) {
+  } else if (what < 980) {
     LADE_ASSERT_OK(lade_pinned_process_events(own->pool));
-  } else if (what < 99) {
-    LADE_ASSERT_OK(lade_pinned_trim(own->pool, support_random_below(&own->random, 4) * SEGMENT_BYTES));
+  } else if (what < 989) {
+    step_give_back(own);
+  } else if (what < 992) {
+    step_renew_stream(own);
   } else {
     LADE_ASSERT_OK(lade_stream_synchronize(own->runtime, own->streams[0]));
-  }
-}
-
-static void expect_copies(model_pool *own) {
-  static unsigned char bytes[SLOT_BYTES];
-  const lade_runtime *runtime = own->runtime;
-  for (int i = 0; i < own->slots; i++) {
-    LADE_ASSERT_OK(runtime->ops->copy_sync(runtime->self, 0, LADEI_COPY_D2H, bytes,
-                                           own->device + (size_t)i * SLOT_BYTES, own->slot_bytes[i]));
-    LADE_EXPECT_PATTERN(bytes, own->slot_bytes[i], own->slot_seed[i], 0);
   }
 }
 
@@ -139,7 +189,9 @@ static bool model_open(model_pool *own, uint64_t seed) {
   options.segment_bytes = SEGMENT_BYTES;
   options.max_bytes = 12 * LADEI_MIB;
   options.event_batch = (uint32_t)(seed % 5) * 4; /* 0 stands for 16 */
-  options.flags = seed % 4 == 2 ? (uint32_t)LADE_PINNED_DEBUG : seed % 4 == 3 ? (uint32_t)LADE_PINNED_REFERENCE : 0;
+  own->debug = seed % 4 == 2;
+  own->reference = seed % 4 == 3;
+  options.flags = own->debug ? (uint32_t)LADE_PINNED_DEBUG : own->reference ? (uint32_t)LADE_PINNED_REFERENCE : 0;
   LADE_EXPECT_OK(lade_pinned_pool_create(own->runtime, &options, &own->pool));
   for (int i = 0; i < STREAMS; i++) LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &own->streams[i]));
   LADE_EXPECT_OK(own->runtime->ops->device_alloc(own->runtime->self, 0, (size_t)SLOTS * SLOT_BYTES, &device));
@@ -149,7 +201,6 @@ static bool model_open(model_pool *own, uint64_t seed) {
 }
 
 static void model_close(model_pool *own) {
-  for (int i = 0; i < STREAMS; i++) LADE_EXPECT_OK(lade_stream_synchronize(own->runtime, own->streams[i]));
   expect_copies(own);
   while (own->count > 0) LADE_EXPECT_OK(lade_pinned_free(own->pool, own->blocks[--own->count].pointer));
   lade_pinned_stats stats;
@@ -188,10 +239,20 @@ LADE_TEST(PinnedModel, AgreesAfterEveryStep) {
   }
 }
 
+static uint64_t long_operations(void) {
+  const char *text = getenv("LADE_TEST_OPERATIONS");
+  return text == NULL ? LONG_OPERATIONS : strtoull(text, NULL, 10);
+}
+
+/* Seed after seed, so that batches and policies take turns. */
 LADE_TEST(PinnedModel, AgreesOverALongRun) {
-  uint64_t seed = support_seed(1000);
-  lade_test_context("LADE_TEST_SEED=%llu replays this", (unsigned long long)seed);
-  run_seed(seed, 60000, false);
+  uint64_t seed = support_seed(1000), operations = long_operations();
+  printf("seeds %llu to %llu, %d operations each\n", (unsigned long long)seed,
+         (unsigned long long)(seed + (operations - 1) / SEED_OPERATIONS), (int)SEED_OPERATIONS);
+  for (uint64_t done = 0; done < operations && !lade_test_has_failed(); done += SEED_OPERATIONS, seed++) {
+    lade_test_context("LADE_TEST_SEED=%llu replays this", (unsigned long long)seed);
+    run_seed(seed, SEED_OPERATIONS, false);
+  }
 }
 
 /* The same test must notice when blocks come back too early. */
