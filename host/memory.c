@@ -381,7 +381,7 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_request *reques
   if ((*out = other_node_take(pool, request)) != NULL) {
     return LADE_OK;
   }
-  if (pool->wait_ns > 0 && ladei_pending_blocks(&pool->counters.pending) > 0) {
+  if (pool->wait_ns > 0 && ladei_pending_read(pool).blocks > 0) {
     if (*deadline_ns == 0) {
       *deadline_ns = ladei_pool_now_ns(pool) + pool->wait_ns;
       ladei_count(&pool->counters.limit_waits, 1);
@@ -395,7 +395,7 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_request *reques
                      "pinned pool: no room for %zu bytes under the cap of %llu: %llu reserved, %llu of them pending",
                      request->bytes, (unsigned long long)pool->max_bytes,
                      (unsigned long long)ladei_gauge_current(&pool->counters.reserved_bytes),
-                     (unsigned long long)ladei_pending_bytes(&pool->counters.pending));
+                     (unsigned long long)ladei_pending_read(pool).bytes);
 }
 
 /* The system refuses more. LADE_OK: look again. */
@@ -444,11 +444,9 @@ static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_request *re
   if (*out != NULL) {
     return LADE_OK;
   }
-  if (ladei_pending_blocks(&pool->counters.pending) > 0) {
-    lade_status status = reclaim(pool);
-    if (status != LADE_OK) {
-      return status;
-    }
+  lade_status status = reclaim(pool);
+  if (status != LADE_OK) {
+    return status;
   }
   /* What lies ready may be neighbours: together they are cheaper than new memory. First what costs little to get. */
   ladei_node_collect(request->node);

@@ -12,7 +12,8 @@
  *   that names the pool by its id, and a ready block or a place for one. Whatever is not as usual (first call of the
  *   thread, empty or full magazine, a wrong pointer, a forked child, whose thread-local names no pool)
  *   goes to the slow path, which looks at everything anew. The one atomic read-modify-write of a pair of small calls is
- *   the compare-and-swap in free. Blocks with streams noted leave the fast path behind it, for runtime/retire.
+ *   the compare-and-swap in free. Blocks with streams noted leave the fast path behind it, for the thread's lane in
+ *   runtime/retire.
  *
  * I1  Of several frees of one block exactly one succeeds: the one whose compare-and-swap takes the word out of IN_USE.
  *     After it a lodged block may be another thread's at once, so all that is needed of the record is read before.
@@ -108,8 +109,14 @@ static void block_unretire(lade_pinned_pool *pool, ladei_thread_cache *cache, la
     }
     word = ladei_block_word(block); /* dislodged meanwhile */
   }
-  ladei_block_word_set(block, ladei_word_with_state(word, LADEI_BLOCK_CACHED));
-  block_cache(pool, cache, block);
+  word = ladei_word_with_state(word, LADEI_BLOCK_CACHED);
+  ladei_block_word_set(block, word);
+  ladei_tallies *tallies = cache == NULL ? NULL : ladei_thread_tallies(cache, ladei_word_node(word));
+  unsigned class_index = ladei_word_class(word);
+  bool magazine = tallies != NULL && class_index < LADEI_MAGAZINE_CLASSES;
+  if (!magazine || !ladei_magazine_put(cache, &tallies->classes[class_index], block)) {
+    block_cache(pool, cache, block);
+  }
 }
 
 /* ---- Alloc ------------------------------------------------------------------------------------------------------- */
@@ -165,7 +172,7 @@ static void pending_look(lade_pinned_pool *pool, ladei_thread_cache *cache) {
   enum { MOST_FRUITLESS = 6 };
   uint64_t done = 0;
   lade_error saved;
-  if (cache == NULL || ladei_pending_blocks(&pool->counters.pending) == 0) {
+  if (cache == NULL || !ladei_retire_pending(pool->retire)) {
     return;
   }
   if (cache->poll_skip > 0) {
@@ -173,7 +180,7 @@ static void pending_look(lade_pinned_pool *pool, ladei_thread_cache *cache) {
     return;
   }
   ladei_error_save(&saved);
-  if (ladei_pool_poll(pool, 0, &done) != LADE_OK) {
+  if (ladei_lane_poll(pool->retire, &cache->lane, &done) != LADE_OK) {
     ladei_error_restore(&saved); /* those blocks stay pending; this alloc does not need them */
   }
   cache->poll_fruitless = done > 0 ? 0 : cache->poll_fruitless + (cache->poll_fruitless < MOST_FRUITLESS ? 1 : 0);
@@ -314,14 +321,7 @@ static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, cons
 /* A PENDING block whose streams are noted goes to runtime/retire. */
 static void block_retire(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block, size_t bytes,
                          bool quiet) {
-  if (cache != NULL) {
-    ladei_tally_add(&cache->pending_blocks, 1);
-    ladei_tally_add(&cache->pending_bytes, bytes);
-  } else {
-    ladei_count(&pool->counters.pending_blocks_allocated, 1);
-    ladei_count(&pool->counters.pending_bytes_allocated, bytes);
-  }
-  ladei_pending_add(&pool->counters.pending, bytes);
+  ladei_pending_add(pool, cache, bytes);
   if (pool->reference.on) {
     ladei_reference_wait(pool, block);
     if (!ladei_retire_add(pool->retire, &block->ticket, quiet)) {
@@ -329,8 +329,10 @@ static void block_retire(lade_pinned_pool *pool, ladei_thread_cache *cache, lade
     }
     return;
   }
-  if (!ladei_retire_add(pool->retire, &block->ticket, quiet)) {
-    ladei_pending_sub(&pool->counters.pending, 1, bytes);
+  bool pending = quiet || cache == NULL ? ladei_retire_add(pool->retire, &block->ticket, quiet)
+                                        : ladei_lane_add(pool->retire, &cache->lane, &block->ticket);
+  if (!pending) {
+    ladei_pending_sub(pool, 1, bytes);
     block_unretire(pool, cache, block);
   }
 }
@@ -465,7 +467,7 @@ void ladei_pool_retired(void *user, ladei_ticket *list) {
     blocks = block;
   }
   /* Before any of them can be pending anew, or the peak would count it twice. */
-  ladei_pending_sub(&pool->counters.pending, count, bytes);
+  ladei_pending_sub(pool, count, bytes);
   ladei_thread_cache *cache = ladei_background_is_self() ? NULL : cache_of(pool);
   while (blocks != NULL) {
     ladei_block *block = blocks;
@@ -489,7 +491,8 @@ static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream
     status = in_use_find(pool, pointer, function, &owner);
   }
   if (status == LADE_OK) {
-    status = ladei_retire_note(pool->retire, &owner.block->ticket, stream, flags);
+    status = flags == 0 && cache != NULL ? ladei_lane_note(pool->retire, &cache->lane, &owner.block->ticket, stream)
+                                         : ladei_retire_note(pool->retire, &owner.block->ticket, stream, flags);
   }
   if (status == LADE_OK && !ladei_word_is_same(ladei_block_word(owner.block), owner.word)) {
     return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "%s: the block at %p was freed by another thread meanwhile", function,

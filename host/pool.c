@@ -393,7 +393,6 @@ lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options
 
 /* LADE_OK: no block is in use or pending. */
 static lade_status pool_is_idle(lade_pinned_pool *pool, bool wait) {
-  const ladei_pending *pending = &pool->counters.pending;
   ladei_usage usage;
   ladei_usage_read(pool, &usage);
   if (usage.allocs != usage.frees) {
@@ -401,17 +400,17 @@ static lade_status pool_is_idle(lade_pinned_pool *pool, bool wait) {
                        (unsigned long long)(usage.allocs - usage.frees),
                        (unsigned long long)(usage.bytes_allocated - usage.bytes_freed));
   }
-  if (ladei_pending_blocks(pending) == 0) {
+  if (ladei_pending_read(pool).blocks == 0) {
     return LADE_OK;
   }
   lade_status status = wait ? ladei_pool_synchronize(pool) : ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
-  if (ladei_pending_blocks(pending) == 0) {
+  ladei_amount pending = ladei_pending_read(pool);
+  if (pending.blocks == 0) {
     return LADE_OK; /* a failure that nothing waits for any more */
   }
   if (status == LADE_OK || status == LADE_NOT_READY) {
     return ladei_error(LADE_NOT_READY, 0, "pinned pool: destroy: %llu blocks with %llu bytes are pending",
-                       (unsigned long long)ladei_pending_blocks(pending),
-                       (unsigned long long)ladei_pending_bytes(pending));
+                       (unsigned long long)pending.blocks, (unsigned long long)pending.bytes);
   }
   return status;
 }
@@ -429,7 +428,15 @@ static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   if (status == LADE_OK) {
     status = ladei_driver_pools_close(&pool->driver_pools);
   }
-  return status != LADE_OK ? status : ladei_retire_destroy(pool->retire, wait);
+  if (status != LADE_OK) {
+    return status;
+  }
+  ladei_thread_caches_close_lanes(pool, true); /* threads may exit meanwhile */
+  status = ladei_retire_destroy(pool->retire, wait);
+  if (status != LADE_OK) {
+    ladei_thread_caches_close_lanes(pool, false);
+  }
+  return status;
 }
 
 lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait) {
@@ -483,7 +490,7 @@ lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
   }
   ladei_usage usage;
   ladei_usage_read(pool, &usage);
-  uint64_t taken = usage.bytes_allocated - usage.bytes_freed + ladei_pending_bytes(&counters->pending);
+  uint64_t taken = usage.bytes_allocated - usage.bytes_freed + ladei_pending_read(pool).bytes;
   available += ladei_thread_caches_bytes(pool);
   if (taken + available != reserved) {
     return broken("I3 (in use, pending, cached and free bytes)", taken + available, reserved);

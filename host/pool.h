@@ -64,11 +64,12 @@ struct lade_pinned_pool {
   _Atomic(int32_t) home_node;     /* the same for `device` */
   _Atomic(ladei_tallies *) departed[LADEI_PINNED_MAX_NODES]; /* by node: what threads without cache counted */
 
-  ladei_lock lock;               /* guards: adding nodes, spare_segments, births, node->growing */
+  ladei_lock lock;               /* guards: adding nodes, spare_segments, births, threads, node->growing */
   ladei_condition grown;         /* some node->growing went back to false */
   ladei_segment *spare_segments; /* metadata without memory, linked by next */
   uint64_t births;
   ladei_thread_cache *threads;
+  bool lanes_closed;                    /* runtime/retire is going, or gone */
   _Atomic(size_t) magazine_quota_bytes; /* sum of the threads' quotas */
   _Atomic(uint32_t) leaving;            /* exiting threads that still hand over their blocks */
 

@@ -5,7 +5,14 @@
  * I1  Current values and sums are exact whenever no thread is inside the pool.
  * I2  The peaks of reserved and pending are exact. Those of what is in use are taken when threads refill or flush a
  *     magazine, and at each read; they are wrong by at most what magazines and bins hold.
- * Locks: pool->lock keeps the list of threads still while it is summed; every counter is an atomic of its own.
+ *
+ * Note [Peak of pending]
+ *   A free counts with its thread alone, or every free of every thread would meet in one word. Pending grows with frees
+ *   and shrinks only where blocks come back, many at a time; so its highest values stand just before those moments, and
+ *   there, or where it is read, all threads' counters are summed.
+ *
+ * Locks: pool->lock keeps the list of threads still while it is summed, and guards the pool's part of pending; every
+ * other counter is an atomic of its own.
  */
 #include "host/stats.h"
 
@@ -53,39 +60,54 @@ void ladei_published_change(ladei_published *published, uint64_t before, uint64_
 
 /* ---- Pending ----------------------------------------------------------------------------------------------------- */
 
-enum { GRANULE_BITS = 38, GRANULE_SHIFT = 9 };
-
-static uint64_t pack(uint64_t blocks, uint64_t bytes) { return blocks << GRANULE_BITS | bytes >> GRANULE_SHIFT; }
-
-static uint64_t packed_granules(uint64_t packed) { return packed & (((uint64_t)1 << GRANULE_BITS) - 1); }
-
-static uint64_t rest_of(uint64_t bytes) { return bytes & (((uint64_t)1 << GRANULE_SHIFT) - 1); }
-
-void ladei_pending_add(ladei_pending *pending, uint64_t bytes) {
-  uint64_t change = pack(1, bytes);
-  uint64_t packed = atomic_fetch_add_explicit(&pending->packed, change, memory_order_relaxed) + change;
-  uint64_t now = packed_granules(packed) << GRANULE_SHIFT;
-  if (rest_of(bytes) != 0) {
-    now += atomic_fetch_add_explicit(&pending->rest_bytes, rest_of(bytes), memory_order_relaxed) + rest_of(bytes);
+void ladei_pending_add(lade_pinned_pool *pool, ladei_thread_cache *cache, uint64_t bytes) {
+  if (cache != NULL) {
+    ladei_tally_add(&cache->pending_blocks, 1);
+    ladei_tally_add(&cache->pending_bytes, bytes);
+  } else {
+    ladei_count(&pool->counters.pending_blocks_allocated, 1);
+    ladei_count(&pool->counters.pending_bytes_allocated, bytes);
   }
-  peak_raise(&pending->peak_blocks, packed >> GRANULE_BITS);
-  peak_raise(&pending->peak_bytes, now);
 }
 
-void ladei_pending_sub(ladei_pending *pending, uint64_t blocks, uint64_t bytes) {
-  if (rest_of(bytes) != 0) {
-    atomic_fetch_sub_explicit(&pending->rest_bytes, rest_of(bytes), memory_order_relaxed);
+/* Under pool->lock. All that ever became pending. */
+static ladei_amount pending_allocated(const lade_pinned_pool *pool) {
+  ladei_amount sum = {counter_read(&pool->counters.pending_blocks_allocated),
+                      counter_read(&pool->counters.pending_bytes_allocated)};
+  for (const ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+    sum.blocks += counter_read(&cache->pending_blocks);
+    sum.bytes += counter_read(&cache->pending_bytes);
   }
-  atomic_fetch_sub_explicit(&pending->packed, pack(blocks, bytes), memory_order_relaxed);
+  return sum;
 }
 
-uint64_t ladei_pending_blocks(const ladei_pending *pending) {
-  return atomic_load_explicit(&pending->packed, memory_order_relaxed) >> GRANULE_BITS;
+/* Under pool->lock. Note [Peak of pending] */
+static ladei_amount pending_now(lade_pinned_pool *pool, ladei_amount allocated) {
+  ladei_pool_counters *counters = &pool->counters;
+  ladei_amount now = {allocated.blocks - counters->pending_retired.blocks,
+                      allocated.bytes - counters->pending_retired.bytes};
+  if (now.blocks > counters->pending_peak.blocks) {
+    counters->pending_peak.blocks = now.blocks;
+  }
+  if (now.bytes > counters->pending_peak.bytes) {
+    counters->pending_peak.bytes = now.bytes;
+  }
+  return now;
 }
 
-uint64_t ladei_pending_bytes(const ladei_pending *pending) {
-  return (packed_granules(atomic_load_explicit(&pending->packed, memory_order_relaxed)) << GRANULE_SHIFT) +
-         counter_read(&pending->rest_bytes);
+void ladei_pending_sub(lade_pinned_pool *pool, uint64_t blocks, uint64_t bytes) {
+  ladei_lock_acquire(&pool->lock);
+  (void)pending_now(pool, pending_allocated(pool));
+  pool->counters.pending_retired.blocks += blocks;
+  pool->counters.pending_retired.bytes += bytes;
+  ladei_lock_release(&pool->lock);
+}
+
+ladei_amount ladei_pending_read(lade_pinned_pool *pool) {
+  ladei_lock_acquire(&pool->lock);
+  ladei_amount now = pending_now(pool, pending_allocated(pool));
+  ladei_lock_release(&pool->lock);
+  return now;
 }
 
 /* ---- Sums over the threads --------------------------------------------------------------------------------------- */
@@ -110,15 +132,15 @@ void ladei_usage_read(lade_pinned_pool *pool, ladei_usage *out) {
   for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
     tallies_add(pool, ladei_pool_departed(pool, i), out);
   }
-  out->pending_blocks_allocated = counter_read(&pool->counters.pending_blocks_allocated);
-  out->pending_bytes_allocated = counter_read(&pool->counters.pending_bytes_allocated);
   for (const ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
       tallies_add(pool, ladei_thread_tallies(cache, i), out);
     }
-    out->pending_blocks_allocated += counter_read(&cache->pending_blocks);
-    out->pending_bytes_allocated += counter_read(&cache->pending_bytes);
   }
+  out->pending_allocated = pending_allocated(pool);
+  (void)pending_now(pool, out->pending_allocated);
+  out->pending_retired = pool->counters.pending_retired;
+  out->pending_peak = pool->counters.pending_peak;
   ladei_lock_release(&pool->lock);
 }
 
@@ -132,10 +154,6 @@ static lade_pinned_gauge gauge_of(uint64_t allocated, uint64_t freed, uint64_t p
   out.allocated = allocated;
   out.freed = freed;
   return out;
-}
-
-static lade_pinned_gauge pending_gauge(uint64_t allocated, uint64_t current, uint64_t peak) {
-  return gauge_of(allocated, allocated - current, peak);
 }
 
 /* What is read now is a peak as good as what threads told. */
@@ -152,10 +170,9 @@ static void usage_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
   out->in_use_blocks = in_use_gauge(usage.allocs, usage.frees, &counters->in_use_blocks);
   out->in_use_bytes = in_use_gauge(usage.bytes_allocated, usage.bytes_freed, &counters->in_use_bytes);
   out->requested_bytes = in_use_gauge(usage.requested_allocated, usage.requested_freed, &counters->requested_bytes);
-  out->pending_blocks = pending_gauge(usage.pending_blocks_allocated, ladei_pending_blocks(&counters->pending),
-                                      counter_read(&counters->pending.peak_blocks));
-  out->pending_bytes = pending_gauge(usage.pending_bytes_allocated, ladei_pending_bytes(&counters->pending),
-                                     counter_read(&counters->pending.peak_bytes));
+  out->pending_blocks =
+      gauge_of(usage.pending_allocated.blocks, usage.pending_retired.blocks, usage.pending_peak.blocks);
+  out->pending_bytes = gauge_of(usage.pending_allocated.bytes, usage.pending_retired.bytes, usage.pending_peak.bytes);
   out->misses = counter_read(&counters->misses);
   out->hits = usage.allocs > out->misses ? usage.allocs - out->misses : 0;
 }

@@ -36,21 +36,21 @@ typedef struct ladei_published {
 
 void ladei_published_change(ladei_published *published, uint64_t before, uint64_t now);
 
-/* Pending blocks and their bytes in one word, so that a free counts both at once. */
-typedef struct ladei_pending {
-  _Atomic(uint64_t) packed;     /* | blocks 26 | granules of 512 B 38 | */
-  _Atomic(uint64_t) rest_bytes; /* of blocks that are no whole granules: small powers of two, reference policy only */
-  _Atomic(uint64_t) peak_blocks, peak_bytes;
-} ladei_pending;
+/* Blocks and their bytes. */
+typedef struct ladei_amount {
+  uint64_t blocks, bytes;
+} ladei_amount;
 
-void ladei_pending_add(ladei_pending *pending, uint64_t bytes);
-void ladei_pending_sub(ladei_pending *pending, uint64_t blocks, uint64_t bytes);
-uint64_t ladei_pending_blocks(const ladei_pending *pending);
-uint64_t ladei_pending_bytes(const ladei_pending *pending);
+struct ladei_thread_cache;
+
+/* Pending blocks. What becomes pending is counted by the thread that frees it, what no longer is by the pool. */
+void ladei_pending_add(lade_pinned_pool *pool, struct ladei_thread_cache *cache, uint64_t bytes);
+void ladei_pending_sub(lade_pinned_pool *pool, uint64_t blocks, uint64_t bytes);
+ladei_amount ladei_pending_read(lade_pinned_pool *pool);
 
 typedef struct ladei_pool_counters {
   ladei_gauge reserved_bytes;
-  ladei_pending pending;
+  ladei_amount pending_retired, pending_peak;                          /* guard: pool->lock */
   _Atomic(uint64_t) pending_blocks_allocated, pending_bytes_allocated; /* told by threads that have no cache any more */
   ladei_published in_use_blocks, in_use_bytes, requested_bytes;
   _Atomic(uint64_t) misses, limit_waits, other_node_takes;
@@ -64,7 +64,7 @@ static inline void ladei_count(_Atomic(uint64_t) *counter, uint64_t amount) {
 /* Sums over all threads and classes. */
 typedef struct ladei_usage {
   uint64_t allocs, frees, requested_allocated, requested_freed, bytes_allocated, bytes_freed;
-  uint64_t pending_blocks_allocated, pending_bytes_allocated;
+  ladei_amount pending_allocated, pending_retired, pending_peak;
 } ladei_usage;
 
 void ladei_usage_read(lade_pinned_pool *pool, ladei_usage *out);

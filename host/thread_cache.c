@@ -21,6 +21,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "host/pool.h"
@@ -169,6 +170,9 @@ static void pool_leave(lade_pinned_pool *pool, ladei_thread_cache *cache) {
   bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* else the pool ends just now */
   if (linked) {
     pool_unlink(pool, cache);
+    if (!pool->lanes_closed) {
+      ladei_lane_close(pool->retire, &cache->lane);
+    }
     counters_depart(pool, cache);
     list = cache_empty(cache, NULL);
     quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
@@ -227,11 +231,13 @@ uint64_t ladei_thread_pool_id(void) {
 }
 
 static ladei_thread_cache *cache_create(lade_pinned_pool *pool) {
-  ladei_thread_cache *cache = calloc(1, sizeof *cache);
+  ladei_thread_cache *cache = aligned_alloc(_Alignof(ladei_thread_cache), sizeof *cache);
   if (cache == NULL) {
     return NULL;
   }
+  memset(cache, 0, sizeof *cache);
   ladei_gate_init(&cache->gate);
+  ladei_lane_init(&cache->lane);
   ladei_lock_init(&cache->lock, LADEI_RANK_MAGAZINE);
   atomic_init(&cache->pool, pool);
   atomic_init(&cache->owners, 2);
@@ -295,8 +301,12 @@ ladei_thread_cache *ladei_thread_cache_of(lade_pinned_pool *pool) {
 }
 
 ladei_tallies *ladei_tallies_create(void) {
-  ladei_tallies *tallies = calloc(1, sizeof *tallies);
-  for (unsigned c = 0; tallies != NULL && c < LADEI_MAGAZINE_CLASSES; c++) {
+  ladei_tallies *tallies = aligned_alloc(_Alignof(ladei_tallies), sizeof *tallies);
+  if (tallies == NULL) {
+    return NULL;
+  }
+  memset(tallies, 0, sizeof *tallies);
+  for (unsigned c = 0; c < LADEI_MAGAZINE_CLASSES; c++) {
     tallies->classes[c].block_bytes = (uint32_t)ladei_pinned_class_bytes(c);
   }
   return tallies;
@@ -396,6 +406,15 @@ void ladei_thread_caches_settle(lade_pinned_pool *pool) {
   while (atomic_load_explicit(&pool->leaving, memory_order_acquire) > 0) {
     sched_yield();
   }
+}
+
+void ladei_thread_caches_close_lanes(lade_pinned_pool *pool, bool for_good) {
+  ladei_lock_acquire(&pool->lock);
+  for (ladei_thread_cache *cache = pool->threads; for_good && cache != NULL; cache = cache->next) {
+    ladei_lane_close(pool->retire, &cache->lane);
+  }
+  pool->lanes_closed = for_good;
+  ladei_lock_release(&pool->lock);
 }
 
 void ladei_thread_caches_abandon(lade_pinned_pool *pool) {

@@ -13,13 +13,17 @@
 #ifndef LADE_HOST_THREAD_CACHE_H
 #define LADE_HOST_THREAD_CACHE_H
 
+#include "base/gate.h"
 #include "base/lock.h"
-#include "host/asymmetric.h"
 #include "host/block.h"
 #include "host/node.h"
 #include "lade/pinned.h"
+#include "runtime/retire_lane.h"
 
 enum { LADEI_MAGAZINE_MAX_BLOCKS = 32 };
+
+/* What different threads write lies so far apart: processors fetch cache lines in pairs. */
+enum { LADEI_SHARING_BYTES = 128 };
 
 /* What one thread knows of one class on one node: a cache line. */
 typedef struct ladei_tally {
@@ -42,12 +46,12 @@ typedef struct ladei_tally {
 _Static_assert(sizeof(ladei_tally) == 64, "one cache line per class");
 
 typedef struct ladei_tallies {
-  ladei_tally classes[LADEI_PINNED_CLASSES];
+  _Alignas(LADEI_SHARING_BYTES) ladei_tally classes[LADEI_PINNED_CLASSES];
   uint64_t published_bytes[LADEI_BIN_CLASSES]; /* of the larger classes. Owner only */
 } ladei_tallies;
 
 typedef struct ladei_thread_cache {
-  ladei_gate gate;
+  _Alignas(LADEI_SHARING_BYTES) ladei_gate gate;
   const ladei_segment *recent; /* where the last block was found; owner only */
   size_t cached_bytes;         /* in the magazines; guard: the gate */
   size_t quota_bytes;          /* the thread's part of the pool's magazine budget; guard: the gate, and the pool's
@@ -55,6 +59,7 @@ typedef struct ladei_thread_cache {
   uint32_t poll_skip;          /* misses until the next look at pending blocks; owner only */
   uint32_t poll_fruitless;     /* looks in a row that found nothing */
   _Atomic(uint64_t) pending_blocks, pending_bytes; /* freed while streams used them, in all; written by the owner */
+  ladei_lane lane;                                 /* to the pool's retire object */
   _Atomic(ladei_tallies *) nodes[LADEI_PINNED_MAX_NODES]; /* made when first used; constant from then on */
 
   ladei_lock lock;                           /* guards changes of `pool` */
@@ -165,6 +170,9 @@ ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool);
 
 /* Waits until blocks that exiting threads had taken out before the last drain are back in their nodes. */
 void ladei_thread_caches_settle(lade_pinned_pool *pool);
+
+/* Closes the lanes of all threads for good, before runtime/retire goes; or, `for_good` false, lets them open again. */
+void ladei_thread_caches_close_lanes(lade_pinned_pool *pool, bool for_good);
 
 /* Destroy: the pool lets go of all caches, drained before, and waits for threads that are just leaving. */
 void ladei_thread_caches_abandon(lade_pinned_pool *pool);

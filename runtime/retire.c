@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Retirement: noting uses, adding tickets, life of the object. Closing and polling are in retire_poll.c, captures in
- * retire_capture.c, queues in retire_queue.c. Model, invariants R1 to R7 and locks: retire_queue.h.
+ * retire_capture.c, queues in retire_queue.c, what threads do without a lock in retire_lane.c. Model, invariants R1 to R7 and locks: retire_queue.h.
  *
  *   ticket --uses--> use (queue s1) --> use (queue s2) --> NULL       noted: ascending by queue, each queue once
  *   ticket --waits: 2                                                 pending: the uses lie in their queues
@@ -22,8 +22,44 @@
 /* ---- A ticket's noted uses: under retire->lock --------------------------------------------------------------------
  */
 
+/* A lane's note becomes a use like any other. False: its lane has added it meanwhile. */
+static bool note_unfold(ladei_retire *retire, ladei_ticket *ticket, ladei_use *note) {
+  ladei_queue *queue = ladei_inline_queue(note);
+  retire->promised--;
+  ladei_use *use = ladei_use_make(retire, ticket, queue);
+  assert(use != NULL); /* L3 */
+  if (!atomic_compare_exchange_strong(&ticket->uses, &note, use)) {
+    ladei_use_free(retire, use);
+    retire->promised++;
+    return false;
+  }
+  queue->inline_notes--;
+  ladei_queue_pin(retire, queue);
+  return true;
+}
+
+/* From here to ticket_unseal no lane changes the ticket (L4). Not over anything that drops the lock. */
+static void ticket_seal(ladei_retire *retire, ladei_ticket *ticket) {
+  for (bool sealed = false; !sealed;) {
+    ladei_use *present = atomic_load_explicit(&ticket->uses, memory_order_acquire);
+    if (present == NULL) {
+      sealed = atomic_compare_exchange_strong(&ticket->uses, &present, LADEI_NOTE_SEALED);
+    } else {
+      sealed = !ladei_note_is_inline(present) || note_unfold(retire, ticket, present);
+    }
+  }
+}
+
+static void ticket_unseal(ladei_ticket *ticket) {
+  if (atomic_load_explicit(&ticket->uses, memory_order_relaxed) == LADEI_NOTE_SEALED) {
+    atomic_store_explicit(&ticket->uses, NULL, memory_order_release);
+  }
+}
+
+/* Of a sealed ticket. */
 static ladei_use *ticket_uses(const ladei_ticket *ticket) {
-  return atomic_load_explicit(&ticket->uses, memory_order_relaxed);
+  ladei_use *uses = atomic_load_explicit(&ticket->uses, memory_order_relaxed);
+  return uses == LADEI_NOTE_SEALED ? NULL : uses;
 }
 
 static ladei_use *ticket_find(const ladei_ticket *ticket, ladei_queue_kind kind, const ladei_stream *stream) {
@@ -73,13 +109,8 @@ static void note_remove(ladei_retire *retire, ladei_ticket *ticket, ladei_use *u
 
 /* Notes a use of a pinned queue, whose pin it takes over on success. NULL when there is no memory. */
 static ladei_use *note_insert(ladei_retire *retire, ladei_ticket *ticket, ladei_queue *queue, unsigned flags) {
-  ladei_use *use = ladei_slab_alloc(&retire->uses);
+  ladei_use *use = ladei_use_make(retire, ticket, queue);
   if (use == NULL) return NULL;
-  use->ticket = ticket;
-  use->queue = queue;
-  use->event = NULL;
-  use->foreign = NULL;
-  use->mark = LADEI_MARK_NONE;
   use->forgettable = (flags & LADEI_NOTE_MARK) != 0;
   ticket_link(ticket, use);
   retire->counters.noted_uses++;
@@ -97,10 +128,12 @@ static lade_status stream_retired(const ladei_stream *stream) {
 /* ---- Notes ------------------------------------------------------------------------------------------------------- */
 
 /* Until the free: no driver call. */
-static lade_status note_stream(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream, unsigned flags) {
+lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
+                                     unsigned flags) {
   lade_status status = LADE_OK;
   ladei_lock_acquire(&retire->lock);
   ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_STREAM, stream);
+  ticket_seal(retire, ticket);
   ladei_use *present = queue == NULL ? NULL : ticket_find(ticket, LADEI_QUEUE_STREAM, stream);
   if (queue == NULL) {
     status = no_memory();
@@ -115,6 +148,7 @@ static lade_status note_stream(ladei_retire *retire, ladei_ticket *ticket, const
     if (ended != NULL) note_remove(retire, ticket, ended); /* N1 */
     queue = NULL;                                          /* the use has the pin */
   }
+  ticket_unseal(ticket);
   if (queue != NULL) ladei_queue_unpin(retire, queue);
   ladei_lock_release(&retire->lock);
   return status;
@@ -145,10 +179,13 @@ static lade_status now_link(ladei_retire *retire, ladei_ticket *ticket, const la
                             ladei_event **event) {
   const ladei_queue *whole = ladei_queue_find(retire, LADEI_QUEUE_STREAM, stream->context, stream->id);
   if (whole != NULL && whole->retired) return stream_retired(stream);
-  ladei_use *present = ticket_find(ticket, LADEI_QUEUE_STREAM, stream);
-  if (present != NULL) return LADE_OK; /* N1: lasts until the free anyway */
   ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_NOW, stream);
   if (queue == NULL) return no_memory();
+  ticket_seal(retire, ticket);
+  if (ticket_find(ticket, LADEI_QUEUE_STREAM, stream) != NULL) {
+    ladei_queue_unpin(retire, queue);
+    return LADE_OK; /* N1: lasts until the free anyway */
+  }
   ladei_use *use = ticket_find(ticket, LADEI_QUEUE_NOW, stream);
   if (use != NULL) {
     use->forgettable = use->forgettable && (flags & LADEI_NOTE_MARK) != 0;
@@ -172,6 +209,7 @@ static lade_status note_now(ladei_retire *retire, ladei_ticket *ticket, const la
   ladei_lock_acquire(&retire->lock);
   retire->counters.events_recorded++;
   status = now_link(retire, ticket, stream, flags, &event);
+  ticket_unseal(ticket);
   if (event != NULL) ladei_event_pool_release(retire->events, event);
   ladei_lock_release(&retire->lock);
   return status;
@@ -184,11 +222,13 @@ static lade_status note_capture(ladei_retire *retire, ladei_ticket *ticket, cons
   lade_status status = ladei_capture_queue_need(retire, info, &queue);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&retire->lock);
+  ticket_seal(retire, ticket);
   bool present = ticket_find(ticket, LADEI_QUEUE_CAPTURE, &queue->stream) != NULL;
   if (!present && note_insert(retire, ticket, queue, flags) == NULL) {
     status = no_memory();
     present = true;
   }
+  ticket_unseal(ticket);
   if (present) ladei_queue_unpin(retire, queue);
   ladei_lock_release(&retire->lock);
   return status;
@@ -198,12 +238,12 @@ static lade_status note_resolved(ladei_retire *retire, ladei_ticket *ticket, con
                                  unsigned flags) {
   bool now = (flags & LADEI_NOTE_NOW) != 0 || stream->kind == LADEI_STREAM_PER_THREAD;
   bool plain = (flags & LADEI_NOTE_PLAIN) != 0;
-  if (plain && !now) return note_stream(retire, ticket, stream, flags);
+  if (plain && !now) return ladei_retire_note_stream(retire, ticket, stream, flags);
   ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
   lade_status status = ladei_retire_driver(retire)->stream_capture_info(retire->runtime->self, stream, &info);
   if (status != LADE_OK) return status;
   if (info.status == LADEI_CAPTURE_ACTIVE && !plain) return note_capture(retire, ticket, &info, flags);
-  if (!now) return note_stream(retire, ticket, stream, flags);
+  if (!now) return ladei_retire_note_stream(retire, ticket, stream, flags);
   if (info.status == LADEI_CAPTURE_NONE) return note_now(retire, ticket, stream, flags);
   return ladei_error(LADE_ERR_CAPTURE, 0, "retire: no event can be recorded on stream id %llu during a capture",
                      (unsigned long long)stream->id);
@@ -230,7 +270,9 @@ lade_status ladei_retire_note_event(ladei_retire *retire, ladei_ticket *ticket, 
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&retire->lock);
   ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_FOREIGN, &nobody);
+  ticket_seal(retire, ticket);
   ladei_use *use = queue == NULL ? NULL : note_insert(retire, ticket, queue, 0);
+  ticket_unseal(ticket);
   if (use != NULL) {
     use->foreign = event;
   } else {
@@ -244,10 +286,12 @@ lade_status ladei_retire_note_event(ladei_retire *retire, ladei_ticket *ticket, 
 static void forget(ladei_retire *retire, ladei_ticket *ticket, bool all) {
   if (!ladei_ticket_noted(ticket)) return;
   ladei_lock_acquire(&retire->lock);
+  ticket_seal(retire, ticket);
   for (ladei_use *use = ticket_uses(ticket), *next; use != NULL; use = next) {
     next = use->next;
     if (all || use->forgettable) note_remove(retire, ticket, use);
   }
+  ticket_unseal(ticket);
   ladei_lock_release(&retire->lock);
 }
 
@@ -257,8 +301,7 @@ void ladei_retire_forget_marked(ladei_retire *retire, ladei_ticket *ticket) { fo
 
 /* ---- Add --------------------------------------------------------------------------------------------------------- */
 
-/* Under the lock. Whether the adding thread should close the queue's batch now; claims it then. */
-static bool queue_fills(ladei_retire *retire, ladei_queue *queue) {
+bool ladei_queue_fills(ladei_retire *retire, ladei_queue *queue) {
   if (queue->kind != LADEI_QUEUE_STREAM || queue->retired) return false;
   return queue->open >= queue->close_at && ladei_queue_claim(retire, queue);
 }
@@ -275,13 +318,13 @@ static ladei_queue *use_add(ladei_retire *retire, ladei_use *use, bool quiet) {
   }
   use->ticket->waits++;
   ladei_queue_append(retire, queue, use);
-  return !quiet && queue_fills(retire, queue) ? queue : NULL;
+  return !quiet && ladei_queue_fills(retire, queue) ? queue : NULL;
 }
 
 /* Under the lock. The add itself no longer keeps the ticket from being done. */
 static bool ticket_wait_begin(ladei_retire *retire, ladei_ticket *ticket) {
   if (--ticket->waits > 0) return true;
-  ladei_pending_change(retire, 0, 1);
+  ladei_pending_sub(retire, 1);
   return false;
 }
 
@@ -289,13 +332,17 @@ bool ladei_retire_add(ladei_retire *retire, ladei_ticket *ticket, bool quiet) {
   if (atomic_load_explicit(&retire->broken, memory_order_relaxed)) ladei_retire_forget(retire, ticket);
   if (!ladei_ticket_noted(ticket)) return false;
   ladei_queue *claimed = NULL, **tail = &claimed;
-  bool pending = true;
   ladei_lock_acquire(&retire->lock);
   assert(ticket->waits == 0); /* added once */
+  ticket_seal(retire, ticket);
   ladei_use *use = ticket_uses(ticket);
   atomic_store_explicit(&ticket->uses, NULL, memory_order_release);
+  if (use == NULL) { /* what was seen is a note that failed, or was taken back */
+    ladei_lock_release(&retire->lock);
+    return false;
+  }
   ticket->waits = 1; /* R5 */
-  ladei_pending_change(retire, 1, 0);
+  ladei_pending_add(retire, 1);
   for (ladei_use *next; use != NULL; use = next) {
     next = use->next;
     ladei_queue *queue = use_add(retire, use, quiet);
@@ -305,16 +352,11 @@ bool ladei_retire_add(ladei_retire *retire, ladei_ticket *ticket, bool quiet) {
       tail = &queue->next_claimed;
     }
   }
-  if (claimed == NULL) pending = ticket_wait_begin(retire, ticket);
-  ladei_lock_release(&retire->lock);
-  if (claimed == NULL) return pending;
-
   for (ladei_queue *next; claimed != NULL; claimed = next) {
     next = claimed->next_claimed;
     ladei_queue_close_claimed(retire, claimed);
   }
-  ladei_lock_acquire(&retire->lock);
-  pending = ticket_wait_begin(retire, ticket);
+  bool pending = ticket_wait_begin(retire, ticket);
   ladei_lock_release(&retire->lock);
   return pending;
 }
@@ -325,6 +367,7 @@ void ladei_retire_counters_get(ladei_retire *retire, ladei_retire_counters *out)
   ladei_event_pool_counters events;
   ladei_event_pool_counters_get(retire->events, &events);
   ladei_lock_acquire(&retire->lock);
+  ladei_lanes_empty(retire);
   *out = retire->counters;
   ladei_queues_count(retire, out);
   ladei_lock_release(&retire->lock);
@@ -334,6 +377,7 @@ void ladei_retire_counters_get(ladei_retire *retire, ladei_retire_counters *out)
 
 lade_status ladei_retire_check(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
+  ladei_lanes_empty(retire);
   lade_status status = ladei_queues_check(retire);
   ladei_lock_release(&retire->lock);
   return status;
@@ -356,6 +400,7 @@ static void notes_drop(ladei_retire *retire) {
 
 static void retire_free(ladei_retire *retire) {
   if (retire->events != NULL) {
+    ladei_lanes_close(retire);
     notes_drop(retire);
     ladei_queues_destroy(retire);
     (void)ladei_event_pool_destroy(retire->events); /* the events of a driver that fails here are its own loss */
@@ -373,12 +418,12 @@ lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_option
   }
   lade_status status = ladei_runtime_acquire(runtime);
   if (status != LADE_OK) return status;
-  ladei_retire *retire = calloc(1, sizeof *retire);
+  ladei_retire *retire = aligned_alloc(_Alignof(ladei_retire), sizeof *retire);
   if (retire == NULL) {
     ladei_runtime_release(runtime);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for %zu bytes", sizeof *retire);
   }
-  retire->runtime = runtime;
+  *retire = (ladei_retire){.runtime = runtime};
   retire->options = *options;
   if (retire->options.event_batch == 0) retire->options.event_batch = LADEI_EVENT_BATCH_DEFAULT;
   ladei_lock_init(&retire->lock, LADEI_RANK_RETIRE);

@@ -47,6 +47,8 @@
  *     capture ended.
  *   - ladei_retire_note_event: the ticket waits for an event of the caller's.
  *
+ * A thread that makes many notes and adds has a lane for them, without a lock: retire_lane.h.
+ *
  * Threads: any, at any time, except create and destroy. On "sim" one at a time. Waits: only wait, synchronize, destroy,
  * and stream_retire for a driver call of another thread that is under way on that stream.
  */
@@ -81,6 +83,7 @@ static inline ladei_ticket *ladei_ticket_take(ladei_ticket **list) {
   ladei_ticket *first = *list;
   if (first != NULL) {
     *list = first->next;
+    first->waits = 0;
   }
   return first;
 }
@@ -164,6 +167,9 @@ enum { LADEI_POLL_CLOSE = 1u << 0 /* close open batches too: for a caller about 
  * done(), on failure too.
  */
 lade_status ladei_retire_poll(ladei_retire *retire, unsigned flags, uint64_t *out_done);
+
+/* Whether a poll without LADEI_POLL_CLOSE may find anything; a guess that costs a load. */
+bool ladei_retire_pending(const ladei_retire *retire);
 
 /* Closes all open batches by an event, without asking for any: from now on later work on their streams is not waited
  * for. Errors as poll. */

@@ -72,11 +72,18 @@ static closing stream_ask(ladei_retire *retire, const ladei_stream *stream, bool
   return closing_ended(attempt, free_of_capture ? CLOSE_EVENT : CLOSE_HELD, LADE_ERR_CAPTURE);
 }
 
-/* Not under the lock. Covers the work queued on the stream so far by an event, unless `query` finds none left. */
-static closing stream_close(ladei_retire *retire, const ladei_stream *stream, bool query) {
+/* Not under the lock. Covers the work queued on the stream so far by an event, unless `query` finds none left; by the
+ * one in *spare, which is taken then, if there is one. */
+static closing stream_close(ladei_retire *retire, const ladei_stream *stream, bool query, ladei_event **spare) {
   closing attempt = stream_ask(retire, stream, query);
   if (attempt.result != CLOSE_EVENT) return attempt;
-  lade_status status = ladei_event_pool_acquire(retire->events, stream->context, &attempt.event);
+  lade_status status = LADE_OK;
+  if (*spare != NULL) {
+    attempt.event = *spare;
+    *spare = NULL;
+  } else {
+    status = ladei_event_pool_acquire(retire->events, stream->context, &attempt.event);
+  }
   if (status != LADE_OK) return closing_ended(attempt, CLOSE_FAILED, status);
   attempt.recorded = 1;
   status = ladei_retire_driver(retire)->event_record(retire->runtime->self, attempt.event->handle, stream);
@@ -99,9 +106,11 @@ static closing queue_close(ladei_retire *retire, ladei_queue *queue, bool query)
   uint64_t covered = queue->open;
   const ladei_stream stream = queue->stream;
   assert(queue->kind == LADEI_QUEUE_STREAM && !queue->retired && covered > 0);
+  ladei_event *spare = ladei_queue_spare_take(queue);
   ladei_lock_release(&retire->lock);
-  closing attempt = stream_close(retire, &stream, query);
+  closing attempt = stream_close(retire, &stream, query, &spare);
   ladei_lock_acquire(&retire->lock);
+  if (spare != NULL) ladei_queue_spare_put(retire, queue, spare);
   closing_count(retire, queue, &attempt);
   bool marked = attempt.result == CLOSE_EVENT || attempt.result == CLOSE_DONE;
   if (marked) ladei_queue_mark(queue, newest, attempt.event, covered);
@@ -127,13 +136,11 @@ static bool queue_queries(const ladei_retire *retire, const ladei_queue *queue) 
 void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue) {
   lade_error callers;
   ladei_error_save(&callers); /* an add succeeds whatever happens here */
-  ladei_lock_acquire(&retire->lock);
   while (queue_closable(queue) && queue->open >= queue->close_at) {
     closing attempt = queue_close(retire, queue, queue_queries(retire, queue));
     if (attempt.result == CLOSE_HELD || attempt.result == CLOSE_FAILED) break;
   }
   ladei_queue_yield(retire, queue);
-  ladei_lock_release(&retire->lock);
   ladei_error_restore(&callers);
 }
 
@@ -145,6 +152,7 @@ typedef struct pass {
   lade_status first_error; /* LADE_OK if there was none */
   lade_error error;        /* its record, which later failures overwrite; the caller's where there was none */
   unsigned flags;
+  const ladei_lane *lane; /* the caller's, if he looks at its streams first */
 } pass;
 
 /* The record of the failure is the thread's latest. */
@@ -152,6 +160,12 @@ static void pass_failed(pass *walk, lade_status status) {
   if (walk->first_error != LADE_OK) return;
   walk->first_error = status;
   ladei_error_save(&walk->error);
+}
+
+/* Whether the queue is in quarantine, by what its event last answered. */
+static void event_answered(ladei_retire *retire, ladei_queue *queue, lade_status status) {
+  queue->failing = status != LADE_OK && status != LADE_NOT_READY && status != LADE_ERR_CAPTURE;
+  retire->counters.quarantines += queue->failing;
 }
 
 /* Asks or waits for an event, with the lock dropped. */
@@ -162,8 +176,7 @@ static lade_status event_ask(ladei_retire *retire, ladei_queue *queue, lade_even
                             : ladei_retire_driver(retire)->event_query(self, event);
   ladei_lock_acquire(&retire->lock);
   retire->counters.events_queried += wait ? 0 : 1;
-  queue->failing = status != LADE_OK && status != LADE_NOT_READY && status != LADE_ERR_CAPTURE;
-  retire->counters.quarantines += queue->failing;
+  event_answered(retire, queue, status);
   return status;
 }
 
@@ -179,22 +192,57 @@ static void finish_all(ladei_retire *retire, ladei_queue *queue, pass *walk) {
   ladei_queue_finish(retire, queue, TAILQ_LAST(&queue->uses, ladei_use_list), &walk->done);
 }
 
+/* Some marks of a claimed queue, from the first one on: asked in one go, while the lock is dropped once. */
+typedef struct marks {
+  ladei_use *uses[4];
+  lade_event events[4]; /* NULL: found done when it was made */
+  unsigned count;
+  unsigned done;      /* so many of them */
+  lade_status status; /* of the one behind those; LADE_OK: all are done */
+} marks;
+
+static void marks_gather(const ladei_queue *queue, marks *out) {
+  enum { MARKS = sizeof out->uses / sizeof out->uses[0], STEPS = 16 };
+  ladei_use *use = queue->first_mark;
+  *out = (marks){.count = 0};
+  for (unsigned steps = 0; use != NULL && out->count < MARKS && steps < STEPS; steps++) {
+    if (use->mark != LADEI_MARK_NONE) {
+      out->uses[out->count] = use;
+      out->events[out->count++] = use->event == NULL ? NULL : use->event->handle;
+    }
+    use = TAILQ_NEXT(use, link);
+  }
+}
+
+static void marks_ask(ladei_retire *retire, ladei_queue *queue, marks *asked) {
+  uint64_t queries = 0;
+  ladei_lock_release(&retire->lock);
+  while (asked->done < asked->count && asked->status == LADE_OK) {
+    lade_event event = asked->events[asked->done];
+    if (event != NULL) {
+      asked->status = ladei_retire_driver(retire)->event_query(retire->runtime->self, event);
+      queries++;
+    }
+    asked->done += asked->status == LADE_OK ? 1 : 0;
+  }
+  ladei_lock_acquire(&retire->lock);
+  retire->counters.events_queried += queries;
+  if (queries > 0) event_answered(retire, queue, asked->status);
+}
+
 /* Finishes batches from the head on while they are done. False: the rest is not done. */
 static bool visit_marks(ladei_retire *retire, ladei_queue *queue, pass *walk) {
   while (queue->first_mark != NULL) {
-    ladei_use *mark = queue->first_mark;
-    if (mark->mark == LADEI_MARK_EVENT) {
-      lade_status status = event_ask(retire, queue, mark->event->handle, false);
-      if (status == LADE_ERR_CAPTURE) {
-        queue_reopen(retire, queue, mark);
-        continue;
-      }
-      if (status != LADE_OK) {
-        if (status != LADE_NOT_READY) pass_failed(walk, status);
-        return false;
-      }
+    marks asked;
+    marks_gather(queue, &asked);
+    marks_ask(retire, queue, &asked);
+    if (asked.done > 0) ladei_queue_finish(retire, queue, asked.uses[asked.done - 1], &walk->done);
+    if (asked.status == LADE_ERR_CAPTURE) {
+      queue_reopen(retire, queue, asked.uses[asked.done]);
+    } else if (asked.status != LADE_OK) {
+      if (asked.status != LADE_NOT_READY) pass_failed(walk, asked.status);
+      return false;
     }
-    ladei_queue_finish(retire, queue, mark, &walk->done);
   }
   return true;
 }
@@ -263,15 +311,31 @@ static void walk_poll(ladei_retire *retire, pass *walk) {
   }
 }
 
+/* The streams of the caller's lane; all where it has none. */
+static void walk_lane(ladei_retire *retire, pass *walk) {
+  bool any = false;
+  for (unsigned i = 0; i < LADEI_LANE_SLOTS; i++) {
+    ladei_queue *queue = walk->lane->slots[i].queue;
+    any = any || queue != NULL;
+    if (queue != NULL && queue->in_active && ladei_queue_claim(retire, queue)) {
+      visit(retire, queue, walk);
+      ladei_queue_yield(retire, queue);
+    }
+  }
+  if (!any) walk_poll(retire, walk);
+}
+
 static lade_status pass_run(ladei_retire *retire, unsigned flags, void (*walker)(ladei_retire *, pass *),
-                            uint64_t *out_done) {
+                            const ladei_lane *lane, uint64_t *out_done) {
   pass walk;
   walk.first_error = LADE_OK;
   walk.flags = flags;
+  walk.lane = lane;
   ladei_error_save(&walk.error);
   ladei_done_init(&walk.done);
   ladei_lock_acquire(&retire->lock);
   ladei_capture_drain(retire, &walk.done);
+  if ((flags & LADEI_POLL_CLOSE) != 0) ladei_lanes_tell(retire);
   walker(retire, &walk);
   ladei_lock_release(&retire->lock);
   ladei_done_deliver(retire, &walk.done);
@@ -280,13 +344,28 @@ static lade_status pass_run(ladei_retire *retire, unsigned flags, void (*walker)
   return walk.first_error;
 }
 
+bool ladei_retire_pending(const ladei_retire *retire) {
+  return atomic_load_explicit(&retire->pending_tickets, memory_order_relaxed) > 0;
+}
+
+/* But for what lanes have. */
+static bool nothing_to_do(ladei_retire *retire) {
+  return atomic_load_explicit(&retire->pending_tickets, memory_order_acquire) == 0 && !ladei_capture_any_gone(retire);
+}
+
 lade_status ladei_retire_poll(ladei_retire *retire, unsigned flags, uint64_t *out_done) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
   if (out_done != NULL) *out_done = 0;
-  bool nothing_to_do =
-      atomic_load_explicit(&retire->pending_tickets, memory_order_acquire) == 0 && !ladei_capture_any_gone(retire);
-  if (status != LADE_OK || nothing_to_do) return status;
-  return pass_run(retire, flags, walk_poll, out_done);
+  bool lanes = (flags & LADEI_POLL_CLOSE) != 0 && atomic_load_explicit(&retire->slots_used, memory_order_acquire) > 0;
+  if (status != LADE_OK || (!lanes && nothing_to_do(retire))) return status;
+  return pass_run(retire, flags, walk_poll, NULL, out_done);
+}
+
+lade_status ladei_lane_poll(ladei_retire *retire, ladei_lane *lane, uint64_t *out_done) {
+  lade_status status = ladei_runtime_check_process(retire->runtime);
+  *out_done = 0;
+  if (status != LADE_OK || nothing_to_do(retire)) return status;
+  return pass_run(retire, 0, walk_lane, lane, out_done);
 }
 
 static void walk_close(ladei_retire *retire, pass *walk) {
@@ -303,7 +382,7 @@ static void walk_close(ladei_retire *retire, pass *walk) {
 
 lade_status ladei_retire_close(ladei_retire *retire) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
-  return status != LADE_OK ? status : pass_run(retire, 0, walk_close, NULL);
+  return status != LADE_OK ? status : pass_run(retire, LADEI_POLL_CLOSE, walk_close, NULL, NULL);
 }
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
@@ -328,13 +407,21 @@ static lade_status wait_over(uint64_t pending) {
                      (unsigned long long)pending);
 }
 
+/* Pending tickets, those in lanes included. */
+static uint64_t pending_told(ladei_retire *retire) {
+  ladei_lock_acquire(&retire->lock);
+  ladei_lanes_tell(retire);
+  ladei_lock_release(&retire->lock);
+  return atomic_load_explicit(&retire->pending_tickets, memory_order_acquire);
+}
+
 lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns) {
   const lade_runtime_ops *driver = ladei_retire_driver(retire);
   void *self = retire->runtime->self;
   uint64_t sleep_ns = SLEEP_MIN_NS;
   bool timer_due = driver->timer_add != NULL && deadline_ns != UINT64_MAX;
   for (;;) {
-    uint64_t found = 0, pending = atomic_load_explicit(&retire->pending_tickets, memory_order_acquire);
+    uint64_t found = 0, pending = pending_told(retire);
     lade_status status = ladei_retire_poll(retire, LADEI_POLL_CLOSE, &found);
     if (found > 0) return LADE_OK;
     if (status == LADE_ERR_FORKED || status == LADE_ERR_DEVICE_LOST) return status;
@@ -484,7 +571,7 @@ static void walk_quarantine(ladei_retire *retire, pass *walk) {
 
 lade_status ladei_retire_end_quarantine(ladei_retire *retire) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
-  return status != LADE_OK ? status : pass_run(retire, 0, walk_quarantine, NULL);
+  return status != LADE_OK ? status : pass_run(retire, LADEI_POLL_CLOSE, walk_quarantine, NULL, NULL);
 }
 
 /* A graph that is gone tells so on a thread of the driver, a moment later: gives it that moment. What is still held
@@ -503,10 +590,10 @@ static void graphs_settle(ladei_retire *retire) {
 lade_status ladei_retire_synchronize(ladei_retire *retire) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
   if (status != LADE_OK) return status;
-  status = pass_run(retire, 0, walk_synchronize, NULL);
+  status = pass_run(retire, LADEI_POLL_CLOSE, walk_synchronize, NULL, NULL);
   if (status != LADE_OK || atomic_load(&retire->pending_tickets) == 0) return status;
   graphs_settle(retire);
-  status = pass_run(retire, 0, walk_poll, NULL);
+  status = pass_run(retire, 0, walk_poll, NULL, NULL);
   if (status != LADE_OK) return status;
   return atomic_load(&retire->pending_tickets) == 0 ? LADE_OK : LADE_NOT_READY;
 }
@@ -516,7 +603,8 @@ lade_status ladei_retire_synchronize(ladei_retire *retire) {
 /* Not under the lock. As stream_close, and sure that the event did not get into a capture that began meanwhile: after
  * this there is no second attempt. */
 static closing stream_close_finally(ladei_retire *retire, const ladei_stream *stream) {
-  closing attempt = stream_close(retire, stream, retire_queries(retire));
+  ladei_event *none = NULL;
+  closing attempt = stream_close(retire, stream, retire_queries(retire), &none);
   if (attempt.result != CLOSE_EVENT) return attempt;
   lade_status status = ladei_retire_driver(retire)->event_query(retire->runtime->self, attempt.event->handle);
   if (status == LADE_NOT_READY) return attempt;
@@ -529,7 +617,9 @@ static closing stream_close_finally(ladei_retire *retire, const ladei_stream *st
 /* The queue is claimed. */
 static lade_status queue_retire(ladei_retire *retire, ladei_queue *queue) {
   const ladei_stream stream = queue->stream;
-  bool needed = !queue->retired && queue->refs > 1; /* beside the claim: uses noted or pending */
+  ladei_lanes_forget_queue(retire, queue);
+  /* Beside the claim: uses noted or pending. */
+  bool needed = !queue->retired && (queue->refs > 1 || queue->inline_notes != 0);
   if (!needed) {
     queue->retired = true;
     return LADE_OK;
@@ -543,6 +633,7 @@ static lade_status queue_retire(ladei_retire *retire, ladei_queue *queue) {
                        (unsigned long long)stream.id);
   }
   if (attempt.result == CLOSE_FAILED) return attempt.status;
+  ladei_lanes_forget_queue(retire, queue); /* L1: notes may have come meanwhile */
   queue->last_event = attempt.event;
   queue->finished = attempt.result == CLOSE_DONE;
   queue->retired = true;

@@ -85,6 +85,36 @@ static void idle_remove(ladei_retire *retire, ladei_queue *queue) {
   retire->idle_count--;
 }
 
+/* Batches that finish between two closings, as a rule. */
+enum { SPARES_MAX = 4 };
+
+ladei_event *ladei_queue_spare_take(ladei_queue *queue) {
+  ladei_event *event = queue->spares;
+  if (event != NULL) {
+    queue->spares = event->next;
+    event->next = NULL;
+    queue->spare_count--;
+  }
+  return event;
+}
+
+void ladei_queue_spare_put(ladei_retire *retire, ladei_queue *queue, ladei_event *event) {
+  if (queue->spare_count == SPARES_MAX) {
+    ladei_event_pool_release(retire->events, event);
+    return;
+  }
+  event->next = queue->spares;
+  queue->spares = event;
+  queue->spare_count++;
+}
+
+/* Other streams may have the events. */
+static void spares_release(ladei_retire *retire, ladei_queue *queue) {
+  for (ladei_event *event; (event = ladei_queue_spare_take(queue)) != NULL;) {
+    ladei_event_pool_release(retire->events, event);
+  }
+}
+
 static void queue_free(ladei_retire *retire, ladei_queue *queue) {
   assert(queue->refs == 0 && queue->pending == 0 && !queue->in_active && !queue->busy);
   if (queue->in_idle) idle_remove(retire, queue);
@@ -92,6 +122,7 @@ static void queue_free(ladei_retire *retire, ladei_queue *queue) {
     RB_REMOVE(ladei_queues_all, &retire->all, queue);
     retire->queue_count--;
   }
+  spares_release(retire, queue);
   if (queue->last_event != NULL) ladei_event_pool_release(retire->events, queue->last_event);
   free(queue);
 }
@@ -103,11 +134,12 @@ void ladei_queue_pin(ladei_retire *retire, ladei_queue *queue) {
 
 void ladei_queue_unpin(ladei_retire *retire, ladei_queue *queue) {
   assert(queue->refs > 0);
-  if (--queue->refs > 0 || queue->record_live) return;
+  if (--queue->refs > 0 || queue->record_live || queue->inline_notes != 0) return;
   if (queue->retired || queue->finished || queue->kind == LADEI_QUEUE_CAPTURE) {
     queue_free(retire, queue);
     return;
   }
+  spares_release(retire, queue);
   TAILQ_INSERT_TAIL(&retire->idle, queue, idle_entry);
   queue->in_idle = true;
   retire->idle_count++;
@@ -175,7 +207,7 @@ ladei_event *ladei_queue_unmark(ladei_queue *queue, ladei_use *mark) {
   if (mark == queue->last_mark) {
     ladei_use *use = mark;
     do {
-      queue->open++;
+      queue->open += use->count;
       use = TAILQ_PREV(use, ladei_use_list, link);
     } while (use != NULL && use->mark == LADEI_MARK_NONE);
     queue->last_mark = use;
@@ -204,13 +236,28 @@ void ladei_queue_append(ladei_retire *retire, ladei_queue *queue, ladei_use *use
   } else {
     TAILQ_INSERT_TAIL(&queue->uses, use, link);
   }
-  if (queue->kind == LADEI_QUEUE_STREAM) queue->open++;
-  queue->pending++;
-  retire->counters.pending_uses++;
+  if (queue->kind == LADEI_QUEUE_STREAM) queue->open += use->count;
+  queue->pending += use->count;
+  retire->counters.pending_uses += use->count;
   if (queue->kind != LADEI_QUEUE_CAPTURE && !queue->in_active) {
     RB_INSERT(ladei_queues_active, &retire->active, queue);
     queue->in_active = true;
   }
+}
+
+ladei_use *ladei_use_make(ladei_retire *retire, ladei_ticket *ticket, ladei_queue *queue) {
+  ladei_use *use = ladei_slab_reserve(&retire->uses, retire->promised + 1) ? ladei_slab_alloc(&retire->uses) : NULL;
+  if (use == NULL) return NULL;
+  use->next = NULL;
+  use->ticket = ticket;
+  use->queue = queue;
+  use->last = NULL;
+  use->count = 1;
+  use->event = NULL;
+  use->foreign = NULL;
+  use->mark = LADEI_MARK_NONE;
+  use->forgettable = false;
+  return use;
 }
 
 void ladei_use_free(ladei_retire *retire, ladei_use *use) {
@@ -219,24 +266,35 @@ void ladei_use_free(ladei_retire *retire, ladei_use *use) {
   ladei_slab_free(&retire->uses, use);
 }
 
+static void done_append(ladei_done *done, ladei_ticket *first, ladei_ticket *last, uint64_t count) {
+  *done->tail = first;
+  done->tail = &last->next;
+  done->count += count;
+}
+
 void ladei_queue_finish_one(ladei_retire *retire, ladei_queue *queue, ladei_use *use, ladei_done *done) {
-  ladei_ticket *ticket = use->ticket;
-  if (queue->open == queue->pending) queue->open--; /* no mark, so it was open */
+  ladei_ticket *ticket = use->ticket, *last = use->last;
+  uint32_t count = use->count;
+  if (queue->open == queue->pending) queue->open -= count; /* no mark, so it was open */
   if (use == queue->last_mark) {
     queue->first_mark = queue->last_mark = NULL; /* no mark behind the last one: do not walk the open uses */
   } else if (use == queue->first_mark) {
     queue->first_mark = mark_from(TAILQ_NEXT(use, link));
   }
   TAILQ_REMOVE(&queue->uses, use, link);
-  queue->pending--;
-  retire->counters.pending_uses--;
-  ladei_use_free(retire, use);
+  queue->pending -= count;
+  retire->counters.pending_uses -= count;
   assert(ticket->waits > 0);
-  if (--ticket->waits == 0) {
+  if (use->event != NULL && queue->kind == LADEI_QUEUE_STREAM && !queue->retired) {
+    ladei_queue_spare_put(retire, queue, use->event);
+    use->event = NULL;
+  }
+  ladei_use_free(retire, use);
+  if (last != NULL) {
+    done_append(done, ticket, last, count);
+  } else if (--ticket->waits == 0) {
     ticket->next = NULL;
-    *done->tail = ticket;
-    done->tail = &ticket->next;
-    done->count++;
+    done_append(done, ticket, ticket, 1);
   }
   ladei_queue_unpin(retire, queue);
 }
@@ -253,9 +311,7 @@ void ladei_done_deliver(ladei_retire *retire, ladei_done *done) {
   if (done->count == 0) return;
   ladei_lock_assert_none_held();
   retire->options.done(retire->options.owner, done->first);
-  ladei_lock_acquire(&retire->lock);
-  ladei_pending_change(retire, 0, done->count);
-  ladei_lock_release(&retire->lock);
+  ladei_pending_sub(retire, done->count);
 }
 
 /* ---- All queues -------------------------------------------------------------------------------------------------- */
@@ -283,20 +339,31 @@ static lade_status broken(const ladei_queue *queue, const char *invariant) {
                      invariant);
 }
 
-/* R1, R2 of one queue. */
-static lade_status uses_check(const ladei_queue *queue) {
+static bool tickets_wait(const ladei_use *use) {
+  const ladei_ticket *ticket = use->ticket;
+  uint32_t left = use->count;
+  while (left > 0 && ticket->waits > 0) {
+    ticket = ticket->next;
+    left--;
+  }
+  return left == 0;
+}
+
+/* R1, R2 of one queue. Adds its uses to *records. */
+static lade_status uses_check(const ladei_queue *queue, uint64_t *records) {
   uint64_t pending = 0, behind_mark = 0, sequence = 0;
   const ladei_use *first_mark = NULL, *last_mark = NULL, *use;
   TAILQ_FOREACH (use, &queue->uses, link) {
     bool marked = use->mark != LADEI_MARK_NONE;
     bool event_fits =
         queue->kind == LADEI_QUEUE_NOW ? use->event != NULL : (use->event != NULL) == (use->mark == LADEI_MARK_EVENT);
-    if (use->queue != queue || use->ticket->waits == 0) return broken(queue, "R5: a pending use of no pending ticket");
+    if (use->queue != queue || !tickets_wait(use)) return broken(queue, "R5: a pending use of no pending ticket");
     if (!event_fits) return broken(queue, "R2: a mark without its event, or an event without mark");
     if (queue->kind == LADEI_QUEUE_NOW && use->sequence <= sequence) return broken(queue, "R1: not in order of notes");
     sequence = use->sequence;
-    pending++;
-    behind_mark = marked ? 0 : behind_mark + 1;
+    *records += 1;
+    pending += use->count;
+    behind_mark = marked ? 0 : behind_mark + use->count;
     if (marked && first_mark == NULL) first_mark = use;
     if (marked) last_mark = use;
   }
@@ -306,31 +373,37 @@ static lade_status uses_check(const ladei_queue *queue) {
   return LADE_OK;
 }
 
-static lade_status queue_check(const ladei_queue *queue) {
+static lade_status queue_check(const ladei_queue *queue, uint64_t *records) {
+  uint64_t own = 0;
+  lade_status status = uses_check(queue, &own);
+  if (status != LADE_OK) return status;
+  *records += own;
   bool waits = queue->pending > 0 && queue->kind != LADEI_QUEUE_CAPTURE;
   if (waits ? !queue->in_active : queue->in_active && !queue->busy) return broken(queue, "R3: among the active queues");
-  if (queue->refs < queue->pending + (queue->busy ? 1 : 0)) return broken(queue, "R4: references");
-  if (queue->in_idle != (queue->refs == 0 && !queue->record_live)) return broken(queue, "R4: idle");
+  if (queue->refs < own + (queue->busy ? 1 : 0)) return broken(queue, "R4: references");
+  bool idle = queue->refs == 0 && queue->inline_notes == 0 && !queue->record_live;
+  if (queue->in_idle != idle) return broken(queue, "R4: idle");
   if (queue->last_event != NULL && !queue->retired) return broken(queue, "R7: a last event, but not retired");
-  return uses_check(queue);
+  return LADE_OK;
 }
 
 lade_status ladei_queues_check(ladei_retire *retire) {
-  uint64_t pending = 0, references = 0, count = 0;
+  uint64_t pending = 0, references = 0, count = 0, records = 0, inline_notes = 0;
   bool busy = false;
   ladei_queue *queue;
   RB_FOREACH (queue, ladei_queues_all, &retire->all) {
-    lade_status status = queue_check(queue);
+    lade_status status = queue_check(queue, &records);
     if (status != LADE_OK) return status;
     pending += queue->pending;
     references += queue->refs;
+    inline_notes += (uint64_t)queue->inline_notes;
     busy = busy || queue->busy;
     count++;
   }
   const ladei_retire_counters *counters = &retire->counters;
-  if (pending != counters->pending_uses || count != retire->queue_count ||
-      retire->uses.live != counters->noted_uses + counters->pending_uses ||
-      (!busy && references < counters->noted_uses + counters->pending_uses)) {
+  uint64_t alive = counters->noted_uses - inline_notes + records;
+  if (pending != counters->pending_uses || count != retire->queue_count || retire->uses.live != alive ||
+      retire->promised != inline_notes || (!busy && references < alive)) {
     return ladei_error(LADE_ERR_INTERNAL, 0,
                        "retire: sums over queues: %llu pending uses (counted %llu), %u uses alive",
                        (unsigned long long)pending, (unsigned long long)counters->pending_uses, retire->uses.live);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of runtime/retire: queues of uses, shared by retire.c, retire_poll.c and retire_capture.c.
+ * Inside of runtime/retire: queues of uses, shared by retire.c, retire_poll.c, retire_lane.c, retire_capture.c.
  *
  *   retire --all--> queue (context 1, stream 5)     pending uses, oldest first:  u u u[mark] u u[mark] u u
  *          |        queue (context 1, stream 9)                                  \_covered_/ \____/ open
@@ -24,8 +24,10 @@
  *     last_mark the newest, NULL if there is none.
  * R3  A queue is in `active` if it has pending uses and is not of the CAPTURE kind. Uses are taken out only by the
  *     thread that has claimed the queue (busy), which also takes it out of `active`; others only append.
- * R4  refs = noted and pending uses of the queue + calls working with it. At 0 it becomes idle and may be freed.
- * R5  ticket->waits = its unfinished uses + 1 while its add is under way. At 0 it goes to done(), once.
+ * R4  refs = noted and pending uses of the queue + calls working with it + slots of lanes. At 0, and without inline
+ *     notes, it becomes idle and may be freed.
+ * R5  ticket->waits = its unfinished uses + 1 while its add is under way. At 0 it goes to done(), once. Tickets that a
+ *     lane told have 1 until they are taken off done()'s list: nothing under the lock looks at each of them.
  * R6  Driver calls for a queue are made only by the thread that claimed it, so two closings of one batch, or a closing
  *     and a stream_retire, cannot overlap. After `retired` none is made on the stream's handle, ever.
  * R7  `finished`: nothing appended from now on has anything to wait for (a retired stream whose last event is done, a
@@ -46,6 +48,9 @@
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
 #include "runtime/retire.h"
+#include "runtime/retire_lane.h"
+
+enum { LADEI_CACHE_LINE_BYTES = 64 };
 
 /* In the order in which queues of one stream are polled. */
 typedef enum ladei_queue_kind {
@@ -65,8 +70,10 @@ struct ladei_use {
   ladei_slab_head head;
   ladei_use *next; /* in the list of its ticket, ascending by queue; noted only */
   TAILQ_ENTRY(ladei_use) link;
-  ladei_ticket *ticket;
+  ladei_ticket *ticket; /* told by a lane: the first of `count` that wait for nothing else, linked by next */
+  ladei_ticket *last;   /* of those; NULL: a use of one ticket */
   struct ladei_queue *queue;
+  uint32_t count;
   ladei_event *event; /* on loan: of a mark, of a NOW use */
   lade_event foreign; /* FOREIGN queue only */
   uint64_t sequence;  /* NOW: order of the notes */
@@ -89,8 +96,11 @@ typedef struct ladei_queue {
   uint64_t open;
   uint64_t close_at; /* open uses at which an add closes: a batch; more after an attempt in vain */
   uint64_t refs;
+  int64_t inline_notes;             /* see L2 in retire_lane.c */
   struct ladei_queue *next_claimed; /* list of the thread that claimed it */
-  ladei_event *last_event;          /* retired: covers the stream's work; NULL once done, or where not needed */
+  ladei_event *spares;              /* of batches that finished, for those to come; on loan all the time */
+  uint32_t spare_count;
+  ladei_event *last_event; /* retired: covers the stream's work; NULL once done, or where not needed */
   bool in_all, in_active, in_idle;
   bool busy;
   bool retired;
@@ -107,11 +117,15 @@ struct ladei_retire {
   ladei_retire_options options;
   ladei_event_pool *events;
   struct ladei_capture_box *captures;
-  _Atomic(uint64_t) pending_tickets; /* added, done() has not returned from them; written under the lock */
-  _Atomic(bool) broken;              /* test only */
+  _Atomic(bool) broken; /* test only */
 
-  ladei_lock lock;
-  ladei_condition yielded; /* a queue is no longer busy */
+  /* On a line of its own: what stands above is read in every call. */
+  _Alignas(LADEI_CACHE_LINE_BYTES) ladei_lock lock;
+  _Atomic(uint64_t) pending_tickets; /* added, done() has not returned from them */
+  _Atomic(uint32_t) slots_used;      /* of all lanes; written under the lock */
+  struct ladei_lane *lanes;          /* open ones */
+  uint64_t promised;                 /* see L3 in retire_lane.c */
+  ladei_condition yielded;           /* a queue is no longer busy */
   ladei_queues_all all;
   ladei_queues_active active;
   TAILQ_HEAD(, ladei_queue) idle; /* oldest first */
@@ -136,6 +150,20 @@ static inline void ladei_done_init(ladei_done *done) { *done = (ladei_done){.tai
 static inline const lade_runtime_ops *ladei_retire_driver(const ladei_retire *retire) {
   ladei_lock_assert_none_held();
   return retire->runtime->ops;
+}
+
+/* ---- Inline notes (retire_lane.c) -----------------------------------------------------------------------------------
+ */
+
+/* A ticket's `uses` besides a list: one note of a stream until the free, in so many words. */
+static inline ladei_use *ladei_inline_note(const ladei_queue *queue) { return (ladei_use *)((uintptr_t)queue | 1); }
+static inline ladei_queue *ladei_inline_queue(const ladei_use *note) {
+  return (ladei_queue *)((uintptr_t)note & ~(uintptr_t)1);
+}
+/* No note, and none but of the holder of retire->lock may come. */
+#define LADEI_NOTE_SEALED ((ladei_use *)1)
+static inline bool ladei_note_is_inline(const ladei_use *note) {
+  return ((uintptr_t)note & 1) != 0 && note != LADEI_NOTE_SEALED;
 }
 
 /* ---- retire_queue.c; all under retire->lock unless told otherwise --------------------------------------------------
@@ -173,6 +201,12 @@ void ladei_queue_finish(ladei_retire *retire, ladei_queue *queue, ladei_use *las
 /* Finishes one use wherever it stands (FOREIGN queues). The queue is claimed. */
 void ladei_queue_finish_one(ladei_retire *retire, ladei_queue *queue, ladei_use *use, ladei_done *done);
 
+/* A use of one ticket, in no list; NULL when there is no memory beyond what lanes are promised. */
+ladei_use *ladei_use_make(ladei_retire *retire, ladei_ticket *ticket, ladei_queue *queue);
+/* An event that the queue has at hand; NULL: none. And back, or to the pool. */
+ladei_event *ladei_queue_spare_take(ladei_queue *queue);
+void ladei_queue_spare_put(ladei_retire *retire, ladei_queue *queue, ladei_event *event);
+
 /* Frees a use that is in no list; its event goes back to the pool. Does not touch the queue's references. */
 void ladei_use_free(ladei_retire *retire, ladei_use *use);
 
@@ -189,14 +223,37 @@ static inline uint64_t ladei_queue_batch(const ladei_retire *retire, const ladei
   return queue->stream.kind == LADEI_STREAM_LEGACY ? 1 : retire->options.event_batch;
 }
 
-/* Under the lock. */
-static inline void ladei_pending_change(ladei_retire *retire, uint64_t more, uint64_t less) {
-  uint64_t pending = atomic_load_explicit(&retire->pending_tickets, memory_order_relaxed);
-  atomic_store_explicit(&retire->pending_tickets, pending + more - less, memory_order_release);
+/* Before tickets can be done, and after done() has returned from them. */
+static inline void ladei_pending_add(ladei_retire *retire, uint64_t count) {
+  atomic_fetch_add_explicit(&retire->pending_tickets, count, memory_order_release);
+}
+static inline void ladei_pending_sub(ladei_retire *retire, uint64_t count) {
+  atomic_fetch_sub_explicit(&retire->pending_tickets, count, memory_order_release);
 }
 
 /* Not under the lock: calls done() and takes the tickets off pending_tickets. */
 void ladei_done_deliver(ladei_retire *retire, ladei_done *done);
+
+/* ---- retire.c ------------------------------------------------------------------------------------------------------
+ */
+
+/* Not under the lock: a note until the free by an ordinary stream that does not capture. */
+lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
+                                     unsigned flags);
+/* Under the lock. Whether the adding thread should close the queue's batch now; claims it then. */
+bool ladei_queue_fills(ladei_retire *retire, ladei_queue *queue);
+
+/* ---- retire_lane.c; under the lock ---------------------------------------------------------------------------------
+ */
+
+/* The open batches of all lanes go to their queues. */
+void ladei_lanes_tell(ladei_retire *retire);
+/* The same, and what lanes know of notes. */
+void ladei_lanes_empty(ladei_retire *retire);
+/* Empties the lanes that know the queue. */
+void ladei_lanes_forget_queue(ladei_retire *retire, const ladei_queue *queue);
+/* Not under the lock: empties and closes all; their owners make no call meanwhile. */
+void ladei_lanes_close(ladei_retire *retire);
 
 /* ---- retire_capture.c ---------------------------------------------------------------------------------------------
  */
@@ -216,7 +273,7 @@ void ladei_capture_drain(ladei_retire *retire, ladei_done *done);
 /* ---- retire_poll.c -------------------------------------------------------------------------------------------------
  */
 
-/* Not under the lock: closes the open batch of a claimed queue, and yields it. For add. */
+/* Under the lock, which is dropped meanwhile: closes the open batch of a claimed queue, and yields it. For add. */
 void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue);
 
 #endif /* LADE_RUNTIME_RETIRE_QUEUE_H */

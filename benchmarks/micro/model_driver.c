@@ -23,8 +23,9 @@ enum { STREAMS_MAX = 64, CONTEXT = 77 };
 #define ADDRESSES_BEGIN ((uint64_t)1 << 44)
 #define ADDRESSES_GAP   ((uint64_t)1 << 21)
 
+/* On a cache line of its own, as objects of a driver are. */
 typedef struct model_event {
-  model_stream *stream;
+  _Alignas(64) model_stream *stream;
   uint64_t position;
 } model_event;
 
@@ -92,10 +93,11 @@ static lade_status op_event_create(void *self, uint64_t context, unsigned flags,
   (void)context;
   (void)flags;
   model_thread_calls.others++;
-  model_event *event = calloc(1, sizeof *event);
+  model_event *event = aligned_alloc(_Alignof(model_event), sizeof *event);
   if (event == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "model: no memory for an event");
   }
+  *event = (model_event){NULL, 0};
   *out = (lade_event)(void *)event;
   return LADE_OK;
 }
@@ -240,11 +242,12 @@ static void table_fill(lade_runtime_ops *ops) {
 }
 
 model_driver *model_open(bool locks_pages) {
-  model_driver *driver = calloc(1, sizeof *driver);
+  model_driver *driver = aligned_alloc(_Alignof(model_driver), sizeof *driver);
   if (driver == NULL) {
     fprintf(stderr, "no memory for the model driver\n");
     return NULL;
   }
+  memset(driver, 0, sizeof *driver);
   driver->locks_pages = locks_pages;
   atomic_init(&driver->next_address, ADDRESSES_BEGIN);
   table_fill(&driver->ops);

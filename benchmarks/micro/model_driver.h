@@ -18,8 +18,9 @@
 
 typedef struct model_driver model_driver;
 
+/* Apart from each other, or threads with streams of their own would write to the same cache lines. */
 typedef struct model_stream {
-  _Atomic(uint64_t) queued, done;
+  _Alignas(128) _Atomic(uint64_t) queued, done;
   uint64_t id;
   uint64_t lag;
 } model_stream;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/retire_lane.h"
 #include "tests/runtime/retire_fixture.h"
 #include "tests/support/random.h"
 
@@ -29,6 +30,8 @@ typedef struct model {
   int capturing;         /* stream under capture, -1: none */
   int capture_slot;
   debt debts[BLOCKS];
+  ladei_lane lane;
+  bool laned;     /* the lane is used where it can be */
   int checked;    /* entries of own.done looked at */
   uint64_t early; /* blocks that came back too early */
 } model;
@@ -38,8 +41,12 @@ static uint64_t below(model *m, uint64_t limit) { return support_random_below(&m
 static void model_note(model *m, int block, int s, bool now) {
   debt *due = &m->debts[block];
   fake_work(m->own.fake, m->streams[s], 1);
-  unsigned flags = now ? LADEI_NOTE_NOW : 0;
-  LADE_EXPECT_OK(ladei_retire_note(m->own.retire, &m->own.blocks[block].ticket, m->streams[s], flags));
+  ladei_ticket *ticket = &m->own.blocks[block].ticket;
+  if (!now && m->laned && below(m, 4) > 0) {
+    LADE_EXPECT_OK(ladei_lane_note(m->own.retire, &m->lane, ticket, m->streams[s]));
+  } else {
+    LADE_EXPECT_OK(ladei_retire_note(m->own.retire, ticket, m->streams[s], now ? LADEI_NOTE_NOW : 0));
+  }
   due->noted = true;
   if (m->capturing == s) {
     due->graphs |= (uint64_t)1 << m->capture_slot;
@@ -67,7 +74,24 @@ static void model_add(model *m, int block) {
   for (int s = 0; s < STREAMS; s++) { /* uses that last until the free end here */
     if (due->whole[s]) due->position[s] = fake_queued(m->own.fake, m->streams[s]);
   }
-  if (!fixture_add(&m->own, block)) block_back(m, block);
+  bool pending = true;
+  if (m->laned && below(m, 4) > 0) {
+    m->own.blocks[block].pending = true;
+    pending = ladei_lane_add(m->own.retire, &m->lane, &m->own.blocks[block].ticket);
+    m->own.blocks[block].pending = m->own.blocks[block].pending && pending;
+  } else {
+    pending = fixture_add(&m->own, block);
+  }
+  if (!pending) block_back(m, block);
+}
+
+static void model_poll(model *m) {
+  uint64_t done;
+  if (m->laned && below(m, 3) > 0) {
+    LADE_EXPECT_OK(ladei_lane_poll(m->own.retire, &m->lane, &done));
+  } else {
+    fixture_poll(&m->own, 0);
+  }
 }
 
 static void model_check_done(model *m) {
@@ -130,7 +154,7 @@ static void model_step(model *m) {
   case 8:
     if (in_use && m->debts[block].noted) model_add(m, block);
     break;
-  case 9: fixture_poll(&m->own, 0); break;
+  case 9: model_poll(m); break;
   case 10: fixture_poll(&m->own, LADEI_POLL_CLOSE); break;
   case 11: fake_run(m->own.fake, m->streams[below(m, STREAMS)], below(m, 20)); break;
   case 12: model_capture(m); break;
@@ -158,17 +182,20 @@ static void model_finish(model *m) {
   fixture_poll(&m->own, LADEI_POLL_CLOSE);
   model_check_done(m);
   for (int i = 0; i < BLOCKS; i++) LADE_EXPECT(!m->own.blocks[i].pending); /* nothing lost, without any wait */
+  ladei_lane_close(m->own.retire, &m->lane);
   fixture_close(&m->own);
 }
 
 /* Returns how many blocks came back too early. */
-static uint64_t model_run(uint64_t seed, const ladei_retire_options *options, bool broken) {
+static uint64_t model_run(uint64_t seed, const ladei_retire_options *options, bool laned, bool broken) {
   static model m;
   memset(&m, 0, sizeof m);
   support_random_start(&m.random, seed);
   fixture_open(&m.own, options);
   ladei_retire_break_rule_for_test(m.own.retire, broken);
   m.capturing = -1;
+  m.laned = laned;
+  ladei_lane_init(&m.lane);
   for (int s = 0; s < STREAMS; s++) m.streams[s] = fake_stream_create(m.own.fake);
   for (int i = 0; i < STEPS && !lade_test_has_failed(); i++) model_step(&m);
   model_finish(&m);
@@ -177,11 +204,11 @@ static uint64_t model_run(uint64_t seed, const ladei_retire_options *options, bo
 
 static uint64_t model_run_seed(uint64_t seed, bool broken) {
   const ladei_retire_options options = {.event_batch = seed % 3 == 0 ? 1 : 16, .events_only = seed % 2 == 0};
-  return model_run(seed, &options, broken);
+  return model_run(seed, &options, seed % 4 > 1, broken);
 }
 
 LADE_TEST(RetireRandom, NothingIsEarlyAndNothingIsLost) {
-  for (uint64_t seed = 1; seed <= 12 && !lade_test_has_failed(); seed++) {
+  for (uint64_t seed = 1; seed <= 24 && !lade_test_has_failed(); seed++) {
     LADE_EXPECT_EQ_UINT(model_run_seed(seed, false), 0);
   }
 }
@@ -227,22 +254,27 @@ static void stress_done(void *owner, ladei_ticket *list) {
   }
 }
 
-static void stress_note(stress *all, stress_block *block, support_random *random) {
+static void stress_note(stress *all, ladei_lane *lane, stress_block *block, support_random *random) {
   size_t s = support_random_below(random, SHARED_STREAMS);
   unsigned flags = support_random_one_in(random, 5) ? LADEI_NOTE_NOW : 0;
+  bool by_lane = flags == 0 && support_random_below(random, 4) > 0;
   pthread_rwlock_rdlock(&all->shared[s].alive);
   fake_work(all->fake, all->shared[s].stream, 1);
-  LADE_EXPECT_OK(ladei_retire_note(all->retire, &block->ticket, all->shared[s].stream, flags));
+  LADE_EXPECT_OK(by_lane ? ladei_lane_note(all->retire, lane, &block->ticket, all->shared[s].stream)
+                         : ladei_retire_note(all->retire, &block->ticket, all->shared[s].stream, flags));
   pthread_rwlock_unlock(&all->shared[s].alive);
 }
 
-static void stress_use(stress *all, stress_block *block, support_random *random) {
-  for (uint64_t uses = 1 + support_random_below(random, 2); uses > 0; uses--) stress_note(all, block, random);
+static void stress_use(stress *all, ladei_lane *lane, stress_block *block, support_random *random) {
+  uint64_t uses = support_random_below(random, 3) == 0 ? 2 : 1;
+  for (; uses > 0; uses--) stress_note(all, lane, block, random);
   if (support_random_one_in(random, 6)) {
     LADE_EXPECT_OK(ladei_retire_note(all->retire, &block->ticket, LADE_STREAM_PER_THREAD, 0));
   }
   atomic_store(&block->pending, true);
-  if (!ladei_retire_add(all->retire, &block->ticket, support_random_one_in(random, 10))) {
+  bool by_lane = support_random_below(random, 4) > 0;
+  if (!(by_lane ? ladei_lane_add(all->retire, lane, &block->ticket)
+                : ladei_retire_add(all->retire, &block->ticket, support_random_one_in(random, 10)))) {
     LADE_EXPECT(atomic_exchange(&block->pending, false));
     atomic_fetch_add(&all->returned, 1);
   }
@@ -252,11 +284,13 @@ static void *stress_work(void *argument) {
   const stress_worker *own = argument;
   stress *all = own->all;
   support_random random;
+  ladei_lane lane;
   support_random_start_quietly(&random, (uint64_t)own->index + 1);
+  ladei_lane_init(&lane);
   for (int adds = 0; adds < ADDS;) {
     stress_block *block = &all->blocks[own->index][support_random_below(&random, OWN_BLOCKS)];
     if (!atomic_load(&block->pending)) {
-      stress_use(all, block, &random);
+      stress_use(all, &lane, block, &random);
       adds++;
     } else {
       sched_yield();
@@ -265,7 +299,9 @@ static void *stress_work(void *argument) {
       LADE_EXPECT_OK(ladei_retire_poll(all->retire, support_random_one_in(&random, 2) ? LADEI_POLL_CLOSE : 0, NULL));
     }
     if (support_random_one_in(&random, 100)) LADE_EXPECT_OK(ladei_retire_close(all->retire));
+    if (support_random_one_in(&random, 500)) ladei_lane_close(all->retire, &lane); /* opened by the next use */
   }
+  ladei_lane_close(all->retire, &lane);
   atomic_fetch_sub(&all->working, 1);
   return NULL;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asymmetric exclusion: the visitor's side.
+ * Gates: the visitor's side.
  *
  * I1  Between ladei_gate_wait and ladei_gate_open the owner is not inside and does not get in.
  * I2  The barrier of membarrier stands between the visitor's store to `wanted` and its loads of `active`: an owner that
  *     entered before has its store seen, one that enters after sees `wanted`.
  * Locks: none; the visitors' own lock keeps them apart.
  */
-#include "host/asymmetric.h"
+#include "base/gate.h"
 
 #include <linux/membarrier.h>
 #include <pthread.h>

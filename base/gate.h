@@ -13,8 +13,8 @@
  * pass, the visitor makes the kernel run one on all processors that run the process (membarrier, Linux 4.14). Where the
  * kernel has no such call, the owner's store is a full barrier.
  */
-#ifndef LADE_HOST_ASYMMETRIC_H
-#define LADE_HOST_ASYMMETRIC_H
+#ifndef LADE_BASE_GATE_H
+#define LADE_BASE_GATE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -52,4 +52,4 @@ void ladei_gate_barrier(void);
 void ladei_gate_wait(ladei_gate *gate);
 void ladei_gate_open(ladei_gate *gate);
 
-#endif /* LADE_HOST_ASYMMETRIC_H */
+#endif /* LADE_BASE_GATE_H */
