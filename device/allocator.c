@@ -332,6 +332,7 @@ lade_status ladei_native_stream_retire(lade_device_allocator *allocator, lade_st
   if (status == LADE_OK) status = ladei_retire_stream_retire(allocator->retire, stream);
   if (status != LADE_OK || resolved.kind != LADEI_STREAM_ORDINARY) return status;
   ladei_lock_acquire(&allocator->lock);
+  ladei_driver_await_idle(allocator); /* calls under way may name the stream */
   for (ladei_heap_segment *segment = ladei_heap_segment_first(&allocator->heap); segment != NULL;
        segment = ladei_heap_segment_next(segment)) {
     if (segment->stream.context == resolved.context && segment->stream.id == resolved.id) {

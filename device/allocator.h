@@ -164,7 +164,9 @@ lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const l
  */
 lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block_list *leaving);
 
-/* Waits while other threads give memory back; true if any has since `seen` (of allocator->returns) was read. */
+/* Waits until no other thread is giving memory back, so that all segments can be seen. */
+void ladei_driver_await_idle(lade_device_allocator *allocator);
+/* The same; true if any has since `seen` (of allocator->returns) was read. */
 bool ladei_driver_await_returns(lade_device_allocator *allocator, uint64_t seen);
 
 /* Relaxed capture mode around driver calls that a capture of the thread would refuse. */

@@ -4,6 +4,8 @@
  *
  * I1  growing_bytes sums the driver allocations in flight, so that concurrent ones cannot overshoot a limit together.
  * I2  A block that the driver refused to take is free again, with nothing counted.
+ * I3  A plain segment is hidden (heap.h) while the driver is asked to take it back: once it has, it may give the same
+ *     addresses to another thread, before this one commits.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/allocator.h"
@@ -146,7 +148,21 @@ static void block_commit(lade_device_allocator *allocator, ladei_block *block) {
     ladei_expandable_unmapped(allocator, block);
   } else {
     ladei_heap_segment_count_down(heap, block->segment);
-    ladei_heap_segment_remove(heap, block->segment);
+    ladei_heap_segment_remove(heap, block);
+  }
+}
+
+static void blocks_hide(lade_device_allocator *allocator, ladei_block *first) {
+  for (ladei_block *block = first; block != NULL; block = block->chain) {
+    if (!ladei_heap_segment_expandable(block->segment)) ladei_heap_segment_hide(&allocator->heap, block);
+  }
+}
+
+/* What the driver did not take. */
+static void blocks_show(lade_device_allocator *allocator, ladei_block *first) {
+  for (ladei_block *block = first; block != NULL; block = block->chain) {
+    if (block->gone || ladei_heap_segment_expandable(block->segment)) continue;
+    ladei_heap_segment_show(&allocator->heap, block);
   }
 }
 
@@ -172,9 +188,11 @@ lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block
   if (leaving->first == NULL) return LADE_OK;
   lade_error error;
   allocator->returns_in_flight++;
+  blocks_hide(allocator, leaving->first);
   ladei_lock_release(&allocator->lock);
   lade_status status = blocks_call(allocator, leaving->first, &error);
   ladei_history_lock(allocator);
+  blocks_show(allocator, leaving->first);
   bool expandable = false;
   ladei_block *next;
   for (ladei_block *block = leaving->first; block != NULL; block = next) {
@@ -192,7 +210,11 @@ lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block
   return status;
 }
 
-bool ladei_driver_await_returns(lade_device_allocator *allocator, uint64_t seen) {
+void ladei_driver_await_idle(lade_device_allocator *allocator) {
   while (allocator->returns_in_flight > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
+}
+
+bool ladei_driver_await_returns(lade_device_allocator *allocator, uint64_t seen) {
+  ladei_driver_await_idle(allocator);
   return allocator->returns != seen;
 }

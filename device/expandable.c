@@ -133,6 +133,8 @@ void ladei_expandable_unmapped(lade_device_allocator *allocator, ladei_block *bl
 }
 
 lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_heap_segment *segment) {
+  ladei_block *hole = ladei_heap_segment_block(&allocator->heap, segment);
+  ladei_heap_segment_hide(&allocator->heap, hole);
   ladei_lock_release(&allocator->lock);
   lade_status status = LADE_OK;
   for (size_t i = 0; status == LADE_OK && i < segment->granules->count && i < segment->granules->limit; i++) {
@@ -143,10 +145,11 @@ lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_hea
   }
   ladei_lock_acquire(&allocator->lock);
   if (status != LADE_OK) {
-    ladei_block_attach(&allocator->heap, ladei_heap_segment_block(&allocator->heap, segment));
+    ladei_heap_segment_show(&allocator->heap, hole);
+    ladei_block_attach(&allocator->heap, hole);
     return status;
   }
-  ladei_heap_segment_remove(&allocator->heap, segment);
+  ladei_heap_segment_remove(&allocator->heap, hole);
   return LADE_OK;
 }
 

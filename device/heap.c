@@ -29,7 +29,7 @@ void ladei_heap_destroy(ladei_heap *heap) {
 
 bool ladei_heap_reserve(ladei_heap *heap, size_t blocks) {
   bool records = blocks <= heap->spare_count || ladei_slab_reserve(&heap->blocks, blocks - heap->spare_count);
-  return records && ladei_block_map_reserve(&heap->starts, blocks);
+  return records && ladei_block_map_reserve(&heap->starts, blocks + heap->hidden_count);
 }
 
 lade_device_stats ladei_heap_stats(const ladei_heap *heap) {
@@ -140,11 +140,23 @@ ladei_block *ladei_heap_segment_insert(ladei_heap *heap, ladei_heap_segment *seg
   return block;
 }
 
-void ladei_heap_segment_remove(ladei_heap *heap, ladei_heap_segment *segment) {
-  ladei_block *block = ladei_heap_segment_block(heap, segment);
-  assert(block->state == LADEI_HEAP_BUSY && block->size == segment->size);
-  block_discard(heap, block);
-  ladei_ordered_set_remove(&heap->by_address, &segment->order);
+void ladei_heap_segment_hide(ladei_heap *heap, ladei_block *block) {
+  assert(block->state == LADEI_HEAP_BUSY && block->size == block->segment->size);
+  ladei_block_map_remove(&heap->starts, block->address);
+  ladei_ordered_set_remove(&heap->by_address, &block->segment->order);
+  heap->hidden_count++;
+}
+
+void ladei_heap_segment_show(ladei_heap *heap, ladei_block *block) {
+  heap->hidden_count--;
+  ladei_ordered_set_insert(&heap->by_address, &block->segment->order);
+  ladei_block_map_put(&heap->starts, block->address, block);
+}
+
+void ladei_heap_segment_remove(ladei_heap *heap, ladei_block *block) {
+  ladei_heap_segment *segment = block->segment;
+  heap->hidden_count--;
+  record_give(heap, block);
   ladei_heap_segment_discard(heap, segment);
 }
 

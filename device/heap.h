@@ -18,7 +18,8 @@
  * I2  Each FREE block is in the free set and each HOLE in the hole set of its segment's pool, and nothing else is.
  * I3  No two neighbours are both FREE, and no two both HOLE.
  * I4  A block is a multiple of 512 bytes; a HOLE begins and ends at granules of its segment.
- * I5  `starts` and the segment's start bits name exactly the starts of all blocks.
+ * I5  `starts` and the segment's start bits name exactly the starts of all blocks, but for segments that are hidden while
+ *     the driver takes them back.
  * I6  Only HOLE and BUSY blocks may be unmapped; the ticket of a FREE block or HOLE is idle.
  * I7  reserved bytes = plain segments + mapped parts of expandable ones; the segment gauge counts the plain ones.
  * I8  allocation gauges sum ALLOCATED, active gauges ALLOCATED + PENDING + DEFERRED blocks; requested bytes sum what
@@ -137,6 +138,7 @@ typedef struct ladei_heap {
   ladei_slab blocks;   /* of ladei_block */
   ladei_block *spares; /* records between two uses, linked through `chain`: live to the slab, in no segment */
   size_t spare_count;
+  size_t hidden_count; /* segments hidden now */
   ladei_slab segments; /* of ladei_heap_segment */
   ladei_block_map starts;
   ladei_ordered_set by_address; /* segments */
@@ -190,8 +192,14 @@ void ladei_heap_segment_discard(ladei_heap *heap, ladei_heap_segment *segment);
 
 /* Puts the segment at `address` with one BUSY block over all of it; room for one block was reserved. Counts nothing. */
 ladei_block *ladei_heap_segment_insert(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address, bool mapped);
-/* Takes a segment out whose only block is BUSY, and frees both records. Counts nothing. */
-void ladei_heap_segment_remove(ladei_heap *heap, ladei_heap_segment *segment);
+/*
+ * Hides a segment whose only block is BUSY from every search by address, before the driver is asked to take it back: from
+ * then on the driver may hand out the same addresses to another thread. Then either show it again, as it was, or remove
+ * it, which frees both records. They count nothing.
+ */
+void ladei_heap_segment_hide(ladei_heap *heap, ladei_block *block);
+void ladei_heap_segment_show(ladei_heap *heap, ladei_block *block);
+void ladei_heap_segment_remove(ladei_heap *heap, ladei_block *block);
 
 /* A plain segment has come from the driver, or goes back to it: gauges and the pool's count. */
 void ladei_heap_segment_count_up(ladei_heap *heap, ladei_heap_segment *segment);

@@ -210,7 +210,7 @@ LADE_API lade_status lade_device_empty_cache(lade_device_allocator *allocator);
 /**
  * Tell the allocator that `stream` is about to be destroyed: after this it makes no driver call on it.
  *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ * Threads: any. Waits: for other threads that give memory back. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream);
 
