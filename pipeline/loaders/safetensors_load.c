@@ -424,7 +424,7 @@ static lade_status piece_get(const lade_tensor_load *load, uint64_t index, const
 
 lade_status lade_tensor_load_address(const lade_tensor_load *load, uint64_t index, void **out_memory,
                                      uint32_t *out_target) {
-  const piece *p;
+  const piece *p = NULL;
   lade_status status = piece_get(load, index, &p);
   if (status == LADE_OK && out_memory != NULL) *out_memory = p->memory;
   if (status == LADE_OK && out_target != NULL) *out_target = p->target;
@@ -439,7 +439,7 @@ lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns) {
 }
 
 lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns) {
-  const piece *p;
+  const piece *p = NULL;
   lade_ticket_info info;
   lade_ticket_info_init(&info);
   lade_status status = piece_get(load, index, &p);
@@ -455,7 +455,7 @@ lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index,
 }
 
 lade_status lade_tensor_load_stream_wait(lade_tensor_load *load, uint64_t index, lade_stream stream) {
-  const piece *p;
+  const piece *p = NULL;
   lade_status status = piece_get(load, index, &p);
   if (status != LADE_OK || p->ticket == NO_TICKET) {
     return status;

@@ -103,8 +103,8 @@ static lade_status header_read(int fd, uint64_t file_bytes, char **out_text, uin
 }
 
 static lade_status checkpoint_file_read(ladei_checkpoint_file *file) {
-  uint64_t file_bytes, text_bytes;
-  char *text;
+  uint64_t file_bytes = 0, text_bytes = 0;
+  char *text = NULL;
   lade_status status = file_open(file->path, &file->fd, &file_bytes);
   if (status == LADE_OK) {
     status = header_read(file->fd, file_bytes, &text, &text_bytes);
