@@ -70,8 +70,9 @@ static void rare_step(worker *own) {
   arena *all = own->arena;
   lade_pinned_stats stats;
   lade_pinned_stats_init(&stats);
-  switch (support_random_below(&own->random, 4)) {
+  switch (support_random_below(&own->random, 5)) {
   case 0: expect(all, lade_pinned_empty_cache(all->pool) == LADE_OK); break;
+  case 3: expect(all, lade_pinned_trim(all->pool, 4 * SEGMENT_BYTES) == LADE_OK); break;
   case 1: expect(all, lade_pinned_process_events(all->pool) == LADE_OK); break;
   case 2: expect(all, lade_pinned_stats_get(all->pool, &stats) == LADE_OK); break;
   default: stream_renew(own); break;
@@ -146,6 +147,8 @@ static void *poke(void *user) {
     lade_pinned_info_init(&info);
     lade_status status = lade_pinned_find(own->arena->pool, block, &info);
     expect(own->arena, status == LADE_OK || status == LADE_ERR_FOREIGN_POINTER);
+    status = lade_pinned_record_event(own->arena->pool, block, own->stream);
+    expect(own->arena, status == LADE_OK || status == LADE_ERR_FOREIGN_POINTER || status == LADE_ERR_DOUBLE_FREE);
     if (support_random_one_in(&own->random, 20)) lade_pinned_empty_cache(own->arena->pool);
     if (support_random_one_in(&own->random, 2)) block_get(own);
   }

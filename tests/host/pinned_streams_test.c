@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When blocks come back: streams, captures, graphs, and copies from every source; for software devices and for CUDA. */
+#include <pthread.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "host/pool.h"
+#include "tests/host/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/interposer.h"
+#include "tests/support/pattern.h"
+#include "tests/support/runtimes.h"
+
+#ifdef PINNED_TEST_ON_CUDA
+static const char *const runtimes[] = {"cuda", NULL};
+#else
+static const char *const runtimes[] = {"sim", "cpu", NULL};
+#endif
+
+enum { BLOCK_BYTES = PINNED_FIXTURE_SEGMENT_BYTES }; /* one segment each: a hit is the same address */
+
+static bool open_on(pinned_fixture *own, const char *name, uint32_t event_batch) {
+  lade_pinned_options options = pinned_fixture_options();
+  options.event_batch = event_batch;
+  return pinned_fixture_open(own, support_interposer_open(name, NULL), &options);
+}
+
+static int state_of(const pinned_fixture *own, const void *block) { return pinned_fixture_info(own, block).state; }
+
+typedef struct wait {
+  const pinned_fixture *own;
+  const void *block;
+} wait;
+
+static bool is_cached(void *user) {
+  const wait *wanted = user;
+  LADE_EXPECT_OK(lade_pinned_process_events(wanted->own->pool));
+  return state_of(wanted->own, wanted->block) == LADE_PINNED_CACHED;
+}
+
+static bool comes_back(const pinned_fixture *own, const void *block) {
+  wait wanted = {own, block};
+  return support_wait(own->runtime, is_cached, &wanted);
+}
+
+/* ---- Streams ----------------------------------------------------------------------------------------------------- */
+
+LADE_TEST_P(PinnedStreams, FreeSynchroniseAllocHits, runtimes, name) {
+  pinned_fixture own;
+  if (!open_on(&own, name, 0)) return;
+  char *block = pinned_fixture_alloc(&own, BLOCK_BYTES);
+  for (int round = 0; round < 3; round++) {
+    pinned_fixture_use(&own, block, 0);
+    pinned_fixture_free(&own, block);
+    LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
+    LADE_EXPECT_EQ_PTR(pinned_fixture_alloc(&own, BLOCK_BYTES), block);
+  }
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).misses, 1);
+  pinned_fixture_free(&own, block);
+  pinned_fixture_close(&own);
+}
+
+/* Once its batch has its event, a block waits for nothing that is queued later. */
+LADE_TEST_P(PinnedStreams, WorkQueuedAfterTheFreeDelaysNoBlockBeyondItsBatch, runtimes, name) {
+  static const uint32_t batches[] = {1, 16};
+  for (int i = 0; i < 2; i++) {
+    pinned_fixture own;
+    support_gate gate;
+    if (!open_on(&own, name, batches[i])) return;
+    char *block = pinned_fixture_alloc(&own, BLOCK_BYTES);
+    pinned_fixture_use(&own, block, 0);
+    pinned_fixture_free(&own, block);
+    if (batches[i] > 1) LADE_EXPECT_OK(lade_pinned_process_events(own.pool)); /* whoever looks for memory closes it */
+    LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
+    LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+    LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+    LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_CACHED);
+    support_gate_open(&gate);
+    LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
+    pinned_fixture_close(&own);
+  }
+}
+
+/* A new stream may get the handle of one that was retired: neither's work is taken for the other's. */
+LADE_TEST_P(PinnedStreams, RecycledStreamHandleNeverCoversAnothersWork, runtimes, name) {
+  pinned_fixture own;
+  support_gate gate;
+  if (!open_on(&own, name, 0)) return;
+  char *first = pinned_fixture_alloc(&own, BLOCK_BYTES), *second = pinned_fixture_alloc(&own, BLOCK_BYTES);
+  pinned_fixture_use(&own, first, 0);
+  pinned_fixture_free(&own, first);
+  LADE_EXPECT_OK(lade_pinned_stream_retire(own.pool, own.streams[0]));
+  LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.streams[0]));
+  LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.streams[0]));
+  LADE_EXPECT(comes_back(&own, first));
+  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  pinned_fixture_use(&own, second, 0);
+  pinned_fixture_free(&own, second);
+  support_let_run(own.runtime);
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+  LADE_EXPECT_EQ_INT(state_of(&own, second), LADE_PINNED_PENDING);
+  support_gate_open(&gate);
+  LADE_EXPECT(comes_back(&own, second));
+  pinned_fixture_close(&own);
+}
+
+typedef struct thread_use {
+  const pinned_fixture *own;
+  void *block;
+} thread_use;
+
+static void *use_per_thread(void *user) {
+  const thread_use *use = user;
+  LADE_EXPECT_OK(lade_runtime_set_device(use->own->runtime, 0));
+  LADE_EXPECT_OK(lade_copy_async(use->own->runtime, use->own->device, use->block, 64, LADE_STREAM_PER_THREAD));
+  LADE_EXPECT_OK(lade_pinned_record_event(use->own->pool, use->block, LADE_STREAM_PER_THREAD));
+  LADE_EXPECT_OK(lade_stream_synchronize(use->own->runtime, LADE_STREAM_PER_THREAD)); /* it ends with the thread */
+  return NULL;
+}
+
+/* The handle means a stream of its own in each thread, and only there: each use gets its event in its thread. */
+LADE_TEST_P(PinnedStreams, PerThreadHandleIsAStreamOfEachThread, runtimes, name) {
+  pinned_fixture own;
+  if (!open_on(&own, name, 0)) return;
+  thread_use use = {&own, pinned_fixture_alloc(&own, BLOCK_BYTES)};
+  pthread_t thread;
+  uint64_t recorded = support_call_count(own.runtime, "event_record");
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, use_per_thread, &use), 0);
+  pthread_join(thread, NULL);
+  LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "event_record"), recorded + 1);
+  use_per_thread(&use);
+  LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "event_record"), recorded + 2);
+  pinned_fixture_free(&own, use.block);
+  LADE_EXPECT(comes_back(&own, use.block));
+  pinned_fixture_close(&own);
+}
+
+/* ---- Captures ---------------------------------------------------------------------------------------------------- */
+
+static ladei_stream resolved(const pinned_fixture *own, int stream) {
+  ladei_stream out;
+  memset(&out, 0, sizeof out);
+  LADE_EXPECT_OK(own->runtime->ops->stream_resolve(own->runtime->self, own->streams[stream], &out));
+  return out;
+}
+
+static bool capture_begin(const pinned_fixture *own, const ladei_stream *stream) {
+  lade_status status = own->runtime->ops->capture_begin(own->runtime->self, stream, LADEI_CAPTURE_RELAXED);
+  LADE_EXPECT_OK(status);
+  return status == LADE_OK;
+}
+
+/* NULL where the capture was broken meanwhile. */
+static ladei_graph capture_end(const pinned_fixture *own, const ladei_stream *stream) {
+  ladei_graph graph = NULL;
+  LADE_EXPECT_OK(own->runtime->ops->capture_end(own->runtime->self, stream, &graph));
+  return graph;
+}
+
+LADE_TEST_P(PinnedStreams, CaptureBegunBetweenFreeAndEventIsNotBroken, runtimes, name) {
+  pinned_fixture own;
+  if (!open_on(&own, name, 0)) return;
+  char *before = pinned_fixture_alloc(&own, BLOCK_BYTES), *during = pinned_fixture_alloc(&own, BLOCK_BYTES);
+  ladei_stream stream = resolved(&own, 0);
+  pinned_fixture_use(&own, before, 0);
+  pinned_fixture_use(&own, during, 0);
+  pinned_fixture_free(&own, before); /* its batch has no event yet */
+  LADE_ASSERT(capture_begin(&own, &stream));
+  pinned_fixture_free(&own, during);
+  char *other = pinned_fixture_alloc(&own, BLOCK_BYTES); /* would like an event, and does without */
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+  LADE_EXPECT_EQ_INT(state_of(&own, before), LADE_PINNED_PENDING);
+  LADE_EXPECT_EQ_INT(state_of(&own, during), LADE_PINNED_PENDING);
+  ladei_graph graph = capture_end(&own, &stream);
+  LADE_EXPECT(comes_back(&own, before));
+  LADE_EXPECT(comes_back(&own, during));
+  LADE_EXPECT_OK(own.runtime->ops->graph_destroy(own.runtime->self, graph));
+  pinned_fixture_free(&own, other);
+  pinned_fixture_close(&own);
+}
+
+/* A graph may read the block at every launch: it stays until the graph is gone, and comes back then. */
+LADE_TEST_P(PinnedStreams, GraphDestroyedThenItsBlocksReturn, runtimes, name) {
+  pinned_fixture own;
+  unsigned char bytes[64];
+  if (!open_on(&own, name, 0)) return;
+  const lade_runtime_ops *ops = own.runtime->ops;
+  char *block = pinned_fixture_alloc(&own, BLOCK_BYTES);
+  ladei_stream stream = resolved(&own, 0);
+  ladei_graph_exec exec = NULL;
+  support_pattern_fill(block, 64, 5, 0);
+  LADE_ASSERT(capture_begin(&own, &stream));
+  pinned_fixture_use(&own, block, 0);
+  ladei_graph graph = capture_end(&own, &stream);
+  LADE_EXPECT_OK(ops->graph_instantiate(own.runtime->self, graph, &exec));
+  pinned_fixture_free(&own, block);
+  LADE_EXPECT_OK(ops->graph_destroy(own.runtime->self, graph));
+  for (int launch = 0; launch < 2; launch++) {
+    char *other = pinned_fixture_alloc(&own, BLOCK_BYTES);
+    LADE_EXPECT_NE_PTR(other, block);
+    memset(other, 0xff, BLOCK_BYTES);
+    LADE_EXPECT_OK(ops->graph_launch(own.runtime->self, exec, &stream));
+    LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
+    LADE_EXPECT_OK(ops->copy_sync(own.runtime->self, 0, LADEI_COPY_D2H, bytes, own.device, 64));
+    LADE_EXPECT_PATTERN(bytes, 64, 5, 0);
+    pinned_fixture_free(&own, other);
+  }
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+  LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_PENDING);
+  LADE_EXPECT_OK(ops->graph_exec_destroy(own.runtime->self, exec));
+  LADE_EXPECT(comes_back(&own, block));
+  pinned_fixture_close(&own);
+}
+
+/* ---- Sources ----------------------------------------------------------------------------------------------------- */
+
+static void expect_copies(const pinned_fixture *own, char *block) {
+  enum { BYTES = PINNED_FIXTURE_DEVICE_BYTES };
+  support_pattern_fill(block, BYTES, 9, 0);
+  LADE_EXPECT_OK(lade_copy_async(own->runtime, own->device, block, BYTES, own->streams[0]));
+  LADE_EXPECT(support_wait_stream(own->runtime, own->streams[0]));
+  memset(block, 0, BYTES);
+  LADE_EXPECT_OK(lade_copy_async(own->runtime, block, own->device, BYTES, own->streams[0]));
+  LADE_EXPECT(support_wait_stream(own->runtime, own->streams[0]));
+  LADE_EXPECT_PATTERN(block, BYTES, 9, 0);
+}
+
+LADE_TEST_P(PinnedStreams, DataGoesToTheDeviceAndBackFromEverySource, runtimes, name) {
+  static const uint32_t sources[] = {LADE_PINNED_SOURCE_REGISTER, LADE_PINNED_SOURCE_DRIVER, LADE_PINNED_SOURCE_POOL,
+                                     LADE_PINNED_SOURCE_PAGEABLE};
+  for (int i = 0; i < 4; i++) {
+    pinned_fixture own;
+    void *block = NULL;
+    lade_pinned_options options = pinned_fixture_options();
+    options.sources = sources[i];
+    options.register_chunk_bytes = LADEI_MIB;
+    if (!pinned_fixture_open(&own, support_interposer_open(name, NULL), &options)) return;
+    lade_status status = lade_pinned_alloc(own.pool, 3 * LADEI_MIB, &block);
+    if (status != LADE_ERR_UNSUPPORTED) { /* a driver without pools of host memory */
+      LADE_EXPECT_OK(status);
+      LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).source, (int)sources[i]);
+      expect_copies(&own, block);
+      pinned_fixture_free(&own, block);
+    }
+    LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
+    pinned_fixture_close(&own);
+  }
+}
+
+/* Powers of two below a page, each in a page of its own, whatever the driver makes of them. */
+LADE_TEST_P(PinnedStreams, ReferencePolicyServesSmallBlocks, runtimes, name) {
+  pinned_fixture own;
+  void *blocks[8];
+  lade_pinned_options options = pinned_fixture_options();
+  options.flags = LADE_PINNED_REFERENCE;
+  if (!pinned_fixture_open(&own, support_interposer_open(name, NULL), &options)) return;
+  for (int i = 0; i < 8; i++) {
+    blocks[i] = pinned_fixture_alloc(&own, 1000);
+    memset(blocks[i], i, 1000);
+  }
+  for (int i = 0; i < 8; i++) {
+    LADE_EXPECT_EQ_INT(((char *)blocks[i])[999], i);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_info(&own, blocks[i]).bytes, 1024);
+    pinned_fixture_use(&own, blocks[i], i % 2);
+    pinned_fixture_free(&own, blocks[i]);
+  }
+  LADE_EXPECT(comes_back(&own, blocks[7]));
+  LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_alloc"), 8);
+  pinned_fixture_close(&own);
+}
