@@ -80,22 +80,33 @@ static lade_status runs_add(run_list *runs, char *dst, const char *src, size_t b
   return status;
 }
 
-lade_status ladei_copy_chunk(lade_pipeline *pipeline, ladei_order *order) {
-  const ladei_slot *slot = order->slot;
-  const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
-  bool to_device = order->ring->direction == LADE_TO_DEVICE;
-  run_list runs;
-  runs.pipeline = pipeline;
-  runs.order = order;
-  runs.stream = &pipeline->sides[to_device ? 0 : 1].stream;
-  runs.direction = to_device ? LADEI_COPY_H2D : LADEI_COPY_D2H;
-  runs.count = 0;
-  order->copies = 0;
+static lade_status chunk_copy(run_list *runs, bool to_device) {
+  const ladei_slot *slot = runs->order->slot;
+  const ladei_parts *parts = &ladei_ticket_of(runs->order->transfer)->parts;
   lade_status status = LADE_OK;
   for (ladei_span span = {0}; status == LADE_OK && ladei_parts_next(parts, slot->offset, slot->bytes, &span);) {
     char *device = span.part->device + span.offset;
     char *host = (char *)ladei_slot_data(slot) + span.at;
-    status = to_device ? runs_add(&runs, device, host, span.bytes) : runs_add(&runs, host, device, span.bytes);
+    status = to_device ? runs_add(runs, device, host, span.bytes) : runs_add(runs, host, device, span.bytes);
   }
-  return status != LADE_OK ? status : runs_submit(&runs);
+  return status != LADE_OK ? status : runs_submit(runs);
+}
+
+lade_status ladei_copy_chunk(lade_pipeline *pipeline, ladei_order *order) {
+  const lade_runtime *runtime = pipeline->runtime;
+  bool to_device = order->ring->direction == LADE_TO_DEVICE;
+  ladei_side *side = &pipeline->sides[to_device ? 0 : 1];
+  run_list runs;
+  runs.pipeline = pipeline;
+  runs.order = order;
+  runs.stream = &side->stream;
+  runs.direction = to_device ? LADEI_COPY_H2D : LADEI_COPY_D2H;
+  runs.count = 0;
+  order->copies = 0;
+  bool timed = ladei_probe_begin(runtime, &side->stream, &side->probe, order->slot->bytes);
+  lade_status status = chunk_copy(&runs, to_device);
+  if (timed) {
+    ladei_probe_end(runtime, &side->stream, &side->probe, status == LADE_OK);
+  }
+  return status;
 }

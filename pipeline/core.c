@@ -260,6 +260,16 @@ static void take_copy(ladei_ring *ring, const ladei_order *order) {
   }
 }
 
+static void host_begin(ladei_ring *ring, ladei_core_transfer *transfer) {
+  transfer->host_busy = true;
+  ring->host_out += transfer->ordered ? 0 : 1;
+}
+
+static void host_end(ladei_ring *ring, ladei_core_transfer *transfer) {
+  transfer->host_busy = false;
+  ring->host_out -= transfer->ordered ? 0 : 1;
+}
+
 static void take_record(ladei_ring *ring, ladei_batch *batch) {
   ladei_slot *slot;
   TAILQ_REMOVE(&ring->idle, batch, link);
@@ -291,8 +301,7 @@ static void core_take(ladei_core *core, const ladei_order *order) {
     ring->blocks++;
     break;
   case LADEI_ORDER_READ:
-    order->transfer->host_busy = true;
-    ring->host_out++;
+    host_begin(ring, order->transfer);
     chunk_begin(slot_begin(ring, order->slot, LADEI_SLOT_READING), order->transfer);
     break;
   case LADEI_ORDER_GATE: order->transfer->gate = LADEI_GATE_OPENING; break;
@@ -300,8 +309,7 @@ static void core_take(ladei_core *core, const ladei_order *order) {
   case LADEI_ORDER_RECORD: take_record(ring, order->batch); break;
   case LADEI_ORDER_POLL: order->batch->state = LADEI_BATCH_POLLING; break;
   case LADEI_ORDER_WRITE:
-    order->transfer->host_busy = true;
-    ring->host_out++;
+    host_begin(ring, order->transfer);
     slot_take(&ring->landed, order->slot, LADEI_SLOT_WRITING);
     break;
   case LADEI_ORDER_RELEASE: take_release(ring, order); break;
@@ -345,6 +353,7 @@ static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lad
   }
   if (order->bytes > ring->block_least) {
     ring->block_bytes = order->bytes / 2 > ring->block_least ? order->bytes / 2 : ring->block_least;
+    ring->block_most = ring->block_bytes;
     return 0;
   }
   return transfer_fail_by(core, ring->issuing, error);
@@ -353,8 +362,7 @@ static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lad
 static unsigned complete_read(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
   ladei_core_transfer *transfer = order->transfer;
   unsigned changed = 0;
-  transfer->host_busy = false;
-  order->ring->host_out--;
+  host_end(order->ring, transfer);
   order->ring->poll_asleep = false; /* it took some time */
   if (status != LADE_OK) {
     changed = transfer_fail_by(core, transfer, error);
@@ -485,8 +493,7 @@ static unsigned complete_write(ladei_core *core, const ladei_order *order, lade_
                                const lade_error *error) {
   ladei_core_transfer *transfer = order->transfer;
   unsigned changed = 0;
-  transfer->host_busy = false;
-  order->ring->host_out--;
+  host_end(order->ring, transfer);
   order->ring->poll_asleep = false; /* it took some time */
   if (status != LADE_OK) {
     changed = transfer_fail_by(core, transfer, error);
@@ -595,7 +602,9 @@ static lade_status ring_init(ladei_ring *ring, lade_direction direction, unsigne
                        .slot_limit = depth,
                        .block_bytes = SIZE_MAX,
                        .block_least = SIZE_MAX,
-                       .window = UINT32_MAX};
+                       .block_most = SIZE_MAX,
+                       .window = UINT32_MAX / 2,
+                       .ahead = depth};
   ring->batch_slots = depth < BATCH_PART ? 1 : depth / BATCH_PART;
   ring->batch_count = depth < BATCHES_PER_RING ? depth : BATCHES_PER_RING;
   ring->slots = calloc(depth, sizeof *ring->slots);
@@ -650,9 +659,13 @@ void ladei_core_set_blocks(ladei_core *core, size_t bytes, size_t least) {
   }
 }
 
-void ladei_core_set_window(ladei_core *core, unsigned window) {
-  core->rings[0].window = window;
-  core->rings[1].window = window;
+bool ladei_core_grow_blocks(ladei_ring *ring, size_t bytes) {
+  size_t grown = bytes < ring->block_most ? bytes : ring->block_most;
+  if (grown <= ring->block_bytes) {
+    return false;
+  }
+  ring->block_bytes = grown;
+  return true;
 }
 
 void ladei_core_destroy(ladei_core *core) {

@@ -148,8 +148,10 @@ struct ladei_ring {
   unsigned depth;
   size_t block_bytes;   /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
   size_t block_least;   /* a refused block is tried again half as large, down to this */
-  unsigned window;      /* READ or WRITE orders out, at most */
-  unsigned host_out;    /* ... and now */
+  size_t block_most;    /* larger ones were refused */
+  unsigned window;      /* READ or WRITE orders of transfers that are not ordered out, at most ... */
+  unsigned ahead;       /* blocks beside those of the window, at most */
+  unsigned host_out;    /* ... and now. Of an ordered one there is at most one, which may take for ever */
   unsigned slot_limit;  /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
   unsigned batch_slots; /* RECORD when so many are copied */
   ladei_batch *batches;
@@ -234,10 +236,10 @@ lade_status ladei_core_init(ladei_core *core, unsigned depth);
 /* Every transfer is finished and every block released. */
 void ladei_core_destroy(ladei_core *core);
 
-/* Blocks of both rings from now on; not 0, `least` at most `bytes`. */
+/* Blocks of both rings, before the first submit; not 0, `least` at most `bytes`. */
 void ladei_core_set_blocks(ladei_core *core, size_t bytes, size_t least);
-/* Host orders of each ring at once, from now on. */
-void ladei_core_set_window(ladei_core *core, unsigned window);
+/* Blocks of the ring from now on, unless they are larger already or such ones were refused. True: they have grown. */
+bool ladei_core_grow_blocks(ladei_ring *ring, size_t bytes);
 
 /* Queues a transfer whose first group of fields is set and whose rest is zero. */
 void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_direction direction);

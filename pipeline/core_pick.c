@@ -37,10 +37,14 @@ static bool pick_finish(const ladei_ring *ring, ladei_order *order) {
   return transfer != NULL && order_set(order, LADEI_ORDER_FINISH, ring, NULL, NULL, transfer);
 }
 
-/* A slot for the next chunk of the transfer; NULL: none now. */
+/* A slot for the next chunk of the transfer; NULL: none now. A block that became too small goes back first. */
 static ladei_slot *slot_for(const ladei_ring *ring, const ladei_core_transfer *transfer) {
   ladei_slot *slot = transfer->unstaged ? TAILQ_FIRST(&ring->empty) : NULL;
-  return slot != NULL ? slot : TAILQ_FIRST(&ring->free);
+  if (slot != NULL) {
+    return slot;
+  }
+  slot = TAILQ_FIRST(&ring->free);
+  return slot != NULL && (transfer->unstaged || slot->capacity >= ring->block_bytes) ? slot : NULL;
 }
 
 /* The slot whose copy comes next: read already, or without a host half before it and so a fresh one. */
@@ -68,7 +72,7 @@ static bool pick_record(const ladei_ring *ring, unsigned least, ladei_order *ord
 
 static bool pick_read(const ladei_ring *ring, ladei_order *order) {
   ladei_core_transfer *transfer = ring->issuing;
-  if (transfer == NULL || transfer->no_host || ring->host_out >= ring->window) {
+  if (transfer == NULL || transfer->no_host || (!transfer->ordered && ring->host_out >= ring->window)) {
     return false;
   }
   ladei_slot *slot = slot_for(ring, transfer);
@@ -77,12 +81,10 @@ static bool pick_read(const ladei_ring *ring, ladei_order *order) {
 
 static bool pick_write(const ladei_ring *ring, ladei_order *order) {
   ladei_slot *slot;
-  if (ring->host_out >= ring->window) {
-    return false;
-  }
   TAILQ_FOREACH (slot, &ring->landed, link) {
     const ladei_core_transfer *transfer = slot->transfer;
-    if (!transfer->ordered || (!transfer->host_busy && slot->offset == transfer->host_bytes)) {
+    if (transfer->ordered ? !transfer->host_busy && slot->offset == transfer->host_bytes
+                          : ring->host_out < ring->window) {
       return order_set(order, LADEI_ORDER_WRITE, ring, slot, NULL, slot->transfer);
     }
   }
@@ -98,7 +100,7 @@ static bool pick_poll(const ladei_ring *ring, ladei_order *order) {
 static bool pick_acquire(const ladei_ring *ring, ladei_order *order) {
   ladei_slot *slot = TAILQ_FIRST(&ring->empty);
   if (ring->issuing == NULL || ring->issuing->unstaged || !TAILQ_EMPTY(&ring->free) || slot == NULL ||
-      ring->blocks >= ring->slot_limit) {
+      ring->blocks >= ring->slot_limit || ring->blocks >= ring->window + ring->ahead) {
     return false;
   }
   order_set(order, LADEI_ORDER_ACQUIRE, ring, slot, NULL, NULL);

@@ -40,11 +40,15 @@ static lade_status execute_record(lade_pipeline *pipeline, const ladei_order *or
 
 static lade_status execute_poll(lade_pipeline *pipeline, const ladei_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  const ladei_side *side = side_of(pipeline, order->ring);
+  ladei_side *side = side_of(pipeline, order->ring);
   if (order->batch->by_stream) {
     return runtime->ops->stream_query(runtime->self, &side->stream);
   }
-  return runtime->ops->event_query(runtime->self, side->events[order->batch->index]->handle);
+  lade_status status = runtime->ops->event_query(runtime->self, side->events[order->batch->index]->handle);
+  if (status == LADE_OK) {
+    ladei_probe_read(runtime, &side->probe);
+  }
+  return status;
 }
 
 static lade_status execute_release(lade_pipeline *pipeline, const ladei_order *order) {
@@ -134,8 +138,32 @@ lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order) {
   return status == LADE_OK || status == LADE_NOT_READY ? status : ladei_order_explain(order, status);
 }
 
+/* Takes note of how fast the host half of a chunk went. Before the core hears of it. */
+static void window_note(lade_pipeline *pipeline, const ladei_order *order) {
+  ladei_side *side = side_of(pipeline, order->ring);
+  bool full = order->ring->host_out >= order->ring->window;
+  if (!side->window.settled && !order->transfer->ordered &&
+      ladei_window_end(&side->window, order->slot->bytes, full,
+                       pipeline->runtime->ops->now_ns(pipeline->runtime->self))) {
+    order->ring->window = side->window.size;
+  }
+}
+
+/* Blocks grow to what the link was found to want. */
+static void blocks_grow(lade_pipeline *pipeline, ladei_ring *ring) {
+  ladei_side *side = side_of(pipeline, ring);
+  if (ladei_core_grow_blocks(ring, atomic_load_explicit(&side->probe.chunk_bytes, memory_order_relaxed))) {
+    ladei_window_restart(&side->window);
+  }
+}
+
 void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, lade_status status,
                            const lade_error *error) {
+  if (ladei_order_is_host(order)) {
+    window_note(pipeline, order);
+  } else if (order->kind == LADEI_ORDER_POLL) {
+    blocks_grow(pipeline, order->ring);
+  }
   unsigned changed = ladei_core_complete(&pipeline->core, order, status, error);
   if (order->kind == LADEI_ORDER_FINISH && ladei_ticket_of(order->transfer)->released) {
     ladei_ticket_free(ladei_ticket_of(order->transfer));

@@ -6,6 +6,7 @@
  *   submit.c     validation, making a transfer            copy.c       queueing the copies of a chunk
  *   ticket.c     waiting, asking, cancelling              execute.c    doing what the core says
  *   parts.c      the ranges of a transfer                 threads.c    driver: reader threads
+ *   probe.c      timing copies                            adapt.c      what follows from what was measured
  *   storage*.c   files (storage.h); storage_parts.c: those of a transfer
  *   core*.c      what to do next                          virtual.c    driver: virtual time on "sim"
  */
@@ -17,6 +18,7 @@
 #include "base/lock.h"
 #include "host/topology.h"
 #include "lade/pipeline.h"
+#include "pipeline/adapt.h"
 #include "pipeline/core.h"
 #include "pipeline/parts.h"
 #include "pipeline/storage.h"
@@ -25,11 +27,23 @@
 
 typedef struct ladei_pipeline_driver ladei_pipeline_driver;
 
+/* Times copies of one direction; see probe.c. */
+typedef struct ladei_probe {
+  atomic_int state;
+  atomic_size_t chunk_bytes; /* long enough for this link, as far as is known; 0: nothing is */
+  lade_event begin;
+  lade_event end;
+  size_t bytes;  /* of the copy between them */
+  unsigned left; /* measurements to come */
+} ladei_probe;
+
 /* The streams that copies of one direction run on, and the events of the ring's batches, by index. */
 typedef struct ladei_side {
   ladei_stream stream;
   bool live;            /* the stream exists */
   ladei_event **events; /* NULL until first needed; one per batch */
+  ladei_probe probe;
+  ladei_window window; /* host orders at once; guarded by the pipeline's lock */
 } ladei_side;
 
 struct lade_pipeline {
@@ -40,6 +54,8 @@ struct lade_pipeline {
   void *driver_state;            /* the driver's own */
   lade_pipeline_options options; /* with all choices made; max_transfers, readers, depth, chunk_bytes not 0 */
   bool chunk_chosen;             /* by lade: small transfers get smaller chunks */
+  bool depth_chosen;             /* by lade: blocks stay in step with the window */
+  unsigned threads;              /* for drivers that have any */
   ladei_topology *topology;      /* NULL: threads are not bound */
   int numa_node;                 /* of the device; -1: unknown */
   ladei_side sides[2];           /* to the device, to the host */
@@ -76,6 +92,7 @@ static inline lade_ticket *ladei_ticket_of(ladei_core_transfer *transfer) {
 
 /* What runs the core: takes orders, executes and completes them. */
 struct ladei_pipeline_driver {
+  unsigned queue; /* host orders of one direction that it can have under way for each reader */
   lade_status (*start)(lade_pipeline *pipeline);
   /* The core is idle and pipeline->stopping is set. */
   void (*stop)(lade_pipeline *pipeline);
@@ -106,6 +123,15 @@ void ladei_pipeline_unref_unlock(lade_pipeline *pipeline);
 
 /* Queues the copies of a slot's chunk: the order COPY. On failure order->partial tells whether some are queued. */
 lade_status ladei_copy_chunk(lade_pipeline *pipeline, ladei_order *order);
+
+/* Creates the probe's events. On failure what was made is for destroy. */
+lade_status ladei_probe_create(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe);
+lade_status ladei_probe_destroy(const lade_runtime *runtime, ladei_probe *probe);
+/* Before a copy of `bytes` is queued. True: it is timed, and probe_end is due when it was queued, or was not. */
+bool ladei_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe, size_t bytes);
+void ladei_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe, bool copied);
+/* After copies of the direction were found finished. */
+void ladei_probe_read(const lade_runtime *runtime, ladei_probe *probe);
 
 /* Executes an order. No lock held. On failure the thread's error record says what, of which file, at which byte. */
 lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order);

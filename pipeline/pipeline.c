@@ -13,7 +13,6 @@
  */
 #include "lade/pipeline.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -53,46 +52,22 @@ static bool engines_are_threads(const lade_runtime *runtime) {
   return runtime->software_device && runtime->ops->step == NULL;
 }
 
-/* Processors that this process may use, of those there are. */
-static long processors(void) {
-  cpu_set_t set;
-  long online = sysconf(_SC_NPROCESSORS_ONLN);
-  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) < online) {
-    online = CPU_COUNT(&set);
-  }
-  return online;
-}
-
-static long clamp(long value, long least, long most) { return value < least ? least : value > most ? most : value; }
-
-/*
- * Note [Readers]
- * Out of the page cache a processor copies 8 to 10 GB/s, and links take 25 to 55 GB/s: readers are three quarters of the
- * processors, between 4 and 16. Those that are not needed sleep. Where engines are threads, one processor is theirs.
- */
 static uint32_t readers_choose(const lade_runtime *runtime) {
-  long cpus = processors();
-  if (runtime->ops->step != NULL) {
-    return 4;
-  }
+  long cpus = sysconf(_SC_NPROCESSORS_ONLN);
   if (engines_are_threads(runtime)) {
-    return (uint32_t)clamp(cpus - 1, 1, 4);
+    cpus--; /* one is the engine's */
   }
-  return (uint32_t)clamp(cpus * 3 / 4, clamp(cpus, 1, 4), 16);
-}
-return runtime->ops->step != NULL || cpus > 4 ? 4 : cpus < 1 ? 1 : (uint32_t)cpus;
+  return runtime->ops->step != NULL || cpus > 4 ? 4 : cpus < 1 ? 1 : (uint32_t)cpus;
 }
 
 /*
- * Note [Chunk and depth]
- * A link spends about 3 us on starting a copy; at 55 GB/s a chunk of 8 MiB keeps that below 2 % of its time, and
- * filling and draining the ring costs one chunk's time each. Where the copy engine is a thread, chunks should pass from
- * reader to engine through the caches, yet not so fast that a moment without a processor stops the other side: 1 MiB
- * does best from 64 KiB to 16 MiB (benchmarks/run_targets). The depth is a limit: a ring grows only while its blocks
- * are all busy.
+ * Note [Depth]
+ * A limit: a ring grows only while its blocks are all busy. One block for each read or write that may be under way, and
+ * four for copies: a quarter of a ring is covered by one event, and its end is found out while the rest goes on. Where
+ * the copy engine is a thread, chunks should pass from reader to engine through the caches, yet not so fast that a moment
+ * without a processor stops the other side: 1 MiB does best from 64 KiB to 16 MiB (benchmarks/run_targets), and chunks that
+ * no cache holds anyway get few blocks.
  */
-
-/* Blocks of a ring beside those that readers hold. Where engines are threads, chunks that no cache holds anyway get few. */
 static uint32_t blocks_ahead(bool engine_threads, uint64_t chunk_bytes) {
   if (!engine_threads) {
     return 4;
@@ -100,22 +75,41 @@ static uint32_t blocks_ahead(bool engine_threads, uint64_t chunk_bytes) {
   return chunk_bytes <= 4 * LADEI_MIB ? 7 : 3;
 }
 
-static void options_complete(const lade_runtime *runtime, lade_pipeline_options *options) {
-  bool threads = engines_are_threads(runtime);
+static void options_complete(lade_pipeline *pipeline) {
+  lade_pipeline_options *options = &pipeline->options;
+  bool threads = engines_are_threads(pipeline->runtime);
   if (options->readers == 0) {
-    options->readers = readers_choose(runtime);
+    options->readers = readers_choose(pipeline->runtime);
   }
   if (options->chunk_bytes == 0) {
-    options->chunk_bytes = threads ? LADEI_MIB : 8 * LADEI_MIB;
+    options->chunk_bytes = LADEI_CHUNK_FIRST;
   }
   if (options->depth == 0) {
-    options->depth = options->readers + blocks_ahead(threads, options->chunk_bytes);
+    uint32_t depth = options->readers * pipeline->driver->queue + blocks_ahead(threads, options->chunk_bytes);
+    options->depth = depth < MAX_DEPTH ? depth : MAX_DEPTH;
   }
   if (options->max_transfers == 0) {
     options->max_transfers = DEFAULT_TRANSFERS;
   }
   if (options->storage_bytes_per_s == 0) {
     options->storage_bytes_per_s = UINT64_C(12000000000);
+  }
+  /* Readers are for each direction; but where engines are threads all of them share few processors. */
+  pipeline->threads = threads ? options->readers : 2 * options->readers;
+}
+
+/* What the core is told about blocks and about reads and writes at once. */
+static void limits_set(lade_pipeline *pipeline) {
+  const lade_pipeline_options *options = &pipeline->options;
+  size_t chunk = (size_t)options->chunk_bytes;
+  ladei_core_set_blocks(&pipeline->core, chunk, pipeline->chunk_chosen ? LADEI_CHUNK_LEAST : chunk);
+  for (unsigned i = 0; i < 2; i++) {
+    ladei_window *window = &pipeline->sides[i].window;
+    ladei_window_init(window, options->readers, options->readers * pipeline->driver->queue);
+    pipeline->core.rings[i].window = window->size;
+    if (pipeline->depth_chosen) {
+      pipeline->core.rings[i].ahead = blocks_ahead(engines_are_threads(pipeline->runtime), options->chunk_bytes);
+    }
   }
 }
 
@@ -151,13 +145,15 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
     return status;
   }
   lade_pipeline_info own = {.struct_size = sizeof own,
-                            .chunk_bytes = pipeline->options.chunk_bytes,
                             .depth = pipeline->options.depth,
                             .readers = pipeline->options.readers,
                             .device = pipeline->options.device,
                             .numa_node = pipeline->topology != NULL ? pipeline->numa_node : -1};
   ladei_lock_acquire(&pipeline->lock);
   ladei_core_counters counters = pipeline->core.counters;
+  own.requests_to_device = pipeline->core.rings[0].window;
+  own.requests_to_host = pipeline->core.rings[1].window;
+  own.chunk_bytes = ladei_size_max(pipeline->core.rings[0].block_bytes, pipeline->core.rings[1].block_bytes);
   ladei_lock_release(&pipeline->lock);
   own.transfers_submitted = counters.transfers_submitted;
   own.transfers_completed = counters.transfers_completed;
@@ -202,7 +198,7 @@ static lade_status side_destroy(lade_pipeline *pipeline, ladei_side *side) {
   }
   free(side->events);
   side->events = NULL;
-  return LADE_OK;
+  return ladei_probe_destroy(runtime, &side->probe);
 }
 
 static lade_status side_create(lade_pipeline *pipeline, ladei_side *side) {
@@ -226,7 +222,8 @@ static lade_status side_create(lade_pipeline *pipeline, ladei_side *side) {
     return status;
   }
   side->live = true;
-  return LADE_OK;
+  bool adapts = pipeline->chunk_chosen && !engines_are_threads(runtime);
+  return adapts ? ladei_probe_create(runtime, &side->stream, &side->probe) : LADE_OK;
 }
 
 /* Where the readers shall run. Placement is an optimisation: whatever fails here leaves them unbound. */
@@ -275,8 +272,7 @@ static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
 static lade_status pipeline_build(lade_pipeline *pipeline) {
   lade_status status = ladei_core_init(&pipeline->core, pipeline->options.depth);
   if (status == LADE_OK) {
-    ladei_core_set_blocks(&pipeline->core, (size_t)pipeline->options.chunk_bytes,
-                          (size_t)pipeline->options.chunk_bytes);
+    limits_set(pipeline);
     status = ladei_event_pool_create(pipeline->runtime, &pipeline->events);
   }
   for (unsigned i = 0; i < 2 && status == LADE_OK; i++) {
@@ -302,9 +298,10 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
   pipeline->pool = pool;
   pipeline->options = *options;
   pipeline->chunk_chosen = options->chunk_bytes == 0;
+  pipeline->depth_chosen = options->depth == 0;
   pipeline->driver = runtime->ops->step != NULL ? &ladei_driver_virtual : &ladei_driver_threads;
   pipeline->references = 1;
-  options_complete(runtime, &pipeline->options);
+  options_complete(pipeline);
   ladei_lock_init(&pipeline->lock, LADEI_RANK_PIPELINE);
   ladei_condition_init(&pipeline->work);
   ladei_condition_init(&pipeline->changed);

@@ -104,12 +104,13 @@ static lade_status gate_record(lade_pipeline *pipeline, const lade_transfer *req
 
 /* Small transfers too shall overlap: at least eight chunks where lade chose their size. */
 static size_t chunk_for(const lade_pipeline *pipeline, uint64_t bytes) {
-  size_t most = (size_t)pipeline->options.chunk_bytes;
   size_t wanted;
-  if (!pipeline->chunk_chosen || !ladei_size_round_up((size_t)(bytes / 8), 64 * LADEI_KIB, &wanted)) {
-    return most;
+  if (!pipeline->chunk_chosen) {
+    return (size_t)pipeline->options.chunk_bytes;
   }
-  return ladei_size_min(most, ladei_size_max(wanted, 64 * LADEI_KIB));
+  return ladei_size_round_up((size_t)(bytes / 8), LADEI_CHUNK_LEAST, &wanted)
+             ? ladei_size_min(LADEI_CHUNK_MOST, ladei_size_max(wanted, LADEI_CHUNK_LEAST))
+             : LADEI_CHUNK_MOST;
 }
 
 /*

@@ -263,7 +263,7 @@ static void threads_stop(lade_pipeline *pipeline) {
 }
 
 static lade_status threads_start(lade_pipeline *pipeline) {
-  size_t count = pipeline->options.readers;
+  size_t count = pipeline->threads;
   threads_state *state = calloc(1, sizeof *state + count * sizeof state->threads[0]);
   if (state != NULL) {
     state->pending = calloc((size_t)2 * pipeline->options.depth, sizeof *state->pending);
@@ -292,7 +292,9 @@ static lade_status threads_start(lade_pipeline *pipeline) {
   return LADE_OK;
 }
 
+/* Requests in storage need no thread of their own; those of pread do, and stay as few as there are threads. */
 const ladei_pipeline_driver ladei_driver_threads = {
+    .queue = 4,
     .start = threads_start,
     .stop = threads_stop,
     .kick = threads_kick,

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How near does the pipeline's schedule come to the slower of storage and link? 16 GiB on "sim": virtual time, so every
- * figure is exact and the same on every machine. Filling and draining of the ring count; chunk and depth are chosen by
- * lade; a copy costs 3 us on its engine besides its bytes. Device memory is addresses only and the source writes
- * nothing: the schedule is what is measured.
+ * figure is exact and the same on every machine. Filling and draining of the ring count; chunk, depth and requests at once
+ * are chosen by lade; a copy costs 3 us on its engine besides its bytes. Device memory is addresses only and the source
+ * writes nothing: the schedule is what is measured.
  *
- * The baseline "bound" is the rate of the slower side with no cost but its bytes.
+ * The baseline "bound" is the rate of the slower side with no cost but its bytes; for both directions at once it is twice
+ * what one direction alone reached.
  */
 #include <math.h>
 #include <stdio.h>
@@ -20,16 +21,30 @@ typedef struct model {
   uint64_t link_bytes_per_s;
   uint64_t reader_bytes_per_s;
   uint32_t readers;
-  lade_direction direction;
+  lade_direction direction; /* 0: both at once */
+  uint64_t storage_latency_ns;
+  uint64_t storage_bytes_per_s; /* of all readers together; 0: their rates add up */
 } model;
 
 #define GB_PER_S(x) (UINT64_C(x) * 1000000000u)
-static const model readers_4 = {GB_PER_S(55), GB_PER_S(12), 4, LADE_TO_DEVICE};
-static const model readers_8 = {GB_PER_S(55), GB_PER_S(12), 8, LADE_TO_DEVICE};
-static const model writers_4 = {GB_PER_S(55), GB_PER_S(12), 4, LADE_TO_HOST};
-static const model writers_8 = {GB_PER_S(55), GB_PER_S(12), 8, LADE_TO_HOST};
-static const model pcie_3 = {GB_PER_S(12), GB_PER_S(12), 4, LADE_TO_DEVICE};
-static const model pcie_4 = {GB_PER_S(25), GB_PER_S(12), 4, LADE_TO_DEVICE};
+static const model readers_4 = {GB_PER_S(55), GB_PER_S(12), 4, LADE_TO_DEVICE, 0, 0};
+static const model readers_8 = {GB_PER_S(55), GB_PER_S(12), 8, LADE_TO_DEVICE, 0, 0};
+static const model writers_4 = {GB_PER_S(55), GB_PER_S(12), 4, LADE_TO_HOST, 0, 0};
+static const model writers_8 = {GB_PER_S(55), GB_PER_S(12), 8, LADE_TO_HOST, 0, 0};
+
+/* Four kinds of link times three of storage. */
+#define PAGE_CACHE(link)                                                                                               \
+  { GB_PER_S(link), GB_PER_S(12), 4, LADE_TO_DEVICE, 0, 0 }
+#define NVME(link)                                                                                                     \
+  { GB_PER_S(link), GB_PER_S(12), 4, LADE_TO_DEVICE, 80000, GB_PER_S(7) }
+#define NETWORK(link)                                                                                                  \
+  { GB_PER_S(link), GB_PER_S(12), 4, LADE_TO_DEVICE, 2000000, GB_PER_S(1) }
+#define DUPLEX(link)                                                                                                   \
+  { GB_PER_S(link), GB_PER_S(12), 4, (lade_direction)0, 0, 0 }
+static const model page_cache[] = {PAGE_CACHE(12), PAGE_CACHE(25), PAGE_CACHE(55), PAGE_CACHE(400)};
+static const model nvme[] = {NVME(12), NVME(25), NVME(55), NVME(400)};
+static const model network[] = {NETWORK(12), NETWORK(25), NETWORK(55), NETWORK(400)};
+static const model duplex[] = {DUPLEX(12), DUPLEX(25), DUPLEX(55), DUPLEX(400)};
 
 static lade_status nothing(void *user, uint64_t offset, void *buffer, size_t bytes) {
   (void)user;
@@ -39,23 +54,43 @@ static lade_status nothing(void *user, uint64_t offset, void *buffer, size_t byt
   return LADE_OK;
 }
 
-static lade_status transfer_time(lade_runtime *runtime, lade_pair *pair, const model *m, uint64_t *out_ns) {
+static lade_status transfer_begin(lade_pair *pair, lade_direction direction, void *device, lade_ticket **out) {
   lade_transfer transfer;
-  lade_ticket *ticket;
-  void *device;
-  lade_status status = runtime->ops->device_alloc(runtime->self, 0, total_bytes, &device);
-  if (status != LADE_OK) return status;
   lade_transfer_init(&transfer);
-  transfer.direction = (int32_t)m->direction;
+  transfer.direction = (int32_t)direction;
   transfer.host = lade_endpoint_callback(nothing, NULL);
   transfer.host.concurrent = 1;
   transfer.device_memory = device;
   transfer.bytes = total_bytes;
+  return lade_pipeline_submit(lade_pair_pipeline(pair), &transfer, out);
+}
+
+static lade_status transfer_end(lade_ticket *ticket) {
+  lade_status status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
+  lade_ticket_release(ticket);
+  return status;
+}
+
+static lade_status transfer_time(lade_runtime *runtime, lade_pair *pair, const model *m, uint64_t *out_ns) {
+  lade_ticket *down = NULL;
+  lade_ticket *up = NULL;
+  void *device;
+  lade_status status = runtime->ops->device_alloc(runtime->self, 0, 2 * total_bytes, &device);
+  if (status != LADE_OK) return status;
   uint64_t begun_ns = lade_runtime_now_ns(runtime);
-  status = lade_pipeline_submit(lade_pair_pipeline(pair), &transfer, &ticket);
-  if (status == LADE_OK) {
-    status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
-    lade_ticket_release(ticket);
+  if (m->direction != LADE_TO_HOST) {
+    status = transfer_begin(pair, LADE_TO_DEVICE, device, &down);
+  }
+  if (status == LADE_OK && m->direction != LADE_TO_DEVICE) {
+    status = transfer_begin(pair, LADE_TO_HOST, (char *)device + total_bytes, &up);
+  }
+  if (down != NULL) {
+    lade_status ended = transfer_end(down);
+    status = status != LADE_OK ? status : ended;
+  }
+  if (up != NULL) {
+    lade_status ended = transfer_end(up);
+    status = status != LADE_OK ? status : ended;
   }
   *out_ns = lade_runtime_now_ns(runtime) - begun_ns;
   lade_status freed = runtime->ops->device_free(runtime->self, 0, device);
@@ -85,6 +120,8 @@ static lade_status model_run(const model *m, uint64_t *out_ns) {
   lade_pipeline_options_init(&pipeline);
   pipeline.readers = m->readers;
   pipeline.storage_bytes_per_s = m->reader_bytes_per_s;
+  pipeline.storage_latency_ns = m->storage_latency_ns;
+  pipeline.storage_total_bytes_per_s = m->storage_bytes_per_s;
   lade_pair_options_init(&parts);
   parts.pipeline = &pipeline;
   lade_status status = runtime_open(m, &runtime);
@@ -99,26 +136,36 @@ static lade_status model_run(const model *m, uint64_t *out_ns) {
   return status != LADE_OK ? status : closed;
 }
 
+/* GB/s, both directions added up. */
 static double schedule_run(void *user) {
+  const model *m = user;
   uint64_t ns;
-  if (model_run(user, &ns) != LADE_OK) {
+  if (model_run(m, &ns) != LADE_OK) {
     fprintf(stderr, "%s\n", lade_last_error()->text);
     return (double)NAN;
   }
-  return (double)total_bytes / (double)ns;
+  return (double)total_bytes * ((int)m->direction == 0 ? 2 : 1) / (double)ns;
 }
 
 static double bound_run(void *user) {
   const model *m = user;
-  double storage = (double)m->readers * (double)m->reader_bytes_per_s;
+  if ((int)m->direction == 0) {
+    model one = *m;
+    one.direction = LADE_TO_DEVICE;
+    return 2 * schedule_run(&one);
+  }
+  double readers = (double)m->readers * (double)m->reader_bytes_per_s;
+  double storage = m->storage_bytes_per_s != 0 ? fmin(readers, (double)m->storage_bytes_per_s) : readers;
   return fmin(storage, (double)m->link_bytes_per_s) * 1e-9;
 }
 
 static bool model_case(bench *b, const bench_case *self) {
   model m = *(const model *)self->user;
   const bench_variant variants[] = {{"lade", schedule_run, &m}, {"bound", bound_run, &m}};
-  json_t *params = json_pack("{s:I, s:i, s:I}", "link_bytes_per_s", (json_int_t)m.link_bytes_per_s, "readers",
-                             (int)m.readers, "reader_bytes_per_s", (json_int_t)m.reader_bytes_per_s);
+  json_t *params =
+      json_pack("{s:I, s:i, s:I, s:I, s:I}", "link_bytes_per_s", (json_int_t)m.link_bytes_per_s, "readers",
+                (int)m.readers, "reader_bytes_per_s", (json_int_t)m.reader_bytes_per_s, "storage_latency_ns",
+                (json_int_t)m.storage_latency_ns, "storage_bytes_per_s", (json_int_t)m.storage_bytes_per_s);
   return bench_measure(b, self->name, params, "GB/s", variants, 2);
 }
 
@@ -128,8 +175,22 @@ int main(int argc, char **argv) {
       {"readers_8", "to the device, link 55 GB/s, 8 readers of 12 GB/s", model_case, &readers_8},
       {"writers_4", "to the host, link 55 GB/s, 4 writers of 12 GB/s", model_case, &writers_4},
       {"writers_8", "to the host, link 55 GB/s, 8 writers of 12 GB/s", model_case, &writers_8},
-      {"pcie_3", "to the device, link 12 GB/s, 4 readers of 12 GB/s", model_case, &pcie_3},
-      {"pcie_4", "to the device, link 25 GB/s, 4 readers of 12 GB/s", model_case, &pcie_4},
+      {"pcie_3", "page cache (4 readers of 12 GB/s), link 12 GB/s", model_case, &page_cache[0]},
+      {"pcie_4", "page cache, link 25 GB/s", model_case, &page_cache[1]},
+      {"pcie_5", "page cache, link 55 GB/s", model_case, &page_cache[2]},
+      {"c2c", "page cache, link 400 GB/s", model_case, &page_cache[3]},
+      {"nvme_pcie_3", "NVMe (80 us, 7 GB/s), link 12 GB/s", model_case, &nvme[0]},
+      {"nvme_pcie_4", "NVMe, link 25 GB/s", model_case, &nvme[1]},
+      {"nvme_pcie_5", "NVMe, link 55 GB/s", model_case, &nvme[2]},
+      {"nvme_c2c", "NVMe, link 400 GB/s", model_case, &nvme[3]},
+      {"network_pcie_3", "network file system (2 ms, 1 GB/s), link 12 GB/s", model_case, &network[0]},
+      {"network_pcie_4", "network file system, link 25 GB/s", model_case, &network[1]},
+      {"network_pcie_5", "network file system, link 55 GB/s", model_case, &network[2]},
+      {"network_c2c", "network file system, link 400 GB/s", model_case, &network[3]},
+      {"duplex_pcie_3", "both directions at once, link 12 GB/s each; bound: twice one alone", model_case, &duplex[0]},
+      {"duplex_pcie_4", "both directions at once, link 25 GB/s each", model_case, &duplex[1]},
+      {"duplex_pcie_5", "both directions at once, link 55 GB/s each", model_case, &duplex[2]},
+      {"duplex_c2c", "both directions at once, link 400 GB/s each", model_case, &duplex[3]},
   };
   return bench_main(argc, argv, "How near does a transfer come to the slower of storage and link, in virtual time?",
                     cases, sizeof cases / sizeof cases[0]);

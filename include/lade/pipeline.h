@@ -212,14 +212,20 @@ static inline void lade_transfer_init(lade_transfer *transfer) {
 typedef struct lade_pipeline_options {
   size_t struct_size;
   int32_t device;         /**< Default 0. */
-  uint32_t readers;       /**< Threads that read and write; on "sim" simulated ones. 0: chosen by lade. At most 256. */
-  uint64_t chunk_bytes;   /**< Bytes per read and copy. 0: chosen by lade, smaller for small transfers. */
+  uint32_t readers;       /**< Threads that read and write, for each direction; on "sim" simulated ones; where copy
+                               engines are threads themselves ("cpu"), for both together. 0: chosen by lade. At most
+                               256. */
+  uint64_t chunk_bytes;   /**< Bytes per read and copy. 0: chosen by lade: smaller for small transfers, and as large as
+                               the link needs, up to 16 MiB, by timing the first copies. */
   uint32_t depth;         /**< Pinned blocks of chunk_bytes per direction, at most. 0: chosen by lade. At most 1024. */
   uint32_t max_transfers; /**< Transfers submitted and not over, at most. 0: 64. */
   int32_t no_wait;        /**< 1: submit answers LADE_NOT_READY instead of waiting while there are max_transfers. */
   int32_t storage;        /**< lade_storage; 0: chosen by lade. On "sim" files are always read as with PREAD. */
-  uint64_t storage_latency_ns;  /**< "sim" only: time from the start of a read or write to its first byte. Default 0. */
-  uint64_t storage_bytes_per_s; /**< "sim" only: rate of each reader. Default 12e9. */
+  /** "sim" only: time from the start of a read or write to its first byte, while its reader may still be busy with the
+   * requests before. Default 0. */
+  uint64_t storage_latency_ns;
+  uint64_t storage_bytes_per_s;       /**< "sim" only: rate of each reader. Default 12e9. */
+  uint64_t storage_total_bytes_per_s; /**< "sim" only: rate of all readers of a direction together. 0: no limit. */
 } lade_pipeline_options;
 
 static inline void lade_pipeline_options_init(lade_pipeline_options *options) {
@@ -231,7 +237,9 @@ static inline void lade_pipeline_options_init(lade_pipeline_options *options) {
 /** What a pipeline chose and did. Fields are appended only. */
 typedef struct lade_pipeline_info {
   size_t struct_size;
-  uint64_t chunk_bytes;
+  uint64_t
+      chunk_bytes; /**< Of large transfers; where lade chooses, the larger direction's until now. Never shrinks, but
+                             when blocks of that size are refused. */
   uint32_t depth;
   uint32_t readers;
   int32_t device;
@@ -251,6 +259,8 @@ typedef struct lade_pipeline_info {
   uint64_t direct_refused;     /**< Those that should have, and were moved through the page cache, partly or wholly. */
   uint64_t registered_buffers; /**< Blocks now registered with the kernel for io_uring. */
   char storage_note[160];      /**< Why something asked for is not used; empty: nothing to say. */
+  uint32_t requests_to_device; /**< Reads at once: as many as made the storage faster, ... */
+  uint32_t requests_to_host;   /**< ... and writes. */
 } lade_pipeline_info;
 
 static inline void lade_pipeline_info_init(lade_pipeline_info *info) {

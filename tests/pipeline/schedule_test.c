@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The schedule, in virtual time and so exact: how near a long transfer comes to the slower of storage and link, with
- * chunk and depth chosen by lade, filling and draining of the ring included. Device memory is addresses only and the
- * source writes nothing, so 16 GiB are simulated in no time.
+ * chunk, depth and requests at once chosen by lade, filling and draining of the ring included; and how much pinned memory
+ * that takes. Device memory is addresses only and the source writes nothing, so many GiB are simulated in no time.
  */
 #include <stdio.h>
 
@@ -12,9 +12,18 @@
 #include "tests/shim/lade_test.h"
 #include "tests/support/runtimes.h"
 
+#define GB_PER_S UINT64_C(1000000000)
+
+static const uint64_t GIB = UINT64_C(1) << 30;
 static const uint64_t total_bytes = UINT64_C(16) << 30;
-static const uint64_t link_bytes_per_s = UINT64_C(55000000000);
-static const uint64_t reader_bytes_per_s = UINT64_C(12000000000);
+
+typedef struct storage {
+  const char *name;
+  uint32_t readers; /* 0: chosen by lade */
+  uint64_t latency_ns;
+  uint64_t reader_bytes_per_s;
+  uint64_t total_bytes_per_s; /* 0: readers' rates add up */
+} storage;
 
 static lade_status nothing(void *user, uint64_t offset, void *buffer, size_t bytes) {
   (void)user;
@@ -31,8 +40,8 @@ typedef struct schedule {
   void *device;
 } schedule;
 
-static bool schedule_open(schedule *s, uint32_t readers, uint64_t latency_ns) {
-  const lade_soft_device device = {.memory_bytes = UINT64_C(40) << 30,
+static bool schedule_open(schedule *s, uint64_t link_bytes_per_s, const storage *from, uint64_t device_bytes) {
+  const lade_soft_device device = {.memory_bytes = UINT64_C(130) << 30,
                                    .link_bytes_per_s = link_bytes_per_s,
                                    .copy_launch_ns = 3000,
                                    .addresses_only = 1};
@@ -45,13 +54,14 @@ static bool schedule_open(schedule *s, uint32_t readers, uint64_t latency_ns) {
   lade_runtime_options_init(&options);
   options.soft = &soft;
   lade_pipeline_options_init(&pipeline);
-  pipeline.readers = readers;
-  pipeline.storage_bytes_per_s = reader_bytes_per_s;
-  pipeline.storage_latency_ns = latency_ns;
+  pipeline.readers = from->readers;
+  pipeline.storage_latency_ns = from->latency_ns;
+  pipeline.storage_bytes_per_s = from->reader_bytes_per_s;
+  pipeline.storage_total_bytes_per_s = from->total_bytes_per_s;
   s->runtime = support_runtime_open_with("sim", &options);
   bool good = s->runtime != NULL && lade_pinned_pool_create(s->runtime, NULL, &s->pool) == LADE_OK &&
               lade_pipeline_create(s->runtime, s->pool, &pipeline, &s->pipeline) == LADE_OK &&
-              s->runtime->ops->device_alloc(s->runtime->self, 0, total_bytes, &s->device) == LADE_OK;
+              s->runtime->ops->device_alloc(s->runtime->self, 0, device_bytes, &s->device) == LADE_OK;
   LADE_EXPECT(good);
   return good;
 }
@@ -63,52 +73,154 @@ static void schedule_close(schedule *s) {
   support_runtime_close(s->runtime);
 }
 
-/* Virtual nanoseconds from submit to the end of a transfer of 16 GiB. */
-static uint64_t transfer_ns(schedule *s, lade_direction direction) {
+static lade_ticket *submit(schedule *s, lade_direction direction, uint64_t device_offset, uint64_t bytes) {
   lade_transfer transfer;
-  lade_ticket *ticket;
+  lade_ticket *ticket = NULL;
   lade_transfer_init(&transfer);
   transfer.direction = (int32_t)direction;
   transfer.host = lade_endpoint_callback(nothing, NULL);
   transfer.host.concurrent = 1;
-  transfer.device_memory = s->device;
-  transfer.bytes = total_bytes;
-  uint64_t begun_ns = lade_runtime_now_ns(s->runtime);
+  transfer.device_memory = (char *)s->device + device_offset;
+  transfer.bytes = bytes;
   LADE_EXPECT_EQ_INT(lade_pipeline_submit(s->pipeline, &transfer, &ticket), LADE_OK);
+  return ticket;
+}
+
+static void finish(lade_ticket *ticket) {
   LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_OK);
   lade_ticket_release(ticket);
+}
+
+static lade_pipeline_info info_of(const schedule *s) {
+  lade_pipeline_info info;
+  lade_pipeline_info_init(&info);
+  LADE_EXPECT_EQ_INT(lade_pipeline_info_get(s->pipeline, &info), LADE_OK);
+  return info;
+}
+
+/* Virtual nanoseconds from submit to the end of a transfer of 16 GiB. */
+static uint64_t transfer_ns(schedule *s, lade_direction direction) {
+  uint64_t begun_ns = lade_runtime_now_ns(s->runtime);
+  finish(submit(s, direction, 0, total_bytes));
   return lade_runtime_now_ns(s->runtime) - begun_ns;
 }
 
+static double storage_rate(const storage *from) {
+  double readers = (double)(from->readers != 0 ? from->readers : 4) * (double)from->reader_bytes_per_s;
+  double all = (double)from->total_bytes_per_s;
+  return all != 0 && all < readers ? all : readers;
+}
+
 /* Part of the slower side's rate that is reached. */
-static double efficiency(uint32_t readers, uint64_t latency_ns, lade_direction direction) {
+static double efficiency(uint64_t link_bytes_per_s, const storage *from, lade_direction direction) {
   schedule s;
-  if (!schedule_open(&s, readers, latency_ns)) return 0;
+  if (!schedule_open(&s, link_bytes_per_s, from, total_bytes)) return 0;
   uint64_t ns = transfer_ns(&s, direction);
+  lade_pipeline_info info = info_of(&s);
   schedule_close(&s);
-  uint64_t storage = readers * reader_bytes_per_s;
-  double bound = (double)(storage < link_bytes_per_s ? storage : link_bytes_per_s);
+  double bound = storage_rate(from) < (double)link_bytes_per_s ? storage_rate(from) : (double)link_bytes_per_s;
   double rate = (double)total_bytes / ((double)ns * 1e-9);
-  printf("%u readers, latency %.3f ms, %s: %.3f GB/s, %.4f of the bound\n", readers, (double)latency_ns * 1e-6,
-         direction == LADE_TO_DEVICE ? "to the device" : "to the host", rate * 1e-9, rate / bound);
+  printf("link %3.0f GB/s, %s, %s: %.3f GB/s, %.4f of the bound; chunk %.3f MiB, %u at once, %llu blocks\n",
+         (double)link_bytes_per_s * 1e-9, from->name, direction == LADE_TO_DEVICE ? "to the device" : "to the host",
+         rate * 1e-9, rate / bound, (double)info.chunk_bytes / (1 << 20),
+         direction == LADE_TO_DEVICE ? info.requests_to_device : info.requests_to_host,
+         (unsigned long long)info.blocks_peak);
   return rate / bound;
 }
 
-LADE_TEST(PipelineSchedule, ReachesTheReadersRate) {
-  LADE_EXPECT(efficiency(4, 0, LADE_TO_DEVICE) >= 0.95);
-  LADE_EXPECT(efficiency(4, 0, LADE_TO_HOST) >= 0.95);
+static const storage page_cache = {"page cache", 4, 0, 12 * GB_PER_S, 0};
+static const storage page_cache_8 = {"page cache, 8 readers", 8, 0, 12 * GB_PER_S, 0};
+static const storage storages[] = {
+    {"page cache", 4, 0, 12 * GB_PER_S, 0},
+    {"NVMe", 0, 80000, 12 * GB_PER_S, 7 * GB_PER_S},
+    {"NVMe, one reader", 1, 80000, 7 * GB_PER_S, 0},
+    {"four NVMe", 4, 80000, 7 * GB_PER_S, 0},
+    {"network", 0, 2000000, 12 * GB_PER_S, 1 * GB_PER_S},
+    {"network, one reader", 1, 2000000, 1 * GB_PER_S, 0},
+    {"four networks", 4, 2000000, 1 * GB_PER_S, 0},
+};
+
+static void reaches(uint64_t link_bytes_per_s, double least) {
+  for (size_t i = 0; i < sizeof storages / sizeof storages[0]; i++) {
+    LADE_EXPECT(efficiency(link_bytes_per_s, &storages[i], LADE_TO_DEVICE) >= least);
+    LADE_EXPECT(efficiency(link_bytes_per_s, &storages[i], LADE_TO_HOST) >= least);
+  }
 }
 
-LADE_TEST(PipelineSchedule, ReachesTheLinksRate) {
-  LADE_EXPECT(efficiency(8, 0, LADE_TO_DEVICE) >= 0.95);
-  LADE_EXPECT(efficiency(8, 0, LADE_TO_HOST) >= 0.95);
+LADE_TEST(PipelineSchedule, ReachesTheSlowerSideOnPcie3) { reaches(12 * GB_PER_S, 0.97); }
+
+LADE_TEST(PipelineSchedule, ReachesTheSlowerSideOnPcie4) { reaches(25 * GB_PER_S, 0.97); }
+
+LADE_TEST(PipelineSchedule, ReachesTheSlowerSideOnPcie5) {
+  reaches(55 * GB_PER_S, 0.97);
+  LADE_EXPECT(efficiency(55 * GB_PER_S, &page_cache_8, LADE_TO_DEVICE) >= 0.97);
+  LADE_EXPECT(efficiency(55 * GB_PER_S, &page_cache_8, LADE_TO_HOST) >= 0.97);
+}
+
+LADE_TEST(PipelineSchedule, ReachesTheSlowerSideOnAVeryFastLink) { reaches(400 * GB_PER_S, 0.97); }
+
+/* Both directions at once take no longer than one, where the link is full duplex. */
+LADE_TEST(PipelineSchedule, RunsBothWaysAtOnce) {
+  static const uint64_t links[] = {12 * GB_PER_S, 25 * GB_PER_S, 55 * GB_PER_S, 400 * GB_PER_S};
+  for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
+    schedule s;
+    if (!schedule_open(&s, links[i], &page_cache, 2 * total_bytes)) return;
+    uint64_t down_ns = transfer_ns(&s, LADE_TO_DEVICE);
+    uint64_t up_ns = transfer_ns(&s, LADE_TO_HOST);
+    uint64_t begun_ns = lade_runtime_now_ns(s.runtime);
+    lade_ticket *down = submit(&s, LADE_TO_DEVICE, 0, total_bytes);
+    lade_ticket *up = submit(&s, LADE_TO_HOST, total_bytes, total_bytes);
+    finish(down);
+    finish(up);
+    uint64_t both_ns = lade_runtime_now_ns(s.runtime) - begun_ns;
+    schedule_close(&s);
+    double faster = 2.0 * (double)(down_ns < up_ns ? down_ns : up_ns) / (double)both_ns;
+    printf("link %3.0f GB/s: both at once %.3f times one\n", (double)links[i] * 1e-9, faster);
+    LADE_EXPECT(faster >= 1.9);
+  }
+}
+
+/* 64 GiB through a ring of bounded size: what is handed out stays below depth x chunk, what is reserved at most a segment
+ * above, and no more at the end than early on. */
+LADE_TEST(PipelineSchedule, StreamsWithConstantPinnedMemory) {
+  for (size_t i = 0; i < sizeof storages / sizeof storages[0]; i++) {
+    schedule s;
+    if (!schedule_open(&s, 55 * GB_PER_S, &storages[i], 64 * GIB)) return;
+    lade_ticket *ticket = submit(&s, LADE_TO_DEVICE, 0, 64 * GIB);
+    uint64_t early = 0;
+    for (int part = 0; part < 8; part++) {
+      lade_pinned_stats stats;
+      lade_ticket_info ticket_info;
+      lade_ticket_info_init(&ticket_info);
+      do {
+        (void)lade_ticket_wait(ticket, 10000000);
+        (void)lade_ticket_query(ticket, &ticket_info);
+      } while (ticket_info.bytes_done < (uint64_t)(part + 1) * 8 * GIB);
+      lade_pinned_stats_init(&stats);
+      LADE_ASSERT_EQ_INT(lade_pinned_stats_get(s.pool, &stats), LADE_OK);
+      lade_pipeline_info info = info_of(&s);
+      uint64_t ring = info.depth * info.chunk_bytes;
+      LADE_EXPECT_LE_UINT(stats.in_use_bytes.peak, ring + (16 << 20));
+      LADE_EXPECT_LE_UINT(stats.reserved_bytes.peak, stats.in_use_bytes.peak + (64 << 20));
+      early = part == 0 ? stats.reserved_bytes.peak : early;
+      LADE_EXPECT_EQ_UINT(stats.reserved_bytes.peak, early);
+      if (part == 7) {
+        printf("%s: handed out at most %.1f MiB of %.1f, reserved %.1f\n", storages[i].name,
+               (double)stats.in_use_bytes.peak / (1 << 20), (double)ring / (1 << 20),
+               (double)stats.reserved_bytes.peak / (1 << 20));
+      }
+    }
+    finish(ticket);
+    schedule_close(&s);
+  }
 }
 
 LADE_TEST(PipelineSchedule, IsTheSameEveryTime) {
+  static const storage some = {"some", 3, 1000, 12 * GB_PER_S, 0};
   schedule s;
   uint64_t ns[2] = {0, 1};
   for (int i = 0; i < 2; i++) {
-    if (!schedule_open(&s, 3, 1000)) return;
+    if (!schedule_open(&s, 55 * GB_PER_S, &some, total_bytes)) return;
     ns[i] = transfer_ns(&s, LADE_TO_DEVICE);
     schedule_close(&s);
   }

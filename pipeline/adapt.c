@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a pipeline learns while it runs.
+ *
+ * Note [Chunk and link]
+ * A link spends about 3 us on starting each copy, serially. For 0.98 of its rate a copy must last 150 us: 2 MiB at
+ * 12 GB/s, 4 MiB at 25, 8 MiB at 55; a larger one only holds more pinned memory, and fills and drains the ring more slowly.
+ * At hundreds of GB/s the bound of 16 MiB gives 0.93. So the first copies of a direction are timed by the device, and
+ * blocks grow to that size, as the next ones are needed. They never shrink: a measurement can only come out too slow, when
+ * the engine served something else in between.
+ *
+ * Note [Requests at once]
+ * Storage with latency is faster with more requests under way; a page cache served by as many threads as there are
+ * requests is not, and would only hold more blocks. So the window begins with one request per reader and is doubled while
+ * that brings 3 % at least.
+ *
+ * Locks: none; the caller's.
+ */
+#include "pipeline/adapt.h"
+
+#include "base/size.h"
+
+/* Duration of a copy that is long enough. */
+enum { COPY_NS = 150000 };
+
+/* Ends that a measurement takes, for each request of the window. */
+enum { ROUNDS = 4 };
+
+size_t ladei_chunk_for_link(size_t bytes, uint64_t ns) {
+  /* Up to 16 MiB times 150 us: far below 2^64. */
+  uint64_t wanted = ns == 0 ? LADEI_CHUNK_MOST : (uint64_t)bytes * COPY_NS / ns;
+  if (wanted >= LADEI_CHUNK_MOST) {
+    return LADEI_CHUNK_MOST;
+  }
+  if (wanted <= LADEI_CHUNK_FIRST) {
+    return LADEI_CHUNK_FIRST;
+  }
+  return (size_t)1 << ladei_log2_ceil((size_t)wanted);
+}
+
+void ladei_window_init(ladei_window *window, unsigned least, unsigned most) {
+  *window = (ladei_window){.size = least, .most = most, .settled = least >= most};
+  ladei_window_restart(window);
+}
+
+static void measure_again(ladei_window *window) {
+  window->skip = window->size;
+  window->measured = 0;
+  window->bytes = 0;
+}
+
+void ladei_window_restart(ladei_window *window) {
+  window->trying = false;
+  window->settled = window->size >= window->most;
+  measure_again(window);
+}
+
+/* The rate with the present size is known. */
+static bool window_judge(ladei_window *window, uint64_t rate) {
+  unsigned before = window->size;
+  bool faster = !window->trying || rate - rate / 32 >= window->rate;
+  if (!faster) {
+    window->size /= 2;
+    window->settled = true;
+  } else if (window->size * 2 <= window->most) {
+    window->rate = rate;
+    window->size *= 2;
+    window->trying = true;
+  } else {
+    window->settled = true;
+  }
+  measure_again(window);
+  return window->size != before;
+}
+
+bool ladei_window_end(ladei_window *window, size_t bytes, bool full, uint64_t now_ns) {
+  if (window->settled) {
+    return false;
+  }
+  window->short_of = full ? 0 : window->short_of + 1;
+  if (!full) {
+    measure_again(window);
+    return window->trying && window->short_of >= ROUNDS * window->size && window_judge(window, 0);
+  }
+  if (window->skip > 0) {
+    window->skip--;
+    window->begun_ns = now_ns;
+    return false;
+  }
+  window->bytes += bytes;
+  window->measured++;
+  if (window->measured < ROUNDS * window->size || now_ns <= window->begun_ns) {
+    return false;
+  }
+  return window_judge(window, window->bytes * UINT64_C(1000000) / (now_ns - window->begun_ns) * 1000);
+}
