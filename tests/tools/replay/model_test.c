@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lade against the plain model on random traces of all kinds, with one driver event per free or per sixteen: streams, oversize blocks, collection by threshold, memory
- * fraction, private pools, checkpoints, expandable segments, too little memory. Any difference in a report, or in what is
- * refused, is shrunk to a few lines and printed as a trace.
+ * lade against the plain model on random traces of all kinds, with one driver event per free or per sixteen: streams,
+ * oversize blocks, collection by threshold, memory fraction, private pools, checkpoints, expandable segments, too little
+ * memory. Any difference in a report, or in what is refused, is shrunk to a few lines and printed as a trace.
+ *
+ * Every third trace has a unit: the device, the limits and most sizes are small multiples of it, and the unit is an
+ * oversize block. There sums of blocks hit limits and requests exactly, where a comparison that is off by one shows.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -22,6 +25,7 @@ static const uint64_t stream_numbers[STREAMS] = {0, 5, 9, UINT64_MAX};
 
 typedef struct random_trace {
   model_settings settings;
+  uint64_t unit; /* bytes; 0: none */
   char conf[TEXT_MAX];
   trace_op ops[OPS_MAX];
   size_t count;
@@ -37,41 +41,79 @@ static void conf_add(random_trace *t, const char *format, uint64_t value) {
   snprintf(t->conf + length, TEXT_MAX - length, format, value);
 }
 
+static void divisions_make(random_trace *t, support_random *random) {
+  model_settings *s = &t->settings;
+  uint64_t d = UINT64_C(1) << support_random_below(random, 5);
+  uint64_t e = UINT64_C(1) << support_random_below(random, 5);
+  if (support_random_one_in(random, 2)) {
+    for (int i = 0; i < 16; i++) s->divisions[i] = d;
+    conf_add(t, "roundup_power2_divisions:%" PRIu64, d);
+    return;
+  }
+  /* Up to 3 MiB d steps, from 4 MiB on e; 16 MiB and more none. */
+  for (int i = 0; i < 16; i++) s->divisions[i] = i < 2 ? d : i < 4 ? e : 0;
+  conf_add(t, "roundup_power2_divisions:[1:%" PRIu64, d);
+  conf_add(t, "2:%" PRIu64, d);
+  conf_add(t, "4:%" PRIu64, e);
+  conf_add(t, "8:%" PRIu64, e);
+  conf_add(t, "16:%" PRIu64, 0);
+  conf_add(t, ">:%" PRIu64 "]", 0);
+}
+
+static void threshold_make(random_trace *t, uint64_t percent) {
+  char text[32];
+  snprintf(text, sizeof text, "0.%02" PRIu64, percent);
+  t->settings.threshold = strtod(text, NULL);
+  conf_add(t, "garbage_collection_threshold:0.%02" PRIu64, percent);
+}
+
+static void max_split_make(random_trace *t, uint64_t mebibytes) {
+  t->settings.max_split = mebibytes * MI;
+  conf_add(t, "max_split_size_mb:%" PRIu64, mebibytes);
+}
+
 static void settings_make(random_trace *t, support_random *random) {
   model_settings *s = &t->settings;
   *s = (model_settings){.capacity = MI * support_random_between(random, 40, 600), .max_split = UINT64_MAX};
   t->conf[0] = '\0';
-  if (support_random_one_in(random, 2)) {
-    uint64_t mib = support_random_between(random, 21, 80);
-    s->max_split = mib * MI;
-    conf_add(t, "max_split_size_mb:%" PRIu64, mib);
+  t->unit = 0;
+  if (support_random_one_in(random, 3)) {
+    uint64_t mebibytes = 2 * support_random_between(random, 11, 20);
+    t->unit = mebibytes * MI;
+    s->capacity = t->unit * support_random_between(random, 1, 4) * (support_random_one_in(random, 2) ? 4 : 3);
+    max_split_make(t, mebibytes - support_random_below(random, 2));
+    if (support_random_one_in(random, 2)) threshold_make(t, 25 * support_random_between(random, 1, 3));
+  } else {
+    if (support_random_one_in(random, 2)) max_split_make(t, support_random_between(random, 21, 80));
+    if (support_random_one_in(random, 2)) threshold_make(t, support_random_between(random, 10, 95));
   }
-  if (support_random_one_in(random, 2)) {
+  if (support_random_one_in(random, t->unit > 0 ? 4 : 2)) {
     s->expandable = true;
     conf_add(t, "expandable_segments:True%.0" PRIu64, 0);
   }
-  if (support_random_one_in(random, 2)) {
-    uint64_t percent = support_random_between(random, 10, 95);
-    char text[32];
-    snprintf(text, sizeof text, "0.%02" PRIu64, percent);
-    s->threshold = strtod(text, NULL);
-    conf_add(t, "garbage_collection_threshold:0.%02" PRIu64, percent);
-  }
-  if (support_random_one_in(random, 3)) {
-    uint64_t d = UINT64_C(1) << support_random_below(random, 5);
-    for (int i = 0; i < 16; i++) s->divisions[i] = d;
-    conf_add(t, "roundup_power2_divisions:%" PRIu64, d);
-  }
+  if (support_random_one_in(random, 3)) divisions_make(t, random);
 }
 
-static uint64_t size_make(support_random *random) {
+/* Near a value: exactly, one byte or one quantum beside it. */
+static uint64_t size_near(support_random *random, uint64_t value) {
+  static const int64_t beside[] = {0, 0, 0, -1, 1, -512, 512, -1024};
+  return value + (uint64_t)beside[support_random_below(random, sizeof beside / sizeof beside[0])];
+}
+
+static uint64_t size_make(const random_trace *t, support_random *random) {
   static const uint64_t edges[] = {512, MI, 2 * MI, 10 * MI, 20 * MI, 21 * MI, 40 * MI};
-  switch (support_random_below(random, 8)) {
+  if (t->unit > 0 && support_random_one_in(random, 2)) {
+    return size_near(random, t->unit * support_random_between(random, 1, 4));
+  }
+  switch (support_random_below(random, 9)) {
   case 0: return support_random_below(random, 3) * 300;
-  case 1:
-    return edges[support_random_below(random, sizeof edges / sizeof edges[0])] + support_random_below(random, 3) - 1;
+  case 1: return size_near(random, edges[support_random_below(random, sizeof edges / sizeof edges[0])]);
   case 2: return support_random_between(random, 10 * MI, 120 * MI);
   case 3: return support_random_between(random, MI, 12 * MI);
+  case 4:
+    if (t->settings.max_split == UINT64_MAX)
+      return MI - 512 * support_random_below(random, 6); /* nearly fills a half */
+    return size_near(random, t->settings.max_split + (support_random_one_in(random, 2) ? 20 * MI : 0));
   default: return support_random_size(random, 2 * MI);
   }
 }
@@ -103,16 +145,55 @@ static void pool_op_make(random_trace *t, trace_op *op, support_random *random) 
   op->number[1] = support_random_below(random, KEYS);
 }
 
-static void rare_op_make(trace_op *op, support_random *random) {
+static void rare_op_make(const random_trace *t, trace_op *op, support_random *random) {
   switch (support_random_below(random, 4)) {
   case 0: op->kind = TRACE_RESET_PEAK; break;
   case 1: op->kind = TRACE_RESET_ACCUMULATED; break;
   case 2:
     op->kind = TRACE_FRACTION;
-    op->fraction = (double)support_random_below(random, 101) / 100.0;
+    op->fraction = t->unit > 0 ? (double)support_random_between(random, 1, 4) / 4.0
+                               : (double)support_random_below(random, 101) / 100.0;
     break;
   default: op->kind = TRACE_EMPTY_CACHE; break;
   }
+}
+
+static trace_op *op_append(random_trace *t, trace_kind kind) {
+  trace_op *op = &t->ops[t->count];
+  *op = (trace_op){.line = t->count + 3, .kind = kind};
+  t->count++;
+  return op;
+}
+
+static void alloc_append(random_trace *t, uint64_t id, uint64_t bytes, uint64_t stream) {
+  trace_op *op = op_append(t, TRACE_ALLOC);
+  op->number[0] = id;
+  op->number[1] = bytes;
+  op->number[2] = stream;
+}
+
+static void free_append(random_trace *t, uint64_t id) { op_append(t, TRACE_FREE)->number[0] = id; }
+
+/* Several blocks of one unit become free on one stream; then some units are wanted at once. */
+static void burst_make(random_trace *t, support_random *random) {
+  enum { MOST = 6, BURST_OPS = 3 * MOST + 3 };
+  if (t->count + BURST_OPS > OPS_MAX) return;
+  uint64_t stream = stream_make(random);
+  uint64_t first = id_make(random);
+  uint64_t count = support_random_between(random, 3, MOST);
+  for (uint64_t i = 0; i < count; i++) {
+    free_append(t, first + i);
+    alloc_append(t, first + i, t->unit, stream);
+  }
+  bool ages = support_random_one_in(random, 2); /* a search in between makes the first ones older */
+  for (uint64_t i = 0; i < count; i++) {
+    if (ages && i == count / 2) {
+      free_append(t, first + count);
+      alloc_append(t, first + count, 2 * MI, stream_make(random));
+    }
+    free_append(t, first + i);
+  }
+  alloc_append(t, first, t->unit * support_random_between(random, 2, 4), stream);
 }
 
 static void op_make(random_trace *t, support_random *random) {
@@ -122,7 +203,7 @@ static void op_make(random_trace *t, support_random *random) {
   if (choice < 42) {
     op->kind = TRACE_ALLOC;
     op->number[0] = id_make(random);
-    op->number[1] = size_make(random);
+    op->number[1] = size_make(t, random);
     op->number[2] = stream_make(random);
   } else if (choice < 72) {
     op->kind = TRACE_FREE;
@@ -137,7 +218,7 @@ static void op_make(random_trace *t, support_random *random) {
   } else if (choice < 98) {
     pool_op_make(t, op, random);
   } else {
-    rare_op_make(op, random);
+    rare_op_make(t, op, random);
   }
   t->count++;
 }
@@ -148,7 +229,13 @@ static void trace_make(random_trace *t, uint64_t seed) {
   t->count = 0;
   t->own_conf = seed % 2 == 0 ? "device_event_batch:16" : NULL; /* one driver event for many frees */
   settings_make(t, &random);
-  while (t->count < OPS_MAX) op_make(t, &random);
+  if (t->settings.threshold > 0.0 && support_random_one_in(&random, 2)) {
+    op_append(t, TRACE_FRACTION)->fraction = (double)support_random_between(&random, 1, 4) / 4.0;
+  }
+  while (t->count < OPS_MAX) {
+    if (t->unit > 0 && support_random_one_in(&random, 25)) burst_make(t, &random);
+    if (t->count < OPS_MAX) op_make(t, &random);
+  }
 }
 
 /* ---- Comparing --------------------------------------------------------------------------------------------------- */
@@ -224,7 +311,8 @@ static void declarations_run(const random_trace *t, replay *r, trace_reader *rea
 }
 
 /* Runs the trace on both; NULL if they agree. Reports are compared after each `stride` operations and at the end. */
-static const char *trace_compare(const random_trace *t, size_t stride, size_t *out_refused) {
+static const char *trace_compare(const random_trace *t, size_t stride, size_t *out_refused,
+                                 lade_device_stats *out_stats) {
   comparison c = {.m = model_create(&t->settings)};
   replay_settings settings = {.conf = t->own_conf, .snapshot = report_compare, .user = &c};
   replay *r = replay_create(&settings);
@@ -241,6 +329,7 @@ static const char *trace_compare(const random_trace *t, size_t stride, size_t *o
       model_snapshot_done(c.m);
     }
   }
+  *out_stats = *model_report(c.m)->stats;
   replay_destroy(r);
   trace_reader_destroy(reader);
   model_destroy(c.m);
@@ -251,7 +340,8 @@ static const char *trace_compare(const random_trace *t, size_t stride, size_t *o
 
 static bool still_differs(const random_trace *t) {
   size_t refused = 0;
-  return trace_compare(t, 1, &refused) != NULL;
+  lade_device_stats stats;
+  return trace_compare(t, 1, &refused, &stats) != NULL;
 }
 
 /* Takes out ever smaller runs of operations for as long as the two still differ. */
@@ -301,32 +391,56 @@ static void trace_fail(random_trace *t, uint64_t seed, const char *difference) {
             seed, difference, t->settings.capacity, t->conf[0] != '\0' ? "conf " : "# no conf", t->conf, text);
 }
 
-/* Each build has its own seeds: the default one and the two under sanitisers run more than a million operations. */
+/* Each build has its own seeds. The default one runs more than a million operations, those under sanitisers, which take
+ * ten times as long, a quarter of that. */
 #if defined(__SANITIZE_ADDRESS__)
-#define FIRST_SEED UINT64_C(1000001)
+enum { SEEDS = 160, FIRST_SEED = 1000001 };
 #elif defined(__SANITIZE_THREAD__)
-#define FIRST_SEED UINT64_C(2000001)
+enum { SEEDS = 160, FIRST_SEED = 2000001 };
 #else
-#define FIRST_SEED UINT64_C(1)
+enum { SEEDS = 640, FIRST_SEED = 1 };
 #endif
 
-enum { SEEDS = 300 };
+/* What the traces of one test came to, so that none of their kinds dies out unnoticed. */
+static void coverage_expect(const lade_device_stats *sums) {
+  LADE_EXPECT_GT_UINT(sums->ooms, SEEDS);
+  LADE_EXPECT_GT_UINT(sums->alloc_retries, SEEDS);
+  LADE_EXPECT_GT_UINT(sums->sync_all_streams, sums->alloc_retries);
+  LADE_EXPECT_GT_UINT(sums->device_frees, SEEDS);
+  LADE_EXPECT_GT_UINT(sums->oversize_allocations.peak, SEEDS / 2);
+  LADE_EXPECT_GT_UINT(sums->inactive_split.all.peak, SEEDS);
+}
+
+static void coverage_add(lade_device_stats *sums, const lade_device_stats *of_trace) {
+  sums->ooms += of_trace->ooms;
+  sums->alloc_retries += of_trace->alloc_retries;
+  sums->sync_all_streams += of_trace->sync_all_streams;
+  sums->device_frees += of_trace->device_frees;
+  sums->oversize_allocations.peak += of_trace->oversize_allocations.peak;
+  sums->inactive_split.all.peak += of_trace->inactive_split.all.peak;
+}
 
 static void seeds_run(uint64_t first) {
   static random_trace t;
   size_t refused = 0;
+  lade_device_stats sums;
+  lade_device_stats_init(&sums);
   for (uint64_t seed = first; seed < first + SEEDS; seed++) {
+    lade_device_stats stats;
     trace_make(&t, seed);
-    const char *difference = trace_compare(&t, 8, &refused);
+    const char *difference = trace_compare(&t, 8, &refused, &stats);
     if (difference != NULL) {
       trace_fail(&t, seed, difference);
       return;
     }
+    coverage_add(&sums, &stats);
   }
   LADE_EXPECT_GT_SIZE(refused, 0);
-  LADE_EXPECT_LT_SIZE(refused, SEEDS * OPS_MAX / 2);
+  LADE_EXPECT_LT_SIZE(refused, (size_t)SEEDS * OPS_MAX / 2);
+  coverage_expect(&sums);
 }
 
 LADE_TEST(ReplayModel, AgreesOnRandomTraces1) { seeds_run(FIRST_SEED); }
 LADE_TEST(ReplayModel, AgreesOnRandomTraces2) { seeds_run(FIRST_SEED + 10000); }
 LADE_TEST(ReplayModel, AgreesOnRandomTraces3) { seeds_run(FIRST_SEED + 20000); }
+LADE_TEST(ReplayModel, AgreesOnRandomTraces4) { seeds_run(FIRST_SEED + 30000); }
