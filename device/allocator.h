@@ -17,7 +17,8 @@
  *   history_api.c  history as the program sees it
  *   trackers.c     telling trackers
  *   snapshot.c     copies of segments and blocks
- *   report.c       statistics, list of segments, message of an out-of-memory error
+ *   report.c       statistics
+ *   oom.c          report of an allocation that found no memory
  *   check.c        recount of the invariants
  *
  * Note [Calls without the lock]. No driver call is made under a lade lock: the driver may wait, take locks of its own,
@@ -272,6 +273,8 @@ void ladei_trackers_tell(lade_device_allocator *allocator);
 
 /* Fills in what runtime/retire counts, if the backend uses it, and struct_size. No lock held. */
 void ladei_report_retire_counters(lade_device_allocator *allocator, lade_device_stats *stats);
+
+/* ---- oom.c ------------------------------------------------------------------------------------------------------- */
 
 /* The error of a request that no step of the ladder could serve; `status` is what the last one said, with its words in
  * the thread's error record. No lock held. */

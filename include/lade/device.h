@@ -154,7 +154,8 @@ LADE_API lade_status lade_device_allocator_destroy(lade_device_allocator *alloca
  *
  * Threads: any. Waits: only while cached segments are given back to the driver.
  * Stream order: after the block's earlier uses on `stream`. On another stream: wait first, then record the use.
- * Errors: LADE_ERR_OUT_OF_DEVICE_MEMORY, the text naming asked, reserved, cached, free and total bytes; LADE_ERR_LIMIT
+ * Errors: LADE_ERR_OUT_OF_DEVICE_MEMORY, the text naming asked, total and free bytes, processes that use the device (as far
+ * as NVML tells), limit, allocated, privately and otherwise cached bytes; LADE_ERR_LIMIT
  * over options.max_bytes; LADE_ERR_INVALID_ARGUMENT for 2^60 bytes and more; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  * Source: docs/design.md "Device caching allocator"; CUDA Driver API, Memory Management, cuMemAlloc.
  */
