@@ -5,6 +5,7 @@
  *   staging_throughput.c  command line, order of events      staging_passes.c   what is timed: lade and its baselines
  *   staging_inputs.c      files to stage                     staging_verify.c   checksums of what lies on the device
  *   staging_report.c      table, JSON, plot                  staging_progress.c bar on a terminal
+ *   staging_copyless.c    the runtime with the copies left out
  */
 #ifndef LADE_BENCHMARKS_STAGING_H
 #define LADE_BENCHMARKS_STAGING_H
@@ -19,12 +20,14 @@
 
 enum { STAGING_H2D = 0, STAGING_D2H = 1, STAGING_DIRECTIONS = 2 };
 
-/* lade, and what it is compared with. */
+/* lade, and what it is compared with (staging_passes.c). */
 typedef enum staging_variant {
   STAGING_LADE,
   STAGING_CEILING,
+  STAGING_READS,
   STAGING_NAIVE,
   STAGING_UNCACHED,
+  STAGING_LOOP,
   STAGING_VARIANTS
 } staging_variant;
 
@@ -40,6 +43,8 @@ typedef struct staging_settings {
   uint32_t readers;
   uint32_t passes;
   bool verify;
+  bool direct;
+  uint32_t storage; /* lade_storage */
   uint64_t window_bytes;
   const char *json_path;
   const char *plot_path;
@@ -48,6 +53,7 @@ typedef struct staging_settings {
 typedef struct staging_file {
   char *path;
   int fd;
+  int direct_fd; /* --direct: the same with O_DIRECT; else -1 */
   uint64_t bytes;
 } staging_file;
 
@@ -71,6 +77,9 @@ typedef struct staging {
   staging_inputs inputs;
   staging_progress progress;
   lade_runtime *runtime;
+  lade_runtime *copyless;     /* the same with copies that move nothing */
+  void *copyless_table;       /* its table */
+  lade_pipeline *reads_alone; /* on it, with the pair's pool */
   lade_pair *pair;
   lade_stream stream;    /* for baselines and the ceiling */
   ladei_stream resolved; /* the same */
@@ -78,10 +87,11 @@ typedef struct staging {
   uint64_t window_bytes;
   uint64_t piece_bytes;    /* the window is used in pieces of so many bytes */
   int sink_fd;             /* D2H: a file without name, as long as the window; -1: not needed */
+  int sink_direct_fd;      /* --direct: the same with O_DIRECT; else -1 */
   lade_pipeline_info info; /* chosen settings */
-  double cpu_seconds;      /* of all lade passes that count */
   bool verified;
   bench_samples samples[STAGING_DIRECTIONS][STAGING_VARIANTS]; /* GB/s */
+  bench_samples cpu[STAGING_DIRECTIONS][STAGING_VARIANTS];     /* core-seconds of a pass */
 } staging;
 
 /* Set by SIGINT and SIGTERM. Everything that takes long looks at it. */
@@ -101,6 +111,8 @@ bool staging_inputs_open(staging *s);
 void staging_inputs_close(staging_inputs *inputs);
 /* A file without a name in $TMPDIR, so that nothing can be left behind; -1: said why. */
 int staging_temporary_file(void);
+/* The same file with O_DIRECT; -1: said why. */
+int staging_reopen_direct(int fd, int flags, const char *path);
 
 /* A piece of a file and its place in the window. */
 typedef struct staging_piece {
@@ -133,6 +145,14 @@ bool staging_transfer_piece(staging *s, int direction, const staging_piece *piec
 
 /* Stages everything once more, window by window, and compares checksums of source, device and (D2H) sink. */
 bool staging_verify(staging *s);
+
+/* --- copies left out ------------------------------------------------------------------------------------------------
+ */
+
+/* False: said why. */
+bool staging_copyless_open(staging *s);
+/* Its pipeline is destroyed. */
+bool staging_copyless_close(staging *s);
 
 /* --- output ---------------------------------------------------------------------------------------------------------
  */

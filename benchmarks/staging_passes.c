@@ -4,10 +4,13 @@
  *
  *   lade       the pipeline: pieces of the window submitted ahead, all tickets waited for
  *   ceiling    (a) nothing but pinned copies of 32 MiB, back to back
+ *   reads      (d) the pipeline with the copies left out: the same reads into the same pinned blocks
  *   naive      (b) what people write first: one malloc buffer, read, synchronous copy
  *   uncached   (c) per chunk: pinned allocation from the driver, read, asynchronous copy, wait, free
+ *   loop       one thread that reads chunk after chunk into one buffer: the processor time that reads take by themselves
  *
- * To the host, the reads are writes into a file without a name and the copies go the other way.
+ * No way of staging is faster than the lower of (a) and (d). To the host, the reads are writes into a file without a
+ * name and the copies go the other way. With --direct, all reads and writes of files go past the page cache.
  *
  * I1  Every variant moves every byte of the inputs once per pass, through the same window.
  * I2  The window is written again only after the copies into it before are queued earlier on the same stream.
@@ -27,7 +30,10 @@ static const size_t ceiling_bytes = (size_t)32 << 20;
 static const uint64_t slice_ns = UINT64_C(20000000); /* how soon an interrupt is noticed */
 static const uint64_t sim_reader_bytes_per_s = UINT64_C(12000000000);
 
-static const char *const variant_names[] = {"lade", "ceiling", "naive", "uncached"};
+/* O_DIRECT asks for less on all file systems known; the baselines' buffers and lengths are rounded to it. */
+static const size_t direct_align = 4096;
+
+static const char *const variant_names[] = {"lade", "ceiling", "reads", "naive", "uncached", "loop"};
 
 static double cpu_seconds(void) {
   struct rusage usage;
@@ -39,15 +45,17 @@ static double cpu_seconds(void) {
 /* --- lade -----------------------------------------------------------------------------------------------------------
  */
 
-static bool piece_submit(staging *s, int direction, const staging_piece *piece, lade_ticket **out) {
+static bool piece_submit(staging *s, lade_pipeline *pipeline, int direction, const staging_piece *piece,
+                         lade_ticket **out) {
   lade_transfer transfer;
   lade_transfer_init(&transfer);
   transfer.direction = direction == STAGING_H2D ? LADE_TO_DEVICE : LADE_TO_HOST;
   transfer.host = direction == STAGING_H2D ? lade_endpoint_file(piece->file->fd, piece->offset, piece->file->path)
                                            : lade_endpoint_file(s->sink_fd, piece->place, "temporary output file");
+  transfer.host.flags = s->settings.direct ? LADE_FILE_DIRECT : 0;
   transfer.device_memory = s->window + piece->place;
   transfer.bytes = piece->bytes;
-  if (lade_pipeline_submit(lade_pair_pipeline(s->pair), &transfer, out) != LADE_OK) {
+  if (lade_pipeline_submit(pipeline, &transfer, out) != LADE_OK) {
     staging_lade_error("submit");
     return false;
   }
@@ -71,10 +79,10 @@ static bool ticket_finish(lade_ticket *ticket) {
 
 bool staging_transfer_piece(staging *s, int direction, const staging_piece *piece) {
   lade_ticket *ticket;
-  return piece_submit(s, direction, piece, &ticket) && ticket_finish(ticket);
+  return piece_submit(s, lade_pair_pipeline(s->pair), direction, piece, &ticket) && ticket_finish(ticket);
 }
 
-static bool lade_pass(staging *s, int direction) {
+static bool pipeline_pass(staging *s, lade_pipeline *pipeline, int direction) {
   lade_ticket *tickets[AHEAD];
   uint64_t bytes[AHEAD];
   staging_cursor cursor = {0};
@@ -88,7 +96,7 @@ static bool lade_pass(staging *s, int direction) {
       staging_progress_add(&s->progress, bytes[finished++ % AHEAD]);
     }
     if (good) {
-      good = piece_submit(s, direction, &piece, &tickets[submitted % AHEAD]);
+      good = piece_submit(s, pipeline, direction, &piece, &tickets[submitted % AHEAD]);
       bytes[submitted % AHEAD] = piece.bytes;
       submitted += good ? 1 : 0;
     }
@@ -106,14 +114,29 @@ static bool lade_pass(staging *s, int direction) {
 /* --- baselines ------------------------------------------------------------------------------------------------------
  */
 
+static size_t direct_round_up(size_t bytes) { return (bytes + direct_align - 1) / direct_align * direct_align; }
+
+/* One call. With --direct by O_DIRECT where the place is aligned: a buffer has room for the rest of its last page. */
+static ssize_t host_call(const staging *s, int direction, const staging_piece *piece, uint64_t offset, void *at,
+                         size_t bytes) {
+  if (direction == STAGING_H2D) {
+    uint64_t place = piece->offset + offset;
+    bool direct = s->settings.direct && place % direct_align == 0 && (uintptr_t)at % direct_align == 0;
+    ssize_t moved = direct ? pread(piece->file->direct_fd, at, direct_round_up(bytes), (off_t)place)
+                           : pread(piece->file->fd, at, bytes, (off_t)place);
+    return moved > (ssize_t)bytes ? (ssize_t)bytes : moved;
+  }
+  uint64_t place = piece->place + offset;
+  bool direct =
+      s->settings.direct && place % direct_align == 0 && bytes % direct_align == 0 && (uintptr_t)at % direct_align == 0;
+  return pwrite(direct ? s->sink_direct_fd : s->sink_fd, at, bytes, (off_t)place);
+}
+
 /* A read or write of the whole buffer. On "sim" its time passes by the model of the pipeline's readers. */
 static bool host_move(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
                       size_t bytes) {
   for (size_t done = 0; done < bytes;) {
-    char *at = (char *)buffer + done;
-    ssize_t moved = direction == STAGING_H2D
-                        ? pread(piece->file->fd, at, bytes - done, (off_t)(piece->offset + offset + done))
-                        : pwrite(s->sink_fd, at, bytes - done, (off_t)(piece->place + offset + done));
+    ssize_t moved = host_call(s, direction, piece, offset + done, (char *)buffer + done, bytes - done);
     if (moved <= 0 && !(moved < 0 && errno == EINTR)) {
       staging_error("%s: %s", direction == STAGING_H2D ? piece->file->path : "temporary output file",
                     moved == 0 ? "ended early" : strerror(errno));
@@ -159,7 +182,7 @@ static bool uncached_chunk(staging *s, int direction, const staging_piece *piece
   const lade_runtime_ops *ops = s->runtime->ops;
   void *buffer;
   (void)unused;
-  if (ops->host_alloc(s->runtime->self, s->settings.device, bytes, 0, &buffer) != LADE_OK) {
+  if (ops->host_alloc(s->runtime->self, s->settings.device, direct_round_up(bytes), 0, &buffer) != LADE_OK) {
     return false;
   }
   bool good = pinned_chunk(s, direction, piece, offset, buffer, bytes);
@@ -193,13 +216,20 @@ static bool chunks_pass(staging *s, int direction, chunk_function move, void *bu
   return true;
 }
 
-static bool naive_pass(staging *s, int direction) {
-  void *buffer = malloc((size_t)s->info.chunk_bytes);
-  if (buffer == NULL) {
+/* Reading or writing alone. */
+static bool loop_chunk(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
+                       size_t bytes) {
+  return host_move(s, direction, piece, offset, buffer, bytes);
+}
+
+/* One buffer of ordinary memory for all chunks. */
+static bool buffer_pass(staging *s, int direction, chunk_function move) {
+  void *buffer = NULL;
+  if (posix_memalign(&buffer, direct_align, direct_round_up((size_t)s->info.chunk_bytes)) != 0) {
     staging_error("no memory for a buffer of %llu bytes", (unsigned long long)s->info.chunk_bytes);
     return false;
   }
-  bool good = chunks_pass(s, direction, naive_chunk, buffer);
+  bool good = chunks_pass(s, direction, move, buffer);
   free(buffer);
   return good;
 }
@@ -251,11 +281,21 @@ typedef struct pass {
   unsigned runs;
 } pass;
 
+/* The first run of each variant does not count. */
+static void cpu_note(pass *p, double seconds) {
+  bench_samples *samples = &p->s->cpu[p->direction][p->variant];
+  if (p->runs++ > 0 && samples->count < BENCH_MAX_REPEATS) {
+    samples->values[samples->count++] = seconds;
+  }
+}
+
 static bool pass_run(pass *p, void *ceiling) {
   switch (p->variant) {
-  case STAGING_LADE: return lade_pass(p->s, p->direction);
+  case STAGING_LADE: return pipeline_pass(p->s, lade_pair_pipeline(p->s->pair), p->direction);
   case STAGING_CEILING: return ceiling_pass(p->s, p->direction, ceiling);
-  case STAGING_NAIVE: return naive_pass(p->s, p->direction);
+  case STAGING_READS: return pipeline_pass(p->s, p->s->reads_alone, p->direction);
+  case STAGING_NAIVE: return buffer_pass(p->s, p->direction, naive_chunk);
+  case STAGING_LOOP: return buffer_pass(p->s, p->direction, loop_chunk);
   default: return chunks_pass(p->s, p->direction, uncached_chunk, NULL);
   }
 }
@@ -272,9 +312,7 @@ static double pass_time(void *user) {
   uint64_t begun_ns = lade_runtime_now_ns(s->runtime);
   bool good = pass_run(p, ceiling);
   uint64_t taken_ns = lade_runtime_now_ns(s->runtime) - begun_ns;
-  if (p->variant == STAGING_LADE && p->runs++ > 0) {
-    s->cpu_seconds += cpu_seconds() - cpu_before; /* the first run does not count */
-  }
+  cpu_note(p, cpu_seconds() - cpu_before);
   if (ceiling != NULL) {
     good = s->runtime->ops->host_free(s->runtime->self, ceiling) == LADE_OK && good;
   }

@@ -36,6 +36,45 @@ static double ratio(const staging *s, int direction, staging_variant variant) {
   return bench_median(&s->samples[direction][STAGING_LADE]) / bench_median(&s->samples[direction][variant]);
 }
 
+/* The lower of pinned copies alone and reads alone: no staging can be faster. */
+static double bound(const staging *s, int direction) {
+  double copies = bench_median(&s->samples[direction][STAGING_CEILING]);
+  double reads = bench_median(&s->samples[direction][STAGING_READS]);
+  return copies < reads ? copies : reads;
+}
+
+static double cpu_median(const staging *s, int direction, staging_variant variant) {
+  return bench_median(&s->cpu[direction][variant]);
+}
+
+static double gib(const staging *s) { return (double)s->inputs.bytes / (double)(UINT64_C(1) << 30); }
+
+static double cpu_per_gib(const staging *s, int direction) { return cpu_median(s, direction, STAGING_LADE) / gib(s); }
+
+/* ... beyond what the reads take by themselves and, where the copy engines are threads, the copies. */
+static double cpu_beyond_per_gib(const staging *s, int direction) {
+  double own = cpu_median(s, direction, STAGING_LOOP);
+  if (s->runtime->software_device != NULL) {
+    own += cpu_median(s, direction, STAGING_CEILING);
+  }
+  return (cpu_median(s, direction, STAGING_LADE) - own) / gib(s);
+}
+
+static double cpu_total(const staging *s) {
+  double seconds = 0;
+  for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
+    for (size_t i = 0; i < s->cpu[direction][STAGING_LADE].count; i++) {
+      seconds += s->cpu[direction][STAGING_LADE].values[i];
+    }
+  }
+  return seconds;
+}
+
+static const char *storage_name(int32_t storage) {
+  static const char *const names[] = {"auto", "pread", "io_uring", "cufile"};
+  return names[storage];
+}
+
 static double hit_rate(const lade_pinned_stats *stats) {
   uint64_t all = stats->hits + stats->misses;
   return all == 0 ? 0 : (double)stats->hits / (double)all;
@@ -83,6 +122,29 @@ static void print_settings(const staging *s) {
   printf(", window %s, %u passes\n", size_text(s->window_bytes, text, sizeof text), given->passes);
 }
 
+static void print_storage(const staging *s) {
+  lade_pipeline_info info;
+  lade_pipeline_info_init(&info);
+  (void)lade_pipeline_info_get(lade_pair_pipeline(s->pair), &info);
+  printf("storage   %s, %s", s->settings.direct ? "O_DIRECT" : "page cache",
+         storage_name(s->settings.direct ? info.storage_direct : info.storage_buffered));
+  printf("%s%s", info.direct_refused > 0 ? "; O_DIRECT refused" : "", info.storage_note[0] != '\0' ? "; " : "");
+  printf("%s\n", info.storage_note);
+}
+
+/* The bounds of what is possible, and what lade took to get there. */
+static void print_bounds(const staging *s, int direction) {
+  const bench_samples *samples = s->samples[direction];
+  printf("%-9s  %s alone (d) %.2f, pinned copies alone (a) %.2f: lade is %.2f of (d), %.2f of (a), %.2f of the lower\n",
+         direction_names[direction], direction == STAGING_H2D ? "reads" : "writes",
+         bench_median(&samples[STAGING_READS]), bench_median(&samples[STAGING_CEILING]),
+         ratio(s, direction, STAGING_READS), ratio(s, direction, STAGING_CEILING),
+         bench_median(&samples[STAGING_LADE]) / bound(s, direction));
+  printf("           %.3f core-seconds per GiB, %.3f beyond %s%s by themselves\n", cpu_per_gib(s, direction),
+         cpu_beyond_per_gib(s, direction), direction == STAGING_H2D ? "reads" : "writes",
+         s->runtime->software_device != NULL ? " and copies" : "");
+}
+
 static void print_direction(const staging *s, int direction) {
   const bench_samples *samples = s->samples[direction];
   printf("%-9s %6.2f  %6.2f..%-6.2f   %5.2f of %-6.2f   %5.2f x %-6.2f   %5.2f x %-6.2f\n", direction_names[direction],
@@ -97,20 +159,27 @@ void staging_report_print(const staging *s) {
   lade_pinned_stats stats = pinned_stats(s);
   print_device(s);
   print_settings(s);
+  print_storage(s);
   printf("\nGB/s      median    min..max      (a) ceiling       (b) naive loop   (c) no cache\n");
   for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
     if (s->settings.directions[direction]) {
       print_direction(s, direction);
     }
   }
-  printf(
-      "  (a) pinned copies alone  (b) read into malloc memory, synchronous copy  (c) pinned allocation per chunk\n\n");
+  printf("  (a) pinned copies alone  (b) read into malloc memory, synchronous copy  (c) pinned allocation per chunk\n"
+         "  (d) lade with the copies left out\n");
+  for (int direction = 0; direction < STAGING_DIRECTIONS && s->runtime->ops->step == NULL; direction++) {
+    if (s->settings.directions[direction]) {
+      print_bounds(s, direction);
+    }
+  }
+  printf("\n");
   printf("verified  %s\n", s->verified ? "yes: XXH3 of source and destination are equal" : "no (--no-verify)");
   printf("pinned    cache hit rate %.1f %%, peak %s\n", 100 * hit_rate(&stats),
          size_text(stats.reserved_bytes.peak, text, sizeof text));
   printf("memory    peak resident %s%s\n", size_text(peak_rss_bytes(), text, sizeof text),
          device_info(s).software ? ", the device's own included" : "");
-  printf("CPU       %.2f s in lade's passes\n", s->cpu_seconds);
+  printf("CPU       %.2f s in lade's passes\n", cpu_total(s));
 }
 
 /* --- JSON -----------------------------------------------------------------------------------------------------------
@@ -127,25 +196,42 @@ static json_t *direction_json(const staging *s, int direction) {
                    ratio(s, direction, STAGING_UNCACHED));
 }
 
+/* What bounds a direction, how near lade comes, and what processors did for it. */
+static json_t *bounds_json(const staging *s, int direction) {
+  const bench_samples *samples = s->samples[direction];
+  if (!s->settings.directions[direction]) {
+    return json_null();
+  }
+  return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "copies_alone_gbps",
+                   bench_median(&samples[STAGING_CEILING]), "reads_alone_gbps", bench_median(&samples[STAGING_READS]),
+                   "loop_gbps", bench_median(&samples[STAGING_LOOP]), "vs_copies_alone",
+                   ratio(s, direction, STAGING_CEILING), "vs_reads_alone", ratio(s, direction, STAGING_READS),
+                   "vs_lower", bench_median(&samples[STAGING_LADE]) / bound(s, direction), "core_seconds_per_gib",
+                   cpu_per_gib(s, direction), "core_seconds_per_gib_beyond_reads", cpu_beyond_per_gib(s, direction));
+}
+
 static json_t *settings_json(const staging *s) {
   const staging_settings *given = &s->settings;
-  return json_pack("{s:I, s:b, s:i, s:b, s:i, s:b, s:i, s:I, s:i, s:b}", "chunk_bytes", (json_int_t)s->info.chunk_bytes,
-                   "chunk_chosen", given->chunk_bytes == 0, "depth", (int)s->info.depth, "depth_chosen",
-                   given->depth == 0, "readers", (int)s->info.readers, "readers_chosen", given->readers == 0, "passes",
-                   (int)given->passes, "window_bytes", (json_int_t)s->window_bytes, "input_files", (int)s->inputs.count,
-                   "input_generated", s->inputs.generated);
+  return json_pack("{s:I, s:b, s:i, s:b, s:i, s:b, s:i, s:I, s:i, s:b, s:b, s:s}", "chunk_bytes",
+                   (json_int_t)s->info.chunk_bytes, "chunk_chosen", given->chunk_bytes == 0, "depth",
+                   (int)s->info.depth, "depth_chosen", given->depth == 0, "readers", (int)s->info.readers,
+                   "readers_chosen", given->readers == 0, "passes", (int)given->passes, "window_bytes",
+                   (json_int_t)s->window_bytes, "input_files", (int)s->inputs.count, "input_generated",
+                   s->inputs.generated, "direct", given->direct, "storage",
+                   storage_name(given->direct ? s->info.storage_direct : s->info.storage_buffered));
 }
 
 bool staging_report_json(const staging *s) {
   lade_device_info info = device_info(s);
   lade_pinned_stats stats = pinned_stats(s);
   json_t *document =
-      json_pack("{s:s, s:b, s:s, s:i, s:b, s:o, s:o, s:I, s:f, s:I, s:I, s:f, s:o}", "runtime",
+      json_pack("{s:s, s:b, s:s, s:i, s:b, s:o, s:o, s:I, s:f, s:I, s:I, s:f, s:o, s:{s:o, s:o}}", "runtime",
                 lade_runtime_name(s->runtime), "software_device", info.software, "device", info.name, "numa_node",
                 info.numa_node, "verified", s->verified, "h2d", direction_json(s, STAGING_H2D), "d2h",
                 direction_json(s, STAGING_D2H), "bytes", (json_int_t)s->inputs.bytes, "cache_hit_rate",
                 hit_rate(&stats), "peak_pinned_bytes", (json_int_t)stats.reserved_bytes.peak, "peak_rss_bytes",
-                (json_int_t)peak_rss_bytes(), "cpu_seconds", s->cpu_seconds, "settings", settings_json(s));
+                (json_int_t)peak_rss_bytes(), "cpu_seconds", cpu_total(s), "settings", settings_json(s), "bounds",
+                "h2d", bounds_json(s, STAGING_H2D), "d2h", bounds_json(s, STAGING_D2H));
   if (document == NULL) {
     staging_error("no memory for the JSON report");
     return false;
@@ -159,7 +245,7 @@ bool staging_report_json(const staging *s) {
  */
 
 static void plot_script(FILE *script, const staging *s) {
-  static const char *const variants[] = {"lade", "(a) ceiling", "(b) naive loop", "(c) no cache"};
+  static const char *const variants[] = {"lade", "(a) ceiling", "(d) reads alone", "(b) naive loop", "(c) no cache"};
   fprintf(script, "set terminal svg size 800,480\nset output '");
   for (const char *c = s->settings.plot_path; *c != '\0'; c++) {
     fprintf(script, *c == '\'' ? "''" : "%c", *c);
@@ -168,7 +254,7 @@ static void plot_script(FILE *script, const staging *s) {
           "'\nset title 'staging throughput, runtime %s'\nset ylabel 'GB/s'\nset yrange [0:*]\n"
           "set style data histogram\nset style histogram errorbars gap 1\nset style fill solid 0.6\n$data << EOD\n",
           lade_runtime_name(s->runtime));
-  for (int variant = 0; variant < STAGING_VARIANTS; variant++) {
+  for (int variant = 0; variant < STAGING_LOOP; variant++) {
     fprintf(script, "\"%s\"", variants[variant]);
     for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
       if (s->settings.directions[direction]) {

@@ -11,6 +11,7 @@
  */
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,8 @@ enum {
   KEY_JSON,
   KEY_PLOT,
   KEY_WINDOW,
+  KEY_DIRECT,
+  KEY_STORAGE,
 };
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
@@ -47,6 +50,8 @@ static const struct argp_option option_table[] = {
     {"depth", KEY_DEPTH, "N", 0, "Pinned blocks in use at once (default: chosen by lade)", 0},
     {"readers", KEY_READERS, "N", 0, "Reader threads (default: chosen by lade)", 0},
     {"passes", KEY_PASSES, "N", 0, "Timed passes per variant (default 5)", 0},
+    {"direct", KEY_DIRECT, NULL, 0, "Files past the page cache (O_DIRECT)", 0},
+    {"storage", KEY_STORAGE, "NAME", 0, "auto, uring, pread or cufile (default auto)", 0},
     {"window", KEY_WINDOW, "BYTES", 0, "Device memory that the inputs pass through (default 256M)", 0},
     {"no-verify", KEY_NO_VERIFY, NULL, 0, "Do not compare checksums", 0},
     {"json", KEY_JSON, "FILE", 0, "Also write the results as JSON", 0},
@@ -105,6 +110,18 @@ static void direction_parse(staging_settings *settings, const char *text, struct
   }
 }
 
+static uint32_t storage_parse(const char *text, struct argp_state *state) {
+  char setting[64];
+  lade_config config;
+  lade_config_init(&config);
+  int length = snprintf(setting, sizeof setting, "storage:%s", text);
+  if (length < 0 || (size_t)length >= sizeof setting || strpbrk(text, ":,") != NULL ||
+      lade_config_parse(setting, &config) != LADE_OK) {
+    argp_error(state, "--storage: '%s' is none of auto, uring, pread, cufile", text);
+  }
+  return config.storage;
+}
+
 static void input_add(staging_settings *settings, char *path) {
   char **inputs = realloc(settings->inputs, (settings->input_count + 1) * sizeof *inputs);
   if (inputs == NULL) {
@@ -130,6 +147,8 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
     settings->passes = (uint32_t)number_parse("passes", argument, 1, BENCH_MAX_REPEATS, false, state);
     return 0;
   case KEY_WINDOW: settings->window_bytes = number_parse("window", argument, 1, most_bytes, true, state); return 0;
+  case KEY_DIRECT: settings->direct = true; return 0;
+  case KEY_STORAGE: settings->storage = storage_parse(argument, state); return 0;
   case KEY_NO_VERIFY: settings->verify = false; return 0;
   case KEY_JSON: settings->json_path = argument; return 0;
   case KEY_PLOT: settings->plot_path = argument; return 0;
@@ -159,6 +178,20 @@ static void interrupts_catch(void) {
 /* One pipeline is all that pins memory here: no more than its ring needs. */
 static const uint64_t pinned_segment_bytes = UINT64_C(8) << 20;
 
+/* The same pipeline once more, with the copies left out. */
+static bool reads_alone_open(staging *s, const lade_pipeline_options *options) {
+  lade_pipeline_options own = *options;
+  own.device = s->settings.device;
+  if (!staging_copyless_open(s)) {
+    return false;
+  }
+  if (lade_pipeline_create(s->copyless, lade_pair_pinned_pool(s->pair), &own, &s->reads_alone) != LADE_OK) {
+    staging_lade_error("the pipeline without copies");
+    return false;
+  }
+  return true;
+}
+
 static bool device_open(staging *s) {
   lade_pinned_options pinned;
   lade_pipeline_options pipeline;
@@ -169,6 +202,7 @@ static bool device_open(staging *s) {
   pipeline.chunk_bytes = s->settings.chunk_bytes;
   pipeline.depth = s->settings.depth;
   pipeline.readers = s->settings.readers;
+  pipeline.storage = (int32_t)s->settings.storage;
   lade_pair_options_init(&options);
   options.pinned = &pinned;
   options.pipeline = &pipeline;
@@ -181,7 +215,7 @@ static bool device_open(staging *s) {
   }
   lade_pipeline_info_init(&s->info);
   (void)lade_pipeline_info_get(lade_pair_pipeline(s->pair), &s->info);
-  return true;
+  return reads_alone_open(s, &pipeline);
 }
 
 /* The window, no longer than needed, and the pieces it is used in: whole chunks, a quarter of it if that is enough. */
@@ -199,7 +233,10 @@ static bool window_open(staging *s) {
   s->window = window;
   if (s->settings.directions[STAGING_D2H]) {
     s->sink_fd = staging_temporary_file();
-    return s->sink_fd >= 0;
+    if (s->sink_fd >= 0 && s->settings.direct) {
+      s->sink_direct_fd = staging_reopen_direct(s->sink_fd, O_WRONLY, "temporary output file");
+    }
+    return s->sink_fd >= 0 && (!s->settings.direct || s->sink_direct_fd >= 0);
   }
   return true;
 }
@@ -244,6 +281,8 @@ static bool all_close(staging *s) {
     }
     good = lade_stream_destroy(s->runtime, s->stream) == LADE_OK && good;
   }
+  good = lade_pipeline_destroy(s->reads_alone, true) == LADE_OK && good;
+  good = staging_copyless_close(s) && good;
   good = lade_pair_destroy(s->pair, true) == LADE_OK && good;
   good = lade_runtime_close(s->runtime) == LADE_OK && good;
   if (!good) {
@@ -251,6 +290,9 @@ static bool all_close(staging *s) {
   }
   if (s->sink_fd >= 0) {
     close(s->sink_fd);
+  }
+  if (s->sink_direct_fd >= 0) {
+    close(s->sink_direct_fd);
   }
   staging_inputs_close(&s->inputs);
   free(s->settings.inputs);
@@ -261,6 +303,7 @@ int main(int argc, char **argv) {
   static staging s = {
       .settings = {.directions = {true, true}, .passes = 5, .verify = true, .window_bytes = UINT64_C(256) << 20},
       .sink_fd = -1,
+      .sink_direct_fd = -1,
   };
   const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
   argp_err_exit_status = EXIT_USAGE;

@@ -52,14 +52,27 @@ python3 - "$folder/json" <<'EOF' || fail "JSON"
 import json, sys
 result = json.load(open(sys.argv[1]))
 keys = {"runtime", "software_device", "device", "numa_node", "verified", "h2d", "d2h", "bytes", "cache_hit_rate",
-        "peak_pinned_bytes", "peak_rss_bytes", "cpu_seconds", "settings"}
+        "peak_pinned_bytes", "peak_rss_bytes", "cpu_seconds", "settings", "bounds"}
 rates = {"gbps_median", "gbps_min", "gbps_max", "vs_ceiling", "vs_naive", "vs_uncached"}
 assert set(result) == keys, set(result) ^ keys
 assert set(result["h2d"]) == rates and set(result["d2h"]) == rates
 assert result["runtime"] == "cpu" and result["software_device"] is True and result["verified"] is True
 assert result["bytes"] == 1000001 + 70000 + 3 + 1 and result["settings"]["chunk_bytes"] == 16384
+for direction in ("h2d", "d2h"):
+    bounds = result["bounds"][direction]
+    rate = result[direction]["gbps_median"]
+    lower = min(bounds["copies_alone_gbps"], bounds["reads_alone_gbps"])
+    assert abs(bounds["vs_lower"] - rate / lower) < 1e-6 and abs(bounds["vs_reads_alone"] * bounds["reads_alone_gbps"] - rate) < 1e-6
+    assert bounds["core_seconds_per_gib"] > 0 and bounds["loop_gbps"] > 0
 assert 0 < result["h2d"]["gbps_min"] <= result["h2d"]["gbps_median"] <= result["h2d"]["gbps_max"]
 EOF
+
+# Past the page cache, by each kind of storage.
+for storage in auto pread uring; do
+  run 0 "" --runtime cpu --input "$folder/small" --input "$folder/many" --chunk 64K --passes 1 --direct \
+    --storage $storage --json "$folder/json"
+  grep -q '^storage   O_DIRECT' "$folder/out" || fail "the report does not say that it went past the page cache"
+done
 
 # One direction, virtual time, a window smaller than the input and no multiple of anything.
 run 0 "" --runtime sim --input "$folder/small" --window 70001 --chunk 5000 --passes 1 --direction h2d --json "$folder/json"
@@ -91,6 +104,8 @@ run 2 "not a number" --depth 1025
 run 2 "not a number" --passes 0
 run 2 "not a number" --readers many
 run 2 "none of h2d" --direction up
+run 2 "none of auto" --storage disk
+run 2 "none of auto" --storage uring,backend:native
 run 2 "no option" "$folder/small"
 run 0 "" --help
 grep -q -- '--window' "$folder/out" || fail "--help does not name --window"
