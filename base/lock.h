@@ -27,6 +27,7 @@
  * runtime/soft and runtime/cuda are the runtime's own: they lie below the seam, where no lock of this list is held.
  */
 typedef enum ladei_lock_rank {
+  LADEI_RANK_LOADER = 5,    /* pipeline/loaders: slots of one loader */
   LADEI_RANK_GRAPH = 10,    /* graph/: captures, trees */
   LADEI_RANK_PIPELINE = 20, /* pipeline/: state machine of one pipeline */
   LADEI_RANK_POOL = 30,     /* host/: settings, list of nodes, growth of one pinned pool */

@@ -29,9 +29,6 @@ struct lade_safetensors {
   json_t *index;   /* NULL for a single file */
 };
 
-/* The last part of a path, no longer than a message bears. */
-const char *ladei_path_text(const char *path);
-
 /* Transfers of one job, in the order of submission. */
 typedef struct ladei_ticket_list {
   lade_ticket **tickets;

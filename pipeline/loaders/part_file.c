@@ -16,11 +16,12 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "pipeline/loaders/text.h"
 
 enum { NAME_TRIES = 100 };
 
 static lade_status file_error(const char *doing, const char *path, int reason) {
-  return ladei_error(LADE_ERR_IO, reason, "%s %.200s: %s", doing, path, strerror(reason));
+  return ladei_error(LADE_ERR_IO, reason, "%s %s: %s", doing, ladei_path_text(path), strerror(reason));
 }
 
 static size_t folder_length(const char *path) {

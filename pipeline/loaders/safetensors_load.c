@@ -22,6 +22,7 @@
 #include "base/size.h"
 #include "pipeline/internal.h"
 #include "pipeline/loaders/checkpoint.h"
+#include "pipeline/loaders/text.h"
 
 enum { DEFAULT_ALIGNMENT = 256, MAX_ALIGNMENT = 512 };
 #define NO_TICKET SIZE_MAX

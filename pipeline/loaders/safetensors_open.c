@@ -20,13 +20,7 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "pipeline/loaders/checkpoint.h"
-
-enum { PATH_SHOWN = 160 };
-
-const char *ladei_path_text(const char *path) {
-  size_t length = strlen(path);
-  return length > PATH_SHOWN ? path + (length - PATH_SHOWN) : path;
-}
+#include "pipeline/loaders/text.h"
 
 static lade_status memory_error(const char *what) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %s", what);

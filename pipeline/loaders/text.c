@@ -13,6 +13,13 @@
 
 #include "base/size.h"
 
+enum { PATH_SHOWN = 120 };
+
+const char *ladei_path_text(const char *path) {
+  size_t length = strlen(path);
+  return length > PATH_SHOWN ? path + (length - PATH_SHOWN) : path;
+}
+
 void ladei_text_put(ladei_text *text, const char *bytes, size_t count) {
   if (!text->failed && text->length + count > text->capacity) {
     size_t capacity = ladei_size_max(2 * text->capacity, text->length + count + 4096);

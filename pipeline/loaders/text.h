@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A growing text, for JSON that has to look as another program writes it, to the byte. */
+/* Texts: paths in messages, and JSON that has to look as another program writes it, to the byte. */
 #ifndef LADE_PIPELINE_LOADERS_TEXT_H
 #define LADE_PIPELINE_LOADERS_TEXT_H
 
@@ -7,7 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* All zero is an empty one. After the first failure it takes nothing more. */
+/* The end of a path, no longer than a message bears. */
+const char *ladei_path_text(const char *path);
+
+/* A growing text. All zero is an empty one. After the first failure it takes nothing more. */
 typedef struct ladei_text {
   char *bytes; /* not terminated; free() it */
   size_t length, capacity;

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loaders: every record once an epoch, in the order that seed and epoch say, with the right bytes, for each rank. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/loaders/data_set.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/pattern.h"
+
+/* The numbers of all records that a loader hands out, in their order. */
+typedef struct sequence {
+  uint64_t records[8 * DATA_SET_RECORDS];
+  uint64_t count, batches;
+} sequence;
+
+/* Takes batches until `limit` of them, or the end; checks their bytes. */
+static void sequence_take(const fixture *f, const data_set *set, lade_loader *loader, uint64_t limit, sequence *out) {
+  for (uint64_t i = 0; i < limit; i++) {
+    lade_batch batch;
+    lade_batch_init(&batch);
+    LADE_ASSERT_OK(lade_loader_next(loader, f->streams[0], LADE_WAIT_FOREVER, &batch));
+    if (batch.count == 0) break;
+    LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[0]));
+    data_set_expect(f, set, &batch);
+    LADE_ASSERT_LE_UINT(out->count + batch.count, 8 * DATA_SET_RECORDS);
+    memcpy(out->records + out->count, batch.records, batch.count * sizeof(uint64_t));
+    out->count += batch.count;
+    out->batches++;
+    LADE_EXPECT_OK(lade_loader_return(loader, &batch, f->streams[0]));
+  }
+}
+
+static void sequence_run(const fixture *f, const data_set *set, const lade_loader_options *options, sequence *out) {
+  lade_loader *loader;
+  *out = (sequence){0};
+  LADE_ASSERT_OK(data_set_loader(f, set, options, &loader));
+  sequence_take(f, set, loader, UINT64_MAX, out);
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+}
+
+static void expect_each_record(const uint64_t *records, uint64_t count, uint64_t times) {
+  unsigned seen[DATA_SET_RECORDS] = {0};
+  LADE_ASSERT_EQ_UINT(count, times * DATA_SET_RECORDS);
+  for (uint64_t i = 0; i < count; i++) seen[records[i]]++;
+  for (uint64_t i = 0; i < DATA_SET_RECORDS; i++) LADE_EXPECT_EQ_UINT(seen[i], times);
+}
+
+LADE_TEST_P(Loader, GoesThroughTheRecordsInOrder, support_soft_runtimes, name) {
+  fixture f;
+  data_set set;
+  sequence taken;
+  if (!fixture_open(&f, name) || !data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(8);
+  options.epochs = 2;
+  sequence_run(&f, &set, &options, &taken);
+  LADE_EXPECT_EQ_UINT(taken.batches, 2 * 13); /* the last of an epoch has five records */
+  expect_each_record(taken.records, taken.count, 2);
+  for (uint64_t i = 0; i < taken.count; i++) LADE_EXPECT_EQ_UINT(taken.records[i], i % DATA_SET_RECORDS);
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+LADE_TEST_P(Loader, ShufflesEachEpochAnew, support_soft_runtimes, name) {
+  fixture f;
+  data_set set;
+  sequence taken, again, other;
+  if (!fixture_open(&f, name) || !data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(7);
+  options.epochs = 2;
+  options.shuffle = 1;
+  options.seed = 4;
+  sequence_run(&f, &set, &options, &taken);
+  expect_each_record(taken.records, DATA_SET_RECORDS, 1);
+  expect_each_record(taken.records + DATA_SET_RECORDS, DATA_SET_RECORDS, 1);
+  LADE_EXPECT_NE_SIZE(memcmp(taken.records, taken.records + DATA_SET_RECORDS, DATA_SET_RECORDS * 8), 0);
+  options.batch_records = 23; /* the order is no matter of batches and prefetching */
+  options.prefetch = 1;
+  sequence_run(&f, &set, &options, &again);
+  LADE_EXPECT_EQ_MEM(taken.records, again.records, taken.count * 8);
+  options.seed = 5;
+  sequence_run(&f, &set, &options, &other);
+  LADE_EXPECT_NE_SIZE(memcmp(taken.records, other.records, DATA_SET_RECORDS * 8), 0);
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+LADE_TEST(Loader, GivesTheSameOrderWithAnyNumberOfReaders) {
+  data_set set;
+  sequence taken[3];
+  if (!data_set_open(&set)) return;
+  static const uint32_t readers[] = {1, 2, 7};
+  for (size_t i = 0; i < 3; i++) {
+    fixture f;
+    lade_pipeline *pipeline;
+    lade_pipeline_options options;
+    lade_loader *loader;
+    if (!fixture_open(&f, "cpu")) return;
+    lade_pipeline_options_init(&options);
+    options.readers = readers[i];
+    LADE_ASSERT_OK(lade_pipeline_create(f.runtime, lade_pair_pinned_pool(f.pairs[0]), &options, &pipeline));
+    lade_loader_options loading = data_set_options(10);
+    loading.shuffle = 1;
+    taken[i] = (sequence){0};
+    LADE_ASSERT_OK(lade_loader_create(set.index, pipeline, f.targets[0].allocator, &loading, &loader));
+    sequence_take(&f, &set, loader, UINT64_MAX, &taken[i]);
+    LADE_EXPECT_OK(lade_loader_destroy(loader));
+    LADE_EXPECT_OK(lade_pipeline_destroy(pipeline, true));
+    fixture_close(&f);
+    LADE_EXPECT_EQ_MEM(taken[i].records, taken[0].records, DATA_SET_RECORDS * 8);
+  }
+  data_set_close(&set);
+}
+
+LADE_TEST(Loader, SharesRecordsAmongRanks) {
+  fixture f;
+  data_set set;
+  sequence whole, taken;
+  uint64_t all[DATA_SET_RECORDS], count = 0;
+  if (!fixture_open(&f, "sim") || !data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(6);
+  options.shuffle = 1;
+  sequence_run(&f, &set, &options, &whole);
+  options.world_size = 4; /* 101 records: 26, 25, 25, 25 */
+  for (options.rank = 0; options.rank < 4; options.rank++) {
+    sequence_run(&f, &set, &options, &taken);
+    LADE_EXPECT_EQ_UINT(taken.count, options.rank == 0 ? 26 : 25);
+    for (uint64_t i = 0; i < taken.count; i++) {
+      LADE_EXPECT_EQ_UINT(taken.records[i], whole.records[i * 4 + options.rank]);
+      all[count++] = taken.records[i];
+    }
+  }
+  expect_each_record(all, count, 1);
+  options.equal_ranks = 1;
+  options.rank = 0;
+  sequence_run(&f, &set, &options, &taken);
+  LADE_EXPECT_EQ_UINT(taken.count, 25);
+  options.drop_last = 1;
+  sequence_run(&f, &set, &options, &taken);
+  LADE_EXPECT_EQ_UINT(taken.count, 24);
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+LADE_TEST_P(Loader, FillsBatchesByBytes, support_soft_runtimes, name) {
+  fixture f;
+  data_set set;
+  sequence taken;
+  lade_loader *loader;
+  if (!fixture_open(&f, name) || !data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(0);
+  options.batch_bytes = 20000;
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  for (uint64_t next = 0; next < DATA_SET_RECORDS;) {
+    lade_batch batch;
+    lade_batch_init(&batch);
+    LADE_ASSERT_OK(lade_loader_next(loader, f.streams[0], LADE_WAIT_FOREVER, &batch));
+    uint64_t table = (uint64_t)((const char *)batch.device_offsets - (const char *)batch.memory);
+    LADE_EXPECT_LE_UINT(table, 20000);
+    LADE_EXPECT_GE_UINT(batch.count, 3); /* of at most 6000 bytes each */
+    next += batch.count;
+    LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
+  }
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  options.batch_records = 2;
+  options.alignment = 1;
+  sequence_run(&f, &set, &options, &taken);
+  LADE_EXPECT_EQ_UINT(taken.batches, 51);
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+LADE_TEST_P(Loader, PadsRecordsToOneSize, support_soft_runtimes, name) {
+  fixture f;
+  data_set set;
+  lade_loader *loader;
+  lade_batch batch;
+  if (!fixture_open(&f, name) || !data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(16);
+  options.padded = 1;
+  options.alignment = 512;
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  lade_batch_init(&batch);
+  LADE_ASSERT_OK(lade_loader_next(loader, f.streams[0], LADE_WAIT_FOREVER, &batch));
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
+  data_set_expect(&f, &set, &batch);
+  for (uint64_t i = 1; i < 16; i++) {
+    LADE_EXPECT_EQ_UINT(batch.offsets[i] - batch.offsets[i - 1], 3072);
+    LADE_EXPECT_EQ_UINT(batch.offsets[16 + i] - batch.offsets[16 + i - 1], 3072);
+  }
+  LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+/* --- state ----------------------------------------------------------------------------------------------------------
+ */
+
+LADE_TEST_P(Loader, ResumesExactlyWhereItWas, support_soft_runtimes, name) {
+  fixture f;
+  data_set set;
+  sequence whole, taken;
+  if (!fixture_open(&f, name) || !data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(9);
+  options.epochs = 3;
+  options.shuffle = 1;
+  sequence_run(&f, &set, &options, &whole);
+  for (uint64_t stop = 0; stop <= whole.batches; stop += 4) {
+    lade_loader *loader;
+    lade_loader_state state;
+    lade_batch batch;
+    taken = (sequence){0};
+    options.resume = NULL;
+    LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+    sequence_take(&f, &set, loader, stop, &taken);
+    lade_loader_state_init(&state);
+    LADE_EXPECT_OK(lade_loader_state_get(loader, &state));
+    LADE_EXPECT_EQ_UINT(state.batches, stop);
+    LADE_EXPECT_OK(lade_loader_destroy(loader)); /* with batches staged that nobody saw */
+    options.resume = &state;
+    LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+    lade_batch_init(&batch);
+    sequence_take(&f, &set, loader, UINT64_MAX, &taken);
+    LADE_EXPECT_EQ_UINT(taken.batches, whole.batches);
+    LADE_EXPECT_OK(lade_loader_next(loader, f.streams[0], 0, &batch));
+    LADE_EXPECT_EQ_UINT(batch.count, 0);
+    LADE_EXPECT_OK(lade_loader_destroy(loader));
+    LADE_ASSERT_EQ_UINT(taken.count, whole.count);
+    LADE_EXPECT_EQ_MEM(taken.records, whole.records, whole.count * 8);
+  }
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+LADE_TEST(Loader, RefusesToResumeInAnotherOrder) {
+  fixture f;
+  data_set set;
+  lade_loader *loader;
+  lade_loader_state state;
+  if (!fixture_open(&f, "sim") || !data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(9);
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  lade_loader_state_init(&state);
+  LADE_EXPECT_OK(lade_loader_state_get(loader, &state));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  lade_loader_state bad[] = {state, state, state, state, state, state, state};
+  bad[0].seed++;
+  bad[1].record_count--;
+  bad[2].shuffle = 1;
+  bad[3].rank = 1;
+  bad[4].world_size = 2;
+  bad[5].equal_ranks = 1;
+  bad[6].position = DATA_SET_RECORDS + 1;
+  static const char *const reasons[] = {"seed",       "number of records", "shuffling", "rank",
+                                        "world size", "equal ranks",       "share"};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    options.resume = &bad[i];
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, data_set_loader(&f, &set, &options, &loader));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, reasons[i]);
+  }
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+LADE_TEST(Loader, NamesTheOptionThatIsWrong) {
+  fixture f;
+  data_set set;
+  lade_loader *loader = NULL;
+  lade_record_index *empty;
+  if (!fixture_open(&f, "sim") || !data_set_open(&set)) return;
+  const struct {
+    lade_loader_options options;
+    const char *reason;
+  } bad[] = {
+      {{0}, "neither batch_records nor batch_bytes"},
+      {{.batch_records = (1u << 24) + 1}, "batch_records"},
+      {{.batch_records = 1, .rank = 1}, "rank is not below"},
+      {{.batch_records = 1, .rank = 2, .world_size = 2}, "rank is not below"},
+      {{.batch_records = 1, .world_size = 102, .rank = 101}, "no batch for rank 101 of 102"},
+      {{.batch_records = 1, .world_size = 102, .equal_ranks = 1}, "no batch for rank 0 of 102"},
+      {{.batch_records = 102, .drop_last = 1}, "no batch"},
+      {{.batch_bytes = 3000}, "batch_bytes is 3000"},
+      {{.batch_bytes = 50000, .drop_last = 1}, "drop_last needs batch_records"},
+      {{.batch_records = 1, .prefetch = 65}, "prefetch"},
+      {{.batch_records = 1, .alignment = 48}, "alignment"},
+      {{.batch_records = 1, .padded = 2}, "padded"},
+  };
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    lade_loader_options options = bad[i].options;
+    options.struct_size = sizeof options;
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, data_set_loader(&f, &set, &options, &loader));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, bad[i].reason);
+  }
+  lade_loader_options options = data_set_options(1);
+  LADE_ASSERT_OK(lade_index_create(NULL, &empty));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_loader_create(empty, f.targets[0].pipeline, f.targets[0].allocator, &options, &loader));
+  lade_index_destroy(empty);
+  LADE_EXPECT_EQ_PTR(loader, NULL);
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+/* --- threads --------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct consumer {
+  const fixture *f;
+  const data_set *set;
+  lade_loader *loader;
+  lade_stream stream;
+  uint64_t records;
+} consumer;
+
+/* Takes two batches at a time and returns them in the wrong order. */
+static void *consumer_run(void *user) {
+  consumer *c = user;
+  for (;;) {
+    lade_batch batches[2];
+    for (size_t i = 0; i < 2; i++) {
+      lade_batch_init(&batches[i]);
+      LADE_EXPECT_OK(lade_loader_next(c->loader, c->stream, LADE_WAIT_FOREVER, &batches[i]));
+      if (batches[i].count == 0) continue;
+      LADE_EXPECT_OK(lade_stream_synchronize(c->f->runtime, c->stream));
+      data_set_expect(c->f, c->set, &batches[i]);
+      c->records += batches[i].count;
+    }
+    if (batches[1].count > 0) LADE_EXPECT_OK(lade_loader_return(c->loader, &batches[1], c->stream));
+    if (batches[0].count == 0) return NULL;
+    LADE_EXPECT_OK(lade_loader_return(c->loader, &batches[0], c->stream));
+    if (lade_test_has_failed()) return NULL;
+  }
+}
+
+LADE_TEST(Loader, ServesSeveralThreads) {
+  enum { THREADS = 3 };
+  fixture f;
+  data_set set;
+  lade_loader *loader;
+  consumer consumers[THREADS];
+  pthread_t threads[THREADS];
+  uint64_t records = 0;
+  if (!fixture_open(&f, "cpu") || !data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(4);
+  options.epochs = 4;
+  options.shuffle = 1;
+  options.prefetch = 2 * THREADS + 1;
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  for (int i = 0; i < THREADS; i++) {
+    consumers[i] = (consumer){&f, &set, loader, NULL, 0};
+    LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &consumers[i].stream));
+    LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, consumer_run, &consumers[i]), 0);
+  }
+  for (int i = 0; i < THREADS; i++) {
+    pthread_join(threads[i], NULL);
+    records += consumers[i].records;
+  }
+  LADE_EXPECT_EQ_UINT(records, 4 * DATA_SET_RECORDS);
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  for (int i = 0; i < THREADS; i++) {
+    LADE_EXPECT_OK(lade_device_stream_retire(f.targets[0].allocator, consumers[i].stream));
+    LADE_EXPECT_OK(lade_stream_destroy(f.runtime, consumers[i].stream));
+  }
+  data_set_close(&set);
+  fixture_close(&f);
+}
