@@ -141,12 +141,11 @@ static int trace_replay(const arguments *a, const char *conf, sink *s, lade_devi
   replay *r = replay_create(&settings);
   if (reader == NULL || r == NULL) {
     fputs("lade replay: no memory\n", stderr);
-  } else if (replay_run(r, reader) == TRACE_BAD) {
-    fprintf(stderr, "%s\n", trace_error(reader));
-    status = EXIT_BAD;
   } else {
-    status = EXIT_FINE;
-    if (out_stats != NULL) *out_stats = replay_stats(r);
+    trace_result result = replay_run(r, reader);
+    status = result == TRACE_END ? EXIT_FINE : result == TRACE_BAD ? EXIT_BAD : EXIT_FAILED;
+    if (status != EXIT_FINE) fprintf(stderr, "%s\n", trace_error(reader));
+    if (status == EXIT_FINE && out_stats != NULL) *out_stats = replay_stats(r);
   }
   replay_destroy(r);
   trace_reader_destroy(reader);
@@ -220,6 +219,13 @@ static int compare_run(const arguments *a) {
   return status;
 }
 
+/* Before anything is read: settings that are wrong are wrong for any trace. */
+static int conf_check(const char *conf) {
+  if (replay_conf_check(conf) == LADE_OK) return EXIT_FINE;
+  fprintf(stderr, "lade replay: %s\n", lade_last_error()->text);
+  return EXIT_BAD;
+}
+
 int command_replay(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
@@ -230,6 +236,8 @@ int command_replay(int argc, char **argv) {
   arguments a = {.confs = calloc((size_t)argc, sizeof(char *))};
   if (a.confs == NULL) return failed("no memory for", "the arguments");
   int status = arguments_read(&a, argc, argv);
+  if (status == EXIT_FINE && a.conf != NULL) status = conf_check(a.conf);
+  for (int i = 0; i < a.conf_count && status == EXIT_FINE; i++) status = conf_check(a.confs[i]);
   if (status == EXIT_FINE) status = a.compare ? compare_run(&a) : report_run(&a);
   free(a.confs);
   return status;

@@ -15,23 +15,26 @@ static size_t slot_home(const number_map *map, uint64_t key) {
 
 static size_t slot_next(const number_map *map, size_t slot) { return (slot + 1) & (map->capacity - 1); }
 
+/* Slot of the key, not 0, or the empty slot where it would go. */
 static size_t slot_find(const number_map *map, uint64_t key) {
   size_t slot = slot_home(map, key);
-  while (map->entries[slot].used && map->entries[slot].key != key) slot = slot_next(map, slot);
+  while (map->entries[slot].key != key && map->entries[slot].key != 0) slot = slot_next(map, slot);
   return slot;
 }
 
 void number_map_destroy(number_map *map) {
   free(map->entries);
-  *map = (number_map){NULL, 0, 0};
+  *map = (number_map){.entries = NULL};
 }
 
 static bool map_grow(number_map *map) {
-  size_t capacity = map->capacity == 0 ? SMALLEST_CAPACITY : 2 * map->capacity;
-  number_map larger = {calloc(capacity, sizeof *larger.entries), capacity, map->count};
+  number_map larger = *map;
+  larger.capacity = map->capacity == 0 ? SMALLEST_CAPACITY : 2 * map->capacity;
+  larger.entries = calloc(larger.capacity, sizeof *larger.entries);
   if (larger.entries == NULL) return false;
   for (size_t i = 0; i < map->capacity; i++) {
-    if (map->entries[i].used) larger.entries[slot_find(&larger, map->entries[i].key)] = map->entries[i];
+    uint64_t key = map->entries[i].key;
+    if (key != 0) larger.entries[slot_find(&larger, key)] = map->entries[i];
   }
   free(map->entries);
   *map = larger;
@@ -39,25 +42,36 @@ static bool map_grow(number_map *map) {
 }
 
 bool number_map_set(number_map *map, uint64_t key, uint64_t value) {
+  if (key == 0) {
+    map->zero_used = true;
+    map->zero_value = value;
+    return true;
+  }
   if (2 * (map->count + 1) > map->capacity && !map_grow(map)) return false;
   number_map_entry *entry = &map->entries[slot_find(map, key)];
-  if (!entry->used) map->count++;
-  *entry = (number_map_entry){key, value, true};
+  if (entry->key == 0) map->count++;
+  *entry = (number_map_entry){key, value};
   return true;
 }
 
 uint64_t *number_map_get(const number_map *map, uint64_t key) {
+  if (key == 0) return map->zero_used ? (uint64_t *)&map->zero_value : NULL;
   if (map->capacity == 0) return NULL;
   number_map_entry *entry = &map->entries[slot_find(map, key)];
-  return entry->used ? &entry->value : NULL;
+  return entry->key == key ? &entry->value : NULL;
 }
 
 void number_map_remove(number_map *map, uint64_t key) {
-  if (number_map_get(map, key) == NULL) return;
+  if (key == 0) {
+    map->zero_used = false;
+    return;
+  }
+  if (map->capacity == 0) return;
   size_t gap = slot_find(map, key);
+  if (map->entries[gap].key == 0) return;
   map->count--;
   /* Each later entry of the run that may stand in the gap moves there and leaves the next gap (I2). */
-  for (size_t slot = slot_next(map, gap); map->entries[slot].used; slot = slot_next(map, slot)) {
+  for (size_t slot = slot_next(map, gap); map->entries[slot].key != 0; slot = slot_next(map, slot)) {
     size_t mask = map->capacity - 1;
     size_t from_home = (slot - slot_home(map, map->entries[slot].key)) & mask;
     if (from_home >= ((slot - gap) & mask)) {
@@ -65,5 +79,20 @@ void number_map_remove(number_map *map, uint64_t key) {
       gap = slot;
     }
   }
-  map->entries[gap].used = false;
+  map->entries[gap].key = 0;
+}
+
+bool number_map_next(const number_map *map, size_t *place, number_map_entry *out) {
+  if (*place == 0) {
+    ++*place;
+    *out = (number_map_entry){0, map->zero_value};
+    if (map->zero_used) return true;
+  }
+  for (; *place <= map->capacity; ++*place) {
+    *out = map->entries[*place - 1];
+    if (out->key == 0) continue;
+    ++*place;
+    return true;
+  }
+  return false;
 }

@@ -2,8 +2,10 @@
 /*
  * Map from any 64-bit number to a 64-bit value: IDs and addresses of a replay.
  *
- * Open addressing with linear probing, at most half full; removal moves later entries back.
- * I1  capacity is 0 or a power of two, and 2 * count <= capacity.
+ * Open addressing with linear probing, at most half full; removal moves later entries back. An entry is two words, so
+ * a lookup touches one line of cache mostly: key 0 marks an empty slot, and the value of key 0 itself lies beside.
+ *
+ * I1  capacity is 0 or a power of two, and the entries in it are at most half of it.
  * I2  Between an entry's home slot and its slot there is no empty slot.
  */
 #ifndef LADE_TOOLS_REPLAY_NUMBER_MAP_H
@@ -16,13 +18,14 @@
 typedef struct number_map_entry {
   uint64_t key;
   uint64_t value;
-  bool used;
 } number_map_entry;
 
 typedef struct number_map {
   number_map_entry *entries;
   size_t capacity;
-  size_t count;
+  size_t count;        /* in entries */
+  bool zero_used;      /* key 0 is in the map ... */
+  uint64_t zero_value; /* ... with this value */
 } number_map;
 
 void number_map_destroy(number_map *map);
@@ -33,5 +36,14 @@ bool number_map_set(number_map *map, uint64_t key, uint64_t value);
 uint64_t *number_map_get(const number_map *map, uint64_t key);
 /* Nothing happens if the key is not there. */
 void number_map_remove(number_map *map, uint64_t key);
+
+/*
+ * All entries, in no order, while the map does not change:
+ *
+ *   size_t place = 0;
+ *   number_map_entry entry;
+ *   while (number_map_next(map, &place, &entry)) { ... }
+ */
+bool number_map_next(const number_map *map, size_t *place, number_map_entry *out);
 
 #endif /* LADE_TOOLS_REPLAY_NUMBER_MAP_H */

@@ -19,11 +19,15 @@
 #include "base/size.h"
 #include "device/snapshot.h"
 #include "lade/pinned.h"
+#include "tools/replay/giants.h"
 #include "tools/replay/number_map.h"
 #include "tools/replay/replay_device.h"
 
 /* Values in ids that are no address: blocks are aligned to 512 bytes. */
 enum { NULL_BLOCK = 0, FAILED = 1 };
+
+/* Marks a value in host_ids that is the number of a giant. */
+#define GIANT            ((uint64_t)1 << 63)
 
 #define DEFAULT_CAPACITY UINT64_C(85899345920)
 
@@ -42,6 +46,7 @@ struct replay {
   replay_device *device; /* NULL before the first operation */
   lade_device_allocator *allocator;
   lade_pinned_pool *pinned; /* NULL before the first pinned operation */
+  giants giants;            /* pinned blocks beyond what the pool takes */
   number_map ids;
   number_map host_ids;
   stored_state *states;
@@ -60,12 +65,14 @@ replay *replay_create(const replay_settings *settings) {
 }
 
 static trace_result no_memory(trace_reader *reader, const trace_op *op) {
-  return trace_refuse(reader, op->line, "%s: no memory", trace_kind_name(op->kind));
+  return trace_fail(reader, op->line, "%s: no memory", trace_kind_name(op->kind));
 }
 
-/* What the allocator refuses for another reason than memory. */
+/* What the allocator refuses for another reason than memory; or its own records found none. */
 static trace_result refused(trace_reader *reader, const trace_op *op) {
-  return trace_refuse(reader, op->line, "%s: %s", trace_kind_name(op->kind), lade_last_error()->text);
+  bool host_memory = lade_last_error()->status == LADE_ERR_OUT_OF_HOST_MEMORY;
+  return (host_memory ? trace_fail : trace_refuse)(reader, op->line, "%s: %s", trace_kind_name(op->kind),
+                                                   lade_last_error()->text);
 }
 
 static lade_stream stream_at(replay *r, const trace_op *op, size_t index) {
@@ -74,8 +81,22 @@ static lade_stream stream_at(replay *r, const trace_op *op, size_t index) {
 
 /* ---- Start and end ----------------------------------------------------------------------------------------------- */
 
+static lade_status backend_check(const lade_config *config) {
+  if (config->backend == 0) return LADE_OK;
+  return ladei_error(LADE_ERR_CONFIG, 0, "configuration: backend: a replay is one of the native backend");
+}
+
+lade_status replay_conf_check(const char *conf) {
+  lade_config config;
+  lade_config_init(&config);
+  lade_status status = lade_config_parse(conf, &config);
+  return status == LADE_OK ? backend_check(&config) : status;
+}
+
 static trace_result conf_read(replay *r, trace_reader *reader, const trace_op *op) {
-  return ladei_config_parse_reference(op->text, &r->config) == LADE_OK ? TRACE_OP : refused(reader, op);
+  lade_status status = ladei_config_parse_reference(op->text, &r->config);
+  if (status == LADE_OK) status = backend_check(&r->config);
+  return status == LADE_OK ? TRACE_OP : refused(reader, op);
 }
 
 static lade_status allocator_create(replay *r) {
@@ -107,6 +128,8 @@ static lade_status pinned_start(replay *r) {
   options.sources = LADE_PINNED_SOURCE_DRIVER; /* addresses only: nothing can be mapped or registered */
   if (options.max_bytes == 0) options.max_bytes = UINT64_MAX;
   if (options.event_batch == 0) options.event_batch = 1;
+  r->giants.reference = (options.flags & LADE_PINNED_REFERENCE) != 0;
+  r->giants.max_bytes = options.max_bytes;
   return lade_pinned_pool_create(replay_device_runtime(r->device), &options, &r->pinned);
 }
 
@@ -121,14 +144,14 @@ static void allocators_destroy(replay *r) {
   while (r->allocator != NULL && r->allocator->captures != NULL) {
     (void)lade_device_pool_end(r->allocator, r->allocator->captures->pool->id);
   }
-  for (size_t i = 0; i < r->ids.capacity; i++) {
-    const number_map_entry *entry = &r->ids.entries[i];
-    if (entry->used && entry->value > FAILED) (void)lade_device_free(r->allocator, (void *)(uintptr_t)entry->value);
+  size_t place = 0;
+  number_map_entry entry;
+  while (number_map_next(&r->ids, &place, &entry)) {
+    if (entry.value > FAILED) (void)lade_device_free(r->allocator, (void *)(uintptr_t)entry.value);
   }
-  for (size_t i = 0; i < r->host_ids.capacity; i++) {
-    if (r->host_ids.entries[i].used) {
-      (void)lade_pinned_free(r->pinned, (void *)(uintptr_t)r->host_ids.entries[i].value);
-    }
+  place = 0;
+  while (number_map_next(&r->host_ids, &place, &entry)) {
+    if ((entry.value & GIANT) == 0) (void)lade_pinned_free(r->pinned, (void *)(uintptr_t)entry.value);
   }
   (void)lade_pinned_pool_destroy(r->pinned, true);
   (void)lade_device_allocator_destroy(r->allocator, true);
@@ -145,6 +168,7 @@ void replay_destroy(replay *r) {
   if (r->device != NULL) allocators_destroy(r);
   number_map_destroy(&r->ids);
   number_map_destroy(&r->host_ids);
+  giants_destroy(&r->giants);
   free(r->oom);
   free(r);
 }
@@ -269,9 +293,10 @@ static trace_result do_pool_release(replay *r, trace_reader *reader, const trace
 
 /* Address -> ID of everything handed out. */
 static bool owners_collect(const replay *r, number_map *out) {
-  for (size_t i = 0; i < r->ids.capacity; i++) {
-    const number_map_entry *entry = &r->ids.entries[i];
-    if (entry->used && entry->value > FAILED && !number_map_set(out, entry->value, entry->key)) return false;
+  size_t place = 0;
+  number_map_entry entry;
+  while (number_map_next(&r->ids, &place, &entry)) {
+    if (entry.value > FAILED && !number_map_set(out, entry.value, entry.key)) return false;
   }
   return true;
 }
@@ -293,7 +318,7 @@ static bool pool_owners_select(const ladei_snapshot *snapshot, uint64_t pool, co
 /* Address -> ID of what is handed out from a pool. */
 static bool pool_owners(const replay *r, uint64_t pool, number_map *out) {
   ladei_snapshot snapshot;
-  number_map owners = {NULL, 0, 0};
+  number_map owners = {.entries = NULL};
   if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return false;
   bool right = owners_collect(r, &owners) && pool_owners_select(&snapshot, pool, &owners, out);
   number_map_destroy(&owners);
@@ -333,13 +358,14 @@ static trace_result do_checkpoint(replay *r, trace_reader *reader, const trace_o
 /* No ID to be brought back may be live outside the pool. */
 static trace_result owners_check(const replay *r, const stored_state *state, const number_map *pool_now,
                                  trace_reader *reader, const trace_op *op) {
-  for (size_t i = 0; i < state->owners.capacity; i++) {
-    const number_map_entry *entry = &state->owners.entries[i];
-    const uint64_t *now = entry->used ? number_map_get(&r->ids, entry->value) : NULL;
+  size_t place = 0;
+  number_map_entry entry;
+  while (number_map_next(&state->owners, &place, &entry)) {
+    const uint64_t *now = number_map_get(&r->ids, entry.value);
     if (now == NULL || *now == FAILED) continue;
     if (*now == NULL_BLOCK || number_map_get(pool_now, *now) == NULL) {
       return trace_refuse(reader, op->line, "restore: ID %llu is live outside the pool",
-                          (unsigned long long)entry->value);
+                          (unsigned long long)entry.value);
     }
   }
   return TRACE_OP;
@@ -363,7 +389,7 @@ static trace_result do_restore(replay *r, trace_reader *reader, const trace_op *
     return trace_refuse(reader, op->line, "restore: pool %llu has no key %llu", (unsigned long long)op->number[0],
                         (unsigned long long)op->number[1]);
   }
-  number_map pool_now = {NULL, 0, 0};
+  number_map pool_now = {.entries = NULL};
   lade_device_restored *restored = NULL;
   trace_result result = pool_owners(r, state->pool, &pool_now) ? TRACE_OP : no_memory(reader, op);
   if (result == TRACE_OP) result = owners_check(r, state, &pool_now, reader, op);
@@ -380,18 +406,36 @@ static trace_result do_restore(replay *r, trace_reader *reader, const trace_op *
 
 /* ---- Pinned blocks ----------------------------------------------------------------------------------------------- */
 
+static trace_result giant_alloc(replay *r, trace_reader *reader, const trace_op *op, uint64_t *out) {
+  size_t number;
+  giants_result result = giants_alloc(&r->giants, op->number[1], &number);
+  if (result == GIANTS_NO_MEMORY) return no_memory(reader, op);
+  if (result == GIANTS_OVER_CAP) return trace_refuse(reader, op->line, "halloc: more than pinned_max_mb allows");
+  *out = GIANT | number;
+  return TRACE_OP;
+}
+
+static trace_result pool_alloc(replay *r, trace_reader *reader, const trace_op *op, uint64_t *out) {
+  void *block;
+  giants_poll(&r->giants);
+  if (lade_pinned_alloc(r->pinned, op->number[1], &block) != LADE_OK) return refused(reader, op);
+  *out = (uint64_t)(uintptr_t)block;
+  return TRACE_OP;
+}
+
 static trace_result do_halloc(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t id = op->number[0];
   if (number_map_get(&r->host_ids, id) != NULL) {
     return trace_refuse(reader, op->line, "halloc: ID %llu is live", (unsigned long long)id);
   }
-  void *block = NULL;
+  uint64_t value = NULL_BLOCK;
   if (op->number[1] > 0) {
-    lade_status status = pinned_start(r);
-    if (status == LADE_OK) status = lade_pinned_alloc(r->pinned, op->number[1], &block);
-    if (status != LADE_OK) return refused(reader, op);
+    if (pinned_start(r) != LADE_OK) return refused(reader, op);
+    trace_result result =
+        giants_take(op->number[1]) ? giant_alloc(r, reader, op, &value) : pool_alloc(r, reader, op, &value);
+    if (result != TRACE_OP) return result;
   }
-  return number_map_set(&r->host_ids, id, (uint64_t)(uintptr_t)block) ? TRACE_OP : no_memory(reader, op);
+  return number_map_set(&r->host_ids, id, value) ? TRACE_OP : no_memory(reader, op);
 }
 
 static trace_result do_hfree(replay *r, trace_reader *reader, const trace_op *op) {
@@ -400,6 +444,7 @@ static trace_result do_hfree(replay *r, trace_reader *reader, const trace_op *op
   if (result != TRACE_OP) return result;
   number_map_remove(&r->host_ids, op->number[0]);
   if (address == NULL_BLOCK) return TRACE_OP;
+  if ((address & GIANT) != 0) return giants_free(&r->giants, address ^ GIANT) ? TRACE_OP : no_memory(reader, op);
   return lade_pinned_free(r->pinned, (void *)(uintptr_t)address) == LADE_OK ? TRACE_OP : refused(reader, op);
 }
 
@@ -409,12 +454,16 @@ static trace_result do_hrecord(replay *r, trace_reader *reader, const trace_op *
   if (result != TRACE_OP || address == NULL_BLOCK) return result;
   lade_stream stream = stream_at(r, op, 1);
   if (stream == NULL) return no_memory(reader, op);
+  if ((address & GIANT) != 0) {
+    return giants_record(&r->giants, address ^ GIANT, stream) ? TRACE_OP : no_memory(reader, op);
+  }
   lade_status status = lade_pinned_record_event(r->pinned, (void *)(uintptr_t)address, stream);
   return status == LADE_OK ? TRACE_OP : refused(reader, op);
 }
 
 static trace_result do_hempty(replay *r, trace_reader *reader, const trace_op *op) {
   if (r->pinned == NULL) return TRACE_OP;
+  giants_empty(&r->giants);
   return lade_pinned_empty_cache(r->pinned) == LADE_OK ? TRACE_OP : refused(reader, op);
 }
 
@@ -424,7 +473,7 @@ static report_pinned pinned_report(const replay *r) {
   lade_pinned_stats stats;
   lade_pinned_stats_init(&stats);
   if (r->pinned != NULL) (void)lade_pinned_stats_get(r->pinned, &stats);
-  return (report_pinned){
+  report_pinned report = {
       .in_use_blocks = stats.in_use_blocks.current,
       .requested_bytes = stats.requested_bytes.current,
       .reserved_bytes = stats.reserved_bytes.current,
@@ -433,6 +482,8 @@ static report_pinned pinned_report(const replay *r) {
       .events_recorded = stats.events_recorded,
       .pending_blocks = stats.pending_blocks.current,
   };
+  giants_report(&r->giants, &report);
+  return report;
 }
 
 static report_block block_report(const number_map *owners, const ladei_snapshot_segment *segment,
@@ -491,7 +542,7 @@ static trace_result do_snapshot(replay *r, trace_reader *reader, const trace_op 
     if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return no_memory(reader, op);
     report_segment *segments = calloc(snapshot.segment_count + 1, sizeof *segments);
     report_block *blocks = calloc(snapshot.block_count + 1, sizeof *blocks);
-    number_map owners = {NULL, 0, 0};
+    number_map owners = {.entries = NULL};
     bool right = segments != NULL && blocks != NULL && owners_collect(r, &owners);
     if (right) entry_give(r, op, &snapshot, &owners, segments, blocks);
     number_map_destroy(&owners);

@@ -3,7 +3,7 @@
  * Replay: runs the operations of a trace on lade's allocators over the replay device.
  *
  *   replay *r = replay_create(&settings);
- *   result = replay_run(r, reader);           // to the end of the trace, or TRACE_BAD: trace_error(reader)
+ *   result = replay_run(r, reader);           // TRACE_END; TRACE_BAD, TRACE_FAILED: trace_error(reader)
  *   replay_destroy(r);
  *
  * Each snapshot goes to settings.snapshot as a report_entry, valid during the call.
@@ -23,6 +23,9 @@ typedef struct replay_settings {
   void (*sample)(void *user, const lade_device_stats *stats);
   void *user;
 } replay_settings;
+
+/* Whether settings.conf may be that; the error record says what is wrong with it. */
+lade_status replay_conf_check(const char *conf);
 
 /* Copies the settings, not their texts. NULL when there is no memory. */
 replay *replay_create(const replay_settings *settings);

@@ -34,6 +34,7 @@ struct replay_device {
   uint64_t context;
   uint64_t pinned_next; /* the next address of pinned memory */
   number_map streams;   /* number -> replay_stream */
+  replay_stream *last;  /* the one asked for last; NULL: none yet */
 };
 
 /* Where the ops below find their device: see the header. */
@@ -197,9 +198,9 @@ lade_status replay_device_close(replay_device *device) {
   lade_status status = lade_runtime_close(device->runtime);
   if (status == LADE_OK) status = lade_runtime_close(device->sim);
   if (status != LADE_OK) return status;
-  for (size_t i = 0; i < device->streams.capacity; i++) {
-    if (device->streams.entries[i].used) free((void *)(uintptr_t)device->streams.entries[i].value);
-  }
+  size_t place = 0;
+  number_map_entry entry;
+  while (number_map_next(&device->streams, &place, &entry)) free((void *)(uintptr_t)entry.value);
   number_map_destroy(&device->streams);
   current = NULL;
   free(device);
@@ -209,8 +210,12 @@ lade_status replay_device_close(replay_device *device) {
 lade_runtime *replay_device_runtime(replay_device *device) { return device->runtime; }
 
 lade_stream replay_device_stream(replay_device *device, uint64_t number) {
+  if (device->last != NULL && device->last->number == number) return (lade_stream)(void *)device->last;
   uint64_t *known = number_map_get(&device->streams, number);
-  if (known != NULL) return (lade_stream)(uintptr_t)*known;
+  if (known != NULL) {
+    device->last = (replay_stream *)(uintptr_t)*known;
+    return (lade_stream)(void *)device->last;
+  }
   replay_stream *stream = calloc(1, sizeof *stream);
   if (stream == NULL) return NULL;
   stream->number = number;
@@ -222,5 +227,9 @@ lade_stream replay_device_stream(replay_device *device, uint64_t number) {
 }
 
 uint64_t replay_stream_number(lade_stream stream) { return stream_of(stream)->number; }
+
+uint64_t replay_device_record(lade_stream stream) { return ++stream_of(stream)->recorded; }
+
+bool replay_device_done(lade_stream stream, uint64_t position) { return position <= stream_of(stream)->completed; }
 
 void replay_device_complete(lade_stream stream) { stream_of(stream)->completed = stream_of(stream)->recorded; }

@@ -11,6 +11,8 @@
 #ifndef LADE_TOOLS_REPLAY_REPLAY_DEVICE_H
 #define LADE_TOOLS_REPLAY_REPLAY_DEVICE_H
 
+#include <stdbool.h>
+
 #include "lade/runtime.h"
 
 typedef struct replay_device replay_device;
@@ -28,5 +30,9 @@ uint64_t replay_stream_number(lade_stream stream);
 
 /* All work queued on the stream so far has finished. */
 void replay_device_complete(lade_stream stream);
+
+/* Records an event, as a runtime's user does; done() tells whether the event of that position is complete. */
+uint64_t replay_device_record(lade_stream stream);
+bool replay_device_done(lade_stream stream, uint64_t position);
 
 #endif /* LADE_TOOLS_REPLAY_REPLAY_DEVICE_H */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reader of allocation traces: splits a line into fields and checks them against the table of operations.
+ * Reader of allocation traces: cuts a line into fields and checks them against the table of operations. Lines in plain
+ * form, which long traces are made of, are read on a shorter way that knows no errors.
  *
- * T1  `failed` is set exactly when an error was noted; nothing is read after it.
+ * T1  `outcome` is TRACE_OP until an error is noted; nothing is read after it.
  * T2  `streams` holds the declared streams and 0.
+ * T3  What the shorter way accepts, the other would read the same.
  */
 #include "tools/replay/trace.h"
 
@@ -15,6 +17,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "tools/replay/lines.h"
 #include "tools/replay/number_map.h"
 
 /* What a field of an operation is. */
@@ -30,6 +33,7 @@ typedef enum field_kind {
   FIELD_POOL,       /* from 1 */
   FIELD_FRACTION,   /* 0 to 1 */
   FIELD_TEXT,
+  FIELD_LABEL, /* UTF-8 */
 } field_kind;
 
 enum { FIELDS_MAX = 3 };
@@ -60,14 +64,12 @@ static const operation operations[TRACE_KIND_COUNT] = {
     [TRACE_HFREE] = {"hfree", {FIELD_NUMBER}},
     [TRACE_HRECORD] = {"hrecord", {FIELD_NUMBER, FIELD_STREAM}},
     [TRACE_HEMPTY] = {"hempty", {FIELD_NONE}},
-    [TRACE_SNAPSHOT] = {"snapshot", {FIELD_TEXT}},
+    [TRACE_SNAPSHOT] = {"snapshot", {FIELD_LABEL}},
 };
 
 struct trace_reader {
-  FILE *file;
+  line_source lines;
   char *name;
-  char *line;
-  size_t line_room;
   uint64_t line_number;
   char **fields; /* of the line; they point into it */
   size_t field_count;
@@ -78,7 +80,8 @@ struct trace_reader {
   bool device_seen;
   bool conf_seen;
   bool operation_seen;
-  bool failed;
+  uint64_t known_stream; /* one of `streams` */
+  trace_result outcome;  /* TRACE_BAD, TRACE_FAILED: for good; else TRACE_OP */
   char *error;
 };
 
@@ -91,7 +94,7 @@ const char *trace_error(const trace_reader *reader) {
 trace_reader *trace_reader_create(FILE *file, const char *name) {
   trace_reader *reader = calloc(1, sizeof *reader);
   if (reader == NULL) return NULL;
-  reader->file = file;
+  reader->lines.file = file;
   reader->name = strdup(name);
   if (reader->name != NULL && number_map_set(&reader->streams, 0, 1)) return reader;
   trace_reader_destroy(reader);
@@ -102,26 +105,41 @@ void trace_reader_destroy(trace_reader *reader) {
   if (reader == NULL) return;
   number_map_destroy(&reader->streams);
   free(reader->name);
-  free(reader->line);
+  line_source_destroy(&reader->lines);
   free(reader->fields);
   free(reader->stream_list);
   free(reader->error);
   free(reader);
 }
 
-trace_result trace_refuse(trace_reader *reader, uint64_t line, const char *format, ...) {
-  reader->failed = true;
+static trace_result end_with(trace_reader *reader, trace_result outcome, uint64_t line, const char *format,
+                             va_list arguments) {
   char what[512];
-  va_list arguments;
-  va_start(arguments, format);
   vsnprintf(what, sizeof what, format, arguments);
-  va_end(arguments);
   free(reader->error);
   if (asprintf(&reader->error, "%s:%llu: %s", reader->name, (unsigned long long)line, what) < 0) reader->error = NULL;
-  return TRACE_BAD;
+  reader->outcome = outcome;
+  return outcome;
+}
+
+trace_result trace_refuse(trace_reader *reader, uint64_t line, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  trace_result outcome = end_with(reader, TRACE_BAD, line, format, arguments);
+  va_end(arguments);
+  return outcome;
+}
+
+trace_result trace_fail(trace_reader *reader, uint64_t line, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  trace_result outcome = end_with(reader, TRACE_FAILED, line, format, arguments);
+  va_end(arguments);
+  return outcome;
 }
 
 #define REFUSE(reader, ...) trace_refuse(reader, (reader)->line_number, __VA_ARGS__)
+#define FAIL(reader, ...)   trace_fail(reader, (reader)->line_number, __VA_ARGS__)
 
 /* ---- Lines and fields -------------------------------------------------------------------------------------------- */
 
@@ -138,9 +156,8 @@ static bool fields_add(trace_reader *reader, char *field) {
 }
 
 /* Cuts the line at blanks; a comment ends it. */
-static bool line_split(trace_reader *reader) {
+static bool line_split(trace_reader *reader, char *at) {
   reader->field_count = 0;
-  char *at = reader->line;
   for (;;) {
     while (*at == ' ' || *at == '\t') at++;
     if (*at == '\0' || *at == '#') return true;
@@ -154,18 +171,18 @@ static bool line_split(trace_reader *reader) {
   }
 }
 
-/* The next line's fields; TRACE_END after the last. */
-static trace_result line_read(trace_reader *reader) {
-  errno = 0;
-  ssize_t length = getline(&reader->line, &reader->line_room, reader->file);
+/* The next line; TRACE_END after the last. */
+static trace_result line_next(trace_reader *reader, char **out, size_t *out_length) {
+  line_result result = line_source_next(&reader->lines, out, out_length);
   reader->line_number++;
-  if (length < 0) {
-    if (errno == ENOMEM) return REFUSE(reader, "no memory for the line");
-    return ferror(reader->file) ? REFUSE(reader, "reading failed: %s", strerror(errno)) : TRACE_END;
-  }
-  if (memchr(reader->line, '\0', (size_t)length) != NULL) return REFUSE(reader, "malformed line: it holds a zero byte");
-  if (length > 0 && reader->line[length - 1] == '\n') reader->line[length - 1] = '\0';
-  return line_split(reader) ? TRACE_OP : REFUSE(reader, "no memory for the fields of the line");
+  if (result == LINE_FAILED) return FAIL(reader, "reading failed: %s", strerror(errno));
+  return result == LINE_END ? TRACE_END : TRACE_OP;
+}
+
+/* Cuts a line into the reader's fields. */
+static trace_result line_cut(trace_reader *reader, char *line, size_t length) {
+  if (strlen(line) != length) return REFUSE(reader, "malformed line: it holds a zero byte");
+  return line_split(reader, line) ? TRACE_OP : FAIL(reader, "no memory for the fields of the line");
 }
 
 /* Decimal digits only, at most 64 bits. */
@@ -196,10 +213,41 @@ static bool fraction_parse(const char *text, double *out) {
   return true;
 }
 
+/* Bytes of the UTF-8 character that begins here; 0 if none does. */
+static size_t utf8_length(const unsigned char *at) {
+  if (at[0] < 0x80) return 1;
+  if (at[0] < 0xC2 || at[0] > 0xF4) return 0; /* a later byte, a longer form than needed, beyond U+10FFFF */
+  size_t length = at[0] < 0xE0 ? 2 : at[0] < 0xF0 ? 3 : 4;
+  for (size_t i = 1; i < length; i++) {
+    if ((at[i] & 0xC0) != 0x80) return 0; /* also at the closing zero */
+  }
+  bool longer = (at[0] == 0xE0 && at[1] < 0xA0) || (at[0] == 0xF0 && at[1] < 0x90);
+  bool surrogate = at[0] == 0xED && at[1] >= 0xA0;
+  bool beyond = at[0] == 0xF4 && at[1] >= 0x90;
+  return longer || surrogate || beyond ? 0 : length;
+}
+
+static bool text_is_utf8(const char *text) {
+  const unsigned char *at = (const unsigned char *)text;
+  while (*at != 0) {
+    size_t length = utf8_length(at);
+    if (length == 0) return false;
+    at += length;
+  }
+  return true;
+}
+
 /* ---- Fields of operations ---------------------------------------------------------------------------------------- */
 
+static bool stream_known(trace_reader *reader, uint64_t stream) {
+  if (stream == reader->known_stream) return true;
+  if (number_map_get(&reader->streams, stream) == NULL) return false;
+  reader->known_stream = stream;
+  return true;
+}
+
 static trace_result stream_check(trace_reader *reader, uint64_t stream) {
-  if (number_map_get(&reader->streams, stream) != NULL) return TRACE_OP;
+  if (stream_known(reader, stream)) return TRACE_OP;
   return REFUSE(reader, "unknown stream %llu", (unsigned long long)stream);
 }
 
@@ -223,7 +271,7 @@ static trace_result streams_read(trace_reader *reader, size_t first, trace_op *o
   size_t count = reader->field_count - first;
   if (count > reader->stream_room) {
     uint64_t *larger = realloc(reader->stream_list, count * sizeof *larger);
-    if (larger == NULL) return REFUSE(reader, "no memory for %zu streams", count);
+    if (larger == NULL) return FAIL(reader, "no memory for %zu streams", count);
     reader->stream_list = larger;
     reader->stream_room = count;
   }
@@ -240,6 +288,10 @@ static trace_result field_read(trace_reader *reader, field_kind kind, size_t ind
   const char *text = reader->fields[index + 1];
   switch (kind) {
   case FIELD_STREAMS: return streams_read(reader, index + 1, op);
+  case FIELD_LABEL:
+    if (!text_is_utf8(text)) return REFUSE(reader, "malformed label: it is not UTF-8");
+    op->text = text;
+    return TRACE_OP;
   case FIELD_TEXT: op->text = text; return TRACE_OP;
   case FIELD_FRACTION:
     if (!fraction_parse(text, &op->fraction)) return REFUSE(reader, "malformed number \"%s\"", text);
@@ -282,12 +334,10 @@ static trace_result declaration_check(trace_reader *reader, const trace_op *op) 
     if (number_map_get(&reader->streams, op->number[0]) != NULL) {
       return REFUSE(reader, "stream %llu a second time", (unsigned long long)op->number[0]);
     }
-    return number_map_set(&reader->streams, op->number[0], 1) ? TRACE_OP : REFUSE(reader, "no memory for the stream");
+    return number_map_set(&reader->streams, op->number[0], 1) ? TRACE_OP : FAIL(reader, "no memory for the stream");
   default: reader->operation_seen = true; return TRACE_OP;
   }
 }
-
-/* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
 static bool kind_find(const char *name, trace_kind *out) {
   for (int kind = 0; kind < TRACE_KIND_COUNT; kind++) {
@@ -299,25 +349,94 @@ static bool kind_find(const char *name, trace_kind *out) {
   return false;
 }
 
+/* ---- Plain lines ------------------------------------------------------------------------------------------------- */
+
+/* Nearly all lines of a long trace look like "alloc 7 512 0": a word and numbers, one blank between. */
+typedef struct plain_form {
+  trace_kind kind;
+  char word[9]; /* with its blank */
+  unsigned char length;
+  unsigned char numbers;
+  bool stream; /* the last number is a stream */
+} plain_form;
+
+static const plain_form *plain_form_find(const char *line) {
+  static const plain_form forms[] = {{TRACE_ALLOC, "alloc ", 6, 3, true},   {TRACE_FREE, "free ", 5, 1, false},
+                                     {TRACE_RECORD, "record ", 7, 2, true}, {TRACE_HALLOC, "halloc ", 7, 2, false},
+                                     {TRACE_HFREE, "hfree ", 6, 1, false},  {TRACE_HRECORD, "hrecord ", 8, 2, true}};
+  const plain_form *form;
+  switch (line[0]) {
+  case 'a': form = &forms[0]; break;
+  case 'f': form = &forms[1]; break;
+  case 'r': form = &forms[2]; break;
+  case 'h': form = line[1] == 'a' ? &forms[3] : line[1] == 'f' ? &forms[4] : &forms[5]; break;
+  default: return NULL;
+  }
+  return memcmp(line, form->word, form->length) == 0 ? form : NULL; /* the line is padded: LINES_PADDING */
+}
+
+/* At most 19 digits, which 64 bits hold. */
+static const char *plain_number(const char *at, uint64_t *out) {
+  const char *begin = at;
+  uint64_t value = 0;
+  for (; *at >= '0' && *at <= '9'; at++) value = 10 * value + (uint64_t)(*at - '0');
+  *out = value;
+  return at > begin && at - begin <= 19 ? at : NULL;
+}
+
+/* Reads a plain line without cutting it. False where it is not one, or is wrong in any way: then it is read properly,
+ * and so gets its error. */
+static bool plain_read(trace_reader *reader, const char *line, size_t length, trace_op *op) {
+  const plain_form *form = plain_form_find(line);
+  if (form == NULL) return false;
+  const char *at = line + form->length;
+  *op = (trace_op){.kind = form->kind, .line = reader->line_number};
+  for (unsigned i = 0; i < form->numbers; i++) {
+    if (i > 0 && *at++ != ' ') return false;
+    at = plain_number(at, &op->number[i]);
+    if (at == NULL) return false;
+  }
+  if (at != line + length) return false;
+  if (form->kind == TRACE_HALLOC && !number_in_range(FIELD_HOST_BYTES, op->number[1])) return false;
+  if (form->stream && !stream_known(reader, op->number[form->numbers - 1])) return false;
+  reader->operation_seen = true;
+  return true;
+}
+
+/* ---- All lines --------------------------------------------------------------------------------------------------- */
+
 static trace_result header_read(trace_reader *reader) {
-  trace_result result = line_read(reader);
-  if (result == TRACE_BAD) return result;
+  char *line;
+  size_t length;
+  trace_result result = line_next(reader, &line, &length);
+  if (result == TRACE_OP) result = line_cut(reader, line, length);
+  if (result == TRACE_BAD || result == TRACE_FAILED) return result;
   bool right = result == TRACE_OP && reader->field_count == 2 && strcmp(reader->fields[0], "lade-trace") == 0 &&
                strcmp(reader->fields[1], "1") == 0;
   return right ? TRACE_OP : REFUSE(reader, "the first line is not \"lade-trace 1\"");
 }
 
-trace_result trace_read(trace_reader *reader, trace_op *out) {
-  if (reader->failed) return TRACE_BAD;
-  trace_result result = reader->line_number == 0 ? header_read(reader) : TRACE_OP;
-  do {
-    if (result == TRACE_OP) result = line_read(reader);
-    if (result != TRACE_OP) return result;
-  } while (reader->field_count == 0);
+/* Any line that has fields. */
+static trace_result fields_interpret(trace_reader *reader, trace_op *out) {
   *out = (trace_op){.line = reader->line_number};
   if (!kind_find(reader->fields[0], &out->kind)) {
     return REFUSE(reader, "unknown operation \"%s\"", reader->fields[0]);
   }
-  result = fields_read(reader, out);
+  trace_result result = fields_read(reader, out);
   return result == TRACE_OP ? declaration_check(reader, out) : result;
+}
+
+trace_result trace_read(trace_reader *reader, trace_op *out) {
+  if (reader->outcome != TRACE_OP) return reader->outcome;
+  trace_result result = reader->line_number == 0 ? header_read(reader) : TRACE_OP;
+  while (result == TRACE_OP) {
+    char *line;
+    size_t length;
+    result = line_next(reader, &line, &length);
+    if (result != TRACE_OP) break;
+    if (plain_read(reader, line, length, out)) return TRACE_OP;
+    result = line_cut(reader, line, length);
+    if (result == TRACE_OP && reader->field_count > 0) return fields_interpret(reader, out);
+  }
+  return result;
 }

@@ -53,7 +53,12 @@ typedef struct trace_op {
   size_t stream_count;
 } trace_op;
 
-typedef enum trace_result { TRACE_OP, TRACE_END, TRACE_BAD } trace_result;
+typedef enum trace_result {
+  TRACE_OP,
+  TRACE_END,
+  TRACE_BAD,    /* the trace is wrong */
+  TRACE_FAILED, /* reading or memory failed: says nothing about the trace */
+} trace_result;
 
 typedef struct trace_reader trace_reader;
 
@@ -61,7 +66,7 @@ typedef struct trace_reader trace_reader;
 trace_reader *trace_reader_create(FILE *file, const char *name);
 void trace_reader_destroy(trace_reader *reader);
 
-/* The next operation or declaration. TRACE_BAD: see trace_error(); every later read answers it again. */
+/* The next operation or declaration. TRACE_BAD, TRACE_FAILED: see trace_error(); every later read answers it again. */
 trace_result trace_read(trace_reader *reader, trace_op *out);
 
 /* "FILE:LINE: what". */
@@ -69,6 +74,9 @@ const char *trace_error(const trace_reader *reader);
 
 /* For errors that only the replay can see: notes "FILE:LINE: what" for `line` and returns TRACE_BAD. */
 trace_result trace_refuse(trace_reader *reader, uint64_t line, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The same for TRACE_FAILED. */
+trace_result trace_fail(trace_reader *reader, uint64_t line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Operation's word in a trace. */

@@ -55,6 +55,18 @@ run 0 replay --compare expandable_segments:True "$dir/good"
 [ "$(wc -l <"$dir/out")" = 3 ] || fail "the trace may come last"
 run 2 replay "$dir/good" --compare nonsense
 run 2 replay --json "$dir/good" --conf nonsense:1
+printf 'lade-trace 1\n' >"$dir/empty"
+run 2 replay "$dir/empty" --conf nonsense:1
+grep -q 'unknown key "nonsense"' "$dir/err" || fail "settings of an empty trace were not looked at: $(cat "$dir/err")"
+run 2 replay "$dir/no_such_file" --compare expandable_segments:True nonsense:1
+grep -q 'unknown key "nonsense"' "$dir/err" || fail "settings to compare were not looked at first: $(cat "$dir/err")"
+run 1 replay "$dir"
+(
+  ulimit -v 60000
+  awk 'BEGIN { print "lade-trace 1"; for (i = 1; i <= 600000; i++) print "alloc", i, 1, 0 }' >"$dir/large"
+  "$lade" replay "$dir/large" >"$dir/out" 2>"$dir/err"
+  [ $? = 1 ]
+) || fail "running out of memory is not exit status 1: $(cat "$dir/err")"
 
 run 0 --help
 run 0 replay --help

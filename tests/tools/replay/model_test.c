@@ -377,7 +377,7 @@ static void op_print(char *out, size_t room, const trace_op *op) {
   if (op->kind == TRACE_FRACTION) snprintf(out + used, room - used, " %.2f", op->fraction);
 }
 
-static void trace_fail(random_trace *t, uint64_t seed, const char *difference) {
+static void difference_tell(random_trace *t, uint64_t seed, const char *difference) {
   trace_shrink(t);
   static char text[OPS_MAX * 80];
   size_t used = 0;
@@ -430,7 +430,7 @@ static void seeds_run(uint64_t first) {
     trace_make(&t, seed);
     const char *difference = trace_compare(&t, 8, &refused, &stats);
     if (difference != NULL) {
-      trace_fail(&t, seed, difference);
+      difference_tell(&t, seed, difference);
       return;
     }
     coverage_add(&sums, &stats);

@@ -224,6 +224,77 @@ LADE_TEST(Replay, NumbersMayHaveManyDigits) {
   expect_pinned(text, NULL, "\"id\":7}");
 }
 
+/* Driver memory for pinned blocks has no limit, neither for one block nor for all, though a pool has one. Block 1 is
+ * pending when the cache is emptied and not when block 3 is asked for, which a block of twice its size serves under the
+ * reference policy alone. */
+LADE_TEST(Replay, PinnedBlocksHaveAnySizeBelowTheLimit) {
+  static const char text[] = HEAD "halloc 1 1152921504606846975\nhalloc 2 1152921504606846975\nhrecord 1 0\n"
+                                  "hrecord 1 0\nhfree 1\nhfree 2\nhempty\ncomplete 0\nhalloc 3 1099511627777\n"
+                                  "halloc 4 1099511627000\nsnapshot s\n";
+  expect_pinned(text, NULL,
+                "\"in_use_blocks\":2,\"requested_bytes\":2199023254777,\"reserved_bytes\":1152923703630106624,"
+                "\"driver_allocs\":4,\"driver_frees\":1,\"events_recorded\":1,\"pending_blocks\":0}");
+  expect_pinned(text, "pinned_policy:reference",
+                "\"in_use_blocks\":2,\"requested_bytes\":2199023254777,\"reserved_bytes\":1152922604118474752,"
+                "\"driver_allocs\":3,\"driver_frees\":1,\"events_recorded\":1,\"pending_blocks\":0}");
+}
+
+/* The reference asks events in the order of the frees, and stops at the first that is not done. */
+LADE_TEST(Replay, PinnedGiantsWaitForTheirStreams) {
+  static const char text[] = HEAD "stream 1\nstream 2\nhalloc 1 2000000000000\nhalloc 2 2000000000000\n"
+                                  "hrecord 1 1\nhrecord 2 2\nhrecord 2 1\nhfree 1\nhfree 2\ncomplete 2\n"
+                                  "halloc 9 1\nsnapshot a\ncomplete 1\nhempty\nsnapshot b\n";
+  expect_pinned(text, NULL, "\"driver_frees\":0,\"events_recorded\":3,\"pending_blocks\":2}");
+  expect_pinned(text, NULL, "\"driver_frees\":2,\"events_recorded\":3,\"pending_blocks\":0}");
+  expect_pinned(text, "pinned_policy:reference", "\"driver_frees\":2,\"events_recorded\":3,\"pending_blocks\":0}");
+}
+
+/* A line in plain form and the same line with what makes it none (a comment, a second blank, many zeros). */
+LADE_TEST(Replay, ReadsTheSameInWhateverForm) {
+  output plain = run(HEAD "stream 7\nalloc 1 1000 7\nrecord 1 0\nalloc 0 5 0\nfree 0\nhalloc 3 9\nhrecord 3 7\n"
+                          "hfree 3\nfree 1\nsnapshot s\n");
+  output other = run(HEAD "stream 7\nalloc  1 1000 7\nrecord 1 0#\nalloc 00000000000000000000000000 5 0\n free 0\n"
+                          "halloc 3\t9\nhrecord 3 0000000000000000000000000007\nhfree 3 \nfree 1 # x\nsnapshot s\n");
+  LADE_EXPECT_EQ_STR(plain.error, "");
+  LADE_EXPECT_EQ_STR(plain.json, other.json);
+  output_free(&plain);
+  output_free(&other);
+}
+
+LADE_TEST(Replay, LabelsAreUtf8) {
+  static const char *const wrong[] = {"\xff",
+                                      "a\xc3",
+                                      "\xc0\xaf",
+                                      "\xe0\x80\xaf",
+                                      "\xed\xa0\x80",
+                                      "\xf0\x80\x80\xaf",
+                                      "\xf4\x90\x80\x80",
+                                      "\xf5\x80\x80\x80",
+                                      "\x80",
+                                      "\xe2\x82"};
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    char text[64];
+    snprintf(text, sizeof text, HEAD "\nsnapshot %s\n", wrong[i]);
+    expect_error(text, "t:3: malformed label: it is not UTF-8");
+  }
+  expect_report(HEAD "snapshot \xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\x7f\"\\\x01 # \xff\n",
+                (const char *const[]){"{\"label\":\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\x7f\\\"\\\\\\u0001\",", NULL});
+}
+
+/* A line longer than any buffer to begin with. */
+LADE_TEST(Replay, LinesMayBeLong) {
+  enum { LENGTH = 300000 };
+  char *text = malloc(LENGTH + 64);
+  LADE_ASSERT(text != NULL);
+  int head = sprintf(text, HEAD "alloc 1 5 ");
+  memset(text + head, '0', LENGTH);
+  sprintf(text + head + LENGTH, "\nfree 1\nfree 1 #no newline");
+  output o = run(text);
+  LADE_EXPECT_EQ_STR(o.error, "t:4: free: ID 1 is not live");
+  output_free(&o);
+  free(text);
+}
+
 LADE_TEST(Replay, PeaksAndSumsStartAnew) {
   static const char *const texts[] = {"\"allocation.all.current\":0,\"allocation.all.peak\":0,",
                                       "\"allocation.all.allocated\":0,\"allocation.all.freed\":0,", NULL};

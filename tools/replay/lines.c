@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lines; model in lines.h. */
+#include "tools/replay/lines.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_ROOM = 64 * 1024 };
+
+void line_source_destroy(line_source *source) { free(source->buffer); }
+
+static bool room_make(line_source *source) {
+  size_t room = source->room == 0 ? FIRST_ROOM : 2 * source->room;
+  size_t kept = (size_t)(source->end - source->begin);
+  if (room < source->room || room > SIZE_MAX - LINES_PADDING) return false;
+  char *larger = calloc(1, room + LINES_PADDING);
+  if (larger == NULL) return false;
+  if (kept > 0) memcpy(larger, source->begin, kept);
+  free(source->buffer);
+  source->buffer = source->begin = larger;
+  source->end = larger + kept;
+  source->room = room;
+  return true;
+}
+
+/* Reads behind what is left, moving that to the front. False: errno says why. */
+static bool source_fill(line_source *source) {
+  size_t kept = (size_t)(source->end - source->begin);
+  if (source->buffer == NULL || kept == source->room) {
+    if (!room_make(source)) {
+      errno = ENOMEM;
+      return false;
+    }
+  } else if (source->begin > source->buffer) {
+    memmove(source->buffer, source->begin, kept);
+    source->begin = source->buffer;
+    source->end = source->buffer + kept;
+  }
+  errno = 0;
+  size_t got = fread(source->end, 1, source->room - kept, source->file);
+  source->end += got;
+  source->ended = got < source->room - kept;
+  if (!source->ended || !ferror(source->file)) return true;
+  if (errno == 0) errno = EIO;
+  return false;
+}
+
+line_result line_source_next(line_source *source, char **out_line, size_t *out_length) {
+  size_t looked = 0; /* bytes of the line in which there is no newline */
+  char *newline = NULL;
+  for (;;) {
+    size_t have = (size_t)(source->end - source->begin);
+    if (have > looked) newline = memchr(source->begin + looked, '\n', have - looked);
+    if (newline != NULL || source->ended) break;
+    looked = have;
+    if (!source_fill(source)) return LINE_FAILED;
+  }
+  if (newline == NULL && source->begin == source->end) return LINE_END;
+  char *end = newline != NULL ? newline : source->end;
+  *end = '\0';
+  *out_line = source->begin;
+  *out_length = (size_t)(end - source->begin);
+  source->begin = newline != NULL ? end + 1 : end;
+  return LINE_READ;
+}
