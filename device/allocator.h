@@ -102,6 +102,10 @@ struct lade_device_allocator {
   ladei_history history;
   atomic_bool watched; /* heap.history is set; written under the lock */
 
+  /* For the recounts of builds without NDEBUG (device.c). */
+  atomic_size_t calls_since_recount;
+  atomic_size_t calls_per_recount;
+
   ladei_capture *captures;      /* under way, in order of arrival */
   atomic_size_t capture_count;  /* their number; written under the lock */
   ladei_block_list deferred;    /* DEFERRED blocks, in order of their free */

@@ -6,6 +6,7 @@
  * Calls that change blocks announce themselves to the history while somebody listens (history.h).
  * Locks: none held over a backend's function.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -31,6 +32,33 @@ static lade_status argument_null(const char *call) {
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: %s: an argument is NULL", call);
 }
 
+/* ---- After a call ------------------------------------------------------------------------------------------------ */
+
+/*
+ * Builds without NDEBUG recount the invariants after each call that changes blocks, and stop the program where one is
+ * broken, near its cause. With many blocks they do so after every so many calls, such that a call pays for sixteen.
+ */
+static inline lade_status recounted(lade_device_allocator *allocator, lade_status status) {
+#ifndef NDEBUG
+  enum { BLOCKS_PER_CALL = 16 };
+  if (allocator->backend->check != ladei_native_check) return status;
+  if (atomic_fetch_add_explicit(&allocator->calls_since_recount, 1, memory_order_relaxed) <
+      atomic_load_explicit(&allocator->calls_per_recount, memory_order_relaxed)) {
+    return status;
+  }
+  atomic_store_explicit(&allocator->calls_since_recount, 0, memory_order_relaxed);
+  size_t blocks = 0;
+  if (ladei_native_recount(allocator, &blocks) != LADE_OK) {
+    fprintf(stderr, "lade: %s\n", lade_last_error()->text);
+    abort();
+  }
+  atomic_store_explicit(&allocator->calls_per_recount, blocks / BLOCKS_PER_CALL, memory_order_relaxed);
+#else
+  (void)allocator;
+#endif
+  return status;
+}
+
 /* The end of a public call: the backend's function, if it has one, with these arguments. */
 #define BACKEND_CALL(function, ...)                                                                                    \
   (allocator->backend->function == NULL ? ladei_backend_lacks(allocator, #function)                                    \
@@ -39,12 +67,12 @@ static lade_status argument_null(const char *call) {
 /* The same for calls that may cause events, as an operation that captures a context from `level` on. */
 #define BACKEND_OPERATION(level, function, ...)                                                                        \
   do {                                                                                                                 \
-    if (!ladei_history_watched(allocator)) return BACKEND_CALL(function, __VA_ARGS__);                                 \
+    if (!ladei_history_watched(allocator)) return recounted(allocator, BACKEND_CALL(function, __VA_ARGS__));           \
     ladei_operation operation;                                                                                         \
     ladei_history_begin(allocator, level, &operation);                                                                 \
     lade_status done = BACKEND_CALL(function, __VA_ARGS__);                                                            \
     ladei_history_end(allocator, &operation);                                                                          \
-    return done;                                                                                                       \
+    return recounted(allocator, done);                                                                                 \
   } while (0)
 
 lade_status ladei_device_stream_resolve(lade_device_allocator *allocator, lade_stream stream, ladei_stream *out) {
@@ -110,7 +138,7 @@ lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
 lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK || pointer == NULL) return status;
-  return allocator->backend->record_stream(allocator, pointer, stream);
+  return recounted(allocator, allocator->backend->record_stream(allocator, pointer, stream));
 }
 
 lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
@@ -166,17 +194,17 @@ lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device
     return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id,
                                     "is no pool, or its streams are NULL");
   }
-  return BACKEND_CALL(pool_begin, allocator, id, streams, stream_count);
+  return recounted(allocator, BACKEND_CALL(pool_begin, allocator, id, streams, stream_count));
 }
 
 lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator);
-  return status == LADE_OK ? BACKEND_CALL(pool_end, allocator, id) : status;
+  return status == LADE_OK ? recounted(allocator, BACKEND_CALL(pool_end, allocator, id)) : status;
 }
 
 lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator);
-  return status == LADE_OK ? BACKEND_CALL(pool_release, allocator, id) : status;
+  return status == LADE_OK ? recounted(allocator, BACKEND_CALL(pool_release, allocator, id)) : status;
 }
 
 lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
