@@ -80,14 +80,48 @@ static lade_status runs_add(run_list *runs, char *dst, const char *src, size_t b
   return status;
 }
 
+/* Between devices: by itself, after what comes before it in the chunk. */
+static lade_status device_copy(run_list *runs, const ladei_span *span, bool to_device) {
+  const lade_runtime *runtime = runs->pipeline->runtime;
+  int own = runs->pipeline->options.device;
+  int other = span->part->host.fd;
+  char *here = span->part->device + span->offset;
+  char *there = (char *)span->part->host.memory + span->offset;
+  lade_status status = runs_submit(runs);
+  if (status != LADE_OK) {
+    return status;
+  }
+  char *dst = to_device ? here : there;
+  char *src = to_device ? there : here;
+  if (other == own) {
+    status = runtime->ops->copy(runtime->self, LADEI_COPY_D2D, dst, src, span->bytes, runs->stream);
+  } else {
+    status = runtime->ops->copy_peer(runtime->self, dst, to_device ? own : other, src, to_device ? other : own,
+                                     span->bytes, runs->stream);
+  }
+  if (status == LADE_OK) {
+    runs->order->partial = true;
+    runs->order->copies++;
+  }
+  return status;
+}
+
+static lade_status span_copy(run_list *runs, const ladei_span *span, bool to_device) {
+  if (span->part->host.kind == LADE_ENDPOINT_DEVICE) {
+    return device_copy(runs, span, to_device);
+  }
+  char *device = span->part->device + span->offset;
+  char *host = span->part->direct ? (char *)span->part->host.memory + span->offset
+                                  : (char *)ladei_slot_data(runs->order->slot) + span->at;
+  return to_device ? runs_add(runs, device, host, span->bytes) : runs_add(runs, host, device, span->bytes);
+}
+
 static lade_status chunk_copy(run_list *runs, bool to_device) {
   const ladei_slot *slot = runs->order->slot;
   const ladei_parts *parts = &ladei_ticket_of(runs->order->transfer)->parts;
   lade_status status = LADE_OK;
   for (ladei_span span = {0}; status == LADE_OK && ladei_parts_next(parts, slot->offset, slot->bytes, &span);) {
-    char *device = span.part->device + span.offset;
-    char *host = (char *)ladei_slot_data(slot) + span.at;
-    status = to_device ? runs_add(runs, device, host, span.bytes) : runs_add(runs, host, device, span.bytes);
+    status = span_copy(runs, &span, to_device);
   }
   return status != LADE_OK ? status : runs_submit(runs);
 }

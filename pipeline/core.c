@@ -210,6 +210,12 @@ void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_dir
   transfer_update(transfer);
   /* A ring that was refused a block tries again with new work. */
   ring->slot_limit = ring->depth;
+  if (transfer->unit_bytes > ring->block_least && ring->block_least != SIZE_MAX) {
+    /* A chunk holds a whole unit at least. */
+    ring->block_least = transfer->unit_bytes;
+    ring->block_most = ring->block_most > ring->block_least ? ring->block_most : ring->block_least;
+    ring->block_bytes = ring->block_bytes > ring->block_least ? ring->block_bytes : ring->block_least;
+  }
   core->unfinished++;
   core->counters.transfers_submitted++;
   transfer_settle(transfer);

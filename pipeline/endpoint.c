@@ -36,7 +36,8 @@ static lade_status span_move(const ladei_span *span, char *buffer, bool reads) {
   }
   case LADE_ENDPOINT_CALLBACK: return callback_call(endpoint, span->offset, buffer, span->bytes);
   case LADE_ENDPOINT_FILE:
-  case LADE_ENDPOINT_PATH: break;
+  case LADE_ENDPOINT_PATH:
+  case LADE_ENDPOINT_DEVICE: break;
   }
   return ladei_error(LADE_ERR_INTERNAL, 0, "endpoint of kind %d", endpoint->kind);
 }
@@ -108,6 +109,9 @@ lade_status ladei_chunk_move(const ladei_order *order) {
       continue;
     }
     status = range_move(slot, &range);
+    if (span.part->direct) {
+      continue; /* the copy takes it from where it is */
+    }
     if (status == LADE_OK && span.part->file != NULL) {
       range = range_begin(&span);
     } else if (status == LADE_OK) {
@@ -121,8 +125,9 @@ bool ladei_chunk_request(const ladei_order *order, ladei_storage_request *out) {
   const ladei_slot *slot = order->slot;
   const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
   ladei_span span = {0};
-  if (!ladei_order_is_host(order) || !ladei_parts_next(parts, slot->offset, slot->bytes, &span) ||
-      span.part->file == NULL || !span.part->file->async) {
+  if (!ladei_order_is_host(order) || ladei_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
+      !ladei_parts_next(parts, slot->offset, slot->bytes, &span) || span.part->file == NULL ||
+      !span.part->file->async) {
     return false;
   }
   file_range range = range_begin(&span);

@@ -102,10 +102,15 @@ static lade_status execute_finish(lade_pipeline *pipeline, const ladei_order *or
 }
 
 static lade_status order_dispatch(lade_pipeline *pipeline, ladei_order *order) {
+  lade_status status;
   switch (order->kind) {
   case LADEI_ORDER_ACQUIRE: return execute_acquire(pipeline, order);
   case LADEI_ORDER_READ:
-  case LADEI_ORDER_WRITE: return ladei_chunk_move(order);
+    status = ladei_chunk_move(order);
+    return status == LADE_OK ? ladei_checksum_chunk(order) : status;
+  case LADEI_ORDER_WRITE:
+    status = ladei_checksum_chunk(order);
+    return status == LADE_OK ? ladei_chunk_move(order) : status;
   case LADEI_ORDER_GATE: return execute_gate(pipeline, order);
   case LADEI_ORDER_COPY: return ladei_copy_chunk(pipeline, order);
   case LADEI_ORDER_RECORD: return execute_record(pipeline, order);

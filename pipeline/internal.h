@@ -6,6 +6,7 @@
  *   submit.c     validation, making a transfer            copy.c       queueing the copies of a chunk
  *   ticket.c     waiting, asking, cancelling              execute.c    doing what the core says
  *   parts.c      the ranges of a transfer                 threads.c    driver: reader threads
+ *   direct.c     which of them need no staging            checksum.c   XXH3 of what passes
  *   probe.c      timing copies                            adapt.c      what follows from what was measured
  *   storage*.c   files (storage.h); storage_parts.c: those of a transfer
  *   core*.c      what to do next                          virtual.c    driver: virtual time on "sim"
@@ -56,6 +57,7 @@ struct lade_pipeline {
   bool chunk_chosen;             /* by lade: small transfers get smaller chunks */
   bool depth_chosen;             /* by lade: blocks stay in step with the window */
   unsigned threads;              /* for drivers that have any */
+  int devices;                   /* of the runtime */
   ladei_topology *topology;      /* NULL: threads are not bound */
   int numa_node;                 /* of the device; -1: unknown */
   ladei_side sides[2];           /* to the device, to the host */
@@ -79,6 +81,9 @@ struct lade_ticket {
   bool to_device;
   bool released;     /* guarded by the pipeline's lock */
   ladei_event *gate; /* recorded on the caller's stream, or NULL */
+  int32_t checksum;  /* lade_checksum */
+  uint64_t checksum_bytes;
+  uint64_t *checksums; /* the caller's */
   lade_completion on_complete;
   void *on_complete_user;
   ladei_parts parts;         /* constant */
@@ -120,6 +125,12 @@ void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket);
 void ladei_ticket_free(lade_ticket *ticket);
 /* Drops one reference and the lock. */
 void ladei_pipeline_unref_unlock(lade_pipeline *pipeline);
+
+/* Marks the parts that need no staging. Whether those are all. */
+bool ladei_parts_find_direct(const lade_pipeline *pipeline, ladei_parts *parts);
+
+/* Computes or compares the checksums of a READ or WRITE order's chunk, whose bytes are on the host. */
+lade_status ladei_checksum_chunk(const ladei_order *order);
 
 /* Queues the copies of a slot's chunk: the order COPY. On failure order->partial tells whether some are queued. */
 lade_status ladei_copy_chunk(lade_pipeline *pipeline, ladei_order *order);

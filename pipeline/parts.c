@@ -65,6 +65,7 @@ static lade_status file_check(const lade_endpoint *host, uint64_t bytes, const p
 static lade_status host_check(const lade_endpoint *host, uint64_t bytes, const place *at) {
   switch (host->kind) {
   case LADE_ENDPOINT_MEMORY:
+  case LADE_ENDPOINT_DEVICE:
     return host->memory != NULL || bytes == 0 ? LADE_OK : field_error(at, "host.memory is NULL");
   case LADE_ENDPOINT_FILE:
   case LADE_ENDPOINT_PATH: return file_check(host, bytes, at);

@@ -310,13 +310,14 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
 }
 
 static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, const lade_pipeline_options *options,
-                                lade_pipeline **out) {
+                                int devices, lade_pipeline **out) {
   lade_pipeline *pipeline = calloc(1, sizeof *pipeline);
   if (pipeline == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory");
   }
   pipeline->runtime = runtime;
   pipeline->pool = pool;
+  pipeline->devices = devices;
   pipeline->options = *options;
   pipeline->chunk_chosen = options->chunk_bytes == 0;
   pipeline->depth_chosen = options->depth == 0;
@@ -359,7 +360,7 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
   if (status == LADE_OK) {
     status = ladei_runtime_acquire(runtime);
   }
-  return status != LADE_OK ? status : pipeline_new(runtime, pool, &own, out);
+  return status != LADE_OK ? status : pipeline_new(runtime, pool, &own, devices, out);
 }
 
 static void cancel_all_locked(lade_pipeline *pipeline) {

@@ -32,6 +32,26 @@ static lade_status destination_check(const lade_transfer *request) {
   return LADE_OK;
 }
 
+enum { CHECKSUM_LEAST = 4096 };
+
+static lade_status checksum_check(const lade_transfer *request) {
+  if (request->checksum < LADE_CHECKSUM_NONE || request->checksum > LADE_CHECKSUM_VERIFY) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: checksum %d is none", request->checksum);
+  }
+  if (request->checksum == LADE_CHECKSUM_NONE) {
+    return request->checksum_bytes == 0 && request->checksums == NULL
+               ? LADE_OK
+               : ladei_argument_error("transfer: checksum_bytes or checksums is given without checksum");
+  }
+  if (!ladei_is_power_of_two(request->checksum_bytes) || request->checksum_bytes < CHECKSUM_LEAST ||
+      request->checksum_bytes > LADEI_CHUNK_MOST) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "transfer: checksum_bytes %llu is no power of two from 4 KiB to 16 MiB",
+                       (unsigned long long)request->checksum_bytes);
+  }
+  return request->checksums != NULL ? LADE_OK : ladei_argument_error("transfer: checksums is NULL");
+}
+
 static lade_status request_check(const lade_transfer *request) {
   if (request->direction != LADE_TO_DEVICE && request->direction != LADE_TO_HOST) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: direction %d is none", request->direction);
@@ -42,10 +62,8 @@ static lade_status request_check(const lade_transfer *request) {
   if (request->priority < LADE_PRIORITY_BACKGROUND || request->priority > LADE_PRIORITY_URGENT) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: priority %d is none", request->priority);
   }
-  if (request->reserved != 0) {
-    return ladei_argument_error("transfer: reserved is not 0");
-  }
-  return destination_check(request);
+  lade_status status = checksum_check(request);
+  return status == LADE_OK ? destination_check(request) : status;
 }
 
 /* --- a place among max_transfers ------------------------------------------------------------------------------------
@@ -102,13 +120,14 @@ static lade_status gate_record(lade_pipeline *pipeline, const lade_transfer *req
   return LADE_OK;
 }
 
-/* Small transfers too shall overlap: at least eight chunks where lade chose their size. */
-static size_t chunk_for(const lade_pipeline *pipeline, uint64_t bytes) {
+/* Small transfers too shall overlap: at least eight chunks where lade chose their size. Without staging there is nothing
+ * to overlap with; chunks are then as long as cancelling and urgent transfers may be kept waiting. */
+static size_t chunk_for(const lade_pipeline *pipeline, uint64_t bytes, bool unstaged) {
   size_t wanted;
   if (!pipeline->chunk_chosen) {
     return (size_t)pipeline->options.chunk_bytes;
   }
-  return ladei_size_round_up((size_t)(bytes / 8), LADEI_CHUNK_LEAST, &wanted)
+  return !unstaged && ladei_size_round_up((size_t)(bytes / 8), LADEI_CHUNK_LEAST, &wanted)
              ? ladei_size_min(LADEI_CHUNK_MOST, ladei_size_max(wanted, LADEI_CHUNK_LEAST))
              : LADEI_CHUNK_MOST;
 }
@@ -137,6 +156,47 @@ static bool any_ordered(const ladei_parts *parts) {
   return ordered;
 }
 
+/* What can only be judged with the pipeline's settings at hand. */
+static lade_status parts_check(const lade_pipeline *pipeline, const lade_transfer *request, const ladei_parts *parts) {
+  for (size_t i = 0; i < parts->count; i++) {
+    const lade_endpoint *host = &parts->list[i].host;
+    if (host->kind != LADE_ENDPOINT_DEVICE) {
+      continue;
+    }
+    if (host->fd < 0 || host->fd >= pipeline->devices) {
+      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: endpoint of device %d of %d", host->fd,
+                         pipeline->devices);
+    }
+    if (request->checksum != LADE_CHECKSUM_NONE) {
+      return ladei_error(LADE_ERR_UNSUPPORTED, 0, "transfer: checksum of memory of a device");
+    }
+  }
+  if (request->checksum != LADE_CHECKSUM_NONE && !pipeline->chunk_chosen &&
+      request->checksum_bytes > pipeline->options.chunk_bytes) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "transfer: checksum_bytes %llu is above the pipeline's chunk_bytes %llu",
+                       (unsigned long long)request->checksum_bytes, (unsigned long long)pipeline->options.chunk_bytes);
+  }
+  return LADE_OK;
+}
+
+/* Chunks of whole units. O_DIRECT's, if there are any, are as good; a first chunk cut to its blocks is not. */
+static void checksum_fill(const lade_transfer *request, lade_ticket *ticket) {
+  ladei_core_transfer *transfer = &ticket->transfer;
+  ticket->checksum = request->checksum;
+  ticket->checksum_bytes = request->checksum_bytes;
+  ticket->checksums = request->checksums;
+  if (request->checksum == LADE_CHECKSUM_NONE) {
+    return;
+  }
+  if (transfer->lead_bytes != 0) {
+    ladei_storage_buffer(ticket->parts.list[0].file);
+    transfer->lead_bytes = 0;
+  }
+  transfer->unit_bytes = ladei_size_max(transfer->unit_bytes, (size_t)request->checksum_bytes);
+  transfer->chunk_bytes = ladei_size_max(transfer->chunk_bytes, transfer->unit_bytes);
+}
+
 static void transfer_fill(const lade_pipeline *pipeline, const lade_transfer *request, lade_ticket *ticket) {
   ladei_core_transfer *transfer = &ticket->transfer;
   ticket->pipeline = (lade_pipeline *)pipeline;
@@ -144,7 +204,9 @@ static void transfer_fill(const lade_pipeline *pipeline, const lade_transfer *re
   ticket->on_complete = request->on_complete;
   ticket->on_complete_user = request->on_complete_user;
   transfer->bytes = ticket->parts.bytes;
-  transfer->chunk_bytes = chunk_for(pipeline, ticket->parts.bytes);
+  transfer->unstaged = ladei_parts_find_direct(pipeline, &ticket->parts);
+  transfer->no_host = transfer->unstaged && request->checksum == LADE_CHECKSUM_NONE;
+  transfer->chunk_bytes = chunk_for(pipeline, ticket->parts.bytes, transfer->unstaged);
   transfer->ordered = any_ordered(&ticket->parts);
   transfer->level = (unsigned)(LADEI_LEVEL_NORMAL + request->priority);
   transfer->flow = flow_of(request->submitter);
@@ -173,11 +235,16 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
   if (status != LADE_OK) {
     goto fail_ticket;
   }
+  status = parts_check(pipeline, request, &ticket->parts);
+  if (status != LADE_OK) {
+    goto fail_parts;
+  }
   transfer_fill(pipeline, request, ticket);
   status = ladei_files_attach(pipeline, ticket, &request->host);
   if (status != LADE_OK) {
     goto fail_parts;
   }
+  checksum_fill(request, ticket);
   status = destination_make(request, ticket, &destination);
   if (status != LADE_OK) {
     goto fail_files;

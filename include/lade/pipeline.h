@@ -60,6 +60,7 @@ typedef enum lade_endpoint_kind {
   LADE_ENDPOINT_FILE = 2,
   LADE_ENDPOINT_CALLBACK = 3,
   LADE_ENDPOINT_PATH = 4,
+  LADE_ENDPOINT_DEVICE = 5,
 } lade_endpoint_kind;
 
 /** How a file is read or written, as a set. */
@@ -103,17 +104,18 @@ typedef lade_status (*lade_transfer_callback)(void *user, uint64_t offset, void 
 /** The host side of a transfer. Make it with one of the functions below. */
 typedef struct lade_endpoint {
   int32_t kind;                    /**< lade_endpoint_kind */
-  int32_t fd;                      /**< FILE: open for reading or writing, seekable. Its file position is not used. */
+  int32_t fd;                      /**< FILE: open for reading or writing, seekable. Its file position is not used.
+                                      DEVICE: the device. */
   uint64_t offset;                 /**< FILE, PATH: where the transfer's first byte lies in the file. */
   const char *name;                /**< FILE: for messages; NULL: "file". PATH: the path. */
-  void *memory;                    /**< MEMORY */
+  void *memory;                    /**< MEMORY, DEVICE */
   lade_transfer_callback callback; /**< CALLBACK */
   void *user;                      /**< CALLBACK: its first argument. */
   int32_t concurrent;              /**< CALLBACK: 1: may be called by several threads at once, in any order. */
   uint32_t flags;                  /**< FILE, PATH: lade_file_flags */
 } lade_endpoint;
 
-/** Ordinary or pinned memory. */
+/** Ordinary or pinned memory. What the driver knows to be pinned is copied as it is, without a staging block. */
 static inline lade_endpoint lade_endpoint_memory(void *memory) {
   lade_endpoint endpoint = {LADE_ENDPOINT_MEMORY, -1, 0, NULL, memory, NULL, NULL, 0, 0};
   return endpoint;
@@ -139,6 +141,15 @@ static inline lade_endpoint lade_endpoint_path(const char *path, uint64_t offset
   return endpoint;
 }
 
+/**
+ * Memory of a device: a peer of the pipeline's own, or that one. Copied by the device, without staging. Work that still
+ * writes it must be over, or be before transfer.stream with after_stream.
+ */
+static inline lade_endpoint lade_endpoint_device(int device, void *memory) {
+  lade_endpoint endpoint = {LADE_ENDPOINT_DEVICE, device, 0, NULL, memory, NULL, NULL, 0, 0};
+  return endpoint;
+}
+
 /** A function of the caller. */
 static inline lade_endpoint lade_endpoint_callback(lade_transfer_callback callback, void *user) {
   lade_endpoint endpoint = {LADE_ENDPOINT_CALLBACK, -1, 0, NULL, NULL, callback, user, 0, 0};
@@ -158,6 +169,15 @@ typedef struct lade_piece {
 /** transfer.priority. A transfer begins no chunk while one of higher priority and the same direction has chunks to begin;
  * chunks under way go on. */
 enum { LADE_PRIORITY_BACKGROUND = -1, LADE_PRIORITY_NORMAL = 0, LADE_PRIORITY_URGENT = 1 };
+
+/** transfer.checksum: XXH3 (64 bits, seed 0) of every transfer.checksum_bytes bytes, the last ones fewer. */
+typedef enum lade_checksum {
+  LADE_CHECKSUM_NONE = 0,
+  LADE_CHECKSUM_RETURN = 1, /**< Stored in transfer.checksums. */
+  /** Compared with transfer.checksums: what differs ends the transfer with LADE_ERR_CHECKSUM, which names the place, and is
+   * neither copied to the device nor written to the sink. */
+  LADE_CHECKSUM_VERIFY = 2,
+} lade_checksum;
 
 /**
  * Told once that a transfer is over, before any wait for its ticket returns.
@@ -194,12 +214,18 @@ typedef struct lade_transfer {
    * lade_stream_wait_ticket() on `stream`. */
   void **out_device_memory;
   int32_t priority; /**< LADE_PRIORITY_BACKGROUND, _NORMAL or _URGENT. */
-  int32_t reserved; /**< 0. */
+  int32_t checksum; /**< lade_checksum, of what is on the host on its way. Not with endpoints of devices. */
   /** Who submits, by any number: transfers of one priority take turns between submitters, by bytes, and go in order within
    * one. 0: the calling thread. */
   uint64_t submitter;
   lade_completion on_complete; /**< NULL: nobody is told. */
   void *on_complete_user;      /**< Its first argument. */
+  /** With `checksum`: a power of two from 4 KiB to 16 MiB, at most options.chunk_bytes where that is set. A small one keeps
+   * the freedom to use small staging blocks. */
+  uint64_t checksum_bytes;
+  /** With `checksum`: one for every checksum_bytes begun, in their order. Borrowed until the ticket is over; returned ones
+   * count only if that is LADE_OK. */
+  uint64_t *checksums;
 } lade_transfer;
 
 static inline void lade_transfer_init(lade_transfer *transfer) {
@@ -345,7 +371,7 @@ LADE_API lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeli
  * @param timeout_ns  Longest time to wait, by the runtime's clock; LADE_WAIT_FOREVER for no limit; 0 asks only.
  * @return LADE_OK: every byte is at its destination. LADE_ERR_TIMEOUT: not over yet; the transfer goes on. Else the
  *         transfer's own first error, which lade_last_error() then describes: LADE_ERR_IO and LADE_ERR_TRUNCATED with
- *         file and offset, LADE_ERR_CALLBACK, LADE_ERR_CANCELLED, LADE_ERR_LIMIT, LADE_ERR_OUT_OF_PINNED_MEMORY,
+ *         file and offset, LADE_ERR_CHECKSUM, LADE_ERR_CALLBACK, LADE_ERR_CANCELLED, LADE_ERR_LIMIT, LADE_ERR_OUT_OF_PINNED_MEMORY,
  *         LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER with the name of the driver call.
  *
  * Threads: any; not a callback of the same pipeline. Waits: yes. On "sim": moves the clock.

@@ -184,9 +184,6 @@ LADE_TEST(Pieces, AreCheckedAndNamed) {
   transfer.priority = 2;
   expect_refused(&f, &transfer, "priority");
   transfer.priority = 0;
-  transfer.reserved = 1;
-  expect_refused(&f, &transfer, "reserved");
-  transfer.reserved = 0;
   transfer.out_device_memory = (void **)(void *)memory;
   expect_refused(&f, &transfer, "allocator");
   LADE_EXPECT_EQ_INT(fixture_run(&f, &(lade_transfer){.struct_size = sizeof transfer,
