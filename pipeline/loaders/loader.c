@@ -354,7 +354,7 @@ static lade_status slot_take_back(lade_loader *loader, uint64_t number, slot **o
 }
 
 lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lade_stream stream) {
-  slot *s;
+  slot *s = NULL;
   if (loader == NULL || batch == NULL || batch->struct_size < offsetof(lade_batch, epoch)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_return: NULL, or no batch");
   }
