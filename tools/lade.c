@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tools/load/command.h"
 #include "tools/replay/command.h"
+#include "tools/save/command.h"
 #include "tools/topo/command.h"
 
 typedef struct subcommand {
@@ -17,7 +19,9 @@ typedef struct subcommand {
 } subcommand;
 
 static const subcommand subcommands[] = {
+    {"load", "load checkpoints and other files to device memory, with rate and verification", command_load},
     {"replay", "replay an allocation trace, and try other settings on it", command_replay},
+    {"save", "save a checkpoint from device memory, in one file or several", command_save},
     {"topo", "show devices, NUMA nodes and limits as a pinned pool sees them", command_topo},
 };
 

@@ -1,0 +1,86 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# `lade load` and `lade save` as a user types them: output, errors on standard error, exit status, files.
+# usage: command_test.sh LADE
+set -u
+lade=$1
+golden=tests/loaders/golden
+dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/XXXXXX")
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+# run STATUS ARGUMENT...: runs `lade`, leaves its output in $dir/out and $dir/err
+run() {
+  wanted=$1
+  shift
+  "$lade" "$@" >"$dir/out" 2>"$dir/err"
+  status=$?
+  [ "$status" = "$wanted" ] || fail "lade $*: exit status $status, not $wanted: $(cat "$dir/err")"
+}
+
+says() { grep -qF -- "$1" "$dir/$2" || fail "no '$1' in: $(cat "$dir/$2")"; }
+
+head -c 300000 /dev/urandom >"$dir/bytes"
+: >"$dir/nothing"
+head -c 100 /dev/zero >"$dir/bad.safetensors"
+
+for runtime in sim cpu; do
+  run 0 load --runtime $runtime --to all --verify --list $golden/all.safetensors $golden/sharded.safetensors.index.json \
+    "$dir/bytes" "$dir/nothing"
+  says "28 tensors in 1 file, 5104 bytes" out
+  says "3 tensors in 2 files, 149 bytes" out
+  says "$dir/bytes: 300000 bytes" out
+  says "$dir/nothing: 0 bytes" out
+  says "large [7, 333]" out
+  says "bell? unit? del?" out
+  [ "$(grep -c 'verified$' "$dir/out")" = 4 ] || fail "not all verified: $(cat "$dir/out")"
+  [ -s "$dir/err" ] && fail "a progress bar without a terminal: $(cat "$dir/err")"
+done
+
+run 0 load --json --to sim:0 --verify $golden/all.safetensors "$dir/bytes"
+python3 - "$dir/out" <<'PYTHON' || fail "the JSON report is not what it should be"
+import json, sys
+report = json.load(open(sys.argv[1]))
+assert set(report) == {"version", "runtime", "files"} and report["version"] == 1 and report["runtime"] == "sim", report
+checkpoint, other = report["files"]
+assert checkpoint["kind"] == "checkpoint" and checkpoint["tensors"] == 28 and checkpoint["verified"] is True, checkpoint
+assert 0 < checkpoint["first_tensor_seconds"] <= checkpoint["seconds"], checkpoint
+assert other["kind"] == "bytes" and other["bytes"] == 300000 and other["first_tensor_seconds"] is None, other
+PYTHON
+
+run 1 load --runtime sim "$dir/absent" "$dir/bad.safetensors" "$dir/bytes"
+says "lade load: $dir/absent: No such file" err
+says "does not begin with '{'" err
+says "$dir/bytes: 300000 bytes" out
+run 1 load --to sim:7 "$dir/bytes"
+run 2 load
+run 2 load --to gpu "$dir/bytes"
+run 2 load --to 0,0 "$dir/bytes"
+run 2 load --runtime metal "$dir/bytes"
+
+run 0 save --runtime sim $golden/all.safetensors "$dir/again.safetensors"
+says "28 tensors, 5104 bytes" out
+cmp "$dir/again.safetensors" $golden/all.safetensors || fail "saved bytes differ"
+run 0 save --on cpu:0 --no-sync $golden/sharded.safetensors.index.json "$dir/one.safetensors"
+run 0 save --runtime sim --max-shard-size 87 --json $golden/sharded.safetensors.index.json "$dir/sharded.safetensors"
+python3 -c 'import json, sys; assert json.load(open(sys.argv[1]))["tensors"] == 3' "$dir/out" || fail "no JSON report"
+for file in "$dir"/sharded*; do
+  cmp "$file" "$golden/$(basename "$file")" || fail "$file differs"
+done
+[ "$(ls "$dir"/sharded* | wc -l)" = 3 ] || fail "not three files"
+run 1 save --runtime sim $golden/all.safetensors "$dir/no/folder.safetensors"
+says "lade save: saving: " err
+run 1 save --runtime sim "$dir/bad.safetensors" "$dir/never.safetensors"
+[ -e "$dir/never.safetensors" ] && fail "a file in spite of an error"
+run 2 save one
+run 2 save one two three
+run 2 save --max-shard-size 5XB one two
+ls "$dir"/.*.part >/dev/null 2>&1 && fail "parts are left"
+
+rm -rf "$dir"
+[ "$failures" = 0 ]

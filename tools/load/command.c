@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lade load`: brings files to devices, says how fast, and checks what arrived.
+ *
+ * Files are loaded one after the other, and let go after each: this measures and verifies, it keeps nothing.
+ */
+#include "tools/load/command.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tools/load/session.h"
+#include "tools/load/verify.h"
+
+enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+enum { KEY_JSON = 256, KEY_LIST, KEY_RUNTIME, KEY_TO, KEY_VERIFY };
+static const uint64_t glance_ns = 100 * 1000000; /* between two looks at the progress */
+
+typedef struct arguments {
+  const char *runtime; /* NULL: the best found */
+  const char *to;
+  bool json, list, verify;
+  char **files;
+  int file_count;
+} arguments;
+
+/* What came of one file. */
+typedef struct outcome {
+  const char *path;
+  bool is_checkpoint;
+  uint64_t files, tensors, bytes;
+  double seconds, first_seconds;
+  bool verified;
+} outcome;
+
+static const char documentation[] =
+    "Loads checkpoints (.safetensors, .safetensors.index.json) and other files to device memory, one after the other, "
+    "and "
+    "reports bytes, time and rate. A checkpoint's header is checked strictly; over several devices its tensors are "
+    "spread."
+    "\vDEVICE is an ordinal, several with commas between them, or all; cuda:0 also names the runtime.\n"
+    "Exit status: 0; 1 if anything failed or differs; 2 for the command line.";
+
+static const struct argp_option option_table[] = {
+    {"to", KEY_TO, "DEVICE", 0, "Where to load to (default: 0)", 0},
+    {"verify", KEY_VERIFY, NULL, 0, "Copy back what arrived, and compare it with the file by checksum", 0},
+    {"list", KEY_LIST, NULL, 0, "Also list the tensors of checkpoints", 0},
+    {"json", KEY_JSON, NULL, 0, "Print JSON (docs/formats.md)", 0},
+    {"runtime", KEY_RUNTIME, "NAME", 0, "cuda, cpu or sim (default: cuda where there is a GPU, else cpu)", 0},
+    {0}};
+
+static error_t option_parse(int key, char *argument, struct argp_state *state) {
+  arguments *a = state->input;
+  switch (key) {
+  case KEY_JSON: a->json = true; return 0;
+  case KEY_LIST: a->list = true; return 0;
+  case KEY_VERIFY: a->verify = true; return 0;
+  case KEY_TO:
+    if (!session_devices_are_good(argument)) argp_error(state, "--to: '%s' is no list of devices", argument);
+    a->to = argument;
+    return 0;
+  case KEY_RUNTIME:
+    if (strcmp(argument, "cuda") != 0 && strcmp(argument, "cpu") != 0 && strcmp(argument, "sim") != 0) {
+      argp_error(state, "--runtime: '%s' is none of cuda, cpu, sim", argument);
+    }
+    a->runtime = argument;
+    return 0;
+  case ARGP_KEY_ARGS:
+    a->files = state->argv + state->next;
+    a->file_count = state->argc - state->next;
+    return 0;
+  case ARGP_KEY_NO_ARGS: argp_error(state, "which files?"); return EINVAL;
+  default: return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static bool path_ends(const char *path, const char *ending) {
+  size_t length = strlen(path), end = strlen(ending);
+  return length >= end && strcmp(path + length - end, ending) == 0;
+}
+
+/* --- checkpoints ----------------------------------------------------------------------------------------------------
+ */
+
+/* A name from a file is no command to a terminal. */
+static void name_print(const char *name) {
+  for (; *name != '\0'; name++) putchar((unsigned char)*name < ' ' || *name == 0x7f ? '?' : *name);
+}
+
+static void tensors_list(const lade_safetensors *file) {
+  for (uint64_t i = 0; i < lade_safetensors_count(file); i++) {
+    lade_tensor_info info;
+    lade_tensor_info_init(&info);
+    if (lade_safetensors_tensor(file, i, &info) != LADE_OK) return;
+    printf("  %-12s %12llu  ", lade_dtype_name((lade_dtype)info.dtype), (unsigned long long)info.bytes);
+    name_print(info.name);
+    fputs(" [", stdout);
+    for (uint64_t j = 0; j < info.rank; j++) printf("%s%llu", j > 0 ? ", " : "", (unsigned long long)info.shape[j]);
+    puts("]");
+  }
+}
+
+/* Waits, watching. */
+static bool load_wait(const session *s, lade_tensor_load *load, outcome *o, double began) {
+  progress bar;
+  lade_status status = LADE_OK;
+  progress_begin(&bar, s, o->path);
+  if (o->tensors > 0) {
+    status = lade_tensor_load_wait_tensor(load, 0, LADE_WAIT_FOREVER);
+    o->first_seconds = session_seconds(s) - began;
+  }
+  while (status == LADE_OK || status == LADE_ERR_TIMEOUT) {
+    lade_load_info info;
+    lade_load_info_init(&info);
+    status = lade_tensor_load_wait(load, session_is_virtual(s) ? LADE_WAIT_FOREVER : glance_ns);
+    (void)lade_tensor_load_query(load, &info);
+    o->bytes = info.bytes;
+    if (status == LADE_OK || session_is_virtual(s)) break;
+    progress_show(&bar, s, info.bytes_done, info.bytes);
+  }
+  o->seconds = session_seconds(s) - began;
+  progress_end(&bar);
+  return status == LADE_OK || session_failed(s, o->path);
+}
+
+static bool tensor_verify(const session *s, const lade_safetensors *file, const lade_tensor_load *load, uint64_t i,
+                          const int *fds) {
+  lade_tensor_info info;
+  void *memory;
+  uint32_t target;
+  lade_tensor_info_init(&info);
+  bool good = lade_safetensors_tensor(file, i, &info) == LADE_OK &&
+              lade_tensor_load_address(load, i, &memory, &target) == LADE_OK &&
+              verify_range(s->targets[target].pipeline, fds[info.file], info.offset, memory, info.bytes) == LADE_OK;
+  return good || session_failed(s, info.name != NULL ? info.name : "tensor");
+}
+
+/* Opens the files anew: what is compared must not depend on what was used for loading. */
+static bool checkpoint_verify(const session *s, const lade_safetensors *file, const lade_tensor_load *load) {
+  uint64_t count = lade_safetensors_file_count(file);
+  int *fds = calloc(count + 1, sizeof *fds);
+  bool good = fds != NULL;
+  for (uint64_t i = 0; i < count && fds != NULL; i++) {
+    fds[i] = open(lade_safetensors_file_path(file, i), O_RDONLY | O_CLOEXEC);
+    good = good && fds[i] >= 0;
+  }
+  if (!good) fprintf(stderr, "%s: cannot open the files again: %s\n", s->command, strerror(errno));
+  for (uint64_t i = 0; i < lade_safetensors_count(file) && good; i++) good = tensor_verify(s, file, load, i, fds);
+  for (uint64_t i = 0; i < count && fds != NULL; i++) {
+    if (fds[i] >= 0) close(fds[i]);
+  }
+  free(fds);
+  return good;
+}
+
+static bool checkpoint_load(const session *s, const arguments *a, outcome *o) {
+  lade_safetensors *file;
+  lade_tensor_load *load;
+  double began = session_seconds(s);
+  if (lade_safetensors_open(o->path, &file) != LADE_OK) return session_failed(s, "opening");
+  o->is_checkpoint = true;
+  o->files = lade_safetensors_file_count(file);
+  o->tensors = lade_safetensors_count(file);
+  bool good = lade_safetensors_load(file, s->targets, s->count, NULL, &load) == LADE_OK;
+  if (!good) {
+    session_failed(s, o->path);
+  } else {
+    good = load_wait(s, load, o, began) && (!a->verify || checkpoint_verify(s, file, load));
+    good = lade_tensor_load_destroy(load, false) == LADE_OK && good;
+  }
+  if (good && a->list && !a->json) tensors_list(file);
+  lade_safetensors_close(file);
+  return good;
+}
+
+/* --- other files ----------------------------------------------------------------------------------------------------
+ */
+
+static bool ticket_wait(const session *s, lade_ticket *ticket, outcome *o) {
+  progress bar;
+  lade_status status;
+  progress_begin(&bar, s, o->path);
+  do {
+    lade_ticket_info info;
+    lade_ticket_info_init(&info);
+    status = lade_ticket_wait(ticket, session_is_virtual(s) ? LADE_WAIT_FOREVER : glance_ns);
+    (void)lade_ticket_query(ticket, &info);
+    if (status == LADE_ERR_TIMEOUT) progress_show(&bar, s, info.bytes_done, info.bytes);
+  } while (status == LADE_ERR_TIMEOUT && !session_is_virtual(s));
+  progress_end(&bar);
+  return status == LADE_OK || session_failed(s, o->path);
+}
+
+static bool bytes_load(const session *s, const arguments *a, int fd, outcome *o) {
+  const lade_load_target *target = &s->targets[0];
+  lade_transfer transfer;
+  lade_ticket *ticket;
+  void *memory;
+  double began = session_seconds(s);
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.host = lade_endpoint_file(fd, 0, o->path);
+  transfer.bytes = o->bytes;
+  transfer.allocator = target->allocator;
+  transfer.stream = target->stream;
+  transfer.out_device_memory = &memory;
+  if (lade_pipeline_submit(target->pipeline, &transfer, &ticket) != LADE_OK) return session_failed(s, o->path);
+  bool good = ticket_wait(s, ticket, o);
+  o->seconds = session_seconds(s) - began;
+  if (good && a->verify && verify_range(target->pipeline, fd, 0, memory, o->bytes) != LADE_OK) {
+    good = session_failed(s, o->path);
+  }
+  lade_ticket_release(ticket);
+  return lade_device_free(target->allocator, memory) == LADE_OK && good;
+}
+
+static bool other_load(const session *s, const arguments *a, outcome *o) {
+  struct stat facts;
+  int fd = open(o->path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
+    fprintf(stderr, "%s: %s: %s\n", s->command, o->path, fd < 0 ? strerror(errno) : "no regular file");
+    if (fd >= 0) close(fd);
+    return false;
+  }
+  o->files = 1;
+  o->bytes = (uint64_t)facts.st_size;
+  bool good = bytes_load(s, a, fd, o);
+  close(fd);
+  return good;
+}
+
+/* --- reports --------------------------------------------------------------------------------------------------------
+ */
+
+static double rate(const outcome *o) { return o->seconds > 0 ? (double)o->bytes / o->seconds : 0; }
+
+static void outcome_print(const outcome *o) {
+  printf("%s: ", o->path);
+  if (o->is_checkpoint) {
+    printf("%llu tensors in %llu file%s, ", (unsigned long long)o->tensors, (unsigned long long)o->files,
+           o->files == 1 ? "" : "s");
+  }
+  printf("%llu bytes in %.3f s, %.2f GB/s", (unsigned long long)o->bytes, o->seconds, rate(o) / 1e9);
+  if (o->is_checkpoint && o->tensors > 0) printf(", first tensor after %.1f ms", 1e3 * o->first_seconds);
+  puts(o->verified ? ", verified" : "");
+}
+
+static json_t *outcome_json(const outcome *o) {
+  json_t *first = o->is_checkpoint && o->tensors > 0 ? json_real(o->first_seconds) : json_null();
+  return json_pack("{s:s%, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:b}", "path", o->path, strlen(o->path), "kind",
+                   o->is_checkpoint ? "checkpoint" : "bytes", "files", (json_int_t)o->files, "tensors",
+                   (json_int_t)o->tensors, "bytes", (json_int_t)o->bytes, "seconds", o->seconds, "bytes_per_s", rate(o),
+                   "first_tensor_seconds", first, "verified", o->verified);
+}
+
+static bool report_print(const session *s, const json_t *rows) {
+  json_t *report = json_pack("{s:i, s:s, s:O}", "version", 1, "runtime", lade_runtime_name(s->runtime), "files", rows);
+  bool good = report != NULL && json_dumpf(report, stdout, JSON_INDENT(2)) == 0;
+  json_decref(report);
+  puts("");
+  if (!good) fprintf(stderr, "%s: no memory for the report\n", s->command);
+  return good;
+}
+
+static bool files_load(const session *s, const arguments *a) {
+  bool good = true;
+  json_t *rows = json_array();
+  for (int i = 0; i < a->file_count; i++) {
+    outcome o = {.path = a->files[i]};
+    bool is_checkpoint = path_ends(o.path, ".safetensors") || path_ends(o.path, ".index.json");
+    bool loaded = is_checkpoint ? checkpoint_load(s, a, &o) : other_load(s, a, &o);
+    o.verified = loaded && a->verify;
+    if (loaded && !a->json) outcome_print(&o);
+    if (loaded && a->json) loaded = json_array_append_new(rows, outcome_json(&o)) == 0;
+    good = good && loaded;
+  }
+  if (a->json) good = report_print(s, rows) && good;
+  json_decref(rows);
+  return fflush(stdout) == 0 && good;
+}
+
+int command_load(int argc, char **argv) {
+  static char name[] = "lade load";
+  const struct argp argp = {option_table, option_parse, "FILE...", documentation, NULL, NULL, NULL};
+  arguments a = {.to = "0"};
+  session s;
+  argv[0] = name; /* what argp calls the program in its messages */
+  argp_err_exit_status = EXIT_USAGE;
+  argp_parse(&argp, argc, argv, 0, NULL, &a);
+  if (!session_open(&s, name, a.runtime, a.to)) return EXIT_FAILED;
+  bool good = files_load(&s, &a);
+  return session_close(&s) && good ? EXIT_FINE : EXIT_FAILED;
+}

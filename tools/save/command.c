@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lade save`: loads a checkpoint to devices and saves it from there, in one file or several.
+ */
+#include "tools/save/command.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/load/session.h"
+
+enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+enum { KEY_JSON = 256, KEY_NO_SYNC, KEY_ON, KEY_RUNTIME, KEY_SHARD };
+
+typedef struct arguments {
+  const char *runtime; /* NULL: the best found */
+  const char *on;
+  const char *from, *to;
+  uint64_t max_shard_bytes;
+  bool json, no_sync;
+} arguments;
+
+/* A checkpoint on devices, as lade_safetensors_save() takes it. */
+typedef struct checkpoint {
+  lade_safetensors *file;
+  lade_tensor_load *load;
+  lade_tensor *tensors;
+  lade_metadata *metadata;
+  uint64_t metadata_count, bytes;
+} checkpoint;
+
+static const char documentation[] =
+    "Loads the checkpoint FROM (.safetensors, .safetensors.index.json) to device memory and saves it from there as TO: "
+    "the "
+    "same bytes that the safetensors package would write. A save that fails leaves no file under a final name."
+    "\vSIZE is a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB behind it.\n"
+    "Exit status: 0; 1 if anything failed; 2 for the command line.";
+
+static const struct argp_option option_table[] = {
+    {"max-shard-size", KEY_SHARD, "SIZE", 0, "Several files of at most so many bytes of tensors each, and an index", 0},
+    {"on", KEY_ON, "DEVICE", 0, "Devices to save from, as --to of `lade load` (default: 0)", 0},
+    {"no-sync", KEY_NO_SYNC, NULL, 0, "Do not wait for stable storage", 0},
+    {"json", KEY_JSON, NULL, 0, "Print JSON (docs/formats.md)", 0},
+    {"runtime", KEY_RUNTIME, "NAME", 0, "cuda, cpu or sim (default: cuda where there is a GPU, else cpu)", 0},
+    {0}};
+
+/* 0 if it is no size. */
+static uint64_t size_read(const char *text) {
+  static const struct {
+    const char *suffix;
+    uint64_t factor;
+  } units[] = {{"", 1},
+               {"kB", 1000},
+               {"MB", 1000000},
+               {"GB", 1000000000},
+               {"KiB", UINT64_C(1) << 10},
+               {"MiB", UINT64_C(1) << 20},
+               {"GiB", UINT64_C(1) << 30}};
+  char *end;
+  errno = 0;
+  unsigned long long number = strtoull(text, &end, 10);
+  if (errno != 0 || end == text || *text < '0' || *text > '9') return 0;
+  for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+    if (strcmp(end, units[i].suffix) == 0 && number < (UINT64_C(1) << 60) / units[i].factor) {
+      return number * units[i].factor;
+    }
+  }
+  return 0;
+}
+
+static error_t option_parse(int key, char *argument, struct argp_state *state) {
+  arguments *a = state->input;
+  switch (key) {
+  case KEY_JSON: a->json = true; return 0;
+  case KEY_NO_SYNC: a->no_sync = true; return 0;
+  case KEY_SHARD:
+    a->max_shard_bytes = size_read(argument);
+    if (a->max_shard_bytes == 0) argp_error(state, "--max-shard-size: '%s' is no size", argument);
+    return 0;
+  case KEY_ON:
+    if (!session_devices_are_good(argument)) argp_error(state, "--on: '%s' is no list of devices", argument);
+    a->on = argument;
+    return 0;
+  case KEY_RUNTIME:
+    if (strcmp(argument, "cuda") != 0 && strcmp(argument, "cpu") != 0 && strcmp(argument, "sim") != 0) {
+      argp_error(state, "--runtime: '%s' is none of cuda, cpu, sim", argument);
+    }
+    a->runtime = argument;
+    return 0;
+  case ARGP_KEY_ARG:
+    if (state->arg_num >= 2) argp_error(state, "FROM and TO only; what is '%s'?", argument);
+    if (state->arg_num == 0) a->from = argument;
+    if (state->arg_num == 1) a->to = argument;
+    return 0;
+  case ARGP_KEY_END:
+    if (state->arg_num < 2) argp_error(state, "FROM and TO are needed");
+    return 0;
+  default: return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/* --- the checkpoint -------------------------------------------------------------------------------------------------
+ */
+
+static bool tensors_describe(checkpoint *c) {
+  uint64_t count = lade_safetensors_count(c->file);
+  c->tensors = calloc(count + 1, sizeof *c->tensors);
+  bool good = c->tensors != NULL;
+  for (uint64_t i = 0; i < count && good; i++) {
+    lade_tensor *tensor = &c->tensors[i];
+    lade_tensor_info info;
+    lade_tensor_info_init(&info);
+    good = lade_safetensors_tensor(c->file, i, &info) == LADE_OK &&
+           lade_tensor_load_address(c->load, i, &tensor->memory, &tensor->target) == LADE_OK;
+    tensor->name = info.name;
+    tensor->shape = info.shape;
+    tensor->rank = info.rank;
+    tensor->dtype = info.dtype;
+    c->bytes += info.bytes;
+  }
+  return good;
+}
+
+static bool metadata_has(const checkpoint *c, const char *key) {
+  for (uint64_t i = 0; i < c->metadata_count; i++) {
+    if (strcmp(c->metadata[i].key, key) == 0) return true;
+  }
+  return false;
+}
+
+/* Files of one checkpoint say the same, as a rule; of entries with one key the first one stays. */
+static bool metadata_describe(checkpoint *c) {
+  uint64_t count = lade_safetensors_metadata_count(c->file);
+  c->metadata = calloc(count + 1, sizeof *c->metadata);
+  bool good = c->metadata != NULL;
+  for (uint64_t i = 0; i < count && good; i++) {
+    lade_metadata *entry = &c->metadata[c->metadata_count];
+    good = lade_safetensors_metadata(c->file, i, &entry->key, &entry->value) == LADE_OK;
+    if (good && !metadata_has(c, entry->key)) c->metadata_count++;
+  }
+  return good;
+}
+
+static void checkpoint_close(checkpoint *c) {
+  (void)lade_tensor_load_destroy(c->load, false);
+  lade_safetensors_close(c->file);
+  free(c->tensors);
+  free(c->metadata);
+}
+
+static bool checkpoint_open(const session *s, const char *path, checkpoint *out) {
+  checkpoint c = {0};
+  bool good = lade_safetensors_open(path, &c.file) == LADE_OK &&
+              lade_safetensors_load(c.file, s->targets, s->count, NULL, &c.load) == LADE_OK &&
+              lade_tensor_load_wait(c.load, LADE_WAIT_FOREVER) == LADE_OK;
+  if (!good) {
+    session_failed(s, "loading");
+  } else if (!tensors_describe(&c) || !metadata_describe(&c)) {
+    fprintf(stderr, "%s: no memory for the list of tensors\n", s->command);
+    good = false;
+  }
+  *out = c;
+  if (!good) checkpoint_close(&c);
+  return good;
+}
+
+/* --- saving ---------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct watch {
+  const session *s;
+  progress bar;
+} watch;
+
+static lade_status watch_look(void *user, uint64_t bytes_done, uint64_t bytes) {
+  watch *w = user;
+  progress_show(&w->bar, w->s, bytes_done, bytes);
+  return LADE_OK;
+}
+
+static bool report_print(const session *s, const arguments *a, const checkpoint *c, double seconds) {
+  double rate = seconds > 0 ? (double)c->bytes / seconds : 0;
+  uint64_t tensors = lade_safetensors_count(c->file);
+  if (!a->json) {
+    printf("%s: %llu tensors, %llu bytes in %.3f s, %.2f GB/s%s\n", a->to, (unsigned long long)tensors,
+           (unsigned long long)c->bytes, seconds, rate / 1e9, a->no_sync ? "" : ", synced");
+    return fflush(stdout) == 0;
+  }
+  json_t *report =
+      json_pack("{s:i, s:s, s:s%, s:I, s:I, s:f, s:f, s:b}", "version", 1, "runtime", lade_runtime_name(s->runtime),
+                "path", a->to, strlen(a->to), "tensors", (json_int_t)tensors, "bytes", (json_int_t)c->bytes, "seconds",
+                seconds, "bytes_per_s", rate, "synced", !a->no_sync);
+  bool good = report != NULL && json_dumpf(report, stdout, JSON_INDENT(2)) == 0;
+  json_decref(report);
+  puts("");
+  return fflush(stdout) == 0 && good;
+}
+
+static bool checkpoint_save(const session *s, const arguments *a, const checkpoint *c) {
+  watch w = {.s = s};
+  lade_save_options options;
+  lade_save_options_init(&options);
+  options.metadata = c->metadata;
+  options.metadata_count = c->metadata_count;
+  options.max_shard_bytes = a->max_shard_bytes;
+  options.progress = watch_look;
+  options.user = &w;
+  options.no_sync = a->no_sync;
+  progress_begin(&w.bar, s, a->to);
+  lade_status status =
+      lade_safetensors_save(a->to, s->targets, s->count, c->tensors, lade_safetensors_count(c->file), &options);
+  progress_end(&w.bar);
+  if (status != LADE_OK) return session_failed(s, "saving");
+  return report_print(s, a, c, session_seconds(s) - w.bar.began);
+}
+
+int command_save(int argc, char **argv) {
+  static char name[] = "lade save";
+  const struct argp argp = {option_table, option_parse, "FROM TO", documentation, NULL, NULL, NULL};
+  arguments a = {.on = "0"};
+  session s;
+  checkpoint c;
+  argv[0] = name; /* what argp calls the program in its messages */
+  argp_err_exit_status = EXIT_USAGE;
+  argp_parse(&argp, argc, argv, 0, NULL, &a);
+  if (!session_open(&s, name, a.runtime, a.on)) return EXIT_FAILED;
+  bool good = checkpoint_open(&s, a.from, &c);
+  if (good) {
+    good = checkpoint_save(&s, &a, &c);
+    checkpoint_close(&c);
+  }
+  return session_close(&s) && good ? EXIT_FINE : EXIT_FAILED;
+}
