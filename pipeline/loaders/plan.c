@@ -262,7 +262,7 @@ static lade_status records_place(const ladei_plan *plan, ladei_batch_plan *batch
     batch->tables[parts + i] = ranges_of(plan, record)[field].bytes;
     at += part_room(plan, record, field);
   }
-  size_t tables;
+  size_t tables = 0;
   (void)ladei_size_round_up(at, sizeof(uint64_t), &tables);
   batch->table_offset = tables;
   batch->bytes = tables + 2 * parts * sizeof(uint64_t);
