@@ -250,6 +250,18 @@ LADE_TEST(IndexTar, RefusesArchivesThatAreDamaged) {
   support_temp_dir_remove(&dir);
 }
 
+LADE_TEST(IndexTar, ReadsWhatPythonWrote) {
+  lade_record_index *index;
+  LADE_ASSERT_OK(lade_index_create("txt,cls", &index));
+  LADE_ASSERT_OK(lade_index_add_tar(index, "tests/loaders/golden/samples-0.tar"));
+  LADE_ASSERT_OK(lade_index_add_tar(index, "tests/loaders/golden/samples-1.tar"));
+  LADE_ASSERT_EQ_UINT(lade_index_count(index), 6);
+  field_expect(index, "tests/loaders/golden/samples-1.tar", 4, 0, "sample 4\nsample 4\n");
+  field_expect(index, "tests/loaders/golden/samples-1.tar", 5, 1, "2");
+  LADE_EXPECT_EQ_STR(lade_index_key(index, 3), "train/0003");
+  lade_index_destroy(index);
+}
+
 LADE_TEST(IndexTar, NeedsNamedFields) {
   lade_record_index *index;
   LADE_ASSERT_OK(lade_index_create(NULL, &index));

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the files of this folder with the `safetensors` package (0.8.0 wrote those that are stored).
+"""Writes the files of this folder: checkpoints with the `safetensors` package (0.8.0 wrote those that are stored), tar shards.
 
 Byte i of every tensor is (7 * i + 3) mod 256. Not part of the build: the tests read the stored files.
 """
 
 import ctypes
+import io
 import json
 import math
 import pathlib
+import tarfile
 
 from safetensors._safetensors_rust import TensorSpec, serialize_file
 
@@ -26,7 +28,24 @@ def spec(dtype, *shape):
     return TensorSpec(dtype=dtype, shape=list(shape), data_ptr=ctypes.addressof(BYTES), data_len=size)
 
 
+def member_add(shard, name, data):
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    shard.addfile(info, io.BytesIO(data))
+
+
+def shards_write():
+    """Two shards of three samples, each with a text and a class."""
+    for number in range(2):
+        with tarfile.open(HERE / f"samples-{number}.tar", "w", format=tarfile.PAX_FORMAT) as shard:
+            for i in range(3):
+                sample = 3 * number + i
+                member_add(shard, f"train/{sample:04d}.txt", f"sample {sample}\n".encode() * (i + 1))
+                member_add(shard, f"train/{sample:04d}.cls", str(i).encode())
+
+
 def main():
+    shards_write()
     tensors = {f"dtype.{dtype}": spec(dtype, 2, 3) for dtype in DTYPES}
     tensors |= {
         "scalar": spec("float32"),
