@@ -64,16 +64,14 @@ static lade_status memory_pin(lade_pinned_pool *pool, int os_node, size_t bytes,
   ladei_source_cost cost = {0, 0};
   const ladei_topology *topology = os_node < 0 ? NULL : ladei_pool_topology(pool);
   lade_status status = ladei_memory_acquire(&pool->source, topology, os_node, bytes, out, &cost);
-  ladei_count(&pool->counters.driver_allocs, cost.calls);
-  ladei_count(&pool->counters.driver_alloc_ns, cost.ns);
+  ladei_timer_add(&pool->counters.driver_allocs, cost.calls, cost.ns);
   return status;
 }
 
 static lade_status memory_unpin(lade_pinned_pool *pool, ladei_memory *memory) {
   ladei_source_cost cost = {0, 0};
   lade_status status = ladei_memory_release(&pool->source, memory, &cost);
-  ladei_count(&pool->counters.driver_frees, cost.calls);
-  ladei_count(&pool->counters.driver_free_ns, cost.ns);
+  ladei_timer_add(&pool->counters.driver_frees, cost.calls, cost.ns);
   return status;
 }
 
@@ -186,6 +184,7 @@ lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t 
   ladei_segment *segment;
   lade_status status = LADE_OK;
   *out_released = 0;
+  ladei_cached_note(pool);
   while (status == LADE_OK && *out_released < bytes &&
          (segment = oldest_free_segment(pool, free_before_ns, &node)) != NULL) {
     uint64_t segment_bytes = ladei_segment_bytes(segment);
@@ -300,6 +299,7 @@ lade_status ladei_pool_reserve(lade_pinned_pool *pool, ladei_node *node, uint64_
       return status;
     }
     (void)ladei_node_add_segment(node, segment, 0, false);
+    ladei_cached_note(pool);
   }
 }
 

@@ -204,6 +204,32 @@ static void small_put(ladei_node *node, ladei_block *block, unsigned class_index
   }
 }
 
+/* ---- Blocks cut from free memory, and joined with it again ------------------------------------------------------- */
+
+static void flow_add(ladei_flow *flow, uint64_t bytes) {
+  uint64_t blocks = atomic_load_explicit(&flow->blocks, memory_order_relaxed);
+  uint64_t sum = atomic_load_explicit(&flow->bytes, memory_order_relaxed);
+  atomic_store_explicit(&flow->blocks, blocks + 1, memory_order_relaxed);
+  atomic_store_explicit(&flow->bytes, sum + bytes, memory_order_relaxed);
+}
+
+static void cut_count(ladei_node *node, const ladei_block *block) {
+  uint64_t word = ladei_block_word(block);
+  flow_add(&node->counters.classes[ladei_word_class(word)].cut, ladei_block_bytes(block, word));
+}
+
+/* A block that is a whole segment, under the reference policy: counted by its size, which may be below a page. */
+static void segment_cut_count(ladei_node *node, const ladei_segment *segment) {
+  size_t bytes = ladei_segment_bytes(segment);
+  flow_add(&node->counters.classes[ladei_pinned_class_of(bytes)].cut, bytes);
+}
+
+static void joined_count(ladei_node *node, const ladei_segment *segment, const ladei_block *block, uint64_t word) {
+  size_t bytes = ladei_segment_block_bytes(segment, block, word);
+  bool short_page = bytes < LADEI_PINNED_PAGE_BYTES;
+  flow_add(&node->counters.classes[short_page ? ladei_pinned_class_of(bytes) : ladei_word_class(word)].joined, bytes);
+}
+
 /* ---- Take and put ------------------------------------------------------------------------------------------------ */
 
 static size_t pages_for(size_t bytes, bool exact) {
@@ -217,6 +243,7 @@ static ladei_block *take_locked(ladei_node *node, size_t bytes, bool exact) {
     ladei_block *small = small_take(node, class_index);
     if (small != NULL) {
       ladei_block_next_set(small, NULL);
+      cut_count(node, small);
     }
     return small;
   }
@@ -227,6 +254,7 @@ static ladei_block *take_locked(ladei_node *node, size_t bytes, bool exact) {
   if (block != NULL) {
     ladei_block_state_set(block, LADEI_BLOCK_CACHED);
     ladei_block_next_set(block, NULL);
+    cut_count(node, block);
   }
   return block;
 }
@@ -278,8 +306,10 @@ static void put_locked(ladei_node *node, ladei_block *list) {
     uint64_t word = ladei_block_word(block);
     list = ladei_block_next(block);
     if (ladei_word_is_small(word)) {
+      flow_add(&node->counters.classes[ladei_word_class(word)].joined, ladei_block_bytes(block, word));
       small_put(node, block, ladei_word_class(word));
     } else {
+      joined_count(node, segment_of(node, block), block, word);
       ladei_block_state_set(block, LADEI_BLOCK_FREE);
       pages_put(node, block);
     }
@@ -323,6 +353,7 @@ static void segment_link(ladei_node *node, ladei_segment *segment) {
   *(segment->next == NULL ? &node->last : &segment->next->prev) = segment;
   *(before == NULL ? &node->first : &before->next) = segment;
   node->reserved_bytes += ladei_segment_bytes(segment);
+  node->reserved_peak = node->reserved_bytes > node->reserved_peak ? node->reserved_bytes : node->reserved_peak;
 }
 
 static void segment_unlink(ladei_node *node, ladei_segment *segment) {
@@ -332,10 +363,16 @@ static void segment_unlink(ladei_node *node, ladei_segment *segment) {
   node->reserved_bytes -= ladei_segment_bytes(segment);
 }
 
-ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, size_t bytes, bool exact) {
-  ladei_lock_acquire(&node->lock);
+/* Under the lock. */
+static void segment_enter(ladei_node *node, ladei_segment *segment) {
   segment_link(node, segment);
   ladei_tlsf_insert(index_of(node, segment, &segment->blocks[0]), &segment->blocks[0]);
+}
+
+ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, size_t bytes, bool exact) {
+  ladei_lock_acquire(&node->lock);
+  segment_enter(node, segment);
+  node->reserved_allocated += ladei_segment_bytes(segment);
   ladei_block *block = bytes == 0 ? NULL : take_locked(node, bytes, exact);
   ladei_lock_release(&node->lock);
   return block;
@@ -345,12 +382,16 @@ ladei_block *ladei_node_add_taken_segment(ladei_node *node, ladei_segment *segme
   ladei_lock_acquire(&node->lock);
   segment_link(node, segment);
   ladei_block_state_set(&segment->blocks[0], LADEI_BLOCK_CACHED);
+  node->reserved_allocated += ladei_segment_bytes(segment);
+  segment_cut_count(node, segment);
   ladei_lock_release(&node->lock);
   return &segment->blocks[0];
 }
 
 void ladei_node_restore_segment(ladei_node *node, ladei_segment *segment) {
-  (void)ladei_node_add_segment(node, segment, 0, false);
+  ladei_lock_acquire(&node->lock);
+  segment_enter(node, segment);
+  ladei_lock_release(&node->lock);
 }
 
 static bool segment_is_free(const ladei_segment *segment) {
@@ -387,6 +428,7 @@ ladei_block *ladei_node_take_best(ladei_node *node, size_t bytes) {
     ladei_tlsf_remove(index_of(node, best, block), block);
     ladei_block_state_set(block, LADEI_BLOCK_CACHED);
     ladei_block_next_set(block, NULL);
+    segment_cut_count(node, best);
   }
   ladei_lock_release(&node->lock);
   return block;
@@ -432,6 +474,15 @@ uint64_t ladei_node_free_bytes(ladei_node *node) {
   uint64_t free_bytes = (cut_pages << LADEI_PINNED_PAGE_SHIFT) + node->free_small_bytes + whole_bytes;
   ladei_lock_release(&node->lock);
   return free_bytes;
+}
+
+void ladei_node_reserved(ladei_node *node, lade_pinned_gauge *out) {
+  ladei_lock_acquire(&node->lock);
+  out->current = node->reserved_bytes;
+  out->peak = node->reserved_peak;
+  out->allocated = node->reserved_allocated;
+  out->freed = node->reserved_allocated - node->reserved_bytes;
+  ladei_lock_release(&node->lock);
 }
 
 /* ---- Snapshot ---------------------------------------------------------------------------------------------------- */

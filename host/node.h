@@ -18,6 +18,7 @@
 #include "host/bins.h"
 #include "host/run.h"
 #include "host/segment.h"
+#include "host/stats.h"
 #include "host/tlsf.h"
 
 enum { LADEI_PINNED_MAX_NODES = 64 };
@@ -36,8 +37,11 @@ typedef struct ladei_node {
   ladei_segment *first, *last; /* all segments, oldest first */
   uint64_t free_small_bytes;   /* in runs */
   uint64_t reserved_bytes;     /* sum over the segments */
-  bool growing;                /* guard: the pool's lock. A thread is pinning a segment for this node */
-  ladei_bins bins;             /* no guard but for emptying them */
+  uint64_t reserved_allocated; /* bytes of all segments that ever came */
+  uint64_t reserved_peak;
+  bool growing;                 /* guard: the pool's lock. A thread is pinning a segment for this node */
+  ladei_bins bins;              /* no guard but for emptying them */
+  ladei_node_counters counters; /* guards: see there */
 } ladei_node;
 
 /* NULL when there is no memory. */
@@ -81,6 +85,9 @@ ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_be
                                               uint64_t *out_birth);
 
 uint64_t ladei_node_free_bytes(ladei_node *node);
+
+/* Reserved bytes: allocated and peak; less what is reserved now, freed. */
+void ladei_node_reserved(ladei_node *node, lade_pinned_gauge *out);
 
 /* What a snapshot says of a block, or of a piece of free memory. */
 typedef struct ladei_block_view {

@@ -59,7 +59,9 @@ static void alloc_count(lade_pinned_pool *pool, ladei_thread_cache *cache, const
     ladei_tally_publish(pool, tallies, class_index);
     return;
   }
+  const ladei_use none = {0, 0, 0}, one = {1, bytes, requested};
   ladei_tally *tally = &ladei_pool_departed(pool, ladei_word_node(word))->classes[class_index];
+  ladei_in_use_tell(pool, ladei_word_node(word), class_index, &none, &one);
   ladei_count(&tally->allocs, 1);
   ladei_count(&tally->requested_allocated, requested);
   if (ladei_pool_counts_bytes(pool, class_index)) {
@@ -75,6 +77,7 @@ static void block_overflow(lade_pinned_pool *pool, ladei_thread_cache *cache, la
   uint64_t word = ladei_block_word(block);
   unsigned class_index = ladei_word_class(word);
   ladei_node *node = ladei_pool_node(pool, ladei_word_node(word));
+  ladei_tally_publish_frees(pool, tallies, class_index);
   if (class_index < LADEI_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB) {
     ladei_pool_put(pool, ladei_magazine_make_room(pool, cache, tallies, class_index));
     if (ladei_magazine_put(cache, &tallies->classes[class_index], block)) {
@@ -319,9 +322,10 @@ static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, cons
 /* ---- Free -------------------------------------------------------------------------------------------------------- */
 
 /* A PENDING block whose streams are noted goes to runtime/retire. */
-static void block_retire(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block, size_t bytes,
-                         bool quiet) {
-  ladei_pending_add(pool, cache, bytes);
+static void block_retire(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block, uint64_t word,
+                         size_t bytes, bool quiet) {
+  unsigned node = ladei_word_node(word), class_index = ladei_pool_counted_class(pool, word, bytes);
+  ladei_pending_add(pool, cache == NULL ? NULL : ladei_thread_tallies(cache, node), node, class_index, bytes);
   if (pool->reference.on) {
     ladei_reference_wait(pool, block);
     if (!ladei_retire_add(pool->retire, &block->ticket, quiet)) {
@@ -332,7 +336,7 @@ static void block_retire(lade_pinned_pool *pool, ladei_thread_cache *cache, lade
   bool pending = quiet || cache == NULL ? ladei_retire_add(pool->retire, &block->ticket, quiet)
                                         : ladei_lane_add(pool->retire, &cache->lane, &block->ticket);
   if (!pending) {
-    ladei_pending_sub(pool, 1, bytes);
+    ladei_pending_sub(pool, node, class_index, (ladei_amount){1, bytes});
     block_unretire(pool, cache, block);
   }
 }
@@ -362,7 +366,7 @@ static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
   }
   ladei_tally_free(&tallies->classes[class_index], class_index, requested, bytes);
   if (noted) {
-    block_retire(pool, cache, block, bytes, false);
+    block_retire(pool, cache, block, word, bytes, false);
   } else if (!ladei_word_is_lodged(word) &&
              !ladei_ready_put(cache, tallies, ladei_pool_node(pool, ladei_word_node(word)), block, class_index)) {
     block_overflow(pool, cache, tallies, block);
@@ -411,7 +415,9 @@ static void free_count(lade_pinned_pool *pool, ladei_thread_cache *cache, const 
     ladei_tally_free(&tallies->classes[class_index], class_index, freed->requested_bytes, freed->block_bytes);
     return;
   }
+  const ladei_use none = {0, 0, 0}, one = {1, freed->block_bytes, freed->requested_bytes};
   ladei_tally *tally = &ladei_pool_departed(pool, node)->classes[class_index];
+  ladei_in_use_tell(pool, node, class_index, &one, &none);
   ladei_count(&tally->frees, 1);
   ladei_count(&tally->requested_freed, freed->requested_bytes);
   if (ladei_pool_counts_bytes(pool, class_index)) {
@@ -431,7 +437,7 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
   ladei_thread_cache *cache = cache_of(pool);
   free_count(pool, cache, &freed);
   if (ladei_word_state(freed.word) == LADEI_BLOCK_PENDING) {
-    block_retire(pool, cache, freed.block, freed.block_bytes, quiet);
+    block_retire(pool, cache, freed.block, freed.word, freed.block_bytes, quiet);
   } else if (!ladei_word_is_lodged(freed.word)) {
     block_cache(pool, cache, freed.block);
   }
@@ -458,16 +464,26 @@ void ladei_pool_retired(void *user, ladei_ticket *list) {
     return;
   }
   ladei_block *blocks = NULL;
-  uint64_t count = 0, bytes = 0;
+  ladei_amount amount = {0, 0};
+  unsigned node = 0, class_index = 0;
+  /* All before any of them can be pending anew, or the peak would count it twice. Mostly they are of one class. */
   for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
     ladei_block *block = ladei_block_of_ticket(ticket);
-    count++;
-    bytes += ladei_block_bytes(block, ladei_block_word(block));
+    uint64_t word = ladei_block_word(block);
+    if (amount.blocks > 0 && (ladei_word_node(word) != node || ladei_word_class(word) != class_index)) {
+      ladei_pending_sub(pool, node, class_index, amount);
+      amount = (ladei_amount){0, 0};
+    }
+    node = ladei_word_node(word);
+    class_index = ladei_word_class(word);
+    amount.blocks++;
+    amount.bytes += ladei_block_bytes(block, word);
     ladei_block_next_set(block, blocks);
     blocks = block;
   }
-  /* Before any of them can be pending anew, or the peak would count it twice. */
-  ladei_pending_sub(pool, count, bytes);
+  if (amount.blocks > 0) {
+    ladei_pending_sub(pool, node, class_index, amount);
+  }
   ladei_thread_cache *cache = ladei_background_is_self() ? NULL : cache_of(pool);
   while (blocks != NULL) {
     ladei_block *block = blocks;

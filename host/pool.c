@@ -100,9 +100,9 @@ static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_node 
     node = ladei_pool_node(pool, 0);
   }
   if (node == NULL) {
-    ladei_tallies *departed = ladei_tallies_create();
+    ladei_tallies *departed = ladei_tallies_create(count);
     if (departed != NULL && pool->reference.on) {
-      memset(departed, 0, sizeof *departed); /* no class has magazines: bytes are counted in their place */
+      memset(departed->classes, 0, sizeof departed->classes); /* no magazines: bytes are counted in their place */
     }
     node = departed == NULL ? NULL : ladei_node_create(&pool->map, pool->retire, count, os_node);
     if (node == NULL) {
@@ -235,6 +235,8 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->segment_bytes = segment_bytes(options);
   pool->magazine_bytes = magazine_bytes(options->magazine_bytes, pool->max_bytes);
   atomic_init(&pool->home_node, LADEI_NODE_UNRESOLVED);
+  ladei_timer_init(&pool->counters.driver_allocs);
+  ladei_timer_init(&pool->counters.driver_frees);
 }
 
 static lade_status devices_create(lade_pinned_pool *pool, int device_count) {

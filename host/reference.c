@@ -69,7 +69,8 @@ void ladei_reference_advance(lade_pinned_pool *pool) {
   while (pool->reference.on && (block = queue_take(&pool->reference)) != NULL) {
     uint64_t word = ladei_block_word(block);
     size_t bytes = ladei_reference_block_bytes(pool, block);
-    ladei_pending_sub(pool, 1, bytes);
+    ladei_pending_sub(pool, ladei_word_node(word), ladei_pool_counted_class(pool, word, bytes),
+                      (ladei_amount){1, bytes});
     ladei_block_state_set(block, LADEI_BLOCK_CACHED);
     if (pool->debug != NULL) {
       ladei_debug_poison((void *)ladei_block_address(block), bytes);

@@ -75,48 +75,50 @@ lade_status lade_pinned_blocks_each(lade_pinned_pool *pool, lade_pinned_block_vi
   return status;
 }
 
-/* ---- Classes ----------------------------------------------------------------------------------------------------- */
+/* ---- Nodes and classes ------------------------------------------------------------------------------------------- */
 
-static uint64_t counter_read(const _Atomic(uint64_t) *counter) {
-  return atomic_load_explicit(counter, memory_order_relaxed);
+static lade_status node_show(lade_pinned_pool *pool, uint32_t index, lade_pinned_node_stats_visit visit, void *user) {
+  ladei_node_gauges own;
+  ladei_node_stats_read(pool, index, &own, NULL);
+  const lade_pinned_node_stats stats = {
+      .struct_size = sizeof stats,
+      .numa_node = ladei_pool_node(pool, index)->os_index,
+      .requested_bytes = own.gauges.requested_bytes,
+      .in_use_bytes = own.gauges.in_use_bytes,
+      .pending_bytes = own.gauges.pending_bytes,
+      .cached_bytes = own.gauges.cached_bytes,
+      .reserved_bytes = own.reserved_bytes,
+      .in_use_blocks = own.gauges.in_use_blocks,
+      .pending_blocks = own.gauges.pending_blocks,
+      .cached_blocks = own.gauges.cached_blocks,
+  };
+  return visit(&stats, user);
 }
 
-static void class_add(lade_pinned_class_stats *sum, const ladei_tally *tally, bool fixed) {
-  uint64_t allocs = counter_read(&tally->allocs), frees = counter_read(&tally->frees);
-  sum->allocs += allocs;
-  sum->frees += frees;
-  sum->requested_allocated += counter_read(&tally->requested_allocated);
-  sum->requested_freed += counter_read(&tally->requested_freed);
-  if (fixed) {
-    sum->in_use_allocated += allocs * tally->block_bytes;
-    sum->in_use_freed += frees * tally->block_bytes;
-    sum->cached_blocks += ladei_magazine_count(tally);
-  } else {
-    sum->in_use_allocated += counter_read(&tally->bytes_allocated);
-    sum->in_use_freed += counter_read(&tally->bytes_freed);
+lade_status lade_pinned_node_stats_each(lade_pinned_pool *pool, lade_pinned_node_stats_visit visit, void *user) {
+  lade_status status = enter(pool, visit != NULL, __func__);
+  for (uint32_t i = 0; status == LADE_OK && i < ladei_pool_node_count(pool); i++) {
+    status = node_show(pool, i, visit, user);
   }
+  return status;
 }
 
-static void tallies_add(const lade_pinned_pool *pool, lade_pinned_class_stats *sums, const ladei_tallies *tallies) {
-  for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_CLASSES; c++) {
-    class_add(&sums[c], &tallies->classes[c], !ladei_pool_counts_bytes(pool, c));
-  }
-}
-
-/* The sums of one node, over all threads. */
-static void node_classes_sum(lade_pinned_pool *pool, uint32_t index, lade_pinned_class_stats *sums) {
-  const ladei_node *node = ladei_pool_node(pool, index);
-  for (unsigned c = 0; c < LADEI_PINNED_CLASSES; c++) {
-    sums[c] = (lade_pinned_class_stats){.struct_size = sizeof *sums, .numa_node = node->os_index, .class_index = c};
-    sums[c].block_bytes = ladei_pinned_class_bytes(c);
-    sums[c].cached_blocks = c < LADEI_MAGAZINE_CLASSES ? 0 : ladei_bins_cached(&node->bins, c);
-  }
-  ladei_lock_acquire(&pool->lock);
-  tallies_add(pool, sums, ladei_pool_departed(pool, index));
-  for (const ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    tallies_add(pool, sums, ladei_thread_tallies(cache, index));
-  }
-  ladei_lock_release(&pool->lock);
+static lade_status class_show(const ladei_node *node, unsigned class_index, const ladei_gauges *own,
+                              lade_pinned_class_stats_visit visit, void *user) {
+  const lade_pinned_class_stats stats = {
+      .struct_size = sizeof stats,
+      .block_bytes = ladei_pinned_class_bytes(class_index),
+      .numa_node = node->os_index,
+      .class_index = class_index,
+      .requested_bytes = own->requested_bytes,
+      .in_use_bytes = own->in_use_bytes,
+      .pending_bytes = own->pending_bytes,
+      .cached_bytes = own->cached_bytes,
+      .in_use_blocks = own->in_use_blocks,
+      .pending_blocks = own->pending_blocks,
+      .cached_blocks = own->cached_blocks,
+  };
+  return visit(&stats, user);
 }
 
 lade_status lade_pinned_class_stats_each(lade_pinned_pool *pool, lade_pinned_class_stats_visit visit, void *user) {
@@ -124,19 +126,20 @@ lade_status lade_pinned_class_stats_each(lade_pinned_pool *pool, lade_pinned_cla
   if (status != LADE_OK) {
     return status;
   }
-  lade_pinned_class_stats *sums = malloc(LADEI_PINNED_CLASSES * sizeof *sums);
-  if (sums == NULL) {
+  ladei_gauges *classes = malloc(LADEI_PINNED_CLASSES * sizeof *classes);
+  if (classes == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %u classes", __func__,
                        (unsigned)LADEI_PINNED_CLASSES);
   }
   for (uint32_t i = 0; status == LADE_OK && i < ladei_pool_node_count(pool); i++) {
-    node_classes_sum(pool, i, sums);
+    ladei_node_gauges node;
+    ladei_node_stats_read(pool, i, &node, classes);
     for (unsigned c = 0; status == LADE_OK && c < LADEI_PINNED_CLASSES; c++) {
-      if (sums[c].allocs > 0 || sums[c].frees > 0 || sums[c].cached_blocks > 0) {
-        status = visit(&sums[c], user);
+      if (classes[c].in_use_blocks.allocated > 0 || classes[c].cached_blocks.allocated > 0) {
+        status = class_show(ladei_pool_node(pool, i), c, &classes[c], visit, user);
       }
     }
   }
-  free(sums);
+  free(classes);
   return status;
 }

@@ -4,7 +4,9 @@
  *
  * I1  Current values and sums are exact whenever no thread is inside the pool.
  * I2  The peaks of reserved and pending are exact. Those of what is in use are taken when threads refill or flush a
- *     magazine, and at each read; they are wrong by at most what magazines and bins hold.
+ *     magazine, and at each read; they are wrong by at most what magazines and bins hold. Those of cached blocks are
+ *     taken at each read, when memory came and before it goes.
+ * I3  A node's counters are the sums of its classes', the pool's those of its nodes'. Peaks are each level's own.
  *
  * Note [Peak of pending]
  *   A free counts with its thread alone, or every free of every thread would meet in one word. Pending grows with frees
@@ -58,89 +60,197 @@ void ladei_published_change(ladei_published *published, uint64_t before, uint64_
   }
 }
 
-/* ---- Pending ----------------------------------------------------------------------------------------------------- */
+void ladei_timer_init(ladei_timer *timer) { atomic_init(&timer->min_ns, UINT64_MAX); }
 
-void ladei_pending_add(lade_pinned_pool *pool, ladei_thread_cache *cache, uint64_t bytes) {
-  if (cache != NULL) {
-    ladei_tally_add(&cache->pending_blocks, 1);
-    ladei_tally_add(&cache->pending_bytes, bytes);
-  } else {
-    ladei_count(&pool->counters.pending_blocks_allocated, 1);
-    ladei_count(&pool->counters.pending_bytes_allocated, bytes);
+void ladei_timer_add(ladei_timer *timer, uint64_t calls, uint64_t ns) {
+  uint64_t shortest = atomic_load_explicit(&timer->min_ns, memory_order_relaxed);
+  if (calls == 0) {
+    return;
+  }
+  ladei_count(&timer->count, calls);
+  ladei_count(&timer->total_ns, ns);
+  peak_raise(&timer->max_ns, ns);
+  while (shortest > ns && !atomic_compare_exchange_weak_explicit(&timer->min_ns, &shortest, ns, memory_order_relaxed,
+                                                                 memory_order_relaxed)) {
   }
 }
 
-/* Under pool->lock. All that ever became pending. */
-static ladei_amount pending_allocated(const lade_pinned_pool *pool) {
-  ladei_amount sum = {counter_read(&pool->counters.pending_blocks_allocated),
-                      counter_read(&pool->counters.pending_bytes_allocated)};
+/* ---- In use ------------------------------------------------------------------------------------------------------ */
+
+static void told_change(ladei_told *told, const ladei_use *before, const ladei_use *now) {
+  ladei_published_change(&told->blocks, before->blocks, now->blocks);
+  ladei_published_change(&told->bytes, before->bytes, now->bytes);
+  ladei_published_change(&told->requested, before->requested, now->requested);
+}
+
+/* The pool's peaks are those of its node; only where there are several are they sums of their own. */
+static void pool_peaks_raise(lade_pinned_pool *pool) {
+  ladei_use sum = {0, 0, 0};
+  uint32_t count = ladei_pool_node_count(pool);
+  for (uint32_t i = 0; count > 1 && i < count; i++) {
+    const ladei_told *told = &ladei_pool_node(pool, i)->counters.level.in_use;
+    sum.blocks += counter_read(&told->blocks.current);
+    sum.bytes += counter_read(&told->bytes.current);
+    sum.requested += counter_read(&told->requested.current);
+  }
+  if (count > 1 && (int64_t)sum.blocks > 0 && (int64_t)sum.bytes > 0 && (int64_t)sum.requested > 0) {
+    peak_raise(&pool->counters.in_use.blocks.peak, sum.blocks);
+    peak_raise(&pool->counters.in_use.bytes.peak, sum.bytes);
+    peak_raise(&pool->counters.in_use.requested.peak, sum.requested);
+  }
+}
+
+void ladei_in_use_tell(lade_pinned_pool *pool, unsigned node, unsigned class_index, const ladei_use *before,
+                       const ladei_use *now) {
+  ladei_node_counters *counters = &ladei_pool_node(pool, node)->counters;
+  told_change(&counters->level.in_use, before, now);
+  told_change(&counters->classes[class_index].level.in_use, before, now);
+  pool_peaks_raise(pool);
+}
+
+/* ---- Pending ----------------------------------------------------------------------------------------------------- */
+
+void ladei_pending_add(lade_pinned_pool *pool, ladei_tallies *tallies, unsigned node, unsigned class_index,
+                       uint64_t bytes) {
+  if (tallies != NULL) {
+    ladei_tally_add(&tallies->pending.blocks, 1);
+    ladei_tally_add(&tallies->pending.bytes, bytes);
+    ladei_tally_add(&tallies->class_pending[class_index].blocks, 1);
+    ladei_tally_add(&tallies->class_pending[class_index].bytes, bytes);
+    return;
+  }
+  tallies = ladei_pool_departed(pool, node); /* of several threads */
+  ladei_count(&tallies->pending.blocks, 1);
+  ladei_count(&tallies->pending.bytes, bytes);
+  ladei_count(&tallies->class_pending[class_index].blocks, 1);
+  ladei_count(&tallies->class_pending[class_index].bytes, bytes);
+}
+
+static void flow_sum(ladei_amount *sum, const ladei_flow *flow) {
+  sum->blocks += counter_read(&flow->blocks);
+  sum->bytes += counter_read(&flow->bytes);
+}
+
+/* All that ever became pending on a node. Under pool->lock, as the next four. */
+static ladei_amount node_pending_allocated(const lade_pinned_pool *pool, unsigned node) {
+  ladei_amount sum = {0, 0};
+  flow_sum(&sum, &ladei_pool_departed(pool, node)->pending);
   for (const ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    sum.blocks += counter_read(&cache->pending_blocks);
-    sum.bytes += counter_read(&cache->pending_bytes);
+    const ladei_tallies *tallies = ladei_thread_tallies(cache, node);
+    if (tallies != NULL) {
+      flow_sum(&sum, &tallies->pending);
+    }
   }
   return sum;
 }
 
-/* Under pool->lock. Note [Peak of pending] */
-static ladei_amount pending_now(lade_pinned_pool *pool, ladei_amount allocated) {
-  ladei_pool_counters *counters = &pool->counters;
-  ladei_amount now = {allocated.blocks - counters->pending_retired.blocks,
-                      allocated.bytes - counters->pending_retired.bytes};
-  if (now.blocks > counters->pending_peak.blocks) {
-    counters->pending_peak.blocks = now.blocks;
+static ladei_amount class_pending_allocated(const lade_pinned_pool *pool, unsigned node, unsigned class_index) {
+  ladei_amount sum = {0, 0};
+  flow_sum(&sum, &ladei_pool_departed(pool, node)->class_pending[class_index]);
+  for (const ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+    const ladei_tallies *tallies = ladei_thread_tallies(cache, node);
+    if (tallies != NULL) {
+      flow_sum(&sum, &tallies->class_pending[class_index]);
+    }
   }
-  if (now.bytes > counters->pending_peak.bytes) {
-    counters->pending_peak.bytes = now.bytes;
-  }
+  return sum;
+}
+
+/* What is pending now, which may be a peak. Note [Peak of pending] */
+static ladei_amount pending_now(ladei_amount allocated, const ladei_amount *retired, ladei_amount *peak) {
+  ladei_amount now = {allocated.blocks - retired->blocks, allocated.bytes - retired->bytes};
+  peak->blocks = now.blocks > peak->blocks ? now.blocks : peak->blocks;
+  peak->bytes = now.bytes > peak->bytes ? now.bytes : peak->bytes;
   return now;
 }
 
-void ladei_pending_sub(lade_pinned_pool *pool, uint64_t blocks, uint64_t bytes) {
+/* Of the whole pool, and of each node on the way. */
+static ladei_amount pool_pending_now(lade_pinned_pool *pool, ladei_amount *out_allocated) {
+  ladei_amount allocated = {0, 0};
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
+    ladei_level_counters *level = &ladei_pool_node(pool, i)->counters.level;
+    ladei_amount own = node_pending_allocated(pool, i);
+    (void)pending_now(own, &level->pending_retired, &level->pending_peak);
+    allocated.blocks += own.blocks;
+    allocated.bytes += own.bytes;
+  }
+  *out_allocated = allocated;
+  return pending_now(allocated, &pool->counters.pending_retired, &pool->counters.pending_peak);
+}
+
+static void amount_add(ladei_amount *sum, ladei_amount amount) {
+  sum->blocks += amount.blocks;
+  sum->bytes += amount.bytes;
+}
+
+void ladei_pending_sub(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_amount amount) {
+  ladei_node_counters *counters = &ladei_pool_node(pool, node)->counters;
+  ladei_level_counters *level = &counters->classes[class_index].level;
+  ladei_amount allocated;
   ladei_lock_acquire(&pool->lock);
-  (void)pending_now(pool, pending_allocated(pool));
-  pool->counters.pending_retired.blocks += blocks;
-  pool->counters.pending_retired.bytes += bytes;
+  (void)pool_pending_now(pool, &allocated);
+  (void)pending_now(class_pending_allocated(pool, node, class_index), &level->pending_retired, &level->pending_peak);
+  amount_add(&pool->counters.pending_retired, amount);
+  amount_add(&counters->level.pending_retired, amount);
+  amount_add(&level->pending_retired, amount);
   ladei_lock_release(&pool->lock);
 }
 
 ladei_amount ladei_pending_read(lade_pinned_pool *pool) {
+  ladei_amount allocated;
   ladei_lock_acquire(&pool->lock);
-  ladei_amount now = pending_now(pool, pending_allocated(pool));
+  ladei_amount now = pool_pending_now(pool, &allocated);
   ladei_lock_release(&pool->lock);
   return now;
 }
 
-/* ---- Sums over the threads --------------------------------------------------------------------------------------- */
+/* ---- Sums over the threads: under pool->lock --------------------------------------------------------------------- */
 
-static void tallies_add(const lade_pinned_pool *pool, const ladei_tallies *tallies, ladei_usage *sum) {
-  for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_CLASSES; c++) {
-    const ladei_tally *tally = &tallies->classes[c];
-    uint64_t allocs = counter_read(&tally->allocs), frees = counter_read(&tally->frees);
-    bool fixed = !ladei_pool_counts_bytes(pool, c);
-    sum->allocs += allocs;
-    sum->frees += frees;
-    sum->requested_allocated += counter_read(&tally->requested_allocated);
-    sum->requested_freed += counter_read(&tally->requested_freed);
-    sum->bytes_allocated += fixed ? allocs * tally->block_bytes : counter_read(&tally->bytes_allocated);
-    sum->bytes_freed += fixed ? frees * tally->block_bytes : counter_read(&tally->bytes_freed);
+static void tally_sum(const lade_pinned_pool *pool, const ladei_tallies *tallies, unsigned class_index,
+                      ladei_usage *sum) {
+  const ladei_tally *tally = &tallies->classes[class_index];
+  uint64_t allocs = counter_read(&tally->allocs), frees = counter_read(&tally->frees);
+  bool fixed = !ladei_pool_counts_bytes(pool, class_index);
+  sum->allocs += allocs;
+  sum->frees += frees;
+  sum->requested_allocated += counter_read(&tally->requested_allocated);
+  sum->requested_freed += counter_read(&tally->requested_freed);
+  sum->bytes_allocated += fixed ? allocs * tally->block_bytes : counter_read(&tally->bytes_allocated);
+  sum->bytes_freed += fixed ? frees * tally->block_bytes : counter_read(&tally->bytes_freed);
+  flow_sum(&sum->pending_allocated, &tallies->class_pending[class_index]);
+}
+
+static ladei_usage class_usage(const lade_pinned_pool *pool, unsigned node, unsigned class_index) {
+  ladei_usage sum = {0};
+  tally_sum(pool, ladei_pool_departed(pool, node), class_index, &sum);
+  for (const ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+    const ladei_tallies *tallies = ladei_thread_tallies(cache, node);
+    if (tallies != NULL) {
+      tally_sum(pool, tallies, class_index, &sum);
+    }
   }
+  return sum;
+}
+
+static void usage_add(ladei_usage *sum, const ladei_usage *usage) {
+  sum->allocs += usage->allocs;
+  sum->frees += usage->frees;
+  sum->requested_allocated += usage->requested_allocated;
+  sum->requested_freed += usage->requested_freed;
+  sum->bytes_allocated += usage->bytes_allocated;
+  sum->bytes_freed += usage->bytes_freed;
+  amount_add(&sum->pending_allocated, usage->pending_allocated);
 }
 
 void ladei_usage_read(lade_pinned_pool *pool, ladei_usage *out) {
   *out = (ladei_usage){0};
   ladei_lock_acquire(&pool->lock);
   for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-    tallies_add(pool, ladei_pool_departed(pool, i), out);
-  }
-  for (const ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-      tallies_add(pool, ladei_thread_tallies(cache, i), out);
+    for (unsigned c = 0; c < LADEI_PINNED_CLASSES; c++) {
+      ladei_usage usage = class_usage(pool, i, c);
+      usage_add(out, &usage);
     }
   }
-  out->pending_allocated = pending_allocated(pool);
-  (void)pending_now(pool, out->pending_allocated);
-  out->pending_retired = pool->counters.pending_retired;
-  out->pending_peak = pool->counters.pending_peak;
   ladei_lock_release(&pool->lock);
 }
 
@@ -163,28 +273,125 @@ static lade_pinned_gauge in_use_gauge(uint64_t allocated, uint64_t freed, ladei_
   return out;
 }
 
-static void usage_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
-  ladei_pool_counters *counters = &pool->counters;
+/* The same of a peak that pool->lock guards. */
+static lade_pinned_gauge guarded_gauge(uint64_t allocated, uint64_t freed, uint64_t *peak) {
+  lade_pinned_gauge out = gauge_of(allocated, freed, *peak);
+  *peak = out.peak;
+  return out;
+}
+
+/* What came to the cached blocks from below, free memory or the driver, and what went back there. */
+typedef struct supply {
+  ladei_amount in, out;
+} supply;
+
+/* One class, node, or the pool: cached is what came from below, was freed without a stream in use, or is not pending any
+ * more; less what was handed out or went back below. Under pool->lock. */
+static void gauges_read(const ladei_usage *usage, const supply *below, ladei_told *in_use, const ladei_amount *retired,
+                        ladei_amount *pending_peak, ladei_amount *cached_peak, ladei_gauges *out) {
+  const ladei_amount *pending = &usage->pending_allocated;
+  out->in_use_blocks = in_use_gauge(usage->allocs, usage->frees, &in_use->blocks);
+  out->in_use_bytes = in_use_gauge(usage->bytes_allocated, usage->bytes_freed, &in_use->bytes);
+  out->requested_bytes = in_use_gauge(usage->requested_allocated, usage->requested_freed, &in_use->requested);
+  out->pending_blocks = guarded_gauge(pending->blocks, retired->blocks, &pending_peak->blocks);
+  out->pending_bytes = guarded_gauge(pending->bytes, retired->bytes, &pending_peak->bytes);
+  out->cached_blocks = guarded_gauge(below->in.blocks + usage->frees - pending->blocks + retired->blocks,
+                                     below->out.blocks + usage->allocs, &cached_peak->blocks);
+  out->cached_bytes = guarded_gauge(below->in.bytes + usage->bytes_freed - pending->bytes + retired->bytes,
+                                    below->out.bytes + usage->bytes_allocated, &cached_peak->bytes);
+}
+
+static void level_read(const ladei_usage *usage, const supply *below, ladei_level_counters *level, ladei_gauges *out) {
+  gauges_read(usage, below, &level->in_use, &level->pending_retired, &level->pending_peak, &level->cached_peak, out);
+}
+
+/* Under pool->lock. `out_classes` may be NULL. */
+static void node_read(lade_pinned_pool *pool, unsigned node, ladei_node_gauges *out, ladei_gauges *out_classes,
+                      ladei_usage *usage, supply *below) {
+  ladei_node_counters *counters = &ladei_pool_node(pool, node)->counters;
+  *usage = (ladei_usage){0};
+  *below = (supply){{0, 0}, {0, 0}};
+  for (unsigned c = 0; c < LADEI_PINNED_CLASSES; c++) {
+    ladei_class_counters *own = &counters->classes[c];
+    ladei_usage class_sum = class_usage(pool, node, c);
+    supply class_below = {{0, 0}, {0, 0}};
+    ladei_gauges unused;
+    flow_sum(&class_below.in, &own->cut);
+    flow_sum(&class_below.out, &own->joined);
+    level_read(&class_sum, &class_below, &own->level, out_classes == NULL ? &unused : &out_classes[c]);
+    usage_add(usage, &class_sum);
+    below->in.blocks += class_below.in.blocks;
+    below->out.blocks += class_below.out.blocks;
+  }
+  ladei_node_reserved(ladei_pool_node(pool, node), &out->reserved_bytes);
+  below->in.bytes = out->reserved_bytes.allocated;
+  below->out.bytes = out->reserved_bytes.freed;
+  level_read(usage, below, &counters->level, &out->gauges);
+}
+
+void ladei_node_stats_read(lade_pinned_pool *pool, unsigned node, ladei_node_gauges *out, ladei_gauges *out_classes) {
   ladei_usage usage;
-  ladei_usage_read(pool, &usage);
-  out->in_use_blocks = in_use_gauge(usage.allocs, usage.frees, &counters->in_use_blocks);
-  out->in_use_bytes = in_use_gauge(usage.bytes_allocated, usage.bytes_freed, &counters->in_use_bytes);
-  out->requested_bytes = in_use_gauge(usage.requested_allocated, usage.requested_freed, &counters->requested_bytes);
-  out->pending_blocks =
-      gauge_of(usage.pending_allocated.blocks, usage.pending_retired.blocks, usage.pending_peak.blocks);
-  out->pending_bytes = gauge_of(usage.pending_allocated.bytes, usage.pending_retired.bytes, usage.pending_peak.bytes);
-  out->misses = counter_read(&counters->misses);
-  out->hits = usage.allocs > out->misses ? usage.allocs - out->misses : 0;
+  supply below;
+  ladei_lock_acquire(&pool->lock);
+  node_read(pool, node, out, out_classes, &usage, &below);
+  ladei_lock_release(&pool->lock);
+}
+
+static void peaks_take_over(ladei_told *pool, const ladei_told *node) {
+  peak_raise(&pool->blocks.peak, counter_read(&node->blocks.peak));
+  peak_raise(&pool->bytes.peak, counter_read(&node->bytes.peak));
+  peak_raise(&pool->requested.peak, counter_read(&node->requested.peak));
+}
+
+static void pool_read(lade_pinned_pool *pool, ladei_gauges *out) {
+  ladei_pool_counters *counters = &pool->counters;
+  ladei_usage sum = {0}, usage;
+  supply total = {{0, 0}, {0, 0}}, below;
+  ladei_node_gauges node;
+  ladei_lock_acquire(&pool->lock);
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
+    node_read(pool, i, &node, NULL, &usage, &below);
+    usage_add(&sum, &usage);
+    amount_add(&total.in, below.in);
+    amount_add(&total.out, below.out);
+    peaks_take_over(&counters->in_use, &ladei_pool_node(pool, i)->counters.level.in_use);
+  }
+  gauges_read(&sum, &total, &counters->in_use, &counters->pending_retired, &counters->pending_peak,
+              &counters->cached_peak, out);
+  ladei_lock_release(&pool->lock);
+}
+
+void ladei_cached_note(lade_pinned_pool *pool) {
+  ladei_gauges unused;
+  pool_read(pool, &unused);
+}
+
+static void usage_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
+  ladei_gauges gauges;
+  pool_read(pool, &gauges);
+  out->in_use_blocks = gauges.in_use_blocks;
+  out->in_use_bytes = gauges.in_use_bytes;
+  out->requested_bytes = gauges.requested_bytes;
+  out->pending_blocks = gauges.pending_blocks;
+  out->pending_bytes = gauges.pending_bytes;
+  out->cached_blocks = gauges.cached_blocks;
+  out->cached_bytes = gauges.cached_bytes;
+  out->misses = counter_read(&pool->counters.misses);
+  out->hits = gauges.in_use_blocks.allocated > out->misses ? gauges.in_use_blocks.allocated - out->misses : 0;
 }
 
 static void counters_read(const ladei_pool_counters *counters, lade_pinned_stats *out) {
   uint64_t reserved = counter_read(&counters->reserved_bytes.allocated);
   out->reserved_bytes = gauge_of(reserved, reserved - ladei_gauge_current(&counters->reserved_bytes),
                                  counter_read(&counters->reserved_bytes.peak));
-  out->driver_allocs = counter_read(&counters->driver_allocs);
-  out->driver_frees = counter_read(&counters->driver_frees);
-  out->driver_alloc_ns = counter_read(&counters->driver_alloc_ns);
-  out->driver_free_ns = counter_read(&counters->driver_free_ns);
+  out->driver_allocs = counter_read(&counters->driver_allocs.count);
+  out->driver_alloc_ns = counter_read(&counters->driver_allocs.total_ns);
+  out->driver_alloc_min_ns = out->driver_allocs == 0 ? 0 : counter_read(&counters->driver_allocs.min_ns);
+  out->driver_alloc_max_ns = counter_read(&counters->driver_allocs.max_ns);
+  out->driver_frees = counter_read(&counters->driver_frees.count);
+  out->driver_free_ns = counter_read(&counters->driver_frees.total_ns);
+  out->driver_free_min_ns = out->driver_frees == 0 ? 0 : counter_read(&counters->driver_frees.min_ns);
+  out->driver_free_max_ns = counter_read(&counters->driver_frees.max_ns);
   out->limit_waits = counter_read(&counters->limit_waits);
   out->other_node_takes = counter_read(&counters->other_node_takes);
 }

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "host/size_class.h"
 #include "lade/pinned.h"
 
 /* A quantity that goes up and down. */
@@ -41,32 +42,94 @@ typedef struct ladei_amount {
   uint64_t blocks, bytes;
 } ladei_amount;
 
-struct ladei_thread_cache;
+/* Blocks in use as far as the threads have told. */
+typedef struct ladei_told {
+  ladei_published blocks, bytes, requested;
+} ladei_told;
 
-/* Pending blocks. What becomes pending is counted by the thread that frees it, what no longer is by the pool. */
-void ladei_pending_add(lade_pinned_pool *pool, struct ladei_thread_cache *cache, uint64_t bytes);
-void ladei_pending_sub(lade_pinned_pool *pool, uint64_t blocks, uint64_t bytes);
-ladei_amount ladei_pending_read(lade_pinned_pool *pool);
+/* What one thread tells of one class: before, and now. */
+typedef struct ladei_use {
+  uint64_t blocks, bytes, requested;
+} ladei_use;
+
+/* Blocks that go one way between a node's free memory and the rest, ever. Written under the node's lock. */
+typedef struct ladei_flow {
+  _Atomic(uint64_t) blocks, bytes;
+} ladei_flow;
+
+/* Of one class on one node, or of the node. */
+typedef struct ladei_level_counters {
+  ladei_told in_use;
+  ladei_amount pending_retired, pending_peak, cached_peak; /* guard: pool->lock */
+} ladei_level_counters;
+
+typedef struct ladei_class_counters {
+  ladei_level_counters level;
+  ladei_flow cut, joined; /* out of free memory, and back */
+} ladei_class_counters;
+
+typedef struct ladei_node_counters {
+  ladei_level_counters level;
+  ladei_class_counters classes[LADEI_PINNED_CLASSES];
+} ladei_node_counters;
+
+/* Calls of one kind and the time in them. */
+typedef struct ladei_timer {
+  _Atomic(uint64_t) count, total_ns, min_ns, max_ns; /* min_ns: UINT64_MAX before the first */
+} ladei_timer;
+
+void ladei_timer_init(ladei_timer *timer);
+void ladei_timer_add(ladei_timer *timer, uint64_t calls, uint64_t ns);
 
 typedef struct ladei_pool_counters {
   ladei_gauge reserved_bytes;
-  ladei_amount pending_retired, pending_peak;                          /* guard: pool->lock */
-  _Atomic(uint64_t) pending_blocks_allocated, pending_bytes_allocated; /* told by threads that have no cache any more */
-  ladei_published in_use_blocks, in_use_bytes, requested_bytes;
+  ladei_amount pending_retired, pending_peak, cached_peak; /* guard: pool->lock */
+  ladei_told in_use;                                       /* its peaks; current is the sum of the nodes' */
   _Atomic(uint64_t) misses, limit_waits, other_node_takes;
-  _Atomic(uint64_t) driver_allocs, driver_frees, driver_alloc_ns, driver_free_ns;
+  ladei_timer driver_allocs, driver_frees;
 } ladei_pool_counters;
 
 static inline void ladei_count(_Atomic(uint64_t) *counter, uint64_t amount) {
   atomic_fetch_add_explicit(counter, amount, memory_order_relaxed);
 }
 
-/* Sums over all threads and classes. */
+struct ladei_tallies;
+
+/* Pending blocks. What becomes pending is counted by the thread that frees it (its tallies of the node, or the node's of
+ * threads that have none), what no longer is by the pool. */
+void ladei_pending_add(lade_pinned_pool *pool, struct ladei_tallies *tallies, unsigned node, unsigned class_index,
+                       uint64_t bytes);
+void ladei_pending_sub(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_amount amount);
+ladei_amount ladei_pending_read(lade_pinned_pool *pool);
+
+/* A thread's use of a class changed: at refill and flush; with every call where threads have no tallies. */
+void ladei_in_use_tell(lade_pinned_pool *pool, unsigned node, unsigned class_index, const ladei_use *before,
+                       const ladei_use *now);
+
+/* Sums over all threads. */
 typedef struct ladei_usage {
   uint64_t allocs, frees, requested_allocated, requested_freed, bytes_allocated, bytes_freed;
-  ladei_amount pending_allocated, pending_retired, pending_peak;
+  ladei_amount pending_allocated;
 } ladei_usage;
 
+/* Of all nodes and classes. */
 void ladei_usage_read(lade_pinned_pool *pool, ladei_usage *out);
+
+/* What users are told of a class, a node or the pool. */
+typedef struct ladei_gauges {
+  lade_pinned_gauge requested_bytes, in_use_bytes, pending_bytes, cached_bytes;
+  lade_pinned_gauge in_use_blocks, pending_blocks, cached_blocks;
+} ladei_gauges;
+
+typedef struct ladei_node_gauges {
+  ladei_gauges gauges;
+  lade_pinned_gauge reserved_bytes;
+} ladei_node_gauges;
+
+/* `out_classes` has LADEI_PINNED_CLASSES elements, or is NULL. */
+void ladei_node_stats_read(lade_pinned_pool *pool, unsigned node, ladei_node_gauges *out, ladei_gauges *out_classes);
+
+/* Raises the peaks of cached blocks: before memory is given back, after it came. */
+void ladei_cached_note(lade_pinned_pool *pool);
 
 #endif /* LADE_HOST_STATS_H */

@@ -151,14 +151,21 @@ static void tally_depart(ladei_tally *departed, const ladei_tally *tally, bool l
   }
 }
 
+static void flow_depart(ladei_flow *departed, const ladei_flow *flow) {
+  counter_move(&departed->blocks, &flow->blocks);
+  counter_move(&departed->bytes, &flow->bytes);
+}
+
 static void counters_depart(lade_pinned_pool *pool, ladei_thread_cache *cache) {
-  counter_move(&pool->counters.pending_blocks_allocated, &cache->pending_blocks);
-  counter_move(&pool->counters.pending_bytes_allocated, &cache->pending_bytes);
   for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
     ladei_tallies *tallies = ladei_thread_tallies(cache, i);
     for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_CLASSES; c++) {
       ladei_tally_publish(pool, tallies, c);
       tally_depart(&ladei_pool_departed(pool, i)->classes[c], &tallies->classes[c], c >= LADEI_MAGAZINE_CLASSES);
+      flow_depart(&ladei_pool_departed(pool, i)->class_pending[c], &tallies->class_pending[c]);
+    }
+    if (tallies != NULL) {
+      flow_depart(&ladei_pool_departed(pool, i)->pending, &tallies->pending);
     }
   }
 }
@@ -300,12 +307,13 @@ ladei_thread_cache *ladei_thread_cache_of(lade_pinned_pool *pool) {
   return cache;
 }
 
-ladei_tallies *ladei_tallies_create(void) {
+ladei_tallies *ladei_tallies_create(unsigned node) {
   ladei_tallies *tallies = aligned_alloc(_Alignof(ladei_tallies), sizeof *tallies);
   if (tallies == NULL) {
     return NULL;
   }
   memset(tallies, 0, sizeof *tallies);
+  tallies->node = node;
   for (unsigned c = 0; c < LADEI_MAGAZINE_CLASSES; c++) {
     tallies->classes[c].block_bytes = (uint32_t)ladei_pinned_class_bytes(c);
   }
@@ -313,7 +321,7 @@ ladei_tallies *ladei_tallies_create(void) {
 }
 
 ladei_tallies *ladei_thread_tallies_new(ladei_thread_cache *cache, unsigned node) {
-  ladei_tallies *tallies = ladei_tallies_create();
+  ladei_tallies *tallies = ladei_tallies_create(node);
   atomic_store_explicit(&cache->nodes[node], tallies, memory_order_release);
   return tallies;
 }
@@ -382,22 +390,28 @@ static uint64_t difference(const _Atomic(uint64_t) *more, const _Atomic(uint64_t
 
 void ladei_tally_publish(lade_pinned_pool *pool, ladei_tallies *tallies, unsigned class_index) {
   ladei_tally *tally = &tallies->classes[class_index];
-  uint64_t blocks = difference(&tally->allocs, &tally->frees);
-  uint64_t requested = difference(&tally->requested_allocated, &tally->requested_freed);
-  uint64_t bytes_before, bytes;
+  ladei_use before = {tally->published_blocks, 0, tally->published_requested};
+  ladei_use now = {difference(&tally->allocs, &tally->frees), 0,
+                   difference(&tally->requested_allocated, &tally->requested_freed)};
   if (class_index < LADEI_MAGAZINE_CLASSES) {
-    bytes_before = tally->published_blocks * tally->block_bytes;
-    bytes = blocks * tally->block_bytes;
+    before.bytes = before.blocks * tally->block_bytes;
+    now.bytes = now.blocks * tally->block_bytes;
   } else {
-    bytes_before = tallies->published_bytes[class_index - LADEI_MAGAZINE_CLASSES];
-    bytes = difference(&tally->bytes_allocated, &tally->bytes_freed);
-    tallies->published_bytes[class_index - LADEI_MAGAZINE_CLASSES] = bytes;
+    before.bytes = tallies->published_bytes[class_index - LADEI_MAGAZINE_CLASSES];
+    now.bytes = difference(&tally->bytes_allocated, &tally->bytes_freed);
+    tallies->published_bytes[class_index - LADEI_MAGAZINE_CLASSES] = now.bytes;
   }
-  ladei_published_change(&pool->counters.in_use_blocks, tally->published_blocks, blocks);
-  ladei_published_change(&pool->counters.in_use_bytes, bytes_before, bytes);
-  ladei_published_change(&pool->counters.requested_bytes, tally->published_requested, requested);
-  tally->published_blocks = blocks;
-  tally->published_requested = requested;
+  ladei_in_use_tell(pool, tallies->node, class_index, &before, &now);
+  tally->published_blocks = now.blocks;
+  tally->published_requested = now.requested;
+}
+
+void ladei_tally_publish_frees(lade_pinned_pool *pool, ladei_tallies *tallies, unsigned class_index) {
+  const ladei_tally *tally = &tallies->classes[class_index];
+  uint64_t untold = tally->published_blocks - difference(&tally->allocs, &tally->frees);
+  if ((int64_t)untold >= (class_index < LADEI_MAGAZINE_CLASSES ? LADEI_MAGAZINE_MAX_BLOCKS : 1)) {
+    ladei_tally_publish(pool, tallies, class_index);
+  }
 }
 
 /* ---- End of a pool ----------------------------------------------------------------------------------------------- */

@@ -48,6 +48,9 @@ _Static_assert(sizeof(ladei_tally) == 64, "one cache line per class");
 typedef struct ladei_tallies {
   _Alignas(LADEI_SHARING_BYTES) ladei_tally classes[LADEI_PINNED_CLASSES];
   uint64_t published_bytes[LADEI_BIN_CLASSES]; /* of the larger classes. Owner only */
+  ladei_flow pending;                          /* freed while streams used them, in all; written by the owner */
+  ladei_flow class_pending[LADEI_PINNED_CLASSES];
+  unsigned node; /* index of the node; constant */
 } ladei_tallies;
 
 typedef struct ladei_thread_cache {
@@ -58,8 +61,7 @@ typedef struct ladei_thread_cache {
       lock for changes */
   uint32_t poll_skip;          /* misses until the next look at pending blocks; owner only */
   uint32_t poll_fruitless;     /* looks in a row that found nothing */
-  _Atomic(uint64_t) pending_blocks, pending_bytes; /* freed while streams used them, in all; written by the owner */
-  ladei_lane lane;                                 /* to the pool's retire object */
+  ladei_lane lane;             /* to the pool's retire object */
   _Atomic(ladei_tallies *) nodes[LADEI_PINNED_MAX_NODES]; /* made when first used; constant from then on */
 
   ladei_lock lock;                           /* guards changes of `pool` */
@@ -159,9 +161,12 @@ static inline void ladei_tally_add(_Atomic(uint64_t) *counter, uint64_t amount) 
 
 /* Shows the pool's peaks what the thread did with a class since the last time: at refill, flush and read. */
 void ladei_tally_publish(lade_pinned_pool *pool, ladei_tallies *tallies, unsigned class_index);
+/* The same after a free that found no ready place, if a magazine's worth of frees was not shown yet; larger blocks at
+ * once. */
+void ladei_tally_publish_frees(lade_pinned_pool *pool, ladei_tallies *tallies, unsigned class_index);
 
 /* New, empty tallies; NULL when there is no memory. */
-ladei_tallies *ladei_tallies_create(void);
+ladei_tallies *ladei_tallies_create(unsigned node);
 
 /* ---- The pool ---------------------------------------------------------------------------------------------------- */
 

@@ -133,7 +133,8 @@ typedef struct lade_pinned_gauge {
 } lade_pinned_gauge;
 
 /** Counters of a pool since its creation. Fields are appended only. The peaks of requested and in-use bytes and blocks are
- * wrong by at most what threads and bins keep ready; those of reserved and pending bytes and blocks are exact. */
+ * wrong by at most what threads and bins keep ready; those of reserved and pending bytes and blocks are exact; those of
+ * cached ones are seen when the pool grows, gives memory back or is read. */
 typedef struct lade_pinned_stats {
   size_t struct_size;
   lade_pinned_gauge requested_bytes; /**< Asked for, in blocks in use. */
@@ -156,6 +157,12 @@ typedef struct lade_pinned_stats {
   uint64_t streams_queried;
   uint64_t other_node_takes; /**< Allocations served by memory of another NUMA node than asked for. */
   uint64_t debug_findings;   /**< Blocks written to behind their end or while they were free; with LADE_PINNED_DEBUG. */
+  lade_pinned_gauge cached_bytes;  /**< Reserved, and neither in use nor pending. */
+  lade_pinned_gauge cached_blocks; /**< Blocks kept ready, cut from free memory already. */
+  uint64_t driver_alloc_min_ns;    /**< Shortest and longest of driver_allocs; 0 before the first. */
+  uint64_t driver_alloc_max_ns;
+  uint64_t driver_free_min_ns;
+  uint64_t driver_free_max_ns;
 } lade_pinned_stats;
 
 static inline void lade_pinned_stats_init(lade_pinned_stats *stats) {
@@ -358,20 +365,20 @@ LADE_API lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinne
  */
 LADE_API const char *lade_pinned_debug_last(lade_pinned_pool *pool);
 
-/** What a pool did with blocks of one size class on one NUMA node. */
+/** Counters of one size class on one NUMA node; gauges as in lade_pinned_stats. */
 typedef struct lade_pinned_class_stats {
   size_t struct_size;
   uint64_t
       block_bytes;   /**< Largest request that the class serves, and the size of its blocks up to the segment size. */
   int32_t numa_node; /**< OS index; -1: memory bound to none. */
-  uint32_t class_index;         /**< 0: the smallest. */
-  uint64_t allocs;              /**< Blocks handed out, ever. */
-  uint64_t frees;               /**< ... and freed; the difference is in use. */
-  uint64_t requested_allocated; /**< Bytes asked for in these allocs. */
-  uint64_t requested_freed;
-  uint64_t in_use_allocated; /**< Bytes handed out, rounding included. */
-  uint64_t in_use_freed;
-  uint64_t cached_blocks; /**< Ready in magazines and bins now; free memory of the node has no class. */
+  uint32_t class_index;              /**< 0: the smallest. */
+  lade_pinned_gauge requested_bytes; /**< Asked for, in blocks in use. */
+  lade_pinned_gauge in_use_bytes;    /**< Handed out, rounding included. */
+  lade_pinned_gauge pending_bytes;
+  lade_pinned_gauge cached_bytes; /**< In blocks kept ready; free memory of the node has no class. */
+  lade_pinned_gauge in_use_blocks;
+  lade_pinned_gauge pending_blocks;
+  lade_pinned_gauge cached_blocks;
 } lade_pinned_class_stats;
 
 /** A callback of lade_pinned_class_stats_each. Another status than LADE_OK ends the walk and is returned. It may call
@@ -388,6 +395,34 @@ typedef lade_status (*lade_pinned_class_stats_visit)(const lade_pinned_class_sta
  */
 LADE_API lade_status lade_pinned_class_stats_each(lade_pinned_pool *pool, lade_pinned_class_stats_visit visit,
                                                   void *user);
+
+/** Counters of one NUMA node; gauges as in lade_pinned_stats. */
+typedef struct lade_pinned_node_stats {
+  size_t struct_size;
+  int32_t numa_node; /**< OS index; -1: memory bound to none. */
+  uint32_t reserved;
+  lade_pinned_gauge requested_bytes;
+  lade_pinned_gauge in_use_bytes;
+  lade_pinned_gauge pending_bytes;
+  lade_pinned_gauge cached_bytes;
+  lade_pinned_gauge reserved_bytes;
+  lade_pinned_gauge in_use_blocks;
+  lade_pinned_gauge pending_blocks;
+  lade_pinned_gauge cached_blocks;
+} lade_pinned_node_stats;
+
+/** A callback of lade_pinned_node_stats_each, as above. */
+typedef lade_status (*lade_pinned_node_stats_visit)(const lade_pinned_node_stats *stats, void *user);
+
+/**
+ * Show the counters of every NUMA node that the pool took memory from, or tried to.
+ *
+ * Exact when no other thread is inside the pool.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED; what the callback returns.
+ */
+LADE_API lade_status lade_pinned_node_stats_each(lade_pinned_pool *pool, lade_pinned_node_stats_visit visit,
+                                                 void *user);
 
 /** A callback of lade_pinned_blocks_each, as above. */
 typedef lade_status (*lade_pinned_block_visit)(const lade_pinned_info *info, void *user);
