@@ -40,12 +40,22 @@ static ladei_block_pool *pool_choose(lade_device_allocator *allocator, uint64_t 
 
 /* ---- Giving the cache back --------------------------------------------------------------------------------------- */
 
+/* Reservations of a released pool that never got memory: nothing else would find them. */
+static void holes_mark(ladei_heap *heap, const ladei_private_pool *pool) {
+  if (pool->segment_count == 0) return;
+  for (ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
+       segment = ladei_heap_segment_next(segment)) {
+    if (segment->pool->owner == pool && ladei_heap_segment_expandable(segment)) segment->emptied = true;
+  }
+}
+
 static void pools_pick_all(lade_device_allocator *allocator, ladei_block_list *leaving) {
   ladei_heap *heap = &allocator->heap;
   ladei_pool_pick_all(heap, &heap->large_pool, leaving);
   ladei_pool_pick_all(heap, &heap->small_pool, leaving);
   for (ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     if (pool->use_count > 0) continue;
+    holes_mark(heap, pool);
     ladei_pool_pick_all(heap, &pool->small_pool, leaving);
     ladei_pool_pick_all(heap, &pool->large_pool, leaving);
   }
@@ -82,6 +92,7 @@ static lade_status cache_flush(lade_device_allocator *allocator) {
   ladei_block_list_init(&leaving);
   pools_pick_all(allocator, &leaving);
   lade_status given = ladei_driver_give_back(allocator, &leaving);
+  if (given == LADE_OK) given = ladei_driver_release_emptied(allocator);
   pools_forget(&allocator->heap);
   if (waited == LADE_OK) return given;
   ladei_error_restore(&error);
@@ -105,7 +116,9 @@ static void cache_collect(lade_device_allocator *allocator) {
 
 static lade_status request_grow_once(lade_device_allocator *allocator, const ladei_device_request *request,
                                      ladei_block **out) {
-  if (allocator->heap.settings.expandable_segments && request->pool->owner == NULL) {
+  const ladei_device_settings *settings = &allocator->heap.settings;
+  bool pool_may = request->pool->owner == NULL || settings->expandable_private_pools;
+  if (settings->expandable_segments && pool_may) {
     return ladei_expandable_alloc(allocator, request, out);
   }
   return ladei_driver_segment_alloc(allocator, request, out);
@@ -373,11 +386,11 @@ static lade_status memory_release(lade_device_allocator *allocator) {
   ladei_block_list_init(&leaving);
   pools_pick_all(allocator, &leaving);
   lade_status status = ladei_driver_give_back(allocator, &leaving);
-  pools_forget(heap);
   for (ladei_heap_segment *segment; status == LADE_OK && (segment = ladei_heap_segment_first(heap)) != NULL;) {
     ladei_block_detach(ladei_heap_segment_block(heap, segment));
     status = ladei_expandable_release(allocator, segment);
   }
+  pools_forget(heap);
   return status;
 }
 

@@ -11,7 +11,8 @@
  *   private_pool.c captures into private pools
  *   checkpoint.c   state of a private pool, stored and set
  *   peer.c         questions about memory, access by other devices
- *   ipc.c          sharing with other processes
+ *   ipc.c          sharing driver allocations with other processes
+ *   shared.c       sharing memory of expandable segments
  *   callbacks.c    reclaimers, observers of failures, trackers
  *   history.c      recording of events and contexts (history.h)
  *   history_api.c  history as the program sees it
@@ -65,7 +66,8 @@ typedef struct ladei_capture {
   uint64_t stream_keys[];
 } ladei_capture;
 
-typedef struct ladei_ipc_mapping ladei_ipc_mapping; /* ipc.c */
+typedef struct ladei_ipc_mapping ladei_ipc_mapping;       /* ipc.c */
+typedef struct ladei_shared_mapping ladei_shared_mapping; /* shared.c */
 
 struct lade_device_allocator {
   /* Constant. */
@@ -94,6 +96,7 @@ struct lade_device_allocator {
 
   ladei_ipc_mapping *ipc_mappings; /* memory of other processes, open here */
   ladei_condition ipc_changed;     /* an entry of them is no longer busy */
+  ladei_shared_mapping *shared_mappings;
 
   ladei_callbacks reclaimers;
   ladei_callbacks oom_observers;
@@ -168,6 +171,9 @@ lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const l
  * refuses becomes free again; the first refusal is returned after all were tried.
  */
 lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block_list *leaving);
+
+/* Gives back the expandable segments among those marked `emptied` of which nothing is mapped. */
+lade_status ladei_driver_release_emptied(lade_device_allocator *allocator);
 
 /* Waits until no other thread is giving memory back, so that all segments can be seen. */
 void ladei_driver_await_idle(lade_device_allocator *allocator);
@@ -277,6 +283,13 @@ void ladei_trackers_tell(lade_device_allocator *allocator);
 
 /* Fills in what runtime/retire counts, if the backend uses it, and struct_size. No lock held. */
 void ladei_report_retire_counters(lade_device_allocator *allocator, lade_device_stats *stats);
+
+/* ---- shared.c ---------------------------------------------------------------------------------------------------- */
+
+/* For destroy, which excludes other calls: whether the program has memory of other processes open; what failed opens and
+ * clean-ups left behind goes back. */
+bool ladei_shared_open(const lade_device_allocator *allocator);
+lade_status ladei_shared_finish(lade_device_allocator *allocator);
 
 /* ---- oom.c ------------------------------------------------------------------------------------------------------- */
 

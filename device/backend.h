@@ -57,6 +57,7 @@ typedef struct ladei_backend {
   lade_status (*peer_add)(lade_device_allocator *allocator, int peer); /* another device than the allocator's */
   lade_status (*ipc_export)(lade_device_allocator *allocator, const void *pointer, lade_device_ipc_handle *out_handle,
                             size_t *out_offset);
+  lade_status (*shared_export)(lade_device_allocator *allocator, const void *pointer, lade_device_shared *out);
   lade_status (*pool_begin)(lade_device_allocator *allocator, lade_device_pool_id id, const lade_stream *streams,
                             size_t stream_count);
   lade_status (*pool_end)(lade_device_allocator *allocator, lade_device_pool_id id);
@@ -99,6 +100,7 @@ lade_status ladei_native_largest_get(lade_device_allocator *allocator, size_t *o
 lade_status ladei_native_peer_add(lade_device_allocator *allocator, int peer);
 lade_status ladei_native_ipc_export(lade_device_allocator *allocator, const void *pointer,
                                     lade_device_ipc_handle *out_handle, size_t *out_offset);
+lade_status ladei_native_shared_export(lade_device_allocator *allocator, const void *pointer, lade_device_shared *out);
 lade_status ladei_native_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id,
                                     const lade_stream *streams, size_t stream_count);
 lade_status ladei_native_pool_end(lade_device_allocator *allocator, lade_device_pool_id id);

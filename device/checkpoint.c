@@ -5,9 +5,14 @@
  *
  *   checkpoint     segment |-- used --|-- free --|-- used --|
  *   later          segment |-- free ------------------------|
- *   set            1. everything handed out from the pool is freed: each segment is one free block
+ *   set            1. everything handed out from the pool is freed: each segment is one free block, or in an expandable
+ *                     segment each mapped run
  *                  2. per saved segment: hand out the saved blocks one by one from its start, then free those that
  *                     were free
+ *
+ * What is saved of an expandable segment is its mapped run. As long as its pool is in use it begins with the segment and
+ * only grows: it is laid out at the start of the free block that covers it now, and what is beyond stays free. (Only a
+ * released pool can have holes in between; it has its runs saved one by one, and cannot be set.)
  *
  * C1  A set either finds all saved segments whole-able (nothing pending, nothing with foreign uses in them) and then
  *     cannot fail, or changes nothing.
@@ -26,9 +31,11 @@ typedef struct saved_block {
   bool allocated;
 } saved_block;
 
+/* A plain segment, or a mapped run of an expandable one. */
 typedef struct saved_segment {
   uint64_t address;
   size_t size;
+  bool expandable;
   size_t block_count;
   size_t first_block; /* in checkpoint->blocks */
 } saved_segment;
@@ -58,15 +65,20 @@ static lade_status pool_ready(const lade_device_allocator *allocator, const char
 
 /* ---- Get --------------------------------------------------------------------------------------------------------- */
 
-/* Counts the pool's segments and blocks. LADE_ERR_BUSY where a freed block still waits for other streams. */
+static bool run_begins(const ladei_block *block) {
+  return block->previous == NULL || block->previous->state == LADEI_HEAP_HOLE;
+}
+
+/* Counts the pool's segments and runs, and their blocks. LADE_ERR_BUSY where a freed block still waits for other streams. */
 static lade_status pool_count(const lade_device_allocator *allocator, const ladei_private_pool *pool, size_t *segments,
                               size_t *blocks) {
   const ladei_heap *heap = &allocator->heap;
   for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
        segment = ladei_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
-    *segments += 1;
     for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
+      if (block->state == LADEI_HEAP_HOLE) continue;
+      *segments += run_begins(block);
       *blocks += 1;
       if (block->state == LADEI_HEAP_ALLOCATED || block->state == LADEI_HEAP_FREE) continue;
       return ladei_private_pool_error(allocator, LADE_ERR_BUSY, "checkpoint_get", pool->id,
@@ -80,11 +92,17 @@ static void pool_save(const ladei_heap *heap, const ladei_private_pool *pool, la
   for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
        segment = ladei_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
-    saved_segment *saved = &checkpoint->segments[checkpoint->segment_count++];
-    *saved = (saved_segment){segment->address, segment->size, 0, checkpoint->block_count};
+    bool expandable = ladei_heap_segment_expandable(segment);
     for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
+      if (block->state == LADEI_HEAP_HOLE) continue;
+      if (run_begins(block)) {
+        checkpoint->segments[checkpoint->segment_count++] =
+            (saved_segment){block->address, 0, expandable, 0, checkpoint->block_count};
+      }
+      saved_segment *saved = &checkpoint->segments[checkpoint->segment_count - 1];
       checkpoint->blocks[checkpoint->block_count++] = (saved_block){block->size, block->state == LADEI_HEAP_ALLOCATED};
       saved->block_count++;
+      saved->size += block->size;
     }
   }
 }
@@ -129,18 +147,29 @@ lade_status ladei_native_checkpoint_get(lade_device_allocator *allocator, lade_d
 
 /* ---- Set --------------------------------------------------------------------------------------------------------- */
 
+/* The block that a saved segment begins in now; NULL where the segment is gone. */
+static ladei_block *saved_begin(const ladei_heap *heap, const ladei_private_pool *pool, const saved_segment *saved) {
+  ladei_block *block = ladei_block_map_get(&heap->starts, saved->address);
+  if (block == NULL || block->previous != NULL || block->segment->pool->owner != pool) return NULL;
+  bool expandable = ladei_heap_segment_expandable(block->segment);
+  if (expandable != saved->expandable) return NULL;
+  return expandable || block->segment->size == saved->size ? block : NULL;
+}
+
+static lade_status saved_gone(const lade_device_allocator *allocator, const saved_segment *saved) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                     "device allocator of device %d: checkpoint_set: the segment at %p is gone", allocator->device,
+                     (void *)(uintptr_t)saved->address);
+}
+
 /* C1, for one saved segment. */
 static lade_status segment_ready(const lade_device_allocator *allocator, const ladei_private_pool *pool,
                                  const saved_segment *saved) {
-  const ladei_heap *heap = &allocator->heap;
-  ladei_block *block = ladei_block_map_get(&heap->starts, saved->address);
-  if (block == NULL || block->previous != NULL || block->segment->pool->owner != pool ||
-      block->segment->size != saved->size) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "device allocator of device %d: checkpoint_set: the segment at %p is gone", allocator->device,
-                       (void *)(uintptr_t)saved->address);
-  }
-  for (; block != NULL; block = block->next) {
+  ladei_block *block = saved_begin(&allocator->heap, pool, saved);
+  if (block == NULL) return saved_gone(allocator, saved);
+  uint64_t end = saved->address + saved->size; /* within the segment, for runs as for whole segments */
+  for (; block != NULL && block->address < end; block = block->next) {
+    if (block->state == LADEI_HEAP_HOLE) return saved_gone(allocator, saved);
     bool allocated = block->state == LADEI_HEAP_ALLOCATED && !ladei_ticket_noted(&block->ticket);
     if (allocated || block->state == LADEI_HEAP_FREE) continue;
     return ladei_error(LADE_ERR_BUSY, 0,
@@ -194,7 +223,7 @@ static void segment_restore(lade_device_allocator *allocator, const lade_device_
   const saved_block *blocks = &checkpoint->blocks[saved->first_block];
   ladei_block *block = ladei_block_map_get(&heap->starts, saved->address);
   for (size_t i = 0; i < saved->block_count; i++, block = block->next) {
-    block = ladei_block_hand_out(heap, block, blocks[i].size, blocks[i].size, i + 1 < saved->block_count);
+    block = ladei_block_hand_out(heap, block, blocks[i].size, blocks[i].size, block->size > blocks[i].size);
     assert(block->size == blocks[i].size);
   }
   uint64_t address = saved->address;

@@ -184,6 +184,13 @@ lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void 
   return BACKEND_CALL(ipc_export, allocator, pointer, out_handle, out_offset);
 }
 
+lade_status lade_device_shared_export(lade_device_allocator *allocator, const void *pointer, lade_device_shared *out) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out == NULL) return argument_null("shared_export");
+  return BACKEND_CALL(shared_export, allocator, pointer, out);
+}
+
 /* ---- Private pools ----------------------------------------------------------------------------------------------- */
 
 lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id, const lade_stream *streams,
@@ -333,7 +340,7 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
   uint64_t blocks = ladei_gauges_current(&allocator->heap.counters.allocation);
   uint64_t bytes = ladei_gauges_current(&allocator->heap.counters.allocated_bytes);
   size_t captures = atomic_load(&allocator->capture_count);
-  bool open = allocator->ipc_mappings != NULL;
+  bool open = allocator->ipc_mappings != NULL || ladei_shared_open(allocator);
   if (blocks == 0 && captures == 0 && !open) return LADE_OK;
   return ladei_error(LADE_ERR_BUSY, 0,
                      "device allocator of device %d: destroy: %llu blocks of %llu bytes are handed out, %zu captures "
@@ -353,6 +360,7 @@ lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool
   if (allocator == NULL) return LADE_OK;
   lade_status status = ladei_device_check_call(allocator);
   if (status == LADE_OK) status = destroy_allowed(allocator);
+  if (status == LADE_OK) status = ladei_shared_finish(allocator);
   if (status == LADE_OK) status = allocator->backend->close(allocator, wait);
   if (status == LADE_OK) common_destroy(allocator);
   return status;

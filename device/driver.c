@@ -166,8 +166,7 @@ static void blocks_show(lade_device_allocator *allocator, ladei_block *first) {
   }
 }
 
-/* Expandable segments of which nothing is mapped any more, among those of the blocks that left. */
-static lade_status holes_release(lade_device_allocator *allocator) {
+lade_status ladei_driver_release_emptied(lade_device_allocator *allocator) {
   lade_status result = LADE_OK;
   ladei_heap_segment *next;
   for (ladei_heap_segment *segment = ladei_heap_segment_first(&allocator->heap); segment != NULL; segment = next) {
@@ -200,7 +199,7 @@ lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block
     expandable = expandable || ladei_heap_segment_expandable(block->segment);
     block_commit(allocator, block);
   }
-  lade_status holes = expandable ? holes_release(allocator) : LADE_OK;
+  lade_status holes = expandable ? ladei_driver_release_emptied(allocator) : LADE_OK;
   allocator->returns_in_flight--;
   allocator->returns++;
   ladei_condition_broadcast(&allocator->returned);

@@ -45,13 +45,14 @@ static lade_status granule_unmap(lade_device_allocator *allocator, ladei_heap_se
 }
 
 static lade_status granules_create(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t first,
-                                   size_t count) {
+                                   size_t count, bool exportable) {
   for (size_t i = first; i < first + count; i++) {
     ladei_granule *granule = ladei_granule_at(segment->granules, i);
     if (granule->handle != 0) continue;
     lade_status status = ops_of(allocator)->vm_create(allocator->runtime->self, allocator->device,
-                                                      segment->granules->bytes, false, &granule->handle);
+                                                      segment->granules->bytes, exportable, &granule->handle);
     if (status != LADE_OK) return status;
+    granule->exportable = exportable;
   }
   return LADE_OK;
 }
@@ -79,9 +80,11 @@ static lade_status granules_place(lade_device_allocator *allocator, ladei_heap_s
 
 /* Puts memory under granules [first, first + count): all of them or none. */
 static lade_status granules_map(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t first,
-                                size_t count) {
-  lade_status status = granules_create(allocator, segment, first, count);
+                                size_t count, bool exportable) {
+  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  lade_status status = granules_create(allocator, segment, first, count, exportable);
   if (status == LADE_OK) status = granules_place(allocator, segment, first, count);
+  ladei_driver_unrelax(allocator, mode);
   if (status == LADE_OK) return LADE_OK;
   lade_error error;
   ladei_error_save(&error);
@@ -149,6 +152,7 @@ lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_hea
     ladei_block_attach(&allocator->heap, hole);
     return status;
   }
+  if (segment->pool->owner != NULL) segment->pool->owner->segment_count--;
   ladei_heap_segment_remove(&allocator->heap, hole);
   return LADE_OK;
 }
@@ -218,6 +222,7 @@ static lade_status segment_reserve(lade_device_allocator *allocator, const ladei
     return status;
   }
   *out = ladei_heap_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, false);
+  if (request->pool->owner != NULL) request->pool->owner->segment_count++;
   return LADE_OK;
 }
 
@@ -283,12 +288,13 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole,
     ladei_block_attach(heap, ladei_block_cut(heap, hole, bytes));
   }
   allocator->growing_bytes += bytes;
+  bool exportable = heap->settings.expandable_ipc;
   lade_status status;
   size_t peers;
   do { /* a peer that came meanwhile has not seen this mapping: once more, which only grants access */
     peers = atomic_load(&allocator->peer_count);
     ladei_lock_release(&allocator->lock);
-    status = granules_map(allocator, segment, first, granules);
+    status = granules_map(allocator, segment, first, granules, exportable);
     ladei_history_lock(allocator);
   } while (status == LADE_OK && peers != atomic_load(&allocator->peer_count));
   allocator->growing_bytes -= bytes;

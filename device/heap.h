@@ -26,7 +26,7 @@
  *     was asked for in active ones.
  * I9  inactive_split sums the FREE blocks of plain segments that have a neighbour.
  * I10 all = small_pool + large_pool for current, allocated and freed of every gauge.
- * I11 A private pool's segment_count is the number of its segments.
+ * I11 A private pool's segment_count is the number of its segments, of both kinds.
  * ladei_device_allocator_check recounts them. (I7 to I9 hold while no driver call is in flight.)
  * Locks: the allocator's lock, held by the caller of every function here.
  */
@@ -73,6 +73,7 @@ typedef struct ladei_block_pool {
 typedef struct ladei_granule {
   ladei_vm_handle handle; /* 0: none */
   bool mapped;
+  bool exportable;
 } ladei_granule;
 
 enum { LADEI_GRANULE_CHUNKS = 40, LADEI_GRANULES_FIRST = 64 };

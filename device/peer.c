@@ -18,10 +18,12 @@ lade_status ladei_native_base_get(lade_device_allocator *allocator, const void *
   ladei_lock_acquire(&allocator->lock);
   lade_status status = ladei_device_block_lookup(allocator, pointer, false, "base_get", &block);
   if (status == LADE_OK && ladei_heap_segment_expandable(block->segment)) {
-    status = ladei_error(LADE_ERR_UNSUPPORTED, 0,
-                         "device allocator of device %d: base_get: %p lies in an expandable segment, which other "
-                         "processes cannot be given; turn expandable_segments off for such memory",
-                         allocator->device, pointer);
+    status =
+        ladei_error(LADE_ERR_UNSUPPORTED, 0,
+                    "device allocator of device %d: base_get: %p lies in an expandable segment, which other "
+                    "processes cannot be given as a whole; turn expandable_segments off for such memory, or export it "
+                    "with lade_device_shared_export",
+                    allocator->device, pointer);
   }
   if (status == LADE_OK) {
     *out_base = (void *)(uintptr_t)block->segment->address;

@@ -39,7 +39,7 @@ lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, do
 }
 
 lade_status ladei_settings_check(const lade_device_options *options) {
-  const uint32_t known = LADE_DEVICE_UNCACHED;
+  const uint32_t known = LADE_DEVICE_UNCACHED | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC;
   if ((options->flags & ~known) != 0 || options->backend > LADE_DEVICE_CUDA_MALLOC_ASYNC) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: backend is %u, flags are 0x%x; not all is known",
                        (unsigned)options->backend, (unsigned)options->flags);
@@ -78,6 +78,8 @@ static void settings_read(ladei_device_settings *settings, const lade_device_opt
   settings->expandable_segments = options->expandable_segments != 0;
   settings->max_unsplit_slack =
       options->max_unsplit_slack_bytes == 0 ? LADEI_LARGE_SEGMENT : (size_t)options->max_unsplit_slack_bytes;
+  settings->expandable_private_pools = (options->flags & LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS) != 0;
+  settings->expandable_ipc = (options->flags & LADE_DEVICE_EXPANDABLE_IPC) != 0;
   for (size_t i = 0; i < LADEI_DIVISION_ENTRIES; i++) settings->divisions[i] = options->roundup_divisions[i];
 }
 

@@ -31,6 +31,8 @@ typedef struct ladei_device_settings {
   double collection_threshold; /* share of the fraction's limit above which old cached segments go; 0: off */
   size_t max_unsplit_slack;    /* an oversize block serves requests that leave less than this of it unused */
   bool expandable_segments;
+  bool expandable_private_pools;              /* ... in private pools too */
+  bool expandable_ipc;                        /* what is mapped into them can be given to other processes */
   uint64_t divisions[LADEI_DIVISION_ENTRIES]; /* steps per power of two, by floor(log2 size) - 20; 0 or 1: off */
 } ladei_device_settings;
 

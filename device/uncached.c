@@ -184,6 +184,7 @@ const ladei_backend ladei_backend_uncached = {
     .largest_get = ladei_native_largest_get,
     .peer_add = ladei_native_peer_add,
     .ipc_export = ladei_native_ipc_export,
+    .shared_export = ladei_native_shared_export,
     .pool_begin = ladei_native_pool_begin,
     .pool_end = ladei_native_pool_end,
     .pool_release = ladei_native_pool_release,

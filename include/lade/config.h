@@ -16,6 +16,8 @@
  *   pinned_use_cuda_host_register  True, False              lade_pinned_options.sources
  *   pinned_num_register_threads    power of two up to 128   ... .prefault_threads
  *   device_max_mb                  0 (none) ..              lade_device_options.max_bytes
+ *   device_expandable_pools        True, False              ... .flags, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS
+ *   device_expandable_ipc          True, False              ... .flags, LADE_DEVICE_EXPANDABLE_IPC
  *   device_uncached                True, False              ... .flags, LADE_DEVICE_UNCACHED
  *   device_event_batch             0 (default) .. 65536     ... .event_batch
  *   pinned_max_mb                  0 (default) ..           lade_pinned_options.max_bytes
@@ -93,6 +95,8 @@ typedef struct lade_config {
   uint64_t pinned_register_chunk_mb;  /**< 0: all at once */
   uint32_t device_uncached;           /**< LADE_DEVICE_UNCACHED */
   uint32_t storage;                   /**< lade_storage */
+  uint32_t device_expandable_pools;   /**< LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS */
+  uint32_t device_expandable_ipc;     /**< LADE_DEVICE_EXPANDABLE_IPC */
 } lade_config;
 
 static inline void lade_config_init(lade_config *config) {

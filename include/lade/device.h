@@ -36,9 +36,15 @@ typedef enum lade_device_backend {
 
 /** Flags of lade_device_options; of the native backend alone. */
 typedef enum lade_device_flag {
-  LADE_DEVICE_UNCACHED = 1 << 0 /**< lade_device_alloc() asks the driver each time, and lade_device_free() waits for the
+  LADE_DEVICE_UNCACHED =
+      1 << 0, /**< lade_device_alloc() asks the driver each time, and lade_device_free() waits for the
                                      device and gives back at once: for tools that look for wrong accesses. Nothing is
                                      counted or limited, and record_stream does nothing. */
+  LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS = 1 << 1, /**< With expandable_segments: new segments of private pools, too, are
+                                                      expandable. Checkpoints then store their mapped runs. */
+  LADE_DEVICE_EXPANDABLE_IPC = 1 << 2 /**< Memory mapped into expandable segments from now on can be given to other
+                                           processes, with lade_device_shared_export(). Needs a device that exports
+                                           memory as file descriptors, else growing fails. */
 } lade_device_flag;
 
 /** Options of lade_device_allocator_create; all zero means all defaults. */
@@ -258,8 +264,8 @@ LADE_API lade_status lade_device_set_memory_fraction(lade_device_allocator *allo
  * What is handed out and cached stays as it is. With expandable_segments turned off, cached memory of expandable segments
  * serves no request any more, until it is turned on again or the cache is given back.
  *
- * @param options  Borrowed for the call. All is taken but event_batch, backend and flags, which are as at the creation;
- *                 memory_fraction where it is not 0. NULL: all defaults.
+ * @param options  Borrowed for the call. All is taken but event_batch, backend and LADE_DEVICE_UNCACHED, which are as
+ *                 at the creation; memory_fraction where it is not 0. NULL: all defaults.
  *
  * lade_device_stats.max_split_bytes keeps the limit of the creation.
  *
@@ -422,6 +428,65 @@ LADE_API lade_status lade_device_ipc_open(lade_device_allocator *allocator, cons
  * LADE_ERR_DRIVER; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_ipc_close(lade_device_allocator *allocator, void *base);
+
+/**
+ * Memory of an expandable segment on its way to another process: file descriptors of the pieces that a block lies in. Send
+ * them (SCM_RIGHTS of a Unix socket) with the figures; the receiver fills in a struct of its own.
+ */
+typedef struct lade_device_shared {
+  size_t struct_size;
+  int *fds; /**< fd_count descriptors, in the order of addresses. */
+  uint64_t fd_count;
+  uint64_t piece_bytes; /**< Size of each piece. */
+  uint64_t offset;      /**< Of the address exported in the first piece. */
+} lade_device_shared;
+
+static inline void lade_device_shared_init(lade_device_shared *shared) {
+  const lade_device_shared zero = LADE_ZERO;
+  *shared = zero;
+  shared->struct_size = sizeof(lade_device_shared);
+}
+
+/**
+ * Export the memory of a block in an expandable segment; the counterpart of lade_device_ipc_export(), which is for others.
+ *
+ * @param pointer  Any address inside a block handed out, which stays so while others use the memory. Other blocks in the
+ *                 same pieces are visible to the receiver, too.
+ * @param out      [out] Set up by lade_device_shared_init(). The caller owns it until lade_device_shared_release(), which
+ *                 may come as soon as the descriptors are sent. Untouched on error.
+ *
+ * Threads: any. Waits: never. Stream order: the caller's matter. Errors: LADE_ERR_UNSUPPORTED for a block elsewhere, or in
+ * memory mapped without LADE_DEVICE_EXPANDABLE_IPC; LADE_ERR_FOREIGN_POINTER; LADE_ERR_DOUBLE_FREE;
+ * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_shared_export(lade_device_allocator *allocator, const void *pointer,
+                                               lade_device_shared *out);
+
+/** Close the descriptors and free the list, of one exported here. NULL does nothing. Threads: any. */
+LADE_API void lade_device_shared_release(lade_device_shared *shared);
+
+/**
+ * Map memory that another process exported with lade_device_shared_export(), for this device and the peers it has by then.
+ *
+ * @param shared  Borrowed for the call; its descriptors may be closed afterwards.
+ * @param out     [out] The address exported, here. Valid until lade_device_shared_close(). Untouched on error.
+ *
+ * Threads: any. Waits: never. Each open is a mapping of its own. Errors: LADE_ERR_INVALID_ARGUMENT, also for descriptors
+ * that name no memory; LADE_ERR_UNSUPPORTED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST;
+ * LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_shared_open(lade_device_allocator *allocator, const lade_device_shared *shared,
+                                             void **out);
+
+/**
+ * Unmap what lade_device_shared_open() mapped.
+ *
+ * @param pointer  As that gave it. No work uses the memory any more.
+ *
+ * Threads: any. Waits: never. Errors, to be repeated: LADE_ERR_FOREIGN_POINTER if it is not open here; LADE_ERR_DRIVER;
+ * LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_shared_close(lade_device_allocator *allocator, void *pointer);
 
 /* ---- Callbacks --------------------------------------------------------------------------------------------------- */
 

@@ -169,6 +169,9 @@ LADE_TEST(Config, ChoosesTheBackend) {
   lade_config_apply_device(&config, &device);
   LADE_EXPECT_EQ_UINT(device.backend, LADE_DEVICE_CUDA_MALLOC_ASYNC);
   LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_UNCACHED);
+  config = parse_ok("device_expandable_pools:True,device_expandable_ipc:True");
+  lade_config_apply_device(&config, &device);
+  LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC);
   config = parse_ok("backend:native");
   lade_config_apply_device(&config, &device);
   LADE_EXPECT_EQ_UINT(device.backend, LADE_DEVICE_NATIVE);

@@ -252,3 +252,57 @@ LADE_TEST_P(hazard_H09, NoteOfAFormerCaptureExcusesNothing, runtimes, name) {
   pool_leave(&r, pool_two);
   hazard_close(&r, &gate, used, other);
 }
+
+/* Memory of an expandable segment through descriptors; the receiver is this process again. */
+LADE_TEST_P(DeviceRuntimes, ExpandableMemoryIsShared, runtimes, name) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_IPC;
+  rig r;
+  if (!rig_open(&r, name, &options)) return;
+  int64_t exports = 0;
+  LADE_EXPECT_OK(r.runtime->ops->device_attribute(r.runtime->self, 0, LADEI_ATTR_HANDLE_TYPE_POSIX_FD, &exports));
+  if (exports != 0) {
+    char *a = block_alloc(&r, 30 * MIB, 0);
+    block_fill(&r, a, 6, 30 * MIB, 0);
+    lade_device_shared shared;
+    lade_device_shared_init(&shared);
+    void *there = NULL;
+    LADE_EXPECT_OK(lade_device_shared_export(r.allocator, a, &shared));
+    LADE_EXPECT_OK(lade_device_shared_open(r.allocator, &shared, &there));
+    lade_device_shared_release(&shared);
+    block_expect(&r, there, 6, 30 * MIB, 0);
+    LADE_EXPECT_OK(lade_device_shared_close(r.allocator, there));
+    LADE_EXPECT_OK(lade_device_free(r.allocator, a));
+  }
+  rig_close(&r);
+}
+
+/* A graph's memory in one growing range; it is captured and launched while the pool has grown beyond it. */
+LADE_TEST_P(DeviceRuntimes, ExpandablePoolsServeCaptures, runtimes, name) {
+  static const lade_device_pool_id pool = {2, 0};
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  rig r;
+  if (!rig_open(&r, name, &options)) return;
+  const lade_runtime_ops *ops = r.runtime->ops;
+  ladei_graph graph = NULL;
+  ladei_graph_exec exec = NULL;
+  LADE_EXPECT_OK(lade_device_pool_begin(r.allocator, pool, &r.streams[0], 1));
+  LADE_ASSERT_OK(ops->capture_begin(r.runtime->self, &r.resolved[0], LADEI_CAPTURE_GLOBAL));
+  char *a = block_alloc(&r, 3 * MIB, 0); /* maps memory during the capture */
+  block_fill(&r, a, 4, 3 * MIB, 0);
+  LADE_ASSERT_OK(ops->capture_end(r.runtime->self, &r.resolved[0], &graph));
+  LADE_EXPECT_OK(lade_device_pool_end(r.allocator, pool));
+  LADE_EXPECT_OK(ops->graph_instantiate(r.runtime->self, graph, &exec));
+  LADE_EXPECT_OK(ops->graph_launch(r.runtime->self, exec, &r.resolved[0]));
+  block_expect(&r, a, 4, 3 * MIB, 0);
+  LADE_EXPECT_OK(ops->graph_exec_destroy(r.runtime->self, exec));
+  LADE_EXPECT_OK(ops->graph_destroy(r.runtime->self, graph));
+  LADE_EXPECT_OK(lade_device_pool_release(r.allocator, pool));
+  LADE_EXPECT_OK(lade_device_free(r.allocator, a));
+  rig_close(&r);
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Expandable segments beyond the reference: in private pools with their checkpoints, and shared with other processes. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "device/allocator.h"
+#include "tests/device/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/failures.h"
+#include "tests/support/interposer.h"
+
+static const lade_device_pool_id pool = {3, 0};
+
+static bool open_with(device_fixture *f, const char *runtime, size_t memory, uint32_t flags) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = flags;
+  return device_fixture_open(f, runtime, memory, &options);
+}
+
+static void pool_begin(device_fixture *f) {
+  LADE_EXPECT_OK(lade_device_pool_begin(f->allocator, pool, &f->streams[0], 1));
+}
+
+static void pool_end(device_fixture *f) { LADE_EXPECT_OK(lade_device_pool_end(f->allocator, pool)); }
+
+/* ---- Private pools ----------------------------------------------------------------------------------------------- */
+
+LADE_TEST(ExpandablePools, AreOffByDefault) {
+  device_fixture f;
+  if (!open_with(&f, "sim", GIB, 0)) return;
+  pool_begin(&f);
+  char *a = device_fixture_alloc(&f, 30 * MIB, 0);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 1);
+  pool_end(&f);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool));
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
+/* A pool grows in one range, keeps its memory while it is in use, and goes with its reservation after the release. */
+LADE_TEST(ExpandablePools, GrowInOneRangeAndGoWithIt) {
+  device_fixture f;
+  if (!open_with(&f, "sim", GIB, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS)) return;
+  pool_begin(&f);
+  char *a = device_fixture_alloc(&f, 30 * MIB, 0);
+  char *b = device_fixture_alloc(&f, 50 * MIB, 0);
+  LADE_EXPECT_EQ_PTR(b, a + 30 * MIB);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 0);
+  char *other = device_fixture_alloc(&f, 30 * MIB, 1); /* another stream: the default pool */
+  pool_end(&f);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  device_fixture_free(&f, other);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 80 * MIB);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 0);
+  LADE_EXPECT_EQ_UINT(support_live(f.runtime, SUPPORT_LIVE_VM_RESERVED_BYTES), 0);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_end(f.allocator, pool));
+  device_fixture_close(&f);
+}
+
+/* A reservation whose first mapping failed leaves with the released pool. */
+LADE_TEST(ExpandablePools, AReservationNeverMappedGoesWithThePool) {
+  device_fixture f;
+  if (!open_with(&f, "sim", 64 * MIB, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS)) return;
+  pool_begin(&f);
+  void *out = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 70 * MIB, f.streams[0], &out));
+  LADE_EXPECT(support_live(f.runtime, SUPPORT_LIVE_VM_RESERVED_BYTES) > 0);
+  pool_end(&f);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(support_live(f.runtime, SUPPORT_LIVE_VM_RESERVED_BYTES), 0);
+  device_fixture_close(&f);
+}
+
+/* The layout comes back although the run has grown since, and what came after it stays free. */
+LADE_TEST(ExpandablePools, CheckpointsComeBackIntoAGrownRun) {
+  device_fixture f;
+  if (!open_with(&f, "sim", GIB, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS)) return;
+  pool_begin(&f);
+  char *a = device_fixture_alloc(&f, 10 * MIB, 0);
+  char *b = device_fixture_alloc(&f, 12 * MIB, 0);
+  char *c = device_fixture_alloc(&f, 14 * MIB, 0);
+  device_fixture_free(&f, b);
+  pool_end(&f);
+  lade_device_checkpoint *checkpoint = NULL;
+  LADE_ASSERT_OK(lade_device_checkpoint_get(f.allocator, pool, &checkpoint));
+  pool_begin(&f);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, c);
+  char *d = device_fixture_alloc(&f, 100 * MIB, 0); /* from the start of the run, and beyond its old end */
+  LADE_EXPECT_EQ_PTR(d, a);
+  pool_end(&f);
+  uint64_t reserved = device_fixture_stats(&f).reserved_bytes.all.current;
+  lade_device_restored *restored = NULL;
+  LADE_ASSERT_OK(lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
+  device_fixture_check(&f);
+  LADE_EXPECT_EQ_SIZE(restored->freed_count, 1);
+  LADE_EXPECT_EQ_PTR(restored->freed[0], d);
+  LADE_EXPECT_EQ_SIZE(restored->created_count, 2);
+  LADE_EXPECT_EQ_PTR(restored->created[0], a);
+  LADE_EXPECT_EQ_PTR(restored->created[1], c);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, reserved);
+  bool equal = false;
+  void *const expected[] = {a, c};
+  LADE_EXPECT_OK(lade_device_pool_live_equals(f.allocator, pool, expected, 2, &equal));
+  LADE_EXPECT(equal);
+  lade_device_restored_destroy(restored);
+  pool_begin(&f);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 12 * MIB, 0), b);
+  pool_end(&f);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  device_fixture_free(&f, c);
+  for (int i = 0; i < 3; i++) LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
+  lade_device_checkpoint_destroy(checkpoint);
+  device_fixture_close(&f);
+}
+
+/* Only a released pool has holes between its blocks; its layout is stored without them, and cannot be set. */
+LADE_TEST(ExpandablePools, AReleasedPoolWithAHoleIsStoredAndNotSet) {
+  device_fixture f;
+  if (!open_with(&f, "sim", GIB, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS)) return;
+  pool_begin(&f);
+  char *a = device_fixture_alloc(&f, 20 * MIB, 0);
+  char *b = device_fixture_alloc(&f, 20 * MIB, 0);
+  char *c = device_fixture_alloc(&f, 20 * MIB, 0);
+  pool_end(&f);
+  device_fixture_free(&f, b);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool)); /* so that a flush makes a hole of b */
+  device_fixture_empty_cache(&f);
+  lade_device_checkpoint *checkpoint = NULL;
+  LADE_ASSERT_OK(lade_device_checkpoint_get(f.allocator, pool, &checkpoint));
+  lade_device_restored *restored = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "is released");
+  lade_device_checkpoint_destroy(checkpoint);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 40 * MIB);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, c);
+  device_fixture_close(&f);
+}
+
+/* ---- Sharing ----------------------------------------------------------------------------------------------------- */
+
+static unsigned char byte_at(device_fixture *f, const void *address) {
+  unsigned char byte = 0;
+  LADE_EXPECT_OK(f->runtime->ops->copy_sync(f->runtime->self, 0, LADEI_COPY_D2H, &byte, address, 1));
+  return byte;
+}
+
+static void fill(device_fixture *f, void *address, unsigned char value, size_t bytes) {
+  ladei_stream on;
+  LADE_EXPECT_OK(f->runtime->ops->stream_resolve(f->runtime->self, f->streams[0], &on));
+  LADE_EXPECT_OK(f->runtime->ops->fill(f->runtime->self, address, value, bytes, &on));
+  LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[0]));
+}
+
+static bool open_shared(device_fixture *f, uint32_t flags) { return open_with(f, "cpu", 256 * MIB, flags); }
+
+/* The software device lets one process stand for both sides. */
+LADE_TEST(ExpandableIpc, TheReceiverSeesTheSameBytes) {
+  device_fixture f;
+  if (!open_shared(&f, LADE_DEVICE_EXPANDABLE_IPC)) return;
+  char *a = device_fixture_alloc(&f, 5 * MIB, 0);
+  char *b = device_fixture_alloc(&f, 30 * MIB, 0); /* over the border of two granules of 20 MiB */
+  fill(&f, a, 1, 5 * MIB);
+  fill(&f, b, 7, 30 * MIB);
+  lade_device_shared shared;
+  lade_device_shared_init(&shared);
+  LADE_ASSERT_OK(lade_device_shared_export(f.allocator, b + 100, &shared));
+  LADE_EXPECT_EQ_UINT(shared.fd_count, 2);
+  LADE_EXPECT_EQ_UINT(shared.piece_bytes, 20 * MIB);
+  LADE_EXPECT_EQ_UINT(shared.offset, 5 * MIB + 100);
+  void *there = NULL;
+  void *twice = NULL;
+  LADE_ASSERT_OK(lade_device_shared_open(f.allocator, &shared, &there));
+  LADE_ASSERT_OK(lade_device_shared_open(f.allocator, &shared, &twice));
+  int fd = shared.fds[0];
+  lade_device_shared_release(&shared);
+  LADE_EXPECT_EQ_INT(fcntl(fd, F_GETFD), -1);
+  LADE_EXPECT(there != (void *)(b + 100) && there != twice);
+  LADE_EXPECT_EQ_INT(byte_at(&f, there), 7);
+  LADE_EXPECT_EQ_INT(byte_at(&f, (char *)there + 30 * MIB - 101), 7);
+  fill(&f, twice, 9, 10);
+  LADE_EXPECT_EQ_INT(byte_at(&f, b + 109), 9);
+  LADE_EXPECT_EQ_INT(byte_at(&f, b + 110), 7);
+  LADE_EXPECT_OK(lade_device_shared_close(f.allocator, twice));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_shared_close(f.allocator, twice));
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  device_fixture_empty_cache(&f); /* the receiver keeps the memory */
+  LADE_EXPECT_EQ_INT(byte_at(&f, there), 9);
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_allocator_destroy(f.allocator, true));
+  LADE_EXPECT_OK(lade_device_shared_close(f.allocator, there));
+  device_fixture_close(&f);
+}
+
+LADE_TEST(ExpandableIpc, RefusalsSayWhatToDo) {
+  device_fixture f;
+  if (!open_shared(&f, 0)) return;
+  char *a = device_fixture_alloc(&f, 5 * MIB, 0);
+  lade_device_shared shared;
+  lade_device_shared_init(&shared);
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_shared_export(f.allocator, a, &shared));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "without LADE_DEVICE_EXPANDABLE_IPC");
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_shared_export(f.allocator, &f, &shared));
+  LADE_EXPECT_OK(lade_device_configure(f.allocator, NULL));
+  char *plain = device_fixture_alloc(&f, 5 * MIB, 1);
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_shared_export(f.allocator, plain, &shared));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "lade_device_ipc_export");
+  void *out = NULL;
+  int no_memory = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_shared_open(f.allocator, &shared, &out));
+  shared.fds = &no_memory;
+  shared.fd_count = 1;
+  shared.piece_bytes = 2 * MIB;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_shared_open(f.allocator, &shared, &out));
+  shared.offset = 2 * MIB;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_shared_open(f.allocator, &shared, &out));
+  LADE_EXPECT_EQ_PTR(out, NULL);
+  LADE_EXPECT_EQ_UINT(support_live(f.runtime, SUPPORT_LIVE_VM_HANDLES), 1); /* that of a */
+  close(no_memory);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, plain);
+  device_fixture_close(&f);
+}
+
+/* ---- Failures ---------------------------------------------------------------------------------------------------- */
+
+static void note(lade_status *first, lade_status status) {
+  if (*first == LADE_OK) *first = status;
+}
+
+static void scenario_share(lade_device_allocator *allocator, lade_stream stream, lade_status *first) {
+  void *block = NULL;
+  note(first, lade_device_alloc(allocator, 25 * MIB, stream, &block));
+  lade_device_shared shared;
+  lade_device_shared_init(&shared);
+  lade_status status = block == NULL ? LADE_OK : lade_device_shared_export(allocator, block, &shared);
+  note(first, status);
+  void *there = NULL;
+  if (shared.fds != NULL) note(first, lade_device_shared_open(allocator, &shared, &there));
+  lade_device_shared_release(&shared);
+  if (there != NULL) {
+    status = lade_device_shared_close(allocator, there);
+    note(first, status);
+    if (status != LADE_OK) LADE_EXPECT_OK(lade_device_shared_close(allocator, there));
+  }
+  note(first, lade_device_free(allocator, block));
+  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
+}
+
+static void scenario_pool(lade_device_allocator *allocator, lade_stream stream, lade_status *first) {
+  lade_device_checkpoint *checkpoint = NULL;
+  lade_device_restored *restored = NULL;
+  void *blocks[2] = {NULL};
+  lade_status begun = lade_device_pool_begin(allocator, pool, &stream, 1);
+  note(first, begun);
+  if (begun != LADE_OK) return;
+  note(first, lade_device_alloc(allocator, 25 * MIB, stream, &blocks[0]));
+  note(first, lade_device_alloc(allocator, MIB, stream, &blocks[1]));
+  LADE_EXPECT_OK(lade_device_pool_end(allocator, pool));
+  LADE_EXPECT_OK(lade_device_checkpoint_get(allocator, pool, &checkpoint));
+  for (int i = 0; i < 2; i++) note(first, lade_device_free(allocator, blocks[i]));
+  LADE_EXPECT_OK(lade_device_checkpoint_set(allocator, checkpoint, &restored));
+  for (size_t i = 0; i < restored->created_count; i++) {
+    LADE_EXPECT_OK(lade_device_free(allocator, restored->created[i]));
+  }
+  lade_device_restored_destroy(restored);
+  lade_device_checkpoint_destroy(checkpoint);
+  LADE_EXPECT_OK(lade_device_pool_release(allocator, pool));
+  note(first, lade_device_empty_cache(allocator));
+  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
+}
+
+static lade_status scenario_run(lade_runtime *runtime, void *user) {
+  (void)user;
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_IPC | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  lade_stream stream;
+  lade_status first = lade_stream_create(runtime, 0, &stream);
+  if (first != LADE_OK) return first;
+  lade_device_allocator *allocator = NULL;
+  first = lade_device_allocator_create(runtime, 0, &options, &allocator);
+  if (first == LADE_OK) {
+    scenario_share(allocator, stream, &first);
+    scenario_pool(allocator, stream, &first);
+    lade_status status = lade_device_allocator_destroy(allocator, true);
+    note(&first, status);
+    if (status != LADE_OK) LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
+  }
+  lade_status status = lade_stream_destroy(runtime, stream);
+  note(&first, status);
+  if (status != LADE_OK) LADE_EXPECT_OK(lade_stream_destroy(runtime, stream));
+  return first;
+}
+
+LADE_TEST(ExpandableFailures, SharingAndPoolsLoseNothing) {
+  support_failure_options options = {.releases_too = true};
+  support_for_each_failure("sim", scenario_run, &options, NULL);
+}
