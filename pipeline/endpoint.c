@@ -122,10 +122,13 @@ lade_status ladei_chunk_move(const ladei_order *order) {
 }
 
 bool ladei_chunk_request(const ladei_order *order, ladei_storage_request *out) {
+  if (!ladei_order_is_host(order)) {
+    return false;
+  }
   const ladei_slot *slot = order->slot;
   const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
   ladei_span span = {0};
-  if (!ladei_order_is_host(order) || ladei_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
+  if (ladei_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
       !ladei_parts_next(parts, slot->offset, slot->bytes, &span) || span.part->file == NULL ||
       !span.part->file->async) {
     return false;

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What goes wrong with files, for real: errors of the disk, files that change their length, full disks, interrupted and
+ * short calls, O_DIRECT refused, saves that cannot be finished, storage that hangs. By pread, by io_uring, and on virtual
+ * time. After each, other transfers are unharmed and every block is accounted for (the runtime closes only when nothing
+ * is alive).
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/pipeline/fixture.h"
+#include "tests/pipeline/storage_child.h"
+#include "tests/pipeline/storage_faults.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/pattern.h"
+#include "tests/support/runtimes.h"
+#include "tests/support/temp_dir.h"
+
+enum { CHUNK = 16384, CHUNKS = 24, BYTES = CHUNKS * CHUNK, SEED = 7 };
+
+static const char *const storages[] = {"pread", "uring", "sim", NULL};
+static const char *const threaded[] = {"pread", "uring", NULL};
+
+typedef struct scene {
+  fixture f;
+  support_temp_dir dir;
+  char *in;  /* BYTES of the pattern */
+  char *out; /* not there */
+} scene;
+
+static bool scene_open_with(scene *s, const char *storage, uint32_t readers) {
+  lade_pipeline_options options;
+  fixture_options(&options);
+  options.chunk_bytes = CHUNK;
+  options.readers = readers;
+  options.storage = strcmp(storage, "uring") == 0 ? LADE_STORAGE_URING : LADE_STORAGE_PREAD;
+  if (!support_temp_dir_create(&s->dir)) return false;
+  s->in = support_temp_dir_path(&s->dir, "in.bin");
+  s->out = support_temp_dir_path(&s->dir, "out.bin");
+  return support_temp_file_write(s->in, BYTES, SEED) &&
+         fixture_open(&s->f, strcmp(storage, "sim") == 0 ? "sim" : "cpu", BYTES, &options);
+}
+
+static bool scene_open(scene *s, const char *storage) { return scene_open_with(s, storage, 2); }
+
+static lade_status run(scene *s, lade_direction direction, lade_endpoint host, size_t bytes) {
+  lade_transfer transfer = fixture_transfer(&s->f, direction, host, bytes);
+  return fixture_run(&s->f, &transfer);
+}
+
+/* The next transfers work, both ways; then everything goes back. */
+static void scene_close(scene *s) {
+  storage_faults_set((storage_faults){0});
+  for (uint32_t direct = 0; direct < 2; direct++) {
+    LADE_EXPECT_OK(run(s, LADE_TO_DEVICE, lade_endpoint_path(s->in, 0, direct ? LADE_FILE_DIRECT : 0), BYTES));
+    fixture_expect_device_pattern(&s->f, 0, BYTES, SEED, 0);
+  }
+  char *back = support_temp_dir_path(&s->dir, "back.bin");
+  LADE_EXPECT_OK(run(s, LADE_TO_HOST, lade_endpoint_path(back, 0, LADE_FILE_ATOMIC), BYTES));
+  LADE_EXPECT_EQ_INT(unlink(back), 0);
+  free(back);
+  fixture_close(&s->f);
+  free(s->in);
+  free(s->out);
+  support_temp_dir_remove(&s->dir);
+}
+
+static lade_pipeline_info info_of(const scene *s) {
+  lade_pipeline_info info;
+  lade_pipeline_info_init(&info);
+  LADE_EXPECT_OK(lade_pipeline_info_get(s->f.pipeline, &info));
+  return info;
+}
+
+static unsigned names_in(const char *path) {
+  DIR *folder = opendir(path);
+  unsigned count = 0;
+  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+    count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 ? 1 : 0;
+  }
+  if (folder != NULL) {
+    closedir(folder);
+  }
+  return count;
+}
+
+/* --- the disk -------------------------------------------------------------------------------------------------------
+ */
+
+/* This process's own memory as a file: where nothing is mapped, reading it is an input/output error. The read before
+ * that comes up short. */
+LADE_TEST_P(StorageFault, NamesTheByteThatCannotBeRead, storages, storage) {
+  scene s;
+  const size_t good = 5 * CHUNK + 4096;
+  if (!scene_open(&s, storage)) return;
+  char *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  int fd = open("/proc/self/mem", O_RDONLY);
+  if (memory == MAP_FAILED || fd < 0 || munmap(memory + good, BYTES - good) != 0) {
+    scene_close(&s);
+    LADE_SKIP("no /proc/self/mem");
+  }
+  support_pattern_fill(memory, good, SEED, 0);
+  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_file(fd, (uintptr_t)memory, "disk"), good));
+  fixture_expect_device_pattern(&s.f, 0, good, SEED, 0);
+  LADE_EXPECT_EQ_INT(run(&s, LADE_TO_DEVICE, lade_endpoint_file(fd, (uintptr_t)memory, "disk"), 6 * CHUNK),
+                     LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EIO);
+  char at[64];
+  snprintf(at, sizeof at, "disk at byte %llu", (unsigned long long)(uintptr_t)(memory + good));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, at);
+  munmap(memory, good);
+  close(fd);
+  scene_close(&s);
+}
+
+LADE_TEST_P(StorageFault, GoesOnAfterShortAndInterruptedCalls, storages, storage) {
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  storage_faults_set(
+      (storage_faults){.read_interrupted = 2, .read_short = 3, .write_interrupted = 2, .write_short = 3});
+  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), BYTES));
+  fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
+  LADE_EXPECT_OK(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, 0), BYTES));
+  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.out, 0, 0), BYTES));
+  fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
+  scene_close(&s);
+}
+
+/* Occupies the only reader until it may go on. */
+typedef struct stopper {
+  _Atomic(bool) entered;
+  _Atomic(bool) may_leave;
+} stopper;
+
+static lade_status stopper_fill(void *user, uint64_t offset, void *buffer, size_t bytes) {
+  stopper *s = user;
+  (void)offset;
+  memset(buffer, 0, bytes);
+  s->entered = true;
+  while (!s->may_leave) {
+    usleep(100);
+  }
+  return LADE_OK;
+}
+
+static bool stopper_entered(void *user) { return ((stopper *)user)->entered; }
+
+/* A file that changes its length between submit and read. Returns the transfer's outcome. */
+static lade_status run_with_length(scene *s, size_t bytes, off_t new_length) {
+  stopper stop = {false, false};
+  lade_ticket *first = NULL;
+  lade_ticket *second;
+  bool is_virtual = support_is_virtual(s->f.runtime);
+  lade_transfer block = fixture_transfer(&s->f, LADE_TO_DEVICE, lade_endpoint_callback(stopper_fill, &stop), 1);
+  lade_transfer transfer = fixture_transfer(&s->f, LADE_TO_DEVICE, lade_endpoint_path(s->in, 0, 0), bytes);
+  if (!is_virtual) {
+    LADE_EXPECT_OK(lade_pipeline_submit(s->f.pipeline, &block, &first));
+    LADE_EXPECT(support_wait(s->f.runtime, stopper_entered, &stop));
+  }
+  LADE_EXPECT_OK(lade_pipeline_submit(s->f.pipeline, &transfer, &second));
+  LADE_EXPECT_EQ_INT(truncate(s->in, new_length), 0);
+  stop.may_leave = true;
+  lade_status status = lade_ticket_wait(second, LADE_WAIT_FOREVER);
+  lade_error error = *lade_last_error();
+  lade_ticket_release(second);
+  if (first != NULL) {
+    LADE_EXPECT_OK(lade_ticket_wait(first, LADE_WAIT_FOREVER));
+    lade_ticket_release(first);
+  }
+  if (status != LADE_OK) {
+    LADE_EXPECT_CONTAINS_STR(error.text, s->in);
+    char at[64];
+    snprintf(at, sizeof at, "ends at byte %lld", (long long)new_length);
+    LADE_EXPECT_CONTAINS_STR(error.text, at);
+  }
+  LADE_EXPECT(support_temp_file_write(s->in, BYTES, SEED));
+  return status;
+}
+
+LADE_TEST_P(StorageFault, NoticesAFileThatGotShorter, storages, storage) {
+  scene s;
+  if (!scene_open_with(&s, storage, 1)) return;
+  LADE_EXPECT_EQ_INT(run_with_length(&s, CHUNK, 1000), LADE_ERR_TRUNCATED);
+  /* Between chunks of one transfer: the first chunk that fails decides. */
+  LADE_EXPECT_EQ_INT(run_with_length(&s, 2 * CHUNK, CHUNK), LADE_ERR_TRUNCATED);
+  scene_close(&s);
+}
+
+LADE_TEST_P(StorageFault, ReadsItsRangeOfAFileThatGrew, storages, storage) {
+  scene s;
+  if (!scene_open_with(&s, storage, 1)) return;
+  LADE_EXPECT_EQ_INT(run_with_length(&s, BYTES, BYTES + 12345), LADE_OK);
+  fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
+  scene_close(&s);
+}
+
+/* --- full disks, and saves that fail --------------------------------------------------------------------------------
+ */
+
+LADE_TEST_P(StorageFault, FindsTheDiskFull, storages, storage) {
+  scene s;
+  int fd = open("/dev/full", O_RDWR);
+  if (fd < 0) LADE_SKIP("no /dev/full");
+  if (!scene_open(&s, storage)) return;
+  LADE_EXPECT_EQ_INT(run(&s, LADE_TO_HOST, lade_endpoint_file(fd, 0, "out.bin"), BYTES), LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENOSPC);
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "out.bin");
+  close(fd);
+  scene_close(&s);
+}
+
+static const uint32_t save_flags[] = {LADE_FILE_ATOMIC, LADE_FILE_ATOMIC | LADE_FILE_SYNC,
+                                      LADE_FILE_ATOMIC | LADE_FILE_SYNC | LADE_FILE_DIRECT};
+enum { SAVE_FLAGS = sizeof save_flags / sizeof save_flags[0] };
+
+static void expect_no_save(scene *s, uint32_t flags, int code) {
+  unsigned before = names_in(s->dir.path);
+  LADE_EXPECT_EQ_INT(run(s, LADE_TO_HOST, lade_endpoint_path(s->out, 0, flags), BYTES - 5), LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, code);
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, s->out);
+  LADE_EXPECT_EQ_UINT(names_in(s->dir.path), before);
+  LADE_EXPECT_NE_INT(access(s->out, F_OK), 0);
+}
+
+/* A file must not grow beyond a part of what is written. */
+static void save_over_limit(void *user) {
+  const char *storage = user;
+  scene s;
+  struct rlimit limit = {6 * CHUNK, RLIM_INFINITY};
+  struct rlimit none = {RLIM_INFINITY, RLIM_INFINITY};
+  if (!scene_open(&s, storage)) return;
+  signal(SIGXFSZ, SIG_IGN);
+  for (size_t i = 0; i < SAVE_FLAGS; i++) {
+    LADE_EXPECT_EQ_INT(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    expect_no_save(&s, save_flags[i], EFBIG);
+    LADE_EXPECT_EQ_INT(setrlimit(RLIMIT_FSIZE, &none), 0);
+  }
+  scene_close(&s);
+}
+
+LADE_TEST_P(StorageFault, LeavesNoFileThatCouldNotBeWritten, storages, storage) {
+  storage_child_run(save_over_limit, (void *)(uintptr_t)storage);
+}
+
+/* A disk of 64 KiB. */
+static void save_on_tiny_disk(void *user) {
+  const char *storage = user;
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  char *disk = support_temp_dir_path(&s.dir, "disk");
+  if (mkdir(disk, 0700) != 0 || unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+      mount("tmpfs", disk, "tmpfs", 0, "size=64k") != 0) {
+    fprintf(stderr, "no right to mount a tiny disk: not tested\n");
+  } else {
+    char *whole = s.out;
+    s.out = support_temp_dir_path(&s.dir, "disk/out.bin");
+    for (size_t i = 0; i < SAVE_FLAGS; i++) {
+      expect_no_save(&s, save_flags[i], ENOSPC);
+      LADE_EXPECT_EQ_UINT(names_in(disk), 0);
+    }
+    free(s.out);
+    s.out = whole;
+    LADE_EXPECT_EQ_INT(umount(disk), 0);
+  }
+  LADE_EXPECT_EQ_INT(rmdir(disk), 0);
+  free(disk);
+  scene_close(&s);
+}
+
+LADE_TEST_P(StorageFault, LeavesNoFileOnAFullDisk, storages, storage) {
+  storage_child_run(save_on_tiny_disk, (void *)(uintptr_t)storage);
+}
+
+LADE_TEST_P(StorageFault, LeavesNoFileThatCouldNotBeFinished, storages, storage) {
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  storage_faults_set((storage_faults){.flush = EIO});
+  expect_no_save(&s, LADE_FILE_ATOMIC | LADE_FILE_SYNC, EIO);
+  storage_faults_set((storage_faults){.rename = EACCES});
+  expect_no_save(&s, LADE_FILE_ATOMIC, EACCES);
+  storage_faults_set((storage_faults){.link = ENOSPC});
+  expect_no_save(&s, LADE_FILE_ATOMIC, ENOSPC);
+  storage_faults_set((storage_faults){.open_nameless = EOPNOTSUPP, .rename = EROFS});
+  expect_no_save(&s, LADE_FILE_ATOMIC, EROFS);
+  /* What cannot be flushed is not saved, also without renaming. */
+  storage_faults_set((storage_faults){.flush = EDQUOT});
+  LADE_EXPECT_EQ_INT(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_SYNC), BYTES), LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EDQUOT);
+  scene_close(&s);
+}
+
+/* --- O_DIRECT -------------------------------------------------------------------------------------------------------
+ */
+
+LADE_TEST_P(StorageFault, GoesThroughThePageCacheWhereODirectIsRefused, storages, storage) {
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  storage_faults_set((storage_faults){.open_direct = EINVAL});
+  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, LADE_FILE_DIRECT), BYTES));
+  fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
+  LADE_EXPECT_OK(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_DIRECT), BYTES));
+  lade_pipeline_info info = info_of(&s);
+  LADE_EXPECT_EQ_UINT(info.direct_files, 0);
+  LADE_EXPECT_EQ_UINT(info.direct_refused, 2);
+  LADE_EXPECT_CONTAINS_STR(info.storage_note, "O_DIRECT refused");
+  scene_close(&s);
+}
+
+/* A file system that has no O_DIRECT. */
+static void read_from_ramfs(void *user) {
+  const char *storage = user;
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  char *disk = support_temp_dir_path(&s.dir, "disk");
+  char *path = support_temp_dir_path(&s.dir, "disk/in.bin");
+  if (mkdir(disk, 0700) != 0 || unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+      mount("ramfs", disk, "ramfs", 0, NULL) != 0) {
+    fprintf(stderr, "no right to mount a file system: not tested\n");
+  } else {
+    LADE_EXPECT(support_temp_file_write(path, BYTES, 8));
+    LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(path, 3, LADE_FILE_DIRECT), BYTES - 3));
+    fixture_expect_device_pattern(&s.f, 0, BYTES - 3, 8, 3);
+    LADE_EXPECT_EQ_UINT(info_of(&s).direct_refused, 1);
+    LADE_EXPECT_EQ_INT(umount(disk), 0);
+  }
+  LADE_EXPECT_EQ_INT(rmdir(disk), 0);
+  free(disk);
+  free(path);
+  scene_close(&s);
+}
+
+LADE_TEST_P(StorageFault, ReadsFromAFileSystemWithoutODirect, storages, storage) {
+  storage_child_run(read_from_ramfs, (void *)(uintptr_t)storage);
+}
+
+/* --- storage that hangs, and forks ----------------------------------------------------------------------------------
+ */
+
+/* A pipe that nobody writes to is storage that never answers. Other transfers go on, and a cancel ends it. */
+LADE_TEST(StorageFault, CancelsReadsThatHang) {
+  scene s;
+  int ends[2];
+  lade_ticket *ticket;
+  if (!scene_open(&s, "uring")) return;
+  if (info_of(&s).storage_buffered != LADE_STORAGE_URING) {
+    scene_close(&s);
+    LADE_SKIP("io_uring is forbidden here");
+  }
+  LADE_ASSERT_EQ_INT(pipe(ends), 0);
+  lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_file(ends[0], 0, "pipe"), CHUNK);
+  LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
+  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), BYTES));
+  LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, NULL), LADE_NOT_READY);
+  LADE_EXPECT_OK(lade_ticket_cancel(ticket));
+  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, UINT64_C(20000000000)), LADE_ERR_CANCELLED);
+  lade_ticket_release(ticket);
+  /* So does destroying the pipeline. */
+  LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
+  LADE_EXPECT_OK(lade_pipeline_destroy(s.f.pipeline, true));
+  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, 0), LADE_ERR_CANCELLED);
+  lade_ticket_release(ticket);
+  lade_pipeline_options options;
+  fixture_options(&options);
+  LADE_ASSERT_OK(lade_pipeline_create(s.f.runtime, s.f.pool, &options, &s.f.pipeline));
+  close(ends[0]);
+  close(ends[1]);
+  scene_close(&s);
+}
+
+/* Cancelled anywhere: what is not cancelled is right. */
+LADE_TEST_P(StorageFault, CancelsAnywhere, threaded, storage) {
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  for (unsigned i = 0; i < 60; i++) {
+    lade_ticket *ticket;
+    lade_transfer transfer =
+        fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, i % 2 ? LADE_FILE_DIRECT : 0), BYTES);
+    LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
+    usleep(i * 20);
+    LADE_EXPECT_OK(lade_ticket_cancel(ticket));
+    lade_status status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
+    LADE_EXPECT(status == LADE_OK || status == LADE_ERR_CANCELLED);
+    if (status == LADE_OK) {
+      fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
+    }
+    lade_ticket_release(ticket);
+  }
+  scene_close(&s);
+}
+
+typedef struct forked {
+  scene *s;
+  lade_ticket *ticket;
+} forked;
+
+static void child_is_refused(void *user) {
+  forked *f = user;
+  lade_ticket *ticket = NULL;
+  lade_transfer transfer = fixture_transfer(&f->s->f, LADE_TO_DEVICE, lade_endpoint_path(f->s->in, 0, 0), CHUNK);
+  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f->s->f.pipeline, &transfer, &ticket), LADE_ERR_FORKED);
+  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f->s->f.pipeline, true), LADE_ERR_FORKED);
+}
+
+LADE_TEST_P(StorageFault, SurvivesAForkInMidTransfer, threaded, storage) {
+  scene s;
+  forked f = {.s = &s};
+  if (!scene_open(&s, storage)) return;
+  lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, LADE_FILE_DIRECT), BYTES);
+  LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &f.ticket));
+  storage_child_run(child_is_refused, &f);
+  LADE_EXPECT_OK(lade_ticket_wait(f.ticket, LADE_WAIT_FOREVER));
+  fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
+  lade_ticket_release(f.ticket);
+  scene_close(&s);
+}
