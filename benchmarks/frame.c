@@ -135,10 +135,10 @@ static void row_print(const json_t *row, const bench_variant *variants, size_t c
   free(params);
 }
 
-bool bench_measure(bench *b, const char *name, json_t *params, const char *unit, const bench_variant *variants,
-                   size_t count) {
+bool bench_measure_repeats(bench *b, unsigned repeats, const char *name, json_t *params, const char *unit,
+                           const bench_variant *variants, size_t count) {
   bench_samples samples[BENCH_MAX_VARIANTS];
-  if (count == 0 || count > BENCH_MAX_VARIANTS || !bench_interleave(variants, count, bench_repeats(b), samples)) {
+  if (count == 0 || count > BENCH_MAX_VARIANTS || !bench_interleave(variants, count, repeats, samples)) {
     json_decref(params);
     return false;
   }
@@ -150,6 +150,11 @@ bool bench_measure(bench *b, const char *name, json_t *params, const char *unit,
   row_print(row, variants, count, samples);
   json_array_append_new(b->rows, row);
   return true;
+}
+
+bool bench_measure(bench *b, const char *name, json_t *params, const char *unit, const bench_variant *variants,
+                   size_t count) {
+  return bench_measure_repeats(b, bench_repeats(b), name, params, unit, variants, count);
 }
 
 /* --- the command line -----------------------------------------------------------------------------------------------

@@ -93,6 +93,10 @@ unsigned bench_repeats(const bench *b);
 bool bench_measure(bench *b, const char *name, json_t *params, const char *unit, const bench_variant *variants,
                    size_t count);
 
+/* The same with repeats of the case's own, for what takes long. */
+bool bench_measure_repeats(bench *b, unsigned repeats, const char *name, json_t *params, const char *unit,
+                           const bench_variant *variants, size_t count);
+
 /* Exit status: 0, 1 where a case failed, 2 for bad usage. */
 int bench_main(int argc, char **argv, const char *question, const bench_case *cases, size_t count);
 

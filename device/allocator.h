@@ -144,7 +144,10 @@ lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, con
                                           bool events_only, lade_device_allocator **out);
 
 /* NULL, or a child of the process that made it: the error. */
-lade_status ladei_device_check_call(const lade_device_allocator *allocator);
+lade_status ladei_device_null(void); /* the error itself */
+static inline lade_status ladei_device_check_call(const lade_device_allocator *allocator) {
+  return allocator == NULL ? ladei_device_null() : ladei_runtime_check_process(allocator->runtime);
+}
 
 /* Resolves a stream to allocate on: one of the allocator's device, else LADE_ERR_INVALID_ARGUMENT. No lock held. */
 lade_status ladei_device_stream_resolve(lade_device_allocator *allocator, lade_stream stream, ladei_stream *out);

@@ -14,10 +14,7 @@
 #include "device/backend.h"
 #include "device/settings.h"
 
-lade_status ladei_device_check_call(const lade_device_allocator *allocator) {
-  if (allocator == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: NULL");
-  return ladei_runtime_check_process(allocator->runtime);
-}
+lade_status ladei_device_null(void) { return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: NULL"); }
 
 lade_status ladei_backend_lacks(const lade_device_allocator *allocator, const char *call) {
   return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator of device %d: %s: the backend %s does not support it",
@@ -76,22 +73,20 @@ static inline lade_status recounted(lade_device_allocator *allocator, lade_statu
   } while (0)
 
 lade_status ladei_device_stream_resolve(lade_device_allocator *allocator, lade_stream stream, ladei_stream *out) {
-  ladei_stream resolved;
-  lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, &resolved);
+  lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, out);
   if (status != LADE_OK) return status;
-  if (resolved.device != allocator->device) {
+  if (out->device != allocator->device) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                        "device allocator of device %d: the stream belongs to device %d; allocate on a stream of the "
                        "device and record the use of the other one",
-                       allocator->device, resolved.device);
+                       allocator->device, out->device);
   }
-  *out = resolved;
   return LADE_OK;
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-static lade_status alloc_check(const lade_device_allocator *allocator, size_t bytes, void *const *out) {
+static inline lade_status alloc_check(const lade_device_allocator *allocator, size_t bytes, void *const *out) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (out == NULL) return argument_null("alloc");

@@ -27,7 +27,7 @@ void ladei_heap_destroy(ladei_heap *heap) {
   ladei_slab_destroy(&heap->segments);
 }
 
-bool ladei_heap_reserve(ladei_heap *heap, size_t blocks) {
+bool ladei_heap_reserve_more(ladei_heap *heap, size_t blocks) {
   bool records = blocks <= heap->spare_count || ladei_slab_reserve(&heap->blocks, blocks - heap->spare_count);
   return records && ladei_block_map_reserve(&heap->starts, blocks + heap->hidden_count);
 }

@@ -163,7 +163,11 @@ void ladei_heap_init(ladei_heap *heap);
 void ladei_heap_destroy(ladei_heap *heap);
 
 /* Makes room for `blocks` new blocks, so that making them cannot fail; false when there is no memory. */
-bool ladei_heap_reserve(ladei_heap *heap, size_t blocks);
+bool ladei_heap_reserve_more(ladei_heap *heap, size_t blocks);
+static inline bool ladei_heap_reserve(ladei_heap *heap, size_t blocks) {
+  bool there = blocks <= heap->spare_count && blocks <= heap->starts.room - heap->starts.count;
+  return there || ladei_heap_reserve_more(heap, blocks);
+}
 
 /* The counters as users see them, but for those of other parts; struct_size is set. */
 lade_device_stats ladei_heap_stats(const ladei_heap *heap);

@@ -159,13 +159,8 @@ void ladei_ordered_set_remove(ladei_ordered_set *set, ladei_order_node *node) {
 
 /* ---- Finding ----------------------------------------------------------------------------------------------------- */
 
-ladei_order_node *ladei_ordered_set_at_least(const ladei_ordered_set *set, ladei_order_key key) {
-  ladei_order_node *best = set->finger;
-  if (best != NULL && !ladei_order_less(&best->key, &key) &&
-      (best->previous == NULL || ladei_order_less(&best->previous->key, &key))) {
-    return best;
-  }
-  best = NULL;
+ladei_order_node *ladei_ordered_set_descend(const ladei_ordered_set *set, ladei_order_key key) {
+  ladei_order_node *best = NULL;
   for (ladei_order_node *node = set->root; node != NULL;) {
     if (ladei_order_less(&node->key, &key)) {
       node = node->child[RIGHT];

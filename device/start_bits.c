@@ -38,23 +38,6 @@ static uint64_t *word_of(const ladei_start_bits *bits, unsigned level, size_t bi
 
 static uint64_t mask_of(size_t bit) { return UINT64_C(1) << (bit % 64); }
 
-void ladei_start_bits_word_set(ladei_start_bits *bits, size_t word) {
-  for (unsigned level = 1; level < bits->levels; level++, word /= 64) {
-    uint64_t *above = word_of(bits, level, word);
-    uint64_t before = *above;
-    *above |= mask_of(word);
-    if (before != 0) return;
-  }
-}
-
-void ladei_start_bits_word_cleared(ladei_start_bits *bits, size_t word) {
-  for (unsigned level = 1; level < bits->levels; level++, word /= 64) {
-    uint64_t *above = word_of(bits, level, word);
-    *above &= ~mask_of(word);
-    if (*above != 0) return;
-  }
-}
-
 bool ladei_start_bits_get(const ladei_start_bits *bits, size_t granule) {
   return (*word_of(bits, 0, granule) & mask_of(granule)) != 0;
 }

@@ -25,7 +25,7 @@ enum { LADEI_START_LEVELS = 6 };
 
 typedef struct ladei_start_bits {
   uint64_t *words;                   /* all levels, level 0 first */
-  size_t offset[LADEI_START_LEVELS]; /* of a level in words; level 0 begins at 0 */
+  size_t offset[LADEI_START_LEVELS]; /* of a level in words */
   unsigned levels;
 } ladei_start_bits;
 
@@ -33,21 +33,21 @@ typedef struct ladei_start_bits {
 bool ladei_start_bits_create(ladei_start_bits *bits, size_t granules);
 void ladei_start_bits_destroy(ladei_start_bits *bits);
 
-/* The upper levels learn that a word of level 0 is no longer zero, or is zero now. */
-void ladei_start_bits_word_set(ladei_start_bits *bits, size_t word);
-void ladei_start_bits_word_cleared(ladei_start_bits *bits, size_t word);
-
 static inline void ladei_start_bits_set(ladei_start_bits *bits, size_t granule) {
-  uint64_t *word = &bits->words[granule / 64];
-  uint64_t before = *word;
-  *word = before | UINT64_C(1) << (granule % 64);
-  if (before == 0) ladei_start_bits_word_set(bits, granule / 64);
+  for (unsigned level = 0; level < bits->levels; level++, granule /= 64) {
+    uint64_t *word = &bits->words[bits->offset[level] + granule / 64];
+    uint64_t before = *word;
+    *word = before | UINT64_C(1) << (granule % 64);
+    if (before != 0) return; /* the levels above know already */
+  }
 }
 
 static inline void ladei_start_bits_clear(ladei_start_bits *bits, size_t granule) {
-  uint64_t *word = &bits->words[granule / 64];
-  *word &= ~(UINT64_C(1) << (granule % 64));
-  if (*word == 0) ladei_start_bits_word_cleared(bits, granule / 64);
+  for (unsigned level = 0; level < bits->levels; level++, granule /= 64) {
+    uint64_t *word = &bits->words[bits->offset[level] + granule / 64];
+    *word &= ~(UINT64_C(1) << (granule % 64));
+    if (*word != 0) return;
+  }
 }
 
 bool ladei_start_bits_get(const ladei_start_bits *bits, size_t granule);

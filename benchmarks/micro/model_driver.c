@@ -191,8 +191,17 @@ static lade_status op_device_count(void *self, int *out) {
 static lade_status op_device_properties(void *self, int device, ladei_device_properties *out) {
   (void)self;
   (void)device;
-  *out = (ladei_device_properties){.name = "model", .numa_node = -1};
+  *out = (ladei_device_properties){.name = "model", .numa_node = -1, .total_bytes = (uint64_t)1 << 40};
   return LADE_OK;
+}
+
+static lade_status op_device_alloc(void *self, int device, size_t bytes, void **out) {
+  return op_host_alloc(self, device, bytes, 0, out);
+}
+
+static lade_status op_device_free(void *self, int device, void *pointer) {
+  (void)device;
+  return op_host_free(self, pointer);
 }
 
 static uint64_t op_now_ns(void *self) {
@@ -223,6 +232,8 @@ static void table_fill(lade_runtime_ops *ops) {
   HAVE(close)
   HAVE(device_count)
   HAVE(device_properties)
+  HAVE(device_alloc)
+  HAVE(device_free)
   HAVE(host_alloc)
   HAVE(host_free)
   HAVE(host_register)

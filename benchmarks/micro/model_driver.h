@@ -3,6 +3,7 @@
  * A driver that costs next to nothing, for measuring what a cache itself costs: its calls are counted, so that they can
  * be subtracted, and can be given the cost of a real driver's instead.
  *
+ *   device memory   addresses that nothing lies at
  *   pinned memory   addresses that nothing lies at: terabytes of them; or, on request, pages locked with mlock()
  *   streams         in order; model_submit() queues one piece of work, of which the last `lag` are unfinished
  *   events          record: remember how much is queued; query: compare with how much is finished

@@ -63,6 +63,7 @@ grep -q 'unknown key "nonsense"' "$dir/err" || fail "settings to compare were no
 run 1 replay "$dir"
 (
   ulimit -v 60000
+  "$lade" --help >/dev/null 2>&1 || exit 0 # a sanitiser does not even start in so little
   awk 'BEGIN { print "lade-trace 1"; for (i = 1; i <= 600000; i++) print "alloc", i, 1, 0 }' >"$dir/large"
   "$lade" replay "$dir/large" >"$dir/out" 2>"$dir/err"
   [ $? = 1 ]
