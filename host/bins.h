@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bins: ready blocks above the magazines' sizes, for all threads of a node, without a lock.
+ * Bins: ready blocks above the magazines' sizes, for all threads of a node, without a lock. What one thread takes and
+ * another one frees comes here (ready.h).
  *
  *   bin of a class:  | place | place | place | ... 8          place: NULL, or a block that is LODGED there
  *

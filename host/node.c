@@ -63,9 +63,35 @@ static void block_cut(ladei_node *node, ladei_tlsf *index, ladei_block *block, s
   }
 }
 
+/* What a block costs beside its excess, in pages: nothing in the oldest segment, up to BURDEN_MOST in the youngest. */
+typedef struct burden {
+  const ladei_node *node;
+  uint64_t weight; /* of one birth, in 2^-16 pages */
+} burden;
+
+/*
+ * Note [Old segments first]
+ *   What is not allocated in the youngest segments lets them become wholly free, and then they can be given back. So of
+ *   two free blocks the one in the older segment is better, even if it fits worse: by up to the request's own size, or
+ *   2 MiB, from the youngest to the oldest. Simulated with the list "dali" (16 B to 16 MiB) in 64 segments, reserved by
+ *   requested bytes: first good fit 1.28, best fit 1.19, this 1.14 (oldest segment first, however it fits: 1.24).
+ */
+enum { BURDEN_MOST = 512 };
+
+static burden burden_make(const ladei_node *node, size_t pages) {
+  uint64_t births = node->first == NULL ? 1 : node->last->birth - node->first->birth + 1;
+  return (burden){node, ((uint64_t)ladei_size_min(pages, BURDEN_MOST) << 16) / births};
+}
+
+static uint64_t burden_of(const void *user, const ladei_block *block) {
+  const burden *own = user;
+  return ((segment_of(own->node, block)->birth - own->node->first->birth) * own->weight) >> 16;
+}
+
 /* A FREE block of exactly `pages`, in no list. */
 static ladei_block *pages_take(ladei_node *node, size_t pages) {
-  ladei_block *block = ladei_tlsf_find(&node->split, pages);
+  const burden ages = burden_make(node, pages);
+  ladei_block *block = ladei_tlsf_find_least(&node->split, pages, burden_of, &ages);
   if (block != NULL) {
     block_cut(node, &node->split, block, pages);
   }
@@ -233,8 +259,7 @@ static void joined_count(ladei_node *node, const ladei_segment *segment, const l
 /* ---- Take and put ------------------------------------------------------------------------------------------------ */
 
 static size_t pages_for(size_t bytes, bool exact) {
-  return exact ? ladei_pinned_pages(bytes)
-               : ladei_pinned_class_bytes(ladei_pinned_class_of(bytes)) >> LADEI_PINNED_PAGE_SHIFT;
+  return exact ? ladei_pinned_pages(bytes) : ladei_pinned_block_pages(bytes);
 }
 
 static ladei_block *take_locked(ladei_node *node, size_t bytes, bool exact) {

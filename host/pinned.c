@@ -49,7 +49,7 @@ static ladei_tallies *tallies_for(ladei_thread_cache *cache, const ladei_block *
   return cache == NULL ? NULL : ladei_thread_tallies_make(cache, ladei_word_node(ladei_block_word(block)));
 }
 
-static void alloc_count(lade_pinned_pool *pool, ladei_thread_cache *cache, const ladei_block *block, size_t requested) {
+static void alloc_count(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block, size_t requested) {
   uint64_t word = ladei_block_word(block);
   size_t bytes = ladei_pool_block_bytes(pool, block, word);
   unsigned class_index = ladei_pool_counted_class(pool, word, bytes);
@@ -57,6 +57,9 @@ static void alloc_count(lade_pinned_pool *pool, ladei_thread_cache *cache, const
   if (tallies != NULL) {
     ladei_tally_alloc(&tallies->classes[class_index], class_index, requested, bytes);
     ladei_tally_publish(pool, tallies, class_index);
+    if (class_index >= LADEI_MAGAZINE_CLASSES) {
+      ladei_ready_taken(cache, tallies, block, class_index);
+    }
     return;
   }
   const ladei_use none = {0, 0, 0}, one = {1, bytes, requested};
@@ -125,8 +128,8 @@ static void block_unretire(lade_pinned_pool *pool, ladei_thread_cache *cache, la
 /* ---- Alloc ------------------------------------------------------------------------------------------------------- */
 
 /* Pages that a block for a request has at least; more than a segment: exactly as many as asked. */
-static inline size_t request_pages(const lade_pinned_pool *pool, size_t bytes, unsigned class_index) {
-  return ladei_pinned_pages(bytes > pool->segment_bytes ? bytes : ladei_pinned_class_bytes(class_index));
+static inline size_t request_pages(const lade_pinned_pool *pool, size_t bytes) {
+  return bytes > pool->segment_bytes ? ladei_pinned_pages(bytes) : ladei_pinned_block_pages(bytes);
 }
 
 /* Note [Fast path] */
@@ -162,8 +165,7 @@ static ladei_request request_make(lade_pinned_pool *pool, size_t bytes, ladei_no
   ladei_request request = {.bytes = bytes, .node = node};
   request.class_index = ladei_pinned_class_of(bytes);
   request.exact = bytes > pool->segment_bytes;
-  request.pages =
-      request.class_index < LADEI_PINNED_SMALL_CLASSES ? 0 : request_pages(pool, bytes, request.class_index);
+  request.pages = request.class_index < LADEI_PINNED_SMALL_CLASSES ? 0 : request_pages(pool, bytes);
   request.cache = cache_of(pool);
   request.tallies = request.cache == NULL ? NULL : ladei_thread_tallies_make(request.cache, node->index);
   request.count = request.tallies == NULL || pool->magazine_bytes < LADEI_MIB ? 1 : refill_count(bytes);

@@ -71,6 +71,8 @@ struct lade_pinned_pool {
   ladei_thread_cache *threads;
   bool lanes_closed;                    /* runtime/retire is going, or gone */
   _Atomic(size_t) magazine_quota_bytes; /* sum of the threads' quotas */
+  _Atomic(uint32_t) last_thread;        /* ids given to thread caches */
+  _Atomic(bool) large_kept;             /* some thread may keep a block above the magazines' sizes */
   _Atomic(uint32_t) leaving;            /* exiting threads that still hand over their blocks */
 
   ladei_lock topology_lock;

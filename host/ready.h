@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ready blocks: those that an alloc can have without a lock. Up to 1 MiB they lie in the thread's magazines, above in
- * the node's bins.
+ * Ready blocks: those that an alloc can have without a lock. Up to 1 MiB they lie in the thread's magazines; above, the
+ * one that the thread used last lies with it, others in the node's bins.
  */
 #ifndef LADE_HOST_READY_H
 #define LADE_HOST_READY_H
@@ -9,31 +9,44 @@
 #include "host/node.h"
 #include "host/thread_cache.h"
 
+/* A large block was handed out to the thread. */
+static inline void ladei_ready_taken(ladei_thread_cache *cache, ladei_tallies *tallies, ladei_block *block,
+                                     unsigned class_index) {
+  tallies->last[class_index - LADEI_MAGAZINE_CLASSES] = block;
+  block->ticket.spare = cache->id;
+}
+
 /* A block for a request of the class that needs `pages` (above the magazines' sizes only), IN_USE now; NULL: none. */
 static inline ladei_block *ladei_ready_take(ladei_thread_cache *cache, ladei_tallies *tallies, ladei_node *node,
                                             unsigned class_index, size_t pages, size_t requested) {
-  ladei_block *block;
-  if (class_index < LADEI_MAGAZINE_CLASSES) {
-    block = ladei_magazine_take(cache, &tallies->classes[class_index]);
-    if (block != NULL) {
-      ladei_block_hand_out(block, requested);
-    }
-  } else {
+  unsigned bin = class_index - LADEI_MAGAZINE_CLASSES;
+  bool large = class_index >= LADEI_MAGAZINE_CLASSES;
+  ladei_block *block =
+      large ? ladei_kept_take(cache, tallies, bin, pages) : ladei_magazine_take(cache, &tallies->classes[class_index]);
+  if (block != NULL) {
+    ladei_block_hand_out(block, requested);
+  } else if (large) {
     block = ladei_bins_take(&node->bins, class_index, pages);
     if (block != NULL) {
       ladei_block_requested_set(block, requested);
+      ladei_ready_taken(cache, tallies, block, class_index);
     }
   }
   return block;
 }
 
-/* A CACHED block, not lodged, becomes ready. False: no place for it. */
+/* A CACHED block, not lodged, becomes ready. False: it is to go to its node: no place for it, or a large one that the
+ * thread itself took. Among the free blocks of the node that can join its neighbours, and be cut to fit; in a bin it
+ * waits for a request of its class. */
 static inline bool ladei_ready_put(ladei_thread_cache *cache, ladei_tallies *tallies, ladei_node *node,
                                    ladei_block *block, unsigned class_index) {
   if (class_index < LADEI_MAGAZINE_CLASSES) {
     return ladei_magazine_put(cache, &tallies->classes[class_index], block);
   }
-  return ladei_bins_lodge(&node->bins, block, class_index);
+  if (ladei_kept_put(cache, tallies, class_index - LADEI_MAGAZINE_CLASSES, block)) {
+    return true;
+  }
+  return block->ticket.spare != cache->id && ladei_bins_lodge(&node->bins, block, class_index);
 }
 
 static inline void ladei_tally_alloc(ladei_tally *tally, unsigned class_index, size_t requested, size_t block_bytes) {

@@ -6,7 +6,8 @@
  *   class   7 ..  14   4 KiB steps to 32 KiB
  *   class  15 ..       eight steps in each power of two above: 36, 40, ... 64, 72, 80, ... KiB
  *
- * A block is at most 1/8 larger than asked, or 4 KiB where that is more (512 B below 4 KiB). Blocks of a page and more
+ * A block is at most 1/8 larger than asked, or 4 KiB where that is more (512 B below 4 KiB). Above 1 MiB, where blocks of
+ * a class need not be alike, it is cut in 64 steps of a power of two: at most 1/64 larger. Blocks of a page and more
  * consist of whole pages: 4 KiB is the unit of pinning, of direct file reads and of the block records.
  */
 #ifndef LADE_HOST_SIZE_CLASS_H
@@ -21,6 +22,7 @@ enum {
   LADEI_PINNED_GRANULE_BYTES = 1 << LADEI_PINNED_GRANULE_SHIFT,
   LADEI_PINNED_SMALL_CLASSES = 7,
   LADEI_PINNED_LINEAR_CLASSES = LADEI_PINNED_SMALL_CLASSES + 8, /* those with a fixed step */
+  LADEI_PINNED_EVEN_PAGES = 256,                                /* up to 1 MiB all blocks of a class are alike */
   LADEI_PINNED_MAX_PAGES_LOG2 = 28,                             /* 1 TiB, the largest block */
   LADEI_PINNED_CLASSES = LADEI_PINNED_LINEAR_CLASSES + 8 * (LADEI_PINNED_MAX_PAGES_LOG2 - 3),
 };
@@ -58,6 +60,16 @@ static inline size_t ladei_pinned_class_bytes(unsigned class_index) {
   }
   unsigned step = class_index - LADEI_PINNED_LINEAR_CLASSES;
   return (size_t)((step & 7) + 9) << ((step >> 3) + LADEI_PINNED_PAGE_SHIFT);
+}
+
+/* Pages of a block for a request of at least a page. Never more than those of its class. */
+static inline size_t ladei_pinned_block_pages(size_t bytes) {
+  size_t pages = ladei_pinned_pages(bytes);
+  if (pages <= LADEI_PINNED_EVEN_PAGES) {
+    return ladei_pinned_class_bytes(ladei_pinned_class_of_pages(pages)) >> LADEI_PINNED_PAGE_SHIFT;
+  }
+  size_t step = (size_t)1 << (ladei_log2_floor(pages - 1) - 6);
+  return (pages + step - 1) & ~(step - 1);
 }
 
 #endif /* LADE_HOST_SIZE_CLASS_H */

@@ -4,7 +4,7 @@
  *
  * I1  A cache is in its pool's list from its creation until its thread exits or the pool ends, and in its thread's list
  *     until the thread exits or sees that the pool ended; each of the two holds one of `owners`.
- * I2  The magazines are touched only by the owner inside its gate, by a drain (pool->lock held, gate closed and
+ * I2  The magazines and kept blocks are touched only by the owner inside its gate, by a drain (pool->lock held, gate closed and
  *     waited for), or when the cache is out of the pool's list and its thread is at its end.
  * I3  The sum of all quotas is at most the pool's magazine budget; cached_bytes of a thread is at most its quota.
  * I4  What an exiting thread counted is added to the pool's `departed` tallies under pool->lock, in one step with the
@@ -14,6 +14,7 @@
  * announces itself in pool->leaving before it lets go of the lock; destroy sets cache->pool to NULL under the same lock
  * and then waits until nobody is leaving.
  *
+ * I5  While any thread keeps a larger block, pool->large_kept is true.
  * Locks: pool->lock guards the lists and quotas; cache->lock the pointer to the pool.
  */
 #include "host/thread_cache.h"
@@ -82,15 +83,32 @@ static ladei_block *magazine_empty(ladei_tally *tally, ladei_block *list) {
   return list;
 }
 
-/* All magazines of a thread that the caller may touch (I2). */
+/* The larger blocks that a thread keeps, of one node. */
+static ladei_block *kept_empty(ladei_tallies *tallies, ladei_block *list) {
+  for (unsigned bin = 0; bin < LADEI_BIN_CLASSES; bin++) {
+    ladei_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
+    if (block != NULL) {
+      atomic_store_explicit(&tallies->kept[bin], NULL, memory_order_relaxed);
+      ladei_block_next_set(block, list);
+      list = block;
+    }
+  }
+  return list;
+}
+
+/* All that a thread has ready, if the caller may touch it (I2). */
 static ladei_block *cache_empty(ladei_thread_cache *cache, ladei_block *list) {
   for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) {
     ladei_tallies *tallies = ladei_thread_tallies(cache, i);
     for (unsigned c = 0; tallies != NULL && c < LADEI_MAGAZINE_CLASSES; c++) {
       list = magazine_empty(&tallies->classes[c], list);
     }
+    if (tallies != NULL && cache->kept_count > 0) {
+      list = kept_empty(tallies, list);
+    }
   }
   cache->cached_bytes = 0;
+  cache->kept_count = 0;
   return list;
 }
 
@@ -115,19 +133,36 @@ ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool) {
     list = cache_empty(cache, list);
     quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
     cache->quota_bytes = 0; /* those that still work ask for it again; those that sleep do not keep it from others */
+  }
+  atomic_store_explicit(&pool->large_kept, false, memory_order_relaxed); /* before any owner gets in again */
+  for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     ladei_gate_open(&cache->gate);
   }
   ladei_lock_release(&pool->lock);
   return list;
 }
 
-bool ladei_thread_caches_keep(lade_pinned_pool *pool) { return quota_sum(pool) > 0; }
+bool ladei_thread_caches_keep(lade_pinned_pool *pool) {
+  return quota_sum(pool) > 0 || atomic_load_explicit(&pool->large_kept, memory_order_relaxed);
+}
+
+static uint64_t kept_bytes(const ladei_tallies *tallies) {
+  uint64_t bytes = 0;
+  for (unsigned bin = 0; tallies != NULL && bin < LADEI_BIN_CLASSES; bin++) {
+    const ladei_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
+    bytes += block == NULL ? 0 : ladei_block_pages(block) << LADEI_PINNED_PAGE_SHIFT;
+  }
+  return bytes;
+}
 
 uint64_t ladei_thread_caches_bytes(lade_pinned_pool *pool) {
   uint64_t bytes = 0;
   ladei_lock_acquire(&pool->lock);
   for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     bytes += cache->cached_bytes;
+    for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
+      bytes += kept_bytes(ladei_thread_tallies(cache, i));
+    }
   }
   ladei_lock_release(&pool->lock);
   return bytes;
@@ -247,6 +282,8 @@ static ladei_thread_cache *cache_create(lade_pinned_pool *pool) {
   ladei_lane_init(&cache->lane);
   ladei_lock_init(&cache->lock, LADEI_RANK_MAGAZINE);
   atomic_init(&cache->pool, pool);
+  cache->pool_keeps = &pool->large_kept;
+  cache->id = atomic_fetch_add_explicit(&pool->last_thread, 1, memory_order_relaxed) + 1;
   atomic_init(&cache->owners, 2);
   return cache;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Thread caches: for each thread that uses a pool, magazines of ready blocks up to 1 MiB, and the counters of all that
- * the thread allocates and frees.
+ * Thread caches: for each thread that uses a pool, magazines of ready blocks up to 1 MiB, of larger ones the one last
+ * used, and the counters of all that the thread allocates and frees.
  *
  *   thread --tls--> ladei_thread_cache --nodes[i]--> ladei_tally[class]: magazine (a list of CACHED blocks), counters
  *   pool --threads--> the same caches, so that a drain reaches those of threads that sleep
@@ -47,16 +47,21 @@ _Static_assert(sizeof(ladei_tally) == 64, "one cache line per class");
 
 typedef struct ladei_tallies {
   _Alignas(LADEI_SHARING_BYTES) ladei_tally classes[LADEI_PINNED_CLASSES];
-  uint64_t published_bytes[LADEI_BIN_CLASSES]; /* of the larger classes. Owner only */
-  ladei_flow pending;                          /* freed while streams used them, in all; written by the owner */
+  ladei_flow pending; /* freed while streams used them, in all; written by the owner */
   ladei_flow class_pending[LADEI_PINNED_CLASSES];
   unsigned node; /* index of the node; constant */
+  /* Of the larger classes. */
+  uint64_t published_bytes[LADEI_BIN_CLASSES];    /* owner only */
+  const ladei_block *last[LADEI_BIN_CLASSES];     /* taken last by this thread; owner only */
+  _Atomic(ladei_block *) kept[LADEI_BIN_CLASSES]; /* that one, given back; guard: the gate, and read by anyone */
 } ladei_tallies;
 
 typedef struct ladei_thread_cache {
   _Alignas(LADEI_SHARING_BYTES) ladei_gate gate;
+  uint32_t id;                 /* in the pool, from 1; large blocks remember who took them. Constant */
   const ladei_segment *recent; /* where the last block was found; owner only */
   size_t cached_bytes;         /* in the magazines; guard: the gate */
+  uint32_t kept_count;         /* larger blocks that are kept; guard: the gate */
   size_t quota_bytes;          /* the thread's part of the pool's magazine budget; guard: the gate, and the pool's
       lock for changes */
   uint32_t poll_skip;          /* misses until the next look at pending blocks; owner only */
@@ -66,6 +71,7 @@ typedef struct ladei_thread_cache {
 
   ladei_lock lock;                           /* guards changes of `pool` */
   _Atomic(lade_pinned_pool *) pool;          /* NULL: ended */
+  _Atomic(bool) *pool_keeps;                 /* the pool's large_kept; constant */
   _Atomic(uint32_t) owners;                  /* pool and thread: the last one frees */
   struct ladei_thread_cache *next_of_thread; /* the thread's list */
   struct ladei_thread_cache *next, *prev;    /* the pool's list; guard: the pool's lock */
@@ -141,6 +147,46 @@ static inline bool ladei_magazine_put(ladei_thread_cache *cache, ladei_tally *ta
     tally->head = block;
     ladei_magazine_count_set(tally, count + 1);
     cache->cached_bytes += tally->block_bytes;
+  }
+  ladei_gate_leave(&cache->gate);
+  return fits;
+}
+
+/*
+ * Larger blocks. The one that the thread itself took last it keeps, one of a class; so a thread that uses a block again
+ * and again has it as cheaply as a small one. What another thread took goes to the bins (bins.h), or that thread would
+ * never find it. All others go back to the node.
+ */
+
+/* Owner. A kept block of at least `pages`, CACHED; NULL: none, or a drain is going on. */
+static inline ladei_block *ladei_kept_take(ladei_thread_cache *cache, ladei_tallies *tallies, unsigned bin,
+                                           size_t pages) {
+  if (!ladei_gate_enter(&cache->gate)) {
+    return NULL;
+  }
+  ladei_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
+  if (block != NULL && ladei_block_pages(block) >= pages) {
+    atomic_store_explicit(&tallies->kept[bin], NULL, memory_order_relaxed);
+    cache->kept_count--;
+  } else {
+    block = NULL;
+  }
+  ladei_gate_leave(&cache->gate);
+  return block;
+}
+
+/* Owner. Keeps a CACHED block, not lodged. False: not the last one taken, one is kept, or a drain is going on. */
+static inline bool ladei_kept_put(ladei_thread_cache *cache, ladei_tallies *tallies, unsigned bin, ladei_block *block) {
+  if (tallies->last[bin] != block || !ladei_gate_enter(&cache->gate)) {
+    return false;
+  }
+  bool fits = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed) == NULL;
+  if (fits) {
+    atomic_store_explicit(&tallies->kept[bin], block, memory_order_relaxed);
+    cache->kept_count++;
+    if (!atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) {
+      atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
+    }
   }
   ladei_gate_leave(&cache->gate);
   return fits;

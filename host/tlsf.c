@@ -72,21 +72,27 @@ void ladei_tlsf_remove(ladei_tlsf *index, ladei_block *block) {
   index->page_count -= ladei_block_pages(block);
 }
 
+/* The first list at or behind `at` that holds a block. False: none. */
+static bool slot_full(const ladei_tlsf *index, slot *at) {
+  if (at->level >= LADEI_TLSF_LEVELS) {
+    return false;
+  }
+  unsigned steps = index->step_bitmap[at->level] & (0xffu << at->step);
+  if (steps == 0) {
+    uint32_t levels = index->level_bitmap & (uint32_t)(~(uint64_t)0 << (at->level + 1));
+    if (levels == 0) {
+      return false;
+    }
+    at->level = (unsigned)__builtin_ctz(levels);
+    steps = index->step_bitmap[at->level];
+  }
+  at->step = (unsigned)__builtin_ctz(steps);
+  return true;
+}
+
 ladei_block *ladei_tlsf_find(const ladei_tlsf *index, size_t pages) {
   slot at = slot_from(pages);
-  if (at.level >= LADEI_TLSF_LEVELS) {
-    return NULL;
-  }
-  unsigned steps = index->step_bitmap[at.level] & (0xffu << at.step);
-  if (steps == 0) {
-    uint32_t levels = index->level_bitmap & (uint32_t)(~(uint64_t)0 << (at.level + 1));
-    if (levels == 0) {
-      return NULL;
-    }
-    at.level = (unsigned)__builtin_ctz(levels);
-    steps = index->step_bitmap[at.level];
-  }
-  return index->lists[at.level][__builtin_ctz(steps)];
+  return slot_full(index, &at) ? index->lists[at.level][at.step] : NULL;
 }
 
 static ladei_block *list_find(ladei_block *block, size_t pages, size_t max_pages) {
@@ -98,6 +104,37 @@ static ladei_block *list_find(ladei_block *block, size_t pages, size_t max_pages
 
 static slot slot_next(slot at) {
   return at.step + 1 < LADEI_TLSF_STEPS ? (slot){at.level, at.step + 1} : (slot){at.level + 1, 0};
+}
+
+/* The smallest size of a list. */
+static size_t slot_least(slot at) {
+  return at.level == 0 ? at.step : ((size_t)LADEI_TLSF_STEPS + at.step) << (at.level - 1);
+}
+
+/* Blocks to look at: each may be a cache miss, and a bad choice of a small block costs little. */
+static unsigned looks_for(size_t pages) { return pages < 8 ? 4 : pages < 32 ? 8 : 32; }
+
+ladei_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages, ladei_tlsf_burden burden, const void *user) {
+  ladei_block *best = NULL;
+  uint64_t least = UINT64_MAX;
+  unsigned looks = looks_for(pages);
+  for (slot at = slot_of(pages); looks > 0 && least > 0 && slot_full(index, &at); at = slot_next(at)) {
+    if (slot_least(at) > pages && slot_least(at) - pages >= least) {
+      break; /* all that follow exceed it by more */
+    }
+    ladei_block *block = index->lists[at.level][at.step];
+    for (; block != NULL && looks > 0 && least > 0; block = ladei_block_next(block), looks--) {
+      if (ladei_block_pages(block) < pages) {
+        continue;
+      }
+      uint64_t cost = ladei_block_pages(block) - pages + burden(user, block);
+      if (cost < least) {
+        least = cost;
+        best = block;
+      }
+    }
+  }
+  return best != NULL ? best : ladei_tlsf_find(index, pages);
 }
 
 ladei_block *ladei_tlsf_find_close(const ladei_tlsf *index, size_t pages, size_t max_pages) {

@@ -35,6 +35,13 @@ void ladei_tlsf_remove(ladei_tlsf *index, ladei_block *block);
  * own step); NULL: none. Stays inside. */
 ladei_block *ladei_tlsf_find(const ladei_tlsf *index, size_t pages);
 
+/*
+ * Of the blocks of at least `pages` the one whose excess in pages and burden together are least, among the first few
+ * that are looked at (at most 32), from the smallest on; if none of those is large enough, as ladei_tlsf_find.
+ */
+typedef uint64_t (*ladei_tlsf_burden)(const void *user, const ladei_block *block);
+ladei_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages, ladei_tlsf_burden burden, const void *user);
+
 /* A block of `pages` to `max_pages`, max_pages being at most pages * 9/8; looks at every block of that size. */
 ladei_block *ladei_tlsf_find_close(const ladei_tlsf *index, size_t pages, size_t max_pages);
 

@@ -91,6 +91,75 @@ LADE_TEST(PinnedMagazines, AtTheCapBlocksOfSleepingThreadsAreTaken) {
   fixture_close(&own);
 }
 
+/* Above the magazines' sizes a thread keeps the block that it used last. */
+LADE_TEST(PinnedMagazines, AtTheCapLargeBlocksOfSleepingThreadsAreTaken) {
+  fixture own;
+  sleeper asleep;
+  pthread_t thread;
+  void *block = NULL;
+  if (!fixture_open(&own, SEGMENT_BYTES)) return;
+  sleeper_start(&asleep, &thread, &own, 2 * LADEI_MIB, 1);
+  LADE_EXPECT_EQ_UINT(ladei_thread_caches_bytes(own.pool), 2 * LADEI_MIB);
+  LADE_EXPECT_OK(lade_pinned_alloc(own.pool, SEGMENT_BYTES, &block));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  sleeper_end(&asleep, thread);
+  fixture_close(&own);
+}
+
+static lade_status cached_add(const lade_pinned_class_stats *stats, void *user) {
+  *(uint64_t *)user += stats->cached_blocks.current;
+  return LADE_OK;
+}
+
+LADE_TEST(PinnedMagazines, LargeBlockIsUsedAgainAndCountsAsCachedMeanwhile) {
+  fixture own;
+  void *first = NULL, *again = NULL;
+  uint64_t cached = 0;
+  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 2 * LADEI_MIB, &first));
+  for (int i = 0; i < 10; i++) {
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, first));
+    LADE_EXPECT_EQ_INT(lade_pinned_free(own.pool, first), LADE_ERR_DOUBLE_FREE);
+    LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+    LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 2 * LADEI_MIB - 1, &again));
+    LADE_EXPECT_EQ_PTR(again, first);
+  }
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, again));
+  LADE_EXPECT_OK(lade_pinned_class_stats_each(own.pool, cached_add, &cached));
+  LADE_EXPECT_EQ_UINT(cached, 1);
+  LADE_EXPECT_OK(lade_pinned_trim(own.pool, 0));
+  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, 0);
+  fixture_close(&own);
+}
+
+typedef struct handover {
+  const fixture *own;
+  void *block;
+} handover;
+
+static void *free_it(void *user) {
+  const handover *own = user;
+  LADE_EXPECT_OK(lade_pinned_free(own->own->pool, own->block));
+  return NULL;
+}
+
+/* It must not stay with the thread that frees it: the one that allocates would have to look through all threads. */
+LADE_TEST(PinnedMagazines, LargeBlockFreedByAnotherThreadIsForAll) {
+  fixture own;
+  handover given = {&own, NULL};
+  pthread_t thread;
+  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  for (int i = 0; i < 5; i++) {
+    void *before = given.block;
+    LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 3 * LADEI_MIB, &given.block));
+    if (before != NULL) LADE_EXPECT_EQ_PTR(given.block, before);
+    LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, free_it, &given), 0);
+    pthread_join(thread, NULL);
+    LADE_EXPECT_EQ_UINT(ladei_thread_caches_bytes(own.pool), 0);
+  }
+  fixture_close(&own);
+}
+
 LADE_TEST(PinnedMagazines, EmptyCacheReachesSleepingThreadsAndBins) {
   fixture own;
   sleeper asleep;

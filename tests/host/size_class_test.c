@@ -32,6 +32,24 @@ LADE_TEST(SizeClass, WastesAtMostAnEighthOrAStep) {
   }
 }
 
+LADE_TEST(SizeClass, LargeBlocksWasteAtMostASixtyFourth) {
+  support_random random;
+  support_random_start(&random, 2);
+  for (int i = 0; i < 100000; i++) {
+    size_t pages = support_random_size(&random, (size_t)1 << LADEI_PINNED_MAX_PAGES_LOG2);
+    size_t bytes = pages * LADEI_PINNED_PAGE_BYTES, got = ladei_pinned_block_pages(bytes);
+    size_t class_bytes = ladei_pinned_class_bytes(ladei_pinned_class_of_pages(pages));
+    LADE_ASSERT_GE_SIZE(got, pages);
+    LADE_ASSERT_LE_SIZE(got * LADEI_PINNED_PAGE_BYTES, class_bytes);
+    if (bytes > LADEI_MIB) {
+      LADE_ASSERT_LE_SIZE(got, pages + pages / 64);
+    } else {
+      LADE_ASSERT_EQ_SIZE(got * LADEI_PINNED_PAGE_BYTES, class_bytes); /* magazines take them to be alike */
+    }
+    LADE_ASSERT_EQ_SIZE(ladei_pinned_block_pages(got * LADEI_PINNED_PAGE_BYTES), got);
+  }
+}
+
 LADE_TEST(SizeClass, PowersOfTwoAreClassesOfTheirOwn) {
   for (size_t bytes = LADEI_PINNED_GRANULE_BYTES; bytes <= LADEI_PINNED_MAX_BYTES; bytes *= 2) {
     LADE_EXPECT_EQ_SIZE(ladei_pinned_class_bytes(ladei_pinned_class_of(bytes)), bytes);

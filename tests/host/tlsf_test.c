@@ -67,6 +67,23 @@ static void expect_find(const tlsf_model *model, size_t pages) {
   }
 }
 
+/* Blocks far in are a burden here. */
+static uint64_t burden_by_place(const void *user, const ladei_block *block) {
+  const tlsf_model *model = user;
+  return (uint64_t)(block - model->blocks) * 16;
+}
+
+/* It looks at a few blocks only; but it finds one where the plain search does. */
+static void expect_find_least(const tlsf_model *model, size_t pages) {
+  const ladei_block *least = ladei_tlsf_find_least(&model->index, pages, burden_by_place, model);
+  const ladei_block *found = ladei_tlsf_find(&model->index, pages);
+  LADE_ASSERT(found == NULL || least != NULL);
+  if (least != NULL) {
+    LADE_ASSERT(model->inside[least - model->blocks]);
+    LADE_ASSERT_GE_SIZE(ladei_block_pages(least), pages);
+  }
+}
+
 static void expect_find_close(const tlsf_model *model, size_t pages) {
   size_t max_pages = pages + pages / 8, best = naive_best(model, pages);
   const ladei_block *found = ladei_tlsf_find_close(&model->index, pages, max_pages);
@@ -88,9 +105,30 @@ LADE_TEST(Tlsf, FindsWhatANaiveSearchFinds) {
       size_t pages = support_random_size(&random, (size_t)1 << LADEI_PINNED_MAX_PAGES_LOG2);
       expect_totals(model);
       expect_find(model, pages);
+      expect_find_least(model, pages);
       expect_find_close(model, pages);
     }
   }
+  free(model);
+}
+
+static void put_in(tlsf_model *model, unsigned i, size_t pages) {
+  atomic_store(&model->blocks[i].pages, (uint32_t)pages);
+  ladei_tlsf_insert(&model->index, &model->blocks[i]);
+}
+
+LADE_TEST(Tlsf, FindsTheLeastOfExcessAndBurden) {
+  tlsf_model *model = calloc(1, sizeof *model);
+  LADE_ASSERT(model != NULL);
+  put_in(model, 20, 1000); /* fits, with a burden of 320 */
+  put_in(model, 10, 1100); /* 100 too large, with a burden of 160 */
+  put_in(model, 0, 1300);  /* 300 too large, no burden */
+  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1000, burden_by_place, model), &model->blocks[10]);
+  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1050, burden_by_place, model), &model->blocks[10]);
+  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1101, burden_by_place, model), &model->blocks[0]);
+  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1301, burden_by_place, model), NULL);
+  ladei_tlsf_remove(&model->index, &model->blocks[10]);
+  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1000, burden_by_place, model), &model->blocks[0]);
   free(model);
 }
 
