@@ -153,10 +153,14 @@ typedef struct lade_loader_options {
   uint64_t return_timeout_ns;      /**< How long lade_loader_next() waits, at most, while the consumer has all batches.
                                    0: 60 s. */
   const lade_loader_state *resume; /**< Borrowed for the call. NULL: from the start. */
-  uint32_t rank;                   /**< Below world_size. Rank r gets records r, r + world_size, ... of the order. */
-  uint32_t world_size;             /**< 0: 1. */
-  uint32_t prefetch;               /**< Batches staged or handed out, at most. 0: 4. At most 64. */
-  uint32_t alignment;              /**< Of each field of a record in a batch; a power of two up to 512. 0: 64. */
+  lade_stream
+      stream;    /**< The memory of batches is allocated on it; it must outlive the loader. Loaders that follow each
+                           other on one stream find the memory of those before in the allocator's cache. NULL: a stream
+                           of the loader's own. */
+  uint32_t rank; /**< Below world_size. Rank r gets records r, r + world_size, ... of the order. */
+  uint32_t world_size;  /**< 0: 1. */
+  uint32_t prefetch;    /**< Batches staged or handed out, at most. 0: 4. At most 64. */
+  uint32_t alignment;   /**< Of each field of a record in a batch; a power of two up to 512. 0: 64. */
   uint32_t padded;      /**< 1: all records take the room of the largest one of the index, zeros behind them. */
   uint32_t shuffle;     /**< 1: each epoch in an order of its own. */
   uint32_t equal_ranks; /**< 1: leave out the last records of each epoch (fewer than world_size) that would make some

@@ -10,9 +10,9 @@
  * The next batch of a slot is read while the consumer's stream still works on the one before; only its copies wait, for an
  * event that the pipeline records on that stream when the batch comes back.
  *
- * Device memory comes from the allocator on a stream of the loader's own, on which nothing ever runs: a block that was
- * freed and comes back has waited for the streams recorded on it, and for nothing else. A slot keeps its block as long
- * as its batches fit.
+ * Device memory comes from the allocator, on the stream that the options name, whose work so far a transfer into a new
+ * block waits for; or on one of the loader's own, on which nothing ever runs. A slot keeps its block as long as its
+ * batches fit.
  *
  * I1  The slots that are not EMPTY hold batches next_number .. cursor.batches - 1, each once, and those that are OUT.
  * I2  A slot that is BUSY is worked on by one thread, without the lock; nobody else looks at anything but its state and
@@ -52,6 +52,7 @@ struct lade_loader {
   lade_device_allocator *allocator;
   lade_runtime *runtime;
   lade_stream stream; /* memory is allocated on it */
+  bool own_stream;
   ladei_plan plan;
 
   ladei_lock lock;
@@ -85,9 +86,10 @@ static lade_status memory_free(lade_loader *loader, slot *s) {
 }
 
 /* An eighth more than asked, so that batches of about one size keep their block. */
-static lade_status memory_fit(lade_loader *loader, slot *s) {
+static lade_status memory_fit(lade_loader *loader, slot *s, bool *out_fresh) {
   size_t bytes = s->batch.bytes + s->batch.bytes / 8;
-  if (s->batch.bytes <= s->capacity) {
+  *out_fresh = s->batch.bytes > s->capacity;
+  if (!*out_fresh) {
     return LADE_OK;
   }
   lade_status status = memory_free(loader, s);
@@ -102,10 +104,13 @@ static lade_status memory_fit(lade_loader *loader, slot *s) {
 static lade_status batch_submit(lade_loader *loader, slot *s, const lade_stream *after) {
   lade_transfer transfer;
   lade_piece *pieces;
-  const void *before = s->memory;
-  lade_status status = memory_fit(loader, s);
+  bool fresh;
+  lade_status status = memory_fit(loader, s, &fresh);
   if (status != LADE_OK) {
     return status;
+  }
+  if (fresh) {
+    after = loader->own_stream ? NULL : &loader->stream;
   }
   lade_transfer_init(&transfer);
   status = ladei_plan_pieces(&loader->plan, &s->batch, &pieces, &transfer.piece_count);
@@ -115,7 +120,7 @@ static lade_status batch_submit(lade_loader *loader, slot *s, const lade_stream 
   transfer.direction = LADE_TO_DEVICE;
   transfer.pieces = pieces;
   transfer.device_memory = s->memory;
-  if (after != NULL && s->memory == before) {
+  if (after != NULL) {
     transfer.after_stream = 1;
     transfer.stream = *after;
   }
@@ -424,7 +429,7 @@ static lade_status loader_dismantle(lade_loader *loader) {
       return status;
     }
   }
-  if (loader->stream != NULL) {
+  if (loader->own_stream) {
     lade_status status = lade_device_stream_retire(loader->allocator, loader->stream);
     if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
       status = lade_stream_destroy(loader->runtime, loader->stream);
@@ -432,7 +437,7 @@ static lade_status loader_dismantle(lade_loader *loader) {
     if (status != LADE_OK) {
       return status;
     }
-    loader->stream = NULL;
+    loader->own_stream = false;
   }
   return LADE_OK;
 }
@@ -448,7 +453,12 @@ static void loader_free(lade_loader *loader) {
 }
 
 static lade_status loader_start(lade_loader *loader) {
-  lade_status status = lade_stream_create(loader->runtime, loader->pipeline->options.device, &loader->stream);
+  lade_status status = LADE_OK;
+  loader->stream = loader->plan.options.stream;
+  if (loader->stream == NULL) {
+    status = lade_stream_create(loader->runtime, loader->pipeline->options.device, &loader->stream);
+    loader->own_stream = status == LADE_OK;
+  }
   for (slot *s = loader->slots; s < slots_end(loader) && status == LADE_OK && !loader->cursor.over; s++) {
     s->state = SLOT_BUSY;
     status = slot_refill(loader, s, NULL);

@@ -19,6 +19,8 @@ typedef struct fixture {
 
 /* The pipelines have chunks of 4 KiB, three blocks and two readers. LADE_OK, or the first error with all undone. */
 lade_status fixture_open_on(fixture *f, lade_runtime *runtime);
+/* The same with the first `devices` devices only. */
+lade_status fixture_open_some(fixture *f, lade_runtime *runtime, int devices);
 /* All but the runtime. The test fails if anything is left alive. */
 void fixture_close_on(fixture *f);
 /* The same with a runtime of its own; false with the test failed. */

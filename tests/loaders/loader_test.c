@@ -194,6 +194,30 @@ LADE_TEST_P(Loader, PadsRecordsToOneSize, support_soft_runtimes, name) {
   fixture_close(&f);
 }
 
+static uint64_t driver_allocs(const fixture *f) {
+  lade_device_stats stats;
+  lade_device_stats_init(&stats);
+  LADE_EXPECT_OK(lade_device_stats_get(f->targets[0].allocator, &stats));
+  return stats.device_allocs;
+}
+
+LADE_TEST_P(Loader, FindsTheMemoryOfTheOneBeforeOnItsStream, support_soft_runtimes, name) {
+  fixture f;
+  data_set set;
+  sequence taken;
+  if (!fixture_open(&f, name) || !data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(16);
+  options.stream = f.streams[0];
+  sequence_run(&f, &set, &options, &taken);
+  expect_each_record(taken.records, taken.count, 1);
+  uint64_t before = driver_allocs(&f);
+  sequence_run(&f, &set, &options, &taken);
+  expect_each_record(taken.records, taken.count, 1);
+  LADE_EXPECT_EQ_UINT(driver_allocs(&f), before);
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
 /* --- state ----------------------------------------------------------------------------------------------------------
  */
 
