@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Giving back, pinning ahead, NUMA placement, sources, and the two precise ways to end a use. */
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/size.h"
 #include "host/pool.h"
@@ -254,6 +256,30 @@ LADE_TEST_P(PinnedLimits, FreeAfterWaitsForTheCallersEvent, support_soft_runtime
   fixture_close(&own);
 }
 
+/* An event that cannot be asked about says nothing of its work: the block stays pending until it can. */
+LADE_TEST_P(PinnedLimits, FreeAfterAnEventThatFailsKeepsTheBlock, support_soft_runtimes, runtime) {
+  lade_pinned_options options = small_options();
+  fixture own;
+  lade_event event;
+  if (!fixture_open(&own, runtime, &options, &this_machine)) return;
+  LADE_ASSERT_OK(lade_event_create(own.runtime, 0, &event));
+  char *block = alloc(&own, 4096);
+  LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, block, 4096, own.stream));
+  LADE_EXPECT_OK(lade_event_record(own.runtime, event, own.stream));
+  LADE_EXPECT_OK(lade_soft_fault_add(own.runtime, "event_query", 0, LADE_ERR_DRIVER));
+  LADE_EXPECT_OK(lade_pinned_free_after(own.pool, block, event));
+  LADE_EXPECT(support_wait_stream(own.runtime, own.stream));
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_pinned_process_events(own.pool));
+  LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_PENDING);
+  LADE_EXPECT_EQ_UINT(stats_of(&own).quarantined_uses, 1);
+  LADE_EXPECT_OK(lade_soft_fault_clear(own.runtime));
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+  LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_CACHED);
+  LADE_EXPECT_EQ_UINT(stats_of(&own).quarantined_uses, 0);
+  LADE_EXPECT_OK(lade_event_destroy(own.runtime, event));
+  fixture_close(&own);
+}
+
 /* ---- Settings ---------------------------------------------------------------------------------------------------- */
 
 LADE_TEST(PinnedLimits, SettingsInForceHaveEachDefaultInItsPlace) {
@@ -317,6 +343,31 @@ LADE_TEST(PinnedBackground, BlocksBecomeReadyWithoutACall) {
   support_gate_open(&gate);
   LADE_EXPECT(support_wait(own.runtime, nothing_pending, &own));
   LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_CACHED);
+  fixture_close(&own);
+}
+
+/* The child has no such thread and needs none to be stopped; the parent's works on. */
+LADE_TEST(PinnedBackground, ForkStopsNothingAndNobody) {
+  lade_pinned_options options = small_options();
+  fixture own;
+  options.flags = LADE_PINNED_BACKGROUND;
+  if (!fixture_open(&own, "cpu", &options, &this_machine)) return;
+  for (int round = 0; round < 5; round++) {
+    void *block = alloc(&own, 4096);
+    LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, block, 4096, own.stream));
+    LADE_EXPECT_OK(lade_pinned_record_event(own.pool, block, own.stream));
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+    pid_t child = fork();
+    if (child == 0) {
+      bool right = lade_pinned_process_events(own.pool) == LADE_ERR_FORKED &&
+                   lade_pinned_pool_destroy(own.pool, true) == LADE_ERR_FORKED;
+      _exit(right ? 0 : 1);
+    }
+    int status = -1;
+    LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
+    LADE_EXPECT_EQ_INT(status, 0);
+    LADE_EXPECT(support_wait(own.runtime, nothing_pending, &own));
+  }
   fixture_close(&own);
 }
 

@@ -175,6 +175,19 @@ LADE_TEST(PinnedMagazines, EmptyCacheReachesSleepingThreadsAndBins) {
   fixture_close(&own);
 }
 
+LADE_TEST(PinnedMagazines, TrimReachesSleepingThreads) {
+  fixture own;
+  sleeper asleep;
+  pthread_t thread;
+  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  sleeper_start(&asleep, &thread, &own, 4096, 40);
+  LADE_EXPECT_GT_UINT(ladei_thread_caches_bytes(own.pool), 0);
+  LADE_EXPECT_OK(lade_pinned_trim(own.pool, SEGMENT_BYTES / 2)); /* nothing is in use: all of it can go */
+  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, 0);
+  sleeper_end(&asleep, thread);
+  fixture_close(&own);
+}
+
 LADE_TEST(PinnedMagazines, DestroyDoesNotMindSleepingThreadsNorTheyIt) {
   fixture own;
   sleeper asleep;

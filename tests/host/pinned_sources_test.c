@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where pinned memory comes from: each source, the way from one to the next, registration in chunks. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/size.h"
@@ -282,6 +284,95 @@ LADE_TEST_P(PinnedSources, ChunkThatStaysKeepsItsSegmentPinned, support_soft_run
     LADE_EXPECT_EQ_INT(support_live(own.runtime, SUPPORT_LIVE_HOST_REGISTRATIONS), 0);
     pinned_fixture_close(&own);
   }
+}
+
+/* ---- Meanwhile --------------------------------------------------------------------------------------------------- */
+
+/* A driver that does not come back from a registration, or from undoing it, until it is let. */
+static lade_runtime_ops slow_ops;
+static lade_status (*register_below)(void *self, int device, void *pointer, size_t bytes, unsigned flags);
+static lade_status (*unregister_below)(void *self, void *pointer);
+static _Atomic(bool) slow;
+static pthread_barrier_t inside, let; /* the call has begun; it may go on */
+
+static void be_slow(void) {
+  if (!atomic_load(&slow)) return;
+  pthread_barrier_wait(&inside);
+  pthread_barrier_wait(&let);
+}
+
+static lade_status slow_register(void *self, int device, void *pointer, size_t bytes, unsigned flags) {
+  be_slow();
+  return register_below(self, device, pointer, bytes, flags);
+}
+
+static lade_status slow_unregister(void *self, void *pointer) {
+  be_slow();
+  return unregister_below(self, pointer);
+}
+
+static bool open_slow(pinned_fixture *own) {
+  lade_runtime *runtime = support_runtime_open("cpu");
+  lade_pinned_options options = pinned_fixture_options();
+  options.sources = LADE_PINNED_SOURCE_REGISTER;
+  if (runtime == NULL) return false;
+  slow_ops = *runtime->ops;
+  register_below = slow_ops.host_register;
+  unregister_below = slow_ops.host_unregister;
+  slow_ops.host_register = slow_register;
+  slow_ops.host_unregister = slow_unregister;
+  runtime->ops = &slow_ops;
+  atomic_store(&slow, false);
+  LADE_EXPECT_EQ_INT(pthread_barrier_init(&inside, NULL, 2), 0);
+  LADE_EXPECT_EQ_INT(pthread_barrier_init(&let, NULL, 2), 0);
+  return pinned_fixture_open(own, runtime, &options);
+}
+
+static void *grow_by_one(void *user) {
+  const pinned_fixture *own = user;
+  void *block = NULL;
+  LADE_EXPECT_OK(lade_pinned_alloc(own->pool, 3 * CHUNK_BYTES, &block));
+  LADE_EXPECT_OK(lade_pinned_free(own->pool, block));
+  return NULL;
+}
+
+static void *give_all_back(void *user) {
+  const pinned_fixture *own = user;
+  LADE_EXPECT_OK(lade_pinned_empty_cache(own->pool));
+  return NULL;
+}
+
+/* While one thread is in a call of the driver, all that needs no such call goes on. */
+static void expect_others_go_on(const pinned_fixture *own, void *(*body)(void *)) {
+  pthread_t thread;
+  void *blocks[8];
+  void *kept = pinned_fixture_alloc(own, 4096); /* keeps a segment */
+  atomic_store(&slow, true);
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, body, (void *)own), 0);
+  pthread_barrier_wait(&inside);
+  for (int i = 0; i < 8; i++) {
+    LADE_EXPECT_OK(lade_pinned_alloc(own->pool, 70000, &blocks[i]));
+    LADE_EXPECT_OK(lade_pinned_record_event(own->pool, blocks[i], own->streams[0]));
+  }
+  for (int i = 0; i < 8; i++) LADE_EXPECT_OK(lade_pinned_free(own->pool, blocks[i]));
+  LADE_EXPECT_OK(lade_pinned_process_events(own->pool));
+  (void)pinned_fixture_stats(own);
+  atomic_store(&slow, false);
+  pthread_barrier_wait(&let);
+  pthread_join(thread, NULL);
+  pinned_fixture_free(own, kept);
+}
+
+LADE_TEST(PinnedSources, OthersAllocateWhileOneThreadPinsOrUnpins) {
+  pinned_fixture own;
+  if (!open_slow(&own)) return;
+  pinned_fixture_free(&own, pinned_fixture_alloc(&own, 4096));
+  expect_others_go_on(&own, grow_by_one);
+  pinned_fixture_free(&own, pinned_fixture_alloc(&own, 3 * CHUNK_BYTES)); /* something to give back */
+  expect_others_go_on(&own, give_all_back);
+  pinned_fixture_close(&own);
+  pthread_barrier_destroy(&inside);
+  pthread_barrier_destroy(&let);
 }
 
 /* ---- Whatever fails ---------------------------------------------------------------------------------------------- */
