@@ -14,21 +14,27 @@
 #include "base/error.h"
 #include "base/size.h"
 
-/* Text before the name of a field: which piece it belongs to. */
+/* Which range a message is about: piece number `index` of the request, or the only one. */
 typedef struct place {
-  char text[40];
+  const lade_transfer *request;
+  uint64_t index;
 } place;
 
-static place place_of(const lade_transfer *request, uint64_t index) {
-  place at = {"transfer: "};
-  if (request->piece_count > 0) {
-    (void)snprintf(at.text, sizeof at.text, "transfer: pieces[%llu].", (unsigned long long)index);
+/* Text before the name of a field. */
+typedef struct place_text {
+  char text[40];
+} place_text;
+
+static place_text place_name(const place *at) {
+  place_text name = {"transfer: "};
+  if (at->request->piece_count > 0) {
+    (void)snprintf(name.text, sizeof name.text, "transfer: pieces[%llu].", (unsigned long long)at->index);
   }
-  return at;
+  return name;
 }
 
 static lade_status field_error(const place *at, const char *what) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s%s", at->text, what);
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s%s", place_name(at).text, what);
 }
 
 /* Flags that have no meaning here are mistakes. */
@@ -43,8 +49,8 @@ static lade_status flags_check(const lade_endpoint *host, bool sink, const place
   if ((host->flags & ~allowed) == 0) {
     return LADE_OK;
   }
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%shost.flags 0x%x: 0x%x does not apply", at->text, host->flags,
-                     host->flags & ~allowed);
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%shost.flags 0x%x: 0x%x does not apply", place_name(at).text,
+                     host->flags, host->flags & ~allowed);
 }
 
 static lade_status file_check(const lade_endpoint *host, uint64_t bytes, const place *at) {
@@ -56,8 +62,8 @@ static lade_status file_check(const lade_endpoint *host, uint64_t bytes, const p
     return field_error(at, "host.name is no path");
   }
   if (!ladei_size_add(host->offset, bytes, &end) || end > INT64_MAX) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%shost.offset %llu + bytes %llu is beyond any file", at->text,
-                       (unsigned long long)host->offset, (unsigned long long)bytes);
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%shost.offset %llu + bytes %llu is beyond any file",
+                       place_name(at).text, (unsigned long long)host->offset, (unsigned long long)bytes);
   }
   return LADE_OK;
 }
@@ -74,7 +80,8 @@ static lade_status host_check(const lade_endpoint *host, uint64_t bytes, const p
       return field_error(at, "host.concurrent is neither 0 nor 1");
     }
     return host->callback != NULL ? LADE_OK : field_error(at, "host.callback is NULL");
-  default: return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%shost.kind %d is no endpoint", at->text, host->kind);
+  default:
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%shost.kind %d is no endpoint", place_name(at).text, host->kind);
   }
 }
 
@@ -84,8 +91,8 @@ static lade_status part_add(ladei_parts *parts, const lade_endpoint *host, bool 
   size_t end = 0;
   lade_status status = LADE_OK;
   if (bytes >= LADEI_SIZE_LIMIT || !ladei_size_add(parts->bytes, bytes, &end) || end >= LADEI_SIZE_LIMIT) {
-    status =
-        ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s%llu bytes are too many", at->text, (unsigned long long)bytes);
+    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s%llu bytes are too many", place_name(at).text,
+                         (unsigned long long)bytes);
   }
   if (status == LADE_OK) {
     status = host_check(host, bytes, at);
@@ -117,7 +124,7 @@ static lade_status pieces_add(const lade_transfer *request, ladei_parts *parts) 
   lade_status status = LADE_OK;
   for (uint64_t i = 0; i < request->piece_count && status == LADE_OK; i++) {
     const lade_piece *piece = &request->pieces[i];
-    place at = place_of(request, i);
+    place at = {request, i};
     if (piece->device_memory != NULL && request->allocator != NULL) {
       status = field_error(&at, "device_memory is given beside transfer.allocator");
     } else {
@@ -146,7 +153,7 @@ lade_status ladei_parts_make(const lade_transfer *request, ladei_parts *out) {
   if (request->piece_count > 0) {
     status = pieces_add(request, out);
   } else {
-    place at = place_of(request, 0);
+    place at = {request, 0};
     status = part_add(out, &request->host, request->direction == LADE_TO_HOST, NULL, request->bytes, &at);
   }
   if (status == LADE_OK) {
