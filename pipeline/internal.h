@@ -49,6 +49,7 @@ typedef struct ladei_side {
 
 struct lade_pipeline {
   lade_runtime *runtime;
+  ladei_process owner; /* asked of tickets, which may outlive the runtime */
   lade_pinned_pool *pool;
   ladei_event_pool *events;
   const ladei_pipeline_driver *driver;
@@ -118,6 +119,9 @@ lade_status ladei_argument_error(const char *what);
 
 /* A stream of the caller's that transfers shall be ordered with: LADE_ERR_CAPTURE for one that is captured. */
 lade_status ladei_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out);
+
+/* The time of the runtime's clock when that long will have passed. */
+uint64_t ladei_deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns);
 
 /* Ends a transfer as cancelled, unless it is over or has failed. Called with the lock. */
 void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket);

@@ -105,6 +105,7 @@ static lade_status part_add(ladei_parts *parts, const lade_endpoint *host, bool 
   }
   parts->list[parts->count++] = (ladei_part){.host = *host, .device = device, .begin = parts->bytes, .bytes = bytes};
   parts->bytes = end;
+  parts->calls = parts->calls || host->kind == LADE_ENDPOINT_CALLBACK;
   return LADE_OK;
 }
 

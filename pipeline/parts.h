@@ -27,6 +27,7 @@ typedef struct ladei_parts {
   ladei_part *list; /* in the order of `begin`, without gaps; &one for a single one */
   size_t count;
   uint64_t bytes;
+  bool calls; /* one of them is a callback */
   ladei_part one;
 } ladei_parts;
 

@@ -142,6 +142,7 @@ static void pipeline_free(lade_pipeline *pipeline) {
   ladei_condition_destroy(&pipeline->work);
   ladei_condition_destroy(&pipeline->changed);
   ladei_lock_destroy(&pipeline->lock);
+  ladei_process_release(&pipeline->owner);
   free(pipeline);
 }
 
@@ -192,18 +193,32 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
 /* --- life -----------------------------------------------------------------------------------------------------------
  */
 
+/* Tells the pool that the stream goes. */
+static lade_status stream_retire(lade_pipeline *pipeline, const ladei_stream *stream) {
+  const lade_runtime *runtime = pipeline->runtime;
+  lade_status status = lade_pinned_stream_retire(pipeline->pool, stream->handle);
+  if (status == LADE_OK) {
+    return status;
+  }
+  /* Nothing runs on it any more, so its blocks need no event. */
+  status = runtime->ops->stream_synchronize(runtime->self, stream);
+  if (status == LADE_OK) {
+    return lade_pinned_stream_retire(pipeline->pool, stream->handle);
+  }
+  if (status == LADE_ERR_DEVICE_LOST) {
+    /* Nor on a lost device; but no stream of it can be retired. The pool finds out when it asks, and that the uses are over
+     * when it then waits; both while the handle still means this stream. */
+    (void)lade_pinned_process_events(pipeline->pool);
+    (void)lade_pinned_empty_cache(pipeline->pool);
+  }
+  return status;
+}
+
 /* Undoes side_create; what failed is tried again by the next call. */
 static lade_status side_destroy(lade_pipeline *pipeline, ladei_side *side) {
   const lade_runtime *runtime = pipeline->runtime;
   if (side->live) {
-    lade_status status = lade_pinned_stream_retire(pipeline->pool, side->stream.handle);
-    if (status != LADE_OK) {
-      /* Nothing runs on it any more, so its blocks need no event. */
-      status = runtime->ops->stream_synchronize(runtime->self, &side->stream);
-      if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
-        status = lade_pinned_stream_retire(pipeline->pool, side->stream.handle);
-      }
-    }
+    lade_status status = stream_retire(pipeline, &side->stream);
     if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
       status = runtime->ops->stream_destroy(runtime->self, side->stream.handle);
     }
@@ -323,6 +338,7 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
   pipeline->depth_chosen = options->depth == 0;
   pipeline->driver = runtime->ops->step != NULL ? &ladei_driver_virtual : &ladei_driver_threads;
   pipeline->references = 1;
+  ladei_process_take(&pipeline->owner);
   options_complete(pipeline);
   ladei_lock_init(&pipeline->lock, LADEI_RANK_PIPELINE);
   ladei_condition_init(&pipeline->work);
@@ -374,28 +390,33 @@ static void cancel_all_locked(lade_pipeline *pipeline) {
   }
 }
 
+static lade_status drain_error(const lade_pipeline *pipeline, unsigned left) {
+  bool never = pipeline->options.drain_timeout_ns == 0 || pipeline->runtime->ops->step != NULL;
+  return ladei_error(LADE_ERR_TIMEOUT, 0,
+                     never ? "%u transfers can never end" : "%u transfers had not ended when the time was over", left);
+}
+
 /* Until no transfer, no order and no block is left. */
 static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
   lade_status status = LADE_OK;
+  uint64_t timeout_ns = pipeline->options.drain_timeout_ns;
+  uint64_t deadline_ns = ladei_deadline_after(pipeline, timeout_ns != 0 ? timeout_ns : LADE_WAIT_FOREVER);
   ladei_lock_acquire(&pipeline->lock);
   if (cancel) {
     cancel_all_locked(pipeline);
   }
   pipeline->stopping = true; /* every completion wakes us */
   ladei_condition_broadcast(&pipeline->work);
-  ladei_lock_release(&pipeline->lock);
-  ladei_storage_push(&pipeline->storage); /* what was cancelled */
-  ladei_lock_acquire(&pipeline->lock);
   const ladei_core *core = &pipeline->core;
   while ((core->unfinished > 0 || core->orders_out > 0 || core->counters.blocks > 0) && status == LADE_OK) {
-    status = pipeline->driver->wait(pipeline, UINT64_MAX);
+    status = pipeline->driver->wait(pipeline, deadline_ns);
   }
   unsigned left = core->unfinished;
   if (status != LADE_OK) {
     pipeline->stopping = false;
   }
   ladei_lock_release(&pipeline->lock);
-  return status == LADE_ERR_TIMEOUT ? ladei_error(status, 0, "%u transfers can never end", left) : status;
+  return status == LADE_ERR_TIMEOUT ? drain_error(pipeline, left) : status;
 }
 
 lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel) {

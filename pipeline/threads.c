@@ -11,6 +11,9 @@
  * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it comes
  * back from the engine to the reaper. A thread can be reaper and poller at once.
  *
+ * Callbacks of the caller may take long, or never return. A thread in one is `calling`; when all threads have been so for
+ * a while, another one is started, by whoever submits or waits then: one stuck callback holds up nobody else.
+ *
  * I1  At most one thread is the poller, and at most one the reaper. While there is none, and copies are under way that
  *     only POLL can end, or requests that only the reaper can fetch, at least one thread is awake, and passes the task on
  *     before it turns to something that takes long.
@@ -35,6 +38,9 @@
  */
 enum { SPIN_NS = 50000, SLEEP_LEAST_NS = 50000, SLEEP_MOST_NS = 1000000 };
 
+/* Threads beside the readers, at most, and how long all others must have been in callbacks before one is started. */
+enum { SPARES_MOST = 64, STUCK_NS = 50000000 };
+
 /* So many completions are fetched at once. */
 enum { REAP_ROOM = 16 };
 
@@ -53,6 +59,10 @@ typedef struct threads_state {
   bool reaper_waits; /* and nobody has woken it yet */
   bool end;
   threads_pending *pending; /* two rings of them; each belongs to its order */
+  unsigned calling;         /* threads in callbacks */
+  uint64_t calling_ns;      /* when that became all of them */
+  bool callbacks;           /* there was one */
+  unsigned most;            /* threads that there is room for */
   unsigned count;
   pthread_t threads[];
 } threads_state;
@@ -188,14 +198,31 @@ static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
 /* --- the threads ----------------------------------------------------------------------------------------------------
  */
 
+/* Whether the order calls back. */
+static bool order_calls(const ladei_order *order) {
+  if (order->kind == LADEI_ORDER_FINISH) {
+    return ladei_ticket_of(order->transfer)->on_complete != NULL;
+  }
+  return ladei_order_is_host(order) && ladei_ticket_of(order->transfer)->parts.calls;
+}
+
 static void order_run(threads_state *state, ladei_order *order) {
   ladei_storage_request request;
   work_pass_on(state);
   if (ladei_chunk_request(order, &request)) {
     request_submit_locked(state, order, &request);
-  } else {
-    ladei_execute_locked(state->pipeline, order);
+    return;
   }
+  bool calls = order_calls(order);
+  if (calls && !state->callbacks) {
+    state->callbacks = true;
+    ladei_condition_broadcast(&state->pipeline->changed); /* who waits shall look after this from now on */
+  }
+  if (calls && ++state->calling == state->count) {
+    state->calling_ns = now_ns(state->pipeline);
+  }
+  ladei_execute_locked(state->pipeline, order);
+  state->calling -= calls ? 1 : 0;
 }
 
 static void *thread_main(void *argument) {
@@ -228,22 +255,53 @@ static void *thread_main(void *argument) {
   return NULL;
 }
 
+/* Starts a thread. Called with the lock, or before there are others. */
+static int thread_start(threads_state *state) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all); /* signals are for the program's own threads */
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int code = pthread_create(&state->threads[state->count], NULL, thread_main, state);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  state->count += code == 0 ? 1 : 0;
+  return code;
+}
+
+static bool is_stuck(const threads_state *state) {
+  return state->calling == state->count && state->count < state->most && !state->end;
+}
+
+/* One more thread, where all have been in callbacks for long. If none can be had, somebody else will try again. */
+static void spare_start(threads_state *state) {
+  if (is_stuck(state) && now_ns(state->pipeline) - state->calling_ns >= STUCK_NS) {
+    (void)thread_start(state);
+  }
+}
+
 static void threads_kick(lade_pipeline *pipeline) {
   ladei_lock_acquire(&pipeline->lock);
+  spare_start(pipeline->driver_state);
   somebody_wake(pipeline->driver_state);
   ladei_lock_release(&pipeline->lock);
 }
 
+/* Looks again after a while where threads may be stuck: nobody would wake us. */
 static lade_status threads_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
-  if (deadline_ns == UINT64_MAX) {
-    ladei_condition_wait(&pipeline->changed, &pipeline->lock);
-    return LADE_OK;
-  }
+  threads_state *state = pipeline->driver_state;
   uint64_t now = now_ns(pipeline);
   if (now >= deadline_ns) {
     return LADE_ERR_TIMEOUT;
   }
-  (void)ladei_condition_wait_for(&pipeline->changed, &pipeline->lock, deadline_ns - now);
+  uint64_t wait_ns = deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - now;
+  if (state->callbacks) {
+    spare_start(state);
+    wait_ns = wait_ns < STUCK_NS ? wait_ns : STUCK_NS;
+  }
+  if (wait_ns == UINT64_MAX) {
+    ladei_condition_wait(&pipeline->changed, &pipeline->lock);
+  } else {
+    (void)ladei_condition_wait_for(&pipeline->changed, &pipeline->lock, wait_ns);
+  }
   return LADE_OK;
 }
 
@@ -264,7 +322,7 @@ static void threads_stop(lade_pipeline *pipeline) {
 
 static lade_status threads_start(lade_pipeline *pipeline) {
   size_t count = pipeline->threads;
-  threads_state *state = calloc(1, sizeof *state + count * sizeof state->threads[0]);
+  threads_state *state = calloc(1, sizeof *state + (count + SPARES_MOST) * sizeof state->threads[0]);
   if (state != NULL) {
     state->pending = calloc((size_t)2 * pipeline->options.depth, sizeof *state->pending);
   }
@@ -273,15 +331,11 @@ static lade_status threads_start(lade_pipeline *pipeline) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %zu reader threads", count);
   }
   state->pipeline = pipeline;
+  state->most = (unsigned)count + SPARES_MOST;
   state->spins = sysconf(_SC_NPROCESSORS_ONLN) > 1;
   pipeline->driver_state = state;
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all); /* signals are for the program's own threads */
-  for (; state->count < count; state->count++) {
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&state->threads[state->count], NULL, thread_main, state);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+  while (state->count < count) {
+    int code = thread_start(state);
     if (code != 0) {
       unsigned started = state->count;
       threads_stop(pipeline);

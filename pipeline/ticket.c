@@ -17,12 +17,22 @@
 
 lade_status ladei_argument_error(const char *what) { return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s", what); }
 
+/* Before the lock: in a forked child it may be held by a thread that does not exist. */
+static lade_status ticket_check(const lade_ticket *ticket, const char *call) {
+  if (ticket == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", call);
+  }
+  return ladei_process_is_own(&ticket->pipeline->owner)
+             ? LADE_OK
+             : ladei_error(LADE_ERR_FORKED, 0, "%s: the ticket belongs to the parent process", call);
+}
+
 void ladei_ticket_free(lade_ticket *ticket) {
   ladei_parts_free(&ticket->parts);
   free(ticket);
 }
 
-static uint64_t deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns) {
+uint64_t ladei_deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns) {
   uint64_t now = pipeline->runtime->ops->now_ns(pipeline->runtime->self);
   return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
 }
@@ -41,21 +51,17 @@ static lade_status timeout_error(const lade_ticket *ticket) {
 }
 
 lade_status lade_ticket_wait(lade_ticket *ticket, uint64_t timeout_ns) {
-  if (ticket == NULL) {
-    return ladei_argument_error("lade_ticket_wait: NULL");
+  lade_status status = ticket_check(ticket, "lade_ticket_wait");
+  if (status != LADE_OK) {
+    return status;
   }
   lade_pipeline *pipeline = ticket->pipeline;
   ladei_lock_acquire(&pipeline->lock);
   bool finished = ticket->transfer.finished;
   ladei_lock_release(&pipeline->lock);
-  lade_status status = LADE_OK;
   if (!finished) {
     /* Only now is the runtime needed, and sure to be open. */
-    status = ladei_runtime_check_process(pipeline->runtime);
-    if (status != LADE_OK) {
-      return status;
-    }
-    uint64_t deadline_ns = deadline_after(pipeline, timeout_ns);
+    uint64_t deadline_ns = ladei_deadline_after(pipeline, timeout_ns);
     ladei_lock_acquire(&pipeline->lock);
     while (!ticket->transfer.finished && status == LADE_OK) {
       status = pipeline->driver->wait(pipeline, deadline_ns);
@@ -82,8 +88,9 @@ static uint64_t ready_bytes(const lade_ticket *ticket) {
 }
 
 lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
-  if (ticket == NULL) {
-    return ladei_argument_error("lade_ticket_query: NULL");
+  lade_status status = ticket_check(ticket, "lade_ticket_query");
+  if (status != LADE_OK) {
+    return status;
   }
   lade_pipeline *pipeline = ticket->pipeline;
   ladei_lock_acquire(&pipeline->lock);
@@ -94,7 +101,7 @@ lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
   }
   ladei_lock_acquire(&pipeline->lock);
   lade_ticket_info own = {sizeof own, ticket->transfer.bytes, ticket->transfer.done_bytes, ready_bytes(ticket)};
-  lade_status status = ticket->transfer.finished ? ticket_answer(ticket) : LADE_NOT_READY;
+  status = ticket->transfer.finished ? ticket_answer(ticket) : LADE_NOT_READY;
   ladei_lock_release(&pipeline->lock);
   if (info != NULL) {
     lade_status written = ladei_stats_write("lade_ticket_info", &own, sizeof own, info);
@@ -170,19 +177,18 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
 }
 
 lade_status lade_stream_wait_ticket(lade_stream stream, lade_ticket *ticket) {
-  return ticket == NULL ? ladei_argument_error("lade_stream_wait_ticket: NULL")
-                        : stream_wait_prefix(stream, ticket, ticket->transfer.bytes);
+  lade_status status = ticket_check(ticket, "lade_stream_wait_ticket");
+  return status != LADE_OK ? status : stream_wait_prefix(stream, ticket, ticket->transfer.bytes);
 }
 
 lade_status lade_stream_wait_ticket_prefix(lade_stream stream, lade_ticket *ticket, uint64_t bytes) {
-  if (ticket == NULL) {
-    return ladei_argument_error("lade_stream_wait_ticket_prefix: NULL");
+  lade_status status = ticket_check(ticket, "lade_stream_wait_ticket_prefix");
+  if (status == LADE_OK && bytes > ticket->transfer.bytes) {
+    status =
+        ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_stream_wait_ticket_prefix: %llu bytes of a transfer of %llu",
+                    (unsigned long long)bytes, (unsigned long long)ticket->transfer.bytes);
   }
-  if (bytes > ticket->transfer.bytes) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_stream_wait_ticket_prefix: %llu bytes of a transfer of %llu",
-                       (unsigned long long)bytes, (unsigned long long)ticket->transfer.bytes);
-  }
-  return stream_wait_prefix(stream, ticket, bytes);
+  return status != LADE_OK ? status : stream_wait_prefix(stream, ticket, bytes);
 }
 
 void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket) {
@@ -198,8 +204,9 @@ void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket) {
 }
 
 lade_status lade_ticket_cancel(lade_ticket *ticket) {
-  if (ticket == NULL) {
-    return ladei_argument_error("lade_ticket_cancel: NULL");
+  lade_status status = ticket_check(ticket, "lade_ticket_cancel");
+  if (status != LADE_OK) {
+    return status;
   }
   lade_pipeline *pipeline = ticket->pipeline;
   ladei_lock_acquire(&pipeline->lock);
@@ -207,10 +214,6 @@ lade_status lade_ticket_cancel(lade_ticket *ticket) {
   ladei_lock_release(&pipeline->lock);
   if (finished) {
     return LADE_OK;
-  }
-  lade_status status = ladei_runtime_check_process(pipeline->runtime);
-  if (status != LADE_OK) {
-    return status;
   }
   ladei_lock_acquire(&pipeline->lock);
   ladei_ticket_cancel_locked(pipeline, ticket);
@@ -222,7 +225,7 @@ lade_status lade_ticket_cancel(lade_ticket *ticket) {
 }
 
 void lade_ticket_release(lade_ticket *ticket) {
-  if (ticket == NULL) {
+  if (ticket == NULL || !ladei_process_is_own(&ticket->pipeline->owner)) {
     return;
   }
   lade_pipeline *pipeline = ticket->pipeline;

@@ -252,6 +252,8 @@ typedef struct lade_pipeline_options {
   uint64_t storage_latency_ns;
   uint64_t storage_bytes_per_s;       /**< "sim" only: rate of each reader. Default 12e9. */
   uint64_t storage_total_bytes_per_s; /**< "sim" only: rate of all readers of a direction together. 0: no limit. */
+  uint64_t drain_timeout_ns; /**< Longest time that destroy waits for transfers, by the runtime's clock: a callback that
+                                never returns must not keep the program. 0: no limit. */
 } lade_pipeline_options;
 
 static inline void lade_pipeline_options_init(lade_pipeline_options *options) {
@@ -334,7 +336,8 @@ LADE_API lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_poo
  *
  * Threads: excludes submit and every other call on the pipeline; calls on its tickets may go on. Waits: for transfers
  * to end; a cancelled one ends when the copies already queued and the read or callback in progress have. Errors:
- * LADE_ERR_TIMEOUT on "sim" when that can never happen: the pipeline stays. LADE_ERR_FORKED.
+ * LADE_ERR_TIMEOUT after options.drain_timeout_ns, and on "sim" when that can never happen: the pipeline stays.
+ * LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel);
 
@@ -372,7 +375,7 @@ LADE_API lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeli
  * @return LADE_OK: every byte is at its destination. LADE_ERR_TIMEOUT: not over yet; the transfer goes on. Else the
  *         transfer's own first error, which lade_last_error() then describes: LADE_ERR_IO and LADE_ERR_TRUNCATED with
  *         file and offset, LADE_ERR_CHECKSUM, LADE_ERR_CALLBACK, LADE_ERR_CANCELLED, LADE_ERR_LIMIT, LADE_ERR_OUT_OF_PINNED_MEMORY,
- *         LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER with the name of the driver call.
+ *         LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER with the name of the driver call. In a forked child LADE_ERR_FORKED.
  *
  * Threads: any; not a callback of the same pipeline. Waits: yes. On "sim": moves the clock.
  */

@@ -268,12 +268,12 @@ LADE_TEST(Checksum, LetsNothingWrongThrough) {
 }
 
 typedef struct direct_memory {
+  uint64_t got[6];
   char pageable[3 * CHUNK];
 } direct_memory;
 
 /* Pinned down, from the peer, mixed, and back, with sums. */
 static lade_status direct_run(fixture *f, char *block, char *peer, direct_memory *m) {
-  uint64_t got[6];
   lade_piece pieces[3] = {{lade_endpoint_device(1, peer), f->device, 2 * CHUNK},
                           {lade_endpoint_memory(m->pageable), NULL, sizeof m->pageable},
                           {lade_endpoint_device(0, f->device), NULL, CHUNK}};
@@ -289,7 +289,7 @@ static lade_status direct_run(fixture *f, char *block, char *peer, direct_memory
   transfer.direction = LADE_TO_HOST;
   transfer.checksum = LADE_CHECKSUM_RETURN;
   transfer.checksum_bytes = CHUNK;
-  transfer.checksums = got;
+  transfer.checksums = m->got; /* outlives the transfer, also where the wait fails */
   if (status == LADE_OK) status = fixture_run(f, &transfer);
   return status;
 }

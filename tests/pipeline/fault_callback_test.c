@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Callbacks that never return, producers and consumers that are slow: others go on, waits with a limit end, and shutting
+ * down says what it could not end. Ten thousand tickets at once.
+ */
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/pipeline/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/pattern.h"
+#include "tests/support/runtimes.h"
+
+enum { CHUNK = 4096, DEVICE_BYTES = 64 * CHUNK };
+
+static const uint64_t short_ns = 10000000;
+
+static lade_status stuck_range(void *user, uint64_t offset, void *buffer, size_t bytes) {
+  (void)offset;
+  (void)buffer;
+  (void)bytes;
+  while (sem_wait(user) != 0) {
+  }
+  sem_post(user); /* once open, open for all */
+  return LADE_OK;
+}
+
+static lade_status stuck_end(void *user, lade_ticket *ticket, const lade_error *outcome) {
+  (void)ticket;
+  (void)outcome;
+  return stuck_range(user, 0, NULL, 0);
+}
+
+static void others_go_on(fixture *f, lade_ticket *stuck) {
+  char host[3 * CHUNK];
+  char back[3 * CHUNK];
+  support_pattern_fill(host, sizeof host, 8, 0);
+  lade_transfer transfer = fixture_transfer(f, LADE_TO_DEVICE, lade_endpoint_memory(host), sizeof host);
+  transfer.device_memory = f->device + 32 * CHUNK;
+  LADE_EXPECT_EQ_INT(fixture_run(f, &transfer), LADE_OK);
+  transfer.direction = LADE_TO_HOST;
+  transfer.host = lade_endpoint_memory(back);
+  LADE_EXPECT_EQ_INT(fixture_run(f, &transfer), LADE_OK);
+  LADE_EXPECT_PATTERN(back, sizeof back, 8, 0);
+  LADE_EXPECT_EQ_INT(lade_ticket_wait(stuck, short_ns), LADE_ERR_TIMEOUT);
+}
+
+/* With a single reader thread, which is stuck: as source, as sink, and at the end of a transfer. */
+LADE_TEST(Callback, ThatNeverReturnsHoldsUpNobodyElse) {
+  lade_pipeline_options options;
+  fixture_options(&options);
+  options.readers = 1;
+  options.drain_timeout_ns = short_ns;
+  for (int kind = 0; kind < 3; kind++) {
+    fixture f;
+    sem_t gate;
+    lade_ticket *stuck;
+    sem_init(&gate, 0, 0);
+    if (!fixture_open(&f, "cpu", DEVICE_BYTES, &options)) return;
+    lade_endpoint host = kind < 2 ? lade_endpoint_callback(stuck_range, &gate) : lade_endpoint_memory(NULL);
+    lade_transfer transfer =
+        fixture_transfer(&f, kind == 1 ? LADE_TO_HOST : LADE_TO_DEVICE, host, kind < 2 ? 8 * CHUNK : 0);
+    if (kind == 2) {
+      transfer.on_complete = stuck_end;
+      transfer.on_complete_user = &gate;
+    }
+    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &stuck), LADE_OK);
+    others_go_on(&f, stuck);
+    LADE_EXPECT_EQ_INT(lade_ticket_cancel(stuck), LADE_OK);
+    /* Cancelled, and not over: the callback may still use its buffer. */
+    LADE_EXPECT_EQ_INT(lade_ticket_query(stuck, NULL), LADE_NOT_READY);
+    others_go_on(&f, stuck);
+    LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f.pipeline, true), LADE_ERR_TIMEOUT);
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1 transfers had not ended");
+    others_go_on(&f, stuck); /* it stayed as it was */
+    sem_post(&gate);
+    LADE_EXPECT_EQ_INT(lade_ticket_wait(stuck, LADE_WAIT_FOREVER), kind < 2 ? LADE_ERR_CANCELLED : LADE_OK);
+    lade_ticket_release(stuck);
+    fixture_close(&f);
+    sem_destroy(&gate);
+  }
+}
+
+/* Many at once, all stuck: still others get a thread and slots, in both directions. */
+LADE_TEST(Callback, ThatNeverReturnMayBeMany) {
+  enum { MANY = 6 };
+  fixture f;
+  sem_t gate;
+  lade_ticket *stuck[MANY];
+  lade_pipeline_options options;
+  fixture_options(&options);
+  options.readers = 1;
+  options.depth = MANY + 3;
+  sem_init(&gate, 0, 0);
+  if (!fixture_open(&f, "cpu", DEVICE_BYTES, &options)) return;
+  for (int i = 0; i < MANY; i++) {
+    lade_transfer transfer =
+        fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_callback(stuck_range, &gate), 4 * CHUNK);
+    transfer.device_memory = f.device + i * 4 * CHUNK;
+    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &stuck[i]), LADE_OK);
+  }
+  others_go_on(&f, stuck[0]);
+  sem_post(&gate);
+  for (int i = 0; i < MANY; i++) {
+    LADE_EXPECT_EQ_INT(lade_ticket_wait(stuck[i], LADE_WAIT_FOREVER), LADE_OK);
+    lade_ticket_release(stuck[i]);
+  }
+  fixture_close(&f);
+  sem_destroy(&gate);
+}
+
+/* A producer far slower than the link, and a link far slower than the producer, both ways: every byte right, and no more
+ * blocks than reads and writes under way and a few for copies. */
+LADE_TEST(Speed, OfOneSideMayBeATenThousandthOfTheOthers) {
+  enum { BYTES = 100 * CHUNK };
+  static const struct {
+    uint64_t storage;
+    uint64_t link;
+  } sides[] = {{1000000, 10000000000}, {10000000000, 1000000}};
+  char *host = malloc(BYTES);
+  support_pattern_fill(host, BYTES, 5, 0);
+  for (int i = 0; i < 2; i++) {
+    fixture f;
+    support_description description;
+    lade_pipeline_options options;
+    support_description_init(&description);
+    description.devices[0].link_bytes_per_s = sides[i].link;
+    lade_pipeline_options_init(&options);
+    options.chunk_bytes = CHUNK;
+    options.readers = 2;
+    options.storage_bytes_per_s = sides[i].storage;
+    lade_runtime *runtime = support_runtime_open_with("sim", &description.options);
+    if (runtime == NULL || !fixture_open_on(&f, runtime, BYTES, &options)) return;
+    lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), BYTES);
+    LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+    memset(host, 0, BYTES);
+    transfer.direction = LADE_TO_HOST;
+    LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+    LADE_EXPECT_PATTERN(host, BYTES, 5, 0);
+    lade_pipeline_info info;
+    lade_pipeline_info_init(&info);
+    LADE_EXPECT_EQ_INT(lade_pipeline_info_get(f.pipeline, &info), LADE_OK);
+    /* Twice as many requests as readers are tried once, and taken back. */
+    LADE_EXPECT_LE_UINT(info.blocks_peak, 2 * options.readers + 4);
+    LADE_EXPECT_EQ_UINT(info.requests_to_device, options.readers);
+    fixture_close(&f);
+  }
+  free(host);
+}
+
+static lade_status count_end(void *user, lade_ticket *ticket, const lade_error *outcome) {
+  (void)ticket;
+  atomic_fetch_add((atomic_uint *)user, outcome->status == LADE_OK ? 1u : 1u << 16);
+  return LADE_OK;
+}
+
+/* All submitted before the first is waited for; then again, and all cancelled. */
+LADE_TEST_P(Tickets, MayBeTenThousand, support_soft_runtimes, name) {
+  enum { MANY = 10000, BYTES = 48, PLACES = 4096 };
+  fixture f;
+  lade_pipeline_options options;
+  lade_ticket **tickets = calloc(MANY, sizeof *tickets);
+  char *host = malloc(PLACES * BYTES);
+  atomic_uint ends = 0;
+  fixture_options(&options);
+  options.max_transfers = MANY;
+  options.no_wait = 1;
+  if (!fixture_open(&f, name, PLACES * BYTES, &options)) return;
+  support_pattern_fill(host, PLACES * BYTES, 4, 0);
+  for (int cancel = 0; cancel < 2; cancel++) {
+    for (size_t i = 0; i < MANY; i++) {
+      size_t place = i % PLACES * BYTES;
+      lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host + place), BYTES);
+      transfer.device_memory = f.device + place;
+      transfer.priority = (int32_t)(i % 3) - 1;
+      transfer.submitter = i % 5;
+      transfer.on_complete = count_end;
+      transfer.on_complete_user = &ends;
+      LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]), LADE_OK);
+    }
+    for (size_t i = 0; cancel && i < MANY; i++) {
+      LADE_EXPECT_EQ_INT(lade_ticket_cancel(tickets[i]), LADE_OK);
+    }
+    for (size_t i = 0; i < MANY; i++) {
+      lade_status status = lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER);
+      LADE_EXPECT(status == LADE_OK || (cancel && status == LADE_ERR_CANCELLED));
+      lade_ticket_release(tickets[i]);
+    }
+    if (!cancel) {
+      LADE_EXPECT_EQ_UINT(atomic_load(&ends), MANY);
+      fixture_expect_device_pattern(&f, 0, PLACES * BYTES, 4, 0);
+    }
+  }
+  unsigned all = atomic_load(&ends);
+  LADE_EXPECT_EQ_UINT((all & 0xffff) + (all >> 16), 2 * MANY);
+  free(tickets);
+  free(host);
+  fixture_close(&f);
+}
+
+/* The child's calls on tickets of its parent are told so, however busy the parent's threads were at the fork. */
+LADE_TEST(Tickets, AreRefusedInAForkedChild) {
+  fixture f;
+  lade_ticket *ticket;
+  char *host = calloc(1, DEVICE_BYTES);
+  if (!fixture_open(&f, "cpu", DEVICE_BYTES, NULL)) return;
+  lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), DEVICE_BYTES);
+  for (int round = 0; round < 20; round++) {
+    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
+    pid_t child = fork();
+    LADE_ASSERT_GE_INT(child, 0);
+    if (child == 0) {
+      bool good = lade_ticket_query(ticket, NULL) == LADE_ERR_FORKED &&
+                  lade_ticket_wait(ticket, LADE_WAIT_FOREVER) == LADE_ERR_FORKED &&
+                  lade_ticket_cancel(ticket) == LADE_ERR_FORKED &&
+                  lade_stream_wait_ticket(NULL, ticket) == LADE_ERR_FORKED;
+      lade_ticket_release(ticket);
+      _exit(good ? 0 : 1);
+    }
+    int status = -1;
+    LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
+    LADE_EXPECT_EQ_INT(status, 0);
+    LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_OK);
+    lade_ticket_release(ticket);
+  }
+  fixture_close(&f);
+  free(host);
+}
