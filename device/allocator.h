@@ -93,6 +93,7 @@ struct lade_device_allocator {
   /* Devices that may use the memory. Appended under the lock, never changed: the first peer_count may be read by all. */
   int peers[LADEI_PEERS_MAX];
   atomic_size_t peer_count;
+  atomic_size_t expandable_count; /* expandable segments; written under the lock */
 
   ladei_ipc_mapping *ipc_mappings; /* memory of other processes, open here */
   ladei_condition ipc_changed;     /* an entry of them is no longer busy */
@@ -286,6 +287,12 @@ void ladei_trackers_tell(lade_device_allocator *allocator);
 
 /* Fills in what runtime/retire counts, if the backend uses it, and struct_size. No lock held. */
 void ladei_report_retire_counters(lade_device_allocator *allocator, lade_device_stats *stats);
+
+/* ---- ipc.c, shared.c --------------------------------------------------------------------------------------------- */
+
+/* Whether the address lies in memory of another process that is open here. Lock held. */
+bool ladei_ipc_has(const lade_device_allocator *allocator, const void *pointer);
+bool ladei_shared_has(const lade_device_allocator *allocator, const void *pointer);
 
 /* ---- shared.c ---------------------------------------------------------------------------------------------------- */
 

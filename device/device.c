@@ -130,10 +130,25 @@ lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
   BACKEND_OPERATION(LADE_CONTEXT_ALL, free, allocator, pointer);
 }
 
+/* Whether the address lies in memory of another process that is open here. */
+static bool imported(lade_device_allocator *allocator, const void *pointer) {
+  ladei_lock_acquire(&allocator->lock);
+  bool found = ladei_ipc_has(allocator, pointer) || ladei_shared_has(allocator, pointer);
+  ladei_lock_release(&allocator->lock);
+  return found;
+}
+
 lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK || pointer == NULL) return status;
-  return recounted(allocator, allocator->backend->record_stream(allocator, pointer, stream));
+  lade_error before;
+  ladei_error_save(&before);
+  status = allocator->backend->record_stream(allocator, pointer, stream);
+  if (status == LADE_ERR_FOREIGN_POINTER && imported(allocator, pointer)) {
+    ladei_error_restore(&before); /* its owner, in another process, waits for its own streams */
+    status = LADE_OK;
+  }
+  return recounted(allocator, status);
 }
 
 lade_status lade_device_empty_cache(lade_device_allocator *allocator) {

@@ -153,6 +153,7 @@ lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_hea
     return status;
   }
   if (segment->pool->owner != NULL) segment->pool->owner->segment_count--;
+  atomic_fetch_sub_explicit(&allocator->expandable_count, 1, memory_order_relaxed);
   ladei_heap_segment_remove(&allocator->heap, hole);
   return LADE_OK;
 }
@@ -223,6 +224,7 @@ static lade_status segment_reserve(lade_device_allocator *allocator, const ladei
   }
   *out = ladei_heap_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, false);
   if (request->pool->owner != NULL) request->pool->owner->segment_count++;
+  atomic_fetch_add_explicit(&allocator->expandable_count, 1, memory_order_relaxed);
   return LADE_OK;
 }
 

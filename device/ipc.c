@@ -22,6 +22,7 @@ struct ladei_ipc_mapping {
   struct ladei_ipc_mapping *next;
   lade_device_ipc_handle handle;
   void *base;
+  size_t bytes; /* 0 if the driver did not say */
   uint64_t count;
   bool busy;
 };
@@ -93,9 +94,15 @@ static lade_status mapping_open(lade_device_allocator *allocator, ladei_ipc_mapp
   void *base = NULL;
   mapping->busy = true;
   ladei_lock_release(&allocator->lock);
-  lade_status status = allocator->runtime->ops->ipc_open(allocator->runtime->self, allocator->device, &handle, &base);
+  const lade_runtime_ops *ops = allocator->runtime->ops;
+  ladei_pointer_attributes attributes = {.bytes = 0};
+  lade_status status = ops->ipc_open(allocator->runtime->self, allocator->device, &handle, &base);
+  if (status == LADE_OK && ops->pointer_attributes(allocator->runtime->self, base, &attributes) != LADE_OK) {
+    attributes.bytes = 0; /* then its addresses are not recognised, and nothing else */
+  }
   ladei_lock_acquire(&allocator->lock);
   mapping->base = base;
+  mapping->bytes = attributes.bytes;
   mapping_settle(allocator, mapping, status == LADE_OK);
   return status;
 }
@@ -121,6 +128,13 @@ lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_de
   }
   ladei_lock_release(&allocator->lock);
   return status;
+}
+
+bool ladei_ipc_has(const lade_device_allocator *allocator, const void *pointer) {
+  for (const ladei_ipc_mapping *mapping = allocator->ipc_mappings; mapping != NULL; mapping = mapping->next) {
+    if (!mapping->busy && (uintptr_t)pointer - (uintptr_t)mapping->base < mapping->bytes) return true;
+  }
+  return false;
 }
 
 /* Asks the driver to close an entry; refused, it keeps its last open. Lock as above. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What others may know and use of an allocator's memory: the driver allocation behind a block, the largest block to be
- * had, access by other devices.
+ * had, access by other devices, copies between devices.
  *
  * Q1  A device among the peers has access to all mapped memory of expandable segments, but for mappings in flight, whose
  *     threads see the new count of peers before they commit; and, through the driver, to all plain segments.
@@ -94,4 +94,50 @@ lade_status ladei_native_peer_add(lade_device_allocator *allocator, int peer) {
   if (status == LADE_OK) status = peer_append(allocator, peer);
   if (status == LADE_OK) status = ladei_expandable_grant(allocator, peer);
   return status;
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+static bool has_expandable(const lade_device_allocator *allocator) {
+  return atomic_load_explicit(&allocator->expandable_count, memory_order_relaxed) > 0;
+}
+
+/* Whether a plain copy reaches both sides. */
+static bool copy_is_plain(const lade_device_allocator *to, const lade_device_allocator *from) {
+  return to->device == from->device || peer_known(from, to->device) || (!has_expandable(to) && !has_expandable(from));
+}
+
+static lade_status copy_check(const lade_device_allocator *to, const void *destination,
+                              const lade_device_allocator *from, const void *source) {
+  lade_status status = ladei_device_check_call(to);
+  if (status == LADE_OK) status = ladei_device_check_call(from);
+  if (status != LADE_OK) return status;
+  if (destination == NULL || source == NULL || to->runtime != from->runtime) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "device allocator: copy: an address is NULL, or the allocators have two runtimes");
+  }
+  return LADE_OK;
+}
+
+lade_status lade_device_copy_async(lade_device_allocator *destination_allocator, void *destination,
+                                   lade_device_allocator *source_allocator, const void *source, size_t bytes,
+                                   lade_stream stream) {
+  const lade_device_allocator *to = destination_allocator;
+  const lade_device_allocator *from = source_allocator;
+  lade_status status = copy_check(to, destination, from, source);
+  if (status != LADE_OK || bytes == 0) return status;
+  const lade_runtime_ops *ops = to->runtime->ops;
+  void *self = to->runtime->self;
+  ladei_stream resolved;
+  status = ops->stream_resolve(self, stream, &resolved);
+  if (status != LADE_OK) return status;
+  if (copy_is_plain(to, from)) return ops->copy(self, LADEI_COPY_D2D, destination, source, bytes, &resolved);
+  return ops->copy_peer(self, destination, to->device, source, from->device, bytes, &resolved);
+}
+
+lade_status lade_device_copy(lade_device_allocator *allocator, void *destination, const void *source, size_t bytes) {
+  lade_status status = copy_check(allocator, destination, allocator, source);
+  if (status != LADE_OK || bytes == 0) return status;
+  const lade_runtime_ops *ops = allocator->runtime->ops;
+  return ops->copy_sync(allocator->runtime->self, allocator->device, LADEI_COPY_D2D, destination, source, bytes);
 }

@@ -267,6 +267,14 @@ bool ladei_shared_open(const lade_device_allocator *allocator) {
   return mapping != NULL;
 }
 
+bool ladei_shared_has(const lade_device_allocator *allocator, const void *pointer) {
+  for (const ladei_shared_mapping *mapping = allocator->shared_mappings; mapping != NULL; mapping = mapping->next) {
+    size_t offset = (size_t)((uintptr_t)pointer - (uintptr_t)mapping->base);
+    if (!mapping->abandoned && offset < mapping->count * mapping->piece_bytes) return true;
+  }
+  return false;
+}
+
 lade_status ladei_shared_finish(lade_device_allocator *allocator) {
   while (allocator->shared_mappings != NULL) {
     ladei_shared_mapping *mapping = allocator->shared_mappings;

@@ -181,7 +181,8 @@ LADE_API lade_status lade_device_free(lade_device_allocator *allocator, void *po
 /**
  * Note that another stream uses the block, so that its reuse waits for the work queued there until the free.
  *
- * @param pointer  Any address inside a block handed out.
+ * @param pointer  Any address inside a block handed out. In memory of another process that is open here: nothing to note,
+ *                 as its owner waits for his own streams alone. NULL: nothing.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_FOREIGN_POINTER, LADE_ERR_DOUBLE_FREE, LADE_ERR_OUT_OF_HOST_MEMORY,
  * LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
@@ -384,6 +385,34 @@ LADE_API lade_status lade_device_largest_get(lade_device_allocator *allocator, s
  * LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer);
+
+/**
+ * Copy between memory of two devices, or within one, in stream order.
+ *
+ * Takes the plain copy of device memory where the devices are the same, where lade_device_peer_add() has given the
+ * destination's device access to the source's memory, or where neither allocator has expandable segments; else the copy
+ * between devices, the only one that reaches mapped memory without such access.
+ *
+ * @param destination_allocator, source_allocator  Of the devices that the memory lies on; may be one. It need not be
+ *        theirs, nor known to lade.
+ * @param stream  Of either device.
+ *
+ * Threads: any. Waits: never. Stream order: after the work queued on `stream` so far. Record the use of blocks that belong
+ * to other streams. Errors: LADE_ERR_INVALID_ARGUMENT, also for allocators of two runtimes; LADE_ERR_DRIVER;
+ * LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_copy_async(lade_device_allocator *destination_allocator, void *destination,
+                                            lade_device_allocator *source_allocator, const void *source, size_t bytes,
+                                            lade_stream stream);
+
+/**
+ * Copy within the device's memory and wait until that is done. 0 bytes: nothing.
+ *
+ * Threads: any. Waits: for the copy. Stream order: none but the legacy stream's; synchronise streams that write the source
+ * or use the destination. Errors: as lade_device_copy_async().
+ */
+LADE_API lade_status lade_device_copy(lade_device_allocator *allocator, void *destination, const void *source,
+                                      size_t bytes);
 
 /* ---- Sharing with other processes -------------------------------------------------------------------------------- */
 

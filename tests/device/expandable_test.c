@@ -187,6 +187,7 @@ LADE_TEST(ExpandableIpc, TheReceiverSeesTheSameBytes) {
   lade_device_shared_release(&shared);
   LADE_EXPECT_EQ_INT(fcntl(fd, F_GETFD), -1);
   LADE_EXPECT(there != (void *)(b + 100) && there != twice);
+  LADE_EXPECT_OK(lade_device_record_stream(f.allocator, there, f.streams[1]));
   LADE_EXPECT_EQ_INT(byte_at(&f, there), 7);
   LADE_EXPECT_EQ_INT(byte_at(&f, (char *)there + 30 * MIB - 101), 7);
   fill(&f, twice, 9, 10);
@@ -194,6 +195,7 @@ LADE_TEST(ExpandableIpc, TheReceiverSeesTheSameBytes) {
   LADE_EXPECT_EQ_INT(byte_at(&f, b + 110), 7);
   LADE_EXPECT_OK(lade_device_shared_close(f.allocator, twice));
   LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_shared_close(f.allocator, twice));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_record_stream(f.allocator, twice, f.streams[1]));
   device_fixture_free(&f, a);
   device_fixture_free(&f, b);
   device_fixture_empty_cache(&f); /* the receiver keeps the memory */

@@ -38,6 +38,29 @@ LADE_TEST(DeviceIpc, OneMappingServesManyOpens) {
   device_fixture_close(&f);
 }
 
+/* A use of imported memory is nothing to this allocator's blocks; its owner must see to it. */
+LADE_TEST(DeviceIpc, UsesOfImportedMemoryArePassedOver) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_allocator *other = NULL;
+  LADE_ASSERT_OK(lade_device_allocator_create(f.runtime, 0, NULL, &other));
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  lade_device_ipc_handle handle;
+  size_t offset;
+  LADE_EXPECT_OK(lade_device_ipc_export(f.allocator, a, &handle, &offset));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_record_stream(other, a, f.streams[1]));
+  void *base = NULL;
+  LADE_EXPECT_OK(lade_device_ipc_open(other, &handle, &base));
+  LADE_EXPECT_OK(lade_device_record_stream(other, (char *)base + offset + 10, f.streams[1]));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_record_stream(other, (char *)base + 2 * MIB, f.streams[1]));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_free(other, base));
+  LADE_EXPECT_OK(lade_device_ipc_close(other, base));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_record_stream(other, a, f.streams[1]));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(other, true));
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
 LADE_TEST(DeviceIpc, RefusalsLeaveNothingOpen) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
