@@ -2,14 +2,17 @@
 /*
  * How many operations per second does `lade replay` do, and in how much memory?
  *
- * The whole way from text to the last counter is measured, in this process and from memory: what the command does but
- * for writing its report. Baselines of the same run: the reader alone, and malloc and free doing what the trace says
- * (plain shapes only). Memory is that of a child process which replays a file.
+ * The command itself is run on files of traces, from its start to its end. Baselines of the same run: reading the same
+ * lines and doing nothing, and malloc and free doing what they say (plain shapes only); those run in this process.
  *
+ * The command is the one built beside this program (../../tools/lade), or what LADE names.
  * Warm-up: each case runs once uncounted (frame.h). Statistic: median over repeats.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,90 +22,125 @@
 
 #include "benchmarks/frame.h"
 #include "benchmarks/replay/shapes.h"
-#include "tools/replay/replay.h"
 
-/* A trace, as text and as plain operations. */
+static char command[4096]; /* path of `lade` */
+
 typedef struct subject {
-  char *text;
-  size_t length;
+  char path[64]; /* of the trace */
   uint64_t operations;
-  const char *path; /* of a file, in place of the text */
 } subject;
 
-static double failed(const char *what, const char *why) {
-  fprintf(stderr, "replay: %s: %s\n", what, why);
+static double failed(const char *what) {
+  fprintf(stderr, "replay: %s: %s\n", what, strerror(errno));
   return NAN;
 }
 
-static FILE *subject_open(const subject *s) {
-  return s->path != NULL ? fopen(s->path, "r") : fmemopen(s->text, s->length, "r");
-}
-
-/* ---- Variants ---------------------------------------------------------------------------------------------------- */
-
-static trace_result replay_all(trace_reader *reader) {
-  replay_settings settings = {.conf = NULL};
-  replay *r = replay_create(&settings);
-  trace_result result = r == NULL ? TRACE_FAILED : replay_run(r, reader);
-  replay_destroy(r);
-  return result;
-}
-
-static trace_result read_all(trace_reader *reader) {
-  trace_op op;
-  trace_result result;
-  do {
-    result = trace_read(reader, &op);
-  } while (result == TRACE_OP);
-  return result;
-}
-
-/* Blocks of random size by their IDs, which the shapes count up from 1. Malloc's memory is not touched. */
-static trace_result malloc_all(trace_reader *reader) {
-  size_t room = 0;
-  void **blocks = NULL;
-  trace_op op;
-  trace_result result;
-  while ((result = trace_read(reader, &op)) == TRACE_OP) {
-    uint64_t id = op.number[0];
-    if (op.kind == TRACE_ALLOC && id >= room) {
-      size_t larger = room == 0 ? 1024 : 2 * room;
-      void **more = realloc(blocks, larger * sizeof *more);
-      if (more == NULL) break;
-      memset(more + room, 0, (larger - room) * sizeof *more);
-      blocks = more;
-      room = larger;
-    }
-    if (op.kind == TRACE_ALLOC) blocks[id] = malloc(op.number[1]);
-    if (op.kind == TRACE_FREE) {
-      free(blocks[id]);
-      blocks[id] = NULL;
-    }
+static bool subject_make(subject *s, shape what, size_t live) {
+  strcpy(s->path, "/tmp/lade_replay_XXXXXX");
+  int descriptor = mkstemp(s->path);
+  FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
+  if (file == NULL) {
+    (void)failed("temporary file");
+    return false;
   }
-  for (size_t i = 0; i < room; i++) free(blocks[i]);
-  free(blocks);
-  return result;
+  shape_write(file, what, s->operations, live);
+  return fclose(file) == 0 || !isnan(failed(s->path));
 }
 
-/* Millions of operations per second. */
-static double rate(const subject *s, trace_result (*run)(trace_reader *reader)) {
-  FILE *file = subject_open(s);
-  trace_reader *reader = file == NULL ? NULL : trace_reader_create(file, "trace");
-  if (reader == NULL) return failed("open", "no memory or no file");
+/* ---- The command ------------------------------------------------------------------------------------------------- */
+
+/* Runs it on the trace; seconds, and *out_peak_mib if not NULL. NAN where it failed. */
+static double command_run(const subject *s, double *out_peak_mib) {
+  char path[sizeof s->path];
+  memcpy(path, s->path, sizeof path);
+  char verb[] = "replay";
+  char *arguments[] = {command, verb, path, NULL};
+  posix_spawn_file_actions_t actions;
+  if (posix_spawn_file_actions_init(&actions) != 0) return failed("posix_spawn");
+  pid_t child = 0;
+  errno = posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   double begin = bench_seconds();
-  trace_result result = run(reader);
-  double seconds = bench_seconds() - begin;
-  double value = result == TRACE_END ? (double)s->operations / seconds / 1e6 : failed("run", trace_error(reader));
-  trace_reader_destroy(reader);
-  fclose(file);
-  return value;
+  if (errno == 0) errno = posix_spawn(&child, command, &actions, NULL, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (child <= 0) return failed(command);
+  int status = 0;
+  struct rusage usage;
+  if (wait4(child, &status, 0, &usage) != child || status != 0) return failed(command);
+  if (out_peak_mib != NULL) *out_peak_mib = (double)usage.ru_maxrss / 1024.0;
+  return bench_seconds() - begin;
 }
 
-static double replay_rate(void *user) { return rate(user, replay_all); }
-static double read_rate(void *user) { return rate(user, read_all); }
-static double malloc_rate(void *user) { return rate(user, malloc_all); }
+static double rate(const subject *s, double seconds) { return (double)s->operations / seconds / 1e6; }
 
-/* ---- Speed ------------------------------------------------------------------------------------------------------- */
+static double replay_rate(void *user) { return rate(user, command_run(user, NULL)); }
+
+static double replay_peak(void *user) {
+  double peak = NAN;
+  return isnan(command_run(user, &peak)) ? NAN : peak;
+}
+
+/* ---- Baselines --------------------------------------------------------------------------------------------------- */
+
+/* Blocks by their IDs, which the shapes count up from 1. */
+typedef struct blocks {
+  void **list;
+  size_t room;
+} blocks;
+
+static bool blocks_alloc(blocks *all, uint64_t id, size_t bytes) {
+  if (id >= all->room) {
+    size_t room = all->room == 0 ? 1024 : 2 * all->room;
+    void **larger = realloc(all->list, room * sizeof *larger);
+    if (larger == NULL) return false;
+    memset(larger + all->room, 0, (room - all->room) * sizeof *larger);
+    all->list = larger;
+    all->room = room;
+  }
+  all->list[id] = malloc(bytes); /* never touched, and NULL where it is too much: no matter */
+  return true;
+}
+
+static void line_do(blocks *all, const char *line) {
+  char *at = NULL;
+  if (strncmp(line, "alloc ", 6) == 0) {
+    uint64_t id = strtoull(line + 6, &at, 10);
+    (void)blocks_alloc(all, id, strtoull(at, NULL, 10));
+  } else if (strncmp(line, "free ", 5) == 0) {
+    uint64_t id = strtoull(line + 5, NULL, 10);
+    free(all->list[id]);
+    all->list[id] = NULL;
+  }
+}
+
+static double lines_rate(const subject *s, bool done) {
+  FILE *file = fopen(s->path, "r");
+  if (file == NULL) return failed(s->path);
+  double begin = bench_seconds();
+  blocks all = {.list = NULL};
+  char *line = NULL;
+  size_t room = 0;
+  while (getline(&line, &room, file) > 0) {
+    if (done) line_do(&all, line);
+  }
+  double seconds = bench_seconds() - begin;
+  for (size_t i = 0; i < all.room; i++) free(all.list[i]);
+  free(all.list);
+  free(line);
+  fclose(file);
+  return rate(s, seconds);
+}
+
+static double lines_read_rate(void *user) { return lines_rate(user, false); }
+static double malloc_rate(void *user) { return lines_rate(user, true); }
+
+/* Peak of this process so far, which has done next to nothing. */
+static double own_peak(void *user) {
+  (void)user;
+  struct rusage usage;
+  return getrusage(RUSAGE_SELF, &usage) == 0 ? (double)usage.ru_maxrss / 1024.0 : failed("getrusage");
+}
+
+/* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
 typedef struct speed {
   shape what;
@@ -110,72 +148,57 @@ typedef struct speed {
   size_t live;
 } speed;
 
-static bool subject_write(subject *s, shape what, size_t live) {
-  FILE *out = open_memstream(&s->text, &s->length);
-  if (out == NULL) return false;
-  shape_write(out, what, s->operations, live);
-  return fclose(out) == 0;
+static bool speed_measure(bench *b, const bench_case *self, const speed *wanted) {
+  subject s = {.operations = bench_is_quick(b) ? 100000 : 1000000};
+  if (!subject_make(&s, wanted->what, wanted->live)) return false;
+  bench_variant variants[] = {
+      {"lade", replay_rate, &s}, {"reading lines", lines_read_rate, &s}, {"malloc", malloc_rate, &s}};
+  json_t *params = json_pack("{s:s, s:I, s:I}", "shape", wanted->name, "live", (json_int_t)wanted->live, "operations",
+                             (json_int_t)s.operations);
+  bool fine = bench_measure(b, self->name, params, "Mop/s", variants, wanted->what == SHAPE_STREAMS ? 2 : 3);
+  unlink(s.path);
+  return fine;
 }
 
 static bool speed_case(bench *b, const bench_case *self) {
-  static const speed speeds[] = {{SHAPE_STEPS, "steps", 400},      {SHAPE_RANDOM, "random", 100},
+  static const speed speeds[] = {{SHAPE_STEPS, "steps", 201},      {SHAPE_RANDOM, "random", 100},
                                  {SHAPE_RANDOM, "random", 1000},   {SHAPE_RANDOM, "random", 10000},
                                  {SHAPE_RANDOM, "random", 100000}, {SHAPE_STREAMS, "streams", 1000}};
-  for (size_t i = 0; i < sizeof speeds / sizeof speeds[0]; i++) {
-    subject s = {.operations = bench_is_quick(b) ? 100000 : 1000000};
-    if (!subject_write(&s, speeds[i].what, speeds[i].live)) return false;
-    bench_variant variants[] = {{"lade", replay_rate, &s}, {"read only", read_rate, &s}, {"malloc", malloc_rate, &s}};
-    json_t *params = json_pack("{s:s, s:I, s:I}", "shape", speeds[i].name, "live", (json_int_t)speeds[i].live,
-                               "operations", (json_int_t)s.operations);
-    bool fine = bench_measure(b, self->name, params, "Mop/s", variants, speeds[i].what == SHAPE_STREAMS ? 2 : 3);
-    free(s.text);
-    if (!fine) return false;
-  }
-  return true;
+  bool fine = true;
+  for (size_t i = 0; i < sizeof speeds / sizeof speeds[0] && fine; i++) fine = speed_measure(b, self, &speeds[i]);
+  return fine;
 }
-
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
-
-/* Peak resident MiB of a child that runs it. */
-static double child_peak(const subject *s, trace_result (*run)(trace_reader *reader)) {
-  fflush(stdout);
-  pid_t child = fork();
-  if (child == 0) _exit(isnan(rate(s, run)) ? 1 : 0);
-  int status = 0;
-  struct rusage usage;
-  if (child < 0) return failed("child", "it cannot be made");
-  if (wait4(child, &status, 0, &usage) != child || status != 0) return failed("child", "it failed");
-  return (double)usage.ru_maxrss / 1024.0;
-}
-
-static double replay_peak(void *user) { return child_peak(user, replay_all); }
-static double read_peak(void *user) { return child_peak(user, read_all); }
 
 static bool memory_case(bench *b, const bench_case *self) {
   enum { LIVE = 100000 };
-  char path[] = "/tmp/lade_replay_XXXXXX";
-  int descriptor = mkstemp(path);
-  FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
-  if (file == NULL) {
-    fprintf(stderr, "replay: no temporary file\n");
-    return false;
-  }
-  subject s = {.operations = bench_is_quick(b) ? 300000 : 10000000, .path = path};
-  shape_write(file, SHAPE_RANDOM, s.operations, LIVE);
-  bool fine = fclose(file) == 0;
-  bench_variant variants[] = {{"lade", replay_peak, &s}, {"read only", read_peak, &s}};
+  subject s = {.operations = bench_is_quick(b) ? 300000 : 10000000};
+  if (!subject_make(&s, SHAPE_RANDOM, LIVE)) return false;
+  bench_variant variants[] = {{"lade", replay_peak, &s}, {"this process", own_peak, &s}};
   json_t *params =
       json_pack("{s:s, s:i, s:I}", "shape", "random", "live", LIVE, "operations", (json_int_t)s.operations);
-  fine = fine && bench_measure_repeats(b, 3, self->name, params, "MiB", variants, 2);
-  unlink(path);
+  bool fine = bench_measure_repeats(b, 3, self->name, params, "MiB", variants, 2);
+  unlink(s.path);
   return fine;
+}
+
+/* ../../tools/lade from where this program lies. */
+static void command_find(const char *program) {
+  const char *named = getenv("LADE");
+  const char *slash = strrchr(program, '/');
+  int folder = slash == NULL ? 0 : (int)(slash - program) + 1;
+  if (named != NULL) {
+    snprintf(command, sizeof command, "%s", named);
+  } else {
+    snprintf(command, sizeof command, "%.*s../../tools/lade", folder, program);
+  }
 }
 
 int main(int argc, char **argv) {
   static const bench_case cases[] = {
-      /* First, while this process is small: its children begin with its pages. */
+      /* First, while this process is small: the peak of a child begins with its parent's. */
       {"peak_resident", "peak memory of ten million operations with 100,000 live blocks", memory_case, NULL},
       {"operations", "operations per second, by shape and live blocks", speed_case, NULL},
   };
+  command_find(argv[0]);
   return bench_main(argc, argv, "How fast is a replay, and how large?", cases, sizeof cases / sizeof cases[0]);
 }
