@@ -129,6 +129,10 @@ static lade_status chunk_copy(run_list *runs, bool to_device) {
 lade_status ladei_copy_chunk(lade_pipeline *pipeline, ladei_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
   bool to_device = order->ring->direction == LADE_TO_DEVICE;
+  if (ladei_ticket_of(order->transfer)->cufile) {
+    order->copies = 0; /* what there was to copy, the host half has moved or will move */
+    return LADE_OK;
+  }
   ladei_side *side = &pipeline->sides[to_device ? 0 : 1];
   run_list runs;
   runs.pipeline = pipeline;

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "pipeline/internal.h"
+#include "pipeline/storage_cufile.h"
 
 /* --- memory and callbacks -------------------------------------------------------------------------------------------
  */
@@ -98,7 +99,23 @@ static lade_status range_move(const ladei_slot *slot, file_range *range) {
 /* --- chunks ---------------------------------------------------------------------------------------------------------
  */
 
-lade_status ladei_chunk_move(const ladei_order *order) {
+/* Straight between files and device memory. */
+static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_order *order) {
+  const lade_runtime *runtime = pipeline->runtime;
+  const ladei_slot *slot = order->slot;
+  const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
+  lade_status status = runtime->ops->current_device_set(runtime->self, pipeline->options.device);
+  for (ladei_span span = {0}; status == LADE_OK && ladei_parts_next(parts, slot->offset, slot->bytes, &span);) {
+    status = ladei_cufile_move(span.part->file, span.part->host.offset + span.offset, span.part->device + span.offset,
+                               span.bytes);
+  }
+  return status;
+}
+
+lade_status ladei_chunk_move(const lade_pipeline *pipeline, const ladei_order *order) {
+  if (ladei_ticket_of(order->transfer)->cufile) {
+    return chunk_move_cufile(pipeline, order);
+  }
   const ladei_slot *slot = order->slot;
   const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
   bool reads = order->kind == LADEI_ORDER_READ;
@@ -128,7 +145,7 @@ bool ladei_chunk_request(const ladei_order *order, ladei_storage_request *out) {
   const ladei_slot *slot = order->slot;
   const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
   ladei_span span = {0};
-  if (ladei_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
+  if (ladei_ticket_of(order->transfer)->cufile || ladei_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
       !ladei_parts_next(parts, slot->offset, slot->bytes, &span) || span.part->file == NULL ||
       !span.part->file->async) {
     return false;

@@ -106,11 +106,11 @@ static lade_status order_dispatch(lade_pipeline *pipeline, ladei_order *order) {
   switch (order->kind) {
   case LADEI_ORDER_ACQUIRE: return execute_acquire(pipeline, order);
   case LADEI_ORDER_READ:
-    status = ladei_chunk_move(order);
+    status = ladei_chunk_move(pipeline, order);
     return status == LADE_OK ? ladei_checksum_chunk(order) : status;
   case LADEI_ORDER_WRITE:
     status = ladei_checksum_chunk(order);
-    return status == LADE_OK ? ladei_chunk_move(order) : status;
+    return status == LADE_OK ? ladei_chunk_move(pipeline, order) : status;
   case LADEI_ORDER_GATE: return execute_gate(pipeline, order);
   case LADEI_ORDER_COPY: return ladei_copy_chunk(pipeline, order);
   case LADEI_ORDER_RECORD: return execute_record(pipeline, order);

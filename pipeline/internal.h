@@ -89,6 +89,7 @@ struct lade_ticket {
   void *on_complete_user;
   ladei_parts parts;         /* constant */
   ladei_storage_file *files; /* of the parts, each once; constant until FINISH */
+  bool cufile;               /* the host half moves bytes to and from the device: no copies */
 };
 
 static inline lade_ticket *ladei_ticket_of(ladei_core_transfer *transfer) {
@@ -165,16 +166,16 @@ static inline bool ladei_order_is_host(const ladei_order *order) {
 /* Puts what the order was for in front of what went wrong; returns `status`. */
 lade_status ladei_order_explain(const ladei_order *order, lade_status status);
 
-/* Opens the files that the ticket's parts name, and lets its chunks suit them. `host`: the transfer's, for one without
- * bytes. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY; nothing is attached then. */
-lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_endpoint *host);
+/* Opens the files that the ticket's parts name, and lets its chunks suit them. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY;
+ * nothing is attached then. */
+lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request);
 /* Ends them; see ladei_storage_detach(). */
 lade_status ladei_files_detach(lade_ticket *ticket, bool good);
 /* Lets requests end early. Called with the lock; ladei_storage_push() is due without it. */
 void ladei_files_cancel_locked(lade_ticket *ticket);
 
 /* The orders READ and WRITE: moves the chunk's bytes, all of them, or an error. */
-lade_status ladei_chunk_move(const ladei_order *order);
+lade_status ladei_chunk_move(const lade_pipeline *pipeline, const ladei_order *order);
 /* The same as one request, for storage to work on by itself. False: it is no such thing. */
 bool ladei_chunk_request(const ladei_order *order, ladei_storage_request *out);
 /* Number of the slot's block for storage: below twice the depth. */

@@ -317,7 +317,8 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
   if (status == LADE_OK) {
     bool threads = pipeline->driver == &ladei_driver_threads;
     ladei_storage_open(&pipeline->storage, threads ? (lade_storage)pipeline->options.storage : LADE_STORAGE_PREAD,
-                       2 * pipeline->options.depth, 2 * pipeline->options.depth);
+                       pipeline->runtime->software_device != NULL, 2 * pipeline->options.depth,
+                       2 * pipeline->options.depth);
     placement_find(pipeline);
     status = pipeline->driver->start(pipeline);
   }

@@ -6,6 +6,7 @@
  *   auto      pread                      engine, if there is one
  *   pread     pread                      pread
  *   uring     engine                     engine
+ *   cufile    cuFile (storage_parts.c says when); else as auto
  *
  * Note [Page cache and io_uring]
  * Bytes that lie in the page cache are copied by a processor, whoever asks for them. By pread the copy runs in the reader
@@ -29,6 +30,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
+#include "pipeline/storage_cufile.h"
 #include "pipeline/storage_save.h"
 
 /* Offsets of direct and of ordinary calls meet at whole pages only, so that no page is written both ways. */
@@ -39,7 +41,15 @@ enum { FIXED_FILE_CHUNKS = 16 };
 /* --- the storage of a pipeline --------------------------------------------------------------------------------------
  */
 
-void ladei_storage_open(ladei_storage *storage, lade_storage wanted, unsigned requests, unsigned blocks) {
+static lade_status cufile_open(ladei_storage *storage, bool software_device) {
+  if (software_device) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "no GPUDirect Storage: this device is software");
+  }
+  return ladei_cufile_open(&storage->cufile);
+}
+
+void ladei_storage_open(ladei_storage *storage, lade_storage wanted, bool software_device, unsigned requests,
+                        unsigned blocks) {
   lade_error before;
   *storage = (ladei_storage){.wanted = wanted};
   if (wanted == LADE_STORAGE_PREAD) {
@@ -51,6 +61,9 @@ void ladei_storage_open(ladei_storage *storage, lade_storage wanted, unsigned re
   } else {
     ladei_error_save(&storage->refusal);
   }
+  if (wanted == LADE_STORAGE_CUFILE && cufile_open(storage, software_device) != LADE_OK) {
+    ladei_error_save(&storage->refusal);
+  }
   ladei_error_restore(&before);
 }
 
@@ -59,6 +72,8 @@ void ladei_storage_close(ladei_storage *storage) {
     storage->engine->destroy(storage->engine_self);
     storage->engine = NULL;
   }
+  ladei_cufile_close(storage->cufile);
+  storage->cufile = NULL;
 }
 
 void ladei_storage_info(ladei_storage *storage, lade_pipeline_info *info) {
@@ -68,6 +83,10 @@ void ladei_storage_info(ladei_storage *storage, lade_pipeline_info *info) {
   bool engine = storage->engine != NULL;
   info->storage_direct = engine ? (int32_t)storage->engine->kind : LADE_STORAGE_PREAD;
   info->storage_buffered = engine && storage->wanted == LADE_STORAGE_URING ? LADE_STORAGE_URING : LADE_STORAGE_PREAD;
+  if (storage->cufile != NULL) {
+    info->storage_direct = LADE_STORAGE_CUFILE;
+    info->storage_buffered = LADE_STORAGE_CUFILE;
+  }
   info->direct_files = storage->direct_files;
   info->direct_refused = storage->direct_refused;
   if (engine) {
@@ -75,6 +94,9 @@ void ladei_storage_info(ladei_storage *storage, lade_pipeline_info *info) {
   }
   if (storage->refusal.status != LADE_OK) {
     snprintf(info->storage_note, sizeof info->storage_note, "%.159s", storage->refusal.text);
+  } else if (storage->cufile_refused > 0) {
+    snprintf(info->storage_note, sizeof info->storage_note, "GPUDirect Storage did not take %llu files",
+             (unsigned long long)storage->cufile_refused);
   } else if (code != 0) {
     snprintf(info->storage_note, sizeof info->storage_note, "O_DIRECT refused: %s",
              strerror_r(code, text, sizeof text));
@@ -188,9 +210,22 @@ static void direct_open(ladei_storage_file *file, bool wanted) {
     direct_refuse(file, EINVAL);
     direct_drop(file);
   }
-  if (file->direct_fd >= 0) {
-    file->storage->direct_files++;
+}
+
+/* Lets cuFile move the file, if it takes it. It wants O_DIRECT, or at least does better with it. */
+static void cufile_attach(ladei_storage_file *file) {
+  lade_error before;
+  ladei_storage *storage = file->storage;
+  if (storage->cufile == NULL) {
+    return;
   }
+  ladei_error_save(&before);
+  if (ladei_cufile_file_add(storage->cufile, file->direct_fd >= 0 ? file->direct_fd : file->fd, &file->cufile_handle) !=
+      LADE_OK) {
+    file->cufile_handle = NULL;
+    storage->cufile_refused++;
+  }
+  ladei_error_restore(&before);
 }
 
 static lade_status path_open(ladei_storage_file *file, const lade_endpoint *endpoint) {
@@ -209,6 +244,9 @@ static lade_status path_open(ladei_storage_file *file, const lade_endpoint *endp
 static void file_close(ladei_storage_file *file) {
   if (file->fixed_fd >= 0) {
     file->storage->engine->file_remove(file->storage->engine_self, file->fixed_fd);
+  }
+  if (file->cufile_handle != NULL) {
+    ladei_cufile_file_remove(file->storage->cufile, file->cufile_handle);
   }
   direct_drop(file);
   if (file->owns_fd) {
@@ -240,7 +278,13 @@ lade_status ladei_storage_attach(ladei_storage *storage, const lade_endpoint *en
     free(file);
     return status;
   }
-  direct_open(file, (endpoint->flags & LADE_FILE_DIRECT) != 0);
+  bool direct = (endpoint->flags & LADE_FILE_DIRECT) != 0;
+  direct_open(file, direct || storage->cufile != NULL);
+  cufile_attach(file);
+  if (file->owns_direct_fd && !direct && file->cufile_handle == NULL) {
+    direct_drop(file); /* it was for cuFile alone */
+  }
+  storage->direct_files += file->direct_fd >= 0 ? 1 : 0;
   file->async = storage->engine != NULL && (file->direct_fd >= 0 || storage->wanted == LADE_STORAGE_URING);
   *out = file;
   return LADE_OK;

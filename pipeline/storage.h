@@ -26,6 +26,7 @@
 
 typedef struct ladei_storage ladei_storage;
 typedef struct ladei_save ladei_save;
+struct ladei_cufile;
 
 /* A file of one transfer. Constant after it was attached, but for what is atomic. */
 typedef struct ladei_storage_file {
@@ -43,6 +44,7 @@ typedef struct ladei_storage_file {
   size_t memory_align;      /* of addresses */
   int fixed_fd;             /* index of direct_fd or else fd in the engine's table of files; -1: not in it */
   ladei_save *save;         /* the file under its temporary name, or NULL */
+  void *cufile_handle;      /* of direct_fd or else fd; NULL: cuFile does not move it */
   _Atomic(bool) direct_off; /* O_DIRECT turned out not to work */
   _Atomic(bool) cancelled;  /* requests end after the part that is under way */
 } ladei_storage_file;
@@ -111,18 +113,21 @@ extern const ladei_storage_engine ladei_storage_uring;
 struct ladei_storage {
   lade_storage wanted;
   const ladei_storage_engine *engine; /* NULL: there is none */
+  struct ladei_cufile *cufile;        /* NULL: not asked for, or not to be had */
   void *engine_self;
   lade_error refusal;          /* why there is none though it was asked for; status LADE_OK: it was not */
   _Atomic(unsigned) in_flight; /* requests submitted and not reaped */
   _Atomic(uint64_t) direct_files;
   _Atomic(uint64_t) direct_refused;
-  _Atomic(int) refused_code; /* errno of the last refusal of O_DIRECT; 0: none */
+  _Atomic(uint64_t) cufile_refused; /* files that cuFile did not take */
+  _Atomic(int) refused_code;        /* errno of the last refusal of O_DIRECT; 0: none */
 };
 
 /* --- the storage of a pipeline ------------------------------------------------------------------------------------- */
 
 /* Never fails: what cannot be had is replaced by pread, and the reports say why. `requests`, `blocks`: as create. */
-void ladei_storage_open(ladei_storage *storage, lade_storage wanted, unsigned requests, unsigned blocks);
+void ladei_storage_open(ladei_storage *storage, lade_storage wanted, bool software_device, unsigned requests,
+                        unsigned blocks);
 /* No file is attached any more. */
 void ladei_storage_close(ladei_storage *storage);
 

@@ -76,7 +76,34 @@ static void chunks_suit(lade_ticket *ticket) {
   }
 }
 
-lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_endpoint *host) {
+/*
+ * Note [GPUDirect Storage]
+ * cuFile moves bytes between file and device memory while its caller waits: the host half of a chunk is then all of it,
+ * there is no block, and no copy. To the device such a read knows nothing of streams, so a transfer that must run after
+ * work on one is staged instead. To the host the order COPY still brings the stream's order: the write begins when the
+ * event behind it has passed.
+ */
+static bool cufile_suits(const lade_ticket *ticket, const lade_transfer *request) {
+  bool gated = request->after_stream != 0 || request->allocator != NULL;
+  bool suits = ticket->parts.count > 0 && request->checksum == LADE_CHECKSUM_NONE && !(ticket->to_device && gated);
+  for (size_t i = 0; i < ticket->parts.count && suits; i++) {
+    const ladei_storage_file *file = ticket->parts.list[i].file;
+    suits = file != NULL && file->cufile_handle != NULL;
+  }
+  return suits;
+}
+
+static void cufile_use(lade_ticket *ticket) {
+  ladei_core_transfer *transfer = &ticket->transfer;
+  ticket->cufile = true;
+  transfer->unstaged = true;
+  transfer->no_host = false;
+  transfer->lead_bytes = 0;
+  transfer->unit_bytes = ticket->parts.list[0].file->align;
+}
+
+lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
+  const lade_endpoint *host = &request->host;
   ladei_storage_file **end = &ticket->files;
   ladei_storage_file *file;
   lade_status status = LADE_OK;
@@ -101,6 +128,9 @@ lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, con
     return status;
   }
   chunks_suit(ticket);
+  if (cufile_suits(ticket, request)) {
+    cufile_use(ticket);
+  }
   return LADE_OK;
 }
 

@@ -240,7 +240,7 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
     goto fail_parts;
   }
   transfer_fill(pipeline, request, ticket);
-  status = ladei_files_attach(pipeline, ticket, &request->host);
+  status = ladei_files_attach(pipeline, ticket, request);
   if (status != LADE_OK) {
     goto fail_parts;
   }

@@ -85,10 +85,12 @@ typedef enum lade_file_flags {
 
 /** What moves the bytes of files. */
 typedef enum lade_storage {
-  LADE_STORAGE_AUTO = 0,   /**< Through the page cache: PREAD. With O_DIRECT: URING. */
-  LADE_STORAGE_PREAD = 1,  /**< The pipeline's readers, by pread and pwrite. */
-  LADE_STORAGE_URING = 2,  /**< io_uring; where the kernel, a sandbox or a limit forbids it: PREAD. */
-  LADE_STORAGE_CUFILE = 3, /**< GPUDirect Storage; where its library or driver is missing, or refuses a file: AUTO. */
+  LADE_STORAGE_AUTO = 0,  /**< Through the page cache: PREAD. With O_DIRECT: URING. */
+  LADE_STORAGE_PREAD = 1, /**< The pipeline's readers, by pread and pwrite. */
+  LADE_STORAGE_URING = 2, /**< io_uring; where the kernel, a sandbox or a limit forbids it: PREAD. */
+  /** GPUDirect Storage: no staging block. Where its library or driver is missing or refuses a file, for transfers to the
+   * device that run after a stream, with checksums, or with pieces that are no files: AUTO. */
+  LADE_STORAGE_CUFILE = 3,
 } lade_storage;
 
 /**
