@@ -25,6 +25,64 @@ static void pool_begin(device_fixture *f) {
 
 static void pool_end(device_fixture *f) { LADE_EXPECT_OK(lade_device_pool_end(f->allocator, pool)); }
 
+/* ---- Granules ---------------------------------------------------------------------------------------------------- */
+
+/* Of a free block, the granules that it covers wholly go back; its edges stay cached. The granule is 2 MiB for the small
+ * pool, 20 MiB for the large one. */
+static void partial_unmap_run(size_t granule, size_t edge) {
+  device_fixture f;
+  if (!open_with(&f, "sim", GIB, 0)) return;
+  char *first = device_fixture_alloc(&f, edge, 0);
+  char *rest[64];
+  size_t count = 0;
+  size_t piece = granule / 4;
+  for (; count * piece < 3 * granule; count++) rest[count] = device_fixture_alloc(&f, piece, 0);
+  char *last = device_fixture_alloc(&f, edge, 0);
+  LADE_EXPECT_EQ_PTR(last, first + edge + 3 * granule);
+  uint64_t reserved = device_fixture_stats(&f).reserved_bytes.all.current;
+  for (size_t i = 0; i < count; i++) device_fixture_free(&f, rest[i]);
+  device_fixture_empty_cache(&f);
+  /* What lies behind the last block goes too where it fills granules; the middle keeps its two edges. */
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 2 * granule);
+  char *edge_block = device_fixture_alloc(&f, granule - edge, 0);
+  char *again = device_fixture_alloc(&f, piece, 0);
+  char *const edges[] = {first + edge, first + 3 * granule};
+  LADE_EXPECT(edge_block == edges[0] || edge_block == edges[1]); /* of equal ones, that with no hole behind it */
+  LADE_EXPECT(again == edges[edge_block == edges[0]]);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 2 * granule);
+  LADE_EXPECT(2 * granule < reserved);
+  device_fixture_free(&f, edge_block);
+  device_fixture_free(&f, again);
+  device_fixture_free(&f, first);
+  device_fixture_free(&f, last);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(ExpandableGranules, SmallOnesGoBackWhole) { partial_unmap_run(2 * MIB, MIB); }
+LADE_TEST(ExpandableGranules, LargeOnesGoBackWhole) { partial_unmap_run(20 * MIB, 5 * MIB); }
+
+/* Turned off, the cached memory serves nobody and can go back; turned on again, the same range goes on growing. */
+LADE_TEST(ExpandableGranules, TheSettingCanComeAndGo) {
+  device_fixture f;
+  if (!open_with(&f, "sim", GIB, 0)) return;
+  char *a = device_fixture_alloc(&f, 20 * MIB, 0);
+  char *b = device_fixture_alloc(&f, 20 * MIB, 0);
+  device_fixture_free(&f, b);
+  LADE_EXPECT_OK(lade_device_configure(f.allocator, NULL));
+  char *plain = device_fixture_alloc(&f, 20 * MIB, 0);
+  LADE_EXPECT(plain != b);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 1);
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  LADE_EXPECT_OK(lade_device_configure(f.allocator, &options));
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 60 * MIB, 0), b);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  device_fixture_free(&f, plain);
+  device_fixture_close(&f);
+}
+
 /* ---- Private pools ----------------------------------------------------------------------------------------------- */
 
 LADE_TEST(ExpandablePools, AreOffByDefault) {
