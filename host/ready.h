@@ -12,7 +12,11 @@
 /* A large block was handed out to the thread. */
 static inline void ladei_ready_taken(ladei_thread_cache *cache, ladei_tallies *tallies, ladei_block *block,
                                      unsigned class_index) {
-  tallies->last[class_index - LADEI_MAGAZINE_CLASSES] = block;
+  unsigned bin = class_index - LADEI_MAGAZINE_CLASSES;
+  uint32_t pages = (uint32_t)ladei_block_pages(block);
+  tallies->alike[bin] = pages == tallies->last_pages[bin] ? tallies->alike[bin] + 1 : 0;
+  tallies->last_pages[bin] = pages;
+  tallies->last[bin] = block;
   block->ticket.spare = cache->id;
 }
 
@@ -36,17 +40,20 @@ static inline ladei_block *ladei_ready_take(ladei_thread_cache *cache, ladei_tal
 }
 
 /* A CACHED block, not lodged, becomes ready. False: it is to go to its node: no place for it, or a large one that the
- * thread itself took. Among the free blocks of the node that can join its neighbours, and be cut to fit; in a bin it
+ * thread itself took, unless it takes one size all the time. Among the free blocks of the node that can join its neighbours, and be cut to fit; in a bin it
  * waits for a request of its class. */
 static inline bool ladei_ready_put(ladei_thread_cache *cache, ladei_tallies *tallies, ladei_node *node,
                                    ladei_block *block, unsigned class_index) {
   if (class_index < LADEI_MAGAZINE_CLASSES) {
     return ladei_magazine_put(cache, &tallies->classes[class_index], block);
   }
-  if (ladei_kept_put(cache, tallies, class_index - LADEI_MAGAZINE_CLASSES, block)) {
+  unsigned bin = class_index - LADEI_MAGAZINE_CLASSES;
+  if (ladei_kept_put(cache, tallies, bin, block)) {
     return true;
   }
-  return block->ticket.spare != cache->id && ladei_bins_lodge(&node->bins, block, class_index);
+  /* Random sizes are rarely alike so often, as a class has eight of them. */
+  bool wanted = block->ticket.spare != cache->id || tallies->alike[bin] >= 4;
+  return wanted && ladei_bins_lodge(&node->bins, block, class_index);
 }
 
 static inline void ladei_tally_alloc(ladei_tally *tally, unsigned class_index, size_t requested, size_t block_bytes) {

@@ -53,6 +53,8 @@ typedef struct ladei_tallies {
   /* Of the larger classes. */
   uint64_t published_bytes[LADEI_BIN_CLASSES];    /* owner only */
   const ladei_block *last[LADEI_BIN_CLASSES];     /* taken last by this thread; owner only */
+  uint32_t last_pages[LADEI_BIN_CLASSES];         /* its size */
+  uint32_t alike[LADEI_BIN_CLASSES];              /* so many before it had that size too; owner only */
   _Atomic(ladei_block *) kept[LADEI_BIN_CLASSES]; /* that one, given back; guard: the gate, and read by anyone */
 } ladei_tallies;
 
@@ -155,7 +157,8 @@ static inline bool ladei_magazine_put(ladei_thread_cache *cache, ladei_tally *ta
 /*
  * Larger blocks. The one that the thread itself took last it keeps, one of a class; so a thread that uses a block again
  * and again has it as cheaply as a small one. What another thread took goes to the bins (bins.h), or that thread would
- * never find it. All others go back to the node.
+ * never find it; so do the blocks of a thread that takes one size after the other, as from a ring of buffers. All others
+ * go back to the node.
  */
 
 /* Owner. A kept block of at least `pages`, CACHED; NULL: none, or a drain is going on. */

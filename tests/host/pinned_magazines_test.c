@@ -160,6 +160,30 @@ LADE_TEST(PinnedMagazines, LargeBlockFreedByAnotherThreadIsForAll) {
   fixture_close(&own);
 }
 
+static uint64_t bins_bytes(const fixture *own) { return ladei_bins_bytes(&ladei_pool_node(own->pool, 0)->bins); }
+
+/* Free memory that waits for a request of its size is of no use to requests of others. */
+LADE_TEST(PinnedMagazines, BinsKeepTheBlocksOfARingButNotThoseOfRandomSizes) {
+  fixture own;
+  void *blocks[3];
+  if (!fixture_open(&own, 256 * LADEI_MIB)) return;
+  for (int round = 0; round < 4; round++) {
+    for (size_t i = 0; i < 3; i++) {
+      size_t bytes = 2 * LADEI_MIB + (1 + i + 3 * (size_t)round) % 7 * 40 * LADEI_KIB;
+      LADE_EXPECT_OK(lade_pinned_alloc(own.pool, bytes, &blocks[i]));
+    }
+    for (int i = 0; i < 3; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
+    LADE_EXPECT_EQ_UINT(bins_bytes(&own), 0);
+  }
+  LADE_EXPECT_OK(lade_pinned_trim(own.pool, 0));
+  for (int round = 0; round < 4; round++) {
+    for (int i = 0; i < 3; i++) LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 3 * LADEI_MIB, &blocks[i]));
+    for (int i = 0; i < 3; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
+  }
+  LADE_EXPECT_GT_UINT(bins_bytes(&own), 0);
+  fixture_close(&own);
+}
+
 LADE_TEST(PinnedMagazines, EmptyCacheReachesSleepingThreadsAndBins) {
   fixture own;
   sleeper asleep;
