@@ -17,14 +17,22 @@ lade_pinned_options pinned_fixture_options(void) {
   return options;
 }
 
-bool pinned_fixture_open(pinned_fixture *own, lade_runtime *runtime, const lade_pinned_options *options) {
+const ladei_pinned_hooks pinned_fixture_two_nodes = {LADEI_TOPOLOGY_SYNTHETIC, "node:2 core:2 pu:1", NULL};
+
+bool pinned_fixture_open_on(pinned_fixture *own, lade_runtime *runtime, const lade_pinned_options *options,
+                            const ladei_pinned_hooks *machine) {
   memset(own, 0, sizeof *own);
   own->runtime = runtime;
   if (runtime == NULL) return false;
   for (int i = 0; i < PINNED_FIXTURE_STREAMS; i++) LADE_EXPECT_OK(lade_stream_create(runtime, 0, &own->streams[i]));
   LADE_EXPECT_OK(runtime->ops->device_alloc(runtime->self, 0, PINNED_FIXTURE_DEVICE_BYTES, &own->device));
-  LADE_EXPECT_OK(lade_pinned_pool_create(runtime, options, &own->pool));
+  LADE_EXPECT_OK(ladei_pinned_pool_create(runtime, options, machine, &own->pool));
   return own->pool != NULL;
+}
+
+bool pinned_fixture_open(pinned_fixture *own, lade_runtime *runtime, const lade_pinned_options *options) {
+  static const ladei_pinned_hooks this_machine = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL};
+  return pinned_fixture_open_on(own, runtime, options, &this_machine);
 }
 
 void pinned_fixture_close(pinned_fixture *own) {

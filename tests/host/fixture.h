@@ -10,11 +10,12 @@
  *   pinned_fixture_free(&own, block);
  *   pinned_fixture_close(&own);
  *
- * Every call checks the pool's invariants after it.
+ * alloc and free check the pool's invariants after them, so no other thread may be inside meanwhile.
  */
 #ifndef LADE_TESTS_HOST_FIXTURE_H
 #define LADE_TESTS_HOST_FIXTURE_H
 
+#include "host/pool.h"
 #include "lade/pinned.h"
 
 enum { PINNED_FIXTURE_STREAMS = 2, PINNED_FIXTURE_DEVICE_BYTES = 4096, PINNED_FIXTURE_SEGMENT_BYTES = 2 << 20 };
@@ -31,6 +32,10 @@ lade_pinned_options pinned_fixture_options(void);
 
 /* Takes the runtime; NULL, from a runtime that did not open, makes no fixture. */
 bool pinned_fixture_open(pinned_fixture *own, lade_runtime *runtime, const lade_pinned_options *options);
+/* The same on another machine than this one. */
+bool pinned_fixture_open_on(pinned_fixture *own, lade_runtime *runtime, const lade_pinned_options *options,
+                            const ladei_pinned_hooks *machine);
+extern const ladei_pinned_hooks pinned_fixture_two_nodes;
 /* Nothing may be left that the pool made. */
 void pinned_fixture_close(pinned_fixture *own);
 

@@ -29,6 +29,22 @@ static void file_write(const support_temp_dir *root, const char *path, const cha
   free(full);
 }
 
+typedef struct machine_file {
+  const char *path, *text;
+} machine_file;
+
+/* The limits of a machine with these files, up to the one without a path. */
+static ladei_limits limits_of(const machine_file *files) {
+  support_temp_dir root;
+  ladei_limits limits;
+  memset(&limits, 0, sizeof limits);
+  if (!support_temp_dir_create(&root)) return limits;
+  for (; files->path != NULL; files++) file_write(&root, files->path, files->text);
+  ladei_limits_read(root.path, &limits);
+  support_temp_dir_remove(&root);
+  return limits;
+}
+
 LADE_TEST(Limits, NothingReadableIsNoLimit) {
   ladei_limits limits;
   ladei_limits_read("/nonexistent", &limits);
@@ -38,75 +54,70 @@ LADE_TEST(Limits, NothingReadableIsNoLimit) {
 }
 
 LADE_TEST(Limits, DefaultIsHalfOfWhatIsAvailable) {
-  support_temp_dir root;
-  ladei_limits limits;
-  LADE_ASSERT(support_temp_dir_create(&root));
-  file_write(&root, "proc/meminfo", "MemTotal:  9999 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n");
-  file_write(&root, "proc/self/cgroup", "1:cpu:/\n0::/\n");
-  ladei_limits_read(root.path, &limits);
+  const machine_file files[] = {
+      {"proc/meminfo", "MemTotal:  9999 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"},
+      {"proc/self/cgroup", "1:cpu:/\n0::/\n"},
+      {NULL, NULL},
+  };
+  ladei_limits limits = limits_of(files);
   LADE_EXPECT_EQ_UINT(limits.available_bytes, 8 * LADEI_GIB);
   LADE_EXPECT_EQ_UINT(ladei_limits_default_cap(&limits), 4 * LADEI_GIB);
-  support_temp_dir_remove(&root);
 }
 
 LADE_TEST(Limits, GroupOfVersion2CountsCacheAsFreeAndSharedMemoryAsUsed) {
-  support_temp_dir root;
-  ladei_limits limits;
-  LADE_ASSERT(support_temp_dir_create(&root));
-  file_write(&root, "proc/self/cgroup", "0::/job/step\n");
-  file_write(&root, "sys/fs/cgroup/job/step/memory.max", "max\n");
-  file_write(&root, "sys/fs/cgroup/job/memory.max", "1000000\n");
-  file_write(&root, "sys/fs/cgroup/job/memory.current", "700000\n");
-  file_write(&root, "sys/fs/cgroup/job/memory.stat", "anon 100\nfile_mapped 5\nfile 250000\nshmem 50000\n");
-  ladei_limits_read(root.path, &limits);
+  const machine_file files[] = {
+      {"proc/self/cgroup", "0::/job/step\n"},
+      {"sys/fs/cgroup/job/step/memory.max", "max\n"},
+      {"sys/fs/cgroup/job/memory.max", "1000000\n"},
+      {"sys/fs/cgroup/job/memory.current", "700000\n"},
+      {"sys/fs/cgroup/job/memory.stat", "anon 100\nfile_mapped 5\nfile 250000\nshmem 50000\n"},
+      {NULL, NULL},
+  };
+  ladei_limits limits = limits_of(files);
   LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, 1000000 - (700000 - (250000 - 50000)));
-  support_temp_dir_remove(&root);
 }
 
 LADE_TEST(Limits, SmallestGroupOnTheWayUpDecides) {
-  support_temp_dir root;
-  ladei_limits limits;
-  LADE_ASSERT(support_temp_dir_create(&root));
-  file_write(&root, "proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/a/b\n");
-  file_write(&root, "sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");
-  file_write(&root, "sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "300\n");
-  file_write(&root, "sys/fs/cgroup/memory/a/memory.limit_in_bytes", "5000\n");
-  file_write(&root, "sys/fs/cgroup/memory/a/memory.usage_in_bytes", "1000\n");
-  file_write(&root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "6000\n");
-  file_write(&root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "7000\n");
-  file_write(&root, "sys/fs/cgroup/memory/memory.stat", "total_cache 3000\ntotal_shmem 0\n");
-  ladei_limits_read(root.path, &limits);
-  LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, 2000);
-  file_write(&root, "sys/fs/cgroup/memory/memory.stat", "total_cache 0\n");
-  ladei_limits_read(root.path, &limits);
-  LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, 0);
-  support_temp_dir_remove(&root);
+  const char *const caches[] = {"total_cache 3000\ntotal_shmem 0\n", "total_cache 0\n"};
+  const uint64_t headrooms[] = {2000, 0};
+  for (int i = 0; i < 2; i++) {
+    const machine_file files[] = {
+        {"proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/a/b\n"},
+        {"sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"},
+        {"sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "300\n"},
+        {"sys/fs/cgroup/memory/a/memory.limit_in_bytes", "5000\n"},
+        {"sys/fs/cgroup/memory/a/memory.usage_in_bytes", "1000\n"},
+        {"sys/fs/cgroup/memory/memory.limit_in_bytes", "6000\n"},
+        {"sys/fs/cgroup/memory/memory.usage_in_bytes", "7000\n"},
+        {"sys/fs/cgroup/memory/memory.stat", caches[i]},
+        {NULL, NULL},
+    };
+    LADE_EXPECT_EQ_UINT(limits_of(files).cgroup_headroom_bytes, headrooms[i]);
+  }
 }
 
 LADE_TEST(Limits, GroupOfVersion1WithoutLimitLimitsNothing) {
-  support_temp_dir root;
-  ladei_limits limits;
-  LADE_ASSERT(support_temp_dir_create(&root));
-  file_write(&root, "proc/self/cgroup", "4:memory:/\n");
-  file_write(&root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  file_write(&root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "300\n");
-  ladei_limits_read(root.path, &limits);
+  const machine_file files[] = {
+      {"proc/self/cgroup", "4:memory:/\n"},
+      {"sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"},
+      {"sys/fs/cgroup/memory/memory.usage_in_bytes", "300\n"},
+      {NULL, NULL},
+  };
+  ladei_limits limits = limits_of(files);
   LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, LADEI_NO_LIMIT);
-  support_temp_dir_remove(&root);
 }
 
 LADE_TEST(Limits, MalformedFilesLimitNothing) {
-  support_temp_dir root;
-  ladei_limits limits;
-  LADE_ASSERT(support_temp_dir_create(&root));
-  file_write(&root, "proc/meminfo", "MemAvailable: many\n");
-  file_write(&root, "proc/self/cgroup", "no colons\n3:memory\n0::/x\n");
-  file_write(&root, "sys/fs/cgroup/x/memory.max", "\n");
-  file_write(&root, "sys/fs/cgroup/x/memory.current", "");
-  ladei_limits_read(root.path, &limits);
+  const machine_file files[] = {
+      {"proc/meminfo", "MemAvailable: many\n"},
+      {"proc/self/cgroup", "no colons\n3:memory\n0::/x\n"},
+      {"sys/fs/cgroup/x/memory.max", "\n"},
+      {"sys/fs/cgroup/x/memory.current", ""},
+      {NULL, NULL},
+  };
+  ladei_limits limits = limits_of(files);
   LADE_EXPECT_EQ_UINT(limits.available_bytes, LADEI_NO_LIMIT);
   LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, LADEI_NO_LIMIT);
-  support_temp_dir_remove(&root);
 }
 
 LADE_TEST(Limits, LockedMemoryIsTheSoftLimit) {

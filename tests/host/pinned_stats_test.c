@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Statistics and snapshots: what is counted for the pool, its nodes and its size classes, and that they agree. */
+#include <string.h>
+
+#include "base/size.h"
+#include "host/pool.h"
+#include "tests/host/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/runtimes.h"
+
+/* ---- Snapshots --------------------------------------------------------------------------------------------------- */
+
+typedef struct block_sums {
+  uint64_t blocks[4], bytes[4], requested;
+} block_sums;
+
+static lade_status block_sum(const lade_pinned_info *info, void *user) {
+  block_sums *own = user;
+  own->blocks[info->state]++;
+  own->bytes[info->state] += info->bytes;
+  own->requested += info->requested_bytes;
+  return LADE_OK;
+}
+
+static lade_status block_refuse(const lade_pinned_info *info, void *user) {
+  (void)info;
+  ++*(int *)user;
+  return LADE_ERR_CALLBACK;
+}
+
+typedef struct level_sums {
+  lade_pinned_gauge requested, in_use, pending, cached, reserved, in_use_blocks, pending_blocks, cached_blocks;
+} level_sums;
+
+/* Sums; peaks are of different moments, and only bound the peak of the whole. */
+static void gauge_add(lade_pinned_gauge *sum, const lade_pinned_gauge *gauge) {
+  LADE_EXPECT_EQ_UINT(gauge->allocated - gauge->freed, gauge->current);
+  LADE_EXPECT_GE_UINT(gauge->peak, gauge->current);
+  sum->current += gauge->current;
+  sum->peak += gauge->peak;
+  sum->allocated += gauge->allocated;
+  sum->freed += gauge->freed;
+}
+
+static void expect_gauge(const lade_pinned_gauge *sum, const lade_pinned_gauge *whole) {
+  LADE_EXPECT_EQ_UINT(sum->current, whole->current);
+  LADE_EXPECT_GE_UINT(sum->peak, whole->peak);
+  LADE_EXPECT_EQ_UINT(sum->allocated, whole->allocated);
+  LADE_EXPECT_EQ_UINT(sum->freed, whole->freed);
+}
+
+static lade_status class_sum(const lade_pinned_class_stats *stats, void *user) {
+  level_sums *own = user;
+  LADE_EXPECT_GE_UINT(stats->in_use_bytes.allocated, stats->requested_bytes.allocated);
+  LADE_EXPECT_LE_UINT(stats->in_use_bytes.allocated, stats->in_use_blocks.allocated * stats->block_bytes);
+  gauge_add(&own->requested, &stats->requested_bytes);
+  gauge_add(&own->in_use, &stats->in_use_bytes);
+  gauge_add(&own->pending, &stats->pending_bytes);
+  gauge_add(&own->in_use_blocks, &stats->in_use_blocks);
+  gauge_add(&own->pending_blocks, &stats->pending_blocks);
+  gauge_add(&own->cached_blocks, &stats->cached_blocks);
+  return LADE_OK;
+}
+
+static lade_status node_sum(const lade_pinned_node_stats *stats, void *user) {
+  level_sums *own = user;
+  LADE_EXPECT_EQ_UINT(stats->in_use_bytes.current + stats->pending_bytes.current + stats->cached_bytes.current,
+                      stats->reserved_bytes.current);
+  gauge_add(&own->requested, &stats->requested_bytes);
+  gauge_add(&own->in_use, &stats->in_use_bytes);
+  gauge_add(&own->pending, &stats->pending_bytes);
+  gauge_add(&own->cached, &stats->cached_bytes);
+  gauge_add(&own->reserved, &stats->reserved_bytes);
+  gauge_add(&own->in_use_blocks, &stats->in_use_blocks);
+  gauge_add(&own->pending_blocks, &stats->pending_blocks);
+  gauge_add(&own->cached_blocks, &stats->cached_blocks);
+  return LADE_OK;
+}
+
+/* The pool's counters are the sums of its nodes' and of its classes'. */
+static void expect_levels_agree(const pinned_fixture *own) {
+  lade_pinned_stats stats = pinned_fixture_stats(own);
+  level_sums classes, nodes;
+  memset(&classes, 0, sizeof classes);
+  memset(&nodes, 0, sizeof nodes);
+  LADE_EXPECT_OK(lade_pinned_class_stats_each(own->pool, class_sum, &classes));
+  LADE_EXPECT_OK(lade_pinned_node_stats_each(own->pool, node_sum, &nodes));
+  expect_gauge(&nodes.cached, &stats.cached_bytes);
+  expect_gauge(&nodes.reserved, &stats.reserved_bytes);
+  for (int i = 0; i < 2; i++) {
+    const level_sums *sums = i == 0 ? &classes : &nodes;
+    expect_gauge(&sums->requested, &stats.requested_bytes);
+    expect_gauge(&sums->in_use, &stats.in_use_bytes);
+    expect_gauge(&sums->pending, &stats.pending_bytes);
+    expect_gauge(&sums->in_use_blocks, &stats.in_use_blocks);
+    expect_gauge(&sums->pending_blocks, &stats.pending_blocks);
+    expect_gauge(&sums->cached_blocks, &stats.cached_blocks);
+  }
+}
+
+LADE_TEST_P(PinnedSnapshot, AddsUpToTheStatistics, support_soft_runtimes, runtime) {
+  static const size_t sizes[] = {
+      1, 600, 3500, 4096, 70000, LADEI_MIB, PINNED_FIXTURE_SEGMENT_BYTES - 4096, PINNED_FIXTURE_SEGMENT_BYTES + 1};
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  support_gate gate;
+  void *kept[8], *freed[8];
+  if (!pinned_fixture_open(&own, support_runtime_open(runtime), &options)) return;
+  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, own.device, 1, own.streams[0]));
+  for (int i = 0; i < 8; i++) {
+    kept[i] = pinned_fixture_alloc(&own, sizes[i]);
+    freed[i] = pinned_fixture_alloc(&own, sizes[i]);
+    if (i == 4) LADE_EXPECT_OK(lade_pinned_record_event(own.pool, freed[i], own.streams[0]));
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, freed[i]));
+  }
+  lade_pinned_stats stats = pinned_fixture_stats(&own);
+  block_sums blocks = {0};
+  LADE_EXPECT_OK(lade_pinned_blocks_each(own.pool, block_sum, &blocks));
+  LADE_EXPECT_EQ_UINT(blocks.blocks[LADE_PINNED_IN_USE], stats.in_use_blocks.current);
+  LADE_EXPECT_EQ_UINT(blocks.bytes[LADE_PINNED_IN_USE], stats.in_use_bytes.current);
+  LADE_EXPECT_EQ_UINT(blocks.bytes[LADE_PINNED_PENDING], stats.pending_bytes.current);
+  LADE_EXPECT_EQ_UINT(blocks.blocks[LADE_PINNED_PENDING], 1);
+  LADE_EXPECT_EQ_UINT(blocks.requested, stats.requested_bytes.current);
+  LADE_EXPECT_EQ_UINT(blocks.bytes[1] + blocks.bytes[2] + blocks.bytes[3], stats.reserved_bytes.current);
+  LADE_EXPECT_EQ_UINT(stats.in_use_blocks.allocated, 16);
+  LADE_EXPECT_EQ_UINT(stats.in_use_blocks.freed, 8);
+  LADE_EXPECT_GE_UINT(stats.cached_blocks.current, 1);
+  LADE_EXPECT_EQ_UINT(blocks.bytes[LADE_PINNED_CACHED], stats.cached_bytes.current);
+  expect_levels_agree(&own);
+  int calls = 0;
+  LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, lade_pinned_blocks_each(own.pool, block_refuse, &calls));
+  LADE_EXPECT_EQ_INT(calls, 1);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_blocks_each(own.pool, NULL, NULL));
+  support_gate_open(&gate);
+  for (int i = 0; i < 8; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, kept[i]));
+  pinned_fixture_close(&own);
+}
+
+/* ---- Levels of the statistics ------------------------------------------------------------------------------------ */
+
+typedef struct class_wanted {
+  uint64_t block_bytes;
+  lade_pinned_class_stats found;
+} class_wanted;
+
+static lade_status class_find(const lade_pinned_class_stats *stats, void *user) {
+  class_wanted *own = user;
+  if (stats->block_bytes == own->block_bytes && stats->in_use_blocks.allocated > 0) own->found = *stats;
+  return LADE_OK;
+}
+
+static lade_pinned_class_stats class_of(const pinned_fixture *own, uint64_t block_bytes) {
+  class_wanted wanted = {.block_bytes = block_bytes};
+  LADE_EXPECT_OK(lade_pinned_class_stats_each(own->pool, class_find, &wanted));
+  LADE_EXPECT_EQ_UINT(wanted.found.block_bytes, block_bytes);
+  return wanted.found;
+}
+
+/* Each class keeps peaks of its own, at different moments. Without magazines each call counts, under either policy. */
+LADE_TEST(PinnedLevels, PeaksOfClassesAreTheirOwn) {
+  static const uint32_t flags[] = {0, LADE_PINNED_DEBUG, LADE_PINNED_REFERENCE};
+  for (int i = 0; i < 3; i++) {
+    lade_pinned_options options = pinned_fixture_options();
+    pinned_fixture own;
+    support_gate gate;
+    void *blocks[10];
+    options.flags = flags[i];
+    options.magazine_bytes = 1; /* none */
+    size_t guard = (flags[i] & LADE_PINNED_DEBUG) != 0 ? LADEI_DEBUG_GUARD_BYTES : 0;
+    if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
+    LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+    for (int round = 0; round < 2; round++) {
+      for (int k = 0; k < 10; k++) blocks[k] = pinned_fixture_alloc(&own, (round == 0 ? 8192 : 32768) - guard);
+      for (int k = 0; k < 10; k++) {
+        if (k < 6 - round * 2) LADE_EXPECT_OK(lade_pinned_record_event(own.pool, blocks[k], own.streams[0]));
+        LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[k]));
+      }
+      expect_levels_agree(&own);
+      if (round == 0) {
+        support_gate_open(&gate);
+        LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
+        LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+        LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+      }
+    }
+    lade_pinned_class_stats small = class_of(&own, 8192), large = class_of(&own, 32768);
+    LADE_EXPECT_EQ_UINT(small.in_use_blocks.peak, 10);
+    LADE_EXPECT_EQ_UINT(small.in_use_bytes.peak, 81920);
+    LADE_EXPECT_EQ_UINT(small.requested_bytes.peak, 10 * (8192 - guard));
+    LADE_EXPECT_EQ_UINT(small.pending_blocks.peak, 6);
+    LADE_EXPECT_EQ_UINT(small.pending_bytes.peak, 6 * 8192);
+    LADE_EXPECT_EQ_UINT(small.pending_blocks.current, 0);
+    LADE_EXPECT_EQ_UINT(large.in_use_blocks.peak, 10);
+    LADE_EXPECT_EQ_UINT(large.pending_blocks.peak, 4);
+    LADE_EXPECT_EQ_UINT(large.pending_blocks.current, 4);
+    LADE_EXPECT_GE_UINT(pinned_fixture_stats(&own).in_use_blocks.peak, 10);
+    LADE_EXPECT_LE_UINT(pinned_fixture_stats(&own).in_use_blocks.peak,
+                        flags[i] == 0 ? 20 : 10); /* frees may be told late */
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.peak, 6);
+    support_gate_open(&gate);
+    LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
+    pinned_fixture_close(&own);
+  }
+}
+
+/* Where nothing stays with the thread, its frees are told all the same: late by a magazine's worth at most. */
+LADE_TEST(PinnedLevels, PeakIsWrongByAMagazineAtMost) {
+  enum { COUNT = 200 };
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  void *blocks[COUNT];
+  options.magazine_bytes = 1; /* none */
+  if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
+  for (int round = 0; round < 3; round++) {
+    for (int i = 0; i < COUNT; i++) blocks[i] = pinned_fixture_alloc(&own, (size_t)8192 << round);
+    for (int i = 0; i < COUNT; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
+  }
+  LADE_EXPECT_GE_UINT(pinned_fixture_stats(&own).in_use_blocks.peak, COUNT);
+  LADE_EXPECT_LE_UINT(pinned_fixture_stats(&own).in_use_blocks.peak, COUNT + 2 * LADEI_MAGAZINE_MAX_BLOCKS);
+  LADE_EXPECT_EQ_UINT(class_of(&own, 8192).in_use_blocks.peak, COUNT);
+  LADE_EXPECT_EQ_UINT(class_of(&own, 32768).in_use_blocks.peak, COUNT);
+  pinned_fixture_close(&own);
+}
+
+LADE_TEST(PinnedLevels, NodesAddUpToThePool) {
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  void *blocks[2][6];
+  if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return;
+  for (int node = 0; node < 2; node++) {
+    for (int i = 0; i < 6; i++) LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 300000, node, &blocks[node][i]));
+    expect_levels_agree(&own);
+  }
+  lade_pinned_stats stats = pinned_fixture_stats(&own);
+  LADE_EXPECT_EQ_UINT(stats.in_use_blocks.peak, 12);
+  LADE_EXPECT_EQ_UINT(stats.cached_bytes.current, stats.reserved_bytes.current - stats.in_use_bytes.current);
+  for (int i = 0; i < 6; i++) {
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[0][i]));
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[1][i]));
+  }
+  expect_levels_agree(&own);
+  uint64_t cached = pinned_fixture_stats(&own).cached_bytes.current;
+  LADE_EXPECT_EQ_UINT(cached, stats.reserved_bytes.current);
+  LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).cached_bytes.current, 0);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).cached_bytes.peak, cached);
+  expect_levels_agree(&own);
+  pinned_fixture_close(&own);
+}
+
+LADE_TEST(PinnedLevels, DriverCallsAreTimed) {
+  support_description description;
+  support_description_init(&description);
+  description.soft.costs.host_pin_bytes_per_s = 1000000000;
+  lade_pinned_options options = pinned_fixture_options();
+  lade_pinned_pool *pool = NULL;
+  lade_runtime *runtime = support_runtime_open_with("sim", &description.options);
+  if (runtime == NULL) return;
+  void *small = NULL, *large = NULL;
+  pinned_fixture own = {.runtime = runtime};
+  LADE_ASSERT_OK(lade_pinned_pool_create(runtime, &options, &pool));
+  own.pool = pool;
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_alloc_min_ns, 0);
+  LADE_EXPECT_OK(lade_pinned_alloc(pool, 4096, &small));
+  LADE_EXPECT_OK(lade_pinned_alloc(pool, 4 * PINNED_FIXTURE_SEGMENT_BYTES, &large));
+  lade_pinned_stats stats = pinned_fixture_stats(&own);
+  LADE_EXPECT_EQ_UINT(stats.driver_allocs, 2);
+  LADE_EXPECT_EQ_UINT(stats.driver_alloc_min_ns, PINNED_FIXTURE_SEGMENT_BYTES);
+  LADE_EXPECT_EQ_UINT(stats.driver_alloc_max_ns, 4 * PINNED_FIXTURE_SEGMENT_BYTES);
+  LADE_EXPECT_EQ_UINT(stats.driver_alloc_ns, 5 * PINNED_FIXTURE_SEGMENT_BYTES);
+  LADE_EXPECT_OK(lade_pinned_free(pool, small));
+  LADE_EXPECT_OK(lade_pinned_free(pool, large));
+  LADE_EXPECT_OK(lade_pinned_empty_cache(pool));
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_frees, 2);
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true));
+  support_runtime_close(runtime);
+}
