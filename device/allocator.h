@@ -98,6 +98,7 @@ struct lade_device_allocator {
   ladei_ipc_mapping *ipc_mappings; /* memory of other processes, open here */
   ladei_condition ipc_changed;     /* an entry of them is no longer busy */
   ladei_shared_mapping *shared_mappings;
+  atomic_size_t import_count; /* entries of both; written under the lock */
 
   ladei_callbacks reclaimers;
   ladei_callbacks oom_observers;

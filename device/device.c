@@ -141,6 +141,9 @@ static bool imported(lade_device_allocator *allocator, const void *pointer) {
 lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK || pointer == NULL) return status;
+  if (atomic_load_explicit(&allocator->import_count, memory_order_relaxed) == 0) {
+    return recounted(allocator, allocator->backend->record_stream(allocator, pointer, stream));
+  }
   lade_error before;
   ladei_error_save(&before);
   status = allocator->backend->record_stream(allocator, pointer, stream);

@@ -207,10 +207,12 @@ static lade_status segment_reserve(lade_device_allocator *allocator, const ladei
   if (segment == NULL) return records_missing();
   void *address = NULL;
   ladei_lock_release(&allocator->lock);
+  ladei_capture_mode mode = ladei_driver_relax(allocator);
   lade_status status = granularity_check(allocator, segment->granules->bytes);
   if (status == LADE_OK) {
     status = ops_of(allocator)->vm_reserve(allocator->runtime->self, allocator->device, segment->size, 0, &address);
   }
+  ladei_driver_unrelax(allocator, mode);
   ladei_lock_acquire(&allocator->lock);
   if (status == LADE_OK && !ladei_heap_reserve(&allocator->heap, 1)) {
     ladei_lock_release(&allocator->lock);

@@ -69,6 +69,7 @@ static void mapping_remove(lade_device_allocator *allocator, ladei_ipc_mapping *
   while (*link != mapping) link = &(*link)->next;
   *link = mapping->next;
   free(mapping);
+  atomic_fetch_sub_explicit(&allocator->import_count, 1, memory_order_relaxed);
 }
 
 static ladei_ipc_mapping *mapping_create(lade_device_allocator *allocator, const lade_device_ipc_handle *handle) {
@@ -77,6 +78,7 @@ static ladei_ipc_mapping *mapping_create(lade_device_allocator *allocator, const
   mapping->handle = *handle;
   mapping->next = allocator->ipc_mappings;
   allocator->ipc_mappings = mapping;
+  atomic_fetch_add_explicit(&allocator->import_count, 1, memory_order_relaxed);
   return mapping;
 }
 

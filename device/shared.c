@@ -192,6 +192,7 @@ static void mapping_enter(lade_device_allocator *allocator, ladei_shared_mapping
   ladei_lock_acquire(&allocator->lock);
   mapping->next = allocator->shared_mappings;
   allocator->shared_mappings = mapping;
+  atomic_fetch_add_explicit(&allocator->import_count, 1, memory_order_relaxed);
   ladei_lock_release(&allocator->lock);
 }
 
@@ -256,6 +257,7 @@ static void mapping_settle(lade_device_allocator *allocator, ladei_shared_mappin
     ladei_shared_mapping **link = &allocator->shared_mappings;
     while (*link != mapping) link = &(*link)->next;
     *link = mapping->next;
+    atomic_fetch_sub_explicit(&allocator->import_count, 1, memory_order_relaxed);
   }
   ladei_lock_release(&allocator->lock);
   if (gone) free(mapping);
