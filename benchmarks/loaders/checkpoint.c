@@ -88,7 +88,7 @@ static bool facts_read(void) {
 
 static bool set_open(bench *b) {
   if (set.device != NULL) return true;
-  uint64_t bytes = set.w.bytes != 0 ? set.w.bytes : bench_is_quick(b) ? 64 << 20 : UINT64_C(4096) << 20;
+  uint64_t bytes = set.w.bytes != 0 ? set.w.bytes : bench_is_quick(b) ? 16 << 20 : UINT64_C(4096) << 20;
   void *block;
   if (!world_open(&set.w)) return false;
   lade_device_allocator *allocator = lade_pair_device_allocator(set.w.pair);

@@ -94,7 +94,7 @@ static bool shards_make(uint64_t bytes) {
 static bool set_open(bench *b) {
   if (set.device != NULL) return true;
   uint64_t bytes = set.w.bytes != 0    ? set.w.bytes
-                   : bench_is_quick(b) ? 48 << 20
+                   : bench_is_quick(b) ? 16 << 20
                                        : 1024 << 20,
            largest = BATCH * RECORD_MOST;
   if (!world_open(&set.w) || !shards_make(bytes)) return false;

@@ -29,6 +29,13 @@ struct lade_safetensors {
   json_t *index;   /* NULL for a single file */
 };
 
+/*
+ * Whether `right` follows `left` directly and yet belongs to another allocation of the driver. A pipeline copies what
+ * lies side by side in one go, and a driver refuses copies that go from one allocation into the next: such two must not
+ * be in one transfer.
+ */
+bool ladei_memory_parts(lade_runtime *runtime, const void *left, uint64_t left_bytes, const void *right);
+
 /* Transfers of one job, in the order of submission. */
 typedef struct ladei_ticket_list {
   lade_ticket **tickets;

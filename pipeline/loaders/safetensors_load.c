@@ -299,15 +299,24 @@ static lade_status group_submit(lade_tensor_load *load, group *g, const lade_loa
   return ladei_ticket_list_submit(&load->tickets, target->pipeline, &transfer);
 }
 
+/* Whether a tensor has to go into the next group. */
+static bool group_is_full(const lade_tensor_load *load, const group *g, const piece *p, uint64_t limit) {
+  if (g->count == 0) {
+    return false;
+  }
+  lade_runtime *runtime = load->targets[p->target].pipeline->runtime;
+  return g->bytes + piece_bytes(load, p) > limit ||
+         (load->per_tensor && ladei_memory_parts(runtime, g->last->memory, piece_bytes(load, g->last), p->memory));
+}
+
 static lade_status target_submit(lade_tensor_load *load, uint32_t target, lade_piece *ranges) {
   lade_status status = LADE_OK;
   group g = {.ranges = ranges};
   uint64_t limit = group_limit(0, load->bytes);
   for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
     piece *p = &load->pieces[load->order[i]];
-    uint64_t bytes = piece_bytes(load, p);
-    if (bytes == 0 || p->target != target) continue;
-    if (g.count > 0 && g.bytes + bytes > limit) {
+    if (piece_bytes(load, p) == 0 || p->target != target) continue;
+    if (group_is_full(load, &g, p, limit)) {
       status = group_submit(load, &g, &load->targets[target]);
       limit = group_limit(limit, load->bytes);
     }

@@ -257,19 +257,8 @@ static char *path_beside(const char *path, const char *name) {
 /* --- writing --------------------------------------------------------------------------------------------------------
  */
 
-/* The tensors of a shard that lie on one device, as one transfer. `ranges` has room for all of the shard. */
-static lade_status target_submit(save *s, const shard *in, uint32_t target, uint64_t data_offset, lade_piece *ranges) {
+static lade_status ranges_submit(save *s, uint32_t target, const lade_piece *ranges, uint64_t count) {
   lade_transfer transfer;
-  uint64_t count = 0;
-  for (size_t i = 0; i < in->count; i++) {
-    const ladei_entry *entry = &in->entries[i];
-    if (in->tensors[i]->target == target && entry->end > entry->begin) {
-      ranges[count++] = (lade_piece){
-          .host = lade_endpoint_file(in->file.fd, data_offset + entry->begin, ladei_path_text(in->file.path)),
-          .device_memory = in->tensors[i]->memory,
-          .bytes = entry->end - entry->begin};
-    }
-  }
   if (count == 0) {
     return LADE_OK;
   }
@@ -280,6 +269,27 @@ static lade_status target_submit(save *s, const shard *in, uint32_t target, uint
   transfer.pieces = ranges;
   transfer.piece_count = count;
   return ladei_ticket_list_submit(&s->tickets, s->targets[target].pipeline, &transfer);
+}
+
+/* The tensors of a shard that lie on one device, as few transfers. `ranges` has room for all of the shard. */
+static lade_status target_submit(save *s, const shard *in, uint32_t target, uint64_t data_offset, lade_piece *ranges) {
+  lade_runtime *runtime = s->targets[target].pipeline->runtime;
+  lade_status status = LADE_OK;
+  uint64_t count = 0;
+  for (size_t i = 0; i < in->count && status == LADE_OK; i++) {
+    const ladei_entry *entry = &in->entries[i];
+    void *memory = in->tensors[i]->memory;
+    if (in->tensors[i]->target != target || entry->end == entry->begin) continue;
+    if (count > 0 && ladei_memory_parts(runtime, ranges[count - 1].device_memory, ranges[count - 1].bytes, memory)) {
+      status = ranges_submit(s, target, ranges, count);
+      count = 0;
+    }
+    ranges[count++] = (lade_piece){
+        .host = lade_endpoint_file(in->file.fd, data_offset + entry->begin, ladei_path_text(in->file.path)),
+        .device_memory = memory,
+        .bytes = entry->end - entry->begin};
+  }
+  return status == LADE_OK ? ranges_submit(s, target, ranges, count) : status;
 }
 
 static lade_status shard_submit(save *s, const shard *in, uint64_t data_offset) {

@@ -128,6 +128,38 @@ LADE_TEST(LoaderFault, WritesNewMemoryOnlyWhenItsStreamHasPassed) {
   fixture_close(&f);
 }
 
+/* Memory that a destroyed loader gave back is still read by the consumer's work: the next owner has to wait. */
+LADE_TEST(LoaderFault, GivesMemoryBackOnlyAsItsConsumersStreamPasses) {
+  fixture f;
+  data_set set;
+  lade_loader *loader;
+  lade_stream other;
+  void *scratch, *next;
+  if (!fixture_open(&f, "sim") || !data_set_open(&set)) return;
+  lade_device_allocator *allocator = f.targets[0].allocator;
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &other));
+  lade_loader_options options = data_set_options(DATA_SET_RECORDS);
+  options.stream = other;
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  lade_batch batch = next_take(&f, loader);
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
+  LADE_ASSERT_OK(lade_device_alloc(allocator, batch.bytes, f.streams[0], &scratch));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_copy_async(f.runtime, scratch, batch.memory, batch.bytes, f.streams[0]));
+  LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  LADE_ASSERT_OK(lade_device_alloc(allocator, batch.bytes, other, &next));
+  LADE_EXPECT_NE_PTR(next, batch.memory);
+  LADE_EXPECT_OK(lade_soft_stream_release(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, other));
+  LADE_EXPECT_OK(lade_device_free(allocator, next));
+  LADE_EXPECT_OK(lade_device_free(allocator, scratch));
+  LADE_EXPECT_OK(lade_device_stream_retire(allocator, other));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, other));
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
 LADE_TEST(LoaderFault, ReadsAheadWhileTheConsumerIsSlow) {
   fixture f;
   data_set set;
