@@ -109,7 +109,8 @@ static void uring_block_forget(void *user, unsigned index) {
 
 static unsigned uring_blocks_registered(void *user, const char **why_not) {
   uring *self = user;
-  switch (self->buffers_code) {
+  int code = self->buffers_code;
+  switch (code) {
   case 0: *why_not = ""; break;
   case ENOMEM: *why_not = "io_uring without registered buffers: over the limit of locked memory"; break;
   default: *why_not = "io_uring without registered buffers: the kernel does not take them"; break;
