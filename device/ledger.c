@@ -278,7 +278,8 @@ lade_status ladei_ledger_alloc(lade_device_allocator *allocator, size_t bytes, l
   ladei_stream resolved;
   lade_status status = ladei_device_stream_resolve(allocator, stream, &resolved);
   uint64_t given = 0;
-  if (status == LADE_OK) status = uses_process(allocator, 0, &given);
+  /* Every request may make the source grow, so batches are closed as by a search that misses in the native backend. */
+  if (status == LADE_OK) status = uses_process(allocator, LADEI_POLL_CLOSE, &given);
   if (status != LADE_OK) return status;
   lade_error before;
   ladei_error_save(&before);

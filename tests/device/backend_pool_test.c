@@ -27,13 +27,13 @@ typedef struct rig {
   lade_stream streams[STREAMS];
 } rig;
 
-static bool rig_open(rig *r, const char *name, uint64_t max_bytes) {
+static bool rig_open_batch(rig *r, const char *name, uint64_t max_bytes, uint32_t event_batch) {
   memset(r, 0, sizeof *r);
   lade_device_options options;
   lade_device_options_init(&options);
   options.backend = LADE_DEVICE_CUDA_MALLOC_ASYNC;
   options.max_bytes = max_bytes;
-  options.event_batch = 1;
+  options.event_batch = event_batch;
   r->runtime = support_interposer_open(name, NULL);
   if (r->runtime == NULL) return false;
   LADE_EXPECT_OK(lade_runtime_set_device(r->runtime, 0));
@@ -41,6 +41,8 @@ static bool rig_open(rig *r, const char *name, uint64_t max_bytes) {
   LADE_EXPECT_OK(lade_device_allocator_create(r->runtime, 0, &options, &r->allocator));
   return !lade_test_has_failed();
 }
+
+static bool rig_open(rig *r, const char *name, uint64_t max_bytes) { return rig_open_batch(r, name, max_bytes, 1); }
 
 static void rig_check(rig *r) { LADE_EXPECT_OK(ladei_device_allocator_check(r->allocator)); }
 
@@ -169,6 +171,22 @@ LADE_TEST_P(DevicePoolBackend, AnotherStreamsUseDelaysTheFree, runtimes, name) {
   support_gate_open(&gate);
   LADE_EXPECT(support_wait_stream(r.runtime, r.streams[1]));
   char *b = block_alloc(&r, 1000, 0); /* looks for what is done */
+  LADE_EXPECT_EQ_UINT(frees(&r), 1);
+  block_free(&r, b);
+  rig_close(&r);
+}
+
+/* An open batch of events does not keep memory from the pool: the next request closes it. */
+LADE_TEST_P(DevicePoolBackend, TheNextRequestFindsWhatIsDone, runtimes, name) {
+  rig r;
+  if (!rig_open_batch(&r, name, 0, 0)) return;
+  char *a = block_alloc(&r, 1000, 0);
+  block_fill(&r, a, 1, 1000, 1);
+  LADE_EXPECT_OK(lade_device_record_stream(r.allocator, a, r.streams[1]));
+  block_free(&r, a);
+  LADE_EXPECT(support_wait_stream(r.runtime, r.streams[1]));
+  LADE_EXPECT_EQ_UINT(frees(&r), 0);
+  char *b = block_alloc(&r, 1000, 0);
   LADE_EXPECT_EQ_UINT(frees(&r), 1);
   block_free(&r, b);
   rig_close(&r);
