@@ -104,6 +104,10 @@ typedef struct ladei_history_copy {
 
 void ladei_history_copy_destroy(ladei_history_copy *copy);
 
+/* Memory for a copy, not cleared, every page of it touched: under the lock the first touch would be the longest part.
+ * NULL when there is none; for free(). */
+void *ladei_history_memory(size_t count, size_t bytes);
+
 /* One more reference; NULL is allowed. Atomic. */
 static inline void ladei_context_retain(ladei_context *context) {
   if (context != NULL) atomic_fetch_add_explicit(&context->references, 1, memory_order_relaxed);

@@ -191,6 +191,15 @@ void ladei_history_copy_destroy(ladei_history_copy *copy) {
   free(copy->events);
 }
 
+void *ladei_history_memory(size_t count, size_t bytes) {
+  enum { PAGE = 4096 };
+  size_t total;
+  if (!ladei_size_mul(count, bytes, &total)) return NULL;
+  volatile char *memory = malloc(total);
+  for (size_t at = 0; memory != NULL && at < total; at += PAGE) memory[at] = 0;
+  return (void *)(uintptr_t)memory;
+}
+
 /* Copies from *next on, up to COPY_CHUNK events before `end`. Where older ones are lost, *next moves behind the gap and
  * true is returned. Lock held. */
 static bool chunk_copy(const ladei_history *history, uint64_t *next, uint64_t end, ladei_history_copy *copy) {
@@ -208,13 +217,14 @@ static bool chunk_copy(const ladei_history *history, uint64_t *next, uint64_t en
 }
 
 static void copy_drop(ladei_history_copy *copy) {
-  for (size_t i = 0; i < copy->count; i++) ladei_context_release(record_of(&copy->events[i]));
+  for (size_t i = 0; i < copy->count; i++) ladei_context_release(copy->contexts[i]);
   copy->count = 0;
 }
 
-/* Replaces records by what the program captured, and keeps them aside. */
-static void copy_show(ladei_history_copy *copy) {
-  for (size_t i = 0; i < copy->count; i++) {
+/* Keeps the records of the events from `begin` on aside, and puts what the program captured in their place. This is the
+ * time in which others get the lock. */
+static void copy_show(ladei_history_copy *copy, size_t begin) {
+  for (size_t i = begin; i < copy->count; i++) {
     copy->contexts[i] = record_of(&copy->events[i]);
     ladei_history_event_show(&copy->events[i]);
   }
@@ -228,19 +238,20 @@ lade_status ladei_history_copy_take(lade_device_allocator *allocator, uint64_t e
   uint64_t started = history->started;
   ladei_lock_release(&allocator->lock);
   size_t room = next < end ? (size_t)(end - next) : 0;
-  ladei_history_copy copy = {.events = calloc(room + 1, sizeof *copy.events),
-                             .contexts = calloc(room + 1, sizeof *copy.contexts)};
+  ladei_history_copy copy = {.events = ladei_history_memory(room + 1, sizeof *copy.events),
+                             .contexts = ladei_history_memory(room + 1, sizeof *copy.contexts)};
   if (copy.events == NULL || copy.contexts == NULL) {
     ladei_history_copy_destroy(&copy);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device history: no memory for a copy of %zu events", room);
   }
   while (next < end) {
+    size_t before = copy.count;
     ladei_lock_acquire(&allocator->lock);
     bool gap = chunk_copy(history, &next, end, &copy);
     ladei_lock_release(&allocator->lock);
+    copy_show(&copy, before);
     if (gap) copy_drop(&copy);
   }
-  copy_show(&copy);
   uint64_t first = end - copy.count;
   copy.lost_count = room > 0 && first > started ? first - started : 0;
   *out = copy;

@@ -133,7 +133,7 @@ static void contexts_show(ladei_snapshot *snapshot) {
 
 static bool snapshot_reserve(ladei_snapshot *snapshot, size_t room, bool contexts) {
   *snapshot = (ladei_snapshot){.segments = malloc((room + 1) * sizeof *snapshot->segments),
-                               .blocks = malloc((room + 1) * sizeof *snapshot->blocks),
+                               .blocks = ladei_history_memory(room + 1, sizeof *snapshot->blocks),
                                .contexts = malloc(contexts ? (2 * room + 1) * sizeof *snapshot->contexts : 1)};
   if (snapshot->segments != NULL && snapshot->blocks != NULL && snapshot->contexts != NULL) return true;
   ladei_device_snapshot_destroy(snapshot);
