@@ -87,8 +87,8 @@ lade_status ladei_device_check_active(const lade_device_allocator *allocator);
 lade_status ladei_native_open(lade_device_allocator *allocator, const ladei_backend_setup *setup);
 lade_status ladei_native_close(lade_device_allocator *allocator, bool wait);
 lade_status ladei_native_check(lade_device_allocator *allocator);
-/* The same, also beside calls in flight, which are left out of the sums; *out_blocks: how many blocks there are. */
-lade_status ladei_native_recount(lade_device_allocator *allocator, size_t *out_blocks);
+/* The same, also beside calls in flight, which are left out of the sums; *out_looked_at: blocks and events. */
+lade_status ladei_native_recount(lade_device_allocator *allocator, size_t *out_looked_at);
 lade_status ladei_native_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
 lade_status ladei_native_free(lade_device_allocator *allocator, void *pointer);
 lade_status ladei_native_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream);

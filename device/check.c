@@ -201,11 +201,11 @@ static void history_recount(recount *r, const lade_device_allocator *allocator) 
 }
 
 lade_status ladei_native_check(lade_device_allocator *allocator) {
-  size_t blocks;
-  return ladei_native_recount(allocator, &blocks);
+  size_t looked_at;
+  return ladei_native_recount(allocator, &looked_at);
 }
 
-lade_status ladei_native_recount(lade_device_allocator *allocator, size_t *out_blocks) {
+lade_status ladei_native_recount(lade_device_allocator *allocator, size_t *out_looked_at) {
   recount r = {.heap = &allocator->heap};
   ladei_lock_acquire(&allocator->lock);
   expect(&r, ladei_ordered_set_check(&r.heap->by_address), "I1 order of segments");
@@ -221,8 +221,8 @@ lade_status ladei_native_recount(lade_device_allocator *allocator, size_t *out_b
     history_recount(&r, allocator);
     if (!r.busy && allocator->returns_in_flight == 0) stats_compare(&r);
   }
+  *out_looked_at = r.blocks + allocator->history.count;
   ladei_lock_release(&allocator->lock);
-  *out_blocks = r.blocks;
   if (r.broken == NULL) return LADE_OK;
   return ladei_error(LADE_ERR_INTERNAL, 0, "device allocator of device %d: broken invariant %s", allocator->device,
                      r.broken);

@@ -33,23 +33,24 @@ static lade_status argument_null(const char *call) {
 
 /*
  * Builds without NDEBUG recount the invariants after each call that changes blocks, and stop the program where one is
- * broken, near its cause. With many blocks they do so after every so many calls, such that a call pays for sixteen.
+ * broken, near its cause. With many blocks and events they do so after every so many calls, such that a call pays for
+ * sixteen of them.
  */
 static inline lade_status recounted(lade_device_allocator *allocator, lade_status status) {
 #ifndef NDEBUG
-  enum { BLOCKS_PER_CALL = 16 };
+  enum { RECORDS_PER_CALL = 16 };
   if (allocator->backend->check != ladei_native_check) return status;
   if (atomic_fetch_add_explicit(&allocator->calls_since_recount, 1, memory_order_relaxed) <
       atomic_load_explicit(&allocator->calls_per_recount, memory_order_relaxed)) {
     return status;
   }
   atomic_store_explicit(&allocator->calls_since_recount, 0, memory_order_relaxed);
-  size_t blocks = 0;
-  if (ladei_native_recount(allocator, &blocks) != LADE_OK) {
+  size_t looked_at = 0;
+  if (ladei_native_recount(allocator, &looked_at) != LADE_OK) {
     fprintf(stderr, "lade: %s\n", lade_last_error()->text);
     abort();
   }
-  atomic_store_explicit(&allocator->calls_per_recount, blocks / BLOCKS_PER_CALL, memory_order_relaxed);
+  atomic_store_explicit(&allocator->calls_per_recount, looked_at / RECORDS_PER_CALL, memory_order_relaxed);
 #else
   (void)allocator;
 #endif
