@@ -25,10 +25,11 @@
  *       NULL address, an enumerator or flag bit that this header does not name for the op, a handle or address that
  *       was not handed out (or is not the start of what was) gives LADE_ERR_INVALID_ARGUMENT where it is found out;
  *       use of destroyed streams, events and graphs need not be.
- *   R9  Queries, records, and pinning (event_query, stream_query, event_record, event_create, host_*) are allowed in
- *       every thread capture mode: the runtime switches to relaxed mode around the driver call. A query of a
- *       capturing stream, or of a legacy stream in status IMPLICIT, gives LADE_ERR_CAPTURE and leaves the capture valid.
- *       A query of an event that was captured gives LADE_ERR_CAPTURE; the driver of "cuda" invalidates the capture then.
+ *   R9  Queries, waits, records, pinning and driver pools (event_query, stream_query, *_synchronize, event_record,
+ *       event_create, host_*, pool_alloc, pool_free) of what does not capture are allowed in every thread capture mode:
+ *       the runtime switches to relaxed mode around the driver call. A query of a capturing stream, or of a legacy stream
+ *       in status IMPLICIT, gives LADE_ERR_CAPTURE and leaves the capture valid. A query of an event that was captured
+ *       gives LADE_ERR_CAPTURE; the driver of "cuda" invalidates the capture then.
  *   R10 A capture forbids what it could not replay: synchronising a capturing stream or a captured event, work in a
  *       legacy stream in status IMPLICIT, waiting in it for an event recorded outside it and, as the thread's capture
  *       mode says, device_alloc, device_free and device_synchronize. Those give LADE_ERR_CAPTURE and invalidate the

@@ -4,7 +4,7 @@
  *
  * I1  An event belongs to the context that was current at its creation and is recorded only under that one; asking,
  *     waiting and destroying work under any context of the process.
- * I2  Creating, recording and asking run in the relaxed capture mode (R9). An event that was captured answers
+ * I2  Creating, recording, asking and waiting run in the relaxed capture mode (R9). An event that was captured answers
  *     CUDA_ERROR_CAPTURED_EVENT in every mode, and its capture is invalid from then on; only the driver knows which
  *     events were captured.
  * Locks: none.
@@ -49,7 +49,7 @@ static lade_status event_query(void *self, lade_event event) {
 }
 
 static lade_status event_synchronize(void *self, lade_event event) {
-  cuda_call call = {.runtime = self, .op = "event_synchronize"};
+  cuda_call call = {.runtime = self, .op = "event_synchronize", .relaxed = true};
   if (!ladei_cuda_enter_any(&call)) return call.status;
   return ladei_cuda_leave(&call, call.runtime->api.event_synchronize(event), "event %p", (void *)event);
 }

@@ -159,7 +159,7 @@ static bool pool_is_host(const cuda_api *api, CUmemoryPool pool) {
 
 static lade_status pool_alloc(void *self, ladei_driver_pool pool, size_t bytes, const ladei_stream *stream,
                               void **out) {
-  cuda_call call = {.runtime = self, .op = "pool_alloc"};
+  cuda_call call = {.runtime = self, .op = "pool_alloc", .relaxed = true};
   CUdeviceptr address = 0;
   if (!ladei_cuda_range_check(&call, pool, bytes) || !ladei_cuda_enter_context(&call, stream->context)) {
     return call.status;
@@ -175,7 +175,7 @@ static lade_status pool_alloc(void *self, ladei_driver_pool pool, size_t bytes, 
 }
 
 static lade_status pool_free(void *self, void *pointer, const ladei_stream *stream) {
-  cuda_call call = {.runtime = self, .op = "pool_free", .releases = true};
+  cuda_call call = {.runtime = self, .op = "pool_free", .relaxed = true, .releases = true};
   if (!ladei_cuda_range_check(&call, pointer, 1)) return call.status;
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
   CUresult code = call.runtime->api.mem_free_async(cuda_address(pointer), stream->handle);

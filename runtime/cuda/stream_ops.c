@@ -115,7 +115,7 @@ static lade_status stream_query(void *self, const ladei_stream *stream) {
 }
 
 static lade_status stream_synchronize(void *self, const ladei_stream *stream) {
-  cuda_call call = {.runtime = self, .op = "stream_synchronize"};
+  cuda_call call = {.runtime = self, .op = "stream_synchronize", .relaxed = true};
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
   return ladei_cuda_leave(&call, call.runtime->api.stream_synchronize(stream->handle), "stream %p",
                           (void *)stream->handle);

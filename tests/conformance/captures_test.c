@@ -287,6 +287,13 @@ CONFORMANCE_TEST(Captures, QueriesAreRefusedAndHarmless) {
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
+static void driver_pool_calls(lade_runtime *runtime, const ladei_stream *stream, ladei_driver_pool pool) {
+  void *memory = NULL;
+  LADE_EXPECT_OK(OP(pool_alloc, pool, 4096, stream, &memory));
+  LADE_EXPECT_OK(OP(stream_synchronize, stream));
+  LADE_EXPECT_OK(OP(pool_free, memory, stream));
+}
+
 /* What the pinned pool does while somebody captures, in the strictest mode, in the capturing thread. */
 static void pool_calls(lade_runtime *runtime, void *user) {
   const ladei_stream *other = user;
@@ -294,6 +301,7 @@ static void pool_calls(lade_runtime *runtime, void *user) {
   void *pinned = NULL;
   LADE_EXPECT_OK(OP(event_record, event, other));
   LADE_EXPECT(support_wait_event(runtime, event));
+  LADE_EXPECT_OK(OP(event_synchronize, event));
   LADE_EXPECT_OK(OP(stream_query, other));
   LADE_EXPECT_OK(OP(host_alloc, 0, 4096, 0, &pinned));
   LADE_EXPECT_OK(OP(host_free, pinned));
@@ -304,9 +312,14 @@ CONFORMANCE_TEST(Captures, RecordsQueriesAndPinningElsewhereGoOn) {
   NEEDS_GRAPHS();
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   ladei_stream other = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  ladei_driver_pool pool = NULL;
+  if (runtime->ops->pool_default != NULL && conformance_has(runtime, 0, LADEI_ATTR_DRIVER_POOLS_SUPPORTED)) {
+    LADE_ASSERT_OK(OP(pool_default, 0, &pool));
+  }
   LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
   pool_calls(runtime, &other);
   conformance_in_thread(pool_calls, runtime, &other);
+  if (pool != NULL) driver_pool_calls(runtime, &other, pool);
   expect_capture_status(runtime, &stream, LADEI_CAPTURE_ACTIVE);
   LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &stream)));
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));

@@ -93,15 +93,15 @@ enum {
   X(cuMemPoolGetAttribute, 11020, LOOP_INIT) \
   X(cuMemPoolSetAttribute, 11020, LOOP_INIT) \
   X(cuMemPoolTrimTo, 11020, LOOP_INIT) \
-  X(cuMemAllocFromPoolAsync, 11020, LOOP_CALL) \
-  X(cuMemFreeAsync, 11020, LOOP_CALL) \
+  X(cuMemAllocFromPoolAsync, 11020, LOOP_SAFE_MODE) \
+  X(cuMemFreeAsync, 11020, LOOP_SAFE_MODE) \
   X(cuStreamCreateWithPriority, 5050, LOOP_CALL) \
   X(cuStreamDestroy, 4000, LOOP_CALL) \
   X(cuStreamGetCtx, 9020, LOOP_INIT) \
   X(cuStreamGetId, 12000, LOOP_INIT) \
   X(cuStreamWaitEvent, 3020, LOOP_CALL) \
   X(cuStreamQuery, 2000, LOOP_SAFE_MODE) \
-  X(cuStreamSynchronize, 2000, LOOP_CALL) \
+  X(cuStreamSynchronize, 2000, LOOP_SAFE_MODE) \
   X(cuStreamIsCapturing, 10000, LOOP_INIT) \
   X(cuStreamGetCaptureInfo, 11030, LOOP_CALL) \
   X(cuStreamBeginCapture, 10010, LOOP_CALL) \
@@ -112,7 +112,7 @@ enum {
   X(cuEventDestroy, 4000, LOOP_CALL) \
   X(cuEventRecord, 2000, LOOP_SAFE_MODE) \
   X(cuEventQuery, 2000, LOOP_SAFE_MODE) \
-  X(cuEventSynchronize, 2000, LOOP_CALL) \
+  X(cuEventSynchronize, 2000, LOOP_SAFE_MODE) \
   X(cuEventElapsedTime, 2000, LOOP_CALL) \
   X(cuMemcpyHtoD, 3020, LOOP_CALL) \
   X(cuMemcpyDtoH, 3020, LOOP_CALL) \

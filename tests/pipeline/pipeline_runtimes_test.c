@@ -27,12 +27,16 @@ static bool open_default(fixture *f, const char *name, size_t device_bytes) {
   return fixture_open(f, name, device_bytes, &options);
 }
 
-static void expect_no_blocks(fixture *f) {
+static bool holds_no_block(void *user) {
+  fixture *f = user;
   lade_pipeline_info info;
   lade_pipeline_info_init(&info);
   LADE_EXPECT_OK(lade_pipeline_info_get(f->pipeline, &info));
-  LADE_EXPECT_EQ_UINT(info.blocks, 0);
+  return info.blocks == 0;
 }
+
+/* The last ones go back to the pool after the tickets are over. */
+static void expect_no_blocks(fixture *f) { LADE_EXPECT(support_wait(f->runtime, holds_no_block, f)); }
 
 /* ---- Kinds of host memory ---------------------------------------------------------------------------------------- */
 
