@@ -298,7 +298,7 @@ static inline void lade_save_options_init(lade_save_options *options) {
 /**
  * Save tensors. The files are those that the `safetensors` package writes of the same tensors, byte for byte.
  *
- * Files are written under names of their own (`.NAME.XXXXXX.part`) and renamed once all are complete, the index last: a
+ * Files are written without their names, which they get once all are complete, the index last: a
  * save that fails leaves what was there before, and nothing new under a final name.
  *
  * @param path     Of the file. With several files, "model.safetensors" gives "model-00001-of-00003.safetensors" and so

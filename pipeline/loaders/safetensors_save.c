@@ -3,7 +3,7 @@
  * Saving tensors: which goes into which file and where, the headers, the index.
  *
  *   tensors as given --shards--> consecutive ones --order--> by dtype, then by name: entries, header, offsets
- *   .NAME.XXXXXX.part: header, tensors    ->  all complete, all synced  ->  renamed, the index last
+ *   files without their names: header, tensors  ->  all complete, all flushed  ->  named, the index last
  *
  * I1  shard.tensors[i] is what entries[i] describes; entries follow each other from 0 on, without gap.
  * I2  No part file is disposed of before every transfer into it is over.
@@ -42,7 +42,7 @@ typedef struct save {
   uint64_t bytes;
   shard *shards;
   size_t shard_count;
-  ladei_part_file index; /* fd -1: none */
+  ladei_part_file index;
   ladei_ticket_list tickets;
 } save;
 
@@ -234,9 +234,6 @@ static lade_status shards_plan(save *s) {
     return memory_error();
   }
   s->shard_count = count;
-  for (size_t i = 0; i < count; i++) {
-    s->shards[i].file.fd = -1;
-  }
   lade_status status = LADE_OK;
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
     size_t end = shard_end(s, first);
@@ -284,10 +281,10 @@ static lade_status target_submit(save *s, const shard *in, uint32_t target, uint
       status = ranges_submit(s, target, ranges, count);
       count = 0;
     }
-    ranges[count++] = (lade_piece){
-        .host = lade_endpoint_file(in->file.fd, data_offset + entry->begin, ladei_path_text(in->file.path)),
-        .device_memory = memory,
-        .bytes = entry->end - entry->begin};
+    ranges[count++] = (lade_piece){.host = lade_endpoint_file(ladei_part_file_fd(&in->file), data_offset + entry->begin,
+                                                              ladei_path_text(in->file.path)),
+                                   .device_memory = memory,
+                                   .bytes = entry->end - entry->begin};
   }
   return status == LADE_OK ? ranges_submit(s, target, ranges, count) : status;
 }
@@ -412,15 +409,15 @@ static lade_status files_sync(const save *s) {
   for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
     status = ladei_part_file_sync(&s->shards[i].file);
   }
-  return status == LADE_OK && s->index.fd >= 0 ? ladei_part_file_sync(&s->index) : status;
+  return status == LADE_OK && s->index.save != NULL ? ladei_part_file_sync(&s->index) : status;
 }
 
-static lade_status files_rename(save *s) {
+static lade_status files_name(save *s) {
   lade_status status = LADE_OK;
   for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
-    status = ladei_part_file_rename(&s->shards[i].file);
+    status = ladei_part_file_name(&s->shards[i].file);
   }
-  return status == LADE_OK && s->index.fd >= 0 ? ladei_part_file_rename(&s->index) : status;
+  return status == LADE_OK && s->index.save != NULL ? ladei_part_file_name(&s->index) : status;
 }
 
 static lade_status save_run(save *s) {
@@ -441,7 +438,7 @@ static lade_status save_run(save *s) {
     status = files_sync(s);
   }
   if (status == LADE_OK) {
-    status = files_rename(s);
+    status = files_name(s);
   }
   return status == LADE_OK && !s->options.no_sync ? ladei_part_file_sync_folder(&s->shards[0].file) : status;
 }
@@ -472,8 +469,7 @@ lade_status lade_safetensors_save(const char *path, const lade_load_target *targ
             .targets = targets,
             .target_count = (uint32_t)target_count,
             .tensors = tensors,
-            .tensor_count = tensor_count,
-            .index = {.fd = -1}};
+            .tensor_count = tensor_count};
   lade_status status = ladei_options_read("lade_save_options", options, &s.options, sizeof s.options);
   if (status == LADE_OK) {
     status = save_run(&s);

@@ -80,7 +80,7 @@ run 1 save --runtime sim "$dir/bad.safetensors" "$dir/never.safetensors"
 run 2 save one
 run 2 save one two three
 run 2 save --max-shard-size 5XB one two
-ls "$dir"/.*.part >/dev/null 2>&1 && fail "parts are left"
+ls -A "$dir" | grep -q '^\.' && fail "parts are left: $(ls -A "$dir")"
 
 rm -rf "$dir"
 [ "$failures" = 0 ]
