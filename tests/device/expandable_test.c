@@ -98,7 +98,7 @@ LADE_TEST(ExpandablePools, AreOffByDefault) {
 }
 
 /* A pool grows in one range, keeps its memory while it is in use, and goes with its reservation after the release. */
-LADE_TEST(ExpandablePools, GrowInOneRangeAndGoWithIt) {
+LADE_TEST(hazard_H32, PrivatePoolsGrowInOneRangeAndGoWithIt) {
   device_fixture f;
   if (!open_with(&f, "sim", GIB, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS)) return;
   pool_begin(&f);

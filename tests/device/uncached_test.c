@@ -59,7 +59,7 @@ LADE_TEST(DeviceUncached, EachBlockIsADriverAllocation) {
 }
 
 /* Hazard of the reference: a raw allocation is cached, and its deleter was not. Here a free knows what it frees. */
-LADE_TEST(DeviceUncached, RawAllocationsStayCachedAndFreesTellThemApart) {
+LADE_TEST(hazard_H22, RawAllocationsStayCachedAndFreesTellThemApart) {
   device_fixture f;
   if (!open_uncached(&f, "sim")) return;
   void *raw = NULL;
