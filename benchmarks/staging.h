@@ -151,7 +151,9 @@ bool staging_verify(staging *s);
 
 /* False: said why. */
 bool staging_copyless_open(staging *s);
-/* Its pipeline is destroyed. */
+/* The pipeline on it, at its first use. False: said why. */
+bool staging_reads_alone_open(staging *s);
+/* Both. */
 bool staging_copyless_close(staging *s);
 
 /* --- output ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,9 @@
  * The runtime with the copies left out: what the pipeline's reads (or writes) alone take, into the same pinned blocks, by
  * the same threads. Every other operation is the runtime's own.
  *
+ * Copies that take no time teach a pipeline nothing about its link, so this one gets the chunks that lade's has come to: it
+ * is made when that has run once.
+ *
  * I1  The table is a copy of the runtime's but for the copies, which succeed and move nothing.
  * Locks: none; the table is constant after it was made.
  */
@@ -46,8 +49,30 @@ bool staging_copyless_open(staging *s) {
   return true;
 }
 
+bool staging_reads_alone_open(staging *s) {
+  lade_pipeline_options options;
+  lade_pipeline_info info;
+  lade_pipeline_info_init(&info);
+  lade_pipeline_options_init(&options);
+  if (s->reads_alone != NULL) {
+    return true;
+  }
+  (void)lade_pipeline_info_get(lade_pair_pipeline(s->pair), &info);
+  options.device = s->settings.device;
+  options.chunk_bytes = info.chunk_bytes;
+  options.depth = s->settings.depth;
+  options.readers = s->settings.readers;
+  options.storage = (int32_t)s->settings.storage;
+  if (lade_pipeline_create(s->copyless, lade_pair_pinned_pool(s->pair), &options, &s->reads_alone) != LADE_OK) {
+    staging_lade_error("the pipeline without copies");
+    return false;
+  }
+  return true;
+}
+
 bool staging_copyless_close(staging *s) {
-  bool good = s->copyless == NULL || lade_runtime_close(s->copyless) == LADE_OK;
+  bool good = lade_pipeline_destroy(s->reads_alone, true) == LADE_OK;
+  good = (s->copyless == NULL || lade_runtime_close(s->copyless) == LADE_OK) && good;
   free(s->copyless_table);
   return good;
 }

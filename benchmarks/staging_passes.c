@@ -308,6 +308,9 @@ static double pass_time(void *user) {
   if (p->variant == STAGING_CEILING && ceiling == NULL) {
     return (double)NAN;
   }
+  if (p->variant == STAGING_READS && !staging_reads_alone_open(s)) {
+    return (double)NAN;
+  }
   double cpu_before = cpu_seconds();
   uint64_t begun_ns = lade_runtime_now_ns(s->runtime);
   bool good = pass_run(p, ceiling);

@@ -178,20 +178,6 @@ static void interrupts_catch(void) {
 /* One pipeline is all that pins memory here: no more than its ring needs. */
 static const uint64_t pinned_segment_bytes = UINT64_C(8) << 20;
 
-/* The same pipeline once more, with the copies left out. */
-static bool reads_alone_open(staging *s, const lade_pipeline_options *options) {
-  lade_pipeline_options own = *options;
-  own.device = s->settings.device;
-  if (!staging_copyless_open(s)) {
-    return false;
-  }
-  if (lade_pipeline_create(s->copyless, lade_pair_pinned_pool(s->pair), &own, &s->reads_alone) != LADE_OK) {
-    staging_lade_error("the pipeline without copies");
-    return false;
-  }
-  return true;
-}
-
 static bool device_open(staging *s) {
   lade_pinned_options pinned;
   lade_pipeline_options pipeline;
@@ -215,7 +201,7 @@ static bool device_open(staging *s) {
   }
   lade_pipeline_info_init(&s->info);
   (void)lade_pipeline_info_get(lade_pair_pipeline(s->pair), &s->info);
-  return reads_alone_open(s, &pipeline);
+  return staging_copyless_open(s);
 }
 
 /* The window, no longer than needed, and the pieces it is used in: whole chunks, a quarter of it if that is enough. */
@@ -256,6 +242,8 @@ static bool measure_all(staging *s) {
     good = staging_verify(s);
     staging_progress_end(&s->progress);
   }
+  /* What the pipeline has come to; the baselines' chunks are those it began with. */
+  (void)lade_pipeline_info_get(lade_pair_pipeline(s->pair), &s->info);
   return good;
 }
 
@@ -281,7 +269,6 @@ static bool all_close(staging *s) {
     }
     good = lade_stream_destroy(s->runtime, s->stream) == LADE_OK && good;
   }
-  good = lade_pipeline_destroy(s->reads_alone, true) == LADE_OK && good;
   good = staging_copyless_close(s) && good;
   good = lade_pair_destroy(s->pair, true) == LADE_OK && good;
   good = lade_runtime_close(s->runtime) == LADE_OK && good;
