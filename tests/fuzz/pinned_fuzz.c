@@ -49,7 +49,8 @@ static bool machine_open(machine *own, fuzz_reader *in) {
   options.segment_bytes = (1 + fuzz_below(in, 3)) * LADEI_MIB;
   options.max_bytes = (2 + fuzz_below(in, 8)) * LADEI_MIB;
   options.magazine_bytes = fuzz_below(in, 3) * LADEI_MIB;
-  options.sources = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER;
+  options.sources = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER | LADE_PINNED_SOURCE_POOL;
+  options.register_chunk_bytes = fuzz_below(in, 3) == 1 ? LADEI_MIB : 0;
   for (int i = 0; i < STREAMS; i++) FUZZ_CHECK(lade_stream_create(own->runtime, 0, &own->streams[i]) == LADE_OK);
   FUZZ_CHECK(own->runtime->ops->device_alloc(own->runtime->self, 0, SLOTS * COPY_BYTES, &device) == LADE_OK);
   FUZZ_CHECK(lade_pinned_pool_create(own->runtime, &options, &own->pool) == LADE_OK);
@@ -111,9 +112,10 @@ static void step_hold(machine *own, fuzz_reader *in) {
 }
 
 static void step_fault(machine *own, fuzz_reader *in) {
-  static const char *const ops[] = {"host_register", "host_alloc", "event_record", "event_query", "event_create"};
-  unsigned op = fuzz_below(in, 5);
-  lade_status status = op < 2 ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_ERR_DRIVER;
+  static const char *const ops[] = {"host_register", "host_alloc",  "pool_alloc",  "pool_create",
+                                    "event_record",  "event_query", "event_create"};
+  unsigned op = fuzz_below(in, 7);
+  lade_status status = op < 3 ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_ERR_DRIVER;
   FUZZ_CHECK(lade_soft_fault_add(own->runtime, ops[op], 1 + fuzz_below(in, 3), status) == LADE_OK);
 }
 
