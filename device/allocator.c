@@ -11,11 +11,14 @@
  * A1  A block is handed out, and taken back, under one hold of the lock; so its state tells the truth about a pointer.
  * A2  A block that is handed out changes neither its record nor the fields that name its place, so its owner finds it
  *     without the lock (ladei_heap_peek). Where that fails, the lock tells what is the matter.
+ * A2  Static probes for tracers, a no-op each while nobody traces: lade:device_alloc (address, device, bytes asked for,
+ *     stream id) and lade:device_free (address), in the order of the changes.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/allocator.h"
 
 #include <stdlib.h>
+#include <sys/sdt.h>
 
 #include "base/error.h"
 #include "device/backend.h"
@@ -244,6 +247,7 @@ lade_status ladei_native_alloc(lade_device_allocator *allocator, size_t bytes, l
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   status = request_serve(allocator, &request, out);
+  if (status == LADE_OK) DTRACE_PROBE4(lade, device_alloc, *out, allocator->device, bytes, request.stream.id);
   ladei_lock_release(&allocator->lock);
   return ladei_is_exhausted(status) ? ladei_report_exhausted(allocator, &request, status) : status;
 }
@@ -296,7 +300,10 @@ lade_status ladei_native_free(lade_device_allocator *allocator, void *pointer) {
   if (block == NULL || block->state != LADEI_HEAP_ALLOCATED) {
     status = ladei_device_block_lookup(allocator, pointer, true, "free", &block); /* what is wrong with it */
   }
-  if (status == LADE_OK) block = block_free(allocator, block);
+  if (status == LADE_OK) {
+    DTRACE_PROBE1(lade, device_free, pointer);
+    block = block_free(allocator, block);
+  }
   ladei_lock_release(&allocator->lock);
   if (status == LADE_OK && block != NULL) ladei_uses_add(allocator, block);
   return status;
