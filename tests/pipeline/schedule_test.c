@@ -159,6 +159,32 @@ LADE_TEST(PipelineSchedule, ReachesTheSlowerSideOnPcie5) {
 
 LADE_TEST(PipelineSchedule, ReachesTheSlowerSideOnAVeryFastLink) { reaches(400 * GB_PER_S, 0.97); }
 
+/* Without staging nothing but the start of each copy stands between the link and its rate. */
+LADE_TEST(PipelineSchedule, CopiesPinnedMemoryAtTheLinksRate) {
+  static const uint64_t links[] = {12 * GB_PER_S, 25 * GB_PER_S, 55 * GB_PER_S, 400 * GB_PER_S};
+  for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
+    schedule s;
+    void *pinned;
+    lade_transfer transfer;
+    lade_ticket *ticket;
+    if (!schedule_open(&s, links[i], &page_cache, GIB)) return;
+    LADE_ASSERT_EQ_INT(lade_pinned_alloc(s.pool, GIB, &pinned), LADE_OK);
+    lade_transfer_init(&transfer);
+    transfer.direction = LADE_TO_DEVICE;
+    transfer.host = lade_endpoint_memory(pinned);
+    transfer.device_memory = s.device;
+    transfer.bytes = GIB;
+    uint64_t begun_ns = lade_runtime_now_ns(s.runtime);
+    LADE_ASSERT_EQ_INT(lade_pipeline_submit(s.pipeline, &transfer, &ticket), LADE_OK);
+    finish(ticket);
+    double rate = (double)GIB / (double)(lade_runtime_now_ns(s.runtime) - begun_ns) * 1e9;
+    printf("link %3.0f GB/s, pinned memory: %.4f of it\n", (double)links[i] * 1e-9, rate / (double)links[i]);
+    LADE_EXPECT(rate >= (links[i] > 100 * GB_PER_S ? 0.9 : 0.97) * (double)links[i]);
+    LADE_EXPECT_EQ_INT(lade_pinned_free(s.pool, pinned), LADE_OK);
+    schedule_close(&s);
+  }
+}
+
 /* Both directions at once take no longer than one, where the link is full duplex. */
 LADE_TEST(PipelineSchedule, RunsBothWaysAtOnce) {
   static const uint64_t links[] = {12 * GB_PER_S, 25 * GB_PER_S, 55 * GB_PER_S, 400 * GB_PER_S};
