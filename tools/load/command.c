@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tools/load/session.h"
+#include "tools/load/stage.h"
 #include "tools/load/verify.h"
 
 enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -63,7 +63,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case KEY_LIST: a->list = true; return 0;
   case KEY_VERIFY: a->verify = true; return 0;
   case KEY_TO:
-    if (!session_devices_are_good(argument)) argp_error(state, "--to: '%s' is no list of devices", argument);
+    if (!stage_devices_are_good(argument)) argp_error(state, "--to: '%s' is no list of devices", argument);
     a->to = argument;
     return 0;
   case KEY_RUNTIME:
@@ -108,29 +108,29 @@ static void tensors_list(const lade_safetensors *file) {
 }
 
 /* Waits, watching. */
-static bool load_wait(const session *s, lade_tensor_load *load, outcome *o, double began) {
+static bool load_wait(const stage *s, lade_tensor_load *load, outcome *o, double began) {
   progress bar;
   lade_status status = LADE_OK;
   progress_begin(&bar, s, o->path);
   if (o->tensors > 0) {
     status = lade_tensor_load_wait_tensor(load, 0, LADE_WAIT_FOREVER);
-    o->first_seconds = session_seconds(s) - began;
+    o->first_seconds = stage_seconds(s) - began;
   }
   while (status == LADE_OK || status == LADE_ERR_TIMEOUT) {
     lade_load_info info;
     lade_load_info_init(&info);
-    status = lade_tensor_load_wait(load, session_is_virtual(s) ? LADE_WAIT_FOREVER : glance_ns);
+    status = lade_tensor_load_wait(load, stage_is_virtual(s) ? LADE_WAIT_FOREVER : glance_ns);
     (void)lade_tensor_load_query(load, &info);
     o->bytes = info.bytes;
-    if (status == LADE_OK || session_is_virtual(s)) break;
+    if (status == LADE_OK || stage_is_virtual(s)) break;
     progress_show(&bar, s, info.bytes_done, info.bytes);
   }
-  o->seconds = session_seconds(s) - began;
+  o->seconds = stage_seconds(s) - began;
   progress_end(&bar);
-  return status == LADE_OK || session_failed(s, o->path);
+  return status == LADE_OK || stage_failed(s, o->path);
 }
 
-static bool tensor_verify(const session *s, const lade_safetensors *file, const lade_tensor_load *load, uint64_t i,
+static bool tensor_verify(const stage *s, const lade_safetensors *file, const lade_tensor_load *load, uint64_t i,
                           const int *fds) {
   lade_tensor_info info;
   void *memory;
@@ -139,11 +139,11 @@ static bool tensor_verify(const session *s, const lade_safetensors *file, const 
   bool good = lade_safetensors_tensor(file, i, &info) == LADE_OK &&
               lade_tensor_load_address(load, i, &memory, &target) == LADE_OK &&
               verify_range(s->targets[target].pipeline, fds[info.file], info.offset, memory, info.bytes) == LADE_OK;
-  return good || session_failed(s, info.name != NULL ? info.name : "tensor");
+  return good || stage_failed(s, info.name != NULL ? info.name : "tensor");
 }
 
 /* Opens the files anew: what is compared must not depend on what was used for loading. */
-static bool checkpoint_verify(const session *s, const lade_safetensors *file, const lade_tensor_load *load) {
+static bool checkpoint_verify(const stage *s, const lade_safetensors *file, const lade_tensor_load *load) {
   uint64_t count = lade_safetensors_file_count(file);
   int *fds = calloc(count + 1, sizeof *fds);
   bool good = fds != NULL;
@@ -160,17 +160,17 @@ static bool checkpoint_verify(const session *s, const lade_safetensors *file, co
   return good;
 }
 
-static bool checkpoint_load(const session *s, const arguments *a, outcome *o) {
+static bool checkpoint_load(const stage *s, const arguments *a, outcome *o) {
   lade_safetensors *file;
   lade_tensor_load *load;
-  double began = session_seconds(s);
-  if (lade_safetensors_open(o->path, &file) != LADE_OK) return session_failed(s, "opening");
+  double began = stage_seconds(s);
+  if (lade_safetensors_open(o->path, &file) != LADE_OK) return stage_failed(s, "opening");
   o->is_checkpoint = true;
   o->files = lade_safetensors_file_count(file);
   o->tensors = lade_safetensors_count(file);
   bool good = lade_safetensors_load(file, s->targets, s->count, NULL, &load) == LADE_OK;
   if (!good) {
-    session_failed(s, o->path);
+    stage_failed(s, o->path);
   } else {
     good = load_wait(s, load, o, began) && (!a->verify || checkpoint_verify(s, file, load));
     good = lade_tensor_load_destroy(load, false) == LADE_OK && good;
@@ -183,27 +183,27 @@ static bool checkpoint_load(const session *s, const arguments *a, outcome *o) {
 /* --- other files ----------------------------------------------------------------------------------------------------
  */
 
-static bool ticket_wait(const session *s, lade_ticket *ticket, outcome *o) {
+static bool ticket_wait(const stage *s, lade_ticket *ticket, outcome *o) {
   progress bar;
   lade_status status;
   progress_begin(&bar, s, o->path);
   do {
     lade_ticket_info info;
     lade_ticket_info_init(&info);
-    status = lade_ticket_wait(ticket, session_is_virtual(s) ? LADE_WAIT_FOREVER : glance_ns);
+    status = lade_ticket_wait(ticket, stage_is_virtual(s) ? LADE_WAIT_FOREVER : glance_ns);
     (void)lade_ticket_query(ticket, &info);
     if (status == LADE_ERR_TIMEOUT) progress_show(&bar, s, info.bytes_done, info.bytes);
-  } while (status == LADE_ERR_TIMEOUT && !session_is_virtual(s));
+  } while (status == LADE_ERR_TIMEOUT && !stage_is_virtual(s));
   progress_end(&bar);
-  return status == LADE_OK || session_failed(s, o->path);
+  return status == LADE_OK || stage_failed(s, o->path);
 }
 
-static bool bytes_load(const session *s, const arguments *a, int fd, outcome *o) {
+static bool bytes_load(const stage *s, const arguments *a, int fd, outcome *o) {
   const lade_load_target *target = &s->targets[0];
   lade_transfer transfer;
   lade_ticket *ticket;
   void *memory;
-  double began = session_seconds(s);
+  double began = stage_seconds(s);
   lade_transfer_init(&transfer);
   transfer.direction = LADE_TO_DEVICE;
   transfer.host = lade_endpoint_file(fd, 0, o->path);
@@ -211,17 +211,17 @@ static bool bytes_load(const session *s, const arguments *a, int fd, outcome *o)
   transfer.allocator = target->allocator;
   transfer.stream = target->stream;
   transfer.out_device_memory = &memory;
-  if (lade_pipeline_submit(target->pipeline, &transfer, &ticket) != LADE_OK) return session_failed(s, o->path);
+  if (lade_pipeline_submit(target->pipeline, &transfer, &ticket) != LADE_OK) return stage_failed(s, o->path);
   bool good = ticket_wait(s, ticket, o);
-  o->seconds = session_seconds(s) - began;
+  o->seconds = stage_seconds(s) - began;
   if (good && a->verify && verify_range(target->pipeline, fd, 0, memory, o->bytes) != LADE_OK) {
-    good = session_failed(s, o->path);
+    good = stage_failed(s, o->path);
   }
   lade_ticket_release(ticket);
   return lade_device_free(target->allocator, memory) == LADE_OK && good;
 }
 
-static bool other_load(const session *s, const arguments *a, outcome *o) {
+static bool other_load(const stage *s, const arguments *a, outcome *o) {
   struct stat facts;
   int fd = open(o->path, O_RDONLY | O_CLOEXEC);
   if (fd < 0 || fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
@@ -260,7 +260,7 @@ static json_t *outcome_json(const outcome *o) {
                    "first_tensor_seconds", first, "verified", o->verified);
 }
 
-static bool report_print(const session *s, const json_t *rows) {
+static bool report_print(const stage *s, const json_t *rows) {
   json_t *report = json_pack("{s:i, s:s, s:O}", "version", 1, "runtime", lade_runtime_name(s->runtime), "files", rows);
   bool good = report != NULL && json_dumpf(report, stdout, JSON_INDENT(2)) == 0;
   json_decref(report);
@@ -269,7 +269,7 @@ static bool report_print(const session *s, const json_t *rows) {
   return good;
 }
 
-static bool files_load(const session *s, const arguments *a) {
+static bool files_load(const stage *s, const arguments *a) {
   bool good = true;
   json_t *rows = json_array();
   for (int i = 0; i < a->file_count; i++) {
@@ -290,11 +290,11 @@ int command_load(int argc, char **argv) {
   static char name[] = "lade load";
   const struct argp argp = {option_table, option_parse, "FILE...", documentation, NULL, NULL, NULL};
   arguments a = {.to = "0"};
-  session s;
+  stage s;
   argv[0] = name; /* what argp calls the program in its messages */
   argp_err_exit_status = EXIT_USAGE;
   argp_parse(&argp, argc, argv, 0, NULL, &a);
-  if (!session_open(&s, name, a.runtime, a.to)) return EXIT_FAILED;
+  if (!stage_open(&s, name, a.runtime, a.to)) return EXIT_FAILED;
   bool good = files_load(&s, &a);
-  return session_close(&s) && good ? EXIT_FINE : EXIT_FAILED;
+  return stage_close(&s) && good ? EXIT_FINE : EXIT_FAILED;
 }

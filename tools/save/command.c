@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/load/session.h"
+#include "tools/load/stage.h"
 
 enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 enum { KEY_JSON = 256, KEY_NO_SYNC, KEY_ON, KEY_RUNTIME, KEY_SHARD };
@@ -82,7 +82,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
     if (a->max_shard_bytes == 0) argp_error(state, "--max-shard-size: '%s' is no size", argument);
     return 0;
   case KEY_ON:
-    if (!session_devices_are_good(argument)) argp_error(state, "--on: '%s' is no list of devices", argument);
+    if (!stage_devices_are_good(argument)) argp_error(state, "--on: '%s' is no list of devices", argument);
     a->on = argument;
     return 0;
   case KEY_RUNTIME:
@@ -152,13 +152,13 @@ static void checkpoint_close(checkpoint *c) {
   free(c->metadata);
 }
 
-static bool checkpoint_open(const session *s, const char *path, checkpoint *out) {
+static bool checkpoint_open(const stage *s, const char *path, checkpoint *out) {
   checkpoint c = {0};
   bool good = lade_safetensors_open(path, &c.file) == LADE_OK &&
               lade_safetensors_load(c.file, s->targets, s->count, NULL, &c.load) == LADE_OK &&
               lade_tensor_load_wait(c.load, LADE_WAIT_FOREVER) == LADE_OK;
   if (!good) {
-    session_failed(s, "loading");
+    stage_failed(s, "loading");
   } else if (!tensors_describe(&c) || !metadata_describe(&c)) {
     fprintf(stderr, "%s: no memory for the list of tensors\n", s->command);
     good = false;
@@ -172,7 +172,7 @@ static bool checkpoint_open(const session *s, const char *path, checkpoint *out)
  */
 
 typedef struct watch {
-  const session *s;
+  const stage *s;
   progress bar;
 } watch;
 
@@ -182,7 +182,7 @@ static lade_status watch_look(void *user, uint64_t bytes_done, uint64_t bytes) {
   return LADE_OK;
 }
 
-static bool report_print(const session *s, const arguments *a, const checkpoint *c, double seconds) {
+static bool report_print(const stage *s, const arguments *a, const checkpoint *c, double seconds) {
   double rate = seconds > 0 ? (double)c->bytes / seconds : 0;
   uint64_t tensors = lade_safetensors_count(c->file);
   if (!a->json) {
@@ -200,7 +200,7 @@ static bool report_print(const session *s, const arguments *a, const checkpoint 
   return fflush(stdout) == 0 && good;
 }
 
-static bool checkpoint_save(const session *s, const arguments *a, const checkpoint *c) {
+static bool checkpoint_save(const stage *s, const arguments *a, const checkpoint *c) {
   watch w = {.s = s};
   lade_save_options options;
   lade_save_options_init(&options);
@@ -214,24 +214,24 @@ static bool checkpoint_save(const session *s, const arguments *a, const checkpoi
   lade_status status =
       lade_safetensors_save(a->to, s->targets, s->count, c->tensors, lade_safetensors_count(c->file), &options);
   progress_end(&w.bar);
-  if (status != LADE_OK) return session_failed(s, "saving");
-  return report_print(s, a, c, session_seconds(s) - w.bar.began);
+  if (status != LADE_OK) return stage_failed(s, "saving");
+  return report_print(s, a, c, stage_seconds(s) - w.bar.began);
 }
 
 int command_save(int argc, char **argv) {
   static char name[] = "lade save";
   const struct argp argp = {option_table, option_parse, "FROM TO", documentation, NULL, NULL, NULL};
   arguments a = {.on = "0"};
-  session s;
+  stage s;
   checkpoint c;
   argv[0] = name; /* what argp calls the program in its messages */
   argp_err_exit_status = EXIT_USAGE;
   argp_parse(&argp, argc, argv, 0, NULL, &a);
-  if (!session_open(&s, name, a.runtime, a.on)) return EXIT_FAILED;
+  if (!stage_open(&s, name, a.runtime, a.on)) return EXIT_FAILED;
   bool good = checkpoint_open(&s, a.from, &c);
   if (good) {
     good = checkpoint_save(&s, &a, &c);
     checkpoint_close(&c);
   }
-  return session_close(&s) && good ? EXIT_FINE : EXIT_FAILED;
+  return stage_close(&s) && good ? EXIT_FINE : EXIT_FAILED;
 }

@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `lade load` and `lade save` share: a runtime, the devices named on the command line, a progress bar. */
-#ifndef LADE_TOOLS_LOAD_SESSION_H
-#define LADE_TOOLS_LOAD_SESSION_H
+#ifndef LADE_TOOLS_LOAD_STAGE_H
+#define LADE_TOOLS_LOAD_STAGE_H
 
 #include "lade/lade.h"
 
-enum { SESSION_MAX_DEVICES = 64 };
+enum { STAGE_MAX_DEVICES = 64 };
 
-typedef struct session {
+typedef struct stage {
   const char *command; /* "lade load", for messages */
   lade_runtime *runtime;
-  int devices[SESSION_MAX_DEVICES]; /* ordinals */
-  lade_pair *pairs[SESSION_MAX_DEVICES];
-  lade_stream streams[SESSION_MAX_DEVICES];
-  lade_load_target targets[SESSION_MAX_DEVICES];
+  int devices[STAGE_MAX_DEVICES]; /* ordinals */
+  lade_pair *pairs[STAGE_MAX_DEVICES];
+  lade_stream streams[STAGE_MAX_DEVICES];
+  lade_load_target targets[STAGE_MAX_DEVICES];
   size_t count;
-} session;
+} stage;
 
 /* Whether `text` is a list of devices: "0", "0,2", "cuda:1", "cuda:0,1", "all". */
-bool session_devices_are_good(const char *text);
+bool stage_devices_are_good(const char *text);
 
 /*
  * Opens the runtime (NULL: the best found, unless `devices` names one) and a pair on each device. False with a message
  * on standard error, and nothing open.
  */
-bool session_open(session *s, const char *command, const char *runtime, const char *devices);
+bool stage_open(stage *s, const char *command, const char *runtime, const char *devices);
 /* False with a message if anything is left. */
-bool session_close(session *s);
+bool stage_close(stage *s);
 
 /* Prints what failed, and lade_last_error(), on standard error. Always false. */
-bool session_failed(const session *s, const char *what);
+bool stage_failed(const stage *s, const char *what);
 
 /* Seconds by the runtime's clock: virtual ones on "sim". */
-double session_seconds(const session *s);
+double stage_seconds(const stage *s);
 /* Whether time only moves while somebody waits: then there is nothing to watch. */
-bool session_is_virtual(const session *s);
+bool stage_is_virtual(const stage *s);
 
 /* One line on standard error that is drawn over itself; nothing where that is no terminal. */
 typedef struct progress {
@@ -43,9 +43,9 @@ typedef struct progress {
   bool shown;
 } progress;
 
-void progress_begin(progress *p, const session *s, const char *what);
-void progress_show(progress *p, const session *s, uint64_t bytes_done, uint64_t bytes);
+void progress_begin(progress *p, const stage *s, const char *what);
+void progress_show(progress *p, const stage *s, uint64_t bytes_done, uint64_t bytes);
 /* Takes the line away. */
 void progress_end(progress *p);
 
-#endif /* LADE_TOOLS_LOAD_SESSION_H */
+#endif /* LADE_TOOLS_LOAD_STAGE_H */

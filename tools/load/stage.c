@@ -4,7 +4,7 @@
  *
  * S1  Pairs and streams exist for devices 0 .. count-1 of the list, or are NULL.
  */
-#include "tools/load/session.h"
+#include "tools/load/stage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +13,14 @@
 
 enum { BAR_COLUMNS = 30 };
 
-bool session_failed(const session *s, const char *what) {
+bool stage_failed(const stage *s, const char *what) {
   fprintf(stderr, "%s: %s: %s\n", s->command, what, lade_last_error()->text);
   return false;
 }
 
-double session_seconds(const session *s) { return (double)lade_runtime_now_ns(s->runtime) / 1e9; }
+double stage_seconds(const stage *s) { return (double)lade_runtime_now_ns(s->runtime) / 1e9; }
 
-bool session_is_virtual(const session *s) { return strcmp(lade_runtime_name(s->runtime), "sim") == 0; }
+bool stage_is_virtual(const stage *s) { return strcmp(lade_runtime_name(s->runtime), "sim") == 0; }
 
 /* --- devices --------------------------------------------------------------------------------------------------------
  */
@@ -43,12 +43,12 @@ static bool runtime_split(const char *text, char name[8], const char **out_list)
 }
 
 /* Ordinals with commas between them, none twice; 0 if it is something else. */
-static size_t list_read(const char *list, int out[SESSION_MAX_DEVICES]) {
+static size_t list_read(const char *list, int out[STAGE_MAX_DEVICES]) {
   size_t count = 0;
   for (const char *at = list;;) {
     char *end;
     long value = strtol(at, &end, 10);
-    bool good = end != at && *at >= '0' && *at <= '9' && value < 4096 && count < SESSION_MAX_DEVICES;
+    bool good = end != at && *at >= '0' && *at <= '9' && value < 4096 && count < STAGE_MAX_DEVICES;
     for (size_t i = 0; i < count; i++) good = good && out[i] != value;
     if (!good || (*end != ',' && *end != '\0')) return 0;
     out[count++] = (int)value;
@@ -57,48 +57,48 @@ static size_t list_read(const char *list, int out[SESSION_MAX_DEVICES]) {
   }
 }
 
-bool session_devices_are_good(const char *text) {
+bool stage_devices_are_good(const char *text) {
   char name[8];
   const char *list;
-  int devices[SESSION_MAX_DEVICES];
+  int devices[STAGE_MAX_DEVICES];
   return runtime_split(text, name, &list) && (strcmp(list, "all") == 0 || list_read(list, devices) > 0);
 }
 
-static bool devices_find(session *s, const char *list) {
+static bool devices_find(stage *s, const char *list) {
   int present;
   if (strcmp(list, "all") != 0) {
     s->count = list_read(list, s->devices);
     return true;
   }
-  if (lade_runtime_device_count(s->runtime, &present) != LADE_OK) return session_failed(s, "counting devices");
-  for (; s->count < (size_t)present && s->count < SESSION_MAX_DEVICES; s->count++) s->devices[s->count] = (int)s->count;
+  if (lade_runtime_device_count(s->runtime, &present) != LADE_OK) return stage_failed(s, "counting devices");
+  for (; s->count < (size_t)present && s->count < STAGE_MAX_DEVICES; s->count++) s->devices[s->count] = (int)s->count;
   return true;
 }
 
-static bool device_open(session *s, size_t i) {
+static bool device_open(stage *s, size_t i) {
   if (lade_pair_create(s->runtime, s->devices[i], NULL, &s->pairs[i]) != LADE_OK ||
       lade_stream_create(s->runtime, s->devices[i], &s->streams[i]) != LADE_OK) {
-    return session_failed(s, "opening a device");
+    return stage_failed(s, "opening a device");
   }
   s->targets[i] = lade_load_target_pair(s->pairs[i], s->streams[i]);
   return true;
 }
 
-bool session_open(session *s, const char *command, const char *runtime, const char *devices) {
+bool stage_open(stage *s, const char *command, const char *runtime, const char *devices) {
   char name[8];
   const char *list;
-  *s = (session){.command = command};
+  *s = (stage){.command = command};
   if (!runtime_split(devices, name, &list)) return false; /* checked with the command line */
   if (lade_runtime_open(name[0] != '\0' ? name : runtime, NULL, &s->runtime) != LADE_OK) {
-    return session_failed(s, "no runtime");
+    return stage_failed(s, "no runtime");
   }
   bool good = devices_find(s, list);
   for (size_t i = 0; i < s->count && good; i++) good = device_open(s, i);
-  if (!good) (void)session_close(s);
+  if (!good) (void)stage_close(s);
   return good;
 }
 
-bool session_close(session *s) {
+bool stage_close(stage *s) {
   bool good = true;
   for (size_t i = 0; i < s->count; i++) {
     if (s->streams[i] != NULL) {
@@ -108,20 +108,20 @@ bool session_close(session *s) {
     good = lade_pair_destroy(s->pairs[i], true) == LADE_OK && good;
   }
   good = lade_runtime_close(s->runtime) == LADE_OK && good;
-  return good || session_failed(s, "closing");
+  return good || stage_failed(s, "closing");
 }
 
 /* --- progress -------------------------------------------------------------------------------------------------------
  */
 
-void progress_begin(progress *p, const session *s, const char *what) {
+void progress_begin(progress *p, const stage *s, const char *what) {
   const char *slash = strrchr(what, '/');
-  *p = (progress){slash != NULL ? slash + 1 : what, session_seconds(s), false};
+  *p = (progress){slash != NULL ? slash + 1 : what, stage_seconds(s), false};
 }
 
-void progress_show(progress *p, const session *s, uint64_t bytes_done, uint64_t bytes) {
+void progress_show(progress *p, const stage *s, uint64_t bytes_done, uint64_t bytes) {
   char bar[BAR_COLUMNS + 1];
-  double part = bytes > 0 ? (double)bytes_done / (double)bytes : 1.0, seconds = session_seconds(s) - p->began;
+  double part = bytes > 0 ? (double)bytes_done / (double)bytes : 1.0, seconds = stage_seconds(s) - p->began;
   if (!isatty(STDERR_FILENO)) return;
   for (int i = 0; i < BAR_COLUMNS; i++) bar[i] = (double)i < part * BAR_COLUMNS ? '#' : '.';
   bar[BAR_COLUMNS] = '\0';
