@@ -34,7 +34,8 @@ static void gauges_add(lade_device_gauges *gauges, bool small, uint64_t amount) 
   (small ? &gauges->small_pool : &gauges->large_pool)->current += amount;
 }
 
-static bool node_in_set(const ladei_ordered_set *set, const ladei_block *block) {
+static bool block_in_set(const ladei_block_pool *pool, const ladei_block *block, bool is_free) {
+  const ladei_ordered_set *set = is_free ? &pool->free.classes[ladei_free_class(block->size)] : &pool->holes;
   return ladei_ordered_set_at_least(set, block->order.key) == &block->order;
 }
 
@@ -45,7 +46,7 @@ static void block_recount_free(recount *r, const ladei_block *block) {
   ladei_order_key key = is_free ? (ladei_order_key){{segment->stream_key, block->size, block->address}}
                                 : (ladei_order_key){{segment->stream_key, block->address, 0}};
   expect(r, memcmp(&key, &block->order.key, sizeof key) == 0, "I2 key of a free block or hole");
-  expect(r, node_in_set(is_free ? &pool->free : &pool->holes, block), "I2 free block or hole in its set");
+  expect(r, block_in_set(pool, block, is_free), "I2 free block or hole in its set");
   expect(r, block->context == NULL, "H3 a free block has no context");
   expect(r, block->mapped == is_free, "I6 free blocks are mapped, holes are not");
   const ladei_block *next = block->next;
@@ -130,7 +131,7 @@ static void segment_recount(recount *r, const ladei_heap_segment *segment) {
 }
 
 static void pool_recount(recount *r, const ladei_block_pool *pool, size_t *free_total, size_t *hole_total) {
-  expect(r, ladei_ordered_set_check(&pool->free) && ladei_ordered_set_check(&pool->holes), "I2 order of a set");
+  expect(r, ladei_free_set_check(&pool->free) && ladei_ordered_set_check(&pool->holes), "I2 order of a set");
   *free_total += pool->free.count;
   *hole_total += pool->holes.count;
 }

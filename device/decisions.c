@@ -5,7 +5,7 @@
  * Free set of a pool, in its order (stream, size, address):
  *   s1: 512 @a  512 @c  4096 @b   s2: 1024 @d ...
  * so the first entry at or after (stream, size, 0) is the smallest block that fits, at the lowest address; one of
- * another stream means that there is none.
+ * another stream means that there is none. (free_set.h keeps it in parts, by classes of sizes.)
  *
  * Locks: the allocator's lock.
  */
@@ -15,18 +15,22 @@ static ladei_block *block_of(ladei_order_node *node) { return LADEI_ORDER_RECORD
 
 /* Next free block of the same stream; NULL after its last. */
 static ladei_block *free_next(const ladei_block *block) {
-  ladei_block *next = block_of(ladei_order_next(&block->order));
-  return next != NULL && next->segment->stream_key == block->segment->stream_key ? next : NULL;
+  return block_of(ladei_free_set_larger(&block->segment->pool->free, &block->order));
 }
 
 static ladei_block *free_previous(const ladei_block *block) {
-  ladei_block *previous = block_of(ladei_order_previous(&block->order));
-  return previous != NULL && previous->segment->stream_key == block->segment->stream_key ? previous : NULL;
+  return block_of(ladei_free_set_smaller(&block->segment->pool->free, &block->order));
 }
 
 static ladei_block *free_at_least(const ladei_block_pool *pool, uint64_t stream_key, size_t size) {
-  ladei_block *block = block_of(ladei_ordered_set_at_least(&pool->free, (ladei_order_key){{stream_key, size, 0}}));
-  return block != NULL && block->segment->stream_key == stream_key ? block : NULL;
+  return block_of(ladei_free_set_find(&pool->free, stream_key, size));
+}
+
+/* All free blocks of a pool. */
+static ladei_block *all_first(const ladei_block_pool *pool) { return block_of(ladei_free_set_first(&pool->free)); }
+
+static ladei_block *all_next(const ladei_block_pool *pool, const ladei_block *block) {
+  return block_of(ladei_free_set_next(&pool->free, &block->order));
 }
 
 /* ---- Best fit ---------------------------------------------------------------------------------------------------- */
@@ -78,13 +82,6 @@ static void block_leave(ladei_block *block, ladei_block_list *leaving) {
   ladei_block_list_append(leaving, block);
 }
 
-/* Largest free block of a stream. */
-static ladei_block *free_largest(const ladei_block_pool *pool, uint64_t stream_key) {
-  ladei_order_key key = {{stream_key, UINT64_MAX, UINT64_MAX}};
-  ladei_block *block = block_of(ladei_ordered_set_at_most(&pool->free, key));
-  return block != NULL && block->segment->stream_key == stream_key ? block : NULL;
-}
-
 bool ladei_pool_pick_oversize(ladei_heap *heap, ladei_block_pool *pool, uint64_t stream_key, size_t rounded,
                               ladei_block_list *leaving) {
   size_t limit = heap->settings.max_split_bytes;
@@ -98,7 +95,7 @@ bool ladei_pool_pick_oversize(ladei_heap *heap, ladei_block_pool *pool, uint64_t
   }
   size_t leaving_bytes = 0;
   ladei_block *smaller;
-  for (ladei_block *block = free_largest(pool, stream_key);
+  for (ladei_block *block = block_of(ladei_free_set_largest(&pool->free, stream_key));
        block != NULL && block->size >= limit && leaving_bytes < wanted; block = smaller) {
     smaller = free_previous(block);
     if (block_is_whole_plain(block)) {
@@ -110,11 +107,10 @@ bool ladei_pool_pick_oversize(ladei_heap *heap, ladei_block_pool *pool, uint64_t
 }
 
 void ladei_heap_pick_aged(ladei_heap *heap, uint64_t target, ladei_block_list *leaving) {
-  ladei_ordered_set *free = &heap->large_pool.free;
+  const ladei_block_pool *pool = &heap->large_pool;
   double age_sum = 0.0;
   uint64_t candidates = 0;
-  for (ladei_block *block = block_of(ladei_ordered_set_first(free)); block != NULL;
-       block = block_of(ladei_order_next(&block->order))) {
+  for (ladei_block *block = all_first(pool); block != NULL; block = all_next(pool, block)) {
     if (!block_is_whole_plain(block)) continue;
     age_sum += (double)ladei_block_age(block);
     candidates++;
@@ -125,8 +121,8 @@ void ladei_heap_pick_aged(ladei_heap *heap, uint64_t target, ladei_block_list *l
     double mean_age = age_sum / (double)candidates;
     found = false;
     ladei_block *next;
-    for (ladei_block *block = block_of(ladei_ordered_set_first(free)); block != NULL; block = next) {
-      next = block_of(ladei_order_next(&block->order));
+    for (ladei_block *block = all_first(pool); block != NULL; block = next) {
+      next = all_next(pool, block);
       double age = (double)ladei_block_age(block);
       if (!block_is_whole_plain(block) || age < mean_age) continue;
       found = true;
@@ -160,8 +156,8 @@ void ladei_pool_pick_all(ladei_heap *heap, ladei_block_pool *pool, ladei_block_l
   /* Edges that stay are smaller than their block, so they lie before it in the order or are skipped once more: a block
    * without a whole granule is left as it is. */
   ladei_block *next;
-  for (ladei_block *block = block_of(ladei_ordered_set_first(&pool->free)); block != NULL; block = next) {
-    next = block_of(ladei_order_next(&block->order));
+  for (ladei_block *block = all_first(pool); block != NULL; block = next) {
+    next = all_next(pool, block);
     if (ladei_heap_segment_expandable(block->segment)) {
       if (heap->grants == 0) block_leave_granules(heap, block, leaving);
     } else if (!ladei_block_is_split(block)) {

@@ -263,7 +263,11 @@ ladei_granule *ladei_granule_at(const ladei_granule_table *table, size_t index) 
 void ladei_block_detach(ladei_block *block) {
   assert(block->state == LADEI_HEAP_FREE || block->state == LADEI_HEAP_HOLE);
   ladei_block_pool *pool = block->segment->pool;
-  ladei_ordered_set_remove(block->state == LADEI_HEAP_FREE ? &pool->free : &pool->holes, &block->order);
+  if (block->state == LADEI_HEAP_FREE) {
+    ladei_free_set_remove(&pool->free, &block->order);
+  } else {
+    ladei_ordered_set_remove(&pool->holes, &block->order);
+  }
   ladei_block_state_set(block, LADEI_HEAP_BUSY);
 }
 
@@ -275,7 +279,7 @@ static ladei_order_key free_key(const ladei_heap_segment *segment, const ladei_b
 static inline void block_move_in_set(ladei_block *block) {
   ladei_heap_segment *segment = block->segment;
   block->age_base = segment->pool->searches;
-  ladei_ordered_set_move(&segment->pool->free, &block->order, free_key(segment, block));
+  ladei_free_set_move(&segment->pool->free, &block->order, free_key(segment, block));
 }
 
 static void block_enter_set(ladei_block *block) {
@@ -285,7 +289,7 @@ static void block_enter_set(ladei_block *block) {
     block->order.key = free_key(segment, block);
     block->age_base = pool->searches;
     ladei_block_state_set(block, LADEI_HEAP_FREE);
-    ladei_ordered_set_insert(&pool->free, &block->order);
+    ladei_free_set_insert(&pool->free, &block->order);
   } else {
     block->order.key = (ladei_order_key){{segment->stream_key, block->address, 0}};
     ladei_block_state_set(block, LADEI_HEAP_HOLE);

@@ -37,6 +37,7 @@
 
 #include "base/slab.h"
 #include "device/block_map.h"
+#include "device/free_set.h"
 #include "device/gauges.h"
 #include "device/ordered_set.h"
 #include "device/size_rules.h"
@@ -59,7 +60,7 @@ struct ladei_context;
 struct ladei_history;
 
 typedef struct ladei_block_pool {
-  ladei_ordered_set free;           /* by (stream, size, address) */
+  ladei_free_set free;              /* by (stream, size, address) */
   ladei_ordered_set holes;          /* by (stream, address) */
   uint64_t searches;                /* clock of block ages; ticks only while collection by threshold is on */
   struct ladei_private_pool *owner; /* NULL: a default pool */
@@ -107,22 +108,24 @@ typedef struct ladei_heap_segment {
  * at are atomic; they are written under the lock.
  */
 typedef struct ladei_block {
+  /* What every change of a block or of a neighbour looks at, together. */
   ladei_slab_head head;
-  ladei_order_node order; /* in the pool's free set or hole set */
   _Atomic(uint64_t) address;
   size_t size;
-  size_t requested; /* asked for by the caller; kept until the free completes */
   struct ladei_block *previous;
   struct ladei_block *next;
   _Atomic(ladei_heap_segment *) segment;
-  struct ladei_block *chain;     /* in the list of deferred frees, of blocks that leave, of spare records */
-  ladei_ticket ticket;           /* its uses by streams other than its own */
-  uint64_t age_base;             /* pool->searches when it became FREE */
-  struct ladei_context *context; /* of its allocation; NULL: none (history.h, H3) */
-  _Atomic(uint8_t) state;        /* ladei_block_state */
+  size_t requested;       /* asked for by the caller; kept until the free completes */
+  _Atomic(uint8_t) state; /* ladei_block_state */
   bool mapped;
   bool gone;             /* BUSY and leaving: the driver has taken its memory back */
   bool oversize_counted; /* it is in the oversize_allocations gauge */
+
+  ladei_order_node order;        /* in the pool's free set or hole set */
+  uint64_t age_base;             /* pool->searches when it became FREE */
+  ladei_ticket ticket;           /* its uses by streams other than its own */
+  struct ladei_block *chain;     /* in the list of deferred frees, of blocks that leave, of spare records */
+  struct ladei_context *context; /* of its allocation; NULL: none (history.h, H3) */
 } ladei_block;
 
 typedef struct ladei_private_pool {

@@ -58,8 +58,8 @@ static uint64_t private_cached_bytes(const ladei_heap *heap) {
   for (const ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     const ladei_block_pool *const parts[2] = {&pool->small_pool, &pool->large_pool};
     for (int i = 0; i < 2; i++) {
-      for (ladei_order_node *node = ladei_ordered_set_first(&parts[i]->free); node != NULL;
-           node = ladei_order_next(node)) {
+      for (ladei_order_node *node = ladei_free_set_first(&parts[i]->free); node != NULL;
+           node = ladei_free_set_next(&parts[i]->free, node)) {
         total += LADEI_ORDER_RECORD(node, ladei_block, order)->size;
       }
     }

@@ -35,7 +35,8 @@ lade_status ladei_native_base_get(lade_device_allocator *allocator, const void *
 
 static size_t pool_largest(const ladei_block_pool *pool) {
   size_t largest = 0;
-  for (ladei_order_node *node = ladei_ordered_set_first(&pool->free); node != NULL; node = ladei_order_next(node)) {
+  for (ladei_order_node *node = ladei_free_set_first(&pool->free); node != NULL;
+       node = ladei_free_set_next(&pool->free, node)) {
     largest = ladei_size_max(largest, LADEI_ORDER_RECORD(node, ladei_block, order)->size);
   }
   return largest;

@@ -239,7 +239,7 @@ typedef enum part { PART_OWN, PART_MEASURED, PART_CALLS } part;
 static double rows_run(record_rig *r, bool recorded, part wanted) {
   double total = 0;
   for (size_t i = 0; i < r->rows; i++) {
-    double calls;
+    double calls = 0;
     double ns = row_run(r, recorded, &calls);
     total += wanted == PART_OWN ? ns - calls : wanted == PART_CALLS ? calls : ns;
   }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Size rules, ordered set, block map, start bits. */
+/* Size rules, ordered set, free set, block map, start bits. */
 #include <string.h>
 
 #include "device/block_map.h"
+#include "device/free_set.h"
 #include "device/ordered_set.h"
 #include "device/size_rules.h"
 #include "device/start_bits.h"
@@ -181,6 +182,68 @@ LADE_TEST(OrderedSet, AnswersBesideTheLastChange) {
     ladei_ordered_set_insert(&set, &nodes[i]);
   }
   LADE_EXPECT(ladei_ordered_set_check(&set));
+}
+
+/* ---- Free set ---------------------------------------------------------------------------------------------------- */
+
+/* Keys of few streams, and of sizes around the borders of classes. */
+static ladei_order_key random_block_key(support_random *random) {
+  static const uint64_t streams[] = {0, 1, 7, UINT64_MAX};
+  uint64_t size = UINT64_C(512) << support_random_below(random, 52);
+  if (support_random_one_in(random, 2)) size = size / 16 * support_random_between(random, 16, 31);
+  if (size < 512) size = 512;
+  if (support_random_one_in(random, 3)) size = 512 * support_random_between(random, 1, 40);
+  return (ladei_order_key){{streams[support_random_below(random, 4)], size, support_random_below(random, 3)}};
+}
+
+/* The node of the stream next to `key` on one side, itself included if wanted, by looking at all of them. */
+static const ladei_order_node *beside(const ladei_order_node *nodes, ladei_order_key key, bool larger, bool included,
+                                      bool any_stream) {
+  const ladei_order_node *best = NULL;
+  for (size_t i = 0; i < NODES; i++) {
+    const ladei_order_node *node = &nodes[i];
+    if (node->height == 0 || (!any_stream && node->key.word[0] != key.word[0])) continue;
+    bool below = ladei_order_less(&node->key, &key), above = ladei_order_less(&key, &node->key);
+    if ((larger && below) || (!larger && above) || (!included && !below && !above)) continue;
+    if (best == NULL || ladei_order_less(larger ? &node->key : &best->key, larger ? &best->key : &node->key))
+      best = node;
+  }
+  return best;
+}
+
+LADE_TEST(FreeSet, AgreesWithAListOverRandomSteps) {
+  static ladei_free_set set;
+  static ladei_order_node nodes[NODES];
+  memset(&set, 0, sizeof set);
+  memset(nodes, 0, sizeof nodes);
+  support_random random;
+  support_random_start(&random, 4);
+  for (size_t step = 0; step < STEPS; step++) {
+    ladei_order_node *node = &nodes[support_random_below(&random, NODES)];
+    ladei_order_key key = random_block_key(&random);
+    ladei_order_key at_zero = {{key.word[0], key.word[1], 0}}, end = {{key.word[0], UINT64_MAX, UINT64_MAX}};
+    LADE_ASSERT_EQ_PTR(ladei_free_set_find(&set, key.word[0], key.word[1]), beside(nodes, at_zero, true, true, false));
+    LADE_ASSERT_EQ_PTR(ladei_free_set_largest(&set, key.word[0]), beside(nodes, end, false, true, false));
+    if (node->height != 0) {
+      LADE_ASSERT_EQ_PTR(ladei_free_set_larger(&set, node), beside(nodes, node->key, true, false, false));
+      LADE_ASSERT_EQ_PTR(ladei_free_set_smaller(&set, node), beside(nodes, node->key, false, false, false));
+      LADE_ASSERT_EQ_PTR(ladei_free_set_next(&set, node), beside(nodes, node->key, true, false, true));
+    }
+    const ladei_order_node *same = beside(nodes, key, true, true, false);
+    bool absent = same == NULL || ladei_order_less(&key, &same->key);
+    if (node->height != 0 && absent && step % 3 == 0) {
+      ladei_free_set_move(&set, node, key);
+    } else if (node->height != 0) {
+      ladei_free_set_remove(&set, node);
+    } else if (absent) {
+      node->key = key;
+      ladei_free_set_insert(&set, node);
+    }
+    if (step % 256 == 0) LADE_ASSERT(ladei_free_set_check(&set));
+  }
+  static const ladei_order_key least = {{0, 0, 0}};
+  LADE_EXPECT_EQ_PTR(ladei_free_set_first(&set), beside(nodes, least, true, true, true));
+  LADE_EXPECT_GT_SIZE(set.count, 20);
 }
 
 /* ---- Block map --------------------------------------------------------------------------------------------------- */
