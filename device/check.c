@@ -35,7 +35,8 @@ static void gauges_add(lade_device_gauges *gauges, bool small, uint64_t amount) 
 }
 
 static bool block_in_set(const ladei_block_pool *pool, const ladei_block *block, bool is_free) {
-  const ladei_ordered_set *set = is_free ? &pool->free.classes[ladei_free_class(block->size)] : &pool->holes;
+  const ladei_ordered_set *set =
+      is_free ? &pool->free.classes[ladei_free_set_class(&pool->free, block->size)] : &pool->holes;
   return ladei_ordered_set_at_least(set, block->order.key) == &block->order;
 }
 

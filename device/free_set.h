@@ -2,15 +2,18 @@
 /*
  * Free set: the free blocks of a pool by (stream, size, address), as an array of ordered sets by classes of sizes.
  *
- *   class of a size   floor(log2 size) and the four bits below the highest: 16 classes for each power of two
+ *   class of a size   floor(log2 (size - 1)) and the three bits below the highest: 8 classes for each power of two
  *   used              one bit for each class that is not empty
  *   classes[c]        the blocks of these sizes, of all streams, by (stream, size, address)
+ *
+ * Few blocks lie in class 0 all together, in one tree; they are spread over the classes when they have become many, and
+ * gathered again when few are left.
  *
  * A class holds few blocks also where a pool has very many, so that a walk down its tree is short; and each class has a
  * finger of its own. The whole keeps the order of one set: the smallest block of a stream that is large enough, at the
  * lowest address, is in the class of the size or in the next one that has a block of that stream.
  *
- * I1  A node is in the class of its size, key.word[1].
+ * I1  A node is in the class of its size, key.word[1]; in class 0 while the set is not spread.
  * I2  Bit c of `used` is set exactly if classes[c] is not empty.
  * Locks: the caller's.
  */
@@ -22,35 +25,70 @@
 
 enum {
   LADEI_FREE_FIRST_LOG2 = 9, /* 512 bytes, the smallest block */
-  LADEI_FREE_STEPS_LOG2 = 4,
+  LADEI_FREE_STEPS_LOG2 = 3,
   LADEI_FREE_CLASSES = (61 - LADEI_FREE_FIRST_LOG2) << LADEI_FREE_STEPS_LOG2, /* below 2^61: a segment of 2^60 fits */
-  LADEI_FREE_WORDS = LADEI_FREE_CLASSES / 64,
+  LADEI_FREE_WORDS = (LADEI_FREE_CLASSES + 63) / 64,
+  LADEI_FREE_SPREAD_AT = 512, /* nodes; measured: up to some hundred one tree is as fast, and simpler to look into */
+  LADEI_FREE_GATHER_AT = 64,
 };
 
 typedef struct ladei_free_set {
-  uint64_t used[LADEI_FREE_WORDS];
+  bool spread;
   size_t count;
+  uint64_t used[LADEI_FREE_WORDS];
   ladei_ordered_set classes[LADEI_FREE_CLASSES];
 } ladei_free_set;
 
-_Static_assert(LADEI_FREE_CLASSES % 64 == 0, "whole words of `used`");
-
+/* One byte less decides: a whole segment, of a round size, shares its class with what a small block leaves of it. */
 static inline size_t ladei_free_class(uint64_t size) {
-  unsigned log2 = ladei_log2_floor(size);
-  size_t step = (size_t)(size >> (log2 - LADEI_FREE_STEPS_LOG2)) & ((1 << LADEI_FREE_STEPS_LOG2) - 1);
+  uint64_t inner = size <= 512 ? 512 : size - 1;
+  unsigned log2 = ladei_log2_floor(inner);
+  size_t step = (size_t)(inner >> (log2 - LADEI_FREE_STEPS_LOG2)) & ((1 << LADEI_FREE_STEPS_LOG2) - 1);
   return ((size_t)(log2 - LADEI_FREE_FIRST_LOG2) << LADEI_FREE_STEPS_LOG2) + step;
 }
 
+/* The class in which a set keeps nodes of this size. */
+static inline size_t ladei_free_set_class(const ladei_free_set *set, uint64_t size) {
+  return set->spread ? ladei_free_class(size) : 0;
+}
+
+/* Puts all nodes where the number of them says. */
+void ladei_free_set_spread(ladei_free_set *set, bool spread);
+
+/* First class in use from `class` on; LADEI_FREE_CLASSES if there is none. */
+static inline size_t ladei_free_set_used(const ladei_free_set *set, size_t class) {
+  if (class >= LADEI_FREE_CLASSES) return LADEI_FREE_CLASSES;
+  size_t word = class / 64;
+  uint64_t bits = set->used[word] & (UINT64_MAX << (class % 64));
+  while (bits == 0) {
+    if (++word == LADEI_FREE_WORDS) return LADEI_FREE_CLASSES;
+    bits = set->used[word];
+  }
+  return 64 * word + (size_t)__builtin_ctzll(bits);
+}
+
 /* `node->key` is (stream, size, address). The node is in no set. */
-void ladei_free_set_insert(ladei_free_set *set, ladei_order_node *node);
+static inline void ladei_free_set_insert(ladei_free_set *set, ladei_order_node *node) {
+  if (!set->spread && set->count == LADEI_FREE_SPREAD_AT) ladei_free_set_spread(set, true);
+  size_t class = ladei_free_set_class(set, node->key.word[1]);
+  ladei_ordered_set_insert(&set->classes[class], node);
+  set->used[class / 64] |= UINT64_C(1) << (class % 64);
+  set->count++;
+}
+
 /* The node is in this set. */
-void ladei_free_set_remove(ladei_free_set *set, ladei_order_node *node);
+static inline void ladei_free_set_remove(ladei_free_set *set, ladei_order_node *node) {
+  size_t class = ladei_free_set_class(set, node->key.word[1]);
+  ladei_ordered_set_remove(&set->classes[class], node);
+  if (set->classes[class].root == NULL) set->used[class / 64] &= ~(UINT64_C(1) << (class % 64));
+  set->count--;
+  if (set->spread && set->count == LADEI_FREE_GATHER_AT) ladei_free_set_spread(set, false);
+}
 
 /* Gives a node of this set another key. */
 static inline void ladei_free_set_move(ladei_free_set *set, ladei_order_node *node, ladei_order_key key) {
-  size_t class = ladei_free_class(node->key.word[1]);
-  if (class == ladei_free_class(key.word[1])) {
-    ladei_ordered_set_move(&set->classes[class], node, key);
+  if (!set->spread || ladei_free_class(node->key.word[1]) == ladei_free_class(key.word[1])) {
+    ladei_ordered_set_move(&set->classes[ladei_free_set_class(set, key.word[1])], node, key);
   } else {
     ladei_free_set_remove(set, node);
     node->key = key;
@@ -58,15 +96,22 @@ static inline void ladei_free_set_move(ladei_free_set *set, ladei_order_node *no
   }
 }
 
-/* As ladei_free_set_find, from a class on in which nothing was looked for yet. */
-ladei_order_node *ladei_free_set_find_from(const ladei_free_set *set, uint64_t stream, size_t class);
+/* The stream's first node in the classes from `class` on that is at or after `key`, one of the stream. */
+static inline ladei_order_node *ladei_free_set_find_from(const ladei_free_set *set, size_t class, ladei_order_key key) {
+  for (class = ladei_free_set_used(set, class); class < LADEI_FREE_CLASSES;
+       class = ladei_free_set_used(set, class + 1)) {
+    ladei_order_node *node = ladei_ordered_set_at_least(&set->classes[class], key);
+    if (node != NULL && node->key.word[0] == key.word[0]) return node;
+  }
+  return NULL;
+}
 
 /* The stream's smallest node of at least `size`, the lowest address of equals; NULL if there is none. */
 static inline ladei_order_node *ladei_free_set_find(const ladei_free_set *set, uint64_t stream, uint64_t size) {
-  size_t class = ladei_free_class(size);
-  ladei_order_node *node = ladei_ordered_set_at_least(&set->classes[class], (ladei_order_key){{stream, size, 0}});
-  if (node != NULL && node->key.word[0] == stream) return node;
-  return ladei_free_set_find_from(set, stream, class + 1);
+  ladei_order_key key = {{stream, size, 0}};
+  if (set->spread) return ladei_free_set_find_from(set, ladei_free_class(size), key);
+  ladei_order_node *node = ladei_ordered_set_at_least(&set->classes[0], key);
+  return node != NULL && node->key.word[0] == stream ? node : NULL;
 }
 
 /* The stream's next and previous node in order; its largest one. NULL if there is none. */

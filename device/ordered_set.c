@@ -112,7 +112,7 @@ static void gap_find(const ladei_ordered_set *set, const ladei_order_key *key, l
   *out_high = high;
 }
 
-void ladei_ordered_set_insert(ladei_ordered_set *set, ladei_order_node *node) {
+void ladei_ordered_set_insert_among(ladei_ordered_set *set, ladei_order_node *node) {
   ladei_order_node *low;
   ladei_order_node *high;
   gap_find(set, &node->key, &low, &high);
@@ -121,17 +121,13 @@ void ladei_ordered_set_insert(ladei_ordered_set *set, ladei_order_node *node) {
   node->parent = parent;
   node->child[LEFT] = node->child[RIGHT] = NULL;
   node->height = 1;
-  if (parent == NULL) {
-    set->root = node;
-  } else {
-    parent->child[below_high ? LEFT : RIGHT] = node;
-  }
+  parent->child[below_high ? LEFT : RIGHT] = node;
   order_link(set, node, low, high);
   set->count++;
   heights_restore(set, parent);
 }
 
-void ladei_ordered_set_remove(ladei_ordered_set *set, ladei_order_node *node) {
+void ladei_ordered_set_remove_among(ladei_ordered_set *set, ladei_order_node *node) {
   ladei_order_node *lowest_changed;
   if (node->child[LEFT] == NULL || node->child[RIGHT] == NULL) {
     lowest_changed = node->parent;

@@ -57,10 +57,32 @@ static inline bool ladei_order_less(const ladei_order_key *a, const ladei_order_
   return a->word[2] < b->word[2];
 }
 
+/* The two below for sets that hold other nodes. */
+void ladei_ordered_set_insert_among(ladei_ordered_set *set, ladei_order_node *node);
+void ladei_ordered_set_remove_among(ladei_ordered_set *set, ladei_order_node *node);
+
 /* `node->key` is set by the caller. The node is in no set. */
-void ladei_ordered_set_insert(ladei_ordered_set *set, ladei_order_node *node);
+static inline void ladei_ordered_set_insert(ladei_ordered_set *set, ladei_order_node *node) {
+  if (set->root != NULL) {
+    ladei_ordered_set_insert_among(set, node);
+    return;
+  }
+  node->previous = node->next = node->parent = node->child[0] = node->child[1] = NULL;
+  node->height = 1;
+  set->root = set->first = set->last = set->finger = node;
+  set->count = 1;
+}
+
 /* The node is in this set. */
-void ladei_ordered_set_remove(ladei_ordered_set *set, ladei_order_node *node);
+static inline void ladei_ordered_set_remove(ladei_ordered_set *set, ladei_order_node *node) {
+  if (set->count != 1) {
+    ladei_ordered_set_remove_among(set, node);
+    return;
+  }
+  node->height = 0;
+  set->root = set->first = set->last = set->finger = NULL;
+  set->count = 0;
+}
 
 /* Whether the key belongs between two neighbours; NULL is beyond the end. */
 static inline bool ladei_order_fits(const ladei_order_node *low, const ladei_order_key *key,

@@ -211,13 +211,14 @@ static const ladei_order_node *beside(const ladei_order_node *nodes, ladei_order
   return best;
 }
 
-LADE_TEST(FreeSet, AgreesWithAListOverRandomSteps) {
+static void free_set_run(bool spread) {
   static ladei_free_set set;
   static ladei_order_node nodes[NODES];
   memset(&set, 0, sizeof set);
   memset(nodes, 0, sizeof nodes);
+  ladei_free_set_spread(&set, spread);
   support_random random;
-  support_random_start(&random, 4);
+  support_random_start(&random, 4 + spread);
   for (size_t step = 0; step < STEPS; step++) {
     ladei_order_node *node = &nodes[support_random_below(&random, NODES)];
     ladei_order_key key = random_block_key(&random);
@@ -243,7 +244,43 @@ LADE_TEST(FreeSet, AgreesWithAListOverRandomSteps) {
   }
   static const ladei_order_key least = {{0, 0, 0}};
   LADE_EXPECT_EQ_PTR(ladei_free_set_first(&set), beside(nodes, least, true, true, true));
-  LADE_EXPECT_GT_SIZE(set.count, 20);
+  LADE_EXPECT_GT_SIZE(set.count, LADEI_FREE_GATHER_AT);
+  LADE_EXPECT(set.spread == spread);
+  ladei_free_set_spread(&set, !spread);
+  LADE_EXPECT(ladei_free_set_check(&set));
+  LADE_EXPECT_EQ_PTR(ladei_free_set_first(&set), beside(nodes, least, true, true, true));
+}
+
+LADE_TEST(FreeSet, OfFewAgreesWithAList) { free_set_run(false); }
+LADE_TEST(FreeSet, OfManyAgreesWithAList) { free_set_run(true); }
+
+/* Spread by the node that makes them many, gathered by the one that leaves few; all in order at any time. */
+LADE_TEST(FreeSet, IsSpreadWhenThereAreMany) {
+  enum { MANY = LADEI_FREE_SPREAD_AT + 100 };
+  static ladei_free_set set;
+  static ladei_order_node nodes[MANY];
+  memset(&set, 0, sizeof set);
+  for (size_t i = 0; i < MANY; i++) {
+    nodes[i].key = (ladei_order_key){{i % 3, 512 * (1 + i % 97), i}};
+    LADE_ASSERT(set.spread == (i > LADEI_FREE_SPREAD_AT));
+    ladei_free_set_insert(&set, &nodes[i]);
+    LADE_ASSERT(ladei_free_set_check(&set));
+  }
+  const ladei_order_node *previous = NULL;
+  size_t count = 0;
+  for (const ladei_order_node *node = ladei_free_set_first(&set); node != NULL;
+       node = ladei_free_set_next(&set, node)) {
+    LADE_ASSERT(previous == NULL || ladei_order_less(&previous->key, &node->key));
+    previous = node;
+    count++;
+  }
+  LADE_EXPECT_EQ_SIZE(count, MANY);
+  for (size_t i = 0; i < MANY; i++) {
+    ladei_free_set_remove(&set, &nodes[i]);
+    LADE_ASSERT(set.spread == (MANY - 1 - i > LADEI_FREE_GATHER_AT));
+    LADE_ASSERT(ladei_free_set_check(&set));
+  }
+  LADE_EXPECT_EQ_SIZE(set.count, 0);
 }
 
 /* ---- Block map --------------------------------------------------------------------------------------------------- */
