@@ -72,6 +72,7 @@ struct soak {
   support_temp_dir dir;
   atomic_bool faults;      /* some may be pending */
   atomic_uint fault_times; /* that some were added */
+  pthread_mutex_t toggle;  /* of the two and of the plan itself, when they change */
   unsigned worker_count;
   uint64_t operations; /* of each worker */
   worker workers[WORKERS];
@@ -251,14 +252,16 @@ static void faults_toggle(worker *w) {
   static const char *const ops[] = {"copy",         "copy_batch",  "copy_peer",
                                     "event_record", "event_query", "stream_wait_event"};
   lade_runtime *runtime = w->all->f.runtime;
+  pthread_mutex_lock(&w->all->toggle);
   if (atomic_load(&w->all->faults)) {
     LADE_EXPECT_EQ_INT(lade_soft_fault_clear(runtime), LADE_OK);
     atomic_store(&w->all->faults, false);
-    return;
+  } else {
+    atomic_fetch_add(&w->all->fault_times, 1u);
+    atomic_store(&w->all->faults, true);
+    LADE_EXPECT_EQ_INT(lade_soft_fault_add(runtime, ops[pick(w, 0, 5)], pick(w, 1, 20), LADE_ERR_DRIVER), LADE_OK);
   }
-  atomic_fetch_add(&w->all->fault_times, 1u);
-  atomic_store(&w->all->faults, true);
-  LADE_EXPECT_EQ_INT(lade_soft_fault_add(runtime, ops[pick(w, 0, 5)], pick(w, 1, 20), LADE_ERR_DRIVER), LADE_OK);
+  pthread_mutex_unlock(&w->all->toggle);
 }
 
 static void step(worker *w) {
@@ -316,6 +319,7 @@ static bool soak_open(soak *s, const char *runtime, uint64_t seed, unsigned work
   lade_pipeline_options options;
   size_t bytes = (size_t)WORKERS * JOBS * MOST_BYTES;
   memset(s, 0, sizeof *s);
+  pthread_mutex_init(&s->toggle, NULL);
   s->worker_count = workers;
   s->operations = operations;
   lade_pipeline_options_init(&options);
@@ -382,6 +386,7 @@ static uint64_t run_soak(const char *runtime, uint64_t seed, unsigned workers, u
     runs += s->workers[i].runs;
   }
   soak_close(s);
+  pthread_mutex_destroy(&s->toggle);
   free(s);
   return runs;
 }
