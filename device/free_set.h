@@ -28,8 +28,9 @@ enum {
   LADEI_FREE_STEPS_LOG2 = 3,
   LADEI_FREE_CLASSES = (61 - LADEI_FREE_FIRST_LOG2) << LADEI_FREE_STEPS_LOG2, /* below 2^61: a segment of 2^60 fits */
   LADEI_FREE_WORDS = (LADEI_FREE_CLASSES + 63) / 64,
-  LADEI_FREE_SPREAD_AT = 512, /* nodes; measured: up to some hundred one tree is as fast, and simpler to look into */
-  LADEI_FREE_GATHER_AT = 64,
+  /* Nodes. Few are as fast in one tree, and none moves between classes then, in the pairs of a calm program. */
+  LADEI_FREE_SPREAD_AT = 64,
+  LADEI_FREE_GATHER_AT = 16,
 };
 
 typedef struct ladei_free_set {
