@@ -37,8 +37,3 @@ size_t ladei_heap_segment_bytes(size_t rounded) {
   if (rounded < LADEI_OWN_SEGMENT_MIN) return LADEI_LARGE_SEGMENT;
   return round_up(rounded, LADEI_OWN_SEGMENT_ROUND);
 }
-
-bool ladei_split_wanted(const ladei_device_settings *settings, bool small_pool, size_t rounded, size_t remaining) {
-  if (small_pool || settings->expandable_segments) return remaining >= LADEI_BLOCK_QUANTUM;
-  return rounded < settings->max_split_bytes && remaining > LADEI_SMALL_MAX;
-}

@@ -48,6 +48,10 @@ static inline bool ladei_is_small(size_t rounded) { return rounded <= LADEI_SMAL
 size_t ladei_heap_segment_bytes(size_t rounded);
 
 /* Whether a block that exceeds the rounded request by `remaining` is cut. */
-bool ladei_split_wanted(const ladei_device_settings *settings, bool small_pool, size_t rounded, size_t remaining);
+static inline bool ladei_split_wanted(const ladei_device_settings *settings, bool small_pool, size_t rounded,
+                                      size_t remaining) {
+  if (small_pool || settings->expandable_segments) return remaining >= LADEI_BLOCK_QUANTUM;
+  return rounded < settings->max_split_bytes && remaining > LADEI_SMALL_MAX;
+}
 
 #endif /* LADE_DEVICE_SIZE_RULES_H */
