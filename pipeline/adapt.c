@@ -3,11 +3,12 @@
  * What a pipeline learns while it runs.
  *
  * Note [Chunk and link]
- * A link spends about 3 us on starting each copy, serially. For 0.98 of its rate a copy must last 150 us: 2 MiB at
- * 12 GB/s, 4 MiB at 25, 8 MiB at 55; a larger one only holds more pinned memory, and fills and drains the ring more slowly.
- * At hundreds of GB/s the bound of 16 MiB gives 0.93. So the first copies of a direction are timed by the device, and
- * blocks grow to that size, as the next ones are needed. They never shrink: a measurement can only come out too slow, when
- * the engine served something else in between.
+ * A link spends about 3 us on starting each copy, serially. For 0.97 of its rate a copy must last 100 us: 2 MiB at
+ * 12 GB/s, 3 MiB at 25, 6.4 MiB at 55; sizes are such that blocks fill the pool's segments. A larger one only holds more pinned memory, fills and drains the
+ * ring more slowly, and has left the processor's cache before it is copied: on an H200 4 to 6 MiB are faster than 8. At
+ * hundreds of GB/s the bound of 16 MiB gives 0.93. So the first copies of a direction are timed by the device, and blocks
+ * grow to that size, as the next ones are needed. They never shrink: a measurement can only come out too slow, when the
+ * engine served something else in between.
  *
  * Note [Requests at once]
  * Storage with latency is faster with more requests under way; a page cache served by as many threads as there are
@@ -18,24 +19,26 @@
  */
 #include "pipeline/adapt.h"
 
-#include "base/size.h"
-
 /* Duration of a copy that is long enough. */
-enum { COPY_NS = 150000 };
+enum { COPY_NS = 100000 };
+
+/* Blocks of a chunk that a segment of the pool holds, if its size is the default; smallest chunk first. */
+enum { SEGMENT_BYTES = 64 << 20, PAGE_BYTES = 4096 };
+static const unsigned segment_parts[] = {64, 32, 21, 16, 10, 8, 5, 4};
 
 /* Ends that a measurement takes, for each request of the window. */
 enum { ROUNDS = 4 };
 
 size_t ladei_chunk_for_link(size_t bytes, uint64_t ns) {
-  /* Up to 16 MiB times 150 us: far below 2^64. */
+  /* Up to 16 MiB times 100 us: far below 2^64. */
   uint64_t wanted = ns == 0 ? LADEI_CHUNK_MOST : (uint64_t)bytes * COPY_NS / ns;
-  if (wanted >= LADEI_CHUNK_MOST) {
-    return LADEI_CHUNK_MOST;
+  for (size_t i = 0; i < sizeof segment_parts / sizeof segment_parts[0]; i++) {
+    size_t chunk = SEGMENT_BYTES / segment_parts[i] / PAGE_BYTES * PAGE_BYTES;
+    if (chunk >= wanted) {
+      return chunk;
+    }
   }
-  if (wanted <= LADEI_CHUNK_FIRST) {
-    return LADEI_CHUNK_FIRST;
-  }
-  return (size_t)1 << ladei_log2_ceil((size_t)wanted);
+  return LADEI_CHUNK_MOST;
 }
 
 void ladei_window_init(ladei_window *window, unsigned least, unsigned most) {

@@ -13,7 +13,7 @@
 /* Chunks that lade chooses: where a link begins, and the most. A refused block is tried again down to the least. */
 enum { LADEI_CHUNK_FIRST = 1 << 20, LADEI_CHUNK_MOST = 16 << 20, LADEI_CHUNK_LEAST = 64 << 10 };
 
-/* The chunk for a link that copied `bytes` in `ns`; see Note [Chunk and link]. A power of two in the bounds above. */
+/* The chunk for a link that copied `bytes` in `ns`; see Note [Chunk and link]. Whole pages, in the bounds above. */
 size_t ladei_chunk_for_link(size_t bytes, uint64_t ns);
 
 /*

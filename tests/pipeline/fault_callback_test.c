@@ -145,7 +145,7 @@ LADE_TEST(Speed, OfOneSideMayBeATenThousandthOfTheOthers) {
     lade_pipeline_info_init(&info);
     LADE_EXPECT_EQ_INT(lade_pipeline_info_get(f.pipeline, &info), LADE_OK);
     /* Twice as many requests as readers are tried once, and taken back. */
-    LADE_EXPECT_LE_UINT(info.blocks_peak, 2 * options.readers + 4);
+    LADE_EXPECT_LE_UINT(info.blocks_peak, 2 * options.readers + 8);
     LADE_EXPECT_EQ_UINT(info.requests_to_device, options.readers);
     fixture_close(&f);
   }
