@@ -12,7 +12,8 @@ LADE_TEST(ChunkForLink, LastsLongEnoughAndNoLonger) {
   static const struct {
     uint64_t mb_per_s;
     size_t chunk;
-  } links[] = {{1000, MIB}, {5000, MIB}, {12000, 2 * MIB}, {25000, 3120 * 1024}, {55000, 6552 * 1024}, {400000, 16 * MIB}};
+  } links[] = {{1000, MIB},          {5000, MIB},          {12000, 2 * MIB},
+               {25000, 3120 * 1024}, {55000, 6552 * 1024}, {400000, 16 * MIB}};
   for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
     /* Whatever chunk it is measured with. */
     for (size_t bytes = MIB; bytes <= 16 * MIB; bytes *= 2) {
