@@ -53,6 +53,9 @@ static void measure_again(ladei_window *window) {
 }
 
 void ladei_window_restart(ladei_window *window) {
+  if (window->trying) {
+    window->size /= 2; /* nobody knows yet whether it was faster; else each restart would leave a doubling behind */
+  }
   window->trying = false;
   window->settled = window->size >= window->most;
   measure_again(window);
@@ -64,12 +67,14 @@ static bool window_judge(ladei_window *window, uint64_t rate) {
   bool faster = !window->trying || rate - rate / 32 >= window->rate;
   if (!faster) {
     window->size /= 2;
+    window->trying = false;
     window->settled = true;
   } else if (window->size * 2 <= window->most) {
     window->rate = rate;
     window->size *= 2;
     window->trying = true;
   } else {
+    window->trying = false;
     window->settled = true;
   }
   measure_again(window);

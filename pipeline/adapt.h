@@ -42,7 +42,8 @@ void ladei_window_init(ladei_window *window, unsigned least, unsigned most);
  */
 bool ladei_window_end(ladei_window *window, size_t bytes, bool full, uint64_t now_ns);
 
-/* Requests are of another length from now on: what was measured is void. */
+/* Requests are of another length from now on: what was measured is void, and a doubling that was being tried is taken
+ * back. */
 void ladei_window_restart(ladei_window *window);
 
 #endif /* LADE_PIPELINE_ADAPT_H */

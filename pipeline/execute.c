@@ -159,6 +159,7 @@ static void blocks_grow(lade_pipeline *pipeline, ladei_ring *ring) {
   ladei_side *side = side_of(pipeline, ring);
   if (ladei_core_grow_blocks(ring, atomic_load_explicit(&side->probe.chunk_bytes, memory_order_relaxed))) {
     ladei_window_restart(&side->window);
+    ring->window = side->window.size;
   }
 }
 

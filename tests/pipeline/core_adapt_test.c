@@ -82,3 +82,19 @@ LADE_TEST(Window, LearnsNothingWhileItIsNotFull) {
   LADE_EXPECT(!window.settled);
   LADE_EXPECT_EQ_UINT(settle(&window, 0, 7000), 8);
 }
+
+/* Blocks grow several times while a pipeline starts: 12 readers had 48 requests out after that. */
+LADE_TEST(Window, RestartTakesBackADoublingThatWasBeingTried) {
+  ladei_window window;
+  uint64_t now_ns = 0;
+  ladei_window_init(&window, 4, 64);
+  for (int restart = 0; restart < 3; restart++) {
+    for (int i = 0; i < 100 && window.size == 4; i++) {
+      (void)ladei_window_end(&window, MIB, true, now_ns += 1000);
+    }
+    LADE_EXPECT_EQ_UINT(window.size, 8);
+    ladei_window_restart(&window);
+    LADE_EXPECT_EQ_UINT(window.size, 4);
+    LADE_EXPECT(!window.settled);
+  }
+}
