@@ -219,6 +219,7 @@ typedef struct ladei_order {
   bool last_resort;
   bool partial;
   unsigned copies; /* COPY: driver calls that it took */
+  bool by_engine;  /* for the driver: its request went through the storage's engine */
 } ladei_order;
 
 /* What a completion brought about, for those who wait. */

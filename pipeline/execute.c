@@ -143,8 +143,13 @@ lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order) {
   return status == LADE_OK || status == LADE_NOT_READY ? status : ladei_order_explain(order, status);
 }
 
-/* Takes note of how fast the host half of a chunk went. Before the core hears of it. */
+/* Takes note of how fast the host half of a chunk went. Before the core hears of it. Not where each takes a thread: more
+ * of them than readers would only hold more blocks. */
 static void window_note(lade_pipeline *pipeline, const ladei_order *order) {
+  bool takes_a_thread = pipeline->driver == &ladei_driver_threads && !order->by_engine;
+  if (takes_a_thread) {
+    return;
+  }
   ladei_side *side = side_of(pipeline, order->ring);
   bool full = order->ring->host_out >= order->ring->window;
   if (!side->window.settled && !order->transfer->ordered &&

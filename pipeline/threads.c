@@ -156,6 +156,7 @@ static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
   for (unsigned i = 0; i < count; i++) {
     threads_pending *pending = done[i]->user;
     ladei_order order = pending->order; /* its slot may be used again from the completion on */
+    order.by_engine = true;
     if (done[i]->status != LADE_OK) {
       ladei_error_restore(&done[i]->error);
       ladei_order_explain(&order, done[i]->status);

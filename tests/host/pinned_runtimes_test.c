@@ -255,6 +255,7 @@ static void *worker_run(void *user) {
   LADE_EXPECT(back != NULL);
   free(back);
   LADE_EXPECT_OK(lade_stream_synchronize(r->runtime, stream));
+  LADE_EXPECT_OK(lade_pinned_stream_retire(r->pool, stream));
   LADE_EXPECT_OK(lade_stream_destroy(r->runtime, stream));
   return NULL;
 }
