@@ -31,8 +31,7 @@
 #include "base/error.h"
 #include "pipeline/core_internal.h"
 
-/* A quarter of the ring per event: the other three quarters keep both sides busy while it is found out. */
-enum { BATCHES_PER_RING = 8, BATCH_PART = 4 };
+enum { BATCHES_PER_RING = 8 };
 
 /* --- slots ---------------------------------------------------------------------------------------------------------
  */
@@ -611,7 +610,6 @@ static lade_status ring_init(ladei_ring *ring, lade_direction direction, unsigne
                        .block_most = SIZE_MAX,
                        .window = UINT32_MAX / 2,
                        .ahead = depth};
-  ring->batch_slots = depth < BATCH_PART ? 1 : depth / BATCH_PART;
   ring->batch_count = depth < BATCHES_PER_RING ? depth : BATCHES_PER_RING;
   ring->slots = calloc(depth, sizeof *ring->slots);
   ring->batches = calloc(ring->batch_count, sizeof *ring->batches);

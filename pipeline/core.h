@@ -146,14 +146,13 @@ struct ladei_ring {
   lade_direction direction;
   ladei_slot *slots; /* depth of them */
   unsigned depth;
-  size_t block_bytes;   /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
-  size_t block_least;   /* a refused block is tried again half as large, down to this */
-  size_t block_most;    /* larger ones were refused */
-  unsigned window;      /* READ or WRITE orders of transfers that are not ordered out, at most ... */
-  unsigned ahead;       /* blocks beside those of the window, at most */
-  unsigned host_out;    /* ... and now. Of an ordered one there is at most one, which may take for ever */
-  unsigned slot_limit;  /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
-  unsigned batch_slots; /* RECORD when so many are copied */
+  size_t block_bytes;  /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
+  size_t block_least;  /* a refused block is tried again half as large, down to this */
+  size_t block_most;   /* larger ones were refused */
+  unsigned window;     /* READ or WRITE orders of transfers that are not ordered out, at most ... */
+  unsigned ahead;      /* blocks beside those of the window, at most */
+  unsigned host_out;   /* ... and now. Of an ordered one there is at most one, which may take for ever */
+  unsigned slot_limit; /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
   ladei_batch *batches;
   unsigned batch_count;
 

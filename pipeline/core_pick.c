@@ -65,6 +65,13 @@ static bool pick_copy(const ladei_ring *ring, ladei_order *order) {
   return true;
 }
 
+/* A quarter of the blocks per event: the other three quarters keep both sides busy while it is found out. */
+static unsigned batch_slots(const ladei_ring *ring) {
+  enum { BATCH_PART = 4 };
+  unsigned blocks = ring->window + ring->ahead < ring->slot_limit ? ring->window + ring->ahead : ring->slot_limit;
+  return blocks < BATCH_PART ? 1 : blocks / BATCH_PART;
+}
+
 static bool pick_record(const ladei_ring *ring, unsigned least, ladei_order *order) {
   ladei_batch *batch = TAILQ_FIRST(&ring->idle);
   return ring->copied_count >= least && batch != NULL && order_set(order, LADEI_ORDER_RECORD, ring, NULL, batch, NULL);
@@ -150,7 +157,7 @@ static bool pick_release(const ladei_ring *ring, ladei_order *order) {
 static bool ring_pick(const ladei_ring *ring, unsigned allow, ladei_order *order) {
   bool host = (allow & LADEI_ALLOW_HOST) != 0;
   bool covered = ring->recording > 0 || !TAILQ_EMPTY(&ring->pending);
-  return pick_finish(ring, order) || pick_copy(ring, order) || pick_record(ring, ring->batch_slots, order) ||
+  return pick_finish(ring, order) || pick_copy(ring, order) || pick_record(ring, batch_slots(ring), order) ||
          pick_poll(ring, order) || pick_release_small(ring, order) ||
          (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
          (host && ring->direction == LADE_TO_HOST && pick_write(ring, order)) ||
