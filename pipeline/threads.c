@@ -3,8 +3,7 @@
  * Driver: reader threads. Each takes orders from the core and executes them; none is special, so a chunk's copy is
  * queued by the thread that read it, without a hand-over.
  *
- *   order there          take it; if more are there and a thread sleeps, wake one (that one wakes the next), unless one is
- *                        being woken or waits awake already
+ *   order there          take it; if more are there and a thread sleeps, wake one (that one wakes the next)
  *   requests in storage  one thread, the reaper, waits for them there, and completes their orders
  *   only copies to end   one thread, the poller, asks again and again: at once for a moment, then less and less often
  *   nothing              sleep until work is signalled
@@ -18,8 +17,7 @@
  * I1  At most one thread is the poller, and at most one the reaper. While there is none, and copies are under way that
  *     only POLL can end, or requests that only the reaper can fetch, at least one thread is awake, and passes the task on
  *     before it turns to something that takes long.
- * I2  A thread that goes to sleep has seen the core without an order for it, under the lock. One that wakes up, or stops
- *     spinning, looks before it sleeps: until then nobody else need be woken.
+ * I2  A thread that goes to sleep has seen the core without an order for it, under the lock.
  * I3  An order whose request is in storage is kept in `pending`, under its slot's number.
  * Locks: the pipeline's; it is given up for every order, and once per chunk.
  */
@@ -56,8 +54,6 @@ typedef struct threads_state {
   lade_pipeline *pipeline;
   bool spins;        /* more than one processor: waiting awake does not keep the awaited from running */
   unsigned sleeping; /* on pipeline->work; guarded by the lock, as is all below */
-  bool waking;       /* one of those has been woken and has not run yet */
-  bool spinning;     /* one waits awake, and looks for orders again in a moment */
   bool poller;       /* there is one */
   bool reaper;       /* there is one, */
   bool reaper_waits; /* and nobody has woken it yet */
@@ -93,21 +89,15 @@ static void work_sleep(threads_state *state, uint64_t longest_ns) {
     (void)ladei_condition_wait_for(&pipeline->work, &pipeline->lock, longest_ns);
   }
   state->sleeping--;
-  state->waking = false;
 }
 
 static bool reap_wanted(const threads_state *state) {
   return !state->reaper && ladei_storage_in_flight(&state->pipeline->storage) > 0;
 }
 
-/* Somebody who waits shall look for orders: who is about to anyway, else a sleeper, or else the reaper. A thread for each
- * of many small orders would spend more on waking and on the lock than on them. Called with the lock. */
+/* Somebody who waits shall look for orders: a sleeper, or else the reaper. Called with the lock. */
 static void somebody_wake(threads_state *state) {
-  if (state->spinning || state->waking) {
-    return;
-  }
   if (state->sleeping > 0) {
-    state->waking = true;
     ladei_condition_signal(&state->pipeline->work);
   } else if (state->reaper_waits) {
     state->reaper_waits = false;
@@ -169,15 +159,12 @@ static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
 /* --- waiting for work -----------------------------------------------------------------------------------------------
  */
 
-static void poller_spin(threads_state *state) {
-  lade_pipeline *pipeline = state->pipeline;
-  state->spinning = true;
+static void poller_spin(lade_pipeline *pipeline) {
   ladei_lock_release(&pipeline->lock);
   for (int i = 0; i < 20; i++) {
     cpu_relax();
   }
   ladei_lock_acquire(&pipeline->lock);
-  state->spinning = false;
 }
 
 /* As poller, reaper or both: lets time pass, then makes POLL worth while again. `since_ns`: when this thread last did
@@ -198,7 +185,7 @@ static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
     reaped = requests_reap(state, spins ? 0 : sleep_ns);
   }
   if (spins) {
-    poller_spin(state);
+    poller_spin(pipeline);
   } else if (!reaps) {
     work_sleep(state, sleep_ns);
   }
