@@ -47,8 +47,7 @@ typedef struct lade_range {
   uint64_t bytes;  /**< May be 0. */
 } lade_range;
 
-/* --- index ----------------------------------------------------------------------------------------------------------
- */
+/* --- index -------------------------------------------------------------------------------------------------------- */
 
 /**
  * Create an empty index.
@@ -100,7 +99,8 @@ LADE_API lade_status lade_index_add_fixed(lade_record_index *index, const char *
 /**
  * Add a tar shard in the manner of WebDataset: files that follow each other with the same key are one record. The key is
  * the path up to the first dot of its last part, the field's name what comes after that dot, in lower case. Fields that
- * the index does not have are left out, as are records without any that it has, folders, files without extension, and those in folders named `__x__`.
+ * the index does not have are left out, as are records without any that it has, folders, files without extension, and
+ * those in folders named `__x__`.
  *
  * Threads: one. Waits: for the reads of the tar headers. Errors: LADE_ERR_FORMAT, naming the member, when the archive is
  * damaged, cut off, compressed or without end mark, a member is sparse or a link, a record lacks a field or has one
@@ -119,8 +119,7 @@ LADE_API lade_status lade_index_range(const lade_record_index *index, uint64_t r
 /** Key of a record; NULL if it has none or there is no such record. Valid until the index changes. Threads: any. */
 LADE_API const char *lade_index_key(const lade_record_index *index, uint64_t record);
 
-/* --- loader ---------------------------------------------------------------------------------------------------------
- */
+/* --- loader ------------------------------------------------------------------------------------------------------- */
 
 /** Where in its data set a loader is: enough to go on exactly there, in another process too. Keep it as bytes. */
 typedef struct lade_loader_state {
@@ -153,11 +152,10 @@ typedef struct lade_loader_options {
   uint64_t return_timeout_ns;      /**< How long lade_loader_next() waits, at most, while the consumer has all batches.
                                    0: 60 s. */
   const lade_loader_state *resume; /**< Borrowed for the call. NULL: from the start. */
-  lade_stream
-      stream;    /**< The memory of batches is allocated on it; it must outlive the loader. Loaders that follow each
-                           other on one stream find the memory of those before in the allocator's cache. NULL: a stream
-                           of the loader's own. */
-  uint32_t rank; /**< Below world_size. Rank r gets records r, r + world_size, ... of the order. */
+  /** The memory of batches is allocated on it; it must outlive the loader. Loaders that follow each other on one stream
+   * find the memory of those before in the allocator's cache. NULL: a stream of the loader's own. */
+  lade_stream stream;
+  uint32_t rank;        /**< Below world_size. Rank r gets records r, r + world_size, ... of the order. */
   uint32_t world_size;  /**< 0: 1. */
   uint32_t prefetch;    /**< Batches staged or handed out, at most. 0: 4. At most 64. */
   uint32_t alignment;   /**< Of each field of a record in a batch; a power of two up to 512. 0: 64. */

@@ -57,9 +57,9 @@ enum {
   LADE_PINNED_DEBUG = 1u << 2,
   /** The decisions of the cache that frameworks use today, for comparison and for programs that depend on them: blocks are
    * whole powers of two and never split, each its own pinned allocation (by the driver, unless sources says otherwise; the
-   * driver is asked for exactly that size); an
-   * alloc takes the smallest cached block that is large enough, however large; every free records an event per stream;
-   * one queue over all streams is looked at by every alloc and by empty_cache up to the first block that is not done.
+   * driver is asked for exactly that size); an alloc takes the smallest cached block that is large enough, however large;
+   * every free records an event per stream; one queue over all streams is looked at by every alloc and by empty_cache up
+   * to the first block that is not done.
    * Settings of segments, batches and magazines have no effect, and nothing is given back to make room. */
   LADE_PINNED_REFERENCE = 1u << 3,
   /** The memory gets an address on the devices too, for kernels that read it where it lies; that charges device memory for
@@ -368,10 +368,9 @@ LADE_API const char *lade_pinned_debug_last(lade_pinned_pool *pool);
 /** Counters of one size class on one NUMA node; gauges as in lade_pinned_stats. */
 typedef struct lade_pinned_class_stats {
   size_t struct_size;
-  uint64_t
-      block_bytes;   /**< Largest request that the class serves, and the size of its blocks up to the segment size. */
-  int32_t numa_node; /**< OS index; -1: memory bound to none. */
-  uint32_t class_index;              /**< 0: the smallest. */
+  uint64_t block_bytes; /**< Largest request that the class serves; up to the segment size also that of its blocks. */
+  int32_t numa_node;    /**< OS index; -1: memory bound to none. */
+  uint32_t class_index; /**< 0: the smallest. */
   lade_pinned_gauge requested_bytes; /**< Asked for, in blocks in use. */
   lade_pinned_gauge in_use_bytes;    /**< Handed out, rounding included. */
   lade_pinned_gauge pending_bytes;

@@ -267,9 +267,9 @@ static inline void lade_pipeline_options_init(lade_pipeline_options *options) {
 /** What a pipeline chose and did. Fields are appended only. */
 typedef struct lade_pipeline_info {
   size_t struct_size;
-  uint64_t
-      chunk_bytes; /**< Of large transfers; where lade chooses, the larger direction's until now. Never shrinks, but
-                             when blocks of that size are refused. */
+  /** Of large transfers; where lade chooses, the larger direction's until now. Never shrinks, but when blocks of that
+   * size are refused. */
+  uint64_t chunk_bytes;
   uint32_t depth;
   uint32_t readers;
   int32_t device;
