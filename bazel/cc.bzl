@@ -88,7 +88,10 @@ def lade_cc_test(
     needs_gpu: a real GPU is needed. The test is skipped without --config=cuda, and never runs beside another.
     loopback: the runtime "cuda" finds the loopback driver of tests/loopback as libcuda.so.1. Without the CUDA headers
       there is no such runtime, and the test is skipped.
+    Either way the sources see LADE_TEST_ON_CUDA.
     """
+    if loopback or needs_gpu:
+        copts = copts + ["-DLADE_TEST_ON_CUDA"]
     if loopback:
         # Relative to the binary, so that it holds here, in a test's runfiles and in tools/bundle. As RPATH and not RUNPATH,
         # because it then also serves a dlopen() that a sanitiser's library makes in the program's stead.
@@ -110,3 +113,14 @@ def lade_cc_test(
         deps = deps + ["//tests/shim"],
         **attributes
     )
+
+def lade_cc_runtime_tests(name, soft = True, **attributes):
+    """The same tests on every runtime: SUPPORT_RUNTIMES (tests/support/runtimes.h) names those of each build.
+
+    NAME_soft_test is for software devices, unless `soft` is False, NAME_loopback_test goes through runtime/cuda on the
+    loopback driver, and NAME_cuda_test on a GPU.
+    """
+    if soft:
+        lade_cc_test(name = name + "_soft_test", **attributes)
+    lade_cc_test(name = name + "_loopback_test", loopback = True, **attributes)
+    lade_cc_test(name = name + "_cuda_test", needs_gpu = True, **attributes)

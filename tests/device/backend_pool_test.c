@@ -11,12 +11,6 @@
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
-#ifdef DEVICE_TEST_ON_CUDA
-static const char *const runtimes[] = {"cuda", NULL};
-#else
-static const char *const runtimes[] = {"sim", "cpu", NULL};
-#endif
-
 #define MIB ((size_t)1 << 20)
 
 enum { STREAMS = 2 };
@@ -90,7 +84,7 @@ static uint64_t frees(rig *r) { return support_call_count(r->runtime, "pool_free
 
 /* ---- Memory and counters ----------------------------------------------------------------------------------------- */
 
-LADE_TEST_P(DevicePoolBackend, BlocksAreUsableMemoryAndCounted, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, BlocksAreUsableMemoryAndCounted, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, 0)) return;
   LADE_EXPECT_EQ_STR(lade_device_backend_name(r.allocator), "cudaMallocAsync");
@@ -122,7 +116,7 @@ LADE_TEST_P(DevicePoolBackend, BlocksAreUsableMemoryAndCounted, runtimes, name) 
 }
 
 /* What is freed stays with the pool until the cache is emptied; then the peaks can start anew from nothing. */
-LADE_TEST_P(DevicePoolBackend, EmptyCacheTrimsThePool, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, EmptyCacheTrimsThePool, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, 0)) return;
   block_free(&r, block_alloc(&r, 3 * MIB, 0));
@@ -138,7 +132,7 @@ LADE_TEST_P(DevicePoolBackend, EmptyCacheTrimsThePool, runtimes, name) {
   rig_close(&r);
 }
 
-LADE_TEST_P(DevicePoolBackend, WrongPointersAreToldApart, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, WrongPointersAreToldApart, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, 0)) return;
   char *a = block_alloc(&r, 1000, 0);
@@ -154,7 +148,7 @@ LADE_TEST_P(DevicePoolBackend, WrongPointersAreToldApart, runtimes, name) {
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
-LADE_TEST_P(DevicePoolBackend, AnotherStreamsUseDelaysTheFree, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, AnotherStreamsUseDelaysTheFree, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, 0)) return;
   char *a = block_alloc(&r, 1000, 0);
@@ -177,7 +171,7 @@ LADE_TEST_P(DevicePoolBackend, AnotherStreamsUseDelaysTheFree, runtimes, name) {
 }
 
 /* An open batch of events does not keep memory from the pool: the next request closes it. */
-LADE_TEST_P(DevicePoolBackend, TheNextRequestFindsWhatIsDone, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, TheNextRequestFindsWhatIsDone, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open_batch(&r, name, 0, 0)) return;
   char *a = block_alloc(&r, 1000, 0);
@@ -193,7 +187,7 @@ LADE_TEST_P(DevicePoolBackend, TheNextRequestFindsWhatIsDone, runtimes, name) {
 }
 
 /* Nothing names a stream after its retirement, and its last work is waited for all the same. */
-LADE_TEST_P(DevicePoolBackend, BlocksOutliveTheirStream, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, BlocksOutliveTheirStream, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, 0)) return;
   char *a = block_alloc(&r, MIB, 1);
@@ -222,7 +216,7 @@ static void *alien_alloc(void *user) {
 }
 
 /* A per-thread stream may be named by its own thread alone: what another one frees goes back when the device is idle. */
-LADE_TEST_P(DevicePoolBackend, AnotherThreadsStreamIsNotNamed, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, AnotherThreadsStreamIsNotNamed, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, 0)) return;
   alien self = {&r, NULL};
@@ -258,7 +252,7 @@ static void *churn(void *user) {
   return NULL;
 }
 
-LADE_TEST_P(DevicePoolBackend, ManyThreadsShareTheLedger, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, ManyThreadsShareTheLedger, SUPPORT_RUNTIMES, name) {
   if (strcmp(name, "sim") == 0) return; /* belongs to one thread */
   rig r;
   if (!rig_open(&r, name, 0)) return;
@@ -274,7 +268,7 @@ LADE_TEST_P(DevicePoolBackend, ManyThreadsShareTheLedger, runtimes, name) {
 
 /* ---- Limits ------------------------------------------------------------------------------------------------------ */
 
-LADE_TEST_P(DevicePoolBackend, LimitsHoldWithoutAskingTheDriver, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, LimitsHoldWithoutAskingTheDriver, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, 8 * MIB)) return;
   char *a = block_alloc(&r, 5 * MIB, 0);
@@ -309,7 +303,7 @@ static lade_status reclaim(void *user) {
   return LADE_OK;
 }
 
-LADE_TEST_P(DevicePoolBackend, ReclaimersMakeRoom, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, ReclaimersMakeRoom, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, 8 * MIB)) return;
   reclaimer self = {&r, block_alloc(&r, 5 * MIB, 0)};
@@ -323,7 +317,7 @@ LADE_TEST_P(DevicePoolBackend, ReclaimersMakeRoom, runtimes, name) {
 
 /* ---- What it refuses --------------------------------------------------------------------------------------------- */
 
-LADE_TEST_P(DevicePoolBackend, RefusalsNameCallAndBackend, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, RefusalsNameCallAndBackend, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, 0)) return;
   char *a = block_alloc(&r, 1000, 0);
@@ -349,7 +343,7 @@ LADE_TEST_P(DevicePoolBackend, RefusalsNameCallAndBackend, runtimes, name) {
 }
 
 /* Memory of a capture would belong to its graph; a free waits until the capture is over. */
-LADE_TEST_P(DevicePoolBackend, ACapturingStreamIsLeftAlone, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, ACapturingStreamIsLeftAlone, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, 0)) return;
   char *a = block_alloc(&r, 1000, 0);
@@ -374,7 +368,7 @@ LADE_TEST_P(DevicePoolBackend, ACapturingStreamIsLeftAlone, runtimes, name) {
 
 /* ---- Peers ------------------------------------------------------------------------------------------------------- */
 
-LADE_TEST_P(DevicePoolBackend, PeersGetAccessToThePool, runtimes, name) {
+LADE_TEST_P(DevicePoolBackend, PeersGetAccessToThePool, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, 0)) return;
   int count = 0;

@@ -7,12 +7,6 @@
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
-#ifdef DEVICE_TEST_ON_CUDA
-static const char *const runtimes[] = {"cuda", NULL};
-#else
-static const char *const runtimes[] = {"sim", "cpu", NULL};
-#endif
-
 enum { DEVICES = 2, BYTES = 4096 };
 
 typedef struct rig {
@@ -81,14 +75,14 @@ static bool copied_by_peer_call(rig *r) {
   return support_call_count(r->runtime, "copy_peer") > before;
 }
 
-LADE_TEST_P(DeviceCopy, PlainSegmentsTakeThePlainCopy, runtimes, name) {
+LADE_TEST_P(DeviceCopy, PlainSegmentsTakeThePlainCopy, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, false)) return;
   LADE_EXPECT(!copied_by_peer_call(&r));
   rig_close(&r);
 }
 
-LADE_TEST_P(DeviceCopy, MappedMemoryTakesThePeerCopyUntilAccessIsGiven, runtimes, name) {
+LADE_TEST_P(DeviceCopy, MappedMemoryTakesThePeerCopyUntilAccessIsGiven, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, true)) return;
   LADE_EXPECT(copied_by_peer_call(&r));
@@ -102,7 +96,7 @@ LADE_TEST_P(DeviceCopy, MappedMemoryTakesThePeerCopyUntilAccessIsGiven, runtimes
 }
 
 /* Within one device the plain copy does, and so does it again when the last expandable segment is gone. */
-LADE_TEST_P(DeviceCopy, OneDeviceAndGoneSegmentsNeedNoPeerCopy, runtimes, name) {
+LADE_TEST_P(DeviceCopy, OneDeviceAndGoneSegmentsNeedNoPeerCopy, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, true)) return;
   void *twin = NULL;
@@ -119,7 +113,7 @@ LADE_TEST_P(DeviceCopy, OneDeviceAndGoneSegmentsNeedNoPeerCopy, runtimes, name) 
   rig_close(&r);
 }
 
-LADE_TEST_P(DeviceCopy, ASynchronousCopyIsDoneWhenItReturns, runtimes, name) {
+LADE_TEST_P(DeviceCopy, ASynchronousCopyIsDoneWhenItReturns, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, false)) return;
   char *block = r.blocks[0];

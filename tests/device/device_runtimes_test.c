@@ -10,12 +10,6 @@
 #include "tests/shim/lade_test.h"
 #include "tests/support/runtimes.h"
 
-#ifdef DEVICE_TEST_ON_CUDA
-static const char *const runtimes[] = {"cuda", NULL};
-#else
-static const char *const runtimes[] = {"sim", "cpu", NULL};
-#endif
-
 #define MIB ((size_t)1 << 20)
 
 enum { STREAMS = 2 };
@@ -69,7 +63,7 @@ static void block_expect(rig *r, const void *block, unsigned char value, size_t 
   free(expected);
 }
 
-LADE_TEST_P(DeviceRuntimes, BlocksAreUsableMemory, runtimes, name) {
+LADE_TEST_P(DeviceRuntimes, BlocksAreUsableMemory, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, NULL)) return;
   char *small = block_alloc(&r, 1000, 0);
@@ -87,7 +81,7 @@ LADE_TEST_P(DeviceRuntimes, BlocksAreUsableMemory, runtimes, name) {
   rig_close(&r);
 }
 
-LADE_TEST_P(DeviceRuntimes, AnotherStreamsUseDelaysReuse, runtimes, name) {
+LADE_TEST_P(DeviceRuntimes, AnotherStreamsUseDelaysReuse, SUPPORT_RUNTIMES, name) {
   lade_device_options options;
   lade_device_options_init(&options);
   options.event_batch = 1;
@@ -111,7 +105,7 @@ LADE_TEST_P(DeviceRuntimes, AnotherStreamsUseDelaysReuse, runtimes, name) {
   rig_close(&r);
 }
 
-LADE_TEST_P(DeviceRuntimes, ExpandableSegmentsKeepTheirBytes, runtimes, name) {
+LADE_TEST_P(DeviceRuntimes, ExpandableSegmentsKeepTheirBytes, SUPPORT_RUNTIMES, name) {
   lade_device_options options;
   lade_device_options_init(&options);
   options.expandable_segments = 1;
@@ -133,7 +127,7 @@ LADE_TEST_P(DeviceRuntimes, ExpandableSegmentsKeepTheirBytes, runtimes, name) {
   rig_close(&r);
 }
 
-LADE_TEST_P(DeviceRuntimes, CacheGoesBackBeforeMemoryRunsOut, runtimes, name) {
+LADE_TEST_P(DeviceRuntimes, CacheGoesBackBeforeMemoryRunsOut, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, NULL)) return;
   size_t free_bytes = 0;
@@ -150,7 +144,7 @@ LADE_TEST_P(DeviceRuntimes, CacheGoesBackBeforeMemoryRunsOut, runtimes, name) {
   rig_close(&r);
 }
 
-LADE_TEST_P(DeviceRuntimes, CapturesAllocateFromTheirPool, runtimes, name) {
+LADE_TEST_P(DeviceRuntimes, CapturesAllocateFromTheirPool, SUPPORT_RUNTIMES, name) {
   static const lade_device_pool_id pool = {1, 0};
   rig r;
   if (!rig_open(&r, name, NULL)) return;
@@ -209,7 +203,7 @@ static void pool_leave(rig *r, lade_device_pool_id pool) {
 }
 
 /* One stream, noted on one block both before and during a capture. */
-LADE_TEST_P(hazard_H09, UseOutsideTheCaptureIsHonoured, runtimes, name) {
+LADE_TEST_P(hazard_H09, UseOutsideTheCaptureIsHonoured, SUPPORT_RUNTIMES, name) {
   rig r;
   support_gate gate;
   char *used, *other;
@@ -229,7 +223,7 @@ LADE_TEST_P(hazard_H09, UseOutsideTheCaptureIsHonoured, runtimes, name) {
 }
 
 /* The other way round in time, and for the block's next owner: what a capture noted once must not excuse a use later. */
-LADE_TEST_P(hazard_H09, NoteOfAFormerCaptureExcusesNothing, runtimes, name) {
+LADE_TEST_P(hazard_H09, NoteOfAFormerCaptureExcusesNothing, SUPPORT_RUNTIMES, name) {
   rig r;
   support_gate gate;
   char *used, *other;
@@ -254,7 +248,7 @@ LADE_TEST_P(hazard_H09, NoteOfAFormerCaptureExcusesNothing, runtimes, name) {
 }
 
 /* Memory of an expandable segment through descriptors; the receiver is this process again. */
-LADE_TEST_P(DeviceRuntimes, ExpandableMemoryIsShared, runtimes, name) {
+LADE_TEST_P(DeviceRuntimes, ExpandableMemoryIsShared, SUPPORT_RUNTIMES, name) {
   lade_device_options options;
   lade_device_options_init(&options);
   options.expandable_segments = 1;
@@ -280,7 +274,7 @@ LADE_TEST_P(DeviceRuntimes, ExpandableMemoryIsShared, runtimes, name) {
 }
 
 /* A graph's memory in one growing range; it is captured and launched while the pool has grown beyond it. */
-LADE_TEST_P(DeviceRuntimes, ExpandablePoolsServeCaptures, runtimes, name) {
+LADE_TEST_P(DeviceRuntimes, ExpandablePoolsServeCaptures, SUPPORT_RUNTIMES, name) {
   static const lade_device_pool_id pool = {2, 0};
   lade_device_options options;
   lade_device_options_init(&options);

@@ -23,7 +23,7 @@ static void expect_in_order(const char *text, const char *const *parts) {
   }
 }
 
-#ifndef DEVICE_TEST_ON_CUDA
+#ifndef LADE_TEST_ON_CUDA
 
 LADE_TEST(DeviceOom, TheTextHasItsFieldsInOrder) {
   device_fixture f;

@@ -12,12 +12,6 @@
 #include "tests/support/pattern.h"
 #include "tests/support/runtimes.h"
 
-#ifdef PINNED_TEST_ON_CUDA
-static const char *const runtimes[] = {"cuda", NULL};
-#else
-static const char *const runtimes[] = {"sim", "cpu", NULL};
-#endif
-
 #define MIB ((size_t)1 << 20)
 
 typedef struct rig {
@@ -79,7 +73,7 @@ static bool nothing_pending(void *user) {
 
 /* ---- Reuse ------------------------------------------------------------------------------------------------------- */
 
-LADE_TEST_P(PinnedRuntimes, BlockIsNotReusedBeforeItsCopyIsDone, runtimes, name) {
+LADE_TEST_P(PinnedRuntimes, BlockIsNotReusedBeforeItsCopyIsDone, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, NULL)) return;
   enum { BYTES = 1 << 20 };
@@ -109,7 +103,7 @@ LADE_TEST_P(PinnedRuntimes, BlockIsNotReusedBeforeItsCopyIsDone, runtimes, name)
   rig_close(&r);
 }
 
-LADE_TEST_P(PinnedRuntimes, PreciseUseAndCallersEventEndWhereTheySay, runtimes, name) {
+LADE_TEST_P(PinnedRuntimes, PreciseUseAndCallersEventEndWhereTheySay, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, NULL)) return;
   void *used = NULL, *after = NULL;
@@ -149,7 +143,7 @@ static void round_trip(rig *r, void *block, size_t bytes, uint64_t seed) {
   LADE_EXPECT_PATTERN(block, bytes, seed, 0);
 }
 
-LADE_TEST_P(PinnedRuntimes, EverySourceGivesMemoryThatTheDeviceReaches, runtimes, name) {
+LADE_TEST_P(PinnedRuntimes, EverySourceGivesMemoryThatTheDeviceReaches, SUPPORT_RUNTIMES, name) {
   static const uint32_t sources[] = {LADE_PINNED_SOURCE_REGISTER, LADE_PINNED_SOURCE_DRIVER, LADE_PINNED_SOURCE_POOL,
                                      LADE_PINNED_SOURCE_PAGEABLE};
   for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
@@ -177,7 +171,7 @@ LADE_TEST_P(PinnedRuntimes, EverySourceGivesMemoryThatTheDeviceReaches, runtimes
   lade_test_context("%s", "");
 }
 
-LADE_TEST_P(PinnedRuntimes, PinsAheadAndGivesBack, runtimes, name) {
+LADE_TEST_P(PinnedRuntimes, PinsAheadAndGivesBack, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, NULL)) return;
   LADE_EXPECT_OK(lade_pinned_reserve(r.pool, 100 * MIB, 0));
@@ -191,7 +185,7 @@ LADE_TEST_P(PinnedRuntimes, PinsAheadAndGivesBack, runtimes, name) {
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
-LADE_TEST_P(PinnedRuntimes, BlockOfAGraphComesBackWithTheGraph, runtimes, name) {
+LADE_TEST_P(PinnedRuntimes, BlockOfAGraphComesBackWithTheGraph, SUPPORT_RUNTIMES, name) {
   rig r;
   if (!rig_open(&r, name, NULL)) return;
   if (r.runtime->ops->capture_begin == NULL) {
@@ -217,7 +211,7 @@ LADE_TEST_P(PinnedRuntimes, BlockOfAGraphComesBackWithTheGraph, runtimes, name) 
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
-#ifdef PINNED_TEST_ON_CUDA
+#ifdef LADE_TEST_ON_CUDA
 enum { THREADS = 4, ROUNDS = 200, PIECE = 96 * 1024, RING = 4 };
 
 typedef struct worker {
@@ -260,7 +254,7 @@ static void *worker_run(void *user) {
   return NULL;
 }
 
-LADE_TEST_P(PinnedRuntimes, ThreadsWithStreamsOfTheirOwnNeverOverwriteEachOther, runtimes, name) {
+LADE_TEST_P(PinnedRuntimes, ThreadsWithStreamsOfTheirOwnNeverOverwriteEachOther, SUPPORT_RUNTIMES, name) {
   rig r;
   worker workers[THREADS];
   if (!rig_open(&r, name, NULL)) return;

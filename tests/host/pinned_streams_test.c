@@ -11,12 +11,6 @@
 #include "tests/support/pattern.h"
 #include "tests/support/runtimes.h"
 
-#ifdef PINNED_TEST_ON_CUDA
-static const char *const runtimes[] = {"cuda", NULL};
-#else
-static const char *const runtimes[] = {"sim", "cpu", NULL};
-#endif
-
 enum { BLOCK_BYTES = PINNED_FIXTURE_SEGMENT_BYTES }; /* one segment each: a hit is the same address */
 
 static bool open_on(pinned_fixture *own, const char *name, uint32_t event_batch) {
@@ -45,7 +39,7 @@ static bool comes_back(const pinned_fixture *own, const void *block) {
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
-LADE_TEST_P(PinnedStreams, FreeSynchroniseAllocHits, runtimes, name) {
+LADE_TEST_P(PinnedStreams, FreeSynchroniseAllocHits, SUPPORT_RUNTIMES, name) {
   pinned_fixture own;
   if (!open_on(&own, name, 0)) return;
   char *block = pinned_fixture_alloc(&own, BLOCK_BYTES);
@@ -61,7 +55,7 @@ LADE_TEST_P(PinnedStreams, FreeSynchroniseAllocHits, runtimes, name) {
 }
 
 /* Once its batch has its event, a block waits for nothing that is queued later. */
-LADE_TEST_P(PinnedStreams, WorkQueuedAfterTheFreeDelaysNoBlockBeyondItsBatch, runtimes, name) {
+LADE_TEST_P(PinnedStreams, WorkQueuedAfterTheFreeDelaysNoBlockBeyondItsBatch, SUPPORT_RUNTIMES, name) {
   static const uint32_t batches[] = {1, 16};
   for (int i = 0; i < 2; i++) {
     pinned_fixture own;
@@ -82,7 +76,7 @@ LADE_TEST_P(PinnedStreams, WorkQueuedAfterTheFreeDelaysNoBlockBeyondItsBatch, ru
 }
 
 /* A new stream may get the handle of one that was retired: neither's work is taken for the other's. */
-LADE_TEST_P(PinnedStreams, RecycledStreamHandleNeverCoversAnothersWork, runtimes, name) {
+LADE_TEST_P(PinnedStreams, RecycledStreamHandleNeverCoversAnothersWork, SUPPORT_RUNTIMES, name) {
   pinned_fixture own;
   support_gate gate;
   if (!open_on(&own, name, 0)) return;
@@ -119,7 +113,7 @@ static void *use_per_thread(void *user) {
 }
 
 /* The handle means a stream of its own in each thread, and only there: each use gets its event in its thread. */
-LADE_TEST_P(PinnedStreams, PerThreadHandleIsAStreamOfEachThread, runtimes, name) {
+LADE_TEST_P(PinnedStreams, PerThreadHandleIsAStreamOfEachThread, SUPPORT_RUNTIMES, name) {
   pinned_fixture own;
   if (!open_on(&own, name, 0)) return;
   thread_use use = {&own, pinned_fixture_alloc(&own, BLOCK_BYTES)};
@@ -157,7 +151,7 @@ static ladei_graph capture_end(const pinned_fixture *own, const ladei_stream *st
   return graph;
 }
 
-LADE_TEST_P(PinnedStreams, CaptureBegunBetweenFreeAndEventIsNotBroken, runtimes, name) {
+LADE_TEST_P(PinnedStreams, CaptureBegunBetweenFreeAndEventIsNotBroken, SUPPORT_RUNTIMES, name) {
   pinned_fixture own;
   if (!open_on(&own, name, 0)) return;
   char *before = pinned_fixture_alloc(&own, BLOCK_BYTES), *during = pinned_fixture_alloc(&own, BLOCK_BYTES);
@@ -180,7 +174,7 @@ LADE_TEST_P(PinnedStreams, CaptureBegunBetweenFreeAndEventIsNotBroken, runtimes,
 }
 
 /* A graph may read the block at every launch: it stays until the graph is gone, and comes back then. */
-LADE_TEST_P(PinnedStreams, GraphDestroyedThenItsBlocksReturn, runtimes, name) {
+LADE_TEST_P(PinnedStreams, GraphDestroyedThenItsBlocksReturn, SUPPORT_RUNTIMES, name) {
   pinned_fixture own;
   unsigned char bytes[64];
   if (!open_on(&own, name, 0)) return;
@@ -225,7 +219,7 @@ static void expect_copies(const pinned_fixture *own, char *block) {
   LADE_EXPECT_PATTERN(block, BYTES, 9, 0);
 }
 
-LADE_TEST_P(PinnedStreams, DataGoesToTheDeviceAndBackFromEverySource, runtimes, name) {
+LADE_TEST_P(PinnedStreams, DataGoesToTheDeviceAndBackFromEverySource, SUPPORT_RUNTIMES, name) {
   static const uint32_t sources[] = {LADE_PINNED_SOURCE_REGISTER, LADE_PINNED_SOURCE_DRIVER, LADE_PINNED_SOURCE_POOL,
                                      LADE_PINNED_SOURCE_PAGEABLE};
   for (int i = 0; i < 4; i++) {
@@ -249,7 +243,7 @@ LADE_TEST_P(PinnedStreams, DataGoesToTheDeviceAndBackFromEverySource, runtimes, 
 }
 
 /* Powers of two below a page, each in a page of its own, whatever the driver makes of them. */
-LADE_TEST_P(PinnedStreams, ReferencePolicyServesSmallBlocks, runtimes, name) {
+LADE_TEST_P(PinnedStreams, ReferencePolicyServesSmallBlocks, SUPPORT_RUNTIMES, name) {
   pinned_fixture own;
   void *blocks[8];
   lade_pinned_options options = pinned_fixture_options();

@@ -9,8 +9,6 @@
 #include "tests/loaders/data_set.h"
 #include "tests/shim/lade_test.h"
 
-static const char *const runtimes[] = {"cuda", NULL};
-
 static bool one_device_open(fixture *f, const char *name) {
   lade_runtime *runtime = support_runtime_open(name);
   if (runtime == NULL) return false;
@@ -29,7 +27,7 @@ static void tensors_describe(const lade_safetensors *file, const lade_tensor_loa
 }
 
 /* Loads the stored checkpoint and saves it again, in one segment and tensor by tensor. */
-LADE_TEST_P(LoadersRuntimes, ACheckpointThereAndBack, runtimes, name) {
+LADE_TEST_P(LoadersRuntimes, ACheckpointThereAndBack, support_cuda_only, name) {
   static const char golden[] = FIXTURE_GOLDEN "all.safetensors";
   fixture f;
   support_temp_dir dir;
@@ -69,7 +67,7 @@ LADE_TEST_P(LoadersRuntimes, ACheckpointThereAndBack, runtimes, name) {
   fixture_close(&f);
 }
 
-LADE_TEST_P(LoadersRuntimes, TwoEpochsInBatches, runtimes, name) {
+LADE_TEST_P(LoadersRuntimes, TwoEpochsInBatches, support_cuda_only, name) {
   fixture f;
   data_set set;
   lade_loader *loader;

@@ -15,8 +15,6 @@
 #include "tests/support/runtimes.h"
 #include "tests/support/temp_dir.h"
 
-static const char *const runtimes[] = {"cuda", NULL};
-
 #define MIB ((size_t)1 << 20)
 
 enum { ODD = 3 * 1024 * 1024 + 777 };
@@ -51,7 +49,7 @@ static void memory_round_trip(fixture *f, unsigned char *memory, uint64_t seed) 
   LADE_EXPECT_PATTERN(memory, ODD, seed, 0);
 }
 
-LADE_TEST_P(PipelineRuntimes, OrdinaryAndPinnedMemoryThereAndBack, runtimes, name) {
+LADE_TEST_P(PipelineRuntimes, OrdinaryAndPinnedMemoryThereAndBack, support_cuda_only, name) {
   fixture f;
   if (!open_default(&f, name, 4 * MIB)) return;
   unsigned char *ordinary = malloc(ODD);
@@ -66,7 +64,7 @@ LADE_TEST_P(PipelineRuntimes, OrdinaryAndPinnedMemoryThereAndBack, runtimes, nam
   fixture_close(&f);
 }
 
-LADE_TEST_P(PipelineRuntimes, FileThereAndBack, runtimes, name) {
+LADE_TEST_P(PipelineRuntimes, FileThereAndBack, support_cuda_only, name) {
   fixture f;
   support_temp_dir dir;
   if (!support_temp_dir_create(&dir) || !open_default(&f, name, 4 * MIB)) return;
@@ -97,7 +95,7 @@ LADE_TEST_P(PipelineRuntimes, FileThereAndBack, runtimes, name) {
 /* ---- Many small pieces ------------------------------------------------------------------------------------------- */
 
 /* Every other place on the device, in a mixed order: nothing lies side by side. */
-LADE_TEST_P(PipelineRuntimes, ScatteredPiecesArriveEachInItsPlace, runtimes, name) {
+LADE_TEST_P(PipelineRuntimes, ScatteredPiecesArriveEachInItsPlace, support_cuda_only, name) {
   enum { PIECES = 500, PIECE = 1000, STRIDE = 2048 };
   fixture f;
   if (!open_default(&f, name, (size_t)PIECES * STRIDE)) return;
@@ -131,7 +129,7 @@ LADE_TEST_P(PipelineRuntimes, ScatteredPiecesArriveEachInItsPlace, runtimes, nam
 
 /* ---- Order ------------------------------------------------------------------------------------------------------- */
 
-LADE_TEST_P(PipelineRuntimes, StreamThatWaitsForATicketSeesItsBytes, runtimes, name) {
+LADE_TEST_P(PipelineRuntimes, StreamThatWaitsForATicketSeesItsBytes, support_cuda_only, name) {
   enum { ROUNDS = 20 };
   fixture f;
   if (!open_default(&f, name, 2 * 4 * MIB)) return;
@@ -161,7 +159,7 @@ LADE_TEST_P(PipelineRuntimes, StreamThatWaitsForATicketSeesItsBytes, runtimes, n
   fixture_close(&f);
 }
 
-LADE_TEST_P(PipelineRuntimes, DestinationFromTheDeviceCacheFollowsTheStream, runtimes, name) {
+LADE_TEST_P(PipelineRuntimes, DestinationFromTheDeviceCacheFollowsTheStream, support_cuda_only, name) {
   fixture f;
   if (!open_default(&f, name, 4 * MIB)) return;
   lade_device_allocator *allocator = NULL;
@@ -201,7 +199,7 @@ static lade_status refuse_third(void *user, uint64_t offset, void *buffer, size_
   return ++*calls < 3 ? LADE_OK : LADE_ERR_IO;
 }
 
-LADE_TEST_P(PipelineRuntimes, FailedAndCancelledTransfersLeaveTheOthersAndNoBlockBehind, runtimes, name) {
+LADE_TEST_P(PipelineRuntimes, FailedAndCancelledTransfersLeaveTheOthersAndNoBlockBehind, support_cuda_only, name) {
   fixture f;
   unsigned calls = 0;
   if (!fixture_open(&f, name, 4 * MIB, NULL)) return;

@@ -13,15 +13,6 @@
 #include "tests/support/pattern.h"
 #include "tests/support/runtimes.h"
 
-/* The same file is built twice. */
-#ifdef RETIRE_TEST_ON_CUDA
-static const char *const runtimes[] = {"cuda", NULL};
-#define THREADED_RUNTIME "cuda"
-#else
-static const char *const runtimes[] = {"sim", "cpu", NULL};
-#define THREADED_RUNTIME "cpu"
-#endif
-
 static const unsigned CLOSE = LADEI_POLL_CLOSE;
 
 enum { BLOCKS = 64, SCRATCH_STEP = 256, SCRATCH_COUNT = 16 };
@@ -93,7 +84,7 @@ static void stream_work(bench *own, lade_stream handle) {
 /* ---- Streams -------------------------------------------------------------------------------------------------------
  */
 
-LADE_TEST_P(RetireRuntimes, BlockWaitsForTheStreamAndForNoOther, runtimes, name) {
+LADE_TEST_P(RetireRuntimes, BlockWaitsForTheStreamAndForNoOther, SUPPORT_RUNTIMES, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream held = stream_open(&own), idle = stream_open(&own);
@@ -113,7 +104,7 @@ LADE_TEST_P(RetireRuntimes, BlockWaitsForTheStreamAndForNoOther, runtimes, name)
   bench_close(&own);
 }
 
-LADE_TEST_P(RetireRuntimes, FreeSynchroniseAllocHits, runtimes, name) {
+LADE_TEST_P(RetireRuntimes, FreeSynchroniseAllocHits, SUPPORT_RUNTIMES, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   const lade_stream handles[] = {stream_open(&own), NULL, LADE_STREAM_LEGACY, LADE_STREAM_PER_THREAD};
@@ -129,7 +120,7 @@ LADE_TEST_P(RetireRuntimes, FreeSynchroniseAllocHits, runtimes, name) {
 }
 
 /* What the rule is for: a block is written again only when the copy that reads it has read it. */
-LADE_TEST_P(RetireRuntimes, CopiesReadWhatTheBlockHeld, runtimes, name) {
+LADE_TEST_P(RetireRuntimes, CopiesReadWhatTheBlockHeld, SUPPORT_RUNTIMES, name) {
   enum { BYTES = 256 * 1024, COPIES = 24 };
   bench own;
   if (!bench_open(&own, name)) return;
@@ -155,7 +146,7 @@ LADE_TEST_P(RetireRuntimes, CopiesReadWhatTheBlockHeld, runtimes, name) {
   bench_close(&own);
 }
 
-LADE_TEST_P(RetireRuntimes, RetiredStreamIsNeverNamedAgain, runtimes, name) {
+LADE_TEST_P(RetireRuntimes, RetiredStreamIsNeverNamedAgain, SUPPORT_RUNTIMES, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   for (int round = 0; round < 20; round++) { /* handles come back */
@@ -171,7 +162,7 @@ LADE_TEST_P(RetireRuntimes, RetiredStreamIsNeverNamedAgain, runtimes, name) {
   bench_close(&own);
 }
 
-LADE_TEST_P(RetireRuntimes, WaitEndsAtTheDeadlineOfTheRuntimesClock, runtimes, name) {
+LADE_TEST_P(RetireRuntimes, WaitEndsAtTheDeadlineOfTheRuntimesClock, SUPPORT_RUNTIMES, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream stream = stream_open(&own);
@@ -218,7 +209,7 @@ static bool done_reached(void *user) {
 }
 
 /* Nobody but the graph, its executable and a launch in flight hold the block; it comes back after the last of them. */
-LADE_TEST_P(RetireRuntimes, CapturedBlockReturnsAfterGraphExecAndLaunch, runtimes, name) {
+LADE_TEST_P(RetireRuntimes, CapturedBlockReturnsAfterGraphExecAndLaunch, SUPPORT_RUNTIMES, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   const lade_runtime_ops *ops = own.runtime->ops;
@@ -251,7 +242,7 @@ LADE_TEST_P(RetireRuntimes, CapturedBlockReturnsAfterGraphExecAndLaunch, runtime
   bench_close(&own);
 }
 
-LADE_TEST_P(RetireRuntimes, CaptureBegunBetweenNoteAndFreeIsNotDisturbed, runtimes, name) {
+LADE_TEST_P(RetireRuntimes, CaptureBegunBetweenNoteAndFreeIsNotDisturbed, SUPPORT_RUNTIMES, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream stream = stream_open(&own);
@@ -269,7 +260,7 @@ LADE_TEST_P(RetireRuntimes, CaptureBegunBetweenNoteAndFreeIsNotDisturbed, runtim
   bench_close(&own);
 }
 
-LADE_TEST_P(RetireRuntimes, LegacyStreamIsLeftAloneWhileABlockingStreamCaptures, runtimes, name) {
+LADE_TEST_P(RetireRuntimes, LegacyStreamIsLeftAloneWhileABlockingStreamCaptures, SUPPORT_RUNTIMES, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream blocking = NULL;
@@ -289,7 +280,7 @@ LADE_TEST_P(RetireRuntimes, LegacyStreamIsLeftAloneWhileABlockingStreamCaptures,
 }
 
 /* A capture that ends badly lets go of its blocks. */
-LADE_TEST_P(RetireRuntimes, InvalidatedCaptureGivesItsBlocksBack, runtimes, name) {
+LADE_TEST_P(RetireRuntimes, InvalidatedCaptureGivesItsBlocksBack, SUPPORT_RUNTIMES, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream stream = stream_open(&own);
@@ -305,8 +296,8 @@ LADE_TEST_P(RetireRuntimes, InvalidatedCaptureGivesItsBlocksBack, runtimes, name
   bench_close(&own);
 }
 
-#ifndef RETIRE_TEST_ON_CUDA
-LADE_TEST_P(RetireRuntimes, LostDeviceLetsDestroyFinish, runtimes, name) {
+#ifndef LADE_TEST_ON_CUDA
+LADE_TEST_P(RetireRuntimes, LostDeviceLetsDestroyFinish, SUPPORT_RUNTIMES, name) {
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream stream = stream_open(&own);
@@ -325,7 +316,7 @@ LADE_TEST_P(RetireRuntimes, LostDeviceLetsDestroyFinish, runtimes, name) {
 }
 #endif
 
-#ifndef RETIRE_TEST_ON_CUDA
+#ifndef LADE_TEST_ON_CUDA
 /* ---- Every call failing --------------------------------------------------------------------------------------------
  */
 
@@ -431,7 +422,7 @@ LADE_TEST(RetireRuntimes, ThreadsOverwriteBlocksOnlyAfterTheirCopies) {
   static bench all;
   memset(&all, 0, sizeof all);
   memset(worker_blocks, 0, sizeof worker_blocks);
-  all.runtime = support_runtime_open(THREADED_RUNTIME);
+  all.runtime = support_runtime_open(SUPPORT_THREADED_RUNTIME);
   if (all.runtime == NULL) return;
   const ladei_retire_options options = {.owner = &all, .done = worker_done};
   LADE_ASSERT_EQ_INT(ladei_retire_create(all.runtime, &options, &all.retire), LADE_OK);
