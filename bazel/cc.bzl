@@ -88,10 +88,12 @@ def lade_cc_test(
     needs_gpu: a real GPU is needed. The test is skipped without --config=cuda, and never runs beside another.
     loopback: the runtime "cuda" finds the loopback driver of tests/loopback as libcuda.so.1. Without the CUDA headers
       there is no such runtime, and the test is skipped.
-    Either way the sources see LADE_TEST_ON_CUDA.
+    Either way the sources see LADE_TEST_ON_CUDA, and on a GPU LADE_TEST_ON_GPU.
     """
     if loopback or needs_gpu:
         copts = copts + ["-DLADE_TEST_ON_CUDA"]
+    if needs_gpu:
+        copts = copts + ["-DLADE_TEST_ON_GPU"]
     if loopback:
         # Relative to the binary, so that it holds here, in a test's runfiles and in tools/bundle. As RPATH and not RUNPATH,
         # because it then also serves a dlopen() that a sanitiser's library makes in the program's stead.

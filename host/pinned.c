@@ -564,6 +564,7 @@ lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
 static lade_status quarantine_end(lade_pinned_pool *pool) {
   (void)ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL); /* what fails here is a quarantine */
   lade_status status = ladei_retire_end_quarantine(pool->retire);
+  ladei_reference_advance(pool);
   return status == LADE_ERR_CAPTURE ? LADE_OK : status;
 }
 

@@ -135,6 +135,7 @@ lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_ticket *ticket,
   ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_STREAM, stream);
   ticket_seal(retire, ticket);
   ladei_use *present = queue == NULL ? NULL : ticket_find(ticket, LADEI_QUEUE_STREAM, stream);
+  if (queue != NULL) queue->lost = false; /* it answered just now */
   if (queue == NULL) {
     status = no_memory();
   } else if (queue->retired) {
@@ -302,7 +303,7 @@ void ladei_retire_forget_marked(ladei_retire *retire, ladei_ticket *ticket) { fo
 /* ---- Add --------------------------------------------------------------------------------------------------------- */
 
 bool ladei_queue_fills(ladei_retire *retire, ladei_queue *queue) {
-  if (queue->kind != LADEI_QUEUE_STREAM || queue->retired) return false;
+  if (queue->kind != LADEI_QUEUE_STREAM || queue->retired || queue->lost) return false;
   return queue->open >= queue->close_at && ladei_queue_claim(retire, queue);
 }
 

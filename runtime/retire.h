@@ -33,8 +33,11 @@
  *   P6  Order. Within one poll, queues are visited by ascending `order` (then context, id), each head first, and done()
  *       gets the tickets in the order in which their last use was found finished.
  *   P7  After ladei_retire_stream_retire no driver call is made on that stream's handle. Another stream that gets the
- *       same handle later has another id and is never taken for it. A stream destroyed without that is a quarantine
- *       that only synchronize ends (by waiting for the device), provided that its handle still answers or was reused.
+ *       same handle later has another id and is never taken for it.
+ *   P8  A stream destroyed without that is noticed when its batch should be closed: its handle is refused
+ *       (LADE_ERR_INVALID_ARGUMENT), or names another stream. Uses that no event covers are then a quarantine that is no
+ *       error of any poll; later polls leave the handle alone, and synchronize and end_quarantine end it by waiting for
+ *       the device, where the work of a destroyed stream still runs to its end.
  *
  * Precise and special uses
  *   - The per-thread stream, and LADEI_NOTE_NOW: an event is recorded in the note itself, so the ticket waits for the
@@ -212,7 +215,7 @@ typedef struct ladei_retire_counters {
   uint64_t pending_uses;     /* not finished */
   uint64_t open_uses;        /* of those, not yet covered by an event */
   uint64_t captured_uses;    /* of those, waiting for a graph */
-  uint64_t quarantined_uses; /* of those, on streams whose last record or query failed */
+  uint64_t quarantined_uses; /* of those, on streams whose last record or query failed, or which are gone */
   uint64_t quarantines;      /* failures of record and query since creation */
   uint64_t events_recorded;
   uint64_t events_queried;

@@ -12,6 +12,7 @@
  *                            capturing --------------------------> stays open: held
  *                            not ready -------> recorded ------->  mark with the event
  *                            fails              fails ---------->  stays open: quarantine, every poll tries again
+ *                            destroyed ------------------------->  stays open: lost, its device must be waited for
  */
 #include <assert.h>
 #include <time.h>
@@ -22,12 +23,12 @@
 
 /* ---- Closing a batch --------------------------------------------------------------------------------------------- */
 
-typedef enum close_result { CLOSE_EVENT, CLOSE_DONE, CLOSE_HELD, CLOSE_FAILED } close_result;
+typedef enum close_result { CLOSE_EVENT, CLOSE_DONE, CLOSE_HELD, CLOSE_FAILED, CLOSE_LOST } close_result;
 
 /* What one attempt made of it. */
 typedef struct closing {
   close_result result;
-  lade_status status; /* CLOSE_FAILED: why; CLOSE_HELD: LADE_ERR_CAPTURE */
+  lade_status status; /* CLOSE_FAILED: why; CLOSE_HELD: LADE_ERR_CAPTURE; CLOSE_LOST: LADE_ERR_STREAM_RETIRED */
   ladei_event *event; /* CLOSE_EVENT: recorded, on loan */
   uint64_t asked, recorded;
 } closing;
@@ -38,19 +39,14 @@ static closing closing_ended(closing attempt, close_result result, lade_status s
   return attempt;
 }
 
-/* The handle still means the stream it meant at the note. One that was destroyed without stream_retire may belong to
- * another stream by now, whose events say nothing about ours. */
+/* The handle still means the stream it meant at the note. LADE_ERR_STREAM_RETIRED: it was destroyed without
+ * stream_retire, and means nothing now, or another stream, whose events say nothing about ours. */
 static lade_status stream_verify(ladei_retire *retire, const ladei_stream *stream) {
   if (stream->kind != LADEI_STREAM_ORDINARY) return LADE_OK;
   ladei_stream now;
   lade_status status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, stream->handle, &now);
-  if (status == LADE_OK && (now.id != stream->id || now.context != stream->context)) {
-    return ladei_error(LADE_ERR_STREAM_RETIRED, 0,
-                       "retire: stream %p with id %llu was destroyed while blocks used on it were pending, and is now "
-                       "stream id %llu; retire streams before destroying them",
-                       (void *)stream->handle, (unsigned long long)stream->id, (unsigned long long)now.id);
-  }
-  return status;
+  bool other = status == LADE_OK && (now.id != stream->id || now.context != stream->context);
+  return other || status == LADE_ERR_INVALID_ARGUMENT ? LADE_ERR_STREAM_RETIRED : status;
 }
 
 /* Not under the lock. Whether the stream is done, could be recorded on, or neither. */
@@ -58,6 +54,7 @@ static closing stream_ask(ladei_retire *retire, const ladei_stream *stream, bool
   closing attempt = {.asked = query ? 1 : 0};
   void *self = retire->runtime->self;
   lade_status status = stream_verify(retire, stream);
+  if (status == LADE_ERR_STREAM_RETIRED) return closing_ended(attempt, CLOSE_LOST, status);
   if (status != LADE_OK) return closing_ended(attempt, CLOSE_FAILED, status);
   if (query) {
     status = ladei_retire_driver(retire)->stream_query(self, stream);
@@ -97,7 +94,8 @@ static void closing_count(ladei_retire *retire, ladei_queue *queue, const closin
   retire->counters.streams_queried += attempt->asked;
   retire->counters.events_recorded += attempt->recorded;
   queue->failing = attempt->result == CLOSE_FAILED;
-  retire->counters.quarantines += queue->failing;
+  queue->lost = attempt->result == CLOSE_LOST;
+  retire->counters.quarantines += queue->failing || queue->lost;
 }
 
 /* Closes the open batch of a claimed queue. Returns how that went. */
@@ -120,7 +118,7 @@ static closing queue_close(ladei_retire *retire, ladei_queue *queue, bool query)
 }
 
 static bool queue_closable(const ladei_queue *queue) {
-  return queue->kind == LADEI_QUEUE_STREAM && !queue->retired && queue->open > 0;
+  return queue->kind == LADEI_QUEUE_STREAM && !queue->retired && !queue->lost && queue->open > 0;
 }
 
 static bool retire_queries(const ladei_retire *retire) {
@@ -138,7 +136,7 @@ void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue) {
   ladei_error_save(&callers); /* an add succeeds whatever happens here */
   while (queue_closable(queue) && queue->open >= queue->close_at) {
     closing attempt = queue_close(retire, queue, queue_queries(retire, queue));
-    if (attempt.result == CLOSE_HELD || attempt.result == CLOSE_FAILED) break;
+    if (attempt.result != CLOSE_EVENT && attempt.result != CLOSE_DONE) break;
   }
   ladei_queue_yield(retire, queue);
   ladei_error_restore(&callers);
@@ -453,14 +451,23 @@ static lade_status stream_wait(ladei_retire *retire, const ladei_stream *stream)
   return ladei_retire_driver(retire)->stream_synchronize(self, stream);
 }
 
-/* Not under the lock. The stream itself is gone, so its device is waited for; in relaxed mode, so that a capture of
- * another thread takes no harm. */
-static lade_status device_wait(ladei_retire *retire, int device) {
+/* Not under the lock. The stream itself is gone, so its device is waited for: what ran in a context of the program's own
+ * is not part of that, and stays. In relaxed mode, which spares captures of other threads where anything does. */
+static lade_status device_wait(ladei_retire *retire, const ladei_stream *gone) {
   void *self = retire->runtime->self;
   ladei_capture_mode mode = LADEI_CAPTURE_RELAXED;
-  lade_status status = ladei_retire_driver(retire)->capture_mode_exchange(self, &mode);
+  uint64_t context = 0;
+  lade_status status = ladei_retire_driver(retire)->device_context(self, gone->device, &context);
+  if (status == LADE_OK && context != gone->context) {
+    status =
+        ladei_error(LADE_ERR_STREAM_RETIRED, 0,
+                    "retire: stream id %llu was destroyed, with blocks pending, in a context that cannot be waited "
+                    "for",
+                    (unsigned long long)gone->id);
+  }
+  if (status == LADE_OK) status = ladei_retire_driver(retire)->capture_mode_exchange(self, &mode);
   if (status != LADE_OK) return status;
-  status = ladei_retire_driver(retire)->device_synchronize(self, device);
+  status = ladei_retire_driver(retire)->device_synchronize(self, gone->device);
   lade_status restored = ladei_retire_driver(retire)->capture_mode_exchange(self, &mode);
   return status != LADE_OK ? status : restored;
 }
@@ -480,12 +487,12 @@ static void sync_apply(ladei_retire *retire, ladei_queue *queue, ladei_use *newe
 }
 
 /* Open uses that no event covers: waits for the stream, or for its device where the stream is gone. */
-static void sync_without_event(ladei_retire *retire, ladei_queue *queue, lade_status why, pass *walk) {
+static void sync_without_event(ladei_retire *retire, ladei_queue *queue, pass *walk) {
   ladei_use *newest = TAILQ_LAST(&queue->uses, ladei_use_list);
   const ladei_stream stream = queue->stream;
+  bool lost = queue->lost;
   ladei_lock_release(&retire->lock);
-  lade_status status =
-      why == LADE_ERR_STREAM_RETIRED ? device_wait(retire, stream.device) : stream_wait(retire, &stream);
+  lade_status status = lost ? device_wait(retire, &stream) : stream_wait(retire, &stream);
   ladei_lock_acquire(&retire->lock);
   queue->failing = status != LADE_OK;
   sync_apply(retire, queue, newest, status, walk);
@@ -520,8 +527,8 @@ static void sync_queue(ladei_retire *retire, ladei_queue *queue, pass *walk) {
   if (attempt.result == CLOSE_HELD) {
     pass_failed(walk, ladei_error(LADE_ERR_CAPTURE, 0, "retire: stream id %llu captures and cannot be waited for",
                                   (unsigned long long)queue->stream.id));
-  } else if (attempt.result == CLOSE_FAILED && queue->pending > 0) {
-    sync_without_event(retire, queue, attempt.status, walk);
+  } else if ((attempt.result == CLOSE_FAILED || queue->lost) && queue->pending > 0) {
+    sync_without_event(retire, queue, walk);
   }
 }
 
@@ -562,7 +569,7 @@ static void walk_synchronize(ladei_retire *retire, pass *walk) {
 /* Passes by queues that another thread is at: that thread finds out what is the matter with them. */
 static void walk_quarantine(ladei_retire *retire, pass *walk) {
   for (ladei_queue *queue = ladei_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
-    bool claimed = queue->failing && ladei_queue_claim(retire, queue);
+    bool claimed = (queue->failing || queue->lost) && ladei_queue_claim(retire, queue);
     if (claimed) sync_visit(retire, queue, walk);
     next = ladei_queue_after(retire, queue);
     if (claimed) ladei_queue_yield(retire, queue);
@@ -618,6 +625,7 @@ static closing stream_close_finally(ladei_retire *retire, const ladei_stream *st
 static lade_status queue_retire(ladei_retire *retire, ladei_queue *queue) {
   const ladei_stream stream = queue->stream;
   ladei_lanes_forget_queue(retire, queue);
+  queue->lost = false; /* it answered just now */
   /* Beside the claim: uses noted or pending. */
   bool needed = !queue->retired && (queue->refs > 1 || queue->inline_notes != 0);
   if (!needed) {
@@ -633,6 +641,8 @@ static lade_status queue_retire(ladei_retire *retire, ladei_queue *queue) {
                        (unsigned long long)stream.id);
   }
   if (attempt.result == CLOSE_FAILED) return attempt.status;
+  if (attempt.result == CLOSE_LOST)
+    return LADE_OK;                        /* by another thread, just now; and no call is made on it any more */
   ladei_lanes_forget_queue(retire, queue); /* L1: notes may have come meanwhile */
   queue->last_event = attempt.event;
   queue->finished = attempt.result == CLOSE_DONE;

@@ -135,7 +135,7 @@ void ladei_queue_pin(ladei_retire *retire, ladei_queue *queue) {
 void ladei_queue_unpin(ladei_retire *retire, ladei_queue *queue) {
   assert(queue->refs > 0);
   if (--queue->refs > 0 || queue->record_live || queue->inline_notes != 0) return;
-  if (queue->retired || queue->finished || queue->kind == LADEI_QUEUE_CAPTURE) {
+  if (queue->retired || queue->finished || queue->lost || queue->kind == LADEI_QUEUE_CAPTURE) {
     queue_free(retire, queue);
     return;
   }
@@ -329,6 +329,7 @@ void ladei_queues_count(ladei_retire *retire, ladei_retire_counters *counters) {
     if (queue->kind == LADEI_QUEUE_STREAM) counters->open_uses += queue->open;
     if (queue->kind == LADEI_QUEUE_CAPTURE) counters->captured_uses += queue->pending;
     if (queue->failing) counters->quarantined_uses += queue->pending;
+    if (queue->lost && !queue->failing) counters->quarantined_uses += queue->open;
   }
   counters->streams = retire->queue_count;
 }

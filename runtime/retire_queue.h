@@ -32,6 +32,8 @@
  *     and a stream_retire, cannot overlap. After `retired` none is made on the stream's handle, ever.
  * R7  `finished`: nothing appended from now on has anything to wait for (a retired stream whose last event is done, a
  *     capture whose graph is gone).
+ * R8  `lost`: no driver call is made on the stream's handle until somebody names that very stream again. Its marks are
+ *     asked as ever; what they do not cover stays open until somebody may wait for the device.
  *
  * Locks: retire->lock guards all fields here, and the uses lists of tickets. It is dropped around each driver call and
  * callback. The event pool's lock may be taken under it.
@@ -106,6 +108,7 @@ typedef struct ladei_queue {
   bool retired;
   bool finished;
   bool failing;     /* quarantine: the last record or query failed */
+  bool lost;        /* quarantine: the stream was destroyed without stream_retire (R8) */
   bool record_live; /* CAPTURE: its capture record was not drained yet */
 } ladei_queue;
 

@@ -17,7 +17,9 @@
  *   - Any thread may call anything on a pool at any time, except that destroy excludes all other calls. On runtime
  *     "sim" one thread at a time.
  *   - A stream must live until lade_pinned_stream_retire(pool, stream) has returned (or, with options.event_batch = 1,
- *     until the free has).
+ *     until the free has). Where it was destroyed before, no call fails for that and nothing is handed out too early;
+ *     but blocks that no event covers stay pending (stats: quarantined_uses), because nobody can be asked about them,
+ *     until lade_pinned_empty_cache or destroy waits for the device.
  *   - NULL and the special stream handles mean the calling thread's current device, at the call.
  *   - A stale or foreign pointer gets an error, never a crash.
  */
@@ -152,7 +154,8 @@ typedef struct lade_pinned_stats {
   uint64_t events_recorded;
   uint64_t events_queried;
   uint64_t quarantined_uses; /**< Uses by streams whose event failed; their blocks stay pending and process_events tries
-                                  again. Current. */
+                                  again. Also uses by streams that were destroyed without lade_pinned_stream_retire and
+                                  that no event covers: empty_cache ends those. Current. */
   uint64_t limit_waits;      /**< Allocations that waited at the cap. */
   uint64_t streams_queried;
   uint64_t other_node_takes; /**< Allocations served by memory of another NUMA node than asked for. */
@@ -297,8 +300,9 @@ LADE_API lade_status lade_pinned_process_events(lade_pinned_pool *pool);
 /**
  * Give all cached memory back to the system: every segment without a block in use or pending.
  *
- * Threads: any. Waits: not for pending blocks; but where an event failed, for all streams with pending blocks, as there
- * is no other way to learn that they are done; not while a capture forbids that.
+ * Threads: any. Waits: not for pending blocks; but where there is no other way to learn that they are done: for streams
+ * whose event failed, and for the device of a stream that was destroyed without lade_pinned_stream_retire. Waiting for a
+ * stream breaks no capture; waiting for a device ends captures that are under way on it.
  * Stream order: none. Errors: LADE_ERR_FORKED, LADE_ERR_DRIVER when unpinning fails: that memory stays cached.
  */
 LADE_API lade_status lade_pinned_empty_cache(lade_pinned_pool *pool);

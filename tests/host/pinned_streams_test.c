@@ -98,6 +98,73 @@ LADE_TEST_P(PinnedStreams, RecycledStreamHandleNeverCoversAnothersWork, SUPPORT_
   pinned_fixture_close(&own);
 }
 
+#ifndef LADE_TEST_ON_GPU /* whose driver may take a stale handle for anything */
+/* The program destroys a stream that a block was freed on. Its work goes on and nobody can be asked when it ends: the block
+ * stays away, no call fails for it, and whoever may wait brings it back. */
+static void stream_is_destroyed(const char *name, const lade_pinned_options *options, bool before_free) {
+  pinned_fixture own;
+  unsigned char bytes[64];
+  if (!pinned_fixture_open(&own, support_interposer_open(name, NULL), options)) return;
+  char *block = pinned_fixture_alloc(&own, BLOCK_BYTES);
+  support_pattern_fill(block, sizeof bytes, 5, 0);
+  pinned_fixture_use(&own, block, 0);
+  if (!before_free) pinned_fixture_free(&own, block);
+  LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.streams[0]));
+  if (before_free) pinned_fixture_free(&own, block);
+  for (int round = 0; round < 2; round++) {
+    LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+    LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_PENDING);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).quarantined_uses, 1);
+    char *other = pinned_fixture_alloc(&own, BLOCK_BYTES);
+    LADE_EXPECT_NE_PTR(other, block);
+    memset(other, round, BLOCK_BYTES);
+    pinned_fixture_use(&own, other, 1);
+    pinned_fixture_free(&own, other);
+    if (!own.pool->reference.on) LADE_EXPECT(comes_back(&own, other)); /* its queue stops at the first block in it */
+    support_let_run(own.runtime);
+  }
+  LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).quarantined_uses, 0);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
+  LADE_EXPECT_OK(own.runtime->ops->copy_sync(own.runtime->self, 0, LADEI_COPY_D2H, bytes, own.device, sizeof bytes));
+  LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.streams[0]));
+  pinned_fixture_close(&own);
+}
+
+LADE_TEST_P(PinnedStreams, BlocksOfAStreamDestroyedWithoutRetireWaitForEmptyCache, SUPPORT_RUNTIMES, name) {
+  static const bool before_free[] = {false, true, true, true};
+  static const uint32_t batches[] = {16, 16, 1, 0}, flags[] = {0, 0, 0, LADE_PINNED_REFERENCE};
+  for (int i = 0; i < 4; i++) {
+    lade_pinned_options options = pinned_fixture_options();
+    options.event_batch = batches[i];
+    options.flags = flags[i];
+    lade_test_context("batch %u, flags %u, destroyed %s the free", batches[i], flags[i],
+                      before_free[i] ? "before" : "after");
+    stream_is_destroyed(name, &options, before_free[i]);
+  }
+  lade_test_context("%s", "");
+}
+#endif
+
+/* With its event recorded a block needs nothing of its stream. */
+LADE_TEST_P(PinnedStreams, StreamMayBeDestroyedOnceItsEventsAreRecorded, SUPPORT_RUNTIMES, name) {
+  static const uint32_t batches[] = {1, 0}, flags[] = {0, LADE_PINNED_REFERENCE};
+  for (int i = 0; i < 2; i++) {
+    pinned_fixture own;
+    lade_pinned_options options = pinned_fixture_options();
+    options.event_batch = batches[i];
+    options.flags = flags[i];
+    if (!pinned_fixture_open(&own, support_interposer_open(name, NULL), &options)) return;
+    char *block = pinned_fixture_alloc(&own, BLOCK_BYTES);
+    pinned_fixture_use(&own, block, 0);
+    pinned_fixture_free(&own, block);
+    LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.streams[0]));
+    LADE_EXPECT(comes_back(&own, block));
+    LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.streams[0]));
+    pinned_fixture_close(&own);
+  }
+}
+
 typedef struct thread_use {
   const pinned_fixture *own;
   void *block;

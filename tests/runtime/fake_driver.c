@@ -25,7 +25,7 @@ typedef struct fake_stream {
   int kind;
   ladei_capture_status capture;
   struct fake_graph *graph; /* under construction */
-  bool stuck, forbidden;
+  bool stuck, forbidden, destroyed;
 } fake_stream;
 
 typedef struct fake_event {
@@ -152,7 +152,7 @@ static ladei_stream stream_describe(fake_stream *stream) {
 /* Under the mutex. What an op was given; its handle must not be forbidden. */
 static fake_stream *stream_named(fake_driver *fake, const ladei_stream *stream) {
   fake_stream *named = stream_at(fake, stream->handle);
-  if (named->forbidden) LADE_FAIL("a driver call on a retired stream");
+  if (named->forbidden || named->destroyed) LADE_FAIL("a driver call on a stream that is retired or destroyed");
   if (named->kind == LADEI_STREAM_PER_THREAD && named->id != stream->id) {
     LADE_FAIL("a driver call on the per-thread stream of another thread");
   }
@@ -169,6 +169,7 @@ static lade_status op_stream_resolve(void *self, lade_stream handle, ladei_strea
   BEGIN(fake, stream_resolve);
   fake_stream *stream = stream_at(fake, handle);
   if (stream->forbidden) LADE_FAIL("a retired stream was resolved");
+  if (stream->destroyed) return op_end(fake, LADE_ERR_INVALID_ARGUMENT);
   *out = stream_describe(stream);
   return op_end(fake, LADE_OK);
 }
@@ -188,6 +189,14 @@ static lade_status op_stream_synchronize(void *self, const ladei_stream *resolve
   if (stream_capture(fake, stream) != LADEI_CAPTURE_NONE) LADE_FAIL("a capture was broken by synchronising");
   if (stream->stuck && stream->done < stream->queued) return op_end(fake, LADE_ERR_TIMEOUT);
   stream->done = stream->queued;
+  return op_end(fake, LADE_OK);
+}
+
+static lade_status op_device_context(void *self, int device, uint64_t *out_context) {
+  fake_driver *fake = self;
+  (void)device;
+  BEGIN(fake, device_context);
+  *out_context = CONTEXT;
   return op_end(fake, LADE_OK);
 }
 
@@ -382,6 +391,12 @@ void fake_stream_recycle(fake_driver *fake, lade_stream handle) {
   pthread_mutex_unlock(&fake->mutex);
 }
 
+void fake_stream_destroy(fake_driver *fake, lade_stream handle) {
+  pthread_mutex_lock(&fake->mutex);
+  stream_at(fake, handle)->destroyed = true;
+  pthread_mutex_unlock(&fake->mutex);
+}
+
 void fake_stream_forbid(fake_driver *fake, lade_stream handle) {
   pthread_mutex_lock(&fake->mutex);
   stream_at(fake, handle)->forbidden = true;
@@ -511,6 +526,7 @@ static void table_fill(lade_runtime_ops *ops) {
   HAVE(stream_resolve)
   HAVE(stream_query)
   HAVE(stream_synchronize)
+  HAVE(device_context)
   HAVE(device_synchronize)
   HAVE(stream_capture_info)
   HAVE(capture_mode_exchange)

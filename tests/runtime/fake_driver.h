@@ -21,6 +21,8 @@ void fake_close(fake_driver *fake, lade_runtime *runtime);
 lade_stream fake_stream_create(fake_driver *fake);
 /* Destroys the stream and makes a new one that gets the same handle. */
 void fake_stream_recycle(fake_driver *fake, lade_stream stream);
+/* Its handle answers no more, not even whose it was; its work goes on, and its events are done in time. */
+void fake_stream_destroy(fake_driver *fake, lade_stream stream);
 /* From now on any op that names the handle fails the test. */
 void fake_stream_forbid(fake_driver *fake, lade_stream stream);
 /* Resolved here, as an owner would. */

@@ -189,16 +189,62 @@ LADE_TEST(RetireQuarantine, StreamDestroyedWithoutRetireIsNotMistakenForItsSucce
   fake_work(own.fake, stream, 1);
   fixture_use(&own, 0, stream);
   fake_stream_recycle(own.fake, stream); /* idle: would answer "done" */
-  LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED, ladei_retire_poll(own.retire, CLOSE, NULL));
-  LADE_EXPECT(!fixture_is_done(&own, 0));
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
   fixture_use(&own, 1, stream); /* the successor is fine */
-  uint64_t done = 0;
-  LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED, ladei_retire_poll(own.retire, CLOSE, &done));
-  LADE_EXPECT_EQ_UINT(done, 1);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
+  LADE_EXPECT(!fixture_is_done(&own, 0));
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 1);
   LADE_EXPECT_OK(ladei_retire_synchronize(own.retire));
   LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "device_synchronize"), 1);
   LADE_EXPECT(fixture_is_done(&own, 0));
   fixture_close(&own);
+}
+
+/* Its events say when the batches that they cover are done. What is open has none, and nobody to ask: no poll fails for
+ * that or names the stream again, no other stream is held up, and the device is waited for when somebody may wait. */
+LADE_TEST(RetireQuarantine, StreamDestroyedWithoutRetireKeepsWhatIsOpenUntilSomebodyWaits) {
+  static fixture own;
+  fixture_open(&own, NULL);
+  lade_stream gone = fake_stream_create(own.fake), other = fake_stream_create(own.fake);
+  fake_work(own.fake, gone, 1);
+  for (int i = 0; i < 16; i++) fixture_use(&own, i, gone);
+  for (int i = 16; i < 20; i++) fixture_use(&own, i, gone);
+  fixture_note(&own, 20, gone); /* freed only when its stream is gone */
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).events_recorded, 1);
+  fake_stream_destroy(own.fake, gone);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 4);
+  fake_run_all(own.fake);
+  uint64_t resolved = fake_calls(own.fake, "stream_resolve");
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 16);
+  LADE_EXPECT(fixture_add(&own, 20));
+  fake_work(own.fake, other, 1);
+  fixture_use(&own, 21, other);
+  fake_run_all(own.fake);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
+  LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "stream_resolve"), resolved + 2); /* noted, asked: the other one */
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 5);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantines, 1);
+  LADE_EXPECT_OK(ladei_retire_end_quarantine(own.retire));
+  LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "device_synchronize"), 1);
+  LADE_EXPECT_EQ_INT(own.done_count, 22);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 0);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).streams, 1); /* nobody comes back for the other queue */
+  fixture_close(&own);
+}
+
+LADE_TEST(RetireQuarantine, DestroyWaitsForTheDeviceOfAStreamThatIsGone) {
+  static fixture own;
+  fixture_open(&own, &(ladei_retire_options){.event_batch = 1});
+  lade_stream stream = fake_stream_create(own.fake);
+  fake_work(own.fake, stream, 1);
+  fixture_note(&own, 0, stream);
+  fake_stream_destroy(own.fake, stream); /* between note and add, so the add cannot record */
+  LADE_EXPECT(fixture_add(&own, 0));
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 1);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_retire_destroy(own.retire, false));
+  fixture_close(&own);
+  LADE_EXPECT(fixture_is_done(&own, 0));
 }
 
 /* Nothing works any more; nothing runs any more either, so destroy gives the blocks back. */
