@@ -21,11 +21,13 @@ const ladei_pinned_hooks pinned_fixture_two_nodes = {LADEI_TOPOLOGY_SYNTHETIC, "
 
 bool pinned_fixture_open_on(pinned_fixture *own, lade_runtime *runtime, const lade_pinned_options *options,
                             const ladei_pinned_hooks *machine) {
+  void *device = NULL;
   memset(own, 0, sizeof *own);
   own->runtime = runtime;
   if (runtime == NULL) return false;
   for (int i = 0; i < PINNED_FIXTURE_STREAMS; i++) LADE_EXPECT_OK(lade_stream_create(runtime, 0, &own->streams[i]));
-  LADE_EXPECT_OK(runtime->ops->device_alloc(runtime->self, 0, PINNED_FIXTURE_DEVICE_BYTES, &own->device));
+  LADE_EXPECT_OK(runtime->ops->device_alloc(runtime->self, 0, PINNED_FIXTURE_DEVICE_BYTES, &device));
+  own->device = device;
   LADE_EXPECT_OK(ladei_pinned_pool_create(runtime, options, machine, &own->pool));
   return own->pool != NULL;
 }

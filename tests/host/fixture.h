@@ -18,13 +18,17 @@
 #include "host/pool.h"
 #include "lade/pinned.h"
 
-enum { PINNED_FIXTURE_STREAMS = 2, PINNED_FIXTURE_DEVICE_BYTES = 4096, PINNED_FIXTURE_SEGMENT_BYTES = 2 << 20 };
+enum {
+  PINNED_FIXTURE_STREAMS = 2,
+  PINNED_FIXTURE_DEVICE_BYTES = 4 << 20,
+  PINNED_FIXTURE_SEGMENT_BYTES = 2 << 20,
+};
 
 typedef struct pinned_fixture {
   lade_runtime *runtime;
   lade_pinned_pool *pool;
   lade_stream streams[PINNED_FIXTURE_STREAMS];
-  void *device; /* PINNED_FIXTURE_DEVICE_BYTES */
+  char *device; /* PINNED_FIXTURE_DEVICE_BYTES */
 } pinned_fixture;
 
 /* Segments of PINNED_FIXTURE_SEGMENT_BYTES, a cap of 64 MiB. */

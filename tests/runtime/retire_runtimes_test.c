@@ -418,11 +418,11 @@ static void *work(void *argument) {
   return NULL;
 }
 
-LADE_TEST(RetireRuntimes, ThreadsOverwriteBlocksOnlyAfterTheirCopies) {
+LADE_TEST_P(RetireRuntimes, ThreadsOverwriteBlocksOnlyAfterTheirCopies, SUPPORT_THREADED_RUNTIMES, name) {
   static bench all;
   memset(&all, 0, sizeof all);
   memset(worker_blocks, 0, sizeof worker_blocks);
-  all.runtime = support_runtime_open(SUPPORT_THREADED_RUNTIME);
+  all.runtime = support_runtime_open(name);
   if (all.runtime == NULL) return;
   const ladei_retire_options options = {.owner = &all, .done = worker_done};
   LADE_ASSERT_EQ_INT(ladei_retire_create(all.runtime, &options, &all.retire), LADE_OK);

@@ -21,6 +21,7 @@ enum { WAIT_LIMIT_S = 30 };
 
 const char *const support_sim_only[] = {"sim", NULL};
 const char *const support_soft_runtimes[] = {"sim", "cpu", NULL};
+const char *const support_cpu_only[] = {"cpu", NULL};
 const char *const support_cuda_only[] = {"cuda", NULL};
 
 /* --- Opening ------------------------------------------------------------------------------------------------------ */

@@ -23,18 +23,19 @@
 /* For LADE_TEST_P. */
 extern const char *const support_sim_only[];      /* "sim" */
 extern const char *const support_soft_runtimes[]; /* "sim", "cpu" */
+extern const char *const support_cpu_only[];      /* "cpu" */
 extern const char *const support_cuda_only[];     /* "cuda": the loopback driver, or a GPU where there is one */
 
 /*
  * For sources that are built for software devices and again for CUDA (lade_cc_runtime_tests in bazel/cc.bzl): the
- * runtimes of the build at hand, and the one of them that threads may share.
+ * runtimes of the build at hand, and those of them that threads may share.
  */
 #ifdef LADE_TEST_ON_CUDA
-#define SUPPORT_RUNTIMES         support_cuda_only
-#define SUPPORT_THREADED_RUNTIME "cuda"
+#define SUPPORT_RUNTIMES          support_cuda_only
+#define SUPPORT_THREADED_RUNTIMES support_cuda_only
 #else
-#define SUPPORT_RUNTIMES         support_soft_runtimes
-#define SUPPORT_THREADED_RUNTIME "cpu"
+#define SUPPORT_RUNTIMES          support_soft_runtimes
+#define SUPPORT_THREADED_RUNTIMES support_cpu_only
 #endif
 
 enum { SUPPORT_DEVICE_COUNT = 2 };
