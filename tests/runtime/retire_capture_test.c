@@ -7,8 +7,7 @@ static const unsigned CLOSE = LADEI_POLL_CLOSE;
 
 LADE_TEST(RetireCapture, BlockReturnsWhenTheGraphIsGone) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_capture_begin(own.fake, stream);
   fixture_note(&own, 0, stream);
   fixture_note(&own, 1, stream);
@@ -28,8 +27,7 @@ LADE_TEST(RetireCapture, BlockReturnsWhenTheGraphIsGone) {
 
 LADE_TEST(RetireCapture, BlockFreedAfterTheGraphIsGoneHasNothingToWaitFor) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_capture_begin(own.fake, stream);
   fixture_note(&own, 0, stream);
   fake_graph_destroy(own.fake, fake_capture_end(own.fake, stream));
@@ -41,8 +39,7 @@ LADE_TEST(RetireCapture, BlockFreedAfterTheGraphIsGoneHasNothingToWaitFor) {
 
 LADE_TEST(RetireCapture, InvalidatedCaptureGivesItsBlocksBack) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_capture_begin(own.fake, stream);
   fixture_use(&own, 0, stream);
   fake_capture_invalidate(own.fake, stream);
@@ -55,8 +52,7 @@ LADE_TEST(RetireCapture, InvalidatedCaptureGivesItsBlocksBack) {
 /* Noted in a capture that is already broken: what the stream did before still counts, and is asked after the end. */
 LADE_TEST(RetireCapture, NoteInAnInvalidatedCaptureWaitsForTheStream) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_work(own.fake, stream, 1);
   fake_capture_begin(own.fake, stream);
   fake_capture_invalidate(own.fake, stream);
@@ -71,8 +67,7 @@ LADE_TEST(RetireCapture, NoteInAnInvalidatedCaptureWaitsForTheStream) {
 
 LADE_TEST(RetireCapture, CaptureBegunBetweenNoteAndAddKeepsTheBatchOpen) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_work(own.fake, stream, 1);
   for (int i = 0; i < 40; i++) fixture_note(&own, i, stream);
   fake_capture_begin(own.fake, stream);
@@ -90,8 +85,7 @@ LADE_TEST(RetireCapture, CaptureBegunBetweenNoteAndAddKeepsTheBatchOpen) {
 /* During a long capture, adds do not ask the driver one by one whether it is over. */
 LADE_TEST(RetireCapture, AddsDuringACaptureAskOncePerBatch) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   for (int i = 0; i < 160; i++) fixture_note(&own, i, stream);
   fake_capture_begin(own.fake, stream);
   uint64_t before = fake_calls(own.fake, "stream_query");
@@ -124,8 +118,7 @@ LADE_TEST(RetireCapture, LegacyStreamWaitsWhileAnotherStreamCaptures) {
 /* Hazard of the reference: a use outside the capture is not forgotten because there was one inside too. */
 LADE_TEST(RetireCapture, UseOutsideIsHonouredBesideTheOneInside) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_work(own.fake, stream, 1);
   for (int i = 0; i < 2; i++) fixture_note(&own, i, stream);
   fake_capture_begin(own.fake, stream);
@@ -207,8 +200,7 @@ LADE_TEST(RetireCapture, NoteOfAPreciseUseThatGotIntoACaptureFails) {
 
 LADE_TEST(RetireCapture, PlainNoteLeavesCapturesToTheOwner) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_capture_begin(own.fake, stream);
   LADE_EXPECT_OK(ladei_retire_note(own.retire, &own.blocks[0].ticket, stream, LADEI_NOTE_PLAIN));
   LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "user_object_create"), 0);
@@ -223,10 +215,8 @@ LADE_TEST(RetireCapture, PlainNoteLeavesCapturesToTheOwner) {
 
 LADE_TEST(RetireCapture, CapturingStreamIsNotRetired) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 0, stream);
+  lade_stream stream = fixture_open(&own, NULL);
+  fixture_work_and_use(&own, 0, stream);
   fake_capture_begin(own.fake, stream);
   LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, ladei_retire_stream_retire(own.retire, stream));
   fake_graph_destroy(own.fake, fake_capture_end(own.fake, stream));
@@ -254,8 +244,7 @@ LADE_TEST(RetireCapture, CaptureBegunDuringStreamRetireIsNoticed) {
 
 LADE_TEST(RetireCapture, FailingUserObjectNotesNothingAndLeavesNothing) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   ladei_ticket *ticket = &own.blocks[0].ticket;
   fake_capture_begin(own.fake, stream);
   fake_fail(own.fake, "user_object_create", LADE_ERR_DRIVER, 0, 1);
@@ -321,8 +310,7 @@ LADE_TEST(RetireCapture, GraphGoneDuringTheNoteIsNotMissed) {
 
 LADE_TEST(RetireCapture, GraphMayOutliveTheRetireObject) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_capture_begin(own.fake, stream);
   fixture_use(&own, 1, stream);
   ladei_graph graph = fake_capture_end(own.fake, stream);

@@ -14,8 +14,8 @@ static const unsigned CLOSE = LADEI_POLL_CLOSE;
 static void quarantine_by(const char *op, bool events_only) {
   static fixture own;
   lade_test_context("%s fails", op);
-  fixture_open(&own, &(ladei_retire_options){.events_only = events_only});
-  lade_stream stream = fake_stream_create(own.fake), other = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, &(ladei_retire_options){.events_only = events_only});
+  lade_stream other = fake_stream_create(own.fake);
   fake_work(own.fake, stream, 1);
   for (int i = 0; i < 16; i++) fixture_note(&own, i, stream);
   fake_fail(own.fake, op, LADE_ERR_DRIVER, 0, 2);
@@ -45,8 +45,7 @@ LADE_TEST(RetireQuarantine, FailureToCloseABatchIsTriedAgainByEachPoll) {
 
 LADE_TEST(RetireQuarantine, FailingQueryIsTriedAgainByEachPoll) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream bad = fake_stream_create(own.fake), good = fake_stream_create(own.fake);
+  lade_stream bad = fixture_open(&own, NULL), good = fake_stream_create(own.fake);
   fake_work(own.fake, bad, 1);
   fake_work(own.fake, good, 1);
   fixture_use(&own, 0, bad);
@@ -66,11 +65,7 @@ LADE_TEST(RetireQuarantine, FailingQueryIsTriedAgainByEachPoll) {
 LADE_TEST(RetireQuarantine, PollReportsTheFirstOfSeveralFailures) {
   static fixture own;
   fixture_open(&own, NULL);
-  for (int i = 0; i < 2; i++) {
-    lade_stream stream = fake_stream_create(own.fake);
-    fake_work(own.fake, stream, 1);
-    fixture_use(&own, i, stream);
-  }
+  for (int i = 0; i < 2; i++) fixture_work_and_use(&own, i, fake_stream_create(own.fake));
   fake_fail(own.fake, "event_record", LADE_ERR_TIMEOUT, 0, 1);
   fake_fail(own.fake, "event_create", LADE_ERR_DRIVER, 1, 1);
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, ladei_retire_poll(own.retire, CLOSE, NULL));
@@ -82,10 +77,8 @@ LADE_TEST(RetireQuarantine, PollReportsTheFirstOfSeveralFailures) {
 
 LADE_TEST(RetireQuarantine, OnlySynchroniseWaitsForTheStream) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 0, stream);
+  lade_stream stream = fixture_open(&own, NULL);
+  fixture_work_and_use(&own, 0, stream);
   fake_fail(own.fake, "event_record", LADE_ERR_DRIVER, 0, 1000);
   for (int i = 0; i < 5; i++) LADE_EXPECT_STATUS(LADE_ERR_DRIVER, ladei_retire_poll(own.retire, CLOSE, NULL));
   LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "stream_synchronize"), 0);
@@ -97,14 +90,12 @@ LADE_TEST(RetireQuarantine, OnlySynchroniseWaitsForTheStream) {
 
 LADE_TEST(RetireQuarantine, EndingItWaitsForNoOtherStream) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream failing = fake_stream_create(own.fake), stuck = fake_stream_create(own.fake);
+  lade_stream failing = fixture_open(&own, NULL), stuck = fake_stream_create(own.fake);
   fake_work(own.fake, stuck, 1);
   fake_stick(own.fake, stuck, true);
   fixture_use(&own, 1, stuck);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
-  fake_work(own.fake, failing, 1);
-  fixture_use(&own, 0, failing);
+  fixture_work_and_use(&own, 0, failing);
   LADE_EXPECT_OK(ladei_retire_end_quarantine(own.retire)); /* none yet: nothing is waited for */
   LADE_EXPECT_EQ_INT(own.done_count, 0);
   fake_fail(own.fake, "event_record", LADE_ERR_DRIVER, 0, 1000);
@@ -118,10 +109,8 @@ LADE_TEST(RetireQuarantine, EndingItWaitsForNoOtherStream) {
 
 LADE_TEST(RetireQuarantine, SynchroniseDoesWithoutAnEventThatFails) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 0, stream);
+  lade_stream stream = fixture_open(&own, NULL);
+  fixture_work_and_use(&own, 0, stream);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
   fake_fail(own.fake, "event_query", LADE_ERR_DRIVER, 0, 1000);
   fake_fail(own.fake, "event_synchronize", LADE_ERR_DRIVER, 0, 1000);
@@ -134,8 +123,7 @@ LADE_TEST(RetireQuarantine, SynchroniseDoesWithoutAnEventThatFails) {
 
 LADE_TEST(RetireQuarantine, WhatCannotBeWaitedForStaysAndIsReported) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stuck = fake_stream_create(own.fake), live = fake_stream_create(own.fake);
+  lade_stream stuck = fixture_open(&own, NULL), live = fake_stream_create(own.fake);
   fake_work(own.fake, stuck, 1);
   fake_work(own.fake, live, 1);
   fake_stick(own.fake, stuck, true);
@@ -151,11 +139,7 @@ LADE_TEST(RetireQuarantine, WhatCannotBeWaitedForStaysAndIsReported) {
 LADE_TEST(RetireQuarantine, WaitIsNotEndedByIt) {
   static fixture own;
   fixture_open(&own, NULL);
-  for (int i = 0; i < 2; i++) {
-    lade_stream stream = fake_stream_create(own.fake);
-    fake_work(own.fake, stream, 1);
-    fixture_use(&own, i, stream);
-  }
+  for (int i = 0; i < 2; i++) fixture_work_and_use(&own, i, fake_stream_create(own.fake));
   LADE_EXPECT_OK(ladei_retire_close(own.retire));
   fake_run_all(own.fake);
   fake_fail(own.fake, "event_query", LADE_ERR_DRIVER, 0, 2); /* of both streams, in the first poll */
@@ -166,8 +150,7 @@ LADE_TEST(RetireQuarantine, WaitIsNotEndedByIt) {
 
 LADE_TEST(RetireQuarantine, AddLeavesTheErrorRecordAlone) {
   static fixture own;
-  fixture_open(&own, &(ladei_retire_options){.event_batch = 1});
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, &(ladei_retire_options){.event_batch = 1});
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, ladei_retire_wait(own.retire, 0));
   char before[sizeof lade_last_error()->text];
   strcpy(before, lade_last_error()->text);
@@ -184,10 +167,8 @@ LADE_TEST(RetireQuarantine, AddLeavesTheErrorRecordAlone) {
  * work of the first. Only waiting for the device helps. */
 LADE_TEST(RetireQuarantine, StreamDestroyedWithoutRetireIsNotMistakenForItsSuccessor) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 0, stream);
+  lade_stream stream = fixture_open(&own, NULL);
+  fixture_work_and_use(&own, 0, stream);
   fake_stream_recycle(own.fake, stream); /* idle: would answer "done" */
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
   fixture_use(&own, 1, stream); /* the successor is fine */
@@ -204,8 +185,7 @@ LADE_TEST(RetireQuarantine, StreamDestroyedWithoutRetireIsNotMistakenForItsSucce
  * that or names the stream again, no other stream is held up, and the device is waited for when somebody may wait. */
 LADE_TEST(RetireQuarantine, StreamDestroyedWithoutRetireKeepsWhatIsOpenUntilSomebodyWaits) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream gone = fake_stream_create(own.fake), other = fake_stream_create(own.fake);
+  lade_stream gone = fixture_open(&own, NULL), other = fake_stream_create(own.fake);
   fake_work(own.fake, gone, 1);
   for (int i = 0; i < 16; i++) fixture_use(&own, i, gone);
   for (int i = 16; i < 20; i++) fixture_use(&own, i, gone);
@@ -218,8 +198,7 @@ LADE_TEST(RetireQuarantine, StreamDestroyedWithoutRetireKeepsWhatIsOpenUntilSome
   uint64_t resolved = fake_calls(own.fake, "stream_resolve");
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 16);
   LADE_EXPECT(fixture_add(&own, 20));
-  fake_work(own.fake, other, 1);
-  fixture_use(&own, 21, other);
+  fixture_work_and_use(&own, 21, other);
   fake_run_all(own.fake);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
   LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "stream_resolve"), resolved + 2); /* noted, asked: the other one */
@@ -235,8 +214,7 @@ LADE_TEST(RetireQuarantine, StreamDestroyedWithoutRetireKeepsWhatIsOpenUntilSome
 
 LADE_TEST(RetireQuarantine, DestroyWaitsForTheDeviceOfAStreamThatIsGone) {
   static fixture own;
-  fixture_open(&own, &(ladei_retire_options){.event_batch = 1});
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, &(ladei_retire_options){.event_batch = 1});
   fake_work(own.fake, stream, 1);
   fixture_note(&own, 0, stream);
   fake_stream_destroy(own.fake, stream); /* between note and add, so the add cannot record */
@@ -256,7 +234,7 @@ LADE_TEST(RetireDeviceLost, PollKeepsBlocksAndSynchroniseGivesThemBack) {
     streams[s] = fake_stream_create(own.fake);
     fake_work(own.fake, streams[s], 1);
     for (int i = 0; i < 20; i++) fixture_note(&own, 20 * s + i, streams[s]);
-    LADE_EXPECT_OK(ladei_retire_note(own.retire, &own.blocks[100 + s].ticket, streams[s], LADEI_NOTE_NOW));
+    fixture_note_now(&own, 100 + s, streams[s]);
   }
   for (int i = 0; i < 80; i++) LADE_EXPECT(fixture_add(&own, i));
   for (int i = 100; i < 104; i++) LADE_EXPECT(fixture_add(&own, i));
@@ -280,8 +258,7 @@ LADE_TEST(RetireDeviceLost, PollKeepsBlocksAndSynchroniseGivesThemBack) {
 
 LADE_TEST(RetireFailure, FailingNoteNotesNothing) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   ladei_ticket *ticket = &own.blocks[0].ticket;
   static const char *const ops[] = {"stream_resolve", "stream_capture_info", "event_create", "event_record",
                                     "event_query"};
@@ -302,10 +279,8 @@ LADE_TEST(RetireFailure, FailingNoteNotesNothing) {
 
 LADE_TEST(RetireFailure, StreamRetireThatFailsMayBeRepeated) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 0, stream);
+  lade_stream stream = fixture_open(&own, NULL);
+  fixture_work_and_use(&own, 0, stream);
   static const char *const ops[] = {"stream_resolve", "stream_query", "event_create", "event_record", "event_query"};
   for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
     fake_fail(own.fake, ops[i], LADE_ERR_DRIVER, 0, 1);

@@ -13,28 +13,45 @@ static void fixture_done(void *owner, ladei_ticket *list) {
   }
 }
 
-void fixture_open(fixture *own, const ladei_retire_options *options) {
+lade_stream fixture_open(fixture *own, const ladei_retire_options *options) {
   memset(own, 0, sizeof *own);
   ladei_retire_options all = options == NULL ? (ladei_retire_options){.event_batch = 0} : *options;
   all.owner = own;
   all.done = fixture_done;
   own->fake = fake_open(&own->runtime);
   LADE_EXPECT_OK(ladei_retire_create(own->runtime, &all, &own->retire));
+  ladei_lane_init(&own->lane);
+  return fake_stream_create(own->fake);
+}
+
+lade_stream fixture_open_laned(fixture *own) {
+  lade_stream stream = fixture_open(own, NULL);
+  own->laned = true;
+  return stream;
 }
 
 void fixture_close(fixture *own) {
+  ladei_lane_close(own->retire, &own->lane);
   LADE_EXPECT_OK(ladei_retire_check(own->retire));
   LADE_EXPECT_OK(ladei_retire_destroy(own->retire, true));
   fake_close(own->fake, own->runtime);
 }
 
 void fixture_note(fixture *own, int block, lade_stream stream) {
-  LADE_EXPECT_OK(ladei_retire_note(own->retire, &own->blocks[block].ticket, stream, 0));
+  ladei_ticket *ticket = &own->blocks[block].ticket;
+  LADE_EXPECT_OK(own->laned ? ladei_lane_note(own->retire, &own->lane, ticket, stream)
+                            : ladei_retire_note(own->retire, ticket, stream, 0));
+}
+
+void fixture_note_now(fixture *own, int block, lade_stream stream) {
+  LADE_EXPECT_OK(ladei_retire_note(own->retire, &own->blocks[block].ticket, stream, LADEI_NOTE_NOW));
 }
 
 bool fixture_add(fixture *own, int block) {
   own->blocks[block].pending = true;
-  bool pending = ladei_retire_add(own->retire, &own->blocks[block].ticket, false);
+  ladei_ticket *ticket = &own->blocks[block].ticket;
+  bool pending =
+      own->laned ? ladei_lane_add(own->retire, &own->lane, ticket) : ladei_retire_add(own->retire, ticket, false);
   if (!pending) own->blocks[block].pending = false;
   return pending;
 }
@@ -42,6 +59,11 @@ bool fixture_add(fixture *own, int block) {
 void fixture_use(fixture *own, int block, lade_stream stream) {
   fixture_note(own, block, stream);
   LADE_EXPECT(fixture_add(own, block));
+}
+
+void fixture_work_and_use(fixture *own, int block, lade_stream stream) {
+  fake_work(own->fake, stream, 1);
+  fixture_use(own, block, stream);
 }
 
 uint64_t fixture_poll(fixture *own, unsigned flags) {

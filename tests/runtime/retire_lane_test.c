@@ -8,233 +8,187 @@
 
 static const unsigned CLOSE = LADEI_POLL_CLOSE;
 
-typedef struct laned {
-  fixture base;
-  ladei_lane lane;
-} laned;
-
-static void laned_open(laned *own) {
-  fixture_open(&own->base, NULL);
-  ladei_lane_init(&own->lane);
-}
-
-static void laned_close(laned *own) {
-  ladei_lane_close(own->base.retire, &own->lane);
-  fixture_close(&own->base);
-}
-
-static void laned_note(laned *own, int block, lade_stream stream) {
-  LADE_EXPECT_OK(ladei_lane_note(own->base.retire, &own->lane, &own->base.blocks[block].ticket, stream));
-}
-
-static bool laned_add(laned *own, int block) {
-  own->base.blocks[block].pending = true;
-  bool pending = ladei_lane_add(own->base.retire, &own->lane, &own->base.blocks[block].ticket);
-  if (!pending) own->base.blocks[block].pending = false;
-  return pending;
-}
-
-static void laned_use(laned *own, int block, lade_stream stream) {
-  laned_note(own, block, stream);
-  LADE_EXPECT(laned_add(own, block));
-}
-
-static uint64_t records(laned *own) { return fake_calls(own->base.fake, "event_record"); }
+static uint64_t records(const fixture *own) { return fake_calls(own->fake, "event_record"); }
 
 LADE_TEST(RetireLane, AFullBatchGetsOneEvent) {
-  static laned own;
-  laned_open(&own);
-  lade_stream stream = fake_stream_create(own.base.fake);
+  static fixture own;
+  lade_stream stream = fixture_open_laned(&own);
   for (int i = 0; i < 64; i++) {
-    fake_work(own.base.fake, stream, 1);
-    laned_use(&own, i, stream);
+    fixture_work_and_use(&own, i, stream);
     LADE_EXPECT_EQ_UINT(records(&own), (uint64_t)(i + 1) / 16);
   }
-  fake_run(own.base.fake, stream, 40);
+  fake_run(own.fake, stream, 40);
   uint64_t done = 0;
-  LADE_EXPECT_OK(ladei_lane_poll(own.base.retire, &own.lane, &done));
+  LADE_EXPECT_OK(ladei_lane_poll(own.retire, &own.lane, &done));
   LADE_EXPECT_EQ_UINT(done, 32); /* two batches; of the third 8 are not done */
-  fake_run_all(own.base.fake);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, 0), 32);
-  laned_close(&own);
+  fake_run_all(own.fake);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, 0), 32);
+  fixture_close(&own);
 }
 
 /* Else reading statistics would make batches larger. */
 LADE_TEST(RetireLane, WhatWasToldCountsForTheBatch) {
-  static laned own;
-  laned_open(&own);
-  lade_stream stream = fake_stream_create(own.base.fake);
-  fake_work(own.base.fake, stream, 1);
+  static fixture own;
+  lade_stream stream = fixture_open_laned(&own);
+  fake_work(own.fake, stream, 1);
   for (int i = 0; i < 16; i++) {
     LADE_EXPECT_EQ_UINT(records(&own), 0);
-    laned_use(&own, i, stream);
-    LADE_EXPECT_EQ_UINT(fixture_counters(&own.base).pending_tickets, (uint64_t)i + 1); /* empties the lane */
+    fixture_use(&own, i, stream);
+    LADE_EXPECT_EQ_UINT(fixture_counters(&own).pending_tickets, (uint64_t)i + 1); /* empties the lane */
   }
   LADE_EXPECT_EQ_UINT(records(&own), 1);
-  fake_run_all(own.base.fake);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, 0), 16);
-  laned_close(&own);
+  fake_run_all(own.fake);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, 0), 16);
+  fixture_close(&own);
 }
 
 LADE_TEST(RetireLane, FreeSynchroniseAllocHitsWithoutAnEvent) {
-  static laned own;
-  laned_open(&own);
-  lade_stream stream = fake_stream_create(own.base.fake);
-  fake_work(own.base.fake, stream, 1);
-  laned_use(&own, 0, stream);
-  fake_run_all(own.base.fake);
+  static fixture own;
+  lade_stream stream = fixture_open_laned(&own);
+  fixture_work_and_use(&own, 0, stream);
+  fake_run_all(own.fake);
   uint64_t done = 0;
-  LADE_EXPECT_OK(ladei_retire_poll(own.base.retire, 0, &done));
+  LADE_EXPECT_OK(ladei_retire_poll(own.retire, 0, &done));
   LADE_EXPECT_EQ_UINT(done, 0); /* open */
-  LADE_EXPECT_OK(ladei_retire_poll(own.base.retire, CLOSE, &done));
+  LADE_EXPECT_OK(ladei_retire_poll(own.retire, CLOSE, &done));
   LADE_EXPECT_EQ_UINT(done, 1);
   LADE_EXPECT_EQ_UINT(records(&own), 0);
-  laned_close(&own);
+  fixture_close(&own);
 }
 
 LADE_TEST(RetireLane, ABlockWaitsForWorkQueuedBeforeTheAdd) {
-  static laned own;
-  laned_open(&own);
-  lade_stream stream = fake_stream_create(own.base.fake);
-  laned_note(&own, 0, stream);
-  fake_work(own.base.fake, stream, 2);
-  LADE_EXPECT(laned_add(&own, 0));
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 0);
-  fake_run(own.base.fake, stream, 1);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 0);
-  fake_run(own.base.fake, stream, 1);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 1);
-  laned_close(&own);
+  static fixture own;
+  lade_stream stream = fixture_open_laned(&own);
+  fixture_note(&own, 0, stream);
+  fake_work(own.fake, stream, 2);
+  LADE_EXPECT(fixture_add(&own, 0));
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+  fake_run(own.fake, stream, 1);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+  fake_run(own.fake, stream, 1);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
+  fixture_close(&own);
 }
 
 LADE_TEST(RetireLane, ASecondStreamUnfoldsTheNote) {
-  static laned own;
-  laned_open(&own);
-  lade_stream first = fake_stream_create(own.base.fake), second = fake_stream_create(own.base.fake);
-  fake_work(own.base.fake, first, 1);
-  fake_work(own.base.fake, second, 1);
-  laned_note(&own, 0, first);
-  laned_note(&own, 0, first);
-  LADE_EXPECT_EQ_UINT(fixture_counters(&own.base).noted_uses, 1);
-  laned_note(&own, 0, second);
-  LADE_EXPECT_EQ_UINT(fixture_counters(&own.base).noted_uses, 2);
-  LADE_EXPECT(laned_add(&own, 0));
-  fake_run(own.base.fake, second, 1);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 0);
-  fake_run(own.base.fake, first, 1);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 1);
-  laned_close(&own);
+  static fixture own;
+  lade_stream first = fixture_open_laned(&own), second = fake_stream_create(own.fake);
+  fake_work(own.fake, first, 1);
+  fake_work(own.fake, second, 1);
+  fixture_note(&own, 0, first);
+  fixture_note(&own, 0, first);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 1);
+  fixture_note(&own, 0, second);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 2);
+  LADE_EXPECT(fixture_add(&own, 0));
+  fake_run(own.fake, second, 1);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+  fake_run(own.fake, first, 1);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
+  fixture_close(&own);
 }
 
 LADE_TEST(RetireLane, ANoteCanBeTakenBack) {
-  static laned own;
-  laned_open(&own);
-  lade_stream stream = fake_stream_create(own.base.fake);
-  laned_note(&own, 0, stream);
-  ladei_retire_forget(own.base.retire, &own.base.blocks[0].ticket);
-  LADE_EXPECT(!ladei_ticket_noted(&own.base.blocks[0].ticket));
-  LADE_EXPECT(!laned_add(&own, 0));
-  LADE_EXPECT_EQ_UINT(fixture_counters(&own.base).noted_uses, 0);
-  laned_close(&own);
+  static fixture own;
+  lade_stream stream = fixture_open_laned(&own);
+  fixture_note(&own, 0, stream);
+  ladei_retire_forget(own.retire, &own.blocks[0].ticket);
+  LADE_EXPECT(!ladei_ticket_noted(&own.blocks[0].ticket));
+  LADE_EXPECT(!fixture_add(&own, 0));
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 0);
+  fixture_close(&own);
 }
 
 LADE_TEST(RetireLane, MoreStreamsThanSlotsLoseNothing) {
-  static laned own;
+  static fixture own;
   enum { STREAMS = 3 * LADEI_LANE_SLOTS, USES = 240 };
   lade_stream streams[STREAMS];
-  laned_open(&own);
-  for (int i = 0; i < STREAMS; i++) streams[i] = fake_stream_create(own.base.fake);
+  fixture_open_laned(&own);
+  for (int i = 0; i < STREAMS; i++) streams[i] = fake_stream_create(own.fake);
   for (int i = 0; i < USES; i++) {
-    fake_work(own.base.fake, streams[i % STREAMS], 1);
-    laned_use(&own, i, streams[i % STREAMS]);
+    fake_work(own.fake, streams[i % STREAMS], 1);
+    fixture_use(&own, i, streams[i % STREAMS]);
   }
-  LADE_EXPECT_OK(ladei_retire_check(own.base.retire));
-  fake_run_all(own.base.fake);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), USES);
-  laned_close(&own);
+  LADE_EXPECT_OK(ladei_retire_check(own.retire));
+  fake_run_all(own.fake);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), USES);
+  fixture_close(&own);
 }
 
 /* A slot's credit is for 64 notes; more of them at once need more room. */
 LADE_TEST(RetireLane, ManyNotesBeforeTheFirstAdd) {
-  static laned own;
-  laned_open(&own);
-  lade_stream stream = fake_stream_create(own.base.fake), other = fake_stream_create(own.base.fake);
-  for (int i = 0; i < FIXTURE_BLOCKS; i++) laned_note(&own, i, stream);
-  for (int i = 0; i < FIXTURE_BLOCKS; i += 2) laned_note(&own, i, other); /* unfolds every other one */
-  LADE_EXPECT_OK(ladei_retire_check(own.base.retire));
-  for (int i = 0; i < FIXTURE_BLOCKS; i++) LADE_EXPECT(laned_add(&own, i));
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), FIXTURE_BLOCKS);
-  laned_close(&own);
+  static fixture own;
+  lade_stream stream = fixture_open_laned(&own), other = fake_stream_create(own.fake);
+  for (int i = 0; i < FIXTURE_BLOCKS; i++) fixture_note(&own, i, stream);
+  for (int i = 0; i < FIXTURE_BLOCKS; i += 2) fixture_note(&own, i, other); /* unfolds every other one */
+  LADE_EXPECT_OK(ladei_retire_check(own.retire));
+  for (int i = 0; i < FIXTURE_BLOCKS; i++) LADE_EXPECT(fixture_add(&own, i));
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), FIXTURE_BLOCKS);
+  fixture_close(&own);
 }
 
 LADE_TEST(RetireLane, StreamRetireReachesOpenBatchesAndNotes) {
-  static laned own;
-  laned_open(&own);
-  lade_stream stream = fake_stream_create(own.base.fake);
-  fake_work(own.base.fake, stream, 1);
-  laned_use(&own, 0, stream);
-  laned_note(&own, 1, stream);
-  LADE_EXPECT_OK(ladei_retire_stream_retire(own.base.retire, stream));
-  ladei_ticket *fresh = &own.base.blocks[2].ticket;
-  LADE_EXPECT_EQ_INT(ladei_lane_note(own.base.retire, &own.lane, fresh, stream), LADE_ERR_STREAM_RETIRED);
-  LADE_EXPECT(laned_add(&own, 1));
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 0);
-  fake_run_all(own.base.fake);
-  fake_stream_forbid(own.base.fake, stream);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 2);
-  laned_close(&own);
+  static fixture own;
+  lade_stream stream = fixture_open_laned(&own);
+  fixture_work_and_use(&own, 0, stream);
+  fixture_note(&own, 1, stream);
+  LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, stream));
+  ladei_ticket *fresh = &own.blocks[2].ticket;
+  LADE_EXPECT_EQ_INT(ladei_lane_note(own.retire, &own.lane, fresh, stream), LADE_ERR_STREAM_RETIRED);
+  LADE_EXPECT(fixture_add(&own, 1));
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+  fake_run_all(own.fake);
+  fake_stream_forbid(own.fake, stream);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 2);
+  fixture_close(&own);
 }
 
 LADE_TEST(RetireLane, AFailedRecordIsAQuarantineThatAPollEnds) {
-  static laned own;
-  laned_open(&own);
-  lade_stream stream = fake_stream_create(own.base.fake);
-  fake_work(own.base.fake, stream, 1);
-  fake_fail(own.base.fake, "event_record", LADE_ERR_DRIVER, 0, 1);
-  for (int i = 0; i < 16; i++) laned_use(&own, i, stream);
-  LADE_EXPECT_EQ_UINT(fixture_counters(&own.base).quarantined_uses, 16);
-  fake_run_all(own.base.fake);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, 0), 16);
-  laned_close(&own);
+  static fixture own;
+  lade_stream stream = fixture_open_laned(&own);
+  fake_work(own.fake, stream, 1);
+  fake_fail(own.fake, "event_record", LADE_ERR_DRIVER, 0, 1);
+  for (int i = 0; i < 16; i++) fixture_use(&own, i, stream);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 16);
+  fake_run_all(own.fake);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, 0), 16);
+  fixture_close(&own);
 }
 
 LADE_TEST(RetireLane, ACaptureIsNoCaseForALane) {
-  static laned own;
-  laned_open(&own);
-  lade_stream stream = fake_stream_create(own.base.fake);
-  laned_note(&own, 0, stream);
-  (void)fake_capture_begin(own.base.fake, stream);
-  laned_note(&own, 1, stream);
-  LADE_EXPECT(laned_add(&own, 1));
-  ladei_graph graph = fake_capture_end(own.base.fake, stream);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 0);
-  fake_graph_destroy(own.base.fake, graph);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 1);
-  LADE_EXPECT(laned_add(&own, 0));
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 1);
-  laned_close(&own);
+  static fixture own;
+  lade_stream stream = fixture_open_laned(&own);
+  fixture_note(&own, 0, stream);
+  (void)fake_capture_begin(own.fake, stream);
+  fixture_note(&own, 1, stream);
+  LADE_EXPECT(fixture_add(&own, 1));
+  ladei_graph graph = fake_capture_end(own.fake, stream);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+  fake_graph_destroy(own.fake, graph);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
+  LADE_EXPECT(fixture_add(&own, 0));
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
+  fixture_close(&own);
 }
 
 LADE_TEST(RetireLane, ClosingALaneTellsItsBatches) {
-  static laned own;
-  laned_open(&own);
-  lade_stream stream = fake_stream_create(own.base.fake);
-  fake_work(own.base.fake, stream, 1);
-  laned_use(&own, 0, stream);
-  ladei_lane_close(own.base.retire, &own.lane);
-  uint64_t before = fake_calls(own.base.fake, NULL);
-  LADE_EXPECT(ladei_retire_pending(own.base.retire));
-  LADE_EXPECT_EQ_UINT(fake_calls(own.base.fake, NULL), before);
-  laned_use(&own, 1, stream); /* opens it again */
-  fake_run_all(own.base.fake);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 2);
-  laned_close(&own);
+  static fixture own;
+  lade_stream stream = fixture_open_laned(&own);
+  fixture_work_and_use(&own, 0, stream);
+  ladei_lane_close(own.retire, &own.lane);
+  uint64_t before = fake_calls(own.fake, NULL);
+  LADE_EXPECT(ladei_retire_pending(own.retire));
+  LADE_EXPECT_EQ_UINT(fake_calls(own.fake, NULL), before);
+  fixture_use(&own, 1, stream); /* opens it again */
+  fake_run_all(own.fake);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 2);
+  fixture_close(&own);
 }
 
 /* ---- Two threads ------------------------------------------------------------------------------------------------- */
 
 typedef struct other {
-  laned *own;
+  fixture *own;
   lade_stream stream;
   pthread_barrier_t reached, go_on;
   ladei_lane lane;
@@ -242,17 +196,17 @@ typedef struct other {
 
 static void *other_uses_and_sleeps(void *argument) {
   other *they = argument;
-  laned_use(they->own, 0, they->stream);
-  laned_note(they->own, 1, they->stream);
+  fixture_use(they->own, 0, they->stream);
+  fixture_note(they->own, 1, they->stream);
   pthread_barrier_wait(&they->reached);
   pthread_barrier_wait(&they->go_on);
   return NULL;
 }
 
-static void other_start(other *they, laned *own, pthread_t *out, void *(*run)(void *)) {
+static void other_start(other *they, fixture *own, pthread_t *out, void *(*run)(void *)) {
   they->own = own;
-  they->stream = fake_stream_create(own->base.fake);
-  fake_work(own->base.fake, they->stream, 1);
+  they->stream = fake_stream_create(own->fake);
+  fake_work(own->fake, they->stream, 1);
   pthread_barrier_init(&they->reached, NULL, 2);
   pthread_barrier_init(&they->go_on, NULL, 2);
   LADE_ASSERT_EQ_INT(pthread_create(out, NULL, run, they), 0);
@@ -267,46 +221,47 @@ static void other_end(other *they, pthread_t thread) {
 }
 
 LADE_TEST(RetireLane, LanesOfSleepingThreadsAreReached) {
-  static laned own;
+  static fixture own;
   static other they;
   pthread_t thread;
-  laned_open(&own);
+  fixture_open_laned(&own);
   other_start(&they, &own, &thread, other_uses_and_sleeps);
-  fake_run_all(own.base.fake);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 1);
-  LADE_EXPECT_EQ_UINT(fixture_counters(&own.base).noted_uses, 1);
-  LADE_EXPECT_OK(ladei_retire_stream_retire(own.base.retire, they.stream));
+  fake_run_all(own.fake);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 1);
+  LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, they.stream));
   other_end(&they, thread);
-  LADE_EXPECT(!fixture_add(&own.base, 1)); /* the stream was done when it was retired */
-  laned_close(&own);
+  own.laned = false;
+  LADE_EXPECT(!fixture_add(&own, 1)); /* the stream was done when it was retired */
+  fixture_close(&own);
 }
 
 static void *other_notes(void *argument) {
   other *they = argument;
-  for (int i = 0; i < 40; i++) laned_note(they->own, i, they->stream);
+  for (int i = 0; i < 40; i++) fixture_note(they->own, i, they->stream);
   pthread_barrier_wait(&they->reached);
   pthread_barrier_wait(&they->go_on);
   return NULL;
 }
 
 LADE_TEST(RetireLane, NotedByOneThreadAddedByAnother) {
-  static laned own;
+  static fixture own;
   static other they;
   pthread_t thread;
-  laned_open(&own);
+  fixture_open_laned(&own);
   other_start(&they, &own, &thread, other_notes);
   ladei_lane_init(&they.lane);
   for (int i = 0; i < 40; i++) {
-    own.base.blocks[i].pending = true;
-    LADE_EXPECT(ladei_lane_add(own.base.retire, &they.lane, &own.base.blocks[i].ticket));
+    own.blocks[i].pending = true;
+    LADE_EXPECT(ladei_lane_add(own.retire, &they.lane, &own.blocks[i].ticket));
   }
   LADE_EXPECT_EQ_UINT(records(&own), 2); /* 40 uses: two batches are full */
-  ladei_retire_counters counters = fixture_counters(&own.base);
+  ladei_retire_counters counters = fixture_counters(&own);
   LADE_EXPECT_EQ_UINT(counters.noted_uses, 0);
   LADE_EXPECT_EQ_UINT(counters.pending_uses, 40);
-  fake_run_all(own.base.fake);
-  LADE_EXPECT_EQ_UINT(fixture_poll(&own.base, CLOSE), 40);
+  fake_run_all(own.fake);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 40);
   other_end(&they, thread);
-  ladei_lane_close(own.base.retire, &they.lane);
-  laned_close(&own);
+  ladei_lane_close(own.retire, &they.lane);
+  fixture_close(&own);
 }

@@ -30,8 +30,7 @@ typedef struct model {
   int capturing;         /* stream under capture, -1: none */
   int capture_slot;
   debt debts[BLOCKS];
-  ladei_lane lane;
-  bool laned;     /* the lane is used where it can be */
+  bool laned;     /* own.lane is used at times */
   int checked;    /* entries of own.done looked at */
   uint64_t early; /* blocks that came back too early */
 } model;
@@ -41,11 +40,11 @@ static uint64_t below(model *m, uint64_t limit) { return support_random_below(&m
 static void model_note(model *m, int block, int s, bool now) {
   debt *due = &m->debts[block];
   fake_work(m->own.fake, m->streams[s], 1);
-  ladei_ticket *ticket = &m->own.blocks[block].ticket;
-  if (!now && m->laned && below(m, 4) > 0) {
-    LADE_EXPECT_OK(ladei_lane_note(m->own.retire, &m->lane, ticket, m->streams[s]));
+  if (now) {
+    fixture_note_now(&m->own, block, m->streams[s]);
   } else {
-    LADE_EXPECT_OK(ladei_retire_note(m->own.retire, ticket, m->streams[s], now ? LADEI_NOTE_NOW : 0));
+    m->own.laned = m->laned && below(m, 4) > 0;
+    fixture_note(&m->own, block, m->streams[s]);
   }
   due->noted = true;
   if (m->capturing == s) {
@@ -74,21 +73,14 @@ static void model_add(model *m, int block) {
   for (int s = 0; s < STREAMS; s++) { /* uses that last until the free end here */
     if (due->whole[s]) due->position[s] = fake_queued(m->own.fake, m->streams[s]);
   }
-  bool pending = true;
-  if (m->laned && below(m, 4) > 0) {
-    m->own.blocks[block].pending = true;
-    pending = ladei_lane_add(m->own.retire, &m->lane, &m->own.blocks[block].ticket);
-    m->own.blocks[block].pending = m->own.blocks[block].pending && pending;
-  } else {
-    pending = fixture_add(&m->own, block);
-  }
-  if (!pending) block_back(m, block);
+  m->own.laned = m->laned && below(m, 4) > 0;
+  if (!fixture_add(&m->own, block)) block_back(m, block);
 }
 
 static void model_poll(model *m) {
   uint64_t done;
   if (m->laned && below(m, 3) > 0) {
-    LADE_EXPECT_OK(ladei_lane_poll(m->own.retire, &m->lane, &done));
+    LADE_EXPECT_OK(ladei_lane_poll(m->own.retire, &m->own.lane, &done));
   } else {
     fixture_poll(&m->own, 0);
   }
@@ -182,7 +174,6 @@ static void model_finish(model *m) {
   fixture_poll(&m->own, LADEI_POLL_CLOSE);
   model_check_done(m);
   for (int i = 0; i < BLOCKS; i++) LADE_EXPECT(!m->own.blocks[i].pending); /* nothing lost, without any wait */
-  ladei_lane_close(m->own.retire, &m->lane);
   fixture_close(&m->own);
 }
 
@@ -195,7 +186,6 @@ static uint64_t model_run(uint64_t seed, const ladei_retire_options *options, bo
   ladei_retire_break_rule_for_test(m.own.retire, broken);
   m.capturing = -1;
   m.laned = laned;
-  ladei_lane_init(&m.lane);
   for (int s = 0; s < STREAMS; s++) m.streams[s] = fake_stream_create(m.own.fake);
   for (int i = 0; i < STEPS && !lade_test_has_failed(); i++) model_step(&m);
   model_finish(&m);

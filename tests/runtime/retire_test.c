@@ -13,8 +13,7 @@ static const unsigned CLOSE = LADEI_POLL_CLOSE;
 
 LADE_TEST(Retire, BlockWaitsForWorkQueuedBeforeTheAdd) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_work(own.fake, stream, 3);
   fixture_use(&own, 0, stream);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
@@ -28,10 +27,8 @@ LADE_TEST(Retire, BlockWaitsForWorkQueuedBeforeTheAdd) {
 
 LADE_TEST(Retire, WorkQueuedAfterTheBatchWasClosedDelaysNothing) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 0, stream);
+  lade_stream stream = fixture_open(&own, NULL);
+  fixture_work_and_use(&own, 0, stream);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0); /* closes */
   fake_work(own.fake, stream, 100);
   fake_run(own.fake, stream, 1);
@@ -41,10 +38,8 @@ LADE_TEST(Retire, WorkQueuedAfterTheBatchWasClosedDelaysNothing) {
 
 LADE_TEST(Retire, FreeSynchroniseAllocHitsWithoutAnEvent) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 0, stream);
+  lade_stream stream = fixture_open(&own, NULL);
+  fixture_work_and_use(&own, 0, stream);
   fake_run_all(own.fake);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
   LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "event_record"), 0);
@@ -71,13 +66,10 @@ LADE_TEST(Retire, BlockOfSeveralStreamsWaitsForAll) {
 
 LADE_TEST(Retire, StuckStreamDelaysOnlyItsOwnBlocks) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stuck = fake_stream_create(own.fake), live = fake_stream_create(own.fake);
-  fake_work(own.fake, stuck, 1);
-  fixture_use(&own, 0, stuck);
+  lade_stream stuck = fixture_open(&own, NULL), live = fake_stream_create(own.fake);
+  fixture_work_and_use(&own, 0, stuck);
   for (int i = 1; i <= 100; i++) {
-    fake_work(own.fake, live, 1);
-    fixture_use(&own, i, live);
+    fixture_work_and_use(&own, i, live);
     fake_run(own.fake, live, 1);
     LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
   }
@@ -97,8 +89,7 @@ LADE_TEST(Retire, UnnotedBlockHasNothingToWaitFor) {
 
 LADE_TEST(Retire, StreamNotedManyTimesIsOneUse) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   for (int i = 0; i < 3; i++) fixture_note(&own, 0, stream);
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 1);
   LADE_EXPECT(fixture_add(&own, 0));
@@ -109,14 +100,11 @@ LADE_TEST(Retire, StreamNotedManyTimesIsOneUse) {
 /* The handle comes back with another id: work of the old stream is not taken for that of the new, nor the reverse. */
 LADE_TEST(Retire, RecycledHandleNeverCoversAnothersWork) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 0, stream);
+  lade_stream stream = fixture_open(&own, NULL);
+  fixture_work_and_use(&own, 0, stream);
   LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, stream));
   fake_stream_recycle(own.fake, stream);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 1, stream);
+  fixture_work_and_use(&own, 1, stream);
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).streams, 2);
   /* The fake calls an event of the old stream done once that stream is gone; the new one still works. */
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
@@ -131,8 +119,7 @@ LADE_TEST(Retire, RecycledHandleNeverCoversAnothersWork) {
 
 LADE_TEST(RetireBatch, OneEventCoversSixteenAdds) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_work(own.fake, stream, 1);
   for (int i = 0; i < 64; i++) fixture_use(&own, i, stream);
   LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "event_record"), 4);
@@ -144,8 +131,7 @@ LADE_TEST(RetireBatch, OneEventCoversSixteenAdds) {
 
 LADE_TEST(RetireBatch, EventsAreUsedAgain) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   for (int round = 0; round < 20; round++) {
     fake_work(own.fake, stream, 1);
     for (int i = 0; i < 16; i++) fixture_use(&own, i, stream);
@@ -159,8 +145,7 @@ LADE_TEST(RetireBatch, EventsAreUsedAgain) {
 
 LADE_TEST(RetireBatch, BatchOfOneRecordsInsideEachAdd) {
   static fixture own;
-  fixture_open(&own, &(ladei_retire_options){.event_batch = 1});
-  lade_stream one = fake_stream_create(own.fake), two = fake_stream_create(own.fake);
+  lade_stream one = fixture_open(&own, &(ladei_retire_options){.event_batch = 1}), two = fake_stream_create(own.fake);
   for (int i = 0; i < 5; i++) {
     for (int again = 0; again < 3; again++) fixture_note(&own, i, one);
     fixture_note(&own, i, two);
@@ -175,8 +160,7 @@ LADE_TEST(RetireBatch, BatchOfOneRecordsInsideEachAdd) {
 
 LADE_TEST(RetireBatch, AddsToAFinishedStreamNeedNoEvent) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   for (int i = 0; i < 32; i++) fixture_use(&own, i, stream);
   LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "event_record"), 0);
   LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "stream_query"), 2);
@@ -188,8 +172,7 @@ LADE_TEST(RetireBatch, AddsToAFinishedStreamNeedNoEvent) {
 
 LADE_TEST(RetireBatch, EventsOnlyNeverAsksAStream) {
   static fixture own;
-  fixture_open(&own, &(ladei_retire_options){.events_only = true});
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, &(ladei_retire_options){.events_only = true});
   for (int i = 0; i < 20; i++) fixture_use(&own, i, stream);
   LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "event_record"), 1);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 20);
@@ -200,8 +183,7 @@ LADE_TEST(RetireBatch, EventsOnlyNeverAsksAStream) {
 
 LADE_TEST(RetireBatch, OpenBatchStaysOpenUnlessAskedFor) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fixture_use(&own, 0, stream);
   uint64_t before = fake_calls(own.fake, NULL);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, 0), 0);
@@ -237,8 +219,7 @@ static void add_block_one(void *user) {
 
 LADE_TEST(RetireBatch, UseAddedDuringTheQueryIsNotCoveredByIt) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fixture_note(&own, 1, stream);
   fixture_use(&own, 0, stream);
   fake_hook(own.fake, "stream_query", add_block_one, &own);
@@ -250,11 +231,9 @@ LADE_TEST(RetireBatch, UseAddedDuringTheQueryIsNotCoveredByIt) {
 
 LADE_TEST(RetireBatch, UseAddedDuringTheRecordIsNotCoveredByIt) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fixture_note(&own, 1, stream);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 0, stream);
+  fixture_work_and_use(&own, 0, stream);
   fake_hook(own.fake, "event_record", add_block_one, &own);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).open_uses, 1);
@@ -287,8 +266,7 @@ LADE_TEST(RetireBatch, PollAsksOncePerStreamAndFinishedBatch) {
 
 LADE_TEST(RetireBatch, QuietAddMakesNoDriverCall) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   for (int i = 0; i < 40; i++) fixture_note(&own, i, i % 2 == 0 ? stream : NULL);
   uint64_t before = fake_calls(own.fake, NULL);
   for (int i = 0; i < 40; i++) {
@@ -373,10 +351,9 @@ LADE_TEST(RetireOrder, BatchesOfOneAndSixteenGiveTheSameReports) {
 
 LADE_TEST(RetireNow, LaterWorkDoesNotDelayTheBlock) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_work(own.fake, stream, 1);
-  LADE_EXPECT_OK(ladei_retire_note(own.retire, &own.blocks[0].ticket, stream, LADEI_NOTE_NOW));
+  fixture_note_now(&own, 0, stream);
   fake_work(own.fake, stream, 1);
   LADE_EXPECT(fixture_add(&own, 0));
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
@@ -387,11 +364,10 @@ LADE_TEST(RetireNow, LaterWorkDoesNotDelayTheBlock) {
 
 LADE_TEST(RetireNow, NotingAgainMovesTheEndToThePresent) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   for (int i = 0; i < 3; i++) {
     fake_work(own.fake, stream, 1);
-    LADE_EXPECT_OK(ladei_retire_note(own.retire, &own.blocks[0].ticket, stream, LADEI_NOTE_NOW));
+    fixture_note_now(&own, 0, stream);
   }
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 1);
   LADE_EXPECT(fixture_add(&own, 0));
@@ -404,8 +380,7 @@ LADE_TEST(RetireNow, NotingAgainMovesTheEndToThePresent) {
 
 LADE_TEST(RetireNow, UseUntilTheFreeSwallowsIt) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   for (int order = 0; order < 2; order++) {
     for (int i = 0; i < 2; i++) {
       unsigned flags = i == order ? LADEI_NOTE_NOW : 0;
@@ -424,11 +399,10 @@ LADE_TEST(RetireNow, UseUntilTheFreeSwallowsIt) {
 /* Freed in the reverse order of their notes: still asked oldest note first, so nobody waits for a younger one. */
 LADE_TEST(RetireNow, AskedInTheOrderOfNotes) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   for (int i = 0; i < 4; i++) {
     fake_work(own.fake, stream, 1);
-    LADE_EXPECT_OK(ladei_retire_note(own.retire, &own.blocks[i].ticket, stream, LADEI_NOTE_NOW));
+    fixture_note_now(&own, i, stream);
   }
   for (int i = 3; i >= 0; i--) LADE_EXPECT(fixture_add(&own, i));
   fake_run(own.fake, stream, 2);
@@ -488,8 +462,7 @@ LADE_TEST(RetireForeignEvent, EachIsWaitedForAlone) {
 
 LADE_TEST(RetireForget, TakesAllNotesBack) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fixture_note(&own, 0, stream);
   LADE_EXPECT_OK(ladei_retire_note(own.retire, &own.blocks[0].ticket, LADE_STREAM_PER_THREAD, 0));
   LADE_EXPECT(ladei_ticket_noted(&own.blocks[0].ticket));
@@ -525,12 +498,11 @@ LADE_TEST(RetireForget, MarkedUsesGoUnlessAlsoNotedWithoutMark) {
 
 LADE_TEST(RetireStream, NoCallNamesTheHandleAfterwards) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_work(own.fake, stream, 1);
   for (int i = 0; i < 20; i++) fixture_use(&own, i, stream); /* a closed batch and an open one */
   fixture_note(&own, 20, stream);                            /* in use still */
-  LADE_EXPECT_OK(ladei_retire_note(own.retire, &own.blocks[21].ticket, stream, LADEI_NOTE_NOW));
+  fixture_note_now(&own, 21, stream);
   LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, stream));
   fake_stream_forbid(own.fake, stream);
   LADE_EXPECT(fixture_add(&own, 20));
@@ -544,8 +516,7 @@ LADE_TEST(RetireStream, NoCallNamesTheHandleAfterwards) {
 
 LADE_TEST(RetireStream, BlockFreedAfterItsWorkEndedHasNothingToWaitFor) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fixture_note(&own, 0, stream);
   fixture_note(&own, 1, stream);
   LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, stream)); /* its stream is idle */
@@ -561,8 +532,7 @@ LADE_TEST(RetireStream, BlockFreedAfterItsWorkEndedHasNothingToWaitFor) {
 
 LADE_TEST(RetireStream, UnknownAndSpecialStreamsAreFine) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, stream));
   LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, NULL));
   LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, LADE_STREAM_PER_THREAD));
@@ -575,8 +545,7 @@ LADE_TEST(RetireStream, UnknownAndSpecialStreamsAreFine) {
 
 LADE_TEST(RetireStream, ForgottenStreamsDoNotPileUp) {
   static fixture own;
-  fixture_open(&own, &(ladei_retire_options){.event_batch = 1});
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, &(ladei_retire_options){.event_batch = 1});
   for (int i = 0; i < 1000; i++) {
     fixture_use(&own, 0, stream);
     LADE_EXPECT_EQ_UINT(fixture_poll(&own, 0), 1);
@@ -592,10 +561,8 @@ LADE_TEST(RetireStream, ForgottenStreamsDoNotPileUp) {
 
 LADE_TEST(RetireWait, EndsAtTheDeadline) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 0, stream);
+  lade_stream stream = fixture_open(&own, NULL);
+  fixture_work_and_use(&own, 0, stream);
   fake_clock(own.fake, 1000, 300);
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, ladei_retire_wait(own.retire, 2000));
   fake_run_all(own.fake);
@@ -609,10 +576,8 @@ static void run_all_now(void *user) { fake_run_all(((fixture *)user)->fake); }
 
 LADE_TEST(RetireWait, ReturnsWithTheFirstBlockThatIsDone) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 0, stream);
+  lade_stream stream = fixture_open(&own, NULL);
+  fixture_work_and_use(&own, 0, stream);
   fixture_poll(&own, CLOSE);
   fake_hook(own.fake, "event_query", run_all_now, &own);
   LADE_EXPECT_OK(ladei_retire_wait(own.retire, UINT64_MAX));
@@ -640,8 +605,7 @@ LADE_TEST(RetireSynchronize, WaitsForEveryStreamOnce) {
 
 LADE_TEST(RetireDestroy, RefusesPendingTicketsAndCountsThem) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_work(own.fake, stream, 1);
   for (int i = 0; i < 2; i++) fixture_use(&own, i, stream);
   LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_retire_destroy(own.retire, false));
@@ -653,10 +617,9 @@ LADE_TEST(RetireDestroy, RefusesPendingTicketsAndCountsThem) {
 /* A note that raced with the free of its block, by mistake, is no reason never to end. */
 LADE_TEST(RetireDestroy, ForgetsNotesThatCameTooLate) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fixture_note(&own, 0, stream);
-  LADE_EXPECT_OK(ladei_retire_note(own.retire, &own.blocks[1].ticket, stream, LADEI_NOTE_NOW));
+  fixture_note_now(&own, 1, stream);
   fixture_note(&own, 2, LADE_STREAM_LEGACY);
   fixture_close(&own); /* counts events left over */
 }
@@ -664,8 +627,7 @@ LADE_TEST(RetireDestroy, ForgetsNotesThatCameTooLate) {
 /* ... and is harmless before: it counts for the next tenancy. */
 LADE_TEST(Retire, NoteAfterTheAddCountsForTheNextTenancy) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream one = fake_stream_create(own.fake), two = fake_stream_create(own.fake);
+  lade_stream one = fixture_open(&own, NULL), two = fake_stream_create(own.fake);
   fixture_use(&own, 0, one);
   fake_work(own.fake, two, 1);
   fixture_note(&own, 0, two);
@@ -679,8 +641,7 @@ LADE_TEST(Retire, NoteAfterTheAddCountsForTheNextTenancy) {
 
 LADE_TEST(RetireDestroy, TakesFinishedTicketsWithoutWaiting) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fixture_use(&own, 0, stream);
   LADE_EXPECT_OK(ladei_retire_destroy(own.retire, false));
   LADE_EXPECT_EQ_INT(own.done_count, 1);
@@ -689,10 +650,8 @@ LADE_TEST(RetireDestroy, TakesFinishedTicketsWithoutWaiting) {
 
 LADE_TEST(RetireFork, EveryCallOfTheChildAnswersForked) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
-  fake_work(own.fake, stream, 1);
-  fixture_use(&own, 0, stream);
+  lade_stream stream = fixture_open(&own, NULL);
+  fixture_work_and_use(&own, 0, stream);
   pid_t child = fork();
   if (child == 0) {
     ladei_ticket *ticket = &own.blocks[1].ticket;
@@ -716,8 +675,7 @@ LADE_TEST(RetireFork, EveryCallOfTheChildAnswersForked) {
 
 LADE_TEST(RetireBrokenRule, GivesBlocksBackAtOnce) {
   static fixture own;
-  fixture_open(&own, NULL);
-  lade_stream stream = fake_stream_create(own.fake);
+  lade_stream stream = fixture_open(&own, NULL);
   fake_work(own.fake, stream, 1);
   ladei_retire_break_rule_for_test(own.retire, true);
   fixture_note(&own, 0, stream);
