@@ -157,8 +157,7 @@ bool bench_measure(bench *b, const char *name, json_t *params, const char *unit,
   return bench_measure_repeats(b, bench_repeats(b), name, params, unit, variants, count);
 }
 
-/* --- the command line -----------------------------------------------------------------------------------------------
- */
+/* --- the command line --------------------------------------------------------------------------------------------- */
 
 enum { KEY_JSON = 256, KEY_QUICK, KEY_LIST };
 

@@ -30,8 +30,7 @@
 
 enum { BENCH_MAX_REPEATS = 99, BENCH_MAX_VARIANTS = 8 };
 
-/* --- statistics -----------------------------------------------------------------------------------------------------
- */
+/* --- statistics --------------------------------------------------------------------------------------------------- */
 
 typedef struct bench_samples {
   size_t count;
@@ -43,8 +42,7 @@ double bench_median(const bench_samples *samples);
 double bench_min(const bench_samples *samples);
 double bench_max(const bench_samples *samples);
 
-/* --- measuring ------------------------------------------------------------------------------------------------------
- */
+/* --- measuring ---------------------------------------------------------------------------------------------------- */
 
 /* One thing to measure. The first variant of a case is lade's, the others are baselines. */
 typedef struct bench_variant {
@@ -63,8 +61,7 @@ bool bench_interleave(const bench_variant *variants, size_t count, unsigned repe
 /* Seconds by the machine's monotonic clock. */
 double bench_seconds(void);
 
-/* --- JSON -----------------------------------------------------------------------------------------------------------
- */
+/* --- JSON --------------------------------------------------------------------------------------------------------- */
 
 /* A new row, for json_array_append_new(). Takes `params`, which may be NULL. */
 json_t *bench_row(const char *name, json_t *params, const char *unit, const bench_variant *variants, size_t count,
@@ -73,8 +70,7 @@ json_t *bench_row(const char *name, json_t *params, const char *unit, const benc
 /* Writes a document; on failure says why on stderr, removes nothing, and answers false. */
 bool bench_json_write(const json_t *document, const char *path);
 
-/* --- a whole program ------------------------------------------------------------------------------------------------
- */
+/* --- a whole program ---------------------------------------------------------------------------------------------- */
 
 typedef struct bench bench;
 

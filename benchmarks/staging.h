@@ -102,8 +102,7 @@ void staging_error(const char *format, ...) __attribute__((format(printf, 1, 2))
 /* The same with lade's last error appended. */
 void staging_lade_error(const char *what);
 
-/* --- inputs ---------------------------------------------------------------------------------------------------------
- */
+/* --- inputs ------------------------------------------------------------------------------------------------------- */
 
 /* Opens the files named, and those in the folders named, or makes a file of random data without a name in $TMPDIR.
  * False: said why on stderr. */
@@ -132,22 +131,19 @@ typedef struct staging_cursor {
 /* All inputs in order; a cursor of zeros begins. False at the end. */
 bool staging_piece_next(const staging *s, staging_cursor *cursor, staging_piece *out);
 
-/* --- passes ---------------------------------------------------------------------------------------------------------
- */
+/* --- passes ------------------------------------------------------------------------------------------------------- */
 
 /* Fills the samples of a direction. False: interrupted, or said why. */
 bool staging_measure(staging *s, int direction);
 /* Stages one piece through lade and waits for it. */
 bool staging_transfer_piece(staging *s, int direction, const staging_piece *piece);
 
-/* --- verification ---------------------------------------------------------------------------------------------------
- */
+/* --- verification ------------------------------------------------------------------------------------------------- */
 
 /* Stages everything once more, window by window, and compares checksums of source, device and (D2H) sink. */
 bool staging_verify(staging *s);
 
-/* --- copies left out ------------------------------------------------------------------------------------------------
- */
+/* --- copies left out ---------------------------------------------------------------------------------------------- */
 
 /* False: said why. */
 bool staging_copyless_open(staging *s);
@@ -156,8 +152,7 @@ bool staging_reads_alone_open(staging *s);
 /* Both. */
 bool staging_copyless_close(staging *s);
 
-/* --- output ---------------------------------------------------------------------------------------------------------
- */
+/* --- output ------------------------------------------------------------------------------------------------------- */
 
 void staging_progress_start(staging_progress *progress, uint64_t total_bytes);
 void staging_progress_add(staging_progress *progress, uint64_t bytes);

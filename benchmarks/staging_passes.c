@@ -42,8 +42,7 @@ static double cpu_seconds(void) {
          (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
 }
 
-/* --- lade -----------------------------------------------------------------------------------------------------------
- */
+/* --- lade --------------------------------------------------------------------------------------------------------- */
 
 static bool piece_submit(staging *s, lade_pipeline *pipeline, int direction, const staging_piece *piece,
                          lade_ticket **out) {
@@ -111,8 +110,7 @@ static bool pipeline_pass(staging *s, lade_pipeline *pipeline, int direction) {
   return good;
 }
 
-/* --- baselines ------------------------------------------------------------------------------------------------------
- */
+/* --- baselines ---------------------------------------------------------------------------------------------------- */
 
 static size_t direct_round_up(size_t bytes) { return (bytes + direct_align - 1) / direct_align * direct_align; }
 
@@ -271,8 +269,7 @@ static bool ceiling_pass(staging *s, int direction, char *buffer) {
   return !staging_interrupted;
 }
 
-/* --- one timed pass -------------------------------------------------------------------------------------------------
- */
+/* --- one timed pass ----------------------------------------------------------------------------------------------- */
 
 typedef struct pass {
   staging *s;

@@ -94,8 +94,7 @@ static lade_device_info device_info(const staging *s) {
   return info;
 }
 
-/* --- table ----------------------------------------------------------------------------------------------------------
- */
+/* --- table -------------------------------------------------------------------------------------------------------- */
 
 static void print_device(const staging *s) {
   char text[32];
@@ -182,8 +181,7 @@ void staging_report_print(const staging *s) {
   printf("CPU       %.2f s in lade's passes\n", cpu_total(s));
 }
 
-/* --- JSON -----------------------------------------------------------------------------------------------------------
- */
+/* --- JSON --------------------------------------------------------------------------------------------------------- */
 
 static json_t *direction_json(const staging *s, int direction) {
   const bench_samples *samples = s->samples[direction];
@@ -241,8 +239,7 @@ bool staging_report_json(const staging *s) {
   return written;
 }
 
-/* --- plot -----------------------------------------------------------------------------------------------------------
- */
+/* --- plot --------------------------------------------------------------------------------------------------------- */
 
 static void plot_script(FILE *script, const staging *s) {
   static const char *const variants[] = {"lade", "(a) ceiling", "(d) reads alone", "(b) naive loop", "(c) no cache"};

@@ -76,8 +76,7 @@ void staging_lade_error(const char *what) {
   staging_error("%s: %s (%s)", what, lade_last_error()->text, lade_status_name(lade_last_error()->status));
 }
 
-/* --- command line ---------------------------------------------------------------------------------------------------
- */
+/* --- command line ------------------------------------------------------------------------------------------------- */
 
 /* A number from 1 to `most`, with a suffix if `sized`; anything else ends the program. */
 static uint64_t number_parse(const char *name, const char *text, uint64_t least, uint64_t most, bool sized,
@@ -157,8 +156,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-/* --- the order of events --------------------------------------------------------------------------------------------
- */
+/* --- the order of events ------------------------------------------------------------------------------------------ */
 
 static void interrupt(int number) {
   (void)number;

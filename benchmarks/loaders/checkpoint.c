@@ -29,8 +29,7 @@ static struct {
   void *buffer; /* pinned, as large as the largest tensor */
 } set = {.fd = -1};
 
-/* --- input ----------------------------------------------------------------------------------------------------------
- */
+/* --- input -------------------------------------------------------------------------------------------------------- */
 
 /* Sizes as in a model: large matrices with small vectors between them. Elements of two bytes. */
 static uint64_t tensor_elements(unsigned i, uint64_t bytes) {
@@ -112,8 +111,7 @@ static bool set_close(void) {
   return world_close(&set.w) && good;
 }
 
-/* --- variants -------------------------------------------------------------------------------------------------------
- */
+/* --- variants ----------------------------------------------------------------------------------------------------- */
 
 static bool tensors_verify(const lade_safetensors *file, const lade_tensor_load *load) {
   bool good = true;

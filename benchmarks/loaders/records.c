@@ -36,8 +36,7 @@ static uint64_t random_next(uint64_t *state) {
   return *state >> 33;
 }
 
-/* --- input ----------------------------------------------------------------------------------------------------------
- */
+/* --- input -------------------------------------------------------------------------------------------------------- */
 
 static bool member_write(struct archive *archive, const char *name, const char *data, size_t bytes) {
   struct archive_entry *entry = archive_entry_new();
@@ -120,8 +119,7 @@ static bool set_close(void) {
   return world_close(&set.w) && good;
 }
 
-/* --- variants -------------------------------------------------------------------------------------------------------
- */
+/* --- variants ----------------------------------------------------------------------------------------------------- */
 
 static bool batch_verify(const lade_batch *batch) {
   bool good = true;

@@ -7,8 +7,7 @@
 #include "tests/conformance/conformance.h"
 #include "tests/support/random.h"
 
-/* --- Directions -----------------------------------------------------------------------------------------------------
- */
+/* --- Directions --------------------------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(Copies, RoundTripThroughTheDeviceKeepsEveryByte) {
   static const size_t sizes[] = {1, 3, 511, 4096, 65536, 65537, ((size_t)1 << 20) + 7};
@@ -179,8 +178,7 @@ CONFORMANCE_TEST(Copies, RandomSequencesMatchAModel) {
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
-/* --- Between devices ------------------------------------------------------------------------------------------------
- */
+/* --- Between devices ---------------------------------------------------------------------------------------------- */
 
 static void copy_between(lade_runtime *runtime, int from, int to, uint64_t seed) {
   enum { BYTES = 150000 };
@@ -208,8 +206,7 @@ CONFORMANCE_TEST(Copies, BetweenDevicesWithAndWithoutPeerAccess) {
   LADE_ASSERT_OK(OP(peer_disable, 0, 1));
 }
 
-/* --- Batches --------------------------------------------------------------------------------------------------------
- */
+/* --- Batches ------------------------------------------------------------------------------------------------------ */
 
 enum { BATCH = 20, PIECE = 3000 };
 
@@ -304,8 +301,7 @@ CONFORMANCE_TEST(Copies, RefusedBatchSubmitsNothing) {
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
-/* --- Fills ----------------------------------------------------------------------------------------------------------
- */
+/* --- Fills -------------------------------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(Fills, SetExactlyTheBytesNamed) {
   enum { BYTES = 10000 };
@@ -339,8 +335,7 @@ CONFORMANCE_TEST(Fills, PinnedMemoryToo) {
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
-/* --- Host functions -------------------------------------------------------------------------------------------------
- */
+/* --- Host functions ----------------------------------------------------------------------------------------------- */
 
 typedef struct look {
   const char *at;
@@ -372,8 +367,7 @@ CONFORMANCE_TEST(HostFunctions, NullIsRefused) {
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
-/* --- Value writes ---------------------------------------------------------------------------------------------------
- */
+/* --- Value writes ------------------------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(WriteValue, WritesItsWidthInStreamOrder) {
   NEEDS_OP(stream_write_value);

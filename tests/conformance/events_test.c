@@ -183,8 +183,7 @@ CONFORMANCE_TEST(Events, BadContextsAndFlagsAreRefused) {
   LADE_EXPECT_EQ_PTR(event, &context);
 }
 
-/* --- Time between events -------------------------------------------------------------------------------------------
- */
+/* --- Time between events ------------------------------------------------------------------------------------------ */
 
 typedef struct timed {
   ladei_stream stream;
@@ -245,8 +244,7 @@ CONFORMANCE_TEST(Events, ElapsedTimeNeedsTwoFinishedTimedRecords) {
   timed_destroy(runtime, &t);
 }
 
-/* --- Threads --------------------------------------------------------------------------------------------------------
- */
+/* --- Threads ------------------------------------------------------------------------------------------------------ */
 
 typedef struct waiter {
   lade_runtime *runtime;

@@ -160,8 +160,7 @@ CONFORMANCE_TEST(Streams, UnknownFlagsAreRefused) {
   LADE_EXPECT_EQ_PTR(stream, LADE_STREAM_LEGACY);
 }
 
-/* --- Order within a stream, and waits between streams --------------------------------------------------------------
- */
+/* --- Order within a stream, and waits between streams ------------------------------------------------------------- */
 
 CONFORMANCE_TEST(Streams, QueryTellsPendingFromDone) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
@@ -291,8 +290,7 @@ CONFORMANCE_TEST(Streams, WaitCrossesDevices) {
   LADE_ASSERT_OK(OP(stream_destroy, there.handle));
 }
 
-/* --- The legacy stream ----------------------------------------------------------------------------------------------
- */
+/* --- The legacy stream -------------------------------------------------------------------------------------------- */
 
 /* A stream that is held by a gate elsewhere: everything queued on it later waits until `gate` opens. */
 static void hold_through_event(lade_runtime *runtime, const ladei_stream *stream, const ladei_stream *helper,
@@ -382,8 +380,7 @@ CONFORMANCE_TEST(Streams, LegacyStreamsOfTwoDevicesAreIndependent) {
   LADE_ASSERT_OK(OP(stream_destroy, blocking_there.handle));
 }
 
-/* --- Life -----------------------------------------------------------------------------------------------------------
- */
+/* --- Life --------------------------------------------------------------------------------------------------------- */
 
 CONFORMANCE_TEST(Streams, WorkInFlightOutlivesItsStream) {
   ladei_stream held = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
@@ -409,8 +406,7 @@ CONFORMANCE_TEST(Streams, WorkInFlightOutlivesItsStream) {
   LADE_ASSERT_OK(OP(stream_destroy, held.handle));
 }
 
-/* --- Threads --------------------------------------------------------------------------------------------------------
- */
+/* --- Threads ------------------------------------------------------------------------------------------------------ */
 
 enum { WORKERS = 4, WORKER_ROUNDS = 30, WORKER_BYTES = 20000 };
 

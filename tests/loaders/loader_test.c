@@ -218,8 +218,7 @@ LADE_TEST_P(Loader, FindsTheMemoryOfTheOneBeforeOnItsStream, support_soft_runtim
   fixture_close(&f);
 }
 
-/* --- state ----------------------------------------------------------------------------------------------------------
- */
+/* --- state -------------------------------------------------------------------------------------------------------- */
 
 LADE_TEST_P(Loader, ResumesExactlyWhereItWas, support_soft_runtimes, name) {
   fixture f;
@@ -326,8 +325,7 @@ LADE_TEST(Loader, NamesTheOptionThatIsWrong) {
   fixture_close(&f);
 }
 
-/* --- threads --------------------------------------------------------------------------------------------------------
- */
+/* --- threads ------------------------------------------------------------------------------------------------------ */
 
 typedef struct consumer {
   const fixture *f;

@@ -20,8 +20,7 @@ static lade_tensor_info tensor_of(const lade_safetensors *file, uint64_t index) 
   return info;
 }
 
-/* --- opening --------------------------------------------------------------------------------------------------------
- */
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
 LADE_TEST(SafetensorsOpen, ListsWhatThePackageWrote) {
   lade_safetensors *file;
@@ -179,8 +178,7 @@ LADE_TEST(SafetensorsOpen, ListsOnlyWhatTheIndexNames) {
   support_temp_dir_remove(&dir);
 }
 
-/* --- loading --------------------------------------------------------------------------------------------------------
- */
+/* --- loading ------------------------------------------------------------------------------------------------------ */
 
 /* Byte i of every tensor of the stored files is 7 * i + 3. */
 static void tensor_expect(const fixture *f, const lade_safetensors *file, const lade_tensor_load *load, uint64_t piece,

@@ -203,8 +203,7 @@ LADE_TEST_P(TransferMemory, IsLimited, support_soft_runtimes, name) {
   }
 }
 
-/* --- cancelling and destroying --------------------------------------------------------------------------------------
- */
+/* --- cancelling and destroying ------------------------------------------------------------------------------------ */
 
 /* A source that waits until the test lets it go on. */
 typedef struct slow_source {
@@ -316,8 +315,7 @@ LADE_TEST_P(PipelineDestroy, CancelsWhatIsUnderWay, support_soft_runtimes, name)
   free(host);
 }
 
-/* --- back-pressure --------------------------------------------------------------------------------------------------
- */
+/* --- back-pressure ------------------------------------------------------------------------------------------------ */
 
 LADE_TEST_P(PipelineBackPressure, AnswersNotReady, support_soft_runtimes, name) {
   fixture f;
@@ -366,8 +364,7 @@ LADE_TEST_P(PipelineBackPressure, WaitsForAPlace, support_soft_runtimes, name) {
   fixture_close(&f);
 }
 
-/* --- the driver fails -----------------------------------------------------------------------------------------------
- */
+/* --- the driver fails --------------------------------------------------------------------------------------------- */
 
 typedef struct scenario_bytes {
   char host[6 * CHUNK + 9];

@@ -96,8 +96,7 @@ static unsigned names_in(const char *path) {
   return count;
 }
 
-/* --- the disk -------------------------------------------------------------------------------------------------------
- */
+/* --- the disk ----------------------------------------------------------------------------------------------------- */
 
 /* This process's own memory as a file: where nothing is mapped, reading it is an input/output error. The read before
  * that comes up short. */
@@ -206,8 +205,7 @@ LADE_TEST_P(StorageFault, ReadsItsRangeOfAFileThatGrew, storages, storage) {
   scene_close(&s);
 }
 
-/* --- full disks, and saves that fail --------------------------------------------------------------------------------
- */
+/* --- full disks, and saves that fail ------------------------------------------------------------------------------ */
 
 LADE_TEST_P(StorageFault, FindsTheDiskFull, storages, storage) {
   scene s;
@@ -301,8 +299,7 @@ LADE_TEST_P(StorageFault, LeavesNoFileThatCouldNotBeFinished, storages, storage)
   scene_close(&s);
 }
 
-/* --- O_DIRECT -------------------------------------------------------------------------------------------------------
- */
+/* --- O_DIRECT ----------------------------------------------------------------------------------------------------- */
 
 LADE_TEST_P(StorageFault, GoesThroughThePageCacheWhereODirectIsRefused, storages, storage) {
   scene s;
@@ -345,8 +342,7 @@ LADE_TEST_P(StorageFault, ReadsFromAFileSystemWithoutODirect, storages, storage)
   storage_child_run(read_from_ramfs, (void *)(uintptr_t)storage);
 }
 
-/* --- storage that hangs, and forks ----------------------------------------------------------------------------------
- */
+/* --- storage that hangs, and forks -------------------------------------------------------------------------------- */
 
 /* A pipe that nobody writes to is storage that never answers. Other transfers go on, and a cancel ends it. */
 LADE_TEST(StorageFault, CancelsReadsThatHang) {

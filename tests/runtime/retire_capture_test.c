@@ -210,8 +210,7 @@ LADE_TEST(RetireCapture, PlainNoteLeavesCapturesToTheOwner) {
   fixture_close(&own);
 }
 
-/* ---- Retiring streams ---------------------------------------------------------------------------------------------
- */
+/* ---- Retiring streams -------------------------------------------------------------------------------------------- */
 
 LADE_TEST(RetireCapture, CapturingStreamIsNotRetired) {
   static fixture own;
@@ -239,8 +238,7 @@ LADE_TEST(RetireCapture, CaptureBegunDuringStreamRetireIsNoticed) {
   LADE_EXPECT(fixture_is_done(&own, 0));
 }
 
-/* ---- The user object ----------------------------------------------------------------------------------------------
- */
+/* ---- The user object --------------------------------------------------------------------------------------------- */
 
 LADE_TEST(RetireCapture, FailingUserObjectNotesNothingAndLeavesNothing) {
   static fixture own;

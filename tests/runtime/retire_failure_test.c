@@ -7,8 +7,7 @@
 
 static const unsigned CLOSE = LADEI_POLL_CLOSE;
 
-/* ---- Quarantine ----------------------------------------------------------------------------------------------------
- */
+/* ---- Quarantine -------------------------------------------------------------------------------------------------- */
 
 /* A batch of 16 with work pending, closed under a failure of `op`. */
 static void quarantine_by(const char *op, bool events_only) {
@@ -160,8 +159,7 @@ LADE_TEST(RetireQuarantine, AddLeavesTheErrorRecordAlone) {
   fixture_close(&own);
 }
 
-/* ---- Streams and devices that are gone -----------------------------------------------------------------------------
- */
+/* ---- Streams and devices that are gone --------------------------------------------------------------------------- */
 
 /* The user destroyed the stream without telling, and another got its handle: no event of that one is taken for the
  * work of the first. Only waiting for the device helps. */
@@ -253,8 +251,7 @@ LADE_TEST(RetireDeviceLost, PollKeepsBlocksAndSynchroniseGivesThemBack) {
   fixture_close(&own);
 }
 
-/* ---- Notes and stream_retire ---------------------------------------------------------------------------------------
- */
+/* ---- Notes and stream_retire ------------------------------------------------------------------------------------- */
 
 LADE_TEST(RetireFailure, FailingNoteNotesNothing) {
   static fixture own;
@@ -295,8 +292,7 @@ LADE_TEST(RetireFailure, StreamRetireThatFailsMayBeRepeated) {
   fixture_close(&own);
 }
 
-/* ---- Every call failing --------------------------------------------------------------------------------------------
- */
+/* ---- Every call failing ------------------------------------------------------------------------------------------ */
 
 /* One of everything; whatever fails, no block comes back before its streams are done (checked by their positions). */
 enum { SCENARIO_STREAMS = 3, SCENARIO_BLOCKS = 48 };

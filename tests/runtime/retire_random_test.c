@@ -10,8 +10,7 @@
 #include "tests/runtime/retire_fixture.h"
 #include "tests/support/random.h"
 
-/* ---- One thread, any order of calls --------------------------------------------------------------------------------
- */
+/* ---- One thread, any order of calls ------------------------------------------------------------------------------ */
 
 enum { STREAMS = 5, BLOCKS = FIXTURE_BLOCKS, STEPS = 4000 };
 
@@ -207,8 +206,7 @@ LADE_TEST(RetireRandom, TheModelNoticesABrokenRule) {
   for (uint64_t seed = 1; seed <= 3; seed++) LADE_EXPECT_GT_UINT(model_run_seed(seed, true), 0);
 }
 
-/* ---- Many threads --------------------------------------------------------------------------------------------------
- */
+/* ---- Many threads ------------------------------------------------------------------------------------------------ */
 
 enum { WORKERS = 3, SHARED_STREAMS = 4, OWN_BLOCKS = 32, ADDS = 1500 };
 

@@ -81,8 +81,7 @@ static void stream_work(bench *own, lade_stream handle) {
   LADE_EXPECT_OK(own->runtime->ops->fill(own->runtime->self, place, 1, SCRATCH_STEP, &stream));
 }
 
-/* ---- Streams -------------------------------------------------------------------------------------------------------
- */
+/* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
 LADE_TEST_P(RetireRuntimes, BlockWaitsForTheStreamAndForNoOther, SUPPORT_RUNTIMES, name) {
   bench own;
@@ -187,8 +186,7 @@ LADE_TEST_P(RetireRuntimes, WaitEndsAtTheDeadlineOfTheRuntimesClock, SUPPORT_RUN
   bench_close(&own);
 }
 
-/* ---- Captures ------------------------------------------------------------------------------------------------------
- */
+/* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
 static lade_status capture(bench *own, lade_stream handle, bool begin, ladei_graph *graph) {
   ladei_stream stream;
@@ -317,8 +315,7 @@ LADE_TEST_P(RetireRuntimes, LostDeviceLetsDestroyFinish, SUPPORT_RUNTIMES, name)
 #endif
 
 #ifndef LADE_TEST_ON_CUDA
-/* ---- Every call failing --------------------------------------------------------------------------------------------
- */
+/* ---- Every call failing ------------------------------------------------------------------------------------------ */
 
 static void scenario_capture(bench *own, lade_stream stream) {
   ladei_graph graph = NULL;
@@ -364,8 +361,7 @@ static lade_status scenario(lade_runtime *runtime, void *user) {
 LADE_TEST(RetireRuntimes, LosesNothingWhenAnyCallFails) { support_for_each_failure("sim", scenario, NULL, NULL); }
 #endif
 
-/* ---- Threads -------------------------------------------------------------------------------------------------------
- */
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
 enum { WORKERS = 3, ADDS = 400, OWN_BLOCKS = 8, COPY_BYTES = 16 * 1024 };
 

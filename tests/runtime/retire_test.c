@@ -8,8 +8,7 @@
 
 static const unsigned CLOSE = LADEI_POLL_CLOSE;
 
-/* ---- When a block comes back --------------------------------------------------------------------------------------
- */
+/* ---- When a block comes back ------------------------------------------------------------------------------------- */
 
 LADE_TEST(Retire, BlockWaitsForWorkQueuedBeforeTheAdd) {
   static fixture own;
@@ -114,8 +113,7 @@ LADE_TEST(Retire, RecycledHandleNeverCoversAnothersWork) {
   fixture_close(&own);
 }
 
-/* ---- Batches ------------------------------------------------------------------------------------------------------
- */
+/* ---- Batches ----------------------------------------------------------------------------------------------------- */
 
 LADE_TEST(RetireBatch, OneEventCoversSixteenAdds) {
   static fixture own;
@@ -278,8 +276,7 @@ LADE_TEST(RetireBatch, QuietAddMakesNoDriverCall) {
   fixture_close(&own);
 }
 
-/* ---- Order --------------------------------------------------------------------------------------------------------
- */
+/* ---- Order ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t descending(void *owner, const ladei_stream *stream) {
   (void)owner;
@@ -346,8 +343,7 @@ LADE_TEST(RetireOrder, BatchesOfOneAndSixteenGiveTheSameReports) {
   LADE_EXPECT_EQ_MEM(one, sixteen, sizeof(int) * (size_t)count);
 }
 
-/* ---- Precise uses and special handles ------------------------------------------------------------------------------
- */
+/* ---- Precise uses and special handles ---------------------------------------------------------------------------- */
 
 LADE_TEST(RetireNow, LaterWorkDoesNotDelayTheBlock) {
   static fixture own;
@@ -457,8 +453,7 @@ LADE_TEST(RetireForeignEvent, EachIsWaitedForAlone) {
   fixture_close(&own);
 }
 
-/* ---- Forgetting ----------------------------------------------------------------------------------------------------
- */
+/* ---- Forgetting -------------------------------------------------------------------------------------------------- */
 
 LADE_TEST(RetireForget, TakesAllNotesBack) {
   static fixture own;
@@ -493,8 +488,7 @@ LADE_TEST(RetireForget, MarkedUsesGoUnlessAlsoNotedWithoutMark) {
   fixture_close(&own);
 }
 
-/* ---- Retiring a stream ---------------------------------------------------------------------------------------------
- */
+/* ---- Retiring a stream ------------------------------------------------------------------------------------------- */
 
 LADE_TEST(RetireStream, NoCallNamesTheHandleAfterwards) {
   static fixture own;
@@ -556,8 +550,7 @@ LADE_TEST(RetireStream, ForgottenStreamsDoNotPileUp) {
   fixture_close(&own);
 }
 
-/* ---- Waiting -------------------------------------------------------------------------------------------------------
- */
+/* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
 LADE_TEST(RetireWait, EndsAtTheDeadline) {
   static fixture own;
@@ -600,8 +593,7 @@ LADE_TEST(RetireSynchronize, WaitsForEveryStreamOnce) {
   fixture_close(&own);
 }
 
-/* ---- Life ----------------------------------------------------------------------------------------------------------
- */
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
 
 LADE_TEST(RetireDestroy, RefusesPendingTicketsAndCountsThem) {
   static fixture own;

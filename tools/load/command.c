@@ -86,8 +86,7 @@ static bool path_ends(const char *path, const char *ending) {
   return length >= end && strcmp(path + length - end, ending) == 0;
 }
 
-/* --- checkpoints ----------------------------------------------------------------------------------------------------
- */
+/* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
 /* A name from a file is no command to a terminal. */
 static void name_print(const char *name) {
@@ -180,8 +179,7 @@ static bool checkpoint_load(const stage *s, const arguments *a, outcome *o) {
   return good;
 }
 
-/* --- other files ----------------------------------------------------------------------------------------------------
- */
+/* --- other files -------------------------------------------------------------------------------------------------- */
 
 static bool ticket_wait(const stage *s, lade_ticket *ticket, outcome *o) {
   progress bar;
@@ -236,8 +234,7 @@ static bool other_load(const stage *s, const arguments *a, outcome *o) {
   return good;
 }
 
-/* --- reports --------------------------------------------------------------------------------------------------------
- */
+/* --- reports ------------------------------------------------------------------------------------------------------ */
 
 static double rate(const outcome *o) { return o->seconds > 0 ? (double)o->bytes / o->seconds : 0; }
 

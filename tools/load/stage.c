@@ -22,8 +22,7 @@ double stage_seconds(const stage *s) { return (double)lade_runtime_now_ns(s->run
 
 bool stage_is_virtual(const stage *s) { return strcmp(lade_runtime_name(s->runtime), "sim") == 0; }
 
-/* --- devices --------------------------------------------------------------------------------------------------------
- */
+/* --- devices ------------------------------------------------------------------------------------------------------ */
 
 /* The list behind "NAME:", and that name; the whole text and "" without one. False for an unknown name. */
 static bool runtime_split(const char *text, char name[8], const char **out_list) {
@@ -111,8 +110,7 @@ bool stage_close(stage *s) {
   return good || stage_failed(s, "closing");
 }
 
-/* --- progress -------------------------------------------------------------------------------------------------------
- */
+/* --- progress ----------------------------------------------------------------------------------------------------- */
 
 void progress_begin(progress *p, const stage *s, const char *what) {
   const char *slash = strrchr(what, '/');

@@ -103,8 +103,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-/* --- the checkpoint -------------------------------------------------------------------------------------------------
- */
+/* --- the checkpoint ----------------------------------------------------------------------------------------------- */
 
 static bool tensors_describe(checkpoint *c) {
   uint64_t count = lade_safetensors_count(c->file);
@@ -168,8 +167,7 @@ static bool checkpoint_open(const stage *s, const char *path, checkpoint *out) {
   return good;
 }
 
-/* --- saving ---------------------------------------------------------------------------------------------------------
- */
+/* --- saving ------------------------------------------------------------------------------------------------------- */
 
 typedef struct watch {
   const stage *s;
