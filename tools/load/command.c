@@ -6,7 +6,6 @@
  */
 #include "tools/load/command.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -18,8 +17,8 @@
 
 #include "tools/load/stage.h"
 #include "tools/load/verify.h"
+#include "tools/options.h"
 
-enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 enum { KEY_JSON = 256, KEY_LIST, KEY_RUNTIME, KEY_TO, KEY_VERIFY };
 static const uint64_t glance_ns = 100 * 1000000; /* between two looks at the progress */
 
@@ -42,8 +41,7 @@ typedef struct outcome {
 
 static const char documentation[] =
     "Loads checkpoints (.safetensors, .safetensors.index.json) and other files to device memory, one after the other, "
-    "and "
-    "reports bytes, time and rate. A checkpoint's header is checked strictly; over several devices its tensors are "
+    "and reports bytes, time and rate. A checkpoint's header is checked strictly; over several devices its tensors are "
     "spread."
     "\vDEVICE is an ordinal, several with commas between them, or all; cuda:0 also names the runtime.\n"
     "Exit status: 0; 1 if anything failed or differs; 2 for the command line.";
@@ -53,7 +51,7 @@ static const struct argp_option option_table[] = {
     {"verify", KEY_VERIFY, NULL, 0, "Copy back what arrived, and compare it with the file by checksum", 0},
     {"list", KEY_LIST, NULL, 0, "Also list the tensors of checkpoints", 0},
     {"json", KEY_JSON, NULL, 0, "Print JSON (docs/formats.md)", 0},
-    {"runtime", KEY_RUNTIME, "NAME", 0, "cuda, cpu or sim (default: cuda where there is a GPU, else cpu)", 0},
+    OPTION_RUNTIME(KEY_RUNTIME),
     {0}};
 
 static error_t option_parse(int key, char *argument, struct argp_state *state) {
@@ -66,12 +64,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
     if (!stage_devices_are_good(argument)) argp_error(state, "--to: '%s' is no list of devices", argument);
     a->to = argument;
     return 0;
-  case KEY_RUNTIME:
-    if (strcmp(argument, "cuda") != 0 && strcmp(argument, "cpu") != 0 && strcmp(argument, "sim") != 0) {
-      argp_error(state, "--runtime: '%s' is none of cuda, cpu, sim", argument);
-    }
-    a->runtime = argument;
-    return 0;
+  case KEY_RUNTIME: a->runtime = option_runtime(argument, state); return 0;
   case ARGP_KEY_ARGS:
     a->files = state->argv + state->next;
     a->file_count = state->argc - state->next;
@@ -288,9 +281,7 @@ int command_load(int argc, char **argv) {
   const struct argp argp = {option_table, option_parse, "FILE...", documentation, NULL, NULL, NULL};
   arguments a = {.to = "0"};
   stage s;
-  argv[0] = name; /* what argp calls the program in its messages */
-  argp_err_exit_status = EXIT_USAGE;
-  argp_parse(&argp, argc, argv, 0, NULL, &a);
+  options_read(&argp, name, argc, argv, &a);
   if (!stage_open(&s, name, a.runtime, a.to)) return EXIT_FAILED;
   bool good = files_load(&s, &a);
   return stage_close(&s) && good ? EXIT_FINE : EXIT_FAILED;

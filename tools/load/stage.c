@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/options.h"
+
 enum { BAR_COLUMNS = 30 };
 
 bool stage_failed(const stage *s, const char *what) {
@@ -24,21 +26,12 @@ bool stage_is_virtual(const stage *s) { return strcmp(lade_runtime_name(s->runti
 
 /* --- devices ------------------------------------------------------------------------------------------------------ */
 
-/* The list behind "NAME:", and that name; the whole text and "" without one. False for an unknown name. */
-static bool runtime_split(const char *text, char name[8], const char **out_list) {
-  static const char *const names[] = {"cuda", "cpu", "sim"};
+/* The list behind "NAME:", and that name; the whole text and NULL without one. False for an unknown name. */
+static bool runtime_split(const char *text, const char **out_name, const char **out_list) {
   const char *colon = strchr(text, ':');
-  name[0] = '\0';
-  *out_list = text;
-  if (colon == NULL) return true;
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    if (strlen(names[i]) == (size_t)(colon - text) && strncmp(names[i], text, strlen(names[i])) == 0) {
-      strcpy(name, names[i]);
-      *out_list = colon + 1;
-      return true;
-    }
-  }
-  return false;
+  *out_name = colon == NULL ? NULL : option_runtime_find(text, (size_t)(colon - text));
+  *out_list = colon == NULL ? text : colon + 1;
+  return colon == NULL || *out_name != NULL;
 }
 
 /* Ordinals with commas between them, none twice; 0 if it is something else. */
@@ -57,10 +50,9 @@ static size_t list_read(const char *list, int out[STAGE_MAX_DEVICES]) {
 }
 
 bool stage_devices_are_good(const char *text) {
-  char name[8];
-  const char *list;
+  const char *name, *list;
   int devices[STAGE_MAX_DEVICES];
-  return runtime_split(text, name, &list) && (strcmp(list, "all") == 0 || list_read(list, devices) > 0);
+  return runtime_split(text, &name, &list) && (strcmp(list, "all") == 0 || list_read(list, devices) > 0);
 }
 
 static bool devices_find(stage *s, const char *list) {
@@ -84,11 +76,10 @@ static bool device_open(stage *s, size_t i) {
 }
 
 bool stage_open(stage *s, const char *command, const char *runtime, const char *devices) {
-  char name[8];
-  const char *list;
+  const char *name, *list;
   *s = (stage){.command = command};
-  if (!runtime_split(devices, name, &list)) return false; /* checked with the command line */
-  if (lade_runtime_open(name[0] != '\0' ? name : runtime, NULL, &s->runtime) != LADE_OK) {
+  if (!runtime_split(devices, &name, &list)) return false; /* checked with the command line */
+  if (lade_runtime_open(name != NULL ? name : runtime, NULL, &s->runtime) != LADE_OK) {
     return stage_failed(s, "no runtime");
   }
   bool good = devices_find(s, list);

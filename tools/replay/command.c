@@ -12,10 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/options.h"
 #include "tools/replay/replay.h"
 #include "tools/replay/timeline.h"
-
-enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_BAD = 2 };
 
 static const char help[] =
     "usage: lade replay [--json] [--conf SETTINGS] [--plot FILE.svg] TRACE\n"

@@ -4,7 +4,6 @@
  */
 #include "tools/save/command.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -12,8 +11,8 @@
 #include <string.h>
 
 #include "tools/load/stage.h"
+#include "tools/options.h"
 
-enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 enum { KEY_JSON = 256, KEY_NO_SYNC, KEY_ON, KEY_RUNTIME, KEY_SHARD };
 
 typedef struct arguments {
@@ -35,8 +34,7 @@ typedef struct checkpoint {
 
 static const char documentation[] =
     "Loads the checkpoint FROM (.safetensors, .safetensors.index.json) to device memory and saves it from there as TO: "
-    "the "
-    "same bytes that the safetensors package would write. A save that fails leaves no file under a final name."
+    "the same bytes that the safetensors package would write. A save that fails leaves no file under a final name."
     "\vSIZE is a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB behind it.\n"
     "Exit status: 0; 1 if anything failed; 2 for the command line.";
 
@@ -45,7 +43,7 @@ static const struct argp_option option_table[] = {
     {"on", KEY_ON, "DEVICE", 0, "Devices to save from, as --to of `lade load` (default: 0)", 0},
     {"no-sync", KEY_NO_SYNC, NULL, 0, "Do not wait for stable storage", 0},
     {"json", KEY_JSON, NULL, 0, "Print JSON (docs/formats.md)", 0},
-    {"runtime", KEY_RUNTIME, "NAME", 0, "cuda, cpu or sim (default: cuda where there is a GPU, else cpu)", 0},
+    OPTION_RUNTIME(KEY_RUNTIME),
     {0}};
 
 /* 0 if it is no size. */
@@ -85,12 +83,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
     if (!stage_devices_are_good(argument)) argp_error(state, "--on: '%s' is no list of devices", argument);
     a->on = argument;
     return 0;
-  case KEY_RUNTIME:
-    if (strcmp(argument, "cuda") != 0 && strcmp(argument, "cpu") != 0 && strcmp(argument, "sim") != 0) {
-      argp_error(state, "--runtime: '%s' is none of cuda, cpu, sim", argument);
-    }
-    a->runtime = argument;
-    return 0;
+  case KEY_RUNTIME: a->runtime = option_runtime(argument, state); return 0;
   case ARGP_KEY_ARG:
     if (state->arg_num >= 2) argp_error(state, "FROM and TO only; what is '%s'?", argument);
     if (state->arg_num == 0) a->from = argument;
@@ -222,9 +215,7 @@ int command_save(int argc, char **argv) {
   arguments a = {.on = "0"};
   stage s;
   checkpoint c;
-  argv[0] = name; /* what argp calls the program in its messages */
-  argp_err_exit_status = EXIT_USAGE;
-  argp_parse(&argp, argc, argv, 0, NULL, &a);
+  options_read(&argp, name, argc, argv, &a);
   if (!stage_open(&s, name, a.runtime, a.on)) return EXIT_FAILED;
   bool good = checkpoint_open(&s, a.from, &c);
   if (good) {

@@ -6,14 +6,13 @@
  */
 #include "tools/topo/command.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "tools/options.h"
 #include "tools/topo/survey.h"
 
-enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 enum { KEY_JSON = 256, KEY_PLOT, KEY_RUNTIME, KEY_TRY };
 
 typedef struct arguments {
@@ -31,7 +30,7 @@ static const char documentation[] =
 static const struct argp_option option_table[] = {
     {"json", KEY_JSON, NULL, 0, "Print JSON (docs/formats.md) instead of a table", 0},
     {"plot", KEY_PLOT, "FILE.svg", 0, "Also draw nodes, devices and distances", 0},
-    {"runtime", KEY_RUNTIME, "NAME", 0, "cuda, cpu or sim (default: cuda where there is a GPU, else cpu)", 0},
+    OPTION_RUNTIME(KEY_RUNTIME),
     {"try", KEY_TRY, NULL, 0,
      "Pin a block near each device, and tell from which source it came; on cuda this makes a context on each", 0},
     {0}};
@@ -41,12 +40,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   switch (key) {
   case KEY_JSON: a->json = true; return 0;
   case KEY_PLOT: a->plot = argument; return 0;
-  case KEY_RUNTIME:
-    if (strcmp(argument, "cuda") != 0 && strcmp(argument, "cpu") != 0 && strcmp(argument, "sim") != 0) {
-      argp_error(state, "--runtime: '%s' is none of cuda, cpu, sim", argument);
-    }
-    a->runtime = argument;
-    return 0;
+  case KEY_RUNTIME: a->runtime = option_runtime(argument, state); return 0;
   case KEY_TRY: a->try_pinning = true; return 0;
   case ARGP_KEY_ARG: argp_error(state, "'%s' is no option", argument); return EINVAL;
   default: return ARGP_ERR_UNKNOWN;
@@ -95,9 +89,7 @@ int command_topo(int argc, char **argv) {
   const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
   arguments a = {0};
   lade_runtime *runtime = NULL;
-  argv[0] = name; /* what argp calls the program in its messages */
-  argp_err_exit_status = EXIT_USAGE;
-  argp_parse(&argp, argc, argv, 0, NULL, &a);
+  options_read(&argp, name, argc, argv, &a);
   if (lade_runtime_open(a.runtime, NULL, &runtime) != LADE_OK) return lade_failed("no runtime");
   int status = survey_show(&a, runtime);
   if (lade_runtime_close(runtime) != LADE_OK && status == EXIT_FINE) status = lade_failed("closing");

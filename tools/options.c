@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Command lines of subcommands. */
+#include "tools/options.h"
+
+#include <string.h>
+
+void options_read(const struct argp *argp, char *name, int argc, char **argv, void *input) {
+  argv[0] = name;
+  argp_err_exit_status = EXIT_BAD;
+  argp_parse(argp, argc, argv, 0, NULL, input);
+}
+
+const char *option_runtime_find(const char *text, size_t length) {
+  static const char *const names[] = {"cuda", "cpu", "sim"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    if (strlen(names[i]) == length && strncmp(names[i], text, length) == 0) return names[i];
+  }
+  return NULL;
+}
+
+const char *option_runtime(const char *argument, const struct argp_state *state) {
+  const char *name = option_runtime_find(argument, strlen(argument));
+  if (name == NULL) argp_error(state, "--runtime: '%s' is none of cuda, cpu, sim", argument);
+  return name;
+}

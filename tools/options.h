@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the command lines of the `lade` subcommands share. */
+#ifndef LADE_TOOLS_OPTIONS_H
+#define LADE_TOOLS_OPTIONS_H
+
+#include <argp.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Exit status of every subcommand. BAD: the command line, or a trace. */
+enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_BAD = 2 };
+
+/* Reads argv, as ARGP says, into `input`; a mistake ends the program with EXIT_BAD. `name` is the command's in messages. */
+void options_read(const struct argp *argp, char *name, int argc, char **argv, void *input);
+
+/* The option --runtime, for a table of options, and the check of its argument: a mistake ends the program. */
+#define OPTION_RUNTIME(key)                                                                                            \
+  { "runtime", key, "NAME", 0, "cuda, cpu or sim (default: cuda where there is a GPU, else cpu)", 0 }
+const char *option_runtime(const char *argument, const struct argp_state *state);
+
+/* The runtime that the first `length` characters name; NULL if they name none. */
+const char *option_runtime_find(const char *text, size_t length);
+
+#endif /* LADE_TOOLS_OPTIONS_H */
