@@ -81,22 +81,22 @@ static lade_stream stream_at(replay *r, const trace_op *op, size_t index) {
 
 /* ---- Start and end ----------------------------------------------------------------------------------------------- */
 
-static lade_status backend_check(const lade_config *config) {
-  if (config->backend == 0) return LADE_OK;
-  return ladei_error(LADE_ERR_CONFIG, 0, "configuration: backend: a replay is one of the native backend");
+/* Those over the trace's, which cannot ask for anything but the native backend and its cache; these could. */
+static lade_status conf_merge(const char *conf, lade_config *config) {
+  lade_status status = lade_config_parse(conf, config);
+  if (status != LADE_OK) return status;
+  if (config->backend == LADE_DEVICE_NATIVE && config->device_uncached == 0) return LADE_OK;
+  return ladei_error(LADE_ERR_CONFIG, 0, "configuration: a replay needs the native backend and its cache");
 }
 
 lade_status replay_conf_check(const char *conf) {
   lade_config config;
   lade_config_init(&config);
-  lade_status status = lade_config_parse(conf, &config);
-  return status == LADE_OK ? backend_check(&config) : status;
+  return conf_merge(conf, &config);
 }
 
 static trace_result conf_read(replay *r, trace_reader *reader, const trace_op *op) {
-  lade_status status = ladei_config_parse_reference(op->text, &r->config);
-  if (status == LADE_OK) status = backend_check(&r->config);
-  return status == LADE_OK ? TRACE_OP : refused(reader, op);
+  return ladei_config_parse_reference(op->text, &r->config) == LADE_OK ? TRACE_OP : refused(reader, op);
 }
 
 static lade_status allocator_create(replay *r) {
@@ -108,14 +108,9 @@ static lade_status allocator_create(replay *r) {
 }
 
 static trace_result start(replay *r, trace_reader *reader, const trace_op *op) {
-  if (r->settings.conf != NULL && lade_config_parse(r->settings.conf, &r->config) != LADE_OK) {
-    return refused(reader, op);
-  }
-  if (r->config.backend != LADE_DEVICE_NATIVE || r->config.device_uncached != 0) {
-    (void)ladei_error(LADE_ERR_CONFIG, 0, "a replay needs the native backend and its cache");
-    return refused(reader, op);
-  }
-  lade_status status = replay_device_open(r->capacity, &r->device);
+  lade_status status = LADE_OK;
+  if (r->settings.conf != NULL) status = conf_merge(r->settings.conf, &r->config);
+  if (status == LADE_OK) status = replay_device_open(r->capacity, &r->device);
   if (status == LADE_OK) status = allocator_create(r);
   return status == LADE_OK ? TRACE_OP : refused(reader, op);
 }

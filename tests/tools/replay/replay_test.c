@@ -151,6 +151,21 @@ LADE_TEST(Replay, SettingsGoOverThoseOfTheTrace) {
   output_free(&o);
 }
 
+/* In the trace, over it, and before there is a trace. */
+LADE_TEST(Replay, OnlyTheNativeBackendAndItsCacheAreReplayed) {
+  static const char *const others[] = {"backend:cudaMallocAsync", "device_uncached:True"};
+  static const char plain[] = HEAD "alloc 1 1 0\n", what[] = "needs the native backend and its cache";
+  expect_error(HEAD "conf backend:cudaMallocAsync\n", "t:2: conf: configuration: backend: bad value");
+  expect_error(HEAD "conf device_uncached:True\n", "t:2: conf: configuration: unknown key");
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    output o = run_with(plain, sizeof plain - 1, others[i]);
+    LADE_EXPECT_CONTAINS_STR(o.error, what);
+    output_free(&o);
+    LADE_EXPECT_STATUS(LADE_ERR_CONFIG, replay_conf_check(others[i]));
+  }
+  LADE_EXPECT_OK(replay_conf_check("backend:native,device_uncached:False"));
+}
+
 /* One driver event for sixteen frees must not change what a replay reports. */
 LADE_TEST(Replay, BatchesOfEventsChangeNothing) {
   static const char text[] = "lade-trace 1\nstream 1\nstream 2\n"
