@@ -381,7 +381,8 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
   return status != LADE_OK ? status : pipeline_new(runtime, pool, &own, devices, out);
 }
 
-static void cancel_all_locked(lade_pipeline *pipeline) {
+/* Called with the lock, which is released meanwhile: the kernel is asked without it to give up what it has. */
+static void cancel_all(lade_pipeline *pipeline) {
   for (unsigned i = 0; i < 2; i++) {
     ladei_core_transfer *next;
     ladei_core_transfer *transfer = TAILQ_FIRST(&pipeline->core.rings[i].queue);
@@ -390,6 +391,10 @@ static void cancel_all_locked(lade_pipeline *pipeline) {
       ladei_ticket_cancel_locked(pipeline, ladei_ticket_of(transfer));
     }
   }
+  ladei_lock_release(&pipeline->lock);
+  ladei_storage_push(&pipeline->storage);
+  pipeline->driver->kick(pipeline);
+  ladei_lock_acquire(&pipeline->lock);
 }
 
 static lade_status drain_error(const lade_pipeline *pipeline, unsigned left) {
@@ -405,7 +410,7 @@ static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
   uint64_t deadline_ns = ladei_deadline_after(pipeline, timeout_ns != 0 ? timeout_ns : LADE_WAIT_FOREVER);
   ladei_lock_acquire(&pipeline->lock);
   if (cancel) {
-    cancel_all_locked(pipeline);
+    cancel_all(pipeline);
   }
   pipeline->stopping = true; /* every completion wakes us */
   ladei_condition_broadcast(&pipeline->work);

@@ -16,6 +16,8 @@
  *     and pwrite, by the thread that submits it. What is in the kernel still completes.
  * I4  A block is registered under its number from its second request on, until block_forget. Registering pins its pages
  *     once instead of at each request; where that is refused, requests go on without.
+ * I5  A request of a cancelled file is marked while it is in the kernel: by the cancel if it is there already, and else
+ *     when it comes there. The submitter goes on until no mark is left, so none waits for storage that never answers.
  * Locks: `lock` guards the lists, `submitting` and the requests' marks; no system call is made under it. `blocks` belongs
  * to whoever has the slot of that number.
  */
@@ -242,7 +244,8 @@ static unsigned cancels_prepare(uring *self) {
 
 /*
  * An entry for each request of the list, as long as there are entries. The kernel may complete a request as soon as it
- * has it, and the reaper then looks for it in the list of the kernel: so it is there before.
+ * has it, and the reaper then looks for it in the list of the kernel: so it is there before. A file that was cancelled
+ * while the request was on its way here has marked what it found in that list: this one marks itself (I5).
  */
 static unsigned requests_prepare(uring *self, struct ladei_storage_request_list *list, unsigned count) {
   ladei_storage_request *request;
@@ -254,6 +257,10 @@ static unsigned requests_prepare(uring *self, struct ladei_storage_request_list 
     ladei_lock_acquire(&self->lock);
     TAILQ_INSERT_TAIL(&self->kernel, request, link);
     request->in_kernel = true;
+    if (atomic_load_explicit(&request->file->cancelled, memory_order_relaxed)) {
+      request->cancel = true;
+      self->cancels = true;
+    }
     ladei_lock_release(&self->lock);
   }
   return count;
