@@ -137,14 +137,14 @@ lade_status ladei_copy_chunk(lade_pipeline *pipeline, ladei_order *order) {
   run_list runs;
   runs.pipeline = pipeline;
   runs.order = order;
-  runs.stream = &side->stream;
+  runs.stream = &ladei_lane_stream_of(pipeline, order->slot->lane)->stream;
   runs.direction = to_device ? LADEI_COPY_H2D : LADEI_COPY_D2H;
   runs.count = 0;
   order->copies = 0;
-  bool timed = ladei_probe_begin(runtime, &side->stream, &side->probe, order->slot->bytes);
+  bool timed = ladei_probe_begin(runtime, runs.stream, &side->probe, order->slot->bytes);
   lade_status status = chunk_copy(&runs, to_device);
   if (timed) {
-    ladei_probe_end(runtime, &side->stream, &side->probe, status == LADE_OK);
+    ladei_probe_end(runtime, runs.stream, &side->probe, status == LADE_OK);
   }
   return status;
 }

@@ -13,15 +13,23 @@
  * I2  A slot has a block unless it is EMPTY, ACQUIRING, COPIED or COVERED after an early RELEASE, or carries a chunk of
  *     an unstaged transfer.
  * I3  transfer->active = slots that carry its chunks. A transfer settles when nothing is active, its gate is not
- *     OPENING and it has failed or all its bytes are done; settled once, finished once.
+ *     OPENING and it has failed or all its bytes are done; settled once, finished once. ring->standing = the sum of
+ *     active over transfers that may stand still, lane->transfers = transfers AWAITED there or passed since, not settled.
  * I4  ring->blocks = slots with a block or ACQUIRING, at most slot_limit when the last block was asked for.
  * I5  A failed transfer begins no chunk, and none of its slots is READY or LANDED.
  * I6  done_bytes <= queued_bytes <= issued_bytes <= bytes (to the host likewise: copies are queued before they land).
- * I7  A transfer waits in its flow while it could begin a chunk: it has not failed, has chunks not begun, and is not
- *     held back (ordered: by a host half under way, or by chunks that its sink has not taken). ring->issuing is the first
- *     of the flow served least among those of the highest level that has any, or NULL; ring->unissued counts those with
- *     chunks not begun, held back or not.
+ * I7  A transfer that could begin a chunk (it has not failed, has chunks not begun, and no host half in order is under
+ *     way before the next) waits in its flow or is held. ring->issuing is the first of the flow served least among those
+ *     of the highest level that has any; it does not have its share yet. NULL: none waits, and all that are held have
+ *     their share. ring->unissued counts those with chunks not begun, whether they could begin or not.
  * I8  READY slots stand in the order of their transfers' levels, highest first.
+ *
+ * Note [Standing still]
+ * Chunks of most transfers pass by themselves. Those that wait for a stream of the caller's, or in order for a sink of the
+ * caller's, may stand for ever, and so may the blocks they are in. So such a transfer takes a share of the slots: half of
+ * what others of the kind leave, but for one slot, which is for transfers that cannot stand. With its share it is held
+ * until slots come back, or until its copies are seen to run. What stands comes on top of the blocks that reads and
+ * copies keep busy, so that others are as fast as without it, as long as depth allows.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
  */
 #include "pipeline/core.h"
@@ -30,8 +38,6 @@
 
 #include "base/error.h"
 #include "pipeline/core_internal.h"
-
-enum { BATCHES_PER_RING = 8 };
 
 /* --- slots ---------------------------------------------------------------------------------------------------------
  */
@@ -97,20 +103,18 @@ static void slot_to_ready(ladei_slot *slot) {
 /* --- transfers ------------------------------------------------------------------------------------------------------
  */
 
-/* Has chunks to begin, but not now: its host half comes first, or its sink holds its share of the slots already. */
-static bool transfer_held(const ladei_core_transfer *transfer) {
-  if (!transfer->ordered) {
-    return false;
+/* In the order of submission. Mostly the last, or one that has waited and is among the first. */
+static void list_insert(struct ladei_core_transfer_list *list, ladei_core_transfer *transfer) {
+  const ladei_core_transfer *last = TAILQ_LAST(list, ladei_core_transfer_list);
+  if (last == NULL || last->number < transfer->number) {
+    TAILQ_INSERT_TAIL(list, transfer, flow_link);
+    return;
   }
-  return transfer->ring->direction == LADE_TO_DEVICE ? transfer->host_busy
-                                                     : transfer->active >= ladei_ring_ordered_most(transfer->ring);
-}
-
-static void ring_choose(ladei_ring *ring) {
-  ring->issuing = NULL;
-  for (unsigned i = LADEI_LEVELS; i-- > 0 && ring->issuing == NULL;) {
-    ring->issuing = ladei_level_first(&ring->levels[i]);
+  ladei_core_transfer *behind = TAILQ_FIRST(list);
+  while (behind->number < transfer->number) {
+    behind = TAILQ_NEXT(behind, flow_link);
   }
+  TAILQ_INSERT_BEFORE(behind, transfer, flow_link);
 }
 
 static void flow_enter(ladei_core_transfer *transfer) {
@@ -119,12 +123,9 @@ static void flow_enter(ladei_core_transfer *transfer) {
   if (TAILQ_EMPTY(&flow->waiting) && flow->served < level->clock) {
     flow->served = level->clock; /* what it did not use while it had nothing to do is gone */
   }
-  if (transfer->issued_bytes > 0) {
-    TAILQ_INSERT_HEAD(&flow->waiting, transfer, flow_link); /* it was held back: still before those not begun */
-  } else {
-    TAILQ_INSERT_TAIL(&flow->waiting, transfer, flow_link);
-  }
+  list_insert(&flow->waiting, transfer);
   level->active |= UINT32_C(1) << transfer->flow;
+  transfer->waiting = true;
 }
 
 static void flow_leave(ladei_core_transfer *transfer) {
@@ -134,21 +135,83 @@ static void flow_leave(ladei_core_transfer *transfer) {
   if (TAILQ_EMPTY(&flow->waiting)) {
     level->active &= ~(UINT32_C(1) << transfer->flow);
   }
+  transfer->waiting = false;
+}
+
+static void held_leave(ladei_core_transfer *transfer) {
+  TAILQ_REMOVE(&transfer->ring->held, transfer, flow_link);
+  transfer->held = false;
+}
+
+/* The first that may go on, if one may. All of them may stand still: behind one without slots nobody is better off. */
+static void held_let_go(ladei_ring *ring) {
+  ladei_core_transfer *transfer = TAILQ_FIRST(&ring->held);
+  while (transfer != NULL && transfer->active > 0 && ladei_transfer_has_share(transfer)) {
+    transfer = TAILQ_NEXT(transfer, flow_link);
+  }
+  if (transfer != NULL && !ladei_transfer_has_share(transfer)) {
+    held_leave(transfer);
+    flow_enter(transfer);
+  }
+}
+
+/* The first of the level; those that have their share are held on the way. */
+static ladei_core_transfer *level_choose(ladei_ring *ring, const ladei_level *level) {
+  ladei_core_transfer *transfer = ladei_level_first(level);
+  while (transfer != NULL && ladei_transfer_has_share(transfer)) {
+    flow_leave(transfer);
+    list_insert(&ring->held, transfer);
+    transfer->held = true;
+    transfer = ladei_level_first(level);
+  }
+  return transfer;
 }
 
 /* After anything that I7 speaks of has changed. */
+static void ring_choose(ladei_ring *ring) {
+  held_let_go(ring);
+  ring->issuing = NULL;
+  for (unsigned i = LADEI_LEVELS; i-- > 0 && ring->issuing == NULL;) {
+    ring->issuing = level_choose(ring, &ring->levels[i]);
+  }
+}
+
 static void transfer_update(ladei_core_transfer *transfer) {
   bool unissued = !ladei_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;
-  bool waiting = unissued && !transfer_held(transfer);
+  bool ready = ladei_transfer_ready(transfer);
   if (unissued != transfer->unissued) {
     transfer->ring->unissued += unissued ? 1u : UINT32_MAX;
     transfer->unissued = unissued;
   }
-  if (waiting != transfer->waiting) {
-    waiting ? flow_enter(transfer) : flow_leave(transfer);
-    transfer->waiting = waiting;
+  if (ready && !transfer->waiting && !transfer->held) {
+    flow_enter(transfer);
+  } else if (!ready && transfer->waiting) {
+    flow_leave(transfer);
+  } else if (!ready && transfer->held) {
+    held_leave(transfer);
+  } else if (transfer->held && !ladei_transfer_may_stand(transfer)) {
+    held_leave(transfer);
+    flow_enter(transfer);
   }
   ring_choose(transfer->ring);
+}
+
+/* One slot more or less carries a chunk of it. */
+static void active_add(ladei_core_transfer *transfer, unsigned change) {
+  transfer->active += change;
+  transfer->ring->standing += ladei_transfer_may_stand(transfer) ? change : 0;
+}
+
+static void active_increment(ladei_core_transfer *transfer) { active_add(transfer, 1); }
+
+static void active_decrement(ladei_core_transfer *transfer) { active_add(transfer, UINT32_MAX); }
+
+static void gate_set(ladei_core_transfer *transfer, ladei_gate gate) {
+  bool stood = ladei_transfer_may_stand(transfer);
+  transfer->gate = gate;
+  if (stood && !ladei_transfer_may_stand(transfer)) {
+    transfer->ring->standing -= transfer->active;
+  }
 }
 
 /* Moves the transfer to the finished ones when nothing is left to do for it. */
@@ -156,6 +219,7 @@ static void transfer_settle(ladei_core_transfer *transfer) {
   bool ended = ladei_transfer_failed(transfer) || transfer->done_bytes == transfer->bytes;
   if (ended && transfer->active == 0 && transfer->gate != LADEI_GATE_OPENING && !transfer->settled) {
     transfer->settled = true;
+    transfer->lane->transfers -= transfer->lane->index > 0 ? 1 : 0;
     TAILQ_REMOVE(&transfer->ring->queue, transfer, link);
     TAILQ_INSERT_TAIL(&transfer->ring->finished, transfer, link);
   }
@@ -163,7 +227,7 @@ static void transfer_settle(ladei_core_transfer *transfer) {
 
 /* Takes the chunk off the slot's account; the slot's own fate is the caller's. */
 static void chunk_drop(ladei_core_transfer *transfer) {
-  transfer->active--;
+  active_decrement(transfer);
   transfer_update(transfer);
   transfer_settle(transfer);
 }
@@ -174,7 +238,7 @@ static void chunks_abandon(struct ladei_slot_list *list, ladei_core_transfer *tr
     next = TAILQ_NEXT(slot, link);
     if (slot->transfer == transfer) {
       TAILQ_REMOVE(list, slot, link);
-      transfer->active--;
+      active_decrement(transfer);
       slot_retire(slot);
     }
   }
@@ -204,9 +268,10 @@ static unsigned transfer_fail_by(ladei_core *core, ladei_core_transfer *transfer
 void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_direction direction) {
   ladei_ring *ring = &core->rings[direction == LADE_TO_DEVICE ? 0 : 1];
   transfer->ring = ring;
+  transfer->lane = &ring->lanes[0];
+  transfer->number = core->counters.transfers_submitted;
   transfer->error.status = LADE_OK;
   TAILQ_INSERT_TAIL(&ring->queue, transfer, link);
-  transfer_update(transfer);
   /* A ring that was refused a block tries again with new work. */
   ring->slot_limit = ring->depth;
   if (transfer->unit_bytes > ring->block_least && ring->block_least != SIZE_MAX) {
@@ -217,6 +282,7 @@ void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_dir
   }
   core->unfinished++;
   core->counters.transfers_submitted++;
+  transfer_update(transfer);
   transfer_settle(transfer);
 }
 
@@ -243,7 +309,7 @@ static void chunk_begin(ladei_slot *slot, ladei_core_transfer *transfer) {
   slot->lead_bytes = transfer->issued_bytes == 0 ? transfer->lead_bytes : 0;
   slot->bytes = chunk_size(transfer, slot);
   transfer->issued_bytes += slot->bytes;
-  transfer->active++;
+  active_increment(transfer);
   level->clock = flow->served;
   flow->served += slot->bytes;
   transfer_update(transfer);
@@ -258,6 +324,7 @@ static ladei_slot *slot_begin(ladei_ring *ring, ladei_slot *slot, ladei_slot_sta
 }
 
 static void take_copy(ladei_ring *ring, const ladei_order *order) {
+  order->slot->lane = order->transfer->lane;
   if (order->slot->state == LADEI_SLOT_READY) {
     slot_take(&ring->ready, order->slot, LADEI_SLOT_COPYING);
   } else {
@@ -275,17 +342,25 @@ static void host_end(ladei_ring *ring, ladei_core_transfer *transfer) {
   ring->host_out -= transfer->ordered ? 0 : 1;
 }
 
-static void take_record(ladei_ring *ring, ladei_batch *batch) {
+static void take_gate(const ladei_order *order) {
+  order->transfer->gate = LADEI_GATE_OPENING;
+  order->transfer->lane = order->lane;
+  order->lane->transfers++;
+  order->lane->after = order->transfer->after;
+}
+
+static void take_record(ladei_batch *batch) {
+  ladei_lane *lane = batch->lane;
   ladei_slot *slot;
-  TAILQ_REMOVE(&ring->idle, batch, link);
+  TAILQ_REMOVE(&lane->idle, batch, link);
   batch->state = LADEI_BATCH_RECORDING;
   batch->by_stream = false;
-  TAILQ_CONCAT(&batch->slots, &ring->copied, link);
+  TAILQ_CONCAT(&batch->slots, &lane->copied, link);
   TAILQ_FOREACH (slot, &batch->slots, link) {
     slot->state = LADEI_SLOT_COVERED;
   }
-  ring->copied_count = 0;
-  ring->recording++;
+  lane->copied_count = 0;
+  lane->recording++;
 }
 
 static void take_release(ladei_ring *ring, const ladei_order *order) {
@@ -309,9 +384,9 @@ static void core_take(ladei_core *core, const ladei_order *order) {
     host_begin(ring, order->transfer);
     chunk_begin(slot_begin(ring, order->slot, LADEI_SLOT_READING), order->transfer);
     break;
-  case LADEI_ORDER_GATE: order->transfer->gate = LADEI_GATE_OPENING; break;
+  case LADEI_ORDER_GATE: take_gate(order); break;
   case LADEI_ORDER_COPY: take_copy(ring, order); break;
-  case LADEI_ORDER_RECORD: take_record(ring, order->batch); break;
+  case LADEI_ORDER_RECORD: take_record(order->batch); break;
   case LADEI_ORDER_POLL: order->batch->state = LADEI_BATCH_POLLING; break;
   case LADEI_ORDER_WRITE:
     host_begin(ring, order->transfer);
@@ -354,6 +429,7 @@ static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lad
   if (ring->blocks > 0) {
     /* Fewer blocks are slower, not wrong: go on with those there are. */
     ring->slot_limit = ring->blocks;
+    ring_choose(ring);
     return 0;
   }
   if (order->bytes > ring->block_least) {
@@ -364,11 +440,18 @@ static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lad
   return transfer_fail_by(core, ring->issuing, error);
 }
 
+/* It took some time: POLL may be worth while again. */
+static void ring_poll_wake(ladei_ring *ring) {
+  for (unsigned i = 0; i < LADEI_LANES; i++) {
+    ring->lanes[i].poll_asleep = false;
+  }
+}
+
 static unsigned complete_read(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
   ladei_core_transfer *transfer = order->transfer;
   unsigned changed = 0;
   host_end(order->ring, transfer);
-  order->ring->poll_asleep = false; /* it took some time */
+  ring_poll_wake(order->ring);
   if (status != LADE_OK) {
     changed = transfer_fail_by(core, transfer, error);
   }
@@ -384,10 +467,21 @@ static unsigned complete_read(ladei_core *core, const ladei_order *order, lade_s
 
 static unsigned complete_gate(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
   ladei_core_transfer *transfer = order->transfer;
-  transfer->gate = LADEI_GATE_OPEN;
+  bool waits = status == LADE_OK && !order->passed;
+  if (!waits) {
+    transfer->lane->transfers--;
+    transfer->lane = &order->ring->lanes[0];
+  }
+  gate_set(transfer, waits ? LADEI_GATE_AWAITED : LADEI_GATE_OPEN);
   unsigned changed = status == LADE_OK ? 0 : transfer_fail_by(core, transfer, error);
+  transfer_update(transfer);
   transfer_settle(transfer);
   return changed;
+}
+
+static void slot_to_copied(ladei_slot *slot) {
+  slot_put(&slot->lane->copied, slot, LADEI_SLOT_COPIED);
+  slot->lane->copied_count++;
 }
 
 static unsigned complete_copy(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
@@ -401,14 +495,12 @@ static unsigned complete_copy(ladei_core *core, const ladei_order *order, lade_s
   if (status != LADE_OK) {
     /* What is queued of it uses the block until its batch is done. */
     unsigned changed = transfer_fail_by(core, transfer, error);
-    slot_put(&order->ring->copied, order->slot, LADEI_SLOT_COPIED);
-    order->ring->copied_count++;
+    slot_to_copied(order->slot);
     return changed;
   }
   core->counters.copies += order->copies;
   transfer->queued_bytes += order->slot->bytes;
-  slot_put(&order->ring->copied, order->slot, LADEI_SLOT_COPIED);
-  order->ring->copied_count++;
+  slot_to_copied(order->slot);
   return ladei_core_all_queued(transfer) ? LADEI_CHANGED_QUEUED : 0;
 }
 
@@ -425,7 +517,7 @@ static unsigned complete_record(ladei_core *core, const ladei_order *order, lade
                                 const lade_error *error) {
   ladei_batch *batch = order->batch;
   unsigned changed = 0;
-  order->ring->recording--;
+  batch->lane->recording--;
   if (status == LADE_OK) {
     core->counters.events_recorded++;
   } else {
@@ -433,15 +525,19 @@ static unsigned complete_record(ladei_core *core, const ladei_order *order, lade
     batch->by_stream = true;
   }
   batch->state = LADEI_BATCH_PENDING;
-  TAILQ_INSERT_TAIL(&order->ring->pending, batch, link);
+  TAILQ_INSERT_TAIL(&batch->lane->pending, batch, link);
   return changed;
 }
 
 /* The copy of a slot is known to be over. */
 static void slot_land(ladei_core *core, ladei_ring *ring, ladei_slot *slot) {
   ladei_core_transfer *transfer = slot->transfer;
+  if (transfer->gate == LADEI_GATE_AWAITED) {
+    gate_set(transfer, LADEI_GATE_OPEN);
+  }
   if (!ladei_transfer_failed(transfer) && ring->direction == LADE_TO_HOST && !transfer->no_host) {
     slot_put(&ring->landed, slot, LADEI_SLOT_LANDED);
+    transfer_update(transfer);
     return;
   }
   if (!ladei_transfer_failed(transfer)) {
@@ -468,11 +564,12 @@ static void slot_lose(ladei_ring *ring, ladei_slot *slot) {
 
 static unsigned complete_poll(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
   ladei_batch *batch = order->batch;
+  ladei_lane *lane = batch->lane;
   ladei_ring *ring = order->ring;
   batch->state = LADEI_BATCH_PENDING;
   core->counters.events_queried++;
   if (status == LADE_NOT_READY) {
-    ring->poll_asleep = true;
+    lane->poll_asleep = true;
     return 0;
   }
   unsigned changed = status == LADE_OK ? 0 : batch_fail_transfers(core, batch, error);
@@ -480,7 +577,7 @@ static unsigned complete_poll(ladei_core *core, const ladei_order *order, lade_s
     batch->by_stream = true;
     return changed;
   }
-  TAILQ_REMOVE(&ring->pending, batch, link);
+  TAILQ_REMOVE(&lane->pending, batch, link);
   for (ladei_slot *slot; (slot = TAILQ_FIRST(&batch->slots)) != NULL;) {
     TAILQ_REMOVE(&batch->slots, slot, link);
     if (status == LADE_OK) {
@@ -490,7 +587,7 @@ static unsigned complete_poll(ladei_core *core, const ladei_order *order, lade_s
     }
   }
   batch->state = LADEI_BATCH_IDLE;
-  TAILQ_INSERT_HEAD(&ring->idle, batch, link);
+  TAILQ_INSERT_HEAD(&lane->idle, batch, link);
   return changed;
 }
 
@@ -499,7 +596,7 @@ static unsigned complete_write(ladei_core *core, const ladei_order *order, lade_
   ladei_core_transfer *transfer = order->transfer;
   unsigned changed = 0;
   host_end(order->ring, transfer);
-  order->ring->poll_asleep = false; /* it took some time */
+  ring_poll_wake(order->ring);
   if (status != LADE_OK) {
     changed = transfer_fail_by(core, transfer, error);
   }
@@ -590,16 +687,36 @@ uint64_t ladei_core_prefix_queued(const ladei_core_transfer *transfer) {
 uint64_t ladei_core_prefix_done(const ladei_core_transfer *transfer) { return prefix(transfer, UINT32_MAX); }
 
 bool ladei_core_polls(const ladei_core *core) {
-  return !TAILQ_EMPTY(&core->rings[0].pending) || !TAILQ_EMPTY(&core->rings[1].pending);
+  bool polls = false;
+  for (unsigned i = 0; i < LADEI_LANES; i++) {
+    polls = polls || !TAILQ_EMPTY(&core->rings[0].lanes[i].pending) || !TAILQ_EMPTY(&core->rings[1].lanes[i].pending);
+  }
+  return polls;
 }
 
 void ladei_core_poll_wake(ladei_core *core) {
-  core->rings[0].poll_asleep = false;
-  core->rings[1].poll_asleep = false;
+  ring_poll_wake(&core->rings[0]);
+  ring_poll_wake(&core->rings[1]);
 }
 
 /* --- life -----------------------------------------------------------------------------------------------------------
  */
+
+static void lane_init(ladei_ring *ring, unsigned index) {
+  ladei_lane *lane = &ring->lanes[index];
+  lane->ring = ring;
+  lane->index = index;
+  TAILQ_INIT(&lane->copied);
+  TAILQ_INIT(&lane->idle);
+  TAILQ_INIT(&lane->pending);
+  for (unsigned i = 0; i < LADEI_BATCHES; i++) {
+    ladei_batch *batch = &lane->batches[i];
+    batch->lane = lane;
+    batch->index = i;
+    TAILQ_INIT(&batch->slots);
+    TAILQ_INSERT_TAIL(&lane->idle, batch, link);
+  }
+}
 
 static lade_status ring_init(ladei_ring *ring, lade_direction direction, unsigned depth) {
   *ring = (ladei_ring){.direction = direction,
@@ -610,36 +727,28 @@ static lade_status ring_init(ladei_ring *ring, lade_direction direction, unsigne
                        .block_most = SIZE_MAX,
                        .window = UINT32_MAX / 2,
                        .ahead = depth};
-  ring->batch_count = depth < BATCHES_PER_RING ? depth : BATCHES_PER_RING;
   ring->slots = calloc(depth, sizeof *ring->slots);
-  ring->batches = calloc(ring->batch_count, sizeof *ring->batches);
-  struct ladei_slot_list *lists[] = {&ring->empty,  &ring->free,   &ring->ready,
-                                     &ring->copied, &ring->landed, &ring->lost};
+  struct ladei_slot_list *lists[] = {&ring->empty, &ring->free, &ring->ready, &ring->landed, &ring->lost};
   for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
     TAILQ_INIT(lists[i]);
   }
-  TAILQ_INIT(&ring->idle);
-  TAILQ_INIT(&ring->pending);
   TAILQ_INIT(&ring->queue);
   TAILQ_INIT(&ring->finished);
+  TAILQ_INIT(&ring->held);
+  for (unsigned i = 0; i < LADEI_LANES; i++) {
+    lane_init(ring, i);
+  }
   for (unsigned i = 0; i < LADEI_LEVELS; i++) {
     for (unsigned k = 0; k < LADEI_FLOWS; k++) {
       TAILQ_INIT(&ring->levels[i].flows[k].waiting);
     }
   }
-  if (ring->slots == NULL || ring->batches == NULL) {
+  if (ring->slots == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory for a ring of %u slots", depth);
   }
   for (unsigned i = 0; i < depth; i++) {
     ring->slots[i].ring = ring;
     slot_to_empty(&ring->slots[i]);
-  }
-  for (unsigned i = 0; i < ring->batch_count; i++) {
-    ladei_batch *batch = &ring->batches[i];
-    batch->ring = ring;
-    batch->index = i;
-    TAILQ_INIT(&batch->slots);
-    TAILQ_INSERT_TAIL(&ring->idle, batch, link);
   }
   return LADE_OK;
 }
@@ -672,11 +781,14 @@ bool ladei_core_grow_blocks(ladei_ring *ring, size_t bytes) {
   return true;
 }
 
+void ladei_core_set_window(ladei_ring *ring, unsigned window) {
+  ring->window = window;
+  ring_choose(ring);
+}
+
 void ladei_core_destroy(ladei_core *core) {
   for (unsigned i = 0; i < 2; i++) {
     free(core->rings[i].slots);
-    free(core->rings[i].batches);
     core->rings[i].slots = NULL;
-    core->rings[i].batches = NULL;
   }
 }

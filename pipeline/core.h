@@ -19,8 +19,17 @@
  * than `depth` blocks in flight. A transfer that needs no staging takes empty slots the same way, without a block, and
  * unless it has a host half begins with COPY.
  *
+ * Copies are queued on lanes, each a stream: the first for all that need not wait. GATE asks whether what the caller
+ * queued before a transfer is over. If it is, the transfer goes on like any other; if not, its copies go to another lane,
+ * whose stream then waits, and hold up nobody else. Transfers after one stream of the caller's share a lane.
+ *
+ *   lane 0   T1 T1 T4 T1 ...
+ *   lane 1   | waits for the caller's stream a | T2 T2 T6 ...
+ *   lane 2   | waits for the caller's stream b | T3 ...
+ *
  * Which transfer begins the next chunk: that of the highest level (priority) that has any; among its flows (submitters)
- * the one that has been served least; within a flow the first submitted.
+ * the one that has been served least; within a flow the first submitted. A transfer that may stand still for long leaves
+ * room for others: see Note [Standing still] in core.c.
  *
  *   level 2 (urgent)      flow 0: T7 -> T9        flow 5: T8
  *   level 1               flow 0: T1 -> T2 -> T4  flow 3: T3       flow 5: T5 -> T6
@@ -38,6 +47,7 @@ typedef struct ladei_ring ladei_ring;
 typedef struct ladei_core_transfer ladei_core_transfer;
 typedef struct ladei_slot ladei_slot;
 typedef struct ladei_batch ladei_batch;
+typedef struct ladei_lane ladei_lane;
 
 typedef enum ladei_slot_state {
   LADEI_SLOT_EMPTY = 0,
@@ -58,6 +68,7 @@ struct ladei_slot {
   TAILQ_ENTRY(ladei_slot) link; /* in the list of its ring or batch that its state says */
   ladei_ring *ring;
   ladei_core_transfer *transfer; /* whose chunk it carries, or NULL */
+  ladei_lane *lane;              /* of its copies, from COPY on */
   void *block;                   /* NULL: none */
   size_t capacity;               /* of the block */
   uint64_t offset;               /* of the chunk in the transfer */
@@ -81,19 +92,38 @@ typedef enum ladei_batch_state {
 /* Slots whose copies one event covers. */
 struct ladei_batch {
   TAILQ_ENTRY(ladei_batch) link;
-  ladei_ring *ring;
+  ladei_lane *lane;
   struct ladei_slot_list slots;
   ladei_batch_state state;
   bool by_stream; /* its event failed: ask the stream instead */
-  unsigned index; /* in its ring: which event is its */
+  unsigned index; /* in its lane: which event is its */
 };
 
 TAILQ_HEAD(ladei_batch_list, ladei_batch);
 
+/* Lanes of a ring, and events of each. */
+enum { LADEI_LANES = 3, LADEI_BATCHES = 8 };
+
+/* Copies that run one after the other, on a stream. */
+struct ladei_lane {
+  ladei_ring *ring;
+  unsigned index;                /* in its ring: which stream is its */
+  struct ladei_slot_list copied; /* in the order they became so */
+  unsigned copied_count;
+  unsigned recording;              /* RECORD orders out */
+  struct ladei_batch_list idle;    /* batches */
+  struct ladei_batch_list pending; /* PENDING and POLLING, oldest first */
+  bool poll_asleep;                /* the last POLL found nothing: wait for ladei_core_poll_wake */
+  unsigned transfers;              /* not the first lane: transfers that are not settled and queue their copies here */
+  uint64_t after;                  /* the last one's */
+  ladei_batch batches[LADEI_BATCHES];
+};
+
 typedef enum ladei_gate {
-  LADEI_GATE_OPEN = 0,
-  LADEI_GATE_CLOSED,  /* the ring's stream must first wait for the caller's */
-  LADEI_GATE_OPENING, /* order out */
+  LADEI_GATE_OPEN = 0, /* nothing to wait for */
+  LADEI_GATE_CLOSED,   /* what the caller queued before it may still run */
+  LADEI_GATE_OPENING,  /* order out */
+  LADEI_GATE_AWAITED,  /* its lane waits for that */
 } ladei_gate;
 
 /* Levels of priority, and flows of each. Submitters beyond the flows share them. */
@@ -110,13 +140,17 @@ struct ladei_core_transfer {
   bool no_host;       /* unstaged, and no READ or WRITE either */
   unsigned level;     /* below LADEI_LEVELS: larger goes first */
   unsigned flow;      /* below LADEI_FLOWS */
-  ladei_gate gate;
+  ladei_gate gate;    /* OPEN or CLOSED */
+  uint64_t after;     /* CLOSED: number of the caller's stream */
 
   TAILQ_ENTRY(ladei_core_transfer) link;      /* ring->queue, or ring->finished once it is settled */
-  TAILQ_ENTRY(ladei_core_transfer) flow_link; /* its flow's list, while `waiting` */
-  bool waiting;                               /* could begin a chunk */
+  TAILQ_ENTRY(ladei_core_transfer) flow_link; /* its flow's list, while `waiting`; ring->held, while `held` */
+  bool waiting;                               /* could begin a chunk, */
+  bool held;                                  /* ... or could but for its share of the slots */
   bool unissued;                              /* counted in ring->unissued */
   ladei_ring *ring;
+  ladei_lane *lane;      /* of its copies, once its gate is neither CLOSED nor OPENING */
+  uint64_t number;       /* in the order of submission */
   uint64_t issued_bytes; /* chunks begun */
   uint64_t queued_bytes; /* copies submitted */
   uint64_t done_bytes;   /* arrived */
@@ -153,27 +187,22 @@ struct ladei_ring {
   unsigned ahead;      /* blocks beside those of the window, at most */
   unsigned host_out;   /* ... and now. Of an ordered one there is at most one, which may take for ever */
   unsigned slot_limit; /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
-  ladei_batch *batches;
-  unsigned batch_count;
+  ladei_lane lanes[LADEI_LANES];
 
   struct ladei_slot_list empty;
   struct ladei_slot_list free;  /* the one that rested longest first */
   struct ladei_slot_list ready; /* in the order they became so; the same for the next two */
-  struct ladei_slot_list copied;
   struct ladei_slot_list landed;
   struct ladei_slot_list lost;
-  struct ladei_batch_list idle;
-  struct ladei_batch_list pending; /* PENDING and POLLING, oldest first */
   struct ladei_core_transfer_list queue;
   struct ladei_core_transfer_list finished;
   ladei_level levels[LADEI_LEVELS];
-  unsigned unissued;            /* transfers that have not failed and have chunks not begun */
-  ladei_core_transfer *issuing; /* the one of them that begins the next chunk; NULL: none can */
+  struct ladei_core_transfer_list held; /* in the order of submission */
+  unsigned standing;                    /* slots with chunks of transfers that may stand still */
+  unsigned unissued;                    /* transfers that have not failed and have chunks not begun */
+  ladei_core_transfer *issuing;         /* the one of them that begins the next chunk; NULL: none can */
 
   unsigned blocks; /* held or being acquired */
-  unsigned copied_count;
-  unsigned recording; /* RECORD orders out */
-  bool poll_asleep;   /* the last POLL found nothing: wait for ladei_core_poll_wake */
 };
 
 typedef struct ladei_core_counters {
@@ -194,13 +223,14 @@ typedef struct ladei_core {
 typedef enum ladei_order_kind {
   LADEI_ORDER_ACQUIRE = 1, /* get a block of `bytes` for `slot`: complete with order->block set */
   LADEI_ORDER_READ,        /* source -> slot->block */
-  LADEI_ORDER_GATE,        /* let the ring's stream wait for what the caller queued before `transfer` */
-  LADEI_ORDER_COPY,        /* queue the slot's copies on the ring's stream; complete with `copies` set, and on failure
+  LADEI_ORDER_GATE,        /* if what the caller queued before `transfer` is over, complete with `passed` set; else let
+                              the lane's stream wait for it */
+  LADEI_ORDER_COPY,        /* queue the slot's copies on its lane's stream; complete with `copies` set, and on failure
                               with `partial` where some are queued */
-  LADEI_ORDER_RECORD,      /* record the event of `batch` on the ring's stream */
+  LADEI_ORDER_RECORD,      /* record the event of `batch` on its lane's stream */
   LADEI_ORDER_POLL,        /* ask that event (batch->by_stream: the stream): LADE_OK, LADE_NOT_READY or an error */
   LADEI_ORDER_WRITE,       /* slot->block -> sink */
-  LADEI_ORDER_RELEASE, /* give slot->block back to the pool; `in_flight`: note the ring's stream first. Must not fail
+  LADEI_ORDER_RELEASE, /* give slot->block back to the pool; `in_flight`: note its lane's stream first. Must not fail
                           where `last_resort` is set */
   LADEI_ORDER_FINISH,  /* all of `transfer` is done, or it failed: bring it to its end, let go of what belongs to it and
                           tell its owner. What fails then is its outcome */
@@ -212,8 +242,10 @@ typedef struct ladei_order {
   ladei_slot *slot;
   ladei_batch *batch;
   ladei_core_transfer *transfer;
+  ladei_lane *lane; /* GATE */
   void *block;
   size_t bytes;
+  bool passed;
   bool in_flight;
   bool last_resort;
   bool partial;
@@ -240,6 +272,9 @@ void ladei_core_destroy(ladei_core *core);
 void ladei_core_set_blocks(ladei_core *core, size_t bytes, size_t least);
 /* Blocks of the ring from now on, unless they are larger already or such ones were refused. True: they have grown. */
 bool ladei_core_grow_blocks(ladei_ring *ring, size_t bytes);
+
+/* So many READ or WRITE orders of the ring are out at most, from now on. */
+void ladei_core_set_window(ladei_ring *ring, unsigned window);
 
 /* Queues a transfer whose first group of fields is set and whose rest is zero. */
 void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_direction direction);
@@ -268,7 +303,7 @@ uint64_t ladei_core_prefix_done(const ladei_core_transfer *transfer);
 /* Where the slot's chunk lies in its block. */
 static inline void *ladei_slot_data(const ladei_slot *slot) { return (char *)slot->block + slot->lead_bytes; }
 
-/* All submitted copies: whether waiting for the ring's stream now covers the whole transfer. */
+/* All submitted copies: whether waiting for its lane's stream now covers the whole transfer. */
 static inline bool ladei_core_all_queued(const ladei_core_transfer *transfer) {
   return transfer->queued_bytes == transfer->bytes;
 }

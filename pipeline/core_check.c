@@ -32,19 +32,36 @@ static lade_status broken(const ladei_ring *ring, const char *what) {
                      ring->direction == LADE_TO_DEVICE ? "H2D" : "D2H", what);
 }
 
-static lade_status check_lists(const ladei_ring *ring) {
-  unsigned covered = 0;
-  for (unsigned i = 0; i < ring->batch_count; i++) {
-    unsigned count = list_count(&ring->batches[i].slots, LADEI_SLOT_COVERED);
-    if (count == UINT32_MAX || (count == 0) != (ring->batches[i].state == LADEI_BATCH_IDLE)) {
-      return broken(ring, "I1: a batch holds slots that are not covered, or none while it is in use");
+/* Adds the lane's slots in either state. */
+static lade_status check_lane(const ladei_lane *lane, unsigned *copied, unsigned *covered) {
+  unsigned own = list_count(&lane->copied, LADEI_SLOT_COPIED);
+  if (own != lane->copied_count) {
+    return broken(lane->ring, "I1: a lane's copied slots are not those counted");
+  }
+  *copied += own;
+  for (unsigned i = 0; i < LADEI_BATCHES; i++) {
+    unsigned count = list_count(&lane->batches[i].slots, LADEI_SLOT_COVERED);
+    if (count == UINT32_MAX || (count == 0) != (lane->batches[i].state == LADEI_BATCH_IDLE)) {
+      return broken(lane->ring, "I1: a batch holds slots that are not covered, or none while it is in use");
     }
-    covered += count;
+    *covered += count;
+  }
+  return LADE_OK;
+}
+
+static lade_status check_lists(const ladei_ring *ring) {
+  unsigned copied = 0;
+  unsigned covered = 0;
+  for (unsigned i = 0; i < LADEI_LANES; i++) {
+    lade_status status = check_lane(&ring->lanes[i], &copied, &covered);
+    if (status != LADE_OK) {
+      return status;
+    }
   }
   if (list_count(&ring->empty, LADEI_SLOT_EMPTY) != state_count(ring, LADEI_SLOT_EMPTY) ||
       list_count(&ring->free, LADEI_SLOT_FREE) != state_count(ring, LADEI_SLOT_FREE) ||
       list_count(&ring->ready, LADEI_SLOT_READY) != state_count(ring, LADEI_SLOT_READY) ||
-      list_count(&ring->copied, LADEI_SLOT_COPIED) != state_count(ring, LADEI_SLOT_COPIED) ||
+      copied != state_count(ring, LADEI_SLOT_COPIED) ||
       list_count(&ring->landed, LADEI_SLOT_LANDED) != state_count(ring, LADEI_SLOT_LANDED) ||
       list_count(&ring->lost, LADEI_SLOT_LOST) != state_count(ring, LADEI_SLOT_LOST) ||
       covered != state_count(ring, LADEI_SLOT_COVERED)) {
@@ -95,18 +112,30 @@ static lade_status check_transfer(const ladei_ring *ring, const ladei_core_trans
   return LADE_OK;
 }
 
+/* Whether it is there; false too where the list is not in the order of submission. */
+static bool list_has(const struct ladei_core_transfer_list *list, const ladei_core_transfer *transfer) {
+  bool found = false;
+  const ladei_core_transfer *other;
+  TAILQ_FOREACH (other, list, flow_link) {
+    const ladei_core_transfer *next = TAILQ_NEXT(other, flow_link);
+    if (next != NULL && next->number <= other->number) {
+      return false;
+    }
+    found = found || other == transfer;
+  }
+  return found;
+}
+
 /* What I7 says about one transfer. */
 static lade_status check_waiting(const ladei_ring *ring, const ladei_core_transfer *transfer) {
   bool unissued = !ladei_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;
-  bool held =
-      transfer->ordered &&
-      (ring->direction == LADE_TO_DEVICE ? transfer->host_busy : transfer->active >= ladei_ring_ordered_most(ring));
-  const ladei_core_transfer *other;
-  bool found = false;
-  TAILQ_FOREACH (other, &ring->levels[transfer->level].flows[transfer->flow].waiting, flow_link) {
-    found = found || other == transfer;
+  bool waiting = list_has(&ring->levels[transfer->level].flows[transfer->flow].waiting, transfer);
+  bool held = list_has(&ring->held, transfer);
+  if (waiting != transfer->waiting || held != transfer->held || (waiting && held) ||
+      (held && !ladei_transfer_may_stand(transfer))) {
+    return broken(ring, "I7: a transfer is not in the list that it says, or in two, or held though it cannot stand");
   }
-  if (unissued != transfer->unissued || transfer->waiting != (unissued && !held) || found != transfer->waiting) {
+  if (unissued != transfer->unissued || (waiting || held) != ladei_transfer_ready(transfer)) {
     return broken(ring, "I7: a transfer waits that could begin nothing, or does not and could");
   }
   return LADE_OK;
@@ -116,6 +145,8 @@ static lade_status check_queue(const ladei_ring *ring) {
   lade_status status = LADE_OK;
   const ladei_core_transfer *transfer;
   unsigned unissued = 0;
+  unsigned standing = 0;
+  unsigned in_lanes = 0;
   TAILQ_FOREACH (transfer, &ring->queue, link) {
     if (status == LADE_OK) {
       status = check_transfer(ring, transfer);
@@ -124,6 +155,14 @@ static lade_status check_queue(const ladei_ring *ring) {
       status = check_waiting(ring, transfer);
     }
     unissued += transfer->unissued ? 1 : 0;
+    standing += ladei_transfer_may_stand(transfer) ? transfer->active : 0;
+    in_lanes += transfer->lane->index > 0 ? 1 : 0;
+  }
+  for (unsigned i = 1; i < LADEI_LANES; i++) {
+    in_lanes -= ring->lanes[i].transfers;
+  }
+  if (status == LADE_OK && (standing != ring->standing || in_lanes != 0)) {
+    status = broken(ring, "I3: slots that may stand still, or transfers in lanes, are not those counted");
   }
   if (status == LADE_OK && unissued != ring->unissued) {
     status = broken(ring, "I7: transfers with chunks to begin are not those counted");
@@ -144,6 +183,15 @@ static lade_status check_choice(const ladei_ring *ring) {
   }
   if (first != ring->issuing) {
     return broken(ring, "I7: issuing is not the first of the flow served least");
+  }
+  if (first != NULL && ladei_transfer_has_share(first)) {
+    return broken(ring, "I7: the transfer that begins the next chunk has its share");
+  }
+  const ladei_core_transfer *held;
+  TAILQ_FOREACH (held, &ring->held, flow_link) {
+    if (first == NULL && !ladei_transfer_has_share(held)) {
+      return broken(ring, "I7: nothing begins, and a transfer is held that could");
+    }
   }
   const ladei_slot *slot;
   TAILQ_FOREACH (slot, &ring->ready, link) {

@@ -9,8 +9,28 @@ static inline bool ladei_transfer_failed(const ladei_core_transfer *transfer) {
   return transfer->error.status != LADE_OK;
 }
 
-/* Slots that one ordered transfer to the host may hold: a consumer that is slow, or never returns, leaves others room. */
-static inline unsigned ladei_ring_ordered_most(const ladei_ring *ring) { return ring->depth < 2 ? 1 : ring->depth / 2; }
+/* Blocks that the ring may hold now, beside those that stand still. */
+static inline unsigned ladei_ring_room(const ladei_ring *ring) {
+  unsigned wanted = ring->window + ring->ahead;
+  return wanted < ring->slot_limit ? wanted : ring->slot_limit;
+}
+
+/* Has chunks to begin, and nothing of its own comes first: a host half in order. */
+static inline bool ladei_transfer_ready(const ladei_core_transfer *transfer) {
+  bool host_first = transfer->ordered && transfer->ring->direction == LADE_TO_DEVICE && transfer->host_busy;
+  return !ladei_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes && !host_first;
+}
+
+/* See Note [Standing still]. */
+static inline bool ladei_transfer_may_stand(const ladei_core_transfer *transfer) {
+  return transfer->gate != LADEI_GATE_OPEN || (transfer->ordered && transfer->ring->direction == LADE_TO_HOST);
+}
+
+static inline bool ladei_transfer_has_share(const ladei_core_transfer *transfer) {
+  const ladei_ring *ring = transfer->ring;
+  unsigned most = ring->slot_limit > 1 ? ring->slot_limit - 1 : 1;
+  return ladei_transfer_may_stand(transfer) && transfer->active + ring->standing >= most;
+}
 
 /* First transfer of the flow that was served least; NULL: none waits. */
 ladei_core_transfer *ladei_level_first(const ladei_level *level);

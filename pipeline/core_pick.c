@@ -47,6 +47,19 @@ static ladei_slot *slot_for(const ladei_ring *ring, const ladei_core_transfer *t
   return slot != NULL && (transfer->unstaged || slot->capacity >= ring->block_bytes) ? slot : NULL;
 }
 
+/* Where the copies of a transfer wait for the caller's stream: where others wait for the same one, else where fewest do. */
+static ladei_lane *lane_for(const ladei_ring *ring, const ladei_core_transfer *transfer) {
+  const ladei_lane *best = &ring->lanes[1];
+  for (unsigned i = 1; i < LADEI_LANES; i++) {
+    const ladei_lane *lane = &ring->lanes[i];
+    if (lane->transfers > 0 && lane->after == transfer->after) {
+      return (ladei_lane *)lane;
+    }
+    best = lane->transfers < best->transfers ? lane : best;
+  }
+  return (ladei_lane *)best;
+}
+
 /* The slot whose copy comes next: read already, or without a host half before it and so a fresh one. */
 static bool pick_copy(const ladei_ring *ring, ladei_order *order) {
   ladei_slot *slot = TAILQ_FIRST(&ring->ready);
@@ -58,7 +71,9 @@ static bool pick_copy(const ladei_ring *ring, ladei_order *order) {
     return false;
   }
   if (transfer->gate == LADEI_GATE_CLOSED) {
-    return order_set(order, LADEI_ORDER_GATE, ring, NULL, NULL, transfer);
+    order_set(order, LADEI_ORDER_GATE, ring, NULL, NULL, transfer);
+    order->lane = lane_for(ring, transfer);
+    return true;
   }
   order_set(order, LADEI_ORDER_COPY, ring, slot, NULL, transfer);
   order->copies = 1;
@@ -68,13 +83,34 @@ static bool pick_copy(const ladei_ring *ring, ladei_order *order) {
 /* A quarter of the blocks per event: the other three quarters keep both sides busy while it is found out. */
 static unsigned batch_slots(const ladei_ring *ring) {
   enum { BATCH_PART = 4 };
-  unsigned blocks = ring->window + ring->ahead < ring->slot_limit ? ring->window + ring->ahead : ring->slot_limit;
+  unsigned blocks = ladei_ring_room(ring);
   return blocks < BATCH_PART ? 1 : blocks / BATCH_PART;
 }
 
-static bool pick_record(const ladei_ring *ring, unsigned least, ladei_order *order) {
-  ladei_batch *batch = TAILQ_FIRST(&ring->idle);
-  return ring->copied_count >= least && batch != NULL && order_set(order, LADEI_ORDER_RECORD, ring, NULL, batch, NULL);
+static bool lane_pick_record(const ladei_lane *lane, unsigned least, ladei_order *order) {
+  ladei_batch *batch = TAILQ_FIRST(&lane->idle);
+  return lane->copied_count >= least && batch != NULL &&
+         order_set(order, LADEI_ORDER_RECORD, lane->ring, NULL, batch, NULL);
+}
+
+/* Of a lane with a full batch of copies. */
+static bool pick_record_full(const ladei_ring *ring, ladei_order *order) {
+  bool found = false;
+  for (unsigned i = 0; i < LADEI_LANES && !found; i++) {
+    found = lane_pick_record(&ring->lanes[i], batch_slots(ring), order);
+  }
+  return found;
+}
+
+/* Of a lane with copies of which no event would tell. */
+static bool pick_record_last(const ladei_ring *ring, ladei_order *order) {
+  bool found = false;
+  for (unsigned i = 0; i < LADEI_LANES && !found; i++) {
+    const ladei_lane *lane = &ring->lanes[i];
+    bool covered = lane->recording > 0 || !TAILQ_EMPTY(&lane->pending);
+    found = !covered && lane_pick_record(lane, 1, order);
+  }
+  return found;
 }
 
 static bool pick_read(const ladei_ring *ring, ladei_order *order) {
@@ -99,15 +135,20 @@ static bool pick_write(const ladei_ring *ring, ladei_order *order) {
 }
 
 static bool pick_poll(const ladei_ring *ring, ladei_order *order) {
-  ladei_batch *batch = TAILQ_FIRST(&ring->pending);
-  return batch != NULL && batch->state == LADEI_BATCH_PENDING && !ring->poll_asleep &&
-         order_set(order, LADEI_ORDER_POLL, ring, NULL, batch, NULL);
+  bool found = false;
+  for (unsigned i = 0; i < LADEI_LANES && !found; i++) {
+    const ladei_lane *lane = &ring->lanes[i];
+    ladei_batch *batch = TAILQ_FIRST(&lane->pending);
+    found = batch != NULL && batch->state == LADEI_BATCH_PENDING && !lane->poll_asleep &&
+            order_set(order, LADEI_ORDER_POLL, ring, NULL, batch, NULL);
+  }
+  return found;
 }
 
 static bool pick_acquire(const ladei_ring *ring, ladei_order *order) {
   ladei_slot *slot = TAILQ_FIRST(&ring->empty);
   if (ring->issuing == NULL || ring->issuing->unstaged || !TAILQ_EMPTY(&ring->free) || slot == NULL ||
-      ring->blocks >= ring->slot_limit || ring->blocks >= ring->window + ring->ahead) {
+      ring->blocks >= ring->slot_limit || ring->blocks >= ladei_ring_room(ring) + ring->standing) {
     return false;
   }
   order_set(order, LADEI_ORDER_ACQUIRE, ring, slot, NULL, NULL);
@@ -156,13 +197,11 @@ static bool pick_release(const ladei_ring *ring, ladei_order *order) {
 
 static bool ring_pick(const ladei_ring *ring, unsigned allow, ladei_order *order) {
   bool host = (allow & LADEI_ALLOW_HOST) != 0;
-  bool covered = ring->recording > 0 || !TAILQ_EMPTY(&ring->pending);
-  return pick_finish(ring, order) || pick_copy(ring, order) || pick_record(ring, batch_slots(ring), order) ||
+  return pick_finish(ring, order) || pick_copy(ring, order) || pick_record_full(ring, order) ||
          pick_poll(ring, order) || pick_release_small(ring, order) ||
          (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
-         (host && ring->direction == LADE_TO_HOST && pick_write(ring, order)) ||
-         (!covered && pick_record(ring, 1, order)) || pick_acquire(ring, order) || pick_release_lost(ring, order) ||
-         pick_release(ring, order);
+         (host && ring->direction == LADE_TO_HOST && pick_write(ring, order)) || pick_record_last(ring, order) ||
+         pick_acquire(ring, order) || pick_release_lost(ring, order) || pick_release(ring, order);
 }
 
 bool ladei_core_pick(const ladei_core *core, unsigned allow, ladei_order *out) {

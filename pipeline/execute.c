@@ -21,40 +21,44 @@ static lade_status execute_acquire(lade_pipeline *pipeline, ladei_order *order) 
   return lade_pinned_alloc_near(pipeline->pool, order->bytes, pipeline->options.device, &order->block);
 }
 
-static lade_status execute_gate(lade_pipeline *pipeline, const ladei_order *order) {
+static lade_status execute_gate(lade_pipeline *pipeline, ladei_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  return runtime->ops->stream_wait_event(runtime->self, &side_of(pipeline, order->ring)->stream,
-                                         ladei_ticket_of(order->transfer)->gate->handle);
+  lade_event gate = ladei_ticket_of(order->transfer)->gate->handle;
+  lade_status status = runtime->ops->event_query(runtime->self, gate);
+  order->passed = status == LADE_OK;
+  return status == LADE_NOT_READY ? runtime->ops->stream_wait_event(
+                                        runtime->self, &ladei_lane_stream_of(pipeline, order->lane)->stream, gate)
+                                  : status;
 }
 
 static lade_status execute_record(lade_pipeline *pipeline, const ladei_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  ladei_side *side = side_of(pipeline, order->ring);
-  ladei_event **event = &side->events[order->batch->index];
+  ladei_lane_stream *lane = ladei_lane_stream_of(pipeline, order->batch->lane);
+  ladei_event **event = &lane->events[order->batch->index];
   lade_status status = LADE_OK;
   if (*event == NULL) {
-    status = ladei_event_pool_acquire(pipeline->events, side->stream.context, event);
+    status = ladei_event_pool_acquire(pipeline->events, lane->stream.context, event);
   }
-  return status != LADE_OK ? status : runtime->ops->event_record(runtime->self, (*event)->handle, &side->stream);
+  return status != LADE_OK ? status : runtime->ops->event_record(runtime->self, (*event)->handle, &lane->stream);
 }
 
 static lade_status execute_poll(lade_pipeline *pipeline, const ladei_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  ladei_side *side = side_of(pipeline, order->ring);
+  const ladei_lane_stream *lane = ladei_lane_stream_of(pipeline, order->batch->lane);
   if (order->batch->by_stream) {
-    return runtime->ops->stream_query(runtime->self, &side->stream);
+    return runtime->ops->stream_query(runtime->self, &lane->stream);
   }
-  lade_status status = runtime->ops->event_query(runtime->self, side->events[order->batch->index]->handle);
+  lade_status status = runtime->ops->event_query(runtime->self, lane->events[order->batch->index]->handle);
   if (status == LADE_OK) {
-    ladei_probe_read(runtime, &side->probe);
+    ladei_probe_read(runtime, &side_of(pipeline, order->ring)->probe);
   }
   return status;
 }
 
 static lade_status execute_release(lade_pipeline *pipeline, const ladei_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  const ladei_stream *stream = &side_of(pipeline, order->ring)->stream;
   if (order->in_flight) {
+    const ladei_stream *stream = &ladei_lane_stream_of(pipeline, order->slot->lane)->stream;
     lade_status status = lade_pinned_record_event(pipeline->pool, order->slot->block, stream->handle);
     if (status != LADE_OK && !order->last_resort) {
       return status;
@@ -155,7 +159,7 @@ static void window_note(lade_pipeline *pipeline, const ladei_order *order) {
   if (!side->window.settled && !order->transfer->ordered &&
       ladei_window_end(&side->window, order->slot->bytes, full,
                        pipeline->runtime->ops->now_ns(pipeline->runtime->self))) {
-    order->ring->window = side->window.size;
+    ladei_core_set_window(order->ring, side->window.size);
   }
 }
 
@@ -164,7 +168,7 @@ static void blocks_grow(lade_pipeline *pipeline, ladei_ring *ring) {
   ladei_side *side = side_of(pipeline, ring);
   if (ladei_core_grow_blocks(ring, atomic_load_explicit(&side->probe.chunk_bytes, memory_order_relaxed))) {
     ladei_window_restart(&side->window);
-    ring->window = side->window.size;
+    ladei_core_set_window(ring, side->window.size);
   }
 }
 

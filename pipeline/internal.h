@@ -38,11 +38,16 @@ typedef struct ladei_probe {
   unsigned left; /* measurements to come */
 } ladei_probe;
 
-/* The streams that copies of one direction run on, and the events of the ring's batches, by index. */
-typedef struct ladei_side {
+/* What a lane of the core runs on. */
+typedef struct ladei_lane_stream {
   ladei_stream stream;
-  bool live;            /* the stream exists */
-  ladei_event **events; /* NULL until first needed; one per batch */
+  bool live;                          /* the stream exists */
+  ladei_event *events[LADEI_BATCHES]; /* of its batches; NULL until first needed */
+} ladei_lane_stream;
+
+/* What the copies of one direction need. */
+typedef struct ladei_side {
+  ladei_lane_stream lanes[LADEI_LANES];
   ladei_probe probe;
   ladei_window window; /* host orders at once; guarded by the pipeline's lock */
 } ladei_side;
@@ -158,6 +163,10 @@ void ladei_execute_locked(lade_pipeline *pipeline, ladei_order *order);
 /* Completes an order that was executed. Called with the lock. Wakes callers that wait. */
 void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, lade_status status,
                            const lade_error *error);
+
+static inline ladei_lane_stream *ladei_lane_stream_of(lade_pipeline *pipeline, const ladei_lane *lane) {
+  return &pipeline->sides[lane->ring->direction == LADE_TO_DEVICE ? 0 : 1].lanes[lane->index];
+}
 
 static inline bool ladei_order_is_host(const ladei_order *order) {
   return order->kind == LADEI_ORDER_READ || order->kind == LADEI_ORDER_WRITE;

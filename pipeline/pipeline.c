@@ -128,7 +128,7 @@ static void limits_set(lade_pipeline *pipeline) {
   for (unsigned i = 0; i < 2; i++) {
     ladei_window *window = &pipeline->sides[i].window;
     ladei_window_init(window, options->readers, options->readers * pipeline->driver->queue);
-    pipeline->core.rings[i].window = window->size;
+    ladei_core_set_window(&pipeline->core.rings[i], window->size);
     if (pipeline->depth_chosen) {
       pipeline->core.rings[i].ahead = blocks_ahead(engines_are_threads(pipeline->runtime), options->chunk_bytes);
     }
@@ -215,42 +215,47 @@ static lade_status stream_retire(lade_pipeline *pipeline, const ladei_stream *st
   return status;
 }
 
-/* Undoes side_create; what failed is tried again by the next call. */
-static lade_status side_destroy(lade_pipeline *pipeline, ladei_side *side) {
+static lade_status lane_destroy(lade_pipeline *pipeline, ladei_lane_stream *lane) {
   const lade_runtime *runtime = pipeline->runtime;
-  if (side->live) {
-    lade_status status = stream_retire(pipeline, &side->stream);
+  if (lane->live) {
+    lade_status status = stream_retire(pipeline, &lane->stream);
     if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
-      status = runtime->ops->stream_destroy(runtime->self, side->stream.handle);
+      status = runtime->ops->stream_destroy(runtime->self, lane->stream.handle);
     }
     if (status != LADE_OK) {
       return status;
     }
-    side->live = false;
+    lane->live = false;
   }
-  for (unsigned i = 0; side->events != NULL && i < pipeline->core.rings[0].batch_count; i++) {
-    if (side->events[i] != NULL) {
-      ladei_event_pool_release(pipeline->events, side->events[i]);
+  for (unsigned i = 0; i < LADEI_BATCHES; i++) {
+    if (lane->events[i] != NULL) {
+      ladei_event_pool_release(pipeline->events, lane->events[i]);
+      lane->events[i] = NULL;
     }
   }
-  free(side->events);
-  side->events = NULL;
-  return ladei_probe_destroy(runtime, &side->probe);
+  return LADE_OK;
 }
 
-static lade_status side_create(lade_pipeline *pipeline, ladei_side *side) {
+/* Undoes side_create; what failed is tried again by the next call. */
+static lade_status side_destroy(lade_pipeline *pipeline, ladei_side *side) {
+  for (unsigned i = 0; i < LADEI_LANES; i++) {
+    lade_status status = lane_destroy(pipeline, &side->lanes[i]);
+    if (status != LADE_OK) {
+      return status;
+    }
+  }
+  return ladei_probe_destroy(pipeline->runtime, &side->probe);
+}
+
+static lade_status lane_create(lade_pipeline *pipeline, ladei_lane_stream *lane) {
   const lade_runtime *runtime = pipeline->runtime;
   lade_stream handle;
-  side->events = calloc(pipeline->core.rings[0].batch_count, sizeof(ladei_event *));
-  if (side->events == NULL) {
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory for events");
-  }
   lade_status status =
       runtime->ops->stream_create(runtime->self, pipeline->options.device, 0, LADEI_STREAM_NON_BLOCKING, &handle);
   if (status != LADE_OK) {
     return status;
   }
-  status = runtime->ops->stream_resolve(runtime->self, handle, &side->stream);
+  status = runtime->ops->stream_resolve(runtime->self, handle, &lane->stream);
   if (status != LADE_OK) {
     lade_error first;
     ladei_error_save(&first);
@@ -258,9 +263,18 @@ static lade_status side_create(lade_pipeline *pipeline, ladei_side *side) {
     ladei_error_restore(&first);
     return status;
   }
-  side->live = true;
-  bool adapts = pipeline->chunk_chosen && !engines_are_threads(runtime);
-  return adapts ? ladei_probe_create(runtime, &side->stream, &side->probe) : LADE_OK;
+  lane->live = true;
+  return LADE_OK;
+}
+
+static lade_status side_create(lade_pipeline *pipeline, ladei_side *side) {
+  lade_status status = LADE_OK;
+  for (unsigned i = 0; i < LADEI_LANES && status == LADE_OK; i++) {
+    status = lane_create(pipeline, &side->lanes[i]);
+  }
+  bool adapts = pipeline->chunk_chosen && !engines_are_threads(pipeline->runtime);
+  return status == LADE_OK && adapts ? ladei_probe_create(pipeline->runtime, &side->lanes[0].stream, &side->probe)
+                                     : status;
 }
 
 /* Where the readers shall run. Placement is an optimisation: whatever fails here leaves them unbound. */

@@ -117,6 +117,7 @@ static lade_status gate_record(lade_pipeline *pipeline, const lade_transfer *req
     return status;
   }
   ticket->transfer.gate = LADEI_GATE_CLOSED;
+  ticket->transfer.after = stream.id;
   return LADE_OK;
 }
 

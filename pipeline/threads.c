@@ -238,7 +238,7 @@ static void *thread_main(void *argument) {
   while (!state->end) {
     if (ladei_core_next(&pipeline->core, LADEI_ALLOW_HOST, &order)) {
       order_run(state, &order);
-      if (order.kind != LADEI_ORDER_POLL || !order.ring->poll_asleep) {
+      if (order.kind != LADEI_ORDER_POLL || !order.batch->lane->poll_asleep) {
         since_ns = 0;
       }
       continue;

@@ -125,8 +125,8 @@ lade_status ladei_caller_stream_resolve(const lade_runtime *runtime, lade_stream
   return status;
 }
 
-/* Queues the wait on the caller's stream, once the last copy is queued on the side's. */
-static lade_status stream_wait_side(lade_pipeline *pipeline, lade_stream stream, const ladei_side *side) {
+/* Queues the wait on the caller's stream, once the last copy is queued on the lane's. */
+static lade_status stream_wait_lane(lade_pipeline *pipeline, lade_stream stream, const ladei_lane_stream *lane) {
   const lade_runtime *runtime = pipeline->runtime;
   ladei_stream resolved;
   ladei_event *event;
@@ -134,11 +134,11 @@ static lade_status stream_wait_side(lade_pipeline *pipeline, lade_stream stream,
   if (status != LADE_OK) {
     return status;
   }
-  status = ladei_event_pool_acquire(pipeline->events, side->stream.context, &event);
+  status = ladei_event_pool_acquire(pipeline->events, lane->stream.context, &event);
   if (status != LADE_OK) {
     return status;
   }
-  status = runtime->ops->event_record(runtime->self, event->handle, &side->stream);
+  status = runtime->ops->event_record(runtime->self, event->handle, &lane->stream);
   if (status == LADE_OK) {
     status = runtime->ops->stream_wait_event(runtime->self, &resolved, event->handle);
   }
@@ -162,6 +162,7 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
     status = pipeline->driver->wait(pipeline, UINT64_MAX);
   }
   pipeline->prefix_waiters--;
+  const ladei_lane_stream *lane = ladei_lane_stream_of(pipeline, transfer->lane);
   bool ended = transfer->finished || transfer->error.status != LADE_OK;
   if (ended) {
     status = ticket_answer(ticket);
@@ -173,7 +174,7 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
     return status;
   }
   status = ladei_runtime_check_process(pipeline->runtime);
-  return status != LADE_OK ? status : stream_wait_side(pipeline, stream, &pipeline->sides[ticket->to_device ? 0 : 1]);
+  return status != LADE_OK ? status : stream_wait_lane(pipeline, stream, lane);
 }
 
 lade_status lade_stream_wait_ticket(lade_stream stream, lade_ticket *ticket) {

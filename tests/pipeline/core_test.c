@@ -20,6 +20,8 @@ typedef struct model_transfer {
   unsigned copied[MAX_CHUNKS]; /* completed copies */
   unsigned next_host;          /* ordered: chunk that must come next */
   unsigned gates;
+  bool waits;             /* its gate was not passed when it was asked */
+  const ladei_lane *lane; /* of its first copy */
   unsigned finishes;
 } model_transfer;
 
@@ -90,7 +92,11 @@ static void check_taken(const model *m, const ladei_order *order) {
   if (order->kind == LADEI_ORDER_COPY) {
     model_transfer *t = model_of(order->transfer);
     LADE_EXPECT(!block_of(order->slot->block)->in_flight);
-    LADE_EXPECT_EQ_INT(t->transfer.gate, LADEI_GATE_OPEN);
+    /* Only copies that wait for the caller's stream leave the first lane, and all of a transfer's are in one. */
+    LADE_EXPECT(t->transfer.gate == LADEI_GATE_OPEN || t->transfer.gate == LADEI_GATE_AWAITED);
+    LADE_EXPECT_EQ_INT(order->slot->lane->index > 0, t->waits);
+    LADE_EXPECT(t->lane == NULL || t->lane == order->slot->lane);
+    t->lane = order->slot->lane;
     if (order->ring->direction == LADE_TO_DEVICE && !t->transfer.no_host) {
       LADE_EXPECT_EQ_UINT(t->host[chunk_of(order->slot)], 1);
     }
@@ -129,7 +135,11 @@ static void note_effect(model *m, ladei_order *order, lade_status status) {
   case LADEI_ORDER_ACQUIRE: order->block = block_new(m); break;
   case LADEI_ORDER_READ:
   case LADEI_ORDER_WRITE: model_of(order->transfer)->host[chunk_of(slot)]++; break;
-  case LADEI_ORDER_GATE: model_of(order->transfer)->gates++; break;
+  case LADEI_ORDER_GATE:
+    order->passed = support_random_one_in(&m->random, 3);
+    model_of(order->transfer)->gates++;
+    model_of(order->transfer)->waits = !order->passed;
+    break;
   case LADEI_ORDER_COPY:
     model_of(order->transfer)->copied[chunk_of(slot)]++;
     block_of(slot->block)->in_flight = true;
@@ -189,6 +199,7 @@ static void submit_one(model *m) {
   t->transfer.level = (unsigned)support_random_below(&m->random, LADEI_LEVELS);
   t->transfer.flow = (unsigned)support_random_below(&m->random, 3);
   t->transfer.gate = support_random_one_in(&m->random, 3) ? LADEI_GATE_CLOSED : LADEI_GATE_OPEN;
+  t->transfer.after = support_random_below(&m->random, 4);
   t->transfer.lead_bytes = (size_t)support_random_below(&m->random, chunk);
   uint64_t covered = t->transfer.bytes > 0 ? t->transfer.bytes + t->transfer.lead_bytes : 0;
   t->chunks = (unsigned)((covered + chunk - 1) / chunk);
@@ -245,7 +256,7 @@ static void drain(model *m) {
       complete_one(m);
     }
     LADE_ASSERT_LT_UINT(i, 100000);
-    LADE_ASSERT_EQ_INT(ladei_core_check(&m->core), LADE_OK);
+    LADE_ASSERT_OK(ladei_core_check(&m->core));
   }
 }
 
@@ -263,7 +274,7 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
       model_transfer *t = &m->transfers[support_random_below(&m->random, m->transfer_count)];
       ladei_core_fail(&m->core, &t->transfer, &injected);
     }
-    LADE_ASSERT_EQ_INT(ladei_core_check(&m->core), LADE_OK);
+    LADE_ASSERT_OK(ladei_core_check(&m->core));
   }
   if (cancel_one_in != 0 && m->failure_one_in == 0) {
     m->failure_one_in = UINT32_MAX; /* check_end: transfers may have failed */

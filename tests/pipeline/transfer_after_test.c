@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transfers that wait for streams of the caller's, and sinks that take nothing: they hold up nobody else.
+ */
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/pipeline/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/pattern.h"
+#include "tests/support/runtimes.h"
+
+enum { CHUNK = 4096, BULK = 24 * CHUNK, SMALL = 5 * CHUNK, PLACES = 40, DEVICE_BYTES = PLACES * BULK };
+
+/* A pipeline, streams that a test holds back, and transfers after them, each with its own place. */
+typedef struct scene {
+  fixture f;
+  lade_direction direction;
+  bool pinned;
+  char *host;
+  lade_stream streams[4];
+  support_gate gates[4];
+  lade_ticket *tickets[PLACES];
+  size_t bytes[PLACES];
+  int count;
+} scene;
+
+static bool scene_open(scene *s, const char *runtime, lade_direction direction, bool pinned, unsigned depth) {
+  lade_pipeline_options options;
+  fixture_options(&options);
+  options.depth = depth;
+  *s = (scene){.direction = direction, .pinned = pinned};
+  void *host = NULL;
+  bool good = fixture_open(&s->f, runtime, DEVICE_BYTES, &options);
+  if (good && pinned) {
+    good = lade_pinned_alloc(s->f.pool, DEVICE_BYTES, &host) == LADE_OK;
+    s->host = host;
+  } else {
+    s->host = malloc(DEVICE_BYTES);
+  }
+  for (int i = 0; i < 4 && good; i++) {
+    good = lade_stream_create(s->f.runtime, 0, &s->streams[i]) == LADE_OK;
+  }
+  LADE_EXPECT(good && s->host != NULL);
+  if (good && direction == LADE_TO_DEVICE) {
+    support_pattern_fill(s->host, DEVICE_BYTES, 8, 0);
+  } else if (good) {
+    support_pattern_fill(s->host, DEVICE_BYTES, 8, 0);
+    fixture_device_write(&s->f, 0, s->host, DEVICE_BYTES);
+    memset(s->host, 0, DEVICE_BYTES);
+  }
+  return good;
+}
+
+static void scene_close(scene *s) {
+  for (int i = 0; i < s->count; i++) {
+    size_t at = (size_t)i * BULK;
+    LADE_EXPECT_OK(lade_ticket_wait(s->tickets[i], LADE_WAIT_FOREVER));
+    lade_ticket_release(s->tickets[i]);
+    if (s->direction == LADE_TO_DEVICE) {
+      fixture_expect_device_pattern(&s->f, at, s->bytes[i], 8, at);
+    } else {
+      LADE_EXPECT_PATTERN(s->host + at, s->bytes[i], 8, at);
+    }
+  }
+  for (int i = 0; i < 4; i++) {
+    LADE_EXPECT_OK(lade_stream_destroy(s->f.runtime, s->streams[i]));
+  }
+  if (s->pinned) {
+    LADE_EXPECT_OK(lade_pinned_free(s->f.pool, s->host));
+  } else {
+    free(s->host);
+  }
+  fixture_close(&s->f);
+}
+
+/* Index of a new transfer; `stream` negative: after none. */
+static int submit(scene *s, size_t bytes, int stream) {
+  int index = s->count++;
+  size_t at = (size_t)index * BULK;
+  lade_transfer transfer = fixture_transfer(&s->f, s->direction, lade_endpoint_memory(s->host + at), bytes);
+  transfer.device_memory = s->f.device + at;
+  transfer.submitter = 1;
+  if (stream >= 0) {
+    transfer.after_stream = 1;
+    transfer.stream = s->streams[stream];
+  }
+  s->bytes[index] = bytes;
+  LADE_EXPECT_OK(lade_pipeline_submit(s->f.pipeline, &transfer, &s->tickets[index]));
+  return index;
+}
+
+static void expect_done(scene *s, int index) { LADE_EXPECT_OK(lade_ticket_wait(s->tickets[index], LADE_WAIT_FOREVER)); }
+
+static void expect_none_done(scene *s, int index) {
+  lade_ticket_info info;
+  lade_ticket_info_init(&info);
+  LADE_EXPECT_EQ_INT(lade_ticket_query(s->tickets[index], &info), LADE_NOT_READY);
+  LADE_EXPECT_EQ_UINT(info.bytes_done, 0);
+}
+
+typedef struct way {
+  lade_direction direction;
+  bool pinned;
+} way;
+
+static const way ways[] = {
+    {LADE_TO_DEVICE, false}, {LADE_TO_HOST, false}, {LADE_TO_DEVICE, true}, {LADE_TO_HOST, true}};
+
+/* Later transfers are over before the stream that an earlier one waits for goes on. */
+LADE_TEST_P(AfterStream, HoldsUpNoOther, support_soft_runtimes, name) {
+  for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+    scene s;
+    if (!scene_open(&s, name, ways[w].direction, ways[w].pinned, 3)) return;
+    LADE_ASSERT(support_gate_close(&s.gates[0], s.f.runtime, s.streams[0]));
+    int held = submit(&s, BULK, 0);
+    int plain = submit(&s, BULK, -1);
+    int free_stream = submit(&s, BULK, 1);
+    expect_done(&s, plain);
+    expect_done(&s, free_stream);
+    expect_none_done(&s, held);
+    support_gate_open(&s.gates[0]);
+    scene_close(&s);
+  }
+}
+
+/* However many wait for however many streams: there is a slot for one that does not. */
+LADE_TEST_P(AfterStream, HoldsUpNoOtherWhenManyWait, support_soft_runtimes, name) {
+  for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+    for (unsigned depth = 2; depth <= 12; depth += 5) {
+      scene s;
+      if (!scene_open(&s, name, ways[w].direction, ways[w].pinned, depth)) return;
+      for (int i = 0; i < 3; i++) {
+        LADE_ASSERT(support_gate_close(&s.gates[i], s.f.runtime, s.streams[i]));
+      }
+      for (int i = 0; i < 30; i++) {
+        submit(&s, i % 7 == 0 ? BULK : SMALL, i % 3);
+      }
+      int plain = submit(&s, BULK, -1);
+      expect_done(&s, plain);
+      for (int i = 0; i < 30; i++) {
+        expect_none_done(&s, i);
+      }
+      for (int i = 3; i-- > 0;) {
+        support_gate_open(&s.gates[i]);
+      }
+      scene_close(&s);
+    }
+  }
+}
+
+/* A stream that goes on lets its transfers through, while those after another one wait. */
+LADE_TEST_P(AfterStream, StreamsDoNotWaitForEachOther, support_soft_runtimes, name) {
+  for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+    scene s;
+    if (!scene_open(&s, name, ways[w].direction, ways[w].pinned, 8)) return;
+    for (int i = 0; i < 2; i++) {
+      LADE_ASSERT(support_gate_close(&s.gates[i], s.f.runtime, s.streams[i]));
+    }
+    int first = submit(&s, BULK, 0);
+    int second = submit(&s, BULK, 1);
+    support_gate_open(&s.gates[1]);
+    expect_done(&s, second);
+    expect_none_done(&s, first);
+    support_gate_open(&s.gates[0]);
+    scene_close(&s);
+  }
+}
+
+/* The caller's thread does not wait for the caller's stream: another stream is ordered after copies that still wait. */
+LADE_TEST_P(AfterStream, IsWaitedForByAStreamMeanwhile, support_soft_runtimes, name) {
+  scene s;
+  if (!scene_open(&s, name, LADE_TO_DEVICE, false, 16)) return;
+  LADE_ASSERT(support_gate_close(&s.gates[0], s.f.runtime, s.streams[0]));
+  int held = submit(&s, SMALL, 0);
+  LADE_EXPECT_OK(lade_stream_wait_ticket(s.streams[1], s.tickets[held]));
+  char *copy = s.f.device + (size_t)(PLACES - 1) * BULK;
+  LADE_EXPECT_OK(lade_copy_async(s.f.runtime, copy, s.f.device, SMALL, s.streams[1]));
+  expect_none_done(&s, held);
+  support_gate_open(&s.gates[0]);
+  LADE_EXPECT_OK(lade_stream_synchronize(s.f.runtime, s.streams[1]));
+  fixture_expect_device_pattern(&s.f, (size_t)(PLACES - 1) * BULK, SMALL, 8, 0);
+  scene_close(&s);
+}
+
+/* What waits is given up at once when it is cancelled, and its stream may then be as slow as it likes. */
+LADE_TEST_P(AfterStream, IsCancelledBeforeItsFirstCopy, support_soft_runtimes, name) {
+  scene s;
+  if (!scene_open(&s, name, LADE_TO_DEVICE, false, 2)) return;
+  LADE_ASSERT(support_gate_close(&s.gates[0], s.f.runtime, s.streams[0]));
+  int first = submit(&s, BULK, 0);
+  int second = submit(&s, BULK, 0); /* behind the first one's share: nothing of it is begun */
+  LADE_EXPECT_OK(lade_ticket_cancel(s.tickets[second]));
+  LADE_EXPECT_EQ_INT(lade_ticket_wait(s.tickets[second], LADE_WAIT_FOREVER), LADE_ERR_CANCELLED);
+  lade_ticket_release(s.tickets[second]);
+  s.count--;
+  expect_none_done(&s, first);
+  support_gate_open(&s.gates[0]);
+  scene_close(&s);
+}
+
+/* A sink that takes nothing until it is told to. */
+static lade_status take_late(void *user, uint64_t offset, void *buffer, size_t bytes) {
+  sem_t *told = user;
+  (void)offset;
+  (void)buffer;
+  (void)bytes;
+  while (sem_wait(told) != 0) {
+  }
+  return sem_post(told) == 0 ? LADE_OK : LADE_ERR_INTERNAL;
+}
+
+/* Whatever lade chooses for readers and depth. */
+LADE_TEST(StuckSink, HoldsUpNoOther) {
+  for (uint32_t readers = 1; readers <= 5; readers++) {
+    enum { STUCK = 3 };
+    fixture f;
+    sem_t told;
+    lade_ticket *tickets[STUCK];
+    lade_pipeline_options options;
+    char *host = calloc(1, BULK);
+    fixture_options(&options);
+    options.readers = readers;
+    options.depth = 0;
+    if (!fixture_open(&f, "cpu", BULK, &options)) return;
+    sem_init(&told, 0, 0);
+    for (int i = 0; i < STUCK; i++) {
+      lade_transfer stuck = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_callback(take_late, &told), BULK);
+      LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &stuck, &tickets[i]));
+    }
+    lade_transfer plain = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_memory(host), BULK);
+    LADE_EXPECT_OK(fixture_run(&f, &plain));
+    sem_post(&told);
+    for (int i = 0; i < STUCK; i++) {
+      LADE_EXPECT_OK(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER));
+      lade_ticket_release(tickets[i]);
+    }
+    fixture_close(&f);
+    sem_destroy(&told);
+    free(host);
+  }
+}
