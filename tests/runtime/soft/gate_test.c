@@ -26,6 +26,8 @@ typedef struct stage {
   ladei_graph graph;
   ladei_graph_exec exec;
   ladei_user_object object;
+  void *batch_to[1]; /* device */
+  const void *batch_from[1];
 } stage;
 
 static void nothing(void *user) { (void)user; }
@@ -46,6 +48,8 @@ static stage stage_open(const char *clock) {
   LADE_EXPECT_OK(ops->capture_end(s.f.self, &s.stream, &s.graph));
   LADE_EXPECT_OK(ops->graph_instantiate(s.f.self, s.graph, &s.exec));
   LADE_EXPECT_OK(ops->user_object_create(s.f.self, nothing, NULL, &s.object));
+  s.batch_to[0] = s.device;
+  s.batch_from[0] = s.host;
   s.own = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return s;
 }
@@ -63,94 +67,106 @@ static union {
   void *pointer;
   int number;
   unsigned char bytes[4096];
-} out;
+} given;
+static void *const out = &given;
 
-/* Calls op `name` with arguments that would do if it were not made to fail. */
+static const ladei_pool_properties device_pool = {LADEI_POOL_DEVICE, 0, 0};
+static const size_t batch_bytes[1] = {BYTES};
+
+/* Every op that returns a status: X(op, arguments after the first), which would do if it were not made to fail. */
+#define CALLS(X)                                                                                                       \
+  X(close)                                                                                                             \
+  X(device_count, out)                                                                                                 \
+  X(device_properties, 0, out)                                                                                         \
+  X(device_attribute, 0, LADEI_ATTR_INTEGRATED, out)                                                                   \
+  X(memory_info, 0, out, out)                                                                                          \
+  X(current_device, out)                                                                                               \
+  X(current_device_set, 0)                                                                                             \
+  X(device_context, 0, out)                                                                                            \
+  X(device_active, 0, out)                                                                                             \
+  X(device_synchronize, 0)                                                                                             \
+  X(device_alloc, 0, BYTES, out)                                                                                       \
+  X(device_free, 0, s->device)                                                                                         \
+  X(vm_granularity, 0, out, out)                                                                                       \
+  X(vm_reserve, 0, BYTES, 0, out)                                                                                      \
+  X(vm_address_free, s->device, BYTES)                                                                                 \
+  X(vm_create, 0, BYTES, false, out)                                                                                   \
+  X(vm_release, 0)                                                                                                     \
+  X(vm_map, s->device, BYTES, 0)                                                                                       \
+  X(vm_unmap, s->device, BYTES)                                                                                        \
+  X(vm_set_access, s->device, BYTES, 0, true)                                                                          \
+  X(vm_export, 0, out)                                                                                                 \
+  X(vm_import, 0, -1, out)                                                                                             \
+  X(pool_create, &device_pool, out)                                                                                    \
+  X(pool_destroy, s->pool)                                                                                             \
+  X(pool_default, 0, out)                                                                                              \
+  X(pool_set_access, s->pool, 0, true)                                                                                 \
+  X(pool_attribute_get, s->pool, LADEI_POOL_USED_CURRENT, out)                                                         \
+  X(pool_attribute_set, s->pool, LADEI_POOL_RELEASE_THRESHOLD, 0)                                                      \
+  X(pool_trim, s->pool, 0)                                                                                             \
+  X(pool_alloc, s->pool, BYTES, &s->stream, out)                                                                       \
+  X(pool_free, s->device, &s->stream)                                                                                  \
+  X(host_alloc, 0, BYTES, 0, out)                                                                                      \
+  X(host_free, s->host)                                                                                                \
+  X(host_register, 0, s->own, BYTES, 0)                                                                                \
+  X(host_unregister, s->own)                                                                                           \
+  X(pointer_attributes, s->host, out)                                                                                  \
+  X(stream_create, 0, 0, 0, out)                                                                                       \
+  X(stream_destroy, s->stream.handle)                                                                                  \
+  X(stream_resolve, s->stream.handle, out)                                                                             \
+  X(stream_wait_event, &s->stream, s->event)                                                                           \
+  X(stream_query, &s->stream)                                                                                          \
+  X(stream_synchronize, &s->stream)                                                                                    \
+  X(stream_capture_info, &s->stream, out)                                                                              \
+  X(capture_mode_exchange, &(ladei_capture_mode){LADEI_CAPTURE_GLOBAL})                                                \
+  X(event_create, s->context, 0, out)                                                                                  \
+  X(event_destroy, s->event)                                                                                           \
+  X(event_record, s->event, &s->stream)                                                                                \
+  X(event_query, s->event)                                                                                             \
+  X(event_synchronize, s->event)                                                                                       \
+  X(event_elapsed_ns, s->event, s->end, out)                                                                           \
+  X(copy, LADEI_COPY_H2D, s->device, s->host, BYTES, &s->stream)                                                       \
+  X(copy_sync, 0, LADEI_COPY_H2D, s->device, s->host, BYTES)                                                           \
+  X(copy_batch, LADEI_COPY_H2D, 1, s->batch_to, s->batch_from, batch_bytes, &s->stream)                                \
+  X(copy_peer, s->device, 0, s->device, 0, BYTES, &s->stream)                                                          \
+  X(fill, s->device, 0, BYTES, &s->stream)                                                                             \
+  X(host_function, &s->stream, nothing, NULL)                                                                          \
+  X(stream_write_value, &s->stream, s->device, 0, 32)                                                                  \
+  X(capture_begin, &s->stream, LADEI_CAPTURE_RELAXED)                                                                  \
+  X(capture_end, &s->stream, out)                                                                                      \
+  X(graph_instantiate, s->graph, out)                                                                                  \
+  X(graph_launch, s->exec, &s->stream)                                                                                 \
+  X(graph_destroy, s->graph)                                                                                           \
+  X(graph_exec_destroy, s->exec)                                                                                       \
+  X(user_object_create, nothing, NULL, out)                                                                            \
+  X(user_object_release, s->object)                                                                                    \
+  X(graph_retain_user_object, s->graph, s->object)                                                                     \
+  X(peer_can_access, 0, 0, out)                                                                                        \
+  X(peer_enable, 0, 0)                                                                                                 \
+  X(peer_disable, 0, 0)                                                                                                \
+  X(ipc_export, s->device, out)                                                                                        \
+  X(ipc_open, 0, out, out)                                                                                             \
+  X(ipc_close, s->device)                                                                                              \
+  X(timer_add, 0, nothing, NULL)                                                                                       \
+  X(step)
+
+#define CALL_FUNCTION(op, ...)                                                                                         \
+  static lade_status call_##op(stage *s) { return s->f.ops->op(s->f.self, ##__VA_ARGS__); }
+CALLS(CALL_FUNCTION)
+#undef CALL_FUNCTION
+
 static lade_status call_by_name(stage *s, const char *name) {
-  const lade_runtime_ops *ops = s->f.ops;
-  void *self = s->f.self, *o = &out;
-  const ladei_pool_properties properties = {LADEI_POOL_DEVICE, 0, 0};
-  void *dst = s->device;
-  const void *src = s->host;
-  size_t bytes = BYTES;
-  ladei_capture_mode mode = LADEI_CAPTURE_GLOBAL;
-#define CALL(op, ...)                                                                                                  \
-  if (strcmp(name, #op) == 0) return ops->op(self, ##__VA_ARGS__)
-  CALL(close);
-  CALL(device_count, o);
-  CALL(device_properties, 0, o);
-  CALL(device_attribute, 0, LADEI_ATTR_INTEGRATED, o);
-  CALL(memory_info, 0, o, o);
-  CALL(current_device, o);
-  CALL(current_device_set, 0);
-  CALL(device_context, 0, o);
-  CALL(device_active, 0, o);
-  CALL(device_synchronize, 0);
-  CALL(device_alloc, 0, BYTES, o);
-  CALL(device_free, 0, s->device);
-  CALL(vm_granularity, 0, o, o);
-  CALL(vm_reserve, 0, BYTES, 0, o);
-  CALL(vm_address_free, s->device, BYTES);
-  CALL(vm_create, 0, BYTES, false, o);
-  CALL(vm_release, 0);
-  CALL(vm_map, s->device, BYTES, 0);
-  CALL(vm_unmap, s->device, BYTES);
-  CALL(vm_set_access, s->device, BYTES, 0, true);
-  CALL(vm_export, 0, o);
-  CALL(vm_import, 0, -1, o);
-  CALL(pool_create, &properties, o);
-  CALL(pool_destroy, s->pool);
-  CALL(pool_default, 0, o);
-  CALL(pool_set_access, s->pool, 0, true);
-  CALL(pool_attribute_get, s->pool, LADEI_POOL_USED_CURRENT, o);
-  CALL(pool_attribute_set, s->pool, LADEI_POOL_RELEASE_THRESHOLD, 0);
-  CALL(pool_trim, s->pool, 0);
-  CALL(pool_alloc, s->pool, BYTES, &s->stream, o);
-  CALL(pool_free, s->device, &s->stream);
-  CALL(host_alloc, 0, BYTES, 0, o);
-  CALL(host_free, s->host);
-  CALL(host_register, 0, s->own, BYTES, 0);
-  CALL(host_unregister, s->own);
-  CALL(pointer_attributes, s->host, o);
-  CALL(stream_create, 0, 0, 0, o);
-  CALL(stream_destroy, s->stream.handle);
-  CALL(stream_resolve, s->stream.handle, o);
-  CALL(stream_wait_event, &s->stream, s->event);
-  CALL(stream_query, &s->stream);
-  CALL(stream_synchronize, &s->stream);
-  CALL(stream_capture_info, &s->stream, o);
-  CALL(capture_mode_exchange, &mode);
-  CALL(event_create, s->context, 0, o);
-  CALL(event_destroy, s->event);
-  CALL(event_record, s->event, &s->stream);
-  CALL(event_query, s->event);
-  CALL(event_synchronize, s->event);
-  CALL(event_elapsed_ns, s->event, s->end, o);
-  CALL(copy, LADEI_COPY_H2D, dst, src, BYTES, &s->stream);
-  CALL(copy_sync, 0, LADEI_COPY_H2D, dst, src, BYTES);
-  CALL(copy_batch, LADEI_COPY_H2D, 1, &dst, &src, &bytes, &s->stream);
-  CALL(copy_peer, dst, 0, dst, 0, BYTES, &s->stream);
-  CALL(fill, dst, 0, BYTES, &s->stream);
-  CALL(host_function, &s->stream, nothing, NULL);
-  CALL(stream_write_value, &s->stream, dst, 0, 32);
-  CALL(capture_begin, &s->stream, LADEI_CAPTURE_RELAXED);
-  CALL(capture_end, &s->stream, o);
-  CALL(graph_instantiate, s->graph, o);
-  CALL(graph_launch, s->exec, &s->stream);
-  CALL(graph_destroy, s->graph);
-  CALL(graph_exec_destroy, s->exec);
-  CALL(user_object_create, nothing, NULL, o);
-  CALL(user_object_release, s->object);
-  CALL(graph_retain_user_object, s->graph, s->object);
-  CALL(peer_can_access, 0, 0, o);
-  CALL(peer_enable, 0, 0);
-  CALL(peer_disable, 0, 0);
-  CALL(ipc_export, s->device, o);
-  CALL(ipc_open, 0, o, o);
-  CALL(ipc_close, s->device);
-  CALL(timer_add, 0, nothing, NULL);
-  CALL(step);
-#undef CALL
+  static const struct {
+    const char *name;
+    lade_status (*call)(stage *s);
+  } calls[] = {
+#define CALL_ROW(op, ...) {#op, call_##op},
+      CALLS(CALL_ROW)
+#undef CALL_ROW
+  };
+  for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+    if (strcmp(name, calls[i].name) == 0) return calls[i].call(s);
+  }
   LADE_FAIL("this test does not know op %s", name);
   return LADE_OK;
 }
@@ -170,13 +186,13 @@ static bool has_status(const stage *s, const char *name) {
 LADE_TEST_P(FaultPlan, MakesTheNthCallOfEveryOpFailAndChangesNothing, soft_fixture_clocks, clock) {
   stage s = stage_open(clock);
   lade_soft_report before = soft_fixture_report(&s.f);
-  unsigned char pattern[sizeof out];
+  unsigned char pattern[sizeof given];
   memset(pattern, 0xa5, sizeof pattern);
   for (size_t i = 0; i < sizeof op_names / sizeof op_names[0]; i++) {
     const char *name = op_names[i];
     if (!has_status(&s, name)) continue;
     uint64_t calls = 0, calls_after = 0;
-    memcpy(&out, pattern, sizeof out);
+    memcpy(&given, pattern, sizeof given);
     LADE_EXPECT_OK(ladei_soft_call_count(s.f.self, name, &calls));
     LADE_EXPECT_OK(ladei_soft_fault_add(s.f.self, name, 1, LADE_ERR_BUSY));
     LADE_EXPECT_OK(ladei_soft_fault_add(s.f.self, name, 2, LADE_ERR_IO));
@@ -185,7 +201,7 @@ LADE_TEST_P(FaultPlan, MakesTheNthCallOfEveryOpFailAndChangesNothing, soft_fixtu
     LADE_EXPECT_STATUS(LADE_ERR_IO, call_by_name(&s, name));
     LADE_EXPECT_OK(ladei_soft_call_count(s.f.self, name, &calls_after));
     LADE_EXPECT_EQ_UINT(calls_after, calls + 2);
-    LADE_EXPECT_EQ_MEM(&out, pattern, sizeof out);
+    LADE_EXPECT_EQ_MEM(&given, pattern, sizeof given);
   }
   lade_soft_report after = soft_fixture_report(&s.f);
   LADE_EXPECT_EQ_MEM(&before, &after, sizeof before);
