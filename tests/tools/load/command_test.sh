@@ -4,26 +4,8 @@
 # `lade load` and `lade save` as a user types them: output, errors on standard error, exit status, files.
 # usage: command_test.sh LADE
 set -u
-lade=$1
+. tests/tools/command.sh
 golden=tests/loaders/golden
-dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/XXXXXX")
-failures=0
-
-fail() {
-  echo "FAILED: $*" >&2
-  failures=$((failures + 1))
-}
-
-# run STATUS ARGUMENT...: runs `lade`, leaves its output in $dir/out and $dir/err
-run() {
-  wanted=$1
-  shift
-  "$lade" "$@" >"$dir/out" 2>"$dir/err"
-  status=$?
-  [ "$status" = "$wanted" ] || fail "lade $*: exit status $status, not $wanted: $(cat "$dir/err")"
-}
-
-says() { grep -qF -- "$1" "$dir/$2" || fail "no '$1' in: $(cat "$dir/$2")"; }
 
 head -c 300000 /dev/urandom >"$dir/bytes"
 : >"$dir/nothing"
@@ -82,5 +64,4 @@ run 2 save one two three
 run 2 save --max-shard-size 5XB one two
 ls -A "$dir" | grep -q '^\.' && fail "parts are left: $(ls -A "$dir")"
 
-rm -rf "$dir"
-[ "$failures" = 0 ]
+finish

@@ -4,23 +4,7 @@
 # `lade replay` as a user types it: output, errors on standard error, exit status.
 # usage: command_test.sh LADE
 set -u
-lade=$1
-dir=${TEST_TMPDIR:-$(mktemp -d)}
-failures=0
-
-fail() {
-  echo "FAILED: $*" >&2
-  failures=$((failures + 1))
-}
-
-# run STATUS ARGUMENT...: runs `lade`, leaves its output in $dir/out and $dir/err
-run() {
-  wanted=$1
-  shift
-  "$lade" "$@" >"$dir/out" 2>"$dir/err"
-  status=$?
-  [ "$status" = "$wanted" ] || fail "lade $*: exit status $status, not $wanted: $(cat "$dir/err")"
-}
+. tests/tools/command.sh
 
 printf 'lade-trace 1\nalloc 1 1000 0\nsnapshot first\nalloc 2 30000000 0\nfree 1\nsnapshot last\n' >"$dir/good"
 printf 'lade-trace 1\nalloc 1 1000 0\nsnapshot first\nfree 2\n' >"$dir/bad"
@@ -83,4 +67,4 @@ if [ -w /dev/full ]; then
   [ $? = 1 ] || fail "a full disk was not noticed"
 fi
 
-[ "$failures" = 0 ]
+finish

@@ -4,23 +4,7 @@
 # `lade topo` as a user types it: output, errors on standard error, exit status.
 # usage: command_test.sh LADE
 set -u
-lade=$1
-dir=${TEST_TMPDIR:-$(mktemp -d)}
-failures=0
-
-fail() {
-  echo "FAILED: $*" >&2
-  failures=$((failures + 1))
-}
-
-# run STATUS ARGUMENT...: runs `lade`, leaves its output in $dir/out and $dir/err
-run() {
-  wanted=$1
-  shift
-  "$lade" "$@" >"$dir/out" 2>"$dir/err"
-  status=$?
-  [ "$status" = "$wanted" ] || fail "lade $*: exit status $status, not $wanted: $(cat "$dir/err")"
-}
+. tests/tools/command.sh
 
 export HWLOC_SYNTHETIC="package:2 node:4 core:2 pu:1"
 
@@ -68,4 +52,4 @@ if [ -w /dev/full ]; then
   run 1 topo --runtime sim --plot /dev/full
 fi
 
-[ "$failures" = 0 ]
+finish
