@@ -416,28 +416,6 @@ LADE_TEST(DeviceExpandable, TurnedOffAtRunTimeItServesNoRequest) {
   device_fixture_close(&f);
 }
 
-/* A limit that changes while blocks live must not let the gauges drift (hazard H8). */
-LADE_TEST(DeviceStats, OversizeGaugesSurviveAChangedLimit) {
-  lade_device_options options;
-  lade_device_options_init(&options);
-  options.max_split_bytes = 40 * MIB;
-  device_fixture f;
-  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
-  char *over = device_fixture_alloc(&f, 50 * MIB, 0);
-  options.max_split_bytes = 100 * MIB;
-  LADE_ASSERT_OK(lade_device_configure(f.allocator, &options));
-  char *under = device_fixture_alloc(&f, 60 * MIB, 0);
-  options.max_split_bytes = 30 * MIB;
-  LADE_ASSERT_OK(lade_device_configure(f.allocator, &options));
-  device_fixture_free(&f, over);
-  device_fixture_free(&f, under);
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).oversize_allocations.current, 0);
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).oversize_segments.current, 1);
-  device_fixture_empty_cache(&f);
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).oversize_segments.current, 0);
-  device_fixture_close(&f);
-}
-
 LADE_TEST(DeviceExpandable, DeviceWithoutVirtualMemorySaysSo) {
   support_description description;
   support_description_init(&description);
@@ -527,150 +505,6 @@ LADE_TEST(DevicePeers, UsePlainSegments) { peer_run(false); }
 
 LADE_TEST(DevicePeers, UseMappedMemoryOfBeforeAndAfter) { peer_run(true); }
 
-/* ---- Private pools, checkpoints ---------------------------------------------------------------------------------- */
-
-static const lade_device_pool_id pool_one = {1, 0};
-
-LADE_TEST(DevicePools, MemoryOfACaptureServesNobodyElse) {
-  device_fixture f;
-  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
-  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[0], 1));
-  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_pool_begin(f.allocator, pool_one, NULL, 0));
-  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_empty_cache(f.allocator));
-  char *captured = device_fixture_alloc(&f, 1000, 0);
-  char *outside = device_fixture_alloc(&f, 1000, 1);
-  device_fixture_free(&f, captured);
-  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), captured);
-  bool equal = false;
-  void *live[] = {captured, captured};
-  LADE_EXPECT_OK(lade_device_pool_live_equals(f.allocator, pool_one, live, 2, &equal));
-  LADE_EXPECT(equal);
-  LADE_EXPECT_OK(lade_device_pool_live_equals(f.allocator, pool_one, NULL, 0, &equal));
-  LADE_EXPECT(!equal);
-  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, pool_one));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_end(f.allocator, pool_one));
-  device_fixture_free(&f, captured);
-  char *later = device_fixture_alloc(&f, 1000, 0);
-  LADE_EXPECT_NE_PTR(later, captured);
-  device_fixture_free(&f, outside);
-  device_fixture_free(&f, later);
-  device_fixture_empty_cache(&f); /* the pool is still in use: its segment stays */
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 1);
-  LADE_ASSERT_OK(lade_device_pool_release(f.allocator, pool_one));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_release(f.allocator, pool_one));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_begin(f.allocator, pool_one, NULL, 0));
-  device_fixture_empty_cache(&f);
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 0);
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
-                     lade_device_pool_live_equals(f.allocator, pool_one, NULL, 0, &equal)); /* gone */
-  device_fixture_close(&f);
-}
-
-LADE_TEST(DevicePools, ReleasedPoolStaysWhileABlockLives) {
-  device_fixture f;
-  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
-  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, pool_one, NULL, 0));
-  char *a = device_fixture_alloc(&f, 1000, 3);
-  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, pool_one));
-  LADE_ASSERT_OK(lade_device_pool_release(f.allocator, pool_one));
-  device_fixture_empty_cache(&f);
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 1);
-  device_fixture_free(&f, a);
-  device_fixture_empty_cache(&f);
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 0);
-  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, pool_one, NULL, 0)); /* a new one under the old name */
-  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
-  device_fixture_close(&f);
-}
-
-/* A stream noted both before and during a capture: the use before it must still be waited for (hazard H9). */
-LADE_TEST(DevicePools, DeferredFreeHonoursUsesFromOutsideTheCapture) {
-  device_fixture f;
-  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
-  char *outside = device_fixture_alloc(&f, 512, 0);
-  char *inside = device_fixture_alloc(&f, 512, 0);
-  device_fixture_hold(&f, 1);
-  device_fixture_record(&f, outside, 1);
-  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[2], 1));
-  device_fixture_record(&f, outside, 1);
-  device_fixture_record(&f, inside, 1);
-  device_fixture_free(&f, outside);
-  device_fixture_free(&f, inside);
-  device_fixture_free(&f, device_fixture_alloc(&f, 512, 2));
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 2); /* both deferred */
-  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, pool_one));
-  char *next = device_fixture_alloc(&f, 512, 0);
-  LADE_EXPECT_EQ_PTR(next, inside);
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 2); /* it, and the block still in use */
-  device_fixture_release(&f, 1);
-  device_fixture_free(&f, next);
-  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 512, 0), next);
-  device_fixture_free(&f, next);
-  device_fixture_close(&f);
-}
-
-LADE_TEST(DeviceCheckpoint, RestoresTheLayout) {
-  device_fixture f;
-  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
-  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[0], 1));
-  char *a = device_fixture_alloc(&f, 1000, 0);
-  char *b = device_fixture_alloc(&f, 3000, 0);
-  char *c = device_fixture_alloc(&f, 500, 0);
-  device_fixture_free(&f, b);
-  lade_device_checkpoint *checkpoint = NULL;
-  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_checkpoint_get(f.allocator, pool_one, &checkpoint));
-  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, pool_one));
-  LADE_ASSERT_OK(lade_device_checkpoint_get(f.allocator, pool_one, &checkpoint));
-
-  device_fixture_free(&f, a);
-  device_fixture_free(&f, c);
-  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[0], 1));
-  char *d = device_fixture_alloc(&f, 100000, 0);
-  LADE_EXPECT_EQ_PTR(d, a);
-  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, pool_one));
-
-  lade_device_restored *restored = NULL;
-  LADE_ASSERT_OK(lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
-  device_fixture_check(&f);
-  LADE_ASSERT_EQ_SIZE(restored->freed_count, 1);
-  LADE_EXPECT_EQ_PTR(restored->freed[0], d);
-  LADE_ASSERT_EQ_SIZE(restored->created_count, 2);
-  LADE_EXPECT_EQ_PTR(restored->created[0], a);
-  LADE_EXPECT_EQ_PTR(restored->created[1], c);
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).requested_bytes.all.current, 1024 + 512);
-  lade_device_restored_destroy(restored);
-
-  device_fixture_record(&f, c, 1);
-  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
-  device_fixture_check(&f);
-  device_fixture_free(&f, a);
-  device_fixture_free(&f, c);
-  LADE_ASSERT_OK(lade_device_pool_release(f.allocator, pool_one)); /* once per begin */
-  LADE_ASSERT_OK(lade_device_pool_release(f.allocator, pool_one));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
-  lade_device_checkpoint_destroy(checkpoint);
-  device_fixture_close(&f);
-}
-
-LADE_TEST(DeviceCheckpoint, WaitsForNobodyButRefusesPendingBlocks) {
-  device_fixture f;
-  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
-  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[0], 1));
-  char *a = device_fixture_alloc(&f, 1000, 0);
-  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, pool_one));
-  device_fixture_hold(&f, 1);
-  device_fixture_record(&f, a, 1);
-  device_fixture_free(&f, a);
-  lade_device_checkpoint *checkpoint = NULL;
-  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_checkpoint_get(f.allocator, pool_one, &checkpoint));
-  device_fixture_release(&f, 1);
-  device_fixture_empty_cache(&f);
-  LADE_EXPECT_OK(lade_device_checkpoint_get(f.allocator, pool_one, &checkpoint));
-  lade_device_checkpoint_destroy(checkpoint);
-  LADE_ASSERT_OK(lade_device_pool_release(f.allocator, pool_one));
-  device_fixture_close(&f);
-}
-
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 LADE_TEST(DeviceStats, ResetsLeaveCurrentValues) {
@@ -689,6 +523,28 @@ LADE_TEST(DeviceStats, ResetsLeaveCurrentValues) {
   LADE_EXPECT_EQ_UINT(stats.requested_bytes.all.current, 4000);
   LADE_EXPECT_EQ_UINT(stats.device_allocs, 0);
   device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
+/* A limit that changes while blocks live must not let the gauges drift (hazard H8). */
+LADE_TEST(DeviceStats, OversizeGaugesSurviveAChangedLimit) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.max_split_bytes = 40 * MIB;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  char *over = device_fixture_alloc(&f, 50 * MIB, 0);
+  options.max_split_bytes = 100 * MIB;
+  LADE_ASSERT_OK(lade_device_configure(f.allocator, &options));
+  char *under = device_fixture_alloc(&f, 60 * MIB, 0);
+  options.max_split_bytes = 30 * MIB;
+  LADE_ASSERT_OK(lade_device_configure(f.allocator, &options));
+  device_fixture_free(&f, over);
+  device_fixture_free(&f, under);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).oversize_allocations.current, 0);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).oversize_segments.current, 1);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).oversize_segments.current, 0);
   device_fixture_close(&f);
 }
 
