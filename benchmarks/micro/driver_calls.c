@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "benchmarks/frame.h"
 #include "lade/lade.h"

@@ -4,7 +4,6 @@
  * into a histogram of steps of 10 ns, and include one reading of the clock.
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,12 +4,10 @@
  *
  * All but `cold` are exact and the same in every run of one seed; each repeat has another seed.
  */
-#include <errno.h>
 #include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings as text: every key, ranges, the list form, and errors that name key, value and position. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/config.h"
 #include "tests/shim/lade_test.h"

@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #include "base/size.h"
 #include "tests/shim/lade_test.h"

@@ -3,7 +3,6 @@
 #include "base/slab.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "tests/shim/lade_test.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The clock, timers of virtual time, texts of native codes. */
-#include <limits.h>
 #include <string.h>
 
 #include "tests/conformance/conformance.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices: what they say of themselves, current device and context, waiting for a device (R4, R5). */
 #include <ctype.h>
-#include <limits.h>
 #include <string.h>
 
 #include "tests/conformance/conformance.h"

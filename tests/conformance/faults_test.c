@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Software devices only: the fault plan, held streams, lost devices (R7), what they count and report. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

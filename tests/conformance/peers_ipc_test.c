@@ -2,7 +2,6 @@
 /* Peer access between devices, and device memory shared with another process. */
 #include <errno.h>
 #include <spawn.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

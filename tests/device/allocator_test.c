@@ -2,7 +2,6 @@
 /* The device allocator's calls, on the software device: decisions, uses by other streams, limits, errors. */
 #include "lade/device.h"
 
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -8,9 +8,6 @@
  * runtime here: it calls back into the test in the middle of one driver call, where another thread could be.
  */
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "device/allocator.h"
 #include "lade/config.h"

@@ -6,7 +6,6 @@
  */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #include "device/allocator.h"
 #include "lade/soft.h"

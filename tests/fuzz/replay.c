@@ -10,7 +10,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/fuzz/fuzz.h"
 #include "tests/shim/lade_test.h"

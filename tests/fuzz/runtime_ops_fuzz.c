@@ -14,8 +14,6 @@
  * I3  A block that a graph names stays on the graph's stream and alive until the graph is destroyed.
  * I4  A call fails with INJECTED only after a fault was planned, and otherwise as the step that makes it allows.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "lade/soft.h"

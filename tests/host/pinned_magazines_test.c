@@ -2,7 +2,6 @@
 /* Blocks kept ready by threads and bins: nobody keeps them from others for good. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/size.h"

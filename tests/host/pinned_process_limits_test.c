@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>

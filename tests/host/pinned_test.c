@@ -2,7 +2,6 @@
 /* The calls on a pinned pool, on every runtime. */
 #include "lade/pinned.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>

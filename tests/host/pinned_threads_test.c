@@ -2,7 +2,6 @@
 /* Many threads on one pool, on the "cpu" runtime: run under the thread sanitiser. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/size.h"

@@ -2,7 +2,6 @@
 #include "tests/loaders/data_set.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/shim/lade_test.h"
 #include "tests/support/pattern.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loaders: every record once an epoch, in the order that seed and epoch say, with the right bytes, for each rank. */
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/loaders/data_set.h"

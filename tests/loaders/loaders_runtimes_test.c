@@ -4,7 +4,6 @@
  * have the software devices.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/loaders/data_set.h"
 #include "tests/shim/lade_test.h"

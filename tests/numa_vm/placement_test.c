@@ -3,7 +3,6 @@
  * Where pinned memory really lies, page by page, on a machine with two NUMA nodes. Elsewhere these tests are skipped:
  * tests/numa_vm/run starts a virtual machine that has two, with a PCI display on each in place of a GPU.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

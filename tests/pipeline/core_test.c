@@ -6,7 +6,6 @@
 #include "pipeline/core.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"

@@ -4,7 +4,6 @@
  * of them: after no step of the clock, after one, after two ... until it is over before that. Beside it runs another
  * transfer, which a cancelled one must not harm. After each run every block is back and nothing is alive.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/pipeline/fixture.h"

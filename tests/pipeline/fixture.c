@@ -2,7 +2,6 @@
 #include "tests/pipeline/fixture.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/shim/lade_test.h"
 #include "tests/support/pattern.h"

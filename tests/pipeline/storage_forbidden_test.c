@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "tests/pipeline/fixture.h"
 #include "tests/pipeline/storage_child.h"

@@ -3,10 +3,8 @@
  * What needs no staging: pinned memory and memory of devices go to and fro without a block or a reader. And checksums of
  * everything else on its way, and of pinned memory where it lies.
  */
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include "tests/pipeline/fixture.h"

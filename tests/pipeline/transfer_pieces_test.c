@@ -4,7 +4,6 @@
  * back; as few copies as possible; a destination that is allocated on the way; every mistake named with its piece.
  */
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

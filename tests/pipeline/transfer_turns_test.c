@@ -5,7 +5,6 @@
  */
 #include <semaphore.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/pipeline/fixture.h"
 #include "tests/shim/lade_test.h"

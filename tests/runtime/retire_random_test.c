@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/retire_lane.h"

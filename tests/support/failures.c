@@ -8,7 +8,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

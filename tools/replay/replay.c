@@ -12,7 +12,6 @@
 #include "tools/replay/replay.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/config.h"
 #include "base/error.h"

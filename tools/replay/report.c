@@ -3,7 +3,6 @@
 #include "tools/replay/report.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 /* ---- Statistics by name ------------------------------------------------------------------------------------------ */
 

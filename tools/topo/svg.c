@@ -12,7 +12,6 @@
  *
  * D1  Nothing overlaps, and all lies within the picture; texts are cut to the letters of usual width that fit.
  */
-#include <string.h>
 
 #include "tools/topo/survey.h"
 

@@ -4,7 +4,6 @@
  *
  * Locks: none; one thread.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "runtime/cuda/entry_points.h"

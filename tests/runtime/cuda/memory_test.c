@@ -5,7 +5,6 @@
  * Locks: none; one thread.
  */
 #include <cudaTypedefs.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/runtime/cuda/fixture.h"
