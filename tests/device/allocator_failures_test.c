@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every call of the driver fails once, those that give back included: the allocator stays whole and loses nothing. */
+/*
+ * Every call of the driver fails once, those that give back included: the allocator stays whole and loses nothing, with
+ * every backend.
+ */
 #include "device/allocator.h"
 #include "lade/device.h"
 #include "tests/device/fixture.h"
@@ -9,27 +12,24 @@
 typedef struct scenario {
   void (*run)(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first);
   bool expandable;
+  uint32_t backend;
+  uint32_t flags;
 } scenario;
-
-/* Remembers the first error; the scenario goes on and cleans up. */
-static void note(lade_status *first, lade_status status) {
-  if (*first == LADE_OK) *first = status;
-}
 
 static void scenario_blocks(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
   static const size_t sizes[] = {1000, 3 * MIB, 30 * MIB, 700, 50 * MIB};
   void *blocks[5] = {NULL};
   for (int i = 0; i < 5; i++) {
-    note(first, lade_device_alloc(allocator, sizes[i], streams[i % 2], &blocks[i]));
+    support_note(first, lade_device_alloc(allocator, sizes[i], streams[i % 2], &blocks[i]));
     LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
-    if (i % 2 == 1) note(first, lade_device_record_stream(allocator, blocks[i], streams[0]));
+    if (i % 2 == 1) support_note(first, lade_device_record_stream(allocator, blocks[i], streams[0]));
   }
-  for (int i = 0; i < 5; i++) note(first, lade_device_free(allocator, blocks[i]));
+  for (int i = 0; i < 5; i++) support_note(first, lade_device_free(allocator, blocks[i]));
   void *large = NULL;
-  note(first, lade_device_alloc(allocator, 110 * MIB, streams[1], &large)); /* flushes */
+  support_note(first, lade_device_alloc(allocator, 110 * MIB, streams[1], &large)); /* flushes */
   LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
-  note(first, lade_device_free(allocator, large));
-  note(first, lade_device_empty_cache(allocator));
+  support_note(first, lade_device_free(allocator, large));
+  support_note(first, lade_device_empty_cache(allocator));
   LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
 }
 
@@ -39,25 +39,26 @@ static const lade_device_pool_id pool_one = {1, 0};
 static void scenario_pools(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
   void *blocks[3] = {NULL};
   LADE_EXPECT_OK(lade_device_pool_begin(allocator, pool_one, NULL, 0));
-  for (int i = 0; i < 3; i++) note(first, lade_device_alloc(allocator, (size_t)(i + 1) * MIB, streams[0], &blocks[i]));
-  note(first, lade_device_record_stream(allocator, blocks[1], streams[1]));
-  note(first, lade_device_free(allocator, blocks[1]));
+  for (int i = 0; i < 3; i++)
+    support_note(first, lade_device_alloc(allocator, (size_t)(i + 1) * MIB, streams[0], &blocks[i]));
+  support_note(first, lade_device_record_stream(allocator, blocks[1], streams[1]));
+  support_note(first, lade_device_free(allocator, blocks[1]));
   LADE_EXPECT_OK(lade_device_pool_end(allocator, pool_one));
-  note(first, lade_device_record_stream(allocator, blocks[2], streams[1]));
-  note(first, lade_device_free(allocator, blocks[2]));
+  support_note(first, lade_device_record_stream(allocator, blocks[2], streams[1]));
+  support_note(first, lade_device_free(allocator, blocks[2]));
   void *outside = NULL;
-  note(first, lade_device_alloc(allocator, 1000, streams[0], &outside));
-  note(first, lade_device_free(allocator, outside));
-  note(first, lade_device_empty_cache(allocator));
+  support_note(first, lade_device_alloc(allocator, 1000, streams[0], &outside));
+  support_note(first, lade_device_free(allocator, outside));
+  support_note(first, lade_device_empty_cache(allocator));
   LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
   lade_device_checkpoint *checkpoint = NULL;
   lade_device_restored *restored = NULL;
-  note(first, lade_device_checkpoint_get(allocator, pool_one, &checkpoint));
-  if (checkpoint != NULL) note(first, lade_device_checkpoint_set(allocator, checkpoint, &restored));
+  support_note(first, lade_device_checkpoint_get(allocator, pool_one, &checkpoint));
+  if (checkpoint != NULL) support_note(first, lade_device_checkpoint_set(allocator, checkpoint, &restored));
   lade_device_checkpoint_destroy(checkpoint);
   lade_device_restored_destroy(restored);
   LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
-  note(first, lade_device_free(allocator, blocks[0]));
+  support_note(first, lade_device_free(allocator, blocks[0]));
   LADE_EXPECT_OK(lade_device_pool_release(allocator, pool_one));
 }
 
@@ -69,19 +70,17 @@ static void share(lade_device_allocator *allocator, const void *block, lade_stat
   size_t offset = 0;
   void *base = NULL;
   lade_status status = lade_device_ipc_export(allocator, block, &handle, &offset);
-  note(first, status);
-  if (status == LADE_OK) note(first, lade_device_ipc_open(allocator, &handle, &base));
+  support_note(first, status);
+  if (status == LADE_OK) support_note(first, lade_device_ipc_open(allocator, &handle, &base));
   if (base == NULL) return;
-  status = lade_device_ipc_close(allocator, base);
-  note(first, status);
-  if (status != LADE_OK) LADE_EXPECT_OK(lade_device_ipc_close(allocator, base));
+  SUPPORT_TWICE(first, lade_device_ipc_close(allocator, base));
 }
 
 static void scenario_sharing(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
   void *block = NULL;
-  note(first, lade_device_alloc(allocator, 3 * MIB, streams[1], &block));
+  support_note(first, lade_device_alloc(allocator, 3 * MIB, streams[1], &block));
   if (block != NULL) share(allocator, block, first);
-  note(first, lade_device_free(allocator, block));
+  support_note(first, lade_device_free(allocator, block));
 }
 
 /* History, snapshots, peers, streams that end. */
@@ -93,28 +92,26 @@ static void scenario_others(lade_device_allocator *allocator, const lade_stream 
   options.max_entries = 8;
   options.capture = capture_nothing;
   options.user = &options;
-  note(first, lade_device_history_set(allocator, &options));
+  support_note(first, lade_device_history_set(allocator, &options));
   void *block = NULL;
-  note(first, lade_device_alloc(allocator, 3 * MIB, streams[1], &block));
-  note(first, lade_device_peer_add(allocator, 1));
-  note(first, lade_device_annotate(allocator, "note"));
+  support_note(first, lade_device_alloc(allocator, 3 * MIB, streams[1], &block));
+  support_note(first, lade_device_peer_add(allocator, 1));
+  support_note(first, lade_device_annotate(allocator, "note"));
   lade_device_snapshot *snapshot = NULL;
-  note(first, lade_device_snapshot_take(allocator, &snapshot));
+  support_note(first, lade_device_snapshot_take(allocator, &snapshot));
   lade_device_snapshot_destroy(snapshot);
   size_t largest = 0;
-  note(first, lade_device_largest_get(allocator, &largest));
-  note(first, lade_device_record_stream(allocator, block, streams[0]));
-  note(first, lade_device_free(allocator, block));
-  note(first, lade_device_stream_retire(allocator, streams[0]));
-  note(first, lade_device_history_set(allocator, NULL));
+  support_note(first, lade_device_largest_get(allocator, &largest));
+  support_note(first, lade_device_record_stream(allocator, block, streams[0]));
+  support_note(first, lade_device_free(allocator, block));
+  support_note(first, lade_device_stream_retire(allocator, streams[0]));
+  support_note(first, lade_device_history_set(allocator, NULL));
 }
 
 /* An allocation at a time when memory is there: the first attempt may meet the failing call, the second may not. */
 static void *alloc_sure(lade_device_allocator *allocator, size_t bytes, lade_stream stream, lade_status *first) {
   void *block = NULL;
-  lade_status status = lade_device_alloc(allocator, bytes, stream, &block);
-  note(first, status);
-  if (status != LADE_OK) LADE_EXPECT_OK(lade_device_alloc(allocator, bytes, stream, &block));
+  SUPPORT_TWICE(first, lade_device_alloc(allocator, bytes, stream, &block));
   return block;
 }
 
@@ -127,11 +124,75 @@ static void usable_expect(lade_device_allocator *allocator, const lade_stream *s
   LADE_EXPECT_OK(lade_device_free(allocator, large));
 }
 
-/* Where the driver refuses it, it takes it the second time. */
-static void stream_drop(lade_runtime *runtime, lade_stream stream, lade_status *first) {
-  lade_status status = lade_stream_destroy(runtime, stream);
-  note(first, status);
-  if (status != LADE_OK) LADE_EXPECT_OK(lade_stream_destroy(runtime, stream));
+/* The backends that cache nothing themselves: a free is the driver's own, and repeated where it is refused. */
+static void scenario_backend(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
+  void *blocks[4] = {NULL};
+  for (int i = 0; i < 4; i++) {
+    support_note(first, lade_device_alloc(allocator, (size_t)(i + 1) * MIB, streams[i % 2], &blocks[i]));
+    LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
+    if (i % 2 == 1) support_note(first, lade_device_record_stream(allocator, blocks[i], streams[0]));
+  }
+  SUPPORT_TWICE(first, lade_device_free(allocator, blocks[1]));
+  SUPPORT_TWICE(first, lade_device_free(allocator, blocks[0]));
+  void *large = NULL;
+  support_note(first, lade_device_alloc(allocator, 120 * MIB, streams[0], &large)); /* waits for all, once */
+  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
+  SUPPORT_TWICE(first, lade_device_free(allocator, large));
+  support_note(first, lade_device_stream_retire(allocator, streams[1]));
+  SUPPORT_TWICE(first, lade_device_free(allocator, blocks[2]));
+  SUPPORT_TWICE(first, lade_device_free(allocator, blocks[3]));
+  lade_device_stats stats;
+  lade_device_stats_init(&stats);
+  size_t largest;
+  support_note(first, lade_device_stats_get(allocator, &stats));
+  support_note(first, lade_device_stats_reset_peak(allocator));
+  support_note(first, lade_device_largest_get(allocator, &largest));
+  support_note(first, lade_device_peer_add(allocator, 1));
+  support_note(first, lade_device_empty_cache(allocator));
+  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
+}
+
+/* Memory for another process by file descriptors, which this one opens. */
+static void scenario_descriptors(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
+  void *block = NULL;
+  support_note(first, lade_device_alloc(allocator, 25 * MIB, streams[0], &block));
+  lade_device_shared shared;
+  lade_device_shared_init(&shared);
+  if (block != NULL) support_note(first, lade_device_shared_export(allocator, block, &shared));
+  void *there = NULL;
+  if (shared.fds != NULL) support_note(first, lade_device_shared_open(allocator, &shared, &there));
+  lade_device_shared_release(&shared);
+  if (there != NULL) SUPPORT_TWICE(first, lade_device_shared_close(allocator, there));
+  support_note(first, lade_device_free(allocator, block));
+  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
+}
+
+static void scenario_grown_pool(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
+  lade_device_checkpoint *checkpoint = NULL;
+  lade_device_restored *restored = NULL;
+  void *blocks[2] = {NULL};
+  lade_status begun = lade_device_pool_begin(allocator, pool_one, streams, 1);
+  support_note(first, begun);
+  if (begun != LADE_OK) return;
+  support_note(first, lade_device_alloc(allocator, 25 * MIB, streams[0], &blocks[0]));
+  support_note(first, lade_device_alloc(allocator, MIB, streams[0], &blocks[1]));
+  LADE_EXPECT_OK(lade_device_pool_end(allocator, pool_one));
+  LADE_EXPECT_OK(lade_device_checkpoint_get(allocator, pool_one, &checkpoint));
+  for (int i = 0; i < 2; i++) support_note(first, lade_device_free(allocator, blocks[i]));
+  LADE_EXPECT_OK(lade_device_checkpoint_set(allocator, checkpoint, &restored));
+  for (size_t i = 0; i < restored->created_count; i++) {
+    LADE_EXPECT_OK(lade_device_free(allocator, restored->created[i]));
+  }
+  lade_device_restored_destroy(restored);
+  lade_device_checkpoint_destroy(checkpoint);
+  LADE_EXPECT_OK(lade_device_pool_release(allocator, pool_one));
+  support_note(first, lade_device_empty_cache(allocator));
+  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
+}
+
+static void scenario_expandable(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
+  scenario_descriptors(allocator, streams, first);
+  scenario_grown_pool(allocator, streams, first);
 }
 
 static lade_status scenario_run(lade_runtime *runtime, void *user) {
@@ -139,6 +200,8 @@ static lade_status scenario_run(lade_runtime *runtime, void *user) {
   lade_device_options options;
   lade_device_options_init(&options);
   options.expandable_segments = which->expandable;
+  options.backend = which->backend;
+  options.flags = which->flags;
   options.max_bytes = 128 * MIB;
   lade_stream streams[2];
   lade_status status = lade_stream_create(runtime, 0, &streams[0]);
@@ -149,14 +212,12 @@ static lade_status scenario_run(lade_runtime *runtime, void *user) {
     status = lade_device_allocator_create(runtime, 0, &options, &allocator);
     if (status == LADE_OK) {
       which->run(allocator, streams, &status);
-      usable_expect(allocator, streams, &status);
-      lade_status destroyed = lade_device_allocator_destroy(allocator, true);
-      note(&status, destroyed);
-      if (destroyed != LADE_OK) LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
+      if (which->run != scenario_backend) usable_expect(allocator, streams, &status);
+      SUPPORT_TWICE(&status, lade_device_allocator_destroy(allocator, true));
     }
-    stream_drop(runtime, streams[1], &status);
+    SUPPORT_TWICE(&status, lade_stream_destroy(runtime, streams[1]));
   }
-  stream_drop(runtime, streams[0], &status);
+  SUPPORT_TWICE(&status, lade_stream_destroy(runtime, streams[0]));
   return status;
 }
 
@@ -165,14 +226,32 @@ static void failures_run(scenario which) {
   support_for_each_failure("sim", scenario_run, &options, &which);
 }
 
-LADE_TEST(DeviceFailures, PlainSegmentsLoseNothing) { failures_run((scenario){scenario_blocks, false}); }
+LADE_TEST(DeviceFailures, PlainSegmentsLoseNothing) { failures_run((scenario){.run = scenario_blocks}); }
 
-LADE_TEST(DeviceFailures, ExpandableSegmentsLoseNothing) { failures_run((scenario){scenario_blocks, true}); }
+LADE_TEST(DeviceFailures, ExpandableSegmentsLoseNothing) {
+  failures_run((scenario){.run = scenario_blocks, .expandable = true});
+}
 
-LADE_TEST(DeviceFailures, PrivatePoolsLoseNothing) { failures_run((scenario){scenario_pools, false}); }
+LADE_TEST(DeviceFailures, PrivatePoolsLoseNothing) { failures_run((scenario){.run = scenario_pools}); }
 
-LADE_TEST(DeviceFailures, SharingLosesNothing) { failures_run((scenario){scenario_sharing, false}); }
+LADE_TEST(DeviceFailures, SharingLosesNothing) { failures_run((scenario){.run = scenario_sharing}); }
 
-LADE_TEST(DeviceFailures, OtherCallsLoseNothing) { failures_run((scenario){scenario_others, false}); }
+LADE_TEST(DeviceFailures, OtherCallsLoseNothing) { failures_run((scenario){.run = scenario_others}); }
 
-LADE_TEST(DeviceFailures, NorBesideExpandableSegments) { failures_run((scenario){scenario_others, true}); }
+LADE_TEST(DeviceFailures, NorBesideExpandableSegments) {
+  failures_run((scenario){.run = scenario_others, .expandable = true});
+}
+
+LADE_TEST(DeviceFailures, CudaMallocAsyncLosesNothing) {
+  failures_run((scenario){.run = scenario_backend, .backend = LADE_DEVICE_CUDA_MALLOC_ASYNC});
+}
+
+LADE_TEST(DeviceFailures, UncachedModeLosesNothing) {
+  failures_run((scenario){.run = scenario_backend, .flags = LADE_DEVICE_UNCACHED});
+}
+
+LADE_TEST(DeviceFailures, ExpandableSharingAndPoolsLoseNothing) {
+  failures_run((scenario){.run = scenario_expandable,
+                          .expandable = true,
+                          .flags = LADE_DEVICE_EXPANDABLE_IPC | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS});
+}

@@ -6,7 +6,6 @@
 #include "device/allocator.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
-#include "tests/support/failures.h"
 #include "tests/support/interposer.h"
 
 static const lade_device_pool_id pool = {3, 0};
@@ -291,81 +290,4 @@ LADE_TEST(ExpandableIpc, RefusalsSayWhatToDo) {
   device_fixture_free(&f, a);
   device_fixture_free(&f, plain);
   device_fixture_close(&f);
-}
-
-/* ---- Failures ---------------------------------------------------------------------------------------------------- */
-
-static void note(lade_status *first, lade_status status) {
-  if (*first == LADE_OK) *first = status;
-}
-
-static void scenario_share(lade_device_allocator *allocator, lade_stream stream, lade_status *first) {
-  void *block = NULL;
-  note(first, lade_device_alloc(allocator, 25 * MIB, stream, &block));
-  lade_device_shared shared;
-  lade_device_shared_init(&shared);
-  lade_status status = block == NULL ? LADE_OK : lade_device_shared_export(allocator, block, &shared);
-  note(first, status);
-  void *there = NULL;
-  if (shared.fds != NULL) note(first, lade_device_shared_open(allocator, &shared, &there));
-  lade_device_shared_release(&shared);
-  if (there != NULL) {
-    status = lade_device_shared_close(allocator, there);
-    note(first, status);
-    if (status != LADE_OK) LADE_EXPECT_OK(lade_device_shared_close(allocator, there));
-  }
-  note(first, lade_device_free(allocator, block));
-  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
-}
-
-static void scenario_pool(lade_device_allocator *allocator, lade_stream stream, lade_status *first) {
-  lade_device_checkpoint *checkpoint = NULL;
-  lade_device_restored *restored = NULL;
-  void *blocks[2] = {NULL};
-  lade_status begun = lade_device_pool_begin(allocator, pool, &stream, 1);
-  note(first, begun);
-  if (begun != LADE_OK) return;
-  note(first, lade_device_alloc(allocator, 25 * MIB, stream, &blocks[0]));
-  note(first, lade_device_alloc(allocator, MIB, stream, &blocks[1]));
-  LADE_EXPECT_OK(lade_device_pool_end(allocator, pool));
-  LADE_EXPECT_OK(lade_device_checkpoint_get(allocator, pool, &checkpoint));
-  for (int i = 0; i < 2; i++) note(first, lade_device_free(allocator, blocks[i]));
-  LADE_EXPECT_OK(lade_device_checkpoint_set(allocator, checkpoint, &restored));
-  for (size_t i = 0; i < restored->created_count; i++) {
-    LADE_EXPECT_OK(lade_device_free(allocator, restored->created[i]));
-  }
-  lade_device_restored_destroy(restored);
-  lade_device_checkpoint_destroy(checkpoint);
-  LADE_EXPECT_OK(lade_device_pool_release(allocator, pool));
-  note(first, lade_device_empty_cache(allocator));
-  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
-}
-
-static lade_status scenario_run(lade_runtime *runtime, void *user) {
-  (void)user;
-  lade_device_options options;
-  lade_device_options_init(&options);
-  options.expandable_segments = 1;
-  options.flags = LADE_DEVICE_EXPANDABLE_IPC | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
-  lade_stream stream;
-  lade_status first = lade_stream_create(runtime, 0, &stream);
-  if (first != LADE_OK) return first;
-  lade_device_allocator *allocator = NULL;
-  first = lade_device_allocator_create(runtime, 0, &options, &allocator);
-  if (first == LADE_OK) {
-    scenario_share(allocator, stream, &first);
-    scenario_pool(allocator, stream, &first);
-    lade_status status = lade_device_allocator_destroy(allocator, true);
-    note(&first, status);
-    if (status != LADE_OK) LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
-  }
-  lade_status status = lade_stream_destroy(runtime, stream);
-  note(&first, status);
-  if (status != LADE_OK) LADE_EXPECT_OK(lade_stream_destroy(runtime, stream));
-  return first;
-}
-
-LADE_TEST(ExpandableFailures, SharingAndPoolsLoseNothing) {
-  support_failure_options options = {.releases_too = true};
-  support_for_each_failure("sim", scenario_run, &options, NULL);
 }

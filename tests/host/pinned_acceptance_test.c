@@ -295,20 +295,16 @@ LADE_TEST(PinnedAcceptance, Check8EmptyCacheReleasesCachedBlocksOnly) {
 
 /* ---- 9 ----------------------------------------------------------------------------------------------------------- */
 
-static void note(lade_status *first, lade_status status) {
-  if (*first == LADE_OK && status != LADE_OK) *first = status;
-}
-
 /* One tenancy: alloc, copy, record, free. */
 static void tenancy(lade_runtime *runtime, lade_pinned_pool *pool, lade_stream stream, void *device,
                     lade_status *first) {
   void *block = NULL;
   lade_status status = lade_pinned_alloc(pool, 4096, &block);
-  note(first, status);
+  support_note(first, status);
   if (status != LADE_OK) return;
-  note(first, lade_copy_async(runtime, device, block, 64, stream));
+  support_note(first, lade_copy_async(runtime, device, block, 64, stream));
   status = lade_pinned_record_event(pool, block, stream);
-  note(first, status);
+  support_note(first, status);
   if (status != LADE_OK) LADE_EXPECT_OK(lade_stream_synchronize(support_inner(runtime), stream));
   LADE_EXPECT_OK(lade_pinned_free(pool, block));
   LADE_EXPECT_OK(ladei_pinned_pool_check(pool));
@@ -318,24 +314,22 @@ static lade_status every_hook(lade_runtime *runtime, void *user) {
   lade_pinned_options options = pinned_fixture_options();
   lade_runtime *inner = support_inner(runtime);
   lade_pinned_pool *pool = NULL;
-  lade_status first = LADE_OK, status;
+  lade_status first = LADE_OK;
   lade_stream stream;
   void *device = NULL;
   options.flags = policy_flags(user);
   options.event_batch = 1;
   LADE_EXPECT_OK(lade_stream_create(inner, 0, &stream));
   LADE_EXPECT_OK(inner->ops->device_alloc(inner->self, 0, 64, &device));
-  note(&first, lade_pinned_pool_create(runtime, &options, &pool));
+  support_note(&first, lade_pinned_pool_create(runtime, &options, &pool));
   for (int i = 0; pool != NULL && i < 3; i++) {
     tenancy(runtime, pool, stream, device, &first);
-    note(&first, lade_stream_synchronize(runtime, stream));
+    support_note(&first, lade_stream_synchronize(runtime, stream));
   }
   LADE_EXPECT_OK(lade_stream_synchronize(inner, stream));
   if (pool != NULL) {
-    note(&first, lade_pinned_empty_cache(pool));
-    status = lade_pinned_pool_destroy(pool, true);
-    note(&first, status);
-    if (status != LADE_OK) LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true)); /* one call fails, the next does not */
+    support_note(&first, lade_pinned_empty_cache(pool));
+    SUPPORT_TWICE(&first, lade_pinned_pool_destroy(pool, true)); /* one call fails, the next does not */
   }
   LADE_EXPECT_OK(inner->ops->device_free(inner->self, 0, device));
   LADE_EXPECT_OK(lade_stream_destroy(inner, stream));

@@ -41,6 +41,19 @@ typedef struct support_failure_options {
   bool forever;
 } support_failure_options;
 
+/* For scenarios that go on after an error, and clean up: the first one is what they return. */
+static inline void support_note(lade_status *first, lade_status status) {
+  if (*first == LADE_OK) *first = status;
+}
+
+/* A call that must succeed at the second attempt, if not at the first: only one call of the driver fails. */
+#define SUPPORT_TWICE(first, call)                                                                                     \
+  do {                                                                                                                 \
+    lade_status support_status = (call);                                                                               \
+    support_note(first, support_status);                                                                               \
+    if (support_status != LADE_OK) LADE_EXPECT_OK(call);                                                               \
+  } while (0)
+
 /* options may be NULL. Stops at the first failing run, whose op and call the failure messages name. */
 void support_for_each_failure(const char *runtime_name, support_scenario scenario,
                               const support_failure_options *options, void *user);
