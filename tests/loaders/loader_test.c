@@ -255,6 +255,48 @@ LADE_TEST_P(Loader, ResumesExactlyWhereItWas, support_soft_runtimes, name) {
   fixture_close(&f);
 }
 
+/* One rank of three, saved after any batch, goes on with the same records, whoever reads them. */
+LADE_TEST(Loader, ResumesInMidEpochWithOtherReaders) {
+  static const uint32_t readers[] = {1, 5, 2, 3};
+  data_set set;
+  sequence whole = {0};
+  if (!data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(4);
+  options.epochs = 2;
+  options.shuffle = 1;
+  options.seed = 12;
+  options.world_size = 3;
+  options.rank = 1;
+  for (uint64_t stop = 0; stop == 0 || stop <= whole.batches; stop += stop == 0 ? 1 : 3) {
+    sequence taken = {0};
+    lade_loader_state state;
+    lade_loader_state_init(&state);
+    for (int half = 0; half < 2; half++) {
+      fixture f;
+      lade_pipeline *pipeline;
+      lade_pipeline_options few;
+      lade_loader *loader;
+      if (!fixture_open(&f, "cpu")) return;
+      lade_pipeline_options_init(&few);
+      few.readers = readers[(stop + 2 * (uint64_t)half) % 4];
+      options.resume = half == 1 ? &state : NULL;
+      options.prefetch = half == 1 ? 2 : 5;
+      LADE_ASSERT_OK(lade_pipeline_create(f.runtime, lade_pair_pinned_pool(f.pairs[0]), &few, &pipeline));
+      LADE_ASSERT_OK(lade_loader_create(set.index, pipeline, f.targets[0].allocator, &options, &loader));
+      sequence_take(&f, &set, loader, half == 1 ? UINT64_MAX : stop, &taken);
+      LADE_EXPECT_OK(lade_loader_state_get(loader, &state));
+      LADE_EXPECT_OK(lade_loader_destroy(loader));
+      LADE_EXPECT_OK(lade_pipeline_destroy(pipeline, true));
+      fixture_close(&f);
+    }
+    whole = stop == 0 ? taken : whole;
+    LADE_EXPECT_EQ_UINT(taken.batches, 2 * 9); /* 34 records of 101, then again */
+    LADE_ASSERT_EQ_UINT(taken.count, whole.count);
+    LADE_EXPECT_EQ_MEM(taken.records, whole.records, whole.count * 8);
+  }
+  data_set_close(&set);
+}
+
 LADE_TEST(Loader, RefusesToResumeInAnotherOrder) {
   fixture f;
   data_set set;
