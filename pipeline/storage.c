@@ -51,7 +51,7 @@ static lade_status cufile_open(ladei_storage *storage, bool software_device) {
 void ladei_storage_open(ladei_storage *storage, lade_storage wanted, bool software_device, unsigned requests,
                         unsigned blocks) {
   lade_error before;
-  *storage = (ladei_storage){.wanted = wanted};
+  *storage = (ladei_storage){.wanted = wanted, .files_most = ladei_open_files_most()};
   if (wanted == LADE_STORAGE_PREAD) {
     return;
   }
@@ -241,7 +241,36 @@ static lade_status path_open(ladei_storage_file *file, const lade_endpoint *endp
   return file->fd >= 0 ? LADE_OK : open_error(endpoint->name);
 }
 
+/* Closes a source by path for the time being where too many are open. See Note [Open files]. */
+static lade_status file_make_late(ladei_storage_file *file) {
+  ladei_storage *storage = file->storage;
+  struct stat facts;
+  bool only_fd = file->owns_fd && file->direct_fd < 0 && file->cufile_handle == NULL;
+  if (file->write || !only_fd || atomic_load(&storage->files_open) < storage->files_most) {
+    return LADE_OK;
+  }
+  file->late_path = realpath(file->name, NULL); /* what is opened again must not depend on the working directory */
+  if (file->late_path == NULL || fstat(file->fd, &facts) != 0) {
+    return open_error(file->name);
+  }
+  file->identity = ladei_file_identity_of(&facts);
+  file->owns_fd = false;
+  close(file->fd);
+  file->fd = -1;
+  return LADE_OK;
+}
+
+static void file_count(ladei_storage_file *file) {
+  if (!file->write && (file->owns_fd || file->owns_direct_fd)) {
+    atomic_fetch_add(&file->storage->files_open, 1);
+    file->counted = true;
+  }
+}
+
 static void file_close(ladei_storage_file *file) {
+  if (file->counted) {
+    atomic_fetch_sub(&file->storage->files_open, 1);
+  }
   if (file->fixed_fd >= 0) {
     file->storage->engine->file_remove(file->storage->engine_self, file->fixed_fd);
   }
@@ -252,6 +281,7 @@ static void file_close(ladei_storage_file *file) {
   if (file->owns_fd) {
     close(file->fd);
   }
+  free(file->late_path);
   free(file);
 }
 
@@ -284,8 +314,15 @@ lade_status ladei_storage_attach(ladei_storage *storage, const lade_endpoint *en
   if (file->owns_direct_fd && !direct && file->cufile_handle == NULL) {
     direct_drop(file); /* it was for cuFile alone */
   }
+  status = file_make_late(file);
+  if (status != LADE_OK) {
+    file_close(file);
+    return status;
+  }
+  file_count(file);
   storage->direct_files += file->direct_fd >= 0 ? 1 : 0;
-  file->async = storage->engine != NULL && (file->direct_fd >= 0 || storage->wanted == LADE_STORAGE_URING);
+  file->async = storage->engine != NULL && file->late_path == NULL &&
+                (file->direct_fd >= 0 || storage->wanted == LADE_STORAGE_URING);
   *out = file;
   return LADE_OK;
 }

@@ -23,6 +23,7 @@
 
 #include "lade/pipeline.h"
 #include "lade/status.h"
+#include "pipeline/open_files.h"
 
 typedef struct ladei_storage ladei_storage;
 typedef struct ladei_save ladei_save;
@@ -33,20 +34,23 @@ typedef struct ladei_storage_file {
   ladei_storage *storage;
   struct ladei_storage_file *next; /* of the same transfer; the owner's */
   const char *name;
-  int fd;        /* through the page cache; -1: could not be had, for a descriptor that came with O_DIRECT */
+  int fd; /* through the page cache; -1: could not be had, for a descriptor that came with O_DIRECT; or late_path */
   int direct_fd; /* with O_DIRECT; -1: not used */
   bool owns_fd;
   bool owns_direct_fd;
-  bool async; /* goes through the engine */
-  bool sync;  /* fsync at the end */
+  bool counted; /* in files_open */
+  bool async;   /* goes through the engine */
+  bool sync;    /* fsync at the end */
   bool write;
-  size_t align;             /* of offsets and lengths with O_DIRECT, and so of a range's lead */
-  size_t memory_align;      /* of addresses */
-  int fixed_fd;             /* index of direct_fd or else fd in the engine's table of files; -1: not in it */
-  ladei_save *save;         /* the file under its temporary name, or NULL */
-  void *cufile_handle;      /* of direct_fd or else fd; NULL: cuFile does not move it */
-  _Atomic(bool) direct_off; /* O_DIRECT turned out not to work */
-  _Atomic(bool) cancelled;  /* requests end after the part that is under way */
+  char *late_path;              /* opened by each request, since too many files are open; NULL: `fd` is open */
+  ladei_file_identity identity; /* of late_path's file */
+  size_t align;                 /* of offsets and lengths with O_DIRECT, and so of a range's lead */
+  size_t memory_align;          /* of addresses */
+  int fixed_fd;                 /* index of direct_fd or else fd in the engine's table of files; -1: not in it */
+  ladei_save *save;             /* the file under its temporary name, or NULL */
+  void *cufile_handle;          /* of direct_fd or else fd; NULL: cuFile does not move it */
+  _Atomic(bool) direct_off;     /* O_DIRECT turned out not to work */
+  _Atomic(bool) cancelled;      /* requests end after the part that is under way */
 } ladei_storage_file;
 
 /* What one system call has to move. */
@@ -72,6 +76,7 @@ typedef struct ladei_storage_request {
 
   size_t done; /* bytes moved */
   bool plain;  /* the next part goes through the page cache */
+  int late_fd; /* of a late file, while the request runs */
   ladei_storage_part part;
   lade_status status;                      /* of the whole, once it comes out of reap */
   lade_error error;                        /* where status says so */
@@ -117,6 +122,8 @@ struct ladei_storage {
   void *engine_self;
   lade_error refusal;          /* why there is none though it was asked for; status LADE_OK: it was not */
   _Atomic(unsigned) in_flight; /* requests submitted and not reaped */
+  unsigned files_most;         /* sources open by path, with all their descriptors; more are late */
+  _Atomic(unsigned) files_open;
   _Atomic(uint64_t) direct_files;
   _Atomic(uint64_t) direct_refused;
   _Atomic(uint64_t) cufile_refused; /* files that cuFile did not take */

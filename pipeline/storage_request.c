@@ -44,7 +44,8 @@ static size_t part_cut(uint64_t bytes) { return bytes < part_limit ? (size_t)byt
 /* Without a descriptor for the page cache the other one has to do: the kernel refuses what is not aligned. */
 static void part_plain(ladei_storage_request *request, uint64_t bytes) {
   const ladei_storage_file *file = request->file;
-  request->part = (ladei_storage_part){.fd = file->fd >= 0 ? file->fd : file->direct_fd,
+  int fd = file->late_path != NULL ? request->late_fd : file->fd >= 0 ? file->fd : file->direct_fd;
+  request->part = (ladei_storage_part){.fd = fd,
                                        .at = request->offset + request->done,
                                        .memory = request->buffer + request->done,
                                        .bytes = part_cut(bytes)};
@@ -181,7 +182,7 @@ lade_status ladei_storage_part_done(ladei_storage_request *request, int64_t resu
   return LADE_NOT_READY;
 }
 
-lade_status ladei_storage_run(ladei_storage_request *request) {
+static lade_status parts_run(ladei_storage_request *request) {
   const ladei_storage_part *part = &request->part;
   lade_status status = request->bytes > 0 ? LADE_NOT_READY : LADE_OK;
   while (status == LADE_NOT_READY) {
@@ -189,6 +190,18 @@ lade_status ladei_storage_run(ladei_storage_request *request) {
     ssize_t moved = request->file->write ? pwrite(part->fd, part->memory, part->bytes, (off_t)part->at)
                                          : pread(part->fd, part->memory, part->bytes, (off_t)part->at);
     status = ladei_storage_part_done(request, moved < 0 ? -(int64_t)errno : moved);
+  }
+  return status;
+}
+
+lade_status ladei_storage_run(ladei_storage_request *request) {
+  if (request->file->late_path == NULL) {
+    return parts_run(request);
+  }
+  lade_status status = ladei_file_reopen(request->file->late_path, &request->file->identity, &request->late_fd);
+  if (status == LADE_OK) {
+    status = parts_run(request);
+    close(request->late_fd);
   }
   return status;
 }

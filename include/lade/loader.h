@@ -66,7 +66,10 @@ LADE_API lade_status lade_index_create(const char *fields, lade_record_index **o
 LADE_API void lade_index_destroy(lade_record_index *index);
 
 /**
- * Add a file, which stays open as long as the index. A file may be added twice.
+ * Add a file. A file may be added twice.
+ *
+ * The first ones, up to a quarter of the process's limit on open files, stay open as long as the index. Those beyond are
+ * opened again when they are read, and are refused by then if their name means another file.
  *
  * Threads: one. Waits: for the file system. Errors: LADE_ERR_IO; LADE_ERR_INVALID_ARGUMENT if it is no regular file;
  * LADE_ERR_OUT_OF_HOST_MEMORY.

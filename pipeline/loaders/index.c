@@ -4,6 +4,8 @@
  *
  * I1  Every range lies within its file as large as that was when it was added.
  * I2  An addition that fails leaves the index as it was.
+ * I3  At most files_most files are open, the first that were added. Others are opened when they are read, and must be the
+ *     same then by device and inode.
  * Locks: none. One thread builds an index; after that it is only read.
  */
 #include "pipeline/loaders/index.h"
@@ -90,6 +92,7 @@ lade_status lade_index_create(const char *fields, lade_record_index **out) {
   if (index == NULL) {
     return memory_error();
   }
+  index->files_most = ladei_open_files_most();
   lade_status status = fields_read(index, fields);
   if (status != LADE_OK) {
     lade_index_destroy(index);
@@ -124,7 +127,10 @@ ladei_index_mark ladei_index_mark_get(const lade_record_index *index) {
 void ladei_index_rewind(lade_record_index *index, ladei_index_mark mark) {
   while (index->file_count > mark.file_count) {
     ladei_index_file *file = &index->files[--index->file_count];
-    close(file->fd);
+    if (file->fd >= 0) {
+      close(file->fd);
+      index->files_open--;
+    }
     free(file->path);
   }
   index->count = mark.count;
@@ -147,7 +153,8 @@ static void *array_grow(void *array, size_t *capacity, size_t wanted, size_t ele
   return grown;
 }
 
-static lade_status file_open(const char *path, ladei_index_file *out) {
+/* The file at `path`, which stays open where `keep`. */
+static lade_status file_open(const char *path, bool keep, ladei_index_file *out) {
   struct stat facts;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up */
   if (fd < 0 || fstat(fd, &facts) != 0) {
@@ -155,15 +162,18 @@ static lade_status file_open(const char *path, ladei_index_file *out) {
     if (fd >= 0) close(fd);
     return ladei_error(LADE_ERR_IO, reason, "%s: cannot open: %s", ladei_path_text(path), strerror(reason));
   }
-  out->path = S_ISREG(facts.st_mode) ? strdup(path) : NULL;
+  /* What is opened again later must not depend on the working directory. */
+  out->path = !S_ISREG(facts.st_mode) ? NULL : keep ? strdup(path) : realpath(path, NULL);
   if (out->path == NULL) {
     close(fd);
     return S_ISREG(facts.st_mode)
                ? memory_error()
                : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: no regular file", ladei_path_text(path));
   }
-  out->fd = fd;
+  if (!keep) close(fd);
+  out->fd = keep ? fd : -1;
   out->bytes = (uint64_t)facts.st_size;
+  out->identity = ladei_file_identity_of(&facts);
   return LADE_OK;
 }
 
@@ -177,9 +187,11 @@ lade_status lade_index_add_file(lade_record_index *index, const char *path, uint
     return memory_error();
   }
   index->files = files;
-  lade_status status = file_open(path, &files[index->file_count]);
+  bool keep = index->files_open < index->files_most;
+  lade_status status = file_open(path, keep, &files[index->file_count]);
   if (status == LADE_OK) {
     *out_file = index->file_count++;
+    index->files_open += keep ? 1 : 0;
   }
   return status;
 }

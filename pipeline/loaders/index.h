@@ -4,13 +4,15 @@
 #define LADE_PIPELINE_LOADERS_INDEX_H
 
 #include "lade/loader.h"
+#include "pipeline/open_files.h"
 
 enum { LADEI_INDEX_MAX_FIELDS = 64 };
 
 typedef struct ladei_index_file {
   char *path;
-  int fd;
+  int fd;         /* -1: more files than may be open; its path is absolute then */
   uint64_t bytes; /* when it was added */
+  ladei_file_identity identity;
 } ladei_index_file;
 
 /*
@@ -25,6 +27,7 @@ struct lade_record_index {
   size_t field_count;
   ladei_index_file *files;
   size_t file_count, file_capacity;
+  size_t files_most, files_open; /* of them */
   lade_range *ranges;
   size_t *keys;
   size_t count, capacity;

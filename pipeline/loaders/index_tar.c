@@ -181,8 +181,7 @@ static lade_status members_read(shard *s) {
   return record_end(s);
 }
 
-static lade_status shard_read(shard *s) {
-  int fd = s->index->files[s->file].fd;
+static lade_status archive_read(shard *s, int fd) {
   s->archive = archive_read_new();
   if (s->archive == NULL) {
     return memory_error();
@@ -196,6 +195,20 @@ static lade_status shard_read(shard *s) {
   }
   archive_read_free(s->archive);
   free(s->key);
+  return status;
+}
+
+static lade_status shard_read(shard *s) {
+  const ladei_index_file *file = &s->index->files[s->file];
+  int own;
+  if (file->fd >= 0) {
+    return archive_read(s, file->fd);
+  }
+  lade_status status = ladei_file_reopen(file->path, &file->identity, &own);
+  if (status == LADE_OK) {
+    status = archive_read(s, own);
+    close(own);
+  }
   return status;
 }
 

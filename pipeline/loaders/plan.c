@@ -313,6 +313,22 @@ void ladei_batch_plan_dispose(ladei_batch_plan *batch) {
   free(batch->tables);
 }
 
+/* A range of a file that is open, or by path. Where the last check was of this file, it is not looked at again. */
+static lade_status range_endpoint(const ladei_index_file *file, const lade_range *range,
+                                  const ladei_index_file **checked, lade_endpoint *out) {
+  lade_status status = LADE_OK;
+  if (file->fd >= 0) {
+    *out = lade_endpoint_file(file->fd, range->offset, ladei_path_text(file->path));
+    return LADE_OK;
+  }
+  if (*checked != file) {
+    status = ladei_file_recheck(file->path, &file->identity);
+    *checked = file;
+  }
+  *out = lade_endpoint_path(file->path, range->offset, 0);
+  return status;
+}
+
 lade_status ladei_plan_pieces(const ladei_plan *plan, const ladei_batch_plan *batch, lade_piece **out,
                               uint64_t *out_count) {
   size_t parts = plan->index->field_count * batch->count, count = 0;
@@ -321,18 +337,24 @@ lade_status ladei_plan_pieces(const ladei_plan *plan, const ladei_batch_plan *ba
   if (pieces == NULL) {
     return memory_error();
   }
-  for (size_t i = 0; i < parts; i++) {
+  const ladei_index_file *checked = NULL;
+  lade_status status = LADE_OK;
+  for (size_t i = 0; i < parts && status == LADE_OK; i++) {
     const lade_range *range = &ranges_of(plan, batch->records[i % batch->count])[i / batch->count];
     const ladei_index_file *file = &plan->index->files[range->file];
     uint64_t end = i + 1 < parts ? offsets[i + 1] : batch->table_offset, gap = end - offsets[i] - lengths[i];
     if (range->bytes > 0) {
-      pieces[count].host = lade_endpoint_file(file->fd, range->offset, ladei_path_text(file->path));
+      status = range_endpoint(file, range, &checked, &pieces[count].host);
       pieces[count++].bytes = range->bytes;
     }
     if (gap > 0) {
       pieces[count].host = lade_endpoint_memory(plan->zeros);
       pieces[count++].bytes = gap;
     }
+  }
+  if (status != LADE_OK) {
+    free(pieces);
+    return status;
   }
   pieces[count].host = lade_endpoint_memory(batch->tables);
   pieces[count++].bytes = 2 * parts * sizeof(uint64_t);

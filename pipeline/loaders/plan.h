@@ -51,7 +51,8 @@ static inline const uint64_t *ladei_batch_lengths(const ladei_plan *plan, const 
   return batch->tables + plan->index->field_count * batch->count;
 }
 
-/* The batch as ranges that follow each other, gaps and tables included. The caller frees them. */
+/* The batch as ranges that follow each other, gaps and tables included. The caller frees them. LADE_ERR_IO where a file
+ * that is not kept open was replaced. */
 lade_status ladei_plan_pieces(const ladei_plan *plan, const ladei_batch_plan *batch, lade_piece **out,
                               uint64_t *out_count);
 
