@@ -2,8 +2,6 @@
 /* The default cap, read from files as a kernel writes them. */
 #include "host/limits.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -11,23 +9,6 @@
 #include "base/size.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/temp_dir.h"
-
-/* Writes root/path, making folders on the way. */
-static void file_write(const support_temp_dir *root, const char *path, const char *text) {
-  char *full = support_temp_dir_path(root, path);
-  for (char *slash = full + strlen(root->path) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
-    *slash = '\0';
-    mkdir(full, 0700);
-    *slash = '/';
-  }
-  FILE *file = fopen(full, "w");
-  LADE_EXPECT(file != NULL);
-  if (file != NULL) {
-    fputs(text, file);
-    fclose(file);
-  }
-  free(full);
-}
 
 typedef struct machine_file {
   const char *path, *text;
@@ -39,7 +20,7 @@ static ladei_limits limits_of(const machine_file *files) {
   ladei_limits limits;
   memset(&limits, 0, sizeof limits);
   if (!support_temp_dir_create(&root)) return limits;
-  for (; files->path != NULL; files++) file_write(&root, files->path, files->text);
+  for (; files->path != NULL; files++) support_temp_dir_write(&root, files->path, files->text);
   ladei_limits_read(root.path, &limits);
   support_temp_dir_remove(&root);
   return limits;

@@ -2,7 +2,6 @@
 #include "tests/loaders/fixture.h"
 
 #include <dirent.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,36 +95,13 @@ void fixture_device_write(const fixture *f, unsigned device, void *memory, const
   }
 }
 
-char *fixture_file_read(const char *path, size_t *out_bytes) {
-  FILE *file = fopen(path, "rb");
-  if (file == NULL) {
-    LADE_FAIL("cannot read %s", path);
-    return NULL;
-  }
-  fseek(file, 0, SEEK_END);
-  size_t bytes = (size_t)ftell(file);
-  rewind(file);
-  char *data = malloc(bytes + 1);
-  if (data == NULL || fread(data, 1, bytes, file) != bytes) LADE_FAIL("cannot read %s", path);
-  fclose(file);
-  *out_bytes = bytes;
-  return data;
-}
-
-void fixture_file_write(const char *path, const void *data, size_t bytes) {
-  FILE *file = fopen(path, "wb");
-  LADE_ASSERT(file != NULL);
-  LADE_EXPECT_EQ_SIZE(fwrite(data, 1, bytes, file), bytes);
-  LADE_EXPECT_EQ_INT(fclose(file), 0);
-}
-
 void fixture_safetensors_write(const char *path, const char *header, size_t data_bytes) {
   size_t length = strlen(header);
   char *whole = calloc(1, 8 + length + data_bytes);
   LADE_ASSERT(whole != NULL);
   for (unsigned i = 0; i < 8; i++) whole[i] = (char)(length >> (8 * i));
   memcpy(whole + 8, header, length);
-  fixture_file_write(path, whole, 8 + length + data_bytes);
+  support_file_write(path, whole, 8 + length + data_bytes);
   free(whole);
 }
 

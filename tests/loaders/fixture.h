@@ -31,9 +31,6 @@ void fixture_close(fixture *f);
 void fixture_device_read(const fixture *f, unsigned device, const void *memory, void *out, size_t bytes);
 void fixture_device_write(const fixture *f, unsigned device, void *memory, const void *data, size_t bytes);
 
-/* A whole file; the caller frees it. NULL with the test failed. */
-char *fixture_file_read(const char *path, size_t *out_bytes);
-void fixture_file_write(const char *path, const void *data, size_t bytes);
 /* A safetensors file with this header and `data_bytes` bytes of zeros after it. */
 void fixture_safetensors_write(const char *path, const char *header, size_t data_bytes);
 

@@ -194,23 +194,6 @@ LADE_TEST(IndexTar, RefusesRecordsThatAreNotWhole) {
   support_temp_dir_remove(&dir);
 }
 
-/* Reads the archive's bytes; the caller frees them. */
-static char *bytes_read(const char *path, size_t *out_bytes) {
-  FILE *file = fopen(path, "rb");
-  char *bytes = malloc(1 << 20);
-  *out_bytes = file != NULL && bytes != NULL ? fread(bytes, 1, 1 << 20, file) : 0;
-  if (file != NULL) fclose(file);
-  LADE_EXPECT_GT_SIZE(*out_bytes, 0);
-  return bytes;
-}
-
-static void bytes_write(const char *path, const char *bytes, size_t count) {
-  FILE *file = fopen(path, "wb");
-  LADE_ASSERT(file != NULL);
-  LADE_EXPECT_EQ_SIZE(fwrite(bytes, 1, count, file), count);
-  fclose(file);
-}
-
 LADE_TEST(IndexTar, RefusesArchivesThatAreDamaged) {
   static char data[1000];
   const tar_member members[] = {{"a.txt", data, sizeof data, NULL}, {"a.cls", TEXT("1")}};
@@ -221,12 +204,12 @@ LADE_TEST(IndexTar, RefusesArchivesThatAreDamaged) {
   expect_refused(absent, LADE_ERR_IO, "cannot open");
   expect_refused(dir.path, LADE_ERR_INVALID_ARGUMENT, "no regular file");
   tar_write(path, "gnutar", members, 2);
-  char *whole = bytes_read(path, &bytes);
+  char *whole = support_file_read(path, &bytes);
   /* header 0, data 512..1512, header 1536, data 2048, end mark 2560 */
   static const size_t cuts[] = {0, 100, 511, 512, 1000, 1511, 1512, 1535, 1536, 1600, 2047, 2048, 2049, 2560, 2600};
   for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
     lade_test_context("cut at %zu", cuts[i]);
-    bytes_write(path, whole, cuts[i]);
+    support_file_write(path, whole, cuts[i]);
     expect_refused(path, LADE_ERR_FORMAT, "bad.tar: ");
   }
   lade_test_context("%s", "");
@@ -234,13 +217,13 @@ LADE_TEST(IndexTar, RefusesArchivesThatAreDamaged) {
     char kept = whole[1536 + at];
     lade_test_context("byte %zu of the second header is changed", at);
     whole[1536 + at] = (char)(kept ^ 0x15);
-    bytes_write(path, whole, bytes);
+    support_file_write(path, whole, bytes);
     expect_refused(path, LADE_ERR_FORMAT, "bad.tar: ");
     whole[1536 + at] = kept;
   }
   lade_test_context("%s", "");
   memset(whole, 'x', bytes);
-  bytes_write(path, whole, bytes);
+  support_file_write(path, whole, bytes);
   expect_refused(path, LADE_ERR_FORMAT, "bad.tar: ");
   tar_write(path, "gnutar+gzip", members, 2);
   expect_refused(path, LADE_ERR_FORMAT, "bad.tar: ");

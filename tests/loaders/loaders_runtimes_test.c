@@ -55,7 +55,7 @@ LADE_TEST_P(LoadersRuntimes, ACheckpointThereAndBack, support_cuda_only, name) {
     LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
     lade_safetensors_close(file);
     size_t bytes = 0, expected_bytes = 0;
-    char *saved = fixture_file_read(path, &bytes), *expected = fixture_file_read(golden, &expected_bytes);
+    char *saved = support_file_read(path, &bytes), *expected = support_file_read(golden, &expected_bytes);
     LADE_EXPECT_EQ_SIZE(bytes, expected_bytes);
     if (bytes == expected_bytes) LADE_EXPECT_EQ_MEM(saved, expected, bytes);
     free(saved);

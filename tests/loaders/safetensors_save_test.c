@@ -65,7 +65,7 @@ static lade_status save(const fixture *f, const loaded *l, const char *path, con
 
 static void files_expect_equal(const char *path, const char *expected_path) {
   size_t bytes = 0, expected_bytes = 0;
-  char *data = fixture_file_read(path, &bytes), *expected = fixture_file_read(expected_path, &expected_bytes);
+  char *data = support_file_read(path, &bytes), *expected = support_file_read(expected_path, &expected_bytes);
   if (data != NULL && expected != NULL) {
     LADE_EXPECT_EQ_SIZE(bytes, expected_bytes);
     if (bytes == expected_bytes) LADE_EXPECT_EQ_MEM(data, expected, bytes);
@@ -212,7 +212,7 @@ LADE_TEST_P(SafetensorsSave, IsEndedByItsProgressCallback, support_soft_runtimes
   if (!fixture_open(&f, name)) return;
   LADE_ASSERT(support_temp_dir_create(&dir));
   char *path = support_temp_dir_path(&dir, "saved.safetensors");
-  fixture_file_write(path, "before", 6);
+  support_file_write(path, "before", 6);
   LADE_ASSERT_OK(loaded_open(&f, FIXTURE_GOLDEN "all.safetensors", &l));
   lade_save_options options = save_options(&l);
   options.progress = stop_at_once;
@@ -220,7 +220,7 @@ LADE_TEST_P(SafetensorsSave, IsEndedByItsProgressCallback, support_soft_runtimes
   LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, save(&f, &l, path, &options));
   LADE_EXPECT_EQ_UINT(calls, 1);
   size_t bytes;
-  char *kept = fixture_file_read(path, &bytes);
+  char *kept = support_file_read(path, &bytes);
   LADE_ASSERT_EQ_SIZE(bytes, 6);
   LADE_EXPECT_EQ_MEM(kept, "before", 6);
   free(kept);

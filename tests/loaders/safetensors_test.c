@@ -75,11 +75,11 @@ static void expect_refused(const char *path, lade_status expected, const char *r
 /* The golden file with `change` more bytes, or fewer. */
 static void resized_write(const char *path, long change) {
   size_t bytes;
-  char *data = fixture_file_read(all_path, &bytes);
+  char *data = support_file_read(all_path, &bytes);
   char *copy = calloc(1, bytes + 100);
   LADE_ASSERT(data != NULL && copy != NULL);
   memcpy(copy, data, bytes);
-  fixture_file_write(path, copy, (size_t)((long)bytes + change));
+  support_file_write(path, copy, (size_t)((long)bytes + change));
   free(copy);
   free(data);
 }
@@ -94,17 +94,17 @@ LADE_TEST(SafetensorsOpen, RefusesFilesThatAreNotWhole) {
   static const unsigned char none[8] = {0};
   expect_refused(path, LADE_ERR_IO, "cannot open: No such file");
   expect_refused(dir.path, LADE_ERR_INVALID_ARGUMENT, "no regular file");
-  fixture_file_write(path, huge, sizeof huge);
+  support_file_write(path, huge, sizeof huge);
   expect_refused(path, LADE_ERR_FORMAT, "a header of 1152921504606846976 bytes: the format allows 100000000");
-  fixture_file_write(path, all_ones, sizeof all_ones);
+  support_file_write(path, all_ones, sizeof all_ones);
   expect_refused(path, LADE_ERR_FORMAT, "a header of 18446744073709551615 bytes");
-  fixture_file_write(path, beyond, sizeof beyond);
+  support_file_write(path, beyond, sizeof beyond);
   expect_refused(path, LADE_ERR_FORMAT, "a header of 3 bytes: the file ends before it does");
-  fixture_file_write(path, none, sizeof none);
+  support_file_write(path, none, sizeof none);
   expect_refused(path, LADE_ERR_FORMAT, "does not begin with '{'");
-  fixture_file_write(path, none, 7);
+  support_file_write(path, none, 7);
   expect_refused(path, LADE_ERR_FORMAT, "7 bytes are too few for a header");
-  fixture_file_write(path, none, 0);
+  support_file_write(path, none, 0);
   expect_refused(path, LADE_ERR_FORMAT, "0 bytes are too few for a header");
   resized_write(path, -1);
   expect_refused(path, LADE_ERR_FORMAT, "ends beyond the end of the file");
@@ -140,11 +140,11 @@ LADE_TEST(SafetensorsOpen, RefusesAnIndexThatIsWrong) {
   fixture_safetensors_write(shard, "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}", 3);
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     lade_test_context("index %zu: %s", i, bad[i].text);
-    fixture_file_write(path, bad[i].text, strlen(bad[i].text));
+    support_file_write(path, bad[i].text, strlen(bad[i].text));
     expect_refused(path, LADE_ERR_FORMAT, bad[i].reason);
   }
   static const char absent[] = "{\"weight_map\":{\"a\":\"t.safetensors\"}}";
-  fixture_file_write(path, absent, strlen(absent));
+  support_file_write(path, absent, strlen(absent));
   expect_refused(path, LADE_ERR_IO, "t.safetensors: cannot open");
   free(shard);
   free(path);
@@ -163,7 +163,7 @@ LADE_TEST(SafetensorsOpen, ListsOnlyWhatTheIndexNames) {
   char *path = support_temp_dir_path(&dir, "m.index.json");
   fixture_safetensors_write(first, header, 4);
   fixture_safetensors_write(second, header, 4);
-  fixture_file_write(path, text, strlen(text));
+  support_file_write(path, text, strlen(text));
   LADE_ASSERT_OK(lade_safetensors_open(path, &file));
   LADE_EXPECT_EQ_UINT(lade_safetensors_count(file), 2);
   LADE_ASSERT_OK(lade_safetensors_find(file, "a", &index));

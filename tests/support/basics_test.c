@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The helpers that tests rely on: numbers that repeat, patterns that catch what they should, folders that go. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -92,12 +91,10 @@ LADE_TEST(TempDir, GoesWithAllThatIsInIt) {
   char *folder = support_temp_dir_path(&dir, "deep"), *file = support_temp_dir_path(&dir, "deep/file");
   LADE_EXPECT_EQ_INT(mkdir(folder, 0700), 0);
   LADE_EXPECT(support_temp_file_write(file, 100000, 9));
-  FILE *stream = fopen(file, "rb");
-  LADE_ASSERT(stream != NULL);
-  char *bytes = malloc(100001);
-  LADE_EXPECT_EQ_SIZE(fread(bytes, 1, 100001, stream), 100000);
+  size_t count = 0;
+  char *bytes = support_file_read(file, &count);
+  LADE_EXPECT_EQ_SIZE(count, 100000);
   LADE_EXPECT_PATTERN(bytes, 100000, 9, 0);
-  fclose(stream);
   free(bytes);
   support_temp_dir_remove(&dir);
   LADE_EXPECT_NE_INT(access(dir.path, F_OK), 0);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tests/shim/lade_test.h"
 #include "tests/support/pattern.h"
@@ -46,6 +47,43 @@ char *support_temp_dir_path(const support_temp_dir *dir, const char *name) {
   char *path;
   if (asprintf(&path, "%s/%s", dir->path, name) < 0) abort();
   return path;
+}
+
+void support_temp_dir_write(const support_temp_dir *dir, const char *name, const char *text) {
+  char *path = support_temp_dir_path(dir, name);
+  for (char *slash = path + strlen(dir->path) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+    *slash = '\0';
+    mkdir(path, 0700);
+    *slash = '/';
+  }
+  support_file_write(path, text, strlen(text));
+  free(path);
+}
+
+char *support_file_read(const char *path, size_t *out_bytes) {
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) {
+    LADE_FAIL("cannot read %s: %s", path, strerror(errno));
+    return NULL;
+  }
+  fseek(file, 0, SEEK_END);
+  size_t bytes = (size_t)ftell(file);
+  rewind(file);
+  char *data = malloc(bytes + 1);
+  if (data == NULL || fread(data, 1, bytes, file) != bytes) LADE_FAIL("cannot read %s", path);
+  fclose(file);
+  *out_bytes = bytes;
+  return data;
+}
+
+void support_file_write(const char *path, const void *data, size_t bytes) {
+  FILE *file = fopen(path, "wb");
+  if (file == NULL) {
+    LADE_FAIL("cannot make %s: %s", path, strerror(errno));
+    return;
+  }
+  bool written = fwrite(data, 1, bytes, file) == bytes;
+  if (fclose(file) != 0 || !written) LADE_FAIL("cannot write %zu bytes to %s: %s", bytes, path, strerror(errno));
 }
 
 bool support_temp_file_write(const char *path, size_t bytes, uint64_t seed) {

@@ -26,6 +26,13 @@ void support_temp_dir_remove(support_temp_dir *dir);
 /* Path of a file in it. Never NULL; the caller frees it. */
 char *support_temp_dir_path(const support_temp_dir *dir, const char *name);
 
+/* Writes a text to a file in it, making the folders on the way. */
+void support_temp_dir_write(const support_temp_dir *dir, const char *name, const char *text);
+
+/* A whole file; the caller frees it. NULL, with the test failed, where it cannot be read. */
+char *support_file_read(const char *path, size_t *out_bytes);
+void support_file_write(const char *path, const void *data, size_t bytes);
+
 /* Writes a file of `bytes` bytes of the seed's pattern (pattern.h); false, with the test failed, on any error. */
 bool support_temp_file_write(const char *path, size_t bytes, uint64_t seed);
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The nodes of GPUs, found by their PCI addresses: the runtime "cuda" over the loopback driver, on a machine from XML. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "tests/shim/lade_test.h"
@@ -27,20 +26,13 @@ static const char machine_xml[] =
                                      "[10de:16c1] a1\" "
                                      "pci_link_speed=\"0\"/>\n</object>\n</object>\n</object>\n</topology>\n";
 
-static void machine_write(const char *path) {
-  FILE *file = fopen(path, "w");
-  LADE_ASSERT(file != NULL);
-  fputs(machine_xml, file);
-  fclose(file);
-}
-
 LADE_TEST(TopoCuda, NodeOfAGpuIsThatOfItsPciAddress) {
   support_temp_dir dir;
   lade_runtime *runtime = NULL;
   survey s;
   LADE_ASSERT(support_temp_dir_create(&dir));
   char *path = support_temp_dir_path(&dir, "machine.xml");
-  machine_write(path);
+  support_file_write(path, machine_xml, sizeof machine_xml - 1);
   ladei_pinned_hooks hooks = {LADEI_TOPOLOGY_XML, path, NULL};
   LADE_ASSERT_OK(lade_runtime_open("cuda", NULL, &runtime));
   lade_status status = survey_make(runtime, &hooks, true, &s);

@@ -40,22 +40,6 @@ static const char machine_xml[] =
 
 /* ---- Making machines up ------------------------------------------------------------------------------------------ */
 
-static void file_write(const support_temp_dir *root, const char *path, const char *text) {
-  char *full = support_temp_dir_path(root, path);
-  for (char *slash = full + strlen(root->path) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
-    *slash = '\0';
-    mkdir(full, 0700);
-    *slash = '/';
-  }
-  FILE *file = fopen(full, "w");
-  LADE_EXPECT(file != NULL);
-  if (file != NULL) {
-    fputs(text, file);
-    fclose(file);
-  }
-  free(full);
-}
-
 /* Software devices of 1 GiB on "sim"; numa_nodes as in lade_soft_device: index + 1, 0 for unknown. */
 static lade_runtime *devices_open(const int32_t *numa_nodes, size_t count, uint64_t pinned_limit_bytes) {
   lade_soft_device devices[64];
@@ -87,20 +71,20 @@ typedef struct fixture {
 } fixture;
 
 static void root_write(const support_temp_dir *root) {
-  file_write(root, "machine.xml", machine_xml);
-  file_write(root, "proc/meminfo", "MemTotal:  99 kB\nMemAvailable:    8388608 kB\n");
-  file_write(root, "proc/self/cgroup", "0::/job\n");
-  file_write(root, "sys/devices/system/node/node0/meminfo",
-             "Node 0 MemTotal: 62914560 kB\nNode 0 MemFree: 15728640 kB\n");
-  file_write(root, "sys/devices/system/node/node2/meminfo", "Node 2 MemFree: 1048576 kB\n");
-  file_write(root, "sys/devices/system/node/node2/hugepages/hugepages-2048kB/nr_hugepages", "512\n");
-  file_write(root, "sys/devices/system/node/node2/hugepages/hugepages-2048kB/free_hugepages", "500\n");
-  file_write(root, "sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "2\n");
-  file_write(root, "sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages", "1\n");
-  file_write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "512\n");
-  file_write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "500\n");
-  file_write(root, "sys/kernel/mm/hugepages/hugepages-64kB/nr_hugepages", "many\n");
-  file_write(root, "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+  support_temp_dir_write(root, "machine.xml", machine_xml);
+  support_temp_dir_write(root, "proc/meminfo", "MemTotal:  99 kB\nMemAvailable:    8388608 kB\n");
+  support_temp_dir_write(root, "proc/self/cgroup", "0::/job\n");
+  support_temp_dir_write(root, "sys/devices/system/node/node0/meminfo",
+                         "Node 0 MemTotal: 62914560 kB\nNode 0 MemFree: 15728640 kB\n");
+  support_temp_dir_write(root, "sys/devices/system/node/node2/meminfo", "Node 2 MemFree: 1048576 kB\n");
+  support_temp_dir_write(root, "sys/devices/system/node/node2/hugepages/hugepages-2048kB/nr_hugepages", "512\n");
+  support_temp_dir_write(root, "sys/devices/system/node/node2/hugepages/hugepages-2048kB/free_hugepages", "500\n");
+  support_temp_dir_write(root, "sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "2\n");
+  support_temp_dir_write(root, "sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages", "1\n");
+  support_temp_dir_write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "512\n");
+  support_temp_dir_write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "500\n");
+  support_temp_dir_write(root, "sys/kernel/mm/hugepages/hugepages-64kB/nr_hugepages", "many\n");
+  support_temp_dir_write(root, "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
 }
 
 static bool fixture_open(fixture *own, uint64_t pinned_limit_bytes) {
@@ -204,7 +188,7 @@ static void environment_check(const char *name, const char *value, size_t nodes)
 LADE_TEST(Topo, HwlocsVariablesAreHonoured) {
   support_temp_dir dir;
   LADE_ASSERT(support_temp_dir_create(&dir));
-  file_write(&dir, "machine.xml", machine_xml);
+  support_temp_dir_write(&dir, "machine.xml", machine_xml);
   char *path = support_temp_dir_path(&dir, "machine.xml");
   environment_check("HWLOC_SYNTHETIC", "package:2 node:4 core:2 pu:1", 8);
   environment_check("HWLOC_XMLFILE", path, 3);
@@ -225,9 +209,9 @@ LADE_TEST(Topo, LimitsAndCapAreThoseOfThePool) {
   LADE_EXPECT_EQ_STR(own.s.transparent_huge_pages, "madvise");
   survey_dispose(&own.s);
 
-  file_write(&own.root, "sys/fs/cgroup/job/memory.max", "2147483648\n");
-  file_write(&own.root, "sys/fs/cgroup/job/memory.current", "1073741824\n");
-  file_write(&own.root, "sys/fs/cgroup/job/memory.stat", "file 536870912\nshmem 0\n");
+  support_temp_dir_write(&own.root, "sys/fs/cgroup/job/memory.max", "2147483648\n");
+  support_temp_dir_write(&own.root, "sys/fs/cgroup/job/memory.current", "1073741824\n");
+  support_temp_dir_write(&own.root, "sys/fs/cgroup/job/memory.stat", "file 536870912\nshmem 0\n");
   LADE_EXPECT_OK(survey_make(own.runtime, &own.hooks, false, &own.s));
   LADE_EXPECT_EQ_UINT(own.s.limits.cgroup_headroom_bytes, 1536 * LADEI_MIB); /* page cache counts as free */
   LADE_EXPECT_EQ_UINT(own.s.pool.max_bytes, 1536 * LADEI_MIB);
