@@ -141,9 +141,7 @@ LADE_TEST(Speed, OfOneSideMayBeATenThousandthOfTheOthers) {
     transfer.direction = LADE_TO_HOST;
     LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
     LADE_EXPECT_PATTERN(host, BYTES, 5, 0);
-    lade_pipeline_info info;
-    lade_pipeline_info_init(&info);
-    LADE_EXPECT_EQ_INT(lade_pipeline_info_get(f.pipeline, &info), LADE_OK);
+    lade_pipeline_info info = fixture_info(&f);
     /* Twice as many requests as readers are tried once, and taken back. */
     LADE_EXPECT_LE_UINT(info.blocks_peak, 2 * options.readers + 8);
     LADE_EXPECT_EQ_UINT(info.requests_to_device, options.readers);

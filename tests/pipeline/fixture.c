@@ -64,6 +64,18 @@ lade_status fixture_run(fixture *f, const lade_transfer *transfer) {
   return status;
 }
 
+lade_status fixture_move(fixture *f, lade_direction direction, lade_endpoint host, size_t bytes) {
+  lade_transfer transfer = fixture_transfer(f, direction, host, bytes);
+  return fixture_run(f, &transfer);
+}
+
+lade_pipeline_info fixture_info(const fixture *f) {
+  lade_pipeline_info info;
+  lade_pipeline_info_init(&info);
+  LADE_EXPECT_OK(lade_pipeline_info_get(f->pipeline, &info));
+  return info;
+}
+
 void fixture_device_read(const fixture *f, size_t offset, void *out, size_t bytes) {
   if (bytes > 0) {
     LADE_EXPECT_EQ_INT(f->runtime->ops->copy_sync(f->runtime->self, 0, LADEI_COPY_D2H, out, f->device + offset, bytes),

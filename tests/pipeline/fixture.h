@@ -28,6 +28,10 @@ void fixture_close(fixture *f);
 lade_transfer fixture_transfer(const fixture *f, lade_direction direction, lade_endpoint host, size_t bytes);
 /* Submits, waits, releases; the ticket's outcome. */
 lade_status fixture_run(fixture *f, const lade_transfer *transfer);
+/* Both of these: moves the first `bytes` of the device memory. */
+lade_status fixture_move(fixture *f, lade_direction direction, lade_endpoint host, size_t bytes);
+
+lade_pipeline_info fixture_info(const fixture *f);
 
 /* Reads device memory by a synchronous copy, and writes it. */
 void fixture_device_read(const fixture *f, size_t offset, void *out, size_t bytes);

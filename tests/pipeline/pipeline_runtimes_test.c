@@ -27,9 +27,7 @@ static bool open_default(fixture *f, const char *name, size_t device_bytes) {
 
 static bool holds_no_block(void *user) {
   fixture *f = user;
-  lade_pipeline_info info;
-  lade_pipeline_info_init(&info);
-  LADE_EXPECT_OK(lade_pipeline_info_get(f->pipeline, &info));
+  lade_pipeline_info info = fixture_info(f);
   return info.blocks == 0;
 }
 

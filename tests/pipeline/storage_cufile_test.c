@@ -59,21 +59,9 @@ static loop_cufile_counts counts_of(const scene *s) {
   return counts;
 }
 
-static lade_pipeline_info info_of(const scene *s) {
-  lade_pipeline_info info;
-  lade_pipeline_info_init(&info);
-  LADE_EXPECT_OK(lade_pipeline_info_get(s->f.pipeline, &info));
-  return info;
-}
-
-static lade_status run(scene *s, lade_direction direction, lade_endpoint host, size_t bytes) {
-  lade_transfer transfer = fixture_transfer(&s->f, direction, host, bytes);
-  return fixture_run(&s->f, &transfer);
-}
-
 static void scene_close(scene *s) {
   s->set(&(loop_cufile_plan){0});
-  LADE_EXPECT_OK(run(s, LADE_TO_DEVICE, lade_endpoint_path(s->in, 0, 0), BYTES));
+  LADE_EXPECT_OK(fixture_move(&s->f, LADE_TO_DEVICE, lade_endpoint_path(s->in, 0, 0), BYTES));
   fixture_expect_device_pattern(&s->f, 0, BYTES, SEED, 0);
   LADE_EXPECT_EQ_INT(counts_of(s).handles, 0);
   fixture_close(&s->f);
@@ -84,23 +72,23 @@ static void scene_close(scene *s) {
 
 /* Reads a file that was written back, and compares. */
 static void expect_out(scene *s, size_t bytes, uint64_t position) {
-  lade_transfer transfer = fixture_transfer(&s->f, LADE_TO_DEVICE, lade_endpoint_path(s->out, 0, 0), bytes);
-  LADE_EXPECT_OK(fixture_run(&s->f, &transfer));
+  LADE_EXPECT_OK(fixture_move(&s->f, LADE_TO_DEVICE, lade_endpoint_path(s->out, 0, 0), bytes));
   fixture_expect_device_pattern(&s->f, 0, bytes, SEED, position);
 }
 
 LADE_TEST(StorageCufile, MovesFilesWithoutBlocksAndCopies) {
   scene s;
   if (!scene_open(&s, (loop_cufile_plan){.short_moves = 50000})) return;
-  LADE_EXPECT_EQ_INT(info_of(&s).storage_direct, LADE_STORAGE_CUFILE);
-  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 77, 0), BYTES));
+  LADE_EXPECT_EQ_INT(fixture_info(&s.f).storage_direct, LADE_STORAGE_CUFILE);
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 77, 0), BYTES));
   fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 77);
-  LADE_EXPECT_OK(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC | LADE_FILE_SYNC), BYTES - 3));
+  LADE_EXPECT_OK(
+      fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC | LADE_FILE_SYNC), BYTES - 3));
   loop_cufile_counts counts = counts_of(&s);
   LADE_EXPECT_GE_UINT(counts.reads, BYTES / 50000);
   LADE_EXPECT_GE_UINT(counts.writes, BYTES / 50000);
-  LADE_EXPECT_EQ_UINT(info_of(&s).blocks_peak, 0);
-  LADE_EXPECT_EQ_UINT(info_of(&s).copies, 0);
+  LADE_EXPECT_EQ_UINT(fixture_info(&s.f).blocks_peak, 0);
+  LADE_EXPECT_EQ_UINT(fixture_info(&s.f).copies, 0);
   expect_out(&s, BYTES - 3, 77);
   scene_close(&s);
 }
@@ -120,7 +108,7 @@ LADE_TEST(StorageCufile, KeepsTheOrderOfStreams) {
   transfer.stream = stream;
   LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
   LADE_EXPECT_EQ_UINT(counts_of(&s).reads, 0);
-  LADE_EXPECT_GT_UINT(info_of(&s).copies, 0);
+  LADE_EXPECT_GT_UINT(fixture_info(&s.f).copies, 0);
   LADE_ASSERT(support_gate_close(&gate, s.f.runtime, stream));
   LADE_EXPECT_OK(s.f.runtime->ops->fill(s.f.runtime->self, s.f.device, 0x5a, BYTES, &resolved));
   transfer = fixture_transfer(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, 0), BYTES);
@@ -135,7 +123,7 @@ LADE_TEST(StorageCufile, KeepsTheOrderOfStreams) {
   lade_ticket_release(ticket);
   unsigned char *written = malloc(BYTES);
   unsigned char *expected = malloc(BYTES);
-  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.out, 0, 0), BYTES));
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.out, 0, 0), BYTES));
   fixture_device_read(&s.f, 0, written, BYTES);
   memset(expected, 0x5a, BYTES);
   LADE_EXPECT_EQ_MEM(written, expected, BYTES);
@@ -151,11 +139,11 @@ LADE_TEST(StorageCufile, FallsBackWhereItIsNotToBeHad) {
   for (size_t i = 0; i < 2; i++) {
     scene s;
     if (!scene_open(&s, plans[i])) return;
-    LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 9, 0), BYTES));
+    LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 9, 0), BYTES));
     fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 9);
-    LADE_EXPECT_OK(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_DIRECT), BYTES));
+    LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_DIRECT), BYTES));
     LADE_EXPECT_EQ_UINT(counts_of(&s).reads + counts_of(&s).writes, 0);
-    LADE_EXPECT_CONTAINS_STR(info_of(&s).storage_note, "GPUDirect Storage");
+    LADE_EXPECT_CONTAINS_STR(fixture_info(&s.f).storage_note, "GPUDirect Storage");
     expect_out(&s, BYTES, 9);
     scene_close(&s);
   }
@@ -164,23 +152,24 @@ LADE_TEST(StorageCufile, FallsBackWhereItIsNotToBeHad) {
 LADE_TEST(StorageCufile, IsNotForSoftwareDevices) {
   scene s;
   if (!scene_open_on(&s, "cpu", (loop_cufile_plan){0})) return;
-  LADE_EXPECT_CONTAINS_STR(info_of(&s).storage_note, "software");
-  LADE_EXPECT_NE_INT(info_of(&s).storage_direct, LADE_STORAGE_CUFILE);
+  LADE_EXPECT_CONTAINS_STR(fixture_info(&s.f).storage_note, "software");
+  LADE_EXPECT_NE_INT(fixture_info(&s.f).storage_direct, LADE_STORAGE_CUFILE);
   scene_close(&s);
 }
 
 LADE_TEST(StorageCufile, NamesFileAndByteOfAnError) {
   scene s;
   if (!scene_open(&s, (loop_cufile_plan){.move_code = -1, .move_errno = EIO})) return;
-  LADE_EXPECT_EQ_INT(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 5, 0), CHUNK), LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 5, 0), CHUNK), LADE_ERR_IO);
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EIO);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "in.bin at byte 5");
   s.set(&(loop_cufile_plan){.move_code = -5012});
-  LADE_EXPECT_EQ_INT(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC), CHUNK), LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC), CHUNK),
+                     LADE_ERR_IO);
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, 5012);
   LADE_EXPECT_NE_INT(access(s.out, F_OK), 0);
   s.set(&(loop_cufile_plan){0});
-  LADE_EXPECT_EQ_INT(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 200, 0), BYTES), LADE_ERR_TRUNCATED);
+  LADE_EXPECT_EQ_INT(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 200, 0), BYTES), LADE_ERR_TRUNCATED);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "it ends at byte");
   scene_close(&s);
 }

@@ -55,33 +55,22 @@ static bool scene_open_with(scene *s, const char *storage, uint32_t readers) {
 
 static bool scene_open(scene *s, const char *storage) { return scene_open_with(s, storage, 2); }
 
-static lade_status run(scene *s, lade_direction direction, lade_endpoint host, size_t bytes) {
-  lade_transfer transfer = fixture_transfer(&s->f, direction, host, bytes);
-  return fixture_run(&s->f, &transfer);
-}
-
 /* The next transfers work, both ways; then everything goes back. */
 static void scene_close(scene *s) {
   storage_faults_set((storage_faults){0});
   for (uint32_t direct = 0; direct < 2; direct++) {
-    LADE_EXPECT_OK(run(s, LADE_TO_DEVICE, lade_endpoint_path(s->in, 0, direct ? LADE_FILE_DIRECT : 0), BYTES));
+    LADE_EXPECT_OK(
+        fixture_move(&s->f, LADE_TO_DEVICE, lade_endpoint_path(s->in, 0, direct ? LADE_FILE_DIRECT : 0), BYTES));
     fixture_expect_device_pattern(&s->f, 0, BYTES, SEED, 0);
   }
   char *back = support_temp_dir_path(&s->dir, "back.bin");
-  LADE_EXPECT_OK(run(s, LADE_TO_HOST, lade_endpoint_path(back, 0, LADE_FILE_ATOMIC), BYTES));
+  LADE_EXPECT_OK(fixture_move(&s->f, LADE_TO_HOST, lade_endpoint_path(back, 0, LADE_FILE_ATOMIC), BYTES));
   LADE_EXPECT_EQ_INT(unlink(back), 0);
   free(back);
   fixture_close(&s->f);
   free(s->in);
   free(s->out);
   support_temp_dir_remove(&s->dir);
-}
-
-static lade_pipeline_info info_of(const scene *s) {
-  lade_pipeline_info info;
-  lade_pipeline_info_init(&info);
-  LADE_EXPECT_OK(lade_pipeline_info_get(s->f.pipeline, &info));
-  return info;
 }
 
 static unsigned names_in(const char *path) {
@@ -111,9 +100,9 @@ LADE_TEST_P(StorageFault, NamesTheByteThatCannotBeRead, storages, storage) {
     LADE_SKIP("no /proc/self/mem");
   }
   support_pattern_fill(memory, good, SEED, 0);
-  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_file(fd, (uintptr_t)memory, "disk"), good));
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_file(fd, (uintptr_t)memory, "disk"), good));
   fixture_expect_device_pattern(&s.f, 0, good, SEED, 0);
-  LADE_EXPECT_EQ_INT(run(&s, LADE_TO_DEVICE, lade_endpoint_file(fd, (uintptr_t)memory, "disk"), 6 * CHUNK),
+  LADE_EXPECT_EQ_INT(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_file(fd, (uintptr_t)memory, "disk"), 6 * CHUNK),
                      LADE_ERR_IO);
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EIO);
   char at[64];
@@ -129,10 +118,10 @@ LADE_TEST_P(StorageFault, GoesOnAfterShortAndInterruptedCalls, storages, storage
   if (!scene_open(&s, storage)) return;
   storage_faults_set(
       (storage_faults){.read_interrupted = 2, .read_short = 3, .write_interrupted = 2, .write_short = 3});
-  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), BYTES));
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), BYTES));
   fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
-  LADE_EXPECT_OK(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, 0), BYTES));
-  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.out, 0, 0), BYTES));
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, 0), BYTES));
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.out, 0, 0), BYTES));
   fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
   scene_close(&s);
 }
@@ -212,7 +201,7 @@ LADE_TEST_P(StorageFault, FindsTheDiskFull, storages, storage) {
   int fd = open("/dev/full", O_RDWR);
   if (fd < 0) LADE_SKIP("no /dev/full");
   if (!scene_open(&s, storage)) return;
-  LADE_EXPECT_EQ_INT(run(&s, LADE_TO_HOST, lade_endpoint_file(fd, 0, "out.bin"), BYTES), LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_file(fd, 0, "out.bin"), BYTES), LADE_ERR_IO);
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENOSPC);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "out.bin");
   close(fd);
@@ -225,7 +214,7 @@ enum { SAVE_FLAGS = sizeof save_flags / sizeof save_flags[0] };
 
 static void expect_no_save(scene *s, uint32_t flags, int code) {
   unsigned before = names_in(s->dir.path);
-  LADE_EXPECT_EQ_INT(run(s, LADE_TO_HOST, lade_endpoint_path(s->out, 0, flags), BYTES - 5), LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(fixture_move(&s->f, LADE_TO_HOST, lade_endpoint_path(s->out, 0, flags), BYTES - 5), LADE_ERR_IO);
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, code);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, s->out);
   LADE_EXPECT_EQ_UINT(names_in(s->dir.path), before);
@@ -294,7 +283,8 @@ LADE_TEST_P(StorageFault, LeavesNoFileThatCouldNotBeFinished, storages, storage)
   expect_no_save(&s, LADE_FILE_ATOMIC, EROFS);
   /* What cannot be flushed is not saved, also without renaming. */
   storage_faults_set((storage_faults){.flush = EDQUOT});
-  LADE_EXPECT_EQ_INT(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_SYNC), BYTES), LADE_ERR_IO);
+  LADE_EXPECT_EQ_INT(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_SYNC), BYTES),
+                     LADE_ERR_IO);
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EDQUOT);
   scene_close(&s);
 }
@@ -305,10 +295,10 @@ LADE_TEST_P(StorageFault, GoesThroughThePageCacheWhereODirectIsRefused, storages
   scene s;
   if (!scene_open(&s, storage)) return;
   storage_faults_set((storage_faults){.open_direct = EINVAL});
-  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, LADE_FILE_DIRECT), BYTES));
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, LADE_FILE_DIRECT), BYTES));
   fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
-  LADE_EXPECT_OK(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_DIRECT), BYTES));
-  lade_pipeline_info info = info_of(&s);
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_DIRECT), BYTES));
+  lade_pipeline_info info = fixture_info(&s.f);
   LADE_EXPECT_EQ_UINT(info.direct_files, 0);
   LADE_EXPECT_EQ_UINT(info.direct_refused, 2);
   LADE_EXPECT_CONTAINS_STR(info.storage_note, "O_DIRECT refused");
@@ -327,9 +317,9 @@ static void read_from_ramfs(void *user) {
     fprintf(stderr, "no right to mount a file system: not tested\n");
   } else {
     LADE_EXPECT(support_temp_file_write(path, BYTES, 8));
-    LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(path, 3, LADE_FILE_DIRECT), BYTES - 3));
+    LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(path, 3, LADE_FILE_DIRECT), BYTES - 3));
     fixture_expect_device_pattern(&s.f, 0, BYTES - 3, 8, 3);
-    LADE_EXPECT_EQ_UINT(info_of(&s).direct_refused, 1);
+    LADE_EXPECT_EQ_UINT(fixture_info(&s.f).direct_refused, 1);
     LADE_EXPECT_EQ_INT(umount(disk), 0);
   }
   LADE_EXPECT_EQ_INT(rmdir(disk), 0);
@@ -355,14 +345,14 @@ LADE_TEST(StorageFault, CancelsReadsThatHang) {
   options.storage = LADE_STORAGE_URING;
   options.drain_timeout_ns = UINT64_C(20000000000);
   if (!scene_open(&s, "uring")) return;
-  if (info_of(&s).storage_buffered != LADE_STORAGE_URING) {
+  if (fixture_info(&s.f).storage_buffered != LADE_STORAGE_URING) {
     scene_close(&s);
     LADE_SKIP("io_uring is forbidden here");
   }
   LADE_ASSERT_EQ_INT(pipe(ends), 0);
   lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_file(ends[0], 0, "pipe"), CHUNK);
   LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
-  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), BYTES));
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), BYTES));
   LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, NULL), LADE_NOT_READY);
   LADE_EXPECT_OK(lade_ticket_cancel(ticket));
   LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, UINT64_C(20000000000)), LADE_ERR_CANCELLED);
@@ -370,7 +360,7 @@ LADE_TEST(StorageFault, CancelsReadsThatHang) {
   /* So does destroying the pipeline: at once, and when the read is sure to be in the kernel. */
   for (int later = 0; later < 2; later++) {
     LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
-    if (later) LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), BYTES));
+    if (later) LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), BYTES));
     LADE_EXPECT_OK(lade_pipeline_destroy(s.f.pipeline, true));
     LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, 0), LADE_ERR_CANCELLED);
     lade_ticket_release(ticket);

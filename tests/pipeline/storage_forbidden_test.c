@@ -41,13 +41,10 @@ static bool scene_open(scene *s, const char *storage) {
 static void scene_use(scene *s) {
   for (uint32_t direct = 0; direct < 2; direct++) {
     uint32_t flags = direct ? LADE_FILE_DIRECT : 0;
-    lade_transfer transfer = fixture_transfer(&s->f, LADE_TO_DEVICE, lade_endpoint_path(s->in, 0, flags), BYTES);
-    LADE_EXPECT_OK(fixture_run(&s->f, &transfer));
+    LADE_EXPECT_OK(fixture_move(&s->f, LADE_TO_DEVICE, lade_endpoint_path(s->in, 0, flags), BYTES));
     fixture_expect_device_pattern(&s->f, 0, BYTES, SEED, 0);
-    transfer = fixture_transfer(&s->f, LADE_TO_HOST, lade_endpoint_path(s->out, 0, flags | LADE_FILE_ATOMIC), BYTES);
-    LADE_EXPECT_OK(fixture_run(&s->f, &transfer));
-    transfer = fixture_transfer(&s->f, LADE_TO_DEVICE, lade_endpoint_path(s->out, 0, flags), BYTES);
-    LADE_EXPECT_OK(fixture_run(&s->f, &transfer));
+    LADE_EXPECT_OK(fixture_move(&s->f, LADE_TO_HOST, lade_endpoint_path(s->out, 0, flags | LADE_FILE_ATOMIC), BYTES));
+    LADE_EXPECT_OK(fixture_move(&s->f, LADE_TO_DEVICE, lade_endpoint_path(s->out, 0, flags), BYTES));
     fixture_expect_device_pattern(&s->f, 0, BYTES, SEED, 0);
   }
 }
@@ -57,13 +54,6 @@ static void scene_close(scene *s) {
   free(s->in);
   free(s->out);
   support_temp_dir_remove(&s->dir);
-}
-
-static lade_pipeline_info info_of(const scene *s) {
-  lade_pipeline_info info;
-  lade_pipeline_info_init(&info);
-  LADE_EXPECT_OK(lade_pipeline_info_get(s->f.pipeline, &info));
-  return info;
 }
 
 typedef struct forbidden {
@@ -80,7 +70,7 @@ static void without_ring(void *user) {
     return;
   }
   if (!scene_open(&s, f->storage)) return;
-  lade_pipeline_info info = info_of(&s);
+  lade_pipeline_info info = fixture_info(&s.f);
   LADE_EXPECT_EQ_INT(info.storage_buffered, LADE_STORAGE_PREAD);
   LADE_EXPECT_EQ_INT(info.storage_direct, LADE_STORAGE_PREAD);
   LADE_EXPECT_CONTAINS_STR(info.storage_note, "no io_uring");
@@ -106,8 +96,8 @@ static void without_tables(void *user) {
   }
   if (!scene_open(&s, f->storage)) return;
   scene_use(&s);
-  LADE_EXPECT(info_of(&s).storage_direct == LADE_STORAGE_PREAD ||
-              strstr(info_of(&s).storage_note, "without registered buffers") != NULL);
+  LADE_EXPECT(fixture_info(&s.f).storage_direct == LADE_STORAGE_PREAD ||
+              strstr(fixture_info(&s.f).storage_note, "without registered buffers") != NULL);
   scene_close(&s);
 }
 
@@ -153,7 +143,7 @@ static void over_the_limit(void *user) {
   }
   if (!scene_open(&s, user)) return;
   scene_use(&s);
-  lade_pipeline_info info = info_of(&s);
+  lade_pipeline_info info = fixture_info(&s.f);
   LADE_EXPECT_EQ_UINT(info.registered_buffers, 0);
   LADE_EXPECT_CONTAINS_STR(info.storage_note, "io_uring");
   scene_close(&s);

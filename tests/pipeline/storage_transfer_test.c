@@ -54,18 +54,6 @@ static void scene_close(scene *s) {
   support_temp_dir_remove(&s->dir);
 }
 
-static lade_pipeline_info info_of(const scene *s) {
-  lade_pipeline_info info;
-  lade_pipeline_info_init(&info);
-  LADE_EXPECT_OK(lade_pipeline_info_get(s->f.pipeline, &info));
-  return info;
-}
-
-static lade_status run(scene *s, lade_direction direction, lade_endpoint host, size_t bytes) {
-  lade_transfer transfer = fixture_transfer(&s->f, direction, host, bytes);
-  return fixture_run(&s->f, &transfer);
-}
-
 static void expect_part(const char *path, uint64_t offset, size_t bytes, uint64_t seed, uint64_t position) {
   char *found = malloc(bytes + 1);
   int fd = open(path, O_RDONLY);
@@ -118,11 +106,11 @@ LADE_TEST_P(StorageTransfer, ReadsAnyRange, storages, storage) {
       lade_test_context("direct %u, offset %zu, bytes %zu", direct, ranges[i].offset, ranges[i].bytes);
       fixture_device_write(&s.f, 0, zero, DEVICE_BYTES);
       lade_endpoint host = lade_endpoint_path(s.in, ranges[i].offset, direct ? LADE_FILE_DIRECT : 0);
-      LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, host, ranges[i].bytes));
+      LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, host, ranges[i].bytes));
       fixture_expect_device_pattern(&s.f, 0, ranges[i].bytes, 7, ranges[i].offset);
     }
   }
-  lade_pipeline_info info = info_of(&s);
+  lade_pipeline_info info = fixture_info(&s.f);
   LADE_EXPECT_EQ_UINT(info.direct_files + info.direct_refused, RANGES);
   free(zero);
   scene_close(&s);
@@ -141,7 +129,7 @@ LADE_TEST_P(StorageTransfer, WritesAnyRangeAndNothingElse, storages, storage) {
       LADE_ASSERT(support_temp_file_write(s.out, (size_t)end + BEHIND, 9));
       lade_endpoint host =
           lade_endpoint_path(s.out, ranges[i].offset, (direct ? LADE_FILE_DIRECT : 0) | LADE_FILE_SYNC);
-      LADE_EXPECT_OK(run(&s, LADE_TO_HOST, host, ranges[i].bytes));
+      LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_HOST, host, ranges[i].bytes));
       expect_part(s.out, 0, ranges[i].offset, 9, 0);
       expect_part(s.out, ranges[i].offset, ranges[i].bytes, 8, 0);
       expect_part(s.out, end, BEHIND, 9, end);
@@ -161,11 +149,11 @@ LADE_TEST_P(StorageTransfer, TakesDescriptorsWithODirect, storages, storage) {
     scene_close(&s);
     LADE_SKIP("no O_DIRECT in the folder of temporary files");
   }
-  LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_file(in, 777, s.in), 9 * CHUNK + 5));
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_file(in, 777, s.in), 9 * CHUNK + 5));
   fixture_expect_device_pattern(&s.f, 0, 9 * CHUNK + 5, 7, 777);
-  LADE_EXPECT_OK(run(&s, LADE_TO_HOST, lade_endpoint_file(out, 333, s.out), 9 * CHUNK + 5));
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_file(out, 333, s.out), 9 * CHUNK + 5));
   expect_file(s.out, 333, 9 * CHUNK + 5, 7, 777);
-  LADE_EXPECT_EQ_UINT(info_of(&s).direct_files + info_of(&s).direct_refused, 2);
+  LADE_EXPECT_EQ_UINT(fixture_info(&s.f).direct_files + fixture_info(&s.f).direct_refused, 2);
   close(in);
   close(out);
   scene_close(&s);
@@ -175,7 +163,7 @@ LADE_TEST_P(StorageTransfer, TakesDescriptorsWithODirect, storages, storage) {
 LADE_TEST_P(StorageTransfer, ReportsWhatWasChosen, storages, storage) {
   scene s;
   if (!scene_open(&s, storage)) return;
-  lade_pipeline_info info = info_of(&s);
+  lade_pipeline_info info = fixture_info(&s.f);
   bool pread_only = strcmp(storage, "pread") == 0 || strcmp(storage, "sim") == 0;
   if (pread_only) {
     LADE_EXPECT_EQ_INT(info.storage_buffered, LADE_STORAGE_PREAD);
@@ -195,13 +183,13 @@ LADE_TEST(StorageTransfer, ForgetsRegisteredBlocksWithTheirUse) {
   scene s;
   if (!scene_open(&s, "uring")) return;
   for (int i = 0; i < 3; i++) {
-    LADE_EXPECT_OK(run(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, LADE_FILE_DIRECT), DEVICE_BYTES));
+    LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, LADE_FILE_DIRECT), DEVICE_BYTES));
     fixture_expect_device_pattern(&s.f, 0, DEVICE_BYTES, 7, 0);
   }
-  while (info_of(&s).blocks > 0) {
+  while (fixture_info(&s.f).blocks > 0) {
     usleep(1000);
   }
-  LADE_EXPECT_EQ_UINT(info_of(&s).registered_buffers, 0);
+  LADE_EXPECT_EQ_UINT(fixture_info(&s.f).registered_buffers, 0);
   scene_close(&s);
 }
 
@@ -242,12 +230,12 @@ LADE_TEST_P(StorageTransfer, LetsFilesAppearWhenTheyAreWhole, storages, storage)
                             LADE_FILE_ATOMIC | LADE_FILE_SYNC | LADE_FILE_DIRECT};
   for (size_t i = 0; i < 3; i++) {
     size_t length = DEVICE_BYTES - 1000 * i;
-    LADE_EXPECT_OK(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, flags[i]), length));
+    LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, flags[i]), length));
     expect_file(s.out, 0, length, 8, 0);
     LADE_EXPECT_EQ_UINT(names_in(&s), 2);
   }
   /* An empty one too. */
-  LADE_EXPECT_OK(run(&s, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC), 0));
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC), 0));
   LADE_EXPECT_EQ_INT(stat(s.out, &status), 0);
   LADE_EXPECT_EQ_INT(status.st_size, 0);
   free(bytes);
@@ -304,7 +292,7 @@ LADE_TEST(StorageTransfer, NamesWhatIsWrongWithAFile) {
   expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path(s.out, 0, 0), LADE_ERR_IO, s.out);
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENOENT);
   expect_refused(&s, LADE_TO_HOST, lade_endpoint_path(s.dir.path, 0, 0), LADE_ERR_IO, s.dir.path);
-  LADE_EXPECT_EQ_UINT(info_of(&s).transfers_submitted, 0);
+  LADE_EXPECT_EQ_UINT(fixture_info(&s.f).transfers_submitted, 0);
   scene_close(&s);
 }
 
@@ -313,19 +301,15 @@ LADE_TEST(StorageTransfer, GoesThroughThePageCacheWithTinyChunks) {
   fixture f;
   lade_pipeline_options options;
   support_temp_dir dir;
-  lade_pipeline_info info;
   if (!support_temp_dir_create(&dir)) return;
   char *path = support_temp_dir_path(&dir, "in.bin");
   LADE_ASSERT(support_temp_file_write(path, 20000, 7));
   fixture_options(&options);
   options.chunk_bytes = 1000;
   if (!fixture_open(&f, "cpu", 20000, &options)) return;
-  lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_path(path, 17, LADE_FILE_DIRECT), 19000);
-  LADE_EXPECT_OK(fixture_run(&f, &transfer));
+  LADE_EXPECT_OK(fixture_move(&f, LADE_TO_DEVICE, lade_endpoint_path(path, 17, LADE_FILE_DIRECT), 19000));
   fixture_expect_device_pattern(&f, 0, 19000, 7, 17);
-  lade_pipeline_info_init(&info);
-  LADE_EXPECT_OK(lade_pipeline_info_get(f.pipeline, &info));
-  LADE_EXPECT_EQ_UINT(info.direct_refused, 1);
+  LADE_EXPECT_EQ_UINT(fixture_info(&f).direct_refused, 1);
   fixture_close(&f);
   free(path);
   support_temp_dir_remove(&dir);

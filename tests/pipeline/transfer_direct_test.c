@@ -16,13 +16,6 @@
 
 enum { CHUNK = 4096, BYTES = 20 * CHUNK + 100, DEVICE_BYTES = 64 * CHUNK };
 
-static lade_pipeline_info info_of(const fixture *f) {
-  lade_pipeline_info info;
-  lade_pipeline_info_init(&info);
-  LADE_EXPECT_EQ_INT(lade_pipeline_info_get(f->pipeline, &info), LADE_OK);
-  return info;
-}
-
 /* Interior pointers of a block, both ways; and memory that is pageable takes a block as ever. */
 LADE_TEST_P(Pinned, IsCopiedWithoutStaging, support_soft_runtimes, name) {
   fixture f;
@@ -38,13 +31,13 @@ LADE_TEST_P(Pinned, IsCopiedWithoutStaging, support_soft_runtimes, name) {
   transfer.direction = LADE_TO_HOST;
   LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
   LADE_EXPECT_PATTERN(memory, BYTES, 1, 0);
-  LADE_EXPECT_EQ_UINT(info_of(&f).blocks_peak, 0);
-  LADE_EXPECT_EQ_UINT(info_of(&f).bytes_completed, 2 * BYTES);
+  LADE_EXPECT_EQ_UINT(fixture_info(&f).blocks_peak, 0);
+  LADE_EXPECT_EQ_UINT(fixture_info(&f).bytes_completed, 2 * BYTES);
   char *pageable = malloc(BYTES);
   transfer.host = lade_endpoint_memory(pageable);
   LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
   LADE_EXPECT_PATTERN(pageable, BYTES, 1, 0);
-  LADE_EXPECT_GE_UINT(info_of(&f).blocks_peak, 1);
+  LADE_EXPECT_GE_UINT(fixture_info(&f).blocks_peak, 1);
   free(pageable);
   LADE_EXPECT_EQ_INT(lade_pinned_free(f.pool, block), LADE_OK);
   fixture_close(&f);
@@ -93,7 +86,7 @@ LADE_TEST_P(Peer, IsSourceAndSink, support_soft_runtimes, name) {
   LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
   fixture_expect_device_pattern(&f, 0, BYTES - 5, 2, 5);
   fixture_expect_device_pattern(&f, BYTES, sizeof host, 3, 0);
-  uint64_t blocks = info_of(&f).blocks_peak;
+  uint64_t blocks = fixture_info(&f).blocks_peak;
   /* Within the device, and back to the peer, where nothing is staged at all. */
   transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_device(0, f.device + BYTES), sizeof host);
   transfer.device_memory = f.device + 2 * BYTES;
@@ -103,7 +96,7 @@ LADE_TEST_P(Peer, IsSourceAndSink, support_soft_runtimes, name) {
   LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
   LADE_EXPECT_EQ_INT(ops->copy_sync(f.runtime->self, 1, LADEI_COPY_D2H, back, peer, sizeof back), LADE_OK);
   LADE_EXPECT_PATTERN(back, sizeof back, 3, 0);
-  LADE_EXPECT_EQ_UINT(info_of(&f).blocks_peak, blocks);
+  LADE_EXPECT_EQ_UINT(fixture_info(&f).blocks_peak, blocks);
   LADE_EXPECT_EQ_INT(ops->device_free(f.runtime->self, 1, peer), LADE_OK);
   fixture_close(&f);
   free(bytes);

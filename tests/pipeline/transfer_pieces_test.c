@@ -96,9 +96,7 @@ static void scatter(lade_runtime *runtime, bool batched) {
   transfer.bytes = PIECES * 64;
   LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
   LADE_EXPECT_PATTERN(back, PIECES * 64, 9, 0);
-  lade_pipeline_info info;
-  lade_pipeline_info_init(&info);
-  LADE_EXPECT_EQ_INT(lade_pipeline_info_get(f.pipeline, &info), LADE_OK);
+  lade_pipeline_info info = fixture_info(&f);
   /* 200 runs in chunks of 64: four chunks each way, none of more runs than one submission takes. */
   LADE_EXPECT_EQ_UINT(info.copies, batched ? 8 : 2 * PIECES);
   fixture_close(&f);
@@ -136,9 +134,7 @@ LADE_TEST_P(Pieces, SideBySideAreOneCopy, support_soft_runtimes, name) {
   transfer.piece_count = PIECES;
   LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
   fixture_expect_device_pattern(&f, 0, sizeof host, 2, 0);
-  lade_pipeline_info info;
-  lade_pipeline_info_init(&info);
-  LADE_EXPECT_EQ_INT(lade_pipeline_info_get(f.pipeline, &info), LADE_OK);
+  lade_pipeline_info info = fixture_info(&f);
   LADE_EXPECT_EQ_UINT(info.copies, 1);
   fixture_close(&f);
 }

@@ -152,9 +152,7 @@ LADE_TEST_P(Transfer, RunsManyAtOnceBothWays, support_soft_runtimes, name) {
       LADE_EXPECT_PATTERN(back + i * PART, PART, 5, i * PART);
     }
   }
-  lade_pipeline_info info;
-  lade_pipeline_info_init(&info);
-  LADE_EXPECT_EQ_INT(lade_pipeline_info_get(f.pipeline, &info), LADE_OK);
+  lade_pipeline_info info = fixture_info(&f);
   LADE_EXPECT_EQ_UINT(info.transfers_submitted, MANY);
   LADE_EXPECT_EQ_UINT(info.transfers_completed, MANY);
   LADE_EXPECT_EQ_UINT(info.transfers_failed, 0);
