@@ -110,7 +110,7 @@ CONFORMANCE_TEST(Errors, NullAddressesAndUnknownDirectionsAreRefused) {
 CONFORMANCE_TEST(Errors, RecordsNameOpAndSizes) {
   void *memory;
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, OP(device_alloc, 0, (size_t)1 << 50, &memory));
-  LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_ERR_OUT_OF_DEVICE_MEMORY);
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_last_error()->status);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "device_alloc");
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1125899906842624");
 }
@@ -135,7 +135,7 @@ CONFORMANCE_TEST(Errors, NotReadyIsNoFailure) {
   LADE_EXPECT_OK(OP(event_record, event, &stream));
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(event_query, event));
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(stream_query, &stream));
-  LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_ERR_NO_DEVICE);
+  LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_last_error()->status);
   support_gate_open(&gate);
   LADE_EXPECT_OK(OP(stream_synchronize, &stream));
   LADE_ASSERT_OK(OP(event_destroy, event));

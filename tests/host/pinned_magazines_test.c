@@ -118,7 +118,7 @@ LADE_TEST(PinnedMagazines, LargeBlockIsUsedAgainAndCountsAsCachedMeanwhile) {
   LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 2 * LADEI_MIB, &first));
   for (int i = 0; i < 10; i++) {
     LADE_EXPECT_OK(lade_pinned_free(own.pool, first));
-    LADE_EXPECT_EQ_INT(lade_pinned_free(own.pool, first), LADE_ERR_DOUBLE_FREE);
+    LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_pinned_free(own.pool, first));
     LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
     LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 2 * LADEI_MIB - 1, &again));
     LADE_EXPECT_EQ_PTR(again, first);

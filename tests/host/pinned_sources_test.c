@@ -76,7 +76,7 @@ LADE_TEST_P(PinnedSources, EachRefusalLeadsToTheNextAndIsNoError, support_soft_r
     LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_pinned_free(own.pool, &own));
     void *block = pinned_fixture_alloc(&own, LADEI_MIB);
     LADE_EXPECT_EQ_INT(source_of(&own, block), next[refused - 1]);
-    LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_ERR_FOREIGN_POINTER); /* still the call that did fail */
+    LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_last_error()->status); /* still the call that did fail */
     pinned_fixture_free(&own, block);
     pinned_fixture_close(&own);
   }

@@ -226,7 +226,7 @@ LADE_TEST_P(LoaderFault, CanBeDestroyedOnALostDevice, support_sim_only, name) {
     status = lade_loader_next(loader, f.streams[0], LADE_WAIT_FOREVER, &another);
     if (status == LADE_OK) (void)lade_loader_return(loader, &another, f.streams[0]);
   }
-  LADE_EXPECT_EQ_INT(status, LADE_ERR_DEVICE_LOST);
+  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, status);
   (void)lade_loader_return(loader, &batch, f.streams[0]);
   LADE_EXPECT_OK(lade_loader_destroy(loader));
   data_set_close(&set);

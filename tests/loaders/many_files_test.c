@@ -105,7 +105,7 @@ LADE_TEST(ManyFiles, AreNotReplacedUnnoticed) {
     status = lade_loader_next(loader, s.f.streams[0], LADE_WAIT_FOREVER, &batch);
     if (status == LADE_OK) LADE_EXPECT_OK(lade_loader_return(loader, &batch, s.f.streams[0]));
   }
-  LADE_EXPECT_EQ_INT(status, LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, status);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "149.bin");
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "replaced");
   LADE_EXPECT_OK(lade_loader_destroy(loader));

@@ -256,7 +256,7 @@ LADE_TEST(SafetensorsSave, LeavesNoFileWhenThereIsNoRoom) {
   lade_error error = *lade_last_error();
   LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_FSIZE, &before), 0);
   signal(SIGXFSZ, handler);
-  LADE_EXPECT_EQ_INT(status, LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, status);
   LADE_EXPECT_CONTAINS_STR(error.text, "File too large");
   LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 0);
   loaded_close(&l);

@@ -211,7 +211,7 @@ static void check_end(model *m) {
     LADE_EXPECT(t->transfer.finished);
     LADE_EXPECT_EQ_UINT(t->finishes, 1);
     if (m->failure_one_in == 0) {
-      LADE_EXPECT_EQ_INT(t->transfer.error.status, LADE_OK);
+      LADE_EXPECT_OK(t->transfer.error.status);
     }
     for (unsigned c = 0; c < t->chunks && t->transfer.error.status == LADE_OK; c++) {
       LADE_EXPECT_EQ_UINT(t->host[c], t->transfer.no_host ? 0 : 1);
@@ -266,7 +266,7 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
   m->depth = (unsigned)support_random_between(&m->random, 1, MAX_BLOCKS);
   m->failure_one_in = failure_one_in;
   m->acquire_fails = support_random_one_in(&m->random, 2);
-  LADE_ASSERT_EQ_INT(ladei_core_init(&m->core, m->depth), LADE_OK);
+  LADE_ASSERT_OK(ladei_core_init(&m->core, m->depth));
   for (unsigned i = 0; i < 400 && !lade_test_has_failed(); i++) {
     step(m);
     if (cancel_one_in != 0 && m->transfer_count > 0 && support_random_one_in(&m->random, cancel_one_in)) {
@@ -311,7 +311,7 @@ LADE_TEST(PipelineCore, UsesOneBlockWhenCopiesAreInstant) {
   ladei_order order;
   ladei_core_transfer transfer = {.bytes = 100, .chunk_bytes = 1};
   char block;
-  LADE_ASSERT_EQ_INT(ladei_core_init(&core, 8), LADE_OK);
+  LADE_ASSERT_OK(ladei_core_init(&core, 8));
   ladei_core_submit(&core, &transfer, LADE_TO_DEVICE);
   while (ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
     order.block = &block;
@@ -331,7 +331,7 @@ LADE_TEST(PipelineCore, BeginsTransfersInTheOrderOfSubmission) {
   ladei_core_transfer second = {.bytes = 2, .chunk_bytes = 1};
   char blocks[4];
   unsigned acquired = 0;
-  LADE_ASSERT_EQ_INT(ladei_core_init(&core, 4), LADE_OK);
+  LADE_ASSERT_OK(ladei_core_init(&core, 4));
   ladei_core_submit(&core, &first, LADE_TO_DEVICE);
   ladei_core_submit(&core, &second, LADE_TO_DEVICE);
   const ladei_core_transfer *expected[] = {&first, &first, &second, &second};
@@ -361,7 +361,7 @@ LADE_TEST(PipelineCore, TakesAFailureAtTheEndAsTheOutcome) {
   ladei_order order;
   ladei_core_transfer transfer = {.bytes = 4, .chunk_bytes = 2};
   char block;
-  LADE_ASSERT_EQ_INT(ladei_core_init(&core, 1), LADE_OK);
+  LADE_ASSERT_OK(ladei_core_init(&core, 1));
   ladei_core_submit(&core, &transfer, LADE_TO_HOST);
   while (ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
     order.block = &block;
@@ -383,7 +383,7 @@ LADE_TEST(PipelineCore, GoesOnWithTheBlocksThereAre) {
     ladei_core_transfer transfer = {.bytes = 20, .chunk_bytes = 1};
     unsigned acquires = 0;
     char block;
-    LADE_ASSERT_EQ_INT(ladei_core_init(&core, 4), LADE_OK);
+    LADE_ASSERT_OK(ladei_core_init(&core, 4));
     ladei_core_submit(&core, &transfer, LADE_TO_DEVICE);
     for (unsigned i = 0; i < 1000 && !transfer.finished; i++) {
       if (!ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {

@@ -41,12 +41,12 @@ static void others_go_on(fixture *f, lade_ticket *stuck) {
   support_pattern_fill(host, sizeof host, 8, 0);
   lade_transfer transfer = fixture_transfer(f, LADE_TO_DEVICE, lade_endpoint_memory(host), sizeof host);
   transfer.device_memory = f->device + 32 * CHUNK;
-  LADE_EXPECT_EQ_INT(fixture_run(f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(f, &transfer));
   transfer.direction = LADE_TO_HOST;
   transfer.host = lade_endpoint_memory(back);
-  LADE_EXPECT_EQ_INT(fixture_run(f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(f, &transfer));
   LADE_EXPECT_PATTERN(back, sizeof back, 8, 0);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(stuck, short_ns), LADE_ERR_TIMEOUT);
+  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_ticket_wait(stuck, short_ns));
 }
 
 /* With a single reader thread, which is stuck: as source, as sink, and at the end of a transfer. */
@@ -68,13 +68,13 @@ LADE_TEST(Callback, ThatNeverReturnsHoldsUpNobodyElse) {
       transfer.on_complete = stuck_end;
       transfer.on_complete_user = &gate;
     }
-    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &stuck), LADE_OK);
+    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &stuck));
     others_go_on(&f, stuck);
-    LADE_EXPECT_EQ_INT(lade_ticket_cancel(stuck), LADE_OK);
+    LADE_EXPECT_OK(lade_ticket_cancel(stuck));
     /* Cancelled, and not over: the callback may still use its buffer. */
-    LADE_EXPECT_EQ_INT(lade_ticket_query(stuck, NULL), LADE_NOT_READY);
+    LADE_EXPECT_STATUS(LADE_NOT_READY, lade_ticket_query(stuck, NULL));
     others_go_on(&f, stuck);
-    LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f.pipeline, true), LADE_ERR_TIMEOUT);
+    LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_pipeline_destroy(f.pipeline, true));
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1 transfers had not ended");
     others_go_on(&f, stuck); /* it stayed as it was */
     sem_post(&gate);
@@ -101,12 +101,12 @@ LADE_TEST(Callback, ThatNeverReturnMayBeMany) {
     lade_transfer transfer =
         fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_callback(stuck_range, &gate), 4 * CHUNK);
     transfer.device_memory = f.device + i * 4 * CHUNK;
-    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &stuck[i]), LADE_OK);
+    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &stuck[i]));
   }
   others_go_on(&f, stuck[0]);
   sem_post(&gate);
   for (int i = 0; i < MANY; i++) {
-    LADE_EXPECT_EQ_INT(lade_ticket_wait(stuck[i], LADE_WAIT_FOREVER), LADE_OK);
+    LADE_EXPECT_OK(lade_ticket_wait(stuck[i], LADE_WAIT_FOREVER));
     lade_ticket_release(stuck[i]);
   }
   fixture_close(&f);
@@ -136,10 +136,10 @@ LADE_TEST(Speed, OfOneSideMayBeATenThousandthOfTheOthers) {
     lade_runtime *runtime = support_runtime_open_with("sim", &description.options);
     if (runtime == NULL || !fixture_open_on(&f, runtime, BYTES, &options)) return;
     lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), BYTES);
-    LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+    LADE_EXPECT_OK(fixture_run(&f, &transfer));
     memset(host, 0, BYTES);
     transfer.direction = LADE_TO_HOST;
-    LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+    LADE_EXPECT_OK(fixture_run(&f, &transfer));
     LADE_EXPECT_PATTERN(host, BYTES, 5, 0);
     lade_pipeline_info info = fixture_info(&f);
     /* Twice as many requests as readers are tried once, and taken back. */
@@ -178,10 +178,10 @@ LADE_TEST_P(Tickets, MayBeTenThousand, support_soft_runtimes, name) {
       transfer.submitter = i % 5;
       transfer.on_complete = count_end;
       transfer.on_complete_user = &ends;
-      LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]), LADE_OK);
+      LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]));
     }
     for (size_t i = 0; cancel && i < MANY; i++) {
-      LADE_EXPECT_EQ_INT(lade_ticket_cancel(tickets[i]), LADE_OK);
+      LADE_EXPECT_OK(lade_ticket_cancel(tickets[i]));
     }
     for (size_t i = 0; i < MANY; i++) {
       lade_status status = lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER);
@@ -208,7 +208,7 @@ LADE_TEST(Tickets, AreRefusedInAForkedChild) {
   if (!fixture_open(&f, "cpu", DEVICE_BYTES, NULL)) return;
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), DEVICE_BYTES);
   for (int round = 0; round < 20; round++) {
-    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
+    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
     pid_t child = fork();
     LADE_ASSERT_GE_INT(child, 0);
     if (child == 0) {
@@ -222,7 +222,7 @@ LADE_TEST(Tickets, AreRefusedInAForkedChild) {
     int status = -1;
     LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
     LADE_EXPECT_EQ_INT(status, 0);
-    LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_OK);
+    LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
     lade_ticket_release(ticket);
   }
   fixture_close(&f);

@@ -73,16 +73,16 @@ static lade_transfer transfer_of(world *w, kind k, lade_direction direction) {
 static bool world_open(world *w, kind k, lade_direction direction, unsigned steps) {
   memset(w, 0, sizeof *w);
   if (!fixture_open(&w->f, "sim", 3 * BYTES, NULL)) return false;
-  LADE_EXPECT_EQ_INT(lade_stream_create(w->f.runtime, 0, &w->stream), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pinned_alloc(w->f.pool, BYTES, &w->block), LADE_OK);
+  LADE_EXPECT_OK(lade_stream_create(w->f.runtime, 0, &w->stream));
+  LADE_EXPECT_OK(lade_pinned_alloc(w->f.pool, BYTES, &w->block));
   support_pattern_fill(w->other, BYTES, 7, 0);
   /* Work that the gated transfer has to wait for. */
-  LADE_EXPECT_EQ_INT(lade_copy_async(w->f.runtime, w->f.device + BYTES, w->f.device, BYTES, w->stream), LADE_OK);
+  LADE_EXPECT_OK(lade_copy_async(w->f.runtime, w->f.device + BYTES, w->f.device, BYTES, w->stream));
   lade_transfer transfer = transfer_of(w, k, direction);
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(w->f.pipeline, &transfer, &w->tickets[0]), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_submit(w->f.pipeline, &transfer, &w->tickets[0]));
   lade_transfer beside = fixture_transfer(&w->f, LADE_TO_DEVICE, lade_endpoint_memory(w->other), BYTES);
   beside.device_memory = w->f.device + 2 * BYTES;
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(w->f.pipeline, &beside, &w->tickets[1]), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_submit(w->f.pipeline, &beside, &w->tickets[1]));
   for (unsigned i = 0; i < steps; i++) {
     if (lade_ticket_query(w->tickets[0], NULL) != LADE_NOT_READY) {
       return false;
@@ -97,8 +97,8 @@ static void world_close(world *w) {
     lade_ticket_release(w->tickets[i]);
   }
   (void)lade_stream_synchronize(w->f.runtime, w->stream);
-  LADE_EXPECT_EQ_INT(lade_stream_destroy(w->f.runtime, w->stream), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pinned_free(w->f.pool, w->block), LADE_OK);
+  LADE_EXPECT_OK(lade_stream_destroy(w->f.runtime, w->stream));
+  LADE_EXPECT_OK(lade_pinned_free(w->f.pool, w->block));
   fixture_close(&w->f);
 }
 
@@ -109,13 +109,13 @@ static unsigned cancel_everywhere(kind k, lade_direction direction) {
     lade_test_context("kind %d, direction %d, cancelled after %u steps", (int)k, (int)direction, steps);
     inside = world_open(&w, k, direction, steps);
     uint64_t now = lade_runtime_now_ns(w.f.runtime);
-    LADE_EXPECT_EQ_INT(lade_ticket_cancel(w.tickets[0]), LADE_OK);
+    LADE_EXPECT_OK(lade_ticket_cancel(w.tickets[0]));
     lade_status status = lade_ticket_wait(w.tickets[0], LADE_WAIT_FOREVER);
     LADE_EXPECT(status == LADE_ERR_CANCELLED || status == LADE_OK);
     LADE_EXPECT(status == LADE_ERR_CANCELLED || !inside || steps > 3);
     /* Prompt: no more than what was under way, of this transfer and of the other, a chunk for each slot. */
     LADE_EXPECT_LE_UINT(lade_runtime_now_ns(w.f.runtime) - now, 3 * (3000 + CHUNK) + 3000);
-    LADE_EXPECT_EQ_INT(lade_ticket_wait(w.tickets[1], LADE_WAIT_FOREVER), LADE_OK);
+    LADE_EXPECT_OK(lade_ticket_wait(w.tickets[1], LADE_WAIT_FOREVER));
     fixture_expect_device_pattern(&w.f, 2 * BYTES, BYTES, 7, 0);
     world_close(&w);
   }
@@ -138,7 +138,7 @@ static unsigned lose_everywhere(kind k, lade_direction direction) {
     world w;
     lade_test_context("kind %d, direction %d, device lost after %u steps", (int)k, (int)direction, steps);
     inside = world_open(&w, k, direction, steps);
-    LADE_EXPECT_EQ_INT(lade_soft_device_lose(w.f.runtime, 0, 0), LADE_OK);
+    LADE_EXPECT_OK(lade_soft_device_lose(w.f.runtime, 0, 0));
     for (int i = 0; i < 2; i++) {
       lade_status status = lade_ticket_wait(w.tickets[i], LADE_WAIT_FOREVER);
       LADE_EXPECT(status == LADE_ERR_DEVICE_LOST || (status == LADE_OK && (i == 1 || !inside || steps > 3)));
@@ -162,7 +162,7 @@ static unsigned destroy_everywhere(kind k, lade_direction direction, bool cancel
     world w;
     lade_test_context("kind %d, direction %d, destroyed after %u steps", (int)k, (int)direction, steps);
     inside = world_open(&w, k, direction, steps);
-    LADE_EXPECT_EQ_INT(lade_pipeline_destroy(w.f.pipeline, cancel), LADE_OK);
+    LADE_EXPECT_OK(lade_pipeline_destroy(w.f.pipeline, cancel));
     w.f.pipeline = NULL;
     for (int i = 0; i < 2; i++) {
       /* Over, and readable without the pipeline. */

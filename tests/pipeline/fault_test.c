@@ -73,15 +73,15 @@ LADE_TEST(TransferArguments, AreCheckedAndNamed) {
   bad = good;
   bad.after_stream = 2;
   expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "after_stream");
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f.pipeline, NULL, &ticket), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f.pipeline, &good, NULL), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(NULL, &good, &ticket), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(NULL, 0), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_ticket_query(NULL, NULL), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_ticket_cancel(NULL), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_stream_wait_ticket(NULL, NULL), LADE_ERR_INVALID_ARGUMENT);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pipeline_submit(f.pipeline, NULL, &ticket));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pipeline_submit(f.pipeline, &good, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pipeline_submit(NULL, &good, &ticket));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_ticket_wait(NULL, 0));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_ticket_query(NULL, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_ticket_cancel(NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_stream_wait_ticket(NULL, NULL));
   lade_ticket_release(NULL);
-  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(NULL, true), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_destroy(NULL, true));
   fixture_close(&f);
 }
 
@@ -98,7 +98,7 @@ LADE_TEST(PipelineOptions, AreCheckedAndNamed) {
   lade_pinned_pool *pool;
   lade_pipeline_options options;
   lade_pipeline *pipeline;
-  LADE_ASSERT_EQ_INT(lade_pinned_pool_create(runtime, NULL, &pool), LADE_OK);
+  LADE_ASSERT_OK(lade_pinned_pool_create(runtime, NULL, &pool));
   lade_pipeline_options_init(&options);
   options.readers = 257;
   expect_options_refused(runtime, pool, &options, LADE_ERR_INVALID_ARGUMENT, "readers");
@@ -116,10 +116,10 @@ LADE_TEST(PipelineOptions, AreCheckedAndNamed) {
   expect_options_refused(runtime, pool, &options, LADE_ERR_NO_DEVICE, "device 2 of 2");
   options.device = -1;
   expect_options_refused(runtime, pool, &options, LADE_ERR_NO_DEVICE, "device -1");
-  LADE_EXPECT_EQ_INT(lade_pipeline_create(NULL, pool, NULL, &pipeline), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_pipeline_create(runtime, NULL, NULL, &pipeline), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_pipeline_create(runtime, pool, NULL, NULL), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_pinned_pool_destroy(pool, true), LADE_OK);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pipeline_create(NULL, pool, NULL, &pipeline));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pipeline_create(runtime, NULL, NULL, &pipeline));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pipeline_create(runtime, pool, NULL, NULL));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true));
   support_runtime_close(runtime);
 }
 
@@ -133,7 +133,7 @@ LADE_TEST_P(TransferFile, EndsTooEarly, support_soft_runtimes, name) {
   int fd = open(path, O_RDONLY);
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_file(fd, 0, path), 20 * CHUNK);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_ERR_TRUNCATED);
+  LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, fixture_run(&f, &transfer));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, path);
   close(fd);
   free(path);
@@ -149,12 +149,12 @@ LADE_TEST_P(TransferFile, FindsTheDiskFull, support_soft_runtimes, name) {
   if (fd < 0) LADE_SKIP("no /dev/full");
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_file(fd, 0, "out.bin"), 20 * CHUNK);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, fixture_run(&f, &transfer));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENOSPC);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "out.bin");
   /* The next transfer is unharmed. */
   transfer = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_memory(host), CHUNK);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   close(fd);
   fixture_close(&f);
 }
@@ -164,7 +164,7 @@ LADE_TEST_P(TransferFile, CannotBeRead, support_soft_runtimes, name) {
   int fd = open("/", O_RDONLY | O_DIRECTORY);
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_file(fd, 8192, NULL), 20 * CHUNK);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, fixture_run(&f, &transfer));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EISDIR);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "at byte");
   close(fd);
@@ -183,10 +183,10 @@ LADE_TEST_P(TransferMemory, IsLimited, support_soft_runtimes, name) {
     pinned.max_bytes = room ? ROOM_FOR_ONE : 4096;
     fixture_options(&options);
     options.chunk_bytes = BIG;
-    LADE_ASSERT_EQ_INT(lade_pinned_pool_create(f.runtime, &pinned, &f.pool), LADE_OK);
-    LADE_ASSERT_EQ_INT(lade_pipeline_create(f.runtime, f.pool, &options, &f.pipeline), LADE_OK);
+    LADE_ASSERT_OK(lade_pinned_pool_create(f.runtime, &pinned, &f.pool));
+    LADE_ASSERT_OK(lade_pipeline_create(f.runtime, f.pool, &options, &f.pipeline));
     void *device;
-    LADE_ASSERT_EQ_INT(f.runtime->ops->device_alloc(f.runtime->self, 0, 4 * BIG, &device), LADE_OK);
+    LADE_ASSERT_OK(f.runtime->ops->device_alloc(f.runtime->self, 0, 4 * BIG, &device));
     f.device = device;
     char *host = malloc(4 * BIG);
     support_pattern_fill(host, 4 * BIG, 8, 0);
@@ -230,17 +230,17 @@ LADE_TEST(TransferCancel, EndsWhenTheCallInProgressDoes) {
   lade_ticket *ticket;
   if (!fixture_open(&f, "cpu", DEVICE_BYTES, NULL)) return;
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_callback(slow_fill, &source), 50 * CHUNK);
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
   LADE_ASSERT(support_wait(f.runtime, source_entered, &source));
-  LADE_EXPECT_EQ_INT(lade_ticket_cancel(ticket), LADE_OK);
+  LADE_EXPECT_OK(lade_ticket_cancel(ticket));
   /* The callback still uses what the transfer names: not over. */
-  LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, NULL), LADE_NOT_READY);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_ticket_query(ticket, NULL));
   source.may_leave = 1;
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_ERR_CANCELLED);
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   LADE_EXPECT_EQ_UINT(source.entered, 1);
   /* Cancelling what is over changes nothing. */
-  LADE_EXPECT_EQ_INT(lade_ticket_cancel(ticket), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, NULL), LADE_ERR_CANCELLED);
+  LADE_EXPECT_OK(lade_ticket_cancel(ticket));
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_query(ticket, NULL));
   lade_ticket_release(ticket);
   fixture_close(&f);
 }
@@ -255,9 +255,9 @@ LADE_TEST_P(TransferCancel, LeavesOtherTransfersAlone, support_soft_runtimes, na
     lade_transfer transfer =
         fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host + i * 20 * CHUNK), 20 * CHUNK);
     transfer.device_memory = f.device + i * 20 * CHUNK;
-    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]), LADE_OK);
+    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]));
   }
-  LADE_EXPECT_EQ_INT(lade_ticket_cancel(tickets[1]), LADE_OK);
+  LADE_EXPECT_OK(lade_ticket_cancel(tickets[1]));
   for (size_t i = 0; i < 3; i++) {
     lade_status status = lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER);
     /* The second may have been over before it was cancelled. */
@@ -278,14 +278,14 @@ LADE_TEST_P(PipelineDestroy, FinishesWhatIsUnderWay, support_soft_runtimes, name
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
   support_pattern_fill(host, 40 * CHUNK, 4, 0);
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), 40 * CHUNK);
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f.pipeline, false), LADE_OK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
+  LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, false));
   f.pipeline = NULL;
   fixture_expect_device_pattern(&f, 0, 40 * CHUNK, 4, 0);
   /* The ticket outlives its pipeline. */
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, 0), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, NULL), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_ticket_cancel(ticket), LADE_OK);
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, 0));
+  LADE_EXPECT_OK(lade_ticket_query(ticket, NULL));
+  LADE_EXPECT_OK(lade_ticket_cancel(ticket));
   lade_ticket_release(ticket);
   fixture_close(&f);
   free(host);
@@ -299,11 +299,11 @@ LADE_TEST_P(PipelineDestroy, CancelsWhatIsUnderWay, support_soft_runtimes, name)
   for (int i = 0; i < 20; i++) {
     lade_transfer transfer =
         fixture_transfer(&f, i % 2 ? LADE_TO_HOST : LADE_TO_DEVICE, lade_endpoint_memory(host), DEVICE_BYTES);
-    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]), LADE_OK);
+    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]));
   }
   /* One that nobody waits for. */
   lade_ticket_release(tickets[19]);
-  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f.pipeline, true), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, true));
   f.pipeline = NULL;
   for (int i = 0; i < 19; i++) {
     lade_status status = lade_ticket_wait(tickets[i], 0);
@@ -327,14 +327,14 @@ LADE_TEST_P(PipelineBackPressure, AnswersNotReady, support_soft_runtimes, name) 
   options.no_wait = 1;
   if (!fixture_open(&f, name, DEVICE_BYTES, &options)) return;
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_callback(slow_fill, &source), CHUNK);
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[0]), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[1]), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[2]), LADE_NOT_READY);
+  LADE_EXPECT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[0]));
+  LADE_EXPECT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[1]));
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_pipeline_submit(f.pipeline, &transfer, &tickets[2]));
   LADE_EXPECT_EQ_PTR(tickets[2], NULL);
   source.may_leave = 1;
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[0], LADE_WAIT_FOREVER), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[2]), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[2], LADE_WAIT_FOREVER), LADE_OK);
+  LADE_EXPECT_OK(lade_ticket_wait(tickets[0], LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[2]));
+  LADE_EXPECT_OK(lade_ticket_wait(tickets[2], LADE_WAIT_FOREVER));
   for (int i = 0; i < 3; i++) {
     lade_ticket_release(tickets[i]);
   }
@@ -354,10 +354,10 @@ LADE_TEST_P(PipelineBackPressure, WaitsForAPlace, support_soft_runtimes, name) {
   for (size_t i = 0; i < MANY; i++) {
     lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host + 16 * i), 16);
     transfer.device_memory = f.device + 16 * i;
-    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]), LADE_OK);
+    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]));
   }
   for (size_t i = 0; i < MANY; i++) {
-    LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER), LADE_OK);
+    LADE_EXPECT_OK(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER));
     lade_ticket_release(tickets[i]);
   }
   fixture_expect_device_pattern(&f, 0, sizeof host, 6, 0);
@@ -413,12 +413,12 @@ static lade_status scenario(lade_runtime *runtime, void *user) {
   first = *lade_last_error();
   if (stream != NULL) {
     (void)lade_stream_synchronize(runtime, stream);
-    LADE_EXPECT_EQ_INT(lade_stream_destroy(runtime, stream), LADE_OK);
+    LADE_EXPECT_OK(lade_stream_destroy(runtime, stream));
   }
-  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f.pipeline, true), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pinned_pool_destroy(f.pool, true), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, true));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(f.pool, true));
   if (device != NULL) {
-    LADE_EXPECT_EQ_INT(runtime->ops->device_free(runtime->self, 0, device), LADE_OK);
+    LADE_EXPECT_OK(runtime->ops->device_free(runtime->self, 0, device));
   }
   if (status != LADE_OK) {
     /* The runner wants to see the scenario's own error, not one of its clean-up. */
@@ -449,10 +449,10 @@ static lade_status defaults_scenario(lade_runtime *runtime, void *user) {
     status = fixture_run(&f, &transfer);
   }
   first = *lade_last_error();
-  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f.pipeline, true), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pinned_pool_destroy(f.pool, true), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, true));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(f.pool, true));
   if (device != NULL) {
-    LADE_EXPECT_EQ_INT(runtime->ops->device_free(runtime->self, 0, device), LADE_OK);
+    LADE_EXPECT_OK(runtime->ops->device_free(runtime->self, 0, device));
   }
   if (status != LADE_OK) {
     LADE_EXPECT_EQ_INT(first.status, status);
@@ -465,7 +465,7 @@ static void timing_is_optional(lade_runtime *runtime, const support_failure *fai
   (void)runtime;
   (void)user;
   if (failure->op != NULL && strcmp(failure->op, "event_elapsed_ns") == 0) {
-    LADE_EXPECT_EQ_INT(status, LADE_OK);
+    LADE_EXPECT_OK(status);
   }
 }
 
@@ -485,7 +485,7 @@ LADE_TEST_P(Pipeline, SurvivesALostDevice, support_soft_runtimes, name) {
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), DEVICE_BYTES);
   uint64_t now = lade_runtime_now_ns(f.runtime);
-  LADE_ASSERT_EQ_INT(lade_soft_device_lose(f.runtime, 0, now + 5000), LADE_OK);
+  LADE_ASSERT_OK(lade_soft_device_lose(f.runtime, 0, now + 5000));
   lade_status status = LADE_OK;
   for (int i = 0; i < 1000 && status == LADE_OK; i++) {
     status = lade_pipeline_submit(f.pipeline, &transfer, &ticket);
@@ -494,7 +494,7 @@ LADE_TEST_P(Pipeline, SurvivesALostDevice, support_soft_runtimes, name) {
       lade_ticket_release(ticket);
     }
   }
-  LADE_EXPECT_EQ_INT(status, LADE_ERR_DEVICE_LOST);
+  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, status);
   fixture_close(&f);
   free(host);
 }
@@ -519,7 +519,7 @@ LADE_TEST(Pipeline, RefusesToWorkInAForkedChild) {
   int status = -1;
   LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
   LADE_EXPECT_EQ_INT(status, 0);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   fixture_close(&f);
 }
 
@@ -535,23 +535,23 @@ LADE_TEST_P(Pipeline, LeavesCapturesAlone, support_soft_runtimes, name) {
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
   const lade_runtime_ops *ops = f.runtime->ops;
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), sizeof host);
-  LADE_ASSERT_EQ_INT(lade_stream_create(f.runtime, 0, &stream), LADE_OK);
-  LADE_ASSERT_EQ_INT(ops->stream_resolve(f.runtime->self, stream, &resolved), LADE_OK);
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
-  LADE_ASSERT_EQ_INT(ops->capture_begin(f.runtime->self, &resolved, LADEI_CAPTURE_RELAXED), LADE_OK);
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &stream));
+  LADE_ASSERT_OK(ops->stream_resolve(f.runtime->self, stream, &resolved));
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
+  LADE_ASSERT_OK(ops->capture_begin(f.runtime->self, &resolved, LADEI_CAPTURE_RELAXED));
   /* Where it is over already there is nothing to wait for. */
   lade_status waited = lade_stream_wait_ticket(stream, ticket);
   LADE_EXPECT(waited == LADE_ERR_CAPTURE || lade_ticket_query(ticket, NULL) == LADE_OK);
   transfer.after_stream = 1;
   transfer.stream = stream;
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &refused), LADE_ERR_CAPTURE);
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_pipeline_submit(f.pipeline, &transfer, &refused));
   LADE_EXPECT_EQ_PTR(refused, NULL);
   /* The capture is as good as before. */
-  LADE_ASSERT_EQ_INT(ops->capture_end(f.runtime->self, &resolved, &graph), LADE_OK);
-  LADE_EXPECT_EQ_INT(ops->graph_destroy(f.runtime->self, graph), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_OK);
+  LADE_ASSERT_OK(ops->capture_end(f.runtime->self, &resolved, &graph));
+  LADE_EXPECT_OK(ops->graph_destroy(f.runtime->self, graph));
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   lade_ticket_release(ticket);
-  LADE_EXPECT_EQ_INT(lade_stream_destroy(f.runtime, stream), LADE_OK);
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, stream));
   fixture_close(&f);
 }
 
@@ -563,20 +563,20 @@ LADE_TEST(Pipeline, NoticesThatNothingCanHappenAnyMore) {
   support_gate gate;
   char host[CHUNK] = {0};
   if (!fixture_open(&f, "sim", DEVICE_BYTES, NULL)) return;
-  LADE_ASSERT_EQ_INT(lade_stream_create(f.runtime, 0, &stream), LADE_OK);
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &stream));
   LADE_ASSERT(support_gate_close(&gate, f.runtime, stream));
   ladei_stream resolved;
-  LADE_ASSERT_EQ_INT(f.runtime->ops->stream_resolve(f.runtime->self, stream, &resolved), LADE_OK);
-  LADE_EXPECT_EQ_INT(f.runtime->ops->fill(f.runtime->self, f.device, 1, CHUNK, &resolved), LADE_OK);
+  LADE_ASSERT_OK(f.runtime->ops->stream_resolve(f.runtime->self, stream, &resolved));
+  LADE_EXPECT_OK(f.runtime->ops->fill(f.runtime->self, f.device, 1, CHUNK, &resolved));
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), sizeof host);
   transfer.after_stream = 1;
   transfer.stream = stream;
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_ERR_TIMEOUT);
-  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f.pipeline, false), LADE_ERR_TIMEOUT);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
+  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_pipeline_destroy(f.pipeline, false));
   support_gate_open(&gate);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_OK);
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   lade_ticket_release(ticket);
-  LADE_EXPECT_EQ_INT(lade_stream_destroy(f.runtime, stream), LADE_OK);
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, stream));
   fixture_close(&f);
 }

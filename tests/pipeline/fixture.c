@@ -35,10 +35,10 @@ bool fixture_open(fixture *f, const char *runtime, size_t device_bytes, const la
 }
 
 void fixture_close(fixture *f) {
-  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f->pipeline, true), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pinned_pool_destroy(f->pool, true), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_destroy(f->pipeline, true));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(f->pool, true));
   if (f->device != NULL) {
-    LADE_EXPECT_EQ_INT(f->runtime->ops->device_free(f->runtime->self, 0, f->device), LADE_OK);
+    LADE_EXPECT_OK(f->runtime->ops->device_free(f->runtime->self, 0, f->device));
   }
   support_runtime_close(f->runtime);
 }
@@ -78,15 +78,13 @@ lade_pipeline_info fixture_info(const fixture *f) {
 
 void fixture_device_read(const fixture *f, size_t offset, void *out, size_t bytes) {
   if (bytes > 0) {
-    LADE_EXPECT_EQ_INT(f->runtime->ops->copy_sync(f->runtime->self, 0, LADEI_COPY_D2H, out, f->device + offset, bytes),
-                       LADE_OK);
+    LADE_EXPECT_OK(f->runtime->ops->copy_sync(f->runtime->self, 0, LADEI_COPY_D2H, out, f->device + offset, bytes));
   }
 }
 
 void fixture_device_write(const fixture *f, size_t offset, const void *data, size_t bytes) {
   if (bytes > 0) {
-    LADE_EXPECT_EQ_INT(f->runtime->ops->copy_sync(f->runtime->self, 0, LADEI_COPY_H2D, f->device + offset, data, bytes),
-                       LADE_OK);
+    LADE_EXPECT_OK(f->runtime->ops->copy_sync(f->runtime->self, 0, LADEI_COPY_H2D, f->device + offset, data, bytes));
   }
 }
 

@@ -40,23 +40,23 @@ LADE_TEST_P(Pair, StagesIntoItsAllocatorsMemory, support_soft_runtimes, name) {
   void *device;
   char *host = malloc(BYTES);
   if (runtime == NULL) return;
-  LADE_ASSERT_EQ_INT(lade_pair_create(runtime, 1, NULL, &pair), LADE_OK);
-  LADE_ASSERT_EQ_INT(lade_stream_create(runtime, 1, &stream), LADE_OK);
-  LADE_ASSERT_EQ_INT(lade_device_alloc(lade_pair_device_allocator(pair), BYTES, stream, &device), LADE_OK);
+  LADE_ASSERT_OK(lade_pair_create(runtime, 1, NULL, &pair));
+  LADE_ASSERT_OK(lade_stream_create(runtime, 1, &stream));
+  LADE_ASSERT_OK(lade_device_alloc(lade_pair_device_allocator(pair), BYTES, stream, &device));
   ladei_pointer_attributes attributes;
-  LADE_EXPECT_EQ_INT(runtime->ops->pointer_attributes(runtime->self, device, &attributes), LADE_OK);
+  LADE_EXPECT_OK(runtime->ops->pointer_attributes(runtime->self, device, &attributes));
   LADE_EXPECT_EQ_INT(attributes.device, 1);
   support_pattern_fill(host, BYTES, 21, 0);
-  LADE_EXPECT_EQ_INT(run(pair, LADE_TO_DEVICE, host, device), LADE_OK);
+  LADE_EXPECT_OK(run(pair, LADE_TO_DEVICE, host, device));
   memset(host, 0, BYTES);
-  LADE_EXPECT_EQ_INT(run(pair, LADE_TO_HOST, host, device), LADE_OK);
+  LADE_EXPECT_OK(run(pair, LADE_TO_HOST, host, device));
   LADE_EXPECT_PATTERN(host, BYTES, 21, 0);
   /* Memory is still handed out: the rest stays, and works. */
-  LADE_EXPECT_EQ_INT(lade_pair_destroy(pair, true), LADE_ERR_BUSY);
-  LADE_EXPECT_EQ_INT(lade_device_free(lade_pair_device_allocator(pair), device), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_device_stream_retire(lade_pair_device_allocator(pair), stream), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_stream_destroy(runtime, stream), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pair_destroy(pair, true), LADE_OK);
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_pair_destroy(pair, true));
+  LADE_EXPECT_OK(lade_device_free(lade_pair_device_allocator(pair), device));
+  LADE_EXPECT_OK(lade_device_stream_retire(lade_pair_device_allocator(pair), stream));
+  LADE_EXPECT_OK(lade_stream_destroy(runtime, stream));
+  LADE_EXPECT_OK(lade_pair_destroy(pair, true));
   support_runtime_close(runtime);
   free(host);
 }
@@ -70,15 +70,15 @@ LADE_TEST(Pair, RefusesOptionsOfAnotherDevice) {
   lade_pinned_options_init(&pinned);
   pinned.device = 1;
   options.pinned = &pinned;
-  LADE_EXPECT_EQ_INT(lade_pair_create(runtime, 0, &options, &pair), LADE_ERR_INVALID_ARGUMENT);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pair_create(runtime, 0, &options, &pair));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "options.pinned");
-  LADE_EXPECT_EQ_INT(lade_pair_create(runtime, 2, NULL, &pair), LADE_ERR_NO_DEVICE);
-  LADE_EXPECT_EQ_INT(lade_pair_create(NULL, 0, NULL, &pair), LADE_ERR_INVALID_ARGUMENT);
+  LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_pair_create(runtime, 2, NULL, &pair));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pair_create(NULL, 0, NULL, &pair));
   LADE_EXPECT_EQ_PTR(pair, NULL);
-  LADE_EXPECT_EQ_INT(lade_pair_destroy(NULL, true), LADE_OK);
+  LADE_EXPECT_OK(lade_pair_destroy(NULL, true));
   /* The same device by name is no other one. */
-  LADE_EXPECT_EQ_INT(lade_pair_create(runtime, 1, &options, &pair), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pair_destroy(pair, true), LADE_OK);
+  LADE_EXPECT_OK(lade_pair_create(runtime, 1, &options, &pair));
+  LADE_EXPECT_OK(lade_pair_destroy(pair, true));
   support_runtime_close(runtime);
 }
 
@@ -87,7 +87,7 @@ static lade_status scenario(lade_runtime *runtime, void *user) {
   (void)user;
   lade_status status = lade_pair_create(runtime, 0, NULL, &pair);
   if (status == LADE_OK) {
-    LADE_EXPECT_EQ_INT(lade_pair_destroy(pair, true), LADE_OK);
+    LADE_EXPECT_OK(lade_pair_destroy(pair, true));
   }
   return status;
 }

@@ -156,9 +156,9 @@ static void bytes_prepare(worker *w, job *j) {
   uint64_t seed = j->how == WAY_FILE && j->down ? 1 : j->seed;
   support_pattern_fill(copy, j->bytes, seed, j->how == WAY_FILE && j->down ? j->seed % MOST_BYTES : 0);
   if (!j->down) {
-    LADE_EXPECT_EQ_INT(ops->copy_sync(self, 0, LADEI_COPY_H2D, j->device, copy, j->bytes), LADE_OK);
+    LADE_EXPECT_OK(ops->copy_sync(self, 0, LADEI_COPY_H2D, j->device, copy, j->bytes));
   } else if (j->how == WAY_PEER) {
-    LADE_EXPECT_EQ_INT(ops->copy_sync(self, 1, LADEI_COPY_H2D, j->peer, copy, j->bytes), LADE_OK);
+    LADE_EXPECT_OK(ops->copy_sync(self, 1, LADEI_COPY_H2D, j->peer, copy, j->bytes));
   }
   for (size_t i = 0; i * 4096 < j->bytes; i++) {
     size_t left = j->bytes - i * 4096;
@@ -217,9 +217,9 @@ static void job_check(worker *w, job *j) {
   const char *arrived = copy;
   bool from_file = j->how == WAY_FILE && j->down;
   if (j->down) {
-    LADE_EXPECT_EQ_INT(ops->copy_sync(w->all->f.runtime->self, 0, LADEI_COPY_D2H, copy, j->device, j->bytes), LADE_OK);
+    LADE_EXPECT_OK(ops->copy_sync(w->all->f.runtime->self, 0, LADEI_COPY_D2H, copy, j->device, j->bytes));
   } else if (j->how == WAY_PEER) {
-    LADE_EXPECT_EQ_INT(ops->copy_sync(w->all->f.runtime->self, 1, LADEI_COPY_D2H, copy, j->peer, j->bytes), LADE_OK);
+    LADE_EXPECT_OK(ops->copy_sync(w->all->f.runtime->self, 1, LADEI_COPY_D2H, copy, j->peer, j->bytes));
   } else if (j->how == WAY_FILE) {
     LADE_EXPECT_EQ_INT(pread(w->all->sink, copy, j->bytes, sink_offset(w, j)), (ssize_t)j->bytes);
   } else {
@@ -241,7 +241,7 @@ static void job_over(worker *w, job *j, lade_status status) {
     job_check(w, j);
   }
   if (j->allocated) {
-    LADE_EXPECT_EQ_INT(lade_device_free(w->all->allocator, j->device), LADE_OK);
+    LADE_EXPECT_OK(lade_device_free(w->all->allocator, j->device));
   }
   lade_ticket_release(j->ticket);
   j->ticket = NULL;
@@ -254,12 +254,12 @@ static void faults_toggle(worker *w) {
   lade_runtime *runtime = w->all->f.runtime;
   pthread_mutex_lock(&w->all->toggle);
   if (atomic_load(&w->all->faults)) {
-    LADE_EXPECT_EQ_INT(lade_soft_fault_clear(runtime), LADE_OK);
+    LADE_EXPECT_OK(lade_soft_fault_clear(runtime));
     atomic_store(&w->all->faults, false);
   } else {
     atomic_fetch_add(&w->all->fault_times, 1u);
     atomic_store(&w->all->faults, true);
-    LADE_EXPECT_EQ_INT(lade_soft_fault_add(runtime, ops[pick(w, 0, 5)], pick(w, 1, 20), LADE_ERR_DRIVER), LADE_OK);
+    LADE_EXPECT_OK(lade_soft_fault_add(runtime, ops[pick(w, 0, 5)], pick(w, 1, 20), LADE_ERR_DRIVER));
   }
   pthread_mutex_unlock(&w->all->toggle);
 }
@@ -271,7 +271,7 @@ static void step(worker *w) {
     job_start(w, j);
   } else if (what < 10) {
     j->cancelled = true;
-    LADE_EXPECT_EQ_INT(lade_ticket_cancel(j->ticket), LADE_OK);
+    LADE_EXPECT_OK(lade_ticket_cancel(j->ticket));
   } else if (what < 20) {
     (void)lade_stream_wait_ticket_prefix(w->stream, j->ticket, pick(w, 0, j->bytes));
   } else if (what < 22) {
@@ -345,25 +345,25 @@ static bool soak_open(soak *s, const char *runtime, uint64_t seed, unsigned work
 }
 
 static void soak_close(soak *s) {
-  LADE_EXPECT_EQ_INT(lade_soft_fault_clear(s->f.runtime), LADE_OK);
+  LADE_EXPECT_OK(lade_soft_fault_clear(s->f.runtime));
   for (unsigned i = 0; i < s->worker_count; i++) {
     worker *w = &s->workers[i];
-    LADE_EXPECT_EQ_INT(lade_pinned_free(s->f.pool, w->pinned), LADE_OK);
-    LADE_EXPECT_EQ_INT(lade_stream_synchronize(s->f.runtime, w->stream), LADE_OK);
+    LADE_EXPECT_OK(lade_pinned_free(s->f.pool, w->pinned));
+    LADE_EXPECT_OK(lade_stream_synchronize(s->f.runtime, w->stream));
     free(w->pageable);
   }
   /* Everything that transfers took is back. */
-  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(s->f.pipeline, false), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_destroy(s->f.pipeline, false));
   s->f.pipeline = NULL;
   lade_pinned_stats stats;
   lade_pinned_stats_init(&stats);
-  LADE_EXPECT_EQ_INT(lade_pinned_stats_get(s->f.pool, &stats), LADE_OK);
+  LADE_EXPECT_OK(lade_pinned_stats_get(s->f.pool, &stats));
   LADE_EXPECT_EQ_UINT(stats.in_use_bytes.current, 0);
-  LADE_EXPECT_EQ_INT(lade_device_allocator_destroy(s->allocator, true), LADE_OK);
+  LADE_EXPECT_OK(lade_device_allocator_destroy(s->allocator, true));
   for (unsigned i = 0; i < s->worker_count; i++) {
-    LADE_EXPECT_EQ_INT(lade_stream_destroy(s->f.runtime, s->workers[i].stream), LADE_OK);
+    LADE_EXPECT_OK(lade_stream_destroy(s->f.runtime, s->workers[i].stream));
   }
-  LADE_EXPECT_EQ_INT(s->f.runtime->ops->device_free(s->f.runtime->self, 1, s->peer), LADE_OK);
+  LADE_EXPECT_OK(s->f.runtime->ops->device_free(s->f.runtime->self, 1, s->peer));
   close(s->source);
   close(s->sink);
   fixture_close(&s->f);

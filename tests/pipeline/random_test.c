@@ -95,15 +95,15 @@ static bool world_open(world *w, bool broken) {
 
 static void world_close(world *w) {
   for (size_t i = 0; i < STREAMS; i++) {
-    LADE_EXPECT_EQ_INT(lade_stream_synchronize(w->runtime, w->streams[i]), LADE_OK);
-    LADE_EXPECT_EQ_INT(lade_pinned_stream_retire(w->pool, w->streams[i]), LADE_OK);
-    LADE_EXPECT_EQ_INT(lade_stream_destroy(w->runtime, w->streams[i]), LADE_OK);
+    LADE_EXPECT_OK(lade_stream_synchronize(w->runtime, w->streams[i]));
+    LADE_EXPECT_OK(lade_pinned_stream_retire(w->pool, w->streams[i]));
+    LADE_EXPECT_OK(lade_stream_destroy(w->runtime, w->streams[i]));
   }
   for (size_t i = 0; i < PIPELINES; i++) {
-    LADE_EXPECT_EQ_INT(lade_pipeline_destroy(w->pipelines[i], false), LADE_OK);
+    LADE_EXPECT_OK(lade_pipeline_destroy(w->pipelines[i], false));
   }
-  LADE_EXPECT_EQ_INT(lade_pinned_pool_destroy(w->pool, true), LADE_OK);
-  LADE_EXPECT_EQ_INT(w->runtime->ops->device_free(w->runtime->self, 0, w->device), LADE_OK);
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(w->pool, true));
+  LADE_EXPECT_OK(w->runtime->ops->device_free(w->runtime->self, 0, w->device));
   support_runtime_close(w->runtime);
   free(w->host);
 }
@@ -123,11 +123,11 @@ static lade_status submit(world *w, const job *j, lade_direction direction, lade
 /* What people write around cudaMemcpyAsync, with the block freed at once. */
 static void stage_by_hand(world *w, const job *j, lade_stream stream) {
   void *block;
-  LADE_ASSERT_EQ_INT(lade_pinned_alloc(w->pool, j->bytes, &block), LADE_OK);
+  LADE_ASSERT_OK(lade_pinned_alloc(w->pool, j->bytes, &block));
   memcpy(block, j->host, j->bytes);
-  LADE_EXPECT_EQ_INT(lade_copy_async(w->runtime, j->device, block, j->bytes, stream), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pinned_record_event(w->pool, block, stream), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pinned_free(w->pool, block), LADE_OK);
+  LADE_EXPECT_OK(lade_copy_async(w->runtime, j->device, block, j->bytes, stream));
+  LADE_EXPECT_OK(lade_pinned_record_event(w->pool, block, stream));
+  LADE_EXPECT_OK(lade_pinned_free(w->pool, block));
 }
 
 static void job_start(world *w, size_t index) {
@@ -141,20 +141,20 @@ static void job_start(world *w, size_t index) {
   if (j->kind == JOB_BY_HAND) {
     stage_by_hand(w, j, stream);
   } else {
-    LADE_ASSERT_EQ_INT(submit(w, j, LADE_TO_DEVICE, NULL, &j->ticket), LADE_OK);
-    LADE_EXPECT_EQ_INT(lade_stream_wait_ticket(stream, j->ticket), LADE_OK);
+    LADE_ASSERT_OK(submit(w, j, LADE_TO_DEVICE, NULL, &j->ticket));
+    LADE_EXPECT_OK(lade_stream_wait_ticket(stream, j->ticket));
   }
   /* A consumer on that stream. */
-  LADE_EXPECT_EQ_INT(lade_copy_async(w->runtime, j->device + MOST_BYTES, j->device, j->bytes, stream), LADE_OK);
+  LADE_EXPECT_OK(lade_copy_async(w->runtime, j->device + MOST_BYTES, j->device, j->bytes, stream));
   if (j->kind == JOB_ROUND_TRIP) {
     lade_ticket_release(j->ticket);
-    LADE_ASSERT_EQ_INT(submit(w, j, LADE_TO_HOST, stream, &j->ticket), LADE_OK);
+    LADE_ASSERT_OK(submit(w, j, LADE_TO_HOST, stream, &j->ticket));
   }
 }
 
 static bool is_right(const world *w, const job *j, const char *place) {
   char copy[MOST_BYTES];
-  LADE_EXPECT_EQ_INT(w->runtime->ops->copy_sync(w->runtime->self, 0, LADEI_COPY_D2H, copy, place, j->bytes), LADE_OK);
+  LADE_EXPECT_OK(w->runtime->ops->copy_sync(w->runtime->self, 0, LADEI_COPY_D2H, copy, place, j->bytes));
   return support_pattern_mismatch(copy, j->bytes, j->seed, 0) == j->bytes;
 }
 
@@ -168,16 +168,16 @@ static unsigned run_seed(uint64_t seed, bool broken) {
   for (size_t i = 0; i < JOBS && !lade_test_has_failed(); i++) {
     job_start(&w, i);
     if (support_random_one_in(&w.random, 4)) {
-      LADE_EXPECT_EQ_INT(lade_soft_advance(w.runtime, pick(&w, 0, 20000)), LADE_OK);
+      LADE_EXPECT_OK(lade_soft_advance(w.runtime, pick(&w, 0, 20000)));
     }
   }
   for (size_t i = 0; i < JOBS && !lade_test_has_failed(); i++) {
     if (w.jobs[i].ticket != NULL) {
-      LADE_EXPECT_EQ_INT(lade_ticket_wait(w.jobs[i].ticket, LADE_WAIT_FOREVER), LADE_OK);
+      LADE_EXPECT_OK(lade_ticket_wait(w.jobs[i].ticket, LADE_WAIT_FOREVER));
       lade_ticket_release(w.jobs[i].ticket);
     }
   }
-  LADE_EXPECT_EQ_INT(w.runtime->ops->device_synchronize(w.runtime->self, 0), LADE_OK);
+  LADE_EXPECT_OK(w.runtime->ops->device_synchronize(w.runtime->self, 0));
   for (size_t i = 0; i < JOBS && !lade_test_has_failed(); i++) {
     const job *j = &w.jobs[i];
     wrong += is_right(&w, j, j->device) ? 0 : 1;

@@ -67,9 +67,9 @@ static bool schedule_open(schedule *s, uint64_t link_bytes_per_s, const storage 
 }
 
 static void schedule_close(schedule *s) {
-  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(s->pipeline, false), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pinned_pool_destroy(s->pool, true), LADE_OK);
-  LADE_EXPECT_EQ_INT(s->runtime->ops->device_free(s->runtime->self, 0, s->device), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_destroy(s->pipeline, false));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(s->pool, true));
+  LADE_EXPECT_OK(s->runtime->ops->device_free(s->runtime->self, 0, s->device));
   support_runtime_close(s->runtime);
 }
 
@@ -82,19 +82,19 @@ static lade_ticket *submit(schedule *s, lade_direction direction, uint64_t devic
   transfer.host.concurrent = 1;
   transfer.device_memory = (char *)s->device + device_offset;
   transfer.bytes = bytes;
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(s->pipeline, &transfer, &ticket), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_submit(s->pipeline, &transfer, &ticket));
   return ticket;
 }
 
 static void finish(lade_ticket *ticket) {
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_OK);
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   lade_ticket_release(ticket);
 }
 
 static lade_pipeline_info info_of(const schedule *s) {
   lade_pipeline_info info;
   lade_pipeline_info_init(&info);
-  LADE_EXPECT_EQ_INT(lade_pipeline_info_get(s->pipeline, &info), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_info_get(s->pipeline, &info));
   return info;
 }
 
@@ -168,19 +168,19 @@ LADE_TEST(PipelineSchedule, CopiesPinnedMemoryAtTheLinksRate) {
     lade_transfer transfer;
     lade_ticket *ticket;
     if (!schedule_open(&s, links[i], &page_cache, GIB)) return;
-    LADE_ASSERT_EQ_INT(lade_pinned_alloc(s.pool, GIB, &pinned), LADE_OK);
+    LADE_ASSERT_OK(lade_pinned_alloc(s.pool, GIB, &pinned));
     lade_transfer_init(&transfer);
     transfer.direction = LADE_TO_DEVICE;
     transfer.host = lade_endpoint_memory(pinned);
     transfer.device_memory = s.device;
     transfer.bytes = GIB;
     uint64_t begun_ns = lade_runtime_now_ns(s.runtime);
-    LADE_ASSERT_EQ_INT(lade_pipeline_submit(s.pipeline, &transfer, &ticket), LADE_OK);
+    LADE_ASSERT_OK(lade_pipeline_submit(s.pipeline, &transfer, &ticket));
     finish(ticket);
     double rate = (double)GIB / (double)(lade_runtime_now_ns(s.runtime) - begun_ns) * 1e9;
     printf("link %3.0f GB/s, pinned memory: %.4f of it\n", (double)links[i] * 1e-9, rate / (double)links[i]);
     LADE_EXPECT(rate >= (links[i] > 100 * GB_PER_S ? 0.9 : 0.97) * (double)links[i]);
-    LADE_EXPECT_EQ_INT(lade_pinned_free(s.pool, pinned), LADE_OK);
+    LADE_EXPECT_OK(lade_pinned_free(s.pool, pinned));
     schedule_close(&s);
   }
 }
@@ -223,7 +223,7 @@ LADE_TEST(PipelineSchedule, StreamsWithConstantPinnedMemory) {
         (void)lade_ticket_query(ticket, &ticket_info);
       } while (ticket_info.bytes_done < (uint64_t)(part + 1) * 8 * GIB);
       lade_pinned_stats_init(&stats);
-      LADE_ASSERT_EQ_INT(lade_pinned_stats_get(s.pool, &stats), LADE_OK);
+      LADE_ASSERT_OK(lade_pinned_stats_get(s.pool, &stats));
       lade_pipeline_info info = info_of(&s);
       uint64_t ring = info.depth * info.chunk_bytes;
       LADE_EXPECT_LE_UINT(stats.in_use_bytes.peak, ring + (16 << 20));

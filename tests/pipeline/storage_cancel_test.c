@@ -29,14 +29,14 @@ static bool scene_open(scene *s) {
   }
   LADE_EXPECT_EQ_INT(pipe(s->ends), 0);
   lade_endpoint source = lade_endpoint_file(s->ends[0], 0, "pipe");
-  LADE_EXPECT_EQ_INT(ladei_storage_attach(&s->storage, &source, false, &s->file), LADE_OK);
+  LADE_EXPECT_OK(ladei_storage_attach(&s->storage, &source, false, &s->file));
   s->request = (ladei_storage_request){
       .file = s->file, .buffer = s->buffer, .bytes = sizeof s->buffer, .block_index = -1, .user = s};
   return true;
 }
 
 static void scene_close(scene *s) {
-  LADE_EXPECT_EQ_INT(ladei_storage_detach(s->file, false), LADE_OK);
+  LADE_EXPECT_OK(ladei_storage_detach(s->file, false));
   ladei_storage_close(&s->storage);
   close(s->ends[0]);
   close(s->ends[1]);
@@ -62,7 +62,7 @@ static void expect_cancelled(scene *s) {
     return;
   }
   LADE_EXPECT(done == &s->request);
-  LADE_EXPECT_EQ_INT(done->status, LADE_ERR_CANCELLED);
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, done->status);
   LADE_EXPECT_EQ_UINT(ladei_storage_in_flight(&s->storage), 0);
 }
 

@@ -115,7 +115,7 @@ LADE_TEST(StorageCufile, KeepsTheOrderOfStreams) {
   transfer.after_stream = 1;
   transfer.stream = stream;
   LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, 20000000), LADE_ERR_TIMEOUT);
+  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_ticket_wait(ticket, 20000000));
   LADE_EXPECT_EQ_UINT(counts_of(&s).writes, 0);
   support_gate_open(&gate);
   LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
@@ -160,16 +160,16 @@ LADE_TEST(StorageCufile, IsNotForSoftwareDevices) {
 LADE_TEST(StorageCufile, NamesFileAndByteOfAnError) {
   scene s;
   if (!scene_open(&s, (loop_cufile_plan){.move_code = -1, .move_errno = EIO})) return;
-  LADE_EXPECT_EQ_INT(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 5, 0), CHUNK), LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 5, 0), CHUNK));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EIO);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "in.bin at byte 5");
   s.set(&(loop_cufile_plan){.move_code = -5012});
-  LADE_EXPECT_EQ_INT(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC), CHUNK),
-                     LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO,
+                     fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC), CHUNK));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, 5012);
   LADE_EXPECT_NE_INT(access(s.out, F_OK), 0);
   s.set(&(loop_cufile_plan){0});
-  LADE_EXPECT_EQ_INT(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 200, 0), BYTES), LADE_ERR_TRUNCATED);
+  LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 200, 0), BYTES));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "it ends at byte");
   scene_close(&s);
 }

@@ -102,8 +102,8 @@ LADE_TEST_P(StorageFault, NamesTheByteThatCannotBeRead, storages, storage) {
   support_pattern_fill(memory, good, SEED, 0);
   LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_file(fd, (uintptr_t)memory, "disk"), good));
   fixture_expect_device_pattern(&s.f, 0, good, SEED, 0);
-  LADE_EXPECT_EQ_INT(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_file(fd, (uintptr_t)memory, "disk"), 6 * CHUNK),
-                     LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO,
+                     fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_file(fd, (uintptr_t)memory, "disk"), 6 * CHUNK));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EIO);
   char at[64];
   snprintf(at, sizeof at, "disk at byte %llu", (unsigned long long)(uintptr_t)(memory + good));
@@ -180,16 +180,16 @@ static lade_status run_with_length(scene *s, size_t bytes, off_t new_length) {
 LADE_TEST_P(StorageFault, NoticesAFileThatGotShorter, storages, storage) {
   scene s;
   if (!scene_open_with(&s, storage, 1)) return;
-  LADE_EXPECT_EQ_INT(run_with_length(&s, CHUNK, 1000), LADE_ERR_TRUNCATED);
+  LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, run_with_length(&s, CHUNK, 1000));
   /* Between chunks of one transfer: the first chunk that fails decides. */
-  LADE_EXPECT_EQ_INT(run_with_length(&s, 2 * CHUNK, CHUNK), LADE_ERR_TRUNCATED);
+  LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, run_with_length(&s, 2 * CHUNK, CHUNK));
   scene_close(&s);
 }
 
 LADE_TEST_P(StorageFault, ReadsItsRangeOfAFileThatGrew, storages, storage) {
   scene s;
   if (!scene_open_with(&s, storage, 1)) return;
-  LADE_EXPECT_EQ_INT(run_with_length(&s, BYTES, BYTES + 12345), LADE_OK);
+  LADE_EXPECT_OK(run_with_length(&s, BYTES, BYTES + 12345));
   fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
   scene_close(&s);
 }
@@ -201,7 +201,7 @@ LADE_TEST_P(StorageFault, FindsTheDiskFull, storages, storage) {
   int fd = open("/dev/full", O_RDWR);
   if (fd < 0) LADE_SKIP("no /dev/full");
   if (!scene_open(&s, storage)) return;
-  LADE_EXPECT_EQ_INT(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_file(fd, 0, "out.bin"), BYTES), LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_file(fd, 0, "out.bin"), BYTES));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENOSPC);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "out.bin");
   close(fd);
@@ -214,7 +214,7 @@ enum { SAVE_FLAGS = sizeof save_flags / sizeof save_flags[0] };
 
 static void expect_no_save(scene *s, uint32_t flags, int code) {
   unsigned before = names_in(s->dir.path);
-  LADE_EXPECT_EQ_INT(fixture_move(&s->f, LADE_TO_HOST, lade_endpoint_path(s->out, 0, flags), BYTES - 5), LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, fixture_move(&s->f, LADE_TO_HOST, lade_endpoint_path(s->out, 0, flags), BYTES - 5));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, code);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, s->out);
   LADE_EXPECT_EQ_UINT(names_in(s->dir.path), before);
@@ -283,8 +283,8 @@ LADE_TEST_P(StorageFault, LeavesNoFileThatCouldNotBeFinished, storages, storage)
   expect_no_save(&s, LADE_FILE_ATOMIC, EROFS);
   /* What cannot be flushed is not saved, also without renaming. */
   storage_faults_set((storage_faults){.flush = EDQUOT});
-  LADE_EXPECT_EQ_INT(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_SYNC), BYTES),
-                     LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO,
+                     fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_SYNC), BYTES));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EDQUOT);
   scene_close(&s);
 }
@@ -353,16 +353,16 @@ LADE_TEST(StorageFault, CancelsReadsThatHang) {
   lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_file(ends[0], 0, "pipe"), CHUNK);
   LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
   LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), BYTES));
-  LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, NULL), LADE_NOT_READY);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_ticket_query(ticket, NULL));
   LADE_EXPECT_OK(lade_ticket_cancel(ticket));
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, UINT64_C(20000000000)), LADE_ERR_CANCELLED);
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(ticket, UINT64_C(20000000000)));
   lade_ticket_release(ticket);
   /* So does destroying the pipeline: at once, and when the read is sure to be in the kernel. */
   for (int later = 0; later < 2; later++) {
     LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
     if (later) LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), BYTES));
     LADE_EXPECT_OK(lade_pipeline_destroy(s.f.pipeline, true));
-    LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, 0), LADE_ERR_CANCELLED);
+    LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(ticket, 0));
     lade_ticket_release(ticket);
     LADE_ASSERT_OK(lade_pipeline_create(s.f.runtime, s.f.pool, &options, &s.f.pipeline));
   }
@@ -401,8 +401,8 @@ static void child_is_refused(void *user) {
   forked *f = user;
   lade_ticket *ticket = NULL;
   lade_transfer transfer = fixture_transfer(&f->s->f, LADE_TO_DEVICE, lade_endpoint_path(f->s->in, 0, 0), CHUNK);
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f->s->f.pipeline, &transfer, &ticket), LADE_ERR_FORKED);
-  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f->s->f.pipeline, true), LADE_ERR_FORKED);
+  LADE_EXPECT_STATUS(LADE_ERR_FORKED, lade_pipeline_submit(f->s->f.pipeline, &transfer, &ticket));
+  LADE_EXPECT_STATUS(LADE_ERR_FORKED, lade_pipeline_destroy(f->s->f.pipeline, true));
 }
 
 LADE_TEST_P(StorageFault, SurvivesAForkInMidTransfer, threaded, storage) {

@@ -154,7 +154,7 @@ static void read_once(uint64_t seed) {
   bench *b = bench_create(seed, false, seed % 3 != 0);
   b->kernel.refuse_direct = seed % 7 == 0;
   ladei_storage_request request = request_random(b);
-  LADE_EXPECT_EQ_INT(request_move(&b->kernel, &request), LADE_OK);
+  LADE_EXPECT_OK(request_move(&b->kernel, &request));
   LADE_EXPECT_PATTERN(request.buffer, request.bytes, 1, request.offset);
   expect_guards_whole(b);
   if (request.block_bytes == 0) {
@@ -174,7 +174,7 @@ static void write_once(uint64_t seed) {
   b->kernel.refuse_direct = seed % 7 == 0;
   ladei_storage_request request = request_random(b);
   support_pattern_fill(request.buffer, request.bytes, 2, request.offset);
-  LADE_EXPECT_EQ_INT(request_move(&b->kernel, &request), LADE_OK);
+  LADE_EXPECT_OK(request_move(&b->kernel, &request));
   LADE_EXPECT_PATTERN(b->kernel.file, request.offset, 1, 0);
   LADE_EXPECT_PATTERN(b->kernel.file + request.offset, request.bytes, 2, request.offset);
   uint64_t end = request.offset + request.bytes;
@@ -209,7 +209,7 @@ LADE_TEST(StorageRequest, MovesWholeBlocksPastThePageCache) {
       plain += request.part.direct ? 0 : 1;
       status = ladei_storage_part_done(&request, fake_call(&b->kernel, &request));
     }
-    LADE_EXPECT_EQ_INT(status, LADE_OK);
+    LADE_EXPECT_OK(status);
     LADE_EXPECT_EQ_UINT(direct, 1);
     LADE_EXPECT_EQ_UINT(plain, write ? 2 : 0);
     bench_destroy(b);
@@ -220,7 +220,7 @@ static void truncated_once(uint64_t seed) {
   bench *b = bench_create(seed, false, seed % 2 != 0);
   ladei_storage_request request = request_random(b);
   b->kernel.bytes = (size_t)support_random_below(&b->kernel.random, request.offset + request.bytes);
-  LADE_EXPECT_EQ_INT(request_move(&b->kernel, &request), LADE_ERR_TRUNCATED);
+  LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, request_move(&b->kernel, &request));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "data.bin");
   size_t there = b->kernel.bytes > request.offset ? b->kernel.bytes - (size_t)request.offset : 0;
   char at[64];
@@ -238,9 +238,9 @@ LADE_TEST(StorageRequest, NamesFileAndByteOfAnError) {
   ladei_storage_request request = {
       .file = &b->file, .offset = 1000, .buffer = (char *)b->memory, .bytes = 500, .block_index = -1};
   ladei_storage_part_next(&request);
-  LADE_EXPECT_EQ_INT(ladei_storage_part_done(&request, 200), LADE_NOT_READY);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_storage_part_done(&request, 200));
   ladei_storage_part_next(&request);
-  LADE_EXPECT_EQ_INT(ladei_storage_part_done(&request, -EIO), LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_storage_part_done(&request, -EIO));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EIO);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "reading data.bin at byte 1200");
   bench_destroy(b);
@@ -254,7 +254,7 @@ LADE_TEST(StorageRequest, SaysThatADirectFileCannotBeWrittenInPart) {
       .file = &b->file, .offset = 10, .buffer = (char *)b->memory, .bytes = 20, .block_index = -1};
   ladei_storage_part_next(&request);
   LADE_EXPECT_EQ_INT(request.part.fd, DIRECT_FD);
-  LADE_EXPECT_EQ_INT(ladei_storage_part_done(&request, -EINVAL), LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_storage_part_done(&request, -EINVAL));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EINVAL);
   bench_destroy(b);
 }
@@ -266,8 +266,8 @@ LADE_TEST(StorageRequest, EndsEarlyWhenItsFileIsCancelled) {
       .file = &b->file, .offset = 0, .buffer = (char *)b->memory, .bytes = 500, .block_index = -1};
   ladei_storage_cancel(&b->file);
   ladei_storage_part_next(&request);
-  LADE_EXPECT_EQ_INT(ladei_storage_part_done(&request, 200), LADE_ERR_CANCELLED);
-  LADE_EXPECT_EQ_INT(ladei_storage_part_done(&request, -ECANCELED), LADE_ERR_CANCELLED);
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, ladei_storage_part_done(&request, 200));
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, ladei_storage_part_done(&request, -ECANCELED));
   bench_destroy(b);
 }
 
@@ -279,7 +279,7 @@ LADE_TEST(StorageRequest, RepeatsWhatWasInterrupted) {
   static const int codes[] = {EINTR, ECANCELED};
   for (size_t i = 0; i < 2; i++) {
     ladei_storage_part_next(&request);
-    LADE_EXPECT_EQ_INT(ladei_storage_part_done(&request, -codes[i]), LADE_NOT_READY);
+    LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_storage_part_done(&request, -codes[i]));
     LADE_EXPECT_EQ_UINT(request.done, 0);
   }
   bench_destroy(b);

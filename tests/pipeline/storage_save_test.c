@@ -130,7 +130,7 @@ LADE_TEST_P(StorageSave, LeavesNothingWhenItCannotBeFinished, kinds, kind) {
     text_write(p.path, "old");
     kind_set(kind, faults[i]);
     ladei_save *save = save_begun(&p, "new");
-    LADE_EXPECT_EQ_INT(ladei_save_commit(save, true), LADE_ERR_IO);
+    LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_commit(save, true));
     LADE_EXPECT_EQ_INT(lade_last_error()->native_code, i == 0 ? EIO : i == 1 ? EACCES : ENOSPC);
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, p.path);
     expect_text(p.path, "old");
@@ -145,11 +145,11 @@ LADE_TEST_P(StorageSave, NamesWhatCannotBeCreated, kinds, kind) {
   if (!place_create(&p)) return;
   kind_set(kind, (storage_faults){0});
   char *missing = support_temp_dir_path(&p.dir, "missing/model.bin");
-  LADE_EXPECT_EQ_INT(ladei_save_begin(missing, &save), LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(missing, &save));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENOENT);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, missing);
   char *folder = support_temp_dir_path(&p.dir, "");
-  LADE_EXPECT_EQ_INT(ladei_save_begin(folder, &save), LADE_ERR_IO);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(folder, &save));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EISDIR);
   LADE_EXPECT_EQ_PTR(save, NULL);
   LADE_EXPECT_EQ_UINT(names_in(&p), 0);

@@ -258,7 +258,7 @@ LADE_TEST_P(StorageTransfer, LeavesNoFileWhenItIsCancelled, storages, storage) {
   LADE_EXPECT_OK(lade_ticket_cancel(ticket));
   support_gate_open(&gate);
   lade_status status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
-  LADE_EXPECT_EQ_INT(status, LADE_ERR_CANCELLED);
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, status);
   LADE_EXPECT_EQ_UINT(names_in(&s), 1);
   lade_ticket_release(ticket);
   LADE_EXPECT_OK(lade_stream_destroy(s.f.runtime, stream));

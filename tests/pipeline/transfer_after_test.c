@@ -96,7 +96,7 @@ static void expect_done(scene *s, int index) { LADE_EXPECT_OK(lade_ticket_wait(s
 static void expect_none_done(scene *s, int index) {
   lade_ticket_info info;
   lade_ticket_info_init(&info);
-  LADE_EXPECT_EQ_INT(lade_ticket_query(s->tickets[index], &info), LADE_NOT_READY);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_ticket_query(s->tickets[index], &info));
   LADE_EXPECT_EQ_UINT(info.bytes_done, 0);
 }
 
@@ -192,7 +192,7 @@ LADE_TEST_P(AfterStream, IsCancelledBeforeItsFirstCopy, support_soft_runtimes, n
   int first = submit(&s, BULK, 0);
   int second = submit(&s, BULK, 0); /* behind the first one's share: nothing of it is begun */
   LADE_EXPECT_OK(lade_ticket_cancel(s.tickets[second]));
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(s.tickets[second], LADE_WAIT_FOREVER), LADE_ERR_CANCELLED);
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(s.tickets[second], LADE_WAIT_FOREVER));
   lade_ticket_release(s.tickets[second]);
   s.count--;
   expect_none_done(&s, first);

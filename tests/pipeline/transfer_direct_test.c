@@ -21,25 +21,25 @@ LADE_TEST_P(Pinned, IsCopiedWithoutStaging, support_soft_runtimes, name) {
   fixture f;
   void *block;
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
-  LADE_ASSERT_EQ_INT(lade_pinned_alloc(f.pool, BYTES + 100, &block), LADE_OK);
+  LADE_ASSERT_OK(lade_pinned_alloc(f.pool, BYTES + 100, &block));
   char *memory = (char *)block + 100;
   support_pattern_fill(memory, BYTES, 1, 0);
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(memory), BYTES);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   fixture_expect_device_pattern(&f, 0, BYTES, 1, 0);
   memset(memory, 0, BYTES);
   transfer.direction = LADE_TO_HOST;
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   LADE_EXPECT_PATTERN(memory, BYTES, 1, 0);
   LADE_EXPECT_EQ_UINT(fixture_info(&f).blocks_peak, 0);
   LADE_EXPECT_EQ_UINT(fixture_info(&f).bytes_completed, 2 * BYTES);
   char *pageable = malloc(BYTES);
   transfer.host = lade_endpoint_memory(pageable);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   LADE_EXPECT_PATTERN(pageable, BYTES, 1, 0);
   LADE_EXPECT_GE_UINT(fixture_info(&f).blocks_peak, 1);
   free(pageable);
-  LADE_EXPECT_EQ_INT(lade_pinned_free(f.pool, block), LADE_OK);
+  LADE_EXPECT_OK(lade_pinned_free(f.pool, block));
   fixture_close(&f);
 }
 
@@ -48,15 +48,15 @@ LADE_TEST_P(Pinned, IsInUseUntilTheTicketIsOver, support_soft_runtimes, name) {
   fixture f;
   void *block;
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
-  LADE_ASSERT_EQ_INT(lade_pinned_alloc(f.pool, BYTES, &block), LADE_OK);
+  LADE_ASSERT_OK(lade_pinned_alloc(f.pool, BYTES, &block));
   for (uint64_t round = 0; round < 20; round++) {
     support_pattern_fill(block, BYTES, round, 0);
     lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(block), BYTES);
-    LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+    LADE_EXPECT_OK(fixture_run(&f, &transfer));
     memset(block, 0xff, BYTES);
     fixture_expect_device_pattern(&f, 0, BYTES, round, 0);
   }
-  LADE_EXPECT_EQ_INT(lade_pinned_free(f.pool, block), LADE_OK);
+  LADE_EXPECT_OK(lade_pinned_free(f.pool, block));
   fixture_close(&f);
 }
 
@@ -71,8 +71,8 @@ LADE_TEST_P(Peer, IsSourceAndSink, support_soft_runtimes, name) {
   char *bytes = malloc(BYTES);
   support_pattern_fill(bytes, BYTES, 2, 0);
   support_pattern_fill(host, sizeof host, 3, 0);
-  LADE_ASSERT_EQ_INT(ops->device_alloc(f.runtime->self, 1, DEVICE_BYTES, &peer), LADE_OK);
-  LADE_EXPECT_EQ_INT(ops->copy_sync(f.runtime->self, 1, LADEI_COPY_H2D, peer, bytes, BYTES), LADE_OK);
+  LADE_ASSERT_OK(ops->device_alloc(f.runtime->self, 1, DEVICE_BYTES, &peer));
+  LADE_EXPECT_OK(ops->copy_sync(f.runtime->self, 1, LADEI_COPY_H2D, peer, bytes, BYTES));
   lade_piece pieces[3] = {
       {lade_endpoint_device(1, (char *)peer + 5), f.device, BYTES - 5},
       {lade_endpoint_memory(host), f.device + BYTES, sizeof host},
@@ -83,21 +83,21 @@ LADE_TEST_P(Peer, IsSourceAndSink, support_soft_runtimes, name) {
   transfer.direction = LADE_TO_DEVICE;
   transfer.pieces = pieces;
   transfer.piece_count = 3;
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   fixture_expect_device_pattern(&f, 0, BYTES - 5, 2, 5);
   fixture_expect_device_pattern(&f, BYTES, sizeof host, 3, 0);
   uint64_t blocks = fixture_info(&f).blocks_peak;
   /* Within the device, and back to the peer, where nothing is staged at all. */
   transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_device(0, f.device + BYTES), sizeof host);
   transfer.device_memory = f.device + 2 * BYTES;
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   transfer = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_device(1, peer), sizeof host);
   transfer.device_memory = f.device + 2 * BYTES;
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
-  LADE_EXPECT_EQ_INT(ops->copy_sync(f.runtime->self, 1, LADEI_COPY_D2H, back, peer, sizeof back), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
+  LADE_EXPECT_OK(ops->copy_sync(f.runtime->self, 1, LADEI_COPY_D2H, back, peer, sizeof back));
   LADE_EXPECT_PATTERN(back, sizeof back, 3, 0);
   LADE_EXPECT_EQ_UINT(fixture_info(&f).blocks_peak, blocks);
-  LADE_EXPECT_EQ_INT(ops->device_free(f.runtime->self, 1, peer), LADE_OK);
+  LADE_EXPECT_OK(ops->device_free(f.runtime->self, 1, peer));
   fixture_close(&f);
   free(bytes);
 }
@@ -140,7 +140,7 @@ LADE_TEST(Checksum, ArgumentsAreCheckedAndNamed) {
   expect_refused(&f, &bad, LADE_ERR_UNSUPPORTED, "memory of a device");
   bad = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_device(2, f.device), 1);
   expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "device 2 of 2");
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &good), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &good));
   LADE_EXPECT_EQ_UINT(sum, XXH3_64bits(host, sizeof host));
   fixture_close(&f);
 }
@@ -168,12 +168,12 @@ static void try_sums(fixture *f, lade_transfer *transfer, sums *s, const char *n
   transfer->checksum = LADE_CHECKSUM_RETURN;
   transfer->checksum_bytes = s->unit;
   transfer->checksums = s->got;
-  LADE_EXPECT_EQ_INT(fixture_run(f, transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(f, transfer));
   LADE_EXPECT_EQ_MEM(s->got, s->wanted, s->count * sizeof s->got[0]);
   transfer->checksum = LADE_CHECKSUM_VERIFY;
-  LADE_EXPECT_EQ_INT(fixture_run(f, transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(f, transfer));
   s->got[s->count - 1] ^= 1;
-  LADE_EXPECT_EQ_INT(fixture_run(f, transfer), LADE_ERR_CHECKSUM);
+  LADE_EXPECT_STATUS(LADE_ERR_CHECKSUM, fixture_run(f, transfer));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, names);
 }
 
@@ -192,7 +192,7 @@ LADE_TEST_P(Checksum, CoversEverySourceAndSink, support_soft_runtimes, name) {
   if (!fixture_open(&f, name, ALL, &options)) return;
   support_pattern_fill(memory, ALL, 6, 13);
   sums_make(&s, memory, ALL, UNIT);
-  LADE_ASSERT_EQ_INT(lade_pinned_alloc(f.pool, ALL, &block), LADE_OK);
+  LADE_ASSERT_OK(lade_pinned_alloc(f.pool, ALL, &block));
   memcpy(block, memory, ALL);
 
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(memory), ALL);
@@ -222,7 +222,7 @@ LADE_TEST_P(Checksum, CoversEverySourceAndSink, support_soft_runtimes, name) {
   /* A larger unit than the blocks that a ring begins with: they grow. */
   sums_make(&s, memory, ALL, 2 << 20);
   try_sums(&f, &list, &s, "bytes 0");
-  LADE_EXPECT_EQ_INT(lade_pinned_free(f.pool, block), LADE_OK);
+  LADE_EXPECT_OK(lade_pinned_free(f.pool, block));
   fixture_close(&f);
   support_temp_dir_remove(&dir);
   free(path);
@@ -246,14 +246,14 @@ LADE_TEST(Checksum, LetsNothingWrongThrough) {
   transfer.checksum = LADE_CHECKSUM_VERIFY;
   transfer.checksum_bytes = CHUNK;
   transfer.checksums = expected;
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_ERR_CHECKSUM);
+  LADE_EXPECT_STATUS(LADE_ERR_CHECKSUM, fixture_run(&f, &transfer));
   char back[2 * CHUNK];
   fixture_device_read(&f, 0, back, sizeof back);
   LADE_EXPECT_EQ_MEM(back, sink, sizeof sink);
   memset(host, 0x11, sizeof host);
   memset(back, 0x11, sizeof back);
   transfer.direction = LADE_TO_HOST;
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_ERR_CHECKSUM);
+  LADE_EXPECT_STATUS(LADE_ERR_CHECKSUM, fixture_run(&f, &transfer));
   LADE_EXPECT_EQ_MEM(host, back, sizeof back);
   fixture_close(&f);
 }
@@ -300,14 +300,14 @@ static lade_status direct_scenario(lade_runtime *runtime, void *user) {
   f.device = memory[0];
   if (status == LADE_OK) status = direct_run(&f, block, memory[1], user);
   lade_error first = *lade_last_error();
-  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f.pipeline, true), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, true));
   if (block != NULL) {
-    LADE_EXPECT_EQ_INT(lade_pinned_free(f.pool, block), LADE_OK);
+    LADE_EXPECT_OK(lade_pinned_free(f.pool, block));
   }
-  LADE_EXPECT_EQ_INT(lade_pinned_pool_destroy(f.pool, true), LADE_OK);
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(f.pool, true));
   for (int i = 0; i < 2; i++) {
     if (memory[i] != NULL) {
-      LADE_EXPECT_EQ_INT(runtime->ops->device_free(runtime->self, i, memory[i]), LADE_OK);
+      LADE_EXPECT_OK(runtime->ops->device_free(runtime->self, i, memory[i]));
     }
   }
   return status == LADE_OK ? LADE_OK : first.status;

@@ -50,7 +50,7 @@ LADE_TEST_P(Pieces, OfSeveralSourcesAreGatheredInOrder, support_soft_runtimes, n
   transfer.device_memory = f.device + 5;
   transfer.pieces = pieces;
   transfer.piece_count = 5;
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   size_t at = 5;
   fixture_expect_device_pattern(&f, at, 10001, 1, 77);
   fixture_expect_device_pattern(&f, at += 10001, sizeof memory, 3, 0);
@@ -84,9 +84,9 @@ static void scatter(lade_runtime *runtime, bool batched) {
   transfer.piece_count = PIECES;
   uint64_t before;
   uint64_t after;
-  LADE_EXPECT_EQ_INT(lade_soft_call_count(runtime, "copy", &before), LADE_OK);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_soft_call_count(runtime, "copy", &after), LADE_OK);
+  LADE_EXPECT_OK(lade_soft_call_count(runtime, "copy", &before));
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
+  LADE_EXPECT_OK(lade_soft_call_count(runtime, "copy", &after));
   LADE_EXPECT_EQ_UINT(after - before, batched ? 0 : PIECES);
   for (size_t i = 0; i < PIECES; i++) {
     fixture_expect_device_pattern(&f, (PIECES - i) * 128, 64, 9, i * 64);
@@ -94,7 +94,7 @@ static void scatter(lade_runtime *runtime, bool batched) {
   }
   transfer.direction = LADE_TO_HOST;
   transfer.bytes = PIECES * 64;
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   LADE_EXPECT_PATTERN(back, PIECES * 64, 9, 0);
   lade_pipeline_info info = fixture_info(&f);
   /* 200 runs in chunks of 64: four chunks each way, none of more runs than one submission takes. */
@@ -132,7 +132,7 @@ LADE_TEST_P(Pieces, SideBySideAreOneCopy, support_soft_runtimes, name) {
   transfer.direction = LADE_TO_DEVICE;
   transfer.pieces = pieces;
   transfer.piece_count = PIECES;
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   fixture_expect_device_pattern(&f, 0, sizeof host, 2, 0);
   lade_pipeline_info info = fixture_info(&f);
   LADE_EXPECT_EQ_UINT(info.copies, 1);
@@ -141,7 +141,7 @@ LADE_TEST_P(Pieces, SideBySideAreOneCopy, support_soft_runtimes, name) {
 
 static void expect_refused(fixture *f, const lade_transfer *transfer, const char *names) {
   lade_ticket *ticket = NULL;
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f->pipeline, transfer, &ticket), LADE_ERR_INVALID_ARGUMENT);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pipeline_submit(f->pipeline, transfer, &ticket));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, names);
   LADE_EXPECT_EQ_PTR(ticket, NULL);
 }
@@ -181,12 +181,11 @@ LADE_TEST(Pieces, AreCheckedAndNamed) {
   transfer.priority = 0;
   transfer.out_device_memory = (void **)(void *)memory;
   expect_refused(&f, &transfer, "allocator");
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &(lade_transfer){.struct_size = sizeof transfer,
-                                                      .direction = LADE_TO_DEVICE,
-                                                      .device_memory = f.device,
-                                                      .pieces = pieces,
-                                                      .piece_count = 2}),
-                     LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &(lade_transfer){.struct_size = sizeof transfer,
+                                                  .direction = LADE_TO_DEVICE,
+                                                  .device_memory = f.device,
+                                                  .pieces = pieces,
+                                                  .piece_count = 2}));
   fixture_close(&f);
 }
 
@@ -203,35 +202,35 @@ LADE_TEST_P(Destination, IsAllocatedOnTheCallersStream, support_soft_runtimes, n
   void *second = NULL;
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
   support_pattern_fill(host, bytes, 1, 0);
-  LADE_ASSERT_EQ_INT(lade_device_allocator_create(f.runtime, 0, NULL, &allocator), LADE_OK);
-  LADE_ASSERT_EQ_INT(lade_stream_create(f.runtime, 0, &stream), LADE_OK);
+  LADE_ASSERT_OK(lade_device_allocator_create(f.runtime, 0, NULL, &allocator));
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &stream));
   /* A block that the stream still reads when it is freed: the next one gets it, and must wait. */
-  LADE_ASSERT_EQ_INT(lade_device_alloc(allocator, bytes, stream, &first), LADE_OK);
-  LADE_EXPECT_EQ_INT(f.runtime->ops->copy_sync(f.runtime->self, 0, LADEI_COPY_H2D, first, host, bytes), LADE_OK);
+  LADE_ASSERT_OK(lade_device_alloc(allocator, bytes, stream, &first));
+  LADE_EXPECT_OK(f.runtime->ops->copy_sync(f.runtime->self, 0, LADEI_COPY_H2D, first, host, bytes));
   support_gate gate;
   LADE_ASSERT(support_gate_close(&gate, f.runtime, stream));
-  LADE_EXPECT_EQ_INT(lade_copy_async(f.runtime, f.device, first, bytes, stream), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_device_free(allocator, first), LADE_OK);
+  LADE_EXPECT_OK(lade_copy_async(f.runtime, f.device, first, bytes, stream));
+  LADE_EXPECT_OK(lade_device_free(allocator, first));
   support_pattern_fill(host, bytes, 2, 0);
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), bytes);
   transfer.device_memory = NULL;
   transfer.allocator = allocator;
   transfer.out_device_memory = &second;
   transfer.stream = stream;
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
   LADE_EXPECT_EQ_PTR(second, first);
-  LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, NULL), LADE_NOT_READY);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_ticket_query(ticket, NULL));
   support_gate_open(&gate);
-  LADE_EXPECT_EQ_INT(lade_stream_wait_ticket(stream, ticket), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_device_free(allocator, second), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_OK);
-  LADE_EXPECT_EQ_INT(f.runtime->ops->copy_sync(f.runtime->self, 0, LADEI_COPY_D2H, back, second, bytes), LADE_OK);
+  LADE_EXPECT_OK(lade_stream_wait_ticket(stream, ticket));
+  LADE_EXPECT_OK(lade_device_free(allocator, second));
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(f.runtime->ops->copy_sync(f.runtime->self, 0, LADEI_COPY_D2H, back, second, bytes));
   LADE_EXPECT_PATTERN(back, bytes, 2, 0);
   fixture_expect_device_pattern(&f, 0, bytes, 1, 0);
   lade_ticket_release(ticket);
-  LADE_EXPECT_EQ_INT(lade_stream_synchronize(f.runtime, stream), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_device_allocator_destroy(allocator, true), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_stream_destroy(f.runtime, stream), LADE_OK);
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, stream));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, stream));
   fixture_close(&f);
   free(host);
   free(back);
@@ -285,7 +284,7 @@ static lade_status mixed_run(fixture *f, lade_device_allocator *allocator, lade_
     LADE_EXPECT_PATTERN(m->back, sizeof m->back, 8, 0);
   }
   lade_error first = *lade_last_error();
-  LADE_EXPECT_EQ_INT(lade_device_free(allocator, memory), LADE_OK);
+  LADE_EXPECT_OK(lade_device_free(allocator, memory));
   return status == LADE_OK ? LADE_OK : first.status;
 }
 
@@ -300,13 +299,13 @@ static lade_status mixed_scenario(lade_runtime *runtime, void *user) {
   if (status == LADE_OK) status = lade_stream_create(runtime, 0, &stream);
   if (status == LADE_OK) status = lade_device_allocator_create(runtime, 0, NULL, &allocator);
   if (status == LADE_OK) status = mixed_run(&f, allocator, stream, user);
-  LADE_EXPECT_EQ_INT(lade_pipeline_destroy(f.pipeline, true), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_pinned_pool_destroy(f.pool, true), LADE_OK);
+  LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, true));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(f.pool, true));
   if (allocator != NULL) {
-    LADE_EXPECT_EQ_INT(lade_device_allocator_destroy(allocator, true), LADE_OK);
+    LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
   }
   if (stream != NULL) {
-    LADE_EXPECT_EQ_INT(lade_stream_destroy(runtime, stream), LADE_OK);
+    LADE_EXPECT_OK(lade_stream_destroy(runtime, stream));
   }
   return status;
 }
@@ -340,16 +339,16 @@ LADE_TEST(Pieces, ThatFailHalfWayKeepTheirBlock) {
   transfer.direction = LADE_TO_DEVICE;
   transfer.pieces = pieces;
   transfer.piece_count = 4;
-  LADE_EXPECT_EQ_INT(lade_soft_fault_add(runtime, "copy", 3, LADE_ERR_DRIVER), LADE_OK);
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[0]), LADE_OK);
+  LADE_EXPECT_OK(lade_soft_fault_add(runtime, "copy", 3, LADE_ERR_DRIVER));
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[0]));
   /* The only block again, for other bytes, as soon as it may be. */
   char other[64];
   support_pattern_fill(other, sizeof other, 7, 0);
   lade_transfer second = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(other), sizeof other);
   second.device_memory = f.device + CHUNK;
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &second, &tickets[1]), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[0], LADE_WAIT_FOREVER), LADE_ERR_DRIVER);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[1], LADE_WAIT_FOREVER), LADE_OK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &second, &tickets[1]));
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_ticket_wait(tickets[0], LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_ticket_wait(tickets[1], LADE_WAIT_FOREVER));
   fixture_expect_device_pattern(&f, 0, 16, 6, 0);
   fixture_expect_device_pattern(&f, 32, 16, 6, 16);
   fixture_expect_device_pattern(&f, CHUNK, sizeof other, 7, 0);

@@ -25,11 +25,11 @@ LADE_TEST_P(Transfer, MovesMemoryThereAndBack, support_soft_runtimes, name) {
     lade_test_context("%zu bytes", sizes[i]);
     support_pattern_fill(source, sizes[i], i, 0);
     lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(source), sizes[i]);
-    LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+    LADE_EXPECT_OK(fixture_run(&f, &transfer));
     fixture_expect_device_pattern(&f, 0, sizes[i], i, 0);
     memset(sink, 0xee, DEVICE_BYTES);
     transfer = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_memory(sink), sizes[i]);
-    LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+    LADE_EXPECT_OK(fixture_run(&f, &transfer));
     LADE_EXPECT_PATTERN(sink, sizes[i], i, 0);
     /* Nothing beyond the end is touched. */
     LADE_EXPECT_EQ_INT((unsigned char)sink[sizes[i]], 0xee);
@@ -52,10 +52,10 @@ LADE_TEST_P(Transfer, MovesFileRangesThereAndBack, support_soft_runtimes, name) 
   const size_t offset = 1234;
   const size_t bytes = 30 * CHUNK + 5;
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_file(in, offset, path), bytes);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   fixture_expect_device_pattern(&f, 0, bytes, 7, offset);
   transfer = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_file(out, 99, out_path), bytes);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   char *read_back = malloc(bytes);
   LADE_EXPECT_EQ_INT(pread(out, read_back, bytes, 99), (ssize_t)bytes);
   LADE_EXPECT_PATTERN(read_back, bytes, 7, offset);
@@ -100,11 +100,11 @@ LADE_TEST_P(Transfer, CallsBackInOrderOneAtATime, support_soft_runtimes, name) {
   callback_state drain = {.seed = 3, .drain = true, .in_order = true, .fail_at = UINT64_MAX};
   const size_t bytes = 50 * CHUNK + 100;
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_callback(callback, &fill), bytes);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   LADE_EXPECT(fill.in_order);
   LADE_EXPECT_EQ_UINT(fill.next, bytes);
   transfer = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_callback(callback, &drain), bytes);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   LADE_EXPECT(drain.in_order);
   LADE_EXPECT_EQ_UINT(drain.next, bytes);
   fixture_close(&f);
@@ -117,7 +117,7 @@ LADE_TEST_P(Transfer, EndsWithTheCallbacksError, support_soft_runtimes, name) {
     callback_state state = {.seed = 3, .in_order = true, .fail_at = 9 * CHUNK};
     lade_transfer transfer = fixture_transfer(&f, to_host ? LADE_TO_HOST : LADE_TO_DEVICE,
                                               lade_endpoint_callback(callback, &state), 30 * CHUNK);
-    LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_ERR_CALLBACK);
+    LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, fixture_run(&f, &transfer));
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "LADE_ERR_IO");
     /* Not called again after its error. */
     LADE_EXPECT_EQ_UINT(state.next, 10 * CHUNK);
@@ -141,10 +141,10 @@ LADE_TEST_P(Transfer, RunsManyAtOnceBothWays, support_soft_runtimes, name) {
     lade_transfer transfer =
         fixture_transfer(&f, down ? LADE_TO_DEVICE : LADE_TO_HOST, lade_endpoint_memory(memory), PART);
     transfer.device_memory = f.device + (down ? 0 : DEVICE_BYTES) + i * PART;
-    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]), LADE_OK);
+    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]));
   }
   for (size_t i = 0; i < MANY; i++) {
-    LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER), LADE_OK);
+    LADE_EXPECT_OK(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER));
     lade_ticket_release(tickets[i]);
     if (i % 2 == 0) {
       fixture_expect_device_pattern(&f, i * PART, PART, 5, i * PART);
@@ -171,19 +171,19 @@ LADE_TEST_P(Transfer, OrdersStreamsAfterItsCopies, support_soft_runtimes, name) 
   const size_t bytes = 20 * CHUNK + 1;
   char *host = malloc(bytes);
   if (!fixture_open(&f, name, 2 * DEVICE_BYTES, NULL)) return;
-  LADE_ASSERT_EQ_INT(lade_stream_create(f.runtime, 0, &stream), LADE_OK);
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &stream));
   support_pattern_fill(host, bytes, 11, 0);
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), bytes);
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_stream_wait_ticket(stream, ticket), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_copy_async(f.runtime, f.device + DEVICE_BYTES, f.device, bytes, stream), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_stream_synchronize(f.runtime, stream), LADE_OK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
+  LADE_EXPECT_OK(lade_stream_wait_ticket(stream, ticket));
+  LADE_EXPECT_OK(lade_copy_async(f.runtime, f.device + DEVICE_BYTES, f.device, bytes, stream));
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, stream));
   fixture_expect_device_pattern(&f, DEVICE_BYTES, bytes, 11, 0);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_OK);
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   /* Over already: nothing to wait for, and no error. */
-  LADE_EXPECT_EQ_INT(lade_stream_wait_ticket(stream, ticket), LADE_OK);
+  LADE_EXPECT_OK(lade_stream_wait_ticket(stream, ticket));
   lade_ticket_release(ticket);
-  LADE_EXPECT_EQ_INT(lade_stream_destroy(f.runtime, stream), LADE_OK);
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, stream));
   fixture_close(&f);
   free(host);
 }
@@ -198,26 +198,26 @@ LADE_TEST_P(Transfer, CopiesAfterTheCallersStream, support_soft_runtimes, name) 
   unsigned char *host = malloc(bytes);
   unsigned char *expected = malloc(bytes);
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
-  LADE_ASSERT_EQ_INT(lade_stream_create(f.runtime, 0, &stream), LADE_OK);
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &stream));
   memset(expected, 0, bytes);
   fixture_device_write(&f, 0, expected, bytes);
   ladei_stream resolved;
-  LADE_ASSERT_EQ_INT(f.runtime->ops->stream_resolve(f.runtime->self, stream, &resolved), LADE_OK);
+  LADE_ASSERT_OK(f.runtime->ops->stream_resolve(f.runtime->self, stream, &resolved));
   LADE_ASSERT(support_gate_close(&gate, f.runtime, stream));
-  LADE_EXPECT_EQ_INT(f.runtime->ops->fill(f.runtime->self, f.device, 0x5a, bytes, &resolved), LADE_OK);
+  LADE_EXPECT_OK(f.runtime->ops->fill(f.runtime->self, f.device, 0x5a, bytes, &resolved));
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_memory(host), bytes);
   transfer.after_stream = 1;
   transfer.stream = stream;
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
   /* Held back with the stream: neither over nor failed. */
-  LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, NULL), LADE_NOT_READY);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, 1000000), LADE_ERR_TIMEOUT);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_ticket_query(ticket, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_ticket_wait(ticket, 1000000));
   support_gate_open(&gate);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_OK);
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   memset(expected, 0x5a, bytes);
   LADE_EXPECT_EQ_MEM(host, expected, bytes);
   lade_ticket_release(ticket);
-  LADE_EXPECT_EQ_INT(lade_stream_destroy(f.runtime, stream), LADE_OK);
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, stream));
   fixture_close(&f);
   free(host);
   free(expected);
@@ -231,7 +231,7 @@ LADE_TEST_P(Transfer, TellsHowFarItIs, support_soft_runtimes, name) {
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
   support_pattern_fill(host, sizeof host, 1, 0);
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), sizeof host);
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
   uint64_t before = 0;
   lade_status status;
   do {
@@ -244,7 +244,7 @@ LADE_TEST_P(Transfer, TellsHowFarItIs, support_soft_runtimes, name) {
       (void)lade_soft_advance(f.runtime, 1000);
     }
   } while (status == LADE_NOT_READY);
-  LADE_EXPECT_EQ_INT(status, LADE_OK);
+  LADE_EXPECT_OK(status);
   LADE_EXPECT_EQ_UINT(info.bytes_done, sizeof host);
   lade_ticket_release(ticket);
   fixture_close(&f);
@@ -260,10 +260,10 @@ LADE_TEST_P(Transfer, WorksWithAllDefaults, support_soft_runtimes, name) {
   if (!fixture_open(&f, name, bytes, &options)) return;
   support_pattern_fill(host, bytes, 2, 0);
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), bytes);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   memset(host, 0, bytes);
   transfer = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_memory(host), bytes);
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   LADE_EXPECT_PATTERN(host, bytes, 2, 0);
   fixture_close(&f);
   free(host);

@@ -29,7 +29,7 @@ typedef struct ending {
 static lade_status note_end(void *user, lade_ticket *ticket, const lade_error *outcome) {
   ending *e = user;
   /* Not over yet for those who wait. */
-  LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, NULL), LADE_NOT_READY);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_ticket_query(ticket, NULL));
   e->seen = outcome->status;
   e->all->order[e->all->count++] = e->name;
   return e->answer;
@@ -66,15 +66,15 @@ LADE_TEST(Priority, UrgentOvertakesBulkBothWays) {
       lade_transfer transfer = bulk(&f, down ? LADE_TO_DEVICE : LADE_TO_HOST, i == 2 ? 2 * CHUNK : BULK, &e[i]);
       transfer.device_memory = f.device + i * BULK;
       transfer.priority = priorities[i];
-      LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]), LADE_OK);
+      LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]));
     }
-    LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[2], LADE_WAIT_FOREVER), LADE_OK);
+    LADE_EXPECT_OK(lade_ticket_wait(tickets[2], LADE_WAIT_FOREVER));
     lade_ticket_info info;
     lade_ticket_info_init(&info);
-    LADE_EXPECT_EQ_INT(lade_ticket_query(tickets[0], &info), LADE_NOT_READY);
+    LADE_EXPECT_STATUS(LADE_NOT_READY, lade_ticket_query(tickets[0], &info));
     LADE_EXPECT_LE_UINT(info.bytes_done, 3 * CHUNK); /* the ring's depth: what was begun before */
     for (int i = 0; i < 3; i++) {
-      LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER), LADE_OK);
+      LADE_EXPECT_OK(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER));
       lade_ticket_release(tickets[i]);
       LADE_EXPECT_EQ_INT(all.order[i], 2 - i);
     }
@@ -94,14 +94,14 @@ LADE_TEST(Fairness, SubmittersShareByBytes) {
     lade_transfer transfer = bulk(&f, LADE_TO_DEVICE, 20 * CHUNK, &e[i]);
     transfer.device_memory = f.device + i * 20 * CHUNK;
     transfer.submitter = i == 9 ? 2 : 1;
-    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]), LADE_OK);
+    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]));
   }
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[9], LADE_WAIT_FOREVER), LADE_OK);
+  LADE_EXPECT_OK(lade_ticket_wait(tickets[9], LADE_WAIT_FOREVER));
   /* Beside its 20 chunks as many of the other's, and what the ring had begun before: one transfer is over, a second not. */
   LADE_EXPECT_EQ_INT(all.order[0], 0);
   LADE_EXPECT_LE_INT(all.count, 3);
   for (int i = 0; i < 10; i++) {
-    LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER), LADE_OK);
+    LADE_EXPECT_OK(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER));
     lade_ticket_release(tickets[i]);
   }
   fixture_close(&f);
@@ -120,18 +120,18 @@ LADE_TEST(Fairness, IdleTimeIsNotSavedUp) {
     lade_transfer transfer = bulk(&f, LADE_TO_DEVICE, BULK, &e[i]);
     transfer.device_memory = f.device + i * BULK;
     transfer.submitter = submitters[i];
-    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]), LADE_OK);
+    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]));
     if (i == 0) {
-      LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[0], LADE_WAIT_FOREVER), LADE_OK);
+      LADE_EXPECT_OK(lade_ticket_wait(tickets[0], LADE_WAIT_FOREVER));
     }
   }
   lade_ticket_info info;
   lade_ticket_info_init(&info);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[1], LADE_WAIT_FOREVER), LADE_OK);
+  LADE_EXPECT_OK(lade_ticket_wait(tickets[1], LADE_WAIT_FOREVER));
   (void)lade_ticket_query(tickets[2], &info);
   LADE_EXPECT_GE_UINT(info.bytes_done, BULK - 8 * CHUNK); /* in step with the other, but for what the ring holds */
   for (int i = 0; i < 3; i++) {
-    LADE_EXPECT_EQ_INT(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER), LADE_OK);
+    LADE_EXPECT_OK(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER));
     lade_ticket_release(tickets[i]);
   }
   fixture_close(&f);
@@ -146,10 +146,10 @@ LADE_TEST_P(Completion, IsToldOnceWithTheOutcome, support_soft_runtimes, name) {
     ends all = {.count = 0};
     ending e = {.all = &all, .answer = fails ? LADE_ERR_LIMIT : LADE_OK};
     lade_transfer transfer = bulk(&f, LADE_TO_DEVICE, 5 * CHUNK, &e);
-    LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
+    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
     LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), fails ? LADE_ERR_CALLBACK : LADE_OK);
     LADE_EXPECT_EQ_INT(all.count, 1);
-    LADE_EXPECT_EQ_INT(e.seen, LADE_OK);
+    LADE_EXPECT_OK(e.seen);
     if (fails) {
       LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "LADE_ERR_LIMIT");
     }
@@ -160,24 +160,24 @@ LADE_TEST_P(Completion, IsToldOnceWithTheOutcome, support_soft_runtimes, name) {
   ending e = {.all = &all, .answer = LADE_ERR_LIMIT};
   lade_transfer transfer = bulk(&f, LADE_TO_HOST, 0, &e);
   e.answer = LADE_OK;
-  LADE_EXPECT_EQ_INT(fixture_run(&f, &transfer), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
   LADE_EXPECT_EQ_INT(all.count, 1);
   transfer = bulk(&f, LADE_TO_HOST, BULK, &e);
   e.answer = LADE_ERR_LIMIT;
   lade_stream stream;
   support_gate gate;
-  LADE_ASSERT_EQ_INT(lade_stream_create(f.runtime, 0, &stream), LADE_OK);
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &stream));
   LADE_ASSERT(support_gate_close(&gate, f.runtime, stream));
   transfer.after_stream = 1;
   transfer.stream = stream;
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_ticket_cancel(ticket), LADE_OK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
+  LADE_EXPECT_OK(lade_ticket_cancel(ticket));
   support_gate_open(&gate);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_ERR_CANCELLED);
-  LADE_EXPECT_EQ_INT(e.seen, LADE_ERR_CANCELLED);
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, e.seen);
   LADE_EXPECT_EQ_INT(all.count, 2);
   lade_ticket_release(ticket);
-  LADE_EXPECT_EQ_INT(lade_stream_destroy(f.runtime, stream), LADE_OK);
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, stream));
   fixture_close(&f);
 }
 
@@ -192,7 +192,7 @@ typedef struct chain {
 static lade_status chain_next(void *user, lade_ticket *ticket, const lade_error *outcome) {
   chain *c = user;
   lade_ticket *next;
-  LADE_EXPECT_EQ_INT(outcome->status, LADE_OK);
+  LADE_EXPECT_OK(outcome->status);
   lade_ticket_release(ticket);
   if (--c->left == 0) {
     sem_post(&c->done);
@@ -206,7 +206,7 @@ static bool chain_is_done(void *user) {
   chain *c = user;
   int posted;
   lade_transfer empty = fixture_transfer(c->f, LADE_TO_DEVICE, lade_endpoint_memory(NULL), 0);
-  LADE_EXPECT_EQ_INT(fixture_run(c->f, &empty), LADE_OK);
+  LADE_EXPECT_OK(fixture_run(c->f, &empty));
   return sem_getvalue(&c->done, &posted) == 0 && posted == 1;
 }
 
@@ -220,7 +220,7 @@ LADE_TEST_P(Completion, MaySubmitAndRelease, support_soft_runtimes, name) {
   c.transfer = bulk(&f, LADE_TO_DEVICE, CHUNK, &unused);
   c.transfer.on_complete = chain_next;
   c.transfer.on_complete_user = &c;
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &c.transfer, &ticket), LADE_OK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &c.transfer, &ticket));
   LADE_EXPECT(support_wait(f.runtime, chain_is_done, &c));
   fixture_close(&f);
   sem_destroy(&c.done);
@@ -233,30 +233,30 @@ LADE_TEST_P(Prefix, IsReadyBeforeTheRest, support_soft_runtimes, name) {
   lade_ticket *ticket;
   char *host = malloc(BULK);
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
-  LADE_ASSERT_EQ_INT(lade_stream_create(f.runtime, 0, &stream), LADE_OK);
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &stream));
   support_pattern_fill(host, BULK, 3, 0);
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), BULK);
-  LADE_ASSERT_EQ_INT(lade_pipeline_submit(f.pipeline, &transfer, &ticket), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_stream_wait_ticket_prefix(stream, ticket, BULK + 1), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_stream_wait_ticket_prefix(stream, ticket, 2 * CHUNK), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_copy_async(f.runtime, f.device + BULK, f.device, 2 * CHUNK, stream), LADE_OK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_stream_wait_ticket_prefix(stream, ticket, BULK + 1));
+  LADE_EXPECT_OK(lade_stream_wait_ticket_prefix(stream, ticket, 2 * CHUNK));
+  LADE_EXPECT_OK(lade_copy_async(f.runtime, f.device + BULK, f.device, 2 * CHUNK, stream));
   if (support_is_virtual(f.runtime)) {
     /* Exactly known there: most of the transfer is not even read. */
     lade_ticket_info info;
     lade_ticket_info_init(&info);
-    LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, &info), LADE_NOT_READY);
+    LADE_EXPECT_STATUS(LADE_NOT_READY, lade_ticket_query(ticket, &info));
     LADE_EXPECT_LE_UINT(info.bytes_done, 10 * CHUNK);
     LADE_EXPECT_LE_UINT(info.bytes_ready, info.bytes_done);
   }
-  LADE_EXPECT_EQ_INT(lade_stream_synchronize(f.runtime, stream), LADE_OK);
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, stream));
   fixture_expect_device_pattern(&f, BULK, 2 * CHUNK, 3, 0);
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), LADE_OK);
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   lade_ticket_info info;
   lade_ticket_info_init(&info);
-  LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, &info), LADE_OK);
+  LADE_EXPECT_OK(lade_ticket_query(ticket, &info));
   LADE_EXPECT_EQ_UINT(info.bytes_ready, BULK);
   lade_ticket_release(ticket);
-  LADE_EXPECT_EQ_INT(lade_stream_destroy(f.runtime, stream), LADE_OK);
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, stream));
   fixture_close(&f);
   free(host);
 }

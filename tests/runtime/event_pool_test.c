@@ -19,7 +19,7 @@ LADE_TEST(EventPool, HandsOutWhatWasGivenBack) {
   lade_runtime *runtime;
   fake_driver *fake = fake_open(&runtime);
   ladei_event_pool *pool;
-  LADE_ASSERT_EQ_INT(ladei_event_pool_create(runtime, &pool), LADE_OK);
+  LADE_ASSERT_OK(ladei_event_pool_create(runtime, &pool));
   ladei_event *one, *two, *again;
   LADE_EXPECT_OK(ladei_event_pool_acquire(pool, CONTEXT, &one));
   LADE_EXPECT_OK(ladei_event_pool_acquire(pool, CONTEXT, &two));
@@ -41,7 +41,7 @@ LADE_TEST(EventPool, FailedCreationCountsNothing) {
   lade_runtime *runtime;
   fake_driver *fake = fake_open(&runtime);
   ladei_event_pool *pool;
-  LADE_ASSERT_EQ_INT(ladei_event_pool_create(runtime, &pool), LADE_OK);
+  LADE_ASSERT_OK(ladei_event_pool_create(runtime, &pool));
   ladei_event *event = NULL;
   fake_fail(fake, "event_create", LADE_ERR_DRIVER, 0, 1);
   LADE_EXPECT_STATUS(LADE_ERR_DRIVER, ladei_event_pool_acquire(pool, CONTEXT, &event));
@@ -56,7 +56,7 @@ LADE_TEST(EventPool, DiscardKeepsTheFirstError) {
   lade_runtime *runtime;
   fake_driver *fake = fake_open(&runtime);
   ladei_event_pool *pool;
-  LADE_ASSERT_EQ_INT(ladei_event_pool_create(runtime, &pool), LADE_OK);
+  LADE_ASSERT_OK(ladei_event_pool_create(runtime, &pool));
   ladei_event *kept, *event;
   LADE_EXPECT_OK(ladei_event_pool_acquire(pool, CONTEXT, &kept));
   LADE_EXPECT_OK(ladei_event_pool_acquire(pool, CONTEXT, &event));
@@ -86,7 +86,7 @@ LADE_TEST(EventPool, ThreadsNeverShareAnEvent) {
   lade_runtime *runtime;
   fake_driver *fake = fake_open(&runtime);
   ladei_event_pool *pool;
-  LADE_ASSERT_EQ_INT(ladei_event_pool_create(runtime, &pool), LADE_OK);
+  LADE_ASSERT_OK(ladei_event_pool_create(runtime, &pool));
   pthread_t threads[3];
   for (int i = 0; i < 3; i++) LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, loan_and_return, pool), 0);
   for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);

@@ -68,7 +68,7 @@ LADE_TEST(RetireQuarantine, PollReportsTheFirstOfSeveralFailures) {
   fake_fail(own.fake, "event_record", LADE_ERR_TIMEOUT, 0, 1);
   fake_fail(own.fake, "event_create", LADE_ERR_DRIVER, 1, 1);
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, ladei_retire_poll(own.retire, CLOSE, NULL));
-  LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_ERR_TIMEOUT);
+  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_last_error()->status);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "event_record");
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantines, 2);
   fixture_close(&own);
@@ -115,7 +115,7 @@ LADE_TEST(RetireQuarantine, SynchroniseDoesWithoutAnEventThatFails) {
   fake_fail(own.fake, "event_synchronize", LADE_ERR_DRIVER, 0, 1000);
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, ladei_retire_wait(own.retire, 0));
   LADE_EXPECT_OK(ladei_retire_synchronize(own.retire));
-  LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_ERR_TIMEOUT); /* it succeeded: nothing to report */
+  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_last_error()->status); /* it succeeded: nothing to report */
   LADE_EXPECT(fixture_is_done(&own, 0));
   fixture_close(&own);
 }

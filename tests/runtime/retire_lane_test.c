@@ -134,7 +134,7 @@ LADE_TEST(RetireLane, StreamRetireReachesOpenBatchesAndNotes) {
   fixture_note(&own, 1, stream);
   LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, stream));
   ladei_ticket *fresh = &own.blocks[2].ticket;
-  LADE_EXPECT_EQ_INT(ladei_lane_note(own.retire, &own.lane, fresh, stream), LADE_ERR_STREAM_RETIRED);
+  LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED, ladei_lane_note(own.retire, &own.lane, fresh, stream));
   LADE_EXPECT(fixture_add(&own, 1));
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
   fake_run_all(own.fake);

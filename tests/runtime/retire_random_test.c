@@ -322,7 +322,7 @@ LADE_TEST(RetireStress, ThreadsAddPollRetireStreamsAndSynchroniseAtOnce) {
   memset(&all, 0, sizeof all);
   all.fake = fake_open(&all.runtime);
   const ladei_retire_options options = {.owner = &all, .done = stress_done};
-  LADE_ASSERT_EQ_INT(ladei_retire_create(all.runtime, &options, &all.retire), LADE_OK);
+  LADE_ASSERT_OK(ladei_retire_create(all.runtime, &options, &all.retire));
   for (int s = 0; s < SHARED_STREAMS; s++) {
     pthread_rwlock_init(&all.shared[s].alive, NULL);
     all.shared[s].stream = fake_stream_create(all.fake);

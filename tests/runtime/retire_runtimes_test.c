@@ -218,10 +218,10 @@ LADE_TEST_P(RetireRuntimes, CapturedBlockReturnsAfterGraphExecAndLaunch, SUPPORT
   ladei_graph graph;
   ladei_graph_exec exec;
   LADE_EXPECT_OK(ops->stream_resolve(self, handle, &stream));
-  LADE_ASSERT_EQ_INT(capture(&own, handle, true, NULL), LADE_OK);
+  LADE_ASSERT_OK(capture(&own, handle, true, NULL));
   LADE_EXPECT_OK(ops->fill(self, device, 7, 4096, &stream));
   bench_use(&own, 0, handle);
-  LADE_ASSERT_EQ_INT(capture(&own, handle, false, &graph), LADE_OK);
+  LADE_ASSERT_OK(capture(&own, handle, false, &graph));
   LADE_EXPECT_OK(ops->graph_instantiate(self, graph, &exec));
   LADE_EXPECT_OK(ops->graph_destroy(self, graph));
   LADE_EXPECT_EQ_INT(bench_poll(&own, CLOSE), 0); /* the executable holds it */
@@ -246,12 +246,12 @@ LADE_TEST_P(RetireRuntimes, CaptureBegunBetweenNoteAndFreeIsNotDisturbed, SUPPOR
   lade_stream stream = stream_open(&own);
   ladei_graph graph = NULL;
   for (int i = 0; i < 20; i++) LADE_EXPECT_OK(ladei_retire_note(own.retire, &own.tickets[i], stream, 0));
-  LADE_ASSERT_EQ_INT(capture(&own, stream, true, NULL), LADE_OK);
+  LADE_ASSERT_OK(capture(&own, stream, true, NULL));
   for (int i = 0; i < 20; i++) LADE_EXPECT(ladei_retire_add(own.retire, &own.tickets[i], false));
   LADE_EXPECT_EQ_INT(bench_poll(&own, CLOSE), 0);
   LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, ladei_retire_synchronize(own.retire));
   LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, ladei_retire_stream_retire(own.retire, stream));
-  LADE_ASSERT_EQ_INT(capture(&own, stream, false, &graph), LADE_OK); /* still valid */
+  LADE_ASSERT_OK(capture(&own, stream, false, &graph)); /* still valid */
   LADE_EXPECT_EQ_INT(bench_poll(&own, CLOSE), 20);
   LADE_EXPECT_OK(own.runtime->ops->graph_destroy(own.runtime->self, graph));
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, stream));
@@ -266,11 +266,11 @@ LADE_TEST_P(RetireRuntimes, LegacyStreamIsLeftAloneWhileABlockingStreamCaptures,
   LADE_EXPECT_OK(lade_runtime_set_device(own.runtime, 0));
   LADE_EXPECT_OK(own.runtime->ops->stream_create(own.runtime->self, 0, 0, 0, &blocking));
   LADE_EXPECT_OK(ladei_retire_note(own.retire, &own.tickets[0], NULL, 0));
-  LADE_ASSERT_EQ_INT(capture(&own, blocking, true, NULL), LADE_OK);
+  LADE_ASSERT_OK(capture(&own, blocking, true, NULL));
   LADE_EXPECT(ladei_retire_add(own.retire, &own.tickets[0], false));
   bench_use(&own, 1, LADE_STREAM_LEGACY);
   LADE_EXPECT_EQ_INT(bench_poll(&own, CLOSE), 0);
-  LADE_ASSERT_EQ_INT(capture(&own, blocking, false, &graph), LADE_OK); /* still valid */
+  LADE_ASSERT_OK(capture(&own, blocking, false, &graph)); /* still valid */
   LADE_EXPECT_EQ_INT(bench_poll(&own, CLOSE), 2);
   LADE_EXPECT_OK(own.runtime->ops->graph_destroy(own.runtime->self, graph));
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, blocking));
@@ -283,7 +283,7 @@ LADE_TEST_P(RetireRuntimes, InvalidatedCaptureGivesItsBlocksBack, SUPPORT_RUNTIM
   if (!bench_open(&own, name)) return;
   lade_stream stream = stream_open(&own);
   ladei_graph graph = NULL;
-  LADE_ASSERT_EQ_INT(capture(&own, stream, true, NULL), LADE_OK);
+  LADE_ASSERT_OK(capture(&own, stream, true, NULL));
   bench_use(&own, 0, stream);
   LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_stream_synchronize(own.runtime, stream)); /* breaks it */
   bench_use(&own, 1, stream);
@@ -421,7 +421,7 @@ LADE_TEST_P(RetireRuntimes, ThreadsOverwriteBlocksOnlyAfterTheirCopies, SUPPORT_
   all.runtime = support_runtime_open(name);
   if (all.runtime == NULL) return;
   const ladei_retire_options options = {.owner = &all, .done = worker_done};
-  LADE_ASSERT_EQ_INT(ladei_retire_create(all.runtime, &options, &all.retire), LADE_OK);
+  LADE_ASSERT_OK(ladei_retire_create(all.runtime, &options, &all.retire));
   const lade_runtime_ops *ops = all.runtime->ops;
   const size_t bytes = (size_t)OWN_BLOCKS * COPY_BYTES;
   worker workers[WORKERS];

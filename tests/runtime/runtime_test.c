@@ -35,16 +35,16 @@ static lade_runtime_ops full_table(void) {
 
 LADE_TEST(OpsCheck, AcceptsAFullTable) {
   lade_runtime_ops ops = full_table();
-  LADE_EXPECT_EQ_INT(ladei_ops_check(&ops), LADE_OK);
+  LADE_EXPECT_OK(ladei_ops_check(&ops));
 }
 
 LADE_TEST(OpsCheck, RefusesNoTableNoNameAndAnUnknownSize) {
   lade_runtime_ops nameless = full_table(), short_table = full_table();
   nameless.name = NULL;
   short_table.struct_size -= 8;
-  LADE_EXPECT_EQ_INT(ladei_ops_check(NULL), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(ladei_ops_check(&nameless), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(ladei_ops_check(&short_table), LADE_ERR_INVALID_ARGUMENT);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_ops_check(NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_ops_check(&nameless));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_ops_check(&short_table));
 }
 
 /* Takes one op out at a time: a lone op of an optional group may go, all others are named in the refusal. */
@@ -71,14 +71,14 @@ LADE_TEST(OpsCheck, AcceptsATableWithoutOptionalGroups) {
   if (strcmp(#group, "REQUIRED") != 0) slot_set(&ops, offsetof(lade_runtime_ops, op), NULL);
   LADEI_OPS_LIST(DROP_OPTIONAL)
 #undef DROP_OPTIONAL
-  LADE_EXPECT_EQ_INT(ladei_ops_check(&ops), LADE_OK);
+  LADE_EXPECT_OK(ladei_ops_check(&ops));
 }
 
 LADE_TEST(Runtime, AdoptRefusesABrokenTableAndLeavesOutAlone) {
   lade_runtime_ops ops = full_table();
   lade_runtime *runtime = NULL;
   ops.event_query = NULL;
-  LADE_EXPECT_EQ_INT(ladei_runtime_adopt(&ops, NULL, NULL, &runtime), LADE_ERR_INVALID_ARGUMENT);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_runtime_adopt(&ops, NULL, NULL, &runtime));
   LADE_EXPECT_EQ_PTR(runtime, NULL);
 }
 
@@ -86,17 +86,17 @@ LADE_TEST(Runtime, CloseRefusesWhileObjectsAreAlive) {
   lade_runtime_ops ops = full_table();
   lade_runtime *runtime;
   close_calls = 0;
-  LADE_ASSERT_EQ_INT(ladei_runtime_adopt(&ops, NULL, NULL, &runtime), LADE_OK);
-  LADE_EXPECT_EQ_INT(ladei_runtime_acquire(runtime), LADE_OK);
-  LADE_EXPECT_EQ_INT(ladei_runtime_acquire(runtime), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_runtime_close(runtime), LADE_ERR_BUSY);
+  LADE_ASSERT_OK(ladei_runtime_adopt(&ops, NULL, NULL, &runtime));
+  LADE_EXPECT_OK(ladei_runtime_acquire(runtime));
+  LADE_EXPECT_OK(ladei_runtime_acquire(runtime));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_runtime_close(runtime));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "2 pools");
   LADE_EXPECT_EQ_INT(close_calls, 0);
   ladei_runtime_release(runtime);
   ladei_runtime_release(runtime);
-  LADE_EXPECT_EQ_INT(lade_runtime_close(runtime), LADE_OK);
+  LADE_EXPECT_OK(lade_runtime_close(runtime));
   LADE_EXPECT_EQ_INT(close_calls, 1);
-  LADE_EXPECT_EQ_INT(lade_runtime_close(NULL), LADE_OK);
+  LADE_EXPECT_OK(lade_runtime_close(NULL));
 }
 
 /* Exit status of a forked child that runs `body`; 255 when it did not exit by itself. */
@@ -122,19 +122,19 @@ static int every_call_is_refused(lade_runtime *runtime) {
 LADE_TEST(Runtime, AForkedChildMakesNoDriverCall) {
   lade_runtime_ops ops = full_table();
   lade_runtime *runtime;
-  LADE_ASSERT_EQ_INT(ladei_runtime_adopt(&ops, NULL, NULL, &runtime), LADE_OK);
+  LADE_ASSERT_OK(ladei_runtime_adopt(&ops, NULL, NULL, &runtime));
   LADE_EXPECT_EQ_INT(in_child(every_call_is_refused, runtime), 5);
-  LADE_EXPECT_EQ_INT(lade_runtime_close(runtime), LADE_OK);
+  LADE_EXPECT_OK(lade_runtime_close(runtime));
 }
 
 LADE_TEST(Runtime, HelpersRefuseNullBeforeTheDriver) {
   lade_runtime_ops ops = full_table();
   lade_runtime *runtime;
-  LADE_ASSERT_EQ_INT(ladei_runtime_adopt(&ops, NULL, NULL, &runtime), LADE_OK);
-  LADE_EXPECT_EQ_INT(lade_runtime_device_count(runtime, NULL), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_runtime_device_count(NULL, &close_calls), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_stream_destroy(runtime, LADE_STREAM_PER_THREAD), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_event_destroy(runtime, NULL), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_copy_async(runtime, NULL, &ops, 1, NULL), LADE_ERR_INVALID_ARGUMENT);
-  LADE_EXPECT_EQ_INT(lade_runtime_close(runtime), LADE_OK);
+  LADE_ASSERT_OK(ladei_runtime_adopt(&ops, NULL, NULL, &runtime));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_runtime_device_count(runtime, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_runtime_device_count(NULL, &close_calls));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_stream_destroy(runtime, LADE_STREAM_PER_THREAD));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_event_destroy(runtime, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_copy_async(runtime, NULL, &ops, 1, NULL));
+  LADE_EXPECT_OK(lade_runtime_close(runtime));
 }

@@ -131,11 +131,11 @@ LADE_TEST(SimTime, NothingHappensWithoutAWait) {
   LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_H2D, device, host, 1000, &stream));
   LADE_EXPECT_OK(f.ops->event_record(f.self, event, &stream));
   for (int i = 0; i < 100; i++) {
-    LADE_EXPECT_EQ_INT(f.ops->event_query(f.self, event), LADE_NOT_READY);
+    LADE_EXPECT_STATUS(LADE_NOT_READY, f.ops->event_query(f.self, event));
   }
   LADE_EXPECT_EQ_UINT(soft_fixture_now(&f), 0);
   LADE_EXPECT_OK(ladei_soft_advance(f.self, 1499));
-  LADE_EXPECT_EQ_INT(f.ops->event_query(f.self, event), LADE_NOT_READY);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, f.ops->event_query(f.self, event));
   LADE_EXPECT_OK(ladei_soft_advance(f.self, 1));
   LADE_EXPECT_OK(f.ops->event_query(f.self, event));
   LADE_EXPECT_EQ_UINT(soft_fixture_now(&f), 1500);
@@ -217,7 +217,7 @@ LADE_TEST(SimTimers, FireInOrderOfTimeThenOfAddition) {
   for (int i = 0; i < 4; i++) {
     LADE_EXPECT_OK(f.ops->step(f.self));
   }
-  LADE_EXPECT_EQ_INT(f.ops->step(f.self), LADE_NOT_READY);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, f.ops->step(f.self));
   const int numbers[4] = {2, 1, 2, 1};
   const uint64_t times[4] = {100, 200, 200, 200};
   LADE_EXPECT_EQ_INT(timers.count, 4);
