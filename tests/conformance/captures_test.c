@@ -466,10 +466,9 @@ CONFORMANCE_TEST(Captures, OnlyRelaxedOnesMayEndInAnotherThread) {
 
 CONFORMANCE_TEST(Captures, LegacyIsImplicitWhileABlockingStreamCaptures) {
   NEEDS_GRAPHS();
-  ladei_stream legacy, blocking = conformance_stream(runtime, 0, 0);
+  ladei_stream blocking = conformance_stream(runtime, 0, 0);
   ladei_stream free_one = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
-  LADE_ASSERT_OK(OP(current_device_set, 0));
-  LADE_ASSERT_OK(OP(stream_resolve, NULL, &legacy));
+  ladei_stream legacy = conformance_legacy(runtime, 0);
   expect_capture_status(runtime, &legacy, LADEI_CAPTURE_NONE);
 
   LADE_ASSERT_OK(OP(capture_begin, &free_one, LADEI_CAPTURE_RELAXED));
@@ -491,10 +490,9 @@ CONFORMANCE_TEST(Captures, LegacyIsImplicitWhileABlockingStreamCaptures) {
 
 CONFORMANCE_TEST(Captures, WorkInAnImplicitLegacyStreamSpoilsThem) {
   NEEDS_GRAPHS();
-  ladei_stream legacy, blocking = conformance_stream(runtime, 0, 0);
+  ladei_stream blocking = conformance_stream(runtime, 0, 0);
   char *pinned = conformance_pinned(runtime, 4096);
-  LADE_ASSERT_OK(OP(current_device_set, 0));
-  LADE_ASSERT_OK(OP(stream_resolve, NULL, &legacy));
+  ladei_stream legacy = conformance_legacy(runtime, 0);
   LADE_ASSERT_OK(OP(capture_begin, &blocking, LADEI_CAPTURE_RELAXED));
   EXPECT_REFUSED(LADE_ERR_CAPTURE, "fill", NULL, OP(fill, pinned, 1, 4096, &legacy));
   expect_capture_spoilt(runtime, &blocking);

@@ -97,6 +97,13 @@ ladei_stream conformance_stream(lade_runtime *runtime, int device, unsigned flag
   return stream;
 }
 
+ladei_stream conformance_legacy(lade_runtime *runtime, int device) {
+  ladei_stream stream = {0};
+  LADE_EXPECT_OK(OP(current_device_set, device));
+  LADE_EXPECT_OK(OP(stream_resolve, NULL, &stream));
+  return stream;
+}
+
 lade_event conformance_event(lade_runtime *runtime, int device) {
   lade_event event = NULL;
   uint64_t context;

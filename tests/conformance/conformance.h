@@ -64,6 +64,8 @@ bool conformance_has(lade_runtime *runtime, int device, ladei_device_attribute a
 
 /* Makers for the rest of a test: the result, or zeros with the test failed. */
 ladei_stream conformance_stream(lade_runtime *runtime, int device, unsigned flags);
+/* The legacy stream of a device, which is current from then on. */
+ladei_stream conformance_legacy(lade_runtime *runtime, int device);
 lade_event conformance_event(lade_runtime *runtime, int device);
 void *conformance_device_memory(lade_runtime *runtime, int device, size_t bytes);
 void *conformance_pinned(lade_runtime *runtime, size_t bytes);

@@ -137,10 +137,9 @@ CONFORMANCE_TEST(Graphs, LaunchesOfOneExecOnTwoStreamsDoNotOverlap) {
 
 CONFORMANCE_TEST(Graphs, LaunchOnTheLegacyStreamIsOrderedWithBlockingOnes) {
   NEEDS_GRAPHS();
-  ladei_stream legacy, blocking = conformance_stream(runtime, 0, 0);
+  ladei_stream blocking = conformance_stream(runtime, 0, 0);
   char *pinned = conformance_pinned(runtime, 4096);
-  LADE_ASSERT_OK(OP(current_device_set, 0));
-  LADE_ASSERT_OK(OP(stream_resolve, NULL, &legacy));
+  ladei_stream legacy = conformance_legacy(runtime, 0);
   LADE_ASSERT_OK(OP(capture_begin, &blocking, LADEI_CAPTURE_RELAXED));
   LADE_EXPECT_OK(OP(fill, pinned, 2, 4096, &blocking));
   ladei_graph_exec exec = end_into_exec(runtime, &blocking);

@@ -77,9 +77,7 @@ CONFORMANCE_TEST(Streams, SpecialHandlesFollowTheCurrentDevice) {
 /* A resolved stream says all: device 0's legacy stream is used while device 1 is current. */
 CONFORMANCE_TEST(Streams, ResolvedLegacyStreamNeedsNoCurrentDevice) {
   NEEDS_TWO_DEVICES();
-  ladei_stream legacy;
-  LADE_ASSERT_OK(OP(current_device_set, 0));
-  LADE_ASSERT_OK(OP(stream_resolve, NULL, &legacy));
+  ladei_stream legacy = conformance_legacy(runtime, 0);
   LADE_ASSERT_OK(OP(current_device_set, 1));
   void *memory = conformance_device_memory(runtime, 0, 4096);
   char *pinned = conformance_pinned(runtime, 4096);
@@ -303,12 +301,11 @@ static void hold_through_event(lade_runtime *runtime, const ladei_stream *stream
 }
 
 CONFORMANCE_TEST(Streams, LegacyWaitsForBlockingStreamsOnly) {
-  ladei_stream legacy, blocking = conformance_stream(runtime, 0, 0);
+  ladei_stream blocking = conformance_stream(runtime, 0, 0);
   ladei_stream free_one = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   support_gate gate;
   char *pinned = conformance_pinned(runtime, 4096);
-  LADE_ASSERT_OK(OP(current_device_set, 0));
-  LADE_ASSERT_OK(OP(stream_resolve, NULL, &legacy));
+  ladei_stream legacy = conformance_legacy(runtime, 0);
 
   LADE_ASSERT(support_gate_close(&gate, runtime, free_one.handle));
   LADE_EXPECT_OK(OP(fill, pinned, 1, 4096, &legacy));
@@ -332,11 +329,10 @@ CONFORMANCE_TEST(Streams, LegacyWaitsForBlockingStreamsOnly) {
 }
 
 CONFORMANCE_TEST(Streams, BlockingStreamsWaitForLegacy) {
-  ladei_stream legacy, per_thread, blocking = conformance_stream(runtime, 0, 0);
+  ladei_stream per_thread, blocking = conformance_stream(runtime, 0, 0);
   ladei_stream free_one = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   ladei_stream helper = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
-  LADE_ASSERT_OK(OP(current_device_set, 0));
-  LADE_ASSERT_OK(OP(stream_resolve, NULL, &legacy));
+  ladei_stream legacy = conformance_legacy(runtime, 0);
   LADE_ASSERT_OK(OP(stream_resolve, LADE_STREAM_PER_THREAD, &per_thread));
   support_gate gate;
   char *pinned = conformance_pinned(runtime, 4096);
@@ -366,11 +362,10 @@ CONFORMANCE_TEST(Streams, BlockingStreamsWaitForLegacy) {
 
 CONFORMANCE_TEST(Streams, LegacyStreamsOfTwoDevicesAreIndependent) {
   NEEDS_TWO_DEVICES();
-  ladei_stream legacy, blocking_there = conformance_stream(runtime, 1, 0);
+  ladei_stream blocking_there = conformance_stream(runtime, 1, 0);
   support_gate gate;
   char *pinned = conformance_pinned(runtime, 4096);
-  LADE_ASSERT_OK(OP(current_device_set, 0));
-  LADE_ASSERT_OK(OP(stream_resolve, NULL, &legacy));
+  ladei_stream legacy = conformance_legacy(runtime, 0);
   LADE_ASSERT(support_gate_close(&gate, runtime, blocking_there.handle));
   LADE_EXPECT_OK(OP(fill, pinned, 1, 4096, &legacy));
   LADE_EXPECT(support_wait_stream(runtime, LADE_STREAM_LEGACY));
