@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/device/fixture.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "device/allocator.h"
@@ -9,26 +10,37 @@
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
+/* Takes the runtime; NULL, from one that did not open, makes no fixture. */
+static bool open_on(device_fixture *f, lade_runtime *runtime, const lade_device_options *options) {
+  memset(f, 0, sizeof *f);
+  f->runtime = runtime;
+  if (runtime == NULL) return false;
+  for (int i = 0; i < FIXTURE_STREAMS; i++) LADE_EXPECT_OK(lade_stream_create(runtime, 0, &f->streams[i]));
+  LADE_EXPECT_OK(lade_device_allocator_create(runtime, 0, options, &f->allocator));
+  return !lade_test_has_failed();
+}
+
 bool device_fixture_open(device_fixture *f, const char *runtime, size_t memory_bytes,
                          const lade_device_options *options) {
-  memset(f, 0, sizeof *f);
   support_description description;
   support_description_init(&description);
   description.devices[0].memory_bytes = memory_bytes;
   description.devices[0].addresses_only = strcmp(runtime, "sim") == 0;
-  f->runtime = support_interposer_open(runtime, &description.options);
-  if (f->runtime == NULL) return false;
-  for (int i = 0; i < FIXTURE_STREAMS; i++) {
-    LADE_EXPECT_OK(lade_stream_create(f->runtime, 0, &f->streams[i]));
-  }
-  LADE_EXPECT_OK(lade_device_allocator_create(f->runtime, 0, options, &f->allocator));
-  return !lade_test_has_failed();
+  return open_on(f, support_interposer_open(runtime, &description.options), options);
+}
+
+bool device_fixture_open_bytes(device_fixture *f, const char *runtime, const lade_device_options *options) {
+  lade_runtime *opened = support_interposer_open(runtime, NULL);
+  if (opened != NULL) LADE_EXPECT_OK(lade_runtime_set_device(opened, 0));
+  return open_on(f, opened, options);
 }
 
 void device_fixture_close(device_fixture *f) {
   device_fixture_check(f);
   LADE_EXPECT_OK(lade_device_allocator_destroy(f->allocator, true));
-  for (int i = 0; i < FIXTURE_STREAMS; i++) LADE_EXPECT_OK(lade_stream_destroy(f->runtime, f->streams[i]));
+  for (int i = 0; i < FIXTURE_STREAMS; i++) {
+    if (f->streams[i] != NULL) LADE_EXPECT_OK(lade_stream_destroy(f->runtime, f->streams[i]));
+  }
   support_expect_nothing_live(f->runtime);
   support_runtime_close(f->runtime);
 }
@@ -63,12 +75,34 @@ lade_device_stats device_fixture_stats(device_fixture *f) {
   return stats;
 }
 
+ladei_stream device_fixture_resolve(const device_fixture *f, int stream) {
+  ladei_stream resolved = {0};
+  LADE_EXPECT_OK(f->runtime->ops->stream_resolve(f->runtime->self, f->streams[stream], &resolved));
+  return resolved;
+}
+
+void device_fixture_fill(const device_fixture *f, void *block, unsigned char value, size_t bytes, int stream) {
+  ladei_stream on = device_fixture_resolve(f, stream);
+  LADE_EXPECT_OK(f->runtime->ops->fill(f->runtime->self, block, value, bytes, &on));
+}
+
+void device_fixture_expect_bytes(const device_fixture *f, const void *block, unsigned char value, size_t bytes,
+                                 int stream) {
+  unsigned char *host = malloc(bytes), *expected = malloc(bytes);
+  LADE_ASSERT(host != NULL && expected != NULL);
+  memset(expected, value, bytes);
+  LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[stream]));
+  LADE_EXPECT_OK(f->runtime->ops->copy_sync(f->runtime->self, 0, LADEI_COPY_D2H, host, block, bytes));
+  LADE_EXPECT_EQ_MEM(host, expected, bytes);
+  free(host);
+  free(expected);
+}
+
 static void work(void *user) { (void)user; }
 
 void device_fixture_hold(device_fixture *f, int stream) {
-  ladei_stream resolved;
+  ladei_stream resolved = device_fixture_resolve(f, stream);
   LADE_EXPECT_OK(lade_soft_stream_hold(f->runtime, f->streams[stream]));
-  LADE_EXPECT_OK(f->runtime->ops->stream_resolve(f->runtime->self, f->streams[stream], &resolved));
   LADE_EXPECT_OK(f->runtime->ops->host_function(f->runtime->self, &resolved, work, NULL));
 }
 

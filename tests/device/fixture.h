@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device allocator on one software device, for tests of device/.
+ * A device allocator, for tests of device/: on one software device, or on a runtime that moves bytes.
  *
  *   device_fixture f;
  *   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
@@ -13,6 +13,7 @@
 
 #include "lade/device.h"
 #include "lade/runtime.h"
+#include "runtime/ops.h"
 
 #define MIB ((size_t)1 << 20)
 #define GIB ((size_t)1 << 30)
@@ -28,7 +29,9 @@ typedef struct device_fixture {
 /* One device with so much memory, as addresses only on "sim". options may be NULL. False with the test failed. */
 bool device_fixture_open(device_fixture *f, const char *runtime, size_t memory_bytes,
                          const lade_device_options *options);
-/* Checks the invariants, destroys everything; fails the test where something is left. */
+/* On device 0 of the named runtime as tests/support/runtimes.h opens it, with bytes; the device is current. */
+bool device_fixture_open_bytes(device_fixture *f, const char *runtime, const lade_device_options *options);
+/* Checks the invariants, destroys everything that is not NULL; fails the test where something is left. */
 void device_fixture_close(device_fixture *f);
 
 /* NULL with the test failed, if it fails. Each checks the invariants afterwards. */
@@ -39,6 +42,12 @@ void device_fixture_empty_cache(device_fixture *f);
 void device_fixture_check(device_fixture *f);
 
 lade_device_stats device_fixture_stats(device_fixture *f);
+
+ladei_stream device_fixture_resolve(const device_fixture *f, int stream);
+/* Bytes of memory of the device: written by work on a stream; and compared, once the stream has finished. */
+void device_fixture_fill(const device_fixture *f, void *block, unsigned char value, size_t bytes, int stream);
+void device_fixture_expect_bytes(const device_fixture *f, const void *block, unsigned char value, size_t bytes,
+                                 int stream);
 
 /* Work queued on the stream, and its end. */
 void device_fixture_hold(device_fixture *f, int stream);
