@@ -40,7 +40,7 @@ bool pinned_fixture_open(pinned_fixture *own, lade_runtime *runtime, const lade_
 bool pinned_fixture_open_on(pinned_fixture *own, lade_runtime *runtime, const lade_pinned_options *options,
                             const ladei_pinned_hooks *machine);
 extern const ladei_pinned_hooks pinned_fixture_two_nodes;
-/* Nothing may be left that the pool made. */
+/* Nothing may be left that the pool made. A stream that the test destroyed is NULL. */
 void pinned_fixture_close(pinned_fixture *own);
 
 void *pinned_fixture_alloc(const pinned_fixture *own, size_t bytes);

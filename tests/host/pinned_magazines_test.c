@@ -2,49 +2,26 @@
 /* Blocks kept ready by threads and bins: nobody keeps them from others for good. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #include "base/size.h"
 #include "host/pool.h"
+#include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/runtimes.h"
 
 #define SEGMENT_BYTES (4 * LADEI_MIB)
 
-typedef struct fixture {
-  lade_runtime *runtime;
-  lade_pinned_pool *pool;
-} fixture;
-
-static bool fixture_open(fixture *own, uint64_t max_bytes) {
-  lade_pinned_options options;
-  memset(own, 0, sizeof *own);
-  own->runtime = support_runtime_open("cpu");
-  if (own->runtime == NULL) return false;
-  lade_pinned_options_init(&options);
+static bool open_capped(pinned_fixture *own, uint64_t max_bytes) {
+  lade_pinned_options options = pinned_fixture_options();
   options.segment_bytes = SEGMENT_BYTES;
   options.max_bytes = max_bytes;
   options.magazine_bytes = 8 * LADEI_MIB;
-  LADE_EXPECT_OK(lade_pinned_pool_create(own->runtime, &options, &own->pool));
-  return own->pool != NULL;
-}
-
-static void fixture_close(fixture *own) {
-  LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
-  LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
-  support_runtime_close(own->runtime);
-}
-
-static lade_pinned_stats stats_of(const fixture *own) {
-  lade_pinned_stats stats;
-  lade_pinned_stats_init(&stats);
-  LADE_EXPECT_OK(lade_pinned_stats_get(own->pool, &stats));
-  return stats;
+  return pinned_fixture_open(own, support_runtime_open("cpu"), &options);
 }
 
 /* A thread that frees what it is given and then sleeps until it is told to end. */
 typedef struct sleeper {
-  const fixture *own;
+  const pinned_fixture *own;
   size_t bytes;
   int blocks;
   pthread_barrier_t filled, end;
@@ -60,7 +37,7 @@ static void *fill_and_sleep(void *user) {
   return NULL;
 }
 
-static void sleeper_start(sleeper *own, pthread_t *thread, const fixture *all, size_t bytes, int blocks) {
+static void sleeper_start(sleeper *own, pthread_t *thread, const pinned_fixture *all, size_t bytes, int blocks) {
   *own = (sleeper){.own = all, .bytes = bytes, .blocks = blocks};
   pthread_barrier_init(&own->filled, NULL, 2);
   pthread_barrier_init(&own->end, NULL, 2);
@@ -76,33 +53,33 @@ static void sleeper_end(sleeper *own, pthread_t thread) {
 }
 
 LADE_TEST(PinnedMagazines, AtTheCapBlocksOfSleepingThreadsAreTaken) {
-  fixture own;
+  pinned_fixture own;
   sleeper asleep;
   pthread_t thread;
   void *block = NULL;
-  if (!fixture_open(&own, SEGMENT_BYTES)) return;
+  if (!open_capped(&own, SEGMENT_BYTES)) return;
   sleeper_start(&asleep, &thread, &own, 64 * LADEI_KIB, 8);
   LADE_EXPECT_GT_UINT(ladei_thread_caches_bytes(own.pool), 0);
   LADE_EXPECT_OK(lade_pinned_alloc(own.pool, SEGMENT_BYTES, &block)); /* all there is, in one piece */
-  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.peak, SEGMENT_BYTES);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.peak, SEGMENT_BYTES);
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   sleeper_end(&asleep, thread);
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 /* Above the magazines' sizes a thread keeps the block that it used last. */
 LADE_TEST(PinnedMagazines, AtTheCapLargeBlocksOfSleepingThreadsAreTaken) {
-  fixture own;
+  pinned_fixture own;
   sleeper asleep;
   pthread_t thread;
   void *block = NULL;
-  if (!fixture_open(&own, SEGMENT_BYTES)) return;
+  if (!open_capped(&own, SEGMENT_BYTES)) return;
   sleeper_start(&asleep, &thread, &own, 2 * LADEI_MIB, 1);
   LADE_EXPECT_EQ_UINT(ladei_thread_caches_bytes(own.pool), 2 * LADEI_MIB);
   LADE_EXPECT_OK(lade_pinned_alloc(own.pool, SEGMENT_BYTES, &block));
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   sleeper_end(&asleep, thread);
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 static lade_status cached_add(const lade_pinned_class_stats *stats, void *user) {
@@ -111,10 +88,10 @@ static lade_status cached_add(const lade_pinned_class_stats *stats, void *user) 
 }
 
 LADE_TEST(PinnedMagazines, LargeBlockIsUsedAgainAndCountsAsCachedMeanwhile) {
-  fixture own;
+  pinned_fixture own;
   void *first = NULL, *again = NULL;
   uint64_t cached = 0;
-  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  if (!open_capped(&own, 64 * LADEI_MIB)) return;
   LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 2 * LADEI_MIB, &first));
   for (int i = 0; i < 10; i++) {
     LADE_EXPECT_OK(lade_pinned_free(own.pool, first));
@@ -127,12 +104,12 @@ LADE_TEST(PinnedMagazines, LargeBlockIsUsedAgainAndCountsAsCachedMeanwhile) {
   LADE_EXPECT_OK(lade_pinned_class_stats_each(own.pool, cached_add, &cached));
   LADE_EXPECT_EQ_UINT(cached, 1);
   LADE_EXPECT_OK(lade_pinned_trim(own.pool, 0));
-  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, 0);
-  fixture_close(&own);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
+  pinned_fixture_close(&own);
 }
 
 typedef struct handover {
-  const fixture *own;
+  const pinned_fixture *own;
   void *block;
 } handover;
 
@@ -144,10 +121,10 @@ static void *free_it(void *user) {
 
 /* It must not stay with the thread that frees it: the one that allocates would have to look through all threads. */
 LADE_TEST(PinnedMagazines, LargeBlockFreedByAnotherThreadIsForAll) {
-  fixture own;
+  pinned_fixture own;
   handover given = {&own, NULL};
   pthread_t thread;
-  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  if (!open_capped(&own, 64 * LADEI_MIB)) return;
   for (int i = 0; i < 5; i++) {
     void *before = given.block;
     LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 3 * LADEI_MIB, &given.block));
@@ -156,16 +133,16 @@ LADE_TEST(PinnedMagazines, LargeBlockFreedByAnotherThreadIsForAll) {
     pthread_join(thread, NULL);
     LADE_EXPECT_EQ_UINT(ladei_thread_caches_bytes(own.pool), 0);
   }
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
-static uint64_t bins_bytes(const fixture *own) { return ladei_bins_bytes(&ladei_pool_node(own->pool, 0)->bins); }
+static uint64_t bins_bytes(const pinned_fixture *own) { return ladei_bins_bytes(&ladei_pool_node(own->pool, 0)->bins); }
 
 /* Free memory that waits for a request of its size is of no use to requests of others. */
 LADE_TEST(PinnedMagazines, BinsKeepTheBlocksOfARingButNotThoseOfRandomSizes) {
-  fixture own;
+  pinned_fixture own;
   void *blocks[3];
-  if (!fixture_open(&own, 256 * LADEI_MIB)) return;
+  if (!open_capped(&own, 256 * LADEI_MIB)) return;
   for (int round = 0; round < 4; round++) {
     for (size_t i = 0; i < 3; i++) {
       size_t bytes = 2 * LADEI_MIB + (1 + i + 3 * (size_t)round) % 7 * 40 * LADEI_KIB;
@@ -180,69 +157,69 @@ LADE_TEST(PinnedMagazines, BinsKeepTheBlocksOfARingButNotThoseOfRandomSizes) {
     for (int i = 0; i < 3; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
   }
   LADE_EXPECT_GT_UINT(bins_bytes(&own), 0);
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST(PinnedMagazines, EmptyCacheReachesSleepingThreadsAndBins) {
-  fixture own;
+  pinned_fixture own;
   sleeper asleep;
   pthread_t thread;
   void *large = NULL;
-  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  if (!open_capped(&own, 64 * LADEI_MIB)) return;
   sleeper_start(&asleep, &thread, &own, 4096, 40);
   LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 3 * LADEI_MIB, &large));
   LADE_EXPECT_OK(lade_pinned_free(own.pool, large));
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
-  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, 0);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
   sleeper_end(&asleep, thread);
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST(PinnedMagazines, TrimReachesSleepingThreads) {
-  fixture own;
+  pinned_fixture own;
   sleeper asleep;
   pthread_t thread;
-  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  if (!open_capped(&own, 64 * LADEI_MIB)) return;
   sleeper_start(&asleep, &thread, &own, 4096, 40);
   LADE_EXPECT_GT_UINT(ladei_thread_caches_bytes(own.pool), 0);
   LADE_EXPECT_OK(lade_pinned_trim(own.pool, SEGMENT_BYTES / 2)); /* nothing is in use: all of it can go */
-  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, 0);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
   sleeper_end(&asleep, thread);
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST(PinnedMagazines, DestroyDoesNotMindSleepingThreadsNorTheyIt) {
-  fixture own;
+  pinned_fixture own;
   sleeper asleep;
   pthread_t thread;
-  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  if (!open_capped(&own, 64 * LADEI_MIB)) return;
   sleeper_start(&asleep, &thread, &own, 4096, 40);
-  fixture_close(&own);
+  pinned_fixture_close(&own);
   sleeper_end(&asleep, thread); /* exits after its pool */
 }
 
 LADE_TEST(PinnedMagazines, ExitingThreadGivesItsBlocksAndCountersBack) {
-  fixture own;
+  pinned_fixture own;
   sleeper asleep;
   pthread_t thread;
-  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  if (!open_capped(&own, 64 * LADEI_MIB)) return;
   sleeper_start(&asleep, &thread, &own, 4096, 40);
   sleeper_end(&asleep, thread);
   LADE_EXPECT_EQ_UINT(ladei_thread_caches_bytes(own.pool), 0);
-  lade_pinned_stats stats = stats_of(&own);
+  lade_pinned_stats stats = pinned_fixture_stats(&own);
   LADE_EXPECT_EQ_UINT(stats.in_use_blocks.allocated, 40);
   LADE_EXPECT_EQ_UINT(stats.in_use_blocks.freed, 40);
   LADE_EXPECT_EQ_UINT(stats.requested_bytes.allocated, 40 * 4096);
   LADE_EXPECT_EQ_UINT(stats.hits + stats.misses, 40);
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST(PinnedMagazines, BudgetBoundsWhatThreadsKeep) {
   enum { THREADS = 12 };
-  fixture own;
+  pinned_fixture own;
   static sleeper asleep[THREADS];
   pthread_t threads[THREADS];
-  if (!fixture_open(&own, 256 * LADEI_MIB)) return;
+  if (!open_capped(&own, 256 * LADEI_MIB)) return;
   LADE_EXPECT_OK(lade_pinned_reserve(own.pool, 128 * LADEI_MIB, 0)); /* growing would empty the magazines */
   for (int i = 0; i < THREADS; i++) sleeper_start(&asleep[i], &threads[i], &own, 128 * LADEI_KIB, 30);
   LADE_EXPECT_LE_UINT(ladei_thread_caches_bytes(own.pool), 8 * LADEI_MIB);
@@ -250,12 +227,12 @@ LADE_TEST(PinnedMagazines, BudgetBoundsWhatThreadsKeep) {
   LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
   for (int i = 0; i < THREADS; i++) sleeper_end(&asleep[i], threads[i]);
   LADE_EXPECT_EQ_UINT(own.pool->magazine_quota_bytes, 0);
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 /* Threads come and go while pools do. */
 static void *short_life(void *user) {
-  const fixture *own = user;
+  const pinned_fixture *own = user;
   void *block = NULL;
   LADE_EXPECT_OK(lade_pinned_alloc(own->pool, 4096, &block));
   LADE_EXPECT_OK(lade_pinned_free(own->pool, block));
@@ -264,39 +241,39 @@ static void *short_life(void *user) {
 
 LADE_TEST(PinnedMagazines, StormOfExitingThreads) {
   enum { THREADS = 8, ROUNDS = 30 };
-  fixture own;
+  pinned_fixture own;
   pthread_t threads[THREADS];
-  if (!fixture_open(&own, 64 * LADEI_MIB)) return;
+  if (!open_capped(&own, 64 * LADEI_MIB)) return;
   for (int round = 0; round < ROUNDS; round++) {
     for (int i = 0; i < THREADS; i++) LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, short_life, &own), 0);
     if (round % 4 == 0) LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
   }
-  LADE_EXPECT_EQ_UINT(stats_of(&own).in_use_blocks.allocated, THREADS * ROUNDS);
-  fixture_close(&own);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).in_use_blocks.allocated, THREADS * ROUNDS);
+  pinned_fixture_close(&own);
 }
 
 /* One thread, several pools: its caches are told apart, also where a new pool lies where an old one lay. */
 LADE_TEST(PinnedMagazines, ThreadUsesManyPoolsOneAfterTheOther) {
   for (int round = 0; round < 20; round++) {
-    fixture first, second;
+    pinned_fixture first, second;
     void *a = NULL, *b = NULL;
-    if (!fixture_open(&first, 64 * LADEI_MIB) || !fixture_open(&second, 64 * LADEI_MIB)) return;
+    if (!open_capped(&first, 64 * LADEI_MIB) || !open_capped(&second, 64 * LADEI_MIB)) return;
     LADE_EXPECT_OK(lade_pinned_alloc(first.pool, 4096, &a));
     LADE_EXPECT_OK(lade_pinned_alloc(second.pool, 4096, &b));
     LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_pinned_free(first.pool, b));
     LADE_EXPECT_OK(lade_pinned_free(first.pool, a));
     LADE_EXPECT_OK(lade_pinned_free(second.pool, b));
-    fixture_close(&first);
+    pinned_fixture_close(&first);
     LADE_EXPECT_OK(lade_pinned_alloc(second.pool, 4096, &b));
     LADE_EXPECT_OK(lade_pinned_free(second.pool, b));
-    fixture_close(&second);
+    pinned_fixture_close(&second);
   }
 }
 
 /* Two threads take and give back large blocks while a third empties the bins. */
 typedef struct churn {
-  const fixture *own;
+  const pinned_fixture *own;
   _Atomic(bool) stop;
 } churn;
 
@@ -322,15 +299,15 @@ static void *churn_drain(void *user) {
 }
 
 LADE_TEST(PinnedMagazines, LargeBlocksHaveOneOwnerWhileBinsAreEmptied) {
-  fixture own;
+  pinned_fixture own;
   churn all = {.own = &own};
   pthread_t threads[3], drain;
-  if (!fixture_open(&own, 256 * LADEI_MIB)) return;
+  if (!open_capped(&own, 256 * LADEI_MIB)) return;
   LADE_EXPECT_EQ_INT(pthread_create(&drain, NULL, churn_drain, &all), 0);
   for (int i = 0; i < 3; i++) LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, churn_large, &all), 0);
   for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
   atomic_store(&all.stop, true);
   pthread_join(drain, NULL);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).in_use_blocks.current, 0);
-  fixture_close(&own);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).in_use_blocks.current, 0);
+  pinned_fixture_close(&own);
 }

@@ -8,133 +8,76 @@
 
 #include "base/size.h"
 #include "host/pool.h"
+#include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
 #define SEGMENT_BYTES (4 * LADEI_MIB)
 
-typedef struct fixture {
-  lade_runtime *runtime;
-  lade_pinned_pool *pool;
-  lade_stream stream, other;
-  void *device; /* DEVICE_BYTES of device memory that copies go to */
-} fixture;
-
-enum { DEVICE_BYTES = 256 };
-
 static lade_pinned_options small_options(void) {
-  lade_pinned_options options;
-  lade_pinned_options_init(&options);
+  lade_pinned_options options = pinned_fixture_options();
   options.segment_bytes = SEGMENT_BYTES;
-  options.max_bytes = 64 * LADEI_MIB;
   return options;
 }
 
-static bool fixture_open_with(fixture *own, const char *runtime, const lade_pinned_options *options) {
-  memset(own, 0, sizeof *own);
-  own->runtime = support_runtime_open(runtime);
-  if (own->runtime == NULL) return false;
-  LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &own->stream));
-  LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &own->other));
-  LADE_EXPECT_OK(own->runtime->ops->device_alloc(own->runtime->self, 0, DEVICE_BYTES, &own->device));
-  LADE_EXPECT_OK(lade_pinned_pool_create(own->runtime, options, &own->pool));
-  return own->pool != NULL;
+static bool open_with(pinned_fixture *own, const char *runtime, const lade_pinned_options *options) {
+  return pinned_fixture_open(own, support_interposer_open(runtime, NULL), options);
 }
 
-static bool fixture_open(fixture *own, const char *runtime) {
+static bool open_small(pinned_fixture *own, const char *runtime) {
   lade_pinned_options options = small_options();
-  return fixture_open_with(own, runtime, &options);
+  return open_with(own, runtime, &options);
 }
 
-static void fixture_close(fixture *own) {
-  if (own->runtime == NULL) return;
-  LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
-  LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
-  LADE_EXPECT_OK(own->runtime->ops->device_free(own->runtime->self, 0, own->device));
-  LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->stream));
-  LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->other));
-  support_runtime_close(own->runtime);
-}
-
-static lade_pinned_stats stats_of(const fixture *own) {
-  lade_pinned_stats stats;
-  lade_pinned_stats_init(&stats);
-  LADE_EXPECT_OK(lade_pinned_stats_get(own->pool, &stats));
-  return stats;
-}
-
-static void *alloc(const fixture *own, size_t bytes) {
-  void *pointer = NULL;
-  LADE_EXPECT_OK(lade_pinned_alloc(own->pool, bytes, &pointer));
-  LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
-  return pointer;
-}
-
-static void give_back(const fixture *own, void *pointer) {
-  LADE_EXPECT_OK(lade_pinned_free(own->pool, pointer));
-  LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
-}
-
-/* A copy from the block, queued on the stream and recorded. */
-static void use(const fixture *own, void *block, lade_stream stream) {
-  LADE_EXPECT_OK(lade_copy_async(own->runtime, own->device, block, DEVICE_BYTES, stream));
-  LADE_EXPECT_OK(lade_pinned_record_event(own->pool, block, stream));
-}
-
-static void alloc_used(const fixture *own, size_t bytes, lade_stream stream, void **out) {
-  *out = alloc(own, bytes);
-  use(own, *out, stream);
-}
-
-static lade_pinned_info info_of(const fixture *own, const void *pointer) {
-  lade_pinned_info info;
-  lade_pinned_info_init(&info);
-  LADE_EXPECT_OK(lade_pinned_find(own->pool, pointer, &info));
-  return info;
+static void *alloc_used(const pinned_fixture *own, size_t bytes, int stream) {
+  void *block = pinned_fixture_alloc(own, bytes);
+  pinned_fixture_use(own, block, stream);
+  return block;
 }
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
 LADE_TEST_P(Pinned, ZeroBytesIsNullAndNullIsNoBlock, support_soft_runtimes, runtime) { /* spec 16.1 */
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   void *pointer = &own;
   LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 0, &pointer));
   LADE_EXPECT_EQ_PTR(pointer, NULL);
   LADE_EXPECT_OK(lade_pinned_free(own.pool, NULL));
-  LADE_EXPECT_EQ_UINT(stats_of(&own).driver_allocs, 0);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.allocated, 0);
-  fixture_close(&own);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_allocs, 0);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.allocated, 0);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, FreedBlockIsHandedOutAgain, support_soft_runtimes, runtime) {
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   static const size_t sizes[] = {1, 512, 1000, 4096, 70000, LADEI_MIB, SEGMENT_BYTES, SEGMENT_BYTES + 1};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-    void *first = alloc(&own, sizes[i]);
+    void *first = pinned_fixture_alloc(&own, sizes[i]);
     LADE_ASSERT(first != NULL);
     memset(first, 0x5a, sizes[i]);
-    give_back(&own, first);
-    uint64_t pinned = stats_of(&own).driver_allocs;
-    void *second = alloc(&own, sizes[i]);
+    pinned_fixture_free(&own, first);
+    uint64_t pinned = pinned_fixture_stats(&own).driver_allocs;
+    void *second = pinned_fixture_alloc(&own, sizes[i]);
     LADE_EXPECT_EQ_PTR(second, first);
-    LADE_EXPECT_EQ_UINT(stats_of(&own).driver_allocs, pinned);
-    give_back(&own, second);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_allocs, pinned);
+    pinned_fixture_free(&own, second);
   }
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, BlocksAreAlignedLargeEnoughAndApart, support_soft_runtimes, runtime) {
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   enum { COUNT = 60 };
   unsigned char *blocks[COUNT];
   size_t sizes[COUNT];
   for (int i = 0; i < COUNT; i++) {
     sizes[i] = (size_t)1 << (i % 20);
     sizes[i] += i % 3 == 0 ? sizes[i] / 3 : 0;
-    blocks[i] = alloc(&own, sizes[i]);
+    blocks[i] = pinned_fixture_alloc(&own, sizes[i]);
     LADE_ASSERT(blocks[i] != NULL);
     size_t align = sizes[i] >= 4096 ? 4096 : ladei_is_power_of_two(sizes[i]) && sizes[i] > 512 ? sizes[i] : 512;
     LADE_EXPECT_EQ_SIZE((uintptr_t)blocks[i] % align, 0);
@@ -142,175 +85,168 @@ LADE_TEST_P(Pinned, BlocksAreAlignedLargeEnoughAndApart, support_soft_runtimes, 
   }
   for (int i = 0; i < COUNT; i++) {
     for (size_t at = 0; at < sizes[i]; at++) LADE_ASSERT_EQ_INT(blocks[i][at], i);
-    give_back(&own, blocks[i]);
+    pinned_fixture_free(&own, blocks[i]);
   }
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, OneSegmentServesManyBlocks, support_soft_runtimes, runtime) {
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   enum { COUNT = SEGMENT_BYTES / (64 * 1024) };
   void *blocks[COUNT];
-  for (int i = 0; i < COUNT; i++) blocks[i] = alloc(&own, 64 * LADEI_KIB);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).driver_allocs, 1);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, SEGMENT_BYTES);
-  for (int i = 0; i < COUNT; i += 2) give_back(&own, blocks[i]);
-  for (int i = 1; i < COUNT; i += 2) give_back(&own, blocks[i]);
-  void *whole = alloc(&own, SEGMENT_BYTES);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).driver_allocs, 1);
-  give_back(&own, whole);
-  fixture_close(&own);
+  for (int i = 0; i < COUNT; i++) blocks[i] = pinned_fixture_alloc(&own, 64 * LADEI_KIB);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_allocs, 1);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, SEGMENT_BYTES);
+  for (int i = 0; i < COUNT; i += 2) pinned_fixture_free(&own, blocks[i]);
+  for (int i = 1; i < COUNT; i += 2) pinned_fixture_free(&own, blocks[i]);
+  void *whole = pinned_fixture_alloc(&own, SEGMENT_BYTES);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_allocs, 1);
+  pinned_fixture_free(&own, whole);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, RequestLargerThanASegmentGetsItsOwnExactly, support_soft_runtimes, runtime) {
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   size_t bytes = SEGMENT_BYTES + 100 * LADEI_KIB;
-  void *block = alloc(&own, bytes);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, bytes);
-  give_back(&own, block);
+  void *block = pinned_fixture_alloc(&own, bytes);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, bytes);
+  pinned_fixture_free(&own, block);
   /* It serves requests of 8/9 of it, not smaller ones. */
-  void *close = alloc(&own, bytes * 9 / 10 > SEGMENT_BYTES ? bytes * 9 / 10 : SEGMENT_BYTES + 1);
+  void *close = pinned_fixture_alloc(&own, bytes * 9 / 10 > SEGMENT_BYTES ? bytes * 9 / 10 : SEGMENT_BYTES + 1);
   LADE_EXPECT_EQ_PTR(close, block);
-  give_back(&own, close);
-  void *small = alloc(&own, 4096);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).driver_allocs, 2);
-  give_back(&own, small);
-  fixture_close(&own);
+  pinned_fixture_free(&own, close);
+  void *small = pinned_fixture_alloc(&own, 4096);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_allocs, 2);
+  pinned_fixture_free(&own, small);
+  pinned_fixture_close(&own);
 }
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
 LADE_TEST_P(Pinned, BlockInFlightIsNotHandedOut, support_soft_runtimes, runtime) { /* spec 16.5 */
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   support_gate gate;
-  void *block;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.stream));
-  alloc_used(&own, SEGMENT_BYTES, own.stream, &block);
-  give_back(&own, block);
-  LADE_EXPECT_EQ_INT(info_of(&own, block).state, LADE_PINNED_PENDING);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).pending_blocks.current, 1);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).pending_bytes.current, SEGMENT_BYTES);
-  void *second = alloc(&own, SEGMENT_BYTES);
+  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  void *block = alloc_used(&own, SEGMENT_BYTES, 0);
+  pinned_fixture_free(&own, block);
+  LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).state, LADE_PINNED_PENDING);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.current, 1);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_bytes.current, SEGMENT_BYTES);
+  void *second = pinned_fixture_alloc(&own, SEGMENT_BYTES);
   LADE_EXPECT_NE_PTR(second, block);
   support_gate_open(&gate);
-  LADE_EXPECT(support_wait_stream(own.runtime, own.stream));
-  void *third = alloc(&own, SEGMENT_BYTES); /* free, synchronise, alloc: must hit */
+  LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
+  void *third = pinned_fixture_alloc(&own, SEGMENT_BYTES); /* free, synchronise, alloc: must hit */
   LADE_EXPECT_EQ_PTR(third, block);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).pending_blocks.current, 0);
-  give_back(&own, second);
-  give_back(&own, third);
-  fixture_close(&own);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.current, 0);
+  pinned_fixture_free(&own, second);
+  pinned_fixture_free(&own, third);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, BlockWaitsForAllItsStreams, support_soft_runtimes, runtime) { /* spec 16.4 */
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   support_gate first, second;
-  void *block;
-  LADE_ASSERT(support_gate_close(&first, own.runtime, own.stream));
-  LADE_ASSERT(support_gate_close(&second, own.runtime, own.other));
-  alloc_used(&own, 4096, own.stream, &block);
-  use(&own, block, own.stream);
-  LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, block, DEVICE_BYTES, own.other));
-  LADE_EXPECT_OK(lade_pinned_record_event(own.pool, (char *)block + 4095, own.other));
-  give_back(&own, block);
+  LADE_ASSERT(support_gate_close(&first, own.runtime, own.streams[0]));
+  LADE_ASSERT(support_gate_close(&second, own.runtime, own.streams[1]));
+  void *block = alloc_used(&own, 4096, 0);
+  pinned_fixture_use(&own, block, 0);
+  LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, block, 64, own.streams[1]));
+  LADE_EXPECT_OK(lade_pinned_record_event(own.pool, (char *)block + 4095, own.streams[1]));
+  pinned_fixture_free(&own, block);
   support_gate_open(&first);
-  LADE_EXPECT(support_wait_stream(own.runtime, own.stream));
+  LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
-  LADE_EXPECT_EQ_INT(info_of(&own, block).state, LADE_PINNED_PENDING);
+  LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).state, LADE_PINNED_PENDING);
   support_gate_open(&second);
-  LADE_EXPECT(support_wait_stream(own.runtime, own.other));
+  LADE_EXPECT(support_wait_stream(own.runtime, own.streams[1]));
   LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
-  LADE_EXPECT_EQ_INT(info_of(&own, block).state, LADE_PINNED_CACHED);
-  fixture_close(&own);
+  LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).state, LADE_PINNED_CACHED);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, StuckStreamDelaysOnlyItsOwnBlocks, support_soft_runtimes, runtime) { /* spec 16.6 */
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   support_gate gate;
-  void *stuck, *quick;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.stream));
-  alloc_used(&own, SEGMENT_BYTES, own.stream, &stuck);
-  give_back(&own, stuck);
-  alloc_used(&own, SEGMENT_BYTES, own.other, &quick);
-  give_back(&own, quick);
-  LADE_EXPECT(support_wait_stream(own.runtime, own.other));
-  void *again = alloc(&own, SEGMENT_BYTES);
+  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  void *stuck = alloc_used(&own, SEGMENT_BYTES, 0);
+  pinned_fixture_free(&own, stuck);
+  void *quick = alloc_used(&own, SEGMENT_BYTES, 1);
+  pinned_fixture_free(&own, quick);
+  LADE_EXPECT(support_wait_stream(own.runtime, own.streams[1]));
+  void *again = pinned_fixture_alloc(&own, SEGMENT_BYTES);
   LADE_EXPECT_EQ_PTR(again, quick);
-  LADE_EXPECT_EQ_INT(info_of(&own, stuck).state, LADE_PINNED_PENDING);
-  give_back(&own, again);
+  LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, stuck).state, LADE_PINNED_PENDING);
+  pinned_fixture_free(&own, again);
   support_gate_open(&gate);
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, SixteenFreesShareOneEventAndBatchOneRecordsEach, support_soft_runtimes, runtime) {
   for (uint32_t batch = 0; batch <= 1; batch++) {
     lade_pinned_options options = small_options();
-    fixture own;
+    pinned_fixture own;
     options.event_batch = batch;
-    if (!fixture_open_with(&own, runtime, &options)) return;
+    if (!open_with(&own, runtime, &options)) return;
     support_gate gate;
     void *blocks[32];
-    LADE_ASSERT(support_gate_close(&gate, own.runtime, own.stream));
-    for (int i = 0; i < 32; i++) alloc_used(&own, 4096, own.stream, &blocks[i]);
-    for (int i = 0; i < 32; i++) give_back(&own, blocks[i]);
-    LADE_EXPECT_EQ_UINT(stats_of(&own).events_recorded, batch == 1 ? 32 : 2);
+    LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+    for (int i = 0; i < 32; i++) blocks[i] = alloc_used(&own, 4096, 0);
+    for (int i = 0; i < 32; i++) pinned_fixture_free(&own, blocks[i]);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).events_recorded, batch == 1 ? 32 : 2);
     support_gate_open(&gate);
-    fixture_close(&own);
+    pinned_fixture_close(&own);
   }
 }
 
 LADE_TEST_P(Pinned, QuietFreeRecordsNothingUntilSomebodyLooksForMemory, support_soft_runtimes, runtime) {
   lade_pinned_options options = small_options();
-  fixture own;
+  pinned_fixture own;
   options.event_batch = 1;
-  if (!fixture_open_with(&own, runtime, &options)) return;
+  if (!open_with(&own, runtime, &options)) return;
   support_gate gate;
-  void *block;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.stream));
-  alloc_used(&own, 4096, own.stream, &block);
+  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  void *block = alloc_used(&own, 4096, 0);
   LADE_EXPECT_OK(lade_pinned_free_quiet(own.pool, block));
-  LADE_EXPECT_EQ_UINT(stats_of(&own).events_recorded, 0);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).events_recorded, 0);
   LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
-  LADE_EXPECT_EQ_UINT(stats_of(&own).events_recorded, 1);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).events_recorded, 1);
   support_gate_open(&gate);
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, RetiredStreamIsNotTouchedAgain, support_soft_runtimes, runtime) {
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
-  lade_stream stream;
-  void *block;
-  LADE_ASSERT_OK(lade_stream_create(own.runtime, 0, &stream));
-  alloc_used(&own, 4096, stream, &block);
-  give_back(&own, block);
-  LADE_EXPECT_OK(lade_pinned_stream_retire(own.pool, stream));
-  LADE_EXPECT_OK(lade_stream_destroy(own.runtime, stream));
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
+  pinned_fixture_free(&own, alloc_used(&own, 4096, 0));
+  LADE_EXPECT_OK(lade_pinned_stream_retire(own.pool, own.streams[0]));
+  LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.streams[0]));
+  own.streams[0] = NULL;
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
-  LADE_EXPECT_EQ_UINT(stats_of(&own).quarantined_uses, 0);
-  fixture_close(&own);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).quarantined_uses, 0);
+  pinned_fixture_close(&own);
 }
 
 /* ---- Wrong pointers ---------------------------------------------------------------------------------------------- */
 
 LADE_TEST_P(Pinned, WrongPointersGetNamedErrors, support_soft_runtimes, runtime) {
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   static const size_t sizes[] = {700, 8192, SEGMENT_BYTES + 1};
   lade_pinned_info info;
   lade_pinned_info_init(&info);
   for (int i = 0; i < 3; i++) {
-    char *block = alloc(&own, sizes[i]);
+    char *block = pinned_fixture_alloc(&own, sizes[i]);
     LADE_EXPECT_STATUS(LADE_ERR_NOT_BLOCK_START, lade_pinned_free(own.pool, block + 1));
     LADE_EXPECT_STATUS(LADE_ERR_NOT_BLOCK_START, lade_pinned_free(own.pool, block + sizes[i] - 1));
-    give_back(&own, block);
+    pinned_fixture_free(&own, block);
     LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_pinned_free(own.pool, block));
-    LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_pinned_record_event(own.pool, block, own.stream));
+    LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_pinned_record_event(own.pool, block, own.streams[0]));
     LADE_EXPECT_OK(lade_pinned_find(own.pool, block, &info));
     LADE_EXPECT_EQ_INT(info.state, LADE_PINNED_CACHED);
     LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
@@ -320,32 +256,32 @@ LADE_TEST_P(Pinned, WrongPointersGetNamedErrors, support_soft_runtimes, runtime)
   void *const foreign[] = {&own, (void *)1, (void *)UINTPTR_MAX, (void *)((uintptr_t)1 << 47)};
   for (int i = 0; i < 4; i++) {
     LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_pinned_free(own.pool, foreign[i]));
-    LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_pinned_record_event(own.pool, foreign[i], own.stream));
+    LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_pinned_record_event(own.pool, foreign[i], own.streams[0]));
     LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_pinned_find(own.pool, foreign[i], &info));
   }
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, FindDescribesAnyAddressOfABlock, support_soft_runtimes, runtime) {
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   static const size_t sizes[] = {700, 8000, LADEI_MIB + 1, SEGMENT_BYTES + 1};
   for (int i = 0; i < 4; i++) {
-    char *block = alloc(&own, sizes[i]);
-    lade_pinned_info info = info_of(&own, block + sizes[i] - 1);
+    char *block = pinned_fixture_alloc(&own, sizes[i]);
+    lade_pinned_info info = pinned_fixture_info(&own, block + sizes[i] - 1);
     LADE_EXPECT_EQ_PTR(info.base, block);
     LADE_EXPECT_GE_UINT(info.bytes, sizes[i]);
     LADE_EXPECT_EQ_UINT(info.requested_bytes, sizes[i]);
     LADE_EXPECT_EQ_INT(info.state, LADE_PINNED_IN_USE);
     LADE_EXPECT_EQ_INT(info.source, LADE_PINNED_SOURCE_REGISTER);
-    give_back(&own, block);
+    pinned_fixture_free(&own, block);
   }
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, BadArgumentsAreNamedErrors, support_soft_runtimes, runtime) {
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   void *pointer = &own;
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_alloc(own.pool, SIZE_MAX, &pointer));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_alloc(own.pool, LADEI_SIZE_LIMIT, &pointer));
@@ -359,7 +295,7 @@ LADE_TEST_P(Pinned, BadArgumentsAreNamedErrors, support_soft_runtimes, runtime) 
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_stats_get(own.pool, NULL));
   LADE_EXPECT_EQ_PTR(pointer, &own);
   LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, BadOptionsMakeNoPool, support_soft_runtimes, name) {
@@ -387,108 +323,107 @@ LADE_TEST_P(Pinned, BadOptionsMakeNoPool, support_soft_runtimes, name) {
 
 LADE_TEST_P(Pinned, CapHoldsAndSegmentsShrinkBelowIt, support_soft_runtimes, runtime) {
   lade_pinned_options options = small_options();
-  fixture own;
+  pinned_fixture own;
   options.max_bytes = SEGMENT_BYTES + LADEI_MIB;
-  if (!fixture_open_with(&own, runtime, &options)) return;
-  void *large = alloc(&own, SEGMENT_BYTES), *rest = alloc(&own, 512 * LADEI_KIB), *more = NULL;
-  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, options.max_bytes);
+  if (!open_with(&own, runtime, &options)) return;
+  void *large = pinned_fixture_alloc(&own, SEGMENT_BYTES), *rest = pinned_fixture_alloc(&own, 512 * LADEI_KIB),
+       *more = NULL;
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, options.max_bytes);
   LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, LADEI_MIB, &more));
-  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.peak, options.max_bytes);
-  give_back(&own, large);
-  give_back(&own, rest);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.peak, options.max_bytes);
+  pinned_fixture_free(&own, large);
+  pinned_fixture_free(&own, rest);
   /* Free segments of the wrong size make room. */
-  void *exact = alloc(&own, SEGMENT_BYTES + 512 * LADEI_KIB);
-  LADE_EXPECT_LE_UINT(stats_of(&own).reserved_bytes.peak, options.max_bytes);
-  give_back(&own, exact);
-  fixture_close(&own);
+  void *exact = pinned_fixture_alloc(&own, SEGMENT_BYTES + 512 * LADEI_KIB);
+  LADE_EXPECT_LE_UINT(pinned_fixture_stats(&own).reserved_bytes.peak, options.max_bytes);
+  pinned_fixture_free(&own, exact);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, SegmentKeptWholeIsCutWhenNothingElseIsLeft, support_soft_runtimes, runtime) {
   lade_pinned_options options = small_options();
-  fixture own;
+  pinned_fixture own;
   options.max_bytes = 2 * SEGMENT_BYTES;
-  if (!fixture_open_with(&own, runtime, &options)) return;
-  void *huge = alloc(&own, 2 * SEGMENT_BYTES);
-  give_back(&own, huge);
-  void *small = alloc(&own, 1000), *page = alloc(&own, 4096);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).driver_allocs, 1);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).driver_frees, 0);
-  give_back(&own, small);
-  give_back(&own, page);
+  if (!open_with(&own, runtime, &options)) return;
+  void *huge = pinned_fixture_alloc(&own, 2 * SEGMENT_BYTES);
+  pinned_fixture_free(&own, huge);
+  void *small = pinned_fixture_alloc(&own, 1000), *page = pinned_fixture_alloc(&own, 4096);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_allocs, 1);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_frees, 0);
+  pinned_fixture_free(&own, small);
+  pinned_fixture_free(&own, page);
   /* Whole again: it serves its own size. */
-  LADE_EXPECT_EQ_PTR(alloc(&own, 2 * SEGMENT_BYTES), huge);
-  give_back(&own, huge);
-  fixture_close(&own);
+  LADE_EXPECT_EQ_PTR(pinned_fixture_alloc(&own, 2 * SEGMENT_BYTES), huge);
+  pinned_fixture_free(&own, huge);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, AtTheCapItWaitsForPendingBlocksIfAsked, support_soft_runtimes, runtime) {
   lade_pinned_options options = small_options();
-  fixture own;
+  pinned_fixture own;
   options.max_bytes = SEGMENT_BYTES;
   options.wait_ms = 20;
-  if (!fixture_open_with(&own, runtime, &options)) return;
+  if (!open_with(&own, runtime, &options)) return;
   support_gate gate;
   void *block, *again = NULL;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.stream));
-  alloc_used(&own, SEGMENT_BYTES, own.stream, &block);
-  give_back(&own, block);
+  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  block = alloc_used(&own, SEGMENT_BYTES, 0);
+  pinned_fixture_free(&own, block);
   LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, 4096, &again));
-  LADE_EXPECT_EQ_UINT(stats_of(&own).limit_waits, 1);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).limit_waits, 1);
   support_gate_open(&gate);
-  again = alloc(&own, 4096);
-  give_back(&own, again);
-  fixture_close(&own);
+  again = pinned_fixture_alloc(&own, 4096);
+  pinned_fixture_free(&own, again);
+  pinned_fixture_close(&own);
 }
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------- */
 
 LADE_TEST_P(Pinned, EmptyCacheReleasesWhatIsFreeAndNothingElse, support_soft_runtimes, runtime) { /* spec 16.8 */
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   support_gate gate;
-  void *pending;
-  void *in_use = alloc(&own, SEGMENT_BYTES), *cached = alloc(&own, SEGMENT_BYTES);
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.stream));
-  alloc_used(&own, SEGMENT_BYTES, own.stream, &pending);
-  give_back(&own, cached);
-  give_back(&own, pending);
+  void *in_use = pinned_fixture_alloc(&own, SEGMENT_BYTES), *cached = pinned_fixture_alloc(&own, SEGMENT_BYTES);
+  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  void *pending = alloc_used(&own, SEGMENT_BYTES, 0);
+  pinned_fixture_free(&own, cached);
+  pinned_fixture_free(&own, pending);
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
-  LADE_EXPECT_EQ_UINT(stats_of(&own).driver_frees, 1);
-  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, 2 * SEGMENT_BYTES);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_frees, 1);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 2 * SEGMENT_BYTES);
   support_gate_open(&gate);
-  LADE_EXPECT(support_wait_stream(own.runtime, own.stream));
+  LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
-  LADE_EXPECT_EQ_UINT(stats_of(&own).driver_frees, 2);
-  give_back(&own, in_use);
-  fixture_close(&own);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_frees, 2);
+  pinned_fixture_free(&own, in_use);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, DestroyRefusesWhileBlocksAreInUseOrPending, support_soft_runtimes, runtime) {
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
   support_gate gate;
-  void *block;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.stream));
-  alloc_used(&own, 4096, own.stream, &block);
+  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  void *block = alloc_used(&own, 4096, 0);
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_pinned_pool_destroy(own.pool, true));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1 blocks with 4096 bytes are in use");
-  give_back(&own, block);
+  pinned_fixture_free(&own, block);
   LADE_EXPECT_STATUS(LADE_NOT_READY, lade_pinned_pool_destroy(own.pool, false));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1 blocks with 4096 bytes are pending");
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_runtime_close(own.runtime));
   support_gate_open(&gate);
-  fixture_close(&own);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, ForkedChildGetsErrorsAndTheParentGoesOn, support_soft_runtimes, runtime) {
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
-  void *block = alloc(&own, 4096), *other = NULL;
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
+  void *block = pinned_fixture_alloc(&own, 4096), *other = NULL;
   pid_t child = fork();
   if (child == 0) {
     bool right = lade_pinned_alloc(own.pool, 4096, &other) == LADE_ERR_FORKED &&
                  lade_pinned_free(own.pool, block) == LADE_ERR_FORKED &&
-                 lade_pinned_record_event(own.pool, block, own.stream) == LADE_ERR_FORKED &&
+                 lade_pinned_record_event(own.pool, block, own.streams[0]) == LADE_ERR_FORKED &&
                  lade_pinned_process_events(own.pool) == LADE_ERR_FORKED &&
                  lade_pinned_empty_cache(own.pool) == LADE_ERR_FORKED &&
                  lade_pinned_pool_destroy(own.pool, true) == LADE_ERR_FORKED;
@@ -497,63 +432,58 @@ LADE_TEST_P(Pinned, ForkedChildGetsErrorsAndTheParentGoesOn, support_soft_runtim
   int status = -1;
   LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
   LADE_EXPECT_EQ_INT(status, 0);
-  give_back(&own, block);
-  fixture_close(&own);
+  pinned_fixture_free(&own, block);
+  pinned_fixture_close(&own);
 }
 
 /* ---- NUMA, sources ----------------------------------------------------------------------------------------------- */
 
 LADE_TEST_P(Pinned, BlocksNearTwoDevicesComeFromTwoNodes, support_soft_runtimes, name) {
-  static const ladei_pinned_hooks two_nodes = {LADEI_TOPOLOGY_SYNTHETIC, "node:2 core:2 pu:1", NULL};
-  lade_runtime *runtime = support_runtime_open(name);
-  if (runtime == NULL) return;
   lade_pinned_options options = small_options();
-  fixture own = {.runtime = runtime};
-  LADE_ASSERT_OK(ladei_pinned_pool_create(runtime, &options, &two_nodes, &own.pool));
+  pinned_fixture own;
+  lade_runtime *runtime = support_interposer_open(name, NULL);
+  if (!pinned_fixture_open_on(&own, runtime, &options, &pinned_fixture_two_nodes)) return;
   void *blocks[2];
   for (int device = 0; device < 2; device++) {
     LADE_EXPECT_OK(lade_pinned_alloc_near(own.pool, 4096, device, &blocks[device]));
-    LADE_EXPECT_EQ_INT(info_of(&own, blocks[device]).numa_node, device);
+    LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, blocks[device]).numa_node, device);
   }
-  give_back(&own, blocks[1]);
-  give_back(&own, blocks[0]);
+  pinned_fixture_free(&own, blocks[1]);
+  pinned_fixture_free(&own, blocks[0]);
   void *again = NULL; /* back to its own node, not to whoever frees last */
   LADE_EXPECT_OK(lade_pinned_alloc_near(own.pool, 4096, 1, &again));
   LADE_EXPECT_EQ_PTR(again, blocks[1]);
-  give_back(&own, again);
-  LADE_EXPECT_OK(lade_pinned_pool_destroy(own.pool, true));
-  support_runtime_close(runtime);
+  pinned_fixture_free(&own, again);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, MemoryThatCannotBeUnpinnedStaysUsable, support_soft_runtimes, runtime) {
-  fixture own;
-  if (!fixture_open(&own, runtime)) return;
-  void *block = alloc(&own, LADEI_MIB);
-  give_back(&own, block);
+  pinned_fixture own;
+  if (!open_small(&own, runtime)) return;
+  void *block = pinned_fixture_alloc(&own, LADEI_MIB);
+  pinned_fixture_free(&own, block);
   LADE_EXPECT_OK(lade_soft_fault_add(own.runtime, "host_unregister", 1, LADE_ERR_DRIVER));
   LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_pinned_empty_cache(own.pool));
-  LADE_EXPECT_EQ_UINT(stats_of(&own).reserved_bytes.current, SEGMENT_BYTES);
-  LADE_EXPECT_EQ_PTR(alloc(&own, LADEI_MIB), block);
-  give_back(&own, block);
-  fixture_close(&own);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, SEGMENT_BYTES);
+  LADE_EXPECT_EQ_PTR(pinned_fixture_alloc(&own, LADEI_MIB), block);
+  pinned_fixture_free(&own, block);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST_P(Pinned, RefusalOfTheSystemGivesTheCacheBackFirst, support_soft_runtimes, name) {
   support_description description;
   support_description_init(&description);
   description.soft.pinned_limit_bytes = 2 * SEGMENT_BYTES;
-  lade_runtime *runtime = support_runtime_open_with(name, &description.options);
-  if (runtime == NULL) return;
   lade_pinned_options options = small_options();
-  fixture own = {.runtime = runtime};
-  LADE_ASSERT_OK(lade_pinned_pool_create(runtime, &options, &own.pool));
-  void *first = alloc(&own, SEGMENT_BYTES), *second = alloc(&own, LADEI_MIB), *third = NULL;
+  pinned_fixture own;
+  if (!pinned_fixture_open(&own, support_interposer_open(name, &description.options), &options)) return;
+  void *first = pinned_fixture_alloc(&own, SEGMENT_BYTES), *second = pinned_fixture_alloc(&own, LADEI_MIB),
+       *third = NULL;
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_PINNED_MEMORY, lade_pinned_alloc(own.pool, SEGMENT_BYTES + 1, &third));
-  give_back(&own, first);
+  pinned_fixture_free(&own, first);
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_PINNED_MEMORY, lade_pinned_alloc(own.pool, 2 * SEGMENT_BYTES, &third));
-  give_back(&own, second);
-  third = alloc(&own, 2 * SEGMENT_BYTES);
-  give_back(&own, third);
-  LADE_EXPECT_OK(lade_pinned_pool_destroy(own.pool, true));
-  support_runtime_close(runtime);
+  pinned_fixture_free(&own, second);
+  third = pinned_fixture_alloc(&own, 2 * SEGMENT_BYTES);
+  pinned_fixture_free(&own, third);
+  pinned_fixture_close(&own);
 }
