@@ -64,6 +64,13 @@ lade_status ladei_error_prefix(lade_status status, const char *format, ...) {
   return status;
 }
 
-void ladei_error_save(lade_error *out) { *out = last_error; }
+/* No more of the text than there is: records are saved around calls that take tens of nanoseconds. */
+static void record_copy(lade_error *to, const lade_error *from) {
+  to->status = from->status;
+  to->native_code = from->native_code;
+  memcpy(to->text, from->text, strlen(from->text) + 1);
+}
 
-void ladei_error_restore(const lade_error *saved) { last_error = *saved; }
+void ladei_error_save(lade_error *out) { record_copy(out, &last_error); }
+
+void ladei_error_restore(const lade_error *saved) { record_copy(&last_error, saved); }
