@@ -25,6 +25,11 @@ void ladei_process_release(ladei_process *process);
 
 bool ladei_process_compare(const ladei_process *process);
 
+/* Whether the mark says that it is; false also where there is no mark to ask. */
+static inline bool ladei_process_is_own_by_mark(const ladei_process *process) {
+  return process->mark != NULL && atomic_load_explicit(process->mark, memory_order_relaxed) != 0;
+}
+
 /* Whether the calling process is the one that took it. */
 static inline bool ladei_process_is_own(const ladei_process *process) {
   return process->mark != NULL ? atomic_load_explicit(process->mark, memory_order_relaxed) != 0

@@ -20,6 +20,8 @@
 
 #include "base/size.h"
 
+enum { LINE_BYTES = 64 };
+
 static size_t chunk_records(unsigned chunk) { return (size_t)LADEI_SLAB_FIRST << chunk; }
 
 /* Chunk of an index; *out_place is its place there. */
@@ -43,13 +45,13 @@ void ladei_slab_init(ladei_slab *slab, size_t record_bytes) {
 
 void ladei_slab_destroy(ladei_slab *slab) {
   for (unsigned i = 0; i < LADEI_SLAB_CHUNKS; i++) {
-    free(atomic_load_explicit(&slab->chunks[i], memory_order_relaxed));
+    free(slab->memory[i]);
   }
   free(slab->free_stack);
   memset(slab, 0, sizeof *slab);
 }
 
-/* One more chunk, and room on the free stack for its records. Untouched pages of a large chunk cost nothing: calloc
+/* One more chunk, at the begin of a line, and room on the free stack for its records. Untouched pages of a large chunk cost nothing: calloc
  * takes them from the system as they are. */
 static bool slab_grow(ladei_slab *slab) {
   unsigned chunk = chunk_count(slab);
@@ -58,8 +60,10 @@ static bool slab_grow(ladei_slab *slab) {
   uint32_t *stack = realloc(slab->free_stack, (slab->capacity + records) * sizeof *stack);
   if (stack == NULL) return false;
   slab->free_stack = stack;
-  unsigned char *memory = calloc(records, slab->record_bytes);
+  unsigned char *memory = calloc(1, records * slab->record_bytes + LINE_BYTES - 1);
   if (memory == NULL) return false;
+  slab->memory[chunk] = memory;
+  memory += -(uintptr_t)memory % LINE_BYTES;
   atomic_store_explicit(&slab->chunks[chunk], memory, memory_order_release);
   slab->capacity += (uint32_t)records;
   return true;

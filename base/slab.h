@@ -37,19 +37,21 @@ enum { LADEI_SLAB_CHUNKS = 26, LADEI_SLAB_FIRST = 64, LADEI_SLAB_NONE = 0xffffff
 typedef struct ladei_slab {
   size_t record_bytes;
   _Atomic(unsigned char *) chunks[LADEI_SLAB_CHUNKS];
-  uint32_t fresh;    /* records never handed out begin here */
-  uint32_t capacity; /* records in all chunks */
-  uint32_t live;     /* handed out now */
+  void *memory[LADEI_SLAB_CHUNKS]; /* that the chunks lie in; the writer's */
+  uint32_t fresh;                  /* records never handed out begin here */
+  uint32_t capacity;               /* records in all chunks */
+  uint32_t live;                   /* handed out now */
   uint32_t free_count;
   uint32_t *free_stack; /* indices of freed records, last freed on top; room for all */
 } ladei_slab;
 
-/* record_bytes: sizeof the record, a multiple of 8. Allocates nothing yet; cannot fail. */
+/* record_bytes: sizeof the record, a multiple of 8; of 64, and every record begins a line of cache. Allocates nothing
+ * yet; cannot fail. */
 void ladei_slab_init(ladei_slab *slab, size_t record_bytes);
 /* Gives all memory back, also of live records. A zeroed slab is allowed. */
 void ladei_slab_destroy(ladei_slab *slab);
 
-/* The record freed last, else a fresh one; 8-byte aligned. NULL when there is no memory. Its generation is odd. */
+/* The record freed last, else a fresh one; aligned to 8 bytes at least. NULL when there is no memory. Its generation is odd. */
 void *ladei_slab_alloc(ladei_slab *slab);
 /* Makes room for `count` records, so that as many allocs in a row cannot fail. */
 bool ladei_slab_reserve(ladei_slab *slab, size_t count);

@@ -151,8 +151,15 @@ static inline lade_status ladei_device_check_call(const lade_device_allocator *a
   return allocator == NULL ? ladei_device_null() : ladei_runtime_check_process(allocator->runtime);
 }
 
+/* The error for a stream of another device. */
+lade_status ladei_device_stream_elsewhere(const lade_device_allocator *allocator, int device);
 /* Resolves a stream to allocate on: one of the allocator's device, else LADE_ERR_INVALID_ARGUMENT. No lock held. */
-lade_status ladei_device_stream_resolve(lade_device_allocator *allocator, lade_stream stream, ladei_stream *out);
+static inline lade_status ladei_device_stream_resolve(lade_device_allocator *allocator, lade_stream stream,
+                                                      ladei_stream *out) {
+  lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, out);
+  if (status != LADE_OK || out->device == allocator->device) return status;
+  return ladei_device_stream_elsewhere(allocator, out->device);
+}
 
 /* ---- allocator.c ------------------------------------------------------------------------------------------------ */
 

@@ -73,16 +73,11 @@ static inline lade_status recounted(lade_device_allocator *allocator, lade_statu
     return recounted(allocator, done);                                                                                 \
   } while (0)
 
-lade_status ladei_device_stream_resolve(lade_device_allocator *allocator, lade_stream stream, ladei_stream *out) {
-  lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, out);
-  if (status != LADE_OK) return status;
-  if (out->device != allocator->device) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "device allocator of device %d: the stream belongs to device %d; allocate on a stream of the "
-                       "device and record the use of the other one",
-                       allocator->device, out->device);
-  }
-  return LADE_OK;
+lade_status ladei_device_stream_elsewhere(const lade_device_allocator *allocator, int device) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                     "device allocator of device %d: the stream belongs to device %d; allocate on a stream of the "
+                     "device and record the use of the other one",
+                     allocator->device, device);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -96,7 +91,15 @@ static inline lade_status alloc_check(const lade_device_allocator *allocator, si
                      bytes);
 }
 
-lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+/* Whether nothing but the backend's function need be looked at: nearly always. All else, with the frame that an
+ * operation needs on the stack, stands in a function apart, and so costs such a call nothing. */
+static inline bool call_is_plain(const lade_device_allocator *allocator) {
+  return allocator != NULL && ladei_process_is_own_by_mark(&allocator->runtime->owner) &&
+         !ladei_history_watched(allocator);
+}
+
+static __attribute__((noinline)) lade_status alloc_any(lade_device_allocator *allocator, size_t bytes,
+                                                       lade_stream stream, void **out) {
   lade_status status = alloc_check(allocator, bytes, out);
   if (status != LADE_OK) return status;
   if (bytes == 0) {
@@ -104,6 +107,12 @@ lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, la
     return LADE_OK;
   }
   BACKEND_OPERATION(LADE_CONTEXT_STATE, alloc, allocator, bytes, stream, out);
+}
+
+lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+  bool plain = call_is_plain(allocator) && out != NULL && bytes > 0 && bytes < LADEI_SIZE_LIMIT;
+  if (!plain) return alloc_any(allocator, bytes, stream, out);
+  return recounted(allocator, allocator->backend->alloc(allocator, bytes, stream, out));
 }
 
 lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
@@ -125,10 +134,16 @@ lade_status lade_device_raw_free(lade_device_allocator *allocator, void *pointer
   return lade_device_free(allocator, pointer);
 }
 
-lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
+static __attribute__((noinline)) lade_status free_any(lade_device_allocator *allocator, void *pointer) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK || pointer == NULL) return status;
   BACKEND_OPERATION(LADE_CONTEXT_ALL, free, allocator, pointer);
+}
+
+lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
+  bool plain = call_is_plain(allocator) && pointer != NULL;
+  if (!plain) return free_any(allocator, pointer);
+  return recounted(allocator, allocator->backend->free(allocator, pointer));
 }
 
 /* Whether the address lies in memory of another process that is open here. */

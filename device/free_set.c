@@ -13,7 +13,7 @@ static ladei_order_node *of_stream(ladei_order_node *node, uint64_t stream) {
 
 /* ---- Spreading --------------------------------------------------------------------------------------------------- */
 
-/* Takes the nodes out in order, linked through `parent`, which a node in no set does not need. */
+/* Takes the nodes out in order, linked through `next`, which a node in no set does not need. */
 static ladei_order_node *nodes_take(ladei_free_set *set) {
   ladei_order_node *first = NULL;
   ladei_order_node **end = &first;
@@ -23,7 +23,7 @@ static ladei_order_node *nodes_take(ladei_free_set *set) {
     while ((node = ladei_ordered_set_first(&set->classes[class])) != NULL) {
       ladei_ordered_set_remove(&set->classes[class], node);
       *end = node;
-      end = &node->parent;
+      end = &node->next;
     }
   }
   *end = NULL;
@@ -36,12 +36,18 @@ void ladei_free_set_spread(ladei_free_set *set, bool spread) {
   set->count = 0;
   set->spread = spread;
   for (ladei_order_node *next; node != NULL; node = next) {
-    next = node->parent;
+    next = node->next;
     size_t class = class_of(set, node);
     ladei_ordered_set_insert(&set->classes[class], node);
     set->used[class / 64] |= UINT64_C(1) << (class % 64);
     set->count++;
   }
+}
+
+void ladei_free_set_move_class(ladei_free_set *set, ladei_order_node *node, const ladei_order_key *key) {
+  ladei_free_set_remove(set, node);
+  node->key = *key;
+  ladei_free_set_insert(set, node);
 }
 
 /* ---- Used classes ------------------------------------------------------------------------------------------------ */

@@ -86,14 +86,16 @@ static inline void ladei_free_set_remove(ladei_free_set *set, ladei_order_node *
   if (set->spread && set->count == LADEI_FREE_GATHER_AT) ladei_free_set_spread(set, false);
 }
 
+/* Gives a node of this set a key of another class. */
+void ladei_free_set_move_class(ladei_free_set *set, ladei_order_node *node, const ladei_order_key *key);
+
 /* Gives a node of this set another key. */
-static inline void ladei_free_set_move(ladei_free_set *set, ladei_order_node *node, ladei_order_key key) {
-  if (!set->spread || ladei_free_class(node->key.word[1]) == ladei_free_class(key.word[1])) {
-    ladei_ordered_set_move(&set->classes[ladei_free_set_class(set, key.word[1])], node, key);
+static inline void ladei_free_set_move(ladei_free_set *set, ladei_order_node *node, const ladei_order_key *key) {
+  size_t class = ladei_free_set_class(set, key->word[1]);
+  if (class == ladei_free_set_class(set, node->key.word[1])) {
+    ladei_ordered_set_move(&set->classes[class], node, key);
   } else {
-    ladei_free_set_remove(set, node);
-    node->key = key;
-    ladei_free_set_insert(set, node);
+    ladei_free_set_move_class(set, node, key);
   }
 }
 
@@ -107,8 +109,10 @@ static inline ladei_order_node *ladei_free_set_find_from(const ladei_free_set *s
   return NULL;
 }
 
-/* The stream's smallest node of at least `size`, the lowest address of equals; NULL if there is none. */
-static inline ladei_order_node *ladei_free_set_find(const ladei_free_set *set, uint64_t stream, uint64_t size) {
+/* The stream's smallest node of at least `size`, the lowest address of equals; NULL if there is none. Inlined by force,
+ * since every allocation asks. */
+static inline __attribute__((always_inline)) ladei_order_node *ladei_free_set_find(const ladei_free_set *set,
+                                                                                   uint64_t stream, uint64_t size) {
   ladei_order_key key = {{stream, size, 0}};
   if (set->spread) return ladei_free_set_find_from(set, ladei_free_class(size), key);
   ladei_order_node *node = ladei_ordered_set_at_least(&set->classes[0], key);

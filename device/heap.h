@@ -108,7 +108,7 @@ typedef struct ladei_heap_segment {
  * at are atomic; they are written under the lock.
  */
 typedef struct ladei_block {
-  /* What every change of a block or of a neighbour looks at, together. */
+  /* What every change of a block or of a neighbour looks at: one line of cache. */
   ladei_slab_head head;
   _Atomic(uint64_t) address;
   size_t size;
@@ -121,12 +121,15 @@ typedef struct ladei_block {
   bool gone;             /* BUSY and leaving: the driver has taken its memory back */
   bool oversize_counted; /* it is in the oversize_allocations gauge */
 
-  ladei_order_node order;        /* in the pool's free set or hole set */
+  /* The second line: in the pool's free set or hole set. */
+  _Alignas(64) ladei_order_node order;
+
   uint64_t age_base;             /* pool->searches when it became FREE */
   ladei_ticket ticket;           /* its uses by streams other than its own */
   struct ladei_block *chain;     /* in the list of deferred frees, of blocks that leave, of spare records */
   struct ladei_context *context; /* of its allocation; NULL: none (history.h, H3) */
 } ladei_block;
+_Static_assert(offsetof(ladei_block, age_base) == 128, "a block record is three lines of cache");
 
 typedef struct ladei_private_pool {
   struct ladei_private_pool *next;

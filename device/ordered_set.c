@@ -2,8 +2,13 @@
 /*
  * Ordered set as an AVL tree with parent links, threaded in order.
  *
+ *   lean of a node   EVEN: both subtrees are equally high;  LEFT_DEEP, RIGHT_DEEP: that one is higher by 1
+ *
+ * A node stores its lean, not its height: restoring the balance looks at the nodes of the path that was walked, which
+ * are in the cache, and not at their other children.
+ *
  * I1  Keys in the left subtree are smaller, in the right one larger.
- * I2  A node's height is 1 + the larger height of its children (0 for none), and those differ by at most 1.
+ * I2  The heights of a node's subtrees differ by at most 1, and its lean says how.
  * I3  A node's parent has it as a child; the root has no parent.
  * I4  previous and next are the neighbours in order; first and last the ends; the finger is a node of the set.
  * Locks: the caller's.
@@ -12,59 +17,108 @@
 
 enum { LEFT = 0, RIGHT = 1 };
 
+/* The deeper side plus 1. */
+enum { EVEN = 0, LEFT_DEEP = LEFT + 1, RIGHT_DEEP = RIGHT + 1, LEAN_BITS = 3 };
+
 /* ---- Balance ----------------------------------------------------------------------------------------------------- */
 
-static uint32_t height(const ladei_order_node *node) { return node == NULL ? 0 : node->height; }
+static ladei_order_node *parent_of(const ladei_order_node *node) {
+  return (ladei_order_node *)(node->parent_and_lean & ~(uintptr_t)LEAN_BITS);
+}
 
-static void height_update(ladei_order_node *node) {
-  uint32_t left = height(node->child[LEFT]);
-  uint32_t right = height(node->child[RIGHT]);
-  node->height = 1 + (left > right ? left : right);
+static void parent_set(ladei_order_node *node, ladei_order_node *parent) {
+  node->parent_and_lean = (uintptr_t)parent | (node->parent_and_lean & LEAN_BITS);
+}
+
+static unsigned lean_of(const ladei_order_node *node) { return node->parent_and_lean & LEAN_BITS; }
+
+static void lean_set(ladei_order_node *node, unsigned lean) {
+  node->parent_and_lean = (node->parent_and_lean & ~(uintptr_t)LEAN_BITS) | lean;
+}
+
+static unsigned lean_to(int side) { return (unsigned)side + 1; }
+
+/* Which child of its parent a node is. */
+static int side_of(const ladei_order_node *node, const ladei_order_node *parent) {
+  return parent->child[RIGHT] == node;
 }
 
 /* Puts `with` (may be NULL) where `node` hangs. */
-static void node_replace(ladei_ordered_set *set, ladei_order_node *node, ladei_order_node *with) {
-  ladei_order_node *parent = node->parent;
+static void node_replace(ladei_ordered_set *set, const ladei_order_node *node, ladei_order_node *with) {
+  ladei_order_node *parent = parent_of(node);
   if (parent == NULL) {
     set->root = with;
   } else {
-    parent->child[parent->child[RIGHT] == node] = with;
+    parent->child[side_of(node, parent)] = with;
   }
-  if (with != NULL) with->parent = parent;
+  if (with != NULL) parent_set(with, parent);
 }
 
-/* Lifts the child on `side` above `node`; returns it. */
+/* Lifts the child on `side` above `node`; returns it. Leans are the caller's. */
 static ladei_order_node *node_rotate(ladei_ordered_set *set, ladei_order_node *node, int side) {
   ladei_order_node *risen = node->child[side];
   ladei_order_node *inner = risen->child[!side];
   node_replace(set, node, risen);
   risen->child[!side] = node;
-  node->parent = risen;
+  parent_set(node, risen);
   node->child[side] = inner;
-  if (inner != NULL) inner->parent = node;
-  height_update(node);
-  height_update(risen);
+  if (inner != NULL) parent_set(inner, node);
   return risen;
 }
 
-/* Restores I2 from `node` up to the root, or to where nothing changes any more. */
-static void heights_restore(ladei_ordered_set *set, ladei_order_node *node) {
+/* Restores I2 of a node whose subtree on `side` is higher by 2. Returns the node that stands there now; it is EVEN
+ * exactly if the whole has become lower by 1. */
+static ladei_order_node *node_rebalance(ladei_ordered_set *set, ladei_order_node *node, int side) {
+  ladei_order_node *child = node->child[side];
+  if (lean_of(child) == lean_to(!side)) {
+    ladei_order_node *inner = child->child[!side];
+    unsigned lean = lean_of(inner);
+    node_rotate(set, child, !side);
+    node_rotate(set, node, side);
+    lean_set(child, lean == lean_to(!side) ? lean_to(side) : EVEN);
+    lean_set(node, lean == lean_to(side) ? lean_to(!side) : EVEN);
+    lean_set(inner, EVEN);
+    return inner;
+  }
+  bool was_even = lean_of(child) == EVEN; /* only after a removal */
+  node_rotate(set, node, side);
+  lean_set(node, was_even ? lean_to(side) : EVEN);
+  lean_set(child, was_even ? lean_to(!side) : EVEN);
+  return child;
+}
+
+/* The subtree on `side` of `node` has become higher by 1. */
+static void higher(ladei_ordered_set *set, ladei_order_node *node, int side) {
+  while (lean_of(node) == EVEN) {
+    lean_set(node, lean_to(side));
+    ladei_order_node *parent = parent_of(node);
+    if (parent == NULL) return;
+    side = side_of(node, parent);
+    node = parent;
+  }
+  if (lean_of(node) == lean_to(side)) {
+    node_rebalance(set, node, side);
+  } else {
+    lean_set(node, EVEN);
+  }
+}
+
+/* The subtree on `side` of `node` (may be NULL) has become lower by 1. */
+static void lower(ladei_ordered_set *set, ladei_order_node *node, int side) {
   while (node != NULL) {
-    uint32_t before = node->height;
-    uint32_t left = height(node->child[LEFT]);
-    uint32_t right = height(node->child[RIGHT]);
-    if (left > right + 1 || right > left + 1) {
-      int deep = right > left;
-      ladei_order_node *child = node->child[deep];
-      if (height(child->child[!deep]) > height(child->child[deep])) {
-        node_rotate(set, child, !deep);
-      }
-      node = node_rotate(set, node, deep);
-    } else {
-      node->height = 1 + (left > right ? left : right);
+    if (lean_of(node) == EVEN) {
+      lean_set(node, lean_to(!side));
+      return;
     }
-    if (node->height == before) return;
-    node = node->parent;
+    if (lean_of(node) == lean_to(side)) {
+      lean_set(node, EVEN);
+    } else {
+      node = node_rebalance(set, node, !side);
+      if (lean_of(node) != EVEN) return;
+    }
+    ladei_order_node *parent = parent_of(node);
+    if (parent != NULL) side = side_of(node, parent);
+    node = parent;
   }
 }
 
@@ -118,39 +172,53 @@ void ladei_ordered_set_insert_among(ladei_ordered_set *set, ladei_order_node *no
   gap_find(set, &node->key, &low, &high);
   bool below_high = high != NULL && high->child[LEFT] == NULL;
   ladei_order_node *parent = below_high ? high : low;
-  node->parent = parent;
+  int side = below_high ? LEFT : RIGHT;
+  node->parent_and_lean = (uintptr_t)parent | EVEN;
   node->child[LEFT] = node->child[RIGHT] = NULL;
-  node->height = 1;
-  parent->child[below_high ? LEFT : RIGHT] = node;
+  parent->child[side] = node;
   order_link(set, node, low, high);
   set->count++;
-  heights_restore(set, parent);
+  higher(set, parent, side);
+}
+
+/* Puts the next larger node, which has no left child, where a node with two children hangs. Returns the lowest node
+ * with a subtree that became lower, and on which side. */
+static ladei_order_node *heir_take_over(ladei_ordered_set *set, ladei_order_node *node, int *out_side) {
+  ladei_order_node *heir = node->next;
+  ladei_order_node *changed = parent_of(heir);
+  *out_side = LEFT;
+  if (changed == node) {
+    changed = heir;
+    *out_side = RIGHT;
+  } else {
+    node_replace(set, heir, heir->child[RIGHT]);
+    heir->child[RIGHT] = node->child[RIGHT];
+    parent_set(heir->child[RIGHT], heir);
+  }
+  heir->child[LEFT] = node->child[LEFT];
+  parent_set(heir->child[LEFT], heir);
+  node_replace(set, node, heir);
+  lean_set(heir, lean_of(node));
+  return changed;
 }
 
 void ladei_ordered_set_remove_among(ladei_ordered_set *set, ladei_order_node *node) {
-  ladei_order_node *lowest_changed;
-  if (node->child[LEFT] == NULL || node->child[RIGHT] == NULL) {
-    lowest_changed = node->parent;
-    node_replace(set, node, node->child[node->child[LEFT] == NULL ? RIGHT : LEFT]);
+  ladei_order_node *changed = parent_of(node);
+  int side = changed != NULL ? side_of(node, changed) : LEFT;
+  if (node->child[LEFT] != NULL && node->child[RIGHT] != NULL) {
+    changed = heir_take_over(set, node, &side);
   } else {
-    /* The next larger node has no left child: it takes the place. */
-    ladei_order_node *heir = node->next;
-    lowest_changed = heir->parent == node ? heir : heir->parent;
-    if (heir->parent != node) {
-      node_replace(set, heir, heir->child[RIGHT]);
-      heir->child[RIGHT] = node->child[RIGHT];
-      heir->child[RIGHT]->parent = heir;
-    }
-    heir->child[LEFT] = node->child[LEFT];
-    heir->child[LEFT]->parent = heir;
-    node_replace(set, node, heir);
-    heir->height = node->height;
+    node_replace(set, node, node->child[node->child[LEFT] == NULL ? RIGHT : LEFT]);
   }
   order_unlink(set, node);
-  node->parent = node->child[LEFT] = node->child[RIGHT] = NULL;
-  node->height = 0;
   set->count--;
-  heights_restore(set, lowest_changed);
+  lower(set, changed, side);
+}
+
+void ladei_ordered_set_move_away(ladei_ordered_set *set, ladei_order_node *node, const ladei_order_key *key) {
+  ladei_ordered_set_remove(set, node);
+  node->key = *key;
+  ladei_ordered_set_insert(set, node);
 }
 
 /* ---- Finding ----------------------------------------------------------------------------------------------------- */
@@ -183,43 +251,39 @@ ladei_order_node *ladei_ordered_set_at_most(const ladei_ordered_set *set, ladei_
 
 /* ---- Check ------------------------------------------------------------------------------------------------------- */
 
-/* Smallest node of a subtree and the next one above it, by the tree alone: what the order links are checked against. */
-static const ladei_order_node *tree_first(const ladei_order_node *node) {
-  while (node != NULL && node->child[LEFT] != NULL) node = node->child[LEFT];
-  return node;
-}
+/* What the walk over a tree has seen. */
+typedef struct walk {
+  const ladei_order_node *previous; /* in order */
+  size_t count;
+  bool finger_found;
+  bool right; /* so far */
+} walk;
 
-static const ladei_order_node *tree_next(const ladei_order_node *node) {
-  if (node->child[RIGHT] != NULL) return tree_first(node->child[RIGHT]);
-  while (node->parent != NULL && node->parent->child[RIGHT] == node) node = node->parent;
-  return node->parent;
-}
-
-static bool node_check(const ladei_order_node *node, const ladei_order_node *previous) {
-  uint32_t left = height(node->child[LEFT]);
-  uint32_t right = height(node->child[RIGHT]);
-  uint32_t larger = left > right ? left : right;
-  uint32_t smaller = left > right ? right : left;
-  if (node->previous != previous || (previous != NULL && previous->next != node)) return false;
-  if (previous != NULL && !ladei_order_less(&previous->key, &node->key)) return false;
-  if (node->height != larger + 1 || larger > smaller + 1) return false;
-  for (int side = LEFT; side <= RIGHT; side++) {
-    if (node->child[side] != NULL && node->child[side]->parent != node) return false;
-  }
-  return true;
+/* Height of a subtree, whose nodes are checked in order: the links of the order against the tree. */
+static unsigned subtree_check(const ladei_ordered_set *set, const ladei_order_node *node,
+                              const ladei_order_node *parent, walk *seen) {
+  if (node == NULL) return 0;
+  unsigned left = subtree_check(set, node->child[LEFT], node, seen);
+  const ladei_order_node *previous = seen->previous;
+  bool linked = node->previous == previous && (previous == NULL || previous->next == node) && parent_of(node) == parent;
+  bool ordered = previous == NULL || ladei_order_less(&previous->key, &node->key);
+  seen->previous = node;
+  seen->count++;
+  seen->finger_found = seen->finger_found || node == set->finger;
+  unsigned right = subtree_check(set, node->child[RIGHT], node, seen);
+  unsigned lean = lean_of(node);
+  bool balanced = left + (lean == RIGHT_DEEP) == right + (lean == LEFT_DEEP) && lean <= RIGHT_DEEP;
+  seen->right = seen->right && linked && ordered && balanced;
+  return 1 + (left > right ? left : right);
 }
 
 bool ladei_ordered_set_check(const ladei_ordered_set *set) {
-  if (set->root != NULL && set->root->parent != NULL) return false;
-  if (set->first != tree_first(set->root) || (set->finger == NULL) != (set->root == NULL)) return false;
-  size_t count = 0;
-  bool finger_found = set->finger == NULL;
-  const ladei_order_node *previous = NULL;
-  for (const ladei_order_node *node = tree_first(set->root); node != NULL; node = tree_next(node)) {
-    if (!node_check(node, previous)) return false;
-    finger_found = finger_found || node == set->finger;
-    previous = node;
-    count++;
-  }
-  return finger_found && set->last == previous && (previous == NULL || previous->next == NULL) && count == set->count;
+  walk seen = {.right = true};
+  subtree_check(set, set->root, NULL, &seen);
+  const ladei_order_node *first = set->root;
+  while (first != NULL && first->child[LEFT] != NULL) first = first->child[LEFT];
+  bool ended = seen.previous == NULL || seen.previous->next == NULL;
+  bool finger_right = set->root == NULL ? set->finger == NULL : seen.finger_found;
+  return seen.right && ended && finger_right && set->first == first && set->last == seen.previous &&
+         seen.count == set->count;
 }

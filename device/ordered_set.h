@@ -30,14 +30,15 @@ typedef struct ladei_order_key {
   uint64_t word[3];
 } ladei_order_key;
 
+/* One line of cache, where the record is aligned so: a walk down a large tree is a row of cache misses. */
 typedef struct ladei_order_node {
   ladei_order_key key;
   struct ladei_order_node *previous; /* in order; NULL at the ends */
   struct ladei_order_node *next;
-  struct ladei_order_node *parent;
   struct ladei_order_node *child[2]; /* smaller, larger keys */
-  uint32_t height;                   /* of the subtree; 0 while in no set */
+  uintptr_t parent_and_lean;         /* the parent's address; in its two lowest bits, which child is the deeper one */
 } ladei_order_node;
+_Static_assert(sizeof(ladei_order_node) == 64, "a node is one line of cache");
 
 typedef struct ladei_ordered_set {
   ladei_order_node *root;
@@ -67,8 +68,8 @@ static inline void ladei_ordered_set_insert(ladei_ordered_set *set, ladei_order_
     ladei_ordered_set_insert_among(set, node);
     return;
   }
-  node->previous = node->next = node->parent = node->child[0] = node->child[1] = NULL;
-  node->height = 1;
+  node->previous = node->next = node->child[0] = node->child[1] = NULL;
+  node->parent_and_lean = 0;
   set->root = set->first = set->last = set->finger = node;
   set->count = 1;
 }
@@ -79,7 +80,6 @@ static inline void ladei_ordered_set_remove(ladei_ordered_set *set, ladei_order_
     ladei_ordered_set_remove_among(set, node);
     return;
   }
-  node->height = 0;
   set->root = set->first = set->last = set->finger = NULL;
   set->count = 0;
 }
@@ -90,13 +90,17 @@ static inline bool ladei_order_fits(const ladei_order_node *low, const ladei_ord
   return (low == NULL || ladei_order_less(&low->key, key)) && (high == NULL || ladei_order_less(key, &high->key));
 }
 
+/* The one below for a node that must go elsewhere. */
+void ladei_ordered_set_move_away(ladei_ordered_set *set, ladei_order_node *node, const ladei_order_key *key);
+
 /* Gives a node of this set another key. O(1) where it stays between its neighbours. */
-static inline void ladei_ordered_set_move(ladei_ordered_set *set, ladei_order_node *node, ladei_order_key key) {
-  bool fits = ladei_order_fits(node->previous, &key, node->next);
-  if (!fits) ladei_ordered_set_remove(set, node);
-  node->key = key;
-  if (!fits) ladei_ordered_set_insert(set, node);
-  set->finger = node;
+static inline void ladei_ordered_set_move(ladei_ordered_set *set, ladei_order_node *node, const ladei_order_key *key) {
+  if (ladei_order_fits(node->previous, key, node->next)) {
+    node->key = *key;
+    set->finger = node;
+  } else {
+    ladei_ordered_set_move_away(set, node, key);
+  }
 }
 
 /* As ladei_ordered_set_at_least, by the tree alone. */
@@ -117,7 +121,7 @@ static inline ladei_order_node *ladei_ordered_set_first(const ladei_ordered_set 
 static inline ladei_order_node *ladei_order_next(const ladei_order_node *node) { return node->next; }
 static inline ladei_order_node *ladei_order_previous(const ladei_order_node *node) { return node->previous; }
 
-/* Recounts order, links, heights and balance. */
+/* Recounts order, links and balance. */
 bool ladei_ordered_set_check(const ladei_ordered_set *set);
 
 #endif /* LADE_DEVICE_ORDERED_SET_H */

@@ -96,6 +96,7 @@ enum { NODES = 300, STEPS = 20000 };
 typedef struct set_model {
   ladei_ordered_set set;
   ladei_order_node nodes[NODES];
+  bool inside[NODES]; /* the node is in the set */
 } set_model;
 
 /* Smallest (or largest) live node at or beyond `key`, by looking at all of them. */
@@ -103,7 +104,7 @@ static const ladei_order_node *model_search(const set_model *model, ladei_order_
   const ladei_order_node *best = NULL;
   for (size_t i = 0; i < NODES; i++) {
     const ladei_order_node *node = &model->nodes[i];
-    if (node->height == 0) continue;
+    if (!model->inside[i]) continue;
     const ladei_order_key *small = at_least ? &node->key : &key;
     const ladei_order_key *large = at_least ? &key : &node->key;
     if (ladei_order_less(small, large)) continue;
@@ -125,24 +126,28 @@ LADE_TEST(OrderedSet, AgreesWithAListOverRandomSteps) {
   support_random random;
   support_random_start(&random, 1);
   for (size_t step = 0; step < STEPS; step++) {
-    ladei_order_node *node = &model.nodes[support_random_below(&random, NODES)];
+    size_t place = support_random_below(&random, NODES);
+    ladei_order_node *node = &model.nodes[place];
+    bool *inside = &model.inside[place];
     ladei_order_key key = random_key(&random);
     const ladei_order_node *least = model_search(&model, key, true);
     LADE_ASSERT_EQ_PTR(ladei_ordered_set_at_least(&model.set, key), least);
     LADE_ASSERT_EQ_PTR(ladei_ordered_set_at_most(&model.set, key), model_search(&model, key, false));
     bool absent = least == NULL || ladei_order_less(&key, &least->key);
-    if (node->height != 0 && absent && step % 3 == 0) {
-      ladei_ordered_set_move(&model.set, node, key);
-    } else if (node->height != 0) {
+    if (*inside && absent && step % 3 == 0) {
+      ladei_ordered_set_move(&model.set, node, &key);
+    } else if (*inside) {
       ladei_ordered_set_remove(&model.set, node);
+      *inside = false;
     } else if (absent) {
       node->key = key;
       ladei_ordered_set_insert(&model.set, node);
+      *inside = true;
     }
     if (step % 64 == 0) LADE_ASSERT(ladei_ordered_set_check(&model.set));
   }
   for (size_t i = 0; i < NODES; i++) {
-    if (model.nodes[i].height != 0) ladei_ordered_set_remove(&model.set, &model.nodes[i]);
+    if (model.inside[i]) ladei_ordered_set_remove(&model.set, &model.nodes[i]);
     LADE_ASSERT(ladei_ordered_set_check(&model.set));
   }
   LADE_EXPECT_EQ_SIZE(model.set.count, 0);
@@ -156,7 +161,9 @@ LADE_TEST(OrderedSet, StaysLowForAscendingKeys) {
     ladei_ordered_set_insert(&set, &nodes[i]);
   }
   LADE_EXPECT(ladei_ordered_set_check(&set));
-  LADE_EXPECT_LE_UINT(set.root->height, 13);
+  size_t depth = 0;
+  for (const ladei_order_node *node = set.root; node != NULL; node = node->child[1]) depth++;
+  LADE_EXPECT_LE_UINT(depth, 13);
 }
 
 /* Changes and questions at one place of a large set: the finger answers, and must not answer wrongly beside it. */
@@ -169,7 +176,7 @@ LADE_TEST(OrderedSet, AnswersBesideTheLastChange) {
   }
   for (uint64_t i = 1; i + 1 < 512; i++) {
     for (uint64_t offset = 0; offset < 10; offset++) {
-      ladei_ordered_set_move(&set, &nodes[i], (ladei_order_key){{0, 10 * i + offset, 0}});
+      ladei_ordered_set_move(&set, &nodes[i], &(ladei_order_key){{0, 10 * i + offset, 0}});
       LADE_ASSERT_EQ_PTR(set.finger, &nodes[i]);
       LADE_ASSERT_EQ_PTR(ladei_ordered_set_at_least(&set, (ladei_order_key){{0, 10 * i + offset, 0}}), &nodes[i]);
       LADE_ASSERT_EQ_PTR(ladei_ordered_set_at_least(&set, (ladei_order_key){{0, 10 * i + offset + 1, 0}}),
@@ -196,13 +203,18 @@ static ladei_order_key random_block_key(support_random *random) {
   return (ladei_order_key){{streams[support_random_below(random, 4)], size, support_random_below(random, 3)}};
 }
 
+typedef struct placed_node {
+  ladei_order_node node;
+  bool inside; /* it is in the set */
+} placed_node;
+
 /* The node of the stream next to `key` on one side, itself included if wanted, by looking at all of them. */
-static const ladei_order_node *beside(const ladei_order_node *nodes, ladei_order_key key, bool larger, bool included,
+static const ladei_order_node *beside(const placed_node *nodes, ladei_order_key key, bool larger, bool included,
                                       bool any_stream) {
   const ladei_order_node *best = NULL;
   for (size_t i = 0; i < NODES; i++) {
-    const ladei_order_node *node = &nodes[i];
-    if (node->height == 0 || (!any_stream && node->key.word[0] != key.word[0])) continue;
+    const ladei_order_node *node = &nodes[i].node;
+    if (!nodes[i].inside || (!any_stream && node->key.word[0] != key.word[0])) continue;
     bool below = ladei_order_less(&node->key, &key), above = ladei_order_less(&key, &node->key);
     if ((larger && below) || (!larger && above) || (!included && !below && !above)) continue;
     if (best == NULL || ladei_order_less(larger ? &node->key : &best->key, larger ? &best->key : &node->key))
@@ -213,32 +225,35 @@ static const ladei_order_node *beside(const ladei_order_node *nodes, ladei_order
 
 static void free_set_run(bool spread) {
   static ladei_free_set set;
-  static ladei_order_node nodes[NODES];
+  static placed_node nodes[NODES];
   memset(&set, 0, sizeof set);
   memset(nodes, 0, sizeof nodes);
   const size_t node_count = spread ? NODES : LADEI_FREE_SPREAD_AT; /* so many stay together */
   support_random random;
   support_random_start(&random, 4 + spread);
   for (size_t step = 0; step < STEPS; step++) {
-    ladei_order_node *node = &nodes[support_random_below(&random, node_count)];
+    placed_node *placed = &nodes[support_random_below(&random, node_count)];
+    ladei_order_node *node = &placed->node;
     ladei_order_key key = random_block_key(&random);
     ladei_order_key at_zero = {{key.word[0], key.word[1], 0}}, end = {{key.word[0], UINT64_MAX, UINT64_MAX}};
     LADE_ASSERT_EQ_PTR(ladei_free_set_find(&set, key.word[0], key.word[1]), beside(nodes, at_zero, true, true, false));
     LADE_ASSERT_EQ_PTR(ladei_free_set_largest(&set, key.word[0]), beside(nodes, end, false, true, false));
-    if (node->height != 0) {
+    if (placed->inside) {
       LADE_ASSERT_EQ_PTR(ladei_free_set_larger(&set, node), beside(nodes, node->key, true, false, false));
       LADE_ASSERT_EQ_PTR(ladei_free_set_smaller(&set, node), beside(nodes, node->key, false, false, false));
       LADE_ASSERT_EQ_PTR(ladei_free_set_next(&set, node), beside(nodes, node->key, true, false, true));
     }
     const ladei_order_node *same = beside(nodes, key, true, true, false);
     bool absent = same == NULL || ladei_order_less(&key, &same->key);
-    if (node->height != 0 && absent && step % 3 == 0) {
-      ladei_free_set_move(&set, node, key);
-    } else if (node->height != 0) {
+    if (placed->inside && absent && step % 3 == 0) {
+      ladei_free_set_move(&set, node, &key);
+    } else if (placed->inside) {
       ladei_free_set_remove(&set, node);
+      placed->inside = false;
     } else if (absent) {
       node->key = key;
       ladei_free_set_insert(&set, node);
+      placed->inside = true;
     }
     if (step % 256 == 0) LADE_ASSERT(ladei_free_set_check(&set));
   }
