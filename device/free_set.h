@@ -2,7 +2,7 @@
 /*
  * Free set: the free blocks of a pool by (stream, size, address), as an array of ordered sets by classes of sizes.
  *
- *   class of a size   floor(log2 (size - 1)) and the three bits below the highest: 8 classes for each power of two
+ *   class of a size   floor(log2 (size - 1)) and the five bits below the highest: 32 classes for each power of two
  *   used              one bit for each class that is not empty
  *   classes[c]        the blocks of these sizes, of all streams, by (stream, size, address)
  *
@@ -25,7 +25,7 @@
 
 enum {
   LADEI_FREE_FIRST_LOG2 = 9, /* 512 bytes, the smallest block */
-  LADEI_FREE_STEPS_LOG2 = 3,
+  LADEI_FREE_STEPS_LOG2 = 5,
   LADEI_FREE_CLASSES = (61 - LADEI_FREE_FIRST_LOG2) << LADEI_FREE_STEPS_LOG2, /* below 2^61: a segment of 2^60 fits */
   LADEI_FREE_WORDS = (LADEI_FREE_CLASSES + 63) / 64,
   /* Nodes. Few are as fast in one tree, and none moves between classes then, in the pairs of a calm program. */
