@@ -114,6 +114,12 @@ static inline void ladei_block_map_replace(ladei_block_map *map, uint64_t addres
   ladei_block_map_write(table, slot, address, block);
 }
 
+/* Brings the place of an address into the cache, for a call to come. */
+static inline void ladei_block_map_prefetch(const ladei_block_map *map, uint64_t address) {
+  const ladei_block_map_table *table = ladei_block_map_table_of(map);
+  if (table != NULL) __builtin_prefetch(&table->entries[ladei_block_map_home(table, address)]);
+}
+
 /* The address is in the map. */
 void ladei_block_map_remove(ladei_block_map *map, uint64_t address);
 

@@ -224,6 +224,30 @@ ladei_block *ladei_heap_peek(const ladei_heap *heap, uint64_t address) {
   return right ? block : NULL;
 }
 
+/* All three lines of a record. Where there is none, of the addresses from 0 on, which does nothing. */
+static inline void record_prefetch(const ladei_block *block) {
+  enum { LINE = 64 };
+  uintptr_t address = (uintptr_t)block;
+  for (uintptr_t line = address; line < address + sizeof *block; line += LINE) {
+    __builtin_prefetch((const void *)line, 1);
+  }
+}
+
+void ladei_heap_prefetch(const ladei_heap *heap, uint64_t address, ladei_heap_part part) {
+  if (part == LADEI_HEAP_START) {
+    ladei_block_map_prefetch(&heap->starts, address);
+    return;
+  }
+  const ladei_block *block = ladei_block_map_get(&heap->starts, address);
+  if (block == NULL) return;
+  if (part == LADEI_HEAP_BLOCK) {
+    record_prefetch(block);
+  } else {
+    record_prefetch(block->previous);
+    record_prefetch(block->next);
+  }
+}
+
 /* ---- Granules ---------------------------------------------------------------------------------------------------- */
 
 ladei_granule_table *ladei_granule_table_create(size_t bytes, size_t limit) {

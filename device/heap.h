@@ -231,6 +231,15 @@ ladei_block *ladei_heap_find(const ladei_heap *heap, uint64_t address);
 /* Without the lock: the block that is handed out and starts at the address; NULL if it is hard to tell. */
 ladei_block *ladei_heap_peek(const ladei_heap *heap, uint64_t address);
 
+/* What a free of the block at an address will look at, in the order in which one leads to the next. */
+typedef enum ladei_heap_part {
+  LADEI_HEAP_START,  /* its place among the starts */
+  LADEI_HEAP_BLOCK,  /* its record */
+  LADEI_HEAP_BESIDE, /* the records of its neighbours */
+} ladei_heap_part;
+/* Brings a part into the cache, for who knows such calls in advance. Changes nothing; any address will do. */
+void ladei_heap_prefetch(const ladei_heap *heap, uint64_t address, ladei_heap_part part);
+
 /* Takes a FREE block or HOLE out of its set: BUSY. */
 void ladei_block_detach(ladei_block *block);
 /* Makes a BUSY block FREE or HOLE, as it is mapped or not, merging it with equal neighbours. Returns the result. */

@@ -8,16 +8,11 @@
 
 enum { SMALLEST_CAPACITY = 64 };
 
-/* Fibonacci hashing: 2^64 divided by the golden ratio spreads the low bits of consecutive numbers. */
-static size_t slot_home(const number_map *map, uint64_t key) {
-  return (size_t)((key * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (map->capacity - 1);
-}
-
 static size_t slot_next(const number_map *map, size_t slot) { return (slot + 1) & (map->capacity - 1); }
 
 /* Slot of the key, not 0, or the empty slot where it would go. */
 static size_t slot_find(const number_map *map, uint64_t key) {
-  size_t slot = slot_home(map, key);
+  size_t slot = number_map_home(map, key);
   while (map->entries[slot].key != key && map->entries[slot].key != 0) slot = slot_next(map, slot);
   return slot;
 }
@@ -41,17 +36,25 @@ static bool map_grow(number_map *map) {
   return true;
 }
 
-bool number_map_set(number_map *map, uint64_t key, uint64_t value) {
+uint64_t *number_map_need(number_map *map, uint64_t key, uint64_t value) {
   if (key == 0) {
+    if (!map->zero_used) map->zero_value = value;
     map->zero_used = true;
-    map->zero_value = value;
-    return true;
+    return &map->zero_value;
   }
-  if (2 * (map->count + 1) > map->capacity && !map_grow(map)) return false;
+  if (2 * (map->count + 1) > map->capacity && !map_grow(map)) return NULL;
   number_map_entry *entry = &map->entries[slot_find(map, key)];
-  if (entry->key == 0) map->count++;
-  *entry = (number_map_entry){key, value};
-  return true;
+  if (entry->key == 0) {
+    map->count++;
+    *entry = (number_map_entry){key, value};
+  }
+  return &entry->value;
+}
+
+bool number_map_set(number_map *map, uint64_t key, uint64_t value) {
+  uint64_t *place = number_map_need(map, key, value);
+  if (place != NULL) *place = value;
+  return place != NULL;
 }
 
 uint64_t *number_map_get(const number_map *map, uint64_t key) {
@@ -61,25 +64,39 @@ uint64_t *number_map_get(const number_map *map, uint64_t key) {
   return entry->key == key ? &entry->value : NULL;
 }
 
-void number_map_remove(number_map *map, uint64_t key) {
-  if (key == 0) {
-    map->zero_used = false;
-    return;
-  }
-  if (map->capacity == 0) return;
-  size_t gap = slot_find(map, key);
-  if (map->entries[gap].key == 0) return;
+/* Empties a slot. */
+static void slot_clear(number_map *map, size_t gap) {
   map->count--;
   /* Each later entry of the run that may stand in the gap moves there and leaves the next gap (I2). */
   for (size_t slot = slot_next(map, gap); map->entries[slot].key != 0; slot = slot_next(map, slot)) {
     size_t mask = map->capacity - 1;
-    size_t from_home = (slot - slot_home(map, map->entries[slot].key)) & mask;
+    size_t from_home = (slot - number_map_home(map, map->entries[slot].key)) & mask;
     if (from_home >= ((slot - gap) & mask)) {
       map->entries[gap] = map->entries[slot];
       gap = slot;
     }
   }
   map->entries[gap].key = 0;
+}
+
+bool number_map_take(number_map *map, uint64_t key, uint64_t *out) {
+  if (key == 0) {
+    if (map->zero_used) *out = map->zero_value;
+    bool used = map->zero_used;
+    map->zero_used = false;
+    return used;
+  }
+  if (map->capacity == 0) return false;
+  size_t slot = slot_find(map, key);
+  if (map->entries[slot].key == 0) return false;
+  *out = map->entries[slot].value;
+  slot_clear(map, slot);
+  return true;
+}
+
+void number_map_remove(number_map *map, uint64_t key) {
+  uint64_t value;
+  (void)number_map_take(map, key, &value);
 }
 
 bool number_map_next(const number_map *map, size_t *place, number_map_entry *out) {

@@ -34,6 +34,10 @@ void number_map_destroy(number_map *map);
 bool number_map_set(number_map *map, uint64_t key, uint64_t value);
 /* Pointer to the value, valid until the next set or remove; NULL if the key is not there. */
 uint64_t *number_map_get(const number_map *map, uint64_t key);
+/* Pointer to the value, as get; a key that is not there is put in with `value`. NULL when there is no memory. */
+uint64_t *number_map_need(number_map *map, uint64_t key, uint64_t value);
+/* Takes a key out with its value. False if it is not there. */
+bool number_map_take(number_map *map, uint64_t key, uint64_t *out);
 /* Nothing happens if the key is not there. */
 void number_map_remove(number_map *map, uint64_t key);
 
@@ -45,5 +49,22 @@ void number_map_remove(number_map *map, uint64_t key);
  *   while (number_map_next(map, &place, &entry)) { ... }
  */
 bool number_map_next(const number_map *map, size_t *place, number_map_entry *out);
+
+/* The value that next meets at a place to come; 0 where it meets none, or the table ends before. */
+static inline uint64_t number_map_value_at(const number_map *map, size_t place) {
+  if (place == 0 || place > map->capacity) return 0;
+  const number_map_entry *entry = &map->entries[place - 1];
+  return entry->key != 0 ? entry->value : 0;
+}
+
+/* Fibonacci hashing: 2^64 divided by the golden ratio spreads the low bits of consecutive numbers. */
+static inline size_t number_map_home(const number_map *map, uint64_t key) {
+  return (size_t)((key * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (map->capacity - 1);
+}
+
+/* Brings the place of a key into the cache, for a call to come. */
+static inline void number_map_prefetch(const number_map *map, uint64_t key) {
+  if (map->capacity > 0) __builtin_prefetch(&map->entries[number_map_home(map, key)]);
+}
 
 #endif /* LADE_TOOLS_REPLAY_NUMBER_MAP_H */

@@ -18,6 +18,7 @@
 #include "base/size.h"
 #include "device/snapshot.h"
 #include "lade/pinned.h"
+#include "tools/replay/ahead.h"
 #include "tools/replay/giants.h"
 #include "tools/replay/number_map.h"
 #include "tools/replay/replay_device.h"
@@ -133,17 +134,31 @@ static void state_destroy(stored_state *state) {
   free(state);
 }
 
+/* Frees all device blocks, in no order: so what lies ahead in the table is brought into the cache (look_ahead). */
+static void blocks_free(replay *r) {
+  static const struct {
+    size_t distance; /* in the table, which is half full */
+    ladei_heap_part part;
+  } steps[] = {{24, LADEI_HEAP_START}, {16, LADEI_HEAP_BLOCK}, {8, LADEI_HEAP_BESIDE}};
+  size_t place = 0;
+  number_map_entry entry;
+  while (number_map_next(&r->ids, &place, &entry)) {
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+      uint64_t address = number_map_value_at(&r->ids, place + steps[i].distance);
+      if (address > FAILED) ladei_heap_prefetch(&r->allocator->heap, address, steps[i].part);
+    }
+    if (entry.value > FAILED) (void)lade_device_free(r->allocator, (void *)(uintptr_t)entry.value);
+  }
+}
+
 /* Frees what the trace left, so that the runtime closes. */
 static void allocators_destroy(replay *r) {
   while (r->allocator != NULL && r->allocator->captures != NULL) {
     (void)lade_device_pool_end(r->allocator, r->allocator->captures->pool->id);
   }
+  blocks_free(r);
   size_t place = 0;
   number_map_entry entry;
-  while (number_map_next(&r->ids, &place, &entry)) {
-    if (entry.value > FAILED) (void)lade_device_free(r->allocator, (void *)(uintptr_t)entry.value);
-  }
-  place = 0;
   while (number_map_next(&r->host_ids, &place, &entry)) {
     if ((entry.value & GIANT) == 0) (void)lade_pinned_free(r->pinned, (void *)(uintptr_t)entry.value);
   }
@@ -190,8 +205,9 @@ static bool oom_add(replay *r, uint64_t id) {
 
 static trace_result do_alloc(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t id = op->number[0];
-  const uint64_t *former = number_map_get(&r->ids, id);
-  if (former != NULL && *former != FAILED) {
+  uint64_t *value = number_map_need(&r->ids, id, FAILED);
+  if (value == NULL) return no_memory(reader, op);
+  if (*value != FAILED) {
     return trace_refuse(reader, op->line, "alloc: ID %llu is live", (unsigned long long)id);
   }
   lade_stream stream = stream_at(r, op, 2);
@@ -199,28 +215,30 @@ static trace_result do_alloc(replay *r, trace_reader *reader, const trace_op *op
   void *block = NULL;
   lade_status status = LADE_ERR_OUT_OF_DEVICE_MEMORY;
   if (op->number[1] < LADEI_SIZE_LIMIT) status = lade_device_alloc(r->allocator, op->number[1], stream, &block);
-  if (status == LADE_OK)
-    return number_map_set(&r->ids, id, (uint64_t)(uintptr_t)block) ? TRACE_OP : no_memory(reader, op);
+  if (status == LADE_OK) {
+    *value = (uint64_t)(uintptr_t)block;
+    return TRACE_OP;
+  }
   if (!ladei_is_exhausted(status)) return refused(reader, op);
-  return oom_add(r, id) && number_map_set(&r->ids, id, FAILED) ? TRACE_OP : no_memory(reader, op);
+  return oom_add(r, id) ? TRACE_OP : no_memory(reader, op);
+}
+
+static trace_result id_unknown(trace_reader *reader, const trace_op *op) {
+  return trace_refuse(reader, op->line, "%s: ID %llu is not live", trace_kind_name(op->kind),
+                      (unsigned long long)op->number[0]);
 }
 
 /* The live ID's address (or NULL_BLOCK, FAILED). */
 static trace_result id_find(const number_map *ids, trace_reader *reader, const trace_op *op, uint64_t *out) {
   const uint64_t *value = number_map_get(ids, op->number[0]);
-  if (value == NULL) {
-    return trace_refuse(reader, op->line, "%s: ID %llu is not live", trace_kind_name(op->kind),
-                        (unsigned long long)op->number[0]);
-  }
+  if (value == NULL) return id_unknown(reader, op);
   *out = *value;
   return TRACE_OP;
 }
 
 static trace_result do_free(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t address = NULL_BLOCK;
-  trace_result result = id_find(&r->ids, reader, op, &address);
-  if (result != TRACE_OP) return result;
-  number_map_remove(&r->ids, op->number[0]);
+  if (!number_map_take(&r->ids, op->number[0], &address)) return id_unknown(reader, op);
   if (address <= FAILED) return TRACE_OP;
   return lade_device_free(r->allocator, (void *)(uintptr_t)address) == LADE_OK ? TRACE_OP : refused(reader, op);
 }
@@ -434,9 +452,7 @@ static trace_result do_halloc(replay *r, trace_reader *reader, const trace_op *o
 
 static trace_result do_hfree(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t address = NULL_BLOCK;
-  trace_result result = id_find(&r->host_ids, reader, op, &address);
-  if (result != TRACE_OP) return result;
-  number_map_remove(&r->host_ids, op->number[0]);
+  if (!number_map_take(&r->host_ids, op->number[0], &address)) return id_unknown(reader, op);
   if (address == NULL_BLOCK) return TRACE_OP;
   if ((address & GIANT) != 0) return giants_free(&r->giants, address ^ GIANT) ? TRACE_OP : no_memory(reader, op);
   return lade_pinned_free(r->pinned, (void *)(uintptr_t)address) == LADE_OK ? TRACE_OP : refused(reader, op);
@@ -591,11 +607,36 @@ trace_result replay_step(replay *r, trace_reader *reader, const trace_op *op) {
   return result;
 }
 
+/* Fewer blocks stay in the cache anyway. */
+enum { LOOK_AHEAD_FROM = 2048 };
+
+/* A part of the heap for the free that comes after so many others. */
+static void free_prefetch(const replay *r, const ahead *queue, uint64_t distance, ladei_heap_part part) {
+  const uint64_t *id = ahead_free(queue, distance);
+  const uint64_t *address = id != NULL ? number_map_get(&r->ids, *id) : NULL;
+  if (address != NULL && *address > FAILED) ladei_heap_prefetch(&r->allocator->heap, *address, part);
+}
+
+/* Before a free: what the next ones look at is brought into the cache by steps, each of which looks at what the one
+ * before has brought. */
+static void look_ahead(const replay *r, const ahead *queue) {
+  if (r->ids.count < LOOK_AHEAD_FROM) return;
+  const uint64_t *id = ahead_free(queue, 7);
+  if (id != NULL) number_map_prefetch(&r->ids, *id);
+  free_prefetch(r, queue, 5, LADEI_HEAP_START);
+  free_prefetch(r, queue, 3, LADEI_HEAP_BLOCK);
+  free_prefetch(r, queue, 1, LADEI_HEAP_BESIDE);
+}
+
 trace_result replay_run(replay *r, trace_reader *reader) {
+  ahead queue;
+  ahead_init(&queue, reader);
   for (;;) {
-    trace_op op;
-    trace_result result = trace_read(reader, &op);
-    if (result == TRACE_OP) result = replay_step(r, reader, &op);
+    const trace_op *op;
+    trace_result result = ahead_next(&queue, &op);
+    if (result != TRACE_OP) return result;
+    if (op->kind == TRACE_FREE) look_ahead(r, &queue);
+    result = replay_step(r, reader, op);
     if (result != TRACE_OP) return result;
   }
 }

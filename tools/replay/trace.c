@@ -354,25 +354,26 @@ static bool kind_find(const char *name, trace_kind *out) {
 /* Nearly all lines of a long trace look like "alloc 7 512 0": a word and numbers, one blank between. */
 typedef struct plain_form {
   trace_kind kind;
-  char word[9]; /* with its blank */
-  unsigned char length;
+  unsigned char length; /* of the word and its blank */
   unsigned char numbers;
   bool stream; /* the last number is a stream */
 } plain_form;
 
 static const plain_form *plain_form_find(const char *line) {
-  static const plain_form forms[] = {{TRACE_ALLOC, "alloc ", 6, 3, true},   {TRACE_FREE, "free ", 5, 1, false},
-                                     {TRACE_RECORD, "record ", 7, 2, true}, {TRACE_HALLOC, "halloc ", 7, 2, false},
-                                     {TRACE_HFREE, "hfree ", 6, 1, false},  {TRACE_HRECORD, "hrecord ", 8, 2, true}};
-  const plain_form *form;
+  static const plain_form forms[] = {{TRACE_ALLOC, 6, 3, true},  {TRACE_FREE, 5, 1, false},
+                                     {TRACE_RECORD, 7, 2, true}, {TRACE_HALLOC, 7, 2, false},
+                                     {TRACE_HFREE, 6, 1, false}, {TRACE_HRECORD, 8, 2, true}};
+  /* Lengths that are constants compare in an instruction or two. The line is padded: LINES_PADDING. */
   switch (line[0]) {
-  case 'a': form = &forms[0]; break;
-  case 'f': form = &forms[1]; break;
-  case 'r': form = &forms[2]; break;
-  case 'h': form = line[1] == 'a' ? &forms[3] : line[1] == 'f' ? &forms[4] : &forms[5]; break;
+  case 'a': return memcmp(line, "alloc ", 6) == 0 ? &forms[0] : NULL;
+  case 'f': return memcmp(line, "free ", 5) == 0 ? &forms[1] : NULL;
+  case 'r': return memcmp(line, "record ", 7) == 0 ? &forms[2] : NULL;
+  case 'h':
+    if (memcmp(line, "halloc ", 7) == 0) return &forms[3];
+    if (memcmp(line, "hfree ", 6) == 0) return &forms[4];
+    return memcmp(line, "hrecord ", 8) == 0 ? &forms[5] : NULL;
   default: return NULL;
   }
-  return memcmp(line, form->word, form->length) == 0 ? form : NULL; /* the line is padded: LINES_PADDING */
 }
 
 /* At most 19 digits, which 64 bits hold. */

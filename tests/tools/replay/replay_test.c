@@ -387,6 +387,14 @@ LADE_TEST(ReplayErrors, WhatTheAllocatorRefuses) {
                "t:8: restore: ");
 }
 
+/* A replay reads on while it works: the error that is told is the first one all the same. */
+LADE_TEST(ReplayErrors, TheFirstErrorIsTold) {
+  expect_error(HEAD "alloc 1 512 0\nfree 2\nalloc 3 x 0\nnonsense\n", "t:3: free: ID 2 is not live");
+  expect_error(HEAD "alloc 1 512 0\nalloc 2 x 0\nfree 3\n", "t:3: malformed number");
+  expect_error(HEAD "alloc 1 512 0\nsnapshot a\nfree 2\nsnapshot \xff\n", "t:4: free: ID 2 is not live");
+  expect_error(HEAD "stream 1\npool_begin 1 1\npool_begin 1 0\nstream 1\n", "t:4: pool_begin");
+}
+
 LADE_TEST(ReplayErrors, ZeroBytesAreMalformed) {
   static const char text[] = HEAD "alloc 1\0 1 0\n";
   output o = run_with(text, sizeof text - 1, NULL);

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading ahead; model in ahead.h. */
+#include "tools/replay/ahead.h"
+
+void ahead_init(ahead *queue, trace_reader *reader) {
+  queue->reader = reader;
+  queue->read = queue->turn = 0;
+  queue->end = TRACE_OP;
+  queue->held = false;
+  queue->frees_read = queue->frees_turn = 0;
+}
+
+static void fill(ahead *queue) {
+  if (queue->turn == queue->read) queue->held = false;
+  while (queue->end == TRACE_OP && !queue->held && queue->read - queue->turn < AHEAD_ROOM) {
+    trace_op *op = &queue->ops[queue->read % AHEAD_ROOM];
+    queue->end = trace_read(queue->reader, op);
+    if (queue->end != TRACE_OP) return;
+    queue->held = op->text != NULL || op->streams != NULL;
+    queue->read++;
+    if (op->kind == TRACE_FREE) queue->frees[queue->frees_read++ % AHEAD_ROOM] = op->number[0];
+  }
+}
+
+trace_result ahead_next(ahead *queue, const trace_op **out) {
+  fill(queue);
+  if (queue->turn == queue->read) return queue->end;
+  const trace_op *op = &queue->ops[queue->turn++ % AHEAD_ROOM];
+  if (op->kind == TRACE_FREE) queue->frees_turn++;
+  *out = op;
+  return TRACE_OP;
+}
