@@ -13,7 +13,7 @@
  * Note [Requests at once]
  * Storage with latency is faster with more requests under way; a page cache served by as many threads as there are
  * requests is not, and would only hold more blocks. So the window begins with one request per reader and is doubled while
- * that brings 3 % at least.
+ * that brings 2 % at least.
  *
  * Locks: none; the caller's.
  */
@@ -64,7 +64,7 @@ void ladei_window_restart(ladei_window *window) {
 /* The rate with the present size is known. */
 static bool window_judge(ladei_window *window, uint64_t rate) {
   unsigned before = window->size;
-  bool faster = !window->trying || rate - rate / 32 >= window->rate;
+  bool faster = !window->trying || rate - rate / 48 >= window->rate;
   if (!faster) {
     window->size /= 2;
     window->trying = false;
@@ -81,12 +81,13 @@ static bool window_judge(ladei_window *window, uint64_t rate) {
   return window->size != before;
 }
 
-bool ladei_window_end(ladei_window *window, size_t bytes, bool full, uint64_t now_ns) {
+bool ladei_window_end(ladei_window *window, size_t bytes, unsigned out, uint64_t now_ns) {
+  bool used = window->trying ? out > window->size / 2 : out >= window->size;
   if (window->settled) {
     return false;
   }
-  window->short_of = full ? 0 : window->short_of + 1;
-  if (!full) {
+  window->short_of = used ? 0 : window->short_of + 1;
+  if (!used) {
     measure_again(window);
     return window->trying && window->short_of >= ROUNDS * window->size && window_judge(window, 0);
   }

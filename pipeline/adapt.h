@@ -26,7 +26,7 @@ typedef struct ladei_window {
   unsigned most;
   bool settled;
   bool trying;       /* size was doubled: keep it only if it is faster */
-  unsigned short_of; /* ends in a row that found fewer out than the window allows */
+  unsigned short_of; /* ends in a row that found too few out */
   unsigned skip;     /* ends to let pass before measuring: requests from before the last change */
   unsigned measured; /* ends measured so far */
   uint64_t begun_ns; /* when measuring began */
@@ -37,10 +37,11 @@ typedef struct ladei_window {
 void ladei_window_init(ladei_window *window, unsigned least, unsigned most);
 
 /*
- * A request ended. `full`: until now as many were out as the window allows. Else what they wait for is something else, and
- * nothing is learned, except that a doubling which is never made use of is taken back. True: `size` has changed.
+ * A request ended; `out` were under way until then. Where those are fewer than the window allows, or no more than before
+ * the doubling that is tried, what they wait for is something else, and nothing is learned, except that a doubling which is
+ * never made use of is taken back. True: `size` has changed.
  */
-bool ladei_window_end(ladei_window *window, size_t bytes, bool full, uint64_t now_ns);
+bool ladei_window_end(ladei_window *window, size_t bytes, unsigned out, uint64_t now_ns);
 
 /* Requests are of another length from now on: what was measured is void, and a doubling that was being tried is taken
  * back. */

@@ -360,6 +360,7 @@ static void take_record(ladei_batch *batch) {
     slot->state = LADEI_SLOT_COVERED;
   }
   lane->copied_count = 0;
+  lane->copied_bytes = 0;
   lane->recording++;
 }
 
@@ -482,6 +483,7 @@ static unsigned complete_gate(ladei_core *core, const ladei_order *order, lade_s
 static void slot_to_copied(ladei_slot *slot) {
   slot_put(&slot->lane->copied, slot, LADEI_SLOT_COPIED);
   slot->lane->copied_count++;
+  slot->lane->copied_bytes += slot->bytes;
 }
 
 static unsigned complete_copy(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {

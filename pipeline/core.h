@@ -104,12 +104,13 @@ TAILQ_HEAD(ladei_batch_list, ladei_batch);
 /* Lanes of a ring, and events of each. */
 enum { LADEI_LANES = 3, LADEI_BATCHES = 8 };
 
-/* Copies that run one after the other, on a stream. */
+/* Copies that run one after the other, on a stream. COPIED slots are those that no event covers yet. */
 struct ladei_lane {
   ladei_ring *ring;
   unsigned index;                /* in its ring: which stream is its */
   struct ladei_slot_list copied; /* in the order they became so */
   unsigned copied_count;
+  size_t copied_bytes;             /* together */
   unsigned recording;              /* RECORD orders out */
   struct ladei_batch_list idle;    /* batches */
   struct ladei_batch_list pending; /* PENDING and POLLING, oldest first */

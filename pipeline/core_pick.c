@@ -80,24 +80,31 @@ static bool pick_copy(const ladei_ring *ring, ladei_order *order) {
   return true;
 }
 
-/* A quarter of the blocks per event: the other three quarters keep both sides busy while it is found out. */
-static unsigned batch_slots(const ladei_ring *ring) {
-  enum { BATCH_PART = 4 };
-  unsigned blocks = ladei_ring_room(ring);
-  return blocks < BATCH_PART ? 1 : blocks / BATCH_PART;
+/*
+ * Note [Copies per event]
+ * All blocks that an event covers come back when the last of their copies is over. So long copies get an event each: the
+ * blocks come back one by one, which keeps readers busy with fewer of them, and an event costs less than a hundredth of
+ * such a copy. Short ones share: a quarter of the blocks at most, so that the other three quarters keep both sides busy
+ * while it is found out. With all of a lane's events in use copies gather until one is free.
+ */
+enum { EVENT_PART = 4, EVENT_BYTES = 1 << 20 };
+
+/* Whether what no event covers is as much as an event is for. */
+static bool lane_is_full(const ladei_lane *lane) {
+  unsigned share = ladei_ring_room(lane->ring) / EVENT_PART;
+  return lane->copied_count > 0 && (lane->copied_count >= share || lane->copied_bytes >= EVENT_BYTES);
 }
 
-static bool lane_pick_record(const ladei_lane *lane, unsigned least, ladei_order *order) {
+static bool lane_pick_record(const ladei_lane *lane, ladei_order *order) {
   ladei_batch *batch = TAILQ_FIRST(&lane->idle);
-  return lane->copied_count >= least && batch != NULL &&
-         order_set(order, LADEI_ORDER_RECORD, lane->ring, NULL, batch, NULL);
+  return lane->copied_count > 0 && batch != NULL && order_set(order, LADEI_ORDER_RECORD, lane->ring, NULL, batch, NULL);
 }
 
-/* Of a lane with a full batch of copies. */
+/* Of a lane with copies enough for an event. */
 static bool pick_record_full(const ladei_ring *ring, ladei_order *order) {
   bool found = false;
   for (unsigned i = 0; i < LADEI_LANES && !found; i++) {
-    found = lane_pick_record(&ring->lanes[i], batch_slots(ring), order);
+    found = lane_is_full(&ring->lanes[i]) && lane_pick_record(&ring->lanes[i], order);
   }
   return found;
 }
@@ -108,7 +115,7 @@ static bool pick_record_last(const ladei_ring *ring, ladei_order *order) {
   for (unsigned i = 0; i < LADEI_LANES && !found; i++) {
     const ladei_lane *lane = &ring->lanes[i];
     bool covered = lane->recording > 0 || !TAILQ_EMPTY(&lane->pending);
-    found = !covered && lane_pick_record(lane, 1, order);
+    found = !covered && lane_pick_record(lane, order);
   }
   return found;
 }

@@ -155,9 +155,8 @@ static void window_note(lade_pipeline *pipeline, const ladei_order *order) {
     return;
   }
   ladei_side *side = side_of(pipeline, order->ring);
-  bool full = order->ring->host_out >= order->ring->window;
   if (!side->window.settled && !order->transfer->ordered &&
-      ladei_window_end(&side->window, order->slot->bytes, full,
+      ladei_window_end(&side->window, order->slot->bytes, order->ring->host_out,
                        pipeline->runtime->ops->now_ns(pipeline->runtime->self))) {
     ladei_core_set_window(order->ring, side->window.size);
   }

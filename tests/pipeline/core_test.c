@@ -355,6 +355,38 @@ LADE_TEST(PipelineCore, BeginsTransfersInTheOrderOfSubmission) {
   ladei_core_destroy(&core);
 }
 
+/* Takes what can be taken; copies stay under way. Events recorded. */
+static uint64_t events_while_copying(size_t chunk_bytes) {
+  ladei_core core;
+  ladei_order order;
+  ladei_core_transfer transfer = {.bytes = 16 * chunk_bytes, .chunk_bytes = chunk_bytes};
+  char blocks[16];
+  unsigned acquired = 0;
+  LADE_EXPECT_OK(ladei_core_init(&core, 16));
+  ladei_core_set_blocks(&core, chunk_bytes, chunk_bytes);
+  ladei_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  while (ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
+    order.block = order.kind == LADEI_ORDER_ACQUIRE ? &blocks[acquired++] : NULL;
+    ladei_core_complete(&core, &order, order.kind == LADEI_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
+  }
+  uint64_t recorded = core.counters.events_recorded;
+  while (!transfer.finished || core.counters.blocks > 0) {
+    ladei_core_poll_wake(&core);
+    if (ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
+      ladei_core_complete(&core, &order, LADE_OK, NULL);
+    }
+  }
+  ladei_core_destroy(&core);
+  return recorded;
+}
+
+/* Blocks of long copies come back one by one, as far as there are events; short copies do not cost an event each. */
+LADE_TEST(PipelineCore, CoversLongCopiesByAnEventEach) {
+  LADE_EXPECT_EQ_UINT(events_while_copying(1 << 20), LADEI_BATCHES);
+  LADE_EXPECT_EQ_UINT(events_while_copying(64 << 10),
+                      4); /* one copy that nothing covered, then four each; three are left */
+}
+
 /* What fails while a transfer is brought to its end (a flush, a rename) is the transfer's outcome. */
 LADE_TEST(PipelineCore, TakesAFailureAtTheEndAsTheOutcome) {
   ladei_core core;
