@@ -119,7 +119,7 @@ ladei_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages, ladei_
   uint64_t least = UINT64_MAX;
   unsigned looks = looks_for(pages);
   for (slot at = slot_of(pages); looks > 0 && least > 0 && slot_full(index, &at); at = slot_next(at)) {
-    if (slot_least(at) > pages && slot_least(at) - pages >= least) {
+    if (slot_least(at) > pages && (slot_least(at) - pages) * LADEI_TLSF_PAGE_PARTS >= least) {
       break; /* all that follow exceed it by more */
     }
     ladei_block *block = index->lists[at.level][at.step];
@@ -127,7 +127,7 @@ ladei_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages, ladei_
       if (ladei_block_pages(block) < pages) {
         continue;
       }
-      uint64_t cost = ladei_block_pages(block) - pages + burden(user, block);
+      uint64_t cost = (ladei_block_pages(block) - pages) * LADEI_TLSF_PAGE_PARTS + burden(user, block);
       if (cost < least) {
         least = cost;
         best = block;

@@ -36,9 +36,11 @@ void ladei_tlsf_remove(ladei_tlsf *index, ladei_block *block);
 ladei_block *ladei_tlsf_find(const ladei_tlsf *index, size_t pages);
 
 /*
- * Of the blocks of at least `pages` the one whose excess in pages and burden together are least, among the first few
- * that are looked at (at most 32), from the smallest on; if none of those is large enough, as ladei_tlsf_find.
+ * Of the blocks of at least `pages` the one whose excess and burden together are least, among the first few that are
+ * looked at (at most 32), from the smallest on; if none of those is large enough, as ladei_tlsf_find. The burden is in
+ * parts of a page, LADEI_TLSF_PAGE_PARTS to a page.
  */
+#define LADEI_TLSF_PAGE_PARTS ((uint64_t)1 << 16)
 typedef uint64_t (*ladei_tlsf_burden)(const void *user, const ladei_block *block);
 ladei_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages, ladei_tlsf_burden burden, const void *user);
 

@@ -70,7 +70,7 @@ static void expect_find(const tlsf_model *model, size_t pages) {
 /* Blocks far in are a burden here. */
 static uint64_t burden_by_place(const void *user, const ladei_block *block) {
   const tlsf_model *model = user;
-  return (uint64_t)(block - model->blocks) * 16;
+  return (uint64_t)(block - model->blocks) * 16 * LADEI_TLSF_PAGE_PARTS;
 }
 
 /* It looks at a few blocks only; but it finds one where the plain search does. */
