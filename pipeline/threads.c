@@ -3,7 +3,8 @@
  * Driver: reader threads. Each takes orders from the core and executes them; none is special, so a chunk's copy is
  * queued by the thread that read it, without a hand-over.
  *
- *   order there          take it; if more are there and a thread sleeps, wake one (that one wakes the next)
+ *   order there          take it; if more are there and a thread sleeps, wake one (that one wakes the next), unless
+ *                        somebody is on the way already
  *   requests in storage  one thread, the reaper, waits for them there, and completes their orders
  *   only copies to end   one thread, the poller, asks again and again: at once for a moment, then less and less often
  *   nothing              sleep until work is signalled
@@ -18,7 +19,11 @@
  *     only POLL can end, or requests that only the reaper can fetch, at least one thread is awake, and passes the task on
  *     before it turns to something that takes long.
  * I2  A thread that goes to sleep has seen the core without an order for it, under the lock.
- * I3  An order whose request is in storage is kept in `pending`, under its slot's number.
+ * I3  Whenever nobody holds the lock, there is an order that nobody has taken, and somebody waits who could take it, then
+ *     somebody is on the way: a thread that looks at the core next, under the lock, and that waits for nothing but the
+ *     lock and a processor until then. Before it starts on what it takes, it passes on what else there is to the next one
+ *     who waits (Note [On the way]).
+ * I4  An order whose request is in storage is kept in `pending`, under its slot's number.
  * Locks: the pipeline's; it is given up for every order, and once per chunk.
  */
 #include <pthread.h>
@@ -38,6 +43,21 @@
  */
 enum { SPIN_NS = 50000, SLEEP_LEAST_NS = 50000, SLEEP_MOST_NS = 1000000 };
 
+/*
+ * Note [On the way]
+ * A thread for each of many small orders would spend more on waking and on the lock than on them. So nobody is woken while
+ * one of these is on the way:
+ *   - a sleeper that was signalled and has not come back (`waking`). Of all threads in work_sleep at least one returns
+ *     after a signal, and the first to return, woken or for its time being over, holds the lock and looks.
+ *   - a thread that waits awake, or asks for the end of copies by POLL (`looking`). The driver answers that without
+ *     waiting, and the thread looks again after it.
+ *   - the reaper that was woken (no longer `reaper_waits`), where nobody sleeps.
+ *   - a caller between adding to the core and `kick`, and a thread that completes an order.
+ * A thread that reads, writes, calls back or makes any other driver call may be kept for ever: it is not on the way,
+ * whatever it has seen, and does not start before it has passed on what there is. So each of N orders that hang gets one
+ * of N threads (tests/pipeline/threads_test.c).
+ */
+
 /* Threads beside the readers, at most, and how long all others must have been in callbacks before one is started. */
 enum { SPARES_MOST = 64, STUCK_NS = 50000000 };
 
@@ -54,6 +74,8 @@ typedef struct threads_state {
   lade_pipeline *pipeline;
   bool spins;        /* more than one processor: waiting awake does not keep the awaited from running */
   unsigned sleeping; /* on pipeline->work; guarded by the lock, as is all below */
+  bool waking;       /* one of those has been signalled, and none has come back since */
+  unsigned looking;  /* threads that wait awake or ask for the end of copies */
   bool poller;       /* there is one */
   bool reaper;       /* there is one, */
   bool reaper_waits; /* and nobody has woken it yet */
@@ -89,15 +111,20 @@ static void work_sleep(threads_state *state, uint64_t longest_ns) {
     (void)ladei_condition_wait_for(&pipeline->work, &pipeline->lock, longest_ns);
   }
   state->sleeping--;
+  state->waking = false;
 }
 
 static bool reap_wanted(const threads_state *state) {
   return !state->reaper && ladei_storage_in_flight(&state->pipeline->storage) > 0;
 }
 
-/* Somebody who waits shall look for orders: a sleeper, or else the reaper. Called with the lock. */
+/* Somebody shall look for orders: who is on the way, a sleeper, or else the reaper. Called with the lock. */
 static void somebody_wake(threads_state *state) {
+  if (state->waking || state->looking > 0) {
+    return;
+  }
   if (state->sleeping > 0) {
+    state->waking = true;
     ladei_condition_signal(&state->pipeline->work);
   } else if (state->reaper_waits) {
     state->reaper_waits = false;
@@ -159,12 +186,15 @@ static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
 /* --- waiting for work -----------------------------------------------------------------------------------------------
  */
 
-static void poller_spin(lade_pipeline *pipeline) {
+static void poller_spin(threads_state *state) {
+  lade_pipeline *pipeline = state->pipeline;
+  state->looking++;
   ladei_lock_release(&pipeline->lock);
   for (int i = 0; i < 20; i++) {
     cpu_relax();
   }
   ladei_lock_acquire(&pipeline->lock);
+  state->looking--;
 }
 
 /* As poller, reaper or both: lets time pass, then makes POLL worth while again. `since_ns`: when this thread last did
@@ -185,7 +215,7 @@ static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
     reaped = requests_reap(state, spins ? 0 : sleep_ns);
   }
   if (spins) {
-    poller_spin(pipeline);
+    poller_spin(state);
   } else if (!reaps) {
     work_sleep(state, sleep_ns);
   }
@@ -207,8 +237,19 @@ static bool order_calls(const ladei_order *order) {
   return ladei_order_is_host(order) && ladei_ticket_of(order->transfer)->parts.calls;
 }
 
+/* Asks for the end of copies: this thread stays on the way, and keeps its tasks. */
+static void order_poll(threads_state *state, ladei_order *order) {
+  state->looking++;
+  ladei_execute_locked(state->pipeline, order);
+  state->looking--;
+}
+
 static void order_run(threads_state *state, ladei_order *order) {
   ladei_storage_request request;
+  if (order->kind == LADEI_ORDER_POLL) {
+    order_poll(state, order);
+    return;
+  }
   work_pass_on(state);
   if (ladei_chunk_request(order, &request)) {
     request_submit_locked(state, order, &request);

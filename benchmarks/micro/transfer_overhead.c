@@ -13,12 +13,13 @@
 #include "lade/lade.h"
 #include "runtime/ops.h"
 
-enum { BYTES = 4096, TRANSFERS = 4000, AHEAD = 32 };
+enum { BYTES = 4096, TRANSFERS = 4000, AHEAD = 32, MANY_READERS = 24 };
 
 static struct {
   lade_runtime *runtime;
   lade_pair *pair;
-  void *device; /* of twice TRANSFERS */
+  lade_pipeline *many; /* of MANY_READERS, on the pair's pool */
+  void *device;        /* of twice TRANSFERS */
   char host[BYTES];
   lade_piece pieces[TRANSFERS];
 } world;
@@ -31,20 +32,26 @@ static bool succeeded(lade_status status) {
 }
 
 static bool world_open(void) {
-  return world.device != NULL || (succeeded(lade_runtime_open(NULL, NULL, &world.runtime)) &&
-                                  succeeded(lade_pair_create(world.runtime, 0, NULL, &world.pair)) &&
-                                  succeeded(world.runtime->ops->device_alloc(
-                                      world.runtime->self, 0, (size_t)2 * TRANSFERS * BYTES, &world.device)));
+  lade_pipeline_options options;
+  lade_pipeline_options_init(&options);
+  options.readers = MANY_READERS;
+  return world.device != NULL ||
+         (succeeded(lade_runtime_open(NULL, NULL, &world.runtime)) &&
+          succeeded(lade_pair_create(world.runtime, 0, NULL, &world.pair)) &&
+          succeeded(lade_pipeline_create(world.runtime, lade_pair_pinned_pool(world.pair), &options, &world.many)) &&
+          succeeded(
+              world.runtime->ops->device_alloc(world.runtime->self, 0, (size_t)2 * TRANSFERS * BYTES, &world.device)));
 }
 
 static bool world_close(void) {
   bool good = world.device == NULL || succeeded(world.runtime->ops->device_free(world.runtime->self, 0, world.device));
+  good = succeeded(lade_pipeline_destroy(world.many, true)) && good;
   good = succeeded(lade_pair_destroy(world.pair, true)) && good;
   return succeeded(lade_runtime_close(world.runtime)) && good;
 }
 
 /* Nanoseconds per transfer with up to `ahead` under way. */
-static double transfers_run(unsigned ahead) {
+static double transfers_run(lade_pipeline *pipeline, unsigned ahead) {
   lade_ticket *tickets[AHEAD];
   lade_transfer transfer;
   bool good = true;
@@ -60,7 +67,7 @@ static double transfers_run(unsigned ahead) {
       lade_ticket_release(tickets[i % ahead]);
     }
     if (good && i < TRANSFERS) {
-      good = succeeded(lade_pipeline_submit(lade_pair_pipeline(world.pair), &transfer, &tickets[i % ahead]));
+      good = succeeded(lade_pipeline_submit(pipeline, &transfer, &tickets[i % ahead]));
     }
   }
   return good ? (bench_seconds() - begun) / TRANSFERS * 1e9 : (double)NAN;
@@ -68,12 +75,11 @@ static double transfers_run(unsigned ahead) {
 
 static double one_run(void *user) {
   (void)user;
-  return transfers_run(1);
+  return transfers_run(lade_pair_pipeline(world.pair), 1);
 }
 
-static double ahead_run(void *user) {
-  (void)user;
-  return transfers_run(AHEAD);
+static double ahead_run(void *many) {
+  return transfers_run(*(const bool *)many ? world.many : lade_pair_pipeline(world.pair), AHEAD);
 }
 
 static double cpu_seconds(void) {
@@ -120,7 +126,8 @@ static bool one_case(bench *b, const bench_case *self) {
 }
 
 static bool ahead_case(bench *b, const bench_case *self) {
-  const bench_variant variants[] = {{"lade", ahead_run, NULL}, {"copy_sync", copy_run, NULL}};
+  bool many = *(const bool *)self->user;
+  const bench_variant variants[] = {{"lade", ahead_run, &many}, {"copy_sync", copy_run, NULL}};
   return world_open() &&
          bench_measure(b, self->name, json_pack("{s:i, s:i}", "bytes", BYTES, "ahead", AHEAD), "ns", variants, 2);
 }
@@ -169,15 +176,18 @@ static bool batch_case(bench *b, const bench_case *self) {
 }
 
 int main(int argc, char **argv) {
+  static const bool few = false;
+  static const bool many = true;
   static const size_t packed = BYTES;
   static const size_t scattered = (size_t)2 * BYTES;
   static const bench_case cases[] = {
       {"one_by_one", "each transfer waited for before the next is submitted", one_case, NULL},
-      {"ahead", "32 transfers under way", ahead_case, NULL},
+      {"ahead", "32 transfers under way", ahead_case, &few},
+      {"ahead_many_readers", "the same with 24 reader threads, most of which had better sleep", ahead_case, &many},
       {"batch_packed", "4000 pieces of one transfer, side by side on the device; processor time", batch_case, &packed},
       {"batch_scattered", "4000 pieces of one transfer, with gaps on the device; processor time", batch_case,
        &scattered},
   };
-  int exit_status = bench_main(argc, argv, "What does a transfer of 4 KiB cost beside its bytes?", cases, 4);
+  int exit_status = bench_main(argc, argv, "What does a transfer of 4 KiB cost beside its bytes?", cases, 5);
   return world_close() ? exit_status : 1;
 }

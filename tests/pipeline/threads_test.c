@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * No wake-up of a reader thread is lost: each of N orders that hang gets one of N threads, however the orders come up and
+ * whatever the threads were doing. What hangs is a meeting, which nobody leaves before all have come: one thread left asleep
+ * and it never takes place.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/pipeline/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/pattern.h"
+#include "tests/support/random.h"
+#include "tests/support/runtimes.h"
+
+enum { CHUNK = 4096, THREADS = 6, MEET_S = 15 };
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { ROUNDS = 100 };
+#else
+enum { ROUNDS = 300 };
+#endif
+
+/* --- a meeting ------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct meeting {
+  pthread_mutex_t lock;
+  pthread_cond_t all_there;
+  unsigned there;
+  unsigned wanted;
+  bool failed; /* the time was over */
+} meeting;
+
+static void meeting_open(meeting *m, unsigned wanted) {
+  *m = (meeting){.wanted = wanted};
+  pthread_mutex_init(&m->lock, NULL);
+  pthread_cond_init(&m->all_there, NULL);
+}
+
+static void meeting_close(meeting *m) {
+  LADE_EXPECT(!m->failed);
+  LADE_EXPECT_EQ_UINT(m->there, m->wanted);
+  pthread_cond_destroy(&m->all_there);
+  pthread_mutex_destroy(&m->lock);
+}
+
+static lade_status meet(meeting *m) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += MEET_S;
+  pthread_mutex_lock(&m->lock);
+  if (++m->there >= m->wanted) {
+    pthread_cond_broadcast(&m->all_there);
+  }
+  while (m->there < m->wanted && !m->failed) {
+    m->failed = pthread_cond_timedwait(&m->all_there, &m->lock, &until) != 0;
+  }
+  pthread_mutex_unlock(&m->lock);
+  return LADE_OK;
+}
+
+static lade_status meet_range(void *user, uint64_t offset, void *buffer, size_t bytes) {
+  support_pattern_fill(buffer, bytes, 1, offset);
+  return meet(user);
+}
+
+static lade_status meet_end(void *user, lade_ticket *ticket, const lade_error *outcome) {
+  (void)ticket;
+  (void)outcome;
+  return meet(user);
+}
+
+/* --- the pipeline ---------------------------------------------------------------------------------------------------
+ */
+
+typedef struct scene {
+  fixture f;
+  support_random random;
+  lade_ticket *tickets[THREADS];
+  unsigned count;
+  char host[THREADS * CHUNK];
+} scene;
+
+/* As many threads as may meet, and slots for all of them and others. */
+static bool scene_open(scene *s, uint32_t storage) {
+  lade_pipeline_options options;
+  memset(s, 0, sizeof *s);
+  fixture_options(&options);
+  options.chunk_bytes = CHUNK;
+  options.readers = THREADS;
+  options.depth = 4 * THREADS;
+  options.storage = (int32_t)storage;
+  support_random_start(&s->random, 1);
+  return fixture_open(&s->f, "cpu", (size_t)2 * THREADS * CHUNK, &options);
+}
+
+static void submit(scene *s, const lade_transfer *transfer) {
+  LADE_ASSERT_OK(lade_pipeline_submit(s->f.pipeline, transfer, &s->tickets[s->count]));
+  s->count++;
+}
+
+/* Where a meeting does not take place its transfers end all the same, after MEET_S. Those that do not end then have found
+ * no thread at all, and nothing could be taken apart. */
+static void all_wait(scene *s) {
+  for (unsigned i = 0; i < s->count; i++) {
+    lade_status status = lade_ticket_wait(s->tickets[i], UINT64_C(2) * MEET_S * 1000000000);
+    if (status == LADE_ERR_TIMEOUT) {
+      fprintf(stderr, "every reader thread sleeps, and there is work: %s\n", lade_last_error()->text);
+      abort();
+    }
+    LADE_EXPECT_OK(status);
+    lade_ticket_release(s->tickets[i]);
+  }
+  s->count = 0;
+}
+
+/* For a moment of any length, in which threads run dry, spin, or go to sleep. */
+static void moment_pass(scene *s) {
+  static const unsigned most[] = {0, 5, 60, 400};
+  unsigned us = (unsigned)support_random_between(&s->random, 0, most[support_random_between(&s->random, 0, 3)]);
+  if (us > 0) usleep(us);
+}
+
+/* A transfer that hangs in its source. */
+static lade_transfer hanging(scene *s, meeting *m, size_t chunks, bool concurrent) {
+  lade_endpoint source = lade_endpoint_callback(meet_range, m);
+  source.concurrent = concurrent ? 1 : 0;
+  return fixture_transfer(&s->f, LADE_TO_DEVICE, source, chunks * CHUNK);
+}
+
+/* --- the tests ------------------------------------------------------------------------------------------------------
+ */
+
+/* One submit brings up all orders: who takes the first wakes the next, and so on. */
+LADE_TEST(Threads, WakeEachOtherForTheChunksOfOneTransfer) {
+  scene s;
+  if (!scene_open(&s, LADE_STORAGE_PREAD)) return;
+  for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
+    meeting m;
+    meeting_open(&m, THREADS);
+    lade_transfer transfer = hanging(&s, &m, THREADS, true);
+    submit(&s, &transfer);
+    all_wait(&s);
+    meeting_close(&m);
+    moment_pass(&s);
+  }
+  fixture_expect_device_pattern(&s.f, 0, THREADS * CHUNK, 1, 0);
+  fixture_close(&s.f);
+}
+
+/* Submits in close order: most of them find somebody on the way. */
+LADE_TEST(Threads, WakeForEachOfManySubmits) {
+  scene s;
+  if (!scene_open(&s, LADE_STORAGE_PREAD)) return;
+  for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
+    meeting m;
+    meeting_open(&m, THREADS);
+    for (unsigned i = 0; i < THREADS; i++) {
+      lade_transfer transfer = hanging(&s, &m, 1, false);
+      if (round % 2 != 0) moment_pass(&s);
+      submit(&s, &transfer);
+    }
+    all_wait(&s);
+    meeting_close(&m);
+  }
+  fixture_close(&s.f);
+}
+
+/* Beside a copy whose end somebody asks for, awake and in his sleep: the last to come takes that task over. */
+LADE_TEST(Threads, WakeWhileOneAsksForTheEndOfCopies) {
+  scene s;
+  lade_stream stream;
+  if (!scene_open(&s, LADE_STORAGE_PREAD)) return;
+  LADE_ASSERT_OK(lade_stream_create(s.f.runtime, 0, &stream));
+  for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
+    meeting m;
+    lade_ticket *copying;
+    /* The copy waits for a stream that stands still, so it is under way until the meeting is over. */
+    LADE_ASSERT_OK(lade_soft_stream_hold(s.f.runtime, stream));
+    lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_memory(s.host), CHUNK);
+    LADE_ASSERT_OK(lade_copy_async(s.f.runtime, s.f.device, s.f.device + CHUNK, CHUNK, stream));
+    transfer.after_stream = 1;
+    transfer.stream = stream;
+    LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &copying));
+    moment_pass(&s);
+    meeting_open(&m, THREADS);
+    for (unsigned i = 0; i < THREADS; i++) {
+      lade_transfer other = hanging(&s, &m, 1, false);
+      submit(&s, &other);
+      moment_pass(&s);
+    }
+    all_wait(&s);
+    meeting_close(&m);
+    LADE_EXPECT_OK(lade_soft_stream_release(s.f.runtime, stream));
+    LADE_EXPECT_OK(lade_ticket_wait(copying, LADE_WAIT_FOREVER));
+    lade_ticket_release(copying);
+  }
+  LADE_EXPECT_OK(lade_stream_destroy(s.f.runtime, stream));
+  fixture_close(&s.f);
+}
+
+/* Many transfers end by one event, and each calls back: who found out must not keep them to himself. */
+LADE_TEST(Threads, WakeForEachEndOfATransfer) {
+  scene s;
+  if (!scene_open(&s, LADE_STORAGE_PREAD)) return;
+  for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
+    meeting m;
+    meeting_open(&m, THREADS);
+    for (unsigned i = 0; i < THREADS; i++) {
+      lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_memory(s.host), 100);
+      transfer.on_complete = meet_end;
+      transfer.on_complete_user = &m;
+      submit(&s, &transfer);
+    }
+    all_wait(&s);
+    meeting_close(&m);
+    moment_pass(&s);
+  }
+  fixture_close(&s.f);
+}
+
+/* With a read that never ends one thread waits in storage. It comes out when it is the last one. */
+LADE_TEST(Threads, WakeTheOneThatWaitsInStorage) {
+  scene s;
+  int ends[2];
+  lade_ticket *reading;
+  if (!scene_open(&s, LADE_STORAGE_URING)) return;
+  if (fixture_info(&s.f).storage_buffered != LADE_STORAGE_URING) {
+    fixture_close(&s.f);
+    LADE_SKIP("io_uring is forbidden here");
+  }
+  LADE_ASSERT_EQ_INT(pipe(ends), 0);
+  lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_file(ends[0], 0, "pipe"), CHUNK);
+  LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &reading));
+  for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
+    meeting m;
+    meeting_open(&m, THREADS);
+    for (unsigned i = 0; i < THREADS; i++) {
+      lade_transfer other = hanging(&s, &m, 1, false);
+      submit(&s, &other);
+      if (round % 2 != 0) moment_pass(&s);
+    }
+    all_wait(&s);
+    meeting_close(&m);
+  }
+  LADE_EXPECT_OK(lade_ticket_cancel(reading));
+  LADE_EXPECT_EQ_INT(lade_ticket_wait(reading, LADE_WAIT_FOREVER), LADE_ERR_CANCELLED);
+  lade_ticket_release(reading);
+  close(ends[0]);
+  close(ends[1]);
+  fixture_close(&s.f);
+}
