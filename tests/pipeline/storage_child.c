@@ -15,6 +15,15 @@
 
 #include "tests/shim/lade_test.h"
 
+enum { FAILED = 1, SKIPPED = 77 }; /* exit status */
+
+static bool skipped; /* of the child */
+
+void storage_child_skip(const char *reason) {
+  fprintf(stderr, "skipped: %s\n", reason);
+  skipped = true;
+}
+
 void storage_child_run(void (*body)(void *user), void *user) {
   fflush(NULL);
   pid_t child = fork();
@@ -22,11 +31,12 @@ void storage_child_run(void (*body)(void *user), void *user) {
   if (child == 0) {
     body(user);
     fflush(NULL);
-    _exit(lade_test_has_failed() ? 1 : 0);
+    _exit(lade_test_has_failed() ? FAILED : skipped ? SKIPPED : 0);
   }
   int status = -1;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED) LADE_SKIP("the child says why");
   LADE_EXPECT_EQ_INT(status, 0);
 }
 

@@ -6,6 +6,9 @@
 /* Runs `body` in a forked child; the test fails if the body fails there, or ends in any other way than by returning. */
 void storage_child_run(void (*body)(void *user), void *user);
 
+/* In a body: the test counts as skipped unless it fails. The body goes on. */
+void storage_child_skip(const char *reason);
+
 /* From now on the system call fails with `code` in all threads of this process. Not 0: it cannot be had here. */
 int storage_child_forbid(int system_call, int code);
 

@@ -249,7 +249,7 @@ static void save_on_tiny_disk(void *user) {
   char *disk = support_temp_dir_path(&s.dir, "disk");
   if (mkdir(disk, 0700) != 0 || unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
       mount("tmpfs", disk, "tmpfs", 0, "size=64k") != 0) {
-    fprintf(stderr, "no right to mount a tiny disk: not tested\n");
+    storage_child_skip("no right to mount a tiny disk");
   } else {
     char *whole = s.out;
     s.out = support_temp_dir_path(&s.dir, "disk/out.bin");
@@ -314,7 +314,7 @@ static void read_from_ramfs(void *user) {
   char *path = support_temp_dir_path(&s.dir, "disk/in.bin");
   if (mkdir(disk, 0700) != 0 || unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
       mount("ramfs", disk, "ramfs", 0, NULL) != 0) {
-    fprintf(stderr, "no right to mount a file system: not tested\n");
+    storage_child_skip("no right to mount a file system");
   } else {
     LADE_EXPECT(support_temp_file_write(path, BYTES, 8));
     LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(path, 3, LADE_FILE_DIRECT), BYTES - 3));
