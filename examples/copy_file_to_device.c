@@ -13,10 +13,7 @@
 
 #include <lade/lade.h>
 
-#define LADE(call)                                                                                                     \
-  do {                                                                                                                 \
-    if ((call) != LADE_OK) fail(#call, lade_last_error()->text);                                                       \
-  } while (0)
+#define LADE(call) ((call) == LADE_OK ? (void)0 : fail(#call, lade_last_error()->text))
 
 static _Noreturn void fail(const char *what, const char *reason) {
   fprintf(stderr, "%s: %s\n", what, reason);
@@ -60,7 +57,7 @@ int main(int argc, char **argv) {
   LADE(lade_copy_async(runtime, result, loaded, bytes, stream)); /* stands for a kernel */
   lade_ticket *up = submit(pair, LADE_TO_HOST, lade_endpoint_memory(back), result, bytes, stream);
   LADE(lade_ticket_wait(up, LADE_WAIT_FOREVER));
-  LADE(lade_ticket_wait(down, 0)); /* over before: its error would have been the reason for bytes that are wrong */
+  LADE(lade_ticket_wait(down, LADE_WAIT_FOREVER)); /* its error would be the reason for bytes that are wrong */
   lade_ticket_release(down);
   lade_ticket_release(up);
 
