@@ -214,7 +214,7 @@ static bool bytes_load(const stage *s, const arguments *a, int fd, outcome *o) {
 
 static bool other_load(const stage *s, const arguments *a, outcome *o) {
   struct stat facts;
-  int fd = open(o->path, O_RDONLY | O_CLOEXEC);
+  int fd = open(o->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up */
   if (fd < 0 || fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
     fprintf(stderr, "%s: %s: %s\n", s->command, o->path, fd < 0 ? strerror(errno) : "no regular file");
     if (fd >= 0) close(fd);
