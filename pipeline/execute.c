@@ -183,7 +183,8 @@ void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, la
     ladei_ticket_free(ladei_ticket_of(order->transfer));
     pipeline->references--; /* not the last: destroy waits for every transfer */
   }
-  bool prefix_grew = order->kind == LADEI_ORDER_COPY && pipeline->prefix_waiters > 0;
+  bool moves = order->kind == LADEI_ORDER_COPY || order->kind == LADEI_ORDER_POLL || order->kind == LADEI_ORDER_WRITE;
+  bool prefix_grew = moves && status == LADE_OK && pipeline->prefix_waiters > 0;
   if (changed != 0 || prefix_grew || pipeline->stopping) {
     ladei_condition_broadcast(&pipeline->changed);
   }

@@ -75,7 +75,7 @@ struct lade_pipeline {
   ladei_condition changed; /* a transfer advanced; for callers that wait */
   ladei_core core;
   unsigned submitting;     /* calls of submit that have their place among max_transfers, but no transfer yet */
-  unsigned prefix_waiters; /* calls that wait for part of a transfer to be queued */
+  unsigned prefix_waiters; /* calls that wait for part of a transfer */
   bool stopping;           /* destroy has drained it: threads end */
   unsigned references;     /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
 };
@@ -128,6 +128,9 @@ lade_status ladei_caller_stream_resolve(const lade_runtime *runtime, lade_stream
 
 /* The time of the runtime's clock when that long will have passed. */
 uint64_t ladei_deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns);
+
+/* lade_ticket_wait() for the first `bytes` of a transfer only. */
+lade_status ladei_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns);
 
 /* Ends a transfer as cancelled, unless it is over or has failed. Called with the lock. */
 void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket);

@@ -50,32 +50,47 @@ static lade_status timeout_error(const lade_ticket *ticket) {
                      (unsigned long long)ticket->transfer.bytes, (unsigned long long)ticket->transfer.done_bytes);
 }
 
-lade_status lade_ticket_wait(lade_ticket *ticket, uint64_t timeout_ns) {
+/* Whether the first bytes have arrived, or it is over. All of them: only then, since there may be a flush to come. */
+static bool has_arrived(const ladei_core_transfer *transfer, uint64_t bytes) {
+  return transfer->finished ||
+         (bytes < transfer->bytes && transfer->error.status == LADE_OK && ladei_core_prefix_done(transfer) >= bytes);
+}
+
+lade_status ladei_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns) {
   lade_status status = ticket_check(ticket, "lade_ticket_wait");
   if (status != LADE_OK) {
     return status;
   }
   lade_pipeline *pipeline = ticket->pipeline;
+  const ladei_core_transfer *transfer = &ticket->transfer;
   ladei_lock_acquire(&pipeline->lock);
-  bool finished = ticket->transfer.finished;
+  bool arrived = has_arrived(transfer, bytes);
   ladei_lock_release(&pipeline->lock);
-  if (!finished) {
+  if (!arrived) {
     /* Only now is the runtime needed, and sure to be open. */
     uint64_t deadline_ns = ladei_deadline_after(pipeline, timeout_ns);
     ladei_lock_acquire(&pipeline->lock);
-    while (!ticket->transfer.finished && status == LADE_OK) {
+    pipeline->prefix_waiters += bytes < transfer->bytes ? 1 : 0;
+    while (!has_arrived(transfer, bytes) && status == LADE_OK) {
       status = pipeline->driver->wait(pipeline, deadline_ns);
     }
+    pipeline->prefix_waiters -= bytes < transfer->bytes ? 1 : 0;
     ladei_lock_release(&pipeline->lock);
   }
   ladei_lock_acquire(&pipeline->lock);
-  if (ticket->transfer.finished) {
+  if (transfer->finished) {
     status = ticket_answer(ticket);
+  } else if (has_arrived(transfer, bytes)) {
+    status = LADE_OK;
   } else if (status == LADE_ERR_TIMEOUT) {
     status = timeout_error(ticket);
   }
   ladei_lock_release(&pipeline->lock);
   return status;
+}
+
+lade_status lade_ticket_wait(lade_ticket *ticket, uint64_t timeout_ns) {
+  return ladei_ticket_wait_prefix(ticket, UINT64_MAX, timeout_ns);
 }
 
 /* Called with the lock. A finished ticket may have outlived the pipeline's slots. */

@@ -224,7 +224,7 @@ LADE_API lade_status lade_tensor_load_address(const lade_tensor_load *load, uint
  */
 LADE_API lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns);
 
-/** The same for one tensor. Errors: also LADE_ERR_INVALID_ARGUMENT. */
+/** The same for one tensor, which may have arrived long before the rest. Errors: also LADE_ERR_INVALID_ARGUMENT. */
 LADE_API lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns);
 
 /**

@@ -450,18 +450,11 @@ lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns) {
 
 lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns) {
   const piece *p = NULL;
-  lade_ticket_info info;
-  lade_ticket_info_init(&info);
   lade_status status = piece_get(load, index, &p);
   if (status != LADE_OK || p->ticket == NO_TICKET) {
     return status;
   }
-  lade_ticket *ticket = load->tickets.tickets[p->ticket];
-  status = lade_ticket_query(ticket, &info);
-  if (status == LADE_NOT_READY) {
-    status = info.bytes_ready >= p->ready_bytes ? LADE_OK : lade_ticket_wait(ticket, timeout_ns);
-  }
-  return status;
+  return ladei_ticket_wait_prefix(load->tickets.tickets[p->ticket], p->ready_bytes, timeout_ns);
 }
 
 lade_status lade_tensor_load_stream_wait(lade_tensor_load *load, uint64_t index, lade_stream stream) {

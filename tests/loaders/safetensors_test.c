@@ -255,6 +255,36 @@ LADE_TEST(SafetensorsLoad, SendsNeighboursTogether) {
   fixture_close(&f);
 }
 
+/* A thread that wants the first tensor does not wait for those behind it, though they are in the same transfer. */
+LADE_TEST(SafetensorsLoad, WaitsForNoMoreThanTheTensor) {
+  static const char header[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[8192],\"data_offsets\":[0,8192]},"
+                               "\"b\":{\"dtype\":\"U8\",\"shape\":[1040384],\"data_offsets\":[8192,1048576]}}";
+  fixture f;
+  support_temp_dir dir;
+  lade_safetensors *file;
+  lade_tensor_load *load;
+  lade_load_info info;
+  if (!fixture_open(&f, "sim") || !support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "two.safetensors");
+  fixture_safetensors_write(path, header, 1 << 20);
+  LADE_ASSERT_OK(lade_safetensors_open(path, &file));
+  LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, NULL, &load));
+  lade_load_info_init(&info);
+  LADE_EXPECT_EQ_INT(lade_tensor_load_wait_tensor(load, 0, 1), LADE_ERR_TIMEOUT);
+  LADE_EXPECT_OK(lade_tensor_load_wait_tensor(load, 0, LADE_WAIT_FOREVER));
+  LADE_EXPECT_EQ_INT(lade_tensor_load_query(load, &info), LADE_NOT_READY);
+  LADE_EXPECT_EQ_UINT(info.transfers, 1);
+  LADE_EXPECT_GE_UINT(info.bytes_done, 8192);
+  LADE_EXPECT_LT_UINT(info.bytes_done, 100000);
+  LADE_EXPECT_OK(lade_tensor_load_wait_tensor(load, 1, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_query(load, NULL));
+  LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
+  lade_safetensors_close(file);
+  free(path);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
 LADE_TEST_P(SafetensorsLoad, LoadsSomeInTheOrderAskedFor, support_soft_runtimes, name) {
   static const char *const names[] = {"large", "empty", "a", "dtype.bool"};
   uint64_t tensors[4];
