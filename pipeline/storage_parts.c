@@ -10,6 +10,7 @@
  *     those after it end as those of a failed transfer.
  * Locks: none taken. ticket->files and parts are constant from the submit to the order FINISH.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -22,17 +23,43 @@ static bool same_file(const ladei_part *a, const lade_endpoint *host) {
          same_name(a->host.name, host->name);
 }
 
-/* The file of another part that is the same, NULL: none yet. Most transfers name one file after the other. */
-static ladei_storage_file *file_find(const ladei_parts *parts, const ladei_part *part) {
-  if (part > parts->list && same_file(part - 1, &part->host)) {
-    return part[-1].file;
+/* The first part of each file so far, at a place that follows from the file. */
+typedef struct file_table {
+  const ladei_part **places; /* twice as many as there are parts, at least: NULL for most */
+  size_t mask;
+} file_table;
+
+/* Of files that same_file() holds for the same. */
+static uint64_t file_hash(const lade_endpoint *host) {
+  static const uint64_t prime = UINT64_C(0x100000001b3); /* FNV-1a */
+  uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ (uint64_t)(uint32_t)host->fd;
+  for (const char *at = host->kind == LADE_ENDPOINT_PATH ? host->name : ""; *at != '\0'; at++) {
+    hash = (hash ^ (unsigned char)*at) * prime;
   }
-  for (const ladei_part *other = parts->list; other < part; other++) {
-    if (same_file(other, &part->host)) {
-      return other->file;
-    }
+  hash *= prime;
+  return hash ^ hash >> 32;
+}
+
+static lade_status table_init(file_table *table, size_t parts) {
+  size_t places = 4;
+  while (places < 2 * parts) {
+    places *= 2;
   }
-  return NULL;
+  table->places = calloc(places, sizeof *table->places);
+  table->mask = places - 1;
+  return table->places != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for files");
+}
+
+/* The part in the table that names the same file; this one, which goes there, if none does. */
+static const ladei_part *table_put(file_table *table, const ladei_part *part) {
+  size_t place = file_hash(&part->host) & table->mask;
+  while (table->places[place] != NULL && !same_file(table->places[place], &part->host)) {
+    place = (place + 1) & table->mask;
+  }
+  if (table->places[place] == NULL) {
+    table->places[place] = part;
+  }
+  return table->places[place];
 }
 
 static lade_status file_add(lade_pipeline *pipeline, lade_ticket *ticket, const lade_endpoint *host,
@@ -102,24 +129,41 @@ static void cufile_use(lade_ticket *ticket) {
   transfer->unit_bytes = ticket->parts.list[0].file->align;
 }
 
-lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
-  const lade_endpoint *host = &request->host;
+/* Gives each part of a file its file. */
+static lade_status parts_attach(lade_pipeline *pipeline, lade_ticket *ticket, file_table *table) {
+  ladei_parts *parts = &ticket->parts;
   ladei_storage_file **end = &ticket->files;
-  ladei_storage_file *file;
   lade_status status = LADE_OK;
-  if (ticket->parts.count == 0 && host->kind == LADE_ENDPOINT_PATH) {
-    return file_add(pipeline, ticket, host, &end, &file); /* it may have to be created */
-  }
-  for (size_t i = 0; i < ticket->parts.count && status == LADE_OK; i++) {
-    ladei_part *part = &ticket->parts.list[i];
+  for (size_t i = 0; i < parts->count && status == LADE_OK; i++) {
+    ladei_part *part = &parts->list[i];
     if (part->host.kind != LADE_ENDPOINT_FILE && part->host.kind != LADE_ENDPOINT_PATH) {
       continue;
     }
-    part->file = file_find(&ticket->parts, part);
-    if (part->file == NULL) {
+    const ladei_part *first = parts->count > 1 ? table_put(table, part) : part;
+    part->file = first->file;
+    if (first == part) {
       status = file_add(pipeline, ticket, &part->host, &end, &part->file);
     }
   }
+  return status;
+}
+
+lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
+  const lade_endpoint *host = &request->host;
+  file_table table = {NULL, 0};
+  lade_status status = LADE_OK;
+  if (ticket->parts.count == 0 && host->kind == LADE_ENDPOINT_PATH) {
+    ladei_storage_file **end = &ticket->files;
+    ladei_storage_file *file;
+    return file_add(pipeline, ticket, host, &end, &file); /* it may have to be created */
+  }
+  if (ticket->parts.count > 1) {
+    status = table_init(&table, ticket->parts.count);
+  }
+  if (status == LADE_OK) {
+    status = parts_attach(pipeline, ticket, &table);
+  }
+  free(table.places);
   if (status != LADE_OK) {
     lade_error first;
     ladei_error_save(&first);
