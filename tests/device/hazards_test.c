@@ -402,16 +402,24 @@ LADE_TEST(hazard_H15, MappingsAreCountedAndOpenedWithoutALock) {
 /* ---- H16: record beside free --------------------------------------------------------------------------------------- */
 
 static char *recorded_block;
+static char *busy_block;
 
+/* The block's segment is gone, and its record waits for another block. Then the noted stream gets work to do. */
 static void visit_free(device_fixture *f) {
   device_fixture_free(f, recorded_block);
-  device_fixture_empty_cache(f); /* the block's segment is gone */
+  device_fixture_empty_cache(f);
+  ladei_stream noted;
+  LADE_EXPECT_OK(f->runtime->ops->stream_resolve(f->runtime->self, LADE_STREAM_PER_THREAD, &noted));
+  for (int i = 0; i < 64; i++) {
+    LADE_EXPECT_OK(f->runtime->ops->fill(f->runtime->self, busy_block, 0, 60 * MIB, &noted));
+  }
 }
 
 LADE_TEST(hazard_H16, BlockFreedInTheMiddleOfARecordDoesNoHarm) {
   device_fixture f;
   if (!open_sim(&f, 256 * MIB)) return;
   LADE_EXPECT_OK(lade_runtime_set_device(f.runtime, 0)); /* whose per-thread stream is meant */
+  busy_block = device_fixture_alloc(&f, 60 * MIB, 0);
   recorded_block = device_fixture_alloc(&f, 30 * MIB, 0);
   probe_insert(&f);
   probe.visit = visit_free;
@@ -419,8 +427,14 @@ LADE_TEST(hazard_H16, BlockFreedInTheMiddleOfARecordDoesNoHarm) {
   LADE_EXPECT_OK(lade_device_record_stream(f.allocator, recorded_block, LADE_STREAM_PER_THREAD));
   probe_remove(&f, 1);
   device_fixture_check(&f);
+  /* The use counts for the next block in that record: its free waits. */
   char *next = device_fixture_alloc(&f, 30 * MIB, 0);
   device_fixture_free(&f, next);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 2);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).allocation.all.current, 1);
+  device_fixture_empty_cache(&f); /* waits for the work */
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 1);
+  device_fixture_free(&f, busy_block);
   device_fixture_close(&f);
 }
 
