@@ -19,6 +19,7 @@
 typedef enum value_kind {
   VALUE_BACKEND,
   VALUE_BOOL,      /* uint32_t: 0, 1 */
+  VALUE_OFF,       /* False alone; no field */
   VALUE_CHOICE,    /* uint32_t: 1 for True, 2 for False */
   VALUE_NUMBER_32, /* within low .. high */
   VALUE_NUMBER_64, /* within low .. high */
@@ -54,6 +55,9 @@ static const setting settings[] = {
     {"pinned_num_register_threads", VALUE_POWER_32, offsetof(lade_config, pinned_num_register_threads), 1, 128, false},
     {"max_non_split_rounding_mb", VALUE_NUMBER_64, offsetof(lade_config, max_non_split_rounding_mb), 21, MB_LIMIT,
      true},
+    {"large_segment_size_mb", VALUE_NUMBER_64, offsetof(lade_config, large_segment_size_mb), 11, MB_LIMIT, true},
+    {"graph_capture_record_stream_reuse", VALUE_OFF, 0, 0, 0, true},
+    {"throw_on_cudamalloc_oom", VALUE_OFF, 0, 0, 0, true},
     {"per_process_memory_fraction", VALUE_FRACTION, offsetof(lade_config, per_process_memory_fraction), 0, 0, true},
     {"pinned_use_background_threads", VALUE_BOOL, offsetof(lade_config, pinned_background), 0, 0, true},
     {"device_expandable_pools", VALUE_BOOL, offsetof(lade_config, device_expandable_pools), 0, 0, true},
@@ -65,6 +69,8 @@ static const setting settings[] = {
     {"pinned_event_batch", VALUE_NUMBER_32, offsetof(lade_config, pinned_event_batch), 0, 65536, true},
     {"pinned_wait_ms", VALUE_NUMBER_32, offsetof(lade_config, pinned_wait_ms), 0, UINT32_MAX, true},
     {"pinned_segment_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_segment_mb), 0, UINT64_C(1) << 20, true},
+    {"pinned_reserve_segment_size_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_segment_mb), 0, UINT64_C(1) << 20,
+     true},
     {"pinned_magazine_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_magazine_mb), 0, MB_LIMIT, true},
     {"pinned_max_idle_ms", VALUE_NUMBER_32, offsetof(lade_config, pinned_max_idle_ms), 0, UINT32_MAX, true},
     {"pinned_threads", VALUE_NUMBER_32, offsetof(lade_config, pinned_threads), 0, 1024, true},
@@ -185,6 +191,12 @@ static lade_status bool_read(const parser *p, const setting *s, piece value, uin
   }
   *out = piece_is(value, "True") ? 1 : if_false;
   return LADE_OK;
+}
+
+/* What only later versions can do. Saying that it is not wanted is no error. */
+static lade_status off_read(const parser *p, const setting *s, piece value) {
+  if (piece_is(value, "False")) return LADE_OK;
+  return value_error(p, s, value, "lade cannot do it; False is meant");
 }
 
 static lade_status range_read(const parser *p, const setting *s, piece value, uint64_t *out) {
@@ -314,6 +326,7 @@ static lade_status value_read(parser *p, const setting *s, piece value) {
   switch (s->kind) {
   case VALUE_BACKEND: return backend_read(p, s, value, (uint32_t *)(void *)field);
   case VALUE_BOOL: return bool_read(p, s, value, 0, (uint32_t *)(void *)field);
+  case VALUE_OFF: return off_read(p, s, value);
   case VALUE_CHOICE: return bool_read(p, s, value, 2, (uint32_t *)(void *)field);
   case VALUE_THRESHOLD: return threshold_read(p, s, value, (double *)(void *)field);
   case VALUE_FRACTION: return share_read(p, s, value, (double *)(void *)field);
@@ -410,6 +423,7 @@ void lade_config_apply_device(const lade_config *config, lade_device_options *op
   options->expandable_segments = config->expandable_segments;
   memcpy(options->roundup_divisions, config->roundup_power2_divisions, sizeof options->roundup_divisions);
   options->max_unsplit_slack_bytes = config->max_non_split_rounding_mb * LADEI_MIB;
+  options->large_segment_bytes = config->large_segment_size_mb * LADEI_MIB;
   options->backend = config->backend;
   options->flags = config->device_uncached != 0 ? (uint32_t)LADE_DEVICE_UNCACHED : 0;
   options->flags |= config->device_expandable_pools != 0 ? (uint32_t)LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS : 0;

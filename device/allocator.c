@@ -203,7 +203,7 @@ static lade_status request_serve(lade_device_allocator *allocator, ladei_device_
   request->pool = pool_choose(allocator, request->stream_key, request->rounded);
   ladei_block *block = ladei_pool_search(heap, request->pool, request->stream_key, request->rounded);
   if (block == NULL) {
-    request->segment_bytes = ladei_heap_segment_bytes(request->rounded);
+    request->segment_bytes = ladei_heap_segment_bytes(&heap->settings, request->rounded);
     ladei_private_pool *visited = request->pool->owner;
     if (visited != NULL) visited->visitors++;
     lade_status status = request_seek(allocator, request, &block);

@@ -160,8 +160,8 @@ lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_hea
 
 /* ---- Reserving --------------------------------------------------------------------------------------------------- */
 
-static size_t granule_bytes_for(const ladei_block_pool *pool) {
-  return pool->is_small ? LADEI_SMALL_SEGMENT : LADEI_LARGE_SEGMENT;
+static size_t granule_bytes_for(const ladei_heap *heap, const ladei_block_pool *pool) {
+  return pool->is_small ? LADEI_SMALL_SEGMENT : heap->settings.large_segment_bytes;
 }
 
 /* Whether the device can map granules of this size. */
@@ -182,7 +182,7 @@ static lade_status granularity_check(lade_device_allocator *allocator, size_t gr
 }
 
 static ladei_heap_segment *segment_create(lade_device_allocator *allocator, const ladei_device_request *request) {
-  size_t granule_bytes = granule_bytes_for(request->pool);
+  size_t granule_bytes = granule_bytes_for(&allocator->heap, request->pool);
   size_t wanted = (size_t)(allocator->total_bytes + allocator->total_bytes / 8);
   size_t count = wanted / granule_bytes + (wanted % granule_bytes != 0);
   ladei_heap_segment *segment = ladei_heap_segment_create(&allocator->heap, count * granule_bytes);

@@ -17,7 +17,7 @@ void ladei_heap_init(ladei_heap *heap) {
   ladei_slab_init(&heap->segments, sizeof(ladei_heap_segment));
   heap->small_pool.is_small = true;
   heap->settings.max_split_bytes = LADEI_SPLIT_UNLIMITED;
-  heap->settings.max_unsplit_slack = LADEI_LARGE_SEGMENT;
+  heap->settings.large_segment_bytes = heap->settings.max_unsplit_slack = LADEI_LARGE_SEGMENT;
 }
 
 void ladei_heap_destroy(ladei_heap *heap) {

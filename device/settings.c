@@ -58,6 +58,14 @@ lade_status ladei_settings_check(const lade_device_options *options) {
                        "device options: max_unsplit_slack_bytes is %llu; 0 or above %zu is meant",
                        (unsigned long long)options->max_unsplit_slack_bytes, (size_t)LADEI_LARGE_SEGMENT);
   }
+  if (options->large_segment_bytes != 0 &&
+      (options->large_segment_bytes <= LADEI_OWN_SEGMENT_MIN || options->large_segment_bytes >= LADEI_SIZE_LIMIT ||
+       options->large_segment_bytes % LADEI_BLOCK_QUANTUM != 0)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "device options: large_segment_bytes is %llu; 0 or a multiple of %zu above %zu is meant",
+                       (unsigned long long)options->large_segment_bytes, LADEI_BLOCK_QUANTUM,
+                       (size_t)LADEI_OWN_SEGMENT_MIN);
+  }
   if (!(options->memory_fraction >= 0.0 && options->memory_fraction <= 1.0)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: memory_fraction %g is not within 0 and 1",
                        options->memory_fraction);
@@ -78,6 +86,8 @@ static void settings_read(ladei_device_settings *settings, const lade_device_opt
   settings->expandable_segments = options->expandable_segments != 0;
   settings->max_unsplit_slack =
       options->max_unsplit_slack_bytes == 0 ? LADEI_LARGE_SEGMENT : (size_t)options->max_unsplit_slack_bytes;
+  settings->large_segment_bytes =
+      options->large_segment_bytes == 0 ? LADEI_LARGE_SEGMENT : (size_t)options->large_segment_bytes;
   settings->expandable_private_pools = (options->flags & LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS) != 0;
   settings->expandable_ipc = (options->flags & LADE_DEVICE_EXPANDABLE_IPC) != 0;
   for (size_t i = 0; i < LADEI_DIVISION_ENTRIES; i++) settings->divisions[i] = options->roundup_divisions[i];

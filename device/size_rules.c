@@ -32,8 +32,8 @@ size_t ladei_round_request(const ladei_device_settings *settings, size_t request
   return round_up(requested, LADEI_BLOCK_QUANTUM);
 }
 
-size_t ladei_heap_segment_bytes(size_t rounded) {
+size_t ladei_heap_segment_bytes(const ladei_device_settings *settings, size_t rounded) {
   if (rounded <= LADEI_SMALL_MAX) return LADEI_SMALL_SEGMENT;
-  if (rounded < LADEI_OWN_SEGMENT_MIN) return LADEI_LARGE_SEGMENT;
+  if (rounded < LADEI_OWN_SEGMENT_MIN) return settings->large_segment_bytes;
   return round_up(rounded, LADEI_OWN_SEGMENT_ROUND);
 }

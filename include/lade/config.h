@@ -12,6 +12,7 @@
  *   roundup_power2_divisions       D, or [A:D,A:D,...,>:D]  ... .roundup_divisions
  *   release_lock_on_cudamalloc     True, False              none: lade never holds a lock there
  *   max_non_split_rounding_mb      21 .. 2^40 - 1           lade_device_options.max_unsplit_slack_bytes
+ *   large_segment_size_mb          11 .. 2^40 - 1           ... .large_segment_bytes
  *   per_process_memory_fraction    0 .. 1                   ... .memory_fraction
  *   pinned_use_cuda_host_register  True, False              lade_pinned_options.sources
  *   pinned_num_register_threads    power of two up to 128   ... .prefault_threads
@@ -24,6 +25,7 @@
  *   pinned_event_batch             0 (default) .. 65536     ... .event_batch
  *   pinned_wait_ms                 0 ..                     ... .wait_ms
  *   pinned_segment_mb              0 (default) .. 2^20      ... .segment_bytes
+ *   pinned_reserve_segment_size_mb 0 (default) .. 2^20      the same; later versions reserve one such segment
  *   pinned_magazine_mb             0 (default) ..           ... .magazine_bytes
  *   pinned_max_idle_ms             0 (never) ..             ... .max_idle_ms
  *   pinned_threads                 0 (default) .. 1024      ... .prefault_threads, before pinned_num_register_threads
@@ -38,6 +40,11 @@
  *                                                           S: register, driver, pool, pageable
  *   storage                        auto, uring, pread,      lade_pipeline_options.storage
  *                                  cufile
+ *
+ * Two keys of later versions ask for what lade has not, and so are known, but may be False only:
+ * graph_capture_record_stream_reuse (in a capture, blocks used by several streams come back by the order of the graph's
+ * nodes; here when the capture is over) and throw_on_cudamalloc_oom (requests are refused by an estimate, before the
+ * driver is asked).
  *
  * D is a power of two, in the list also 0 (off); A is a size in MiB, a power of two. The list fills a table of 16
  * entries, for sizes from 1 MiB, 2 MiB, ..., 32 GiB up, all off at first: A names the entry of its size (the last, if
@@ -97,6 +104,7 @@ typedef struct lade_config {
   uint32_t storage;                   /**< lade_storage */
   uint32_t device_expandable_pools;   /**< LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS */
   uint32_t device_expandable_ipc;     /**< LADE_DEVICE_EXPANDABLE_IPC */
+  uint64_t large_segment_size_mb;     /**< 0: 20 */
 } lade_config;
 
 static inline void lade_config_init(lade_config *config) {

@@ -68,6 +68,10 @@ typedef struct lade_device_options {
   double memory_fraction;           /**< As lade_device_set_memory_fraction(), from the start. 0: no limit. */
   uint32_t backend;                 /**< lade_device_backend. */
   uint32_t flags;                   /**< Set of lade_device_flag. */
+  uint64_t large_segment_bytes;     /**< Size of segments for requests above 1 MiB and below 10 MiB, and piece by piece
+                                         what expandable segments map for requests above 1 MiB. A multiple of 512
+                                         above 10 MiB, of the driver's granularity (2 MiB) for expandable segments;
+                                         0: 20 MiB. */
 } lade_device_options;
 
 static inline void lade_device_options_init(lade_device_options *options) {

@@ -116,6 +116,12 @@ LADE_TEST(Config, ErrorsNameKeyValueAndPosition) {
       {"garbage_collection_threshold:0.5.1", "bad value \"0.5.1\""},
       {"expandable_segments:true", "expandable_segments: bad value \"true\" at position 21"},
       {"max_non_split_rounding_mb:20", "a number from 21 to"},
+      {"large_segment_size_mb:10", "large_segment_size_mb: bad value \"10\" at position 23: a number from 11 to"},
+      {"graph_capture_record_stream_reuse:True",
+       "bad value \"True\" at position 35: lade cannot do it; False is meant"},
+      {"throw_on_cudamalloc_oom:True", "lade cannot do it; False is meant"},
+      {"throw_on_cudamalloc_oom:no", "bad value \"no\" at position 25"},
+      {"pinned_reserve_segment_size_mb:1048577", "a number from 0 to 1048576"},
       {"per_process_memory_fraction:1.01", "bad value \"1.01\" at position 29: a number from 0 to 1"},
       {"per_process_memory_fraction:-1", "bad value \"-1\""},
       {"pinned_policy:mine", "default or reference"},
@@ -159,6 +165,12 @@ LADE_TEST(Config, KnowsKeysOfLaterVersions) {
   LADE_EXPECT(parse_ok("per_process_memory_fraction:1").per_process_memory_fraction == 1.0);
   LADE_EXPECT(parse_ok("per_process_memory_fraction:0").per_process_memory_fraction == 0.0);
   LADE_EXPECT_EQ_UINT(parse_ok("pinned_use_background_threads:True").pinned_background, 1);
+  config = parse_ok("expandable_segments:True,large_segment_size_mb:12");
+  lade_config_apply_device(&config, &device);
+  LADE_EXPECT_EQ_UINT(device.large_segment_bytes, UINT64_C(12) << 20);
+  LADE_EXPECT_EQ_UINT(parse_ok("pinned_reserve_segment_size_mb:256").pinned_segment_mb, 256);
+  config = parse_ok("graph_capture_record_stream_reuse:False,throw_on_cudamalloc_oom:False");
+  LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 0);
 }
 
 LADE_TEST(Config, ChoosesTheBackend) {
@@ -186,6 +198,8 @@ LADE_TEST(Config, ReferenceKnowsNoKeysOfOurs) {
   LADE_EXPECT_OK(ladei_config_parse_reference("max_split_size_mb:32", &config));
   LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("device_max_mb:1", &config));
   LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("max_non_split_rounding_mb:64", &config));
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("large_segment_size_mb:12", &config));
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("throw_on_cudamalloc_oom:False", &config));
 }
 
 LADE_TEST(Config, EnvironmentPrefersOurVariable) {

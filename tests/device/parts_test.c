@@ -30,11 +30,12 @@ LADE_TEST(SizeRules, RoundToQuantumAndChooseSegments) {
       {10 * LADEI_MIB + 1, 10486272, 12 * LADEI_MIB},
       {20 * LADEI_MIB + 1, 20972032, 22 * LADEI_MIB},
   };
-  ladei_device_settings settings = {.max_split_bytes = LADEI_SPLIT_UNLIMITED};
+  ladei_device_settings settings = {.max_split_bytes = LADEI_SPLIT_UNLIMITED,
+                                    .large_segment_bytes = LADEI_LARGE_SEGMENT};
   for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
     lade_test_context("requested %zu", vectors[i].requested);
     LADE_EXPECT_EQ_SIZE(ladei_round_request(&settings, vectors[i].requested), vectors[i].rounded);
-    LADE_EXPECT_EQ_SIZE(ladei_heap_segment_bytes(vectors[i].rounded), vectors[i].segment);
+    LADE_EXPECT_EQ_SIZE(ladei_heap_segment_bytes(&settings, vectors[i].rounded), vectors[i].segment);
   }
   lade_test_context("%s", "");
 }

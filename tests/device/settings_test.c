@@ -24,6 +24,12 @@ LADE_TEST(DeviceSettings, BadFieldsAreNamed) {
   options.max_unsplit_slack_bytes = 20 * MIB;
   expect_refused(&f, &options, "max_unsplit_slack_bytes");
   lade_device_options_init(&options);
+  options.large_segment_bytes = 10 * MIB;
+  expect_refused(&f, &options, "large_segment_bytes");
+  lade_device_options_init(&options);
+  options.large_segment_bytes = 12 * MIB + 1;
+  expect_refused(&f, &options, "large_segment_bytes");
+  lade_device_options_init(&options);
   options.memory_fraction = 1.5;
   expect_refused(&f, &options, "memory_fraction");
   lade_device_options_init(&options);
@@ -52,6 +58,30 @@ LADE_TEST(DeviceSettings, SlackOfUnsplitBlocksReplacesTwentyMiB) {
   device_fixture_free(&f, beyond);
   device_fixture_free(&f, within);
   device_fixture_close(&f);
+}
+
+/* Plain segments below 10 MiB, and the granules of expandable ones; from 10 MiB on and below 1 MiB nothing changes. */
+LADE_TEST(DeviceSettings, LargeSegmentsHaveTheSizeThatIsSet) {
+  for (uint32_t expandable = 0; expandable <= 1; expandable++) {
+    lade_device_options options;
+    lade_device_options_init(&options);
+    options.large_segment_bytes = 12 * MIB;
+    options.expandable_segments = expandable;
+    device_fixture f;
+    if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+    lade_test_context("expandable %u", expandable);
+    char *block = device_fixture_alloc(&f, 5 * MIB, 0);
+    LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 12 * MIB);
+    char *larger = device_fixture_alloc(&f, 30 * MIB, 0); /* behind the first: to 35 of 36 MiB, or by itself */
+    LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, (expandable != 0 ? 36 : 42) * MIB);
+    char *small = device_fixture_alloc(&f, 512, 0);
+    LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, (expandable != 0 ? 38 : 44) * MIB);
+    device_fixture_free(&f, block);
+    device_fixture_free(&f, larger);
+    device_fixture_free(&f, small);
+    device_fixture_close(&f);
+  }
+  lade_test_context("%s", "");
 }
 
 LADE_TEST(DeviceSettings, AFractionInTheOptionsLimitsFromTheStart) {
