@@ -121,8 +121,6 @@ bool bench_json_write(const json_t *document, const char *path) {
 
 bool bench_is_quick(const bench *b) { return b->quick; }
 
-unsigned bench_repeats(const bench *b) { return b->quick ? QUICK_REPEATS : REPEATS; }
-
 static void row_print(const json_t *row, const bench_variant *variants, size_t count, const bench_samples *samples) {
   char *params = json_dumps(json_object_get(row, "params"), JSON_COMPACT);
   printf("%-24s %-32s", json_string_value(json_object_get(row, "case")), params != NULL ? params : "");
@@ -154,7 +152,7 @@ bool bench_measure_repeats(bench *b, unsigned repeats, const char *name, json_t 
 
 bool bench_measure(bench *b, const char *name, json_t *params, const char *unit, const bench_variant *variants,
                    size_t count) {
-  return bench_measure_repeats(b, bench_repeats(b), name, params, unit, variants, count);
+  return bench_measure_repeats(b, b->quick ? QUICK_REPEATS : REPEATS, name, params, unit, variants, count);
 }
 
 /* --- the command line --------------------------------------------------------------------------------------------- */

@@ -81,9 +81,8 @@ typedef struct bench_case {
   const void *user;                                     /* the case's own */
 } bench_case;
 
-/* Whether --quick was given, for cases that scale their work; repeats as chosen by that. */
+/* Whether --quick was given, for cases that scale their work. */
 bool bench_is_quick(const bench *b);
-unsigned bench_repeats(const bench *b);
 
 /* Measures interleaved, prints one line, keeps the row. Takes `params`. */
 bool bench_measure(bench *b, const char *name, json_t *params, const char *unit, const bench_variant *variants,
