@@ -29,13 +29,6 @@ static lade_status never_called(void *user, uint64_t offset, void *buffer, size_
   return LADE_OK;
 }
 
-static void expect_refused(fixture *f, const lade_transfer *transfer, lade_status status, const char *names) {
-  lade_ticket *ticket = NULL;
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f->pipeline, transfer, &ticket), status);
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, names);
-  LADE_EXPECT_EQ_PTR(ticket, NULL);
-}
-
 LADE_TEST(TransferArguments, AreCheckedAndNamed) {
   fixture f;
   char byte = 0;
@@ -44,35 +37,35 @@ LADE_TEST(TransferArguments, AreCheckedAndNamed) {
   const lade_transfer good = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(&byte), 1);
   lade_transfer bad = good;
   bad.direction = 3;
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "direction");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "direction");
   bad = good;
   bad.bytes = SIZE_MAX;
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "bytes");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "bytes");
   bad.bytes = (uint64_t)1 << 60;
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "bytes");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "bytes");
   bad = good;
   bad.device_memory = NULL;
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "device_memory");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "device_memory");
   bad = good;
   bad.host = lade_endpoint_memory(NULL);
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.memory");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.memory");
   bad.host = lade_endpoint_callback(NULL, NULL);
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.callback");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.callback");
   bad.host = lade_endpoint_callback(never_called, NULL);
   bad.host.concurrent = 2;
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.concurrent");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.concurrent");
   bad.host = lade_endpoint_file(-1, 0, "x");
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.fd");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.fd");
   bad.host = lade_endpoint_file(0, INT64_MAX, "x");
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.offset");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.offset");
   bad.host = lade_endpoint_file(0, UINT64_MAX, "x");
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.offset");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.offset");
   bad.host = lade_endpoint_callback(never_called, NULL);
   bad.host.kind = 9;
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.kind");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.kind");
   bad = good;
   bad.after_stream = 2;
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "after_stream");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "after_stream");
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pipeline_submit(f.pipeline, NULL, &ticket));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pipeline_submit(f.pipeline, &good, NULL));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pipeline_submit(NULL, &good, &ticket));
@@ -88,7 +81,7 @@ LADE_TEST(TransferArguments, AreCheckedAndNamed) {
 static void expect_options_refused(lade_runtime *runtime, lade_pinned_pool *pool, const lade_pipeline_options *options,
                                    lade_status status, const char *names) {
   lade_pipeline *pipeline = NULL;
-  LADE_EXPECT_EQ_INT(lade_pipeline_create(runtime, pool, options, &pipeline), status);
+  LADE_EXPECT_STATUS(status, lade_pipeline_create(runtime, pool, options, &pipeline));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, names);
   LADE_EXPECT_EQ_PTR(pipeline, NULL);
 }

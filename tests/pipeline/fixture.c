@@ -69,6 +69,13 @@ lade_status fixture_move(fixture *f, lade_direction direction, lade_endpoint hos
   return fixture_run(f, &transfer);
 }
 
+void fixture_expect_refused(fixture *f, const lade_transfer *transfer, lade_status status, const char *words) {
+  lade_ticket *ticket = NULL;
+  LADE_EXPECT_STATUS(status, lade_pipeline_submit(f->pipeline, transfer, &ticket));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, words);
+  LADE_EXPECT_EQ_PTR(ticket, NULL);
+}
+
 lade_pipeline_info fixture_info(const fixture *f) {
   lade_pipeline_info info;
   lade_pipeline_info_init(&info);

@@ -30,6 +30,8 @@ lade_transfer fixture_transfer(const fixture *f, lade_direction direction, lade_
 lade_status fixture_run(fixture *f, const lade_transfer *transfer);
 /* Both of these: moves the first `bytes` of the device memory. */
 lade_status fixture_move(fixture *f, lade_direction direction, lade_endpoint host, size_t bytes);
+/* Fails the test unless submit refuses it with this status and an error text that has the words. */
+void fixture_expect_refused(fixture *f, const lade_transfer *transfer, lade_status status, const char *words);
 
 lade_pipeline_info fixture_info(const fixture *f);
 

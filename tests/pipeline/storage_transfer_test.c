@@ -267,11 +267,8 @@ LADE_TEST_P(StorageTransfer, LeavesNoFileWhenItIsCancelled, storages, storage) {
 
 static void expect_refused(scene *s, lade_direction direction, lade_endpoint host, lade_status status,
                            const char *names) {
-  lade_ticket *ticket = NULL;
   lade_transfer transfer = fixture_transfer(&s->f, direction, host, CHUNK);
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(s->f.pipeline, &transfer, &ticket), status);
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, names);
-  LADE_EXPECT_EQ_PTR(ticket, NULL);
+  fixture_expect_refused(&s->f, &transfer, status, names);
 }
 
 LADE_TEST(StorageTransfer, NamesWhatIsWrongWithAFile) {

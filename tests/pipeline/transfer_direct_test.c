@@ -102,13 +102,6 @@ LADE_TEST_P(Peer, IsSourceAndSink, support_soft_runtimes, name) {
   free(bytes);
 }
 
-static void expect_refused(fixture *f, const lade_transfer *transfer, lade_status status, const char *names) {
-  lade_ticket *ticket = NULL;
-  LADE_EXPECT_EQ_INT(lade_pipeline_submit(f->pipeline, transfer, &ticket), status);
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, names);
-  LADE_EXPECT_EQ_PTR(ticket, NULL);
-}
-
 LADE_TEST(Checksum, ArgumentsAreCheckedAndNamed) {
   fixture f;
   char host[CHUNK];
@@ -120,26 +113,26 @@ LADE_TEST(Checksum, ArgumentsAreCheckedAndNamed) {
   good.checksums = &sum;
   lade_transfer bad = good;
   bad.checksum = 3;
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "checksum 3");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "checksum 3");
   bad = good;
   bad.checksum = LADE_CHECKSUM_NONE;
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "without checksum");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "without checksum");
   bad = good;
   bad.checksums = NULL;
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "checksums");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "checksums");
   const uint64_t sizes[] = {0, 2048, 5000, 32 << 20};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
     bad = good;
     bad.checksum_bytes = sizes[i];
-    expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "power of two");
+    fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "power of two");
   }
   bad.checksum_bytes = 2 * CHUNK;
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "chunk_bytes");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "chunk_bytes");
   bad = good;
   bad.host = lade_endpoint_device(0, f.device + CHUNK);
-  expect_refused(&f, &bad, LADE_ERR_UNSUPPORTED, "memory of a device");
+  fixture_expect_refused(&f, &bad, LADE_ERR_UNSUPPORTED, "memory of a device");
   bad = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_device(2, f.device), 1);
-  expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "device 2 of 2");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "device 2 of 2");
   LADE_EXPECT_OK(fixture_run(&f, &good));
   LADE_EXPECT_EQ_UINT(sum, XXH3_64bits(host, sizeof host));
   fixture_close(&f);

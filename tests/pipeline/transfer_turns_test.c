@@ -147,7 +147,7 @@ LADE_TEST_P(Completion, IsToldOnceWithTheOutcome, support_soft_runtimes, name) {
     ending e = {.all = &all, .answer = fails ? LADE_ERR_LIMIT : LADE_OK};
     lade_transfer transfer = bulk(&f, LADE_TO_DEVICE, 5 * CHUNK, &e);
     LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
-    LADE_EXPECT_EQ_INT(lade_ticket_wait(ticket, LADE_WAIT_FOREVER), fails ? LADE_ERR_CALLBACK : LADE_OK);
+    LADE_EXPECT_STATUS(fails ? LADE_ERR_CALLBACK : LADE_OK, lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
     LADE_EXPECT_EQ_INT(all.count, 1);
     LADE_EXPECT_OK(e.seen);
     if (fails) {
