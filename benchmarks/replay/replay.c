@@ -27,7 +27,7 @@
 static char command[4096]; /* path of `lade` */
 
 typedef struct subject {
-  char path[64]; /* of the trace */
+  char path[512]; /* of the trace */
   uint64_t operations;
 } subject;
 
@@ -37,8 +37,9 @@ static double failed(const char *what) {
 }
 
 static bool subject_make(subject *s, shape what, size_t live) {
-  strcpy(s->path, "/tmp/lade_replay_XXXXXX");
-  int descriptor = mkstemp(s->path);
+  const char *folder = getenv("TMPDIR");
+  int length = snprintf(s->path, sizeof s->path, "%s/lade_replay_XXXXXX", folder != NULL ? folder : "/tmp");
+  int descriptor = length < (int)sizeof s->path ? mkstemp(s->path) : -1;
   FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
   if (file == NULL) {
     (void)failed("temporary file");
