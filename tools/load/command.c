@@ -44,6 +44,7 @@ static const char documentation[] =
     "and reports bytes, time and rate. A checkpoint's header is checked strictly; over several devices its tensors are "
     "spread."
     "\vDEVICE is an ordinal, several with commas between them, or all; cuda:0 also names the runtime.\n"
+    "LADE_ALLOC_CONF holds settings, such as storage:pread (docs/tuning.md).\n"
     "Exit status: 0; 1 if anything failed or differs; 2 for the command line.";
 
 static const struct argp_option option_table[] = {

@@ -66,8 +66,27 @@ static bool devices_find(stage *s, const char *list) {
   return true;
 }
 
+/* With the settings of the environment. */
+static lade_status pair_open(const stage *s, int device, lade_pair **out) {
+  lade_pinned_options pinned;
+  lade_device_options memory;
+  lade_pipeline_options transfers;
+  lade_pair_options options;
+  lade_pinned_options_init(&pinned);
+  lade_config_apply_pinned(&s->settings, &pinned);
+  lade_device_options_init(&memory);
+  lade_config_apply_device(&s->settings, &memory);
+  lade_pipeline_options_init(&transfers);
+  lade_config_apply_pipeline(&s->settings, &transfers);
+  lade_pair_options_init(&options);
+  options.pinned = &pinned;
+  options.device = &memory;
+  options.pipeline = &transfers;
+  return lade_pair_create(s->runtime, device, &options, out);
+}
+
 static bool device_open(stage *s, size_t i) {
-  if (lade_pair_create(s->runtime, s->devices[i], NULL, &s->pairs[i]) != LADE_OK ||
+  if (pair_open(s, s->devices[i], &s->pairs[i]) != LADE_OK ||
       lade_stream_create(s->runtime, s->devices[i], &s->streams[i]) != LADE_OK) {
     return stage_failed(s, "opening a device");
   }
@@ -79,6 +98,8 @@ bool stage_open(stage *s, const char *command, const char *runtime, const char *
   const char *name, *list;
   *s = (stage){.command = command};
   if (!runtime_split(devices, &name, &list)) return false; /* checked with the command line */
+  lade_config_init(&s->settings);
+  if (lade_config_from_env(&s->settings) != LADE_OK) return stage_failed(s, "settings");
   if (lade_runtime_open(name != NULL ? name : runtime, NULL, &s->runtime) != LADE_OK) {
     return stage_failed(s, "no runtime");
   }

@@ -9,6 +9,7 @@ enum { STAGE_MAX_DEVICES = 64 };
 
 typedef struct stage {
   const char *command; /* "lade load", for messages */
+  lade_config settings;
   lade_runtime *runtime;
   int devices[STAGE_MAX_DEVICES]; /* ordinals */
   lade_pair *pairs[STAGE_MAX_DEVICES];
@@ -21,7 +22,8 @@ typedef struct stage {
 bool stage_devices_are_good(const char *text);
 
 /*
- * Opens the runtime (NULL: the best found, unless `devices` names one) and a pair on each device. False with a message
+ * Opens the runtime (NULL: the best found, unless `devices` names one) and a pair on each device, with the settings of the
+ * environment (lade_config_from_env). False with a message
  * on standard error, and nothing open.
  */
 bool stage_open(stage *s, const char *command, const char *runtime, const char *devices);

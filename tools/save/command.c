@@ -36,6 +36,7 @@ static const char documentation[] =
     "Loads the checkpoint FROM (.safetensors, .safetensors.index.json) to device memory and saves it from there as TO: "
     "the same bytes that the safetensors package would write. A save that fails leaves no file under a final name."
     "\vSIZE is a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB behind it.\n"
+    "LADE_ALLOC_CONF holds settings, such as storage:pread (docs/tuning.md).\n"
     "Exit status: 0; 1 if anything failed; 2 for the command line.";
 
 static const struct argp_option option_table[] = {

@@ -40,6 +40,13 @@ says "lade load: $dir/absent: No such file" err
 says "does not begin with '{'" err
 says "$dir/bytes: 300000 bytes" out
 run 1 load --to sim:7 "$dir/bytes"
+
+export LADE_ALLOC_CONF=storage:tape
+run 1 load --runtime cpu "$dir/bytes"
+says "LADE_ALLOC_CONF" err
+LADE_ALLOC_CONF=storage:uring
+run 0 load --runtime cpu --verify "$dir/bytes"
+unset LADE_ALLOC_CONF
 run 2 load
 run 2 load --to gpu "$dir/bytes"
 run 2 load --to 0,0 "$dir/bytes"
