@@ -30,6 +30,12 @@
  * what others of the kind leave, but for one slot, which is for transfers that cannot stand. With its share it is held
  * until slots come back, or until its copies are seen to run. What stands comes on top of the blocks that reads and
  * copies keep busy, so that others are as fast as without it, as long as depth allows.
+ *
+ * Note [Copies under way]
+ * What is queued on a stream can neither be overtaken nor taken back. Staged copies are kept back by their reads, and by
+ * the blocks; copies from and to pinned memory by nothing, and chunks are large there. So of one transfer more are begun
+ * only while at most 32 MiB are under way: three chunks of 16 MiB, which keep a link of 55 GB/s busy for 900 us, and an
+ * urgent transfer or a cancellation waiting no longer than that.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
  */
 #include "pipeline/core.h"
@@ -143,7 +149,8 @@ static void held_leave(ladei_core_transfer *transfer) {
   transfer->held = false;
 }
 
-/* The first that may go on, if one may. All of them may stand still: behind one without slots nobody is better off. */
+/* The first that may go on, if one may. All of those without slots may stand still: behind such a one none is better off,
+ * and those with slots are looked at when they lose one. */
 static void held_let_go(ladei_ring *ring) {
   ladei_core_transfer *transfer = TAILQ_FIRST(&ring->held);
   while (transfer != NULL && transfer->active > 0 && ladei_transfer_has_share(transfer)) {
@@ -189,7 +196,7 @@ static void transfer_update(ladei_core_transfer *transfer) {
     flow_leave(transfer);
   } else if (!ready && transfer->held) {
     held_leave(transfer);
-  } else if (transfer->held && !ladei_transfer_may_stand(transfer)) {
+  } else if (transfer->held && !ladei_transfer_has_share(transfer)) {
     held_leave(transfer);
     flow_enter(transfer);
   }

@@ -26,10 +26,18 @@ static inline bool ladei_transfer_may_stand(const ladei_core_transfer *transfer)
   return transfer->gate != LADEI_GATE_OPEN || (transfer->ordered && transfer->ring->direction == LADE_TO_HOST);
 }
 
+/* See Note [Copies under way]. */
+static inline bool ladei_transfer_is_far_ahead(const ladei_core_transfer *transfer) {
+  enum { BYTES_UNDER_WAY = 32 << 20 };
+  return transfer->no_host && transfer->issued_bytes - transfer->done_bytes > BYTES_UNDER_WAY;
+}
+
+/* Begins no chunk until some of its own, or of others of the kind, are over. */
 static inline bool ladei_transfer_has_share(const ladei_core_transfer *transfer) {
   const ladei_ring *ring = transfer->ring;
   unsigned most = ring->slot_limit > 1 ? ring->slot_limit - 1 : 1;
-  return ladei_transfer_may_stand(transfer) && transfer->active + ring->standing >= most;
+  bool all_slots = ladei_transfer_may_stand(transfer) && transfer->active + ring->standing >= most;
+  return all_slots || ladei_transfer_is_far_ahead(transfer);
 }
 
 /* First transfer of the flow that was served least; NULL: none waits. */

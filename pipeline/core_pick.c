@@ -4,9 +4,9 @@
  * order" and "give me the order" are the same thing. core.c takes what was picked.
  *
  *   for the ring whose turn it is, the first that applies:
- *     FINISH, GATE, COPY, RECORD (batch full), POLL (unless it was in vain since the last read or write), RELEASE (a block
- *     that became too small), READ or WRITE, RECORD (nothing else covers the copies), ACQUIRE, RELEASE (nothing left to
- *     begin)
+ *     FINISH, RECORD (a long copy comes next), GATE, COPY, RECORD (copies enough for an event), POLL (unless it was in
+ *     vain since the last read or write), RELEASE (a block that became too small), READ or WRITE, RECORD (nothing else
+ *     covers the copies), ACQUIRE, RELEASE (nothing left to begin)
  *
  * So copies are queued as early as can be, and a ring asks for the end of copies before it begins the next chunk: it
  * grows only as far as the speeds of its two sides need.
@@ -85,7 +85,8 @@ static bool pick_copy(const ladei_ring *ring, ladei_order *order) {
  * All blocks that an event covers come back when the last of their copies is over. So long copies get an event each: the
  * blocks come back one by one, which keeps readers busy with fewer of them, and an event costs less than a hundredth of
  * such a copy. Short ones share: a quarter of the blocks at most, so that the other three quarters keep both sides busy
- * while it is found out. With all of a lane's events in use copies gather until one is free.
+ * while it is found out. A long copy goes behind short ones only when those have their event, so that their ends do not
+ * wait for its. With all of a lane's events in use copies gather until one is free.
  */
 enum { EVENT_PART = 4, EVENT_BYTES = 1 << 20 };
 
@@ -98,6 +99,18 @@ static bool lane_is_full(const ladei_lane *lane) {
 static bool lane_pick_record(const ladei_lane *lane, ladei_order *order) {
   ladei_batch *batch = TAILQ_FIRST(&lane->idle);
   return lane->copied_count > 0 && batch != NULL && order_set(order, LADEI_ORDER_RECORD, lane->ring, NULL, batch, NULL);
+}
+
+/* Of the lane of a long copy that comes next. */
+static bool pick_record_before(const ladei_ring *ring, ladei_order *order) {
+  ladei_order copy;
+  if (!pick_copy(ring, &copy) || copy.kind != LADEI_ORDER_COPY) {
+    return false;
+  }
+  uint64_t left = copy.transfer->bytes - copy.transfer->issued_bytes;
+  uint64_t begun = left < copy.transfer->chunk_bytes ? left : copy.transfer->chunk_bytes;
+  uint64_t bytes = copy.slot->state == LADEI_SLOT_READY ? copy.slot->bytes : begun;
+  return bytes >= EVENT_BYTES && lane_pick_record(copy.transfer->lane, order);
 }
 
 /* Of a lane with copies enough for an event. */
@@ -204,8 +217,8 @@ static bool pick_release(const ladei_ring *ring, ladei_order *order) {
 
 static bool ring_pick(const ladei_ring *ring, unsigned allow, ladei_order *order) {
   bool host = (allow & LADEI_ALLOW_HOST) != 0;
-  return pick_finish(ring, order) || pick_copy(ring, order) || pick_record_full(ring, order) ||
-         pick_poll(ring, order) || pick_release_small(ring, order) ||
+  return pick_finish(ring, order) || pick_record_before(ring, order) || pick_copy(ring, order) ||
+         pick_record_full(ring, order) || pick_poll(ring, order) || pick_release_small(ring, order) ||
          (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
          (host && ring->direction == LADE_TO_HOST && pick_write(ring, order)) || pick_record_last(ring, order) ||
          pick_acquire(ring, order) || pick_release_lost(ring, order) || pick_release(ring, order);

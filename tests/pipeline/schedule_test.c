@@ -185,6 +185,37 @@ LADE_TEST(PipelineSchedule, CopiesPinnedMemoryAtTheLinksRate) {
   }
 }
 
+/* Pinned memory needs no blocks that would hold a bulk copy back: it must not fill the stream all the same. */
+LADE_TEST(PipelineSchedule, PinnedBulkIsOvertakenAndCancelledSoon) {
+  enum { LINK = 55, SMALL = 64 << 10 };
+  schedule s;
+  void *pinned;
+  lade_ticket *bulk, *urgent;
+  lade_transfer transfer;
+  if (!schedule_open(&s, LINK * GB_PER_S, &page_cache, GIB)) return;
+  LADE_ASSERT_OK(lade_pinned_alloc(s.pool, GIB, &pinned));
+  const uint64_t soon_ns = (UINT64_C(3) * (16 << 20) + SMALL) / LINK + 20000; /* three chunks, and each one's start */
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.host = lade_endpoint_memory(pinned);
+  transfer.device_memory = s.device;
+  transfer.bytes = GIB;
+  LADE_ASSERT_OK(lade_pipeline_submit(s.pipeline, &transfer, &bulk));
+  transfer.bytes = SMALL;
+  transfer.priority = LADE_PRIORITY_URGENT;
+  uint64_t begun_ns = lade_runtime_now_ns(s.runtime);
+  LADE_ASSERT_OK(lade_pipeline_submit(s.pipeline, &transfer, &urgent));
+  finish(urgent);
+  LADE_EXPECT_LE_UINT(lade_runtime_now_ns(s.runtime) - begun_ns, soon_ns);
+  begun_ns = lade_runtime_now_ns(s.runtime);
+  LADE_EXPECT_OK(lade_ticket_cancel(bulk));
+  LADE_EXPECT_EQ_INT(lade_ticket_wait(bulk, LADE_WAIT_FOREVER), LADE_ERR_CANCELLED);
+  LADE_EXPECT_LE_UINT(lade_runtime_now_ns(s.runtime) - begun_ns, soon_ns);
+  lade_ticket_release(bulk);
+  LADE_EXPECT_OK(lade_pinned_free(s.pool, pinned));
+  schedule_close(&s);
+}
+
 /* Both directions at once take no longer than one, where the link is full duplex. */
 LADE_TEST(PipelineSchedule, RunsBothWaysAtOnce) {
   static const uint64_t links[] = {12 * GB_PER_S, 25 * GB_PER_S, 55 * GB_PER_S, 400 * GB_PER_S};
