@@ -126,6 +126,31 @@ LADE_TEST(PinnedLimits, AtTheCapAnotherNodeServesUnlessThePoolIsStrict) {
   }
 }
 
+/* The same where the system pins no more, far below the cap. The block goes back to the node that it is of. */
+LADE_TEST(PinnedLimits, WhereTheSystemRefusesAnotherNodeServesUnlessThePoolIsStrict) {
+  for (uint32_t strict = 0; strict <= 1; strict++) {
+    support_description description;
+    lade_pinned_options options = pinned_fixture_options();
+    pinned_fixture own;
+    void *first = NULL, *second = NULL;
+    support_description_init(&description);
+    description.soft.pinned_limit_bytes = PINNED_FIXTURE_SEGMENT_BYTES;
+    options.flags = strict != 0 ? LADE_PINNED_NUMA_STRICT : 0;
+    lade_runtime *runtime = support_runtime_open_with("sim", &description.options);
+    if (!pinned_fixture_open_on(&own, runtime, &options, &pinned_fixture_two_nodes)) return;
+    LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 4096, 0, &first));
+    lade_status status = lade_pinned_alloc_on(own.pool, 4096, 1, &second);
+    LADE_EXPECT_EQ_INT(status, strict != 0 ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_OK);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).other_node_takes, strict != 0 ? 0 : 1);
+    if (status == LADE_OK) {
+      LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, second).numa_node, 0);
+      LADE_EXPECT_OK(lade_pinned_free(own.pool, second));
+    }
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, first));
+    pinned_fixture_close(&own);
+  }
+}
+
 /* ---- Sources ----------------------------------------------------------------------------------------------------- */
 
 LADE_TEST_P(PinnedLimits, PageableServesOnlyWhereAllowedAndSaysSo, support_soft_runtimes, runtime) {
@@ -294,6 +319,19 @@ LADE_TEST(PinnedBackground, BlocksBecomeReadyWithoutACall) {
   support_gate_open(&gate);
   LADE_EXPECT(support_wait(own.runtime, nothing_pending, &own));
   LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_CACHED);
+  pinned_fixture_close(&own);
+}
+
+static bool nothing_reserved(void *user) { return pinned_fixture_stats(user).reserved_bytes.current == 0; }
+
+LADE_TEST(PinnedBackground, IdleSegmentsAreGivenBackWithoutACall) {
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  options.flags = LADE_PINNED_BACKGROUND;
+  options.max_idle_ms = 1;
+  if (!pinned_fixture_open(&own, support_runtime_open("cpu"), &options)) return;
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, alloc_unchecked(&own)));
+  LADE_EXPECT(support_wait(own.runtime, nothing_reserved, &own));
   pinned_fixture_close(&own);
 }
 

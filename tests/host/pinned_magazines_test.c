@@ -2,6 +2,8 @@
 /* Blocks kept ready by threads and bins: nobody keeps them from others for good. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/size.h"
 #include "host/pool.h"
@@ -229,6 +231,49 @@ LADE_TEST(PinnedMagazines, BudgetBoundsWhatThreadsKeep) {
   LADE_EXPECT_EQ_UINT(own.pool->magazine_quota_bytes, 0);
   pinned_fixture_close(&own);
 }
+
+/* ---- Threads that end in a forked child -------------------------------------------------------------------------- */
+
+static void leave_child(void *user) {
+  (void)user;
+  _exit(0);
+}
+
+/* The key is made after the pool's own, so its destructor comes after it. */
+static void child_exits(void) {
+  pthread_key_t key;
+  alarm(20);
+  if (pthread_key_create(&key, leave_child) != 0 || pthread_setspecific(key, &key) != 0) _exit(1);
+  pthread_exit(NULL);
+}
+
+static void *fork_and_wait(void *user) {
+  const pinned_fixture *own = user;
+  void *block = NULL;
+  int status = -1;
+  LADE_EXPECT_OK(lade_pinned_alloc(own->pool, 4096, &block));
+  LADE_EXPECT_OK(lade_pinned_free(own->pool, block));
+  ladei_lock_acquire(&own->pool->lock); /* as another thread might hold it just now */
+  pid_t child = fork();
+  if (child == 0) child_exits();
+  ladei_lock_release(&own->pool->lock);
+  LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
+  LADE_EXPECT_EQ_INT(status, 0);
+  return NULL;
+}
+
+/* It has a thread cache like the parent's; the pool is the parent's, and its locks may be held for ever. */
+LADE_TEST(PinnedMagazines, ThreadThatEndsInAForkedChildLeavesThePoolAlone) {
+  pinned_fixture own;
+  pthread_t thread;
+  if (!open_capped(&own, 64 * LADEI_MIB)) return;
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, fork_and_wait, &own), 0);
+  pthread_join(thread, NULL);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).in_use_blocks.allocated, 1);
+  pinned_fixture_close(&own);
+}
+
+/* ---- Storms ------------------------------------------------------------------------------------------------------ */
 
 /* Threads come and go while pools do. */
 static void *short_life(void *user) {

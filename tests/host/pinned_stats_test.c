@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Statistics and snapshots: what is counted for the pool, its nodes and its size classes, and that they agree. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/size.h"
 #include "host/pool.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/random.h"
 #include "tests/support/runtimes.h"
 
 /* ---- Snapshots --------------------------------------------------------------------------------------------------- */
@@ -248,6 +251,182 @@ LADE_TEST(PinnedLevels, NodesAddUpToThePool) {
   expect_levels_agree(&own);
   pinned_fixture_close(&own);
 }
+
+/* The pool's highest sum over its nodes, though nobody reads it then. */
+LADE_TEST(PinnedLevels, PeaksOfThePoolAreThoseOfAllNodesTogether) {
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  void *blocks[2][6];
+  options.magazine_bytes = 1; /* none */
+  if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return;
+  for (int i = 0; i < 12; i++) LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 300000, i / 6, &blocks[i / 6][i % 6]));
+  for (int i = 0; i < 12; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i / 6][i % 6]));
+  LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+  lade_pinned_stats stats = pinned_fixture_stats(&own);
+  LADE_EXPECT_EQ_UINT(stats.in_use_blocks.peak, 12);
+  LADE_EXPECT_EQ_UINT(stats.requested_bytes.peak, 12 * 300000);
+  LADE_EXPECT_EQ_UINT(stats.reserved_bytes.current, 0);
+  LADE_EXPECT_EQ_UINT(stats.reserved_bytes.peak, 2 * PINNED_FIXTURE_SEGMENT_BYTES);
+  LADE_EXPECT_EQ_UINT(stats.cached_bytes.peak, 2 * PINNED_FIXTURE_SEGMENT_BYTES);
+  pinned_fixture_close(&own);
+}
+
+/* Nobody reads in between: the peak is seen where memory comes, and before it goes. */
+LADE_TEST(PinnedLevels, PeakOfCachedIsSeenWhereMemoryComesAndGoes) {
+  enum { BYTES = 2 * PINNED_FIXTURE_SEGMENT_BYTES };
+  lade_pinned_options options = pinned_fixture_options();
+  for (int reserved = 0; reserved < 2; reserved++) {
+    pinned_fixture own;
+    if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
+    void *halves[2];
+    if (reserved) LADE_EXPECT_OK(lade_pinned_reserve(own.pool, BYTES, 0));
+    for (int i = 0; i < 2; i++) halves[i] = pinned_fixture_alloc(&own, BYTES / 2);
+    if (reserved) LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).cached_bytes.peak, BYTES);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).cached_bytes.current, 0);
+    for (int i = 0; i < 2; i++) pinned_fixture_free(&own, halves[i]);
+    LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).cached_bytes.current, 0);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).cached_bytes.peak, BYTES);
+    pinned_fixture_close(&own);
+  }
+}
+
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
+
+enum { THREADS = 4, STEPS = 400, SHARED = 32 };
+
+/* What one thread did, by its own count. */
+typedef struct did {
+  uint64_t allocs, requested, frees, requested_freed, pending;
+} did;
+
+typedef struct counting {
+  const pinned_fixture *own;
+  _Atomic(void *) *shared; /* [SHARED] on their way from thread to thread; their first bytes tell what was asked for */
+  uint64_t seed;
+  did did;
+} counting;
+
+static void count_free(counting *self, size_t *block, bool used) {
+  self->did.frees++;
+  self->did.requested_freed += *block;
+  self->did.pending += used;
+  if (used) LADE_EXPECT_OK(lade_pinned_record_event(self->own->pool, block, self->own->streams[0]));
+  LADE_EXPECT_OK(lade_pinned_free(self->own->pool, block));
+}
+
+static void *count_along(void *user) {
+  counting *self = user;
+  support_random random;
+  support_random_start_quietly(&random, self->seed);
+  for (int i = 0; i < STEPS; i++) {
+    void *block = NULL;
+    size_t bytes = sizeof(size_t) + support_random_size(&random, 128 * LADEI_KIB);
+    int node = (int)support_random_below(&random, 2);
+    LADE_EXPECT_OK(lade_pinned_alloc_on(self->own->pool, bytes, node, &block));
+    *(size_t *)block = bytes;
+    self->did.allocs++;
+    self->did.requested += bytes;
+    size_t *other = atomic_exchange(&self->shared[support_random_below(&random, SHARED)], block);
+    if (other != NULL) count_free(self, other, support_random_one_in(&random, 8));
+  }
+  return NULL;
+}
+
+static did count_all(const pinned_fixture *own, _Atomic(void *) *shared) {
+  counting threads[THREADS];
+  pthread_t ids[THREADS];
+  did sum = {0, 0, 0, 0, 0};
+  for (int i = 0; i < THREADS; i++) {
+    threads[i] = (counting){own, shared, support_seed(31) + (uint64_t)i, {0, 0, 0, 0, 0}};
+    LADE_EXPECT_EQ_INT(pthread_create(&ids[i], NULL, count_along, &threads[i]), 0);
+  }
+  for (int i = 0; i < THREADS; i++) {
+    pthread_join(ids[i], NULL);
+    sum.allocs += threads[i].did.allocs;
+    sum.requested += threads[i].did.requested;
+    sum.frees += threads[i].did.frees;
+    sum.requested_freed += threads[i].did.requested_freed;
+    sum.pending += threads[i].did.pending;
+  }
+  return sum;
+}
+
+static void expect_did(const pinned_fixture *own, const did *sum) {
+  lade_pinned_stats stats = pinned_fixture_stats(own);
+  LADE_EXPECT_EQ_UINT(stats.in_use_blocks.allocated, sum->allocs);
+  LADE_EXPECT_EQ_UINT(stats.in_use_blocks.freed, sum->frees);
+  LADE_EXPECT_EQ_UINT(stats.requested_bytes.allocated, sum->requested);
+  LADE_EXPECT_EQ_UINT(stats.requested_bytes.freed, sum->requested_freed);
+  LADE_EXPECT_EQ_UINT(stats.pending_blocks.allocated, sum->pending);
+  LADE_EXPECT_EQ_UINT(stats.pending_blocks.peak, sum->pending); /* none came back before the end */
+  LADE_EXPECT_EQ_UINT(stats.hits + stats.misses, sum->allocs);
+  expect_levels_agree(own);
+}
+
+/* Each thread counts for itself, and its counters outlive it. */
+LADE_TEST(PinnedThreadStats, AreExactAfterThreadsThatShareBlocksAndExit) {
+  static _Atomic(void *) shared[SHARED];
+  pinned_fixture own;
+  support_gate gate;
+  counting last = {.own = &own};
+  lade_pinned_options options = pinned_fixture_options();
+  options.max_bytes = 256 * LADEI_MIB;
+  if (!pinned_fixture_open_on(&own, support_runtime_open("cpu"), &options, &pinned_fixture_two_nodes)) return;
+  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0])); /* what is freed with a use stays pending */
+  LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, own.device, 1, own.streams[0]));
+  did sum = count_all(&own, shared);
+  expect_did(&own, &sum);
+  for (int i = 0; i < SHARED; i++) {
+    size_t *block = atomic_exchange(&shared[i], NULL);
+    if (block != NULL) count_free(&last, block, false);
+  }
+  sum.frees += last.did.frees;
+  sum.requested_freed += last.did.requested_freed;
+  expect_did(&own, &sum);
+  support_gate_open(&gate);
+  LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+  expect_did(&own, &sum);
+  LADE_EXPECT_EQ_UINT(sum.allocs, sum.frees);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.freed, sum.pending);
+  pinned_fixture_close(&own);
+}
+
+enum { FEW = 8 };
+
+typedef struct short_life {
+  const pinned_fixture *own;
+  void *blocks[FEW];
+} short_life;
+
+/* The first comes with others, which then need no look at anything shared. */
+static void *alloc_few(void *user) {
+  short_life *self = user;
+  for (int i = 0; i < FEW; i++) LADE_EXPECT_OK(lade_pinned_alloc(self->own->pool, 8192, &self->blocks[i]));
+  return NULL;
+}
+
+/* What a thread has not told yet it tells at its end, or the error of the peak would grow with each thread. */
+LADE_TEST(PinnedThreadStats, PeakKnowsOfThreadsThatExited) {
+  enum { COUNT = 40 };
+  static short_life lives[COUNT];
+  pinned_fixture own;
+  pthread_t thread;
+  lade_pinned_options options = pinned_fixture_options();
+  if (!pinned_fixture_open(&own, support_runtime_open("cpu"), &options)) return;
+  for (int i = 0; i < COUNT; i++) {
+    lives[i] = (short_life){.own = &own};
+    LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, alloc_few, &lives[i]), 0);
+    pthread_join(thread, NULL);
+  }
+  for (int i = 0; i < COUNT * FEW; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, lives[i / FEW].blocks[i % FEW]));
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).in_use_blocks.peak, COUNT * FEW);
+  LADE_EXPECT_EQ_UINT(class_of(&own, 8192).in_use_blocks.peak, COUNT * FEW);
+  pinned_fixture_close(&own);
+}
+
+/* ---- Time in the driver ------------------------------------------------------------------------------------------ */
 
 LADE_TEST(PinnedLevels, DriverCallsAreTimed) {
   support_description description;
