@@ -5,7 +5,8 @@
  *   engine thread:  take -> (unlock) move the bytes (lock) -> finish, run ready streams -> take ...
  *                   nothing to take: spin for SPIN_NS, then sleep until its condition is signalled
  *
- * I1  Bytes are moved without the lock; a stream's `completed` is stored (release) after they were.
+ * I1  Bytes are moved without the lock; a stream's `completed` is stored (release) after they were. No engine of a lost
+ *     device moves any.
  * I2  An engine is signalled only while it sleeps, and only after the lock was let go: it would otherwise wake to wait.
  * I3  A waiting thread spins as long as an engine does, then sleeps on its own condition, which the engine that reaches
  *     its number signals.
@@ -89,9 +90,12 @@ static void engine_work(soft_runtime *rt, soft_engine *engine) {
   soft_work *work = &engine->current->work;
   ladei_soft_work_start(rt, work);
   if (work->moves) {
+    engine->moving = work->kind != SOFT_WORK_HOST; /* which may take as long as it likes */
     ladei_soft_unlock(rt);
     ladei_soft_work_perform(rt, work);
     ladei_soft_lock(rt);
+    engine->moving = false;
+    if (rt->devices[engine->device].losing) pthread_cond_broadcast(&rt->idle_cond);
   }
   ladei_soft_engine_finish(rt, engine);
   ladei_soft_run_ready(rt);

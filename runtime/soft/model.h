@@ -225,6 +225,7 @@ typedef struct soft_engine {
   bool has_thread;
   bool sleeping;
   bool waking; /* in rt->wake_list */
+  bool moving; /* its thread moves bytes, without the lock */
   struct soft_engine *wake_next;
   pthread_cond_t cond;
   _Atomic(uint32_t) queued; /* length of the queue: read without the lock by the spinning engine */
@@ -355,6 +356,7 @@ struct soft_device {
   uint64_t context;
   bool active;  /* its context exists */
   bool started; /* its engines are ready */
+  bool losing;  /* about to be lost: no work begins to move bytes */
   _Atomic(bool) lost;
   uint64_t lose_at_ns; /* UINT64_MAX: never */
   uint64_t charged;
@@ -452,7 +454,7 @@ struct soft_runtime {
   soft_stream *ready_streams, *ready_streams_tail;
   bool running_ready;
   soft_engine *wake_list;
-  pthread_cond_t idle_cond; /* "cpu": running work of some range ended */
+  pthread_cond_t idle_cond; /* "cpu": running work of some range ended, or of a device that is being lost */
   bool stopping;            /* close is under way: threads end, timers are dropped */
 
   /* Captures */
@@ -502,7 +504,8 @@ const char *ladei_soft_op_name(soft_op op);
 /* LADE_ERR_INVALID_ARGUMENT for flag bits that the op does not know. */
 lade_status ladei_soft_flags(soft_op op, unsigned flags, unsigned known);
 lade_status ladei_soft_lost(soft_op op, int device);
-/* Marks a device as lost, and lets the work on it run out without effect. Under the lock. */
+/* Marks a device as lost once no engine of it moves bytes any more, and lets the work on it run out without effect. Under
+ * the lock, let go meanwhile. */
 void ladei_soft_device_drop(soft_runtime *rt, soft_device *device);
 /* Runs a function of the program in which runtime calls are refused. Not under the lock. */
 void ladei_soft_call_out(soft_runtime *rt, ladei_host_function function, void *user);

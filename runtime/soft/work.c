@@ -96,7 +96,7 @@ static bool side_is_live(soft_runtime *rt, const soft_range *range, bool tracked
 }
 
 void ladei_soft_work_start(soft_runtime *rt, soft_work *work) {
-  bool moves = work->detached || !atomic_load(&rt->devices[work->device].lost);
+  bool moves = work->detached || !rt->devices[work->device].losing;
   soft_piece *pieces = ladei_soft_work_pieces(work);
   for (uint32_t i = 0; i < work->piece_count && moves; i++) {
     const soft_piece *piece = &pieces[i];
@@ -365,7 +365,19 @@ void ladei_soft_run_ready(soft_runtime *rt) {
   rt->running_ready = false;
 }
 
+/* Under the lock, let go meanwhile: until what the engines have in hand is over. */
+static void engines_settle(soft_runtime *rt, const soft_device *device) {
+  for (int i = 0; i < SOFT_ENGINE_COUNT; i++) {
+    while (device->engines[i].moving) {
+      pthread_cond_wait(&rt->idle_cond, &rt->lock);
+    }
+  }
+}
+
+/* From the first LADE_ERR_DEVICE_LOST on, memory that was in use by the device belongs to the host alone. */
 void ladei_soft_device_drop(soft_runtime *rt, soft_device *device) {
+  device->losing = true;
+  engines_settle(rt, device);
   atomic_store_explicit(&device->lost, true, memory_order_release);
   device->lose_at_ns = UINT64_MAX;
   for (uint32_t i = 1; i < rt->stream_count; i++) {

@@ -211,7 +211,7 @@ LADE_TEST_P(LoaderFault, TriesAFailedBatchAgain, support_soft_runtimes, name) {
   fixture_close(&f);
 }
 
-LADE_TEST_P(LoaderFault, CanBeDestroyedOnALostDevice, support_sim_only, name) {
+LADE_TEST_P(LoaderFault, CanBeDestroyedOnALostDevice, support_soft_runtimes, name) {
   fixture f;
   data_set set;
   lade_loader *loader;

@@ -2,6 +2,7 @@
 /* A pair: its parts belong to one device, work together, and are taken apart whole or not at all. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lade/lade.h"
 #include "runtime/ops.h"
@@ -80,6 +81,45 @@ LADE_TEST(Pair, RefusesOptionsOfAnotherDevice) {
   LADE_EXPECT_OK(lade_pair_create(runtime, 1, &options, &pair));
   LADE_EXPECT_OK(lade_pair_destroy(pair, true));
   support_runtime_close(runtime);
+}
+
+/* With transfers of both directions under way, some of them behind a stream of the caller's. */
+LADE_TEST_P(Pair, IsTakenApartOnALostDevice, support_soft_runtimes, name) {
+  enum { TRANSFERS = 6, ROUNDS = 20 };
+  char *host = calloc(TRANSFERS, BYTES);
+  for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
+    lade_runtime *runtime = support_runtime_open(name);
+    lade_ticket *tickets[TRANSFERS];
+    lade_pair *pair;
+    lade_stream stream;
+    void *device;
+    if (runtime == NULL) return;
+    LADE_ASSERT_OK(lade_pair_create(runtime, 0, NULL, &pair));
+    LADE_ASSERT_OK(lade_stream_create(runtime, 0, &stream));
+    LADE_ASSERT_OK(lade_device_alloc(lade_pair_device_allocator(pair), (size_t)TRANSFERS * BYTES, stream, &device));
+    for (size_t i = 0; i < TRANSFERS; i++) {
+      lade_transfer transfer =
+          transfer_of(i % 2 == 0 ? LADE_TO_DEVICE : LADE_TO_HOST, host + i * BYTES, (char *)device + i * BYTES);
+      transfer.stream = stream;
+      transfer.after_stream = i % 3 == 0;
+      LADE_ASSERT_OK(lade_pipeline_submit(lade_pair_pipeline(pair), &transfer, &tickets[i]));
+    }
+    if (!support_is_virtual(runtime)) usleep(round * 30);
+    for (unsigned i = 0; support_is_virtual(runtime) && i < round; i++) {
+      (void)lade_soft_advance(runtime, 3000);
+    }
+    LADE_ASSERT_OK(lade_soft_device_lose(runtime, 0, 0));
+    for (size_t i = 0; i < TRANSFERS; i++) {
+      lade_status status = lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER);
+      LADE_EXPECT(status == LADE_OK || status == LADE_ERR_DEVICE_LOST);
+      lade_ticket_release(tickets[i]);
+    }
+    LADE_EXPECT_OK(lade_device_free(lade_pair_device_allocator(pair), device));
+    LADE_EXPECT_OK(lade_pair_destroy(pair, true));
+    LADE_EXPECT_OK(lade_stream_destroy(runtime, stream));
+    support_runtime_close(runtime);
+  }
+  free(host);
 }
 
 static lade_status scenario(lade_runtime *runtime, void *user) {

@@ -170,6 +170,38 @@ LADE_TEST(CpuWait, EndsWhenTheDeviceIsLost) {
   soft_fixture_close(&shared);
 }
 
+/* Who is told that the device is lost may use his memory again: no copy still writes to it. */
+LADE_TEST(CpuMemory, IsLeftAloneByALostDevice) {
+  enum { TRIES = 20 };
+  const size_t bytes = (size_t)8 << 20;
+  for (int i = 0; i < TRIES; i++) {
+    void *own;
+    soft_fixture f = soft_fixture_open("cpu", NULL);
+    ladei_stream stream = soft_fixture_stream(&f, 0);
+    char *device = soft_fixture_device_memory(&f, 0, bytes);
+    LADE_EXPECT_OK(f.ops->host_alloc(f.self, 0, bytes, 0, &own));
+    for (int k = 0; k < 3; k++) {
+      LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_D2H, own, device, bytes, &stream));
+    }
+    uint64_t until = soft_fixture_now(&f) + (uint64_t)i * 200000; /* from "not started" to "the last one" */
+    while (soft_fixture_now(&f) < until) {
+    }
+    LADE_EXPECT_OK(ladei_soft_device_lose(f.self, 0, 0));
+    LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, f.ops->stream_query(f.self, &stream));
+    memset(own, 7, bytes);
+    until = soft_fixture_now(&f) + 2000000;
+    while (soft_fixture_now(&f) < until) {
+    }
+    size_t same = 0;
+    while (same < bytes && ((char *)own)[same] == 7) {
+      same++;
+    }
+    LADE_EXPECT_EQ_SIZE(same, bytes);
+    LADE_EXPECT_OK(f.ops->host_free(f.self, own));
+    soft_fixture_close(&f);
+  }
+}
+
 /* Memory that its owner unmaps right after unregistering it, with a copy queued or under way: nobody may crash. */
 LADE_TEST(CpuMemory, UnregisterWaitsForACopyThatRuns) {
   enum { TRIES = 40 };
