@@ -194,21 +194,18 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
 /* --- life -----------------------------------------------------------------------------------------------------------
  */
 
-/* Tells the pool that the stream goes. */
+/* Tells the pool that the stream goes. LADE_ERR_DEVICE_LOST: it goes all the same, and the pool knows. */
 static lade_status stream_retire(lade_pipeline *pipeline, const ladei_stream *stream) {
   const lade_runtime *runtime = pipeline->runtime;
   lade_status status = lade_pinned_stream_retire(pipeline->pool, stream->handle);
-  if (status == LADE_OK) {
-    return status;
-  }
-  /* Nothing runs on it any more, so its blocks need no event. */
-  status = runtime->ops->stream_synchronize(runtime->self, stream);
-  if (status == LADE_OK) {
-    return lade_pinned_stream_retire(pipeline->pool, stream->handle);
+  if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) {
+    /* When nothing runs on it any more, its blocks need no event. */
+    status = runtime->ops->stream_synchronize(runtime->self, stream);
+    status = status == LADE_OK ? lade_pinned_stream_retire(pipeline->pool, stream->handle) : status;
   }
   if (status == LADE_ERR_DEVICE_LOST) {
-    /* Nor on a lost device; but no stream of it can be retired. The pool finds out when it asks, and that the uses are over
-     * when it then waits; both while the handle still means this stream. */
+    /* Nothing runs on a lost device, but no stream of it can be retired. The pool finds out when it asks, and that the uses
+     * are over when it then waits; both while the handle still means this stream. */
     (void)lade_pinned_process_events(pipeline->pool);
     (void)lade_pinned_empty_cache(pipeline->pool);
   }
