@@ -22,7 +22,7 @@
 #include "base/size.h"
 #include "pipeline/internal.h"
 
-enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64 };
+enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STANDING = 8 };
 
 /* --- checking options -----------------------------------------------------------------------------------------------
  */
@@ -84,11 +84,14 @@ static uint32_t readers_choose(const lade_runtime *runtime) {
 /*
  * Note [Depth]
  * A limit: a ring grows only while its blocks are all busy. One block for each read or write that may be under way, and
- * eight for copies: a quarter of a ring is covered by one event, and its end is found out while the rest goes on. (On an
- * H200 with 12 readers four leave its link idle for a twentieth of the time.) Where the copy engine is a thread, chunks
- * should pass from reader to engine through the caches, yet not so fast that a moment without a processor stops the other
- * side: 1 MiB does best from 64 KiB to 16 MiB (benchmarks/run_targets), and chunks that no cache holds anyway get few
- * blocks.
+ * eight for copies, which wait for each other and until their end is found out. (On an H200 with 12 readers four leave its
+ * link idle for a twentieth of the time.) Where the copy engine is a thread, chunks should pass from reader to engine
+ * through the caches, yet not so fast that a moment without a processor stops the other side: 1 MiB does best from 64 KiB
+ * to 16 MiB (benchmarks/run_targets), and chunks that no cache holds anyway get few blocks.
+ *
+ * Eight more are for chunks that stand still (core.c, Note [Standing still]): half of all slots then hold a small transfer,
+ * which is cut into eight, so that all of its copies can be queued behind a stream that is late, and the caller need not
+ * wait for that stream.
  */
 static uint32_t blocks_ahead(bool engine_threads, uint64_t chunk_bytes) {
   if (!engine_threads) {
@@ -107,7 +110,8 @@ static void options_complete(lade_pipeline *pipeline) {
     options->chunk_bytes = LADEI_CHUNK_FIRST;
   }
   if (options->depth == 0) {
-    uint32_t depth = options->readers * pipeline->driver->queue + blocks_ahead(threads, options->chunk_bytes);
+    uint32_t depth =
+        options->readers * pipeline->driver->queue + blocks_ahead(threads, options->chunk_bytes) + BLOCKS_STANDING;
     options->depth = depth < MAX_DEPTH ? depth : MAX_DEPTH;
   }
   if (options->max_transfers == 0) {

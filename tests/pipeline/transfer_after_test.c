@@ -184,6 +184,39 @@ LADE_TEST_P(AfterStream, IsWaitedForByAStreamMeanwhile, support_soft_runtimes, n
   scene_close(&s);
 }
 
+/* With what lade chooses, on the smallest machine: a whole small transfer fits behind a stream that is late. */
+LADE_TEST_P(AfterStream, IsWaitedForByAStreamMeanwhileWithAllDefaults, support_soft_runtimes, name) {
+  enum { BYTES = 3 << 20 };
+  fixture f;
+  lade_stream stream;
+  lade_stream other;
+  lade_ticket *ticket;
+  support_gate gate;
+  lade_pipeline_options options;
+  char *host = malloc(BYTES);
+  lade_pipeline_options_init(&options);
+  options.readers = 1;
+  if (!fixture_open(&f, name, BYTES, &options)) return;
+  support_pattern_fill(host, BYTES, 6, 0);
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &stream));
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &other));
+  LADE_ASSERT(support_gate_close(&gate, f.runtime, stream));
+  lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), BYTES);
+  transfer.after_stream = 1;
+  transfer.stream = stream;
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
+  LADE_EXPECT_OK(lade_stream_wait_ticket(other, ticket));
+  LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, NULL), LADE_NOT_READY);
+  support_gate_open(&gate);
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+  fixture_expect_device_pattern(&f, 0, BYTES, 6, 0);
+  lade_ticket_release(ticket);
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, stream));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, other));
+  fixture_close(&f);
+  free(host);
+}
+
 /* What waits is given up at once when it is cancelled, and its stream may then be as slow as it likes. */
 LADE_TEST_P(AfterStream, IsCancelledBeforeItsFirstCopy, support_soft_runtimes, name) {
   scene s;
