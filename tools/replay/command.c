@@ -126,8 +126,8 @@ static int failed(const char *what, const char *name) {
   return EXIT_FAILED;
 }
 
-/* Replays the file into the sink; *out_stats, if not NULL, gets the counters at the end. */
-static int trace_replay(const arguments *a, const char *conf, sink *s, lade_device_stats *out_stats) {
+/* Replays the file into the sink. */
+static int trace_replay(const arguments *a, const char *conf, sink *s) {
   bool standard_input = strcmp(a->trace, "-") == 0;
   FILE *file = standard_input ? stdin : fopen(a->trace, "r");
   if (file == NULL) return failed("cannot open", a->trace);
@@ -144,7 +144,6 @@ static int trace_replay(const arguments *a, const char *conf, sink *s, lade_devi
     trace_result result = replay_run(r, reader);
     status = result == TRACE_END ? EXIT_FINE : result == TRACE_BAD ? EXIT_BAD : EXIT_FAILED;
     if (status != EXIT_FINE) fprintf(stderr, "%s\n", trace_error(reader));
-    if (status == EXIT_FINE && out_stats != NULL) *out_stats = replay_stats(r);
   }
   replay_destroy(r);
   trace_reader_destroy(reader);
@@ -169,7 +168,7 @@ static int report_run(const arguments *a) {
   if (s.out == NULL) return failed("no memory for", "the report");
   if (a->plot != NULL) s.line = &line;
   if (a->json) fputs("{\"version\":1,\"snapshots\":[", s.out);
-  int status = trace_replay(a, a->conf, &s, NULL);
+  int status = trace_replay(a, a->conf, &s);
   if (a->json) fputs("]}\n", s.out);
   bool complete = ferror(s.out) == 0;
   if ((fclose(s.out) != 0 || !complete) && status == EXIT_FINE) status = failed("no memory for", "the report");
@@ -186,15 +185,14 @@ static int report_run(const arguments *a) {
 typedef struct row {
   const char *conf;
   timeline line;
-  lade_device_stats stats;
 } row;
 
 static void row_print(const row *r) {
-  const lade_device_stats *s = &r->stats;
-  printf("%-44s %14.2f %14.2f %12.4f %10llu %8llu %8llu\n", r->conf,
-         (double)s->reserved_bytes.all.peak / (1024.0 * 1024.0), (double)s->active_bytes.all.peak / (1024.0 * 1024.0),
-         timeline_fragmentation(&r->line), (unsigned long long)s->device_allocs, (unsigned long long)s->alloc_retries,
-         (unsigned long long)s->ooms);
+  const timeline *t = &r->line;
+  printf("%-44s %14.2f %14.2f %12.4f %10llu %8llu %8llu\n", r->conf, (double)t->peak_reserved / (1024.0 * 1024.0),
+         (double)t->peak_active / (1024.0 * 1024.0), timeline_fragmentation(t),
+         (unsigned long long)t->device_allocs.total, (unsigned long long)t->alloc_retries.total,
+         (unsigned long long)t->ooms.total);
 }
 
 static int compare_run(const arguments *a) {
@@ -207,7 +205,7 @@ static int compare_run(const arguments *a) {
     rows[i].conf = i == 0 ? "(as in the trace)" : a->confs[i - 1];
     timeline_init(&rows[i].line);
     sink s = {.line = &rows[i].line};
-    status = trace_replay(a, i == 0 ? NULL : a->confs[i - 1], &s, &rows[i].stats);
+    status = trace_replay(a, i == 0 ? NULL : a->confs[i - 1], &s);
   }
   if (status == EXIT_FINE) {
     printf("%-44s %14s %14s %12s %10s %8s %8s\n", "settings", "reserved MiB", "active MiB", "fragmented", "drv allocs",

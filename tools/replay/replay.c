@@ -182,13 +182,6 @@ void replay_destroy(replay *r) {
   free(r);
 }
 
-lade_device_stats replay_stats(const replay *r) {
-  lade_device_stats stats;
-  lade_device_stats_init(&stats);
-  if (r->allocator != NULL) (void)lade_device_stats_get(r->allocator, &stats);
-  return stats;
-}
-
 /* ---- Device blocks ----------------------------------------------------------------------------------------------- */
 
 static bool oom_add(replay *r, uint64_t id) {
@@ -601,7 +594,9 @@ trace_result replay_step(replay *r, trace_reader *reader, const trace_op *op) {
   trace_result result = r->device == NULL ? start(r, reader, op) : TRACE_OP;
   if (result == TRACE_OP) result = operation_run(r, reader, op);
   if (result == TRACE_OP && r->settings.sample != NULL) {
-    lade_device_stats stats = replay_stats(r);
+    lade_device_stats stats;
+    lade_device_stats_init(&stats);
+    (void)lade_device_stats_get(r->allocator, &stats);
     r->settings.sample(r->settings.user, &stats);
   }
   return result;

@@ -34,9 +34,6 @@ trace_result replay_run(replay *r, trace_reader *reader);
 /* One operation or declaration of it. */
 trace_result replay_step(replay *r, trace_reader *reader, const trace_op *op);
 
-/* The device's counters now; zero before the first operation. */
-lade_device_stats replay_stats(const replay *r);
-
 void replay_destroy(replay *r);
 
 #endif /* LADE_TOOLS_REPLAY_REPLAY_H */

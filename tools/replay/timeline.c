@@ -27,10 +27,24 @@ static void points_halve(timeline *t) {
   t->in_point = t->per_point;
 }
 
+/* Between two operations a counter grows, or a reset sets it to 0. */
+static void counter_follow(timeline_counter *counter, uint64_t value) {
+  counter->total += value < counter->latest ? value : value - counter->latest;
+  counter->latest = value;
+}
+
+static void totals_follow(timeline *t, const lade_device_stats *stats) {
+  t->operations++;
+  t->peak_active = ladei_size_max(t->peak_active, stats->active_bytes.all.peak);
+  counter_follow(&t->device_allocs, stats->device_allocs);
+  counter_follow(&t->alloc_retries, stats->alloc_retries);
+  counter_follow(&t->ooms, stats->ooms);
+}
+
 void timeline_add(timeline *t, const lade_device_stats *stats) {
   const uint64_t values[TIMELINE_SERIES] = {stats->reserved_bytes.all.current, stats->active_bytes.all.current,
                                             stats->requested_bytes.all.current};
-  t->operations++;
+  totals_follow(t, stats);
   if (values[0] > t->peak_reserved) {
     t->peak_reserved = values[0];
     t->active_at_peak = values[1];

@@ -12,14 +12,24 @@
 
 enum { TIMELINE_SERIES = 3, TIMELINE_POINTS = 2048 };
 
+/* A counter that the trace may reset, and its sum over the whole replay. */
+typedef struct timeline_counter {
+  uint64_t latest;
+  uint64_t total;
+} timeline_counter;
+
 typedef struct timeline {
   uint64_t points[TIMELINE_SERIES][TIMELINE_POINTS]; /* the largest value among the operations of each point */
   size_t point_count;
   uint64_t per_point; /* operations per point; doubles whenever the points are full */
   uint64_t in_point;  /* operations in the last one */
   uint64_t operations;
-  uint64_t peak_reserved;
+  uint64_t peak_reserved;  /* of the whole replay, whatever the trace resets; so are those below */
   uint64_t active_at_peak; /* active bytes when reserved bytes first had their peak */
+  uint64_t peak_active;
+  timeline_counter device_allocs;
+  timeline_counter alloc_retries;
+  timeline_counter ooms;
 } timeline;
 
 void timeline_init(timeline *t);

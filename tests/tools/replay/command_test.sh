@@ -37,6 +37,15 @@ run 0 replay "$dir/good" --compare expandable_segments:True max_split_size_mb:21
 [ "$(wc -l <"$dir/out")" = 4 ] || fail "not one row per setting: $(cat "$dir/out")"
 run 0 replay --compare expandable_segments:True "$dir/good"
 [ "$(wc -l <"$dir/out")" = 3 ] || fail "the trace may come last"
+# Peaks and counts of a comparison are those of the whole replay, whatever the trace resets.
+{
+  printf 'lade-trace 1\ndevice 41943040\n'
+  printf 'alloc 1 31457280 0\nalloc 2 31457280 0\nfree 2\nfree 1\nempty_cache\nreset_peak\nreset_accumulated\n'
+  printf 'alloc 3 20971520 0\nalloc 4 31457280 0\n'
+} >"$dir/resets"
+run 0 replay "$dir/resets" --compare
+grep -Eq '^\(as in the trace\) +30\.00 +30\.00 +0\.0000 +2 +2 +2$' "$dir/out" ||
+  fail "a comparison forgets what came before a reset: $(cat "$dir/out")"
 run 2 replay "$dir/good" --compare nonsense
 run 2 replay --json "$dir/good" --conf nonsense:1
 printf 'lade-trace 1\n' >"$dir/empty"

@@ -425,3 +425,20 @@ LADE_TEST(ReplayTimeline, KeepsPeaksInBoundedMemory) {
   LADE_EXPECT_EQ_UINT(largest, 1000000);
   LADE_EXPECT_EQ_UINT(t.points[0][t.point_count - 1], 100000);
 }
+
+LADE_TEST(ReplayTimeline, SumsGoOnOverResets) {
+  static timeline t;
+  timeline_init(&t);
+  lade_device_stats stats;
+  lade_device_stats_init(&stats);
+  static const uint64_t counts[] = {0, 3, 5, 0, 0, 1, 7, 2}; /* 5 before the first reset, 7, and 2 after the second */
+  for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+    stats.device_allocs = stats.alloc_retries = stats.ooms = counts[i];
+    stats.active_bytes.all.peak = i == 2 ? 100 : 10;
+    timeline_add(&t, &stats);
+  }
+  LADE_EXPECT_EQ_UINT(t.device_allocs.total, 14);
+  LADE_EXPECT_EQ_UINT(t.alloc_retries.total, 14);
+  LADE_EXPECT_EQ_UINT(t.ooms.total, 14);
+  LADE_EXPECT_EQ_UINT(t.peak_active, 100);
+}
