@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pipeline's state machine: what taking and completing an order changes. core_pick.c picks the order, core_check.c
- * recounts the invariants; see core.h for the states and the orders that lead from one to the next.
+ * The pipeline's state machine: what taking and completing an order changes. core_turns.c says which transfer is next,
+ * core_pick.c picks the order, core_check.c recounts the invariants; see core.h for the states and the orders that lead
+ * from one to the next.
  *
  *   submit -> flow of its level: [T2 begun in part] [T3] ...     until all its chunks are begun
  *          -> queue: T1, T2, T3 ...                              until it is settled
@@ -18,24 +19,8 @@
  * I4  ring->blocks = slots with a block or ACQUIRING, at most slot_limit when the last block was asked for.
  * I5  A failed transfer begins no chunk, and none of its slots is READY or LANDED.
  * I6  done_bytes <= queued_bytes <= issued_bytes <= bytes (to the host likewise: copies are queued before they land).
- * I7  A transfer that could begin a chunk (it has not failed, has chunks not begun, and no host half in order is under
- *     way before the next) waits in its flow or is held. ring->issuing is the first of the flow served least among those
- *     of the highest level that has any; it does not have its share yet. NULL: none waits, and all that are held have
- *     their share. ring->unissued counts those with chunks not begun, whether they could begin or not.
+ * I7  Which transfers wait for their turn: stated in core_turns.c.
  * I8  READY slots stand in the order of their transfers' levels, highest first.
- *
- * Note [Standing still]
- * Chunks of most transfers pass by themselves. Those that wait for a stream of the caller's, or in order for a sink of the
- * caller's, may stand for ever, and so may the blocks they are in. So such a transfer takes a share of the slots: half of
- * what others of the kind leave, but for one slot, which is for transfers that cannot stand. With its share it is held
- * until slots come back, or until its copies are seen to run. What stands comes on top of the blocks that reads and
- * copies keep busy, so that others are as fast as without it, as long as depth allows.
- *
- * Note [Copies under way]
- * What is queued on a stream can neither be overtaken nor taken back. Staged copies are kept back by their reads, and by
- * the blocks; copies from and to pinned memory by nothing, and chunks are large there. So of one transfer more are begun
- * only while at most 32 MiB are under way: three chunks of 16 MiB, which keep a link of 55 GB/s busy for 900 us, and an
- * urgent transfer or a cancellation waiting no longer than that.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
  */
 #include "pipeline/core.h"
@@ -109,100 +94,6 @@ static void slot_to_ready(ladei_slot *slot) {
 /* --- transfers ------------------------------------------------------------------------------------------------------
  */
 
-/* In the order of submission. Mostly the last, or one that has waited and is among the first. */
-static void list_insert(struct ladei_core_transfer_list *list, ladei_core_transfer *transfer) {
-  const ladei_core_transfer *last = TAILQ_LAST(list, ladei_core_transfer_list);
-  if (last == NULL || last->number < transfer->number) {
-    TAILQ_INSERT_TAIL(list, transfer, flow_link);
-    return;
-  }
-  ladei_core_transfer *behind = TAILQ_FIRST(list);
-  while (behind->number < transfer->number) {
-    behind = TAILQ_NEXT(behind, flow_link);
-  }
-  TAILQ_INSERT_BEFORE(behind, transfer, flow_link);
-}
-
-static void flow_enter(ladei_core_transfer *transfer) {
-  ladei_level *level = &transfer->ring->levels[transfer->level];
-  ladei_flow *flow = &level->flows[transfer->flow];
-  if (TAILQ_EMPTY(&flow->waiting) && flow->served < level->clock) {
-    flow->served = level->clock; /* what it did not use while it had nothing to do is gone */
-  }
-  list_insert(&flow->waiting, transfer);
-  level->active |= UINT32_C(1) << transfer->flow;
-  transfer->waiting = true;
-}
-
-static void flow_leave(ladei_core_transfer *transfer) {
-  ladei_level *level = &transfer->ring->levels[transfer->level];
-  ladei_flow *flow = &level->flows[transfer->flow];
-  TAILQ_REMOVE(&flow->waiting, transfer, flow_link);
-  if (TAILQ_EMPTY(&flow->waiting)) {
-    level->active &= ~(UINT32_C(1) << transfer->flow);
-  }
-  transfer->waiting = false;
-}
-
-static void held_leave(ladei_core_transfer *transfer) {
-  TAILQ_REMOVE(&transfer->ring->held, transfer, flow_link);
-  transfer->held = false;
-}
-
-/* The first that may go on, if one may. All of those without slots may stand still: behind such a one none is better off,
- * and those with slots are looked at when they lose one. */
-static void held_let_go(ladei_ring *ring) {
-  ladei_core_transfer *transfer = TAILQ_FIRST(&ring->held);
-  while (transfer != NULL && transfer->active > 0 && ladei_transfer_has_share(transfer)) {
-    transfer = TAILQ_NEXT(transfer, flow_link);
-  }
-  if (transfer != NULL && !ladei_transfer_has_share(transfer)) {
-    held_leave(transfer);
-    flow_enter(transfer);
-  }
-}
-
-/* The first of the level; those that have their share are held on the way. */
-static ladei_core_transfer *level_choose(ladei_ring *ring, const ladei_level *level) {
-  ladei_core_transfer *transfer = ladei_level_first(level);
-  while (transfer != NULL && ladei_transfer_has_share(transfer)) {
-    flow_leave(transfer);
-    list_insert(&ring->held, transfer);
-    transfer->held = true;
-    transfer = ladei_level_first(level);
-  }
-  return transfer;
-}
-
-/* After anything that I7 speaks of has changed. */
-static void ring_choose(ladei_ring *ring) {
-  held_let_go(ring);
-  ring->issuing = NULL;
-  for (unsigned i = LADEI_LEVELS; i-- > 0 && ring->issuing == NULL;) {
-    ring->issuing = level_choose(ring, &ring->levels[i]);
-  }
-}
-
-static void transfer_update(ladei_core_transfer *transfer) {
-  bool unissued = !ladei_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;
-  bool ready = ladei_transfer_ready(transfer);
-  if (unissued != transfer->unissued) {
-    transfer->ring->unissued += unissued ? 1u : UINT32_MAX;
-    transfer->unissued = unissued;
-  }
-  if (ready && !transfer->waiting && !transfer->held) {
-    flow_enter(transfer);
-  } else if (!ready && transfer->waiting) {
-    flow_leave(transfer);
-  } else if (!ready && transfer->held) {
-    held_leave(transfer);
-  } else if (transfer->held && !ladei_transfer_has_share(transfer)) {
-    held_leave(transfer);
-    flow_enter(transfer);
-  }
-  ring_choose(transfer->ring);
-}
-
 /* One slot more or less carries a chunk of it. */
 static void active_add(ladei_core_transfer *transfer, unsigned change) {
   transfer->active += change;
@@ -235,7 +126,7 @@ static void transfer_settle(ladei_core_transfer *transfer) {
 /* Takes the chunk off the slot's account; the slot's own fate is the caller's. */
 static void chunk_drop(ladei_core_transfer *transfer) {
   active_decrement(transfer);
-  transfer_update(transfer);
+  ladei_transfer_update(transfer);
   transfer_settle(transfer);
 }
 
@@ -259,7 +150,7 @@ void ladei_core_fail(ladei_core *core, ladei_core_transfer *transfer, const lade
   transfer->error = *error;
   chunks_abandon(&transfer->ring->ready, transfer);
   chunks_abandon(&transfer->ring->landed, transfer);
-  transfer_update(transfer);
+  ladei_transfer_update(transfer);
   transfer_settle(transfer);
 }
 
@@ -289,7 +180,7 @@ void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_dir
   }
   core->unfinished++;
   core->counters.transfers_submitted++;
-  transfer_update(transfer);
+  ladei_transfer_update(transfer);
   transfer_settle(transfer);
 }
 
@@ -319,7 +210,7 @@ static void chunk_begin(ladei_slot *slot, ladei_core_transfer *transfer) {
   active_increment(transfer);
   level->clock = flow->served;
   flow->served += slot->bytes;
-  transfer_update(transfer);
+  ladei_transfer_update(transfer);
 }
 
 /* --- taking an order ------------------------------------------------------------------------------------------------
@@ -437,7 +328,7 @@ static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lad
   if (ring->blocks > 0) {
     /* Fewer blocks are slower, not wrong: go on with those there are. */
     ring->slot_limit = ring->blocks;
-    ring_choose(ring);
+    ladei_ring_choose(ring);
     return 0;
   }
   if (order->bytes > ring->block_least) {
@@ -468,7 +359,7 @@ static unsigned complete_read(ladei_core *core, const ladei_order *order, lade_s
     chunk_drop(transfer);
   } else {
     slot_to_ready(order->slot);
-    transfer_update(transfer);
+    ladei_transfer_update(transfer);
   }
   return changed;
 }
@@ -482,7 +373,7 @@ static unsigned complete_gate(ladei_core *core, const ladei_order *order, lade_s
   }
   gate_set(transfer, waits ? LADEI_GATE_AWAITED : LADEI_GATE_OPEN);
   unsigned changed = status == LADE_OK ? 0 : transfer_fail_by(core, transfer, error);
-  transfer_update(transfer);
+  ladei_transfer_update(transfer);
   transfer_settle(transfer);
   return changed;
 }
@@ -546,7 +437,7 @@ static void slot_land(ladei_core *core, ladei_ring *ring, ladei_slot *slot) {
   }
   if (!ladei_transfer_failed(transfer) && ring->direction == LADE_TO_HOST && !transfer->no_host) {
     slot_put(&ring->landed, slot, LADEI_SLOT_LANDED);
-    transfer_update(transfer);
+    ladei_transfer_update(transfer);
     return;
   }
   if (!ladei_transfer_failed(transfer)) {
@@ -792,7 +683,7 @@ bool ladei_core_grow_blocks(ladei_ring *ring, size_t bytes) {
 
 void ladei_core_set_window(ladei_ring *ring, unsigned window) {
   ring->window = window;
-  ring_choose(ring);
+  ladei_ring_choose(ring);
 }
 
 void ladei_core_destroy(ladei_core *core) {

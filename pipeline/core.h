@@ -29,7 +29,7 @@
  *
  * Which transfer begins the next chunk: that of the highest level (priority) that has any; among its flows (submitters)
  * the one that has been served least; within a flow the first submitted. A transfer that may stand still for long leaves
- * room for others: see Note [Standing still] in core.c.
+ * room for others: see Note [Standing still] in core_turns.c.
  *
  *   level 2 (urgent)      flow 0: T7 -> T9        flow 5: T8
  *   level 1               flow 0: T1 -> T2 -> T4  flow 3: T3       flow 5: T5 -> T6

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What core.c, core_pick.c and core_check.c share. */
+/* What core.c, core_turns.c, core_pick.c and core_check.c share. */
 #ifndef LADE_PIPELINE_CORE_INTERNAL_H
 #define LADE_PIPELINE_CORE_INTERNAL_H
 
@@ -39,6 +39,11 @@ static inline bool ladei_transfer_has_share(const ladei_core_transfer *transfer)
   bool all_slots = ladei_transfer_may_stand(transfer) && transfer->active + ring->standing >= most;
   return all_slots || ladei_transfer_is_far_ahead(transfer);
 }
+
+/* Chooses the transfer that begins the next chunk, after anything that I7 (core_turns.c) speaks of has changed. */
+void ladei_ring_choose(ladei_ring *ring);
+/* The same after a transfer has changed. */
+void ladei_transfer_update(ladei_core_transfer *transfer);
 
 /* First transfer of the flow that was served least; NULL: none waits. */
 ladei_core_transfer *ladei_level_first(const ladei_level *level);

@@ -15,17 +15,6 @@
  */
 #include "pipeline/core_internal.h"
 
-ladei_core_transfer *ladei_level_first(const ladei_level *level) {
-  const ladei_flow *best = NULL;
-  for (uint32_t left = level->active; left != 0; left &= left - 1) {
-    const ladei_flow *flow = &level->flows[__builtin_ctz(left)];
-    if (best == NULL || flow->served < best->served) {
-      best = flow;
-    }
-  }
-  return best != NULL ? TAILQ_FIRST(&best->waiting) : NULL;
-}
-
 static bool order_set(ladei_order *order, ladei_order_kind kind, const ladei_ring *ring, ladei_slot *slot,
                       ladei_batch *batch, ladei_core_transfer *transfer) {
   *order = (ladei_order){.kind = kind, .ring = (ladei_ring *)ring, .slot = slot, .batch = batch, .transfer = transfer};
