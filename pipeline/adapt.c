@@ -4,11 +4,11 @@
  *
  * Note [Chunk and link]
  * A link spends about 3 us on starting each copy, serially. For 0.97 of its rate a copy must last 100 us: 2 MiB at
- * 12 GB/s, 3 MiB at 25, 6.4 MiB at 55; sizes are such that blocks fill the pool's segments. A larger one only holds more pinned memory, fills and drains the
- * ring more slowly, and has left the processor's cache before it is copied: on an H200 4 to 6 MiB are faster than 8. At
- * hundreds of GB/s the bound of 16 MiB gives 0.93. So the first copies of a direction are timed by the device, and blocks
- * grow to that size, as the next ones are needed. They never shrink: a measurement can only come out too slow, when the
- * engine served something else in between.
+ * 12 GB/s, 3 MiB at 25, 6.4 MiB at 55; sizes are such that blocks fill the pool's segments. A larger one only holds
+ * more pinned memory, fills and drains the ring more slowly, and has left the processor's cache before it is copied:
+ * on an H200 4 to 6 MiB are faster than 8. At hundreds of GB/s the bound of 16 MiB gives 0.93. So the first copies
+ * of a direction are timed by the device, and blocks grow to that size, as the next ones are needed. They never
+ * shrink: a measurement can only come out too slow, when the engine served something else in between.
  *
  * Note [Requests at once]
  * Storage with latency is faster with more requests under way; a page cache served by as many threads as there are

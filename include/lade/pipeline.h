@@ -197,9 +197,11 @@ typedef lade_status (*lade_completion)(void *user, lade_ticket *ticket, const la
 /** What to transfer. Fields are appended only. */
 typedef struct lade_transfer {
   size_t struct_size;
-  int32_t direction;    /**< lade_direction */
-  int32_t after_stream; /**< 1: the copies run after the work queued on `stream` at the submit. 0: at once. */
-  lade_stream stream;   /**< See after_stream; NULL is the legacy stream of the calling thread's device. */
+  int32_t direction; /**< lade_direction */
+  /** 1: the copies run after the work queued on `stream` at the submit; transfers after nothing, or after other streams,
+   * go on meanwhile. 0: at once. */
+  int32_t after_stream;
+  lade_stream stream; /**< See after_stream; NULL is the legacy stream of the calling thread's device. */
   lade_endpoint host;
   void *device_memory; /**< Destination or source on the pipeline's device. */
   uint64_t bytes;      /**< 0 is over at once. Below 2^60. With `pieces`: 0, or their sum. */
@@ -376,8 +378,8 @@ LADE_API lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeli
  * @param timeout_ns  Longest time to wait, by the runtime's clock; LADE_WAIT_FOREVER for no limit; 0 asks only.
  * @return LADE_OK: every byte is at its destination. LADE_ERR_TIMEOUT: not over yet; the transfer goes on. Else the
  *         transfer's own first error, which lade_last_error() then describes: LADE_ERR_IO and LADE_ERR_TRUNCATED with
- *         file and offset, LADE_ERR_CHECKSUM, LADE_ERR_CALLBACK, LADE_ERR_CANCELLED, LADE_ERR_LIMIT, LADE_ERR_OUT_OF_PINNED_MEMORY,
- *         LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER with the name of the driver call. In a forked child LADE_ERR_FORKED.
+ *         file and offset, LADE_ERR_CHECKSUM, LADE_ERR_CALLBACK, LADE_ERR_CANCELLED, LADE_ERR_LIMIT,
+ *         LADE_ERR_OUT_OF_PINNED_MEMORY, LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER with the name of the driver call. In a forked child LADE_ERR_FORKED.
  *
  * Threads: any; not a callback of the same pipeline. Waits: yes. On "sim": moves the clock.
  */
