@@ -98,7 +98,9 @@ struct soft_vm {
   int32_t device;
   bool exportable;
   size_t bytes;
-  uint64_t offset;       /* in the device's memory file */
+  int file;              /* of its own, which other processes may map; -1: a part of the device's memory file */
+  uint64_t inode;        /* of the own file: tells which handle a descriptor is of */
+  uint64_t offset;       /* in the file */
   uint32_t references;   /* vm_create and vm_import, less vm_release */
   uint32_t mapped_count; /* places where it is mapped */
 };
@@ -551,6 +553,8 @@ lade_status ladei_soft_out_of_device_memory(soft_op op, const soft_device *devic
 
 /* All of [address, address + bytes) is mapped, and accessible to `device` (-1: to any). */
 bool ladei_soft_vm_accessible(const soft_runtime *rt, const void *address, size_t bytes, int device);
+/* At the runtime's end. */
+void ladei_soft_vm_close(soft_runtime *rt);
 soft_mapping *ladei_soft_vm_mapping_at(const soft_runtime *rt, const void *address);
 /* The program has synchronised: pools give back what is over their threshold. Under the lock. */
 void ladei_soft_pools_synchronized(soft_runtime *rt);

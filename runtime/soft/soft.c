@@ -134,6 +134,7 @@ static void runtime_free(soft_runtime *rt) {
   ladei_soft_streams_close(rt);
   ladei_soft_nodes_close(rt);
   ladei_soft_hazards_close(rt);
+  ladei_soft_vm_close(rt);
   for (int32_t i = 0; rt->devices != NULL && i < rt->device_count; i++) {
     if (rt->devices[i].memory_file >= 0) close(rt->devices[i].memory_file);
     for (int j = 0; j < SOFT_ENGINE_COUNT; j++) {

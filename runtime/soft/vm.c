@@ -5,6 +5,7 @@
  *   reservation   |--------- range, kind RESERVED ---------|
  *   mappings          |-- h1 --|-- h2 --|    |-- h1 --|         a handle may be mapped in several places
  *   physical      device's memory file: [h1][h2] ...            bytes of a handle stay while it lives
+ *                 exportable handles: a file each               ... or a descriptor of its file, in whatever process
  *
  * I1  Mappings lie whole inside one reservation and do not overlap.
  * I2  A handle lives while references + mapped_count > 0; it charges its device as long, and its extent of the file is
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/size.h"
@@ -109,8 +111,25 @@ static lade_status vm_address_free(void *self, void *address, size_t bytes) {
 
 /* ---- physical memory --------------------------------------------------------------------------------------------- */
 
-/* Room for a handle in the device's file. False: the system refuses. */
+/* What marks a file as memory of a software device: sealed to its size, and for good. */
+enum { FILE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
+static bool file_new(soft_vm *vm) {
+  struct stat facts;
+  int file = memfd_create("lade-soft-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file < 0) return false;
+  if (ftruncate(file, (off_t)vm->bytes) != 0 || fcntl(file, F_ADD_SEALS, FILE_SEALS) != 0 || fstat(file, &facts) != 0) {
+    close(file);
+    return false;
+  }
+  vm->file = file;
+  vm->inode = facts.st_ino;
+  return true;
+}
+
+/* Room for a handle in a file. False: the system refuses. */
 static bool extent_new(soft_device *device, soft_vm *vm) {
+  if (vm->exportable) return file_new(vm);
   if (device->description.addresses_only) return true;
   if (device->memory_file < 0) device->memory_file = memfd_create("lade-soft-device", MFD_CLOEXEC);
   if (device->memory_file < 0) return false;
@@ -123,15 +142,32 @@ static bool extent_new(soft_device *device, soft_vm *vm) {
 static void vm_free_if_unused(soft_runtime *rt, soft_vm *vm) {
   if (vm->references != 0 || vm->mapped_count != 0) return;
   soft_device *device = &rt->devices[vm->device];
-  if (device->memory_file >= 0) {
+  if (vm->file >= 0) {
+    close(vm->file);
+    vm->file = -1;
+  } else if (device->memory_file >= 0) {
     fallocate(device->memory_file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)vm->offset, (off_t)vm->bytes);
   }
   ladei_soft_memory_uncharge(device, vm->bytes);
   ladei_soft_table_put(&rt->vm_table, vm);
 }
 
+/* A file whose memory another process made. */
+typedef struct foreign_file {
+  int descriptor;
+  uint64_t inode;
+  size_t bytes;
+} foreign_file;
+
+static bool file_adopt(soft_vm *vm, const foreign_file *foreign) {
+  vm->file = fcntl(foreign->descriptor, F_DUPFD_CLOEXEC, 0);
+  vm->inode = foreign->inode;
+  return vm->file >= 0;
+}
+
+/* In a foreign file, or with NULL in new memory. */
 static lade_status create_locked(soft_runtime *rt, soft_device *device, size_t bytes, bool exportable,
-                                 ladei_vm_handle *out_handle) {
+                                 const foreign_file *foreign, ladei_vm_handle *out_handle) {
   if (!ladei_soft_memory_charge(device, bytes)) {
     return ladei_soft_out_of_device_memory(SOFT_OP_vm_create, device, bytes);
   }
@@ -140,10 +176,11 @@ static lade_status create_locked(soft_runtime *rt, soft_device *device, size_t b
     vm->device = device->ordinal;
     vm->exportable = exportable;
     vm->bytes = bytes;
+    vm->file = -1;
     vm->offset = 0;
     vm->references = 1;
     vm->mapped_count = 0;
-    if (extent_new(device, vm)) {
+    if (foreign != NULL ? file_adopt(vm, foreign) : extent_new(device, vm)) {
       ladei_soft_table_publish(&rt->vm_table, vm);
       *out_handle = ladei_soft_table_handle(&rt->vm_table, vm);
       return LADE_OK;
@@ -151,7 +188,8 @@ static lade_status create_locked(soft_runtime *rt, soft_device *device, size_t b
     ladei_soft_table_put(&rt->vm_table, vm);
   }
   ladei_soft_memory_uncharge(device, bytes);
-  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "vm_create: the system refuses %zu bytes", bytes);
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: the system refuses %zu bytes",
+                     foreign != NULL ? "vm_import" : "vm_create", bytes);
 }
 
 static lade_status vm_create(void *self, int ordinal, size_t bytes, bool exportable, ladei_vm_handle *out_handle) {
@@ -162,7 +200,7 @@ static lade_status vm_create(void *self, int ordinal, size_t bytes, bool exporta
   if (!is_whole(device, bytes)) return bad_range(SOFT_OP_vm_create, NULL, bytes, "no multiple of the granularity");
   ladei_soft_lock(rt);
   device->active = true;
-  status = create_locked(rt, device, bytes, exportable, out_handle);
+  status = create_locked(rt, device, bytes, exportable, NULL, out_handle);
   ladei_soft_unlock(rt);
   return status;
 }
@@ -215,8 +253,9 @@ static lade_status map_locked(soft_runtime *rt, void *address, size_t bytes, lad
   soft_mapping *mapping = calloc(1, sizeof *mapping);
   bool mapped = mapping != NULL;
   if (mapped && !device->description.addresses_only) {
-    mapped = mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, device->memory_file,
-                  (off_t)vm->offset) != MAP_FAILED;
+    int file = vm->file >= 0 ? vm->file : device->memory_file;
+    mapped =
+        mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, (off_t)vm->offset) != MAP_FAILED;
   }
   if (!mapped) {
     free(mapping);
@@ -323,15 +362,7 @@ bool ladei_soft_vm_accessible(const soft_runtime *rt, const void *address, size_
   return true;
 }
 
-/* ---- export: a file whose content names the handle, within the process that owns the devices --------------------- */
-
-typedef struct vm_token {
-  char magic[16];
-  uint64_t runtime, handle;
-  int64_t process;
-} vm_token;
-
-static const char token_magic[16] = "lade soft vm 1";
+/* ---- export: the memory's own file ------------------------------------------------------------------------------- */
 
 static lade_status vm_export(void *self, ladei_vm_handle handle, int *out_fd) {
   soft_runtime *rt = soft_self(self);
@@ -339,40 +370,65 @@ static lade_status vm_export(void *self, ladei_vm_handle handle, int *out_fd) {
   if (status != LADE_OK) return status;
   ladei_soft_lock(rt);
   const soft_vm *vm = ladei_soft_table_find(&rt->vm_table, handle);
-  bool exportable = vm != NULL && vm->exportable;
-  if (vm == NULL) status = vm_stale(rt, SOFT_OP_vm_export, handle);
-  ladei_soft_unlock(rt);
-  if (status != LADE_OK) return status;
-  if (!exportable) return bad_range(SOFT_OP_vm_export, NULL, 0, "the handle was not made exportable");
-  vm_token token = {.runtime = (uint64_t)(uintptr_t)rt, .handle = handle, .process = getpid()};
-  memcpy(token.magic, token_magic, sizeof token_magic);
-  int fd = memfd_create("lade-soft-handle", MFD_CLOEXEC);
-  if (fd < 0 || pwrite(fd, &token, sizeof token, 0) != (ssize_t)sizeof token) {
-    if (fd >= 0) close(fd);
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "vm_export: the system refuses a file");
+  int fd = -1;
+  if (vm == NULL) {
+    status = vm_stale(rt, SOFT_OP_vm_export, handle);
+  } else if (vm->file < 0) {
+    status = bad_range(SOFT_OP_vm_export, NULL, 0, "the handle was not made exportable");
+  } else if ((fd = fcntl(vm->file, F_DUPFD_CLOEXEC, 0)) < 0) {
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "vm_export: the system refuses a descriptor");
   }
-  *out_fd = fd;
+  ladei_soft_unlock(rt);
+  if (status == LADE_OK) *out_fd = fd;
+  return status;
+}
+
+/* The live handle that has this file; NULL where it is of another process, or its last handle has gone. */
+static soft_vm *handle_of_file(soft_runtime *rt, uint64_t inode) {
+  for (uint32_t i = 0; i < atomic_load(&rt->vm_table.count); i++) {
+    soft_vm *vm = ladei_soft_table_at(&rt->vm_table, i);
+    if (atomic_load(&vm->slot.live) && vm->file >= 0 && vm->inode == inode) return vm;
+  }
+  return NULL;
+}
+
+/* A handle of this process gets another reference; memory of another one becomes a handle here, and counts against the
+ * device, as it would if both used the same one. */
+static lade_status import_locked(soft_runtime *rt, soft_device *device, const foreign_file *file,
+                                 ladei_vm_handle *out_handle) {
+  soft_vm *vm = handle_of_file(rt, file->inode);
+  if (vm == NULL) return create_locked(rt, device, file->bytes, true, file, out_handle);
+  if (vm->device != device->ordinal) {
+    return bad_range(SOFT_OP_vm_import, NULL, 0, "the file is memory of another device");
+  }
+  vm->references++;
+  *out_handle = ladei_soft_table_handle(&rt->vm_table, vm);
   return LADE_OK;
 }
 
 static lade_status vm_import(void *self, int ordinal, int fd, ladei_vm_handle *out_handle) {
   soft_runtime *rt = soft_self(self);
   lade_status status;
-  if (vm_device(rt, SOFT_OP_vm_import, ordinal, &status) == NULL) return status;
-  vm_token token;
-  bool ours = pread(fd, &token, sizeof token, 0) == (ssize_t)sizeof token &&
-              memcmp(token.magic, token_magic, sizeof token_magic) == 0 && token.process == getpid() &&
-              token.runtime == (uint64_t)(uintptr_t)rt;
-  ladei_soft_lock(rt);
-  soft_vm *vm = ours ? ladei_soft_table_find(&rt->vm_table, token.handle) : NULL;
-  if (vm == NULL || vm->device != ordinal) {
-    status = bad_range(SOFT_OP_vm_import, NULL, 0, "the file names no live memory of this device and process");
-  } else {
-    vm->references++;
-    *out_handle = token.handle;
+  soft_device *device = vm_device(rt, SOFT_OP_vm_import, ordinal, &status);
+  if (device == NULL) return status;
+  struct stat facts;
+  bool sealed = fcntl(fd, F_GET_SEALS) == FILE_SEALS && fstat(fd, &facts) == 0;
+  if (!sealed || !is_whole(device, (size_t)facts.st_size)) {
+    return bad_range(SOFT_OP_vm_import, NULL, 0, "the file is no memory of a software device");
   }
+  const foreign_file file = {.descriptor = fd, .inode = facts.st_ino, .bytes = (size_t)facts.st_size};
+  ladei_soft_lock(rt);
+  status = import_locked(rt, device, &file, out_handle);
   ladei_soft_unlock(rt);
   return status;
+}
+
+/* At the end of a runtime: what is left of handles that were not released. */
+void ladei_soft_vm_close(soft_runtime *rt) {
+  for (uint32_t i = 0; i < atomic_load(&rt->vm_table.count); i++) {
+    const soft_vm *vm = ladei_soft_table_at(&rt->vm_table, i);
+    if (vm->file >= 0) close(vm->file);
+  }
 }
 
 void ladei_soft_vm_ops(lade_runtime_ops *ops) {

@@ -222,7 +222,7 @@ static void fill(device_fixture *f, void *address, unsigned char value, size_t b
 
 static bool open_shared(device_fixture *f, uint32_t flags) { return open_with(f, "cpu", 256 * MIB, flags); }
 
-/* The software device lets one process stand for both sides. */
+/* One process stands for both sides; shared_test.c has two. */
 LADE_TEST(ExpandableIpc, TheReceiverSeesTheSameBytes) {
   device_fixture f;
   if (!open_shared(&f, LADE_DEVICE_EXPANDABLE_IPC)) return;
