@@ -234,8 +234,7 @@ static inline bool ladei_uses_waiting(const lade_device_allocator *allocator) {
 /* The first half of it. No lock held. */
 void ladei_uses_settle_deferred(lade_device_allocator *allocator);
 
-/* ---- private_pool.c -----------------------------------------------------------------------------------------------
- */
+/* ---- private_pool.c ---------------------------------------------------------------------------------------------- */
 
 /* NULL if there is none. Lock held. */
 ladei_private_pool *ladei_private_pool_find(const ladei_heap *heap, lade_device_pool_id id);

@@ -30,8 +30,7 @@
 #include "base/error.h"
 #include "pipeline/core_internal.h"
 
-/* --- slots ---------------------------------------------------------------------------------------------------------
- */
+/* --- slots -------------------------------------------------------------------------------------------------------- */
 
 static void slot_put(struct ladei_slot_list *list, ladei_slot *slot, ladei_slot_state state) {
   slot->state = state;
@@ -91,8 +90,7 @@ static void slot_to_ready(ladei_slot *slot) {
   }
 }
 
-/* --- transfers ------------------------------------------------------------------------------------------------------
- */
+/* --- transfers ---------------------------------------------------------------------------------------------------- */
 
 /* One slot more or less carries a chunk of it. */
 static void active_add(ladei_core_transfer *transfer, unsigned change) {
@@ -213,8 +211,7 @@ static void chunk_begin(ladei_slot *slot, ladei_core_transfer *transfer) {
   ladei_transfer_update(transfer);
 }
 
-/* --- taking an order ------------------------------------------------------------------------------------------------
- */
+/* --- taking an order ---------------------------------------------------------------------------------------------- */
 
 /* A slot without a chunk, for the next one. */
 static ladei_slot *slot_begin(ladei_ring *ring, ladei_slot *slot, ladei_slot_state state) {
@@ -308,8 +305,7 @@ bool ladei_core_next(ladei_core *core, unsigned allow, ladei_order *out) {
   return true;
 }
 
-/* --- completing an order --------------------------------------------------------------------------------------------
- */
+/* --- completing an order ------------------------------------------------------------------------------------------ */
 
 static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lade_status status,
                                  const lade_error *error) {
@@ -565,8 +561,7 @@ unsigned ladei_core_complete(ladei_core *core, const ladei_order *order, lade_st
   return 0;
 }
 
-/* --- looking on -----------------------------------------------------------------------------------------------------
- */
+/* --- looking on --------------------------------------------------------------------------------------------------- */
 
 /* Where the first chunk begins that is in one of the states; what is not begun if none is. */
 static uint64_t prefix(const ladei_core_transfer *transfer, unsigned states) {
@@ -599,8 +594,7 @@ void ladei_core_poll_wake(ladei_core *core) {
   ring_poll_wake(&core->rings[1]);
 }
 
-/* --- life -----------------------------------------------------------------------------------------------------------
- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static void lane_init(ladei_ring *ring, unsigned index) {
   ladei_lane *lane = &ring->lanes[index];

@@ -15,8 +15,7 @@
 #include "pipeline/internal.h"
 #include "pipeline/storage_cufile.h"
 
-/* --- memory and callbacks -------------------------------------------------------------------------------------------
- */
+/* --- memory and callbacks ----------------------------------------------------------------------------------------- */
 
 static lade_status callback_call(const lade_endpoint *endpoint, uint64_t offset, void *buffer, size_t bytes) {
   lade_status status = endpoint->callback(endpoint->user, offset, buffer, bytes);
@@ -43,8 +42,7 @@ static lade_status span_move(const ladei_span *span, char *buffer, bool reads) {
   return ladei_error(LADE_ERR_INTERNAL, 0, "endpoint of kind %d", endpoint->kind);
 }
 
-/* --- files ----------------------------------------------------------------------------------------------------------
- */
+/* --- files -------------------------------------------------------------------------------------------------------- */
 
 /* Bytes of a chunk that are one range of a file. */
 typedef struct file_range {
@@ -96,8 +94,7 @@ static lade_status range_move(const ladei_slot *slot, file_range *range) {
   return ladei_storage_run(&request);
 }
 
-/* --- chunks ---------------------------------------------------------------------------------------------------------
- */
+/* --- chunks ------------------------------------------------------------------------------------------------------- */
 
 /* Straight between files and device memory. */
 static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_order *order) {

@@ -24,8 +24,7 @@
 
 enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STANDING = 8 };
 
-/* --- checking options -----------------------------------------------------------------------------------------------
- */
+/* --- checking options --------------------------------------------------------------------------------------------- */
 
 static lade_status options_check(const lade_pipeline_options *options) {
   size_t ring;
@@ -45,8 +44,7 @@ static lade_status options_check(const lade_pipeline_options *options) {
   return LADE_OK;
 }
 
-/* --- what lade chooses ----------------------------------------------------------------------------------------------
- */
+/* --- what lade chooses -------------------------------------------------------------------------------------------- */
 
 /* The copy engines are threads of this machine: what counts then is its caches, not the length of a link. */
 static bool engines_are_threads(const lade_runtime *runtime) {
@@ -139,8 +137,7 @@ static void limits_set(lade_pipeline *pipeline) {
   }
 }
 
-/* --- references -----------------------------------------------------------------------------------------------------
- */
+/* --- references --------------------------------------------------------------------------------------------------- */
 
 /* The last reference is gone. */
 static void pipeline_free(lade_pipeline *pipeline) {
@@ -160,8 +157,7 @@ void ladei_pipeline_unref_unlock(lade_pipeline *pipeline) {
   }
 }
 
-/* --- looking on -----------------------------------------------------------------------------------------------------
- */
+/* --- looking on --------------------------------------------------------------------------------------------------- */
 
 lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *info) {
   if (pipeline == NULL) {
@@ -195,8 +191,7 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
   return ladei_stats_write("lade_pipeline_info", &own, sizeof own, info);
 }
 
-/* --- life -----------------------------------------------------------------------------------------------------------
- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 /* Tells the pool that the stream goes. LADE_ERR_DEVICE_LOST: it goes all the same, and the pool knows. */
 static lade_status stream_retire(lade_pipeline *pipeline, const ladei_stream *stream) {

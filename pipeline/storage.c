@@ -38,8 +38,7 @@ static const size_t page_bytes = 4096;
 /* Fewer requests than this do not pay for putting the file into the kernel's table. */
 enum { FIXED_FILE_CHUNKS = 16 };
 
-/* --- the storage of a pipeline --------------------------------------------------------------------------------------
- */
+/* --- the storage of a pipeline ------------------------------------------------------------------------------------ */
 
 static lade_status cufile_open(ladei_storage *storage, bool software_device) {
   if (software_device) {
@@ -143,8 +142,7 @@ void ladei_storage_cancel(ladei_storage_file *file) {
   }
 }
 
-/* --- files: opening -------------------------------------------------------------------------------------------------
- */
+/* --- files: opening ----------------------------------------------------------------------------------------------- */
 
 static lade_status open_error(const char *path) {
   int code = errno;
@@ -353,8 +351,7 @@ size_t ladei_storage_layout(ladei_storage_file *file, uint64_t offset, uint64_t 
   return lead_bytes;
 }
 
-/* --- files: the end -------------------------------------------------------------------------------------------------
- */
+/* --- files: the end ----------------------------------------------------------------------------------------------- */
 
 static lade_status file_flush(const ladei_storage_file *file) {
   char text[128];

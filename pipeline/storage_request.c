@@ -38,8 +38,7 @@ static uint64_t align_up(uint64_t value, size_t align) { return align_down(value
 
 static size_t part_cut(uint64_t bytes) { return bytes < part_limit ? (size_t)bytes : part_limit; }
 
-/* --- cutting --------------------------------------------------------------------------------------------------------
- */
+/* --- cutting ------------------------------------------------------------------------------------------------------ */
 
 /* Without a descriptor for the page cache the other one has to do: the kernel refuses what is not aligned. */
 static void part_plain(ladei_storage_request *request, uint64_t bytes) {
@@ -119,8 +118,7 @@ void ladei_storage_part_next(ladei_storage_request *request) {
   }
 }
 
-/* --- what came of it ------------------------------------------------------------------------------------------------
- */
+/* --- what came of it ---------------------------------------------------------------------------------------------- */
 
 static const char *doing(const ladei_storage_request *request) { return request->file->write ? "writing" : "reading"; }
 

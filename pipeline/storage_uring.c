@@ -65,8 +65,7 @@ typedef struct uring {
   _Atomic(unsigned) registered;
 } uring;
 
-/* --- registered blocks ----------------------------------------------------------------------------------------------
- */
+/* --- registered blocks -------------------------------------------------------------------------------------------- */
 
 static int block_update(uring *self, unsigned index, const void *address, size_t bytes) {
   struct iovec range = {(void *)(uintptr_t)address, bytes};
@@ -120,8 +119,7 @@ static unsigned uring_blocks_registered(void *user, const char **why_not) {
   return self->registered;
 }
 
-/* --- registered files -----------------------------------------------------------------------------------------------
- */
+/* --- registered files --------------------------------------------------------------------------------------------- */
 
 static int uring_file_add(void *user, int fd) {
   uring *self = user;
@@ -152,8 +150,7 @@ static void uring_file_remove(void *user, int index) {
   ladei_lock_release(&self->lock);
 }
 
-/* --- submitting -----------------------------------------------------------------------------------------------------
- */
+/* --- submitting --------------------------------------------------------------------------------------------------- */
 
 static void part_prepare(uring *self, ladei_storage_request *request, struct io_uring_sqe *sqe) {
   const ladei_storage_file *file = request->file;
@@ -333,8 +330,7 @@ static void uring_push(void *user) {
   work_submit_unlock(self);
 }
 
-/* --- reaping --------------------------------------------------------------------------------------------------------
- */
+/* --- reaping ------------------------------------------------------------------------------------------------------ */
 
 /* The kernel has moved a part. True: the request is over. */
 static bool completion_take(uring *self, ladei_storage_request *request, int result) {
@@ -401,8 +397,7 @@ static void uring_wake(void *user) {
   (void)eventfd_write(self->event, 1);
 }
 
-/* --- life -----------------------------------------------------------------------------------------------------------
- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static lade_status refused(int code) {
   const char *why = "";

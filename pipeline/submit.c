@@ -15,8 +15,7 @@
 #include "base/size.h"
 #include "pipeline/internal.h"
 
-/* --- checking what comes from the caller ----------------------------------------------------------------------------
- */
+/* --- checking what comes from the caller -------------------------------------------------------------------------- */
 
 static lade_status destination_check(const lade_transfer *request) {
   if ((request->allocator == NULL) != (request->out_device_memory == NULL)) {
@@ -66,8 +65,7 @@ static lade_status request_check(const lade_transfer *request) {
   return status == LADE_OK ? destination_check(request) : status;
 }
 
-/* --- a place among max_transfers ------------------------------------------------------------------------------------
- */
+/* --- a place among max_transfers ---------------------------------------------------------------------------------- */
 
 /* Takes a place among max_transfers, waiting for one as the options say. */
 static lade_status place_take(lade_pipeline *pipeline) {
@@ -93,8 +91,7 @@ static void place_return(lade_pipeline *pipeline) {
   ladei_lock_release(&pipeline->lock);
 }
 
-/* --- the ticket -----------------------------------------------------------------------------------------------------
- */
+/* --- the ticket --------------------------------------------------------------------------------------------------- */
 
 /* Marks the work queued on the caller's stream so far. */
 static lade_status gate_record(lade_pipeline *pipeline, const lade_transfer *request, lade_ticket *ticket) {

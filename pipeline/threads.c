@@ -144,8 +144,7 @@ static void work_pass_on(threads_state *state) {
   }
 }
 
-/* --- requests in storage --------------------------------------------------------------------------------------------
- */
+/* --- requests in storage ------------------------------------------------------------------------------------------ */
 
 /* Hands a request to storage, the order's. Called with the lock, which is released meanwhile. */
 static void request_submit_locked(threads_state *state, const ladei_order *order,
@@ -183,8 +182,7 @@ static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
   return count;
 }
 
-/* --- waiting for work -----------------------------------------------------------------------------------------------
- */
+/* --- waiting for work --------------------------------------------------------------------------------------------- */
 
 static void poller_spin(threads_state *state) {
   lade_pipeline *pipeline = state->pipeline;
@@ -226,8 +224,7 @@ static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
   return reaped > 0;
 }
 
-/* --- the threads ----------------------------------------------------------------------------------------------------
- */
+/* --- the threads -------------------------------------------------------------------------------------------------- */
 
 /* Whether the order calls back. */
 static bool order_calls(const ladei_order *order) {

@@ -19,8 +19,7 @@
 #include "base/error.h"
 #include "runtime/retire_queue.h"
 
-/* ---- A ticket's noted uses: under retire->lock --------------------------------------------------------------------
- */
+/* ---- A ticket's noted uses: under retire->lock ------------------------------------------------------------------- */
 
 /* A lane's note becomes a use like any other. False: its lane has added it meanwhile. */
 static bool note_unfold(ladei_retire *retire, ladei_ticket *ticket, ladei_use *note) {

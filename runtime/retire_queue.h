@@ -155,8 +155,7 @@ static inline const lade_runtime_ops *ladei_retire_driver(const ladei_retire *re
   return retire->runtime->ops;
 }
 
-/* ---- Inline notes (retire_lane.c) -----------------------------------------------------------------------------------
- */
+/* ---- Inline notes (retire_lane.c) -------------------------------------------------------------------------------- */
 
 /* A ticket's `uses` besides a list: one note of a stream until the free, in so many words. */
 static inline ladei_use *ladei_inline_note(const ladei_queue *queue) { return (ladei_use *)((uintptr_t)queue | 1); }
@@ -169,8 +168,7 @@ static inline bool ladei_note_is_inline(const ladei_use *note) {
   return ((uintptr_t)note & 1) != 0 && note != LADEI_NOTE_SEALED;
 }
 
-/* ---- retire_queue.c; all under retire->lock unless told otherwise --------------------------------------------------
- */
+/* ---- retire_queue.c; all under retire->lock unless told otherwise ------------------------------------------------ */
 
 /* Order in `active`, and of the uses of a ticket. Needs no lock. */
 int ladei_queue_compare(const ladei_queue *a, const ladei_queue *b);
@@ -237,8 +235,7 @@ static inline void ladei_pending_sub(ladei_retire *retire, uint64_t count) {
 /* Not under the lock: calls done() and takes the tickets off pending_tickets. */
 void ladei_done_deliver(ladei_retire *retire, ladei_done *done);
 
-/* ---- retire.c ------------------------------------------------------------------------------------------------------
- */
+/* ---- retire.c ---------------------------------------------------------------------------------------------------- */
 
 /* Not under the lock: a note until the free by an ordinary stream that does not capture. */
 lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
@@ -246,8 +243,7 @@ lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_ticket *ticket,
 /* Under the lock. Whether the adding thread should close the queue's batch now; claims it then. */
 bool ladei_queue_fills(ladei_retire *retire, ladei_queue *queue);
 
-/* ---- retire_lane.c; under the lock ---------------------------------------------------------------------------------
- */
+/* ---- retire_lane.c; under the lock ------------------------------------------------------------------------------- */
 
 /* The open batches of all lanes go to their queues. */
 void ladei_lanes_tell(ladei_retire *retire);
@@ -258,8 +254,7 @@ void ladei_lanes_forget_queue(ladei_retire *retire, const ladei_queue *queue);
 /* Not under the lock: empties and closes all; their owners make no call meanwhile. */
 void ladei_lanes_close(ladei_retire *retire);
 
-/* ---- retire_capture.c ---------------------------------------------------------------------------------------------
- */
+/* ---- retire_capture.c -------------------------------------------------------------------------------------------- */
 
 /* What user objects talk to; lives until the retire object and the last graph are gone. */
 lade_status ladei_capture_box_create(struct ladei_capture_box **out);
@@ -273,8 +268,7 @@ bool ladei_capture_any_gone(ladei_retire *retire);
 /* Under the lock: finishes the uses of captures whose graphs have gone. */
 void ladei_capture_drain(ladei_retire *retire, ladei_done *done);
 
-/* ---- retire_poll.c -------------------------------------------------------------------------------------------------
- */
+/* ---- retire_poll.c ----------------------------------------------------------------------------------------------- */
 
 /* Under the lock, which is dropped meanwhile: closes the open batch of a claimed queue, and yields it. For add. */
 void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue);

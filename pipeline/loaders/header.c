@@ -85,8 +85,7 @@ const char *ladei_tensor_bytes(lade_dtype dtype, const uint64_t *shape, uint64_t
   return NULL;
 }
 
-/* --- one entry ------------------------------------------------------------------------------------------------------
- */
+/* --- one entry ---------------------------------------------------------------------------------------------------- */
 
 static lade_status entry_error(const char *name, const char *what) {
   char shown[LADEI_NAME_TEXT_BYTES];
@@ -158,8 +157,7 @@ static lade_status entry_read(const char *name, const json_t *value, uint64_t *n
   return status == LADE_OK ? bytes_check(out) : status;
 }
 
-/* --- all of them ----------------------------------------------------------------------------------------------------
- */
+/* --- all of them -------------------------------------------------------------------------------------------------- */
 
 static lade_status metadata_read(const json_t *object, ladei_header *header) {
   if (!json_is_object(object)) {
@@ -306,8 +304,7 @@ void ladei_header_dispose(ladei_header *header) {
   *header = (ladei_header){0};
 }
 
-/* --- writing --------------------------------------------------------------------------------------------------------
- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static void metadata_put(ladei_text *t, const lade_metadata *metadata, size_t count) {
   ladei_text_put_quoted(t, metadata_name, false);

@@ -25,8 +25,7 @@
 
 static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "index: no memory"); }
 
-/* --- fields ---------------------------------------------------------------------------------------------------------
- */
+/* --- fields ------------------------------------------------------------------------------------------------------- */
 
 size_t ladei_index_field_of(const lade_record_index *index, const char *extension) {
   for (size_t i = 0; i < index->alternative_count; i++) {
@@ -117,8 +116,7 @@ void lade_index_destroy(lade_record_index *index) {
   free(index);
 }
 
-/* --- taking back ----------------------------------------------------------------------------------------------------
- */
+/* --- taking back -------------------------------------------------------------------------------------------------- */
 
 ladei_index_mark ladei_index_mark_get(const lade_record_index *index) {
   return (ladei_index_mark){index->file_count, index->count, index->key_length};
@@ -137,8 +135,7 @@ void ladei_index_rewind(lade_record_index *index, ladei_index_mark mark) {
   index->key_length = mark.key_length;
 }
 
-/* --- adding ---------------------------------------------------------------------------------------------------------
- */
+/* --- adding ------------------------------------------------------------------------------------------------------- */
 
 /* Room for `wanted` elements in an array of `*capacity`; NULL without memory, the array then as it was. */
 static void *array_grow(void *array, size_t *capacity, size_t wanted, size_t element_bytes) {
@@ -288,8 +285,7 @@ lade_status lade_index_add_fixed(lade_record_index *index, const char *path, uin
   return status;
 }
 
-/* --- asking ---------------------------------------------------------------------------------------------------------
- */
+/* --- asking ------------------------------------------------------------------------------------------------------- */
 
 uint64_t lade_index_count(const lade_record_index *index) { return index->count; }
 

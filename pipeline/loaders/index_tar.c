@@ -41,8 +41,7 @@ static lade_status member_error(const shard *s, const char *member, const char *
 
 static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "index: no memory"); }
 
-/* --- records --------------------------------------------------------------------------------------------------------
- */
+/* --- records ------------------------------------------------------------------------------------------------------ */
 
 /* Puts the record in work into the index; one without any of the fields is none. */
 static lade_status record_end(shard *s) {
@@ -127,8 +126,7 @@ static lade_status file_add(shard *s, const char *member, const lade_range *rang
   return status == LADE_OK ? field_add(s, member, dot, range) : status;
 }
 
-/* --- members --------------------------------------------------------------------------------------------------------
- */
+/* --- members ------------------------------------------------------------------------------------------------------ */
 
 static lade_status entry_add(shard *s, struct archive_entry *entry) {
   const char *member = archive_entry_pathname(entry);

@@ -73,8 +73,7 @@ static void slot_set(lade_loader *loader, slot *s, slot_state state) {
   ladei_condition_broadcast(&loader->changed);
 }
 
-/* --- staging a batch ------------------------------------------------------------------------------------------------
- */
+/* --- staging a batch ---------------------------------------------------------------------------------------------- */
 
 static lade_status memory_free(lade_loader *loader, slot *s) {
   lade_status status = s->memory != NULL ? lade_device_free(loader->allocator, s->memory) : LADE_OK;
@@ -171,8 +170,7 @@ static lade_status number_error(lade_status status, const slot *s) {
                             (unsigned long long)s->batch.epoch);
 }
 
-/* --- handing out ----------------------------------------------------------------------------------------------------
- */
+/* --- handing out -------------------------------------------------------------------------------------------------- */
 
 /* The slot of the batch to hand out next; NULL if it is in none. Called with the lock. */
 static slot *slot_next(lade_loader *loader) {
@@ -338,8 +336,7 @@ lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t t
   return ladei_stats_write("lade_batch", &own, sizeof own, batch);
 }
 
-/* --- taking back ----------------------------------------------------------------------------------------------------
- */
+/* --- taking back -------------------------------------------------------------------------------------------------- */
 
 /* The slot of a batch that is out, BUSY. */
 static lade_status slot_take_back(lade_loader *loader, uint64_t number, slot **out) {
@@ -407,8 +404,7 @@ lade_status lade_loader_state_get(lade_loader *loader, lade_loader_state *state)
   return ladei_stats_write("lade_loader_state", &own, sizeof own, state);
 }
 
-/* --- life -----------------------------------------------------------------------------------------------------------
- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 /* Ends the transfers, then gives back memory and stream. After a failure it may be called again. */
 static lade_status loader_dismantle(lade_loader *loader) {

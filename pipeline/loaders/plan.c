@@ -38,8 +38,7 @@ static lade_status option_error(const char *what) {
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: %s", what);
 }
 
-/* --- options --------------------------------------------------------------------------------------------------------
- */
+/* --- options ------------------------------------------------------------------------------------------------------ */
 
 static lade_status options_check(const lade_loader_options *options) {
   if (options->batch_records == 0 && options->batch_bytes == 0) {
@@ -167,8 +166,7 @@ void ladei_plan_dispose(ladei_plan *plan) {
   plan->zeros = NULL;
 }
 
-/* --- the cursor -----------------------------------------------------------------------------------------------------
- */
+/* --- the cursor --------------------------------------------------------------------------------------------------- */
 
 static lade_status resume_check(const ladei_plan *plan, const lade_loader_state *state) {
   const lade_loader_options *options = &plan->options;
@@ -215,8 +213,7 @@ static uint64_t record_at(const ladei_plan *plan, ladei_cursor *cursor, uint64_t
   return ladei_permutation_at(&cursor->permutation, place);
 }
 
-/* --- one batch ------------------------------------------------------------------------------------------------------
- */
+/* --- one batch ---------------------------------------------------------------------------------------------------- */
 
 /* Room for `count` numbers, kept. */
 static bool numbers_grow(uint64_t **numbers, size_t *capacity, size_t count) {

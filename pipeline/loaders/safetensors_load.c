@@ -65,8 +65,7 @@ static lade_status memory_error(void) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "load: no memory for its lists");
 }
 
-/* --- checking what comes from the caller ----------------------------------------------------------------------------
- */
+/* --- checking what comes from the caller -------------------------------------------------------------------------- */
 
 static lade_status targets_check(const lade_load_target *targets, uint64_t count) {
   if (targets == NULL || count == 0 || count > UINT32_MAX) {
@@ -96,8 +95,7 @@ static lade_status options_check(const lade_load_options *options) {
   return LADE_OK;
 }
 
-/* --- which tensors, on which target ---------------------------------------------------------------------------------
- */
+/* --- which tensors, on which target ------------------------------------------------------------------------------- */
 
 static int piece_compare(const void *a, const void *b, void *user) {
   const piece *pieces = user;
@@ -162,8 +160,7 @@ static lade_status targets_assign(lade_tensor_load *load, const uint32_t *target
   return LADE_OK;
 }
 
-/* --- memory ---------------------------------------------------------------------------------------------------------
- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 static lade_status segment_alloc(lade_tensor_load *load, uint32_t target, size_t bytes, void **out) {
   const lade_load_target *to = &load->targets[target];
@@ -233,8 +230,7 @@ static void memory_free(lade_tensor_load *load) {
   }
 }
 
-/* --- transfers ------------------------------------------------------------------------------------------------------
- */
+/* --- transfers ---------------------------------------------------------------------------------------------------- */
 
 /*
  * Note [Sizes of groups]
@@ -335,8 +331,7 @@ static lade_status transfers_submit(lade_tensor_load *load) {
   return status;
 }
 
-/* --- life -----------------------------------------------------------------------------------------------------------
- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static void load_free(lade_tensor_load *load) {
   free(load->targets);
@@ -420,8 +415,7 @@ lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory) {
   return LADE_OK;
 }
 
-/* --- asking and waiting ---------------------------------------------------------------------------------------------
- */
+/* --- asking and waiting ------------------------------------------------------------------------------------------- */
 
 static lade_status piece_get(const lade_tensor_load *load, uint64_t index, const piece **out) {
   if (load == NULL || index >= load->piece_count) {

@@ -26,8 +26,7 @@ static lade_status memory_error(const char *what) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %s", what);
 }
 
-/* --- files ----------------------------------------------------------------------------------------------------------
- */
+/* --- files -------------------------------------------------------------------------------------------------------- */
 
 /* Bytes [offset, offset + bytes) of a file whose size is known to cover them. */
 static lade_status file_read(int fd, uint64_t offset, void *out, size_t bytes) {
@@ -121,8 +120,7 @@ static lade_status file_add(lade_safetensors *checkpoint, char *path) {
   return checkpoint_file_read(file);
 }
 
-/* --- the index of a sharded checkpoint ------------------------------------------------------------------------------
- */
+/* --- the index of a sharded checkpoint ---------------------------------------------------------------------------- */
 
 static lade_status index_read(const char *path, json_t **out) {
   uint64_t bytes;
@@ -235,8 +233,7 @@ static lade_status sharded_open(lade_safetensors *checkpoint, const char *path) 
   return status;
 }
 
-/* --- the list of tensors --------------------------------------------------------------------------------------------
- */
+/* --- the list of tensors ------------------------------------------------------------------------------------------ */
 
 /* Whether the index, if there is one, takes this tensor from this file. */
 static bool tensor_is_listed(const lade_safetensors *checkpoint, const ladei_entry *entry, size_t file) {
@@ -349,8 +346,7 @@ void lade_safetensors_close(lade_safetensors *file) {
   free(file);
 }
 
-/* --- asking ---------------------------------------------------------------------------------------------------------
- */
+/* --- asking ------------------------------------------------------------------------------------------------------- */
 
 uint64_t lade_safetensors_count(const lade_safetensors *file) { return file->tensor_count; }
 

@@ -48,8 +48,7 @@ typedef struct save {
 
 static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory"); }
 
-/* --- checking what comes from the caller ----------------------------------------------------------------------------
- */
+/* --- checking what comes from the caller -------------------------------------------------------------------------- */
 
 static bool text_is_utf8(const char *text) {
   json_t *string = json_string(text); /* refuses what is not */
@@ -152,8 +151,7 @@ static lade_status save_check(save *s) {
   return status == LADE_OK ? metadata_check(&s->options) : status;
 }
 
-/* --- shards ---------------------------------------------------------------------------------------------------------
- */
+/* --- shards ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t tensor_bytes(const lade_tensor *tensor) {
   uint64_t bytes = 0;
@@ -251,8 +249,7 @@ static char *path_beside(const char *path, const char *name) {
   return made < 0 ? NULL : joined;
 }
 
-/* --- writing --------------------------------------------------------------------------------------------------------
- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static lade_status ranges_submit(save *s, uint32_t target, const lade_piece *ranges, uint64_t count) {
   lade_transfer transfer;

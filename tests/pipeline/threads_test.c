@@ -25,8 +25,7 @@ enum { ROUNDS = 100 };
 enum { ROUNDS = 300 };
 #endif
 
-/* --- a meeting ------------------------------------------------------------------------------------------------------
- */
+/* --- a meeting ---------------------------------------------------------------------------------------------------- */
 
 typedef struct meeting {
   pthread_mutex_t lock;
@@ -75,8 +74,7 @@ static lade_status meet_end(void *user, lade_ticket *ticket, const lade_error *o
   return meet(user);
 }
 
-/* --- the pipeline ---------------------------------------------------------------------------------------------------
- */
+/* --- the pipeline ------------------------------------------------------------------------------------------------- */
 
 typedef struct scene {
   fixture f;
@@ -133,8 +131,7 @@ static lade_transfer hanging(scene *s, meeting *m, size_t chunks, bool concurren
   return fixture_transfer(&s->f, LADE_TO_DEVICE, source, chunks * CHUNK);
 }
 
-/* --- the tests ------------------------------------------------------------------------------------------------------
- */
+/* --- the tests ---------------------------------------------------------------------------------------------------- */
 
 /* One submit brings up all orders: who takes the first wakes the next, and so on. */
 LADE_TEST(Threads, WakeEachOtherForTheChunksOfOneTransfer) {
