@@ -204,7 +204,8 @@ static void stream_is_destroyed(const char *name, const lade_pinned_options *opt
     char *other = pinned_fixture_alloc(&own, BLOCK_BYTES);
     LADE_EXPECT_NE_PTR(other, block);
     memset(other, round, BLOCK_BYTES);
-    pinned_fixture_use(&own, other, 1);
+    LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device + sizeof bytes, other, sizeof bytes, own.streams[1]));
+    LADE_EXPECT_OK(lade_pinned_record_event(own.pool, other, own.streams[1]));
     pinned_fixture_free(&own, other);
     if (!own.pool->reference.on) LADE_EXPECT(comes_back(&own, other)); /* its queue stops at the first block in it */
     support_let_run(own.runtime);
@@ -213,6 +214,7 @@ static void stream_is_destroyed(const char *name, const lade_pinned_options *opt
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).quarantined_uses, 0);
   LADE_EXPECT_EQ_UINT(reserved_bytes(&own), 0);
   LADE_EXPECT_OK(OP(&own, copy_sync, 0, LADEI_COPY_D2H, bytes, own.device, sizeof bytes));
+  LADE_EXPECT_PATTERN(bytes, sizeof bytes, 5, 0);
   LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.streams[0]));
   pinned_fixture_close(&own);
 }
