@@ -206,6 +206,7 @@ static int compare_run(const arguments *a) {
     timeline_init(&rows[i].line);
     sink s = {.line = &rows[i].line};
     status = trace_replay(a, i == 0 ? NULL : a->confs[i - 1], &s);
+    if (status != EXIT_FINE && i > 0) fprintf(stderr, "lade replay: that was with %s\n", a->confs[i - 1]);
   }
   if (status == EXIT_FINE) {
     printf("%-44s %14s %14s %12s %10s %8s %8s\n", "settings", "reserved MiB", "active MiB", "fragmented", "drv allocs",

@@ -46,6 +46,10 @@ run 0 replay --compare expandable_segments:True "$dir/good"
 run 0 replay "$dir/resets" --compare
 grep -Eq '^\(as in the trace\) +30\.00 +30\.00 +0\.0000 +2 +2 +2$' "$dir/out" ||
   fail "a comparison forgets what came before a reset: $(cat "$dir/out")"
+printf 'lade-trace 1\nhalloc 1 9000000\n' >"$dir/pinned"
+run 2 replay "$dir/pinned" --compare pinned_max_mb:64 pinned_max_mb:1
+grep -q "^lade replay: that was with pinned_max_mb:1\$" "$dir/err" || fail "which settings fail? $(cat "$dir/err")"
+[ ! -s "$dir/out" ] || fail "half a comparison"
 run 2 replay "$dir/good" --compare nonsense
 run 2 replay --json "$dir/good" --conf nonsense:1
 printf 'lade-trace 1\n' >"$dir/empty"
