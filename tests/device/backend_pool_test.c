@@ -277,6 +277,11 @@ LADE_TEST_P(DevicePoolBackend, RefusalsNameCallAndBackend, SUPPORT_RUNTIMES, nam
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_checkpoint_get(f.allocator, id, &checkpoint));
   LADE_EXPECT_OK(lade_device_largest_get(f.allocator, &bytes));
   LADE_EXPECT(bytes > 0);
+  /* It keeps no history: asking for one is an error, and a note for nobody to read is none. */
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_history_set(f.allocator, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_history_enabled(f.allocator, &equal));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "history_enabled: the backend cudaMallocAsync does not support it");
+  LADE_EXPECT_OK(lade_device_annotate(f.allocator, "note"));
   device_fixture_free(&f, a);
   device_fixture_close(&f);
 }
