@@ -51,6 +51,35 @@ LADE_TEST_P(PinnedLimits, ReservedMemoryServesWithoutTheDriver, support_soft_run
   pinned_fixture_close(&own);
 }
 
+LADE_TEST_P(PinnedLimits, TrimGivesBackWhatStreamsHaveFinished, support_soft_runtimes, runtime) {
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  if (!pinned_fixture_open(&own, support_runtime_open(runtime), &options)) return;
+  void *block = pinned_fixture_alloc(&own, 4096);
+  pinned_fixture_use(&own, block, 0);
+  pinned_fixture_free(&own, block);
+  LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
+  LADE_EXPECT_OK(lade_pinned_trim(own.pool, 0));
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
+  pinned_fixture_close(&own);
+}
+
+LADE_TEST(PinnedLimits, AllocsThatLookForMemoryGiveIdleSegmentsBack) {
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  void *blocks[3];
+  options.max_idle_ms = 10;
+  if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
+  LADE_EXPECT_OK(lade_pinned_reserve(own.pool, 3 * PINNED_FIXTURE_SEGMENT_BYTES, 0));
+  for (int i = 0; i < 3; i++) { /* each looks for memory: the first sees what is free, the next that it still is */
+    LADE_EXPECT_OK(lade_soft_advance(own.runtime, 11000000));
+    blocks[i] = pinned_fixture_alloc(&own, (size_t)100000 << i);
+  }
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, PINNED_FIXTURE_SEGMENT_BYTES);
+  for (int i = 0; i < 3; i++) pinned_fixture_free(&own, blocks[i]);
+  pinned_fixture_close(&own);
+}
+
 LADE_TEST(PinnedLimits, IdleSegmentsAreGivenBackAfterTheirTime) {
   lade_pinned_options options = pinned_fixture_options();
   pinned_fixture own;

@@ -210,6 +210,7 @@ static void stream_is_destroyed(const char *name, const lade_pinned_options *opt
     if (!own.pool->reference.on) LADE_EXPECT(comes_back(&own, other)); /* its queue stops at the first block in it */
     support_let_run(own.runtime);
   }
+  LADE_EXPECT(support_wait_stream(own.runtime, own.streams[1]));
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).quarantined_uses, 0);
   LADE_EXPECT_EQ_UINT(reserved_bytes(&own), 0);

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where pinned memory comes from: each source, the way from one to the next, registration in chunks. */
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/size.h"
 #include "host/pool.h"
@@ -373,6 +376,70 @@ LADE_TEST(PinnedSources, OthersAllocateWhileOneThreadPinsOrUnpins) {
   pinned_fixture_close(&own);
   pthread_barrier_destroy(&inside);
   pthread_barrier_destroy(&let);
+}
+
+static void *alloc_small(void *user) {
+  const pinned_fixture *own = user;
+  void *block = NULL;
+  LADE_EXPECT_OK(lade_pinned_alloc(own->pool, 4096, &block));
+  return block;
+}
+
+/* Those that miss while a thread pins a segment wait for it, and find their memory there. */
+LADE_TEST(PinnedSources, BurstOfMissesPinsOneSegment) {
+  enum { THREADS = 3 };
+  pinned_fixture own;
+  pthread_t threads[THREADS];
+  void *blocks[THREADS];
+  if (!open_slow(&own)) return;
+  atomic_store(&slow, true);
+  for (int i = 0; i < THREADS; i++) LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, alloc_small, &own), 0);
+  pthread_barrier_wait(&inside);
+  atomic_store(&slow, false);
+  support_let_run(own.runtime); /* the others get as far as they get */
+  pthread_barrier_wait(&let);
+  for (int i = 0; i < THREADS; i++) pthread_join(threads[i], &blocks[i]);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_allocs, 1);
+  for (int i = 0; i < THREADS; i++) pinned_fixture_free(&own, blocks[i]);
+  pinned_fixture_close(&own);
+  pthread_barrier_destroy(&inside);
+  pthread_barrier_destroy(&let);
+}
+
+/* ---- Placement, fork --------------------------------------------------------------------------------------------- */
+
+/* The driver's allocation lies where the driver likes. */
+LADE_TEST(PinnedSources, DriverCannotServeANodeThatIsAskedForStrictly) {
+  for (int strict = 0; strict <= 1; strict++) {
+    pinned_fixture own;
+    void *block = NULL;
+    lade_pinned_options options = pinned_fixture_options();
+    options.sources = LADE_PINNED_SOURCE_DRIVER;
+    options.flags = strict ? LADE_PINNED_NUMA_STRICT : 0;
+    if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return;
+    LADE_EXPECT_STATUS(strict ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_OK,
+                       lade_pinned_alloc_on(own.pool, 4096, 1, &block));
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+    pinned_fixture_close(&own);
+  }
+}
+
+/* Shared copy-on-write, the parent's next write could move its page away from the device. */
+LADE_TEST(PinnedSources, RegisteredMemoryIsNotPassedOnByFork) {
+  pinned_fixture own;
+  int ends[2], status = -1;
+  if (!open_sources(&own, "cpu", LADE_PINNED_SOURCE_REGISTER)) return;
+  void *block = pinned_fixture_alloc(&own, 4096);
+  memset(block, 1, 4096);
+  LADE_ASSERT_EQ_INT(pipe(ends), 0);
+  pid_t child = fork();
+  if (child == 0) _exit(write(ends[1], block, 1) == -1 && errno == EFAULT ? 0 : 1);
+  LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
+  LADE_EXPECT_EQ_INT(status, 0);
+  close(ends[0]);
+  close(ends[1]);
+  pinned_fixture_free(&own, block);
+  pinned_fixture_close(&own);
 }
 
 /* ---- Whatever fails ---------------------------------------------------------------------------------------------- */
