@@ -625,7 +625,6 @@ static closing stream_close_finally(ladei_retire *retire, const ladei_stream *st
 static lade_status queue_retire(ladei_retire *retire, ladei_queue *queue) {
   const ladei_stream stream = queue->stream;
   ladei_lanes_forget_queue(retire, queue);
-  queue->lost = false; /* it answered just now */
   /* Beside the claim: uses noted or pending. */
   bool needed = !queue->retired && (queue->refs > 1 || queue->inline_notes != 0);
   if (!needed) {

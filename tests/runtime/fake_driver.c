@@ -61,6 +61,7 @@ struct fake_driver {
   fake_stream streams[STREAMS_MAX];
   int stream_count;
   uint64_t last_id, last_capture;
+  bool other_context; /* streams are of another context than the device's own */
   bool implicit;
   int64_t events, objects;
   uint64_t now_ns, per_read;
@@ -196,7 +197,7 @@ static lade_status op_device_context(void *self, int device, uint64_t *out_conte
   fake_driver *fake = self;
   (void)device;
   BEGIN(fake, device_context);
-  *out_context = CONTEXT;
+  *out_context = fake->other_context ? CONTEXT + 1 : CONTEXT;
   return op_end(fake, LADE_OK);
 }
 
@@ -367,6 +368,12 @@ void fake_graph_destroy(fake_driver *fake, ladei_graph handle) {
     object_destroy(fake, object);
   }
   free(graph);
+}
+
+void fake_other_context(fake_driver *fake, bool other) {
+  pthread_mutex_lock(&fake->mutex);
+  fake->other_context = other;
+  pthread_mutex_unlock(&fake->mutex);
 }
 
 void fake_legacy_implicit(fake_driver *fake, bool implicit) {

@@ -23,6 +23,8 @@ lade_stream fake_stream_create(fake_driver *fake);
 void fake_stream_recycle(fake_driver *fake, lade_stream stream);
 /* Its handle answers no more, not even whose it was; its work goes on, and its events are done in time. */
 void fake_stream_destroy(fake_driver *fake, lade_stream stream);
+/* Streams are of a context of the program's own, for which waiting for the device does nothing. */
+void fake_other_context(fake_driver *fake, bool other);
 /* From now on any op that names the handle fails the test. */
 void fake_stream_forbid(fake_driver *fake, lade_stream stream);
 /* Resolved here, as an owner would. */

@@ -223,6 +223,46 @@ LADE_TEST(RetireQuarantine, DestroyWaitsForTheDeviceOfAStreamThatIsGone) {
   LADE_EXPECT(fixture_is_done(&own, 0));
 }
 
+/* Refused once and then not: the stream is there after all, and what was said of it is taken back. */
+LADE_TEST(RetireQuarantine, StreamThatAnswersAgainWasNotDestroyed) {
+  for (int retires = 0; retires <= 1; retires++) {
+    static fixture own;
+    fixture_open(&own, NULL);
+    lade_stream stream = fake_stream_create(own.fake);
+    fake_work(own.fake, stream, 1);
+    fixture_use(&own, 0, stream);
+    fake_fail(own.fake, "stream_resolve", LADE_ERR_INVALID_ARGUMENT, 0, 1);
+    LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+    LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 1);
+    if (retires) {
+      LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, stream));
+      fake_stream_forbid(own.fake, stream);
+    } else {
+      fixture_use(&own, 1, stream);
+    }
+    fake_run_all(own.fake);
+    LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), retires ? 1 : 2);
+    LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "device_synchronize"), 0);
+    fixture_close(&own);
+  }
+}
+
+/* Waiting for a device is waiting for its primary context, not for those that the program made. */
+LADE_TEST(RetireQuarantine, StreamDestroyedInAnotherContextIsNotTakenForDone) {
+  static fixture own;
+  fixture_open(&own, NULL);
+  lade_stream stream = fake_stream_create(own.fake);
+  fake_work(own.fake, stream, 1);
+  fixture_use(&own, 0, stream);
+  fake_stream_destroy(own.fake, stream);
+  fake_other_context(own.fake, true);
+  LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED, ladei_retire_synchronize(own.retire));
+  LADE_EXPECT(!fixture_is_done(&own, 0));
+  fake_other_context(own.fake, false);
+  fixture_close(&own);
+  LADE_EXPECT(fixture_is_done(&own, 0));
+}
+
 /* Nothing works any more; nothing runs any more either, so destroy gives the blocks back. */
 LADE_TEST(RetireDeviceLost, PollKeepsBlocksAndSynchroniseGivesThemBack) {
   static fixture own;
