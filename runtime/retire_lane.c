@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes. The model is in retire_lane.h; queues, uses and R1 to R7 in retire_queue.h.
+ * Lanes. The model is in retire_lane.h; queues, uses and R1 to R8 in retire_queue.h.
  *
  *   ticket->uses:   NULL --note--> queue | 1 --add--> NULL          the ticket lies in the lane's open batch, waits = 1
  *                                     | under retire->lock

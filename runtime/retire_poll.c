@@ -2,7 +2,7 @@
 /*
  * Finding out what streams have finished: closing batches, polling, waiting, synchronising, retiring a stream.
  *
- * Model, invariants R1 to R7 and locks: retire_queue.h. Every function that visits a queue has claimed it, enters and
+ * Model, invariants R1 to R8 and locks: retire_queue.h. Every function that visits a queue has claimed it, enters and
  * leaves with retire->lock held, and drops it around each driver call. While it is dropped, others may append uses to
  * the queue, nothing else: so what was the newest use before a driver call is still there after it, and is covered by
  * what the call did; uses behind it are not.

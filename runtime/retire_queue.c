@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues of uses: finding, keeping, marking, finishing. The model, invariants R1 to R7 and locks stand in
+ * Queues of uses: finding, keeping, marking, finishing. The model, invariants R1 to R8 and locks stand in
  * retire_queue.h. Nothing here calls the driver.
  */
 #include "runtime/retire_queue.h"
