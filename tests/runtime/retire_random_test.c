@@ -15,6 +15,7 @@ enum { STREAMS = 5, BLOCKS = FIXTURE_BLOCKS, STEPS = 4000 };
 
 /* What a block must see before it may come back: positions of streams, and a graph's end. */
 typedef struct debt {
+  lade_stream stream[STREAMS]; /* that the slot had at the note; NULL: not noted */
   uint64_t stream_id[STREAMS], position[STREAMS];
   uint64_t graphs; /* set of live graphs, by slot */
   bool noted, whole[STREAMS];
@@ -37,6 +38,7 @@ static uint64_t below(model *m, uint64_t limit) { return support_random_below(&m
 
 static void model_note(model *m, int block, int s, bool now) {
   debt *due = &m->debts[block];
+  if (due->stream[s] != NULL && due->stream[s] != m->streams[s]) return; /* one account for each slot */
   fake_work(m->own.fake, m->streams[s], 1);
   if (now) {
     fixture_note_now(&m->own, block, m->streams[s]);
@@ -49,6 +51,7 @@ static void model_note(model *m, int block, int s, bool now) {
     due->graphs |= (uint64_t)1 << m->capture_slot;
     return;
   }
+  due->stream[s] = m->streams[s];
   due->stream_id[s] = fake_resolve(m->own.fake, m->streams[s]).id;
   due->position[s] = fake_queued(m->own.fake, m->streams[s]);
   due->whole[s] = due->whole[s] || !now;
@@ -59,8 +62,9 @@ static void block_back(model *m, int block) {
   debt *due = &m->debts[block];
   bool early = due->graphs != 0;
   for (int s = 0; s < STREAMS; s++) {
-    bool same = fake_resolve(m->own.fake, m->streams[s]).id == due->stream_id[s];
-    early = early || (same && due->position[s] > fake_finished(m->own.fake, m->streams[s]));
+    lade_stream stream = due->stream[s];
+    bool same = stream != NULL && fake_resolve(m->own.fake, stream).id == due->stream_id[s];
+    early = early || (same && due->position[s] > fake_finished(m->own.fake, stream));
   }
   m->early += early;
   memset(due, 0, sizeof *due);
@@ -69,7 +73,7 @@ static void block_back(model *m, int block) {
 static void model_add(model *m, int block) {
   debt *due = &m->debts[block];
   for (int s = 0; s < STREAMS; s++) { /* uses that last until the free end here */
-    if (due->whole[s]) due->position[s] = fake_queued(m->own.fake, m->streams[s]);
+    if (due->whole[s]) due->position[s] = fake_queued(m->own.fake, due->stream[s]);
   }
   m->own.laned = m->laned && below(m, 4) > 0;
   if (!fixture_add(&m->own, block)) block_back(m, block);
@@ -127,6 +131,14 @@ static void model_stream_retire(model *m) {
   for (int i = 0; i < BLOCKS; i++) m->debts[i].whole[s] = false;
 }
 
+/* As a user should not: its work goes on, and what no event covers waits for a call that may wait for the device. */
+static void model_stream_destroy(model *m) {
+  int s = (int)below(m, STREAMS);
+  if (s == m->capturing) return;
+  fake_stream_destroy(m->own.fake, m->streams[s]);
+  m->streams[s] = fake_stream_create(m->own.fake);
+}
+
 static void model_step(model *m) {
   int block = (int)below(m, BLOCKS);
   bool in_use = !m->own.blocks[block].pending;
@@ -151,6 +163,8 @@ static void model_step(model *m) {
   case 13: model_graph_destroy(m); break;
   case 14:
     if (support_random_one_in(&m->random, 8)) model_stream_retire(m);
+    if (support_random_one_in(&m->random, 16)) model_stream_destroy(m);
+    if (support_random_one_in(&m->random, 64)) LADE_EXPECT_OK(ladei_retire_end_quarantine(m->own.retire));
     break;
   default:
     if (support_random_one_in(&m->random, 8)) LADE_EXPECT_OK(ladei_retire_close(m->own.retire));
@@ -170,8 +184,10 @@ static void model_finish(model *m) {
   }
   fake_run_all(m->own.fake);
   fixture_poll(&m->own, LADEI_POLL_CLOSE);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&m->own).quarantined_uses, fixture_counters(&m->own).pending_uses);
+  LADE_EXPECT_OK(ladei_retire_end_quarantine(m->own.retire));
   model_check_done(m);
-  for (int i = 0; i < BLOCKS; i++) LADE_EXPECT(!m->own.blocks[i].pending); /* nothing lost, without any wait */
+  for (int i = 0; i < BLOCKS; i++) LADE_EXPECT(!m->own.blocks[i].pending); /* nothing lost */
   fixture_close(&m->own);
 }
 
