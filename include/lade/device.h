@@ -114,7 +114,9 @@ typedef struct lade_device_stats {
   uint64_t device_frees;     /**< ... and their opposites. */
   uint64_t events_recorded;
   uint64_t events_queried;
-  uint64_t quarantined_uses; /**< Uses of pending blocks whose event failed; each search for memory tries again. */
+  /** Uses of pending blocks whose event failed; each search for memory tries again. Also those of streams destroyed
+   * without lade_device_stream_retire() that no event covers: empty_cache ends them. */
+  uint64_t quarantined_uses;
   lade_device_gauge oversize_allocations; /**< Blocks handed out of options.max_split_bytes and more. */
   lade_device_gauge oversize_segments;    /**< Segments of that size, expandable ones apart. */
   uint64_t max_split_bytes;               /**< As in the options; 0: no limit. */
