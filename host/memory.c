@@ -363,6 +363,19 @@ static ladei_block *other_node_take(lade_pinned_pool *pool, const ladei_request 
   return NULL;
 }
 
+/* Quarantined uses are told: lade_pinned_empty_cache() may help where waiting for events does not. */
+static lade_status no_room(lade_pinned_pool *pool, size_t bytes) {
+  ladei_retire_counters uses;
+  ladei_retire_counters_get(pool->retire, &uses);
+  return ladei_error(
+      LADE_ERR_LIMIT, 0,
+      "pinned pool: no room for %zu bytes under the cap of %llu: %llu reserved, %llu of them pending, with "
+      "%llu uses in quarantine",
+      bytes, (unsigned long long)pool->max_bytes,
+      (unsigned long long)ladei_gauge_current(&pool->counters.reserved_bytes),
+      (unsigned long long)ladei_pending_read(pool).bytes, (unsigned long long)uses.quarantined_uses);
+}
+
 /* At the cap. LADE_OK: look again, something changed, or a block was found. */
 static lade_status make_room(lade_pinned_pool *pool, const ladei_request *request, uint64_t *deadline_ns,
                              ladei_block **out) {
@@ -391,11 +404,7 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_request *reques
       return status;
     }
   }
-  return ladei_error(LADE_ERR_LIMIT, 0,
-                     "pinned pool: no room for %zu bytes under the cap of %llu: %llu reserved, %llu of them pending",
-                     request->bytes, (unsigned long long)pool->max_bytes,
-                     (unsigned long long)ladei_gauge_current(&pool->counters.reserved_bytes),
-                     (unsigned long long)ladei_pending_read(pool).bytes);
+  return no_room(pool, request->bytes);
 }
 
 /* The system refuses more. LADE_OK: look again. */

@@ -155,6 +155,27 @@ LADE_TEST(PinnedLimits, AtTheCapAnotherNodeServesUnlessThePoolIsStrict) {
   }
 }
 
+/* Nobody can be asked about them, and an alloc does not wait for a device: it says what is the matter, and empty_cache
+ * mends it. */
+LADE_TEST_P(PinnedLimits, CapFullOfBlocksOfDestroyedStreamsIsMendedByEmptyCache, support_soft_runtimes, runtime) {
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  void *again = NULL;
+  options.max_bytes = PINNED_FIXTURE_SEGMENT_BYTES;
+  if (!pinned_fixture_open(&own, support_runtime_open(runtime), &options)) return;
+  void *block = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES);
+  pinned_fixture_use(&own, block, 0);
+  pinned_fixture_free(&own, block);
+  LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.streams[0]));
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, PINNED_FIXTURE_SEGMENT_BYTES, &again));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "with 1 uses in quarantine");
+  LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+  again = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES);
+  pinned_fixture_free(&own, again);
+  LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.streams[0]));
+  pinned_fixture_close(&own);
+}
+
 /* The same where the system pins no more, far below the cap. The block goes back to the node that it is of. */
 LADE_TEST(PinnedLimits, WhereTheSystemRefusesAnotherNodeServesUnlessThePoolIsStrict) {
   for (uint32_t strict = 0; strict <= 1; strict++) {
