@@ -36,7 +36,8 @@ static inline bool ladei_transfer_is_far_ahead(const ladei_core_transfer *transf
 static inline bool ladei_transfer_has_share(const ladei_core_transfer *transfer) {
   const ladei_ring *ring = transfer->ring;
   unsigned most = ring->slot_limit > 1 ? ring->slot_limit - 1 : 1;
-  bool all_slots = ladei_transfer_may_stand(transfer) && transfer->active + ring->standing >= most;
+  bool stands = ladei_transfer_may_stand(transfer);
+  bool all_slots = stands && (transfer->active + ring->standing >= most || transfer->active >= ladei_ring_room(ring));
   return all_slots || ladei_transfer_is_far_ahead(transfer);
 }
 

@@ -154,10 +154,17 @@ static bool pick_poll(const ladei_ring *ring, ladei_order *order) {
   return found;
 }
 
+/* What others let stand comes on top of what the transfer may have. */
+static unsigned blocks_for(const ladei_ring *ring, const ladei_core_transfer *transfer) {
+  unsigned own = ladei_transfer_may_stand(transfer) ? transfer->active : 0;
+  unsigned wanted = ladei_ring_room(ring) + ring->standing - own;
+  return wanted < ring->slot_limit ? wanted : ring->slot_limit;
+}
+
 static bool pick_acquire(const ladei_ring *ring, ladei_order *order) {
   ladei_slot *slot = TAILQ_FIRST(&ring->empty);
   if (ring->issuing == NULL || ring->issuing->unstaged || !TAILQ_EMPTY(&ring->free) || slot == NULL ||
-      ring->blocks >= ring->slot_limit || ring->blocks >= ladei_ring_room(ring) + ring->standing) {
+      ring->blocks >= blocks_for(ring, ring->issuing)) {
     return false;
   }
   order_set(order, LADEI_ORDER_ACQUIRE, ring, slot, NULL, NULL);

@@ -14,8 +14,9 @@
  * Chunks of most transfers pass by themselves. Those that wait for a stream of the caller's, or in order for a sink of the
  * caller's, may stand for ever, and so may the blocks they are in. So such a transfer takes a share of the slots: half of
  * what others of the kind leave, but for one slot, which is for transfers that cannot stand. With its share it is held
- * until slots come back, or until its copies are seen to run. What stands comes on top of the blocks that reads and
- * copies keep busy, so that others are as fast as without it, as long as depth allows.
+ * until slots come back, or until its copies are seen to run. What stands comes on top of the blocks that others may have,
+ * so that they are as fast as without it, as long as depth allows; the transfer itself gets no more for it: as many as
+ * any other may have are its share, too.
  *
  * Note [Copies under way]
  * What is queued on a stream can neither be overtaken nor taken back. Staged copies are kept back by their reads, and by

@@ -216,6 +216,24 @@ LADE_TEST(PipelineSchedule, PinnedBulkIsOvertakenAndCancelledSoon) {
   schedule_close(&s);
 }
 
+/* A sink that is called in order and slow lets blocks stand: no more of them than any other transfer would use. */
+LADE_TEST(PipelineSchedule, SlowSinkHoldsNoMoreBlocks) {
+  static const storage slow = {"slow sink", 4, 0, 1 * GB_PER_S, 0};
+  schedule s;
+  lade_transfer transfer;
+  lade_ticket *ticket;
+  if (!schedule_open(&s, 55 * GB_PER_S, &slow, GIB)) return;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_HOST;
+  transfer.host = lade_endpoint_callback(nothing, NULL);
+  transfer.device_memory = s.device;
+  transfer.bytes = GIB;
+  LADE_ASSERT_OK(lade_pipeline_submit(s.pipeline, &transfer, &ticket));
+  finish(ticket);
+  LADE_EXPECT_LE_UINT(info_of(&s).blocks_peak, 4 + 8);
+  schedule_close(&s);
+}
+
 /* Both directions at once take no longer than one, where the link is full duplex. */
 LADE_TEST(PipelineSchedule, RunsBothWaysAtOnce) {
   static const uint64_t links[] = {12 * GB_PER_S, 25 * GB_PER_S, 55 * GB_PER_S, 400 * GB_PER_S};
