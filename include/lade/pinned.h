@@ -196,7 +196,9 @@ LADE_API lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_p
  *              while there are such blocks; the pool stays usable.
  *
  * Threads: excludes every other call on the pool. Waits: as asked. Stream order: none.
- * Errors: LADE_ERR_BUSY, with counts, while blocks are in use; LADE_NOT_READY; LADE_ERR_FORKED.
+ * Errors: LADE_ERR_BUSY, with counts, while blocks are in use; LADE_NOT_READY; LADE_ERR_STREAM_RETIRED where a stream that
+ * was destroyed without lade_pinned_stream_retire lay in another context than the device's primary one, which is the one
+ * that can be waited for: the pool stays; LADE_ERR_FORKED.
  * Source: docs/design.md "Rules that hold everywhere".
  */
 LADE_API lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait);
