@@ -32,8 +32,7 @@ static inline bool ladei_process_is_own_by_mark(const ladei_process *process) {
 
 /* Whether the calling process is the one that took it. */
 static inline bool ladei_process_is_own(const ladei_process *process) {
-  return process->mark != NULL ? atomic_load_explicit(process->mark, memory_order_relaxed) != 0
-                               : ladei_process_compare(process);
+  return ladei_process_is_own_by_mark(process) || (process->mark == NULL && ladei_process_compare(process));
 }
 
 #endif /* LADE_BASE_PROCESS_H */

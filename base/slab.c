@@ -51,8 +51,8 @@ void ladei_slab_destroy(ladei_slab *slab) {
   memset(slab, 0, sizeof *slab);
 }
 
-/* One more chunk, at the begin of a line, and room on the free stack for its records. Untouched pages of a large chunk cost nothing: calloc
- * takes them from the system as they are. */
+/* One more chunk, at the begin of a line, and room on the free stack for its records. Untouched pages of a large chunk
+ * cost nothing: calloc takes them from the system as they are. */
 static bool slab_grow(ladei_slab *slab) {
   unsigned chunk = chunk_count(slab);
   if (chunk >= LADEI_SLAB_CHUNKS) return false;

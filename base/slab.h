@@ -51,7 +51,8 @@ void ladei_slab_init(ladei_slab *slab, size_t record_bytes);
 /* Gives all memory back, also of live records. A zeroed slab is allowed. */
 void ladei_slab_destroy(ladei_slab *slab);
 
-/* The record freed last, else a fresh one; aligned to 8 bytes at least. NULL when there is no memory. Its generation is odd. */
+/* The record freed last, else a fresh one; aligned to 8 bytes at least. NULL when there is no memory. Its generation is
+ * odd. */
 void *ladei_slab_alloc(ladei_slab *slab);
 /* Makes room for `count` records, so that as many allocs in a row cannot fail. */
 bool ladei_slab_reserve(ladei_slab *slab, size_t count);

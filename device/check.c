@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recount of the heap's invariants I1 to I11 (heap.h), U2 (uses.c), H1 to H4 (history.h). Slow and without cleverness on purpose: it shares
- * no shortcut with the code it checks.
+ * Recount of the heap's invariants I1 to I11 (heap.h), U2 (uses.c), H1 to H4 (history.h). Slow and without cleverness on
+ * purpose: it shares no shortcut with the code it checks.
  *
  * Locks: the allocator's lock during the whole recount. No driver call.
  */

@@ -37,10 +37,7 @@ void ladei_free_set_spread(ladei_free_set *set, bool spread) {
   set->spread = spread;
   for (ladei_order_node *next; node != NULL; node = next) {
     next = node->next;
-    size_t class = class_of(set, node);
-    ladei_ordered_set_insert(&set->classes[class], node);
-    set->used[class / 64] |= UINT64_C(1) << (class % 64);
-    set->count++;
+    ladei_free_set_insert(set, node);
   }
 }
 

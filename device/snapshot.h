@@ -25,7 +25,8 @@ typedef struct ladei_snapshot {
   uint64_t sequence;       /* of the next event after the snapshot's own */
 } ladei_snapshot;
 
-/* LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_UNSUPPORTED where the backend has no segments. The caller owns the snapshot's arrays until destroy. */
+/* LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_UNSUPPORTED where the backend has no segments. The caller owns the snapshot's
+ * arrays until destroy. */
 lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_snapshot *out);
 void ladei_device_snapshot_destroy(ladei_snapshot *snapshot);
 

@@ -40,8 +40,8 @@ static inline ladei_block *ladei_ready_take(ladei_thread_cache *cache, ladei_tal
 }
 
 /* A CACHED block, not lodged, becomes ready. False: it is to go to its node: no place for it, or a large one that the
- * thread itself took, unless it takes one size all the time. Among the free blocks of the node that can join its neighbours, and be cut to fit; in a bin it
- * waits for a request of its class. */
+ * thread itself took, unless it takes one size all the time. Among the free blocks of the node that can join its
+ * neighbours, and be cut to fit; in a bin it waits for a request of its class. */
 static inline bool ladei_ready_put(ladei_thread_cache *cache, ladei_tallies *tallies, ladei_node *node,
                                    ladei_block *block, unsigned class_index) {
   if (class_index < LADEI_MAGAZINE_CLASSES) {

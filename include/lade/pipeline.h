@@ -379,7 +379,8 @@ LADE_API lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeli
  * @return LADE_OK: every byte is at its destination. LADE_ERR_TIMEOUT: not over yet; the transfer goes on. Else the
  *         transfer's own first error, which lade_last_error() then describes: LADE_ERR_IO and LADE_ERR_TRUNCATED with
  *         file and offset, LADE_ERR_CHECKSUM, LADE_ERR_CALLBACK, LADE_ERR_CANCELLED, LADE_ERR_LIMIT,
- *         LADE_ERR_OUT_OF_PINNED_MEMORY, LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER with the name of the driver call. In a forked child LADE_ERR_FORKED.
+ *         LADE_ERR_OUT_OF_PINNED_MEMORY, LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER with the name of the driver call. In a
+ *         forked child LADE_ERR_FORKED.
  *
  * Threads: any; not a callback of the same pipeline. Waits: yes. On "sim": moves the clock.
  */

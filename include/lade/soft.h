@@ -148,7 +148,8 @@ LADE_API lade_status lade_soft_stream_release(lade_runtime *runtime, lade_stream
 
 /**
  * Lose a device: when the clock reaches `at_ns` (at once if that is past), work on it stops and every call that needs
- * it gives LADE_ERR_DEVICE_LOST. From then on the device touches no memory. Other devices go on; what was made on the lost one can still be given back.
+ * it gives LADE_ERR_DEVICE_LOST. From then on the device touches no memory. Other devices go on; what was made on the
+ * lost one can still be given back.
  */
 LADE_API lade_status lade_soft_device_lose(lade_runtime *runtime, int device, uint64_t at_ns);
 

@@ -96,7 +96,6 @@ typedef struct soft_range {
 struct soft_vm {
   soft_slot slot;
   int32_t device;
-  bool exportable;
   size_t bytes;
   int file;              /* of its own, which other processes may map; -1: a part of the device's memory file */
   uint64_t inode;        /* of the own file: tells which handle a descriptor is of */

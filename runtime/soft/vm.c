@@ -127,9 +127,9 @@ static bool file_new(soft_vm *vm) {
   return true;
 }
 
-/* Room for a handle in a file. False: the system refuses. */
-static bool extent_new(soft_device *device, soft_vm *vm) {
-  if (vm->exportable) return file_new(vm);
+/* Room for a handle in a file: one of its own if it is exportable. False: the system refuses. */
+static bool extent_new(soft_device *device, soft_vm *vm, bool exportable) {
+  if (exportable) return file_new(vm);
   if (device->description.addresses_only) return true;
   if (device->memory_file < 0) device->memory_file = memfd_create("lade-soft-device", MFD_CLOEXEC);
   if (device->memory_file < 0) return false;
@@ -174,13 +174,12 @@ static lade_status create_locked(soft_runtime *rt, soft_device *device, size_t b
   soft_vm *vm = ladei_soft_table_take(&rt->vm_table);
   if (vm != NULL) {
     vm->device = device->ordinal;
-    vm->exportable = exportable;
     vm->bytes = bytes;
     vm->file = -1;
     vm->offset = 0;
     vm->references = 1;
     vm->mapped_count = 0;
-    if (foreign != NULL ? file_adopt(vm, foreign) : extent_new(device, vm)) {
+    if (foreign != NULL ? file_adopt(vm, foreign) : extent_new(device, vm, exportable)) {
       ladei_soft_table_publish(&rt->vm_table, vm);
       *out_handle = ladei_soft_table_handle(&rt->vm_table, vm);
       return LADE_OK;
