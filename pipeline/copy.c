@@ -133,7 +133,7 @@ lade_status ladei_copy_chunk(lade_pipeline *pipeline, ladei_order *order) {
     order->copies = 0; /* what there was to copy, the host half has moved or will move */
     return LADE_OK;
   }
-  ladei_side *side = &pipeline->sides[to_device ? 0 : 1];
+  ladei_side *side = ladei_side_of(pipeline, order->ring);
   run_list runs;
   runs.pipeline = pipeline;
   runs.order = order;

@@ -128,7 +128,7 @@ static bool list_has(const struct ladei_core_transfer_list *list, const ladei_co
 
 /* What I7 says about one transfer. */
 static lade_status check_waiting(const ladei_ring *ring, const ladei_core_transfer *transfer) {
-  bool unissued = !ladei_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;
+  bool unissued = ladei_transfer_is_unissued(transfer);
   bool waiting = list_has(&ring->levels[transfer->level].flows[transfer->flow].waiting, transfer);
   bool held = list_has(&ring->held, transfer);
   if (waiting != transfer->waiting || held != transfer->held || (waiting && held)) {

@@ -15,10 +15,15 @@ static inline unsigned ladei_ring_room(const ladei_ring *ring) {
   return wanted < ring->slot_limit ? wanted : ring->slot_limit;
 }
 
+/* Has chunks to begin, now or later. */
+static inline bool ladei_transfer_is_unissued(const ladei_core_transfer *transfer) {
+  return !ladei_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;
+}
+
 /* Has chunks to begin, and nothing of its own comes first: a host half in order. */
 static inline bool ladei_transfer_ready(const ladei_core_transfer *transfer) {
   bool host_first = transfer->ordered && transfer->ring->direction == LADE_TO_DEVICE && transfer->host_busy;
-  return !ladei_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes && !host_first;
+  return ladei_transfer_is_unissued(transfer) && !host_first;
 }
 
 /* See Note [Standing still]. */

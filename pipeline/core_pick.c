@@ -90,16 +90,21 @@ static bool lane_pick_record(const ladei_lane *lane, ladei_order *order) {
   return lane->copied_count > 0 && batch != NULL && order_set(order, LADEI_ORDER_RECORD, lane->ring, NULL, batch, NULL);
 }
 
-/* Of the lane of a long copy that comes next. */
-static bool pick_record_before(const ladei_ring *ring, ladei_order *order) {
-  ladei_order copy;
-  if (!pick_copy(ring, &copy) || copy.kind != LADEI_ORDER_COPY) {
+/* The next copy; or before a long one, the event of what its lane has queued already. */
+static bool pick_copy_or_record(const ladei_ring *ring, ladei_order *order) {
+  if (!pick_copy(ring, order)) {
     return false;
   }
-  uint64_t left = copy.transfer->bytes - copy.transfer->issued_bytes;
-  uint64_t begun = left < copy.transfer->chunk_bytes ? left : copy.transfer->chunk_bytes;
-  uint64_t bytes = copy.slot->state == LADEI_SLOT_READY ? copy.slot->bytes : begun;
-  return bytes >= EVENT_BYTES && lane_pick_record(copy.transfer->lane, order);
+  if (order->kind == LADEI_ORDER_COPY) {
+    const ladei_core_transfer *transfer = order->transfer;
+    uint64_t left = transfer->bytes - transfer->issued_bytes;
+    uint64_t begun = left < transfer->chunk_bytes ? left : transfer->chunk_bytes;
+    uint64_t bytes = order->slot->state == LADEI_SLOT_READY ? order->slot->bytes : begun;
+    if (bytes >= EVENT_BYTES) {
+      (void)lane_pick_record(transfer->lane, order); /* where there is none to record, the copy stands */
+    }
+  }
+  return true;
 }
 
 /* Of a lane with copies enough for an event. */
@@ -213,8 +218,8 @@ static bool pick_release(const ladei_ring *ring, ladei_order *order) {
 
 static bool ring_pick(const ladei_ring *ring, unsigned allow, ladei_order *order) {
   bool host = (allow & LADEI_ALLOW_HOST) != 0;
-  return pick_finish(ring, order) || pick_record_before(ring, order) || pick_copy(ring, order) ||
-         pick_record_full(ring, order) || pick_poll(ring, order) || pick_release_small(ring, order) ||
+  return pick_finish(ring, order) || pick_copy_or_record(ring, order) || pick_record_full(ring, order) ||
+         pick_poll(ring, order) || pick_release_small(ring, order) ||
          (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
          (host && ring->direction == LADE_TO_HOST && pick_write(ring, order)) || pick_record_last(ring, order) ||
          pick_acquire(ring, order) || pick_release_lost(ring, order) || pick_release(ring, order);

@@ -114,7 +114,7 @@ void ladei_ring_choose(ladei_ring *ring) {
 }
 
 void ladei_transfer_update(ladei_core_transfer *transfer) {
-  bool unissued = !ladei_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;
+  bool unissued = ladei_transfer_is_unissued(transfer);
   bool ready = ladei_transfer_ready(transfer);
   if (unissued != transfer->unissued) {
     transfer->ring->unissued += unissued ? 1u : UINT32_MAX;

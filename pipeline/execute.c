@@ -13,10 +13,6 @@
 #include "base/error.h"
 #include "pipeline/internal.h"
 
-static ladei_side *side_of(lade_pipeline *pipeline, const ladei_ring *ring) {
-  return &pipeline->sides[ring->direction == LADE_TO_DEVICE ? 0 : 1];
-}
-
 static lade_status execute_acquire(lade_pipeline *pipeline, ladei_order *order) {
   return lade_pinned_alloc_near(pipeline->pool, order->bytes, pipeline->options.device, &order->block);
 }
@@ -50,7 +46,7 @@ static lade_status execute_poll(lade_pipeline *pipeline, const ladei_order *orde
   }
   lade_status status = runtime->ops->event_query(runtime->self, lane->events[order->batch->index]->handle);
   if (status == LADE_OK) {
-    ladei_probe_read(runtime, &side_of(pipeline, order->ring)->probe);
+    ladei_probe_read(runtime, &ladei_side_of(pipeline, order->ring)->probe);
   }
   return status;
 }
@@ -154,7 +150,7 @@ static void window_note(lade_pipeline *pipeline, const ladei_order *order) {
   if (takes_a_thread) {
     return;
   }
-  ladei_side *side = side_of(pipeline, order->ring);
+  ladei_side *side = ladei_side_of(pipeline, order->ring);
   if (!side->window.settled && !order->transfer->ordered &&
       ladei_window_end(&side->window, order->slot->bytes, order->ring->host_out,
                        pipeline->runtime->ops->now_ns(pipeline->runtime->self))) {
@@ -164,7 +160,7 @@ static void window_note(lade_pipeline *pipeline, const ladei_order *order) {
 
 /* Blocks grow to what the link was found to want. */
 static void blocks_grow(lade_pipeline *pipeline, ladei_ring *ring) {
-  ladei_side *side = side_of(pipeline, ring);
+  ladei_side *side = ladei_side_of(pipeline, ring);
   if (ladei_core_grow_blocks(ring, atomic_load_explicit(&side->probe.chunk_bytes, memory_order_relaxed))) {
     ladei_window_restart(&side->window);
     ladei_core_set_window(ring, side->window.size);

@@ -167,8 +167,12 @@ void ladei_execute_locked(lade_pipeline *pipeline, ladei_order *order);
 void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, lade_status status,
                            const lade_error *error);
 
+static inline ladei_side *ladei_side_of(lade_pipeline *pipeline, const ladei_ring *ring) {
+  return &pipeline->sides[ring->direction == LADE_TO_DEVICE ? 0 : 1];
+}
+
 static inline ladei_lane_stream *ladei_lane_stream_of(lade_pipeline *pipeline, const ladei_lane *lane) {
-  return &pipeline->sides[lane->ring->direction == LADE_TO_DEVICE ? 0 : 1].lanes[lane->index];
+  return &ladei_side_of(pipeline, lane->ring)->lanes[lane->index];
 }
 
 static inline bool ladei_order_is_host(const ladei_order *order) {

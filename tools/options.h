@@ -4,7 +4,6 @@
 #define LADE_TOOLS_OPTIONS_H
 
 #include <argp.h>
-#include <stdbool.h>
 #include <stddef.h>
 
 /* Exit status of every subcommand. BAD: the command line, or a trace. */

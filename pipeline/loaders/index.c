@@ -127,7 +127,6 @@ void ladei_index_rewind(lade_record_index *index, ladei_index_mark mark) {
     ladei_index_file *file = &index->files[--index->file_count];
     if (file->fd >= 0) {
       close(file->fd);
-      index->files_open--;
     }
     free(file->path);
   }
@@ -184,11 +183,9 @@ lade_status lade_index_add_file(lade_record_index *index, const char *path, uint
     return memory_error();
   }
   index->files = files;
-  bool keep = index->files_open < index->files_most;
-  lade_status status = file_open(path, keep, &files[index->file_count]);
+  lade_status status = file_open(path, index->file_count < index->files_most, &files[index->file_count]);
   if (status == LADE_OK) {
     *out_file = index->file_count++;
-    index->files_open += keep ? 1 : 0;
   }
   return status;
 }
