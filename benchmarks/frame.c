@@ -119,6 +119,11 @@ bool bench_json_write(const json_t *document, const char *path) {
   return written;
 }
 
+const char *bench_temporary_folder(void) {
+  const char *folder = getenv("TMPDIR");
+  return folder != NULL && folder[0] != '\0' ? folder : "/tmp";
+}
+
 bool bench_is_quick(const bench *b) { return b->quick; }
 
 static void row_print(const json_t *row, const bench_variant *variants, size_t count, const bench_samples *samples) {

@@ -81,6 +81,9 @@ typedef struct bench_case {
   const void *user;                                     /* the case's own */
 } bench_case;
 
+/* Where temporary files go: $TMPDIR, or /tmp. */
+const char *bench_temporary_folder(void);
+
 /* Whether --quick was given, for cases that scale their work. */
 bool bench_is_quick(const bench *b);
 

@@ -103,12 +103,8 @@ static bool path_open(staging_inputs *inputs, const char *path) {
 }
 
 int staging_temporary_file(void) {
-  const char *folder = getenv("TMPDIR");
   char path[4096];
-  if (folder == NULL || folder[0] == '\0') {
-    folder = "/tmp";
-  }
-  int length = snprintf(path, sizeof path, "%s/lade-staging-XXXXXX", folder);
+  int length = snprintf(path, sizeof path, "%s/lade-staging-XXXXXX", bench_temporary_folder());
   if (length < 0 || (size_t)length >= sizeof path) {
     staging_error("TMPDIR is too long");
     return -1;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "benchmarks/frame.h"
 #include "runtime/ops.h"
 
 static bool option_read(world *w, const char *name, const char *value) {
@@ -42,9 +43,8 @@ bool world_succeeded(lade_status status) {
 }
 
 bool world_open(world *w) {
-  const char *root = getenv("TMPDIR");
   if (w->stream != NULL) return true;
-  snprintf(w->folder, sizeof w->folder, "%s/lade_loaders_XXXXXX", root != NULL ? root : "/tmp");
+  snprintf(w->folder, sizeof w->folder, "%s/lade_loaders_XXXXXX", bench_temporary_folder());
   if (mkdtemp(w->folder) == NULL) {
     perror(w->folder);
     w->folder[0] = '\0';

@@ -37,8 +37,7 @@ static double failed(const char *what) {
 }
 
 static bool subject_make(subject *s, shape what, size_t live) {
-  const char *folder = getenv("TMPDIR");
-  int length = snprintf(s->path, sizeof s->path, "%s/lade_replay_XXXXXX", folder != NULL ? folder : "/tmp");
+  int length = snprintf(s->path, sizeof s->path, "%s/lade_replay_XXXXXX", bench_temporary_folder());
   int descriptor = length < (int)sizeof s->path ? mkstemp(s->path) : -1;
   FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
   if (file == NULL) {

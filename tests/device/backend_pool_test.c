@@ -143,13 +143,13 @@ LADE_TEST_P(DevicePoolBackend, BlocksOutliveTheirStream, SUPPORT_RUNTIMES, name)
   device_fixture_close(&f);
 }
 
-typedef struct alien {
+typedef struct holder {
   device_fixture *f;
   void *block;
-} alien;
+} holder;
 
 static void *alien_alloc(void *user) {
-  alien *self = user;
+  holder *self = user;
   LADE_EXPECT_OK(lade_runtime_set_device(self->f->runtime, 0));
   LADE_EXPECT_OK(lade_device_alloc(self->f->allocator, 1000, LADE_STREAM_PER_THREAD, &self->block));
   return NULL;
@@ -159,7 +159,7 @@ static void *alien_alloc(void *user) {
 LADE_TEST_P(DevicePoolBackend, AnotherThreadsStreamIsNotNamed, SUPPORT_RUNTIMES, name) {
   device_fixture f;
   if (!open_limited(&f, name, 0)) return;
-  alien self = {&f, NULL};
+  holder self = {&f, NULL};
   pthread_t thread;
   LADE_ASSERT(pthread_create(&thread, NULL, alien_alloc, &self) == 0);
   pthread_join(thread, NULL);
@@ -179,25 +179,24 @@ LADE_TEST_P(DevicePoolBackend, AnotherThreadsStreamIsNotNamed, SUPPORT_RUNTIMES,
 enum { THREADS = 3, ROUNDS = 200, HELD = 4 };
 
 static void *churn(void *user) {
-  alien *self = user;
+  device_fixture *f = user;
   void *held[HELD] = {NULL};
   for (int i = 0; i < ROUNDS; i++) {
     void **slot = &held[i % HELD];
-    LADE_EXPECT_OK(lade_device_free(self->f->allocator, *slot));
-    LADE_EXPECT_OK(lade_device_alloc(self->f->allocator, 700 + (size_t)i, self->f->streams[i % 2], slot));
-    if (i % 3 == 0) LADE_EXPECT_OK(lade_device_record_stream(self->f->allocator, *slot, self->f->streams[0]));
-    if (i % 50 == 49) LADE_EXPECT_OK(lade_device_empty_cache(self->f->allocator));
+    LADE_EXPECT_OK(lade_device_free(f->allocator, *slot));
+    LADE_EXPECT_OK(lade_device_alloc(f->allocator, 700 + (size_t)i, f->streams[i % 2], slot));
+    if (i % 3 == 0) LADE_EXPECT_OK(lade_device_record_stream(f->allocator, *slot, f->streams[0]));
+    if (i % 50 == 49) LADE_EXPECT_OK(lade_device_empty_cache(f->allocator));
   }
-  for (int i = 0; i < HELD; i++) LADE_EXPECT_OK(lade_device_free(self->f->allocator, held[i]));
+  for (int i = 0; i < HELD; i++) LADE_EXPECT_OK(lade_device_free(f->allocator, held[i]));
   return NULL;
 }
 
 LADE_TEST_P(DevicePoolBackend, ManyThreadsShareTheLedger, SUPPORT_THREADED_RUNTIMES, name) {
   device_fixture f;
   if (!open_limited(&f, name, 0)) return;
-  alien self = {&f, NULL};
   pthread_t threads[THREADS];
-  for (int i = 0; i < THREADS; i++) LADE_ASSERT(pthread_create(&threads[i], NULL, churn, &self) == 0);
+  for (int i = 0; i < THREADS; i++) LADE_ASSERT(pthread_create(&threads[i], NULL, churn, &f) == 0);
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
   device_fixture_empty_cache(&f);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 0);
@@ -229,23 +228,18 @@ LADE_TEST_P(DevicePoolBackend, LimitsHoldWithoutAskingTheDriver, SUPPORT_RUNTIME
   device_fixture_close(&f);
 }
 
-typedef struct reclaimer {
-  device_fixture *f;
-  void *kept;
-} reclaimer;
-
 static lade_status reclaim(void *user) {
-  reclaimer *self = user;
-  if (self->kept == NULL) return LADE_NOT_READY;
-  LADE_EXPECT_OK(lade_device_free(self->f->allocator, self->kept));
-  self->kept = NULL;
+  holder *self = user;
+  if (self->block == NULL) return LADE_NOT_READY;
+  LADE_EXPECT_OK(lade_device_free(self->f->allocator, self->block));
+  self->block = NULL;
   return LADE_OK;
 }
 
 LADE_TEST_P(DevicePoolBackend, ReclaimersMakeRoom, SUPPORT_RUNTIMES, name) {
   device_fixture f;
   if (!open_limited(&f, name, 8 * MIB)) return;
-  reclaimer self = {&f, device_fixture_alloc(&f, 5 * MIB, 0)};
+  holder self = {&f, device_fixture_alloc(&f, 5 * MIB, 0)};
   LADE_EXPECT_OK(lade_device_reclaimer_add(f.allocator, reclaim, &self));
   char *b = device_fixture_alloc(&f, 8 * MIB, 0);
   LADE_EXPECT(b != NULL);

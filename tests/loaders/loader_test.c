@@ -38,6 +38,25 @@ static void sequence_run(const fixture *f, const data_set *set, const lade_loade
   LADE_EXPECT_OK(lade_loader_destroy(loader));
 }
 
+/* Goes on with a sequence on a device of its own, by so many readers; *out_state, if not NULL, is the state after it. */
+static void sequence_take_by(const data_set *set, uint32_t readers, const lade_loader_options *options, uint64_t limit,
+                             sequence *out, lade_loader_state *out_state) {
+  fixture f;
+  lade_pipeline *pipeline;
+  lade_pipeline_options few;
+  lade_loader *loader;
+  if (!fixture_open(&f, "cpu")) return;
+  lade_pipeline_options_init(&few);
+  few.readers = readers;
+  LADE_ASSERT_OK(lade_pipeline_create(f.runtime, lade_pair_pinned_pool(f.pairs[0]), &few, &pipeline));
+  LADE_ASSERT_OK(lade_loader_create(set->index, pipeline, f.targets[0].allocator, options, &loader));
+  sequence_take(&f, set, loader, limit, out);
+  if (out_state != NULL) LADE_EXPECT_OK(lade_loader_state_get(loader, out_state));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  LADE_EXPECT_OK(lade_pipeline_destroy(pipeline, true));
+  fixture_close(&f);
+}
+
 static void expect_each_record(const uint64_t *records, uint64_t count, uint64_t times) {
   unsigned seen[DATA_SET_RECORDS] = {0};
   LADE_ASSERT_EQ_UINT(count, times * DATA_SET_RECORDS);
@@ -90,22 +109,10 @@ LADE_TEST(Loader, GivesTheSameOrderWithAnyNumberOfReaders) {
   if (!data_set_open(&set)) return;
   static const uint32_t readers[] = {1, 2, 7};
   for (size_t i = 0; i < 3; i++) {
-    fixture f;
-    lade_pipeline *pipeline;
-    lade_pipeline_options options;
-    lade_loader *loader;
-    if (!fixture_open(&f, "cpu")) return;
-    lade_pipeline_options_init(&options);
-    options.readers = readers[i];
-    LADE_ASSERT_OK(lade_pipeline_create(f.runtime, lade_pair_pinned_pool(f.pairs[0]), &options, &pipeline));
-    lade_loader_options loading = data_set_options(10);
-    loading.shuffle = 1;
+    lade_loader_options options = data_set_options(10);
+    options.shuffle = 1;
     taken[i] = (sequence){0};
-    LADE_ASSERT_OK(lade_loader_create(set.index, pipeline, f.targets[0].allocator, &loading, &loader));
-    sequence_take(&f, &set, loader, UINT64_MAX, &taken[i]);
-    LADE_EXPECT_OK(lade_loader_destroy(loader));
-    LADE_EXPECT_OK(lade_pipeline_destroy(pipeline, true));
-    fixture_close(&f);
+    sequence_take_by(&set, readers[i], &options, UINT64_MAX, &taken[i], NULL);
     LADE_EXPECT_EQ_MEM(taken[i].records, taken[0].records, DATA_SET_RECORDS * 8);
   }
   data_set_close(&set);
@@ -272,22 +279,10 @@ LADE_TEST(Loader, ResumesInMidEpochWithOtherReaders) {
     lade_loader_state state;
     lade_loader_state_init(&state);
     for (int half = 0; half < 2; half++) {
-      fixture f;
-      lade_pipeline *pipeline;
-      lade_pipeline_options few;
-      lade_loader *loader;
-      if (!fixture_open(&f, "cpu")) return;
-      lade_pipeline_options_init(&few);
-      few.readers = readers[(stop + 2 * (uint64_t)half) % 4];
       options.resume = half == 1 ? &state : NULL;
       options.prefetch = half == 1 ? 2 : 5;
-      LADE_ASSERT_OK(lade_pipeline_create(f.runtime, lade_pair_pinned_pool(f.pairs[0]), &few, &pipeline));
-      LADE_ASSERT_OK(lade_loader_create(set.index, pipeline, f.targets[0].allocator, &options, &loader));
-      sequence_take(&f, &set, loader, half == 1 ? UINT64_MAX : stop, &taken);
-      LADE_EXPECT_OK(lade_loader_state_get(loader, &state));
-      LADE_EXPECT_OK(lade_loader_destroy(loader));
-      LADE_EXPECT_OK(lade_pipeline_destroy(pipeline, true));
-      fixture_close(&f);
+      sequence_take_by(&set, readers[(stop + 2 * (uint64_t)half) % 4], &options, half == 1 ? UINT64_MAX : stop, &taken,
+                       &state);
     }
     whole = stop == 0 ? taken : whole;
     LADE_EXPECT_EQ_UINT(taken.batches, 2 * 9); /* 34 records of 101, then again */

@@ -25,14 +25,22 @@ static lade_status stuck_range(void *user, uint64_t offset, void *buffer, size_t
   (void)bytes;
   while (sem_wait(user) != 0) {
   }
-  sem_post(user); /* once open, open for all */
-  return LADE_OK;
+  return sem_post(user) == 0 ? LADE_OK : LADE_ERR_INTERNAL; /* once open, open for all */
 }
 
 static lade_status stuck_end(void *user, lade_ticket *ticket, const lade_error *outcome) {
   (void)ticket;
   (void)outcome;
   return stuck_range(user, 0, NULL, 0);
+}
+
+/* Lets all go on, and waits for their transfers. */
+static void stuck_end_all(sem_t *gate, lade_ticket **stuck, int count) {
+  sem_post(gate);
+  for (int i = 0; i < count; i++) {
+    LADE_EXPECT_OK(lade_ticket_wait(stuck[i], LADE_WAIT_FOREVER));
+    lade_ticket_release(stuck[i]);
+  }
 }
 
 static void others_go_on(fixture *f, lade_ticket *stuck) {
@@ -104,13 +112,36 @@ LADE_TEST(Callback, ThatNeverReturnMayBeMany) {
     LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &stuck[i]));
   }
   others_go_on(&f, stuck[0]);
-  sem_post(&gate);
-  for (int i = 0; i < MANY; i++) {
-    LADE_EXPECT_OK(lade_ticket_wait(stuck[i], LADE_WAIT_FOREVER));
-    lade_ticket_release(stuck[i]);
-  }
+  stuck_end_all(&gate, stuck, MANY);
   fixture_close(&f);
   sem_destroy(&gate);
+}
+
+/* As sinks, whatever lade chooses for readers and depth. */
+LADE_TEST(Callback, ThatNeverReturnsAsASinkHoldsUpNoOther) {
+  enum { STUCK = 3, BULK = 24 * CHUNK };
+  for (uint32_t readers = 1; readers <= 5; readers++) {
+    fixture f;
+    sem_t gate;
+    lade_ticket *stuck[STUCK];
+    lade_pipeline_options options;
+    char *host = calloc(1, BULK);
+    fixture_options(&options);
+    options.readers = readers;
+    options.depth = 0;
+    if (!fixture_open(&f, "cpu", BULK, &options)) return;
+    sem_init(&gate, 0, 0);
+    for (int i = 0; i < STUCK; i++) {
+      lade_transfer transfer = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_callback(stuck_range, &gate), BULK);
+      LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &stuck[i]));
+    }
+    lade_transfer plain = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_memory(host), BULK);
+    LADE_EXPECT_OK(fixture_run(&f, &plain));
+    stuck_end_all(&gate, stuck, STUCK);
+    fixture_close(&f);
+    sem_destroy(&gate);
+    free(host);
+  }
 }
 
 /* A producer far slower than the link, and a link far slower than the producer, both ways: every byte right, and no more

@@ -131,6 +131,19 @@ static lade_transfer hanging(scene *s, meeting *m, size_t chunks, bool concurren
   return fixture_transfer(&s->f, LADE_TO_DEVICE, source, chunks * CHUNK);
 }
 
+/* Submits a transfer for each thread that is to meet, `slowly` with a moment before each, and waits until all have met. */
+static void meet_by_submits(scene *s, bool slowly) {
+  meeting m;
+  meeting_open(&m, THREADS);
+  for (unsigned i = 0; i < THREADS; i++) {
+    lade_transfer transfer = hanging(s, &m, 1, false);
+    if (slowly) moment_pass(s);
+    submit(s, &transfer);
+  }
+  all_wait(s);
+  meeting_close(&m);
+}
+
 /* --- the tests ---------------------------------------------------------------------------------------------------- */
 
 /* One submit brings up all orders: who takes the first wakes the next, and so on. */
@@ -155,15 +168,7 @@ LADE_TEST(Threads, WakeForEachOfManySubmits) {
   scene s;
   if (!scene_open(&s, LADE_STORAGE_PREAD)) return;
   for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
-    meeting m;
-    meeting_open(&m, THREADS);
-    for (unsigned i = 0; i < THREADS; i++) {
-      lade_transfer transfer = hanging(&s, &m, 1, false);
-      if (round % 2 != 0) moment_pass(&s);
-      submit(&s, &transfer);
-    }
-    all_wait(&s);
-    meeting_close(&m);
+    meet_by_submits(&s, round % 2 != 0);
   }
   fixture_close(&s.f);
 }
@@ -175,7 +180,6 @@ LADE_TEST(Threads, WakeWhileOneAsksForTheEndOfCopies) {
   if (!scene_open(&s, LADE_STORAGE_PREAD)) return;
   LADE_ASSERT_OK(lade_stream_create(s.f.runtime, 0, &stream));
   for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
-    meeting m;
     lade_ticket *copying;
     /* The copy waits for a stream that stands still, so it is under way until the meeting is over. */
     LADE_ASSERT_OK(lade_soft_stream_hold(s.f.runtime, stream));
@@ -184,15 +188,7 @@ LADE_TEST(Threads, WakeWhileOneAsksForTheEndOfCopies) {
     transfer.after_stream = 1;
     transfer.stream = stream;
     LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &copying));
-    moment_pass(&s);
-    meeting_open(&m, THREADS);
-    for (unsigned i = 0; i < THREADS; i++) {
-      lade_transfer other = hanging(&s, &m, 1, false);
-      submit(&s, &other);
-      moment_pass(&s);
-    }
-    all_wait(&s);
-    meeting_close(&m);
+    meet_by_submits(&s, true);
     LADE_EXPECT_OK(lade_soft_stream_release(s.f.runtime, stream));
     LADE_EXPECT_OK(lade_ticket_wait(copying, LADE_WAIT_FOREVER));
     lade_ticket_release(copying);
@@ -235,18 +231,10 @@ LADE_TEST(Threads, WakeTheOneThatWaitsInStorage) {
   lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_file(ends[0], 0, "pipe"), CHUNK);
   LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &reading));
   for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
-    meeting m;
-    meeting_open(&m, THREADS);
-    for (unsigned i = 0; i < THREADS; i++) {
-      lade_transfer other = hanging(&s, &m, 1, false);
-      submit(&s, &other);
-      if (round % 2 != 0) moment_pass(&s);
-    }
-    all_wait(&s);
-    meeting_close(&m);
+    meet_by_submits(&s, round % 2 != 0);
   }
   LADE_EXPECT_OK(lade_ticket_cancel(reading));
-  LADE_EXPECT_EQ_INT(lade_ticket_wait(reading, LADE_WAIT_FOREVER), LADE_ERR_CANCELLED);
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(reading, LADE_WAIT_FOREVER));
   lade_ticket_release(reading);
   close(ends[0]);
   close(ends[1]);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers that wait for streams of the caller's, and sinks that take nothing: they hold up nobody else.
+ * Transfers that wait for streams of the caller's: they hold up nobody else.
  */
-#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,10 +42,8 @@ static bool scene_open(scene *s, const char *runtime, lade_direction direction, 
     good = lade_stream_create(s->f.runtime, 0, &s->streams[i]) == LADE_OK;
   }
   LADE_EXPECT(good && s->host != NULL);
-  if (good && direction == LADE_TO_DEVICE) {
-    support_pattern_fill(s->host, DEVICE_BYTES, 8, 0);
-  } else if (good) {
-    support_pattern_fill(s->host, DEVICE_BYTES, 8, 0);
+  if (good) support_pattern_fill(s->host, DEVICE_BYTES, 8, 0);
+  if (good && direction == LADE_TO_HOST) {
     fixture_device_write(&s->f, 0, s->host, DEVICE_BYTES);
     memset(s->host, 0, DEVICE_BYTES);
   }
@@ -231,46 +228,4 @@ LADE_TEST_P(AfterStream, IsCancelledBeforeItsFirstCopy, support_soft_runtimes, n
   expect_none_done(&s, first);
   support_gate_open(&s.gates[0]);
   scene_close(&s);
-}
-
-/* A sink that takes nothing until it is told to. */
-static lade_status take_late(void *user, uint64_t offset, void *buffer, size_t bytes) {
-  sem_t *told = user;
-  (void)offset;
-  (void)buffer;
-  (void)bytes;
-  while (sem_wait(told) != 0) {
-  }
-  return sem_post(told) == 0 ? LADE_OK : LADE_ERR_INTERNAL;
-}
-
-/* Whatever lade chooses for readers and depth. */
-LADE_TEST(StuckSink, HoldsUpNoOther) {
-  for (uint32_t readers = 1; readers <= 5; readers++) {
-    enum { STUCK = 3 };
-    fixture f;
-    sem_t told;
-    lade_ticket *tickets[STUCK];
-    lade_pipeline_options options;
-    char *host = calloc(1, BULK);
-    fixture_options(&options);
-    options.readers = readers;
-    options.depth = 0;
-    if (!fixture_open(&f, "cpu", BULK, &options)) return;
-    sem_init(&told, 0, 0);
-    for (int i = 0; i < STUCK; i++) {
-      lade_transfer stuck = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_callback(take_late, &told), BULK);
-      LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &stuck, &tickets[i]));
-    }
-    lade_transfer plain = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_memory(host), BULK);
-    LADE_EXPECT_OK(fixture_run(&f, &plain));
-    sem_post(&told);
-    for (int i = 0; i < STUCK; i++) {
-      LADE_EXPECT_OK(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER));
-      lade_ticket_release(tickets[i]);
-    }
-    fixture_close(&f);
-    sem_destroy(&told);
-    free(host);
-  }
 }
