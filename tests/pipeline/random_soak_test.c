@@ -23,6 +23,7 @@
 #include "tests/support/pattern.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
+#include "tests/support/soak.h"
 #include "tests/support/temp_dir.h"
 
 enum { CHUNK = 8192, MOST_BYTES = 10 * CHUNK, JOBS = 8, WORKERS = 3, PIECES = 12, SUMS = MOST_BYTES / 4096 };
@@ -428,8 +429,7 @@ static const size_t quarantine_bytes = 0;
 #endif
 
 LADE_TEST(Soak, LastsAsLongAsAsked) {
-  const char *asked = getenv("LADE_SOAK_SECONDS");
-  double seconds = asked != NULL ? atof(asked) : 0;
+  double seconds = support_soak_seconds(0);
   struct timespec begun;
   struct timespec now;
   size_t early = 0;
