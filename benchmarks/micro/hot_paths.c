@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The calls that users make most, so many times and nothing else, for counting the instructions of one: benchmarks/
+ * instructions runs it under valgrind with two numbers of pairs, and what set-up and end cost cancels out.
+ *
+ * usage: hot_paths CASE BYTES PAIRS [threads]
+ *   pinned    alloc and free of a pinned block, no stream
+ *   recorded  alloc, record of a stream and free of a pinned block, 64 of them in flight
+ *   device    alloc and free of a device block on one stream
+ * With "threads" the process has a second thread, which sleeps.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "benchmarks/micro/model_driver.h"
+#include "lade/device.h"
+#include "lade/pinned.h"
+
+enum { IN_FLIGHT = 64 };
+
+static int failed(const char *what) {
+  fprintf(stderr, "hot_paths: %s: %s\n", what, lade_last_error()->text);
+  return 1;
+}
+
+static bool pinned_pair(lade_pinned_pool *pool, size_t bytes) {
+  void *block;
+  return lade_pinned_alloc(pool, bytes, &block) == LADE_OK && lade_pinned_free(pool, block) == LADE_OK;
+}
+
+static bool recorded_pair(lade_pinned_pool *pool, size_t bytes, model_stream *stream) {
+  void *block;
+  if (lade_pinned_alloc(pool, bytes, &block) != LADE_OK) return false;
+  model_submit(stream);
+  return lade_pinned_record_event(pool, block, model_handle(stream)) == LADE_OK &&
+         lade_pinned_free(pool, block) == LADE_OK;
+}
+
+static int pinned_run(model_driver *driver, bool recorded, size_t bytes, unsigned long pairs) {
+  lade_pinned_pool *pool;
+  lade_pinned_options options;
+  lade_pinned_options_init(&options);
+  options.max_bytes = (uint64_t)1 << 40;
+  if (lade_pinned_pool_create(model_runtime(driver), &options, &pool) != LADE_OK) return failed("pool");
+  model_stream *stream = model_stream_create(driver, IN_FLIGHT);
+  for (unsigned long i = 0; i < pairs; i++) {
+    bool done = recorded ? recorded_pair(pool, bytes, stream) : pinned_pair(pool, bytes);
+    if (!done) return failed("pair");
+  }
+  model_finish(stream);
+  return lade_pinned_pool_destroy(pool, true) == LADE_OK ? 0 : failed("destroy");
+}
+
+static int device_run(model_driver *driver, size_t bytes, unsigned long pairs) {
+  lade_device_allocator *allocator;
+  if (lade_device_allocator_create(model_runtime(driver), 0, NULL, &allocator) != LADE_OK) return failed("allocator");
+  lade_stream stream = model_handle(model_stream_create(driver, 0));
+  for (unsigned long i = 0; i < pairs; i++) {
+    void *block;
+    if (lade_device_alloc(allocator, bytes, stream, &block) != LADE_OK) return failed("alloc");
+    if (lade_device_free(allocator, block) != LADE_OK) return failed("free");
+  }
+  return lade_device_allocator_destroy(allocator, true) == LADE_OK ? 0 : failed("destroy");
+}
+
+static void *sleeper_run(void *user) {
+  pthread_mutex_t *until = user;
+  pthread_mutex_lock(until);
+  pthread_mutex_unlock(until);
+  return NULL;
+}
+
+int main(int argc, char **argv) {
+  if (argc < 4) {
+    fprintf(stderr, "usage: hot_paths pinned|recorded|device BYTES PAIRS [threads]\n");
+    return 2;
+  }
+  size_t bytes = strtoull(argv[2], NULL, 10);
+  unsigned long pairs = strtoul(argv[3], NULL, 10);
+  bool threads = argc > 4 && strcmp(argv[4], "threads") == 0;
+  pthread_mutex_t until = PTHREAD_MUTEX_INITIALIZER;
+  pthread_t sleeper;
+  pthread_mutex_lock(&until);
+  if (threads && pthread_create(&sleeper, NULL, sleeper_run, &until) != 0) return failed("thread");
+  model_driver *driver = model_open(false);
+  if (driver == NULL) return 1;
+  int status;
+  if (strcmp(argv[1], "device") == 0) {
+    status = device_run(driver, bytes, pairs);
+  } else {
+    status = pinned_run(driver, strcmp(argv[1], "recorded") == 0, bytes, pairs);
+  }
+  pthread_mutex_unlock(&until);
+  if (threads) pthread_join(sleeper, NULL);
+  model_close(driver);
+  return status;
+}
