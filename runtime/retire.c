@@ -7,10 +7,14 @@
  *   ticket --uses--> use (queue s1) --> use (queue s2) --> NULL       noted: ascending by queue, each queue once
  *   ticket --waits: 2                                                 pending: the uses lie in their queues
  *
- * N1  A ticket's noted uses belong to different queues, and a stream is not in it both until the free (STREAM) and
- *     until some note (NOW): the former swallows the latter.
+ * N1  A ticket's noted uses belong to different queues, but for N4, and a stream is not in it both until the free
+ *     (STREAM) and until some note (NOW): the former swallows the latter.
  * N2  A note makes its driver calls first and links the use last, so a note that fails has changed nothing.
  * N3  An add allocates nothing: what it needs was made by the notes.
+ * N4  NOW uses of one stream: an event covers no more than what was queued when it was recorded, and that is done
+ *     without the lock. So an event replaces another one only if the other's record ended (it was linked, and got its
+ *     sequence) before its own began (the sequence was read). Of two records that overlapped nobody knows which one
+ *     covers more: the ticket keeps both uses.
  */
 #include "runtime/retire.h"
 
@@ -62,13 +66,17 @@ static ladei_use *ticket_uses(const ladei_ticket *ticket) {
   return uses == LADEI_NOTE_SEALED ? NULL : uses;
 }
 
-static ladei_use *ticket_find(const ladei_ticket *ticket, ladei_queue_kind kind, const ladei_stream *stream) {
-  ladei_use *use = ticket_uses(ticket);
+/* The first use of the stream from `use` on. */
+static ladei_use *use_find(ladei_use *use, ladei_queue_kind kind, const ladei_stream *stream) {
   while (use != NULL && !(use->queue->kind == kind && use->queue->stream.context == stream->context &&
                           use->queue->stream.id == stream->id)) {
     use = use->next;
   }
   return use;
+}
+
+static ladei_use *ticket_find(const ladei_ticket *ticket, ladei_queue_kind kind, const ladei_stream *stream) {
+  return use_find(ticket_uses(ticket), kind, stream);
 }
 
 /* Puts a use before the first of a later queue. */
@@ -105,6 +113,18 @@ static void note_remove(ladei_retire *retire, ladei_ticket *ticket, ladei_use *u
   ladei_use_free(retire, use);
   retire->counters.noted_uses--;
   ladei_queue_unpin(retire, queue);
+}
+
+/* Takes the NOW uses of a stream off that ended before `began` (N4). Whether all of them were forgettable. */
+static bool notes_remove_ended(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream, uint64_t began) {
+  bool forgettable = true;
+  for (ladei_use *use = ticket_find(ticket, LADEI_QUEUE_NOW, stream), *after; use != NULL; use = after) {
+    after = use_find(use->next, LADEI_QUEUE_NOW, stream);
+    if (use->sequence > began) continue;
+    forgettable = forgettable && use->forgettable;
+    note_remove(retire, ticket, use);
+  }
+  return forgettable;
 }
 
 /* Notes a use of a pinned queue, whose pin it takes over on success. NULL when there is no memory. */
@@ -145,9 +165,8 @@ lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_ticket *ticket,
   } else if (note_insert(retire, ticket, queue, flags) == NULL) {
     status = no_memory();
   } else {
-    ladei_use *ended = ticket_find(ticket, LADEI_QUEUE_NOW, stream);
-    if (ended != NULL) note_remove(retire, ticket, ended); /* N1 */
-    queue = NULL;                                          /* the use has the pin */
+    (void)notes_remove_ended(retire, ticket, stream, UINT64_MAX); /* N1 */
+    queue = NULL;                                                 /* the use has the pin */
   }
   ticket_unseal(ticket);
   if (queue != NULL) ladei_queue_unpin(retire, queue);
@@ -175,41 +194,38 @@ static lade_status now_event(ladei_retire *retire, const ladei_stream *stream, l
   return LADE_OK;
 }
 
-/* Under the lock. Puts the recorded event into the ticket, or says what it leaves over in *event. */
+/* Under the lock. Puts an event, recorded after the sequence was `began`, into the ticket, and takes *event then. */
 static lade_status now_link(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream, unsigned flags,
-                            ladei_event **event) {
+                            uint64_t began, ladei_event **event) {
   const ladei_queue *whole = ladei_queue_find(retire, LADEI_QUEUE_STREAM, stream->context, stream->id);
   if (whole != NULL && whole->retired) return stream_retired(stream);
   ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_NOW, stream);
   if (queue == NULL) return no_memory();
   ticket_seal(retire, ticket);
-  if (ticket_find(ticket, LADEI_QUEUE_STREAM, stream) != NULL) {
+  bool lasts = ticket_find(ticket, LADEI_QUEUE_STREAM, stream) != NULL; /* N1: until the free anyway */
+  ladei_use *use = lasts ? NULL : note_insert(retire, ticket, queue, flags);
+  if (use == NULL) {
     ladei_queue_unpin(retire, queue);
-    return LADE_OK; /* N1: lasts until the free anyway */
+    return lasts ? LADE_OK : no_memory();
   }
-  ladei_use *use = ticket_find(ticket, LADEI_QUEUE_NOW, stream);
-  if (use != NULL) {
-    use->forgettable = use->forgettable && (flags & LADEI_NOTE_MARK) != 0;
-    ladei_queue_unpin(retire, queue);
-  } else if ((use = note_insert(retire, ticket, queue, flags)) == NULL) {
-    ladei_queue_unpin(retire, queue);
-    return no_memory();
-  }
-  ladei_event *former = use->event;
+  use->sequence = UINT64_MAX; /* not one of those that ended */
+  use->forgettable = notes_remove_ended(retire, ticket, stream, began) && use->forgettable;
+  use->sequence = atomic_load_explicit(&retire->sequence, memory_order_relaxed) + 1;
+  atomic_store_explicit(&retire->sequence, use->sequence, memory_order_release);
   use->event = *event;
-  use->sequence = ++retire->sequence;
-  *event = former;
+  *event = NULL;
   return LADE_OK;
 }
 
 /* Until now: an event recorded here. */
 static lade_status note_now(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream, unsigned flags) {
   ladei_event *event;
+  uint64_t began = atomic_load_explicit(&retire->sequence, memory_order_acquire);
   lade_status status = now_event(retire, stream, &event);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&retire->lock);
   retire->counters.events_recorded++;
-  status = now_link(retire, ticket, stream, flags, &event);
+  status = now_link(retire, ticket, stream, flags, began, &event);
   ticket_unseal(ticket);
   if (event != NULL) ladei_event_pool_release(retire->events, event);
   ladei_lock_release(&retire->lock);

@@ -41,7 +41,7 @@
  *
  * Precise and special uses
  *   - The per-thread stream, and LADEI_NOTE_NOW: an event is recorded in the note itself, so the ticket waits for the
- *     work queued until the note. Such events are asked one after the other in the order of their notes.
+ *     work queued until the note. Such events are asked one after the other in the order in which the notes returned.
  *   - A capturing stream: the use hangs on the capture. A user object, retained by the graph under construction, tells
  *     when the graph, all its executables and their launches are gone, or the capture was given up. So the block
  *     returns after that and not before, also for graphs that lade did not make.
@@ -128,7 +128,8 @@ enum {
  * Notes a use by `stream`, a handle as the caller got it; the other form takes it resolved (by this thread).
  *
  * Noting a stream again changes nothing, except that NOW notes move to the present; a note until the free swallows one
- * that ended earlier. May race with other notes on the same ticket. A note on a ticket that was added already (a
+ * that ended earlier. May race with other notes on the same ticket, also of the same stream: of NOW notes whose calls
+ * overlap all are waited for. A note on a ticket that was added already (a
  * mistake of the user's that the owner did not catch) does no harm: the use counts for the block's next tenancy. So an
  * owner forgets the notes of a ticket before its record goes. Errors, nothing noted: those of stream_resolve;
  * LADE_ERR_STREAM_RETIRED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_CAPTURE for a NOW or per-thread note while the stream

@@ -78,7 +78,7 @@ struct ladei_use {
   uint32_t count;
   ladei_event *event; /* on loan: of a mark, of a NOW use */
   lade_event foreign; /* FOREIGN queue only */
-  uint64_t sequence;  /* NOW: order of the notes */
+  uint64_t sequence;  /* NOW: order in which the notes were linked */
   ladei_mark mark;
   bool forgettable; /* LADEI_NOTE_MARK */
 };
@@ -135,8 +135,8 @@ struct ladei_retire {
   uint64_t idle_count;
   uint64_t queue_count;
   ladei_slab uses;
-  uint64_t sequence;         /* of the last NOW note */
-  uint64_t unnamed_captures; /* queues of captures that no later note finds */
+  _Atomic(uint64_t) sequence; /* of the NOW note linked last; read by anyone (N4 in retire.c) */
+  uint64_t unnamed_captures;  /* queues of captures that no later note finds */
   ladei_retire_counters counters;
 };
 

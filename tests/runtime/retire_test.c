@@ -407,6 +407,93 @@ LADE_TEST(RetireNow, AskedInTheOrderOfNotes) {
   fixture_close(&own);
 }
 
+/* ---- Two notes of one block and stream at once: what the others do while the first is between its record and its link */
+
+typedef struct now_race {
+  fixture *own;
+  lade_stream stream;
+  int left;   /* notes still to come, each inside the one before */
+  bool whole; /* the innermost lasts until the free */
+} now_race;
+
+static void note_inside_a_note(void *user);
+
+static void race_note(now_race *race) {
+  fake_work(race->own->fake, race->stream, 1);
+  if (--race->left > 0) fake_hook(race->own->fake, "event_query", note_inside_a_note, race);
+  if (race->left == 0 && race->whole) {
+    fixture_note(race->own, 0, race->stream);
+  } else {
+    fixture_note_now(race->own, 0, race->stream);
+  }
+}
+
+static void note_inside_a_note(void *user) { race_note(user); }
+
+static lade_stream race_open(fixture *own, int notes, bool whole) {
+  now_race race = {own, fixture_open(own, NULL), notes, whole};
+  race_note(&race);
+  return race.stream;
+}
+
+/* Bug: the event that was linked last replaced the one that was recorded last, and the block came back before the work
+ * behind the former was done. */
+LADE_TEST(RetireNow, AnEventLinkedLateDoesNotReplaceOneRecordedLater) {
+  static fixture own;
+  lade_stream stream = race_open(&own, 2, false);
+  LADE_EXPECT(fixture_add(&own, 0));
+  fake_run(own.fake, stream, 1);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0); /* the second item still uses it */
+  fake_run(own.fake, stream, 1);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
+  fixture_close(&own);
+}
+
+/* Those that overlapped are kept until a note that began after all of them has been linked. */
+LADE_TEST(RetireNow, ANoteReplacesAllThatEndedBeforeItBegan) {
+  static fixture own;
+  lade_stream stream = race_open(&own, 3, false);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 3);
+  fake_work(own.fake, stream, 1);
+  fixture_note_now(&own, 0, stream);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 1);
+  LADE_EXPECT(fixture_add(&own, 0));
+  fake_run(own.fake, stream, 3);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+  fake_run(own.fake, stream, 1);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
+  fixture_close(&own);
+}
+
+LADE_TEST(RetireNow, AUseUntilTheFreeSwallowsAllThatOverlapped) {
+  static fixture own;
+  lade_stream stream = race_open(&own, 3, false);
+  fixture_note(&own, 0, stream);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 1);
+  LADE_EXPECT(fixture_add(&own, 0));
+  fake_run(own.fake, stream, 2);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+  fixture_close(&own);
+  stream = race_open(&own, 3, true); /* and those that are linked after it */
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 1);
+  LADE_EXPECT(fixture_add(&own, 0));
+  fake_run(own.fake, stream, 2);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+  fixture_close(&own);
+}
+
+/* What is forgotten, or never added, gives its events back. */
+LADE_TEST(RetireNow, NotesThatOverlappedAreForgottenTogether) {
+  static fixture own;
+  race_open(&own, 3, false);
+  ladei_retire_forget(own.retire, &own.blocks[0].ticket);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 0);
+  LADE_EXPECT(!fixture_add(&own, 0));
+  fixture_close(&own);
+  race_open(&own, 3, false);
+  fixture_close(&own);
+}
+
 static void *note_on_own_stream(void *user) {
   fixture *own = user;
   fake_work(own->fake, LADE_STREAM_PER_THREAD, 1);
