@@ -42,9 +42,12 @@ typedef enum lade_device_flag {
                                      counted or limited, and record_stream does nothing. */
   LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS = 1 << 1, /**< With expandable_segments: new segments of private pools, too, are
                                                       expandable. Checkpoints then store their mapped runs. */
-  LADE_DEVICE_EXPANDABLE_IPC = 1 << 2 /**< Memory mapped into expandable segments from now on can be given to other
-                                           processes, with lade_device_shared_export(). Needs a device that exports
-                                           memory as file descriptors, else growing fails. */
+  LADE_DEVICE_EXPANDABLE_IPC = 1 << 2, /**< Memory mapped into expandable segments from now on can be given to other
+                                            processes, with lade_device_shared_export(). Needs a device that exports
+                                            memory as file descriptors, else growing fails. */
+  LADE_DEVICE_REFERENCE = 1 << 3       /**< Decide as PyTorch's allocator does also where lade decides otherwise because
+                                            that is safer or more exact (docs/design.md "Hazards of the reference", the
+                                            rows that name this flag): for comparisons, which lade replay makes. */
 } lade_device_flag;
 
 /** Options of lade_device_allocator_create; all zero means all defaults. */
