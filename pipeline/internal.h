@@ -8,6 +8,7 @@
  *   parts.c      the ranges of a transfer                 threads.c    driver: reader threads
  *   direct.c     which of them need no staging            checksum.c   XXH3 of what passes
  *   probe.c      timing copies                            adapt.c      what follows from what was measured
+ *   timeline.c   what was done when
  *   storage*.c   files (storage.h); storage_parts.c: those of a transfer
  *   core*.c      what to do next                          virtual.c    driver: virtual time on "sim"
  */
@@ -23,6 +24,7 @@
 #include "pipeline/core.h"
 #include "pipeline/parts.h"
 #include "pipeline/storage.h"
+#include "pipeline/timeline.h"
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
 
@@ -74,10 +76,11 @@ struct lade_pipeline {
   ladei_condition work;    /* an order may be there; for drivers */
   ladei_condition changed; /* a transfer advanced; for callers that wait */
   ladei_core core;
-  unsigned submitting;     /* calls of submit that have their place among max_transfers, but no transfer yet */
-  unsigned prefix_waiters; /* calls that wait for part of a transfer */
-  bool stopping;           /* destroy has drained it: threads end */
-  unsigned references;     /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
+  ladei_pipe_timeline *timeline; /* NULL: not wanted; the pointer is constant */
+  unsigned submitting;           /* calls of submit that have their place among max_transfers, but no transfer yet */
+  unsigned prefix_waiters;       /* calls that wait for part of a transfer */
+  bool stopping;                 /* destroy has drained it: threads end */
+  unsigned references;           /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
 };
 
 /* One transfer. Freed when it is finished and released. */
@@ -156,6 +159,11 @@ bool ladei_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, 
 void ladei_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe, bool copied);
 /* After copies of the direction were found finished. */
 void ladei_probe_read(const lade_runtime *runtime, ladei_probe *probe);
+
+/* The time, where there is a timeline; else 0. */
+static inline uint64_t ladei_timeline_now(const lade_pipeline *pipeline) {
+  return pipeline->timeline != NULL ? pipeline->runtime->ops->now_ns(pipeline->runtime->self) : 0;
+}
 
 /* Executes an order. No lock held. On failure the thread's error record says what, of which file, at which byte. */
 lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order);

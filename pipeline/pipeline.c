@@ -37,6 +37,10 @@ static lade_status options_check(const lade_pipeline_options *options) {
   if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: storage %d is none", options->storage);
   }
+  if (options->timeline_events > LADEI_TIMELINE_MOST_EVENTS) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: timeline of %llu events; at most %d",
+                       (unsigned long long)options->timeline_events, LADEI_TIMELINE_MOST_EVENTS);
+  }
   if (!ladei_size_mul(options->chunk_bytes, options->depth + 1u, &ring) || ring >= LADEI_SIZE_LIMIT) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: chunks of %llu bytes are too large",
                        (unsigned long long)options->chunk_bytes);
@@ -141,6 +145,7 @@ static void limits_set(lade_pipeline *pipeline) {
 
 /* The last reference is gone. */
 static void pipeline_free(lade_pipeline *pipeline) {
+  ladei_pipe_timeline_destroy(pipeline->timeline);
   ladei_condition_destroy(&pipeline->work);
   ladei_condition_destroy(&pipeline->changed);
   ladei_lock_destroy(&pipeline->lock);
@@ -189,6 +194,28 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
   own.blocks_peak = counters.blocks_peak;
   ladei_storage_info(&pipeline->storage, &own);
   return ladei_stats_write("lade_pipeline_info", &own, sizeof own, info);
+}
+
+lade_status lade_pipeline_timeline_read(lade_pipeline *pipeline, lade_timeline_event *out, size_t capacity,
+                                        size_t *out_count, uint64_t *out_lost) {
+  uint64_t lost;
+  if (pipeline == NULL || out_count == NULL || (out == NULL && capacity > 0)) {
+    return ladei_argument_error("lade_pipeline_timeline_read: NULL");
+  }
+  lade_status status = ladei_runtime_check_process(pipeline->runtime);
+  if (status != LADE_OK) {
+    return status;
+  }
+  if (pipeline->timeline == NULL) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "pipeline: made without options.timeline_events, keeps no timeline");
+  }
+  ladei_lock_acquire(&pipeline->lock);
+  *out_count = ladei_pipe_timeline_copy(pipeline->timeline, out, capacity, &lost);
+  ladei_lock_release(&pipeline->lock);
+  if (out_lost != NULL) {
+    *out_lost = lost;
+  }
+  return LADE_OK;
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -318,6 +345,10 @@ static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
 
 static lade_status pipeline_build(lade_pipeline *pipeline) {
   lade_status status = ladei_core_init(&pipeline->core, pipeline->options.depth);
+  if (status == LADE_OK && pipeline->options.timeline_events > 0) {
+    status =
+        ladei_pipe_timeline_create(pipeline->options.timeline_events, pipeline->options.depth, &pipeline->timeline);
+  }
   if (status == LADE_OK) {
     limits_set(pipeline);
     status = ladei_event_pool_create(pipeline->runtime, &pipeline->events);

@@ -258,6 +258,9 @@ typedef struct lade_pipeline_options {
   uint64_t storage_total_bytes_per_s; /**< "sim" only: rate of all readers of a direction together. 0: no limit. */
   uint64_t drain_timeout_ns; /**< Longest time that destroy waits for transfers, by the runtime's clock: a callback that
                                 never returns must not keep the program. 0: no limit. */
+  /** Experimental: keeps the last so many events of its timeline, 56 bytes each, for lade_pipeline_timeline_read(); at most
+   * 2^24. 0: none, and no clock is read for them. */
+  uint64_t timeline_events;
 } lade_pipeline_options;
 
 static inline void lade_pipeline_options_init(lade_pipeline_options *options) {
@@ -300,6 +303,36 @@ static inline void lade_pipeline_info_init(lade_pipeline_info *info) {
   *info = zero;
   info->struct_size = sizeof(lade_pipeline_info);
 }
+
+/** What a thread of the pipeline, or the link, did in the time of an event. */
+typedef enum lade_timeline_kind {
+  LADE_TIMELINE_ACQUIRE = 1, /**< Took a staging block from the pool. */
+  LADE_TIMELINE_READ = 2,    /**< Filled a block from the source. */
+  LADE_TIMELINE_GATE = 3,    /**< Asked for the work that the transfer runs after. */
+  LADE_TIMELINE_COPY = 4,    /**< Queued the copies of a chunk. */
+  LADE_TIMELINE_RECORD = 5,  /**< Recorded an event behind copies. */
+  LADE_TIMELINE_POLL = 6,    /**< Asked an event; `status` is LADE_NOT_READY where copies were still under way. */
+  LADE_TIMELINE_WRITE = 7,   /**< Drained a block into the sink. */
+  LADE_TIMELINE_RELEASE = 8, /**< Gave a staging block back to the pool. */
+  LADE_TIMELINE_FINISH = 9,  /**< Ended a transfer: closed its files, called on_complete. */
+  LADE_TIMELINE_LOCK = 10,   /**< Waited for the pipeline's lock after one of the above. */
+  LADE_TIMELINE_IDLE = 11,   /**< Found nothing to do, and waited. */
+  /** A chunk's copies were queued and not yet found finished; `thread` is 0. Chunks of one direction overlap. */
+  LADE_TIMELINE_FLIGHT = 12,
+} lade_timeline_kind;
+
+/** A stretch of time of a pipeline. */
+typedef struct lade_timeline_event {
+  uint64_t begin_ns; /**< By the runtime's clock. */
+  uint64_t end_ns;
+  uint64_t transfer; /**< In the order of submission, from 1; 0: none in particular. */
+  uint64_t offset;   /**< Of the chunk in the transfer; 0 where there is none. */
+  uint64_t bytes;    /**< Of the chunk; 0 where there is none. */
+  uint32_t kind;     /**< lade_timeline_kind */
+  uint32_t thread;   /**< In the order in which threads came to be seen, from 1; 0: none. */
+  int32_t direction; /**< lade_direction; 0: none in particular. */
+  int32_t status;    /**< lade_status of what was done. */
+} lade_timeline_event;
 
 /** How far a transfer is. */
 typedef struct lade_ticket_info {
@@ -371,6 +404,20 @@ LADE_API lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_tr
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *info);
+
+/**
+ * Experimental: copy the events that a pipeline made with options.timeline_events keeps, oldest end first.
+ *
+ * @param out        [out] `capacity` events, yours.
+ * @param capacity   In events. With fewer than are kept, the newest are copied.
+ * @param out_count  [out] How many were copied.
+ * @param out_lost   [out] How many older ones are not there any more, or did not fit; may be NULL.
+ *
+ * Threads: any; transfers go on, and wait for the copying. Waits: never. Stream order: none.
+ * Errors: LADE_ERR_INVALID_ARGUMENT; LADE_ERR_UNSUPPORTED without options.timeline_events; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pipeline_timeline_read(lade_pipeline *pipeline, lade_timeline_event *out, size_t capacity,
+                                                 size_t *out_count, uint64_t *out_lost);
 
 /**
  * Wait until a transfer is over.
