@@ -623,5 +623,6 @@ lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_p
       info.requested_bytes = ladei_block_requested(owner.block);
     }
   }
+  info.contiguous_bytes = ladei_source_contiguous(&info, (uint64_t)((const char *)pointer - (char *)info.base));
   return ladei_stats_write("lade_pinned_info", &info, sizeof info, out_info);
 }

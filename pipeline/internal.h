@@ -62,6 +62,7 @@ struct lade_pipeline {
   const ladei_pipeline_driver *driver;
   void *driver_state;            /* the driver's own */
   lade_pipeline_options options; /* with all choices made; max_transfers, readers, depth, chunk_bytes not 0 */
+  uint64_t register_chunk_bytes; /* of the pool; 0: its blocks lie in one registration each */
   bool chunk_chosen;             /* by lade: small transfers get smaller chunks */
   bool depth_chosen;             /* by lade: blocks stay in step with the window */
   unsigned threads;              /* for drivers that have any */

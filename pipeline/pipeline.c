@@ -343,11 +343,23 @@ static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
   return LADE_OK;
 }
 
+/* What of the pool's settings copies depend on. */
+static lade_status pool_settings_read(lade_pipeline *pipeline) {
+  lade_pinned_options settings;
+  lade_pinned_options_init(&settings);
+  lade_status status = lade_pinned_settings_get(pipeline->pool, &settings);
+  pipeline->register_chunk_bytes = settings.register_chunk_bytes;
+  return status;
+}
+
 static lade_status pipeline_build(lade_pipeline *pipeline) {
   lade_status status = ladei_core_init(&pipeline->core, pipeline->options.depth);
   if (status == LADE_OK && pipeline->options.timeline_events > 0) {
     status =
         ladei_pipe_timeline_create(pipeline->options.timeline_events, pipeline->options.depth, &pipeline->timeline);
+  }
+  if (status == LADE_OK) {
+    status = pool_settings_read(pipeline);
   }
   if (status == LADE_OK) {
     limits_set(pipeline);

@@ -98,9 +98,10 @@ typedef struct lade_pinned_options {
   uint32_t reserved;
   uint64_t register_chunk_bytes; /**< Source register: memory is registered in chunks of this length, for drivers that
                                       refuse or stall in large registrations. Segments are no longer than a chunk. A
-                                      larger block consists of several: a copy may not cross their borders
-                                      (lade_pinned_info.chunk_bytes). A multiple of 4 KiB from 1 MiB to 1 TiB. 0: all at
-                                      once. */
+                                      larger block consists of several, and the driver refuses a copy or fill over the
+                                      end of one: lade's own copies are cut there, yours must be
+                                      (lade_pinned_info.contiguous_bytes). A multiple of 4 KiB from 1 MiB to 1 TiB. 0:
+                                      all at once. */
 } lade_pinned_options;
 
 static inline void lade_pinned_options_init(lade_pinned_options *options) {
@@ -119,10 +120,12 @@ typedef struct lade_pinned_info {
   int32_t source;           /**< lade_pinned_source */
   int32_t reserved;
   uint64_t chunk_bytes; /**< Above 0: end copies at each multiple of this from base (options.register_chunk_bytes). */
+  uint64_t contiguous_bytes; /**< What one copy or fill may name, from the address asked about on (from base in
+                                  lade_pinned_blocks_each): to the end of the block, or of its registration there. */
 } lade_pinned_info;
 
 static inline void lade_pinned_info_init(lade_pinned_info *info) {
-  const lade_pinned_info defaults = {sizeof(lade_pinned_info), NULL, 0, 0, -1, 0, 0, 0, 0};
+  const lade_pinned_info defaults = {sizeof(lade_pinned_info), NULL, 0, 0, -1, 0, 0, 0, 0, 0};
   *info = defaults;
 }
 
@@ -328,7 +331,7 @@ LADE_API lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_byte
 LADE_API lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int device);
 
 /**
- * Describe the block that an address lies in.
+ * Describe the block that an address lies in, and how far a copy from that address may reach.
  *
  * @param pointer  Any address at all.
  * @param out_info [in,out] struct_size set by lade_pinned_info_init().

@@ -117,7 +117,8 @@ typedef struct lade_endpoint {
   uint32_t flags;                  /**< FILE, PATH: lade_file_flags */
 } lade_endpoint;
 
-/** Ordinary or pinned memory. What the driver knows to be pinned is copied as it is, without a staging block. */
+/** Ordinary or pinned memory. What the driver knows to be pinned is copied as it is, without a staging block; also where
+ * it was registered in pieces, if those between the first and the last are of one length. */
 static inline lade_endpoint lade_endpoint_memory(void *memory) {
   lade_endpoint endpoint = {LADE_ENDPOINT_MEMORY, -1, 0, NULL, memory, NULL, NULL, 0, 0};
   return endpoint;
