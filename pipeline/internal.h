@@ -15,6 +15,7 @@
 #ifndef LADE_PIPELINE_INTERNAL_H
 #define LADE_PIPELINE_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/lock.h"
@@ -80,7 +81,9 @@ struct lade_pipeline {
   ladei_pipe_timeline *timeline; /* NULL: not wanted; the pointer is constant */
   unsigned submitting;           /* calls of submit that have their place among max_transfers, but no transfer yet */
   unsigned prefix_waiters;       /* calls that wait for part of a transfer */
-  bool stopping;                 /* destroy has drained it: threads end */
+  unsigned calls;                /* on tickets, under way: destroy lets them come to their end */
+  bool stopping;                 /* destroy drains it */
+  bool closed;                   /* no submit any more: destroy cancels, or has ended the driver */
   unsigned references;           /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
 };
 
@@ -120,6 +123,21 @@ struct ladei_pipeline_driver {
    * clock reached the deadline, or (virtual time) nothing can ever happen. Other errors: the clock cannot be moved. */
   lade_status (*wait)(lade_pipeline *pipeline, uint64_t deadline_ns);
 };
+
+/*
+ * Note [Cancelled threads]
+ * A thread may be cancelled (pthread_cancel) while it is in a call. Opening and closing files, reads and writes, and what
+ * drivers do inside are cancellation points: ended there, a call would keep its place among max_transfers, its ticket, or
+ * an order that nobody completes. So calls that get to such points hold cancellation off; waits are no points anyhow. It
+ * takes effect at the first cancellation point after the call.
+ */
+static inline int ladei_pipe_cancellation_hold(void) {
+  int before;
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  return before;
+}
+
+static inline void ladei_pipe_cancellation_resume(int before) { (void)pthread_setcancelstate(before, NULL); }
 
 extern const ladei_pipeline_driver ladei_driver_threads;
 extern const ladei_pipeline_driver ladei_driver_virtual;

@@ -21,8 +21,10 @@
  *   lade_ticket_release(ticket);
  *
  * Rules shared by the calls below
- *   - Any thread may call anything at any time, except that destroy excludes new calls on the pipeline. On runtime
- *     "sim" one thread at a time.
+ *   - Any thread may call anything at any time, except that destroy excludes other calls on the pipeline. Calls on its
+ *     tickets it does not: a ticket outlives its pipeline, and then answers with its transfer's outcome. On runtime "sim"
+ *     one thread at a time.
+ *   - A thread that is cancelled (pthread_cancel) in a call brings the call to its end first.
  *   - What a transfer names (file descriptor, memory, callback, device memory) must stay valid until its ticket is
  *     over: LADE_OK, or an error other than LADE_NOT_READY. After that nothing of it is used any more, also after an
  *     error.
@@ -372,9 +374,11 @@ LADE_API lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_poo
  * @param pipeline  Taken on success.
  * @param cancel    false: transfers under way are finished first. true: they are cancelled.
  *
- * Threads: excludes submit and every other call on the pipeline; calls on its tickets may go on. Waits: for transfers
- * to end; a cancelled one ends when the copies already queued and the read or callback in progress have. Errors:
- * LADE_ERR_TIMEOUT after options.drain_timeout_ns, and on "sim" when that can never happen: the pipeline stays.
+ * Threads: excludes submit and every other call on the pipeline; not a callback of it. Calls on its tickets may go on, and
+ * are let come to their end. What callbacks submit meanwhile is finished too; with `cancel` it is refused with
+ * LADE_ERR_CANCELLED. Waits: for transfers to end; a cancelled one ends when the copies already queued and the read or
+ * callback in progress have. Errors: LADE_ERR_TIMEOUT after options.drain_timeout_ns, and on "sim" when that can never
+ * happen: the pipeline stays. LADE_ERR_DRIVER where a stream or event cannot be destroyed: call it again.
  * LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel);
@@ -390,8 +394,8 @@ LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel)
  * Errors: LADE_NOT_READY with options.no_wait; LADE_ERR_INVALID_ARGUMENT, the text naming the field;
  * LADE_ERR_OUT_OF_HOST_MEMORY; those of lade_device_alloc() with transfer.allocator; LADE_ERR_IO where a path cannot be
  * opened; LADE_ERR_TIMEOUT on "sim" when no transfer under way can ever end; LADE_ERR_CAPTURE when
- * transfer.stream is being captured; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED. Errors of the transfer itself come out of
- * its ticket.
+ * transfer.stream is being captured; LADE_ERR_CANCELLED while the pipeline is being destroyed; LADE_ERR_DEVICE_LOST;
+ * LADE_ERR_FORKED. Errors of the transfer itself come out of its ticket.
  * Source: docs/pipeline.md.
  */
 LADE_API lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer,
