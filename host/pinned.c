@@ -81,6 +81,9 @@ static void block_overflow(lade_pinned_pool *pool, ladei_thread_cache *cache, la
   unsigned class_index = ladei_word_class(word);
   ladei_node *node = ladei_pool_node(pool, ladei_word_node(word));
   ladei_tally_publish_frees(pool, tallies, class_index);
+  if (ladei_thread_cache_is_called(cache)) {
+    ladei_thread_cache_answer(pool, cache);
+  }
   if (class_index < LADEI_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB) {
     ladei_pool_put(pool, ladei_magazine_make_room(pool, cache, tallies, class_index));
     if (ladei_magazine_put(cache, &tallies->classes[class_index], block)) {
@@ -167,6 +170,9 @@ static ladei_request request_make(lade_pinned_pool *pool, size_t bytes, ladei_no
   request.exact = bytes > pool->segment_bytes;
   request.pages = request.class_index < LADEI_PINNED_SMALL_CLASSES ? 0 : request_pages(pool, bytes);
   request.cache = cache_of(pool);
+  if (request.cache != NULL && ladei_thread_cache_is_called(request.cache)) {
+    ladei_thread_cache_answer(pool, request.cache);
+  }
   request.tallies = request.cache == NULL ? NULL : ladei_thread_tallies_make(request.cache, node->index);
   request.count = request.tallies == NULL || pool->magazine_bytes < LADEI_MIB ? 1 : refill_count(bytes);
   return request;

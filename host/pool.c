@@ -402,6 +402,7 @@ static lade_status pool_is_idle(lade_pinned_pool *pool, bool wait) {
                        (unsigned long long)(usage.allocs - usage.frees),
                        (unsigned long long)(usage.bytes_allocated - usage.bytes_freed));
   }
+  ladei_pool_put(pool, ladei_thread_caches_take(pool)); /* destroy excludes other calls */
   if (ladei_pending_read(pool).blocks == 0) {
     return LADE_OK;
   }

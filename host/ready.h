@@ -29,7 +29,7 @@ static inline ladei_block *ladei_ready_take(ladei_thread_cache *cache, ladei_tal
       large ? ladei_kept_take(cache, tallies, bin, pages) : ladei_magazine_take(cache, &tallies->classes[class_index]);
   if (block != NULL) {
     ladei_block_hand_out(block, requested);
-  } else if (large) {
+  } else if (large && !ladei_gate_is_called(&cache->gate)) { /* a call is answered by the slow path */
     block = ladei_bins_take(&node->bins, class_index, pages);
     if (block != NULL) {
       ladei_block_requested_set(block, requested);

@@ -169,6 +169,9 @@ typedef struct lade_pinned_stats {
   uint64_t driver_alloc_max_ns;
   uint64_t driver_free_min_ns;
   uint64_t driver_free_max_ns;
+  uint64_t unreached_caches; /**< Times that memory was collected past a thread's cache, which only its thread could
+                                  empty: the kernel refuses membarrier(), to a sandbox entered after the thread's first
+                                  call. It gives back what it keeps ready in its next call. */
 } lade_pinned_stats;
 
 static inline void lade_pinned_stats_init(lade_pinned_stats *stats) {
