@@ -74,13 +74,22 @@ typedef enum lade_file_flags {
    * counted by lade_pipeline_info.direct_refused. An `fd` that has O_DIRECT is used so without this flag too.
    */
   LADE_FILE_DIRECT = 1,
-  /** Sinks: the bytes are on the disk (fsync) before the ticket is over. */
+  /** Sinks: the bytes are on the disk (fsync) before the ticket is over. Without it, what closing a file that lade has
+   * opened says, as over a network, is the outcome of the transfer all the same. */
   LADE_FILE_SYNC = 2,
   /**
-   * Sinks with a path: the file appears under its name when all of it is written, by renaming; a file of that name is
-   * replaced. It has offset + bytes bytes. A transfer that fails or is cancelled leaves the name as it was,
-   * and no temporary file. With LADE_FILE_SYNC the folder is flushed as well, after the renaming: if that alone fails,
-   * the ticket says so and the file stays.
+   * Sinks with a path: the file appears under its name when all of it is written, by renaming; a file of that name, or a
+   * symbolic link, is replaced. It has offset + bytes bytes. A transfer that fails or is cancelled leaves the name as it
+   * was, and no temporary file. With LADE_FILE_SYNC the folder is flushed as well, after the renaming: if that alone
+   * fails, or closing the file after that, the ticket says so and the file stays.
+   *
+   * With several such sinks in one transfer all are complete, flushed and closed before the first is renamed. Renaming
+   * several files is not one step: if one of them cannot be renamed, the error says how many, in the order in which they
+   * were first named, are new; the others are as they were.
+   *
+   * A process that is killed may leave ".NAME.lade-1" (or another number) in the folder: all that was written on file
+   * systems without O_TMPFILE, else only if it was killed within the renaming. The next transfer to that name removes
+   * it, where the file system has locks (flock); a file that a living process writes is never removed.
    */
   LADE_FILE_ATOMIC = 4,
 } lade_file_flags;
@@ -136,7 +145,9 @@ static inline lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const ch
  * A range of the file at `path`, which lade opens at the submit and closes before the ticket is over.
  *
  * To the device the file must exist. To the host it is made if it does not (0666, as the umask allows), and nothing of
- * it is truncated; with LADE_FILE_ATOMIC it is a new file. What fails when it is opened is the error of the submit.
+ * it is truncated; with LADE_FILE_ATOMIC it is a new file, and a path that could not be
+ * replaced at the end (a folder, a device, a file that is mounted or immutable) is refused. What fails when it is opened
+ * is the error of the submit.
  *
  * @param path   Borrowed until the ticket is over.
  * @param flags  lade_file_flags
