@@ -113,6 +113,9 @@ static lade_status gate_record(lade_pipeline *pipeline, const lade_transfer *req
     return status;
   }
   status = runtime->ops->event_record(runtime->self, ticket->gate->handle, &stream);
+  if (status == LADE_OK) { /* an event in a capture that began just now must not be asked about: Note in ops.h */
+    status = ladei_stream_uncaptured(runtime, &stream, "transfer");
+  }
   if (status != LADE_OK) {
     ladei_event_pool_release(pipeline->events, ticket->gate);
     ticket->gate = NULL;

@@ -26,14 +26,22 @@
  *       was not handed out (or is not the start of what was) gives LADE_ERR_INVALID_ARGUMENT where it is found out;
  *       use of destroyed streams, events and graphs need not be.
  *   R9  Queries, waits, records, pinning and driver pools (event_query, stream_query, *_synchronize, event_record,
- *       event_create, host_*, pool_alloc, pool_free) of what does not capture are allowed in every thread capture mode:
- *       the runtime switches to relaxed mode around the driver call. A query of a capturing stream, or of a legacy stream
- *       in status IMPLICIT, gives LADE_ERR_CAPTURE and leaves the capture valid. A query of an event that was captured
- *       gives LADE_ERR_CAPTURE; the driver of "cuda" invalidates the capture then.
- *   R10 A capture forbids what it could not replay: synchronising a capturing stream or a captured event, work in a
- *       legacy stream in status IMPLICIT, waiting in it for an event recorded outside it and, as the thread's capture
- *       mode says, device_alloc, device_free and device_synchronize. Those give LADE_ERR_CAPTURE and invalidate the
- *       capture: its streams then give LADE_ERR_CAPTURE until capture_end, which gives it once more.
+ *       event_create, host_*, pool_*) of what does not capture are allowed in every thread capture mode: the runtime
+ *       switches to relaxed mode around the driver call. vm_*, memory_info, stream_create, stream_destroy, event_destroy,
+ *       stream_resolve, stream_capture_info, an event_record on a capturing stream and the query of an event recorded
+ *       on its stream before the capture never harm a capture.
+ *   R10 A capture forbids what it could not replay. These give LADE_ERR_CAPTURE and invalidate the capture, whose streams
+ *       then give LADE_ERR_CAPTURE until capture_end, which gives it once more:
+ *         - in whatever mode: stream_query and stream_synchronize of a capturing stream; event_query and
+ *           event_synchronize of an event recorded in the capture, while that is under way; work, copy_sync, records,
+ *           queries and waits in a legacy stream in status IMPLICIT, which invalidates all captures of blocking streams of
+ *           its context; device_synchronize, which invalidates all captures on the device; waiting in the capture for
+ *           an event recorded outside it;
+ *         - as the thread's and the capture's mode say: device_alloc, device_free, graph_instantiate,
+ *           graph_exec_destroy, device_synchronize for captures elsewhere.
+ *       An event recorded in a capture that is over gives LADE_ERR_CAPTURE to queries and waits until it is recorded
+ *       anew, and harms nothing. (All of this as the driver does it, seen with that of CUDA 13.0 on an H100.) So lade asks a
+ *       stream, or waits for it, through ladei_stream_ask and ladei_stream_wait alone: Note [Asking and capturing].
  *
  * Note [Copies end with registrations]
  *   The host side of a copy, and what a fill sets, if it begins in pinned memory, ends in the same allocation or
@@ -218,7 +226,8 @@ typedef struct lade_runtime_ops {
   lade_status (*device_context)(void *self, int device, uint64_t *out_context);
   /* Whether the primary context exists; never creates it. */
   lade_status (*device_active)(void *self, int device, bool *out_active);
-  /* Waits until all work submitted to the device has finished. LADE_ERR_CAPTURE during a capture that forbids it. */
+  /* Waits until all work submitted to the device has finished. LADE_ERR_CAPTURE during any capture on it, which is
+   * invalid then (R10). */
   lade_status (*device_synchronize)(void *self, int device);
 
   /* ---- device memory ------------------------------------------------------------------------------------------- */
@@ -304,7 +313,7 @@ typedef struct lade_runtime_ops {
   /* Work queued later waits for the work the event captured at its last record before this call. A never recorded
    * event: no wait. Events of other devices are allowed. */
   lade_status (*stream_wait_event)(void *self, const ladei_stream *stream, lade_event event);
-  /* LADE_OK when all queued work has finished, LADE_NOT_READY otherwise. */
+  /* LADE_OK when all queued work has finished, LADE_NOT_READY otherwise. R10. */
   lade_status (*stream_query)(void *self, const ladei_stream *stream);
   /* On `sim`: moves the clock to the stream's end; LADE_ERR_TIMEOUT, naming the stream, if its work can never end. */
   lade_status (*stream_synchronize)(void *self, const ladei_stream *stream);
@@ -324,7 +333,7 @@ typedef struct lade_runtime_ops {
   /* Captures the work queued on the stream so far; replaces the former record. On a capturing stream: a captured event.
    */
   lade_status (*event_record)(void *self, lade_event event, const ladei_stream *stream);
-  /* LADE_OK: finished, or never recorded. LADE_NOT_READY: pending. */
+  /* LADE_OK: finished, or never recorded. LADE_NOT_READY: pending. R10. */
   lade_status (*event_query)(void *self, lade_event event);
   lade_status (*event_synchronize)(void *self, lade_event event);
   /* Device time between two recorded, finished events of one context made with LADEI_EVENT_TIMING: without that flag or
@@ -429,6 +438,24 @@ struct lade_runtime {
 /* Counts an object that lives on the runtime. Acquire fails with LADE_ERR_FORKED in a forked child. */
 lade_status ladei_runtime_acquire(lade_runtime *runtime);
 void ladei_runtime_release(lade_runtime *runtime);
+
+/*
+ * Note [Asking and capturing]. A question about a capturing stream, and a wait for it, invalidate its capture. So these ask
+ * first whether the stream captures, in a way that harms nothing, and leave it alone where it does: LADE_ERR_CAPTURE. A
+ * capture that another thread begins between the two calls is broken all the same; no driver call asks both at once. So:
+ *   - lade asks a stream only about work that it was told of, and only when it looks for memory;
+ *   - where an event does, it is recorded and asked instead. A record on a stream that began to capture meanwhile harms
+ *     nothing; what must not follow is the question about the event. So whoever recorded one on a stream of the program's
+ *     asks once more whether the stream captures, and does without the event then.
+ * A program that wants no such race begins captures on streams on which lade has nothing pending, or in the thread
+ * that also calls lade.
+ */
+/* LADE_OK where the stream may be asked and waited for; else LADE_ERR_CAPTURE, saying for what (`call`), or why it is not
+ * known. */
+lade_status ladei_stream_uncaptured(const lade_runtime *runtime, const ladei_stream *stream, const char *call);
+/* stream_query, stream_synchronize, where the stream does not capture. */
+lade_status ladei_stream_ask(const lade_runtime *runtime, const ladei_stream *stream);
+lade_status ladei_stream_wait(const lade_runtime *runtime, const ladei_stream *stream);
 
 /* LADE_ERR_FORKED in a child of the process that opened the runtime; one load, so for the fast paths too. */
 lade_status ladei_runtime_forked(const lade_runtime *runtime); /* the error itself */

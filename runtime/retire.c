@@ -182,9 +182,10 @@ static lade_status now_event(ladei_retire *retire, const ladei_stream *stream, l
   if (status != LADE_OK) return status;
   status = ladei_retire_driver(retire)->event_record(self, event->handle, stream);
   if (status == LADE_OK && stream->kind != LADEI_STREAM_PER_THREAD) {
-    /* Another thread may have begun a capture of the stream just now: then the event is in it, and the query says so.
-     */
-    status = ladei_retire_driver(retire)->event_query(self, event->handle);
+    /* Another thread may have begun a capture of the stream just now: then the event is in it, and must not be asked
+     * while that lasts; if it is over, the query says so. */
+    status = ladei_stream_uncaptured(retire->runtime, stream, "event_record");
+    if (status == LADE_OK) status = ladei_retire_driver(retire)->event_query(self, event->handle);
   }
   if (status != LADE_OK && status != LADE_NOT_READY) {
     ladei_event_pool_discard(retire->events, event);

@@ -38,6 +38,8 @@
  *       (LADE_ERR_INVALID_ARGUMENT), or names another stream. Uses that no event covers are then a quarantine that is no
  *       error of any poll; later polls leave the handle alone, and synchronize and end_quarantine end it by waiting for
  *       the device, where the work of a destroyed stream still runs to its end.
+ *   P9  A capturing stream is never asked and never waited for, nor is an event in a capture under way; a device is waited
+ *       for only as P8 says, which breaks captures on it. Note [Asking and capturing] in ops.h names the race that is left.
  *
  * Precise and special uses
  *   - The per-thread stream, and LADEI_NOTE_NOW: an event is recorded in the note itself, so the ticket waits for the
@@ -194,6 +196,12 @@ lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns);
  * tickets were given to done(). Else the first failure of the driver; its tickets stay.
  */
 lade_status ladei_retire_synchronize(ladei_retire *retire);
+
+/*
+ * The same, but waits for no device, which would break all captures on it: blocks of streams that are gone (P8) and that no
+ * event covers stay, LADE_ERR_CAPTURE.
+ */
+lade_status ladei_retire_synchronize_streams(ladei_retire *retire);
 
 /*
  * The same for streams in quarantine alone: what polls could not find out is waited for, other streams are not.

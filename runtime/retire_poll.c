@@ -8,9 +8,10 @@
  * what the call did; uses behind it are not.
  *
  *   closing one batch        ask the stream      record an event
- *     newest open use  --->  done ------------------------------>  mark "done"
+ *     newest open use  --->  done ------------------------------>  mark "done"       (asked only where it does not capture)
  *                            capturing --------------------------> stays open: held
  *                            not ready -------> recorded ------->  mark with the event
+ *                                               captures now ---->  stays open: held
  *                            fails              fails ---------->  stays open: quarantine, every poll tries again
  *                            destroyed ------------------------->  stays open: lost, its device must be waited for
  */
@@ -57,7 +58,8 @@ static closing stream_ask(ladei_retire *retire, const ladei_stream *stream, bool
   if (status == LADE_ERR_STREAM_RETIRED) return closing_ended(attempt, CLOSE_LOST, status);
   if (status != LADE_OK) return closing_ended(attempt, CLOSE_FAILED, status);
   if (query) {
-    status = ladei_retire_driver(retire)->stream_query(self, stream);
+    ladei_lock_assert_none_held();
+    status = ladei_stream_ask(retire->runtime, stream);
     if (status == LADE_OK) return closing_ended(attempt, CLOSE_DONE, status);
     if (status == LADE_ERR_CAPTURE) return closing_ended(attempt, CLOSE_HELD, status);
     return closing_ended(attempt, status == LADE_NOT_READY ? CLOSE_EVENT : CLOSE_FAILED, status);
@@ -84,6 +86,8 @@ static closing stream_close(ladei_retire *retire, const ladei_stream *stream, bo
   if (status != LADE_OK) return closing_ended(attempt, CLOSE_FAILED, status);
   attempt.recorded = 1;
   status = ladei_retire_driver(retire)->event_record(retire->runtime->self, attempt.event->handle, stream);
+  /* Another thread may have begun a capture since the question. If the event is in it, nobody may ask about it. */
+  if (status == LADE_OK) status = ladei_stream_uncaptured(retire->runtime, stream, "event_record");
   if (status == LADE_OK) return attempt;
   ladei_event_pool_discard(retire->events, attempt.event);
   attempt.event = NULL;
@@ -145,6 +149,8 @@ void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue) {
 /* ---- Polling one queue ------------------------------------------------------------------------------------------- */
 
 /* One walk over all queues: what it found. */
+enum { SYNC_SPARES_DEVICES = 1u << 16 /* beside the LADEI_POLL_ flags: waits for no device */ };
+
 typedef struct pass {
   ladei_done done;
   lade_status first_error; /* LADE_OK if there was none */
@@ -180,8 +186,8 @@ static lade_status event_ask(ladei_retire *retire, ladei_queue *queue, lade_even
 
 static lade_event use_event(const ladei_use *use) { return use->event != NULL ? use->event->handle : use->foreign; }
 
-/* The event of a mark got into a capture that began just before its record: it will never be done. The uses are open
- * again, and the event is as good as new once it is recorded again. */
+/* The event of a mark got into a capture that began just before its record and ended just after: it will never be done. The
+ * uses are open again, and the event is as good as new once it is recorded again. */
 static void queue_reopen(ladei_retire *retire, ladei_queue *queue, ladei_use *mark) {
   ladei_event_pool_release(retire->events, ladei_queue_unmark(queue, mark));
 }
@@ -452,7 +458,8 @@ static lade_status stream_wait(ladei_retire *retire, const ladei_stream *stream)
 }
 
 /* Not under the lock. The stream itself is gone, so its device is waited for: what ran in a context of the program's own
- * is not part of that, and stays. In relaxed mode, which spares captures of other threads where anything does. */
+ * is not part of that, and stays. All captures on the device are invalid then, in whatever mode, and nobody can be asked
+ * whether there are any; relaxed mode spares those on other devices. */
 static lade_status device_wait(ladei_retire *retire, const ladei_stream *gone) {
   void *self = retire->runtime->self;
   ladei_capture_mode mode = LADEI_CAPTURE_RELAXED;
@@ -472,7 +479,7 @@ static lade_status device_wait(ladei_retire *retire, const ladei_stream *gone) {
   return status != LADE_OK ? status : restored;
 }
 
-/* Asks first: waiting for an event that got into a capture would break that capture. */
+/* Asks first, which tells of an event that got into a capture that is over. */
 static lade_status event_wait(ladei_retire *retire, ladei_queue *queue, lade_event event) {
   lade_status status = event_ask(retire, queue, event, false);
   return status == LADE_OK || status == LADE_ERR_CAPTURE ? status : event_ask(retire, queue, event, true);
@@ -527,6 +534,11 @@ static void sync_queue(ladei_retire *retire, ladei_queue *queue, pass *walk) {
   if (attempt.result == CLOSE_HELD) {
     pass_failed(walk, ladei_error(LADE_ERR_CAPTURE, 0, "retire: stream id %llu captures and cannot be waited for",
                                   (unsigned long long)queue->stream.id));
+  } else if (queue->lost && (walk->flags & SYNC_SPARES_DEVICES) != 0) {
+    pass_failed(walk,
+                ladei_error(LADE_ERR_CAPTURE, 0,
+                            "retire: stream id %llu was destroyed, and waiting for its device would break captures",
+                            (unsigned long long)queue->stream.id));
   } else if ((attempt.result == CLOSE_FAILED || queue->lost) && queue->pending > 0) {
     sync_without_event(retire, queue, walk);
   }
@@ -594,10 +606,10 @@ static void graphs_settle(ladei_retire *retire) {
   }
 }
 
-lade_status ladei_retire_synchronize(ladei_retire *retire) {
+static lade_status synchronize(ladei_retire *retire, unsigned flags) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
   if (status != LADE_OK) return status;
-  status = pass_run(retire, LADEI_POLL_CLOSE, walk_synchronize, NULL, NULL);
+  status = pass_run(retire, LADEI_POLL_CLOSE | flags, walk_synchronize, NULL, NULL);
   if (status != LADE_OK || atomic_load(&retire->pending_tickets) == 0) return status;
   graphs_settle(retire);
   status = pass_run(retire, 0, walk_poll, NULL, NULL);
@@ -605,10 +617,14 @@ lade_status ladei_retire_synchronize(ladei_retire *retire) {
   return atomic_load(&retire->pending_tickets) == 0 ? LADE_OK : LADE_NOT_READY;
 }
 
+lade_status ladei_retire_synchronize(ladei_retire *retire) { return synchronize(retire, 0); }
+
+lade_status ladei_retire_synchronize_streams(ladei_retire *retire) { return synchronize(retire, SYNC_SPARES_DEVICES); }
+
 /* ---- Retiring a stream ------------------------------------------------------------------------------------------- */
 
-/* Not under the lock. As stream_close, and sure that the event did not get into a capture that began meanwhile: after
- * this there is no second attempt. */
+/* Not under the lock. As stream_close, and sure that the event did not get into a capture that began and ended meanwhile:
+ * after this there is no second attempt. (Asking about the event harms none, as that capture is over.) */
 static closing stream_close_finally(ladei_retire *retire, const ladei_stream *stream) {
   ladei_event *none = NULL;
   closing attempt = stream_close(retire, stream, retire_queries(retire), &none);

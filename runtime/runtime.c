@@ -143,6 +143,28 @@ lade_status ladei_runtime_acquire(lade_runtime *runtime) {
 
 void ladei_runtime_release(lade_runtime *runtime) { atomic_fetch_sub(&runtime->users, 1); }
 
+/* ---- Streams that capture: Note [Asking and capturing] ------------------------------------------------------------ */
+
+lade_status ladei_stream_uncaptured(const lade_runtime *runtime, const ladei_stream *stream, const char *call) {
+  static const char *const states[] = {"", "captures", "is in a capture that became invalid",
+                                       "is a legacy stream beside one that captures"};
+  ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
+  lade_status status = runtime->ops->stream_capture_info(runtime->self, stream, &info);
+  if (status != LADE_OK || info.status == LADEI_CAPTURE_NONE) return status;
+  return ladei_error(LADE_ERR_CAPTURE, 0, "%s: stream id %llu %s", call, (unsigned long long)stream->id,
+                     states[info.status]);
+}
+
+lade_status ladei_stream_ask(const lade_runtime *runtime, const ladei_stream *stream) {
+  lade_status status = ladei_stream_uncaptured(runtime, stream, "stream_query");
+  return status != LADE_OK ? status : runtime->ops->stream_query(runtime->self, stream);
+}
+
+lade_status ladei_stream_wait(const lade_runtime *runtime, const ladei_stream *stream) {
+  lade_status status = ladei_stream_uncaptured(runtime, stream, "stream_synchronize");
+  return status != LADE_OK ? status : runtime->ops->stream_synchronize(runtime->self, stream);
+}
+
 /* ---- Public helpers ---------------------------------------------------------------------------------------------- */
 
 const char *lade_runtime_name(const lade_runtime *runtime) { return runtime->ops->name; }
@@ -211,13 +233,13 @@ lade_status lade_stream_destroy(lade_runtime *runtime, lade_stream stream) {
 lade_status lade_stream_synchronize(lade_runtime *runtime, lade_stream stream) {
   ladei_stream resolved;
   lade_status status = helper_enter_stream(runtime, stream, true, __func__, &resolved);
-  return status != LADE_OK ? status : runtime->ops->stream_synchronize(runtime->self, &resolved);
+  return status != LADE_OK ? status : ladei_stream_wait(runtime, &resolved);
 }
 
 lade_status lade_stream_query(lade_runtime *runtime, lade_stream stream) {
   ladei_stream resolved;
   lade_status status = helper_enter_stream(runtime, stream, true, __func__, &resolved);
-  return status != LADE_OK ? status : runtime->ops->stream_query(runtime->self, &resolved);
+  return status != LADE_OK ? status : ladei_stream_ask(runtime, &resolved);
 }
 
 lade_status lade_stream_wait_event(lade_runtime *runtime, lade_stream stream, lade_event event) {

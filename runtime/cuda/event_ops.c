@@ -6,7 +6,8 @@
  *     waiting and destroying work under any context of the process.
  * I2  Creating, recording, asking and waiting run in the relaxed capture mode (R9). An event that was captured answers
  *     CUDA_ERROR_CAPTURED_EVENT in every mode, and its capture is invalid from then on; only the driver knows which
- *     events were captured.
+ *     events were captured. Once that capture is over it answers CUDA_ERROR_INVALID_VALUE, which nothing else makes an event
+ *     answer that lade made: one without a record has finished, and a handle that is none is an invalid handle.
  * Locks: none.
  */
 #include "base/error.h"
@@ -42,16 +43,21 @@ static lade_status event_record(void *self, lade_event event, const ladei_stream
   return ladei_cuda_leave(&call, code, "event %p on stream %p", (void *)event, (void *)stream->handle);
 }
 
+/* What an event answers: I2. */
+static CUresult event_answer(CUresult code) {
+  return code == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_CAPTURED_EVENT : code;
+}
+
 static lade_status event_query(void *self, lade_event event) {
   cuda_call call = {.runtime = self, .op = "event_query", .relaxed = true};
   if (!ladei_cuda_enter_any(&call)) return call.status;
-  return ladei_cuda_leave(&call, call.runtime->api.event_query(event), "event %p", (void *)event);
+  return ladei_cuda_leave(&call, event_answer(call.runtime->api.event_query(event)), "event %p", (void *)event);
 }
 
 static lade_status event_synchronize(void *self, lade_event event) {
   cuda_call call = {.runtime = self, .op = "event_synchronize", .relaxed = true};
   if (!ladei_cuda_enter_any(&call)) return call.status;
-  return ladei_cuda_leave(&call, call.runtime->api.event_synchronize(event), "event %p", (void *)event);
+  return ladei_cuda_leave(&call, event_answer(call.runtime->api.event_synchronize(event)), "event %p", (void *)event);
 }
 
 /* The driver tells milliseconds as a float, with a resolution of about half a microsecond. */

@@ -4,6 +4,7 @@
  *
  * I1  A pool that the driver is too old for (host memory, a limit) is LADE_ERR_UNSUPPORTED before the driver is asked:
  *     it would take the newer request for a bad argument.
+ * I2  All run in the relaxed capture mode (R9): the driver counts also questions about a pool among the unsafe calls.
  * Locks: none.
  */
 #include "base/error.h"
@@ -65,7 +66,7 @@ static bool location_translate(cuda_call *call, const ladei_pool_properties *wan
 }
 
 static lade_status pool_create(void *self, const ladei_pool_properties *properties, ladei_driver_pool *out_pool) {
-  cuda_call call = {.runtime = self, .op = "pool_create"};
+  cuda_call call = {.runtime = self, .op = "pool_create", .relaxed = true};
   cuda_pool_props native = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .maxSize = properties->max_bytes};
   CUmemoryPool pool = NULL;
   if (!location_translate(&call, properties, &native.location) || !ladei_cuda_enter(&call) ||
@@ -81,13 +82,13 @@ static lade_status pool_create(void *self, const ladei_pool_properties *properti
 }
 
 static lade_status pool_destroy(void *self, ladei_driver_pool pool) {
-  cuda_call call = {.runtime = self, .op = "pool_destroy", .releases = true};
+  cuda_call call = {.runtime = self, .op = "pool_destroy", .relaxed = true, .releases = true};
   if (!ladei_cuda_enter(&call)) return call.status;
   return ladei_cuda_leave(&call, call.runtime->api.mem_pool_destroy(native_pool(pool)), "pool %p", (void *)pool);
 }
 
 static lade_status pool_default(void *self, int device, ladei_driver_pool *out_pool) {
-  cuda_call call = {.runtime = self, .op = "pool_default"};
+  cuda_call call = {.runtime = self, .op = "pool_default", .relaxed = true};
   CUmemoryPool pool = NULL;
   if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.device_get_default_mem_pool(&pool, call.runtime->devices[device].native);
@@ -98,7 +99,7 @@ static lade_status pool_default(void *self, int device, ladei_driver_pool *out_p
 }
 
 static lade_status pool_set_access(void *self, ladei_driver_pool pool, int device, bool writable) {
-  cuda_call call = {.runtime = self, .op = "pool_set_access"};
+  cuda_call call = {.runtime = self, .op = "pool_set_access", .relaxed = true};
   if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_enter(&call)) return call.status;
   CUmemAccessDesc access = {
       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = call.runtime->devices[device].native},
@@ -121,7 +122,7 @@ static bool attribute_translate(cuda_call *call, ladei_pool_attribute attribute,
 
 static lade_status pool_attribute_get(void *self, ladei_driver_pool pool, ladei_pool_attribute attribute,
                                       uint64_t *out) {
-  cuda_call call = {.runtime = self, .op = "pool_attribute_get"};
+  cuda_call call = {.runtime = self, .op = "pool_attribute_get", .relaxed = true};
   CUmemPool_attribute native;
   cuuint64_t value = 0;
   if (!attribute_translate(&call, attribute, &native) || !ladei_cuda_enter(&call)) return call.status;
@@ -134,7 +135,7 @@ static lade_status pool_attribute_get(void *self, ladei_driver_pool pool, ladei_
 
 static lade_status pool_attribute_set(void *self, ladei_driver_pool pool, ladei_pool_attribute attribute,
                                       uint64_t value) {
-  cuda_call call = {.runtime = self, .op = "pool_attribute_set"};
+  cuda_call call = {.runtime = self, .op = "pool_attribute_set", .relaxed = true};
   CUmemPool_attribute native;
   cuuint64_t copy = value;
   if (!attribute_translate(&call, attribute, &native) || !ladei_cuda_enter(&call)) return call.status;
@@ -144,7 +145,7 @@ static lade_status pool_attribute_set(void *self, ladei_driver_pool pool, ladei_
 }
 
 static lade_status pool_trim(void *self, ladei_driver_pool pool, size_t keep_bytes) {
-  cuda_call call = {.runtime = self, .op = "pool_trim"};
+  cuda_call call = {.runtime = self, .op = "pool_trim", .relaxed = true};
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.mem_pool_trim_to(native_pool(pool), keep_bytes);
   return ladei_cuda_leave(&call, code, "pool %p to %zu bytes", (void *)pool, keep_bytes);

@@ -9,8 +9,6 @@
  *
  * I1  A context's identity is its CUcontext. The driver may use the address of a destroyed context again, but stream
  *     ids are unique for the life of the process (stream_identity.c), so (context, id) never names two streams.
- * I2  A query of a capturing stream fails before the driver sees it: the driver would answer with an error too, and
- *     invalidate the capture (R9).
  * Locks: none.
  */
 #include "base/error.h"
@@ -94,24 +92,10 @@ static lade_status stream_wait_event(void *self, const ladei_stream *stream, lad
   return ladei_cuda_leave(&call, code, "stream %p, event %p", (void *)stream->handle, (void *)event);
 }
 
-/* CUDA_SUCCESS: the stream does not capture and, if it is the legacy one, no capture forbids it. */
-static CUresult stream_check_not_capturing(const cuda_api *api, const ladei_stream *stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  CUresult code = api->stream_is_capturing(stream->handle, &status);
-  if (code == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE) {
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  }
-  return code;
-}
-
 static lade_status stream_query(void *self, const ladei_stream *stream) {
   cuda_call call = {.runtime = self, .op = "stream_query", .relaxed = true};
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
-  CUresult code = stream_check_not_capturing(&call.runtime->api, stream);
-  if (code == CUDA_SUCCESS) {
-    code = call.runtime->api.stream_query(stream->handle);
-  }
-  return ladei_cuda_leave(&call, code, "stream %p", (void *)stream->handle);
+  return ladei_cuda_leave(&call, call.runtime->api.stream_query(stream->handle), "stream %p", (void *)stream->handle);
 }
 
 static lade_status stream_synchronize(void *self, const ladei_stream *stream) {

@@ -118,11 +118,8 @@ static lade_status record_locked(soft_runtime *rt, soft_event *event, const lade
                        "event_record: an event of device %d on a stream of device %d", event->device, stream->device);
   }
   if (stream->capture != NULL) return ladei_soft_capture_record(rt, op, stream, event);
-  if (stream->kind == LADEI_STREAM_LEGACY) {
-    soft_capture *capture = ladei_soft_capture_implicit(rt, &rt->devices[stream->device]);
-    if (capture != NULL) return ladei_soft_capture_break(rt, op, capture, LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT);
-  }
-  status = ladei_soft_stream_join_legacy(rt, op, stream);
+  status = ladei_soft_capture_check_legacy(rt, op, stream);
+  if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
   if (status != LADE_OK) return status;
   if (!ladei_soft_order_copy(&event->order, &stream->order)) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "event_record: no memory for what lies before it");
@@ -152,9 +149,10 @@ static lade_status event_record(void *self, lade_event handle, const ladei_strea
 
 /* ---- query, wait, elapsed time ----------------------------------------------------------------------------------- */
 
+/* The driver's code for an event of a capture that is over differs from that for one under way. */
 static lade_status captured_error(soft_op op) {
-  return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURED_EVENT, "%s: the event was last recorded in a capture",
-                     ladei_soft_op_name(op));
+  return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_INVALID_VALUE,
+                     "%s: the event was last recorded in a capture that is over", ladei_soft_op_name(op));
 }
 
 /* The caller learns that the record that gave `word` is done. */
@@ -170,6 +168,20 @@ static void event_observe(soft_runtime *rt, soft_event *event, uint64_t word) {
   ladei_soft_unlock(rt);
 }
 
+/* Asking, and waiting, invalidates the capture that the event belongs to, if that is under way. Under the lock. */
+static lade_status captured_asked(soft_runtime *rt, soft_op op, const soft_event *event) {
+  soft_capture *capture = ladei_soft_capture_by_id(rt, event->capture_id);
+  if (capture == NULL) return captured_error(op);
+  return ladei_soft_capture_break(rt, op, capture, LADEI_SOFT_NATIVE_CAPTURED_EVENT);
+}
+
+static lade_status captured_query(soft_runtime *rt, const soft_event *event) {
+  ladei_soft_lock(rt);
+  lade_status status = captured_asked(rt, SOFT_OP_event_query, event);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
 static lade_status event_query(void *self, lade_event handle) {
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_event_query);
@@ -183,7 +195,7 @@ static lade_status event_query(void *self, lade_event handle) {
   }
   uint64_t word = atomic_load_explicit(&event->word, memory_order_acquire);
   if (word == 0) return LADE_OK;
-  if (word == SOFT_EVENT_CAPTURED) return captured_error(SOFT_OP_event_query);
+  if (word == SOFT_EVENT_CAPTURED) return captured_query(rt, event);
   const soft_stream *stream = ladei_soft_stream_by_index(rt, word >> SOFT_EVENT_NUMBER_BITS);
   uint64_t completed = atomic_load_explicit(&stream->completed, memory_order_acquire);
   if (completed < (word & SOFT_EVENT_NUMBER_MASK)) return LADE_NOT_READY;
@@ -191,16 +203,9 @@ static lade_status event_query(void *self, lade_event handle) {
   return LADE_OK;
 }
 
-/* A wait, other than a query, invalidates the capture that the event belongs to, if that is under way. */
-static lade_status captured_wait(soft_runtime *rt, const soft_event *event) {
-  soft_capture *capture = ladei_soft_capture_by_id(rt, event->capture_id);
-  if (capture == NULL) return captured_error(SOFT_OP_event_synchronize);
-  return ladei_soft_capture_break(rt, SOFT_OP_event_synchronize, capture, LADEI_SOFT_NATIVE_CAPTURED_EVENT);
-}
-
 static lade_status synchronize_locked(soft_runtime *rt, const soft_event *event, uint64_t *out_word) {
   uint64_t word = atomic_load(&event->word);
-  if (word == SOFT_EVENT_CAPTURED) return captured_wait(rt, event);
+  if (word == SOFT_EVENT_CAPTURED) return captured_asked(rt, SOFT_OP_event_synchronize, event);
   if (word == 0) return LADE_OK;
   soft_stream *stream = ladei_soft_stream_by_index(rt, word >> SOFT_EVENT_NUMBER_BITS);
   lade_status status = rt->clock->wait(rt, stream, word & SOFT_EVENT_NUMBER_MASK, "event_synchronize");
@@ -234,7 +239,10 @@ static lade_status event_time(soft_runtime *rt, lade_event handle, uint64_t *out
   const soft_event *event = ladei_soft_event_find(rt, op, handle, &status);
   if (event == NULL) return status;
   uint64_t word = atomic_load(&event->word);
-  if (word == SOFT_EVENT_CAPTURED) return captured_error(op);
+  if (word == SOFT_EVENT_CAPTURED) {
+    return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURED_EVENT,
+                       "event_elapsed_ns: the event was last recorded in a capture");
+  }
   if ((event->flags & LADEI_EVENT_TIMING) == 0 || word == 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_HANDLE, "event_elapsed_ns: the event %s",
                        word == 0 ? "was never recorded" : "was made without timing");

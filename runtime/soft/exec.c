@@ -105,7 +105,7 @@ static lade_status graph_instantiate(void *self, ladei_graph handle, ladei_graph
   } else if (graph->capture != NULL) {
     status = ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED,
                          "graph_instantiate: the graph is under construction");
-  } else {
+  } else if ((status = ladei_soft_unsafe(rt, "graph_instantiate")) == LADE_OK) {
     const soft_exec *exec = exec_new(rt, graph);
     if (exec == NULL) status = no_memory("graph_instantiate");
     if (exec != NULL) *out_exec = (ladei_graph_exec)(uintptr_t)ladei_soft_table_handle(&rt->exec_table, exec);
@@ -128,7 +128,7 @@ static lade_status graph_exec_destroy(void *self, ladei_graph_exec handle) {
   soft_exec *exec = ladei_soft_table_find(&rt->exec_table, (uint64_t)(uintptr_t)handle);
   if (exec == NULL) {
     status = ladei_soft_stale(rt, op, LADE_ERR_INVALID_ARGUMENT, "executable graph", (uint64_t)(uintptr_t)handle);
-  } else {
+  } else if ((status = ladei_soft_unsafe(rt, "graph_exec_destroy")) == LADE_OK) {
     ladei_soft_table_hide(&rt->exec_table, exec);
     exec->destroyed = true;
     if (exec->launches == 0) exec_free(rt, exec);

@@ -196,6 +196,16 @@ soft_capture *ladei_soft_capture_implicit(const soft_runtime *rt, const soft_dev
   return NULL;
 }
 
+lade_status ladei_soft_capture_check_legacy(soft_runtime *rt, soft_op op, const soft_stream *stream) {
+  lade_status status = LADE_OK;
+  if (rt->captures == NULL || stream->kind != LADEI_STREAM_LEGACY) return LADE_OK;
+  for (soft_stream *other = rt->devices[stream->device].blocking_streams; other != NULL; other = other->blocking_next) {
+    if (other->capture == NULL) continue;
+    status = ladei_soft_capture_break(rt, op, other->capture, LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT);
+  }
+  return status;
+}
+
 /* CUDA's rule on potentially unsafe calls (cuThreadExchangeStreamCaptureMode). */
 static bool unsafe_forbidden(const soft_capture *capture, ladei_capture_mode thread_mode, uint64_t identity) {
   if (thread_mode == LADEI_CAPTURE_RELAXED || capture->mode == LADEI_CAPTURE_RELAXED) return false;

@@ -648,6 +648,8 @@ lade_status ladei_soft_capture_break(soft_runtime *rt, soft_op op, soft_capture 
 soft_capture *ladei_soft_capture_by_id(const soft_runtime *rt, uint64_t id);
 /* A blocking stream of the device captures: the legacy stream cannot be used. NULL: none. */
 soft_capture *ladei_soft_capture_implicit(const soft_runtime *rt, const soft_device *device);
+/* Use of the stream where that is the legacy one: all captures that forbid it become invalid. LADE_OK: there are none. */
+lade_status ladei_soft_capture_check_legacy(soft_runtime *rt, soft_op op, const soft_stream *stream);
 ladei_graph ladei_soft_graph_handle(const soft_runtime *rt, const soft_graph *graph);
 /* Applies the calling thread's capture mode to a potentially unsafe op. Under the lock. */
 lade_status ladei_soft_unsafe(soft_runtime *rt, const char *what);

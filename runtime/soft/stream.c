@@ -293,13 +293,6 @@ lade_status ladei_soft_stream_join_legacy(soft_runtime *rt, soft_op op, soft_str
   return status;
 }
 
-static lade_status implicit_capture_check(soft_runtime *rt, soft_op op, const soft_stream *stream) {
-  if (stream->kind != LADEI_STREAM_LEGACY) return LADE_OK;
-  soft_capture *capture = ladei_soft_capture_implicit(rt, &rt->devices[stream->device]);
-  if (capture == NULL) return LADE_OK;
-  return ladei_soft_capture_break(rt, op, capture, LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT);
-}
-
 /* ---- waits, queries ---------------------------------------------------------------------------------------------- */
 
 static lade_status wait_event_locked(soft_runtime *rt, const ladei_stream *resolved, soft_event *event) {
@@ -313,7 +306,7 @@ static lade_status wait_event_locked(soft_runtime *rt, const ladei_stream *resol
   }
   if (word == 0) return LADE_OK;
   soft_stream *awaited = ladei_soft_stream_by_index(rt, word >> SOFT_EVENT_NUMBER_BITS);
-  status = implicit_capture_check(rt, op, stream);
+  status = ladei_soft_capture_check_legacy(rt, op, stream);
   if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
   if (status != LADE_OK || awaited == stream) return status;
   if (!ladei_soft_order_merge(&stream->order, &event->order)) return no_memory(op);
@@ -339,20 +332,18 @@ static bool stream_is_done(const soft_stream *stream) {
   return atomic_load_explicit(&stream->completed, memory_order_acquire) >= submitted;
 }
 
-static lade_status capturing_error(soft_op op) {
-  return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED, "%s: the stream is capturing",
-                     ladei_soft_op_name(op));
+/* Asked or waited for, a capturing stream's capture becomes invalid, and the captures that forbid use of the legacy one
+ * (R10). */
+static lade_status stream_check_capture(soft_runtime *rt, soft_op op, const soft_stream *stream) {
+  if (stream->capture == NULL) return ladei_soft_capture_check_legacy(rt, op, stream);
+  return ladei_soft_capture_break(rt, op, stream->capture, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED);
 }
 
-/* Asks leave captures valid (R9). */
 static lade_status query_locked(soft_runtime *rt, soft_stream *stream) {
-  if (stream->capture != NULL) return capturing_error(SOFT_OP_stream_query);
+  lade_status status = stream_check_capture(rt, SOFT_OP_stream_query, stream);
+  if (status != LADE_OK) return status;
   if (stream->kind == LADEI_STREAM_LEGACY) {
     const soft_device *device = &rt->devices[stream->device];
-    if (ladei_soft_capture_implicit(rt, device) != NULL) {
-      return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT,
-                         "stream_query: a blocking stream captures, so the legacy stream cannot be asked");
-    }
     for (soft_stream *other = device->blocking_streams; other != NULL; other = other->blocking_next) {
       if (!stream_is_done(other)) return LADE_NOT_READY;
       ladei_soft_observe(other, atomic_load(&other->submitted));
@@ -385,10 +376,7 @@ static lade_status stream_wait_idle(soft_runtime *rt, soft_op op, soft_stream *s
 
 static lade_status synchronize_locked(soft_runtime *rt, soft_stream *stream) {
   const soft_op op = SOFT_OP_stream_synchronize;
-  if (stream->capture != NULL) {
-    return ladei_soft_capture_break(rt, op, stream->capture, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED);
-  }
-  lade_status status = implicit_capture_check(rt, op, stream);
+  lade_status status = stream_check_capture(rt, op, stream);
   if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
   ladei_soft_run_ready(rt);
   if (status == LADE_OK) status = stream_wait_idle(rt, op, stream);
@@ -409,7 +397,8 @@ static lade_status stream_synchronize(void *self, const ladei_stream *resolved) 
 
 static lade_status device_synchronize_locked(soft_runtime *rt, int32_t device) {
   lade_status status = ladei_soft_unsafe(rt, "device_synchronize");
-  for (soft_capture *capture = rt->captures; capture != NULL && status == LADE_OK; capture = capture->next) {
+  /* Whatever the modes of captures and thread are. */
+  for (soft_capture *capture = rt->captures; capture != NULL; capture = capture->next) {
     if (capture->origin->device == device) {
       status = ladei_soft_capture_break(rt, SOFT_OP_device_synchronize, capture, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED);
     }

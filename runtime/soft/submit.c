@@ -111,14 +111,8 @@ static lade_status no_memory(soft_op op) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory to queue it", ladei_soft_op_name(op));
 }
 
-static lade_status submit_check_capture(soft_runtime *rt, soft_op op, const soft_stream *stream) {
-  if (stream->kind != LADEI_STREAM_LEGACY) return LADE_OK;
-  soft_capture *capture = ladei_soft_capture_implicit(rt, &rt->devices[stream->device]);
-  return capture == NULL ? LADE_OK : ladei_soft_capture_break(rt, op, capture, LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT);
-}
-
 static lade_status submit_queue(soft_runtime *rt, soft_op op, soft_stream *stream, const soft_work *work) {
-  lade_status status = submit_check_capture(rt, op, stream);
+  lade_status status = ladei_soft_capture_check_legacy(rt, op, stream);
   if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
   if (status != LADE_OK) return status;
   soft_node *node = ladei_soft_node_new(rt);
@@ -349,7 +343,7 @@ static void sync_cancel(soft_runtime *rt, soft_stream *legacy, uint64_t number) 
 static lade_status sync_locked(soft_runtime *rt, soft_device *device, ladei_copy_direction direction, soft_work *work) {
   soft_stream *legacy = device->legacy;
   lade_status status = ladei_soft_device_start(rt, SOFT_OP_copy_sync, device);
-  if (status == LADE_OK) status = submit_check_capture(rt, SOFT_OP_copy_sync, legacy);
+  if (status == LADE_OK) status = ladei_soft_capture_check_legacy(rt, SOFT_OP_copy_sync, legacy);
   if (status == LADE_OK) status = piece_find_memory(rt, SOFT_OP_copy_sync, direction, device->ordinal, &work->piece);
   if (status != LADE_OK) return status;
   soft_caller caller = {.ready = false};

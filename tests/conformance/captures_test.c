@@ -268,22 +268,118 @@ CONFORMANCE_TEST(Captures, TwoCapturesDoNotMerge) {
 
 /* --- What is allowed (R9) ----------------------------------------------------------------------------------------- */
 
-CONFORMANCE_TEST(Captures, QueriesAreRefusedAndHarmless) {
+CONFORMANCE_TEST(Captures, RecordsOnTheirStreamsGoOn) {
   NEEDS_GRAPHS();
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   lade_event event = conformance_event(runtime, 0);
   LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
   LADE_EXPECT_OK(OP(event_record, event, &stream));
-  EXPECT_REFUSED(LADE_ERR_CAPTURE, "stream_query", NULL, OP(stream_query, &stream));
-  expect_capture_status(runtime, &stream, LADEI_CAPTURE_ACTIVE);
-  EXPECT_REFUSED(LADE_ERR_CAPTURE, "event_query", NULL, OP(event_query, event));
-  ladei_graph graph = NULL;
-  if (OP(capture_end, &stream, &graph) == LADE_OK) LADE_ASSERT_OK(OP(graph_destroy, graph));
-  /* Recorded anew outside, the event is an ordinary one again. */
   LADE_EXPECT_OK(OP(event_record, event, &stream));
+  expect_capture_status(runtime, &stream, LADEI_CAPTURE_ACTIVE);
+  LADE_EXPECT_OK(OP(event_destroy, event));
+  expect_capture_status(runtime, &stream, LADEI_CAPTURE_ACTIVE);
+  LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &stream)));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
+CONFORMANCE_TEST(Captures, EventsOfBeforeMayBeAsked) {
+  NEEDS_GRAPHS();
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  lade_event event = conformance_event(runtime, 0);
+  LADE_ASSERT_OK(OP(event_record, event, &stream));
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
+  LADE_EXPECT(support_wait_event(runtime, event));
+  LADE_EXPECT_OK(OP(event_synchronize, event));
+  expect_capture_status(runtime, &stream, LADEI_CAPTURE_ACTIVE);
+  LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &stream)));
+  LADE_ASSERT_OK(OP(event_destroy, event));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
+static void expect_captured_before(lade_runtime *runtime, lade_event event) {
+  EXPECT_REFUSED(LADE_ERR_CAPTURE, "event_query", NULL, OP(event_query, event));
+  EXPECT_REFUSED(LADE_ERR_CAPTURE, "event_synchronize", NULL, OP(event_synchronize, event));
+}
+
+/* The event of a capture that is over says nothing until it is recorded anew, and harms nothing. */
+CONFORMANCE_TEST(Captures, EventsOfThoseThatAreOverAreRefusedAndHarmless) {
+  NEEDS_GRAPHS();
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  ladei_stream other = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  lade_event event = conformance_event(runtime, 0);
+  for (int spoilt = 0; spoilt < 2; spoilt++) {
+    ladei_graph graph = NULL;
+    LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
+    LADE_EXPECT_OK(OP(event_record, event, &stream));
+    if (spoilt) LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, OP(stream_query, &stream));
+    LADE_EXPECT_STATUS(spoilt ? LADE_ERR_CAPTURE : LADE_OK, OP(capture_end, &stream, &graph));
+    if (graph != NULL) LADE_EXPECT_OK(OP(graph_destroy, graph));
+    expect_captured_before(runtime, event);
+    LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL)); /* another one */
+    expect_captured_before(runtime, event);
+    expect_capture_status(runtime, &stream, LADEI_CAPTURE_ACTIVE);
+    LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &stream)));
+  }
+  LADE_EXPECT_OK(OP(event_record, event, &other));
   LADE_EXPECT_OK(OP(event_synchronize, event));
   LADE_EXPECT_OK(OP(event_query, event));
   LADE_ASSERT_OK(OP(event_destroy, event));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+  LADE_ASSERT_OK(OP(stream_destroy, other.handle));
+}
+
+/* What an allocator with expandable segments does, in the strictest mode. */
+static void virtual_memory_calls(lade_runtime *runtime, void *user) {
+  const size_t *bytes = user;
+  ladei_vm_handle handle = 0;
+  void *address = NULL;
+  LADE_ASSERT_OK(OP(vm_reserve, 0, *bytes, 0, &address));
+  LADE_EXPECT_OK(OP(vm_create, 0, *bytes, false, &handle));
+  LADE_EXPECT_OK(OP(vm_map, address, *bytes, handle));
+  LADE_EXPECT_OK(OP(vm_set_access, address, *bytes, 0, true));
+  LADE_EXPECT_OK(OP(vm_unmap, address, *bytes));
+  LADE_EXPECT_OK(OP(vm_release, handle));
+  LADE_EXPECT_OK(OP(vm_address_free, address, *bytes));
+}
+
+CONFORMANCE_TEST(Captures, VirtualMemoryComesAndGoes) {
+  NEEDS_GRAPHS();
+  NEEDS_OP(vm_reserve);
+  NEEDS(conformance_has(runtime, 0, LADEI_ATTR_VIRTUAL_MEMORY_SUPPORTED), "no virtual memory");
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  size_t bytes = 0, recommended = 0;
+  LADE_ASSERT_OK(OP(vm_granularity, 0, &bytes, &recommended));
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
+  virtual_memory_calls(runtime, &bytes);
+  conformance_in_thread(virtual_memory_calls, runtime, &bytes);
+  expect_capture_status(runtime, &stream, LADEI_CAPTURE_ACTIVE);
+  LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &stream)));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
+/* The driver forbids all calls on driver pools in strict modes, questions included; the runtime relaxes them (R9). */
+static void driver_pool_life(lade_runtime *runtime, void *user) {
+  (void)user;
+  ladei_driver_pool pool = NULL;
+  uint64_t value = 0;
+  LADE_ASSERT_OK(OP(pool_create, &(ladei_pool_properties){LADEI_POOL_DEVICE, 0, 0}, &pool));
+  LADE_EXPECT_OK(OP(pool_attribute_set, pool, LADEI_POOL_RELEASE_THRESHOLD, 1 << 20));
+  LADE_EXPECT_OK(OP(pool_attribute_get, pool, LADEI_POOL_RESERVED_CURRENT, &value));
+  LADE_EXPECT_OK(OP(pool_trim, pool, 0));
+  LADE_EXPECT_OK(OP(pool_destroy, pool));
+  LADE_EXPECT_OK(OP(pool_default, 0, &pool));
+}
+
+CONFORMANCE_TEST(Captures, DriverPoolsComeAndGo) {
+  NEEDS_GRAPHS();
+  NEEDS_OP(pool_create);
+  NEEDS(conformance_has(runtime, 0, LADEI_ATTR_DRIVER_POOLS_SUPPORTED), "no driver pools");
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
+  driver_pool_life(runtime, NULL);
+  conformance_in_thread(driver_pool_life, runtime, NULL);
+  expect_capture_status(runtime, &stream, LADEI_CAPTURE_ACTIVE);
+  LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &stream)));
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
@@ -343,6 +439,96 @@ CONFORMANCE_TEST(Captures, LeaveOtherStreamsAlone) {
 }
 
 /* --- What is forbidden (R10) -------------------------------------------------------------------------------------- */
+
+/* A question or wait that spoils a capture whoever asks, in whatever mode. */
+typedef struct spoiling_call {
+  const ladei_stream *stream;
+  lade_event event; /* recorded in the capture */
+  int kind;
+} spoiling_call;
+
+enum { SPOIL_STREAM_QUERY, SPOIL_STREAM_SYNCHRONIZE, SPOIL_EVENT_QUERY, SPOIL_EVENT_SYNCHRONIZE, SPOIL_DEVICE, SPOILS };
+
+static void spoil(lade_runtime *runtime, void *user) {
+  const spoiling_call *call = user;
+  ladei_capture_mode mode = LADEI_CAPTURE_RELAXED;
+  lade_status status = LADE_OK;
+  LADE_ASSERT_OK(OP(capture_mode_exchange, &mode));
+  switch (call->kind) {
+  case SPOIL_STREAM_QUERY: status = OP(stream_query, call->stream); break;
+  case SPOIL_STREAM_SYNCHRONIZE: status = OP(stream_synchronize, call->stream); break;
+  case SPOIL_EVENT_QUERY: status = OP(event_query, call->event); break;
+  case SPOIL_EVENT_SYNCHRONIZE: status = OP(event_synchronize, call->event); break;
+  default: status = OP(device_synchronize, 0);
+  }
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, status);
+  LADE_ASSERT_OK(OP(capture_mode_exchange, &mode));
+}
+
+CONFORMANCE_TEST(Captures, QuestionsAndWaitsSpoilThemInEveryMode) {
+  NEEDS_GRAPHS();
+  static const ladei_capture_mode modes[] = {LADEI_CAPTURE_GLOBAL, LADEI_CAPTURE_THREAD_LOCAL, LADEI_CAPTURE_RELAXED};
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  lade_event event = conformance_event(runtime, 0);
+  for (int i = 0; i < SPOILS * 3 * 2; i++) {
+    spoiling_call call = {&stream, event, i / 6};
+    bool elsewhere = i % 2 == 1;
+    lade_test_context("call %d, capture mode %d, %s thread", call.kind, (int)modes[i / 2 % 3],
+                      elsewhere ? "another" : "the capturing");
+    LADE_ASSERT_OK(OP(capture_begin, &stream, modes[i / 2 % 3]));
+    LADE_ASSERT_OK(OP(event_record, event, &stream));
+    if (elsewhere) {
+      conformance_in_thread(spoil, runtime, &call);
+    } else {
+      spoil(runtime, &call);
+    }
+    expect_capture_spoilt(runtime, &stream);
+  }
+  LADE_ASSERT_OK(OP(event_destroy, event));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
+/* The public helpers ask first. */
+CONFORMANCE_TEST(Captures, PublicQuestionsAndWaitsAreRefusedAndHarmless) {
+  NEEDS_GRAPHS();
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  ladei_stream blocking = conformance_stream(runtime, 0, 0);
+  LADE_ASSERT_OK(OP(current_device_set, 0));
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
+  LADE_ASSERT_OK(OP(capture_begin, &blocking, LADEI_CAPTURE_GLOBAL));
+  lade_stream asked[] = {stream.handle, blocking.handle, NULL};
+  for (int i = 0; i < 3; i++) {
+    EXPECT_REFUSED(LADE_ERR_CAPTURE, "stream_query", NULL, lade_stream_query(runtime, asked[i]));
+    EXPECT_REFUSED(LADE_ERR_CAPTURE, "stream_synchronize", NULL, lade_stream_synchronize(runtime, asked[i]));
+  }
+  expect_capture_status(runtime, &stream, LADEI_CAPTURE_ACTIVE);
+  expect_capture_status(runtime, &blocking, LADEI_CAPTURE_ACTIVE);
+  LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &stream)));
+  LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &blocking)));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+  LADE_ASSERT_OK(OP(stream_destroy, blocking.handle));
+}
+
+/* Graphs and their executables are made and destroyed as memory is: as the thread's mode says. */
+CONFORMANCE_TEST(Captures, MakingGraphsExecutableIsUnsafe) {
+  NEEDS_GRAPHS();
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  ladei_graph_exec exec = NULL;
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_RELAXED));
+  ladei_graph graph = end_capture(runtime, &stream);
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
+  EXPECT_REFUSED(LADE_ERR_CAPTURE, "graph_instantiate", NULL, OP(graph_instantiate, graph, &exec));
+  expect_capture_spoilt(runtime, &stream);
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_RELAXED));
+  LADE_EXPECT_OK(OP(graph_instantiate, graph, &exec));
+  LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &stream)));
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
+  EXPECT_REFUSED(LADE_ERR_CAPTURE, "graph_exec_destroy", NULL, OP(graph_exec_destroy, exec));
+  expect_capture_spoilt(runtime, &stream);
+  LADE_EXPECT_OK(OP(graph_exec_destroy, exec));
+  LADE_EXPECT_OK(OP(graph_destroy, graph));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
 
 CONFORMANCE_TEST(Captures, SynchronisingTheStreamSpoilsThem) {
   NEEDS_GRAPHS();
@@ -478,7 +664,6 @@ CONFORMANCE_TEST(Captures, LegacyIsImplicitWhileABlockingStreamCaptures) {
 
   LADE_ASSERT_OK(OP(capture_begin, &blocking, LADEI_CAPTURE_RELAXED));
   expect_capture_status(runtime, &legacy, LADEI_CAPTURE_IMPLICIT);
-  EXPECT_REFUSED(LADE_ERR_CAPTURE, "stream_query", NULL, OP(stream_query, &legacy));
   LADE_ASSERT_OK(OP(stream_resolve, NULL, &legacy));
   expect_capture_status(runtime, &blocking, LADEI_CAPTURE_ACTIVE);
   LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &blocking)));
@@ -501,6 +686,26 @@ CONFORMANCE_TEST(Captures, WorkInAnImplicitLegacyStreamSpoilsThem) {
   LADE_EXPECT_OK(OP(stream_synchronize, &legacy));
   LADE_EXPECT_EQ_INT(pinned[0], 1);
   LADE_ASSERT_OK(OP(host_free, pinned));
+  LADE_ASSERT_OK(OP(stream_destroy, blocking.handle));
+}
+
+CONFORMANCE_TEST(Captures, QuestionsAndWaitsOnAnImplicitLegacyStreamSpoilThem) {
+  NEEDS_GRAPHS();
+  ladei_stream blocking = conformance_stream(runtime, 0, 0);
+  ladei_stream legacy = conformance_legacy(runtime, 0);
+  lade_event event = conformance_event(runtime, 0);
+  char *pinned = conformance_pinned(runtime, 4096);
+  for (int call = 0; call < 4; call++) {
+    lade_test_context("call %d", call);
+    LADE_ASSERT_OK(OP(capture_begin, &blocking, LADEI_CAPTURE_RELAXED));
+    if (call == 0) LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, OP(stream_query, &legacy));
+    if (call == 1) LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, OP(stream_synchronize, &legacy));
+    if (call == 2) LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, OP(event_record, event, &legacy));
+    if (call == 3) LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, OP(copy, LADEI_COPY_H2H, pinned, pinned + 64, 64, &legacy));
+    expect_capture_spoilt(runtime, &blocking);
+  }
+  LADE_ASSERT_OK(OP(host_free, pinned));
+  LADE_ASSERT_OK(OP(event_destroy, event));
   LADE_ASSERT_OK(OP(stream_destroy, blocking.handle));
 }
 

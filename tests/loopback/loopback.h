@@ -85,14 +85,14 @@ enum {
   X(cuMemSetAccess, 10020, LOOP_INIT) \
   X(cuMemExportToShareableHandle, 10020, LOOP_INIT) \
   X(cuMemImportFromShareableHandle, 10020, LOOP_INIT) \
-  X(cuDeviceGetDefaultMemPool, 11020, LOOP_INIT) \
-  X(cuMemPoolCreate, 11020, LOOP_INIT) \
-  X(cuMemPoolDestroy, 11020, LOOP_INIT) \
-  X(cuMemPoolSetAccess, 11020, LOOP_INIT) \
+  X(cuDeviceGetDefaultMemPool, 11020, LOOP_INIT | LOOP_UNSAFE) \
+  X(cuMemPoolCreate, 11020, LOOP_INIT | LOOP_UNSAFE) \
+  X(cuMemPoolDestroy, 11020, LOOP_INIT | LOOP_UNSAFE) \
+  X(cuMemPoolSetAccess, 11020, LOOP_INIT | LOOP_UNSAFE) \
   X(cuMemPoolGetAccess, 11020, LOOP_INIT) \
-  X(cuMemPoolGetAttribute, 11020, LOOP_INIT) \
-  X(cuMemPoolSetAttribute, 11020, LOOP_INIT) \
-  X(cuMemPoolTrimTo, 11020, LOOP_INIT) \
+  X(cuMemPoolGetAttribute, 11020, LOOP_INIT | LOOP_UNSAFE) \
+  X(cuMemPoolSetAttribute, 11020, LOOP_INIT | LOOP_UNSAFE) \
+  X(cuMemPoolTrimTo, 11020, LOOP_INIT | LOOP_UNSAFE) \
   X(cuMemAllocFromPoolAsync, 11020, LOOP_SAFE_MODE) \
   X(cuMemFreeAsync, 11020, LOOP_SAFE_MODE) \
   X(cuStreamCreateWithPriority, 5050, LOOP_CALL) \

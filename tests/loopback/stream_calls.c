@@ -107,9 +107,6 @@ CUresult loop_cuStreamQuery_v2000(CUstream handle) {
   LOOP_ENTER(cuStreamQuery, 2000);
   ladei_stream stream;
   CUresult code = loop_stream(handle, &stream);
-  if (code == CUDA_SUCCESS) {
-    code = stream_not_capturing(&stream);
-  }
   return code == CUDA_SUCCESS ? loop_code(loop_ops()->stream_query(loop_self(), &stream)) : code;
 }
 

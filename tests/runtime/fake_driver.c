@@ -32,6 +32,7 @@ typedef struct fake_event {
   const fake_stream *stream;
   uint64_t stream_id, position;
   bool recorded, captured;
+  uint64_t capture_id;
 } fake_event;
 
 typedef struct fake_object {
@@ -179,7 +180,7 @@ static lade_status op_stream_query(void *self, const ladei_stream *resolved) {
   fake_driver *fake = self;
   BEGIN(fake, stream_query);
   const fake_stream *stream = stream_named(fake, resolved);
-  if (stream_capture(fake, stream) != LADEI_CAPTURE_NONE) return op_end(fake, LADE_ERR_CAPTURE);
+  if (stream_capture(fake, stream) != LADEI_CAPTURE_NONE) LADE_FAIL("a capture was broken by asking its stream");
   return op_end(fake, stream->done == stream->queued ? LADE_OK : LADE_NOT_READY);
 }
 
@@ -261,7 +262,7 @@ static lade_status op_event_record(void *self, lade_event handle, const ladei_st
   ladei_capture_status capture = stream_capture(fake, stream);
   if (capture == LADEI_CAPTURE_IMPLICIT) LADE_FAIL("a capture was broken by recording on the legacy stream");
   if (capture == LADEI_CAPTURE_INVALIDATED) return op_end(fake, LADE_ERR_CAPTURE);
-  *event = (fake_event){stream, stream->id, stream->queued, true, capture == LADEI_CAPTURE_ACTIVE};
+  *event = (fake_event){stream, stream->id, stream->queued, true, capture == LADEI_CAPTURE_ACTIVE, stream->capture_id};
   return op_end(fake, LADE_OK);
 }
 
@@ -275,6 +276,10 @@ static lade_status op_event_query(void *self, lade_event handle) {
   fake_driver *fake = self;
   const fake_event *event = (const fake_event *)(const void *)handle;
   BEGIN(fake, event_query);
+  if (event->captured && event->stream->capture_id == event->capture_id &&
+      event->stream->capture != LADEI_CAPTURE_NONE) {
+    LADE_FAIL("a capture was broken by asking about its event");
+  }
   if (event->captured) return op_end(fake, LADE_ERR_CAPTURE);
   return op_end(fake, event_done(event) ? LADE_OK : LADE_NOT_READY);
 }

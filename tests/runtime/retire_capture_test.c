@@ -88,9 +88,10 @@ LADE_TEST(RetireCapture, AddsDuringACaptureAskOncePerBatch) {
   lade_stream stream = fixture_open(&own, NULL);
   for (int i = 0; i < 160; i++) fixture_note(&own, i, stream);
   fake_capture_begin(own.fake, stream);
-  uint64_t before = fake_calls(own.fake, "stream_query");
+  uint64_t before = fake_calls(own.fake, "stream_capture_info");
   for (int i = 0; i < 160; i++) LADE_EXPECT(fixture_add(&own, i));
-  LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "stream_query") - before, 10);
+  LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "stream_capture_info") - before, 10);
+  LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "stream_query"), 0);
   fake_graph_destroy(own.fake, fake_capture_end(own.fake, stream));
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 160);
   fixture_close(&own);
@@ -148,8 +149,8 @@ static void race_begin(void *user) {
 
 static void race_end(capture_race *race) { fake_graph_destroy(race->fake, fake_capture_end(race->fake, race->stream)); }
 
-/* Between the question and the record: the event is in the capture and never gets done. The next query finds it out,
- * and it is recorded anew after the capture. */
+/* Between the question and the record: the event is in the capture and never gets done, and asking about it would break the
+ * capture. A second question to the stream finds it out, and the event is recorded anew after the capture. */
 LADE_TEST(RetireCapture, EventThatGotIntoACaptureIsRecordedAgain) {
   static fixture own;
   fixture_open(&own, NULL);
@@ -163,6 +164,33 @@ LADE_TEST(RetireCapture, EventThatGotIntoACaptureIsRecordedAgain) {
   LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, ladei_retire_synchronize(own.retire));
   race_end(&race);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
+  fixture_close(&own);
+}
+
+static void graph_gone(void *user) {
+  capture_race *race = user;
+  race_end(race);
+}
+
+static void race_begin_and_end(void *user) {
+  capture_race *race = user;
+  race_begin(race);
+  fake_hook(race->fake, "stream_capture_info", graph_gone, race);
+}
+
+/* The capture is over before the second question: the next poll finds out that the event never gets done. */
+LADE_TEST(RetireCapture, EventOfACaptureThatIsOverIsRecordedAgain) {
+  static fixture own;
+  fixture_open(&own, NULL);
+  capture_race race = {own.fake, fake_stream_create(own.fake)};
+  fake_work(own.fake, race.stream, 1);
+  fixture_use(&own, 0, race.stream);
+  fake_hook(own.fake, "event_record", race_begin_and_end, &race);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0); /* recorded anew */
+  fake_run_all(own.fake);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantines, 0);
   fixture_close(&own);
 }
 
@@ -286,11 +314,6 @@ LADE_TEST(RetireCapture, TwoFirstNotesOfACaptureBothCount) {
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 3);
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).streams, 0);
   fixture_close(&own);
-}
-
-static void graph_gone(void *user) {
-  capture_race *race = user;
-  race_end(race);
 }
 
 /* The graph is gone before its note has returned. */

@@ -285,7 +285,9 @@ LADE_TEST_P(RetireRuntimes, InvalidatedCaptureGivesItsBlocksBack, SUPPORT_RUNTIM
   ladei_graph graph = NULL;
   LADE_ASSERT_OK(capture(&own, stream, true, NULL));
   bench_use(&own, 0, stream);
-  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_stream_synchronize(own.runtime, stream)); /* breaks it */
+  ladei_stream resolved;
+  LADE_ASSERT_OK(own.runtime->ops->stream_resolve(own.runtime->self, stream, &resolved));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, own.runtime->ops->stream_synchronize(own.runtime->self, &resolved));
   bench_use(&own, 1, stream);
   LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, capture(&own, stream, false, &graph));
   done_wait wait = {&own, 2};
