@@ -63,6 +63,7 @@ static const setting settings[] = {
     {"device_expandable_pools", VALUE_BOOL, offsetof(lade_config, device_expandable_pools), 0, 0, true},
     {"device_expandable_ipc", VALUE_BOOL, offsetof(lade_config, device_expandable_ipc), 0, 0, true},
     {"device_uncached", VALUE_BOOL, offsetof(lade_config, device_uncached), 0, 0, true},
+    {"device_policy", VALUE_POLICY, offsetof(lade_config, device_reference), 0, 0, true},
     {"device_max_mb", VALUE_NUMBER_64, offsetof(lade_config, device_max_mb), 0, MB_LIMIT, true},
     {"device_event_batch", VALUE_NUMBER_32, offsetof(lade_config, device_event_batch), 0, 65536, true},
     {"pinned_max_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_max_mb), 0, MB_LIMIT, true},
@@ -428,6 +429,7 @@ void lade_config_apply_device(const lade_config *config, lade_device_options *op
   options->flags = config->device_uncached != 0 ? (uint32_t)LADE_DEVICE_UNCACHED : 0;
   options->flags |= config->device_expandable_pools != 0 ? (uint32_t)LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS : 0;
   options->flags |= config->device_expandable_ipc != 0 ? (uint32_t)LADE_DEVICE_EXPANDABLE_IPC : 0;
+  options->flags |= config->device_reference != 0 ? (uint32_t)LADE_DEVICE_REFERENCE : 0;
   options->memory_fraction = config->per_process_memory_fraction;
   options->max_bytes = config->device_max_mb * LADEI_MIB;
   options->event_batch = config->device_event_batch;

@@ -6,6 +6,7 @@
  *   staging_inputs.c      files to stage                     staging_verify.c   checksums of what lies on the device
  *   staging_report.c      table, JSON, plot                  staging_progress.c bar on a terminal
  *   staging_copyless.c    the runtime with the copies left out
+ *   staging_timeline.c    what each thread and the link do in a pass: picture, Chrome trace
  */
 #ifndef LADE_BENCHMARKS_STAGING_H
 #define LADE_BENCHMARKS_STAGING_H
@@ -48,6 +49,7 @@ typedef struct staging_settings {
   uint64_t window_bytes;
   const char *json_path;
   const char *plot_path;
+  const char *timeline_path;
 } staging_settings;
 
 typedef struct staging_file {
@@ -135,6 +137,8 @@ bool staging_piece_next(const staging *s, staging_cursor *cursor, staging_piece 
 
 /* Fills the samples of a direction. False: interrupted, or said why. */
 bool staging_measure(staging *s, int direction);
+/* Stages everything once through lade. False: interrupted, or said why. */
+bool staging_pass(staging *s, int direction);
 /* Stages one piece through lade and waits for it. */
 bool staging_transfer_piece(staging *s, int direction, const staging_piece *piece);
 
@@ -151,6 +155,15 @@ bool staging_copyless_open(staging *s);
 bool staging_reads_alone_open(staging *s);
 /* Both. */
 bool staging_copyless_close(staging *s);
+
+/* --- timeline ----------------------------------------------------------------------------------------------------- */
+
+/* --timeline FILE ends in .svg or .json. */
+bool staging_timeline_name_is_good(const char *path);
+/* Events that the pipeline shall keep for it. */
+uint64_t staging_timeline_events(const staging_settings *settings);
+/* One more pass in each direction; writes what was done when, and prints a line. False: said why. */
+bool staging_timeline_write(staging *s);
 
 /* --- output ------------------------------------------------------------------------------------------------------- */
 

@@ -110,6 +110,8 @@ static bool pipeline_pass(staging *s, lade_pipeline *pipeline, int direction) {
   return good;
 }
 
+bool staging_pass(staging *s, int direction) { return pipeline_pass(s, lade_pair_pipeline(s->pair), direction); }
+
 /* --- baselines ---------------------------------------------------------------------------------------------------- */
 
 static size_t direct_round_up(size_t bytes) { return (bytes + direct_align - 1) / direct_align * direct_align; }

@@ -37,6 +37,7 @@ enum {
   KEY_WINDOW,
   KEY_DIRECT,
   KEY_STORAGE,
+  KEY_TIMELINE,
 };
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
@@ -56,6 +57,8 @@ static const struct argp_option option_table[] = {
     {"no-verify", KEY_NO_VERIFY, NULL, 0, "Do not compare checksums", 0},
     {"json", KEY_JSON, "FILE", 0, "Also write the results as JSON", 0},
     {"plot", KEY_PLOT, "FILE.svg", 0, "Also draw them, with gnuplot", 0},
+    {"timeline", KEY_TIMELINE, "FILE.svg|FILE.json", 0,
+     "Also show one more pass as a picture, or as a Chrome trace: what each thread and the link do when", 0},
     {NULL, 0, NULL, 0, NULL, 0},
 };
 
@@ -151,6 +154,12 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case KEY_NO_VERIFY: settings->verify = false; return 0;
   case KEY_JSON: settings->json_path = argument; return 0;
   case KEY_PLOT: settings->plot_path = argument; return 0;
+  case KEY_TIMELINE:
+    if (!staging_timeline_name_is_good(argument)) {
+      argp_error(state, "--timeline: '%s' ends neither in .svg nor in .json", argument);
+    }
+    settings->timeline_path = argument;
+    return 0;
   case ARGP_KEY_ARG: argp_error(state, "'%s' is no option; inputs are given with --input", argument); return EINVAL;
   default: return ARGP_ERR_UNKNOWN;
   }
@@ -187,6 +196,7 @@ static bool device_open(staging *s) {
   pipeline.depth = s->settings.depth;
   pipeline.readers = s->settings.readers;
   pipeline.storage = (int32_t)s->settings.storage;
+  pipeline.timeline_events = staging_timeline_events(&s->settings);
   lade_pair_options_init(&options);
   options.pinned = &pinned;
   options.pipeline = &pipeline;
@@ -245,13 +255,14 @@ static bool measure_all(staging *s) {
   return good;
 }
 
-static bool report_all(const staging *s) {
+static bool report_all(staging *s) {
   staging_report_print(s);
   bool good = fflush(stdout) == 0;
   if (!good) {
     staging_error("standard output: %s", strerror(errno));
   }
   good = (s->settings.json_path == NULL || staging_report_json(s)) && good;
+  good = (s->settings.timeline_path == NULL || staging_timeline_write(s)) && good;
   return (s->settings.plot_path == NULL || staging_report_plot(s)) && good;
 }
 

@@ -91,6 +91,7 @@ static lade_status cache_flush(lade_device_allocator *allocator) {
   lade_error error;
   if (waited != LADE_OK) ladei_error_save(&error);
   ladei_lock_acquire(&allocator->lock);
+  ladei_driver_await_grants(allocator);
   ladei_block_list leaving;
   ladei_block_list_init(&leaving);
   pools_pick_all(allocator, &leaving);
@@ -165,12 +166,26 @@ static lade_status request_climb(lade_device_allocator *allocator, const ladei_d
   return status;
 }
 
+/* Once more, when others have had a hand in it. */
+static lade_status request_climb_alone(lade_device_allocator *allocator, const ladei_device_request *request,
+                                       ladei_block **out) {
+  ladei_climb_begin_alone(allocator);
+  *out = ladei_pool_search(&allocator->heap, request->pool, request->stream_key, request->rounded);
+  lade_status status = *out != NULL ? LADE_OK : request_climb(allocator, request, out);
+  ladei_climb_end_alone(allocator);
+  return status;
+}
+
 /* Everything below the cache. Steps that failed on the way to success leave no trace in the thread's error record. */
 static lade_status request_acquire(lade_device_allocator *allocator, const ladei_device_request *request,
                                    ladei_block **out) {
   lade_error before;
   ladei_error_save(&before);
+  ladei_climb climb;
+  ladei_climb_begin(allocator, &climb);
   lade_status status = request_climb(allocator, request, out);
+  bool beside = ladei_climb_end(allocator, &climb);
+  if (beside && ladei_is_exhausted(status)) status = request_climb_alone(allocator, request, out);
   if (status == LADE_OK) ladei_error_restore(&before);
   return status;
 }
@@ -337,11 +352,19 @@ static lade_status capture_refusal(const lade_device_allocator *allocator, const
                      call);
 }
 
+static lade_status cache_flush_climbing(lade_device_allocator *allocator) {
+  ladei_climb climb;
+  ladei_climb_begin(allocator, &climb);
+  lade_status status = cache_flush(allocator);
+  (void)ladei_climb_end(allocator, &climb);
+  return status;
+}
+
 lade_status ladei_native_empty_cache(lade_device_allocator *allocator) {
   lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
   bool capturing = allocator->captures != NULL;
-  if (!capturing) status = cache_flush(allocator);
+  if (!capturing) status = cache_flush_climbing(allocator);
   ladei_lock_release(&allocator->lock);
   return capturing ? capture_refusal(allocator, "empty_cache") : status;
 }
@@ -353,8 +376,8 @@ lade_status ladei_native_stream_retire(lade_device_allocator *allocator, lade_st
   if (status != LADE_OK || resolved.kind != LADEI_STREAM_ORDINARY) return status;
   ladei_lock_acquire(&allocator->lock);
   ladei_driver_await_idle(allocator); /* calls under way may name the stream */
-  for (ladei_heap_segment *segment = ladei_heap_segment_first(&allocator->heap); segment != NULL;
-       segment = ladei_heap_segment_next(segment)) {
+  for (ladei_heap_segment *segment = ladei_heap_counted_first(&allocator->heap); segment != NULL;
+       segment = ladei_heap_counted_next(&allocator->heap, segment)) {
     if (segment->stream.context == resolved.context && segment->stream.id == resolved.id) {
       segment->stream_retired = true;
     }

@@ -7,6 +7,7 @@
  *   allocator.c    calls of the native backend, the ladder of an allocation
  *   driver.c       driver calls for plain segments, and giving back
  *   expandable.c   driver calls for expandable segments
+ *   climb.c        who grows and gives back beside whom, and when memory is out
  *   uses.c         uses by other streams: deferral during captures, runtime/retire
  *   private_pool.c captures into private pools
  *   checkpoint.c   state of a private pool, stored and set
@@ -28,8 +29,8 @@
  *   2. releases the lock, calls, takes the lock again;
  *   3. commits: the gauges move only now, so a failed call has nothing to take back but the detachment.
  * Meanwhile other threads allocate and free; they see BUSY blocks as neighbours that do not merge. What was read before
- * step 2 is not trusted after it. A thread that runs out of memory while another one is giving some back waits for that
- * one and tries again (`returns`), so that no request fails for memory that was on its way.
+ * step 2 is not trusted after it. A thread that runs out of memory while another one has some in a driver call waits for
+ * that one and tries again (`returns`; climb.c), so that no request fails for memory that was on its way.
  *
  * Locks: `lock` (LADEI_RANK_DEVICE) guards all fields that are not said to be constant or atomic.
  */
@@ -88,7 +89,16 @@ struct lade_device_allocator {
 
   uint64_t returns_in_flight; /* threads that are giving memory back */
   uint64_t returns;           /* that have done so; tells a waiter that it is worth another try */
-  ladei_condition returned;
+  uint64_t unmappings;        /* of those that give back, who unmap (expandable.c, E3) */
+  uint64_t mappings;          /* of expandable segments, so far */
+  ladei_condition returned;   /* for everything that one thread waits for another one here: also grants and climbs */
+
+  /* climb.c */
+  uint64_t climbers;           /* threads below the cache: growing or giving back */
+  uint64_t climbs;             /* begun so far */
+  atomic_bool alone;           /* one climbs for the last time; the others wait. Written under the lock */
+  _Atomic(uint64_t) polls;     /* for finished uses, begun so far */
+  _Atomic(uint64_t) polls_end; /* of those, how many are over */
 
   /* Devices that may use the memory. Appended under the lock, never changed: the first peer_count may be read by all. */
   int peers[LADEI_PEERS_MAX];
@@ -187,6 +197,10 @@ lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block
 /* Gives back the expandable segments among those marked `emptied` of which nothing is mapped. */
 lade_status ladei_driver_release_emptied(lade_device_allocator *allocator);
 
+/* Waits until no thread gives a peer access, so that memory may be unmapped (expandable.c, E3). What is to be unmapped
+ * is then picked and given back without releasing the lock before. */
+void ladei_driver_await_grants(lade_device_allocator *allocator);
+
 /* Waits until no other thread is giving memory back, so that all segments can be seen. */
 void ladei_driver_await_idle(lade_device_allocator *allocator);
 /* The same; true if any has since `seen` (of allocator->returns) was read. */
@@ -195,6 +209,26 @@ bool ladei_driver_await_returns(lade_device_allocator *allocator, uint64_t seen)
 /* Relaxed capture mode around driver calls that a capture of the thread would refuse. */
 ladei_capture_mode ladei_driver_relax(const lade_device_allocator *allocator);
 void ladei_driver_unrelax(const lade_device_allocator *allocator, ladei_capture_mode mode);
+
+/* ---- climb.c ----------------------------------------------------------------------------------------------------- */
+
+/* What a thread saw at the begin of its climb. */
+typedef struct ladei_climb {
+  bool beside; /* others were at it */
+  uint64_t climbs;
+  uint64_t polls;
+} ladei_climb;
+
+/* Around the part of a call that grows or gives back. Lock held; begin may wait. end: whether others did the same, or
+ * polled, at any moment in between, so that what was found missing may be there. */
+void ladei_climb_begin(lade_device_allocator *allocator, ladei_climb *out);
+bool ladei_climb_end(lade_device_allocator *allocator, const ladei_climb *climb);
+/* The same with nobody else at it: begin waits for all that are. */
+void ladei_climb_begin_alone(lade_device_allocator *allocator);
+void ladei_climb_end_alone(lade_device_allocator *allocator);
+/* Around a poll for finished uses. No lock held. False: not now, one climbs alone; nothing to end. */
+bool ladei_climb_poll_begin(lade_device_allocator *allocator);
+void ladei_climb_poll_end(lade_device_allocator *allocator);
 
 /* ---- expandable.c ------------------------------------------------------------------------------------------------ */
 
@@ -212,8 +246,10 @@ void ladei_expandable_unmapped(lade_device_allocator *allocator, ladei_block *bl
 /* Gives back the addresses of a segment whose BUSY hole covers all of it. Lock as above. */
 lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_heap_segment *segment);
 
-/* Gives a device access to everything mapped in expandable segments. No lock held. */
-lade_status ladei_expandable_grant(lade_device_allocator *allocator, int peer);
+/* Gives a device access to everything mapped in expandable segments, then calls `append` under the same hold of the lock
+ * that found nothing left to do. On failure it was not called. No lock held. */
+lade_status ladei_expandable_grant(lade_device_allocator *allocator, int peer,
+                                   lade_status (*append)(lade_device_allocator *allocator, int peer));
 
 /* ---- uses.c ------------------------------------------------------------------------------------------------------ */
 

@@ -21,7 +21,6 @@ typedef struct recount {
   size_t deferred;
   size_t contexts;
   size_t waiting;
-  bool busy;          /* a driver call is in flight: I7 to I9 do not hold */
   const char *broken; /* the invariant, NULL while all is well */
 } recount;
 
@@ -107,17 +106,22 @@ static void block_recount(recount *r, const ladei_block *block) {
   case LADEI_HEAP_ALLOCATED:
   case LADEI_HEAP_PENDING:
   case LADEI_HEAP_DEFERRED: block_recount_active(r, block); break;
-  case LADEI_HEAP_BUSY: r->busy = true; break;
+  case LADEI_HEAP_BUSY: break; /* its detacher's: counted as mapped or not, no more */
   }
 }
 
-static void segment_recount(recount *r, const ladei_heap_segment *segment) {
+/* What is counted of a segment for as long as the driver has not taken it back, hidden or not. */
+static void segment_recount_held(recount *r, const ladei_heap_segment *segment) {
   if (!ladei_heap_segment_expandable(segment)) {
     gauges_add(&r->sums.segment, segment->pool->is_small, 1);
     gauges_add(&r->sums.reserved_bytes, segment->pool->is_small, segment->size);
     r->sums.oversize_segments.current += segment->oversize_counted;
   }
   r->contexts += segment->context != NULL;
+}
+
+static void segment_recount(recount *r, const ladei_heap_segment *segment) {
+  segment_recount_held(r, segment);
   uint64_t end = segment->address;
   const ladei_block *previous = NULL;
   for (const ladei_block *block = ladei_heap_segment_block(r->heap, segment); block != NULL; block = block->next) {
@@ -146,8 +150,8 @@ static void pools_recount(recount *r) {
     pool_recount(r, &pool->small_pool, &free_total, &hole_total);
     pool_recount(r, &pool->large_pool, &free_total, &hole_total);
     uint64_t segments = 0;
-    for (const ladei_heap_segment *segment = ladei_heap_segment_first(r->heap); segment != NULL;
-         segment = ladei_heap_segment_next(segment)) {
+    for (const ladei_heap_segment *segment = ladei_heap_counted_first(r->heap); segment != NULL;
+         segment = ladei_heap_counted_next(r->heap, segment)) {
       segments += segment->pool->owner == pool;
     }
     expect(r, segments == pool->segment_count, "I11 segments of a private pool");
@@ -210,10 +214,15 @@ lade_status ladei_native_check(lade_device_allocator *allocator) {
 lade_status ladei_native_recount(lade_device_allocator *allocator, size_t *out_looked_at) {
   recount r = {.heap = &allocator->heap};
   ladei_lock_acquire(&allocator->lock);
-  expect(&r, ladei_ordered_set_check(&r.heap->by_address), "I1 order of segments");
-  for (const ladei_heap_segment *segment = ladei_heap_segment_first(r.heap); segment != NULL && r.broken == NULL;
-       segment = ladei_heap_segment_next(segment)) {
-    segment_recount(&r, segment);
+  expect(&r, ladei_ordered_set_check(&r.heap->by_address) && ladei_ordered_set_check(&r.heap->hidden),
+         "I1 order of segments");
+  for (const ladei_heap_segment *segment = ladei_heap_counted_first(r.heap); segment != NULL && r.broken == NULL;
+       segment = ladei_heap_counted_next(r.heap, segment)) {
+    if (segment->hidden == NULL) {
+      segment_recount(&r, segment);
+    } else {
+      segment_recount_held(&r, segment);
+    }
   }
   if (r.broken == NULL) {
     expect(&r, r.blocks == r.heap->starts.count, "I5 nothing else in the map of starts");
@@ -221,7 +230,7 @@ lade_status ladei_native_recount(lade_device_allocator *allocator, size_t *out_l
     expect(&r, r.deferred == atomic_load(&allocator->deferred_count), "U2 deferred blocks");
     pools_recount(&r);
     history_recount(&r, allocator);
-    if (!r.busy && allocator->returns_in_flight == 0) stats_compare(&r);
+    stats_compare(&r);
   }
   *out_looked_at = r.blocks + allocator->history.count;
   ladei_lock_release(&allocator->lock);

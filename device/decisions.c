@@ -153,13 +153,14 @@ static void block_leave_granules(ladei_heap *heap, ladei_block *block, ladei_blo
 }
 
 void ladei_pool_pick_all(ladei_heap *heap, ladei_block_pool *pool, ladei_block_list *leaving) {
+  assert(heap->grants == 0);
   /* Edges that stay are smaller than their block, so they lie before it in the order or are skipped once more: a block
    * without a whole granule is left as it is. */
   ladei_block *next;
   for (ladei_block *block = all_first(pool); block != NULL; block = next) {
     next = all_next(pool, block);
     if (ladei_heap_segment_expandable(block->segment)) {
-      if (heap->grants == 0) block_leave_granules(heap, block, leaving);
+      block_leave_granules(heap, block, leaving);
     } else if (!ladei_block_is_split(block)) {
       block_leave(block, leaving);
     }

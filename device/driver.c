@@ -2,7 +2,9 @@
 /*
  * Between the heap and the driver: new plain segments, and memory given back.
  *
- * I1  growing_bytes sums the driver allocations in flight, so that concurrent ones cannot overshoot a limit together.
+ * I1  growing_bytes sums what threads may get from the driver with the calls that they make or are about to make. It is
+ *     taken under the hold of the lock that compares it with the limits, and given up when the memory is counted or gone:
+ *     reserved + growing never exceeds a limit by growing. (LADE_DEVICE_REFERENCE compares another figure, as PyTorch.)
  * I2  A block that the driver refused to take is free again, with nothing counted.
  * I3  A plain segment is hidden (heap.h) while the driver is asked to take it back: once it has, it may give the same
  *     addresses to another thread, before this one commits.
@@ -78,20 +80,19 @@ lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const l
   ladei_lock_release(&allocator->lock);
   status = segment_call(allocator, bytes, &address);
   ladei_history_lock(allocator);
-  allocator->growing_bytes -= bytes;
-
   if (status == LADE_OK && !ladei_heap_reserve(&allocator->heap, BLOCKS_PER_SEGMENT)) {
     ladei_lock_release(&allocator->lock);
     (void)segment_uncall(allocator, (uint64_t)(uintptr_t)address);
     ladei_lock_acquire(&allocator->lock);
     status = records_missing();
   }
+  allocator->growing_bytes -= bytes;
   if (status != LADE_OK) {
     ladei_heap_segment_discard(&allocator->heap, segment);
     return status;
   }
   *out = ladei_heap_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, true);
-  ladei_heap_segment_count_up(&allocator->heap, segment);
+  ladei_heap_segment_count_in(&allocator->heap, segment);
   return LADE_OK;
 }
 
@@ -147,7 +148,6 @@ static void block_commit(lade_device_allocator *allocator, ladei_block *block) {
   } else if (ladei_heap_segment_expandable(block->segment)) {
     ladei_expandable_unmapped(allocator, block);
   } else {
-    ladei_heap_segment_count_down(heap, block->segment);
     ladei_heap_segment_remove(heap, block);
   }
 }
@@ -158,10 +158,12 @@ static void blocks_hide(lade_device_allocator *allocator, ladei_block *first) {
   }
 }
 
-/* What the driver did not take. */
+/* What the driver did not take. Whatever it said, what it has handed out again is gone. */
 static void blocks_show(lade_device_allocator *allocator, ladei_block *first) {
   for (ladei_block *block = first; block != NULL; block = block->chain) {
-    if (block->gone || ladei_heap_segment_expandable(block->segment)) continue;
+    if (ladei_heap_segment_expandable(block->segment)) continue;
+    block->gone = block->gone || block->segment->counted_out;
+    if (block->gone) continue;
     ladei_heap_segment_show(&allocator->heap, block);
   }
 }
@@ -183,30 +185,41 @@ lade_status ladei_driver_release_emptied(lade_device_allocator *allocator) {
   return result;
 }
 
+static bool blocks_expandable(const ladei_block *first) {
+  const ladei_block *block = first;
+  while (block != NULL && !ladei_heap_segment_expandable(block->segment)) block = block->chain;
+  return block != NULL;
+}
+
 lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block_list *leaving) {
   if (leaving->first == NULL) return LADE_OK;
   lade_error error;
+  bool expandable = blocks_expandable(leaving->first);
   allocator->returns_in_flight++;
+  allocator->unmappings += expandable;
   blocks_hide(allocator, leaving->first);
   ladei_lock_release(&allocator->lock);
   lade_status status = blocks_call(allocator, leaving->first, &error);
   ladei_history_lock(allocator);
   blocks_show(allocator, leaving->first);
-  bool expandable = false;
   ladei_block *next;
   for (ladei_block *block = leaving->first; block != NULL; block = next) {
     next = block->chain;
-    expandable = expandable || ladei_heap_segment_expandable(block->segment);
     block_commit(allocator, block);
   }
   lade_status holes = expandable ? ladei_driver_release_emptied(allocator) : LADE_OK;
   allocator->returns_in_flight--;
+  allocator->unmappings -= expandable;
   allocator->returns++;
   ladei_condition_broadcast(&allocator->returned);
   ladei_block_list_init(leaving);
   if (status == LADE_OK) return holes;
   ladei_error_restore(&error);
   return status;
+}
+
+void ladei_driver_await_grants(lade_device_allocator *allocator) {
+  while (allocator->heap.grants > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
 }
 
 void ladei_driver_await_idle(lade_device_allocator *allocator) {

@@ -10,6 +10,8 @@
  *     on them without the lock.
  * E2  A granule of a HOLE has neither, except after a failed clean-up: then it keeps what the driver did not take back,
  *     and the next mapping of the granule uses it, or the release of the segment tries again. Nothing is lost.
+ * E3  Nothing is unmapped while a peer is being given access (heap->grants), and no peer while something is being unmapped
+ *     (`unmappings`): each waits for the other. So the driver is never asked about addresses that lose their memory.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/allocator.h"
@@ -147,12 +149,11 @@ lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_hea
     status = ops_of(allocator)->vm_address_free(allocator->runtime->self, granule_address(segment, 0), segment->size);
   }
   ladei_lock_acquire(&allocator->lock);
-  if (status != LADE_OK) {
+  if (status != LADE_OK && !segment->counted_out) {
     ladei_heap_segment_show(&allocator->heap, hole);
     ladei_block_attach(&allocator->heap, hole);
     return status;
   }
-  if (segment->pool->owner != NULL) segment->pool->owner->segment_count--;
   atomic_fetch_sub_explicit(&allocator->expandable_count, 1, memory_order_relaxed);
   ladei_heap_segment_remove(&allocator->heap, hole);
   return LADE_OK;
@@ -225,7 +226,7 @@ static lade_status segment_reserve(lade_device_allocator *allocator, const ladei
     return status;
   }
   *out = ladei_heap_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, false);
-  if (request->pool->owner != NULL) request->pool->owner->segment_count++;
+  ladei_heap_segment_count_in(&allocator->heap, segment);
   atomic_fetch_add_explicit(&allocator->expandable_count, 1, memory_order_relaxed);
   return LADE_OK;
 }
@@ -275,12 +276,33 @@ static void run_attach(ladei_heap *heap, ladei_block *block, size_t size) {
   }
 }
 
-/* Maps what is needed of a BUSY hole: at least `wanted` bytes of it, or all. What is not needed is a hole again. */
-static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole, size_t wanted) {
+/* Whole granules for so many bytes. */
+static size_t granules_for(size_t granule_bytes, size_t bytes) {
+  return bytes / granule_bytes + (bytes % granule_bytes != 0);
+}
+
+/* What run_map will ask the driver for: in each hole of the run what is still missing there, in whole granules. */
+static size_t run_missing(const ladei_block *block, size_t granule_bytes, size_t size) {
+  size_t have = 0;
+  size_t missing = 0;
+  for (; block != NULL && have < size; block = block->next) {
+    size_t part = block->size;
+    if (!block->mapped) {
+      part = granules_for(granule_bytes, ladei_size_min(size - have, block->size)) * granule_bytes;
+      missing += part;
+    }
+    have += part;
+  }
+  return missing;
+}
+
+/* Maps what is needed of a BUSY hole: at least `wanted` bytes of it, or all. What is not needed is a hole again. What is
+ * mapped is counted and leaves *growing. */
+static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole, size_t wanted, size_t *growing) {
   ladei_heap *heap = &allocator->heap;
   ladei_heap_segment *segment = hole->segment;
   size_t granule_bytes = segment->granules->bytes;
-  size_t granules = wanted / granule_bytes + (wanted % granule_bytes != 0);
+  size_t granules = granules_for(granule_bytes, wanted);
   size_t bytes = granules * granule_bytes;
   size_t first = (size_t)(hole->address - segment->address) / granule_bytes;
   if (bytes > allocator->total_bytes) {
@@ -291,7 +313,7 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole,
     if (!ladei_heap_reserve(heap, 1)) return records_missing();
     ladei_block_attach(heap, ladei_block_cut(heap, hole, bytes));
   }
-  allocator->growing_bytes += bytes;
+  assert(bytes <= *growing);
   bool exportable = heap->settings.expandable_ipc;
   lade_status status;
   size_t peers;
@@ -301,8 +323,10 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole,
     status = granules_map(allocator, segment, first, granules, exportable);
     ladei_history_lock(allocator);
   } while (status == LADE_OK && peers != atomic_load(&allocator->peer_count));
-  allocator->growing_bytes -= bytes;
   if (status != LADE_OK) return status;
+  *growing -= bytes;
+  allocator->growing_bytes -= bytes;
+  allocator->mappings++;
   hole->mapped = true;
   heap->counters.device_allocs++;
   ladei_gauges_raise(&heap->counters.reserved_bytes, segment->pool->is_small, bytes);
@@ -323,7 +347,7 @@ static bool block_swallow_mapped(ladei_heap *heap, ladei_block *block, bool in_r
  * Maps along a detached run until it is one mapped block of at least `size` bytes. There is no way back from a mapping
  * that succeeded: after a failure what was mapped is free cached memory, what was not is a hole again.
  */
-static lade_status run_map(lade_device_allocator *allocator, ladei_block *block, size_t size) {
+static lade_status run_map(lade_device_allocator *allocator, ladei_block *block, size_t size, size_t *growing) {
   ladei_heap *heap = &allocator->heap;
   size_t run_bytes = 0; /* of the detached run behind `block`, for letting go of it */
   for (ladei_block *part = block; part != NULL && run_bytes < size; part = part->next) run_bytes += part->size;
@@ -336,7 +360,7 @@ static lade_status run_map(lade_device_allocator *allocator, ladei_block *block,
                          size);
     }
     size_t before = hole->size;
-    lade_status status = hole_map(allocator, hole, ladei_size_min(missing, hole->size));
+    lade_status status = hole_map(allocator, hole, ladei_size_min(missing, hole->size), growing);
     run_bytes -= before - hole->size;
     if (status != LADE_OK) {
       run_attach(heap, block, run_bytes);
@@ -349,25 +373,39 @@ static lade_status run_map(lade_device_allocator *allocator, ladei_block *block,
   return LADE_OK;
 }
 
+/* The run, or a new reservation, mapped as far as it must be. */
+static lade_status run_grow(lade_device_allocator *allocator, const ladei_device_request *request, ladei_block *run,
+                            size_t *growing, ladei_block **out) {
+  lade_status status = LADE_OK;
+  if (run != NULL) {
+    run_detach(run, request->rounded);
+  } else {
+    status = segment_reserve(allocator, request, &run);
+  }
+  if (status == LADE_OK) status = run_map(allocator, run, request->rounded, growing);
+  if (status == LADE_OK && !ladei_heap_reserve(&allocator->heap, 1)) {
+    ladei_block_attach(&allocator->heap, run);
+    status = records_missing();
+  }
+  if (status == LADE_OK) *out = run;
+  return status;
+}
+
+/* The limits are held against what will be mapped; all of it is taken from them before the lock is dropped. */
 lade_status ladei_expandable_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
                                    ladei_block **out) {
-  lade_status status = ladei_driver_budget(allocator, request->segment_bytes);
+  const ladei_heap *heap = &allocator->heap;
+  size_t granule_bytes = granule_bytes_for(heap, request->pool);
+  ladei_block *run = run_find(request);
+  if (run != NULL) granule_bytes = run->segment->granules->bytes;
+  size_t growing = run != NULL ? run_missing(run, granule_bytes, request->rounded)
+                               : granules_for(granule_bytes, request->rounded) * granule_bytes;
+  lade_status status = ladei_driver_budget(allocator, heap->settings.reference ? request->segment_bytes : growing);
   if (status != LADE_OK) return status;
-  ladei_block *block = run_find(request);
-  if (block != NULL) {
-    run_detach(block, request->rounded);
-  } else {
-    status = segment_reserve(allocator, request, &block);
-    if (status != LADE_OK) return status;
-  }
-  status = run_map(allocator, block, request->rounded);
-  if (status != LADE_OK) return status;
-  if (!ladei_heap_reserve(&allocator->heap, 1)) {
-    ladei_block_attach(&allocator->heap, block);
-    return records_missing();
-  }
-  *out = block;
-  return LADE_OK;
+  allocator->growing_bytes += growing;
+  status = run_grow(allocator, request, run, &growing, out);
+  allocator->growing_bytes -= growing;
+  return status;
 }
 
 /* ---- Peers ------------------------------------------------------------------------------------------------------- */
@@ -391,14 +429,11 @@ static size_t mapped_bytes(const ladei_block *block) {
   return bytes;
 }
 
-/* While heap->grants is not 0, runs only grow: what was found mapped stays so until access was given. */
-lade_status ladei_expandable_grant(lade_device_allocator *allocator, int peer) {
-  ladei_heap *heap = &allocator->heap;
+/* Gives access to what is mapped from here on up. Lock held at call and return, released in between. */
+static lade_status runs_grant(lade_device_allocator *allocator, int peer) {
   lade_status status = LADE_OK;
   uint64_t address = 0;
-  ladei_lock_acquire(&allocator->lock);
-  heap->grants++;
-  for (ladei_block *block; status == LADE_OK && (block = mapped_from(heap, address)) != NULL;) {
+  for (ladei_block *block; status == LADE_OK && (block = mapped_from(&allocator->heap, address)) != NULL;) {
     void *begin = (void *)(uintptr_t)block->address;
     size_t bytes = mapped_bytes(block);
     address = block->address + bytes;
@@ -406,7 +441,26 @@ lade_status ladei_expandable_grant(lade_device_allocator *allocator, int peer) {
     status = ops_of(allocator)->vm_set_access(allocator->runtime->self, begin, bytes, peer, true);
     ladei_lock_acquire(&allocator->lock);
   }
+  return status;
+}
+
+/* While heap->grants is not 0 nothing is unmapped, so runs only grow. What was mapped behind the walk's back is found by
+ * another one; mappings in flight see the new count of peers before they commit. */
+lade_status ladei_expandable_grant(lade_device_allocator *allocator, int peer,
+                                   lade_status (*append)(lade_device_allocator *allocator, int peer)) {
+  ladei_heap *heap = &allocator->heap;
+  lade_status status;
+  uint64_t seen;
+  ladei_lock_acquire(&allocator->lock);
+  while (allocator->unmappings > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
+  heap->grants++;
+  do {
+    seen = allocator->mappings;
+    status = runs_grant(allocator, peer);
+  } while (status == LADE_OK && seen != allocator->mappings);
+  if (status == LADE_OK) status = append(allocator, peer);
   heap->grants--;
+  ladei_condition_broadcast(&allocator->returned);
   ladei_lock_release(&allocator->lock);
   return status;
 }

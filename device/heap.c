@@ -21,7 +21,7 @@ void ladei_heap_init(ladei_heap *heap) {
 }
 
 void ladei_heap_destroy(ladei_heap *heap) {
-  assert(heap->by_address.count == 0);
+  assert(heap->by_address.count == 0 && heap->hidden.count == 0);
   ladei_block_map_destroy(&heap->starts);
   ladei_slab_destroy(&heap->blocks);
   ladei_slab_destroy(&heap->segments);
@@ -130,7 +130,47 @@ void ladei_heap_segment_discard(ladei_heap *heap, ladei_heap_segment *segment) {
   ladei_slab_free(&heap->segments, segment);
 }
 
+static ladei_heap_segment *segment_of(ladei_order_node *node) {
+  return LADEI_ORDER_RECORD(node, ladei_heap_segment, order);
+}
+
+/* The driver has it back: gauges, for a plain one, and its pool's count. */
+static void segment_count_out(ladei_heap *heap, ladei_heap_segment *segment) {
+  ladei_block_pool *pool = segment->pool;
+  if (pool->owner != NULL) {
+    assert(pool->owner->segment_count > 0);
+    pool->owner->segment_count--;
+  }
+  if (ladei_heap_segment_expandable(segment)) return;
+  heap->counters.device_frees++;
+  ladei_gauges_lower(&heap->counters.segment, pool->is_small, 1);
+  ladei_gauges_lower(&heap->counters.reserved_bytes, pool->is_small, segment->size);
+  if (segment->oversize_counted) ladei_gauge_lower(&heap->counters.oversize_segments, 1);
+  if (heap->history != NULL) {
+    ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
+  }
+}
+
+static void hidden_count_out(ladei_heap *heap, ladei_heap_segment *segment) {
+  if (segment->counted_out) return;
+  ladei_ordered_set_remove(&heap->hidden, &segment->order);
+  segment->counted_out = true;
+  segment_count_out(heap, segment);
+}
+
+/* Hidden segments whose addresses the driver has handed out again: it has taken them back, though the call that gave
+ * them back has not returned yet. */
+static void hidden_expire(ladei_heap *heap, uint64_t address, size_t size) {
+  ladei_order_key last = {{address + size - 1, UINT64_MAX, UINT64_MAX}};
+  for (;;) {
+    ladei_heap_segment *segment = segment_of(ladei_ordered_set_at_most(&heap->hidden, last));
+    if (segment == NULL || segment->address + segment->size <= address) return;
+    hidden_count_out(heap, segment);
+  }
+}
+
 ladei_block *ladei_heap_segment_insert(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address, bool mapped) {
+  if (heap->hidden.count > 0) hidden_expire(heap, address, segment->size);
   segment->address = address;
   segment->order.key = (ladei_order_key){{address, 0, 0}};
   ladei_ordered_set_insert(&heap->by_address, &segment->order);
@@ -140,55 +180,46 @@ ladei_block *ladei_heap_segment_insert(ladei_heap *heap, ladei_heap_segment *seg
 }
 
 void ladei_heap_segment_hide(ladei_heap *heap, ladei_block *block) {
-  assert(block->state == LADEI_HEAP_BUSY && block->size == block->segment->size);
+  ladei_heap_segment *segment = block->segment;
+  assert(block->state == LADEI_HEAP_BUSY && block->size == segment->size);
   ladei_block_map_remove(&heap->starts, block->address);
-  ladei_ordered_set_remove(&heap->by_address, &block->segment->order);
+  ladei_ordered_set_remove(&heap->by_address, &segment->order);
+  ladei_ordered_set_insert(&heap->hidden, &segment->order);
+  segment->hidden = block;
+  segment->counted_out = false;
   heap->hidden_count++;
 }
 
 void ladei_heap_segment_show(ladei_heap *heap, ladei_block *block) {
+  ladei_heap_segment *segment = block->segment;
+  assert(!segment->counted_out);
   heap->hidden_count--;
-  ladei_ordered_set_insert(&heap->by_address, &block->segment->order);
+  segment->hidden = NULL;
+  ladei_ordered_set_remove(&heap->hidden, &segment->order);
+  ladei_ordered_set_insert(&heap->by_address, &segment->order);
   ladei_block_map_put(&heap->starts, block->address, block);
 }
 
 void ladei_heap_segment_remove(ladei_heap *heap, ladei_block *block) {
   ladei_heap_segment *segment = block->segment;
+  hidden_count_out(heap, segment);
   heap->hidden_count--;
   record_give(heap, block);
   ladei_heap_segment_discard(heap, segment);
 }
 
-void ladei_heap_segment_count_up(ladei_heap *heap, ladei_heap_segment *segment) {
+void ladei_heap_segment_count_in(ladei_heap *heap, ladei_heap_segment *segment) {
   ladei_block_pool *pool = segment->pool;
+  if (pool->owner != NULL) pool->owner->segment_count++;
+  if (ladei_heap_segment_expandable(segment)) return;
   ladei_gauges_raise(&heap->counters.segment, pool->is_small, 1);
   ladei_gauges_raise(&heap->counters.reserved_bytes, pool->is_small, segment->size);
   segment->oversize_counted = segment->size >= heap->settings.max_split_bytes;
   if (segment->oversize_counted) ladei_gauge_raise(&heap->counters.oversize_segments, 1);
-  if (pool->owner != NULL) pool->owner->segment_count++;
   heap->counters.device_allocs++;
   if (heap->history != NULL) {
     ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_ALLOC, segment->address, segment->size);
   }
-}
-
-void ladei_heap_segment_count_down(ladei_heap *heap, ladei_heap_segment *segment) {
-  ladei_block_pool *pool = segment->pool;
-  heap->counters.device_frees++;
-  if (pool->owner != NULL) {
-    assert(pool->owner->segment_count > 0);
-    pool->owner->segment_count--;
-  }
-  ladei_gauges_lower(&heap->counters.segment, pool->is_small, 1);
-  ladei_gauges_lower(&heap->counters.reserved_bytes, pool->is_small, segment->size);
-  if (segment->oversize_counted) ladei_gauge_lower(&heap->counters.oversize_segments, 1);
-  if (heap->history != NULL) {
-    ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
-  }
-}
-
-static ladei_heap_segment *segment_of(ladei_order_node *node) {
-  return LADEI_ORDER_RECORD(node, ladei_heap_segment, order);
 }
 
 ladei_heap_segment *ladei_heap_segment_first(const ladei_heap *heap) {
@@ -199,7 +230,25 @@ ladei_heap_segment *ladei_heap_segment_next(const ladei_heap_segment *segment) {
   return segment_of(ladei_order_next(&segment->order));
 }
 
+static ladei_heap_segment *lower_of(ladei_heap_segment *a, ladei_heap_segment *b) {
+  if (a == NULL || b == NULL) return a == NULL ? b : a;
+  return a->address < b->address ? a : b;
+}
+
+ladei_heap_segment *ladei_heap_counted_first(const ladei_heap *heap) {
+  return lower_of(ladei_heap_segment_first(heap), segment_of(ladei_ordered_set_first(&heap->hidden)));
+}
+
+/* No two of them have one address. */
+ladei_heap_segment *ladei_heap_counted_next(const ladei_heap *heap, const ladei_heap_segment *segment) {
+  if (heap->hidden.count == 0) return ladei_heap_segment_next(segment);
+  ladei_order_key beyond = {{segment->address + 1, 0, 0}};
+  return lower_of(segment_of(ladei_ordered_set_at_least(&heap->by_address, beyond)),
+                  segment_of(ladei_ordered_set_at_least(&heap->hidden, beyond)));
+}
+
 ladei_block *ladei_heap_segment_block(const ladei_heap *heap, const ladei_heap_segment *segment) {
+  if (segment->hidden != NULL) return segment->hidden;
   return ladei_block_map_get(&heap->starts, segment->address);
 }
 

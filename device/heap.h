@@ -19,7 +19,8 @@
  * I3  No two neighbours are both FREE, and no two both HOLE.
  * I4  A block is a multiple of 512 bytes; a HOLE begins and ends at granules of its segment.
  * I5  `starts` and the segment's start bits name exactly the starts of all blocks, but for segments that are hidden while
- *     the driver takes them back.
+ *     the driver takes them back. Those are in `hidden`, and counted, until the driver has said that they are gone, or
+ *     has handed out their addresses again.
  * I6  Only HOLE and BUSY blocks may be unmapped; the ticket of a FREE block or HOLE is idle.
  * I7  reserved bytes = plain segments + mapped parts of expandable ones; the segment gauge counts the plain ones.
  * I8  allocation gauges sum ALLOCATED, active gauges ALLOCATED + PENDING + DEFERRED blocks; requested bytes sum what
@@ -27,7 +28,7 @@
  * I9  inactive_split sums the FREE blocks of plain segments that have a neighbour.
  * I10 all = small_pool + large_pool for current, allocated and freed of every gauge.
  * I11 A private pool's segment_count is the number of its segments, of both kinds.
- * ladei_device_allocator_check recounts them. (I7 to I9 hold while no driver call is in flight.)
+ * ladei_device_allocator_check recounts them: they hold whenever the lock is free, also while driver calls are in flight.
  * Locks: the allocator's lock, held by the caller of every function here.
  */
 #ifndef LADE_DEVICE_HEAP_H
@@ -99,6 +100,8 @@ typedef struct ladei_heap_segment {
   bool oversize_counted;         /* it is in the oversize_segments gauge */
   bool stream_retired;           /* the stream may be gone: make no call on it */
   bool emptied;                  /* expandable: granules were unmapped since it was last looked at */
+  bool counted_out;              /* hidden, and gone: no counter has it any more */
+  struct ladei_block *hidden;    /* its only block, while it is hidden; else NULL */
   struct ladei_context *context; /* of the allocation that it was got for; NULL: none (history.h) */
 } ladei_heap_segment;
 
@@ -145,10 +148,11 @@ typedef struct ladei_heap {
   ladei_slab blocks;   /* of ladei_block */
   ladei_block *spares; /* records between two uses, linked through `chain`: live to the slab, in no segment */
   size_t spare_count;
-  size_t hidden_count; /* segments hidden now */
+  size_t hidden_count; /* segments hidden now, those known to be gone included */
   ladei_slab segments; /* of ladei_heap_segment */
   ladei_block_map starts;
-  ladei_ordered_set by_address; /* segments */
+  ladei_ordered_set by_address; /* segments that are not hidden */
+  ladei_ordered_set hidden;     /* those that are, and may come back */
   ladei_block_pool small_pool;
   ladei_block_pool large_pool;
   ladei_private_pool *private_pools; /* in order of creation */
@@ -206,18 +210,21 @@ ladei_block *ladei_heap_segment_insert(ladei_heap *heap, ladei_heap_segment *seg
 /*
  * Hides a segment whose only block is BUSY from every search by address, before the driver is asked to take it back: from
  * then on the driver may hand out the same addresses to another thread. Then either show it again, as it was, or remove
- * it, which frees both records. They count nothing.
+ * it, which counts it out and frees both records.
  */
 void ladei_heap_segment_hide(ladei_heap *heap, ladei_block *block);
 void ladei_heap_segment_show(ladei_heap *heap, ladei_block *block);
 void ladei_heap_segment_remove(ladei_heap *heap, ladei_block *block);
 
-/* A plain segment has come from the driver, or goes back to it: gauges and the pool's count. */
-void ladei_heap_segment_count_up(ladei_heap *heap, ladei_heap_segment *segment);
-void ladei_heap_segment_count_down(ladei_heap *heap, ladei_heap_segment *segment);
+/* A segment has come from the driver: gauges, for a plain one, and its pool's count. */
+void ladei_heap_segment_count_in(ladei_heap *heap, ladei_heap_segment *segment);
 
+/* Those that are not hidden, by address. */
 ladei_heap_segment *ladei_heap_segment_first(const ladei_heap *heap);
 ladei_heap_segment *ladei_heap_segment_next(const ladei_heap_segment *segment);
+/* All that are counted, by address. */
+ladei_heap_segment *ladei_heap_counted_first(const ladei_heap *heap);
+ladei_heap_segment *ladei_heap_counted_next(const ladei_heap *heap, const ladei_heap_segment *segment);
 ladei_block *ladei_heap_segment_block(const ladei_heap *heap, const ladei_heap_segment *segment); /* the first one */
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
@@ -297,7 +304,8 @@ void ladei_heap_pick_aged(ladei_heap *heap, uint64_t target, ladei_block_list *l
 
 /*
  * Everything that a full flush gives back of a pool: whole plain segments, and of each FREE block in an expandable
- * segment the granules that it covers wholly (its edges stay FREE; without memory for their records, it stays).
+ * segment the granules that it covers wholly (its edges stay FREE; without memory for their records, it stays). No
+ * grant is under way.
  */
 void ladei_pool_pick_all(ladei_heap *heap, ladei_block_pool *pool, ladei_block_list *leaving);
 

@@ -39,8 +39,8 @@ void ladei_history_watch(lade_device_allocator *allocator) {
 
 /* Takes the contexts from all blocks and segments (H2). */
 static void heap_forget_contexts(ladei_history *history, const ladei_heap *heap) {
-  for (ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_heap_segment_next(segment)) {
+  for (ladei_heap_segment *segment = ladei_heap_counted_first(heap); segment != NULL;
+       segment = ladei_heap_counted_next(heap, segment)) {
     ladei_context_drop(history, segment->context);
     segment->context = NULL;
     for (ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {

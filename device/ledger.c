@@ -439,6 +439,9 @@ static const char *ledger_recount(lade_device_allocator *allocator) {
     live++;
     live_bytes += record->bytes;
   }
+  for (ladei_order_node *node = ladei_ordered_set_first(&ledger->giving); node != NULL; node = ladei_order_next(node)) {
+    active_bytes += record_of(node)->bytes;
+  }
   for (const ladei_record *record = ledger->returning; record != NULL; record = record->next_returning) {
     if (record->live) return "L3 state of a returning record";
     returning++;
@@ -447,7 +450,7 @@ static const char *ledger_recount(lade_device_allocator *allocator) {
   if (ladei_gauges_current(&counters->allocation) != live ||
       ladei_gauges_current(&counters->allocated_bytes) != live_bytes)
     return "L2 allocation";
-  if (ladei_gauges_current(&counters->active) != ledger->by_address.count ||
+  if (ladei_gauges_current(&counters->active) != ledger->by_address.count + ledger->giving.count ||
       ladei_gauges_current(&counters->active_bytes) != active_bytes ||
       ladei_gauges_current(&counters->requested_bytes) != active_bytes) {
     return "L2 active";

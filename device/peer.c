@@ -71,30 +71,22 @@ static bool peer_known(const lade_device_allocator *allocator, int peer) {
   return false;
 }
 
+/* Lock held. */
 static lade_status peer_append(lade_device_allocator *allocator, int peer) {
-  lade_status status = LADE_OK;
-  ladei_lock_acquire(&allocator->lock);
   size_t count = atomic_load(&allocator->peer_count);
-  if (!peer_known(allocator, peer)) {
-    if (count == LADEI_PEERS_MAX) {
-      status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator: peer_add: more than %d peers", LADEI_PEERS_MAX);
-    } else {
-      allocator->peers[count] = peer;
-      atomic_store(&allocator->peer_count, count + 1);
-    }
+  if (peer_known(allocator, peer)) return LADE_OK;
+  if (count == LADEI_PEERS_MAX) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator: peer_add: more than %d peers", LADEI_PEERS_MAX);
   }
-  ladei_lock_release(&allocator->lock);
-  return status;
+  allocator->peers[count] = peer;
+  atomic_store(&allocator->peer_count, count + 1);
+  return LADE_OK;
 }
 
+/* Mapped memory first: a refusal leaves the peer out. */
 lade_status ladei_native_peer_add(lade_device_allocator *allocator, int peer) {
-  const lade_runtime_ops *ops = allocator->runtime->ops;
-  lade_status status = ops->peer_enable(allocator->runtime->self, peer, allocator->device);
-  /* Mapped memory first: a refusal leaves the peer out, and a mapping made meanwhile is found by the second walk. */
-  if (status == LADE_OK) status = ladei_expandable_grant(allocator, peer);
-  if (status == LADE_OK) status = peer_append(allocator, peer);
-  if (status == LADE_OK) status = ladei_expandable_grant(allocator, peer);
-  return status;
+  lade_status status = allocator->runtime->ops->peer_enable(allocator->runtime->self, peer, allocator->device);
+  return status == LADE_OK ? ladei_expandable_grant(allocator, peer, peer_append) : status;
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */

@@ -111,6 +111,7 @@ lade_status ladei_native_shared_export(lade_device_allocator *allocator, const v
   status = descriptors_make(allocator, &plan, &own.fds);
   ladei_lock_acquire(&allocator->lock);
   allocator->heap.grants--;
+  ladei_condition_broadcast(&allocator->returned);
   ladei_lock_release(&allocator->lock);
   free(plan.handles);
   if (status != LADE_OK) return status;

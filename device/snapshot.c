@@ -4,6 +4,8 @@
  *
  * S1  The arrays have room for as many entries as there are blocks: each run has a block, and each block one entry.
  * S2  While the lock is held, `context` of an entry is the record; afterwards what the program captured.
+ * S3  Segments and counters are of one moment and go by one definition: what is on its way back to the driver is shown,
+ *     as a cached block, and counted, until the driver has it.
  * Locks: the allocator's lock while copying; memory is allocated without it, and again where the heap grew meanwhile.
  */
 #include "device/snapshot.h"
@@ -21,9 +23,12 @@ void ladei_device_snapshot_destroy(ladei_snapshot *snapshot) {
   *snapshot = (ladei_snapshot){.segments = NULL};
 }
 
+/* Lock held. */
+static size_t blocks_counted(const ladei_heap *heap) { return heap->starts.count + heap->hidden.count; }
+
 static size_t block_count(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
-  size_t count = allocator->heap.starts.count;
+  size_t count = blocks_counted(&allocator->heap);
   ladei_lock_release(&allocator->lock);
   return count;
 }
@@ -74,15 +79,20 @@ static void block_copy(ladei_snapshot *snapshot, const ladei_block *block) {
   if (state == LADE_DEVICE_BLOCK_ALLOCATED) run->allocated_bytes += block->size;
 }
 
+/* Its mapped runs. */
+static void segment_copy(const ladei_heap *heap, const ladei_heap_segment *segment, ladei_snapshot *snapshot) {
+  bool in_run = false;
+  for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
+    if (block->mapped && !in_run) run_begin(snapshot, block);
+    in_run = block->mapped;
+    if (in_run) block_copy(snapshot, block);
+  }
+}
+
 static void heap_copy(const ladei_heap *heap, ladei_snapshot *snapshot) {
-  for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_heap_segment_next(segment)) {
-    bool in_run = false;
-    for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
-      if (block->mapped && !in_run) run_begin(snapshot, block);
-      in_run = block->mapped;
-      if (in_run) block_copy(snapshot, block);
-    }
+  for (const ladei_heap_segment *segment = ladei_heap_counted_first(heap); segment != NULL;
+       segment = ladei_heap_counted_next(heap, segment)) {
+    segment_copy(heap, segment, snapshot);
   }
   snapshot->stats = ladei_heap_stats(heap);
 }
@@ -102,7 +112,7 @@ static void contexts_retain(const ladei_snapshot *snapshot) {
 /* Copies and writes the snapshot's event, if there is room for all. */
 static bool snapshot_fill(lade_device_allocator *allocator, size_t room, ladei_snapshot *snapshot) {
   ladei_heap *heap = &allocator->heap;
-  if (heap->starts.count > room) return false;
+  if (blocks_counted(heap) > room) return false;
   heap_copy(heap, snapshot);
   if (allocator->history.enabled) contexts_retain(snapshot);
   if (heap->history != NULL) {

@@ -7,7 +7,6 @@
 #define LADE_HOST_READY_H
 
 #include "host/node.h"
-#include "host/pool.h"
 #include "host/thread_cache.h"
 
 /* A large block was handed out to the thread. */
@@ -30,7 +29,7 @@ static inline ladei_block *ladei_ready_take(ladei_thread_cache *cache, ladei_tal
       large ? ladei_kept_take(cache, tallies, bin, pages) : ladei_magazine_take(cache, &tallies->classes[class_index]);
   if (block != NULL) {
     ladei_block_hand_out(block, requested);
-  } else if (large) {
+  } else if (large && !ladei_gate_is_called(&cache->gate)) { /* a call is answered by the slow path */
     block = ladei_bins_take(&node->bins, class_index, pages);
     if (block != NULL) {
       ladei_block_requested_set(block, requested);
@@ -54,11 +53,7 @@ static inline bool ladei_ready_put(ladei_thread_cache *cache, ladei_tallies *tal
   }
   /* Random sizes are rarely alike so often, as a class has eight of them. */
   bool wanted = block->ticket.spare != cache->id || tallies->alike[bin] >= 4;
-  if (!wanted || !ladei_bins_lodge(&node->bins, block, class_index)) {
-    return false;
-  }
-  ladei_pool_lodged(cache);
-  return true;
+  return wanted && ladei_bins_lodge(&node->bins, block, class_index);
 }
 
 static inline void ladei_tally_alloc(ladei_tally *tally, unsigned class_index, size_t requested, size_t block_bytes) {

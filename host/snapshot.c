@@ -61,6 +61,7 @@ static lade_status node_blocks_show(const lade_pinned_pool *pool, ladei_node *no
     info.state = (int32_t)ladei_pinned_public_state(views[i].state);
     info.source = views[i].source;
     info.chunk_bytes = views[i].in_chunks ? pool->source.register_chunk_bytes : 0;
+    info.contiguous_bytes = ladei_source_contiguous(&info, 0);
     status = visit(&info, user);
   }
   free(views);

@@ -9,12 +9,11 @@
  *   pageable   mapped by lade and not pinned at all; only where the user allows it
  *
  * Note [Chunks]
- *   A driver that refuses one large registration, or holds its locks for too long in it, may be given chunks. A copy may
- *   then cross the border of two registrations, and the CUDA Driver API (API synchronisation behaviour) promises only
- *   that memory "entirely registered" may be copied, not that it may be registered by several calls; batched copies
- *   are known to refuse it. So no block that is as long as a chunk or shorter lies across a border: ordinary segments
- *   are one chunk at most, and segments of several chunks are never cut. A block longer than a chunk begins at a
- *   border, and its user, who can ask for the length of the chunks, copies it chunk by chunk.
+ *   A driver that refuses one large registration, or holds its locks for too long in it, may be given chunks. It then
+ *   refuses copies and fills over the border of two (Note [Copies end with registrations] in runtime/ops.h). So no block
+ *   that is as long as a chunk or shorter lies across a border: ordinary segments are one chunk at most, and segments of
+ *   several chunks are never cut. A block longer than a chunk begins at a border, and whoever copies it does so chunk by
+ *   chunk: pipeline/copy.c and lade_copy_async do, other users ask lade_pinned_find how far they may go.
  *
  * Called without locks; acquire and release call the driver and may take long.
  */
@@ -57,6 +56,13 @@ typedef struct ladei_source_cost {
 static inline bool ladei_source_is_in_chunks(const ladei_source_settings *settings, const ladei_memory *memory) {
   return memory->source == LADE_PINNED_SOURCE_REGISTER && settings->register_chunk_bytes != 0 &&
          memory->bytes > settings->register_chunk_bytes;
+}
+
+/* Of a described block, what one copy from `offset` of it may take. */
+static inline uint64_t ladei_source_contiguous(const lade_pinned_info *info, uint64_t offset) {
+  uint64_t rest = info->bytes - offset;
+  uint64_t chunk = info->chunk_bytes == 0 ? rest : info->chunk_bytes - offset % info->chunk_bytes;
+  return chunk < rest ? chunk : rest;
 }
 
 /*

@@ -394,6 +394,7 @@ static void counters_read(const ladei_pool_counters *counters, lade_pinned_stats
   out->driver_free_max_ns = counter_read(&counters->driver_frees.max_ns);
   out->limit_waits = counter_read(&counters->limit_waits);
   out->other_node_takes = counter_read(&counters->other_node_takes);
+  out->unreached_caches = counter_read(&counters->unreached_caches);
 }
 
 const char *lade_pinned_debug_last(lade_pinned_pool *pool) {

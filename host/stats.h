@@ -85,7 +85,7 @@ typedef struct ladei_pool_counters {
   ladei_gauge reserved_bytes;
   ladei_amount pending_retired, pending_peak, cached_peak; /* guard: pool->lock */
   ladei_told in_use;                                       /* its peaks; current is the sum of the nodes' */
-  _Atomic(uint64_t) misses, limit_waits, other_node_takes;
+  _Atomic(uint64_t) misses, limit_waits, other_node_takes, unreached_caches;
   ladei_timer driver_allocs, driver_frees;
 } ladei_pool_counters;
 

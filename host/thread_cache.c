@@ -4,8 +4,11 @@
  *
  * I1  A cache is in its pool's list from its creation until its thread exits or the pool ends, and in its thread's list
  *     until the thread exits or sees that the pool ended; each of the two holds one of `owners`.
- * I2  The magazines and kept blocks are touched only by the owner inside its gate, by a drain (pool->lock held, gate closed and
- *     waited for), or when the cache is out of the pool's list and its thread is at its end.
+ * I2  The magazines and kept blocks are touched only by the owner inside its gate; by a drain (pool->lock held, gate
+ *     closed, and the wait at it said that the owner is out); by the owner under pool->lock; under pool->lock where the
+ *     owner makes no call, at the end of the pool; or when the cache is out of the pool's list and its thread is at its
+ *     end. A cache whose owner cannot be fenced keeps what it has until the owner's next call (ladei_thread_cache_answer)
+ *     or its exit.
  * I3  The sum of all quotas is at most the pool's magazine budget; cached_bytes of a thread is at most its quota.
  * I4  What an exiting thread counted is added to the pool's `departed` tallies under pool->lock, in one step with the
  *     cache leaving the list: a reader who holds the lock counts everything once.
@@ -14,17 +17,17 @@
  * announces itself in pool->leaving before it lets go of the lock; destroy sets cache->pool to NULL under the same lock
  * and then waits until nobody is leaving.
  *
- * I5  While any thread keeps a larger block, pool->large_kept is true.
+ * I5  While any thread keeps a larger block, pool->large_kept is true; also while one may, as it could not be looked at.
  * Locks: pool->lock guards the lists and quotas; cache->lock the pointer to the pool.
  */
 #include "host/thread_cache.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/backoff.h"
 #include "host/pool.h"
 
 enum { QUOTA_STEP_BYTES = 1 << 20 };
@@ -35,7 +38,6 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
 static bool exit_key_made;
 static _Atomic(uint64_t) last_pool_id;
-static _Atomic(int) process; /* that the caches belong to */
 
 /* ---- Lists ------------------------------------------------------------------------------------------------------- */
 
@@ -57,6 +59,15 @@ static void pool_unlink(lade_pinned_pool *pool, ladei_thread_cache *cache) {
   } else {
     pool->threads = cache->next;
   }
+}
+
+/* The calling thread's cache in the pool; NULL: none. */
+static ladei_thread_cache *thread_list_find(const lade_pinned_pool *pool) {
+  ladei_thread_cache *cache = ladei_tls.all;
+  while (cache != NULL && atomic_load_explicit(&cache->pool, memory_order_relaxed) != pool) {
+    cache = cache->next_of_thread;
+  }
+  return cache;
 }
 
 static void cache_release(ladei_thread_cache *cache) {
@@ -121,25 +132,76 @@ static void quota_sum_set(lade_pinned_pool *pool, size_t bytes) {
   atomic_store_explicit(&pool->magazine_quota_bytes, bytes, memory_order_relaxed);
 }
 
+/* All that a thread has ready, and its quota: those that still work ask for it again, those that sleep do not keep it
+ * from others. Under pool->lock. */
+static ladei_block *cache_take_all(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *list) {
+  list = cache_empty(cache, list);
+  quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
+  cache->quota_bytes = 0;
+  return list;
+}
+
+/* Closes all gates, and has the barrier run if any of them needs it. */
+static bool gates_close(lade_pinned_pool *pool) {
+  bool barrier = false;
+  for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+    barrier = ladei_gate_close(&cache->gate) || barrier;
+  }
+  return barrier && ladei_gate_barrier();
+}
+
 ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool) {
   ladei_block *list = NULL;
+  bool kept = false;
+  const ladei_thread_cache *own = thread_list_find(pool); /* the caller's: needs no fence */
   ladei_lock_acquire(&pool->lock);
+  bool fenced = gates_close(pool);
   for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    ladei_gate_close(&cache->gate);
+    cache->visited = ladei_gate_wait(&cache->gate, fenced || cache == own);
+    if (cache->visited) {
+      list = cache_take_all(pool, cache, list);
+    } else {
+      ladei_count(&pool->counters.unreached_caches, 1);
+      kept = true;
+    }
   }
-  ladei_gate_barrier();
+  atomic_store_explicit(&pool->large_kept, kept, memory_order_relaxed); /* before any owner gets in again */
   for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    ladei_gate_wait(&cache->gate);
-    list = cache_empty(cache, list);
-    quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
-    cache->quota_bytes = 0; /* those that still work ask for it again; those that sleep do not keep it from others */
-  }
-  atomic_store_explicit(&pool->large_kept, false, memory_order_relaxed); /* before any owner gets in again */
-  for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    ladei_gate_open(&cache->gate);
+    if (cache->visited) {
+      ladei_gate_open(&cache->gate);
+    }
   }
   ladei_lock_release(&pool->lock);
   return list;
+}
+
+ladei_block *ladei_thread_caches_take(lade_pinned_pool *pool) {
+  ladei_block *list = NULL;
+  ladei_lock_acquire(&pool->lock);
+  for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+    ladei_lane_close(pool->retire, &cache->lane);
+    list = cache_take_all(pool, cache, list);
+  }
+  atomic_store_explicit(&pool->large_kept, false, memory_order_relaxed);
+  ladei_lock_release(&pool->lock);
+  return list;
+}
+
+void ladei_thread_cache_answer(lade_pinned_pool *pool, ladei_thread_cache *cache) {
+  ladei_block *list = NULL;
+  if (ladei_lane_is_called(&cache->lane)) {
+    ladei_lane_answer(pool->retire, &cache->lane);
+  }
+  if (!ladei_gate_is_called(&cache->gate)) {
+    return;
+  }
+  ladei_lock_acquire(&pool->lock);
+  if (ladei_gate_is_called(&cache->gate)) { /* else another visitor came before */
+    list = cache_take_all(pool, cache, NULL);
+    ladei_gate_answer(&cache->gate);
+  }
+  ladei_lock_release(&pool->lock);
+  ladei_pool_put(pool, list);
 }
 
 bool ladei_thread_caches_keep(lade_pinned_pool *pool) {
@@ -208,7 +270,6 @@ static void counters_depart(lade_pinned_pool *pool, ladei_thread_cache *cache) {
 /* The thread's blocks and counters go to the pool, which stays there until `leaving` is taken back. */
 static void pool_leave(lade_pinned_pool *pool, ladei_thread_cache *cache) {
   ladei_block *list = NULL;
-  ladei_transit_begin(&pool->room.blocks);
   ladei_lock_acquire(&pool->lock);
   bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* else the pool ends just now */
   if (linked) {
@@ -225,7 +286,6 @@ static void pool_leave(lade_pinned_pool *pool, ladei_thread_cache *cache) {
     ladei_pool_put(pool, list);
     cache_release(cache); /* the pool's share */
   }
-  ladei_transit_end(&pool->room.blocks);
   atomic_fetch_sub_explicit(&pool->leaving, 1, memory_order_release);
 }
 
@@ -240,19 +300,26 @@ static lade_pinned_pool *pool_enter_leaving(ladei_thread_cache *cache) {
   return pool;
 }
 
-static void thread_exit(void *user) {
-  ladei_thread_cache *cache = user;
-  if (getpid() != atomic_load_explicit(&process, memory_order_relaxed)) {
-    return; /* a forked child: the pools are the parent's */
+/* The thread leaves one pool. In a forked child pools of the parent's stay as they are: their locks may be held by threads
+ * that do not exist here. */
+static void cache_exit(ladei_thread_cache *cache, pid_t process) {
+  if (cache->process != process) {
+    return;
   }
-  while (cache != NULL) {
-    ladei_thread_cache *next = cache->next_of_thread;
-    lade_pinned_pool *pool = pool_enter_leaving(cache);
-    if (pool != NULL) {
-      pool_leave(pool, cache);
-    }
-    cache_release(cache); /* the thread's share */
-    cache = next;
+  lade_pinned_pool *pool = pool_enter_leaving(cache);
+  if (pool != NULL) {
+    pool_leave(pool, cache);
+  }
+  cache_release(cache); /* the thread's share */
+}
+
+/* The key's value says only that there is something to do: the list changes without it. */
+static void thread_exit(void *user) {
+  (void)user;
+  pid_t process = getpid();
+  for (ladei_thread_cache *cache = ladei_tls.all, *next; cache != NULL; cache = next) {
+    next = cache->next_of_thread;
+    cache_exit(cache, process);
   }
   ladei_tls = (ladei_thread_local){0, NULL, NULL};
 }
@@ -263,7 +330,6 @@ static void thread_exit(void *user) {
 static void child_begins(void) { ladei_tls.pool_id = 0; }
 
 static void process_prepare(void) {
-  atomic_store_explicit(&process, getpid(), memory_order_relaxed);
   exit_key_made = pthread_key_create(&exit_key, thread_exit) == 0;
   /* Without the handler (no memory) a child's fast path would not notice; so there are no caches then. */
   exit_key_made = exit_key_made && pthread_atfork(NULL, NULL, child_begins) == 0;
@@ -284,6 +350,7 @@ static ladei_thread_cache *cache_create(lade_pinned_pool *pool) {
   ladei_lane_init(&cache->lane);
   ladei_lock_init(&cache->lock, LADEI_RANK_MAGAZINE);
   atomic_init(&cache->pool, pool);
+  cache->process = getpid();
   cache->pool_keeps = &pool->large_kept;
   cache->id = atomic_fetch_add_explicit(&pool->last_thread, 1, memory_order_relaxed) + 1;
   atomic_init(&cache->owners, 2);
@@ -311,7 +378,7 @@ static ladei_thread_cache *cache_register(lade_pinned_pool *pool) {
     return NULL;
   }
   cache->next_of_thread = ladei_tls.all;
-  if (pthread_setspecific(exit_key, cache) != 0) {
+  if (pthread_setspecific(exit_key, &ladei_tls) != 0) {
     ladei_lock_destroy(&cache->lock);
     free(cache);
     return NULL;
@@ -320,14 +387,6 @@ static ladei_thread_cache *cache_register(lade_pinned_pool *pool) {
   ladei_lock_acquire(&pool->lock);
   pool_link(pool, cache);
   ladei_lock_release(&pool->lock);
-  return cache;
-}
-
-static ladei_thread_cache *thread_list_find(const lade_pinned_pool *pool) {
-  ladei_thread_cache *cache = ladei_tls.all;
-  while (cache != NULL && atomic_load_explicit(&cache->pool, memory_order_relaxed) != pool) {
-    cache = cache->next_of_thread;
-  }
   return cache;
 }
 
@@ -374,8 +433,8 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_thread_cache *cache) {
     return false; /* most likely; no need for the lock to know it */
   }
   ladei_lock_acquire(&pool->lock);
-  bool raise = quota_sum(pool) + QUOTA_STEP_BYTES <= pool->magazine_bytes &&
-               cache->quota_bytes + QUOTA_STEP_BYTES <= most && !ladei_room_is_awaited(&pool->room);
+  bool raise =
+      quota_sum(pool) + QUOTA_STEP_BYTES <= pool->magazine_bytes && cache->quota_bytes + QUOTA_STEP_BYTES <= most;
   if (raise) {
     cache->quota_bytes += QUOTA_STEP_BYTES;
     quota_sum_set(pool, quota_sum(pool) + QUOTA_STEP_BYTES);
@@ -456,8 +515,9 @@ void ladei_tally_publish_frees(lade_pinned_pool *pool, ladei_tallies *tallies, u
 /* ---- End of a pool ----------------------------------------------------------------------------------------------- */
 
 void ladei_thread_caches_settle(lade_pinned_pool *pool) {
+  ladei_backoff wait = {0};
   while (atomic_load_explicit(&pool->leaving, memory_order_acquire) > 0) {
-    sched_yield();
+    ladei_backoff_wait(&wait);
   }
 }
 

@@ -13,6 +13,8 @@
 #ifndef LADE_HOST_THREAD_CACHE_H
 #define LADE_HOST_THREAD_CACHE_H
 
+#include <sys/types.h>
+
 #include "base/gate.h"
 #include "base/lock.h"
 #include "host/block.h"
@@ -68,12 +70,14 @@ typedef struct ladei_thread_cache {
       lock for changes */
   uint32_t poll_skip;          /* misses until the next look at pending blocks; owner only */
   uint32_t poll_fruitless;     /* looks in a row that found nothing */
+  bool visited;                /* by the drain that is going on; guard: the pool's lock */
   ladei_lane lane;             /* to the pool's retire object */
   _Atomic(ladei_tallies *) nodes[LADEI_PINNED_MAX_NODES]; /* made when first used; constant from then on */
 
   ladei_lock lock;                           /* guards changes of `pool` */
   _Atomic(lade_pinned_pool *) pool;          /* NULL: ended */
   _Atomic(bool) *pool_keeps;                 /* the pool's large_kept; constant */
+  pid_t process;                             /* that made it; constant */
   _Atomic(uint32_t) owners;                  /* pool and thread: the last one frees */
   struct ladei_thread_cache *next_of_thread; /* the thread's list */
   struct ladei_thread_cache *next, *prev;    /* the pool's list; guard: the pool's lock */
@@ -101,6 +105,12 @@ ladei_thread_cache *ladei_thread_cache_of(lade_pinned_pool *pool);
 static inline ladei_thread_cache *ladei_thread_cache_fast(uint64_t pool_id) {
   return ladei_tls.pool_id == pool_id ? ladei_tls.cache : NULL;
 }
+
+/* Owner. Whether somebody needs what the thread has ready and cannot take it; and does what is asked for. */
+static inline bool ladei_thread_cache_is_called(const ladei_thread_cache *cache) {
+  return ladei_gate_is_called(&cache->gate) || ladei_lane_is_called(&cache->lane);
+}
+void ladei_thread_cache_answer(lade_pinned_pool *pool, ladei_thread_cache *cache);
 
 static inline ladei_tallies *ladei_thread_tallies(const ladei_thread_cache *cache, unsigned node) {
   return atomic_load_explicit(&cache->nodes[node], memory_order_acquire);
@@ -178,24 +188,18 @@ static inline ladei_block *ladei_kept_take(ladei_thread_cache *cache, ladei_tall
   return block;
 }
 
-/* Whether a larger block may be kept: not while somebody waits for memory (memory.c). */
-bool ladei_pool_may_keep(const ladei_thread_cache *cache);
-
 /* Owner. Keeps a CACHED block, not lodged. False: not the last one taken, one is kept, or a drain is going on. */
 static inline bool ladei_kept_put(ladei_thread_cache *cache, ladei_tallies *tallies, unsigned bin, ladei_block *block) {
   if (tallies->last[bin] != block || !ladei_gate_enter(&cache->gate)) {
     return false;
   }
   bool fits = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed) == NULL;
-  if (fits && !atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) { /* the first since a drain */
-    fits = ladei_pool_may_keep(cache);
-    if (fits) {
-      atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
-    }
-  }
   if (fits) {
     atomic_store_explicit(&tallies->kept[bin], block, memory_order_relaxed);
     cache->kept_count++;
+    if (!atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) {
+      atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
+    }
   }
   ladei_gate_leave(&cache->gate);
   return fits;
@@ -225,8 +229,13 @@ ladei_tallies *ladei_tallies_create(unsigned node);
 
 /* ---- The pool ---------------------------------------------------------------------------------------------------- */
 
-/* Takes all blocks out of all threads' magazines: a list linked by next. No lock is held. */
+/* Takes all blocks out of all threads' magazines: a list linked by next. No lock is held. Caches whose owners cannot be
+ * fenced (base/gate.h) keep theirs; the owners are called, and give them back in their next calls. */
 ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool);
+
+/* The same of all caches, which needs no fence, for the end of the pool: no thread makes any other call. Their lanes are
+ * emptied too. */
+ladei_block *ladei_thread_caches_take(lade_pinned_pool *pool);
 
 /* Waits until blocks that exiting threads had taken out before the last drain are back in their nodes. */
 void ladei_thread_caches_settle(lade_pinned_pool *pool);

@@ -6,9 +6,12 @@
  *   device   a'      b'c'       d'       three runs: one batched copy, or three copies where the driver has none
  *
  * I1  Runs are submitted in the order of the chunk; a failure says whether some were.
+ * I2  The host side of a run lies in one pinned range: Note [Copies end with registrations] in runtime/ops.h. A block of
+ *     the pool has ends at each multiple of pipeline->register_chunk_bytes, a direct part where direct.c found them.
  * Locks: none held, none taken. pipeline->no_batch is set once and never cleared.
  */
 #include "base/error.h"
+#include "base/size.h"
 #include "pipeline/internal.h"
 
 /* As many runs go into one submission: what fits on the stack of a thread easily. */
@@ -19,6 +22,8 @@ typedef struct run_list {
   ladei_order *order;
   const ladei_stream *stream;
   ladei_copy_direction direction;
+  bool sealed; /* a pinned range ends with the last run: nothing is joined to it */
+  bool direct; /* the last run is of a direct part */
   size_t count;
   void *dsts[RUNS_MOST];
   const void *srcs[RUNS_MOST];
@@ -67,7 +72,7 @@ static lade_status runs_submit(run_list *runs) {
 
 static lade_status runs_add(run_list *runs, char *dst, const char *src, size_t bytes) {
   size_t last = runs->count - 1;
-  if (runs->count > 0 && (char *)runs->dsts[last] + runs->sizes[last] == dst &&
+  if (runs->count > 0 && !runs->sealed && (char *)runs->dsts[last] + runs->sizes[last] == dst &&
       (const char *)runs->srcs[last] + runs->sizes[last] == src) {
     runs->sizes[last] += bytes;
     return LADE_OK;
@@ -106,14 +111,51 @@ static lade_status device_copy(run_list *runs, const ladei_span *span, bool to_d
   return status;
 }
 
+/* Bytes from `offset` to the end of a pinned range, the first of which ends at `first`, and others follow of `next`. */
+static uint64_t reach_from(uint64_t offset, uint64_t first, uint64_t next) {
+  return offset < first ? first - offset : next - (offset - first) % next;
+}
+
+/* As many runs as pinned ranges of the host side. */
+static lade_status host_copy(run_list *runs, char *device, char *host, size_t bytes, uint64_t reach, uint64_t next,
+                             bool to_device) {
+  lade_status status = LADE_OK;
+  for (size_t done = 0, length; status == LADE_OK && done < bytes; done += length) {
+    length = (size_t)ladei_size_min(bytes - done, reach);
+    status = to_device ? runs_add(runs, device + done, host + done, length)
+                       : runs_add(runs, host + done, device + done, length);
+    runs->sealed = length == reach;
+    reach = next;
+  }
+  return status;
+}
+
+static lade_status direct_copy(run_list *runs, const ladei_span *span, bool to_device) {
+  const ladei_part *part = span->part;
+  uint64_t reach = reach_from(span->offset, part->first_reach, part->next_reach);
+  runs->sealed = runs->sealed || !runs->direct;
+  runs->direct = true;
+  lade_status status = host_copy(runs, part->device + span->offset, (char *)part->host.memory + span->offset,
+                                 span->bytes, reach, part->next_reach, to_device);
+  runs->sealed = runs->sealed || part->next_reach != 0; /* its last range may end with it */
+  return status;
+}
+
+static lade_status staged_copy(run_list *runs, const ladei_span *span, bool to_device) {
+  const ladei_slot *slot = runs->order->slot;
+  char *host = (char *)ladei_slot_data(slot) + span->at;
+  uint64_t next = runs->pipeline->register_chunk_bytes;
+  uint64_t reach = next == 0 ? UINT64_MAX : reach_from((uint64_t)(host - (char *)slot->block), next, next);
+  runs->sealed = runs->sealed || runs->direct;
+  runs->direct = false;
+  return host_copy(runs, span->part->device + span->offset, host, span->bytes, reach, next, to_device);
+}
+
 static lade_status span_copy(run_list *runs, const ladei_span *span, bool to_device) {
   if (span->part->host.kind == LADE_ENDPOINT_DEVICE) {
     return device_copy(runs, span, to_device);
   }
-  char *device = span->part->device + span->offset;
-  char *host = span->part->direct ? (char *)span->part->host.memory + span->offset
-                                  : (char *)ladei_slot_data(runs->order->slot) + span->at;
-  return to_device ? runs_add(runs, device, host, span->bytes) : runs_add(runs, host, device, span->bytes);
+  return span->part->direct ? direct_copy(runs, span, to_device) : staged_copy(runs, span, to_device);
 }
 
 static lade_status chunk_copy(run_list *runs, bool to_device) {
@@ -139,6 +181,8 @@ lade_status ladei_copy_chunk(lade_pipeline *pipeline, ladei_order *order) {
   runs.order = order;
   runs.stream = &ladei_lane_stream_of(pipeline, order->slot->lane)->stream;
   runs.direction = to_device ? LADEI_COPY_H2D : LADEI_COPY_D2H;
+  runs.sealed = false;
+  runs.direct = false;
   runs.count = 0;
   order->copies = 0;
   bool timed = ladei_probe_begin(runtime, runs.stream, &side->probe, order->slot->bytes);

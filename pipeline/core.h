@@ -250,8 +250,10 @@ typedef struct ladei_order {
   bool in_flight;
   bool last_resort;
   bool partial;
-  unsigned copies; /* COPY: driver calls that it took */
-  bool by_engine;  /* for the driver: its request went through the storage's engine */
+  unsigned copies;   /* COPY: driver calls that it took */
+  bool by_engine;    /* for the driver: its request went through the storage's engine */
+  uint64_t begun_ns; /* for the driver, where there is a timeline: when it began with it, */
+  uint64_t ended_ns; /* ... and when it was done; 0: when it is completed */
 } ladei_order;
 
 /* What a completion brought about, for those who wait. */

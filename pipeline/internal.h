@@ -8,12 +8,14 @@
  *   parts.c      the ranges of a transfer                 threads.c    driver: reader threads
  *   direct.c     which of them need no staging            checksum.c   XXH3 of what passes
  *   probe.c      timing copies                            adapt.c      what follows from what was measured
+ *   timeline.c   what was done when
  *   storage*.c   files (storage.h); storage_parts.c: those of a transfer
  *   core*.c      what to do next                          virtual.c    driver: virtual time on "sim"
  */
 #ifndef LADE_PIPELINE_INTERNAL_H
 #define LADE_PIPELINE_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/lock.h"
@@ -23,6 +25,7 @@
 #include "pipeline/core.h"
 #include "pipeline/parts.h"
 #include "pipeline/storage.h"
+#include "pipeline/timeline.h"
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
 
@@ -60,6 +63,7 @@ struct lade_pipeline {
   const ladei_pipeline_driver *driver;
   void *driver_state;            /* the driver's own */
   lade_pipeline_options options; /* with all choices made; max_transfers, readers, depth, chunk_bytes not 0 */
+  uint64_t register_chunk_bytes; /* of the pool; 0: its blocks lie in one registration each */
   bool chunk_chosen;             /* by lade: small transfers get smaller chunks */
   bool depth_chosen;             /* by lade: blocks stay in step with the window */
   unsigned threads;              /* for drivers that have any */
@@ -74,10 +78,13 @@ struct lade_pipeline {
   ladei_condition work;    /* an order may be there; for drivers */
   ladei_condition changed; /* a transfer advanced; for callers that wait */
   ladei_core core;
-  unsigned submitting;     /* calls of submit that have their place among max_transfers, but no transfer yet */
-  unsigned prefix_waiters; /* calls that wait for part of a transfer */
-  bool stopping;           /* destroy has drained it: threads end */
-  unsigned references;     /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
+  ladei_pipe_timeline *timeline; /* NULL: not wanted; the pointer is constant */
+  unsigned submitting;           /* calls of submit that have their place among max_transfers, but no transfer yet */
+  unsigned prefix_waiters;       /* calls that wait for part of a transfer */
+  unsigned calls;                /* on tickets, under way: destroy lets them come to their end */
+  bool stopping;                 /* destroy drains it */
+  bool closed;                   /* no submit any more: destroy cancels, or has ended the driver */
+  unsigned references;           /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
 };
 
 /* One transfer. Freed when it is finished and released. */
@@ -116,6 +123,21 @@ struct ladei_pipeline_driver {
    * clock reached the deadline, or (virtual time) nothing can ever happen. Other errors: the clock cannot be moved. */
   lade_status (*wait)(lade_pipeline *pipeline, uint64_t deadline_ns);
 };
+
+/*
+ * Note [Cancelled threads]
+ * A thread may be cancelled (pthread_cancel) while it is in a call. Opening and closing files, reads and writes, and what
+ * drivers do inside are cancellation points: ended there, a call would keep its place among max_transfers, its ticket, or
+ * an order that nobody completes. So calls that get to such points hold cancellation off; waits are no points anyhow. It
+ * takes effect at the first cancellation point after the call.
+ */
+static inline int ladei_pipe_cancellation_hold(void) {
+  int before;
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  return before;
+}
+
+static inline void ladei_pipe_cancellation_resume(int before) { (void)pthread_setcancelstate(before, NULL); }
 
 extern const ladei_pipeline_driver ladei_driver_threads;
 extern const ladei_pipeline_driver ladei_driver_virtual;
@@ -156,6 +178,11 @@ bool ladei_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, 
 void ladei_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe, bool copied);
 /* After copies of the direction were found finished. */
 void ladei_probe_read(const lade_runtime *runtime, ladei_probe *probe);
+
+/* The time, where there is a timeline; else 0. */
+static inline uint64_t ladei_timeline_now(const lade_pipeline *pipeline) {
+  return pipeline->timeline != NULL ? pipeline->runtime->ops->now_ns(pipeline->runtime->self) : 0;
+}
 
 /* Executes an order. No lock held. On failure the thread's error record says what, of which file, at which byte. */
 lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order);

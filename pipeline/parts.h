@@ -20,6 +20,9 @@ typedef struct ladei_part {
   uint64_t begin; /* in the transfer */
   uint64_t bytes; /* not 0 */
   bool direct;    /* copies leave or reach host.memory itself: nothing to read or write */
+  /* Of direct host memory: */
+  uint64_t first_reach; /* bytes to the end of the pinned range that it begins in */
+  uint64_t next_reach;  /* length of each further one, the last perhaps longer than what it holds; 0: there is none */
 } ladei_part;
 
 /* Constant while its transfer lives. */

@@ -7,7 +7,8 @@
  *   lade_ticket (a transfer, its request)      unfinished: the core knows it     released: the caller gave it up
  *
  * I1  The pipeline's memory is freed when it is destroyed and no ticket is left; until then its lock works.
- * I2  Streams and events are destroyed only when no order is out and nothing is in flight on them.
+ * I2  Streams and events are destroyed only when no order is out, nothing is in flight on them, and no call on a ticket
+ *     counts among `calls` (ticket.c).
  * Locks: pipeline->lock guards the core, `finished`, `released`, `references`. No call of driver, pool or callback is
  * made under it. What is constant after creation is read without it.
  */
@@ -36,6 +37,10 @@ static lade_status options_check(const lade_pipeline_options *options) {
   }
   if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: storage %d is none", options->storage);
+  }
+  if (options->timeline_events > LADEI_TIMELINE_MOST_EVENTS) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: timeline of %llu events; at most %d",
+                       (unsigned long long)options->timeline_events, LADEI_TIMELINE_MOST_EVENTS);
   }
   if (!ladei_size_mul(options->chunk_bytes, options->depth + 1u, &ring) || ring >= LADEI_SIZE_LIMIT) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: chunks of %llu bytes are too large",
@@ -141,6 +146,7 @@ static void limits_set(lade_pipeline *pipeline) {
 
 /* The last reference is gone. */
 static void pipeline_free(lade_pipeline *pipeline) {
+  ladei_pipe_timeline_destroy(pipeline->timeline);
   ladei_condition_destroy(&pipeline->work);
   ladei_condition_destroy(&pipeline->changed);
   ladei_lock_destroy(&pipeline->lock);
@@ -189,6 +195,28 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
   own.blocks_peak = counters.blocks_peak;
   ladei_storage_info(&pipeline->storage, &own);
   return ladei_stats_write("lade_pipeline_info", &own, sizeof own, info);
+}
+
+lade_status lade_pipeline_timeline_read(lade_pipeline *pipeline, lade_timeline_event *out, size_t capacity,
+                                        size_t *out_count, uint64_t *out_lost) {
+  uint64_t lost;
+  if (pipeline == NULL || out_count == NULL || (out == NULL && capacity > 0)) {
+    return ladei_argument_error("lade_pipeline_timeline_read: NULL");
+  }
+  lade_status status = ladei_runtime_check_process(pipeline->runtime);
+  if (status != LADE_OK) {
+    return status;
+  }
+  if (pipeline->timeline == NULL) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "pipeline: made without options.timeline_events, keeps no timeline");
+  }
+  ladei_lock_acquire(&pipeline->lock);
+  *out_count = ladei_pipe_timeline_copy(pipeline->timeline, out, capacity, &lost);
+  ladei_lock_release(&pipeline->lock);
+  if (out_lost != NULL) {
+    *out_lost = lost;
+  }
+  return LADE_OK;
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -316,8 +344,24 @@ static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
   return LADE_OK;
 }
 
+/* What of the pool's settings copies depend on. */
+static lade_status pool_settings_read(lade_pipeline *pipeline) {
+  lade_pinned_options settings;
+  lade_pinned_options_init(&settings);
+  lade_status status = lade_pinned_settings_get(pipeline->pool, &settings);
+  pipeline->register_chunk_bytes = settings.register_chunk_bytes;
+  return status;
+}
+
 static lade_status pipeline_build(lade_pipeline *pipeline) {
   lade_status status = ladei_core_init(&pipeline->core, pipeline->options.depth);
+  if (status == LADE_OK && pipeline->options.timeline_events > 0) {
+    status =
+        ladei_pipe_timeline_create(pipeline->options.timeline_events, pipeline->options.depth, &pipeline->timeline);
+  }
+  if (status == LADE_OK) {
+    status = pool_settings_read(pipeline);
+  }
   if (status == LADE_OK) {
     limits_set(pipeline);
     status = ladei_event_pool_create(pipeline->runtime, &pipeline->events);
@@ -388,7 +432,12 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
   if (status == LADE_OK) {
     status = ladei_runtime_acquire(runtime);
   }
-  return status != LADE_OK ? status : pipeline_new(runtime, pool, &own, devices, out);
+  if (status == LADE_OK) {
+    int cancellation = ladei_pipe_cancellation_hold();
+    status = pipeline_new(runtime, pool, &own, devices, out);
+    ladei_pipe_cancellation_resume(cancellation);
+  }
+  return status;
 }
 
 /* Called with the lock, which is released meanwhile: the kernel is asked without it to give up what it has. */
@@ -413,22 +462,29 @@ static lade_status drain_error(const lade_pipeline *pipeline, unsigned left) {
                      never ? "%u transfers can never end" : "%u transfers had not ended when the time was over", left);
 }
 
-/* Until no transfer, no order and no block is left. */
+/* Called with the lock. A call of submit from a callback is part of an order. */
+static bool is_busy(const lade_pipeline *pipeline) {
+  const ladei_core *core = &pipeline->core;
+  return core->unfinished > 0 || core->orders_out > 0 || core->counters.blocks > 0 || pipeline->calls > 0;
+}
+
+/* Until no transfer, no order, no block and no call on a ticket is left. */
 static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
   lade_status status = LADE_OK;
   uint64_t timeout_ns = pipeline->options.drain_timeout_ns;
   uint64_t deadline_ns = ladei_deadline_after(pipeline, timeout_ns != 0 ? timeout_ns : LADE_WAIT_FOREVER);
   ladei_lock_acquire(&pipeline->lock);
+  pipeline->stopping = true; /* every completion wakes us */
+  pipeline->closed = cancel; /* what callbacks submitted from here on would be cancelled by nobody */
   if (cancel) {
     cancel_all(pipeline);
   }
-  pipeline->stopping = true; /* every completion wakes us */
   ladei_condition_broadcast(&pipeline->work);
-  const ladei_core *core = &pipeline->core;
-  while ((core->unfinished > 0 || core->orders_out > 0 || core->counters.blocks > 0) && status == LADE_OK) {
+  while (is_busy(pipeline) && status == LADE_OK) {
     status = pipeline->driver->wait(pipeline, deadline_ns);
   }
-  unsigned left = core->unfinished;
+  unsigned left = pipeline->core.unfinished;
+  pipeline->closed = status == LADE_OK;
   if (status != LADE_OK) {
     pipeline->stopping = false;
   }
@@ -436,10 +492,7 @@ static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
   return status == LADE_ERR_TIMEOUT ? drain_error(pipeline, left) : status;
 }
 
-lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
-  if (pipeline == NULL) {
-    return LADE_OK;
-  }
+static lade_status pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
   lade_status status = ladei_runtime_check_process(pipeline->runtime);
   if (status == LADE_OK && pipeline->driver_state != NULL) {
     status = pipeline_drain(pipeline, cancel);
@@ -456,4 +509,14 @@ lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
   ladei_lock_acquire(&pipeline->lock);
   ladei_pipeline_unref_unlock(pipeline);
   return LADE_OK;
+}
+
+lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
+  if (pipeline == NULL) {
+    return LADE_OK;
+  }
+  int cancellation = ladei_pipe_cancellation_hold();
+  lade_status status = pipeline_destroy(pipeline, cancel);
+  ladei_pipe_cancellation_resume(cancellation);
+  return status;
 }

@@ -15,7 +15,8 @@
  * O_DIRECT many requests are under way without a thread waiting for each. (bench/staging_throughput --storage)
  *
  * I1  What a file is opened with beside the caller's descriptor is closed by its detach.
- * I2  A file with `save` is under no name, or a temporary one, until the detach has renamed it.
+ * I2  A file with `save` is under no name, or a temporary one, until ladei_storage_name has renamed it.
+ * I3  What a close says of a file that was written is an error of its transfer, and known before the rename.
  * Locks: none. Counters are atomic; files are constant but for their atomic fields.
  */
 #include "pipeline/storage.h"
@@ -181,12 +182,14 @@ static bool direct_alignment(ladei_storage_file *file) {
   return ladei_is_power_of_two(file->align) && ladei_is_power_of_two(file->memory_align);
 }
 
-static void direct_drop(ladei_storage_file *file) {
-  if (file->owns_direct_fd) {
-    close(file->direct_fd);
-  }
+/* errno of closing it, 0: none. After an interruption it is closed all the same. */
+static int fd_close(int fd) { return close(fd) == 0 || errno == EINTR ? 0 : errno; }
+
+static int direct_drop(ladei_storage_file *file) {
+  int code = file->owns_direct_fd ? fd_close(file->direct_fd) : 0;
   file->direct_fd = -1;
   file->owns_direct_fd = false;
+  return code;
 }
 
 /* The second descriptor: with O_DIRECT if that is wanted, or without it for what is not aligned. */
@@ -206,7 +209,7 @@ static void direct_open(ladei_storage_file *file, bool wanted) {
   }
   if (file->direct_fd >= 0 && !direct_alignment(file) && file->fd >= 0) {
     direct_refuse(file, EINVAL);
-    direct_drop(file);
+    (void)direct_drop(file);
   }
 }
 
@@ -265,7 +268,8 @@ static void file_count(ladei_storage_file *file) {
   }
 }
 
-static void file_close(ladei_storage_file *file) {
+/* All but what a save holds. errno of the first descriptor that could not be closed well, 0: none. */
+static int file_close(ladei_storage_file *file) {
   if (file->counted) {
     atomic_fetch_sub(&file->storage->files_open, 1);
   }
@@ -275,10 +279,16 @@ static void file_close(ladei_storage_file *file) {
   if (file->cufile_handle != NULL) {
     ladei_cufile_file_remove(file->storage->cufile, file->cufile_handle);
   }
-  direct_drop(file);
-  if (file->owns_fd) {
-    close(file->fd);
-  }
+  int of_direct = direct_drop(file);
+  int of_other = file->owns_fd ? fd_close(file->fd) : 0;
+  file->owns_fd = false;
+  file->counted = false;
+  file->fixed_fd = -1;
+  file->cufile_handle = NULL;
+  return of_direct != 0 ? of_direct : of_other;
+}
+
+static void file_free(ladei_storage_file *file) {
   free(file->late_path);
   free(file);
 }
@@ -310,11 +320,12 @@ lade_status ladei_storage_attach(ladei_storage *storage, const lade_endpoint *en
   direct_open(file, direct || storage->cufile != NULL);
   cufile_attach(file);
   if (file->owns_direct_fd && !direct && file->cufile_handle == NULL) {
-    direct_drop(file); /* it was for cuFile alone */
+    (void)direct_drop(file); /* it was for cuFile alone */
   }
   status = file_make_late(file);
   if (status != LADE_OK) {
-    file_close(file);
+    (void)file_close(file);
+    file_free(file);
     return status;
   }
   file_count(file);
@@ -353,27 +364,34 @@ size_t ladei_storage_layout(ladei_storage_file *file, uint64_t offset, uint64_t 
 
 /* --- files: the end ----------------------------------------------------------------------------------------------- */
 
-static lade_status file_flush(const ladei_storage_file *file) {
+static lade_status end_error(const char *doing, const ladei_storage_file *file, int code) {
   char text[128];
-  if (fsync(file->fd >= 0 ? file->fd : file->direct_fd) == 0) {
-    return LADE_OK;
-  }
-  int code = errno;
-  return ladei_error(LADE_ERR_IO, code, "flushing %s: %s", file->name, strerror_r(code, text, sizeof text));
+  return ladei_error(LADE_ERR_IO, code, "%s %s: %s", doing, file->name, strerror_r(code, text, sizeof text));
 }
 
-lade_status ladei_storage_detach(ladei_storage_file *file, bool good) {
+static lade_status file_flush(const ladei_storage_file *file) {
+  return fsync(file->fd >= 0 ? file->fd : file->direct_fd) == 0 ? LADE_OK : end_error("flushing", file, errno);
+}
+
+lade_status ladei_storage_finish(ladei_storage_file *file) {
   lade_status status = LADE_OK;
-  ladei_save *save = file->save;
-  bool sync = file->sync;
-  if (good && sync && save == NULL) {
+  if (file->sync && file->save == NULL) {
     status = file_flush(file);
   }
-  file_close(file);
-  if (save != NULL && good) {
-    status = ladei_save_commit(save, sync);
-  } else {
-    ladei_save_abort(save);
+  int code = file_close(file);
+  if (status == LADE_OK && code != 0 && file->write) {
+    status = end_error("closing", file, code);
   }
+  return status == LADE_OK && file->save != NULL ? ladei_save_prepare(file->save, file->sync) : status;
+}
+
+lade_status ladei_storage_name(ladei_storage_file *file) {
+  return file->save != NULL ? ladei_save_name(file->save) : LADE_OK;
+}
+
+lade_status ladei_storage_detach(ladei_storage_file *file) {
+  (void)file_close(file);
+  lade_status status = ladei_save_end(file->save, file->sync);
+  file_free(file);
   return status;
 }

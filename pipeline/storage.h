@@ -158,10 +158,17 @@ void ladei_storage_buffer(ladei_storage_file *file);
 size_t ladei_storage_layout(ladei_storage_file *file, uint64_t offset, uint64_t bytes, size_t *chunk_bytes);
 
 /*
- * Ends the file's part in a transfer. With `good` it is flushed and renamed as was asked for: what fails then is an
- * error. Without, or when that fails, nothing of an atomic file is left. Everything is let go in any case.
+ * The end of a file whose transfer has gone well, in three steps; of one that has not, the last step alone. With several
+ * files each step is taken for all of them before the next.
+ *
+ * Finish: flushed as was asked for, and closed; an atomic file is complete but for its name. LADE_ERR_IO.
  */
-lade_status ladei_storage_detach(ladei_storage_file *file, bool good);
+lade_status ladei_storage_finish(ladei_storage_file *file);
+/* An atomic file is under its name. LADE_ERR_IO: it is not. */
+lade_status ladei_storage_name(ladei_storage_file *file);
+/* Everything is let go. An atomic file without its name is given up, and nothing of it is left; one that has it stays,
+ * also where its folder cannot be flushed: LADE_ERR_IO. */
+lade_status ladei_storage_detach(ladei_storage_file *file);
 
 /* The file's requests end early. Makes no system call; ladei_storage_push() does, if the file goes through the engine. */
 void ladei_storage_cancel(ladei_storage_file *file);

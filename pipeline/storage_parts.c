@@ -6,8 +6,9 @@
  *   files    a.bin ------------------> b.bin                     each once, however many parts name it
  *
  * I1  part->file is the file of every part that is one of a file or path, and is in ticket->files.
- * I2  The end of a transfer ends all its files, in the order in which they were first named. When the end of one fails,
- *     those after it end as those of a failed transfer.
+ * I2  The end of a transfer ends all its files, in the order in which they were first named. Atomic files get their names
+ *     when all are flushed and closed; when one cannot get its name, those before it have theirs and keep them, and those
+ *     after it end as those of a failed transfer.
  * Locks: none taken. ticket->files and parts are constant from the submit to the order FINISH.
  */
 #include <stdlib.h>
@@ -178,14 +179,49 @@ lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, con
   return LADE_OK;
 }
 
-lade_status ladei_files_detach(lade_ticket *ticket, bool good) {
+static size_t saves_count(const lade_ticket *ticket) {
+  size_t count = 0;
+  for (const ladei_storage_file *file = ticket->files; file != NULL; file = file->next) {
+    count += file->save != NULL ? 1 : 0;
+  }
+  return count;
+}
+
+static lade_status files_finish(const lade_ticket *ticket) {
   lade_status status = LADE_OK;
+  for (ladei_storage_file *file = ticket->files; file != NULL && status == LADE_OK; file = file->next) {
+    status = ladei_storage_finish(file);
+  }
+  return status;
+}
+
+/* One renaming after the other; where one fails, the error says how many files are new. */
+static lade_status files_name(const lade_ticket *ticket) {
+  lade_status status = LADE_OK;
+  size_t named = 0;
+  for (ladei_storage_file *file = ticket->files; file != NULL && status == LADE_OK; file = file->next) {
+    status = ladei_storage_name(file);
+    named += status == LADE_OK && file->save != NULL ? 1 : 0;
+  }
+  if (status != LADE_OK && saves_count(ticket) > 1) {
+    return ladei_error_prefix(status, "the first %zu of %zu files are new, the others as they were: ", named,
+                              saves_count(ticket));
+  }
+  return status;
+}
+
+lade_status ladei_files_detach(lade_ticket *ticket, bool good) {
   lade_error first;
   ladei_storage_file *next;
+  lade_status status = good ? files_finish(ticket) : LADE_OK;
+  if (good && status == LADE_OK) {
+    status = files_name(ticket);
+  }
+  ladei_error_save(&first);
   for (ladei_storage_file *file = ticket->files; file != NULL; file = next) {
     next = file->next;
-    lade_status ended = ladei_storage_detach(file, good && status == LADE_OK);
-    if (status == LADE_OK && ended != LADE_OK) {
+    lade_status ended = ladei_storage_detach(file);
+    if (good && status == LADE_OK && ended != LADE_OK) {
       status = ended;
       ladei_error_save(&first);
     }

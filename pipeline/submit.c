@@ -71,13 +71,18 @@ static lade_status request_check(const lade_transfer *request) {
 static lade_status place_take(lade_pipeline *pipeline) {
   lade_status status = LADE_OK;
   ladei_lock_acquire(&pipeline->lock);
-  while (pipeline->core.unfinished + pipeline->submitting >= pipeline->options.max_transfers && status == LADE_OK) {
+  while (!pipeline->closed && status == LADE_OK &&
+         pipeline->core.unfinished + pipeline->submitting >= pipeline->options.max_transfers) {
     status = pipeline->options.no_wait ? LADE_NOT_READY : pipeline->driver->wait(pipeline, UINT64_MAX);
   }
-  if (status == LADE_OK) {
+  bool closed = pipeline->closed;
+  if (status == LADE_OK && !closed) {
     pipeline->submitting++;
   }
   ladei_lock_release(&pipeline->lock);
+  if (closed) {
+    return ladei_error(LADE_ERR_CANCELLED, 0, "submit: the pipeline is being destroyed");
+  }
   if (status == LADE_ERR_TIMEOUT) {
     ladei_error(status, 0, "submit: all %u transfers under way can never end", pipeline->options.max_transfers);
   }
@@ -280,7 +285,7 @@ fail_ticket:
   return status;
 }
 
-lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer, lade_ticket **out_ticket) {
+static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer, lade_ticket **out_ticket) {
   lade_transfer request;
   lade_ticket *ticket = NULL;
   if (pipeline == NULL || transfer == NULL || out_ticket == NULL) {
@@ -312,4 +317,11 @@ lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_transfer *t
   ladei_lock_release(&pipeline->lock);
   pipeline->driver->kick(pipeline);
   return LADE_OK;
+}
+
+lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer, lade_ticket **out_ticket) {
+  int cancellation = ladei_pipe_cancellation_hold();
+  lade_status status = pipeline_submit(pipeline, transfer, out_ticket);
+  ladei_pipe_cancellation_resume(cancellation);
+  return status;
 }

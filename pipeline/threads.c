@@ -153,6 +153,7 @@ static void request_submit_locked(threads_state *state, const ladei_order *order
   ladei_lock_release(&pipeline->lock);
   threads_pending *pending = &state->pending[ladei_block_number(order->slot)];
   *pending = (threads_pending){*request, *order};
+  pending->order.begun_ns = ladei_timeline_now(pipeline);
   pending->request.user = pending;
   ladei_storage_submit(&pending->request);
   ladei_lock_acquire(&pipeline->lock);
@@ -193,6 +194,13 @@ static void poller_spin(threads_state *state) {
   }
   ladei_lock_acquire(&pipeline->lock);
   state->looking--;
+}
+
+static void idle_note(threads_state *state, uint64_t begin_ns) {
+  lade_pipeline *pipeline = state->pipeline;
+  if (pipeline->timeline != NULL) {
+    ladei_pipe_timeline_add(pipeline->timeline, LADE_TIMELINE_IDLE, begin_ns, ladei_timeline_now(pipeline));
+  }
 }
 
 /* As poller, reaper or both: lets time pass, then makes POLL worth while again. `since_ns`: when this thread last did
@@ -282,6 +290,7 @@ static void *thread_main(void *argument) {
       continue;
     }
     bool polls = ladei_core_polls(&pipeline->core) && !state->poller;
+    uint64_t idle_ns = ladei_timeline_now(pipeline);
     if (polls || reap_wanted(state)) {
       since_ns = since_ns != 0 ? since_ns : now_ns(pipeline);
       since_ns = idle_wait(state, since_ns, polls) ? 0 : since_ns;
@@ -289,6 +298,7 @@ static void *thread_main(void *argument) {
       since_ns = 0;
       work_sleep(state, UINT64_MAX);
     }
+    idle_note(state, idle_ns);
   }
   ladei_lock_release(&pipeline->lock);
   return NULL;

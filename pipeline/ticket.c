@@ -7,7 +7,14 @@
  *
  * I1  A ticket is freed when it is both finished and released, by whichever comes last.
  * I2  What a finished ticket answers needs neither runtime nor slots: it may have outlived its pipeline.
+ * I3  A call that finds its transfer unfinished, under the lock, counts among pipeline->calls before it gives the lock up,
+ *     until it needs nothing of the pipeline but lock and memory any more (Note [Calls in progress]).
  * Locks: pipeline->lock guards the transfer and `released`. No driver call is made under it.
+ *
+ * Note [Calls in progress]
+ * destroy may run beside calls on tickets. It takes driver, storage, streams and events apart once every transfer is
+ * finished and no call is counted; a transfer that is not finished keeps it from that, and so does the count from then on.
+ * A call that finds its transfer finished answers from the ticket alone.
  */
 #include <stdlib.h>
 
@@ -25,6 +32,15 @@ static lade_status ticket_check(const lade_ticket *ticket, const char *call) {
   return ladei_process_is_own(&ticket->pipeline->owner)
              ? LADE_OK
              : ladei_error(LADE_ERR_FORKED, 0, "%s: the ticket belongs to the parent process", call);
+}
+
+/* Both with the lock. */
+static void call_begin(lade_pipeline *pipeline) { pipeline->calls++; }
+
+static void call_end(lade_pipeline *pipeline) {
+  if (--pipeline->calls == 0 && pipeline->stopping) {
+    ladei_condition_broadcast(&pipeline->changed);
+  }
 }
 
 void ladei_ticket_free(lade_ticket *ticket) {
@@ -56,7 +72,23 @@ static bool has_arrived(const ladei_core_transfer *transfer, uint64_t bytes) {
          (bytes < transfer->bytes && transfer->error.status == LADE_OK && ladei_core_prefix_done(transfer) >= bytes);
 }
 
-lade_status ladei_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns) {
+/* Waits until the first bytes have arrived, or the transfer is over, as a call in progress. */
+static lade_status arrival_wait(lade_pipeline *pipeline, const ladei_core_transfer *transfer, uint64_t bytes,
+                                uint64_t timeout_ns) {
+  lade_status status = LADE_OK;
+  uint64_t deadline_ns = ladei_deadline_after(pipeline, timeout_ns);
+  ladei_lock_acquire(&pipeline->lock);
+  pipeline->prefix_waiters += bytes < transfer->bytes ? 1 : 0;
+  while (!has_arrived(transfer, bytes) && status == LADE_OK) {
+    status = pipeline->driver->wait(pipeline, deadline_ns);
+  }
+  pipeline->prefix_waiters -= bytes < transfer->bytes ? 1 : 0;
+  call_end(pipeline);
+  ladei_lock_release(&pipeline->lock);
+  return status;
+}
+
+static lade_status wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns) {
   lade_status status = ticket_check(ticket, "lade_ticket_wait");
   if (status != LADE_OK) {
     return status;
@@ -65,17 +97,12 @@ lade_status ladei_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64
   const ladei_core_transfer *transfer = &ticket->transfer;
   ladei_lock_acquire(&pipeline->lock);
   bool arrived = has_arrived(transfer, bytes);
+  if (!arrived) {
+    call_begin(pipeline);
+  }
   ladei_lock_release(&pipeline->lock);
   if (!arrived) {
-    /* Only now is the runtime needed, and sure to be open. */
-    uint64_t deadline_ns = ladei_deadline_after(pipeline, timeout_ns);
-    ladei_lock_acquire(&pipeline->lock);
-    pipeline->prefix_waiters += bytes < transfer->bytes ? 1 : 0;
-    while (!has_arrived(transfer, bytes) && status == LADE_OK) {
-      status = pipeline->driver->wait(pipeline, deadline_ns);
-    }
-    pipeline->prefix_waiters -= bytes < transfer->bytes ? 1 : 0;
-    ladei_lock_release(&pipeline->lock);
+    status = arrival_wait(pipeline, transfer, bytes, timeout_ns);
   }
   ladei_lock_acquire(&pipeline->lock);
   if (transfer->finished) {
@@ -86,6 +113,13 @@ lade_status ladei_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64
     status = timeout_error(ticket);
   }
   ladei_lock_release(&pipeline->lock);
+  return status;
+}
+
+lade_status ladei_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns) {
+  int cancellation = ladei_pipe_cancellation_hold();
+  lade_status status = wait_prefix(ticket, bytes, timeout_ns);
+  ladei_pipe_cancellation_resume(cancellation);
   return status;
 }
 
@@ -102,7 +136,7 @@ static uint64_t ready_bytes(const lade_ticket *ticket) {
   return transfer->error.status == LADE_OK ? transfer->bytes : 0;
 }
 
-lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
+static lade_status ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
   lade_status status = ticket_check(ticket, "lade_ticket_query");
   if (status != LADE_OK) {
     return status;
@@ -112,7 +146,7 @@ lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
   bool advance = !ticket->transfer.finished && pipeline->driver->advance != NULL;
   ladei_lock_release(&pipeline->lock);
   if (advance) {
-    pipeline->driver->advance(pipeline);
+    pipeline->driver->advance(pipeline); /* virtual time: one thread, so nobody destroys the pipeline meanwhile */
   }
   ladei_lock_acquire(&pipeline->lock);
   lade_ticket_info own = {sizeof own, ticket->transfer.bytes, ticket->transfer.done_bytes, ready_bytes(ticket)};
@@ -122,6 +156,13 @@ lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
     lade_status written = ladei_stats_write("lade_ticket_info", &own, sizeof own, info);
     status = written != LADE_OK ? written : status;
   }
+  return status;
+}
+
+lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
+  int cancellation = ladei_pipe_cancellation_hold();
+  lade_status status = ticket_query(ticket, info);
+  ladei_pipe_cancellation_resume(cancellation);
   return status;
 }
 
@@ -145,7 +186,10 @@ static lade_status stream_wait_lane(lade_pipeline *pipeline, lade_stream stream,
   const lade_runtime *runtime = pipeline->runtime;
   ladei_stream resolved;
   ladei_event *event;
-  lade_status status = ladei_caller_stream_resolve(runtime, stream, &resolved);
+  lade_status status = ladei_runtime_check_process(runtime);
+  if (status == LADE_OK) {
+    status = ladei_caller_stream_resolve(runtime, stream, &resolved);
+  }
   if (status != LADE_OK) {
     return status;
   }
@@ -166,17 +210,24 @@ static bool prefix_is_queued(const ladei_core_transfer *transfer, uint64_t bytes
   return ladei_core_all_queued(transfer) || (bytes < transfer->bytes && ladei_core_prefix_queued(transfer) >= bytes);
 }
 
-static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, uint64_t bytes) {
-  lade_pipeline *pipeline = ticket->pipeline;
-  const ladei_core_transfer *transfer = &ticket->transfer;
+/* Until the first bytes are queued; LADE_OK then, or where the transfer is over. Called with the lock. */
+static lade_status queued_wait(lade_pipeline *pipeline, const ladei_core_transfer *transfer, uint64_t bytes) {
   lade_status status = LADE_OK;
-  ladei_lock_acquire(&pipeline->lock);
   pipeline->prefix_waiters++;
   while (!transfer->finished && transfer->error.status == LADE_OK && !prefix_is_queued(transfer, bytes) &&
          status == LADE_OK) {
     status = pipeline->driver->wait(pipeline, UINT64_MAX);
   }
   pipeline->prefix_waiters--;
+  return status;
+}
+
+static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, uint64_t bytes) {
+  lade_pipeline *pipeline = ticket->pipeline;
+  const ladei_core_transfer *transfer = &ticket->transfer;
+  ladei_lock_acquire(&pipeline->lock);
+  call_begin(pipeline);
+  lade_status status = queued_wait(pipeline, transfer, bytes);
   const ladei_lane_stream *lane = ladei_lane_stream_of(pipeline, transfer->lane);
   bool ended = transfer->finished || transfer->error.status != LADE_OK;
   if (ended) {
@@ -184,27 +235,38 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
   } else if (status == LADE_ERR_TIMEOUT) {
     status = timeout_error(ticket);
   }
+  if (!ended && status == LADE_OK) {
+    ladei_lock_release(&pipeline->lock);
+    status = stream_wait_lane(pipeline, stream, lane);
+    ladei_lock_acquire(&pipeline->lock);
+  }
+  call_end(pipeline);
   ladei_lock_release(&pipeline->lock);
-  if (ended || status != LADE_OK) {
+  return status;
+}
+
+static lade_status stream_wait(lade_stream stream, lade_ticket *ticket, const uint64_t *bytes, const char *call) {
+  lade_status status = ticket_check(ticket, call);
+  if (status != LADE_OK) {
     return status;
   }
-  status = ladei_runtime_check_process(pipeline->runtime);
-  return status != LADE_OK ? status : stream_wait_lane(pipeline, stream, lane);
+  uint64_t all = ticket->transfer.bytes;
+  if (bytes != NULL && *bytes > all) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %llu bytes of a transfer of %llu", call,
+                       (unsigned long long)*bytes, (unsigned long long)all);
+  }
+  int cancellation = ladei_pipe_cancellation_hold();
+  status = stream_wait_prefix(stream, ticket, bytes != NULL ? *bytes : all);
+  ladei_pipe_cancellation_resume(cancellation);
+  return status;
 }
 
 lade_status lade_stream_wait_ticket(lade_stream stream, lade_ticket *ticket) {
-  lade_status status = ticket_check(ticket, "lade_stream_wait_ticket");
-  return status != LADE_OK ? status : stream_wait_prefix(stream, ticket, ticket->transfer.bytes);
+  return stream_wait(stream, ticket, NULL, "lade_stream_wait_ticket");
 }
 
 lade_status lade_stream_wait_ticket_prefix(lade_stream stream, lade_ticket *ticket, uint64_t bytes) {
-  lade_status status = ticket_check(ticket, "lade_stream_wait_ticket_prefix");
-  if (status == LADE_OK && bytes > ticket->transfer.bytes) {
-    status =
-        ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_stream_wait_ticket_prefix: %llu bytes of a transfer of %llu",
-                    (unsigned long long)bytes, (unsigned long long)ticket->transfer.bytes);
-  }
-  return status != LADE_OK ? status : stream_wait_prefix(stream, ticket, bytes);
+  return stream_wait(stream, ticket, &bytes, "lade_stream_wait_ticket_prefix");
 }
 
 void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket) {
@@ -227,16 +289,21 @@ lade_status lade_ticket_cancel(lade_ticket *ticket) {
   lade_pipeline *pipeline = ticket->pipeline;
   ladei_lock_acquire(&pipeline->lock);
   bool finished = ticket->transfer.finished;
-  ladei_lock_release(&pipeline->lock);
-  if (finished) {
-    return LADE_OK;
+  if (!finished) {
+    call_begin(pipeline);
+    ladei_ticket_cancel_locked(pipeline, ticket);
+    ladei_condition_broadcast(&pipeline->changed);
   }
-  ladei_lock_acquire(&pipeline->lock);
-  ladei_ticket_cancel_locked(pipeline, ticket);
-  ladei_condition_broadcast(&pipeline->changed);
   ladei_lock_release(&pipeline->lock);
-  ladei_storage_push(&pipeline->storage);
-  pipeline->driver->kick(pipeline);
+  if (!finished) {
+    int cancellation = ladei_pipe_cancellation_hold();
+    ladei_storage_push(&pipeline->storage);
+    pipeline->driver->kick(pipeline);
+    ladei_pipe_cancellation_resume(cancellation);
+    ladei_lock_acquire(&pipeline->lock);
+    call_end(pipeline);
+    ladei_lock_release(&pipeline->lock);
+  }
   return LADE_OK;
 }
 

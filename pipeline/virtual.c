@@ -94,6 +94,7 @@ static void flight_begin(virtual_state *state, const ladei_order *order) {
   virtual_flight *flight = state->idle;
   state->idle = flight->next;
   flight->order = *order;
+  flight->order.begun_ns = ladei_timeline_now(pipeline);
   ladei_lock_release(&pipeline->lock);
   uint64_t end_ns = storage_end_ns(&state->storages[order->ring->direction == LADE_TO_DEVICE ? 0 : 1],
                                    &pipeline->options, order->slot->bytes, runtime->ops->now_ns(runtime->self));

@@ -43,6 +43,14 @@
  *       anew, and harms nothing. (All of this as the driver does it, seen with that of CUDA 13.0 on an H100.) So lade asks a
  *       stream, or waits for it, through ladei_stream_ask and ladei_stream_wait alone: Note [Asking and capturing].
  *
+ * Note [Copies end with registrations]
+ *   The host side of a copy, and what a fill sets, if it begins in pinned memory, ends in the same allocation or
+ *   registration; else LADE_ERR_INVALID_ARGUMENT, nothing is queued, and a capture goes on as it was. That holds for copy,
+ *   copy_sync, copy_batch (where it refuses the whole batch) and fill, also where the next registration begins at that
+ *   very byte, and also where pageable memory follows. Where it begins in pageable memory it may reach into
+ *   registrations, and is staged as a whole. Seen with CUDA driver 580, CUDA_ERROR_INVALID_VALUE; software devices do the
+ *   same. Who copies memory that may be registered in pieces cuts at `base + bytes` of pointer_attributes.
+ *
  * Special stream handles. NULL and LADE_STREAM_LEGACY name the legacy default stream, LADE_STREAM_PER_THREAD the
  * calling thread's own default stream, both of the calling thread's current context. They are resolved once, by
  * stream_resolve, into a ladei_stream; every other op takes that resolved form and looks at no thread state. A resolved
@@ -335,7 +343,7 @@ typedef struct lade_runtime_ops {
   /* ---- copies, fills, host functions --------------------------------------------------------------------------- */
 
   /* Asynchronous copy; the host side should be pinned. Of pageable memory: the driver stages it, and the source may be
-   * reused when the call returns (H2D), the call may wait (D2H). */
+   * reused when the call returns (H2D), the call may wait (D2H). Note [Copies end with registrations] */
   lade_status (*copy)(void *self, ladei_copy_direction direction, void *dst, const void *src, size_t bytes,
                       const ladei_stream *stream);
   /* Synchronous copy in the device's primary context, any host memory. */
@@ -348,7 +356,7 @@ typedef struct lade_runtime_ops {
   /* Device to device across devices, with or without peer access. */
   lade_status (*copy_peer)(void *self, void *dst, int dst_device, const void *src, int src_device, size_t bytes,
                            const ladei_stream *stream);
-  /* Sets device (or pinned) memory to one byte value. */
+  /* Sets device (or pinned) memory to one byte value. Note [Copies end with registrations] */
   lade_status (*fill)(void *self, void *dst, unsigned char value, size_t bytes, const ladei_stream *stream);
   /* Runs `function` on a thread of the driver after the work queued so far. It may make no runtime call, and does not
    * run after a device error. Captured like other work. */

@@ -6,13 +6,17 @@
  *                                     | under retire->lock
  *                                     `--unfold--> a use            when something else comes to the ticket
  *
- * L1  A slot in use pins its queue, which is neither retired nor finished: stream_retire empties the lanes before.
+ * L1  A slot in use pins its queue, which is neither retired nor finished: stream_retire empties the lanes before. But
+ *     where the owner could not be fenced: then its next call empties the lane before it notes or adds, and what is told
+ *     to a retired queue waits for that one's last event, as all that was noted before the stream was retired.
  * L2  Inline notes of a queue that are not added = queue->inline_notes + the sum of `noted` over its slots. While that
  *     may be other than 0 the queue is not freed: slots pin it, and without slots inline_notes is the whole sum.
  * L3  retire->promised = credits of all slots + inline notes not added + one for each open batch that is not empty.
  *     The slab has room for so many uses. So an inline note can be unfolded, and an open batch told, without fail.
  * L4  A ticket changes from NULL to an inline note and back by compare-and-swap only. Whoever holds retire->lock and
  *     changes a ticket has sealed it before: no inline note gets in.
+ * L5  Emptying a lane takes its gate, or the owner itself, or that the owner makes no call. A lane whose owner was called
+ *     (base/gate.h) is emptied by the owner.
  * Locks: retire->lock, and the lanes' gates. An owner takes no lock inside his gate; others close gates under the lock.
  */
 #include "runtime/retire_lane.h"
@@ -44,7 +48,8 @@ typedef enum quick_result {
   QUICK_DONE,
   QUICK_FULL,    /* done, and the open batch is to be told */
   QUICK_NO_SLOT, /* the lane does not know the stream, or has no credit */
-  QUICK_NOT,     /* not a case for lanes, or a visitor is there */
+  QUICK_NOT,     /* not a case for lanes */
+  QUICK_SHUT,    /* a visitor is there, or has called */
 } quick_result;
 
 static inline ladei_lane_slot *slot_at(ladei_lane *lane, unsigned after_recent) {
@@ -84,7 +89,7 @@ static inline quick_result note_inside(ladei_lane *lane, ladei_ticket *ticket, c
 }
 
 static quick_result note_quick(ladei_lane *lane, ladei_ticket *ticket, const ladei_stream *stream) {
-  if (!ladei_gate_enter(&lane->gate)) return QUICK_NOT;
+  if (!ladei_gate_enter(&lane->gate)) return QUICK_SHUT;
   quick_result result = note_inside(lane, ticket, stream);
   ladei_gate_leave(&lane->gate);
   return result;
@@ -117,7 +122,7 @@ static inline quick_result add_inside(ladei_lane *lane, ladei_ticket *ticket) {
 }
 
 static quick_result add_quick(ladei_lane *lane, ladei_ticket *ticket) {
-  if (!ladei_gate_enter(&lane->gate)) return QUICK_NOT;
+  if (!ladei_gate_enter(&lane->gate)) return QUICK_SHUT;
   quick_result result = add_inside(lane, ticket);
   ladei_gate_leave(&lane->gate);
   return result;
@@ -211,24 +216,25 @@ static bool lane_is_own(const ladei_lane *lane) { return lane->thread == &thread
 
 /*
  * Two rounds, so that one barrier serves all gates. What an owner added before something that the caller knows of shows
- * in his count, so it is right to pass by a lane whose count says that it is empty.
+ * in his count, so it is right to pass by a lane whose count says that it is empty. Owners that cannot be fenced are
+ * called (L5).
  */
 static void lanes_collect(ladei_retire *retire, const ladei_queue *queue, bool notes) {
   bool barrier = false;
   if (atomic_load_explicit(&retire->slots_used, memory_order_relaxed) == 0) return;
   for (ladei_lane *lane = retire->lanes; lane != NULL; lane = lane->next) {
     lane->visited = lane_matters(lane, queue, notes);
-    if (lane->visited && !lane_is_own(lane)) {
-      ladei_gate_close(&lane->gate);
-      barrier = true;
-    }
+    if (lane->visited && !lane_is_own(lane) && ladei_gate_close(&lane->gate)) barrier = true;
   }
-  if (barrier) ladei_gate_barrier();
+  bool fenced = barrier && ladei_gate_barrier();
   for (ladei_lane *lane = retire->lanes; lane != NULL; lane = lane->next) {
     if (!lane->visited) continue;
-    if (!lane_is_own(lane)) ladei_gate_wait(&lane->gate);
-    lane_empty(retire, lane);
-    if (!lane_is_own(lane)) ladei_gate_open(&lane->gate);
+    if (lane_is_own(lane)) {
+      lane_empty(retire, lane);
+    } else if (ladei_gate_wait(&lane->gate, fenced)) {
+      lane_empty(retire, lane);
+      ladei_gate_open(&lane->gate);
+    }
   }
 }
 
@@ -240,8 +246,8 @@ void ladei_lanes_forget_queue(ladei_retire *retire, const ladei_queue *queue) { 
 
 void ladei_lanes_close(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
-  ladei_lanes_empty(retire);
   while (retire->lanes != NULL) {
+    lane_empty(retire, retire->lanes);
     lane_unlink(retire, retire->lanes);
   }
   ladei_lock_release(&retire->lock);
@@ -322,15 +328,17 @@ void ladei_lane_init(ladei_lane *lane) {
 void ladei_lane_close(ladei_retire *retire, ladei_lane *lane) {
   ladei_lock_acquire(&retire->lock);
   if (lane->retire == retire) {
-    bool own = lane_is_own(lane);
-    if (!own) {
-      ladei_gate_close(&lane->gate);
-      ladei_gate_barrier();
-      ladei_gate_wait(&lane->gate);
-    }
     lane_empty(retire, lane);
     lane_unlink(retire, lane);
-    if (!own) ladei_gate_open(&lane->gate);
+  }
+  ladei_lock_release(&retire->lock);
+}
+
+void ladei_lane_answer(ladei_retire *retire, ladei_lane *lane) {
+  ladei_lock_acquire(&retire->lock);
+  if (ladei_lane_is_called(lane)) {
+    if (lane->retire == retire) lane_empty(retire, lane);
+    ladei_gate_answer(&lane->gate);
   }
   ladei_lock_release(&retire->lock);
 }
@@ -354,6 +362,7 @@ lade_status ladei_lane_note(ladei_retire *retire, ladei_lane *lane, ladei_ticket
   if (result == QUICK_NO_SLOT && lane_adopt_stream(retire, lane, &stream)) {
     result = note_quick(lane, ticket, &stream);
   }
+  if (result == QUICK_SHUT && ladei_lane_is_called(lane)) ladei_lane_answer(retire, lane);
   return result == QUICK_DONE ? LADE_OK : ladei_retire_note_stream(retire, ticket, &stream, 0);
 }
 
@@ -364,5 +373,6 @@ bool ladei_lane_add(ladei_retire *retire, ladei_lane *lane, ladei_ticket *ticket
   quick_result result = add_quick(lane, ticket);
   if (result == QUICK_NO_SLOT && lane_adopt_ticket(retire, lane, ticket)) result = add_quick(lane, ticket);
   if (result == QUICK_FULL) lane_tell(retire, lane, lane->recent);
+  if (result == QUICK_SHUT && ladei_lane_is_called(lane)) ladei_lane_answer(retire, lane);
   return result == QUICK_DONE || result == QUICK_FULL || ladei_retire_add(retire, ticket, false);
 }

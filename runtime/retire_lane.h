@@ -12,6 +12,11 @@
  *
  * The owner works in a lane inside its gate (base/gate.h). Who needs to know of all tickets (a poll with
  * LADEI_POLL_CLOSE, close, wait, synchronize, stream_retire, counters, check, destroy) empties the lanes of all threads.
+ *
+ * Where the kernel refuses the barrier of gates, the lane of a thread that cannot be fenced is left alone and its owner
+ * called: it empties the lane itself in its next note, add, or ladei_lane_answer. Until then what lies in the lane is as
+ * if it had not been added yet: nothing waits for it, counters and checks do not know it, and it is handed to nobody.
+ * destroy excludes other calls and reaches all lanes.
  */
 #ifndef LADE_RUNTIME_RETIRE_LANE_H
 #define LADE_RUNTIME_RETIRE_LANE_H
@@ -48,6 +53,10 @@ void ladei_lane_init(ladei_lane *lane);
 /* Empties a lane and lets go of it; nothing for a closed one. By its owner, or while that makes no call. Makes no driver
  * call. */
 void ladei_lane_close(ladei_retire *retire, ladei_lane *lane);
+
+/* By the owner, from time to time: empties the lane if somebody who could not has asked for it. Costs a load else. */
+static inline bool ladei_lane_is_called(const ladei_lane *lane) { return ladei_gate_is_called(&lane->gate); }
+void ladei_lane_answer(ladei_retire *retire, ladei_lane *lane);
 
 /* As ladei_retire_note without flags and ladei_retire_add without `quiet`, by the lane's owner. */
 lade_status ladei_lane_note(ladei_retire *retire, ladei_lane *lane, ladei_ticket *ticket, lade_stream stream);

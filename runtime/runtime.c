@@ -285,6 +285,73 @@ static ladei_copy_direction direction_of(bool dst_on_device, bool src_on_device)
   return src_on_device ? LADEI_COPY_D2H : LADEI_COPY_H2H;
 }
 
+/* How much of `bytes` from there on one copy may name: to the end of the pinned range, if the address lies in one. */
+static size_t copy_reach(const ladei_pointer_attributes *attributes, const void *address, size_t bytes) {
+  uint64_t offset = (uint64_t)(uintptr_t)address - attributes->base;
+  bool ends = attributes->kind == LADEI_MEMORY_PINNED && offset < attributes->bytes;
+  return ends ? ladei_size_min(bytes, attributes->bytes - (size_t)offset) : bytes;
+}
+
+static bool is_host(const ladei_pointer_attributes *attributes) {
+  return attributes->kind == LADEI_MEMORY_PINNED || attributes->kind == LADEI_MEMORY_UNKNOWN;
+}
+
+/* A copy and what is known of its two addresses. */
+typedef struct stretch {
+  char *dst;
+  const char *src;
+  size_t bytes;
+  ladei_pointer_attributes to, from;
+} stretch;
+
+static lade_status stretch_ask(const lade_runtime *runtime, stretch *rest) {
+  lade_status status = runtime->ops->pointer_attributes(runtime->self, rest->dst, &rest->to);
+  return status != LADE_OK ? status : runtime->ops->pointer_attributes(runtime->self, rest->src, &rest->from);
+}
+
+/* What one copy may take of the rest. */
+static size_t stretch_length(const stretch *rest) {
+  return ladei_size_min(copy_reach(&rest->to, rest->dst, rest->bytes), copy_reach(&rest->from, rest->src, rest->bytes));
+}
+
+/* Goes on behind the first `length` bytes. A side that was host memory must go on as such: no copy serves both. */
+static lade_status stretch_next(const lade_runtime *runtime, size_t length, stretch *rest) {
+  bool to_host = is_host(&rest->to), from_host = is_host(&rest->from);
+  rest->dst += length;
+  rest->src += length;
+  rest->bytes -= length;
+  lade_status status = stretch_ask(runtime, rest);
+  if (status == LADE_OK && (is_host(&rest->to) != to_host || is_host(&rest->from) != from_host)) {
+    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                         "lade_copy_async: host memory ends at %p, or at %p, with %zu bytes to go", (void *)rest->dst,
+                         (const void *)rest->src, rest->bytes);
+  }
+  return status;
+}
+
+/* Before anything is queued. */
+static lade_status stretches_check(const lade_runtime *runtime, stretch rest) {
+  lade_status status = LADE_OK;
+  for (size_t length; status == LADE_OK && (length = stretch_length(&rest)) < rest.bytes;) {
+    status = stretch_next(runtime, length, &rest);
+  }
+  return status;
+}
+
+/* Note [Copies end with registrations] in ops.h. */
+static lade_status stretches_copy(const lade_runtime *runtime, stretch rest, const ladei_stream *stream) {
+  ladei_copy_direction direction =
+      direction_of(rest.to.kind == LADEI_MEMORY_DEVICE, rest.from.kind == LADEI_MEMORY_DEVICE);
+  lade_status status = stretches_check(runtime, rest);
+  while (status == LADE_OK) {
+    size_t length = stretch_length(&rest);
+    status = runtime->ops->copy(runtime->self, direction, rest.dst, rest.src, length, stream);
+    if (length == rest.bytes) break;
+    if (status == LADE_OK) status = stretch_next(runtime, length, &rest);
+  }
+  return status;
+}
+
 lade_status lade_copy_async(lade_runtime *runtime, void *dst, const void *src, size_t bytes, lade_stream stream) {
   ladei_stream resolved;
   bool valid = bytes == 0 || (dst != NULL && src != NULL && bytes < LADEI_SIZE_LIMIT);
@@ -292,17 +359,14 @@ lade_status lade_copy_async(lade_runtime *runtime, void *dst, const void *src, s
   if (status != LADE_OK || bytes == 0) {
     return status;
   }
-  ladei_pointer_attributes to, from;
-  status = runtime->ops->pointer_attributes(runtime->self, dst, &to);
-  if (status == LADE_OK) {
-    status = runtime->ops->pointer_attributes(runtime->self, src, &from);
-  }
+  stretch all = {.dst = dst, .src = src, .bytes = bytes};
+  status = stretch_ask(runtime, &all);
   if (status != LADE_OK) {
     return status;
   }
-  bool to_device = to.kind == LADEI_MEMORY_DEVICE, from_device = from.kind == LADEI_MEMORY_DEVICE;
-  if (to_device && from_device && to.device != from.device) {
-    return runtime->ops->copy_peer(runtime->self, dst, to.device, src, from.device, bytes, &resolved);
+  bool between = all.to.kind == LADEI_MEMORY_DEVICE && all.from.kind == LADEI_MEMORY_DEVICE;
+  if (between && all.to.device != all.from.device) {
+    return runtime->ops->copy_peer(runtime->self, dst, all.to.device, src, all.from.device, bytes, &resolved);
   }
-  return runtime->ops->copy(runtime->self, direction_of(to_device, from_device), dst, src, bytes, &resolved);
+  return stretches_copy(runtime, all, &resolved);
 }

@@ -20,6 +20,7 @@
  *   device_expandable_pools        True, False              ... .flags, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS
  *   device_expandable_ipc          True, False              ... .flags, LADE_DEVICE_EXPANDABLE_IPC
  *   device_uncached                True, False              ... .flags, LADE_DEVICE_UNCACHED
+ *   device_policy                  default, reference       ... .flags, LADE_DEVICE_REFERENCE
  *   device_event_batch             0 (default) .. 65536     ... .event_batch
  *   pinned_max_mb                  0 (default) ..           lade_pinned_options.max_bytes
  *   pinned_event_batch             0 (default) .. 65536     ... .event_batch
@@ -105,6 +106,8 @@ typedef struct lade_config {
   uint32_t device_expandable_pools;   /**< LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS */
   uint32_t device_expandable_ipc;     /**< LADE_DEVICE_EXPANDABLE_IPC */
   uint64_t large_segment_size_mb;     /**< 0: 20 */
+  uint32_t device_reference;          /**< device_policy; 0: default, 1: reference */
+  uint32_t reserved;
 } lade_config;
 
 static inline void lade_config_init(lade_config *config) {

@@ -42,15 +42,18 @@ typedef enum lade_device_flag {
                                      counted or limited, and record_stream does nothing. */
   LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS = 1 << 1, /**< With expandable_segments: new segments of private pools, too, are
                                                       expandable. Checkpoints then store their mapped runs. */
-  LADE_DEVICE_EXPANDABLE_IPC = 1 << 2 /**< Memory mapped into expandable segments from now on can be given to other
-                                           processes, with lade_device_shared_export(). Needs a device that exports
-                                           memory as file descriptors, else growing fails. */
+  LADE_DEVICE_EXPANDABLE_IPC = 1 << 2, /**< Memory mapped into expandable segments from now on can be given to other
+                                            processes, with lade_device_shared_export(). Needs a device that exports
+                                            memory as file descriptors, else growing fails. */
+  LADE_DEVICE_REFERENCE = 1 << 3       /**< Decide as PyTorch's allocator does also where lade decides otherwise because
+                                            that is safer or more exact (docs/design.md "Hazards of the reference", the
+                                            rows that name this flag): for comparisons, which lade replay makes. */
 } lade_device_flag;
 
 /** Options of lade_device_allocator_create; all zero means all defaults. */
 typedef struct lade_device_options {
   size_t struct_size;
-  uint64_t max_bytes;   /**< Cap on reserved bytes. 0: the device's memory. */
+  uint64_t max_bytes;   /**< Cap on reserved bytes, at every moment. 0: the device's memory. */
   uint32_t event_batch; /**< Frees covered by one event. 0: 16. 1: an event inside each free; above 1, a block whose
                              streams have finished may come back only at the next search that finds no other. */
   uint32_t expandable_segments;   /**< 1: reserve a long range of addresses per stream and map memory into it as it is
@@ -164,7 +167,8 @@ LADE_API lade_status lade_device_allocator_destroy(lade_device_allocator *alloca
  * @param stream  Stream that will use the memory first. Must outlive the matching free.
  * @param out     [out] Caller owns it until lade_device_free(). 512-byte aligned. Untouched on error.
  *
- * Threads: any. Waits: only while cached segments are given back to the driver.
+ * Threads: any. Waits: only while cached segments are given back to the driver, and before memory is said to be out, for
+ * driver calls of other threads that may change that.
  * Stream order: after the block's earlier uses on `stream`. On another stream: wait first, then record the use.
  * Errors: LADE_ERR_OUT_OF_DEVICE_MEMORY, the text naming asked, total and free bytes, processes that use the device (as far
  * as NVML tells), limit, allocated, privately and otherwise cached bytes; LADE_ERR_LIMIT
@@ -216,7 +220,8 @@ LADE_API lade_status lade_device_raw_free(lade_device_allocator *allocator, void
  *
  * Blocks that a captured graph uses, as far as the graph is alive, and those freed by other threads meanwhile stay.
  *
- * Threads: any. Waits: for the streams that still use freed blocks. Errors: LADE_ERR_CAPTURE while a capture forbids
+ * Threads: any. Waits: for the streams that still use freed blocks, and for lade_device_peer_add() and
+ * lade_device_shared_export() of other threads. Errors: LADE_ERR_CAPTURE while a capture forbids
  * waiting; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_empty_cache(lade_device_allocator *allocator);

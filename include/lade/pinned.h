@@ -84,8 +84,7 @@ typedef struct lade_pinned_options {
   uint64_t max_bytes;     /**< Cap on reserved bytes. 0: the smaller of half of the available memory and the cgroup's
                                headroom at creation. */
   uint32_t event_batch;   /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
-  uint32_t wait_ms;       /**< At the cap, while blocks are pending: wait up to this long for memory to come back, by a
-                               stream that is done or by another thread's free, before LADE_ERR_LIMIT. 0: no wait. */
+  uint32_t wait_ms;       /**< At the cap with pending blocks only: wait this long for one before LADE_ERR_LIMIT. */
   uint64_t segment_bytes; /**< Memory is pinned in segments of this size, cut into blocks; larger requests get a segment
                                of their own. A multiple of 4 KiB from 1 MiB to 1 TiB. 0: 64 MiB. */
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
@@ -99,9 +98,10 @@ typedef struct lade_pinned_options {
   uint32_t reserved;
   uint64_t register_chunk_bytes; /**< Source register: memory is registered in chunks of this length, for drivers that
                                       refuse or stall in large registrations. Segments are no longer than a chunk. A
-                                      larger block consists of several: a copy may not cross their borders
-                                      (lade_pinned_info.chunk_bytes). A multiple of 4 KiB from 1 MiB to 1 TiB. 0: all at
-                                      once. */
+                                      larger block consists of several, and the driver refuses a copy or fill over the
+                                      end of one: lade's own copies are cut there, yours must be
+                                      (lade_pinned_info.contiguous_bytes). A multiple of 4 KiB from 1 MiB to 1 TiB. 0:
+                                      all at once. */
 } lade_pinned_options;
 
 static inline void lade_pinned_options_init(lade_pinned_options *options) {
@@ -120,10 +120,12 @@ typedef struct lade_pinned_info {
   int32_t source;           /**< lade_pinned_source */
   int32_t reserved;
   uint64_t chunk_bytes; /**< Above 0: end copies at each multiple of this from base (options.register_chunk_bytes). */
+  uint64_t contiguous_bytes; /**< What one copy or fill may name, from the address asked about on (from base in
+                                  lade_pinned_blocks_each): to the end of the block, or of its registration there. */
 } lade_pinned_info;
 
 static inline void lade_pinned_info_init(lade_pinned_info *info) {
-  const lade_pinned_info defaults = {sizeof(lade_pinned_info), NULL, 0, 0, -1, 0, 0, 0, 0};
+  const lade_pinned_info defaults = {sizeof(lade_pinned_info), NULL, 0, 0, -1, 0, 0, 0, 0, 0};
   *info = defaults;
 }
 
@@ -167,6 +169,9 @@ typedef struct lade_pinned_stats {
   uint64_t driver_alloc_max_ns;
   uint64_t driver_free_min_ns;
   uint64_t driver_free_max_ns;
+  uint64_t unreached_caches; /**< Times that memory was collected past a thread's cache, which only its thread could
+                                  empty: the kernel refuses membarrier(), to a sandbox entered after the thread's first
+                                  call. It gives back what it keeps ready in its next call. */
 } lade_pinned_stats;
 
 static inline void lade_pinned_stats_init(lade_pinned_stats *stats) {
@@ -212,12 +217,9 @@ LADE_API lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait)
  *               longer, whichever is more. Blocks of 4 KiB and more begin at a page of 4 KiB, smaller ones at a
  *               multiple of 512 bytes, powers of two at a multiple of themselves. Contents undefined. Untouched on error.
  *
- * Threads: any. Waits: for the driver when the cache has no fitting block, also, at the cap, for segments that other
- * threads are in the midst of pinning or giving back; up to options.wait_ms at the cap.
+ * Threads: any. Waits: for the driver when the cache has no fitting block; up to options.wait_ms at the cap.
  * Stream order: the memory is used by nothing any more; any stream may use it at once.
- * Errors: LADE_ERR_LIMIT at the cap: at some moment of the call, what was in use or pending (freed, and no call has seen yet
- * that the streams are done) exceeded the cap less the request, or what was free lay in pieces too short for it between
- * blocks that were not (of a strict pool: on other nodes); the text has the sums. LADE_ERR_OUT_OF_PINNED_MEMORY after the cache was given back and the sources tried
+ * Errors: LADE_ERR_LIMIT at the cap; LADE_ERR_OUT_OF_PINNED_MEMORY after the cache was given back and the sources tried
  * again; LADE_ERR_UNSUPPORTED where the runtime has none of the pool's sources; LADE_ERR_OUT_OF_HOST_MEMORY;
  * LADE_ERR_INVALID_ARGUMENT for sizes of 2^60 and more; LADE_ERR_FORKED.
  * Source: docs/design.md "Pinned host block cache"; CUDA Driver API, Memory Management, cuMemHostRegister.
@@ -332,7 +334,7 @@ LADE_API lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_byte
 LADE_API lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int device);
 
 /**
- * Describe the block that an address lies in.
+ * Describe the block that an address lies in, and how far a copy from that address may reach.
  *
  * @param pointer  Any address at all.
  * @param out_info [in,out] struct_size set by lade_pinned_info_init().

@@ -21,8 +21,10 @@
  *   lade_ticket_release(ticket);
  *
  * Rules shared by the calls below
- *   - Any thread may call anything at any time, except that destroy excludes new calls on the pipeline. On runtime
- *     "sim" one thread at a time.
+ *   - Any thread may call anything at any time, except that destroy excludes other calls on the pipeline. Calls on its
+ *     tickets it does not: a ticket outlives its pipeline, and then answers with its transfer's outcome. On runtime "sim"
+ *     one thread at a time.
+ *   - A thread that is cancelled (pthread_cancel) in a call brings the call to its end first.
  *   - What a transfer names (file descriptor, memory, callback, device memory) must stay valid until its ticket is
  *     over: LADE_OK, or an error other than LADE_NOT_READY. After that nothing of it is used any more, also after an
  *     error.
@@ -72,13 +74,22 @@ typedef enum lade_file_flags {
    * counted by lade_pipeline_info.direct_refused. An `fd` that has O_DIRECT is used so without this flag too.
    */
   LADE_FILE_DIRECT = 1,
-  /** Sinks: the bytes are on the disk (fsync) before the ticket is over. */
+  /** Sinks: the bytes are on the disk (fsync) before the ticket is over. Without it, what closing a file that lade has
+   * opened says, as over a network, is the outcome of the transfer all the same. */
   LADE_FILE_SYNC = 2,
   /**
-   * Sinks with a path: the file appears under its name when all of it is written, by renaming; a file of that name is
-   * replaced. It has offset + bytes bytes. A transfer that fails or is cancelled leaves the name as it was,
-   * and no temporary file. With LADE_FILE_SYNC the folder is flushed as well, after the renaming: if that alone fails,
-   * the ticket says so and the file stays.
+   * Sinks with a path: the file appears under its name when all of it is written, by renaming; a file of that name, or a
+   * symbolic link, is replaced. It has offset + bytes bytes. A transfer that fails or is cancelled leaves the name as it
+   * was, and no temporary file. With LADE_FILE_SYNC the folder is flushed as well, after the renaming: if that alone
+   * fails, or closing the file after that, the ticket says so and the file stays.
+   *
+   * With several such sinks in one transfer all are complete, flushed and closed before the first is renamed. Renaming
+   * several files is not one step: if one of them cannot be renamed, the error says how many, in the order in which they
+   * were first named, are new; the others are as they were.
+   *
+   * A process that is killed may leave ".NAME.lade-1" (or another number) in the folder: all that was written on file
+   * systems without O_TMPFILE, else only if it was killed within the renaming. The next transfer to that name removes
+   * it, where the file system has locks (flock); a file that a living process writes is never removed.
    */
   LADE_FILE_ATOMIC = 4,
 } lade_file_flags;
@@ -117,7 +128,8 @@ typedef struct lade_endpoint {
   uint32_t flags;                  /**< FILE, PATH: lade_file_flags */
 } lade_endpoint;
 
-/** Ordinary or pinned memory. What the driver knows to be pinned is copied as it is, without a staging block. */
+/** Ordinary or pinned memory. What the driver knows to be pinned is copied as it is, without a staging block; also where
+ * it was registered in pieces, if those between the first and the last are of one length. */
 static inline lade_endpoint lade_endpoint_memory(void *memory) {
   lade_endpoint endpoint = {LADE_ENDPOINT_MEMORY, -1, 0, NULL, memory, NULL, NULL, 0, 0};
   return endpoint;
@@ -133,7 +145,9 @@ static inline lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const ch
  * A range of the file at `path`, which lade opens at the submit and closes before the ticket is over.
  *
  * To the device the file must exist. To the host it is made if it does not (0666, as the umask allows), and nothing of
- * it is truncated; with LADE_FILE_ATOMIC it is a new file. What fails when it is opened is the error of the submit.
+ * it is truncated; with LADE_FILE_ATOMIC it is a new file, and a path that could not be
+ * replaced at the end (a folder, a device, a file that is mounted or immutable) is refused. What fails when it is opened
+ * is the error of the submit.
  *
  * @param path   Borrowed until the ticket is over.
  * @param flags  lade_file_flags
@@ -258,6 +272,9 @@ typedef struct lade_pipeline_options {
   uint64_t storage_total_bytes_per_s; /**< "sim" only: rate of all readers of a direction together. 0: no limit. */
   uint64_t drain_timeout_ns; /**< Longest time that destroy waits for transfers, by the runtime's clock: a callback that
                                 never returns must not keep the program. 0: no limit. */
+  /** Experimental: keeps the last so many events of its timeline, 56 bytes each, for lade_pipeline_timeline_read(); at most
+   * 2^24. 0: none, and no clock is read for them. */
+  uint64_t timeline_events;
 } lade_pipeline_options;
 
 static inline void lade_pipeline_options_init(lade_pipeline_options *options) {
@@ -301,6 +318,36 @@ static inline void lade_pipeline_info_init(lade_pipeline_info *info) {
   info->struct_size = sizeof(lade_pipeline_info);
 }
 
+/** What a thread of the pipeline, or the link, did in the time of an event. */
+typedef enum lade_timeline_kind {
+  LADE_TIMELINE_ACQUIRE = 1, /**< Took a staging block from the pool. */
+  LADE_TIMELINE_READ = 2,    /**< Filled a block from the source. */
+  LADE_TIMELINE_GATE = 3,    /**< Asked for the work that the transfer runs after. */
+  LADE_TIMELINE_COPY = 4,    /**< Queued the copies of a chunk. */
+  LADE_TIMELINE_RECORD = 5,  /**< Recorded an event behind copies. */
+  LADE_TIMELINE_POLL = 6,    /**< Asked an event; `status` is LADE_NOT_READY where copies were still under way. */
+  LADE_TIMELINE_WRITE = 7,   /**< Drained a block into the sink. */
+  LADE_TIMELINE_RELEASE = 8, /**< Gave a staging block back to the pool. */
+  LADE_TIMELINE_FINISH = 9,  /**< Ended a transfer: closed its files, called on_complete. */
+  LADE_TIMELINE_LOCK = 10,   /**< Waited for the pipeline's lock after one of the above. */
+  LADE_TIMELINE_IDLE = 11,   /**< Found nothing to do, and waited. */
+  /** A chunk's copies were queued and not yet found finished; `thread` is 0. Chunks of one direction overlap. */
+  LADE_TIMELINE_FLIGHT = 12,
+} lade_timeline_kind;
+
+/** A stretch of time of a pipeline. */
+typedef struct lade_timeline_event {
+  uint64_t begin_ns; /**< By the runtime's clock. */
+  uint64_t end_ns;
+  uint64_t transfer; /**< In the order of submission, from 1; 0: none in particular. */
+  uint64_t offset;   /**< Of the chunk in the transfer; 0 where there is none. */
+  uint64_t bytes;    /**< Of the chunk; 0 where there is none. */
+  uint32_t kind;     /**< lade_timeline_kind */
+  uint32_t thread;   /**< In the order in which threads came to be seen, from 1; 0: none. */
+  int32_t direction; /**< lade_direction; 0: none in particular. */
+  int32_t status;    /**< lade_status of what was done. */
+} lade_timeline_event;
+
 /** How far a transfer is. */
 typedef struct lade_ticket_info {
   size_t struct_size;
@@ -338,9 +385,11 @@ LADE_API lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_poo
  * @param pipeline  Taken on success.
  * @param cancel    false: transfers under way are finished first. true: they are cancelled.
  *
- * Threads: excludes submit and every other call on the pipeline; calls on its tickets may go on. Waits: for transfers
- * to end; a cancelled one ends when the copies already queued and the read or callback in progress have. Errors:
- * LADE_ERR_TIMEOUT after options.drain_timeout_ns, and on "sim" when that can never happen: the pipeline stays.
+ * Threads: excludes submit and every other call on the pipeline; not a callback of it. Calls on its tickets may go on, and
+ * are let come to their end. What callbacks submit meanwhile is finished too; with `cancel` it is refused with
+ * LADE_ERR_CANCELLED. Waits: for transfers to end; a cancelled one ends when the copies already queued and the read or
+ * callback in progress have. Errors: LADE_ERR_TIMEOUT after options.drain_timeout_ns, and on "sim" when that can never
+ * happen: the pipeline stays. LADE_ERR_DRIVER where a stream or event cannot be destroyed: call it again.
  * LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel);
@@ -356,8 +405,8 @@ LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel)
  * Errors: LADE_NOT_READY with options.no_wait; LADE_ERR_INVALID_ARGUMENT, the text naming the field;
  * LADE_ERR_OUT_OF_HOST_MEMORY; those of lade_device_alloc() with transfer.allocator; LADE_ERR_IO where a path cannot be
  * opened; LADE_ERR_TIMEOUT on "sim" when no transfer under way can ever end; LADE_ERR_CAPTURE when
- * transfer.stream is being captured; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED. Errors of the transfer itself come out of
- * its ticket.
+ * transfer.stream is being captured; LADE_ERR_CANCELLED while the pipeline is being destroyed; LADE_ERR_DEVICE_LOST;
+ * LADE_ERR_FORKED. Errors of the transfer itself come out of its ticket.
  * Source: docs/pipeline.md.
  */
 LADE_API lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer,
@@ -371,6 +420,20 @@ LADE_API lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_tr
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *info);
+
+/**
+ * Experimental: copy the events that a pipeline made with options.timeline_events keeps, oldest end first.
+ *
+ * @param out        [out] `capacity` events, yours.
+ * @param capacity   In events. With fewer than are kept, the newest are copied.
+ * @param out_count  [out] How many were copied.
+ * @param out_lost   [out] How many older ones are not there any more, or did not fit; may be NULL.
+ *
+ * Threads: any; transfers go on, and wait for the copying. Waits: never. Stream order: none.
+ * Errors: LADE_ERR_INVALID_ARGUMENT; LADE_ERR_UNSUPPORTED without options.timeline_events; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pipeline_timeline_read(lade_pipeline *pipeline, lade_timeline_event *out, size_t capacity,
+                                                 size_t *out_count, uint64_t *out_lost);
 
 /**
  * Wait until a transfer is over.

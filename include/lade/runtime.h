@@ -176,10 +176,14 @@ LADE_API lade_status lade_event_synchronize(lade_runtime *runtime, lade_event ev
 /**
  * Queue a copy whose direction is found from the two addresses, as cudaMemcpyAsync with cudaMemcpyDefault does.
  *
+ * Host memory may be pinned by several registrations side by side, or in part: it is copied registration by registration,
+ * as the driver refuses one copy over the end of one (docs/stream-ordering.md "Pinned memory").
+ *
  * @param bytes  0 succeeds and does nothing.
  *
  * Threads: any. Waits: only for pageable host memory. Stream order: after the work queued on `stream` so far.
- * Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_DEVICE_LOST.
+ * Errors: LADE_ERR_INVALID_ARGUMENT; nothing is queued then. LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER, and
+ * LADE_ERR_OUT_OF_HOST_MEMORY; of memory in several registrations, the first ones may be queued then.
  * Source: CUDA Driver API, Memory Management, cuMemcpyAsync.
  */
 LADE_API lade_status lade_copy_async(lade_runtime *runtime, void *dst, const void *src, size_t bytes,

@@ -10,9 +10,10 @@
  * copy lasts copy_launch_ns + bytes / rate, rounded up. Same input, same run.
  *
  * Software devices report what hardware hides (lade_soft_report): use of freed memory, reuse that no event or stream
- * order covers, copies from unpinned memory, use of destroyed streams and events. Reuse is judged when work is queued,
- * by what orders it, so that a race is found however well it went; a wait or a successful query orders all that the
- * program does later, in any thread, and so does a host function. Accesses within one graph count as one.
+ * order covers, copies from unpinned memory, use of destroyed streams and events. Copies and fills over the end
+ * of a registration are refused, as the driver refuses them. Reuse is judged when work is queued, by what orders it, so
+ * that a race is found however well it went; a wait or a successful query orders all that the program does later, in any
+ * thread, and so does a host function. Accesses within one graph count as one.
  *
  *   lade_soft_device device = {.numa_node = 1, .link_bytes_per_s = 25000000000, .copy_launch_ns = 3000};
  *   lade_soft_options soft;

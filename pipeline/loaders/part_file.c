@@ -74,7 +74,7 @@ lade_status ladei_part_file_sync_folder(const ladei_part_file *file) {
 }
 
 void ladei_part_file_dispose(ladei_part_file *file, bool remove) {
-  ladei_save_abort(file->save);
+  (void)ladei_save_end(file->save, false);
   if (file->named && remove) (void)unlink(file->path);
   free(file->path);
   *file = (ladei_part_file){0};

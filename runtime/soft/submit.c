@@ -6,7 +6,8 @@
  *                                                        -> legacy order -> hazards -> stream queue
  *
  * I1  Every piece's device side lies in one live range, or in mapped and accessible virtual memory, when it is queued.
- *     A host side that no single pinned range covers is pageable.
+ *     A host side that begins in a pinned range ends in it; one that begins elsewhere is pageable, whatever it reaches
+ *     into, as the driver has it.
  * I2  Pageable sources are copied at the call, so that they may be reused when it returns. A pageable destination is
  *     written when the copy runs, as hardware may.
  * I3  Work that was refused has queued nothing and is disposed of.
@@ -26,10 +27,16 @@ static lade_status bad_memory(soft_runtime *rt, soft_op op, const void *address,
     ladei_soft_finding(rt, &rt->findings.freed_memory_used, "%s: %zu bytes at %p were freed before",
                        ladei_soft_op_name(op), bytes, address);
   }
+  if (range != NULL && !ladei_soft_range_covers(range, address, bytes)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
+                       "%s: %zu bytes at %p reach over the end of %s of %zu bytes at %p", ladei_soft_op_name(op), bytes,
+                       address, range->kind == SOFT_RANGE_REGISTERED ? "a registration" : "memory", range->bytes,
+                       (void *)(uintptr_t)range->node.key);
+  }
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "%s: %zu bytes at %p: %s",
                      ladei_soft_op_name(op), bytes, address,
                      range == NULL ? "no live memory of the kind that the direction names"
-                                   : "reaches over the end of its memory, or has no access");
+                                   : "no access, or not mapped");
 }
 
 /* The range of device memory that holds these bytes; NULL if they are no live device memory. */
@@ -42,8 +49,9 @@ static soft_range *device_side(soft_runtime *rt, const void *address, size_t byt
 
 static bool host_side(soft_runtime *rt, const void *address, size_t bytes, soft_range **out_range) {
   soft_range *range = ladei_soft_range_at(rt, address);
-  *out_range = range != NULL && ladei_soft_range_covers(range, address, bytes) ? range : NULL;
-  return range != NULL ? range->host : !ladei_soft_address_was_used(rt, address);
+  *out_range = range;
+  if (range == NULL) return !ladei_soft_address_was_used(rt, address);
+  return range->host && ladei_soft_range_covers(range, address, bytes);
 }
 
 static bool piece_find_side(soft_runtime *rt, const void *address, size_t bytes, bool device_memory, int device,

@@ -183,7 +183,10 @@ LADE_TEST(Config, ChoosesTheBackend) {
   config = parse_ok("device_expandable_pools:True,device_expandable_ipc:True");
   lade_config_apply_device(&config, &device);
   LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC);
-  config = parse_ok("backend:native");
+  config = parse_ok("device_policy:reference");
+  lade_config_apply_device(&config, &device);
+  LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_REFERENCE);
+  config = parse_ok("backend:native,device_policy:default");
   lade_config_apply_device(&config, &device);
   LADE_EXPECT_EQ_UINT(device.backend, LADE_DEVICE_NATIVE);
   LADE_EXPECT_EQ_UINT(device.flags, 0);

@@ -141,6 +141,23 @@ if ! grep -qa __tsan_init "$program"; then
   grep -q 'File too large' "$folder/err" || fail "an output file that cannot grow is not named"
 fi
 
+# A pass as a picture and as a trace, read by parsers that are not ours.
+run 0 "" --runtime cpu --input "$folder/small" --chunk 16K --passes 1 --timeline "$folder/timeline.svg"
+grep -q '^timeline  h2d .* copies under way' "$folder/out" || fail "the report does not tell of the timeline"
+run 0 "" --runtime sim --input "$folder/small" --chunk 16K --passes 1 --timeline "$folder/timeline.json"
+python3 - "$folder/timeline.svg" "$folder/timeline.json" <<'EOF' || fail "timeline"
+import json, sys, xml.dom.minidom
+bars = [bar for bar in xml.dom.minidom.parse(sys.argv[1]).getElementsByTagName("rect") if bar.firstChild]
+assert any("read" in bar.firstChild.firstChild.data for bar in bars)
+events = json.load(open(sys.argv[2]))["traceEvents"]
+for name, bytes in (("read", 1000001), ("write", 1000001)):
+    assert sum(e["args"]["bytes"] for e in events if e.get("name") == name) == bytes, name
+begun = [e["id"] for e in events if e["ph"] == "b"]
+assert sorted(begun) == sorted(e["id"] for e in events if e["ph"] == "e") and len(begun) >= 2 * 62
+EOF
+run 2 "ends neither" --timeline "$folder/timeline.png"
+run 1 "No such file" --runtime cpu --input "$folder/small" --passes 1 --timeline "$folder/nowhere/timeline.svg"
+
 # The input gets shorter while it is read.
 "$program" --runtime cpu --input "$folder/sparse" --passes 99 >/dev/null 2>"$folder/err" &
 pid=$!

@@ -2,7 +2,8 @@
 /*
  * Known weaknesses of the reference, by the numbers under which docs/design.md "Hazards of the reference" lists them: a
  * test per hazard that lade does away with, which fails where the hazard is there. (H9 needs work on streams that really
- * run: device_runtimes_test.c. H2 and H3 watch malloc: hazards_memory_test.c.)
+ * run: device_runtimes_test.c. H2 and H3 watch malloc: hazards_memory_test.c. H13 holds threads in driver calls:
+ * in_flight_test.c.)
  *
  * Several hazards lie in what happens while a driver call is under way. A probe stands between the allocator and the
  * runtime here: it calls back into the test in the middle of one driver call, where another thread could be.
@@ -338,25 +339,7 @@ LADE_TEST(hazard_H12, EmptyCacheDuringACaptureIsAnError) {
   device_fixture_close(&f);
 }
 
-/* ---- H13: the budget ----------------------------------------------------------------------------------------------- */
-
-static void visit_growth(device_fixture *f) {
-  void *none = NULL;
-  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, try_alloc(f, 30 * MIB, 1, &none));
-}
-
-LADE_TEST(hazard_H13, GrowthUnderWayCountsAgainstTheLimit) {
-  device_fixture f;
-  if (!open_sim(&f, 100 * MIB)) return;
-  LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 0.5));
-  probe_insert(&f);
-  probe.visit = visit_growth;
-  char *a = device_fixture_alloc(&f, 30 * MIB, 0); /* while it asks the driver, another one wants 30 of 50 MiB too */
-  probe_remove(&f, 1);
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.peak, 30 * MIB);
-  device_fixture_free(&f, a);
-  device_fixture_close(&f);
-}
+/* ---- H14: captures -------------------------------------------------------------------------------------------------- */
 
 LADE_TEST(hazard_H14, RefusedBeginLeavesNoCount) {
   device_fixture f;

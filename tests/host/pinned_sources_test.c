@@ -208,6 +208,13 @@ LADE_TEST_P(PinnedSources, LargeBlocksAreRegisteredInChunks, support_soft_runtim
   char *block = pinned_fixture_alloc(&own, 3 * CHUNK_BYTES + 5000);
   LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_register"), 4);
   LADE_EXPECT_EQ_UINT(pinned_fixture_info(&own, block).chunk_bytes, CHUNK_BYTES);
+  uint64_t bytes = pinned_fixture_info(&own, block).bytes;
+  LADE_EXPECT_EQ_UINT(pinned_fixture_info(&own, block).contiguous_bytes, CHUNK_BYTES);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_info(&own, block + 1).contiguous_bytes, CHUNK_BYTES - 1);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_info(&own, block + CHUNK_BYTES - 1).contiguous_bytes, 1);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_info(&own, block + CHUNK_BYTES).contiguous_bytes, CHUNK_BYTES);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_info(&own, block + 3 * CHUNK_BYTES + 5).contiguous_bytes,
+                      bytes - 3 * CHUNK_BYTES - 5);
   for (size_t at = 0; at < 3 * CHUNK_BYTES + 5000; at += 4096) block[at] = 1;
   pinned_fixture_free(&own, block);
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
@@ -228,6 +235,8 @@ LADE_TEST_P(PinnedSources, BlocksUpToAChunkLieInOneRegistration, support_soft_ru
     size_t bytes = CHUNK_BYTES / 3 * (size_t)(1 + i % 3);
     blocks[i] = pinned_fixture_alloc(&own, bytes);
     LADE_EXPECT_EQ_UINT(pinned_fixture_info(&own, blocks[i]).chunk_bytes, 0);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_info(&own, blocks[i]).contiguous_bytes,
+                        pinned_fixture_info(&own, blocks[i]).bytes);
     memset(blocks[i], i, bytes);
     LADE_EXPECT_OK(lade_copy_async(own.runtime, memory, blocks[i], bytes, own.streams[0]));
     LADE_EXPECT_OK(lade_pinned_record_event(own.pool, blocks[i], own.streams[0]));

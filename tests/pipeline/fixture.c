@@ -14,12 +14,13 @@ void fixture_options(lade_pipeline_options *options) {
   options->readers = 2;
 }
 
-bool fixture_open_on(fixture *f, lade_runtime *runtime, size_t device_bytes, const lade_pipeline_options *options) {
+static bool open_on(fixture *f, lade_runtime *runtime, size_t device_bytes, const lade_pinned_options *pool,
+                    const lade_pipeline_options *options) {
   lade_pipeline_options standard;
   fixture_options(&standard);
   void *device = NULL;
   *f = (fixture){.runtime = runtime, .device_bytes = device_bytes};
-  bool good = lade_pinned_pool_create(runtime, NULL, &f->pool) == LADE_OK &&
+  bool good = lade_pinned_pool_create(runtime, pool, &f->pool) == LADE_OK &&
               lade_pipeline_create(runtime, f->pool, options != NULL ? options : &standard, &f->pipeline) == LADE_OK &&
               runtime->ops->device_alloc(runtime->self, 0, device_bytes, &device) == LADE_OK;
   f->device = device;
@@ -29,9 +30,18 @@ bool fixture_open_on(fixture *f, lade_runtime *runtime, size_t device_bytes, con
   return good;
 }
 
-bool fixture_open(fixture *f, const char *runtime, size_t device_bytes, const lade_pipeline_options *options) {
+bool fixture_open_on(fixture *f, lade_runtime *runtime, size_t device_bytes, const lade_pipeline_options *options) {
+  return open_on(f, runtime, device_bytes, NULL, options);
+}
+
+bool fixture_open_pool(fixture *f, const char *runtime, size_t device_bytes, const lade_pinned_options *pool,
+                       const lade_pipeline_options *options) {
   lade_runtime *opened = support_runtime_open(runtime);
-  return opened != NULL && fixture_open_on(f, opened, device_bytes, options);
+  return opened != NULL && open_on(f, opened, device_bytes, pool, options);
+}
+
+bool fixture_open(fixture *f, const char *runtime, size_t device_bytes, const lade_pipeline_options *options) {
+  return fixture_open_pool(f, runtime, device_bytes, NULL, options);
 }
 
 void fixture_close(fixture *f) {

@@ -19,6 +19,9 @@ void fixture_options(lade_pipeline_options *options);
 
 /* False, with the test failed. options NULL: fixture_options. */
 bool fixture_open(fixture *f, const char *runtime, size_t device_bytes, const lade_pipeline_options *options);
+/* The same with a pool of these options. */
+bool fixture_open_pool(fixture *f, const char *runtime, size_t device_bytes, const lade_pinned_options *pool,
+                       const lade_pipeline_options *options);
 /* The same on a runtime that is open already, and stays the caller's. */
 bool fixture_open_on(fixture *f, lade_runtime *runtime, size_t device_bytes, const lade_pipeline_options *options);
 /* Destroys what is there, and closes the runtime if it is the fixture's; the test fails if anything is left alive. */

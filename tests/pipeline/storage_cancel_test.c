@@ -36,7 +36,7 @@ static bool scene_open(scene *s) {
 }
 
 static void scene_close(scene *s) {
-  LADE_EXPECT_OK(ladei_storage_detach(s->file, false));
+  LADE_EXPECT_OK(ladei_storage_detach(s->file));
   ladei_storage_close(&s->storage);
   close(s->ends[0]);
   close(s->ends[1]);

@@ -1,24 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/pipeline/storage_faults.h"
 
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 static storage_faults plan;
 static _Atomic(int) reads;
 static _Atomic(int) writes;
+static _Atomic(int) calls;
+static const char *nth_name = "";
 
 void storage_faults_set(storage_faults faults) {
   plan = faults;
   reads = 0;
   writes = 0;
+  calls = 0;
+  nth_name = "";
 }
+
+int storage_faults_count(void) { return calls; }
+
+const char *storage_faults_nth(void) { return nth_name; }
 
 static bool is_nth(int count, int nth) { return nth != 0 && count % nth == 0; }
 
@@ -27,8 +40,56 @@ static bool fails(int code) {
   return code != 0;
 }
 
+/* What the next call has to do. */
+typedef enum verdict { GO, FAIL, LIE } verdict;
+
+static verdict call_next(const char *name) {
+  int number = ++calls;
+  if (plan.nth == 0 || number != plan.nth) {
+    return GO;
+  }
+  nth_name = name;
+  if (plan.before_nth != NULL) {
+    void (*before)(void *) = plan.before_nth;
+    void *user = plan.user;
+    storage_faults_set((storage_faults){.flush_nothing = plan.flush_nothing});
+    before(user);
+    return GO;
+  }
+  if (plan.how == STORAGE_FAULTS_KILL) {
+    kill(getpid(), SIGKILL);
+  }
+  return plan.how == STORAGE_FAULTS_LIE ? LIE : FAIL;
+}
+
+static int failure(void) {
+  errno = plan.code;
+  return -1;
+}
+
+/* A change that is made or not, and its answer. */
+#define CHANGE(name, call)                                                                                             \
+  do {                                                                                                                 \
+    verdict next = call_next(name);                                                                                    \
+    if (next == FAIL) return failure();                                                                                \
+    int answer = (int)(call);                                                                                          \
+    return next == LIE ? failure() : answer;                                                                           \
+  } while (0)
+
+/* What changes nothing. */
+#define QUESTION(name, call)                                                                                           \
+  do {                                                                                                                 \
+    if (call_next(name) != GO) return failure();                                                                       \
+    return (int)(call);                                                                                                \
+  } while (0)
+
+/* --- bytes -------------------------------------------------------------------------------------------------------- */
+
 ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) {
   int count = ++reads;
+  if (call_next("pread") != GO) {
+    return failure();
+  }
   if (is_nth(count, plan.read_interrupted)) {
     errno = EINTR;
     return -1;
@@ -42,6 +103,10 @@ ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) {
 
 ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset) {
   int count = ++writes;
+  verdict next = call_next("pwrite");
+  if (next == FAIL) {
+    return failure();
+  }
   if (is_nth(count, plan.write_interrupted)) {
     errno = EINTR;
     return -1;
@@ -50,10 +115,22 @@ ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset) {
     return -1;
   }
   size_t some = is_nth(count, plan.write_short) && bytes > 1 ? 1 : bytes;
-  return syscall(SYS_pwrite64, fd, buffer, some, offset);
+  ssize_t put = syscall(SYS_pwrite64, fd, buffer, some, offset);
+  return next == LIE ? failure() : put;
 }
 
+int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+  CHANGE("fallocate", syscall(SYS_fallocate, fd, mode, offset, bytes));
+}
+
+int ftruncate(int fd, off_t bytes) { CHANGE("ftruncate", syscall(SYS_ftruncate, fd, bytes)); }
+
+/* --- opening and closing ------------------------------------------------------------------------------------------ */
+
 static int open_at(int folder, const char *path, int flags, mode_t mode) {
+  if (call_next("open") != GO) {
+    return failure();
+  }
   if ((flags & O_DIRECT) != 0 && fails(plan.open_direct)) {
     return -1;
   }
@@ -75,9 +152,11 @@ int open(const char *path, int flags, ...) {
   return open_at(AT_FDCWD, path, flags, mode);
 }
 
-/* What glibc's checks of optimised programs (_FORTIFY_SOURCE) make of open() without a mode. */
+/* What glibc's checks of optimised programs (_FORTIFY_SOURCE) make of open() and openat() without a mode. */
 int __open_2(const char *path, int flags);
 int __open_2(const char *path, int flags) { return open_at(AT_FDCWD, path, flags, 0); }
+int __openat_2(int folder, const char *path, int flags);
+int __openat_2(int folder, const char *path, int flags) { return open_at(folder, path, flags, 0); }
 
 int openat(int folder, const char *path, int flags, ...) {
   va_list arguments;
@@ -87,12 +166,76 @@ int openat(int folder, const char *path, int flags, ...) {
   return open_at(folder, path, flags, mode);
 }
 
+/* A descriptor is gone, whatever close answers. */
+int close(int fd) {
+  bool written = plan.closing != 0 && (syscall(SYS_fcntl, fd, F_GETFL) & O_ACCMODE) != O_RDONLY;
+  verdict next = call_next("close");
+  int answer = (int)syscall(SYS_close, fd);
+  if (next != GO) {
+    return failure();
+  }
+  return written && fails(plan.closing) ? -1 : answer;
+}
+
+int flock(int fd, int operation) {
+  if (call_next("flock") != GO) {
+    return failure();
+  }
+  return fails(plan.lock) ? -1 : (int)syscall(SYS_flock, fd, operation);
+}
+
+/* --- names -------------------------------------------------------------------------------------------------------- */
+
 int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
-  return fails(plan.link) ? -1 : (int)syscall(SYS_linkat, from_folder, from, to_folder, to, flags);
+  if (fails(plan.link)) {
+    return -1;
+  }
+  CHANGE("linkat", syscall(SYS_linkat, from_folder, from, to_folder, to, flags));
 }
 
 int renameat(int from_folder, const char *from, int to_folder, const char *to) {
-  return fails(plan.rename) ? -1 : (int)syscall(SYS_renameat, from_folder, from, to_folder, to);
+  if (fails(plan.rename)) {
+    return -1;
+  }
+  CHANGE("renameat", syscall(SYS_renameat, from_folder, from, to_folder, to));
 }
 
-int fsync(int fd) { return fails(plan.flush) ? -1 : (int)syscall(SYS_fsync, fd); }
+int unlinkat(int folder, const char *name, int flags) {
+  CHANGE("unlinkat", syscall(SYS_unlinkat, folder, name, flags));
+}
+
+int unlink(const char *path) { CHANGE("unlink", syscall(SYS_unlink, path)); }
+
+static bool is_folder(int fd) {
+  struct stat facts;
+  return syscall(SYS_newfstatat, fd, "", &facts, AT_EMPTY_PATH) == 0 && S_ISDIR(facts.st_mode);
+}
+
+int fsync(int fd) {
+  if (fails(plan.flush) || (plan.flush_folder != 0 && is_folder(fd) && fails(plan.flush_folder))) {
+    return -1;
+  }
+  CHANGE(is_folder(fd) ? "fsync of the folder" : "fsync", plan.flush_nothing ? 0 : syscall(SYS_fsync, fd));
+}
+
+/* --- questions ---------------------------------------------------------------------------------------------------- */
+
+int fstat(int fd, struct stat *out) { QUESTION("fstat", syscall(SYS_newfstatat, fd, "", out, AT_EMPTY_PATH)); }
+
+int fstatat(int folder, const char *path, struct stat *out, int flags) {
+  QUESTION("fstatat", syscall(SYS_newfstatat, folder, path, out, flags));
+}
+
+int stat(const char *path, struct stat *out) { QUESTION("stat", syscall(SYS_newfstatat, AT_FDCWD, path, out, 0)); }
+
+struct dirent *readdir(DIR *folder) {
+  static struct dirent *(*own)(DIR *);
+  if (own == NULL) {
+    own = (struct dirent * (*)(DIR *))(uintptr_t)dlsym(RTLD_NEXT, "readdir");
+  }
+  if (call_next("readdir") != GO) {
+    errno = plan.code;
+    return NULL;
+  }
+  return own(folder);
+}

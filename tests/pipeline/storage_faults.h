@@ -5,9 +5,20 @@
  *   storage_faults_set((storage_faults){.pread_short = 3});   // every third pread moves one byte only
  *   ...
  *   storage_faults_set((storage_faults){0});
+ *
+ * Or any call, whatever it is, by its number: for (int n = 1;; n++) with .nth = n, until storage_faults_count() < n.
  */
 #ifndef LADE_TESTS_PIPELINE_STORAGE_FAULTS_H
 #define LADE_TESTS_PIPELINE_STORAGE_FAULTS_H
+
+#include <stdbool.h>
+
+/* What becomes of the call that `nth` names. */
+typedef enum storage_faults_how {
+  STORAGE_FAULTS_FAIL, /* it does nothing, and fails; but what is closed is closed */
+  STORAGE_FAULTS_LIE,  /* a change of a folder or a file is made, and fails all the same, as over a network */
+  STORAGE_FAULTS_KILL, /* SIGKILL comes before it */
+} storage_faults_how;
 
 /* Of each call every n-th, 0: none. An error is an errno. */
 typedef struct storage_faults {
@@ -22,7 +33,21 @@ typedef struct storage_faults {
   int link;          /* errno */
   int rename;        /* errno */
   int flush;         /* errno */
+  int flush_folder;  /* of folders alone; errno */
+  int closing;       /* of files open for writing; errno */
+  int lock;          /* errno */
+  int nth;           /* of all calls, from 1 on; 0: none */
+  storage_faults_how how;
+  int code;                       /* of the n-th; errno */
+  bool flush_nothing;             /* flushing succeeds, and does nothing: tests need no stable storage */
+  void (*before_nth)(void *user); /* called instead of a failure */
+  void *user;
 } storage_faults;
+
+/* Calls since storage_faults_set(). */
+int storage_faults_count(void);
+/* Which one the n-th was, "" where it did not come. */
+const char *storage_faults_nth(void);
 
 /* Also starts counting anew. Not while transfers are under way. */
 void storage_faults_set(storage_faults faults);

@@ -5,9 +5,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/pipeline/storage_faults.h"
@@ -111,10 +113,10 @@ LADE_TEST_P(StorageSave, LeavesNothingWhenGivenUp, kinds, kind) {
   if (!place_create(&p)) return;
   text_write(p.path, "old");
   kind_set(kind, (storage_faults){0});
-  ladei_save_abort(save_begun(&p, "new"));
+  LADE_EXPECT_OK(ladei_save_end(save_begun(&p, "new"), true));
   expect_text(p.path, "old");
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
-  ladei_save_abort(NULL);
+  LADE_EXPECT_OK(ladei_save_end(NULL, false));
   place_remove(&p);
 }
 
@@ -155,6 +157,126 @@ LADE_TEST_P(StorageSave, NamesWhatCannotBeCreated, kinds, kind) {
   LADE_EXPECT_EQ_UINT(names_in(&p), 0);
   free(missing);
   free(folder);
+  place_remove(&p);
+}
+
+/* --- what fails after the file has its name ------------------------------------------------------------------------ */
+
+/* A file system whose folders cannot be flushed says EINVAL; what cannot be flushed otherwise is an error, and complete. */
+LADE_TEST_P(StorageSave, NeverTakesAwayWhatHasItsName, kinds, kind) {
+  static const struct {
+    storage_faults faults;
+    lade_status status;
+  } cases[] = {{{.flush_folder = EINVAL}, LADE_OK},
+               {{.flush_folder = ENOTSUP}, LADE_OK},
+               {{.flush_folder = EIO}, LADE_ERR_IO},
+               {{.closing = EDQUOT}, LADE_ERR_IO}};
+  for (size_t i = 0; i < 4; i++) {
+    place p;
+    if (!place_create(&p)) return;
+    text_write(p.path, "old");
+    kind_set(kind, cases[i].faults);
+    LADE_EXPECT_STATUS(cases[i].status, ladei_save_commit(save_begun(&p, "new"), true));
+    expect_text(p.path, "new");
+    LADE_EXPECT_EQ_UINT(names_in(&p), 1);
+    place_remove(&p);
+  }
+}
+
+/* What only a close says, over a network, is known before the old file is replaced. */
+LADE_TEST_P(StorageSave, KeepsTheOldFileWhenClosingSaysThatThereIsNoRoom, kinds, kind) {
+  place p;
+  if (!place_create(&p)) return;
+  text_write(p.path, "old");
+  kind_set(kind, (storage_faults){.closing = EDQUOT});
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_commit(save_begun(&p, "new"), false));
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EDQUOT);
+  expect_text(p.path, "old");
+  LADE_EXPECT_EQ_UINT(names_in(&p), 1);
+  place_remove(&p);
+}
+
+/* --- temporary names ---------------------------------------------------------------------------------------------- */
+
+static void expect_ended(pid_t child) {
+  int status = 0;
+  LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
+  LADE_EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
+/* A process that is ended while it writes leaves its temporary file; the next save takes it away, and those of the living
+ * stay. */
+LADE_TEST(StorageSave, TakesAwayWhatKilledProcessesLeft) {
+  place p;
+  if (!place_create(&p)) return;
+  kind_set("named", (storage_faults){0});
+  ladei_save *living = save_begun(&p, "living");
+  for (int i = 0; i < 3; i++) {
+    pid_t child = fork();
+    LADE_ASSERT_GE_INT(child, 0);
+    if (child == 0) {
+      (void)save_begun(&p, "killed");
+      raise(SIGTERM);
+    }
+    expect_ended(child);
+    LADE_EXPECT_EQ_UINT(names_in(&p), 2); /* each has taken away what the one before it left */
+  }
+  LADE_EXPECT_OK(ladei_save_commit(save_begun(&p, "new"), false));
+  expect_text(p.path, "new");
+  LADE_EXPECT_EQ_UINT(names_in(&p), 2);
+  LADE_EXPECT_OK(ladei_save_commit(living, false));
+  expect_text(p.path, "living");
+  LADE_EXPECT_EQ_UINT(names_in(&p), 1);
+  place_remove(&p);
+}
+
+/* Without locks nobody knows who lives: what is there stays, and saves work. */
+LADE_TEST_P(StorageSave, WorksWhereFilesCannotBeLocked, kinds, kind) {
+  place p;
+  if (!place_create(&p)) return;
+  kind_set(kind, (storage_faults){.lock = ENOLCK});
+  char *left = support_temp_dir_path(&p.dir, ".model.bin.lade-1");
+  text_write(left, "whose?");
+  LADE_EXPECT_OK(ladei_save_commit(save_begun(&p, "new"), true));
+  expect_text(p.path, "new");
+  expect_text(left, "whose?");
+  LADE_EXPECT_EQ_UINT(names_in(&p), 2);
+  free(left);
+  place_remove(&p);
+}
+
+LADE_TEST(StorageSave, KnowsItsTemporaryNames) {
+  LADE_EXPECT_EQ_SIZE(ladei_save_temporary_name(".model.bin.lade-1"), strlen("model.bin"));
+  LADE_EXPECT_EQ_SIZE(ladei_save_temporary_name(".a.lade-1.lade-23"), strlen("a.lade-1"));
+  static const char *const others[] = {
+      "model.bin.lade-1", ".model.bin.lade-", ".model.bin.lade-1x", ".lade-1", "", "."};
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    LADE_EXPECT_EQ_SIZE(ladei_save_temporary_name(others[i]), 0);
+  }
+}
+
+/* --- the target --------------------------------------------------------------------------------------------------- */
+
+/* What could not be replaced at the end is found at the beginning; a device is no file to be replaced. */
+LADE_TEST_P(StorageSave, RefusesWhatItCouldNotReplace, kinds, kind) {
+  place p;
+  ladei_save *save = NULL;
+  if (!place_create(&p)) return;
+  kind_set(kind, (storage_faults){0});
+  LADE_ASSERT_EQ_INT(mkdir(p.path, 0755), 0);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(p.path, &save));
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EISDIR);
+  LADE_ASSERT_EQ_INT(rmdir(p.path), 0);
+  LADE_ASSERT_EQ_INT(mkfifo(p.path, 0600), 0);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(p.path, &save));
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EINVAL);
+  LADE_EXPECT_EQ_PTR(save, NULL);
+  LADE_EXPECT_EQ_UINT(names_in(&p), 1);
+  LADE_ASSERT_EQ_INT(unlink(p.path), 0);
+  char name[300], *path = (memset(name, 'n', 299), name[299] = '\0', support_temp_dir_path(&p.dir, name));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(path, &save));
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENAMETOOLONG);
+  free(path);
   place_remove(&p);
 }
 

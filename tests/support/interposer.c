@@ -8,11 +8,13 @@
  * I2  A call that is made to fail does not reach the runtime below and changes no live count.
  * I3  An op that the runtime below lacks is missing here too.
  * I4  The calling thread holds no lade lock: a call that breaks this stops the program (base/lock.h).
- * Locks: none; counts and plans are atomic, since ops may be called from any thread.
+ * I5  hold.state goes NONE -> PLANNED -> (AFTER: STARTED ->) HELD -> NONE.
+ * Locks: counts and plans are atomic, since ops may be called from any thread; `hold` has a mutex of its own.
  */
 #include "tests/support/interposer.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,12 +60,25 @@ typedef struct op_state {
   _Atomic(uint64_t) fail_end;   /* ... and the first one after it that does not */
 } op_state;
 
+/* The call that is to be held, or is. */
+typedef struct hold_plan {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  enum { HOLD_NONE, HOLD_PLANNED, HOLD_STARTED, HOLD_HELD } state;
+  support_hold_place place;
+  int op;
+  uint64_t number;  /* of the call, among those of the op */
+  pthread_t thread; /* that makes the call, from STARTED on */
+} hold_plan;
+
 typedef struct interposer {
   lade_runtime_ops ops; /* what the runtime around it uses */
   lade_runtime *inner;
   op_state states[OP_COUNT];
   _Atomic(int64_t) live[SUPPORT_LIVE_COUNT];
   _Atomic(uint64_t) failed_calls;
+  atomic_bool hold_planned; /* hold.state is not NONE */
+  hold_plan hold;
 } interposer;
 
 static lade_status injected_status(int op) {
@@ -77,11 +92,43 @@ static lade_status injected_status(int op) {
   }
 }
 
+/* ---- Holding ----------------------------------------------------------------------------------------------------- */
+
+/* With the mutex: until the test lets go. */
+static void hold_wait(hold_plan *hold) {
+  hold->state = HOLD_HELD;
+  pthread_cond_broadcast(&hold->changed);
+  while (hold->state == HOLD_HELD) pthread_cond_wait(&hold->changed, &hold->mutex);
+}
+
+static void hold_begin(interposer *self, int op, uint64_t number) {
+  if (!atomic_load(&self->hold_planned)) return;
+  hold_plan *hold = &self->hold;
+  pthread_mutex_lock(&hold->mutex);
+  if (hold->state == HOLD_PLANNED && hold->op == op && hold->number == number) {
+    hold->thread = pthread_self();
+    hold->state = HOLD_STARTED;
+    if (hold->place == SUPPORT_HOLD_BEFORE) hold_wait(hold);
+  }
+  pthread_mutex_unlock(&hold->mutex);
+}
+
+static void hold_after(interposer *self, int op) {
+  if (!atomic_load(&self->hold_planned)) return;
+  hold_plan *hold = &self->hold;
+  pthread_mutex_lock(&hold->mutex);
+  if (hold->state == HOLD_STARTED && hold->op == op && pthread_equal(hold->thread, pthread_self())) hold_wait(hold);
+  pthread_mutex_unlock(&hold->mutex);
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------------------------- */
+
 /* Counts the call; an error if the plan says that it fails. */
 static lade_status call_begin(interposer *self, int op) {
   ladei_lock_assert_none_held();
   op_state *state = &self->states[op];
   uint64_t number = atomic_fetch_add(&state->calls, 1) + 1;
+  hold_begin(self, op, number);
   uint64_t first = atomic_load(&state->fail_first);
   if (first == 0 || number < first || number >= atomic_load(&state->fail_end)) return LADE_OK;
   atomic_fetch_add(&self->failed_calls, 1);
@@ -92,6 +139,7 @@ static lade_status call_begin(interposer *self, int op) {
 static lade_status call_end(interposer *self, int op, lade_status status, int64_t amount) {
   int kind = (int)op_table[op].kind;
   if (status == LADE_OK && kind != SUPPORT_LIVE_NONE) atomic_fetch_add(&self->live[kind], amount);
+  hold_after(self, op);
   return status;
 }
 
@@ -120,8 +168,11 @@ static const char *interposer_native_error_text(void *self, int64_t native_code)
 static lade_status interposer_close(void *self) {
   interposer *interposed = self;
   lade_status status = lade_runtime_close(interposed->inner);
-  if (status == LADE_OK) free(interposed);
-  return status;
+  if (status != LADE_OK) return status;
+  pthread_cond_destroy(&interposed->hold.changed);
+  pthread_mutex_destroy(&interposed->hold.mutex);
+  free(interposed);
+  return LADE_OK;
 }
 
 static void table_fill(interposer *self) {
@@ -142,6 +193,8 @@ lade_runtime *support_interposer_open(const char *name, const lade_runtime_optio
   interposer *self = calloc(1, sizeof *self);
   if (self == NULL) abort();
   self->inner = inner;
+  pthread_mutex_init(&self->hold.mutex, NULL);
+  pthread_cond_init(&self->hold.changed, NULL);
   table_fill(self);
   lade_runtime *runtime;
   if (ladei_runtime_adopt(&self->ops, self, inner->software_device, &runtime) != LADE_OK) {
@@ -192,6 +245,35 @@ void support_fail(lade_runtime *runtime, const char *op, uint64_t nth, uint64_t 
   atomic_store(&state->fail_first, 0);
   atomic_store(&state->fail_end, end);
   atomic_store(&state->fail_first, times == 0 ? 0 : first);
+}
+
+void support_hold(lade_runtime *runtime, const char *op, uint64_t nth, support_hold_place place) {
+  interposer *self = interposer_of(runtime);
+  int found = op_find(op);
+  pthread_mutex_lock(&self->hold.mutex);
+  LADE_EXPECT_EQ_INT(self->hold.state, HOLD_NONE);
+  self->hold.op = found;
+  self->hold.number = atomic_load(&self->states[found].calls) + nth;
+  self->hold.place = place;
+  self->hold.state = HOLD_PLANNED;
+  atomic_store(&self->hold_planned, true);
+  pthread_mutex_unlock(&self->hold.mutex);
+}
+
+void support_hold_await(lade_runtime *runtime) {
+  hold_plan *hold = &interposer_of(runtime)->hold;
+  pthread_mutex_lock(&hold->mutex);
+  while (hold->state != HOLD_HELD) pthread_cond_wait(&hold->changed, &hold->mutex);
+  pthread_mutex_unlock(&hold->mutex);
+}
+
+void support_hold_end(lade_runtime *runtime) {
+  interposer *self = interposer_of(runtime);
+  pthread_mutex_lock(&self->hold.mutex);
+  self->hold.state = HOLD_NONE;
+  atomic_store(&self->hold_planned, false);
+  pthread_cond_broadcast(&self->hold.changed);
+  pthread_mutex_unlock(&self->hold.mutex);
 }
 
 uint64_t support_failed_calls(lade_runtime *runtime) { return atomic_load(&interposer_of(runtime)->failed_calls); }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A runtime around another one that counts calls and live objects, and fails the calls it is told to.
+ * A runtime around another one that counts calls and live objects, and fails or holds the calls it is told to.
  *
  *   lade_runtime *runtime = support_interposer_open("sim", NULL);
  *   support_fail(runtime, "event_record", 3, 1);      // the third call from now on fails, once
@@ -60,6 +60,16 @@ void support_expect_nothing_live(lade_runtime *runtime);
  * allocate them, LADE_ERR_DRIVER for others.
  */
 void support_fail(lade_runtime *runtime, const char *op, uint64_t nth, uint64_t times);
+
+/*
+ * Holds the `nth` call of an op from now on, 1 being the next one, in its thread: before it reaches the runtime below, or
+ * after it came back from there. One call can be held at a time. await() returns once it is held; end() lets it go, or
+ * gives the plan up. So a test says what other threads do in the middle of a driver call, without sleeping.
+ */
+typedef enum support_hold_place { SUPPORT_HOLD_BEFORE, SUPPORT_HOLD_AFTER } support_hold_place;
+void support_hold(lade_runtime *runtime, const char *op, uint64_t nth, support_hold_place place);
+void support_hold_await(lade_runtime *runtime);
+void support_hold_end(lade_runtime *runtime);
 
 /* Calls that were made to fail so far. */
 uint64_t support_failed_calls(lade_runtime *runtime);

@@ -7,7 +7,9 @@
 #include "tests/support/failures.h"
 #include "tests/support/interposer.h"
 
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -190,3 +192,44 @@ LADE_TEST_P(Gate, HoldsWorkBackUntilOpened, support_soft_runtimes, name) {
   LADE_ASSERT_OK(lade_stream_destroy(runtime, handle));
   support_runtime_close(runtime);
 }
+
+/* ---- Holding ----------------------------------------------------------------------------------------------------- */
+
+typedef struct held_call {
+  lade_runtime *runtime;
+  void *memory;
+  atomic_bool returned;
+} held_call;
+
+static void *held_call_run(void *user) {
+  held_call *call = user;
+  LADE_EXPECT_OK(call->runtime->ops->device_alloc(call->runtime->self, 0, 4096, &call->memory));
+  atomic_store(&call->returned, true);
+  return NULL;
+}
+
+static void hold_run(support_hold_place place, int64_t live_while_held) {
+  lade_runtime *runtime = support_interposer_open("cpu", NULL);
+  LADE_ASSERT(runtime != NULL);
+  void *first, *third;
+  held_call call = {.runtime = runtime};
+  support_hold(runtime, "device_alloc", 2, place);
+  LADE_ASSERT_OK(OP(device_alloc, 0, 4096, &first));
+  pthread_t thread;
+  LADE_ASSERT(pthread_create(&thread, NULL, held_call_run, &call) == 0);
+  support_hold_await(runtime);
+  LADE_EXPECT(!atomic_load(&call.returned));
+  LADE_EXPECT_EQ_INT(support_live(runtime, SUPPORT_LIVE_DEVICE_MEMORY), live_while_held);
+  LADE_ASSERT_OK(OP(device_alloc, 0, 4096, &third)); /* others go on */
+  support_hold_end(runtime);
+  pthread_join(thread, NULL);
+  LADE_EXPECT_EQ_INT(support_live(runtime, SUPPORT_LIVE_DEVICE_MEMORY), 3);
+  LADE_EXPECT_OK(OP(device_free, 0, first));
+  LADE_EXPECT_OK(OP(device_free, 0, call.memory));
+  LADE_EXPECT_OK(OP(device_free, 0, third));
+  support_runtime_close(runtime);
+}
+
+LADE_TEST(Interposer, HoldsACallBeforeItIsMade) { hold_run(SUPPORT_HOLD_BEFORE, 1); }
+
+LADE_TEST(Interposer, HoldsACallAfterItWasMade) { hold_run(SUPPORT_HOLD_AFTER, 2); }

@@ -61,6 +61,7 @@ replay *replay_create(const replay_settings *settings) {
   r->settings = *settings;
   r->capacity = DEFAULT_CAPACITY;
   lade_config_init(&r->config);
+  r->config.device_reference = 1; /* settings.conf may say otherwise */
   return r;
 }
 

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Waiting without being told. Locks: none. errno stays as it was: waits happen inside calls that promise nothing of it. */
+#include "base/backoff.h"
+
+#include <errno.h>
+#include <time.h>
+
+/* Some microseconds of spinning; then sleeps of 20 us, doubled each time up to 1.28 ms. */
+enum { SPIN_TURNS = 100, SHORTEST_NS = 20 * 1000, DOUBLINGS = 6 };
+
+void ladei_backoff_wait(ladei_backoff *backoff) {
+  unsigned turn = backoff->turns++;
+  if (turn < SPIN_TURNS) {
+    ladei_spin_pause();
+    return;
+  }
+  int code = errno;
+  unsigned doublings = turn - SPIN_TURNS < DOUBLINGS ? turn - SPIN_TURNS : DOUBLINGS;
+  const struct timespec pause = {.tv_nsec = (long)SHORTEST_NS << doublings};
+  clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
+  errno = code;
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What every thread of the pipeline and the link do in one pass.
+ *
+ *   h2d link     ====== ======= ===       chunks whose copies are queued and not yet found finished, overlapping
+ *   thread 1     rrrrrrrcrrrrrrrrrc..     one row each, a colour for each kind of work
+ *
+ * SVG shows the first direction's pass; a Chrome trace (chrome://tracing, Perfetto) has both.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "benchmarks/staging.h"
+
+enum { EVENTS = 1 << 20, KINDS = LADE_TIMELINE_FLIGHT + 1 };
+
+static const char *const kind_names[KINDS] = {
+    [0] = "?",
+    [LADE_TIMELINE_ACQUIRE] = "acquire",
+    [LADE_TIMELINE_READ] = "read",
+    [LADE_TIMELINE_GATE] = "gate",
+    [LADE_TIMELINE_COPY] = "queue copy",
+    [LADE_TIMELINE_RECORD] = "record",
+    [LADE_TIMELINE_POLL] = "poll",
+    [LADE_TIMELINE_WRITE] = "write",
+    [LADE_TIMELINE_RELEASE] = "release",
+    [LADE_TIMELINE_FINISH] = "finish",
+    [LADE_TIMELINE_LOCK] = "lock",
+    [LADE_TIMELINE_IDLE] = "idle",
+    [LADE_TIMELINE_FLIGHT] = "copies",
+};
+
+static const char *const kind_colours[KINDS] = {
+    [0] = "#000000",
+    [LADE_TIMELINE_ACQUIRE] = "#8c564b",
+    [LADE_TIMELINE_READ] = "#1f77b4",
+    [LADE_TIMELINE_GATE] = "#7f7f7f",
+    [LADE_TIMELINE_COPY] = "#ff7f0e",
+    [LADE_TIMELINE_RECORD] = "#e377c2",
+    [LADE_TIMELINE_POLL] = "#bcbd22",
+    [LADE_TIMELINE_WRITE] = "#17becf",
+    [LADE_TIMELINE_RELEASE] = "#9467bd",
+    [LADE_TIMELINE_FINISH] = "#2f2f2f",
+    [LADE_TIMELINE_LOCK] = "#d62728",
+    [LADE_TIMELINE_IDLE] = "#eeeeee",
+    [LADE_TIMELINE_FLIGHT] = "#2ca02c",
+};
+
+/* A pass and its events, which lie in the order of their ends. */
+typedef struct recorded {
+  int direction;
+  uint64_t begin_ns, end_ns;
+  lade_timeline_event *events;
+  size_t count;
+  uint32_t threads;
+} recorded;
+
+static const char *direction_name(int direction) { return direction == STAGING_H2D ? "h2d" : "d2h"; }
+
+bool staging_timeline_name_is_good(const char *path) {
+  const char *ending = strrchr(path, '.');
+  return ending != NULL && (strcmp(ending, ".svg") == 0 || strcmp(ending, ".json") == 0);
+}
+
+uint64_t staging_timeline_events(const staging_settings *settings) {
+  return settings->timeline_path != NULL ? EVENTS : 0;
+}
+
+/* --- recording ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t now_ns(const staging *s) { return s->runtime->ops->now_ns(s->runtime->self); }
+
+/* Keeps what overlaps the pass, cut to it. */
+static void events_clip(recorded *pass) {
+  size_t kept = 0;
+  for (size_t i = 0; i < pass->count; i++) {
+    lade_timeline_event event = pass->events[i];
+    if (event.end_ns <= pass->begin_ns || event.begin_ns >= pass->end_ns) continue;
+    event.begin_ns = event.begin_ns > pass->begin_ns ? event.begin_ns : pass->begin_ns;
+    event.end_ns = event.end_ns < pass->end_ns ? event.end_ns : pass->end_ns;
+    pass->threads = event.thread > pass->threads ? event.thread : pass->threads;
+    pass->events[kept++] = event;
+  }
+  pass->count = kept;
+}
+
+static bool pass_record(staging *s, int direction, recorded *pass) {
+  *pass = (recorded){.direction = direction, .events = malloc(EVENTS * sizeof *pass->events)};
+  if (pass->events == NULL) {
+    staging_error("no memory for a timeline");
+    return false;
+  }
+  pass->begin_ns = now_ns(s);
+  if (!staging_pass(s, direction)) return false;
+  pass->end_ns = now_ns(s);
+  if (lade_pipeline_timeline_read(lade_pair_pipeline(s->pair), pass->events, EVENTS, &pass->count, NULL) != LADE_OK) {
+    staging_lade_error("timeline");
+    return false;
+  }
+  events_clip(pass);
+  return true;
+}
+
+/* --- in numbers --------------------------------------------------------------------------------------------------- */
+
+static int by_begin(const void *a, const void *b) {
+  const lade_timeline_event *left = a, *right = b;
+  return (left->begin_ns > right->begin_ns) - (left->begin_ns < right->begin_ns);
+}
+
+/* Time in which copies of any chunk were under way; the events are sorted by their begin. */
+static uint64_t link_busy_ns(const recorded *pass) {
+  uint64_t busy = 0, until = pass->begin_ns;
+  for (size_t i = 0; i < pass->count; i++) {
+    const lade_timeline_event *event = &pass->events[i];
+    if (event->kind != LADE_TIMELINE_FLIGHT || event->end_ns <= until) continue;
+    busy += event->end_ns - (event->begin_ns > until ? event->begin_ns : until);
+    until = event->end_ns;
+  }
+  return busy;
+}
+
+static void summary_print(const recorded *pass) {
+  double kinds[KINDS] = {0};
+  double length = (double)(pass->end_ns - pass->begin_ns);
+  for (size_t i = 0; i < pass->count; i++) {
+    const lade_timeline_event *event = &pass->events[i];
+    kinds[event->kind < KINDS ? event->kind : 0] += (double)(event->end_ns - event->begin_ns);
+  }
+  printf("timeline  %s %.2f ms, copies under way %.1f %%; a thread, on average:", direction_name(pass->direction),
+         length * 1e-6, 100 * (double)link_busy_ns(pass) / length);
+  for (int kind = 1; kind < LADE_TIMELINE_FLIGHT; kind++) {
+    double share = 100 * kinds[kind] / length / (pass->threads > 0 ? pass->threads : 1);
+    if (share >= 0.05) printf(" %s %.1f %%", kind_names[kind], share);
+  }
+  printf("\n");
+}
+
+/* --- Chrome trace ------------------------------------------------------------------------------------------------- */
+
+/* Flights overlap, so each is an asynchronous pair; what a thread does is nested in nothing. Times are microseconds. */
+static void trace_event_write(FILE *out, const recorded *pass, const lade_timeline_event *event, size_t number) {
+  double begin = (double)event->begin_ns * 1e-3, end = (double)event->end_ns * 1e-3;
+  const char *name = kind_names[event->kind < KINDS ? event->kind : 0];
+  if (event->kind == LADE_TIMELINE_FLIGHT) {
+    fprintf(out,
+            ",\n{\"ph\":\"b\",\"cat\":\"link\",\"name\":\"%s copies\",\"pid\":1,\"tid\":0,\"id\":%zu,\"ts\":%.3f,"
+            "\"args\":{\"transfer\":%llu,\"offset\":%llu,\"bytes\":%llu}}",
+            direction_name(pass->direction), number, begin, (unsigned long long)event->transfer,
+            (unsigned long long)event->offset, (unsigned long long)event->bytes);
+    fprintf(out, ",\n{\"ph\":\"e\",\"cat\":\"link\",\"name\":\"%s copies\",\"pid\":1,\"tid\":0,\"id\":%zu,\"ts\":%.3f}",
+            direction_name(pass->direction), number, end);
+    return;
+  }
+  fprintf(out,
+          ",\n{\"ph\":\"X\",\"cat\":\"%s\",\"name\":\"%s\",\"pid\":1,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,"
+          "\"args\":{\"transfer\":%llu,\"offset\":%llu,\"bytes\":%llu,\"status\":%d}}",
+          direction_name(pass->direction), name, event->thread, begin, end - begin, (unsigned long long)event->transfer,
+          (unsigned long long)event->offset, (unsigned long long)event->bytes, event->status);
+}
+
+static void trace_write(FILE *out, const recorded *passes, size_t count) {
+  size_t number = 0;
+  fprintf(out, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n"
+               "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":1,\"args\":{\"name\":\"lade pipeline\"}}");
+  for (size_t i = 0; i < count; i++) {
+    for (size_t k = 0; k < passes[i].count; k++) trace_event_write(out, &passes[i], &passes[i].events[k], number++);
+  }
+  fprintf(out, "\n]}\n");
+}
+
+/* --- SVG ---------------------------------------------------------------------------------------------------------- */
+
+enum { WIDTH = 1600, LEFT = 90, TOP = 60, ROW = 18, LINK_ROWS = 8 };
+
+static double x_at(const recorded *pass, uint64_t ns) {
+  return LEFT + (double)(ns - pass->begin_ns) * (WIDTH - LEFT - 10) / (double)(pass->end_ns - pass->begin_ns);
+}
+
+static void svg_bar_write(FILE *out, const recorded *pass, const lade_timeline_event *event, double y) {
+  double x = x_at(pass, event->begin_ns), width = x_at(pass, event->end_ns) - x;
+  if (event->kind == LADE_TIMELINE_IDLE || width < 0.02) return;
+  const char *name = kind_names[event->kind < KINDS ? event->kind : 0];
+  fprintf(out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"%s\"><title>%s %.1f us", x, y,
+          width < 0.1 ? 0.1 : width, ROW - 4, kind_colours[event->kind < KINDS ? event->kind : 0], name,
+          (double)(event->end_ns - event->begin_ns) * 1e-3);
+  if (event->bytes > 0) {
+    fprintf(out, ", transfer %llu, offset %llu, %llu bytes", (unsigned long long)event->transfer,
+            (unsigned long long)event->offset, (unsigned long long)event->bytes);
+  }
+  fprintf(out, "</title></rect>\n");
+}
+
+static void svg_legend_write(FILE *out) {
+  double x = LEFT;
+  for (int kind = 1; kind < KINDS; kind++) {
+    if (kind == LADE_TIMELINE_IDLE) continue;
+    fprintf(out,
+            "<rect x=\"%.0f\" y=\"34\" width=\"12\" height=\"12\" fill=\"%s\"/><text x=\"%.0f\" y=\"44\">%s</text>\n",
+            x, kind_colours[kind], x + 16, kind_names[kind]);
+    x += 40 + 7 * (double)strlen(kind_names[kind]);
+  }
+}
+
+/* Chunks on the link are laid into the first of its rows that is free, or the last. */
+static double link_row_y(const lade_timeline_event *event, uint64_t *free_ns) {
+  int row = 0;
+  while (row < LINK_ROWS - 1 && free_ns[row] > event->begin_ns) row++;
+  free_ns[row] = event->end_ns;
+  return TOP + row * ROW;
+}
+
+static void svg_write(FILE *out, const recorded *pass) {
+  uint64_t free_ns[LINK_ROWS] = {0};
+  int height = TOP + (LINK_ROWS + (int)pass->threads) * ROW + 20;
+  fprintf(out,
+          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" "
+          "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
+          "<text x=\"%d\" y=\"20\">one pass %s: %.2f ms, copies under way %.1f %% of it</text>\n",
+          WIDTH, height, LEFT, direction_name(pass->direction), (double)(pass->end_ns - pass->begin_ns) * 1e-6,
+          100 * (double)link_busy_ns(pass) / (double)(pass->end_ns - pass->begin_ns));
+  svg_legend_write(out);
+  fprintf(out, "<text x=\"8\" y=\"%d\">link</text>\n", TOP + ROW - 6);
+  for (uint32_t thread = 1; thread <= pass->threads; thread++) {
+    fprintf(out, "<text x=\"8\" y=\"%d\">thread %u</text>\n", TOP + (LINK_ROWS + (int)thread) * ROW - 6, thread);
+  }
+  for (size_t i = 0; i < pass->count; i++) {
+    const lade_timeline_event *event = &pass->events[i];
+    bool link = event->kind == LADE_TIMELINE_FLIGHT;
+    svg_bar_write(out, pass, event,
+                  link ? link_row_y(event, free_ns) : TOP + (LINK_ROWS + (int)event->thread - 1) * ROW);
+  }
+  fprintf(out, "</svg>\n");
+}
+
+/* --- all of it ---------------------------------------------------------------------------------------------------- */
+
+static bool file_write(const char *path, const recorded *passes, size_t count) {
+  FILE *out = fopen(path, "w");
+  bool good = out != NULL;
+  if (good) {
+    if (strcmp(strrchr(path, '.'), ".svg") == 0) {
+      svg_write(out, &passes[0]);
+    } else {
+      trace_write(out, passes, count);
+    }
+    good = !ferror(out);
+    good = fclose(out) == 0 && good;
+  }
+  if (!good) staging_error("%s: %s", path, strerror(errno));
+  return good;
+}
+
+bool staging_timeline_write(staging *s) {
+  recorded passes[STAGING_DIRECTIONS];
+  size_t count = 0;
+  bool good = true;
+  for (int direction = 0; good && direction < STAGING_DIRECTIONS; direction++) {
+    if (!s->settings.directions[direction]) continue;
+    good = pass_record(s, direction, &passes[count++]);
+    if (good) {
+      qsort(passes[count - 1].events, passes[count - 1].count, sizeof(lade_timeline_event), by_begin);
+      summary_print(&passes[count - 1]);
+    }
+  }
+  good = good && file_write(s->settings.timeline_path, passes, count);
+  for (size_t i = 0; i < count; i++) free(passes[i].events);
+  return good;
+}
