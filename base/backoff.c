@@ -5,6 +5,17 @@
 #include <errno.h>
 #include <time.h>
 
+#include "base/switch.h"
+
+#ifdef LADEI_SCHEDULED
+
+void ladei_backoff_wait(ladei_backoff *backoff) {
+  backoff->turns++;
+  ladei_switch_spin();
+}
+
+#else
+
 /* Some microseconds of spinning; then sleeps of 20 us, doubled each time up to 1.28 ms. */
 enum { SPIN_TURNS = 100, SHORTEST_NS = 20 * 1000, DOUBLINGS = 6 };
 
@@ -20,3 +31,5 @@ void ladei_backoff_wait(ladei_backoff *backoff) {
   clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
   errno = code;
 }
+
+#endif

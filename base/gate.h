@@ -34,6 +34,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/switch.h"
+
 /* Of `wanted`. */
 enum { LADEI_GATE_OPEN, LADEI_GATE_CLOSED, LADEI_GATE_CALLED };
 
@@ -53,6 +55,7 @@ static inline bool ladei_gate_enter(ladei_gate *gate) {
     atomic_store_explicit(&gate->active, 1, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst); /* holds the compiler back; the visitor holds the processor back */
   }
+  ladei_switch_point("gate", 0);
   /* seq_cst costs the load nothing more than acquire, and pairs with the store above where that is seq_cst. */
   if (atomic_load_explicit(&gate->wanted, memory_order_seq_cst) == LADEI_GATE_OPEN) {
     return true;
@@ -61,7 +64,10 @@ static inline bool ladei_gate_enter(ladei_gate *gate) {
   return false;
 }
 
-static inline void ladei_gate_leave(ladei_gate *gate) { atomic_store_explicit(&gate->active, 0, memory_order_release); }
+static inline void ladei_gate_leave(ladei_gate *gate) {
+  ladei_switch_point("leave gate", 0);
+  atomic_store_explicit(&gate->active, 0, memory_order_release);
+}
 
 /* Owner, after enter said false: whether it is called, and has to answer. */
 static inline bool ladei_gate_is_called(const ladei_gate *gate) {

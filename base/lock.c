@@ -92,6 +92,16 @@ void ladei_lock_assert_none_held(void) {
 
 /* ---- Futexes ----------------------------------------------------------------------------------------------------- */
 
+#ifdef LADEI_SCHEDULED
+
+static bool word_sleep(_Atomic(uint32_t) *word, uint32_t seen, const struct timespec *deadline) {
+  return ladei_switch_sleep(word, seen, deadline != NULL);
+}
+
+static void word_wake(_Atomic(uint32_t) *word, int count) { ladei_switch_wake(word, count); }
+
+#else
+
 /* Sleeps while *word is `seen`, until `deadline` (NULL: none) by the monotonic clock. False when that is over. Also
  * returns for no reason; callers look again. */
 static bool word_sleep(_Atomic(uint32_t) *word, uint32_t seen, const struct timespec *deadline) {
@@ -100,6 +110,8 @@ static bool word_sleep(_Atomic(uint32_t) *word, uint32_t seen, const struct time
 }
 
 static void word_wake(_Atomic(uint32_t) *word, int count) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count); }
+
+#endif
 
 /* ---- Mutexes ----------------------------------------------------------------------------------------------------- */
 
@@ -144,6 +156,7 @@ void ladei_lock_wake(ladei_lock *lock) { word_wake(&lock->word, 1); }
 
 bool ladei_lock_try_acquire(ladei_lock *lock) {
   held_check(lock);
+  ladei_switch_point("try lock", (int)lock->rank);
   if (!word_try(lock)) return false;
   held_push(lock);
   return true;

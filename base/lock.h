@@ -22,6 +22,8 @@
 #include <stdint.h>
 #include <sys/single_threaded.h>
 
+#include "base/switch.h"
+
 /*
  * All ranks of the library, outermost first. Two locks of one rank are never held together by a thread. The locks of
  * runtime/soft and runtime/cuda are the runtime's own: they lie below the seam, where no lock of this list is held.
@@ -63,6 +65,7 @@ void ladei_lock_wake(ladei_lock *lock); /* of those who sleep, one */
  * the truth either way, so a second thread may come at any moment, also while the lock is held. */
 static inline void ladei_lock_word_take(ladei_lock *lock) {
   uint32_t word = LADEI_LOCK_FREE;
+  ladei_switch_point("lock", (int)lock->rank);
   if (__libc_single_threaded) {
     word = atomic_load_explicit(&lock->word, memory_order_relaxed);
     if (word == LADEI_LOCK_FREE) atomic_store_explicit(&lock->word, LADEI_LOCK_HELD, memory_order_relaxed);
@@ -79,6 +82,7 @@ static inline void ladei_lock_word_give(ladei_lock *lock) {
   } else if (atomic_exchange_explicit(&lock->word, LADEI_LOCK_FREE, memory_order_release) == LADEI_LOCK_AWAITED) {
     ladei_lock_wake(lock);
   }
+  ladei_switch_point("unlock", (int)lock->rank);
 }
 
 /* Spins for a moment before it sleeps: the library's critical sections are tens of nanoseconds. */

@@ -28,6 +28,7 @@
 
 #include <stdatomic.h>
 
+#include "base/switch.h"
 #include "host/size_class.h"
 #include "runtime/retire.h"
 
@@ -135,6 +136,7 @@ static inline size_t ladei_block_bytes(const ladei_block *block, uint64_t word) 
 }
 
 static inline bool ladei_block_word_swap(ladei_block *block, uint64_t expected, uint64_t word) {
+  ladei_switch_point("word", 0);
   return atomic_compare_exchange_strong_explicit(&block->word, &expected, word, memory_order_acq_rel,
                                                  memory_order_relaxed);
 }

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/switch.h"
 #include "runtime/retire_queue.h"
 
 /* ---- A ticket's noted uses: under retire->lock ------------------------------------------------------------------- */
@@ -32,6 +33,7 @@ static bool note_unfold(ladei_retire *retire, ladei_ticket *ticket, ladei_use *n
   retire->promised--;
   ladei_use *use = ladei_use_make(retire, ticket, queue);
   assert(use != NULL); /* L3 */
+  ladei_switch_point("unfold", 0);
   if (!atomic_compare_exchange_strong(&ticket->uses, &note, use)) {
     ladei_use_free(retire, use);
     retire->promised++;
@@ -47,6 +49,7 @@ static void ticket_seal(ladei_retire *retire, ladei_ticket *ticket) {
   for (bool sealed = false; !sealed;) {
     ladei_use *present = atomic_load_explicit(&ticket->uses, memory_order_acquire);
     if (present == NULL) {
+      ladei_switch_point("seal", 0);
       sealed = atomic_compare_exchange_strong(&ticket->uses, &present, LADEI_NOTE_SEALED);
     } else {
       sealed = !ladei_note_is_inline(present) || note_unfold(retire, ticket, present);

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/switch.h"
 #include "runtime/retire_queue.h"
 
 typedef struct capture_record {
@@ -65,6 +66,7 @@ static void capture_gone(void *user) {
   struct ladei_capture_box *box = record->box;
   capture_record *head = atomic_load_explicit(&box->gone, memory_order_relaxed);
   do {
+    ladei_switch_point("capture gone", 0);
     record->next = head;
   } while (
       !atomic_compare_exchange_weak_explicit(&box->gone, &head, record, memory_order_release, memory_order_relaxed));
@@ -74,6 +76,7 @@ static void capture_gone(void *user) {
 /* The stack has the last one gone on top: turned round, so that captures finish in the order of their end. */
 static capture_record *gone_take(struct ladei_capture_box *box) {
   if (atomic_load_explicit(&box->gone, memory_order_relaxed) == NULL) return NULL;
+  ladei_switch_point("take gone", 0);
   capture_record *stack = atomic_exchange_explicit(&box->gone, NULL, memory_order_acquire), *list = NULL;
   while (stack != NULL) {
     capture_record *next = stack->next;

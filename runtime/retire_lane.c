@@ -24,6 +24,7 @@
 #include <assert.h>
 
 #include "base/process.h"
+#include "base/switch.h"
 #include "runtime/retire_queue.h"
 
 /* Uses promised to a slot at once. As many notes can be made before the lock is taken for more. */
@@ -79,6 +80,7 @@ static inline quick_result note_inside(ladei_lane *lane, ladei_ticket *ticket, c
   ladei_lane_slot *slot = slot_of_stream(lane, stream);
   if (slot == NULL || slot->credit == 0) return QUICK_NO_SLOT;
   ladei_use *note = ladei_inline_note(slot->queue), *present = NULL;
+  ladei_switch_point("note", 0);
   if (!atomic_compare_exchange_strong_explicit(&ticket->uses, &present, note, memory_order_acq_rel,
                                                memory_order_acquire)) {
     return present == note ? QUICK_DONE : QUICK_NOT;
@@ -100,6 +102,7 @@ static inline quick_result add_inside(ladei_lane *lane, ladei_ticket *ticket) {
   if (!ladei_note_is_inline(note)) return QUICK_NOT;
   ladei_lane_slot *slot = slot_of_queue(lane, ladei_inline_queue(note));
   if (slot == NULL) return QUICK_NO_SLOT;
+  ladei_switch_point("add", 0);
   if (!atomic_compare_exchange_strong_explicit(&ticket->uses, &note, NULL, memory_order_acq_rel,
                                                memory_order_relaxed)) {
     return QUICK_NOT; /* a note that comes too late, by another thread, is unfolding it */

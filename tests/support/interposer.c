@@ -79,6 +79,8 @@ typedef struct interposer {
   _Atomic(uint64_t) failed_calls;
   atomic_bool hold_planned; /* hold.state is not NONE */
   hold_plan hold;
+  void (*hook)(void *user, const char *op);
+  void *hook_user;
 } interposer;
 
 static lade_status injected_status(int op) {
@@ -126,6 +128,7 @@ static void hold_after(interposer *self, int op) {
 /* Counts the call; an error if the plan says that it fails. */
 static lade_status call_begin(interposer *self, int op) {
   ladei_lock_assert_none_held();
+  if (self->hook != NULL) self->hook(self->hook_user, op_table[op].name);
   op_state *state = &self->states[op];
   uint64_t number = atomic_fetch_add(&state->calls, 1) + 1;
   hold_begin(self, op, number);
@@ -280,6 +283,11 @@ uint64_t support_failed_calls(lade_runtime *runtime) { return atomic_load(&inter
 
 uint64_t support_call_count(lade_runtime *runtime, const char *op) {
   return atomic_load(&interposer_of(runtime)->states[op_find(op)].calls);
+}
+
+void support_on_call(lade_runtime *runtime, void (*hook)(void *user, const char *op), void *user) {
+  interposer_of(runtime)->hook = hook;
+  interposer_of(runtime)->hook_user = user;
 }
 
 size_t support_op_count(void) { return OP_COUNT; }

@@ -77,6 +77,9 @@ uint64_t support_failed_calls(lade_runtime *runtime);
 /* Calls of an op so far, failed ones included. */
 uint64_t support_call_count(lade_runtime *runtime, const char *op);
 
+/* Called at the beginning of each call from now on, with the op's name; NULL: no longer. No call is under way. */
+void support_on_call(lade_runtime *runtime, void (*hook)(void *user, const char *op), void *user);
+
 /* The ops: names in table order, 0 .. count-1; whether an op only destroys, frees, releases, unmaps or unregisters. */
 size_t support_op_count(void);
 const char *support_op_name(size_t index);

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Switch points: the places where a test's scheduler may let another thread go on.
+ *
+ * Only builds with LADEI_SCHEDULED have them (bazel/scheduled.bzl): there threads run one at a time, and a test goes
+ * through all orders in which they may pass these points (tests/stress/scheduler.h). In all others they are nothing.
+ * Code that takes turns without a lock has one before each step that another thread can see.
+ */
+#ifndef LADE_BASE_SWITCH_H
+#define LADE_BASE_SWITCH_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef LADEI_SCHEDULED
+
+/* The scheduler's. `what` and `number` name the point for the reader of a schedule; static storage. Threads that the
+ * scheduler does not know pass. */
+void ladei_switch_point(const char *what, int number);
+/* A turn of a loop that waits without sleeping: others go first. */
+void ladei_switch_spin(void);
+/* What the kernel's futex does. False: the time is over, which it is when no other thread can go on. */
+bool ladei_switch_sleep(_Atomic(uint32_t) *word, uint32_t seen, bool timed);
+void ladei_switch_wake(_Atomic(uint32_t) *word, int count);
+
+#else
+
+static inline void ladei_switch_point(const char *what, int number) {
+  (void)what;
+  (void)number;
+}
+static inline void ladei_switch_spin(void) {}
+
+#endif
+
+#endif /* LADE_BASE_SWITCH_H */
