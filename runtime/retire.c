@@ -158,10 +158,10 @@ lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_ticket *ticket,
   ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_STREAM, stream);
   ticket_seal(retire, ticket);
   ladei_use *present = queue == NULL ? NULL : ticket_find(ticket, LADEI_QUEUE_STREAM, stream);
-  if (queue != NULL) queue->lost = false; /* it answered just now */
+  if (queue != NULL) ladei_queue_named(queue);
   if (queue == NULL) {
     status = no_memory();
-  } else if (queue->retired) {
+  } else if (queue->retired || queue->retiring) {
     status = stream_retired(stream);
   } else if (present != NULL) {
     present->forgettable = present->forgettable && (flags & LADEI_NOTE_MARK) != 0;

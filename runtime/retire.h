@@ -189,9 +189,10 @@ lade_status ladei_retire_close(ladei_retire *retire);
 lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns);
 
 /*
- * Waits for all streams with pending uses, quarantined ones included, and calls done().
+ * Waits for all streams with pending uses, quarantined ones included, and calls done(); also for calls of done() that
+ * other threads are about.
  *
- * LADE_OK: nothing is pending. LADE_NOT_READY: what is left waits for graphs to be destroyed. LADE_ERR_CAPTURE: streams
+ * LADE_OK: of what was added before nothing is pending. LADE_NOT_READY: what is left waits for graphs to be destroyed. LADE_ERR_CAPTURE: streams
  * that capture, or a capture that forbids waiting. LADE_ERR_DEVICE_LOST: that device runs nothing any more, and its
  * tickets were given to done(). Else the first failure of the driver; its tickets stay.
  */
@@ -212,8 +213,11 @@ lade_status ladei_retire_end_quarantine(ladei_retire *retire);
 /*
  * The stream is about to be destroyed: covers its uses, noted ones included, with a last event.
  *
- * LADE_OK also for streams never noted and special handles. LADE_ERR_CAPTURE while it captures, or another failure: the
- * stream is still needed (synchronise it, then call again, to do without the event).
+ * A note by another thread at the same time is covered too, with the work queued before it, or ends with
+ * LADE_ERR_STREAM_RETIRED. Work that is queued on the stream once this was called, and not noted, is not waited for.
+ *
+ * LADE_OK also for streams never noted and special handles. LADE_ERR_CAPTURE while it captures, or another failure
+ * (LADE_ERR_OUT_OF_HOST_MEMORY): the stream is still needed (synchronise it, then call again, to do without the event).
  */
 lade_status ladei_retire_stream_retire(ladei_retire *retire, lade_stream stream);
 

@@ -258,11 +258,12 @@ void ladei_lanes_close(ladei_retire *retire) {
 
 /* ---- The owner's slow steps -------------------------------------------------------------------------------------- */
 
-/* Gives the lane a slot for a pinned queue, whose pin goes to the slot or back. False: no lane for it. */
+/* Gives the lane a slot for a pinned queue, whose pin goes to the slot or back. False: no lane for it. Not where the
+ * stream is lost: its next note is to be seen (R8). */
 static bool lane_adopt(ladei_retire *retire, ladei_lane *lane, ladei_queue *queue) {
   lane_open(retire, lane);
   ladei_lane_slot *slot = slot_of_queue(lane, queue);
-  bool good = !queue->retired && !queue->finished;
+  bool good = !queue->retired && !queue->retiring && !queue->finished && !queue->lost;
   if (good && slot == NULL) {
     slot = slot_of_queue(lane, NULL);
     if (slot == NULL) {
@@ -286,6 +287,7 @@ static bool lane_adopt(ladei_retire *retire, ladei_lane *lane, ladei_queue *queu
 static bool lane_adopt_stream(ladei_retire *retire, ladei_lane *lane, const ladei_stream *stream) {
   ladei_lock_acquire(&retire->lock);
   ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_STREAM, stream);
+  if (queue != NULL) ladei_queue_named(queue);
   bool good = queue != NULL && lane_adopt(retire, lane, queue);
   ladei_lock_release(&retire->lock);
   return good;
@@ -299,6 +301,7 @@ static bool lane_adopt_ticket(ladei_retire *retire, ladei_lane *lane, const lade
   if (good) {
     ladei_queue *queue = ladei_inline_queue(note); /* lives while the note is there (L2) */
     ladei_queue_pin(retire, queue);
+    queue->appends++;
     good = lane_adopt(retire, lane, queue);
   }
   ladei_lock_release(&retire->lock);

@@ -94,18 +94,20 @@ static closing stream_close(ladei_retire *retire, const ladei_stream *stream, bo
   return closing_ended(attempt, status == LADE_ERR_CAPTURE ? CLOSE_HELD : CLOSE_FAILED, status);
 }
 
-static void closing_count(ladei_retire *retire, ladei_queue *queue, const closing *attempt) {
+/* `notes`: of the queue, before the attempt. */
+static void closing_count(ladei_retire *retire, ladei_queue *queue, const closing *attempt, uint64_t notes) {
   retire->counters.streams_queried += attempt->asked;
   retire->counters.events_recorded += attempt->recorded;
   queue->failing = attempt->result == CLOSE_FAILED;
-  queue->lost = attempt->result == CLOSE_LOST;
-  retire->counters.quarantines += queue->failing || queue->lost;
+  queue->lost = attempt->result == CLOSE_LOST && queue->notes == notes; /* R9 */
+  retire->counters.quarantines += queue->failing || attempt->result == CLOSE_LOST;
+  if (queue->lost) ladei_lanes_forget_queue(retire, queue); /* its next note is to be seen */
 }
 
 /* Closes the open batch of a claimed queue. Returns how that went. */
 static closing queue_close(ladei_retire *retire, ladei_queue *queue, bool query) {
   ladei_use *newest = TAILQ_LAST(&queue->uses, ladei_use_list);
-  uint64_t covered = queue->open;
+  uint64_t covered = queue->open, notes = queue->notes;
   const ladei_stream stream = queue->stream;
   assert(queue->kind == LADEI_QUEUE_STREAM && !queue->retired && covered > 0);
   ladei_event *spare = ladei_queue_spare_take(queue);
@@ -113,7 +115,7 @@ static closing queue_close(ladei_retire *retire, ladei_queue *queue, bool query)
   closing attempt = stream_close(retire, &stream, query, &spare);
   ladei_lock_acquire(&retire->lock);
   if (spare != NULL) ladei_queue_spare_put(retire, queue, spare);
-  closing_count(retire, queue, &attempt);
+  closing_count(retire, queue, &attempt, notes);
   bool marked = attempt.result == CLOSE_EVENT || attempt.result == CLOSE_DONE;
   if (marked) ladei_queue_mark(queue, newest, attempt.event, covered);
   /* An attempt in vain is repeated after as many adds again, not in each. */
@@ -341,8 +343,8 @@ static lade_status pass_run(ladei_retire *retire, unsigned flags, void (*walker)
   ladei_capture_drain(retire, &walk.done);
   if ((flags & LADEI_POLL_CLOSE) != 0) ladei_lanes_tell(retire);
   walker(retire, &walk);
-  ladei_lock_release(&retire->lock);
   ladei_done_deliver(retire, &walk.done);
+  ladei_lock_release(&retire->lock);
   ladei_error_restore(&walk.error);
   if (out_done != NULL) *out_done = walk.done.count;
   return walk.first_error;
@@ -606,15 +608,24 @@ static void graphs_settle(ladei_retire *retire) {
   }
 }
 
+/* Whether uses wait for graphs; once what other threads found done has been given to done(), too. */
+static bool captures_left(ladei_retire *retire) {
+  ladei_lock_acquire(&retire->lock);
+  ladei_deliveries_wait(retire);
+  bool left = retire->captured_uses > 0;
+  ladei_lock_release(&retire->lock);
+  return left;
+}
+
 static lade_status synchronize(ladei_retire *retire, unsigned flags) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
   if (status != LADE_OK) return status;
   status = pass_run(retire, LADEI_POLL_CLOSE | flags, walk_synchronize, NULL, NULL);
-  if (status != LADE_OK || atomic_load(&retire->pending_tickets) == 0) return status;
+  bool captured = captures_left(retire);
+  if (status != LADE_OK || !captured) return status;
   graphs_settle(retire);
   status = pass_run(retire, 0, walk_poll, NULL, NULL);
-  if (status != LADE_OK) return status;
-  return atomic_load(&retire->pending_tickets) == 0 ? LADE_OK : LADE_NOT_READY;
+  return status == LADE_OK && captures_left(retire) ? LADE_NOT_READY : status;
 }
 
 lade_status ladei_retire_synchronize(ladei_retire *retire) { return synchronize(retire, 0); }
@@ -637,32 +648,50 @@ static closing stream_close_finally(ladei_retire *retire, const ladei_stream *st
   return closing_ended(attempt, status == LADE_ERR_CAPTURE ? CLOSE_HELD : CLOSE_FAILED, status);
 }
 
-/* The queue is claimed. */
-static lade_status queue_retire(ladei_retire *retire, ladei_queue *queue) {
+/* The queue is claimed. One try to retire it: whether it is settled, and how in *out. */
+static bool queue_retire_once(ladei_retire *retire, ladei_queue *queue, lade_status *out) {
   const ladei_stream stream = queue->stream;
   ladei_lanes_forget_queue(retire, queue);
   /* Beside the claim: uses noted or pending. */
   bool needed = !queue->retired && (queue->refs > 1 || queue->inline_notes != 0);
+  *out = LADE_OK;
   if (!needed) {
     queue->retired = true;
-    return LADE_OK;
+    return true;
   }
+  uint64_t known = queue->notes + queue->appends, notes = queue->notes;
   ladei_lock_release(&retire->lock);
   closing attempt = stream_close_finally(retire, &stream);
   ladei_lock_acquire(&retire->lock);
-  closing_count(retire, queue, &attempt);
+  closing_count(retire, queue, &attempt, notes);
   if (attempt.result == CLOSE_HELD) {
-    return ladei_error(LADE_ERR_CAPTURE, 0, "retire: stream id %llu captures; end the capture, then retire it",
+    *out = ladei_error(LADE_ERR_CAPTURE, 0, "retire: stream id %llu captures; end the capture, then retire it",
                        (unsigned long long)stream.id);
+  } else if (attempt.result == CLOSE_FAILED) {
+    *out = attempt.status;
   }
-  if (attempt.result == CLOSE_FAILED) return attempt.status;
-  if (attempt.result == CLOSE_LOST)
-    return LADE_OK;                        /* by another thread, just now; and no call is made on it any more */
+  /* LOST: by another thread, just now; and no call is made on it any more. */
+  if (attempt.result != CLOSE_EVENT && attempt.result != CLOSE_DONE) return true;
   ladei_lanes_forget_queue(retire, queue); /* L1: notes may have come meanwhile */
+  if (queue->notes + queue->appends != known) {
+    if (attempt.event != NULL) ladei_event_pool_release(retire->events, attempt.event);
+    return false; /* R9: of uses that the event may not cover */
+  }
   queue->last_event = attempt.event;
   queue->finished = attempt.result == CLOSE_DONE;
   queue->retired = true;
-  return LADE_OK;
+  return true;
+}
+
+/* Threads that note the stream meanwhile have each note covered, for some tries; then they are refused. */
+static lade_status queue_retire(ladei_retire *retire, ladei_queue *queue) {
+  enum { OPEN_TRIES = 4 };
+  lade_status status;
+  for (int tries = 1; !queue_retire_once(retire, queue, &status); tries++) {
+    queue->retiring = tries >= OPEN_TRIES;
+  }
+  queue->retiring = false;
+  return status;
 }
 
 lade_status ladei_retire_stream_retire(ladei_retire *retire, lade_stream handle) {
@@ -673,12 +702,16 @@ lade_status ladei_retire_stream_retire(ladei_retire *retire, lade_stream handle)
   status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, handle, &stream);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&retire->lock);
-  ladei_queue *queue = ladei_queue_find(retire, LADEI_QUEUE_STREAM, stream.context, stream.id);
+  ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_STREAM, &stream); /* R10: also one never noted */
   if (queue != NULL) {
     ladei_queue_claim_wait(retire, queue);
+    ladei_queue_unpin(retire, queue);
     status = queue_retire(retire, queue);
     ladei_queue_yield(retire, queue);
   }
   ladei_lock_release(&retire->lock);
-  return status;
+  if (queue != NULL) return status;
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0,
+                     "retire: no memory for %zu bytes, to remember that stream id %llu is retired", sizeof *queue,
+                     (unsigned long long)stream.id);
 }

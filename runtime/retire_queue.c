@@ -135,11 +135,13 @@ void ladei_queue_pin(ladei_retire *retire, ladei_queue *queue) {
 void ladei_queue_unpin(ladei_retire *retire, ladei_queue *queue) {
   assert(queue->refs > 0);
   if (--queue->refs > 0 || queue->record_live || queue->inline_notes != 0) return;
-  if (queue->retired || queue->finished || queue->lost || queue->kind == LADEI_QUEUE_CAPTURE) {
+  if (queue->lost || queue->kind == LADEI_QUEUE_CAPTURE) {
     queue_free(retire, queue);
     return;
   }
   spares_release(retire, queue);
+  if (queue->last_event != NULL) ladei_event_pool_release(retire->events, queue->last_event);
+  queue->last_event = NULL; /* nothing waits for it, and nothing will: R10 */
   TAILQ_INSERT_TAIL(&retire->idle, queue, idle_entry);
   queue->in_idle = true;
   retire->idle_count++;
@@ -238,6 +240,8 @@ void ladei_queue_append(ladei_retire *retire, ladei_queue *queue, ladei_use *use
   }
   if (queue->kind == LADEI_QUEUE_STREAM) queue->open += use->count;
   queue->pending += use->count;
+  queue->appends++;
+  if (queue->kind == LADEI_QUEUE_CAPTURE) retire->captured_uses += use->count;
   retire->counters.pending_uses += use->count;
   if (queue->kind != LADEI_QUEUE_CAPTURE && !queue->in_active) {
     RB_INSERT(ladei_queues_active, &retire->active, queue);
@@ -284,6 +288,7 @@ void ladei_queue_finish_one(ladei_retire *retire, ladei_queue *queue, ladei_use 
   TAILQ_REMOVE(&queue->uses, use, link);
   queue->pending -= count;
   retire->counters.pending_uses -= count;
+  if (queue->kind == LADEI_QUEUE_CAPTURE) retire->captured_uses -= count;
   assert(ticket->waits > 0);
   if (use->event != NULL && queue->kind == LADEI_QUEUE_STREAM && !queue->retired) {
     ladei_queue_spare_put(retire, queue, use->event);
@@ -309,9 +314,28 @@ void ladei_queue_finish(ladei_retire *retire, ladei_queue *queue, ladei_use *las
 
 void ladei_done_deliver(ladei_retire *retire, ladei_done *done) {
   if (done->count == 0) return;
+  uint32_t *delivering = &retire->delivering[retire->turn & 1];
+  *delivering += 1;
+  ladei_lock_release(&retire->lock);
   ladei_lock_assert_none_held();
   retire->options.done(retire->options.owner, done->first);
   ladei_pending_sub(retire, done->count);
+  ladei_lock_acquire(&retire->lock);
+  *delivering -= 1;
+  if (*delivering == 0 && retire->turning) ladei_condition_broadcast(&retire->yielded);
+}
+
+void ladei_deliveries_wait(ladei_retire *retire) {
+  while (retire->turning) {
+    ladei_condition_wait(&retire->yielded, &retire->lock);
+  }
+  retire->turning = true;
+  const uint32_t *old = &retire->delivering[retire->turn++ & 1];
+  while (*old > 0) {
+    ladei_condition_wait(&retire->yielded, &retire->lock);
+  }
+  retire->turning = false;
+  ladei_condition_broadcast(&retire->yielded);
 }
 
 /* ---- All queues -------------------------------------------------------------------------------------------------- */
@@ -327,10 +351,10 @@ void ladei_queues_count(ladei_retire *retire, ladei_retire_counters *counters) {
   ladei_queue *queue;
   RB_FOREACH (queue, ladei_queues_all, &retire->all) {
     if (queue->kind == LADEI_QUEUE_STREAM) counters->open_uses += queue->open;
-    if (queue->kind == LADEI_QUEUE_CAPTURE) counters->captured_uses += queue->pending;
     if (queue->failing) counters->quarantined_uses += queue->pending;
     if (queue->lost && !queue->failing) counters->quarantined_uses += queue->open;
   }
+  counters->captured_uses = retire->captured_uses;
   counters->streams = retire->queue_count;
 }
 

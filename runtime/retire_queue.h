@@ -34,6 +34,11 @@
  *     capture whose graph is gone).
  * R8  `lost`: no driver call is made on the stream's handle until somebody names that very stream again. Its marks are
  *     asked as ever; what they do not cover stays open until somebody may wait for the device.
+ * R9  What is found out about a stream while the lock is dropped holds for what was known of it before: a last event, or
+ *     `lost`, is believed only if no note, and for the event no append, has come meanwhile.
+ * R10 A retired queue without uses stays among the idle ones: a note that was under way is refused when it gets here.
+ * R11 Uses that were found finished are in no queue, and done() is called without the lock. So whoever says that all is
+ *     done waits for the calls that began before: he turns the parity, and waits until none of the old one is left.
  *
  * Locks: retire->lock guards all fields here, and the uses lists of tickets. It is dropped around each driver call and
  * callback. The event pool's lock may be taken under it.
@@ -98,6 +103,8 @@ typedef struct ladei_queue {
   uint64_t open;
   uint64_t close_at; /* open uses at which an add closes: a batch; more after an attempt in vain */
   uint64_t refs;
+  uint64_t notes;                   /* calls that named its stream: notes, and slots made for one (R9) */
+  uint64_t appends;                 /* and uses that became pending, and slots made for them */
   int64_t inline_notes;             /* see L2 in retire_lane.c */
   struct ladei_queue *next_claimed; /* list of the thread that claimed it */
   ladei_event *spares;              /* of batches that finished, for those to come; on loan all the time */
@@ -105,6 +112,7 @@ typedef struct ladei_queue {
   ladei_event *last_event; /* retired: covers the stream's work; NULL once done, or where not needed */
   bool in_all, in_active, in_idle;
   bool busy;
+  bool retiring; /* stream_retire has its last try: notes are refused */
   bool retired;
   bool finished;
   bool failing;     /* quarantine: the last record or query failed */
@@ -128,7 +136,11 @@ struct ladei_retire {
   _Atomic(uint32_t) slots_used;      /* of all lanes; written under the lock */
   struct ladei_lane *lanes;          /* open ones */
   uint64_t promised;                 /* see L3 in retire_lane.c */
-  ladei_condition yielded;           /* a queue is no longer busy */
+  ladei_condition yielded;           /* a queue is no longer busy; a call of done() that is awaited has returned */
+  uint32_t delivering[2];            /* calls of done() under way, by the parity of `turn` when they began (R11) */
+  uint32_t turn;
+  bool turning;           /* somebody awaits those of the turn before */
+  uint64_t captured_uses; /* pending ones of CAPTURE queues */
   ladei_queues_all all;
   ladei_queues_active active;
   TAILQ_HEAD(, ladei_queue) idle; /* oldest first */
@@ -191,6 +203,11 @@ void ladei_queue_yield(ladei_retire *retire, ladei_queue *queue);
 /* The queue polled after this one, which is pinned; NULL for the last. NULL gives the first. */
 ladei_queue *ladei_queue_after(ladei_retire *retire, ladei_queue *queue);
 
+/* Somebody noted the stream: it answered just now. */
+static inline void ladei_queue_named(ladei_queue *queue) {
+  queue->notes++;
+  queue->lost = false;
+}
 /* A noted use becomes pending. */
 void ladei_queue_append(ladei_retire *retire, ladei_queue *queue, ladei_use *use);
 /* Marks an open use; `covered` open uses, up to it, are open no longer. `event` NULL: the stream is done. */
@@ -232,8 +249,10 @@ static inline void ladei_pending_sub(ladei_retire *retire, uint64_t count) {
   atomic_fetch_sub_explicit(&retire->pending_tickets, count, memory_order_release);
 }
 
-/* Not under the lock: calls done() and takes the tickets off pending_tickets. */
+/* Under the lock, which is dropped meanwhile: calls done() and takes the tickets off pending_tickets. */
 void ladei_done_deliver(ladei_retire *retire, ladei_done *done);
+/* Under the lock, which is dropped meanwhile: waits for the calls of done() that other threads are about. */
+void ladei_deliveries_wait(ladei_retire *retire);
 
 /* ---- retire.c ---------------------------------------------------------------------------------------------------- */
 

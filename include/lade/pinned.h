@@ -267,7 +267,7 @@ LADE_API lade_status lade_pinned_free_quiet(lade_pinned_pool *pool, void *pointe
  * Threads: any. Waits: never. Stream order: covers work queued until the free (until now, for the per-thread handle).
  * Errors: LADE_ERR_FOREIGN_POINTER when the memory is not the pool's: then synchronise the stream yourself before
  * reuse. LADE_ERR_DOUBLE_FREE for a freed block; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_OUT_OF_HOST_MEMORY;
- * LADE_ERR_FORKED. Source: docs/stream-ordering.md.
+ * LADE_ERR_STREAM_RETIRED after lade_pinned_stream_retire(); LADE_ERR_FORKED. Source: docs/stream-ordering.md.
  */
 LADE_API LADE_MUST_CHECK lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer,
                                                               lade_stream stream);
@@ -346,8 +346,11 @@ LADE_API lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointe
 /**
  * Tell the pool that `stream` is about to be destroyed: after this it makes no driver call on it.
  *
- * Threads: any. Waits: never. Stream order: blocks recorded on it are reused after the work queued so far.
- * Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ * Threads: any; a record by another thread at the same time counts, with the work queued before it, or is refused with
+ * LADE_ERR_STREAM_RETIRED. Waits: for another thread's driver call on the stream. Stream order: blocks recorded on it are
+ * reused after the work queued so far.
+ * Errors: LADE_ERR_CAPTURE while the stream captures, or another failure of the driver, or LADE_ERR_OUT_OF_HOST_MEMORY: the
+ * stream is still needed. LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream);
 

@@ -1,0 +1,554 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All orders of two threads in runtime/retire, on "sim": every pair of its operations, each also with itself.
+ *
+ * Work is a host function that counts how much of a stream is done. The model knows, of each block, how much of each
+ * stream must be done before the block may come back: what was queued when a NOW note began; of a stream noted until
+ * the free, what was queued when the free began. A block that comes back earlier, never or twice, an event or a use that
+ * is left over, a count that is wrong: each fails the test with the schedule that led there.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lade/soft.h"
+#include "runtime/retire.h"
+#include "runtime/retire_lane.h"
+#include "tests/shim/lade_test.h"
+#include "tests/stress/scheduler.h"
+#include "tests/support/interposer.h"
+#include "tests/support/runtimes.h"
+#include "tests/support/soak.h"
+
+enum {
+  THREADS = SCHEDULER_THREADS,
+  STREAMS = 3, /* the last one is for captures: no work is queued on it but in a graph */
+  CAPTURING = STREAMS - 1,
+  PER_THREAD = 4,
+};
+
+/* Blocks of all threads. */
+enum {
+  SHARED,       /* in use */
+  COVERED,      /* freed behind work on stream 0, covered by an event */
+  COVERED_NOW,  /* the same, noted NOW */
+  UNCOVERED,    /* freed behind that work, in an open batch */
+  DONE_UNKNOWN, /* freed, covered by an event on stream 1, which is done though nobody has asked */
+  FOREIGN,      /* freed, waits for an event of the caller's on stream 0 */
+  CAPTURED,     /* freed, used in a graph */
+  SHARED_BLOCKS,
+  BLOCKS = SHARED_BLOCKS + THREADS * PER_THREAD,
+};
+
+/* A thread's own blocks. */
+enum {
+  FRESH,  /* in use, nothing noted */
+  NOTED,  /* noted on stream 0 before, not by a lane */
+  LANED,  /* noted on stream 0 before, by the thread's lane */
+  BEHIND, /* freed before, behind work on stream 0 */
+};
+
+typedef enum block_state { IN_USE, FREED, BACK } block_state;
+
+typedef struct model_block {
+  ladei_ticket ticket;
+  block_state state;
+  bool adding;            /* the free is under way */
+  bool noted[STREAMS];    /* until the free */
+  uint64_t must[STREAMS]; /* items that must be done */
+  bool graph;             /* a graph that uses it is alive */
+  bool graph_going;       /* ... is being destroyed */
+} model_block;
+
+typedef struct model_stream {
+  lade_stream handle;
+  ladei_stream resolved;
+  uint64_t queued, done;
+  bool retired; /* stream_retire returned LADE_OK, or is under way */
+} model_stream;
+
+typedef struct bench bench;
+
+typedef struct operation {
+  const char *name;
+  void (*run)(bench *own, int thread);
+} operation;
+
+struct bench {
+  lade_runtime *runtime;
+  ladei_retire *retire;
+  ladei_lane lanes[THREADS];
+  model_stream streams[STREAMS];
+  model_block blocks[BLOCKS];
+  lade_event events[THREADS + 1];  /* for note_event; the last one is that of FOREIGN */
+  ladei_graph graphs[THREADS + 1]; /* of `capture`; the last one is that of CAPTURED */
+  const operation *operations[THREADS];
+};
+
+static model_block *block_of(bench *own, int thread, int which) {
+  return &own->blocks[SHARED_BLOCKS + thread * PER_THREAD + which];
+}
+
+static const lade_runtime_ops *driver(const bench *own) { return own->runtime->ops; }
+
+/* ---- The model --------------------------------------------------------------------------------------------------- */
+
+static void item_done(void *user) { ((model_stream *)user)->done++; }
+
+static void work(bench *own, int s) {
+  model_stream *stream = &own->streams[s];
+  LADE_EXPECT_OK(driver(own)->host_function(own->runtime->self, &stream->resolved, item_done, stream));
+  stream->queued++;
+}
+
+static void must_at_least(model_block *block, int s, uint64_t items) {
+  if (block->must[s] < items) block->must[s] = items;
+}
+
+static void done(void *owner, ladei_ticket *list) {
+  bench *own = owner;
+  for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
+    model_block *block = (model_block *)(void *)((char *)ticket - offsetof(model_block, ticket));
+    if (block->state != FREED) LADE_FAIL("block %d came back in state %d", (int)(block - own->blocks), block->state);
+    if (block->graph) LADE_FAIL("block %d came back while a graph that uses it is alive", (int)(block - own->blocks));
+    for (int s = 0; s < STREAMS; s++) {
+      if (own->streams[s].done >= block->must[s]) continue;
+      LADE_FAIL("block %d came back early: %" PRIu64 " of the %" PRIu64 " items of stream %d that use it are done",
+                (int)(block - own->blocks), own->streams[s].done, block->must[s], s);
+    }
+    block->state = BACK;
+  }
+}
+
+/* Of a note that returned `status`, for which `queued` items had been queued when it began. */
+static void model_note(bench *own, model_block *block, int s, lade_status status, uint64_t queued, bool now) {
+  if (status == LADE_ERR_STREAM_RETIRED && own->streams[s].retired) return; /* refused: the program knows */
+  if (status != LADE_OK) {
+    LADE_FAIL("a note ended with %s: %s", lade_status_name(status), lade_last_error()->text);
+  } else if (now) {
+    must_at_least(block, s, queued);
+  } else {
+    block->noted[s] = true;
+    must_at_least(block, s, queued);
+  }
+}
+
+/* Before the free. Work queued on a stream behind the call of stream_retire is the program's mistake. */
+static void model_free(bench *own, model_block *block) {
+  for (int s = 0; s < STREAMS; s++) {
+    if (block->noted[s] && !own->streams[s].retired) must_at_least(block, s, own->streams[s].queued);
+  }
+  block->state = FREED;
+  block->adding = true;
+}
+
+static void note(bench *own, model_block *block, int s, unsigned flags) {
+  uint64_t queued = own->streams[s].queued;
+  lade_status status = ladei_retire_note(own->retire, &block->ticket, own->streams[s].handle, flags);
+  model_note(own, block, s, status, queued, (flags & LADEI_NOTE_NOW) != 0);
+}
+
+static void lane_note(bench *own, int thread, model_block *block, int s) {
+  uint64_t queued = own->streams[s].queued;
+  lade_status status = ladei_lane_note(own->retire, &own->lanes[thread], &block->ticket, own->streams[s].handle);
+  model_note(own, block, s, status, queued, false);
+}
+
+/* An idle ticket: its block is its owner's again. */
+static void not_pending(bench *own, model_block *block) {
+  ladei_ticket *list = &block->ticket;
+  list->next = NULL;
+  done(own, list);
+}
+
+static void add(bench *own, model_block *block) {
+  model_free(own, block);
+  if (!ladei_retire_add(own->retire, &block->ticket, false)) not_pending(own, block);
+  block->adding = false;
+}
+
+static void lane_add(bench *own, int thread, model_block *block) {
+  model_free(own, block);
+  if (!ladei_lane_add(own->retire, &own->lanes[thread], &block->ticket)) not_pending(own, block);
+  block->adding = false;
+}
+
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
+
+static void op_note(bench *own, int thread) {
+  (void)thread;
+  work(own, 0);
+  note(own, &own->blocks[SHARED], 0, 0);
+}
+
+static void op_note_now(bench *own, int thread) {
+  (void)thread;
+  work(own, 0);
+  note(own, &own->blocks[SHARED], 0, LADEI_NOTE_NOW);
+}
+
+static void op_lane_note(bench *own, int thread) {
+  work(own, 0);
+  lane_note(own, thread, &own->blocks[SHARED], 0);
+}
+
+static void op_note_other(bench *own, int thread) {
+  (void)thread;
+  work(own, 1);
+  note(own, &own->blocks[SHARED], 1, 0);
+}
+
+static void op_note_event(bench *own, int thread) {
+  model_block *block = block_of(own, thread, FRESH);
+  work(own, 1);
+  LADE_EXPECT_OK(driver(own)->event_record(own->runtime->self, own->events[thread], &own->streams[1].resolved));
+  must_at_least(block, 1, own->streams[1].queued);
+  LADE_EXPECT_OK(ladei_retire_note_event(own->retire, &block->ticket, own->events[thread]));
+  add(own, block);
+}
+
+static void op_use(bench *own, int thread) {
+  model_block *block = block_of(own, thread, FRESH);
+  work(own, 0);
+  note(own, block, 0, 0);
+  add(own, block);
+}
+
+static void op_lane_use(bench *own, int thread) {
+  model_block *block = block_of(own, thread, FRESH);
+  work(own, 0);
+  lane_note(own, thread, block, 0);
+  lane_add(own, thread, block);
+}
+
+static void op_use_now(bench *own, int thread) {
+  model_block *block = block_of(own, thread, FRESH);
+  work(own, 0);
+  note(own, block, 0, LADEI_NOTE_NOW);
+  add(own, block);
+}
+
+/* One thread captures; another one that comes meanwhile goes away. */
+static void capture(bench *own, model_block *block, ladei_graph *out) {
+  const lade_runtime_ops *ops = driver(own);
+  const ladei_stream *stream = &own->streams[CAPTURING].resolved;
+  if (ops->capture_begin(own->runtime->self, stream, LADEI_CAPTURE_RELAXED) != LADE_OK) return;
+  block->graph = true;
+  LADE_EXPECT_OK(ladei_retire_note(own->retire, &block->ticket, own->streams[CAPTURING].handle, 0));
+  LADE_EXPECT_OK(ops->capture_end(own->runtime->self, stream, out));
+  add(own, block);
+}
+
+static void graph_destroy(bench *own, model_block *block, ladei_graph *graph) {
+  if (*graph == NULL) return;
+  block->graph = false;
+  block->graph_going = true;
+  LADE_EXPECT_OK(driver(own)->graph_destroy(own->runtime->self, *graph));
+  block->graph_going = false;
+  *graph = NULL;
+}
+
+static void op_capture(bench *own, int thread) { capture(own, block_of(own, thread, FRESH), &own->graphs[thread]); }
+
+static void op_graph_destroy(bench *own, int thread) {
+  (void)thread;
+  ladei_graph graph = own->graphs[THREADS];
+  own->graphs[THREADS] = NULL;
+  graph_destroy(own, &own->blocks[CAPTURED], &graph);
+}
+
+/* Whether the stream captures or not: the block comes back in the end. */
+static void op_note_capturing(bench *own, int thread) {
+  model_block *block = block_of(own, thread, FRESH);
+  lade_status status =
+      ladei_lane_note(own->retire, &own->lanes[thread], &block->ticket, own->streams[CAPTURING].handle);
+  if (status != LADE_OK && status != LADE_ERR_CAPTURE) LADE_FAIL("a note ended with %s", lade_status_name(status));
+  lane_add(own, thread, block);
+}
+
+static void op_add(bench *own, int thread) { add(own, block_of(own, thread, NOTED)); }
+
+static void op_lane_add(bench *own, int thread) { lane_add(own, thread, block_of(own, thread, LANED)); }
+
+static void op_forget(bench *own, int thread) {
+  model_block *block = block_of(own, thread, NOTED);
+  ladei_retire_forget(own->retire, &block->ticket);
+  memset(block->noted, 0, sizeof block->noted);
+  memset(block->must, 0, sizeof block->must);
+}
+
+static void op_forget_marked(bench *own, int thread) {
+  model_block *block = block_of(own, thread, FRESH);
+  work(own, 1);
+  note(own, block, 0, LADEI_NOTE_PLAIN | LADEI_NOTE_MARK);
+  note(own, block, 1, LADEI_NOTE_NOW | LADEI_NOTE_PLAIN);
+  ladei_retire_forget_marked(own->retire, &block->ticket);
+  block->noted[0] = false;
+  block->must[0] = 0;
+  add(own, block);
+}
+
+static void op_poll(bench *own, int thread) {
+  (void)thread;
+  LADE_EXPECT_OK(ladei_retire_poll(own->retire, 0, NULL));
+}
+
+static void op_poll_close(bench *own, int thread) {
+  (void)thread;
+  LADE_EXPECT_OK(ladei_retire_poll(own->retire, LADEI_POLL_CLOSE, NULL));
+}
+
+static void op_lane_poll(bench *own, int thread) {
+  uint64_t found;
+  LADE_EXPECT_OK(ladei_lane_poll(own->retire, &own->lanes[thread], &found));
+}
+
+static void op_close(bench *own, int thread) {
+  (void)thread;
+  LADE_EXPECT_OK(ladei_retire_close(own->retire));
+}
+
+/* What was freed before is back, also where another thread found it done. */
+static void op_synchronize(bench *own, int thread) {
+  bool due[BLOCKS], graph = false;
+  (void)thread;
+  for (int i = 0; i < BLOCKS; i++) {
+    const model_block *block = &own->blocks[i];
+    bool freed = block->state == FREED && !block->adding;
+    due[i] = freed && !block->graph && !block->graph_going;
+    graph = graph || block->graph || block->graph_going;
+  }
+  lade_status status = ladei_retire_synchronize(own->retire);
+  for (int i = 0; i < BLOCKS; i++) {
+    graph = graph || own->blocks[i].graph;
+    if (due[i] && own->blocks[i].state != BACK) LADE_FAIL("block %d is not back after synchronize", i);
+  }
+  if (status != LADE_OK && !(graph && status == LADE_NOT_READY)) LADE_FAIL("synchronize: %s", lade_status_name(status));
+}
+
+static void op_end_quarantine(bench *own, int thread) {
+  (void)thread;
+  LADE_EXPECT_OK(ladei_retire_end_quarantine(own->retire));
+}
+
+static void op_stream_retire(bench *own, int thread) {
+  (void)thread;
+  own->streams[0].retired = true;
+  LADE_EXPECT_OK(ladei_retire_stream_retire(own->retire, own->streams[0].handle));
+}
+
+static void op_counters(bench *own, int thread) {
+  ladei_retire_counters counters;
+  (void)thread;
+  ladei_retire_counters_get(own->retire, &counters);
+}
+
+static void op_lane_close(bench *own, int thread) { ladei_lane_close(own->retire, &own->lanes[thread]); }
+
+/* The device goes on. */
+static void op_step(bench *own, int thread) {
+  (void)thread;
+  for (int i = 0; i < 2; i++) (void)driver(own)->step(own->runtime->self);
+}
+
+#define OPERATIONS_LIST(X)                                                                                             \
+  X("note", op_note)                                                                                                   \
+  X("note_now", op_note_now)                                                                                           \
+  X("note_by_lane", op_lane_note)                                                                                      \
+  X("note_another_stream", op_note_other)                                                                              \
+  X("note_an_event_and_add", op_note_event)                                                                            \
+  X("note_and_add", op_use)                                                                                            \
+  X("note_and_add_by_lane", op_lane_use)                                                                               \
+  X("note_now_and_add", op_use_now)                                                                                    \
+  X("capture", op_capture)                                                                                             \
+  X("graph_destroy", op_graph_destroy)                                                                                 \
+  X("note_capturing", op_note_capturing)                                                                               \
+  X("forget_marked", op_forget_marked)                                                                                 \
+  X("add", op_add)                                                                                                     \
+  X("add_by_lane", op_lane_add)                                                                                        \
+  X("forget", op_forget)                                                                                               \
+  X("poll", op_poll)                                                                                                   \
+  X("poll_and_close", op_poll_close)                                                                                   \
+  X("poll_by_lane", op_lane_poll)                                                                                      \
+  X("close", op_close)                                                                                                 \
+  X("synchronize", op_synchronize)                                                                                     \
+  X("end_quarantine", op_end_quarantine)                                                                               \
+  X("stream_retire", op_stream_retire)                                                                                 \
+  X("counters", op_counters)                                                                                           \
+  X("close_the_lane", op_lane_close)                                                                                   \
+  X("step", op_step)
+
+static const operation operations[] = {
+#define OPERATION_ENTRY(name, function) {name, function},
+    OPERATIONS_LIST(OPERATION_ENTRY)
+#undef OPERATION_ENTRY
+};
+enum { OPERATIONS = sizeof operations / sizeof operations[0] };
+
+/* ---- A schedule -------------------------------------------------------------------------------------------------- */
+
+static void on_call(void *user, const char *op) {
+  (void)user;
+  scheduler_point(op);
+}
+
+/* Before: work on stream 0, and blocks of each thread behind it, noted and freed in each way. */
+static void prepare(void *user) {
+  bench *own = user;
+  const ladei_retire_options options = {.owner = own, .done = done, .event_batch = 3};
+  memset(own->blocks, 0, sizeof own->blocks);
+  for (int s = 0; s < STREAMS; s++) {
+    own->streams[s].queued = own->streams[s].done = 0;
+    own->streams[s].retired = false;
+  }
+  LADE_EXPECT_OK(ladei_retire_create(own->runtime, &options, &own->retire));
+  for (int t = 0; t < THREADS; t++) {
+    ladei_lane_init(&own->lanes[t]);
+  }
+  work(own, 0);
+  note(own, &own->blocks[COVERED], 0, 0);
+  note(own, &own->blocks[COVERED_NOW], 0, LADEI_NOTE_NOW);
+  note(own, &own->blocks[UNCOVERED], 0, 0);
+  work(own, 1);
+  note(own, &own->blocks[DONE_UNKNOWN], 1, 0);
+  add(own, &own->blocks[COVERED]);
+  add(own, &own->blocks[COVERED_NOW]);
+  add(own, &own->blocks[DONE_UNKNOWN]);
+  LADE_EXPECT_OK(ladei_retire_close(own->retire));
+  LADE_EXPECT_OK(lade_stream_synchronize(own->runtime, own->streams[1].handle));
+  work(own, 0);
+  add(own, &own->blocks[UNCOVERED]);
+  LADE_EXPECT_OK(driver(own)->event_record(own->runtime->self, own->events[THREADS], &own->streams[0].resolved));
+  must_at_least(&own->blocks[FOREIGN], 0, own->streams[0].queued);
+  LADE_EXPECT_OK(ladei_retire_note_event(own->retire, &own->blocks[FOREIGN].ticket, own->events[THREADS]));
+  add(own, &own->blocks[FOREIGN]);
+  capture(own, &own->blocks[CAPTURED], &own->graphs[THREADS]);
+}
+
+static void warm(void *user, int thread) {
+  bench *own = user;
+  note(own, block_of(own, thread, NOTED), 0, 0);
+  lane_note(own, thread, block_of(own, thread, LANED), 0);
+  lane_note(own, thread, block_of(own, thread, BEHIND), 0);
+  lane_add(own, thread, block_of(own, thread, BEHIND));
+}
+
+static void body(void *user, int thread) {
+  bench *own = user;
+  own->operations[thread]->run(own, thread);
+}
+
+static void stream_open(bench *own, int s) {
+  model_stream *stream = &own->streams[s];
+  LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &stream->handle));
+  LADE_EXPECT_OK(driver(own)->stream_resolve(own->runtime->self, stream->handle, &stream->resolved));
+}
+
+/* After: a retired stream is destroyed, everything is freed; the device goes on item by item, and nothing comes back before it may. */
+static void judge(void *user) {
+  bench *own = user;
+  ladei_retire_counters counters;
+  LADE_EXPECT_OK(ladei_retire_check(own->retire));
+  if (own->streams[0].retired) LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[0].handle));
+  for (int i = 0; i < BLOCKS; i++) {
+    if (own->blocks[i].state == IN_USE) add(own, &own->blocks[i]);
+  }
+  for (int t = 0; t <= THREADS; t++) {
+    graph_destroy(own, t == THREADS ? &own->blocks[CAPTURED] : block_of(own, t, FRESH), &own->graphs[t]);
+  }
+  do {
+    LADE_EXPECT_OK(ladei_retire_poll(own->retire, LADEI_POLL_CLOSE, NULL));
+  } while (driver(own)->step(own->runtime->self) == LADE_OK);
+  LADE_EXPECT_OK(ladei_retire_poll(own->retire, LADEI_POLL_CLOSE, NULL));
+  for (int i = 0; i < BLOCKS; i++) {
+    if (own->blocks[i].state != BACK) LADE_FAIL("block %d is lost", i);
+  }
+  ladei_retire_counters_get(own->retire, &counters);
+  LADE_EXPECT_OK(ladei_retire_check(own->retire));
+  LADE_EXPECT_EQ_UINT(counters.pending_tickets, 0);
+  LADE_EXPECT_EQ_UINT(counters.pending_uses, 0);
+  LADE_EXPECT_EQ_UINT(counters.noted_uses, 0);
+  LADE_EXPECT_EQ_UINT(counters.quarantines, 0);
+  int64_t own_events = THREADS + 1;
+  LADE_EXPECT_EQ_INT(support_live(own->runtime, SUPPORT_LIVE_EVENTS), own_events + (int64_t)counters.events_created);
+  LADE_EXPECT_OK(ladei_retire_destroy(own->retire, false));
+  LADE_EXPECT_EQ_INT(support_live(own->runtime, SUPPORT_LIVE_EVENTS), own_events);
+  lade_soft_report report;
+  lade_soft_report_init(&report);
+  LADE_EXPECT_OK(lade_soft_report_get(own->runtime, &report));
+  LADE_EXPECT_EQ_UINT(report.stale_handles, 0);
+  if (own->streams[0].retired) stream_open(own, 0);
+}
+
+static bool bench_open(bench *own) {
+  memset(own, 0, sizeof *own);
+  own->runtime = support_interposer_open("sim", NULL);
+  if (own->runtime == NULL) return false;
+  for (int s = 0; s < STREAMS; s++) {
+    stream_open(own, s);
+  }
+  for (int t = 0; t <= THREADS; t++) {
+    LADE_EXPECT_OK(driver(own)->event_create(own->runtime->self, own->streams[0].resolved.context, 0, &own->events[t]));
+  }
+  support_on_call(own->runtime, on_call, own);
+  return true;
+}
+
+static void bench_close(bench *own) {
+  support_on_call(own->runtime, NULL, NULL);
+  for (int t = 0; t <= THREADS; t++) {
+    LADE_EXPECT_OK(driver(own)->event_destroy(own->runtime->self, own->events[t]));
+  }
+  for (int s = 0; s < STREAMS; s++) {
+    LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[s].handle));
+  }
+  support_expect_nothing_live(own->runtime);
+  support_runtime_close(own->runtime);
+}
+
+/* All schedules of operations a, b (and c, if it is not negative). */
+static uint64_t explore(bench *own, int preemptions, int a, int b, int c) {
+  const scheduler_plan plan = {.threads = c < 0 ? 2 : 3,
+                               .preemptions = preemptions,
+                               .prepare = prepare,
+                               .warm = warm,
+                               .body = body,
+                               .judge = judge};
+  own->operations[0] = &operations[a];
+  own->operations[1] = &operations[b];
+  own->operations[2] = c < 0 ? NULL : &operations[c];
+  lade_test_context("%s || %s%s%s", operations[a].name, operations[b].name, c < 0 ? "" : " || ",
+                    c < 0 ? "" : operations[c].name);
+  return scheduler_explore(&plan, own);
+}
+
+/* For LADE_TEST_P. */
+static const char *const names[] = {
+#define OPERATION_NAME(name, function) name,
+    OPERATIONS_LIST(OPERATION_NAME) NULL
+#undef OPERATION_NAME
+};
+
+static int operation_of(const char *name) {
+  int place = 0;
+  while (strcmp(operations[place].name, name) != 0) {
+    place++;
+  }
+  return place;
+}
+
+/* The named operation with itself and all behind it in the list. */
+LADE_TEST_P(RetireSchedule, Pairs, names, name) {
+  bench own;
+  uint64_t count = 0;
+  if (!scheduler_works()) LADE_SKIP("built without switch points");
+  if (!bench_open(&own)) return;
+  int first = operation_of(name);
+  for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++) {
+    count += explore(&own, 2, first, other, -1);
+  }
+  lade_test_context("%s", "");
+  printf("%s with %d operations: %" PRIu64 " schedules\n", name, (int)OPERATIONS - first, count);
+  bench_close(&own);
+}
