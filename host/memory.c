@@ -4,9 +4,18 @@
  *
  *   seek:  node's cache -> look at pending blocks -> empty all magazines and bins, node's cache again -> grow
  *   grow:  under the cap    a segment, smaller where that is all the cap or the system leaves
- *          at the cap       cut a segment that was kept whole; else give free segments back and grow; else wait for a
- *                           pending block, if the pool waits; else LADE_ERR_LIMIT
- *          refused          give all free segments back and try once more; else LADE_ERR_OUT_OF_PINNED_MEMORY
+ *          at the cap       cut a segment that was kept whole; else give free segments back and grow; else stop what is in
+ *                           transit (room.h) and look again; else wait for a block to come back, if the pool waits and
+ *                           blocks are pending; else LADE_ERR_LIMIT
+ *          refused          give all free segments back and try once more; else stop what is in transit and look again;
+ *                           else LADE_ERR_OUT_OF_PINNED_MEMORY
+ *
+ * Note [What a refusal means]
+ *   LADE_ERR_LIMIT for a request says that at some moment of the call what was in use or pending exceeded the cap less the
+ *   request; or that what was free lay in pieces shorter than the request, in segments other parts of which were in use
+ *   or pending, or on other nodes where the pool is strict. What other threads keep ready, what is between two places, a
+ *   segment that is being pinned for another request or unpinned: all of that is collected or waited for first. The wait
+ *   is for driver calls that are under way, and not for streams.
  *
  * I1  reserved_bytes counts a segment from before its memory is asked for until after it was given back, and never
  *     exceeds max_bytes.
@@ -14,10 +23,20 @@
  *     address of the pool's memory always leads to its segment.
  * I3  At most one thread at a time grows a node by an ordinary segment; others that miss meanwhile wait for it and look
  *     again, so that a burst of misses pins one segment and not many.
+ * I4  A segment that is counted in reserved_bytes and in no node is in transit (room.h), and so are blocks that are CACHED
+ *     and in no place, but for those of a free or an alloc that is going on.
  * Locks: pool->lock for spare metadata and `growing`; node->lock inside node.c. The driver is called under neither.
  */
 #include "base/error.h"
 #include "host/pool.h"
+
+/* What is ready goes back to its nodes. The caller is in transit, or has stopped it. */
+static void drain(lade_pinned_pool *pool) {
+  ladei_pool_put(pool, ladei_thread_caches_drain(pool));
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
+    ladei_node_collect(ladei_pool_node(pool, i));
+  }
+}
 
 /* ---- Segments ---------------------------------------------------------------------------------------------------- */
 
@@ -178,18 +197,34 @@ static ladei_segment *oldest_free_segment(lade_pinned_pool *pool, uint64_t free_
   return oldest == UINT64_MAX ? NULL : ladei_node_remove_free_segment(*out_node, free_before_ns, UINT64_MAX, &birth);
 }
 
+/* Gives back the oldest segment that may be; LADE_OK and no bytes: there is none. */
+static lade_status segment_release(lade_pinned_pool *pool, uint64_t free_before_ns, uint64_t *out_released) {
+  ladei_node *node;
+  lade_status status = LADE_OK;
+  *out_released = 0;
+  ladei_transit_begin(&pool->room.segments);
+  ladei_segment *segment = oldest_free_segment(pool, free_before_ns, &node);
+  if (segment != NULL) {
+    uint64_t segment_bytes = ladei_segment_bytes(segment);
+    status = segment_unpin(pool, node, segment);
+    *out_released = status == LADE_OK ? segment_bytes : 0;
+  }
+  ladei_transit_end(&pool->room.segments);
+  if (segment != NULL) {
+    ladei_room_returned(&pool->room);
+  }
+  return status;
+}
+
 lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t free_before_ns,
                                uint64_t *out_released) {
-  ladei_node *node;
-  ladei_segment *segment;
+  uint64_t released = 1;
   lade_status status = LADE_OK;
   *out_released = 0;
   ladei_cached_note(pool);
-  while (status == LADE_OK && *out_released < bytes &&
-         (segment = oldest_free_segment(pool, free_before_ns, &node)) != NULL) {
-    uint64_t segment_bytes = ladei_segment_bytes(segment);
-    status = segment_unpin(pool, node, segment);
-    *out_released += status == LADE_OK ? segment_bytes : 0;
+  while (status == LADE_OK && released > 0 && *out_released < bytes) {
+    status = segment_release(pool, free_before_ns, &released);
+    *out_released += released;
   }
   return status;
 }
@@ -272,6 +307,7 @@ static lade_status grow(lade_pinned_pool *pool, const ladei_request *request, la
   if (!request->exact && !growth_begin(pool, request->node)) {
     return LADE_OK;
   }
+  ladei_transit_begin(&pool->room.segments);
   lade_status status = segment_pin_any(pool, request, &segment);
   if (status == LADE_OK) {
     *out = ladei_node_add_segment(request->node, segment, request->bytes, request->exact);
@@ -279,9 +315,11 @@ static lade_status grow(lade_pinned_pool *pool, const ladei_request *request, la
       status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for block records");
     }
   }
+  ladei_transit_end(&pool->room.segments);
   if (!request->exact) {
     growth_end(pool, request->node);
   }
+  ladei_room_returned(&pool->room); /* what the request leaves of it; refused, what it would have taken of the cap */
   return status;
 }
 
@@ -294,36 +332,49 @@ lade_status ladei_pool_reserve(lade_pinned_pool *pool, ladei_node *node, uint64_
     }
     size_t missing = ladei_pinned_pages(bytes - free_bytes) << LADEI_PINNED_PAGE_SHIFT;
     ladei_segment *segment;
+    ladei_transit_begin(&pool->room.segments);
     lade_status status = segment_pin(pool, &request, ladei_size_min(missing, pool->segment_bytes), &segment);
+    if (status == LADE_OK) {
+      (void)ladei_node_add_segment(node, segment, 0, false);
+    }
+    ladei_transit_end(&pool->room.segments);
+    ladei_room_returned(&pool->room);
+    ladei_cached_note(pool);
     if (status != LADE_OK) {
       return status;
     }
-    (void)ladei_node_add_segment(node, segment, 0, false);
-    ladei_cached_note(pool);
   }
 }
 
 lade_status ladei_pool_pin_block(lade_pinned_pool *pool, ladei_node *node, size_t bytes, ladei_block **out) {
   ladei_request request = {.node = node, .bytes = bytes, .exact = true};
   ladei_segment *segment;
+  ladei_transit_begin(&pool->room.segments);
   lade_status status = segment_pin(pool, &request, bytes, &segment);
   if (status == LADE_OK) {
     *out = ladei_node_add_taken_segment(node, segment);
   }
+  ladei_transit_end(&pool->room.segments);
   return status;
 }
 
 /* ---- Seeking ----------------------------------------------------------------------------------------------------- */
 
-static ladei_block *cache_take(const ladei_request *request) {
-  return ladei_node_take(request->node, request->bytes, request->exact, request->count);
+/* More than one block are in transit until the caller has put the rest into its places. */
+static ladei_block *cache_take(lade_pinned_pool *pool, const ladei_request *request) {
+  bool several = request->count > 1 && !ladei_room_is_awaited(&pool->room) && /* they would come back at once */
+                 ladei_transit_try_begin(&pool->room.blocks);
+  ladei_block *list = ladei_node_take(request->node, request->bytes, request->exact, several ? request->count : 1);
+  if (several && (list == NULL || ladei_block_next(list) == NULL)) {
+    ladei_transit_end(&pool->room.blocks);
+  }
+  return list;
 }
 
 void ladei_pool_drain(lade_pinned_pool *pool) {
-  ladei_pool_put(pool, ladei_thread_caches_drain(pool));
-  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-    ladei_node_collect(ladei_pool_node(pool, i));
-  }
+  ladei_transit_begin(&pool->room.blocks);
+  drain(pool);
+  ladei_transit_end(&pool->room.blocks);
 }
 
 /* Finished pending blocks go back to the cache. A stream that fails leaves its blocks pending, and this call alone. */
@@ -366,14 +417,91 @@ static ladei_block *other_node_take(lade_pinned_pool *pool, const ladei_request 
 /* Quarantined uses are told: lade_pinned_empty_cache() may help where waiting for events does not. */
 static lade_status no_room(lade_pinned_pool *pool, size_t bytes) {
   ladei_retire_counters uses;
+  ladei_usage usage;
   ladei_retire_counters_get(pool->retire, &uses);
+  ladei_usage_read(pool, &usage);
   return ladei_error(
       LADE_ERR_LIMIT, 0,
-      "pinned pool: no room for %zu bytes under the cap of %llu: %llu reserved, %llu of them pending, with "
-      "%llu uses in quarantine",
+      "pinned pool: no room for %zu bytes under the cap of %llu: %llu reserved, %llu of them in use, %llu "
+      "pending, with %llu uses in quarantine; the rest lies free in shorter pieces",
       bytes, (unsigned long long)pool->max_bytes,
       (unsigned long long)ladei_gauge_current(&pool->counters.reserved_bytes),
+      (unsigned long long)(usage.bytes_allocated - usage.bytes_freed),
       (unsigned long long)ladei_pending_read(pool).bytes, (unsigned long long)uses.quarantined_uses);
+}
+
+/* In the node's cache, or in a segment that was kept whole. */
+static ladei_block *node_take_any(lade_pinned_pool *pool, const ladei_request *request) {
+  ladei_block *block = cache_take(pool, request);
+  return block != NULL || request->exact ? block : ladei_node_take_from_whole(request->node, request->bytes);
+}
+
+static bool any_free_segment(lade_pinned_pool *pool) {
+  uint64_t birth = UINT64_MAX;
+  for (uint32_t i = 0; i < ladei_pool_node_count(pool) && birth == UINT64_MAX; i++) {
+    (void)ladei_node_remove_free_segment(ladei_pool_node(pool, i), UINT64_MAX, 0, &birth);
+  }
+  return birth != UINT64_MAX;
+}
+
+static bool cap_leaves(const lade_pinned_pool *pool, uint64_t bytes) {
+  uint64_t reserved = ladei_gauge_current(&pool->counters.reserved_bytes);
+  return reserved <= pool->max_bytes && bytes <= pool->max_bytes - reserved;
+}
+
+/* With nothing in transit; what is not seen here was not there. True: a block was found, or what makes it worth while to
+ * look again: a segment to be given back, or, where new memory is not refused, room under the cap. */
+static bool look_at_rest(lade_pinned_pool *pool, const ladei_request *request, bool may_grow, ladei_block **out) {
+  ladei_room_stop(&pool->room);
+  drain(pool);
+  *out = node_take_any(pool, request);
+  bool found = *out != NULL || any_free_segment(pool) || (may_grow && cap_leaves(pool, least_bytes(request))) ||
+               (*out = other_node_take(pool, request)) != NULL;
+  ladei_room_go(&pool->room);
+  return found;
+}
+
+/* Until something came back to the pool, whoever brought it; on virtual time, until a stream did. LADE_ERR_TIMEOUT:
+ * nothing did. */
+static lade_status room_wait(lade_pinned_pool *pool, uint32_t seen, uint64_t deadline_ns) {
+  enum { SHORTEST_NS = 10 * 1000, LONGEST_NS = 1000 * 1000 };
+  uint64_t interval_ns = SHORTEST_NS;
+  if (pool->runtime->ops->step != NULL) {
+    lade_status status = ladei_retire_wait(pool->retire, deadline_ns);
+    return ladei_room_has_returned(&pool->room, seen) ? LADE_OK : status;
+  }
+  for (;;) {
+    uint64_t done = 0;
+    lade_status status = ladei_pool_poll(pool, LADEI_POLL_CLOSE, &done); /* nobody tells when an event is done */
+    if (status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED) {
+      return status;
+    }
+    if (done > 0 || ladei_room_has_returned(&pool->room, seen) || ladei_pending_read(pool).blocks == 0) {
+      return LADE_OK;
+    }
+    uint64_t now_ns = ladei_pool_now_ns(pool);
+    if (now_ns >= deadline_ns) {
+      return LADE_ERR_TIMEOUT;
+    }
+    ladei_room_sleep(&pool->room, seen, ladei_size_min(interval_ns, deadline_ns - now_ns));
+    interval_ns = ladei_size_min(2 * interval_ns, LONGEST_NS);
+  }
+}
+
+/* Announced: what comes back after the look is told to this thread. */
+static lade_status look_and_wait(lade_pinned_pool *pool, const ladei_request *request, uint64_t *deadline_ns,
+                                 ladei_block **out) {
+  lade_status status = LADE_OK;
+  uint32_t seen = ladei_room_wait_begin(&pool->room);
+  if (*deadline_ns == 0) {
+    *deadline_ns = ladei_pool_now_ns(pool) + pool->wait_ns;
+    ladei_count(&pool->counters.limit_waits, 1);
+  }
+  if (!look_at_rest(pool, request, true, out)) {
+    status = room_wait(pool, seen, *deadline_ns);
+  }
+  ladei_room_wait_end(&pool->room);
+  return status == LADE_ERR_TIMEOUT ? no_room(pool, request->bytes) : status;
 }
 
 /* At the cap. LADE_OK: look again, something changed, or a block was found. */
@@ -381,10 +509,7 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_request *reques
                              ladei_block **out) {
   uint64_t released;
   ladei_pool_drain(pool);
-  if ((*out = cache_take(request)) != NULL) {
-    return LADE_OK;
-  }
-  if (!request->exact && (*out = ladei_node_take_from_whole(request->node, request->bytes)) != NULL) {
+  if ((*out = node_take_any(pool, request)) != NULL) {
     return LADE_OK;
   }
   lade_status status = ladei_pool_release(pool, least_bytes(request), UINT64_MAX, &released);
@@ -395,16 +520,9 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_request *reques
     return LADE_OK;
   }
   if (pool->wait_ns > 0 && ladei_pending_read(pool).blocks > 0) {
-    if (*deadline_ns == 0) {
-      *deadline_ns = ladei_pool_now_ns(pool) + pool->wait_ns;
-      ladei_count(&pool->counters.limit_waits, 1);
-    }
-    status = ladei_retire_wait(pool->retire, *deadline_ns);
-    if (status != LADE_ERR_TIMEOUT) {
-      return status;
-    }
+    return look_and_wait(pool, request, deadline_ns, out);
   }
-  return no_room(pool, request->bytes);
+  return look_at_rest(pool, request, true, out) ? LADE_OK : no_room(pool, request->bytes);
 }
 
 /* The system refuses more. LADE_OK: look again. */
@@ -414,12 +532,13 @@ static lade_status give_back(lade_pinned_pool *pool, const ladei_request *reques
   uint64_t released;
   ladei_error_save(&saved);
   ladei_pool_drain(pool);
-  (void)ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
+  lade_status status = ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   ladei_error_restore(&saved);
-  if (released == 0 && (*out = other_node_take(pool, request)) == NULL) {
-    return refusal;
+  if (released > 0 || (*out = other_node_take(pool, request)) != NULL) {
+    return LADE_OK;
   }
-  return LADE_OK;
+  /* A segment that the driver does not take back would be found again and again. */
+  return status == LADE_OK && look_at_rest(pool, request, false, out) ? LADE_OK : refusal;
 }
 
 static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
@@ -435,7 +554,7 @@ static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_reques
     }
     if (status == LADE_OK && *out == NULL) {
       ladei_pool_drain(pool); /* where a wait's blocks came back to */
-      *out = cache_take(request);
+      *out = cache_take(pool, request);
     }
     if (status != LADE_OK) {
       return status;
@@ -449,7 +568,7 @@ static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_reques
 
 /* In the node's cache, after all that can be done to fill it without new memory. */
 static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
-  *out = cache_take(request);
+  *out = cache_take(pool, request);
   if (*out != NULL) {
     return LADE_OK;
   }
@@ -459,10 +578,10 @@ static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_request *re
   }
   /* What lies ready may be neighbours: together they are cheaper than new memory. First what costs little to get. */
   ladei_node_collect(request->node);
-  *out = cache_take(request);
+  *out = cache_take(pool, request);
   if (*out == NULL && ladei_thread_caches_keep(pool)) {
     ladei_pool_drain(pool);
-    *out = cache_take(request);
+    *out = cache_take(pool, request);
   }
   return LADE_OK;
 }
@@ -481,6 +600,7 @@ lade_status ladei_pool_seek(lade_pinned_pool *pool, const ladei_request *request
 }
 
 void ladei_pool_put(lade_pinned_pool *pool, ladei_block *list) {
+  bool any = list != NULL;
   while (list != NULL) {
     unsigned index = ladei_word_node(ladei_block_word(list));
     ladei_block *first = list, *last = list, *next;
@@ -491,4 +611,23 @@ void ladei_pool_put(lade_pinned_pool *pool, ladei_block *list) {
     ladei_block_next_set(last, NULL);
     ladei_node_put(ladei_pool_node(pool, index), first);
   }
+  if (any) {
+    ladei_room_returned(&pool->room);
+  }
+}
+
+void ladei_pool_put_one(lade_pinned_pool *pool, ladei_block *block) {
+  ladei_block_next_set(block, NULL);
+  ladei_node_put(ladei_pool_node(pool, ladei_word_node(ladei_block_word(block))), block);
+  ladei_room_returned(&pool->room);
+}
+
+bool ladei_pool_may_keep(const ladei_thread_cache *cache) {
+  lade_pinned_pool *pool = atomic_load_explicit(&cache->pool, memory_order_relaxed);
+  return !ladei_room_is_awaited(&pool->room);
+}
+
+void ladei_pool_lodged(const ladei_thread_cache *cache) {
+  lade_pinned_pool *pool = atomic_load_explicit(&cache->pool, memory_order_relaxed);
+  ladei_room_returned(&pool->room);
 }

@@ -79,18 +79,19 @@ static void block_overflow(lade_pinned_pool *pool, ladei_thread_cache *cache, la
                            ladei_block *block) {
   uint64_t word = ladei_block_word(block);
   unsigned class_index = ladei_word_class(word);
-  ladei_node *node = ladei_pool_node(pool, ladei_word_node(word));
   ladei_tally_publish_frees(pool, tallies, class_index);
   if (ladei_thread_cache_is_called(cache)) {
     ladei_thread_cache_answer(pool, cache);
   }
-  if (class_index < LADEI_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB) {
+  if (class_index < LADEI_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB &&
+      ladei_transit_try_begin(&pool->room.blocks)) {
     ladei_pool_put(pool, ladei_magazine_make_room(pool, cache, tallies, class_index));
+    ladei_transit_end(&pool->room.blocks);
     if (ladei_magazine_put(cache, &tallies->classes[class_index], block)) {
       return;
     }
   }
-  ladei_node_put_one(node, block);
+  ladei_pool_put_one(pool, block);
 }
 
 /* A CACHED block, not lodged, becomes ready, or goes back to its node. */
@@ -102,7 +103,7 @@ static void block_cache(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei
     ladei_debug_poison((void *)ladei_block_address(block), ladei_pool_block_bytes(pool, block, word));
   }
   if (tallies == NULL) {
-    ladei_node_put_one(node, block);
+    ladei_pool_put_one(pool, block);
   } else if (!ladei_ready_put(cache, tallies, node, block, ladei_word_class(word))) {
     block_overflow(pool, cache, tallies, block);
   }
@@ -218,6 +219,19 @@ static ladei_block *request_ready(const ladei_request *request) {
                           ladei_pinned_pages(request->bytes), request->bytes);
 }
 
+/* What a seek brought besides the block that is handed out. */
+static void rest_put(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *rest) {
+  if (rest == NULL) {
+    return;
+  }
+  while (rest != NULL) {
+    ladei_block *block = rest;
+    rest = ladei_block_next(block);
+    block_cache(pool, cache, block);
+  }
+  ladei_transit_end(&pool->room.blocks);
+}
+
 static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_node *node, void **out) {
   if (bytes > LADEI_PINNED_MAX_BYTES - LADEI_DEBUG_GUARD_BYTES) {
     return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes asked; a block has less than %zu", bytes,
@@ -242,11 +256,7 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_node *
   }
   alloc_count(pool, request.cache, block, bytes);
   *out = (void *)ladei_block_address(block);
-  while (rest != NULL) {
-    block = rest;
-    rest = ladei_block_next(block);
-    block_cache(pool, request.cache, block);
-  }
+  rest_put(pool, request.cache, rest);
   return LADE_OK;
 }
 
@@ -474,6 +484,7 @@ void ladei_pool_retired(void *user, ladei_ticket *list) {
   ladei_block *blocks = NULL;
   ladei_amount amount = {0, 0};
   unsigned node = 0, class_index = 0;
+  ladei_transit_begin(&pool->room.blocks); /* neither pending nor in a place */
   /* All before any of them can be pending anew, or the peak would count it twice. Mostly they are of one class. */
   for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
     ladei_block *block = ladei_block_of_ticket(ticket);
@@ -498,6 +509,7 @@ void ladei_pool_retired(void *user, ladei_ticket *list) {
     blocks = ladei_block_next(block);
     block_unretire(pool, cache, block);
   }
+  ladei_transit_end(&pool->room.blocks);
 }
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */

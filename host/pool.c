@@ -268,6 +268,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
   ladei_debug_destroy(pool->debug);
   ladei_reference_destroy(&pool->reference);
   ladei_driver_pools_dispose(&pool->driver_pools);
+  ladei_room_destroy(&pool->room);
   ladei_condition_destroy(&pool->grown);
   ladei_lock_destroy(&pool->topology_lock);
   ladei_lock_destroy(&pool->lock);
@@ -318,14 +319,16 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   if (status != LADE_OK) {
     goto fail_runtime;
   }
-  lade_pinned_pool *pool = calloc(1, sizeof *pool);
+  lade_pinned_pool *pool = aligned_alloc(_Alignof(lade_pinned_pool), sizeof *pool);
   if (pool == NULL) {
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for %zu bytes", sizeof *pool);
     goto fail_runtime;
   }
+  memset(pool, 0, sizeof *pool);
   ladei_lock_init(&pool->lock, LADEI_RANK_POOL);
   ladei_lock_init(&pool->topology_lock, LADEI_RANK_TOPOLOGY);
   ladei_condition_init(&pool->grown);
+  ladei_room_init(&pool->room);
   ladei_background_init(&pool->background);
   pool->id = ladei_thread_pool_id();
   pool->fast_id = (own.flags & (LADE_PINNED_DEBUG | LADE_PINNED_REFERENCE)) != 0 ? UINT64_MAX : pool->id;

@@ -4,6 +4,7 @@
  *
  *   pinned.c   the public calls: alloc, free, record, find ...        memory.c   growing, giving back, the cap
  *   pool.c     create, destroy, nodes and devices, check              stats.c    counters
+ *   room.c     who waits at the cap, and for what
  *   node.c     free blocks of one node       retire   pending blocks  owner.c    address -> block
  *   thread_cache.c, bins.c   ready blocks    reference.c, debug.c, background.c, snapshot.c   as they say
  *
@@ -20,6 +21,7 @@
 #include "host/debug.h"
 #include "host/node.h"
 #include "host/reference.h"
+#include "host/room.h"
 #include "host/source.h"
 #include "host/stats.h"
 #include "host/thread_cache.h"
@@ -73,11 +75,14 @@ struct lade_pinned_pool {
   _Atomic(size_t) magazine_quota_bytes; /* sum of the threads' quotas */
   _Atomic(uint32_t) last_thread;        /* ids given to thread caches */
   _Atomic(bool) large_kept;             /* some thread may keep a block above the magazines' sizes */
+  _Atomic(bool) unreached;              /* the last drain had to leave some thread's cache alone */
   _Atomic(uint32_t) leaving;            /* exiting threads that still hand over their blocks */
 
   ladei_lock topology_lock;
   ladei_topology *topology; /* guard: topology_lock while NULL; constant afterwards */
   bool topology_tried;
+
+  ladei_room room; /* at the cap */
 
   ladei_background background;
   ladei_reference reference;
@@ -149,7 +154,8 @@ typedef struct ladei_request {
   ladei_tallies *tallies;
 } ladei_request;
 
-/* CACHED blocks, one or more, linked by next, from the cache or from new memory. */
+/* CACHED blocks, one or more, linked by next, from the cache or from new memory. More than one are in transit
+ * (room.h): the caller puts those that it does not hand out into their places, and then ends a transit of blocks. */
 lade_status ladei_pool_seek(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out);
 
 /* A CACHED block of new memory, one segment of `bytes` for itself. */
@@ -175,8 +181,12 @@ lade_status ladei_pool_age(lade_pinned_pool *pool);
 /* Pins until the node has `bytes` free; what was pinned stays also on failure. */
 lade_status ladei_pool_reserve(lade_pinned_pool *pool, ladei_node *node, uint64_t bytes);
 
-/* CACHED blocks of any nodes, linked by next, go back to their nodes. */
+/* CACHED blocks of any nodes, linked by next, go back to their nodes, and who waits for some is told. */
 void ladei_pool_put(lade_pinned_pool *pool, ladei_block *list);
+void ladei_pool_put_one(lade_pinned_pool *pool, ladei_block *block);
+
+/* A block was lodged in a bin by the owner of a cache: a waiter is told. */
+void ladei_pool_lodged(const ladei_thread_cache *cache);
 
 /* ---- pinned.c ---------------------------------------------------------------------------------------------------- */
 

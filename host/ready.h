@@ -7,6 +7,7 @@
 #define LADE_HOST_READY_H
 
 #include "host/node.h"
+#include "host/pool.h"
 #include "host/thread_cache.h"
 
 /* A large block was handed out to the thread. */
@@ -53,7 +54,11 @@ static inline bool ladei_ready_put(ladei_thread_cache *cache, ladei_tallies *tal
   }
   /* Random sizes are rarely alike so often, as a class has eight of them. */
   bool wanted = block->ticket.spare != cache->id || tallies->alike[bin] >= 4;
-  return wanted && ladei_bins_lodge(&node->bins, block, class_index);
+  if (!wanted || !ladei_bins_lodge(&node->bins, block, class_index)) {
+    return false;
+  }
+  ladei_pool_lodged(cache);
+  return true;
 }
 
 static inline void ladei_tally_alloc(ladei_tally *tally, unsigned class_index, size_t requested, size_t block_bytes) {

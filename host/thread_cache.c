@@ -17,7 +17,8 @@
  * announces itself in pool->leaving before it lets go of the lock; destroy sets cache->pool to NULL under the same lock
  * and then waits until nobody is leaving.
  *
- * I5  While any thread keeps a larger block, pool->large_kept is true; also while one may, as it could not be looked at.
+ * I5  While any thread keeps a larger block, pool->large_kept is true, or pool->unreached where the last drain could not
+ *     look at it. So who keeps the first one since a drain sees that large_kept is false, and asks whether it may.
  * Locks: pool->lock guards the lists and quotas; cache->lock the pointer to the pool.
  */
 #include "host/thread_cache.h"
@@ -152,7 +153,7 @@ static bool gates_close(lade_pinned_pool *pool) {
 
 ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool) {
   ladei_block *list = NULL;
-  bool kept = false;
+  bool unreached = false;
   const ladei_thread_cache *own = thread_list_find(pool); /* the caller's: needs no fence */
   ladei_lock_acquire(&pool->lock);
   bool fenced = gates_close(pool);
@@ -162,10 +163,11 @@ ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool) {
       list = cache_take_all(pool, cache, list);
     } else {
       ladei_count(&pool->counters.unreached_caches, 1);
-      kept = true;
+      unreached = true;
     }
   }
-  atomic_store_explicit(&pool->large_kept, kept, memory_order_relaxed); /* before any owner gets in again */
+  atomic_store_explicit(&pool->unreached, unreached, memory_order_relaxed);
+  atomic_store_explicit(&pool->large_kept, false, memory_order_relaxed); /* before any owner gets in again */
   for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     if (cache->visited) {
       ladei_gate_open(&cache->gate);
@@ -205,7 +207,8 @@ void ladei_thread_cache_answer(lade_pinned_pool *pool, ladei_thread_cache *cache
 }
 
 bool ladei_thread_caches_keep(lade_pinned_pool *pool) {
-  return quota_sum(pool) > 0 || atomic_load_explicit(&pool->large_kept, memory_order_relaxed);
+  return quota_sum(pool) > 0 || atomic_load_explicit(&pool->large_kept, memory_order_relaxed) ||
+         atomic_load_explicit(&pool->unreached, memory_order_relaxed);
 }
 
 static uint64_t kept_bytes(const ladei_tallies *tallies) {
@@ -270,6 +273,7 @@ static void counters_depart(lade_pinned_pool *pool, ladei_thread_cache *cache) {
 /* The thread's blocks and counters go to the pool, which stays there until `leaving` is taken back. */
 static void pool_leave(lade_pinned_pool *pool, ladei_thread_cache *cache) {
   ladei_block *list = NULL;
+  ladei_transit_begin(&pool->room.blocks);
   ladei_lock_acquire(&pool->lock);
   bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* else the pool ends just now */
   if (linked) {
@@ -286,6 +290,7 @@ static void pool_leave(lade_pinned_pool *pool, ladei_thread_cache *cache) {
     ladei_pool_put(pool, list);
     cache_release(cache); /* the pool's share */
   }
+  ladei_transit_end(&pool->room.blocks);
   atomic_fetch_sub_explicit(&pool->leaving, 1, memory_order_release);
 }
 
@@ -433,8 +438,8 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_thread_cache *cache) {
     return false; /* most likely; no need for the lock to know it */
   }
   ladei_lock_acquire(&pool->lock);
-  bool raise =
-      quota_sum(pool) + QUOTA_STEP_BYTES <= pool->magazine_bytes && cache->quota_bytes + QUOTA_STEP_BYTES <= most;
+  bool raise = quota_sum(pool) + QUOTA_STEP_BYTES <= pool->magazine_bytes &&
+               cache->quota_bytes + QUOTA_STEP_BYTES <= most && !ladei_room_is_awaited(&pool->room);
   if (raise) {
     cache->quota_bytes += QUOTA_STEP_BYTES;
     quota_sum_set(pool, quota_sum(pool) + QUOTA_STEP_BYTES);

@@ -188,18 +188,24 @@ static inline ladei_block *ladei_kept_take(ladei_thread_cache *cache, ladei_tall
   return block;
 }
 
+/* Whether a larger block may be kept: not while somebody waits for memory (memory.c). */
+bool ladei_pool_may_keep(const ladei_thread_cache *cache);
+
 /* Owner. Keeps a CACHED block, not lodged. False: not the last one taken, one is kept, or a drain is going on. */
 static inline bool ladei_kept_put(ladei_thread_cache *cache, ladei_tallies *tallies, unsigned bin, ladei_block *block) {
   if (tallies->last[bin] != block || !ladei_gate_enter(&cache->gate)) {
     return false;
   }
   bool fits = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed) == NULL;
+  if (fits && !atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) { /* the first since a drain */
+    fits = ladei_pool_may_keep(cache);
+    if (fits) {
+      atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
+    }
+  }
   if (fits) {
     atomic_store_explicit(&tallies->kept[bin], block, memory_order_relaxed);
     cache->kept_count++;
-    if (!atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) {
-      atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
-    }
   }
   ladei_gate_leave(&cache->gate);
   return fits;

@@ -84,7 +84,8 @@ typedef struct lade_pinned_options {
   uint64_t max_bytes;     /**< Cap on reserved bytes. 0: the smaller of half of the available memory and the cgroup's
                                headroom at creation. */
   uint32_t event_batch;   /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
-  uint32_t wait_ms;       /**< At the cap with pending blocks only: wait this long for one before LADE_ERR_LIMIT. */
+  uint32_t wait_ms;       /**< At the cap, while blocks are pending: wait up to this long for memory to come back, by a
+                               stream that is done or by another thread's free, before LADE_ERR_LIMIT. 0: no wait. */
   uint64_t segment_bytes; /**< Memory is pinned in segments of this size, cut into blocks; larger requests get a segment
                                of their own. A multiple of 4 KiB from 1 MiB to 1 TiB. 0: 64 MiB. */
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
@@ -217,9 +218,12 @@ LADE_API lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait)
  *               longer, whichever is more. Blocks of 4 KiB and more begin at a page of 4 KiB, smaller ones at a
  *               multiple of 512 bytes, powers of two at a multiple of themselves. Contents undefined. Untouched on error.
  *
- * Threads: any. Waits: for the driver when the cache has no fitting block; up to options.wait_ms at the cap.
+ * Threads: any. Waits: for the driver when the cache has no fitting block, also, at the cap, for segments that other
+ * threads are in the midst of pinning or giving back; up to options.wait_ms at the cap.
  * Stream order: the memory is used by nothing any more; any stream may use it at once.
- * Errors: LADE_ERR_LIMIT at the cap; LADE_ERR_OUT_OF_PINNED_MEMORY after the cache was given back and the sources tried
+ * Errors: LADE_ERR_LIMIT at the cap: at some moment of the call, what was in use or pending (freed, and no call has seen yet
+ * that the streams are done) exceeded the cap less the request, or what was free lay in pieces too short for it between
+ * blocks that were not (of a strict pool: on other nodes); the text has the sums. LADE_ERR_OUT_OF_PINNED_MEMORY after the cache was given back and the sources tried
  * again; LADE_ERR_UNSUPPORTED where the runtime has none of the pool's sources; LADE_ERR_OUT_OF_HOST_MEMORY;
  * LADE_ERR_INVALID_ARGUMENT for sizes of 2^60 and more; LADE_ERR_FORKED.
  * Source: docs/design.md "Pinned host block cache"; CUDA Driver API, Memory Management, cuMemHostRegister.

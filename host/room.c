@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Room at a pool's cap: stopping transits, telling waiters.
+ *
+ * I1  While ladei_room_stop has returned and ladei_room_go was not called, nothing is in transit, and everything that was
+ *     is visible to the one who stopped (the count is lowered with release, and read with acquire).
+ * I2  Whoever begins a transit sees STOPPED in the word that counted it, or is waited for.
+ *
+ * Why no return of memory is missed.
+ *   waiter    W1 waiters + 1    W2 seen = returns    W3 looks at every place    W4 sleeps while returns == seen
+ *   returner  R1 puts the memory into a place        R2 where waiters != 0: returns + 1, wakes
+ *   If R2 sees the waiter, `returns` changes after W2, and W4 does not sleep, or wakes: the change is made under the lock
+ *   that W4 looks under. If it does not, R1 comes before W3, which finds the memory, because of what orders the two:
+ *     a node            its lock. Were R1 after W3 in it, R2 would see what was written before W3, that is W1.
+ *     the cap           the transit of the segment, which W3 stops: it ends before W3, or begins after it and sees W1.
+ *     a bin             the place is filled, and `waiters` changed, with sequential consistency, as both are read.
+ *     a thread's own    not filled while somebody waits. W3 begins with a drain (memory.c), which waits for frees that are
+ *                       inside a gate. After it magazines have no quota, and none is given to them while there are waiters
+ *                       (quotas are given under the lock of the drain, so W1 is seen); and of larger blocks none is kept
+ *                       (`large_kept` is false after a drain, and set by who sees no waiter, inside the gate). Blocks that
+ *                       were lodged in bins are not lodged any more: their frees come by a node.
+ *   What a thread keeps whose owner cannot be fenced (base/gate.h) is seen when the owner, called by the drain, brings it
+ *   back in its next call; nothing is added to it meanwhile.
+ *
+ * Locks: those of the parts, leaves; no other is taken under them.
+ */
+#include "host/room.h"
+
+static void transit_init(ladei_transit *transit) {
+  atomic_init(&transit->word, 0);
+  ladei_lock_init(&transit->lock, LADEI_RANK_LEAF);
+  ladei_condition_init(&transit->changed);
+}
+
+static void transit_destroy(ladei_transit *transit) {
+  ladei_condition_destroy(&transit->changed);
+  ladei_lock_destroy(&transit->lock);
+}
+
+void ladei_room_init(ladei_room *room) {
+  atomic_init(&room->waiters, 0);
+  atomic_init(&room->returns, 0);
+  ladei_lock_init(&room->lock, LADEI_RANK_LEAF);
+  ladei_condition_init(&room->returned);
+  transit_init(&room->segments);
+  transit_init(&room->blocks);
+}
+
+void ladei_room_destroy(ladei_room *room) {
+  transit_destroy(&room->blocks);
+  transit_destroy(&room->segments);
+  ladei_condition_destroy(&room->returned);
+  ladei_lock_destroy(&room->lock);
+}
+
+/* ---- Transits ---------------------------------------------------------------------------------------------------- */
+
+static uint32_t word_of(const ladei_transit *transit) {
+  return atomic_load_explicit(&transit->word, memory_order_acquire);
+}
+
+static void resume_wait(ladei_transit *transit) {
+  ladei_lock_acquire(&transit->lock);
+  while ((word_of(transit) & LADEI_TRANSIT_STOPPED) != 0) {
+    ladei_condition_wait(&transit->changed, &transit->lock);
+  }
+  ladei_lock_release(&transit->lock);
+}
+
+void ladei_transit_begin_slowly(ladei_transit *transit) {
+  do {
+    resume_wait(transit);
+  } while (!ladei_transit_try_begin(transit));
+}
+
+/* The lock keeps this between a stopper's look at the word and its sleep from being lost. */
+void ladei_transit_end_slowly(ladei_transit *transit) {
+  ladei_lock_acquire(&transit->lock);
+  ladei_condition_broadcast(&transit->changed);
+  ladei_lock_release(&transit->lock);
+}
+
+static void transit_stop(ladei_transit *transit) {
+  ladei_lock_acquire(&transit->lock);
+  while ((word_of(transit) & LADEI_TRANSIT_STOPPED) != 0) { /* another one's turn */
+    ladei_condition_wait(&transit->changed, &transit->lock);
+  }
+  atomic_fetch_or_explicit(&transit->word, LADEI_TRANSIT_STOPPED, memory_order_acq_rel);
+  while (word_of(transit) != LADEI_TRANSIT_STOPPED) {
+    ladei_condition_wait(&transit->changed, &transit->lock);
+  }
+  ladei_lock_release(&transit->lock);
+}
+
+static void transit_go(ladei_transit *transit) {
+  ladei_lock_acquire(&transit->lock);
+  atomic_fetch_and_explicit(&transit->word, ~(uint32_t)LADEI_TRANSIT_STOPPED, memory_order_release);
+  ladei_condition_broadcast(&transit->changed);
+  ladei_lock_release(&transit->lock);
+}
+
+void ladei_room_stop(ladei_room *room) {
+  transit_stop(&room->segments);
+  transit_stop(&room->blocks);
+}
+
+void ladei_room_go(ladei_room *room) {
+  transit_go(&room->blocks);
+  transit_go(&room->segments);
+}
+
+bool ladei_room_is_asked_for(ladei_room *room) { return (word_of(&room->segments) & LADEI_TRANSIT_STOPPED) != 0; }
+
+/* ---- Waiting ----------------------------------------------------------------------------------------------------- */
+
+uint32_t ladei_room_wait_begin(ladei_room *room) {
+  atomic_fetch_add_explicit(&room->waiters, 1, memory_order_seq_cst);
+  return atomic_load_explicit(&room->returns, memory_order_acquire);
+}
+
+void ladei_room_wait_end(ladei_room *room) { atomic_fetch_sub_explicit(&room->waiters, 1, memory_order_release); }
+
+void ladei_room_sleep(ladei_room *room, uint32_t seen, uint64_t timeout_ns) {
+  ladei_lock_acquire(&room->lock);
+  if (!ladei_room_has_returned(room, seen)) {
+    (void)ladei_condition_wait_for(&room->returned, &room->lock, timeout_ns);
+  }
+  ladei_lock_release(&room->lock);
+}
+
+void ladei_room_tell(ladei_room *room) {
+  ladei_lock_acquire(&room->lock);
+  atomic_fetch_add_explicit(&room->returns, 1, memory_order_release);
+  ladei_condition_broadcast(&room->returned);
+  ladei_lock_release(&room->lock);
+}
