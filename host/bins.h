@@ -54,7 +54,7 @@ static inline ladei_block *ladei_bins_take(ladei_bins *bins, unsigned class_inde
     uint64_t word = ladei_block_word(block);
     bool ready = ladei_word_state(word) == LADEI_BLOCK_CACHED && ladei_word_is_lodged(word);
     if (ready && ladei_block_pages(block) >= pages && ladei_block_word_swap(block, word, ladei_word_handed_out(word))) {
-      return block; /* of the size just seen: B4 */
+      return block; /* of the size just seen: B3 */
     }
   }
   return NULL;

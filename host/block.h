@@ -20,8 +20,12 @@
  *   PENDING           the one to whom runtime/retire gives the ticket
  *   IN_USE            nobody but by compare-and-swap of the word, which makes one of two racing frees the loser
  *
+ * A reader who finds RUN may meet the record as FREE again, and as RUN after that. So the pointer itself says what it
+ * is: that to a run has its lowest bit set.
+ *
  * The ticket is runtime/retire's account of the streams that use the block; notes on it may come from any thread.
- * The generation grows whenever a block is handed out.
+ * The generation grows whenever a block is handed out, and never falls, also where a segment's records serve another one
+ * (segment.h).
  */
 #ifndef LADE_HOST_BLOCK_H
 #define LADE_HOST_BLOCK_H
@@ -46,7 +50,7 @@ typedef struct ladei_block {
   _Atomic(uintptr_t) address;
   /* IN_USE: bytes of the request that it serves. Otherwise: the next one in whatever list holds it. */
   _Atomic(uint64_t) requested_or_next;
-  _Atomic(void *) prev_or_run; /* FREE: before it in the same list. RUN: the run, read by anyone */
+  _Atomic(void *) prev_or_run; /* FREE: before it in the same list. RUN: the run, marked as such; read by anyone */
   _Atomic(uint32_t) pages;     /* size; 0 for small blocks, whose class tells it */
   uint32_t prev_pages;         /* pages of the block before it in the segment; 0: the first. Guard: node's lock */
   ladei_ticket ticket;         /* idle unless IN_USE or PENDING */
@@ -109,6 +113,17 @@ static inline ladei_block *ladei_block_prev(ladei_block *block) {
 }
 static inline void ladei_block_prev_set(ladei_block *block, ladei_block *prev) {
   atomic_store_explicit(&block->prev_or_run, prev, memory_order_relaxed);
+}
+
+/* The run of a page record, by any thread at any time; NULL: it is no page of a run, at this moment. */
+static inline struct ladei_run *ladei_block_run(const ladei_block *block) {
+  uintptr_t run = (uintptr_t)atomic_load_explicit(&block->prev_or_run, memory_order_acquire);
+  return (run & 1) != 0 ? (struct ladei_run *)(run - 1) : NULL;
+}
+/* NULL: none. */
+static inline void ladei_block_run_set(ladei_block *block, struct ladei_run *run) {
+  void *marked = run == NULL ? NULL : (void *)((uintptr_t)run | 1);
+  atomic_store_explicit(&block->prev_or_run, marked, memory_order_release);
 }
 
 static inline uint64_t ladei_block_word(const ladei_block *block) {

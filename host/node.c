@@ -223,7 +223,7 @@ static ladei_block *small_take(ladei_node *node, unsigned class_index) {
 static ladei_run *run_of(ladei_node *node, const ladei_block *block) {
   ladei_segment *segment = segment_of(node, block);
   size_t page = (ladei_block_address(block) - ladei_segment_base(segment)) >> LADEI_PINNED_PAGE_SHIFT;
-  return atomic_load_explicit(&segment->blocks[page].prev_or_run, memory_order_relaxed);
+  return ladei_block_run(&segment->blocks[page]);
 }
 
 static void small_put(ladei_node *node, ladei_block *block, unsigned class_index) {
@@ -348,7 +348,7 @@ static void put_locked(ladei_node *node, ladei_block *list) {
       small_put(node, block, ladei_word_class(word));
     } else {
       joined_count(node, segment_of(node, block), block, word);
-      ladei_block_state_set(block, LADEI_BLOCK_FREE);
+      ladei_segment_take_back(segment_of(node, block), block);
       pages_put(node, block);
     }
   }
@@ -420,6 +420,7 @@ ladei_block *ladei_node_add_taken_segment(ladei_node *node, ladei_segment *segme
   ladei_lock_acquire(&node->lock);
   segment_link(node, segment);
   ladei_block_state_set(&segment->blocks[0], LADEI_BLOCK_CACHED);
+  ladei_block_next_set(&segment->blocks[0], NULL);
   node->reserved_allocated += ladei_segment_bytes(segment);
   segment_cut_count(node, segment);
   ladei_lock_release(&node->lock);
@@ -554,7 +555,7 @@ static void view_segment(view_list *list, const ladei_segment *segment) {
       view_add(list, segment, block);
       continue;
     }
-    const ladei_run *run = atomic_load_explicit(&block->prev_or_run, memory_order_relaxed);
+    const ladei_run *run = ladei_block_run(block);
     unsigned class_index = atomic_load_explicit(&run->class_index, memory_order_relaxed);
     for (unsigned i = 0; i < ladei_run_blocks(class_index); i++) {
       view_add(list, segment, &run->blocks[i]);

@@ -37,7 +37,7 @@ static inline ladei_block *ladei_owner_find_start(const ladei_segment *segment, 
   ladei_block *block = &segment->blocks[page]; /* a segment's page_count never exceeds its capacity */
   uint64_t word = ladei_block_word(block);
   if (ladei_word_state(word) == LADEI_BLOCK_RUN) {
-    ladei_run *run = atomic_load_explicit(&block->prev_or_run, memory_order_acquire);
+    ladei_run *run = ladei_block_run(block);
     block = run == NULL ? NULL : ladei_run_find(run, address);
     if (block == NULL) {
       return NULL;

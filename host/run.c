@@ -46,7 +46,7 @@ void ladei_run_open(ladei_run *run, ladei_segment *segment, ladei_block *pages, 
     small_block_open(run, i, class_index, ladei_segment_node(segment));
   }
   for (size_t i = 0; i < ladei_run_pages(class_index); i++) {
-    atomic_store_explicit(&pages[i].prev_or_run, run, memory_order_relaxed);
+    ladei_block_run_set(&pages[i], run);
     ladei_block_state_set(&pages[i], LADEI_BLOCK_RUN);
   }
 }
@@ -56,7 +56,7 @@ void ladei_run_close(ladei_run *run) {
     ladei_block_state_set(&run->blocks[i], LADEI_BLOCK_NONE);
   }
   for (size_t i = 0; i < ladei_run_pages(run_class(run)); i++) {
-    atomic_store_explicit(&run->pages[i].prev_or_run, NULL, memory_order_relaxed);
+    ladei_block_run_set(&run->pages[i], NULL);
     ladei_block_state_set(&run->pages[i], i == 0 ? LADEI_BLOCK_FREE : LADEI_BLOCK_NONE);
   }
   atomic_store_explicit(&run->base, 0, memory_order_relaxed);
@@ -87,7 +87,7 @@ lade_status ladei_run_check(const ladei_run *run) {
   }
   for (size_t i = 0; i < ladei_run_pages(class_index); i++) {
     if (ladei_word_state(ladei_block_word(&run->pages[i])) != LADEI_BLOCK_RUN ||
-        atomic_load_explicit(&run->pages[i].prev_or_run, memory_order_relaxed) != run) {
+        ladei_block_run(&run->pages[i]) != run) {
       return ladei_error(LADE_ERR_INTERNAL, 0, "run %p: I1 is broken at page %zu", (const void *)run, i);
     }
   }

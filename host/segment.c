@@ -11,6 +11,9 @@
  *     if the word is not 0. Under a running change the summary may say yes for an empty word, never the reverse.
  * I3  No two neighbours are both FREE.
  * I4  A page at which no block starts has state NONE, or RUN inside a run.
+ * I5  Generations of a record never fall: within a life of the segment the record keeps them, and those of the next life
+ *     begin above the highest that came back in this one. So what was read of a record before is never true again, once
+ *     the block was handed out since or the segment given back.
  * Locks: the node's guards splitting and joining. Lookups take none: a block in use has its bit set before it is handed
  * out and no other bit up to its end until it is taken back, so a search downwards from any of its pages ends at it.
  */
@@ -65,6 +68,27 @@ ladei_segment *ladei_segment_create(size_t pages) {
 
 void ladei_segment_destroy(ladei_segment *segment) { munmap(segment, segment->metadata_bytes); }
 
+/* What readers of stale pointers and later users of the record look at. Its ticket is idle. */
+static void record_clear(ladei_block *block) {
+  if (ladei_block_word(block) == 0 && ladei_block_next(block) == NULL && ladei_block_prev(block) == NULL) {
+    return; /* never used: its memory is still to be made */
+  }
+  ladei_block_word_set(block, 0);
+  ladei_block_next_set(block, NULL);
+  ladei_block_prev_set(block, NULL);
+  block->ticket.spare = 0;
+}
+
+/* Records read as zero from now on, that is NONE. The kernel keeps memory that the program has locked (mlockall). */
+static void records_clear(ladei_segment *segment) {
+  if (madvise(segment->blocks, segment->capacity_pages * sizeof(ladei_block), MADV_DONTNEED) == 0) {
+    return;
+  }
+  for (size_t page = 0; page < segment->capacity_pages; page++) {
+    record_clear(&segment->blocks[page]);
+  }
+}
+
 void ladei_segment_reset(ladei_segment *segment) {
   size_t words = words_for(segment->capacity_pages);
   for (size_t i = 0; i < words_for(words); i++) {
@@ -77,11 +101,8 @@ void ladei_segment_reset(ladei_segment *segment) {
   atomic_store_explicit(&segment->base, 0, memory_order_relaxed);
   atomic_store_explicit(&segment->page_count, 0, memory_order_relaxed);
   atomic_store_explicit(&segment->bytes, 0, memory_order_relaxed);
-  /* Records read as zero from now on, that is NONE. Failure would only keep the memory. The first record, that of
-   * blocks as large as a segment, keeps its generation: B4 of bins.h. */
-  uint64_t generation = ladei_block_word(&segment->blocks[0]) >> LADEI_BLOCK_GENERATION_SHIFT;
-  (void)madvise(segment->blocks, segment->capacity_pages * sizeof(ladei_block), MADV_DONTNEED);
-  ladei_block_word_set(&segment->blocks[0], generation << LADEI_BLOCK_GENERATION_SHIFT);
+  segment->generation_least = segment->generation_most = segment->generation_most + 1; /* I5 */
+  records_clear(segment);
 }
 
 /* ---- Starts of blocks -------------------------------------------------------------------------------------------- */
@@ -160,10 +181,15 @@ ladei_block *ladei_segment_find(const ladei_segment *segment, uintptr_t address)
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
+/* I5 */
+static uint64_t generation_from(const ladei_segment *segment, const ladei_block *block) {
+  uint64_t generation = ladei_block_word(block) >> LADEI_BLOCK_GENERATION_SHIFT;
+  return generation < segment->generation_least ? segment->generation_least : generation;
+}
+
 static void block_start(ladei_segment *segment, size_t page, size_t pages, size_t prev_pages) {
   ladei_block *block = &segment->blocks[page];
-  uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
-  word = word >> LADEI_BLOCK_GENERATION_SHIFT << LADEI_BLOCK_GENERATION_SHIFT;
+  uint64_t word = generation_from(segment, block) << LADEI_BLOCK_GENERATION_SHIFT;
   word |= (uint64_t)ladei_segment_node(segment) << LADEI_BLOCK_NODE_SHIFT;
   word |= (uint64_t)ladei_pinned_class_of_pages(pages) << LADEI_BLOCK_CLASS_SHIFT;
   uintptr_t address = ladei_segment_base(segment) + (page << LADEI_PINNED_PAGE_SHIFT);
@@ -199,6 +225,14 @@ ladei_block *ladei_segment_open(ladei_segment *segment, unsigned node) {
   atomic_store_explicit(&segment->node, node, memory_order_relaxed);
   block_start(segment, 0, ladei_segment_page_count(segment), 0);
   return &segment->blocks[0];
+}
+
+void ladei_segment_take_back(ladei_segment *segment, ladei_block *block) {
+  uint32_t generation = (uint32_t)(ladei_block_word(block) >> LADEI_BLOCK_GENERATION_SHIFT);
+  if (generation > segment->generation_most) {
+    segment->generation_most = generation;
+  }
+  ladei_block_state_set(block, LADEI_BLOCK_FREE);
 }
 
 ladei_block *ladei_segment_split(ladei_segment *segment, ladei_block *block, size_t pages) {

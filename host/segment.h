@@ -40,12 +40,15 @@ typedef struct ladei_segment {
   uint64_t free_since_ns;            /* when it was first seen wholly free; 0: not yet */
   bool huge;                         /* made for one large request: kept whole while that can be */
   bool divided;                      /* ... and it could not: to be cut like any other until wholly free again */
+  uint32_t generation_least;         /* what records begin with: above all that they said before the last reset */
+  uint32_t generation_most;          /* of the blocks that came back since */
 } ladei_segment;
 
 /* Metadata for segments of up to `pages`; NULL when there is no memory. Zeroed: no memory, no blocks. */
 ladei_segment *ladei_segment_create(size_t pages);
 void ladei_segment_destroy(ladei_segment *segment);
-/* Forgets all blocks and gives the memory of their records back to the system. */
+/* Forgets all blocks and gives the memory of their records back to the system. All blocks were taken back before.
+ * Generations go on from where they were: no stale word comes true again. */
 void ladei_segment_reset(ladei_segment *segment);
 /* Capacity of the metadata made for so many pages; a power of two, so that spare metadata fits again. */
 size_t ladei_segment_capacity(size_t pages);
@@ -82,6 +85,8 @@ ladei_block *ladei_segment_split(ladei_segment *segment, ladei_block *block, siz
 /* Neighbours that are FREE, or NULL. */
 ladei_block *ladei_segment_before(ladei_segment *segment, ladei_block *block);
 ladei_block *ladei_segment_after(ladei_segment *segment, ladei_block *block);
+/* A CACHED block becomes FREE. */
+void ladei_segment_take_back(ladei_segment *segment, ladei_block *block);
 /* Makes one block of two neighbours, the first of which stays. */
 void ladei_segment_join(ladei_segment *segment, ladei_block *first, ladei_block *second);
 
