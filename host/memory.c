@@ -323,27 +323,80 @@ static lade_status grow(lade_pinned_pool *pool, const ladei_request *request, la
   return status;
 }
 
-lade_status ladei_pool_reserve(lade_pinned_pool *pool, ladei_node *node, uint64_t bytes) {
+/* Pins segments of `bytes` together, linked by next; none on failure. */
+static lade_status segments_pin(lade_pinned_pool *pool, ladei_node *node, uint64_t bytes, ladei_segment **out) {
   ladei_request request = {.node = node};
-  for (;;) {
-    uint64_t free_bytes = ladei_node_free_bytes(node);
-    if (free_bytes >= bytes) {
-      return LADE_OK;
-    }
-    size_t missing = ladei_pinned_pages(bytes - free_bytes) << LADEI_PINNED_PAGE_SHIFT;
-    ladei_segment *segment;
-    ladei_transit_begin(&pool->room.segments);
-    lade_status status = segment_pin(pool, &request, ladei_size_min(missing, pool->segment_bytes), &segment);
+  ladei_segment *list = NULL, *segment = NULL;
+  lade_status status = LADE_OK;
+  while (bytes > 0 && status == LADE_OK) {
+    size_t part = bytes < pool->segment_bytes ? (size_t)bytes : pool->segment_bytes;
+    status = segment_pin(pool, &request, part, &segment);
     if (status == LADE_OK) {
-      (void)ladei_node_add_segment(node, segment, 0, false);
-    }
-    ladei_transit_end(&pool->room.segments);
-    ladei_room_returned(&pool->room);
-    ladei_cached_note(pool);
-    if (status != LADE_OK) {
-      return status;
+      segment->next = list;
+      list = segment;
+      bytes -= part;
     }
   }
+  if (status != LADE_OK) {
+    lade_error saved;
+    ladei_error_save(&saved);
+    while ((segment = list) != NULL) {
+      list = segment->next;
+      segment->next = NULL;
+      ladei_node_count_reserved(node, ladei_segment_bytes(segment));
+      (void)segment_unpin(pool, node, segment); /* refused: it is the node's then, free */
+    }
+    ladei_error_restore(&saved);
+  }
+  *out = list;
+  return status;
+}
+
+/* What a node lacks to `bytes` of free memory, in whole pages. */
+static uint64_t missing_bytes(ladei_node *node, uint64_t bytes) {
+  uint64_t free_bytes = ladei_node_free_bytes(node);
+  return free_bytes >= bytes ? 0 : (uint64_t)ladei_pinned_pages(bytes - free_bytes) << LADEI_PINNED_PAGE_SHIFT;
+}
+
+/* What is to be pinned, looked at with nothing in transit. Nothing is, where it would not be enough. */
+static lade_status reserve_plan(lade_pinned_pool *pool, ladei_node *node, uint64_t bytes, uint64_t *out_missing) {
+  ladei_room_stop(&pool->room);
+  drain(pool);
+  uint64_t missing = missing_bytes(node, bytes);
+  uint64_t reserved = ladei_gauge_current(&pool->counters.reserved_bytes);
+  ladei_room_go(&pool->room);
+  uint64_t left = reserved < pool->max_bytes ? pool->max_bytes - reserved : 0;
+  *out_missing = missing;
+  return missing <= left
+             ? LADE_OK
+             : ladei_error(LADE_ERR_LIMIT, 0,
+                           "pinned pool: reserve of %llu bytes near one node: %llu of them are not free there, "
+                           "and the cap of %llu leaves %llu",
+                           (unsigned long long)bytes, (unsigned long long)missing, (unsigned long long)pool->max_bytes,
+                           (unsigned long long)left);
+}
+
+lade_status ladei_pool_reserve(lade_pinned_pool *pool, ladei_node *node, uint64_t bytes) {
+  uint64_t missing;
+  ladei_segment *list = NULL, *segment;
+  if (missing_bytes(node, bytes) == 0) {
+    return LADE_OK;
+  }
+  lade_status status = reserve_plan(pool, node, bytes, &missing);
+  if (status != LADE_OK) {
+    return status;
+  }
+  ladei_transit_begin(&pool->room.segments);
+  status = segments_pin(pool, node, missing, &list);
+  while ((segment = list) != NULL) {
+    list = segment->next;
+    segment->next = NULL;
+    (void)ladei_node_add_segment(node, segment, 0, false);
+  }
+  ladei_transit_end(&pool->room.segments);
+  ladei_room_returned(&pool->room);
+  ladei_cached_note(pool);
+  return status;
 }
 
 lade_status ladei_pool_pin_block(lade_pinned_pool *pool, ladei_node *node, size_t bytes, ladei_block **out) {

@@ -427,6 +427,12 @@ ladei_block *ladei_node_add_taken_segment(ladei_node *node, ladei_segment *segme
   return &segment->blocks[0];
 }
 
+void ladei_node_count_reserved(ladei_node *node, uint64_t bytes) {
+  ladei_lock_acquire(&node->lock);
+  node->reserved_allocated += bytes;
+  ladei_lock_release(&node->lock);
+}
+
 void ladei_node_restore_segment(ladei_node *node, ladei_segment *segment) {
   ladei_lock_acquire(&node->lock);
   segment_enter(node, segment);

@@ -73,8 +73,11 @@ ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, si
 /* Adds a segment all of which is a CACHED block of the caller's. */
 ladei_block *ladei_node_add_taken_segment(ladei_node *node, ladei_segment *segment);
 
-/* Adds a segment that ladei_node_remove_free_segment took out: its memory could not be given back. */
+/* Adds a segment that ladei_node_remove_free_segment took out, or that was counted and not added: its memory could not be
+ * given back. */
 void ladei_node_restore_segment(ladei_node *node, ladei_segment *segment);
+/* Counts memory that was pinned for the node and never came to be in it. */
+void ladei_node_count_reserved(ladei_node *node, uint64_t bytes);
 
 /* Wholly free segments that were not seen free before were so from now on. */
 void ladei_node_stamp_free_segments(ladei_node *node, uint64_t now_ns);

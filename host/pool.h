@@ -178,7 +178,7 @@ lade_status ladei_pool_trim(lade_pinned_pool *pool, uint64_t keep_bytes);
 /* Gives back what was wholly free for longer than the pool's option says; costs a look at the clock most times. */
 lade_status ladei_pool_age(lade_pinned_pool *pool);
 
-/* Pins until the node has `bytes` free; what was pinned stays also on failure. */
+/* Pins what the node lacks to `bytes` of free memory; all of it, or nothing. */
 lade_status ladei_pool_reserve(lade_pinned_pool *pool, ladei_node *node, uint64_t bytes);
 
 /* CACHED blocks of any nodes, linked by next, go back to their nodes, and who waits for some is told. */

@@ -330,10 +330,12 @@ LADE_API lade_status lade_pinned_empty_cache(lade_pinned_pool *pool);
 LADE_API lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes);
 
 /**
- * Pin ahead: until `bytes` of free memory near `device` are there, so that allocations find it.
+ * Pin ahead: as much as is missing to `bytes` of free memory near `device`, so that allocations find it.
  *
- * Threads: any. Waits: for the driver. Stream order: none. Errors: as lade_pinned_alloc(), which see; what was pinned
- * before the failure stays cached.
+ * Threads: any. Waits: for the driver. Stream order: none. Errors: as lade_pinned_alloc(); a call that fails has pinned
+ * nothing, but for what the driver then refuses to take back, which stays cached. LADE_ERR_LIMIT, before anything is
+ * pinned, where the cap does not leave as much: memory that is cached near other devices is not given back for it
+ * (lade_pinned_trim() does that), and there is no wait for pending blocks.
  */
 LADE_API lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int device);
 

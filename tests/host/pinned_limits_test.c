@@ -8,6 +8,7 @@
 #include "host/pool.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
 static int state_of(const pinned_fixture *own, const void *block) { return pinned_fixture_info(own, block).state; }
@@ -49,6 +50,49 @@ LADE_TEST_P(PinnedLimits, ReservedMemoryServesWithoutTheDriver, support_soft_run
   LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_reserve(own.pool, options.max_bytes + 1, 0));
   LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_pinned_reserve(own.pool, 1, SUPPORT_DEVICE_COUNT));
   pinned_fixture_close(&own);
+}
+
+/* It pinned all of the cap before it noticed, and kept that. */
+LADE_TEST_P(PinnedLimits, ReserveThatCannotBePinsNothing, support_soft_runtimes, runtime) {
+  static const uint64_t sizes[] = {(uint64_t)1 << 50, 64 * LADEI_MIB + 1, 64 * LADEI_MIB};
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  if (!pinned_fixture_open(&own, support_runtime_open(runtime), &options)) return;
+  void *block = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES);
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_reserve(own.pool, sizes[i], 0));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "and the cap of 67108864 leaves 65011712");
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, PINNED_FIXTURE_SEGMENT_BYTES);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_allocs, 1);
+  }
+  pinned_fixture_free(&own, block);
+  LADE_EXPECT_OK(lade_pinned_reserve(own.pool, 64 * LADEI_MIB, 0)); /* the block is free, in whatever place */
+  pinned_fixture_close(&own);
+}
+
+/* All or nothing. What the driver then does not take back is free memory of the pool. */
+LADE_TEST(PinnedLimits, ReserveThatTheDriverRefusesGivesBackWhatItPinned) {
+  for (int kept = 0; kept <= 1; kept++) {
+    lade_pinned_options options = pinned_fixture_options();
+    pinned_fixture own;
+    options.sources = LADE_PINNED_SOURCE_REGISTER;
+    if (!pinned_fixture_open(&own, support_interposer_open("sim", NULL), &options)) return;
+    support_fail(own.runtime, "host_register", 3, 1);
+    if (kept != 0) support_fail(own.runtime, "host_unregister", 1, 1);
+    LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_PINNED_MEMORY,
+                       lade_pinned_reserve(own.pool, 4 * PINNED_FIXTURE_SEGMENT_BYTES, 0));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "host_register");
+    uint64_t left = kept != 0 ? PINNED_FIXTURE_SEGMENT_BYTES : 0;
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, left);
+    lade_pinned_gauge gauge;
+    ladei_node_reserved(ladei_pool_node(own.pool, 0), &gauge);
+    LADE_EXPECT_EQ_UINT(gauge.freed, 2 * PINNED_FIXTURE_SEGMENT_BYTES - left);
+    LADE_EXPECT_EQ_INT(support_live(own.runtime, SUPPORT_LIVE_HOST_REGISTRATIONS), kept);
+    LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+    LADE_EXPECT_OK(lade_pinned_reserve(own.pool, 4 * PINNED_FIXTURE_SEGMENT_BYTES, 0));
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 4 * PINNED_FIXTURE_SEGMENT_BYTES);
+    pinned_fixture_close(&own);
+  }
 }
 
 LADE_TEST_P(PinnedLimits, TrimGivesBackWhatStreamsHaveFinished, support_soft_runtimes, runtime) {
