@@ -6,6 +6,7 @@
  *   staging_inputs.c      files to stage                     staging_verify.c   checksums of what lies on the device
  *   staging_report.c      table, JSON, plot                  staging_progress.c bar on a terminal
  *   staging_copyless.c    the runtime with the copies left out
+ *   staging_by_hand.c     what an expert writes instead: the baseline (e)
  *   staging_timeline.c    what each thread and the link do in a pass: picture, Chrome trace
  */
 #ifndef LADE_BENCHMARKS_STAGING_H
@@ -21,16 +22,25 @@
 
 enum { STAGING_H2D = 0, STAGING_D2H = 1, STAGING_DIRECTIONS = 2 };
 
-/* lade, and what it is compared with (staging_passes.c). */
+/* lade, and what it is compared with (staging_passes.c). Those from STAGING_NAIVE on slow down what runs after them: they
+ * are measured apart. */
 typedef enum staging_variant {
   STAGING_LADE,
   STAGING_CEILING,
+  STAGING_BY_HAND,
   STAGING_READS,
   STAGING_NAIVE,
   STAGING_UNCACHED,
   STAGING_LOOP,
   STAGING_VARIANTS
 } staging_variant;
+
+/* What was found best for (e). */
+typedef struct staging_by_hand {
+  unsigned threads;
+  unsigned buffers; /* of each thread */
+  uint64_t bytes;   /* of a buffer */
+} staging_by_hand;
 
 /* The command line. 0 and NULL: not given. */
 typedef struct staging_settings {
@@ -87,9 +97,11 @@ typedef struct staging {
   ladei_stream resolved; /* the same */
   char *window;          /* device memory */
   uint64_t window_bytes;
-  uint64_t piece_bytes;    /* the window is used in pieces of so many bytes */
-  int sink_fd;             /* D2H: a file without name, as long as the window; -1: not needed */
-  int sink_direct_fd;      /* --direct: the same with O_DIRECT; else -1 */
+  uint64_t piece_bytes; /* the window is used in pieces of so many bytes */
+  int sink_fd;          /* D2H: a file without name, as long as the window; -1: not needed */
+  int sink_direct_fd;   /* --direct: the same with O_DIRECT; else -1 */
+  struct crew *crew;    /* threads of (e) */
+  staging_by_hand by_hand[STAGING_DIRECTIONS];
   lade_pipeline_info info; /* chosen settings */
   bool verified;
   bench_samples samples[STAGING_DIRECTIONS][STAGING_VARIANTS]; /* GB/s */
@@ -141,6 +153,16 @@ bool staging_measure(staging *s, int direction);
 bool staging_pass(staging *s, int direction);
 /* Stages one piece through lade and waits for it. */
 bool staging_transfer_piece(staging *s, int direction, const staging_piece *piece);
+
+/* Reads or writes a buffer whole, at `offset` of a piece. False: said why. */
+bool staging_host_move(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
+                       size_t bytes);
+/* Whether (e) is measured: it needs threads of its own, which "sim" does not allow. */
+static inline bool staging_has_by_hand(const staging *s) { return s->runtime->ops->step == NULL; }
+/* Finds the best settings of (e) for a direction and makes its threads. False: said why. */
+bool staging_by_hand_open(staging *s, int direction);
+bool staging_by_hand_pass(staging *s);
+bool staging_by_hand_close(staging *s);
 
 /* --- verification ------------------------------------------------------------------------------------------------- */
 

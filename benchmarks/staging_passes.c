@@ -5,9 +5,13 @@
  *   lade       the pipeline: pieces of the window submitted ahead, all tickets waited for
  *   ceiling    (a) nothing but pinned copies of 32 MiB, back to back
  *   reads      (d) the pipeline with the copies left out: the same reads into the same pinned blocks
+ *   by hand    (e) what an expert writes: threads with streams and pinned buffers of their own (staging_by_hand.c)
  *   naive      (b) what people write first: one malloc buffer, read, synchronous copy
  *   uncached   (c) per chunk: pinned allocation from the driver, read, asynchronous copy, wait, free
  *   loop       one thread that reads chunk after chunk into one buffer: the processor time that reads take by themselves
+ *
+ * The last three leave processors and memory slow for a while: a machine that had little to do for a second needs a tenth of
+ * one to come to its full speed again. So they are measured in rounds of their own, after the others.
  *
  * No way of staging is faster than the lower of (a) and (d). To the host, the reads are writes into a file without a
  * name and the copies go the other way. With --direct, all reads and writes of files go past the page cache.
@@ -33,7 +37,7 @@ static const uint64_t sim_reader_bytes_per_s = UINT64_C(12000000000);
 /* O_DIRECT asks for less on all file systems known; the baselines' buffers and lengths are rounded to it. */
 static const size_t direct_align = 4096;
 
-static const char *const variant_names[] = {"lade", "ceiling", "reads", "naive", "uncached", "loop"};
+static const char *const variant_names[] = {"lade", "ceiling", "by hand", "reads", "naive", "uncached", "loop"};
 
 static double cpu_seconds(void) {
   struct rusage usage;
@@ -133,8 +137,8 @@ static ssize_t host_call(const staging *s, int direction, const staging_piece *p
 }
 
 /* A read or write of the whole buffer. On "sim" its time passes by the model of the pipeline's readers. */
-static bool host_move(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
-                      size_t bytes) {
+bool staging_host_move(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
+                       size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     ssize_t moved = host_call(s, direction, piece, offset + done, (char *)buffer + done, bytes - done);
     if (moved <= 0 && !(moved < 0 && errno == EINTR)) {
@@ -156,11 +160,11 @@ static bool naive_chunk(staging *s, int direction, const staging_piece *piece, u
   const lade_runtime_ops *ops = s->runtime->ops;
   char *device = s->window + piece->place + offset;
   if (direction == STAGING_H2D) {
-    return host_move(s, direction, piece, offset, buffer, bytes) &&
+    return staging_host_move(s, direction, piece, offset, buffer, bytes) &&
            ops->copy_sync(s->runtime->self, s->settings.device, LADEI_COPY_H2D, device, buffer, bytes) == LADE_OK;
   }
   return ops->copy_sync(s->runtime->self, s->settings.device, LADEI_COPY_D2H, buffer, device, bytes) == LADE_OK &&
-         host_move(s, direction, piece, offset, buffer, bytes);
+         staging_host_move(s, direction, piece, offset, buffer, bytes);
 }
 
 static bool pinned_chunk(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
@@ -168,13 +172,13 @@ static bool pinned_chunk(staging *s, int direction, const staging_piece *piece, 
   const lade_runtime_ops *ops = s->runtime->ops;
   char *device = s->window + piece->place + offset;
   if (direction == STAGING_H2D) {
-    return host_move(s, direction, piece, offset, buffer, bytes) &&
+    return staging_host_move(s, direction, piece, offset, buffer, bytes) &&
            ops->copy(s->runtime->self, LADEI_COPY_H2D, device, buffer, bytes, &s->resolved) == LADE_OK &&
            ops->stream_synchronize(s->runtime->self, &s->resolved) == LADE_OK;
   }
   return ops->copy(s->runtime->self, LADEI_COPY_D2H, buffer, device, bytes, &s->resolved) == LADE_OK &&
          ops->stream_synchronize(s->runtime->self, &s->resolved) == LADE_OK &&
-         host_move(s, direction, piece, offset, buffer, bytes);
+         staging_host_move(s, direction, piece, offset, buffer, bytes);
 }
 
 static bool uncached_chunk(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *unused,
@@ -219,7 +223,7 @@ static bool chunks_pass(staging *s, int direction, chunk_function move, void *bu
 /* Reading or writing alone. */
 static bool loop_chunk(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
                        size_t bytes) {
-  return host_move(s, direction, piece, offset, buffer, bytes);
+  return staging_host_move(s, direction, piece, offset, buffer, bytes);
 }
 
 /* One buffer of ordinary memory for all chunks. */
@@ -293,6 +297,7 @@ static bool pass_run(pass *p, void *ceiling) {
   case STAGING_LADE: return pipeline_pass(p->s, lade_pair_pipeline(p->s->pair), p->direction);
   case STAGING_CEILING: return ceiling_pass(p->s, p->direction, ceiling);
   case STAGING_READS: return pipeline_pass(p->s, p->s->reads_alone, p->direction);
+  case STAGING_BY_HAND: return staging_by_hand_pass(p->s);
   case STAGING_NAIVE: return buffer_pass(p->s, p->direction, naive_chunk);
   case STAGING_LOOP: return buffer_pass(p->s, p->direction, loop_chunk);
   default: return chunks_pass(p->s, p->direction, uncached_chunk, NULL);
@@ -310,6 +315,9 @@ static double pass_time(void *user) {
   if (p->variant == STAGING_READS && !staging_reads_alone_open(s)) {
     return (double)NAN;
   }
+  if (p->variant == STAGING_BY_HAND && !staging_by_hand_open(s, p->direction)) {
+    return (double)NAN;
+  }
   double cpu_before = cpu_seconds();
   uint64_t begun_ns = lade_runtime_now_ns(s->runtime);
   bool good = pass_run(p, ceiling);
@@ -321,12 +329,24 @@ static double pass_time(void *user) {
   return good ? (double)s->inputs.bytes / (double)(taken_ns > 0 ? taken_ns : 1) : (double)NAN;
 }
 
-bool staging_measure(staging *s, int direction) {
+/* The variants [first, end), interleaved with each other. */
+static bool variants_measure(staging *s, int direction, staging_variant first, staging_variant end) {
   pass passes[STAGING_VARIANTS];
-  bench_variant variants[STAGING_VARIANTS];
-  for (unsigned i = 0; i < STAGING_VARIANTS; i++) {
-    passes[i] = (pass){s, direction, (staging_variant)i, 0};
-    variants[i] = (bench_variant){variant_names[i], pass_time, &passes[i]};
+  bench_variant variants[STAGING_VARIANTS] = {{0}};
+  bench_samples samples[STAGING_VARIANTS];
+  size_t count = 0;
+  for (unsigned i = first; i < end; i++) {
+    if (i == STAGING_BY_HAND && !staging_has_by_hand(s)) continue;
+    passes[count] = (pass){s, direction, (staging_variant)i, 0};
+    variants[count] = (bench_variant){variant_names[i], pass_time, &passes[count]};
+    count++;
   }
-  return bench_interleave(variants, STAGING_VARIANTS, s->settings.passes, s->samples[direction]);
+  if (!bench_interleave(variants, count, s->settings.passes, samples)) return false;
+  for (size_t i = 0; i < count; i++) s->samples[direction][passes[i].variant] = samples[i];
+  return true;
+}
+
+bool staging_measure(staging *s, int direction) {
+  return variants_measure(s, direction, STAGING_LADE, STAGING_NAIVE) &&
+         variants_measure(s, direction, STAGING_NAIVE, STAGING_VARIANTS);
 }

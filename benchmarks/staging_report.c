@@ -36,6 +36,14 @@ static double ratio(const staging *s, int direction, staging_variant variant) {
   return bench_median(&s->samples[direction][STAGING_LADE]) / bench_median(&s->samples[direction][variant]);
 }
 
+/* The median of the ratios of single rounds: of variants that run in lade's rounds. */
+static double round_ratio(const staging *s, int direction, staging_variant variant) {
+  const bench_samples *lade = &s->samples[direction][STAGING_LADE], *other = &s->samples[direction][variant];
+  bench_samples ratios = {.count = lade->count};
+  for (size_t i = 0; i < lade->count; i++) ratios.values[i] = lade->values[i] / other->values[i];
+  return bench_median(&ratios);
+}
+
 /* The lower of pinned copies alone and reads alone: no staging can be faster. */
 static double bound(const staging *s, int direction) {
   double copies = bench_median(&s->samples[direction][STAGING_CEILING]);
@@ -144,6 +152,17 @@ static void print_bounds(const staging *s, int direction) {
          s->runtime->software_device != NULL ? " and copies" : "");
 }
 
+static void print_by_hand(const staging *s, int direction) {
+  char text[32];
+  const staging_by_hand *choice = &s->by_hand[direction];
+  printf("           by hand (e) %.2f, %u thread%s with %u buffers of %s each: lade is %.2f of it (median of rounds), "
+         "with "
+         "%.2f of its processor time\n",
+         bench_median(&s->samples[direction][STAGING_BY_HAND]), choice->threads, choice->threads == 1 ? "" : "s",
+         choice->buffers, size_text(choice->bytes, text, sizeof text), round_ratio(s, direction, STAGING_BY_HAND),
+         cpu_median(s, direction, STAGING_LADE) / cpu_median(s, direction, STAGING_BY_HAND));
+}
+
 static void print_direction(const staging *s, int direction) {
   const bench_samples *samples = s->samples[direction];
   printf("%-9s %6.2f  %6.2f..%-6.2f   %5.2f of %-6.2f   %5.2f x %-6.2f   %5.2f x %-6.2f\n", direction_names[direction],
@@ -166,10 +185,11 @@ void staging_report_print(const staging *s) {
     }
   }
   printf("  (a) pinned copies alone  (b) read into malloc memory, synchronous copy  (c) pinned allocation per chunk\n"
-         "  (d) lade with the copies left out\n");
+         "  (d) lade with the copies left out  (e) threads with streams and pinned buffers of their own\n");
   for (int direction = 0; direction < STAGING_DIRECTIONS && s->runtime->ops->step == NULL; direction++) {
     if (s->settings.directions[direction]) {
       print_bounds(s, direction);
+      print_by_hand(s, direction);
     }
   }
   printf("\n");
@@ -192,6 +212,18 @@ static json_t *direction_json(const staging *s, int direction) {
                    bench_min(&samples[STAGING_LADE]), "gbps_max", bench_max(&samples[STAGING_LADE]), "vs_ceiling",
                    ratio(s, direction, STAGING_CEILING), "vs_naive", ratio(s, direction, STAGING_NAIVE), "vs_uncached",
                    ratio(s, direction, STAGING_UNCACHED));
+}
+
+static json_t *by_hand_json(const staging *s, int direction) {
+  const staging_by_hand *choice = &s->by_hand[direction];
+  if (!s->settings.directions[direction] || !staging_has_by_hand(s)) {
+    return json_null();
+  }
+  return json_pack(
+      "{s:f, s:i, s:i, s:I, s:f, s:f, s:f}", "gbps", bench_median(&s->samples[direction][STAGING_BY_HAND]), "threads",
+      (int)choice->threads, "buffers", (int)choice->buffers, "buffer_bytes", (json_int_t)choice->bytes,
+      "core_seconds_per_gib", cpu_median(s, direction, STAGING_BY_HAND) / gib(s), "lade_vs_by_hand",
+      round_ratio(s, direction, STAGING_BY_HAND), "lade_vs_ceiling", round_ratio(s, direction, STAGING_CEILING));
 }
 
 /* What bounds a direction, how near lade comes, and what processors did for it. */
@@ -222,14 +254,14 @@ static json_t *settings_json(const staging *s) {
 bool staging_report_json(const staging *s) {
   lade_device_info info = device_info(s);
   lade_pinned_stats stats = pinned_stats(s);
-  json_t *document =
-      json_pack("{s:s, s:b, s:s, s:i, s:b, s:o, s:o, s:I, s:f, s:I, s:I, s:f, s:o, s:{s:o, s:o}}", "runtime",
-                lade_runtime_name(s->runtime), "software_device", info.software, "device", info.name, "numa_node",
-                info.numa_node, "verified", s->verified, "h2d", direction_json(s, STAGING_H2D), "d2h",
-                direction_json(s, STAGING_D2H), "bytes", (json_int_t)s->inputs.bytes, "cache_hit_rate",
-                hit_rate(&stats), "peak_pinned_bytes", (json_int_t)stats.reserved_bytes.peak, "peak_rss_bytes",
-                (json_int_t)peak_rss_bytes(), "cpu_seconds", cpu_total(s), "settings", settings_json(s), "bounds",
-                "h2d", bounds_json(s, STAGING_H2D), "d2h", bounds_json(s, STAGING_D2H));
+  json_t *document = json_pack(
+      "{s:s, s:b, s:s, s:i, s:b, s:o, s:o, s:I, s:f, s:I, s:I, s:f, s:o, s:{s:o, s:o}, s:{s:o, s:o}}", "runtime",
+      lade_runtime_name(s->runtime), "software_device", info.software, "device", info.name, "numa_node", info.numa_node,
+      "verified", s->verified, "h2d", direction_json(s, STAGING_H2D), "d2h", direction_json(s, STAGING_D2H), "bytes",
+      (json_int_t)s->inputs.bytes, "cache_hit_rate", hit_rate(&stats), "peak_pinned_bytes",
+      (json_int_t)stats.reserved_bytes.peak, "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "cpu_seconds",
+      cpu_total(s), "settings", settings_json(s), "bounds", "h2d", bounds_json(s, STAGING_H2D), "d2h",
+      bounds_json(s, STAGING_D2H), "by_hand", "h2d", by_hand_json(s, STAGING_H2D), "d2h", by_hand_json(s, STAGING_D2H));
   if (document == NULL) {
     staging_error("no memory for the JSON report");
     return false;
@@ -242,7 +274,8 @@ bool staging_report_json(const staging *s) {
 /* --- plot --------------------------------------------------------------------------------------------------------- */
 
 static void plot_script(FILE *script, const staging *s) {
-  static const char *const variants[] = {"lade", "(a) ceiling", "(d) reads alone", "(b) naive loop", "(c) no cache"};
+  static const char *const variants[] = {"lade",           "(a) ceiling", "(e) by hand", "(d) reads alone",
+                                         "(b) naive loop", "(c) no cache"};
   fprintf(script, "set terminal svg size 800,480\nset output '");
   for (const char *c = s->settings.plot_path; *c != '\0'; c++) {
     fprintf(script, *c == '\'' ? "''" : "%c", *c);
@@ -252,6 +285,9 @@ static void plot_script(FILE *script, const staging *s) {
           "set style data histogram\nset style histogram errorbars gap 1\nset style fill solid 0.6\n$data << EOD\n",
           lade_runtime_name(s->runtime));
   for (int variant = 0; variant < STAGING_LOOP; variant++) {
+    if (variant == STAGING_BY_HAND && !staging_has_by_hand(s)) {
+      continue;
+    }
     fprintf(script, "\"%s\"", variants[variant]);
     for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
       if (s->settings.directions[direction]) {

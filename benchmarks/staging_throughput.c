@@ -278,6 +278,7 @@ static bool all_close(staging *s) {
     }
     good = lade_stream_destroy(s->runtime, s->stream) == LADE_OK && good;
   }
+  good = staging_by_hand_close(s) && good;
   good = staging_copyless_close(s) && good;
   good = lade_pair_destroy(s->pair, true) == LADE_OK && good;
   good = lade_runtime_close(s->runtime) == LADE_OK && good;

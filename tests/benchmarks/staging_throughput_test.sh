@@ -52,7 +52,7 @@ python3 - "$folder/json" <<'EOF' || fail "JSON"
 import json, math, sys
 result = json.load(open(sys.argv[1]))
 keys = {"runtime", "software_device", "device", "numa_node", "verified", "h2d", "d2h", "bytes", "cache_hit_rate",
-        "peak_pinned_bytes", "peak_rss_bytes", "cpu_seconds", "settings", "bounds"}
+        "peak_pinned_bytes", "peak_rss_bytes", "cpu_seconds", "settings", "bounds", "by_hand"}
 rates = {"gbps_median", "gbps_min", "gbps_max", "vs_ceiling", "vs_naive", "vs_uncached"}
 assert set(result) == keys, set(result) ^ keys
 assert set(result["h2d"]) == rates and set(result["d2h"]) == rates
@@ -65,6 +65,8 @@ for direction in ("h2d", "d2h"):
     assert math.isclose(bounds["vs_lower"], rate / lower, rel_tol=1e-4)  # six digits are written
     assert math.isclose(bounds["vs_reads_alone"] * bounds["reads_alone_gbps"], rate, rel_tol=1e-4)
     assert bounds["core_seconds_per_gib"] > 0 and bounds["loop_gbps"] > 0
+    hand = result["by_hand"][direction]
+    assert hand["gbps"] > 0 and hand["threads"] >= 1 and hand["buffers"] in (2, 4) and hand["lade_vs_by_hand"] > 0
 assert 0 < result["h2d"]["gbps_min"] <= result["h2d"]["gbps_median"] <= result["h2d"]["gbps_max"]
 EOF
 
@@ -78,6 +80,8 @@ done
 # One direction, virtual time, a window smaller than the input and no multiple of anything.
 run 0 "" --runtime sim --input "$folder/small" --window 70001 --chunk 5000 --passes 1 --direction h2d --json "$folder/json"
 grep -q '"d2h": null' "$folder/json" || fail "a direction that was not measured is in the JSON"
+python3 -c 'import json, sys; assert json.load(open(sys.argv[1]))["by_hand"] == {"h2d": None, "d2h": None}' "$folder/json" ||
+  fail "sim has threads of its own"
 run 0 "" --runtime sim --input "$folder/small" --window 9999 --chunk 1M --passes 1 --direction d2h --depth 1 --readers 1 \
   --input "$folder/many/c"
 run 0 "" --runtime cpu --input "$folder/small" --passes 1 --no-verify
