@@ -25,7 +25,7 @@ enum { CHUNK = 4096 };
 /* --- stops -------------------------------------------------------------------------------------------------------- */
 
 typedef struct scene scene;
-static void scene_unlocked(scene *s);
+static void scene_unlocked(scene *s) __attribute__((unused)); /* with NDEBUG */
 
 static _Thread_local scene *watched;          /* whose call this thread makes */
 static _Thread_local support_random *yielder; /* this thread yields at random */
