@@ -62,6 +62,7 @@ static const setting settings[] = {
     {"pinned_use_background_threads", VALUE_BOOL, offsetof(lade_config, pinned_background), 0, 0, true},
     {"device_expandable_pools", VALUE_BOOL, offsetof(lade_config, device_expandable_pools), 0, 0, true},
     {"device_expandable_ipc", VALUE_BOOL, offsetof(lade_config, device_expandable_ipc), 0, 0, true},
+    {"device_newest_pool", VALUE_BOOL, offsetof(lade_config, device_newest_pool), 0, 0, true},
     {"device_uncached", VALUE_BOOL, offsetof(lade_config, device_uncached), 0, 0, true},
     {"device_policy", VALUE_POLICY, offsetof(lade_config, device_reference), 0, 0, true},
     {"device_max_mb", VALUE_NUMBER_64, offsetof(lade_config, device_max_mb), 0, MB_LIMIT, true},
@@ -429,6 +430,7 @@ void lade_config_apply_device(const lade_config *config, lade_device_options *op
   options->flags = config->device_uncached != 0 ? (uint32_t)LADE_DEVICE_UNCACHED : 0;
   options->flags |= config->device_expandable_pools != 0 ? (uint32_t)LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS : 0;
   options->flags |= config->device_expandable_ipc != 0 ? (uint32_t)LADE_DEVICE_EXPANDABLE_IPC : 0;
+  options->flags |= config->device_newest_pool != 0 ? (uint32_t)LADE_DEVICE_NEWEST_POOL : 0;
   options->flags |= config->device_reference != 0 ? (uint32_t)LADE_DEVICE_REFERENCE : 0;
   options->memory_fraction = config->per_process_memory_fraction;
   options->max_bytes = config->device_max_mb * LADEI_MIB;

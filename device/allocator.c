@@ -33,11 +33,15 @@ static bool capture_takes(const ladei_capture *capture, uint64_t stream_key) {
   return false;
 }
 
+/* Of several captures that take the stream the oldest, or the newest if so set. */
 static ladei_block_pool *pool_choose(lade_device_allocator *allocator, uint64_t stream_key, size_t rounded) {
-  bool small = ladei_is_small(rounded);
-  for (ladei_capture *capture = allocator->captures; capture != NULL; capture = capture->next) {
-    if (capture_takes(capture, stream_key)) return small ? &capture->pool->small_pool : &capture->pool->large_pool;
+  bool small = ladei_is_small(rounded), newest = allocator->heap.settings.newest_pool;
+  ladei_private_pool *chosen = NULL;
+  for (ladei_capture *capture = allocator->captures; capture != NULL && (chosen == NULL || newest);
+       capture = capture->next) {
+    if (capture_takes(capture, stream_key)) chosen = capture->pool;
   }
+  if (chosen != NULL) return small ? &chosen->small_pool : &chosen->large_pool;
   return small ? &allocator->heap.small_pool : &allocator->heap.large_pool;
 }
 
@@ -78,16 +82,24 @@ static void pools_forget(ladei_heap *heap) {
   }
 }
 
+/* Waits for all pending blocks that may be waited for. No lock held. */
+static lade_status pending_wait(lade_device_allocator *allocator) {
+  ladei_uses_settle_deferred(allocator);
+  bool capturing = atomic_load(&allocator->capture_count) > 0;
+  lade_status status =
+      capturing ? ladei_retire_synchronize_streams(allocator->retire) : ladei_retire_synchronize(allocator->retire);
+  /* Left: freed by other threads meanwhile, or held by graphs or captures. */
+  return status == LADE_NOT_READY || status == LADE_ERR_CAPTURE ? LADE_OK : status;
+}
+
 /*
- * Waits for all pending blocks and gives back everything cached. Goes on after a failed wait: what is cached can go all
- * the same. Returns the first failure. Lock held, released in between.
+ * Waits for all pending blocks and gives back everything cached, but what would break a capture: *out_kept bytes. Goes on
+ * after a failed wait: what is cached can go all the same. Returns the first failure. Lock held, released in between.
  */
-static lade_status cache_flush(lade_device_allocator *allocator) {
+static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_kept) {
   allocator->heap.counters.sync_all_streams++;
   ladei_lock_release(&allocator->lock);
-  ladei_uses_settle_deferred(allocator);
-  lade_status waited = ladei_retire_synchronize(allocator->retire);
-  if (waited == LADE_NOT_READY) waited = LADE_OK; /* left: freed by other threads meanwhile, or held by graphs */
+  lade_status waited = pending_wait(allocator);
   lade_error error;
   if (waited != LADE_OK) ladei_error_save(&error);
   ladei_lock_acquire(&allocator->lock);
@@ -96,6 +108,8 @@ static lade_status cache_flush(lade_device_allocator *allocator) {
   ladei_block_list_init(&leaving);
   pools_pick_all(allocator, &leaving);
   lade_status given = ladei_driver_give_back(allocator, &leaving);
+  *out_kept = leaving.kept_bytes;
+  if (given == LADE_ERR_CAPTURE) given = LADE_OK;
   if (given == LADE_OK) given = ladei_driver_release_emptied(allocator);
   pools_forget(&allocator->heap);
   if (waited == LADE_OK) return given;
@@ -104,7 +118,7 @@ static lade_status cache_flush(lade_device_allocator *allocator) {
 }
 
 /* Old cached segments go when reserved memory exceeds the threshold's share of the limit. */
-static void cache_collect(lade_device_allocator *allocator) {
+static void cache_collect(lade_device_allocator *allocator, ladei_device_request *request) {
   ladei_heap *heap = &allocator->heap;
   if (!heap->ages_tick) return;
   uint64_t limit = (uint64_t)(heap->settings.collection_threshold * (double)allocator->fraction_bytes);
@@ -114,6 +128,7 @@ static void cache_collect(lade_device_allocator *allocator) {
   ladei_block_list_init(&leaving);
   ladei_heap_pick_aged(heap, reserved - limit, &leaving);
   (void)ladei_driver_give_back(allocator, &leaving); /* what is refused stays cached */
+  request->kept_bytes += leaving.kept_bytes;
 }
 
 /* ---- The ladder -------------------------------------------------------------------------------------------------- */
@@ -138,25 +153,33 @@ static lade_status request_grow(lade_device_allocator *allocator, const ladei_de
   }
 }
 
-static bool oversize_release(lade_device_allocator *allocator, const ladei_device_request *request) {
+static bool oversize_release(lade_device_allocator *allocator, ladei_device_request *request) {
   ladei_block_list leaving;
   ladei_block_list_init(&leaving);
   bool enough =
       ladei_pool_pick_oversize(&allocator->heap, request->pool, request->stream_key, request->rounded, &leaving);
   lade_status status = ladei_driver_give_back(allocator, &leaving);
+  request->kept_bytes += leaving.kept_bytes;
   return enough && status == LADE_OK;
 }
 
-static lade_status request_climb(lade_device_allocator *allocator, const ladei_device_request *request,
-                                 ladei_block **out) {
-  cache_collect(allocator);
+/* Whether everything cached may go for a request. The reference gives nothing back while anybody captures. */
+static bool flush_allowed(const lade_device_allocator *allocator) {
+  return allocator->captures == NULL || !allocator->heap.settings.reference;
+}
+
+static lade_status request_climb(lade_device_allocator *allocator, ladei_device_request *request, ladei_block **out) {
+  request->kept_bytes = 0;
+  cache_collect(allocator, request);
   lade_status status = request_grow(allocator, request, out);
   if (ladei_is_exhausted(status) && oversize_release(allocator, request)) {
     status = request_grow(allocator, request, out);
   }
-  if (ladei_is_exhausted(status) && allocator->captures == NULL) {
+  if (ladei_is_exhausted(status) && flush_allowed(allocator)) {
     lade_error refusal;
-    lade_status flushed = cache_flush(allocator);
+    uint64_t kept = 0;
+    lade_status flushed = cache_flush(allocator, &kept);
+    request->kept_bytes += kept;
     if (flushed == LADE_ERR_DEVICE_LOST) return flushed;
     if (flushed != LADE_OK) ladei_error_save(&refusal);
     allocator->heap.counters.alloc_retries++;
@@ -167,7 +190,7 @@ static lade_status request_climb(lade_device_allocator *allocator, const ladei_d
 }
 
 /* Once more, when others have had a hand in it. */
-static lade_status request_climb_alone(lade_device_allocator *allocator, const ladei_device_request *request,
+static lade_status request_climb_alone(lade_device_allocator *allocator, ladei_device_request *request,
                                        ladei_block **out) {
   ladei_climb_begin_alone(allocator);
   *out = ladei_pool_search(&allocator->heap, request->pool, request->stream_key, request->rounded);
@@ -177,8 +200,7 @@ static lade_status request_climb_alone(lade_device_allocator *allocator, const l
 }
 
 /* Everything below the cache. Steps that failed on the way to success leave no trace in the thread's error record. */
-static lade_status request_acquire(lade_device_allocator *allocator, const ladei_device_request *request,
-                                   ladei_block **out) {
+static lade_status request_acquire(lade_device_allocator *allocator, ladei_device_request *request, ladei_block **out) {
   lade_error before;
   ladei_error_save(&before);
   ladei_climb climb;
@@ -193,7 +215,7 @@ static lade_status request_acquire(lade_device_allocator *allocator, const ladei
 /* After a miss: closes the open batches of events and, where that finished any, looks again; then asks the program's
  * reclaimers and, if they freed anything, looks a last time; then climbs. */
 static __attribute__((noinline)) lade_status request_seek(lade_device_allocator *allocator,
-                                                          const ladei_device_request *request, ladei_block **out) {
+                                                          ladei_device_request *request, ladei_block **out) {
   ladei_heap *heap = &allocator->heap;
   ladei_lock_release(&allocator->lock);
   uint64_t done = 0;
@@ -254,6 +276,7 @@ lade_status ladei_native_alloc(lade_device_allocator *allocator, size_t bytes, l
   ladei_device_request request;
   request.requested = bytes;
   request.pool_id = (lade_device_pool_id){0, 0};
+  request.kept_bytes = 0;
   lade_status status = request_prepare(allocator, &request, stream);
   if (status == LADE_OK && ladei_uses_waiting(allocator)) {
     uint64_t done;
@@ -297,7 +320,7 @@ static ladei_block *block_free(lade_device_allocator *allocator, ladei_block *bl
     ladei_block_free_complete(&allocator->heap, block);
     return NULL;
   }
-  if (allocator->captures != NULL) {
+  if (ladei_uses_deferrable(allocator, block)) {
     ladei_block_free_wait(&allocator->heap, block, LADEI_HEAP_DEFERRED);
     ladei_block_list_append(&allocator->deferred, block);
     atomic_fetch_add_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
@@ -337,8 +360,7 @@ lade_status ladei_native_record_stream(lade_device_allocator *allocator, void *p
   }
   const ladei_stream *owner = &block->segment->stream;
   if (owner->context == use.context && owner->id == use.id) return LADE_OK;
-  bool capturing = atomic_load_explicit(&allocator->capture_count, memory_order_relaxed) != 0;
-  unsigned flags = capturing ? LADEI_NOTE_PLAIN | LADEI_NOTE_MARK : 0;
+  unsigned flags = ladei_uses_flags(allocator, block, &use);
   /* A free of the same block by another thread from here on is a mistake of the program: the use may then count for the
    * block's next tenant, which does no harm. */
   return ladei_retire_note_resolved(allocator->retire, &block->ticket, &use, flags);
@@ -355,18 +377,55 @@ static lade_status capture_refusal(const lade_device_allocator *allocator, const
 static lade_status cache_flush_climbing(lade_device_allocator *allocator) {
   ladei_climb climb;
   ladei_climb_begin(allocator, &climb);
-  lade_status status = cache_flush(allocator);
+  uint64_t kept = 0; /* told by stats.capture_kept */
+  lade_status status = cache_flush(allocator, &kept);
   (void)ladei_climb_end(allocator, &climb);
   return status;
 }
 
 lade_status ladei_native_empty_cache(lade_device_allocator *allocator) {
   lade_status status = LADE_OK;
+  lade_error before;
+  ladei_error_save(&before);
   ladei_lock_acquire(&allocator->lock);
-  bool capturing = allocator->captures != NULL;
-  if (!capturing) status = cache_flush_climbing(allocator);
+  bool allowed = flush_allowed(allocator);
+  if (allowed) status = cache_flush_climbing(allocator);
   ladei_lock_release(&allocator->lock);
-  return capturing ? capture_refusal(allocator, "empty_cache") : status;
+  if (!allowed) return capture_refusal(allocator, "empty_cache");
+  if (status == LADE_OK) ladei_error_restore(&before); /* what captures kept is no failure */
+  return status;
+}
+
+/* ---- Streams that go --------------------------------------------------------------------------------------------- */
+
+static bool stream_is_of(const ladei_heap_segment *segment, const ladei_stream *stream) {
+  return segment->last == NULL && segment->stream.context == stream->context && segment->stream.id == stream->id;
+}
+
+static bool stream_has_segments(lade_device_allocator *allocator, const ladei_stream *stream) {
+  bool found = false;
+  ladei_lock_acquire(&allocator->lock);
+  for (const ladei_heap_segment *segment = ladei_heap_counted_first(&allocator->heap); segment != NULL && !found;
+       segment = ladei_heap_counted_next(&allocator->heap, segment)) {
+    found = stream_is_of(segment, stream);
+  }
+  ladei_lock_release(&allocator->lock);
+  return found;
+}
+
+/* Lets the stream's segments refer to its last event; false: there are none any more. */
+static bool segments_retire(lade_device_allocator *allocator, const ladei_stream *stream, ladei_last_event *last) {
+  ladei_lock_acquire(&allocator->lock);
+  ladei_driver_await_idle(allocator); /* calls under way may name the stream */
+  for (ladei_heap_segment *segment = ladei_heap_counted_first(&allocator->heap); segment != NULL;
+       segment = ladei_heap_counted_next(&allocator->heap, segment)) {
+    if (!stream_is_of(segment, stream)) continue;
+    segment->last = last;
+    last->segments++;
+  }
+  bool any = last->segments > 0;
+  ladei_lock_release(&allocator->lock);
+  return any;
 }
 
 lade_status ladei_native_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
@@ -374,16 +433,12 @@ lade_status ladei_native_stream_retire(lade_device_allocator *allocator, lade_st
   lade_status status = stream_resolve(allocator, stream, &resolved);
   if (status == LADE_OK) status = ladei_retire_stream_retire(allocator->retire, stream);
   if (status != LADE_OK || resolved.kind != LADEI_STREAM_ORDINARY) return status;
-  ladei_lock_acquire(&allocator->lock);
-  ladei_driver_await_idle(allocator); /* calls under way may name the stream */
-  for (ladei_heap_segment *segment = ladei_heap_counted_first(&allocator->heap); segment != NULL;
-       segment = ladei_heap_counted_next(&allocator->heap, segment)) {
-    if (segment->stream.context == resolved.context && segment->stream.id == resolved.id) {
-      segment->stream_retired = true;
-    }
-  }
-  ladei_lock_release(&allocator->lock);
-  return LADE_OK;
+  ladei_last_events_drop(allocator);
+  if (!stream_has_segments(allocator, &resolved)) return LADE_OK;
+  ladei_last_event *last = NULL;
+  status = ladei_last_event_make(allocator, &resolved, &last);
+  if (status == LADE_OK && !segments_retire(allocator, &resolved, last)) ladei_last_event_destroy(allocator, last);
+  return status;
 }
 
 /* ---- Open, close ------------------------------------------------------------------------------------------------- */
@@ -430,5 +485,6 @@ lade_status ladei_native_close(lade_device_allocator *allocator, bool wait) {
   ladei_lock_acquire(&allocator->lock);
   status = memory_release(allocator);
   ladei_lock_release(&allocator->lock);
+  ladei_last_events_drop(allocator);
   return status == LADE_OK ? ladei_retire_destroy(allocator->retire, wait) : status;
 }

@@ -7,6 +7,7 @@
  *   allocator.c    calls of the native backend, the ladder of an allocation
  *   driver.c       driver calls for plain segments, and giving back
  *   expandable.c   driver calls for expandable segments
+ *   finish.c       whether the work is over that may use memory that goes back
  *   climb.c        who grows and gives back beside whom, and when memory is out
  *   uses.c         uses by other streams: deferral during captures, runtime/retire
  *   private_pool.c captures into private pools
@@ -123,6 +124,7 @@ struct lade_device_allocator {
 
   ladei_capture *captures;      /* under way, in order of arrival */
   atomic_size_t capture_count;  /* their number; written under the lock */
+  atomic_bool reference;        /* heap.settings.reference; written under the lock */
   ladei_block_list deferred;    /* DEFERRED blocks, in order of their free */
   atomic_size_t deferred_count; /* their number; written under the lock */
 };
@@ -136,6 +138,7 @@ typedef struct ladei_device_request {
   uint64_t stream_key;
   ladei_block_pool *pool;
   lade_device_pool_id pool_id; /* of a private pool, after a failure */
+  uint64_t kept_bytes;         /* that captures kept from going back on its way through the ladder */
 } ladei_device_request;
 
 /* Key of a stream in ordered sets: the legacy stream first, others by age. */
@@ -190,7 +193,9 @@ lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const l
 
 /*
  * Gives back the blocks of a list: plain segments by a free, granules of expandable ones by unmapping. What the driver
- * refuses becomes free again; the first refusal is returned after all were tried.
+ * refuses becomes free again, and so does what would break a capture (finish.c), which is counted. Returned after all were
+ * tried: the first refusal; LADE_ERR_CAPTURE where captures kept something, `kept_bytes` of the list, and nothing else
+ * was refused.
  */
 lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block_list *leaving);
 
@@ -209,6 +214,24 @@ bool ladei_driver_await_returns(lade_device_allocator *allocator, uint64_t seen)
 /* Relaxed capture mode around driver calls that a capture of the thread would refuse. */
 ladei_capture_mode ladei_driver_relax(const lade_device_allocator *allocator);
 void ladei_driver_unrelax(const lade_device_allocator *allocator, ladei_capture_mode mode);
+
+/* ---- finish.c ---------------------------------------------------------------------------------------------------- */
+
+/*
+ * Returns when the work is over that may use free memory of the segment: LADE_OK, also where the device is lost.
+ * LADE_ERR_CAPTURE: it stays, as a capture forbids asking. Else why it is not known. `wait`: waits for the stream also where
+ * it is idle. No lock held.
+ */
+lade_status ladei_segment_finish(lade_device_allocator *allocator, const ladei_heap_segment *segment, bool wait);
+/* In the thread that the segment is got for: what finishing its own stream's work will need. No lock held. */
+void ladei_segment_legacy_resolve(lade_device_allocator *allocator, ladei_heap_segment *segment);
+
+/* An event after all work of a stream, in no segment. LADE_ERR_CAPTURE while the stream captures. No lock held. */
+lade_status ladei_last_event_make(lade_device_allocator *allocator, const ladei_stream *stream, ladei_last_event **out);
+/* Destroys a list. No lock held. */
+void ladei_last_event_destroy(lade_device_allocator *allocator, ladei_last_event *list);
+/* Destroys those that no segment refers to any more. No lock held. */
+void ladei_last_events_drop(lade_device_allocator *allocator);
 
 /* ---- climb.c ----------------------------------------------------------------------------------------------------- */
 
@@ -261,13 +284,17 @@ uint64_t ladei_uses_order(void *owner, const ladei_stream *stream);
 void ladei_uses_add(lade_device_allocator *allocator, ladei_block *block);
 
 /* Frees deferred during captures that are over get their events; then polls. No lock held. `flags` as
- * ladei_retire_poll. Does nothing while a capture is under way. */
+ * ladei_retire_poll. With LADE_DEVICE_REFERENCE it does nothing while a capture is under way. */
 lade_status ladei_uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_done);
 /* Whether it could find anything. */
 static inline bool ladei_uses_waiting(const lade_device_allocator *allocator) {
   return atomic_load_explicit(&allocator->heap.waiting_count, memory_order_relaxed) != 0;
 }
-/* The first half of it. No lock held. */
+/* Whether a block that is freed with uses must wait for the end of a capture, DEFERRED. Lock held. */
+bool ladei_uses_deferrable(lade_device_allocator *allocator, ladei_block *block);
+/* How to note the use of a block handed out: flags of ladei_retire_note. No lock held. */
+unsigned ladei_uses_flags(const lade_device_allocator *allocator, const ladei_block *block, const ladei_stream *use);
+/* The first half of ladei_uses_process. No lock held. */
 void ladei_uses_settle_deferred(lade_device_allocator *allocator);
 
 /* ---- private_pool.c ---------------------------------------------------------------------------------------------- */

@@ -127,7 +127,7 @@ void lade_device_checkpoint_destroy(lade_device_checkpoint *checkpoint) {
 
 lade_status ladei_native_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
                                         lade_device_checkpoint **out) {
-  if (atomic_load(&allocator->capture_count) == 0) ladei_uses_settle_deferred(allocator);
+  ladei_uses_settle_deferred(allocator);
   const ladei_private_pool *pool = NULL;
   size_t segments = 0;
   size_t blocks = 0;

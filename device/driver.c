@@ -78,6 +78,7 @@ lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const l
   void *address = NULL;
   allocator->growing_bytes += bytes;
   ladei_lock_release(&allocator->lock);
+  ladei_segment_legacy_resolve(allocator, segment);
   status = segment_call(allocator, bytes, &address);
   ladei_history_lock(allocator);
   if (status == LADE_OK && !ladei_heap_reserve(&allocator->heap, BLOCKS_PER_SEGMENT)) {
@@ -98,31 +99,13 @@ lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const l
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------- */
 
-/*
- * Note [Free memory in use]. A cached block may still be used by work queued on its own stream: that is what lets it be
- * reused there at once. Before its memory goes, that work must be over; a driver's free may wait for it, but need not.
- * Work in a capture does not run, so a capturing stream is not waited for.
- */
-static lade_status stream_finish(lade_device_allocator *allocator, const ladei_heap_segment *segment) {
-  const lade_runtime_ops *ops = allocator->runtime->ops;
-  void *self = allocator->runtime->self;
-  if (ladei_heap_segment_stream_known(segment)) {
-    lade_status status = ops->stream_query(self, &segment->stream);
-    if (status == LADE_NOT_READY) status = ops->stream_synchronize(self, &segment->stream);
-    if (status == LADE_OK || status == LADE_ERR_CAPTURE || status == LADE_ERR_DEVICE_LOST) return LADE_OK;
-  }
-  lade_status status = ops->device_synchronize(self, allocator->device);
-  return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status;
-}
-
 static lade_status segment_return(lade_device_allocator *allocator, const ladei_heap_segment *segment) {
-  ladei_capture_mode mode = ladei_driver_relax(allocator);
-  lade_status status = stream_finish(allocator, segment);
-  ladei_driver_unrelax(allocator, mode);
+  lade_status status = ladei_segment_finish(allocator, segment, false);
   return status == LADE_OK ? segment_uncall(allocator, segment->address) : status;
 }
 
-/* Calls the driver for each block, without the lock. Returns the first refusal, its record in *out_error. */
+/* Calls the driver for each block, without the lock. Returns the first refusal, its record in *out_error; one for the sake
+ * of a capture only where there is no other. */
 static lade_status blocks_call(lade_device_allocator *allocator, ladei_block *first, lade_error *out_error) {
   lade_status result = LADE_OK;
   for (ladei_block *block = first; block != NULL; block = block->chain) {
@@ -133,7 +116,8 @@ static lade_status blocks_call(lade_device_allocator *allocator, ladei_block *fi
       status = segment_return(allocator, block->segment);
       block->gone = status == LADE_OK;
     }
-    if (status != LADE_OK && result == LADE_OK) {
+    block->kept = status == LADE_ERR_CAPTURE;
+    if (status != LADE_OK && (result == LADE_OK || (result == LADE_ERR_CAPTURE && !block->kept))) {
       result = status;
       ladei_error_save(out_error);
     }
@@ -194,17 +178,23 @@ static bool blocks_expandable(const ladei_block *first) {
 lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block_list *leaving) {
   if (leaving->first == NULL) return LADE_OK;
   lade_error error;
+  uint64_t kept_bytes = 0;
   bool expandable = blocks_expandable(leaving->first);
   allocator->returns_in_flight++;
   allocator->unmappings += expandable;
   blocks_hide(allocator, leaving->first);
   ladei_lock_release(&allocator->lock);
+  ladei_last_events_drop(allocator);
   lade_status status = blocks_call(allocator, leaving->first, &error);
   ladei_history_lock(allocator);
   blocks_show(allocator, leaving->first);
   ladei_block *next;
   for (ladei_block *block = leaving->first; block != NULL; block = next) {
     next = block->chain;
+    if (block->kept && !block->gone) {
+      allocator->heap.counters.capture_kept++;
+      kept_bytes += block->size;
+    }
     block_commit(allocator, block);
   }
   lade_status holes = expandable ? ladei_driver_release_emptied(allocator) : LADE_OK;
@@ -213,6 +203,7 @@ lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block
   allocator->returns++;
   ladei_condition_broadcast(&allocator->returned);
   ladei_block_list_init(leaving);
+  leaving->kept_bytes = kept_bytes;
   if (status == LADE_OK) return holes;
   ladei_error_restore(&error);
   return status;

@@ -97,20 +97,12 @@ static lade_status granules_map(lade_device_allocator *allocator, ladei_heap_seg
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------- */
 
-/* Note [Free memory in use] in driver.c; the reference waits for the stream here, so this does also when it is idle. */
-static lade_status segment_wait(lade_device_allocator *allocator, const ladei_heap_segment *segment) {
-  void *self = allocator->runtime->self;
-  lade_status status = ladei_heap_segment_stream_known(segment)
-                           ? ops_of(allocator)->stream_synchronize(self, &segment->stream)
-                           : ops_of(allocator)->device_synchronize(self, allocator->device);
-  return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
-}
-
 lade_status ladei_expandable_unmap(lade_device_allocator *allocator, const ladei_block *block, bool *out_gone) {
   ladei_heap_segment *segment = block->segment;
   ladei_lock_assert_none_held();
   *out_gone = false;
-  lade_status status = segment_wait(allocator, segment);
+  /* The reference waits for the stream here, so this does also when it is idle. */
+  lade_status status = ladei_segment_finish(allocator, segment, true);
   if (status != LADE_OK) return status;
   size_t first = (size_t)(block->address - segment->address) / segment->granules->bytes;
   size_t count = block->size / segment->granules->bytes;
@@ -208,6 +200,7 @@ static lade_status segment_reserve(lade_device_allocator *allocator, const ladei
   if (segment == NULL) return records_missing();
   void *address = NULL;
   ladei_lock_release(&allocator->lock);
+  ladei_segment_legacy_resolve(allocator, segment);
   ladei_capture_mode mode = ladei_driver_relax(allocator);
   lade_status status = granularity_check(allocator, segment->granules->bytes);
   if (status == LADE_OK) {

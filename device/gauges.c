@@ -53,6 +53,7 @@ void ladei_counters_read(const ladei_counters *counters, lade_device_stats *out)
   out->sync_all_streams = counters->sync_all_streams;
   out->device_allocs = counters->device_allocs;
   out->device_frees = counters->device_frees;
+  out->capture_kept = counters->capture_kept;
 }
 
 static void each_gauge(ladei_counters *counters, void (*visit)(ladei_gauge *gauge)) {
@@ -82,5 +83,5 @@ static void sums_reset(ladei_gauge *gauge) {
 void ladei_counters_reset_sums(ladei_counters *counters) {
   each_gauge(counters, sums_reset);
   counters->alloc_retries = counters->ooms = counters->sync_all_streams = 0;
-  counters->device_allocs = counters->device_frees = 0;
+  counters->device_allocs = counters->device_frees = counters->capture_kept = 0;
 }

@@ -52,6 +52,7 @@ typedef struct ladei_counters {
   uint64_t sync_all_streams;
   uint64_t device_allocs;
   uint64_t device_frees;
+  uint64_t capture_kept;
 } ladei_counters;
 
 static inline void ladei_gauge_raise(ladei_gauge *gauge, uint64_t amount) {
@@ -83,7 +84,7 @@ static inline void ladei_gauges_lower(ladei_gauges *gauges, bool small_pool, uin
 /* As users see them. The caller fills in what is not counted here. */
 void ladei_counters_read(const ladei_counters *counters, lade_device_stats *out);
 
-/* Peaks start anew from what is there now; sums, and the five plain counters, from 0. */
+/* Peaks start anew from what is there now; sums, and the plain counters, from 0. */
 void ladei_counters_reset_peaks(ladei_counters *counters);
 void ladei_counters_reset_sums(ladei_counters *counters);
 

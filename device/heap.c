@@ -205,6 +205,11 @@ void ladei_heap_segment_remove(ladei_heap *heap, ladei_block *block) {
   hidden_count_out(heap, segment);
   heap->hidden_count--;
   record_give(heap, block);
+  ladei_last_event *last = segment->last;
+  if (last != NULL && --last->segments == 0) {
+    last->next = heap->spent_events;
+    heap->spent_events = last;
+  }
   ladei_heap_segment_discard(heap, segment);
 }
 

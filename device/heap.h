@@ -10,7 +10,7 @@
  *   HOLE      addresses without memory behind them; in pool->holes; only in expandable segments
  *   ALLOCATED handed out
  *   PENDING   freed; its ticket waits in runtime/retire for the other streams that used it
- *   DEFERRED  freed with uses on other streams while a capture was under way; events follow after the capture
+ *   DEFERRED  freed with uses by other streams of the capture under way into its pool; it comes back after the capture
  *   BUSY      detached for a driver call in flight, or on its way to the requester; touched by its detacher only
  *
  * I1  The blocks of a segment cover it without gap or overlap, linked in address order; the first one starts the
@@ -87,22 +87,30 @@ typedef struct ladei_granule_table {
   ladei_granule *chunks[LADEI_GRANULE_CHUNKS];
 } ladei_granule_table;
 
+/* Covers all work of a stream that was retired (finish.c). */
+typedef struct ladei_last_event {
+  lade_event event;
+  uint64_t segments;             /* that refer to it */
+  struct ladei_last_event *next; /* in heap->spent_events */
+} ladei_last_event;
+
 typedef struct ladei_heap_segment {
   ladei_slab_head head;
   ladei_order_node order; /* in heap->segments, by address */
   uint64_t address;
   size_t size; /* expandable: of the reservation */
   ladei_stream stream;
+  ladei_stream legacy; /* PER_THREAD: the legacy stream of its context; context 0: not known */
   uint64_t stream_key;
   ladei_block_pool *pool;
-  ladei_start_bits starts;       /* starts.words NULL: none, the segment is too large */
-  ladei_granule_table *granules; /* expandable; else NULL */
-  bool oversize_counted;         /* it is in the oversize_segments gauge */
-  bool stream_retired;           /* the stream may be gone: make no call on it */
-  bool emptied;                  /* expandable: granules were unmapped since it was last looked at */
-  bool counted_out;              /* hidden, and gone: no counter has it any more */
-  struct ladei_block *hidden;    /* its only block, while it is hidden; else NULL */
-  struct ladei_context *context; /* of the allocation that it was got for; NULL: none (history.h) */
+  _Atomic(struct ladei_last_event *) last; /* the stream was retired: make no call on it; NULL: it was not */
+  ladei_start_bits starts;                 /* starts.words NULL: none, the segment is too large */
+  ladei_granule_table *granules;           /* expandable; else NULL */
+  bool oversize_counted;                   /* it is in the oversize_segments gauge */
+  bool emptied;                            /* expandable: granules were unmapped since it was last looked at */
+  bool counted_out;                        /* hidden, and gone: no counter has it any more */
+  struct ladei_block *hidden;              /* its only block, while it is hidden; else NULL */
+  struct ladei_context *context;           /* of the allocation that it was got for; NULL: none (history.h) */
 } ladei_heap_segment;
 
 /*
@@ -122,6 +130,7 @@ typedef struct ladei_block {
   _Atomic(uint8_t) state; /* ladei_block_state */
   bool mapped;
   bool gone;             /* BUSY and leaving: the driver has taken its memory back */
+  bool kept;             /* ... or would have broken a capture by it */
   bool oversize_counted; /* it is in the oversize_allocations gauge */
 
   /* The second line: in the pool's free set or hole set. */
@@ -139,7 +148,9 @@ typedef struct ladei_private_pool {
   lade_device_pool_id id;
   uint64_t use_count; /* begins less releases; at 0 its memory goes at the next full flush */
   uint64_t segment_count;
-  uint64_t visitors; /* requests that hold the pool while the lock is dropped */
+  uint64_t visitors;     /* requests that hold the pool while the lock is dropped */
+  uint32_t capture;      /* number of the last capture into it */
+  atomic_bool capturing; /* a capture into it is under way; written under the lock */
   ladei_block_pool small_pool;
   ladei_block_pool large_pool;
 } ladei_private_pool;
@@ -156,6 +167,7 @@ typedef struct ladei_heap {
   ladei_block_pool small_pool;
   ladei_block_pool large_pool;
   ladei_private_pool *private_pools; /* in order of creation */
+  ladei_last_event *spent_events;    /* that no segment refers to any more */
   ladei_device_settings settings;
   atomic_size_t waiting_count; /* PENDING and DEFERRED blocks; written under the lock */
   uint64_t grants;             /* threads that give a peer access to mapped memory: nothing may be unmapped meanwhile */
@@ -193,11 +205,6 @@ ladei_granule *ladei_granule_at(const ladei_granule_table *table, size_t index);
 
 static inline bool ladei_heap_segment_expandable(const ladei_heap_segment *segment) {
   return segment->granules != NULL;
-}
-
-/* Whether the segment's stream may be named in calls: it has not been retired, and is no other thread's own. */
-static inline bool ladei_heap_segment_stream_known(const ladei_heap_segment *segment) {
-  return !segment->stream_retired && segment->stream.kind != LADEI_STREAM_PER_THREAD;
 }
 
 /* A record, and start bits for `size`; in no set. NULL when there is no memory. The caller fills in the rest. */
@@ -276,10 +283,11 @@ ladei_block *ladei_pool_search(ladei_heap *heap, ladei_block_pool *pool, uint64_
 /* Blocks that leave: detached, linked through `chain` in order. */
 typedef struct ladei_block_list {
   ladei_block *first;
-  ladei_block **end; /* where the next one is linked in */
+  ladei_block **end;   /* where the next one is linked in */
+  uint64_t kept_bytes; /* after giving back: what captures kept */
 } ladei_block_list;
 
-static inline void ladei_block_list_init(ladei_block_list *list) { *list = (ladei_block_list){NULL, &list->first}; }
+static inline void ladei_block_list_init(ladei_block_list *list) { *list = (ladei_block_list){NULL, &list->first, 0}; }
 static inline void ladei_block_list_append(ladei_block_list *list, ladei_block *block) {
   block->chain = NULL;
   *list->end = block;

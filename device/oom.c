@@ -48,7 +48,7 @@ typedef struct oom_facts {
   uint64_t private_bytes; /* cached in private pools */
   uint64_t reserved_bytes;
   bool pending;
-  bool capturing;
+  bool capturing;  /* and nothing may be given back then: the reference's decision */
   bool expandable; /* or no backend that could be */
 } oom_facts;
 
@@ -76,7 +76,7 @@ static lade_device_stats facts_copy(lade_device_allocator *allocator, const lade
   facts->private_bytes = private_cached_bytes(heap);
   facts->limit_bytes = allocator->fraction_set ? allocator->fraction_bytes : UINT64_MAX;
   if (allocator->max_bytes < facts->limit_bytes) facts->limit_bytes = allocator->max_bytes;
-  facts->capturing = allocator->captures != NULL;
+  facts->capturing = allocator->captures != NULL && heap->settings.reference;
   facts->expandable = heap->settings.expandable_segments || allocator->backend_state != NULL;
   if (heap->history != NULL) {
     ladei_history_event(heap, LADE_DEVICE_OOM, facts->free_bytes, request->rounded, request->stream.handle,
@@ -182,17 +182,22 @@ static lade_status text_record(const lade_device_allocator *allocator, const lad
     snprintf(private_share, sizeof private_share, ", %s of it cached in private pools",
              size_format(facts->private_bytes).text);
   }
+  char kept[96] = "";
+  if (request->kept_bytes > 0) {
+    snprintf(kept, sizeof kept, "; %s stayed cached, as giving them back would break a capture",
+             size_format(request->kept_bytes).text);
+  }
   bool hint = unallocated >= request->segment_bytes && !facts->expandable;
   return ladei_error(status, cause->native_code,
                      "device %d is out of memory: %zu bytes asked for, needing %s; total %s, free %s%s%s; allocated "
                      "%s%s; reserved but "
-                     "unallocated %s%s%s%s: %s",
+                     "unallocated %s%s%s%s%s: %s",
                      allocator->device, request->requested, size_format(request->segment_bytes).text,
                      size_format(facts->total_bytes).text, size_format(facts->free_bytes).text, processes->text, limit,
                      size_format(taken).text, private_share, size_format(unallocated).text,
                      hint ? ", for which expandable_segments:True may help (docs/tuning.md)" : "",
                      facts->pending ? "; some freed blocks are still in use by other streams" : "",
-                     facts->capturing ? "; a capture forbids giving the cache back" : "", cause->text);
+                     facts->capturing ? "; a capture forbids giving the cache back" : "", kept, cause->text);
 }
 
 lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei_device_request *request,

@@ -9,7 +9,7 @@
  * P1  use_count is begins less releases. A pool with use_count 0 is never begun again; under its id a new one is, when
  *     it is gone.
  * P2  A pool appears at most once among the captures under way, and then has use_count > 0 unless it was released
- *     during its capture.
+ *     during its capture. `capturing` says whether it does.
  * Locks: the allocator's lock. No driver call, except resolving the streams named, before the lock.
  */
 #include "device/allocator.h"
@@ -110,6 +110,8 @@ lade_status ladei_native_pool_begin(lade_device_allocator *allocator, lade_devic
     while (*end != NULL) end = &(*end)->next;
     *end = capture;
     atomic_fetch_add_explicit(&allocator->capture_count, 1, memory_order_relaxed);
+    capture->pool->capture++;
+    atomic_store(&capture->pool->capturing, true);
   }
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK) free(capture);
@@ -128,6 +130,7 @@ lade_status ladei_native_pool_end(lade_device_allocator *allocator, lade_device_
     *link = capture->next;
     free(capture);
     atomic_fetch_sub_explicit(&allocator->capture_count, 1, memory_order_relaxed);
+    atomic_store(&pool->capturing, false);
   }
   ladei_lock_release(&allocator->lock);
   return status;

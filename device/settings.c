@@ -39,8 +39,8 @@ lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, do
 }
 
 lade_status ladei_settings_check(const lade_device_options *options) {
-  const uint32_t known =
-      LADE_DEVICE_UNCACHED | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC | LADE_DEVICE_REFERENCE;
+  const uint32_t known = LADE_DEVICE_UNCACHED | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC |
+                         LADE_DEVICE_REFERENCE | LADE_DEVICE_NEWEST_POOL;
   if ((options->flags & ~known) != 0 || options->backend > LADE_DEVICE_CUDA_MALLOC_ASYNC) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: backend is %u, flags are 0x%x; not all is known",
                        (unsigned)options->backend, (unsigned)options->flags);
@@ -91,6 +91,7 @@ static void settings_read(ladei_device_settings *settings, const lade_device_opt
       options->large_segment_bytes == 0 ? LADEI_LARGE_SEGMENT : (size_t)options->large_segment_bytes;
   settings->expandable_private_pools = (options->flags & LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS) != 0;
   settings->expandable_ipc = (options->flags & LADE_DEVICE_EXPANDABLE_IPC) != 0;
+  settings->newest_pool = (options->flags & LADE_DEVICE_NEWEST_POOL) != 0;
   settings->reference = (options->flags & LADE_DEVICE_REFERENCE) != 0;
   for (size_t i = 0; i < LADEI_DIVISION_ENTRIES; i++) settings->divisions[i] = options->roundup_divisions[i];
 }
@@ -98,6 +99,7 @@ static void settings_read(ladei_device_settings *settings, const lade_device_opt
 void ladei_settings_apply(lade_device_allocator *allocator, const lade_device_options *options) {
   ladei_lock_acquire(&allocator->lock);
   settings_read(&allocator->heap.settings, options);
+  atomic_store_explicit(&allocator->reference, allocator->heap.settings.reference, memory_order_relaxed);
   allocator->max_bytes = options->max_bytes == 0 ? UINT64_MAX : options->max_bytes;
   if (options->memory_fraction > 0.0) fraction_store(allocator, options->memory_fraction);
   ages_tick_update(allocator);

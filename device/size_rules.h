@@ -35,6 +35,7 @@ typedef struct ladei_device_settings {
   bool expandable_segments;
   bool expandable_private_pools;              /* ... in private pools too */
   bool expandable_ipc;                        /* what is mapped into them can be given to other processes */
+  bool newest_pool;                           /* of several captures that take a stream, the newest gets it */
   bool reference;                             /* decide as the reference also where lade decides otherwise */
   uint64_t divisions[LADEI_DIVISION_ENTRIES]; /* steps per power of two, by floor(log2 size) - 20; 0 or 1: off */
 } ladei_device_settings;

@@ -320,6 +320,17 @@ void ladei_retire_forget(ladei_retire *retire, ladei_ticket *ticket) { forget(re
 
 void ladei_retire_forget_marked(ladei_retire *retire, ladei_ticket *ticket) { forget(retire, ticket, false); }
 
+bool ladei_retire_marked(ladei_retire *retire, ladei_ticket *ticket) {
+  bool marked = false;
+  if (!ladei_ticket_noted(ticket)) return false;
+  ladei_lock_acquire(&retire->lock);
+  ticket_seal(retire, ticket);
+  for (const ladei_use *use = ticket_uses(ticket); use != NULL; use = use->next) marked = marked || use->forgettable;
+  ticket_unseal(ticket);
+  ladei_lock_release(&retire->lock);
+  return marked;
+}
+
 /* ---- Add --------------------------------------------------------------------------------------------------------- */
 
 bool ladei_queue_fills(ladei_retire *retire, ladei_queue *queue) {

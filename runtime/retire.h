@@ -152,6 +152,8 @@ lade_status ladei_retire_note_event(ladei_retire *retire, ladei_ticket *ticket, 
  * called under locks of a lower rank than LADEI_RANK_RETIRE. */
 void ladei_retire_forget(ladei_retire *retire, ladei_ticket *ticket);
 void ladei_retire_forget_marked(ladei_retire *retire, ladei_ticket *ticket);
+/* Whether a ticket that was not added has notes with LADEI_NOTE_MARK. As forget. */
+bool ladei_retire_marked(ladei_retire *retire, ladei_ticket *ticket);
 
 /*
  * The block is free for its owner: wait for what was noted.

@@ -21,6 +21,7 @@
  *   device_expandable_ipc          True, False              ... .flags, LADE_DEVICE_EXPANDABLE_IPC
  *   device_uncached                True, False              ... .flags, LADE_DEVICE_UNCACHED
  *   device_policy                  default, reference       ... .flags, LADE_DEVICE_REFERENCE
+ *   device_newest_pool             True, False              ... .flags, LADE_DEVICE_NEWEST_POOL
  *   device_event_batch             0 (default) .. 65536     ... .event_batch
  *   pinned_max_mb                  0 (default) ..           lade_pinned_options.max_bytes
  *   pinned_event_batch             0 (default) .. 65536     ... .event_batch
@@ -107,7 +108,7 @@ typedef struct lade_config {
   uint32_t device_expandable_ipc;     /**< LADE_DEVICE_EXPANDABLE_IPC */
   uint64_t large_segment_size_mb;     /**< 0: 20 */
   uint32_t device_reference;          /**< device_policy; 0: default, 1: reference */
-  uint32_t reserved;
+  uint32_t device_newest_pool;        /**< LADE_DEVICE_NEWEST_POOL */
 } lade_config;
 
 static inline void lade_config_init(lade_config *config) {

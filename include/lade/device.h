@@ -45,9 +45,11 @@ typedef enum lade_device_flag {
   LADE_DEVICE_EXPANDABLE_IPC = 1 << 2, /**< Memory mapped into expandable segments from now on can be given to other
                                             processes, with lade_device_shared_export(). Needs a device that exports
                                             memory as file descriptors, else growing fails. */
-  LADE_DEVICE_REFERENCE = 1 << 3       /**< Decide as PyTorch's allocator does also where lade decides otherwise because
+  LADE_DEVICE_REFERENCE = 1 << 3,      /**< Decide as PyTorch's allocator does also where lade decides otherwise because
                                             that is safer or more exact (docs/design.md "Hazards of the reference", the
                                             rows that name this flag): for comparisons, which lade replay makes. */
+  LADE_DEVICE_NEWEST_POOL = 1 << 4 /**< Where several captures into private pools take a stream, the one begun last gets
+                                        its allocations, not the one begun first: as newer versions of PyTorch have it. */
 } lade_device_flag;
 
 /** Options of lade_device_allocator_create; all zero means all defaults. */
@@ -123,6 +125,8 @@ typedef struct lade_device_stats {
   lade_device_gauge oversize_allocations; /**< Blocks handed out of options.max_split_bytes and more. */
   lade_device_gauge oversize_segments;    /**< Segments of that size, expandable ones apart. */
   uint64_t max_split_bytes;               /**< As in the options; 0: no limit. */
+  uint64_t capture_kept; /**< Times that a segment, or mapped memory in one, stayed cached because giving it back would
+                              have broken a capture. */
 } lade_device_stats;
 
 static inline void lade_device_stats_init(lade_device_stats *stats) {
@@ -153,7 +157,8 @@ LADE_API lade_status lade_device_allocator_create(lade_runtime *runtime, int dev
  * @param wait       true: wait for pending blocks. false: LADE_NOT_READY, with counts, while there are any.
  *
  * Threads: excludes every other call on it. Waits: as asked. Errors: LADE_ERR_BUSY, with counts, while blocks are
- * handed out, memory of other processes is open, or captures are under way; LADE_NOT_READY; LADE_ERR_FORKED.
+ * handed out, memory of other processes is open, or captures are under way; LADE_ERR_CAPTURE while a stream captures that
+ * has cached memory; LADE_NOT_READY; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool wait);
 
@@ -218,18 +223,28 @@ LADE_API lade_status lade_device_raw_free(lade_device_allocator *allocator, void
 /**
  * Wait for pending blocks and give all wholly free segments back to the driver.
  *
- * Blocks that a captured graph uses, as far as the graph is alive, and those freed by other threads meanwhile stay.
+ * Blocks that a captured graph uses, as far as the graph is alive, and those freed by other threads meanwhile stay. So
+ * does what would break a capture under way: memory of streams that capture, of the legacy stream and threads' own
+ * streams beside a capture of a blocking stream, and of streams that were destroyed without lade_device_stream_retire()
+ * while there is a private pool's capture. That is no error, and counted in lade_device_stats.capture_kept; call it again
+ * after the capture.
  *
  * Threads: any. Waits: for the streams that still use freed blocks, and for lade_device_peer_add() and
- * lade_device_shared_export() of other threads. Errors: LADE_ERR_CAPTURE while a capture forbids
- * waiting; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
+ * lade_device_shared_export() of other threads. Errors: LADE_ERR_CAPTURE, nothing changed, with LADE_DEVICE_REFERENCE during
+ * captures into private pools; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_empty_cache(lade_device_allocator *allocator);
 
 /**
  * Tell the allocator that `stream` is about to be destroyed: after this it makes no driver call on it.
  *
- * Threads: any. Waits: for other threads that give memory back. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ * Where the stream has memory here, an event is recorded on it, by which lade knows later that the work queued until this
+ * call is over. Memory of a stream destroyed without this call can go back only by waiting for the device, which breaks
+ * every capture on it.
+ *
+ * Threads: any. Waits: for other threads that give memory back. Errors, the stream still needed: LADE_ERR_CAPTURE while it
+ * captures; LADE_ERR_DRIVER, LADE_ERR_OUT_OF_HOST_MEMORY where no event can be recorded; LADE_ERR_INVALID_ARGUMENT;
+ * LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream);
 
@@ -581,13 +596,23 @@ LADE_API lade_status lade_device_oom_observer_remove(lade_device_allocator *allo
  * Let allocations on some streams come from a private pool, from now until lade_device_pool_end().
  *
  * A graph keeps the addresses of its capture, so memory allocated during one must serve nobody else while the graph
- * lives. The pool is made at its first begin. While any capture is under way, the allocator asks about no event, gives
- * nothing back but oversize blocks, and puts frees of blocks with recorded streams off until the capture ends.
+ * lives. The pool is made at its first begin.
+ *
+ * A block of the pool that is used by another stream of the capture (lade_device_record_stream()) and freed during it comes
+ * back to the pool when the capture has ended: the graph orders its use before what is captured next. Everything else goes
+ * on beside captures as ever: uses by streams that do not capture are waited for, those in other captures and of blocks
+ * from the default pools last as long as the graph, and cached memory goes back where that breaks no capture
+ * (lade_device_empty_cache()). No capturing stream is asked or waited for; a capture that another thread begins on a
+ * stream while lade is just asking that stream may be broken: begin captures on streams that lade has nothing pending
+ * on, or in the thread that calls lade. With LADE_DEVICE_REFERENCE, while any capture into a private pool is under way, the allocator asks
+ * about no event, gives nothing back but oversize blocks, puts frees of blocks with recorded streams off until no
+ * capture is left, and forgets the uses recorded meanwhile, also those of streams that do not capture.
  *
  * @param id            Not {0, 0}. Each begin is matched by one lade_device_pool_end() and one
  *                      lade_device_pool_release().
  * @param streams       Borrowed for the call: the streams whose allocations belong to the pool.
- * @param stream_count  0: those of every stream. Where several captures take a stream, the one begun first gets it.
+ * @param stream_count  0: those of every stream. Where several captures take a stream, the one begun first gets it; with
+ *                      LADE_DEVICE_NEWEST_POOL the one begun last.
  *
  * Threads: any. Waits: never. Stream order: none.
  * Errors: LADE_ERR_CAPTURE while this pool is captured into; LADE_ERR_INVALID_ARGUMENT, also for a released pool;

@@ -183,6 +183,9 @@ LADE_TEST(Config, ChoosesTheBackend) {
   config = parse_ok("device_expandable_pools:True,device_expandable_ipc:True");
   lade_config_apply_device(&config, &device);
   LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC);
+  config = parse_ok("device_newest_pool:True");
+  lade_config_apply_device(&config, &device);
+  LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_NEWEST_POOL);
   config = parse_ok("device_policy:reference");
   lade_config_apply_device(&config, &device);
   LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_REFERENCE);

@@ -26,8 +26,11 @@ static void expect_in_order(const char *text, const char *const *parts) {
 #ifndef LADE_TEST_ON_CUDA
 
 LADE_TEST(DeviceOom, TheTextHasItsFieldsInOrder) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = LADE_DEVICE_REFERENCE; /* which gives nothing back while anybody captures */
   device_fixture f;
-  if (!device_fixture_open(&f, "sim", 256 * MIB, NULL)) return;
+  if (!device_fixture_open(&f, "sim", 256 * MIB, &options)) return;
   LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 0.5));
   lade_device_pool_id id = {1, 0};
   LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, id, &f.streams[0], 1));

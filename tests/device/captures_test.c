@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The device allocator while streams capture: no block comes back early, no capture is broken. On software devices, on the
+ * loopback driver and on a GPU, all of which invalidate a capture whose stream is asked or waited for.
+ */
+#include <pthread.h>
+#include <string.h>
+
+#include "device/allocator.h"
+#include "tests/device/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/interposer.h"
+#include "tests/support/runtimes.h"
+
+static const lade_device_pool_id pool_one = {1, 0};
+static const lade_device_pool_id pool_two = {2, 0};
+
+#define OPS(f)  ((f)->runtime->ops)
+#define SELF(f) ((f)->runtime->self)
+
+static void capture_begin(const device_fixture *f, const ladei_stream *stream) {
+  LADE_EXPECT_OK(OPS(f)->capture_begin(SELF(f), stream, LADEI_CAPTURE_GLOBAL));
+}
+
+static void expect_active(const device_fixture *f, const ladei_stream *stream) {
+  ladei_capture_info info;
+  LADE_EXPECT_OK(OPS(f)->stream_capture_info(SELF(f), stream, &info));
+  LADE_EXPECT_EQ_INT(info.status, LADEI_CAPTURE_ACTIVE);
+}
+
+/* NULL, with the test failed, where something has broken the capture. */
+static ladei_graph capture_end(const device_fixture *f, const ladei_stream *stream) {
+  ladei_graph graph = NULL;
+  expect_active(f, stream);
+  LADE_EXPECT_OK(OPS(f)->capture_end(SELF(f), stream, &graph));
+  return graph;
+}
+
+static void graph_destroy(const device_fixture *f, ladei_graph graph) {
+  if (graph != NULL) LADE_EXPECT_OK(OPS(f)->graph_destroy(SELF(f), graph));
+}
+
+static void pool_begin(const device_fixture *f, lade_device_pool_id pool, int stream) {
+  LADE_EXPECT_OK(lade_device_pool_begin(f->allocator, pool, &f->streams[stream], 1));
+}
+
+static uint64_t reserved(device_fixture *f) { return device_fixture_stats(f).reserved_bytes.all.current; }
+
+static bool fixture_open(device_fixture *f, const char *name, bool expandable) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.event_batch = 1;
+  options.expandable_segments = expandable;
+  return device_fixture_open_bytes(f, name, &options);
+}
+
+/* ---- Hazard H9: uses noted while anybody captures ----------------------------------------------------------------- */
+
+/* Two blocks of stream 0, the second one free; work on stream 1, which uses the first one, waits for the gate. */
+static bool use_open(device_fixture *f, const char *name, support_gate *gate, char **out_used, char **out_free) {
+  if (!fixture_open(f, name, false)) return false;
+  *out_used = device_fixture_alloc(f, 1000, 0);
+  *out_free = device_fixture_alloc(f, 1000, 0);
+  device_fixture_free(f, *out_free);
+  LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[1]));
+  return support_gate_close(gate, f->runtime, f->streams[1]);
+}
+
+/* While stream 1 is held, the block that it uses must not come back; afterwards it must. */
+static void use_close(device_fixture *f, support_gate *gate, char *used, char *other) {
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(f, 1000, 0), other);
+  support_gate_open(gate);
+  LADE_EXPECT(support_wait_stream(f->runtime, f->streams[1]));
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(f, 1000, 0), used);
+  device_fixture_free(f, used);
+  device_fixture_free(f, other);
+  device_fixture_close(f);
+}
+
+LADE_TEST_P(hazard_H09, StreamThatDoesNotCaptureIsWaitedFor, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  support_gate gate;
+  char *used, *other;
+  if (!use_open(&f, name, &gate, &used, &other)) return;
+  ladei_stream on = device_fixture_resolve(&f, 2);
+  capture_begin(&f, &on);
+  pool_begin(&f, pool_one, 2);
+  device_fixture_fill(&f, used, 1, 1000, 1); /* runs when the gate opens */
+  device_fixture_record(&f, used, 1);
+  device_fixture_free(&f, used);
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  graph_destroy(&f, capture_end(&f, &on));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
+  use_close(&f, &gate, used, other);
+}
+
+/* ... and need not wait for the end of a capture that it has no part in. */
+LADE_TEST_P(hazard_H09, BlocksComeBackBesideACapture, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  support_gate gate;
+  char *used, *other;
+  if (!use_open(&f, name, &gate, &used, &other)) return;
+  ladei_stream on = device_fixture_resolve(&f, 2);
+  pool_begin(&f, pool_one, 2);
+  capture_begin(&f, &on);
+  device_fixture_record(&f, used, 1);
+  device_fixture_free(&f, used);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), other);
+  support_gate_open(&gate);
+  LADE_EXPECT(support_wait_stream(f.runtime, f.streams[1]));
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), used);
+  graph_destroy(&f, capture_end(&f, &on));
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
+  device_fixture_free(&f, used);
+  device_fixture_free(&f, other);
+  device_fixture_close(&f);
+}
+
+typedef struct block_wait {
+  device_fixture *f;
+  char *expected;
+  bool got;
+} block_wait;
+
+static bool block_is_back(void *user) {
+  block_wait *wait = user;
+  void *got = NULL;
+  LADE_EXPECT_OK(lade_device_alloc(wait->f->allocator, 1000, wait->f->streams[0], &got));
+  wait->got = got == wait->expected;
+  if (!wait->got) LADE_EXPECT_OK(lade_device_free(wait->f->allocator, got));
+  return wait->got;
+}
+
+/* Of two captures at once only one goes into the private pool. What the other one uses lasts as long as its graph. */
+LADE_TEST_P(hazard_H09, UseInAnotherCaptureLastsAsLongAsItsGraph, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name, false)) return;
+  char *used = device_fixture_alloc(&f, 1000, 0);
+  ladei_stream on = device_fixture_resolve(&f, 2), other = device_fixture_resolve(&f, 1);
+  pool_begin(&f, pool_one, 2);
+  capture_begin(&f, &on);
+  capture_begin(&f, &other);
+  device_fixture_fill(&f, used, 1, 1000, 1);
+  device_fixture_record(&f, used, 1);
+  device_fixture_free(&f, used);
+  graph_destroy(&f, capture_end(&f, &on));
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
+  ladei_graph graph = capture_end(&f, &other);
+  char *next = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT_NE_PTR(next, used);
+  device_fixture_free(&f, next);
+  graph_destroy(&f, graph);
+  block_wait wait = {&f, used, false};
+  LADE_EXPECT(support_wait(f.runtime, block_is_back, &wait));
+  if (wait.got) device_fixture_free(&f, used);
+  device_fixture_close(&f);
+}
+
+/* A stream that has joined the capture of stream 0. */
+typedef struct side_stream {
+  ladei_stream origin, side;
+  lade_event forked, joined;
+} side_stream;
+
+static side_stream side_begin(const device_fixture *f) {
+  side_stream s = {device_fixture_resolve(f, 0), device_fixture_resolve(f, 1), NULL, NULL};
+  LADE_EXPECT_OK(lade_event_create(f->runtime, 0, &s.forked));
+  LADE_EXPECT_OK(lade_event_create(f->runtime, 0, &s.joined));
+  capture_begin(f, &s.origin);
+  LADE_EXPECT_OK(OPS(f)->event_record(SELF(f), s.forked, &s.origin));
+  LADE_EXPECT_OK(OPS(f)->stream_wait_event(SELF(f), &s.side, s.forked));
+  return s;
+}
+
+static ladei_graph side_end(const device_fixture *f, const side_stream *s) {
+  LADE_EXPECT_OK(OPS(f)->event_record(SELF(f), s->joined, &s->side));
+  LADE_EXPECT_OK(OPS(f)->stream_wait_event(SELF(f), &s->origin, s->joined));
+  ladei_graph graph = capture_end(f, &s->origin);
+  LADE_EXPECT_OK(lade_event_destroy(f->runtime, s->forked));
+  LADE_EXPECT_OK(lade_event_destroy(f->runtime, s->joined));
+  return graph;
+}
+
+/* Within the capture nothing orders the two streams; after it the graph does. */
+LADE_TEST_P(DeviceCaptures, UsesInTheOwnCaptureEndWithIt, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name, false)) return;
+  pool_begin(&f, pool_one, 0);
+  side_stream s = side_begin(&f);
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  device_fixture_fill(&f, a, 1, 1000, 1);
+  device_fixture_record(&f, a, 1);
+  device_fixture_free(&f, a);
+  char *b = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT_NE_PTR(b, a);
+  ladei_graph graph = side_end(&f, &s);
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+
+  pool_begin(&f, pool_one, 0); /* the next graph, while the first one lives */
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), a);
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  graph_destroy(&f, graph);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  for (int i = 0; i < 2; i++) LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
+  device_fixture_close(&f);
+}
+
+/* Whether a capture is under way was read before the lock, so a thread that had seen none settled the frees of one. */
+LADE_TEST_P(DeviceCaptures, DeferredFreesOfARunningCaptureStay, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name, false)) return;
+  pool_begin(&f, pool_one, 0);
+  side_stream s = side_begin(&f);
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  device_fixture_fill(&f, a, 1, 1000, 1);
+  device_fixture_record(&f, a, 1);
+  device_fixture_free(&f, a);
+  ladei_uses_settle_deferred(f.allocator); /* of that thread */
+  device_fixture_check(&f);
+  pool_begin(&f, pool_two, 3); /* another capture comes and goes */
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_two));
+  device_fixture_free(&f, device_fixture_alloc(&f, 1000, 2));
+  char *b = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT_NE_PTR(b, a);
+  graph_destroy(&f, side_end(&f, &s));
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_two));
+  device_fixture_free(&f, b);
+  device_fixture_close(&f);
+}
+
+/* ---- Giving memory back -------------------------------------------------------------------------------------------- */
+
+/* Cached memory of two streams, the first of which captures. */
+static void spare_capturing(const char *name, bool expandable) {
+  device_fixture f;
+  if (!fixture_open(&f, name, expandable)) return;
+  char *a = device_fixture_alloc(&f, 12 * MIB, 0), *b = device_fixture_alloc(&f, 12 * MIB, 1);
+  uint64_t each = reserved(&f) / 2;
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  ladei_stream on = device_fixture_resolve(&f, 0);
+  capture_begin(&f, &on);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(reserved(&f), each);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).capture_kept, 1);
+  graph_destroy(&f, capture_end(&f, &on));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(reserved(&f), 0);
+  device_fixture_close(&f);
+}
+
+LADE_TEST_P(DeviceCaptures, EmptyCacheSparesTheMemoryOfCapturingStreams, SUPPORT_RUNTIMES, name) {
+  spare_capturing(name, false);
+}
+
+LADE_TEST_P(DeviceCaptures, EmptyCacheSparesExpandableMemoryOfCapturingStreams, SUPPORT_RUNTIMES, name) {
+  spare_capturing(name, true);
+}
+
+/* The device was waited for, which breaks every capture on it. */
+static void retired_goes(const char *name, bool expandable) {
+  device_fixture f;
+  if (!fixture_open(&f, name, expandable)) return;
+  char *a = device_fixture_alloc(&f, 12 * MIB, 3);
+  device_fixture_fill(&f, a, 1, 12 * MIB, 3);
+  device_fixture_free(&f, a);
+  LADE_EXPECT_OK(lade_device_stream_retire(f.allocator, f.streams[3]));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, f.streams[3]));
+  f.streams[3] = NULL;
+  ladei_stream on = device_fixture_resolve(&f, 0);
+  pool_begin(&f, pool_one, 0);
+  capture_begin(&f, &on);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(reserved(&f), 0);
+  graph_destroy(&f, capture_end(&f, &on));
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
+  LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "device_synchronize"), 0);
+  device_fixture_close(&f);
+}
+
+LADE_TEST_P(DeviceCaptures, MemoryOfRetiredStreamsGoesWithoutTheDevice, SUPPORT_RUNTIMES, name) {
+  retired_goes(name, false);
+}
+
+LADE_TEST_P(DeviceCaptures, ExpandableMemoryOfRetiredStreamsGoesWithoutTheDevice, SUPPORT_RUNTIMES, name) {
+  retired_goes(name, true);
+}
+
+/* Stream destroyed without a word: only the device could tell, and is not asked while the allocator knows of a capture. */
+LADE_TEST_P(DeviceCaptures, MemoryOfStreamsThatWereNotRetiredStays, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name, false)) return;
+  device_fixture_free(&f, device_fixture_alloc(&f, 12 * MIB, 3));
+  ladei_stream on = device_fixture_resolve(&f, 0);
+  bool software = f.runtime->software_device != NULL;
+  if (software) { /* of a driver one cannot be sure that it notices */
+    LADE_EXPECT_OK(lade_stream_destroy(f.runtime, f.streams[3]));
+    f.streams[3] = NULL;
+  }
+  pool_begin(&f, pool_one, 0);
+  capture_begin(&f, &on);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, software ? 1 : 0);
+  graph_destroy(&f, capture_end(&f, &on));
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(reserved(&f), 0);
+  device_fixture_close(&f);
+}
+
+/* A blocking stream of the device. */
+static ladei_stream blocking_create(const device_fixture *f) {
+  lade_stream handle = NULL;
+  ladei_stream stream = {0};
+  LADE_EXPECT_OK(OPS(f)->stream_create(SELF(f), 0, 0, 0, &handle));
+  LADE_EXPECT_OK(OPS(f)->stream_resolve(SELF(f), handle, &stream));
+  return stream;
+}
+
+static void raw_cached(const device_fixture *f, lade_stream stream) {
+  void *a = NULL;
+  LADE_EXPECT_OK(lade_device_alloc(f->allocator, 12 * MIB, stream, &a));
+  LADE_EXPECT_OK(lade_device_free(f->allocator, a));
+}
+
+/* A question to the legacy stream breaks captures of blocking streams, not others. */
+LADE_TEST_P(DeviceCaptures, MemoryOfTheLegacyStreamStaysBesideABlockingCapture, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name, false)) return;
+  ladei_stream blocking = blocking_create(&f), on = device_fixture_resolve(&f, 0);
+  raw_cached(&f, NULL);
+  capture_begin(&f, &blocking);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 1);
+  graph_destroy(&f, capture_end(&f, &blocking));
+  capture_begin(&f, &on);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 0);
+  graph_destroy(&f, capture_end(&f, &on));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, blocking.handle));
+  device_fixture_close(&f);
+}
+
+static void *empty_cache_elsewhere(void *user) {
+  device_fixture *f = user;
+  LADE_EXPECT_OK(lade_device_empty_cache(f->allocator));
+  return NULL;
+}
+
+static void empty_in_thread(device_fixture *f) {
+  pthread_t thread;
+  LADE_ASSERT(pthread_create(&thread, NULL, empty_cache_elsewhere, f) == 0);
+  pthread_join(thread, NULL);
+}
+
+/* Another thread cannot name this thread's own stream. The device was waited for. */
+LADE_TEST_P(DeviceCaptures, MemoryOfAThreadsOwnStreamGoesByTheLegacyStream, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name, false)) return;
+  ladei_stream blocking = blocking_create(&f), on = device_fixture_resolve(&f, 0);
+  raw_cached(&f, LADE_STREAM_PER_THREAD);
+  capture_begin(&f, &blocking);
+  empty_in_thread(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 1);
+  graph_destroy(&f, capture_end(&f, &blocking));
+  capture_begin(&f, &on);
+  empty_in_thread(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 0);
+  graph_destroy(&f, capture_end(&f, &on));
+  LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "device_synchronize"), 0);
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, blocking.handle));
+  device_fixture_close(&f);
+}
+
+LADE_TEST_P(DeviceCaptures, CapturingStreamWithMemoryIsNotRetired, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name, false)) return;
+  device_fixture_free(&f, device_fixture_alloc(&f, 1000, 3));
+  ladei_stream on = device_fixture_resolve(&f, 3);
+  capture_begin(&f, &on);
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_stream_retire(f.allocator, f.streams[3]));
+  graph_destroy(&f, capture_end(&f, &on));
+  LADE_EXPECT_OK(lade_device_stream_retire(f.allocator, f.streams[3]));
+  device_fixture_close(&f);
+}
+
+/* ---- Requests in a capture ---------------------------------------------------------------------------------------- */
+
+/* A cap of 30 MiB; 12 MiB cached on stream 0, which captures into a pool, and on stream 1. */
+static void retry_in_capture(const char *name, uint32_t flags, lade_status expected) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.max_bytes = 30 * MIB;
+  options.flags = flags;
+  device_fixture f;
+  if (!device_fixture_open_bytes(&f, name, &options)) return;
+  char *a = device_fixture_alloc(&f, 12 * MIB, 0), *b = device_fixture_alloc(&f, 12 * MIB, 1);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  ladei_stream on = device_fixture_resolve(&f, 0);
+  void *c = NULL, *d = NULL;
+  pool_begin(&f, pool_one, 0);
+  capture_begin(&f, &on);
+  LADE_EXPECT_STATUS(expected, lade_device_alloc(f.allocator, 14 * MIB, f.streams[0], &c));
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_device_alloc(f.allocator, 16 * MIB, f.streams[0], &d));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, expected == LADE_OK ? "12.00 MiB stayed cached, as giving them back"
+                                                                        : "a capture forbids giving the cache back");
+  graph_destroy(&f, capture_end(&f, &on));
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
+  if (c != NULL) device_fixture_free(&f, c);
+  device_fixture_close(&f);
+}
+
+LADE_TEST_P(DeviceCaptures, ShortageGivesBackWhatBreaksNoCapture, SUPPORT_RUNTIMES, name) {
+  retry_in_capture(name, 0, LADE_OK);
+}
+
+LADE_TEST_P(DeviceCaptures, ShortageGivesNothingBackInTheReference, SUPPORT_RUNTIMES, name) {
+  retry_in_capture(name, LADE_DEVICE_REFERENCE, LADE_ERR_LIMIT);
+}
+
+LADE_TEST_P(DeviceCaptures, CollectionSparesCapturingStreams, SUPPORT_RUNTIMES, name) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.collection_threshold = 0.25;
+  device_fixture f;
+  if (!device_fixture_open_bytes(&f, name, &options)) return;
+  LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, (double)(64 * MIB) / (double)f.allocator->total_bytes));
+  device_fixture_free(&f, device_fixture_alloc(&f, 12 * MIB, 0));
+  device_fixture_free(&f, device_fixture_alloc(&f, 12 * MIB, 1));
+  ladei_stream on = device_fixture_resolve(&f, 0);
+  capture_begin(&f, &on);
+  char *a = device_fixture_alloc(&f, 14 * MIB, 2);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).capture_kept, 1);
+  graph_destroy(&f, capture_end(&f, &on));
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
