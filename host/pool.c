@@ -330,6 +330,7 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   ladei_condition_init(&pool->grown);
   ladei_room_init(&pool->room);
   ladei_background_init(&pool->background);
+  ladei_pinned_stakes_init(&pool->stakes, runtime->ops->step != NULL);
   pool->id = ladei_thread_pool_id();
   pool->fast_id = (own.flags & (LADE_PINNED_DEBUG | LADE_PINNED_REFERENCE)) != 0 ? UINT64_MAX : pool->id;
   ladei_reference_init(&pool->reference, (own.flags & LADE_PINNED_REFERENCE) != 0);

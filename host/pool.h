@@ -7,6 +7,7 @@
  *   room.c     who waits at the cap, and for what
  *   node.c     free blocks of one node       retire   pending blocks  owner.c    address -> block
  *   thread_cache.c, bins.c   ready blocks    reference.c, debug.c, background.c, snapshot.c   as they say
+ *   stakes.c   pipelines at the cap
  *
  * Locks, outermost first: pool->lock, node->lock, those of base/ and runtime/retire. No driver call under any of them.
  */
@@ -23,6 +24,7 @@
 #include "host/reference.h"
 #include "host/room.h"
 #include "host/source.h"
+#include "host/stakes.h"
 #include "host/stats.h"
 #include "host/thread_cache.h"
 #include "host/topology.h"
@@ -89,6 +91,7 @@ struct lade_pinned_pool {
   ladei_driver_pools driver_pools;
   _Atomic(uint64_t) aged_ns; /* when free segments were last looked at for their age */
   ladei_pool_counters counters;
+  ladei_pinned_stakes stakes; /* of pipelines in the pool */
 };
 
 /* ---- pool.c ------------------------------------------------------------------------------------------------------ */

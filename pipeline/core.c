@@ -201,6 +201,7 @@ static void chunk_begin(ladei_slot *slot, ladei_core_transfer *transfer) {
   ladei_level *level = &transfer->ring->levels[transfer->level];
   ladei_flow *flow = &level->flows[transfer->flow];
   slot->transfer = transfer;
+  slot->used = true;
   slot->offset = transfer->issued_bytes;
   slot->lead_bytes = transfer->issued_bytes == 0 ? transfer->lead_bytes : 0;
   slot->bytes = chunk_size(transfer, slot);
@@ -275,6 +276,7 @@ static void core_take(ladei_core *core, const ladei_order *order) {
   case LADEI_ORDER_ACQUIRE:
     slot_take(&ring->empty, order->slot, LADEI_SLOT_ACQUIRING)->capacity = order->bytes;
     ring->blocks++;
+    ring->acquire_out++;
     break;
   case LADEI_ORDER_READ:
     host_begin(ring, order->transfer);
@@ -295,13 +297,11 @@ static void core_take(ladei_core *core, const ladei_order *order) {
 }
 
 bool ladei_core_next(ladei_core *core, unsigned allow, ladei_order *out) {
-  ladei_order order;
-  if (!ladei_core_pick(core, allow, &order)) {
+  if (!ladei_core_pick(core, allow, out)) {
     return false;
   }
-  core_take(core, &order);
+  core_take(core, out);
   core->turn ^= 1u;
-  *out = order;
   return true;
 }
 
@@ -310,7 +310,11 @@ bool ladei_core_next(ladei_core *core, unsigned allow, ladei_order *out) {
 static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lade_status status,
                                  const lade_error *error) {
   ladei_ring *ring = order->ring;
+  ring->acquire_out--;
   if (status == LADE_OK) {
+    ring->acquire_asleep = false;
+    ring->awaits = false;
+    order->slot->used = false;
     order->slot->block = order->block;
     slot_to_free(order->slot);
     core->counters.blocks++;
@@ -327,6 +331,16 @@ static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lad
     ladei_ring_choose(ring);
     return 0;
   }
+  if (status == LADE_NOT_READY) {
+    core->counters.block_waits += ring->awaits ? 0 : 1;
+    ring->acquire_asleep = true;
+    ring->awaits = true;
+    return 0;
+  }
+  if (!order->only) {
+    return 0; /* what others there were went back meanwhile: asked for anew, as the only one */
+  }
+  ring->awaits = false;
   if (order->bytes > ring->block_least) {
     ring->block_bytes = order->bytes / 2 > ring->block_least ? order->bytes / 2 : ring->block_least;
     ring->block_most = ring->block_bytes;
@@ -340,6 +354,7 @@ static void ring_poll_wake(ladei_ring *ring) {
   for (unsigned i = 0; i < LADEI_LANES; i++) {
     ring->lanes[i].poll_asleep = false;
   }
+  ring->acquire_asleep = false;
 }
 
 static unsigned complete_read(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
@@ -508,6 +523,8 @@ static unsigned complete_write(ladei_core *core, const ladei_order *order, lade_
 
 static void complete_release(ladei_core *core, const ladei_order *order, lade_status status) {
   ladei_slot *slot = order->slot;
+  core->rings[0].acquire_asleep = false;
+  core->rings[1].acquire_asleep = false;
   slot->release_out = false;
   if (status == LADE_OK) {
     slot->block = NULL;
@@ -586,7 +603,12 @@ bool ladei_core_polls(const ladei_core *core) {
   for (unsigned i = 0; i < LADEI_LANES; i++) {
     polls = polls || !TAILQ_EMPTY(&core->rings[0].lanes[i].pending) || !TAILQ_EMPTY(&core->rings[1].lanes[i].pending);
   }
-  return polls;
+  return polls || ladei_core_awaits_block(&core->rings[0]) || ladei_core_awaits_block(&core->rings[1]);
+}
+
+void ladei_core_set_yield(ladei_core *core, ladei_yield yield) {
+  core->rings[0].yield = yield;
+  core->rings[1].yield = yield;
 }
 
 void ladei_core_poll_wake(ladei_core *core) {

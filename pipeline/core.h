@@ -19,6 +19,9 @@
  * than `depth` blocks in flight. A transfer that needs no staging takes empty slots the same way, without a block, and
  * unless it has a host half begins with COPY.
  *
+ * At the cap of its pool a ring goes on with the blocks it has. One that has none waits (ACQUIRE: LADE_NOT_READY), while
+ * rings that have some give up what they can spare: see Note [What others wait for] in core_pick.c.
+ *
  * Copies are queued on lanes, each a stream: the first for all that need not wait. GATE asks whether what the caller
  * queued before a transfer is over. If it is, the transfer goes on like any other; if not, its copies go to another lane,
  * whose stream then waits, and hold up nobody else. Transfers after one stream of the caller's share a lane.
@@ -78,6 +81,7 @@ struct ladei_slot {
   bool release_out; /* a RELEASE order for its block is out */
   bool keep_block;  /* an early RELEASE failed: wait for the batch instead */
   bool lost;        /* its batch was lost while a RELEASE was out */
+  bool used;        /* its block has carried a chunk since it was acquired */
 };
 
 TAILQ_HEAD(ladei_slot_list, ladei_slot);
@@ -177,6 +181,13 @@ typedef struct ladei_level {
   uint64_t clock;  /* `served` of the flow that began a chunk last */
 } ladei_level;
 
+/* What a ring gives up while others wait for blocks. */
+typedef enum ladei_yield {
+  LADEI_YIELD_NONE = 0,
+  LADEI_YIELD_SPARE, /* blocks without chunk but the last */
+  LADEI_YIELD_ALL,   /* that one too, once it was used */
+} ladei_yield;
+
 struct ladei_ring {
   lade_direction direction;
   ladei_slot *slots; /* depth of them */
@@ -203,7 +214,11 @@ struct ladei_ring {
   unsigned unissued;                    /* transfers that have not failed and have chunks not begun */
   ladei_core_transfer *issuing;         /* the one of them that begins the next chunk; NULL: none can */
 
-  unsigned blocks; /* held or being acquired */
+  unsigned blocks;      /* held or being acquired */
+  unsigned acquire_out; /* ... those of them */
+  bool acquire_asleep;  /* the only one was to be waited for: until ladei_core_poll_wake */
+  bool awaits;          /* ... and nothing came since */
+  ladei_yield yield;    /* to others that wait for blocks of the same pool */
 };
 
 typedef struct ladei_core_counters {
@@ -211,6 +226,7 @@ typedef struct ladei_core_counters {
   uint64_t bytes_completed;
   uint64_t copies, events_recorded, events_queried;
   uint64_t blocks, blocks_peak;
+  uint64_t block_waits; /* times that a ring without blocks had to wait for one */
 } ladei_core_counters;
 
 typedef struct ladei_core {
@@ -222,7 +238,8 @@ typedef struct ladei_core {
 } ladei_core;
 
 typedef enum ladei_order_kind {
-  LADEI_ORDER_ACQUIRE = 1, /* get a block of `bytes` for `slot`: complete with order->block set */
+  LADEI_ORDER_ACQUIRE = 1, /* get a block of `bytes` for `slot`: complete with order->block set; LADE_NOT_READY: only
+                              where it says `only`, it has to be waited for */
   LADEI_ORDER_READ,        /* source -> slot->block */
   LADEI_ORDER_GATE,        /* if what the caller queued before `transfer` is over, complete with `passed` set; else let
                               the lane's stream wait for it */
@@ -239,6 +256,7 @@ typedef enum ladei_order_kind {
 
 typedef struct ladei_order {
   ladei_order_kind kind;
+  unsigned copies; /* COPY: driver calls that it took */
   ladei_ring *ring;
   ladei_slot *slot;
   ladei_batch *batch;
@@ -250,8 +268,9 @@ typedef struct ladei_order {
   bool in_flight;
   bool last_resort;
   bool partial;
-  unsigned copies;   /* COPY: driver calls that it took */
   bool by_engine;    /* for the driver: its request went through the storage's engine */
+  bool only;         /* ACQUIRE: the ring has no other block */
+  bool smallest;     /* ACQUIRE: a smaller one would be of no use */
   uint64_t begun_ns; /* for the driver, where there is a timeline: when it began with it, */
   uint64_t ended_ns; /* ... and when it was done; 0: when it is completed */
 } ladei_order;
@@ -284,7 +303,8 @@ void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_dir
 /* Ends a transfer with `error`, unless it has one or is settled. What is under way for it is waited for. */
 void ladei_core_fail(ladei_core *core, ladei_core_transfer *transfer, const lade_error *error);
 
-/* Takes the most useful order. False: nothing to do until a completion, a submit, or ladei_core_poll_wake. */
+/* Takes the most useful order. False: nothing to do until a completion, a submit, or ladei_core_poll_wake; what `out` holds
+ * means nothing then. */
 bool ladei_core_next(ladei_core *core, unsigned allow, ladei_order *out);
 /* Whether next would find one. */
 bool ladei_core_has_order(const ladei_core *core, unsigned allow);
@@ -294,9 +314,15 @@ bool ladei_core_has_order(const ladei_core *core, unsigned allow);
  */
 unsigned ladei_core_complete(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error);
 
-/* Whether copies are under way whose end only POLL can find. */
+/* Whether copies are under way whose end only POLL can find, or a block is waited for. */
 bool ladei_core_polls(const ladei_core *core);
-/* Time has passed: POLL may be worth while again. */
+/* Whether the ring waits for its only block: an ACQUIRE found that it has to, and it still has use for one. */
+static inline bool ladei_core_awaits_block(const ladei_ring *ring) {
+  return ring->awaits && ring->blocks == ring->acquire_out && ring->issuing != NULL && !ring->issuing->unstaged;
+}
+/* What the rings shall give up from now on. */
+void ladei_core_set_yield(ladei_core *core, ladei_yield yield);
+/* Time has passed: POLL, and ACQUIRE where it has to wait, may be worth while again. */
 void ladei_core_poll_wake(ladei_core *core);
 
 /* Bytes at the transfer's start of which every copy is submitted, or every byte has arrived. */

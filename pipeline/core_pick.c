@@ -4,9 +4,9 @@
  * order" and "give me the order" are the same thing. core.c takes what was picked.
  *
  *   for the ring whose turn it is, the first that applies:
- *     FINISH, RECORD (a long copy comes next), GATE, COPY, RECORD (copies enough for an event), POLL (unless it was in
- *     vain since the last read or write), RELEASE (a block that became too small), READ or WRITE, RECORD (nothing else
- *     covers the copies), ACQUIRE, RELEASE (nothing left to begin)
+ *     FINISH, RELEASE (a block that others wait for), RECORD (a long copy comes next), GATE, COPY, RECORD (copies enough
+ *     for an event), POLL (unless it was in vain since the last read or write), RELEASE (a block that became too small),
+ *     READ or WRITE, RECORD (nothing else covers the copies), ACQUIRE, RELEASE (nothing left to begin)
  *
  * So copies are queued as early as can be, and a ring asks for the end of copies before it begins the next chunk: it
  * grows only as far as the speeds of its two sides need.
@@ -81,8 +81,8 @@ enum { EVENT_PART = 4, EVENT_BYTES = 1 << 20 };
 
 /* Whether what no event covers is as much as an event is for. */
 static bool lane_is_full(const ladei_lane *lane) {
-  unsigned share = ladei_ring_room(lane->ring) / EVENT_PART;
-  return lane->copied_count > 0 && (lane->copied_count >= share || lane->copied_bytes >= EVENT_BYTES);
+  return lane->copied_count > 0 &&
+         (lane->copied_bytes >= EVENT_BYTES || lane->copied_count >= ladei_ring_room(lane->ring) / EVENT_PART);
 }
 
 static bool lane_pick_record(const ladei_lane *lane, ladei_order *order) {
@@ -172,9 +172,28 @@ static bool pick_acquire(const ladei_ring *ring, ladei_order *order) {
       ring->blocks >= blocks_for(ring, ring->issuing)) {
     return false;
   }
+  bool others_first = ring->yield != LADEI_YIELD_NONE && ring->blocks > 0;
+  if (others_first || ring->acquire_asleep) {
+    return false;
+  }
   order_set(order, LADEI_ORDER_ACQUIRE, ring, slot, NULL, NULL);
   order->bytes = ring->block_bytes;
+  order->only = ring->blocks == 0;
+  order->smallest = ring->block_bytes <= ring->block_least;
   return true;
+}
+
+/*
+ * Note [What others wait for]
+ * While a ring that has no block waits for one of the same pool, the others ask for no more than one, and give back what
+ * carries no chunk: all but the last block, or, where nobody has more than one, that too, once it has carried a chunk. So
+ * each ring that has work has a block as long as there are as many, and else they take turns; and as every turn moves a
+ * chunk, none waits for ever.
+ */
+static bool pick_release_awaited(const ladei_ring *ring, ladei_order *order) {
+  ladei_slot *slot = TAILQ_FIRST(&ring->free);
+  bool gives = slot != NULL && (ring->blocks > 1 || (ring->yield == LADEI_YIELD_ALL && slot->used));
+  return gives && order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
 }
 
 static bool pick_release_lost(const ladei_ring *ring, ladei_order *order) {
@@ -218,9 +237,9 @@ static bool pick_release(const ladei_ring *ring, ladei_order *order) {
 
 static bool ring_pick(const ladei_ring *ring, unsigned allow, ladei_order *order) {
   bool host = (allow & LADEI_ALLOW_HOST) != 0;
-  return pick_finish(ring, order) || pick_copy_or_record(ring, order) || pick_record_full(ring, order) ||
-         pick_poll(ring, order) || pick_release_small(ring, order) ||
-         (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
+  return pick_finish(ring, order) || (ring->yield != LADEI_YIELD_NONE && pick_release_awaited(ring, order)) ||
+         pick_copy_or_record(ring, order) || pick_record_full(ring, order) || pick_poll(ring, order) ||
+         pick_release_small(ring, order) || (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
          (host && ring->direction == LADE_TO_HOST && pick_write(ring, order)) || pick_record_last(ring, order) ||
          pick_acquire(ring, order) || pick_release_lost(ring, order) || pick_release(ring, order);
 }

@@ -14,7 +14,8 @@
 #include "pipeline/internal.h"
 
 static lade_status execute_acquire(lade_pipeline *pipeline, ladei_order *order) {
-  return lade_pinned_alloc_near(pipeline->pool, order->bytes, pipeline->options.device, &order->block);
+  return ladei_pinned_stake_alloc(pipeline->pool, &ladei_side_of(pipeline, order->ring)->stake, order->bytes,
+                                  pipeline->options.device, order->only, order->smallest, &order->block);
 }
 
 static lade_status execute_gate(lade_pipeline *pipeline, ladei_order *order) {
@@ -66,7 +67,8 @@ static lade_status execute_release(lade_pipeline *pipeline, const ladei_order *o
   }
   ladei_storage_block_forget(&pipeline->storage, ladei_block_number(order->slot));
   /* The block is ours and in use: only a mistake in this file could make that fail. */
-  lade_status freed = lade_pinned_free(pipeline->pool, order->slot->block);
+  lade_status freed =
+      ladei_pinned_stake_free(pipeline->pool, &ladei_side_of(pipeline, order->ring)->stake, order->slot->block);
   assert(freed == LADE_OK);
   (void)freed;
   return LADE_OK;
@@ -167,6 +169,17 @@ static void blocks_grow(lade_pipeline *pipeline, ladei_ring *ring) {
   }
 }
 
+void ladei_stakes_update_awaited(lade_pipeline *pipeline) {
+  for (unsigned i = 0; i < 2; i++) {
+    ladei_pinned_stake *stake = &pipeline->sides[i].stake;
+    const ladei_ring *ring = &pipeline->core.rings[i];
+    if (atomic_load_explicit(&stake->waits, memory_order_relaxed) && ring->acquire_out == 0 &&
+        !ladei_core_awaits_block(ring)) {
+      ladei_pinned_stake_leave(pipeline->stakes, stake);
+    }
+  }
+}
+
 void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, lade_status status,
                            const lade_error *error) {
   if (ladei_order_is_host(order)) {
@@ -179,6 +192,7 @@ void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, la
     ladei_pipe_timeline_add_order(pipeline->timeline, order, end_ns, status);
   }
   unsigned changed = ladei_core_complete(&pipeline->core, order, status, error);
+  ladei_stakes_update_locked(pipeline);
   if (order->kind == LADEI_ORDER_FINISH && ladei_ticket_of(order->transfer)->released) {
     ladei_ticket_free(ladei_ticket_of(order->transfer));
     pipeline->references--; /* not the last: destroy waits for every transfer */

@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 
 #include "base/lock.h"
+#include "host/stakes.h"
 #include "host/topology.h"
 #include "lade/pipeline.h"
 #include "pipeline/adapt.h"
@@ -52,13 +53,16 @@ typedef struct ladei_lane_stream {
 typedef struct ladei_side {
   ladei_lane_stream lanes[LADEI_LANES];
   ladei_probe probe;
-  ladei_window window; /* host orders at once; guarded by the pipeline's lock */
+  ladei_window window;      /* host orders at once; guarded by the pipeline's lock */
+  ladei_pinned_stake stake; /* blocks of the ring, as others on the pool see them */
 } ladei_side;
 
 struct lade_pipeline {
   lade_runtime *runtime;
   ladei_process owner; /* asked of tickets, which may outlive the runtime */
   lade_pinned_pool *pool;
+  ladei_pinned_stakes *stakes; /* the pool's */
+  ladei_pinned_member member;  /* among them while the driver runs */
   ladei_event_pool *events;
   const ladei_pipeline_driver *driver;
   void *driver_state;            /* the driver's own */
@@ -189,6 +193,24 @@ lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order);
 
 /* Executes an order and completes it. Called with the lock, which is released meanwhile. */
 void ladei_execute_locked(lade_pipeline *pipeline, ladei_order *order);
+
+/* Takes the most useful order, after a look at what others wait for. Called with the lock. */
+static inline bool ladei_order_take_locked(lade_pipeline *pipeline, ladei_order *out) {
+  ladei_yield yield = (ladei_yield)ladei_pinned_stakes_wanted(pipeline->stakes);
+  if (yield != pipeline->core.rings[0].yield) {
+    ladei_core_set_yield(&pipeline->core, yield);
+  }
+  return ladei_core_next(&pipeline->core, LADEI_ALLOW_HOST, out);
+}
+
+/* A ring that has no use for a block any more waits for none. Called with the lock, after the core has changed. */
+void ladei_stakes_update_awaited(lade_pipeline *pipeline);
+
+static inline void ladei_stakes_update_locked(lade_pipeline *pipeline) {
+  if (ladei_pinned_stakes_wanted(pipeline->stakes) != LADEI_PINNED_WANTED_NONE) {
+    ladei_stakes_update_awaited(pipeline);
+  }
+}
 
 /* Completes an order that was executed. Called with the lock. Wakes callers that wait. */
 void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, lade_status status,

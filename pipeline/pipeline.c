@@ -193,6 +193,7 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
   own.events_queried = counters.events_queried;
   own.blocks = counters.blocks;
   own.blocks_peak = counters.blocks_peak;
+  own.block_waits = counters.block_waits;
   ladei_storage_info(&pipeline->storage, &own);
   return ladei_stats_write("lade_pipeline_info", &own, sizeof own, info);
 }
@@ -380,6 +381,15 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
   return status;
 }
 
+/* Blocks of the pool were given back, or are waited for. */
+static void pipeline_wake(void *user) {
+  lade_pipeline *pipeline = user;
+  ladei_lock_acquire(&pipeline->lock);
+  ladei_core_poll_wake(&pipeline->core);
+  ladei_lock_release(&pipeline->lock);
+  pipeline->driver->kick(pipeline);
+}
+
 static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, const lade_pipeline_options *options,
                                 int devices, lade_pipeline **out) {
   lade_pipeline *pipeline = calloc(1, sizeof *pipeline);
@@ -388,6 +398,8 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
   }
   pipeline->runtime = runtime;
   pipeline->pool = pool;
+  pipeline->stakes = ladei_pinned_stakes_of(pool);
+  pipeline->member = (ladei_pinned_member){.wake = pipeline_wake, .user = pipeline};
   pipeline->devices = devices;
   pipeline->options = *options;
   pipeline->chunk_chosen = options->chunk_bytes == 0;
@@ -408,6 +420,7 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
     ladei_error_restore(&first);
     return ladei_error_prefix(status, "pipeline: ");
   }
+  ladei_pinned_member_add(pipeline->stakes, &pipeline->member);
   *out = pipeline;
   return LADE_OK;
 }
@@ -497,6 +510,7 @@ static lade_status pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
   if (status == LADE_OK && pipeline->driver_state != NULL) {
     status = pipeline_drain(pipeline, cancel);
     if (status == LADE_OK) {
+      ladei_pinned_member_remove(pipeline->stakes, &pipeline->member);
       pipeline->driver->stop(pipeline);
     }
   }

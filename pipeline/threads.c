@@ -6,7 +6,8 @@
  *   order there          take it; if more are there and a thread sleeps, wake one (that one wakes the next), unless
  *                        somebody is on the way already
  *   requests in storage  one thread, the reaper, waits for them there, and completes their orders
- *   only copies to end   one thread, the poller, asks again and again: at once for a moment, then less and less often
+ *   only copies to end   one thread, the poller, asks again and again: at once for a moment, then less and less often; and
+ *                        so where a block is waited for, at the cap of the pool
  *   nothing              sleep until work is signalled
  *
  * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it comes
@@ -282,11 +283,12 @@ static void *thread_main(void *argument) {
   }
   ladei_lock_acquire(&pipeline->lock);
   while (!state->end) {
-    if (ladei_core_next(&pipeline->core, LADEI_ALLOW_HOST, &order)) {
+    if (ladei_order_take_locked(pipeline, &order)) {
       order_run(state, &order);
-      if (order.kind != LADEI_ORDER_POLL || !order.batch->lane->poll_asleep) {
-        since_ns = 0;
-      }
+      bool in_vain = order.kind == LADEI_ORDER_POLL      ? order.batch->lane->poll_asleep
+                     : order.kind == LADEI_ORDER_ACQUIRE ? order.ring->acquire_asleep
+                                                         : false;
+      since_ns = in_vain ? since_ns : 0;
       continue;
     }
     bool polls = ladei_core_polls(&pipeline->core) && !state->poller;

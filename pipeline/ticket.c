@@ -279,6 +279,7 @@ void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket) {
   ladei_error_restore(&before);
   ladei_files_cancel_locked(ticket);
   ladei_core_fail(&pipeline->core, &ticket->transfer, &error);
+  ladei_stakes_update_locked(pipeline);
 }
 
 lade_status lade_ticket_cancel(lade_ticket *ticket) {

@@ -113,7 +113,7 @@ static void pump_round(lade_pipeline *pipeline) {
   ladei_order order;
   ladei_lock_acquire(&pipeline->lock);
   ladei_core_poll_wake(&pipeline->core);
-  while (ladei_core_next(&pipeline->core, LADEI_ALLOW_HOST, &order)) {
+  while (ladei_order_take_locked(pipeline, &order)) {
     if (ladei_order_is_host(&order)) {
       flight_begin(state, &order);
     } else {
@@ -155,6 +155,11 @@ static lade_status virtual_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
   ladei_lock_release(&pipeline->lock);
   pump(pipeline);
   ladei_lock_acquire(&pipeline->lock);
+  if (ladei_core_awaits_block(&pipeline->core.rings[0]) || ladei_core_awaits_block(&pipeline->core.rings[1])) {
+    ladei_lock_release(&pipeline->lock);
+    ladei_pinned_members_wake(pipeline->stakes); /* whose blocks those are advances only if somebody lets it */
+    ladei_lock_acquire(&pipeline->lock);
+  }
   bool changed = finished != pipeline->core.counters.transfers_completed + pipeline->core.counters.transfers_failed;
   ladei_lock_release(&pipeline->lock);
   uint64_t now_ns = runtime->ops->now_ns(runtime->self);

@@ -29,6 +29,8 @@
  *     over: LADE_OK, or an error other than LADE_NOT_READY. After that nothing of it is used any more, also after an
  *     error.
  *   - Transfers take turns: by priority, then by submitter, then in the order of submission. Each turn is one chunk.
+ *   - At the cap of their pool transfers wait for blocks that other transfers hold, or that are pending. LADE_ERR_LIMIT comes
+ *     out of a ticket only where the program itself holds all that the cap allows.
  *   - The first error of a transfer is kept on its ticket and stops that transfer; others go on. Of a transfer that
  *     failed or was cancelled the destination holds some bytes, not all.
  *   - Nothing runs by itself on "sim": a pipeline advances while the program is in one of the calls below that wait,
@@ -310,6 +312,7 @@ typedef struct lade_pipeline_info {
   char storage_note[160];      /**< Why something asked for is not used; empty: nothing to say. */
   uint32_t requests_to_device; /**< Reads at once: as many as made the storage faster, ... */
   uint32_t requests_to_host;   /**< ... and writes. */
+  uint64_t block_waits;        /**< Times that a direction without a block waited at the pool's cap. */
 } lade_pipeline_info;
 
 static inline void lade_pipeline_info_init(lade_pipeline_info *info) {

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stakes in a pool: which rings of pipelines hold blocks of it, and which wait for one at its cap.
+ *
+ *   ring A   3 blocks   |   ring B   1 block   |   waiting: ring C, ring D
+ *
+ * A ring gives its blocks back when it has no more to begin; what the program holds, it may keep. So at the cap a ring
+ * without a block waits while others hold any or some are pending, and fails at once where the program has all.
+ *
+ * While a ring waits, the others give up what they have beyond one block each, as soon as no chunk is in it. Where all have
+ * one block or none, there are more rings than blocks: they take turns, and each gives its block up after a chunk.
+ *
+ * I1  blocks is the sum over stakes, holders the number of those with any. A block counts from before it is asked for until
+ *     after it was given back.
+ * I2  A stake is in `waiting` exactly while it `waits`; those that came first are first, and the first asks the pool.
+ * I3  wanted follows from the rest: nothing while nobody waits, else spare blocks, or all where nobody has spare ones.
+ * Locks: `lock` guards the counts and `waiting`; nothing is called under it. `members_lock` guards the members, and is held
+ * while they are woken, but for virtual time, where one thread at a time is here and waking runs a pipeline.
+ */
+#ifndef LADE_HOST_STAKES_H
+#define LADE_HOST_STAKES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "base/lock.h"
+#include "lade/pinned.h"
+
+/* What a ring holds; zero at first. */
+typedef struct ladei_pinned_stake {
+  TAILQ_ENTRY(ladei_pinned_stake) link;
+  unsigned blocks;
+  _Atomic(bool) waits;
+} ladei_pinned_stake;
+
+/* Who is woken when rings wait, or have waited for what was given back. */
+typedef struct ladei_pinned_member {
+  TAILQ_ENTRY(ladei_pinned_member) link;
+  void (*wake)(void *user);
+  void *user;
+} ladei_pinned_member;
+
+/* What rings shall give up. */
+typedef enum ladei_pinned_wanted {
+  LADEI_PINNED_WANTED_NONE = 0,
+  LADEI_PINNED_WANTED_SPARE, /* what they have beyond one block */
+  LADEI_PINNED_WANTED_ALL,   /* that one too, after a chunk */
+} ladei_pinned_wanted;
+
+typedef struct ladei_pinned_stakes {
+  bool virtual_time;
+  ladei_lock lock;
+  TAILQ_HEAD(ladei_pinned_stake_list, ladei_pinned_stake) waiting;
+  unsigned blocks;
+  unsigned holders;
+  uint64_t gives;  /* blocks given back so far */
+  unsigned passed; /* times that others left the first its turn since it asked last */
+  _Atomic(unsigned) wanted;
+  ladei_lock members_lock;
+  TAILQ_HEAD(ladei_pinned_member_list, ladei_pinned_member) members;
+  uint64_t changes; /* of the members */
+} ladei_pinned_stakes;
+
+void ladei_pinned_stakes_init(ladei_pinned_stakes *stakes, bool virtual_time);
+
+/* The pool's. */
+ladei_pinned_stakes *ladei_pinned_stakes_of(lade_pinned_pool *pool);
+
+void ladei_pinned_member_add(ladei_pinned_stakes *stakes, ladei_pinned_member *member);
+/* After this it is not woken. */
+void ladei_pinned_member_remove(ladei_pinned_stakes *stakes, ladei_pinned_member *member);
+/* Wakes all members. No lock of rank PIPELINE or above is held. */
+void ladei_pinned_members_wake(ladei_pinned_stakes *stakes);
+
+static inline ladei_pinned_wanted ladei_pinned_stakes_wanted(const ladei_pinned_stakes *stakes) {
+  return (ladei_pinned_wanted)atomic_load_explicit(&stakes->wanted, memory_order_relaxed);
+}
+
+/*
+ * A block for a ring, near `device`. `only`: the ring has no other, and waits for one: LADE_NOT_READY while it does, ask
+ * again. `smallest`: a smaller block would be of no use; else LADE_ERR_LIMIT comes at once where only a ring's last block
+ * could be waited for. Errors as lade_pinned_alloc_near(). No lock held.
+ */
+lade_status ladei_pinned_stake_alloc(lade_pinned_pool *pool, ladei_pinned_stake *stake, size_t bytes, int device,
+                                     bool only, bool smallest, void **out);
+/* Gives such a block back. No lock held. */
+lade_status ladei_pinned_stake_free(lade_pinned_pool *pool, ladei_pinned_stake *stake, void *block);
+/* The ring waits no longer. */
+void ladei_pinned_stake_leave(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake);
+
+#endif /* LADE_HOST_STAKES_H */
