@@ -3,7 +3,9 @@
  * Checkpoints in the safetensors format: opened and checked, loaded to one device or several, saved from devices.
  *
  * A file is an 8-byte length, a JSON header and the bytes of the tensors, one after the other. A checkpoint is one such
- * file, or several with a `model.safetensors.index.json` that says which tensor is in which.
+ * file, or several with a `model.safetensors.index.json` that says which tensor is in which. Several files that lade has
+ * saved carry the id of their save, and so does their index ("lade_save" in the metadata of each): files of two saves are
+ * never opened as one checkpoint.
  *
  *   lade_safetensors *file;
  *   lade_tensor_load *load;
@@ -22,7 +24,8 @@
  *   - A file that breaks a rule of the format is refused with LADE_ERR_FORMAT, and lade_last_error() says which rule and
  *     which tensor: a header that is too long, no JSON, not UTF-8, or has a name twice; an entry that is not made of
  *     dtype, shape and data_offsets; an unknown dtype; numbers that overflow; bytes that do not fit dtype and shape;
- *     tensors that overlap, leave a hole, or do not end with the file; metadata that is not text.
+ *     tensors that overlap, leave a hole, or do not end with the file; metadata that is not text; a file of another save
+ *     than its index.
  *   - Bytes go from the file into pinned memory and from there to the device, and back: no other copy on the host.
  */
 #ifndef LADE_SAFETENSORS_H
@@ -98,8 +101,13 @@ static inline void lade_tensor_info_init(lade_tensor_info *info) {
 /**
  * Open a checkpoint: read and check the headers. Reads no tensor.
  *
+ * Up to a quarter of the process's limit on descriptors its files stay open; of these a load reads what was opened, even
+ * if a save replaces the checkpoint meanwhile. Files beyond are opened again by loads, which fail with LADE_ERR_IO if such
+ * a file is gone or another one.
+ *
  * @param path  A file in the format; or, when its name ends in ".json", an index whose files lie beside it. Of those
- *              files the tensors that the index names belong to the checkpoint.
+ *              files the tensors that the index names belong to the checkpoint. If a save replaces the index while its
+ *              files are opened, the new one is read.
  * @param out   [out] Caller owns it until lade_safetensors_close(). Untouched on error.
  *
  * Threads: any. Waits: for the reads. Stream order: none.
@@ -112,7 +120,7 @@ LADE_API lade_status lade_safetensors_open(const char *path, lade_safetensors **
 /** Close a checkpoint; NULL does nothing. No load of it is under way. Threads: excludes other calls on it. */
 LADE_API void lade_safetensors_close(lade_safetensors *file);
 
-/** Number of tensors, of files, and of entries in the files' metadata. Threads: any. */
+/** Number of tensors, of files, and of entries in the files' metadata (without the id of a save). Threads: any. */
 LADE_API uint64_t lade_safetensors_count(const lade_safetensors *file);
 LADE_API uint64_t lade_safetensors_file_count(const lade_safetensors *file);
 LADE_API uint64_t lade_safetensors_metadata_count(const lade_safetensors *file);
@@ -296,13 +304,27 @@ static inline void lade_save_options_init(lade_save_options *options) {
 }
 
 /**
- * Save tensors. The files are those that the `safetensors` package writes of the same tensors, byte for byte.
+ * Save tensors. One file is the one that the `safetensors` package writes of the same tensors and metadata, byte for byte;
+ * so is each of several, whose metadata has the id of the save behind the caller's.
  *
- * Files are written without their names, which they get once all are complete, the index last: a
- * save that fails leaves what was there before, and nothing new under a final name.
+ * A save replaces an older checkpoint of the same path at one moment: one file by renaming, several by renaming the index.
+ * Whenever it fails, or its process is killed, what can be opened is the old checkpoint or the new one, whole. After an
+ * error that is the old one, but for one case: the new one is in place and could not be flushed or closed (LADE_ERR_IO).
+ * Without options.no_sync that holds for a loss of power, too.
  *
- * @param path     Of the file. With several files, "model.safetensors" gives "model-00001-of-00003.safetensors" and so
- *                 on, tensors in the order given, and "model.safetensors.index.json".
+ * Several files get names that no other save uses: "model.safetensors" gives "model-7-00001-of-00003.safetensors" and so
+ * on, 7 being one more than the number of the save that "model.safetensors.index.json" names before. Once the new index
+ * is in place the files of the save that it replaces are removed: those alone that carry its id. Keep a copy of all files,
+ * or hard links in another folder, to keep an older save; the index alone keeps nothing. An index that lade did not write,
+ * or files without an id, are never removed.
+ *
+ * While several files are saved, ".model.safetensors.index.json.lade-lock" is locked (flock): one save of a checkpoint
+ * runs at a time. The lock ends with its process. What a killed save has left is removed by the next one: files of its id,
+ * and temporary files (LADE_FILE_ATOMIC). Where a file system has no locks, nothing of that is removed, and two saves at
+ * once of several files must be kept apart by the caller: a mixture is not opened, but the checkpoint is lost.
+ *
+ * @param path     Of the file. With several files theirs begin as its name does, tensors in the order given, and the index
+ *                 is called path + ".index.json". Another file or link of a name is replaced.
  * @param targets  The devices; borrowed for the call.
  * @param tensors  Borrowed for the call.
  * @param options  Borrowed for the call; NULL for defaults.
@@ -310,7 +332,8 @@ static inline void lade_save_options_init(lade_save_options *options) {
  * Threads: any. Waits: until all is written. Stream order: reads the tensors after the work queued on their targets'
  * streams.
  * Errors: LADE_ERR_INVALID_ARGUMENT, naming the tensor: a name twice or not UTF-8, a shape too large, sub-byte elements
- * that do not fill bytes; LADE_ERR_IO, such as ENOSPC; LADE_ERR_CANCELLED; those of lade_pipeline_submit() and
+ * that do not fill bytes; metadata with a key twice, or "lade_save"; LADE_ERR_BUSY: another save of this checkpoint is
+ * under way; LADE_ERR_IO, such as ENOSPC, and before anything is read a path that could not be replaced; LADE_ERR_CANCELLED; those of lade_pipeline_submit() and
  * lade_ticket_wait(); LADE_ERR_OUT_OF_HOST_MEMORY.
  * Source: docs/pipeline.md "Checkpoints".
  */

@@ -61,7 +61,7 @@ extern "C" {
   X(LADE_ERR_FOREIGN_POINTER, 11, "the pointer was not handed out by this object")                                     \
   X(LADE_ERR_NOT_BLOCK_START, 12, "the pointer lies inside a block, not at its start")                                 \
   X(LADE_ERR_DOUBLE_FREE, 13, "the block is already free")                                                             \
-  X(LADE_ERR_BUSY, 14, "objects that depend on this one are still alive")                                              \
+  X(LADE_ERR_BUSY, 14, "objects that depend on this one are still alive, or it is in use by another call")             \
   X(LADE_ERR_FORKED, 15, "the object was made before fork(); only the parent may use it")                              \
   X(LADE_ERR_IO, 16, "reading or writing failed; native_code is the errno")                                            \
   X(LADE_ERR_TRUNCATED, 17, "the source ended before all of its bytes were read")                                      \

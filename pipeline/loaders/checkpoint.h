@@ -5,11 +5,14 @@
 
 #include "lade/safetensors.h"
 #include "pipeline/loaders/header.h"
+#include "pipeline/open_files.h"
 
 /* One file of a checkpoint. */
 typedef struct ladei_checkpoint_file {
   char *path;
-  int fd;               /* -1: not open */
+  int fd;          /* -1: by late_path, as too many are open; see Note [Open files] */
+  char *late_path; /* does not depend on the working directory; NULL: fd is open */
+  ladei_file_identity identity;
   uint64_t data_offset; /* of the first tensor byte */
   ladei_header header;
 } ladei_checkpoint_file;
@@ -27,7 +30,19 @@ struct lade_safetensors {
   size_t tensor_count;
   size_t *by_name; /* numbers of tensors, by ascending name */
   json_t *index;   /* NULL for a single file */
+  size_t open_count;
 };
+
+/*
+ * Opens a file of a checkpoint and reads its header; what was in *file is forgotten, but for its path. `name` is looked up
+ * in the open folder, or AT_FDCWD. What was opened stays to be disposed of on failure, too. As lade_safetensors_open().
+ */
+lade_status ladei_checkpoint_file_read(int folder, const char *name, ladei_checkpoint_file *file);
+void ladei_checkpoint_file_dispose(ladei_checkpoint_file *file);
+/* An index as JSON; json_decref() it. LADE_ERR_IO with *out_absent: there is no such file. */
+lade_status ladei_index_read(int folder, const char *name, json_t **out, bool *out_absent);
+/* The id of the save that wrote the index, or NULL. The index's. */
+const char *ladei_index_save_id(const json_t *index);
 
 /*
  * Whether `right` follows `left` directly and yet belongs to another allocation of the driver. A pipeline copies what
@@ -47,8 +62,9 @@ typedef struct ladei_ticket_list {
  * list first.
  */
 lade_status ladei_ticket_list_submit(ladei_ticket_list *list, lade_pipeline *pipeline, const lade_transfer *transfer);
-/* Waits for all, `timeout_ns` at most; the first error in order. */
-lade_status ladei_ticket_list_wait(const ladei_ticket_list *list, lade_runtime *runtime, uint64_t timeout_ns);
+/* Waits for tickets [first, end), `timeout_ns` at most; the first error in order. */
+lade_status ladei_ticket_list_wait(const ladei_ticket_list *list, size_t first, size_t end, lade_runtime *runtime,
+                                   uint64_t timeout_ns);
 /* LADE_NOT_READY while any is under way, else the first error in order. */
 lade_status ladei_ticket_list_query(const ladei_ticket_list *list, uint64_t *out_bytes_done);
 /* Cancels what is under way, waits for it and releases all. LADE_ERR_TIMEOUT, LADE_ERR_FORKED: the list stays. */

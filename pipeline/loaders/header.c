@@ -174,7 +174,11 @@ static lade_status metadata_read(const json_t *object, ladei_header *header) {
       char shown[LADEI_NAME_TEXT_BYTES];
       return ladei_error(LADE_ERR_FORMAT, 0, "metadata \"%s\" is no text", ladei_name_text(key, shown));
     }
-    header->metadata[header->metadata_count++] = (lade_metadata){key, json_string_value(value)};
+    if (strcmp(key, LADEI_SAVE_ID_KEY) == 0) {
+      header->save_id = json_string_value(value);
+    } else {
+      header->metadata[header->metadata_count++] = (lade_metadata){key, json_string_value(value)};
+    }
   }
   return LADE_OK;
 }

@@ -12,6 +12,9 @@
 /* The length in front of it. */
 #define LADEI_HEADER_PREFIX_BYTES UINT64_C(8)
 
+/* The entry of the metadata that says of which save a file is: of several files, and of their index. Lade's own. */
+#define LADEI_SAVE_ID_KEY "lade_save"
+
 /* A tensor of one file. */
 typedef struct ladei_entry {
   const char *name;
@@ -26,8 +29,9 @@ typedef struct ladei_header {
   uint64_t *shapes;
   ladei_entry *entries; /* in the order of their bytes: they follow each other from 0 on, without gap */
   size_t entry_count;
-  lade_metadata *metadata;
+  lade_metadata *metadata; /* without lade's own */
   size_t metadata_count;
+  const char *save_id; /* NULL: none */
 } ladei_header;
 
 /*

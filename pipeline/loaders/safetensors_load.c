@@ -261,22 +261,34 @@ static bool piece_follows(const lade_tensor_load *load, const piece *before, con
          before->memory + piece_bytes(load, before) == p->memory;
 }
 
-static void group_add(const lade_tensor_load *load, group *g, piece *p) {
+/* A tensor's bytes in its file. One that is not kept open must still be there, and the same. */
+static lade_status piece_endpoint(const ladei_checkpoint_file *file, uint64_t offset, lade_endpoint *out) {
+  if (file->fd >= 0) {
+    *out = lade_endpoint_file(file->fd, offset, ladei_path_text(file->path));
+    return LADE_OK;
+  }
+  *out = lade_endpoint_path(file->late_path, offset, 0);
+  lade_status status = ladei_file_recheck(file->late_path, &file->identity);
+  return status == LADE_OK ? status : ladei_error_prefix(status, "the checkpoint has changed since it was opened: ");
+}
+
+static lade_status group_add(const lade_tensor_load *load, group *g, piece *p) {
   const ladei_checkpoint_tensor *tensor = &load->file->tensors[p->tensor];
   const ladei_checkpoint_file *file = &load->file->files[tensor->file];
   uint64_t bytes = piece_bytes(load, p);
+  lade_status status = LADE_OK;
   if (g->count > 0 && piece_follows(load, g->last, p)) {
     g->ranges[g->count - 1].bytes += bytes;
   } else {
-    g->ranges[g->count++] = (lade_piece){
-        .host = lade_endpoint_file(file->fd, file->data_offset + tensor->entry->begin, ladei_path_text(file->path)),
-        .device_memory = p->memory,
-        .bytes = bytes};
+    lade_piece *range = &g->ranges[g->count++];
+    *range = (lade_piece){.device_memory = p->memory, .bytes = bytes};
+    status = piece_endpoint(file, file->data_offset + tensor->entry->begin, &range->host);
   }
   g->bytes += bytes;
   g->last = p;
   p->ticket = load->tickets.count;
   p->ready_bytes = g->bytes;
+  return status;
 }
 
 static lade_status group_submit(lade_tensor_load *load, group *g, const lade_load_target *target) {
@@ -316,7 +328,9 @@ static lade_status target_submit(lade_tensor_load *load, uint32_t target, lade_p
       status = group_submit(load, &g, &load->targets[target]);
       limit = group_limit(limit, load->bytes);
     }
-    group_add(load, &g, p);
+    if (status == LADE_OK) {
+      status = group_add(load, &g, p);
+    }
   }
   return status == LADE_OK ? group_submit(load, &g, &load->targets[target]) : status;
 }
@@ -439,7 +453,7 @@ lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns) {
   if (load == NULL) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_wait: NULL");
   }
-  return ladei_ticket_list_wait(&load->tickets, load->targets[0].pipeline->runtime, timeout_ns);
+  return ladei_ticket_list_wait(&load->tickets, 0, load->tickets.count, load->targets[0].pipeline->runtime, timeout_ns);
 }
 
 lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns) {

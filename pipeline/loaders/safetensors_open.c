@@ -7,13 +7,14 @@
  *
  * I1  Every tensor's entry belongs to the header of its file, and names in `tensors` are unique.
  * I2  by_name holds each number of `tensors` once, names ascending.
+ * I3  Where the index carries the id of a save, every file carries the same.
+ * I4  At most open_count files are open; the others are by late_path, and of their identity.
  * Locks: none; constant once it is open.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -22,92 +23,28 @@
 #include "pipeline/loaders/checkpoint.h"
 #include "pipeline/loaders/text.h"
 
+enum { OPEN_TRIES = 4 };
+
 static lade_status memory_error(const char *what) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %s", what);
 }
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* Bytes [offset, offset + bytes) of a file whose size is known to cover them. */
-static lade_status file_read(int fd, uint64_t offset, void *out, size_t bytes) {
-  for (size_t done = 0; done < bytes;) {
-    ssize_t got = pread(fd, (char *)out + done, bytes - done, (off_t)(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      return ladei_error(LADE_ERR_IO, errno, "reading at byte %llu: %s", (unsigned long long)(offset + done),
-                         strerror(errno));
-    }
-    if (got == 0) {
-      return ladei_error(LADE_ERR_TRUNCATED, 0, "the file ended at byte %llu while it was read",
-                         (unsigned long long)(offset + done));
-    }
-    done += (size_t)got;
+/* Closes a file for the time being where enough are open. */
+static lade_status file_make_late(lade_safetensors *checkpoint, ladei_checkpoint_file *file) {
+  if (checkpoint->open_count < ladei_open_files_most()) {
+    checkpoint->open_count++;
+    return LADE_OK;
   }
-  return LADE_OK;
-}
-
-static lade_status file_open(const char *path, int *out_fd, uint64_t *out_bytes) {
-  struct stat facts;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up */
-  if (fd < 0 || fstat(fd, &facts) != 0) {
+  file->late_path = realpath(file->path, NULL);
+  if (file->late_path == NULL) {
     int reason = errno;
-    if (fd >= 0) close(fd);
-    return ladei_error(LADE_ERR_IO, reason, "cannot open: %s", strerror(reason));
+    return ladei_error(LADE_ERR_IO, reason, "%s: cannot open: %s", ladei_path_text(file->path), strerror(reason));
   }
-  if (!S_ISREG(facts.st_mode)) {
-    close(fd);
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "no regular file");
-  }
-  *out_fd = fd;
-  *out_bytes = (uint64_t)facts.st_size;
+  close(file->fd);
+  file->fd = -1;
   return LADE_OK;
-}
-
-/* The header's text; the caller frees it. */
-static lade_status header_read(int fd, uint64_t file_bytes, char **out_text, uint64_t *out_bytes) {
-  unsigned char prefix[LADEI_HEADER_PREFIX_BYTES];
-  uint64_t bytes = 0;
-  if (file_bytes < sizeof prefix) {
-    return ladei_error(LADE_ERR_FORMAT, 0, "%llu bytes are too few for a header", (unsigned long long)file_bytes);
-  }
-  lade_status status = file_read(fd, 0, prefix, sizeof prefix);
-  if (status != LADE_OK) {
-    return status;
-  }
-  for (unsigned i = 0; i < sizeof prefix; i++) {
-    bytes |= (uint64_t)prefix[i] << (8 * i);
-  }
-  if (bytes > LADEI_HEADER_MAX_BYTES || bytes > file_bytes - sizeof prefix) {
-    return ladei_error(LADE_ERR_FORMAT, 0, "a header of %llu bytes: %s", (unsigned long long)bytes,
-                       bytes > LADEI_HEADER_MAX_BYTES ? "the format allows 100000000" : "the file ends before it does");
-  }
-  char *text = malloc(bytes + 1);
-  if (text == NULL) {
-    return memory_error("the header");
-  }
-  status = file_read(fd, sizeof prefix, text, bytes);
-  if (status != LADE_OK) {
-    free(text);
-    return status;
-  }
-  *out_text = text;
-  *out_bytes = bytes;
-  return LADE_OK;
-}
-
-static lade_status checkpoint_file_read(ladei_checkpoint_file *file) {
-  uint64_t file_bytes = 0, text_bytes = 0;
-  char *text = NULL;
-  lade_status status = file_open(file->path, &file->fd, &file_bytes);
-  if (status == LADE_OK) {
-    status = header_read(file->fd, file_bytes, &text, &text_bytes);
-  }
-  if (status == LADE_OK) {
-    file->data_offset = LADEI_HEADER_PREFIX_BYTES + text_bytes;
-    status = ladei_header_parse(text, text_bytes, file_bytes - file->data_offset, &file->header);
-    free(text);
-  }
-  return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "%s: ", ladei_path_text(file->path));
 }
 
 /* Takes the path, also when it fails. */
@@ -117,35 +54,23 @@ static lade_status file_add(lade_safetensors *checkpoint, char *path) {
   }
   ladei_checkpoint_file *file = &checkpoint->files[checkpoint->file_count++];
   *file = (ladei_checkpoint_file){.path = path, .fd = -1};
-  return checkpoint_file_read(file);
+  lade_status status = ladei_checkpoint_file_read(AT_FDCWD, path, file);
+  return status == LADE_OK ? file_make_late(checkpoint, file) : status;
+}
+
+/* A file is of the save that the index is of. Without an id in the index nobody can tell. */
+static lade_status save_id_check(const lade_safetensors *checkpoint, const ladei_checkpoint_file *file) {
+  const char *id = ladei_index_save_id(checkpoint->index), *found = file->header.save_id;
+  char shown[2][LADEI_NAME_TEXT_BYTES];
+  if (id == NULL || (found != NULL && strcmp(found, id) == 0)) {
+    return LADE_OK;
+  }
+  return ladei_error(LADE_ERR_FORMAT, 0, "%s: it is of save %s, the index of save %s: files of two saves are mixed",
+                     ladei_path_text(file->path), found != NULL ? ladei_name_text(found, shown[0]) : "(none)",
+                     ladei_name_text(id, shown[1]));
 }
 
 /* --- the index of a sharded checkpoint ---------------------------------------------------------------------------- */
-
-static lade_status index_read(const char *path, json_t **out) {
-  uint64_t bytes;
-  int fd;
-  json_error_t error;
-  lade_status status = file_open(path, &fd, &bytes);
-  if (status != LADE_OK) {
-    return status;
-  }
-  char *text = bytes > LADEI_HEADER_MAX_BYTES ? NULL : malloc(bytes + 1);
-  if (text == NULL) {
-    close(fd);
-    return bytes > LADEI_HEADER_MAX_BYTES
-               ? ladei_error(LADE_ERR_FORMAT, 0, "an index of %llu bytes is too long", (unsigned long long)bytes)
-               : memory_error("the index");
-  }
-  status = file_read(fd, 0, text, bytes);
-  close(fd);
-  if (status == LADE_OK) {
-    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    status = *out != NULL ? LADE_OK : ladei_json_error(&error, "the index");
-  }
-  free(text);
-  return status;
-}
 
 /* Files lie beside the index: a name with a folder in it could lead anywhere. */
 static bool file_name_is_plain(const json_t *value) {
@@ -214,7 +139,8 @@ static lade_status sharded_open(lade_safetensors *checkpoint, const char *path) 
   json_t *map;
   const char **names = NULL;
   size_t count = 0;
-  lade_status status = index_read(path, &checkpoint->index);
+  bool absent;
+  lade_status status = ladei_index_read(AT_FDCWD, path, &checkpoint->index, &absent);
   if (status == LADE_OK) {
     status = weight_map_check(checkpoint->index, &map);
   }
@@ -228,6 +154,9 @@ static lade_status sharded_open(lade_safetensors *checkpoint, const char *path) 
   status = checkpoint->files != NULL ? LADE_OK : memory_error("the files");
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
     status = file_add(checkpoint, path_beside(path, names[i]));
+    if (status == LADE_OK) {
+      status = save_id_check(checkpoint, &checkpoint->files[i]);
+    }
   }
   free(names);
   return status;
@@ -313,16 +242,32 @@ static lade_status checkpoint_read(lade_safetensors *checkpoint, const char *pat
   return index_check(checkpoint, path);
 }
 
-lade_status lade_safetensors_open(const char *path, lade_safetensors **out) {
-  if (path == NULL || out == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_open: NULL");
+/* Whether another save's index is there by now, whose files replace those that were not found. */
+static bool index_has_changed(const lade_safetensors *checkpoint, const char *path) {
+  const char *id = checkpoint->index != NULL ? ladei_index_save_id(checkpoint->index) : NULL, *id_now;
+  json_t *index = NULL;
+  lade_error before;
+  bool absent;
+  if (id == NULL) {
+    return false;
   }
+  ladei_error_save(&before);
+  bool changed = ladei_index_read(AT_FDCWD, path, &index, &absent) == LADE_OK &&
+                 ((id_now = ladei_index_save_id(index)) == NULL || strcmp(id_now, id) != 0);
+  json_decref(index);
+  ladei_error_restore(&before);
+  return changed;
+}
+
+/* *out_changed: it failed, and a save has replaced the checkpoint meanwhile. */
+static lade_status open_once(const char *path, lade_safetensors **out, bool *out_changed) {
   lade_safetensors *checkpoint = calloc(1, sizeof *checkpoint);
   if (checkpoint == NULL) {
     return memory_error("a checkpoint");
   }
   lade_status status = checkpoint_read(checkpoint, path);
   if (status != LADE_OK) {
+    *out_changed = index_has_changed(checkpoint, path);
     lade_safetensors_close(checkpoint);
     return status;
   }
@@ -330,14 +275,27 @@ lade_status lade_safetensors_open(const char *path, lade_safetensors **out) {
   return LADE_OK;
 }
 
+lade_status lade_safetensors_open(const char *path, lade_safetensors **out) {
+  if (path == NULL || out == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_open: NULL");
+  }
+  for (int i = 0; i < OPEN_TRIES; i++) {
+    bool changed = false;
+    lade_status status = open_once(path, out, &changed);
+    if (!changed) {
+      return status;
+    }
+  }
+  return ladei_error(LADE_ERR_IO, ESTALE, "%s: a save replaced it each of %d times that it was opened",
+                     ladei_path_text(path), OPEN_TRIES);
+}
+
 void lade_safetensors_close(lade_safetensors *file) {
   if (file == NULL) {
     return;
   }
   for (size_t i = 0; i < file->file_count; i++) {
-    ladei_header_dispose(&file->files[i].header);
-    free(file->files[i].path);
-    if (file->files[i].fd >= 0) close(file->files[i].fd);
+    ladei_checkpoint_file_dispose(&file->files[i]);
   }
   json_decref(file->index);
   free(file->files);

@@ -3,21 +3,29 @@
  * Saving tensors: which goes into which file and where, the headers, the index.
  *
  *   tensors as given --shards--> consecutive ones --order--> by dtype, then by name: entries, header, offsets
- *   files without their names: header, tensors  ->  all complete, all flushed  ->  named, the index last
+ *   each file    without its name: header, tensors  ->  complete, flushed  ->  named, closed
+ *   one file     that is all: its renaming replaces the old one
+ *   several      under names of this save (generation.c); then the index, whose renaming is the commit
+ *
+ * As many files are begun at a time as may be open; the first of them is finished before one more is begun.
  *
  * I1  shard.tensors[i] is what entries[i] describes; entries follow each other from 0 on, without gap.
- * I2  No part file is disposed of before every transfer into it is over.
+ * I2  No file is ended before every transfer into it is over.
+ * I3  What could keep a file from getting its name is looked for before the first transfer.
  * Locks: none; a save belongs to the calling thread.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
 #include "pipeline/internal.h"
 #include "pipeline/loaders/checkpoint.h"
+#include "pipeline/loaders/generation.h"
 #include "pipeline/loaders/part_file.h"
 #include "pipeline/loaders/text.h"
 
@@ -29,7 +37,8 @@ typedef struct shard {
   ladei_entry *entries;
   size_t count;
   char *name; /* of the file, without folder */
-  ladei_part_file file;
+  ladei_save *file;
+  size_t ticket_end; /* its transfers are before it in save.tickets */
 } shard;
 
 typedef struct save {
@@ -42,7 +51,14 @@ typedef struct save {
   uint64_t bytes;
   shard *shards;
   size_t shard_count;
-  ladei_part_file index;
+  size_t finished;               /* shards, from the first on */
+  size_t waited;                 /* tickets, from the first on */
+  ladei_generation generation;   /* of several files */
+  const lade_metadata *metadata; /* of each file */
+  size_t metadata_count;
+  lade_metadata *own_metadata; /* behind `metadata`, if it is not the caller's */
+  int folder;                  /* the generation's, with several files; -1: not open */
+  ladei_save *index;
   ladei_ticket_list tickets;
 } save;
 
@@ -110,6 +126,35 @@ static lade_status names_check(const save *s) {
   return status;
 }
 
+static lade_status metadata_error(uint64_t number, const char *what) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: metadata %llu %s", (unsigned long long)number, what);
+}
+
+static int metadata_compare(const void *a, const void *b) {
+  const lade_metadata *left = *(const lade_metadata *const *)a, *right = *(const lade_metadata *const *)b;
+  int order = strcmp(left->key, right->key);
+  return order != 0 ? order : (left < right ? -1 : left > right);
+}
+
+static lade_status keys_check(const lade_save_options *options) {
+  lade_status status = LADE_OK;
+  const lade_metadata **sorted = calloc(options->metadata_count + 1, sizeof *sorted);
+  if (sorted == NULL) {
+    return memory_error();
+  }
+  for (uint64_t i = 0; i < options->metadata_count; i++) {
+    sorted[i] = &options->metadata[i];
+  }
+  qsort(sorted, options->metadata_count, sizeof *sorted, metadata_compare);
+  for (uint64_t i = 1; i < options->metadata_count && status == LADE_OK; i++) {
+    if (strcmp(sorted[i - 1]->key, sorted[i]->key) == 0) {
+      status = metadata_error((uint64_t)(sorted[i] - options->metadata), "has the key of another one");
+    }
+  }
+  free(sorted);
+  return status;
+}
+
 static lade_status metadata_check(const lade_save_options *options) {
   if (options->metadata == NULL && options->metadata_count > 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: %llu entries of metadata, but no list of them",
@@ -118,16 +163,13 @@ static lade_status metadata_check(const lade_save_options *options) {
   for (uint64_t i = 0; i < options->metadata_count; i++) {
     const lade_metadata *entry = &options->metadata[i];
     if (entry->key == NULL || entry->value == NULL || !text_is_utf8(entry->key) || !text_is_utf8(entry->value)) {
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: metadata %llu is not UTF-8", (unsigned long long)i);
+      return metadata_error(i, "is not UTF-8");
     }
-    for (uint64_t j = 0; j < i; j++) {
-      if (strcmp(options->metadata[j].key, entry->key) == 0) {
-        return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: metadata %llu has the key of another one",
-                           (unsigned long long)i);
-      }
+    if (strcmp(entry->key, LADEI_SAVE_ID_KEY) == 0) {
+      return metadata_error(i, "has the key \"" LADEI_SAVE_ID_KEY "\", which is lade's own");
     }
   }
-  return LADE_OK;
+  return keys_check(options);
 }
 
 static lade_status save_check(save *s) {
@@ -198,27 +240,6 @@ static lade_status shard_fill(const save *s, shard *to, size_t first, size_t end
   return LADE_OK;
 }
 
-static const char *file_name(const char *path) {
-  const char *slash = strrchr(path, '/');
-  return slash != NULL ? slash + 1 : path;
-}
-
-/* "model-00001-of-00003.safetensors", or the name as it is where there is only one. */
-static char *shard_name(const save *s, size_t number) {
-  static const char ending[] = ".safetensors";
-  const char *name = file_name(s->path);
-  size_t length = strlen(name), stem = length;
-  char *out;
-  if (s->shard_count == 1) {
-    return strdup(name);
-  }
-  if (length > strlen(ending) && strcmp(name + length - strlen(ending), ending) == 0) {
-    stem -= strlen(ending);
-  }
-  int made = asprintf(&out, "%.*s-%05zu-of-%05zu%s", (int)stem, name, number + 1, s->shard_count, name + stem);
-  return made < 0 ? NULL : out;
-}
-
 static lade_status shards_plan(save *s) {
   size_t count = 0, first = 0;
   for (size_t i = 0; i < s->tensor_count || count == 0; i = shard_end(s, i)) {
@@ -235,8 +256,7 @@ static lade_status shards_plan(save *s) {
   lade_status status = LADE_OK;
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
     size_t end = shard_end(s, first);
-    s->shards[i].name = shard_name(s, i);
-    status = s->shards[i].name != NULL ? shard_fill(s, &s->shards[i], first, end) : memory_error();
+    status = shard_fill(s, &s->shards[i], first, end);
     first = end;
   }
   return status;
@@ -245,7 +265,7 @@ static lade_status shards_plan(save *s) {
 /* The caller frees it; NULL without memory. */
 static char *path_beside(const char *path, const char *name) {
   char *joined;
-  int made = asprintf(&joined, "%.*s%s", (int)(file_name(path) - path), path, name);
+  int made = asprintf(&joined, "%.*s%s", (int)(ladei_file_name(path) - path), path, name);
   return made < 0 ? NULL : joined;
 }
 
@@ -278,8 +298,8 @@ static lade_status target_submit(save *s, const shard *in, uint32_t target, uint
       status = ranges_submit(s, target, ranges, count);
       count = 0;
     }
-    ranges[count++] = (lade_piece){.host = lade_endpoint_file(ladei_part_file_fd(&in->file), data_offset + entry->begin,
-                                                              ladei_path_text(in->file.path)),
+    ranges[count++] = (lade_piece){.host = lade_endpoint_file(ladei_save_fd(in->file), data_offset + entry->begin,
+                                                              ladei_path_text(ladei_save_path(in->file))),
                                    .device_memory = memory,
                                    .bytes = entry->end - entry->begin};
   }
@@ -300,19 +320,22 @@ static lade_status shard_begin(save *s, shard *which) {
   char *header;
   size_t header_bytes;
   uint64_t data_bytes = which->count > 0 ? which->entries[which->count - 1].end : 0;
-  lade_status status = ladei_header_write(which->entries, which->count, s->options.metadata, s->options.metadata_count,
-                                          &header, &header_bytes);
+  lade_status status =
+      ladei_header_write(which->entries, which->count, s->metadata, s->metadata_count, &header, &header_bytes);
   if (status != LADE_OK) {
     return status;
   }
   char *path = path_beside(s->path, which->name);
-  status = path != NULL ? ladei_part_file_create(path, header_bytes + data_bytes, &which->file) : memory_error();
+  status =
+      path != NULL ? ladei_part_file_create(s->folder, path, header_bytes + data_bytes, &which->file) : memory_error();
   free(path);
   if (status == LADE_OK) {
-    status = ladei_part_file_write(&which->file, 0, header, header_bytes);
+    status = ladei_part_file_write(which->file, 0, header, header_bytes);
   }
   free(header);
-  return status == LADE_OK ? shard_submit(s, which, header_bytes) : status;
+  status = status == LADE_OK ? shard_submit(s, which, header_bytes) : status;
+  which->ticket_end = s->tickets.count;
+  return status;
 }
 
 /* Which tensor is in which file, by name. */
@@ -340,7 +363,9 @@ static mapping *mappings_list(const save *s) {
 
 /* As Python's json.dumps(..., indent=2, sort_keys=True) writes it, and a newline. */
 static void index_put(const save *s, const mapping *list, ladei_text *t) {
-  ladei_text_put_string(t, "{\n  \"metadata\": {\n    \"total_size\": ");
+  ladei_text_put_string(t, "{\n  \"metadata\": {\n    \"" LADEI_SAVE_ID_KEY "\": ");
+  ladei_text_put_quoted(t, s->generation.id, true);
+  ladei_text_put_string(t, ",\n    \"total_size\": ");
   ladei_text_put_number(t, s->bytes);
   ladei_text_put_string(t, "\n  },\n  \"weight_map\": {");
   for (size_t i = 0; i < s->tensor_count; i++) {
@@ -353,20 +378,17 @@ static void index_put(const save *s, const mapping *list, ladei_text *t) {
 }
 
 static lade_status index_write(save *s) {
-  static const char ending[] = ".index.json";
   ladei_text text = {0};
-  char *path;
-  int made = asprintf(&path, "%s%s", s->path, ending);
-  if (made < 0) {
-    return memory_error();
-  }
   mapping *list = mappings_list(s);
+  char *path = path_beside(s->path, s->generation.index_name);
   if (list != NULL) {
     index_put(s, list, &text);
   }
-  lade_status status = list == NULL || text.failed ? memory_error() : ladei_part_file_create(path, 0, &s->index);
+  lade_status status = list == NULL || path == NULL || text.failed
+                           ? memory_error()
+                           : ladei_part_file_create(s->folder, path, 0, &s->index);
   if (status == LADE_OK) {
-    status = ladei_part_file_write(&s->index, 0, text.bytes, text.length);
+    status = ladei_part_file_write(s->index, 0, text.bytes, text.length);
   }
   free(text.bytes);
   free(list);
@@ -374,8 +396,59 @@ static lade_status index_write(save *s) {
   return status;
 }
 
+/* The caller's metadata and the id of the save. */
+static lade_status metadata_make(save *s) {
+  size_t count = s->options.metadata_count;
+  s->own_metadata = calloc(count + 1, sizeof *s->own_metadata);
+  if (s->own_metadata == NULL) {
+    return memory_error();
+  }
+  if (count > 0) {
+    memcpy(s->own_metadata, s->options.metadata, count * sizeof *s->own_metadata);
+  }
+  s->own_metadata[count] = (lade_metadata){LADEI_SAVE_ID_KEY, s->generation.id};
+  s->metadata = s->own_metadata;
+  s->metadata_count = count + 1;
+  return LADE_OK;
+}
+
+/* What several files need before the first of them is begun. */
+static lade_status several_begin(save *s) {
+  lade_status status = ladei_generation_begin(s->path, !s->options.no_sync, &s->generation);
+  s->folder = s->generation.folder;
+  for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
+    s->shards[i].name = ladei_generation_file_name(&s->generation, i, s->shard_count);
+    status = s->shards[i].name != NULL ? LADE_OK : memory_error();
+  }
+  if (status == LADE_OK) {
+    status = metadata_make(s);
+  }
+  return status == LADE_OK ? index_write(s) : status;
+}
+
+static lade_status folder_error(const save *s, const char *doing) {
+  int reason = errno;
+  return ladei_error(LADE_ERR_IO, reason, "%s %s: %s", doing, ladei_path_text(s->path), strerror(reason));
+}
+
+static lade_status one_begin(save *s) {
+  s->folder = ladei_folder_open(s->path);
+  if (s->folder < 0) {
+    return folder_error(s, "creating");
+  }
+  s->metadata = s->options.metadata;
+  s->metadata_count = s->options.metadata_count;
+  s->shards[0].name = strdup(ladei_file_name(s->path));
+  return s->shards[0].name != NULL ? LADE_OK : memory_error();
+}
+
+/* --- the end ------------------------------------------------------------------------------------------------------ */
+
 static lade_status progress_tell(const save *s) {
   uint64_t done;
+  if (s->options.progress == NULL) {
+    return LADE_OK;
+  }
   lade_status status = ladei_ticket_list_query(&s->tickets, &done);
   if (status != LADE_OK && status != LADE_NOT_READY) {
     return status;
@@ -384,37 +457,77 @@ static lade_status progress_tell(const save *s) {
   return told == LADE_OK ? LADE_OK : ladei_error(LADE_ERR_CANCELLED, 0, "save: ended by its progress callback");
 }
 
-static lade_status transfers_wait(const save *s) {
+/* Those before `end`. */
+static lade_status transfers_wait(save *s, size_t end) {
   lade_runtime *runtime = s->target_count > 0 ? s->targets[0].pipeline->runtime : NULL;
-  if (s->options.progress == NULL) {
-    return ladei_ticket_list_wait(&s->tickets, runtime, LADE_WAIT_FOREVER);
-  }
   /* On virtual time a limit would hide that nothing can happen any more. */
-  uint64_t interval_ns = runtime != NULL && runtime->ops->step != NULL ? LADE_WAIT_FOREVER : progress_interval_ns;
-  lade_status status;
-  do {
+  bool untold = s->options.progress == NULL || (runtime != NULL && runtime->ops->step != NULL);
+  uint64_t interval_ns = untold ? LADE_WAIT_FOREVER : progress_interval_ns;
+  lade_status status = ladei_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
+  while (status == LADE_ERR_TIMEOUT && interval_ns != LADE_WAIT_FOREVER) {
     status = progress_tell(s);
     if (status == LADE_OK) {
-      status = ladei_ticket_list_wait(&s->tickets, runtime, interval_ns);
+      status = ladei_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
     }
-  } while (status == LADE_ERR_TIMEOUT && interval_ns != LADE_WAIT_FOREVER);
-  return status == LADE_OK ? progress_tell(s) : status;
+  }
+  s->waited = status == LADE_OK ? end : s->waited;
+  return status;
 }
 
-static lade_status files_sync(const save *s) {
-  lade_status status = LADE_OK;
-  for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
-    status = ladei_part_file_sync(&s->shards[i].file);
+/* A complete file under its name, closed. Takes it. Of one file alone that is the commit, and the folder is flushed. */
+static lade_status file_name(save *s, ladei_save **file, bool commit) {
+  bool sync = !s->options.no_sync;
+  lade_status status = ladei_save_prepare(*file, sync);
+  if (status == LADE_OK) {
+    status = ladei_save_name(*file);
   }
-  return status == LADE_OK && s->index.save != NULL ? ladei_part_file_sync(&s->index) : status;
+  if (status == LADE_OK) {
+    status = ladei_save_end(*file, sync && commit);
+    *file = NULL;
+  }
+  return status;
 }
 
-static lade_status files_name(save *s) {
+static lade_status shard_finish(save *s) {
+  shard *first = &s->shards[s->finished];
+  bool first_of_all = s->finished == 0, last = s->finished + 1 == s->shard_count;
+  lade_status status = first_of_all ? progress_tell(s) : LADE_OK;
+  if (status == LADE_OK) {
+    status = transfers_wait(s, first->ticket_end);
+  }
+  if (status == LADE_OK && last) {
+    status = progress_tell(s);
+  }
+  if (status == LADE_OK) {
+    status = file_name(s, &first->file, s->shard_count == 1);
+  }
+  s->finished++;
+  return status;
+}
+
+static lade_status shards_write(save *s) {
+  const size_t most = ladei_open_files_most();
   lade_status status = LADE_OK;
   for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
-    status = ladei_part_file_name(&s->shards[i].file);
+    if (i - s->finished >= most) {
+      status = shard_finish(s);
+    }
+    if (status == LADE_OK) {
+      status = shard_begin(s, &s->shards[i]);
+    }
   }
-  return status == LADE_OK && s->index.save != NULL ? ladei_part_file_name(&s->index) : status;
+  while (s->finished < s->shard_count && status == LADE_OK) {
+    status = shard_finish(s);
+  }
+  return status;
+}
+
+/* The files of this save have their names for good before an index names them. */
+static lade_status index_commit(save *s) {
+  if (!s->options.no_sync && !ladei_folder_flush(s->folder)) {
+    return folder_error(s, "flushing the folder of");
+  }
+  return file_name(s, &s->index, true);
 }
 
 static lade_status save_run(save *s) {
@@ -422,55 +535,53 @@ static lade_status save_run(save *s) {
   if (status == LADE_OK) {
     status = shards_plan(s);
   }
-  for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
-    status = shard_begin(s, &s->shards[i]);
-  }
-  if (status == LADE_OK && s->shard_count > 1) {
-    status = index_write(s);
+  if (status == LADE_OK) {
+    status = s->shard_count > 1 ? several_begin(s) : one_begin(s);
   }
   if (status == LADE_OK) {
-    status = transfers_wait(s);
+    status = shards_write(s);
   }
-  if (status == LADE_OK && !s->options.no_sync) {
-    status = files_sync(s);
-  }
-  if (status == LADE_OK) {
-    status = files_name(s);
-  }
-  return status == LADE_OK && !s->options.no_sync ? ladei_part_file_sync_folder(&s->shards[0].file) : status;
+  return status == LADE_OK && s->shard_count > 1 ? index_commit(s) : status;
 }
 
-static void save_dispose(save *s, bool failed) {
+static void save_dispose(save *s, bool good) {
   lade_error error;
   ladei_error_save(&error);
   /* Where a transfer can never end ("sim"), it keeps its ticket; on "sim" it writes nothing any more either. */
   (void)ladei_ticket_list_end(&s->tickets);
   for (size_t i = 0; i < s->shard_count; i++) {
-    ladei_part_file_dispose(&s->shards[i].file, failed);
+    (void)ladei_save_end(s->shards[i].file, false);
     free(s->shards[i].tensors);
     free(s->shards[i].entries);
     free(s->shards[i].name);
   }
-  ladei_part_file_dispose(&s->index, failed);
+  (void)ladei_save_end(s->index, false);
+  if (s->generation.begun) {
+    ladei_generation_end(&s->generation, good);
+  } else if (s->folder >= 0) {
+    (void)close(s->folder);
+  }
   free(s->shards);
+  free(s->own_metadata);
   ladei_error_restore(&error);
 }
 
 lade_status lade_safetensors_save(const char *path, const lade_load_target *targets, uint64_t target_count,
                                   const lade_tensor *tensors, uint64_t tensor_count, const lade_save_options *options) {
-  if (path == NULL || *file_name(path) == '\0' || (targets == NULL && target_count > 0) || target_count > UINT32_MAX ||
-      (tensors == NULL && tensor_count > 0)) {
+  if (path == NULL || *ladei_file_name(path) == '\0' || (targets == NULL && target_count > 0) ||
+      target_count > UINT32_MAX || (tensors == NULL && tensor_count > 0)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_save: no path, targets or tensors");
   }
   save s = {.path = path,
             .targets = targets,
             .target_count = (uint32_t)target_count,
             .tensors = tensors,
-            .tensor_count = tensor_count};
+            .tensor_count = tensor_count,
+            .folder = -1};
   lade_status status = ladei_options_read("lade_save_options", options, &s.options, sizeof s.options);
   if (status == LADE_OK) {
     status = save_run(&s);
   }
-  save_dispose(&s, status != LADE_OK);
+  save_dispose(&s, status == LADE_OK);
   return status;
 }

@@ -67,11 +67,12 @@ static uint64_t time_left(uint64_t began_ns, uint64_t now_ns, uint64_t timeout_n
   return timeout_ns == LADE_WAIT_FOREVER ? timeout_ns : spent < timeout_ns ? timeout_ns - spent : 0;
 }
 
-lade_status ladei_ticket_list_wait(const ladei_ticket_list *list, lade_runtime *runtime, uint64_t timeout_ns) {
+lade_status ladei_ticket_list_wait(const ladei_ticket_list *list, size_t first, size_t end, lade_runtime *runtime,
+                                   uint64_t timeout_ns) {
   lade_status status = LADE_OK;
   bool timed = timeout_ns != LADE_WAIT_FOREVER && timeout_ns != 0;
   uint64_t began_ns = timed ? lade_runtime_now_ns(runtime) : 0;
-  for (size_t i = 0; i < list->count && status == LADE_OK; i++) {
+  for (size_t i = first; i < end && status == LADE_OK; i++) {
     uint64_t left = timed ? time_left(began_ns, lade_runtime_now_ns(runtime), timeout_ns) : timeout_ns;
     status = lade_ticket_wait(list->tickets[i], left);
   }

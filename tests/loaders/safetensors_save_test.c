@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -104,37 +105,65 @@ LADE_TEST_P(SafetensorsSave, WritesThePackagesFile, support_soft_runtimes, name)
   fixture_close(&f);
 }
 
+/* The bytes of the tensors, behind a header that is as long as its first number says. */
+static void data_expect_equal(const char *path, const char *expected_path) {
+  size_t bytes = 0, expected_bytes = 0;
+  char *data = support_file_read(path, &bytes), *expected = support_file_read(expected_path, &expected_bytes);
+  if (data != NULL && expected != NULL) {
+    size_t begin = 8 + *(const unsigned short *)data, expected_begin = 8 + *(const unsigned short *)expected;
+    LADE_EXPECT_EQ_SIZE(bytes - begin, expected_bytes - expected_begin);
+    LADE_EXPECT_EQ_MEM(data + begin, expected + expected_begin, expected_bytes - expected_begin);
+  }
+  free(data);
+  free(expected);
+}
+
+static void expect_index(const char *path, const char *words, bool there) {
+  size_t bytes = 0;
+  char *text = support_file_read(path, &bytes);
+  if (text == NULL) return;
+  text[bytes] = '\0';
+  LADE_EXPECT_EQ_INT(strstr(text, words) != NULL, there);
+  free(text);
+}
+
+/* Names and an index of each save's own: "save" is one above that of the index that is replaced. */
 LADE_TEST(SafetensorsSave, WritesSeveralFilesAndAnIndex) {
-  static const char *const names[] = {"sharded-00001-of-00002.safetensors", "sharded-00002-of-00002.safetensors",
-                                      "sharded.safetensors.index.json"};
+  static const char *const names[] = {"sharded-1-00001-of-00002.safetensors", "sharded-1-00002-of-00002.safetensors"};
+  static const char *const golden[] = {FIXTURE_GOLDEN "sharded-00001-of-00002.safetensors",
+                                       FIXTURE_GOLDEN "sharded-00002-of-00002.safetensors"};
   fixture f;
   loaded l;
   support_temp_dir dir;
   if (!fixture_open(&f, "sim")) return;
   LADE_ASSERT(support_temp_dir_create(&dir));
   char *path = support_temp_dir_path(&dir, "sharded.safetensors");
+  char *index = support_temp_dir_path(&dir, "sharded.safetensors.index.json");
   LADE_ASSERT_OK(loaded_open(&f, FIXTURE_GOLDEN "sharded.safetensors.index.json", &l));
   lade_save_options options = save_options(&l);
   options.max_shard_bytes = 87; /* x and y fit exactly */
   LADE_EXPECT_OK(save(&f, &l, path, &options));
   LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 3);
-  for (size_t i = 0; i < 3; i++) {
-    char golden[200], *saved = support_temp_dir_path(&dir, names[i]);
-    snprintf(golden, sizeof golden, "%s%s", FIXTURE_GOLDEN, names[i]);
-    files_expect_equal(saved, golden);
+  for (size_t i = 0; i < 2; i++) {
+    char *saved = support_temp_dir_path(&dir, names[i]);
+    data_expect_equal(saved, golden[i]);
+    expect_index(index, names[i], true);
     free(saved);
   }
+  expect_index(index, "{\n  \"metadata\": {\n    \"lade_save\": \"1-", true);
+  expect_index(index, "\"\\u00fcber\": \"sharded-1-00002-of-00002.safetensors\"", true);
   options.max_shard_bytes = 1; /* each alone */
   LADE_EXPECT_OK(save(&f, &l, path, &options));
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 2 + 3 + 1);
+  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 3 + 1);
+  expect_index(index, "sharded-2-00003-of-00003.safetensors", true);
   loaded again;
-  char *index = support_temp_dir_path(&dir, names[2]);
   LADE_ASSERT_OK(loaded_open(&f, index, &again));
   LADE_EXPECT_EQ_UINT(lade_safetensors_file_count(again.file), 3);
+  LADE_EXPECT_EQ_UINT(lade_safetensors_metadata_count(again.file), 3); /* without the id */
   loaded_close(&again);
   options.max_shard_bytes = 149;
-  LADE_EXPECT_OK(save(&f, &l, path, &options)); /* one file, under the name itself */
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 7);
+  LADE_EXPECT_OK(save(&f, &l, path, &options)); /* one file, under the name itself; the index keeps its files */
+  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 5);
   loaded_close(&l);
   free(index);
   free(path);
@@ -185,8 +214,46 @@ LADE_TEST(SafetensorsSave, NamesTheTensorThatCannotBeSaved) {
   options.metadata = broken;
   options.metadata_count = 1;
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_save(path, f.targets, 2, NULL, 0, &options));
+  const lade_metadata own[] = {{"lade_save", "1"}};
+  options.metadata = own;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_save(path, f.targets, 2, NULL, 0, &options));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "lade's own");
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_save("folder/", f.targets, 2, NULL, 0, NULL));
   LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 0);
+  free(path);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
+/* So many that comparing each with each other would take minutes (60,000 took 17 s). */
+LADE_TEST(SafetensorsSave, TakesHundredsOfThousandsOfEntriesOfMetadata) {
+  enum { ENTRIES = 300000, KEY_BYTES = 12 };
+  fixture f;
+  support_temp_dir dir;
+  lade_safetensors *file;
+  if (!fixture_open(&f, "sim")) return;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "saved.safetensors");
+  char(*keys)[KEY_BYTES] = calloc(ENTRIES, sizeof *keys);
+  lade_metadata *metadata = calloc(ENTRIES, sizeof *metadata);
+  LADE_ASSERT(keys != NULL && metadata != NULL);
+  for (unsigned i = 0; i < ENTRIES; i++) {
+    snprintf(keys[i], KEY_BYTES, "k%07u", i * 7919 % ENTRIES);
+    metadata[i] = (lade_metadata){keys[i], "v"};
+  }
+  lade_save_options options;
+  lade_save_options_init(&options);
+  options.metadata = metadata;
+  options.metadata_count = ENTRIES;
+  LADE_EXPECT_OK(lade_safetensors_save(path, f.targets, 2, NULL, 0, &options));
+  LADE_ASSERT_OK(lade_safetensors_open(path, &file));
+  LADE_EXPECT_EQ_UINT(lade_safetensors_metadata_count(file), ENTRIES);
+  lade_safetensors_close(file);
+  memcpy(keys[ENTRIES - 1], keys[5], KEY_BYTES); /* the later one is named */
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_save(path, f.targets, 2, NULL, 0, &options));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "metadata 299999 has the key of another one");
+  free(metadata);
+  free(keys);
   free(path);
   support_temp_dir_remove(&dir);
   fixture_close(&f);
@@ -273,7 +340,7 @@ LADE_TEST(SafetensorsSave, LeavesNothingWhenOneOfSeveralCannotGetItsName) {
   if (!fixture_open(&f, "sim")) return;
   LADE_ASSERT(support_temp_dir_create(&dir));
   char *path = support_temp_dir_path(&dir, "sharded.safetensors");
-  char *second = support_temp_dir_path(&dir, "sharded-00002-of-00002.safetensors");
+  char *second = support_temp_dir_path(&dir, "sharded.safetensors.index.json");
   LADE_ASSERT_EQ_INT(mkdir(second, 0755), 0); /* a file cannot replace a folder */
   LADE_ASSERT_OK(loaded_open(&f, FIXTURE_GOLDEN "sharded.safetensors.index.json", &l));
   lade_save_options options = save_options(&l);
