@@ -7,6 +7,8 @@
 
 #include "base/switch.h"
 
+#include "base/switch.h"
+
 #ifdef LADEI_SCHEDULED
 
 void ladei_backoff_wait(ladei_backoff *backoff) {
@@ -21,6 +23,7 @@ enum { SPIN_TURNS = 100, SHORTEST_NS = 20 * 1000, DOUBLINGS = 6 };
 
 void ladei_backoff_wait(ladei_backoff *backoff) {
   unsigned turn = backoff->turns++;
+  ladei_switch_spin();
   if (turn < SPIN_TURNS) {
     ladei_spin_pause();
     return;

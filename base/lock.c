@@ -3,6 +3,8 @@
  * Ranked mutexes on the kernel's futexes, and the check of their order.
  *
  *   word   FREE --take--> HELD --somebody sleeps--> AWAITED --give--> FREE, and one sleeper wakes
+ *                                                    | ^  `--give, while there are claims--> OFFERED, and one wakes
+ *                                                    `-+---- a sleeper who was woken takes it ----'
  *
  *   held stack of a thread (builds without NDEBUG):   [ rank 40 | rank 70 | rank 100 ]   ascending, newest last
  *
@@ -11,6 +13,13 @@
  * I3  While a thread waits on a condition, the lock of the wait is not on its stack.
  * I4  Whoever sleeps has made the word AWAITED before, and whoever was woken takes the lock as AWAITED: he cannot know
  *     whether others sleep. So no release misses a sleeper.
+ * I5  While there are claims the word is not FREE, and somebody whose claim is counted waits: asleep, or on the way from
+ *     one look at the word to the next. So what is OFFERED is taken: by the one who was woken, or by another one who
+ *     slept and was still awake.
+ * I6  A claim is counted from the change of the word that makes it to the one by which its thread takes the lock.
+ * I7  Sleepers are woken in the order in which they fell asleep (those of higher priority before), and while there are
+ *     claims each release wakes one, who takes the lock. So at most as many threads as sleep or were awake at the moment
+ *     of a claim take the lock before its thread does, or again, where one that was awake takes what was offered to it.
  * Locks: this file is them. The stack is thread-local, and there is none in builds with NDEBUG.
  *
  * Why not pthread's: the device cache takes its lock twice for a pair of alloc and free, and an adaptive pthread mutex
@@ -26,6 +35,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/backoff.h"
 
 /* ---- The held stack ---------------------------------------------------------------------------------------------- */
 
@@ -92,23 +103,31 @@ void ladei_lock_assert_none_held(void) {
 
 /* ---- Futexes ----------------------------------------------------------------------------------------------------- */
 
+typedef enum sleep_end {
+  SLEEP_WOKEN, /* by a wake of the word */
+  SLEEP_NOT,   /* the word was another one, or a signal came */
+  SLEEP_LATE,  /* the deadline is over */
+} sleep_end;
+
 #ifdef LADEI_SCHEDULED
 
-static bool word_sleep(_Atomic(uint32_t) *word, uint32_t seen, const struct timespec *deadline) {
-  return ladei_switch_sleep(word, seen, deadline != NULL);
+static sleep_end word_sleep(_Atomic(uint32_t) *word, uint32_t seen, const struct timespec *deadline) {
+  bool sleeps = atomic_load_explicit(word, memory_order_relaxed) == seen; /* no other thread runs meanwhile */
+  if (!ladei_switch_sleep(word, seen, deadline != NULL)) return SLEEP_LATE;
+  return sleeps ? SLEEP_WOKEN : SLEEP_NOT;
 }
 
 static void word_wake(_Atomic(uint32_t) *word, int count) { ladei_switch_wake(word, count); }
 
 #else
 
-/* Sleeps while *word is `seen`, until `deadline` (NULL: none) by the monotonic clock. False when that is over. Also
- * returns for no reason; callers look again. */
-static bool word_sleep(_Atomic(uint32_t) *word, uint32_t seen, const struct timespec *deadline) {
+/* Sleeps while *word is `seen`, until `deadline` (NULL: none) by the monotonic clock. */
+static sleep_end word_sleep(_Atomic(uint32_t) *word, uint32_t seen, const struct timespec *deadline) {
   long result = syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, seen, deadline, NULL, FUTEX_BITSET_MATCH_ANY);
-  return result == 0 || errno != ETIMEDOUT;
+  return result == 0 ? SLEEP_WOKEN : errno == ETIMEDOUT ? SLEEP_LATE : SLEEP_NOT;
 }
 
+/* Of equal priority, those first who have slept for longest. */
 static void word_wake(_Atomic(uint32_t) *word, int count) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count); }
 
 #endif
@@ -119,13 +138,9 @@ static void word_wake(_Atomic(uint32_t) *word, int count) { syscall(SYS_futex, w
  * thousand times what the holder needs, unless he was taken off his processor. */
 enum { SPINS = 400 };
 
-static inline void spin_pause(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
+/* A claim costs all who use the lock: while it stands, each taker has to be woken before it goes on. So a thread claims
+ * only after this. */
+enum { LONGEST_NS = 1000 * 1000 };
 
 void ladei_lock_init(ladei_lock *lock, ladei_lock_rank rank) {
   atomic_init(&lock->word, LADEI_LOCK_FREE);
@@ -140,19 +155,86 @@ static bool word_try(ladei_lock *lock) {
                                                  memory_order_relaxed);
 }
 
+/* One who waits. */
+typedef struct waiter {
+  unsigned woken; /* so often; in vain if it still waits. From the first time on the lock may be offered to it */
+  bool claims;    /* counted in the word */
+  uint64_t since; /* when it first slept, by waiter_clock */
+} waiter;
+
+#ifdef LADEI_SCHEDULED
+static uint64_t waiter_clock(void) { return 0; } /* a test's threads know no time */
+#else
+static uint64_t waiter_clock(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+#endif
+
+/* Woken in vain: is it time for a claim? */
+static bool waiter_starves(const waiter *self) {
+  return self->woken >= LADEI_LOCK_VAIN_MOST || (self->woken > 0 && waiter_clock() - self->since >= LONGEST_NS);
+}
+
+static uint32_t state_of(uint32_t word) { return word & LADEI_LOCK_STATE; }
+
+/* The word that a waiter makes of the one that it found. */
+static uint32_t waiter_word(const waiter *self, uint32_t word, bool takes) {
+  uint32_t claims = word & ~(uint32_t)LADEI_LOCK_STATE;
+  if (takes) return (claims - (self->claims ? LADEI_LOCK_CLAIM : 0)) | LADEI_LOCK_AWAITED; /* I4, I6 */
+  if (state_of(word) == LADEI_LOCK_OFFERED) return word;
+  return (claims + (!self->claims && waiter_starves(self) ? LADEI_LOCK_CLAIM : 0)) | LADEI_LOCK_AWAITED;
+}
+
+/* True: taken. Else it has slept. */
+static bool waiter_turn(waiter *self, ladei_lock *lock) {
+  uint32_t word = atomic_load_explicit(&lock->word, memory_order_relaxed);
+  bool takes = word == LADEI_LOCK_FREE || (self->woken > 0 && state_of(word) == LADEI_LOCK_OFFERED);
+  uint32_t next = waiter_word(self, word, takes);
+  if (next != word &&
+      !atomic_compare_exchange_strong_explicit(&lock->word, &word, next, memory_order_acquire, memory_order_relaxed)) {
+    return false;
+  }
+  if (takes) return true;
+  self->claims = self->claims || next / LADEI_LOCK_CLAIM > word / LADEI_LOCK_CLAIM;
+  if (self->since == 0) self->since = waiter_clock();
+  if (word_sleep(&lock->word, next, NULL) == SLEEP_WOKEN) self->woken++;
+  return false;
+}
+
+/* True: taken while it was free. */
+static bool spin_take(ladei_lock *lock) {
+  for (int i = 0; i < SPINS; i++) {
+    ladei_spin_pause();
+    uint32_t word = atomic_load_explicit(&lock->word, memory_order_relaxed);
+    if (word == LADEI_LOCK_FREE && word_try(lock)) return true;
+    if (word >= LADEI_LOCK_CLAIM) return false; /* it will not be free */
+  }
+  return false;
+}
+
 void ladei_lock_wait(ladei_lock *lock) {
   int code = errno;
-  for (int i = 0; i < SPINS; i++) {
-    spin_pause();
-    if (atomic_load_explicit(&lock->word, memory_order_relaxed) == LADEI_LOCK_FREE && word_try(lock)) return;
-  }
-  while (atomic_exchange_explicit(&lock->word, LADEI_LOCK_AWAITED, memory_order_acquire) != LADEI_LOCK_FREE) {
-    (void)word_sleep(&lock->word, LADEI_LOCK_AWAITED, NULL);
+  waiter self = {.woken = 0};
+  if (!spin_take(lock)) {
+    while (!waiter_turn(&self, lock)) {
+    }
   }
   errno = code;
 }
 
-void ladei_lock_wake(ladei_lock *lock) { word_wake(&lock->word, 1); }
+void ladei_lock_give_awaited(ladei_lock *lock) {
+  uint32_t word = atomic_load_explicit(&lock->word, memory_order_relaxed), next;
+  do {
+    uint32_t claims = word & ~(uint32_t)LADEI_LOCK_STATE;
+    next = claims == 0 ? LADEI_LOCK_FREE : claims | LADEI_LOCK_OFFERED;
+  } while (
+      !atomic_compare_exchange_weak_explicit(&lock->word, &word, next, memory_order_release, memory_order_relaxed));
+  int code = errno;
+  word_wake(&lock->word, 1);
+  errno = code;
+}
 
 bool ladei_lock_try_acquire(ladei_lock *lock) {
   held_check(lock);
@@ -192,7 +274,7 @@ static bool condition_sleep(ladei_condition *condition, ladei_lock *lock, const 
   atomic_fetch_add_explicit(&condition->waiters, 1, memory_order_relaxed);
   uint32_t turn = atomic_load_explicit(&condition->turns, memory_order_relaxed);
   ladei_lock_release(lock);
-  bool in_time = word_sleep(&condition->turns, turn, deadline);
+  bool in_time = word_sleep(&condition->turns, turn, deadline) != SLEEP_LATE;
   ladei_lock_acquire(lock);
   atomic_fetch_sub_explicit(&condition->waiters, 1, memory_order_relaxed);
   errno = code;

@@ -45,8 +45,27 @@ typedef enum ladei_lock_rank {
   LADEI_RANK_LEAF = 110,    /* locks under which nothing else is ever taken */
 } ladei_lock_rank;
 
-/* The word of a lock. */
-enum { LADEI_LOCK_FREE, LADEI_LOCK_HELD, LADEI_LOCK_AWAITED }; /* AWAITED: held, and somebody may sleep */
+/*
+ * The word of a lock: its state, and above that the number of claims.
+ *
+ *   HELD      by a thread that found it free; nobody sleeps
+ *   AWAITED   held, and somebody may sleep
+ *   OFFERED   held by nobody, and for those alone who slept for it
+ *
+ * Whoever comes may take a free lock before the one who was woken for it: that is what makes a busy lock quick. A thread
+ * that was woken in vain too often, or waits for too long, puts a claim on the lock. While there are claims the lock is
+ * never free: each release offers it to the one who sleeps for longest, and newcomers line up behind. So after its claim
+ * a thread waits for no more takers than there are waiters, however many newcomers there are.
+ */
+enum {
+  LADEI_LOCK_FREE,
+  LADEI_LOCK_HELD,
+  LADEI_LOCK_AWAITED,
+  LADEI_LOCK_OFFERED,
+  LADEI_LOCK_STATE = 3, /* the bits of the state */
+  LADEI_LOCK_CLAIM = 4, /* one claim */
+};
+enum { LADEI_LOCK_VAIN_MOST = 8 }; /* a thread that was woken in vain so often claims */
 
 typedef struct ladei_lock {
   _Atomic(uint32_t) word;
@@ -59,8 +78,8 @@ void ladei_lock_init(ladei_lock *lock, ladei_lock_rank rank);
 void ladei_lock_destroy(ladei_lock *lock);
 
 /* The words alone, without the check of ranks. For the functions below. */
-void ladei_lock_wait(ladei_lock *lock); /* takes a lock that was not free a moment ago */
-void ladei_lock_wake(ladei_lock *lock); /* of those who sleep, one */
+void ladei_lock_wait(ladei_lock *lock);         /* takes a lock that was not free a moment ago */
+void ladei_lock_give_awaited(ladei_lock *lock); /* gives one for which somebody may sleep */
 
 /* A process with one thread has nobody to exclude: then plain words do what locked instructions do else. The word says
  * the truth either way, so a second thread may come at any moment, also while the lock is held. */
@@ -78,10 +97,12 @@ static inline void ladei_lock_word_take(ladei_lock *lock) {
 }
 
 static inline void ladei_lock_word_give(ladei_lock *lock) {
+  uint32_t word = LADEI_LOCK_HELD;
   if (__libc_single_threaded) {
     atomic_store_explicit(&lock->word, LADEI_LOCK_FREE, memory_order_relaxed);
-  } else if (atomic_exchange_explicit(&lock->word, LADEI_LOCK_FREE, memory_order_release) == LADEI_LOCK_AWAITED) {
-    ladei_lock_wake(lock);
+  } else if (!atomic_compare_exchange_strong_explicit(&lock->word, &word, LADEI_LOCK_FREE, memory_order_release,
+                                                      memory_order_relaxed)) {
+    ladei_lock_give_awaited(lock);
   }
   ladei_switch_point("unlock", (int)lock->rank);
 }
