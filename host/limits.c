@@ -3,8 +3,10 @@
  * Limits on pinned memory.
  *
  * A group's headroom is its limit less what it uses, where page cache does not count as used: the kernel drops cache
- * before it refuses memory. Version 2 keeps memory.max, memory.current and memory.stat in the group's folder; version 1
- * memory.limit_in_bytes, memory.usage_in_bytes and memory.stat. The limits of all groups above hold as well.
+ * before it refuses memory. Version 2 keeps memory.max, memory.high, memory.current and memory.stat in the group's folder;
+ * version 1 memory.limit_in_bytes, memory.usage_in_bytes and memory.stat. The limits of all groups above hold as well.
+ * Above memory.high the kernel refuses nothing: it reclaims, and slows the group down until it is below again. Pinned
+ * memory cannot be reclaimed, so what is above stays there, and the group is slow for good. Hence it is a limit here.
  *
  * I1  Every file may be missing, unreadable or malformed; it then limits nothing.
  * Locks: none.
@@ -49,12 +51,15 @@ static uint64_t meminfo_available(const char *root) {
 
 /* How one version of control groups names its files and page cache. */
 typedef struct group_files {
-  const char *mount, *limit, *usage, *cache, *shared; /* shared memory counts as cache there, yet cannot be dropped */
+  const char *mount;
+  const char *limits[2];              /* the smaller one holds */
+  const char *usage, *cache, *shared; /* shared memory counts as cache there, yet cannot be dropped */
 } group_files;
 
-static const group_files version_1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-                                      "total_cache ", "total_shmem "};
-static const group_files version_2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "file ", "shmem "};
+static const group_files version_1 = {
+    "/sys/fs/cgroup/memory", {"memory.limit_in_bytes", NULL}, "memory.usage_in_bytes", "total_cache ", "total_shmem "};
+static const group_files version_2 = {
+    "/sys/fs/cgroup", {"memory.max", "memory.high"}, "memory.current", "file ", "shmem "};
 
 static bool group_number(const char *folder, const char *name, const char *key, uint64_t *out) {
   char path[PATH_BYTES];
@@ -65,13 +70,21 @@ static bool group_number(const char *folder, const char *name, const char *key, 
 /* What version 1 writes where there is none: the largest signed number, rounded down to pages of up to 64 KiB. */
 #define VERSION_1_NO_LIMIT ((uint64_t)INT64_MAX & ~UINT64_C(0xffff))
 
-static uint64_t group_headroom(const char *folder, const group_files *files) {
-  uint64_t limit, usage, cache = 0, shared = 0;
-  if (!group_number(folder, files->limit, "", &limit) || !group_number(folder, files->usage, "", &usage)) {
-    return LADEI_NO_LIMIT; /* "max", or no memory controller here */
+/* "max" is no number, and is none. */
+static uint64_t group_limit(const char *folder, const group_files *files) {
+  uint64_t limit = LADEI_NO_LIMIT, own;
+  for (int i = 0; i < 2 && files->limits[i] != NULL; i++) {
+    if (group_number(folder, files->limits[i], "", &own) && own < limit) {
+      limit = own;
+    }
   }
-  if (limit >= VERSION_1_NO_LIMIT) {
-    return LADEI_NO_LIMIT;
+  return limit >= VERSION_1_NO_LIMIT ? LADEI_NO_LIMIT : limit;
+}
+
+static uint64_t group_headroom(const char *folder, const group_files *files) {
+  uint64_t limit = group_limit(folder, files), usage, cache = 0, shared = 0;
+  if (limit == LADEI_NO_LIMIT || !group_number(folder, files->usage, "", &usage)) {
+    return LADEI_NO_LIMIT; /* or no memory controller here */
   }
   (void)group_number(folder, "memory.stat", files->cache, &cache);
   (void)group_number(folder, "memory.stat", files->shared, &shared);
@@ -149,7 +162,17 @@ void ladei_limits_read(const char *root, ladei_limits *out) {
   }
 }
 
+/* The program, the driver's own bookkeeping and page tables need memory in the same group: with all of it pinned, the next
+ * page fault of any of its processes ends in the kernel's killer. */
+static uint64_t without_an_eighth(uint64_t bytes) { return bytes == LADEI_NO_LIMIT ? bytes : bytes - bytes / 8; }
+
+static uint64_t group_cap(const ladei_limits *limits) { return without_an_eighth(limits->cgroup_headroom_bytes); }
+
 uint64_t ladei_limits_default_cap(const ladei_limits *limits) {
   uint64_t half = limits->available_bytes == LADEI_NO_LIMIT ? LADEI_NO_LIMIT : limits->available_bytes / 2;
-  return half < limits->cgroup_headroom_bytes ? half : limits->cgroup_headroom_bytes;
+  return half < group_cap(limits) ? half : group_cap(limits);
+}
+
+bool ladei_limits_cap_is_of_group(const ladei_limits *limits) {
+  return limits->cgroup_headroom_bytes != LADEI_NO_LIMIT && ladei_limits_default_cap(limits) == group_cap(limits);
 }

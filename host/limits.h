@@ -20,8 +20,12 @@ typedef struct ladei_limits {
 /* `root` stands before /proc and /sys: "" for this machine, a folder for tests. Unreadable files are no limit. */
 void ladei_limits_read(const char *root, ladei_limits *out);
 
-/* Default of lade_pinned_options.max_bytes: the smaller of half of the available memory and the groups' headroom. */
+/* Default of lade_pinned_options.max_bytes: the smaller of half of the available memory and seven eighths of the groups'
+ * headroom. */
 uint64_t ladei_limits_default_cap(const ladei_limits *limits);
+
+/* Whether it is the groups that give that default. */
+bool ladei_limits_cap_is_of_group(const ladei_limits *limits);
 
 /* Number after `key` at the start of a line of a file of the kernel; for an empty key the file's first word. False: no
  * such file or line, or not a number. */

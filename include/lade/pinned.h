@@ -78,13 +78,13 @@ typedef enum lade_pinned_state {
 /** Options of lade_pinned_pool_create; all zero means all defaults. */
 typedef struct lade_pinned_options {
   size_t struct_size;
-  int32_t device;         /**< Device that lade_pinned_alloc() is near to. Default 0. */
-  uint32_t sources;       /**< Sources to try, as a set of lade_pinned_source bits, in the order of the enum. 0: all
+  int32_t device;       /**< Device that lade_pinned_alloc() is near to. Default 0. */
+  uint32_t sources;     /**< Sources to try, as a set of lade_pinned_source bits, in the order of the enum. 0: all
                              but pageable. */
-  uint64_t max_bytes;     /**< Cap on reserved bytes. 0: the smaller of half of the available memory and the cgroup's
-                               headroom at creation. */
-  uint32_t event_batch;   /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
-  uint32_t wait_ms;       /**< At the cap, while blocks are pending: wait up to this long for memory to come back, by a
+  uint64_t max_bytes;   /**< Cap on reserved bytes. 0: the smaller of half of the available memory and seven eighths of
+                               the cgroup's headroom (to memory.max, memory.high) at creation. */
+  uint32_t event_batch; /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
+  uint32_t wait_ms;     /**< At the cap, while blocks are pending: wait up to this long for memory to come back, by a
                                stream that is done or by another thread's free, before LADE_ERR_LIMIT. 0: no wait. */
   uint64_t segment_bytes; /**< Memory is pinned in segments of this size, cut into blocks; larger requests get a segment
                                of their own. A multiple of 4 KiB from 1 MiB to 1 TiB. 0: 64 MiB. */

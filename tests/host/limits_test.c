@@ -58,6 +58,35 @@ LADE_TEST(Limits, GroupOfVersion2CountsCacheAsFreeAndSharedMemoryAsUsed) {
   LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, 1000000 - (700000 - (250000 - 50000)));
 }
 
+/* All of the headroom was the cap: the next page fault of the program ended in the kernel's killer. */
+LADE_TEST(Limits, DefaultLeavesAnEighthOfTheGroupsHeadroom) {
+  const machine_file files[] = {
+      {"proc/meminfo", "MemAvailable:    8388608 kB\n"},
+      {"proc/self/cgroup", "0::/job\n"},
+      {"sys/fs/cgroup/job/memory.max", "1000000\n"},
+      {"sys/fs/cgroup/job/memory.current", "200000\n"},
+      {NULL, NULL},
+  };
+  ladei_limits limits = limits_of(files);
+  LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, 800000);
+  LADE_EXPECT_EQ_UINT(ladei_limits_default_cap(&limits), 700000);
+}
+
+/* Above memory.high a group is slowed down, for good where its memory is pinned. */
+LADE_TEST(Limits, HighOfAGroupOfVersion2IsALimitToo) {
+  static const char *const maximums[] = {"max\n", "1000000\n", "400000\n"};
+  static const uint64_t headrooms[] = {300000, 300000, 200000};
+  for (int i = 0; i < 3; i++) {
+    const machine_file files[] = {
+        {"proc/self/cgroup", "0::/job/step\n"},           {"sys/fs/cgroup/job/memory.max", maximums[i]},
+        {"sys/fs/cgroup/job/memory.high", "500000\n"},    {"sys/fs/cgroup/job/memory.current", "200000\n"},
+        {"sys/fs/cgroup/job/step/memory.max", "max\n"},   {"sys/fs/cgroup/job/step/memory.high", "max\n"},
+        {"sys/fs/cgroup/job/step/memory.current", "1\n"}, {NULL, NULL},
+    };
+    LADE_EXPECT_EQ_UINT(limits_of(files).cgroup_headroom_bytes, headrooms[i]);
+  }
+}
+
 LADE_TEST(Limits, SmallestGroupOnTheWayUpDecides) {
   const char *const caches[] = {"total_cache 3000\ntotal_shmem 0\n", "total_cache 0\n"};
   const uint64_t headrooms[] = {2000, 0};

@@ -63,7 +63,7 @@ void survey_pool_facts(const survey *s, survey_fact out[SURVEY_FACTS]) {
   out[0].label = "memory from";
   sources_put(pool->sources, out[0].value);
   out[1].label = "cap";
-  const char *reason = s->cap_from_cgroup ? ", what the control group leaves" : ", half of the available memory";
+  const char *reason = s->cap_from_cgroup ? ", 7/8 of what the control group leaves" : ", half of the available memory";
   sized_put(pool->max_bytes, pool->max_bytes == LADEI_NO_LIMIT ? "" : reason, out[1].value);
   out[2].label = "segments";
   sized_put(pool->segment_bytes, "", out[2].value);

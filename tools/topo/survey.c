@@ -132,8 +132,7 @@ static lade_status pool_look(survey *s, lade_runtime *runtime, const ladei_pinne
   if (status != LADE_OK) return status;
   lade_pinned_options_init(&s->pool);
   status = lade_pinned_settings_get(pool, &s->pool);
-  s->cap_from_cgroup = s->limits.cgroup_headroom_bytes != LADEI_NO_LIMIT &&
-                       ladei_limits_default_cap(&s->limits) == s->limits.cgroup_headroom_bytes;
+  s->cap_from_cgroup = ladei_limits_cap_is_of_group(&s->limits);
   if (status == LADE_OK) status = devices_look(s, runtime, pool);
   if (status == LADE_OK) status = nodes_look(s, pool, root);
   lade_status destroyed = lade_pinned_pool_destroy(pool, true);

@@ -214,10 +214,10 @@ LADE_TEST(Topo, LimitsAndCapAreThoseOfThePool) {
   support_temp_dir_write(&own.root, "sys/fs/cgroup/job/memory.stat", "file 536870912\nshmem 0\n");
   LADE_EXPECT_OK(survey_make(own.runtime, &own.hooks, false, &own.s));
   LADE_EXPECT_EQ_UINT(own.s.limits.cgroup_headroom_bytes, 1536 * LADEI_MIB); /* page cache counts as free */
-  LADE_EXPECT_EQ_UINT(own.s.pool.max_bytes, 1536 * LADEI_MIB);
+  LADE_EXPECT_EQ_UINT(own.s.pool.max_bytes, 1344 * LADEI_MIB);
   LADE_EXPECT(own.s.cap_from_cgroup);
   char *text = written(survey_write_text, &own.s);
-  LADE_EXPECT_CONTAINS_STR(text, "1.5 GiB, what the control group leaves");
+  LADE_EXPECT_CONTAINS_STR(text, ", 7/8 of what the control group leaves");
   free(text);
   fixture_close(&own);
 }
