@@ -14,10 +14,13 @@
 #include "host/limits.h"
 
 #include <limits.h>
+#include <linux/mempolicy.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum { PATH_BYTES = PATH_MAX };
 
@@ -148,6 +151,49 @@ static uint64_t cgroup_headroom(const char *root) {
     fclose(file);
   }
   return headroom;
+}
+
+/* ---- NUMA nodes -------------------------------------------------------------------------------------------------- */
+
+/* "Node 0 MemFree:   1234 kB" */
+static bool node_number(const char *path, int node, const char *name, uint64_t *out) {
+  char key[64];
+  uint64_t kib;
+  snprintf(key, sizeof key, "Node %d %s:", node, name);
+  bool found = ladei_file_number(path, key, &kib);
+  *out = found ? kib << 10 : 0;
+  return found;
+}
+
+uint64_t ladei_limits_node_free(const char *root, int node) {
+  char path[PATH_BYTES];
+  uint64_t unused, active, inactive;
+  snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/meminfo", root, node);
+  if (!node_number(path, node, "MemFree", &unused)) {
+    return LADEI_NO_LIMIT;
+  }
+  (void)node_number(path, node, "Active(file)", &active);
+  (void)node_number(path, node, "Inactive(file)", &inactive);
+  return unused + active + inactive;
+}
+
+enum { MOST_NODES = 1024, WORD_BITS = 8 * (int)sizeof(unsigned long) };
+
+bool ladei_limits_bound_free(const char *root, uint64_t *out) {
+  unsigned long nodes[MOST_NODES / WORD_BITS] = {0};
+  int policy = MPOL_DEFAULT;
+  if (syscall(SYS_get_mempolicy, &policy, nodes, (unsigned long)MOST_NODES, NULL, 0ul) != 0 ||
+      (policy & ~MPOL_MODE_FLAGS) != MPOL_BIND) {
+    return false;
+  }
+  *out = 0;
+  for (int node = 0; node < MOST_NODES; node++) {
+    if ((nodes[node / WORD_BITS] >> (node % WORD_BITS) & 1) != 0) {
+      uint64_t own = ladei_limits_node_free(root, node);
+      *out = own > LADEI_NO_LIMIT - *out ? LADEI_NO_LIMIT : *out + own;
+    }
+  }
+  return true;
 }
 
 /* ---- All together ------------------------------------------------------------------------------------------------ */

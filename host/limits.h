@@ -27,6 +27,13 @@ uint64_t ladei_limits_default_cap(const ladei_limits *limits);
 /* Whether it is the groups that give that default. */
 bool ladei_limits_cap_is_of_group(const ladei_limits *limits);
 
+/* Bytes that a NUMA node can give, page cache counted as free; LADEI_NO_LIMIT where the system does not say. */
+uint64_t ladei_limits_node_free(const char *root, int node);
+
+/* Whether this thread's memory comes from some NUMA nodes only, by its policy (numactl --membind, set_mempolicy); what
+ * these nodes can give together. Where they have no more, the kernel does not go elsewhere: it kills. */
+bool ladei_limits_bound_free(const char *root, uint64_t *out);
+
 /* Number after `key` at the start of a line of a file of the kernel; for an empty key the file's first word. False: no
  * such file or line, or not a number. */
 bool ladei_file_number(const char *path, const char *key, uint64_t *out);

@@ -218,6 +218,7 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->source.runtime = runtime;
   pool->source.device = options->device;
   pool->source.sources = options->sources == 0 ? DEFAULT_SOURCES : options->sources;
+  pool->source.root = hooks->root == NULL ? "" : hooks->root;
   pool->source.strict = (options->flags & LADE_PINNED_NUMA_STRICT) != 0;
   pool->source.device_mapped = (options->flags & LADE_PINNED_DEVICE_MAPPED) != 0;
   pool->source.prefault_threads = prefault_threads(runtime, options);

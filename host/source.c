@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/size.h"
+#include "host/limits.h"
 #include "host/prefault.h"
 
 #define HUGE_PAGE_BYTES (2 * LADEI_MIB)
@@ -261,9 +262,37 @@ static lade_status source_try(const ladei_source_settings *settings, const sourc
   return status;
 }
 
+/*
+ * Note [Nodes that are full]
+ *   Memory that is bound to a NUMA node, strictly by us or by the policy of the process, does not come from elsewhere where
+ *   the node has none left: the kernel calls its killer. So the node is asked first. Others may be faster between the
+ *   question and the first touch; but a pool that grows to what a node has ends in an error.
+ */
+static lade_status nodes_check(const ladei_source_settings *settings, int node, size_t bytes) {
+  uint64_t free_bytes;
+  if (settings->strict && node >= 0) {
+    free_bytes = ladei_limits_node_free(settings->root, node);
+    return bytes <= free_bytes ? LADE_OK
+                               : ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, 0,
+                                             "NUMA node %d has %llu bytes free, page cache included; %zu are asked for",
+                                             node, (unsigned long long)free_bytes, bytes);
+  }
+  if (node < 0 && ladei_limits_bound_free(settings->root, &free_bytes) && bytes > free_bytes) {
+    return ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, 0,
+                       "the NUMA nodes that this thread is bound to have %llu bytes free, page cache included; %zu are "
+                       "asked for",
+                       (unsigned long long)free_bytes, bytes);
+  }
+  return LADE_OK;
+}
+
 lade_status ladei_memory_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
                                  size_t bytes, ladei_memory *out, ladei_source_cost *cost) {
   lade_error saved;
+  lade_status room = nodes_check(settings, node, bytes);
+  if (room != LADE_OK) {
+    return room;
+  }
   ladei_error_save(&saved);
   lade_status status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pinned pool: no source of memory is allowed");
   for (size_t i = 0; i < SOURCE_COUNT && status != LADE_OK && status != LADE_ERR_DEVICE_LOST; i++) {

@@ -31,6 +31,7 @@ typedef struct ladei_source_settings {
   int device;                  /* whose context pins; the memory is pinned for all devices */
   uint32_t sources;            /* set of lade_pinned_source bits */
   bool strict;                 /* memory for a node lies on it, or the source has none */
+  const char *root;            /* before /sys; "" for this machine */
   bool device_mapped;          /* register, driver: the devices get an address too */
   uint32_t prefault_threads;   /* 0: no prefault of our own; the registration touches the pages */
   size_t register_chunk_bytes; /* register: chunks of this length, whole pages; 0: all at once */
@@ -69,6 +70,7 @@ static inline uint64_t ladei_source_contiguous(const lade_pinned_info *info, uin
  * Pins `bytes`; sources that work in whole pages take so many. `node` is where the memory should lie, -1 anywhere;
  * `topology` may be NULL then. LADE_ERR_OUT_OF_PINNED_MEMORY, or what the last source that the runtime has answers;
  * LADE_ERR_UNSUPPORTED where it has none of them; nothing is held then. LADE_ERR_DEVICE_LOST ends the search at once.
+ * Memory that may come from some NUMA nodes only is not asked for where they have too little of it.
  */
 lade_status ladei_memory_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
                                  size_t bytes, ladei_memory *out, ladei_source_cost *cost);

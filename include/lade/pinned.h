@@ -47,8 +47,11 @@ typedef enum lade_pinned_source {
 
 /** Bits of lade_pinned_options.flags. */
 enum {
-  /** Memory for a NUMA node lies on that node, or the request fails. Otherwise the node is preferred: when it has no
-   * memory left, or the system forbids binding, memory of another node serves. */
+  /** Memory for a NUMA node lies on that node, or the request fails: LADE_ERR_OUT_OF_PINNED_MEMORY, before any memory is
+   * asked for where the node has less free than the segment needs (page cache counted as free; the text has both sums), as
+   * the kernel would call its killer. The same goes for memory bound to no node in a thread that its policy binds to
+   * nodes (numactl --membind). Without this flag the node is preferred: when it has no memory left, or the system forbids
+   * binding, memory of another node serves. */
   LADE_PINNED_NUMA_STRICT = 1u << 0,
   /** A thread of the pool's own looks at pending blocks, every 50 us while some come back, else up to every 5 ms, so that
    * they are ready when an alloc comes. Ends with the pool. Not on "sim": LADE_ERR_UNSUPPORTED. */

@@ -85,6 +85,27 @@ LADE_TEST_P(PinnedSources, EachRefusalLeadsToTheNextAndIsNoError, support_soft_r
   }
 }
 
+/* A lost device is lost for the other sources too: they are not asked. What was registered before goes back. */
+LADE_TEST_P(PinnedSources, DeviceLostInARegistrationEndsTheSearch, support_soft_runtimes, runtime) {
+  for (uint64_t nth = 1; nth <= 2; nth++) {
+    lade_pinned_options options = pinned_fixture_options();
+    pinned_fixture own;
+    void *block = NULL;
+    options.sources = 15;
+    options.register_chunk_bytes = CHUNK_BYTES;
+    if (!pinned_fixture_open(&own, support_interposer_open(runtime, NULL), &options)) return;
+    LADE_EXPECT_OK(lade_soft_fault_add(own.runtime, "host_register", nth, LADE_ERR_DEVICE_LOST));
+    LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, lade_pinned_alloc(own.pool, 2 * CHUNK_BYTES, &block));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "pinned pool: 4194304 bytes: ");
+    LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_register"), nth);
+    LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_alloc"), 0);
+    LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "pool_alloc"), 0);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
+    LADE_EXPECT_EQ_INT(support_live(own.runtime, SUPPORT_LIVE_HOST_REGISTRATIONS), 0);
+    pinned_fixture_close(&own);
+  }
+}
+
 LADE_TEST(PinnedSources, PageableIsTriedOnlyIfAllowed) {
   pinned_fixture own;
   void *block = NULL;

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NUMA nodes that are full, and systems that refuse to bind. */
+#include <errno.h>
+#include <hwloc.h>
+#include <linux/mempolicy.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/size.h"
+#include "host/pool.h"
+#include "tests/host/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/interposer.h"
+#include "tests/support/runtimes.h"
+#include "tests/support/temp_dir.h"
+
+/* Instead of hwloc's own. */
+static int bind_error;
+
+int hwloc_set_area_membind(hwloc_topology_t topology, const void *address, size_t bytes, hwloc_const_bitmap_t set,
+                           hwloc_membind_policy_t policy, int flags) {
+  (void)topology, (void)address, (void)bytes, (void)set, (void)policy, (void)flags;
+  errno = bind_error;
+  return bind_error == 0 ? 0 : -1;
+}
+
+/* ---- Full nodes -------------------------------------------------------------------------------------------------- */
+
+/* A machine of two nodes; node 0 has `free_kib` that nobody uses and 1 MiB of page cache, node 1 a GiB. */
+typedef struct machine {
+  support_temp_dir root;
+  ladei_pinned_hooks hooks;
+} machine;
+
+static bool machine_make(machine *own, unsigned free_kib) {
+  char text[256];
+  if (!support_temp_dir_create(&own->root)) return false;
+  snprintf(text, sizeof text,
+           "Node 0 MemTotal:  9999 kB\nNode 0 MemFree:  %u kB\nNode 0 Active(file):  1000 kB\n"
+           "Node 0 Inactive(file):  24 kB\n",
+           free_kib);
+  support_temp_dir_write(&own->root, "sys/devices/system/node/node0/meminfo", text);
+  support_temp_dir_write(&own->root, "sys/devices/system/node/node1/meminfo", "Node 1 MemFree: 1048576 kB\n");
+  own->hooks = pinned_fixture_two_nodes;
+  own->hooks.root = own->root.path;
+  return true;
+}
+
+/* The kernel's killer came for who bound memory to a full node. */
+LADE_TEST(PinnedNodes, StrictRequestsOfAFullNodeFailBeforeTheyAreMade) {
+  machine small;
+  pinned_fixture own;
+  void *block = NULL;
+  if (!machine_make(&small, 3 * 1024)) return;
+  for (uint32_t strict = 0; strict <= 1; strict++) {
+    lade_pinned_options options = pinned_fixture_options();
+    options.flags = strict != 0 ? LADE_PINNED_NUMA_STRICT : 0;
+    if (!pinned_fixture_open_on(&own, support_interposer_open("sim", NULL), &options, &small.hooks)) return;
+    lade_status status = lade_pinned_alloc_on(own.pool, 5 * LADEI_MIB, 0, &block);
+    LADE_EXPECT_EQ_INT(status, strict != 0 ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_OK);
+    LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_register"), strict != 0 ? 0 : 1);
+    if (strict != 0) {
+      LADE_EXPECT_CONTAINS_STR(lade_last_error()->text,
+                               "NUMA node 0 has 4194304 bytes free, page cache included; 5242880 are asked for");
+    } else {
+      LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+    }
+    LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 4 * LADEI_MIB, 0, &block)); /* that much there is */
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+    LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 5 * LADEI_MIB, 1, &block));
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+    pinned_fixture_close(&own);
+  }
+  support_temp_dir_remove(&small.root);
+}
+
+typedef struct bound_thread {
+  const ladei_pinned_hooks *hooks;
+  bool bound; /* the system lets it */
+} bound_thread;
+
+/* As a program under numactl --membind=0. */
+static void *allocate_bound(void *user) {
+  bound_thread *thread = user;
+  unsigned long node_0 = 1;
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  void *block = NULL;
+  thread->bound = syscall(SYS_set_mempolicy, MPOL_BIND, &node_0, 8 * sizeof node_0) == 0;
+  if (!thread->bound) return NULL;
+  if (!pinned_fixture_open_on(&own, support_interposer_open("sim", NULL), &options, thread->hooks)) return NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_PINNED_MEMORY, lade_pinned_alloc_on(own.pool, 5 * LADEI_MIB, -1, &block));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "bound to have 4194304 bytes free, page cache included; 5242880");
+  LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_register"), 0);
+  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 4 * LADEI_MIB, -1, &block));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 5 * LADEI_MIB, 1, &block)); /* preferred there: our word, not theirs */
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  pinned_fixture_close(&own);
+  return NULL;
+}
+
+LADE_TEST(PinnedNodes, RequestsOfAThreadThatIsBoundToAFullNodeFailBeforeTheyAreMade) {
+  machine small;
+  pthread_t thread;
+  if (!machine_make(&small, 3 * 1024)) return;
+  bound_thread bound = {&small.hooks, false};
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, allocate_bound, &bound), 0);
+  pthread_join(thread, NULL);
+  support_temp_dir_remove(&small.root);
+  if (!bound.bound) LADE_SKIP("the system does not let a thread bind its memory");
+}
+
+LADE_TEST(PinnedNodes, NodesThatNothingIsKnownOfLimitNothing) {
+  ladei_pinned_hooks hooks = pinned_fixture_two_nodes;
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  void *block = NULL;
+  hooks.root = "/nonexistent";
+  options.flags = LADE_PINNED_NUMA_STRICT;
+  if (!pinned_fixture_open_on(&own, support_interposer_open("sim", NULL), &options, &hooks)) return;
+  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 8 * LADEI_MIB, 0, &block));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  pinned_fixture_close(&own);
+}
+
+/* ---- Refusals ---------------------------------------------------------------------------------------------------- */
+
+/* As in a container: what is strict fails, and is not served from wherever the system likes; the rest is. */
+LADE_TEST(PinnedNodes, SystemThatRefusesToBindFailsStrictPoolsOnly) {
+  static const lade_pinned_source sources[] = {LADE_PINNED_SOURCE_REGISTER, LADE_PINNED_SOURCE_PAGEABLE};
+  for (uint32_t i = 0; i < 4; i++) {
+    lade_pinned_options options = pinned_fixture_options();
+    bool strict = (i & 1) != 0;
+    pinned_fixture own;
+    void *block = NULL;
+    options.sources = sources[i / 2];
+    options.flags = strict ? LADE_PINNED_NUMA_STRICT : 0;
+    if (!pinned_fixture_open_on(&own, support_interposer_open("sim", NULL), &options, &pinned_fixture_two_nodes))
+      return;
+    bind_error = EPERM;
+    lade_status status = lade_pinned_alloc_on(own.pool, LADEI_MIB, 1, &block);
+    bind_error = 0;
+    LADE_EXPECT_EQ_INT(status, strict ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_OK);
+    if (strict) {
+      LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EPERM);
+      LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "cannot bind 1048576 bytes to NUMA node 1");
+      LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_register"), 0);
+      LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
+      LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, LADEI_MIB, 1, &block)); /* refused once, and not for ever */
+    }
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+    pinned_fixture_close(&own);
+  }
+}
