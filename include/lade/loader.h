@@ -99,18 +99,40 @@ LADE_API lade_status lade_index_add(lade_record_index *index, const char *key, c
 LADE_API lade_status lade_index_add_fixed(lade_record_index *index, const char *path, uint64_t skip_bytes,
                                           uint64_t record_bytes);
 
+/** How lade_index_add_tar_with() reads an archive. All zero means the defaults. */
+typedef struct lade_tar_options {
+  size_t struct_size;
+  /** 1: blocks of zeros are passed, as by GNU tar's --ignore-zeros: of archives one behind the other all are read. Damage
+   * that looks like zeros is passed too. 0: the first block of zeros where a member could begin is the end mark, and
+   * anything but zeros behind it is an error: archives one behind the other, or a header that was wiped. */
+  uint32_t ignore_zeros;
+  uint32_t reserved; /**< 0. */
+} lade_tar_options;
+
+static inline void lade_tar_options_init(lade_tar_options *options) {
+  const lade_tar_options defaults = {sizeof(lade_tar_options), 0, 0};
+  *options = defaults;
+}
+
 /**
  * Add a tar shard in the manner of WebDataset: files that follow each other with the same key are one record. The key is
  * the path up to the first dot of its last part, the field's name what comes after that dot, in lower case. Fields that
  * the index does not have are left out, as are records without any that it has, folders, files without extension, and
- * those in folders named `__x__`.
+ * those in folders named `__x__`. So are links and sparse members that are none of the fields.
  *
- * Threads: one. Waits: for the reads of the tar headers. Errors: LADE_ERR_FORMAT, naming the member, when the archive is
- * damaged, cut off, compressed or without end mark, a member is sparse or a link, a record lacks a field or has one
- * twice; those of lade_index_add_file(). After an error the index is as before.
+ * The members are those that GNU tar and Python's tarfile see, or there is an error: nothing of a shard is lost silently.
+ *
+ * Threads: one. Waits: for the reads of the tar headers. Errors: LADE_ERR_FORMAT, naming the byte, and the member if there
+ * is one, when the archive is damaged, cut off, compressed, without end mark or goes on behind it, a field is sparse, a
+ * link or continued in another volume, a record lacks a field or has one twice; LADE_ERR_IO when it cannot be read; those
+ * of lade_index_add_file(). After an error the index is as before.
  * Source: docs/pipeline.md "Records in batches".
  */
 LADE_API lade_status lade_index_add_tar(lade_record_index *index, const char *path);
+
+/** The same. `options` are borrowed for the call; NULL for defaults. Errors also: LADE_ERR_INVALID_ARGUMENT. */
+LADE_API lade_status lade_index_add_tar_with(lade_record_index *index, const char *path,
+                                             const lade_tar_options *options);
 
 /** Number of records, and of fields of each. Threads: any. */
 LADE_API uint64_t lade_index_count(const lade_record_index *index);

@@ -2,7 +2,8 @@
 /*
  * Bytes as a tar shard (first byte even), or as the members of one, with wrong bytes in their headers at times (odd):
  * indexed or refused with a reason, and then nothing of it stays; what is indexed lies within the file without overlap,
- * and of members without wrong bytes it is the very member.
+ * and of members without wrong bytes it is the very member. What is read with the end mark obeyed is read the same with
+ * zeros ignored.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include "lade/loader.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { BLOCK = 512, MEMBERS_MAX = 20, SIZE_MOST = 1500, TAR_MAX = (MEMBERS_MAX * 4 + 4) * BLOCK };
+enum { BLOCK = 512, MEMBERS_MAX = 20, SIZE_MOST = 1500, TAR_MAX = (MEMBERS_MAX * 6 + 4) * BLOCK };
 
 /* Of a header. */
 enum { AT_NAME = 0, AT_SIZE = 124, AT_SUM = 148, AT_TYPE = 156, AT_MAGIC = 257, SUM_BYTES = 8 };
@@ -75,6 +76,12 @@ static void member_write(shard *s, fuzz_reader *reader) {
   s->length += BLOCK + room;
 }
 
+/* The end of an archive that another one may follow. */
+static void zeros_write(shard *s, size_t blocks) {
+  memset(s->bytes + s->length, 0, blocks * BLOCK);
+  s->length += blocks * BLOCK;
+}
+
 /* "a" and field 0 of "a.jpg". */
 static bool name_is(const char *name, const char *key, uint64_t field) {
   size_t length = strlen(key);
@@ -111,17 +118,29 @@ static void index_check(const shard *s, const lade_record_index *index) {
   }
 }
 
+/* NULL: refused. */
+static lade_record_index *path_index(const char *path, const char *fields, uint32_t ignore_zeros) {
+  lade_tar_options options;
+  lade_record_index *index = NULL;
+  lade_tar_options_init(&options);
+  options.ignore_zeros = ignore_zeros;
+  if (lade_index_create(fields, &index) != LADE_OK) return NULL;
+  if (lade_index_add_tar_with(index, path, &options) == LADE_OK) return index;
+  FUZZ_CHECK(lade_index_count(index) == 0 && lade_last_error()->text[0] != '\0');
+  lade_index_destroy(index);
+  return NULL;
+}
+
 static void shard_index(const shard *s, const char *fields, int fd) {
   char path[64];
-  lade_record_index *index = NULL;
-  if (write(fd, s->bytes, s->length) != (ssize_t)s->length || lade_index_create(fields, &index) != LADE_OK) return;
+  if (write(fd, s->bytes, s->length) != (ssize_t)s->length) return;
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  if (lade_index_add_tar(index, path) == LADE_OK) {
-    index_check(s, index);
-  } else {
-    FUZZ_CHECK(lade_index_count(index) == 0 && lade_last_error()->text[0] != '\0');
-  }
-  lade_index_destroy(index);
+  lade_record_index *strict = path_index(path, fields, 0), *all = path_index(path, fields, 1);
+  if (strict != NULL) index_check(s, strict);
+  if (all != NULL) index_check(s, all);
+  FUZZ_CHECK(strict == NULL || (all != NULL && lade_index_count(all) == lade_index_count(strict)));
+  lade_index_destroy(strict);
+  lade_index_destroy(all);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -135,9 +154,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memcpy(s.bytes, reader.at, s.length);
   } else {
     size_t marks = fuzz_below(&reader, 4);
-    while (!fuzz_done(&reader) && s.count < MEMBERS_MAX) member_write(&s, &reader);
-    memset(s.bytes + s.length, 0, marks * BLOCK);
-    s.length += marks * BLOCK;
+    while (!fuzz_done(&reader) && s.count < MEMBERS_MAX) {
+      member_write(&s, &reader);
+      if (first / 4 % 4 == 1 && fuzz_below(&reader, 4) == 0) zeros_write(&s, fuzz_below(&reader, 3));
+    }
+    zeros_write(&s, marks);
   }
   int fd = memfd_create("fuzz", MFD_CLOEXEC);
   if (fd < 0) return 0;
