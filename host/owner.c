@@ -15,11 +15,14 @@
  */
 #include "host/owner.h"
 
+#include "base/switch.h"
+
 static ladei_block *block_at(const ladei_segment *segment, uintptr_t address) {
   ladei_block *block = ladei_segment_find(segment, address);
   if (block == NULL || ladei_word_state(ladei_block_word(block)) != LADEI_BLOCK_RUN) {
     return block;
   }
+  ladei_switch_point("find the run", 0);
   ladei_run *run = ladei_block_run(block); /* NULL: joined with other free memory meanwhile */
   return run == NULL ? NULL : ladei_run_find(run, address);
 }
@@ -33,6 +36,7 @@ ladei_owner ladei_owner_find(const ladei_pagemap *map, const void *pointer) {
     owner.segment = NULL; /* behind a segment that ends within the page, or the segment is another one by now */
     return owner;
   }
+  ladei_switch_point("find the block", 0);
   ladei_block *block = block_at(owner.segment, (uintptr_t)pointer);
   if (block == NULL) {
     return owner;
@@ -41,6 +45,7 @@ ladei_owner ladei_owner_find(const ladei_pagemap *map, const void *pointer) {
   /* Acquire: both come before the second look at the word. */
   uintptr_t address = atomic_load_explicit(&block->address, memory_order_acquire);
   size_t bytes = ladei_block_bytes(block, word);
+  ladei_switch_point("find again", 0);
   bool same = ladei_word_is_same(atomic_load_explicit(&block->word, memory_order_relaxed), word);
   if (same && (uintptr_t)pointer - address < bytes) {
     owner.block = block;

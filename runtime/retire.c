@@ -198,15 +198,25 @@ static lade_status now_event(ladei_retire *retire, const ladei_stream *stream, l
   return LADE_OK;
 }
 
+/* NULL refuses nothing. */
+static bool queue_refuses(const ladei_queue *queue) { return queue != NULL && (queue->retired || queue->retiring); }
+
 /* Under the lock. Puts an event, recorded after the sequence was `began`, into the ticket, and takes *event then. */
 static lade_status now_link(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream, unsigned flags,
                             uint64_t began, ladei_event **event) {
-  const ladei_queue *whole = ladei_queue_find(retire, LADEI_QUEUE_STREAM, stream->context, stream->id);
-  if (whole != NULL && whole->retired) return stream_retired(stream);
+  ladei_queue *whole = ladei_queue_find(retire, LADEI_QUEUE_STREAM, stream->context, stream->id);
+  if (queue_refuses(whole)) return stream_retired(stream);
   ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_NOW, stream);
   if (queue == NULL) return no_memory();
+  whole =
+      ladei_queue_find(retire, LADEI_QUEUE_STREAM, stream->context, stream->id); /* the lock may have been dropped */
+  if (queue_refuses(whole)) {
+    ladei_queue_unpin(retire, queue);
+    return stream_retired(stream);
+  }
   ticket_seal(retire, ticket);
   bool lasts = ticket_find(ticket, LADEI_QUEUE_STREAM, stream) != NULL; /* N1: until the free anyway */
+  if (lasts) ladei_queue_named(whole);                                  /* R9: its work is that use's now */
   ladei_use *use = lasts ? NULL : note_insert(retire, ticket, queue, flags);
   if (use == NULL) {
     ladei_queue_unpin(retire, queue);

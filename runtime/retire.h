@@ -191,12 +191,12 @@ lade_status ladei_retire_close(ladei_retire *retire);
 lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns);
 
 /*
- * Waits for all streams with pending uses, quarantined ones included, and calls done(); also for calls of done() that
- * other threads are about.
+ * Waits for all streams with pending uses, quarantined ones included, and calls done(); also for polls of other
+ * threads, and their calls of done().
  *
- * LADE_OK: of what was added before nothing is pending. LADE_NOT_READY: what is left waits for graphs to be destroyed. LADE_ERR_CAPTURE: streams
- * that capture, or a capture that forbids waiting. LADE_ERR_DEVICE_LOST: that device runs nothing any more, and its
- * tickets were given to done(). Else the first failure of the driver; its tickets stay.
+ * LADE_OK: of what was added before nothing is pending. LADE_NOT_READY: what is left waits for graphs to be destroyed.
+ * LADE_ERR_CAPTURE: streams that capture, or a capture that forbids waiting. LADE_ERR_DEVICE_LOST: that device runs
+ * nothing any more, and its tickets were given to done(). Else the first failure of the driver; its tickets stay.
  */
 lade_status ladei_retire_synchronize(ladei_retire *retire);
 

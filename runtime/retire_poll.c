@@ -340,10 +340,12 @@ static lade_status pass_run(ladei_retire *retire, unsigned flags, void (*walker)
   ladei_error_save(&walk.error);
   ladei_done_init(&walk.done);
   ladei_lock_acquire(&retire->lock);
+  uint32_t *passes = ladei_pass_begin(retire);
   ladei_capture_drain(retire, &walk.done);
   if ((flags & LADEI_POLL_CLOSE) != 0) ladei_lanes_tell(retire);
   walker(retire, &walk);
   ladei_done_deliver(retire, &walk.done);
+  ladei_pass_end(retire, passes);
   ladei_lock_release(&retire->lock);
   ladei_error_restore(&walk.error);
   if (out_done != NULL) *out_done = walk.done.count;
@@ -611,7 +613,7 @@ static void graphs_settle(ladei_retire *retire) {
 /* Whether uses wait for graphs; once what other threads found done has been given to done(), too. */
 static bool captures_left(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
-  ladei_deliveries_wait(retire);
+  ladei_passes_wait(retire);
   bool left = retire->captured_uses > 0;
   ladei_lock_release(&retire->lock);
   return left;

@@ -314,24 +314,33 @@ void ladei_queue_finish(ladei_retire *retire, ladei_queue *queue, ladei_use *las
 
 void ladei_done_deliver(ladei_retire *retire, ladei_done *done) {
   if (done->count == 0) return;
-  uint32_t *delivering = &retire->delivering[retire->turn & 1];
-  *delivering += 1;
   ladei_lock_release(&retire->lock);
   ladei_lock_assert_none_held();
   retire->options.done(retire->options.owner, done->first);
   ladei_pending_sub(retire, done->count);
   ladei_lock_acquire(&retire->lock);
-  *delivering -= 1;
-  if (*delivering == 0 && retire->turning) ladei_condition_broadcast(&retire->yielded);
 }
 
-void ladei_deliveries_wait(ladei_retire *retire) {
+/* ---- Passes ------------------------------------------------------------------------------------------------------ */
+
+uint32_t *ladei_pass_begin(ladei_retire *retire) {
+  uint32_t *passes = &retire->passes[retire->turn & 1];
+  *passes += 1;
+  return passes;
+}
+
+void ladei_pass_end(ladei_retire *retire, uint32_t *passes) {
+  *passes -= 1;
+  if (*passes == 0 && retire->turning) ladei_condition_broadcast(&retire->yielded);
+}
+
+void ladei_passes_wait(ladei_retire *retire) {
   while (retire->turning) {
     ladei_condition_wait(&retire->yielded, &retire->lock);
   }
   retire->turning = true;
-  const uint32_t *old = &retire->delivering[retire->turn++ & 1];
-  while (*old > 0) {
+  const uint32_t *before = &retire->passes[retire->turn++ & 1];
+  while (*before > 0) {
     ladei_condition_wait(&retire->yielded, &retire->lock);
   }
   retire->turning = false;

@@ -37,8 +37,9 @@
  * R9  What is found out about a stream while the lock is dropped holds for what was known of it before: a last event, or
  *     `lost`, is believed only if no note, and for the event no append, has come meanwhile.
  * R10 A retired queue without uses stays among the idle ones: a note that was under way is refused when it gets here.
- * R11 Uses that were found finished are in no queue, and done() is called without the lock. So whoever says that all is
- *     done waits for the calls that began before: he turns the parity, and waits until none of the old one is left.
+ * R11 What a pass over the queues finds finished is in no queue until it has called done(), at its end and without the
+ *     lock. So whoever says that all is done waits for the passes that began before: the parity is turned, and the wait
+ *     is over when no pass of the old one is left.
  *
  * Locks: retire->lock guards all fields here, and the uses lists of tickets. It is dropped around each driver call and
  * callback. The event pool's lock may be taken under it.
@@ -136,10 +137,10 @@ struct ladei_retire {
   _Atomic(uint32_t) slots_used;      /* of all lanes; written under the lock */
   struct ladei_lane *lanes;          /* open ones */
   uint64_t promised;                 /* see L3 in retire_lane.c */
-  ladei_condition yielded;           /* a queue is no longer busy; a call of done() that is awaited has returned */
-  uint32_t delivering[2];            /* calls of done() under way, by the parity of `turn` when they began (R11) */
+  ladei_condition yielded;           /* a queue is no longer busy; a pass that is awaited is over */
+  uint32_t passes[2];                /* under way, by the parity of `turn` when they began (R11) */
   uint32_t turn;
-  bool turning;           /* somebody awaits those of the turn before */
+  bool turning;           /* somebody awaits the passes of the turn before */
   uint64_t captured_uses; /* pending ones of CAPTURE queues */
   ladei_queues_all all;
   ladei_queues_active active;
@@ -251,8 +252,11 @@ static inline void ladei_pending_sub(ladei_retire *retire, uint64_t count) {
 
 /* Under the lock, which is dropped meanwhile: calls done() and takes the tickets off pending_tickets. */
 void ladei_done_deliver(ladei_retire *retire, ladei_done *done);
-/* Under the lock, which is dropped meanwhile: waits for the calls of done() that other threads are about. */
-void ladei_deliveries_wait(ladei_retire *retire);
+/* Under the lock: the beginning of a pass, and its end, with what the beginning said. */
+uint32_t *ladei_pass_begin(ladei_retire *retire);
+void ladei_pass_end(ladei_retire *retire, uint32_t *passes);
+/* Under the lock, which is dropped meanwhile: waits for the passes of other threads, not in one. */
+void ladei_passes_wait(ladei_retire *retire);
 
 /* ---- retire.c ---------------------------------------------------------------------------------------------------- */
 

@@ -520,7 +520,9 @@ static uint64_t explore(bench *own, int preemptions, int a, int b, int c) {
   own->operations[2] = c < 0 ? NULL : &operations[c];
   lade_test_context("%s || %s%s%s", operations[a].name, operations[b].name, c < 0 ? "" : " || ",
                     c < 0 ? "" : operations[c].name);
-  return scheduler_explore(&plan, own);
+  uint64_t count = scheduler_explore(&plan, own);
+  lade_test_context("%s", "");
+  return count;
 }
 
 /* For LADE_TEST_P. */
@@ -548,7 +550,27 @@ LADE_TEST_P(RetireSchedule, Pairs, names, name) {
   for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++) {
     count += explore(&own, 2, first, other, -1);
   }
-  lade_test_context("%s", "");
   printf("%s with %d operations: %" PRIu64 " schedules\n", name, (int)OPERATIONS - first, count);
+  bench_close(&own);
+}
+
+/* Every three of those that meet most often: one switch besides those at the ends, or two where there is time. */
+LADE_TEST(RetireSchedule, Triples) {
+  static const char *const often[] = {"note_now",     "note_by_lane",   "note_and_add", "note_and_add_by_lane",
+                                      "poll_by_lane", "poll_and_close", "synchronize",  "stream_retire"};
+  enum { OFTEN = sizeof often / sizeof often[0] };
+  bench own;
+  uint64_t count = 0;
+  if (!scheduler_works()) LADE_SKIP("built without switch points");
+  if (!bench_open(&own)) return;
+  int preemptions = support_soak_seconds(0) > 0 ? 2 : 1;
+  for (int a = 0; a < OFTEN; a++) {
+    for (int b = a; b < OFTEN; b++) {
+      for (int c = b; c < OFTEN && !lade_test_has_failed(); c++) {
+        count += explore(&own, preemptions, operation_of(often[a]), operation_of(often[b]), operation_of(often[c]));
+      }
+    }
+  }
+  printf("threes of %d operations: %" PRIu64 " schedules of up to %d switches\n", (int)OFTEN, count, preemptions);
   bench_close(&own);
 }
