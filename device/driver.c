@@ -110,7 +110,13 @@ static lade_status blocks_call(lade_device_allocator *allocator, ladei_block *fi
   lade_status result = LADE_OK;
   for (ladei_block *block = first; block != NULL; block = block->chain) {
     lade_status status;
-    if (ladei_heap_segment_expandable(block->segment)) {
+    if (block->kept) {
+      status = ladei_error(LADE_ERR_CAPTURE, 0,
+                           "device allocator of device %d: a capture into a private pool names stream id "
+                           "%llu, whose memory stays meanwhile",
+                           allocator->device, (unsigned long long)block->segment->stream.id);
+      block->gone = false;
+    } else if (ladei_heap_segment_expandable(block->segment)) {
       status = ladei_expandable_unmap(allocator, block, &block->gone);
     } else {
       status = segment_return(allocator, block->segment);
@@ -133,6 +139,23 @@ static void block_commit(lade_device_allocator *allocator, ladei_block *block) {
     ladei_expandable_unmapped(allocator, block);
   } else {
     ladei_heap_segment_remove(heap, block);
+  }
+}
+
+/* Whether a capture under way names the stream of a segment. */
+static bool segment_named(const lade_device_allocator *allocator, const ladei_heap_segment *segment) {
+  for (const ladei_capture *capture = allocator->captures; capture != NULL; capture = capture->next) {
+    for (size_t i = 0; i < capture->stream_count; i++) {
+      if (capture->stream_keys[i] == segment->stream_key) return true;
+    }
+  }
+  return false;
+}
+
+/* Memory of streams that captures name stays without a question: begin has seen to it that none is under way either. */
+static void blocks_keep(lade_device_allocator *allocator, ladei_block *first) {
+  for (ladei_block *block = first; block != NULL; block = block->chain) {
+    block->kept = !allocator->heap.settings.reference && segment_named(allocator, block->segment);
   }
 }
 
@@ -182,6 +205,7 @@ lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block
   bool expandable = blocks_expandable(leaving->first);
   allocator->returns_in_flight++;
   allocator->unmappings += expandable;
+  blocks_keep(allocator, leaving->first);
   blocks_hide(allocator, leaving->first);
   ladei_lock_release(&allocator->lock);
   ladei_last_events_drop(allocator);

@@ -15,7 +15,8 @@
  * of a thread's own while the legacy stream cannot be used, stays cached: LADE_ERR_CAPTURE. That is also so where the device
  * would have to be waited for while this allocator knows of a capture, as that would break it. Nobody can be asked whether
  * others capture on the device; so a program retires its streams, and then no device is waited for. The race between
- * asking and calling: Note [Asking and capturing] in runtime/ops.h.
+ * asking and calling (Note [Asking and capturing] in runtime/ops.h) is not there for streams that a private pool's begin
+ * names: their memory stays without a question until its end (P3 in private_pool.c).
  *
  * F1  A last event is recorded once, and covers all work of its stream. It goes with the last segment that refers to it.
  * Locks: none are held here, except where told; `last` of a segment is set under the allocator's lock, when nobody gives

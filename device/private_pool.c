@@ -10,6 +10,7 @@
  *     it is gone.
  * P2  A pool appears at most once among the captures under way, and then has use_count > 0 unless it was released
  *     during its capture. `capturing` says whether it does.
+ * P3  When begin returns, nobody who gives memory back asks the streams that it names, and nobody will before the end.
  * Locks: the allocator's lock. No driver call, except resolving the streams named, before the lock.
  */
 #include "device/allocator.h"
@@ -112,6 +113,7 @@ lade_status ladei_native_pool_begin(lade_device_allocator *allocator, lade_devic
     atomic_fetch_add_explicit(&allocator->capture_count, 1, memory_order_relaxed);
     capture->pool->capture++;
     atomic_store(&capture->pool->capturing, true);
+    if (stream_count > 0) ladei_driver_await_idle(allocator); /* questions under way may be about these streams */
   }
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK) free(capture);

@@ -602,9 +602,10 @@ LADE_API lade_status lade_device_oom_observer_remove(lade_device_allocator *allo
  * back to the pool when the capture has ended: the graph orders its use before what is captured next. Everything else goes
  * on beside captures as ever: uses by streams that do not capture are waited for, those in other captures and of blocks
  * from the default pools last as long as the graph, and cached memory goes back where that breaks no capture
- * (lade_device_empty_cache()). No capturing stream is asked or waited for; a capture that another thread begins on a
- * stream while lade is just asking that stream may be broken: begin captures on streams that lade has nothing pending
- * on, or in the thread that calls lade. With LADE_DEVICE_REFERENCE, while any capture into a private pool is under way, the allocator asks
+ * (lade_device_empty_cache()). No capturing stream is asked or waited for; from this call on cached memory of the streams
+ * named stays where it is, so begin the pool before the capture. A capture that another thread begins on a stream while
+ * lade is just asking that stream, for a block that it used, may be broken: begin captures on streams that lade has
+ * nothing pending on, or in the thread that calls lade. With LADE_DEVICE_REFERENCE, while any capture into a private pool is under way, the allocator asks
  * about no event, gives nothing back but oversize blocks, puts frees of blocks with recorded streams off until no
  * capture is left, and forgets the uses recorded meanwhile, also those of streams that do not capture.
  *
@@ -614,7 +615,7 @@ LADE_API lade_status lade_device_oom_observer_remove(lade_device_allocator *allo
  * @param stream_count  0: those of every stream. Where several captures take a stream, the one begun first gets it; with
  *                      LADE_DEVICE_NEWEST_POOL the one begun last.
  *
- * Threads: any. Waits: never. Stream order: none.
+ * Threads: any. Waits: for other threads that give memory back, where streams are named. Stream order: none.
  * Errors: LADE_ERR_CAPTURE while this pool is captured into; LADE_ERR_INVALID_ARGUMENT, also for a released pool;
  * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
  */

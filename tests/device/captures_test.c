@@ -4,6 +4,7 @@
  * loopback driver and on a GPU, all of which invalidate a capture whose stream is asked or waited for.
  */
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 #include "device/allocator.h"
@@ -388,6 +389,49 @@ LADE_TEST_P(DeviceCaptures, CapturingStreamWithMemoryIsNotRetired, SUPPORT_RUNTI
   LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_stream_retire(f.allocator, f.streams[3]));
   graph_destroy(&f, capture_end(&f, &on));
   LADE_EXPECT_OK(lade_device_stream_retire(f.allocator, f.streams[3]));
+  device_fixture_close(&f);
+}
+
+typedef struct pool_beginner {
+  device_fixture *f;
+  atomic_bool begun;
+} pool_beginner;
+
+static void *pool_begin_elsewhere(void *user) {
+  pool_beginner *beginner = user;
+  pool_begin(beginner->f, pool_one, 0);
+  atomic_store(&beginner->begun, true);
+  return NULL;
+}
+
+/* From the begin of the pool on, before the capture itself, nobody asks its stream; and begin waits for who does. */
+LADE_TEST_P(DeviceCaptures, StreamsThatAPoolNamesAreNotAsked, SUPPORT_THREADED_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name, false)) return;
+  device_fixture_free(&f, device_fixture_alloc(&f, 12 * MIB, 0));
+  pool_beginner beginner = {.f = &f};
+  pthread_t emptying, beginning;
+  support_hold(f.runtime, "stream_query", 1, SUPPORT_HOLD_BEFORE);
+  LADE_ASSERT(pthread_create(&emptying, NULL, empty_cache_elsewhere, &f) == 0);
+  support_hold_await(f.runtime);
+  LADE_ASSERT(pthread_create(&beginning, NULL, pool_begin_elsewhere, &beginner) == 0);
+  while (atomic_load(&f.allocator->capture_count) == 0) sched_yield();
+  for (int i = 0; i < 1000; i++) sched_yield();
+  LADE_EXPECT(!atomic_load(&beginner.begun)); /* the question is under way */
+  support_hold_end(f.runtime);
+  pthread_join(emptying, NULL);
+  pthread_join(beginning, NULL);
+  LADE_EXPECT_EQ_UINT(reserved(&f), 0);
+
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  device_fixture_free(&f, device_fixture_alloc(&f, 12 * MIB, 0));
+  pool_begin(&f, pool_one, 0);
+  uint64_t asked = support_call_count(f.runtime, "stream_query");
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "stream_query"), asked);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).capture_kept, 1);
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  for (int i = 0; i < 2; i++) LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
   device_fixture_close(&f);
 }
 
