@@ -159,6 +159,11 @@ typedef struct lade_loader_state {
   uint32_t rank;
   uint32_t world_size;
   uint32_t equal_ranks;
+  /** Hashes of the files' names (without folders) and sizes, in their order and in any, and of the records' ranges and
+   * keys. 0: not known, as in states of versions before; then nobody notices that shards were added in another order. */
+  uint64_t files;
+  uint64_t files_in_any_order;
+  uint64_t records;
 } lade_loader_state;
 
 static inline void lade_loader_state_init(lade_loader_state *state) {
@@ -234,7 +239,8 @@ static inline void lade_batch_init(lade_batch *batch) {
  *
  * Threads: any. Waits: while the pipeline has no room for its transfers. Stream order: none.
  * Errors: LADE_ERR_INVALID_ARGUMENT, naming the option; also when an epoch would have no batch, a record is larger than
- * batch_bytes, or options.resume is of another order. Those of lade_stream_create() and lade_device_alloc();
+ * batch_bytes, or options.resume is of another order, of other files or records, or of the same files added in another
+ * order, and says which. Those of lade_stream_create() and lade_device_alloc();
  * LADE_ERR_OUT_OF_HOST_MEMORY. Errors of the first reads come out of lade_loader_next().
  * Source: docs/pipeline.md "Records in batches".
  */

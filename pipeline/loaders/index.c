@@ -17,6 +17,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "base/error.h"
 #include "base/size.h"
 #include "pipeline/loaders/text.h"
@@ -149,6 +152,11 @@ static void *array_grow(void *array, size_t *capacity, size_t wanted, size_t ele
   return grown;
 }
 
+static uint64_t name_hash(const char *path) {
+  const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+  return XXH3_64bits(name, strlen(name));
+}
+
 /* The file at `path`, which stays open where `keep`. */
 static lade_status file_open(const char *path, bool keep, ladei_index_file *out) {
   struct stat facts;
@@ -169,6 +177,7 @@ static lade_status file_open(const char *path, bool keep, ladei_index_file *out)
   if (!keep) close(fd);
   out->fd = keep ? fd : -1;
   out->bytes = (uint64_t)facts.st_size;
+  out->name_hash = name_hash(path);
   out->identity = ladei_file_identity_of(&facts);
   return LADE_OK;
 }
@@ -280,6 +289,28 @@ lade_status lade_index_add_fixed(lade_record_index *index, const char *path, uin
     ladei_index_rewind(index, mark);
   }
   return status;
+}
+
+/* --- identity ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t not_zero(uint64_t hash) { return hash != 0 ? hash : 1; }
+
+static uint64_t records_hash(const lade_record_index *index) {
+  size_t bytes = index->count * index->field_count * sizeof *index->ranges;
+  return XXH3_64bits_withSeed(index->key_text, index->key_length, XXH3_64bits(index->ranges, bytes));
+}
+
+ladei_index_identity ladei_index_identity_of(const lade_record_index *index) {
+  ladei_index_identity identity = {0, 0, not_zero(records_hash(index))};
+  for (size_t i = 0; i < index->file_count; i++) {
+    const uint64_t facts[] = {index->files[i].name_hash, index->files[i].bytes};
+    uint64_t hash = XXH3_64bits(facts, sizeof facts);
+    identity.files = XXH3_64bits_withSeed(&hash, sizeof hash, identity.files);
+    identity.files_in_any_order += hash;
+  }
+  identity.files = not_zero(identity.files);
+  identity.files_in_any_order = not_zero(identity.files_in_any_order);
+  return identity;
 }
 
 /* --- asking ------------------------------------------------------------------------------------------------------- */

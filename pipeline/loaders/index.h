@@ -10,8 +10,9 @@ enum { LADEI_INDEX_MAX_FIELDS = 64 };
 
 typedef struct ladei_index_file {
   char *path;
-  int fd;         /* -1: more files than may be open; its path is absolute then */
-  uint64_t bytes; /* when it was added */
+  int fd;             /* -1: more files than may be open; its path is absolute then */
+  uint64_t bytes;     /* when it was added */
+  uint64_t name_hash; /* of the last part of the path it was added by */
   ladei_file_identity identity;
 } ladei_index_file;
 
@@ -42,6 +43,15 @@ typedef struct ladei_index_mark {
 
 ladei_index_mark ladei_index_mark_get(const lade_record_index *index);
 void ladei_index_rewind(lade_record_index *index, ladei_index_mark mark);
+
+/* Hashes by which another process knows whether it has the same index: none is 0. Folders do not count. */
+typedef struct ladei_index_identity {
+  uint64_t files;              /* names and sizes, in their order */
+  uint64_t files_in_any_order; /* the same, whatever their order */
+  uint64_t records;            /* all ranges and keys */
+} ladei_index_identity;
+
+ladei_index_identity ladei_index_identity_of(const lade_record_index *index);
 
 /* Number of the field that an extension stands for; field_count if it is none. */
 size_t ladei_index_field_of(const lade_record_index *index, const char *extension);

@@ -395,6 +395,9 @@ lade_status lade_loader_state_get(lade_loader *loader, lade_loader_state *state)
       .rank = options->rank,
       .world_size = options->world_size,
       .equal_ranks = options->equal_ranks,
+      .files = loader->plan.identity.files,
+      .files_in_any_order = loader->plan.identity.files_in_any_order,
+      .records = loader->plan.identity.records,
   };
   ladei_lock_acquire(&loader->lock);
   own.epoch = loader->state_epoch;

@@ -146,6 +146,7 @@ lade_status ladei_plan_init(ladei_plan *plan, const lade_record_index *index, co
     return status;
   }
   options_complete(&plan->options);
+  plan->identity = ladei_index_identity_of(index);
   status = share_find(plan);
   if (status == LADE_OK) {
     status = strides_find(plan);
@@ -182,6 +183,25 @@ static lade_status resume_check(const ladei_plan *plan, const lade_loader_state 
                        : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: the state to resume has another %s", other);
 }
 
+static lade_status identity_error(const ladei_plan *plan, const char *what) {
+  const char *first = plan->index->file_count > 0 ? ladei_path_text(plan->index->files[0].path) : "none";
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: the state to resume has %s; file 0 is %s here", what,
+                     first);
+}
+
+/* The same records by the same numbers. */
+static lade_status identity_check(const ladei_plan *plan, const lade_loader_state *state) {
+  const ladei_index_identity *own = &plan->identity;
+  if (state->files != 0 && state->files != own->files) {
+    return identity_error(plan, state->files_in_any_order == own->files_in_any_order
+                                    ? "the same files in another order: add them in the order that they had"
+                                    : "other files, by name or size");
+  }
+  return state->records == 0 || state->records == own->records
+             ? LADE_OK
+             : identity_error(plan, "other records in the same files");
+}
+
 lade_status ladei_cursor_init(ladei_cursor *cursor, const ladei_plan *plan, const lade_loader_state *resume) {
   lade_loader_state state;
   *cursor = (ladei_cursor){.permutation_epoch = UINT64_MAX};
@@ -191,6 +211,9 @@ lade_status ladei_cursor_init(ladei_cursor *cursor, const ladei_plan *plan, cons
   lade_status status = ladei_options_read("lade_loader_state", resume, &state, sizeof state);
   if (status == LADE_OK) {
     status = resume_check(plan, &state);
+  }
+  if (status == LADE_OK) {
+    status = identity_check(plan, &state);
   }
   if (status == LADE_OK) {
     cursor->epoch = state.epoch;

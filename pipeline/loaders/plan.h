@@ -11,8 +11,9 @@ typedef struct ladei_plan {
   const lade_record_index *index;
   lade_loader_options options; /* with all defaults put in; resume is not used any more */
   uint64_t share;              /* records of an epoch for this rank */
-  uint64_t *strides;           /* room of each field, when padded; else NULL */
-  char *zeros;                 /* as many as any gap needs */
+  ladei_index_identity identity;
+  uint64_t *strides; /* room of each field, when padded; else NULL */
+  char *zeros;       /* as many as any gap needs */
 } ladei_plan;
 
 /* Where planning is. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loaders: every record once an epoch, in the order that seed and epoch say, with the right bytes, for each rank. */
 #include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/loaders/data_set.h"
@@ -319,6 +321,83 @@ LADE_TEST(Loader, RefusesToResumeInAnotherOrder) {
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, reasons[i]);
   }
   data_set_close(&set);
+  fixture_close(&f);
+}
+
+/* An index of files of records of 100 bytes, added in this order. */
+static lade_record_index *fixed_index(char *const *paths, const int *order, size_t count) {
+  lade_record_index *index = NULL;
+  LADE_EXPECT_OK(lade_index_create(NULL, &index));
+  for (size_t i = 0; i < count && index != NULL; i++) {
+    LADE_EXPECT_OK(lade_index_add_fixed(index, paths[order[i]], 0, 100));
+  }
+  return index;
+}
+
+static lade_status resume_try(const fixture *f, lade_record_index *index, lade_loader_state *state, bool save) {
+  lade_loader *loader = NULL;
+  lade_loader_options options = data_set_options(4);
+  options.resume = save ? NULL : state;
+  lade_status status = lade_loader_create(index, f->targets[0].pipeline, f->targets[0].allocator, &options, &loader);
+  if (status == LADE_OK && save) LADE_EXPECT_OK(lade_loader_state_get(loader, state));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  lade_index_destroy(index);
+  return status;
+}
+
+/* A globbed folder in another order gave other records by the same numbers, and resumed without a word. */
+LADE_TEST(Loader, RefusesToResumeWithTheShardsInAnotherOrder) {
+  static const int forth[] = {0, 1, 2}, back[] = {2, 1, 0}, other[] = {0, 1, 3};
+  static const char *const names[] = {"a.bin", "b.bin", "c.bin", "d.bin"};
+  fixture f;
+  support_temp_dir dir;
+  char *paths[4];
+  lade_loader_state state;
+  lade_loader_state_init(&state);
+  if (!fixture_open(&f, "sim") || !support_temp_dir_create(&dir)) return;
+  for (size_t i = 0; i < 4; i++) {
+    paths[i] = support_temp_dir_path(&dir, names[i]);
+    LADE_EXPECT(support_temp_file_write(paths[i], 1000, i));
+  }
+  LADE_EXPECT_OK(resume_try(&f, fixed_index(paths, forth, 3), &state, true));
+  LADE_EXPECT_OK(resume_try(&f, fixed_index(paths, forth, 3), &state, false));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, resume_try(&f, fixed_index(paths, back, 3), &state, false));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "the same files in another order");
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "c.bin");
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, resume_try(&f, fixed_index(paths, other, 3), &state, false));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "other files, by name or size");
+  lade_loader_state before = state; /* of a version that knew nothing of files */
+  before.struct_size = offsetof(lade_loader_state, files);
+  LADE_EXPECT_OK(resume_try(&f, fixed_index(paths, back, 3), &before, false));
+  for (size_t i = 0; i < 4; i++) free(paths[i]);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
+/* The same files, cut in another way. */
+LADE_TEST(Loader, RefusesToResumeWithOtherRecords) {
+  fixture f;
+  support_temp_dir dir;
+  lade_record_index *index;
+  lade_loader_state state;
+  uint64_t file;
+  lade_loader_state_init(&state);
+  if (!fixture_open(&f, "sim") || !support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "a.bin");
+  LADE_EXPECT(support_temp_file_write(path, 1000, 1));
+  for (uint64_t skip = 0; skip < 2; skip++) {
+    LADE_ASSERT_OK(lade_index_create(NULL, &index));
+    LADE_ASSERT_OK(lade_index_add_file(index, path, &file));
+    for (uint64_t i = 0; i < 9; i++) {
+      const lade_range range = {file, i * 100 + skip, 100};
+      LADE_EXPECT_OK(lade_index_add(index, "k", &range));
+    }
+    lade_status status = resume_try(&f, index, &state, skip == 0);
+    LADE_EXPECT_EQ_INT(status, skip == 0 ? LADE_OK : LADE_ERR_INVALID_ARGUMENT);
+  }
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "other records in the same files");
+  free(path);
+  support_temp_dir_remove(&dir);
   fixture_close(&f);
 }
 
