@@ -25,7 +25,7 @@
  *     readers, their speed, or the batches.
  *   - An index is built by one thread, and does not change while a loader uses it, which it outlives.
  *   - A batch is handed out whole or not at all. After an error of lade_loader_next() the next call tries the same batch
- *     again.
+ *     again. With options.skip_unreadable it is handed out without the records that cannot be read instead.
  */
 #ifndef LADE_LOADER_H
 #define LADE_LOADER_H
@@ -194,6 +194,12 @@ typedef struct lade_loader_options {
   uint32_t equal_ranks; /**< 1: leave out the last records of each epoch (fewer than world_size) that would make some
                              ranks' share larger. */
   uint32_t drop_last;   /**< 1: leave out the last batch of an epoch if it has fewer than batch_records. */
+  /** 1: records that cannot be read (LADE_ERR_IO, LADE_ERR_TRUNCATED: an error of the file system, a file that became
+   * shorter or was replaced) are left out of their batch, which then has fewer; a batch of none else is left out itself, with its number. Each epoch
+   * tries them again. Counted and listed: lade_loader_stats_get(), lade_loader_skip_get(). 0: such a batch is an error of
+   * lade_loader_next(), again and again. */
+  uint32_t skip_unreadable;
+  uint32_t reserved; /**< 0. */
 } lade_loader_options;
 
 static inline void lade_loader_options_init(lade_loader_options *options) {
@@ -287,6 +293,60 @@ LADE_API lade_status lade_loader_next(lade_loader *loader, lade_stream stream, u
  * all the same. What keeps the next batch from being begun comes out of lade_loader_next().
  */
 LADE_API lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lade_stream stream);
+
+/** Counters of a loader since its creation. Fields are appended only. */
+typedef struct lade_loader_stats {
+  size_t struct_size;
+  uint64_t batches;         /**< Handed out. */
+  uint64_t records;         /**< In them. */
+  uint64_t skipped_records; /**< Left out because they cannot be read (options.skip_unreadable), each time. */
+  uint64_t skipped_batches; /**< Of which no record was left. */
+  uint64_t skips_listed; /**< Different records that lade_loader_skip_get() shows; at most LADE_LOADER_SKIPS_LISTED. */
+} lade_loader_stats;
+
+static inline void lade_loader_stats_init(lade_loader_stats *stats) {
+  lade_loader_stats zero = LADE_ZERO;
+  *stats = zero;
+  stats->struct_size = sizeof(lade_loader_stats);
+}
+
+/**
+ * Read the counters.
+ *
+ * @param stats  [in,out] struct_size set by lade_loader_stats_init().
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
+ */
+LADE_API lade_status lade_loader_stats_get(lade_loader *loader, lade_loader_stats *stats);
+
+/** So many different records that were left out are listed; further ones are counted only. */
+#define LADE_LOADER_SKIPS_LISTED 1024
+
+/** A record that was left out. */
+typedef struct lade_loader_skip {
+  size_t struct_size;
+  uint64_t record; /**< Of the index: lade_index_key() names it. */
+  uint64_t count;  /**< How often it was left out. */
+  const char
+      *text; /**< What went wrong, at what byte of which file. Valid until the loader is destroyed; "" if there was
+                       no memory for it. */
+} lade_loader_skip;
+
+static inline void lade_loader_skip_init(lade_loader_skip *skip) {
+  lade_loader_skip zero = LADE_ZERO;
+  *skip = zero;
+  skip->struct_size = sizeof(lade_loader_skip);
+}
+
+/**
+ * Read which record was left out: number `index`, below lade_loader_stats.skips_listed, in the order in which they were
+ * found.
+ *
+ * @param skip  [in,out] struct_size set by lade_loader_skip_init().
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
+ */
+LADE_API lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loader_skip *skip);
 
 /**
  * Tell where the loader is: behind the batch that was handed out last.

@@ -187,7 +187,7 @@ static const char *entry_scattered(struct archive_entry *entry, bool followed) {
 
 static lade_status entry_add(shard *s, struct archive_entry *entry) {
   const char *member = entry_name(entry);
-  size_t end;
+  size_t end = 0;
   s->member_at = s->base + (uint64_t)archive_read_header_position(s->archive);
   if (member == NULL) {
     return member_error(s, "a member", "its name cannot be read");

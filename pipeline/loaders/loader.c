@@ -6,6 +6,8 @@
  *   EMPTY ------------------> STAGED ------------------> OUT ------------------> EMPTY, at once planned again
  *     |  submit failed                     (stream waits for the ticket)     (stream recorded; the next transfer into
  *     '-------------------> PLANNED -> the next call of next tries again      the slot runs after it)
+ *                              ^  |
+ *                              '--'   skip_unreadable: without the records that cannot be read; or EMPTY, if none is left
  *
  * The next batch of a slot is read while the consumer's stream still works on the one before; only its copies wait, for an
  * event that the pipeline records on that stream when the batch comes back.
@@ -18,7 +20,7 @@
  * I2  A slot that is BUSY is worked on by one thread, without the lock; nobody else looks at anything but its state and
  *     number.
  * I3  A slot that is EMPTY or PLANNED has no ticket.
- * Locks: loader->lock guards states, numbers, cursor and next_number. No call of pipeline, allocator or runtime is made
+ * Locks: loader->lock guards states, numbers, cursor, next_number, counters and skips. No call of pipeline, allocator or runtime is made
  * under it.
  */
 #include <stdlib.h>
@@ -29,6 +31,7 @@
 #include "base/size.h"
 #include "pipeline/internal.h"
 #include "pipeline/loaders/plan.h"
+#include "pipeline/loaders/skips.h"
 
 typedef enum slot_state {
   SLOT_EMPTY = 0,
@@ -60,7 +63,9 @@ struct lade_loader {
   ladei_cursor cursor;
   uint64_t next_number;                 /* of the batch to hand out next */
   uint64_t state_epoch, state_position; /* behind the batch handed out last */
-  slot slots[64];                       /* options.prefetch of them */
+  lade_loader_stats counters;
+  ladei_skips skips;
+  slot slots[64]; /* options.prefetch of them */
 };
 
 static uint64_t now_ns(const lade_loader *loader) { return lade_runtime_now_ns(loader->runtime); }
@@ -289,6 +294,100 @@ static lade_status slot_wait(lade_loader *loader, slot *s, lade_stream stream, u
   return status;
 }
 
+/* --- records that cannot be read ---------------------------------------------------------------------------------- */
+
+/* The slot of the next batch, which could not be staged or read, BUSY; NULL: another thread is at it, or was. */
+static slot *slot_take_failed(lade_loader *loader) {
+  ladei_lock_acquire(&loader->lock);
+  slot *s = slot_next(loader);
+  s = s != NULL && s->state == SLOT_PLANNED ? s : NULL;
+  if (s != NULL) slot_set(loader, s, SLOT_BUSY);
+  ladei_lock_release(&loader->lock);
+  return s;
+}
+
+static bool is_unreadable(lade_status status) { return status == LADE_ERR_IO || status == LADE_ERR_TRUNCATED; }
+
+/* Counts a record that is left out; its error is this thread's last. */
+static void skip_note(lade_loader *loader, uint64_t record) {
+  ladei_lock_acquire(&loader->lock);
+  loader->counters.skipped_records++;
+  ladei_skips_add(&loader->skips, record, lade_last_error()->text);
+  ladei_lock_release(&loader->lock);
+}
+
+/* Reads the records of a BUSY slot's batch one by one, and leaves out those that cannot be read. Ends at an error that is
+ * not the records'. */
+static lade_status batch_prune(lade_loader *loader, slot *s, uint64_t *out_count) {
+  bool *bad = calloc(s->batch.count, sizeof *bad);
+  lade_status status = bad != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "loader: no memory");
+  for (uint64_t i = 0; status == LADE_OK && i < s->batch.count; i++) {
+    status = ladei_record_probe(loader->plan.index, s->batch.records[i]);
+    bad[i] = is_unreadable(status);
+    if (!bad[i]) continue;
+    skip_note(loader, s->batch.records[i]);
+    ++*out_count;
+    status = LADE_OK;
+  }
+  if (*out_count > 0) ladei_batch_leave_out(&loader->plan, &s->batch, bad);
+  free(bad);
+  return status;
+}
+
+/* Goes on behind the batch of a BUSY slot, of which nothing is left. */
+static void batch_pass(lade_loader *loader, slot *s) {
+  ladei_lock_acquire(&loader->lock);
+  loader->counters.skipped_batches++;
+  loader->next_number = s->batch.number + 1;
+  loader->state_epoch = s->batch.epoch;
+  loader->state_position = s->batch.end_position;
+  ladei_lock_release(&loader->lock);
+  (void)slot_refill(loader, s, NULL); /* what keeps it is found again by slot_take() */
+}
+
+/*
+ * After such an error: whether to try the next batch again. Once even where all of its records can be read, since the
+ * failure may have passed; `*tries` counts those.
+ */
+static bool batch_retry(lade_loader *loader, unsigned *tries) {
+  uint64_t left_out = 0;
+  slot *s = slot_take_failed(loader);
+  if (s == NULL) {
+    return true;
+  }
+  lade_status status = batch_prune(loader, s, &left_out);
+  if (s->batch.count == 0) {
+    batch_pass(loader, s);
+  } else {
+    slot_return_to(loader, s, SLOT_PLANNED);
+  }
+  *tries = left_out > 0 ? 0 : *tries + 1;
+  return status == LADE_OK && *tries < 2;
+}
+
+/* --- handing out, the call ---------------------------------------------------------------------------------------- */
+
+/* The next batch's slot, BUSY, its bytes on their way and the stream waiting for them; NULL: the last epoch is over. */
+static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, slot **out) {
+  unsigned tries = 0;
+  for (;;) {
+    lade_status status = slot_take(loader, timeout_ns, out);
+    if (status == LADE_OK && *out != NULL) {
+      status = slot_wait(loader, *out, stream, timeout_ns);
+    }
+    if (!is_unreadable(status) || !loader->plan.options.skip_unreadable) {
+      return status;
+    }
+    lade_error error;
+    ladei_error_save(&error);
+    bool again = batch_retry(loader, &tries);
+    ladei_error_restore(&error);
+    if (!again) {
+      return status;
+    }
+  }
+}
+
 static lade_batch batch_describe(const lade_loader *loader, const slot *s) {
   const ladei_batch_plan *plan = &s->batch;
   const uint64_t parts = loader->plan.index->field_count * plan->count;
@@ -316,10 +415,7 @@ lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t t
   if (loader == NULL || batch == NULL || batch->struct_size < sizeof(size_t)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_next: NULL, or a batch without struct_size");
   }
-  lade_status status = slot_take(loader, timeout_ns, &s);
-  if (status == LADE_OK && s != NULL) {
-    status = slot_wait(loader, s, stream, timeout_ns);
-  }
+  lade_status status = slot_make_ready(loader, stream, timeout_ns, &s);
   if (status != LADE_OK) {
     return status;
   }
@@ -329,6 +425,8 @@ lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t t
     loader->next_number = s->batch.number + 1;
     loader->state_epoch = s->batch.epoch;
     loader->state_position = s->batch.end_position;
+    loader->counters.batches++;
+    loader->counters.records += s->batch.count;
     s->out_since_ns = now_ns(loader);
     slot_set(loader, s, SLOT_OUT);
     ladei_lock_release(&loader->lock);
@@ -380,6 +478,37 @@ lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lad
   (void)slot_refill(loader, s, &stream); /* what keeps it is found again by lade_loader_next() */
   ladei_error_restore(&error);
   return outcome;
+}
+
+lade_status lade_loader_stats_get(lade_loader *loader, lade_loader_stats *stats) {
+  if (loader == NULL || stats == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_stats_get: NULL");
+  }
+  ladei_lock_acquire(&loader->lock);
+  lade_loader_stats own = loader->counters;
+  own.skips_listed = loader->skips.count;
+  ladei_lock_release(&loader->lock);
+  own.struct_size = sizeof own;
+  return ladei_stats_write("lade_loader_stats", &own, sizeof own, stats);
+}
+
+lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loader_skip *skip) {
+  lade_loader_skip own = {.struct_size = sizeof own};
+  if (loader == NULL || skip == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_skip_get: NULL");
+  }
+  ladei_lock_acquire(&loader->lock);
+  size_t count = loader->skips.count;
+  if (index < count) {
+    const ladei_skip *of = &loader->skips.list[index];
+    own.record = of->record;
+    own.count = of->count;
+    own.text = of->text != NULL ? of->text : "";
+  }
+  ladei_lock_release(&loader->lock);
+  return index < count
+             ? ladei_stats_write("lade_loader_skip", &own, sizeof own, skip)
+             : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: skip %llu of %zu", (unsigned long long)index, count);
 }
 
 lade_status lade_loader_state_get(lade_loader *loader, lade_loader_state *state) {
@@ -445,6 +574,7 @@ static void loader_free(lade_loader *loader) {
   for (slot *s = loader->slots; s < slots_end(loader); s++) {
     ladei_batch_plan_dispose(&s->batch);
   }
+  ladei_skips_dispose(&loader->skips);
   ladei_plan_dispose(&loader->plan);
   ladei_condition_destroy(&loader->changed);
   ladei_lock_destroy(&loader->lock);

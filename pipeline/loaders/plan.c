@@ -56,8 +56,9 @@ static lade_status options_check(const lade_loader_options *options) {
   if (options->alignment != 0 && (!ladei_is_power_of_two(options->alignment) || options->alignment > MAX_ALIGNMENT)) {
     return option_error("alignment is no power of two up to 512");
   }
-  if (options->padded > 1 || options->shuffle > 1 || options->equal_ranks > 1 || options->drop_last > 1) {
-    return option_error("padded, shuffle, equal_ranks or drop_last is neither 0 nor 1");
+  if (options->padded > 1 || options->shuffle > 1 || options->equal_ranks > 1 || options->drop_last > 1 ||
+      options->skip_unreadable > 1) {
+    return option_error("padded, shuffle, equal_ranks, drop_last or skip_unreadable is neither 0 nor 1");
   }
   return options->drop_last && options->batch_records == 0 ? option_error("drop_last needs batch_records") : LADE_OK;
 }
@@ -287,6 +288,15 @@ static lade_status records_place(const ladei_plan *plan, ladei_batch_plan *batch
   batch->table_offset = tables;
   batch->bytes = tables + 2 * parts * sizeof(uint64_t);
   return LADE_OK;
+}
+
+void ladei_batch_leave_out(const ladei_plan *plan, ladei_batch_plan *batch, const bool *left_out) {
+  uint64_t kept = 0;
+  for (uint64_t i = 0; i < batch->count; i++) {
+    if (!left_out[i]) batch->records[kept++] = batch->records[i];
+  }
+  batch->count = kept;
+  if (kept > 0) (void)records_place(plan, batch); /* has room: the tables get shorter */
 }
 
 /* Whether the epoch has no further batch at the cursor. */

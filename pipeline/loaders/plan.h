@@ -47,6 +47,9 @@ lade_status ladei_cursor_init(ladei_cursor *cursor, const ladei_plan *plan, cons
 lade_status ladei_plan_next(const ladei_plan *plan, ladei_cursor *cursor, ladei_batch_plan *out);
 void ladei_batch_plan_dispose(ladei_batch_plan *batch);
 
+/* Leaves records out of a batch, by place in it; the cursor's position behind it stays. */
+void ladei_batch_leave_out(const ladei_plan *plan, ladei_batch_plan *batch, const bool *left_out);
+
 static inline const uint64_t *ladei_batch_offsets(const ladei_batch_plan *batch) { return batch->tables; }
 static inline const uint64_t *ladei_batch_lengths(const ladei_plan *plan, const ladei_batch_plan *batch) {
   return batch->tables + plan->index->field_count * batch->count;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loaders when things go wrong: consumers that keep batches, streams that do not run, files and calls that fail. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -283,4 +284,204 @@ LADE_TEST(LoaderFault, LosesNothingWhenAnyCallFails) {
   if (!data_set_open(&set)) return;
   support_for_each_failure("sim", one_epoch, NULL, &set);
   data_set_close(&set);
+}
+
+/* ---- Records that cannot be read --------------------------------------------------------------------------------- */
+
+/* The file ends within this record. */
+static void cut_at_record(const data_set *set, uint64_t record) {
+  lade_range range;
+  LADE_ASSERT_OK(lade_index_range(set->index, record, 0, &range));
+  LADE_ASSERT_GE_UINT(range.bytes, 2);
+  LADE_ASSERT_EQ_INT(truncate(set->path, (off_t)(range.offset + range.bytes / 2)), 0);
+}
+
+static lade_loader_stats stats_of(lade_loader *loader) {
+  lade_loader_stats stats;
+  lade_loader_stats_init(&stats);
+  LADE_EXPECT_OK(lade_loader_stats_get(loader, &stats));
+  return stats;
+}
+
+/* Takes all batches that are left; checks their bytes, and that records are those below `bad`, each once an epoch. */
+static uint64_t readable_take(const fixture *f, const data_set *set, lade_loader *loader, uint64_t bad) {
+  uint64_t seen[DATA_SET_RECORDS] = {0}, records = 0;
+  for (;;) {
+    lade_batch batch = next_take(f, loader);
+    if (batch.count == 0 || lade_test_has_failed()) break;
+    LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[0]));
+    data_set_expect(f, set, &batch);
+    for (uint64_t i = 0; i < batch.count; i++) {
+      LADE_EXPECT_EQ_INT(batch.records[i] < bad, 1);
+      seen[batch.records[i]]++;
+    }
+    records += batch.count;
+    LADE_EXPECT_OK(lade_loader_return(loader, &batch, f->streams[0]));
+  }
+  for (uint64_t i = 0; i < bad; i++) LADE_EXPECT_EQ_UINT(seen[i], seen[0]);
+  return records;
+}
+
+/* There was no way past a record that cannot be read: each call tried its batch again, for ever. */
+LADE_TEST_P(LoaderFault, LeavesOutRecordsThatCannotBeReadWhereAsked, support_soft_runtimes, name) {
+  enum { BAD = 50 };
+  for (uint32_t shuffle = 0; shuffle < 2; shuffle++) {
+    fixture f;
+    data_set set;
+    lade_loader *loader;
+    lade_batch batch;
+    lade_loader_skip skip;
+    if (!fixture_open(&f, name) || !data_set_open(&set)) return;
+    cut_at_record(&set, BAD);
+    lade_loader_options options = data_set_options(8);
+    options.epochs = 2;
+    options.shuffle = shuffle;
+    LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+    for (int i = 0; i < 40 && !lade_test_has_failed(); i++) {
+      lade_batch_init(&batch);
+      lade_status status = lade_loader_next(loader, f.streams[0], LADE_WAIT_FOREVER, &batch);
+      if (status == LADE_OK) LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
+      if (i == 39) LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, status);
+    }
+    LADE_EXPECT_EQ_UINT(stats_of(loader).skipped_records, 0);
+    LADE_EXPECT_OK(lade_loader_destroy(loader));
+    options.skip_unreadable = 1;
+    LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+    LADE_EXPECT_EQ_UINT(readable_take(&f, &set, loader, BAD), 2 * BAD);
+    lade_loader_stats stats = stats_of(loader);
+    LADE_EXPECT_EQ_UINT(stats.records, 2 * BAD);
+    LADE_EXPECT_EQ_UINT(stats.skipped_records, 2 * (DATA_SET_RECORDS - BAD));
+    LADE_EXPECT_EQ_UINT(stats.skips_listed, DATA_SET_RECORDS - BAD);
+    if (shuffle == 0) LADE_EXPECT_EQ_UINT(stats.batches, 2 * 7);
+    if (shuffle == 0) LADE_EXPECT_EQ_UINT(stats.skipped_batches, 2 * 6); /* of 13 the last six are all bad */
+    for (uint64_t i = 0; i < stats.skips_listed; i++) {
+      lade_loader_skip_init(&skip);
+      LADE_EXPECT_OK(lade_loader_skip_get(loader, i, &skip));
+      LADE_EXPECT_EQ_UINT(skip.count, 2);
+      LADE_EXPECT_GE_UINT(skip.record, BAD);
+      LADE_EXPECT_CONTAINS_STR(skip.text, "records.bin at byte ");
+      LADE_EXPECT_CONTAINS_STR(skip.text, "the file ends there");
+    }
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_loader_skip_get(loader, stats.skips_listed, &skip));
+    LADE_EXPECT_OK(lade_loader_destroy(loader));
+    data_set_close(&set);
+    fixture_close(&f);
+  }
+}
+
+/* What was left out counts as passed: a state saved behind it goes on behind it. */
+LADE_TEST(LoaderFault, ResumesBehindWhatItLeftOut) {
+  enum { BAD = 90 };
+  fixture f;
+  data_set set;
+  lade_loader *loader;
+  lade_loader_state state;
+  if (!fixture_open(&f, "sim") || !data_set_open(&set)) return;
+  cut_at_record(&set, BAD);
+  lade_loader_options options = data_set_options(8);
+  options.epochs = 2;
+  options.skip_unreadable = 1;
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  for (int i = 0; i < 13; i++) { /* the 12th has two records, the 13th none: this is the first of the second epoch */
+    lade_batch batch = next_take(&f, loader);
+    LADE_EXPECT_EQ_UINT(batch.count, i == 11 ? 2 : 8);
+    if (i == 12) LADE_EXPECT_EQ_UINT(batch.epoch, 1);
+    if (i == 12) LADE_EXPECT_EQ_UINT(batch.number, 13);
+    LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
+  }
+  lade_loader_state_init(&state);
+  LADE_EXPECT_OK(lade_loader_state_get(loader, &state));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  options.resume = &state;
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  lade_batch batch = next_take(&f, loader);
+  LADE_EXPECT_EQ_UINT(batch.records[0], 8);
+  LADE_EXPECT_EQ_UINT(batch.number, 14);
+  LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+/* A failure that passes leaves nothing out; one that does not, with records that can be read, is an error as ever. */
+LADE_TEST(LoaderFault, LeavesOutNothingThatCanBeRead) {
+  fixture f;
+  data_set set;
+  lade_loader *loader;
+  if (!fixture_open(&f, "sim") || !data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(8);
+  options.skip_unreadable = 1;
+  options.prefetch = 1;
+  LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, "copy_batch", 1, LADE_ERR_IO));
+  LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, "copy", 1, LADE_ERR_IO));
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  LADE_EXPECT_EQ_UINT(readable_take(&f, &set, loader, DATA_SET_RECORDS), DATA_SET_RECORDS);
+  LADE_EXPECT_EQ_UINT(stats_of(loader).skipped_records, 0);
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, "copy_batch", 0, LADE_ERR_IO));
+  LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, "copy", 0, LADE_ERR_IO));
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  lade_batch batch;
+  lade_batch_init(&batch);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, lade_loader_next(loader, f.streams[0], LADE_WAIT_FOREVER, &batch));
+  LADE_EXPECT_OK(lade_soft_fault_clear(f.runtime));
+  LADE_EXPECT_EQ_UINT(readable_take(&f, &set, loader, DATA_SET_RECORDS), DATA_SET_RECORDS);
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+/* Several threads meet the same bad batches. */
+typedef struct taker {
+  const fixture *f;
+  lade_loader *loader;
+  lade_stream stream;
+  uint64_t records;
+} taker;
+
+static void *taker_run(void *user) {
+  taker *t = user;
+  for (;;) {
+    lade_batch batch;
+    lade_batch_init(&batch);
+    LADE_EXPECT_OK(lade_loader_next(t->loader, t->stream, LADE_WAIT_FOREVER, &batch));
+    if (batch.count == 0 || lade_test_has_failed()) return NULL;
+    t->records += batch.count;
+    LADE_EXPECT_OK(lade_loader_return(t->loader, &batch, t->stream));
+  }
+}
+
+LADE_TEST(LoaderFault, ThreadsLeaveOutARecordOnce) {
+  enum { BAD = 30, THREADS = 3, EPOCHS = 3 };
+  fixture f;
+  data_set set;
+  lade_loader *loader;
+  taker takers[THREADS];
+  pthread_t threads[THREADS];
+  uint64_t records = 0;
+  if (!fixture_open(&f, "cpu") || !data_set_open(&set)) return;
+  cut_at_record(&set, BAD);
+  lade_loader_options options = data_set_options(4);
+  options.epochs = EPOCHS;
+  options.shuffle = 1;
+  options.skip_unreadable = 1;
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  for (int i = 0; i < THREADS; i++) {
+    takers[i] = (taker){&f, loader, NULL, 0};
+    LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &takers[i].stream));
+    LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, taker_run, &takers[i]), 0);
+  }
+  for (int i = 0; i < THREADS; i++) {
+    pthread_join(threads[i], NULL);
+    records += takers[i].records;
+  }
+  LADE_EXPECT_EQ_UINT(records, EPOCHS * BAD);
+  LADE_EXPECT_EQ_UINT(stats_of(loader).skipped_records, EPOCHS * (DATA_SET_RECORDS - BAD));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  for (int i = 0; i < THREADS; i++) {
+    LADE_EXPECT_OK(lade_device_stream_retire(f.targets[0].allocator, takers[i].stream));
+    LADE_EXPECT_OK(lade_stream_destroy(f.runtime, takers[i].stream));
+  }
+  data_set_close(&set);
+  fixture_close(&f);
 }
