@@ -3,6 +3,8 @@
 #ifndef LADE_BASE_ERROR_H
 #define LADE_BASE_ERROR_H
 
+#include <stddef.h>
+
 #include "lade/status.h"
 
 /*
@@ -18,6 +20,15 @@ lade_status ladei_error(lade_status status, int64_t native_code, const char *for
  * Returns `status` unchanged. Use where the callee knows what failed and the caller knows what for.
  */
 lade_status ladei_error_prefix(lade_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/*
+ * Texts that quote what comes from files are shown on terminals, which obey control characters. Bytes of the first character
+ * of a text that is not empty; 0: it is a control character (also of C1, or one that turns the direction of writing), or no
+ * UTF-8.
+ */
+size_t ladei_text_character(const char *text);
+/* Puts '?' in the place of each such byte. */
+void ladei_text_tame(char *text);
 
 /* Copies the record out, or back in: for clean-up code whose own failures must not hide the first one. */
 void ladei_error_save(lade_error *out);

@@ -4,6 +4,16 @@
 
 #include <string.h>
 
+#include "base/error.h"
+
+void name_print(FILE *out, const char *name) {
+  while (*name != '\0') {
+    size_t length = ladei_text_character(name);
+    fwrite(length == 0 ? "?" : name, 1, length == 0 ? 1 : length, out);
+    name += length == 0 ? 1 : length;
+  }
+}
+
 void options_read(const struct argp *argp, char *name, int argc, char **argv, void *input) {
   argv[0] = name;
   argp_err_exit_status = EXIT_BAD;

@@ -86,7 +86,8 @@ typedef enum lade_status {
 typedef struct lade_error {
   lade_status status;  /**< LADE_OK before the first failure. */
   int64_t native_code; /**< Driver code or errno; 0 where none applies. */
-  char text[496];      /**< One line, always terminated: what failed, with sizes and the driver's own words. */
+  char text[496];      /**< One line, always terminated: what failed, with sizes and the driver's own words. Fit for a
+                            terminal: of names that files give, control characters and what is no UTF-8 are '?'. */
 } lade_error;
 
 /**

@@ -388,3 +388,26 @@ void ladei_generation_end(ladei_generation *generation, bool good) {
   *generation = (ladei_generation){0};
   ladei_error_restore(&before);
 }
+
+lade_status ladei_generation_check(const char *path, bool several) {
+  ladei_generation generation = {0};
+  ladei_save *save = NULL;
+  char *index = NULL;
+  lade_status status = ladei_save_begin(path, &save);
+  if (status == LADE_OK) {
+    status = ladei_save_end(save, false);
+  }
+  if (status == LADE_OK && several) {
+    status = ladei_generation_begin(path, false, &generation);
+    ladei_generation_end(&generation, false);
+  }
+  if (status == LADE_OK && several) {
+    bool made = asprintf(&index, "%s.index.json", path) >= 0;
+    status = made ? ladei_save_begin(index, &save) : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory");
+    if (status == LADE_OK) {
+      status = ladei_save_end(save, false);
+    }
+    free(made ? index : NULL);
+  }
+  return status;
+}

@@ -33,6 +33,9 @@ typedef struct ladei_generation {
  */
 lade_status ladei_generation_begin(const char *path, bool sync, ladei_generation *out);
 
+/* Whether a save to `path` could begin, in one file or else several; changes nothing. As lade_safetensors_save(). */
+lade_status ladei_generation_check(const char *path, bool several);
+
 /* The name of file `number` of `count`, from 0 on, without folder. The caller frees it; NULL without memory. */
 char *ladei_generation_file_name(const ladei_generation *generation, size_t number, size_t count);
 

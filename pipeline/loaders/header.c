@@ -64,9 +64,9 @@ const char *ladei_name_text(const char *name, char out[LADEI_NAME_TEXT_BYTES]) {
   while (shown < length && shown > 0 && ((unsigned char)name[shown] & 0xc0) == 0x80) {
     shown--; /* not within a character */
   }
-  for (size_t i = 0; i < shown; i++) {
-    out[i] = (unsigned char)name[i] < ' ' || name[i] == 0x7f ? '?' : name[i];
-  }
+  memcpy(out, name, shown);
+  out[shown] = '\0';
+  ladei_text_tame(out);
   strcpy(out + shown, shown < length ? cut : "");
   return out;
 }

@@ -116,3 +116,22 @@ LADE_TEST(Error, EachThreadHasItsOwnRecord) {
   LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_ERR_TIMEOUT);
   LADE_EXPECT_EQ_STR(lade_last_error()->text, "here");
 }
+
+/* Texts quote what files say, and terminals obey control characters. */
+LADE_TEST(Error, TextsAreTamedForTerminals) {
+  static const struct {
+    const char *text, *tamed;
+  } cases[] = {{"plain", "plain"},
+               {"\033[31mred\x7f\n\t", "?[31mred???"},
+               {"\xc3\xa4 \xe2\x82\xac \xf0\x9f\x9a\x80", "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x9a\x80"},
+               {"c1 \xc2\x9b.", "c1 ??."},
+               {"turned \xe2\x80\xae.", "turned ???."},
+               {"alone \x9b\xff.", "alone ??."},
+               {"long \xc0\xaf \xe0\x80\xaf \xf0\x80\x80\xaf.", "long ?? ??? ????."},
+               {"surrogate \xed\xa0\x80 beyond \xf4\x90\x80\x80.", "surrogate ??? beyond ????."},
+               {"cut \xe2\x82", "cut ??"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    (void)ladei_error(LADE_ERR_FORMAT, 0, "%s", cases[i].text);
+    LADE_EXPECT_EQ_STR(lade_last_error()->text, cases[i].tamed);
+  }
+}

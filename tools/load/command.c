@@ -45,7 +45,7 @@ static const char documentation[] =
     "spread."
     "\vDEVICE is an ordinal, several with commas between them, or all; cuda:0 also names the runtime.\n"
     "LADE_ALLOC_CONF holds settings, such as storage:pread (docs/tuning.md).\n"
-    "Exit status: 0; 1 if anything failed or differs; 2 for the command line.";
+    "Exit status: 0; 1 if anything failed or differs, or had no bytes to verify; 2 for the command line.";
 
 static const struct argp_option option_table[] = {
     {"to", KEY_TO, "DEVICE", 0, "Where to load to (default: 0)", 0},
@@ -82,18 +82,13 @@ static bool path_ends(const char *path, const char *ending) {
 
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
-/* A name from a file is no command to a terminal. */
-static void name_print(const char *name) {
-  for (; *name != '\0'; name++) putchar((unsigned char)*name < ' ' || *name == 0x7f ? '?' : *name);
-}
-
 static void tensors_list(const lade_safetensors *file) {
   for (uint64_t i = 0; i < lade_safetensors_count(file); i++) {
     lade_tensor_info info;
     lade_tensor_info_init(&info);
     if (lade_safetensors_tensor(file, i, &info) != LADE_OK) return;
     printf("  %-12s %12llu  ", lade_dtype_name((lade_dtype)info.dtype), (unsigned long long)info.bytes);
-    name_print(info.name);
+    name_print(stdout, info.name);
     fputs(" [", stdout);
     for (uint64_t j = 0; j < info.rank; j++) printf("%s%llu", j > 0 ? ", " : "", (unsigned long long)info.shape[j]);
     puts("]");
@@ -123,33 +118,46 @@ static bool load_wait(const stage *s, lade_tensor_load *load, outcome *o, double
   return status == LADE_OK || stage_failed(s, o->path);
 }
 
+/* The file whose tensors are compared now. Opened anew: what is compared must not depend on what was used for loading. */
+typedef struct verified_file {
+  uint64_t number;
+  int fd; /* -1: none */
+} verified_file;
+
+static bool verified_file_open(const stage *s, const lade_safetensors *file, uint64_t number, verified_file *out) {
+  if (out->fd >= 0 && out->number == number) return true;
+  if (out->fd >= 0) close(out->fd);
+  *out = (verified_file){number, open(lade_safetensors_file_path(file, number), O_RDONLY | O_CLOEXEC)};
+  if (out->fd < 0) {
+    int reason = errno;
+    fprintf(stderr, "%s: cannot open ", s->command);
+    name_print(stderr, lade_safetensors_file_path(file, number));
+    fprintf(stderr, " again: %s\n", strerror(reason));
+  }
+  return out->fd >= 0;
+}
+
 static bool tensor_verify(const stage *s, const lade_safetensors *file, const lade_tensor_load *load, uint64_t i,
-                          const int *fds) {
+                          verified_file *opened) {
   lade_tensor_info info;
   void *memory;
   uint32_t target;
   lade_tensor_info_init(&info);
-  bool good = lade_safetensors_tensor(file, i, &info) == LADE_OK &&
-              lade_tensor_load_address(load, i, &memory, &target) == LADE_OK &&
-              verify_range(s->targets[target].pipeline, fds[info.file], info.offset, memory, info.bytes) == LADE_OK;
-  return good || stage_failed(s, info.name != NULL ? info.name : "tensor");
+  if (lade_safetensors_tensor(file, i, &info) != LADE_OK ||
+      lade_tensor_load_address(load, i, &memory, &target) != LADE_OK) {
+    return stage_failed(s, "tensor");
+  }
+  if (!verified_file_open(s, file, info.file, opened)) return false;
+  lade_status status = verify_range(s->targets[target].pipeline, opened->fd, info.offset, memory, info.bytes);
+  return status == LADE_OK || stage_failed(s, info.name);
 }
 
-/* Opens the files anew: what is compared must not depend on what was used for loading. */
+/* Tensors are numbered file by file, so each file is opened once. */
 static bool checkpoint_verify(const stage *s, const lade_safetensors *file, const lade_tensor_load *load) {
-  uint64_t count = lade_safetensors_file_count(file);
-  int *fds = calloc(count + 1, sizeof *fds);
-  bool good = fds != NULL;
-  for (uint64_t i = 0; i < count && fds != NULL; i++) {
-    fds[i] = open(lade_safetensors_file_path(file, i), O_RDONLY | O_CLOEXEC);
-    good = good && fds[i] >= 0;
-  }
-  if (!good) fprintf(stderr, "%s: cannot open the files again: %s\n", s->command, strerror(errno));
-  for (uint64_t i = 0; i < lade_safetensors_count(file) && good; i++) good = tensor_verify(s, file, load, i, fds);
-  for (uint64_t i = 0; i < count && fds != NULL; i++) {
-    if (fds[i] >= 0) close(fds[i]);
-  }
-  free(fds);
+  verified_file opened = {0, -1};
+  bool good = true;
+  for (uint64_t i = 0; i < lade_safetensors_count(file) && good; i++) good = tensor_verify(s, file, load, i, &opened);
+  if (opened.fd >= 0) close(opened.fd);
   return good;
 }
 
@@ -217,7 +225,10 @@ static bool other_load(const stage *s, const arguments *a, outcome *o) {
   struct stat facts;
   int fd = open(o->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up */
   if (fd < 0 || fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
-    fprintf(stderr, "%s: %s: %s\n", s->command, o->path, fd < 0 ? strerror(errno) : "no regular file");
+    int reason = errno;
+    fprintf(stderr, "%s: ", s->command);
+    name_print(stderr, o->path);
+    fprintf(stderr, ": %s\n", fd < 0 ? strerror(reason) : "no regular file");
     if (fd >= 0) close(fd);
     return false;
   }
@@ -232,15 +243,16 @@ static bool other_load(const stage *s, const arguments *a, outcome *o) {
 
 static double rate(const outcome *o) { return o->seconds > 0 ? (double)o->bytes / o->seconds : 0; }
 
-static void outcome_print(const outcome *o) {
-  printf("%s: ", o->path);
+static void outcome_print(const arguments *a, const outcome *o) {
+  name_print(stdout, o->path);
+  fputs(": ", stdout);
   if (o->is_checkpoint) {
     printf("%llu tensors in %llu file%s, ", (unsigned long long)o->tensors, (unsigned long long)o->files,
            o->files == 1 ? "" : "s");
   }
   printf("%llu bytes in %.3f s, %.2f GB/s", (unsigned long long)o->bytes, o->seconds, rate(o) / 1e9);
   if (o->is_checkpoint && o->tensors > 0) printf(", first tensor after %.1f ms", 1e3 * o->first_seconds);
-  puts(o->verified ? ", verified" : "");
+  puts(o->verified ? ", verified" : a->verify ? ", nothing to verify" : "");
 }
 
 static json_t *outcome_json(const outcome *o) {
@@ -267,10 +279,10 @@ static bool files_load(const stage *s, const arguments *a) {
     outcome o = {.path = a->files[i]};
     bool is_checkpoint = path_ends(o.path, ".safetensors") || path_ends(o.path, ".index.json");
     bool loaded = is_checkpoint ? checkpoint_load(s, a, &o) : other_load(s, a, &o);
-    o.verified = loaded && a->verify;
-    if (loaded && !a->json) outcome_print(&o);
+    o.verified = loaded && a->verify && o.bytes > 0;
+    if (loaded && !a->json) outcome_print(a, &o);
     if (loaded && a->json) loaded = json_array_append_new(rows, outcome_json(&o)) == 0;
-    good = good && loaded;
+    good = good && loaded && o.verified == a->verify;
   }
   if (a->json) good = report_print(s, rows) && good;
   json_decref(rows);

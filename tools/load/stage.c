@@ -11,12 +11,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "tools/options.h"
 
-enum { BAR_COLUMNS = 30 };
+enum { BAR_COLUMNS = 30, BAR_NAME_BYTES = 31 };
 
 bool stage_failed(const stage *s, const char *what) {
-  fprintf(stderr, "%s: %s: %s\n", s->command, what, lade_last_error()->text);
+  fprintf(stderr, "%s: ", s->command);
+  name_print(stderr, what);
+  fprintf(stderr, ": %s\n", lade_last_error()->text);
   return false;
 }
 
@@ -135,7 +138,10 @@ void progress_show(progress *p, const stage *s, uint64_t bytes_done, uint64_t by
   if (!isatty(STDERR_FILENO)) return;
   for (int i = 0; i < BAR_COLUMNS; i++) bar[i] = (double)i < part * BAR_COLUMNS ? '#' : '.';
   bar[BAR_COLUMNS] = '\0';
-  fprintf(stderr, "\r\033[K%-30.30s [%s] %3.0f %%  %6.2f GB/s", p->what, bar, 100 * part,
+  char what[BAR_NAME_BYTES];
+  snprintf(what, sizeof what, "%s", p->what);
+  ladei_text_tame(what);
+  fprintf(stderr, "\r\033[K%-30s [%s] %3.0f %%  %6.2f GB/s", what, bar, 100 * part,
           seconds > 0 ? (double)bytes_done / seconds / 1e9 : 0);
   fflush(stderr);
   p->shown = true;

@@ -122,7 +122,10 @@ static void snapshot_take(void *user, const report_entry *entry) {
 static void sample_take(void *user, const lade_device_stats *stats) { timeline_add(((sink *)user)->line, stats); }
 
 static int failed(const char *what, const char *name) {
-  fprintf(stderr, "lade replay: %s %s: %s\n", what, name, strerror(errno));
+  int reason = errno;
+  fprintf(stderr, "lade replay: %s ", what);
+  name_print(stderr, name);
+  fprintf(stderr, ": %s\n", strerror(reason));
   return EXIT_FAILED;
 }
 
@@ -143,7 +146,10 @@ static int trace_replay(const arguments *a, const char *conf, sink *s) {
   } else {
     trace_result result = replay_run(r, reader);
     status = result == TRACE_END ? EXIT_FINE : result == TRACE_BAD ? EXIT_BAD : EXIT_FAILED;
-    if (status != EXIT_FINE) fprintf(stderr, "%s\n", trace_error(reader));
+    if (status != EXIT_FINE) {
+      name_print(stderr, trace_error(reader));
+      fputs("\n", stderr);
+    }
   }
   replay_destroy(r);
   trace_reader_destroy(reader);

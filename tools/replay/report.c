@@ -4,6 +4,8 @@
 
 #include <inttypes.h>
 
+#include "tools/options.h"
+
 /* ---- Statistics by name ------------------------------------------------------------------------------------------ */
 
 typedef struct stat_visitor {
@@ -136,7 +138,8 @@ static void bytes_row(FILE *out, const char *name, const lade_device_gauge *gaug
 
 void report_write_summary(FILE *out, const report_entry *entry) {
   const lade_device_stats *s = entry->stats;
-  fprintf(out, "%s (line %" PRIu64 ")\n", entry->label, entry->line);
+  name_print(out, entry->label);
+  fprintf(out, " (line %" PRIu64 ")\n", entry->line);
   bytes_row(out, "reserved", &s->reserved_bytes.all);
   bytes_row(out, "active", &s->active_bytes.all);
   bytes_row(out, "allocated", &s->allocated_bytes.all);

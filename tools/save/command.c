@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "pipeline/loaders/generation.h"
 #include "tools/load/stage.h"
 #include "tools/options.h"
 
@@ -34,7 +35,10 @@ typedef struct checkpoint {
 
 static const char documentation[] =
     "Loads the checkpoint FROM (.safetensors, .safetensors.index.json) to device memory and saves it from there as TO: "
-    "the same bytes that the safetensors package would write. A save that fails leaves no file under a final name."
+    "the same bytes that the safetensors package would write. A save that fails leaves what was there before. In "
+    "several "
+    "files TO-1-00001-of-00003, the first number counting the saves, and TO.index.json; the files of the save before "
+    "are removed."
     "\vSIZE is a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB behind it.\n"
     "LADE_ALLOC_CONF holds settings, such as storage:pread (docs/tuning.md).\n"
     "Exit status: 0; 1 if anything failed; 2 for the command line.";
@@ -118,23 +122,42 @@ static bool tensors_describe(checkpoint *c) {
   return good;
 }
 
-static bool metadata_has(const checkpoint *c, const char *key) {
-  for (uint64_t i = 0; i < c->metadata_count; i++) {
-    if (strcmp(c->metadata[i].key, key) == 0) return true;
-  }
-  return false;
+static int metadata_compare(const void *a, const void *b, void *user) {
+  const lade_metadata *metadata = user;
+  size_t left = *(const size_t *)a, right = *(const size_t *)b;
+  int order = strcmp(metadata[left].key, metadata[right].key);
+  return order != 0 ? order : (left < right ? -1 : left > right);
 }
 
-/* Files of one checkpoint say the same, as a rule; of entries with one key the first one stays. */
+/* Of entries with one key the first one stays. `order` has room for all. */
+static void metadata_thin(checkpoint *c, size_t *order) {
+  size_t count = c->metadata_count;
+  for (size_t i = 0; i < count; i++) order[i] = i;
+  qsort_r(order, count, sizeof *order, metadata_compare, c->metadata);
+  const char *last = NULL;
+  for (size_t i = 0; i < count; i++) {
+    lade_metadata *entry = &c->metadata[order[i]];
+    if (last != NULL && strcmp(last, entry->key) == 0) entry->value = NULL;
+    last = entry->key;
+  }
+  c->metadata_count = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (c->metadata[i].value != NULL) c->metadata[c->metadata_count++] = c->metadata[i];
+  }
+}
+
+/* Files of one checkpoint say the same, as a rule. */
 static bool metadata_describe(checkpoint *c) {
   uint64_t count = lade_safetensors_metadata_count(c->file);
   c->metadata = calloc(count + 1, sizeof *c->metadata);
-  bool good = c->metadata != NULL;
+  size_t *order = calloc(count + 1, sizeof *order);
+  bool good = c->metadata != NULL && order != NULL;
   for (uint64_t i = 0; i < count && good; i++) {
-    lade_metadata *entry = &c->metadata[c->metadata_count];
+    lade_metadata *entry = &c->metadata[c->metadata_count++];
     good = lade_safetensors_metadata(c->file, i, &entry->key, &entry->value) == LADE_OK;
-    if (good && !metadata_has(c, entry->key)) c->metadata_count++;
   }
+  if (good) metadata_thin(c, order);
+  free(order);
   return good;
 }
 
@@ -178,7 +201,8 @@ static bool report_print(const stage *s, const arguments *a, const checkpoint *c
   double rate = seconds > 0 ? (double)c->bytes / seconds : 0;
   uint64_t tensors = lade_safetensors_count(c->file);
   if (!a->json) {
-    printf("%s: %llu tensors, %llu bytes in %.3f s, %.2f GB/s%s\n", a->to, (unsigned long long)tensors,
+    name_print(stdout, a->to);
+    printf(": %llu tensors, %llu bytes in %.3f s, %.2f GB/s%s\n", (unsigned long long)tensors,
            (unsigned long long)c->bytes, seconds, rate / 1e9, a->no_sync ? "" : ", synced");
     return fflush(stdout) == 0;
   }
@@ -218,7 +242,9 @@ int command_save(int argc, char **argv) {
   checkpoint c;
   options_read(&argp, name, argc, argv, &a);
   if (!stage_open(&s, name, a.runtime, a.on)) return EXIT_FAILED;
-  bool good = checkpoint_open(&s, a.from, &c);
+  /* A target that is no good is found before anything is read. */
+  bool good = ladei_generation_check(a.to, a.max_shard_bytes > 0) == LADE_OK || stage_failed(&s, "saving");
+  good = good && checkpoint_open(&s, a.from, &c);
   if (good) {
     good = checkpoint_save(&s, &a, &c);
     checkpoint_close(&c);

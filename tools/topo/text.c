@@ -4,11 +4,13 @@
  *
  * T1  At most ROWS devices and ROWS nodes are shown, and told how many more there are.
  */
+#include <stdio.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "tools/topo/survey.h"
 
-enum { ROWS = 8, NUMBER_BYTES = 16, CPUS_AT = 37, CPUS_WIDTH = 10 };
+enum { ROWS = 8, NUMBER_BYTES = 16, NAME_BYTES = 28, CPUS_AT = 37, CPUS_WIDTH = 10 };
 
 static const char *number_text(int number, const char *none, char out[NUMBER_BYTES]) {
   if (number < 0) return none;
@@ -23,10 +25,12 @@ static void more_write(FILE *out, size_t count) {
 /* ---- Devices ----------------------------------------------------------------------------------------------------- */
 
 static void device_write(FILE *out, size_t index, const survey_device *device) {
-  char memory[SURVEY_SIZE_BYTES], near[NUMBER_BYTES], pinned[NUMBER_BYTES];
-  fprintf(out, "%3zu  %-27.27s  %9s  %-12s  %4s  %s", index, device->info.name,
-          survey_size_text(device->info.total_bytes, memory), device->info.pci_bus_id,
-          number_text(device->near_node, "-", near), number_text(device->pinned_node, "any", pinned));
+  char memory[SURVEY_SIZE_BYTES], near[NUMBER_BYTES], pinned[NUMBER_BYTES], name[NAME_BYTES];
+  snprintf(name, sizeof name, "%.27s", device->info.name);
+  ladei_text_tame(name);
+  fprintf(out, "%3zu  %-27s  %9s  %-12s  %4s  %s", index, name, survey_size_text(device->info.total_bytes, memory),
+          device->info.pci_bus_id, number_text(device->near_node, "-", near),
+          number_text(device->pinned_node, "any", pinned));
   if (device->trial.done) {
     fprintf(out, ", %s", device->trial.status == LADE_OK ? survey_source_name(device->trial.source) : "failed");
   }

@@ -13,16 +13,48 @@ head -c 100 /dev/zero >"$dir/bad.safetensors"
 
 for runtime in sim cpu; do
   run 0 load --runtime $runtime --to all --verify --list $golden/all.safetensors $golden/sharded.safetensors.index.json \
-    "$dir/bytes" "$dir/nothing"
+    "$dir/bytes"
   says "28 tensors in 1 file, 5104 bytes" out
   says "3 tensors in 2 files, 149 bytes" out
   says "$dir/bytes: 300000 bytes" out
-  says "$dir/nothing: 0 bytes" out
   says "large [7, 333]" out
   says "bell? unit? del?" out
-  [ "$(grep -c 'verified$' "$dir/out")" = 4 ] || fail "not all verified: $(cat "$dir/out")"
+  [ "$(grep -c 'verified$' "$dir/out")" = 3 ] || fail "not all verified: $(cat "$dir/out")"
   [ -s "$dir/err" ] && fail "a progress bar without a terminal: $(cat "$dir/err")"
 done
+
+# Nothing was compared: that is not "verified", and no success where it was asked for.
+run 0 load --runtime sim "$dir/nothing"
+for empty in "$dir/nothing" $golden/empty.safetensors; do
+  run 1 load --runtime sim --verify "$empty" "$dir/bytes"
+  says "$dir/bytes: 300000 bytes" out
+  [ "$(grep -c 'verified$' "$dir/out")" = 1 ] || fail "verified without bytes: $(cat "$dir/out")"
+  grep "^$empty: " "$dir/out" | grep -q ", nothing to verify$" || fail "no word of it: $(cat "$dir/out")"
+done
+run 1 load --runtime sim --verify --json "$dir/nothing"
+says '"verified": false' out
+
+# What files and their names say is no command to a terminal: CSI as two bytes, as C1 in UTF-8 and alone, and a turn of text.
+escape=$(printf '\033[31m')
+mkdir "$dir/names"
+printf '{"weight_map":{"a":"\\u001b[31mx\\u009b2J\\u202e.safetensors"}}' >"$dir/names/m.safetensors.index.json"
+run 1 load --runtime sim "$dir/names/m.safetensors.index.json"
+LC_ALL=C grep -qF "$escape" "$dir/err" && fail "a file name of an index reaches the terminal: $(cat -v "$dir/err")"
+says "?[31mx" err
+LC_ALL=C grep -qF "$(printf '\302\233')" "$dir/err" && fail "C1 reaches the terminal: $(cat -v "$dir/err")"
+LC_ALL=C grep -qF "$(printf '\342\200\256')" "$dir/err" && fail "text is turned: $(cat -v "$dir/err")"
+printf '{"weight_map":{"\\u001b[31ma":"..\\u001b[31m/x"}}' >"$dir/names/n.safetensors.index.json"
+run 1 load --runtime sim "$dir/names/n.safetensors.index.json"
+LC_ALL=C grep -qF "$escape" "$dir/err" && fail "a tensor's name reaches the terminal: $(cat -v "$dir/err")"
+name="$dir/names/$(printf '\033[31m\233.bin')"
+head -c 10 /dev/zero >"$name"
+for words in "load --runtime sim" "load --runtime sim --verify" "load --to sim:7" "save --runtime sim $golden/all.safetensors"; do
+  "$lade" $words "$name" >"$dir/out" 2>"$dir/err"
+  LC_ALL=C grep -qF "$escape" "$dir/out" "$dir/err" && fail "lade $words: the path reaches the terminal"
+  LC_ALL=C grep -qF "$(printf '\233')" "$dir/out" "$dir/err" && fail "lade $words: the path reaches the terminal"
+done
+"$lade" load --runtime sim "$name.absent" 2>"$dir/err"
+LC_ALL=C grep -qF "$escape" "$dir/err" && fail "a path that is not there reaches the terminal"
 
 run 0 load --json --to sim:0 --verify $golden/all.safetensors "$dir/bytes"
 python3 - "$dir/out" <<'PYTHON' || fail "the JSON report is not what it should be"
@@ -66,8 +98,17 @@ run 0 save --runtime sim --max-shard-size 50 "$dir/sharded.safetensors.index.jso
 [ "$(ls "$dir"/sharded* | wc -l)" = 4 ] || fail "not the second save's files alone: $(ls "$dir")"
 run 0 save --runtime sim "$dir/sharded.safetensors.index.json" "$dir/one.safetensors"
 grep -q lade_save "$dir/one.safetensors" && fail "the id of a save in a single file"
-run 1 save --runtime sim $golden/all.safetensors "$dir/no/folder.safetensors"
-says "lade save: saving: " err
+# A target that is no good is found before anything is read.
+run 1 save --runtime sim "$dir/absent.safetensors" "$dir/no/folder.safetensors"
+says "lade save: saving: creating $dir/no/folder.safetensors: No such file" err
+mkdir "$dir/taken.safetensors" "$dir/held.safetensors.index.json"
+run 1 save --runtime sim "$dir/absent.safetensors" "$dir/taken.safetensors"
+says "taken.safetensors: Is a directory" err
+run 1 save --runtime sim --max-shard-size 50 "$dir/absent.safetensors" "$dir/held.safetensors"
+says "held.safetensors.index.json: Is a directory" err
+run 1 save --runtime sim "$dir/absent.safetensors" /dev/null
+says "/dev/null: Invalid argument" err
+[ -c /dev/null ] || fail "/dev/null is replaced"
 run 1 save --runtime sim "$dir/bad.safetensors" "$dir/never.safetensors"
 [ -e "$dir/never.safetensors" ] && fail "a file in spite of an error"
 run 2 save one

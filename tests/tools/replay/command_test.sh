@@ -80,4 +80,13 @@ if [ -w /dev/full ]; then
   [ $? = 1 ] || fail "a full disk was not noticed"
 fi
 
+# What a trace says is no command to a terminal.
+escape=$(printf '\033[31m')
+printf 'lade-trace 1\nsnapshot x\033[31my\n' >"$dir/label.trace"
+run 0 replay "$dir/label.trace"
+says 'x?[31my (line 2)' out
+printf 'lade-trace 1\nmove\033[31m 1\n' >"$dir/move.trace"
+run 2 replay "$dir/move.trace"
+LC_ALL=C grep -qF "$escape" "$dir/out" "$dir/err" && fail "a trace's words reach the terminal"
+
 finish
