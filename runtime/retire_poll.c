@@ -151,7 +151,10 @@ void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue) {
 /* ---- Polling one queue ------------------------------------------------------------------------------------------- */
 
 /* One walk over all queues: what it found. */
-enum { SYNC_SPARES_DEVICES = 1u << 16 /* beside the LADEI_POLL_ flags: waits for no device */ };
+enum {                                   /* beside the LADEI_POLL_ flags */
+       SYNC_SPARES_DEVICES = 1u << 16,   /* waits for no device */
+       SYNC_QUARANTINE_ALONE = 1u << 17, /* and for no event of a caller's that is well */
+};
 
 typedef struct pass {
   ladei_done done;
@@ -168,25 +171,32 @@ static void pass_failed(pass *walk, lade_status status) {
   ladei_error_save(&walk->error);
 }
 
-/* Whether the queue is in quarantine, by what its event last answered. */
-static void event_answered(ladei_retire *retire, ladei_queue *queue, lade_status status) {
-  queue->failing = status != LADE_OK && status != LADE_NOT_READY && status != LADE_ERR_CAPTURE;
-  retire->counters.quarantines += queue->failing;
+/* Whether the queue is in quarantine, by what its event last answered; of a FOREIGN queue, whose events know nothing of
+ * each other, the use. */
+static void event_answered(ladei_retire *retire, ladei_queue *queue, ladei_use *use, lade_status status) {
+  bool failing = status != LADE_OK && status != LADE_NOT_READY && status != LADE_ERR_CAPTURE;
+  retire->counters.quarantines += failing;
+  if (queue->kind == LADEI_QUEUE_FOREIGN) {
+    ladei_use_failing_set(queue, use, failing);
+  } else {
+    queue->failing = failing;
+  }
 }
 
-/* Asks or waits for an event, with the lock dropped. */
-static lade_status event_ask(ladei_retire *retire, ladei_queue *queue, lade_event event, bool wait) {
+static lade_event use_event(const ladei_use *use) { return use->event != NULL ? use->event->handle : use->foreign; }
+
+/* Asks or waits for the event of a use, NULL: for the last one of a retired stream, with the lock dropped. */
+static lade_status event_ask(ladei_retire *retire, ladei_queue *queue, ladei_use *use, bool wait) {
+  lade_event event = use == NULL ? queue->last_event->handle : use_event(use);
   void *self = retire->runtime->self;
   ladei_lock_release(&retire->lock);
   lade_status status = wait ? ladei_retire_driver(retire)->event_synchronize(self, event)
                             : ladei_retire_driver(retire)->event_query(self, event);
   ladei_lock_acquire(&retire->lock);
   retire->counters.events_queried += wait ? 0 : 1;
-  event_answered(retire, queue, status);
+  event_answered(retire, queue, use, status);
   return status;
 }
-
-static lade_event use_event(const ladei_use *use) { return use->event != NULL ? use->event->handle : use->foreign; }
 
 /* The event of a mark got into a capture that began just before its record and ended just after: it will never be done. The
  * uses are open again, and the event is as good as new once it is recorded again. */
@@ -233,7 +243,7 @@ static void marks_ask(ladei_retire *retire, ladei_queue *queue, marks *asked) {
   }
   ladei_lock_acquire(&retire->lock);
   retire->counters.events_queried += queries;
-  if (queries > 0) event_answered(retire, queue, asked->status);
+  if (queries > 0) event_answered(retire, queue, NULL, asked->status);
 }
 
 /* Finishes batches from the head on while they are done. False: the rest is not done. */
@@ -256,7 +266,7 @@ static bool visit_marks(ladei_retire *retire, ladei_queue *queue, pass *walk) {
 /* A retired stream: its last event covers all. */
 static void visit_retired(ladei_retire *retire, ladei_queue *queue, pass *walk) {
   if (!queue->finished) {
-    lade_status status = event_ask(retire, queue, queue->last_event->handle, false);
+    lade_status status = event_ask(retire, queue, NULL, false);
     if (status != LADE_OK) {
       if (status != LADE_NOT_READY) pass_failed(walk, status);
       return;
@@ -270,7 +280,7 @@ static void visit_retired(ladei_retire *retire, ladei_queue *queue, pass *walk) 
  * streams unknown, so each is asked. */
 static void visit_each(ladei_retire *retire, ladei_queue *queue, pass *walk) {
   for (ladei_use *use = TAILQ_FIRST(&queue->uses), *after; use != NULL; use = after) {
-    lade_status status = event_ask(retire, queue, use_event(use), false);
+    lade_status status = event_ask(retire, queue, use, false);
     after = TAILQ_NEXT(use, link);
     if (status == LADE_OK) {
       ladei_queue_finish_one(retire, queue, use, &walk->done);
@@ -484,9 +494,9 @@ static lade_status device_wait(ladei_retire *retire, const ladei_stream *gone) {
 }
 
 /* Asks first, which tells of an event that got into a capture that is over. */
-static lade_status event_wait(ladei_retire *retire, ladei_queue *queue, lade_event event) {
-  lade_status status = event_ask(retire, queue, event, false);
-  return status == LADE_OK || status == LADE_ERR_CAPTURE ? status : event_ask(retire, queue, event, true);
+static lade_status event_wait(ladei_retire *retire, ladei_queue *queue, ladei_use *use) {
+  lade_status status = event_ask(retire, queue, use, false);
+  return status == LADE_OK || status == LADE_ERR_CAPTURE ? status : event_ask(retire, queue, use, true);
 }
 
 /* A wait for the uses up to `newest` ended so. A lost device runs nothing any more, so they are finished then too. */
@@ -510,7 +520,7 @@ static void sync_without_event(ladei_retire *retire, ladei_queue *queue, pass *w
 }
 
 static void sync_retired(ladei_retire *retire, ladei_queue *queue, pass *walk) {
-  lade_status status = queue->finished ? LADE_OK : event_wait(retire, queue, queue->last_event->handle);
+  lade_status status = queue->finished ? LADE_OK : event_wait(retire, queue, NULL);
   queue->finished = status == LADE_OK || status == LADE_ERR_DEVICE_LOST;
   sync_apply(retire, queue, TAILQ_LAST(&queue->uses, ladei_use_list), status, walk);
 }
@@ -522,7 +532,7 @@ static closing sync_marks(ladei_retire *retire, ladei_queue *queue, pass *walk) 
   if (queue_closable(queue)) attempt = queue_close(retire, queue, queue_queries(retire, queue));
   ladei_use *mark = queue->last_mark;
   if (mark == NULL) return attempt;
-  lade_status status = mark->mark == LADEI_MARK_DONE ? LADE_OK : event_wait(retire, queue, mark->event->handle);
+  lade_status status = mark->mark == LADEI_MARK_DONE ? LADE_OK : event_wait(retire, queue, mark);
   if (status == LADE_ERR_CAPTURE) {
     queue_reopen(retire, queue, mark);
     return closing_ended(attempt, CLOSE_HELD, status);
@@ -551,8 +561,10 @@ static void sync_queue(ladei_retire *retire, ladei_queue *queue, pass *walk) {
 /* Uses with an event each. */
 static void sync_each(ladei_retire *retire, ladei_queue *queue, pass *walk) {
   for (ladei_use *use = TAILQ_FIRST(&queue->uses), *after; use != NULL; use = after) {
-    lade_status status = event_wait(retire, queue, use_event(use));
     after = TAILQ_NEXT(use, link);
+    if (queue->kind == LADEI_QUEUE_FOREIGN && (walk->flags & SYNC_QUARANTINE_ALONE) != 0 && !use->failing) continue;
+    lade_status status = event_wait(retire, queue, use);
+    after = TAILQ_NEXT(use, link); /* more may have come meanwhile */
     if (status != LADE_OK) pass_failed(walk, status);
     if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
       ladei_queue_finish_one(retire, queue, use, &walk->done);
@@ -594,7 +606,8 @@ static void walk_quarantine(ladei_retire *retire, pass *walk) {
 
 lade_status ladei_retire_end_quarantine(ladei_retire *retire) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
-  return status != LADE_OK ? status : pass_run(retire, LADEI_POLL_CLOSE, walk_quarantine, NULL, NULL);
+  return status != LADE_OK ? status
+                           : pass_run(retire, LADEI_POLL_CLOSE | SYNC_QUARANTINE_ALONE, walk_quarantine, NULL, NULL);
 }
 
 /* A graph that is gone tells so on a thread of the driver, a moment later: gives it that moment. What is still held

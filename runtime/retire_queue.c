@@ -261,6 +261,7 @@ ladei_use *ladei_use_make(ladei_retire *retire, ladei_ticket *ticket, ladei_queu
   use->foreign = NULL;
   use->mark = LADEI_MARK_NONE;
   use->forgettable = false;
+  use->failing = false;
   return use;
 }
 
@@ -290,6 +291,7 @@ void ladei_queue_finish_one(ladei_retire *retire, ladei_queue *queue, ladei_use 
   retire->counters.pending_uses -= count;
   if (queue->kind == LADEI_QUEUE_CAPTURE) retire->captured_uses -= count;
   assert(ticket->waits > 0);
+  ladei_use_failing_set(queue, use, false);
   if (use->event != NULL && queue->kind == LADEI_QUEUE_STREAM && !queue->retired) {
     ladei_queue_spare_put(retire, queue, use->event);
     use->event = NULL;
@@ -360,7 +362,9 @@ void ladei_queues_count(ladei_retire *retire, ladei_retire_counters *counters) {
   ladei_queue *queue;
   RB_FOREACH (queue, ladei_queues_all, &retire->all) {
     if (queue->kind == LADEI_QUEUE_STREAM) counters->open_uses += queue->open;
-    if (queue->failing) counters->quarantined_uses += queue->pending;
+    if (queue->failing) {
+      counters->quarantined_uses += queue->kind == LADEI_QUEUE_FOREIGN ? queue->failing_count : queue->pending;
+    }
     if (queue->lost && !queue->failing) counters->quarantined_uses += queue->open;
   }
   counters->captured_uses = retire->captured_uses;

@@ -87,6 +87,7 @@ struct ladei_use {
   uint64_t sequence;  /* NOW: order in which the notes were linked */
   ladei_mark mark;
   bool forgettable; /* LADEI_NOTE_MARK */
+  bool failing;     /* FOREIGN: its event answered with a failure last */
 };
 
 typedef TAILQ_HEAD(ladei_use_list, ladei_use) ladei_use_list;
@@ -110,13 +111,14 @@ typedef struct ladei_queue {
   struct ladei_queue *next_claimed; /* list of the thread that claimed it */
   ladei_event *spares;              /* of batches that finished, for those to come; on loan all the time */
   uint32_t spare_count;
+  uint32_t failing_count;  /* FOREIGN: failing uses */
   ladei_event *last_event; /* retired: covers the stream's work; NULL once done, or where not needed */
   bool in_all, in_active, in_idle;
   bool busy;
   bool retiring; /* stream_retire has its last try: notes are refused */
   bool retired;
   bool finished;
-  bool failing;     /* quarantine: the last record or query failed */
+  bool failing;     /* quarantine: the last record or query failed; FOREIGN: that of some use */
   bool lost;        /* quarantine: the stream was destroyed without stream_retire (R8) */
   bool record_live; /* CAPTURE: its capture record was not drained yet */
 } ladei_queue;
@@ -225,6 +227,14 @@ ladei_use *ladei_use_make(ladei_retire *retire, ladei_ticket *ticket, ladei_queu
 /* An event that the queue has at hand; NULL: none. And back, or to the pool. */
 ladei_event *ladei_queue_spare_take(ladei_queue *queue);
 void ladei_queue_spare_put(ladei_retire *retire, ladei_queue *queue, ladei_event *event);
+
+/* Of a FOREIGN queue, whose `failing` follows; others have none. */
+static inline void ladei_use_failing_set(ladei_queue *queue, ladei_use *use, bool failing) {
+  if (use->failing == failing) return;
+  use->failing = failing;
+  queue->failing_count += failing ? 1 : UINT32_MAX; /* modulo 2^32 */
+  queue->failing = queue->failing_count > 0;
+}
 
 /* Frees a use that is in no list; its event goes back to the pool. Does not touch the queue's references. */
 void ladei_use_free(ladei_retire *retire, ladei_use *use);

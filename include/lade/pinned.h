@@ -299,7 +299,7 @@ LADE_API LADE_MUST_CHECK lade_status lade_pinned_record_use(lade_pinned_pool *po
  *
  * Streams recorded for the block count too. Threads: any. Waits: never.
  * Errors: as lade_pinned_free(), and LADE_ERR_OUT_OF_HOST_MEMORY; the block stays in use then. An event that reports an
- * error keeps the block pending.
+ * error keeps the block pending; lade_pinned_empty_cache() waits for that event, and for no other.
  */
 LADE_API lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_event event);
 

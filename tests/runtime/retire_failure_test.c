@@ -417,3 +417,34 @@ LADE_TEST(RetireFailure, EveryOpFailingAtEveryPositionLosesNothing) {
     }
   }
 }
+
+/* ---- Events of callers ------------------------------------------------------------------------------------------- */
+
+/* Bug: all events of callers share a queue, and one that failed had end_quarantine wait for all of them; or for none,
+ * where one that is well was asked after it. */
+LADE_TEST(RetireFailure, EventsOfCallersAreInQuarantineEachForItself) {
+  static fixture own;
+  for (int failing = 0; failing < 2; failing++) {
+    lade_stream streams[2] = {fixture_open(&own, NULL), fake_stream_create(own.fake)};
+    lade_event events[2];
+    for (int i = 0; i < 2; i++) {
+      events[i] = fake_event_create(own.fake);
+      fake_work(own.fake, streams[i], 1);
+      fake_event_record(own.fake, events[i], streams[i]);
+      LADE_EXPECT_OK(ladei_retire_note_event(own.retire, &own.blocks[i].ticket, events[i]));
+      LADE_EXPECT(fixture_add(&own, i));
+    }
+    fake_stick(own.fake, streams[1 - failing], true); /* well, and not to be waited for */
+    fake_fail(own.fake, "event_query", LADE_ERR_DRIVER, (uint64_t)failing, 1);
+    LADE_EXPECT_STATUS(LADE_ERR_DRIVER, ladei_retire_poll(own.retire, CLOSE, NULL));
+    LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 1);
+    LADE_EXPECT_OK(ladei_retire_end_quarantine(own.retire));
+    LADE_EXPECT(fixture_is_done(&own, failing));
+    LADE_EXPECT(!fixture_is_done(&own, 1 - failing));
+    LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 0);
+    fake_run_all(own.fake);
+    LADE_EXPECT_EQ_UINT(fixture_poll(&own, 0), 1);
+    for (int i = 0; i < 2; i++) fake_event_destroy(own.fake, events[i]);
+    fixture_close(&own);
+  }
+}

@@ -265,3 +265,44 @@ LADE_TEST(RetireLane, NotedByOneThreadAddedByAnother) {
   ladei_lane_close(own.retire, &they.lane);
   fixture_close(&own);
 }
+
+/* ---- A stream that was taken for destroyed ----------------------------------------------------------------------- */
+
+/* Bug: a handle that was refused once, by a stream that lives, was left alone for good by threads that noted it by a
+ * lane: all that they freed from then on stayed pending. */
+LADE_TEST(RetireLane, AStreamThatAnswersAgainIsLostNoLonger) {
+  static fixture own;
+  enum { BATCH = LADEI_EVENT_BATCH_DEFAULT };
+  lade_stream stream = fixture_open_laned(&own);
+  fake_work(own.fake, stream, 1);
+  for (int i = 0; i < BATCH; i++) {
+    if (i == BATCH - 1) fake_fail(own.fake, "stream_resolve", LADE_ERR_INVALID_ARGUMENT, 1, 1); /* when it is closed */
+    fixture_use(&own, i, stream);
+  }
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, BATCH);
+  for (int i = BATCH; i < FIXTURE_BLOCKS; i++) fixture_use(&own, i, stream);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 0);
+  fake_run_all(own.fake);
+  fixture_poll(&own, LADEI_POLL_CLOSE);
+  LADE_EXPECT_EQ_INT(own.done_count, FIXTURE_BLOCKS);
+  fixture_close(&own);
+}
+
+/* The same where the lane first takes a block that another thread noted. */
+LADE_TEST(RetireLane, AddingToALostStreamDoesNotHideTheNextNote) {
+  static fixture own;
+  lade_stream stream = fixture_open_laned(&own);
+  fake_work(own.fake, stream, 1);
+  for (int i = 0; i < 3; i++) fixture_note(&own, i, stream);
+  LADE_EXPECT(fixture_add(&own, 0));
+  fake_fail(own.fake, "stream_resolve", LADE_ERR_INVALID_ARGUMENT, 0, 1);
+  fixture_poll(&own, LADEI_POLL_CLOSE);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 1);
+  LADE_EXPECT(fixture_add(&own, 1));
+  fixture_use(&own, 3, stream);
+  LADE_EXPECT(fixture_add(&own, 2));
+  fake_run_all(own.fake);
+  fixture_poll(&own, LADEI_POLL_CLOSE);
+  LADE_EXPECT_EQ_INT(own.done_count, 4);
+  fixture_close(&own);
+}
