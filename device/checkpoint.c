@@ -15,7 +15,7 @@
  * released pool can have holes in between; it has its runs saved one by one, and cannot be set.)
  *
  * C1  A set either finds all saved segments whole-able (nothing pending, nothing with foreign uses in them) and then
- *     cannot fail, or changes nothing.
+ *     cannot fail, or changes nothing. Notes come without the lock: one that comes after the look changes nothing either.
  * Locks: the allocator's lock throughout get and set; deferred frees are settled before, without it.
  */
 #include "device/allocator.h"
@@ -191,10 +191,29 @@ static size_t pool_live_count(const ladei_heap *heap, const ladei_private_pool *
   return live;
 }
 
-/* Frees a block under the lock; with foreign uses (outside the saved segments) it becomes pending as in any free. */
-static void block_free(lade_device_allocator *allocator, ladei_block *block) {
+/* Whether the address lies in a saved segment. */
+static bool saved_covers(const lade_device_checkpoint *checkpoint, uint64_t address) {
+  size_t low = 0;
+  size_t high = checkpoint->segment_count; /* those from here on begin behind the address */
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (checkpoint->segments[middle].address <= address) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low > 0 && address - checkpoint->segments[low - 1].address < checkpoint->segments[low - 1].size;
+}
+
+/*
+ * Frees a block under the lock. Outside the saved segments one with foreign uses becomes pending, as in any free. Inside
+ * there were none (C1); a note that has come since, without the lock, has met a free of its block and counts for a later
+ * tenant of the record.
+ */
+static void block_free(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint, ladei_block *block) {
   ladei_block_free_begin(&allocator->heap, block);
-  if (ladei_ticket_noted(&block->ticket)) {
+  if (ladei_ticket_noted(&block->ticket) && !saved_covers(checkpoint, block->address)) {
     ladei_block_free_wait(&allocator->heap, block, LADEI_HEAP_PENDING);
     if (ladei_retire_add(allocator->retire, &block->ticket, true)) return;
   }
@@ -202,7 +221,8 @@ static void block_free(lade_device_allocator *allocator, ladei_block *block) {
 }
 
 /* Frees everything handed out from the pool, by ascending address. The addresses were counted. */
-static void pool_free_all(lade_device_allocator *allocator, const ladei_private_pool *pool, void **out_freed) {
+static void pool_free_all(lade_device_allocator *allocator, const ladei_private_pool *pool,
+                          const lade_device_checkpoint *checkpoint, void **out_freed) {
   const ladei_heap *heap = &allocator->heap;
   size_t count = 0;
   for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
@@ -213,7 +233,7 @@ static void pool_free_all(lade_device_allocator *allocator, const ladei_private_
     }
   }
   for (size_t i = 0; i < count; i++) {
-    block_free(allocator, ladei_block_map_get(&heap->starts, (uint64_t)(uintptr_t)out_freed[i]));
+    block_free(allocator, checkpoint, ladei_block_map_get(&heap->starts, (uint64_t)(uintptr_t)out_freed[i]));
   }
 }
 
@@ -231,7 +251,7 @@ static void segment_restore(lade_device_allocator *allocator, const lade_device_
     if (blocks[i].allocated) {
       restored->created[restored->created_count++] = (void *)(uintptr_t)address;
     } else {
-      block_free(allocator, ladei_block_map_get(&heap->starts, address));
+      block_free(allocator, checkpoint, ladei_block_map_get(&heap->starts, address));
     }
   }
 }
@@ -276,7 +296,7 @@ static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_d
     return ladei_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "checkpoint_set", checkpoint->id,
                                     "finds no memory");
   }
-  pool_free_all(allocator, pool, restored->freed);
+  pool_free_all(allocator, pool, checkpoint, restored->freed);
   for (size_t i = 0; i < checkpoint->segment_count; i++) {
     segment_restore(allocator, checkpoint, &checkpoint->segments[i], restored);
   }

@@ -21,7 +21,8 @@
  * I5  `starts` and the segment's start bits name exactly the starts of all blocks, but for segments that are hidden while
  *     the driver takes them back. Those are in `hidden`, and counted, until the driver has said that they are gone, or
  *     has handed out their addresses again.
- * I6  Only HOLE and BUSY blocks may be unmapped; the ticket of a FREE block or HOLE is idle.
+ * I6  Only HOLE and BUSY blocks may be unmapped; the ticket of a FREE block or HOLE is idle, but for a note that met the free
+ *     of its block: that one counts for the next tenant of the record.
  * I7  reserved bytes = plain segments + mapped parts of expandable ones; the segment gauge counts the plain ones.
  * I8  allocation gauges sum ALLOCATED, active gauges ALLOCATED + PENDING + DEFERRED blocks; requested bytes sum what
  *     was asked for in active ones.
