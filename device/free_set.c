@@ -84,6 +84,19 @@ ladei_order_node *ladei_free_set_largest(const ladei_free_set *set, uint64_t str
   return find_below(set, stream, LADEI_FREE_CLASSES);
 }
 
+uint64_t ladei_free_set_largest_size(const ladei_free_set *set) {
+  size_t class = used_below(set, LADEI_FREE_CLASSES);
+  uint64_t largest = 0;
+  ladei_order_node *node = class < LADEI_FREE_CLASSES ? ladei_ordered_set_first(&set->classes[class]) : NULL;
+  while (node != NULL) {
+    ladei_order_key end = {{stream_of(node), UINT64_MAX, UINT64_MAX}};
+    node = ladei_ordered_set_at_most(&set->classes[class], end); /* the stream's last */
+    if (node->key.word[1] > largest) largest = node->key.word[1];
+    node = ladei_order_next(node);
+  }
+  return largest;
+}
+
 /* ---- All --------------------------------------------------------------------------------------------------------- */
 
 /* The smallest node of the first stream from `stream` on: of all classes the lowest one that has it. */

@@ -124,6 +124,9 @@ ladei_order_node *ladei_free_set_larger(const ladei_free_set *set, const ladei_o
 ladei_order_node *ladei_free_set_smaller(const ladei_free_set *set, const ladei_order_node *node);
 ladei_order_node *ladei_free_set_largest(const ladei_free_set *set, uint64_t stream);
 
+/* The largest size of all streams; 0 in an empty set. A walk over the streams of one class, not over its nodes. */
+uint64_t ladei_free_set_largest_size(const ladei_free_set *set);
+
 /* All nodes of all streams in order. The next one may be asked for before `node` is removed. NULL at the end. */
 ladei_order_node *ladei_free_set_first(const ladei_free_set *set);
 ladei_order_node *ladei_free_set_next(const ladei_free_set *set, const ladei_order_node *node);

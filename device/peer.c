@@ -33,14 +33,7 @@ lade_status ladei_native_base_get(lade_device_allocator *allocator, const void *
   return status;
 }
 
-static size_t pool_largest(const ladei_block_pool *pool) {
-  size_t largest = 0;
-  for (ladei_order_node *node = ladei_free_set_first(&pool->free); node != NULL;
-       node = ladei_free_set_next(&pool->free, node)) {
-    largest = ladei_size_max(largest, LADEI_ORDER_RECORD(node, ladei_block, order)->size);
-  }
-  return largest;
-}
+static size_t pool_largest(const ladei_block_pool *pool) { return (size_t)ladei_free_set_largest_size(&pool->free); }
 
 lade_status ladei_native_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
   size_t largest = 0;

@@ -224,6 +224,14 @@ static const ladei_order_node *beside(const placed_node *nodes, ladei_order_key 
   return best;
 }
 
+static uint64_t largest_size(const placed_node *nodes) {
+  uint64_t largest = 0;
+  for (size_t i = 0; i < NODES; i++) {
+    if (nodes[i].inside && nodes[i].node.key.word[1] > largest) largest = nodes[i].node.key.word[1];
+  }
+  return largest;
+}
+
 static void free_set_run(bool spread) {
   static ladei_free_set set;
   static placed_node nodes[NODES];
@@ -239,6 +247,7 @@ static void free_set_run(bool spread) {
     ladei_order_key at_zero = {{key.word[0], key.word[1], 0}}, end = {{key.word[0], UINT64_MAX, UINT64_MAX}};
     LADE_ASSERT_EQ_PTR(ladei_free_set_find(&set, key.word[0], key.word[1]), beside(nodes, at_zero, true, true, false));
     LADE_ASSERT_EQ_PTR(ladei_free_set_largest(&set, key.word[0]), beside(nodes, end, false, true, false));
+    LADE_ASSERT_EQ_UINT(ladei_free_set_largest_size(&set), largest_size(nodes));
     if (placed->inside) {
       LADE_ASSERT_EQ_PTR(ladei_free_set_larger(&set, node), beside(nodes, node->key, true, false, false));
       LADE_ASSERT_EQ_PTR(ladei_free_set_smaller(&set, node), beside(nodes, node->key, false, false, false));
