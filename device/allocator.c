@@ -153,7 +153,11 @@ static lade_status request_grow(lade_device_allocator *allocator, const ladei_de
   }
 }
 
+/* Whether graphs may use what is free in the pool: they keep the addresses of their capture. */
+static bool pool_has_graphs(const ladei_block_pool *pool) { return pool->owner != NULL && pool->owner->use_count > 0; }
+
 static bool oversize_release(lade_device_allocator *allocator, ladei_device_request *request) {
+  if (pool_has_graphs(request->pool) && !allocator->heap.settings.reference) return false;
   ladei_block_list leaving;
   ladei_block_list_init(&leaving);
   bool enough =

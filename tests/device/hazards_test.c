@@ -746,3 +746,45 @@ LADE_TEST(hazard_H31, StreamWithARecycledHandleIsAnotherStream) {
   LADE_EXPECT_OK(lade_stream_destroy(f.runtime, second));
   device_fixture_close(&f);
 }
+
+/* ---- H33: memory of a graph ------------------------------------------------------------------------------------------ */
+
+static void oversize_set(lade_device_options *options) { options->max_split_bytes = 25 * MIB; }
+
+static void oversize_reference_set(lade_device_options *options) {
+  oversize_set(options);
+  options->flags = LADE_DEVICE_REFERENCE;
+}
+
+/* 60 MiB are free in a pool that is captured into, and too large for 30: to make room for those, the device being full,
+ * the reference gives the 60 back, though the graph works on them at each launch. */
+static lade_status oversize_in_capture(void (*change)(lade_device_options *options), uint64_t *out_given_back) {
+  device_fixture f;
+  void *block = NULL;
+  if (!open_with(&f, 80 * MIB, change)) return LADE_ERR_INTERNAL;
+  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, pool_one, NULL, 0));
+  device_fixture_free(&f, device_fixture_alloc(&f, 60 * MIB, 0));
+  lade_status status = try_alloc(&f, 30 * MIB, 0, &block);
+  device_fixture_check(&f);
+  *out_given_back = device_fixture_stats(&f).device_frees;
+  if (block != NULL) device_fixture_free(&f, block);
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
+  device_fixture_empty_cache(&f); /* the graph is gone: now it may go */
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 0);
+  device_fixture_close(&f);
+  return status;
+}
+
+LADE_TEST(hazard_H33, OversizeReleaseLeavesTheMemoryOfAGraph) {
+  uint64_t given_back = 0;
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, oversize_in_capture(oversize_set, &given_back));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "60.00 MiB of it cached in private pools");
+  LADE_EXPECT_EQ_UINT(given_back, 0);
+}
+
+LADE_TEST(hazard_H33, TheReferenceGivesItBack) {
+  uint64_t given_back = 0;
+  LADE_EXPECT_OK(oversize_in_capture(oversize_reference_set, &given_back));
+  LADE_EXPECT_EQ_UINT(given_back, 1);
+}
