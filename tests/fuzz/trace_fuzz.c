@@ -36,6 +36,9 @@ static const char *const words[] = {
     "conf",
     "stream",
     "stream 7\n",
+    "at",
+    "at 2097152\n",
+    "at 18446744073707454464\nalloc 1 1 0\n",
     "0",
     "1",
     "7",
@@ -74,6 +77,8 @@ static void op_check(const trace_op *op, uint64_t last_line) {
   FUZZ_CHECK(op->kind != TRACE_DEVICE || (op->number[0] >= 1 && op->number[0] < LADEI_SIZE_LIMIT));
   FUZZ_CHECK(op->kind != TRACE_STREAM || op->number[0] != 0);
   FUZZ_CHECK(op->kind != TRACE_HALLOC || op->number[1] < LADEI_SIZE_LIMIT);
+  FUZZ_CHECK(op->kind != TRACE_AT);
+  FUZZ_CHECK(op->at % TRACE_ADDRESS_ALIGN == 0 && (op->at == 0 || op->kind == TRACE_ALLOC));
   FUZZ_CHECK(op->fraction >= 0.0 && op->fraction <= 1.0);
   FUZZ_CHECK((op->kind == TRACE_POOL_BEGIN) == (op->stream_count > 0));
   FUZZ_CHECK((op->kind == TRACE_CONF || op->kind == TRACE_SNAPSHOT) == (op->text != NULL));

@@ -208,7 +208,13 @@ static trace_result do_alloc(replay *r, trace_reader *reader, const trace_op *op
   if (stream == NULL) return no_memory(reader, op);
   void *block = NULL;
   lade_status status = LADE_ERR_OUT_OF_DEVICE_MEMORY;
+  if (op->at != 0) replay_device_place(r->device, op->at);
   if (op->number[1] < LADEI_SIZE_LIMIT) status = lade_device_alloc(r->allocator, op->number[1], stream, &block);
+  if (op->at != 0 && !replay_device_placed(r->device)) {
+    if (status == LADE_OK) *value = (uint64_t)(uintptr_t)block; /* for the end */
+    return trace_refuse(reader, op->line, "alloc: driver memory at %llu would end beyond 2^64",
+                        (unsigned long long)op->at);
+  }
   if (status == LADE_OK) {
     *value = (uint64_t)(uintptr_t)block;
     return TRACE_OP;

@@ -14,6 +14,7 @@
 #include "base/size.h"
 #include "lade/soft.h"
 #include "runtime/ops.h"
+#include "tools/replay/memory.h"
 #include "tools/replay/number_map.h"
 
 typedef struct replay_stream {
@@ -31,6 +32,7 @@ struct replay_device {
   lade_runtime *sim;
   lade_runtime *runtime;
   lade_runtime_ops ops; /* those of sim, but for what is said below */
+  replay_memory memory;
   uint64_t context;
   uint64_t pinned_next; /* the next address of pinned memory */
   number_map streams;   /* number -> replay_stream */
@@ -117,6 +119,87 @@ static lade_status op_event_synchronize(void *self, lade_event handle) {
   return LADE_OK;
 }
 
+/* ---- Ops: device memory ------------------------------------------------------------------------------------------ */
+
+static uint64_t address_of(const void *pointer) { return (uint64_t)(uintptr_t)pointer; }
+
+static lade_status range_take(uint64_t bytes, bool charged, void **out) {
+  uint64_t address = 0;
+  lade_status status = replay_memory_take(&current->memory, bytes, charged, &address);
+  if (status == LADE_OK) *out = (void *)(uintptr_t)address;
+  return status;
+}
+
+static lade_status op_memory_info(void *self, int device, size_t *out_free_bytes, size_t *out_total_bytes) {
+  (void)self;
+  (void)device;
+  *out_free_bytes = (size_t)(current->memory.capacity - current->memory.charged);
+  *out_total_bytes = (size_t)current->memory.capacity;
+  return LADE_OK;
+}
+
+static lade_status op_device_alloc(void *self, int device, size_t bytes, void **out) {
+  (void)self;
+  (void)device;
+  return range_take(bytes, true, out);
+}
+
+static lade_status op_device_free(void *self, int device, void *pointer) {
+  (void)self;
+  (void)device;
+  return replay_memory_give(&current->memory, address_of(pointer), true);
+}
+
+static lade_status op_vm_reserve(void *self, int device, size_t bytes, size_t align, void **out_address) {
+  (void)self;
+  (void)device;
+  (void)align;
+  return range_take(bytes, false, out_address);
+}
+
+static lade_status op_vm_address_free(void *self, void *address, size_t bytes) {
+  (void)self;
+  (void)bytes;
+  return replay_memory_give(&current->memory, address_of(address), false);
+}
+
+static lade_status op_vm_create(void *self, int device, size_t bytes, bool exportable, ladei_vm_handle *out_handle) {
+  (void)self;
+  (void)device;
+  (void)exportable;
+  return replay_memory_create(&current->memory, bytes, out_handle);
+}
+
+static lade_status op_vm_release(void *self, ladei_vm_handle handle) {
+  (void)self;
+  return replay_memory_release(&current->memory, handle);
+}
+
+/* Mappings are the allocator's: nobody looks behind the addresses. */
+static lade_status op_vm_map(void *self, void *address, size_t bytes, ladei_vm_handle handle) {
+  (void)self;
+  (void)address;
+  (void)bytes;
+  (void)handle;
+  return LADE_OK;
+}
+
+static lade_status op_vm_unmap(void *self, void *address, size_t bytes) {
+  (void)self;
+  (void)address;
+  (void)bytes;
+  return LADE_OK;
+}
+
+static lade_status op_vm_set_access(void *self, void *address, size_t bytes, int device, bool writable) {
+  (void)self;
+  (void)address;
+  (void)bytes;
+  (void)device;
+  (void)writable;
+  return LADE_OK;
+}
+
 /* ---- Ops: pinned memory ------------------------------------------------------------------------------------------ */
 
 static lade_status op_host_alloc(void *self, int device, size_t bytes, unsigned flags, void **out) {
@@ -150,6 +233,16 @@ static void ops_replace(lade_runtime_ops *ops) {
   ops->event_record = op_event_record;
   ops->event_query = op_event_query;
   ops->event_synchronize = op_event_synchronize;
+  ops->memory_info = op_memory_info;
+  ops->device_alloc = op_device_alloc;
+  ops->device_free = op_device_free;
+  ops->vm_reserve = op_vm_reserve;
+  ops->vm_address_free = op_vm_address_free;
+  ops->vm_create = op_vm_create;
+  ops->vm_release = op_vm_release;
+  ops->vm_map = op_vm_map;
+  ops->vm_unmap = op_vm_unmap;
+  ops->vm_set_access = op_vm_set_access;
   ops->host_alloc = op_host_alloc;
   ops->host_free = op_host_free;
 }
@@ -182,6 +275,7 @@ lade_status replay_device_open(uint64_t capacity_bytes, replay_device **out) {
   status = ladei_runtime_adopt(&device->ops, device->sim->self, device->sim->software_device, &device->runtime);
   if (status != LADE_OK) goto fail_close;
   device->pinned_next = PINNED_BEGIN;
+  replay_memory_init(&device->memory, capacity_bytes);
   current = device;
   *out = device;
   return LADE_OK;
@@ -202,9 +296,19 @@ lade_status replay_device_close(replay_device *device) {
   number_map_entry entry;
   while (number_map_next(&device->streams, &place, &entry)) free((void *)(uintptr_t)entry.value);
   number_map_destroy(&device->streams);
+  replay_memory_destroy(&device->memory);
   current = NULL;
   free(device);
   return LADE_OK;
+}
+
+void replay_device_place(replay_device *device, uint64_t address) { device->memory.at = address; }
+
+bool replay_device_placed(replay_device *device) {
+  bool placed = !device->memory.at_beyond;
+  device->memory.at = 0;
+  device->memory.at_beyond = false;
+  return placed;
 }
 
 lade_runtime *replay_device_runtime(replay_device *device) { return device->runtime; }

@@ -2,7 +2,7 @@
 /*
  * The device of a replay: a "sim" device of addresses only, on which work ends exactly when the trace says so.
  *
- * Memory calls go to "sim". Streams and events are counters: an event is the number of events recorded on its stream so
+ * Device memory is addresses and a capacity (memory.h). Streams and events are counters: an event is the number of events recorded on its stream so
  * far, and is complete when the trace (replay_device_complete) or a wait has completed that many. Pinned memory is
  * addresses only too, without limit.
  *
@@ -27,6 +27,11 @@ lade_runtime *replay_device_runtime(replay_device *device);
 /* The stream of a number, made at its first mention; never a special handle. NULL when there is no memory. */
 lade_stream replay_device_stream(replay_device *device, uint64_t number);
 uint64_t replay_stream_number(lade_stream stream);
+
+/* The next driver memory begins at the address, unless something live overlaps it; placed() ends that. False: it would have
+ * ended beyond 2^64. */
+void replay_device_place(replay_device *device, uint64_t address);
+bool replay_device_placed(replay_device *device);
 
 /* All work queued on the stream so far has finished. */
 void replay_device_complete(lade_stream stream);

@@ -31,6 +31,7 @@ typedef enum field_kind {
   FIELD_STREAM,     /* declared */
   FIELD_STREAMS,    /* one or more of them */
   FIELD_POOL,       /* from 1 */
+  FIELD_ADDRESS,    /* a multiple of 2 MiB, not 0 */
   FIELD_FRACTION,   /* 0 to 1 */
   FIELD_TEXT,
   FIELD_LABEL, /* UTF-8 */
@@ -65,6 +66,7 @@ static const operation operations[TRACE_KIND_COUNT] = {
     [TRACE_HRECORD] = {"hrecord", {FIELD_NUMBER, FIELD_STREAM}},
     [TRACE_HEMPTY] = {"hempty", {FIELD_NONE}},
     [TRACE_SNAPSHOT] = {"snapshot", {FIELD_LABEL}},
+    [TRACE_AT] = {"at", {FIELD_ADDRESS}},
 };
 
 struct trace_reader {
@@ -81,7 +83,9 @@ struct trace_reader {
   bool conf_seen;
   bool operation_seen;
   uint64_t known_stream; /* one of `streams` */
-  trace_result outcome;  /* TRACE_BAD, TRACE_FAILED: for good; else TRACE_OP */
+  uint64_t at;           /* of the next alloc; 0: none */
+  uint64_t at_line;
+  trace_result outcome; /* TRACE_BAD, TRACE_FAILED: for good; else TRACE_OP */
   char *error;
 };
 
@@ -257,12 +261,17 @@ static bool number_in_range(field_kind kind, uint64_t value) {
   case FIELD_HOST_BYTES: return value < LADEI_SIZE_LIMIT;
   case FIELD_NEW_STREAM:
   case FIELD_POOL: return value >= 1;
+  case FIELD_ADDRESS: return value > 0 && value % TRACE_ADDRESS_ALIGN == 0;
   default: return true;
   }
 }
 
 static trace_result number_read(trace_reader *reader, field_kind kind, const char *text, uint64_t *out) {
   if (!number_parse(text, out)) return REFUSE(reader, "malformed number \"%s\"", text);
+  if (kind == FIELD_ADDRESS && !number_in_range(kind, *out)) {
+    return REFUSE(reader, "value out of range: %s; an address is a multiple of %llu and not 0", text,
+                  (unsigned long long)TRACE_ADDRESS_ALIGN);
+  }
   if (!number_in_range(kind, *out)) return REFUSE(reader, "value out of range: %s", text);
   return kind == FIELD_STREAM ? stream_check(reader, *out) : TRACE_OP;
 }
@@ -335,6 +344,7 @@ static trace_result declaration_check(trace_reader *reader, const trace_op *op) 
       return REFUSE(reader, "stream %llu a second time", (unsigned long long)op->number[0]);
     }
     return number_map_set(&reader->streams, op->number[0], 1) ? TRACE_OP : FAIL(reader, "no memory for the stream");
+  case TRACE_AT: return TRACE_OP;
   default: reader->operation_seen = true; return TRACE_OP;
   }
 }
@@ -427,17 +437,40 @@ static trace_result fields_interpret(trace_reader *reader, trace_op *out) {
   return result == TRACE_OP ? declaration_check(reader, out) : result;
 }
 
+/* The next line that says something, an `at` included; TRACE_END after the last. */
+static trace_result line_interpret(trace_reader *reader, trace_op *out) {
+  for (;;) {
+    char *line;
+    size_t length;
+    trace_result result = line_next(reader, &line, &length);
+    if (result != TRACE_OP || plain_read(reader, line, length, out)) return result;
+    result = line_cut(reader, line, length);
+    if (result != TRACE_OP) return result;
+    if (reader->field_count > 0) return fields_interpret(reader, out);
+  }
+}
+
+/* What follows an `at`: the alloc takes its address, anything else is an error. */
+static trace_result at_take(trace_reader *reader, trace_result result, trace_op *out) {
+  uint64_t at = reader->at;
+  reader->at = 0;
+  if (result == TRACE_BAD || result == TRACE_FAILED) return result;
+  if (result == TRACE_END || out->kind != TRACE_ALLOC) {
+    return trace_refuse(reader, reader->at_line, "at: no \"alloc\" follows directly");
+  }
+  out->at = at;
+  return TRACE_OP;
+}
+
 trace_result trace_read(trace_reader *reader, trace_op *out) {
   if (reader->outcome != TRACE_OP) return reader->outcome;
   trace_result result = reader->line_number == 0 ? header_read(reader) : TRACE_OP;
   while (result == TRACE_OP) {
-    char *line;
-    size_t length;
-    result = line_next(reader, &line, &length);
-    if (result != TRACE_OP) break;
-    if (plain_read(reader, line, length, out)) return TRACE_OP;
-    result = line_cut(reader, line, length);
-    if (result == TRACE_OP && reader->field_count > 0) return fields_interpret(reader, out);
+    result = line_interpret(reader, out);
+    if (reader->at != 0) return at_take(reader, result, out);
+    if (result != TRACE_OP || out->kind != TRACE_AT) return result;
+    reader->at = out->number[0];
+    reader->at_line = out->line;
   }
   return result;
 }

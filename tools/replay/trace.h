@@ -8,7 +8,7 @@
  *   if (result == TRACE_BAD) fprintf(stderr, "%s\n", trace_error(reader));     // "run.trace:7: unknown operation ..."
  *
  * The reader checks everything that a line says by itself and what declarations allow: number of fields, numbers and
- * their ranges, declarations twice or too late, unknown streams. What depends on the replay (live IDs, pools) is the
+ * their ranges, declarations twice or too late, unknown streams, an `at` without its alloc. What depends on the replay (live IDs, pools) is the
  * replay's. Memory does not grow with the length of the trace.
  */
 #ifndef LADE_TOOLS_REPLAY_TRACE_H
@@ -40,13 +40,18 @@ typedef enum trace_kind {
   TRACE_HRECORD, /* id, stream */
   TRACE_HEMPTY,
   TRACE_SNAPSHOT, /* text */
+  TRACE_AT,       /* never given: its address comes with the alloc that follows */
   TRACE_KIND_COUNT
 } trace_kind;
+
+/* Addresses of driver memory are multiples of it. */
+#define TRACE_ADDRESS_ALIGN (UINT64_C(2) << 20)
 
 typedef struct trace_op {
   trace_kind kind;
   uint64_t line; /* from 1 */
   uint64_t number[3];
+  uint64_t at; /* TRACE_ALLOC: where driver memory that it gets begins; 0: not said */
   double fraction;
   const char *text;        /* valid until the next read */
   const uint64_t *streams; /* valid until the next read */

@@ -11,7 +11,6 @@ model *model_create(const model_settings *settings) {
   model *m = calloc(1, sizeof *m);
   if (m == NULL) abort();
   m->settings = *settings;
-  m->next_address = UINT64_C(0x700000000000);
   m->pool_count = 1;
   m->pools[0].exists = true;
   return m;
@@ -240,7 +239,12 @@ static void cell_reset_sums(lade_device_gauge *cell) { cell->allocated = cell->f
 
 bool model_step(model *m, const trace_op *op) {
   switch (op->kind) {
-  case TRACE_ALLOC: return do_alloc(m, op->number[0], op->number[1], op->number[2]);
+  case TRACE_ALLOC: {
+    m->at = op->at;
+    bool allowed = do_alloc(m, op->number[0], op->number[1], op->number[2]);
+    m->at = 0;
+    return allowed;
+  }
   case TRACE_FREE: return do_free(m, op->number[0]);
   case TRACE_RECORD: return do_record(m, op->number[0], op->number[1]);
   case TRACE_COMPLETE: {

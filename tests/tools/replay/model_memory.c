@@ -41,9 +41,35 @@ static int pool_for(const model *m, uint64_t stream) {
   return 0;
 }
 
+static bool overlaps(uint64_t begin, uint64_t size, uint64_t other, uint64_t other_end) {
+  return begin < other_end && other < begin + size;
+}
+
+/* Whether a segment that is there overlaps. */
+static bool live_overlaps(model *m, uint64_t begin, uint64_t size) {
+  for (int i = 0; i < m->block_count; i++) {
+    const struct segment *s = segment_of(m, i);
+    if (overlaps(begin, size, s->address, s->address + s->size)) return true;
+  }
+  return false;
+}
+
+/* The lowest place where nothing was ever. */
+static uint64_t unused_find(const model *m, uint64_t size) {
+  uint64_t address = UINT64_C(0x700000000000);
+  for (int i = 0; i < m->place_count; i++) {
+    if (!overlaps(address, size, m->places[i].begin, m->places[i].end)) continue;
+    address = m->places[i].end;
+    i = -1;
+  }
+  return address;
+}
+
 static uint64_t address_take(model *m, uint64_t size) {
-  uint64_t address = m->next_address;
-  m->next_address = round_up(address + size, 2 * MI);
+  uint64_t address = m->at != 0 && !live_overlaps(m, m->at, size) ? m->at : unused_find(m, size);
+  m->at = 0;
+  m->places[m->place_count].begin = address;
+  m->places[m->place_count++].end = round_up(address + size, 2 * MI);
   return address;
 }
 

@@ -111,7 +111,12 @@ struct model {
   int clock_count;
   bool fraction_set;
   uint64_t limit;
-  uint64_t used, next_address, deferred_next;
+  uint64_t used, deferred_next;
+  struct {
+    uint64_t begin, end; /* addresses that were ever used, in steps of 2 MiB */
+  } places[MAX_SEGMENTS];
+  int place_count;
+  uint64_t at;                          /* where the next segment is to lie; 0: not said */
   lade_device_gauge gauges[METRICS][3]; /* all, small, large */
   lade_device_gauge oversize_allocations, oversize_segments;
   uint64_t retries, ooms, syncs, allocs, frees;

@@ -5,7 +5,8 @@
  * memory. Any difference in a report, or in what is refused, is shrunk to a few lines and printed as a trace.
  *
  * Every third trace has a unit: the device, the limits and most sizes are small multiples of it, and the unit is an
- * oversize block. There sums of blocks hit limits and requests exactly, where a comparison that is off by one shows.
+ * oversize block. There sums of blocks hit limits and requests exactly, where a comparison that is off by one shows. In every
+ * fourth one some segments lie where the trace says.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -26,6 +27,7 @@ static const uint64_t stream_numbers[STREAMS] = {0, 5, 9, UINT64_MAX};
 typedef struct random_trace {
   model_settings settings;
   uint64_t unit; /* bytes; 0: none */
+  bool placed;   /* some allocs say where their memory lies */
   char conf[TEXT_MAX];
   trace_op ops[OPS_MAX];
   size_t count;
@@ -196,6 +198,12 @@ static void burst_make(random_trace *t, support_random *random) {
   alloc_append(t, first, t->unit * support_random_between(random, 2, 4), stream);
 }
 
+/* Mostly where other segments lie, or did, or will. */
+static uint64_t address_make(support_random *random) {
+  if (support_random_one_in(random, 4)) return 2 * MI * support_random_between(random, 1, 1000);
+  return UINT64_C(0x700000000000) + 2 * MI * support_random_below(random, 600);
+}
+
 static void op_make(random_trace *t, support_random *random) {
   trace_op *op = &t->ops[t->count];
   *op = (trace_op){.line = t->count + 3};
@@ -205,6 +213,7 @@ static void op_make(random_trace *t, support_random *random) {
     op->number[0] = id_make(random);
     op->number[1] = size_make(t, random);
     op->number[2] = stream_make(random);
+    if (t->placed && support_random_one_in(random, 3)) op->at = address_make(random);
   } else if (choice < 72) {
     op->kind = TRACE_FREE;
     op->number[0] = id_make(random);
@@ -227,6 +236,7 @@ static void trace_make(random_trace *t, uint64_t seed) {
   support_random random;
   support_random_start_quietly(&random, seed);
   t->count = 0;
+  t->placed = seed % 4 == 3;
   t->own_conf = seed % 2 == 0 ? "device_event_batch:16" : NULL; /* one driver event for many frees */
   settings_make(t, &random);
   if (t->settings.threshold > 0.0 && support_random_one_in(&random, 2)) {
@@ -374,6 +384,7 @@ static void op_print(char *out, size_t room, const trace_op *op) {
   for (size_t i = 0; i < op->stream_count; i++) {
     used += (size_t)snprintf(out + used, room - used, " %" PRIu64, op->streams[i]);
   }
+  if (op->at != 0) snprintf(out + used, room - used, " # at %" PRIu64, op->at);
   if (op->kind == TRACE_FRACTION) snprintf(out + used, room - used, " %.2f", op->fraction);
 }
 

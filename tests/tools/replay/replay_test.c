@@ -316,6 +316,50 @@ LADE_TEST(Replay, PeaksAndSumsStartAnew) {
   expect_report("lade-trace 1\nalloc 1 5 0\nfree 1\nreset_peak\nreset_accumulated\nsnapshot s\n", texts);
 }
 
+/* ---- Addresses --------------------------------------------------------------------------------------------------- */
+
+/* 20 MiB segments: at the address given, then where nothing was used before: below it, as far as that has room. */
+LADE_TEST(ReplayAt, SegmentsLieWhereTheTraceSays) {
+  static const char *const texts[] = {
+      "\"segments\":[{\"address\":\"0x700000000000\",\"total_size\":20971520,\"stream\":1,",
+      "{\"address\":\"0x700002000000\",\"total_size\":20971520,\"stream\":0,",
+      "{\"address\":\"0x700003400000\",\"total_size\":20971520,\"stream\":2,", NULL};
+  expect_report(HEAD "stream 1\nstream 2\nat 123145335865344\nalloc 1 2000000 0\nalloc 2 2000000 1\n"
+                     "alloc 3 2000000 2\nsnapshot s\n",
+                texts);
+}
+
+/* Memory that went back frees its addresses for an `at`, not for others. */
+LADE_TEST(ReplayAt, AddressesMayComeBack) {
+  static const char *const texts[] = {
+      "\"segments\":[{\"address\":\"0x700000200000\",\"total_size\":2097152,\"stream\":1,",
+      "{\"address\":\"0x7000a0000000\",", NULL};
+  expect_report(HEAD
+                "stream 1\nat 123147986665472\nalloc 1 5 0\nfree 1\nempty_cache\nalloc 4 5 0\nfree 4\nempty_cache\n"
+                "alloc 2 5 1\nat 123147986665472 # again\n\nalloc 3 5 0\nsnapshot s\n",
+                texts);
+}
+
+/* Where something lives, and where the alloc gets no memory, the address says nothing, and is forgotten. */
+LADE_TEST(ReplayAt, AddressesThatCannotBeTakenAreForgotten) {
+  static const char *const texts[] = {
+      "\"segments\":[{\"address\":\"0x700000000000\",\"total_size\":20971520,\"stream\":0,",
+      "{\"address\":\"0x700001400000\",\"total_size\":20971520,\"stream\":1,",
+      "{\"address\":\"0x700002800000\",\"total_size\":20971520,\"stream\":2,", NULL};
+  expect_report(
+      HEAD "stream 1\nstream 2\nalloc 1 2000000 0\nat 123145304408064\nalloc 2 2000000 1\n"
+           "at 140737488355328\nalloc 3 2000000 0\nat 140737488355328\nalloc 5 0 0\nalloc 4 2000000 2\nsnapshot s\n",
+      texts);
+}
+
+LADE_TEST(ReplayAt, ReservationsLieThereToo) {
+  static const char *const texts[] = {
+      "\"segments\":[{\"address\":\"0x7f0000000000\",\"total_size\":20971520,\"stream\":0,"
+      "\"pool\":[0,0],\"is_large\":true,\"is_expandable\":true,",
+      NULL};
+  expect_report(HEAD "conf expandable_segments:True\nat 139637976727552\nalloc 1 2000000 0\nsnapshot s\n", texts);
+}
+
 /* ---- Errors ------------------------------------------------------------------------------------------------------ */
 
 LADE_TEST(ReplayErrors, FirstLineMustNameTheFormat) {
@@ -342,6 +386,23 @@ LADE_TEST(ReplayErrors, LinesThatAreNoOperation) {
   expect_error(HEAD "stream 0\n", "t:2: value out of range");
   expect_error(HEAD "pool_begin 0 0\n", "t:2: value out of range");
   expect_error(HEAD "halloc 1 1152921504606846976\n", "t:2: value out of range");
+}
+
+LADE_TEST(ReplayErrors, AddressesWithoutAnAllocOrOutOfRange) {
+  expect_error(HEAD "at 2097152\n", "t:2: at: no \"alloc\" follows directly");
+  expect_error(HEAD "\nat 2097152\nfree 1\n", "t:3: at: no \"alloc\" follows directly");
+  expect_error(HEAD "at 2097152\nat 4194304\nalloc 1 1 0\n", "t:2: at: no \"alloc\" follows directly");
+  expect_error(HEAD "at 2097152\nstream 1\nalloc 1 1 0\n", "t:2: at: no \"alloc\" follows directly");
+  expect_error(HEAD "at 2097152\nhalloc 1 1\n", "t:2: at: no \"alloc\" follows directly");
+  expect_error(HEAD "at 2097152\nalloc 1 x 0\n", "t:3: malformed number \"x\"");
+  expect_error(HEAD "at 0\nalloc 1 1 0\n", "t:2: value out of range: 0; an address is a multiple of 2097152 and not 0");
+  expect_error(HEAD "at 2097153\nalloc 1 1 0\n", "t:2: value out of range: 2097153");
+  expect_error(HEAD "at 18446744073709551616\nalloc 1 1 0\n", "t:2: malformed number \"18446744073709551616\"");
+  expect_error(HEAD "at 0x200000\nalloc 1 1 0\n", "t:2: malformed number");
+  expect_error(HEAD "at\nalloc 1 1 0\n", "t:2: wrong number of fields");
+  expect_error(HEAD "at 2097152 0\nalloc 1 1 0\n", "t:2: wrong number of fields");
+  expect_error(HEAD "at 18446744073707454464\nalloc 1 1 0\n",
+               "t:3: alloc: driver memory at 18446744073707454464 would end beyond 2^64");
 }
 
 LADE_TEST(ReplayErrors, DeclarationsTwiceOrTooLate) {
