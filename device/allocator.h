@@ -95,11 +95,9 @@ struct lade_device_allocator {
   ladei_condition returned;   /* for everything that one thread waits for another one here: also grants and climbs */
 
   /* climb.c */
-  uint64_t climbers;           /* threads below the cache: growing or giving back */
-  uint64_t climbs;             /* begun so far */
-  atomic_bool alone;           /* one climbs for the last time; the others wait. Written under the lock */
-  _Atomic(uint64_t) polls;     /* for finished uses, begun so far */
-  _Atomic(uint64_t) polls_end; /* of those, how many are over */
+  uint64_t climbers; /* threads below the cache: growing or giving back */
+  uint64_t climbs;   /* begun so far */
+  bool alone;        /* one climbs for the last time; the others wait */
 
   /* Devices that may use the memory. Appended under the lock, never changed: the first peer_count may be read by all. */
   int peers[LADEI_PEERS_MAX];
@@ -239,19 +237,15 @@ void ladei_last_events_drop(lade_device_allocator *allocator);
 typedef struct ladei_climb {
   bool beside; /* others were at it */
   uint64_t climbs;
-  uint64_t polls;
 } ladei_climb;
 
-/* Around the part of a call that grows or gives back. Lock held; begin may wait. end: whether others did the same, or
- * polled, at any moment in between, so that what was found missing may be there. */
+/* Around the part of a call that grows or gives back. Lock held; begin may wait. end: whether others did the same at
+ * any moment in between, so that what was found missing may be there. */
 void ladei_climb_begin(lade_device_allocator *allocator, ladei_climb *out);
 bool ladei_climb_end(lade_device_allocator *allocator, const ladei_climb *climb);
 /* The same with nobody else at it: begin waits for all that are. */
 void ladei_climb_begin_alone(lade_device_allocator *allocator);
 void ladei_climb_end_alone(lade_device_allocator *allocator);
-/* Around a poll for finished uses. No lock held. False: not now, one climbs alone; nothing to end. */
-bool ladei_climb_poll_begin(lade_device_allocator *allocator);
-void ladei_climb_poll_end(lade_device_allocator *allocator);
 
 /* ---- expandable.c ------------------------------------------------------------------------------------------------ */
 

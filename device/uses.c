@@ -130,10 +130,8 @@ lade_status ladei_uses_process(lade_device_allocator *allocator, unsigned flags,
   *out_done = 0;
   bool capturing = atomic_load_explicit(&allocator->capture_count, memory_order_relaxed) != 0;
   if (capturing && reference(allocator)) return LADE_OK;
-  if (!ladei_climb_poll_begin(allocator)) return LADE_OK;
   ladei_uses_settle_deferred(allocator);
   lade_status status = ladei_retire_poll(allocator->retire, flags, out_done);
-  ladei_climb_poll_end(allocator);
   /* Other failures keep their blocks pending (quarantined); the request can do without those. */
   return status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED ? status : LADE_OK;
 }
