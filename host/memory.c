@@ -27,6 +27,7 @@
  *     and in no place, but for those of a free or an alloc that is going on.
  * Locks: pool->lock for spare metadata and `growing`; node->lock inside node.c. The driver is called under neither.
  */
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "host/pool.h"
 
@@ -619,12 +620,8 @@ static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_reques
   }
 }
 
-/* In the node's cache, after all that can be done to fill it without new memory. */
+/* In the node's cache, which had nothing, after all that can be done to fill it without new memory. */
 static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
-  *out = cache_take(pool, request);
-  if (*out != NULL) {
-    return LADE_OK;
-  }
   lade_status status = reclaim(pool);
   if (status != LADE_OK) {
     return status;
@@ -639,12 +636,22 @@ static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_request *re
   return LADE_OK;
 }
 
-lade_status ladei_pool_seek(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
-  ladei_block *list = NULL;
-  lade_status status = seek_in_cache(pool, request, &list);
-  if (status == LADE_OK && list == NULL) {
+static lade_status seek_further(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
+  lade_status status = seek_in_cache(pool, request, out);
+  if (status == LADE_OK && *out == NULL) {
     ladei_count(&pool->counters.misses, 1);
-    status = seek_in_new_memory(pool, request, &list);
+    status = seek_in_new_memory(pool, request, out);
+  }
+  return status;
+}
+
+lade_status ladei_pool_seek(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
+  ladei_block *list = cache_take(pool, request);
+  lade_status status = LADE_OK;
+  if (list == NULL) {
+    int cancellation = ladei_cancellation_hold();
+    status = seek_further(pool, request, &list);
+    ladei_cancellation_resume(cancellation);
   }
   if (status == LADE_OK) {
     *out = list;

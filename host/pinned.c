@@ -18,10 +18,14 @@
  * I1  Of several frees of one block exactly one succeeds: the one whose compare-and-swap takes the word out of IN_USE.
  *     After it a lodged block may be another thread's at once, so all that is needed of the record is read before.
  * I2  A block counts as pending from before runtime/retire gets its ticket until just before it is handed on.
+ * I3  A thread that is cancelled ends after its call (base/cancellation.h). What calls the driver here holds that off, but
+ *     for the notes and frees of the fast path: they hold nothing while they do, and what runtime/retire does for them
+ *     under a claim it protects itself.
  * Locks: none here; those of the parts that are called.
  */
 #include <stdlib.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "host/owner.h"
@@ -192,9 +196,11 @@ static void pending_look(lade_pinned_pool *pool, ladei_thread_cache *cache) {
     return;
   }
   ladei_error_save(&saved);
+  int cancellation = ladei_cancellation_hold();
   if (ladei_lane_poll(pool->retire, &cache->lane, &done) != LADE_OK) {
     ladei_error_restore(&saved); /* those blocks stay pending; this alloc does not need them */
   }
+  ladei_cancellation_resume(cancellation);
   cache->poll_fruitless = done > 0 ? 0 : cache->poll_fruitless + (cache->poll_fruitless < MOST_FRUITLESS ? 1 : 0);
   cache->poll_skip = (1u << cache->poll_fruitless) - 1;
 }
@@ -206,9 +212,11 @@ static void idle_look(lade_pinned_pool *pool) {
     return;
   }
   ladei_error_save(&saved);
+  int cancellation = ladei_cancellation_hold();
   if (ladei_pool_age(pool) != LADE_OK) {
     ladei_error_restore(&saved);
   }
+  ladei_cancellation_resume(cancellation);
 }
 
 static ladei_block *request_ready(const ladei_request *request) {
@@ -542,7 +550,10 @@ lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer, lade
 }
 
 lade_status lade_pinned_record_use(lade_pinned_pool *pool, void *pointer, lade_stream stream) {
-  return block_note(pool, pointer, stream, LADEI_NOTE_NOW, __func__);
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = block_note(pool, pointer, stream, LADEI_NOTE_NOW, __func__);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_event event) {
@@ -563,7 +574,13 @@ lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_e
 
 lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream) {
   lade_status status = enter(pool, true, __func__);
-  return status != LADE_OK ? status : ladei_retire_stream_retire(pool->retire, stream);
+  if (status != LADE_OK) {
+    return status;
+  }
+  int cancellation = ladei_cancellation_hold();
+  status = ladei_retire_stream_retire(pool->retire, stream);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
@@ -571,8 +588,10 @@ lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
   if (status != LADE_OK) {
     return status;
   }
+  int cancellation = ladei_cancellation_hold();
   status = ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   lade_status aged = ladei_pool_age(pool);
+  ladei_cancellation_resume(cancellation);
   return status != LADE_OK ? status : aged;
 }
 
@@ -591,8 +610,10 @@ lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
   if (status != LADE_OK) {
     return status;
   }
+  int cancellation = ladei_cancellation_hold();
   lade_status waited = quarantine_end(pool);
   status = ladei_pool_trim(pool, 0);
+  ladei_cancellation_resume(cancellation);
   return status != LADE_OK ? status : waited;
 }
 
@@ -601,18 +622,25 @@ lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
   if (status != LADE_OK) {
     return status;
   }
+  int cancellation = ladei_cancellation_hold();
   lade_status polled = ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   status = ladei_pool_trim(pool, keep_bytes);
+  ladei_cancellation_resume(cancellation);
   return status != LADE_OK ? status : polled;
 }
 
 lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int device) {
   ladei_node *node;
   lade_status status = enter(pool, bytes < LADEI_SIZE_LIMIT, __func__);
+  int cancellation = ladei_cancellation_hold();
   if (status == LADE_OK) {
     status = ladei_pool_node_of_device(pool, device, &node);
   }
-  return status != LADE_OK ? status : ladei_pool_reserve(pool, node, bytes);
+  if (status == LADE_OK) {
+    status = ladei_pool_reserve(pool, node, bytes);
+  }
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_pinned_info *out_info) {

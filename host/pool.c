@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "host/limits.h"
@@ -131,6 +132,7 @@ lade_status ladei_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_
     return LADE_OK;
   }
   int os_node;
+  int cancellation = ladei_cancellation_hold();
   lade_status status = os_node_of_device(pool, device, &os_node);
   if (status == LADE_OK) {
     status = node_acquire(pool, os_node, out);
@@ -141,11 +143,14 @@ lade_status ladei_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_
       atomic_store_explicit(&pool->home_node, (int32_t)(*out)->index, memory_order_release);
     }
   }
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 
 lade_status ladei_pool_node_of_os(lade_pinned_pool *pool, int os_node, ladei_node **out) {
+  int cancellation = ladei_cancellation_hold();
   const ladei_topology *topology = os_node < 0 ? NULL : ladei_pool_topology(pool);
+  ladei_cancellation_resume(cancellation);
   if (os_node >= 0 && (topology == NULL || ladei_topology_usable_node(topology, os_node) != os_node)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pinned pool: NUMA node %d has no memory for this process",
                        os_node);
@@ -363,7 +368,10 @@ lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_opt
   if (runtime == NULL || out == NULL) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: runtime or out is NULL", __func__);
   }
-  return ladei_pinned_pool_create(runtime, options, &no_hooks, out);
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = ladei_pinned_pool_create(runtime, options, &no_hooks, out);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 /* ---- Settings ---------------------------------------------------------------------------------------------------- */
@@ -447,18 +455,11 @@ static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   return status;
 }
 
-lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait) {
-  if (pool == NULL) {
-    return LADE_OK;
-  }
+static lade_status pool_destroy(lade_pinned_pool *pool, bool wait) {
   lade_runtime *runtime = pool->runtime;
-  lade_status status = ladei_runtime_check_process(runtime);
-  if (status != LADE_OK) {
-    return status;
-  }
   bool had_background = pool->background.running;
   ladei_background_stop(&pool->background);
-  status = pool_wind_up(pool, wait);
+  lade_status status = pool_wind_up(pool, wait);
   if (status != LADE_OK) {
     lade_error saved;
     ladei_error_save(&saved);
@@ -471,6 +472,19 @@ lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait) {
   pool_dispose(pool);
   ladei_runtime_release(runtime);
   return LADE_OK;
+}
+
+lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait) {
+  if (pool == NULL) {
+    return LADE_OK;
+  }
+  lade_status status = ladei_runtime_check_process(pool->runtime);
+  if (status == LADE_OK) {
+    int cancellation = ladei_cancellation_hold();
+    status = pool_destroy(pool, wait);
+    ladei_cancellation_resume(cancellation);
+  }
+  return status;
 }
 
 /* ---- Check ------------------------------------------------------------------------------------------------------- */

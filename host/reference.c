@@ -9,6 +9,7 @@
  */
 #include "host/reference.h"
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "host/pool.h"
 
@@ -86,7 +87,7 @@ size_t ladei_reference_block_bytes(const lade_pinned_pool *pool, const ladei_blo
 
 /* ---- Seeking ----------------------------------------------------------------------------------------------------- */
 
-lade_status ladei_reference_seek(lade_pinned_pool *pool, size_t bytes, ladei_node *node, ladei_block **out) {
+static lade_status seek(lade_pinned_pool *pool, size_t bytes, ladei_node *node, ladei_block **out) {
   lade_error saved;
   ladei_error_save(&saved);
   lade_status status = ladei_pool_poll(pool, 0, NULL);
@@ -102,4 +103,11 @@ lade_status ladei_reference_seek(lade_pinned_pool *pool, size_t bytes, ladei_nod
   }
   ladei_count(&pool->counters.misses, 1);
   return ladei_pool_pin_block(pool, node, (size_t)1 << ladei_log2_ceil(bytes), out);
+}
+
+lade_status ladei_reference_seek(lade_pinned_pool *pool, size_t bytes, ladei_node *node, ladei_block **out) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = seek(pool, bytes, node, out);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }

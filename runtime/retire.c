@@ -21,6 +21,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/switch.h"
 #include "runtime/retire_queue.h"
@@ -265,6 +266,16 @@ static lade_status note_capture(ladei_retire *retire, ladei_ticket *ticket, cons
   return status;
 }
 
+/* What the driver gives for these notes is lost with a thread that is cancelled before it is linked. */
+static lade_status note_held(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
+                             const ladei_capture_info *capture, unsigned flags) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status =
+      capture != NULL ? note_capture(retire, ticket, capture, flags) : note_now(retire, ticket, stream, flags);
+  ladei_cancellation_resume(cancellation);
+  return status;
+}
+
 static lade_status note_resolved(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
                                  unsigned flags) {
   bool now = (flags & LADEI_NOTE_NOW) != 0 || stream->kind == LADEI_STREAM_PER_THREAD;
@@ -273,9 +284,9 @@ static lade_status note_resolved(ladei_retire *retire, ladei_ticket *ticket, con
   ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
   lade_status status = ladei_retire_driver(retire)->stream_capture_info(retire->runtime->self, stream, &info);
   if (status != LADE_OK) return status;
-  if (info.status == LADEI_CAPTURE_ACTIVE && !plain) return note_capture(retire, ticket, &info, flags);
+  if (info.status == LADEI_CAPTURE_ACTIVE && !plain) return note_held(retire, ticket, stream, &info, flags);
   if (!now) return ladei_retire_note_stream(retire, ticket, stream, flags);
-  if (info.status == LADEI_CAPTURE_NONE) return note_now(retire, ticket, stream, flags);
+  if (info.status == LADEI_CAPTURE_NONE) return note_held(retire, ticket, stream, NULL, flags);
   return ladei_error(LADE_ERR_CAPTURE, 0, "retire: no event can be recorded on stream id %llu during a capture",
                      (unsigned long long)stream->id);
 }

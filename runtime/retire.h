@@ -54,6 +54,9 @@
  *
  * A thread that makes many notes and adds has a lane for them, without a lock: retire_lane.h.
  *
+ * Cancelled threads (base/cancellation.h): note, add and stream_retire hold cancellation off where they must. The callers of
+ * poll, wait, synchronize and end_quarantine do it for these.
+ *
  * Threads: any, at any time, except create and destroy. On "sim" one at a time. Waits: only wait, synchronize, destroy,
  * and stream_retire for a driver call of another thread that is under way on that stream.
  */

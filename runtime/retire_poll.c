@@ -18,6 +18,7 @@
 #include <assert.h>
 #include <time.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/size.h"
 #include "runtime/retire_queue.h"
@@ -139,6 +140,7 @@ static bool queue_queries(const ladei_retire *retire, const ladei_queue *queue) 
 
 void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue) {
   lade_error callers;
+  int cancellation = ladei_cancellation_hold();
   ladei_error_save(&callers); /* an add succeeds whatever happens here */
   while (queue_closable(queue) && queue->open >= queue->close_at) {
     closing attempt = queue_close(retire, queue, queue_queries(retire, queue));
@@ -146,6 +148,7 @@ void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue) {
   }
   ladei_queue_yield(retire, queue);
   ladei_error_restore(&callers);
+  ladei_cancellation_resume(cancellation);
 }
 
 /* ---- Polling one queue ------------------------------------------------------------------------------------------- */
@@ -716,6 +719,7 @@ lade_status ladei_retire_stream_retire(ladei_retire *retire, lade_stream handle)
   if (status != LADE_OK || special) return status;
   status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, handle, &stream);
   if (status != LADE_OK) return status;
+  int cancellation = ladei_cancellation_hold();
   ladei_lock_acquire(&retire->lock);
   ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_STREAM, &stream); /* R10: also one never noted */
   if (queue != NULL) {
@@ -725,6 +729,7 @@ lade_status ladei_retire_stream_retire(ladei_retire *retire, lade_stream handle)
     ladei_queue_yield(retire, queue);
   }
   ladei_lock_release(&retire->lock);
+  ladei_cancellation_resume(cancellation);
   if (queue != NULL) return status;
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0,
                      "retire: no memory for %zu bytes, to remember that stream id %llu is retired", sizeof *queue,
