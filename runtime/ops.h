@@ -26,8 +26,8 @@
  *       was not handed out (or is not the start of what was) gives LADE_ERR_INVALID_ARGUMENT where it is found out;
  *       use of destroyed streams, events and graphs need not be.
  *   R9  Queries, waits, records, pinning and driver pools (event_query, stream_query, *_synchronize, event_record,
- *       event_create, host_*, pool_*) of what does not capture are allowed in every thread capture mode: the runtime
- *       switches to relaxed mode around the driver call. vm_*, memory_info, stream_create, stream_destroy, event_destroy,
+ *       event_create, host_*, pool_*, peer_*, ipc_*) of what does not capture are allowed in every thread capture mode: the
+ *       runtime switches to relaxed mode around the driver call. vm_*, memory_info, stream_create, stream_destroy, event_destroy,
  *       stream_resolve, stream_capture_info, an event_record on a capturing stream and the query of an event recorded
  *       on its stream before the capture never harm a capture.
  *   R10 A capture forbids what it could not replay. These give LADE_ERR_CAPTURE and invalidate the capture, whose streams
@@ -40,7 +40,7 @@
  *         - as the thread's and the capture's mode say: device_alloc, device_free, graph_instantiate,
  *           graph_exec_destroy, device_synchronize for captures elsewhere.
  *       An event recorded in a capture that is over gives LADE_ERR_CAPTURE to queries and waits until it is recorded
- *       anew, and harms nothing. (All of this as the driver does it, seen with that of CUDA 13.0 on an H100.) So lade asks a
+ *       anew, and harms nothing. (All of this as the driver does it, seen with that of CUDA 13.0 on an H100 and an H200.) So lade asks a
  *       stream, or waits for it, through ladei_stream_ask and ladei_stream_wait alone: Note [Asking and capturing].
  *
  * Note [Copies end with registrations]
@@ -447,6 +447,8 @@ void ladei_runtime_release(lade_runtime *runtime);
  *   - where an event does, it is recorded and asked instead. A record on a stream that began to capture meanwhile harms
  *     nothing; what must not follow is the question about the event. So whoever recorded one on a stream of the program's
  *     asks once more whether the stream captures, and does without the event then.
+ * The driver's answer who a stream is (cuStreamGetId) is such a question, too: on "cuda" stream_resolve asks whether the
+ * stream captures before it. A wait that is queued on a caller's stream (stream_wait_event) is another.
  * A program that wants no such race begins captures on streams on which lade has nothing pending, or in the thread
  * that also calls lade.
  */

@@ -38,8 +38,9 @@ typedef enum lade_device_backend {
 typedef enum lade_device_flag {
   LADE_DEVICE_UNCACHED =
       1 << 0, /**< lade_device_alloc() asks the driver each time, and lade_device_free() waits for the
-                                     device and gives back at once: for tools that look for wrong accesses. Nothing is
-                                     counted or limited, and record_stream does nothing. */
+                                     device, which breaks captures on it, and gives back at once: for tools that look
+                                     for wrong accesses. Nothing is counted or limited, and record_stream does
+                                     nothing. */
   LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS = 1 << 1, /**< With expandable_segments: new segments of private pools, too, are
                                                       expandable. Checkpoints then store their mapped runs. */
   LADE_DEVICE_EXPANDABLE_IPC = 1 << 2, /**< Memory mapped into expandable segments from now on can be given to other
@@ -317,6 +318,7 @@ LADE_API lade_status lade_device_configure(lade_device_allocator *allocator, con
  *   pool_begin, _end, _release   yes           refused                           the callbacks of that name
  *   pool_live_equals, checkpoints   yes        refused                           refused
  *   while a stream captures   private pools    no alloc on it (LADE_ERR_CAPTURE), frees wait   the program's matter
+ *   empty_cache, shortage     break no capture  wait for the device, which breaks captures on it   the same
  *
  * Refused: LADE_ERR_UNSUPPORTED, the text naming call and backend. All else is the same for every backend: errors for
  * wrong pointers, reclaimers and observers, opening memory of other processes, retiring streams. With those other than
@@ -435,7 +437,8 @@ LADE_API lade_status lade_device_copy_async(lade_device_allocator *destination_a
  * Copy within the device's memory and wait until that is done. 0 bytes: nothing.
  *
  * Threads: any. Waits: for the copy. Stream order: none but the legacy stream's; synchronise streams that write the source
- * or use the destination. Errors: as lade_device_copy_async().
+ * or use the destination. Errors: as lade_device_copy_async(); LADE_ERR_CAPTURE beside the capture of a blocking stream, which
+ * a use of the legacy stream breaks.
  */
 LADE_API lade_status lade_device_copy(lade_device_allocator *allocator, void *destination, const void *source,
                                       size_t bytes);

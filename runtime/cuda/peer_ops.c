@@ -32,14 +32,20 @@ static bool distinct(cuda_call *call, int device, int peer) {
   return device != peer;
 }
 
+/* Enters the context of one device, relaxed (R9), with that of the other at hand. */
+static bool enter_peers(cuda_call *call, int device, int peer, CUcontext *out_peer) {
+  if (!ladei_cuda_device_check(call, peer) || !ladei_cuda_enter(call) || !ladei_cuda_context(call, peer, out_peer)) {
+    return false;
+  }
+  call->relaxed = true; /* nothing was entered before */
+  return ladei_cuda_enter_device(call, device);
+}
+
 static lade_status peer_enable(void *self, int device, int peer) {
   cuda_call call = {.runtime = self, .op = "peer_enable"};
   CUcontext peer_context;
   if (!distinct(&call, device, peer)) return call.status;
-  if (!ladei_cuda_device_check(&call, peer) || !ladei_cuda_enter(&call) ||
-      !ladei_cuda_context(&call, peer, &peer_context) || !ladei_cuda_enter_device(&call, device)) {
-    return call.status;
-  }
+  if (!enter_peers(&call, device, peer, &peer_context)) return call.status;
   CUresult code = call.runtime->api.ctx_enable_peer_access(peer_context, 0);
   if (code == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
     code = CUDA_SUCCESS;
@@ -51,10 +57,7 @@ static lade_status peer_disable(void *self, int device, int peer) {
   cuda_call call = {.runtime = self, .op = "peer_disable"};
   CUcontext peer_context;
   if (!distinct(&call, device, peer)) return call.status;
-  if (!ladei_cuda_device_check(&call, peer) || !ladei_cuda_enter(&call) ||
-      !ladei_cuda_context(&call, peer, &peer_context) || !ladei_cuda_enter_device(&call, device)) {
-    return call.status;
-  }
+  if (!enter_peers(&call, device, peer, &peer_context)) return call.status;
   CUresult code = call.runtime->api.ctx_disable_peer_access(peer_context);
   return ladei_cuda_leave(&call, code, "device %d to memory of %d", device, peer);
 }
@@ -79,7 +82,7 @@ static bool enter_pointer_device(cuda_call *call, const void *pointer) {
 }
 
 static lade_status ipc_export(void *self, void *pointer, ladei_ipc_handle *out_handle) {
-  cuda_call call = {.runtime = self, .op = "ipc_export"};
+  cuda_call call = {.runtime = self, .op = "ipc_export", .relaxed = true};
   CUipcMemHandle native;
   _Static_assert(sizeof native.reserved == sizeof out_handle->bytes, "a handle passes as its bytes");
   if (!enter_pointer_device(&call, pointer)) return call.status;
@@ -91,7 +94,7 @@ static lade_status ipc_export(void *self, void *pointer, ladei_ipc_handle *out_h
 }
 
 static lade_status ipc_open(void *self, int device, const ladei_ipc_handle *handle, void **out_base) {
-  cuda_call call = {.runtime = self, .op = "ipc_open"};
+  cuda_call call = {.runtime = self, .op = "ipc_open", .relaxed = true};
   CUipcMemHandle native;
   CUdeviceptr base = 0;
   memcpy(native.reserved, handle->bytes, sizeof native.reserved);
@@ -104,7 +107,7 @@ static lade_status ipc_open(void *self, int device, const ladei_ipc_handle *hand
 }
 
 static lade_status ipc_close(void *self, void *base) {
-  cuda_call call = {.runtime = self, .op = "ipc_close", .releases = true};
+  cuda_call call = {.runtime = self, .op = "ipc_close", .relaxed = true, .releases = true};
   if (!enter_pointer_device(&call, base)) return call.status;
   return ladei_cuda_leave(&call, call.runtime->api.ipc_close_mem_handle(cuda_address(base)), "%p", base);
 }

@@ -69,8 +69,9 @@ static lade_status pool_create(void *self, const ladei_pool_properties *properti
   cuda_call call = {.runtime = self, .op = "pool_create", .relaxed = true};
   cuda_pool_props native = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .maxSize = properties->max_bytes};
   CUmemoryPool pool = NULL;
-  if (!location_translate(&call, properties, &native.location) || !ladei_cuda_enter(&call) ||
-      !location_supported(&call, properties)) {
+  if (!location_translate(&call, properties, &native.location) || !ladei_cuda_enter(&call)) return call.status;
+  if (!location_supported(&call, properties)) {
+    (void)ladei_cuda_leave(&call, CUDA_SUCCESS, "location %d", (int)properties->location);
     return call.status;
   }
   CUresult code = call.runtime->api.mem_pool_create(&pool, (const CUmemPoolProps *)(const void *)&native);

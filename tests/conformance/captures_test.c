@@ -383,6 +383,25 @@ CONFORMANCE_TEST(Captures, DriverPoolsComeAndGo) {
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
+CONFORMANCE_TEST(Captures, PeersAndSharedMemoryComeAndGo) {
+  NEEDS_GRAPHS();
+  NEEDS_TWO_DEVICES();
+  bool can = false;
+  LADE_ASSERT_OK(OP(peer_can_access, 0, 1, &can));
+  NEEDS(can, "the devices cannot access each other");
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  void *memory = conformance_device_memory(runtime, 0, 4096);
+  ladei_ipc_handle handle;
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
+  LADE_EXPECT_OK(OP(peer_enable, 0, 1));
+  LADE_EXPECT_OK(OP(peer_disable, 0, 1));
+  if (runtime->ops->ipc_export != NULL) LADE_EXPECT_OK(OP(ipc_export, memory, &handle));
+  expect_capture_status(runtime, &stream, LADEI_CAPTURE_ACTIVE);
+  LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &stream)));
+  LADE_ASSERT_OK(OP(device_free, 0, memory));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
 static void driver_pool_calls(lade_runtime *runtime, const ladei_stream *stream, ladei_driver_pool pool) {
   void *memory = NULL;
   LADE_EXPECT_OK(OP(pool_alloc, pool, 4096, stream, &memory));

@@ -63,8 +63,8 @@ enum {
   X(cuCtxGetDevice, 2000, LOOP_INIT) \
   X(cuCtxSynchronize, 2000, LOOP_CALL) \
   X(cuCtxGetStreamPriorityRange, 5050, LOOP_CALL) \
-  X(cuCtxEnablePeerAccess, 4000, LOOP_CALL) \
-  X(cuCtxDisablePeerAccess, 4000, LOOP_CALL) \
+  X(cuCtxEnablePeerAccess, 4000, LOOP_SAFE_MODE) \
+  X(cuCtxDisablePeerAccess, 4000, LOOP_SAFE_MODE) \
   X(cuThreadExchangeStreamCaptureMode, 10010, LOOP_INIT) \
   X(cuMemGetInfo, 3020, LOOP_CALL) \
   X(cuMemAlloc, 3020, LOOP_CALL) \
@@ -132,9 +132,9 @@ enum {
   X(cuUserObjectCreate, 11030, LOOP_CALL) \
   X(cuUserObjectRelease, 11030, LOOP_CALL) \
   X(cuGraphRetainUserObject, 11030, LOOP_CALL) \
-  X(cuIpcGetMemHandle, 4010, LOOP_CALL) \
-  X(cuIpcOpenMemHandle, 11000, LOOP_CALL) \
-  X(cuIpcCloseMemHandle, 4010, LOOP_CALL)
+  X(cuIpcGetMemHandle, 4010, LOOP_SAFE_MODE) \
+  X(cuIpcOpenMemHandle, 11000, LOOP_SAFE_MODE) \
+  X(cuIpcCloseMemHandle, 4010, LOOP_SAFE_MODE)
 
 /*
  * Prototypes of other versions than lade was written for: found by cuGetProcAddress when asked for by number, and a

@@ -13,13 +13,13 @@
 /* Calls that put the thread back; when one fails, the thread stays as it is. */
 static bool call_restores(const char *op, const char *symbol, uint64_t nth) {
   return strcmp(symbol, "cuCtxPopCurrent") == 0 || (strcmp(symbol, "cuThreadExchangeStreamCaptureMode") == 0 &&
-                                                    nth == 2 && strcmp(op, "capture_mode_exchange") != 0);
+                                                    nth % 2 == 0 && strcmp(op, "capture_mode_exchange") != 0);
 }
 
 /* Calls whose failure an op can do without: it has done its work, or has another way. */
 static bool failure_is_harmless(const char *op, const char *symbol, uint64_t nth) {
   /* Of a peer's context that is made, the reference goes back when the thread cannot be put back. */
-  bool makes_context = strcmp(op, "peer_enable") == 0;
+  bool makes_context = strcmp(op, "peer_enable") == 0 && nth == 2;
   bool another_way = strcmp(symbol, "cuMemGetAddressRange") == 0 ||
                      (strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0 && strcmp(op, "device_active") != 0);
   return (call_restores(op, symbol, nth) && !(makes_context && strcmp(symbol, "cuCtxPopCurrent") != 0)) || another_way;

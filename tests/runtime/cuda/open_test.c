@@ -123,6 +123,9 @@ static void with_driver(int version, lade_status batch, lade_status host_pool, l
     status = f.ops->pool_create(f.self, &limited, &pool);
     LADE_EXPECT_STATUS(limited_pool, status);
     if (status == LADE_OK) cuda_own(&f, CUDA_OWN_POOL, (uintptr_t)pool);
+    ladei_capture_mode mode = LADEI_CAPTURE_GLOBAL; /* refused, they must leave it as it was */
+    LADE_EXPECT_OK(f.ops->capture_mode_exchange(f.self, &mode));
+    LADE_EXPECT_EQ_INT(mode, LADEI_CAPTURE_GLOBAL);
   }
   cuda_fixture_close(&f);
   lade_test_context("%s", "");
