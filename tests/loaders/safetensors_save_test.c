@@ -226,8 +226,8 @@ LADE_TEST(SafetensorsSave, NamesTheTensorThatCannotBeSaved) {
 }
 
 /* So many that comparing each with each other would take minutes (60,000 took 17 s). */
-LADE_TEST(SafetensorsSave, TakesHundredsOfThousandsOfEntriesOfMetadata) {
-  enum { ENTRIES = 300000, KEY_BYTES = 12 };
+LADE_TEST(SafetensorsSave, TakesManyEntriesOfMetadata) {
+  enum { ENTRIES = 150000, KEY_BYTES = 12 };
   fixture f;
   support_temp_dir dir;
   lade_safetensors *file;
@@ -251,7 +251,7 @@ LADE_TEST(SafetensorsSave, TakesHundredsOfThousandsOfEntriesOfMetadata) {
   lade_safetensors_close(file);
   memcpy(keys[ENTRIES - 1], keys[5], KEY_BYTES); /* the later one is named */
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_save(path, f.targets, 2, NULL, 0, &options));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "metadata 299999 has the key of another one");
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "metadata 149999 has the key of another one");
   free(metadata);
   free(keys);
   free(path);

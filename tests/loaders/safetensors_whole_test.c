@@ -404,6 +404,33 @@ LADE_TEST(SafetensorsWhole, KeepsTheFilesOfAnIndexThatWasPutAside) {
   fixture_close(&f);
 }
 
+/* Also after a save was killed: with its index gone nobody can tell which of its two saves was put aside. */
+LADE_TEST(SafetensorsWhole, KeepsTheFilesOfAnIndexThatWasPutAsideAfterAKill) {
+  fixture f;
+  scene s;
+  bool killed = true;
+  if (!scene_open(&s, "sharded")) return;
+  for (int nth = 1; killed && !lade_test_has_failed(); nth += 2) {
+    lade_test_context("killed before call %d", nth);
+    killed = save_killed(&s, nth);
+    if (fixture_open_some(&f, support_runtime_open("sim"), 1) != LADE_OK) return;
+    char *aside = support_temp_dir_path(&s.dir, "best.index.json"), *current = s.whole;
+    LADE_ASSERT_EQ_INT(rename(s.whole, aside), 0);
+    good_save(&s, &f, LATER);
+    LADE_EXPECT_EQ_UINT(seed_loaded(&s, &f), LATER);
+    s.whole = aside;
+    uint64_t found = seed_loaded(&s, &f);
+    LADE_EXPECT(found == OLD || found == NEW);
+    s.whole = current;
+    free(aside);
+    lade_runtime *runtime = f.runtime;
+    fixture_close_on(&f);
+    support_runtime_close(runtime);
+    folder_empty(&s);
+  }
+  scene_close(&s);
+}
+
 /* --- readers ------------------------------------------------------------------------------------------------------- */
 
 /* What was opened before a save is loaded as it was: its files are gone by name only. */
