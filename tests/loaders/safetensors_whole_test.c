@@ -371,7 +371,11 @@ LADE_TEST(SafetensorsWhole, LeavesFilesOfOthersAlone) {
   good_save(&s, &f, OLD);
   char *eight = support_temp_dir_path(&s.dir, "model-8-00001-of-00003.safetensors");
   LADE_EXPECT_EQ_INT(access(eight, F_OK), 0);
+  char *beside = support_temp_dir_path(&s.dir, "model-8-00009-of-00009.safetensors"); /* of the number that goes */
+  fixture_safetensors_write(beside, header, 3);
   good_save(&s, &f, NEW);
+  LADE_EXPECT_EQ_INT(unlink(beside), 0);
+  free(beside);
   LADE_EXPECT_NE_INT(access(eight, F_OK), 0);
   LADE_EXPECT_EQ_UINT(seed_loaded(&s, &f), NEW);
   for (size_t i = 0; i < 6; i++) {
