@@ -18,6 +18,7 @@
 #include "tools/load/stage.h"
 #include "tools/load/verify.h"
 #include "tools/options.h"
+#include "tools/path_json.h"
 
 enum { KEY_JSON = 256, KEY_LIST, KEY_RUNTIME, KEY_TO, KEY_VERIFY };
 static const uint64_t glance_ns = 100 * 1000000; /* between two looks at the progress */
@@ -257,10 +258,23 @@ static void outcome_print(const arguments *a, const outcome *o) {
 
 static json_t *outcome_json(const outcome *o) {
   json_t *first = o->is_checkpoint && o->tensors > 0 ? json_real(o->first_seconds) : json_null();
-  return json_pack("{s:s%, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:b}", "path", o->path, strlen(o->path), "kind",
-                   o->is_checkpoint ? "checkpoint" : "bytes", "files", (json_int_t)o->files, "tensors",
-                   (json_int_t)o->tensors, "bytes", (json_int_t)o->bytes, "seconds", o->seconds, "bytes_per_s", rate(o),
-                   "first_tensor_seconds", first, "verified", o->verified);
+  json_t *row = json_object();
+  if (!path_json_put(row, o->path) ||
+      json_object_update_new(row, json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:b}", "kind",
+                                            o->is_checkpoint ? "checkpoint" : "bytes", "files", (json_int_t)o->files,
+                                            "tensors", (json_int_t)o->tensors, "bytes", (json_int_t)o->bytes, "seconds",
+                                            o->seconds, "bytes_per_s", rate(o), "first_tensor_seconds", first,
+                                            "verified", o->verified)) != 0) {
+    json_decref(row);
+    return NULL;
+  }
+  return row;
+}
+
+static bool row_append(const stage *s, json_t *rows, const outcome *o) {
+  bool good = json_array_append_new(rows, outcome_json(o)) == 0;
+  if (!good) fprintf(stderr, "%s: %s: no memory for the report\n", s->command, o->path);
+  return good;
 }
 
 static bool report_print(const stage *s, const json_t *rows) {
@@ -281,7 +295,7 @@ static bool files_load(const stage *s, const arguments *a) {
     bool loaded = is_checkpoint ? checkpoint_load(s, a, &o) : other_load(s, a, &o);
     o.verified = loaded && a->verify && o.bytes > 0;
     if (loaded && !a->json) outcome_print(a, &o);
-    if (loaded && a->json) loaded = json_array_append_new(rows, outcome_json(&o)) == 0;
+    if (loaded && a->json) loaded = row_append(s, rows, &o);
     good = good && loaded && o.verified == a->verify;
   }
   if (a->json) good = report_print(s, rows) && good;

@@ -13,6 +13,7 @@
 #include "pipeline/loaders/generation.h"
 #include "tools/load/stage.h"
 #include "tools/options.h"
+#include "tools/path_json.h"
 
 enum { KEY_JSON = 256, KEY_NO_SYNC, KEY_ON, KEY_RUNTIME, KEY_SHARD };
 
@@ -206,13 +207,13 @@ static bool report_print(const stage *s, const arguments *a, const checkpoint *c
            (unsigned long long)c->bytes, seconds, rate / 1e9, a->no_sync ? "" : ", synced");
     return fflush(stdout) == 0;
   }
-  json_t *report =
-      json_pack("{s:i, s:s, s:s%, s:I, s:I, s:f, s:f, s:b}", "version", 1, "runtime", lade_runtime_name(s->runtime),
-                "path", a->to, strlen(a->to), "tensors", (json_int_t)tensors, "bytes", (json_int_t)c->bytes, "seconds",
-                seconds, "bytes_per_s", rate, "synced", !a->no_sync);
-  bool good = report != NULL && json_dumpf(report, stdout, JSON_INDENT(2)) == 0;
+  json_t *report = json_pack("{s:i, s:s, s:I, s:I, s:f, s:f, s:b}", "version", 1, "runtime",
+                             lade_runtime_name(s->runtime), "tensors", (json_int_t)tensors, "bytes",
+                             (json_int_t)c->bytes, "seconds", seconds, "bytes_per_s", rate, "synced", !a->no_sync);
+  bool good = report != NULL && path_json_put(report, a->to) && json_dumpf(report, stdout, JSON_INDENT(2)) == 0;
   json_decref(report);
   puts("");
+  if (!good) fprintf(stderr, "%s: %s: saved, but no memory for the report\n", s->command, a->to);
   return fflush(stdout) == 0 && good;
 }
 

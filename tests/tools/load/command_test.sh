@@ -67,6 +67,23 @@ assert 0 < checkpoint["first_tensor_seconds"] <= checkpoint["seconds"], checkpoi
 assert other["kind"] == "bytes" and other["bytes"] == 300000 and other["first_tensor_seconds"] is None, other
 PYTHON
 
+# A path is bytes, JSON is UTF-8: such a file was missing in the report, without a word and with exit status 1.
+odd="$dir/odd$(printf '\377\303\251\342\202').bin"
+cp "$dir/bytes" "$odd"
+run 0 load --json --to sim:0 "$odd"
+python3 - "$dir/out" "$odd" <<'PYTHON' || fail "the report of a path that is not UTF-8 is not what it should be"
+import json, os, sys
+[row] = json.load(open(sys.argv[1], encoding="utf-8"))["files"]
+assert row["path"].endswith("/odd\ufffd\u00e9\ufffd\ufffd.bin"), row
+assert bytes.fromhex(row["path_bytes"]) == os.fsencode(sys.argv[2]) and row["bytes"] == 300000, row
+PYTHON
+run 0 save --json --runtime sim $golden/all.safetensors "$odd.safetensors"
+python3 - "$dir/out" "$odd" <<'PYTHON' || fail "the report of a save to a path that is not UTF-8 is not what it should be"
+import json, os, sys
+report = json.load(open(sys.argv[1], encoding="utf-8"))
+assert bytes.fromhex(report["path_bytes"]) == os.fsencode(sys.argv[2]) + b".safetensors", report
+PYTHON
+
 run 1 load --runtime sim "$dir/absent" "$dir/bad.safetensors" "$dir/bytes"
 says "lade load: $dir/absent: No such file" err
 says "does not begin with '{'" err

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/path_json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
+
+/* Bytes of the character that begins here; 0 if none does. jansson judges. */
+static size_t character_length(const char *at, size_t left) {
+  for (size_t length = 1; length <= 4 && length <= left; length++) {
+    json_t *character = json_stringn(at, length);
+    if (character != NULL) {
+      json_decref(character);
+      return length;
+    }
+  }
+  return 0;
+}
+
+static json_t *replaced_json(const char *path) {
+  size_t left = strlen(path), length = 0;
+  char *text = malloc(left * strlen(replacement) + 1);
+  if (text == NULL) return NULL;
+  while (left > 0) {
+    size_t character = character_length(path, left);
+    size_t bytes = character > 0 ? character : strlen(replacement);
+    memcpy(text + length, character > 0 ? path : replacement, bytes);
+    length += bytes;
+    path += character > 0 ? character : 1;
+    left -= character > 0 ? character : 1;
+  }
+  json_t *value = json_stringn(text, length);
+  free(text);
+  return value;
+}
+
+static json_t *bytes_json(const char *path) {
+  size_t length = strlen(path);
+  char *text = malloc(2 * length + 1);
+  if (text == NULL) return NULL;
+  for (size_t i = 0; i < length; i++) sprintf(text + 2 * i, "%02x", (unsigned)(unsigned char)path[i]);
+  json_t *value = json_stringn(text, 2 * length);
+  free(text);
+  return value;
+}
+
+bool path_json_put(json_t *object, const char *path) {
+  json_t *value = json_string(path); /* NULL where it is not UTF-8 */
+  if (value != NULL) return json_object_set_new(object, "path", value) == 0;
+  return json_object_set_new(object, "path", replaced_json(path)) == 0 &&
+         json_object_set_new(object, "path_bytes", bytes_json(path)) == 0;
+}
