@@ -323,8 +323,9 @@ static inline void lade_save_options_init(lade_save_options *options) {
  * and temporary files (LADE_FILE_ATOMIC). Where a file system has no locks, nothing of that is removed, and two saves at
  * once of several files must be kept apart by the caller: a mixture is not opened, but the checkpoint is lost.
  *
- * @param path     Of the file. With several files theirs begin as its name does, tensors in the order given, and the index
- *                 is called path + ".index.json". Another file or link of a name is replaced.
+ * @param path     Of the file. With several files theirs begin as its name does, which must be UTF-8, as the index is;
+ *                 tensors go there in the order given, and the index is called path + ".index.json". Another file or link
+ *                 of a name is replaced.
  * @param targets  The devices; borrowed for the call.
  * @param tensors  Borrowed for the call.
  * @param options  Borrowed for the call; NULL for defaults.

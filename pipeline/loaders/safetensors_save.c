@@ -248,6 +248,11 @@ static lade_status shards_plan(save *s) {
   if (count > MAX_SHARDS) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: %zu files; at most %d", count, MAX_SHARDS);
   }
+  if (count > 1 && !text_is_utf8(ladei_file_name(s->path))) { /* the index would name files that are not there */
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "save: %zu files need an index, which is UTF-8; the name of the file is not: %s", count,
+                       ladei_path_text(s->path));
+  }
   s->shards = calloc(count, sizeof *s->shards);
   if (s->shards == NULL) {
     return memory_error();

@@ -46,10 +46,11 @@ static void unit_put(ladei_text *text, uint32_t unit) {
   ladei_text_put(text, escaped, (size_t)snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned)unit));
 }
 
-/* One character of valid UTF-8, as one or two units of UTF-16; the number of bytes it had. */
+/* One character of valid UTF-8, as one or two units of UTF-16; the number of bytes it had, none behind the end. */
 static size_t character_escape(ladei_text *text, const unsigned char *c) {
   size_t bytes = c[0] < 0x80 ? 1 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : 4;
   uint32_t code = bytes == 1 ? c[0] : c[0] & (0x7fu >> bytes);
+  bytes = strnlen((const char *)c, bytes);
   for (size_t i = 1; i < bytes; i++) {
     code = code << 6 | (c[i] & 0x3fu);
   }

@@ -171,6 +171,29 @@ LADE_TEST(SafetensorsSave, WritesSeveralFilesAndAnIndex) {
   fixture_close(&f);
 }
 
+/* The index got names of files that do not exist, and the save said LADE_OK. */
+LADE_TEST(SafetensorsSave, RefusesNamesThatAnIndexCannotHold) {
+  fixture f;
+  loaded l;
+  support_temp_dir dir;
+  lade_save_options options;
+  if (!fixture_open(&f, "sim")) return;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "sh\xe9.safetensors");
+  LADE_ASSERT_OK(loaded_open(&f, FIXTURE_GOLDEN "sharded.safetensors.index.json", &l));
+  lade_save_options_init(&options);
+  options.max_shard_bytes = 87;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, save(&f, &l, path, &options));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "2 files need an index, which is UTF-8");
+  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 0);
+  LADE_EXPECT_OK(save(&f, &l, path, NULL)); /* one file needs none */
+  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 1);
+  loaded_close(&l);
+  free(path);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
 LADE_TEST(SafetensorsSave, NamesTheTensorThatCannotBeSaved) {
   static const uint64_t shape[] = {4}, three[] = {3}, vast[] = {UINT64_MAX, 2}, large[] = {UINT64_C(1) << 59};
   char memory;
