@@ -28,6 +28,11 @@ ladei_file_identity ladei_file_identity_of(const struct stat *facts) {
   return (ladei_file_identity){facts->st_dev, facts->st_ino};
 }
 
+ladei_file_stamp ladei_file_stamp_of(const struct stat *facts) {
+  return (ladei_file_stamp){(uint64_t)facts->st_size,
+                            (uint64_t)facts->st_mtim.tv_sec * 1000000000 + (uint64_t)facts->st_mtim.tv_nsec};
+}
+
 static lade_status open_error(const char *path, int code) {
   char text[128];
   return ladei_error(LADE_ERR_IO, code, "opening %.200s again: %s", path, strerror_r(code, text, sizeof text));

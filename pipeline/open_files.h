@@ -21,10 +21,18 @@ typedef struct ladei_file_identity {
   uint64_t inode;
 } ladei_file_identity;
 
+/* Whether it was written to since. Times are as fine as the file system's: a write within one tick of the last one before is
+ * not seen, nor one whose time somebody set back. */
+typedef struct ladei_file_stamp {
+  uint64_t bytes;
+  uint64_t modified_ns;
+} ladei_file_stamp;
+
 /* So many files at once, now: a quarter of the process's limit on descriptors. */
 unsigned ladei_open_files_most(void);
 
 ladei_file_identity ladei_file_identity_of(const struct stat *facts);
+ladei_file_stamp ladei_file_stamp_of(const struct stat *facts);
 
 /* Opens the file for reading. LADE_ERR_IO, with the path; also where the path means another file by now. */
 lade_status ladei_file_reopen(const char *path, const ladei_file_identity *identity, int *out_fd);

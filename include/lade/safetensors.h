@@ -226,7 +226,9 @@ LADE_API lade_status lade_tensor_load_address(const lade_tensor_load *load, uint
 /**
  * Wait until all tensors have arrived.
  *
- * @return LADE_OK; LADE_ERR_TIMEOUT: not yet; else the first error of a transfer, as lade_ticket_wait() gives it.
+ * @return LADE_OK; LADE_ERR_TIMEOUT: not yet; else the first error of a transfer, as lade_ticket_wait() gives it; or
+ * LADE_ERR_IO, "the checkpoint has changed since it was opened": by size and time of modification a file was written to,
+ * so what arrived may be of two states of it. (A file that was replaced by renaming goes on being read, if it is open.)
  *
  * Threads: any. Waits: yes. On "sim": moves the clock.
  */

@@ -13,7 +13,8 @@ typedef struct ladei_checkpoint_file {
   int fd;          /* -1: by late_path, as too many are open; see Note [Open files] */
   char *late_path; /* does not depend on the working directory; NULL: fd is open */
   ladei_file_identity identity;
-  uint64_t data_offset; /* of the first tensor byte */
+  ladei_file_stamp stamp; /* before its header was read */
+  uint64_t data_offset;   /* of the first tensor byte */
   ladei_header header;
 } ladei_checkpoint_file;
 
@@ -38,6 +39,8 @@ struct lade_safetensors {
  * in the open folder, or AT_FDCWD. What was opened stays to be disposed of on failure, too. As lade_safetensors_open().
  */
 lade_status ladei_checkpoint_file_read(int folder, const char *name, ladei_checkpoint_file *file);
+/* Whether what was read of it since then is of the file that was opened. LADE_ERR_IO: it was written to, or replaced. */
+lade_status ladei_checkpoint_file_recheck(const ladei_checkpoint_file *file);
 void ladei_checkpoint_file_dispose(ladei_checkpoint_file *file);
 /* An index as JSON; json_decref() it. LADE_ERR_IO with *out_absent: there is no such file. */
 lade_status ladei_index_read(int folder, const char *name, json_t **out, bool *out_absent);

@@ -96,6 +96,7 @@ lade_status ladei_checkpoint_file_read(int folder, const char *name, ladei_check
   uint64_t file_bytes = (uint64_t)facts.st_size;
   if (status == LADE_OK) {
     file->identity = ladei_file_identity_of(&facts);
+    file->stamp = ladei_file_stamp_of(&facts);
     status = header_read(file->fd, file_bytes, &text, &text_bytes);
   }
   if (status == LADE_OK) {
@@ -104,6 +105,24 @@ lade_status ladei_checkpoint_file_read(int folder, const char *name, ladei_check
     free(text);
   }
   return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "%s: ", ladei_path_text(name));
+}
+
+lade_status ladei_checkpoint_file_recheck(const ladei_checkpoint_file *file) {
+  struct stat facts;
+  const char *what = NULL;
+  if ((file->fd >= 0 ? fstat(file->fd, &facts) : stat(file->late_path, &facts)) != 0) {
+    what = strerror(errno);
+  } else {
+    ladei_file_identity identity = ladei_file_identity_of(&facts);
+    ladei_file_stamp stamp = ladei_file_stamp_of(&facts);
+    what = identity.device != file->identity.device || identity.inode != file->identity.inode ? "it was replaced"
+           : stamp.bytes != file->stamp.bytes                                                 ? "its size is another"
+           : stamp.modified_ns != file->stamp.modified_ns                                     ? "it was written to"
+                                                                                              : NULL;
+  }
+  return what == NULL ? LADE_OK
+                      : ladei_error(LADE_ERR_IO, ESTALE, "%s: the checkpoint has changed since it was opened: %s",
+                                    ladei_path_text(file->path), what);
 }
 
 void ladei_checkpoint_file_dispose(ladei_checkpoint_file *file) {

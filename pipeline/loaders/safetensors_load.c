@@ -12,8 +12,11 @@
  * I1  pieces[i].memory lies in a segment of its target, or is NULL for a tensor without bytes.
  * I2  pieces[i].ticket is the transfer that carries the whole tensor; without bytes none does.
  * I3  Segments are freed only after every ticket is over.
- * Locks: none. A load is constant once it is made; its tickets have their own.
+ * I4  A call says that tensors are there only after their files were looked at behind the last read: a file that was
+ *     written to since it was opened gives an error. `intact` is set when that held for all of them, and stays.
+ * Locks: none. A load is constant once it is made, but for `intact`; its tickets have their own.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +57,7 @@ struct lade_tensor_load {
   ladei_ticket_list tickets;
   uint64_t bytes;
   bool per_tensor;
+  atomic_bool intact; /* all is there, and of the files that were opened */
 };
 
 static uint64_t piece_bytes(const lade_tensor_load *load, const piece *p) {
@@ -412,12 +416,36 @@ lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target
   return LADE_OK;
 }
 
+/* What `status`, which the tickets gave, means for the load. */
+static lade_status load_outcome(lade_tensor_load *load, lade_status status) {
+  const ladei_checkpoint_file *checked = NULL;
+  bool asks = status == LADE_OK && !atomic_load_explicit(&load->intact, memory_order_relaxed);
+  for (size_t i = 0; asks && i < load->piece_count && status == LADE_OK; i++) {
+    const piece *p = &load->pieces[load->order[i]];
+    const ladei_checkpoint_file *file = &load->file->files[load->file->tensors[p->tensor].file];
+    if (file != checked && p->ticket != NO_TICKET) {
+      status = ladei_checkpoint_file_recheck(file);
+      checked = file;
+    }
+  }
+  if (asks && status == LADE_OK) {
+    atomic_store_explicit(&load->intact, true, memory_order_relaxed);
+  }
+  return status;
+}
+
+/* The same for one tensor. */
+static lade_status piece_outcome(const lade_tensor_load *load, const piece *p, lade_status status) {
+  bool asks = status == LADE_OK && !atomic_load_explicit(&load->intact, memory_order_relaxed);
+  return asks ? ladei_checkpoint_file_recheck(&load->file->files[load->file->tensors[p->tensor].file]) : status;
+}
+
 lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory) {
   uint64_t done;
   if (load == NULL) {
     return LADE_OK;
   }
-  bool keep = keep_memory && ladei_ticket_list_query(&load->tickets, &done) == LADE_OK;
+  bool keep = keep_memory && load_outcome(load, ladei_ticket_list_query(&load->tickets, &done)) == LADE_OK;
   lade_status status = ladei_ticket_list_end(&load->tickets);
   if (status != LADE_OK) {
     return status;
@@ -453,7 +481,8 @@ lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns) {
   if (load == NULL) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_wait: NULL");
   }
-  return ladei_ticket_list_wait(&load->tickets, 0, load->tickets.count, load->targets[0].pipeline->runtime, timeout_ns);
+  lade_runtime *runtime = load->targets[0].pipeline->runtime;
+  return load_outcome(load, ladei_ticket_list_wait(&load->tickets, 0, load->tickets.count, runtime, timeout_ns));
 }
 
 lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns) {
@@ -462,7 +491,7 @@ lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index,
   if (status != LADE_OK || p->ticket == NO_TICKET) {
     return status;
   }
-  return ladei_ticket_wait_prefix(load->tickets.tickets[p->ticket], p->ready_bytes, timeout_ns);
+  return piece_outcome(load, p, ladei_ticket_wait_prefix(load->tickets.tickets[p->ticket], p->ready_bytes, timeout_ns));
 }
 
 lade_status lade_tensor_load_stream_wait(lade_tensor_load *load, uint64_t index, lade_stream stream) {
@@ -471,7 +500,8 @@ lade_status lade_tensor_load_stream_wait(lade_tensor_load *load, uint64_t index,
   if (status != LADE_OK || p->ticket == NO_TICKET) {
     return status;
   }
-  return lade_stream_wait_ticket_prefix(stream, load->tickets.tickets[p->ticket], p->ready_bytes);
+  return piece_outcome(load, p,
+                       lade_stream_wait_ticket_prefix(stream, load->tickets.tickets[p->ticket], p->ready_bytes));
 }
 
 lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_info *info) {
@@ -479,7 +509,7 @@ lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_info *info)
   if (load == NULL) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_query: NULL");
   }
-  lade_status status = ladei_ticket_list_query(&load->tickets, &done);
+  lade_status status = load_outcome(load, ladei_ticket_list_query(&load->tickets, &done));
   if (info != NULL) {
     const lade_load_info own = {sizeof own, load->bytes, done, load->tickets.count};
     lade_status written = ladei_stats_write("lade_load_info", &own, sizeof own, info);

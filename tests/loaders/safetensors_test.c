@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: opened as they are stored, refused when they are not whole, loaded to one device and to several. */
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -455,4 +457,82 @@ LADE_TEST(SafetensorsLoad, LosesNothingWhenAnyCallFails) {
   lade_safetensors *file = golden_open(sharded_path);
   support_for_each_failure("sim", load_all, NULL, file);
   lade_safetensors_close(file);
+}
+
+/* ---- Files that are written to meanwhile ------------------------------------------------------------------------- */
+
+/* A copy of the golden file, written to long ago. The caller frees the path. */
+static char *old_copy(const support_temp_dir *dir) {
+  const struct timespec long_ago[2] = {{1600000000, 0}, {1600000000, 0}};
+  size_t bytes;
+  char *path = support_temp_dir_path(dir, "rewritten.safetensors"), *content = support_file_read(all_path, &bytes);
+  support_file_write(path, content, bytes);
+  LADE_EXPECT_EQ_INT(utimensat(AT_FDCWD, path, long_ago, 0), 0);
+  free(content);
+  return path;
+}
+
+typedef enum change { CHANGE_NONE, CHANGE_REWRITE, CHANGE_GROW, CHANGE_RENAME, CHANGES } change;
+
+static void change_make(const char *path, change kind) {
+  size_t bytes;
+  char *content = support_file_read(path, &bytes);
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  LADE_ASSERT(content != NULL && fd >= 0);
+  if (kind == CHANGE_REWRITE)
+    LADE_EXPECT_EQ_INT(pwrite(fd, content, bytes, 0), bytes); /* the same bytes, for all it knows */
+  if (kind == CHANGE_GROW) LADE_EXPECT_EQ_INT(pwrite(fd, "more", 4, (off_t)bytes), 4);
+  if (kind == CHANGE_RENAME) {
+    char other[500];
+    snprintf(other, sizeof other, "%s.new", path);
+    support_file_write(other, content, bytes);
+    LADE_EXPECT_EQ_INT(rename(other, path), 0);
+  }
+  close(fd);
+  free(content);
+}
+
+/* Each way to learn that tensors are there. */
+static lade_status load_ask(const fixture *f, lade_tensor_load *load, int way) {
+  switch (way) {
+  case 0: return lade_tensor_load_wait(load, LADE_WAIT_FOREVER);
+  case 1: return lade_tensor_load_wait_tensor(load, 0, LADE_WAIT_FOREVER);
+  case 2: return lade_tensor_load_stream_wait(load, 0, f->streams[0]);
+  default: (void)lade_tensor_load_wait(load, LADE_WAIT_FOREVER); return lade_tensor_load_query(load, NULL);
+  }
+}
+
+/* A checkpoint that was rewritten in place while it was loaded gave tensors of both, and LADE_OK. */
+LADE_TEST_P(SafetensorsLoad, NoticesAFileThatIsWrittenToMeanwhile, support_soft_runtimes, name) {
+  for (int way = 0; way < 4; way++) {
+    for (change kind = CHANGE_NONE; kind < CHANGES; kind++) {
+      fixture f;
+      support_temp_dir dir;
+      lade_safetensors *file;
+      lade_tensor_load *load;
+      lade_test_context("way %d, change %d", way, (int)kind);
+      if (!fixture_open(&f, name) || !support_temp_dir_create(&dir)) return;
+      char *path = old_copy(&dir);
+      LADE_ASSERT_OK(lade_safetensors_open(path, &file));
+      LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, NULL, &load));
+      change_make(path, kind);
+      bool spoilt = kind == CHANGE_REWRITE || kind == CHANGE_GROW;
+      LADE_EXPECT_STATUS(spoilt ? LADE_ERR_IO : LADE_OK, load_ask(&f, load, way));
+      if (spoilt) {
+        LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "rewritten.safetensors: the checkpoint has changed");
+      } else {
+        LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+        change_make(path, CHANGE_REWRITE); /* after all is there */
+        LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+        LADE_EXPECT_OK(lade_tensor_load_wait_tensor(load, 0, LADE_WAIT_FOREVER));
+      }
+      LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
+      LADE_EXPECT_OK(lade_tensor_load_destroy(load, spoilt)); /* frees what is not to be kept */
+      lade_safetensors_close(file);
+      fixture_close(&f);
+      support_temp_dir_remove(&dir);
+      free(path);
+    }
+  }
+  lade_test_context("%s", "");
 }
