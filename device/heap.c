@@ -124,7 +124,7 @@ ladei_heap_segment *ladei_heap_segment_create(ladei_heap *heap, size_t size) {
 }
 
 void ladei_heap_segment_discard(ladei_heap *heap, ladei_heap_segment *segment) {
-  if (heap->history != NULL) ladei_history_segment_gone(heap, segment);
+  assert(segment->context == NULL); /* contexts are those of counted segments */
   ladei_start_bits_destroy(&segment->starts);
   ladei_granule_table_destroy(segment->granules);
   ladei_slab_free(&heap->segments, segment);
@@ -156,6 +156,7 @@ static void hidden_count_out(ladei_heap *heap, ladei_heap_segment *segment) {
   ladei_ordered_set_remove(&heap->hidden, &segment->order);
   segment->counted_out = true;
   segment_count_out(heap, segment);
+  if (heap->history != NULL) ladei_history_segment_gone(heap, segment);
 }
 
 /* Hidden segments whose addresses the driver has handed out again: it has taken them back, though the call that gave

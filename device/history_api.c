@@ -121,7 +121,6 @@ lade_status lade_device_history_set(lade_device_allocator *allocator, const lade
   if (status == LADE_OK) status = ring_create(&own, &capacity, &events);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  ladei_driver_await_idle(allocator); /* contexts of segments that are on their way to the driver can be found then */
   lade_device_event *former = ring_replace(&allocator->history, events, capacity);
   history_turn(allocator, &own);
   ladei_context *dead = allocator->history.dead;

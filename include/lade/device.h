@@ -885,7 +885,8 @@ typedef struct lade_device_snapshot {
 } lade_device_snapshot;
 
 /**
- * Copy segments, blocks, counters and history at one moment.
+ * Copy segments, blocks, counters and history at one moment. Memory on its way back to the driver is there, as cached
+ * memory, until the driver has it, in segments as in counters.
  *
  * @param out  [out] Caller owns it until lade_device_snapshot_destroy(). Untouched on error.
  *

@@ -277,36 +277,51 @@ LADE_TEST(DeviceInFlight, APoolsReservationOnItsWayBackIsCounted) { recount_besi
 
 static void *capture_nothing(void *user) { return user; }
 
-/* History is turned off while a flush gives back a reservation that an earlier one could not: its context goes, too. */
-LADE_TEST(DeviceInFlight, ContextsOfReservationsOnTheirWayBackAreForgotten) {
-  device_fixture f;
-  if (!open_limited(&f, "cpu", 200 * MIB, 0, true, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS)) return;
+/* A released private pool with a cached segment, or a reservation, that has a context. */
+static bool open_with_context(device_fixture *f, bool expandable) {
+  uint32_t flags = expandable ? LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS : 0;
+  if (!open_limited(f, "cpu", 200 * MIB, 0, expandable, flags)) return false;
   lade_device_history_options history;
   lade_device_history_options_init(&history);
   history.enabled = 1;
   history.level = LADE_CONTEXT_ALL;
   history.max_entries = 8;
   history.capture = capture_nothing;
-  history.user = &f;
-  LADE_EXPECT_OK(lade_device_history_set(f.allocator, &history));
-  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[0], 1));
-  device_fixture_free(&f, device_fixture_alloc(&f, 30 * MIB, 0));
-  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
-  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
-  support_fail(f.runtime, "vm_address_free", 1, 2);
-  LADE_EXPECT(lade_device_empty_cache(f.allocator) != LADE_OK);
+  history.user = f;
+  LADE_EXPECT_OK(lade_device_history_set(f->allocator, &history));
+  LADE_EXPECT_OK(lade_device_pool_begin(f->allocator, pool_one, &f->streams[0], 1));
+  device_fixture_free(f, device_fixture_alloc(f, 30 * MIB, 0));
+  LADE_EXPECT_OK(lade_device_pool_end(f->allocator, pool_one));
+  LADE_EXPECT_OK(lade_device_pool_release(f->allocator, pool_one));
+  return true;
+}
+
+/* History is turned off, without a wait, while a flush is held in `op`, which will fail: the context of what comes back is
+ * gone, too. */
+static void history_beside_flush(bool expandable, const char *op) {
+  device_fixture f;
+  if (!open_with_context(&f, expandable)) return;
+  support_fail(f.runtime, op, 1, 2);
+  LADE_EXPECT(lade_device_empty_cache(f.allocator) != LADE_OK); /* a reservation now goes a way of its own */
   caller empty, off;
-  support_hold(f.runtime, "vm_address_free", 1, SUPPORT_HOLD_BEFORE);
+  support_hold(f.runtime, op, 1, SUPPORT_HOLD_BEFORE);
   caller_start(&empty, &f, call_empty_cache, 0, 0);
   support_hold_await(f.runtime);
   caller_start(&off, &f, call_history_off, 0, 0);
   caller_await(&off, 1);
+  LADE_EXPECT(atomic_load(&off.done));
   support_hold_end(f.runtime);
   LADE_EXPECT_OK(caller_join(&off));
   LADE_EXPECT(caller_join(&empty) != LADE_OK);
   device_fixture_check(&f); /* H2 */
   device_fixture_empty_cache(&f);
   device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceInFlight, ContextsOfSegmentsOnTheirWayBackAreForgotten) { history_beside_flush(false, "device_free"); }
+
+LADE_TEST(DeviceInFlight, ContextsOfReservationsOnTheirWayBackAreForgotten) {
+  history_beside_flush(true, "vm_address_free");
 }
 
 /* ---- Snapshots --------------------------------------------------------------------------------------------------- */

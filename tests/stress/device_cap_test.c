@@ -97,6 +97,7 @@ typedef struct arena {
   _Atomic(size_t) count;
   period periods[PERIODS];
   atomic_bool over;
+  pthread_barrier_t all_through;
   size_t refused;
   size_t snapshots;
 } arena;
@@ -148,6 +149,8 @@ static void *worker_run(void *user) {
     if (support_random_one_in(&random, 40)) LADE_EXPECT_OK(lade_device_empty_cache(a->f.allocator));
     if (support_random_one_in(&random, 40)) LADE_EXPECT_OK(lade_device_peer_add(a->f.allocator, 1));
   }
+  /* All keep what they have until all are through: so some are refused, however the threads are run. */
+  pthread_barrier_wait(&a->all_through);
   for (int place = 0; place < HELD_MAX; place++) place_empty(w, place);
   return NULL;
 }
@@ -204,6 +207,7 @@ static void round_run(arena *a, uint64_t seed) {
   atomic_store(&a->clock, 0);
   atomic_store(&a->count, 0);
   atomic_store(&a->over, false);
+  LADE_ASSERT(pthread_barrier_init(&a->all_through, NULL, WORKERS) == 0);
   LADE_ASSERT(pthread_create(&watcher, NULL, watcher_run, a) == 0);
   for (int i = 0; i < WORKERS; i++) {
     workers[i] = (worker){.a = a, .number = i, .seed = seed};
@@ -212,6 +216,7 @@ static void round_run(arena *a, uint64_t seed) {
   for (int i = 0; i < WORKERS; i++) pthread_join(threads[i], NULL);
   atomic_store(&a->over, true);
   pthread_join(watcher, NULL);
+  pthread_barrier_destroy(&a->all_through);
   periods_judge(a);
   LADE_EXPECT_LE_UINT(atomic_load(&driver.most), UNITS * UNIT);
 }
