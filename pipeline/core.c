@@ -11,6 +11,7 @@
  * I1  Each slot is in exactly one state, and in the list of that state if it has one (empty, free, ready, copied,
  *     landed, lost, a batch's); while an order for it is out (ACQUIRING, READING, COPYING, WRITING, RELEASING) it is in
  *     none.
+ *     ring->lanes_copied has the bits of the lanes that have COPIED slots.
  * I2  A slot has a block unless it is EMPTY, ACQUIRING, COPIED or COVERED after an early RELEASE, or carries a chunk of
  *     an unstaged transfer.
  * I3  transfer->active = slots that carry its chunks. A transfer settles when nothing is active, its gate is not
@@ -21,6 +22,8 @@
  * I6  done_bytes <= queued_bytes <= issued_bytes <= bytes (to the host likewise: copies are queued before they land).
  * I7  Which transfers wait for their turn: stated in core_turns.c.
  * I8  READY slots stand in the order of their transfers' levels, highest first.
+ * I9  ring->calls_active = slots that carry chunks of transfers that call back, ring->calls_out = those READING or WRITING; transfer->stalled = those of them that are
+ *     stalled; ring->host_out = slots READING or WRITING but for stalled ones and ordered transfers'.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
  */
 #include "pipeline/core.h"
@@ -95,19 +98,30 @@ static void slot_to_ready(ladei_slot *slot) {
 /* One slot more or less carries a chunk of it. */
 static void active_add(ladei_core_transfer *transfer, unsigned change) {
   transfer->active += change;
-  transfer->ring->standing += ladei_transfer_may_stand(transfer) ? change : 0;
+  if (transfer->gate != LADEI_GATE_OPEN || transfer->calls) {
+    transfer->ring->standing += ladei_transfer_may_stand(transfer) ? change : 0;
+    transfer->ring->calls_active += transfer->calls ? change : 0;
+  }
 }
 
 static void active_increment(ladei_core_transfer *transfer) { active_add(transfer, 1); }
 
 static void active_decrement(ladei_core_transfer *transfer) { active_add(transfer, UINT32_MAX); }
 
+/* After what decides whether the transfer may stand still: it stood, or did not. */
+static void standing_update(ladei_core_transfer *transfer, bool stood) {
+  bool stands = ladei_transfer_may_stand(transfer);
+  if (stood && !stands) {
+    transfer->ring->standing -= transfer->active;
+  } else if (stands && !stood) {
+    transfer->ring->standing += transfer->active;
+  }
+}
+
 static void gate_set(ladei_core_transfer *transfer, ladei_gate gate) {
   bool stood = ladei_transfer_may_stand(transfer);
   transfer->gate = gate;
-  if (stood && !ladei_transfer_may_stand(transfer)) {
-    transfer->ring->standing -= transfer->active;
-  }
+  standing_update(transfer, stood);
 }
 
 /* Moves the transfer to the finished ones when nothing is left to do for it. */
@@ -231,11 +245,35 @@ static void take_copy(ladei_ring *ring, const ladei_order *order) {
 static void host_begin(ladei_ring *ring, ladei_core_transfer *transfer) {
   transfer->host_busy = true;
   ring->host_out += transfer->ordered ? 0 : 1;
+  ring->calls_out += transfer->calls;
 }
 
-static void host_end(ladei_ring *ring, ladei_core_transfer *transfer) {
+/* A call has returned: the transfer has shown that it answers, and does not hang if no other call of it is overdue. */
+static void call_end(ladei_slot *slot, ladei_core_transfer *transfer) {
+  bool stood = ladei_transfer_may_stand(transfer);
+  slot->ring->calls_out--;
+  transfer->answered = true;
+  transfer->stalled -= slot->stalled ? 1 : 0;
+  slot->stalled = false;
+  standing_update(transfer, stood);
+}
+
+static void host_end(ladei_slot *slot, ladei_core_transfer *transfer) {
   transfer->host_busy = false;
-  ring->host_out -= transfer->ordered ? 0 : 1;
+  slot->ring->host_out -= transfer->ordered || slot->stalled ? 0 : 1;
+  if (transfer->calls) {
+    call_end(slot, transfer);
+  }
+}
+
+void ladei_core_stall(ladei_slot *slot) {
+  ladei_core_transfer *transfer = slot->transfer;
+  bool stood = ladei_transfer_may_stand(transfer);
+  slot->stalled = true;
+  slot->ring->host_out -= transfer->ordered ? 0 : 1;
+  transfer->stalled++;
+  standing_update(transfer, stood);
+  ladei_transfer_update(transfer);
 }
 
 static void take_gate(const ladei_order *order) {
@@ -255,6 +293,7 @@ static void take_record(ladei_batch *batch) {
   TAILQ_FOREACH (slot, &batch->slots, link) {
     slot->state = LADEI_SLOT_COVERED;
   }
+  lane->ring->lanes_copied &= ~(1u << lane->index);
   lane->copied_count = 0;
   lane->copied_bytes = 0;
   lane->recording++;
@@ -325,6 +364,9 @@ static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lad
   }
   ring->blocks--;
   slot_to_empty(order->slot);
+  if (status == LADE_NOT_READY && ring->blocks > 0) {
+    return 0; /* others of its own came meanwhile */
+  }
   if (ring->blocks > 0) {
     /* Fewer blocks are slower, not wrong: go on with those there are. */
     ring->slot_limit = ring->blocks;
@@ -360,7 +402,7 @@ static void ring_poll_wake(ladei_ring *ring) {
 static unsigned complete_read(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
   ladei_core_transfer *transfer = order->transfer;
   unsigned changed = 0;
-  host_end(order->ring, transfer);
+  host_end(order->slot, transfer);
   ring_poll_wake(order->ring);
   if (status != LADE_OK) {
     changed = transfer_fail_by(core, transfer, error);
@@ -391,6 +433,7 @@ static unsigned complete_gate(ladei_core *core, const ladei_order *order, lade_s
 
 static void slot_to_copied(ladei_slot *slot) {
   slot_put(&slot->lane->copied, slot, LADEI_SLOT_COPIED);
+  slot->ring->lanes_copied |= 1u << slot->lane->index;
   slot->lane->copied_count++;
   slot->lane->copied_bytes += slot->bytes;
 }
@@ -506,7 +549,7 @@ static unsigned complete_write(ladei_core *core, const ladei_order *order, lade_
                                const lade_error *error) {
   ladei_core_transfer *transfer = order->transfer;
   unsigned changed = 0;
-  host_end(order->ring, transfer);
+  host_end(order->slot, transfer);
   ring_poll_wake(order->ring);
   if (status != LADE_OK) {
     changed = transfer_fail_by(core, transfer, error);
@@ -642,6 +685,7 @@ static lade_status ring_init(ladei_ring *ring, lade_direction direction, unsigne
                        .block_least = SIZE_MAX,
                        .block_most = SIZE_MAX,
                        .window = UINT32_MAX / 2,
+                       .calls_most = UINT32_MAX,
                        .ahead = depth};
   ring->slots = calloc(depth, sizeof *ring->slots);
   struct ladei_slot_list *lists[] = {&ring->empty, &ring->free, &ring->ready, &ring->landed, &ring->lost};
@@ -699,6 +743,11 @@ bool ladei_core_grow_blocks(ladei_ring *ring, size_t bytes) {
 
 void ladei_core_set_window(ladei_ring *ring, unsigned window) {
   ring->window = window;
+  ladei_ring_choose(ring);
+}
+
+void ladei_core_set_calls(ladei_ring *ring, unsigned most) {
+  ring->calls_most = most;
   ladei_ring_choose(ring);
 }
 

@@ -82,6 +82,7 @@ struct ladei_slot {
   bool keep_block;  /* an early RELEASE failed: wait for the batch instead */
   bool lost;        /* its batch was lost while a RELEASE was out */
   bool used;        /* its block has carried a chunk since it was acquired */
+  bool stalled;     /* READING or WRITING: the call is overdue */
 };
 
 TAILQ_HEAD(ladei_slot_list, ladei_slot);
@@ -141,6 +142,7 @@ struct ladei_core_transfer {
   size_t lead_bytes;  /* the first chunk is so much shorter and lies so far into its block; below chunk_bytes */
   size_t unit_bytes;  /* not 0: chunks but the last are multiples of it, counted from lead_bytes before the first */
   bool ordered;       /* the host half goes chunk by chunk, in order */
+  bool calls;         /* the host half calls back, so it may take for ever; set where `ordered` is */
   bool unstaged;      /* copies leave and reach the host's own memory: no block */
   bool no_host;       /* unstaged, and no READ or WRITE either */
   unsigned level;     /* below LADEI_LEVELS: larger goes first */
@@ -161,6 +163,8 @@ struct ladei_core_transfer {
   uint64_t done_bytes;   /* arrived */
   unsigned active;       /* slots that carry its chunks */
   bool host_busy;        /* ordered: a host half is under way */
+  bool answered;         /* calls: one has returned */
+  unsigned stalled;      /* calls: so many are overdue */
   uint64_t host_bytes;   /* ordered, to the host: written so far */
   bool settled;          /* nothing under way and nothing left to do */
   bool finished;         /* reported by FINISH: for its waiters */
@@ -192,14 +196,18 @@ struct ladei_ring {
   lade_direction direction;
   ladei_slot *slots; /* depth of them */
   unsigned depth;
-  size_t block_bytes;  /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
-  size_t block_least;  /* a refused block is tried again half as large, down to this */
-  size_t block_most;   /* larger ones were refused */
-  unsigned window;     /* READ or WRITE orders of transfers that are not ordered out, at most ... */
-  unsigned ahead;      /* blocks beside those of the window, at most */
-  unsigned host_out;   /* ... and now. Of an ordered one there is at most one, which may take for ever */
-  unsigned slot_limit; /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
+  size_t block_bytes;    /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
+  size_t block_least;    /* a refused block is tried again half as large, down to this */
+  size_t block_most;     /* larger ones were refused */
+  unsigned window;       /* READ or WRITE orders of transfers that are not ordered out, at most ... */
+  unsigned ahead;        /* blocks beside those of the window, at most */
+  unsigned host_out;     /* ... and now, but for those that are overdue. Of an ordered one there is at most one */
+  unsigned calls_most;   /* orders of transfers that call back, at most ... */
+  unsigned calls_out;    /* ... and now */
+  unsigned calls_active; /* slots with chunks of such transfers */
+  unsigned slot_limit;   /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
   ladei_lane lanes[LADEI_LANES];
+  unsigned lanes_copied; /* bit i: lane i has COPIED slots */
 
   struct ladei_slot_list empty;
   struct ladei_slot_list free;  /* the one that rested longest first */
@@ -210,6 +218,7 @@ struct ladei_ring {
   struct ladei_core_transfer_list finished;
   ladei_level levels[LADEI_LEVELS];
   struct ladei_core_transfer_list held; /* in the order of submission */
+  unsigned held_calls;                  /* of those, the ones that call back */
   unsigned standing;                    /* slots with chunks of transfers that may stand still */
   unsigned unissued;                    /* transfers that have not failed and have chunks not begun */
   ladei_core_transfer *issuing;         /* the one of them that begins the next chunk; NULL: none can */
@@ -297,6 +306,12 @@ bool ladei_core_grow_blocks(ladei_ring *ring, size_t bytes);
 
 /* So many READ or WRITE orders of the ring are out at most, from now on. */
 void ladei_core_set_window(ladei_ring *ring, unsigned window);
+
+/* So many READ or WRITE orders of the ring's transfers that call back are out at most, from now on. */
+void ladei_core_set_calls(ladei_ring *ring, unsigned most);
+
+/* The slot's READ or WRITE order, of a transfer that calls back, is overdue: others go on without it. */
+void ladei_core_stall(ladei_slot *slot);
 
 /* Queues a transfer whose first group of fields is set and whose rest is zero. */
 void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_direction direction);

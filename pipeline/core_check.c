@@ -35,7 +35,8 @@ static lade_status broken(const ladei_ring *ring, const char *what) {
 /* Adds the lane's slots in either state. */
 static lade_status check_lane(const ladei_lane *lane, unsigned *copied, unsigned *covered) {
   unsigned own = list_count(&lane->copied, LADEI_SLOT_COPIED);
-  if (own != lane->copied_count) {
+  bool marked = (lane->ring->lanes_copied >> lane->index & 1u) != 0;
+  if (own != lane->copied_count || marked != (own > 0)) {
     return broken(lane->ring, "I1: a lane's copied slots are not those counted");
   }
   *copied += own;
@@ -92,15 +93,20 @@ static lade_status check_blocks(const ladei_ring *ring) {
 
 static lade_status check_transfer(const ladei_ring *ring, const ladei_core_transfer *transfer) {
   unsigned active = 0;
+  unsigned stalled = 0;
   for (unsigned i = 0; i < ring->depth; i++) {
     const ladei_slot *slot = &ring->slots[i];
     bool waits = slot->state == LADEI_SLOT_READY || slot->state == LADEI_SLOT_LANDED;
     if (slot->transfer == transfer) {
       active++;
+      stalled += slot->stalled ? 1 : 0;
       if (waits && ladei_transfer_failed(transfer)) {
         return broken(ring, "I5: a failed transfer has a chunk waiting");
       }
     }
+  }
+  if (stalled != transfer->stalled) {
+    return broken(ring, "I9: stalled calls are not those counted");
   }
   if (active != transfer->active || transfer->settled) {
     return broken(ring, "I3: active chunks are not those counted, or a settled transfer is queued");
@@ -110,6 +116,25 @@ static lade_status check_transfer(const ladei_ring *ring, const ladei_core_trans
     return broken(ring, "I6: more bytes done than queued, or queued than begun");
   }
   return LADE_OK;
+}
+
+static lade_status check_host_halves(const ladei_ring *ring) {
+  unsigned host_out = 0;
+  unsigned calls_out = 0;
+  unsigned calls_active = 0;
+  for (unsigned i = 0; i < ring->depth; i++) {
+    const ladei_slot *slot = &ring->slots[i];
+    bool out = slot->state == LADEI_SLOT_READING || slot->state == LADEI_SLOT_WRITING;
+    if (slot->stalled && !(out && slot->transfer->calls)) {
+      return broken(ring, "I9: a slot is stalled that is in no call");
+    }
+    host_out += out && !slot->transfer->ordered && !slot->stalled ? 1 : 0;
+    calls_out += out && slot->transfer->calls ? 1 : 0;
+    calls_active += slot->transfer != NULL && slot->transfer->calls ? 1 : 0;
+  }
+  return host_out == ring->host_out && calls_out == ring->calls_out && calls_active == ring->calls_active
+             ? LADE_OK
+             : broken(ring, "I9: host halves or calls under way are not those counted");
 }
 
 /* Whether it is there; false too where the list is not in the order of submission. */
@@ -209,6 +234,9 @@ lade_status ladei_core_check(const ladei_core *core) {
     status = check_lists(ring);
     if (status == LADE_OK) {
       status = check_blocks(ring);
+    }
+    if (status == LADE_OK) {
+      status = check_host_halves(ring);
     }
     if (status == LADE_OK) {
       status = check_queue(ring);

@@ -28,7 +28,9 @@ static inline bool ladei_transfer_ready(const ladei_core_transfer *transfer) {
 
 /* See Note [Standing still]. */
 static inline bool ladei_transfer_may_stand(const ladei_core_transfer *transfer) {
-  return transfer->gate != LADEI_GATE_OPEN || (transfer->ordered && transfer->ring->direction == LADE_TO_HOST);
+  bool calls_stand = transfer->calls && (transfer->stalled > 0 || !transfer->answered ||
+                                         (transfer->ordered && transfer->ring->direction == LADE_TO_HOST));
+  return transfer->gate != LADEI_GATE_OPEN || calls_stand;
 }
 
 /* See Note [Copies under way]. */
@@ -37,10 +39,24 @@ static inline bool ladei_transfer_is_far_ahead(const ladei_core_transfer *transf
   return transfer->no_host && transfer->issued_bytes - transfer->done_bytes > BYTES_UNDER_WAY;
 }
 
+/* All slots that calls may have are in some: to the device in those under way, to the host in what they have yet to take. */
+static inline bool ladei_ring_calls_are_full(const ladei_ring *ring) {
+  unsigned most = ring->slot_limit > 2 ? ring->slot_limit - 1 : ring->slot_limit;
+  unsigned taken = ring->direction == LADE_TO_DEVICE ? ring->calls_out : ring->calls_active;
+  return taken >= most || ring->calls_out >= ring->calls_most;
+}
+
 /* Begins no chunk until some of its own, or of others of the kind, are over. */
 static inline bool ladei_transfer_has_share(const ladei_core_transfer *transfer) {
   const ladei_ring *ring = transfer->ring;
+  if (!transfer->calls && transfer->gate == LADEI_GATE_OPEN) {
+    return ladei_transfer_is_far_ahead(transfer);
+  }
+  if (transfer->calls && ladei_ring_calls_are_full(ring)) {
+    return true;
+  }
   unsigned most = ring->slot_limit > 1 ? ring->slot_limit - 1 : 1;
+  most -= transfer->calls && most > 1 ? 1 : 0;
   bool stands = ladei_transfer_may_stand(transfer);
   bool all_slots = stands && (transfer->active + ring->standing >= most || transfer->active >= ladei_ring_room(ring));
   return all_slots || ladei_transfer_is_far_ahead(transfer);

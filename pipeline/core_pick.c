@@ -110,8 +110,9 @@ static bool pick_copy_or_record(const ladei_ring *ring, ladei_order *order) {
 /* Of a lane with copies enough for an event. */
 static bool pick_record_full(const ladei_ring *ring, ladei_order *order) {
   bool found = false;
-  for (unsigned i = 0; i < LADEI_LANES && !found; i++) {
-    found = lane_is_full(&ring->lanes[i]) && lane_pick_record(&ring->lanes[i], order);
+  for (unsigned left = ring->lanes_copied; left != 0 && !found; left &= left - 1) {
+    const ladei_lane *lane = &ring->lanes[__builtin_ctz(left)];
+    found = lane_is_full(lane) && lane_pick_record(lane, order);
   }
   return found;
 }
@@ -119,8 +120,8 @@ static bool pick_record_full(const ladei_ring *ring, ladei_order *order) {
 /* Of a lane with copies of which no event would tell. */
 static bool pick_record_last(const ladei_ring *ring, ladei_order *order) {
   bool found = false;
-  for (unsigned i = 0; i < LADEI_LANES && !found; i++) {
-    const ladei_lane *lane = &ring->lanes[i];
+  for (unsigned left = ring->lanes_copied; left != 0 && !found; left &= left - 1) {
+    const ladei_lane *lane = &ring->lanes[__builtin_ctz(left)];
     bool covered = lane->recording > 0 || !TAILQ_EMPTY(&lane->pending);
     found = !covered && lane_pick_record(lane, order);
   }
@@ -138,11 +139,14 @@ static bool pick_read(const ladei_ring *ring, ladei_order *order) {
 
 static bool pick_write(const ladei_ring *ring, ladei_order *order) {
   ladei_slot *slot;
+  bool calls_are_full = ring->calls_out >= ring->calls_most;
   TAILQ_FOREACH (slot, &ring->landed, link) {
     const ladei_core_transfer *transfer = slot->transfer;
     if (transfer->ordered ? !transfer->host_busy && slot->offset == transfer->host_bytes
                           : ring->host_out < ring->window) {
-      return order_set(order, LADEI_ORDER_WRITE, ring, slot, NULL, slot->transfer);
+      if (!transfer->calls || !calls_are_full) {
+        return order_set(order, LADEI_ORDER_WRITE, ring, slot, NULL, slot->transfer);
+      }
     }
   }
   return false;

@@ -11,12 +11,18 @@
  *     their share. ring->unissued counts those with chunks not begun, whether they could begin or not.
  *
  * Note [Standing still]
- * Chunks of most transfers pass by themselves. Those that wait for a stream of the caller's, or in order for a sink of the
+ * Chunks of most transfers pass by themselves. Those that wait for a stream of the caller's, and those in calls of the
  * caller's, may stand for ever, and so may the blocks they are in. So such a transfer takes a share of the slots: half of
  * what others of the kind leave, but for one slot, which is for transfers that cannot stand. With its share it is held
  * until slots come back, or until its copies are seen to run. What stands comes on top of the blocks that others may have,
  * so that they are as fast as without it, as long as depth allows; the transfer itself gets no more for it: as many as
  * any other may have are its share, too.
+ *
+ * A call may take for ever. So a transfer that calls back may stand until one of its calls has returned, and again while one
+ * is overdue (the driver says so: ladei_core_stall); what answers keeps its slots. But a sink that is called in order may
+ * stand always: if it is slow, it would else hold all blocks with what it has yet to take. Of the slots for what may stand
+ * calls leave one more, to what waits for a stream, and to calls that answer; and all calls together leave the last one, so
+ * that what answered and begins to hang does not take it.
  *
  * Note [Copies under way]
  * What is queued on a stream can neither be overtaken nor taken back. Staged copies are kept back by their reads, and by
@@ -53,11 +59,12 @@ static void list_insert(struct ladei_core_transfer_list *list, ladei_core_transf
   TAILQ_INSERT_BEFORE(behind, transfer, flow_link);
 }
 
-static void flow_enter(ladei_core_transfer *transfer) {
+/* `keeps`: what its flow has not used while it was not there, it may use now. */
+static void flow_enter(ladei_core_transfer *transfer, bool keeps) {
   ladei_level *level = &transfer->ring->levels[transfer->level];
   ladei_flow *flow = &level->flows[transfer->flow];
-  if (TAILQ_EMPTY(&flow->waiting) && flow->served < level->clock) {
-    flow->served = level->clock; /* what it did not use while it had nothing to do is gone */
+  if (TAILQ_EMPTY(&flow->waiting) && flow->served < level->clock && !keeps) {
+    flow->served = level->clock;
   }
   list_insert(&flow->waiting, transfer);
   level->active |= UINT32_C(1) << transfer->flow;
@@ -74,31 +81,65 @@ static void flow_leave(ladei_core_transfer *transfer) {
   transfer->waiting = false;
 }
 
+static void held_enter(ladei_core_transfer *transfer) {
+  list_insert(&transfer->ring->held, transfer);
+  transfer->held = true;
+  transfer->ring->held_calls += transfer->calls ? 1 : 0;
+}
+
 static void held_leave(ladei_core_transfer *transfer) {
   TAILQ_REMOVE(&transfer->ring->held, transfer, flow_link);
   transfer->held = false;
+  transfer->ring->held_calls -= transfer->calls ? 1 : 0;
 }
 
-/* The first that may go on, if one may. All of those without slots may stand still: behind such a one none is better off,
- * and those with slots are looked at when they lose one. */
-static void held_let_go(ladei_ring *ring) {
-  ladei_core_transfer *transfer = TAILQ_FIRST(&ring->held);
-  while (transfer != NULL && transfer->active > 0 && ladei_transfer_has_share(transfer)) {
-    transfer = TAILQ_NEXT(transfer, flow_link);
+/* It may go on. What was not used while it waited for its stream or for a call that hangs is gone; not so where it waited for
+ * slots alone. */
+static void held_go(ladei_core_transfer *transfer) {
+  bool stood = transfer->gate != LADEI_GATE_OPEN || transfer->stalled > 0;
+  held_leave(transfer);
+  flow_enter(transfer, !stood);
+}
+
+/* Whose turn it would be of two that are held. */
+static bool held_before(const ladei_core_transfer *a, const ladei_core_transfer *b) {
+  if (a->level != b->level) {
+    return a->level > b->level;
   }
-  if (transfer != NULL && !ladei_transfer_has_share(transfer)) {
-    held_leave(transfer);
-    flow_enter(transfer);
+  const ladei_flow *flows = a->ring->levels[a->level].flows;
+  return flows[a->flow].served < flows[b->flow].served;
+}
+
+/* One that may go on; NULL: none. Behind one that may stand still, has no slot and may have none, none is better off where
+ * none calls back; those with slots are looked at when they lose one. */
+static ladei_core_transfer *held_first(const ladei_ring *ring) {
+  ladei_core_transfer *first = NULL;
+  ladei_core_transfer *transfer;
+  TAILQ_FOREACH (transfer, &ring->held, flow_link) {
+    bool has_share = ladei_transfer_has_share(transfer);
+    if (!has_share && (first == NULL || held_before(transfer, first))) {
+      first = transfer;
+    }
+    if (ring->held_calls == 0 && (!has_share || transfer->active == 0)) {
+      break;
+    }
+  }
+  return first;
+}
+
+static void held_let_go(ladei_ring *ring) {
+  ladei_core_transfer *transfer = held_first(ring);
+  if (transfer != NULL) {
+    held_go(transfer);
   }
 }
 
 /* The first of the level; those that have their share are held on the way. */
-static ladei_core_transfer *level_choose(ladei_ring *ring, const ladei_level *level) {
+static ladei_core_transfer *level_choose(const ladei_level *level) {
   ladei_core_transfer *transfer = ladei_level_first(level);
   while (transfer != NULL && ladei_transfer_has_share(transfer)) {
     flow_leave(transfer);
-    list_insert(&ring->held, transfer);
-    transfer->held = true;
+    held_enter(transfer);
     transfer = ladei_level_first(level);
   }
   return transfer;
@@ -106,10 +147,12 @@ static ladei_core_transfer *level_choose(ladei_ring *ring, const ladei_level *le
 
 /* After anything that I7 speaks of has changed. */
 void ladei_ring_choose(ladei_ring *ring) {
-  held_let_go(ring);
+  if (!TAILQ_EMPTY(&ring->held)) {
+    held_let_go(ring);
+  }
   ring->issuing = NULL;
   for (unsigned i = LADEI_LEVELS; i-- > 0 && ring->issuing == NULL;) {
-    ring->issuing = level_choose(ring, &ring->levels[i]);
+    ring->issuing = level_choose(&ring->levels[i]);
   }
 }
 
@@ -121,14 +164,13 @@ void ladei_transfer_update(ladei_core_transfer *transfer) {
     transfer->unissued = unissued;
   }
   if (ready && !transfer->waiting && !transfer->held) {
-    flow_enter(transfer);
+    flow_enter(transfer, false);
   } else if (!ready && transfer->waiting) {
     flow_leave(transfer);
   } else if (!ready && transfer->held) {
     held_leave(transfer);
   } else if (transfer->held && !ladei_transfer_has_share(transfer)) {
-    held_leave(transfer);
-    flow_enter(transfer);
+    held_go(transfer);
   }
   ladei_ring_choose(transfer->ring);
 }

@@ -82,13 +82,15 @@ struct lade_pipeline {
   ladei_condition work;    /* an order may be there; for drivers */
   ladei_condition changed; /* a transfer advanced; for callers that wait */
   ladei_core core;
-  ladei_pipe_timeline *timeline; /* NULL: not wanted; the pointer is constant */
-  unsigned submitting;           /* calls of submit that have their place among max_transfers, but no transfer yet */
-  unsigned prefix_waiters;       /* calls that wait for part of a transfer */
-  unsigned calls;                /* on tickets, under way: destroy lets them come to their end */
-  bool stopping;                 /* destroy drains it */
-  bool closed;                   /* no submit any more: destroy cancels, or has ended the driver */
-  unsigned references;           /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
+  ladei_pipe_timeline *timeline;  /* NULL: not wanted; the pointer is constant */
+  unsigned submitting;            /* calls of submit that have their place among max_transfers, but no transfer yet */
+  unsigned prefix_waiters;        /* calls that wait for part of a transfer */
+  unsigned callbacks_stalled;     /* calls of the caller's that have taken 50 ms until now, ... */
+  uint64_t callbacks_stalled_sum; /* ... and all that ever have */
+  unsigned calls;                 /* on tickets, under way: destroy lets them come to their end */
+  bool stopping;                  /* destroy drains it */
+  bool closed;                    /* no submit any more: destroy cancels, or has ended the driver */
+  unsigned references;            /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
 };
 
 /* One transfer. Freed when it is finished and released. */

@@ -180,6 +180,8 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
                             .numa_node = pipeline->topology != NULL ? pipeline->numa_node : -1};
   ladei_lock_acquire(&pipeline->lock);
   ladei_core_counters counters = pipeline->core.counters;
+  own.callbacks_stalled = pipeline->callbacks_stalled;
+  own.callbacks_stalled_sum = pipeline->callbacks_stalled_sum;
   own.requests_to_device = pipeline->core.rings[0].window;
   own.requests_to_host = pipeline->core.rings[1].window;
   own.chunk_bytes = ladei_size_max(pipeline->core.rings[0].block_bytes, pipeline->core.rings[1].block_bytes);

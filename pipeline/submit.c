@@ -214,6 +214,7 @@ static void transfer_fill(const lade_pipeline *pipeline, const lade_transfer *re
   transfer->no_host = transfer->unstaged && request->checksum == LADE_CHECKSUM_NONE;
   transfer->chunk_bytes = chunk_for(pipeline, ticket->parts.bytes, transfer->unstaged);
   transfer->ordered = any_ordered(&ticket->parts);
+  transfer->calls = ticket->parts.calls;
   transfer->level = (unsigned)(LADEI_LEVEL_NORMAL + request->priority);
   transfer->flow = flow_of(request->submitter);
 }

@@ -13,8 +13,9 @@
  * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it comes
  * back from the engine to the reaper. A thread can be reaper and poller at once.
  *
- * Callbacks of the caller may take long, or never return. A thread in one is `calling`; when all threads have been so for
- * a while, another one is started, by whoever submits or waits then: one stuck callback holds up nobody else.
+ * Callbacks of the caller may take long, or never return. With the first one a thread is started that watches them, and does
+ * nothing else. A call that has not returned for 50 ms is stalled: the core hears of it, and when all threads are in calls,
+ * and some stalled, another thread is started. So callbacks that hang hold up nobody else.
  *
  * I1  At most one thread is the poller, and at most one the reaper. While there is none, and copies are under way that
  *     only POLL can end, or requests that only the reaper can fetch, at least one thread is awake, and passes the task on
@@ -25,6 +26,8 @@
  *     lock and a processor until then. Before it starts on what it takes, it passes on what else there is to the next one
  *     who waits (Note [On the way]).
  * I4  An order whose request is in storage is kept in `pending`, under its slot's number.
+ * I5  `calls` are the calls under way, in the order in which they began; stalled ones are marked. While there is one that is
+ *     not stalled, the watch (if there is one) is awake, or sleeps no longer than until that is due.
  * Locks: the pipeline's; it is given up for every order, and once per chunk.
  */
 #include <pthread.h>
@@ -59,8 +62,8 @@ enum { SPIN_NS = 50000, SLEEP_LEAST_NS = 50000, SLEEP_MOST_NS = 1000000 };
  * of N threads (tests/pipeline/threads_test.c).
  */
 
-/* Threads beside the readers, at most, and how long all others must have been in callbacks before one is started. */
-enum { SPARES_MOST = 64, STUCK_NS = 50000000 };
+/* Threads beside the readers, at most, and how long a callback takes until it counts as stalled. */
+enum { SPARES_MOST = 64, STALL_NS = 50000000 };
 
 /* So many completions are fetched at once. */
 enum { REAP_ROOM = 16 };
@@ -70,6 +73,14 @@ typedef struct threads_pending {
   ladei_storage_request request;
   ladei_order order;
 } threads_pending;
+
+/* A call of the caller's; lies on its thread's stack. */
+typedef struct threads_call {
+  TAILQ_ENTRY(threads_call) link;
+  uint64_t begun_ns;
+  ladei_slot *slot; /* NULL: on_complete */
+  bool stalled;
+} threads_call;
 
 typedef struct threads_state {
   lade_pipeline *pipeline;
@@ -82,10 +93,14 @@ typedef struct threads_state {
   bool reaper_waits; /* and nobody has woken it yet */
   bool end;
   threads_pending *pending; /* two rings of them; each belongs to its order */
-  unsigned calling;         /* threads in callbacks */
-  uint64_t calling_ns;      /* when that became all of them */
-  bool callbacks;           /* there was one */
-  unsigned most;            /* threads that there is room for */
+  TAILQ_HEAD(threads_call_list, threads_call) calls;
+  unsigned calling; /* of them */
+  unsigned stalled; /* ... those that are */
+  bool watched;     /* there is a thread that watches calls, ... */
+  bool watch_rests; /* ... and sleeps until one begins */
+  ladei_condition watch_work;
+  pthread_t watch;
+  unsigned most; /* threads that there is room for */
   unsigned count;
   pthread_t threads[];
 } threads_state;
@@ -243,6 +258,109 @@ static bool order_calls(const ladei_order *order) {
   return ladei_order_is_host(order) && ladei_ticket_of(order->transfer)->parts.calls;
 }
 
+static void *thread_main(void *argument);
+
+/* Starts a thread, or the watch. Called with the lock, or before there are others. */
+static int thread_create(pthread_t *thread, void *(*body)(void *), threads_state *state) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all); /* signals are for the program's own threads */
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int code = pthread_create(thread, NULL, body, state);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return code;
+}
+
+static int thread_start(threads_state *state) {
+  int code = thread_create(&state->threads[state->count], thread_main, state);
+  state->count += code == 0 ? 1 : 0;
+  return code;
+}
+
+/* --- watching calls ----------------------------------------------------------------------------------------------- */
+
+static void call_stall(threads_state *state, threads_call *call) {
+  call->stalled = true;
+  state->stalled++;
+  state->pipeline->callbacks_stalled = state->stalled;
+  state->pipeline->callbacks_stalled_sum++;
+  if (call->slot != NULL) {
+    ladei_core_stall(call->slot);
+  }
+}
+
+static bool needs_spare(const threads_state *state) {
+  return state->stalled > 0 && state->calling == state->count && state->count < state->most;
+}
+
+/* Marks calls that are overdue, and sees to it that somebody does what others are kept from. How long nothing more of that
+ * kind can happen; UINT64_MAX: until a call begins. */
+static uint64_t calls_look(threads_state *state) {
+  uint64_t now = now_ns(state->pipeline);
+  uint64_t wait_ns = UINT64_MAX;
+  threads_call *call;
+  bool marked = false;
+  TAILQ_FOREACH (call, &state->calls, link) {
+    if (!call->stalled && now - call->begun_ns < STALL_NS) {
+      wait_ns = call->begun_ns + STALL_NS - now;
+      break;
+    }
+    if (!call->stalled) {
+      call_stall(state, call);
+      marked = true;
+    }
+  }
+  if (needs_spare(state) && thread_start(state) != 0) {
+    wait_ns = STALL_NS; /* none to be had: tried again */
+  }
+  if (marked) {
+    somebody_wake(state);
+  }
+  return wait_ns;
+}
+
+static void *watch_main(void *argument) {
+  threads_state *state = argument;
+  lade_pipeline *pipeline = state->pipeline;
+  ladei_lock_acquire(&pipeline->lock);
+  while (!state->end) {
+    uint64_t wait_ns = calls_look(state);
+    state->watch_rests = wait_ns == UINT64_MAX;
+    if (state->watch_rests) {
+      ladei_condition_wait(&state->watch_work, &pipeline->lock);
+    } else {
+      (void)ladei_condition_wait_for(&state->watch_work, &pipeline->lock, wait_ns);
+    }
+    state->watch_rests = false;
+  }
+  ladei_lock_release(&pipeline->lock);
+  return NULL;
+}
+
+/* Both with the lock. */
+static void call_begin(threads_state *state, const ladei_order *order, threads_call *call) {
+  call->begun_ns = now_ns(state->pipeline);
+  call->slot = ladei_order_is_host(order) ? order->slot : NULL;
+  call->stalled = false;
+  TAILQ_INSERT_TAIL(&state->calls, call, link);
+  state->calling++;
+  if (!state->watched) {
+    state->watched = thread_create(&state->watch, watch_main, state) == 0; /* else with the next call */
+  } else if (state->watch_rests) {
+    state->watch_rests = false;
+    ladei_condition_signal(&state->watch_work);
+  }
+}
+
+static void call_end(threads_state *state, threads_call *call) {
+  TAILQ_REMOVE(&state->calls, call, link);
+  state->calling--;
+  state->stalled -= call->stalled ? 1 : 0;
+  state->pipeline->callbacks_stalled = state->stalled;
+}
+
+/* --- the orders --------------------------------------------------------------------------------------------------- */
+
 /* Asks for the end of copies: this thread stays on the way, and keeps its tasks. */
 static void order_poll(threads_state *state, ladei_order *order) {
   state->looking++;
@@ -261,16 +379,14 @@ static void order_run(threads_state *state, ladei_order *order) {
     request_submit_locked(state, order, &request);
     return;
   }
-  bool calls = order_calls(order);
-  if (calls && !state->callbacks) {
-    state->callbacks = true;
-    ladei_condition_broadcast(&state->pipeline->changed); /* who waits shall look after this from now on */
+  if (!order_calls(order)) {
+    ladei_execute_locked(state->pipeline, order);
+    return;
   }
-  if (calls && ++state->calling == state->count) {
-    state->calling_ns = now_ns(state->pipeline);
-  }
+  threads_call call;
+  call_begin(state, order, &call);
   ladei_execute_locked(state->pipeline, order);
-  state->calling -= calls ? 1 : 0;
+  call_end(state, &call);
 }
 
 static void *thread_main(void *argument) {
@@ -306,52 +422,21 @@ static void *thread_main(void *argument) {
   return NULL;
 }
 
-/* Starts a thread. Called with the lock, or before there are others. */
-static int thread_start(threads_state *state) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all); /* signals are for the program's own threads */
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int code = pthread_create(&state->threads[state->count], NULL, thread_main, state);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  state->count += code == 0 ? 1 : 0;
-  return code;
-}
-
-static bool is_stuck(const threads_state *state) {
-  return state->calling == state->count && state->count < state->most && !state->end;
-}
-
-/* One more thread, where all have been in callbacks for long. If none can be had, somebody else will try again. */
-static void spare_start(threads_state *state) {
-  if (is_stuck(state) && now_ns(state->pipeline) - state->calling_ns >= STUCK_NS) {
-    (void)thread_start(state);
-  }
-}
-
 static void threads_kick(lade_pipeline *pipeline) {
   ladei_lock_acquire(&pipeline->lock);
-  spare_start(pipeline->driver_state);
   somebody_wake(pipeline->driver_state);
   ladei_lock_release(&pipeline->lock);
 }
 
-/* Looks again after a while where threads may be stuck: nobody would wake us. */
 static lade_status threads_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
-  threads_state *state = pipeline->driver_state;
   uint64_t now = now_ns(pipeline);
   if (now >= deadline_ns) {
     return LADE_ERR_TIMEOUT;
   }
-  uint64_t wait_ns = deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - now;
-  if (state->callbacks) {
-    spare_start(state);
-    wait_ns = wait_ns < STUCK_NS ? wait_ns : STUCK_NS;
-  }
-  if (wait_ns == UINT64_MAX) {
+  if (deadline_ns == UINT64_MAX) {
     ladei_condition_wait(&pipeline->changed, &pipeline->lock);
   } else {
-    (void)ladei_condition_wait_for(&pipeline->changed, &pipeline->lock, wait_ns);
+    (void)ladei_condition_wait_for(&pipeline->changed, &pipeline->lock, deadline_ns - now);
   }
   return LADE_OK;
 }
@@ -361,11 +446,16 @@ static void threads_stop(lade_pipeline *pipeline) {
   ladei_lock_acquire(&pipeline->lock);
   state->end = true;
   ladei_condition_broadcast(&pipeline->work);
+  ladei_condition_broadcast(&state->watch_work);
   ladei_lock_release(&pipeline->lock);
   ladei_storage_wake(&pipeline->storage);
   for (unsigned i = 0; i < state->count; i++) {
     pthread_join(state->threads[i], NULL);
   }
+  if (state->watched) {
+    pthread_join(state->watch, NULL);
+  }
+  ladei_condition_destroy(&state->watch_work);
   free(state->pending);
   free(state);
   pipeline->driver_state = NULL;
@@ -383,6 +473,11 @@ static lade_status threads_start(lade_pipeline *pipeline) {
   }
   state->pipeline = pipeline;
   state->most = (unsigned)count + SPARES_MOST;
+  TAILQ_INIT(&state->calls);
+  ladei_condition_init(&state->watch_work);
+  for (unsigned i = 0; i < 2; i++) {
+    ladei_core_set_calls(&pipeline->core.rings[i], (state->most - 1) / 2); /* one is left for all else */
+  }
   state->spins = sysconf(_SC_NPROCESSORS_ONLN) > 1;
   pipeline->driver_state = state;
   while (state->count < count) {

@@ -312,7 +312,9 @@ typedef struct lade_pipeline_info {
   char storage_note[160];      /**< Why something asked for is not used; empty: nothing to say. */
   uint32_t requests_to_device; /**< Reads at once: as many as made the storage faster, ... */
   uint32_t requests_to_host;   /**< ... and writes. */
-  uint64_t block_waits;        /**< Times that a direction without a block waited at the pool's cap. */
+  uint64_t callbacks_stalled;  /**< Callbacks that have been called for 50 ms or longer and have not returned, ... */
+  uint64_t callbacks_stalled_sum; /**< ... and how many ever were. On "sim" they take no time of their own. */
+  uint64_t block_waits;           /**< Times that a direction without a block waited at the pool's cap. */
 } lade_pipeline_info;
 
 static inline void lade_pipeline_info_init(lade_pipeline_info *info) {

@@ -144,6 +144,107 @@ LADE_TEST(Callback, ThatNeverReturnsAsASinkHoldsUpNoOther) {
   }
 }
 
+/* Answers once, then waits until it may go on. */
+typedef struct late_source {
+  sem_t go;
+  atomic_bool answered;
+} late_source;
+
+static lade_status late_range(void *user, uint64_t offset, void *buffer, size_t bytes) {
+  late_source *source = user;
+  memset(buffer, 7, bytes);
+  if (offset > 0) return stuck_range(&source->go, offset, buffer, bytes);
+  atomic_store(&source->answered, true);
+  return LADE_OK;
+}
+
+static bool has_answered(void *user) { return atomic_load(&((late_source *)user)->answered); }
+
+/* Longer than any of them takes, and no measure of anything: what never comes shall not keep the test. */
+static const uint64_t patience_ns = UINT64_C(8000000000);
+
+static void ends_well(lade_ticket *ticket) {
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, patience_ns));
+  lade_ticket_release(ticket);
+}
+
+/* Bug: eight sources that hung had all blocks that a direction takes, and nothing went to the device any more: no file, no
+ * memory, and no callback that answers. */
+static void sources_hang(uint32_t readers, unsigned stuck_count, bool concurrent) {
+  enum { BULK = 24 * CHUNK, MOST = 40 };
+  fixture f;
+  sem_t gate;
+  late_source late = {.answered = false};
+  lade_ticket *stuck[MOST], *late_ticket, *plain_ticket;
+  lade_pipeline_options options;
+  char *host = calloc(1, BULK);
+  fixture_options(&options);
+  options.readers = readers;
+  options.depth = 0;
+  if (!fixture_open(&f, "cpu", BULK, &options)) return;
+  sem_init(&gate, 0, 0);
+  sem_init(&late.go, 0, 0);
+  lade_transfer source = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_callback(late_range, &late), BULK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &source, &late_ticket));
+  LADE_EXPECT(support_wait(f.runtime, has_answered, &late));
+  source.host = lade_endpoint_callback(stuck_range, &gate);
+  source.host.concurrent = concurrent;
+  for (unsigned i = 0; i < stuck_count; i++) {
+    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &source, &stuck[i]));
+  }
+  lade_transfer plain = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), BULK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &plain, &plain_ticket));
+  ends_well(plain_ticket);
+  if (!lade_test_has_failed()) {
+    LADE_EXPECT_GE_UINT(fixture_info(&f).callbacks_stalled, 1);
+  }
+  sem_post(&late.go);
+  ends_well(late_ticket);
+  sem_post(&gate);
+  for (unsigned i = 0; i < stuck_count; i++) {
+    ends_well(stuck[i]);
+  }
+  LADE_EXPECT_EQ_UINT(fixture_info(&f).callbacks_stalled, 0);
+  fixture_close(&f);
+  sem_destroy(&gate);
+  sem_destroy(&late.go);
+  free(host);
+}
+
+LADE_TEST(Callback, ThatNeverReturnsAsASourceHoldsUpNoOther) {
+  for (uint32_t readers = 1; readers <= 3 && !lade_test_has_failed(); readers += 2) {
+    lade_test_context("%u readers", readers);
+    sources_hang(readers, 24, false);
+  }
+  if (!lade_test_has_failed()) sources_hang(2, 3, true);
+}
+
+/* A source that was never called before finds a place beside eight that hang. */
+LADE_TEST(Callback, IsHeardBesideSourcesThatHang) {
+  enum { STUCK = 8 };
+  fixture f;
+  sem_t gate, open;
+  lade_ticket *stuck[STUCK], *fresh;
+  lade_pipeline_options options;
+  fixture_options(&options);
+  options.depth = 0;
+  options.readers = 1;
+  if (!fixture_open(&f, "cpu", DEVICE_BYTES, &options)) return;
+  sem_init(&gate, 0, 0);
+  sem_init(&open, 0, 1);
+  lade_transfer source = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_callback(stuck_range, &gate), DEVICE_BYTES);
+  for (int i = 0; i < STUCK; i++) {
+    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &source, &stuck[i]));
+  }
+  source.host = lade_endpoint_callback(stuck_range, &open);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &source, &fresh));
+  ends_well(fresh);
+  stuck_end_all(&gate, stuck, STUCK);
+  fixture_close(&f);
+  sem_destroy(&gate);
+  sem_destroy(&open);
+}
+
 /* A producer far slower than the link, and a link far slower than the producer, both ways: every byte right, and no more
  * blocks than reads and writes under way and a few for copies. */
 LADE_TEST(Speed, OfOneSideMayBeATenThousandthOfTheOthers) {
