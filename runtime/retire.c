@@ -481,7 +481,7 @@ lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_option
   if (retire->options.event_batch == 0) retire->options.event_batch = LADEI_EVENT_BATCH_DEFAULT;
   ladei_lock_init(&retire->lock, LADEI_RANK_RETIRE);
   ladei_condition_init(&retire->yielded);
-  RB_INIT(&retire->all);
+  ladei_queues_init(retire);
   RB_INIT(&retire->active);
   TAILQ_INIT(&retire->idle);
   ladei_slab_init(&retire->uses, sizeof(ladei_use));

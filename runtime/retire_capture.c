@@ -97,7 +97,7 @@ static void record_drop(capture_record *record) {
 
 static capture_record *record_make(ladei_retire *retire, uint64_t capture_id) {
   capture_record *record = calloc(1, sizeof *record);
-  ladei_queue *queue = malloc(sizeof *queue);
+  ladei_queue *queue = ladei_queue_alloc();
   if (record == NULL || queue == NULL) {
     free(record);
     free(queue);

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-/* ---- Two trees --------------------------------------------------------------------------------------------------- */
+/* ---- Order ------------------------------------------------------------------------------------------------------- */
 
 static int compare_u64(uint64_t a, uint64_t b) { return (a > b) - (a < b); }
 
@@ -29,30 +29,97 @@ int ladei_queue_compare(const ladei_queue *a, const ladei_queue *b) {
 /* libbsd's own RB_GENERATE_STATIC stands on a macro, __unused, that it does not define on Linux. */
 #define TREE_GENERATE(name, type, field, compare)                                                                      \
   RB_GENERATE_INTERNAL(name, type, field, compare, __attribute__((unused)) static)
-TREE_GENERATE(ladei_queues_all, ladei_queue, all_entry, compare_identity)
 TREE_GENERATE(ladei_queues_active, ladei_queue, active_entry, ladei_queue_compare)
 
 /* ---- Finding and keeping ----------------------------------------------------------------------------------------- */
 
 /* Idle queues kept for the next use of their stream; beyond it the longest idle goes. Bounds what streams leave behind
- * that are destroyed without stream_retire, as they may be when every add records its event. */
-enum { IDLE_MAX = 64 };
+ * that are destroyed without stream_retire, as they may be when every add records its event, and the memory of retired
+ * ones: some megabytes. With fewer, a program that uses thousands of streams in turn makes a queue for each use. */
+enum { IDLE_MAX = 16384 };
+
+ladei_queue *ladei_queue_alloc(void) { return aligned_alloc(_Alignof(ladei_queue), sizeof(ladei_queue)); }
 
 void ladei_queue_init(ladei_queue *queue, ladei_queue_kind kind, const ladei_stream *stream, uint64_t order) {
   *queue = (ladei_queue){.kind = kind, .order = order, .stream = *stream};
   TAILQ_INIT(&queue->uses);
 }
 
+void ladei_queues_init(ladei_retire *retire) {
+  ladei_queues_all *all = &retire->all;
+  *all = (ladei_queues_all){.buckets = all->first, .bucket_count = sizeof all->first / sizeof all->first[0]};
+}
+
+/* The golden ratio spreads ids that count up. */
+static ladei_queue **bucket_of(const ladei_queues_all *all, ladei_queue_kind kind, uint64_t context, uint64_t id) {
+  uint64_t hash = (id * 8 + (uint64_t)kind + context * UINT64_C(0xc2b2ae3d27d4eb4f)) * UINT64_C(0x9e3779b97f4a7c15);
+  return &all->buckets[(hash >> 32) & (all->bucket_count - 1)];
+}
+
+static void all_insert(ladei_queues_all *all, ladei_queue *queue) {
+  ladei_queue **bucket = bucket_of(all, queue->kind, queue->stream.context, queue->stream.id);
+  queue->all_next = *bucket;
+  *bucket = queue;
+}
+
+static void all_remove(ladei_queues_all *all, const ladei_queue *queue) {
+  ladei_queue **place = bucket_of(all, queue->kind, queue->stream.context, queue->stream.id);
+  while (*place != queue) {
+    place = &(*place)->all_next;
+  }
+  *place = queue->all_next;
+}
+
+/* The first queue in or behind a bucket, and the one behind a queue. NULL: none. */
+static ladei_queue *all_from(const ladei_queues_all *all, const ladei_queue *const *bucket) {
+  const ladei_queue *const *end = (const ladei_queue *const *)all->buckets + all->bucket_count;
+  while (bucket < end && *bucket == NULL) {
+    bucket++;
+  }
+  return bucket < end ? (ladei_queue *)*bucket : NULL;
+}
+
+static ladei_queue *all_first(const ladei_queues_all *all) {
+  return all_from(all, (const ladei_queue *const *)all->buckets);
+}
+
+static ladei_queue *all_after(const ladei_queues_all *all, const ladei_queue *queue) {
+  if (queue->all_next != NULL) return queue->all_next;
+  ladei_queue **bucket = bucket_of(all, queue->kind, queue->stream.context, queue->stream.id);
+  return all_from(all, (const ladei_queue *const *)bucket + 1);
+}
+
+static void table_free(ladei_queues_all *all) {
+  if (all->buckets != all->first) free(all->buckets);
+}
+
+static void all_grow(ladei_queues_all *all) {
+  ladei_queues_all larger = {.bucket_count = 4 * all->bucket_count};
+  larger.buckets = calloc(larger.bucket_count, sizeof(ladei_queue *));
+  if (larger.buckets == NULL) return;
+  for (ladei_queue *queue = all_first(all), *next; queue != NULL; queue = next) {
+    next = all_after(all, queue);
+    all_insert(&larger, queue);
+  }
+  table_free(all);
+  all->buckets = larger.buckets;
+  all->bucket_count = larger.bucket_count;
+}
+
 void ladei_queue_register(ladei_retire *retire, ladei_queue *queue) {
   queue->close_at = ladei_queue_batch(retire, queue);
   queue->in_all = true;
   retire->queue_count++;
-  RB_INSERT(ladei_queues_all, &retire->all, queue);
+  if (retire->queue_count > retire->all.bucket_count) all_grow(&retire->all);
+  all_insert(&retire->all, queue);
 }
 
 ladei_queue *ladei_queue_find(ladei_retire *retire, ladei_queue_kind kind, uint64_t context, uint64_t id) {
-  const ladei_queue probe = {.kind = kind, .stream = {.context = context, .id = id}};
-  return RB_FIND(ladei_queues_all, &retire->all, (ladei_queue *)&probe);
+  ladei_queue *queue = *bucket_of(&retire->all, kind, context, id);
+  while (queue != NULL && !(queue->kind == kind && queue->stream.id == id && queue->stream.context == context)) {
+    queue = queue->all_next;
+  }
+  return queue;
 }
 
 static uint64_t order_of(const ladei_retire *retire, ladei_queue_kind kind, const ladei_stream *stream) {
@@ -64,7 +131,7 @@ ladei_queue *ladei_queue_need(ladei_retire *retire, ladei_queue_kind kind, const
   ladei_queue *queue = ladei_queue_find(retire, kind, stream->context, stream->id);
   if (queue == NULL) {
     ladei_lock_release(&retire->lock);
-    ladei_queue *fresh = malloc(sizeof *fresh);
+    ladei_queue *fresh = ladei_queue_alloc();
     if (fresh != NULL) ladei_queue_init(fresh, kind, stream, order_of(retire, kind, stream));
     ladei_lock_acquire(&retire->lock);
     queue = ladei_queue_find(retire, kind, stream->context, stream->id);
@@ -119,7 +186,7 @@ static void queue_free(ladei_retire *retire, ladei_queue *queue) {
   assert(queue->refs == 0 && queue->pending == 0 && !queue->in_active && !queue->busy);
   if (queue->in_idle) idle_remove(retire, queue);
   if (queue->in_all) {
-    RB_REMOVE(ladei_queues_all, &retire->all, queue);
+    all_remove(&retire->all, queue);
     retire->queue_count--;
   }
   spares_release(retire, queue);
@@ -352,15 +419,16 @@ void ladei_passes_wait(ladei_retire *retire) {
 /* ---- All queues -------------------------------------------------------------------------------------------------- */
 
 void ladei_queues_destroy(ladei_retire *retire) {
-  ladei_queue *queue, *next;
-  RB_FOREACH_SAFE (queue, ladei_queues_all, &retire->all, next) {
+  for (ladei_queue *queue = all_first(&retire->all), *next; queue != NULL; queue = next) {
+    next = all_after(&retire->all, queue);
     queue_free(retire, queue);
   }
+  table_free(&retire->all);
 }
 
 void ladei_queues_count(ladei_retire *retire, ladei_retire_counters *counters) {
-  ladei_queue *queue;
-  RB_FOREACH (queue, ladei_queues_all, &retire->all) {
+  ladei_queue *queue; /* others have nothing pending but uses of captures */
+  RB_FOREACH (queue, ladei_queues_active, &retire->active) {
     if (queue->kind == LADEI_QUEUE_STREAM) counters->open_uses += queue->open;
     if (queue->failing) {
       counters->quarantined_uses += queue->kind == LADEI_QUEUE_FOREIGN ? queue->failing_count : queue->pending;
@@ -428,8 +496,7 @@ static lade_status queue_check(const ladei_queue *queue, uint64_t *records) {
 lade_status ladei_queues_check(ladei_retire *retire) {
   uint64_t pending = 0, references = 0, count = 0, records = 0, inline_notes = 0;
   bool busy = false;
-  ladei_queue *queue;
-  RB_FOREACH (queue, ladei_queues_all, &retire->all) {
+  for (const ladei_queue *queue = all_first(&retire->all); queue != NULL; queue = all_after(&retire->all, queue)) {
     lade_status status = queue_check(queue, &records);
     if (status != LADE_OK) return status;
     pending += queue->pending;

@@ -92,27 +92,12 @@ struct ladei_use {
 
 typedef TAILQ_HEAD(ladei_use_list, ladei_use) ladei_use_list;
 
+/* In lines of cache: finding and keeping it; counts; what is in it; its place among the active ones. With thousands of
+ * streams each is a miss. */
 typedef struct ladei_queue {
-  ladei_queue_kind kind;
-  uint64_t order;      /* place in `active` before context, id and kind */
+  _Alignas(LADEI_CACHE_LINE_BYTES) struct ladei_queue *all_next; /* in its bucket */
   ladei_stream stream; /* CAPTURE: id is that of the capture, context 0 or a number (C3); FOREIGN: all 0 */
-  RB_ENTRY(ladei_queue) all_entry;
-  RB_ENTRY(ladei_queue) active_entry;
-  TAILQ_ENTRY(ladei_queue) idle_entry;
-  ladei_use_list uses;
-  ladei_use *first_mark, *last_mark;
-  uint64_t pending;
-  uint64_t open;
-  uint64_t close_at; /* open uses at which an add closes: a batch; more after an attempt in vain */
-  uint64_t refs;
-  uint64_t notes;                   /* calls that named its stream: notes, and slots made for one (R9) */
-  uint64_t appends;                 /* and uses that became pending, and slots made for them */
-  int64_t inline_notes;             /* see L2 in retire_lane.c */
-  struct ladei_queue *next_claimed; /* list of the thread that claimed it */
-  ladei_event *spares;              /* of batches that finished, for those to come; on loan all the time */
-  uint32_t spare_count;
-  uint32_t failing_count;  /* FOREIGN: failing uses */
-  ladei_event *last_event; /* retired: covers the stream's work; NULL once done, or where not needed */
+  ladei_queue_kind kind;
   bool in_all, in_active, in_idle;
   bool busy;
   bool retiring; /* stream_retire has its last try: notes are refused */
@@ -121,9 +106,37 @@ typedef struct ladei_queue {
   bool failing;     /* quarantine: the last record or query failed; FOREIGN: that of some use */
   bool lost;        /* quarantine: the stream was destroyed without stream_retire (R8) */
   bool record_live; /* CAPTURE: its capture record was not drained yet */
+
+  uint64_t refs;
+  uint64_t pending;
+  uint64_t open;
+  uint64_t close_at;    /* open uses at which an add closes: a batch; more after an attempt in vain */
+  uint64_t notes;       /* calls that named its stream: notes, and slots made for one (R9) */
+  uint64_t appends;     /* and uses that became pending, and slots made for them */
+  int64_t inline_notes; /* see L2 in retire_lane.c */
+  uint32_t spare_count;
+  uint32_t failing_count; /* FOREIGN: failing uses */
+
+  ladei_use_list uses;
+  ladei_use *first_mark, *last_mark;
+  TAILQ_ENTRY(ladei_queue) idle_entry;
+  ladei_event *spares;     /* of batches that finished, for those to come; on loan all the time */
+  ladei_event *last_event; /* retired: covers the stream's work; NULL once done, or where not needed */
+
+  RB_ENTRY(ladei_queue) active_entry;
+  uint64_t order;                   /* place in `active` before context, id and kind */
+  struct ladei_queue *next_claimed; /* list of the thread that claimed it */
 } ladei_queue;
 
-typedef RB_HEAD(ladei_queues_all, ladei_queue) ladei_queues_all;
+_Static_assert(sizeof(ladei_queue) == 4 * LADEI_CACHE_LINE_BYTES, "a queue grew by a line of cache");
+
+/* Queues by identity: a hash table with chains, doubled when there are more queues than buckets, as far as there is
+ * memory for that. */
+typedef struct ladei_queues_all {
+  ladei_queue *first[64]; /* the table until it is too small */
+  ladei_queue **buckets;
+  uint64_t bucket_count; /* a power of two */
+} ladei_queues_all;
 typedef RB_HEAD(ladei_queues_active, ladei_queue) ladei_queues_active;
 
 struct ladei_retire {
@@ -185,9 +198,12 @@ static inline bool ladei_note_is_inline(const ladei_use *note) {
 
 /* ---- retire_queue.c; all under retire->lock unless told otherwise ------------------------------------------------ */
 
+/* Memory for one, free() takes it back; NULL: none. Needs no lock. */
+ladei_queue *ladei_queue_alloc(void);
 /* Order in `active`, and of the uses of a ticket. Needs no lock. */
 int ladei_queue_compare(const ladei_queue *a, const ladei_queue *b);
 void ladei_queue_init(ladei_queue *queue, ladei_queue_kind kind, const ladei_stream *stream, uint64_t order);
+void ladei_queues_init(ladei_retire *retire);
 /* Puts a queue among `all`; no other has its kind, context and id. Counted in queue_count. */
 void ladei_queue_register(ladei_retire *retire, ladei_queue *queue);
 ladei_queue *ladei_queue_find(ladei_retire *retire, ladei_queue_kind kind, uint64_t context, uint64_t id);

@@ -6,6 +6,7 @@
  * usage: hot_paths CASE BYTES PAIRS [threads]
  *   pinned    alloc and free of a pinned block, no stream
  *   recorded  alloc, record of a stream and free of a pinned block, 64 of them in flight
+ *   streams   as recorded, over 10,000 streams in turn, each idle by its next turn
  *   device    alloc and free of a device block on one stream
  * With "threads" the process has a second thread, which sleeps.
  */
@@ -18,7 +19,7 @@
 #include "lade/device.h"
 #include "lade/pinned.h"
 
-enum { IN_FLIGHT = 64 };
+enum { IN_FLIGHT = 64, MANY_STREAMS = 10000 };
 
 static int failed(const char *what) {
   fprintf(stderr, "hot_paths: %s: %s\n", what, lade_last_error()->text);
@@ -38,18 +39,19 @@ static bool recorded_pair(lade_pinned_pool *pool, size_t bytes, model_stream *st
          lade_pinned_free(pool, block) == LADE_OK;
 }
 
-static int pinned_run(model_driver *driver, bool recorded, size_t bytes, unsigned long pairs) {
+static int pinned_run(model_driver *driver, unsigned streams, size_t bytes, unsigned long pairs) {
+  static model_stream *all[MANY_STREAMS];
   lade_pinned_pool *pool;
   lade_pinned_options options;
   lade_pinned_options_init(&options);
   options.max_bytes = (uint64_t)1 << 40;
   if (lade_pinned_pool_create(model_runtime(driver), &options, &pool) != LADE_OK) return failed("pool");
-  model_stream *stream = model_stream_create(driver, IN_FLIGHT);
+  for (unsigned i = 0; i < streams; i++) all[i] = model_stream_create(driver, streams == 1 ? IN_FLIGHT : 0);
   for (unsigned long i = 0; i < pairs; i++) {
-    bool done = recorded ? recorded_pair(pool, bytes, stream) : pinned_pair(pool, bytes);
+    bool done = streams > 0 ? recorded_pair(pool, bytes, all[i % streams]) : pinned_pair(pool, bytes);
     if (!done) return failed("pair");
   }
-  model_finish(stream);
+  for (unsigned i = 0; i < streams; i++) model_finish(all[i]);
   return lade_pinned_pool_destroy(pool, true) == LADE_OK ? 0 : failed("destroy");
 }
 
@@ -74,7 +76,7 @@ static void *sleeper_run(void *user) {
 
 int main(int argc, char **argv) {
   if (argc < 4) {
-    fprintf(stderr, "usage: hot_paths pinned|recorded|device BYTES PAIRS [threads]\n");
+    fprintf(stderr, "usage: hot_paths pinned|recorded|streams|device BYTES PAIRS [threads]\n");
     return 2;
   }
   size_t bytes = strtoull(argv[2], NULL, 10);
@@ -90,7 +92,8 @@ int main(int argc, char **argv) {
   if (strcmp(argv[1], "device") == 0) {
     status = device_run(driver, bytes, pairs);
   } else {
-    status = pinned_run(driver, strcmp(argv[1], "recorded") == 0, bytes, pairs);
+    unsigned streams = strcmp(argv[1], "streams") == 0 ? MANY_STREAMS : strcmp(argv[1], "recorded") == 0 ? 1 : 0;
+    status = pinned_run(driver, streams, bytes, pairs);
   }
   pthread_mutex_unlock(&until);
   if (threads) pthread_join(sleeper, NULL);

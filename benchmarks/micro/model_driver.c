@@ -17,7 +17,7 @@
 #include "benchmarks/frame.h"
 #include "runtime/ops_list.h"
 
-enum { STREAMS_MAX = 64, CONTEXT = 77 };
+enum { STREAMS_MAX = 10240, CONTEXT = 77 };
 
 /* Where addresses begin that nothing lies at: below where Linux maps anything, above what programs are linked to. */
 #define ADDRESSES_BEGIN ((uint64_t)1 << 44)

@@ -16,6 +16,7 @@ int main(int argc, char **argv) {
       {"record", "alloc, record on one stream, free; 64 in flight; calls of the driver subtracted", record_case, NULL},
       {"reference", "against the model of the reference cache: own cost, and with a driver's cost", reference_case,
        NULL},
+      {"streams", "as record, over 10,000 streams in turn, each idle by its next turn", streams_case, NULL},
       {"threads", "speed of two threads by that of one", threads_case, NULL},
       {"latency", "99.9th percentile of single calls, two threads", latency_case, NULL},
       {"stuck", "reserved bytes when one stream never finishes, by those when it does", stuck_case, NULL},

@@ -14,6 +14,7 @@ bool holes_case(bench *b, const bench_case *self);
 bool record_case(bench *b, const bench_case *self);
 bool reference_case(bench *b, const bench_case *self);
 bool threads_case(bench *b, const bench_case *self);
+bool streams_case(bench *b, const bench_case *self);
 
 /* pinned_cache_latency.c: single calls, timed one by one. */
 bool latency_case(bench *b, const bench_case *self);

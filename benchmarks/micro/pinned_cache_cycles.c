@@ -8,6 +8,7 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "benchmarks/micro/pinned_cache.h"
 #include "benchmarks/micro/subjects.h"
@@ -183,5 +184,64 @@ bool threads_case(bench *b, const bench_case *self) {
                                     {"reference", cycles_measure, &reference}};
   json_t *params = json_pack("{s:i, s:i, s:s}", "threads", 2, "bytes", BLOCK_BYTES, "target", ">= 1.8x");
   bool measured = bench_measure(b, "threads", params, "x", variants, 4);
+  return subjects_close(&s) && measured;
+}
+
+/* ---- Streams by the thousand ------------------------------------------------------------------------------------- */
+
+/* What a cycle and the pool's next look at the stream touch, each of them after all other streams have had their turn:
+ * the block's record, the queue of the stream and its bucket, the use of the block. */
+enum { MANY_STREAMS = 10000, TOUCHED_BYTES = 512, LINE_BYTES = 64 };
+
+typedef struct streams_run {
+  subjects *s;
+  model_stream *streams[MANY_STREAMS];
+  uint64_t *memory; /* [MANY_STREAMS] of TOUCHED_BYTES */
+  unsigned rounds;
+} streams_run;
+
+static double streams_measure(void *user) {
+  streams_run *run = user;
+  worker w = {.s = run->s};
+  model_calls before = model_thread_calls;
+  double begin = bench_seconds();
+  for (unsigned i = 0; i < run->rounds * MANY_STREAMS; i++) {
+    w.stream = run->streams[i % MANY_STREAMS];
+    if (!cycle(&lade_calls, &w)) return NAN;
+  }
+  double elapsed = bench_seconds() - begin;
+  model_calls calls = model_calls_since(&before);
+  return (elapsed * 1e9 - model_calls_ns(&calls)) / (run->rounds * MANY_STREAMS);
+}
+
+/* Twice over all of it, a word of each line changed. */
+static double walk_measure(void *user) {
+  const streams_run *run = user;
+  const size_t words = (size_t)MANY_STREAMS * TOUCHED_BYTES / sizeof(uint64_t);
+  double begin = bench_seconds();
+  for (unsigned i = 0; i < 2 * run->rounds; i++) {
+    for (size_t at = 0; at < words; at += LINE_BYTES / sizeof(uint64_t)) {
+      *(volatile uint64_t *)&run->memory[at] += 1;
+    }
+  }
+  return (bench_seconds() - begin) * 1e9 / (run->rounds * MANY_STREAMS);
+}
+
+bool streams_case(bench *b, const bench_case *self) {
+  (void)self;
+  subjects s;
+  static streams_run run;
+  run = (streams_run){.s = &s, .rounds = bench_is_quick(b) ? 1 : 8};
+  run.memory = calloc(MANY_STREAMS, TOUCHED_BYTES);
+  if (run.memory == NULL || !subjects_open(&s, NULL)) {
+    free(run.memory);
+    return false;
+  }
+  for (int i = 0; i < MANY_STREAMS; i++) run.streams[i] = model_stream_create(s.driver, 0);
+  const bench_variant variants[] = {{"lade", streams_measure, &run}, {"walk", walk_measure, &run}};
+  json_t *params =
+      json_pack("{s:i, s:i, s:s}", "streams", MANY_STREAMS, "bytes", BLOCK_BYTES, "target", "<= walk + 80 ns");
+  bool measured = bench_measure(b, "streams", params, "ns", variants, 2);
+  free(run.memory);
   return subjects_close(&s) && measured;
 }
