@@ -57,11 +57,16 @@ static inline ladei_lane_slot *slot_at(ladei_lane *lane, unsigned after_recent) 
   return &lane->slots[(lane->recent + after_recent) % LADEI_LANE_SLOTS];
 }
 
+static inline bool slot_has_stream(const ladei_lane_slot *slot, const ladei_stream *stream) {
+  return slot->id == stream->id && slot->context == stream->context && slot->queue != NULL;
+}
+
 static inline ladei_lane_slot *slot_of_stream(ladei_lane *lane, const ladei_stream *stream) {
-  for (unsigned i = 0; i < LADEI_LANE_SLOTS; i++) {
-    ladei_lane_slot *slot = slot_at(lane, i);
-    if (slot->queue != NULL && slot->id == stream->id && slot->context == stream->context) {
-      lane->recent = (lane->recent + i) % LADEI_LANE_SLOTS;
+  ladei_lane_slot *recent = slot_at(lane, 0);
+  if (slot_has_stream(recent, stream)) return recent;
+  for (ladei_lane_slot *slot = lane->slots; slot < lane->slots + LADEI_LANE_SLOTS; slot++) {
+    if (slot_has_stream(slot, stream)) {
+      lane->recent = (unsigned)(slot - lane->slots);
       return slot;
     }
   }
@@ -69,8 +74,9 @@ static inline ladei_lane_slot *slot_of_stream(ladei_lane *lane, const ladei_stre
 }
 
 static inline ladei_lane_slot *slot_of_queue(ladei_lane *lane, const ladei_queue *queue) {
-  for (unsigned i = 0; i < LADEI_LANE_SLOTS; i++) {
-    ladei_lane_slot *slot = slot_at(lane, i);
+  ladei_lane_slot *recent = slot_at(lane, 0);
+  if (recent->queue == queue) return recent;
+  for (ladei_lane_slot *slot = lane->slots; slot < lane->slots + LADEI_LANE_SLOTS; slot++) {
     if (slot->queue == queue) return slot;
   }
   return NULL;
@@ -258,18 +264,24 @@ void ladei_lanes_close(ladei_retire *retire) {
 
 /* ---- The owner's slow steps -------------------------------------------------------------------------------------- */
 
+/* The slot that has the queue; else an empty one; else the one behind all others in turn. */
+static ladei_lane_slot *slot_for(ladei_lane *lane, const ladei_queue *queue) {
+  ladei_lane_slot *empty = slot_at(lane, 1);
+  for (ladei_lane_slot *slot = lane->slots; slot < lane->slots + LADEI_LANE_SLOTS; slot++) {
+    if (slot->queue == queue) return slot;
+    if (slot->queue == NULL && empty->queue != NULL) empty = slot;
+  }
+  return empty;
+}
+
 /* Gives the lane a slot for a pinned queue, whose pin goes to the slot or back. False: no lane for it. Not where the
  * stream is lost: its next note is to be seen (R8). */
 static bool lane_adopt(ladei_retire *retire, ladei_lane *lane, ladei_queue *queue) {
   lane_open(retire, lane);
-  ladei_lane_slot *slot = slot_of_queue(lane, queue);
+  ladei_lane_slot *slot = slot_for(lane, queue);
   bool good = !queue->retired && !queue->retiring && !queue->finished && !queue->lost;
-  if (good && slot == NULL) {
-    slot = slot_of_queue(lane, NULL);
-    if (slot == NULL) {
-      slot = slot_at(lane, LADEI_LANE_SLOTS - 1);
-      slot_empty(retire, slot);
-    }
+  if (good && slot->queue != queue) {
+    slot_empty(retire, slot);
     *slot = (ladei_lane_slot){.queue = queue, .context = queue->stream.context, .id = queue->stream.id};
     slot_room_set(retire, slot);
     slots_used_change(retire, 1);
