@@ -19,7 +19,6 @@
 #include "tests/stress/scheduler.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
-#include "tests/support/soak.h"
 
 enum {
   STREAMS = 2,
@@ -414,7 +413,7 @@ static void pairs(const char *name, uint32_t flags) {
   if (!scheduler_works()) LADE_SKIP("built without switch points");
   if (!bench_open(&own)) return;
   own.flags = flags;
-  int first = operation_of(name), preemptions = support_soak_seconds(0) > 0 ? 2 : 1;
+  int first = operation_of(name), preemptions = scheduler_preemptions(1);
   for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++) {
     count += explore(&own, preemptions, first, other);
   }

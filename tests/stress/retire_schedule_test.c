@@ -19,7 +19,6 @@
 #include "tests/stress/scheduler.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
-#include "tests/support/soak.h"
 
 enum {
   THREADS = SCHEDULER_THREADS,
@@ -548,7 +547,7 @@ LADE_TEST_P(RetireSchedule, Pairs, names, name) {
   if (!bench_open(&own)) return;
   int first = operation_of(name);
   for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++) {
-    count += explore(&own, 2, first, other, -1);
+    count += explore(&own, scheduler_preemptions(2), first, other, -1);
   }
   printf("%s with %d operations: %" PRIu64 " schedules\n", name, (int)OPERATIONS - first, count);
   bench_close(&own);
@@ -563,7 +562,7 @@ LADE_TEST(RetireSchedule, Triples) {
   uint64_t count = 0;
   if (!scheduler_works()) LADE_SKIP("built without switch points");
   if (!bench_open(&own)) return;
-  int preemptions = support_soak_seconds(0) > 0 ? 2 : 1;
+  int preemptions = scheduler_preemptions(1);
   for (int a = 0; a < OFTEN; a++) {
     for (int b = a; b < OFTEN; b++) {
       for (int c = b; c < OFTEN && !lade_test_has_failed(); c++) {

@@ -34,6 +34,10 @@ typedef struct scheduler_plan {
 
 bool scheduler_works(void);
 
+/* The number for a plan: `usual`; 2 where LADE_SOAK_SECONDS asks for a long run; 0 under the thread sanitiser, which is slow
+ * and sees no race here, as each turn is ordered behind the one before. */
+int scheduler_preemptions(int usual);
+
 /*
  * Runs all schedules and returns how many; stops behind the first that fails the test, and prints it. A schedule in
  * which no thread can go on, or that does not end, fails the test too. A library that aborts has the schedule printed.
