@@ -238,6 +238,25 @@ LADE_TEST(RetireCapture, PlainNoteLeavesCapturesToTheOwner) {
   fixture_close(&own);
 }
 
+/* Only the device could tell of a stream that is gone, and waiting for it breaks every capture on it. */
+LADE_TEST(RetireCapture, DeviceIsNotWaitedForBesideCaptures) {
+  static fixture own;
+  lade_stream gone = fixture_open(&own, NULL), capturing = fake_stream_create(own.fake),
+              other = fake_stream_create(own.fake);
+  fixture_work_and_use(&own, 0, gone);
+  fixture_work_and_use(&own, 1, other);
+  fake_stream_destroy(own.fake, gone);
+  fake_capture_begin(own.fake, capturing);
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, ladei_retire_synchronize_streams(own.retire));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "would break captures");
+  LADE_EXPECT(fixture_is_done(&own, 1) && !fixture_is_done(&own, 0));
+  LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "device_synchronize"), 0);
+  fake_graph_destroy(own.fake, fake_capture_end(own.fake, capturing));
+  LADE_EXPECT_OK(ladei_retire_synchronize(own.retire));
+  LADE_EXPECT(fixture_is_done(&own, 0));
+  fixture_close(&own);
+}
+
 /* ---- Retiring streams -------------------------------------------------------------------------------------------- */
 
 LADE_TEST(RetireCapture, CapturingStreamIsNotRetired) {
