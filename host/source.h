@@ -61,7 +61,7 @@ static inline bool ladei_source_is_in_chunks(const ladei_source_settings *settin
 
 /* Of a described block, what one copy from `offset` of it may take. */
 static inline uint64_t ladei_source_contiguous(const lade_pinned_info *info, uint64_t offset) {
-  uint64_t rest = info->bytes - offset;
+  uint64_t rest = offset < info->bytes ? info->bytes - offset : 0; /* a segment may be given back meanwhile */
   uint64_t chunk = info->chunk_bytes == 0 ? rest : info->chunk_bytes - offset % info->chunk_bytes;
   return chunk < rest ? chunk : rest;
 }
