@@ -114,7 +114,9 @@ bool ladei_room_is_asked_for(ladei_room *room) { return (word_of(&room->segments
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
 uint32_t ladei_room_wait_begin(ladei_room *room) {
+  ladei_switch_point("wait begin", 0);
   atomic_fetch_add_explicit(&room->waiters, 1, memory_order_seq_cst);
+  ladei_switch_point("waits", 0);
   return atomic_load_explicit(&room->returns, memory_order_acquire);
 }
 

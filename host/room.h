@@ -20,6 +20,7 @@
 #include <stdatomic.h>
 
 #include "base/lock.h"
+#include "base/switch.h"
 
 typedef struct ladei_transit {
   _Atomic(uint32_t) word; /* LADEI_TRANSIT_STOPPED, and LADEI_TRANSIT_ONE for each transit under way */
@@ -49,6 +50,7 @@ void ladei_transit_end_slowly(ladei_transit *transit);
 
 /* The last one under way tells who stopped them. */
 static inline void ladei_transit_end(ladei_transit *transit) {
+  ladei_switch_point("transit end", 0);
   uint32_t word = atomic_fetch_sub_explicit(&transit->word, LADEI_TRANSIT_ONE, memory_order_release);
   if ((word & LADEI_TRANSIT_STOPPED) != 0) {
     ladei_transit_end_slowly(transit);
@@ -57,6 +59,7 @@ static inline void ladei_transit_end(ladei_transit *transit) {
 
 /* False: transits are stopped; do without. */
 static inline bool ladei_transit_try_begin(ladei_transit *transit) {
+  ladei_switch_point("transit begin", 0);
   uint32_t word = atomic_fetch_add_explicit(&transit->word, LADEI_TRANSIT_ONE, memory_order_acquire);
   if ((word & LADEI_TRANSIT_STOPPED) == 0) {
     return true;
@@ -95,6 +98,7 @@ void ladei_room_sleep(ladei_room *room, uint32_t seen, uint64_t timeout_ns);
 
 /* Whether somebody waits: then threads keep nothing for themselves. */
 static inline bool ladei_room_is_awaited(ladei_room *room) {
+  ladei_switch_point("awaited", 0);
   return atomic_load_explicit(&room->waiters, memory_order_seq_cst) != 0;
 }
 
@@ -102,6 +106,7 @@ void ladei_room_tell(ladei_room *room);
 
 /* Memory can be had that could not be had before. After it was put where the waiters look. */
 static inline void ladei_room_returned(ladei_room *room) {
+  ladei_switch_point("returned", 0);
   if (atomic_load_explicit(&room->waiters, memory_order_seq_cst) != 0) {
     ladei_room_tell(room);
   }

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All orders of two threads in a pinned pool at its cap: one asks for memory, the other one brings some back, or moves it
+ * about. The request is never refused, as at every moment there is room for it, and no wake-up is missed: a thread that
+ * sleeps although memory came back makes a schedule that does not end.
+ *
+ * The device is "sim" with a clock that stands, but for the pool it runs by itself: so a wait sleeps, as on a GPU.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "host/pool.h"
+#include "tests/shim/lade_test.h"
+#include "tests/stress/scheduler.h"
+#include "tests/support/runtimes.h"
+
+typedef enum bringer { FREES, EMPTIES_THE_CACHE, TAKES_AND_FREES, RESERVES } bringer;
+
+typedef struct scene {
+  const char *name;
+  size_t bytes;        /* of a block */
+  unsigned cap_blocks; /* as many as the cap is long */
+  bringer other;       /* what the other thread does */
+  bool waits;          /* the request may wait, and has to: a block is pending that does not come back */
+  bool taken_by_asker; /* the block that the other thread frees */
+} scene;
+
+static const scene scenes[] = {
+    {"a free of a small block", 64 * LADEI_KIB, 2, FREES, true, false},
+    {"a free of a small block of the waiter's", 64 * LADEI_KIB, 2, FREES, true, true},
+    {"a free of a large block", 2 * LADEI_MIB, 2, FREES, true, false},
+    {"a free of a large block of the waiter's", 2 * LADEI_MIB, 2, FREES, true, true},
+    {"a segment that is unpinned", 2 * LADEI_MIB, 1, EMPTIES_THE_CACHE, false, false},
+    {"blocks that are taken by sixteen", 4 * LADEI_KIB, 256, TAKES_AND_FREES, false, false},
+    {"a segment that is reserved, and let go", 2 * LADEI_MIB, 2, RESERVES, false, false},
+};
+
+typedef struct bench {
+  const scene *now;
+  lade_runtime *runtime;
+  lade_pinned_pool *pool;
+  lade_stream stream; /* busy for ever */
+  void *plain;        /* the block that comes back */
+  void *pending;
+  lade_status status;
+} bench;
+
+static lade_runtime_ops standing; /* sim's, without the op that lets time pass */
+static lade_status (*register_below)(void *self, int device, void *pointer, size_t bytes, unsigned flags);
+static lade_status (*unregister_below)(void *self, void *pointer);
+
+static lade_status point_register(void *self, int device, void *pointer, size_t bytes, unsigned flags) {
+  scheduler_point("host_register");
+  return register_below(self, device, pointer, bytes, flags);
+}
+
+static lade_status point_unregister(void *self, void *pointer) {
+  scheduler_point("host_unregister");
+  return unregister_below(self, pointer);
+}
+
+static void nothing(void *user) { (void)user; }
+
+static void *alloc(bench *own) {
+  void *block = NULL;
+  LADE_EXPECT_OK(lade_pinned_alloc(own->pool, own->now->bytes, &block));
+  return block;
+}
+
+static void prepare(void *user) {
+  static const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:1 pu:1", NULL};
+  bench *own = user;
+  lade_pinned_options options;
+  lade_pinned_options_init(&options);
+  options.segment_bytes = LADEI_MIB;
+  options.magazine_bytes = 4 * LADEI_MIB;
+  options.max_bytes = own->now->cap_blocks * own->now->bytes;
+  options.sources = LADE_PINNED_SOURCE_REGISTER;
+  options.wait_ms = own->now->waits ? 1000 : 0;
+  LADE_EXPECT_OK(ladei_pinned_pool_create(own->runtime, &options, &machine, &own->pool));
+  own->plain = own->pending = NULL;
+  own->status = LADE_ERR_INTERNAL;
+}
+
+/* Thread 0 asks. */
+static void warm(void *user, int index) {
+  bench *own = user;
+  bool takes = own->now->other == FREES && (index == 0) == own->now->taken_by_asker;
+  if (index == 1 && own->now->other == EMPTIES_THE_CACHE) LADE_EXPECT_OK(lade_pinned_free(own->pool, alloc(own)));
+  if (!takes) return;
+  own->pending = alloc(own);
+  own->plain = alloc(own);
+  LADE_EXPECT_OK(lade_pinned_record_event(own->pool, own->pending, own->stream));
+  LADE_EXPECT_OK(lade_pinned_free(own->pool, own->pending));
+}
+
+static void body(void *user, int index) {
+  bench *own = user;
+  void *block = NULL;
+  if (index == 0) {
+    own->status = lade_pinned_alloc(own->pool, own->now->bytes, &block);
+    if (own->status == LADE_OK) LADE_EXPECT_OK(lade_pinned_free(own->pool, block));
+    return;
+  }
+  switch (own->now->other) {
+  case FREES: LADE_EXPECT_OK(lade_pinned_free(own->pool, own->plain)); break;
+  case EMPTIES_THE_CACHE: LADE_EXPECT_OK(lade_pinned_empty_cache(own->pool)); break;
+  case TAKES_AND_FREES: LADE_EXPECT_OK(lade_pinned_free(own->pool, alloc(own))); break;
+  case RESERVES:
+    LADE_EXPECT_OK(lade_pinned_reserve(own->pool, own->now->bytes, 0));
+    LADE_EXPECT_OK(lade_pinned_empty_cache(own->pool));
+    break;
+  }
+}
+
+static void judge(void *user) {
+  bench *own = user;
+  if (own->status != LADE_OK) LADE_FAIL("%s: the request ended with %s", own->now->name, lade_status_name(own->status));
+  if (own->pending != NULL) LADE_EXPECT_OK(lade_soft_stream_release(own->runtime, own->stream));
+  LADE_EXPECT_OK(ladei_retire_synchronize(own->pool->retire));
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
+  if (own->pending != NULL) {
+    LADE_EXPECT_OK(lade_soft_stream_hold(own->runtime, own->stream));
+    ladei_stream stream;
+    LADE_EXPECT_OK(own->runtime->ops->stream_resolve(own->runtime->self, own->stream, &stream));
+    LADE_EXPECT_OK(own->runtime->ops->host_function(own->runtime->self, &stream, nothing, NULL));
+  }
+}
+
+LADE_TEST(CapSchedule, ARequestIsServedInAllOrders) {
+  bench own = {.runtime = support_runtime_open("sim")};
+  ladei_stream stream;
+  if (!scheduler_works()) LADE_SKIP("built without switch points");
+  if (own.runtime == NULL) return;
+  standing = *own.runtime->ops;
+  register_below = standing.host_register;
+  unregister_below = standing.host_unregister;
+  standing.host_register = point_register;
+  standing.host_unregister = point_unregister;
+  standing.step = NULL;
+  own.runtime->ops = &standing;
+  LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.stream));
+  LADE_EXPECT_OK(lade_soft_stream_hold(own.runtime, own.stream));
+  LADE_EXPECT_OK(standing.stream_resolve(own.runtime->self, own.stream, &stream));
+  LADE_EXPECT_OK(standing.host_function(own.runtime->self, &stream, nothing, NULL));
+  for (size_t i = 0; i < sizeof scenes / sizeof scenes[0] && !lade_test_has_failed(); i++) {
+    static const scheduler_plan plan = {
+        .threads = 2, .preemptions = 2, .prepare = prepare, .warm = warm, .body = body, .judge = judge};
+    own.now = &scenes[i];
+    uint64_t count = scheduler_explore(&plan, &own);
+    printf("%s: %" PRIu64 " schedules\n", scenes[i].name, count);
+  }
+  LADE_EXPECT_OK(lade_soft_stream_release(own.runtime, own.stream));
+  LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.stream));
+  support_runtime_close(own.runtime);
+}
