@@ -277,11 +277,9 @@ typedef struct ladei_order {
   bool in_flight;
   bool last_resort;
   bool partial;
-  bool by_engine;    /* for the driver: its request went through the storage's engine */
-  bool only;         /* ACQUIRE: the ring has no other block */
-  bool smallest;     /* ACQUIRE: a smaller one would be of no use */
-  uint64_t begun_ns; /* for the driver, where there is a timeline: when it began with it, */
-  uint64_t ended_ns; /* ... and when it was done; 0: when it is completed */
+  bool by_engine; /* for the driver: its request went through the storage's engine */
+  bool only;      /* ACQUIRE: the ring has no other block */
+  bool smallest;  /* ACQUIRE: a smaller one would be of no use */
 } ladei_order;
 
 /* What a completion brought about, for those who wait. */

@@ -187,10 +187,6 @@ void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, la
   } else if (order->kind == LADEI_ORDER_POLL) {
     blocks_grow(pipeline, order->ring);
   }
-  if (pipeline->timeline != NULL) {
-    uint64_t end_ns = order->ended_ns != 0 ? order->ended_ns : ladei_timeline_now(pipeline);
-    ladei_pipe_timeline_add_order(pipeline->timeline, order, end_ns, status);
-  }
   unsigned changed = ladei_core_complete(&pipeline->core, order, status, error);
   ladei_stakes_update_locked(pipeline);
   if (order->kind == LADEI_ORDER_FINISH && ladei_ticket_of(order->transfer)->released) {
@@ -204,15 +200,15 @@ void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, la
   }
 }
 
-void ladei_execute_locked(lade_pipeline *pipeline, ladei_order *order) {
+void ladei_execute_since_locked(lade_pipeline *pipeline, ladei_order *order, uint64_t begun_ns) {
   ladei_lock_release(&pipeline->lock);
-  order->begun_ns = order->begun_ns != 0 ? order->begun_ns : ladei_timeline_now(pipeline);
   lade_status status = ladei_execute(pipeline, order);
   const lade_error *error = lade_last_error(); /* this thread's; unchanged until the completion below */
-  order->ended_ns = ladei_timeline_now(pipeline);
+  uint64_t executed_ns = ladei_timeline_now(pipeline);
   ladei_lock_acquire(&pipeline->lock);
   if (pipeline->timeline != NULL) {
-    ladei_pipe_timeline_add(pipeline->timeline, LADE_TIMELINE_LOCK, order->ended_ns, ladei_timeline_now(pipeline));
+    ladei_pipe_timeline_add(pipeline->timeline, LADE_TIMELINE_LOCK, executed_ns, ladei_timeline_now(pipeline));
+    ladei_pipe_timeline_add_order(pipeline->timeline, order, status, begun_ns, executed_ns);
   }
   ladei_complete_locked(pipeline, order, status, error);
 }

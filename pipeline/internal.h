@@ -193,8 +193,11 @@ static inline uint64_t ladei_timeline_now(const lade_pipeline *pipeline) {
 /* Executes an order. No lock held. On failure the thread's error record says what, of which file, at which byte. */
 lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order);
 
-/* Executes an order and completes it. Called with the lock, which is released meanwhile. */
-void ladei_execute_locked(lade_pipeline *pipeline, ladei_order *order);
+/* Executes an order and completes it. Called with the lock, which is released meanwhile. `begun_ns`: for the timeline. */
+void ladei_execute_since_locked(lade_pipeline *pipeline, ladei_order *order, uint64_t begun_ns);
+static inline void ladei_execute_locked(lade_pipeline *pipeline, ladei_order *order) {
+  ladei_execute_since_locked(pipeline, order, ladei_timeline_now(pipeline));
+}
 
 /* Takes the most useful order, after a look at what others wait for. Called with the lock. */
 static inline bool ladei_order_take_locked(lade_pipeline *pipeline, ladei_order *out) {

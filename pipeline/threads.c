@@ -72,6 +72,7 @@ enum { REAP_ROOM = 16 };
 typedef struct threads_pending {
   ladei_storage_request request;
   ladei_order order;
+  uint64_t begun_ns; /* for a timeline */
 } threads_pending;
 
 /* A call of the caller's; lies on its thread's stack. */
@@ -168,8 +169,7 @@ static void request_submit_locked(threads_state *state, const ladei_order *order
   lade_pipeline *pipeline = state->pipeline;
   ladei_lock_release(&pipeline->lock);
   threads_pending *pending = &state->pending[ladei_block_number(order->slot)];
-  *pending = (threads_pending){*request, *order};
-  pending->order.begun_ns = ladei_timeline_now(pipeline);
+  *pending = (threads_pending){*request, *order, ladei_timeline_now(pipeline)};
   pending->request.user = pending;
   ladei_storage_submit(&pending->request);
   ladei_lock_acquire(&pipeline->lock);
@@ -193,6 +193,10 @@ static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
     if (done[i]->status != LADE_OK) {
       ladei_error_restore(&done[i]->error);
       ladei_order_explain(&order, done[i]->status);
+    }
+    if (pipeline->timeline != NULL) {
+      ladei_pipe_timeline_add_order(pipeline->timeline, &order, done[i]->status, pending->begun_ns,
+                                    ladei_timeline_now(pipeline));
     }
     ladei_complete_locked(pipeline, &order, done[i]->status, lade_last_error());
   }

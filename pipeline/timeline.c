@@ -102,9 +102,9 @@ static void flights_add(ladei_pipe_timeline *timeline, const ladei_batch *batch,
   }
 }
 
-void ladei_pipe_timeline_add_order(ladei_pipe_timeline *timeline, const ladei_order *order, uint64_t end_ns,
-                                   lade_status status) {
-  lade_timeline_event event = {.begin_ns = order->begun_ns,
+void ladei_pipe_timeline_add_order(ladei_pipe_timeline *timeline, const ladei_order *order, lade_status status,
+                                   uint64_t begin_ns, uint64_t end_ns) {
+  lade_timeline_event event = {.begin_ns = begin_ns,
                                .end_ns = end_ns,
                                .kind = (uint32_t)order->kind,
                                .thread = thread_number(timeline),

@@ -29,6 +29,7 @@ typedef struct virtual_flight {
   virtual_state *state;
   struct virtual_flight *next; /* in the list of the idle ones */
   ladei_order order;
+  uint64_t begun_ns; /* for a timeline */
 } virtual_flight;
 
 /* The storage as transfers of one direction see it: until when it is busy. */
@@ -54,10 +55,11 @@ static void flight_end(void *user) {
   virtual_flight *flight = user;
   virtual_state *state = flight->state;
   ladei_order order = flight->order;
+  uint64_t begun_ns = flight->begun_ns;
   flight->next = state->idle;
   state->idle = flight;
   ladei_lock_acquire(&state->pipeline->lock);
-  ladei_execute_locked(state->pipeline, &order);
+  ladei_execute_since_locked(state->pipeline, &order, begun_ns);
   ladei_lock_release(&state->pipeline->lock);
   pump(state->pipeline);
 }
@@ -94,7 +96,7 @@ static void flight_begin(virtual_state *state, const ladei_order *order) {
   virtual_flight *flight = state->idle;
   state->idle = flight->next;
   flight->order = *order;
-  flight->order.begun_ns = ladei_timeline_now(pipeline);
+  flight->begun_ns = ladei_timeline_now(pipeline);
   ladei_lock_release(&pipeline->lock);
   uint64_t end_ns = storage_end_ns(&state->storages[order->ring->direction == LADE_TO_DEVICE ? 0 : 1],
                                    &pipeline->options, order->slot->bytes, runtime->ops->now_ns(runtime->self));
