@@ -180,6 +180,10 @@ static ladei_request request_make(lade_pinned_pool *pool, size_t bytes, ladei_no
   }
   request.tallies = request.cache == NULL ? NULL : ladei_thread_tallies_make(request.cache, node->index);
   request.count = request.tallies == NULL || pool->magazine_bytes < LADEI_MIB ? 1 : refill_count(bytes);
+  if (request.count > 1) {
+    size_t block_bytes = request.tallies->classes[request.class_index].block_bytes;
+    request.count = ladei_magazine_refill(pool, request.cache, block_bytes, request.count);
+  }
   return request;
 }
 

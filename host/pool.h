@@ -73,6 +73,7 @@ struct lade_pinned_pool {
   ladei_segment *spare_segments; /* metadata without memory, linked by next */
   uint64_t births;
   ladei_thread_cache *threads;
+  ladei_thread_cache *steal_next;       /* where the next look for idle threads begins; NULL: at the first */
   bool lanes_closed;                    /* runtime/retire is going, or gone */
   _Atomic(size_t) magazine_quota_bytes; /* sum of the threads' quotas */
   _Atomic(uint32_t) last_thread;        /* ids given to thread caches */

@@ -70,8 +70,12 @@ typedef struct ladei_thread_cache {
       lock for changes */
   uint32_t poll_skip;          /* misses until the next look at pending blocks; owner only */
   uint32_t poll_fruitless;     /* looks in a row that found nothing */
-  bool visited;                /* by the drain that is going on; guard: the pool's lock */
-  ladei_lane lane;             /* to the pool's retire object */
+  uint32_t rob_skip;           /* wishes for quota until the next look for idle threads; owner only */
+  uint32_t rob_fruitless;      /* looks in a row that found none */
+  bool visited, victim; /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
+  uint64_t seen_uses;   /* what it had done when it was looked at last, or given quota */
+  struct ladei_thread_cache *next_victim;
+  ladei_lane lane;                                        /* to the pool's retire object */
   _Atomic(ladei_tallies *) nodes[LADEI_PINNED_MAX_NODES]; /* made when first used; constant from then on */
 
   ladei_lock lock;                           /* guards changes of `pool` */
@@ -210,6 +214,10 @@ static inline bool ladei_kept_put(ladei_thread_cache *cache, ladei_tallies *tall
   ladei_gate_leave(&cache->gate);
   return fits;
 }
+
+/* Owner. How many of `count` blocks of the class it should take at once for an empty magazine, the one that it needs
+ * included: as many as it may keep. Raises its quota if need be. */
+uint32_t ladei_magazine_refill(lade_pinned_pool *pool, ladei_thread_cache *cache, size_t block_bytes, uint32_t count);
 
 /* Owner. Makes room for a block of the class that did not fit: raises the quota while the pool's budget allows, else
  * takes half of the magazine out (half of each where that one is empty), for the caller to put back to the nodes. */

@@ -18,6 +18,7 @@ int main(int argc, char **argv) {
        NULL},
       {"streams", "as record, over 10,000 streams in turn, each idle by its next turn", streams_case, NULL},
       {"threads", "speed of two threads by that of one", threads_case, NULL},
+      {"idle", "a pair and a recorded cycle among 0 to 1,000 idle threads", idle_case, NULL},
       {"latency", "99.9th percentile of single calls, two threads", latency_case, NULL},
       {"stuck", "reserved bytes when one stream never finishes, by those when it does", stuck_case, NULL},
       {"waste", "reserved by requested bytes after random replacement", waste_case, NULL},

@@ -16,6 +16,9 @@ bool reference_case(bench *b, const bench_case *self);
 bool threads_case(bench *b, const bench_case *self);
 bool streams_case(bench *b, const bench_case *self);
 
+/* pinned_cache_idle.c: one thread among many that sleep. */
+bool idle_case(bench *b, const bench_case *self);
+
 /* pinned_cache_latency.c: single calls, timed one by one. */
 bool latency_case(bench *b, const bench_case *self);
 

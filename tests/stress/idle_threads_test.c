@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A thousand threads that have used a pool and sleep: they keep nothing from those that work. */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/size.h"
+#include "host/pool.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/runtimes.h"
+
+enum { IDLE = 1000, PAIRS = 2000 };
+
+typedef struct crowd {
+  lade_runtime *runtime;
+  lade_pinned_pool *pool;
+  pthread_t threads[IDLE];
+  pthread_barrier_t asleep, end;
+  _Atomic(unsigned) failed;
+} crowd;
+
+/* Keeps as much ready as it may. */
+static void *fill_and_sleep(void *user) {
+  enum { BLOCKS = 24 };
+  crowd *own = user;
+  void *blocks[BLOCKS];
+  for (int i = 0; i < BLOCKS; i++) {
+    if (lade_pinned_alloc(own->pool, 4096, &blocks[i]) != LADE_OK) atomic_fetch_add(&own->failed, 1);
+  }
+  for (int i = 0; i < BLOCKS; i++) {
+    if (lade_pinned_free(own->pool, blocks[i]) != LADE_OK) atomic_fetch_add(&own->failed, 1);
+  }
+  pthread_barrier_wait(&own->asleep);
+  pthread_barrier_wait(&own->end);
+  return NULL;
+}
+
+static bool threads_start(crowd *own) {
+  pthread_attr_t small;
+  int started = 0;
+  pthread_attr_init(&small);
+  LADE_EXPECT_EQ_INT(pthread_attr_setstacksize(&small, 128 << 10), 0);
+  while (started < IDLE && pthread_create(&own->threads[started], &small, fill_and_sleep, own) == 0) started++;
+  pthread_attr_destroy(&small);
+  LADE_EXPECT_EQ_INT(started, IDLE); /* else those that are there wait for ever: the test's time runs out */
+  pthread_barrier_wait(&own->asleep);
+  return started == IDLE;
+}
+
+static bool crowd_open(crowd *own) {
+  lade_pinned_options options;
+  lade_pinned_options_init(&options);
+  options.max_bytes = 512 * LADEI_MIB;
+  options.magazine_bytes = 16 * LADEI_MIB; /* a sixth of what they would keep */
+  own->runtime = support_runtime_open("cpu");
+  if (own->runtime == NULL) return false;
+  LADE_EXPECT_OK(lade_pinned_pool_create(own->runtime, &options, &own->pool));
+  LADE_EXPECT_OK(lade_pinned_reserve(own->pool, 256 * LADEI_MIB, 0)); /* growing would empty the magazines */
+  pthread_barrier_init(&own->asleep, NULL, IDLE + 1);
+  pthread_barrier_init(&own->end, NULL, IDLE + 1);
+  return threads_start(own);
+}
+
+static void crowd_close(crowd *own) {
+  pthread_barrier_wait(&own->end);
+  for (int i = 0; i < IDLE; i++) pthread_join(own->threads[i], NULL);
+  LADE_EXPECT_EQ_UINT(atomic_load(&own->failed), 0);
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
+  support_runtime_close(own->runtime);
+}
+
+/* Blocks that went from the node to threads and back. */
+static uint64_t node_moves(const crowd *own, unsigned class_index) {
+  const ladei_class_counters *counters = &ladei_pool_node(own->pool, 0)->counters.classes[class_index];
+  return atomic_load(&counters->cut.blocks) + atomic_load(&counters->joined.blocks);
+}
+
+static void pairs_make(const crowd *own, size_t bytes) {
+  void *block = NULL;
+  for (int i = 0; i < PAIRS; i++) {
+    LADE_EXPECT_OK(lade_pinned_alloc(own->pool, bytes, &block));
+    LADE_EXPECT_OK(lade_pinned_free(own->pool, block));
+  }
+}
+
+/* The bug: the first threads had the whole budget of what may be kept ready, for good. Each alloc of the others took 16
+ * blocks from the node, and each put 15 of them back. */
+LADE_TEST(IdleThreads, OneThatWorksHasItsBlocksReady) {
+  static crowd own;
+  if (!crowd_open(&own)) return;
+  LADE_EXPECT_LE_UINT(ladei_thread_caches_bytes(own.pool), 16 * LADEI_MIB);
+  LADE_EXPECT_LE_UINT(own.pool->magazine_quota_bytes, 16 * LADEI_MIB);
+  static const size_t sizes[] = {4096, 65536, LADEI_MIB};
+  for (int i = 0; i < 3; i++) {
+    pairs_make(&own, sizes[i]); /* until it has found who is idle */
+    uint64_t before = node_moves(&own, ladei_pinned_class_of(sizes[i]));
+    pairs_make(&own, sizes[i]);
+    LADE_EXPECT_EQ_UINT(node_moves(&own, ladei_pinned_class_of(sizes[i])), before);
+  }
+  crowd_close(&own);
+}
