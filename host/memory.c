@@ -639,8 +639,8 @@ static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_request *re
 static lade_status seek_further(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
   lade_status status = seek_in_cache(pool, request, out);
   if (status == LADE_OK && *out == NULL) {
-    ladei_count(&pool->counters.misses, 1);
     status = seek_in_new_memory(pool, request, out);
+    ladei_count(&pool->counters.misses, status == LADE_OK ? 1 : 0); /* before the alloc is counted: stats.c */
   }
   return status;
 }

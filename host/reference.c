@@ -101,8 +101,9 @@ static lade_status seek(lade_pinned_pool *pool, size_t bytes, ladei_node *node, 
   if (*out != NULL) {
     return LADE_OK;
   }
-  ladei_count(&pool->counters.misses, 1);
-  return ladei_pool_pin_block(pool, node, (size_t)1 << ladei_log2_ceil(bytes), out);
+  status = ladei_pool_pin_block(pool, node, (size_t)1 << ladei_log2_ceil(bytes), out);
+  ladei_count(&pool->counters.misses, status == LADE_OK ? 1 : 0); /* before the alloc is counted: stats.c */
+  return status;
 }
 
 lade_status ladei_reference_seek(lade_pinned_pool *pool, size_t bytes, ladei_node *node, ladei_block **out) {

@@ -57,10 +57,17 @@ typedef struct ladei_flow {
   _Atomic(uint64_t) blocks, bytes;
 } ladei_flow;
 
+/* The same of pending blocks: what the threads have told, ever; what is pending no longer, ever; the most between. */
+typedef struct ladei_pending {
+  ladei_flow told, retired; /* of several threads */
+  _Atomic(uint64_t) peak_blocks, peak_bytes;
+} ladei_pending;
+
 /* Of one class on one node, or of the node. */
 typedef struct ladei_level_counters {
   ladei_told in_use;
-  ladei_amount pending_retired, pending_peak, cached_peak; /* guard: pool->lock */
+  ladei_pending pending;
+  ladei_amount cached_peak; /* guard: pool->lock */
 } ladei_level_counters;
 
 typedef struct ladei_class_counters {
@@ -83,8 +90,10 @@ void ladei_timer_add(ladei_timer *timer, uint64_t calls, uint64_t ns);
 
 typedef struct ladei_pool_counters {
   ladei_gauge reserved_bytes;
-  ladei_amount pending_retired, pending_peak, cached_peak; /* guard: pool->lock */
-  ladei_told in_use;                                       /* its peaks; current is the sum of the nodes' */
+  ladei_told in_use;        /* its peaks; current is the sum of the nodes' */
+  ladei_pending pending;    /* the same */
+  ladei_amount cached_peak; /* guard: pool->lock */
+  _Atomic(uint64_t) hits;   /* as read last */
   _Atomic(uint64_t) misses, limit_waits, other_node_takes, unreached_caches;
   ladei_timer driver_allocs, driver_frees;
 } ladei_pool_counters;
@@ -96,10 +105,12 @@ static inline void ladei_count(_Atomic(uint64_t) *counter, uint64_t amount) {
 struct ladei_tallies;
 
 /* Pending blocks. What becomes pending is counted by the thread that frees it (its tallies of the node, or the node's of
- * threads that have none), what no longer is by the pool. */
+ * threads that have none), what no longer is by the node. Note [Peak of pending] */
 void ladei_pending_add(lade_pinned_pool *pool, struct ladei_tallies *tallies, unsigned node, unsigned class_index,
                        uint64_t bytes);
 void ladei_pending_sub(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_amount amount);
+/* A thread shows the node what it has freed of a class since the last time. By the owner of the tallies, or after it. */
+void ladei_pending_tell(lade_pinned_pool *pool, struct ladei_tallies *tallies, unsigned class_index);
 ladei_amount ladei_pending_read(lade_pinned_pool *pool);
 
 /* A thread's use of a class changed: at refill and flush; with every call where threads have no tallies. */

@@ -9,7 +9,7 @@
  *     owner makes no call, at the end of the pool; or when the cache is out of the pool's list and its thread is at its
  *     end. A cache whose owner cannot be fenced keeps what it has until the owner's next call (ladei_thread_cache_answer)
  *     or its exit.
- * I3  The sum of all quotas is at most the pool's magazine budget; cached_bytes of a thread is at most its quota.
+ * I3  (Note [Quota]) The sum of all quotas is at most the pool's magazine budget; cached_bytes of a thread is at most its quota.
  * I4  What an exiting thread counted is added to the pool's `departed` tallies under pool->lock, in one step with the
  *     cache leaving the list: a reader who holds the lock counts everything once.
  *
@@ -263,6 +263,7 @@ static void counters_depart(lade_pinned_pool *pool, ladei_thread_cache *cache) {
     ladei_tallies *tallies = ladei_thread_tallies(cache, i);
     for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_CLASSES; c++) {
       ladei_tally_publish(pool, tallies, c);
+      ladei_pending_tell(pool, tallies, c);
       tally_depart(&ladei_pool_departed(pool, i)->classes[c], &tallies->classes[c], c >= LADEI_MAGAZINE_CLASSES);
       flow_depart(&ladei_pool_departed(pool, i)->class_pending[c], &tallies->class_pending[c]);
     }

@@ -51,7 +51,8 @@ typedef struct ladei_tallies {
   _Alignas(LADEI_SHARING_BYTES) ladei_tally classes[LADEI_PINNED_CLASSES];
   ladei_flow pending; /* freed while streams used them, in all; written by the owner */
   ladei_flow class_pending[LADEI_PINNED_CLASSES];
-  unsigned node; /* index of the node; constant */
+  ladei_amount pending_told[LADEI_PINNED_CLASSES]; /* of those, what the node was told; owner only */
+  unsigned node;                                   /* index of the node; constant */
   /* Of the larger classes. */
   uint64_t published_bytes[LADEI_BIN_CLASSES];    /* owner only */
   const ladei_block *last[LADEI_BIN_CLASSES];     /* taken last by this thread; owner only */

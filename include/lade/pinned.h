@@ -142,8 +142,9 @@ typedef struct lade_pinned_gauge {
 } lade_pinned_gauge;
 
 /** Counters of a pool since its creation. Fields are appended only. The peaks of requested and in-use bytes and blocks are
- * wrong by at most what threads and bins keep ready; those of reserved and pending bytes and blocks are exact; those of
- * cached ones are seen when the pool grows, gives memory back or is read. */
+ * wrong by at most what threads and bins keep ready; those of pending ones by at most 15 blocks of each size class and
+ * thread; those of reserved bytes are exact; those of cached ones are seen when the pool grows, gives memory back or is
+ * read. All else is exact when no other thread is inside. */
 typedef struct lade_pinned_stats {
   size_t struct_size;
   lade_pinned_gauge requested_bytes; /**< Asked for, in blocks in use. */
@@ -152,8 +153,8 @@ typedef struct lade_pinned_stats {
   lade_pinned_gauge reserved_bytes;  /**< Held from the system or driver. */
   lade_pinned_gauge in_use_blocks;
   lade_pinned_gauge pending_blocks;
-  uint64_t hits;          /**< Allocations served from the cache. */
-  uint64_t misses;        /**< ... that needed new pinned memory. */
+  uint64_t hits;          /**< Allocations served from the cache. Never falls. */
+  uint64_t misses;        /**< ... that needed new pinned memory, and got it. */
   uint64_t driver_allocs; /**< Successful driver calls that pinned memory. */
   uint64_t driver_frees;
   uint64_t driver_alloc_ns; /**< Time in them, by the runtime's clock. */

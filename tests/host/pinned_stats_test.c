@@ -455,3 +455,22 @@ LADE_TEST(PinnedLevels, DriverCallsAreTimed) {
   LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true));
   support_runtime_close(runtime);
 }
+
+/* The bug: hits were allocs less misses, and an alloc that found no memory had counted as a miss. */
+LADE_TEST(PinnedStats, HitsDoNotFallWhenAnAllocFails) {
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  options.max_bytes = 2 * PINNED_FIXTURE_SEGMENT_BYTES;
+  void *block = NULL;
+  for (uint32_t reference = 0; reference < 2; reference++) {
+    options.flags = reference == 0 ? 0 : (uint32_t)LADE_PINNED_REFERENCE;
+    if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
+    for (int i = 0; i < 3; i++) pinned_fixture_free(&own, pinned_fixture_alloc(&own, 4096));
+    lade_pinned_stats before = pinned_fixture_stats(&own);
+    LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, 8 * LADEI_MIB, &block));
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).hits, before.hits);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).misses, before.misses);
+    LADE_EXPECT_EQ_UINT(before.hits + before.misses, 3);
+    pinned_fixture_close(&own);
+  }
+}

@@ -2,6 +2,7 @@
 /* A thousand threads that have used a pool and sleep: they keep nothing from those that work. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "base/size.h"
 #include "host/pool.h"
@@ -97,5 +98,63 @@ LADE_TEST(IdleThreads, OneThatWorksHasItsBlocksReady) {
     pairs_make(&own, sizes[i]);
     LADE_EXPECT_EQ_UINT(node_moves(&own, ladei_pinned_class_of(sizes[i])), before);
   }
+  crowd_close(&own);
+}
+
+/* ---- Blocks that come back --------------------------------------------------------------------------------------- */
+
+typedef struct cycles {
+  crowd *crowd;
+  lade_stream stream;
+  pthread_barrier_t warm;
+  _Atomic(bool) done;
+} cycles;
+
+static void cycle(const cycles *own) {
+  enum { BLOCKS = 8 };
+  void *blocks[BLOCKS];
+  lade_pinned_pool *pool = own->crowd->pool;
+  for (int i = 0; i < BLOCKS; i++) {
+    LADE_EXPECT_OK(lade_pinned_alloc(pool, 4096, &blocks[i]));
+    LADE_EXPECT_OK(lade_pinned_record_event(pool, blocks[i], own->stream));
+  }
+  LADE_EXPECT_OK(lade_stream_synchronize(own->crowd->runtime, own->stream));
+  for (int i = 0; i < BLOCKS; i++) LADE_EXPECT_OK(lade_pinned_free(pool, blocks[i]));
+  LADE_EXPECT_OK(lade_pinned_process_events(pool));
+}
+
+static void *cycles_make(void *user) {
+  enum { CYCLES = 20 };
+  cycles *own = user;
+  for (int i = 0; i < CYCLES; i++) cycle(own);
+  pthread_barrier_wait(&own->warm);
+  pthread_barrier_wait(&own->warm); /* the lock is held */
+  for (int i = 0; i < CYCLES; i++) cycle(own);
+  atomic_store(&own->done, true);
+  return NULL;
+}
+
+/* The bug: each batch of blocks that came back added up the counters of all threads, under the lock that keeps their list,
+ * 57 us with 1,000 of them. */
+LADE_TEST(IdleThreads, BlocksComeBackWithoutALookAtAllThreads) {
+  enum { LOOKS = 5000 };
+  static crowd own;
+  static cycles work;
+  pthread_t thread;
+  const struct timespec pause = {.tv_nsec = 1000 * 1000};
+  if (!crowd_open(&own)) return;
+  work = (cycles){.crowd = &own};
+  pthread_barrier_init(&work.warm, NULL, 2);
+  LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &work.stream));
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, cycles_make, &work), 0);
+  pthread_barrier_wait(&work.warm);
+  ladei_lock_acquire(&own.pool->lock);
+  pthread_barrier_wait(&work.warm);
+  for (int i = 0; i < LOOKS && !atomic_load(&work.done); i++) nanosleep(&pause, NULL);
+  LADE_EXPECT(atomic_load(&work.done));
+  ladei_lock_release(&own.pool->lock);
+  pthread_join(thread, NULL);
+  LADE_EXPECT_OK(lade_pinned_stream_retire(own.pool, work.stream));
+  LADE_EXPECT_OK(lade_stream_destroy(own.runtime, work.stream));
   crowd_close(&own);
 }
