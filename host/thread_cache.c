@@ -466,17 +466,20 @@ static bool quota_grant(lade_pinned_pool *pool, ladei_thread_cache *cache, size_
   return true;
 }
 
-/* The next caches that idle, from where the last look ended, with at least `bytes` of quota in all: linked by
- * next_victim. NULL: they are not among those looked at. */
+/* Caches that idle, linked by next_victim: looked for from where the last look ended, until they have `bytes` of quota in
+ * all, or enough were looked at. */
 static ladei_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_thread_cache *own, size_t bytes) {
-  enum { LOOKS = 16 };
+  enum { LOOKS = 16, STEPS = 256 }; /* a look reads a line of cache for each class, a step one in all */
   ladei_thread_cache *victims = NULL;
   size_t found = 0;
-  for (unsigned i = 0; i < LOOKS && found < bytes; i++) {
+  for (unsigned looks = 0, steps = 0; looks < LOOKS && steps < STEPS && found < bytes; steps++) {
     ladei_thread_cache *cache = pool->steal_next != NULL ? pool->steal_next : pool->threads;
     pool->steal_next = cache->next;
-    bool taken = cache == own || cache->quota_bytes == 0 || cache->victim;
-    if (!taken && cache_idles(cache)) {
+    if (cache == own || cache->quota_bytes == 0 || cache->victim) {
+      continue;
+    }
+    looks++;
+    if (cache_idles(cache)) {
       cache->victim = true;
       cache->next_victim = victims;
       victims = cache;
@@ -486,7 +489,7 @@ static ladei_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_thread_
   for (ladei_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) {
     cache->victim = false;
   }
-  return found >= bytes ? victims : NULL;
+  return victims;
 }
 
 /* Takes all that they have. */
@@ -515,7 +518,7 @@ static ladei_block *idle_rob(lade_pinned_pool *pool, ladei_thread_cache *victims
  *   Before there were small steps and robbing, the 64 first threads had a MiB each of a budget of 64 MiB, for good; each
  *   miss of the 65th took 16 blocks from the node and put 15 back, 2,212 ns for a pair instead of 17.
  */
-enum { QUOTA_LEAST_BYTES = 64 << 10, ROB_FRUITLESS_MOST = 6 };
+enum { QUOTA_LEAST_BYTES = 64 << 10, ROB_FRUITLESS_MOST = 3 };
 
 /* By how much a thread's quota should grow that lacks `bytes`; 0: it may not. */
 static size_t quota_step(const lade_pinned_pool *pool, size_t quota_bytes, size_t bytes) {
@@ -542,11 +545,12 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_thread_cache *cache, size_
   ladei_lock_acquire(&pool->lock);
   bool raised = !ladei_room_is_awaited(&pool->room);
   if (raised && !quota_grant(pool, cache, step) && !quota_grant(pool, cache, bytes)) {
-    ladei_thread_cache *victims = idle_find(pool, cache, bytes);
-    list = idle_rob(pool, victims);
+    size_t before = quota_sum(pool);
+    list = idle_rob(pool, idle_find(pool, cache, bytes));
+    bool fruitless = quota_sum(pool) == before; /* nobody idles, or can be reached */
     raised = quota_grant(pool, cache, step) || quota_grant(pool, cache, bytes);
-    cache->rob_fruitless = raised ? 0 : cache->rob_fruitless + (cache->rob_fruitless < ROB_FRUITLESS_MOST ? 1 : 0);
-    cache->rob_skip = raised ? 0 : (1u << cache->rob_fruitless) - 1;
+    cache->rob_fruitless = fruitless ? cache->rob_fruitless + (cache->rob_fruitless < ROB_FRUITLESS_MOST ? 1 : 0) : 0;
+    cache->rob_skip = (1u << cache->rob_fruitless) - 1;
   }
   ladei_lock_release(&pool->lock);
   ladei_pool_put(pool, list);
