@@ -7,12 +7,14 @@
  *
  * I1  Between ladei_background_stop and the next start no thread of the pool makes any call.
  * I2  The thread makes the calls that any user's thread could make; nothing depends on its being there.
+ * I3  It takes no signals that are sent to the process (base/thread.h).
  * A forked child has no such thread, and its calls end in LADE_ERR_FORKED.
  * Locks: background->lock, held for no call.
  */
 #include "host/background.h"
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "host/pool.h"
 
 static _Thread_local bool is_background;
@@ -60,7 +62,7 @@ static void *look_again_and_again(void *user) {
 
 lade_status ladei_background_start(ladei_background *background, lade_pinned_pool *pool) {
   background->stop = false;
-  if (pthread_create(&background->thread, NULL, look_again_and_again, pool) != 0) {
+  if (ladei_thread_start(&background->thread, look_again_and_again, pool) != 0) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no thread for the background");
   }
   background->running = true;

@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 
 #include "base/size.h"
+#include "base/thread.h"
 
 enum { MAX_THREADS = 64, PAGE_BYTES = 4096 };
 
@@ -79,7 +80,7 @@ void ladei_prefault(const ladei_topology *topology, int node, void *address, siz
   pthread_t helpers[MAX_THREADS];
   size_t steps = bytes / STEP_BYTES, wanted = ladei_size_min(threads == 0 ? 0 : threads - 1, MAX_THREADS);
   unsigned started = 0;
-  while (started < ladei_size_min(wanted, steps) && pthread_create(&helpers[started], NULL, helper, &whole) == 0) {
+  while (started < ladei_size_min(wanted, steps) && ladei_thread_start(&helpers[started], helper, &whole) == 0) {
     started++;
   }
   steps_fill(&whole);

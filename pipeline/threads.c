@@ -31,11 +31,11 @@
  * Locks: the pipeline's; it is given up for every order, and once per chunk.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "pipeline/internal.h"
 
 /*
@@ -266,13 +266,7 @@ static void *thread_main(void *argument);
 
 /* Starts a thread, or the watch. Called with the lock, or before there are others. */
 static int thread_create(pthread_t *thread, void *(*body)(void *), threads_state *state) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all); /* signals are for the program's own threads */
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int code = pthread_create(thread, NULL, body, state);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return code;
+  return ladei_thread_start(thread, body, state);
 }
 
 static int thread_start(threads_state *state) {

@@ -13,9 +13,9 @@
  * Locks: rt->lock.
  */
 #include <sched.h>
-#include <signal.h>
 #include <time.h>
 
+#include "base/thread.h"
 #include "runtime/soft/model.h"
 
 /*
@@ -122,19 +122,15 @@ static void *engine_main(void *argument) {
 
 static bool engine_start(soft_runtime *rt, soft_engine *engine) {
   engine->runtime = rt;
-  if (!engine->has_thread) engine->has_thread = pthread_create(&engine->thread, NULL, engine_main, engine) == 0;
+  if (!engine->has_thread) engine->has_thread = ladei_thread_start(&engine->thread, engine_main, engine) == 0;
   return engine->has_thread;
 }
 
 static bool device_start(soft_runtime *rt, soft_device *device) {
-  sigset_t all, before;
-  sigfillset(&all); /* signals are for the program's own threads */
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   bool started = true;
   for (int i = 0; i < SOFT_ENGINE_COUNT && started; i++) {
     started = engine_start(rt, &device->engines[i]);
   }
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
   return started;
 }
 

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Threads of the library. A new thread has the mask of the one that makes it, so that one's is changed for the moment.
+ * Locks: none.
+ */
+#include "base/thread.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+static void others_fill(sigset_t *set) {
+  static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+  sigfillset(set);
+  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+    sigdelset(set, own[i]);
+  }
+}
+
+int ladei_thread_start(pthread_t *out, void *(*main)(void *user), void *user) {
+  sigset_t others, before;
+  others_fill(&others);
+  int code = pthread_sigmask(SIG_SETMASK, &others, &before);
+  if (code != 0) return code;
+  code = pthread_create(out, NULL, main, user);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return code;
+}
