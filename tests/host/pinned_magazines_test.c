@@ -2,6 +2,7 @@
 /* Blocks kept ready by threads and bins: nobody keeps them from others for good. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -271,6 +272,46 @@ LADE_TEST(PinnedMagazines, ThreadThatEndsInAForkedChildLeavesThePoolAlone) {
   pthread_join(thread, NULL);
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).in_use_blocks.allocated, 1);
   pinned_fixture_close(&own);
+}
+
+static void *one_pair(void *user) {
+  const pinned_fixture *own = user;
+  void *block = NULL;
+  LADE_EXPECT_OK(lade_pinned_alloc(own->pool, 4096, &block));
+  LADE_EXPECT_OK(lade_pinned_free(own->pool, block));
+  return NULL;
+}
+
+/* A pool that the child made itself: nothing of its threads may be left in it. */
+static void child_uses_its_own_pool(void) {
+  enum { THREADS = 3 };
+  pinned_fixture own;
+  pthread_t thread;
+  alarm(20);
+  if (!open_capped(&own, 64 * LADEI_MIB)) _exit(1);
+  for (int i = 0; i < THREADS; i++) {
+    LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, one_pair, &own), 0);
+    pthread_join(thread, NULL);
+  }
+  LADE_EXPECT(own.pool->threads == NULL);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).in_use_blocks.allocated, THREADS);
+  pinned_fixture_close(&own);
+  fflush(NULL);
+  _exit(lade_test_has_failed() ? 1 : 0);
+}
+
+/* The bug: threads of a child were taken for the parent's when they ended, and left 23 KiB each in the child's pool. */
+LADE_TEST(PinnedMagazines, ThreadsOfAForkedChildLeaveTheChildsOwnPool) {
+  pinned_fixture own;
+  int status = -1;
+  if (!open_capped(&own, 64 * LADEI_MIB)) return;
+  pinned_fixture_free(&own, pinned_fixture_alloc(&own, 4096));
+  pinned_fixture_close(&own); /* the parent has used a pool; its threads are not the child's */
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) child_uses_its_own_pool();
+  LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
+  LADE_EXPECT_EQ_INT(status, 0);
 }
 
 /* ---- Storms ------------------------------------------------------------------------------------------------------ */
