@@ -3,7 +3,8 @@
  * The ranges of a transfer: checked when it is submitted, looked up for each chunk.
  *
  * I1  list[i].begin + list[i].bytes = list[i + 1].begin; the first begins at 0, the last ends at `bytes`.
- * I2  No part is empty: pieces of 0 bytes are left out.
+ * I2  No part of the list is empty: pieces of 0 bytes are left out, and paths of such kept in `empty`, behind the list, in
+ *     backward order. Together they are no more than there are pieces.
  * Locks: none. Made and freed by one thread; constant in between.
  */
 #include "pipeline/parts.h"
@@ -100,8 +101,15 @@ static lade_status part_add(ladei_parts *parts, const lade_endpoint *host, bool 
   if (status == LADE_OK) {
     status = flags_check(host, sink, at);
   }
-  if (status != LADE_OK || bytes == 0) {
+  if (status != LADE_OK) {
     return status;
+  }
+  if (bytes == 0) {
+    if (host->kind == LADE_ENDPOINT_PATH) {
+      *--parts->empty = (ladei_part){.host = *host, .device = device, .begin = parts->bytes};
+      parts->empty_count++;
+    }
+    return LADE_OK;
   }
   parts->list[parts->count++] = (ladei_part){.host = *host, .device = device, .begin = parts->bytes, .bytes = bytes};
   parts->bytes = end;
@@ -121,6 +129,7 @@ static lade_status pieces_add(const lade_transfer *request, ladei_parts *parts) 
       return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for %llu pieces",
                          (unsigned long long)request->piece_count);
     }
+    parts->empty = parts->list + request->piece_count;
   }
   lade_status status = LADE_OK;
   for (uint64_t i = 0; i < request->piece_count && status == LADE_OK; i++) {
@@ -151,6 +160,7 @@ static lade_status device_check(const lade_transfer *request, const ladei_parts 
 lade_status ladei_parts_make(const lade_transfer *request, ladei_parts *out) {
   lade_status status;
   out->list = &out->one;
+  out->empty = &out->one + 1;
   if (request->piece_count > 0) {
     status = pieces_add(request, out);
   } else {
@@ -174,6 +184,8 @@ void ladei_parts_free(ladei_parts *parts) {
   }
   parts->list = &parts->one;
   parts->count = 0;
+  parts->empty = NULL;
+  parts->empty_count = 0;
 }
 
 void ladei_parts_place(ladei_parts *parts, void *device) {

@@ -29,6 +29,8 @@ typedef struct ladei_part {
 typedef struct ladei_parts {
   ladei_part *list; /* in the order of `begin`, without gaps; &one for a single one */
   size_t count;
+  ladei_part *empty; /* paths of which no byte is moved, yet which are opened, or created; behind the list */
+  size_t empty_count;
   uint64_t bytes;
   bool calls; /* one of them is a callback */
   ladei_part one;

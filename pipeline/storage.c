@@ -151,11 +151,22 @@ static lade_status open_error(const char *path) {
   return ladei_error(LADE_ERR_IO, code, "opening %s: %s", path, strerror_r(code, text, sizeof text));
 }
 
+/* Opening a pipe would wait for the other end, so nothing is opened but in this way; -1 with errno. Without O_NONBLOCK
+ * afterwards: io_uring gives requests of such files up instead of waiting for storage. */
+static int open_at_once(const char *path, int flags) {
+  int fd = open(path, flags | O_NONBLOCK | O_CLOEXEC, 0666);
+  int now = fd >= 0 ? fcntl(fd, F_GETFL) : -1;
+  if (now >= 0) {
+    (void)fcntl(fd, F_SETFL, now & ~O_NONBLOCK);
+  }
+  return fd;
+}
+
 /* The same file once more, with or without O_DIRECT. -1 with errno. */
 static int file_reopen(const ladei_storage_file *file, int fd, int flag) {
   char self[64];
   snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
-  return open(self, (file->write ? O_WRONLY : O_RDONLY) | flag | O_CLOEXEC);
+  return open_at_once(self, (file->write ? O_WRONLY : O_RDONLY) | flag);
 }
 
 static void direct_refuse(ladei_storage_file *file, int code) {
@@ -229,6 +240,12 @@ static void cufile_attach(ladei_storage_file *file) {
   ladei_error_restore(&before);
 }
 
+/* Also of one that nobody reads, which cannot be opened for writing. */
+static bool is_pipe(int fd, const char *path) {
+  struct stat facts;
+  return (fd >= 0 ? fstat(fd, &facts) : stat(path, &facts)) == 0 && S_ISFIFO(facts.st_mode);
+}
+
 static lade_status path_open(ladei_storage_file *file, const lade_endpoint *endpoint) {
   if (file->write && (endpoint->flags & LADE_FILE_ATOMIC) != 0) {
     lade_status status = ladei_save_begin(endpoint->name, &file->save);
@@ -237,9 +254,19 @@ static lade_status path_open(ladei_storage_file *file, const lade_endpoint *endp
     }
     return status;
   }
-  file->fd = open(endpoint->name, file->write ? O_WRONLY | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666);
-  file->owns_fd = file->fd >= 0;
-  return file->fd >= 0 ? LADE_OK : open_error(endpoint->name);
+  int fd = open_at_once(endpoint->name, file->write ? O_WRONLY | O_CREAT : O_RDONLY);
+  int code = errno;
+  if (is_pipe(fd, endpoint->name)) {
+    if (fd >= 0) {
+      close(fd);
+    }
+    return ladei_error(LADE_ERR_IO, ESPIPE, "opening %s: it is a pipe; a path must name what has offsets",
+                       endpoint->name);
+  }
+  errno = code;
+  file->fd = fd;
+  file->owns_fd = fd >= 0;
+  return fd >= 0 ? LADE_OK : open_error(endpoint->name);
 }
 
 /* Closes a source by path for the time being where too many are open. See Note [Open files]. */

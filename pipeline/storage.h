@@ -190,6 +190,9 @@ void ladei_storage_wake(ladei_storage *storage);
 void ladei_storage_push(ladei_storage *storage);
 void ladei_storage_block_forget(ladei_storage *storage, unsigned index);
 
+/* LADE_ERR_TRUNCATED: a read at byte `at` got nothing, with so many bytes of its range left. Names where the file ends. */
+lade_status ladei_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left);
+
 /* What the request has to do next, into request->part. */
 void ladei_storage_part_next(ladei_storage_request *request);
 /* Takes note of what came of it: bytes moved, or a negative errno. LADE_NOT_READY: there is more to do. */

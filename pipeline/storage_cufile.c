@@ -119,8 +119,7 @@ static lade_status move_ended(const ladei_storage_file *file, uint64_t at, size_
     return ladei_error(LADE_ERR_IO, 0, "writing %s at byte %llu: the file takes no more", file->name,
                        (unsigned long long)at);
   }
-  return ladei_error(LADE_ERR_TRUNCATED, 0, "reading %s: it ends at byte %llu, %zu bytes before the end of the range",
-                     file->name, (unsigned long long)at, left);
+  return ladei_storage_truncated(file->name, file->direct_fd >= 0 ? file->direct_fd : file->fd, at, left);
 }
 
 lade_status ladei_cufile_move(const ladei_storage_file *file, uint64_t offset, char *device, size_t bytes) {

@@ -5,7 +5,8 @@
  *   parts    a.bin 0..7 | b.bin 3..9 | a.bin 7..8 | memory
  *   files    a.bin ------------------> b.bin                     each once, however many parts name it
  *
- * I1  part->file is the file of every part that is one of a file or path, and is in ticket->files.
+ * I1  part->file is the file of every part that is one of a file or path, and is in ticket->files; so for parts without
+ *     bytes, whose files may have to be created.
  * I2  The end of a transfer ends all its files, in the order in which they were first named. Atomic files get their names
  *     when all are flushed and closed; when one cannot get its name, those before it have theirs and keep them, and those
  *     after it end as those of a failed transfer.
@@ -130,17 +131,20 @@ static void cufile_use(lade_ticket *ticket) {
   transfer->unit_bytes = ticket->parts.list[0].file->align;
 }
 
-/* Gives each part of a file its file. */
-static lade_status parts_attach(lade_pipeline *pipeline, lade_ticket *ticket, file_table *table) {
-  ladei_parts *parts = &ticket->parts;
+/* Gives each of these parts of files its file. */
+static lade_status parts_attach(lade_pipeline *pipeline, lade_ticket *ticket, file_table *table, ladei_part *list,
+                                size_t count) {
   ladei_storage_file **end = &ticket->files;
   lade_status status = LADE_OK;
-  for (size_t i = 0; i < parts->count && status == LADE_OK; i++) {
-    ladei_part *part = &parts->list[i];
+  while (*end != NULL) {
+    end = &(*end)->next;
+  }
+  for (size_t i = 0; i < count && status == LADE_OK; i++) {
+    ladei_part *part = &list[i];
     if (part->host.kind != LADE_ENDPOINT_FILE && part->host.kind != LADE_ENDPOINT_PATH) {
       continue;
     }
-    const ladei_part *first = parts->count > 1 ? table_put(table, part) : part;
+    const ladei_part *first = table->places != NULL ? table_put(table, part) : part;
     part->file = first->file;
     if (first == part) {
       status = file_add(pipeline, ticket, &part->host, &end, &part->file);
@@ -150,19 +154,17 @@ static lade_status parts_attach(lade_pipeline *pipeline, lade_ticket *ticket, fi
 }
 
 lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
-  const lade_endpoint *host = &request->host;
+  ladei_parts *parts = &ticket->parts;
   file_table table = {NULL, 0};
   lade_status status = LADE_OK;
-  if (ticket->parts.count == 0 && host->kind == LADE_ENDPOINT_PATH) {
-    ladei_storage_file **end = &ticket->files;
-    ladei_storage_file *file;
-    return file_add(pipeline, ticket, host, &end, &file); /* it may have to be created */
-  }
-  if (ticket->parts.count > 1) {
-    status = table_init(&table, ticket->parts.count);
+  if (parts->count + parts->empty_count > 1) {
+    status = table_init(&table, parts->count + parts->empty_count);
   }
   if (status == LADE_OK) {
-    status = parts_attach(pipeline, ticket, &table);
+    status = parts_attach(pipeline, ticket, &table, parts->list, parts->count);
+  }
+  if (status == LADE_OK) {
+    status = parts_attach(pipeline, ticket, &table, parts->empty, parts->empty_count);
   }
   free(table.places);
   if (status != LADE_OK) {

@@ -23,6 +23,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -147,14 +148,24 @@ static lade_status request_failed(ladei_storage_request *request, int code) {
   return request_error(request, code);
 }
 
+lade_status ladei_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left) {
+  uint64_t end = at;
+  struct stat facts;
+  /* Chunks behind the end get nothing as well: only the file knows where it ends. */
+  if (fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && (uint64_t)facts.st_size < at) {
+    end = (uint64_t)facts.st_size;
+  }
+  return ladei_error(LADE_ERR_TRUNCATED, 0, "reading %s: it ends at byte %llu, %llu bytes before the end of the range",
+                     name, (unsigned long long)end, (unsigned long long)(at + left - end));
+}
+
 static lade_status request_truncated(const ladei_storage_request *request) {
+  uint64_t at = request->offset + request->done;
   if (request->file->write) {
     return ladei_error(LADE_ERR_IO, 0, "writing %s at byte %llu: the file takes no more", request->file->name,
-                       (unsigned long long)(request->offset + request->done));
+                       (unsigned long long)at);
   }
-  return ladei_error(LADE_ERR_TRUNCATED, 0, "reading %s: it ends at byte %llu, %zu bytes before the end of the range",
-                     request->file->name, (unsigned long long)(request->offset + request->done),
-                     request->bytes - request->done);
+  return ladei_storage_truncated(request->file->name, request->part.fd, at, request->bytes - request->done);
 }
 
 lade_status ladei_storage_part_done(ladei_storage_request *request, int64_t result) {

@@ -148,8 +148,8 @@ static inline lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const ch
  *
  * To the device the file must exist. To the host it is made if it does not (0666, as the umask allows), and nothing of
  * it is truncated; with LADE_FILE_ATOMIC it is a new file, and a path that could not be
- * replaced at the end (a folder, a device, a file that is mounted or immutable) is refused. What fails when it is opened
- * is the error of the submit.
+ * replaced at the end (a folder, a device, a file that is mounted or immutable) is refused. So is a pipe
+ * (LADE_ERR_IO): it has no offsets. What fails when it is opened is the error of the submit.
  *
  * @param path   Borrowed until the ticket is over.
  * @param flags  lade_file_flags
@@ -181,7 +181,7 @@ static inline lade_endpoint lade_endpoint_callback(lade_transfer_callback callba
 typedef struct lade_piece {
   lade_endpoint host;
   void *device_memory; /**< NULL: directly behind the piece before; for the first, transfer.device_memory. */
-  uint64_t bytes;      /**< 0 is allowed. */
+  uint64_t bytes;      /**< 0 is allowed; a path is opened, and as a sink made, all the same. */
 } lade_piece;
 
 /** transfer.priority. A transfer begins no chunk while one of higher priority and the same direction has chunks to begin;

@@ -126,7 +126,7 @@ LADE_TEST_P(StorageFault, GoesOnAfterShortAndInterruptedCalls, storages, storage
   scene_close(&s);
 }
 
-/* Occupies the only reader until it may go on. */
+/* Keeps the rest of its transfer, which goes chunk by chunk, until it may go on. */
 typedef struct stopper {
   _Atomic(bool) entered;
   _Atomic(bool) may_leave;
@@ -145,28 +145,27 @@ static lade_status stopper_fill(void *user, uint64_t offset, void *buffer, size_
 
 static bool stopper_entered(void *user) { return ((stopper *)user)->entered; }
 
-/* A file that changes its length between submit and read. Returns the transfer's outcome. */
+/* A file that changes its length between submit and read: a piece of one chunk comes before it, whose callback keeps it.
+ * Returns the transfer's outcome. */
 static lade_status run_with_length(scene *s, size_t bytes, off_t new_length) {
   stopper stop = {false, false};
-  lade_ticket *first = NULL;
-  lade_ticket *second;
-  bool is_virtual = support_is_virtual(s->f.runtime);
-  lade_transfer block = fixture_transfer(&s->f, LADE_TO_DEVICE, lade_endpoint_callback(stopper_fill, &stop), 1);
-  lade_transfer transfer = fixture_transfer(&s->f, LADE_TO_DEVICE, lade_endpoint_path(s->in, 0, 0), bytes);
-  if (!is_virtual) {
-    LADE_EXPECT_OK(lade_pipeline_submit(s->f.pipeline, &block, &first));
+  lade_ticket *ticket;
+  lade_piece pieces[2] = {{lade_endpoint_callback(stopper_fill, &stop), s->f.device, CHUNK},
+                          {lade_endpoint_path(s->in, 0, 0), s->f.device, bytes}};
+  lade_transfer transfer;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.pieces = pieces;
+  transfer.piece_count = 2;
+  LADE_EXPECT_OK(lade_pipeline_submit(s->f.pipeline, &transfer, &ticket));
+  if (!support_is_virtual(s->f.runtime)) {
     LADE_EXPECT(support_wait(s->f.runtime, stopper_entered, &stop));
   }
-  LADE_EXPECT_OK(lade_pipeline_submit(s->f.pipeline, &transfer, &second));
   LADE_EXPECT_EQ_INT(truncate(s->in, new_length), 0);
   stop.may_leave = true;
-  lade_status status = lade_ticket_wait(second, LADE_WAIT_FOREVER);
+  lade_status status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
   lade_error error = *lade_last_error();
-  lade_ticket_release(second);
-  if (first != NULL) {
-    LADE_EXPECT_OK(lade_ticket_wait(first, LADE_WAIT_FOREVER));
-    lade_ticket_release(first);
-  }
+  lade_ticket_release(ticket);
   if (status != LADE_OK) {
     LADE_EXPECT_CONTAINS_STR(error.text, s->in);
     char at[64];
@@ -183,6 +182,88 @@ LADE_TEST_P(StorageFault, NoticesAFileThatGotShorter, storages, storage) {
   LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, run_with_length(&s, CHUNK, 1000));
   /* Between chunks of one transfer: the first chunk that fails decides. */
   LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, run_with_length(&s, 2 * CHUNK, CHUNK));
+  scene_close(&s);
+}
+
+/* Bug: the message named the first byte of the range that the read was for, wherever the file ends. */
+LADE_TEST_P(StorageFault, NamesTheByteAtWhichAFileEnds, storages, storage) {
+  enum { LENGTH = CHUNK + 100 };
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  LADE_ASSERT_EQ_INT(truncate(s.in, LENGTH), 0);
+  lade_transfer transfer =
+      fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 3 * CHUNK, LADE_FILE_DIRECT), 2 * CHUNK);
+  for (int direct = 0; direct < 2; direct++) {
+    transfer.host.flags = direct ? LADE_FILE_DIRECT : 0;
+    LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, fixture_run(&s.f, &transfer));
+    char at[64];
+    snprintf(at, sizeof at, "ends at byte %d", LENGTH);
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, at);
+  }
+  LADE_EXPECT(support_temp_file_write(s.in, BYTES, SEED));
+  scene_close(&s);
+}
+
+/* Bug: opening a pipe waits for the other end, so a submit with the path of one never returned. */
+LADE_TEST_P(StorageFault, RefusesAPipeByItsPath, storages, storage) {
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  LADE_EXPECT_EQ_INT(unlink(s.in), 0);
+  LADE_ASSERT_EQ_INT(mkfifo(s.in, 0600), 0);
+  for (int sink = 0; sink < 2; sink++) {
+    lade_transfer transfer =
+        fixture_transfer(&s.f, sink ? LADE_TO_HOST : LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), CHUNK);
+    fixture_expect_refused(&s.f, &transfer, LADE_ERR_IO, s.in);
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "a pipe");
+  }
+  int reader = open(s.in, O_RDONLY | O_NONBLOCK); /* also where it could be opened at once, or a second time */
+  LADE_ASSERT_GE_INT(reader, 0);
+  lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_HOST, lade_endpoint_path(s.in, 0, 0), CHUNK);
+  fixture_expect_refused(&s.f, &transfer, LADE_ERR_IO, "a pipe");
+  transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_file(reader, 0, "pipe"), CHUNK);
+  transfer.host.flags = LADE_FILE_DIRECT;
+  lade_ticket *ticket;
+  LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
+  LADE_EXPECT_OK(lade_ticket_cancel(ticket));
+  lade_status status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
+  LADE_EXPECT(status != LADE_OK && status != LADE_ERR_TIMEOUT);
+  lade_ticket_release(ticket);
+  close(reader);
+  LADE_EXPECT_EQ_INT(unlink(s.in), 0);
+  LADE_EXPECT(support_temp_file_write(s.in, BYTES, SEED));
+  scene_close(&s);
+}
+
+static bool file_is(const char *path, off_t bytes) {
+  struct stat facts;
+  return stat(path, &facts) == 0 && facts.st_size == bytes;
+}
+
+/* Bug: a piece of 0 bytes was left out with its file, which a transfer of 0 bytes creates. */
+LADE_TEST_P(StorageFault, CreatesTheSinkOfAnEmptyPiece, storages, storage) {
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  char *other = support_temp_dir_path(&s.dir, "other");
+  for (int count = 1; count <= 3; count++) {
+    for (int atomic = 0; atomic < 2; atomic++) {
+      uint32_t flags = atomic ? LADE_FILE_ATOMIC : 0;
+      (void)unlink(s.out);
+      (void)unlink(other);
+      /* The last one names the file of the second, which must not become empty for it. */
+      lade_piece pieces[3] = {{lade_endpoint_path(s.out, 0, flags), s.f.device, 0},
+                              {lade_endpoint_path(other, 0, flags), s.f.device, CHUNK},
+                              {lade_endpoint_path(other, 0, flags), s.f.device, 0}};
+      lade_transfer transfer;
+      lade_transfer_init(&transfer);
+      transfer.direction = LADE_TO_HOST;
+      transfer.pieces = pieces;
+      transfer.piece_count = (uint64_t)count;
+      LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
+      LADE_EXPECT(file_is(s.out, 0));
+      LADE_EXPECT(count == 1 || file_is(other, CHUNK));
+    }
+  }
+  free(other);
   scene_close(&s);
 }
 
