@@ -147,8 +147,12 @@ LADE_TEST(CapSchedule, ARequestIsServedInAllOrders) {
   LADE_EXPECT_OK(standing.stream_resolve(own.runtime->self, own.stream, &stream));
   LADE_EXPECT_OK(standing.host_function(own.runtime->self, &stream, nothing, NULL));
   for (size_t i = 0; i < sizeof scenes / sizeof scenes[0] && !lade_test_has_failed(); i++) {
-    static const scheduler_plan plan = {
-        .threads = 2, .preemptions = 2, .prepare = prepare, .warm = warm, .body = body, .judge = judge};
+    const scheduler_plan plan = {.threads = 2,
+                                 .preemptions = scheduler_preemptions(2),
+                                 .prepare = prepare,
+                                 .warm = warm,
+                                 .body = body,
+                                 .judge = judge};
     own.now = &scenes[i];
     uint64_t count = scheduler_explore(&plan, &own);
     printf("%s: %" PRIu64 " schedules\n", scenes[i].name, count);

@@ -178,6 +178,7 @@ static void *scenario(void *user) {
   expect(&all, answer_is_right(status) && (status == LADE_OK) == (all.pool != NULL));
   if (status == LADE_OK) {
     pool_use(&all);
+    LADE_EXPECT_OK(ladei_pinned_pool_check(all.pool));
     status = lade_pinned_pool_destroy(all.pool, true);
     expect(&all, answer_is_right(status));
   }
