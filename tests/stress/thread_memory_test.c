@@ -109,6 +109,10 @@ LADE_TEST(ThreadMemory, ThreadsWithAndWithoutMemoryShareAPool) {
   support_soak soak = support_soak_begin(0.3);
   while (support_soak_goes_on(&soak) && !lade_test_has_failed()) {
     lade_pinned_pool *pool = pool_open(runtime);
+    void *block = NULL;
+    LADE_EXPECT_OK(lade_pinned_alloc(pool, 4096, &block));
+    LADE_EXPECT_OK(lade_pinned_record_event(pool, block, stream)); /* the pool's first sight of a stream takes memory */
+    LADE_EXPECT_OK(lade_pinned_free(pool, block));
     for (unsigned i = 0; i < THREADS; i++) {
       workers[i] = (worker){pool, stream, i};
       LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
