@@ -29,7 +29,7 @@
  * runtime/soft and runtime/cuda are the runtime's own: they lie below the seam, where no lock of this list is held.
  */
 typedef enum ladei_lock_rank {
-  LADEI_RANK_LOADER = 5,    /* pipeline/loaders: slots of one loader */
+  LADEI_RANK_LOADER = 5,    /* loaders: slots of one loader */
   LADEI_RANK_GRAPH = 10,    /* graph/: captures, trees */
   LADEI_RANK_MEMBERS = 15,  /* host/stakes: pipelines of one pinned pool, while they are woken */
   LADEI_RANK_PIPELINE = 20, /* pipeline/: state machine of one pipeline */

@@ -28,7 +28,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "host/owner.h"
+#include "host/pointer_lookup.h"
 #include "host/pool.h"
 #include "host/ready.h"
 

@@ -5,7 +5,7 @@
  *   pinned.c   the public calls: alloc, free, record, find ...        memory.c   growing, giving back, the cap
  *   pool.c     create, destroy, nodes and devices, check              stats.c    counters
  *   room.c     who waits at the cap, and for what
- *   node.c     free blocks of one node       retire   pending blocks  owner.c    address -> block
+ *   node.c     free blocks of one node       retire   pending blocks  pointer_lookup.c    address -> block
  *   thread_cache.c, bins.c   ready blocks    reference.c, debug.c, background.c, snapshot.c   as they say
  *   stakes.c   pipelines at the cap
  *

@@ -19,7 +19,7 @@
  *                       (quotas are given under the lock of the drain, so W1 is seen); and of larger blocks none is kept
  *                       (`large_kept` is false after a drain, and set by who sees no waiter, inside the gate). Blocks that
  *                       were lodged in bins are not lodged any more: their frees come by a node.
- *   What a thread keeps whose owner cannot be fenced (base/gate.h) is seen when the owner, called by the drain, brings it
+ *   What a thread keeps whose owner cannot be fenced (base/asym_lock.h) is seen when the owner, called by the drain, brings it
  *   back in its next call; nothing is added to it meanwhile.
  *
  * Locks: those of the parts, leaves; no other is taken under them.

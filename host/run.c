@@ -5,7 +5,7 @@
  * I1  Every page of a run says RUN and leads to its run, from before the first small block is handed out until after
  *     the last one is back.
  * I2  Bit i of free_mask is set if and only if small block i is FREE.
- * Locks: the node's. Lookups take none; see Note [Stale lookups] in owner.c.
+ * Locks: the node's. Lookups take none; see Note [Stale lookups] in pointer_lookup.c.
  */
 #include "host/run.h"
 

@@ -15,12 +15,12 @@
 
 #include <sys/types.h>
 
-#include "base/gate.h"
+#include "base/asym_lock.h"
 #include "base/lock.h"
 #include "host/block.h"
 #include "host/node.h"
 #include "lade/pinned.h"
-#include "runtime/retire_lane.h"
+#include "runtime/retire_buffer.h"
 
 enum { LADEI_MAGAZINE_MAX_BLOCKS = 32 };
 
@@ -245,7 +245,7 @@ ladei_tallies *ladei_tallies_create(unsigned node);
 /* ---- The pool ---------------------------------------------------------------------------------------------------- */
 
 /* Takes all blocks out of all threads' magazines: a list linked by next. No lock is held. Caches whose owners cannot be
- * fenced (base/gate.h) keep theirs; the owners are called, and give them back in their next calls. */
+ * fenced (base/asym_lock.h) keep theirs; the owners are called, and give them back in their next calls. */
 ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool);
 
 /* The same of all caches, which needs no fence, for the end of the pool: no thread makes any other call. Their lanes are

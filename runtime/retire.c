@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Retirement: noting uses, adding tickets, life of the object. Closing and polling are in retire_poll.c, captures in
- * retire_capture.c, queues in retire_queue.c, what threads do without a lock in retire_lane.c. Model, invariants R1 to
+ * retire_capture.c, queues in retire_queue.c, what threads do without a lock in retire_buffer.c. Model, invariants R1 to
  * R8 and locks: retire_queue.h.
  *
  *   ticket --uses--> use (queue s1) --> use (queue s2) --> NULL       noted: ascending by queue, each queue once

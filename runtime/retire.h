@@ -52,7 +52,7 @@
  *     capture ended.
  *   - ladei_retire_note_event: the ticket waits for an event of the caller's.
  *
- * A thread that makes many notes and adds has a lane for them, without a lock: retire_lane.h.
+ * A thread that makes many notes and adds has a lane for them, without a lock: retire_buffer.h.
  *
  * Cancelled threads (base/cancellation.h): note, add and stream_retire hold cancellation off where they must. The callers of
  * poll, wait, synchronize and end_quarantine do it for these.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of runtime/retire: queues of uses, shared by retire.c, retire_poll.c, retire_lane.c, retire_capture.c.
+ * Inside of runtime/retire: queues of uses, shared by retire.c, retire_poll.c, retire_buffer.c, retire_capture.c.
  *
  *   retire --all--> queue (context 1, stream 5)     pending uses, oldest first:  u u u[mark] u u[mark] u u
  *          |        queue (context 1, stream 9)                                  \_covered_/ \____/ open
@@ -56,7 +56,7 @@
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
 #include "runtime/retire.h"
-#include "runtime/retire_lane.h"
+#include "runtime/retire_buffer.h"
 
 enum { LADEI_CACHE_LINE_BYTES = 64 };
 
@@ -113,7 +113,7 @@ typedef struct ladei_queue {
   uint64_t close_at;    /* open uses at which an add closes: a batch; more after an attempt in vain */
   uint64_t notes;       /* calls that named its stream: notes, and slots made for one (R9) */
   uint64_t appends;     /* and uses that became pending, and slots made for them */
-  int64_t inline_notes; /* see L2 in retire_lane.c */
+  int64_t inline_notes; /* see L2 in retire_buffer.c */
   uint32_t spare_count;
   uint32_t failing_count; /* FOREIGN: failing uses */
 
@@ -151,7 +151,7 @@ struct ladei_retire {
   _Atomic(uint64_t) pending_tickets; /* added, done() has not returned from them */
   _Atomic(uint32_t) slots_used;      /* of all lanes; written under the lock */
   struct ladei_lane *lanes;          /* open ones */
-  uint64_t promised;                 /* see L3 in retire_lane.c */
+  uint64_t promised;                 /* see L3 in retire_buffer.c */
   ladei_condition yielded;           /* a queue is no longer busy; a pass that is awaited is over */
   uint32_t passes[2];                /* under way, by the parity of `turn` when they began (R11) */
   uint32_t turn;
@@ -183,7 +183,7 @@ static inline const lade_runtime_ops *ladei_retire_driver(const ladei_retire *re
   return retire->runtime->ops;
 }
 
-/* ---- Inline notes (retire_lane.c) -------------------------------------------------------------------------------- */
+/* ---- Inline notes (retire_buffer.c) -------------------------------------------------------------------------------- */
 
 /* A ticket's `uses` besides a list: one note of a stream until the free, in so many words. */
 static inline ladei_use *ladei_inline_note(const ladei_queue *queue) { return (ladei_use *)((uintptr_t)queue | 1); }
@@ -292,7 +292,7 @@ lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_ticket *ticket,
 /* Under the lock. Whether the adding thread should close the queue's batch now; claims it then. */
 bool ladei_queue_fills(ladei_retire *retire, ladei_queue *queue);
 
-/* ---- retire_lane.c; under the lock ------------------------------------------------------------------------------- */
+/* ---- retire_buffer.c; under the lock ------------------------------------------------------------------------------- */
 
 /* The open batches of all lanes go to their queues. */
 void ladei_lanes_tell(ladei_retire *retire);

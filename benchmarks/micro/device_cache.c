@@ -19,7 +19,7 @@
 #include "base/size.h"
 #include "benchmarks/frame.h"
 #include "benchmarks/micro/model_driver.h"
-#include "device/snapshot.h"
+#include "device/api/snapshot.h"
 #include "lade/device.h"
 #include "lade/soft.h"
 

@@ -3,7 +3,7 @@
  * Every call of the driver fails once, those that give back included: the allocator stays whole and loses nothing, with
  * every backend.
  */
-#include "device/allocator.h"
+#include "device/state/allocator.h"
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"

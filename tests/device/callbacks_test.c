@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reclaimers and observers of failures. */
-#include "device/allocator.h"
+#include "device/state/allocator.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 

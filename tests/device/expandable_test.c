@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "device/allocator.h"
+#include "device/state/allocator.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/allocator.h"
+#include "device/state/allocator.h"
 #include "lade/soft.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

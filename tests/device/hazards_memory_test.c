@@ -9,7 +9,7 @@
 #include <semaphore.h>
 #include <stdlib.h>
 
-#include "device/backend.h"
+#include "device/state/backend.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 

@@ -10,7 +10,7 @@
  */
 #include <pthread.h>
 
-#include "device/allocator.h"
+#include "device/state/allocator.h"
 #include "lade/config.h"
 #include "lade/soft.h"
 #include "tests/device/fixture.h"

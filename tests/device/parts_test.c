@@ -2,11 +2,11 @@
 /* Size rules, ordered set, free set, block map, start bits. */
 #include <string.h>
 
-#include "device/block_map.h"
-#include "device/free_set.h"
-#include "device/ordered_set.h"
-#include "device/size_rules.h"
-#include "device/start_bits.h"
+#include "device/heap/block_map.h"
+#include "device/heap/free_set.h"
+#include "device/heap/ordered_set.h"
+#include "device/heap/size_rules.h"
+#include "device/heap/start_bits.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
 

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "device/allocator.h"
+#include "device/state/allocator.h"
 #include "lade/soft.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"

@@ -4,7 +4,7 @@
  * the program), and not the program's callbacks, which look here themselves.
  */
 #include "base/lock.h"
-#include "device/allocator.h"
+#include "device/state/allocator.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 

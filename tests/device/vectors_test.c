@@ -3,7 +3,7 @@
  * Golden vectors: small cases with the results that the reference gives, through the public calls. A name per group:
  * rounding, divisions, split, oversize, stream, foreign stream, merge, pools, checkpoint, stats; then limits met exactly.
  */
-#include "device/allocator.h"
+#include "device/state/allocator.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "pipeline/loaders/header.h"
+#include "loaders/header.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { TEXT_MAX = 8192, DATA_BYTES_MAX = 64 };

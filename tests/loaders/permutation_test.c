@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shuffled orders: each number once, the same for the same seed and epoch, and without a pattern. */
-#include "pipeline/loaders/permutation.h"
+#include "loaders/permutation.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a pipeline makes of its measurements, against models of links and storages with known answers. */
-#include "pipeline/adapt.h"
+#include "pipeline/core/adapt.h"
 #include "tests/shim/lade_test.h"
 
 enum { MIB = 1 << 20 };

@@ -3,7 +3,7 @@
  * The state machine on its own: a driver that takes, completes and fails orders at random, and checks after every step
  * that the core's books are right and that no block is touched while a copy may still use it.
  */
-#include "pipeline/core.h"
+#include "pipeline/core/core.h"
 
 #include <stdlib.h>
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "pipeline/storage.h"
+#include "pipeline/storage/storage.h"
 #include "tests/shim/lade_test.h"
 
 static const uint64_t second_ns = UINT64_C(1000000000);

@@ -3,7 +3,7 @@
  * How a read or write of a range is cut into calls: by a kernel made of an array, that moves as little as it likes,
  * interrupts, and insists on what O_DIRECT insists on.
  */
-#include "pipeline/storage.h"
+#include "pipeline/storage/storage.h"
 
 #include <errno.h>
 #include <stdio.h>

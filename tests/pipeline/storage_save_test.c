@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that appear under their names all at once, or not at all. */
-#include "pipeline/storage_save.h"
+#include "pipeline/storage/storage_save.h"
 
 #include <dirent.h>
 #include <errno.h>

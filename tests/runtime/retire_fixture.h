@@ -14,7 +14,7 @@
 #define LADE_TESTS_RUNTIME_RETIRE_FIXTURE_H
 
 #include "runtime/retire.h"
-#include "runtime/retire_lane.h"
+#include "runtime/retire_buffer.h"
 #include "tests/runtime/fake_driver.h"
 #include "tests/shim/lade_test.h"
 

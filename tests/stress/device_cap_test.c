@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/allocator.h"
+#include "device/state/allocator.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"

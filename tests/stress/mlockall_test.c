@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/size.h"
-#include "host/owner.h"
+#include "host/pointer_lookup.h"
 #include "host/pool.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"

@@ -14,7 +14,7 @@
 
 #include "lade/soft.h"
 #include "runtime/retire.h"
-#include "runtime/retire_lane.h"
+#include "runtime/retire_buffer.h"
 #include "tests/shim/lade_test.h"
 #include "tests/stress/scheduler.h"
 #include "tests/support/interposer.h"

@@ -16,7 +16,7 @@
 
 #include <stdbool.h>
 
-#include "device/ordered_set.h"
+#include "device/heap/ordered_set.h"
 #include "lade/status.h"
 #include "tools/replay/number_map.h"
 

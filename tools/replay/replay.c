@@ -16,7 +16,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "base/size.h"
-#include "device/snapshot.h"
+#include "device/api/snapshot.h"
 #include "lade/pinned.h"
 #include "tools/replay/ahead.h"
 #include "tools/replay/giants.h"

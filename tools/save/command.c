@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pipeline/loaders/generation.h"
+#include "loaders/generation.h"
 #include "tools/load/stage.h"
 #include "tools/options.h"
 #include "tools/path_json.h"

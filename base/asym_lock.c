@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gates: the visitor's side.
+ *
+ * I1  Between ladei_gate_wait that said true and ladei_gate_open the owner is not inside and does not get in.
+ * I2  The barrier of membarrier stands between the visitor's store to `wanted` and its loads of `active`: an owner that
+ *     entered before has its store seen, one that enters after sees `wanted`. Nothing follows from a barrier that failed.
+ * I3  `heavy` goes from false to true once, by the owner outside its gate. A visitor that sees true sees with it that all
+ *     passes without a fence are over; for later ones `active` and `wanted` are in one order for all threads.
+ *
+ * The answer of the kernel is asked for each time, as it may change, and is asked for by thread. A refusal may mean that
+ * the process did not register: a child of a fork, for one. So that is tried again, once for each refusal.
+ * Locks: none; the visitors' own lock keeps them apart.
+ */
+#include "base/asym_lock.h"
+
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/backoff.h"
+
+typedef enum kernel_help { HELP_UNKNOWN, HELP_GIVEN, HELP_REFUSED } kernel_help;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Atomic(kernel_help) help; /* as last heard; decides about new gates only */
+
+static bool kernel_call(int command) { return syscall(__NR_membarrier, command, 0, 0) == 0; }
+
+static bool kernel_register(void) {
+  bool given = kernel_call(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+  atomic_store_explicit(&help, given ? HELP_GIVEN : HELP_REFUSED, memory_order_relaxed);
+  return given;
+}
+
+/* The child asks for itself. */
+static void child_begins(void) { atomic_store_explicit(&help, HELP_UNKNOWN, memory_order_relaxed); }
+
+static void process_prepare(void) { (void)pthread_atfork(NULL, NULL, child_begins); /* else the barrier finds out */ }
+
+void ladei_gate_init(ladei_gate *gate) {
+  pthread_once(&once, process_prepare);
+  int code = errno;
+  kernel_help known = atomic_load_explicit(&help, memory_order_relaxed);
+  bool given = known == HELP_UNKNOWN ? kernel_register() : known == HELP_GIVEN;
+  errno = code;
+  atomic_init(&gate->active, 0);
+  atomic_init(&gate->wanted, LADEI_GATE_OPEN);
+  atomic_init(&gate->heavy, !given);
+}
+
+void ladei_gate_answer(ladei_gate *gate) {
+  atomic_store_explicit(&gate->heavy, true, memory_order_release); /* I3: behind all passes so far */
+  atomic_store_explicit(&gate->wanted, LADEI_GATE_OPEN, memory_order_release);
+}
+
+bool ladei_gate_close(ladei_gate *gate) {
+  atomic_store_explicit(&gate->wanted, LADEI_GATE_CLOSED, memory_order_seq_cst);
+  return !atomic_load_explicit(&gate->heavy, memory_order_acquire);
+}
+
+bool ladei_gate_barrier(void) {
+  int code = errno;
+  bool done = kernel_call(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
+              (kernel_register() && kernel_call(MEMBARRIER_CMD_PRIVATE_EXPEDITED));
+  atomic_store_explicit(&help, done ? HELP_GIVEN : HELP_REFUSED, memory_order_relaxed);
+  errno = code;
+  return done;
+}
+
+bool ladei_gate_wait(ladei_gate *gate, bool fenced) {
+  if (!fenced && !atomic_load_explicit(&gate->heavy, memory_order_acquire)) {
+    atomic_store_explicit(&gate->wanted, LADEI_GATE_CALLED, memory_order_release);
+    return false;
+  }
+  /* The owner is inside for some nanoseconds, unless it was taken off its processor there. */
+  ladei_backoff wait = {0};
+  while (atomic_load_explicit(&gate->active, memory_order_seq_cst) != 0) {
+    ladei_backoff_wait(&wait);
+  }
+  return true;
+}
+
+void ladei_gate_open(ladei_gate *gate) { atomic_store_explicit(&gate->wanted, LADEI_GATE_OPEN, memory_order_release); }

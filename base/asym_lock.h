@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Exclusion between one thread that passes often and others that come rarely, paid for by the others.
+ *
+ *   owner                                  visitor (visitors exclude each other by a lock of theirs)
+ *     enter:  active = 1                     wanted = CLOSED
+ *             if wanted: active = 0, no      heavy barrier: every owner sees wanted, or its active = 1 is seen
+ *     ... use what is guarded ...            wait until active = 0
+ *     leave:  active = 0                     ... use what is guarded ...
+ *                                            wanted = OPEN
+ *
+ * The owner's store to `active` and load of `wanted` must not be swapped by the processor. Instead of a fence in every
+ * pass, the visitor makes the kernel run one on all processors that run the process (membarrier, Linux 4.14). A gate
+ * whose owner pays, by a full barrier in each pass, is *heavy* and needs nothing of the kernel.
+ *
+ * The kernel may have no such call, or refuse it: from the start, or to a process or thread that enters a sandbox later.
+ * From then on new gates are heavy. A gate from before is not, and its owner may be anywhere: the visitor has to leave it
+ * alone. It calls the owner instead (wanted = CALLED). The owner cannot enter any more, sees in its next call why, does
+ * for the visitor what that wanted, and makes its gate heavy (ladei_gate_answer).
+ *
+ * What a visitor may rely on
+ *   G1  After ladei_gate_wait() said true the owner is not inside, and does not get in before ladei_gate_open(). All that
+ *       the owner did inside is seen by the visitor, and all that the visitor does by the owner when it gets in again.
+ *   G2  After false nothing is known of the owner, and the visitor touches nothing that the gate guards. It does not open
+ *       the gate. The owner answers in its next call; a later visitor may come first, whose wait begins anew.
+ *   G3  Without the gate, and whatever the kernel does: what is guarded belongs to whoever has made sure by other means
+ *       that the owner makes no call meanwhile, as at the end of a pool; and to the owner itself outside of its gate
+ *       while it holds the visitors' lock.
+ */
+#ifndef LADE_BASE_ASYM_LOCK_H
+#define LADE_BASE_ASYM_LOCK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/switch.h"
+
+/* Of `wanted`. */
+enum { LADEI_GATE_OPEN, LADEI_GATE_CLOSED, LADEI_GATE_CALLED };
+
+typedef struct ladei_gate {
+  _Atomic(uint32_t) active; /* the owner is inside */
+  _Atomic(uint32_t) wanted; /* a visitor wants in, or wants the owner to do something. Guard: the visitors' lock */
+  _Atomic(bool) heavy;      /* the owner needs no help from the kernel; never false again. Written by the owner */
+} ladei_gate;
+
+void ladei_gate_init(ladei_gate *gate);
+
+/* Owner. False: a visitor is there, or has called; do without. */
+static inline bool ladei_gate_enter(ladei_gate *gate) {
+  if (atomic_load_explicit(&gate->heavy, memory_order_relaxed)) {
+    atomic_store_explicit(&gate->active, 1, memory_order_seq_cst);
+  } else {
+    atomic_store_explicit(&gate->active, 1, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst); /* holds the compiler back; the visitor holds the processor back */
+  }
+  ladei_switch_point("asym_lock", 0);
+  /* seq_cst costs the load nothing more than acquire, and pairs with the store above where that is seq_cst. */
+  if (atomic_load_explicit(&gate->wanted, memory_order_seq_cst) == LADEI_GATE_OPEN) {
+    return true;
+  }
+  atomic_store_explicit(&gate->active, 0, memory_order_release);
+  return false;
+}
+
+static inline void ladei_gate_leave(ladei_gate *gate) {
+  ladei_switch_point("leave gate", 0);
+  atomic_store_explicit(&gate->active, 0, memory_order_release);
+}
+
+/* Owner, after enter said false: whether it is called, and has to answer. */
+static inline bool ladei_gate_is_called(const ladei_gate *gate) {
+  return atomic_load_explicit(&gate->wanted, memory_order_relaxed) == LADEI_GATE_CALLED;
+}
+
+/* Owner, outside, with the visitors' lock held, after it did what visitors do: the gate is open, and heavy. */
+void ladei_gate_answer(ladei_gate *gate);
+
+/* Visitor: closes any number of gates, one barrier for all; then waits at each, and opens those where it got in. */
+/* Whether this one needs the barrier: not where it is heavy. */
+bool ladei_gate_close(ladei_gate *gate);
+/* A system call. False: the kernel refuses. */
+bool ladei_gate_barrier(void);
+/* `fenced`: what the barrier said. False: the owner was called instead (G2). */
+bool ladei_gate_wait(ladei_gate *gate, bool fenced);
+void ladei_gate_open(ladei_gate *gate);
+
+#endif /* LADE_BASE_ASYM_LOCK_H */

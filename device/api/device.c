@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The public calls of an allocator that its backend answers: what is wrong for every backend is refused here, the rest
+ * goes to the backend's function. Creation and destruction of what all backends have in common.
+ *
+ * Calls that change blocks announce themselves to the history while somebody listens (history.h).
+ * Locks: none held over a backend's function.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "device/api/settings.h"
+#include "device/state/backend.h"
+
+lade_status ladei_device_null(void) { return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: NULL"); }
+
+lade_status ladei_backend_lacks(const lade_device_allocator *allocator, const char *call) {
+  return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator of device %d: %s: the backend %s does not support it",
+                     allocator->device, call, allocator->backend->name);
+}
+
+lade_status ladei_backend_check_native(const lade_device_allocator *allocator, const char *call) {
+  return allocator->backend->pool_live_equals != NULL ? LADE_OK : ladei_backend_lacks(allocator, call);
+}
+
+static lade_status argument_null(const char *call) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: %s: an argument is NULL", call);
+}
+
+/* ---- After a call ------------------------------------------------------------------------------------------------ */
+
+/*
+ * Builds without NDEBUG recount the invariants after each call that changes blocks, and stop the program where one is
+ * broken, near its cause. With many blocks and events they do so after every so many calls, such that a call pays for
+ * sixteen of them.
+ */
+static inline lade_status recounted(lade_device_allocator *allocator, lade_status status) {
+#ifndef NDEBUG
+  enum { RECORDS_PER_CALL = 16 };
+  if (allocator->backend->check != ladei_native_check) return status;
+  if (atomic_fetch_add_explicit(&allocator->calls_since_recount, 1, memory_order_relaxed) <
+      atomic_load_explicit(&allocator->calls_per_recount, memory_order_relaxed)) {
+    return status;
+  }
+  atomic_store_explicit(&allocator->calls_since_recount, 0, memory_order_relaxed);
+  size_t looked_at = 0;
+  if (ladei_native_recount(allocator, &looked_at) != LADE_OK) {
+    fprintf(stderr, "lade: %s\n", lade_last_error()->text);
+    abort();
+  }
+  atomic_store_explicit(&allocator->calls_per_recount, looked_at / RECORDS_PER_CALL, memory_order_relaxed);
+#else
+  (void)allocator;
+#endif
+  return status;
+}
+
+/* The end of a public call: the backend's function, if it has one, with these arguments. */
+#define BACKEND_CALL(function, ...)                                                                                    \
+  (allocator->backend->function == NULL ? ladei_backend_lacks(allocator, #function)                                    \
+                                        : allocator->backend->function(__VA_ARGS__))
+
+/* The same for calls that may cause events, as an operation that captures a context from `level` on. */
+#define BACKEND_OPERATION(level, function, ...)                                                                        \
+  do {                                                                                                                 \
+    if (!ladei_history_watched(allocator)) return recounted(allocator, BACKEND_CALL(function, __VA_ARGS__));           \
+    ladei_operation operation;                                                                                         \
+    ladei_history_begin(allocator, level, &operation);                                                                 \
+    lade_status done = BACKEND_CALL(function, __VA_ARGS__);                                                            \
+    ladei_history_end(allocator, &operation);                                                                          \
+    return recounted(allocator, done);                                                                                 \
+  } while (0)
+
+lade_status ladei_device_stream_elsewhere(const lade_device_allocator *allocator, int device) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                     "device allocator of device %d: the stream belongs to device %d; allocate on a stream of the "
+                     "device and record the use of the other one",
+                     allocator->device, device);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static inline lade_status alloc_check(const lade_device_allocator *allocator, size_t bytes, void *const *out) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out == NULL) return argument_null("alloc");
+  if (bytes < LADEI_SIZE_LIMIT) return LADE_OK;
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: %zu bytes asked for; the limit is 2^60 - 1",
+                     bytes);
+}
+
+/* Whether nothing but the backend's function need be looked at: nearly always. All else, with the frame that an
+ * operation needs on the stack, stands in a function apart, and so costs such a call nothing. */
+static inline bool call_is_plain(const lade_device_allocator *allocator) {
+  return allocator != NULL && ladei_process_is_own_by_mark(&allocator->runtime->owner) &&
+         !ladei_history_watched(allocator);
+}
+
+static __attribute__((noinline)) lade_status alloc_any(lade_device_allocator *allocator, size_t bytes,
+                                                       lade_stream stream, void **out) {
+  lade_status status = alloc_check(allocator, bytes, out);
+  if (status != LADE_OK) return status;
+  if (bytes == 0) {
+    *out = NULL;
+    return LADE_OK;
+  }
+  BACKEND_OPERATION(LADE_CONTEXT_STATE, alloc, allocator, bytes, stream, out);
+}
+
+lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+  bool plain = call_is_plain(allocator) && out != NULL && bytes > 0 && bytes < LADEI_SIZE_LIMIT;
+  if (!plain) return alloc_any(allocator, bytes, stream, out);
+  return recounted(allocator, allocator->backend->alloc(allocator, bytes, stream, out));
+}
+
+lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
+                                              void **out) {
+  lade_status status = alloc_check(allocator, bytes, out);
+  if (status != LADE_OK) return status;
+  if (bytes == 0) {
+    *out = NULL;
+    return LADE_OK;
+  }
+  BACKEND_OPERATION(LADE_CONTEXT_STATE, raw_alloc, allocator, bytes, stream, out);
+}
+
+lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes, void **out) {
+  return lade_device_raw_alloc_with_stream(allocator, bytes, LADE_STREAM_LEGACY, out);
+}
+
+lade_status lade_device_raw_free(lade_device_allocator *allocator, void *pointer) {
+  return lade_device_free(allocator, pointer);
+}
+
+static __attribute__((noinline)) lade_status free_any(lade_device_allocator *allocator, void *pointer) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK || pointer == NULL) return status;
+  BACKEND_OPERATION(LADE_CONTEXT_ALL, free, allocator, pointer);
+}
+
+lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
+  bool plain = call_is_plain(allocator) && pointer != NULL;
+  if (!plain) return free_any(allocator, pointer);
+  return recounted(allocator, allocator->backend->free(allocator, pointer));
+}
+
+/* Whether the address lies in memory of another process that is open here. */
+static bool imported(lade_device_allocator *allocator, const void *pointer) {
+  ladei_lock_acquire(&allocator->lock);
+  bool found = ladei_ipc_has(allocator, pointer) || ladei_shared_has(allocator, pointer);
+  ladei_lock_release(&allocator->lock);
+  return found;
+}
+
+lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK || pointer == NULL) return status;
+  if (atomic_load_explicit(&allocator->import_count, memory_order_relaxed) == 0) {
+    return recounted(allocator, allocator->backend->record_stream(allocator, pointer, stream));
+  }
+  lade_error before;
+  ladei_error_save(&before);
+  status = allocator->backend->record_stream(allocator, pointer, stream);
+  if (status == LADE_ERR_FOREIGN_POINTER && imported(allocator, pointer)) {
+    ladei_error_restore(&before); /* its owner, in another process, waits for its own streams */
+    status = LADE_OK;
+  }
+  return recounted(allocator, status);
+}
+
+lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  BACKEND_OPERATION(LADE_CONTEXT_ALL, empty_cache, allocator);
+}
+
+lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  BACKEND_OPERATION(LADEI_CONTEXT_NOT_WANTED, stream_retire, allocator, stream);
+}
+
+/* ---- Questions, other devices and processes ---------------------------------------------------------------------- */
+
+lade_status lade_device_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
+                                 size_t *out_bytes) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out_base == NULL || out_bytes == NULL) return argument_null("base_get");
+  return BACKEND_CALL(base_get, allocator, pointer, out_base, out_bytes);
+}
+
+lade_status lade_device_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out_bytes == NULL) return argument_null("largest_get");
+  return BACKEND_CALL(largest_get, allocator, out_bytes);
+}
+
+lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK || peer == allocator->device) return status;
+  return BACKEND_CALL(peer_add, allocator, peer);
+}
+
+lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void *pointer,
+                                   lade_device_ipc_handle *out_handle, size_t *out_offset) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out_handle == NULL || out_offset == NULL) return argument_null("ipc_export");
+  return BACKEND_CALL(ipc_export, allocator, pointer, out_handle, out_offset);
+}
+
+lade_status lade_device_shared_export(lade_device_allocator *allocator, const void *pointer, lade_device_shared *out) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out == NULL) return argument_null("shared_export");
+  return BACKEND_CALL(shared_export, allocator, pointer, out);
+}
+
+/* ---- Private pools ----------------------------------------------------------------------------------------------- */
+
+lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id, const lade_stream *streams,
+                                   size_t stream_count) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if ((id.first == 0 && id.second == 0) || (stream_count > 0 && streams == NULL)) {
+    return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id,
+                                    "is no pool, or its streams are NULL");
+  }
+  return recounted(allocator, BACKEND_CALL(pool_begin, allocator, id, streams, stream_count));
+}
+
+lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
+  lade_status status = ladei_device_check_call(allocator);
+  return status == LADE_OK ? recounted(allocator, BACKEND_CALL(pool_end, allocator, id)) : status;
+}
+
+lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
+  lade_status status = ladei_device_check_call(allocator);
+  return status == LADE_OK ? recounted(allocator, BACKEND_CALL(pool_release, allocator, id)) : status;
+}
+
+lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
+                                         void *const *pointers, size_t count, bool *out_equal) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out_equal == NULL || (count > 0 && pointers == NULL)) return argument_null("pool_live_equals");
+  return BACKEND_CALL(pool_live_equals, allocator, id, pointers, count, out_equal);
+}
+
+lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
+                                       lade_device_checkpoint **out) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (out == NULL) return argument_null("checkpoint_get");
+  BACKEND_OPERATION(LADE_CONTEXT_ALL, checkpoint_get, allocator, id, out);
+}
+
+lade_status lade_device_checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
+                                       lade_device_restored **out) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  if (checkpoint == NULL || out == NULL) return argument_null("checkpoint_set");
+  BACKEND_OPERATION(LADE_CONTEXT_STATE, checkpoint_set, allocator, checkpoint, out);
+}
+
+/* ---- Create, destroy --------------------------------------------------------------------------------------------- */
+
+static lade_status total_bytes_read(lade_device_allocator *allocator) {
+  ladei_device_properties properties;
+  lade_runtime *runtime = allocator->runtime;
+  lade_status status = runtime->ops->device_properties(runtime->self, allocator->device, &properties);
+  if (status == LADE_OK) allocator->total_bytes = properties.total_bytes;
+  return status;
+}
+
+/* Locks and conditions come before the backend, whose threads may use them at once. */
+static void common_init(lade_device_allocator *allocator) {
+  ladei_heap_init(&allocator->heap);
+  allocator->history.device = allocator->device;
+  ladei_lock_init(&allocator->lock, LADEI_RANK_DEVICE);
+  ladei_condition_init(&allocator->returned);
+  ladei_condition_init(&allocator->ipc_changed);
+  ladei_block_list_init(&allocator->deferred);
+}
+
+static void common_destroy(lade_device_allocator *allocator) {
+  ladei_history_destroy(allocator);
+  ladei_heap_destroy(&allocator->heap);
+  ladei_condition_destroy(&allocator->returned);
+  ladei_condition_destroy(&allocator->ipc_changed);
+  ladei_lock_destroy(&allocator->lock);
+  ladei_runtime_release(allocator->runtime);
+  free(allocator);
+}
+
+static lade_status allocator_create(lade_runtime *runtime, int device, const ladei_backend *backend,
+                                    const ladei_backend_setup *setup, lade_device_allocator **out) {
+  lade_status status = ladei_runtime_acquire(runtime);
+  if (status != LADE_OK) return status;
+  lade_device_allocator *allocator = calloc(1, sizeof *allocator);
+  if (allocator == NULL) {
+    ladei_runtime_release(runtime);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for %zu bytes", sizeof *allocator);
+  }
+  allocator->runtime = runtime;
+  allocator->device = device;
+  allocator->backend = backend;
+  common_init(allocator);
+  status = total_bytes_read(allocator);
+  if (status == LADE_OK) {
+    ladei_settings_apply(allocator, setup->options);
+    allocator->heap.counters.max_split_bytes = setup->options->max_split_bytes;
+    status = backend->open(allocator, setup);
+  }
+  if (status == LADE_OK) {
+    *out = allocator;
+  } else {
+    common_destroy(allocator);
+  }
+  return status;
+}
+
+lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
+                                          bool events_only, lade_device_allocator **out) {
+  if (runtime == NULL || out == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: create: runtime or out is NULL");
+  }
+  lade_device_options own;
+  lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = ladei_settings_check(&own);
+  if (status != LADE_OK) return status;
+  ladei_backend_setup setup = {&own, events_only, NULL};
+  const ladei_backend *backend = own.backend == LADE_DEVICE_CUDA_MALLOC_ASYNC ? &ladei_backend_pool
+                                 : (own.flags & LADE_DEVICE_UNCACHED) != 0    ? &ladei_backend_uncached
+                                                                              : &ladei_backend_native;
+  return allocator_create(runtime, device, backend, &setup, out);
+}
+
+lade_status lade_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
+                                         lade_device_allocator **out) {
+  return ladei_device_allocator_create(runtime, device, options, false, out);
+}
+
+lade_status lade_device_allocator_create_plugged(lade_runtime *runtime, int device, const lade_device_options *options,
+                                                 const lade_device_plugin *plugin, lade_device_allocator **out) {
+  if (runtime == NULL || plugin == NULL || out == NULL) return argument_null("create_plugged");
+  lade_device_options own;
+  lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = ladei_settings_check(&own);
+  if (status != LADE_OK) return status;
+  ladei_backend_setup setup = {&own, false, plugin};
+  return allocator_create(runtime, device, &ladei_backend_plugin, &setup, out);
+}
+
+const char *lade_device_backend_name(const lade_device_allocator *allocator) {
+  return allocator == NULL ? "" : allocator->backend->name;
+}
+
+lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
+  return allocator->backend->check(allocator);
+}
+
+/* Whether anything is left that belongs to the caller. */
+static lade_status destroy_allowed(lade_device_allocator *allocator) {
+  uint64_t blocks = ladei_gauges_current(&allocator->heap.counters.allocation);
+  uint64_t bytes = ladei_gauges_current(&allocator->heap.counters.allocated_bytes);
+  size_t captures = atomic_load(&allocator->capture_count);
+  bool open = allocator->ipc_mappings != NULL || ladei_shared_open(allocator);
+  if (blocks == 0 && captures == 0 && !open) return LADE_OK;
+  return ladei_error(LADE_ERR_BUSY, 0,
+                     "device allocator of device %d: destroy: %llu blocks of %llu bytes are handed out, %zu captures "
+                     "are under way, memory of other processes is %s",
+                     allocator->device, (unsigned long long)blocks, (unsigned long long)bytes, captures,
+                     open ? "open" : "not open");
+}
+
+lade_status ladei_device_check_active(const lade_device_allocator *allocator) {
+  uint64_t active = ladei_gauges_current(&allocator->heap.counters.active);
+  if (active == 0) return LADE_OK;
+  return ladei_error(LADE_NOT_READY, 0, "device allocator of device %d: destroy: %llu freed blocks are still in use",
+                     allocator->device, (unsigned long long)active);
+}
+
+lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool wait) {
+  if (allocator == NULL) return LADE_OK;
+  lade_status status = ladei_device_check_call(allocator);
+  if (status == LADE_OK) status = destroy_allowed(allocator);
+  if (status == LADE_OK) status = ladei_shared_finish(allocator);
+  if (status == LADE_OK) status = allocator->backend->close(allocator, wait);
+  if (status == LADE_OK) common_destroy(allocator);
+  return status;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The native backend as a table; its functions are in allocator.c and its neighbours. */
+#include "device/state/backend.h"
+
+const ladei_backend ladei_backend_native = {
+    .name = "native",
+    .open = ladei_native_open,
+    .close = ladei_native_close,
+    .check = ladei_native_check,
+    .alloc = ladei_native_alloc,
+    .raw_alloc = ladei_native_alloc,
+    .free = ladei_native_free,
+    .record_stream = ladei_native_record_stream,
+    .empty_cache = ladei_native_empty_cache,
+    .stream_retire = ladei_native_stream_retire,
+    .base_get = ladei_native_base_get,
+    .largest_get = ladei_native_largest_get,
+    .peer_add = ladei_native_peer_add,
+    .ipc_export = ladei_native_ipc_export,
+    .shared_export = ladei_native_shared_export,
+    .pool_begin = ladei_native_pool_begin,
+    .pool_end = ladei_native_pool_end,
+    .pool_release = ladei_native_pool_release,
+    .pool_live_equals = ladei_native_pool_live_equals,
+    .checkpoint_get = ladei_native_checkpoint_get,
+    .checkpoint_set = ladei_native_checkpoint_set,
+};

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Counters as users see them, and their resets; the model is in gauges.h. */
+#include "device/heap/gauges.h"
+
+#include <stddef.h>
+
+/* Where a gauge is kept, and where it is told. */
+typedef struct gauge_place {
+  size_t kept; /* in ladei_counters */
+  size_t told; /* in lade_device_stats */
+} gauge_place;
+
+#define PLACE(name)                                                                                                    \
+  { offsetof(ladei_counters, name), offsetof(lade_device_stats, name) }
+
+static const gauge_place divided[] = {
+    PLACE(allocation),     PLACE(allocated_bytes),      PLACE(active),  PLACE(active_bytes),   PLACE(requested_bytes),
+    PLACE(inactive_split), PLACE(inactive_split_bytes), PLACE(segment), PLACE(reserved_bytes),
+};
+static const gauge_place single[] = {PLACE(oversize_allocations), PLACE(oversize_segments)};
+
+enum { DIVIDED = sizeof divided / sizeof divided[0], SINGLE = sizeof single / sizeof single[0] };
+
+static lade_device_gauge gauge_read(const ladei_gauge *gauge) {
+  return (lade_device_gauge){.current = gauge->current,
+                             .peak = gauge->peak,
+                             .allocated = gauge->current - gauge->start + gauge->freed,
+                             .freed = gauge->freed};
+}
+
+static lade_device_gauges gauges_read(const ladei_gauges *gauges) {
+  lade_device_gauge small = gauge_read(&gauges->part[true]);
+  lade_device_gauge large = gauge_read(&gauges->part[false]);
+  lade_device_gauge all = {.current = small.current + large.current,
+                           .peak = gauges->sum_peak,
+                           .allocated = small.allocated + large.allocated,
+                           .freed = small.freed + large.freed};
+  return (lade_device_gauges){.all = all, .small_pool = small, .large_pool = large};
+}
+
+void ladei_counters_read(const ladei_counters *counters, lade_device_stats *out) {
+  for (size_t i = 0; i < DIVIDED; i++) {
+    const ladei_gauges *kept = (const void *)((const char *)counters + divided[i].kept);
+    *(lade_device_gauges *)(void *)((char *)out + divided[i].told) = gauges_read(kept);
+  }
+  for (size_t i = 0; i < SINGLE; i++) {
+    const ladei_gauge *kept = (const void *)((const char *)counters + single[i].kept);
+    *(lade_device_gauge *)(void *)((char *)out + single[i].told) = gauge_read(kept);
+  }
+  out->max_split_bytes = counters->max_split_bytes;
+  out->alloc_retries = counters->alloc_retries;
+  out->ooms = counters->ooms;
+  out->sync_all_streams = counters->sync_all_streams;
+  out->device_allocs = counters->device_allocs;
+  out->device_frees = counters->device_frees;
+  out->capture_kept = counters->capture_kept;
+}
+
+static void each_gauge(ladei_counters *counters, void (*visit)(ladei_gauge *gauge)) {
+  for (size_t i = 0; i < DIVIDED; i++) {
+    ladei_gauges *gauges = (void *)((char *)counters + divided[i].kept);
+    visit(&gauges->part[false]);
+    visit(&gauges->part[true]);
+  }
+  for (size_t i = 0; i < SINGLE; i++) visit((void *)((char *)counters + single[i].kept));
+}
+
+static void peak_reset(ladei_gauge *gauge) { gauge->peak = gauge->current; }
+
+void ladei_counters_reset_peaks(ladei_counters *counters) {
+  each_gauge(counters, peak_reset);
+  for (size_t i = 0; i < DIVIDED; i++) {
+    ladei_gauges *gauges = (void *)((char *)counters + divided[i].kept);
+    gauges->sum_peak = ladei_gauges_current(gauges);
+  }
+}
+
+static void sums_reset(ladei_gauge *gauge) {
+  gauge->freed = 0;
+  gauge->start = gauge->current;
+}
+
+void ladei_counters_reset_sums(ladei_counters *counters) {
+  each_gauge(counters, sums_reset);
+  counters->alloc_retries = counters->ooms = counters->sync_all_streams = 0;
+  counters->device_allocs = counters->device_frees = counters->capture_kept = 0;
+}

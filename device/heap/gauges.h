@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Counters of one device allocator, as cheap to keep as they can be while every figure stays exact.
+ *
+ * A gauge stores what cannot be computed from the rest, and no more:
+ *
+ *   stored     current and freed of the small and of the large pool; three peaks: of either pool, and of their sum
+ *   computed   all = small + large;   allocated = current - start + freed
+ *
+ * so taking a block moves two words and compares two peaks, and giving it back moves two words.
+ *
+ * G1  peak of a part >= its current; sum_peak >= the sum of both currents.
+ * G2  `start` is what `current` was when the sums were last reset.
+ * Locks: the allocator's lock.
+ */
+#ifndef LADE_DEVICE_HEAP_GAUGES_H
+#define LADE_DEVICE_HEAP_GAUGES_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lade/device.h"
+
+typedef struct ladei_gauge {
+  uint64_t current;
+  uint64_t peak;
+  uint64_t freed; /* since the last reset of the sums */
+  uint64_t start;
+} ladei_gauge;
+
+typedef struct ladei_gauges {
+  ladei_gauge part[2]; /* of the large pool, of the small pool */
+  uint64_t sum_peak;
+} ladei_gauges;
+
+typedef struct ladei_counters {
+  ladei_gauges allocation;
+  ladei_gauges allocated_bytes;
+  ladei_gauges active;
+  ladei_gauges active_bytes;
+  ladei_gauges requested_bytes;
+  ladei_gauges inactive_split;
+  ladei_gauges inactive_split_bytes;
+  ladei_gauges segment;
+  ladei_gauges reserved_bytes;
+  ladei_gauge oversize_allocations;
+  ladei_gauge oversize_segments;
+  uint64_t max_split_bytes; /* at creation; 0: unlimited */
+  uint64_t alloc_retries;
+  uint64_t ooms;
+  uint64_t sync_all_streams;
+  uint64_t device_allocs;
+  uint64_t device_frees;
+  uint64_t capture_kept;
+} ladei_counters;
+
+static inline void ladei_gauge_raise(ladei_gauge *gauge, uint64_t amount) {
+  gauge->current += amount;
+  if (gauge->current > gauge->peak) gauge->peak = gauge->current;
+}
+
+static inline void ladei_gauge_lower(ladei_gauge *gauge, uint64_t amount) {
+  assert(gauge->current >= amount);
+  gauge->current -= amount;
+  gauge->freed += amount;
+}
+
+/* Both parts together. */
+static inline uint64_t ladei_gauges_current(const ladei_gauges *gauges) {
+  return gauges->part[false].current + gauges->part[true].current;
+}
+
+static inline void ladei_gauges_raise(ladei_gauges *gauges, bool small_pool, uint64_t amount) {
+  ladei_gauge_raise(&gauges->part[small_pool], amount);
+  uint64_t sum = ladei_gauges_current(gauges);
+  if (sum > gauges->sum_peak) gauges->sum_peak = sum;
+}
+
+static inline void ladei_gauges_lower(ladei_gauges *gauges, bool small_pool, uint64_t amount) {
+  ladei_gauge_lower(&gauges->part[small_pool], amount);
+}
+
+/* As users see them. The caller fills in what is not counted here. */
+void ladei_counters_read(const ladei_counters *counters, lade_device_stats *out);
+
+/* Peaks start anew from what is there now; sums, and the plain counters, from 0. */
+void ladei_counters_reset_peaks(ladei_counters *counters);
+void ladei_counters_reset_sums(ladei_counters *counters);
+
+#endif /* LADE_DEVICE_HEAP_GAUGES_H */

@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The native backend: lade's own cache. Its calls, and the ladder that an allocation climbs.
+ *
+ *   poll finished uses -> best fit -> poll again, closing batches -> reclaimers -> old cached segments (if asked for) ->
+ *   new memory -> oversize blocks back, new memory -> everything cached back, new memory -> error
+ *
+ * Each step stops at the first block. Nothing is changed for the request itself before it has its block, so a step that
+ * fails leaves only what it gave back or found finished.
+ *
+ * A1  A block is handed out, and taken back, under one hold of the lock; so its state tells the truth about a pointer.
+ * A2  A block that is handed out changes neither its record nor the fields that name its place, so its owner finds it
+ *     without the lock (ladei_heap_peek). Where that fails, the lock tells what is the matter.
+ * A2  Static probes for tracers, a no-op each while nobody traces: lade:device_alloc (address, device, bytes asked for,
+ *     stream id) and lade:device_free (address), in the order of the changes.
+ * Locks: Note [Calls without the lock] in allocator.h.
+ */
+#include "device/state/allocator.h"
+
+#include <stdlib.h>
+#include <sys/sdt.h>
+
+#include "base/error.h"
+#include "device/state/backend.h"
+
+/* ---- Pools ------------------------------------------------------------------------------------------------------- */
+
+static bool capture_takes(const ladei_capture *capture, uint64_t stream_key) {
+  if (capture->stream_count == 0) return true;
+  for (size_t i = 0; i < capture->stream_count; i++) {
+    if (capture->stream_keys[i] == stream_key) return true;
+  }
+  return false;
+}
+
+/* Of several captures that take the stream the oldest, or the newest if so set. */
+static ladei_block_pool *pool_choose(lade_device_allocator *allocator, uint64_t stream_key, size_t rounded) {
+  bool small = ladei_is_small(rounded), newest = allocator->heap.settings.newest_pool;
+  ladei_private_pool *chosen = NULL;
+  for (ladei_capture *capture = allocator->captures; capture != NULL && (chosen == NULL || newest);
+       capture = capture->next) {
+    if (capture_takes(capture, stream_key)) chosen = capture->pool;
+  }
+  if (chosen != NULL) return small ? &chosen->small_pool : &chosen->large_pool;
+  return small ? &allocator->heap.small_pool : &allocator->heap.large_pool;
+}
+
+/* ---- Giving the cache back --------------------------------------------------------------------------------------- */
+
+/* Reservations of a released pool that never got memory: nothing else would find them. */
+static void holes_mark(ladei_heap *heap, const ladei_private_pool *pool) {
+  if (pool->segment_count == 0) return;
+  for (ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
+       segment = ladei_heap_segment_next(segment)) {
+    if (segment->pool->owner == pool && ladei_heap_segment_expandable(segment)) segment->emptied = true;
+  }
+}
+
+static void pools_pick_all(lade_device_allocator *allocator, ladei_block_list *leaving) {
+  ladei_heap *heap = &allocator->heap;
+  ladei_pool_pick_all(heap, &heap->large_pool, leaving);
+  ladei_pool_pick_all(heap, &heap->small_pool, leaving);
+  for (ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
+    if (pool->use_count > 0) continue;
+    holes_mark(heap, pool);
+    ladei_pool_pick_all(heap, &pool->small_pool, leaving);
+    ladei_pool_pick_all(heap, &pool->large_pool, leaving);
+  }
+}
+
+/* Private pools that nobody uses and that have no memory any more. */
+static void pools_forget(ladei_heap *heap) {
+  ladei_private_pool **link = &heap->private_pools;
+  while (*link != NULL) {
+    ladei_private_pool *pool = *link;
+    if (pool->use_count == 0 && pool->segment_count == 0 && pool->visitors == 0) {
+      *link = pool->next;
+      free(pool);
+    } else {
+      link = &pool->next;
+    }
+  }
+}
+
+/* Waits for all pending blocks that may be waited for. No lock held. */
+static lade_status pending_wait(lade_device_allocator *allocator) {
+  ladei_uses_settle_deferred(allocator);
+  bool capturing = atomic_load(&allocator->capture_count) > 0;
+  lade_status status =
+      capturing ? ladei_retire_synchronize_streams(allocator->retire) : ladei_retire_synchronize(allocator->retire);
+  /* Left: freed by other threads meanwhile, or held by graphs or captures. */
+  return status == LADE_NOT_READY || status == LADE_ERR_CAPTURE ? LADE_OK : status;
+}
+
+/*
+ * Waits for all pending blocks and gives back everything cached, but what would break a capture: *out_kept bytes. Goes on
+ * after a failed wait: what is cached can go all the same. Returns the first failure. Lock held, released in between.
+ */
+static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_kept) {
+  allocator->heap.counters.sync_all_streams++;
+  ladei_lock_release(&allocator->lock);
+  lade_status waited = pending_wait(allocator);
+  lade_error error;
+  if (waited != LADE_OK) ladei_error_save(&error);
+  ladei_lock_acquire(&allocator->lock);
+  ladei_driver_await_grants(allocator);
+  ladei_block_list leaving;
+  ladei_block_list_init(&leaving);
+  pools_pick_all(allocator, &leaving);
+  lade_status given = ladei_driver_give_back(allocator, &leaving);
+  *out_kept = leaving.kept_bytes;
+  if (given == LADE_ERR_CAPTURE) given = LADE_OK;
+  if (given == LADE_OK) given = ladei_driver_release_emptied(allocator);
+  pools_forget(&allocator->heap);
+  if (waited == LADE_OK) return given;
+  ladei_error_restore(&error);
+  return waited;
+}
+
+/* Old cached segments go when reserved memory exceeds the threshold's share of the limit. */
+static void cache_collect(lade_device_allocator *allocator, ladei_device_request *request) {
+  ladei_heap *heap = &allocator->heap;
+  if (!heap->ages_tick) return;
+  uint64_t limit = (uint64_t)(heap->settings.collection_threshold * (double)allocator->fraction_bytes);
+  uint64_t reserved = ladei_gauges_current(&heap->counters.reserved_bytes);
+  if (reserved <= limit) return;
+  ladei_block_list leaving;
+  ladei_block_list_init(&leaving);
+  ladei_heap_pick_aged(heap, reserved - limit, &leaving);
+  (void)ladei_driver_give_back(allocator, &leaving); /* what is refused stays cached */
+  request->kept_bytes += leaving.kept_bytes;
+}
+
+/* ---- The ladder -------------------------------------------------------------------------------------------------- */
+
+static lade_status request_grow_once(lade_device_allocator *allocator, const ladei_device_request *request,
+                                     ladei_block **out) {
+  const ladei_device_settings *settings = &allocator->heap.settings;
+  bool pool_may = request->pool->owner == NULL || settings->expandable_private_pools;
+  if (settings->expandable_segments && pool_may) {
+    return ladei_expandable_alloc(allocator, request, out);
+  }
+  return ladei_driver_segment_alloc(allocator, request, out);
+}
+
+/* New memory. Where it ran out while other threads gave some back, once more. */
+static lade_status request_grow(lade_device_allocator *allocator, const ladei_device_request *request,
+                                ladei_block **out) {
+  for (;;) {
+    uint64_t seen = allocator->returns;
+    lade_status status = request_grow_once(allocator, request, out);
+    if (!ladei_is_exhausted(status) || !ladei_driver_await_returns(allocator, seen)) return status;
+  }
+}
+
+/* Whether graphs may use what is free in the pool: they keep the addresses of their capture. */
+static bool pool_has_graphs(const ladei_block_pool *pool) { return pool->owner != NULL && pool->owner->use_count > 0; }
+
+static bool oversize_release(lade_device_allocator *allocator, ladei_device_request *request) {
+  if (pool_has_graphs(request->pool) && !allocator->heap.settings.reference) return false;
+  ladei_block_list leaving;
+  ladei_block_list_init(&leaving);
+  bool enough =
+      ladei_pool_pick_oversize(&allocator->heap, request->pool, request->stream_key, request->rounded, &leaving);
+  lade_status status = ladei_driver_give_back(allocator, &leaving);
+  request->kept_bytes += leaving.kept_bytes;
+  return enough && status == LADE_OK;
+}
+
+/* Whether everything cached may go for a request. The reference gives nothing back while anybody captures. */
+static bool flush_allowed(const lade_device_allocator *allocator) {
+  return allocator->captures == NULL || !allocator->heap.settings.reference;
+}
+
+static lade_status request_climb(lade_device_allocator *allocator, ladei_device_request *request, ladei_block **out) {
+  request->kept_bytes = 0;
+  cache_collect(allocator, request);
+  lade_status status = request_grow(allocator, request, out);
+  if (ladei_is_exhausted(status) && oversize_release(allocator, request)) {
+    status = request_grow(allocator, request, out);
+  }
+  if (ladei_is_exhausted(status) && flush_allowed(allocator)) {
+    lade_error refusal;
+    uint64_t kept = 0;
+    lade_status flushed = cache_flush(allocator, &kept);
+    request->kept_bytes += kept;
+    if (flushed == LADE_ERR_DEVICE_LOST) return flushed;
+    if (flushed != LADE_OK) ladei_error_save(&refusal);
+    allocator->heap.counters.alloc_retries++;
+    status = request_grow(allocator, request, out);
+    if (ladei_is_exhausted(status) && flushed != LADE_OK) ladei_error_restore(&refusal); /* the deeper cause */
+  }
+  return status;
+}
+
+/* Once more, when others have had a hand in it. */
+static lade_status request_climb_alone(lade_device_allocator *allocator, ladei_device_request *request,
+                                       ladei_block **out) {
+  ladei_climb_begin_alone(allocator);
+  *out = ladei_pool_search(&allocator->heap, request->pool, request->stream_key, request->rounded);
+  lade_status status = *out != NULL ? LADE_OK : request_climb(allocator, request, out);
+  ladei_climb_end_alone(allocator);
+  return status;
+}
+
+/* Everything below the cache. Steps that failed on the way to success leave no trace in the thread's error record. */
+static lade_status request_acquire(lade_device_allocator *allocator, ladei_device_request *request, ladei_block **out) {
+  lade_error before;
+  ladei_error_save(&before);
+  ladei_climb climb;
+  ladei_climb_begin(allocator, &climb);
+  lade_status status = request_climb(allocator, request, out);
+  bool beside = ladei_climb_end(allocator, &climb);
+  if (beside && ladei_is_exhausted(status)) status = request_climb_alone(allocator, request, out);
+  if (status == LADE_OK) ladei_error_restore(&before);
+  return status;
+}
+
+/* After a miss: closes the open batches of events and, where that finished any, looks again; then asks the program's
+ * reclaimers and, if they freed anything, looks a last time; then climbs. */
+static __attribute__((noinline)) lade_status request_seek(lade_device_allocator *allocator,
+                                                          ladei_device_request *request, ladei_block **out) {
+  ladei_heap *heap = &allocator->heap;
+  ladei_lock_release(&allocator->lock);
+  uint64_t done = 0;
+  lade_status status = ladei_uses_process(allocator, LADEI_POLL_CLOSE, &done);
+  ladei_lock_acquire(&allocator->lock);
+  if (status != LADE_OK) return status;
+  if (done > 0) *out = ladei_pool_search(heap, request->pool, request->stream_key, request->rounded);
+  if (*out == NULL && ladei_callbacks_reclaim(allocator)) {
+    *out = ladei_pool_search(heap, request->pool, request->stream_key, request->rounded);
+  }
+  return *out != NULL ? LADE_OK : request_acquire(allocator, request, out);
+}
+
+static lade_status records_missing(void) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a block");
+}
+
+/* Serves the request under the lock. */
+static lade_status request_serve(lade_device_allocator *allocator, ladei_device_request *request, void **out) {
+  ladei_heap *heap = &allocator->heap;
+  request->rounded = ladei_round_request(&heap->settings, request->requested);
+  request->pool = pool_choose(allocator, request->stream_key, request->rounded);
+  ladei_block *block = ladei_pool_search(heap, request->pool, request->stream_key, request->rounded);
+  if (block == NULL) {
+    request->segment_bytes = ladei_heap_segment_bytes(&heap->settings, request->rounded);
+    ladei_private_pool *visited = request->pool->owner;
+    if (visited != NULL) visited->visitors++;
+    lade_status status = request_seek(allocator, request, &block);
+    if (visited != NULL) visited->visitors--;
+    if (ladei_is_exhausted(status)) heap->counters.ooms++;
+    if (status != LADE_OK && visited != NULL) request->pool_id = visited->id;
+    if (status != LADE_OK) return status;
+  }
+  size_t remaining = block->size - request->rounded;
+  bool split = ladei_split_wanted(&heap->settings, request->pool->is_small, request->rounded, remaining);
+  if (split && !ladei_heap_reserve(heap, 1)) {
+    if (block->state == LADEI_HEAP_BUSY) ladei_block_attach(heap, block);
+    return records_missing();
+  }
+  block = ladei_block_hand_out(heap, block, request->rounded, request->requested, split);
+  *out = (void *)(uintptr_t)block->address;
+  return LADE_OK;
+}
+
+static lade_status stream_resolve(lade_device_allocator *allocator, lade_stream stream, ladei_stream *out) {
+  return allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, out);
+}
+
+static lade_status request_prepare(lade_device_allocator *allocator, ladei_device_request *request,
+                                   lade_stream stream) {
+  lade_status status = ladei_device_stream_resolve(allocator, stream, &request->stream);
+  if (status != LADE_OK) return status;
+  request->stream_key = ladei_stream_key(&request->stream);
+  return LADE_OK;
+}
+
+lade_status ladei_native_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+  ladei_device_request request;
+  request.requested = bytes;
+  request.pool_id = (lade_device_pool_id){0, 0};
+  request.kept_bytes = 0;
+  lade_status status = request_prepare(allocator, &request, stream);
+  if (status == LADE_OK && ladei_uses_waiting(allocator)) {
+    uint64_t done;
+    status = ladei_uses_process(allocator, 0, &done);
+  }
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  status = request_serve(allocator, &request, out);
+  if (status == LADE_OK) DTRACE_PROBE4(lade, device_alloc, *out, allocator->device, bytes, request.stream.id);
+  ladei_lock_release(&allocator->lock);
+  return ladei_is_exhausted(status) ? ladei_report_exhausted(allocator, &request, status) : status;
+}
+
+/* ---- Free, record ------------------------------------------------------------------------------------------------ */
+
+lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,
+                                      const char *call, ladei_block **out) {
+  uint64_t address = (uint64_t)(uintptr_t)pointer;
+  ladei_block *block = ladei_heap_find(&allocator->heap, address);
+  /* A BUSY block is on its way between the cache and the driver: as little handed out as a hole. */
+  if (block == NULL || block->state == LADEI_HEAP_HOLE) {
+    return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: %s: %p is not from here",
+                       allocator->device, call, pointer);
+  }
+  if (block->state != LADEI_HEAP_ALLOCATED) {
+    return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "device allocator of device %d: %s: %p is free already",
+                       allocator->device, call, pointer);
+  }
+  if (exact && block->address != address) {
+    return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "device allocator of device %d: %s: %p is %llu bytes into a block",
+                       allocator->device, call, pointer, (unsigned long long)(address - block->address));
+  }
+  *out = block;
+  return LADE_OK;
+}
+
+/* Takes a block back. Returns it if its ticket is still to be handed to the retire object, without the lock. */
+static ladei_block *block_free(lade_device_allocator *allocator, ladei_block *block) {
+  ladei_block_free_begin(&allocator->heap, block);
+  if (!ladei_ticket_noted(&block->ticket)) {
+    ladei_block_free_complete(&allocator->heap, block);
+    return NULL;
+  }
+  if (ladei_uses_deferrable(allocator, block)) {
+    ladei_block_free_wait(&allocator->heap, block, LADEI_HEAP_DEFERRED);
+    ladei_block_list_append(&allocator->deferred, block);
+    atomic_fetch_add_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
+    return NULL;
+  }
+  ladei_block_free_wait(&allocator->heap, block, LADEI_HEAP_PENDING);
+  return block;
+}
+
+lade_status ladei_native_free(lade_device_allocator *allocator, void *pointer) {
+  ladei_block *block = NULL;
+  ladei_lock_acquire(&allocator->lock);
+  block = ladei_block_map_get(&allocator->heap.starts, (uint64_t)(uintptr_t)pointer);
+  lade_status status = LADE_OK;
+  if (block == NULL || block->state != LADEI_HEAP_ALLOCATED) {
+    status = ladei_device_block_lookup(allocator, pointer, true, "free", &block); /* what is wrong with it */
+  }
+  if (status == LADE_OK) {
+    DTRACE_PROBE1(lade, device_free, pointer);
+    block = block_free(allocator, block);
+  }
+  ladei_lock_release(&allocator->lock);
+  if (status == LADE_OK && block != NULL) ladei_uses_add(allocator, block);
+  return status;
+}
+
+lade_status ladei_native_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
+  ladei_stream use;
+  lade_status status = stream_resolve(allocator, stream, &use);
+  if (status != LADE_OK) return status;
+  ladei_block *block = ladei_heap_peek(&allocator->heap, (uint64_t)(uintptr_t)pointer);
+  if (block == NULL) {
+    ladei_lock_acquire(&allocator->lock);
+    status = ladei_device_block_lookup(allocator, pointer, false, "record_stream", &block);
+    ladei_lock_release(&allocator->lock);
+    if (status != LADE_OK) return status;
+  }
+  const ladei_stream *owner = &block->segment->stream;
+  if (owner->context == use.context && owner->id == use.id) return LADE_OK;
+  unsigned flags = ladei_uses_flags(allocator, block, &use);
+  /* A free of the same block by another thread from here on is a mistake of the program: the use may then count for the
+   * block's next tenant, which does no harm. */
+  return ladei_retire_note_resolved(allocator->retire, &block->ticket, &use, flags);
+}
+
+/* ---- Cache, streams ---------------------------------------------------------------------------------------------- */
+
+static lade_status capture_refusal(const lade_device_allocator *allocator, const char *call) {
+  return ladei_error(LADE_ERR_CAPTURE, 0,
+                     "device allocator of device %d: %s: a capture into a private pool is under way", allocator->device,
+                     call);
+}
+
+static lade_status cache_flush_climbing(lade_device_allocator *allocator) {
+  ladei_climb climb;
+  ladei_climb_begin(allocator, &climb);
+  uint64_t kept = 0; /* told by stats.capture_kept */
+  lade_status status = cache_flush(allocator, &kept);
+  (void)ladei_climb_end(allocator, &climb);
+  return status;
+}
+
+lade_status ladei_native_empty_cache(lade_device_allocator *allocator) {
+  lade_status status = LADE_OK;
+  lade_error before;
+  ladei_error_save(&before);
+  ladei_lock_acquire(&allocator->lock);
+  bool allowed = flush_allowed(allocator);
+  if (allowed) status = cache_flush_climbing(allocator);
+  ladei_lock_release(&allocator->lock);
+  if (!allowed) return capture_refusal(allocator, "empty_cache");
+  if (status == LADE_OK) ladei_error_restore(&before); /* what captures kept is no failure */
+  return status;
+}
+
+/* ---- Streams that go --------------------------------------------------------------------------------------------- */
+
+static bool stream_is_of(const ladei_heap_segment *segment, const ladei_stream *stream) {
+  return segment->last == NULL && segment->stream.context == stream->context && segment->stream.id == stream->id;
+}
+
+static bool stream_has_segments(lade_device_allocator *allocator, const ladei_stream *stream) {
+  bool found = false;
+  ladei_lock_acquire(&allocator->lock);
+  for (const ladei_heap_segment *segment = ladei_heap_counted_first(&allocator->heap); segment != NULL && !found;
+       segment = ladei_heap_counted_next(&allocator->heap, segment)) {
+    found = stream_is_of(segment, stream);
+  }
+  ladei_lock_release(&allocator->lock);
+  return found;
+}
+
+/* Lets the stream's segments refer to its last event; false: there are none any more. */
+static bool segments_retire(lade_device_allocator *allocator, const ladei_stream *stream, ladei_last_event *last) {
+  ladei_lock_acquire(&allocator->lock);
+  ladei_driver_await_idle(allocator); /* calls under way may name the stream */
+  for (ladei_heap_segment *segment = ladei_heap_counted_first(&allocator->heap); segment != NULL;
+       segment = ladei_heap_counted_next(&allocator->heap, segment)) {
+    if (!stream_is_of(segment, stream)) continue;
+    segment->last = last;
+    last->segments++;
+  }
+  bool any = last->segments > 0;
+  ladei_lock_release(&allocator->lock);
+  return any;
+}
+
+lade_status ladei_native_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
+  ladei_stream resolved;
+  lade_status status = stream_resolve(allocator, stream, &resolved);
+  if (status == LADE_OK) status = ladei_retire_stream_retire(allocator->retire, stream);
+  if (status != LADE_OK || resolved.kind != LADEI_STREAM_ORDINARY) return status;
+  ladei_last_events_drop(allocator);
+  if (!stream_has_segments(allocator, &resolved)) return LADE_OK;
+  ladei_last_event *last = NULL;
+  status = ladei_last_event_make(allocator, &resolved, &last);
+  if (status == LADE_OK && !segments_retire(allocator, &resolved, last)) ladei_last_event_destroy(allocator, last);
+  return status;
+}
+
+/* ---- Open, close ------------------------------------------------------------------------------------------------- */
+
+lade_status ladei_native_open(lade_device_allocator *allocator, const ladei_backend_setup *setup) {
+  ladei_retire_options retire = {
+      .owner = allocator,
+      .done = ladei_uses_done,
+      .event_batch = setup->options->event_batch,
+      .events_only = setup->events_only,
+      .order = ladei_uses_order,
+  };
+  return ladei_retire_create(allocator->runtime, &retire, &allocator->retire);
+}
+
+static lade_status pending_finish(lade_device_allocator *allocator, bool wait) {
+  ladei_uses_settle_deferred(allocator);
+  lade_status status =
+      wait ? ladei_retire_synchronize(allocator->retire) : ladei_retire_poll(allocator->retire, LADEI_POLL_CLOSE, NULL);
+  /* A lost device has given its blocks back: they are freed like others. */
+  if (ladei_gauges_current(&allocator->heap.counters.active) == 0) return LADE_OK;
+  return status != LADE_OK ? status : ladei_device_check_active(allocator);
+}
+
+/* Gives everything back: what a flush leaves are reservations that never were mapped. Lock held. */
+static lade_status memory_release(lade_device_allocator *allocator) {
+  ladei_heap *heap = &allocator->heap;
+  for (ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) pool->use_count = 0;
+  ladei_block_list leaving;
+  ladei_block_list_init(&leaving);
+  pools_pick_all(allocator, &leaving);
+  lade_status status = ladei_driver_give_back(allocator, &leaving);
+  for (ladei_heap_segment *segment; status == LADE_OK && (segment = ladei_heap_segment_first(heap)) != NULL;) {
+    ladei_block_detach(ladei_heap_segment_block(heap, segment));
+    status = ladei_expandable_release(allocator, segment);
+  }
+  pools_forget(heap);
+  return status;
+}
+
+lade_status ladei_native_close(lade_device_allocator *allocator, bool wait) {
+  lade_status status = pending_finish(allocator, wait);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  status = memory_release(allocator);
+  ladei_lock_release(&allocator->lock);
+  ladei_last_events_drop(allocator);
+  return status == LADE_OK ? ladei_retire_destroy(allocator->retire, wait) : status;
+}

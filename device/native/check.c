@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recount of the heap's invariants I1 to I11 (heap.h), U2 (uses.c), H1 to H4 (history.h). Slow and without cleverness on
+ * purpose: it shares no shortcut with the code it checks.
+ *
+ * Locks: the allocator's lock during the whole recount. No driver call.
+ */
+#include "device/state/allocator.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "device/state/backend.h"
+
+typedef struct recount {
+  const ladei_heap *heap;
+  lade_device_stats sums; /* `current` of each gauge, counted anew */
+  size_t blocks;
+  size_t free_blocks;
+  size_t holes;
+  size_t deferred;
+  size_t contexts;
+  size_t waiting;
+  const char *broken; /* the invariant, NULL while all is well */
+} recount;
+
+static void expect(recount *r, bool holds, const char *invariant) {
+  if (!holds && r->broken == NULL) r->broken = invariant;
+}
+
+static void gauges_add(lade_device_gauges *gauges, bool small, uint64_t amount) {
+  gauges->all.current += amount;
+  (small ? &gauges->small_pool : &gauges->large_pool)->current += amount;
+}
+
+static bool block_in_set(const ladei_block_pool *pool, const ladei_block *block, bool is_free) {
+  const ladei_ordered_set *set =
+      is_free ? &pool->free.classes[ladei_free_set_class(&pool->free, block->size)] : &pool->holes;
+  return ladei_ordered_set_at_least(set, block->order.key) == &block->order;
+}
+
+static void block_recount_free(recount *r, const ladei_block *block) {
+  const ladei_heap_segment *segment = block->segment;
+  const ladei_block_pool *pool = segment->pool;
+  bool is_free = block->state == LADEI_HEAP_FREE;
+  ladei_order_key key = is_free ? (ladei_order_key){{segment->stream_key, block->size, block->address}}
+                                : (ladei_order_key){{segment->stream_key, block->address, 0}};
+  expect(r, memcmp(&key, &block->order.key, sizeof key) == 0, "I2 key of a free block or hole");
+  expect(r, block_in_set(pool, block, is_free), "I2 free block or hole in its set");
+  expect(r, block->context == NULL, "H3 a free block has no context");
+  expect(r, block->mapped == is_free, "I6 free blocks are mapped, holes are not");
+  const ladei_block *next = block->next;
+  expect(r, next == NULL || next->state != block->state, "I3 equal neighbours are merged");
+  if (is_free) {
+    r->free_blocks++;
+    expect(r, block->age_base <= pool->searches, "I2 age of a free block");
+    if (!ladei_heap_segment_expandable(segment) && ladei_block_is_split(block)) {
+      gauges_add(&r->sums.inactive_split, pool->is_small, 1);
+      gauges_add(&r->sums.inactive_split_bytes, pool->is_small, block->size);
+    }
+  } else {
+    r->holes++;
+    expect(r, ladei_heap_segment_expandable(segment), "I4 holes only in expandable segments");
+    expect(r,
+           (block->address - segment->address) % segment->granules->bytes == 0 &&
+               block->size % segment->granules->bytes == 0,
+           "I4 holes are whole granules");
+  }
+}
+
+static void block_recount_active(recount *r, const ladei_block *block) {
+  bool small = block->segment->pool->is_small;
+  expect(r, block->mapped, "I6 active blocks are mapped");
+  gauges_add(&r->sums.active, small, 1);
+  gauges_add(&r->sums.active_bytes, small, block->size);
+  gauges_add(&r->sums.requested_bytes, small, block->requested);
+  expect(r, block->requested <= block->size && block->requested > 0, "I8 requested fits into the block");
+  if (block->state == LADEI_HEAP_DEFERRED) r->deferred++;
+  if (block->state != LADEI_HEAP_ALLOCATED) {
+    r->waiting++;
+    return;
+  }
+  gauges_add(&r->sums.allocation, small, 1);
+  gauges_add(&r->sums.allocated_bytes, small, block->size);
+  r->sums.oversize_allocations.current += block->oversize_counted;
+}
+
+static void block_recount(recount *r, const ladei_block *block) {
+  const ladei_heap_segment *segment = block->segment;
+  r->blocks++;
+  r->contexts += block->context != NULL;
+  expect(r, block->size > 0 && block->size % LADEI_BLOCK_QUANTUM == 0, "I4 sizes are multiples of 512");
+  expect(r, ladei_block_map_get(&r->heap->starts, block->address) == block, "I5 block in the map of starts");
+  if (segment->starts.words != NULL) {
+    size_t granule = (size_t)(block->address - segment->address) / LADEI_BLOCK_QUANTUM;
+    size_t last = (size_t)(block->address + block->size - 1 - segment->address) / LADEI_BLOCK_QUANTUM;
+    expect(r, ladei_start_bits_get(&segment->starts, granule), "I5 start bit of a block");
+    expect(r, ladei_start_bits_at_most(&segment->starts, last) == granule, "I5 no start bit inside a block");
+  }
+  if (ladei_heap_segment_expandable(segment) && block->mapped) {
+    gauges_add(&r->sums.reserved_bytes, segment->pool->is_small, block->size);
+  }
+  switch ((ladei_block_state)block->state) {
+  case LADEI_HEAP_FREE:
+  case LADEI_HEAP_HOLE: block_recount_free(r, block); break;
+  case LADEI_HEAP_ALLOCATED:
+  case LADEI_HEAP_PENDING:
+  case LADEI_HEAP_DEFERRED: block_recount_active(r, block); break;
+  case LADEI_HEAP_BUSY: break; /* its detacher's: counted as mapped or not, no more */
+  }
+}
+
+/* What is counted of a segment for as long as the driver has not taken it back, hidden or not. */
+static void segment_recount_held(recount *r, const ladei_heap_segment *segment) {
+  if (!ladei_heap_segment_expandable(segment)) {
+    gauges_add(&r->sums.segment, segment->pool->is_small, 1);
+    gauges_add(&r->sums.reserved_bytes, segment->pool->is_small, segment->size);
+    r->sums.oversize_segments.current += segment->oversize_counted;
+  }
+  r->contexts += segment->context != NULL;
+}
+
+static void segment_recount(recount *r, const ladei_heap_segment *segment) {
+  segment_recount_held(r, segment);
+  uint64_t end = segment->address;
+  const ladei_block *previous = NULL;
+  for (const ladei_block *block = ladei_heap_segment_block(r->heap, segment); block != NULL; block = block->next) {
+    expect(r, block->address == end && block->previous == previous && block->segment == segment,
+           "I1 blocks cover their segment in order");
+    if (r->broken != NULL) return;
+    block_recount(r, block);
+    end += block->size;
+    previous = block;
+  }
+  expect(r, end == segment->address + segment->size, "I1 blocks end with their segment");
+}
+
+static void pool_recount(recount *r, const ladei_block_pool *pool, size_t *free_total, size_t *hole_total) {
+  expect(r, ladei_free_set_check(&pool->free) && ladei_ordered_set_check(&pool->holes), "I2 order of a set");
+  *free_total += pool->free.count;
+  *hole_total += pool->holes.count;
+}
+
+static void pools_recount(recount *r) {
+  size_t free_total = 0;
+  size_t hole_total = 0;
+  pool_recount(r, &r->heap->small_pool, &free_total, &hole_total);
+  pool_recount(r, &r->heap->large_pool, &free_total, &hole_total);
+  for (const ladei_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next) {
+    pool_recount(r, &pool->small_pool, &free_total, &hole_total);
+    pool_recount(r, &pool->large_pool, &free_total, &hole_total);
+    uint64_t segments = 0;
+    for (const ladei_heap_segment *segment = ladei_heap_counted_first(r->heap); segment != NULL;
+         segment = ladei_heap_counted_next(r->heap, segment)) {
+      segments += segment->pool->owner == pool;
+    }
+    expect(r, segments == pool->segment_count, "I11 segments of a private pool");
+  }
+  expect(r, free_total == r->free_blocks && hole_total == r->holes, "I2 nothing else in the sets");
+}
+
+static void gauge_compare(recount *r, const lade_device_gauge *kept, const lade_device_gauge *counted,
+                          const char *invariant) {
+  expect(r, kept->current == counted->current, invariant);
+  expect(r, kept->peak >= kept->current, invariant);
+}
+
+static void gauges_compare(recount *r, const lade_device_gauges *kept, const lade_device_gauges *counted,
+                           const char *invariant) {
+  gauge_compare(r, &kept->all, &counted->all, invariant);
+  gauge_compare(r, &kept->small_pool, &counted->small_pool, invariant);
+  gauge_compare(r, &kept->large_pool, &counted->large_pool, invariant);
+  const lade_device_gauge *small = &kept->small_pool;
+  const lade_device_gauge *large = &kept->large_pool;
+  expect(r, kept->all.current == small->current + large->current, "I10 all is small and large: current");
+  expect(r, kept->all.allocated == small->allocated + large->allocated, "I10 all is small and large: allocated");
+  expect(r, kept->all.freed == small->freed + large->freed, "I10 all is small and large: freed");
+}
+
+static void stats_compare(recount *r) {
+  lade_device_stats stats = ladei_heap_stats(r->heap);
+  const lade_device_stats *kept = &stats;
+  const lade_device_stats *counted = &r->sums;
+  gauges_compare(r, &kept->segment, &counted->segment, "I7 segment");
+  gauges_compare(r, &kept->reserved_bytes, &counted->reserved_bytes, "I7 reserved_bytes");
+  gauges_compare(r, &kept->allocation, &counted->allocation, "I8 allocation");
+  gauges_compare(r, &kept->allocated_bytes, &counted->allocated_bytes, "I8 allocated_bytes");
+  gauges_compare(r, &kept->active, &counted->active, "I8 active");
+  gauges_compare(r, &kept->active_bytes, &counted->active_bytes, "I8 active_bytes");
+  gauges_compare(r, &kept->requested_bytes, &counted->requested_bytes, "I8 requested_bytes");
+  gauges_compare(r, &kept->inactive_split, &counted->inactive_split, "I9 inactive_split");
+  gauges_compare(r, &kept->inactive_split_bytes, &counted->inactive_split_bytes, "I9 inactive_split_bytes");
+  gauge_compare(r, &kept->oversize_allocations, &counted->oversize_allocations, "I8 oversize_allocations");
+  gauge_compare(r, &kept->oversize_segments, &counted->oversize_segments, "I7 oversize_segments");
+}
+
+static void history_recount(recount *r, const lade_device_allocator *allocator) {
+  const ladei_history *history = &allocator->history;
+  expect(r, history->count <= history->capacity && history->count <= history->sequence, "H1 events in the ring");
+  for (uint64_t at = history->sequence - history->count; at < history->sequence; at++) {
+    expect(r, history->events[at % history->capacity].sequence == at, "H1 place of an event");
+  }
+  expect(r, history->enabled || (history->count == 0 && r->contexts == 0), "H2 nothing is kept while history is off");
+  bool watched = history->enabled || allocator->trackers.count > 0;
+  expect(r, watched == (allocator->heap.history != NULL) && watched == ladei_history_watched(allocator),
+         "H4 the heap reports exactly while somebody listens");
+}
+
+lade_status ladei_native_check(lade_device_allocator *allocator) {
+  size_t looked_at;
+  return ladei_native_recount(allocator, &looked_at);
+}
+
+lade_status ladei_native_recount(lade_device_allocator *allocator, size_t *out_looked_at) {
+  recount r = {.heap = &allocator->heap};
+  ladei_lock_acquire(&allocator->lock);
+  expect(&r, ladei_ordered_set_check(&r.heap->by_address) && ladei_ordered_set_check(&r.heap->hidden),
+         "I1 order of segments");
+  for (const ladei_heap_segment *segment = ladei_heap_counted_first(r.heap); segment != NULL && r.broken == NULL;
+       segment = ladei_heap_counted_next(r.heap, segment)) {
+    if (segment->hidden == NULL) {
+      segment_recount(&r, segment);
+    } else {
+      segment_recount_held(&r, segment);
+    }
+  }
+  if (r.broken == NULL) {
+    expect(&r, r.blocks == r.heap->starts.count, "I5 nothing else in the map of starts");
+    expect(&r, r.waiting == atomic_load(&r.heap->waiting_count), "I8 waiting blocks");
+    expect(&r, r.deferred == atomic_load(&allocator->deferred_count), "U2 deferred blocks");
+    pools_recount(&r);
+    history_recount(&r, allocator);
+    stats_compare(&r);
+  }
+  *out_looked_at = r.blocks + allocator->history.count;
+  ladei_lock_release(&allocator->lock);
+  if (r.broken == NULL) return LADE_OK;
+  return ladei_error(LADE_ERR_INTERNAL, 0, "device allocator of device %d: broken invariant %s", allocator->device,
+                     r.broken);
+}

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Expandable segments: a long range of reserved addresses into which memory is mapped granule by granule as it is
+ * wanted, so that one segment per stream and pool grows instead of many segments that leave tails.
+ *
+ *   reservation, 9/8 of the device   | mapped: blocks ........ | HOLE | mapped ... |          HOLE              |
+ *   granules (2 MiB or 20 MiB)       |  h  |  h  |  h  |  h  |   0    |  h  |  h  |  0  |  0  |  0  | ...
+ *
+ * E1  Granules of mapped blocks have a handle and are mapped. Those of a BUSY block belong to its detacher, who works
+ *     on them without the lock.
+ * E2  A granule of a HOLE has neither, except after a failed clean-up: then it keeps what the driver did not take back,
+ *     and the next mapping of the granule uses it, or the release of the segment tries again. Nothing is lost.
+ * E3  Nothing is unmapped while a peer is being given access (heap->grants), and no peer while something is being unmapped
+ *     (`unmappings`): each waits for the other. So the driver is never asked about addresses that lose their memory.
+ * Locks: Note [Calls without the lock] in allocator.h.
+ */
+#include "device/state/allocator.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+
+static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) { return allocator->runtime->ops; }
+
+static void *granule_address(const ladei_heap_segment *segment, size_t index) {
+  return (void *)(uintptr_t)(segment->address + index * segment->granules->bytes);
+}
+
+/* ---- Granules: driver calls, without the lock -------------------------------------------------------------------- */
+
+/* Takes the memory out from under one granule. On refusal it keeps what the driver did not take (E2). */
+static lade_status granule_unmap(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t index) {
+  void *self = allocator->runtime->self;
+  ladei_granule *granule = ladei_granule_at(segment->granules, index);
+  if (granule->mapped) {
+    lade_status status = ops_of(allocator)->vm_unmap(self, granule_address(segment, index), segment->granules->bytes);
+    if (status != LADE_OK) return status;
+    granule->mapped = false;
+  }
+  if (granule->handle != 0) {
+    lade_status status = ops_of(allocator)->vm_release(self, granule->handle);
+    if (status != LADE_OK) return status;
+    granule->handle = 0;
+  }
+  return LADE_OK;
+}
+
+static lade_status granules_create(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t first,
+                                   size_t count, bool exportable) {
+  for (size_t i = first; i < first + count; i++) {
+    ladei_granule *granule = ladei_granule_at(segment->granules, i);
+    if (granule->handle != 0) continue;
+    lade_status status = ops_of(allocator)->vm_create(allocator->runtime->self, allocator->device,
+                                                      segment->granules->bytes, exportable, &granule->handle);
+    if (status != LADE_OK) return status;
+    granule->exportable = exportable;
+  }
+  return LADE_OK;
+}
+
+static lade_status granules_place(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t first,
+                                  size_t count) {
+  void *self = allocator->runtime->self;
+  size_t bytes = segment->granules->bytes;
+  for (size_t i = first; i < first + count; i++) {
+    ladei_granule *granule = ladei_granule_at(segment->granules, i);
+    if (granule->mapped) continue;
+    lade_status status = ops_of(allocator)->vm_map(self, granule_address(segment, i), bytes, granule->handle);
+    if (status != LADE_OK) return status;
+    granule->mapped = true;
+  }
+  lade_status status =
+      ops_of(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes, allocator->device, true);
+  size_t peers = atomic_load(&allocator->peer_count);
+  for (size_t i = 0; i < peers && status == LADE_OK; i++) {
+    status = ops_of(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes, allocator->peers[i],
+                                              true);
+  }
+  return status;
+}
+
+/* Puts memory under granules [first, first + count): all of them or none. */
+static lade_status granules_map(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t first,
+                                size_t count, bool exportable) {
+  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  lade_status status = granules_create(allocator, segment, first, count, exportable);
+  if (status == LADE_OK) status = granules_place(allocator, segment, first, count);
+  ladei_driver_unrelax(allocator, mode);
+  if (status == LADE_OK) return LADE_OK;
+  lade_error error;
+  ladei_error_save(&error);
+  for (size_t i = first; i < first + count; i++) (void)granule_unmap(allocator, segment, i);
+  ladei_error_restore(&error);
+  return status;
+}
+
+/* ---- Giving back ------------------------------------------------------------------------------------------------- */
+
+lade_status ladei_expandable_unmap(lade_device_allocator *allocator, const ladei_block *block, bool *out_gone) {
+  ladei_heap_segment *segment = block->segment;
+  ladei_lock_assert_none_held();
+  *out_gone = false;
+  /* The reference waits for the stream here, so this does also when it is idle. */
+  lade_status status = ladei_segment_finish(allocator, segment, true);
+  if (status != LADE_OK) return status;
+  size_t first = (size_t)(block->address - segment->address) / segment->granules->bytes;
+  size_t count = block->size / segment->granules->bytes;
+  for (size_t i = first; i < first + count; i++) {
+    lade_status refusal = granule_unmap(allocator, segment, i);
+    if (refusal == LADE_OK) continue;
+    if (status == LADE_OK) status = refusal;
+    if (ladei_granule_at(segment->granules, first)->mapped)
+      return status; /* nothing is gone: the block stays as it was */
+  }
+  *out_gone = true;
+  return status;
+}
+
+void ladei_expandable_unmapped(lade_device_allocator *allocator, ladei_block *block) {
+  ladei_heap *heap = &allocator->heap;
+  heap->counters.device_frees++;
+  ladei_gauges_lower(&heap->counters.reserved_bytes, block->segment->pool->is_small, block->size);
+  if (heap->history != NULL) {
+    ladei_history_segment(heap, block->segment, LADE_DEVICE_SEGMENT_UNMAP, block->address, block->size);
+  }
+  block->mapped = false;
+  block->segment->emptied = true;
+  ladei_block_attach(heap, block);
+}
+
+lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_heap_segment *segment) {
+  ladei_block *hole = ladei_heap_segment_block(&allocator->heap, segment);
+  ladei_heap_segment_hide(&allocator->heap, hole);
+  ladei_lock_release(&allocator->lock);
+  lade_status status = LADE_OK;
+  for (size_t i = 0; status == LADE_OK && i < segment->granules->count && i < segment->granules->limit; i++) {
+    status = granule_unmap(allocator, segment, i);
+  }
+  if (status == LADE_OK) {
+    status = ops_of(allocator)->vm_address_free(allocator->runtime->self, granule_address(segment, 0), segment->size);
+  }
+  ladei_lock_acquire(&allocator->lock);
+  if (status != LADE_OK && !segment->counted_out) {
+    ladei_heap_segment_show(&allocator->heap, hole);
+    ladei_block_attach(&allocator->heap, hole);
+    return status;
+  }
+  atomic_fetch_sub_explicit(&allocator->expandable_count, 1, memory_order_relaxed);
+  ladei_heap_segment_remove(&allocator->heap, hole);
+  return LADE_OK;
+}
+
+/* ---- Reserving --------------------------------------------------------------------------------------------------- */
+
+static size_t granule_bytes_for(const ladei_heap *heap, const ladei_block_pool *pool) {
+  return pool->is_small ? LADEI_SMALL_SEGMENT : heap->settings.large_segment_bytes;
+}
+
+/* Whether the device can map granules of this size. */
+static lade_status granularity_check(lade_device_allocator *allocator, size_t granule_bytes) {
+  if (ops_of(allocator)->vm_granularity == NULL) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "expandable segments: runtime \"%s\" has no virtual memory",
+                       ops_of(allocator)->name);
+  }
+  size_t minimum = 0;
+  size_t recommended = 0;
+  lade_status status =
+      ops_of(allocator)->vm_granularity(allocator->runtime->self, allocator->device, &minimum, &recommended);
+  if (status == LADE_OK && granule_bytes % minimum != 0) {
+    status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "expandable segments: device %d maps in steps of %zu, not %zu bytes",
+                         allocator->device, minimum, granule_bytes);
+  }
+  return status;
+}
+
+static ladei_heap_segment *segment_create(lade_device_allocator *allocator, const ladei_device_request *request) {
+  size_t granule_bytes = granule_bytes_for(&allocator->heap, request->pool);
+  size_t wanted = (size_t)(allocator->total_bytes + allocator->total_bytes / 8);
+  size_t count = wanted / granule_bytes + (wanted % granule_bytes != 0);
+  ladei_heap_segment *segment = ladei_heap_segment_create(&allocator->heap, count * granule_bytes);
+  if (segment == NULL) return NULL;
+  segment->stream = request->stream;
+  segment->stream_key = request->stream_key;
+  segment->pool = request->pool;
+  segment->granules = ladei_granule_table_create(granule_bytes, count);
+  if (segment->granules != NULL) return segment;
+  ladei_heap_segment_discard(&allocator->heap, segment);
+  return NULL;
+}
+
+static lade_status records_missing(void) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the records of a segment");
+}
+
+/* A new reservation as one BUSY hole. */
+static lade_status segment_reserve(lade_device_allocator *allocator, const ladei_device_request *request,
+                                   ladei_block **out) {
+  ladei_heap_segment *segment = segment_create(allocator, request);
+  if (segment == NULL) return records_missing();
+  void *address = NULL;
+  ladei_lock_release(&allocator->lock);
+  ladei_segment_legacy_resolve(allocator, segment);
+  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  lade_status status = granularity_check(allocator, segment->granules->bytes);
+  if (status == LADE_OK) {
+    status = ops_of(allocator)->vm_reserve(allocator->runtime->self, allocator->device, segment->size, 0, &address);
+  }
+  ladei_driver_unrelax(allocator, mode);
+  ladei_lock_acquire(&allocator->lock);
+  if (status == LADE_OK && !ladei_heap_reserve(&allocator->heap, 1)) {
+    ladei_lock_release(&allocator->lock);
+    (void)ops_of(allocator)->vm_address_free(allocator->runtime->self, address, segment->size);
+    ladei_lock_acquire(&allocator->lock);
+    status = records_missing();
+  }
+  if (status != LADE_OK) {
+    ladei_heap_segment_discard(&allocator->heap, segment);
+    return status;
+  }
+  *out = ladei_heap_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, false);
+  ladei_heap_segment_count_in(&allocator->heap, segment);
+  atomic_fetch_add_explicit(&allocator->expandable_count, 1, memory_order_relaxed);
+  return LADE_OK;
+}
+
+/* ---- Growing ----------------------------------------------------------------------------------------------------- */
+
+static bool block_reusable(const ladei_block *block) {
+  return block->state == LADEI_HEAP_FREE || block->state == LADEI_HEAP_HOLE;
+}
+
+/* Whether the free blocks and holes from `block` on make up `size` bytes. */
+static bool run_suffices(const ladei_block *block, size_t size) {
+  size_t total = 0;
+  for (; block != NULL && block_reusable(block) && total < size; block = block->next) total += block->size;
+  return total >= size;
+}
+
+/* Start of the lowest run of free blocks and holes that suffices and has a hole near its start. */
+static ladei_block *run_find(const ladei_device_request *request) {
+  ladei_order_key from = {{request->stream_key, 0, 0}};
+  ladei_order_node *node = ladei_ordered_set_at_least(&request->pool->holes, from);
+  for (; node != NULL && node->key.word[0] == request->stream_key; node = ladei_order_next(node)) {
+    ladei_block *hole = LADEI_ORDER_RECORD(node, ladei_block, order);
+    ladei_block *start = hole->previous != NULL && block_reusable(hole->previous) ? hole->previous : hole;
+    if (run_suffices(start, request->rounded)) return start;
+  }
+  return NULL;
+}
+
+/* Detaches the run, so that no other thread takes part of it while memory is mapped. */
+static void run_detach(ladei_block *start, size_t size) {
+  size_t total = 0;
+  for (ladei_block *block = start; block != NULL && total < size; block = block->next) {
+    total += block->size;
+    ladei_block_detach(block);
+  }
+}
+
+/* Lets go of what is BUSY from `block` on, up to `size` bytes. */
+static void run_attach(ladei_heap *heap, ladei_block *block, size_t size) {
+  size_t total = 0;
+  while (block != NULL && total < size) {
+    total += block->size;
+    ladei_block *next = block->next;
+    ladei_block_attach(heap, block);
+    block = next;
+  }
+}
+
+/* Whole granules for so many bytes. */
+static size_t granules_for(size_t granule_bytes, size_t bytes) {
+  return bytes / granule_bytes + (bytes % granule_bytes != 0);
+}
+
+/* What run_map will ask the driver for: in each hole of the run what is still missing there, in whole granules. */
+static size_t run_missing(const ladei_block *block, size_t granule_bytes, size_t size) {
+  size_t have = 0;
+  size_t missing = 0;
+  for (; block != NULL && have < size; block = block->next) {
+    size_t part = block->size;
+    if (!block->mapped) {
+      part = granules_for(granule_bytes, ladei_size_min(size - have, block->size)) * granule_bytes;
+      missing += part;
+    }
+    have += part;
+  }
+  return missing;
+}
+
+/* Maps what is needed of a BUSY hole: at least `wanted` bytes of it, or all. What is not needed is a hole again. What is
+ * mapped is counted and leaves *growing. */
+static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole, size_t wanted, size_t *growing) {
+  ladei_heap *heap = &allocator->heap;
+  ladei_heap_segment *segment = hole->segment;
+  size_t granule_bytes = segment->granules->bytes;
+  size_t granules = granules_for(granule_bytes, wanted);
+  size_t bytes = granules * granule_bytes;
+  size_t first = (size_t)(hole->address - segment->address) / granule_bytes;
+  if (bytes > allocator->total_bytes) {
+    return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "expandable segments: %zu bytes exceed the device", bytes);
+  }
+  if (!ladei_granule_table_reserve(segment->granules, first + granules)) return records_missing();
+  if (bytes < hole->size) {
+    if (!ladei_heap_reserve(heap, 1)) return records_missing();
+    ladei_block_attach(heap, ladei_block_cut(heap, hole, bytes));
+  }
+  assert(bytes <= *growing);
+  bool exportable = heap->settings.expandable_ipc;
+  lade_status status;
+  size_t peers;
+  do { /* a peer that came meanwhile has not seen this mapping: once more, which only grants access */
+    peers = atomic_load(&allocator->peer_count);
+    ladei_lock_release(&allocator->lock);
+    status = granules_map(allocator, segment, first, granules, exportable);
+    ladei_history_lock(allocator);
+  } while (status == LADE_OK && peers != atomic_load(&allocator->peer_count));
+  if (status != LADE_OK) return status;
+  *growing -= bytes;
+  allocator->growing_bytes -= bytes;
+  allocator->mappings++;
+  hole->mapped = true;
+  heap->counters.device_allocs++;
+  ladei_gauges_raise(&heap->counters.reserved_bytes, segment->pool->is_small, bytes);
+  if (heap->history != NULL) ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_MAP, hole->address, bytes);
+  return LADE_OK;
+}
+
+/* Lets a BUSY mapped block swallow the next block if that is free memory or a BUSY part of the run. */
+static bool block_swallow_mapped(ladei_heap *heap, ladei_block *block, bool in_run) {
+  ladei_block *next = block->next;
+  if (next == NULL || !next->mapped || next->state != (in_run ? LADEI_HEAP_BUSY : LADEI_HEAP_FREE)) return false;
+  if (!in_run) ladei_block_detach(next);
+  ladei_block_swallow_next(heap, block);
+  return true;
+}
+
+/*
+ * Maps along a detached run until it is one mapped block of at least `size` bytes. There is no way back from a mapping
+ * that succeeded: after a failure what was mapped is free cached memory, what was not is a hole again.
+ */
+static lade_status run_map(lade_device_allocator *allocator, ladei_block *block, size_t size, size_t *growing) {
+  ladei_heap *heap = &allocator->heap;
+  size_t run_bytes = 0; /* of the detached run behind `block`, for letting go of it */
+  for (ladei_block *part = block; part != NULL && run_bytes < size; part = part->next) run_bytes += part->size;
+  while (!block->mapped || block->size < size) {
+    ladei_block *hole = block->mapped ? block->next : block;
+    size_t missing = block->mapped ? size - block->size : size;
+    if (hole == NULL) { /* the reservation's end: it was made for less */
+      run_attach(heap, block, run_bytes);
+      return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "expandable segments: %zu bytes exceed the reservation",
+                         size);
+    }
+    size_t before = hole->size;
+    lade_status status = hole_map(allocator, hole, ladei_size_min(missing, hole->size), growing);
+    run_bytes -= before - hole->size;
+    if (status != LADE_OK) {
+      run_attach(heap, block, run_bytes);
+      return status;
+    }
+    if (hole != block) ladei_block_swallow_next(heap, block);
+    while (block->size < run_bytes && block_swallow_mapped(heap, block, true)) continue;
+  }
+  (void)block_swallow_mapped(heap, block, false);
+  return LADE_OK;
+}
+
+/* The run, or a new reservation, mapped as far as it must be. */
+static lade_status run_grow(lade_device_allocator *allocator, const ladei_device_request *request, ladei_block *run,
+                            size_t *growing, ladei_block **out) {
+  lade_status status = LADE_OK;
+  if (run != NULL) {
+    run_detach(run, request->rounded);
+  } else {
+    status = segment_reserve(allocator, request, &run);
+  }
+  if (status == LADE_OK) status = run_map(allocator, run, request->rounded, growing);
+  if (status == LADE_OK && !ladei_heap_reserve(&allocator->heap, 1)) {
+    ladei_block_attach(&allocator->heap, run);
+    status = records_missing();
+  }
+  if (status == LADE_OK) *out = run;
+  return status;
+}
+
+/* The limits are held against what will be mapped; all of it is taken from them before the lock is dropped. */
+lade_status ladei_expandable_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
+                                   ladei_block **out) {
+  const ladei_heap *heap = &allocator->heap;
+  size_t granule_bytes = granule_bytes_for(heap, request->pool);
+  ladei_block *run = run_find(request);
+  if (run != NULL) granule_bytes = run->segment->granules->bytes;
+  size_t growing = run != NULL ? run_missing(run, granule_bytes, request->rounded)
+                               : granules_for(granule_bytes, request->rounded) * granule_bytes;
+  lade_status status = ladei_driver_budget(allocator, heap->settings.reference ? request->segment_bytes : growing);
+  if (status != LADE_OK) return status;
+  allocator->growing_bytes += growing;
+  status = run_grow(allocator, request, run, &growing, out);
+  allocator->growing_bytes -= growing;
+  return status;
+}
+
+/* ---- Peers ------------------------------------------------------------------------------------------------------- */
+
+/* The first mapped block at or after an address, of any expandable segment; NULL if there is none. Lock held. */
+static ladei_block *mapped_from(const ladei_heap *heap, uint64_t address) {
+  for (ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
+       segment = ladei_heap_segment_next(segment)) {
+    if (!ladei_heap_segment_expandable(segment) || segment->address + segment->size <= address) continue;
+    for (ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
+      if (block->address >= address && block->mapped) return block;
+    }
+  }
+  return NULL;
+}
+
+/* The contiguous mapped run from a block on. */
+static size_t mapped_bytes(const ladei_block *block) {
+  size_t bytes = 0;
+  for (; block != NULL && block->mapped; block = block->next) bytes += block->size;
+  return bytes;
+}
+
+/* Gives access to what is mapped from here on up. Lock held at call and return, released in between. */
+static lade_status runs_grant(lade_device_allocator *allocator, int peer) {
+  lade_status status = LADE_OK;
+  uint64_t address = 0;
+  for (ladei_block *block; status == LADE_OK && (block = mapped_from(&allocator->heap, address)) != NULL;) {
+    void *begin = (void *)(uintptr_t)block->address;
+    size_t bytes = mapped_bytes(block);
+    address = block->address + bytes;
+    ladei_lock_release(&allocator->lock);
+    status = ops_of(allocator)->vm_set_access(allocator->runtime->self, begin, bytes, peer, true);
+    ladei_lock_acquire(&allocator->lock);
+  }
+  return status;
+}
+
+/* While heap->grants is not 0 nothing is unmapped, so runs only grow. What was mapped behind the walk's back is found by
+ * another one; mappings in flight see the new count of peers before they commit. */
+lade_status ladei_expandable_grant(lade_device_allocator *allocator, int peer,
+                                   lade_status (*append)(lade_device_allocator *allocator, int peer)) {
+  ladei_heap *heap = &allocator->heap;
+  lade_status status;
+  uint64_t seen;
+  ladei_lock_acquire(&allocator->lock);
+  while (allocator->unmappings > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
+  heap->grants++;
+  do {
+    seen = allocator->mappings;
+    status = runs_grant(allocator, peer);
+  } while (status == LADE_OK && seen != allocator->mappings);
+  if (status == LADE_OK) status = append(allocator, peer);
+  heap->grants--;
+  ladei_condition_broadcast(&allocator->returned);
+  ladei_lock_release(&allocator->lock);
+  return status;
+}

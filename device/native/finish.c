@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Before memory goes back: is the work over that may still use it?
+ *
+ * Note [Free memory in use]. A cached block may still be used by work queued on its own stream: that is what lets it be
+ * reused there at once. Before its memory goes, that work must be over; a driver's free may wait for it, but need not.
+ *
+ *   stream of the segment        asked, or waited for
+ *   alive, ordinary or legacy    the stream itself
+ *   retired                      the event that stream_retire recorded on it: `last`, shared by the stream's segments
+ *   a thread's own               an event recorded on the legacy stream of its context, which is ordered after all of them
+ *   destroyed without retire     the device
+ *
+ * Note [Captures and giving back]. A capturing stream is neither asked nor waited for, and so a segment of such a stream, or
+ * of a thread's own while the legacy stream cannot be used, stays cached: LADE_ERR_CAPTURE. That is also so where the device
+ * would have to be waited for while this allocator knows of a capture, as that would break it. Nobody can be asked whether
+ * others capture on the device; so a program retires its streams, and then no device is waited for. The race between
+ * asking and calling (Note [Asking and capturing] in runtime/ops.h) is not there for streams that a private pool's begin
+ * names: their memory stays without a question until its end (P3 in private_pool.c).
+ *
+ * F1  A last event is recorded once, and covers all work of its stream. It goes with the last segment that refers to it.
+ * Locks: none are held here, except where told; `last` of a segment is set under the allocator's lock, when nobody gives
+ * memory back, and not changed as long as the segment lives.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "device/state/allocator.h"
+
+static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) { return allocator->runtime->ops; }
+
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
+
+/* An event that covers the work of a stream so far. LADE_ERR_CAPTURE while that cannot be. */
+static lade_status event_make(lade_device_allocator *allocator, const ladei_stream *stream, lade_event *out) {
+  void *self = allocator->runtime->self;
+  lade_event event;
+  lade_status status = ladei_stream_uncaptured(allocator->runtime, stream, "event_record");
+  if (status == LADE_OK) status = ops_of(allocator)->event_create(self, stream->context, 0, &event);
+  if (status != LADE_OK) return status;
+  status = ops_of(allocator)->event_record(self, event, stream);
+  if (status == LADE_OK) status = ladei_stream_uncaptured(allocator->runtime, stream, "event_record");
+  if (status == LADE_OK) {
+    *out = event;
+    return LADE_OK;
+  }
+  lade_error error;
+  ladei_error_save(&error);
+  (void)ops_of(allocator)->event_destroy(self, event);
+  ladei_error_restore(&error);
+  return status;
+}
+
+static lade_status event_finish(lade_device_allocator *allocator, lade_event event) {
+  void *self = allocator->runtime->self;
+  lade_status status = ops_of(allocator)->event_query(self, event);
+  return status == LADE_NOT_READY ? ops_of(allocator)->event_synchronize(self, event) : status;
+}
+
+lade_status ladei_last_event_make(lade_device_allocator *allocator, const ladei_stream *stream,
+                                  ladei_last_event **out) {
+  ladei_last_event *last = calloc(1, sizeof *last);
+  if (last == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for %zu bytes", sizeof *last);
+  }
+  lade_status status = event_make(allocator, stream, &last->event);
+  if (status == LADE_OK) {
+    *out = last;
+  } else {
+    free(last);
+  }
+  return status;
+}
+
+void ladei_last_event_destroy(lade_device_allocator *allocator, ladei_last_event *list) {
+  ladei_last_event *next;
+  for (; list != NULL; list = next) {
+    next = list->next;
+    (void)ops_of(allocator)->event_destroy(allocator->runtime->self, list->event);
+    free(list);
+  }
+}
+
+void ladei_last_events_drop(lade_device_allocator *allocator) {
+  lade_error error;
+  ladei_lock_acquire(&allocator->lock);
+  ladei_last_event *spent = allocator->heap.spent_events;
+  allocator->heap.spent_events = NULL;
+  ladei_lock_release(&allocator->lock);
+  ladei_error_save(&error);
+  ladei_last_event_destroy(allocator, spent);
+  ladei_error_restore(&error);
+}
+
+/* ---- Waiting ----------------------------------------------------------------------------------------------------- */
+
+/* All work on the device. */
+static lade_status device_finish(lade_device_allocator *allocator) {
+  if (atomic_load(&allocator->capture_count) > 0) {
+    return ladei_error(LADE_ERR_CAPTURE, 0,
+                       "device allocator of device %d: waiting for the device would break the capture under way",
+                       allocator->device);
+  }
+  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  lade_status status = ops_of(allocator)->device_synchronize(allocator->runtime->self, allocator->device);
+  ladei_driver_unrelax(allocator, mode);
+  return status;
+}
+
+/* Whether the handle still means the stream. */
+static bool stream_lives(lade_device_allocator *allocator, const ladei_stream *stream) {
+  ladei_stream now;
+  if (stream->kind != LADEI_STREAM_ORDINARY) return true;
+  return ops_of(allocator)->stream_resolve(allocator->runtime->self, stream->handle, &now) == LADE_OK &&
+         now.context == stream->context && now.id == stream->id;
+}
+
+static lade_status stream_finish(lade_device_allocator *allocator, const ladei_stream *stream, bool wait) {
+  void *self = allocator->runtime->self;
+  if (!stream_lives(allocator, stream)) return device_finish(allocator);
+  if (wait) return ladei_stream_wait(allocator->runtime, stream);
+  lade_status status = ladei_stream_ask(allocator->runtime, stream);
+  return status == LADE_NOT_READY ? ops_of(allocator)->stream_synchronize(self, stream) : status;
+}
+
+static lade_status legacy_finish(lade_device_allocator *allocator, const ladei_stream *legacy) {
+  lade_event event;
+  lade_status status = event_make(allocator, legacy, &event);
+  if (status != LADE_OK) return status;
+  status = event_finish(allocator, event);
+  lade_error error;
+  ladei_error_save(&error);
+  (void)ops_of(allocator)->event_destroy(allocator->runtime->self, event);
+  ladei_error_restore(&error);
+  return status;
+}
+
+static lade_status work_finish(lade_device_allocator *allocator, const ladei_heap_segment *segment, bool wait) {
+  const ladei_last_event *last = segment->last;
+  if (last != NULL) return event_finish(allocator, last->event);
+  if (segment->stream.kind != LADEI_STREAM_PER_THREAD) return stream_finish(allocator, &segment->stream, wait);
+  if (segment->legacy.context != segment->stream.context) return device_finish(allocator);
+  return legacy_finish(allocator, &segment->legacy);
+}
+
+lade_status ladei_segment_finish(lade_device_allocator *allocator, const ladei_heap_segment *segment, bool wait) {
+  ladei_lock_assert_none_held();
+  lade_status status = work_finish(allocator, segment, wait);
+  if (status != LADE_OK && status != LADE_ERR_CAPTURE && status != LADE_ERR_DEVICE_LOST) {
+    status = device_finish(allocator);
+  }
+  return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
+}
+
+void ladei_segment_legacy_resolve(lade_device_allocator *allocator, ladei_heap_segment *segment) {
+  if (segment->stream.kind != LADEI_STREAM_PER_THREAD) return;
+  lade_error error;
+  ladei_error_save(&error);
+  (void)ops_of(allocator)->stream_resolve(allocator->runtime->self, LADE_STREAM_LEGACY, &segment->legacy);
+  ladei_error_restore(&error);
+}

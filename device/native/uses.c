@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Uses of blocks by streams other than their own, and what happens to a block that is freed with some.
+ *
+ *   free                                            PENDING: the ticket goes to runtime/retire, which calls back when all
+ *                                                   streams are done
+ *   free, with uses of the capture under way        DEFERRED: settled at the first chance after the capture
+ *
+ * Note [Uses in captures]. A block of a private pool may be used by several streams of the capture into that pool. Such a
+ * use runs when the graph is launched, and the graph orders it before what is captured next; so after the capture there is
+ * nothing to wait for, while during it the block must not be handed out again. Such notes carry a mark, and are
+ * forgotten when the free is settled. What makes one is that the stream noted and the block's own stream are in the same
+ * capture, by the id of that, and that the block's pool is being captured into. All other uses are waited for as ever: those
+ * of streams that do not capture by the stream, whoever captures meanwhile; those in other captures, and of blocks from
+ * the default pools, by the end of the graph. The same stream noted outside the capture carries no mark.
+ *
+ * With LADE_DEVICE_REFERENCE a note of whatever stream carries the mark while anybody captures, every free with uses is
+ * put off then, and no event is asked: hazard H9.
+ *
+ * U1  A ticket is added to the retire object exactly when its block becomes PENDING.
+ * U2  deferred holds exactly the DEFERRED blocks, in the order of their frees.
+ * U3  Whether a capture is under way is decided, for a free as for settling, under the hold of the lock that does it.
+ * Locks: Note [Calls without the lock] in allocator.h.
+ */
+#include "device/state/allocator.h"
+
+#include "base/error.h"
+
+static ladei_block *block_of(ladei_ticket *ticket) {
+  return (ladei_block *)(void *)((char *)ticket - offsetof(ladei_block, ticket));
+}
+
+uint64_t ladei_uses_order(void *owner, const ladei_stream *stream) {
+  (void)owner;
+  return ladei_stream_key(stream);
+}
+
+void ladei_uses_done(void *owner, ladei_ticket *list) {
+  lade_device_allocator *allocator = owner;
+  ladei_history_lock(allocator);
+  for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
+    ladei_block_free_complete(&allocator->heap, block_of(ticket));
+  }
+  ladei_lock_release(&allocator->lock);
+}
+
+void ladei_uses_add(lade_device_allocator *allocator, ladei_block *block) {
+  if (ladei_retire_add(allocator->retire, &block->ticket, false)) return;
+  ladei_history_lock(allocator);
+  ladei_block_free_complete(&allocator->heap, block);
+  ladei_lock_release(&allocator->lock);
+}
+
+static bool reference(const lade_device_allocator *allocator) {
+  return atomic_load_explicit(&allocator->reference, memory_order_relaxed);
+}
+
+/* Whether the capture is still under way for whose sake a free is put off. Lock held. */
+static bool block_captured(const lade_device_allocator *allocator, const ladei_block *block) {
+  const ladei_private_pool *owner = block->segment->pool->owner;
+  if (reference(allocator)) return allocator->captures != NULL;
+  return owner != NULL && atomic_load(&owner->capturing) && owner->capture == block->ticket.spare;
+}
+
+bool ladei_uses_deferrable(lade_device_allocator *allocator, ladei_block *block) {
+  const ladei_private_pool *owner = block->segment->pool->owner;
+  block->ticket.spare = owner != NULL ? owner->capture : 0; /* the capture that a deferred free waits for */
+  return block_captured(allocator, block) &&
+         (reference(allocator) || ladei_retire_marked(allocator->retire, &block->ticket));
+}
+
+/* Takes the blocks out of the list whose captures are over, and makes them PENDING. Lock held. */
+static ladei_block *deferred_take(lade_device_allocator *allocator) {
+  ladei_block_list ready;
+  ladei_block *block = allocator->deferred.first, *next;
+  ladei_block_list_init(&ready);
+  ladei_block_list_init(&allocator->deferred);
+  for (; block != NULL; block = next) {
+    next = block->chain;
+    bool stays = block_captured(allocator, block);
+    ladei_block_list_append(stays ? &allocator->deferred : &ready, block);
+    if (stays) continue;
+    atomic_fetch_sub_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
+    ladei_retire_forget_marked(allocator->retire, &block->ticket);
+    ladei_block_state_set(block, LADEI_HEAP_PENDING);
+  }
+  return ready.first;
+}
+
+void ladei_uses_settle_deferred(lade_device_allocator *allocator) {
+  if (atomic_load_explicit(&allocator->deferred_count, memory_order_relaxed) == 0) return;
+  ladei_lock_acquire(&allocator->lock);
+  ladei_block *block = deferred_take(allocator), *next;
+  ladei_lock_release(&allocator->lock);
+  for (; block != NULL; block = next) {
+    next = block->chain; /* once added, the block may be reused at any moment */
+    ladei_uses_add(allocator, block);
+  }
+}
+
+/* The id of the capture that a stream is in; 0: none. Leaves the error record alone. */
+static uint64_t capture_of(const lade_device_allocator *allocator, const ladei_stream *stream) {
+  ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
+  lade_error error;
+  ladei_error_save(&error);
+  (void)allocator->runtime->ops->stream_capture_info(allocator->runtime->self, stream, &info);
+  ladei_error_restore(&error);
+  return info.status == LADEI_CAPTURE_ACTIVE ? info.id : 0;
+}
+
+/* Note [Uses in captures]. The block is handed out, so its segment keeps its pool. (A thread's own streams have no mark:
+ * their uses end with the note.) */
+static bool use_in_own_capture(const lade_device_allocator *allocator, const ladei_block *block,
+                               const ladei_stream *use) {
+  const ladei_heap_segment *segment = block->segment;
+  const ladei_private_pool *owner = segment->pool->owner;
+  if (owner == NULL || !atomic_load(&owner->capturing) || segment->last != NULL) return false;
+  if (use->kind == LADEI_STREAM_PER_THREAD || segment->stream.kind == LADEI_STREAM_PER_THREAD) return false;
+  uint64_t capture = capture_of(allocator, use);
+  return capture != 0 && capture == capture_of(allocator, &segment->stream);
+}
+
+unsigned ladei_uses_flags(const lade_device_allocator *allocator, const ladei_block *block, const ladei_stream *use) {
+  if (atomic_load_explicit(&allocator->capture_count, memory_order_relaxed) == 0) return 0;
+  bool marked = reference(allocator) || use_in_own_capture(allocator, block, use);
+  return marked ? LADEI_NOTE_PLAIN | LADEI_NOTE_MARK : 0;
+}
+
+lade_status ladei_uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_done) {
+  *out_done = 0;
+  bool capturing = atomic_load_explicit(&allocator->capture_count, memory_order_relaxed) != 0;
+  if (capturing && reference(allocator)) return LADE_OK;
+  ladei_uses_settle_deferred(allocator);
+  lade_status status = ladei_retire_poll(allocator->retire, flags, out_done);
+  /* Other failures keep their blocks pending (quarantined); the request can do without those. */
+  return status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED ? status : LADE_OK;
+}

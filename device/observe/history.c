@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recording: contexts, the ring, and what the heap reports. Model and invariants in history.h; settings, reading and
+ * annotations in history_api.c, the telling of trackers in trackers.c.
+ *
+ * Locks: the allocator's lock. No callback is called under it: contexts that nothing refers to any more wait on the
+ * list of dead ones.
+ */
+#include "device/observe/history.h"
+
+#include <stdlib.h>
+
+#include "device/state/allocator.h"
+
+/* ---- Contexts ---------------------------------------------------------------------------------------------------- */
+
+static bool context_drop(ladei_context *context) {
+  return atomic_fetch_sub_explicit(&context->references, 1, memory_order_acq_rel) == 1;
+}
+
+static void context_destroy(ladei_context *context) {
+  if (context->release != NULL) context->release(context->user, context->handle);
+  free(context);
+}
+
+void ladei_context_release(ladei_context *context) {
+  if (context != NULL && context_drop(context)) context_destroy(context);
+}
+
+void ladei_context_drop(ladei_history *history, ladei_context *context) {
+  if (context == NULL || !context_drop(context)) return;
+  context->next_dead = history->dead;
+  history->dead = context;
+}
+
+void ladei_context_bury(ladei_context *dead) {
+  while (dead != NULL) {
+    ladei_context *next = dead->next_dead;
+    context_destroy(dead);
+    dead = next;
+  }
+}
+
+/* Asks the program for a context; NULL for none, and where there is no memory to keep it. No lock held. */
+static ladei_context *context_capture(const lade_device_history_options *options) {
+  void *handle = options->capture(options->user);
+  if (handle == NULL) return NULL;
+  ladei_context *context = calloc(1, sizeof *context);
+  if (context == NULL) {
+    if (options->release != NULL) options->release(options->user, handle);
+    return NULL;
+  }
+  atomic_init(&context->references, 1);
+  context->handle = handle;
+  context->release = options->release;
+  context->user = options->user;
+  return context;
+}
+
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
+
+void ladei_history_begin(lade_device_allocator *allocator, unsigned level, ladei_operation *op) {
+  ladei_history *history = &allocator->history;
+  *op = (ladei_operation){.thread = pthread_self()};
+  ladei_history_lock(allocator);
+  lade_device_history_options options = history->options;
+  bool wanted = history->enabled && options.level >= level;
+  op->outer = history->operations;
+  history->operations = op;
+  ladei_lock_release(&allocator->lock);
+  if (wanted) op->context = context_capture(&options);
+}
+
+void ladei_history_end(lade_device_allocator *allocator, ladei_operation *op) {
+  ladei_history *history = &allocator->history;
+  ladei_lock_acquire(&allocator->lock);
+  ladei_operation **link = &history->operations;
+  while (*link != op) link = &(*link)->outer;
+  *link = op->outer;
+  ladei_context_drop(history, op->context);
+  ladei_trackers_tell(allocator);
+  ladei_context *dead = history->dead;
+  history->dead = NULL;
+  ladei_lock_release(&allocator->lock);
+  ladei_context_bury(dead);
+}
+
+/* The context of what this thread does: of its innermost operation. */
+static ladei_context *operation_context(const ladei_history *history) {
+  const ladei_operation *op = history->operations;
+  while (op != NULL && !pthread_equal(op->thread, pthread_self())) op = op->outer;
+  return op == NULL ? NULL : op->context;
+}
+
+/* ---- The ring ---------------------------------------------------------------------------------------------------- */
+
+/* Puts the event behind the others; it keeps a reference of its own. */
+static void ring_append(ladei_history *history, const lade_device_event *event) {
+  lade_device_event *place = &history->events[event->sequence % history->capacity];
+  if (history->count == history->capacity) {
+    ladei_context_drop(history, (ladei_context *)(uintptr_t)place->context);
+  } else {
+    history->count++;
+  }
+  *place = *event;
+  ladei_context_retain((ladei_context *)(uintptr_t)place->context);
+}
+
+/* Completes the event and gives it to the ring and to the trackers' queue. `context` stays the caller's. */
+static void event_add(ladei_heap *heap, lade_device_event event, ladei_context *context, uint64_t block_bytes) {
+  ladei_history *history = heap->history;
+  event.sequence = history->sequence++;
+  event.time_ns = history->now_ns;
+  event.device = history->device;
+  if (history->options.level >= LADE_CONTEXT_ALLOC) event.context = context;
+  if (history->enabled) ring_append(history, &event);
+  if (!history->tracked) return;
+  lade_device_event_totals totals = {.struct_size = sizeof totals,
+                                     .block_bytes = block_bytes,
+                                     .allocated_bytes = ladei_gauges_current(&heap->counters.allocated_bytes),
+                                     .reserved_bytes = ladei_gauges_current(&heap->counters.reserved_bytes)};
+  ladei_trackers_queue(history, &event, &totals);
+}
+
+/* ---- Reports ----------------------------------------------------------------------------------------------------- */
+
+static lade_device_pool_id pool_of(const ladei_heap_segment *segment) {
+  const ladei_private_pool *owner = segment->pool->owner;
+  return owner == NULL ? (lade_device_pool_id){0, 0} : owner->id;
+}
+
+static lade_device_event block_event(const ladei_block *block, lade_device_action action) {
+  return (lade_device_event){.address = block->address,
+                             .bytes = block->requested,
+                             .stream = block->segment->stream.handle,
+                             .pool = pool_of(block->segment),
+                             .action = action};
+}
+
+void ladei_history_block_alloc(ladei_heap *heap, ladei_block *block) {
+  ladei_history *history = heap->history;
+  ladei_context *context = operation_context(history);
+  if (history->enabled) {
+    ladei_context_retain(context);
+    block->context = context;
+  }
+  event_add(heap, block_event(block, LADE_DEVICE_ALLOC), context, block->size);
+}
+
+/* The free's own context, or that of the allocation. */
+static ladei_context *free_context(const ladei_history *history, const ladei_block *block) {
+  ladei_context *context = operation_context(history);
+  return context != NULL ? context : block->context;
+}
+
+void ladei_history_block_free(ladei_heap *heap, const ladei_block *block) {
+  event_add(heap, block_event(block, LADE_DEVICE_FREE_REQUESTED), free_context(heap->history, block), block->size);
+}
+
+void ladei_history_block_done(ladei_heap *heap, ladei_block *block) {
+  event_add(heap, block_event(block, LADE_DEVICE_FREE_COMPLETED), free_context(heap->history, block), block->size);
+  ladei_context_drop(heap->history, block->context);
+  block->context = NULL;
+}
+
+void ladei_history_segment(ladei_heap *heap, ladei_heap_segment *segment, lade_device_action action, uint64_t address,
+                           uint64_t bytes) {
+  ladei_history *history = heap->history;
+  bool comes = action == LADE_DEVICE_SEGMENT_ALLOC || action == LADE_DEVICE_SEGMENT_MAP;
+  ladei_context *context = operation_context(history);
+  if (comes && history->enabled && segment->context == NULL) {
+    ladei_context_retain(context);
+    segment->context = context;
+  }
+  lade_device_event event = {
+      .address = address, .bytes = bytes, .stream = segment->stream.handle, .pool = pool_of(segment), .action = action};
+  event_add(heap, event, context == NULL && !comes ? segment->context : context, bytes);
+}
+
+void ladei_history_segment_gone(ladei_heap *heap, ladei_heap_segment *segment) {
+  ladei_context_drop(heap->history, segment->context);
+  segment->context = NULL;
+}
+
+void ladei_history_event(ladei_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
+                         lade_stream stream, lade_device_pool_id pool) {
+  lade_device_event event = {.address = address, .bytes = bytes, .stream = stream, .pool = pool, .action = action};
+  ladei_context *context = action == LADE_DEVICE_SNAPSHOT ? NULL : operation_context(heap->history);
+  event_add(heap, event, context, 0);
+}

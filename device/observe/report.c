@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the allocator tells: its counters.
+ *
+ * Locks: the counters are copied under the lock; the backend is asked without it.
+ */
+#include "device/state/allocator.h"
+
+#include "base/error.h"
+#include "base/options.h"
+#include "device/state/backend.h"
+
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
+
+void ladei_report_retire_counters(lade_device_allocator *allocator, lade_device_stats *stats) {
+  stats->struct_size = sizeof *stats;
+  if (allocator->retire == NULL) return;
+  ladei_retire_counters uses;
+  ladei_retire_counters_get(allocator->retire, &uses);
+  stats->events_recorded = uses.events_recorded;
+  stats->events_queried = uses.events_queried;
+  stats->quarantined_uses = uses.quarantined_uses;
+}
+
+lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_stats *stats) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  lade_device_stats own = ladei_heap_stats(&allocator->heap);
+  ladei_lock_release(&allocator->lock);
+  ladei_report_retire_counters(allocator, &own);
+  if (allocator->backend->stats_complete != NULL) status = allocator->backend->stats_complete(allocator, &own);
+  if (status != LADE_OK) return status;
+  return ladei_stats_write("lade_device_stats", &own, sizeof own, stats);
+}
+
+lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  ladei_counters_reset_peaks(&allocator->heap.counters);
+  ladei_lock_release(&allocator->lock);
+  return allocator->backend->peaks_reset == NULL ? LADE_OK : allocator->backend->peaks_reset(allocator);
+}
+
+lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  ladei_counters_reset_sums(&allocator->heap.counters);
+  ladei_lock_release(&allocator->lock);
+  return LADE_OK;
+}

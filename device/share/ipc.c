@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Driver allocations of other processes, mapped here: one mapping per handle, counted.
+ *
+ *   open:  (none) --busy--> driver opens --> count 1 --open--> count 2 ...
+ *   close: count 2 --> count 1 --busy--> driver closes --> (none)
+ *
+ * M1  A handle has at most one entry. While an entry is busy, its driver call is in flight and others wait for it; so the
+ *     driver is never asked to open what is open, nor to close what somebody has just opened again.
+ * M2  An entry that is not busy has count > 0.
+ * Locks: the allocator's lock, never during a driver call.
+ */
+#include "device/state/allocator.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "device/state/backend.h"
+
+struct ladei_ipc_mapping {
+  struct ladei_ipc_mapping *next;
+  lade_device_ipc_handle handle;
+  void *base;
+  size_t bytes; /* 0 if the driver did not say */
+  uint64_t count;
+  bool busy;
+};
+
+_Static_assert(sizeof(lade_device_ipc_handle) == sizeof(ladei_ipc_handle), "handles are the driver's bytes");
+
+static lade_status ipc_supported(const lade_device_allocator *allocator) {
+  if (allocator->runtime->ops->ipc_open != NULL) return LADE_OK;
+  return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator: runtime \"%s\" shares no memory between processes",
+                     allocator->runtime->ops->name);
+}
+
+lade_status ladei_native_ipc_export(lade_device_allocator *allocator, const void *pointer,
+                                    lade_device_ipc_handle *out_handle, size_t *out_offset) {
+  void *base = NULL;
+  size_t bytes = 0;
+  lade_status status = allocator->backend->base_get(allocator, pointer, &base, &bytes);
+  if (status == LADE_OK) status = ipc_supported(allocator);
+  if (status != LADE_OK) return status;
+  ladei_ipc_handle handle;
+  status = allocator->runtime->ops->ipc_export(allocator->runtime->self, base, &handle);
+  if (status != LADE_OK) return status;
+  memcpy(out_handle->bytes, handle.bytes, sizeof handle.bytes);
+  *out_offset = (size_t)((const char *)pointer - (const char *)base);
+  return LADE_OK;
+}
+
+/* ---- Mappings ---------------------------------------------------------------------------------------------------- */
+
+/* Link to the entry of a handle, waiting until it is not busy; the link's target is NULL if there is none. */
+static ladei_ipc_mapping **mapping_find(lade_device_allocator *allocator, const lade_device_ipc_handle *handle) {
+  for (;;) {
+    ladei_ipc_mapping **link = &allocator->ipc_mappings;
+    while (*link != NULL && memcmp((*link)->handle.bytes, handle->bytes, sizeof handle->bytes) != 0) {
+      link = &(*link)->next;
+    }
+    if (*link == NULL || !(*link)->busy) return link;
+    ladei_condition_wait(&allocator->ipc_changed, &allocator->lock);
+  }
+}
+
+static void mapping_remove(lade_device_allocator *allocator, ladei_ipc_mapping *mapping) {
+  ladei_ipc_mapping **link = &allocator->ipc_mappings;
+  while (*link != mapping) link = &(*link)->next;
+  *link = mapping->next;
+  free(mapping);
+  atomic_fetch_sub_explicit(&allocator->import_count, 1, memory_order_relaxed);
+}
+
+static ladei_ipc_mapping *mapping_create(lade_device_allocator *allocator, const lade_device_ipc_handle *handle) {
+  ladei_ipc_mapping *mapping = calloc(1, sizeof *mapping);
+  if (mapping == NULL) return NULL;
+  mapping->handle = *handle;
+  mapping->next = allocator->ipc_mappings;
+  allocator->ipc_mappings = mapping;
+  atomic_fetch_add_explicit(&allocator->import_count, 1, memory_order_relaxed);
+  return mapping;
+}
+
+/* A busy entry's driver call has ended. */
+static void mapping_settle(lade_device_allocator *allocator, ladei_ipc_mapping *mapping, bool keep) {
+  mapping->busy = false;
+  if (!keep) mapping_remove(allocator, mapping);
+  ladei_condition_broadcast(&allocator->ipc_changed);
+}
+
+/* Asks the driver to open a new entry. Lock held, released in between. */
+static lade_status mapping_open(lade_device_allocator *allocator, ladei_ipc_mapping *mapping) {
+  ladei_ipc_handle handle;
+  memcpy(handle.bytes, mapping->handle.bytes, sizeof handle.bytes);
+  void *base = NULL;
+  mapping->busy = true;
+  ladei_lock_release(&allocator->lock);
+  const lade_runtime_ops *ops = allocator->runtime->ops;
+  ladei_pointer_attributes attributes = {.bytes = 0};
+  lade_status status = ops->ipc_open(allocator->runtime->self, allocator->device, &handle, &base);
+  if (status == LADE_OK && ops->pointer_attributes(allocator->runtime->self, base, &attributes) != LADE_OK) {
+    attributes.bytes = 0; /* then its addresses are not recognised, and nothing else */
+  }
+  ladei_lock_acquire(&allocator->lock);
+  mapping->base = base;
+  mapping->bytes = attributes.bytes;
+  mapping_settle(allocator, mapping, status == LADE_OK);
+  return status;
+}
+
+lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_device_ipc_handle *handle,
+                                 void **out_base) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status == LADE_OK && (handle == NULL || out_base == NULL)) {
+    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: ipc_open: an argument is NULL");
+  }
+  if (status == LADE_OK) status = ipc_supported(allocator);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  ladei_ipc_mapping *mapping = *mapping_find(allocator, handle);
+  if (mapping == NULL) {
+    mapping = mapping_create(allocator, handle);
+    status = mapping != NULL ? mapping_open(allocator, mapping)
+                             : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: ipc_open: no memory");
+  }
+  if (status == LADE_OK) {
+    mapping->count++;
+    *out_base = mapping->base;
+  }
+  ladei_lock_release(&allocator->lock);
+  return status;
+}
+
+bool ladei_ipc_has(const lade_device_allocator *allocator, const void *pointer) {
+  for (const ladei_ipc_mapping *mapping = allocator->ipc_mappings; mapping != NULL; mapping = mapping->next) {
+    if (!mapping->busy && (uintptr_t)pointer - (uintptr_t)mapping->base < mapping->bytes) return true;
+  }
+  return false;
+}
+
+/* Asks the driver to close an entry; refused, it keeps its last open. Lock as above. */
+static lade_status mapping_close(lade_device_allocator *allocator, ladei_ipc_mapping *mapping) {
+  mapping->busy = true;
+  ladei_lock_release(&allocator->lock);
+  lade_status status = allocator->runtime->ops->ipc_close(allocator->runtime->self, mapping->base);
+  ladei_lock_acquire(&allocator->lock);
+  if (status != LADE_OK) mapping->count++;
+  mapping_settle(allocator, mapping, status != LADE_OK);
+  return status;
+}
+
+lade_status lade_device_ipc_close(lade_device_allocator *allocator, void *base) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  ladei_ipc_mapping *mapping = allocator->ipc_mappings;
+  while (mapping != NULL && (mapping->busy || mapping->base != base)) mapping = mapping->next;
+  if (mapping == NULL) {
+    status = ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: ipc_close: %p is not open",
+                         allocator->device, base);
+  } else if (--mapping->count == 0) {
+    status = mapping_close(allocator, mapping);
+  }
+  ladei_lock_release(&allocator->lock);
+  return status;
+}

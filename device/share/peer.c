@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What others may know and use of an allocator's memory: the driver allocation behind a block, the largest block to be
+ * had, access by other devices, copies between devices.
+ *
+ * Q1  A device among the peers has access to all mapped memory of expandable segments, but for mappings in flight, whose
+ *     threads see the new count of peers before they commit; and, through the driver, to all plain segments.
+ * Locks: Note [Calls without the lock] in allocator.h.
+ */
+#include "device/state/allocator.h"
+
+#include "base/error.h"
+#include "device/state/backend.h"
+
+lade_status ladei_native_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
+                                  size_t *out_bytes) {
+  ladei_block *block = NULL;
+  ladei_lock_acquire(&allocator->lock);
+  lade_status status = ladei_device_block_lookup(allocator, pointer, false, "base_get", &block);
+  if (status == LADE_OK && ladei_heap_segment_expandable(block->segment)) {
+    status =
+        ladei_error(LADE_ERR_UNSUPPORTED, 0,
+                    "device allocator of device %d: base_get: %p lies in an expandable segment, which other "
+                    "processes cannot be given as a whole; turn expandable_segments off for such memory, or export it "
+                    "with lade_device_shared_export",
+                    allocator->device, pointer);
+  }
+  if (status == LADE_OK) {
+    *out_base = (void *)(uintptr_t)block->segment->address;
+    *out_bytes = block->segment->size;
+  }
+  ladei_lock_release(&allocator->lock);
+  return status;
+}
+
+static size_t pool_largest(const ladei_block_pool *pool) { return (size_t)ladei_free_set_largest_size(&pool->free); }
+
+lade_status ladei_native_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
+  size_t largest = 0;
+  size_t total = 0;
+  lade_status status =
+      allocator->runtime->ops->memory_info(allocator->runtime->self, allocator->device, &largest, &total);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  const ladei_heap *heap = &allocator->heap;
+  largest = ladei_size_max(largest, pool_largest(&heap->small_pool));
+  largest = ladei_size_max(largest, pool_largest(&heap->large_pool));
+  for (const ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
+    largest = ladei_size_max(largest, pool_largest(&pool->small_pool));
+    largest = ladei_size_max(largest, pool_largest(&pool->large_pool));
+  }
+  ladei_lock_release(&allocator->lock);
+  *out_bytes = largest;
+  return LADE_OK;
+}
+
+/* ---- Peers ------------------------------------------------------------------------------------------------------- */
+
+static bool peer_known(const lade_device_allocator *allocator, int peer) {
+  size_t count = atomic_load(&allocator->peer_count);
+  for (size_t i = 0; i < count; i++) {
+    if (allocator->peers[i] == peer) return true;
+  }
+  return false;
+}
+
+/* Lock held. */
+static lade_status peer_append(lade_device_allocator *allocator, int peer) {
+  size_t count = atomic_load(&allocator->peer_count);
+  if (peer_known(allocator, peer)) return LADE_OK;
+  if (count == LADEI_PEERS_MAX) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator: peer_add: more than %d peers", LADEI_PEERS_MAX);
+  }
+  allocator->peers[count] = peer;
+  atomic_store(&allocator->peer_count, count + 1);
+  return LADE_OK;
+}
+
+/* Mapped memory first: a refusal leaves the peer out. */
+lade_status ladei_native_peer_add(lade_device_allocator *allocator, int peer) {
+  lade_status status = allocator->runtime->ops->peer_enable(allocator->runtime->self, peer, allocator->device);
+  return status == LADE_OK ? ladei_expandable_grant(allocator, peer, peer_append) : status;
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+static bool has_expandable(const lade_device_allocator *allocator) {
+  return atomic_load_explicit(&allocator->expandable_count, memory_order_relaxed) > 0;
+}
+
+/* Whether a plain copy reaches both sides. */
+static bool copy_is_plain(const lade_device_allocator *to, const lade_device_allocator *from) {
+  return to->device == from->device || peer_known(from, to->device) || (!has_expandable(to) && !has_expandable(from));
+}
+
+static lade_status copy_check(const lade_device_allocator *to, const void *destination,
+                              const lade_device_allocator *from, const void *source) {
+  lade_status status = ladei_device_check_call(to);
+  if (status == LADE_OK) status = ladei_device_check_call(from);
+  if (status != LADE_OK) return status;
+  if (destination == NULL || source == NULL || to->runtime != from->runtime) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "device allocator: copy: an address is NULL, or the allocators have two runtimes");
+  }
+  return LADE_OK;
+}
+
+lade_status lade_device_copy_async(lade_device_allocator *destination_allocator, void *destination,
+                                   lade_device_allocator *source_allocator, const void *source, size_t bytes,
+                                   lade_stream stream) {
+  const lade_device_allocator *to = destination_allocator;
+  const lade_device_allocator *from = source_allocator;
+  lade_status status = copy_check(to, destination, from, source);
+  if (status != LADE_OK || bytes == 0) return status;
+  const lade_runtime_ops *ops = to->runtime->ops;
+  void *self = to->runtime->self;
+  ladei_stream resolved;
+  status = ops->stream_resolve(self, stream, &resolved);
+  if (status != LADE_OK) return status;
+  if (copy_is_plain(to, from)) return ops->copy(self, LADEI_COPY_D2D, destination, source, bytes, &resolved);
+  return ops->copy_peer(self, destination, to->device, source, from->device, bytes, &resolved);
+}
+
+lade_status lade_device_copy(lade_device_allocator *allocator, void *destination, const void *source, size_t bytes) {
+  lade_status status = copy_check(allocator, destination, allocator, source);
+  if (status != LADE_OK || bytes == 0) return status;
+  const lade_runtime_ops *ops = allocator->runtime->ops;
+  return ops->copy_sync(allocator->runtime->self, allocator->device, LADEI_COPY_D2D, destination, source, bytes);
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of expandable segments for other processes, as file descriptors of its granules.
+ *
+ *   here    granules  | g0 | g1 | g2 | g3 |     export of the block: fds of g1 and g2, offset of the block in g1
+ *                          |-block-|
+ *   there   a reservation of two pieces, the same memory mapped into it
+ *
+ * The other side needs nothing but the descriptors and the figures: each open is a mapping of its own.
+ *
+ * V1  While descriptors are made, `grants` keeps the granules mapped.
+ * V2  A mapping is in the list while any of its addresses are reserved; what the driver did not take back of it stays noted,
+ *     and the next close goes on from there.
+ * Locks: the allocator's lock guards the list and the reading of granules. No driver call under it.
+ */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "device/state/backend.h"
+
+typedef struct shared_piece {
+  ladei_vm_handle handle; /* 0: none */
+  bool mapped;
+} shared_piece;
+
+struct ladei_shared_mapping {
+  struct ladei_shared_mapping *next;
+  void *base;
+  size_t piece_bytes;
+  size_t count;
+  size_t offset;
+  bool closing;   /* a close is under way */
+  bool abandoned; /* nobody was given its address */
+  shared_piece pieces[];
+};
+
+static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) { return allocator->runtime->ops; }
+
+/* ---- Export ------------------------------------------------------------------------------------------------------ */
+
+typedef struct export_plan {
+  ladei_vm_handle *handles;
+  size_t count;
+  size_t piece_bytes;
+  size_t offset;
+} export_plan;
+
+static lade_status export_refused(const lade_device_allocator *allocator, const void *pointer, const char *why) {
+  return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator of device %d: shared_export: %p %s", allocator->device,
+                     pointer, why);
+}
+
+/* The handles under a block. Lock held. */
+static lade_status plan_make(lade_device_allocator *allocator, const void *pointer, export_plan *out) {
+  ladei_block *block = NULL;
+  lade_status status = ladei_device_block_lookup(allocator, pointer, false, "shared_export", &block);
+  if (status != LADE_OK) return status;
+  const ladei_heap_segment *segment = block->segment;
+  if (!ladei_heap_segment_expandable(segment)) {
+    return export_refused(allocator, pointer, "lies in no expandable segment: export it with lade_device_ipc_export");
+  }
+  size_t bytes = segment->granules->bytes;
+  size_t first = (size_t)(block->address - segment->address) / bytes;
+  size_t last = (size_t)(block->address - segment->address + block->size - 1) / bytes;
+  *out = (export_plan){.count = last - first + 1, .piece_bytes = bytes};
+  out->offset = (size_t)((uint64_t)(uintptr_t)pointer - segment->address) - first * bytes;
+  out->handles = calloc(out->count, sizeof *out->handles);
+  if (out->handles == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: shared_export: no memory");
+  }
+  for (size_t i = 0; i < out->count; i++) {
+    const ladei_granule *granule = ladei_granule_at(segment->granules, first + i);
+    if (!granule->exportable) {
+      free(out->handles);
+      return export_refused(allocator, pointer, "lies in memory that was mapped without LADE_DEVICE_EXPANDABLE_IPC");
+    }
+    out->handles[i] = granule->handle;
+  }
+  return LADE_OK;
+}
+
+static void descriptors_close(int *fds, size_t count) {
+  for (size_t i = 0; i < count; i++) close(fds[i]);
+  free(fds);
+}
+
+static lade_status descriptors_make(lade_device_allocator *allocator, const export_plan *plan, int **out_fds) {
+  int *fds = calloc(plan->count, sizeof *fds);
+  if (fds == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: shared_export: no memory");
+  for (size_t i = 0; i < plan->count; i++) {
+    lade_status status = ops_of(allocator)->vm_export(allocator->runtime->self, plan->handles[i], &fds[i]);
+    if (status == LADE_OK) continue;
+    descriptors_close(fds, i);
+    return status;
+  }
+  *out_fds = fds;
+  return LADE_OK;
+}
+
+lade_status ladei_native_shared_export(lade_device_allocator *allocator, const void *pointer, lade_device_shared *out) {
+  export_plan plan = {NULL, 0, 0, 0};
+  ladei_lock_acquire(&allocator->lock);
+  lade_status status = plan_make(allocator, pointer, &plan);
+  if (status == LADE_OK) allocator->heap.grants++; /* V1 */
+  ladei_lock_release(&allocator->lock);
+  if (status != LADE_OK) return status;
+  lade_device_shared own = {
+      .struct_size = sizeof own, .fd_count = plan.count, .piece_bytes = plan.piece_bytes, .offset = plan.offset};
+  status = descriptors_make(allocator, &plan, &own.fds);
+  ladei_lock_acquire(&allocator->lock);
+  allocator->heap.grants--;
+  ladei_condition_broadcast(&allocator->returned);
+  ladei_lock_release(&allocator->lock);
+  free(plan.handles);
+  if (status != LADE_OK) return status;
+  status = ladei_stats_write("lade_device_shared", &own, sizeof own, out);
+  if (status != LADE_OK) descriptors_close(own.fds, plan.count);
+  return status;
+}
+
+void lade_device_shared_release(lade_device_shared *shared) {
+  if (shared == NULL || shared->fds == NULL) return;
+  descriptors_close(shared->fds, (size_t)shared->fd_count);
+  shared->fds = NULL;
+  shared->fd_count = 0;
+}
+
+/* ---- Open -------------------------------------------------------------------------------------------------------- */
+
+static void *piece_address(const ladei_shared_mapping *mapping, size_t index) {
+  return (char *)mapping->base + index * mapping->piece_bytes;
+}
+
+/* Gives back what of the mapping there is; the first refusal leaves the rest for another try (V2). */
+static lade_status mapping_release(lade_device_allocator *allocator, ladei_shared_mapping *mapping) {
+  const lade_runtime_ops *ops = ops_of(allocator);
+  void *self = allocator->runtime->self;
+  lade_status status = LADE_OK;
+  for (size_t i = 0; status == LADE_OK && i < mapping->count; i++) {
+    shared_piece *piece = &mapping->pieces[i];
+    if (piece->mapped) status = ops->vm_unmap(self, piece_address(mapping, i), mapping->piece_bytes);
+    if (status != LADE_OK) break;
+    piece->mapped = false;
+    if (piece->handle != 0) status = ops->vm_release(self, piece->handle);
+    if (status == LADE_OK) piece->handle = 0;
+  }
+  if (status == LADE_OK && mapping->base != NULL) {
+    status = ops->vm_address_free(self, mapping->base, mapping->count * mapping->piece_bytes);
+  }
+  return status;
+}
+
+static lade_status pieces_map(lade_device_allocator *allocator, ladei_shared_mapping *mapping, const int *fds) {
+  const lade_runtime_ops *ops = ops_of(allocator);
+  void *self = allocator->runtime->self;
+  size_t bytes = mapping->count * mapping->piece_bytes;
+  lade_status status = ops->vm_reserve(self, allocator->device, bytes, 0, &mapping->base);
+  for (size_t i = 0; status == LADE_OK && i < mapping->count; i++) {
+    shared_piece *piece = &mapping->pieces[i];
+    status = ops->vm_import(self, allocator->device, fds[i], &piece->handle);
+    if (status == LADE_OK) {
+      status = ops->vm_map(self, piece_address(mapping, i), mapping->piece_bytes, piece->handle);
+      piece->mapped = status == LADE_OK;
+    }
+  }
+  if (status == LADE_OK) status = ops->vm_set_access(self, mapping->base, bytes, allocator->device, true);
+  size_t peers = atomic_load(&allocator->peer_count);
+  for (size_t i = 0; status == LADE_OK && i < peers; i++) {
+    status = ops->vm_set_access(self, mapping->base, bytes, allocator->peers[i], true);
+  }
+  return status;
+}
+
+static lade_status shared_check(const lade_device_allocator *allocator, const lade_device_shared *shared) {
+  size_t bytes;
+  if (ops_of(allocator)->vm_import == NULL) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator: runtime \"%s\" has no virtual memory",
+                       ops_of(allocator)->name);
+  }
+  if (shared->fds != NULL && shared->fd_count > 0 && shared->piece_bytes > 0 && shared->offset < shared->piece_bytes &&
+      ladei_size_mul((size_t)shared->fd_count, (size_t)shared->piece_bytes, &bytes) && bytes < LADEI_SIZE_LIMIT) {
+    return LADE_OK;
+  }
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                     "device allocator: shared_open: %llu descriptors of %llu bytes, offset %llu",
+                     (unsigned long long)shared->fd_count, (unsigned long long)shared->piece_bytes,
+                     (unsigned long long)shared->offset);
+}
+
+static void mapping_enter(lade_device_allocator *allocator, ladei_shared_mapping *mapping) {
+  ladei_lock_acquire(&allocator->lock);
+  mapping->next = allocator->shared_mappings;
+  allocator->shared_mappings = mapping;
+  atomic_fetch_add_explicit(&allocator->import_count, 1, memory_order_relaxed);
+  ladei_lock_release(&allocator->lock);
+}
+
+/* A mapping that could not be made. What the driver does not take back either is kept, for ladei_shared_finish. */
+static void mapping_drop(lade_device_allocator *allocator, ladei_shared_mapping *mapping) {
+  lade_error error;
+  ladei_error_save(&error);
+  if (mapping_release(allocator, mapping) == LADE_OK) {
+    free(mapping);
+  } else {
+    mapping->abandoned = true;
+    mapping_enter(allocator, mapping);
+  }
+  ladei_error_restore(&error);
+}
+
+lade_status lade_device_shared_open(lade_device_allocator *allocator, const lade_device_shared *shared, void **out) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status == LADE_OK && (shared == NULL || out == NULL)) {
+    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: shared_open: an argument is NULL");
+  }
+  lade_device_shared own;
+  if (status == LADE_OK) status = ladei_options_read("lade_device_shared", shared, &own, sizeof own);
+  if (status == LADE_OK) status = shared_check(allocator, &own);
+  if (status != LADE_OK) return status;
+  size_t count = (size_t)own.fd_count;
+  ladei_shared_mapping *mapping = calloc(1, sizeof *mapping + count * sizeof mapping->pieces[0]);
+  if (mapping == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: shared_open: no memory");
+  mapping->piece_bytes = (size_t)own.piece_bytes;
+  mapping->count = count;
+  mapping->offset = (size_t)own.offset;
+  status = pieces_map(allocator, mapping, own.fds);
+  if (status != LADE_OK) {
+    mapping_drop(allocator, mapping);
+    return status;
+  }
+  *out = (char *)mapping->base + mapping->offset;
+  mapping_enter(allocator, mapping);
+  return LADE_OK;
+}
+
+/* ---- Close ------------------------------------------------------------------------------------------------------- */
+
+/* Claims the mapping of an address. */
+static ladei_shared_mapping *mapping_claim(lade_device_allocator *allocator, const void *pointer) {
+  ladei_lock_acquire(&allocator->lock);
+  ladei_shared_mapping *mapping = allocator->shared_mappings;
+  while (mapping != NULL &&
+         (mapping->closing || mapping->abandoned || (char *)mapping->base + mapping->offset != pointer)) {
+    mapping = mapping->next;
+  }
+  if (mapping != NULL) mapping->closing = true;
+  ladei_lock_release(&allocator->lock);
+  return mapping;
+}
+
+/* Its memory is gone, or it is open again. */
+static void mapping_settle(lade_device_allocator *allocator, ladei_shared_mapping *mapping, bool gone) {
+  ladei_lock_acquire(&allocator->lock);
+  mapping->closing = false;
+  if (gone) {
+    ladei_shared_mapping **link = &allocator->shared_mappings;
+    while (*link != mapping) link = &(*link)->next;
+    *link = mapping->next;
+    atomic_fetch_sub_explicit(&allocator->import_count, 1, memory_order_relaxed);
+  }
+  ladei_lock_release(&allocator->lock);
+  if (gone) free(mapping);
+}
+
+bool ladei_shared_open(const lade_device_allocator *allocator) {
+  const ladei_shared_mapping *mapping = allocator->shared_mappings;
+  while (mapping != NULL && mapping->abandoned) mapping = mapping->next;
+  return mapping != NULL;
+}
+
+bool ladei_shared_has(const lade_device_allocator *allocator, const void *pointer) {
+  for (const ladei_shared_mapping *mapping = allocator->shared_mappings; mapping != NULL; mapping = mapping->next) {
+    size_t offset = (size_t)((uintptr_t)pointer - (uintptr_t)mapping->base);
+    if (!mapping->abandoned && offset < mapping->count * mapping->piece_bytes) return true;
+  }
+  return false;
+}
+
+lade_status ladei_shared_finish(lade_device_allocator *allocator) {
+  while (allocator->shared_mappings != NULL) {
+    ladei_shared_mapping *mapping = allocator->shared_mappings;
+    lade_status status = mapping_release(allocator, mapping);
+    if (status != LADE_OK) return status;
+    mapping_settle(allocator, mapping, true);
+  }
+  return LADE_OK;
+}
+
+lade_status lade_device_shared_close(lade_device_allocator *allocator, void *pointer) {
+  lade_status status = ladei_device_check_call(allocator);
+  if (status != LADE_OK) return status;
+  ladei_shared_mapping *mapping = mapping_claim(allocator, pointer);
+  if (mapping == NULL) {
+    return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: shared_close: %p is not open",
+                       allocator->device, pointer);
+  }
+  status = mapping_release(allocator, mapping);
+  mapping_settle(allocator, mapping, status == LADE_OK);
+  return status;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Owner lookup: address -> segment (page map) -> page record -> block, or run -> small block.
+ *
+ * Note [Stale lookups]
+ *   A pointer that its owner may use leads through records that nobody changes: its block is in use, so its segment
+ *   has memory, its run exists, its record's word stays. For any other pointer the records on the way may change under
+ *   the reader. All of them are type-stable (segment metadata and run records live as long as the pool) and all that is
+ *   read is atomic, so the reader gets some block record, perhaps of another place. A pointer to a run says that it is
+ *   one, as the same field holds a link of a list at other times. The reader believes a record only if the block covers
+ *   the address and its word is the same before and after that look. Whoever then changes the block does so by
+ *   compare-and-swap of that word. Words of blocks that were handed out do not come again: generations never fall.
+ *
+ * Locks: none.
+ */
+#include "host/pointer_lookup.h"
+
+#include "base/switch.h"
+
+static ladei_block *block_at(const ladei_segment *segment, uintptr_t address) {
+  ladei_block *block = ladei_segment_find(segment, address);
+  if (block == NULL || ladei_word_state(ladei_block_word(block)) != LADEI_BLOCK_RUN) {
+    return block;
+  }
+  ladei_switch_point("find the run", 0);
+  ladei_run *run = ladei_block_run(block); /* NULL: joined with other free memory meanwhile */
+  return run == NULL ? NULL : ladei_run_find(run, address);
+}
+
+ladei_owner ladei_owner_find(const ladei_pagemap *map, const void *pointer) {
+  ladei_owner owner = {ladei_pagemap_get(map, pointer), NULL, 0, 0};
+  if (owner.segment == NULL) {
+    return owner;
+  }
+  if ((uintptr_t)pointer - ladei_segment_base(owner.segment) >= ladei_segment_bytes(owner.segment)) {
+    owner.segment = NULL; /* behind a segment that ends within the page, or the segment is another one by now */
+    return owner;
+  }
+  ladei_switch_point("find the block", 0);
+  ladei_block *block = block_at(owner.segment, (uintptr_t)pointer);
+  if (block == NULL) {
+    return owner;
+  }
+  uint64_t word = ladei_block_word(block);
+  /* Acquire: both come before the second look at the word. */
+  uintptr_t address = atomic_load_explicit(&block->address, memory_order_acquire);
+  size_t bytes = ladei_block_bytes(block, word);
+  ladei_switch_point("find again", 0);
+  bool same = ladei_word_is_same(atomic_load_explicit(&block->word, memory_order_relaxed), word);
+  if (same && (uintptr_t)pointer - address < bytes) {
+    owner.block = block;
+    owner.word = word;
+    owner.address = address;
+  }
+  return owner;
+}

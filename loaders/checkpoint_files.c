@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The files of a checkpoint: opened, and their headers and the index read.
+ *
+ * Locks: none.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "loaders/checkpoint.h"
+#include "loaders/text.h"
+
+static lade_status memory_error(const char *what) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %s", what);
+}
+
+/* Bytes [offset, offset + bytes) of a file whose size is known to cover them. */
+static lade_status file_read(int fd, uint64_t offset, void *out, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    ssize_t got = pread(fd, (char *)out + done, bytes - done, (off_t)(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      return ladei_error(LADE_ERR_IO, errno, "reading at byte %llu: %s", (unsigned long long)(offset + done),
+                         strerror(errno));
+    }
+    if (got == 0) {
+      return ladei_error(LADE_ERR_TRUNCATED, 0, "the file ended at byte %llu while it was read",
+                         (unsigned long long)(offset + done));
+    }
+    done += (size_t)got;
+  }
+  return LADE_OK;
+}
+
+/* *out_absent: there is no such file. */
+static lade_status file_open(int folder, const char *path, int *out_fd, struct stat *out_facts, bool *out_absent) {
+  int fd = openat(folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up */
+  if (fd < 0 || fstat(fd, out_facts) != 0) {
+    int reason = errno;
+    *out_absent = fd < 0 && reason == ENOENT;
+    if (fd >= 0) close(fd);
+    return ladei_error(LADE_ERR_IO, reason, "cannot open: %s", strerror(reason));
+  }
+  if (!S_ISREG(out_facts->st_mode)) {
+    close(fd);
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "no regular file");
+  }
+  *out_fd = fd;
+  return LADE_OK;
+}
+
+/* The header's text; the caller frees it. */
+static lade_status header_read(int fd, uint64_t file_bytes, char **out_text, uint64_t *out_bytes) {
+  unsigned char prefix[LADEI_HEADER_PREFIX_BYTES];
+  uint64_t bytes = 0;
+  if (file_bytes < sizeof prefix) {
+    return ladei_error(LADE_ERR_FORMAT, 0, "%llu bytes are too few for a header", (unsigned long long)file_bytes);
+  }
+  lade_status status = file_read(fd, 0, prefix, sizeof prefix);
+  if (status != LADE_OK) {
+    return status;
+  }
+  for (unsigned i = 0; i < sizeof prefix; i++) {
+    bytes |= (uint64_t)prefix[i] << (8 * i);
+  }
+  if (bytes > LADEI_HEADER_MAX_BYTES || bytes > file_bytes - sizeof prefix) {
+    return ladei_error(LADE_ERR_FORMAT, 0, "a header of %llu bytes: %s", (unsigned long long)bytes,
+                       bytes > LADEI_HEADER_MAX_BYTES ? "the format allows 100000000" : "the file ends before it does");
+  }
+  char *text = malloc(bytes + 1);
+  if (text == NULL) {
+    return memory_error("the header");
+  }
+  status = file_read(fd, sizeof prefix, text, bytes);
+  if (status != LADE_OK) {
+    free(text);
+    return status;
+  }
+  *out_text = text;
+  *out_bytes = bytes;
+  return LADE_OK;
+}
+
+lade_status ladei_checkpoint_file_read(int folder, const char *name, ladei_checkpoint_file *file) {
+  uint64_t text_bytes = 0;
+  bool absent;
+  char *text = NULL;
+  struct stat facts = {0};
+  *file = (ladei_checkpoint_file){.path = file->path, .fd = -1};
+  lade_status status = file_open(folder, name, &file->fd, &facts, &absent);
+  uint64_t file_bytes = (uint64_t)facts.st_size;
+  if (status == LADE_OK) {
+    file->identity = ladei_file_identity_of(&facts);
+    file->stamp = ladei_file_stamp_of(&facts);
+    status = header_read(file->fd, file_bytes, &text, &text_bytes);
+  }
+  if (status == LADE_OK) {
+    file->data_offset = LADEI_HEADER_PREFIX_BYTES + text_bytes;
+    status = ladei_header_parse(text, text_bytes, file_bytes - file->data_offset, &file->header);
+    free(text);
+  }
+  return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "%s: ", ladei_path_text(name));
+}
+
+lade_status ladei_checkpoint_file_recheck(const ladei_checkpoint_file *file) {
+  struct stat facts;
+  const char *what = NULL;
+  if ((file->fd >= 0 ? fstat(file->fd, &facts) : stat(file->late_path, &facts)) != 0) {
+    what = strerror(errno);
+  } else {
+    ladei_file_identity identity = ladei_file_identity_of(&facts);
+    ladei_file_stamp stamp = ladei_file_stamp_of(&facts);
+    what = identity.device != file->identity.device || identity.inode != file->identity.inode ? "it was replaced"
+           : stamp.bytes != file->stamp.bytes                                                 ? "its size is another"
+           : stamp.modified_ns != file->stamp.modified_ns                                     ? "it was written to"
+                                                                                              : NULL;
+  }
+  return what == NULL ? LADE_OK
+                      : ladei_error(LADE_ERR_IO, ESTALE, "%s: the checkpoint has changed since it was opened: %s",
+                                    ladei_path_text(file->path), what);
+}
+
+void ladei_checkpoint_file_dispose(ladei_checkpoint_file *file) {
+  ladei_header_dispose(&file->header);
+  free(file->path);
+  free(file->late_path);
+  if (file->fd >= 0) close(file->fd);
+  *file = (ladei_checkpoint_file){.fd = -1};
+}
+
+/* --- the index of a sharded checkpoint ---------------------------------------------------------------------------- */
+
+lade_status ladei_index_read(int folder, const char *name, json_t **out, bool *out_absent) {
+  struct stat facts = {0};
+  int fd;
+  json_error_t error;
+  *out_absent = false;
+  lade_status status = file_open(folder, name, &fd, &facts, out_absent);
+  if (status != LADE_OK) {
+    return status;
+  }
+  uint64_t bytes = (uint64_t)facts.st_size;
+  char *text = bytes > LADEI_HEADER_MAX_BYTES ? NULL : malloc(bytes + 1);
+  if (text == NULL) {
+    close(fd);
+    return bytes > LADEI_HEADER_MAX_BYTES
+               ? ladei_error(LADE_ERR_FORMAT, 0, "an index of %llu bytes is too long", (unsigned long long)bytes)
+               : memory_error("the index");
+  }
+  status = file_read(fd, 0, text, bytes);
+  close(fd);
+  if (status == LADE_OK) {
+    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    status = *out != NULL ? LADE_OK : ladei_json_error(&error, "the index");
+  }
+  free(text);
+  return status;
+}
+
+const char *ladei_index_save_id(const json_t *index) {
+  return json_string_value(json_object_get(json_object_get(index, "metadata"), LADEI_SAVE_ID_KEY));
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The saves of one checkpoint of several files: which is the current one, one at a time, and what is left of others. */
+#ifndef LADE_LOADERS_GENERATION_H
+#define LADE_LOADERS_GENERATION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lade/status.h"
+
+enum { LADEI_SAVE_ID_BYTES = 40 };
+
+/* A save under way. All zero is none. */
+typedef struct ladei_generation {
+  bool begun;
+  bool locked; /* false where files cannot be locked: two saves at once are not noticed there */
+  bool sync;
+  bool pending; /* a killed save has left a journal, and what it says is not done */
+  int folder;
+  int lock;
+  const char *path; /* of the checkpoint; borrowed */
+  char *index_name; /* in the folder, as the next one */
+  char *lock_name;
+  uint64_t number;                  /* of this save, in the names of its files */
+  char id[LADEI_SAVE_ID_BYTES];     /* of this save, in its files and its index */
+  char old_id[LADEI_SAVE_ID_BYTES]; /* of the save that the index names; else "none", "foreign" or "broken" */
+} ladei_generation;
+
+/*
+ * Locks the checkpoint, removes what killed saves have left, chooses number and id. `path` is that of the checkpoint
+ * without ".index.json". LADE_ERR_BUSY while another save of it runs; LADE_ERR_IO; LADE_ERR_OUT_OF_HOST_MEMORY.
+ */
+lade_status ladei_generation_begin(const char *path, bool sync, ladei_generation *out);
+
+/* Whether a save to `path` could begin, in one file or else several; changes nothing. As lade_safetensors_save(). */
+lade_status ladei_generation_check(const char *path, bool several);
+
+/* The name of file `number` of `count`, from 0 on, without folder. The caller frees it; NULL without memory. */
+char *ladei_generation_file_name(const ladei_generation *generation, size_t number, size_t count);
+
+/*
+ * Ends it. If the index on disk is this save's, and `good` (it is there for good), the files of the save that it replaced
+ * are removed; if it is another's, those of this one. What cannot be removed now is for the next save to remove.
+ */
+void ladei_generation_end(ladei_generation *generation, bool good);
+
+#endif /* LADE_LOADERS_GENERATION_H */

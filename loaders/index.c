@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Indexes of records: files, ranges, keys; and the one for records of one size.
+ *
+ * I1  Every range lies within its file as large as that was when it was added.
+ * I2  An addition that fails leaves the index as it was.
+ * I3  At most files_most files are open, the first that were added. Others are opened when they are read, and must be the
+ *     same then by device and inode.
+ * Locks: none. One thread builds an index; after that it is only read.
+ */
+#include "loaders/index.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "loaders/text.h"
+
+#define NO_KEY SIZE_MAX
+
+static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "index: no memory"); }
+
+/* --- fields ------------------------------------------------------------------------------------------------------- */
+
+size_t ladei_index_field_of(const lade_record_index *index, const char *extension) {
+  for (size_t i = 0; i < index->alternative_count; i++) {
+    if (strcmp(index->alternatives[i], extension) == 0) {
+      return index->field_of[i];
+    }
+  }
+  return index->field_count;
+}
+
+/* A name of the field that is being read, whose number is field_count. */
+static lade_status name_add(lade_record_index *index, char *name) {
+  bool known = false;
+  for (size_t i = 0; i < index->alternative_count; i++) {
+    known = known || strcmp(index->alternatives[i], name) == 0;
+  }
+  if (known || *name == '\0') {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "index: field \"%.80s\": %s", name,
+                       known ? "a name given twice" : "an empty name");
+  }
+  index->alternatives[index->alternative_count] = name;
+  index->field_of[index->alternative_count++] = index->field_count;
+  return LADE_OK;
+}
+
+/* Cuts `names` at ',' and ';'. */
+static lade_status names_cut(lade_record_index *index) {
+  lade_status status = LADE_OK;
+  for (char *at = index->names; at != NULL && status == LADE_OK;) {
+    char *end = at + strcspn(at, ",;"), separator = *end;
+    *end = '\0';
+    status = name_add(index, at);
+    index->field_count += separator != ';';
+    at = separator != '\0' ? end + 1 : NULL;
+  }
+  if (status == LADE_OK && index->field_count > LADEI_INDEX_MAX_FIELDS) {
+    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "index: %zu fields; at most %d", index->field_count,
+                         LADEI_INDEX_MAX_FIELDS);
+  }
+  return status;
+}
+
+static lade_status fields_read(lade_record_index *index, const char *fields) {
+  if (fields == NULL) {
+    index->field_count = 1;
+    return LADE_OK;
+  }
+  size_t most = strlen(fields) + 1;
+  index->names = strdup(fields);
+  index->alternatives = calloc(most, sizeof(char *));
+  index->field_of = calloc(most, sizeof *index->field_of);
+  if (index->names == NULL || index->alternatives == NULL || index->field_of == NULL) {
+    return memory_error();
+  }
+  return names_cut(index);
+}
+
+lade_status lade_index_create(const char *fields, lade_record_index **out) {
+  if (out == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_create: NULL");
+  }
+  lade_record_index *index = calloc(1, sizeof *index);
+  if (index == NULL) {
+    return memory_error();
+  }
+  index->files_most = ladei_open_files_most();
+  lade_status status = fields_read(index, fields);
+  if (status != LADE_OK) {
+    lade_index_destroy(index);
+    return status;
+  }
+  *out = index;
+  return LADE_OK;
+}
+
+void lade_index_destroy(lade_record_index *index) {
+  if (index == NULL) {
+    return;
+  }
+  ladei_index_rewind(index, (ladei_index_mark){0, 0, 0});
+  free(index->names);
+  free(index->alternatives);
+  free(index->field_of);
+  free(index->files);
+  free(index->ranges);
+  free(index->keys);
+  free(index->key_text);
+  free(index);
+}
+
+/* --- taking back -------------------------------------------------------------------------------------------------- */
+
+ladei_index_mark ladei_index_mark_get(const lade_record_index *index) {
+  return (ladei_index_mark){index->file_count, index->count, index->key_length};
+}
+
+void ladei_index_rewind(lade_record_index *index, ladei_index_mark mark) {
+  while (index->file_count > mark.file_count) {
+    ladei_index_file *file = &index->files[--index->file_count];
+    if (file->fd >= 0) {
+      close(file->fd);
+    }
+    free(file->path);
+  }
+  index->count = mark.count;
+  index->key_length = mark.key_length;
+}
+
+/* --- adding ------------------------------------------------------------------------------------------------------- */
+
+/* Room for `wanted` elements in an array of `*capacity`; NULL without memory, the array then as it was. */
+static void *array_grow(void *array, size_t *capacity, size_t wanted, size_t element_bytes) {
+  size_t larger = ladei_size_max(wanted, 2 * *capacity), bytes;
+  if (wanted <= *capacity && array != NULL) {
+    return array;
+  }
+  void *grown = ladei_size_mul(larger, element_bytes, &bytes) ? realloc(array, bytes) : NULL;
+  if (grown != NULL) {
+    *capacity = larger;
+  }
+  return grown;
+}
+
+static uint64_t name_hash(const char *path) {
+  const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+  return XXH3_64bits(name, strlen(name));
+}
+
+/* The file at `path`, which stays open where `keep`. */
+static lade_status file_open(const char *path, bool keep, ladei_index_file *out) {
+  struct stat facts;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up */
+  if (fd < 0 || fstat(fd, &facts) != 0) {
+    int reason = errno;
+    if (fd >= 0) close(fd);
+    return ladei_error(LADE_ERR_IO, reason, "%s: cannot open: %s", ladei_path_text(path), strerror(reason));
+  }
+  /* What is opened again later must not depend on the working directory. */
+  out->path = !S_ISREG(facts.st_mode) ? NULL : keep ? strdup(path) : realpath(path, NULL);
+  if (out->path == NULL) {
+    close(fd);
+    return S_ISREG(facts.st_mode)
+               ? memory_error()
+               : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: no regular file", ladei_path_text(path));
+  }
+  if (!keep) close(fd);
+  out->fd = keep ? fd : -1;
+  out->bytes = (uint64_t)facts.st_size;
+  out->name_hash = name_hash(path);
+  out->identity = ladei_file_identity_of(&facts);
+  return LADE_OK;
+}
+
+lade_status lade_index_add_file(lade_record_index *index, const char *path, uint64_t *out_file) {
+  if (index == NULL || path == NULL || out_file == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_add_file: NULL");
+  }
+  ladei_index_file *files =
+      array_grow(index->files, &index->file_capacity, index->file_count + 1, sizeof *index->files);
+  if (files == NULL) {
+    return memory_error();
+  }
+  index->files = files;
+  lade_status status = file_open(path, index->file_count < index->files_most, &files[index->file_count]);
+  if (status == LADE_OK) {
+    *out_file = index->file_count++;
+  }
+  return status;
+}
+
+static lade_status range_check(const lade_record_index *index, size_t field, const lade_range *range) {
+  size_t end;
+  if (range->file >= index->file_count) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "index: field %zu is in file %llu of %zu", field,
+                       (unsigned long long)range->file, index->file_count);
+  }
+  const ladei_index_file *file = &index->files[range->file];
+  if (!ladei_size_add(range->offset, range->bytes, &end) || end > file->bytes) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "index: field %zu, %llu bytes at %llu, goes beyond %s", field,
+                       (unsigned long long)range->bytes, (unsigned long long)range->offset,
+                       ladei_path_text(file->path));
+  }
+  return LADE_OK;
+}
+
+/* Room for one more record with a key of `key_bytes`. */
+static lade_status record_room(lade_record_index *index, size_t key_bytes) {
+  size_t ranges_capacity = index->ranges != NULL ? index->capacity * index->field_count : 0;
+  size_t keys_capacity = index->keys != NULL ? index->capacity : 0;
+  char *text = array_grow(index->key_text, &index->key_capacity, index->key_length + key_bytes + 1, 1);
+  index->key_text = text != NULL ? text : index->key_text;
+  if (text != NULL && index->count == index->capacity) {
+    size_t more = ladei_size_max(2 * index->capacity, 256);
+    lade_range *ranges = array_grow(index->ranges, &ranges_capacity, more * index->field_count, sizeof *index->ranges);
+    index->ranges = ranges != NULL ? ranges : index->ranges;
+    size_t *keys = array_grow(index->keys, &keys_capacity, more, sizeof *index->keys);
+    index->keys = keys != NULL ? keys : index->keys;
+    index->capacity = ranges != NULL && keys != NULL ? more : index->capacity;
+  }
+  return text != NULL && index->count < index->capacity ? LADE_OK : memory_error();
+}
+
+lade_status lade_index_add(lade_record_index *index, const char *key, const lade_range *fields) {
+  if (index == NULL || fields == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_add: NULL");
+  }
+  for (size_t i = 0; i < index->field_count; i++) {
+    lade_status status = range_check(index, i, &fields[i]);
+    if (status != LADE_OK) {
+      return status;
+    }
+  }
+  size_t key_bytes = key != NULL ? strlen(key) + 1 : 0;
+  lade_status status = record_room(index, key_bytes);
+  if (status != LADE_OK) {
+    return status;
+  }
+  memcpy(&index->ranges[index->count * index->field_count], fields, index->field_count * sizeof *fields);
+  index->keys[index->count] = key != NULL ? index->key_length : NO_KEY;
+  if (key != NULL) {
+    memcpy(index->key_text + index->key_length, key, key_bytes);
+    index->key_length += key_bytes;
+  }
+  index->count++;
+  return LADE_OK;
+}
+
+static lade_status fixed_add(lade_record_index *index, uint64_t file, uint64_t skip_bytes, uint64_t record_bytes) {
+  const ladei_index_file *of = &index->files[file];
+  if (skip_bytes > of->bytes || (of->bytes - skip_bytes) % record_bytes != 0) {
+    return ladei_error(LADE_ERR_FORMAT, 0, "%s: %llu bytes are not %llu and whole records of %llu",
+                       ladei_path_text(of->path), (unsigned long long)of->bytes, (unsigned long long)skip_bytes,
+                       (unsigned long long)record_bytes);
+  }
+  lade_status status = LADE_OK;
+  for (uint64_t at = skip_bytes, end = of->bytes; at < end && status == LADE_OK; at += record_bytes) {
+    const lade_range range = {file, at, record_bytes};
+    status = lade_index_add(index, NULL, &range);
+  }
+  return status;
+}
+
+lade_status lade_index_add_fixed(lade_record_index *index, const char *path, uint64_t skip_bytes,
+                                 uint64_t record_bytes) {
+  uint64_t file;
+  if (index == NULL || record_bytes == 0 || index->field_count != 1) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_add_fixed: %s",
+                       index == NULL       ? "NULL"
+                       : record_bytes == 0 ? "records of 0 bytes"
+                                           : "the index has more than one field");
+  }
+  ladei_index_mark mark = ladei_index_mark_get(index);
+  lade_status status = lade_index_add_file(index, path, &file);
+  if (status == LADE_OK) {
+    status = fixed_add(index, file, skip_bytes, record_bytes);
+  }
+  if (status != LADE_OK) {
+    ladei_index_rewind(index, mark);
+  }
+  return status;
+}
+
+/* --- identity ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t not_zero(uint64_t hash) { return hash != 0 ? hash : 1; }
+
+static uint64_t records_hash(const lade_record_index *index) {
+  size_t bytes = index->count * index->field_count * sizeof *index->ranges;
+  return XXH3_64bits_withSeed(index->key_text, index->key_length, XXH3_64bits(index->ranges, bytes));
+}
+
+ladei_index_identity ladei_index_identity_of(const lade_record_index *index) {
+  ladei_index_identity identity = {0, 0, not_zero(records_hash(index))};
+  for (size_t i = 0; i < index->file_count; i++) {
+    const uint64_t facts[] = {index->files[i].name_hash, index->files[i].bytes};
+    uint64_t hash = XXH3_64bits(facts, sizeof facts);
+    identity.files = XXH3_64bits_withSeed(&hash, sizeof hash, identity.files);
+    identity.files_in_any_order += hash;
+  }
+  identity.files = not_zero(identity.files);
+  identity.files_in_any_order = not_zero(identity.files_in_any_order);
+  return identity;
+}
+
+/* --- asking ------------------------------------------------------------------------------------------------------- */
+
+uint64_t lade_index_count(const lade_record_index *index) { return index->count; }
+
+uint64_t lade_index_field_count(const lade_record_index *index) { return index->field_count; }
+
+lade_status lade_index_range(const lade_record_index *index, uint64_t record, uint64_t field, lade_range *out) {
+  if (index == NULL || out == NULL || record >= index->count || field >= index->field_count) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_range: field %llu of record %llu",
+                       (unsigned long long)field, (unsigned long long)record);
+  }
+  *out = index->ranges[record * index->field_count + field];
+  return LADE_OK;
+}
+
+const char *lade_index_key(const lade_record_index *index, uint64_t record) {
+  return record < index->count && index->keys[record] != NO_KEY ? index->key_text + index->keys[record] : NULL;
+}

@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Indexes of tar shards. libarchive reads the headers, with every dialect of tar; the members' bytes are skipped.
+ *
+ *   a/1.jpg  a/1.cls  a/2.jpg  a/2.cls ...       records: a/1 {jpg, cls}, a/2 {jpg, cls}, ...
+ *
+ *   | member | member | ... | zeros to the end of the file |                    an archive
+ *   | member | ... | zeros | member | ... | zeros to the end |                  two, with options.ignore_zeros
+ *
+ * Where a member's bytes begin is where libarchive stands when it has read the header, since no filter lies between it
+ * and the file. Where the next one begins is where it stands when it has skipped the bytes; if that is not right behind
+ * them, they do not lie together.
+ *
+ * Note [End marks]
+ *   libarchive stops at the first block of zeros, or where the file just ends, and looks no further: a header that was
+ *   wiped and a second archive would end the shard silently, as they do for GNU tar and tarfile. So what lies at and behind
+ *   that place is looked at here. Behind zeros that are to be passed a new reader begins: a second archive owes nothing to
+ *   the first.
+ *
+ * I1  The record in work has a range for each bit of `seen`.
+ * I2  Each byte of the file is in a member, in its header or padding, or is zero. (Headers are as libarchive checks them.)
+ * Locks: none.
+ */
+#include <archive.h>
+#include <archive_entry.h>
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "loaders/index.h"
+#include "loaders/text.h"
+
+enum { TAR_BLOCK = 512, READ_BYTES = 16 * 1024 };
+
+typedef struct shard {
+  lade_record_index *index;
+  lade_tar_options options;
+  struct archive *archive;
+  const char *path;
+  int fd;
+  uint64_t file;
+  uint64_t base;        /* where libarchive began to read */
+  uint64_t next_header; /* where it must begin */
+  uint64_t member_at;   /* where the header of the member in work begins */
+  char *key;            /* of the record in work; NULL: none */
+  uint64_t seen;        /* its fields, by bit */
+  lade_range fields[LADEI_INDEX_MAX_FIELDS];
+} shard;
+
+static lade_status member_error(const shard *s, const char *member, const char *what) {
+  return ladei_error(LADE_ERR_FORMAT, 0, "%s: byte %llu: %.160s: %s", ladei_path_text(s->path),
+                     (unsigned long long)s->member_at, member, what);
+}
+
+static lade_status place_error(const shard *s, uint64_t at, const char *what) {
+  return ladei_error(LADE_ERR_FORMAT, 0, "%s: byte %llu: %s", ladei_path_text(s->path), (unsigned long long)at, what);
+}
+
+static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "index: no memory"); }
+
+/* --- records ------------------------------------------------------------------------------------------------------ */
+
+/* Puts the record in work into the index; one without any of the fields is none. */
+static lade_status record_end(shard *s) {
+  lade_status status = LADE_OK;
+  if (s->key == NULL || s->seen == 0) {
+    free(s->key);
+    s->key = NULL;
+    return LADE_OK;
+  }
+  for (size_t i = 0; i < s->index->field_count && status == LADE_OK; i++) {
+    if ((s->seen >> i & 1) == 0) {
+      size_t name = 0;
+      while (s->index->field_of[name] != i) name++;
+      status =
+          ladei_error(LADE_ERR_FORMAT, 0, "%s: byte %llu: record %.160s ends here and lacks the field \"%.80s\"",
+                      ladei_path_text(s->path), (unsigned long long)s->member_at, s->key, s->index->alternatives[name]);
+    }
+  }
+  if (status == LADE_OK) {
+    status = lade_index_add(s->index, s->key, s->fields);
+  }
+  free(s->key);
+  s->key = NULL;
+  return status;
+}
+
+/* Goes on with the record of this key: the one in work, or a new one. */
+static lade_status record_continue(shard *s, const char *member, size_t key_length) {
+  if (s->key != NULL && strlen(s->key) == key_length && memcmp(s->key, member, key_length) == 0) {
+    return LADE_OK;
+  }
+  lade_status status = record_end(s);
+  if (status != LADE_OK) {
+    return status;
+  }
+  s->key = strndup(member, key_length);
+  s->seen = 0;
+  return s->key != NULL ? LADE_OK : memory_error();
+}
+
+/* A part of the path such as "__meta__". */
+static bool path_is_private(const char *path) {
+  for (const char *at = path; *at != '\0';) {
+    size_t length = strcspn(at, "/");
+    if (length >= 4 && strncmp(at, "__", 2) == 0 && strncmp(at + length - 2, "__", 2) == 0) {
+      return true;
+    }
+    at += length + (at[length] == '/');
+  }
+  return false;
+}
+
+/* `scattered`: why the member's bytes do not lie together in the archive, or NULL. */
+static lade_status field_add(shard *s, const char *member, const char *dot, const lade_range *range,
+                             const char *scattered) {
+  char extension[80];
+  size_t length = 0;
+  for (const char *c = dot + 1; *c != '\0' && length + 1 < sizeof extension; c++) {
+    extension[length++] = (char)tolower((unsigned char)*c);
+  }
+  extension[length] = '\0';
+  size_t field = ladei_index_field_of(s->index, extension);
+  if (field == s->index->field_count) {
+    return LADE_OK;
+  }
+  if (scattered != NULL) {
+    return member_error(s, member, scattered);
+  }
+  if (s->seen >> field & 1) {
+    return member_error(s, member, "its record has that field already");
+  }
+  s->fields[field] = *range;
+  s->seen |= UINT64_C(1) << field;
+  return LADE_OK;
+}
+
+static lade_status file_add(shard *s, const char *member, const lade_range *range, const char *scattered) {
+  const char *slash = strrchr(member, '/'), *base = slash != NULL ? slash + 1 : member;
+  const char *dot = strchr(base, '.');
+  if (dot == NULL || dot == base || path_is_private(member)) {
+    return LADE_OK;
+  }
+  lade_status status = record_continue(s, member, (size_t)(dot - member));
+  return status == LADE_OK ? field_add(s, member, dot, range, scattered) : status;
+}
+
+/* --- members ------------------------------------------------------------------------------------------------------ */
+
+/* Where libarchive stands. */
+static uint64_t place_now(const shard *s) { return s->base + (uint64_t)archive_filter_bytes(s->archive, 0); }
+
+static const char *entry_name(struct archive_entry *entry) {
+  const char *member = archive_entry_pathname(entry);
+  return member != NULL ? member : archive_entry_pathname_utf8(entry); /* the program's locale may lack its letters */
+}
+
+/* Folders and devices; a type that no system has is a file to come. */
+static bool entry_is_other(struct archive_entry *entry) {
+  switch (archive_entry_filetype(entry)) {
+  case AE_IFDIR:
+  case AE_IFCHR:
+  case AE_IFBLK:
+  case AE_IFIFO:
+  case AE_IFSOCK: return true;
+  default: return false;
+  }
+}
+
+/* Why the member's bytes are not `bytes` side by side, with the next header right behind them; NULL: they are. */
+static const char *entry_scattered(struct archive_entry *entry, bool followed) {
+  if (archive_entry_hardlink(entry) != NULL || archive_entry_symlink(entry) != NULL) {
+    return "it is a link: its bytes are not here (write it with --dereference --hard-dereference)";
+  }
+  if (archive_entry_filetype(entry) != AE_IFREG) {
+    return "it is no whole file: a part of one in several volumes?";
+  }
+  return archive_entry_sparse_count(entry) != 0 || !followed
+             ? "it is sparse: its bytes do not lie together (write it without --sparse)"
+             : NULL;
+}
+
+static lade_status entry_add(shard *s, struct archive_entry *entry) {
+  const char *member = entry_name(entry);
+  size_t end = 0;
+  s->member_at = s->base + (uint64_t)archive_read_header_position(s->archive);
+  if (member == NULL) {
+    return member_error(s, "a member", "its name cannot be read");
+  }
+  if (s->member_at != s->next_header) {
+    return member_error(s, member, "it does not begin where the member before it ends");
+  }
+  const lade_range range = {s->file, place_now(s), (uint64_t)archive_entry_size(entry)};
+  const uint64_t file_bytes = s->index->files[s->file].bytes;
+  int skipped = archive_read_data_skip(s->archive);
+  s->next_header = place_now(s);
+  bool fits = ladei_size_add(range.offset, range.bytes, &end) && ladei_size_round_up(end, TAR_BLOCK, &end);
+  const char *scattered = entry_scattered(entry, fits && s->next_header == end);
+  bool beyond = scattered == NULL && (range.bytes > file_bytes || range.offset > file_bytes - range.bytes);
+  if (skipped != ARCHIVE_OK || s->next_header > file_bytes || beyond) {
+    return member_error(s, member, "it goes beyond the end of the archive: cut off?");
+  }
+  return entry_is_other(entry) ? LADE_OK : file_add(s, member, &range, scattered);
+}
+
+/* --- archives ----------------------------------------------------------------------------------------------------- */
+
+/* Bytes that a compressed file begins with. */
+static const struct {
+  const char *bytes;
+  size_t count;
+  const char *name, *program;
+} compressions[] = {
+    {"\x1f\x8b", 2, "gzip", "gzip -d"},
+    {"BZh", 3, "bzip2", "bzip2 -d"},
+    {"\xfd\x37zXZ\0", 6, "xz", "xz -d"},
+    {"\x28\xb5\x2f\xfd", 4, "zstd", "zstd -d"},
+    {"\x04\x22\x4d\x18", 4, "lz4", "lz4 -d"},
+    {"\x02\x21\x4c\x18", 4, "lz4", "lz4 -d"},
+    {"\x5d\0\0", 3, "lzma", "xz -d"},
+    {"LZIP", 4, "lzip", "lzip -d"},
+    {"\x1f\x9d", 2, "compress", "gzip -d"},
+    {"PK\x03\x04", 4, "zip", "unzip, then tar"},
+    {"7z\xbc\xaf\x27\x1c", 6, "7-Zip", "7z, then tar"},
+};
+
+/* Reads up to `bytes` at `at`; the number read, -1 on an error. */
+static ssize_t bytes_read(const shard *s, uint64_t at, void *out, size_t bytes) {
+  size_t done = 0;
+  while (done < bytes) {
+    ssize_t count = pread(s->fd, (char *)out + done, bytes - done, (off_t)(at + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return -1;
+    if (count == 0) break;
+    done += (size_t)count;
+  }
+  return (ssize_t)done;
+}
+
+static lade_status read_error(const shard *s, uint64_t at) {
+  int reason = errno;
+  return ladei_error(LADE_ERR_IO, reason, "%s: byte %llu: cannot read: %s", ladei_path_text(s->path),
+                     (unsigned long long)at, strerror(reason));
+}
+
+/* At a place where libarchive found no header. */
+static lade_status header_error(const shard *s, const char *reason) {
+  char begin[8] = {0};
+  ssize_t count = bytes_read(s, s->next_header, begin, sizeof begin);
+  for (size_t i = 0; i < sizeof compressions / sizeof compressions[0] && s->next_header == 0; i++) {
+    if (count >= (ssize_t)compressions[i].count && memcmp(begin, compressions[i].bytes, compressions[i].count) == 0) {
+      return ladei_error(
+          LADE_ERR_FORMAT, 0,
+          "%s: byte 0: it is compressed (%s), and members are read where they lie: decompress it first (%s)",
+          ladei_path_text(s->path), compressions[i].name, compressions[i].program);
+    }
+  }
+  return ladei_error(LADE_ERR_FORMAT, 0, "%s: byte %llu: no header of a member, nor an end mark: %s",
+                     ladei_path_text(s->path), (unsigned long long)s->next_header,
+                     reason != NULL ? reason : "no tar archive");
+}
+
+static lade_status archive_failed(const shard *s) {
+  const char *reason = archive_error_string(s->archive);
+  if (reason != NULL && strncmp(reason, "Error reading", 13) == 0) { /* libarchive's words for a failed read() */
+    errno = archive_errno(s->archive);
+    return read_error(s, s->next_header);
+  }
+  return header_error(s, reason);
+}
+
+/* A warning about letters or rights leaves name, size and place sure. About anything else it means damage. */
+static lade_status warning_check(const shard *s) {
+  static const char *const harmless[] = {"can't be converted", "ACL", "acl", "xattr"};
+  const char *reason = archive_error_string(s->archive);
+  for (size_t i = 0; i < sizeof harmless / sizeof harmless[0] && reason != NULL; i++) {
+    if (strstr(reason, harmless[i]) != NULL) return LADE_OK;
+  }
+  return header_error(s, reason);
+}
+
+/* Members until libarchive sees no more. */
+static lade_status members_read(shard *s) {
+  for (;;) {
+    struct archive_entry *entry;
+    int result = archive_read_next_header(s->archive, &entry);
+    if (result == ARCHIVE_EOF) {
+      return LADE_OK;
+    }
+    lade_status status = result == ARCHIVE_OK ? LADE_OK : result == ARCHIVE_WARN ? warning_check(s) : archive_failed(s);
+    if (status == LADE_OK) {
+      status = entry_add(s, entry);
+    }
+    if (status != LADE_OK) {
+      return status;
+    }
+  }
+}
+
+/* One archive from next_header on, with a reader of its own. */
+static lade_status archive_read(shard *s) {
+  s->base = s->next_header;
+  s->archive = archive_read_new();
+  if (s->archive == NULL) {
+    return memory_error();
+  }
+  lade_status status;
+  if (lseek(s->fd, (off_t)s->base, SEEK_SET) < 0) {
+    status = read_error(s, s->base);
+  } else if (archive_read_support_format_tar(s->archive) != ARCHIVE_OK ||
+             archive_read_open_fd(s->archive, s->fd, READ_BYTES) != ARCHIVE_OK) {
+    status = archive_failed(s);
+  } else {
+    status = members_read(s);
+  }
+  archive_read_free(s->archive);
+  s->archive = NULL;
+  return status;
+}
+
+/* --- ends: Note [End marks] --------------------------------------------------------------------------------------- */
+
+/* Finds the first byte from `at` on that is not zero; the end of the file if there is none. */
+static lade_status zeros_pass(const shard *s, uint64_t at, uint64_t *out) {
+  unsigned char bytes[READ_BYTES];
+  for (;;) {
+    ssize_t count = bytes_read(s, at, bytes, sizeof bytes);
+    if (count < 0) {
+      return read_error(s, at);
+    }
+    size_t i = 0;
+    while (i < (size_t)count && bytes[i] == 0) i++;
+    *out = at + i;
+    if (i < (size_t)count || count < (ssize_t)sizeof bytes) {
+      return LADE_OK;
+    }
+    at += i;
+  }
+}
+
+/* A global header of the pax dialect with no member behind it, as git writes of nothing: libarchive passes it. */
+static lade_status global_headers_pass(shard *s) {
+  enum { AT_SIZE = 124, SIZE_DIGITS = 11, AT_TYPE = 156 };
+  for (;;) {
+    char header[TAR_BLOCK], digits[SIZE_DIGITS + 1] = {0};
+    ssize_t count = bytes_read(s, s->next_header, header, sizeof header);
+    if (count < 0) {
+      return read_error(s, s->next_header);
+    }
+    if (count < TAR_BLOCK || header[AT_TYPE] != 'g') {
+      return LADE_OK;
+    }
+    memcpy(digits, header + AT_SIZE, SIZE_DIGITS);
+    size_t bytes = strtoull(digits, NULL, 8), padded;
+    s->next_header += TAR_BLOCK + (ladei_size_round_up(bytes, TAR_BLOCK, &padded) ? padded : 0);
+  }
+}
+
+/* libarchive saw the end at next_header. `*out_over` false: another archive begins at next_header now. */
+static lade_status end_check(shard *s, bool *out_over) {
+  uint64_t content = 0, file_bytes = s->index->files[s->file].bytes;
+  lade_status status = global_headers_pass(s);
+  if (status == LADE_OK) {
+    status = zeros_pass(s, s->next_header, &content);
+  }
+  if (status != LADE_OK) {
+    return status;
+  }
+  if (content < s->next_header + TAR_BLOCK) {
+    return place_error(s, s->next_header,
+                       content < file_bytes ? "no header of a member, nor an end mark"
+                                            : "it ends without an end mark: cut off?");
+  }
+  *out_over = content == file_bytes;
+  if (!*out_over && !s->options.ignore_zeros) {
+    return ladei_error(LADE_ERR_FORMAT, 0,
+                       "%s: byte %llu: not zero, behind the end mark at byte %llu: is that a header that was wiped? Of "
+                       "archives one behind the other ignore_zeros reads all",
+                       ladei_path_text(s->path), (unsigned long long)content, (unsigned long long)s->next_header);
+  }
+  s->next_header = content - content % TAR_BLOCK;
+  return LADE_OK;
+}
+
+static lade_status archives_read(shard *s, int fd) {
+  bool over = false;
+  lade_status status = LADE_OK;
+  s->fd = fd;
+  while (status == LADE_OK && !over) {
+    status = archive_read(s);
+    if (status == LADE_OK) {
+      status = end_check(s, &over);
+    }
+  }
+  s->member_at = s->next_header;
+  if (status == LADE_OK) {
+    status = record_end(s);
+  }
+  free(s->key);
+  return status;
+}
+
+static lade_status shard_read(shard *s) {
+  const ladei_index_file *file = &s->index->files[s->file];
+  int own;
+  if (file->fd >= 0) {
+    return archives_read(s, file->fd);
+  }
+  lade_status status = ladei_file_reopen(file->path, &file->identity, &own);
+  if (status == LADE_OK) {
+    status = archives_read(s, own);
+    close(own);
+  }
+  return status;
+}
+
+static lade_status options_check(const lade_record_index *index, const lade_tar_options *options) {
+  if (index == NULL || index->alternative_count == 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_add_tar: %s",
+                       index == NULL ? "NULL" : "the index has no named fields");
+  }
+  return options->ignore_zeros <= 1
+             ? LADE_OK
+             : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tar_options: ignore_zeros %u is neither 0 nor 1",
+                           options->ignore_zeros);
+}
+
+lade_status lade_index_add_tar_with(lade_record_index *index, const char *path, const lade_tar_options *options) {
+  shard s = {.index = index, .path = path};
+  lade_status status = ladei_options_read("lade_tar_options", options, &s.options, sizeof s.options);
+  if (status == LADE_OK) {
+    status = options_check(index, &s.options);
+  }
+  if (status != LADE_OK) {
+    return status;
+  }
+  ladei_index_mark mark = ladei_index_mark_get(index);
+  status = lade_index_add_file(index, path, &s.file);
+  if (status == LADE_OK) {
+    status = shard_read(&s);
+  }
+  if (status != LADE_OK) {
+    ladei_index_rewind(index, mark);
+  }
+  return status;
+}
+
+lade_status lade_index_add_tar(lade_record_index *index, const char *path) {
+  return lade_index_add_tar_with(index, path, NULL);
+}

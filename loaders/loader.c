@@ -1,0 +1,668 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A loader: a few slots, each with a piece of device memory, through which the batches go in order.
+ *
+ *             plan, submit                 next                    return
+ *   EMPTY ------------------> STAGED ------------------> OUT ------------------> EMPTY, at once planned again
+ *     |  submit failed                     (stream waits for the ticket)     (stream recorded; the next transfer into
+ *     '-------------------> PLANNED -> the next call of next tries again      the slot runs after it)
+ *                              ^  |
+ *                              '--'   skip_unreadable: without the records that cannot be read; or EMPTY, if none is left
+ *
+ * The next batch of a slot is read while the consumer's stream still works on the one before; only its copies wait, for an
+ * event that the pipeline records on that stream when the batch comes back.
+ *
+ * Device memory comes from the allocator, on the stream that the options name, whose work so far a transfer into a new
+ * block waits for; or on one of the loader's own, on which nothing ever runs. A slot keeps its block as long as its
+ * batches fit.
+ *
+ * I1  The slots that are not EMPTY hold batches next_number .. cursor.batches - 1, each once, and those that are OUT.
+ * I2  A slot that is BUSY is worked on by one thread, without the lock; nobody else looks at anything but its state and
+ *     number.
+ * I3  A slot that is EMPTY or PLANNED has no ticket.
+ * Locks: loader->lock guards states, numbers, cursor, next_number, counters and skips. No call of pipeline, allocator or runtime is made
+ * under it.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "loaders/plan.h"
+#include "loaders/skips.h"
+#include "pipeline/state/internal.h"
+
+typedef enum slot_state {
+  SLOT_EMPTY = 0,
+  SLOT_PLANNED,
+  SLOT_STAGED,
+  SLOT_OUT,
+  SLOT_BUSY,
+} slot_state;
+
+typedef struct slot {
+  slot_state state;
+  ladei_batch_plan batch;
+  void *memory;
+  size_t capacity;
+  lade_ticket *ticket;
+  uint64_t out_since_ns;
+} slot;
+
+struct lade_loader {
+  lade_pipeline *pipeline;
+  lade_device_allocator *allocator;
+  lade_runtime *runtime;
+  lade_stream stream; /* memory is allocated on it */
+  bool own_stream;
+  ladei_plan plan;
+
+  ladei_lock lock;
+  ladei_condition changed; /* a slot's state */
+  ladei_cursor cursor;
+  uint64_t next_number;                 /* of the batch to hand out next */
+  uint64_t state_epoch, state_position; /* behind the batch handed out last */
+  lade_loader_stats counters;
+  ladei_skips skips;
+  slot slots[64]; /* options.prefetch of them */
+};
+
+static uint64_t now_ns(const lade_loader *loader) { return lade_runtime_now_ns(loader->runtime); }
+
+static slot *slots_end(lade_loader *loader) { return loader->slots + loader->plan.options.prefetch; }
+
+/* Called with the lock. */
+static void slot_set(lade_loader *loader, slot *s, slot_state state) {
+  s->state = state;
+  ladei_condition_broadcast(&loader->changed);
+}
+
+/* --- staging a batch ---------------------------------------------------------------------------------------------- */
+
+static lade_status memory_free(lade_loader *loader, slot *s) {
+  lade_status status = s->memory != NULL ? lade_device_free(loader->allocator, s->memory) : LADE_OK;
+  if (status == LADE_OK) {
+    s->memory = NULL;
+    s->capacity = 0;
+  }
+  return status;
+}
+
+/* An eighth more than asked, so that batches of about one size keep their block. */
+static lade_status memory_fit(lade_loader *loader, slot *s, bool *out_fresh) {
+  size_t bytes = s->batch.bytes + s->batch.bytes / 8;
+  *out_fresh = s->batch.bytes > s->capacity;
+  if (!*out_fresh) {
+    return LADE_OK;
+  }
+  lade_status status = memory_free(loader, s);
+  if (status == LADE_OK) {
+    status = lade_device_alloc(loader->allocator, bytes, loader->stream, &s->memory);
+  }
+  s->capacity = status == LADE_OK ? bytes : s->capacity;
+  return status;
+}
+
+/* Submits the batch of a slot. `after`: the stream that the block's last user worked on; NULL: none did. */
+static lade_status batch_submit(lade_loader *loader, slot *s, const lade_stream *after) {
+  lade_transfer transfer;
+  lade_piece *pieces;
+  bool fresh;
+  lade_status status = memory_fit(loader, s, &fresh);
+  if (status != LADE_OK) {
+    return status;
+  }
+  if (fresh) {
+    after = loader->own_stream ? NULL : &loader->stream;
+  }
+  lade_transfer_init(&transfer);
+  status = ladei_plan_pieces(&loader->plan, &s->batch, &pieces, &transfer.piece_count);
+  if (status != LADE_OK) {
+    return status;
+  }
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.pieces = pieces;
+  transfer.device_memory = s->memory;
+  if (after != NULL) {
+    transfer.after_stream = 1;
+    transfer.stream = *after;
+  }
+  status = lade_pipeline_submit(loader->pipeline, &transfer, &s->ticket);
+  free(pieces);
+  return status;
+}
+
+/*
+ * Brings a slot that is BUSY from PLANNED to STAGED. On failure it is PLANNED, and without memory where a stream's work
+ * might still use that: the stream may be gone when it is tried again.
+ */
+static lade_status slot_stage(lade_loader *loader, slot *s, const lade_stream *after) {
+  lade_status status = batch_submit(loader, s, after);
+  if (status != LADE_OK && after != NULL) {
+    lade_error first;
+    ladei_error_save(&first);
+    (void)memory_free(loader, s);
+    ladei_error_restore(&first);
+  }
+  ladei_lock_acquire(&loader->lock);
+  slot_set(loader, s, status == LADE_OK ? SLOT_STAGED : SLOT_PLANNED);
+  ladei_lock_release(&loader->lock);
+  return status;
+}
+
+/* Plans the next batch into a slot that is BUSY. `*out_planned` false: the last epoch is over. */
+static lade_status slot_plan(lade_loader *loader, slot *s, bool *out_planned) {
+  ladei_lock_acquire(&loader->lock);
+  lade_status status = ladei_plan_next(&loader->plan, &loader->cursor, &s->batch);
+  *out_planned = status == LADE_OK && s->batch.count > 0;
+  if (!*out_planned) {
+    slot_set(loader, s, SLOT_EMPTY);
+  }
+  ladei_lock_release(&loader->lock);
+  return status;
+}
+
+/* Plans and stages a slot that is BUSY. */
+static lade_status slot_refill(lade_loader *loader, slot *s, const lade_stream *after) {
+  bool planned;
+  lade_status status = slot_plan(loader, s, &planned);
+  return status == LADE_OK && planned ? slot_stage(loader, s, after) : status;
+}
+
+static lade_status number_error(lade_status status, const slot *s) {
+  return ladei_error_prefix(status, "batch %llu of epoch %llu: ", (unsigned long long)s->batch.number,
+                            (unsigned long long)s->batch.epoch);
+}
+
+/* --- handing out -------------------------------------------------------------------------------------------------- */
+
+/* The slot of the batch to hand out next; NULL if it is in none. Called with the lock. */
+static slot *slot_next(lade_loader *loader) {
+  for (slot *s = loader->slots; s < slots_end(loader); s++) {
+    if (s->state != SLOT_EMPTY && s->state != SLOT_OUT && s->batch.count > 0 &&
+        s->batch.number == loader->next_number) {
+      return s;
+    }
+  }
+  return NULL;
+}
+
+static slot *slot_find(lade_loader *loader, slot_state state) {
+  for (slot *s = loader->slots; s < slots_end(loader); s++) {
+    if (s->state == state) return s;
+  }
+  return NULL;
+}
+
+/* The consumer has had all batches for too long. Called with the lock. */
+static lade_status return_error(lade_loader *loader) {
+  const slot *oldest = NULL;
+  unsigned count = 0;
+  for (const slot *s = loader->slots; s < slots_end(loader); s++) {
+    if (s->state != SLOT_OUT) continue;
+    oldest = oldest == NULL || s->batch.number < oldest->batch.number ? s : oldest;
+    count++;
+  }
+  if (oldest == NULL) {
+    return ladei_error(LADE_ERR_TIMEOUT, 0, "loader: batch %llu is not begun yet",
+                       (unsigned long long)loader->next_number);
+  }
+  return ladei_error(LADE_ERR_TIMEOUT, 0,
+                     "loader: batch %llu of epoch %llu, handed out %llu ms ago, was not returned; %u of %u are out",
+                     (unsigned long long)oldest->batch.number, (unsigned long long)oldest->batch.epoch,
+                     (unsigned long long)((now_ns(loader) - oldest->out_since_ns) / 1000000), count,
+                     (unsigned)loader->plan.options.prefetch);
+}
+
+/* Waits for another thread to change a slot. Called with the lock. */
+static lade_status change_wait(lade_loader *loader, uint64_t deadline_ns) {
+  bool is_virtual = loader->runtime->ops->step != NULL; /* one thread: nobody else could change anything */
+  uint64_t now = now_ns(loader);
+  if (is_virtual || now >= deadline_ns) {
+    return return_error(loader);
+  }
+  (void)ladei_condition_wait_for(&loader->changed, &loader->lock, deadline_ns - now);
+  return LADE_OK;
+}
+
+static uint64_t deadline_after(uint64_t now, uint64_t timeout_ns) {
+  return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+}
+
+/*
+ * The slot of the next batch, BUSY, its batch STAGED; NULL: the last epoch is over.
+ * A slot that was emptied by a failure of planning is planned here again.
+ */
+static lade_status slot_take(lade_loader *loader, uint64_t timeout_ns, slot **out) {
+  uint64_t limit_ns = ladei_size_min(timeout_ns, loader->plan.options.return_timeout_ns);
+  uint64_t deadline_ns = deadline_after(now_ns(loader), limit_ns);
+  lade_status status = LADE_OK;
+  ladei_lock_acquire(&loader->lock);
+  while (status == LADE_OK) {
+    slot *s = slot_next(loader);
+    bool plan = s == NULL && !loader->cursor.over && (s = slot_find(loader, SLOT_EMPTY)) != NULL;
+    if (s == NULL && loader->cursor.over && loader->next_number == loader->cursor.batches) {
+      *out = NULL;
+      break;
+    }
+    if (s == NULL || s->state == SLOT_BUSY) {
+      status = change_wait(loader, deadline_ns);
+      continue;
+    }
+    slot_state state = s->state;
+    slot_set(loader, s, SLOT_BUSY);
+    if (state == SLOT_STAGED) {
+      *out = s;
+      break;
+    }
+    ladei_lock_release(&loader->lock);
+    status = plan ? slot_refill(loader, s, NULL) : slot_stage(loader, s, NULL);
+    ladei_lock_acquire(&loader->lock);
+  }
+  ladei_lock_release(&loader->lock);
+  return status;
+}
+
+static void slot_return_to(lade_loader *loader, slot *s, slot_state state) {
+  ladei_lock_acquire(&loader->lock);
+  slot_set(loader, s, state);
+  ladei_lock_release(&loader->lock);
+}
+
+/* Lets the stream wait for the batch of a BUSY slot. A failed transfer makes it PLANNED, anything else STAGED. */
+static lade_status slot_wait(lade_loader *loader, slot *s, lade_stream stream, uint64_t timeout_ns) {
+  lade_status status = timeout_ns == LADE_WAIT_FOREVER ? LADE_OK : lade_ticket_wait(s->ticket, timeout_ns);
+  if (status == LADE_OK) {
+    status = lade_stream_wait_ticket(stream, s->ticket);
+  }
+  if (status == LADE_OK) {
+    return LADE_OK;
+  }
+  /* Whose fault was it, the transfer's or the stream's? What takes long goes on. */
+  lade_error error;
+  ladei_error_save(&error);
+  bool passing = status == LADE_ERR_TIMEOUT || status == LADE_ERR_FORKED;
+  bool failed = !passing && lade_ticket_wait(s->ticket, LADE_WAIT_FOREVER) != LADE_OK;
+  if (failed) {
+    lade_ticket_release(s->ticket);
+    s->ticket = NULL;
+  }
+  ladei_error_restore(&error);
+  number_error(status, s);
+  slot_return_to(loader, s, failed ? SLOT_PLANNED : SLOT_STAGED);
+  return status;
+}
+
+/* --- records that cannot be read ---------------------------------------------------------------------------------- */
+
+/* The slot of the next batch, which could not be staged or read, BUSY; NULL: another thread is at it, or was. */
+static slot *slot_take_failed(lade_loader *loader) {
+  ladei_lock_acquire(&loader->lock);
+  slot *s = slot_next(loader);
+  s = s != NULL && s->state == SLOT_PLANNED ? s : NULL;
+  if (s != NULL) slot_set(loader, s, SLOT_BUSY);
+  ladei_lock_release(&loader->lock);
+  return s;
+}
+
+static bool is_unreadable(lade_status status) { return status == LADE_ERR_IO || status == LADE_ERR_TRUNCATED; }
+
+/* Counts a record that is left out; its error is this thread's last. */
+static void skip_note(lade_loader *loader, uint64_t record) {
+  ladei_lock_acquire(&loader->lock);
+  loader->counters.skipped_records++;
+  ladei_skips_add(&loader->skips, record, lade_last_error()->text);
+  ladei_lock_release(&loader->lock);
+}
+
+/* Reads the records of a BUSY slot's batch one by one, and leaves out those that cannot be read. Ends at an error that is
+ * not the records'. */
+static lade_status batch_prune(lade_loader *loader, slot *s, uint64_t *out_count) {
+  bool *bad = calloc(s->batch.count, sizeof *bad);
+  lade_status status = bad != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "loader: no memory");
+  for (uint64_t i = 0; status == LADE_OK && i < s->batch.count; i++) {
+    status = ladei_record_probe(loader->plan.index, s->batch.records[i]);
+    bad[i] = is_unreadable(status);
+    if (!bad[i]) continue;
+    skip_note(loader, s->batch.records[i]);
+    ++*out_count;
+    status = LADE_OK;
+  }
+  if (*out_count > 0) ladei_batch_leave_out(&loader->plan, &s->batch, bad);
+  free(bad);
+  return status;
+}
+
+/* Goes on behind the batch of a BUSY slot, of which nothing is left. */
+static void batch_pass(lade_loader *loader, slot *s) {
+  ladei_lock_acquire(&loader->lock);
+  loader->counters.skipped_batches++;
+  loader->next_number = s->batch.number + 1;
+  loader->state_epoch = s->batch.epoch;
+  loader->state_position = s->batch.end_position;
+  ladei_lock_release(&loader->lock);
+  (void)slot_refill(loader, s, NULL); /* what keeps it is found again by slot_take() */
+}
+
+/*
+ * After such an error: whether to try the next batch again. Once even where all of its records can be read, since the
+ * failure may have passed; `*tries` counts those.
+ */
+static bool batch_retry(lade_loader *loader, unsigned *tries) {
+  uint64_t left_out = 0;
+  slot *s = slot_take_failed(loader);
+  if (s == NULL) {
+    return true;
+  }
+  lade_status status = batch_prune(loader, s, &left_out);
+  if (s->batch.count == 0) {
+    batch_pass(loader, s);
+  } else {
+    slot_return_to(loader, s, SLOT_PLANNED);
+  }
+  *tries = left_out > 0 ? 0 : *tries + 1;
+  return status == LADE_OK && *tries < 2;
+}
+
+/* --- handing out, the call ---------------------------------------------------------------------------------------- */
+
+/* The next batch's slot, BUSY, its bytes on their way and the stream waiting for them; NULL: the last epoch is over. */
+static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, slot **out) {
+  unsigned tries = 0;
+  for (;;) {
+    lade_status status = slot_take(loader, timeout_ns, out);
+    if (status == LADE_OK && *out != NULL) {
+      status = slot_wait(loader, *out, stream, timeout_ns);
+    }
+    if (!is_unreadable(status) || !loader->plan.options.skip_unreadable) {
+      return status;
+    }
+    lade_error error;
+    ladei_error_save(&error);
+    bool again = batch_retry(loader, &tries);
+    ladei_error_restore(&error);
+    if (!again) {
+      return status;
+    }
+  }
+}
+
+static lade_batch batch_describe(const lade_loader *loader, const slot *s) {
+  const ladei_batch_plan *plan = &s->batch;
+  const uint64_t parts = loader->plan.index->field_count * plan->count;
+  uint64_t *device_tables = (uint64_t *)(void *)((char *)s->memory + plan->table_offset);
+  return (lade_batch){
+      .struct_size = sizeof(lade_batch),
+      .number = plan->number,
+      .epoch = plan->epoch,
+      .count = plan->count,
+      .field_count = loader->plan.index->field_count,
+      .memory = s->memory,
+      .bytes = plan->bytes,
+      .offsets = ladei_batch_offsets(plan),
+      .lengths = ladei_batch_lengths(&loader->plan, plan),
+      .records = plan->records,
+      .device_offsets = device_tables,
+      .device_lengths = device_tables + parts,
+      .ticket = s->ticket,
+  };
+}
+
+lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, lade_batch *batch) {
+  slot *s = NULL;
+  lade_batch own = {.struct_size = sizeof own};
+  if (loader == NULL || batch == NULL || batch->struct_size < sizeof(size_t)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_next: NULL, or a batch without struct_size");
+  }
+  lade_status status = slot_make_ready(loader, stream, timeout_ns, &s);
+  if (status != LADE_OK) {
+    return status;
+  }
+  if (s != NULL) {
+    own = batch_describe(loader, s);
+    ladei_lock_acquire(&loader->lock);
+    loader->next_number = s->batch.number + 1;
+    loader->state_epoch = s->batch.epoch;
+    loader->state_position = s->batch.end_position;
+    loader->counters.batches++;
+    loader->counters.records += s->batch.count;
+    s->out_since_ns = now_ns(loader);
+    slot_set(loader, s, SLOT_OUT);
+    ladei_lock_release(&loader->lock);
+  }
+  return ladei_stats_write("lade_batch", &own, sizeof own, batch);
+}
+
+/* --- taking back -------------------------------------------------------------------------------------------------- */
+
+/* The slot of a batch that is out, BUSY. */
+static lade_status slot_take_back(lade_loader *loader, uint64_t number, slot **out) {
+  bool found = false;
+  ladei_lock_acquire(&loader->lock);
+  for (slot *s = loader->slots; s < slots_end(loader); s++) {
+    if (s->state == SLOT_OUT && s->batch.number == number) {
+      slot_set(loader, s, SLOT_BUSY);
+      *out = s;
+      found = true;
+    }
+  }
+  ladei_lock_release(&loader->lock);
+  return found ? LADE_OK
+               : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: batch %llu is not handed out",
+                             (unsigned long long)number);
+}
+
+lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lade_stream stream) {
+  slot *s = NULL;
+  if (loader == NULL || batch == NULL || batch->struct_size < offsetof(lade_batch, epoch)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_return: NULL, or no batch");
+  }
+  lade_status status = slot_take_back(loader, batch->number, &s);
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = lade_device_record_stream(loader->allocator, s->memory, stream);
+  if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) { /* on a lost device no work uses it any more */
+    slot_return_to(loader, s, SLOT_OUT);
+    return status;
+  }
+  /* Its reads were over when it was handed out, and its copies come before any the slot will have. What is left to find
+   * out is whether they went well. */
+  lade_status outcome = lade_ticket_wait(s->ticket, LADE_WAIT_FOREVER);
+  if (outcome != LADE_OK) number_error(outcome, s);
+  lade_error error;
+  ladei_error_save(&error);
+  lade_ticket_release(s->ticket);
+  s->ticket = NULL;
+  (void)slot_refill(loader, s, &stream); /* what keeps it is found again by lade_loader_next() */
+  ladei_error_restore(&error);
+  return outcome;
+}
+
+lade_status lade_loader_stats_get(lade_loader *loader, lade_loader_stats *stats) {
+  if (loader == NULL || stats == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_stats_get: NULL");
+  }
+  ladei_lock_acquire(&loader->lock);
+  lade_loader_stats own = loader->counters;
+  own.skips_listed = loader->skips.count;
+  ladei_lock_release(&loader->lock);
+  own.struct_size = sizeof own;
+  return ladei_stats_write("lade_loader_stats", &own, sizeof own, stats);
+}
+
+lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loader_skip *skip) {
+  lade_loader_skip own = {.struct_size = sizeof own};
+  if (loader == NULL || skip == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_skip_get: NULL");
+  }
+  ladei_lock_acquire(&loader->lock);
+  size_t count = loader->skips.count;
+  if (index < count) {
+    const ladei_skip *of = &loader->skips.list[index];
+    own.record = of->record;
+    own.count = of->count;
+    own.text = of->text != NULL ? of->text : "";
+  }
+  ladei_lock_release(&loader->lock);
+  return index < count
+             ? ladei_stats_write("lade_loader_skip", &own, sizeof own, skip)
+             : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: skip %llu of %zu", (unsigned long long)index, count);
+}
+
+lade_status lade_loader_state_get(lade_loader *loader, lade_loader_state *state) {
+  if (loader == NULL || state == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_state_get: NULL");
+  }
+  const lade_loader_options *options = &loader->plan.options;
+  lade_loader_state own = {
+      .struct_size = sizeof own,
+      .seed = options->seed,
+      .record_count = loader->plan.index->count,
+      .shuffle = options->shuffle,
+      .rank = options->rank,
+      .world_size = options->world_size,
+      .equal_ranks = options->equal_ranks,
+      .files = loader->plan.identity.files,
+      .files_in_any_order = loader->plan.identity.files_in_any_order,
+      .records = loader->plan.identity.records,
+  };
+  ladei_lock_acquire(&loader->lock);
+  own.epoch = loader->state_epoch;
+  own.position = loader->state_position;
+  own.batches = loader->next_number;
+  ladei_lock_release(&loader->lock);
+  return ladei_stats_write("lade_loader_state", &own, sizeof own, state);
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+/* Ends the transfers, then gives back memory and stream. After a failure it may be called again. */
+static lade_status loader_dismantle(lade_loader *loader) {
+  for (slot *s = loader->slots; s < slots_end(loader); s++) {
+    if (s->ticket == NULL) continue;
+    (void)lade_ticket_cancel(s->ticket);
+    lade_status status = lade_ticket_wait(s->ticket, LADE_WAIT_FOREVER);
+    if (status == LADE_ERR_TIMEOUT || status == LADE_ERR_FORKED) {
+      return status;
+    }
+    lade_ticket_release(s->ticket);
+    s->ticket = NULL;
+    s->state = SLOT_PLANNED;
+  }
+  for (slot *s = loader->slots; s < slots_end(loader); s++) {
+    lade_status status = memory_free(loader, s);
+    if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) {
+      return status;
+    }
+  }
+  if (loader->own_stream) {
+    lade_status status = lade_device_stream_retire(loader->allocator, loader->stream);
+    if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
+      status = lade_stream_destroy(loader->runtime, loader->stream);
+    }
+    if (status != LADE_OK) {
+      return status;
+    }
+    loader->own_stream = false;
+  }
+  return LADE_OK;
+}
+
+static void loader_free(lade_loader *loader) {
+  for (slot *s = loader->slots; s < slots_end(loader); s++) {
+    ladei_batch_plan_dispose(&s->batch);
+  }
+  ladei_skips_dispose(&loader->skips);
+  ladei_plan_dispose(&loader->plan);
+  ladei_condition_destroy(&loader->changed);
+  ladei_lock_destroy(&loader->lock);
+  free(loader);
+}
+
+static lade_status loader_start(lade_loader *loader) {
+  lade_status status = LADE_OK;
+  loader->stream = loader->plan.options.stream;
+  if (loader->stream == NULL) {
+    status = lade_stream_create(loader->runtime, loader->pipeline->options.device, &loader->stream);
+    loader->own_stream = status == LADE_OK;
+  }
+  for (slot *s = loader->slots; s < slots_end(loader) && status == LADE_OK && !loader->cursor.over; s++) {
+    s->state = SLOT_BUSY;
+    status = slot_refill(loader, s, NULL);
+  }
+  return status;
+}
+
+static lade_status loader_create(const lade_record_index *index, lade_pipeline *pipeline,
+                                 lade_device_allocator *allocator, const lade_loader_options *options,
+                                 lade_loader **out) {
+  lade_loader *loader = calloc(1, sizeof *loader);
+  if (loader == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "loader: no memory");
+  }
+  loader->pipeline = pipeline;
+  loader->allocator = allocator;
+  loader->runtime = pipeline->runtime;
+  lade_status status = ladei_plan_init(&loader->plan, index, options);
+  if (status == LADE_OK) {
+    status = ladei_cursor_init(&loader->cursor, &loader->plan, options->resume);
+  }
+  if (status != LADE_OK) {
+    ladei_plan_dispose(&loader->plan);
+    free(loader);
+    return status;
+  }
+  ladei_lock_init(&loader->lock, LADEI_RANK_LOADER);
+  ladei_condition_init(&loader->changed);
+  loader->next_number = loader->cursor.batches;
+  loader->state_epoch = loader->cursor.epoch;
+  loader->state_position = loader->cursor.position;
+  status = loader_start(loader);
+  if (status != LADE_OK) {
+    lade_error first;
+    ladei_error_save(&first);
+    /* A second attempt, since the first may have met a failure that passes. What then stays is lost with the device. */
+    bool clean = loader_dismantle(loader) == LADE_OK || loader_dismantle(loader) == LADE_OK;
+    if (clean) loader_free(loader);
+    ladei_error_restore(&first);
+    return status;
+  }
+  *out = loader;
+  return LADE_OK;
+}
+
+lade_status lade_loader_create(const lade_record_index *index, lade_pipeline *pipeline,
+                               lade_device_allocator *allocator, const lade_loader_options *options,
+                               lade_loader **out) {
+  lade_loader_options own;
+  if (index == NULL || pipeline == NULL || allocator == NULL || options == NULL || out == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_create: NULL");
+  }
+  lade_status status = ladei_options_read("lade_loader_options", options, &own, sizeof own);
+  if (status == LADE_OK) {
+    status = ladei_runtime_check_process(pipeline->runtime);
+  }
+  return status == LADE_OK ? loader_create(index, pipeline, allocator, &own, out) : status;
+}
+
+lade_status lade_loader_destroy(lade_loader *loader) {
+  if (loader == NULL) {
+    return LADE_OK;
+  }
+  lade_status status = ladei_runtime_check_process(loader->runtime);
+  if (status != LADE_OK) {
+    return status;
+  }
+  const slot *out = slot_find(loader, SLOT_OUT);
+  if (out != NULL) {
+    return ladei_error(LADE_ERR_BUSY, 0, "loader: batch %llu of epoch %llu is handed out",
+                       (unsigned long long)out->batch.number, (unsigned long long)out->batch.epoch);
+  }
+  status = loader_dismantle(loader);
+  if (status == LADE_OK) {
+    loader_free(loader);
+  }
+  return status;
+}

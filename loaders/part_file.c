@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files of a checkpoint that is being saved. Locks: none; a file belongs to one thread.
+ */
+#include "loaders/part_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "loaders/text.h"
+
+static lade_status file_error(const char *doing, const ladei_save *file, int reason) {
+  return ladei_error(LADE_ERR_IO, reason, "%s %s: %s", doing, ladei_path_text(ladei_save_path(file)), strerror(reason));
+}
+
+lade_status ladei_part_file_create(int folder, const char *path, uint64_t bytes, ladei_save **out) {
+  ladei_save *file = NULL;
+  lade_status status = ladei_save_begin_in(folder, path, &file);
+  /* A disk that is full is better found now than at the end. A file system that promises nothing is no error. */
+  if (status == LADE_OK && bytes > 0 && fallocate(ladei_save_fd(file), 0, 0, (off_t)bytes) != 0 &&
+      (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)) {
+    status = file_error("making room for", file, errno);
+    (void)ladei_save_end(file, false);
+  }
+  if (status == LADE_OK) {
+    *out = file;
+  }
+  return status;
+}
+
+lade_status ladei_part_file_write(const ladei_save *file, uint64_t offset, const void *buffer, size_t bytes) {
+  const int fd = ladei_save_fd(file);
+  for (size_t done = 0; done < bytes;) {
+    ssize_t put = pwrite(fd, (const char *)buffer + done, bytes - done, (off_t)(offset + done));
+    if (put < 0 && errno != EINTR) {
+      return file_error("writing", file, errno);
+    }
+    done += put > 0 ? (size_t)put : 0;
+  }
+  return LADE_OK;
+}

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Composing batches.
+ *
+ *   order of an epoch    permutation of all records, or as they are
+ *   rank r of n          places r, r + n, r + 2n, ... of it
+ *   batch                the next ones, until there are batch_records, or one more would not fit into batch_bytes
+ *
+ *   in memory   | field 0: r0 .  r1 .  r2 . | field 1: r0 . r1 . r2 . | offsets | lengths |     '.': up to alignment or
+ *                                                                                               stride, zeros
+ *
+ * I1  A batch has records of one epoch only.
+ * I2  offsets ascend; every part begins at a multiple of options.alignment.
+ * Locks: none. A plan is constant; a cursor and a batch belong to whoever plans.
+ */
+#include "loaders/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "loaders/text.h"
+
+enum {
+  DEFAULT_PREFETCH = 4,
+  MAX_PREFETCH = 64,
+  DEFAULT_ALIGNMENT = 64,
+  MAX_ALIGNMENT = 512,
+};
+#define MAX_BATCH_RECORDS         (UINT64_C(1) << 24)
+#define DEFAULT_RETURN_TIMEOUT_NS (UINT64_C(60) * 1000000000)
+
+static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "loader: no memory"); }
+
+static lade_status option_error(const char *what) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: %s", what);
+}
+
+/* --- options ------------------------------------------------------------------------------------------------------ */
+
+static lade_status options_check(const lade_loader_options *options) {
+  if (options->batch_records == 0 && options->batch_bytes == 0) {
+    return option_error("neither batch_records nor batch_bytes is given");
+  }
+  if (options->batch_records > MAX_BATCH_RECORDS) {
+    return option_error("batch_records is above 2^24");
+  }
+  if (options->world_size != 0 ? options->rank >= options->world_size : options->rank != 0) {
+    return option_error("rank is not below world_size");
+  }
+  if (options->prefetch > MAX_PREFETCH) {
+    return option_error("prefetch is above 64");
+  }
+  if (options->alignment != 0 && (!ladei_is_power_of_two(options->alignment) || options->alignment > MAX_ALIGNMENT)) {
+    return option_error("alignment is no power of two up to 512");
+  }
+  if (options->padded > 1 || options->shuffle > 1 || options->equal_ranks > 1 || options->drop_last > 1 ||
+      options->skip_unreadable > 1) {
+    return option_error("padded, shuffle, equal_ranks, drop_last or skip_unreadable is neither 0 nor 1");
+  }
+  return options->drop_last && options->batch_records == 0 ? option_error("drop_last needs batch_records") : LADE_OK;
+}
+
+static void options_complete(lade_loader_options *options) {
+  options->world_size = options->world_size != 0 ? options->world_size : 1;
+  options->prefetch = options->prefetch != 0 ? options->prefetch : DEFAULT_PREFETCH;
+  options->alignment = options->alignment != 0 ? options->alignment : DEFAULT_ALIGNMENT;
+  options->return_timeout_ns = options->return_timeout_ns != 0 ? options->return_timeout_ns : DEFAULT_RETURN_TIMEOUT_NS;
+}
+
+static uint64_t aligned(const ladei_plan *plan, uint64_t bytes) {
+  size_t rounded = 0;
+  (void)ladei_size_round_up(bytes, plan->options.alignment, &rounded); /* ranges lie within files */
+  return rounded;
+}
+
+static const lade_range *ranges_of(const ladei_plan *plan, uint64_t record) {
+  return &plan->index->ranges[record * plan->index->field_count];
+}
+
+/* Room that a field of a record takes in a batch. */
+static uint64_t part_room(const ladei_plan *plan, uint64_t record, size_t field) {
+  return plan->strides != NULL ? plan->strides[field] : aligned(plan, ranges_of(plan, record)[field].bytes);
+}
+
+static uint64_t record_room(const ladei_plan *plan, uint64_t record) {
+  uint64_t room = 0;
+  for (size_t field = 0; field < plan->index->field_count; field++) {
+    room += part_room(plan, record, field);
+  }
+  return room;
+}
+
+static lade_status strides_find(ladei_plan *plan) {
+  const size_t fields = plan->index->field_count;
+  uint64_t widest = ladei_size_max(plan->options.alignment, sizeof(uint64_t)); /* the tables are aligned, too */
+  if (plan->options.padded) {
+    plan->strides = calloc(fields, sizeof *plan->strides);
+    if (plan->strides == NULL) {
+      return memory_error();
+    }
+    for (uint64_t i = 0; i < plan->index->count * fields; i++) {
+      uint64_t *stride = &plan->strides[i % fields];
+      *stride = ladei_size_max(*stride, aligned(plan, plan->index->ranges[i].bytes));
+      widest = ladei_size_max(widest, *stride);
+    }
+  }
+  plan->zeros = calloc(1, widest);
+  return plan->zeros != NULL ? LADE_OK : memory_error();
+}
+
+/* Any batch stays below the limit on sizes, and every record fits into one. */
+static lade_status records_check(const ladei_plan *plan) {
+  uint64_t largest = 0;
+  size_t bytes;
+  for (uint64_t i = 0; i < plan->index->count; i++) {
+    uint64_t room = record_room(plan, i);
+    largest = ladei_size_max(largest, room);
+    if (plan->options.batch_bytes != 0 && room > plan->options.batch_bytes) {
+      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: record %llu takes %llu bytes, batch_bytes is %llu",
+                         (unsigned long long)i, (unsigned long long)room,
+                         (unsigned long long)plan->options.batch_bytes);
+    }
+  }
+  uint64_t records = plan->options.batch_records != 0 ? plan->options.batch_records : 1;
+  return ladei_size_mul(largest, records, &bytes) && bytes < LADEI_SIZE_LIMIT ? LADE_OK
+                                                                              : option_error("batches are too large");
+}
+
+static lade_status share_find(ladei_plan *plan) {
+  const lade_loader_options *options = &plan->options;
+  uint64_t count = plan->index->count, world = options->world_size;
+  plan->share = count / world + (!options->equal_ranks && options->rank < count % world ? 1 : 0);
+  if (plan->share == 0 || (options->drop_last && plan->share < options->batch_records)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: an epoch of %llu records has no batch for rank %u of %u",
+                       (unsigned long long)count, (unsigned)options->rank, (unsigned)options->world_size);
+  }
+  return LADE_OK;
+}
+
+lade_status ladei_plan_init(ladei_plan *plan, const lade_record_index *index, const lade_loader_options *options) {
+  *plan = (ladei_plan){.index = index, .options = *options};
+  lade_status status = options_check(options);
+  if (status != LADE_OK) {
+    return status;
+  }
+  options_complete(&plan->options);
+  plan->identity = ladei_index_identity_of(index);
+  status = share_find(plan);
+  if (status == LADE_OK) {
+    status = strides_find(plan);
+  }
+  if (status == LADE_OK) {
+    status = records_check(plan);
+  }
+  if (status != LADE_OK) {
+    ladei_plan_dispose(plan);
+  }
+  return status;
+}
+
+void ladei_plan_dispose(ladei_plan *plan) {
+  free(plan->strides);
+  free(plan->zeros);
+  plan->strides = NULL;
+  plan->zeros = NULL;
+}
+
+/* --- the cursor --------------------------------------------------------------------------------------------------- */
+
+static lade_status resume_check(const ladei_plan *plan, const lade_loader_state *state) {
+  const lade_loader_options *options = &plan->options;
+  const char *other = state->record_count != plan->index->count    ? "number of records"
+                      : state->shuffle != options->shuffle         ? "choice of shuffling"
+                      : state->seed != options->seed               ? "seed"
+                      : state->rank != options->rank               ? "rank"
+                      : state->world_size != options->world_size   ? "world size"
+                      : state->equal_ranks != options->equal_ranks ? "choice of equal ranks"
+                      : state->position > plan->share              ? "share of the records"
+                                                                   : NULL;
+  return other == NULL ? LADE_OK
+                       : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: the state to resume has another %s", other);
+}
+
+static lade_status identity_error(const ladei_plan *plan, const char *what) {
+  const char *first = plan->index->file_count > 0 ? ladei_path_text(plan->index->files[0].path) : "none";
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: the state to resume has %s; file 0 is %s here", what,
+                     first);
+}
+
+/* The same records by the same numbers. */
+static lade_status identity_check(const ladei_plan *plan, const lade_loader_state *state) {
+  const ladei_index_identity *own = &plan->identity;
+  if (state->files != 0 && state->files != own->files) {
+    return identity_error(plan, state->files_in_any_order == own->files_in_any_order
+                                    ? "the same files in another order: add them in the order that they had"
+                                    : "other files, by name or size");
+  }
+  return state->records == 0 || state->records == own->records
+             ? LADE_OK
+             : identity_error(plan, "other records in the same files");
+}
+
+lade_status ladei_cursor_init(ladei_cursor *cursor, const ladei_plan *plan, const lade_loader_state *resume) {
+  lade_loader_state state;
+  *cursor = (ladei_cursor){.permutation_epoch = UINT64_MAX};
+  if (resume == NULL) {
+    return LADE_OK;
+  }
+  lade_status status = ladei_options_read("lade_loader_state", resume, &state, sizeof state);
+  if (status == LADE_OK) {
+    status = resume_check(plan, &state);
+  }
+  if (status == LADE_OK) {
+    status = identity_check(plan, &state);
+  }
+  if (status == LADE_OK) {
+    cursor->epoch = state.epoch;
+    cursor->position = state.position;
+    cursor->batches = state.batches;
+  }
+  return status;
+}
+
+/* The record at a position of this rank's share. */
+static uint64_t record_at(const ladei_plan *plan, ladei_cursor *cursor, uint64_t position) {
+  uint64_t place = position * plan->options.world_size + plan->options.rank;
+  if (!plan->options.shuffle) {
+    return place;
+  }
+  if (cursor->permutation_epoch != cursor->epoch) {
+    ladei_permutation_init(&cursor->permutation, plan->index->count, plan->options.seed, cursor->epoch);
+    cursor->permutation_epoch = cursor->epoch;
+  }
+  return ladei_permutation_at(&cursor->permutation, place);
+}
+
+/* --- one batch ---------------------------------------------------------------------------------------------------- */
+
+/* Room for `count` numbers, kept. */
+static bool numbers_grow(uint64_t **numbers, size_t *capacity, size_t count) {
+  if (count <= *capacity) {
+    return true;
+  }
+  size_t larger = ladei_size_max(count, 2 * *capacity);
+  uint64_t *grown = realloc(*numbers, larger * sizeof *grown);
+  if (grown != NULL) {
+    *numbers = grown;
+    *capacity = larger;
+  }
+  return grown != NULL;
+}
+
+/* Takes records from the cursor's position on. */
+static lade_status records_take(const ladei_plan *plan, ladei_cursor *cursor, ladei_batch_plan *out) {
+  const lade_loader_options *options = &plan->options;
+  uint64_t most = options->batch_records != 0 ? options->batch_records : MAX_BATCH_RECORDS, room = 0;
+  out->count = 0;
+  while (out->count < most && cursor->position + out->count < plan->share) {
+    uint64_t record = record_at(plan, cursor, cursor->position + out->count);
+    room += record_room(plan, record);
+    if (options->batch_bytes != 0 && room > options->batch_bytes) break;
+    if (!numbers_grow(&out->records, &out->record_capacity, out->count + 1)) {
+      return memory_error();
+    }
+    out->records[out->count++] = record;
+  }
+  return LADE_OK;
+}
+
+static lade_status records_place(const ladei_plan *plan, ladei_batch_plan *batch) {
+  size_t fields = plan->index->field_count, parts = fields * batch->count;
+  if (!numbers_grow(&batch->tables, &batch->table_capacity, 2 * parts)) {
+    return memory_error();
+  }
+  uint64_t at = 0;
+  for (size_t i = 0; i < parts; i++) {
+    size_t field = i / batch->count;
+    uint64_t record = batch->records[i % batch->count];
+    batch->tables[i] = at;
+    batch->tables[parts + i] = ranges_of(plan, record)[field].bytes;
+    at += part_room(plan, record, field);
+  }
+  size_t tables = 0;
+  (void)ladei_size_round_up(at, sizeof(uint64_t), &tables);
+  batch->table_offset = tables;
+  batch->bytes = tables + 2 * parts * sizeof(uint64_t);
+  return LADE_OK;
+}
+
+void ladei_batch_leave_out(const ladei_plan *plan, ladei_batch_plan *batch, const bool *left_out) {
+  uint64_t kept = 0;
+  for (uint64_t i = 0; i < batch->count; i++) {
+    if (!left_out[i]) batch->records[kept++] = batch->records[i];
+  }
+  batch->count = kept;
+  if (kept > 0) (void)records_place(plan, batch); /* has room: the tables get shorter */
+}
+
+/* Whether the epoch has no further batch at the cursor. */
+static bool epoch_is_over(const ladei_plan *plan, const ladei_cursor *cursor) {
+  uint64_t left = plan->share - cursor->position;
+  return left == 0 || (plan->options.drop_last && left < plan->options.batch_records && plan->options.batch_bytes == 0);
+}
+
+lade_status ladei_plan_next(const ladei_plan *plan, ladei_cursor *cursor, ladei_batch_plan *out) {
+  out->count = 0;
+  for (;;) {
+    if (epoch_is_over(plan, cursor)) {
+      cursor->epoch++;
+      cursor->position = 0;
+    }
+    if (plan->options.epochs != 0 && cursor->epoch >= plan->options.epochs) {
+      cursor->over = true;
+      return LADE_OK;
+    }
+    lade_status status = records_take(plan, cursor, out);
+    /* With both limits only the records themselves tell whether the epoch's last batch is a short one. */
+    bool last = cursor->position + out->count == plan->share;
+    if (status == LADE_OK && last && plan->options.drop_last && out->count < plan->options.batch_records) {
+      cursor->position = plan->share;
+      continue;
+    }
+    if (status == LADE_OK) {
+      status = records_place(plan, out);
+    }
+    if (status != LADE_OK) {
+      out->count = 0;
+      return status;
+    }
+    out->number = cursor->batches++;
+    out->epoch = cursor->epoch;
+    cursor->position += out->count;
+    out->end_position = cursor->position;
+    return LADE_OK;
+  }
+}
+
+void ladei_batch_plan_dispose(ladei_batch_plan *batch) {
+  free(batch->records);
+  free(batch->tables);
+}
+
+/* A range of a file that is open, or by path. Where the last check was of this file, it is not looked at again. */
+static lade_status range_endpoint(const ladei_index_file *file, const lade_range *range,
+                                  const ladei_index_file **checked, lade_endpoint *out) {
+  lade_status status = LADE_OK;
+  if (file->fd >= 0) {
+    *out = lade_endpoint_file(file->fd, range->offset, ladei_path_text(file->path));
+    return LADE_OK;
+  }
+  if (*checked != file) {
+    status = ladei_file_recheck(file->path, &file->identity);
+    *checked = file;
+  }
+  *out = lade_endpoint_path(file->path, range->offset, 0);
+  return status;
+}
+
+lade_status ladei_plan_pieces(const ladei_plan *plan, const ladei_batch_plan *batch, lade_piece **out,
+                              uint64_t *out_count) {
+  size_t parts = plan->index->field_count * batch->count, count = 0;
+  const uint64_t *offsets = ladei_batch_offsets(batch), *lengths = ladei_batch_lengths(plan, batch);
+  lade_piece *pieces = calloc(2 * parts + 1, sizeof *pieces);
+  if (pieces == NULL) {
+    return memory_error();
+  }
+  const ladei_index_file *checked = NULL;
+  lade_status status = LADE_OK;
+  for (size_t i = 0; i < parts && status == LADE_OK; i++) {
+    const lade_range *range = &ranges_of(plan, batch->records[i % batch->count])[i / batch->count];
+    const ladei_index_file *file = &plan->index->files[range->file];
+    uint64_t end = i + 1 < parts ? offsets[i + 1] : batch->table_offset, gap = end - offsets[i] - lengths[i];
+    if (range->bytes > 0) {
+      status = range_endpoint(file, range, &checked, &pieces[count].host);
+      pieces[count++].bytes = range->bytes;
+    }
+    if (gap > 0) {
+      pieces[count].host = lade_endpoint_memory(plan->zeros);
+      pieces[count++].bytes = gap;
+    }
+  }
+  if (status != LADE_OK) {
+    free(pieces);
+    return status;
+  }
+  pieces[count].host = lade_endpoint_memory(batch->tables);
+  pieces[count++].bytes = 2 * parts * sizeof(uint64_t);
+  *out = pieces;
+  *out_count = count;
+  return LADE_OK;
+}

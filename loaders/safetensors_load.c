@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loading tensors: which goes where, in which transfers.
+ *
+ *   file      | a         | b    | c | d              |
+ *   memory    | a         | b    | c |..| d           |      d had to be aligned
+ *   transfers   a           b + c, d                         the first one is small, the next ones larger
+ *
+ * Tensors that follow each other in file and memory are one range of a transfer. The size of the transfers doubles from
+ * one to the next: the first tensors are there early, and the whole is not cut into many.
+ *
+ * I1  pieces[i].memory lies in a segment of its target, or is NULL for a tensor without bytes.
+ * I2  pieces[i].ticket is the transfer that carries the whole tensor; without bytes none does.
+ * I3  Segments are freed only after every ticket is over.
+ * I4  A call says that tensors are there only after their files were looked at behind the last read: a file that was
+ *     written to since it was opened gives an error. `intact` is set when that held for all of them, and stays.
+ * Locks: none. A load is constant once it is made, but for `intact`; its tickets have their own.
+ */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "loaders/checkpoint.h"
+#include "loaders/text.h"
+#include "pipeline/state/internal.h"
+
+enum { DEFAULT_ALIGNMENT = 256, MAX_ALIGNMENT = 512 };
+#define NO_TICKET SIZE_MAX
+
+/* One tensor of the load. */
+typedef struct piece {
+  size_t tensor; /* number in the checkpoint */
+  size_t ticket;
+  uint32_t target;
+  size_t offset;        /* in the segment of its target */
+  uint64_t ready_bytes; /* of its transfer, when it is there */
+  char *memory;
+} piece;
+
+typedef struct segment {
+  void *memory;
+  uint32_t target;
+} segment;
+
+struct lade_tensor_load {
+  const lade_safetensors *file;
+  lade_load_target *targets;
+  size_t target_count;
+  piece *pieces;
+  size_t piece_count;
+  size_t *order; /* numbers of pieces by tensor, that is by place in the files */
+  segment *segments;
+  size_t segment_count;
+  ladei_ticket_list tickets;
+  uint64_t bytes;
+  bool per_tensor;
+  atomic_bool intact; /* all is there, and of the files that were opened */
+};
+
+static uint64_t piece_bytes(const lade_tensor_load *load, const piece *p) {
+  const ladei_entry *entry = load->file->tensors[p->tensor].entry;
+  return entry->end - entry->begin;
+}
+
+static lade_status memory_error(void) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "load: no memory for its lists");
+}
+
+/* --- checking what comes from the caller -------------------------------------------------------------------------- */
+
+static lade_status targets_check(const lade_load_target *targets, uint64_t count) {
+  if (targets == NULL || count == 0 || count > UINT32_MAX) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: no targets");
+  }
+  for (uint64_t i = 0; i < count; i++) {
+    if (targets[i].pipeline == NULL || targets[i].allocator == NULL) {
+      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: target %llu has no %s", (unsigned long long)i,
+                         targets[i].pipeline == NULL ? "pipeline" : "allocator");
+    }
+  }
+  return LADE_OK;
+}
+
+static lade_status options_check(const lade_load_options *options) {
+  if (options->alignment != 0 && (!ladei_is_power_of_two(options->alignment) || options->alignment > MAX_ALIGNMENT)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: alignment %llu is no power of two up to %d",
+                       (unsigned long long)options->alignment, MAX_ALIGNMENT);
+  }
+  if (options->per_tensor > 1) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: per_tensor is neither 0 nor 1");
+  }
+  if (options->tensors == NULL && options->tensor_count != 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: %llu tensors, but no list of them",
+                       (unsigned long long)options->tensor_count);
+  }
+  return LADE_OK;
+}
+
+/* --- which tensors, on which target ------------------------------------------------------------------------------- */
+
+static int piece_compare(const void *a, const void *b, void *user) {
+  const piece *pieces = user;
+  size_t left = pieces[*(const size_t *)a].tensor, right = pieces[*(const size_t *)b].tensor;
+  return left < right ? -1 : left > right;
+}
+
+static lade_status pieces_list(lade_tensor_load *load, const lade_load_options *options) {
+  size_t count = options->tensors != NULL ? options->tensor_count : load->file->tensor_count;
+  if (count > load->file->tensor_count) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: %zu tensors of %zu", count, load->file->tensor_count);
+  }
+  load->pieces = calloc(count + 1, sizeof *load->pieces);
+  load->order = calloc(count + 1, sizeof *load->order);
+  if (load->pieces == NULL || load->order == NULL) {
+    return memory_error();
+  }
+  load->piece_count = count;
+  for (size_t i = 0; i < count; i++) {
+    uint64_t tensor = options->tensors != NULL ? options->tensors[i] : i;
+    if (tensor >= load->file->tensor_count) {
+      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: tensor %llu of %zu", (unsigned long long)tensor,
+                         load->file->tensor_count);
+    }
+    load->pieces[i] = (piece){.tensor = tensor, .ticket = NO_TICKET};
+    load->order[i] = i;
+    load->bytes += piece_bytes(load, &load->pieces[i]);
+  }
+  qsort_r(load->order, count, sizeof *load->order, piece_compare, load->pieces);
+  for (size_t i = 1; i < count; i++) {
+    if (load->pieces[load->order[i - 1]].tensor == load->pieces[load->order[i]].tensor) {
+      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: tensor %zu is asked for twice",
+                         load->pieces[load->order[i]].tensor);
+    }
+  }
+  return LADE_OK;
+}
+
+/* Neighbours stay together: target t gets what lies between t and t + 1 n-ths of all bytes. */
+static void targets_spread(lade_tensor_load *load) {
+  uint64_t before = 0, share = load->bytes / load->target_count + 1;
+  for (size_t i = 0; i < load->piece_count; i++) {
+    piece *p = &load->pieces[load->order[i]];
+    uint64_t bytes = piece_bytes(load, p);
+    p->target = (uint32_t)((before + bytes / 2) / share);
+    before += bytes;
+  }
+}
+
+static lade_status targets_assign(lade_tensor_load *load, const uint32_t *target_of) {
+  if (target_of == NULL) {
+    targets_spread(load);
+    return LADE_OK;
+  }
+  for (size_t i = 0; i < load->piece_count; i++) {
+    if (target_of[i] >= load->target_count) {
+      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: tensor %zu goes to target %u of %zu", i,
+                         (unsigned)target_of[i], load->target_count);
+    }
+    load->pieces[i].target = target_of[i];
+  }
+  return LADE_OK;
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+static lade_status segment_alloc(lade_tensor_load *load, uint32_t target, size_t bytes, void **out) {
+  const lade_load_target *to = &load->targets[target];
+  lade_status status = lade_device_alloc(to->allocator, bytes, to->stream, out);
+  if (status == LADE_OK) {
+    load->segments[load->segment_count++] = (segment){*out, target};
+  }
+  return status;
+}
+
+static lade_status memory_alloc_each(lade_tensor_load *load) {
+  lade_status status = LADE_OK;
+  for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
+    piece *p = &load->pieces[load->order[i]];
+    void *memory = NULL;
+    if (piece_bytes(load, p) > 0) {
+      status = segment_alloc(load, p->target, piece_bytes(load, p), &memory);
+    }
+    p->memory = memory;
+  }
+  return status;
+}
+
+/* Lays the tensors of a target out in one segment. `totals` has a zero for each target. */
+static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size_t *totals) {
+  for (size_t i = 0; i < load->piece_count; i++) {
+    piece *p = &load->pieces[load->order[i]];
+    if (piece_bytes(load, p) > 0) {
+      (void)ladei_size_round_up(totals[p->target], alignment, &p->offset); /* files are far below SIZE_MAX */
+      totals[p->target] = p->offset + piece_bytes(load, p);
+    }
+  }
+  lade_status status = LADE_OK;
+  for (uint32_t target = 0; target < load->target_count && status == LADE_OK; target++) {
+    void *memory = NULL;
+    if (totals[target] == 0) continue;
+    status = segment_alloc(load, target, totals[target], &memory);
+    for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
+      piece *p = &load->pieces[i];
+      if (p->target == target && piece_bytes(load, p) > 0) {
+        p->memory = (char *)memory + p->offset;
+      }
+    }
+  }
+  return status;
+}
+
+static lade_status memory_alloc(lade_tensor_load *load, const lade_load_options *options) {
+  load->segments = calloc(load->piece_count + load->target_count, sizeof *load->segments);
+  size_t *totals = calloc(load->target_count, sizeof *totals);
+  lade_status status = LADE_OK;
+  if (load->segments == NULL || totals == NULL) {
+    status = memory_error();
+  } else if (load->per_tensor) {
+    status = memory_alloc_each(load);
+  } else {
+    status = memory_lay_out(load, options->alignment != 0 ? options->alignment : DEFAULT_ALIGNMENT, totals);
+  }
+  free(totals);
+  return status;
+}
+
+static void memory_free(lade_tensor_load *load) {
+  for (size_t i = 0; i < load->segment_count; i++) {
+    /* It is ours and whole, so only a lost device could refuse it, which has no memory to give back any more. */
+    (void)lade_device_free(load->targets[load->segments[i].target].allocator, load->segments[i].memory);
+  }
+}
+
+/* --- transfers ---------------------------------------------------------------------------------------------------- */
+
+/*
+ * Note [Sizes of groups]
+ * A transfer of 16 MiB is cut into chunks of 2 MiB, the larger ones into chunks that cost a link nothing worth
+ * mentioning (docs/pipeline.md "Choosing settings"), so the first group is short for the sake of the first tensor and
+ * the next ones grow. About 32 groups keep a load below the default of max_transfers, so that submitting it does not
+ * wait.
+ */
+static uint64_t group_limit(uint64_t before, uint64_t total) {
+  uint64_t most = ladei_size_max(total / 32, 64 * LADEI_MIB);
+  return before == 0 ? 16 * LADEI_MIB : ladei_size_min(2 * before, most);
+}
+
+/* Tensors that go as one transfer; `ranges` has room for all of the load. */
+typedef struct group {
+  lade_piece *ranges;
+  size_t count;
+  uint64_t bytes;
+  const piece *last;
+} group;
+
+/* Whether two tensors of one target are one range, in the file and in memory. */
+static bool piece_follows(const lade_tensor_load *load, const piece *before, const piece *p) {
+  const ladei_checkpoint_tensor *left = &load->file->tensors[before->tensor];
+  const ladei_checkpoint_tensor *right = &load->file->tensors[p->tensor];
+  /* Blocks of their own may lie side by side and yet belong to two allocations of the driver: no copy goes across. */
+  return !load->per_tensor && left->file == right->file && left->entry->end == right->entry->begin &&
+         before->memory + piece_bytes(load, before) == p->memory;
+}
+
+/* A tensor's bytes in its file. One that is not kept open must still be there, and the same. */
+static lade_status piece_endpoint(const ladei_checkpoint_file *file, uint64_t offset, lade_endpoint *out) {
+  if (file->fd >= 0) {
+    *out = lade_endpoint_file(file->fd, offset, ladei_path_text(file->path));
+    return LADE_OK;
+  }
+  *out = lade_endpoint_path(file->late_path, offset, 0);
+  lade_status status = ladei_file_recheck(file->late_path, &file->identity);
+  return status == LADE_OK ? status : ladei_error_prefix(status, "the checkpoint has changed since it was opened: ");
+}
+
+static lade_status group_add(const lade_tensor_load *load, group *g, piece *p) {
+  const ladei_checkpoint_tensor *tensor = &load->file->tensors[p->tensor];
+  const ladei_checkpoint_file *file = &load->file->files[tensor->file];
+  uint64_t bytes = piece_bytes(load, p);
+  lade_status status = LADE_OK;
+  if (g->count > 0 && piece_follows(load, g->last, p)) {
+    g->ranges[g->count - 1].bytes += bytes;
+  } else {
+    lade_piece *range = &g->ranges[g->count++];
+    *range = (lade_piece){.device_memory = p->memory, .bytes = bytes};
+    status = piece_endpoint(file, file->data_offset + tensor->entry->begin, &range->host);
+  }
+  g->bytes += bytes;
+  g->last = p;
+  p->ticket = load->tickets.count;
+  p->ready_bytes = g->bytes;
+  return status;
+}
+
+static lade_status group_submit(lade_tensor_load *load, group *g, const lade_load_target *target) {
+  lade_transfer transfer;
+  if (g->count == 0) {
+    return LADE_OK;
+  }
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.after_stream = 1; /* the memory may have had another user, whose work is queued there */
+  transfer.stream = target->stream;
+  transfer.pieces = g->ranges;
+  transfer.piece_count = g->count;
+  transfer.bytes = g->bytes;
+  *g = (group){.ranges = g->ranges};
+  return ladei_ticket_list_submit(&load->tickets, target->pipeline, &transfer);
+}
+
+/* Whether a tensor has to go into the next group. */
+static bool group_is_full(const lade_tensor_load *load, const group *g, const piece *p, uint64_t limit) {
+  if (g->count == 0) {
+    return false;
+  }
+  lade_runtime *runtime = load->targets[p->target].pipeline->runtime;
+  return g->bytes + piece_bytes(load, p) > limit ||
+         (load->per_tensor && ladei_memory_parts(runtime, g->last->memory, piece_bytes(load, g->last), p->memory));
+}
+
+static lade_status target_submit(lade_tensor_load *load, uint32_t target, lade_piece *ranges) {
+  lade_status status = LADE_OK;
+  group g = {.ranges = ranges};
+  uint64_t limit = group_limit(0, load->bytes);
+  for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
+    piece *p = &load->pieces[load->order[i]];
+    if (piece_bytes(load, p) == 0 || p->target != target) continue;
+    if (group_is_full(load, &g, p, limit)) {
+      status = group_submit(load, &g, &load->targets[target]);
+      limit = group_limit(limit, load->bytes);
+    }
+    if (status == LADE_OK) {
+      status = group_add(load, &g, p);
+    }
+  }
+  return status == LADE_OK ? group_submit(load, &g, &load->targets[target]) : status;
+}
+
+static lade_status transfers_submit(lade_tensor_load *load) {
+  lade_piece *ranges = calloc(load->piece_count + 1, sizeof *ranges);
+  lade_status status = ranges != NULL ? LADE_OK : memory_error();
+  for (uint32_t target = 0; target < load->target_count && status == LADE_OK; target++) {
+    status = target_submit(load, target, ranges);
+  }
+  free(ranges);
+  return status;
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+static void load_free(lade_tensor_load *load) {
+  free(load->targets);
+  free(load->pieces);
+  free(load->order);
+  free(load->segments);
+  free(load);
+}
+
+static lade_status load_build(lade_tensor_load *load, const lade_load_options *options) {
+  lade_status status = pieces_list(load, options);
+  if (status == LADE_OK) {
+    status = targets_assign(load, options->target_of);
+  }
+  if (status == LADE_OK) {
+    status = memory_alloc(load, options);
+  }
+  return status == LADE_OK ? transfers_submit(load) : status;
+}
+
+/* Of one that was built in part. What can never end (on "sim") would still write its memory: it keeps that. */
+static void load_undo(lade_tensor_load *load) {
+  lade_error first;
+  ladei_error_save(&first);
+  if (ladei_ticket_list_end(&load->tickets) == LADE_OK) {
+    memory_free(load);
+    load_free(load);
+  }
+  ladei_error_restore(&first);
+}
+
+lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target *targets, uint64_t target_count,
+                                  const lade_load_options *options, lade_tensor_load **out) {
+  lade_load_options own;
+  if (file == NULL || out == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_load: NULL");
+  }
+  lade_status status = ladei_options_read("lade_load_options", options, &own, sizeof own);
+  if (status == LADE_OK) {
+    status = targets_check(targets, target_count);
+  }
+  if (status == LADE_OK) {
+    status = options_check(&own);
+  }
+  if (status != LADE_OK) {
+    return status;
+  }
+  lade_tensor_load *load = calloc(1, sizeof *load);
+  lade_load_target *copies = calloc(target_count, sizeof *copies);
+  if (load == NULL || copies == NULL) {
+    free(load);
+    free(copies);
+    return memory_error();
+  }
+  memcpy(copies, targets, target_count * sizeof *copies);
+  *load = (lade_tensor_load){
+      .file = file, .targets = copies, .target_count = target_count, .per_tensor = own.per_tensor != 0};
+  status = load_build(load, &own);
+  if (status != LADE_OK) {
+    load_undo(load);
+    return status;
+  }
+  *out = load;
+  return LADE_OK;
+}
+
+/* What `status`, which the tickets gave, means for the load. */
+static lade_status load_outcome(lade_tensor_load *load, lade_status status) {
+  const ladei_checkpoint_file *checked = NULL;
+  bool asks = status == LADE_OK && !atomic_load_explicit(&load->intact, memory_order_relaxed);
+  for (size_t i = 0; asks && i < load->piece_count && status == LADE_OK; i++) {
+    const piece *p = &load->pieces[load->order[i]];
+    const ladei_checkpoint_file *file = &load->file->files[load->file->tensors[p->tensor].file];
+    if (file != checked && p->ticket != NO_TICKET) {
+      status = ladei_checkpoint_file_recheck(file);
+      checked = file;
+    }
+  }
+  if (asks && status == LADE_OK) {
+    atomic_store_explicit(&load->intact, true, memory_order_relaxed);
+  }
+  return status;
+}
+
+/* The same for one tensor. */
+static lade_status piece_outcome(const lade_tensor_load *load, const piece *p, lade_status status) {
+  bool asks = status == LADE_OK && !atomic_load_explicit(&load->intact, memory_order_relaxed);
+  return asks ? ladei_checkpoint_file_recheck(&load->file->files[load->file->tensors[p->tensor].file]) : status;
+}
+
+lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory) {
+  uint64_t done;
+  if (load == NULL) {
+    return LADE_OK;
+  }
+  bool keep = keep_memory && load_outcome(load, ladei_ticket_list_query(&load->tickets, &done)) == LADE_OK;
+  lade_status status = ladei_ticket_list_end(&load->tickets);
+  if (status != LADE_OK) {
+    return status;
+  }
+  if (!keep) {
+    memory_free(load);
+  }
+  load_free(load);
+  return LADE_OK;
+}
+
+/* --- asking and waiting ------------------------------------------------------------------------------------------- */
+
+static lade_status piece_get(const lade_tensor_load *load, uint64_t index, const piece **out) {
+  if (load == NULL || index >= load->piece_count) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: tensor %llu of %zu", (unsigned long long)index,
+                       load != NULL ? load->piece_count : 0);
+  }
+  *out = &load->pieces[index];
+  return LADE_OK;
+}
+
+lade_status lade_tensor_load_address(const lade_tensor_load *load, uint64_t index, void **out_memory,
+                                     uint32_t *out_target) {
+  const piece *p = NULL;
+  lade_status status = piece_get(load, index, &p);
+  if (status == LADE_OK && out_memory != NULL) *out_memory = p->memory;
+  if (status == LADE_OK && out_target != NULL) *out_target = p->target;
+  return status;
+}
+
+lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns) {
+  if (load == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_wait: NULL");
+  }
+  lade_runtime *runtime = load->targets[0].pipeline->runtime;
+  return load_outcome(load, ladei_ticket_list_wait(&load->tickets, 0, load->tickets.count, runtime, timeout_ns));
+}
+
+lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns) {
+  const piece *p = NULL;
+  lade_status status = piece_get(load, index, &p);
+  if (status != LADE_OK || p->ticket == NO_TICKET) {
+    return status;
+  }
+  return piece_outcome(load, p, ladei_ticket_wait_prefix(load->tickets.tickets[p->ticket], p->ready_bytes, timeout_ns));
+}
+
+lade_status lade_tensor_load_stream_wait(lade_tensor_load *load, uint64_t index, lade_stream stream) {
+  const piece *p = NULL;
+  lade_status status = piece_get(load, index, &p);
+  if (status != LADE_OK || p->ticket == NO_TICKET) {
+    return status;
+  }
+  return piece_outcome(load, p,
+                       lade_stream_wait_ticket_prefix(stream, load->tickets.tickets[p->ticket], p->ready_bytes));
+}
+
+lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_info *info) {
+  uint64_t done;
+  if (load == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_query: NULL");
+  }
+  lade_status status = load_outcome(load, ladei_ticket_list_query(&load->tickets, &done));
+  if (info != NULL) {
+    const lade_load_info own = {sizeof own, load->bytes, done, load->tickets.count};
+    lade_status written = ladei_stats_write("lade_load_info", &own, sizeof own, info);
+    status = written != LADE_OK ? written : status;
+  }
+  return status;
+}

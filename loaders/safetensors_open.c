@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening a checkpoint: its files, their headers, and the list of all tensors.
+ *
+ *   model.safetensors               file --- header --- entries --.
+ *   model.safetensors.index.json    file --- header --- entries --+-- tensors (those that the index names) -- by_name
+ *
+ * I1  Every tensor's entry belongs to the header of its file, and names in `tensors` are unique.
+ * I2  by_name holds each number of `tensors` once, names ascending.
+ * I3  Where the index carries the id of a save, every file carries the same.
+ * I4  At most open_count files are open; the others are by late_path, and of their identity.
+ * Locks: none; constant once it is open.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "loaders/checkpoint.h"
+#include "loaders/text.h"
+
+enum { OPEN_TRIES = 4 };
+
+static lade_status memory_error(const char *what) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %s", what);
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
+/* Closes a file for the time being where enough are open. */
+static lade_status file_make_late(lade_safetensors *checkpoint, ladei_checkpoint_file *file) {
+  if (checkpoint->open_count < ladei_open_files_most()) {
+    checkpoint->open_count++;
+    return LADE_OK;
+  }
+  file->late_path = realpath(file->path, NULL);
+  if (file->late_path == NULL) {
+    int reason = errno;
+    return ladei_error(LADE_ERR_IO, reason, "%s: cannot open: %s", ladei_path_text(file->path), strerror(reason));
+  }
+  close(file->fd);
+  file->fd = -1;
+  return LADE_OK;
+}
+
+/* Takes the path, also when it fails. */
+static lade_status file_add(lade_safetensors *checkpoint, char *path) {
+  if (path == NULL) {
+    return memory_error("a path");
+  }
+  ladei_checkpoint_file *file = &checkpoint->files[checkpoint->file_count++];
+  *file = (ladei_checkpoint_file){.path = path, .fd = -1};
+  lade_status status = ladei_checkpoint_file_read(AT_FDCWD, path, file);
+  return status == LADE_OK ? file_make_late(checkpoint, file) : status;
+}
+
+/* A file is of the save that the index is of. Without an id in the index nobody can tell. */
+static lade_status save_id_check(const lade_safetensors *checkpoint, const ladei_checkpoint_file *file) {
+  const char *id = ladei_index_save_id(checkpoint->index), *found = file->header.save_id;
+  char shown[2][LADEI_NAME_TEXT_BYTES];
+  if (id == NULL || (found != NULL && strcmp(found, id) == 0)) {
+    return LADE_OK;
+  }
+  return ladei_error(LADE_ERR_FORMAT, 0, "%s: it is of save %s, the index of save %s: files of two saves are mixed",
+                     ladei_path_text(file->path), found != NULL ? ladei_name_text(found, shown[0]) : "(none)",
+                     ladei_name_text(id, shown[1]));
+}
+
+/* --- the index of a sharded checkpoint ---------------------------------------------------------------------------- */
+
+/* Files lie beside the index: a name with a folder in it could lead anywhere. */
+static bool file_name_is_plain(const json_t *value) {
+  const char *name = json_string_value(value);
+  return name != NULL && name[0] != '\0' && strchr(name, '/') == NULL && strcmp(name, ".") != 0 &&
+         strcmp(name, "..") != 0;
+}
+
+static lade_status weight_map_check(const json_t *index, json_t **out) {
+  json_t *map = json_object_get(index, "weight_map");
+  const char *name;
+  json_t *value;
+  if (!json_is_object(map)) {
+    return ladei_error(LADE_ERR_FORMAT, 0, "the index has no object \"weight_map\"");
+  }
+  json_object_foreach(map, name, value) {
+    if (!file_name_is_plain(value)) {
+      char shown[LADEI_NAME_TEXT_BYTES];
+      return ladei_error(LADE_ERR_FORMAT, 0, "the index gives tensor \"%s\" no plain file name",
+                         ladei_name_text(name, shown));
+    }
+  }
+  *out = map;
+  return LADE_OK;
+}
+
+static int string_compare(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The file names of the map, ascending, each once; borrowed from it. */
+static lade_status file_names_list(json_t *map, const char ***out_names, size_t *out_count) {
+  size_t count = 0, kept = 0;
+  const char *name;
+  json_t *value;
+  const char **names = calloc(json_object_size(map) + 1, sizeof *names);
+  if (names == NULL) {
+    return memory_error("the index");
+  }
+  json_object_foreach(map, name, value) { names[count++] = json_string_value(value); }
+  if (count > 0) {
+    qsort(names, count, sizeof *names, string_compare);
+  }
+  for (size_t i = 0; i < count; i++) {
+    if (kept == 0 || strcmp(names[kept - 1], names[i]) != 0) {
+      names[kept++] = names[i];
+    }
+  }
+  *out_names = names;
+  *out_count = kept;
+  return LADE_OK;
+}
+
+static char *path_beside(const char *path, const char *name) {
+  const char *slash = strrchr(path, '/');
+  size_t folder = slash != NULL ? (size_t)(slash - path) + 1 : 0;
+  char *joined = malloc(folder + strlen(name) + 1);
+  if (joined != NULL) {
+    memcpy(joined, path, folder);
+    strcpy(joined + folder, name);
+  }
+  return joined;
+}
+
+static lade_status sharded_open(lade_safetensors *checkpoint, const char *path) {
+  json_t *map;
+  const char **names = NULL;
+  size_t count = 0;
+  bool absent;
+  lade_status status = ladei_index_read(AT_FDCWD, path, &checkpoint->index, &absent);
+  if (status == LADE_OK) {
+    status = weight_map_check(checkpoint->index, &map);
+  }
+  if (status == LADE_OK) {
+    status = file_names_list(map, &names, &count);
+  }
+  if (status != LADE_OK) {
+    return ladei_error_prefix(status, "%s: ", ladei_path_text(path));
+  }
+  checkpoint->files = calloc(count + 1, sizeof *checkpoint->files);
+  status = checkpoint->files != NULL ? LADE_OK : memory_error("the files");
+  for (size_t i = 0; i < count && status == LADE_OK; i++) {
+    status = file_add(checkpoint, path_beside(path, names[i]));
+    if (status == LADE_OK) {
+      status = save_id_check(checkpoint, &checkpoint->files[i]);
+    }
+  }
+  free(names);
+  return status;
+}
+
+/* --- the list of tensors ------------------------------------------------------------------------------------------ */
+
+/* Whether the index, if there is one, takes this tensor from this file. */
+static bool tensor_is_listed(const lade_safetensors *checkpoint, const ladei_entry *entry, size_t file) {
+  if (checkpoint->index == NULL) {
+    return true;
+  }
+  const json_t *value = json_object_get(json_object_get(checkpoint->index, "weight_map"), entry->name);
+  const char *path = checkpoint->files[file].path;
+  const char *slash = strrchr(path, '/');
+  return value != NULL && strcmp(json_string_value(value), slash != NULL ? slash + 1 : path) == 0;
+}
+
+static lade_status tensors_list(lade_safetensors *checkpoint) {
+  size_t most = 0;
+  for (size_t i = 0; i < checkpoint->file_count; i++) {
+    most += checkpoint->files[i].header.entry_count;
+  }
+  checkpoint->tensors = calloc(most + 1, sizeof *checkpoint->tensors);
+  checkpoint->by_name = calloc(most + 1, sizeof *checkpoint->by_name);
+  if (checkpoint->tensors == NULL || checkpoint->by_name == NULL) {
+    return memory_error("the list of tensors");
+  }
+  for (size_t file = 0; file < checkpoint->file_count; file++) {
+    const ladei_header *header = &checkpoint->files[file].header;
+    for (size_t i = 0; i < header->entry_count; i++) {
+      if (tensor_is_listed(checkpoint, &header->entries[i], file)) {
+        checkpoint->by_name[checkpoint->tensor_count] = checkpoint->tensor_count;
+        checkpoint->tensors[checkpoint->tensor_count++] = (ladei_checkpoint_tensor){&header->entries[i], file};
+      }
+    }
+  }
+  return LADE_OK;
+}
+
+static int number_compare_by_name(const void *a, const void *b, void *user) {
+  const ladei_checkpoint_tensor *tensors = user;
+  return strcmp(tensors[*(const size_t *)a].entry->name, tensors[*(const size_t *)b].entry->name);
+}
+
+/* Each tensor of the index was found in its file. */
+static lade_status index_check(const lade_safetensors *checkpoint, const char *path) {
+  const char *name;
+  json_t *value;
+  uint64_t found;
+  json_object_foreach(json_object_get(checkpoint->index, "weight_map"), name, value) {
+    if (lade_safetensors_find(checkpoint, name, &found) != LADE_OK) {
+      char shown[LADEI_NAME_TEXT_BYTES];
+      return ladei_error(LADE_ERR_FORMAT, 0, "%s: tensor \"%s\" is not in file %s", ladei_path_text(path),
+                         ladei_name_text(name, shown), ladei_path_text(json_string_value(value)));
+    }
+  }
+  return LADE_OK;
+}
+
+static bool path_is_index(const char *path) {
+  static const char ending[] = ".json";
+  size_t length = strlen(path);
+  return length >= strlen(ending) && strcmp(path + length - strlen(ending), ending) == 0;
+}
+
+static lade_status checkpoint_read(lade_safetensors *checkpoint, const char *path) {
+  lade_status status;
+  if (path_is_index(path)) {
+    status = sharded_open(checkpoint, path);
+  } else {
+    checkpoint->files = calloc(1, sizeof *checkpoint->files);
+    status = checkpoint->files != NULL ? file_add(checkpoint, strdup(path)) : memory_error("the file");
+  }
+  if (status == LADE_OK) {
+    status = tensors_list(checkpoint);
+  }
+  if (status != LADE_OK) {
+    return status;
+  }
+  qsort_r(checkpoint->by_name, checkpoint->tensor_count, sizeof *checkpoint->by_name, number_compare_by_name,
+          checkpoint->tensors);
+  return index_check(checkpoint, path);
+}
+
+/* Whether another save's index is there by now, whose files replace those that were not found. */
+static bool index_has_changed(const lade_safetensors *checkpoint, const char *path) {
+  const char *id = checkpoint->index != NULL ? ladei_index_save_id(checkpoint->index) : NULL, *id_now;
+  json_t *index = NULL;
+  lade_error before;
+  bool absent;
+  if (id == NULL) {
+    return false;
+  }
+  ladei_error_save(&before);
+  bool changed = ladei_index_read(AT_FDCWD, path, &index, &absent) == LADE_OK &&
+                 ((id_now = ladei_index_save_id(index)) == NULL || strcmp(id_now, id) != 0);
+  json_decref(index);
+  ladei_error_restore(&before);
+  return changed;
+}
+
+/* *out_changed: it failed, and a save has replaced the checkpoint meanwhile. */
+static lade_status open_once(const char *path, lade_safetensors **out, bool *out_changed) {
+  lade_safetensors *checkpoint = calloc(1, sizeof *checkpoint);
+  if (checkpoint == NULL) {
+    return memory_error("a checkpoint");
+  }
+  lade_status status = checkpoint_read(checkpoint, path);
+  if (status != LADE_OK) {
+    *out_changed = index_has_changed(checkpoint, path);
+    lade_safetensors_close(checkpoint);
+    return status;
+  }
+  *out = checkpoint;
+  return LADE_OK;
+}
+
+lade_status lade_safetensors_open(const char *path, lade_safetensors **out) {
+  if (path == NULL || out == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_open: NULL");
+  }
+  for (int i = 0; i < OPEN_TRIES; i++) {
+    bool changed = false;
+    lade_status status = open_once(path, out, &changed);
+    if (!changed) {
+      return status;
+    }
+  }
+  return ladei_error(LADE_ERR_IO, ESTALE, "%s: a save replaced it each of %d times that it was opened",
+                     ladei_path_text(path), OPEN_TRIES);
+}
+
+void lade_safetensors_close(lade_safetensors *file) {
+  if (file == NULL) {
+    return;
+  }
+  for (size_t i = 0; i < file->file_count; i++) {
+    ladei_checkpoint_file_dispose(&file->files[i]);
+  }
+  json_decref(file->index);
+  free(file->files);
+  free(file->tensors);
+  free(file->by_name);
+  free(file);
+}
+
+/* --- asking ------------------------------------------------------------------------------------------------------- */
+
+uint64_t lade_safetensors_count(const lade_safetensors *file) { return file->tensor_count; }
+
+uint64_t lade_safetensors_file_count(const lade_safetensors *file) { return file->file_count; }
+
+const char *lade_safetensors_file_path(const lade_safetensors *file, uint64_t index) {
+  return index < file->file_count ? file->files[index].path : NULL;
+}
+
+static lade_status number_error(const char *what, uint64_t index, uint64_t count) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s %llu of %llu", what, (unsigned long long)index,
+                     (unsigned long long)count);
+}
+
+lade_status lade_safetensors_tensor(const lade_safetensors *file, uint64_t index, lade_tensor_info *info) {
+  if (file == NULL || info == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_tensor: NULL");
+  }
+  if (index >= file->tensor_count) {
+    return number_error("tensor", index, file->tensor_count);
+  }
+  const ladei_checkpoint_tensor *tensor = &file->tensors[index];
+  const ladei_entry *entry = tensor->entry;
+  const lade_tensor_info own = {
+      .struct_size = sizeof own,
+      .name = entry->name,
+      .shape = entry->shape,
+      .rank = entry->rank,
+      .bytes = entry->end - entry->begin,
+      .file = tensor->file,
+      .offset = file->files[tensor->file].data_offset + entry->begin,
+      .dtype = (int32_t)entry->dtype,
+  };
+  return ladei_stats_write("lade_tensor_info", &own, sizeof own, info);
+}
+
+lade_status lade_safetensors_find(const lade_safetensors *file, const char *name, uint64_t *out_index) {
+  if (file == NULL || name == NULL || out_index == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_find: NULL");
+  }
+  size_t low = 0, high = file->tensor_count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    int order = strcmp(file->tensors[file->by_name[middle]].entry->name, name);
+    if (order == 0) {
+      *out_index = file->by_name[middle];
+      return LADE_OK;
+    }
+    low = order < 0 ? middle + 1 : low;
+    high = order < 0 ? high : middle;
+  }
+  char shown[LADEI_NAME_TEXT_BYTES];
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "no tensor \"%s\"", ladei_name_text(name, shown));
+}
+
+uint64_t lade_safetensors_metadata_count(const lade_safetensors *file) {
+  uint64_t count = 0;
+  for (size_t i = 0; i < file->file_count; i++) {
+    count += file->files[i].header.metadata_count;
+  }
+  return count;
+}
+
+lade_status lade_safetensors_metadata(const lade_safetensors *file, uint64_t index, const char **out_key,
+                                      const char **out_value) {
+  if (file == NULL || out_key == NULL || out_value == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_metadata: NULL");
+  }
+  uint64_t at = index;
+  for (size_t i = 0; i < file->file_count; at -= file->files[i++].header.metadata_count) {
+    const ladei_header *header = &file->files[i].header;
+    if (at < header->metadata_count) {
+      *out_key = header->metadata[at].key;
+      *out_value = header->metadata[at].value;
+      return LADE_OK;
+    }
+  }
+  return number_error("metadata", index, lade_safetensors_metadata_count(file));
+}

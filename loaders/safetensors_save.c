@@ -1,0 +1,592 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Saving tensors: which goes into which file and where, the headers, the index.
+ *
+ *   tensors as given --shards--> consecutive ones --order--> by dtype, then by name: entries, header, offsets
+ *   each file    without its name: header, tensors  ->  complete, flushed  ->  named, closed
+ *   one file     that is all: its renaming replaces the old one
+ *   several      under names of this save (generation.c); then the index, whose renaming is the commit
+ *
+ * As many files are begun at a time as may be open; the first of them is finished before one more is begun.
+ *
+ * I1  shard.tensors[i] is what entries[i] describes; entries follow each other from 0 on, without gap.
+ * I2  No file is ended before every transfer into it is over.
+ * I3  What could keep a file from getting its name is looked for before the first transfer.
+ * Locks: none; a save belongs to the calling thread.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "loaders/checkpoint.h"
+#include "loaders/generation.h"
+#include "loaders/part_file.h"
+#include "loaders/text.h"
+#include "pipeline/state/internal.h"
+
+enum { MAX_SHARDS = 99999 };                                /* five digits in their names */
+static const uint64_t progress_interval_ns = 100 * 1000000; /* between two calls of options.progress */
+
+typedef struct shard {
+  const lade_tensor **tensors;
+  ladei_entry *entries;
+  size_t count;
+  char *name; /* of the file, without folder */
+  ladei_save *file;
+  size_t ticket_end; /* its transfers are before it in save.tickets */
+} shard;
+
+typedef struct save {
+  const char *path;
+  const lade_load_target *targets;
+  uint32_t target_count;
+  const lade_tensor *tensors;
+  size_t tensor_count;
+  lade_save_options options;
+  uint64_t bytes;
+  shard *shards;
+  size_t shard_count;
+  size_t finished;               /* shards, from the first on */
+  size_t waited;                 /* tickets, from the first on */
+  ladei_generation generation;   /* of several files */
+  const lade_metadata *metadata; /* of each file */
+  size_t metadata_count;
+  lade_metadata *own_metadata; /* behind `metadata`, if it is not the caller's */
+  int folder;                  /* the generation's, with several files; -1: not open */
+  ladei_save *index;
+  ladei_ticket_list tickets;
+} save;
+
+static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory"); }
+
+/* --- checking what comes from the caller -------------------------------------------------------------------------- */
+
+static bool text_is_utf8(const char *text) {
+  json_t *string = json_string(text); /* refuses what is not */
+  json_decref(string);
+  return string != NULL;
+}
+
+static lade_status tensor_error(const lade_tensor *tensor, const char *what) {
+  char shown[LADEI_NAME_TEXT_BYTES];
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: tensor \"%s\": %s", ladei_name_text(tensor->name, shown),
+                     what);
+}
+
+static lade_status tensor_check(const save *s, const lade_tensor *tensor, uint64_t *out_bytes) {
+  if (tensor->name == NULL || !text_is_utf8(tensor->name)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: the name of tensor %td is %s", tensor - s->tensors,
+                       tensor->name == NULL ? "NULL" : "not UTF-8");
+  }
+  if (strcmp(tensor->name, "__metadata__") == 0) {
+    return tensor_error(tensor, "that name is the format's own");
+  }
+  if (lade_dtype_name((lade_dtype)tensor->dtype) == NULL) {
+    return tensor_error(tensor, "its dtype is unknown");
+  }
+  if (tensor->shape == NULL && tensor->rank > 0) {
+    return tensor_error(tensor, "its shape is NULL");
+  }
+  const char *reason = ladei_tensor_bytes((lade_dtype)tensor->dtype, tensor->shape, tensor->rank, out_bytes);
+  if (reason != NULL) {
+    return tensor_error(tensor, reason);
+  }
+  if (*out_bytes > 0 && tensor->memory == NULL) {
+    return tensor_error(tensor, "its memory is NULL");
+  }
+  return tensor->target < s->target_count || *out_bytes == 0 ? LADE_OK
+                                                             : tensor_error(tensor, "there is no such target");
+}
+
+static int tensor_compare_by_name(const void *a, const void *b) {
+  return strcmp((*(const lade_tensor *const *)a)->name, (*(const lade_tensor *const *)b)->name);
+}
+
+static lade_status names_check(const save *s) {
+  lade_status status = LADE_OK;
+  const lade_tensor **sorted = calloc(s->tensor_count + 1, sizeof *sorted);
+  if (sorted == NULL) {
+    return memory_error();
+  }
+  for (size_t i = 0; i < s->tensor_count; i++) {
+    sorted[i] = &s->tensors[i];
+  }
+  qsort(sorted, s->tensor_count, sizeof *sorted, tensor_compare_by_name);
+  for (size_t i = 1; i < s->tensor_count && status == LADE_OK; i++) {
+    if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0) {
+      status = tensor_error(sorted[i], "there are two of that name");
+    }
+  }
+  free(sorted);
+  return status;
+}
+
+static lade_status metadata_error(uint64_t number, const char *what) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: metadata %llu %s", (unsigned long long)number, what);
+}
+
+static int metadata_compare(const void *a, const void *b) {
+  const lade_metadata *left = *(const lade_metadata *const *)a, *right = *(const lade_metadata *const *)b;
+  int order = strcmp(left->key, right->key);
+  return order != 0 ? order : (left < right ? -1 : left > right);
+}
+
+static lade_status keys_check(const lade_save_options *options) {
+  lade_status status = LADE_OK;
+  const lade_metadata **sorted = calloc(options->metadata_count + 1, sizeof *sorted);
+  if (sorted == NULL) {
+    return memory_error();
+  }
+  for (uint64_t i = 0; i < options->metadata_count; i++) {
+    sorted[i] = &options->metadata[i];
+  }
+  qsort(sorted, options->metadata_count, sizeof *sorted, metadata_compare);
+  for (uint64_t i = 1; i < options->metadata_count && status == LADE_OK; i++) {
+    if (strcmp(sorted[i - 1]->key, sorted[i]->key) == 0) {
+      status = metadata_error((uint64_t)(sorted[i] - options->metadata), "has the key of another one");
+    }
+  }
+  free(sorted);
+  return status;
+}
+
+static lade_status metadata_check(const lade_save_options *options) {
+  if (options->metadata == NULL && options->metadata_count > 0) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: %llu entries of metadata, but no list of them",
+                       (unsigned long long)options->metadata_count);
+  }
+  for (uint64_t i = 0; i < options->metadata_count; i++) {
+    const lade_metadata *entry = &options->metadata[i];
+    if (entry->key == NULL || entry->value == NULL || !text_is_utf8(entry->key) || !text_is_utf8(entry->value)) {
+      return metadata_error(i, "is not UTF-8");
+    }
+    if (strcmp(entry->key, LADEI_SAVE_ID_KEY) == 0) {
+      return metadata_error(i, "has the key \"" LADEI_SAVE_ID_KEY "\", which is lade's own");
+    }
+  }
+  return keys_check(options);
+}
+
+static lade_status save_check(save *s) {
+  for (uint32_t i = 0; i < s->target_count; i++) {
+    if (s->targets[i].pipeline == NULL) {
+      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: target %u has no pipeline", (unsigned)i);
+    }
+  }
+  for (size_t i = 0; i < s->tensor_count; i++) {
+    uint64_t bytes;
+    lade_status status = tensor_check(s, &s->tensors[i], &bytes);
+    if (status != LADE_OK) {
+      return status;
+    }
+    if (bytes >= LADEI_SIZE_LIMIT || s->bytes + bytes >= LADEI_SIZE_LIMIT) {
+      return tensor_error(&s->tensors[i], "together they are beyond any file");
+    }
+    s->bytes += bytes;
+  }
+  lade_status status = names_check(s);
+  return status == LADE_OK ? metadata_check(&s->options) : status;
+}
+
+/* --- shards ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t tensor_bytes(const lade_tensor *tensor) {
+  uint64_t bytes = 0;
+  (void)ladei_tensor_bytes((lade_dtype)tensor->dtype, tensor->shape, tensor->rank, &bytes); /* checked before */
+  return bytes;
+}
+
+/* Tensors [first, the result) go into one file. */
+static size_t shard_end(const save *s, size_t first) {
+  uint64_t most = s->options.max_shard_bytes, bytes = 0;
+  size_t end = first;
+  for (; end < s->tensor_count; end++) {
+    bytes += tensor_bytes(&s->tensors[end]);
+    if (most != 0 && bytes > most && end > first) break;
+  }
+  return end;
+}
+
+/* In the order of the format: the largest alignment first, then by name. */
+static int tensor_compare(const void *a, const void *b) {
+  const lade_tensor *left = *(const lade_tensor *const *)a, *right = *(const lade_tensor *const *)b;
+  return left->dtype != right->dtype ? (left->dtype > right->dtype ? -1 : 1) : strcmp(left->name, right->name);
+}
+
+static lade_status shard_fill(const save *s, shard *to, size_t first, size_t end) {
+  uint64_t at = 0;
+  to->count = end - first;
+  to->tensors = calloc(to->count + 1, sizeof *to->tensors);
+  to->entries = calloc(to->count + 1, sizeof *to->entries);
+  if (to->tensors == NULL || to->entries == NULL) {
+    return memory_error();
+  }
+  for (size_t i = 0; i < to->count; i++) {
+    to->tensors[i] = &s->tensors[first + i];
+  }
+  qsort(to->tensors, to->count, sizeof *to->tensors, tensor_compare);
+  for (size_t i = 0; i < to->count; i++) {
+    const lade_tensor *tensor = to->tensors[i];
+    uint64_t bytes = tensor_bytes(tensor);
+    to->entries[i] =
+        (ladei_entry){tensor->name, tensor->shape, tensor->rank, at, at + bytes, (lade_dtype)tensor->dtype};
+    at += bytes;
+  }
+  return LADE_OK;
+}
+
+static lade_status shards_plan(save *s) {
+  size_t count = 0, first = 0;
+  for (size_t i = 0; i < s->tensor_count || count == 0; i = shard_end(s, i)) {
+    count++;
+  }
+  if (count > MAX_SHARDS) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: %zu files; at most %d", count, MAX_SHARDS);
+  }
+  if (count > 1 && !text_is_utf8(ladei_file_name(s->path))) { /* the index would name files that are not there */
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "save: %zu files need an index, which is UTF-8; the name of the file is not: %s", count,
+                       ladei_path_text(s->path));
+  }
+  s->shards = calloc(count, sizeof *s->shards);
+  if (s->shards == NULL) {
+    return memory_error();
+  }
+  s->shard_count = count;
+  lade_status status = LADE_OK;
+  for (size_t i = 0; i < count && status == LADE_OK; i++) {
+    size_t end = shard_end(s, first);
+    status = shard_fill(s, &s->shards[i], first, end);
+    first = end;
+  }
+  return status;
+}
+
+/* The caller frees it; NULL without memory. */
+static char *path_beside(const char *path, const char *name) {
+  char *joined;
+  int made = asprintf(&joined, "%.*s%s", (int)(ladei_file_name(path) - path), path, name);
+  return made < 0 ? NULL : joined;
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+static lade_status ranges_submit(save *s, uint32_t target, const lade_piece *ranges, uint64_t count) {
+  lade_transfer transfer;
+  if (count == 0) {
+    return LADE_OK;
+  }
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_HOST;
+  transfer.after_stream = 1;
+  transfer.stream = s->targets[target].stream;
+  transfer.pieces = ranges;
+  transfer.piece_count = count;
+  return ladei_ticket_list_submit(&s->tickets, s->targets[target].pipeline, &transfer);
+}
+
+/* The tensors of a shard that lie on one device, as few transfers. `ranges` has room for all of the shard. */
+static lade_status target_submit(save *s, const shard *in, uint32_t target, uint64_t data_offset, lade_piece *ranges) {
+  lade_runtime *runtime = s->targets[target].pipeline->runtime;
+  lade_status status = LADE_OK;
+  uint64_t count = 0;
+  for (size_t i = 0; i < in->count && status == LADE_OK; i++) {
+    const ladei_entry *entry = &in->entries[i];
+    void *memory = in->tensors[i]->memory;
+    if (in->tensors[i]->target != target || entry->end == entry->begin) continue;
+    if (count > 0 && ladei_memory_parts(runtime, ranges[count - 1].device_memory, ranges[count - 1].bytes, memory)) {
+      status = ranges_submit(s, target, ranges, count);
+      count = 0;
+    }
+    ranges[count++] = (lade_piece){.host = lade_endpoint_file(ladei_save_fd(in->file), data_offset + entry->begin,
+                                                              ladei_path_text(ladei_save_path(in->file))),
+                                   .device_memory = memory,
+                                   .bytes = entry->end - entry->begin};
+  }
+  return status == LADE_OK ? ranges_submit(s, target, ranges, count) : status;
+}
+
+static lade_status shard_submit(save *s, const shard *in, uint64_t data_offset) {
+  lade_piece *ranges = calloc(in->count + 1, sizeof *ranges);
+  lade_status status = ranges != NULL ? LADE_OK : memory_error();
+  for (uint32_t target = 0; target < s->target_count && status == LADE_OK; target++) {
+    status = target_submit(s, in, target, data_offset, ranges);
+  }
+  free(ranges);
+  return status;
+}
+
+static lade_status shard_begin(save *s, shard *which) {
+  char *header;
+  size_t header_bytes;
+  uint64_t data_bytes = which->count > 0 ? which->entries[which->count - 1].end : 0;
+  lade_status status =
+      ladei_header_write(which->entries, which->count, s->metadata, s->metadata_count, &header, &header_bytes);
+  if (status != LADE_OK) {
+    return status;
+  }
+  char *path = path_beside(s->path, which->name);
+  status =
+      path != NULL ? ladei_part_file_create(s->folder, path, header_bytes + data_bytes, &which->file) : memory_error();
+  free(path);
+  if (status == LADE_OK) {
+    status = ladei_part_file_write(which->file, 0, header, header_bytes);
+  }
+  free(header);
+  status = status == LADE_OK ? shard_submit(s, which, header_bytes) : status;
+  which->ticket_end = s->tickets.count;
+  return status;
+}
+
+/* Which tensor is in which file, by name. */
+typedef struct mapping {
+  const char *tensor, *file;
+} mapping;
+
+static int mapping_compare(const void *a, const void *b) {
+  return strcmp(((const mapping *)a)->tensor, ((const mapping *)b)->tensor);
+}
+
+static mapping *mappings_list(const save *s) {
+  size_t count = 0;
+  mapping *list = calloc(s->tensor_count + 1, sizeof *list);
+  for (size_t i = 0; i < s->shard_count && list != NULL; i++) {
+    for (size_t j = 0; j < s->shards[i].count; j++) {
+      list[count++] = (mapping){s->shards[i].entries[j].name, s->shards[i].name};
+    }
+  }
+  if (list != NULL) {
+    qsort(list, count, sizeof *list, mapping_compare);
+  }
+  return list;
+}
+
+/* As Python's json.dumps(..., indent=2, sort_keys=True) writes it, and a newline. */
+static void index_put(const save *s, const mapping *list, ladei_text *t) {
+  ladei_text_put_string(t, "{\n  \"metadata\": {\n    \"" LADEI_SAVE_ID_KEY "\": ");
+  ladei_text_put_quoted(t, s->generation.id, true);
+  ladei_text_put_string(t, ",\n    \"total_size\": ");
+  ladei_text_put_number(t, s->bytes);
+  ladei_text_put_string(t, "\n  },\n  \"weight_map\": {");
+  for (size_t i = 0; i < s->tensor_count; i++) {
+    ladei_text_put_string(t, i > 0 ? ",\n    " : "\n    ");
+    ladei_text_put_quoted(t, list[i].tensor, true);
+    ladei_text_put_string(t, ": ");
+    ladei_text_put_quoted(t, list[i].file, true);
+  }
+  ladei_text_put_string(t, "\n  }\n}\n");
+}
+
+static lade_status index_write(save *s) {
+  ladei_text text = {0};
+  mapping *list = mappings_list(s);
+  char *path = path_beside(s->path, s->generation.index_name);
+  if (list != NULL) {
+    index_put(s, list, &text);
+  }
+  lade_status status = list == NULL || path == NULL || text.failed
+                           ? memory_error()
+                           : ladei_part_file_create(s->folder, path, 0, &s->index);
+  if (status == LADE_OK) {
+    status = ladei_part_file_write(s->index, 0, text.bytes, text.length);
+  }
+  free(text.bytes);
+  free(list);
+  free(path);
+  return status;
+}
+
+/* The caller's metadata and the id of the save. */
+static lade_status metadata_make(save *s) {
+  size_t count = s->options.metadata_count;
+  s->own_metadata = calloc(count + 1, sizeof *s->own_metadata);
+  if (s->own_metadata == NULL) {
+    return memory_error();
+  }
+  if (count > 0) {
+    memcpy(s->own_metadata, s->options.metadata, count * sizeof *s->own_metadata);
+  }
+  s->own_metadata[count] = (lade_metadata){LADEI_SAVE_ID_KEY, s->generation.id};
+  s->metadata = s->own_metadata;
+  s->metadata_count = count + 1;
+  return LADE_OK;
+}
+
+/* What several files need before the first of them is begun. */
+static lade_status several_begin(save *s) {
+  lade_status status = ladei_generation_begin(s->path, !s->options.no_sync, &s->generation);
+  s->folder = s->generation.folder;
+  for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
+    s->shards[i].name = ladei_generation_file_name(&s->generation, i, s->shard_count);
+    status = s->shards[i].name != NULL ? LADE_OK : memory_error();
+  }
+  if (status == LADE_OK) {
+    status = metadata_make(s);
+  }
+  return status == LADE_OK ? index_write(s) : status;
+}
+
+static lade_status folder_error(const save *s, const char *doing) {
+  int reason = errno;
+  return ladei_error(LADE_ERR_IO, reason, "%s %s: %s", doing, ladei_path_text(s->path), strerror(reason));
+}
+
+static lade_status one_begin(save *s) {
+  s->folder = ladei_folder_open(s->path);
+  if (s->folder < 0) {
+    return folder_error(s, "creating");
+  }
+  s->metadata = s->options.metadata;
+  s->metadata_count = s->options.metadata_count;
+  s->shards[0].name = strdup(ladei_file_name(s->path));
+  return s->shards[0].name != NULL ? LADE_OK : memory_error();
+}
+
+/* --- the end ------------------------------------------------------------------------------------------------------ */
+
+static lade_status progress_tell(const save *s) {
+  uint64_t done;
+  if (s->options.progress == NULL) {
+    return LADE_OK;
+  }
+  lade_status status = ladei_ticket_list_query(&s->tickets, &done);
+  if (status != LADE_OK && status != LADE_NOT_READY) {
+    return status;
+  }
+  lade_status told = s->options.progress(s->options.user, done, s->bytes);
+  return told == LADE_OK ? LADE_OK : ladei_error(LADE_ERR_CANCELLED, 0, "save: ended by its progress callback");
+}
+
+/* Those before `end`. */
+static lade_status transfers_wait(save *s, size_t end) {
+  lade_runtime *runtime = s->target_count > 0 ? s->targets[0].pipeline->runtime : NULL;
+  /* On virtual time a limit would hide that nothing can happen any more. */
+  bool untold = s->options.progress == NULL || (runtime != NULL && runtime->ops->step != NULL);
+  uint64_t interval_ns = untold ? LADE_WAIT_FOREVER : progress_interval_ns;
+  lade_status status = ladei_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
+  while (status == LADE_ERR_TIMEOUT && interval_ns != LADE_WAIT_FOREVER) {
+    status = progress_tell(s);
+    if (status == LADE_OK) {
+      status = ladei_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
+    }
+  }
+  s->waited = status == LADE_OK ? end : s->waited;
+  return status;
+}
+
+/* A complete file under its name, closed. Takes it. Of one file alone that is the commit, and the folder is flushed. */
+static lade_status file_name(save *s, ladei_save **file, bool commit) {
+  bool sync = !s->options.no_sync;
+  lade_status status = ladei_save_prepare(*file, sync);
+  if (status == LADE_OK) {
+    status = ladei_save_name(*file);
+  }
+  if (status == LADE_OK) {
+    status = ladei_save_end(*file, sync && commit);
+    *file = NULL;
+  }
+  return status;
+}
+
+static lade_status shard_finish(save *s) {
+  shard *first = &s->shards[s->finished];
+  bool first_of_all = s->finished == 0, last = s->finished + 1 == s->shard_count;
+  lade_status status = first_of_all ? progress_tell(s) : LADE_OK;
+  if (status == LADE_OK) {
+    status = transfers_wait(s, first->ticket_end);
+  }
+  if (status == LADE_OK && last) {
+    status = progress_tell(s);
+  }
+  if (status == LADE_OK) {
+    status = file_name(s, &first->file, s->shard_count == 1);
+  }
+  s->finished++;
+  return status;
+}
+
+static lade_status shards_write(save *s) {
+  const size_t most = ladei_open_files_most();
+  lade_status status = LADE_OK;
+  for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
+    if (i - s->finished >= most) {
+      status = shard_finish(s);
+    }
+    if (status == LADE_OK) {
+      status = shard_begin(s, &s->shards[i]);
+    }
+  }
+  while (s->finished < s->shard_count && status == LADE_OK) {
+    status = shard_finish(s);
+  }
+  return status;
+}
+
+/* The files of this save have their names for good before an index names them. */
+static lade_status index_commit(save *s) {
+  if (!s->options.no_sync && !ladei_folder_flush(s->folder)) {
+    return folder_error(s, "flushing the folder of");
+  }
+  return file_name(s, &s->index, true);
+}
+
+static lade_status save_run(save *s) {
+  lade_status status = save_check(s);
+  if (status == LADE_OK) {
+    status = shards_plan(s);
+  }
+  if (status == LADE_OK) {
+    status = s->shard_count > 1 ? several_begin(s) : one_begin(s);
+  }
+  if (status == LADE_OK) {
+    status = shards_write(s);
+  }
+  return status == LADE_OK && s->shard_count > 1 ? index_commit(s) : status;
+}
+
+static void save_dispose(save *s, bool good) {
+  lade_error error;
+  ladei_error_save(&error);
+  /* Where a transfer can never end ("sim"), it keeps its ticket; on "sim" it writes nothing any more either. */
+  (void)ladei_ticket_list_end(&s->tickets);
+  for (size_t i = 0; i < s->shard_count; i++) {
+    (void)ladei_save_end(s->shards[i].file, false);
+    free(s->shards[i].tensors);
+    free(s->shards[i].entries);
+    free(s->shards[i].name);
+  }
+  (void)ladei_save_end(s->index, false);
+  if (s->generation.begun) {
+    ladei_generation_end(&s->generation, good);
+  } else if (s->folder >= 0) {
+    (void)close(s->folder);
+  }
+  free(s->shards);
+  free(s->own_metadata);
+  ladei_error_restore(&error);
+}
+
+lade_status lade_safetensors_save(const char *path, const lade_load_target *targets, uint64_t target_count,
+                                  const lade_tensor *tensors, uint64_t tensor_count, const lade_save_options *options) {
+  if (path == NULL || *ladei_file_name(path) == '\0' || (targets == NULL && target_count > 0) ||
+      target_count > UINT32_MAX || (tensors == NULL && tensor_count > 0)) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_save: no path, targets or tensors");
+  }
+  save s = {.path = path,
+            .targets = targets,
+            .target_count = (uint32_t)target_count,
+            .tensors = tensors,
+            .tensor_count = tensor_count,
+            .folder = -1};
+  lade_status status = ladei_options_read("lade_save_options", options, &s.options, sizeof s.options);
+  if (status == LADE_OK) {
+    status = save_run(&s);
+  }
+  save_dispose(&s, status == LADE_OK);
+  return status;
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which records cannot be read, and the list of those that were found.
+ *
+ * A batch is one transfer, whose error names a file and a byte in words; and a file may have several bad places. So the
+ * records of a batch that failed are read one by one, by the thread that wants the batch.
+ *
+ * I1  A record is in the list once. count <= LADE_LOADER_SKIPS_LISTED.
+ * Locks: none. The loader's guards its list.
+ */
+#include "loaders/skips.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "loaders/text.h"
+
+enum { PROBE_BYTES = 64 << 10 };
+
+static ladei_skip *skip_find(const ladei_skips *skips, uint64_t record) {
+  for (size_t i = 0; i < skips->count; i++) {
+    if (skips->list[i].record == record) return &skips->list[i];
+  }
+  return NULL;
+}
+
+/* A new entry; NULL: no room, or no memory. */
+static ladei_skip *skip_new(ladei_skips *skips, uint64_t record) {
+  if (skips->count == LADE_LOADER_SKIPS_LISTED) {
+    return NULL;
+  }
+  if (skips->count == skips->capacity) {
+    size_t more = ladei_size_max(2 * skips->capacity, 16);
+    ladei_skip *grown = realloc(skips->list, more * sizeof *grown);
+    if (grown == NULL) {
+      return NULL;
+    }
+    skips->list = grown;
+    skips->capacity = more;
+  }
+  skips->list[skips->count] = (ladei_skip){.record = record};
+  return &skips->list[skips->count++];
+}
+
+void ladei_skips_add(ladei_skips *skips, uint64_t record, const char *text) {
+  ladei_skip *skip = skip_find(skips, record);
+  skip = skip != NULL ? skip : skip_new(skips, record);
+  if (skip == NULL) {
+    return;
+  }
+  skip->count++;
+  char *copy = skip->text == NULL ? strdup(text) : NULL; /* what was shown to the program stays where it is */
+  skip->text = copy != NULL ? copy : skip->text;
+}
+
+void ladei_skips_dispose(ladei_skips *skips) {
+  for (size_t i = 0; i < skips->count; i++) {
+    free(skips->list[i].text);
+  }
+  free(skips->list);
+}
+
+static lade_status probe_error(const ladei_index_file *file, uint64_t at, int reason) {
+  return ladei_error(reason != 0 ? LADE_ERR_IO : LADE_ERR_TRUNCATED, reason, "%s at byte %llu: %s",
+                     ladei_path_text(file->path), (unsigned long long)at,
+                     reason != 0 ? strerror(reason) : "the file ends there");
+}
+
+static lade_status bytes_probe(const ladei_index_file *file, int fd, const lade_range *range) {
+  char bytes[PROBE_BYTES];
+  for (uint64_t done = 0; done < range->bytes;) {
+    size_t wanted = (size_t)ladei_size_min(range->bytes - done, sizeof bytes);
+    ssize_t count = pread(fd, bytes, wanted, (off_t)(range->offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      return probe_error(file, range->offset + done, count < 0 ? errno : 0);
+    }
+    done += (uint64_t)count;
+  }
+  return LADE_OK;
+}
+
+/* Too many open files are no fault of this one. */
+static lade_status file_probe(const ladei_index_file *file) {
+  int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd >= 0) {
+    close(fd);
+  }
+  bool exhausted = fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM);
+  return exhausted ? ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, errno, "opening %s again: %s",
+                                 ladei_path_text(file->path), strerror(errno))
+                   : LADE_OK;
+}
+
+static lade_status range_probe(const lade_record_index *index, const lade_range *range) {
+  const ladei_index_file *file = &index->files[range->file];
+  int own;
+  if (file->fd >= 0) {
+    return bytes_probe(file, file->fd, range);
+  }
+  lade_status status = file_probe(file);
+  if (status == LADE_OK) {
+    status = ladei_file_reopen(file->path, &file->identity, &own);
+  }
+  if (status == LADE_OK) {
+    status = bytes_probe(file, own, range);
+    close(own);
+  }
+  return status;
+}
+
+lade_status ladei_record_probe(const lade_record_index *index, uint64_t record) {
+  lade_status status = LADE_OK;
+  for (size_t field = 0; field < index->field_count && status == LADE_OK; field++) {
+    const lade_range *range = &index->ranges[record * index->field_count + field];
+    status = range->bytes > 0 ? range_probe(index, range) : LADE_OK;
+  }
+  return status;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transfers of one job as one, and which ranges may share a transfer.
+ *
+ * I1  Every ticket of the list is unreleased; none is added after ladei_ticket_list_end has begun.
+ * Locks: none. A list is built by one thread; waiting and asking only read it.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "loaders/checkpoint.h"
+#include "runtime/ops.h"
+
+/* The start of the allocation that an address lies in; 0 if the driver does not know it. */
+static uint64_t allocation_base(const lade_runtime *runtime, const void *memory) {
+  ladei_pointer_attributes attributes = {0};
+  lade_error before;
+  ladei_error_save(&before);
+  lade_status status = runtime->ops->pointer_attributes(runtime->self, memory, &attributes);
+  ladei_error_restore(&before);
+  return status == LADE_OK ? attributes.base : 0;
+}
+
+bool ladei_memory_parts(lade_runtime *runtime, const void *left, uint64_t left_bytes, const void *right) {
+  if ((const char *)left + left_bytes != right) {
+    return false;
+  }
+  uint64_t base = allocation_base(runtime, left);
+  return base == 0 || base != allocation_base(runtime, right);
+}
+
+static lade_status list_grow(ladei_ticket_list *list) {
+  if (list->count < list->capacity) {
+    return LADE_OK;
+  }
+  size_t capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
+  lade_ticket **tickets = realloc(list->tickets, capacity * sizeof(lade_ticket *));
+  list->tickets = tickets != NULL ? tickets : list->tickets;
+  if (tickets == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %zu tickets", capacity);
+  }
+  list->capacity = capacity;
+  return LADE_OK;
+}
+
+lade_status ladei_ticket_list_submit(ladei_ticket_list *list, lade_pipeline *pipeline, const lade_transfer *transfer) {
+  lade_status status = list_grow(list);
+  if (status != LADE_OK) {
+    return status;
+  }
+  lade_ticket **place = &list->tickets[list->count];
+  status = lade_pipeline_submit(pipeline, transfer, place);
+  for (size_t i = 0; status == LADE_NOT_READY && i < list->count; i++) {
+    status = lade_ticket_wait(list->tickets[i], LADE_WAIT_FOREVER);
+    if (status == LADE_OK) {
+      status = lade_pipeline_submit(pipeline, transfer, place);
+    }
+  }
+  if (status == LADE_OK) {
+    list->count++;
+  }
+  return status;
+}
+
+static uint64_t time_left(uint64_t began_ns, uint64_t now_ns, uint64_t timeout_ns) {
+  uint64_t spent = now_ns - began_ns;
+  return timeout_ns == LADE_WAIT_FOREVER ? timeout_ns : spent < timeout_ns ? timeout_ns - spent : 0;
+}
+
+lade_status ladei_ticket_list_wait(const ladei_ticket_list *list, size_t first, size_t end, lade_runtime *runtime,
+                                   uint64_t timeout_ns) {
+  lade_status status = LADE_OK;
+  bool timed = timeout_ns != LADE_WAIT_FOREVER && timeout_ns != 0;
+  uint64_t began_ns = timed ? lade_runtime_now_ns(runtime) : 0;
+  for (size_t i = first; i < end && status == LADE_OK; i++) {
+    uint64_t left = timed ? time_left(began_ns, lade_runtime_now_ns(runtime), timeout_ns) : timeout_ns;
+    status = lade_ticket_wait(list->tickets[i], left);
+  }
+  return status;
+}
+
+lade_status ladei_ticket_list_query(const ladei_ticket_list *list, uint64_t *out_bytes_done) {
+  lade_status first = LADE_OK;
+  lade_error error;
+  bool under_way = false;
+  *out_bytes_done = 0;
+  for (size_t i = 0; i < list->count; i++) {
+    lade_ticket_info info;
+    lade_ticket_info_init(&info);
+    lade_status status = lade_ticket_query(list->tickets[i], &info);
+    *out_bytes_done += info.bytes_done;
+    under_way = under_way || status == LADE_NOT_READY;
+    if (first == LADE_OK && status != LADE_OK && status != LADE_NOT_READY) {
+      first = status;
+      ladei_error_save(&error);
+    }
+  }
+  if (under_way) {
+    return LADE_NOT_READY;
+  }
+  if (first != LADE_OK) {
+    ladei_error_restore(&error);
+  }
+  return first;
+}
+
+lade_status ladei_ticket_list_end(ladei_ticket_list *list) {
+  lade_error before;
+  ladei_error_save(&before); /* the outcomes of what is cancelled here are nobody's concern */
+  for (size_t i = 0; i < list->count; i++) {
+    lade_status status = lade_ticket_cancel(list->tickets[i]);
+    if (status != LADE_OK) {
+      return status;
+    }
+  }
+  for (size_t i = 0; i < list->count; i++) {
+    lade_status status = lade_ticket_wait(list->tickets[i], LADE_WAIT_FOREVER);
+    if (status == LADE_ERR_TIMEOUT || status == LADE_ERR_FORKED) {
+      return status;
+    }
+  }
+  for (size_t i = 0; i < list->count; i++) {
+    lade_ticket_release(list->tickets[i]);
+  }
+  free(list->tickets);
+  *list = (ladei_ticket_list){0};
+  ladei_error_restore(&before);
+  return LADE_OK;
+}

@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pipeline's life: what it is made of, what lade chooses for it, and how it is taken apart.
+ *
+ *   lade_pipeline --- core (what to do next) --- driver (threads, or virtual time) --- runtime, pinned pool
+ *        ^ references: itself until destroyed, and each ticket
+ *   lade_ticket (a transfer, its request)      unfinished: the core knows it     released: the caller gave it up
+ *
+ * I1  The pipeline's memory is freed when it is destroyed and no ticket is left; until then its lock works.
+ * I2  Streams and events are destroyed only when no order is out, nothing is in flight on them, and no call on a ticket
+ *     counts among `calls` (ticket.c).
+ * Locks: pipeline->lock guards the core, `finished`, `released`, `references`. No call of driver, pool or callback is
+ * made under it. What is constant after creation is read without it.
+ */
+#include "lade/pipeline.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "pipeline/state/internal.h"
+
+enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STANDING = 8 };
+
+/* --- checking options --------------------------------------------------------------------------------------------- */
+
+static lade_status options_check(const lade_pipeline_options *options) {
+  size_t ring;
+  if (options->readers > MAX_READERS) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: %u readers; at most %d", options->readers, MAX_READERS);
+  }
+  if (options->depth > MAX_DEPTH) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: depth %u; at most %d", options->depth, MAX_DEPTH);
+  }
+  if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: storage %d is none", options->storage);
+  }
+  if (options->timeline_events > LADEI_TIMELINE_MOST_EVENTS) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: timeline of %llu events; at most %d",
+                       (unsigned long long)options->timeline_events, LADEI_TIMELINE_MOST_EVENTS);
+  }
+  if (!ladei_size_mul(options->chunk_bytes, options->depth + 1u, &ring) || ring >= LADEI_SIZE_LIMIT) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: chunks of %llu bytes are too large",
+                       (unsigned long long)options->chunk_bytes);
+  }
+  return LADE_OK;
+}
+
+/* --- what lade chooses -------------------------------------------------------------------------------------------- */
+
+/* The copy engines are threads of this machine: what counts then is its caches, not the length of a link. */
+static bool engines_are_threads(const lade_runtime *runtime) {
+  return runtime->software_device && runtime->ops->step == NULL;
+}
+
+/* Processors that this process may use, of those there are. */
+static long processors(void) {
+  cpu_set_t set;
+  long online = sysconf(_SC_NPROCESSORS_ONLN);
+  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) < online) {
+    online = CPU_COUNT(&set);
+  }
+  return online;
+}
+
+static long clamp(long value, long least, long most) { return value < least ? least : value > most ? most : value; }
+
+/*
+ * Note [Readers]
+ * Out of the page cache a processor copies 8 to 10 GB/s, and links take 25 to 55 GB/s: readers are three quarters of the
+ * processors, between 4 and 16. Those that are not needed sleep. Where engines are threads, one processor is theirs.
+ */
+static uint32_t readers_choose(const lade_runtime *runtime) {
+  long cpus = processors();
+  if (runtime->ops->step != NULL) {
+    return 4;
+  }
+  if (engines_are_threads(runtime)) {
+    return (uint32_t)clamp(cpus - 1, 1, 4);
+  }
+  return (uint32_t)clamp(cpus * 3 / 4, clamp(cpus, 1, 4), 16);
+}
+
+/*
+ * Note [Depth]
+ * A limit: a ring grows only while its blocks are all busy. One block for each read or write that may be under way, and
+ * eight for copies, which wait for each other and until their end is found out. (On an H200 with 12 readers four leave its
+ * link idle for a twentieth of the time.) Where the copy engine is a thread, chunks should pass from reader to engine
+ * through the caches, yet not so fast that a moment without a processor stops the other side: 1 MiB does best from 64 KiB
+ * to 16 MiB (benchmarks/run_targets), and chunks that no cache holds anyway get few blocks.
+ *
+ * Eight more are for chunks that stand still (core_schedule.c, Note [Standing still]): half of all slots then hold a small
+ * transfer, which is cut into eight, so that all of its copies can be queued behind a stream that is late, and the caller
+ * need not wait for that stream.
+ */
+static uint32_t blocks_ahead(bool engine_threads, uint64_t chunk_bytes) {
+  if (!engine_threads) {
+    return 8;
+  }
+  return chunk_bytes <= 4 * LADEI_MIB ? 7 : 3;
+}
+
+static void options_complete(lade_pipeline *pipeline) {
+  lade_pipeline_options *options = &pipeline->options;
+  bool threads = engines_are_threads(pipeline->runtime);
+  if (options->readers == 0) {
+    options->readers = readers_choose(pipeline->runtime);
+  }
+  if (options->chunk_bytes == 0) {
+    options->chunk_bytes = LADEI_CHUNK_FIRST;
+  }
+  if (options->depth == 0) {
+    uint32_t depth =
+        options->readers * pipeline->driver->queue + blocks_ahead(threads, options->chunk_bytes) + BLOCKS_STANDING;
+    options->depth = depth < MAX_DEPTH ? depth : MAX_DEPTH;
+  }
+  if (options->max_transfers == 0) {
+    options->max_transfers = DEFAULT_TRANSFERS;
+  }
+  if (options->storage_bytes_per_s == 0) {
+    options->storage_bytes_per_s = UINT64_C(12000000000);
+  }
+  /* Readers are for each direction; but where engines are threads all of them share few processors. */
+  pipeline->threads = threads ? options->readers : 2 * options->readers;
+}
+
+/* What the core is told about blocks and about reads and writes at once. */
+static void limits_set(lade_pipeline *pipeline) {
+  const lade_pipeline_options *options = &pipeline->options;
+  size_t chunk = (size_t)options->chunk_bytes;
+  ladei_core_set_blocks(&pipeline->core, chunk, pipeline->chunk_chosen ? LADEI_CHUNK_LEAST : chunk);
+  for (unsigned i = 0; i < 2; i++) {
+    ladei_window *window = &pipeline->sides[i].window;
+    ladei_window_init(window, options->readers, options->readers * pipeline->driver->queue);
+    ladei_core_set_window(&pipeline->core.rings[i], window->size);
+    if (pipeline->depth_chosen) {
+      pipeline->core.rings[i].ahead = blocks_ahead(engines_are_threads(pipeline->runtime), options->chunk_bytes);
+    }
+  }
+}
+
+/* --- references --------------------------------------------------------------------------------------------------- */
+
+/* The last reference is gone. */
+static void pipeline_free(lade_pipeline *pipeline) {
+  ladei_pipe_timeline_destroy(pipeline->timeline);
+  ladei_condition_destroy(&pipeline->work);
+  ladei_condition_destroy(&pipeline->changed);
+  ladei_lock_destroy(&pipeline->lock);
+  ladei_process_release(&pipeline->owner);
+  free(pipeline);
+}
+
+/* Drops one reference and the lock. */
+void ladei_pipeline_unref_unlock(lade_pipeline *pipeline) {
+  bool last = --pipeline->references == 0;
+  ladei_lock_release(&pipeline->lock);
+  if (last) {
+    pipeline_free(pipeline);
+  }
+}
+
+/* --- looking on --------------------------------------------------------------------------------------------------- */
+
+lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *info) {
+  if (pipeline == NULL) {
+    return ladei_argument_error("lade_pipeline_info_get: NULL");
+  }
+  lade_status status = ladei_runtime_check_process(pipeline->runtime);
+  if (status != LADE_OK) {
+    return status;
+  }
+  lade_pipeline_info own = {.struct_size = sizeof own,
+                            .depth = pipeline->options.depth,
+                            .readers = pipeline->options.readers,
+                            .device = pipeline->options.device,
+                            .numa_node = pipeline->topology != NULL ? pipeline->numa_node : -1};
+  ladei_lock_acquire(&pipeline->lock);
+  ladei_core_counters counters = pipeline->core.counters;
+  own.callbacks_stalled = pipeline->callbacks_stalled;
+  own.callbacks_stalled_sum = pipeline->callbacks_stalled_sum;
+  own.requests_to_device = pipeline->core.rings[0].window;
+  own.requests_to_host = pipeline->core.rings[1].window;
+  own.chunk_bytes = ladei_size_max(pipeline->core.rings[0].block_bytes, pipeline->core.rings[1].block_bytes);
+  ladei_lock_release(&pipeline->lock);
+  own.transfers_submitted = counters.transfers_submitted;
+  own.transfers_completed = counters.transfers_completed;
+  own.transfers_failed = counters.transfers_failed;
+  own.bytes_completed = counters.bytes_completed;
+  own.copies = counters.copies;
+  own.events_recorded = counters.events_recorded;
+  own.events_queried = counters.events_queried;
+  own.blocks = counters.blocks;
+  own.blocks_peak = counters.blocks_peak;
+  own.block_waits = counters.block_waits;
+  ladei_storage_info(&pipeline->storage, &own);
+  return ladei_stats_write("lade_pipeline_info", &own, sizeof own, info);
+}
+
+lade_status lade_pipeline_timeline_read(lade_pipeline *pipeline, lade_timeline_event *out, size_t capacity,
+                                        size_t *out_count, uint64_t *out_lost) {
+  uint64_t lost;
+  if (pipeline == NULL || out_count == NULL || (out == NULL && capacity > 0)) {
+    return ladei_argument_error("lade_pipeline_timeline_read: NULL");
+  }
+  lade_status status = ladei_runtime_check_process(pipeline->runtime);
+  if (status != LADE_OK) {
+    return status;
+  }
+  if (pipeline->timeline == NULL) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "pipeline: made without options.timeline_events, keeps no timeline");
+  }
+  ladei_lock_acquire(&pipeline->lock);
+  *out_count = ladei_pipe_timeline_copy(pipeline->timeline, out, capacity, &lost);
+  ladei_lock_release(&pipeline->lock);
+  if (out_lost != NULL) {
+    *out_lost = lost;
+  }
+  return LADE_OK;
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+/* Tells the pool that the stream goes. LADE_ERR_DEVICE_LOST: it goes all the same, and the pool knows. */
+static lade_status stream_retire(lade_pipeline *pipeline, const ladei_stream *stream) {
+  const lade_runtime *runtime = pipeline->runtime;
+  lade_status status = lade_pinned_stream_retire(pipeline->pool, stream->handle);
+  if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) {
+    /* When nothing runs on it any more, its blocks need no event. */
+    status = runtime->ops->stream_synchronize(runtime->self, stream);
+    status = status == LADE_OK ? lade_pinned_stream_retire(pipeline->pool, stream->handle) : status;
+  }
+  if (status == LADE_ERR_DEVICE_LOST) {
+    /* Nothing runs on a lost device, but no stream of it can be retired. The pool finds out when it asks, and that the uses
+     * are over when it then waits; both while the handle still means this stream. */
+    (void)lade_pinned_process_events(pipeline->pool);
+    (void)lade_pinned_empty_cache(pipeline->pool);
+  }
+  return status;
+}
+
+static lade_status lane_destroy(lade_pipeline *pipeline, ladei_lane_stream *lane) {
+  const lade_runtime *runtime = pipeline->runtime;
+  if (lane->live) {
+    lade_status status = stream_retire(pipeline, &lane->stream);
+    if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
+      status = runtime->ops->stream_destroy(runtime->self, lane->stream.handle);
+    }
+    if (status != LADE_OK) {
+      return status;
+    }
+    lane->live = false;
+  }
+  for (unsigned i = 0; i < LADEI_BATCHES; i++) {
+    if (lane->events[i] != NULL) {
+      ladei_event_pool_release(pipeline->events, lane->events[i]);
+      lane->events[i] = NULL;
+    }
+  }
+  return LADE_OK;
+}
+
+/* Undoes side_create; what failed is tried again by the next call. */
+static lade_status side_destroy(lade_pipeline *pipeline, ladei_side *side) {
+  for (unsigned i = 0; i < LADEI_LANES; i++) {
+    lade_status status = lane_destroy(pipeline, &side->lanes[i]);
+    if (status != LADE_OK) {
+      return status;
+    }
+  }
+  return ladei_probe_destroy(pipeline->runtime, &side->probe);
+}
+
+static lade_status lane_create(lade_pipeline *pipeline, ladei_lane_stream *lane) {
+  const lade_runtime *runtime = pipeline->runtime;
+  lade_stream handle;
+  lade_status status =
+      runtime->ops->stream_create(runtime->self, pipeline->options.device, 0, LADEI_STREAM_NON_BLOCKING, &handle);
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = runtime->ops->stream_resolve(runtime->self, handle, &lane->stream);
+  if (status != LADE_OK) {
+    lade_error first;
+    ladei_error_save(&first);
+    (void)runtime->ops->stream_destroy(runtime->self, handle);
+    ladei_error_restore(&first);
+    return status;
+  }
+  lane->live = true;
+  return LADE_OK;
+}
+
+static lade_status side_create(lade_pipeline *pipeline, ladei_side *side) {
+  lade_status status = LADE_OK;
+  for (unsigned i = 0; i < LADEI_LANES && status == LADE_OK; i++) {
+    status = lane_create(pipeline, &side->lanes[i]);
+  }
+  bool adapts = pipeline->chunk_chosen && !engines_are_threads(pipeline->runtime);
+  return status == LADE_OK && adapts ? ladei_probe_create(pipeline->runtime, &side->lanes[0].stream, &side->probe)
+                                     : status;
+}
+
+/* Where the readers shall run. Placement is an optimisation: whatever fails here leaves them unbound. */
+static void placement_find(lade_pipeline *pipeline) {
+  lade_error before;
+  lade_device_info info;
+  lade_device_info_init(&info);
+  ladei_error_save(&before);
+  pipeline->numa_node = -1;
+  if (pipeline->runtime->ops->step == NULL &&
+      lade_runtime_device_info(pipeline->runtime, pipeline->options.device, &info) == LADE_OK &&
+      ladei_topology_load(LADEI_TOPOLOGY_SYSTEM, NULL, !info.software, &pipeline->topology) == LADE_OK) {
+    int node = info.numa_node;
+    if (node < 0 && !info.software) {
+      node = ladei_topology_node_of_pci(pipeline->topology, info.pci_bus_id);
+    }
+    pipeline->numa_node = node;
+    if (node < 0) {
+      ladei_topology_destroy(pipeline->topology);
+      pipeline->topology = NULL;
+    }
+  }
+  ladei_error_restore(&before);
+}
+
+/* Gives up all that a drained or half-made pipeline holds but its memory. After a failure it may be called again;
+ * `force` goes on instead, for lack of anyone who could. */
+static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
+  for (unsigned i = 0; i < 2; i++) {
+    lade_status status = side_destroy(pipeline, &pipeline->sides[i]);
+    if (status != LADE_OK && !force) {
+      return status;
+    }
+  }
+  ladei_storage_close(&pipeline->storage);
+  /* An event that the driver will not destroy stays with the driver; nothing more can be done about it here. */
+  (void)ladei_event_pool_destroy(pipeline->events);
+  pipeline->events = NULL;
+  ladei_topology_destroy(pipeline->topology);
+  pipeline->topology = NULL;
+  ladei_core_destroy(&pipeline->core);
+  ladei_runtime_release(pipeline->runtime);
+  return LADE_OK;
+}
+
+/* What of the pool's settings copies depend on. */
+static lade_status pool_settings_read(lade_pipeline *pipeline) {
+  lade_pinned_options settings;
+  lade_pinned_options_init(&settings);
+  lade_status status = lade_pinned_settings_get(pipeline->pool, &settings);
+  pipeline->register_chunk_bytes = settings.register_chunk_bytes;
+  return status;
+}
+
+static lade_status pipeline_build(lade_pipeline *pipeline) {
+  lade_status status = ladei_core_init(&pipeline->core, pipeline->options.depth);
+  if (status == LADE_OK && pipeline->options.timeline_events > 0) {
+    status =
+        ladei_pipe_timeline_create(pipeline->options.timeline_events, pipeline->options.depth, &pipeline->timeline);
+  }
+  if (status == LADE_OK) {
+    status = pool_settings_read(pipeline);
+  }
+  if (status == LADE_OK) {
+    limits_set(pipeline);
+    status = ladei_event_pool_create(pipeline->runtime, &pipeline->events);
+  }
+  for (unsigned i = 0; i < 2 && status == LADE_OK; i++) {
+    status = side_create(pipeline, &pipeline->sides[i]);
+  }
+  if (status == LADE_OK) {
+    bool threads = pipeline->driver == &ladei_driver_threads;
+    ladei_storage_open(&pipeline->storage, threads ? (lade_storage)pipeline->options.storage : LADE_STORAGE_PREAD,
+                       pipeline->runtime->software_device != NULL, 2 * pipeline->options.depth,
+                       2 * pipeline->options.depth);
+    placement_find(pipeline);
+    status = pipeline->driver->start(pipeline);
+  }
+  return status;
+}
+
+/* Blocks of the pool were given back, or are waited for. */
+static void pipeline_wake(void *user) {
+  lade_pipeline *pipeline = user;
+  ladei_lock_acquire(&pipeline->lock);
+  ladei_core_poll_wake(&pipeline->core);
+  ladei_lock_release(&pipeline->lock);
+  pipeline->driver->kick(pipeline);
+}
+
+static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, const lade_pipeline_options *options,
+                                int devices, lade_pipeline **out) {
+  lade_pipeline *pipeline = calloc(1, sizeof *pipeline);
+  if (pipeline == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory");
+  }
+  pipeline->runtime = runtime;
+  pipeline->pool = pool;
+  pipeline->stakes = ladei_pinned_stakes_of(pool);
+  pipeline->member = (ladei_pinned_member){.wake = pipeline_wake, .user = pipeline};
+  pipeline->devices = devices;
+  pipeline->options = *options;
+  pipeline->chunk_chosen = options->chunk_bytes == 0;
+  pipeline->depth_chosen = options->depth == 0;
+  pipeline->driver = runtime->ops->step != NULL ? &ladei_driver_virtual : &ladei_driver_threads;
+  pipeline->references = 1;
+  ladei_process_take(&pipeline->owner);
+  options_complete(pipeline);
+  ladei_lock_init(&pipeline->lock, LADEI_RANK_PIPELINE);
+  ladei_condition_init(&pipeline->work);
+  ladei_condition_init(&pipeline->changed);
+  lade_status status = pipeline_build(pipeline);
+  if (status != LADE_OK) {
+    lade_error first;
+    ladei_error_save(&first);
+    (void)pipeline_dismantle(pipeline, true);
+    pipeline_free(pipeline);
+    ladei_error_restore(&first);
+    return ladei_error_prefix(status, "pipeline: ");
+  }
+  ladei_pinned_member_add(pipeline->stakes, &pipeline->member);
+  *out = pipeline;
+  return LADE_OK;
+}
+
+lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, const lade_pipeline_options *options,
+                                 lade_pipeline **out) {
+  lade_pipeline_options own;
+  int devices;
+  if (runtime == NULL || pool == NULL || out == NULL) {
+    return ladei_argument_error("lade_pipeline_create: NULL");
+  }
+  lade_status status = ladei_options_read("lade_pipeline_options", options, &own, sizeof own);
+  if (status == LADE_OK) {
+    status = options_check(&own);
+  }
+  if (status == LADE_OK) {
+    status = lade_runtime_device_count(runtime, &devices);
+  }
+  if (status == LADE_OK && (own.device < 0 || own.device >= devices)) {
+    status = ladei_error(LADE_ERR_NO_DEVICE, 0, "pipeline: device %d of %d", own.device, devices);
+  }
+  if (status == LADE_OK) {
+    status = ladei_runtime_acquire(runtime);
+  }
+  if (status == LADE_OK) {
+    int cancellation = ladei_pipe_cancellation_hold();
+    status = pipeline_new(runtime, pool, &own, devices, out);
+    ladei_pipe_cancellation_resume(cancellation);
+  }
+  return status;
+}
+
+/* Called with the lock, which is released meanwhile: the kernel is asked without it to give up what it has. */
+static void cancel_all(lade_pipeline *pipeline) {
+  for (unsigned i = 0; i < 2; i++) {
+    ladei_core_transfer *next;
+    ladei_core_transfer *transfer = TAILQ_FIRST(&pipeline->core.rings[i].queue);
+    for (; transfer != NULL; transfer = next) {
+      next = TAILQ_NEXT(transfer, link);
+      ladei_ticket_cancel_locked(pipeline, ladei_ticket_of(transfer));
+    }
+  }
+  ladei_lock_release(&pipeline->lock);
+  ladei_storage_push(&pipeline->storage);
+  pipeline->driver->kick(pipeline);
+  ladei_lock_acquire(&pipeline->lock);
+}
+
+static lade_status drain_error(const lade_pipeline *pipeline, unsigned left) {
+  bool never = pipeline->options.drain_timeout_ns == 0 || pipeline->runtime->ops->step != NULL;
+  return ladei_error(LADE_ERR_TIMEOUT, 0,
+                     never ? "%u transfers can never end" : "%u transfers had not ended when the time was over", left);
+}
+
+/* Called with the lock. A call of submit from a callback is part of an order. */
+static bool is_busy(const lade_pipeline *pipeline) {
+  const ladei_core *core = &pipeline->core;
+  return core->unfinished > 0 || core->orders_out > 0 || core->counters.blocks > 0 || pipeline->calls > 0;
+}
+
+/* Until no transfer, no order, no block and no call on a ticket is left. */
+static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
+  lade_status status = LADE_OK;
+  uint64_t timeout_ns = pipeline->options.drain_timeout_ns;
+  uint64_t deadline_ns = ladei_deadline_after(pipeline, timeout_ns != 0 ? timeout_ns : LADE_WAIT_FOREVER);
+  ladei_lock_acquire(&pipeline->lock);
+  pipeline->stopping = true; /* every completion wakes us */
+  pipeline->closed = cancel; /* what callbacks submitted from here on would be cancelled by nobody */
+  if (cancel) {
+    cancel_all(pipeline);
+  }
+  ladei_condition_broadcast(&pipeline->work);
+  while (is_busy(pipeline) && status == LADE_OK) {
+    status = pipeline->driver->wait(pipeline, deadline_ns);
+  }
+  unsigned left = pipeline->core.unfinished;
+  pipeline->closed = status == LADE_OK;
+  if (status != LADE_OK) {
+    pipeline->stopping = false;
+  }
+  ladei_lock_release(&pipeline->lock);
+  return status == LADE_ERR_TIMEOUT ? drain_error(pipeline, left) : status;
+}
+
+static lade_status pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
+  lade_status status = ladei_runtime_check_process(pipeline->runtime);
+  if (status == LADE_OK && pipeline->driver_state != NULL) {
+    status = pipeline_drain(pipeline, cancel);
+    if (status == LADE_OK) {
+      ladei_pinned_member_remove(pipeline->stakes, &pipeline->member);
+      pipeline->driver->stop(pipeline);
+    }
+  }
+  if (status == LADE_OK) {
+    status = pipeline_dismantle(pipeline, false);
+  }
+  if (status != LADE_OK) {
+    return ladei_error_prefix(status, "pipeline: destroy: ");
+  }
+  ladei_lock_acquire(&pipeline->lock);
+  ladei_pipeline_unref_unlock(pipeline);
+  return LADE_OK;
+}
+
+lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
+  if (pipeline == NULL) {
+    return LADE_OK;
+  }
+  int cancellation = ladei_pipe_cancellation_hold();
+  lade_status status = pipeline_destroy(pipeline, cancel);
+  ladei_pipe_cancellation_resume(cancellation);
+  return status;
+}

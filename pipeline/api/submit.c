@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Submitting: checks what comes from the caller and makes a transfer of it that the core understands.
+ *
+ *   check the request -> place among max_transfers -> ticket: parts, files, destination, gate -> core
+ *
+ * I1  A submit that fails leaves nothing behind: what it took on the way goes back in reverse.
+ * I2  unfinished transfers + calls inside submit <= max_transfers.
+ * Locks: pipeline->lock for the place and the core. No call of driver, allocator or pool is made under it.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "pipeline/state/internal.h"
+
+/* --- checking what comes from the caller -------------------------------------------------------------------------- */
+
+static lade_status destination_check(const lade_transfer *request) {
+  if ((request->allocator == NULL) != (request->out_device_memory == NULL)) {
+    return ladei_argument_error(request->allocator == NULL ? "transfer: out_device_memory is given without allocator"
+                                                           : "transfer: allocator is given without out_device_memory");
+  }
+  if (request->allocator != NULL && request->direction != LADE_TO_DEVICE) {
+    return ladei_argument_error("transfer: allocator is for transfers to the device");
+  }
+  if (request->allocator != NULL && request->device_memory != NULL) {
+    return ladei_argument_error("transfer: both device_memory and allocator are given");
+  }
+  return LADE_OK;
+}
+
+enum { CHECKSUM_LEAST = 4096 };
+
+static lade_status checksum_check(const lade_transfer *request) {
+  if (request->checksum < LADE_CHECKSUM_NONE || request->checksum > LADE_CHECKSUM_VERIFY) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: checksum %d is none", request->checksum);
+  }
+  if (request->checksum == LADE_CHECKSUM_NONE) {
+    return request->checksum_bytes == 0 && request->checksums == NULL
+               ? LADE_OK
+               : ladei_argument_error("transfer: checksum_bytes or checksums is given without checksum");
+  }
+  if (!ladei_is_power_of_two(request->checksum_bytes) || request->checksum_bytes < CHECKSUM_LEAST ||
+      request->checksum_bytes > LADEI_CHUNK_MOST) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "transfer: checksum_bytes %llu is no power of two from 4 KiB to 16 MiB",
+                       (unsigned long long)request->checksum_bytes);
+  }
+  return request->checksums != NULL ? LADE_OK : ladei_argument_error("transfer: checksums is NULL");
+}
+
+static lade_status request_check(const lade_transfer *request) {
+  if (request->direction != LADE_TO_DEVICE && request->direction != LADE_TO_HOST) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: direction %d is none", request->direction);
+  }
+  if (request->after_stream != 0 && request->after_stream != 1) {
+    return ladei_argument_error("transfer: after_stream is neither 0 nor 1");
+  }
+  if (request->priority < LADE_PRIORITY_BACKGROUND || request->priority > LADE_PRIORITY_URGENT) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: priority %d is none", request->priority);
+  }
+  lade_status status = checksum_check(request);
+  return status == LADE_OK ? destination_check(request) : status;
+}
+
+/* --- a place among max_transfers ---------------------------------------------------------------------------------- */
+
+/* Takes a place among max_transfers, waiting for one as the options say. */
+static lade_status place_take(lade_pipeline *pipeline) {
+  lade_status status = LADE_OK;
+  ladei_lock_acquire(&pipeline->lock);
+  while (!pipeline->closed && status == LADE_OK &&
+         pipeline->core.unfinished + pipeline->submitting >= pipeline->options.max_transfers) {
+    status = pipeline->options.no_wait ? LADE_NOT_READY : pipeline->driver->wait(pipeline, UINT64_MAX);
+  }
+  bool closed = pipeline->closed;
+  if (status == LADE_OK && !closed) {
+    pipeline->submitting++;
+  }
+  ladei_lock_release(&pipeline->lock);
+  if (closed) {
+    return ladei_error(LADE_ERR_CANCELLED, 0, "submit: the pipeline is being destroyed");
+  }
+  if (status == LADE_ERR_TIMEOUT) {
+    ladei_error(status, 0, "submit: all %u transfers under way can never end", pipeline->options.max_transfers);
+  }
+  return status;
+}
+
+static void place_return(lade_pipeline *pipeline) {
+  ladei_lock_acquire(&pipeline->lock);
+  pipeline->submitting--;
+  ladei_condition_broadcast(&pipeline->changed);
+  ladei_lock_release(&pipeline->lock);
+}
+
+/* --- the ticket --------------------------------------------------------------------------------------------------- */
+
+/* Marks the work queued on the caller's stream so far. */
+static lade_status gate_record(lade_pipeline *pipeline, const lade_transfer *request, lade_ticket *ticket) {
+  const lade_runtime *runtime = pipeline->runtime;
+  ladei_stream stream;
+  if (!request->after_stream && request->allocator == NULL) {
+    return LADE_OK;
+  }
+  lade_status status = ladei_caller_stream_resolve(runtime, request->stream, &stream);
+  if (status == LADE_OK) {
+    status = ladei_event_pool_acquire(pipeline->events, stream.context, &ticket->gate);
+  }
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = runtime->ops->event_record(runtime->self, ticket->gate->handle, &stream);
+  if (status == LADE_OK) { /* an event in a capture that began just now must not be asked about: Note in ops.h */
+    status = ladei_stream_uncaptured(runtime, &stream, "transfer");
+  }
+  if (status != LADE_OK) {
+    ladei_event_pool_release(pipeline->events, ticket->gate);
+    ticket->gate = NULL;
+    return status;
+  }
+  ticket->transfer.gate = LADEI_GATE_CLOSED;
+  ticket->transfer.after = stream.id;
+  return LADE_OK;
+}
+
+/* Small transfers too shall overlap: at least eight chunks where lade chose their size. Without staging there is nothing
+ * to overlap with; chunks are then as long as cancelling and urgent transfers may be kept waiting. */
+static size_t chunk_for(const lade_pipeline *pipeline, uint64_t bytes, bool unstaged) {
+  size_t wanted;
+  if (!pipeline->chunk_chosen) {
+    return (size_t)pipeline->options.chunk_bytes;
+  }
+  return !unstaged && ladei_size_round_up((size_t)(bytes / 8), LADEI_CHUNK_LEAST, &wanted)
+             ? ladei_size_min(LADEI_CHUNK_MOST, ladei_size_max(wanted, LADEI_CHUNK_LEAST))
+             : LADEI_CHUNK_MOST;
+}
+
+/*
+ * Note [Flows of submitters]
+ * Numbers that callers gave and threads that gave none have half of the flows each, so that on "sim", where all is one
+ * thread, which of two goes first does not depend on where that thread's memory lies. Two that share a flow share its
+ * turns: unfair among themselves, in the order of submission.
+ */
+static unsigned flow_of(uint64_t submitter) {
+  bool thread = submitter == 0;
+  if (thread) {
+    submitter = (uint64_t)(uintptr_t)lade_last_error(); /* each thread's own */
+  }
+  uint64_t mixed = submitter * UINT64_C(0x9E3779B97F4A7C15);
+  return (unsigned)(mixed >> 60) + (thread ? LADEI_FLOWS / 2 : 0);
+}
+_Static_assert(LADEI_FLOWS == 32, "flow_of makes numbers of four bits for each half");
+
+static bool any_ordered(const ladei_parts *parts) {
+  bool ordered = false;
+  for (size_t i = 0; i < parts->count && !ordered; i++) {
+    ordered = parts->list[i].host.kind == LADE_ENDPOINT_CALLBACK && !parts->list[i].host.concurrent;
+  }
+  return ordered;
+}
+
+/* What can only be judged with the pipeline's settings at hand. */
+static lade_status parts_check(const lade_pipeline *pipeline, const lade_transfer *request, const ladei_parts *parts) {
+  for (size_t i = 0; i < parts->count; i++) {
+    const lade_endpoint *host = &parts->list[i].host;
+    if (host->kind != LADE_ENDPOINT_DEVICE) {
+      continue;
+    }
+    if (host->fd < 0 || host->fd >= pipeline->devices) {
+      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: endpoint of device %d of %d", host->fd,
+                         pipeline->devices);
+    }
+    if (request->checksum != LADE_CHECKSUM_NONE) {
+      return ladei_error(LADE_ERR_UNSUPPORTED, 0, "transfer: checksum of memory of a device");
+    }
+  }
+  if (request->checksum != LADE_CHECKSUM_NONE && !pipeline->chunk_chosen &&
+      request->checksum_bytes > pipeline->options.chunk_bytes) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                       "transfer: checksum_bytes %llu is above the pipeline's chunk_bytes %llu",
+                       (unsigned long long)request->checksum_bytes, (unsigned long long)pipeline->options.chunk_bytes);
+  }
+  return LADE_OK;
+}
+
+/* Chunks of whole units. O_DIRECT's, if there are any, are as good; a first chunk cut to its blocks is not. */
+static void checksum_fill(const lade_transfer *request, lade_ticket *ticket) {
+  ladei_core_transfer *transfer = &ticket->transfer;
+  ticket->checksum = request->checksum;
+  ticket->checksum_bytes = request->checksum_bytes;
+  ticket->checksums = request->checksums;
+  if (request->checksum == LADE_CHECKSUM_NONE) {
+    return;
+  }
+  if (transfer->lead_bytes != 0) {
+    ladei_storage_buffer(ticket->parts.list[0].file);
+    transfer->lead_bytes = 0;
+  }
+  transfer->unit_bytes = ladei_size_max(transfer->unit_bytes, (size_t)request->checksum_bytes);
+  transfer->chunk_bytes = ladei_size_max(transfer->chunk_bytes, transfer->unit_bytes);
+}
+
+static void transfer_fill(const lade_pipeline *pipeline, const lade_transfer *request, lade_ticket *ticket) {
+  ladei_core_transfer *transfer = &ticket->transfer;
+  ticket->pipeline = (lade_pipeline *)pipeline;
+  ticket->to_device = request->direction == LADE_TO_DEVICE;
+  ticket->on_complete = request->on_complete;
+  ticket->on_complete_user = request->on_complete_user;
+  transfer->bytes = ticket->parts.bytes;
+  transfer->unstaged = ladei_parts_find_direct(pipeline, &ticket->parts);
+  transfer->no_host = transfer->unstaged && request->checksum == LADE_CHECKSUM_NONE;
+  transfer->chunk_bytes = chunk_for(pipeline, ticket->parts.bytes, transfer->unstaged);
+  transfer->ordered = any_ordered(&ticket->parts);
+  transfer->calls = ticket->parts.calls;
+  transfer->level = (unsigned)(LADEI_LEVEL_NORMAL + request->priority);
+  transfer->flow = flow_of(request->submitter);
+}
+
+/* Allocates the destination where the request says so. */
+static lade_status destination_make(const lade_transfer *request, lade_ticket *ticket, void **out) {
+  *out = NULL;
+  if (request->allocator == NULL) {
+    return LADE_OK;
+  }
+  lade_status status = lade_device_alloc(request->allocator, (size_t)ticket->parts.bytes, request->stream, out);
+  if (status == LADE_OK) {
+    ladei_parts_place(&ticket->parts, *out);
+  }
+  return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "submit: allocating the destination: ");
+}
+
+static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *request, lade_ticket **out) {
+  void *destination;
+  lade_ticket *ticket = calloc(1, sizeof *ticket);
+  if (ticket == NULL) {
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a ticket");
+  }
+  lade_status status = ladei_parts_make(request, &ticket->parts);
+  if (status != LADE_OK) {
+    goto fail_ticket;
+  }
+  status = parts_check(pipeline, request, &ticket->parts);
+  if (status != LADE_OK) {
+    goto fail_parts;
+  }
+  transfer_fill(pipeline, request, ticket);
+  status = ladei_files_attach(pipeline, ticket, request);
+  if (status != LADE_OK) {
+    goto fail_parts;
+  }
+  checksum_fill(request, ticket);
+  status = destination_make(request, ticket, &destination);
+  if (status != LADE_OK) {
+    goto fail_files;
+  }
+  status = gate_record(pipeline, request, ticket);
+  if (status != LADE_OK) {
+    goto fail_destination;
+  }
+  if (request->allocator != NULL) {
+    *request->out_device_memory = destination;
+  }
+  *out = ticket;
+  return LADE_OK;
+
+fail_destination:
+  if (request->allocator != NULL) {
+    lade_error first;
+    ladei_error_save(&first);
+    (void)lade_device_free(request->allocator, destination);
+    ladei_error_restore(&first);
+  }
+fail_files : {
+  lade_error first;
+  ladei_error_save(&first);
+  (void)ladei_files_detach(ticket, false);
+  ladei_error_restore(&first);
+}
+fail_parts:
+  ladei_parts_free(&ticket->parts);
+fail_ticket:
+  free(ticket);
+  return status;
+}
+
+static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer, lade_ticket **out_ticket) {
+  lade_transfer request;
+  lade_ticket *ticket = NULL;
+  if (pipeline == NULL || transfer == NULL || out_ticket == NULL) {
+    return ladei_argument_error("lade_pipeline_submit: NULL");
+  }
+  lade_status status = ladei_options_read("lade_transfer", transfer, &request, sizeof request);
+  if (status == LADE_OK) {
+    status = request_check(&request);
+  }
+  if (status == LADE_OK) {
+    status = ladei_runtime_check_process(pipeline->runtime);
+  }
+  if (status == LADE_OK) {
+    status = place_take(pipeline);
+  }
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = ticket_create(pipeline, &request, &ticket);
+  if (status != LADE_OK) {
+    place_return(pipeline);
+    return status;
+  }
+  *out_ticket = ticket; /* before it can be over: its completion may look for it */
+  ladei_lock_acquire(&pipeline->lock);
+  pipeline->submitting--;
+  pipeline->references++;
+  ladei_core_submit(&pipeline->core, &ticket->transfer, (lade_direction)request.direction);
+  ladei_lock_release(&pipeline->lock);
+  pipeline->driver->kick(pipeline);
+  return LADE_OK;
+}
+
+lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer, lade_ticket **out_ticket) {
+  int cancellation = ladei_pipe_cancellation_hold();
+  lade_status status = pipeline_submit(pipeline, transfer, out_ticket);
+  ladei_pipe_cancellation_resume(cancellation);
+  return status;
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tickets: waiting for transfers, by thread and by stream, asking, cancelling, giving back.
+ *
+ *   submitted --> under way --> settled --> FINISH (on_complete is told) --> finished: waits return
+ *                    cancel: the transfer gets its error, and settles when nothing of it is under way any more
+ *
+ * I1  A ticket is freed when it is both finished and released, by whichever comes last.
+ * I2  What a finished ticket answers needs neither runtime nor slots: it may have outlived its pipeline.
+ * I3  A call that finds its transfer unfinished, under the lock, counts among pipeline->calls before it gives the lock up,
+ *     until it needs nothing of the pipeline but lock and memory any more (Note [Calls in progress]).
+ * Locks: pipeline->lock guards the transfer and `released`. No driver call is made under it.
+ *
+ * Note [Calls in progress]
+ * destroy may run beside calls on tickets. It takes driver, storage, streams and events apart once every transfer is
+ * finished and no call is counted; a transfer that is not finished keeps it from that, and so does the count from then on.
+ * A call that finds its transfer finished answers from the ticket alone.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "pipeline/state/internal.h"
+
+lade_status ladei_argument_error(const char *what) { return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s", what); }
+
+/* Before the lock: in a forked child it may be held by a thread that does not exist. */
+static lade_status ticket_check(const lade_ticket *ticket, const char *call) {
+  if (ticket == NULL) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", call);
+  }
+  return ladei_process_is_own(&ticket->pipeline->owner)
+             ? LADE_OK
+             : ladei_error(LADE_ERR_FORKED, 0, "%s: the ticket belongs to the parent process", call);
+}
+
+/* Both with the lock. */
+static void call_begin(lade_pipeline *pipeline) { pipeline->calls++; }
+
+static void call_end(lade_pipeline *pipeline) {
+  if (--pipeline->calls == 0 && pipeline->stopping) {
+    ladei_condition_broadcast(&pipeline->changed);
+  }
+}
+
+void ladei_ticket_free(lade_ticket *ticket) {
+  ladei_parts_free(&ticket->parts);
+  free(ticket);
+}
+
+uint64_t ladei_deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns) {
+  uint64_t now = pipeline->runtime->ops->now_ns(pipeline->runtime->self);
+  return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+}
+
+/* The ticket's outcome as this thread's answer. Called with the lock, once the transfer has failed or finished. */
+static lade_status ticket_answer(const lade_ticket *ticket) {
+  if (ticket->transfer.error.status != LADE_OK) {
+    ladei_error_restore(&ticket->transfer.error);
+  }
+  return ticket->transfer.error.status;
+}
+
+static lade_status timeout_error(const lade_ticket *ticket) {
+  return ladei_error(LADE_ERR_TIMEOUT, 0, "transfer of %llu bytes: %llu done when the time to wait was over",
+                     (unsigned long long)ticket->transfer.bytes, (unsigned long long)ticket->transfer.done_bytes);
+}
+
+/* Whether the first bytes have arrived, or it is over. All of them: only then, since there may be a flush to come. */
+static bool has_arrived(const ladei_core_transfer *transfer, uint64_t bytes) {
+  return transfer->finished ||
+         (bytes < transfer->bytes && transfer->error.status == LADE_OK && ladei_core_prefix_done(transfer) >= bytes);
+}
+
+/* Waits until the first bytes have arrived, or the transfer is over, as a call in progress. */
+static lade_status arrival_wait(lade_pipeline *pipeline, const ladei_core_transfer *transfer, uint64_t bytes,
+                                uint64_t timeout_ns) {
+  lade_status status = LADE_OK;
+  uint64_t deadline_ns = ladei_deadline_after(pipeline, timeout_ns);
+  ladei_lock_acquire(&pipeline->lock);
+  pipeline->prefix_waiters += bytes < transfer->bytes ? 1 : 0;
+  while (!has_arrived(transfer, bytes) && status == LADE_OK) {
+    status = pipeline->driver->wait(pipeline, deadline_ns);
+  }
+  pipeline->prefix_waiters -= bytes < transfer->bytes ? 1 : 0;
+  call_end(pipeline);
+  ladei_lock_release(&pipeline->lock);
+  return status;
+}
+
+static lade_status wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns) {
+  lade_status status = ticket_check(ticket, "lade_ticket_wait");
+  if (status != LADE_OK) {
+    return status;
+  }
+  lade_pipeline *pipeline = ticket->pipeline;
+  const ladei_core_transfer *transfer = &ticket->transfer;
+  ladei_lock_acquire(&pipeline->lock);
+  bool arrived = has_arrived(transfer, bytes);
+  if (!arrived) {
+    call_begin(pipeline);
+  }
+  ladei_lock_release(&pipeline->lock);
+  if (!arrived) {
+    status = arrival_wait(pipeline, transfer, bytes, timeout_ns);
+  }
+  ladei_lock_acquire(&pipeline->lock);
+  if (transfer->finished) {
+    status = ticket_answer(ticket);
+  } else if (has_arrived(transfer, bytes)) {
+    status = LADE_OK;
+  } else if (status == LADE_ERR_TIMEOUT) {
+    status = timeout_error(ticket);
+  }
+  ladei_lock_release(&pipeline->lock);
+  return status;
+}
+
+lade_status ladei_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns) {
+  int cancellation = ladei_pipe_cancellation_hold();
+  lade_status status = wait_prefix(ticket, bytes, timeout_ns);
+  ladei_pipe_cancellation_resume(cancellation);
+  return status;
+}
+
+lade_status lade_ticket_wait(lade_ticket *ticket, uint64_t timeout_ns) {
+  return ladei_ticket_wait_prefix(ticket, UINT64_MAX, timeout_ns);
+}
+
+/* Called with the lock. A finished ticket may have outlived the pipeline's slots. */
+static uint64_t ready_bytes(const lade_ticket *ticket) {
+  const ladei_core_transfer *transfer = &ticket->transfer;
+  if (!transfer->finished) {
+    return ladei_core_prefix_done(transfer);
+  }
+  return transfer->error.status == LADE_OK ? transfer->bytes : 0;
+}
+
+static lade_status ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
+  lade_status status = ticket_check(ticket, "lade_ticket_query");
+  if (status != LADE_OK) {
+    return status;
+  }
+  lade_pipeline *pipeline = ticket->pipeline;
+  ladei_lock_acquire(&pipeline->lock);
+  bool advance = !ticket->transfer.finished && pipeline->driver->advance != NULL;
+  ladei_lock_release(&pipeline->lock);
+  if (advance) {
+    pipeline->driver->advance(pipeline); /* virtual time: one thread, so nobody destroys the pipeline meanwhile */
+  }
+  ladei_lock_acquire(&pipeline->lock);
+  lade_ticket_info own = {sizeof own, ticket->transfer.bytes, ticket->transfer.done_bytes, ready_bytes(ticket)};
+  status = ticket->transfer.finished ? ticket_answer(ticket) : LADE_NOT_READY;
+  ladei_lock_release(&pipeline->lock);
+  if (info != NULL) {
+    lade_status written = ladei_stats_write("lade_ticket_info", &own, sizeof own, info);
+    status = written != LADE_OK ? written : status;
+  }
+  return status;
+}
+
+lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
+  int cancellation = ladei_pipe_cancellation_hold();
+  lade_status status = ticket_query(ticket, info);
+  ladei_pipe_cancellation_resume(cancellation);
+  return status;
+}
+
+/* A stream of the caller's that transfers shall be ordered with. Not one that is captured: events would carry the capture
+ * to the pipeline's streams, or break it. */
+lade_status ladei_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out) {
+  ladei_capture_info info;
+  lade_status status = runtime->ops->stream_resolve(runtime->self, stream, out);
+  if (status == LADE_OK) {
+    status = runtime->ops->stream_capture_info(runtime->self, out, &info);
+  }
+  if (status == LADE_OK && info.status != LADEI_CAPTURE_NONE) {
+    status =
+        ladei_error(LADE_ERR_CAPTURE, 0, "transfer: the stream is being captured; transfers are no part of graphs");
+  }
+  return status;
+}
+
+/* Queues the wait on the caller's stream, once the last copy is queued on the lane's. */
+static lade_status stream_wait_lane(lade_pipeline *pipeline, lade_stream stream, const ladei_lane_stream *lane) {
+  const lade_runtime *runtime = pipeline->runtime;
+  ladei_stream resolved;
+  ladei_event *event;
+  lade_status status = ladei_runtime_check_process(runtime);
+  if (status == LADE_OK) {
+    status = ladei_caller_stream_resolve(runtime, stream, &resolved);
+  }
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = ladei_event_pool_acquire(pipeline->events, lane->stream.context, &event);
+  if (status != LADE_OK) {
+    return status;
+  }
+  status = runtime->ops->event_record(runtime->self, event->handle, &lane->stream);
+  if (status == LADE_OK) {
+    status = runtime->ops->stream_wait_event(runtime->self, &resolved, event->handle);
+  }
+  /* A later record of the same event does not touch the wait that is queued. */
+  ladei_event_pool_release(pipeline->events, event);
+  return status;
+}
+
+static bool prefix_is_queued(const ladei_core_transfer *transfer, uint64_t bytes) {
+  return ladei_core_all_queued(transfer) || (bytes < transfer->bytes && ladei_core_prefix_queued(transfer) >= bytes);
+}
+
+/* Until the first bytes are queued; LADE_OK then, or where the transfer is over. Called with the lock. */
+static lade_status queued_wait(lade_pipeline *pipeline, const ladei_core_transfer *transfer, uint64_t bytes) {
+  lade_status status = LADE_OK;
+  pipeline->prefix_waiters++;
+  while (!transfer->finished && transfer->error.status == LADE_OK && !prefix_is_queued(transfer, bytes) &&
+         status == LADE_OK) {
+    status = pipeline->driver->wait(pipeline, UINT64_MAX);
+  }
+  pipeline->prefix_waiters--;
+  return status;
+}
+
+static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, uint64_t bytes) {
+  lade_pipeline *pipeline = ticket->pipeline;
+  const ladei_core_transfer *transfer = &ticket->transfer;
+  ladei_lock_acquire(&pipeline->lock);
+  call_begin(pipeline);
+  lade_status status = queued_wait(pipeline, transfer, bytes);
+  const ladei_lane_stream *lane = ladei_lane_stream_of(pipeline, transfer->lane);
+  bool ended = transfer->finished || transfer->error.status != LADE_OK;
+  if (ended) {
+    status = ticket_answer(ticket);
+  } else if (status == LADE_ERR_TIMEOUT) {
+    status = timeout_error(ticket);
+  }
+  if (!ended && status == LADE_OK) {
+    ladei_lock_release(&pipeline->lock);
+    status = stream_wait_lane(pipeline, stream, lane);
+    ladei_lock_acquire(&pipeline->lock);
+  }
+  call_end(pipeline);
+  ladei_lock_release(&pipeline->lock);
+  return status;
+}
+
+static lade_status stream_wait(lade_stream stream, lade_ticket *ticket, const uint64_t *bytes, const char *call) {
+  lade_status status = ticket_check(ticket, call);
+  if (status != LADE_OK) {
+    return status;
+  }
+  uint64_t all = ticket->transfer.bytes;
+  if (bytes != NULL && *bytes > all) {
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %llu bytes of a transfer of %llu", call,
+                       (unsigned long long)*bytes, (unsigned long long)all);
+  }
+  int cancellation = ladei_pipe_cancellation_hold();
+  status = stream_wait_prefix(stream, ticket, bytes != NULL ? *bytes : all);
+  ladei_pipe_cancellation_resume(cancellation);
+  return status;
+}
+
+lade_status lade_stream_wait_ticket(lade_stream stream, lade_ticket *ticket) {
+  return stream_wait(stream, ticket, NULL, "lade_stream_wait_ticket");
+}
+
+lade_status lade_stream_wait_ticket_prefix(lade_stream stream, lade_ticket *ticket, uint64_t bytes) {
+  return stream_wait(stream, ticket, &bytes, "lade_stream_wait_ticket_prefix");
+}
+
+void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket) {
+  lade_error before;
+  lade_error error;
+  ladei_error_save(&before);
+  ladei_error(LADE_ERR_CANCELLED, 0, "transfer cancelled: %llu of %llu bytes were done",
+              (unsigned long long)ticket->transfer.done_bytes, (unsigned long long)ticket->transfer.bytes);
+  ladei_error_save(&error);
+  ladei_error_restore(&before);
+  ladei_files_cancel_locked(ticket);
+  ladei_core_fail(&pipeline->core, &ticket->transfer, &error);
+  ladei_stakes_update_locked(pipeline);
+}
+
+lade_status lade_ticket_cancel(lade_ticket *ticket) {
+  lade_status status = ticket_check(ticket, "lade_ticket_cancel");
+  if (status != LADE_OK) {
+    return status;
+  }
+  lade_pipeline *pipeline = ticket->pipeline;
+  ladei_lock_acquire(&pipeline->lock);
+  bool finished = ticket->transfer.finished;
+  if (!finished) {
+    call_begin(pipeline);
+    ladei_ticket_cancel_locked(pipeline, ticket);
+    ladei_condition_broadcast(&pipeline->changed);
+  }
+  ladei_lock_release(&pipeline->lock);
+  if (!finished) {
+    int cancellation = ladei_pipe_cancellation_hold();
+    ladei_storage_push(&pipeline->storage);
+    pipeline->driver->kick(pipeline);
+    ladei_pipe_cancellation_resume(cancellation);
+    ladei_lock_acquire(&pipeline->lock);
+    call_end(pipeline);
+    ladei_lock_release(&pipeline->lock);
+  }
+  return LADE_OK;
+}
+
+void lade_ticket_release(lade_ticket *ticket) {
+  if (ticket == NULL || !ladei_process_is_own(&ticket->pipeline->owner)) {
+    return;
+  }
+  lade_pipeline *pipeline = ticket->pipeline;
+  ladei_lock_acquire(&pipeline->lock);
+  ticket->released = true;
+  if (!ticket->transfer.finished) {
+    ladei_lock_release(&pipeline->lock);
+    return;
+  }
+  ladei_ticket_free(ticket);
+  ladei_pipeline_unref_unlock(pipeline);
+}

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Driver: reader threads. Each takes orders from the core and executes them; none is special, so a chunk's copy is
+ * queued by the thread that read it, without a hand-over.
+ *
+ *   order there          take it; if more are there and a thread sleeps, wake one (that one wakes the next), unless
+ *                        somebody is on the way already
+ *   requests in storage  one thread, the reaper, waits for them there, and completes their orders
+ *   only copies to end   one thread, the poller, asks again and again: at once for a moment, then less and less often; and
+ *                        so where a block is waited for, at the cap of the pool
+ *   nothing              sleep until work is signalled
+ *
+ * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it comes
+ * back from the engine to the reaper. A thread can be reaper and poller at once.
+ *
+ * Callbacks of the caller may take long, or never return. With the first one a thread is started that watches them, and does
+ * nothing else. A call that has not returned for 50 ms is stalled: the core hears of it, and when all threads are in calls,
+ * and some stalled, another thread is started. So callbacks that hang hold up nobody else.
+ *
+ * I1  At most one thread is the poller, and at most one the reaper. While there is none, and copies are under way that
+ *     only POLL can end, or requests that only the reaper can fetch, at least one thread is awake, and passes the task on
+ *     before it turns to something that takes long.
+ * I2  A thread that goes to sleep has seen the core without an order for it, under the lock.
+ * I3  Whenever nobody holds the lock, there is an order that nobody has taken, and somebody waits who could take it, then
+ *     somebody is on the way: a thread that looks at the core next, under the lock, and that waits for nothing but the
+ *     lock and a processor until then. Before it starts on what it takes, it passes on what else there is to the next one
+ *     who waits (Note [On the way]).
+ * I4  An order whose request is in storage is kept in `pending`, under its slot's number.
+ * I5  `calls` are the calls under way, in the order in which they began; stalled ones are marked. While there is one that is
+ *     not stalled, the watch (if there is one) is awake, or sleeps no longer than until that is due.
+ * Locks: the pipeline's; it is given up for every order, and once per chunk.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/thread.h"
+#include "pipeline/state/internal.h"
+
+/*
+ * Note [Polling]
+ * A copy of 64 KiB takes some microseconds, a sleep at least fifty. So the poller first asks without a pause, for about
+ * the time that a sleep would cost; from then on it sleeps a quarter of the time it has waited, so that a copy is found
+ * finished at most a quarter late and long copies cost few wake-ups. The longest sleep bounds what the end of a
+ * transfer is found late.
+ */
+enum { SPIN_NS = 50000, SLEEP_LEAST_NS = 50000, SLEEP_MOST_NS = 1000000 };
+
+/*
+ * Note [On the way]
+ * A thread for each of many small orders would spend more on waking and on the lock than on them. So nobody is woken while
+ * one of these is on the way:
+ *   - a sleeper that was signalled and has not come back (`waking`). Of all threads in work_sleep at least one returns
+ *     after a signal, and the first to return, woken or for its time being over, holds the lock and looks.
+ *   - a thread that waits awake, or asks for the end of copies by POLL (`looking`). The driver answers that without
+ *     waiting, and the thread looks again after it.
+ *   - the reaper that was woken (no longer `reaper_waits`), where nobody sleeps.
+ *   - a caller between adding to the core and `kick`, and a thread that completes an order.
+ * A thread that reads, writes, calls back or makes any other driver call may be kept for ever: it is not on the way,
+ * whatever it has seen, and does not start before it has passed on what there is. So each of N orders that hang gets one
+ * of N threads (tests/pipeline/threads_test.c).
+ */
+
+/* Threads beside the readers, at most, and how long a callback takes until it counts as stalled. */
+enum { SPARES_MOST = 64, STALL_NS = 50000000 };
+
+/* So many completions are fetched at once. */
+enum { REAP_ROOM = 16 };
+
+/* An order whose request is in storage. */
+typedef struct threads_pending {
+  ladei_storage_request request;
+  ladei_order order;
+  uint64_t begun_ns; /* for a timeline */
+} threads_pending;
+
+/* A call of the caller's; lies on its thread's stack. */
+typedef struct threads_call {
+  TAILQ_ENTRY(threads_call) link;
+  uint64_t begun_ns;
+  ladei_slot *slot; /* NULL: on_complete */
+  bool stalled;
+} threads_call;
+
+typedef struct threads_state {
+  lade_pipeline *pipeline;
+  bool spins;        /* more than one processor: waiting awake does not keep the awaited from running */
+  unsigned sleeping; /* on pipeline->work; guarded by the lock, as is all below */
+  bool waking;       /* one of those has been signalled, and none has come back since */
+  unsigned looking;  /* threads that wait awake or ask for the end of copies */
+  bool poller;       /* there is one */
+  bool reaper;       /* there is one, */
+  bool reaper_waits; /* and nobody has woken it yet */
+  bool end;
+  threads_pending *pending; /* two rings of them; each belongs to its order */
+  TAILQ_HEAD(threads_call_list, threads_call) calls;
+  unsigned calling; /* of them */
+  unsigned stalled; /* ... those that are */
+  bool watched;     /* there is a thread that watches calls, ... */
+  bool watch_rests; /* ... and sleeps until one begins */
+  ladei_condition watch_work;
+  pthread_t watch;
+  unsigned most; /* threads that there is room for */
+  unsigned count;
+  pthread_t threads[];
+} threads_state;
+
+/* The runtime's clock; no driver call, so allowed under the lock. */
+static uint64_t now_ns(const lade_pipeline *pipeline) {
+  return pipeline->runtime->ops->now_ns(pipeline->runtime->self);
+}
+
+static void cpu_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+static void work_sleep(threads_state *state, uint64_t longest_ns) {
+  lade_pipeline *pipeline = state->pipeline;
+  state->sleeping++;
+  if (longest_ns == UINT64_MAX) {
+    ladei_condition_wait(&pipeline->work, &pipeline->lock);
+  } else {
+    (void)ladei_condition_wait_for(&pipeline->work, &pipeline->lock, longest_ns);
+  }
+  state->sleeping--;
+  state->waking = false;
+}
+
+static bool reap_wanted(const threads_state *state) {
+  return !state->reaper && ladei_storage_in_flight(&state->pipeline->storage) > 0;
+}
+
+/* Somebody shall look for orders: who is on the way, a sleeper, or else the reaper. Called with the lock. */
+static void somebody_wake(threads_state *state) {
+  if (state->waking || state->looking > 0) {
+    return;
+  }
+  if (state->sleeping > 0) {
+    state->waking = true;
+    ladei_condition_signal(&state->pipeline->work);
+  } else if (state->reaper_waits) {
+    state->reaper_waits = false;
+    ladei_storage_wake(&state->pipeline->storage);
+  }
+}
+
+/* This thread is busy from here on: somebody else takes what is left, or goes on asking. */
+static void work_pass_on(threads_state *state) {
+  const ladei_core *core = &state->pipeline->core;
+  if (state->sleeping == 0 && !state->reaper_waits) {
+    return;
+  }
+  if (ladei_core_has_order(core, LADEI_ALLOW_HOST) || (ladei_core_polls(core) && !state->poller) ||
+      reap_wanted(state)) {
+    somebody_wake(state);
+  }
+}
+
+/* --- requests in storage ------------------------------------------------------------------------------------------ */
+
+/* Hands a request to storage, the order's. Called with the lock, which is released meanwhile. */
+static void request_submit_locked(threads_state *state, const ladei_order *order,
+                                  const ladei_storage_request *request) {
+  lade_pipeline *pipeline = state->pipeline;
+  ladei_lock_release(&pipeline->lock);
+  threads_pending *pending = &state->pending[ladei_block_number(order->slot)];
+  *pending = (threads_pending){*request, *order, ladei_timeline_now(pipeline)};
+  pending->request.user = pending;
+  ladei_storage_submit(&pending->request);
+  ladei_lock_acquire(&pipeline->lock);
+}
+
+/* The reaper's part: waits in storage and completes what is over. Called with the lock, which is released meanwhile. */
+static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
+  lade_pipeline *pipeline = state->pipeline;
+  ladei_storage_request *done[REAP_ROOM];
+  state->reaper = true;
+  state->reaper_waits = wait_ns > 0;
+  ladei_lock_release(&pipeline->lock);
+  unsigned count = ladei_storage_reap(&pipeline->storage, wait_ns, done, REAP_ROOM);
+  ladei_lock_acquire(&pipeline->lock);
+  state->reaper = false;
+  state->reaper_waits = false;
+  for (unsigned i = 0; i < count; i++) {
+    threads_pending *pending = done[i]->user;
+    ladei_order order = pending->order; /* its slot may be used again from the completion on */
+    order.by_engine = true;
+    if (done[i]->status != LADE_OK) {
+      ladei_error_restore(&done[i]->error);
+      ladei_order_explain(&order, done[i]->status);
+    }
+    if (pipeline->timeline != NULL) {
+      ladei_pipe_timeline_add_order(pipeline->timeline, &order, done[i]->status, pending->begun_ns,
+                                    ladei_timeline_now(pipeline));
+    }
+    ladei_complete_locked(pipeline, &order, done[i]->status, lade_last_error());
+  }
+  return count;
+}
+
+/* --- waiting for work --------------------------------------------------------------------------------------------- */
+
+static void poller_spin(threads_state *state) {
+  lade_pipeline *pipeline = state->pipeline;
+  state->looking++;
+  ladei_lock_release(&pipeline->lock);
+  for (int i = 0; i < 20; i++) {
+    cpu_relax();
+  }
+  ladei_lock_acquire(&pipeline->lock);
+  state->looking--;
+}
+
+static void idle_note(threads_state *state, uint64_t begin_ns) {
+  lade_pipeline *pipeline = state->pipeline;
+  if (pipeline->timeline != NULL) {
+    ladei_pipe_timeline_add(pipeline->timeline, LADE_TIMELINE_IDLE, begin_ns, ladei_timeline_now(pipeline));
+  }
+}
+
+/* As poller, reaper or both: lets time pass, then makes POLL worth while again. `since_ns`: when this thread last did
+ * something useful. Whether it has just done so. */
+static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
+  lade_pipeline *pipeline = state->pipeline;
+  bool reaps = reap_wanted(state);
+  uint64_t waited_ns = polls ? now_ns(pipeline) - since_ns : 0;
+  uint64_t sleep_ns = UINT64_MAX;
+  unsigned reaped = 0;
+  bool spins = polls && state->spins && waited_ns < SPIN_NS;
+  if (polls) {
+    sleep_ns = waited_ns / 4;
+    sleep_ns = sleep_ns < SLEEP_LEAST_NS ? SLEEP_LEAST_NS : sleep_ns > SLEEP_MOST_NS ? SLEEP_MOST_NS : sleep_ns;
+    state->poller = true;
+  }
+  if (reaps) {
+    reaped = requests_reap(state, spins ? 0 : sleep_ns);
+  }
+  if (spins) {
+    poller_spin(state);
+  } else if (!reaps) {
+    work_sleep(state, sleep_ns);
+  }
+  if (polls) {
+    state->poller = false;
+    ladei_core_poll_wake(&pipeline->core);
+  }
+  return reaped > 0;
+}
+
+/* --- the threads -------------------------------------------------------------------------------------------------- */
+
+/* Whether the order calls back. */
+static bool order_calls(const ladei_order *order) {
+  if (order->kind == LADEI_ORDER_FINISH) {
+    return ladei_ticket_of(order->transfer)->on_complete != NULL;
+  }
+  return ladei_order_is_host(order) && ladei_ticket_of(order->transfer)->parts.calls;
+}
+
+static void *thread_main(void *argument);
+
+/* Starts a thread, or the watch. Called with the lock, or before there are others. */
+static int thread_create(pthread_t *thread, void *(*body)(void *), threads_state *state) {
+  return ladei_thread_start(thread, body, state);
+}
+
+static int thread_start(threads_state *state) {
+  int code = thread_create(&state->threads[state->count], thread_main, state);
+  state->count += code == 0 ? 1 : 0;
+  return code;
+}
+
+/* --- watching calls ----------------------------------------------------------------------------------------------- */
+
+static void call_stall(threads_state *state, threads_call *call) {
+  call->stalled = true;
+  state->stalled++;
+  state->pipeline->callbacks_stalled = state->stalled;
+  state->pipeline->callbacks_stalled_sum++;
+  if (call->slot != NULL) {
+    ladei_core_stall(call->slot);
+  }
+}
+
+static bool needs_spare(const threads_state *state) {
+  return state->stalled > 0 && state->calling == state->count && state->count < state->most;
+}
+
+/* Marks calls that are overdue, and sees to it that somebody does what others are kept from. How long nothing more of that
+ * kind can happen; UINT64_MAX: until a call begins. */
+static uint64_t calls_look(threads_state *state) {
+  uint64_t now = now_ns(state->pipeline);
+  uint64_t wait_ns = UINT64_MAX;
+  threads_call *call;
+  bool marked = false;
+  TAILQ_FOREACH (call, &state->calls, link) {
+    if (!call->stalled && now - call->begun_ns < STALL_NS) {
+      wait_ns = call->begun_ns + STALL_NS - now;
+      break;
+    }
+    if (!call->stalled) {
+      call_stall(state, call);
+      marked = true;
+    }
+  }
+  if (needs_spare(state) && thread_start(state) != 0) {
+    wait_ns = STALL_NS; /* none to be had: tried again */
+  }
+  if (marked) {
+    somebody_wake(state);
+  }
+  return wait_ns;
+}
+
+static void *watch_main(void *argument) {
+  threads_state *state = argument;
+  lade_pipeline *pipeline = state->pipeline;
+  ladei_lock_acquire(&pipeline->lock);
+  while (!state->end) {
+    uint64_t wait_ns = calls_look(state);
+    state->watch_rests = wait_ns == UINT64_MAX;
+    if (state->watch_rests) {
+      ladei_condition_wait(&state->watch_work, &pipeline->lock);
+    } else {
+      (void)ladei_condition_wait_for(&state->watch_work, &pipeline->lock, wait_ns);
+    }
+    state->watch_rests = false;
+  }
+  ladei_lock_release(&pipeline->lock);
+  return NULL;
+}
+
+/* Both with the lock. */
+static void call_begin(threads_state *state, const ladei_order *order, threads_call *call) {
+  call->begun_ns = now_ns(state->pipeline);
+  call->slot = ladei_order_is_host(order) ? order->slot : NULL;
+  call->stalled = false;
+  TAILQ_INSERT_TAIL(&state->calls, call, link);
+  state->calling++;
+  if (!state->watched) {
+    state->watched = thread_create(&state->watch, watch_main, state) == 0; /* else with the next call */
+  } else if (state->watch_rests) {
+    state->watch_rests = false;
+    ladei_condition_signal(&state->watch_work);
+  }
+}
+
+static void call_end(threads_state *state, threads_call *call) {
+  TAILQ_REMOVE(&state->calls, call, link);
+  state->calling--;
+  state->stalled -= call->stalled ? 1 : 0;
+  state->pipeline->callbacks_stalled = state->stalled;
+}
+
+/* --- the orders --------------------------------------------------------------------------------------------------- */
+
+/* Asks for the end of copies: this thread stays on the way, and keeps its tasks. */
+static void order_poll(threads_state *state, ladei_order *order) {
+  state->looking++;
+  ladei_execute_locked(state->pipeline, order);
+  state->looking--;
+}
+
+static void order_run(threads_state *state, ladei_order *order) {
+  ladei_storage_request request;
+  if (order->kind == LADEI_ORDER_POLL) {
+    order_poll(state, order);
+    return;
+  }
+  work_pass_on(state);
+  if (ladei_chunk_request(order, &request)) {
+    request_submit_locked(state, order, &request);
+    return;
+  }
+  if (!order_calls(order)) {
+    ladei_execute_locked(state->pipeline, order);
+    return;
+  }
+  threads_call call;
+  call_begin(state, order, &call);
+  ladei_execute_locked(state->pipeline, order);
+  call_end(state, &call);
+}
+
+static void *thread_main(void *argument) {
+  threads_state *state = argument;
+  lade_pipeline *pipeline = state->pipeline;
+  ladei_order order;
+  uint64_t since_ns = 0; /* 0: this thread has just been useful */
+  if (pipeline->topology != NULL) {
+    ladei_topology_bind_thread(pipeline->topology, pipeline->numa_node);
+  }
+  ladei_lock_acquire(&pipeline->lock);
+  while (!state->end) {
+    if (ladei_order_take_locked(pipeline, &order)) {
+      order_run(state, &order);
+      bool in_vain = order.kind == LADEI_ORDER_POLL      ? order.batch->lane->poll_asleep
+                     : order.kind == LADEI_ORDER_ACQUIRE ? order.ring->acquire_asleep
+                                                         : false;
+      since_ns = in_vain ? since_ns : 0;
+      continue;
+    }
+    bool polls = ladei_core_polls(&pipeline->core) && !state->poller;
+    uint64_t idle_ns = ladei_timeline_now(pipeline);
+    if (polls || reap_wanted(state)) {
+      since_ns = since_ns != 0 ? since_ns : now_ns(pipeline);
+      since_ns = idle_wait(state, since_ns, polls) ? 0 : since_ns;
+    } else {
+      since_ns = 0;
+      work_sleep(state, UINT64_MAX);
+    }
+    idle_note(state, idle_ns);
+  }
+  ladei_lock_release(&pipeline->lock);
+  return NULL;
+}
+
+static void threads_kick(lade_pipeline *pipeline) {
+  ladei_lock_acquire(&pipeline->lock);
+  somebody_wake(pipeline->driver_state);
+  ladei_lock_release(&pipeline->lock);
+}
+
+static lade_status threads_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
+  uint64_t now = now_ns(pipeline);
+  if (now >= deadline_ns) {
+    return LADE_ERR_TIMEOUT;
+  }
+  if (deadline_ns == UINT64_MAX) {
+    ladei_condition_wait(&pipeline->changed, &pipeline->lock);
+  } else {
+    (void)ladei_condition_wait_for(&pipeline->changed, &pipeline->lock, deadline_ns - now);
+  }
+  return LADE_OK;
+}
+
+static void threads_stop(lade_pipeline *pipeline) {
+  threads_state *state = pipeline->driver_state;
+  ladei_lock_acquire(&pipeline->lock);
+  state->end = true;
+  ladei_condition_broadcast(&pipeline->work);
+  ladei_condition_broadcast(&state->watch_work);
+  ladei_lock_release(&pipeline->lock);
+  ladei_storage_wake(&pipeline->storage);
+  for (unsigned i = 0; i < state->count; i++) {
+    pthread_join(state->threads[i], NULL);
+  }
+  if (state->watched) {
+    pthread_join(state->watch, NULL);
+  }
+  ladei_condition_destroy(&state->watch_work);
+  free(state->pending);
+  free(state);
+  pipeline->driver_state = NULL;
+}
+
+static lade_status threads_start(lade_pipeline *pipeline) {
+  size_t count = pipeline->threads;
+  threads_state *state = calloc(1, sizeof *state + (count + SPARES_MOST) * sizeof state->threads[0]);
+  if (state != NULL) {
+    state->pending = calloc((size_t)2 * pipeline->options.depth, sizeof *state->pending);
+  }
+  if (state == NULL || state->pending == NULL) {
+    free(state);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %zu reader threads", count);
+  }
+  state->pipeline = pipeline;
+  state->most = (unsigned)count + SPARES_MOST;
+  TAILQ_INIT(&state->calls);
+  ladei_condition_init(&state->watch_work);
+  for (unsigned i = 0; i < 2; i++) {
+    ladei_core_set_calls(&pipeline->core.rings[i], (state->most - 1) / 2); /* one is left for all else */
+  }
+  state->spins = sysconf(_SC_NPROCESSORS_ONLN) > 1;
+  pipeline->driver_state = state;
+  while (state->count < count) {
+    int code = thread_start(state);
+    if (code != 0) {
+      unsigned started = state->count;
+      threads_stop(pipeline);
+      return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, code, "reader thread %u of %zu cannot be started", started + 1,
+                         count);
+    }
+  }
+  return LADE_OK;
+}
+
+/* Requests in storage need no thread of their own; those of pread do, and stay as few as there are threads. */
+const ladei_pipeline_driver ladei_driver_threads = {
+    .queue = 4,
+    .start = threads_start,
+    .stop = threads_stop,
+    .kick = threads_kick,
+    .advance = NULL,
+    .wait = threads_wait,
+};

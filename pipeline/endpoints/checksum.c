@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * XXH3 of the bytes on their way: of every `checksum_bytes` of a transfer, counted from its first byte.
+ *
+ *   transfer   [   unit 0   |   unit 1   |   unit 2   | 3 ]
+ *   chunks     [         chunk 0         |    chunk 1     ]      chunks end where units do
+ *
+ * I1  A chunk holds whole units (ladei_core_transfer.unit_bytes), so each is seen by one thread, in one piece.
+ * I2  To the device a unit is judged before its copy is queued, to the host before it is written: what does not match
+ *     goes no further.
+ * Locks: none. Each element of the caller's array belongs to one chunk.
+ */
+#include <stdio.h>
+
+/* Its functions within this file: hashing adds no library to what programs need. */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "pipeline/state/internal.h"
+
+/* Where the bytes of a span are now. */
+static const char *span_bytes(const ladei_slot *slot, const ladei_span *span) {
+  return span->part->direct ? (const char *)span->part->host.memory + span->offset
+                            : (const char *)ladei_slot_data(slot) + span->at;
+}
+
+static uint64_t unit_sum(const ladei_parts *parts, const ladei_slot *slot, uint64_t offset, size_t bytes) {
+  XXH3_state_t state;
+  /* As a chunk of its own, so that places in the block begin where the unit does. */
+  ladei_slot unit = *slot;
+  unit.lead_bytes += (size_t)(offset - slot->offset);
+  (void)XXH3_64bits_reset(&state);
+  for (ladei_span span = {0}; ladei_parts_next(parts, offset, bytes, &span);) {
+    if (span.bytes == bytes) {
+      return XXH3_64bits(span_bytes(&unit, &span), bytes);
+    }
+    (void)XXH3_64bits_update(&state, span_bytes(&unit, &span), span.bytes);
+  }
+  return XXH3_64bits_digest(&state);
+}
+
+static lade_status unit_error(const lade_ticket *ticket, uint64_t offset, size_t bytes, uint64_t sum, uint64_t wanted) {
+  ladei_span span = {0};
+  (void)ladei_parts_next(&ticket->parts, offset, bytes, &span);
+  const lade_endpoint *host = &span.part->host;
+  bool file = host->kind == LADE_ENDPOINT_FILE || host->kind == LADE_ENDPOINT_PATH;
+  char where[300] = "";
+  if (file) {
+    (void)snprintf(where, sizeof where, " (%.240s at byte %llu)", host->name != NULL ? host->name : "file",
+                   (unsigned long long)(host->offset + span.offset));
+  }
+  return ladei_error(LADE_ERR_CHECKSUM, 0, "bytes %llu to %llu of the transfer%s: XXH3 is %016llx, %016llx expected",
+                     (unsigned long long)offset, (unsigned long long)(offset + bytes), where, (unsigned long long)sum,
+                     (unsigned long long)wanted);
+}
+
+lade_status ladei_checksum_chunk(const ladei_order *order) {
+  const lade_ticket *ticket = ladei_ticket_of(order->transfer);
+  const ladei_slot *slot = order->slot;
+  uint64_t end = slot->offset + slot->bytes;
+  for (uint64_t offset = slot->offset; ticket->checksum != LADE_CHECKSUM_NONE && offset < end;) {
+    size_t bytes = ladei_size_min(ticket->checksum_bytes, end - offset);
+    uint64_t *entry = &ticket->checksums[offset / ticket->checksum_bytes];
+    uint64_t sum = unit_sum(&ticket->parts, slot, offset, bytes);
+    if (ticket->checksum == LADE_CHECKSUM_RETURN) {
+      *entry = sum;
+    } else if (sum != *entry) {
+      return unit_error(ticket, offset, bytes, sum, *entry);
+    }
+    offset += bytes;
+  }
+  return LADE_OK;
+}

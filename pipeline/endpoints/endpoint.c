@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The host half of a chunk: its bytes out of memory, callbacks and files into the block, or out of the block into them.
+ *
+ *   chunk    [ a.bin 5..9 | a.bin 9..12 | b.bin 3..4 | memory ]
+ *   ranges   [-------- one read -------][-- a read --][ memcpy ]        ranges of a file that touch are one
+ *
+ * I1  A call moves all bytes of its chunk or fails.
+ * I2  A read of a file may use the block around its own bytes only where the chunk is that one read.
+ * Locks: none held, none taken. Endpoints are constant while their transfer lives.
+ */
+#include <string.h>
+
+#include "base/error.h"
+#include "pipeline/state/internal.h"
+#include "pipeline/storage/storage_cufile.h"
+
+/* --- memory and callbacks ----------------------------------------------------------------------------------------- */
+
+static lade_status callback_call(const lade_endpoint *endpoint, uint64_t offset, void *buffer, size_t bytes) {
+  lade_status status = endpoint->callback(endpoint->user, offset, buffer, bytes);
+  if (status == LADE_OK) {
+    return LADE_OK;
+  }
+  return ladei_error(LADE_ERR_CALLBACK, (int64_t)status, "callback returned %s (%d) for %zu bytes at %llu",
+                     lade_status_name(status), (int)status, bytes, (unsigned long long)offset);
+}
+
+static lade_status span_move(const ladei_span *span, char *buffer, bool reads) {
+  const lade_endpoint *endpoint = &span->part->host;
+  switch ((lade_endpoint_kind)endpoint->kind) {
+  case LADE_ENDPOINT_MEMORY: {
+    char *memory = (char *)endpoint->memory + span->offset;
+    memcpy(reads ? buffer : memory, reads ? memory : buffer, span->bytes);
+    return LADE_OK;
+  }
+  case LADE_ENDPOINT_CALLBACK: return callback_call(endpoint, span->offset, buffer, span->bytes);
+  case LADE_ENDPOINT_FILE:
+  case LADE_ENDPOINT_PATH:
+  case LADE_ENDPOINT_DEVICE: break;
+  }
+  return ladei_error(LADE_ERR_INTERNAL, 0, "endpoint of kind %d", endpoint->kind);
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
+/* Bytes of a chunk that are one range of a file. */
+typedef struct file_range {
+  ladei_storage_file *file; /* NULL: none */
+  uint64_t offset;          /* in the file */
+  size_t at;                /* in the chunk */
+  size_t bytes;
+} file_range;
+
+/* Makes the range longer by the span, if it goes on there. */
+static bool range_extend(file_range *range, const ladei_span *span) {
+  uint64_t offset = span->part->host.offset + span->offset;
+  if (range->file == NULL || range->file != span->part->file || range->offset + range->bytes != offset) {
+    return false;
+  }
+  range->bytes += span->bytes;
+  return true;
+}
+
+static file_range range_begin(const ladei_span *span) {
+  return (file_range){span->part->file, span->part->host.offset + span->offset, span->at, span->bytes};
+}
+
+/* Blocks are numbered by their slots, those to the host after those to the device. */
+unsigned ladei_block_number(const ladei_slot *slot) {
+  const ladei_ring *ring = slot->ring;
+  return (unsigned)(slot - ring->slots) + (ring->direction == LADE_TO_DEVICE ? 0 : ring->depth);
+}
+
+static ladei_storage_request range_request(const ladei_slot *slot, const file_range *range) {
+  bool alone = range->bytes == slot->bytes;
+  return (ladei_storage_request){
+      .file = range->file,
+      .offset = range->offset,
+      .buffer = (char *)ladei_slot_data(slot) + range->at,
+      .bytes = range->bytes,
+      .block = slot->block,
+      .block_bytes = alone ? slot->capacity : 0,
+      .block_index = alone ? (int)ladei_block_number(slot) : -1,
+  };
+}
+
+static lade_status range_move(const ladei_slot *slot, file_range *range) {
+  if (range->file == NULL) {
+    return LADE_OK;
+  }
+  ladei_storage_request request = range_request(slot, range);
+  range->file = NULL;
+  return ladei_storage_run(&request);
+}
+
+/* --- chunks ------------------------------------------------------------------------------------------------------- */
+
+/* Straight between files and device memory. */
+static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_order *order) {
+  const lade_runtime *runtime = pipeline->runtime;
+  const ladei_slot *slot = order->slot;
+  const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
+  lade_status status = runtime->ops->current_device_set(runtime->self, pipeline->options.device);
+  for (ladei_span span = {0}; status == LADE_OK && ladei_parts_next(parts, slot->offset, slot->bytes, &span);) {
+    status = ladei_cufile_move(span.part->file, span.part->host.offset + span.offset, span.part->device + span.offset,
+                               span.bytes);
+  }
+  return status;
+}
+
+lade_status ladei_chunk_move(const lade_pipeline *pipeline, const ladei_order *order) {
+  if (ladei_ticket_of(order->transfer)->cufile) {
+    return chunk_move_cufile(pipeline, order);
+  }
+  const ladei_slot *slot = order->slot;
+  const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
+  bool reads = order->kind == LADEI_ORDER_READ;
+  file_range range = {.file = NULL};
+  lade_status status = LADE_OK;
+  for (ladei_span span = {0}; status == LADE_OK && ladei_parts_next(parts, slot->offset, slot->bytes, &span);) {
+    if (range_extend(&range, &span)) {
+      continue;
+    }
+    status = range_move(slot, &range);
+    if (span.part->direct) {
+      continue; /* the copy takes it from where it is */
+    }
+    if (status == LADE_OK && span.part->file != NULL) {
+      range = range_begin(&span);
+    } else if (status == LADE_OK) {
+      status = span_move(&span, (char *)ladei_slot_data(slot) + span.at, reads);
+    }
+  }
+  return status == LADE_OK ? range_move(slot, &range) : status;
+}
+
+bool ladei_chunk_request(const ladei_order *order, ladei_storage_request *out) {
+  if (!ladei_order_is_host(order)) {
+    return false;
+  }
+  const ladei_slot *slot = order->slot;
+  const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
+  ladei_span span = {0};
+  if (ladei_ticket_of(order->transfer)->cufile || ladei_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
+      !ladei_parts_next(parts, slot->offset, slot->bytes, &span) || span.part->file == NULL ||
+      !span.part->file->async) {
+    return false;
+  }
+  file_range range = range_begin(&span);
+  while (ladei_parts_next(parts, slot->offset, slot->bytes, &span)) {
+    if (!range_extend(&range, &span)) {
+      return false;
+    }
+  }
+  *out = range_request(slot, &range);
+  return true;
+}

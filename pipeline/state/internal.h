@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of pipeline/ share.
+ *
+ *   pipeline.c   life, choices                            endpoint.c   reading sources, writing sinks
+ *   submit.c     validation, making a transfer            copy.c       queueing the copies of a chunk
+ *   ticket.c     waiting, asking, cancelling              execute.c    doing what the core says
+ *   parts.c      the ranges of a transfer                 threads.c    driver: reader threads
+ *   direct.c     which of them need no staging            checksum.c   XXH3 of what passes
+ *   probe.c      timing copies                            adapt.c      what follows from what was measured
+ *   timeline.c   what was done when
+ *   storage*.c   files (storage.h); storage_parts.c: those of a transfer
+ *   core*.c      what to do next                          virtual.c    driver: virtual time on "sim"
+ */
+#ifndef LADE_PIPELINE_STATE_INTERNAL_H
+#define LADE_PIPELINE_STATE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/lock.h"
+#include "host/stakes.h"
+#include "host/topology.h"
+#include "lade/pipeline.h"
+#include "pipeline/core/adapt.h"
+#include "pipeline/core/core.h"
+#include "pipeline/drivers/timeline.h"
+#include "pipeline/endpoints/parts.h"
+#include "pipeline/storage/storage.h"
+#include "runtime/event_pool.h"
+#include "runtime/ops.h"
+
+typedef struct ladei_pipeline_driver ladei_pipeline_driver;
+
+/* Times copies of one direction; see probe.c. */
+typedef struct ladei_probe {
+  atomic_int state;
+  atomic_size_t chunk_bytes; /* long enough for this link, as far as is known; 0: nothing is */
+  lade_event begin;
+  lade_event end;
+  size_t bytes;  /* of the copy between them */
+  unsigned left; /* measurements to come */
+} ladei_probe;
+
+/* What a lane of the core runs on. */
+typedef struct ladei_lane_stream {
+  ladei_stream stream;
+  bool live;                          /* the stream exists */
+  ladei_event *events[LADEI_BATCHES]; /* of its batches; NULL until first needed */
+} ladei_lane_stream;
+
+/* What the copies of one direction need. */
+typedef struct ladei_side {
+  ladei_lane_stream lanes[LADEI_LANES];
+  ladei_probe probe;
+  ladei_window window;      /* host orders at once; guarded by the pipeline's lock */
+  ladei_pinned_stake stake; /* blocks of the ring, as others on the pool see them */
+} ladei_side;
+
+struct lade_pipeline {
+  lade_runtime *runtime;
+  ladei_process owner; /* asked of tickets, which may outlive the runtime */
+  lade_pinned_pool *pool;
+  ladei_pinned_stakes *stakes; /* the pool's */
+  ladei_pinned_member member;  /* among them while the driver runs */
+  ladei_event_pool *events;
+  const ladei_pipeline_driver *driver;
+  void *driver_state;            /* the driver's own */
+  lade_pipeline_options options; /* with all choices made; max_transfers, readers, depth, chunk_bytes not 0 */
+  uint64_t register_chunk_bytes; /* of the pool; 0: its blocks lie in one registration each */
+  bool chunk_chosen;             /* by lade: small transfers get smaller chunks */
+  bool depth_chosen;             /* by lade: blocks stay in step with the window */
+  unsigned threads;              /* for drivers that have any */
+  int devices;                   /* of the runtime */
+  ladei_topology *topology;      /* NULL: threads are not bound */
+  int numa_node;                 /* of the device; -1: unknown */
+  ladei_side sides[2];           /* to the device, to the host */
+  ladei_storage storage;         /* of files; has its own locks */
+  atomic_bool no_batch;          /* the driver has no batched copies: do not ask again */
+
+  ladei_lock lock;         /* guards all below */
+  ladei_condition work;    /* an order may be there; for drivers */
+  ladei_condition changed; /* a transfer advanced; for callers that wait */
+  ladei_core core;
+  ladei_pipe_timeline *timeline;  /* NULL: not wanted; the pointer is constant */
+  unsigned submitting;            /* calls of submit that have their place among max_transfers, but no transfer yet */
+  unsigned prefix_waiters;        /* calls that wait for part of a transfer */
+  unsigned callbacks_stalled;     /* calls of the caller's that have taken 50 ms until now, ... */
+  uint64_t callbacks_stalled_sum; /* ... and all that ever have */
+  unsigned calls;                 /* on tickets, under way: destroy lets them come to their end */
+  bool stopping;                  /* destroy drains it */
+  bool closed;                    /* no submit any more: destroy cancels, or has ended the driver */
+  unsigned references;            /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
+};
+
+/* One transfer. Freed when it is finished and released. */
+struct lade_ticket {
+  ladei_core_transfer transfer; /* guarded by the pipeline's lock */
+  lade_pipeline *pipeline;
+  bool to_device;
+  bool released;     /* guarded by the pipeline's lock */
+  ladei_event *gate; /* recorded on the caller's stream, or NULL */
+  int32_t checksum;  /* lade_checksum */
+  uint64_t checksum_bytes;
+  uint64_t *checksums; /* the caller's */
+  lade_completion on_complete;
+  void *on_complete_user;
+  ladei_parts parts;         /* constant */
+  ladei_storage_file *files; /* of the parts, each once; constant until FINISH */
+  bool cufile;               /* the host half moves bytes to and from the device: no copies */
+};
+
+static inline lade_ticket *ladei_ticket_of(ladei_core_transfer *transfer) {
+  /* The transfer is the first member. */
+  return (lade_ticket *)(void *)transfer;
+}
+
+/* What runs the core: takes orders, executes and completes them. */
+struct ladei_pipeline_driver {
+  unsigned queue; /* host orders of one direction that it can have under way for each reader */
+  lade_status (*start)(lade_pipeline *pipeline);
+  /* The core is idle and pipeline->stopping is set. */
+  void (*stop)(lade_pipeline *pipeline);
+  /* There may be new orders. Called without the lock. */
+  void (*kick)(lade_pipeline *pipeline);
+  /* Does what can be done without time passing; NULL where that happens by itself. Called without the lock. */
+  void (*advance)(lade_pipeline *pipeline);
+  /* Called with the lock, which is released meanwhile: lets some time pass. LADE_OK: look again. LADE_ERR_TIMEOUT: the
+   * clock reached the deadline, or (virtual time) nothing can ever happen. Other errors: the clock cannot be moved. */
+  lade_status (*wait)(lade_pipeline *pipeline, uint64_t deadline_ns);
+};
+
+/*
+ * Note [Cancelled threads]
+ * A thread may be cancelled (pthread_cancel) while it is in a call. Opening and closing files, reads and writes, and what
+ * drivers do inside are cancellation points: ended there, a call would keep its place among max_transfers, its ticket, or
+ * an order that nobody completes. So calls that get to such points hold cancellation off; waits are no points anyhow. It
+ * takes effect at the first cancellation point after the call.
+ */
+static inline int ladei_pipe_cancellation_hold(void) {
+  int before;
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  return before;
+}
+
+static inline void ladei_pipe_cancellation_resume(int before) { (void)pthread_setcancelstate(before, NULL); }
+
+extern const ladei_pipeline_driver ladei_driver_threads;
+extern const ladei_pipeline_driver ladei_driver_virtual;
+
+/* A mistake of the caller's: LADE_ERR_INVALID_ARGUMENT. */
+lade_status ladei_argument_error(const char *what);
+
+/* A stream of the caller's that transfers shall be ordered with: LADE_ERR_CAPTURE for one that is captured. */
+lade_status ladei_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out);
+
+/* The time of the runtime's clock when that long will have passed. */
+uint64_t ladei_deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns);
+
+/* lade_ticket_wait() for the first `bytes` of a transfer only. */
+lade_status ladei_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns);
+
+/* Ends a transfer as cancelled, unless it is over or has failed. Called with the lock. */
+void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket);
+/* Finished and released. */
+void ladei_ticket_free(lade_ticket *ticket);
+/* Drops one reference and the lock. */
+void ladei_pipeline_unref_unlock(lade_pipeline *pipeline);
+
+/* Marks the parts that need no staging. Whether those are all. */
+bool ladei_parts_find_direct(const lade_pipeline *pipeline, ladei_parts *parts);
+
+/* Computes or compares the checksums of a READ or WRITE order's chunk, whose bytes are on the host. */
+lade_status ladei_checksum_chunk(const ladei_order *order);
+
+/* Queues the copies of a slot's chunk: the order COPY. On failure order->partial tells whether some are queued. */
+lade_status ladei_copy_chunk(lade_pipeline *pipeline, ladei_order *order);
+
+/* Creates the probe's events. On failure what was made is for destroy. */
+lade_status ladei_probe_create(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe);
+lade_status ladei_probe_destroy(const lade_runtime *runtime, ladei_probe *probe);
+/* Before a copy of `bytes` is queued. True: it is timed, and probe_end is due when it was queued, or was not. */
+bool ladei_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe, size_t bytes);
+void ladei_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe, bool copied);
+/* After copies of the direction were found finished. */
+void ladei_probe_read(const lade_runtime *runtime, ladei_probe *probe);
+
+/* The time, where there is a timeline; else 0. */
+static inline uint64_t ladei_timeline_now(const lade_pipeline *pipeline) {
+  return pipeline->timeline != NULL ? pipeline->runtime->ops->now_ns(pipeline->runtime->self) : 0;
+}
+
+/* Executes an order. No lock held. On failure the thread's error record says what, of which file, at which byte. */
+lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order);
+
+/* Executes an order and completes it. Called with the lock, which is released meanwhile. `begun_ns`: for the timeline. */
+void ladei_execute_since_locked(lade_pipeline *pipeline, ladei_order *order, uint64_t begun_ns);
+static inline void ladei_execute_locked(lade_pipeline *pipeline, ladei_order *order) {
+  ladei_execute_since_locked(pipeline, order, ladei_timeline_now(pipeline));
+}
+
+/* Takes the most useful order, after a look at what others wait for. Called with the lock. */
+static inline bool ladei_order_take_locked(lade_pipeline *pipeline, ladei_order *out) {
+  ladei_yield yield = (ladei_yield)ladei_pinned_stakes_wanted(pipeline->stakes);
+  if (yield != pipeline->core.rings[0].yield) {
+    ladei_core_set_yield(&pipeline->core, yield);
+  }
+  return ladei_core_next(&pipeline->core, LADEI_ALLOW_HOST, out);
+}
+
+/* A ring that has no use for a block any more waits for none. Called with the lock, after the core has changed. */
+void ladei_stakes_update_awaited(lade_pipeline *pipeline);
+
+static inline void ladei_stakes_update_locked(lade_pipeline *pipeline) {
+  if (ladei_pinned_stakes_wanted(pipeline->stakes) != LADEI_PINNED_WANTED_NONE) {
+    ladei_stakes_update_awaited(pipeline);
+  }
+}
+
+/* Completes an order that was executed. Called with the lock. Wakes callers that wait. */
+void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, lade_status status,
+                           const lade_error *error);
+
+static inline ladei_side *ladei_side_of(lade_pipeline *pipeline, const ladei_ring *ring) {
+  return &pipeline->sides[ring->direction == LADE_TO_DEVICE ? 0 : 1];
+}
+
+static inline ladei_lane_stream *ladei_lane_stream_of(lade_pipeline *pipeline, const ladei_lane *lane) {
+  return &ladei_side_of(pipeline, lane->ring)->lanes[lane->index];
+}
+
+static inline bool ladei_order_is_host(const ladei_order *order) {
+  return order->kind == LADEI_ORDER_READ || order->kind == LADEI_ORDER_WRITE;
+}
+
+/* Puts what the order was for in front of what went wrong; returns `status`. */
+lade_status ladei_order_explain(const ladei_order *order, lade_status status);
+
+/* Opens the files that the ticket's parts name, and lets its chunks suit them. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY;
+ * nothing is attached then. */
+lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request);
+/* Ends them; see ladei_storage_detach(). */
+lade_status ladei_files_detach(lade_ticket *ticket, bool good);
+/* Lets requests end early. Called with the lock; ladei_storage_push() is due without it. */
+void ladei_files_cancel_locked(lade_ticket *ticket);
+
+/* The orders READ and WRITE: moves the chunk's bytes, all of them, or an error. */
+lade_status ladei_chunk_move(const lade_pipeline *pipeline, const ladei_order *order);
+/* The same as one request, for storage to work on by itself. False: it is no such thing. */
+bool ladei_chunk_request(const ladei_order *order, ladei_storage_request *out);
+/* Number of the slot's block for storage: below twice the depth. */
+unsigned ladei_block_number(const ladei_slot *slot);
+
+#endif /* LADE_PIPELINE_STATE_INTERNAL_H */

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Note [Open files]
+ * A data set or a transfer may name more files than a process may have open. So each part of the library that keeps files
+ * open by their paths keeps a quarter of that at most; files beyond are closed once it is known which they are, and opened
+ * again by each read, which then costs some microseconds more. Such a file must be the same by then: one that was replaced
+ * meanwhile is an error, since bytes of two files in one destination are worse.
+ */
+#ifndef LADE_PIPELINE_STORAGE_OPEN_FILES_H
+#define LADE_PIPELINE_STORAGE_OPEN_FILES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "lade/status.h"
+
+/* Which file it is, whatever its name. */
+typedef struct ladei_file_identity {
+  uint64_t device;
+  uint64_t inode;
+} ladei_file_identity;
+
+/* Whether it was written to since. Times are as fine as the file system's: a write within one tick of the last one before is
+ * not seen, nor one whose time somebody set back. */
+typedef struct ladei_file_stamp {
+  uint64_t bytes;
+  uint64_t modified_ns;
+} ladei_file_stamp;
+
+/* So many files at once, now: a quarter of the process's limit on descriptors. */
+unsigned ladei_open_files_most(void);
+
+ladei_file_identity ladei_file_identity_of(const struct stat *facts);
+ladei_file_stamp ladei_file_stamp_of(const struct stat *facts);
+
+/* Opens the file for reading. LADE_ERR_IO, with the path; also where the path means another file by now. */
+lade_status ladei_file_reopen(const char *path, const ladei_file_identity *identity, int *out_fd);
+
+/* Whether reopening it would find it. LADE_ERR_IO likewise. */
+lade_status ladei_file_recheck(const char *path, const ladei_file_identity *identity);
+
+#endif /* LADE_PIPELINE_STORAGE_OPEN_FILES_H */

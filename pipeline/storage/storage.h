@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Storage: how bytes of files get into blocks and out of them.
+ *
+ *   ladei_storage        one per pipeline: what was chosen, counters, and the engine, if there is one
+ *   ladei_storage_file   one per file of a transfer: descriptors, alignment, what happens at its end
+ *   ladei_storage_request  one read or write of a file's range, from or into one block
+ *
+ * A request goes one of two ways. ladei_storage_run() moves its bytes before it returns, by pread or pwrite.
+ * ladei_storage_submit() hands it to the engine (io_uring), out of which it comes again by ladei_storage_reap():
+ *
+ *   submit (any thread) --> queue --> kernel --> reap (one thread at a time)     wake: lets a reap return that waits
+ *
+ * Both ways cut the request into parts by the same rules (storage_request.c): those of O_DIRECT, and what a short read
+ * or an interrupted call has left.
+ */
+#ifndef LADE_PIPELINE_STORAGE_STORAGE_H
+#define LADE_PIPELINE_STORAGE_STORAGE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/queue.h>
+
+#include "lade/pipeline.h"
+#include "lade/status.h"
+#include "pipeline/storage/open_files.h"
+
+typedef struct ladei_storage ladei_storage;
+typedef struct ladei_save ladei_save;
+struct ladei_cufile;
+
+/* A file of one transfer. Constant after it was attached, but for what is atomic. */
+typedef struct ladei_storage_file {
+  ladei_storage *storage;
+  struct ladei_storage_file *next; /* of the same transfer; the owner's */
+  const char *name;
+  int fd; /* through the page cache; -1: could not be had, for a descriptor that came with O_DIRECT; or late_path */
+  int direct_fd; /* with O_DIRECT; -1: not used */
+  bool owns_fd;
+  bool owns_direct_fd;
+  bool counted; /* in files_open */
+  bool async;   /* goes through the engine */
+  bool sync;    /* fsync at the end */
+  bool write;
+  char *late_path;              /* opened by each request, since too many files are open; NULL: `fd` is open */
+  ladei_file_identity identity; /* of late_path's file */
+  size_t align;                 /* of offsets and lengths with O_DIRECT, and so of a range's lead */
+  size_t memory_align;          /* of addresses */
+  int fixed_fd;                 /* index of direct_fd or else fd in the engine's table of files; -1: not in it */
+  ladei_save *save;             /* the file under its temporary name, or NULL */
+  void *cufile_handle;          /* of direct_fd or else fd; NULL: cuFile does not move it */
+  _Atomic(bool) direct_off;     /* O_DIRECT turned out not to work */
+  _Atomic(bool) cancelled;      /* requests end after the part that is under way */
+} ladei_storage_file;
+
+/* What one system call has to move. */
+typedef struct ladei_storage_part {
+  int fd;
+  bool direct;
+  uint64_t at; /* in the file */
+  char *memory;
+  size_t bytes;
+  size_t skip; /* of what is read, so many bytes lie before those asked for */
+} ladei_storage_part;
+
+typedef struct ladei_storage_request {
+  /* Set by the owner; the rest is zero. */
+  ladei_storage_file *file;
+  uint64_t offset; /* in the file */
+  char *buffer;
+  size_t bytes;
+  char *block;        /* what holds the buffer: a read with O_DIRECT may write anywhere in it */
+  size_t block_bytes; /* 0: nothing but the buffer may be written */
+  int block_index;    /* number of the block's slot, for registering it with the kernel; -1: never */
+  void *user;
+
+  size_t done; /* bytes moved */
+  bool plain;  /* the next part goes through the page cache */
+  int late_fd; /* of a late file, while the request runs */
+  ladei_storage_part part;
+  lade_status status;                      /* of the whole, once it comes out of reap */
+  lade_error error;                        /* where status says so */
+  bool in_kernel;                          /* guarded by the engine's lock; as the next two */
+  bool cancel;                             /* ask the kernel to give up the part under way */
+  bool punt;                               /* the next part is for a thread of the kernel */
+  TAILQ_ENTRY(ladei_storage_request) link; /* in one of the engine's lists */
+} ladei_storage_request;
+
+TAILQ_HEAD(ladei_storage_request_list, ladei_storage_request);
+
+/* What moves requests without a thread of its own for each. Every function may be called by any thread, reap by one at
+ * a time. */
+typedef struct ladei_storage_engine {
+  lade_storage kind;
+  /* For at most `requests` requests at once and blocks numbered below `blocks`. Where it is not to be had: an error
+   * whose text says why. */
+  lade_status (*create)(unsigned requests, unsigned blocks, void **out);
+  void (*destroy)(void *self);
+  /* Of a file that many requests will name: puts the descriptor into the kernel's table. Returns its index or -1. */
+  int (*file_add)(void *self, int fd);
+  void (*file_remove)(void *self, int index);
+  void (*submit)(void *self, ladei_storage_request *request);
+  /* Requests that are over, at most `room`. Waits for the first one at most `wait_ns`; 0 makes no system call. */
+  unsigned (*reap)(void *self, uint64_t wait_ns, ladei_storage_request **out, unsigned room);
+  void (*wake)(void *self);
+  /* Marks the file's requests; makes no system call. */
+  void (*cancel)(void *self, const ladei_storage_file *file);
+  /* Asks the kernel to give up what is marked. */
+  void (*push)(void *self);
+  /* The block of this number is given away: forgets its address. */
+  void (*block_forget)(void *self, unsigned index);
+  /* For reports: blocks registered now; why there are none, or "". */
+  unsigned (*blocks_registered)(void *self, const char **why_not);
+} ladei_storage_engine;
+
+extern const ladei_storage_engine ladei_storage_uring;
+
+struct ladei_storage {
+  lade_storage wanted;
+  const ladei_storage_engine *engine; /* NULL: there is none */
+  struct ladei_cufile *cufile;        /* NULL: not asked for, or not to be had */
+  void *engine_self;
+  lade_error refusal;          /* why there is none though it was asked for; status LADE_OK: it was not */
+  _Atomic(unsigned) in_flight; /* requests submitted and not reaped */
+  unsigned files_most;         /* sources open by path, with all their descriptors; more are late */
+  _Atomic(unsigned) files_open;
+  _Atomic(uint64_t) direct_files;
+  _Atomic(uint64_t) direct_refused;
+  _Atomic(uint64_t) cufile_refused; /* files that cuFile did not take */
+  _Atomic(int) refused_code;        /* errno of the last refusal of O_DIRECT; 0: none */
+};
+
+/* --- the storage of a pipeline ------------------------------------------------------------------------------------- */
+
+/* Never fails: what cannot be had is replaced by pread, and the reports say why. `requests`, `blocks`: as create. */
+void ladei_storage_open(ladei_storage *storage, lade_storage wanted, bool software_device, unsigned requests,
+                        unsigned blocks);
+/* No file is attached any more. */
+void ladei_storage_close(ladei_storage *storage);
+
+/* Fills in the fields of the report that are about storage. */
+void ladei_storage_info(ladei_storage *storage, lade_pipeline_info *info);
+
+/* --- files ---------------------------------------------------------------------------------------------------------- */
+
+/*
+ * Opens what a transfer needs of a file. `name` and the endpoint's descriptor stay the caller's, and valid until the
+ * detach. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY.
+ */
+lade_status ladei_storage_attach(ladei_storage *storage, const lade_endpoint *endpoint, bool write,
+                                 ladei_storage_file **out);
+
+/* The file's ranges are not whole blocks: goes through the page cache. */
+void ladei_storage_buffer(ladei_storage_file *file);
+
+/* The file's own chunks: at most *chunk_bytes, which is lowered to what O_DIRECT can use. Returns the lead of the first
+ * one (core.h). */
+size_t ladei_storage_layout(ladei_storage_file *file, uint64_t offset, uint64_t bytes, size_t *chunk_bytes);
+
+/*
+ * The end of a file whose transfer has gone well, in three steps; of one that has not, the last step alone. With several
+ * files each step is taken for all of them before the next.
+ *
+ * Finish: flushed as was asked for, and closed; an atomic file is complete but for its name. LADE_ERR_IO.
+ */
+lade_status ladei_storage_finish(ladei_storage_file *file);
+/* An atomic file is under its name. LADE_ERR_IO: it is not. */
+lade_status ladei_storage_name(ladei_storage_file *file);
+/* Everything is let go. An atomic file without its name is given up, and nothing of it is left; one that has it stays,
+ * also where its folder cannot be flushed: LADE_ERR_IO. */
+lade_status ladei_storage_detach(ladei_storage_file *file);
+
+/* The file's requests end early. Makes no system call; ladei_storage_push() does, if the file goes through the engine. */
+void ladei_storage_cancel(ladei_storage_file *file);
+
+/* --- requests ------------------------------------------------------------------------------------------------------- */
+
+/* Moves the bytes, in the calling thread. LADE_ERR_IO, LADE_ERR_TRUNCATED, LADE_ERR_CANCELLED. */
+lade_status ladei_storage_run(ladei_storage_request *request);
+
+/* Of a file with `async`: the request comes out of reap. */
+void ladei_storage_submit(ladei_storage_request *request);
+
+static inline unsigned ladei_storage_in_flight(const ladei_storage *storage) {
+  return atomic_load_explicit(&storage->in_flight, memory_order_relaxed);
+}
+
+unsigned ladei_storage_reap(ladei_storage *storage, uint64_t wait_ns, ladei_storage_request **out, unsigned room);
+void ladei_storage_wake(ladei_storage *storage);
+void ladei_storage_push(ladei_storage *storage);
+void ladei_storage_block_forget(ladei_storage *storage, unsigned index);
+
+/* LADE_ERR_TRUNCATED: a read at byte `at` got nothing, with so many bytes of its range left. Names where the file ends. */
+lade_status ladei_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left);
+
+/* What the request has to do next, into request->part. */
+void ladei_storage_part_next(ladei_storage_request *request);
+/* Takes note of what came of it: bytes moved, or a negative errno. LADE_NOT_READY: there is more to do. */
+lade_status ladei_storage_part_done(ladei_storage_request *request, int64_t result);
+
+#endif /* LADE_PIPELINE_STORAGE_STORAGE_H */

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The files of a transfer: opened with its submit, ended with it.
+ *
+ *   parts    a.bin 0..7 | b.bin 3..9 | a.bin 7..8 | memory
+ *   files    a.bin ------------------> b.bin                     each once, however many parts name it
+ *
+ * I1  part->file is the file of every part that is one of a file or path, and is in ticket->files; so for parts without
+ *     bytes, whose files may have to be created.
+ * I2  The end of a transfer ends all its files, in the order in which they were first named. Atomic files get their names
+ *     when all are flushed and closed; when one cannot get its name, those before it have theirs and keep them, and those
+ *     after it end as those of a failed transfer.
+ * Locks: none taken. ticket->files and parts are constant from the submit to the order FINISH.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "pipeline/state/internal.h"
+
+static bool same_name(const char *a, const char *b) { return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0); }
+
+static bool same_file(const ladei_part *a, const lade_endpoint *host) {
+  return a->file != NULL && a->host.kind == host->kind && a->host.fd == host->fd && a->host.flags == host->flags &&
+         same_name(a->host.name, host->name);
+}
+
+/* The first part of each file so far, at a place that follows from the file. */
+typedef struct file_table {
+  const ladei_part **places; /* twice as many as there are parts, at least: NULL for most */
+  size_t mask;
+} file_table;
+
+/* Of files that same_file() holds for the same. */
+static uint64_t file_hash(const lade_endpoint *host) {
+  static const uint64_t prime = UINT64_C(0x100000001b3); /* FNV-1a */
+  uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ (uint64_t)(uint32_t)host->fd;
+  for (const char *at = host->kind == LADE_ENDPOINT_PATH ? host->name : ""; *at != '\0'; at++) {
+    hash = (hash ^ (unsigned char)*at) * prime;
+  }
+  hash *= prime;
+  return hash ^ hash >> 32;
+}
+
+static lade_status table_init(file_table *table, size_t parts) {
+  size_t places = 4;
+  while (places < 2 * parts) {
+    places *= 2;
+  }
+  table->places = calloc(places, sizeof *table->places);
+  table->mask = places - 1;
+  return table->places != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for files");
+}
+
+/* The part in the table that names the same file; this one, which goes there, if none does. */
+static const ladei_part *table_put(file_table *table, const ladei_part *part) {
+  size_t place = file_hash(&part->host) & table->mask;
+  while (table->places[place] != NULL && !same_file(table->places[place], &part->host)) {
+    place = (place + 1) & table->mask;
+  }
+  if (table->places[place] == NULL) {
+    table->places[place] = part;
+  }
+  return table->places[place];
+}
+
+static lade_status file_add(lade_pipeline *pipeline, lade_ticket *ticket, const lade_endpoint *host,
+                            ladei_storage_file ***end, ladei_storage_file **out) {
+  ladei_storage_file *file;
+  lade_status status = ladei_storage_attach(&pipeline->storage, host, !ticket->to_device, &file);
+  if (status == LADE_OK) {
+    **end = file;
+    *end = &file->next;
+    *out = file;
+  }
+  return status;
+}
+
+/* All parts are one range of one file. */
+static bool is_one_range(const ladei_parts *parts) {
+  const ladei_part *first = &parts->list[0];
+  bool one = parts->count > 0 && first->file != NULL;
+  for (size_t i = 1; i < parts->count && one; i++) {
+    const ladei_part *part = &parts->list[i];
+    one = part->file == first->file && part->host.offset == first->host.offset + part->begin;
+  }
+  return one;
+}
+
+/* Chunks that suit O_DIRECT, where all is one range; else that is for parts which begin with whole blocks. */
+static void chunks_suit(lade_ticket *ticket) {
+  ladei_core_transfer *transfer = &ticket->transfer;
+  const ladei_parts *parts = &ticket->parts;
+  if (is_one_range(parts)) {
+    ladei_storage_file *file = parts->list[0].file;
+    transfer->lead_bytes = ladei_storage_layout(file, parts->list[0].host.offset, parts->bytes, &transfer->chunk_bytes);
+    transfer->unit_bytes = file->align;
+    return;
+  }
+  for (size_t i = 0; i < parts->count; i++) {
+    const ladei_part *part = &parts->list[i];
+    if (part->file != NULL && (part->host.offset % part->file->align != 0 || part->begin % part->file->align != 0)) {
+      ladei_storage_buffer(part->file);
+    }
+  }
+}
+
+/*
+ * Note [GPUDirect Storage]
+ * cuFile moves bytes between file and device memory while its caller waits: the host half of a chunk is then all of it,
+ * there is no block, and no copy. To the device such a read knows nothing of streams, so a transfer that must run after
+ * work on one is staged instead. To the host the order COPY still brings the stream's order: the write begins when the
+ * event behind it has passed.
+ */
+static bool cufile_suits(const lade_ticket *ticket, const lade_transfer *request) {
+  bool gated = request->after_stream != 0 || request->allocator != NULL;
+  bool suits = ticket->parts.count > 0 && request->checksum == LADE_CHECKSUM_NONE && !(ticket->to_device && gated);
+  for (size_t i = 0; i < ticket->parts.count && suits; i++) {
+    const ladei_storage_file *file = ticket->parts.list[i].file;
+    suits = file != NULL && file->cufile_handle != NULL;
+  }
+  return suits;
+}
+
+static void cufile_use(lade_ticket *ticket) {
+  ladei_core_transfer *transfer = &ticket->transfer;
+  ticket->cufile = true;
+  transfer->unstaged = true;
+  transfer->no_host = false;
+  transfer->lead_bytes = 0;
+  transfer->unit_bytes = ticket->parts.list[0].file->align;
+}
+
+/* Gives each of these parts of files its file. */
+static lade_status parts_attach(lade_pipeline *pipeline, lade_ticket *ticket, file_table *table, ladei_part *list,
+                                size_t count) {
+  ladei_storage_file **end = &ticket->files;
+  lade_status status = LADE_OK;
+  while (*end != NULL) {
+    end = &(*end)->next;
+  }
+  for (size_t i = 0; i < count && status == LADE_OK; i++) {
+    ladei_part *part = &list[i];
+    if (part->host.kind != LADE_ENDPOINT_FILE && part->host.kind != LADE_ENDPOINT_PATH) {
+      continue;
+    }
+    const ladei_part *first = table->places != NULL ? table_put(table, part) : part;
+    part->file = first->file;
+    if (first == part) {
+      status = file_add(pipeline, ticket, &part->host, &end, &part->file);
+    }
+  }
+  return status;
+}
+
+lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
+  ladei_parts *parts = &ticket->parts;
+  file_table table = {NULL, 0};
+  lade_status status = LADE_OK;
+  if (parts->count + parts->empty_count > 1) {
+    status = table_init(&table, parts->count + parts->empty_count);
+  }
+  if (status == LADE_OK) {
+    status = parts_attach(pipeline, ticket, &table, parts->list, parts->count);
+  }
+  if (status == LADE_OK) {
+    status = parts_attach(pipeline, ticket, &table, parts->empty, parts->empty_count);
+  }
+  free(table.places);
+  if (status != LADE_OK) {
+    lade_error first;
+    ladei_error_save(&first);
+    (void)ladei_files_detach(ticket, false);
+    ladei_error_restore(&first);
+    return status;
+  }
+  chunks_suit(ticket);
+  if (cufile_suits(ticket, request)) {
+    cufile_use(ticket);
+  }
+  return LADE_OK;
+}
+
+static size_t saves_count(const lade_ticket *ticket) {
+  size_t count = 0;
+  for (const ladei_storage_file *file = ticket->files; file != NULL; file = file->next) {
+    count += file->save != NULL ? 1 : 0;
+  }
+  return count;
+}
+
+static lade_status files_finish(const lade_ticket *ticket) {
+  lade_status status = LADE_OK;
+  for (ladei_storage_file *file = ticket->files; file != NULL && status == LADE_OK; file = file->next) {
+    status = ladei_storage_finish(file);
+  }
+  return status;
+}
+
+/* One renaming after the other; where one fails, the error says how many files are new. */
+static lade_status files_name(const lade_ticket *ticket) {
+  lade_status status = LADE_OK;
+  size_t named = 0;
+  for (ladei_storage_file *file = ticket->files; file != NULL && status == LADE_OK; file = file->next) {
+    status = ladei_storage_name(file);
+    named += status == LADE_OK && file->save != NULL ? 1 : 0;
+  }
+  if (status != LADE_OK && saves_count(ticket) > 1) {
+    return ladei_error_prefix(status, "the first %zu of %zu files are new, the others as they were: ", named,
+                              saves_count(ticket));
+  }
+  return status;
+}
+
+lade_status ladei_files_detach(lade_ticket *ticket, bool good) {
+  lade_error first;
+  ladei_storage_file *next;
+  lade_status status = good ? files_finish(ticket) : LADE_OK;
+  if (good && status == LADE_OK) {
+    status = files_name(ticket);
+  }
+  ladei_error_save(&first);
+  for (ladei_storage_file *file = ticket->files; file != NULL; file = next) {
+    next = file->next;
+    lade_status ended = ladei_storage_detach(file);
+    if (good && status == LADE_OK && ended != LADE_OK) {
+      status = ended;
+      ladei_error_save(&first);
+    }
+  }
+  ticket->files = NULL;
+  if (status != LADE_OK) {
+    ladei_error_restore(&first);
+  }
+  return status;
+}
+
+void ladei_files_cancel_locked(lade_ticket *ticket) {
+  for (ladei_storage_file *file = ticket->transfer.settled ? NULL : ticket->files; file != NULL; file = file->next) {
+    ladei_storage_cancel(file);
+  }
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One read or write of a file's range, cut into what single system calls can do.
+ *
+ *   read with O_DIRECT: whole blocks of the file, so that the first and last bytes of the range come with their
+ *   neighbours; these land around the buffer, in the block that holds it
+ *
+ *        file    ....|..######|########|####....|....        # asked for
+ *        block       |--######|########|####----|            - comes with it, `skip` bytes in front
+ *
+ *   write with O_DIRECT: the whole blocks within the range; what is left in front and behind goes through the page cache
+ *
+ *   A page holds bytes of one way only: `align` is a page at least. So neither way overwrites what the other has done.
+ *
+ * I1  Parts move the range's bytes in order, each once. A short read or write goes on where it stopped, with O_DIRECT at
+ *     the beginning of that block; an interrupted call is repeated.
+ * I2  A read that gets nothing has met the end of the file: LADE_ERR_TRUNCATED. One that gets nothing but neighbours is
+ *     repeated through the page cache, to the byte.
+ * I3  Where O_DIRECT is refused for a part, the file goes on through the page cache, for good.
+ * I4  A failure names the file and the offset of the byte in it.
+ * Locks: none.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "pipeline/storage/storage.h"
+
+/* The kernel moves less than 2 GiB per call, and io_uring counts in 32 bits. */
+static const size_t part_limit = (size_t)1 << 30;
+
+static uint64_t align_down(uint64_t value, size_t align) { return value - value % align; }
+
+static uint64_t align_up(uint64_t value, size_t align) { return align_down(value + align - 1, align); }
+
+static size_t part_cut(uint64_t bytes) { return bytes < part_limit ? (size_t)bytes : part_limit; }
+
+/* --- cutting ------------------------------------------------------------------------------------------------------ */
+
+/* Without a descriptor for the page cache the other one has to do: the kernel refuses what is not aligned. */
+static void part_plain(ladei_storage_request *request, uint64_t bytes) {
+  const ladei_storage_file *file = request->file;
+  int fd = file->late_path != NULL ? request->late_fd : file->fd >= 0 ? file->fd : file->direct_fd;
+  request->part = (ladei_storage_part){.fd = fd,
+                                       .at = request->offset + request->done,
+                                       .memory = request->buffer + request->done,
+                                       .bytes = part_cut(bytes)};
+}
+
+static bool file_is_direct(const ladei_storage_file *file) {
+  return file->direct_fd >= 0 && !atomic_load_explicit(&file->direct_off, memory_order_relaxed);
+}
+
+/* Whole blocks around what is left, as far as the block in memory has room. False: that is nowhere. */
+static bool part_direct_read(ladei_storage_request *request) {
+  const ladei_storage_file *file = request->file;
+  uint64_t from = request->offset + request->done;
+  uint64_t end = request->offset + request->bytes;
+  uint64_t at = align_down(from, file->align);
+  size_t skip = (size_t)(from - at);
+  const char *limit =
+      request->block_bytes > 0 ? request->block + request->block_bytes : request->buffer + request->bytes;
+  const char *first = request->block_bytes > 0 ? request->block : request->buffer;
+  char *memory = request->buffer + request->done;
+  if ((size_t)(memory - first) < skip || (uintptr_t)(memory - skip) % file->memory_align != 0) {
+    return false;
+  }
+  memory -= skip;
+  uint64_t wanted = align_up(end, file->align) - at;
+  uint64_t room = align_down((uint64_t)(limit - memory), file->align);
+  size_t bytes = part_cut(wanted < room ? wanted : room);
+  if (bytes <= skip) {
+    return false;
+  }
+  request->part = (ladei_storage_part){file->direct_fd, true, at, memory, bytes, skip};
+  return true;
+}
+
+/* The whole blocks of what is left. False: it does not begin with one. */
+static bool part_direct_write(ladei_storage_request *request) {
+  const ladei_storage_file *file = request->file;
+  uint64_t at = request->offset + request->done;
+  uint64_t end = align_down(request->offset + request->bytes, file->align);
+  char *memory = request->buffer + request->done;
+  if (at % file->align != 0 || end <= at || (uintptr_t)memory % file->memory_align != 0) {
+    return false;
+  }
+  request->part = (ladei_storage_part){file->direct_fd, true, at, memory, part_cut(end - at), 0};
+  return true;
+}
+
+/* How far a write goes through the page cache before whole blocks begin. */
+static uint64_t plain_write_bytes(const ladei_storage_request *request) {
+  const ladei_storage_file *file = request->file;
+  uint64_t at = request->offset + request->done;
+  uint64_t left = request->bytes - request->done;
+  uint64_t head = align_up(at, file->align) - at;
+  bool blocks_follow = head > 0 && left >= head + file->align &&
+                       ((uintptr_t)request->buffer + request->done + head) % file->memory_align == 0;
+  return blocks_follow ? head : left;
+}
+
+void ladei_storage_part_next(ladei_storage_request *request) {
+  const ladei_storage_file *file = request->file;
+  assert(request->done < request->bytes);
+  if (!file_is_direct(file) || request->plain) {
+    request->plain = false;
+    part_plain(request, request->bytes - request->done);
+  } else if (file->write) {
+    if (!part_direct_write(request)) {
+      part_plain(request, plain_write_bytes(request));
+    }
+  } else if (!part_direct_read(request)) {
+    part_plain(request, request->bytes - request->done);
+  }
+}
+
+/* --- what came of it ---------------------------------------------------------------------------------------------- */
+
+static const char *doing(const ladei_storage_request *request) { return request->file->write ? "writing" : "reading"; }
+
+static lade_status request_error(const ladei_storage_request *request, int code) {
+  char text[128];
+  return ladei_error(LADE_ERR_IO, code, "%s %s at byte %llu: %s", doing(request), request->file->name,
+                     (unsigned long long)(request->offset + request->done), strerror_r(code, text, sizeof text));
+}
+
+static lade_status request_failed(ladei_storage_request *request, int code) {
+  ladei_storage_file *file = request->file;
+  if (atomic_load_explicit(&file->cancelled, memory_order_relaxed)) {
+    return ladei_error(LADE_ERR_CANCELLED, code, "%s %s: cancelled at byte %llu", doing(request), file->name,
+                       (unsigned long long)(request->offset + request->done));
+  }
+  if (code == EINTR || code == ECANCELED) {
+    return LADE_NOT_READY;
+  }
+  if (code == EINVAL && request->part.direct && file->fd >= 0) {
+    if (!atomic_exchange(&file->direct_off, true)) {
+      file->storage->direct_refused++;
+      file->storage->refused_code = code;
+    }
+    return LADE_NOT_READY;
+  }
+  return request_error(request, code);
+}
+
+lade_status ladei_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left) {
+  uint64_t end = at;
+  struct stat facts;
+  /* Chunks behind the end get nothing as well: only the file knows where it ends. */
+  if (fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && (uint64_t)facts.st_size < at) {
+    end = (uint64_t)facts.st_size;
+  }
+  return ladei_error(LADE_ERR_TRUNCATED, 0, "reading %s: it ends at byte %llu, %llu bytes before the end of the range",
+                     name, (unsigned long long)end, (unsigned long long)(at + left - end));
+}
+
+static lade_status request_truncated(const ladei_storage_request *request) {
+  uint64_t at = request->offset + request->done;
+  if (request->file->write) {
+    return ladei_error(LADE_ERR_IO, 0, "writing %s at byte %llu: the file takes no more", request->file->name,
+                       (unsigned long long)at);
+  }
+  return ladei_storage_truncated(request->file->name, request->part.fd, at, request->bytes - request->done);
+}
+
+lade_status ladei_storage_part_done(ladei_storage_request *request, int64_t result) {
+  const ladei_storage_part *part = &request->part;
+  if (result < 0) {
+    return request_failed(request, (int)-result);
+  }
+  assert((uint64_t)result <= part->bytes);
+  if ((uint64_t)result <= part->skip && part->direct && result > 0 && request->file->fd >= 0) {
+    request->plain = true; /* the end of the file, or of what the call felt like: an exact read tells */
+    return LADE_NOT_READY;
+  }
+  if ((uint64_t)result <= part->skip) {
+    return request_truncated(request);
+  }
+  request->done += ladei_size_min((size_t)result - part->skip, request->bytes - request->done);
+  if (request->done == request->bytes) {
+    return LADE_OK;
+  }
+  if (atomic_load_explicit(&request->file->cancelled, memory_order_relaxed)) {
+    return request_failed(request, ECANCELED);
+  }
+  return LADE_NOT_READY;
+}
+
+static lade_status parts_run(ladei_storage_request *request) {
+  const ladei_storage_part *part = &request->part;
+  lade_status status = request->bytes > 0 ? LADE_NOT_READY : LADE_OK;
+  while (status == LADE_NOT_READY) {
+    ladei_storage_part_next(request);
+    ssize_t moved = request->file->write ? pwrite(part->fd, part->memory, part->bytes, (off_t)part->at)
+                                         : pread(part->fd, part->memory, part->bytes, (off_t)part->at);
+    status = ladei_storage_part_done(request, moved < 0 ? -(int64_t)errno : moved);
+  }
+  return status;
+}
+
+lade_status ladei_storage_run(ladei_storage_request *request) {
+  if (request->file->late_path == NULL) {
+    return parts_run(request);
+  }
+  lade_status status = ladei_file_reopen(request->file->late_path, &request->file->identity, &request->late_fd);
+  if (status == LADE_OK) {
+    status = parts_run(request);
+    close(request->late_fd);
+  }
+  return status;
+}

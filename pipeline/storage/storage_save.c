@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files that appear under their names all at once.
+ *
+ *   begin:    a file without a name (O_TMPFILE); where the file system has none of these, ".NAME.lade-N"
+ *   prepare:  fsync, or a close of a second descriptor -> link as ".NAME.lade-N", if it has no name
+ *   name:     rename
+ *   end:      [fsync of the folder] -> close
+ *
+ * I1  `temporary` is not empty exactly while a temporary name may exist. Whatever fails, it is unlinked before the save
+ *     ends, if it is this file's; what the rename has named is never unlinked.
+ * I2  A process that is killed leaves nothing where files without names exist, but for the moment between link and
+ *     rename: a link cannot replace a file. What it leaves has no lock any more (flock), and the next save of the same
+ *     name takes it away. Where files cannot be locked it stays.
+ * I3  All names are looked up in `folder`, which stays open: the folder may be moved meanwhile.
+ * I4  What a file system says only when a file is closed (that it has no room, over a network) is known before the rename:
+ *     a second descriptor is closed first. The lock needs the first one.
+ * Locks: none. A save belongs to one thread at a time.
+ */
+#include "pipeline/storage/storage_save.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+enum { NAME_ROOM = NAME_MAX + 1, NUMBERS = 100, LOOK_AHEAD = 4, MODE = 0666 };
+
+static const char temporary_mark[] = ".lade-";
+
+struct ladei_save {
+  int folder;
+  int fd;
+  bool owns_folder;
+  bool named;
+  char temporary[NAME_ROOM];
+  const char *name; /* the last part of `path` */
+  char path[];
+};
+
+static lade_status save_error(const char *doing, const char *path) {
+  int code = errno;
+  char text[128];
+  return ladei_error(LADE_ERR_IO, code, "%s %s: %s", doing, path, strerror_r(code, text, sizeof text));
+}
+
+/* --- folders ------------------------------------------------------------------------------------------------------ */
+
+const char *ladei_file_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash != NULL ? slash + 1 : path;
+}
+
+int ladei_folder_open(const char *path) {
+  size_t length = (size_t)(ladei_file_name(path) - path);
+  char *folder = length > 0 ? strndup(path, length) : strdup(".");
+  if (folder == NULL) {
+    return -1;
+  }
+  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int code = errno;
+  free(folder);
+  errno = code;
+  return fd;
+}
+
+bool ladei_folder_flush(int folder) { return fsync(folder) == 0 || errno == EINVAL || errno == ENOTSUP; }
+
+/* Whether a name of the folder is that of the open file. */
+static bool is_under_name(int folder, const char *name, int fd) {
+  struct stat of_name, of_file;
+  return fstat(fd, &of_file) == 0 && fstatat(folder, name, &of_name, AT_SYMLINK_NOFOLLOW) == 0 &&
+         of_name.st_dev == of_file.st_dev && of_name.st_ino == of_file.st_ino;
+}
+
+/* --- temporary names ---------------------------------------------------------------------------------------------- */
+
+/* Of the file's own name, as much as fits. The lowest number that nobody uses is taken. */
+static void temporary_choose(ladei_save *save, unsigned number) {
+  snprintf(save->temporary, sizeof save->temporary, ".%.200s%s%u", save->name, temporary_mark, number);
+}
+
+size_t ladei_save_temporary_name(const char *entry) {
+  if (entry[0] != '.') {
+    return 0;
+  }
+  const char *mark = NULL, *next = entry;
+  while ((next = strstr(next + 1, temporary_mark)) != NULL) {
+    mark = next;
+  }
+  if (mark == NULL) {
+    return 0;
+  }
+  const char *number = mark + strlen(temporary_mark);
+  bool is_number = *number != '\0' && strspn(number, "0123456789") == strlen(number);
+  return is_number ? (size_t)(mark - entry) - 1 : 0;
+}
+
+/* As ladei_save_temporary_remove(). True: the name was in use, whoever's it is now. */
+static bool temporary_remove(int folder, const char *entry) {
+  int fd = openat(folder, entry, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) {
+    return errno != ENOENT;
+  }
+  /* Its saver may have renamed it since, or not locked it yet: file_lock() there. */
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0 && is_under_name(folder, entry, fd)) {
+    (void)unlinkat(folder, entry, 0);
+  }
+  (void)close(fd);
+  return true;
+}
+
+void ladei_save_temporary_remove(int folder, const char *entry) { (void)temporary_remove(folder, entry); }
+
+/* What killed saves of this name have left. Numbers are given from the lowest on, so a few that are free end it. */
+static void temporaries_remove(ladei_save *save) {
+  for (unsigned number = 1, free_count = 0; number <= NUMBERS && free_count < LOOK_AHEAD; number++) {
+    temporary_choose(save, number);
+    free_count = temporary_remove(save->folder, save->temporary) ? 0 : free_count + 1;
+  }
+  save->temporary[0] = '\0';
+}
+
+/* Tells others that the temporary's process lives. False: somebody took it for a dead one's, and the name is gone. */
+static bool file_lock(const ladei_save *save, int fd) {
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return false;
+  }
+  return is_under_name(save->folder, save->temporary, fd);
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------ */
+
+static int file_open_named(ladei_save *save) {
+  for (unsigned number = 1; number <= NUMBERS; number++) {
+    temporary_choose(save, number);
+    int fd = openat(save->folder, save->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, MODE);
+    if (fd >= 0 && file_lock(save, fd)) {
+      return fd;
+    }
+    int code = fd >= 0 ? EEXIST : errno;
+    if (fd >= 0) {
+      (void)close(fd);
+    }
+    if (code != EEXIST) {
+      errno = code;
+      break;
+    }
+    errno = EEXIST;
+  }
+  save->temporary[0] = '\0';
+  return -1;
+}
+
+static int file_open(ladei_save *save) {
+  int fd = openat(save->folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, MODE);
+  if (fd >= 0) {
+    (void)flock(fd, LOCK_EX | LOCK_NB); /* before it has a name; where there are no locks, there are none */
+    return fd;
+  }
+  /* EISDIR comes from kernels and file systems that do not know the flag. */
+  bool unknown = errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL;
+  return unknown ? file_open_named(save) : fd;
+}
+
+/* Whether a file under the name could be replaced at the end. False with errno. */
+static bool target_check(const ladei_save *save) {
+  struct statx facts;
+  const uint64_t fixed = STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND | STATX_ATTR_MOUNT_ROOT;
+  if (save->name[0] == '\0' || strcmp(save->name, ".") == 0 || strcmp(save->name, "..") == 0) {
+    errno = EISDIR;
+    return false;
+  }
+  if (strlen(save->name) >= NAME_ROOM) {
+    errno = ENAMETOOLONG;
+    return false;
+  }
+  if (statx(save->folder, save->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &facts) != 0) {
+    return true; /* there is none, or what there is shows at the end */
+  }
+  errno = S_ISDIR(facts.stx_mode)                                       ? EISDIR
+          : !S_ISREG(facts.stx_mode) && !S_ISLNK(facts.stx_mode)        ? EINVAL
+          : (facts.stx_attributes & STATX_ATTR_MOUNT_ROOT & fixed) != 0 ? EBUSY
+          : (facts.stx_attributes & fixed) != 0                         ? EPERM
+                                                                        : 0;
+  return errno == 0;
+}
+
+static lade_status save_open(int folder, bool owns_folder, const char *path, ladei_save **out) {
+  size_t length = strlen(path);
+  ladei_save *save = calloc(1, sizeof *save + length + 1);
+  if (save == NULL) {
+    if (owns_folder && folder >= 0) close(folder);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "saving %s: no memory", path);
+  }
+  memcpy(save->path, path, length);
+  save->name = ladei_file_name(save->path);
+  save->fd = -1;
+  save->folder = folder;
+  save->owns_folder = owns_folder;
+  if (folder >= 0 && target_check(save)) {
+    temporaries_remove(save);
+    save->fd = file_open(save);
+  }
+  if (save->fd < 0) {
+    lade_status status = save_error("creating", path);
+    (void)ladei_save_end(save, false);
+    return status;
+  }
+  *out = save;
+  return LADE_OK;
+}
+
+lade_status ladei_save_begin(const char *path, ladei_save **out) {
+  return save_open(ladei_folder_open(path), true, path, out);
+}
+
+lade_status ladei_save_begin_in(int folder, const char *path, ladei_save **out) {
+  return save_open(folder, false, path, out);
+}
+
+int ladei_save_fd(const ladei_save *save) { return save->fd; }
+
+const char *ladei_save_path(const ladei_save *save) { return save->path; }
+
+/* --- the steps of a commit ---------------------------------------------------------------------------------------- */
+
+/* What a close would say. */
+static bool file_try_close(int fd) {
+  int second = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  return second >= 0 && (close(second) == 0 || errno == EINTR);
+}
+
+/* Gives the file without a name a temporary one. Without /proc it cannot be had. */
+static bool temporary_link(ladei_save *save) {
+  char self[64];
+  snprintf(self, sizeof self, "/proc/self/fd/%d", save->fd);
+  for (unsigned number = 1; number <= NUMBERS; number++) {
+    temporary_choose(save, number);
+    if (linkat(AT_FDCWD, self, save->folder, save->temporary, AT_SYMLINK_FOLLOW) == 0) {
+      return true;
+    }
+    if (errno != EEXIST) {
+      return false; /* the name stays: a server may have made the link */
+    }
+  }
+  save->temporary[0] = '\0';
+  return false;
+}
+
+lade_status ladei_save_prepare(ladei_save *save, bool sync) {
+  if (sync && fsync(save->fd) != 0) {
+    return save_error("flushing", save->path);
+  }
+  if (!sync && !file_try_close(save->fd)) {
+    return save_error("closing", save->path);
+  }
+  return save->temporary[0] != '\0' || temporary_link(save) ? LADE_OK : save_error("naming", save->path);
+}
+
+lade_status ladei_save_name(ladei_save *save) {
+  if (renameat(save->folder, save->temporary, save->folder, save->name) != 0) {
+    lade_status status = save_error("renaming the finished file to", save->path);
+    /* A server may have renamed it, and its answer may have been lost. */
+    if (!is_under_name(save->folder, save->name, save->fd)) {
+      return status;
+    }
+  }
+  save->temporary[0] = '\0';
+  save->named = true;
+  return LADE_OK;
+}
+
+static void temporary_unlink(const ladei_save *save) {
+  if (save->temporary[0] != '\0' && save->fd >= 0 && is_under_name(save->folder, save->temporary, save->fd)) {
+    (void)unlinkat(save->folder, save->temporary, 0);
+  }
+}
+
+lade_status ladei_save_end(ladei_save *save, bool sync) {
+  lade_status status = LADE_OK;
+  if (save == NULL) {
+    return LADE_OK;
+  }
+  temporary_unlink(save);
+  if (save->named && sync && !ladei_folder_flush(save->folder)) {
+    status = save_error("flushing the folder of", save->path);
+  }
+  if (save->fd >= 0 && close(save->fd) != 0 && errno != EINTR && save->named && status == LADE_OK) {
+    status = save_error("closing", save->path);
+  }
+  if (save->owns_folder && save->folder >= 0) {
+    (void)close(save->folder);
+  }
+  free(save);
+  return status;
+}
+
+lade_status ladei_save_commit(ladei_save *save, bool sync) {
+  lade_error first;
+  lade_status status = ladei_save_prepare(save, sync);
+  if (status == LADE_OK) {
+    status = ladei_save_name(save);
+  }
+  ladei_error_save(&first);
+  lade_status ended = ladei_save_end(save, sync);
+  if (status != LADE_OK) {
+    ladei_error_restore(&first);
+  }
+  return status != LADE_OK ? status : ended;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gates: who gets in, what a visitor may rely on, and that it sleeps while it waits. */
+#include "base/asym_lock.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/shim/lade_test.h"
+
+LADE_TEST(Gate, OwnerStaysOutWhileAVisitorIsThere) {
+  ladei_gate gate;
+  ladei_gate_init(&gate);
+  LADE_EXPECT(ladei_gate_enter(&gate));
+  ladei_gate_leave(&gate);
+  (void)ladei_gate_close(&gate);
+  LADE_EXPECT(ladei_gate_wait(&gate, ladei_gate_barrier()));
+  LADE_EXPECT(!ladei_gate_enter(&gate));
+  LADE_EXPECT(!ladei_gate_is_called(&gate));
+  ladei_gate_open(&gate);
+  LADE_EXPECT(ladei_gate_enter(&gate));
+}
+
+LADE_TEST(Gate, OwnerThatCannotBeFencedIsCalledAndPaysFromThenOn) {
+  ladei_gate gate;
+  ladei_gate_init(&gate);
+  LADE_EXPECT(ladei_gate_close(&gate));
+  LADE_EXPECT(!ladei_gate_wait(&gate, false));
+  LADE_EXPECT(!ladei_gate_enter(&gate));
+  LADE_EXPECT(ladei_gate_is_called(&gate));
+  ladei_gate_answer(&gate);
+  LADE_EXPECT(ladei_gate_enter(&gate));
+  ladei_gate_leave(&gate);
+  LADE_EXPECT(!ladei_gate_close(&gate)); /* needs no barrier */
+  LADE_EXPECT(ladei_gate_wait(&gate, false));
+  ladei_gate_open(&gate);
+}
+
+/* ---- A visitor waits --------------------------------------------------------------------------------------------- */
+
+typedef struct visitor {
+  ladei_gate gate;
+  pthread_t thread;
+  _Atomic(int) id; /* of the thread, for the system; 0: not yet there */
+} visitor;
+
+/* Above what other threads of the test have, where that is allowed. */
+static void priority_raise(void) {
+  const struct sched_param high = {.sched_priority = 10};
+  (void)pthread_setschedparam(pthread_self(), SCHED_FIFO, &high);
+}
+
+static void *visit(void *user) {
+  visitor *own = user;
+  priority_raise();
+  (void)ladei_gate_close(&own->gate);
+  atomic_store(&own->id, (int)syscall(SYS_gettid));
+  LADE_EXPECT(ladei_gate_wait(&own->gate, ladei_gate_barrier()));
+  ladei_gate_open(&own->gate);
+  return NULL;
+}
+
+/* The state that the system tells of a thread: 'R' running, 'S' asleep. */
+static char state_of(int thread) {
+  char path[64], text[256] = "";
+  snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+  FILE *file = fopen(path, "r");
+  if (file == NULL) return '?';
+  size_t bytes = fread(text, 1, sizeof text - 1, file);
+  fclose(file);
+  const char *end = bytes == 0 ? NULL : strrchr(text, ')');
+  return end == NULL ? '?' : end[2];
+}
+
+static bool falls_asleep(const visitor *own) {
+  enum { LOOKS = 20000 };
+  const struct timespec pause = {.tv_nsec = 100 * 1000};
+  for (int i = 0; i < LOOKS; i++) {
+    int thread = atomic_load(&own->id);
+    if (thread != 0 && state_of(thread) == 'S') return true;
+    nanosleep(&pause, NULL);
+  }
+  return false;
+}
+
+/* The bug: it only yielded, which a thread of real-time priority does to its equals alone. An owner that was taken off
+ * the same processor inside its gate stayed there until the scheduler had enough of the visitor, for a second. */
+LADE_TEST(Gate, VisitorSleepsUntilTheOwnerIsOut) {
+  static visitor own;
+  ladei_gate_init(&own.gate);
+  LADE_ASSERT(ladei_gate_enter(&own.gate));
+  LADE_ASSERT_EQ_INT(pthread_create(&own.thread, NULL, visit, &own), 0);
+  LADE_EXPECT(falls_asleep(&own));
+  ladei_gate_leave(&own.gate);
+  pthread_join(own.thread, NULL);
+  LADE_EXPECT(ladei_gate_enter(&own.gate));
+}
