@@ -2,7 +2,7 @@
 /*
  * Gates: the visitor's side.
  *
- * I1  Between ladei_gate_wait that said true and ladei_gate_open the owner is not inside and does not get in.
+ * I1  Between ladei_asym_lock_wait that said true and ladei_asym_lock_open the owner is not inside and does not get in.
  * I2  The barrier of membarrier stands between the visitor's store to `wanted` and its loads of `active`: an owner that
  *     entered before has its store seen, one that enters after sees `wanted`. Nothing follows from a barrier that failed.
  * I3  `heavy` goes from false to true once, by the owner outside its gate. A visitor that sees true sees with it that all
@@ -40,28 +40,28 @@ static void child_begins(void) { atomic_store_explicit(&help, HELP_UNKNOWN, memo
 
 static void process_prepare(void) { (void)pthread_atfork(NULL, NULL, child_begins); /* else the barrier finds out */ }
 
-void ladei_gate_init(ladei_gate *gate) {
+void ladei_asym_lock_init(ladei_asym_lock *gate) {
   pthread_once(&once, process_prepare);
   int code = errno;
   kernel_help known = atomic_load_explicit(&help, memory_order_relaxed);
   bool given = known == HELP_UNKNOWN ? kernel_register() : known == HELP_GIVEN;
   errno = code;
   atomic_init(&gate->active, 0);
-  atomic_init(&gate->wanted, LADEI_GATE_OPEN);
+  atomic_init(&gate->wanted, LADEI_ASYM_LOCK_OPEN);
   atomic_init(&gate->heavy, !given);
 }
 
-void ladei_gate_answer(ladei_gate *gate) {
+void ladei_asym_lock_answer(ladei_asym_lock *gate) {
   atomic_store_explicit(&gate->heavy, true, memory_order_release); /* I3: behind all passes so far */
-  atomic_store_explicit(&gate->wanted, LADEI_GATE_OPEN, memory_order_release);
+  atomic_store_explicit(&gate->wanted, LADEI_ASYM_LOCK_OPEN, memory_order_release);
 }
 
-bool ladei_gate_close(ladei_gate *gate) {
-  atomic_store_explicit(&gate->wanted, LADEI_GATE_CLOSED, memory_order_seq_cst);
+bool ladei_asym_lock_close(ladei_asym_lock *gate) {
+  atomic_store_explicit(&gate->wanted, LADEI_ASYM_LOCK_CLOSED, memory_order_seq_cst);
   return !atomic_load_explicit(&gate->heavy, memory_order_acquire);
 }
 
-bool ladei_gate_barrier(void) {
+bool ladei_asym_lock_barrier(void) {
   int code = errno;
   bool done = kernel_call(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
               (kernel_register() && kernel_call(MEMBARRIER_CMD_PRIVATE_EXPEDITED));
@@ -70,9 +70,9 @@ bool ladei_gate_barrier(void) {
   return done;
 }
 
-bool ladei_gate_wait(ladei_gate *gate, bool fenced) {
+bool ladei_asym_lock_wait(ladei_asym_lock *gate, bool fenced) {
   if (!fenced && !atomic_load_explicit(&gate->heavy, memory_order_acquire)) {
-    atomic_store_explicit(&gate->wanted, LADEI_GATE_CALLED, memory_order_release);
+    atomic_store_explicit(&gate->wanted, LADEI_ASYM_LOCK_CALLED, memory_order_release);
     return false;
   }
   /* The owner is inside for some nanoseconds, unless it was taken off its processor there. */
@@ -83,4 +83,6 @@ bool ladei_gate_wait(ladei_gate *gate, bool fenced) {
   return true;
 }
 
-void ladei_gate_open(ladei_gate *gate) { atomic_store_explicit(&gate->wanted, LADEI_GATE_OPEN, memory_order_release); }
+void ladei_asym_lock_open(ladei_asym_lock *gate) {
+  atomic_store_explicit(&gate->wanted, LADEI_ASYM_LOCK_OPEN, memory_order_release);
+}

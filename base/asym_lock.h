@@ -16,10 +16,10 @@
  * The kernel may have no such call, or refuse it: from the start, or to a process or thread that enters a sandbox later.
  * From then on new gates are heavy. A gate from before is not, and its owner may be anywhere: the visitor has to leave it
  * alone. It calls the owner instead (wanted = CALLED). The owner cannot enter any more, sees in its next call why, does
- * for the visitor what that wanted, and makes its gate heavy (ladei_gate_answer).
+ * for the visitor what that wanted, and makes its gate heavy (ladei_asym_lock_answer).
  *
  * What a visitor may rely on
- *   G1  After ladei_gate_wait() said true the owner is not inside, and does not get in before ladei_gate_open(). All that
+ *   G1  After ladei_asym_lock_wait() said true the owner is not inside, and does not get in before ladei_asym_lock_open(). All that
  *       the owner did inside is seen by the visitor, and all that the visitor does by the owner when it gets in again.
  *   G2  After false nothing is known of the owner, and the visitor touches nothing that the gate guards. It does not open
  *       the gate. The owner answers in its next call; a later visitor may come first, whose wait begins anew.
@@ -37,18 +37,18 @@
 #include "base/switch.h"
 
 /* Of `wanted`. */
-enum { LADEI_GATE_OPEN, LADEI_GATE_CLOSED, LADEI_GATE_CALLED };
+enum { LADEI_ASYM_LOCK_OPEN, LADEI_ASYM_LOCK_CLOSED, LADEI_ASYM_LOCK_CALLED };
 
-typedef struct ladei_gate {
+typedef struct ladei_asym_lock {
   _Atomic(uint32_t) active; /* the owner is inside */
   _Atomic(uint32_t) wanted; /* a visitor wants in, or wants the owner to do something. Guard: the visitors' lock */
   _Atomic(bool) heavy;      /* the owner needs no help from the kernel; never false again. Written by the owner */
-} ladei_gate;
+} ladei_asym_lock;
 
-void ladei_gate_init(ladei_gate *gate);
+void ladei_asym_lock_init(ladei_asym_lock *gate);
 
 /* Owner. False: a visitor is there, or has called; do without. */
-static inline bool ladei_gate_enter(ladei_gate *gate) {
+static inline bool ladei_asym_lock_enter(ladei_asym_lock *gate) {
   if (atomic_load_explicit(&gate->heavy, memory_order_relaxed)) {
     atomic_store_explicit(&gate->active, 1, memory_order_seq_cst);
   } else {
@@ -57,33 +57,33 @@ static inline bool ladei_gate_enter(ladei_gate *gate) {
   }
   ladei_switch_point("asym_lock", 0);
   /* seq_cst costs the load nothing more than acquire, and pairs with the store above where that is seq_cst. */
-  if (atomic_load_explicit(&gate->wanted, memory_order_seq_cst) == LADEI_GATE_OPEN) {
+  if (atomic_load_explicit(&gate->wanted, memory_order_seq_cst) == LADEI_ASYM_LOCK_OPEN) {
     return true;
   }
   atomic_store_explicit(&gate->active, 0, memory_order_release);
   return false;
 }
 
-static inline void ladei_gate_leave(ladei_gate *gate) {
+static inline void ladei_asym_lock_leave(ladei_asym_lock *gate) {
   ladei_switch_point("leave gate", 0);
   atomic_store_explicit(&gate->active, 0, memory_order_release);
 }
 
 /* Owner, after enter said false: whether it is called, and has to answer. */
-static inline bool ladei_gate_is_called(const ladei_gate *gate) {
-  return atomic_load_explicit(&gate->wanted, memory_order_relaxed) == LADEI_GATE_CALLED;
+static inline bool ladei_asym_lock_is_called(const ladei_asym_lock *gate) {
+  return atomic_load_explicit(&gate->wanted, memory_order_relaxed) == LADEI_ASYM_LOCK_CALLED;
 }
 
 /* Owner, outside, with the visitors' lock held, after it did what visitors do: the gate is open, and heavy. */
-void ladei_gate_answer(ladei_gate *gate);
+void ladei_asym_lock_answer(ladei_asym_lock *gate);
 
 /* Visitor: closes any number of gates, one barrier for all; then waits at each, and opens those where it got in. */
 /* Whether this one needs the barrier: not where it is heavy. */
-bool ladei_gate_close(ladei_gate *gate);
+bool ladei_asym_lock_close(ladei_asym_lock *gate);
 /* A system call. False: the kernel refuses. */
-bool ladei_gate_barrier(void);
+bool ladei_asym_lock_barrier(void);
 /* `fenced`: what the barrier said. False: the owner was called instead (G2). */
-bool ladei_gate_wait(ladei_gate *gate, bool fenced);
-void ladei_gate_open(ladei_gate *gate);
+bool ladei_asym_lock_wait(ladei_asym_lock *gate, bool fenced);
+void ladei_asym_lock_open(ladei_asym_lock *gate);
 
 #endif /* LADE_BASE_ASYM_LOCK_H */

@@ -90,10 +90,10 @@ static const setting settings[] = {
 enum { SETTING_COUNT = sizeof settings / sizeof settings[0], DIVISION_COUNT = 16 };
 
 /* A piece of the text. */
-typedef struct piece {
+typedef struct config_part {
   const char *begin;
   const char *end;
-} piece;
+} config_part;
 
 typedef struct parser {
   const char *text;
@@ -106,34 +106,34 @@ typedef struct parser {
 
 static bool is_blank(char c) { return c == ' ' || c == '\t'; }
 
-static piece piece_trim(piece p) {
+static config_part piece_trim(config_part p) {
   while (p.begin < p.end && is_blank(*p.begin)) p.begin++;
   while (p.begin < p.end && is_blank(p.end[-1])) p.end--;
   return p;
 }
 
-static int piece_length(piece p) { return (int)(p.end - p.begin); }
+static int piece_length(config_part p) { return (int)(p.end - p.begin); }
 
-static bool piece_is(piece p, const char *word) {
+static bool piece_is(config_part p, const char *word) {
   size_t length = strlen(word);
   return (size_t)(p.end - p.begin) == length && memcmp(p.begin, word, length) == 0;
 }
 
 /* Moves what comes before `separator` (outside brackets), trimmed, into *head. False where there is no separator: *head
  * has all the rest. */
-static bool piece_cut(piece *rest, char separator, piece *head) {
+static bool piece_cut(config_part *rest, char separator, config_part *head) {
   const char *at = rest->begin;
   for (int depth = 0; at < rest->end && (depth > 0 || *at != separator); at++) {
     if (*at == '[') depth++;
     if (*at == ']' && depth > 0) depth--;
   }
   bool found = at < rest->end;
-  *head = piece_trim((piece){rest->begin, at});
+  *head = piece_trim((config_part){rest->begin, at});
   rest->begin = found ? at + 1 : at;
   return found;
 }
 
-static lade_status value_error(const parser *p, const setting *s, piece value, const char *wanted) {
+static lade_status value_error(const parser *p, const setting *s, config_part value, const char *wanted) {
   return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: bad value \"%.*s\" at position %zu: %s", s->key,
                      piece_length(value), value.begin, (size_t)(value.begin - p->text) + 1, wanted);
 }
@@ -141,7 +141,7 @@ static lade_status value_error(const parser *p, const setting *s, piece value, c
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
 /* Decimal digits only, at most 64 bits. */
-static bool number_read(piece value, uint64_t *out) {
+static bool number_read(config_part value, uint64_t *out) {
   uint64_t number = 0;
   if (value.begin == value.end) return false;
   for (const char *at = value.begin; at < value.end; at++) {
@@ -154,7 +154,7 @@ static bool number_read(piece value, uint64_t *out) {
 }
 
 /* Digits, optionally a point and digits, as the nearest double. */
-static bool fraction_read(piece value, double *out) {
+static bool fraction_read(config_part value, double *out) {
   size_t length = (size_t)(value.end - value.begin);
   bool point = false;
   if (length == 0) return false;
@@ -169,7 +169,7 @@ static bool fraction_read(piece value, double *out) {
   return true;
 }
 
-static lade_status threshold_read(const parser *p, const setting *s, piece value, double *out) {
+static lade_status threshold_read(const parser *p, const setting *s, config_part value, double *out) {
   double number;
   if (!fraction_read(value, &number) || !(number > 0.0 && number < 1.0)) {
     return value_error(p, s, value, "a number above 0 and below 1 is meant");
@@ -178,7 +178,7 @@ static lade_status threshold_read(const parser *p, const setting *s, piece value
   return LADE_OK;
 }
 
-static lade_status share_read(const parser *p, const setting *s, piece value, double *out) {
+static lade_status share_read(const parser *p, const setting *s, config_part value, double *out) {
   double number;
   if (!fraction_read(value, &number) || !(number >= 0.0 && number <= 1.0)) {
     return value_error(p, s, value, "a number from 0 to 1 is meant");
@@ -187,7 +187,7 @@ static lade_status share_read(const parser *p, const setting *s, piece value, do
   return LADE_OK;
 }
 
-static lade_status bool_read(const parser *p, const setting *s, piece value, uint32_t if_false, uint32_t *out) {
+static lade_status bool_read(const parser *p, const setting *s, config_part value, uint32_t if_false, uint32_t *out) {
   if (!piece_is(value, "True") && !piece_is(value, "False")) {
     return value_error(p, s, value, "True or False is meant");
   }
@@ -196,12 +196,12 @@ static lade_status bool_read(const parser *p, const setting *s, piece value, uin
 }
 
 /* What only later versions can do. Saying that it is not wanted is no error. */
-static lade_status off_read(const parser *p, const setting *s, piece value) {
+static lade_status off_read(const parser *p, const setting *s, config_part value) {
   if (piece_is(value, "False")) return LADE_OK;
   return value_error(p, s, value, "lade cannot do it; False is meant");
 }
 
-static lade_status range_read(const parser *p, const setting *s, piece value, uint64_t *out) {
+static lade_status range_read(const parser *p, const setting *s, config_part value, uint64_t *out) {
   uint64_t number;
   bool power = s->kind == VALUE_POWER_32;
   if (!number_read(value, &number) || number < s->low || number > s->high ||
@@ -216,9 +216,9 @@ static lade_status range_read(const parser *p, const setting *s, piece value, ui
 }
 
 /* One pair A:D of the list. `*named` is the entry named last, -1 before the first. */
-static bool division_read(piece pair, uint64_t table[DIVISION_COUNT], int *named, bool *closed) {
-  piece divisions = pair;
-  piece size;
+static bool division_read(config_part pair, uint64_t table[DIVISION_COUNT], int *named, bool *closed) {
+  config_part divisions = pair;
+  config_part size;
   uint64_t d;
   if (*closed || !piece_cut(&divisions, ':', &size)) return false;
   divisions = piece_trim(divisions);
@@ -241,7 +241,7 @@ static bool division_read(piece pair, uint64_t table[DIVISION_COUNT], int *named
   return true;
 }
 
-static lade_status divisions_read(const parser *p, const setting *s, piece value, uint64_t out[DIVISION_COUNT]) {
+static lade_status divisions_read(const parser *p, const setting *s, config_part value, uint64_t out[DIVISION_COUNT]) {
   static const char wanted[] = "a power of two, or [A:D,...,>:D] with powers of two is meant";
   uint64_t table[DIVISION_COUNT] = {0};
   uint64_t d;
@@ -252,11 +252,11 @@ static lade_status divisions_read(const parser *p, const setting *s, piece value
     if (value.end - value.begin < 2 || *value.begin != '[' || value.end[-1] != ']') {
       return value_error(p, s, value, wanted);
     }
-    piece rest = {value.begin + 1, value.end - 1};
+    config_part rest = {value.begin + 1, value.end - 1};
     int named = -1;
     bool closed = false;
     for (bool more = true; more;) {
-      piece pair;
+      config_part pair;
       more = piece_cut(&rest, ',', &pair);
       if (!division_read(pair, table, &named, &closed)) return value_error(p, s, value, wanted);
     }
@@ -266,7 +266,7 @@ static lade_status divisions_read(const parser *p, const setting *s, piece value
 }
 
 /* Traces are about the cache of the reference alone. */
-static lade_status backend_read(const parser *p, const setting *s, piece value, uint32_t *out) {
+static lade_status backend_read(const parser *p, const setting *s, config_part value, uint32_t *out) {
   bool async = !p->reference_only && piece_is(value, "cudaMallocAsync");
   if (!async && !piece_is(value, "native")) {
     return value_error(p, s, value, p->reference_only ? "native is meant" : "native or cudaMallocAsync is meant");
@@ -275,7 +275,7 @@ static lade_status backend_read(const parser *p, const setting *s, piece value, 
   return LADE_OK;
 }
 
-static lade_status policy_read(const parser *p, const setting *s, piece value, uint32_t *out) {
+static lade_status policy_read(const parser *p, const setting *s, config_part value, uint32_t *out) {
   if (!piece_is(value, "default") && !piece_is(value, "reference")) {
     return value_error(p, s, value, "default or reference is meant");
   }
@@ -284,7 +284,7 @@ static lade_status policy_read(const parser *p, const setting *s, piece value, u
 }
 
 /* Names between bars: register|driver. */
-static lade_status sources_read(const parser *p, const setting *s, piece value, uint32_t *out) {
+static lade_status sources_read(const parser *p, const setting *s, config_part value, uint32_t *out) {
   static const struct {
     const char *name;
     lade_pinned_source source;
@@ -293,7 +293,7 @@ static lade_status sources_read(const parser *p, const setting *s, piece value, 
                {"pool", LADE_PINNED_SOURCE_POOL},
                {"pageable", LADE_PINNED_SOURCE_PAGEABLE}};
   uint32_t sources = 0;
-  piece rest = value, name;
+  config_part rest = value, name;
   for (bool more = true; more;) {
     size_t i = 0;
     more = piece_cut(&rest, '|', &name);
@@ -307,7 +307,7 @@ static lade_status sources_read(const parser *p, const setting *s, piece value, 
   return LADE_OK;
 }
 
-static lade_status storage_read(const parser *p, const setting *s, piece value, uint32_t *out) {
+static lade_status storage_read(const parser *p, const setting *s, config_part value, uint32_t *out) {
   static const char *const names[] = {[LADE_STORAGE_AUTO] = "auto",
                                       [LADE_STORAGE_PREAD] = "pread",
                                       [LADE_STORAGE_URING] = "uring",
@@ -321,7 +321,7 @@ static lade_status storage_read(const parser *p, const setting *s, piece value, 
   return value_error(p, s, value, "auto, uring, pread or cufile is meant");
 }
 
-static lade_status value_read(parser *p, const setting *s, piece value) {
+static lade_status value_read(parser *p, const setting *s, config_part value) {
   char *field = (char *)&p->config + s->offset;
   uint64_t number = 0;
   lade_status status;
@@ -349,9 +349,9 @@ static lade_status value_read(parser *p, const setting *s, piece value) {
 
 /* ---- The text ---------------------------------------------------------------------------------------------------- */
 
-static lade_status setting_read(parser *p, piece whole) {
-  piece value = whole;
-  piece key;
+static lade_status setting_read(parser *p, config_part whole) {
+  config_part value = whole;
+  config_part key;
   bool colon = piece_cut(&value, ':', &key);
   size_t position = (size_t)(key.begin - p->text) + 1;
   for (size_t i = 0; i < SETTING_COUNT; i++) {
@@ -372,10 +372,10 @@ static lade_status setting_read(parser *p, piece whole) {
 }
 
 static lade_status text_read(parser *p) {
-  piece rest = piece_trim((piece){p->text, p->text + strlen(p->text)});
+  config_part rest = piece_trim((config_part){p->text, p->text + strlen(p->text)});
   if (rest.begin == rest.end) return LADE_OK;
   for (bool more = true; more;) {
-    piece whole;
+    config_part whole;
     more = piece_cut(&rest, ',', &whole);
     lade_status status = setting_read(p, whole);
     if (status != LADE_OK) return status;

@@ -5,7 +5,7 @@
  *   look at pending blocks -> some were done: again soon
  *                             none: wait twice as long, from 50 us up to 5 ms
  *
- * I1  Between ladei_background_stop and the next start no thread of the pool makes any call.
+ * I1  Between ladei_pinned_background_stop and the next start no thread of the pool makes any call.
  * I2  The thread makes the calls that any user's thread could make; nothing depends on its being there.
  * I3  It takes no signals that are sent to the process (base/thread.h).
  * A forked child has no such thread, and its calls end in LADE_ERR_FORKED.
@@ -19,24 +19,24 @@
 
 static _Thread_local bool is_background;
 
-bool ladei_background_is_self(void) { return is_background; }
+bool ladei_pinned_background_is_self(void) { return is_background; }
 
 enum { SHORTEST_NS = 50 * 1000, LONGEST_NS = 5 * 1000 * 1000 };
 
-void ladei_background_init(ladei_background *background) {
+void ladei_pinned_background_init(ladei_pinned_background *background) {
   ladei_lock_init(&background->lock, LADEI_RANK_LEAF);
   ladei_condition_init(&background->wake);
   background->stop = false;
   background->running = false;
 }
 
-void ladei_background_destroy(ladei_background *background) {
+void ladei_pinned_background_destroy(ladei_pinned_background *background) {
   ladei_condition_destroy(&background->wake);
   ladei_lock_destroy(&background->lock);
 }
 
 /* False: the thread is to end. */
-static bool wait_for(ladei_background *background, uint64_t ns) {
+static bool wait_for(ladei_pinned_background *background, uint64_t ns) {
   ladei_lock_acquire(&background->lock);
   if (!background->stop) {
     (void)ladei_condition_wait_for(&background->wake, &background->lock, ns);
@@ -53,14 +53,14 @@ static void *look_again_and_again(void *user) {
   while (wait_for(&pool->background, interval_ns)) {
     uint64_t done = 0;
     /* Failures stay with the blocks (quarantine), and show to the callers who look themselves. */
-    (void)ladei_pool_poll(pool, LADEI_POLL_CLOSE, &done);
-    (void)ladei_pool_age(pool);
+    (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done);
+    (void)ladei_pinned_pool_age(pool);
     interval_ns = done > 0 ? SHORTEST_NS : interval_ns * 2 < LONGEST_NS ? interval_ns * 2 : LONGEST_NS;
   }
   return NULL;
 }
 
-lade_status ladei_background_start(ladei_background *background, lade_pinned_pool *pool) {
+lade_status ladei_pinned_background_start(ladei_pinned_background *background, lade_pinned_pool *pool) {
   background->stop = false;
   if (ladei_thread_start(&background->thread, look_again_and_again, pool) != 0) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no thread for the background");
@@ -69,7 +69,7 @@ lade_status ladei_background_start(ladei_background *background, lade_pinned_poo
   return LADE_OK;
 }
 
-void ladei_background_stop(ladei_background *background) {
+void ladei_pinned_background_stop(ladei_pinned_background *background) {
   if (!background->running) {
     return;
   }

@@ -6,33 +6,33 @@
  */
 #include "host/bins.h"
 
-bool ladei_bins_unmark(ladei_block *block) {
-  uint64_t word = ladei_block_word(block);
-  while (!ladei_block_word_swap(block, word, word & ~LADEI_BLOCK_LODGED)) {
-    word = ladei_block_word(block); /* taken, given back or retired meanwhile */
+bool ladei_pinned_bins_unmark(ladei_pinned_block *block) {
+  uint64_t word = ladei_pinned_block_word(block);
+  while (!ladei_pinned_block_word_swap(block, word, word & ~LADEI_PINNED_BLOCK_LODGED)) {
+    word = ladei_pinned_block_word(block); /* taken, given back or retired meanwhile */
   }
-  return ladei_word_state(word) == LADEI_BLOCK_CACHED;
+  return ladei_pinned_word_state(word) == LADEI_PINNED_BLOCK_CACHED;
 }
 
 /* Empties the places of one class. */
-static ladei_block *class_dislodge(_Atomic(ladei_block *) *places, ladei_block *list) {
-  for (unsigned i = 0; i < LADEI_BIN_PLACES; i++) {
-    ladei_block *block = atomic_load(&places[i]);
+static ladei_pinned_block *class_dislodge(_Atomic(ladei_pinned_block *) *places, ladei_pinned_block *list) {
+  for (unsigned i = 0; i < LADEI_PINNED_BIN_PLACES; i++) {
+    ladei_pinned_block *block = atomic_load(&places[i]);
     if (block == NULL) {
       continue;
     }
     atomic_store_explicit(&places[i], NULL, memory_order_release);
-    if (ladei_bins_unmark(block)) {
-      ladei_block_next_set(block, list);
+    if (ladei_pinned_bins_unmark(block)) {
+      ladei_pinned_block_next_set(block, list);
       list = block;
     }
   }
   return list;
 }
 
-ladei_block *ladei_bins_dislodge(ladei_bins *bins) {
-  ladei_block *list = NULL;
-  for (unsigned word = 0; word < LADEI_BIN_WORDS; word++) {
+ladei_pinned_block *ladei_pinned_bins_dislodge(ladei_pinned_bins *bins) {
+  ladei_pinned_block *list = NULL;
+  for (unsigned word = 0; word < LADEI_PINNED_BIN_WORDS; word++) {
     uint64_t occupied = atomic_load(&bins->occupied[word]);
     if (occupied != 0) {
       occupied = atomic_exchange(&bins->occupied[word], 0);
@@ -44,23 +44,24 @@ ladei_block *ladei_bins_dislodge(ladei_bins *bins) {
   return list;
 }
 
-uint64_t ladei_bins_cached(const ladei_bins *bins, unsigned class_index) {
+uint64_t ladei_pinned_bins_cached(const ladei_pinned_bins *bins, unsigned class_index) {
   uint64_t count = 0;
-  for (unsigned i = 0; i < LADEI_BIN_PLACES; i++) {
-    const ladei_block *block =
-        atomic_load_explicit(&bins->classes[class_index - LADEI_MAGAZINE_CLASSES].places[i], memory_order_acquire);
-    count += block != NULL && ladei_word_state(ladei_block_word(block)) == LADEI_BLOCK_CACHED ? 1 : 0;
+  for (unsigned i = 0; i < LADEI_PINNED_BIN_PLACES; i++) {
+    const ladei_pinned_block *block = atomic_load_explicit(
+        &bins->classes[class_index - LADEI_PINNED_MAGAZINE_CLASSES].places[i], memory_order_acquire);
+    count +=
+        block != NULL && ladei_pinned_word_state(ladei_pinned_block_word(block)) == LADEI_PINNED_BLOCK_CACHED ? 1 : 0;
   }
   return count;
 }
 
-uint64_t ladei_bins_bytes(const ladei_bins *bins) {
+uint64_t ladei_pinned_bins_bytes(const ladei_pinned_bins *bins) {
   uint64_t bytes = 0;
-  for (unsigned i = 0; i < LADEI_BIN_CLASSES * LADEI_BIN_PLACES; i++) {
-    const ladei_block *block =
-        atomic_load_explicit(&bins->classes[i / LADEI_BIN_PLACES].places[i % LADEI_BIN_PLACES], memory_order_acquire);
-    if (block != NULL && ladei_word_state(ladei_block_word(block)) == LADEI_BLOCK_CACHED) {
-      bytes += ladei_block_pages(block) << LADEI_PINNED_PAGE_SHIFT;
+  for (unsigned i = 0; i < LADEI_PINNED_BIN_CLASSES * LADEI_PINNED_BIN_PLACES; i++) {
+    const ladei_pinned_block *block = atomic_load_explicit(
+        &bins->classes[i / LADEI_PINNED_BIN_PLACES].places[i % LADEI_PINNED_BIN_PLACES], memory_order_acquire);
+    if (block != NULL && ladei_pinned_word_state(ladei_pinned_block_word(block)) == LADEI_PINNED_BLOCK_CACHED) {
+      bytes += ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT;
     }
   }
   return bytes;

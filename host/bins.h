@@ -26,34 +26,36 @@
 #include "host/block.h"
 
 enum {
-  LADEI_MAGAZINE_CLASSES = LADEI_PINNED_LINEAR_CLASSES + 8 * 5, /* up to 1 MiB: kept by threads, see thread_cache.h */
-  LADEI_BIN_CLASSES = LADEI_PINNED_CLASSES - LADEI_MAGAZINE_CLASSES,
-  LADEI_BIN_PLACES = 8,
+  LADEI_PINNED_MAGAZINE_CLASSES =
+      LADEI_PINNED_LINEAR_CLASSES + 8 * 5, /* up to 1 MiB: kept by threads, see thread_cache.h */
+  LADEI_PINNED_BIN_CLASSES = LADEI_PINNED_CLASSES - LADEI_PINNED_MAGAZINE_CLASSES,
+  LADEI_PINNED_BIN_PLACES = 8,
 };
 
-#define LADEI_MAGAZINE_MAX_BYTES LADEI_MIB
+#define LADEI_PINNED_MAGAZINE_MAX_BYTES LADEI_MIB
 
-enum { LADEI_BIN_WORDS = (LADEI_BIN_CLASSES + 63) / 64 };
+enum { LADEI_PINNED_BIN_WORDS = (LADEI_PINNED_BIN_CLASSES + 63) / 64 };
 
-typedef struct ladei_bins {
-  _Atomic(uint64_t) occupied[LADEI_BIN_WORDS]; /* bit of a class: some place may be full; clear: all are empty */
+typedef struct ladei_pinned_bins {
+  _Atomic(uint64_t) occupied[LADEI_PINNED_BIN_WORDS]; /* bit of a class: some place may be full; clear: all are empty */
   struct {
-    _Atomic(ladei_block *) places[LADEI_BIN_PLACES]; /* a cache line */
-  } classes[LADEI_BIN_CLASSES];
-} ladei_bins;
+    _Atomic(ladei_pinned_block *) places[LADEI_PINNED_BIN_PLACES]; /* a cache line */
+  } classes[LADEI_PINNED_BIN_CLASSES];
+} ladei_pinned_bins;
 
 /* A block of the class with at least `pages`, IN_USE now; NULL: none. Blocks of a class differ where segments made for
  * one request are among them. */
-static inline ladei_block *ladei_bins_take(ladei_bins *bins, unsigned class_index, size_t pages) {
-  _Atomic(ladei_block *) *places = bins->classes[class_index - LADEI_MAGAZINE_CLASSES].places;
-  for (unsigned i = 0; i < LADEI_BIN_PLACES; i++) {
-    ladei_block *block = atomic_load_explicit(&places[i], memory_order_acquire);
+static inline ladei_pinned_block *ladei_pinned_bins_take(ladei_pinned_bins *bins, unsigned class_index, size_t pages) {
+  _Atomic(ladei_pinned_block *) *places = bins->classes[class_index - LADEI_PINNED_MAGAZINE_CLASSES].places;
+  for (unsigned i = 0; i < LADEI_PINNED_BIN_PLACES; i++) {
+    ladei_pinned_block *block = atomic_load_explicit(&places[i], memory_order_acquire);
     if (block == NULL) {
       continue;
     }
-    uint64_t word = ladei_block_word(block);
-    bool ready = ladei_word_state(word) == LADEI_BLOCK_CACHED && ladei_word_is_lodged(word);
-    if (ready && ladei_block_pages(block) >= pages && ladei_block_word_swap(block, word, ladei_word_handed_out(word))) {
+    uint64_t word = ladei_pinned_block_word(block);
+    bool ready = ladei_pinned_word_state(word) == LADEI_PINNED_BLOCK_CACHED && ladei_pinned_word_is_lodged(word);
+    if (ready && ladei_pinned_block_pages(block) >= pages &&
+        ladei_pinned_block_word_swap(block, word, ladei_pinned_word_handed_out(word))) {
       return block; /* of the size just seen: B3 */
     }
   }
@@ -61,19 +63,19 @@ static inline ladei_block *ladei_bins_take(ladei_bins *bins, unsigned class_inde
 }
 
 /* Takes the mark off. True: the block is CACHED and the caller's now; false: it is in use or pending. */
-bool ladei_bins_unmark(ladei_block *block);
+bool ladei_pinned_bins_unmark(ladei_pinned_block *block);
 
 /* Lodges a CACHED block, which may be in use again when this returns. False: no place; the block stays the caller's. */
-static inline bool ladei_bins_lodge(ladei_bins *bins, ladei_block *block, unsigned class_index) {
-  unsigned bin = class_index - LADEI_MAGAZINE_CLASSES;
-  _Atomic(ladei_block *) *places = bins->classes[bin].places;
-  for (unsigned i = 0; i < LADEI_BIN_PLACES; i++) {
-    ladei_block *empty = NULL;
+static inline bool ladei_pinned_bins_lodge(ladei_pinned_bins *bins, ladei_pinned_block *block, unsigned class_index) {
+  unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
+  _Atomic(ladei_pinned_block *) *places = bins->classes[bin].places;
+  for (unsigned i = 0; i < LADEI_PINNED_BIN_PLACES; i++) {
+    ladei_pinned_block *empty = NULL;
     if (atomic_load_explicit(&places[i], memory_order_relaxed) != NULL) {
       continue;
     }
     uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
-    ladei_block_word_set(block, word | LADEI_BLOCK_LODGED);
+    ladei_pinned_block_word_set(block, word | LADEI_PINNED_BLOCK_LODGED);
     if (atomic_compare_exchange_strong(&places[i], &empty, block)) {
       uint64_t bit = (uint64_t)1 << (bin % 64);
       if ((atomic_load(&bins->occupied[bin / 64]) & bit) == 0) {
@@ -81,7 +83,7 @@ static inline bool ladei_bins_lodge(ladei_bins *bins, ladei_block *block, unsign
       }
       return true;
     }
-    if (!ladei_bins_unmark(block)) {
+    if (!ladei_pinned_bins_unmark(block)) {
       return true; /* taken by a thread that knew it from an earlier place (B2) */
     }
   }
@@ -90,12 +92,12 @@ static inline bool ladei_bins_lodge(ladei_bins *bins, ladei_block *block, unsign
 
 /* Empties all places. The blocks that were CACHED: a list linked by next, no longer lodged. The caller holds a lock
  * that keeps others from dislodging on this node. */
-ladei_block *ladei_bins_dislodge(ladei_bins *bins);
+ladei_pinned_block *ladei_pinned_bins_dislodge(ladei_pinned_bins *bins);
 
 /* Lodged blocks of a class that are CACHED now. */
-uint64_t ladei_bins_cached(const ladei_bins *bins, unsigned class_index);
+uint64_t ladei_pinned_bins_cached(const ladei_pinned_bins *bins, unsigned class_index);
 
 /* Bytes of the lodged blocks that are CACHED; exact when no other thread is inside. */
-uint64_t ladei_bins_bytes(const ladei_bins *bins);
+uint64_t ladei_pinned_bins_bytes(const ladei_pinned_bins *bins);
 
 #endif /* LADE_HOST_BINS_H */

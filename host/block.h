@@ -36,16 +36,16 @@
 #include "host/size_class.h"
 #include "runtime/retire.h"
 
-typedef enum ladei_block_state {
-  LADEI_BLOCK_NONE = 0, /* no block starts here */
-  LADEI_BLOCK_FREE = 1, /* in the node's index of free blocks, or free in its run */
-  LADEI_BLOCK_RUN = 2,  /* page of a run of small blocks; only in page records */
-  LADEI_BLOCK_CACHED = 3,
-  LADEI_BLOCK_IN_USE = 4,
-  LADEI_BLOCK_PENDING = 5,
-} ladei_block_state;
+typedef enum ladei_pinned_block_state {
+  LADEI_PINNED_BLOCK_NONE = 0, /* no block starts here */
+  LADEI_PINNED_BLOCK_FREE = 1, /* in the node's index of free blocks, or free in its run */
+  LADEI_PINNED_BLOCK_RUN = 2,  /* page of a run of small blocks; only in page records */
+  LADEI_PINNED_BLOCK_CACHED = 3,
+  LADEI_PINNED_BLOCK_IN_USE = 4,
+  LADEI_PINNED_BLOCK_PENDING = 5,
+} ladei_pinned_block_state;
 
-typedef struct ladei_block {
+typedef struct ladei_pinned_block {
   _Atomic(uint64_t) word;
   _Atomic(uintptr_t) address;
   /* IN_USE: bytes of the request that it serves. Otherwise: the next one in whatever list holds it. */
@@ -53,118 +53,127 @@ typedef struct ladei_block {
   _Atomic(void *) prev_or_run; /* FREE: before it in the same list. RUN: the run, marked as such; read by anyone */
   _Atomic(uint32_t) pages;     /* size; 0 for small blocks, whose class tells it */
   uint32_t prev_pages;         /* pages of the block before it in the segment; 0: the first. Guard: node's lock */
-  ladei_ticket ticket;         /* idle unless IN_USE or PENDING */
-} ladei_block;
+  ladei_retire_ticket ticket;  /* idle unless IN_USE or PENDING */
+} ladei_pinned_block;
 
-_Static_assert(sizeof(ladei_block) == 64, "one cache line per block");
+_Static_assert(sizeof(ladei_pinned_block) == 64, "one cache line per block");
 
-#define LADEI_BLOCK_STATE_MASK       ((uint64_t)7)
-#define LADEI_BLOCK_LODGED           ((uint64_t)1 << 3) /* a bin has it in one of its places, also while it is in use */
-#define LADEI_BLOCK_CLASS_SHIFT      8
-#define LADEI_BLOCK_NODE_SHIFT       16
-#define LADEI_BLOCK_GENERATION_SHIFT 32
+#define LADEI_PINNED_BLOCK_STATE_MASK       ((uint64_t)7)
+#define LADEI_PINNED_BLOCK_LODGED           ((uint64_t)1 << 3) /* a bin has it in one of its places, also while it is in use */
+#define LADEI_PINNED_BLOCK_CLASS_SHIFT      8
+#define LADEI_PINNED_BLOCK_NODE_SHIFT       16
+#define LADEI_PINNED_BLOCK_GENERATION_SHIFT 32
 
-static inline ladei_block_state ladei_word_state(uint64_t word) {
-  return (ladei_block_state)(word & LADEI_BLOCK_STATE_MASK);
+static inline ladei_pinned_block_state ladei_pinned_word_state(uint64_t word) {
+  return (ladei_pinned_block_state)(word & LADEI_PINNED_BLOCK_STATE_MASK);
 }
 
-static inline unsigned ladei_word_class(uint64_t word) { return (unsigned)(word >> LADEI_BLOCK_CLASS_SHIFT) & 0xff; }
+static inline unsigned ladei_pinned_word_class(uint64_t word) {
+  return (unsigned)(word >> LADEI_PINNED_BLOCK_CLASS_SHIFT) & 0xff;
+}
 
-static inline unsigned ladei_word_node(uint64_t word) { return (unsigned)(word >> LADEI_BLOCK_NODE_SHIFT) & 0xff; }
+static inline unsigned ladei_pinned_word_node(uint64_t word) {
+  return (unsigned)(word >> LADEI_PINNED_BLOCK_NODE_SHIFT) & 0xff;
+}
 
-static inline bool ladei_word_is_small(uint64_t word) { return ladei_word_class(word) < LADEI_PINNED_SMALL_CLASSES; }
+static inline bool ladei_pinned_word_is_small(uint64_t word) {
+  return ladei_pinned_word_class(word) < LADEI_PINNED_SMALL_CLASSES;
+}
 
-static inline bool ladei_word_is_lodged(uint64_t word) { return (word & LADEI_BLOCK_LODGED) != 0; }
+static inline bool ladei_pinned_word_is_lodged(uint64_t word) { return (word & LADEI_PINNED_BLOCK_LODGED) != 0; }
 
-static inline uint64_t ladei_word_with_state(uint64_t word, ladei_block_state state) {
-  return (word & ~LADEI_BLOCK_STATE_MASK) | (uint64_t)state;
+static inline uint64_t ladei_pinned_word_with_state(uint64_t word, ladei_pinned_block_state state) {
+  return (word & ~LADEI_PINNED_BLOCK_STATE_MASK) | (uint64_t)state;
 }
 
 /* Whether a block is what it was: lodging and dislodging change nothing for its user. */
-static inline bool ladei_word_is_same(uint64_t a, uint64_t b) { return ((a ^ b) & ~LADEI_BLOCK_LODGED) == 0; }
-
-/* The word of a block that is handed out: the generation grows. */
-static inline uint64_t ladei_word_handed_out(uint64_t word) {
-  return ladei_word_with_state(word, LADEI_BLOCK_IN_USE) + ((uint64_t)1 << LADEI_BLOCK_GENERATION_SHIFT);
+static inline bool ladei_pinned_word_is_same(uint64_t a, uint64_t b) {
+  return ((a ^ b) & ~LADEI_PINNED_BLOCK_LODGED) == 0;
 }
 
-static inline ladei_block *ladei_block_of_ticket(ladei_ticket *ticket) {
-  return (ladei_block *)(void *)((char *)ticket - offsetof(ladei_block, ticket));
+/* The word of a block that is handed out: the generation grows. */
+static inline uint64_t ladei_pinned_word_handed_out(uint64_t word) {
+  return ladei_pinned_word_with_state(word, LADEI_PINNED_BLOCK_IN_USE) +
+         ((uint64_t)1 << LADEI_PINNED_BLOCK_GENERATION_SHIFT);
+}
+
+static inline ladei_pinned_block *ladei_pinned_block_of_ticket(ladei_retire_ticket *ticket) {
+  return (ladei_pinned_block *)(void *)((char *)ticket - offsetof(ladei_pinned_block, ticket));
 }
 
 /* Start of the block's memory. */
-static inline uintptr_t ladei_block_address(const ladei_block *block) {
+static inline uintptr_t ladei_pinned_block_address(const ladei_pinned_block *block) {
   return atomic_load_explicit(&block->address, memory_order_relaxed);
 }
 
-static inline size_t ladei_block_requested(const ladei_block *block) {
+static inline size_t ladei_pinned_block_requested(const ladei_pinned_block *block) {
   return atomic_load_explicit(&block->requested_or_next, memory_order_relaxed);
 }
 
-static inline ladei_block *ladei_block_next(const ladei_block *block) {
-  return (ladei_block *)(uintptr_t)atomic_load_explicit(&block->requested_or_next, memory_order_relaxed);
+static inline ladei_pinned_block *ladei_pinned_block_next(const ladei_pinned_block *block) {
+  return (ladei_pinned_block *)(uintptr_t)atomic_load_explicit(&block->requested_or_next, memory_order_relaxed);
 }
-static inline void ladei_block_next_set(ladei_block *block, ladei_block *next) {
+static inline void ladei_pinned_block_next_set(ladei_pinned_block *block, ladei_pinned_block *next) {
   atomic_store_explicit(&block->requested_or_next, (uintptr_t)next, memory_order_relaxed);
 }
 
-static inline ladei_block *ladei_block_prev(ladei_block *block) {
+static inline ladei_pinned_block *ladei_pinned_block_prev(ladei_pinned_block *block) {
   return atomic_load_explicit(&block->prev_or_run, memory_order_relaxed);
 }
-static inline void ladei_block_prev_set(ladei_block *block, ladei_block *prev) {
+static inline void ladei_pinned_block_prev_set(ladei_pinned_block *block, ladei_pinned_block *prev) {
   atomic_store_explicit(&block->prev_or_run, prev, memory_order_relaxed);
 }
 
 /* The run of a page record, by any thread at any time; NULL: it is no page of a run, at this moment. */
-static inline struct ladei_run *ladei_block_run(const ladei_block *block) {
+static inline struct ladei_pinned_run *ladei_pinned_block_run(const ladei_pinned_block *block) {
   uintptr_t run = (uintptr_t)atomic_load_explicit(&block->prev_or_run, memory_order_acquire);
-  return (run & 1) != 0 ? (struct ladei_run *)(run - 1) : NULL;
+  return (run & 1) != 0 ? (struct ladei_pinned_run *)(run - 1) : NULL;
 }
 /* NULL: none. */
-static inline void ladei_block_run_set(ladei_block *block, struct ladei_run *run) {
+static inline void ladei_pinned_block_run_set(ladei_pinned_block *block, struct ladei_pinned_run *run) {
   void *marked = run == NULL ? NULL : (void *)((uintptr_t)run | 1);
   atomic_store_explicit(&block->prev_or_run, marked, memory_order_release);
 }
 
-static inline uint64_t ladei_block_word(const ladei_block *block) {
+static inline uint64_t ladei_pinned_block_word(const ladei_pinned_block *block) {
   return atomic_load_explicit(&block->word, memory_order_acquire);
 }
 
 /* For records that the caller alone may change (see above): readers see what was written before. */
-static inline void ladei_block_word_set(ladei_block *block, uint64_t word) {
+static inline void ladei_pinned_block_word_set(ladei_pinned_block *block, uint64_t word) {
   atomic_store_explicit(&block->word, word, memory_order_release);
 }
 
-static inline void ladei_block_state_set(ladei_block *block, ladei_block_state state) {
+static inline void ladei_pinned_block_state_set(ladei_pinned_block *block, ladei_pinned_block_state state) {
   uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
-  ladei_block_word_set(block, ladei_word_with_state(word, state));
+  ladei_pinned_block_word_set(block, ladei_pinned_word_with_state(word, state));
 }
 
-static inline size_t ladei_block_pages(const ladei_block *block) {
+static inline size_t ladei_pinned_block_pages(const ladei_pinned_block *block) {
   return atomic_load_explicit(&block->pages, memory_order_acquire);
 }
 
 /* Usable bytes of a block whose word is known. */
-static inline size_t ladei_block_bytes(const ladei_block *block, uint64_t word) {
-  return ladei_word_is_small(word) ? ladei_pinned_class_bytes(ladei_word_class(word))
-                                   : ladei_block_pages(block) << LADEI_PINNED_PAGE_SHIFT;
+static inline size_t ladei_pinned_block_bytes(const ladei_pinned_block *block, uint64_t word) {
+  return ladei_pinned_word_is_small(word) ? ladei_pinned_class_bytes(ladei_pinned_word_class(word))
+                                          : ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT;
 }
 
-static inline bool ladei_block_word_swap(ladei_block *block, uint64_t expected, uint64_t word) {
+static inline bool ladei_pinned_block_word_swap(ladei_pinned_block *block, uint64_t expected, uint64_t word) {
   ladei_switch_point("word", 0);
   return atomic_compare_exchange_strong_explicit(&block->word, &expected, word, memory_order_acq_rel,
                                                  memory_order_relaxed);
 }
 
-static inline void ladei_block_requested_set(ladei_block *block, size_t requested_bytes) {
+static inline void ladei_pinned_block_requested_set(ladei_pinned_block *block, size_t requested_bytes) {
   atomic_store_explicit(&block->requested_or_next, requested_bytes, memory_order_relaxed);
 }
 
 /* CACHED -> IN_USE, by the one who holds the block. */
-static inline void ladei_block_hand_out(ladei_block *block, size_t requested_bytes) {
+static inline void ladei_pinned_block_hand_out(ladei_pinned_block *block, size_t requested_bytes) {
   uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
-  ladei_block_requested_set(block, requested_bytes);
-  ladei_block_word_set(block, ladei_word_handed_out(word));
+  ladei_pinned_block_requested_set(block, requested_bytes);
+  ladei_pinned_block_word_set(block, ladei_pinned_word_handed_out(word));
 }
 
 #endif /* LADE_HOST_BLOCK_H */

@@ -28,23 +28,23 @@ typedef struct history {
   stack allocated, freed;
 } history;
 
-struct ladei_debug {
+struct ladei_pinned_debug {
   ladei_lock lock;
   history *slots; /* open addressing, linear; a power of two of them, at most half full */
   size_t slot_count, used;
   _Atomic(uint64_t) findings;
-  char last[LADEI_DEBUG_TEXT_BYTES];
+  char last[LADEI_PINNED_DEBUG_TEXT_BYTES];
 };
 
-ladei_debug *ladei_debug_create(void) {
-  ladei_debug *debug = calloc(1, sizeof *debug);
+ladei_pinned_debug *ladei_pinned_debug_create(void) {
+  ladei_pinned_debug *debug = calloc(1, sizeof *debug);
   if (debug != NULL) {
     ladei_lock_init(&debug->lock, LADEI_RANK_LEAF);
   }
   return debug;
 }
 
-void ladei_debug_destroy(ladei_debug *debug) {
+void ladei_pinned_debug_destroy(ladei_pinned_debug *debug) {
   if (debug != NULL) {
     ladei_lock_destroy(&debug->lock);
     free(debug->slots);
@@ -73,7 +73,7 @@ static history *slot_for(history *slots, size_t slot_count, uintptr_t address) {
   return &slots[i & (slot_count - 1)];
 }
 
-static bool table_grow(ladei_debug *debug) {
+static bool table_grow(ladei_pinned_debug *debug) {
   size_t slot_count = debug->slot_count == 0 ? FIRST_SLOTS : 2 * debug->slot_count;
   history *slots = calloc(slot_count, sizeof *slots);
   if (slots == NULL) {
@@ -91,7 +91,7 @@ static bool table_grow(ladei_debug *debug) {
 }
 
 /* Under the lock. NULL: none, and for `make` no memory for one. */
-static history *history_of(ladei_debug *debug, uintptr_t address, bool make) {
+static history *history_of(ladei_pinned_debug *debug, uintptr_t address, bool make) {
   if (make && 2 * debug->used >= debug->slot_count && !table_grow(debug)) {
     return NULL;
   }
@@ -109,7 +109,9 @@ static history *history_of(ladei_debug *debug, uintptr_t address, bool make) {
 /* ---- Texts ------------------------------------------------------------------------------------------------------- */
 
 static size_t text_add(char *text, size_t used, const char *format, const void *value) {
-  int length = used < LADEI_DEBUG_TEXT_BYTES ? snprintf(text + used, LADEI_DEBUG_TEXT_BYTES - used, format, value) : 0;
+  int length = used < LADEI_PINNED_DEBUG_TEXT_BYTES
+                   ? snprintf(text + used, LADEI_PINNED_DEBUG_TEXT_BYTES - used, format, value)
+                   : 0;
   return length > 0 ? used + (size_t)length : used;
 }
 
@@ -122,7 +124,7 @@ static size_t stack_add(char *text, size_t used, const char *what, const stack *
 }
 
 /* "; allocated by 0x.. 0x.., freed by 0x.." behind what stands in `text`. Under the lock. */
-static void history_add(ladei_debug *debug, char *text, uintptr_t address) {
+static void history_add(ladei_pinned_debug *debug, char *text, uintptr_t address) {
   static const stack none = {0, {NULL}};
   const history *known = history_of(debug, address, false);
   size_t used = strlen(text);
@@ -130,7 +132,7 @@ static void history_add(ladei_debug *debug, char *text, uintptr_t address) {
   (void)stack_add(text, used, ", freed by", known == NULL ? &none : &known->freed);
 }
 
-static void finding_note(ladei_debug *debug, uintptr_t address, const char *what, size_t offset, size_t bytes) {
+static void finding_note(ladei_pinned_debug *debug, uintptr_t address, const char *what, size_t offset, size_t bytes) {
   ladei_lock_acquire(&debug->lock);
   snprintf(debug->last, sizeof debug->last, "pinned pool: block of %zu bytes at %p was written at offset %zu %s", bytes,
            (void *)address, offset, what);
@@ -139,8 +141,8 @@ static void finding_note(ladei_debug *debug, uintptr_t address, const char *what
   atomic_fetch_add_explicit(&debug->findings, 1, memory_order_release);
 }
 
-lade_status ladei_debug_explain(ladei_debug *debug, lade_status status, uintptr_t address) {
-  char text[LADEI_DEBUG_TEXT_BYTES];
+lade_status ladei_pinned_debug_explain(ladei_pinned_debug *debug, lade_status status, uintptr_t address) {
+  char text[LADEI_PINNED_DEBUG_TEXT_BYTES];
   snprintf(text, sizeof text, "%s", lade_last_error()->text);
   ladei_lock_acquire(&debug->lock);
   history_add(debug, text, address);
@@ -148,15 +150,15 @@ lade_status ladei_debug_explain(ladei_debug *debug, lade_status status, uintptr_
   return ladei_error(status, 0, "%s", text);
 }
 
-uint64_t ladei_debug_findings(const ladei_debug *debug) {
+uint64_t ladei_pinned_debug_findings(const ladei_pinned_debug *debug) {
   return atomic_load_explicit(&debug->findings, memory_order_acquire);
 }
 
-const char *ladei_debug_last(const ladei_debug *debug) { return debug->last; }
+const char *ladei_pinned_debug_last(const ladei_pinned_debug *debug) { return debug->last; }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-void ladei_debug_poison(void *memory, size_t bytes) { memset(memory, POISON, bytes); }
+void ladei_pinned_debug_poison(void *memory, size_t bytes) { memset(memory, POISON, bytes); }
 
 /* Offset of the first byte that is not `value`; `bytes` where all are. */
 static size_t first_other(const unsigned char *memory, unsigned char value, size_t bytes) {
@@ -174,7 +176,8 @@ static size_t guard_bytes(size_t requested_bytes, size_t block_bytes) {
   return ladei_size_min(block_bytes - requested_bytes, MOST_GUARD_BYTES);
 }
 
-void ladei_debug_hand_out(ladei_debug *debug, unsigned char *memory, size_t requested_bytes, size_t block_bytes) {
+void ladei_pinned_debug_hand_out(ladei_pinned_debug *debug, unsigned char *memory, size_t requested_bytes,
+                                 size_t block_bytes) {
   size_t written = first_other(memory, POISON, block_bytes);
   if (written < block_bytes) {
     finding_note(debug, (uintptr_t)memory, "while it was free", written, block_bytes);
@@ -189,7 +192,8 @@ void ladei_debug_hand_out(ladei_debug *debug, unsigned char *memory, size_t requ
   ladei_lock_release(&debug->lock);
 }
 
-void ladei_debug_take_back(ladei_debug *debug, unsigned char *memory, size_t requested_bytes, size_t block_bytes) {
+void ladei_pinned_debug_take_back(ladei_pinned_debug *debug, unsigned char *memory, size_t requested_bytes,
+                                  size_t block_bytes) {
   size_t guarded = guard_bytes(requested_bytes, block_bytes);
   size_t written = first_other(memory + requested_bytes, GUARD, guarded);
   stack taken = stack_take();

@@ -16,28 +16,30 @@
 #include "base/lock.h"
 #include "host/block.h"
 
-enum { LADEI_DEBUG_GUARD_BYTES = 64, LADEI_DEBUG_TEXT_BYTES = 496 };
+enum { LADEI_PINNED_DEBUG_GUARD_BYTES = 64, LADEI_PINNED_DEBUG_TEXT_BYTES = 496 };
 
-typedef struct ladei_debug ladei_debug;
+typedef struct ladei_pinned_debug ladei_pinned_debug;
 
 /* NULL when there is no memory. */
-ladei_debug *ladei_debug_create(void);
-void ladei_debug_destroy(ladei_debug *debug);
+ladei_pinned_debug *ladei_pinned_debug_create(void);
+void ladei_pinned_debug_destroy(ladei_pinned_debug *debug);
 
 /* Memory becomes free: new, or a block's that nobody uses any more. */
-void ladei_debug_poison(void *memory, size_t bytes);
+void ladei_pinned_debug_poison(void *memory, size_t bytes);
 
 /* A block is about to be the caller's: notes what was written to it while it was free, sets the guard. */
-void ladei_debug_hand_out(ladei_debug *debug, unsigned char *memory, size_t requested_bytes, size_t block_bytes);
+void ladei_pinned_debug_hand_out(ladei_pinned_debug *debug, unsigned char *memory, size_t requested_bytes,
+                                 size_t block_bytes);
 
 /* A block is about to be freed by the calling thread: notes what was written behind its end. */
-void ladei_debug_take_back(ladei_debug *debug, unsigned char *memory, size_t requested_bytes, size_t block_bytes);
+void ladei_pinned_debug_take_back(ladei_pinned_debug *debug, unsigned char *memory, size_t requested_bytes,
+                                  size_t block_bytes);
 
 /* Adds to the thread's error record who allocated and freed the block at `address`. */
-lade_status ladei_debug_explain(ladei_debug *debug, lade_status status, uintptr_t address);
+lade_status ladei_pinned_debug_explain(ladei_pinned_debug *debug, lade_status status, uintptr_t address);
 
-uint64_t ladei_debug_findings(const ladei_debug *debug);
+uint64_t ladei_pinned_debug_findings(const ladei_pinned_debug *debug);
 /* Text of the last finding, "" if there is none; overwritten by the next. */
-const char *ladei_debug_last(const ladei_debug *debug);
+const char *ladei_pinned_debug_last(const ladei_pinned_debug *debug);
 
 #endif /* LADE_HOST_DEBUG_H */

@@ -14,18 +14,18 @@
 
 #include "base/error.h"
 
-void ladei_driver_pools_init(ladei_driver_pools *own, lade_runtime *runtime, int device) {
+void ladei_pinned_driver_pools_init(ladei_pinned_driver_pools *own, lade_runtime *runtime, int device) {
   memset(own, 0, sizeof *own);
   ladei_lock_init(&own->lock, LADEI_RANK_LEAF);
   own->runtime = runtime;
   own->device = device;
 }
 
-void ladei_driver_pools_dispose(ladei_driver_pools *own) { ladei_lock_destroy(&own->lock); }
+void ladei_pinned_driver_pools_dispose(ladei_pinned_driver_pools *own) { ladei_lock_destroy(&own->lock); }
 
 /* ---- The stream -------------------------------------------------------------------------------------------------- */
 
-static bool stream_get(ladei_driver_pools *own, ladei_stream *out) {
+static bool stream_get(ladei_pinned_driver_pools *own, ladei_stream *out) {
   ladei_lock_acquire(&own->lock);
   bool found = own->has_stream;
   *out = own->stream;
@@ -34,7 +34,7 @@ static bool stream_get(ladei_driver_pools *own, ladei_stream *out) {
 }
 
 /* Does not wait for the legacy stream: what the program queues there is none of its business. */
-static lade_status stream_make(const ladei_driver_pools *own, ladei_stream *out) {
+static lade_status stream_make(const ladei_pinned_driver_pools *own, ladei_stream *out) {
   const lade_runtime *runtime = own->runtime;
   lade_stream handle = NULL;
   lade_status status = runtime->ops->stream_create(runtime->self, own->device, 0, LADEI_STREAM_NON_BLOCKING, &handle);
@@ -48,7 +48,7 @@ static lade_status stream_make(const ladei_driver_pools *own, ladei_stream *out)
   return status;
 }
 
-static lade_status stream_acquire(ladei_driver_pools *own, ladei_stream *out) {
+static lade_status stream_acquire(ladei_pinned_driver_pools *own, ladei_stream *out) {
   ladei_stream made;
   if (stream_get(own, out)) {
     return LADE_OK;
@@ -71,7 +71,7 @@ static lade_status stream_acquire(ladei_driver_pools *own, ladei_stream *out) {
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
-static bool pool_get(ladei_driver_pools *own, int node, ladei_driver_pool *out) {
+static bool pool_get(ladei_pinned_driver_pools *own, int node, ladei_driver_pool *out) {
   bool found = false;
   ladei_lock_acquire(&own->lock);
   for (unsigned i = 0; i < own->count && !found; i++) {
@@ -83,7 +83,7 @@ static bool pool_get(ladei_driver_pools *own, int node, ladei_driver_pool *out) 
 }
 
 /* Memory of the host is the host's alone until a device is let in. */
-static lade_status devices_let_in(const ladei_driver_pools *own, ladei_driver_pool pool) {
+static lade_status devices_let_in(const ladei_pinned_driver_pools *own, ladei_driver_pool pool) {
   const lade_runtime *runtime = own->runtime;
   int count = 0;
   lade_status status = runtime->ops->device_count(runtime->self, &count);
@@ -93,7 +93,7 @@ static lade_status devices_let_in(const ladei_driver_pools *own, ladei_driver_po
   return status;
 }
 
-static lade_status pool_make(const ladei_driver_pools *own, int node, bool strict, ladei_driver_pool *out) {
+static lade_status pool_make(const ladei_pinned_driver_pools *own, int node, bool strict, ladei_driver_pool *out) {
   const lade_runtime *runtime = own->runtime;
   ladei_pool_properties properties = {node < 0 ? LADEI_POOL_HOST : LADEI_POOL_HOST_NUMA, node < 0 ? 0 : node, 0};
   lade_status status = runtime->ops->pool_create(runtime->self, &properties, out);
@@ -115,7 +115,7 @@ static lade_status pool_make(const ladei_driver_pools *own, int node, bool stric
 }
 
 /* Keeps a new pool, unless another thread was faster or the table is full. */
-static bool pool_keep(ladei_driver_pools *own, int node, ladei_driver_pool pool) {
+static bool pool_keep(ladei_pinned_driver_pools *own, int node, ladei_driver_pool pool) {
   ladei_lock_acquire(&own->lock);
   bool kept = own->count < sizeof own->pools / sizeof own->pools[0];
   for (unsigned i = 0; i < own->count && kept; i++) {
@@ -129,7 +129,7 @@ static bool pool_keep(ladei_driver_pools *own, int node, ladei_driver_pool pool)
   return kept;
 }
 
-static lade_status pool_acquire(ladei_driver_pools *own, int node, bool strict, ladei_driver_pool *out) {
+static lade_status pool_acquire(ladei_pinned_driver_pools *own, int node, bool strict, ladei_driver_pool *out) {
   ladei_driver_pool made = NULL;
   if (own->runtime->ops->pool_create == NULL) {
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "pool: runtime %s has no driver pools", own->runtime->ops->name);
@@ -153,7 +153,8 @@ static lade_status pool_acquire(ladei_driver_pools *own, int node, bool strict, 
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-lade_status ladei_driver_pools_alloc(ladei_driver_pools *own, int node, bool strict, size_t bytes, void **out) {
+lade_status ladei_pinned_driver_pools_alloc(ladei_pinned_driver_pools *own, int node, bool strict, size_t bytes,
+                                            void **out) {
   const lade_runtime *runtime = own->runtime;
   ladei_driver_pool pool = NULL;
   ladei_stream stream;
@@ -180,7 +181,7 @@ lade_status ladei_driver_pools_alloc(ladei_driver_pools *own, int node, bool str
   return LADE_OK;
 }
 
-lade_status ladei_driver_pools_free(ladei_driver_pools *own, void *pointer) {
+lade_status ladei_pinned_driver_pools_free(ladei_pinned_driver_pools *own, void *pointer) {
   const lade_runtime *runtime = own->runtime;
   ladei_stream stream;
   lade_error saved;
@@ -199,7 +200,7 @@ lade_status ladei_driver_pools_free(ladei_driver_pools *own, void *pointer) {
 
 /* ---- End --------------------------------------------------------------------------------------------------------- */
 
-lade_status ladei_driver_pools_close(ladei_driver_pools *own) {
+lade_status ladei_pinned_driver_pools_close(ladei_pinned_driver_pools *own) {
   const lade_runtime *runtime = own->runtime;
   lade_status status = LADE_OK;
   while (own->count > 0 && status == LADE_OK) {

@@ -16,7 +16,7 @@
 #include "host/node.h"
 #include "runtime/ops.h"
 
-typedef struct ladei_driver_pools {
+typedef struct ladei_pinned_driver_pools {
   lade_runtime *runtime; /* constant */
   int device;            /* whose stream orders the allocations; constant */
   ladei_lock lock;       /* guards the fields below */
@@ -27,20 +27,21 @@ typedef struct ladei_driver_pools {
     int node; /* OS index; -1: bound to none */
     ladei_driver_pool pool;
   } pools[LADEI_PINNED_MAX_NODES + 1];
-} ladei_driver_pools;
+} ladei_pinned_driver_pools;
 
-void ladei_driver_pools_init(ladei_driver_pools *own, lade_runtime *runtime, int device);
-void ladei_driver_pools_dispose(ladei_driver_pools *own);
+void ladei_pinned_driver_pools_init(ladei_pinned_driver_pools *own, lade_runtime *runtime, int device);
+void ladei_pinned_driver_pools_dispose(ladei_pinned_driver_pools *own);
 
 /* Gives pools and stream back; all memory is freed. On failure what could not be given back stays, and the next alloc
  * makes the rest anew. */
-lade_status ladei_driver_pools_close(ladei_driver_pools *own);
+lade_status ladei_pinned_driver_pools_close(ladei_pinned_driver_pools *own);
 
 /* Memory on `node`, -1 anywhere, usable by the host and all devices at once. Where the driver knows no pools of one
  * node's memory, one of any memory serves, unless `strict`. LADE_ERR_UNSUPPORTED: it knows no pools of host memory. */
-lade_status ladei_driver_pools_alloc(ladei_driver_pools *own, int node, bool strict, size_t bytes, void **out);
+lade_status ladei_pinned_driver_pools_alloc(ladei_pinned_driver_pools *own, int node, bool strict, size_t bytes,
+                                            void **out);
 
 /* No stream uses the memory any more. On failure it is still allocated. */
-lade_status ladei_driver_pools_free(ladei_driver_pools *own, void *pointer);
+lade_status ladei_pinned_driver_pools_free(ladei_pinned_driver_pools *own, void *pointer);
 
 #endif /* LADE_HOST_DRIVER_POOLS_H */

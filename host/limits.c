@@ -24,7 +24,7 @@
 
 enum { PATH_BYTES = PATH_MAX };
 
-bool ladei_file_number(const char *path, const char *key, uint64_t *out) {
+bool ladei_pinned_file_number(const char *path, const char *key, uint64_t *out) {
   FILE *file = fopen(path, "re");
   char line[256];
   bool found = false;
@@ -47,7 +47,7 @@ static uint64_t meminfo_available(const char *root) {
   char path[PATH_BYTES];
   uint64_t kib;
   snprintf(path, sizeof path, "%s/proc/meminfo", root);
-  return ladei_file_number(path, "MemAvailable:", &kib) ? kib << 10 : LADEI_NO_LIMIT;
+  return ladei_pinned_file_number(path, "MemAvailable:", &kib) ? kib << 10 : LADEI_PINNED_NO_LIMIT;
 }
 
 /* ---- Control groups ---------------------------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ static const group_files version_2 = {
 static bool group_number(const char *folder, const char *name, const char *key, uint64_t *out) {
   char path[PATH_BYTES];
   int length = snprintf(path, sizeof path, "%s/%s", folder, name);
-  return length > 0 && (size_t)length < sizeof path && ladei_file_number(path, key, out);
+  return length > 0 && (size_t)length < sizeof path && ladei_pinned_file_number(path, key, out);
 }
 
 /* What version 1 writes where there is none: the largest signed number, rounded down to pages of up to 64 KiB. */
@@ -75,19 +75,19 @@ static bool group_number(const char *folder, const char *name, const char *key, 
 
 /* "max" is no number, and is none. */
 static uint64_t group_limit(const char *folder, const group_files *files) {
-  uint64_t limit = LADEI_NO_LIMIT, own;
+  uint64_t limit = LADEI_PINNED_NO_LIMIT, own;
   for (int i = 0; i < 2 && files->limits[i] != NULL; i++) {
     if (group_number(folder, files->limits[i], "", &own) && own < limit) {
       limit = own;
     }
   }
-  return limit >= VERSION_1_NO_LIMIT ? LADEI_NO_LIMIT : limit;
+  return limit >= VERSION_1_NO_LIMIT ? LADEI_PINNED_NO_LIMIT : limit;
 }
 
 static uint64_t group_headroom(const char *folder, const group_files *files) {
   uint64_t limit = group_limit(folder, files), usage, cache = 0, shared = 0;
-  if (limit == LADEI_NO_LIMIT || !group_number(folder, files->usage, "", &usage)) {
-    return LADEI_NO_LIMIT; /* or no memory controller here */
+  if (limit == LADEI_PINNED_NO_LIMIT || !group_number(folder, files->usage, "", &usage)) {
+    return LADEI_PINNED_NO_LIMIT; /* or no memory controller here */
   }
   (void)group_number(folder, "memory.stat", files->cache, &cache);
   (void)group_number(folder, "memory.stat", files->shared, &shared);
@@ -99,7 +99,7 @@ static uint64_t group_headroom(const char *folder, const group_files *files) {
 /* The smallest headroom of a group and all groups above it, up to the mount point. */
 static uint64_t groups_headroom(const char *root, const char *group, const group_files *files) {
   char folder[PATH_BYTES];
-  uint64_t headroom = LADEI_NO_LIMIT;
+  uint64_t headroom = LADEI_PINNED_NO_LIMIT;
   int mount = snprintf(folder, sizeof folder, "%s%s", root, files->mount);
   int length = snprintf(folder, sizeof folder, "%s%s%s", root, files->mount, group);
   if (mount < 0 || length < 0 || (size_t)length >= sizeof folder) {
@@ -122,7 +122,7 @@ static uint64_t line_headroom(const char *root, char *line) {
   char *controllers = strchr(line, ':');
   char *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
   if (group == NULL) {
-    return LADEI_NO_LIMIT;
+    return LADEI_PINNED_NO_LIMIT;
   }
   *group++ = '\0';
   controllers++;
@@ -134,13 +134,13 @@ static uint64_t line_headroom(const char *root, char *line) {
       return groups_headroom(root, group, &version_1);
     }
   }
-  return LADEI_NO_LIMIT;
+  return LADEI_PINNED_NO_LIMIT;
 }
 
 static uint64_t cgroup_headroom(const char *root) {
   char path[PATH_BYTES];
   char line[PATH_BYTES];
-  uint64_t headroom = LADEI_NO_LIMIT;
+  uint64_t headroom = LADEI_PINNED_NO_LIMIT;
   snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
   FILE *file = fopen(path, "re");
   while (file != NULL && fgets(line, sizeof line, file) != NULL) {
@@ -160,17 +160,17 @@ static bool node_number(const char *path, int node, const char *name, uint64_t *
   char key[64];
   uint64_t kib;
   snprintf(key, sizeof key, "Node %d %s:", node, name);
-  bool found = ladei_file_number(path, key, &kib);
+  bool found = ladei_pinned_file_number(path, key, &kib);
   *out = found ? kib << 10 : 0;
   return found;
 }
 
-uint64_t ladei_limits_node_free(const char *root, int node) {
+uint64_t ladei_pinned_limits_node_free(const char *root, int node) {
   char path[PATH_BYTES];
   uint64_t unused, active, inactive;
   snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/meminfo", root, node);
   if (!node_number(path, node, "MemFree", &unused)) {
-    return LADEI_NO_LIMIT;
+    return LADEI_PINNED_NO_LIMIT;
   }
   (void)node_number(path, node, "Active(file)", &active);
   (void)node_number(path, node, "Inactive(file)", &inactive);
@@ -179,7 +179,7 @@ uint64_t ladei_limits_node_free(const char *root, int node) {
 
 enum { MOST_NODES = 1024, WORD_BITS = 8 * (int)sizeof(unsigned long) };
 
-bool ladei_limits_bound_free(const char *root, uint64_t *out) {
+bool ladei_pinned_limits_bound_free(const char *root, uint64_t *out) {
   unsigned long nodes[MOST_NODES / WORD_BITS] = {0};
   int policy = MPOL_DEFAULT;
   if (syscall(SYS_get_mempolicy, &policy, nodes, (unsigned long)MOST_NODES, NULL, 0ul) != 0 ||
@@ -189,8 +189,8 @@ bool ladei_limits_bound_free(const char *root, uint64_t *out) {
   *out = 0;
   for (int node = 0; node < MOST_NODES; node++) {
     if ((nodes[node / WORD_BITS] >> (node % WORD_BITS) & 1) != 0) {
-      uint64_t own = ladei_limits_node_free(root, node);
-      *out = own > LADEI_NO_LIMIT - *out ? LADEI_NO_LIMIT : *out + own;
+      uint64_t own = ladei_pinned_limits_node_free(root, node);
+      *out = own > LADEI_PINNED_NO_LIMIT - *out ? LADEI_PINNED_NO_LIMIT : *out + own;
     }
   }
   return true;
@@ -198,11 +198,11 @@ bool ladei_limits_bound_free(const char *root, uint64_t *out) {
 
 /* ---- All together ------------------------------------------------------------------------------------------------ */
 
-void ladei_limits_read(const char *root, ladei_limits *out) {
+void ladei_pinned_limits_read(const char *root, ladei_pinned_limits *out) {
   struct rlimit memlock;
   out->available_bytes = meminfo_available(root);
   out->cgroup_headroom_bytes = cgroup_headroom(root);
-  out->memlock_bytes = LADEI_NO_LIMIT;
+  out->memlock_bytes = LADEI_PINNED_NO_LIMIT;
   if (getrlimit(RLIMIT_MEMLOCK, &memlock) == 0 && memlock.rlim_cur != RLIM_INFINITY) {
     out->memlock_bytes = memlock.rlim_cur;
   }
@@ -210,15 +210,19 @@ void ladei_limits_read(const char *root, ladei_limits *out) {
 
 /* The program, the driver's own bookkeeping and page tables need memory in the same group: with all of it pinned, the next
  * page fault of any of its processes ends in the kernel's killer. */
-static uint64_t without_an_eighth(uint64_t bytes) { return bytes == LADEI_NO_LIMIT ? bytes : bytes - bytes / 8; }
+static uint64_t without_an_eighth(uint64_t bytes) { return bytes == LADEI_PINNED_NO_LIMIT ? bytes : bytes - bytes / 8; }
 
-static uint64_t group_cap(const ladei_limits *limits) { return without_an_eighth(limits->cgroup_headroom_bytes); }
+static uint64_t group_cap(const ladei_pinned_limits *limits) {
+  return without_an_eighth(limits->cgroup_headroom_bytes);
+}
 
-uint64_t ladei_limits_default_cap(const ladei_limits *limits) {
-  uint64_t half = limits->available_bytes == LADEI_NO_LIMIT ? LADEI_NO_LIMIT : limits->available_bytes / 2;
+uint64_t ladei_pinned_limits_default_cap(const ladei_pinned_limits *limits) {
+  uint64_t half =
+      limits->available_bytes == LADEI_PINNED_NO_LIMIT ? LADEI_PINNED_NO_LIMIT : limits->available_bytes / 2;
   return half < group_cap(limits) ? half : group_cap(limits);
 }
 
-bool ladei_limits_cap_is_of_group(const ladei_limits *limits) {
-  return limits->cgroup_headroom_bytes != LADEI_NO_LIMIT && ladei_limits_default_cap(limits) == group_cap(limits);
+bool ladei_pinned_limits_cap_is_of_group(const ladei_pinned_limits *limits) {
+  return limits->cgroup_headroom_bytes != LADEI_PINNED_NO_LIMIT &&
+         ladei_pinned_limits_default_cap(limits) == group_cap(limits);
 }

@@ -33,73 +33,74 @@
 
 /* What is ready goes back to its nodes. The caller is in transit, or has stopped it. */
 static void drain(lade_pinned_pool *pool) {
-  ladei_pool_put(pool, ladei_thread_caches_drain(pool));
-  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-    ladei_node_collect(ladei_pool_node(pool, i));
+  ladei_pinned_pool_put(pool, ladei_pinned_thread_caches_drain(pool));
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+    ladei_pinned_node_collect(ladei_pinned_pool_node(pool, i));
   }
 }
 
 /* ---- Segments ---------------------------------------------------------------------------------------------------- */
 
 /* Metadata for a segment, spare one first: the smallest that fits. */
-static ladei_segment *metadata_acquire(lade_pinned_pool *pool, size_t pages) {
-  size_t capacity = ladei_segment_capacity(pages);
+static ladei_pinned_segment *metadata_acquire(lade_pinned_pool *pool, size_t pages) {
+  size_t capacity = ladei_pinned_segment_capacity(pages);
   ladei_lock_acquire(&pool->lock);
-  ladei_segment **link = &pool->spare_segments;
+  ladei_pinned_segment **link = &pool->spare_segments;
   while (*link != NULL && (*link)->capacity_pages != capacity) {
     link = &(*link)->next;
   }
-  ladei_segment *segment = *link;
+  ladei_pinned_segment *segment = *link;
   if (segment != NULL) {
     *link = segment->next;
     segment->next = NULL;
   }
   uint64_t birth = pool->births++;
   ladei_lock_release(&pool->lock);
-  segment = segment != NULL ? segment : ladei_segment_create(pages);
+  segment = segment != NULL ? segment : ladei_pinned_segment_create(pages);
   if (segment != NULL) {
     segment->birth = birth;
   }
   return segment;
 }
 
-static void metadata_release(lade_pinned_pool *pool, ladei_segment *segment) {
-  ladei_segment_reset(segment);
+static void metadata_release(lade_pinned_pool *pool, ladei_pinned_segment *segment) {
+  ladei_pinned_segment_reset(segment);
   ladei_lock_acquire(&pool->lock);
   segment->next = pool->spare_segments;
   pool->spare_segments = segment;
   ladei_lock_release(&pool->lock);
 }
 
-static lade_status map_set(lade_pinned_pool *pool, ladei_segment *segment) {
-  return ladei_pagemap_set(&pool->map, (const void *)ladei_segment_base(segment), ladei_segment_bytes(segment),
-                           segment);
+static lade_status map_set(lade_pinned_pool *pool, ladei_pinned_segment *segment) {
+  return ladei_pagemap_set(&pool->map, (const void *)ladei_pinned_segment_base(segment),
+                           ladei_pinned_segment_bytes(segment), segment);
 }
 
-static void map_clear(lade_pinned_pool *pool, const ladei_segment *segment) {
-  ladei_pagemap_clear(&pool->map, (const void *)ladei_segment_base(segment), ladei_segment_bytes(segment));
+static void map_clear(lade_pinned_pool *pool, const ladei_pinned_segment *segment) {
+  ladei_pagemap_clear(&pool->map, (const void *)ladei_pinned_segment_base(segment),
+                      ladei_pinned_segment_bytes(segment));
 }
 
-static lade_status memory_pin(lade_pinned_pool *pool, int os_node, size_t bytes, ladei_memory *out) {
-  ladei_source_cost cost = {0, 0};
-  const ladei_topology *topology = os_node < 0 ? NULL : ladei_pool_topology(pool);
-  lade_status status = ladei_memory_acquire(&pool->source, topology, os_node, bytes, out, &cost);
-  ladei_timer_add(&pool->counters.driver_allocs, cost.calls, cost.ns);
+static lade_status memory_pin(lade_pinned_pool *pool, int os_node, size_t bytes, ladei_pinned_memory *out) {
+  ladei_pinned_source_cost cost = {0, 0};
+  const ladei_topology *topology = os_node < 0 ? NULL : ladei_pinned_pool_topology(pool);
+  lade_status status = ladei_pinned_memory_acquire(&pool->source, topology, os_node, bytes, out, &cost);
+  ladei_pinned_timer_add(&pool->counters.driver_allocs, cost.calls, cost.ns);
   return status;
 }
 
-static lade_status memory_unpin(lade_pinned_pool *pool, ladei_memory *memory) {
-  ladei_source_cost cost = {0, 0};
-  lade_status status = ladei_memory_release(&pool->source, memory, &cost);
-  ladei_timer_add(&pool->counters.driver_frees, cost.calls, cost.ns);
+static lade_status memory_unpin(lade_pinned_pool *pool, ladei_pinned_memory *memory) {
+  ladei_pinned_source_cost cost = {0, 0};
+  lade_status status = ladei_pinned_memory_release(&pool->source, memory, &cost);
+  ladei_pinned_timer_add(&pool->counters.driver_frees, cost.calls, cost.ns);
   return status;
 }
 
 /* The segment's memory as its source knows it. */
-static ladei_memory segment_memory(const ladei_segment *segment) {
-  return (ladei_memory){
-      .base = (void *)ladei_segment_base(segment),
-      .bytes = ladei_segment_bytes(segment),
+static ladei_pinned_memory segment_memory(const ladei_pinned_segment *segment) {
+  return (ladei_pinned_memory){
+      .base = (void *)ladei_pinned_segment_base(segment),
+      .bytes = ladei_pinned_segment_bytes(segment),
       .mapped = segment->mapped,
       .mapped_bytes = segment->mapped_bytes,
       .registered_bytes = segment->registered_bytes,
@@ -107,7 +108,7 @@ static ladei_memory segment_memory(const ladei_segment *segment) {
   };
 }
 
-static void segment_memory_set(ladei_segment *segment, const ladei_memory *memory) {
+static void segment_memory_set(ladei_pinned_segment *segment, const ladei_pinned_memory *memory) {
   atomic_store_explicit(&segment->page_count, ladei_pinned_pages(memory->bytes), memory_order_relaxed);
   atomic_store_explicit(&segment->bytes, memory->bytes, memory_order_relaxed);
   atomic_store_explicit(&segment->source, (int32_t)memory->source, memory_order_relaxed);
@@ -118,16 +119,16 @@ static void segment_memory_set(ladei_segment *segment, const ladei_memory *memor
 }
 
 /* A segment of `bytes` that fits under the cap: pinned, opened, in the page map; in no node yet. */
-static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *request, size_t bytes,
-                               ladei_segment **out) {
-  ladei_memory memory;
+static lade_status segment_pin(lade_pinned_pool *pool, const ladei_pinned_request *request, size_t bytes,
+                               ladei_pinned_segment **out) {
+  ladei_pinned_memory memory;
   lade_status status = LADE_ERR_LIMIT;
-  if (!ladei_gauge_add_below(&pool->counters.reserved_bytes, bytes, pool->max_bytes)) {
+  if (!ladei_pinned_gauge_add_below(&pool->counters.reserved_bytes, bytes, pool->max_bytes)) {
     return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes more would exceed the cap: %llu of %llu reserved",
-                       bytes, (unsigned long long)ladei_gauge_current(&pool->counters.reserved_bytes),
+                       bytes, (unsigned long long)ladei_pinned_gauge_current(&pool->counters.reserved_bytes),
                        (unsigned long long)pool->max_bytes);
   }
-  ladei_segment *segment = metadata_acquire(pool, ladei_pinned_pages(bytes));
+  ladei_pinned_segment *segment = metadata_acquire(pool, ladei_pinned_pages(bytes));
   if (segment == NULL) {
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for the records of %zu bytes", bytes);
     goto fail_metadata;
@@ -138,13 +139,14 @@ static lade_status segment_pin(lade_pinned_pool *pool, const ladei_request *requ
     goto fail_memory;
   }
   if (pool->debug != NULL) {
-    ladei_debug_poison(memory.base, memory.bytes);
+    ladei_pinned_debug_poison(memory.base, memory.bytes);
   }
   segment_memory_set(segment, &memory);
-  atomic_store_explicit(&segment->in_chunks, ladei_source_is_in_chunks(&pool->source, &memory), memory_order_relaxed);
+  atomic_store_explicit(&segment->in_chunks, ladei_pinned_source_is_in_chunks(&pool->source, &memory),
+                        memory_order_relaxed);
   segment->huge = request->exact;
   segment->divided = false;
-  ladei_segment_open(segment, request->node->index);
+  ladei_pinned_segment_open(segment, request->node->index);
   status = map_set(pool, segment);
   if (status != LADE_OK) {
     goto fail_map;
@@ -161,13 +163,13 @@ fail_map : {
 fail_memory:
   metadata_release(pool, segment);
 fail_metadata:
-  ladei_gauge_sub(&pool->counters.reserved_bytes, bytes);
+  ladei_pinned_gauge_sub(&pool->counters.reserved_bytes, bytes);
   return status;
 }
 
 /* Gives a segment back that was taken out of its node. On failure it is in its node again. */
-static lade_status segment_unpin(lade_pinned_pool *pool, ladei_node *node, ladei_segment *segment) {
-  ladei_memory memory = segment_memory(segment);
+static lade_status segment_unpin(lade_pinned_pool *pool, ladei_pinned_node *node, ladei_pinned_segment *segment) {
+  ladei_pinned_memory memory = segment_memory(segment);
   /* Out of the map first: the driver may hand the same addresses to another thread at once. */
   map_clear(pool, segment);
   lade_status status = memory_unpin(pool, &memory);
@@ -175,54 +177,56 @@ static lade_status segment_unpin(lade_pinned_pool *pool, ladei_node *node, ladei
     /* Cannot fail: what the map needs for these addresses is still there. */
     segment_memory_set(segment, &memory);
     (void)map_set(pool, segment);
-    ladei_node_restore_segment(node, segment);
+    ladei_pinned_node_restore_segment(node, segment);
     return status;
   }
-  uint64_t reserved_bytes = ladei_segment_bytes(segment);
+  uint64_t reserved_bytes = ladei_pinned_segment_bytes(segment);
   metadata_release(pool, segment);
-  ladei_gauge_sub(&pool->counters.reserved_bytes, reserved_bytes);
+  ladei_pinned_gauge_sub(&pool->counters.reserved_bytes, reserved_bytes);
   return LADE_OK;
 }
 
 /* The oldest segment of all nodes that may be given back, taken out of its node; NULL: none. */
-static ladei_segment *oldest_free_segment(lade_pinned_pool *pool, uint64_t free_before_ns, ladei_node **out_node) {
+static ladei_pinned_segment *oldest_free_segment(lade_pinned_pool *pool, uint64_t free_before_ns,
+                                                 ladei_pinned_node **out_node) {
   uint64_t oldest = UINT64_MAX, birth;
-  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-    (void)ladei_node_remove_free_segment(ladei_pool_node(pool, i), free_before_ns, 0, &birth);
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+    (void)ladei_pinned_node_remove_free_segment(ladei_pinned_pool_node(pool, i), free_before_ns, 0, &birth);
     if (birth < oldest) {
       oldest = birth;
-      *out_node = ladei_pool_node(pool, i);
+      *out_node = ladei_pinned_pool_node(pool, i);
     }
   }
   /* Taken by an alloc meanwhile: then whichever is the node's oldest now. */
-  return oldest == UINT64_MAX ? NULL : ladei_node_remove_free_segment(*out_node, free_before_ns, UINT64_MAX, &birth);
+  return oldest == UINT64_MAX ? NULL
+                              : ladei_pinned_node_remove_free_segment(*out_node, free_before_ns, UINT64_MAX, &birth);
 }
 
 /* Gives back the oldest segment that may be; LADE_OK and no bytes: there is none. */
 static lade_status segment_release(lade_pinned_pool *pool, uint64_t free_before_ns, uint64_t *out_released) {
-  ladei_node *node;
+  ladei_pinned_node *node;
   lade_status status = LADE_OK;
   *out_released = 0;
-  ladei_transit_begin(&pool->room.segments);
-  ladei_segment *segment = oldest_free_segment(pool, free_before_ns, &node);
+  ladei_pinned_transit_begin(&pool->room.segments);
+  ladei_pinned_segment *segment = oldest_free_segment(pool, free_before_ns, &node);
   if (segment != NULL) {
-    uint64_t segment_bytes = ladei_segment_bytes(segment);
+    uint64_t segment_bytes = ladei_pinned_segment_bytes(segment);
     status = segment_unpin(pool, node, segment);
     *out_released = status == LADE_OK ? segment_bytes : 0;
   }
-  ladei_transit_end(&pool->room.segments);
+  ladei_pinned_transit_end(&pool->room.segments);
   if (segment != NULL) {
-    ladei_room_returned(&pool->room);
+    ladei_pinned_room_returned(&pool->room);
   }
   return status;
 }
 
-lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t free_before_ns,
-                               uint64_t *out_released) {
+lade_status ladei_pinned_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t free_before_ns,
+                                      uint64_t *out_released) {
   uint64_t released = 1;
   lade_status status = LADE_OK;
   *out_released = 0;
-  ladei_cached_note(pool);
+  ladei_pinned_cached_note(pool);
   while (status == LADE_OK && released > 0 && *out_released < bytes) {
     status = segment_release(pool, free_before_ns, &released);
     *out_released += released;
@@ -230,19 +234,20 @@ lade_status ladei_pool_release(lade_pinned_pool *pool, uint64_t bytes, uint64_t 
   return status;
 }
 
-lade_status ladei_pool_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
+lade_status ladei_pinned_pool_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
   uint64_t released;
-  ladei_pool_drain(pool);
-  uint64_t reserved = ladei_gauge_current(&pool->counters.reserved_bytes);
-  return reserved <= keep_bytes ? LADE_OK : ladei_pool_release(pool, reserved - keep_bytes, UINT64_MAX, &released);
+  ladei_pinned_pool_drain(pool);
+  uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
+  return reserved <= keep_bytes ? LADE_OK
+                                : ladei_pinned_pool_release(pool, reserved - keep_bytes, UINT64_MAX, &released);
 }
 
-lade_status ladei_pool_age(lade_pinned_pool *pool) {
+lade_status ladei_pinned_pool_age(lade_pinned_pool *pool) {
   uint64_t released;
   if (pool->max_idle_ns == 0) {
     return LADE_OK;
   }
-  uint64_t now_ns = ladei_pool_now_ns(pool);
+  uint64_t now_ns = ladei_pinned_pool_now_ns(pool);
   uint64_t last_ns = atomic_load_explicit(&pool->aged_ns, memory_order_relaxed);
   /* Often enough that nothing stays a quarter longer than asked, and by one thread only. */
   if (now_ns - last_ns < pool->max_idle_ns / 4 ||
@@ -250,29 +255,31 @@ lade_status ladei_pool_age(lade_pinned_pool *pool) {
                                                memory_order_relaxed)) {
     return LADE_OK;
   }
-  ladei_pool_drain(pool);
-  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-    ladei_node_stamp_free_segments(ladei_pool_node(pool, i), now_ns);
+  ladei_pinned_pool_drain(pool);
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+    ladei_pinned_node_stamp_free_segments(ladei_pinned_pool_node(pool, i), now_ns);
   }
-  return now_ns < pool->max_idle_ns ? LADE_OK
-                                    : ladei_pool_release(pool, UINT64_MAX, now_ns - pool->max_idle_ns, &released);
+  return now_ns < pool->max_idle_ns
+             ? LADE_OK
+             : ladei_pinned_pool_release(pool, UINT64_MAX, now_ns - pool->max_idle_ns, &released);
 }
 
 /* ---- Growing ----------------------------------------------------------------------------------------------------- */
 
 /* What the request needs at least, as a segment of its own. */
-static size_t least_bytes(const ladei_request *request) {
+static size_t least_bytes(const ladei_pinned_request *request) {
   bool small = request->class_index < LADEI_PINNED_SMALL_CLASSES;
-  return (small ? ladei_run_pages(request->class_index) : request->pages) << LADEI_PINNED_PAGE_SHIFT;
+  return (small ? ladei_pinned_run_pages(request->class_index) : request->pages) << LADEI_PINNED_PAGE_SHIFT;
 }
 
 /* A segment of the usual size; else of what the cap leaves, or just large enough, where the usual one is refused. */
-static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_request *request, ladei_segment **out) {
+static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_pinned_request *request,
+                                   ladei_pinned_segment **out) {
   size_t least = least_bytes(request);
   size_t usual = request->exact ? least : ladei_size_max(pool->segment_bytes, least);
   lade_status status = segment_pin(pool, request, usual, out);
   if (status == LADE_ERR_LIMIT && least < usual) {
-    uint64_t reserved = ladei_gauge_current(&pool->counters.reserved_bytes);
+    uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
     size_t left = reserved < pool->max_bytes ? (size_t)(pool->max_bytes - reserved) : 0;
     left = ladei_size_round_down(ladei_size_min(left, usual), LADEI_PINNED_PAGE_BYTES);
     status = segment_pin(pool, request, ladei_size_max(left, least), out);
@@ -284,7 +291,7 @@ static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_request *
 }
 
 /* False: another thread was growing the node and has finished. */
-static bool growth_begin(lade_pinned_pool *pool, ladei_node *node) {
+static bool growth_begin(lade_pinned_pool *pool, ladei_pinned_node *node) {
   ladei_lock_acquire(&pool->lock);
   bool waited = node->growing;
   while (node->growing) {
@@ -295,7 +302,7 @@ static bool growth_begin(lade_pinned_pool *pool, ladei_node *node) {
   return !waited;
 }
 
-static void growth_end(lade_pinned_pool *pool, ladei_node *node) {
+static void growth_end(lade_pinned_pool *pool, ladei_pinned_node *node) {
   ladei_lock_acquire(&pool->lock);
   node->growing = false;
   ladei_condition_broadcast(&pool->grown);
@@ -303,31 +310,33 @@ static void growth_end(lade_pinned_pool *pool, ladei_node *node) {
 }
 
 /* LADE_OK without a block: another thread grew the node; look again. */
-static lade_status grow(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
-  ladei_segment *segment = NULL;
+static lade_status grow(lade_pinned_pool *pool, const ladei_pinned_request *request, ladei_pinned_block **out) {
+  ladei_pinned_segment *segment = NULL;
   if (!request->exact && !growth_begin(pool, request->node)) {
     return LADE_OK;
   }
-  ladei_transit_begin(&pool->room.segments);
+  ladei_pinned_transit_begin(&pool->room.segments);
   lade_status status = segment_pin_any(pool, request, &segment);
   if (status == LADE_OK) {
-    *out = ladei_node_add_segment(request->node, segment, request->bytes, request->exact);
+    *out = ladei_pinned_node_add_segment(request->node, segment, request->bytes, request->exact);
     if (*out == NULL) {
       status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for block records");
     }
   }
-  ladei_transit_end(&pool->room.segments);
+  ladei_pinned_transit_end(&pool->room.segments);
   if (!request->exact) {
     growth_end(pool, request->node);
   }
-  ladei_room_returned(&pool->room); /* what the request leaves of it; refused, what it would have taken of the cap */
+  ladei_pinned_room_returned(
+      &pool->room); /* what the request leaves of it; refused, what it would have taken of the cap */
   return status;
 }
 
 /* Pins segments of `bytes` together, linked by next; none on failure. */
-static lade_status segments_pin(lade_pinned_pool *pool, ladei_node *node, uint64_t bytes, ladei_segment **out) {
-  ladei_request request = {.node = node};
-  ladei_segment *list = NULL, *segment = NULL;
+static lade_status segments_pin(lade_pinned_pool *pool, ladei_pinned_node *node, uint64_t bytes,
+                                ladei_pinned_segment **out) {
+  ladei_pinned_request request = {.node = node};
+  ladei_pinned_segment *list = NULL, *segment = NULL;
   lade_status status = LADE_OK;
   while (bytes > 0 && status == LADE_OK) {
     size_t part = bytes < pool->segment_bytes ? (size_t)bytes : pool->segment_bytes;
@@ -344,7 +353,7 @@ static lade_status segments_pin(lade_pinned_pool *pool, ladei_node *node, uint64
     while ((segment = list) != NULL) {
       list = segment->next;
       segment->next = NULL;
-      ladei_node_count_reserved(node, ladei_segment_bytes(segment));
+      ladei_pinned_node_count_reserved(node, ladei_pinned_segment_bytes(segment));
       (void)segment_unpin(pool, node, segment); /* refused: it is the node's then, free */
     }
     ladei_error_restore(&saved);
@@ -354,18 +363,19 @@ static lade_status segments_pin(lade_pinned_pool *pool, ladei_node *node, uint64
 }
 
 /* What a node lacks to `bytes` of free memory, in whole pages. */
-static uint64_t missing_bytes(ladei_node *node, uint64_t bytes) {
-  uint64_t free_bytes = ladei_node_free_bytes(node);
+static uint64_t missing_bytes(ladei_pinned_node *node, uint64_t bytes) {
+  uint64_t free_bytes = ladei_pinned_node_free_bytes(node);
   return free_bytes >= bytes ? 0 : (uint64_t)ladei_pinned_pages(bytes - free_bytes) << LADEI_PINNED_PAGE_SHIFT;
 }
 
 /* What is to be pinned, looked at with nothing in transit. Nothing is, where it would not be enough. */
-static lade_status reserve_plan(lade_pinned_pool *pool, ladei_node *node, uint64_t bytes, uint64_t *out_missing) {
-  ladei_room_stop(&pool->room);
+static lade_status reserve_plan(lade_pinned_pool *pool, ladei_pinned_node *node, uint64_t bytes,
+                                uint64_t *out_missing) {
+  ladei_pinned_room_stop(&pool->room);
   drain(pool);
   uint64_t missing = missing_bytes(node, bytes);
-  uint64_t reserved = ladei_gauge_current(&pool->counters.reserved_bytes);
-  ladei_room_go(&pool->room);
+  uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
+  ladei_pinned_room_go(&pool->room);
   uint64_t left = reserved < pool->max_bytes ? pool->max_bytes - reserved : 0;
   *out_missing = missing;
   return missing <= left
@@ -377,9 +387,9 @@ static lade_status reserve_plan(lade_pinned_pool *pool, ladei_node *node, uint64
                            (unsigned long long)left);
 }
 
-lade_status ladei_pool_reserve(lade_pinned_pool *pool, ladei_node *node, uint64_t bytes) {
+lade_status ladei_pinned_pool_reserve(lade_pinned_pool *pool, ladei_pinned_node *node, uint64_t bytes) {
   uint64_t missing;
-  ladei_segment *list = NULL, *segment;
+  ladei_pinned_segment *list = NULL, *segment;
   if (missing_bytes(node, bytes) == 0) {
     return LADE_OK;
   }
@@ -387,67 +397,69 @@ lade_status ladei_pool_reserve(lade_pinned_pool *pool, ladei_node *node, uint64_
   if (status != LADE_OK) {
     return status;
   }
-  ladei_transit_begin(&pool->room.segments);
+  ladei_pinned_transit_begin(&pool->room.segments);
   status = segments_pin(pool, node, missing, &list);
   while ((segment = list) != NULL) {
     list = segment->next;
     segment->next = NULL;
-    (void)ladei_node_add_segment(node, segment, 0, false);
+    (void)ladei_pinned_node_add_segment(node, segment, 0, false);
   }
-  ladei_transit_end(&pool->room.segments);
-  ladei_room_returned(&pool->room);
-  ladei_cached_note(pool);
+  ladei_pinned_transit_end(&pool->room.segments);
+  ladei_pinned_room_returned(&pool->room);
+  ladei_pinned_cached_note(pool);
   return status;
 }
 
-lade_status ladei_pool_pin_block(lade_pinned_pool *pool, ladei_node *node, size_t bytes, ladei_block **out) {
-  ladei_request request = {.node = node, .bytes = bytes, .exact = true};
-  ladei_segment *segment;
-  ladei_transit_begin(&pool->room.segments);
+lade_status ladei_pinned_pool_pin_block(lade_pinned_pool *pool, ladei_pinned_node *node, size_t bytes,
+                                        ladei_pinned_block **out) {
+  ladei_pinned_request request = {.node = node, .bytes = bytes, .exact = true};
+  ladei_pinned_segment *segment;
+  ladei_pinned_transit_begin(&pool->room.segments);
   lade_status status = segment_pin(pool, &request, bytes, &segment);
   if (status == LADE_OK) {
-    *out = ladei_node_add_taken_segment(node, segment);
+    *out = ladei_pinned_node_add_taken_segment(node, segment);
   }
-  ladei_transit_end(&pool->room.segments);
+  ladei_pinned_transit_end(&pool->room.segments);
   return status;
 }
 
 /* ---- Seeking ----------------------------------------------------------------------------------------------------- */
 
 /* More than one block are in transit until the caller has put the rest into its places. */
-static ladei_block *cache_take(lade_pinned_pool *pool, const ladei_request *request) {
-  bool several = request->count > 1 && !ladei_room_is_awaited(&pool->room) && /* they would come back at once */
-                 ladei_transit_try_begin(&pool->room.blocks);
-  ladei_block *list = ladei_node_take(request->node, request->bytes, request->exact, several ? request->count : 1);
-  if (several && (list == NULL || ladei_block_next(list) == NULL)) {
-    ladei_transit_end(&pool->room.blocks);
+static ladei_pinned_block *cache_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
+  bool several = request->count > 1 && !ladei_pinned_room_is_awaited(&pool->room) && /* they would come back at once */
+                 ladei_pinned_transit_try_begin(&pool->room.blocks);
+  ladei_pinned_block *list =
+      ladei_pinned_node_take(request->node, request->bytes, request->exact, several ? request->count : 1);
+  if (several && (list == NULL || ladei_pinned_block_next(list) == NULL)) {
+    ladei_pinned_transit_end(&pool->room.blocks);
   }
   return list;
 }
 
-void ladei_pool_drain(lade_pinned_pool *pool) {
-  ladei_transit_begin(&pool->room.blocks);
+void ladei_pinned_pool_drain(lade_pinned_pool *pool) {
+  ladei_pinned_transit_begin(&pool->room.blocks);
   drain(pool);
-  ladei_transit_end(&pool->room.blocks);
+  ladei_pinned_transit_end(&pool->room.blocks);
 }
 
 /* Finished pending blocks go back to the cache. A stream that fails leaves its blocks pending, and this call alone. */
-lade_status ladei_pool_poll(lade_pinned_pool *pool, unsigned flags, uint64_t *out_done) {
+lade_status ladei_pinned_pool_poll(lade_pinned_pool *pool, unsigned flags, uint64_t *out_done) {
   lade_status status = ladei_retire_poll(pool->retire, flags, out_done);
-  ladei_reference_advance(pool);
+  ladei_pinned_reference_advance(pool);
   return status;
 }
 
-lade_status ladei_pool_synchronize(lade_pinned_pool *pool) {
+lade_status ladei_pinned_pool_synchronize(lade_pinned_pool *pool) {
   lade_status status = ladei_retire_synchronize(pool->retire);
-  ladei_reference_advance(pool);
+  ladei_pinned_reference_advance(pool);
   return status;
 }
 
 static lade_status reclaim(lade_pinned_pool *pool) {
   lade_error saved;
   ladei_error_save(&saved);
-  lade_status status = ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
+  lade_status status = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   if (status == LADE_ERR_DEVICE_LOST) {
     return status;
   }
@@ -456,12 +468,13 @@ static lade_status reclaim(lade_pinned_pool *pool) {
 }
 
 /* Memory of other nodes is better than none, unless the pool is strict. */
-static ladei_block *other_node_take(lade_pinned_pool *pool, const ladei_request *request) {
-  for (uint32_t i = 0; !pool->source.strict && i < ladei_pool_node_count(pool); i++) {
-    ladei_node *node = ladei_pool_node(pool, i);
-    ladei_block *block = node == request->node ? NULL : ladei_node_take(node, request->bytes, request->exact, 1);
+static ladei_pinned_block *other_node_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
+  for (uint32_t i = 0; !pool->source.strict && i < ladei_pinned_pool_node_count(pool); i++) {
+    ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
+    ladei_pinned_block *block =
+        node == request->node ? NULL : ladei_pinned_node_take(node, request->bytes, request->exact, 1);
     if (block != NULL) {
-      ladei_count(&pool->counters.other_node_takes, 1);
+      ladei_pinned_count(&pool->counters.other_node_takes, 1);
       return block;
     }
   }
@@ -471,47 +484,48 @@ static ladei_block *other_node_take(lade_pinned_pool *pool, const ladei_request 
 /* Quarantined uses are told: lade_pinned_empty_cache() may help where waiting for events does not. */
 static lade_status no_room(lade_pinned_pool *pool, size_t bytes) {
   ladei_retire_counters uses;
-  ladei_usage usage;
+  ladei_pinned_usage usage;
   ladei_retire_counters_get(pool->retire, &uses);
-  ladei_usage_read(pool, &usage);
+  ladei_pinned_usage_read(pool, &usage);
   return ladei_error(
       LADE_ERR_LIMIT, 0,
       "pinned pool: no room for %zu bytes under the cap of %llu: %llu reserved, %llu of them in use, %llu "
       "pending, with %llu uses in quarantine; the rest lies free in shorter pieces",
       bytes, (unsigned long long)pool->max_bytes,
-      (unsigned long long)ladei_gauge_current(&pool->counters.reserved_bytes),
+      (unsigned long long)ladei_pinned_gauge_current(&pool->counters.reserved_bytes),
       (unsigned long long)(usage.bytes_allocated - usage.bytes_freed),
-      (unsigned long long)ladei_pending_read(pool).bytes, (unsigned long long)uses.quarantined_uses);
+      (unsigned long long)ladei_pinned_pending_read(pool).bytes, (unsigned long long)uses.quarantined_uses);
 }
 
 /* In the node's cache, or in a segment that was kept whole. */
-static ladei_block *node_take_any(lade_pinned_pool *pool, const ladei_request *request) {
-  ladei_block *block = cache_take(pool, request);
-  return block != NULL || request->exact ? block : ladei_node_take_from_whole(request->node, request->bytes);
+static ladei_pinned_block *node_take_any(lade_pinned_pool *pool, const ladei_pinned_request *request) {
+  ladei_pinned_block *block = cache_take(pool, request);
+  return block != NULL || request->exact ? block : ladei_pinned_node_take_from_whole(request->node, request->bytes);
 }
 
 static bool any_free_segment(lade_pinned_pool *pool) {
   uint64_t birth = UINT64_MAX;
-  for (uint32_t i = 0; i < ladei_pool_node_count(pool) && birth == UINT64_MAX; i++) {
-    (void)ladei_node_remove_free_segment(ladei_pool_node(pool, i), UINT64_MAX, 0, &birth);
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool) && birth == UINT64_MAX; i++) {
+    (void)ladei_pinned_node_remove_free_segment(ladei_pinned_pool_node(pool, i), UINT64_MAX, 0, &birth);
   }
   return birth != UINT64_MAX;
 }
 
 static bool cap_leaves(const lade_pinned_pool *pool, uint64_t bytes) {
-  uint64_t reserved = ladei_gauge_current(&pool->counters.reserved_bytes);
+  uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
   return reserved <= pool->max_bytes && bytes <= pool->max_bytes - reserved;
 }
 
 /* With nothing in transit; what is not seen here was not there. True: a block was found, or what makes it worth while to
  * look again: a segment to be given back, or, where new memory is not refused, room under the cap. */
-static bool look_at_rest(lade_pinned_pool *pool, const ladei_request *request, bool may_grow, ladei_block **out) {
-  ladei_room_stop(&pool->room);
+static bool look_at_rest(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow,
+                         ladei_pinned_block **out) {
+  ladei_pinned_room_stop(&pool->room);
   drain(pool);
   *out = node_take_any(pool, request);
   bool found = *out != NULL || any_free_segment(pool) || (may_grow && cap_leaves(pool, least_bytes(request))) ||
                (*out = other_node_take(pool, request)) != NULL;
-  ladei_room_go(&pool->room);
+  ladei_pinned_room_go(&pool->room);
   return found;
 }
 
@@ -522,71 +536,71 @@ static lade_status room_wait(lade_pinned_pool *pool, uint32_t seen, uint64_t dea
   uint64_t interval_ns = SHORTEST_NS;
   if (pool->runtime->ops->step != NULL) {
     lade_status status = ladei_retire_wait(pool->retire, deadline_ns);
-    return ladei_room_has_returned(&pool->room, seen) ? LADE_OK : status;
+    return ladei_pinned_room_has_returned(&pool->room, seen) ? LADE_OK : status;
   }
   for (;;) {
     uint64_t done = 0;
-    lade_status status = ladei_pool_poll(pool, LADEI_POLL_CLOSE, &done); /* nobody tells when an event is done */
+    lade_status status = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done); /* nobody tells when an event is done */
     if (status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED) {
       return status;
     }
-    if (done > 0 || ladei_room_has_returned(&pool->room, seen) || ladei_pending_read(pool).blocks == 0) {
+    if (done > 0 || ladei_pinned_room_has_returned(&pool->room, seen) || ladei_pinned_pending_read(pool).blocks == 0) {
       return LADE_OK;
     }
-    uint64_t now_ns = ladei_pool_now_ns(pool);
+    uint64_t now_ns = ladei_pinned_pool_now_ns(pool);
     if (now_ns >= deadline_ns) {
       return LADE_ERR_TIMEOUT;
     }
-    ladei_room_sleep(&pool->room, seen, ladei_size_min(interval_ns, deadline_ns - now_ns));
+    ladei_pinned_room_sleep(&pool->room, seen, ladei_size_min(interval_ns, deadline_ns - now_ns));
     interval_ns = ladei_size_min(2 * interval_ns, LONGEST_NS);
   }
 }
 
 /* Announced: what comes back after the look is told to this thread. */
-static lade_status look_and_wait(lade_pinned_pool *pool, const ladei_request *request, uint64_t *deadline_ns,
-                                 ladei_block **out) {
+static lade_status look_and_wait(lade_pinned_pool *pool, const ladei_pinned_request *request, uint64_t *deadline_ns,
+                                 ladei_pinned_block **out) {
   lade_status status = LADE_OK;
-  uint32_t seen = ladei_room_wait_begin(&pool->room);
+  uint32_t seen = ladei_pinned_room_wait_begin(&pool->room);
   if (*deadline_ns == 0) {
-    *deadline_ns = ladei_pool_now_ns(pool) + pool->wait_ns;
-    ladei_count(&pool->counters.limit_waits, 1);
+    *deadline_ns = ladei_pinned_pool_now_ns(pool) + pool->wait_ns;
+    ladei_pinned_count(&pool->counters.limit_waits, 1);
   }
   if (!look_at_rest(pool, request, true, out)) {
     status = room_wait(pool, seen, *deadline_ns);
   }
-  ladei_room_wait_end(&pool->room);
+  ladei_pinned_room_wait_end(&pool->room);
   return status == LADE_ERR_TIMEOUT ? no_room(pool, request->bytes) : status;
 }
 
 /* At the cap. LADE_OK: look again, something changed, or a block was found. */
-static lade_status make_room(lade_pinned_pool *pool, const ladei_request *request, uint64_t *deadline_ns,
-                             ladei_block **out) {
+static lade_status make_room(lade_pinned_pool *pool, const ladei_pinned_request *request, uint64_t *deadline_ns,
+                             ladei_pinned_block **out) {
   uint64_t released;
-  ladei_pool_drain(pool);
+  ladei_pinned_pool_drain(pool);
   if ((*out = node_take_any(pool, request)) != NULL) {
     return LADE_OK;
   }
-  lade_status status = ladei_pool_release(pool, least_bytes(request), UINT64_MAX, &released);
+  lade_status status = ladei_pinned_pool_release(pool, least_bytes(request), UINT64_MAX, &released);
   if (released > 0 || status != LADE_OK) {
     return released > 0 ? LADE_OK : status;
   }
   if ((*out = other_node_take(pool, request)) != NULL) {
     return LADE_OK;
   }
-  if (pool->wait_ns > 0 && ladei_pending_read(pool).blocks > 0) {
+  if (pool->wait_ns > 0 && ladei_pinned_pending_read(pool).blocks > 0) {
     return look_and_wait(pool, request, deadline_ns, out);
   }
   return look_at_rest(pool, request, true, out) ? LADE_OK : no_room(pool, request->bytes);
 }
 
 /* The system refuses more. LADE_OK: look again. */
-static lade_status give_back(lade_pinned_pool *pool, const ladei_request *request, lade_status refusal,
-                             ladei_block **out) {
+static lade_status give_back(lade_pinned_pool *pool, const ladei_pinned_request *request, lade_status refusal,
+                             ladei_pinned_block **out) {
   lade_error saved;
   uint64_t released;
   ladei_error_save(&saved);
-  ladei_pool_drain(pool);
-  lade_status status = ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
+  ladei_pinned_pool_drain(pool);
+  lade_status status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   ladei_error_restore(&saved);
   if (released > 0 || (*out = other_node_take(pool, request)) != NULL) {
     return LADE_OK;
@@ -595,7 +609,8 @@ static lade_status give_back(lade_pinned_pool *pool, const ladei_request *reques
   return status == LADE_OK && look_at_rest(pool, request, false, out) ? LADE_OK : refusal;
 }
 
-static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
+static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_pinned_request *request,
+                                      ladei_pinned_block **out) {
   uint64_t deadline_ns = 0;
   lade_error saved;
   ladei_error_save(&saved);
@@ -607,7 +622,7 @@ static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_reques
       status = give_back(pool, request, status, out);
     }
     if (status == LADE_OK && *out == NULL) {
-      ladei_pool_drain(pool); /* where a wait's blocks came back to */
+      ladei_pinned_pool_drain(pool); /* where a wait's blocks came back to */
       *out = cache_take(pool, request);
     }
     if (status != LADE_OK) {
@@ -621,32 +636,34 @@ static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_reques
 }
 
 /* In the node's cache, which had nothing, after all that can be done to fill it without new memory. */
-static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
+static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_pinned_request *request,
+                                 ladei_pinned_block **out) {
   lade_status status = reclaim(pool);
   if (status != LADE_OK) {
     return status;
   }
   /* What lies ready may be neighbours: together they are cheaper than new memory. First what costs little to get. */
-  ladei_node_collect(request->node);
+  ladei_pinned_node_collect(request->node);
   *out = cache_take(pool, request);
-  if (*out == NULL && ladei_thread_caches_keep(pool)) {
-    ladei_pool_drain(pool);
+  if (*out == NULL && ladei_pinned_thread_caches_keep(pool)) {
+    ladei_pinned_pool_drain(pool);
     *out = cache_take(pool, request);
   }
   return LADE_OK;
 }
 
-static lade_status seek_further(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
+static lade_status seek_further(lade_pinned_pool *pool, const ladei_pinned_request *request, ladei_pinned_block **out) {
   lade_status status = seek_in_cache(pool, request, out);
   if (status == LADE_OK && *out == NULL) {
     status = seek_in_new_memory(pool, request, out);
-    ladei_count(&pool->counters.misses, status == LADE_OK ? 1 : 0); /* before the alloc is counted: stats.c */
+    ladei_pinned_count(&pool->counters.misses, status == LADE_OK ? 1 : 0); /* before the alloc is counted: stats.c */
   }
   return status;
 }
 
-lade_status ladei_pool_seek(lade_pinned_pool *pool, const ladei_request *request, ladei_block **out) {
-  ladei_block *list = cache_take(pool, request);
+lade_status ladei_pinned_pool_seek(lade_pinned_pool *pool, const ladei_pinned_request *request,
+                                   ladei_pinned_block **out) {
+  ladei_pinned_block *list = cache_take(pool, request);
   lade_status status = LADE_OK;
   if (list == NULL) {
     int cancellation = ladei_cancellation_hold();
@@ -659,35 +676,36 @@ lade_status ladei_pool_seek(lade_pinned_pool *pool, const ladei_request *request
   return status;
 }
 
-void ladei_pool_put(lade_pinned_pool *pool, ladei_block *list) {
+void ladei_pinned_pool_put(lade_pinned_pool *pool, ladei_pinned_block *list) {
   bool any = list != NULL;
   while (list != NULL) {
-    unsigned index = ladei_word_node(ladei_block_word(list));
-    ladei_block *first = list, *last = list, *next;
-    while ((next = ladei_block_next(last)) != NULL && ladei_word_node(ladei_block_word(next)) == index) {
+    unsigned index = ladei_pinned_word_node(ladei_pinned_block_word(list));
+    ladei_pinned_block *first = list, *last = list, *next;
+    while ((next = ladei_pinned_block_next(last)) != NULL &&
+           ladei_pinned_word_node(ladei_pinned_block_word(next)) == index) {
       last = next;
     }
     list = next;
-    ladei_block_next_set(last, NULL);
-    ladei_node_put(ladei_pool_node(pool, index), first);
+    ladei_pinned_block_next_set(last, NULL);
+    ladei_pinned_node_put(ladei_pinned_pool_node(pool, index), first);
   }
   if (any) {
-    ladei_room_returned(&pool->room);
+    ladei_pinned_room_returned(&pool->room);
   }
 }
 
-void ladei_pool_put_one(lade_pinned_pool *pool, ladei_block *block) {
-  ladei_block_next_set(block, NULL);
-  ladei_node_put(ladei_pool_node(pool, ladei_word_node(ladei_block_word(block))), block);
-  ladei_room_returned(&pool->room);
+void ladei_pinned_pool_put_one(lade_pinned_pool *pool, ladei_pinned_block *block) {
+  ladei_pinned_block_next_set(block, NULL);
+  ladei_pinned_node_put(ladei_pinned_pool_node(pool, ladei_pinned_word_node(ladei_pinned_block_word(block))), block);
+  ladei_pinned_room_returned(&pool->room);
 }
 
-bool ladei_pool_may_keep(const ladei_thread_cache *cache) {
+bool ladei_pinned_pool_may_keep(const ladei_pinned_thread_cache *cache) {
   lade_pinned_pool *pool = atomic_load_explicit(&cache->pool, memory_order_relaxed);
-  return !ladei_room_is_awaited(&pool->room);
+  return !ladei_pinned_room_is_awaited(&pool->room);
 }
 
-void ladei_pool_lodged(const ladei_thread_cache *cache) {
+void ladei_pinned_pool_lodged(const ladei_pinned_thread_cache *cache) {
   lade_pinned_pool *pool = atomic_load_explicit(&cache->pool, memory_order_relaxed);
-  ladei_room_returned(&pool->room);
+  ladei_pinned_room_returned(&pool->room);
 }

@@ -17,13 +17,14 @@
 
 #include "base/error.h"
 
-ladei_node *ladei_node_create(ladei_pagemap *map, ladei_retire *retire, unsigned index, int32_t os_index) {
-  ladei_node *node = calloc(1, sizeof *node);
+ladei_pinned_node *ladei_pinned_node_create(ladei_pagemap *map, ladei_retire *retire, unsigned index,
+                                            int32_t os_index) {
+  ladei_pinned_node *node = calloc(1, sizeof *node);
   if (node == NULL) {
     return NULL;
   }
   ladei_lock_init(&node->lock, LADEI_RANK_NODE);
-  ladei_slab_init(&node->run_records, sizeof(ladei_run));
+  ladei_slab_init(&node->run_records, sizeof(ladei_pinned_run));
   node->map = map;
   node->retire = retire;
   node->index = index;
@@ -31,7 +32,7 @@ ladei_node *ladei_node_create(ladei_pagemap *map, ladei_retire *retire, unsigned
   return node;
 }
 
-void ladei_node_destroy(ladei_node *node) {
+void ladei_pinned_node_destroy(ladei_pinned_node *node) {
   ladei_slab_destroy(&node->run_records);
   ladei_lock_destroy(&node->lock);
   free(node);
@@ -39,25 +40,26 @@ void ladei_node_destroy(ladei_node *node) {
 
 /* ---- Page blocks ------------------------------------------------------------------------------------------------- */
 
-static ladei_segment *segment_of(const ladei_node *node, const ladei_block *block) {
-  return ladei_pagemap_get(node->map, (const void *)ladei_block_address(block));
+static ladei_pinned_segment *segment_of(const ladei_pinned_node *node, const ladei_pinned_block *block) {
+  return ladei_pagemap_get(node->map, (const void *)ladei_pinned_block_address(block));
 }
 
-static ladei_tlsf *index_of(ladei_node *node, const ladei_segment *segment, const ladei_block *block) {
-  return ladei_segment_is_kept_whole(segment, block) ? &node->whole : &node->split;
+static ladei_tlsf *index_of(ladei_pinned_node *node, const ladei_pinned_segment *segment,
+                            const ladei_pinned_block *block) {
+  return ladei_pinned_segment_is_kept_whole(segment, block) ? &node->whole : &node->split;
 }
 
-static void stray_note_drop(ladei_node *node, ladei_block *block) {
-  if (ladei_ticket_noted(&block->ticket)) {
+static void stray_note_drop(ladei_pinned_node *node, ladei_pinned_block *block) {
+  if (ladei_retire_ticket_noted(&block->ticket)) {
     ladei_retire_forget(node->retire, &block->ticket);
   }
 }
 
 /* Out of its index, cut to size, the rest back into the index. Still FREE. */
-static void block_cut(ladei_node *node, ladei_tlsf *index, ladei_block *block, size_t pages) {
-  ladei_segment *segment = segment_of(node, block);
+static void block_cut(ladei_pinned_node *node, ladei_tlsf *index, ladei_pinned_block *block, size_t pages) {
+  ladei_pinned_segment *segment = segment_of(node, block);
   ladei_tlsf_remove(index, block);
-  ladei_block *rest = ladei_segment_split(segment, block, pages);
+  ladei_pinned_block *rest = ladei_pinned_segment_split(segment, block, pages);
   if (rest != NULL) {
     ladei_tlsf_insert(&node->split, rest);
   }
@@ -65,7 +67,7 @@ static void block_cut(ladei_node *node, ladei_tlsf *index, ladei_block *block, s
 
 /* What a block costs beside its excess, in parts of a page: the more, the younger its segment and the higher it lies. */
 typedef struct burden {
-  const ladei_node *node;
+  const ladei_pinned_node *node;
   uint64_t weight; /* from one birth to the next */
 } burden;
 
@@ -85,26 +87,26 @@ typedef struct burden {
  */
 enum { BURDEN_ALL = 2048, BURDEN_FREE = 164, BURDEN_MOST = 256 };
 
-static burden burden_make(const ladei_node *node) {
+static burden burden_make(const ladei_pinned_node *node) {
   uint64_t births = node->first == NULL ? 1 : node->last->birth - node->first->birth + 1;
   uint64_t pages = node->reserved_bytes >> LADEI_PINNED_PAGE_SHIFT;
   uint64_t parts = pages == 0 ? 0 : node->split.page_count * BURDEN_ALL / pages;
   uint64_t most = parts <= BURDEN_FREE || births == 1 ? 0 : ladei_size_min(parts - BURDEN_FREE, BURDEN_MOST);
-  return (burden){node, most * LADEI_TLSF_PAGE_PARTS / births};
+  return (burden){node, most * LADEI_PINNED_TLSF_PAGE_PARTS / births};
 }
 
-static uint64_t burden_of(const void *user, const ladei_block *block) {
+static uint64_t burden_of(const void *user, const ladei_pinned_block *block) {
   const burden *own = user;
-  const ladei_segment *segment = segment_of(own->node, block);
-  size_t page = (ladei_block_address(block) - ladei_segment_base(segment)) >> LADEI_PINNED_PAGE_SHIFT;
+  const ladei_pinned_segment *segment = segment_of(own->node, block);
+  size_t page = (ladei_pinned_block_address(block) - ladei_pinned_segment_base(segment)) >> LADEI_PINNED_PAGE_SHIFT;
   return (segment->birth - own->node->first->birth) * own->weight +
-         page * own->weight / ladei_segment_page_count(segment);
+         page * own->weight / ladei_pinned_segment_page_count(segment);
 }
 
 /* A FREE block of exactly `pages`, in no list. */
-static ladei_block *pages_take(ladei_node *node, size_t pages) {
+static ladei_pinned_block *pages_take(ladei_pinned_node *node, size_t pages) {
   const burden ages = burden_make(node);
-  ladei_block *block = ladei_tlsf_find_least(&node->split, pages, burden_of, &ages);
+  ladei_pinned_block *block = ladei_tlsf_find_least(&node->split, pages, burden_of, &ages);
   if (block != NULL) {
     block_cut(node, &node->split, block, pages);
   }
@@ -112,35 +114,36 @@ static ladei_block *pages_take(ladei_node *node, size_t pages) {
 }
 
 /* A free segment made for one request serves another of at least 8/9 of its size. */
-static ladei_block *whole_take(ladei_node *node, size_t bytes) {
+static ladei_pinned_block *whole_take(ladei_pinned_node *node, size_t bytes) {
   size_t pages = ladei_pinned_pages(bytes), most_pages = (bytes + bytes / 8) >> LADEI_PINNED_PAGE_SHIFT;
-  ladei_block *block = ladei_tlsf_find_close(&node->whole, pages, ladei_size_max(pages, most_pages));
+  ladei_pinned_block *block = ladei_tlsf_find_close(&node->whole, pages, ladei_size_max(pages, most_pages));
   if (block != NULL) {
     ladei_tlsf_remove(&node->whole, block);
   }
   return block;
 }
 
-static ladei_block *join(ladei_node *node, ladei_segment *segment, ladei_block *first, ladei_block *second) {
+static ladei_pinned_block *join(ladei_pinned_node *node, ladei_pinned_segment *segment, ladei_pinned_block *first,
+                                ladei_pinned_block *second) {
   stray_note_drop(node, second);
-  ladei_segment_join(segment, first, second);
+  ladei_pinned_segment_join(segment, first, second);
   return first;
 }
 
 /* A FREE block in no list joins its neighbours and goes into its index. */
-static void pages_put(ladei_node *node, ladei_block *block) {
-  ladei_segment *segment = segment_of(node, block);
-  ladei_block *after = ladei_segment_after(segment, block);
+static void pages_put(ladei_pinned_node *node, ladei_pinned_block *block) {
+  ladei_pinned_segment *segment = segment_of(node, block);
+  ladei_pinned_block *after = ladei_pinned_segment_after(segment, block);
   if (after != NULL) {
     ladei_tlsf_remove(&node->split, after);
     block = join(node, segment, block, after);
   }
-  ladei_block *before = ladei_segment_before(segment, block);
+  ladei_pinned_block *before = ladei_pinned_segment_before(segment, block);
   if (before != NULL) {
     ladei_tlsf_remove(&node->split, before);
     block = join(node, segment, before, block);
   }
-  if (ladei_segment_is_whole(segment, block)) {
+  if (ladei_pinned_segment_is_whole(segment, block)) {
     segment->free_since_ns = 0;
     segment->divided = false;
   }
@@ -149,7 +152,7 @@ static void pages_put(ladei_node *node, ladei_block *block) {
 
 /* ---- Small blocks ------------------------------------------------------------------------------------------------ */
 
-static void run_link(ladei_node *node, ladei_run *run, unsigned class_index) {
+static void run_link(ladei_pinned_node *node, ladei_pinned_run *run, unsigned class_index) {
   run->prev = NULL;
   run->next = node->runs[class_index];
   if (run->next != NULL) {
@@ -158,7 +161,7 @@ static void run_link(ladei_node *node, ladei_run *run, unsigned class_index) {
   node->runs[class_index] = run;
 }
 
-static void run_unlink(ladei_node *node, ladei_run *run, unsigned class_index) {
+static void run_unlink(ladei_pinned_node *node, ladei_pinned_run *run, unsigned class_index) {
   if (run->next != NULL) {
     run->next->prev = run->prev;
   }
@@ -170,70 +173,70 @@ static void run_unlink(ladei_node *node, ladei_run *run, unsigned class_index) {
 }
 
 static uint64_t run_bytes(unsigned class_index) {
-  return (uint64_t)ladei_run_blocks(class_index) * ladei_pinned_class_bytes(class_index);
+  return (uint64_t)ladei_pinned_run_blocks(class_index) * ladei_pinned_class_bytes(class_index);
 }
 
-static ladei_run *run_create(ladei_node *node, unsigned class_index) {
-  ladei_run *run = ladei_slab_alloc(&node->run_records);
+static ladei_pinned_run *run_create(ladei_pinned_node *node, unsigned class_index) {
+  ladei_pinned_run *run = ladei_slab_alloc(&node->run_records);
   if (run == NULL) {
     return NULL;
   }
-  ladei_block *pages = pages_take(node, ladei_run_pages(class_index));
+  ladei_pinned_block *pages = pages_take(node, ladei_pinned_run_pages(class_index));
   if (pages == NULL) {
     ladei_slab_free(&node->run_records, run);
     return NULL;
   }
-  ladei_run_open(run, segment_of(node, pages), pages, class_index);
+  ladei_pinned_run_open(run, segment_of(node, pages), pages, class_index);
   run_link(node, run, class_index);
   node->free_small_bytes += run_bytes(class_index);
   return run;
 }
 
-static void run_destroy(ladei_node *node, ladei_run *run, unsigned class_index) {
-  ladei_block *pages = run->pages;
-  for (unsigned i = 0; i < ladei_run_blocks(class_index); i++) {
+static void run_destroy(ladei_pinned_node *node, ladei_pinned_run *run, unsigned class_index) {
+  ladei_pinned_block *pages = run->pages;
+  for (unsigned i = 0; i < ladei_pinned_run_blocks(class_index); i++) {
     stray_note_drop(node, &run->blocks[i]);
   }
   run_unlink(node, run, class_index);
-  ladei_run_close(run);
+  ladei_pinned_run_close(run);
   ladei_slab_free(&node->run_records, run);
   node->free_small_bytes -= run_bytes(class_index);
   pages_put(node, pages);
 }
 
-static ladei_block *small_take(ladei_node *node, unsigned class_index) {
-  ladei_run *run = node->runs[class_index];
+static ladei_pinned_block *small_take(ladei_pinned_node *node, unsigned class_index) {
+  ladei_pinned_run *run = node->runs[class_index];
   if (run == NULL) {
     run = run_create(node, class_index);
   }
   if (run == NULL) {
     return NULL;
   }
-  ladei_block *block = ladei_run_take(run);
+  ladei_pinned_block *block = ladei_pinned_run_take(run);
   if (node->idle_runs[class_index] == run) {
     node->idle_runs[class_index] = NULL;
   }
   node->free_small_bytes -= ladei_pinned_class_bytes(class_index);
-  if (ladei_run_is_full(run)) {
+  if (ladei_pinned_run_is_full(run)) {
     run_unlink(node, run, class_index);
   }
   return block;
 }
 
-static ladei_run *run_of(ladei_node *node, const ladei_block *block) {
-  ladei_segment *segment = segment_of(node, block);
-  size_t page = (ladei_block_address(block) - ladei_segment_base(segment)) >> LADEI_PINNED_PAGE_SHIFT;
-  return ladei_block_run(&segment->blocks[page]);
+static ladei_pinned_run *run_of(ladei_pinned_node *node, const ladei_pinned_block *block) {
+  ladei_pinned_segment *segment = segment_of(node, block);
+  size_t page = (ladei_pinned_block_address(block) - ladei_pinned_segment_base(segment)) >> LADEI_PINNED_PAGE_SHIFT;
+  return ladei_pinned_block_run(&segment->blocks[page]);
 }
 
-static void small_put(ladei_node *node, ladei_block *block, unsigned class_index) {
-  ladei_run *run = run_of(node, block);
-  if (ladei_run_is_full(run)) {
+static void small_put(ladei_pinned_node *node, ladei_pinned_block *block, unsigned class_index) {
+  ladei_pinned_run *run = run_of(node, block);
+  if (ladei_pinned_run_is_full(run)) {
     run_link(node, run, class_index);
   }
-  ladei_run_put(run, block);
+  ladei_pinned_run_put(run, block);
   node->free_small_bytes += ladei_pinned_class_bytes(class_index);
-  if (!ladei_run_is_empty(run)) {
+  if (!ladei_pinned_run_is_empty(run)) {
     return;
   }
   if (node->idle_runs[class_index] == NULL) {
@@ -245,67 +248,69 @@ static void small_put(ladei_node *node, ladei_block *block, unsigned class_index
 
 /* ---- Blocks cut from free memory, and joined with it again ------------------------------------------------------- */
 
-static void flow_add(ladei_flow *flow, uint64_t bytes) {
+static void flow_add(ladei_pinned_counter_pair *flow, uint64_t bytes) {
   uint64_t blocks = atomic_load_explicit(&flow->blocks, memory_order_relaxed);
   uint64_t sum = atomic_load_explicit(&flow->bytes, memory_order_relaxed);
   atomic_store_explicit(&flow->blocks, blocks + 1, memory_order_relaxed);
   atomic_store_explicit(&flow->bytes, sum + bytes, memory_order_relaxed);
 }
 
-static void cut_count(ladei_node *node, const ladei_block *block) {
-  uint64_t word = ladei_block_word(block);
-  flow_add(&node->counters.classes[ladei_word_class(word)].cut, ladei_block_bytes(block, word));
+static void cut_count(ladei_pinned_node *node, const ladei_pinned_block *block) {
+  uint64_t word = ladei_pinned_block_word(block);
+  flow_add(&node->counters.classes[ladei_pinned_word_class(word)].cut, ladei_pinned_block_bytes(block, word));
 }
 
 /* A block that is a whole segment, under the reference policy: counted by its size, which may be below a page. */
-static void segment_cut_count(ladei_node *node, const ladei_segment *segment) {
-  size_t bytes = ladei_segment_bytes(segment);
+static void segment_cut_count(ladei_pinned_node *node, const ladei_pinned_segment *segment) {
+  size_t bytes = ladei_pinned_segment_bytes(segment);
   flow_add(&node->counters.classes[ladei_pinned_class_of(bytes)].cut, bytes);
 }
 
-static void joined_count(ladei_node *node, const ladei_segment *segment, const ladei_block *block, uint64_t word) {
-  size_t bytes = ladei_segment_block_bytes(segment, block, word);
+static void joined_count(ladei_pinned_node *node, const ladei_pinned_segment *segment, const ladei_pinned_block *block,
+                         uint64_t word) {
+  size_t bytes = ladei_pinned_segment_block_bytes(segment, block, word);
   bool short_page = bytes < LADEI_PINNED_PAGE_BYTES;
-  flow_add(&node->counters.classes[short_page ? ladei_pinned_class_of(bytes) : ladei_word_class(word)].joined, bytes);
+  flow_add(&node->counters.classes[short_page ? ladei_pinned_class_of(bytes) : ladei_pinned_word_class(word)].joined,
+           bytes);
 }
 
 /* ---- Take and put ------------------------------------------------------------------------------------------------ */
 
 static size_t pages_for(size_t bytes, bool exact) {
-  return exact ? ladei_pinned_pages(bytes) : ladei_pinned_block_pages(bytes);
+  return exact ? ladei_pinned_pages(bytes) : ladei_pinned_pages_per_block(bytes);
 }
 
-static ladei_block *take_locked(ladei_node *node, size_t bytes, bool exact) {
+static ladei_pinned_block *take_locked(ladei_pinned_node *node, size_t bytes, bool exact) {
   unsigned class_index = ladei_pinned_class_of(bytes);
   if (class_index < LADEI_PINNED_SMALL_CLASSES) {
-    ladei_block *small = small_take(node, class_index);
+    ladei_pinned_block *small = small_take(node, class_index);
     if (small != NULL) {
-      ladei_block_next_set(small, NULL);
+      ladei_pinned_block_next_set(small, NULL);
       cut_count(node, small);
     }
     return small;
   }
-  ladei_block *block = exact ? NULL : pages_take(node, pages_for(bytes, exact));
+  ladei_pinned_block *block = exact ? NULL : pages_take(node, pages_for(bytes, exact));
   if (block == NULL) {
     block = whole_take(node, bytes);
   }
   if (block != NULL) {
-    ladei_block_state_set(block, LADEI_BLOCK_CACHED);
-    ladei_block_next_set(block, NULL);
+    ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_CACHED);
+    ladei_pinned_block_next_set(block, NULL);
     cut_count(node, block);
   }
   return block;
 }
 
-ladei_block *ladei_node_take(ladei_node *node, size_t bytes, bool exact, unsigned count) {
-  ladei_block *list = NULL;
+ladei_pinned_block *ladei_pinned_node_take(ladei_pinned_node *node, size_t bytes, bool exact, unsigned count) {
+  ladei_pinned_block *list = NULL;
   ladei_lock_acquire(&node->lock);
   while (count-- > 0) {
-    ladei_block *block = take_locked(node, bytes, exact);
+    ladei_pinned_block *block = take_locked(node, bytes, exact);
     if (block == NULL) {
       break;
     }
-    ladei_block_next_set(block, list);
+    ladei_pinned_block_next_set(block, list);
     list = block;
   }
   ladei_lock_release(&node->lock);
@@ -314,9 +319,9 @@ ladei_block *ladei_node_take(ladei_node *node, size_t bytes, bool exact, unsigne
 
 /* Makes one whole segment of at least `pages` divisible: its memory is in `split` until it is wholly free again. One in
  * chunks is not: the caller gives it back then, and pins anew. */
-static bool whole_divide(ladei_node *node, size_t pages) {
-  ladei_block *block = ladei_tlsf_find(&node->whole, pages);
-  if (block == NULL || ladei_segment_in_chunks(segment_of(node, block))) {
+static bool whole_divide(ladei_pinned_node *node, size_t pages) {
+  ladei_pinned_block *block = ladei_tlsf_find(&node->whole, pages);
+  if (block == NULL || ladei_pinned_segment_in_chunks(segment_of(node, block))) {
     return false;
   }
   ladei_tlsf_remove(&node->whole, block);
@@ -325,12 +330,12 @@ static bool whole_divide(ladei_node *node, size_t pages) {
   return true;
 }
 
-ladei_block *ladei_node_take_from_whole(ladei_node *node, size_t bytes) {
+ladei_pinned_block *ladei_pinned_node_take_from_whole(ladei_pinned_node *node, size_t bytes) {
   unsigned class_index = ladei_pinned_class_of(bytes);
   bool small = class_index < LADEI_PINNED_SMALL_CLASSES;
-  size_t pages = small ? ladei_run_pages(class_index) : pages_for(bytes, false);
+  size_t pages = small ? ladei_pinned_run_pages(class_index) : pages_for(bytes, false);
   ladei_lock_acquire(&node->lock);
-  ladei_block *block = take_locked(node, bytes, false);
+  ladei_pinned_block *block = take_locked(node, bytes, false);
   if (block == NULL && whole_divide(node, pages)) {
     block = take_locked(node, bytes, false);
   }
@@ -338,33 +343,33 @@ ladei_block *ladei_node_take_from_whole(ladei_node *node, size_t bytes) {
   return block;
 }
 
-static void put_locked(ladei_node *node, ladei_block *list) {
+static void put_locked(ladei_pinned_node *node, ladei_pinned_block *list) {
   while (list != NULL) {
-    ladei_block *block = list;
-    uint64_t word = ladei_block_word(block);
-    list = ladei_block_next(block);
-    if (ladei_word_is_small(word)) {
-      flow_add(&node->counters.classes[ladei_word_class(word)].joined, ladei_block_bytes(block, word));
-      small_put(node, block, ladei_word_class(word));
+    ladei_pinned_block *block = list;
+    uint64_t word = ladei_pinned_block_word(block);
+    list = ladei_pinned_block_next(block);
+    if (ladei_pinned_word_is_small(word)) {
+      flow_add(&node->counters.classes[ladei_pinned_word_class(word)].joined, ladei_pinned_block_bytes(block, word));
+      small_put(node, block, ladei_pinned_word_class(word));
     } else {
       joined_count(node, segment_of(node, block), block, word);
-      ladei_segment_take_back(segment_of(node, block), block);
+      ladei_pinned_segment_take_back(segment_of(node, block), block);
       pages_put(node, block);
     }
   }
 }
 
-void ladei_node_put(ladei_node *node, ladei_block *list) {
+void ladei_pinned_node_put(ladei_pinned_node *node, ladei_pinned_block *list) {
   ladei_lock_acquire(&node->lock);
   put_locked(node, list);
   ladei_lock_release(&node->lock);
 }
 
-void ladei_node_collect(ladei_node *node) {
+void ladei_pinned_node_collect(ladei_pinned_node *node) {
   ladei_lock_acquire(&node->lock);
-  put_locked(node, ladei_bins_dislodge(&node->bins));
+  put_locked(node, ladei_pinned_bins_dislodge(&node->bins));
   for (unsigned class_index = 0; class_index < LADEI_PINNED_SMALL_CLASSES; class_index++) {
-    ladei_run *run = node->idle_runs[class_index];
+    ladei_pinned_run *run = node->idle_runs[class_index];
     if (run != NULL) {
       node->idle_runs[class_index] = NULL;
       run_destroy(node, run, class_index);
@@ -373,16 +378,16 @@ void ladei_node_collect(ladei_node *node) {
   ladei_lock_release(&node->lock);
 }
 
-void ladei_node_put_one(ladei_node *node, ladei_block *block) {
-  ladei_block_next_set(block, NULL);
-  ladei_node_put(node, block);
+void ladei_pinned_node_put_one(ladei_pinned_node *node, ladei_pinned_block *block) {
+  ladei_pinned_block_next_set(block, NULL);
+  ladei_pinned_node_put(node, block);
 }
 
 /* ---- Segments ---------------------------------------------------------------------------------------------------- */
 
 /* Links by age, so that the list stays oldest first when a segment comes back. */
-static void segment_link(ladei_node *node, ladei_segment *segment) {
-  ladei_segment *before = node->last;
+static void segment_link(ladei_pinned_node *node, ladei_pinned_segment *segment) {
+  ladei_pinned_segment *before = node->last;
   while (before != NULL && before->birth > segment->birth) {
     before = before->prev;
   }
@@ -390,63 +395,65 @@ static void segment_link(ladei_node *node, ladei_segment *segment) {
   segment->next = before == NULL ? node->first : before->next;
   *(segment->next == NULL ? &node->last : &segment->next->prev) = segment;
   *(before == NULL ? &node->first : &before->next) = segment;
-  node->reserved_bytes += ladei_segment_bytes(segment);
+  node->reserved_bytes += ladei_pinned_segment_bytes(segment);
   node->reserved_peak = node->reserved_bytes > node->reserved_peak ? node->reserved_bytes : node->reserved_peak;
 }
 
-static void segment_unlink(ladei_node *node, ladei_segment *segment) {
+static void segment_unlink(ladei_pinned_node *node, ladei_pinned_segment *segment) {
   *(segment->next == NULL ? &node->last : &segment->next->prev) = segment->prev;
   *(segment->prev == NULL ? &node->first : &segment->prev->next) = segment->next;
   segment->next = segment->prev = NULL;
-  node->reserved_bytes -= ladei_segment_bytes(segment);
+  node->reserved_bytes -= ladei_pinned_segment_bytes(segment);
 }
 
 /* Under the lock. */
-static void segment_enter(ladei_node *node, ladei_segment *segment) {
+static void segment_enter(ladei_pinned_node *node, ladei_pinned_segment *segment) {
   segment_link(node, segment);
   ladei_tlsf_insert(index_of(node, segment, &segment->blocks[0]), &segment->blocks[0]);
 }
 
-ladei_block *ladei_node_add_segment(ladei_node *node, ladei_segment *segment, size_t bytes, bool exact) {
+ladei_pinned_block *ladei_pinned_node_add_segment(ladei_pinned_node *node, ladei_pinned_segment *segment, size_t bytes,
+                                                  bool exact) {
   ladei_lock_acquire(&node->lock);
   segment_enter(node, segment);
-  node->reserved_allocated += ladei_segment_bytes(segment);
-  ladei_block *block = bytes == 0 ? NULL : take_locked(node, bytes, exact);
+  node->reserved_allocated += ladei_pinned_segment_bytes(segment);
+  ladei_pinned_block *block = bytes == 0 ? NULL : take_locked(node, bytes, exact);
   ladei_lock_release(&node->lock);
   return block;
 }
 
-ladei_block *ladei_node_add_taken_segment(ladei_node *node, ladei_segment *segment) {
+ladei_pinned_block *ladei_pinned_node_add_taken_segment(ladei_pinned_node *node, ladei_pinned_segment *segment) {
   ladei_lock_acquire(&node->lock);
   segment_link(node, segment);
-  ladei_block_state_set(&segment->blocks[0], LADEI_BLOCK_CACHED);
-  ladei_block_next_set(&segment->blocks[0], NULL);
-  node->reserved_allocated += ladei_segment_bytes(segment);
+  ladei_pinned_block_state_set(&segment->blocks[0], LADEI_PINNED_BLOCK_CACHED);
+  ladei_pinned_block_next_set(&segment->blocks[0], NULL);
+  node->reserved_allocated += ladei_pinned_segment_bytes(segment);
   segment_cut_count(node, segment);
   ladei_lock_release(&node->lock);
   return &segment->blocks[0];
 }
 
-void ladei_node_count_reserved(ladei_node *node, uint64_t bytes) {
+void ladei_pinned_node_count_reserved(ladei_pinned_node *node, uint64_t bytes) {
   ladei_lock_acquire(&node->lock);
   node->reserved_allocated += bytes;
   ladei_lock_release(&node->lock);
 }
 
-void ladei_node_restore_segment(ladei_node *node, ladei_segment *segment) {
+void ladei_pinned_node_restore_segment(ladei_pinned_node *node, ladei_pinned_segment *segment) {
   ladei_lock_acquire(&node->lock);
   segment_enter(node, segment);
   ladei_lock_release(&node->lock);
 }
 
-static bool segment_is_free(const ladei_segment *segment) {
-  const ladei_block *first = &segment->blocks[0];
-  return ladei_word_state(ladei_block_word(first)) == LADEI_BLOCK_FREE && ladei_segment_is_whole(segment, first);
+static bool segment_is_free(const ladei_pinned_segment *segment) {
+  const ladei_pinned_block *first = &segment->blocks[0];
+  return ladei_pinned_word_state(ladei_pinned_block_word(first)) == LADEI_PINNED_BLOCK_FREE &&
+         ladei_pinned_segment_is_whole(segment, first);
 }
 
-void ladei_node_stamp_free_segments(ladei_node *node, uint64_t now_ns) {
+void ladei_pinned_node_stamp_free_segments(ladei_pinned_node *node, uint64_t now_ns) {
   ladei_lock_acquire(&node->lock);
-  for (ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
+  for (ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next) {
     if (segment->free_since_ns == 0 && segment_is_free(segment)) {
       segment->free_since_ns = now_ns;
     }
@@ -455,24 +462,25 @@ void ladei_node_stamp_free_segments(ladei_node *node, uint64_t now_ns) {
 }
 
 /* Whether `a` serves a request better than `b`, which may be NULL. */
-static bool segment_is_better(const ladei_segment *a, const ladei_segment *b) {
-  return b == NULL || ladei_segment_bytes(a) < ladei_segment_bytes(b) ||
-         (ladei_segment_bytes(a) == ladei_segment_bytes(b) && ladei_segment_base(a) < ladei_segment_base(b));
+static bool segment_is_better(const ladei_pinned_segment *a, const ladei_pinned_segment *b) {
+  return b == NULL || ladei_pinned_segment_bytes(a) < ladei_pinned_segment_bytes(b) ||
+         (ladei_pinned_segment_bytes(a) == ladei_pinned_segment_bytes(b) &&
+          ladei_pinned_segment_base(a) < ladei_pinned_segment_base(b));
 }
 
-ladei_block *ladei_node_take_best(ladei_node *node, size_t bytes) {
-  ladei_segment *best = NULL;
+ladei_pinned_block *ladei_pinned_node_take_best(ladei_pinned_node *node, size_t bytes) {
+  ladei_pinned_segment *best = NULL;
   ladei_lock_acquire(&node->lock);
-  for (ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
-    if (ladei_segment_bytes(segment) >= bytes && segment_is_free(segment) && segment_is_better(segment, best)) {
+  for (ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next) {
+    if (ladei_pinned_segment_bytes(segment) >= bytes && segment_is_free(segment) && segment_is_better(segment, best)) {
       best = segment;
     }
   }
-  ladei_block *block = best == NULL ? NULL : &best->blocks[0];
+  ladei_pinned_block *block = best == NULL ? NULL : &best->blocks[0];
   if (block != NULL) {
     ladei_tlsf_remove(index_of(node, best, block), block);
-    ladei_block_state_set(block, LADEI_BLOCK_CACHED);
-    ladei_block_next_set(block, NULL);
+    ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_CACHED);
+    ladei_pinned_block_next_set(block, NULL);
     segment_cut_count(node, best);
   }
   ladei_lock_release(&node->lock);
@@ -480,15 +488,15 @@ ladei_block *ladei_node_take_best(ladei_node *node, size_t bytes) {
 }
 
 /* Free, and seen free at that time or before; at any time for UINT64_MAX. */
-static bool segment_is_free_since(const ladei_segment *segment, uint64_t free_before_ns) {
+static bool segment_is_free_since(const ladei_pinned_segment *segment, uint64_t free_before_ns) {
   bool old = free_before_ns == UINT64_MAX || (segment->free_since_ns != 0 && segment->free_since_ns <= free_before_ns);
   return old && segment_is_free(segment);
 }
 
-ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_before_ns, uint64_t born_before,
-                                              uint64_t *out_birth) {
+ladei_pinned_segment *ladei_pinned_node_remove_free_segment(ladei_pinned_node *node, uint64_t free_before_ns,
+                                                            uint64_t born_before, uint64_t *out_birth) {
   ladei_lock_acquire(&node->lock);
-  ladei_segment *segment = node->first;
+  ladei_pinned_segment *segment = node->first;
   while (segment != NULL && !segment_is_free_since(segment, free_before_ns)) {
     segment = segment->next;
   }
@@ -497,7 +505,7 @@ ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_be
     segment = NULL;
   }
   if (segment != NULL) {
-    ladei_block *block = &segment->blocks[0];
+    ladei_pinned_block *block = &segment->blocks[0];
     ladei_tlsf_remove(index_of(node, segment, block), block);
     stray_note_drop(node, block);
     segment_unlink(node, segment);
@@ -506,13 +514,13 @@ ladei_segment *ladei_node_remove_free_segment(ladei_node *node, uint64_t free_be
   return segment;
 }
 
-uint64_t ladei_node_free_bytes(ladei_node *node) {
+uint64_t ladei_pinned_node_free_bytes(ladei_pinned_node *node) {
   ladei_lock_acquire(&node->lock);
   uint64_t whole_pages = 0, whole_bytes = 0;
-  for (const ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
+  for (const ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next) {
     if (segment_is_free(segment)) {
-      whole_pages += ladei_segment_page_count(segment);
-      whole_bytes += ladei_segment_bytes(segment);
+      whole_pages += ladei_pinned_segment_page_count(segment);
+      whole_bytes += ladei_pinned_segment_bytes(segment);
     }
   }
   uint64_t cut_pages = node->split.page_count + node->whole.page_count - whole_pages;
@@ -521,7 +529,7 @@ uint64_t ladei_node_free_bytes(ladei_node *node) {
   return free_bytes;
 }
 
-void ladei_node_reserved(ladei_node *node, lade_pinned_gauge *out) {
+void ladei_pinned_node_reserved(ladei_pinned_node *node, lade_pinned_gauge *out) {
   ladei_lock_acquire(&node->lock);
   out->current = node->reserved_bytes;
   out->peak = node->reserved_peak;
@@ -533,46 +541,46 @@ void ladei_node_reserved(ladei_node *node, lade_pinned_gauge *out) {
 /* ---- Snapshot ---------------------------------------------------------------------------------------------------- */
 
 typedef struct view_list {
-  ladei_block_view *views;
+  ladei_pinned_block_view *views;
   size_t count, capacity;
 } view_list;
 
-static void view_add(view_list *list, const ladei_segment *segment, const ladei_block *block) {
-  uint64_t word = ladei_block_word(block);
-  ladei_block_state state = ladei_word_state(word);
+static void view_add(view_list *list, const ladei_pinned_segment *segment, const ladei_pinned_block *block) {
+  uint64_t word = ladei_pinned_block_word(block);
+  ladei_pinned_block_state state = ladei_pinned_word_state(word);
   if (list->count < list->capacity) {
-    list->views[list->count] = (ladei_block_view){
-        .address = ladei_block_address(block),
-        .bytes = ladei_segment_block_bytes(segment, block, word),
-        .requested_bytes = state == LADEI_BLOCK_IN_USE ? ladei_block_requested(block) : 0,
+    list->views[list->count] = (ladei_pinned_block_view){
+        .address = ladei_pinned_block_address(block),
+        .bytes = ladei_pinned_segment_block_bytes(segment, block, word),
+        .requested_bytes = state == LADEI_PINNED_BLOCK_IN_USE ? ladei_pinned_block_requested(block) : 0,
         .state = state,
         .source = atomic_load_explicit(&segment->source, memory_order_relaxed),
-        .in_chunks = ladei_segment_in_chunks(segment),
+        .in_chunks = ladei_pinned_segment_in_chunks(segment),
     };
   }
   list->count++;
 }
 
-static void view_segment(view_list *list, const ladei_segment *segment) {
-  size_t page_count = ladei_segment_page_count(segment);
-  for (size_t page = 0; page < page_count; page += ladei_block_pages(&segment->blocks[page])) {
-    const ladei_block *block = &segment->blocks[page];
-    if (ladei_word_state(ladei_block_word(block)) != LADEI_BLOCK_RUN) {
+static void view_segment(view_list *list, const ladei_pinned_segment *segment) {
+  size_t page_count = ladei_pinned_segment_page_count(segment);
+  for (size_t page = 0; page < page_count; page += ladei_pinned_block_pages(&segment->blocks[page])) {
+    const ladei_pinned_block *block = &segment->blocks[page];
+    if (ladei_pinned_word_state(ladei_pinned_block_word(block)) != LADEI_PINNED_BLOCK_RUN) {
       view_add(list, segment, block);
       continue;
     }
-    const ladei_run *run = ladei_block_run(block);
+    const ladei_pinned_run *run = ladei_pinned_block_run(block);
     unsigned class_index = atomic_load_explicit(&run->class_index, memory_order_relaxed);
-    for (unsigned i = 0; i < ladei_run_blocks(class_index); i++) {
+    for (unsigned i = 0; i < ladei_pinned_run_blocks(class_index); i++) {
       view_add(list, segment, &run->blocks[i]);
     }
   }
 }
 
-size_t ladei_node_view(ladei_node *node, ladei_block_view *out, size_t capacity) {
+size_t ladei_pinned_node_view(ladei_pinned_node *node, ladei_pinned_block_view *out, size_t capacity) {
   view_list list = {out, 0, capacity};
   ladei_lock_acquire(&node->lock);
-  for (const ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
+  for (const ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next) {
     view_segment(&list, segment);
   }
   ladei_lock_release(&node->lock);
@@ -581,32 +589,32 @@ size_t ladei_node_view(ladei_node *node, ladei_block_view *out, size_t capacity)
 
 /* ---- Check ------------------------------------------------------------------------------------------------------- */
 
-static lade_status broken(const ladei_node *node, const char *invariant, uint64_t found, uint64_t expected) {
+static lade_status broken(const ladei_pinned_node *node, const char *invariant, uint64_t found, uint64_t expected) {
   return ladei_error(LADE_ERR_INTERNAL, 0, "pinned node %u: %s: %llu instead of %llu", node->index, invariant,
                      (unsigned long long)found, (unsigned long long)expected);
 }
 
-typedef struct recount {
+typedef struct node_recount {
   uint64_t bytes, free_blocks, free_pages, whole_blocks, whole_pages;
-} recount;
+} node_recount;
 
-static void recount_segment(const ladei_segment *segment, recount *sum) {
-  size_t page_count = ladei_segment_page_count(segment);
-  sum->bytes += ladei_segment_bytes(segment);
-  for (size_t page = 0; page < page_count; page += ladei_block_pages(&segment->blocks[page])) {
-    const ladei_block *block = &segment->blocks[page];
-    if (ladei_word_state(ladei_block_word(block)) == LADEI_BLOCK_FREE) {
-      bool whole = ladei_segment_is_kept_whole(segment, block);
+static void recount_segment(const ladei_pinned_segment *segment, node_recount *sum) {
+  size_t page_count = ladei_pinned_segment_page_count(segment);
+  sum->bytes += ladei_pinned_segment_bytes(segment);
+  for (size_t page = 0; page < page_count; page += ladei_pinned_block_pages(&segment->blocks[page])) {
+    const ladei_pinned_block *block = &segment->blocks[page];
+    if (ladei_pinned_word_state(ladei_pinned_block_word(block)) == LADEI_PINNED_BLOCK_FREE) {
+      bool whole = ladei_pinned_segment_is_kept_whole(segment, block);
       *(whole ? &sum->whole_blocks : &sum->free_blocks) += 1;
-      *(whole ? &sum->whole_pages : &sum->free_pages) += ladei_block_pages(block);
+      *(whole ? &sum->whole_pages : &sum->free_pages) += ladei_pinned_block_pages(block);
     }
   }
 }
 
-static lade_status check_segments(ladei_node *node) {
-  recount sum = {0};
-  for (ladei_segment *segment = node->first; segment != NULL; segment = segment->next) {
-    lade_status status = ladei_segment_check(segment);
+static lade_status check_segments(ladei_pinned_node *node) {
+  node_recount sum = {0};
+  for (ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next) {
+    lade_status status = ladei_pinned_segment_check(segment);
     if (status != LADE_OK) {
       return status;
     }
@@ -624,15 +632,15 @@ static lade_status check_segments(ladei_node *node) {
   return LADE_OK;
 }
 
-static lade_status check_runs(const ladei_node *node) {
+static lade_status check_runs(const ladei_pinned_node *node) {
   uint64_t bytes = 0;
   for (unsigned class_index = 0; class_index < LADEI_PINNED_SMALL_CLASSES; class_index++) {
-    for (const ladei_run *run = node->runs[class_index]; run != NULL; run = run->next) {
-      lade_status status = ladei_run_check(run);
+    for (const ladei_pinned_run *run = node->runs[class_index]; run != NULL; run = run->next) {
+      lade_status status = ladei_pinned_run_check(run);
       if (status != LADE_OK) {
         return status;
       }
-      if (ladei_run_is_full(run) || ladei_run_is_empty(run) != (run == node->idle_runs[class_index])) {
+      if (ladei_pinned_run_is_full(run) || ladei_pinned_run_is_empty(run) != (run == node->idle_runs[class_index])) {
         return broken(node, "I2 (runs with a free block), mask", run->free_mask, class_index);
       }
       bytes += (unsigned)__builtin_popcount(run->free_mask) * ladei_pinned_class_bytes(class_index);
@@ -642,7 +650,7 @@ static lade_status check_runs(const ladei_node *node) {
                                          : broken(node, "I3 (free small bytes)", node->free_small_bytes, bytes);
 }
 
-lade_status ladei_node_check(ladei_node *node) {
+lade_status ladei_pinned_node_check(ladei_pinned_node *node) {
   ladei_lock_acquire(&node->lock);
   lade_status status = check_segments(node);
   if (status == LADE_OK) {

@@ -5,7 +5,7 @@
  *   alloc    ready block, else seek a CACHED one -> IN_USE
  *   record   note a stream on the block's ticket
  *   free     IN_USE -> CACHED -> ready, or back to its node        no stream noted
- *            IN_USE -> PENDING -> runtime/retire -> (later) ladei_pool_retired -> ready, or back to its node
+ *            IN_USE -> PENDING -> runtime/retire -> (later) ladei_pinned_pool_retired -> ready, or back to its node
  *
  * Note [Fast path]
  *   alloc and free first try what needs neither lock nor driver: the calling thread's cache, known from a thread-local
@@ -37,98 +37,104 @@ static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, con
   if (pool == NULL || !arguments_valid) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: an argument is NULL or out of range", function);
   }
-  return ladei_thread_cache_fast(pool->fast_id) != NULL ? LADE_OK : ladei_runtime_check_process(pool->runtime);
+  return ladei_pinned_thread_cache_fast(pool->fast_id) != NULL ? LADE_OK : ladei_runtime_check_process(pool->runtime);
 }
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
 /* The calling thread's cache; NULL where it has none: no memory, or a mode (debug, reference) in which every block goes
  * back to its node and every call by the slow path. */
-static ladei_thread_cache *cache_of(lade_pinned_pool *pool) {
-  return pool->fast_id != pool->id ? NULL : ladei_thread_cache_of(pool);
+static ladei_pinned_thread_cache *cache_of(lade_pinned_pool *pool) {
+  return pool->fast_id != pool->id ? NULL : ladei_pinned_thread_cache_of(pool);
 }
 
 /* The calling thread's tallies for a block's node; NULL where there is no memory for them. */
-static ladei_tallies *tallies_for(ladei_thread_cache *cache, const ladei_block *block) {
-  return cache == NULL ? NULL : ladei_thread_tallies_make(cache, ladei_word_node(ladei_block_word(block)));
+static ladei_pinned_thread_counters *tallies_for(ladei_pinned_thread_cache *cache, const ladei_pinned_block *block) {
+  return cache == NULL
+             ? NULL
+             : ladei_pinned_thread_counters_of_make(cache, ladei_pinned_word_node(ladei_pinned_block_word(block)));
 }
 
-static void alloc_count(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block, size_t requested) {
-  uint64_t word = ladei_block_word(block);
-  size_t bytes = ladei_pool_block_bytes(pool, block, word);
-  unsigned class_index = ladei_pool_counted_class(pool, word, bytes);
-  ladei_tallies *tallies = tallies_for(cache, block);
+static void alloc_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block,
+                        size_t requested) {
+  uint64_t word = ladei_pinned_block_word(block);
+  size_t bytes = ladei_pinned_pool_block_bytes(pool, block, word);
+  unsigned class_index = ladei_pinned_pool_counted_class(pool, word, bytes);
+  ladei_pinned_thread_counters *tallies = tallies_for(cache, block);
   if (tallies != NULL) {
-    ladei_tally_alloc(&tallies->classes[class_index], class_index, requested, bytes);
-    ladei_tally_publish(pool, tallies, class_index);
-    if (class_index >= LADEI_MAGAZINE_CLASSES) {
-      ladei_ready_taken(cache, tallies, block, class_index);
+    ladei_pinned_class_counts_alloc(&tallies->classes[class_index], class_index, requested, bytes);
+    ladei_pinned_class_counts_publish(pool, tallies, class_index);
+    if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) {
+      ladei_pinned_ready_taken(cache, tallies, block, class_index);
     }
     return;
   }
-  const ladei_use none = {0, 0, 0}, one = {1, bytes, requested};
-  ladei_tally *tally = &ladei_pool_departed(pool, ladei_word_node(word))->classes[class_index];
-  ladei_in_use_tell(pool, ladei_word_node(word), class_index, &none, &one);
-  ladei_count(&tally->allocs, 1);
-  ladei_count(&tally->requested_allocated, requested);
-  if (ladei_pool_counts_bytes(pool, class_index)) {
-    ladei_count(&tally->bytes_allocated, bytes);
+  const ladei_pinned_thread_use none = {0, 0, 0}, one = {1, bytes, requested};
+  ladei_pinned_class_counts *tally =
+      &ladei_pinned_pool_exited(pool, ladei_pinned_word_node(word))->classes[class_index];
+  ladei_pinned_in_use_tell(pool, ladei_pinned_word_node(word), class_index, &none, &one);
+  ladei_pinned_count(&tally->allocs, 1);
+  ladei_pinned_count(&tally->requested_allocated, requested);
+  if (ladei_pinned_pool_counts_bytes(pool, class_index)) {
+    ladei_pinned_count(&tally->bytes_allocated, bytes);
   }
 }
 
 /* ---- Blocks that come back --------------------------------------------------------------------------------------- */
 
 /* A CACHED block that found no ready place. */
-static void block_overflow(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_tallies *tallies,
-                           ladei_block *block) {
-  uint64_t word = ladei_block_word(block);
-  unsigned class_index = ladei_word_class(word);
-  ladei_tally_publish_frees(pool, tallies, class_index);
-  if (ladei_thread_cache_is_called(cache)) {
-    ladei_thread_cache_answer(pool, cache);
+static void block_overflow(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
+                           ladei_pinned_thread_counters *tallies, ladei_pinned_block *block) {
+  uint64_t word = ladei_pinned_block_word(block);
+  unsigned class_index = ladei_pinned_word_class(word);
+  ladei_pinned_class_counts_publish_frees(pool, tallies, class_index);
+  if (ladei_pinned_thread_cache_is_called(cache)) {
+    ladei_pinned_thread_cache_answer(pool, cache);
   }
-  if (class_index < LADEI_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB &&
-      ladei_transit_try_begin(&pool->room.blocks)) {
-    ladei_pool_put(pool, ladei_magazine_make_room(pool, cache, tallies, class_index));
-    ladei_transit_end(&pool->room.blocks);
-    if (ladei_magazine_put(cache, &tallies->classes[class_index], block)) {
+  if (class_index < LADEI_PINNED_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB &&
+      ladei_pinned_transit_try_begin(&pool->room.blocks)) {
+    ladei_pinned_pool_put(pool, ladei_pinned_magazine_make_room(pool, cache, tallies, class_index));
+    ladei_pinned_transit_end(&pool->room.blocks);
+    if (ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block)) {
       return;
     }
   }
-  ladei_pool_put_one(pool, block);
+  ladei_pinned_pool_put_one(pool, block);
 }
 
 /* A CACHED block, not lodged, becomes ready, or goes back to its node. */
-static void block_cache(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block) {
-  uint64_t word = ladei_block_word(block);
-  ladei_node *node = ladei_pool_node(pool, ladei_word_node(word));
-  ladei_tallies *tallies = tallies_for(cache, block);
+static void block_cache(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block) {
+  uint64_t word = ladei_pinned_block_word(block);
+  ladei_pinned_node *node = ladei_pinned_pool_node(pool, ladei_pinned_word_node(word));
+  ladei_pinned_thread_counters *tallies = tallies_for(cache, block);
   if (pool->debug != NULL) {
-    ladei_debug_poison((void *)ladei_block_address(block), ladei_pool_block_bytes(pool, block, word));
+    ladei_pinned_debug_poison((void *)ladei_pinned_block_address(block),
+                              ladei_pinned_pool_block_bytes(pool, block, word));
   }
   if (tallies == NULL) {
-    ladei_pool_put_one(pool, block);
-  } else if (!ladei_ready_put(cache, tallies, node, block, ladei_word_class(word))) {
+    ladei_pinned_pool_put_one(pool, block);
+  } else if (!ladei_pinned_ready_put(cache, tallies, node, block, ladei_pinned_word_class(word))) {
     block_overflow(pool, cache, tallies, block);
   }
 }
 
 /* PENDING -> CACHED -> ready. A lodged block is ready, and perhaps another thread's, by the change of its word. One that
  * is not lodged is the caller's alone and cannot become lodged before it is CACHED: no locked instruction is needed. */
-static void block_unretire(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block) {
-  uint64_t word = ladei_block_word(block);
-  while (ladei_word_is_lodged(word)) {
-    if (ladei_block_word_swap(block, word, ladei_word_with_state(word, LADEI_BLOCK_CACHED))) {
+static void block_unretire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block) {
+  uint64_t word = ladei_pinned_block_word(block);
+  while (ladei_pinned_word_is_lodged(word)) {
+    if (ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, LADEI_PINNED_BLOCK_CACHED))) {
       return;
     }
-    word = ladei_block_word(block); /* dislodged meanwhile */
+    word = ladei_pinned_block_word(block); /* dislodged meanwhile */
   }
-  word = ladei_word_with_state(word, LADEI_BLOCK_CACHED);
-  ladei_block_word_set(block, word);
-  ladei_tallies *tallies = cache == NULL ? NULL : ladei_thread_tallies(cache, ladei_word_node(word));
-  unsigned class_index = ladei_word_class(word);
-  bool magazine = tallies != NULL && class_index < LADEI_MAGAZINE_CLASSES;
-  if (!magazine || !ladei_magazine_put(cache, &tallies->classes[class_index], block)) {
+  word = ladei_pinned_word_with_state(word, LADEI_PINNED_BLOCK_CACHED);
+  ladei_pinned_block_word_set(block, word);
+  ladei_pinned_thread_counters *tallies =
+      cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, ladei_pinned_word_node(word));
+  unsigned class_index = ladei_pinned_word_class(word);
+  bool magazine = tallies != NULL && class_index < LADEI_PINNED_MAGAZINE_CLASSES;
+  if (!magazine || !ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block)) {
     block_cache(pool, cache, block);
   }
 }
@@ -137,31 +143,31 @@ static void block_unretire(lade_pinned_pool *pool, ladei_thread_cache *cache, la
 
 /* Pages that a block for a request has at least; more than a segment: exactly as many as asked. */
 static inline size_t request_pages(const lade_pinned_pool *pool, size_t bytes) {
-  return bytes > pool->segment_bytes ? ladei_pinned_pages(bytes) : ladei_pinned_block_pages(bytes);
+  return bytes > pool->segment_bytes ? ladei_pinned_pages(bytes) : ladei_pinned_pages_per_block(bytes);
 }
 
 /* Note [Fast path] */
 static inline void *alloc_fast(lade_pinned_pool *pool, size_t bytes) {
-  const ladei_thread_cache *found = ladei_thread_cache_fast(pool->fast_id);
+  const ladei_pinned_thread_cache *found = ladei_pinned_thread_cache_fast(pool->fast_id);
   int32_t home = atomic_load_explicit(&pool->home_node, memory_order_acquire);
   if (found == NULL || home < 0 || bytes - 1 >= LADEI_PINNED_MAX_BYTES) {
     return NULL;
   }
-  ladei_thread_cache *cache = ladei_tls.cache;
-  ladei_tallies *tallies = ladei_thread_tallies(cache, (unsigned)home);
+  ladei_pinned_thread_cache *cache = ladei_tls.cache;
+  ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, (unsigned)home);
   if (tallies == NULL) {
     return NULL;
   }
   unsigned class_index = ladei_pinned_class_of(bytes);
-  bool large = class_index >= LADEI_MAGAZINE_CLASSES;
-  ladei_block *block = ladei_ready_take(cache, tallies, ladei_pool_node(pool, (uint32_t)home), class_index,
-                                        large ? ladei_pinned_pages(bytes) : 0, bytes);
+  bool large = class_index >= LADEI_PINNED_MAGAZINE_CLASSES;
+  ladei_pinned_block *block = ladei_pinned_ready_take(cache, tallies, ladei_pinned_pool_node(pool, (uint32_t)home),
+                                                      class_index, large ? ladei_pinned_pages(bytes) : 0, bytes);
   if (block == NULL) {
     return NULL;
   }
-  ladei_tally_alloc(&tallies->classes[class_index], class_index, bytes,
-                    large ? ladei_block_pages(block) << LADEI_PINNED_PAGE_SHIFT : 0);
-  return (void *)ladei_block_address(block);
+  ladei_pinned_class_counts_alloc(&tallies->classes[class_index], class_index, bytes,
+                                  large ? ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT : 0);
+  return (void *)ladei_pinned_block_address(block);
 }
 
 /* Blocks to take at once for a thread whose magazine is empty: few where they are large. */
@@ -169,26 +175,26 @@ static unsigned refill_count(size_t bytes) {
   return bytes <= 4 * LADEI_KIB ? 16 : bytes <= 32 * LADEI_KIB ? 8 : bytes <= 128 * LADEI_KIB ? 2 : 1;
 }
 
-static ladei_request request_make(lade_pinned_pool *pool, size_t bytes, ladei_node *node) {
-  ladei_request request = {.bytes = bytes, .node = node};
+static ladei_pinned_request request_make(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node) {
+  ladei_pinned_request request = {.bytes = bytes, .node = node};
   request.class_index = ladei_pinned_class_of(bytes);
   request.exact = bytes > pool->segment_bytes;
   request.pages = request.class_index < LADEI_PINNED_SMALL_CLASSES ? 0 : request_pages(pool, bytes);
   request.cache = cache_of(pool);
-  if (request.cache != NULL && ladei_thread_cache_is_called(request.cache)) {
-    ladei_thread_cache_answer(pool, request.cache);
+  if (request.cache != NULL && ladei_pinned_thread_cache_is_called(request.cache)) {
+    ladei_pinned_thread_cache_answer(pool, request.cache);
   }
-  request.tallies = request.cache == NULL ? NULL : ladei_thread_tallies_make(request.cache, node->index);
+  request.tallies = request.cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(request.cache, node->index);
   request.count = request.tallies == NULL || pool->magazine_bytes < LADEI_MIB ? 1 : refill_count(bytes);
   if (request.count > 1) {
     size_t block_bytes = request.tallies->classes[request.class_index].block_bytes;
-    request.count = ladei_magazine_refill(pool, request.cache, block_bytes, request.count);
+    request.count = ladei_pinned_magazine_refill(pool, request.cache, block_bytes, request.count);
   }
   return request;
 }
 
 /* Most misses look whether pending blocks are done; the less often, the longer nothing was. */
-static void pending_look(lade_pinned_pool *pool, ladei_thread_cache *cache) {
+static void pending_look(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   enum { MOST_FRUITLESS = 6 };
   uint64_t done = 0;
   lade_error saved;
@@ -201,7 +207,7 @@ static void pending_look(lade_pinned_pool *pool, ladei_thread_cache *cache) {
   }
   ladei_error_save(&saved);
   int cancellation = ladei_cancellation_hold();
-  if (ladei_lane_poll(pool->retire, &cache->lane, &done) != LADE_OK) {
+  if (ladei_retire_buffer_poll(pool->retire, &cache->lane, &done) != LADE_OK) {
     ladei_error_restore(&saved); /* those blocks stay pending; this alloc does not need them */
   }
   ladei_cancellation_resume(cancellation);
@@ -217,68 +223,69 @@ static void idle_look(lade_pinned_pool *pool) {
   }
   ladei_error_save(&saved);
   int cancellation = ladei_cancellation_hold();
-  if (ladei_pool_age(pool) != LADE_OK) {
+  if (ladei_pinned_pool_age(pool) != LADE_OK) {
     ladei_error_restore(&saved);
   }
   ladei_cancellation_resume(cancellation);
 }
 
-static ladei_block *request_ready(const ladei_request *request) {
+static ladei_pinned_block *request_ready(const ladei_pinned_request *request) {
   if (request->tallies == NULL) {
     return NULL;
   }
-  return ladei_ready_take(request->cache, request->tallies, request->node, request->class_index,
-                          ladei_pinned_pages(request->bytes), request->bytes);
+  return ladei_pinned_ready_take(request->cache, request->tallies, request->node, request->class_index,
+                                 ladei_pinned_pages(request->bytes), request->bytes);
 }
 
 /* What a seek brought besides the block that is handed out. */
-static void rest_put(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *rest) {
+static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *rest) {
   if (rest == NULL) {
     return;
   }
   while (rest != NULL) {
-    ladei_block *block = rest;
-    rest = ladei_block_next(block);
+    ladei_pinned_block *block = rest;
+    rest = ladei_pinned_block_next(block);
     block_cache(pool, cache, block);
   }
-  ladei_transit_end(&pool->room.blocks);
+  ladei_pinned_transit_end(&pool->room.blocks);
 }
 
-static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_node *node, void **out) {
-  if (bytes > LADEI_PINNED_MAX_BYTES - LADEI_DEBUG_GUARD_BYTES) {
+static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, void **out) {
+  if (bytes > LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES) {
     return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes asked; a block has less than %zu", bytes,
                        LADEI_PINNED_MAX_BYTES);
   }
-  ladei_request request = request_make(pool, bytes + (pool->debug != NULL ? LADEI_DEBUG_GUARD_BYTES : 0), node);
+  ladei_pinned_request request =
+      request_make(pool, bytes + (pool->debug != NULL ? LADEI_PINNED_DEBUG_GUARD_BYTES : 0), node);
   pending_look(pool, request.cache);
   idle_look(pool);
-  ladei_block *block = request_ready(&request), *rest = NULL;
+  ladei_pinned_block *block = request_ready(&request), *rest = NULL;
   if (block == NULL) {
-    lade_status status = pool->reference.on ? ladei_reference_seek(pool, request.bytes, node, &block)
-                                            : ladei_pool_seek(pool, &request, &block);
+    lade_status status = pool->reference.on ? ladei_pinned_reference_seek(pool, request.bytes, node, &block)
+                                            : ladei_pinned_pool_seek(pool, &request, &block);
     if (status != LADE_OK) {
       return status;
     }
-    rest = ladei_block_next(block);
+    rest = ladei_pinned_block_next(block);
     if (pool->debug != NULL) {
-      ladei_debug_hand_out(pool->debug, (unsigned char *)ladei_block_address(block), bytes,
-                           ladei_pool_block_bytes(pool, block, ladei_block_word(block)));
+      ladei_pinned_debug_hand_out(pool->debug, (unsigned char *)ladei_pinned_block_address(block), bytes,
+                                  ladei_pinned_pool_block_bytes(pool, block, ladei_pinned_block_word(block)));
     }
-    ladei_block_hand_out(block, bytes);
+    ladei_pinned_block_hand_out(block, bytes);
   }
   alloc_count(pool, request.cache, block, bytes);
-  *out = (void *)ladei_block_address(block);
+  *out = (void *)ladei_pinned_block_address(block);
   rest_put(pool, request.cache, rest);
   return LADE_OK;
 }
 
 static lade_status alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out) {
-  ladei_node *node;
+  ladei_pinned_node *node;
   if (bytes == 0) {
     *out = NULL;
     return LADE_OK;
   }
-  lade_status status = ladei_pool_node_of_device(pool, device, &node);
+  lade_status status = ladei_pinned_pool_node_of_device(pool, device, &node);
   return status != LADE_OK ? status : alloc_from(pool, bytes, node, out);
 }
 
@@ -301,7 +308,7 @@ lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int dev
 }
 
 lade_status lade_pinned_alloc_on(lade_pinned_pool *pool, size_t bytes, int numa_node, void **out) {
-  ladei_node *node;
+  ladei_pinned_node *node;
   lade_status status = enter(pool, out != NULL && bytes < LADEI_SIZE_LIMIT, __func__);
   if (status != LADE_OK) {
     return status;
@@ -310,7 +317,7 @@ lade_status lade_pinned_alloc_on(lade_pinned_pool *pool, size_t bytes, int numa_
     *out = NULL;
     return LADE_OK;
   }
-  status = ladei_pool_node_of_os(pool, numa_node, &node);
+  status = ladei_pinned_pool_node_of_os(pool, numa_node, &node);
   return status != LADE_OK ? status : alloc_from(pool, bytes, node, out);
 }
 
@@ -320,31 +327,32 @@ static lade_status foreign(const void *pointer, const char *function) {
   return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "%s: %p is not in this pool's memory", function, pointer);
 }
 
-static lade_status inside(const void *pointer, const ladei_owner *owner, const char *function) {
+static lade_status inside(const void *pointer, const ladei_pinned_lookup *owner, const char *function) {
   return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "%s: %p lies inside the block at %p", function, pointer,
                      (void *)owner->address);
 }
 
 /* The block in use that starts at `pointer`, most likely in the segment that the thread's last one was in. */
-static inline ladei_block *block_find(const lade_pinned_pool *pool, ladei_thread_cache *cache, const void *pointer,
-                                      uint64_t *out_word) {
-  ladei_block *block = ladei_owner_find_start(cache->recent, (uintptr_t)pointer, out_word);
+static inline ladei_pinned_block *block_find(const lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
+                                             const void *pointer, uint64_t *out_word) {
+  ladei_pinned_block *block = ladei_pinned_lookup_find_start(cache->recent, (uintptr_t)pointer, out_word);
   if (block == NULL) {
     cache->recent = ladei_pagemap_get(&pool->map, pointer);
-    block = ladei_owner_find_start(cache->recent, (uintptr_t)pointer, out_word);
+    block = ladei_pinned_lookup_find_start(cache->recent, (uintptr_t)pointer, out_word);
   }
   return block;
 }
 
 /* The block in use that `pointer` lies in. */
-static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, const char *function, ladei_owner *out) {
-  *out = ladei_owner_find(&pool->map, pointer);
+static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, const char *function,
+                               ladei_pinned_lookup *out) {
+  *out = ladei_pinned_lookup_find(&pool->map, pointer);
   if (out->segment == NULL) {
     return foreign(pointer, function);
   }
-  if (out->block == NULL || ladei_word_state(out->word) != LADEI_BLOCK_IN_USE) {
+  if (out->block == NULL || ladei_pinned_word_state(out->word) != LADEI_PINNED_BLOCK_IN_USE) {
     lade_status status = ladei_error(LADE_ERR_DOUBLE_FREE, 0, "%s: the block at %p is free", function, pointer);
-    return pool->debug == NULL ? status : ladei_debug_explain(pool->debug, status, (uintptr_t)pointer);
+    return pool->debug == NULL ? status : ladei_pinned_debug_explain(pool->debug, status, (uintptr_t)pointer);
   }
   return LADE_OK;
 }
@@ -352,53 +360,55 @@ static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, cons
 /* ---- Free -------------------------------------------------------------------------------------------------------- */
 
 /* A PENDING block whose streams are noted goes to runtime/retire. */
-static void block_retire(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *block, uint64_t word,
-                         size_t bytes, bool quiet) {
-  unsigned node = ladei_word_node(word), class_index = ladei_pool_counted_class(pool, word, bytes);
-  ladei_pending_add(pool, cache == NULL ? NULL : ladei_thread_tallies(cache, node), node, class_index, bytes);
+static void block_retire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block,
+                         uint64_t word, size_t bytes, bool quiet) {
+  unsigned node = ladei_pinned_word_node(word), class_index = ladei_pinned_pool_counted_class(pool, word, bytes);
+  ladei_pinned_pending_add(pool, cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, node), node, class_index,
+                           bytes);
   if (pool->reference.on) {
-    ladei_reference_wait(pool, block);
+    ladei_pinned_reference_wait(pool, block);
     if (!ladei_retire_add(pool->retire, &block->ticket, quiet)) {
-      ladei_reference_done_one(pool, block);
+      ladei_pinned_reference_done_one(pool, block);
     }
     return;
   }
   bool pending = quiet || cache == NULL ? ladei_retire_add(pool->retire, &block->ticket, quiet)
-                                        : ladei_lane_add(pool->retire, &cache->lane, &block->ticket);
+                                        : ladei_retire_buffer_add(pool->retire, &cache->lane, &block->ticket);
   if (!pending) {
-    ladei_pending_sub(pool, node, class_index, (ladei_amount){1, bytes});
+    ladei_pinned_pending_sub(pool, node, class_index, (ladei_pinned_amount){1, bytes});
     block_unretire(pool, cache, block);
   }
 }
 
 /* Note [Fast path] */
 static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
-  ladei_thread_cache *cache = ladei_thread_cache_fast(pool->fast_id);
+  ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->fast_id);
   if (cache == NULL) {
     return false;
   }
   uint64_t word;
-  ladei_block *block = block_find(pool, cache, pointer, &word);
+  ladei_pinned_block *block = block_find(pool, cache, pointer, &word);
   if (block == NULL) {
     return false;
   }
-  ladei_tallies *tallies = ladei_thread_tallies(cache, ladei_word_node(word));
+  ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, ladei_pinned_word_node(word));
   if (tallies == NULL) {
     return false;
   }
   /* Read before the block is anybody's. */
-  unsigned class_index = ladei_word_class(word);
-  size_t requested = ladei_block_requested(block), bytes = ladei_block_bytes(block, word);
-  bool noted = ladei_ticket_noted(&block->ticket);
-  ladei_block_state freed = noted ? LADEI_BLOCK_PENDING : LADEI_BLOCK_CACHED;
-  if (!ladei_block_word_swap(block, word, ladei_word_with_state(word, freed))) {
+  unsigned class_index = ladei_pinned_word_class(word);
+  size_t requested = ladei_pinned_block_requested(block), bytes = ladei_pinned_block_bytes(block, word);
+  bool noted = ladei_retire_ticket_noted(&block->ticket);
+  ladei_pinned_block_state freed = noted ? LADEI_PINNED_BLOCK_PENDING : LADEI_PINNED_BLOCK_CACHED;
+  if (!ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, freed))) {
     return false;
   }
-  ladei_tally_free(&tallies->classes[class_index], class_index, requested, bytes);
+  ladei_pinned_class_counts_free(&tallies->classes[class_index], class_index, requested, bytes);
   if (noted) {
     block_retire(pool, cache, block, word, bytes, false);
-  } else if (!ladei_word_is_lodged(word) &&
-             !ladei_ready_put(cache, tallies, ladei_pool_node(pool, ladei_word_node(word)), block, class_index)) {
+  } else if (!ladei_pinned_word_is_lodged(word) &&
+             !ladei_pinned_ready_put(cache, tallies, ladei_pinned_pool_node(pool, ladei_pinned_word_node(word)), block,
+                                     class_index)) {
     block_overflow(pool, cache, tallies, block);
   }
   return true;
@@ -406,7 +416,7 @@ static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
 
 /* A block that its user has given up; what the record said of it before it could become another's. */
 typedef struct freed_block {
-  ladei_block *block;
+  ladei_pinned_block *block;
   uint64_t word;
   size_t requested_bytes, block_bytes;
 } freed_block;
@@ -414,7 +424,7 @@ typedef struct freed_block {
 /* Everything looked at. On success the block is out of IN_USE: PENDING if streams are noted, else CACHED. */
 static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const char *function, freed_block *out) {
   for (;;) {
-    ladei_owner owner;
+    ladei_pinned_lookup owner;
     lade_status status = in_use_find(pool, pointer, function, &owner);
     if (status != LADE_OK) {
       return status;
@@ -422,36 +432,38 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
     if ((uintptr_t)pointer != owner.address) {
       return inside(pointer, &owner, function);
     }
-    bool noted = ladei_ticket_noted(&owner.block->ticket);
+    bool noted = ladei_retire_ticket_noted(&owner.block->ticket);
     out->block = owner.block;
-    out->word = ladei_word_with_state(owner.word, noted ? LADEI_BLOCK_PENDING : LADEI_BLOCK_CACHED);
-    out->requested_bytes = ladei_block_requested(owner.block);
-    out->block_bytes = ladei_segment_block_bytes(owner.segment, owner.block, owner.word);
+    out->word =
+        ladei_pinned_word_with_state(owner.word, noted ? LADEI_PINNED_BLOCK_PENDING : LADEI_PINNED_BLOCK_CACHED);
+    out->requested_bytes = ladei_pinned_block_requested(owner.block);
+    out->block_bytes = ladei_pinned_segment_block_bytes(owner.segment, owner.block, owner.word);
     if (pool->debug != NULL) {
-      ladei_debug_take_back(pool->debug, pointer, out->requested_bytes, out->block_bytes);
+      ladei_pinned_debug_take_back(pool->debug, pointer, out->requested_bytes, out->block_bytes);
     }
-    if (ladei_block_word_swap(owner.block, owner.word, out->word)) {
+    if (ladei_pinned_block_word_swap(owner.block, owner.word, out->word)) {
       return LADE_OK;
     }
     /* Dislodged, or freed by another thread, meanwhile: the next look tells. */
   }
 }
 
-static void free_count(lade_pinned_pool *pool, ladei_thread_cache *cache, const freed_block *freed) {
-  unsigned class_index = ladei_pool_counted_class(pool, freed->word, freed->block_bytes);
-  unsigned node = ladei_word_node(freed->word);
-  ladei_tallies *tallies = cache == NULL ? NULL : ladei_thread_tallies_make(cache, node);
+static void free_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, const freed_block *freed) {
+  unsigned class_index = ladei_pinned_pool_counted_class(pool, freed->word, freed->block_bytes);
+  unsigned node = ladei_pinned_word_node(freed->word);
+  ladei_pinned_thread_counters *tallies = cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(cache, node);
   if (tallies != NULL) {
-    ladei_tally_free(&tallies->classes[class_index], class_index, freed->requested_bytes, freed->block_bytes);
+    ladei_pinned_class_counts_free(&tallies->classes[class_index], class_index, freed->requested_bytes,
+                                   freed->block_bytes);
     return;
   }
-  const ladei_use none = {0, 0, 0}, one = {1, freed->block_bytes, freed->requested_bytes};
-  ladei_tally *tally = &ladei_pool_departed(pool, node)->classes[class_index];
-  ladei_in_use_tell(pool, node, class_index, &one, &none);
-  ladei_count(&tally->frees, 1);
-  ladei_count(&tally->requested_freed, freed->requested_bytes);
-  if (ladei_pool_counts_bytes(pool, class_index)) {
-    ladei_count(&tally->bytes_freed, freed->block_bytes);
+  const ladei_pinned_thread_use none = {0, 0, 0}, one = {1, freed->block_bytes, freed->requested_bytes};
+  ladei_pinned_class_counts *tally = &ladei_pinned_pool_exited(pool, node)->classes[class_index];
+  ladei_pinned_in_use_tell(pool, node, class_index, &one, &none);
+  ladei_pinned_count(&tally->frees, 1);
+  ladei_pinned_count(&tally->requested_freed, freed->requested_bytes);
+  if (ladei_pinned_pool_counts_bytes(pool, class_index)) {
+    ladei_pinned_count(&tally->bytes_freed, freed->block_bytes);
   }
 }
 
@@ -464,11 +476,11 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
   if (status != LADE_OK) {
     return status;
   }
-  ladei_thread_cache *cache = cache_of(pool);
+  ladei_pinned_thread_cache *cache = cache_of(pool);
   free_count(pool, cache, &freed);
-  if (ladei_word_state(freed.word) == LADEI_BLOCK_PENDING) {
+  if (ladei_pinned_word_state(freed.word) == LADEI_PINNED_BLOCK_PENDING) {
     block_retire(pool, cache, freed.block, freed.word, freed.block_bytes, quiet);
-  } else if (!ladei_word_is_lodged(freed.word)) {
+  } else if (!ladei_pinned_word_is_lodged(freed.word)) {
     block_cache(pool, cache, freed.block);
   }
   return LADE_OK;
@@ -487,62 +499,63 @@ lade_status lade_pinned_free_quiet(lade_pinned_pool *pool, void *pointer) {
   return status != LADE_OK ? status : block_free(pool, pointer, true, __func__);
 }
 
-void ladei_pool_retired(void *user, ladei_ticket *list) {
+void ladei_pinned_pool_retired(void *user, ladei_retire_ticket *list) {
   lade_pinned_pool *pool = user;
   if (pool->reference.on) {
-    ladei_reference_done(pool, list);
+    ladei_pinned_reference_done(pool, list);
     return;
   }
-  ladei_block *blocks = NULL;
-  ladei_amount amount = {0, 0};
+  ladei_pinned_block *blocks = NULL;
+  ladei_pinned_amount amount = {0, 0};
   unsigned node = 0, class_index = 0;
-  ladei_transit_begin(&pool->room.blocks); /* neither pending nor in a place */
+  ladei_pinned_transit_begin(&pool->room.blocks); /* neither pending nor in a place */
   /* All before any of them can be pending anew, or the peak would count it twice. Mostly they are of one class. */
-  for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
-    ladei_block *block = ladei_block_of_ticket(ticket);
-    uint64_t word = ladei_block_word(block);
-    if (amount.blocks > 0 && (ladei_word_node(word) != node || ladei_word_class(word) != class_index)) {
-      ladei_pending_sub(pool, node, class_index, amount);
-      amount = (ladei_amount){0, 0};
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
+    ladei_pinned_block *block = ladei_pinned_block_of_ticket(ticket);
+    uint64_t word = ladei_pinned_block_word(block);
+    if (amount.blocks > 0 && (ladei_pinned_word_node(word) != node || ladei_pinned_word_class(word) != class_index)) {
+      ladei_pinned_pending_sub(pool, node, class_index, amount);
+      amount = (ladei_pinned_amount){0, 0};
     }
-    node = ladei_word_node(word);
-    class_index = ladei_word_class(word);
+    node = ladei_pinned_word_node(word);
+    class_index = ladei_pinned_word_class(word);
     amount.blocks++;
-    amount.bytes += ladei_block_bytes(block, word);
-    ladei_block_next_set(block, blocks);
+    amount.bytes += ladei_pinned_block_bytes(block, word);
+    ladei_pinned_block_next_set(block, blocks);
     blocks = block;
   }
   if (amount.blocks > 0) {
-    ladei_pending_sub(pool, node, class_index, amount);
+    ladei_pinned_pending_sub(pool, node, class_index, amount);
   }
-  ladei_thread_cache *cache = ladei_background_is_self() ? NULL : cache_of(pool);
+  ladei_pinned_thread_cache *cache = ladei_pinned_background_is_self() ? NULL : cache_of(pool);
   while (blocks != NULL) {
-    ladei_block *block = blocks;
-    blocks = ladei_block_next(block);
+    ladei_pinned_block *block = blocks;
+    blocks = ladei_pinned_block_next(block);
     block_unretire(pool, cache, block);
   }
-  ladei_transit_end(&pool->room.blocks);
+  ladei_pinned_transit_end(&pool->room.blocks);
 }
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
 static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream stream, unsigned flags,
                               const char *function) {
-  ladei_owner owner = {NULL, NULL, 0, 0};
+  ladei_pinned_lookup owner = {NULL, NULL, 0, 0};
   lade_status status = enter(pool, true, function);
   if (status != LADE_OK) {
     return status;
   }
-  ladei_thread_cache *cache = ladei_thread_cache_fast(pool->fast_id);
+  ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->fast_id);
   owner.block = cache == NULL ? NULL : block_find(pool, cache, pointer, &owner.word);
   if (owner.block == NULL) {
     status = in_use_find(pool, pointer, function, &owner);
   }
   if (status == LADE_OK) {
-    status = flags == 0 && cache != NULL ? ladei_lane_note(pool->retire, &cache->lane, &owner.block->ticket, stream)
-                                         : ladei_retire_note(pool->retire, &owner.block->ticket, stream, flags);
+    status = flags == 0 && cache != NULL
+                 ? ladei_retire_buffer_note(pool->retire, &cache->lane, &owner.block->ticket, stream)
+                 : ladei_retire_note(pool->retire, &owner.block->ticket, stream, flags);
   }
-  if (status == LADE_OK && !ladei_word_is_same(ladei_block_word(owner.block), owner.word)) {
+  if (status == LADE_OK && !ladei_pinned_word_is_same(ladei_pinned_block_word(owner.block), owner.word)) {
     return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "%s: the block at %p was freed by another thread meanwhile", function,
                        pointer);
   }
@@ -561,7 +574,7 @@ lade_status lade_pinned_record_use(lade_pinned_pool *pool, void *pointer, lade_s
 }
 
 lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_event event) {
-  ladei_owner owner;
+  ladei_pinned_lookup owner;
   lade_status status = enter(pool, pointer == NULL || event != NULL, __func__);
   if (status != LADE_OK || pointer == NULL) {
     return status;
@@ -593,8 +606,8 @@ lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
     return status;
   }
   int cancellation = ladei_cancellation_hold();
-  status = ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
-  lade_status aged = ladei_pool_age(pool);
+  status = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
+  lade_status aged = ladei_pinned_pool_age(pool);
   ladei_cancellation_resume(cancellation);
   return status != LADE_OK ? status : aged;
 }
@@ -603,9 +616,9 @@ lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
 
 /* Blocks whose event failed come back only if their streams are waited for; those streams alone. */
 static lade_status quarantine_end(lade_pinned_pool *pool) {
-  (void)ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL); /* what fails here is a quarantine */
+  (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL); /* what fails here is a quarantine */
   lade_status status = ladei_retire_end_quarantine(pool->retire);
-  ladei_reference_advance(pool);
+  ladei_pinned_reference_advance(pool);
   return status == LADE_ERR_CAPTURE ? LADE_OK : status;
 }
 
@@ -616,7 +629,7 @@ lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
   }
   int cancellation = ladei_cancellation_hold();
   lade_status waited = quarantine_end(pool);
-  status = ladei_pool_trim(pool, 0);
+  status = ladei_pinned_pool_trim(pool, 0);
   ladei_cancellation_resume(cancellation);
   return status != LADE_OK ? status : waited;
 }
@@ -627,21 +640,21 @@ lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
     return status;
   }
   int cancellation = ladei_cancellation_hold();
-  lade_status polled = ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
-  status = ladei_pool_trim(pool, keep_bytes);
+  lade_status polled = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
+  status = ladei_pinned_pool_trim(pool, keep_bytes);
   ladei_cancellation_resume(cancellation);
   return status != LADE_OK ? status : polled;
 }
 
 lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int device) {
-  ladei_node *node;
+  ladei_pinned_node *node;
   lade_status status = enter(pool, bytes < LADEI_SIZE_LIMIT, __func__);
   int cancellation = ladei_cancellation_hold();
   if (status == LADE_OK) {
-    status = ladei_pool_node_of_device(pool, device, &node);
+    status = ladei_pinned_pool_node_of_device(pool, device, &node);
   }
   if (status == LADE_OK) {
-    status = ladei_pool_reserve(pool, node, bytes);
+    status = ladei_pinned_pool_reserve(pool, node, bytes);
   }
   ladei_cancellation_resume(cancellation);
   return status;
@@ -653,26 +666,26 @@ lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_p
   if (status != LADE_OK) {
     return status;
   }
-  ladei_owner owner = ladei_owner_find(&pool->map, pointer);
+  ladei_pinned_lookup owner = ladei_pinned_lookup_find(&pool->map, pointer);
   if (owner.segment == NULL) {
     return foreign(pointer, __func__);
   }
   lade_pinned_info_init(&info);
   info.state = LADE_PINNED_CACHED;
-  info.numa_node = ladei_pool_node(pool, ladei_segment_node(owner.segment))->os_index;
+  info.numa_node = ladei_pinned_pool_node(pool, ladei_pinned_segment_node(owner.segment))->os_index;
   info.source = atomic_load_explicit(&owner.segment->source, memory_order_relaxed);
-  info.chunk_bytes = ladei_segment_in_chunks(owner.segment) ? pool->source.register_chunk_bytes : 0;
+  info.chunk_bytes = ladei_pinned_segment_in_chunks(owner.segment) ? pool->source.register_chunk_bytes : 0;
   if (owner.block == NULL) { /* in the midst of being cut or joined: its page is all that can be said */
     info.base = (void *)((uintptr_t)pointer & ~(uintptr_t)(LADEI_PINNED_PAGE_BYTES - 1));
     info.bytes = LADEI_PINNED_PAGE_BYTES;
   } else {
     info.base = (void *)owner.address;
-    info.bytes = ladei_segment_block_bytes(owner.segment, owner.block, owner.word);
-    info.state = (int32_t)ladei_pinned_public_state(ladei_word_state(owner.word));
+    info.bytes = ladei_pinned_segment_block_bytes(owner.segment, owner.block, owner.word);
+    info.state = (int32_t)ladei_pinned_public_state(ladei_pinned_word_state(owner.word));
     if (info.state == LADE_PINNED_IN_USE) {
-      info.requested_bytes = ladei_block_requested(owner.block);
+      info.requested_bytes = ladei_pinned_block_requested(owner.block);
     }
   }
-  info.contiguous_bytes = ladei_source_contiguous(&info, (uint64_t)((const char *)pointer - (char *)info.base));
+  info.contiguous_bytes = ladei_pinned_source_contiguous(&info, (uint64_t)((const char *)pointer - (char *)info.base));
   return ladei_stats_write("lade_pinned_info", &info, sizeof info, out_info);
 }

@@ -17,36 +17,36 @@
 
 #include "base/switch.h"
 
-static ladei_block *block_at(const ladei_segment *segment, uintptr_t address) {
-  ladei_block *block = ladei_segment_find(segment, address);
-  if (block == NULL || ladei_word_state(ladei_block_word(block)) != LADEI_BLOCK_RUN) {
+static ladei_pinned_block *block_at(const ladei_pinned_segment *segment, uintptr_t address) {
+  ladei_pinned_block *block = ladei_pinned_segment_find(segment, address);
+  if (block == NULL || ladei_pinned_word_state(ladei_pinned_block_word(block)) != LADEI_PINNED_BLOCK_RUN) {
     return block;
   }
   ladei_switch_point("find the run", 0);
-  ladei_run *run = ladei_block_run(block); /* NULL: joined with other free memory meanwhile */
-  return run == NULL ? NULL : ladei_run_find(run, address);
+  ladei_pinned_run *run = ladei_pinned_block_run(block); /* NULL: joined with other free memory meanwhile */
+  return run == NULL ? NULL : ladei_pinned_run_find(run, address);
 }
 
-ladei_owner ladei_owner_find(const ladei_pagemap *map, const void *pointer) {
-  ladei_owner owner = {ladei_pagemap_get(map, pointer), NULL, 0, 0};
+ladei_pinned_lookup ladei_pinned_lookup_find(const ladei_pagemap *map, const void *pointer) {
+  ladei_pinned_lookup owner = {ladei_pagemap_get(map, pointer), NULL, 0, 0};
   if (owner.segment == NULL) {
     return owner;
   }
-  if ((uintptr_t)pointer - ladei_segment_base(owner.segment) >= ladei_segment_bytes(owner.segment)) {
+  if ((uintptr_t)pointer - ladei_pinned_segment_base(owner.segment) >= ladei_pinned_segment_bytes(owner.segment)) {
     owner.segment = NULL; /* behind a segment that ends within the page, or the segment is another one by now */
     return owner;
   }
   ladei_switch_point("find the block", 0);
-  ladei_block *block = block_at(owner.segment, (uintptr_t)pointer);
+  ladei_pinned_block *block = block_at(owner.segment, (uintptr_t)pointer);
   if (block == NULL) {
     return owner;
   }
-  uint64_t word = ladei_block_word(block);
+  uint64_t word = ladei_pinned_block_word(block);
   /* Acquire: both come before the second look at the word. */
   uintptr_t address = atomic_load_explicit(&block->address, memory_order_acquire);
-  size_t bytes = ladei_block_bytes(block, word);
+  size_t bytes = ladei_pinned_block_bytes(block, word);
   ladei_switch_point("find again", 0);
-  bool same = ladei_word_is_same(atomic_load_explicit(&block->word, memory_order_relaxed), word);
+  bool same = ladei_pinned_word_is_same(atomic_load_explicit(&block->word, memory_order_relaxed), word);
   if (same && (uintptr_t)pointer - address < bytes) {
     owner.block = block;
     owner.word = word;

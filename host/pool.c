@@ -32,13 +32,14 @@ enum {
   NS_PER_MS = 1000000,
 };
 
-#define DEFAULT_SEGMENT_BYTES  (64 * LADEI_MIB)
-#define LEAST_SEGMENT_BYTES    LADEI_MAGAZINE_MAX_BYTES /* so that what magazines hold was always cut to its class */
+#define DEFAULT_SEGMENT_BYTES (64 * LADEI_MIB)
+#define LEAST_SEGMENT_BYTES                                                                                            \
+  LADEI_PINNED_MAGAZINE_MAX_BYTES /* so that what magazines hold was always cut to its class */
 #define DEFAULT_MAGAZINE_BYTES (64 * LADEI_MIB)
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
-const ladei_topology *ladei_pool_topology(lade_pinned_pool *pool) {
+const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool) {
   lade_error saved;
   ladei_error_save(&saved);
   ladei_lock_acquire(&pool->topology_lock);
@@ -55,7 +56,7 @@ const ladei_topology *ladei_pool_topology(lade_pinned_pool *pool) {
   return topology;
 }
 
-lade_status ladei_pool_nearest_node(lade_pinned_pool *pool, int device, int *out) {
+lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, int *out) {
   ladei_device_properties properties;
   lade_status status = pool->runtime->ops->device_properties(pool->runtime->self, device, &properties);
   if (status != LADE_OK) {
@@ -64,7 +65,7 @@ lade_status ladei_pool_nearest_node(lade_pinned_pool *pool, int device, int *out
   *out = properties.numa_node < 0 ? -1 : properties.numa_node;
   /* The PCI address of a software device is nobody's on this machine. */
   if (*out < 0 && !pool->runtime->software_device) {
-    const ladei_topology *topology = ladei_pool_topology(pool);
+    const ladei_topology *topology = ladei_pinned_pool_topology(pool);
     *out = topology == NULL ? -1 : ladei_topology_node_of_pci(topology, properties.pci_bus_id);
   }
   return LADE_OK;
@@ -73,18 +74,18 @@ lade_status ladei_pool_nearest_node(lade_pinned_pool *pool, int device, int *out
 /* OS index of the NUMA node to use for a device; -1: none in particular. */
 static lade_status os_node_of_device(lade_pinned_pool *pool, int device, int *out) {
   int nearest;
-  lade_status status = ladei_pool_nearest_node(pool, device, &nearest);
+  lade_status status = ladei_pinned_pool_nearest_node(pool, device, &nearest);
   if (status != LADE_OK) {
     return status;
   }
-  const ladei_topology *topology = nearest < 0 ? NULL : ladei_pool_topology(pool);
+  const ladei_topology *topology = nearest < 0 ? NULL : ladei_pinned_pool_topology(pool);
   *out = topology == NULL ? -1 : ladei_topology_usable_node(topology, nearest);
   return LADE_OK;
 }
 
-static ladei_node *node_find(const lade_pinned_pool *pool, int os_node) {
-  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-    ladei_node *node = ladei_pool_node(pool, i);
+static ladei_pinned_node *node_find(const lade_pinned_pool *pool, int os_node) {
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+    ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
     if (node->os_index == os_node) {
       return node;
     }
@@ -93,19 +94,19 @@ static ladei_node *node_find(const lade_pinned_pool *pool, int os_node) {
 }
 
 /* The cache of an OS node, made if need be. Past the table's end: the first one. */
-static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_node **out) {
+static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_pinned_node **out) {
   ladei_lock_acquire(&pool->lock);
-  ladei_node *node = node_find(pool, os_node);
-  uint32_t count = ladei_pool_node_count(pool);
+  ladei_pinned_node *node = node_find(pool, os_node);
+  uint32_t count = ladei_pinned_pool_node_count(pool);
   if (node == NULL && count == LADEI_PINNED_MAX_NODES) {
-    node = ladei_pool_node(pool, 0);
+    node = ladei_pinned_pool_node(pool, 0);
   }
   if (node == NULL) {
-    ladei_tallies *departed = ladei_tallies_create(count);
+    ladei_pinned_thread_counters *departed = ladei_pinned_thread_counters_create(count);
     if (departed != NULL && pool->reference.on) {
       memset(departed->classes, 0, sizeof departed->classes); /* no magazines: bytes are counted in their place */
     }
-    node = departed == NULL ? NULL : ladei_node_create(&pool->map, pool->retire, count, os_node);
+    node = departed == NULL ? NULL : ladei_pinned_node_create(&pool->map, pool->retire, count, os_node);
     if (node == NULL) {
       free(departed);
     } else {
@@ -122,13 +123,13 @@ static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_node 
   return LADE_OK;
 }
 
-lade_status ladei_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_node **out) {
+lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_pinned_node **out) {
   if (device < 0 || device >= pool->device_count) {
     return ladei_error(LADE_ERR_NO_DEVICE, 0, "pinned pool: device %d of %d", device, pool->device_count);
   }
   int32_t index = atomic_load_explicit(&pool->device_nodes[device], memory_order_acquire);
-  if (index != LADEI_NODE_UNRESOLVED) {
-    *out = ladei_pool_node(pool, (uint32_t)index);
+  if (index != LADEI_PINNED_NODE_UNRESOLVED) {
+    *out = ladei_pinned_pool_node(pool, (uint32_t)index);
     return LADE_OK;
   }
   int os_node;
@@ -147,9 +148,9 @@ lade_status ladei_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_
   return status;
 }
 
-lade_status ladei_pool_node_of_os(lade_pinned_pool *pool, int os_node, ladei_node **out) {
+lade_status ladei_pinned_pool_node_of_os(lade_pinned_pool *pool, int os_node, ladei_pinned_node **out) {
   int cancellation = ladei_cancellation_hold();
-  const ladei_topology *topology = os_node < 0 ? NULL : ladei_pool_topology(pool);
+  const ladei_topology *topology = os_node < 0 ? NULL : ladei_pinned_pool_topology(pool);
   ladei_cancellation_resume(cancellation);
   if (os_node >= 0 && (topology == NULL || ladei_topology_usable_node(topology, os_node) != os_node)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pinned pool: NUMA node %d has no memory for this process",
@@ -191,9 +192,9 @@ static lade_status options_check(const lade_pinned_options *options, int device_
 }
 
 static uint64_t default_cap(const ladei_pinned_hooks *hooks) {
-  ladei_limits limits;
-  ladei_limits_read(hooks->root == NULL ? "" : hooks->root, &limits);
-  return ladei_limits_default_cap(&limits);
+  ladei_pinned_limits limits;
+  ladei_pinned_limits_read(hooks->root == NULL ? "" : hooks->root, &limits);
+  return ladei_pinned_limits_default_cap(&limits);
 }
 
 static uint32_t prefault_threads(const lade_runtime *runtime, const lade_pinned_options *options) {
@@ -229,7 +230,7 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->source.prefault_threads = prefault_threads(runtime, options);
   pool->source.register_chunk_bytes = (size_t)options->register_chunk_bytes;
   pool->source.driver_pools = &pool->driver_pools;
-  ladei_driver_pools_init(&pool->driver_pools, runtime, options->device);
+  ladei_pinned_driver_pools_init(&pool->driver_pools, runtime, options->device);
   pool->max_bytes = options->max_bytes == 0 ? default_cap(hooks) : options->max_bytes;
   pool->event_batch = options->event_batch == 0 ? LADEI_EVENT_BATCH_DEFAULT : options->event_batch;
   if ((options->flags & LADE_PINNED_REFERENCE) != 0) {
@@ -240,9 +241,9 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->max_idle_ns = (uint64_t)options->max_idle_ms * NS_PER_MS;
   pool->segment_bytes = segment_bytes(options);
   pool->magazine_bytes = magazine_bytes(options->magazine_bytes, pool->max_bytes);
-  atomic_init(&pool->home_node, LADEI_NODE_UNRESOLVED);
-  ladei_timer_init(&pool->counters.driver_allocs);
-  ladei_timer_init(&pool->counters.driver_frees);
+  atomic_init(&pool->home_node, LADEI_PINNED_NODE_UNRESOLVED);
+  ladei_pinned_timer_init(&pool->counters.driver_allocs);
+  ladei_pinned_timer_init(&pool->counters.driver_frees);
 }
 
 static lade_status devices_create(lade_pinned_pool *pool, int device_count) {
@@ -251,7 +252,7 @@ static lade_status devices_create(lade_pinned_pool *pool, int device_count) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for %d devices", device_count);
   }
   for (int i = 0; i < device_count; i++) {
-    atomic_init(&pool->device_nodes[i], LADEI_NODE_UNRESOLVED);
+    atomic_init(&pool->device_nodes[i], LADEI_PINNED_NODE_UNRESOLVED);
   }
   pool->device_count = device_count;
   return LADE_OK;
@@ -259,22 +260,22 @@ static lade_status devices_create(lade_pinned_pool *pool, int device_count) {
 
 /* What create made besides the retire object; all of it may be missing. */
 static void pool_dispose(lade_pinned_pool *pool) {
-  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-    ladei_node_destroy(ladei_pool_node(pool, i));
-    free(ladei_pool_departed(pool, i));
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+    ladei_pinned_node_destroy(ladei_pinned_pool_node(pool, i));
+    free(ladei_pinned_pool_exited(pool, i));
   }
   while (pool->spare_segments != NULL) {
-    ladei_segment *segment = pool->spare_segments;
+    ladei_pinned_segment *segment = pool->spare_segments;
     pool->spare_segments = segment->next;
-    ladei_segment_destroy(segment);
+    ladei_pinned_segment_destroy(segment);
   }
   ladei_pagemap_destroy(&pool->map);
   ladei_topology_destroy(pool->topology);
-  ladei_background_destroy(&pool->background);
-  ladei_debug_destroy(pool->debug);
-  ladei_reference_destroy(&pool->reference);
-  ladei_driver_pools_dispose(&pool->driver_pools);
-  ladei_room_destroy(&pool->room);
+  ladei_pinned_background_destroy(&pool->background);
+  ladei_pinned_debug_destroy(pool->debug);
+  ladei_pinned_reference_destroy(&pool->reference);
+  ladei_pinned_driver_pools_dispose(&pool->driver_pools);
+  ladei_pinned_room_destroy(&pool->room);
   ladei_condition_destroy(&pool->grown);
   ladei_lock_destroy(&pool->topology_lock);
   ladei_lock_destroy(&pool->lock);
@@ -288,11 +289,11 @@ static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool d
     status = ladei_pagemap_init(&pool->map);
   }
   if (status == LADE_OK) {
-    ladei_retire_options retire = {.owner = pool, .done = ladei_pool_retired, .event_batch = pool->event_batch};
+    ladei_retire_options retire = {.owner = pool, .done = ladei_pinned_pool_retired, .event_batch = pool->event_batch};
     retire.events_only = pool->reference.on;
     status = ladei_retire_create(pool->runtime, &retire, &pool->retire);
   }
-  if (status == LADE_OK && debug && (pool->debug = ladei_debug_create()) == NULL) {
+  if (status == LADE_OK && debug && (pool->debug = ladei_pinned_debug_create()) == NULL) {
     (void)ladei_retire_destroy(pool->retire, false); /* holds nothing yet */
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for debug mode");
   }
@@ -303,7 +304,7 @@ static lade_status background_start(lade_pinned_pool *pool) {
   if (pool->runtime->ops->step != NULL) {
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_pinned_options: no background thread on virtual time");
   }
-  return ladei_background_start(&pool->background, pool);
+  return ladei_pinned_background_start(&pool->background, pool);
 }
 
 lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options,
@@ -334,12 +335,12 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   ladei_lock_init(&pool->lock, LADEI_RANK_POOL);
   ladei_lock_init(&pool->topology_lock, LADEI_RANK_TOPOLOGY);
   ladei_condition_init(&pool->grown);
-  ladei_room_init(&pool->room);
-  ladei_background_init(&pool->background);
+  ladei_pinned_room_init(&pool->room);
+  ladei_pinned_background_init(&pool->background);
   ladei_pinned_stakes_init(&pool->stakes, runtime->ops->step != NULL);
-  pool->id = ladei_thread_pool_id();
+  pool->id = ladei_pinned_thread_pool_id();
   pool->fast_id = (own.flags & (LADE_PINNED_DEBUG | LADE_PINNED_REFERENCE)) != 0 ? UINT64_MAX : pool->id;
-  ladei_reference_init(&pool->reference, (own.flags & LADE_PINNED_REFERENCE) != 0);
+  ladei_pinned_reference_init(&pool->reference, (own.flags & LADE_PINNED_REFERENCE) != 0);
   settings_take(pool, runtime, &own, hooks);
   status = parts_create(pool, device_count, (own.flags & LADE_PINNED_DEBUG) != 0);
   if (status != LADE_OK) {
@@ -408,19 +409,20 @@ lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options
 
 /* LADE_OK: no block is in use or pending. */
 static lade_status pool_is_idle(lade_pinned_pool *pool, bool wait) {
-  ladei_usage usage;
-  ladei_usage_read(pool, &usage);
+  ladei_pinned_usage usage;
+  ladei_pinned_usage_read(pool, &usage);
   if (usage.allocs != usage.frees) {
     return ladei_error(LADE_ERR_BUSY, 0, "pinned pool: destroy: %llu blocks with %llu bytes are in use",
                        (unsigned long long)(usage.allocs - usage.frees),
                        (unsigned long long)(usage.bytes_allocated - usage.bytes_freed));
   }
-  ladei_pool_put(pool, ladei_thread_caches_take(pool)); /* destroy excludes other calls */
-  if (ladei_pending_read(pool).blocks == 0) {
+  ladei_pinned_pool_put(pool, ladei_pinned_thread_caches_take(pool)); /* destroy excludes other calls */
+  if (ladei_pinned_pending_read(pool).blocks == 0) {
     return LADE_OK;
   }
-  lade_status status = wait ? ladei_pool_synchronize(pool) : ladei_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
-  ladei_amount pending = ladei_pending_read(pool);
+  lade_status status =
+      wait ? ladei_pinned_pool_synchronize(pool) : ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
+  ladei_pinned_amount pending = ladei_pinned_pending_read(pool);
   if (pending.blocks == 0) {
     return LADE_OK; /* a failure that nothing waits for any more */
   }
@@ -438,19 +440,19 @@ static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   if (status != LADE_OK) {
     return status;
   }
-  ladei_pool_drain(pool);
-  ladei_thread_caches_settle(pool); /* from here on no thread has a block of the pool */
-  status = ladei_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
+  ladei_pinned_pool_drain(pool);
+  ladei_pinned_thread_caches_settle(pool); /* from here on no thread has a block of the pool */
+  status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   if (status == LADE_OK) {
-    status = ladei_driver_pools_close(&pool->driver_pools);
+    status = ladei_pinned_driver_pools_close(&pool->driver_pools);
   }
   if (status != LADE_OK) {
     return status;
   }
-  ladei_thread_caches_close_lanes(pool, true); /* threads may exit meanwhile */
+  ladei_pinned_thread_caches_close_lanes(pool, true); /* threads may exit meanwhile */
   status = ladei_retire_destroy(pool->retire, wait);
   if (status != LADE_OK) {
-    ladei_thread_caches_close_lanes(pool, false);
+    ladei_pinned_thread_caches_close_lanes(pool, false);
   }
   return status;
 }
@@ -458,17 +460,17 @@ static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
 static lade_status pool_destroy(lade_pinned_pool *pool, bool wait) {
   lade_runtime *runtime = pool->runtime;
   bool had_background = pool->background.running;
-  ladei_background_stop(&pool->background);
+  ladei_pinned_background_stop(&pool->background);
   lade_status status = pool_wind_up(pool, wait);
   if (status != LADE_OK) {
     lade_error saved;
     ladei_error_save(&saved);
-    if (had_background && ladei_background_start(&pool->background, pool) != LADE_OK) {
+    if (had_background && ladei_pinned_background_start(&pool->background, pool) != LADE_OK) {
       ladei_error_restore(&saved); /* goes on without: the callers look themselves */
     }
     return status;
   }
-  ladei_thread_caches_abandon(pool);
+  ladei_pinned_thread_caches_abandon(pool);
   pool_dispose(pool);
   ladei_runtime_release(runtime);
   return LADE_OK;
@@ -497,23 +499,23 @@ static lade_status broken(const char *invariant, uint64_t found, uint64_t expect
 lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
   uint64_t reserved = 0, available = 0;
   lade_status status = ladei_retire_check(pool->retire);
-  for (uint32_t i = 0; i < ladei_pool_node_count(pool) && status == LADE_OK; i++) {
-    ladei_node *node = ladei_pool_node(pool, i);
-    status = node->index == i ? ladei_node_check(node) : broken("I1 (index of a node)", node->index, i);
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool) && status == LADE_OK; i++) {
+    ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
+    status = node->index == i ? ladei_pinned_node_check(node) : broken("I1 (index of a node)", node->index, i);
     reserved += node->reserved_bytes;
-    available += ladei_node_free_bytes(node) + ladei_bins_bytes(&node->bins);
+    available += ladei_pinned_node_free_bytes(node) + ladei_pinned_bins_bytes(&node->bins);
   }
   if (status != LADE_OK) {
     return status;
   }
-  const ladei_pool_counters *counters = &pool->counters;
-  if (reserved != ladei_gauge_current(&counters->reserved_bytes)) {
-    return broken("I2 (reserved bytes)", ladei_gauge_current(&counters->reserved_bytes), reserved);
+  const ladei_pinned_pool_counters *counters = &pool->counters;
+  if (reserved != ladei_pinned_gauge_current(&counters->reserved_bytes)) {
+    return broken("I2 (reserved bytes)", ladei_pinned_gauge_current(&counters->reserved_bytes), reserved);
   }
-  ladei_usage usage;
-  ladei_usage_read(pool, &usage);
-  uint64_t taken = usage.bytes_allocated - usage.bytes_freed + ladei_pending_read(pool).bytes;
-  available += ladei_thread_caches_bytes(pool);
+  ladei_pinned_usage usage;
+  ladei_pinned_usage_read(pool, &usage);
+  uint64_t taken = usage.bytes_allocated - usage.bytes_freed + ladei_pinned_pending_read(pool).bytes;
+  available += ladei_pinned_thread_caches_bytes(pool);
   if (taken + available != reserved) {
     return broken("I3 (in use, pending, cached and free bytes)", taken + available, reserved);
   }

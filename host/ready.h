@@ -11,10 +11,10 @@
 #include "host/thread_cache.h"
 
 /* A large block was handed out to the thread. */
-static inline void ladei_ready_taken(ladei_thread_cache *cache, ladei_tallies *tallies, ladei_block *block,
-                                     unsigned class_index) {
-  unsigned bin = class_index - LADEI_MAGAZINE_CLASSES;
-  uint32_t pages = (uint32_t)ladei_block_pages(block);
+static inline void ladei_pinned_ready_taken(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *tallies,
+                                            ladei_pinned_block *block, unsigned class_index) {
+  unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
+  uint32_t pages = (uint32_t)ladei_pinned_block_pages(block);
   tallies->alike[bin] = pages == tallies->last_pages[bin] ? tallies->alike[bin] + 1 : 0;
   tallies->last_pages[bin] = pages;
   tallies->last[bin] = block;
@@ -22,19 +22,21 @@ static inline void ladei_ready_taken(ladei_thread_cache *cache, ladei_tallies *t
 }
 
 /* A block for a request of the class that needs `pages` (above the magazines' sizes only), IN_USE now; NULL: none. */
-static inline ladei_block *ladei_ready_take(ladei_thread_cache *cache, ladei_tallies *tallies, ladei_node *node,
-                                            unsigned class_index, size_t pages, size_t requested) {
-  unsigned bin = class_index - LADEI_MAGAZINE_CLASSES;
-  bool large = class_index >= LADEI_MAGAZINE_CLASSES;
-  ladei_block *block =
-      large ? ladei_kept_take(cache, tallies, bin, pages) : ladei_magazine_take(cache, &tallies->classes[class_index]);
+static inline ladei_pinned_block *ladei_pinned_ready_take(ladei_pinned_thread_cache *cache,
+                                                          ladei_pinned_thread_counters *tallies,
+                                                          ladei_pinned_node *node, unsigned class_index, size_t pages,
+                                                          size_t requested) {
+  unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
+  bool large = class_index >= LADEI_PINNED_MAGAZINE_CLASSES;
+  ladei_pinned_block *block = large ? ladei_pinned_kept_take(cache, tallies, bin, pages)
+                                    : ladei_pinned_magazine_take(cache, &tallies->classes[class_index]);
   if (block != NULL) {
-    ladei_block_hand_out(block, requested);
-  } else if (large && !ladei_gate_is_called(&cache->gate)) { /* a call is answered by the slow path */
-    block = ladei_bins_take(&node->bins, class_index, pages);
+    ladei_pinned_block_hand_out(block, requested);
+  } else if (large && !ladei_asym_lock_is_called(&cache->gate)) { /* a call is answered by the slow path */
+    block = ladei_pinned_bins_take(&node->bins, class_index, pages);
     if (block != NULL) {
-      ladei_block_requested_set(block, requested);
-      ladei_ready_taken(cache, tallies, block, class_index);
+      ladei_pinned_block_requested_set(block, requested);
+      ladei_pinned_ready_taken(cache, tallies, block, class_index);
     }
   }
   return block;
@@ -43,37 +45,39 @@ static inline ladei_block *ladei_ready_take(ladei_thread_cache *cache, ladei_tal
 /* A CACHED block, not lodged, becomes ready. False: it is to go to its node: no place for it, or a large one that the
  * thread itself took, unless it takes one size all the time. Among the free blocks of the node that can join its
  * neighbours, and be cut to fit; in a bin it waits for a request of its class. */
-static inline bool ladei_ready_put(ladei_thread_cache *cache, ladei_tallies *tallies, ladei_node *node,
-                                   ladei_block *block, unsigned class_index) {
-  if (class_index < LADEI_MAGAZINE_CLASSES) {
-    return ladei_magazine_put(cache, &tallies->classes[class_index], block);
+static inline bool ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *tallies,
+                                          ladei_pinned_node *node, ladei_pinned_block *block, unsigned class_index) {
+  if (class_index < LADEI_PINNED_MAGAZINE_CLASSES) {
+    return ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block);
   }
-  unsigned bin = class_index - LADEI_MAGAZINE_CLASSES;
-  if (ladei_kept_put(cache, tallies, bin, block)) {
+  unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
+  if (ladei_pinned_kept_put(cache, tallies, bin, block)) {
     return true;
   }
   /* Random sizes are rarely alike so often, as a class has eight of them. */
   bool wanted = block->ticket.spare != cache->id || tallies->alike[bin] >= 4;
-  if (!wanted || !ladei_bins_lodge(&node->bins, block, class_index)) {
+  if (!wanted || !ladei_pinned_bins_lodge(&node->bins, block, class_index)) {
     return false;
   }
-  ladei_pool_lodged(cache);
+  ladei_pinned_pool_lodged(cache);
   return true;
 }
 
-static inline void ladei_tally_alloc(ladei_tally *tally, unsigned class_index, size_t requested, size_t block_bytes) {
-  ladei_tally_add(&tally->allocs, 1);
-  ladei_tally_add(&tally->requested_allocated, requested);
-  if (class_index >= LADEI_MAGAZINE_CLASSES) {
-    ladei_tally_add(&tally->bytes_allocated, block_bytes);
+static inline void ladei_pinned_class_counts_alloc(ladei_pinned_class_counts *tally, unsigned class_index,
+                                                   size_t requested, size_t block_bytes) {
+  ladei_pinned_class_counts_add(&tally->allocs, 1);
+  ladei_pinned_class_counts_add(&tally->requested_allocated, requested);
+  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) {
+    ladei_pinned_class_counts_add(&tally->bytes_allocated, block_bytes);
   }
 }
 
-static inline void ladei_tally_free(ladei_tally *tally, unsigned class_index, size_t requested, size_t block_bytes) {
-  ladei_tally_add(&tally->frees, 1);
-  ladei_tally_add(&tally->requested_freed, requested);
-  if (class_index >= LADEI_MAGAZINE_CLASSES) {
-    ladei_tally_add(&tally->bytes_freed, block_bytes);
+static inline void ladei_pinned_class_counts_free(ladei_pinned_class_counts *tally, unsigned class_index,
+                                                  size_t requested, size_t block_bytes) {
+  ladei_pinned_class_counts_add(&tally->frees, 1);
+  ladei_pinned_class_counts_add(&tally->requested_freed, requested);
+  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) {
+    ladei_pinned_class_counts_add(&tally->bytes_freed, block_bytes);
   }
 }
 

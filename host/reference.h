@@ -17,28 +17,29 @@
 #include "host/node.h"
 #include "lade/pinned.h"
 
-typedef struct ladei_reference {
+typedef struct ladei_pinned_reference {
   bool on; /* constant */
   ladei_lock lock;
-  ladei_block *first,
+  ladei_pinned_block *first,
       *last; /* pending blocks by time of free, linked by next; ticket.spare: 1 when done. Guard: lock */
-} ladei_reference;
+} ladei_pinned_reference;
 
-void ladei_reference_init(ladei_reference *reference, bool on);
-void ladei_reference_destroy(ladei_reference *reference);
+void ladei_pinned_reference_init(ladei_pinned_reference *reference, bool on);
+void ladei_pinned_reference_destroy(ladei_pinned_reference *reference);
 
 /* Usable bytes of a block that is the caller's, or in use: those of its segment. */
-size_t ladei_reference_block_bytes(const lade_pinned_pool *pool, const ladei_block *block);
+size_t ladei_pinned_reference_block_bytes(const lade_pinned_pool *pool, const ladei_pinned_block *block);
 
 /* A CACHED block for `bytes` of the node. */
-lade_status ladei_reference_seek(lade_pinned_pool *pool, size_t bytes, ladei_node *node, ladei_block **out);
+lade_status ladei_pinned_reference_seek(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node,
+                                        ladei_pinned_block **out);
 
 /* A PENDING block enters the queue, before runtime/retire gets its ticket. */
-void ladei_reference_wait(lade_pinned_pool *pool, ladei_block *block);
+void ladei_pinned_reference_wait(lade_pinned_pool *pool, ladei_pinned_block *block);
 /* Blocks whose streams are done. They stay in the queue until those before them are done as well. */
-void ladei_reference_done(lade_pinned_pool *pool, ladei_ticket *list);
-void ladei_reference_done_one(lade_pinned_pool *pool, ladei_block *block);
+void ladei_pinned_reference_done(lade_pinned_pool *pool, ladei_retire_ticket *list);
+void ladei_pinned_reference_done_one(lade_pinned_pool *pool, ladei_pinned_block *block);
 /* Blocks at the head of the queue that are done go back to their nodes. */
-void ladei_reference_advance(lade_pinned_pool *pool);
+void ladei_pinned_reference_advance(lade_pinned_pool *pool);
 
 #endif /* LADE_HOST_REFERENCE_H */

@@ -2,7 +2,7 @@
 /*
  * Room at a pool's cap: stopping transits, telling waiters.
  *
- * I1  While ladei_room_stop has returned and ladei_room_go was not called, nothing is in transit, and everything that was
+ * I1  While ladei_pinned_room_stop has returned and ladei_pinned_room_go was not called, nothing is in transit, and everything that was
  *     is visible to the one who stopped (the count is lowered with release, and read with acquire).
  * I2  Whoever begins a transit sees STOPPED in the word that counted it, or is waited for.
  *
@@ -26,18 +26,18 @@
  */
 #include "host/room.h"
 
-static void transit_init(ladei_transit *transit) {
+static void transit_init(ladei_pinned_transit *transit) {
   atomic_init(&transit->word, 0);
   ladei_lock_init(&transit->lock, LADEI_RANK_LEAF);
   ladei_condition_init(&transit->changed);
 }
 
-static void transit_destroy(ladei_transit *transit) {
+static void transit_destroy(ladei_pinned_transit *transit) {
   ladei_condition_destroy(&transit->changed);
   ladei_lock_destroy(&transit->lock);
 }
 
-void ladei_room_init(ladei_room *room) {
+void ladei_pinned_room_init(ladei_pinned_room *room) {
   atomic_init(&room->waiters, 0);
   atomic_init(&room->returns, 0);
   ladei_lock_init(&room->lock, LADEI_RANK_LEAF);
@@ -46,7 +46,7 @@ void ladei_room_init(ladei_room *room) {
   transit_init(&room->blocks);
 }
 
-void ladei_room_destroy(ladei_room *room) {
+void ladei_pinned_room_destroy(ladei_pinned_room *room) {
   transit_destroy(&room->blocks);
   transit_destroy(&room->segments);
   ladei_condition_destroy(&room->returned);
@@ -55,82 +55,86 @@ void ladei_room_destroy(ladei_room *room) {
 
 /* ---- Transits ---------------------------------------------------------------------------------------------------- */
 
-static uint32_t word_of(const ladei_transit *transit) {
+static uint32_t word_of(const ladei_pinned_transit *transit) {
   return atomic_load_explicit(&transit->word, memory_order_acquire);
 }
 
-static void resume_wait(ladei_transit *transit) {
+static void resume_wait(ladei_pinned_transit *transit) {
   ladei_lock_acquire(&transit->lock);
-  while ((word_of(transit) & LADEI_TRANSIT_STOPPED) != 0) {
+  while ((word_of(transit) & LADEI_PINNED_TRANSIT_STOPPED) != 0) {
     ladei_condition_wait(&transit->changed, &transit->lock);
   }
   ladei_lock_release(&transit->lock);
 }
 
-void ladei_transit_begin_slowly(ladei_transit *transit) {
+void ladei_pinned_transit_begin_slowly(ladei_pinned_transit *transit) {
   do {
     resume_wait(transit);
-  } while (!ladei_transit_try_begin(transit));
+  } while (!ladei_pinned_transit_try_begin(transit));
 }
 
 /* The lock keeps this between a stopper's look at the word and its sleep from being lost. */
-void ladei_transit_end_slowly(ladei_transit *transit) {
+void ladei_pinned_transit_end_slowly(ladei_pinned_transit *transit) {
   ladei_lock_acquire(&transit->lock);
   ladei_condition_broadcast(&transit->changed);
   ladei_lock_release(&transit->lock);
 }
 
-static void transit_stop(ladei_transit *transit) {
+static void transit_stop(ladei_pinned_transit *transit) {
   ladei_lock_acquire(&transit->lock);
-  while ((word_of(transit) & LADEI_TRANSIT_STOPPED) != 0) { /* another one's turn */
+  while ((word_of(transit) & LADEI_PINNED_TRANSIT_STOPPED) != 0) { /* another one's turn */
     ladei_condition_wait(&transit->changed, &transit->lock);
   }
-  atomic_fetch_or_explicit(&transit->word, LADEI_TRANSIT_STOPPED, memory_order_acq_rel);
-  while (word_of(transit) != LADEI_TRANSIT_STOPPED) {
+  atomic_fetch_or_explicit(&transit->word, LADEI_PINNED_TRANSIT_STOPPED, memory_order_acq_rel);
+  while (word_of(transit) != LADEI_PINNED_TRANSIT_STOPPED) {
     ladei_condition_wait(&transit->changed, &transit->lock);
   }
   ladei_lock_release(&transit->lock);
 }
 
-static void transit_go(ladei_transit *transit) {
+static void transit_go(ladei_pinned_transit *transit) {
   ladei_lock_acquire(&transit->lock);
-  atomic_fetch_and_explicit(&transit->word, ~(uint32_t)LADEI_TRANSIT_STOPPED, memory_order_release);
+  atomic_fetch_and_explicit(&transit->word, ~(uint32_t)LADEI_PINNED_TRANSIT_STOPPED, memory_order_release);
   ladei_condition_broadcast(&transit->changed);
   ladei_lock_release(&transit->lock);
 }
 
-void ladei_room_stop(ladei_room *room) {
+void ladei_pinned_room_stop(ladei_pinned_room *room) {
   transit_stop(&room->segments);
   transit_stop(&room->blocks);
 }
 
-void ladei_room_go(ladei_room *room) {
+void ladei_pinned_room_go(ladei_pinned_room *room) {
   transit_go(&room->blocks);
   transit_go(&room->segments);
 }
 
-bool ladei_room_is_asked_for(ladei_room *room) { return (word_of(&room->segments) & LADEI_TRANSIT_STOPPED) != 0; }
+bool ladei_pinned_room_is_asked_for(ladei_pinned_room *room) {
+  return (word_of(&room->segments) & LADEI_PINNED_TRANSIT_STOPPED) != 0;
+}
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-uint32_t ladei_room_wait_begin(ladei_room *room) {
+uint32_t ladei_pinned_room_wait_begin(ladei_pinned_room *room) {
   ladei_switch_point("wait begin", 0);
   atomic_fetch_add_explicit(&room->waiters, 1, memory_order_seq_cst);
   ladei_switch_point("waits", 0);
   return atomic_load_explicit(&room->returns, memory_order_acquire);
 }
 
-void ladei_room_wait_end(ladei_room *room) { atomic_fetch_sub_explicit(&room->waiters, 1, memory_order_release); }
+void ladei_pinned_room_wait_end(ladei_pinned_room *room) {
+  atomic_fetch_sub_explicit(&room->waiters, 1, memory_order_release);
+}
 
-void ladei_room_sleep(ladei_room *room, uint32_t seen, uint64_t timeout_ns) {
+void ladei_pinned_room_sleep(ladei_pinned_room *room, uint32_t seen, uint64_t timeout_ns) {
   ladei_lock_acquire(&room->lock);
-  if (!ladei_room_has_returned(room, seen)) {
+  if (!ladei_pinned_room_has_returned(room, seen)) {
     (void)ladei_condition_wait_for(&room->returned, &room->lock, timeout_ns);
   }
   ladei_lock_release(&room->lock);
 }
 
-void ladei_room_tell(ladei_room *room) {
+void ladei_pinned_room_tell(ladei_pinned_room *room) {
   ladei_lock_acquire(&room->lock);
   atomic_fetch_add_explicit(&room->returns, 1, memory_order_release);
   ladei_condition_broadcast(&room->returned);

@@ -12,7 +12,7 @@
  * that order, so nobody who moves blocks, a free above all, waits for a driver call of another thread.
  *
  * The rules of those who are in transit: a transit of blocks makes no driver call, and begins with no lade lock held. Inside
- * of one, another is begun with ladei_transit_try_begin alone.
+ * of one, another is begun with ladei_pinned_transit_try_begin alone.
  */
 #ifndef LADE_HOST_ROOM_H
 #define LADE_HOST_ROOM_H
@@ -22,93 +22,93 @@
 #include "base/lock.h"
 #include "base/switch.h"
 
-typedef struct ladei_transit {
-  _Atomic(uint32_t) word; /* LADEI_TRANSIT_STOPPED, and LADEI_TRANSIT_ONE for each transit under way */
+typedef struct ladei_pinned_transit {
+  _Atomic(uint32_t) word; /* LADEI_PINNED_TRANSIT_STOPPED, and LADEI_PINNED_TRANSIT_ONE for each transit under way */
   ladei_lock lock;        /* for `changed` */
   ladei_condition changed;
-} ladei_transit;
+} ladei_pinned_transit;
 
-enum { LADEI_TRANSIT_STOPPED = 1, LADEI_TRANSIT_ONE = 2 };
+enum { LADEI_PINNED_TRANSIT_STOPPED = 1, LADEI_PINNED_TRANSIT_ONE = 2 };
 
-typedef struct ladei_room {
+typedef struct ladei_pinned_room {
   _Alignas(128) _Atomic(uint32_t) waiters; /* requests that wait for memory to come back: mostly nobody writes here */
   ladei_lock lock;                         /* guards changes of `returns` */
   ladei_condition returned;
   _Atomic(uint32_t) returns; /* times that memory came back while somebody waited */
-  _Alignas(128) ladei_transit segments;
-  _Alignas(128) ladei_transit blocks;
-} ladei_room;
+  _Alignas(128) ladei_pinned_transit segments;
+  _Alignas(128) ladei_pinned_transit blocks;
+} ladei_pinned_room;
 
 /* Cannot fail, and owns nothing but its bytes. */
-void ladei_room_init(ladei_room *room);
-void ladei_room_destroy(ladei_room *room);
+void ladei_pinned_room_init(ladei_pinned_room *room);
+void ladei_pinned_room_destroy(ladei_pinned_room *room);
 
 /* ---- Transits ---------------------------------------------------------------------------------------------------- */
 
-void ladei_transit_begin_slowly(ladei_transit *transit);
-void ladei_transit_end_slowly(ladei_transit *transit);
+void ladei_pinned_transit_begin_slowly(ladei_pinned_transit *transit);
+void ladei_pinned_transit_end_slowly(ladei_pinned_transit *transit);
 
 /* The last one under way tells who stopped them. */
-static inline void ladei_transit_end(ladei_transit *transit) {
+static inline void ladei_pinned_transit_end(ladei_pinned_transit *transit) {
   ladei_switch_point("transit end", 0);
-  uint32_t word = atomic_fetch_sub_explicit(&transit->word, LADEI_TRANSIT_ONE, memory_order_release);
-  if ((word & LADEI_TRANSIT_STOPPED) != 0) {
-    ladei_transit_end_slowly(transit);
+  uint32_t word = atomic_fetch_sub_explicit(&transit->word, LADEI_PINNED_TRANSIT_ONE, memory_order_release);
+  if ((word & LADEI_PINNED_TRANSIT_STOPPED) != 0) {
+    ladei_pinned_transit_end_slowly(transit);
   }
 }
 
 /* False: transits are stopped; do without. */
-static inline bool ladei_transit_try_begin(ladei_transit *transit) {
+static inline bool ladei_pinned_transit_try_begin(ladei_pinned_transit *transit) {
   ladei_switch_point("transit begin", 0);
-  uint32_t word = atomic_fetch_add_explicit(&transit->word, LADEI_TRANSIT_ONE, memory_order_acquire);
-  if ((word & LADEI_TRANSIT_STOPPED) == 0) {
+  uint32_t word = atomic_fetch_add_explicit(&transit->word, LADEI_PINNED_TRANSIT_ONE, memory_order_acquire);
+  if ((word & LADEI_PINNED_TRANSIT_STOPPED) == 0) {
     return true;
   }
-  ladei_transit_end(transit);
+  ladei_pinned_transit_end(transit);
   return false;
 }
 
 /* Waits while transits are stopped. */
-static inline void ladei_transit_begin(ladei_transit *transit) {
-  if (!ladei_transit_try_begin(transit)) {
-    ladei_transit_begin_slowly(transit);
+static inline void ladei_pinned_transit_begin(ladei_pinned_transit *transit) {
+  if (!ladei_pinned_transit_try_begin(transit)) {
+    ladei_pinned_transit_begin_slowly(transit);
   }
 }
 
-/* Returns when nothing is in transit, and lets nothing begin until ladei_room_go. One thread at a time. */
-void ladei_room_stop(ladei_room *room);
-void ladei_room_go(ladei_room *room);
+/* Returns when nothing is in transit, and lets nothing begin until ladei_pinned_room_go. One thread at a time. */
+void ladei_pinned_room_stop(ladei_pinned_room *room);
+void ladei_pinned_room_go(ladei_pinned_room *room);
 
 /* Whether a request waits for transits to end. For tests. */
-bool ladei_room_is_asked_for(ladei_room *room);
+bool ladei_pinned_room_is_asked_for(ladei_pinned_room *room);
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
 /* Announces a waiter, before its last look. What comes back from now on is told to it: it differs from `returns` then. */
-uint32_t ladei_room_wait_begin(ladei_room *room);
-void ladei_room_wait_end(ladei_room *room);
+uint32_t ladei_pinned_room_wait_begin(ladei_pinned_room *room);
+void ladei_pinned_room_wait_end(ladei_pinned_room *room);
 
-/* Whether anything came back since ladei_room_wait_begin gave `seen`. */
-static inline bool ladei_room_has_returned(ladei_room *room, uint32_t seen) {
+/* Whether anything came back since ladei_pinned_room_wait_begin gave `seen`. */
+static inline bool ladei_pinned_room_has_returned(ladei_pinned_room *room, uint32_t seen) {
   return atomic_load_explicit(&room->returns, memory_order_acquire) != seen;
 }
 
 /* Sleeps until then, for at most `timeout_ns`. */
-void ladei_room_sleep(ladei_room *room, uint32_t seen, uint64_t timeout_ns);
+void ladei_pinned_room_sleep(ladei_pinned_room *room, uint32_t seen, uint64_t timeout_ns);
 
 /* Whether somebody waits: then threads keep nothing for themselves. */
-static inline bool ladei_room_is_awaited(ladei_room *room) {
+static inline bool ladei_pinned_room_is_awaited(ladei_pinned_room *room) {
   ladei_switch_point("awaited", 0);
   return atomic_load_explicit(&room->waiters, memory_order_seq_cst) != 0;
 }
 
-void ladei_room_tell(ladei_room *room);
+void ladei_pinned_room_tell(ladei_pinned_room *room);
 
 /* Memory can be had that could not be had before. After it was put where the waiters look. */
-static inline void ladei_room_returned(ladei_room *room) {
+static inline void ladei_pinned_room_returned(ladei_pinned_room *room) {
   ladei_switch_point("returned", 0);
   if (atomic_load_explicit(&room->waiters, memory_order_seq_cst) != 0) {
-    ladei_room_tell(room);
+    ladei_pinned_room_tell(room);
   }
 }
 

@@ -17,77 +17,80 @@ static unsigned common_factor(unsigned class_index) {
   return granules & (0u - granules); /* the power of two in it: gcd(granules, 8) for granules below 8 */
 }
 
-size_t ladei_run_pages(unsigned class_index) { return (class_index + 1) / common_factor(class_index); }
+size_t ladei_pinned_run_pages(unsigned class_index) { return (class_index + 1) / common_factor(class_index); }
 
-unsigned ladei_run_blocks(unsigned class_index) { return LADEI_RUN_MAX_BLOCKS / common_factor(class_index); }
+unsigned ladei_pinned_run_blocks(unsigned class_index) {
+  return LADEI_PINNED_RUN_MAX_BLOCKS / common_factor(class_index);
+}
 
-static unsigned run_class(const ladei_run *run) {
+static unsigned run_class(const ladei_pinned_run *run) {
   return atomic_load_explicit(&run->class_index, memory_order_relaxed);
 }
 
-static void small_block_open(ladei_run *run, unsigned i, unsigned class_index, unsigned node) {
-  ladei_block *block = &run->blocks[i];
+static void small_block_open(ladei_pinned_run *run, unsigned i, unsigned class_index, unsigned node) {
+  ladei_pinned_block *block = &run->blocks[i];
   uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
-  word = word >> LADEI_BLOCK_GENERATION_SHIFT << LADEI_BLOCK_GENERATION_SHIFT;
-  word |= (uint64_t)node << LADEI_BLOCK_NODE_SHIFT | (uint64_t)class_index << LADEI_BLOCK_CLASS_SHIFT;
-  uintptr_t address = ladei_block_address(run->pages) + i * ladei_pinned_class_bytes(class_index);
+  word = word >> LADEI_PINNED_BLOCK_GENERATION_SHIFT << LADEI_PINNED_BLOCK_GENERATION_SHIFT;
+  word |= (uint64_t)node << LADEI_PINNED_BLOCK_NODE_SHIFT | (uint64_t)class_index << LADEI_PINNED_BLOCK_CLASS_SHIFT;
+  uintptr_t address = ladei_pinned_block_address(run->pages) + i * ladei_pinned_class_bytes(class_index);
   atomic_store_explicit(&block->address, address, memory_order_relaxed);
-  ladei_block_word_set(block, word | LADEI_BLOCK_FREE);
+  ladei_pinned_block_word_set(block, word | LADEI_PINNED_BLOCK_FREE);
 }
 
-void ladei_run_open(ladei_run *run, ladei_segment *segment, ladei_block *pages, unsigned class_index) {
-  unsigned count = ladei_run_blocks(class_index);
+void ladei_pinned_run_open(ladei_pinned_run *run, ladei_pinned_segment *segment, ladei_pinned_block *pages,
+                           unsigned class_index) {
+  unsigned count = ladei_pinned_run_blocks(class_index);
   run->pages = pages;
   run->next = run->prev = NULL;
   run->free_mask = (1u << count) - 1;
   atomic_store_explicit(&run->class_index, class_index, memory_order_relaxed);
-  atomic_store_explicit(&run->base, ladei_block_address(pages), memory_order_relaxed);
+  atomic_store_explicit(&run->base, ladei_pinned_block_address(pages), memory_order_relaxed);
   for (unsigned i = 0; i < count; i++) {
-    small_block_open(run, i, class_index, ladei_segment_node(segment));
+    small_block_open(run, i, class_index, ladei_pinned_segment_node(segment));
   }
-  for (size_t i = 0; i < ladei_run_pages(class_index); i++) {
-    ladei_block_run_set(&pages[i], run);
-    ladei_block_state_set(&pages[i], LADEI_BLOCK_RUN);
+  for (size_t i = 0; i < ladei_pinned_run_pages(class_index); i++) {
+    ladei_pinned_block_run_set(&pages[i], run);
+    ladei_pinned_block_state_set(&pages[i], LADEI_PINNED_BLOCK_RUN);
   }
 }
 
-void ladei_run_close(ladei_run *run) {
-  for (unsigned i = 0; i < ladei_run_blocks(run_class(run)); i++) {
-    ladei_block_state_set(&run->blocks[i], LADEI_BLOCK_NONE);
+void ladei_pinned_run_close(ladei_pinned_run *run) {
+  for (unsigned i = 0; i < ladei_pinned_run_blocks(run_class(run)); i++) {
+    ladei_pinned_block_state_set(&run->blocks[i], LADEI_PINNED_BLOCK_NONE);
   }
-  for (size_t i = 0; i < ladei_run_pages(run_class(run)); i++) {
-    ladei_block_run_set(&run->pages[i], NULL);
-    ladei_block_state_set(&run->pages[i], i == 0 ? LADEI_BLOCK_FREE : LADEI_BLOCK_NONE);
+  for (size_t i = 0; i < ladei_pinned_run_pages(run_class(run)); i++) {
+    ladei_pinned_block_run_set(&run->pages[i], NULL);
+    ladei_pinned_block_state_set(&run->pages[i], i == 0 ? LADEI_PINNED_BLOCK_FREE : LADEI_PINNED_BLOCK_NONE);
   }
   atomic_store_explicit(&run->base, 0, memory_order_relaxed);
   run->pages = NULL;
 }
 
-ladei_block *ladei_run_take(ladei_run *run) {
+ladei_pinned_block *ladei_pinned_run_take(ladei_pinned_run *run) {
   unsigned i = (unsigned)__builtin_ctz(run->free_mask);
   run->free_mask &= run->free_mask - 1;
-  ladei_block_state_set(&run->blocks[i], LADEI_BLOCK_CACHED);
+  ladei_pinned_block_state_set(&run->blocks[i], LADEI_PINNED_BLOCK_CACHED);
   return &run->blocks[i];
 }
 
-void ladei_run_put(ladei_run *run, ladei_block *block) {
-  ladei_block_state_set(block, LADEI_BLOCK_FREE);
+void ladei_pinned_run_put(ladei_pinned_run *run, ladei_pinned_block *block) {
+  ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_FREE);
   run->free_mask |= 1u << (unsigned)(block - run->blocks);
 }
 
-lade_status ladei_run_check(const ladei_run *run) {
+lade_status ladei_pinned_run_check(const ladei_pinned_run *run) {
   unsigned class_index = run_class(run);
-  for (unsigned i = 0; i < ladei_run_blocks(class_index); i++) {
-    uint64_t word = ladei_block_word(&run->blocks[i]);
-    bool is_free = ladei_word_state(word) == LADEI_BLOCK_FREE;
-    if (is_free != ((run->free_mask >> i & 1) != 0) || ladei_word_class(word) != class_index) {
+  for (unsigned i = 0; i < ladei_pinned_run_blocks(class_index); i++) {
+    uint64_t word = ladei_pinned_block_word(&run->blocks[i]);
+    bool is_free = ladei_pinned_word_state(word) == LADEI_PINNED_BLOCK_FREE;
+    if (is_free != ((run->free_mask >> i & 1) != 0) || ladei_pinned_word_class(word) != class_index) {
       return ladei_error(LADE_ERR_INTERNAL, 0, "run %p of class %u: I2 is broken at block %u", (const void *)run,
                          class_index, i);
     }
   }
-  for (size_t i = 0; i < ladei_run_pages(class_index); i++) {
-    if (ladei_word_state(ladei_block_word(&run->pages[i])) != LADEI_BLOCK_RUN ||
-        ladei_block_run(&run->pages[i]) != run) {
+  for (size_t i = 0; i < ladei_pinned_run_pages(class_index); i++) {
+    if (ladei_pinned_word_state(ladei_pinned_block_word(&run->pages[i])) != LADEI_PINNED_BLOCK_RUN ||
+        ladei_pinned_block_run(&run->pages[i]) != run) {
       return ladei_error(LADE_ERR_INTERNAL, 0, "run %p: I1 is broken at page %zu", (const void *)run, i);
     }
   }

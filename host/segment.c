@@ -34,54 +34,55 @@ static size_t round_to_page(size_t bytes) {
 /* ---- Metadata ---------------------------------------------------------------------------------------------------- */
 
 /* Where the parts of the mapping begin. */
-typedef struct layout {
+typedef struct segment_layout {
   size_t summary, starts, blocks, bytes;
-} layout;
+} segment_layout;
 
-static layout layout_of(size_t capacity_pages) {
-  layout at;
+static segment_layout layout_of(size_t capacity_pages) {
+  segment_layout at;
   size_t words = words_for(capacity_pages);
-  at.summary = (sizeof(ladei_segment) + 63) & ~(size_t)63;
+  at.summary = (sizeof(ladei_pinned_segment) + 63) & ~(size_t)63;
   at.starts = at.summary + words_for(words) * sizeof(uint64_t);
   at.blocks = round_to_page(at.starts + words * sizeof(uint64_t));
-  at.bytes = round_to_page(at.blocks + capacity_pages * sizeof(ladei_block));
+  at.bytes = round_to_page(at.blocks + capacity_pages * sizeof(ladei_pinned_block));
   return at;
 }
 
-size_t ladei_segment_capacity(size_t pages) { return (size_t)1 << ladei_log2_ceil(pages); }
+size_t ladei_pinned_segment_capacity(size_t pages) { return (size_t)1 << ladei_log2_ceil(pages); }
 
-ladei_segment *ladei_segment_create(size_t pages) {
-  size_t capacity = ladei_segment_capacity(pages);
-  layout at = layout_of(capacity);
+ladei_pinned_segment *ladei_pinned_segment_create(size_t pages) {
+  size_t capacity = ladei_pinned_segment_capacity(pages);
+  segment_layout at = layout_of(capacity);
   char *memory = mmap(NULL, at.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     return NULL;
   }
-  ladei_segment *segment = (ladei_segment *)(void *)memory;
+  ladei_pinned_segment *segment = (ladei_pinned_segment *)(void *)memory;
   segment->starts_summary = (_Atomic(uint64_t) *)(void *)(memory + at.summary);
   segment->starts = (_Atomic(uint64_t) *)(void *)(memory + at.starts);
-  segment->blocks = (ladei_block *)(void *)(memory + at.blocks);
+  segment->blocks = (ladei_pinned_block *)(void *)(memory + at.blocks);
   segment->capacity_pages = capacity;
   segment->metadata_bytes = at.bytes;
   return segment;
 }
 
-void ladei_segment_destroy(ladei_segment *segment) { munmap(segment, segment->metadata_bytes); }
+void ladei_pinned_segment_destroy(ladei_pinned_segment *segment) { munmap(segment, segment->metadata_bytes); }
 
 /* What readers of stale pointers and later users of the record look at. Its ticket is idle. */
-static void record_clear(ladei_block *block) {
-  if (ladei_block_word(block) == 0 && ladei_block_next(block) == NULL && ladei_block_prev(block) == NULL) {
+static void record_clear(ladei_pinned_block *block) {
+  if (ladei_pinned_block_word(block) == 0 && ladei_pinned_block_next(block) == NULL &&
+      ladei_pinned_block_prev(block) == NULL) {
     return; /* never used: its memory is still to be made */
   }
-  ladei_block_word_set(block, 0);
-  ladei_block_next_set(block, NULL);
-  ladei_block_prev_set(block, NULL);
+  ladei_pinned_block_word_set(block, 0);
+  ladei_pinned_block_next_set(block, NULL);
+  ladei_pinned_block_prev_set(block, NULL);
   block->ticket.spare = 0;
 }
 
 /* Records read as zero from now on, that is NONE. The kernel keeps memory that the program has locked (mlockall). */
-static void records_clear(ladei_segment *segment) {
-  if (madvise(segment->blocks, segment->capacity_pages * sizeof(ladei_block), MADV_DONTNEED) == 0) {
+static void records_clear(ladei_pinned_segment *segment) {
+  if (madvise(segment->blocks, segment->capacity_pages * sizeof(ladei_pinned_block), MADV_DONTNEED) == 0) {
     return;
   }
   for (size_t page = 0; page < segment->capacity_pages; page++) {
@@ -89,7 +90,7 @@ static void records_clear(ladei_segment *segment) {
   }
 }
 
-void ladei_segment_reset(ladei_segment *segment) {
+void ladei_pinned_segment_reset(ladei_pinned_segment *segment) {
   size_t words = words_for(segment->capacity_pages);
   for (size_t i = 0; i < words_for(words); i++) {
     uint64_t summary = atomic_exchange_explicit(&segment->starts_summary[i], 0, memory_order_relaxed);
@@ -108,7 +109,7 @@ void ladei_segment_reset(ladei_segment *segment) {
 /* ---- Starts of blocks -------------------------------------------------------------------------------------------- */
 
 /* Writers hold the node's lock, so plain read-modify-write of the words is enough; readers need whole words. */
-static void start_set(ladei_segment *segment, size_t page) {
+static void start_set(ladei_pinned_segment *segment, size_t page) {
   _Atomic(uint64_t) *word = &segment->starts[page / WORD_BITS];
   _Atomic(uint64_t) *summary = &segment->starts_summary[page / WORD_BITS / WORD_BITS];
   uint64_t bits = atomic_load_explicit(word, memory_order_relaxed);
@@ -117,7 +118,7 @@ static void start_set(ladei_segment *segment, size_t page) {
   atomic_store_explicit(summary, words | (uint64_t)1 << (page / WORD_BITS % WORD_BITS), memory_order_relaxed);
 }
 
-static void start_clear(ladei_segment *segment, size_t page) {
+static void start_clear(ladei_pinned_segment *segment, size_t page) {
   _Atomic(uint64_t) *word = &segment->starts[page / WORD_BITS];
   _Atomic(uint64_t) *summary = &segment->starts_summary[page / WORD_BITS / WORD_BITS];
   uint64_t bits = atomic_load_explicit(word, memory_order_relaxed) & ~((uint64_t)1 << (page % WORD_BITS));
@@ -135,7 +136,7 @@ static int bit_at_or_below(uint64_t bits, unsigned position) {
 }
 
 /* Index of the last word of `starts` below `word` that the summary says is not empty; -1: none. */
-static ptrdiff_t word_below(const ladei_segment *segment, size_t word) {
+static ptrdiff_t word_below(const ladei_pinned_segment *segment, size_t word) {
   if (word == 0) {
     return -1;
   }
@@ -152,7 +153,7 @@ static ptrdiff_t word_below(const ladei_segment *segment, size_t word) {
 }
 
 /* The page of the last block start at or before `page`; -1: none. */
-static ptrdiff_t start_at_or_below(const ladei_segment *segment, size_t page) {
+static ptrdiff_t start_at_or_below(const ladei_pinned_segment *segment, size_t page) {
   ptrdiff_t word = (ptrdiff_t)(page / WORD_BITS);
   unsigned position = (unsigned)(page % WORD_BITS);
   while (word >= 0) {
@@ -166,13 +167,13 @@ static ptrdiff_t start_at_or_below(const ladei_segment *segment, size_t page) {
   return -1;
 }
 
-ladei_block *ladei_segment_find(const ladei_segment *segment, uintptr_t address) {
-  uintptr_t base = ladei_segment_base(segment);
+ladei_pinned_block *ladei_pinned_segment_find(const ladei_pinned_segment *segment, uintptr_t address) {
+  uintptr_t base = ladei_pinned_segment_base(segment);
   size_t page = (address - base) >> LADEI_PINNED_PAGE_SHIFT; /* huge where the segment is another one by now */
   if (page >= segment->capacity_pages) {
     return NULL;
   }
-  if (ladei_word_state(ladei_block_word(&segment->blocks[page])) != LADEI_BLOCK_NONE) {
+  if (ladei_pinned_word_state(ladei_pinned_block_word(&segment->blocks[page])) != LADEI_PINNED_BLOCK_NONE) {
     return &segment->blocks[page];
   }
   ptrdiff_t start = start_at_or_below(segment, page);
@@ -182,124 +183,127 @@ ladei_block *ladei_segment_find(const ladei_segment *segment, uintptr_t address)
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
 /* I5 */
-static uint64_t generation_from(const ladei_segment *segment, const ladei_block *block) {
-  uint64_t generation = ladei_block_word(block) >> LADEI_BLOCK_GENERATION_SHIFT;
+static uint64_t generation_from(const ladei_pinned_segment *segment, const ladei_pinned_block *block) {
+  uint64_t generation = ladei_pinned_block_word(block) >> LADEI_PINNED_BLOCK_GENERATION_SHIFT;
   return generation < segment->generation_least ? segment->generation_least : generation;
 }
 
-static void block_start(ladei_segment *segment, size_t page, size_t pages, size_t prev_pages) {
-  ladei_block *block = &segment->blocks[page];
-  uint64_t word = generation_from(segment, block) << LADEI_BLOCK_GENERATION_SHIFT;
-  word |= (uint64_t)ladei_segment_node(segment) << LADEI_BLOCK_NODE_SHIFT;
-  word |= (uint64_t)ladei_pinned_class_of_pages(pages) << LADEI_BLOCK_CLASS_SHIFT;
-  uintptr_t address = ladei_segment_base(segment) + (page << LADEI_PINNED_PAGE_SHIFT);
+static void block_start(ladei_pinned_segment *segment, size_t page, size_t pages, size_t prev_pages) {
+  ladei_pinned_block *block = &segment->blocks[page];
+  uint64_t word = generation_from(segment, block) << LADEI_PINNED_BLOCK_GENERATION_SHIFT;
+  word |= (uint64_t)ladei_pinned_segment_node(segment) << LADEI_PINNED_BLOCK_NODE_SHIFT;
+  word |= (uint64_t)ladei_pinned_class_of_pages(pages) << LADEI_PINNED_BLOCK_CLASS_SHIFT;
+  uintptr_t address = ladei_pinned_segment_base(segment) + (page << LADEI_PINNED_PAGE_SHIFT);
   atomic_store_explicit(&block->address, address, memory_order_relaxed);
   block->prev_pages = (uint32_t)prev_pages;
   atomic_store_explicit(&block->pages, (uint32_t)pages, memory_order_relaxed);
   start_set(segment, page);
-  ladei_block_word_set(block, word | LADEI_BLOCK_FREE);
+  ladei_pinned_block_word_set(block, word | LADEI_PINNED_BLOCK_FREE);
 }
 
 /* A FREE block's size, and with it its class, changes. */
-static void block_resize(ladei_block *block, size_t pages) {
+static void block_resize(ladei_pinned_block *block, size_t pages) {
   uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
-  word &= ~((uint64_t)0xff << LADEI_BLOCK_CLASS_SHIFT);
+  word &= ~((uint64_t)0xff << LADEI_PINNED_BLOCK_CLASS_SHIFT);
   atomic_store_explicit(&block->pages, (uint32_t)pages, memory_order_relaxed);
-  ladei_block_word_set(block, word | (uint64_t)ladei_pinned_class_of_pages(pages) << LADEI_BLOCK_CLASS_SHIFT);
+  ladei_pinned_block_word_set(block, word | (uint64_t)ladei_pinned_class_of_pages(pages)
+                                                << LADEI_PINNED_BLOCK_CLASS_SHIFT);
 }
 
 /* The block behind this one, whatever its state; NULL at the end. */
-static ladei_block *block_after(const ladei_segment *segment, const ladei_block *block) {
-  size_t page = ladei_segment_page_of(segment, block) + ladei_block_pages(block);
-  return page < ladei_segment_page_count(segment) ? &segment->blocks[page] : NULL;
+static ladei_pinned_block *block_after(const ladei_pinned_segment *segment, const ladei_pinned_block *block) {
+  size_t page = ladei_pinned_segment_page_of(segment, block) + ladei_pinned_block_pages(block);
+  return page < ladei_pinned_segment_page_count(segment) ? &segment->blocks[page] : NULL;
 }
 
-static void prev_pages_tell(ladei_segment *segment, const ladei_block *block) {
-  ladei_block *after = block_after(segment, block);
+static void prev_pages_tell(ladei_pinned_segment *segment, const ladei_pinned_block *block) {
+  ladei_pinned_block *after = block_after(segment, block);
   if (after != NULL) {
-    after->prev_pages = (uint32_t)ladei_block_pages(block);
+    after->prev_pages = (uint32_t)ladei_pinned_block_pages(block);
   }
 }
 
-ladei_block *ladei_segment_open(ladei_segment *segment, unsigned node) {
+ladei_pinned_block *ladei_pinned_segment_open(ladei_pinned_segment *segment, unsigned node) {
   atomic_store_explicit(&segment->node, node, memory_order_relaxed);
-  block_start(segment, 0, ladei_segment_page_count(segment), 0);
+  block_start(segment, 0, ladei_pinned_segment_page_count(segment), 0);
   return &segment->blocks[0];
 }
 
-void ladei_segment_take_back(ladei_segment *segment, ladei_block *block) {
-  uint32_t generation = (uint32_t)(ladei_block_word(block) >> LADEI_BLOCK_GENERATION_SHIFT);
+void ladei_pinned_segment_take_back(ladei_pinned_segment *segment, ladei_pinned_block *block) {
+  uint32_t generation = (uint32_t)(ladei_pinned_block_word(block) >> LADEI_PINNED_BLOCK_GENERATION_SHIFT);
   if (generation > segment->generation_most) {
     segment->generation_most = generation;
   }
-  ladei_block_state_set(block, LADEI_BLOCK_FREE);
+  ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_FREE);
 }
 
-ladei_block *ladei_segment_split(ladei_segment *segment, ladei_block *block, size_t pages) {
-  size_t rest = ladei_block_pages(block) - pages;
+ladei_pinned_block *ladei_pinned_segment_split(ladei_pinned_segment *segment, ladei_pinned_block *block, size_t pages) {
+  size_t rest = ladei_pinned_block_pages(block) - pages;
   if (rest == 0) {
     return NULL;
   }
-  size_t page = ladei_segment_page_of(segment, block) + pages;
+  size_t page = ladei_pinned_segment_page_of(segment, block) + pages;
   block_resize(block, pages);
   block_start(segment, page, rest, pages);
   prev_pages_tell(segment, &segment->blocks[page]);
   return &segment->blocks[page];
 }
 
-static ladei_block *free_or_null(ladei_block *block) {
-  return block != NULL && ladei_word_state(ladei_block_word(block)) == LADEI_BLOCK_FREE ? block : NULL;
+static ladei_pinned_block *free_or_null(ladei_pinned_block *block) {
+  return block != NULL && ladei_pinned_word_state(ladei_pinned_block_word(block)) == LADEI_PINNED_BLOCK_FREE ? block
+                                                                                                             : NULL;
 }
 
-ladei_block *ladei_segment_before(ladei_segment *segment, ladei_block *block) {
+ladei_pinned_block *ladei_pinned_segment_before(ladei_pinned_segment *segment, ladei_pinned_block *block) {
   (void)segment;
   return block->prev_pages == 0 ? NULL : free_or_null(block - block->prev_pages);
 }
 
-ladei_block *ladei_segment_after(ladei_segment *segment, ladei_block *block) {
+ladei_pinned_block *ladei_pinned_segment_after(ladei_pinned_segment *segment, ladei_pinned_block *block) {
   return free_or_null(block_after(segment, block));
 }
 
-void ladei_segment_join(ladei_segment *segment, ladei_block *first, ladei_block *second) {
-  start_clear(segment, ladei_segment_page_of(segment, second));
-  ladei_block_state_set(second, LADEI_BLOCK_NONE);
-  block_resize(first, ladei_block_pages(first) + ladei_block_pages(second));
+void ladei_pinned_segment_join(ladei_pinned_segment *segment, ladei_pinned_block *first, ladei_pinned_block *second) {
+  start_clear(segment, ladei_pinned_segment_page_of(segment, second));
+  ladei_pinned_block_state_set(second, LADEI_PINNED_BLOCK_NONE);
+  block_resize(first, ladei_pinned_block_pages(first) + ladei_pinned_block_pages(second));
   prev_pages_tell(segment, first);
 }
 
 /* ---- Check ------------------------------------------------------------------------------------------------------- */
 
-static lade_status broken(const ladei_segment *segment, const char *invariant, size_t page) {
+static lade_status broken(const ladei_pinned_segment *segment, const char *invariant, size_t page) {
   return ladei_error(LADE_ERR_INTERNAL, 0, "segment %p: %s is broken at page %zu of %zu",
-                     (void *)ladei_segment_base(segment), invariant, page, ladei_segment_page_count(segment));
+                     (void *)ladei_pinned_segment_base(segment), invariant, page,
+                     ladei_pinned_segment_page_count(segment));
 }
 
-static bool start_is_set(const ladei_segment *segment, size_t page) {
+static bool start_is_set(const ladei_pinned_segment *segment, size_t page) {
   return atomic_load_explicit(&segment->starts[page / WORD_BITS], memory_order_relaxed) >> (page % WORD_BITS) & 1;
 }
 
 /* I4, and the clear bits of I2, between two starts. */
-static lade_status check_inside(const ladei_segment *segment, size_t first, size_t pages) {
-  ladei_block_state outer = ladei_word_state(ladei_block_word(&segment->blocks[first]));
-  ladei_block_state inner = outer == LADEI_BLOCK_RUN ? LADEI_BLOCK_RUN : LADEI_BLOCK_NONE;
+static lade_status check_inside(const ladei_pinned_segment *segment, size_t first, size_t pages) {
+  ladei_pinned_block_state outer = ladei_pinned_word_state(ladei_pinned_block_word(&segment->blocks[first]));
+  ladei_pinned_block_state inner = outer == LADEI_PINNED_BLOCK_RUN ? LADEI_PINNED_BLOCK_RUN : LADEI_PINNED_BLOCK_NONE;
   for (size_t page = first + 1; page < first + pages; page++) {
     if (start_is_set(segment, page)) {
       return broken(segment, "I2 (no start inside a block)", page);
     }
-    if (pages < 4096 && ladei_word_state(ladei_block_word(&segment->blocks[page])) != inner) {
+    if (pages < 4096 && ladei_pinned_word_state(ladei_pinned_block_word(&segment->blocks[page])) != inner) {
       return broken(segment, "I4 (pages inside a block say NONE)", page);
     }
   }
   return LADE_OK;
 }
 
-lade_status ladei_segment_check(const ladei_segment *segment) {
-  size_t page = 0, prev_pages = 0, page_count = ladei_segment_page_count(segment);
+lade_status ladei_pinned_segment_check(const ladei_pinned_segment *segment) {
+  size_t page = 0, prev_pages = 0, page_count = ladei_pinned_segment_page_count(segment);
   bool prev_free = false;
   while (page < page_count) {
-    const ladei_block *block = &segment->blocks[page];
-    size_t pages = ladei_block_pages(block);
-    bool is_free = ladei_word_state(ladei_block_word(block)) == LADEI_BLOCK_FREE;
+    const ladei_pinned_block *block = &segment->blocks[page];
+    size_t pages = ladei_pinned_block_pages(block);
+    bool is_free = ladei_pinned_word_state(ladei_pinned_block_word(block)) == LADEI_PINNED_BLOCK_FREE;
     if (pages == 0 || pages > page_count - page || block->prev_pages != prev_pages) {
       return broken(segment, "I1 (blocks cover the segment)", page);
     }

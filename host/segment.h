@@ -15,9 +15,9 @@
 #include "host/block.h"
 #include "lade/status.h"
 
-typedef struct ladei_segment {
+typedef struct ladei_pinned_segment {
   /* Constant from creation of the metadata. */
-  ladei_block *blocks;               /* [capacity_pages] */
+  ladei_pinned_block *blocks;        /* [capacity_pages] */
   _Atomic(uint64_t) *starts;         /* bit per page: a block starts there */
   _Atomic(uint64_t) *starts_summary; /* bit per word of `starts`: it is not 0 */
   size_t capacity_pages;
@@ -36,81 +36,84 @@ typedef struct ladei_segment {
   uint64_t birth;          /* number of the segment in its pool: older ones are smaller */
 
   /* Guard: the node's lock. */
-  struct ladei_segment *next, *prev; /* the node's segments, oldest first; or the list of spare metadata */
-  uint64_t free_since_ns;            /* when it was first seen wholly free; 0: not yet */
-  bool huge;                         /* made for one large request: kept whole while that can be */
-  bool divided;                      /* ... and it could not: to be cut like any other until wholly free again */
-  uint32_t generation_least;         /* what records begin with: above all that they said before the last reset */
-  uint32_t generation_most;          /* of the blocks that came back since */
-} ladei_segment;
+  struct ladei_pinned_segment *next, *prev; /* the node's segments, oldest first; or the list of spare metadata */
+  uint64_t free_since_ns;                   /* when it was first seen wholly free; 0: not yet */
+  bool huge;                                /* made for one large request: kept whole while that can be */
+  bool divided;                             /* ... and it could not: to be cut like any other until wholly free again */
+  uint32_t generation_least; /* what records begin with: above all that they said before the last reset */
+  uint32_t generation_most;  /* of the blocks that came back since */
+} ladei_pinned_segment;
 
 /* Metadata for segments of up to `pages`; NULL when there is no memory. Zeroed: no memory, no blocks. */
-ladei_segment *ladei_segment_create(size_t pages);
-void ladei_segment_destroy(ladei_segment *segment);
+ladei_pinned_segment *ladei_pinned_segment_create(size_t pages);
+void ladei_pinned_segment_destroy(ladei_pinned_segment *segment);
 /* Forgets all blocks and gives the memory of their records back to the system. All blocks were taken back before.
  * Generations go on from where they were: no stale word comes true again. */
-void ladei_segment_reset(ladei_segment *segment);
+void ladei_pinned_segment_reset(ladei_pinned_segment *segment);
 /* Capacity of the metadata made for so many pages; a power of two, so that spare metadata fits again. */
-size_t ladei_segment_capacity(size_t pages);
+size_t ladei_pinned_segment_capacity(size_t pages);
 
-static inline uintptr_t ladei_segment_base(const ladei_segment *segment) {
+static inline uintptr_t ladei_pinned_segment_base(const ladei_pinned_segment *segment) {
   return atomic_load_explicit(&segment->base, memory_order_relaxed);
 }
-static inline size_t ladei_segment_page_count(const ladei_segment *segment) {
+static inline size_t ladei_pinned_segment_page_count(const ladei_pinned_segment *segment) {
   return atomic_load_explicit(&segment->page_count, memory_order_relaxed);
 }
-static inline size_t ladei_segment_bytes(const ladei_segment *segment) {
+static inline size_t ladei_pinned_segment_bytes(const ladei_pinned_segment *segment) {
   return atomic_load_explicit(&segment->bytes, memory_order_relaxed);
 }
-static inline unsigned ladei_segment_node(const ladei_segment *segment) {
+static inline unsigned ladei_pinned_segment_node(const ladei_pinned_segment *segment) {
   return atomic_load_explicit(&segment->node, memory_order_relaxed);
 }
 
 /* Usable bytes of a block of the segment whose word is known. */
-static inline size_t ladei_segment_block_bytes(const ladei_segment *segment, const ladei_block *block, uint64_t word) {
-  size_t bytes = ladei_block_bytes(block, word);
-  return block == segment->blocks ? ladei_size_min(bytes, ladei_segment_bytes(segment)) : bytes;
+static inline size_t ladei_pinned_segment_block_bytes(const ladei_pinned_segment *segment,
+                                                      const ladei_pinned_block *block, uint64_t word) {
+  size_t bytes = ladei_pinned_block_bytes(block, word);
+  return block == segment->blocks ? ladei_size_min(bytes, ladei_pinned_segment_bytes(segment)) : bytes;
 }
 
-static inline bool ladei_segment_in_chunks(const ladei_segment *segment) {
+static inline bool ladei_pinned_segment_in_chunks(const ladei_pinned_segment *segment) {
   return atomic_load_explicit(&segment->in_chunks, memory_order_relaxed);
 }
 
 /* Makes one free block of the whole segment and returns it. Caller: the thread that made the segment. */
-ladei_block *ladei_segment_open(ladei_segment *segment, unsigned node);
+ladei_pinned_block *ladei_pinned_segment_open(ladei_pinned_segment *segment, unsigned node);
 
 /* Caller holds the node's lock; the blocks are FREE and in no list. */
 /* Cuts a block to `pages`; the rest, a new FREE block, or NULL if there is none. */
-ladei_block *ladei_segment_split(ladei_segment *segment, ladei_block *block, size_t pages);
+ladei_pinned_block *ladei_pinned_segment_split(ladei_pinned_segment *segment, ladei_pinned_block *block, size_t pages);
 /* Neighbours that are FREE, or NULL. */
-ladei_block *ladei_segment_before(ladei_segment *segment, ladei_block *block);
-ladei_block *ladei_segment_after(ladei_segment *segment, ladei_block *block);
+ladei_pinned_block *ladei_pinned_segment_before(ladei_pinned_segment *segment, ladei_pinned_block *block);
+ladei_pinned_block *ladei_pinned_segment_after(ladei_pinned_segment *segment, ladei_pinned_block *block);
 /* A CACHED block becomes FREE. */
-void ladei_segment_take_back(ladei_segment *segment, ladei_block *block);
+void ladei_pinned_segment_take_back(ladei_pinned_segment *segment, ladei_pinned_block *block);
 /* Makes one block of two neighbours, the first of which stays. */
-void ladei_segment_join(ladei_segment *segment, ladei_block *first, ladei_block *second);
+void ladei_pinned_segment_join(ladei_pinned_segment *segment, ladei_pinned_block *first, ladei_pinned_block *second);
 
-static inline size_t ladei_segment_page_of(const ladei_segment *segment, const ladei_block *block) {
+static inline size_t ladei_pinned_segment_page_of(const ladei_pinned_segment *segment,
+                                                  const ladei_pinned_block *block) {
   return (size_t)(block - segment->blocks);
 }
 
 /* Whether a FREE block is the whole segment. */
-static inline bool ladei_segment_is_whole(const ladei_segment *segment, const ladei_block *block) {
-  return ladei_block_pages(block) == ladei_segment_page_count(segment);
+static inline bool ladei_pinned_segment_is_whole(const ladei_pinned_segment *segment, const ladei_pinned_block *block) {
+  return ladei_pinned_block_pages(block) == ladei_pinned_segment_page_count(segment);
 }
 
 /* Whether it is kept for a request of about its own size. */
-static inline bool ladei_segment_is_kept_whole(const ladei_segment *segment, const ladei_block *block) {
-  return segment->huge && !segment->divided && ladei_segment_is_whole(segment, block);
+static inline bool ladei_pinned_segment_is_kept_whole(const ladei_pinned_segment *segment,
+                                                      const ladei_pinned_block *block) {
+  return segment->huge && !segment->divided && ladei_pinned_segment_is_whole(segment, block);
 }
 
 /*
  * The record of the block or run in whose pages `address` lies, by any thread at any time; NULL: none. Certain for
  * blocks that are in use; for others a guess that the caller must check.
  */
-ladei_block *ladei_segment_find(const ladei_segment *segment, uintptr_t address);
+ladei_pinned_block *ladei_pinned_segment_find(const ladei_pinned_segment *segment, uintptr_t address);
 
 /* Recounts a segment: see the invariants in segment.c. Caller holds the node's lock. Names the first one broken. */
-lade_status ladei_segment_check(const ladei_segment *segment);
+lade_status ladei_pinned_segment_check(const ladei_pinned_segment *segment);
 
 #endif /* LADE_HOST_SEGMENT_H */

@@ -63,7 +63,7 @@ static inline size_t ladei_pinned_class_bytes(unsigned class_index) {
 }
 
 /* Pages of a block for a request of at least a page. Never more than those of its class. */
-static inline size_t ladei_pinned_block_pages(size_t bytes) {
+static inline size_t ladei_pinned_pages_per_block(size_t bytes) {
   size_t pages = ladei_pinned_pages(bytes);
   if (pages <= LADEI_PINNED_EVEN_PAGES) {
     return ladei_pinned_class_bytes(ladei_pinned_class_of_pages(pages)) >> LADEI_PINNED_PAGE_SHIFT;

@@ -20,18 +20,18 @@ static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, con
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-lade_pinned_state ladei_pinned_public_state(ladei_block_state state) {
-  return state == LADEI_BLOCK_IN_USE    ? LADE_PINNED_IN_USE
-         : state == LADEI_BLOCK_PENDING ? LADE_PINNED_PENDING
-                                        : LADE_PINNED_CACHED;
+lade_pinned_state ladei_pinned_public_state(ladei_pinned_block_state state) {
+  return state == LADEI_PINNED_BLOCK_IN_USE    ? LADE_PINNED_IN_USE
+         : state == LADEI_PINNED_BLOCK_PENDING ? LADE_PINNED_PENDING
+                                               : LADE_PINNED_CACHED;
 }
 
 /* Views of all of a node's blocks; the caller frees them. NULL with *out_count 0 where there are none. */
-static lade_status node_views(ladei_node *node, ladei_block_view **out, size_t *out_count) {
-  ladei_block_view *views = NULL;
+static lade_status node_views(ladei_pinned_node *node, ladei_pinned_block_view **out, size_t *out_count) {
+  ladei_pinned_block_view *views = NULL;
   size_t capacity = 0;
   for (;;) {
-    size_t count = ladei_node_view(node, views, capacity);
+    size_t count = ladei_pinned_node_view(node, views, capacity);
     if (count <= capacity) {
       *out = views;
       *out_count = count;
@@ -46,9 +46,9 @@ static lade_status node_views(ladei_node *node, ladei_block_view **out, size_t *
   }
 }
 
-static lade_status node_blocks_show(const lade_pinned_pool *pool, ladei_node *node, lade_pinned_block_visit visit,
-                                    void *user) {
-  ladei_block_view *views = NULL;
+static lade_status node_blocks_show(const lade_pinned_pool *pool, ladei_pinned_node *node,
+                                    lade_pinned_block_visit visit, void *user) {
+  ladei_pinned_block_view *views = NULL;
   size_t count = 0;
   lade_status status = node_views(node, &views, &count);
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
@@ -61,7 +61,7 @@ static lade_status node_blocks_show(const lade_pinned_pool *pool, ladei_node *no
     info.state = (int32_t)ladei_pinned_public_state(views[i].state);
     info.source = views[i].source;
     info.chunk_bytes = views[i].in_chunks ? pool->source.register_chunk_bytes : 0;
-    info.contiguous_bytes = ladei_source_contiguous(&info, 0);
+    info.contiguous_bytes = ladei_pinned_source_contiguous(&info, 0);
     status = visit(&info, user);
   }
   free(views);
@@ -70,8 +70,8 @@ static lade_status node_blocks_show(const lade_pinned_pool *pool, ladei_node *no
 
 lade_status lade_pinned_blocks_each(lade_pinned_pool *pool, lade_pinned_block_visit visit, void *user) {
   lade_status status = enter(pool, visit != NULL, __func__);
-  for (uint32_t i = 0; status == LADE_OK && i < ladei_pool_node_count(pool); i++) {
-    status = node_blocks_show(pool, ladei_pool_node(pool, i), visit, user);
+  for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++) {
+    status = node_blocks_show(pool, ladei_pinned_pool_node(pool, i), visit, user);
   }
   return status;
 }
@@ -79,11 +79,11 @@ lade_status lade_pinned_blocks_each(lade_pinned_pool *pool, lade_pinned_block_vi
 /* ---- Nodes and classes ------------------------------------------------------------------------------------------- */
 
 static lade_status node_show(lade_pinned_pool *pool, uint32_t index, lade_pinned_node_stats_visit visit, void *user) {
-  ladei_node_gauges own;
-  ladei_node_stats_read(pool, index, &own, NULL);
+  ladei_pinned_node_gauges own;
+  ladei_pinned_node_stats_read(pool, index, &own, NULL);
   const lade_pinned_node_stats stats = {
       .struct_size = sizeof stats,
-      .numa_node = ladei_pool_node(pool, index)->os_index,
+      .numa_node = ladei_pinned_pool_node(pool, index)->os_index,
       .requested_bytes = own.gauges.requested_bytes,
       .in_use_bytes = own.gauges.in_use_bytes,
       .pending_bytes = own.gauges.pending_bytes,
@@ -98,13 +98,13 @@ static lade_status node_show(lade_pinned_pool *pool, uint32_t index, lade_pinned
 
 lade_status lade_pinned_node_stats_each(lade_pinned_pool *pool, lade_pinned_node_stats_visit visit, void *user) {
   lade_status status = enter(pool, visit != NULL, __func__);
-  for (uint32_t i = 0; status == LADE_OK && i < ladei_pool_node_count(pool); i++) {
+  for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++) {
     status = node_show(pool, i, visit, user);
   }
   return status;
 }
 
-static lade_status class_show(const ladei_node *node, unsigned class_index, const ladei_gauges *own,
+static lade_status class_show(const ladei_pinned_node *node, unsigned class_index, const ladei_pinned_gauges *own,
                               lade_pinned_class_stats_visit visit, void *user) {
   const lade_pinned_class_stats stats = {
       .struct_size = sizeof stats,
@@ -127,17 +127,17 @@ lade_status lade_pinned_class_stats_each(lade_pinned_pool *pool, lade_pinned_cla
   if (status != LADE_OK) {
     return status;
   }
-  ladei_gauges *classes = malloc(LADEI_PINNED_CLASSES * sizeof *classes);
+  ladei_pinned_gauges *classes = malloc(LADEI_PINNED_CLASSES * sizeof *classes);
   if (classes == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %u classes", __func__,
                        (unsigned)LADEI_PINNED_CLASSES);
   }
-  for (uint32_t i = 0; status == LADE_OK && i < ladei_pool_node_count(pool); i++) {
-    ladei_node_gauges node;
-    ladei_node_stats_read(pool, i, &node, classes);
+  for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++) {
+    ladei_pinned_node_gauges node;
+    ladei_pinned_node_stats_read(pool, i, &node, classes);
     for (unsigned c = 0; status == LADE_OK && c < LADEI_PINNED_CLASSES; c++) {
       if (classes[c].in_use_blocks.allocated > 0 || classes[c].cached_blocks.allocated > 0) {
-        status = class_show(ladei_pool_node(pool, i), c, &classes[c], visit, user);
+        status = class_show(ladei_pinned_pool_node(pool, i), c, &classes[c], visit, user);
       }
     }
   }

@@ -23,19 +23,19 @@
 
 #define HUGE_PAGE_BYTES (2 * LADEI_MIB)
 
-static void cost_note(ladei_source_cost *cost, uint64_t ns, bool succeeded) {
+static void cost_note(ladei_pinned_source_cost *cost, uint64_t ns, bool succeeded) {
   cost->ns += succeeded ? ns : 0;
   cost->calls += succeeded ? 1 : 0;
 }
 
-static uint64_t now_ns(const ladei_source_settings *settings) {
+static uint64_t now_ns(const ladei_pinned_source_settings *settings) {
   return settings->runtime->ops->now_ns(settings->runtime->self);
 }
 
 /* ---- register ---------------------------------------------------------------------------------------------------- */
 
 /* Areas of a huge page and more begin at a huge page, so that the kernel can use them. */
-static lade_status area_map(size_t bytes, ladei_memory *out) {
+static lade_status area_map(size_t bytes, ladei_pinned_memory *out) {
   size_t align = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
   void *mapped = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) {
@@ -44,11 +44,11 @@ static lade_status area_map(size_t bytes, ladei_memory *out) {
   }
   uintptr_t base = (uintptr_t)mapped;
   base += align == 0 ? 0 : (align - base % align) % align;
-  *out = (ladei_memory){.base = (void *)base,
-                        .bytes = bytes,
-                        .mapped = mapped,
-                        .mapped_bytes = bytes + align,
-                        .source = LADE_PINNED_SOURCE_REGISTER};
+  *out = (ladei_pinned_memory){.base = (void *)base,
+                               .bytes = bytes,
+                               .mapped = mapped,
+                               .mapped_bytes = bytes + align,
+                               .source = LADE_PINNED_SOURCE_REGISTER};
   if (align != 0) {
     (void)madvise((void *)base, bytes, MADV_HUGEPAGE); /* advice: without huge pages it works as well */
   }
@@ -58,8 +58,8 @@ static lade_status area_map(size_t bytes, ladei_memory *out) {
 }
 
 /* Preferred: a system that forbids binding, as containers do, costs speed and no more. */
-static lade_status area_bind(const ladei_source_settings *settings, const ladei_topology *topology, int node,
-                             const ladei_memory *memory) {
+static lade_status area_bind(const ladei_pinned_source_settings *settings, const ladei_topology *topology, int node,
+                             const ladei_pinned_memory *memory) {
   lade_error saved;
   if (topology == NULL || node < 0) {
     return LADE_OK;
@@ -74,8 +74,8 @@ static lade_status area_bind(const ladei_source_settings *settings, const ladei_
 }
 
 /* A mapping on its node, touched if asked. */
-static lade_status area_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
-                                size_t bytes, ladei_memory *out) {
+static lade_status area_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology, int node,
+                                size_t bytes, ladei_pinned_memory *out) {
   lade_status status = area_map(bytes, out);
   if (status != LADE_OK) {
     return status;
@@ -92,13 +92,13 @@ static lade_status area_acquire(const ladei_source_settings *settings, const lad
 }
 
 /* Length of the chunk that begins there; 0 at the end. */
-static size_t chunk_at(const ladei_source_settings *settings, const ladei_memory *memory, size_t offset) {
+static size_t chunk_at(const ladei_pinned_source_settings *settings, const ladei_pinned_memory *memory, size_t offset) {
   size_t rest = (ladei_pinned_pages(memory->bytes) << LADEI_PINNED_PAGE_SHIFT) - offset;
   return settings->register_chunk_bytes == 0 ? rest : ladei_size_min(rest, settings->register_chunk_bytes);
 }
 
 /* Registers what is not registered yet, chunk by chunk, and stops at the first refusal. */
-static lade_status chunks_register(const ladei_source_settings *settings, ladei_memory *memory) {
+static lade_status chunks_register(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory) {
   const lade_runtime *runtime = settings->runtime;
   unsigned flags = settings->device_mapped ? (unsigned)LADEI_HOST_DEVICE_MAPPED : 0;
   size_t chunk;
@@ -114,7 +114,7 @@ static lade_status chunks_register(const ladei_source_settings *settings, ladei_
 }
 
 /* The reverse, last chunk first. */
-static lade_status chunks_unregister(const ladei_source_settings *settings, ladei_memory *memory) {
+static lade_status chunks_unregister(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory) {
   const lade_runtime *runtime = settings->runtime;
   while (memory->registered_bytes > 0) {
     size_t whole = settings->register_chunk_bytes == 0 ? memory->registered_bytes : settings->register_chunk_bytes;
@@ -128,8 +128,8 @@ static lade_status chunks_unregister(const ladei_source_settings *settings, lade
   return LADE_OK;
 }
 
-static lade_status register_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
-                                    size_t bytes, ladei_memory *out) {
+static lade_status register_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
+                                    int node, size_t bytes, ladei_pinned_memory *out) {
   lade_status status = area_acquire(settings, topology, node, bytes, out);
   if (status != LADE_OK) {
     return status;
@@ -149,7 +149,7 @@ static lade_status register_acquire(const ladei_source_settings *settings, const
 }
 
 /* Registered or not. */
-static lade_status mapped_release(const ladei_source_settings *settings, ladei_memory *memory) {
+static lade_status mapped_release(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory) {
   lade_status status = chunks_unregister(settings, memory);
   if (status == LADE_OK) {
     munmap(memory->mapped, memory->mapped_bytes);
@@ -168,8 +168,8 @@ static lade_status mapped_release(const ladei_source_settings *settings, ladei_m
 
 /* ---- driver ------------------------------------------------------------------------------------------------------ */
 
-static lade_status driver_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
-                                  size_t bytes, ladei_memory *out) {
+static lade_status driver_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
+                                  int node, size_t bytes, ladei_pinned_memory *out) {
   const lade_runtime *runtime = settings->runtime;
   unsigned flags = settings->device_mapped ? (unsigned)LADEI_HOST_DEVICE_MAPPED : 0;
   void *base = NULL;
@@ -181,46 +181,47 @@ static lade_status driver_acquire(const ladei_source_settings *settings, const l
   ladei_lock_assert_none_held();
   lade_status status = runtime->ops->host_alloc(runtime->self, settings->device, bytes, flags, &base);
   if (status == LADE_OK) {
-    *out = (ladei_memory){.base = base, .bytes = bytes, .mapped = base, .source = LADE_PINNED_SOURCE_DRIVER};
+    *out = (ladei_pinned_memory){.base = base, .bytes = bytes, .mapped = base, .source = LADE_PINNED_SOURCE_DRIVER};
   }
   return status;
 }
 
-static lade_status driver_release(const ladei_source_settings *settings, ladei_memory *memory) {
+static lade_status driver_release(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory) {
   return settings->runtime->ops->host_free(settings->runtime->self, memory->mapped);
 }
 
 /* ---- pool -------------------------------------------------------------------------------------------------------- */
 
 /* Driver pools promise no alignment to pages: where it does not come by itself, a page more is asked for. */
-static lade_status pool_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
-                                size_t bytes, ladei_memory *out) {
+static lade_status pool_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology, int node,
+                                size_t bytes, ladei_pinned_memory *out) {
   void *base = NULL;
   (void)topology;
   ladei_lock_assert_none_held();
-  lade_status status = ladei_driver_pools_alloc(settings->driver_pools, node, settings->strict, bytes, &base);
+  lade_status status = ladei_pinned_driver_pools_alloc(settings->driver_pools, node, settings->strict, bytes, &base);
   if (status == LADE_OK && (uintptr_t)base % LADEI_PINNED_PAGE_BYTES != 0) {
-    status = ladei_driver_pools_free(settings->driver_pools, base);
+    status = ladei_pinned_driver_pools_free(settings->driver_pools, base);
     if (status == LADE_OK) {
-      status = ladei_driver_pools_alloc(settings->driver_pools, node, settings->strict, bytes + LADEI_PINNED_PAGE_BYTES,
-                                        &base);
+      status = ladei_pinned_driver_pools_alloc(settings->driver_pools, node, settings->strict,
+                                               bytes + LADEI_PINNED_PAGE_BYTES, &base);
     }
   }
   if (status == LADE_OK) {
     uintptr_t aligned = ((uintptr_t)base + LADEI_PINNED_PAGE_BYTES - 1) & ~(uintptr_t)(LADEI_PINNED_PAGE_BYTES - 1);
-    *out = (ladei_memory){.base = (void *)aligned, .bytes = bytes, .mapped = base, .source = LADE_PINNED_SOURCE_POOL};
+    *out = (ladei_pinned_memory){
+        .base = (void *)aligned, .bytes = bytes, .mapped = base, .source = LADE_PINNED_SOURCE_POOL};
   }
   return status;
 }
 
-static lade_status pool_release(const ladei_source_settings *settings, ladei_memory *memory) {
-  return ladei_driver_pools_free(settings->driver_pools, memory->mapped);
+static lade_status pool_release(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory) {
+  return ladei_pinned_driver_pools_free(settings->driver_pools, memory->mapped);
 }
 
 /* ---- pageable ---------------------------------------------------------------------------------------------------- */
 
-static lade_status pageable_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
-                                    size_t bytes, ladei_memory *out) {
+static lade_status pageable_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
+                                    int node, size_t bytes, ladei_pinned_memory *out) {
   lade_status status = area_acquire(settings, topology, node, bytes, out);
   if (status == LADE_OK) {
     out->source = LADE_PINNED_SOURCE_PAGEABLE;
@@ -232,9 +233,9 @@ static lade_status pageable_acquire(const ladei_source_settings *settings, const
 
 typedef struct source_entry {
   lade_pinned_source source;
-  lade_status (*acquire)(const ladei_source_settings *settings, const ladei_topology *topology, int node, size_t bytes,
-                         ladei_memory *out);
-  lade_status (*release)(const ladei_source_settings *settings, ladei_memory *memory);
+  lade_status (*acquire)(const ladei_pinned_source_settings *settings, const ladei_topology *topology, int node,
+                         size_t bytes, ladei_pinned_memory *out);
+  lade_status (*release)(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory);
 } source_entry;
 
 static const source_entry sources[] = {
@@ -247,9 +248,9 @@ static const source_entry sources[] = {
 enum { SOURCE_COUNT = sizeof sources / sizeof sources[0] };
 
 /* One source's attempt. A source that the runtime does not have leaves the refusal of an earlier one standing. */
-static lade_status source_try(const ladei_source_settings *settings, const source_entry *entry,
-                              const ladei_topology *topology, int node, size_t bytes, ladei_memory *out,
-                              ladei_source_cost *cost, lade_status before) {
+static lade_status source_try(const ladei_pinned_source_settings *settings, const source_entry *entry,
+                              const ladei_topology *topology, int node, size_t bytes, ladei_pinned_memory *out,
+                              ladei_pinned_source_cost *cost, lade_status before) {
   lade_error saved;
   ladei_error_save(&saved);
   uint64_t begin_ns = now_ns(settings);
@@ -268,16 +269,16 @@ static lade_status source_try(const ladei_source_settings *settings, const sourc
  *   the node has none left: the kernel calls its killer. So the node is asked first. Others may be faster between the
  *   question and the first touch; but a pool that grows to what a node has ends in an error.
  */
-static lade_status nodes_check(const ladei_source_settings *settings, int node, size_t bytes) {
+static lade_status nodes_check(const ladei_pinned_source_settings *settings, int node, size_t bytes) {
   uint64_t free_bytes;
   if (settings->strict && node >= 0) {
-    free_bytes = ladei_limits_node_free(settings->root, node);
+    free_bytes = ladei_pinned_limits_node_free(settings->root, node);
     return bytes <= free_bytes ? LADE_OK
                                : ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, 0,
                                              "NUMA node %d has %llu bytes free, page cache included; %zu are asked for",
                                              node, (unsigned long long)free_bytes, bytes);
   }
-  if (node < 0 && ladei_limits_bound_free(settings->root, &free_bytes) && bytes > free_bytes) {
+  if (node < 0 && ladei_pinned_limits_bound_free(settings->root, &free_bytes) && bytes > free_bytes) {
     return ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, 0,
                        "the NUMA nodes that this thread is bound to have %llu bytes free, page cache included; %zu are "
                        "asked for",
@@ -286,8 +287,9 @@ static lade_status nodes_check(const ladei_source_settings *settings, int node, 
   return LADE_OK;
 }
 
-lade_status ladei_memory_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
-                                 size_t bytes, ladei_memory *out, ladei_source_cost *cost) {
+lade_status ladei_pinned_memory_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
+                                        int node, size_t bytes, ladei_pinned_memory *out,
+                                        ladei_pinned_source_cost *cost) {
   lade_error saved;
   lade_status room = nodes_check(settings, node, bytes);
   if (room != LADE_OK) {
@@ -306,7 +308,8 @@ lade_status ladei_memory_acquire(const ladei_source_settings *settings, const la
   return status;
 }
 
-lade_status ladei_memory_release(const ladei_source_settings *settings, ladei_memory *memory, ladei_source_cost *cost) {
+lade_status ladei_pinned_memory_release(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory,
+                                        ladei_pinned_source_cost *cost) {
   size_t i = 0;
   while (sources[i].source != memory->source) {
     i++;

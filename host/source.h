@@ -26,7 +26,7 @@
 #include "runtime/ops.h"
 
 /* Settings of a pool that concern its sources; constant. */
-typedef struct ladei_source_settings {
+typedef struct ladei_pinned_source_settings {
   lade_runtime *runtime;
   int device;                  /* whose context pins; the memory is pinned for all devices */
   uint32_t sources;            /* set of lade_pinned_source bits */
@@ -35,32 +35,33 @@ typedef struct ladei_source_settings {
   bool device_mapped;          /* register, driver: the devices get an address too */
   uint32_t prefault_threads;   /* 0: no prefault of our own; the registration touches the pages */
   size_t register_chunk_bytes; /* register: chunks of this length, whole pages; 0: all at once */
-  ladei_driver_pools *driver_pools;
-} ladei_source_settings;
+  ladei_pinned_driver_pools *driver_pools;
+} ladei_pinned_source_settings;
 
-typedef struct ladei_memory {
+typedef struct ladei_pinned_memory {
   void *base; /* page aligned */
   size_t bytes;
   void *mapped; /* what the source has to give back: the mapping around it, or the driver's own address */
   size_t mapped_bytes;
   size_t registered_bytes; /* from the start of it; less than all only where giving back failed half way */
   lade_pinned_source source;
-} ladei_memory;
+} ladei_pinned_memory;
 
 /* What pinning or unpinning cost. */
-typedef struct ladei_source_cost {
+typedef struct ladei_pinned_source_cost {
   uint64_t calls; /* successful ones: one at most in a call of acquire or release */
   uint64_t ns;    /* in them */
-} ladei_source_cost;
+} ladei_pinned_source_cost;
 
 /* Whether copies must end at borders inside the memory: at each multiple of the chunks' length. Note [Chunks] */
-static inline bool ladei_source_is_in_chunks(const ladei_source_settings *settings, const ladei_memory *memory) {
+static inline bool ladei_pinned_source_is_in_chunks(const ladei_pinned_source_settings *settings,
+                                                    const ladei_pinned_memory *memory) {
   return memory->source == LADE_PINNED_SOURCE_REGISTER && settings->register_chunk_bytes != 0 &&
          memory->bytes > settings->register_chunk_bytes;
 }
 
 /* Of a described block, what one copy from `offset` of it may take. */
-static inline uint64_t ladei_source_contiguous(const lade_pinned_info *info, uint64_t offset) {
+static inline uint64_t ladei_pinned_source_contiguous(const lade_pinned_info *info, uint64_t offset) {
   uint64_t rest = offset < info->bytes ? info->bytes - offset : 0; /* a segment may be given back meanwhile */
   uint64_t chunk = info->chunk_bytes == 0 ? rest : info->chunk_bytes - offset % info->chunk_bytes;
   return chunk < rest ? chunk : rest;
@@ -72,11 +73,13 @@ static inline uint64_t ladei_source_contiguous(const lade_pinned_info *info, uin
  * LADE_ERR_UNSUPPORTED where it has none of them; nothing is held then. LADE_ERR_DEVICE_LOST ends the search at once.
  * Memory that may come from some NUMA nodes only is not asked for where they have too little of it.
  */
-lade_status ladei_memory_acquire(const ladei_source_settings *settings, const ladei_topology *topology, int node,
-                                 size_t bytes, ladei_memory *out, ladei_source_cost *cost);
+lade_status ladei_pinned_memory_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
+                                        int node, size_t bytes, ladei_pinned_memory *out,
+                                        ladei_pinned_source_cost *cost);
 
 /* Gives it back. On failure it is still held, and pinned too as far as that can be: otherwise its source is pageable
  * from then on. */
-lade_status ladei_memory_release(const ladei_source_settings *settings, ladei_memory *memory, ladei_source_cost *cost);
+lade_status ladei_pinned_memory_release(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory,
+                                        ladei_pinned_source_cost *cost);
 
 #endif /* LADE_HOST_SOURCE_H */

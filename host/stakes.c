@@ -116,7 +116,7 @@ static outlook outlook_of(lade_pinned_pool *pool, const ladei_pinned_stake *stak
   ladei_retire_counters uses;
   ladei_retire_counters_get(pool->retire, &uses);
   /* What is in quarantine may stay there. */
-  outlook view = {.pending = ladei_pending_read(pool).blocks > uses.quarantined_uses};
+  outlook view = {.pending = ladei_pinned_pending_read(pool).blocks > uses.quarantined_uses};
   ladei_lock_acquire(&stakes->lock);
   view.gives = stakes->gives;
   view.others = stakes->blocks - stake->blocks;

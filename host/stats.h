@@ -15,132 +15,134 @@
 #include "lade/pinned.h"
 
 /* A quantity that goes up and down. */
-typedef struct ladei_gauge {
+typedef struct ladei_pinned_gauge {
   _Atomic(uint64_t) current;
   _Atomic(uint64_t) allocated; /* sum of all increases; less `current`: sum of all decreases */
   _Atomic(uint64_t) peak;
-} ladei_gauge;
+} ladei_pinned_gauge;
 
-void ladei_gauge_sub(ladei_gauge *gauge, uint64_t amount);
+void ladei_pinned_gauge_sub(ladei_pinned_gauge *gauge, uint64_t amount);
 /* Adds unless that would take the gauge above `max`. */
-bool ladei_gauge_add_below(ladei_gauge *gauge, uint64_t amount, uint64_t max);
+bool ladei_pinned_gauge_add_below(ladei_pinned_gauge *gauge, uint64_t amount, uint64_t max);
 
-static inline uint64_t ladei_gauge_current(const ladei_gauge *gauge) {
+static inline uint64_t ladei_pinned_gauge_current(const ladei_pinned_gauge *gauge) {
   return atomic_load_explicit(&gauge->current, memory_order_relaxed);
 }
 
 /* A current value as far as the threads have told, and its peak. */
-typedef struct ladei_published {
+typedef struct ladei_pinned_published {
   _Atomic(uint64_t) current; /* modulo 2^64: a thread may tell its frees before another tells the allocs */
   _Atomic(uint64_t) peak;
-} ladei_published;
+} ladei_pinned_published;
 
-void ladei_published_change(ladei_published *published, uint64_t before, uint64_t now);
+void ladei_pinned_published_change(ladei_pinned_published *published, uint64_t before, uint64_t now);
 
 /* Blocks and their bytes. */
-typedef struct ladei_amount {
+typedef struct ladei_pinned_amount {
   uint64_t blocks, bytes;
-} ladei_amount;
+} ladei_pinned_amount;
 
 /* Blocks in use as far as the threads have told. */
-typedef struct ladei_told {
-  ladei_published blocks, bytes, requested;
-} ladei_told;
+typedef struct ladei_pinned_published_use {
+  ladei_pinned_published blocks, bytes, requested;
+} ladei_pinned_published_use;
 
 /* What one thread tells of one class: before, and now. */
-typedef struct ladei_use {
+typedef struct ladei_pinned_thread_use {
   uint64_t blocks, bytes, requested;
-} ladei_use;
+} ladei_pinned_thread_use;
 
 /* Blocks that go one way between a node's free memory and the rest, ever. Written under the node's lock. */
-typedef struct ladei_flow {
+typedef struct ladei_pinned_counter_pair {
   _Atomic(uint64_t) blocks, bytes;
-} ladei_flow;
+} ladei_pinned_counter_pair;
 
 /* The same of pending blocks: what the threads have told, ever; what is pending no longer, ever; the most between. */
-typedef struct ladei_pending {
-  ladei_flow told, retired; /* of several threads */
+typedef struct ladei_pinned_pending {
+  ladei_pinned_counter_pair told, retired; /* of several threads */
   _Atomic(uint64_t) peak_blocks, peak_bytes;
-} ladei_pending;
+} ladei_pinned_pending;
 
 /* Of one class on one node, or of the node. */
-typedef struct ladei_level_counters {
-  ladei_told in_use;
-  ladei_pending pending;
-  ladei_amount cached_peak; /* guard: pool->lock */
-} ladei_level_counters;
+typedef struct ladei_pinned_level_counters {
+  ladei_pinned_published_use in_use;
+  ladei_pinned_pending pending;
+  ladei_pinned_amount cached_peak; /* guard: pool->lock */
+} ladei_pinned_level_counters;
 
-typedef struct ladei_class_counters {
-  ladei_level_counters level;
-  ladei_flow cut, joined; /* out of free memory, and back */
-} ladei_class_counters;
+typedef struct ladei_pinned_class_counters {
+  ladei_pinned_level_counters level;
+  ladei_pinned_counter_pair cut, joined; /* out of free memory, and back */
+} ladei_pinned_class_counters;
 
-typedef struct ladei_node_counters {
-  ladei_level_counters level;
-  ladei_class_counters classes[LADEI_PINNED_CLASSES];
-} ladei_node_counters;
+typedef struct ladei_pinned_node_counters {
+  ladei_pinned_level_counters level;
+  ladei_pinned_class_counters classes[LADEI_PINNED_CLASSES];
+} ladei_pinned_node_counters;
 
 /* Calls of one kind and the time in them. */
-typedef struct ladei_timer {
+typedef struct ladei_pinned_timer {
   _Atomic(uint64_t) count, total_ns, min_ns, max_ns; /* min_ns: UINT64_MAX before the first */
-} ladei_timer;
+} ladei_pinned_timer;
 
-void ladei_timer_init(ladei_timer *timer);
-void ladei_timer_add(ladei_timer *timer, uint64_t calls, uint64_t ns);
+void ladei_pinned_timer_init(ladei_pinned_timer *timer);
+void ladei_pinned_timer_add(ladei_pinned_timer *timer, uint64_t calls, uint64_t ns);
 
-typedef struct ladei_pool_counters {
-  ladei_gauge reserved_bytes;
-  ladei_told in_use;        /* its peaks; current is the sum of the nodes' */
-  ladei_pending pending;    /* the same */
-  ladei_amount cached_peak; /* guard: pool->lock */
-  _Atomic(uint64_t) hits;   /* as read last */
+typedef struct ladei_pinned_pool_counters {
+  ladei_pinned_gauge reserved_bytes;
+  ladei_pinned_published_use in_use; /* its peaks; current is the sum of the nodes' */
+  ladei_pinned_pending pending;      /* the same */
+  ladei_pinned_amount cached_peak;   /* guard: pool->lock */
+  _Atomic(uint64_t) hits;            /* as read last */
   _Atomic(uint64_t) misses, limit_waits, other_node_takes, unreached_caches;
-  ladei_timer driver_allocs, driver_frees;
-} ladei_pool_counters;
+  ladei_pinned_timer driver_allocs, driver_frees;
+} ladei_pinned_pool_counters;
 
-static inline void ladei_count(_Atomic(uint64_t) *counter, uint64_t amount) {
+static inline void ladei_pinned_count(_Atomic(uint64_t) *counter, uint64_t amount) {
   atomic_fetch_add_explicit(counter, amount, memory_order_relaxed);
 }
 
-struct ladei_tallies;
+struct ladei_pinned_thread_counters;
 
 /* Pending blocks. What becomes pending is counted by the thread that frees it (its tallies of the node, or the node's of
  * threads that have none), what no longer is by the node. Note [Peak of pending] */
-void ladei_pending_add(lade_pinned_pool *pool, struct ladei_tallies *tallies, unsigned node, unsigned class_index,
-                       uint64_t bytes);
-void ladei_pending_sub(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_amount amount);
+void ladei_pinned_pending_add(lade_pinned_pool *pool, struct ladei_pinned_thread_counters *tallies, unsigned node,
+                              unsigned class_index, uint64_t bytes);
+void ladei_pinned_pending_sub(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_pinned_amount amount);
 /* A thread shows the node what it has freed of a class since the last time. By the owner of the tallies, or after it. */
-void ladei_pending_tell(lade_pinned_pool *pool, struct ladei_tallies *tallies, unsigned class_index);
-ladei_amount ladei_pending_read(lade_pinned_pool *pool);
+void ladei_pinned_pending_tell(lade_pinned_pool *pool, struct ladei_pinned_thread_counters *tallies,
+                               unsigned class_index);
+ladei_pinned_amount ladei_pinned_pending_read(lade_pinned_pool *pool);
 
 /* A thread's use of a class changed: at refill and flush; with every call where threads have no tallies. */
-void ladei_in_use_tell(lade_pinned_pool *pool, unsigned node, unsigned class_index, const ladei_use *before,
-                       const ladei_use *now);
+void ladei_pinned_in_use_tell(lade_pinned_pool *pool, unsigned node, unsigned class_index,
+                              const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now);
 
 /* Sums over all threads. */
-typedef struct ladei_usage {
+typedef struct ladei_pinned_usage {
   uint64_t allocs, frees, requested_allocated, requested_freed, bytes_allocated, bytes_freed;
-  ladei_amount pending_allocated;
-} ladei_usage;
+  ladei_pinned_amount pending_allocated;
+} ladei_pinned_usage;
 
 /* Of all nodes and classes. */
-void ladei_usage_read(lade_pinned_pool *pool, ladei_usage *out);
+void ladei_pinned_usage_read(lade_pinned_pool *pool, ladei_pinned_usage *out);
 
 /* What users are told of a class, a node or the pool. */
-typedef struct ladei_gauges {
+typedef struct ladei_pinned_gauges {
   lade_pinned_gauge requested_bytes, in_use_bytes, pending_bytes, cached_bytes;
   lade_pinned_gauge in_use_blocks, pending_blocks, cached_blocks;
-} ladei_gauges;
+} ladei_pinned_gauges;
 
-typedef struct ladei_node_gauges {
-  ladei_gauges gauges;
+typedef struct ladei_pinned_node_gauges {
+  ladei_pinned_gauges gauges;
   lade_pinned_gauge reserved_bytes;
-} ladei_node_gauges;
+} ladei_pinned_node_gauges;
 
 /* `out_classes` has LADEI_PINNED_CLASSES elements, or is NULL. */
-void ladei_node_stats_read(lade_pinned_pool *pool, unsigned node, ladei_node_gauges *out, ladei_gauges *out_classes);
+void ladei_pinned_node_stats_read(lade_pinned_pool *pool, unsigned node, ladei_pinned_node_gauges *out,
+                                  ladei_pinned_gauges *out_classes);
 
 /* Raises the peaks of cached blocks: before memory is given back, after it came. */
-void ladei_cached_note(lade_pinned_pool *pool);
+void ladei_pinned_cached_note(lade_pinned_pool *pool);
 
 #endif /* LADE_HOST_STATS_H */

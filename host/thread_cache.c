@@ -7,7 +7,7 @@
  * I2  The magazines and kept blocks are touched only by the owner inside its gate; by a drain (pool->lock held, gate
  *     closed, and the wait at it said that the owner is out); by the owner under pool->lock; under pool->lock where the
  *     owner makes no call, at the end of the pool; or when the cache is out of the pool's list and its thread is at its
- *     end. A cache whose owner cannot be fenced keeps what it has until the owner's next call (ladei_thread_cache_answer)
+ *     end. A cache whose owner cannot be fenced keeps what it has until the owner's next call (ladei_pinned_thread_cache_answer)
  *     or its exit.
  * I3  (Note [Quota]) The sum of all quotas is at most the pool's magazine budget; cached_bytes of a thread is at most its quota.
  * I4  What an exiting thread counted is added to the pool's `departed` tallies under pool->lock, in one step with the
@@ -31,7 +31,7 @@
 #include "base/backoff.h"
 #include "host/pool.h"
 
-_Thread_local ladei_thread_local ladei_tls __attribute__((tls_model("initial-exec")));
+_Thread_local ladei_pinned_thread_local ladei_tls __attribute__((tls_model("initial-exec")));
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
@@ -40,7 +40,7 @@ static _Atomic(uint64_t) last_pool_id;
 
 /* ---- Lists ------------------------------------------------------------------------------------------------------- */
 
-static void pool_link(lade_pinned_pool *pool, ladei_thread_cache *cache) {
+static void pool_link(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   cache->prev = NULL;
   cache->next = pool->threads;
   if (cache->next != NULL) {
@@ -49,7 +49,7 @@ static void pool_link(lade_pinned_pool *pool, ladei_thread_cache *cache) {
   pool->threads = cache;
 }
 
-static void pool_unlink(lade_pinned_pool *pool, ladei_thread_cache *cache) {
+static void pool_unlink(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   if (pool->steal_next == cache) {
     pool->steal_next = cache->next;
   }
@@ -64,20 +64,20 @@ static void pool_unlink(lade_pinned_pool *pool, ladei_thread_cache *cache) {
 }
 
 /* The calling thread's cache in the pool; NULL: none. */
-static ladei_thread_cache *thread_list_find(const lade_pinned_pool *pool) {
-  ladei_thread_cache *cache = ladei_tls.all;
+static ladei_pinned_thread_cache *thread_list_find(const lade_pinned_pool *pool) {
+  ladei_pinned_thread_cache *cache = ladei_tls.all;
   while (cache != NULL && atomic_load_explicit(&cache->pool, memory_order_relaxed) != pool) {
     cache = cache->next_of_thread;
   }
   return cache;
 }
 
-static void cache_release(ladei_thread_cache *cache) {
+static void cache_release(ladei_pinned_thread_cache *cache) {
   if (atomic_fetch_sub_explicit(&cache->owners, 1, memory_order_acq_rel) > 1) {
     return;
   }
   for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) {
-    free(ladei_thread_tallies(cache, i));
+    free(ladei_pinned_thread_counters_of(cache, i));
   }
   ladei_lock_destroy(&cache->lock);
   free(cache);
@@ -85,24 +85,24 @@ static void cache_release(ladei_thread_cache *cache) {
 
 /* ---- Taking magazines out ---------------------------------------------------------------------------------------- */
 
-static ladei_block *magazine_empty(ladei_tally *tally, ladei_block *list) {
+static ladei_pinned_block *magazine_empty(ladei_pinned_class_counts *tally, ladei_pinned_block *list) {
   while (tally->head != NULL) {
-    ladei_block *block = tally->head;
-    tally->head = ladei_block_next(block);
-    ladei_block_next_set(block, list);
+    ladei_pinned_block *block = tally->head;
+    tally->head = ladei_pinned_block_next(block);
+    ladei_pinned_block_next_set(block, list);
     list = block;
   }
-  ladei_magazine_count_set(tally, 0);
+  ladei_pinned_magazine_count_set(tally, 0);
   return list;
 }
 
 /* The larger blocks that a thread keeps, of one node. */
-static ladei_block *kept_empty(ladei_tallies *tallies, ladei_block *list) {
-  for (unsigned bin = 0; bin < LADEI_BIN_CLASSES; bin++) {
-    ladei_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
+static ladei_pinned_block *kept_empty(ladei_pinned_thread_counters *tallies, ladei_pinned_block *list) {
+  for (unsigned bin = 0; bin < LADEI_PINNED_BIN_CLASSES; bin++) {
+    ladei_pinned_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
     if (block != NULL) {
       atomic_store_explicit(&tallies->kept[bin], NULL, memory_order_relaxed);
-      ladei_block_next_set(block, list);
+      ladei_pinned_block_next_set(block, list);
       list = block;
     }
   }
@@ -110,10 +110,10 @@ static ladei_block *kept_empty(ladei_tallies *tallies, ladei_block *list) {
 }
 
 /* All that a thread has ready, if the caller may touch it (I2). */
-static ladei_block *cache_empty(ladei_thread_cache *cache, ladei_block *list) {
+static ladei_pinned_block *cache_empty(ladei_pinned_thread_cache *cache, ladei_pinned_block *list) {
   for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) {
-    ladei_tallies *tallies = ladei_thread_tallies(cache, i);
-    for (unsigned c = 0; tallies != NULL && c < LADEI_MAGAZINE_CLASSES; c++) {
+    ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, i);
+    for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_MAGAZINE_CLASSES; c++) {
       list = magazine_empty(&tallies->classes[c], list);
     }
     if (tallies != NULL && cache->kept_count > 0) {
@@ -136,7 +136,8 @@ static void quota_sum_set(lade_pinned_pool *pool, size_t bytes) {
 
 /* All that a thread has ready, and its quota: those that still work ask for it again, those that sleep do not keep it
  * from others. Under pool->lock. */
-static ladei_block *cache_take_all(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_block *list) {
+static ladei_pinned_block *cache_take_all(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
+                                          ladei_pinned_block *list) {
   list = cache_empty(cache, list);
   quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
   cache->quota_bytes = 0;
@@ -146,43 +147,43 @@ static ladei_block *cache_take_all(lade_pinned_pool *pool, ladei_thread_cache *c
 /* Closes all gates, and has the barrier run if any of them needs it. */
 static bool gates_close(lade_pinned_pool *pool) {
   bool barrier = false;
-  for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    barrier = ladei_gate_close(&cache->gate) || barrier;
+  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+    barrier = ladei_asym_lock_close(&cache->gate) || barrier;
   }
-  return barrier && ladei_gate_barrier();
+  return barrier && ladei_asym_lock_barrier();
 }
 
-ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool) {
-  ladei_block *list = NULL;
+ladei_pinned_block *ladei_pinned_thread_caches_drain(lade_pinned_pool *pool) {
+  ladei_pinned_block *list = NULL;
   bool unreached = false;
-  const ladei_thread_cache *own = thread_list_find(pool); /* the caller's: needs no fence */
+  const ladei_pinned_thread_cache *own = thread_list_find(pool); /* the caller's: needs no fence */
   ladei_lock_acquire(&pool->lock);
   bool fenced = gates_close(pool);
-  for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    cache->visited = ladei_gate_wait(&cache->gate, fenced || cache == own);
+  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+    cache->visited = ladei_asym_lock_wait(&cache->gate, fenced || cache == own);
     if (cache->visited) {
       list = cache_take_all(pool, cache, list);
     } else {
-      ladei_count(&pool->counters.unreached_caches, 1);
+      ladei_pinned_count(&pool->counters.unreached_caches, 1);
       unreached = true;
     }
   }
   atomic_store_explicit(&pool->unreached, unreached, memory_order_relaxed);
   atomic_store_explicit(&pool->large_kept, false, memory_order_relaxed); /* before any owner gets in again */
-  for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     if (cache->visited) {
-      ladei_gate_open(&cache->gate);
+      ladei_asym_lock_open(&cache->gate);
     }
   }
   ladei_lock_release(&pool->lock);
   return list;
 }
 
-ladei_block *ladei_thread_caches_take(lade_pinned_pool *pool) {
-  ladei_block *list = NULL;
+ladei_pinned_block *ladei_pinned_thread_caches_take(lade_pinned_pool *pool) {
+  ladei_pinned_block *list = NULL;
   ladei_lock_acquire(&pool->lock);
-  for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    ladei_lane_close(pool->retire, &cache->lane);
+  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+    ladei_retire_buffer_close(pool->retire, &cache->lane);
     list = cache_take_all(pool, cache, list);
   }
   atomic_store_explicit(&pool->large_kept, false, memory_order_relaxed);
@@ -190,45 +191,45 @@ ladei_block *ladei_thread_caches_take(lade_pinned_pool *pool) {
   return list;
 }
 
-void ladei_thread_cache_answer(lade_pinned_pool *pool, ladei_thread_cache *cache) {
-  ladei_block *list = NULL;
-  if (ladei_lane_is_called(&cache->lane)) {
-    ladei_lane_answer(pool->retire, &cache->lane);
+void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
+  ladei_pinned_block *list = NULL;
+  if (ladei_retire_buffer_is_called(&cache->lane)) {
+    ladei_retire_buffer_answer(pool->retire, &cache->lane);
   }
-  if (!ladei_gate_is_called(&cache->gate) || !ladei_transit_try_begin(&pool->room.blocks)) {
+  if (!ladei_asym_lock_is_called(&cache->gate) || !ladei_pinned_transit_try_begin(&pool->room.blocks)) {
     return; /* in the second case the next call answers */
   }
   ladei_lock_acquire(&pool->lock);
-  if (ladei_gate_is_called(&cache->gate)) { /* else another visitor came before */
+  if (ladei_asym_lock_is_called(&cache->gate)) { /* else another visitor came before */
     list = cache_take_all(pool, cache, NULL);
-    ladei_gate_answer(&cache->gate);
+    ladei_asym_lock_answer(&cache->gate);
   }
   ladei_lock_release(&pool->lock);
-  ladei_pool_put(pool, list);
-  ladei_transit_end(&pool->room.blocks);
+  ladei_pinned_pool_put(pool, list);
+  ladei_pinned_transit_end(&pool->room.blocks);
 }
 
-bool ladei_thread_caches_keep(lade_pinned_pool *pool) {
+bool ladei_pinned_thread_caches_keep(lade_pinned_pool *pool) {
   return quota_sum(pool) > 0 || atomic_load_explicit(&pool->large_kept, memory_order_relaxed) ||
          atomic_load_explicit(&pool->unreached, memory_order_relaxed);
 }
 
-static uint64_t kept_bytes(const ladei_tallies *tallies) {
+static uint64_t kept_bytes(const ladei_pinned_thread_counters *tallies) {
   uint64_t bytes = 0;
-  for (unsigned bin = 0; tallies != NULL && bin < LADEI_BIN_CLASSES; bin++) {
-    const ladei_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
-    bytes += block == NULL ? 0 : ladei_block_pages(block) << LADEI_PINNED_PAGE_SHIFT;
+  for (unsigned bin = 0; tallies != NULL && bin < LADEI_PINNED_BIN_CLASSES; bin++) {
+    const ladei_pinned_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
+    bytes += block == NULL ? 0 : ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT;
   }
   return bytes;
 }
 
-uint64_t ladei_thread_caches_bytes(lade_pinned_pool *pool) {
+uint64_t ladei_pinned_thread_caches_bytes(lade_pinned_pool *pool) {
   uint64_t bytes = 0;
   ladei_lock_acquire(&pool->lock);
-  for (ladei_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     bytes += cache->cached_bytes;
-    for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-      bytes += kept_bytes(ladei_thread_tallies(cache, i));
+    for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+      bytes += kept_bytes(ladei_pinned_thread_counters_of(cache, i));
     }
   }
   ladei_lock_release(&pool->lock);
@@ -242,7 +243,7 @@ static void counter_move(_Atomic(uint64_t) *to, const _Atomic(uint64_t) *from) {
   atomic_fetch_add_explicit(to, atomic_load_explicit(from, memory_order_relaxed), memory_order_relaxed);
 }
 
-static void tally_depart(ladei_tally *departed, const ladei_tally *tally, bool large) {
+static void tally_depart(ladei_pinned_class_counts *departed, const ladei_pinned_class_counts *tally, bool large) {
   counter_move(&departed->allocs, &tally->allocs);
   counter_move(&departed->frees, &tally->frees);
   counter_move(&departed->requested_allocated, &tally->requested_allocated);
@@ -253,36 +254,37 @@ static void tally_depart(ladei_tally *departed, const ladei_tally *tally, bool l
   }
 }
 
-static void flow_depart(ladei_flow *departed, const ladei_flow *flow) {
+static void flow_depart(ladei_pinned_counter_pair *departed, const ladei_pinned_counter_pair *flow) {
   counter_move(&departed->blocks, &flow->blocks);
   counter_move(&departed->bytes, &flow->bytes);
 }
 
-static void counters_depart(lade_pinned_pool *pool, ladei_thread_cache *cache) {
-  for (uint32_t i = 0; i < ladei_pool_node_count(pool); i++) {
-    ladei_tallies *tallies = ladei_thread_tallies(cache, i);
+static void counters_depart(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+    ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, i);
     for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_CLASSES; c++) {
-      ladei_tally_publish(pool, tallies, c);
-      ladei_pending_tell(pool, tallies, c);
-      tally_depart(&ladei_pool_departed(pool, i)->classes[c], &tallies->classes[c], c >= LADEI_MAGAZINE_CLASSES);
-      flow_depart(&ladei_pool_departed(pool, i)->class_pending[c], &tallies->class_pending[c]);
+      ladei_pinned_class_counts_publish(pool, tallies, c);
+      ladei_pinned_pending_tell(pool, tallies, c);
+      tally_depart(&ladei_pinned_pool_exited(pool, i)->classes[c], &tallies->classes[c],
+                   c >= LADEI_PINNED_MAGAZINE_CLASSES);
+      flow_depart(&ladei_pinned_pool_exited(pool, i)->class_pending[c], &tallies->class_pending[c]);
     }
     if (tallies != NULL) {
-      flow_depart(&ladei_pool_departed(pool, i)->pending, &tallies->pending);
+      flow_depart(&ladei_pinned_pool_exited(pool, i)->pending, &tallies->pending);
     }
   }
 }
 
 /* The thread's blocks and counters go to the pool, which stays there until `leaving` is taken back. */
-static void pool_leave(lade_pinned_pool *pool, ladei_thread_cache *cache) {
-  ladei_block *list = NULL;
-  ladei_transit_begin(&pool->room.blocks);
+static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
+  ladei_pinned_block *list = NULL;
+  ladei_pinned_transit_begin(&pool->room.blocks);
   ladei_lock_acquire(&pool->lock);
   bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* else the pool ends just now */
   if (linked) {
     pool_unlink(pool, cache);
     if (!pool->lanes_closed) {
-      ladei_lane_close(pool->retire, &cache->lane);
+      ladei_retire_buffer_close(pool->retire, &cache->lane);
     }
     counters_depart(pool, cache);
     list = cache_empty(cache, NULL);
@@ -290,15 +292,15 @@ static void pool_leave(lade_pinned_pool *pool, ladei_thread_cache *cache) {
   }
   ladei_lock_release(&pool->lock);
   if (linked) {
-    ladei_pool_put(pool, list);
+    ladei_pinned_pool_put(pool, list);
     cache_release(cache); /* the pool's share */
   }
-  ladei_transit_end(&pool->room.blocks);
+  ladei_pinned_transit_end(&pool->room.blocks);
   atomic_fetch_sub_explicit(&pool->leaving, 1, memory_order_release);
 }
 
 /* The pool of a cache, kept from ending; NULL: it has ended. */
-static lade_pinned_pool *pool_enter_leaving(ladei_thread_cache *cache) {
+static lade_pinned_pool *pool_enter_leaving(ladei_pinned_thread_cache *cache) {
   ladei_lock_acquire(&cache->lock);
   lade_pinned_pool *pool = atomic_load_explicit(&cache->pool, memory_order_relaxed);
   if (pool != NULL) {
@@ -310,7 +312,7 @@ static lade_pinned_pool *pool_enter_leaving(ladei_thread_cache *cache) {
 
 /* The thread leaves one pool. In a forked child pools of the parent's stay as they are: their locks may be held by threads
  * that do not exist here. */
-static void cache_exit(ladei_thread_cache *cache, pid_t process) {
+static void cache_exit(ladei_pinned_thread_cache *cache, pid_t process) {
   if (cache->process != process) {
     return;
   }
@@ -325,11 +327,11 @@ static void cache_exit(ladei_thread_cache *cache, pid_t process) {
 static void thread_exit(void *user) {
   (void)user;
   pid_t process = getpid();
-  for (ladei_thread_cache *cache = ladei_tls.all, *next; cache != NULL; cache = next) {
+  for (ladei_pinned_thread_cache *cache = ladei_tls.all, *next; cache != NULL; cache = next) {
     next = cache->next_of_thread;
     cache_exit(cache, process);
   }
-  ladei_tls = (ladei_thread_local){0, NULL, NULL};
+  ladei_tls = (ladei_pinned_thread_local){0, NULL, NULL};
 }
 
 /* ---- Threads that begin ------------------------------------------------------------------------------------------ */
@@ -343,19 +345,19 @@ static void process_prepare(void) {
   exit_key_made = exit_key_made && pthread_atfork(NULL, NULL, child_begins) == 0;
 }
 
-uint64_t ladei_thread_pool_id(void) {
+uint64_t ladei_pinned_thread_pool_id(void) {
   pthread_once(&once, process_prepare);
   return atomic_fetch_add_explicit(&last_pool_id, 1, memory_order_relaxed) + 1;
 }
 
-static ladei_thread_cache *cache_create(lade_pinned_pool *pool) {
-  ladei_thread_cache *cache = aligned_alloc(_Alignof(ladei_thread_cache), sizeof *cache);
+static ladei_pinned_thread_cache *cache_create(lade_pinned_pool *pool) {
+  ladei_pinned_thread_cache *cache = aligned_alloc(_Alignof(ladei_pinned_thread_cache), sizeof *cache);
   if (cache == NULL) {
     return NULL;
   }
   memset(cache, 0, sizeof *cache);
-  ladei_gate_init(&cache->gate);
-  ladei_lane_init(&cache->lane);
+  ladei_asym_lock_init(&cache->gate);
+  ladei_retire_buffer_init(&cache->lane);
   ladei_lock_init(&cache->lock, LADEI_RANK_MAGAZINE);
   atomic_init(&cache->pool, pool);
   cache->process = getpid();
@@ -367,9 +369,9 @@ static ladei_thread_cache *cache_create(lade_pinned_pool *pool) {
 
 /* Drops the thread's caches whose pools ended. */
 static void thread_list_clean(void) {
-  ladei_thread_cache **link = &ladei_tls.all;
+  ladei_pinned_thread_cache **link = &ladei_tls.all;
   while (*link != NULL) {
-    ladei_thread_cache *cache = *link;
+    ladei_pinned_thread_cache *cache = *link;
     if (atomic_load_explicit(&cache->pool, memory_order_acquire) == NULL) {
       *link = cache->next_of_thread;
       cache_release(cache);
@@ -379,9 +381,9 @@ static void thread_list_clean(void) {
   }
 }
 
-static ladei_thread_cache *cache_register(lade_pinned_pool *pool) {
+static ladei_pinned_thread_cache *cache_register(lade_pinned_pool *pool) {
   thread_list_clean();
-  ladei_thread_cache *cache = exit_key_made ? cache_create(pool) : NULL;
+  ladei_pinned_thread_cache *cache = exit_key_made ? cache_create(pool) : NULL;
   if (cache == NULL) {
     return NULL;
   }
@@ -398,11 +400,11 @@ static ladei_thread_cache *cache_register(lade_pinned_pool *pool) {
   return cache;
 }
 
-ladei_thread_cache *ladei_thread_cache_of(lade_pinned_pool *pool) {
+ladei_pinned_thread_cache *ladei_pinned_thread_cache_of(lade_pinned_pool *pool) {
   if (ladei_tls.pool_id == pool->id) {
     return ladei_tls.cache;
   }
-  ladei_thread_cache *cache = thread_list_find(pool);
+  ladei_pinned_thread_cache *cache = thread_list_find(pool);
   if (cache == NULL) {
     cache = cache_register(pool);
   }
@@ -413,21 +415,21 @@ ladei_thread_cache *ladei_thread_cache_of(lade_pinned_pool *pool) {
   return cache;
 }
 
-ladei_tallies *ladei_tallies_create(unsigned node) {
-  ladei_tallies *tallies = aligned_alloc(_Alignof(ladei_tallies), sizeof *tallies);
+ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node) {
+  ladei_pinned_thread_counters *tallies = aligned_alloc(_Alignof(ladei_pinned_thread_counters), sizeof *tallies);
   if (tallies == NULL) {
     return NULL;
   }
   memset(tallies, 0, sizeof *tallies);
   tallies->node = node;
-  for (unsigned c = 0; c < LADEI_MAGAZINE_CLASSES; c++) {
+  for (unsigned c = 0; c < LADEI_PINNED_MAGAZINE_CLASSES; c++) {
     tallies->classes[c].block_bytes = (uint32_t)ladei_pinned_class_bytes(c);
   }
   return tallies;
 }
 
-ladei_tallies *ladei_thread_tallies_new(ladei_thread_cache *cache, unsigned node) {
-  ladei_tallies *tallies = ladei_tallies_create(node);
+ladei_pinned_thread_counters *ladei_pinned_thread_counters_of_new(ladei_pinned_thread_cache *cache, unsigned node) {
+  ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_create(node);
   atomic_store_explicit(&cache->nodes[node], tallies, memory_order_release);
   return tallies;
 }
@@ -435,11 +437,11 @@ ladei_tallies *ladei_thread_tallies_new(ladei_thread_cache *cache, unsigned node
 /* ---- Room in magazines ------------------------------------------------------------------------------------------- */
 
 /* What a thread has done with its magazines so far: the same later, and it was idle meanwhile. */
-static uint64_t cache_uses(const ladei_thread_cache *cache) {
+static uint64_t cache_uses(const ladei_pinned_thread_cache *cache) {
   uint64_t uses = 0;
   for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) {
-    const ladei_tallies *tallies = ladei_thread_tallies(cache, i);
-    for (unsigned c = 0; tallies != NULL && c < LADEI_MAGAZINE_CLASSES; c++) {
+    const ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, i);
+    for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_MAGAZINE_CLASSES; c++) {
       uses += atomic_load_explicit(&tallies->classes[c].allocs, memory_order_relaxed) +
               atomic_load_explicit(&tallies->classes[c].frees, memory_order_relaxed);
     }
@@ -448,7 +450,7 @@ static uint64_t cache_uses(const ladei_thread_cache *cache) {
 }
 
 /* Whether a thread has done nothing since it was looked at last, or was given quota; a guess for the sake of speed. */
-static bool cache_idles(ladei_thread_cache *cache) {
+static bool cache_idles(ladei_pinned_thread_cache *cache) {
   uint64_t uses = cache_uses(cache);
   bool idle = uses == cache->seen_uses;
   cache->seen_uses = uses;
@@ -456,7 +458,7 @@ static bool cache_idles(ladei_thread_cache *cache) {
 }
 
 /* Under pool->lock, from here on. True: the thread has `bytes` more. */
-static bool quota_grant(lade_pinned_pool *pool, ladei_thread_cache *cache, size_t bytes) {
+static bool quota_grant(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t bytes) {
   if (quota_sum(pool) + bytes > pool->magazine_bytes) {
     return false;
   }
@@ -468,12 +470,13 @@ static bool quota_grant(lade_pinned_pool *pool, ladei_thread_cache *cache, size_
 
 /* Caches that idle, linked by next_victim: looked for from where the last look ended, until they have `bytes` of quota in
  * all, or enough were looked at. */
-static ladei_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_thread_cache *own, size_t bytes) {
+static ladei_pinned_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_pinned_thread_cache *own,
+                                            size_t bytes) {
   enum { LOOKS = 16, STEPS = 256 }; /* a look reads a line of cache for each class, a step one in all */
-  ladei_thread_cache *victims = NULL;
+  ladei_pinned_thread_cache *victims = NULL;
   size_t found = 0;
   for (unsigned looks = 0, steps = 0; looks < LOOKS && steps < STEPS && found < bytes; steps++) {
-    ladei_thread_cache *cache = pool->steal_next != NULL ? pool->steal_next : pool->threads;
+    ladei_pinned_thread_cache *cache = pool->steal_next != NULL ? pool->steal_next : pool->threads;
     pool->steal_next = cache->next;
     if (cache == own || cache->quota_bytes == 0 || cache->victim) {
       continue;
@@ -486,24 +489,24 @@ static ladei_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_thread_
       found += cache->quota_bytes;
     }
   }
-  for (ladei_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) {
+  for (ladei_pinned_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) {
     cache->victim = false;
   }
   return victims;
 }
 
 /* Takes all that they have. */
-static ladei_block *idle_rob(lade_pinned_pool *pool, ladei_thread_cache *victims) {
-  ladei_block *list = NULL;
+static ladei_pinned_block *idle_rob(lade_pinned_pool *pool, ladei_pinned_thread_cache *victims) {
+  ladei_pinned_block *list = NULL;
   bool barrier = false;
-  for (ladei_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) {
-    barrier = ladei_gate_close(&cache->gate) || barrier;
+  for (ladei_pinned_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) {
+    barrier = ladei_asym_lock_close(&cache->gate) || barrier;
   }
-  bool fenced = barrier && ladei_gate_barrier();
-  for (ladei_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) {
-    if (ladei_gate_wait(&cache->gate, fenced)) {
+  bool fenced = barrier && ladei_asym_lock_barrier();
+  for (ladei_pinned_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) {
+    if (ladei_asym_lock_wait(&cache->gate, fenced)) {
       list = cache_take_all(pool, cache, list);
-      ladei_gate_open(&cache->gate);
+      ladei_asym_lock_open(&cache->gate);
     }
   }
   return list;
@@ -529,7 +532,7 @@ static size_t quota_step(const lade_pinned_pool *pool, size_t quota_bytes, size_
 }
 
 /* True: the thread, whose quota was `quota_bytes`, may keep `bytes` more. Outside of its gate. */
-static bool quota_raise(lade_pinned_pool *pool, ladei_thread_cache *cache, size_t quota_bytes, size_t bytes) {
+static bool quota_raise(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t quota_bytes, size_t bytes) {
   size_t step = quota_step(pool, quota_bytes, bytes);
   if (step == 0) {
     return false;
@@ -538,12 +541,12 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_thread_cache *cache, size_
     cache->rob_skip--; /* most likely there is nothing; no need for the lock to know it */
     return false;
   }
-  if (!ladei_transit_try_begin(&pool->room.blocks)) {
+  if (!ladei_pinned_transit_try_begin(&pool->room.blocks)) {
     return false;
   }
-  ladei_block *list = NULL;
+  ladei_pinned_block *list = NULL;
   ladei_lock_acquire(&pool->lock);
-  bool raised = !ladei_room_is_awaited(&pool->room);
+  bool raised = !ladei_pinned_room_is_awaited(&pool->room);
   if (raised && !quota_grant(pool, cache, step) && !quota_grant(pool, cache, bytes)) {
     size_t before = quota_sum(pool);
     list = idle_rob(pool, idle_find(pool, cache, bytes));
@@ -553,17 +556,18 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_thread_cache *cache, size_
     cache->rob_skip = (1u << cache->rob_fruitless) - 1;
   }
   ladei_lock_release(&pool->lock);
-  ladei_pool_put(pool, list);
-  ladei_transit_end(&pool->room.blocks);
+  ladei_pinned_pool_put(pool, list);
+  ladei_pinned_transit_end(&pool->room.blocks);
   return raised;
 }
 
-uint32_t ladei_magazine_refill(lade_pinned_pool *pool, ladei_thread_cache *cache, size_t block_bytes, uint32_t count) {
-  if (!ladei_gate_enter(&cache->gate)) {
+uint32_t ladei_pinned_magazine_refill(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t block_bytes,
+                                      uint32_t count) {
+  if (!ladei_asym_lock_enter(&cache->gate)) {
     return 1;
   }
   size_t quota = cache->quota_bytes, room = quota - cache->cached_bytes; /* I3 */
-  ladei_gate_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->gate);
   size_t wanted = count * block_bytes;
   if (wanted <= room || quota_raise(pool, cache, quota, wanted - room)) {
     return count;
@@ -572,43 +576,44 @@ uint32_t ladei_magazine_refill(lade_pinned_pool *pool, ladei_thread_cache *cache
 }
 
 /* Takes the newer half, rounded up, out of one magazine; inside the gate. */
-static ladei_block *magazine_halve(ladei_thread_cache *cache, ladei_tally *tally, ladei_block *list) {
-  uint32_t keep = ladei_magazine_count(tally) / 2;
-  for (uint32_t n = ladei_magazine_count(tally); n > keep; n--) {
-    ladei_block *block = tally->head;
-    tally->head = ladei_block_next(block);
-    ladei_magazine_count_set(tally, n - 1);
+static ladei_pinned_block *magazine_halve(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *tally,
+                                          ladei_pinned_block *list) {
+  uint32_t keep = ladei_pinned_magazine_count(tally) / 2;
+  for (uint32_t n = ladei_pinned_magazine_count(tally); n > keep; n--) {
+    ladei_pinned_block *block = tally->head;
+    tally->head = ladei_pinned_block_next(block);
+    ladei_pinned_magazine_count_set(tally, n - 1);
     cache->cached_bytes -= tally->block_bytes;
-    ladei_block_next_set(block, list);
+    ladei_pinned_block_next_set(block, list);
     list = block;
   }
   return list;
 }
 
-ladei_block *ladei_magazine_make_room(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_tallies *tallies,
-                                      unsigned class_index) {
-  ladei_tally *tally = &tallies->classes[class_index];
-  ladei_block *list = NULL;
-  ladei_tally_publish(pool, tallies, class_index);
-  if (!ladei_gate_enter(&cache->gate)) {
+ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
+                                                    ladei_pinned_thread_counters *tallies, unsigned class_index) {
+  ladei_pinned_class_counts *tally = &tallies->classes[class_index];
+  ladei_pinned_block *list = NULL;
+  ladei_pinned_class_counts_publish(pool, tallies, class_index);
+  if (!ladei_asym_lock_enter(&cache->gate)) {
     return NULL;
   }
-  uint32_t count = ladei_magazine_count(tally);
+  uint32_t count = ladei_pinned_magazine_count(tally);
   size_t quota = cache->quota_bytes;
-  bool full = count >= LADEI_MAGAZINE_MAX_BLOCKS, only_this = count > 0;
-  ladei_gate_leave(&cache->gate);
+  bool full = count >= LADEI_PINNED_MAGAZINE_MAX_BLOCKS, only_this = count > 0;
+  ladei_asym_lock_leave(&cache->gate);
   if (!full && (quota_raise(pool, cache, quota, tally->block_bytes) || quota < tally->block_bytes)) {
     return NULL;
   }
-  if (!ladei_gate_enter(&cache->gate)) {
+  if (!ladei_asym_lock_enter(&cache->gate)) {
     return NULL;
   }
-  for (unsigned c = 0; c < LADEI_MAGAZINE_CLASSES; c++) {
+  for (unsigned c = 0; c < LADEI_PINNED_MAGAZINE_CLASSES; c++) {
     if (c == class_index || !only_this) {
       list = magazine_halve(cache, &tallies->classes[c], list);
     }
   }
-  ladei_gate_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->gate);
   return list;
 }
 
@@ -618,54 +623,56 @@ static uint64_t difference(const _Atomic(uint64_t) *more, const _Atomic(uint64_t
   return atomic_load_explicit(more, memory_order_relaxed) - atomic_load_explicit(less, memory_order_relaxed);
 }
 
-void ladei_tally_publish(lade_pinned_pool *pool, ladei_tallies *tallies, unsigned class_index) {
-  ladei_tally *tally = &tallies->classes[class_index];
-  ladei_use before = {tally->published_blocks, 0, tally->published_requested};
-  ladei_use now = {difference(&tally->allocs, &tally->frees), 0,
-                   difference(&tally->requested_allocated, &tally->requested_freed)};
-  if (class_index < LADEI_MAGAZINE_CLASSES) {
+void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
+                                       unsigned class_index) {
+  ladei_pinned_class_counts *tally = &tallies->classes[class_index];
+  ladei_pinned_thread_use before = {tally->published_blocks, 0, tally->published_requested};
+  ladei_pinned_thread_use now = {difference(&tally->allocs, &tally->frees), 0,
+                                 difference(&tally->requested_allocated, &tally->requested_freed)};
+  if (class_index < LADEI_PINNED_MAGAZINE_CLASSES) {
     before.bytes = before.blocks * tally->block_bytes;
     now.bytes = now.blocks * tally->block_bytes;
   } else {
-    before.bytes = tallies->published_bytes[class_index - LADEI_MAGAZINE_CLASSES];
+    before.bytes = tallies->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES];
     now.bytes = difference(&tally->bytes_allocated, &tally->bytes_freed);
-    tallies->published_bytes[class_index - LADEI_MAGAZINE_CLASSES] = now.bytes;
+    tallies->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES] = now.bytes;
   }
-  ladei_in_use_tell(pool, tallies->node, class_index, &before, &now);
+  ladei_pinned_in_use_tell(pool, tallies->node, class_index, &before, &now);
   tally->published_blocks = now.blocks;
   tally->published_requested = now.requested;
 }
 
-void ladei_tally_publish_frees(lade_pinned_pool *pool, ladei_tallies *tallies, unsigned class_index) {
-  const ladei_tally *tally = &tallies->classes[class_index];
+void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
+                                             unsigned class_index) {
+  const ladei_pinned_class_counts *tally = &tallies->classes[class_index];
   uint64_t untold = tally->published_blocks - difference(&tally->allocs, &tally->frees);
-  if ((int64_t)untold >= (class_index < LADEI_MAGAZINE_CLASSES ? LADEI_MAGAZINE_MAX_BLOCKS : 1)) {
-    ladei_tally_publish(pool, tallies, class_index);
+  if ((int64_t)untold >= (class_index < LADEI_PINNED_MAGAZINE_CLASSES ? LADEI_PINNED_MAGAZINE_MAX_BLOCKS : 1)) {
+    ladei_pinned_class_counts_publish(pool, tallies, class_index);
   }
 }
 
 /* ---- End of a pool ----------------------------------------------------------------------------------------------- */
 
-void ladei_thread_caches_settle(lade_pinned_pool *pool) {
+void ladei_pinned_thread_caches_settle(lade_pinned_pool *pool) {
   ladei_backoff wait = {0};
   while (atomic_load_explicit(&pool->leaving, memory_order_acquire) > 0) {
     ladei_backoff_wait(&wait);
   }
 }
 
-void ladei_thread_caches_close_lanes(lade_pinned_pool *pool, bool for_good) {
+void ladei_pinned_thread_caches_close_lanes(lade_pinned_pool *pool, bool for_good) {
   ladei_lock_acquire(&pool->lock);
-  for (ladei_thread_cache *cache = pool->threads; for_good && cache != NULL; cache = cache->next) {
-    ladei_lane_close(pool->retire, &cache->lane);
+  for (ladei_pinned_thread_cache *cache = pool->threads; for_good && cache != NULL; cache = cache->next) {
+    ladei_retire_buffer_close(pool->retire, &cache->lane);
   }
   pool->lanes_closed = for_good;
   ladei_lock_release(&pool->lock);
 }
 
-void ladei_thread_caches_abandon(lade_pinned_pool *pool) {
+void ladei_pinned_thread_caches_abandon(lade_pinned_pool *pool) {
   ladei_lock_acquire(&pool->lock);
   while (pool->threads != NULL) {
-    ladei_thread_cache *cache = pool->threads;
+    ladei_pinned_thread_cache *cache = pool->threads;
     pool_unlink(pool, cache);
     ladei_lock_acquire(&cache->lock);
     atomic_store_explicit(&cache->pool, NULL, memory_order_release);
@@ -673,5 +680,5 @@ void ladei_thread_caches_abandon(lade_pinned_pool *pool) {
     cache_release(cache);
   }
   ladei_lock_release(&pool->lock);
-  ladei_thread_caches_settle(pool);
+  ladei_pinned_thread_caches_settle(pool);
 }

@@ -3,10 +3,10 @@
  * Thread caches: for each thread that uses a pool, magazines of ready blocks up to 1 MiB, of larger ones the one last
  * used, and the counters of all that the thread allocates and frees.
  *
- *   thread --tls--> ladei_thread_cache --nodes[i]--> ladei_tally[class]: magazine (a list of CACHED blocks), counters
+ *   thread --tls--> ladei_pinned_thread_cache --nodes[i]--> ladei_pinned_class_counts[class]: magazine (a list of CACHED blocks), counters
  *   pool --threads--> the same caches, so that a drain reaches those of threads that sleep
  *
- * The owner takes and puts blocks between ladei_gate_enter and leave, without lock or atomic read-modify-write; a drain
+ * The owner takes and puts blocks between ladei_asym_lock_enter and leave, without lock or atomic read-modify-write; a drain
  * closes the gates of all threads, takes their magazines, and opens them again. Counters have one writer, the owner,
  * and are read by anyone.
  */
@@ -22,18 +22,18 @@
 #include "lade/pinned.h"
 #include "runtime/retire_buffer.h"
 
-enum { LADEI_MAGAZINE_MAX_BLOCKS = 32 };
+enum { LADEI_PINNED_MAGAZINE_MAX_BLOCKS = 32 };
 
 /* What different threads write lies so far apart: processors fetch cache lines in pairs. */
-enum { LADEI_SHARING_BYTES = 128 };
+enum { LADEI_PINNED_SHARING_BYTES = 128 };
 
 /* What one thread knows of one class on one node: a cache line. */
-typedef struct ladei_tally {
+typedef struct ladei_pinned_class_counts {
   _Atomic(uint64_t) allocs, frees;
   _Atomic(uint64_t) requested_allocated, requested_freed;
   union {
     struct { /* classes with magazines; guard: the thread's gate */
-      ladei_block *head;
+      ladei_pinned_block *head;
       _Atomic(uint32_t) count; /* read by anyone */
       uint32_t block_bytes;    /* constant */
     };
@@ -43,129 +43,136 @@ typedef struct ladei_tally {
   };
   /* What of the above the pool's peaks have seen. Owner only. */
   uint64_t published_blocks, published_requested;
-} ladei_tally;
+} ladei_pinned_class_counts;
 
-_Static_assert(sizeof(ladei_tally) == 64, "one cache line per class");
+_Static_assert(sizeof(ladei_pinned_class_counts) == 64, "one cache line per class");
 
-typedef struct ladei_tallies {
-  _Alignas(LADEI_SHARING_BYTES) ladei_tally classes[LADEI_PINNED_CLASSES];
-  ladei_flow pending; /* freed while streams used them, in all; written by the owner */
-  ladei_flow class_pending[LADEI_PINNED_CLASSES];
-  ladei_amount pending_told[LADEI_PINNED_CLASSES]; /* of those, what the node was told; owner only */
-  unsigned node;                                   /* index of the node; constant */
+typedef struct ladei_pinned_thread_counters {
+  _Alignas(LADEI_PINNED_SHARING_BYTES) ladei_pinned_class_counts classes[LADEI_PINNED_CLASSES];
+  ladei_pinned_counter_pair pending; /* freed while streams used them, in all; written by the owner */
+  ladei_pinned_counter_pair class_pending[LADEI_PINNED_CLASSES];
+  ladei_pinned_amount pending_told[LADEI_PINNED_CLASSES]; /* of those, what the node was told; owner only */
+  unsigned node;                                          /* index of the node; constant */
   /* Of the larger classes. */
-  uint64_t published_bytes[LADEI_BIN_CLASSES];    /* owner only */
-  const ladei_block *last[LADEI_BIN_CLASSES];     /* taken last by this thread; owner only */
-  uint32_t last_pages[LADEI_BIN_CLASSES];         /* its size */
-  uint32_t alike[LADEI_BIN_CLASSES];              /* so many before it had that size too; owner only */
-  _Atomic(ladei_block *) kept[LADEI_BIN_CLASSES]; /* that one, given back; guard: the gate, and read by anyone */
-} ladei_tallies;
+  uint64_t published_bytes[LADEI_PINNED_BIN_CLASSES];       /* owner only */
+  const ladei_pinned_block *last[LADEI_PINNED_BIN_CLASSES]; /* taken last by this thread; owner only */
+  uint32_t last_pages[LADEI_PINNED_BIN_CLASSES];            /* its size */
+  uint32_t alike[LADEI_PINNED_BIN_CLASSES];                 /* so many before it had that size too; owner only */
+  _Atomic(ladei_pinned_block *)
+      kept[LADEI_PINNED_BIN_CLASSES]; /* that one, given back; guard: the gate, and read by anyone */
+} ladei_pinned_thread_counters;
 
-typedef struct ladei_thread_cache {
-  _Alignas(LADEI_SHARING_BYTES) ladei_gate gate;
-  uint32_t id;                 /* in the pool, from 1; large blocks remember who took them. Constant */
-  const ladei_segment *recent; /* where the last block was found; owner only */
-  size_t cached_bytes;         /* in the magazines; guard: the gate */
-  uint32_t kept_count;         /* larger blocks that are kept; guard: the gate */
-  size_t quota_bytes;          /* the thread's part of the pool's magazine budget; guard: the gate, and the pool's
+typedef struct ladei_pinned_thread_cache {
+  _Alignas(LADEI_PINNED_SHARING_BYTES) ladei_asym_lock gate;
+  uint32_t id;                        /* in the pool, from 1; large blocks remember who took them. Constant */
+  const ladei_pinned_segment *recent; /* where the last block was found; owner only */
+  size_t cached_bytes;                /* in the magazines; guard: the gate */
+  uint32_t kept_count;                /* larger blocks that are kept; guard: the gate */
+  size_t quota_bytes;      /* the thread's part of the pool's magazine budget; guard: the gate, and the pool's
       lock for changes */
-  uint32_t poll_skip;          /* misses until the next look at pending blocks; owner only */
-  uint32_t poll_fruitless;     /* looks in a row that found nothing */
-  uint32_t rob_skip;           /* wishes for quota until the next look for idle threads; owner only */
-  uint32_t rob_fruitless;      /* looks in a row that found none */
-  bool visited, victim; /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
-  uint64_t seen_uses;   /* what it had done when it was looked at last, or given quota */
-  struct ladei_thread_cache *next_victim;
-  ladei_lane lane;                                        /* to the pool's retire object */
-  _Atomic(ladei_tallies *) nodes[LADEI_PINNED_MAX_NODES]; /* made when first used; constant from then on */
+  uint32_t poll_skip;      /* misses until the next look at pending blocks; owner only */
+  uint32_t poll_fruitless; /* looks in a row that found nothing */
+  uint32_t rob_skip;       /* wishes for quota until the next look for idle threads; owner only */
+  uint32_t rob_fruitless;  /* looks in a row that found none */
+  bool visited, victim;    /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
+  uint64_t seen_uses;      /* what it had done when it was looked at last, or given quota */
+  struct ladei_pinned_thread_cache *next_victim;
+  ladei_retire_buffer lane; /* to the pool's retire object */
+  _Atomic(ladei_pinned_thread_counters *)
+      nodes[LADEI_PINNED_MAX_NODES]; /* made when first used; constant from then on */
 
-  ladei_lock lock;                           /* guards changes of `pool` */
-  _Atomic(lade_pinned_pool *) pool;          /* NULL: ended */
-  _Atomic(bool) *pool_keeps;                 /* the pool's large_kept; constant */
-  pid_t process;                             /* that made it; constant */
-  _Atomic(uint32_t) owners;                  /* pool and thread: the last one frees */
-  struct ladei_thread_cache *next_of_thread; /* the thread's list */
-  struct ladei_thread_cache *next, *prev;    /* the pool's list; guard: the pool's lock */
-} ladei_thread_cache;
+  ladei_lock lock;                                  /* guards changes of `pool` */
+  _Atomic(lade_pinned_pool *) pool;                 /* NULL: ended */
+  _Atomic(bool) *pool_keeps;                        /* the pool's large_kept; constant */
+  pid_t process;                                    /* that made it; constant */
+  _Atomic(uint32_t) owners;                         /* pool and thread: the last one frees */
+  struct ladei_pinned_thread_cache *next_of_thread; /* the thread's list */
+  struct ladei_pinned_thread_cache *next, *prev;    /* the pool's list; guard: the pool's lock */
+} ladei_pinned_thread_cache;
 
 /* ---- The calling thread ------------------------------------------------------------------------------------------ */
 
 /* The last pool that the thread used, and its cache there. */
-typedef struct ladei_thread_local {
+typedef struct ladei_pinned_thread_local {
   uint64_t pool_id; /* 0: none. Ids are never used again, so an old pool's address is no trap */
-  ladei_thread_cache *cache;
-  ladei_thread_cache *all; /* of all pools, linked by next_of_thread */
-} ladei_thread_local;
+  ladei_pinned_thread_cache *cache;
+  ladei_pinned_thread_cache *all; /* of all pools, linked by next_of_thread */
+} ladei_pinned_thread_local;
 
 /* In the static block of thread-locals: no call is needed to find it, also in a shared library. */
-extern _Thread_local ladei_thread_local ladei_tls __attribute__((tls_model("initial-exec")));
+extern _Thread_local ladei_pinned_thread_local ladei_tls __attribute__((tls_model("initial-exec")));
 
 /* A fresh pool id; and whatever must happen once in the process. */
-uint64_t ladei_thread_pool_id(void);
+uint64_t ladei_pinned_thread_pool_id(void);
 
 /* The thread's cache in the pool, made if need be; NULL where there is no memory for it: do without. */
-ladei_thread_cache *ladei_thread_cache_of(lade_pinned_pool *pool);
+ladei_pinned_thread_cache *ladei_pinned_thread_cache_of(lade_pinned_pool *pool);
 
 /* Same, for the fast path: NULL where a slower call has to look or make it first. */
-static inline ladei_thread_cache *ladei_thread_cache_fast(uint64_t pool_id) {
+static inline ladei_pinned_thread_cache *ladei_pinned_thread_cache_fast(uint64_t pool_id) {
   return ladei_tls.pool_id == pool_id ? ladei_tls.cache : NULL;
 }
 
 /* Owner. Whether somebody needs what the thread has ready and cannot take it; and does what is asked for. */
-static inline bool ladei_thread_cache_is_called(const ladei_thread_cache *cache) {
-  return ladei_gate_is_called(&cache->gate) || ladei_lane_is_called(&cache->lane);
+static inline bool ladei_pinned_thread_cache_is_called(const ladei_pinned_thread_cache *cache) {
+  return ladei_asym_lock_is_called(&cache->gate) || ladei_retire_buffer_is_called(&cache->lane);
 }
-void ladei_thread_cache_answer(lade_pinned_pool *pool, ladei_thread_cache *cache);
+void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache);
 
-static inline ladei_tallies *ladei_thread_tallies(const ladei_thread_cache *cache, unsigned node) {
+static inline ladei_pinned_thread_counters *ladei_pinned_thread_counters_of(const ladei_pinned_thread_cache *cache,
+                                                                            unsigned node) {
   return atomic_load_explicit(&cache->nodes[node], memory_order_acquire);
 }
 
 /* The tallies of a node, made if need be; NULL where there is no memory for them. */
-ladei_tallies *ladei_thread_tallies_new(ladei_thread_cache *cache, unsigned node);
-static inline ladei_tallies *ladei_thread_tallies_make(ladei_thread_cache *cache, unsigned node) {
-  ladei_tallies *tallies = ladei_thread_tallies(cache, node);
-  return tallies != NULL ? tallies : ladei_thread_tallies_new(cache, node);
+ladei_pinned_thread_counters *ladei_pinned_thread_counters_of_new(ladei_pinned_thread_cache *cache, unsigned node);
+static inline ladei_pinned_thread_counters *ladei_pinned_thread_counters_of_make(ladei_pinned_thread_cache *cache,
+                                                                                 unsigned node) {
+  ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, node);
+  return tallies != NULL ? tallies : ladei_pinned_thread_counters_of_new(cache, node);
 }
 
 /* ---- Magazines --------------------------------------------------------------------------------------------------- */
 
-static inline uint32_t ladei_magazine_count(const ladei_tally *tally) {
+static inline uint32_t ladei_pinned_magazine_count(const ladei_pinned_class_counts *tally) {
   return atomic_load_explicit(&tally->count, memory_order_relaxed);
 }
-static inline void ladei_magazine_count_set(ladei_tally *tally, uint32_t count) {
+static inline void ladei_pinned_magazine_count_set(ladei_pinned_class_counts *tally, uint32_t count) {
   atomic_store_explicit(&tally->count, count, memory_order_relaxed);
 }
 
 /* Owner. NULL: empty, or a drain is going on. */
-static inline ladei_block *ladei_magazine_take(ladei_thread_cache *cache, ladei_tally *tally) {
-  if (!ladei_gate_enter(&cache->gate)) {
+static inline ladei_pinned_block *ladei_pinned_magazine_take(ladei_pinned_thread_cache *cache,
+                                                             ladei_pinned_class_counts *tally) {
+  if (!ladei_asym_lock_enter(&cache->gate)) {
     return NULL;
   }
-  ladei_block *block = tally->head;
+  ladei_pinned_block *block = tally->head;
   if (block != NULL) {
-    tally->head = ladei_block_next(block);
-    ladei_magazine_count_set(tally, ladei_magazine_count(tally) - 1);
+    tally->head = ladei_pinned_block_next(block);
+    ladei_pinned_magazine_count_set(tally, ladei_pinned_magazine_count(tally) - 1);
     cache->cached_bytes -= tally->block_bytes;
   }
-  ladei_gate_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->gate);
   return block;
 }
 
 /* Owner. False: full, over the quota, or a drain is going on. */
-static inline bool ladei_magazine_put(ladei_thread_cache *cache, ladei_tally *tally, ladei_block *block) {
-  if (!ladei_gate_enter(&cache->gate)) {
+static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *tally,
+                                             ladei_pinned_block *block) {
+  if (!ladei_asym_lock_enter(&cache->gate)) {
     return false;
   }
-  uint32_t count = ladei_magazine_count(tally);
-  bool fits = count < LADEI_MAGAZINE_MAX_BLOCKS && cache->cached_bytes + tally->block_bytes <= cache->quota_bytes;
+  uint32_t count = ladei_pinned_magazine_count(tally);
+  bool fits =
+      count < LADEI_PINNED_MAGAZINE_MAX_BLOCKS && cache->cached_bytes + tally->block_bytes <= cache->quota_bytes;
   if (fits) {
-    ladei_block_next_set(block, tally->head);
+    ladei_pinned_block_next_set(block, tally->head);
     tally->head = block;
-    ladei_magazine_count_set(tally, count + 1);
+    ladei_pinned_magazine_count_set(tally, count + 1);
     cache->cached_bytes += tally->block_bytes;
   }
-  ladei_gate_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->gate);
   return fits;
 }
 
@@ -177,33 +184,35 @@ static inline bool ladei_magazine_put(ladei_thread_cache *cache, ladei_tally *ta
  */
 
 /* Owner. A kept block of at least `pages`, CACHED; NULL: none, or a drain is going on. */
-static inline ladei_block *ladei_kept_take(ladei_thread_cache *cache, ladei_tallies *tallies, unsigned bin,
-                                           size_t pages) {
-  if (!ladei_gate_enter(&cache->gate)) {
+static inline ladei_pinned_block *ladei_pinned_kept_take(ladei_pinned_thread_cache *cache,
+                                                         ladei_pinned_thread_counters *tallies, unsigned bin,
+                                                         size_t pages) {
+  if (!ladei_asym_lock_enter(&cache->gate)) {
     return NULL;
   }
-  ladei_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
-  if (block != NULL && ladei_block_pages(block) >= pages) {
+  ladei_pinned_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
+  if (block != NULL && ladei_pinned_block_pages(block) >= pages) {
     atomic_store_explicit(&tallies->kept[bin], NULL, memory_order_relaxed);
     cache->kept_count--;
   } else {
     block = NULL;
   }
-  ladei_gate_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->gate);
   return block;
 }
 
 /* Whether a larger block may be kept: not while somebody waits for memory (memory.c). */
-bool ladei_pool_may_keep(const ladei_thread_cache *cache);
+bool ladei_pinned_pool_may_keep(const ladei_pinned_thread_cache *cache);
 
 /* Owner. Keeps a CACHED block, not lodged. False: not the last one taken, one is kept, or a drain is going on. */
-static inline bool ladei_kept_put(ladei_thread_cache *cache, ladei_tallies *tallies, unsigned bin, ladei_block *block) {
-  if (tallies->last[bin] != block || !ladei_gate_enter(&cache->gate)) {
+static inline bool ladei_pinned_kept_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *tallies,
+                                         unsigned bin, ladei_pinned_block *block) {
+  if (tallies->last[bin] != block || !ladei_asym_lock_enter(&cache->gate)) {
     return false;
   }
   bool fits = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed) == NULL;
   if (fits && !atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) { /* the first since a drain */
-    fits = ladei_pool_may_keep(cache);
+    fits = ladei_pinned_pool_may_keep(cache);
     if (fits) {
       atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
     }
@@ -212,59 +221,62 @@ static inline bool ladei_kept_put(ladei_thread_cache *cache, ladei_tallies *tall
     atomic_store_explicit(&tallies->kept[bin], block, memory_order_relaxed);
     cache->kept_count++;
   }
-  ladei_gate_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->gate);
   return fits;
 }
 
 /* Owner. How many of `count` blocks of the class it should take at once for an empty magazine, the one that it needs
  * included: as many as it may keep. Raises its quota if need be. */
-uint32_t ladei_magazine_refill(lade_pinned_pool *pool, ladei_thread_cache *cache, size_t block_bytes, uint32_t count);
+uint32_t ladei_pinned_magazine_refill(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t block_bytes,
+                                      uint32_t count);
 
 /* Owner. Makes room for a block of the class that did not fit: raises the quota while the pool's budget allows, else
  * takes half of the magazine out (half of each where that one is empty), for the caller to put back to the nodes. */
-ladei_block *ladei_magazine_make_room(lade_pinned_pool *pool, ladei_thread_cache *cache, ladei_tallies *tallies,
-                                      unsigned class_index);
+ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
+                                                    ladei_pinned_thread_counters *tallies, unsigned class_index);
 
 /* ---- Counters ---------------------------------------------------------------------------------------------------- */
 
 /* One writer: no read-modify-write needed. */
-static inline void ladei_tally_add(_Atomic(uint64_t) *counter, uint64_t amount) {
+static inline void ladei_pinned_class_counts_add(_Atomic(uint64_t) *counter, uint64_t amount) {
   uint64_t value = atomic_load_explicit(counter, memory_order_relaxed);
   atomic_store_explicit(counter, value + amount, memory_order_relaxed);
 }
 
 /* Shows the pool's peaks what the thread did with a class since the last time: at refill, flush and read. */
-void ladei_tally_publish(lade_pinned_pool *pool, ladei_tallies *tallies, unsigned class_index);
+void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
+                                       unsigned class_index);
 /* The same after a free that found no ready place, if a magazine's worth of frees was not shown yet; larger blocks at
  * once. */
-void ladei_tally_publish_frees(lade_pinned_pool *pool, ladei_tallies *tallies, unsigned class_index);
+void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
+                                             unsigned class_index);
 
 /* New, empty tallies; NULL when there is no memory. */
-ladei_tallies *ladei_tallies_create(unsigned node);
+ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node);
 
 /* ---- The pool ---------------------------------------------------------------------------------------------------- */
 
 /* Takes all blocks out of all threads' magazines: a list linked by next. No lock is held. Caches whose owners cannot be
  * fenced (base/asym_lock.h) keep theirs; the owners are called, and give them back in their next calls. */
-ladei_block *ladei_thread_caches_drain(lade_pinned_pool *pool);
+ladei_pinned_block *ladei_pinned_thread_caches_drain(lade_pinned_pool *pool);
 
 /* The same of all caches, which needs no fence, for the end of the pool: no thread makes any other call. Their lanes are
  * emptied too. */
-ladei_block *ladei_thread_caches_take(lade_pinned_pool *pool);
+ladei_pinned_block *ladei_pinned_thread_caches_take(lade_pinned_pool *pool);
 
 /* Waits until blocks that exiting threads had taken out before the last drain are back in their nodes. */
-void ladei_thread_caches_settle(lade_pinned_pool *pool);
+void ladei_pinned_thread_caches_settle(lade_pinned_pool *pool);
 
 /* Closes the lanes of all threads for good, before runtime/retire goes; or, `for_good` false, lets them open again. */
-void ladei_thread_caches_close_lanes(lade_pinned_pool *pool, bool for_good);
+void ladei_pinned_thread_caches_close_lanes(lade_pinned_pool *pool, bool for_good);
 
 /* Destroy: the pool lets go of all caches, drained before, and waits for threads that are just leaving. */
-void ladei_thread_caches_abandon(lade_pinned_pool *pool);
+void ladei_pinned_thread_caches_abandon(lade_pinned_pool *pool);
 
 /* Whether any thread may have blocks in magazines. */
-bool ladei_thread_caches_keep(lade_pinned_pool *pool);
+bool ladei_pinned_thread_caches_keep(lade_pinned_pool *pool);
 
 /* Bytes in all magazines; exact when no other thread is inside. */
-uint64_t ladei_thread_caches_bytes(lade_pinned_pool *pool);
+uint64_t ladei_pinned_thread_caches_bytes(lade_pinned_pool *pool);
 
 #endif /* LADE_HOST_THREAD_CACHE_H */

@@ -15,39 +15,40 @@
 #include "host/block.h"
 
 enum {
-  LADEI_TLSF_STEPS = 8,
-  LADEI_TLSF_LEVELS = LADEI_PINNED_MAX_PAGES_LOG2 - 1, /* level 0: 1..7 pages; level k: from 2^(k+2) pages on */
+  LADEI_PINNED_TLSF_STEPS = 8,
+  LADEI_PINNED_TLSF_LEVELS = LADEI_PINNED_MAX_PAGES_LOG2 - 1, /* level 0: 1..7 pages; level k: from 2^(k+2) pages on */
 };
 
 typedef struct ladei_tlsf {
-  uint32_t level_bitmap;                  /* bit k: level k has a block */
-  uint8_t step_bitmap[LADEI_TLSF_LEVELS]; /* bit j: list [k][j] has a block */
-  ladei_block *lists[LADEI_TLSF_LEVELS][LADEI_TLSF_STEPS];
+  uint32_t level_bitmap;                         /* bit k: level k has a block */
+  uint8_t step_bitmap[LADEI_PINNED_TLSF_LEVELS]; /* bit j: list [k][j] has a block */
+  ladei_pinned_block *lists[LADEI_PINNED_TLSF_LEVELS][LADEI_PINNED_TLSF_STEPS];
   uint64_t block_count;
   uint64_t page_count; /* sum over the blocks in it */
 } ladei_tlsf;
 
 /* The block's size must not change while it is in the index. */
-void ladei_tlsf_insert(ladei_tlsf *index, ladei_block *block);
-void ladei_tlsf_remove(ladei_tlsf *index, ladei_block *block);
+void ladei_tlsf_insert(ladei_tlsf *index, ladei_pinned_block *block);
+void ladei_tlsf_remove(ladei_tlsf *index, ladei_pinned_block *block);
 
 /* A block of at least `pages`, from the smallest step all of whose sizes are large enough (for the size of a class: its
  * own step); NULL: none. Stays inside. */
-ladei_block *ladei_tlsf_find(const ladei_tlsf *index, size_t pages);
+ladei_pinned_block *ladei_tlsf_find(const ladei_tlsf *index, size_t pages);
 
 /*
  * Of the blocks of at least `pages` the one whose excess and burden together are least, among the first few that are
  * looked at (at most 32), from the smallest on; if none of those is large enough, as ladei_tlsf_find. The burden is in
- * parts of a page, LADEI_TLSF_PAGE_PARTS to a page.
+ * parts of a page, LADEI_PINNED_TLSF_PAGE_PARTS to a page.
  */
-#define LADEI_TLSF_PAGE_PARTS ((uint64_t)1 << 16)
-typedef uint64_t (*ladei_tlsf_burden)(const void *user, const ladei_block *block);
-ladei_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages, ladei_tlsf_burden burden, const void *user);
+#define LADEI_PINNED_TLSF_PAGE_PARTS ((uint64_t)1 << 16)
+typedef uint64_t (*ladei_tlsf_cost)(const void *user, const ladei_pinned_block *block);
+ladei_pinned_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages, ladei_tlsf_cost burden,
+                                          const void *user);
 
 /* A block of `pages` to `max_pages`, max_pages being at most pages * 9/8; looks at every block of that size. */
-ladei_block *ladei_tlsf_find_close(const ladei_tlsf *index, size_t pages, size_t max_pages);
+ladei_pinned_block *ladei_tlsf_find_close(const ladei_tlsf *index, size_t pages, size_t max_pages);
 
 /* Any block of the largest size class there; NULL when empty. */
-ladei_block *ladei_tlsf_largest(const ladei_tlsf *index);
+ladei_pinned_block *ladei_tlsf_largest(const ladei_tlsf *index);
 
 #endif /* LADE_HOST_TLSF_H */

@@ -8,26 +8,26 @@
 #include "pipeline/storage/open_files.h"
 
 /* One file of a checkpoint. */
-typedef struct ladei_checkpoint_file {
+typedef struct ladei_loader_checkpoint_file {
   char *path;
   int fd;          /* -1: by late_path, as too many are open; see Note [Open files] */
   char *late_path; /* does not depend on the working directory; NULL: fd is open */
-  ladei_file_identity identity;
-  ladei_file_stamp stamp; /* before its header was read */
-  uint64_t data_offset;   /* of the first tensor byte */
-  ladei_header header;
-} ladei_checkpoint_file;
+  ladei_pipe_file_identity identity;
+  ladei_pipe_file_stamp stamp; /* before its header was read */
+  uint64_t data_offset;        /* of the first tensor byte */
+  ladei_loader_header header;
+} ladei_loader_checkpoint_file;
 
-typedef struct ladei_checkpoint_tensor {
-  const ladei_entry *entry;
+typedef struct ladei_loader_checkpoint_tensor {
+  const ladei_loader_entry *entry;
   size_t file;
-} ladei_checkpoint_tensor;
+} ladei_loader_checkpoint_tensor;
 
 /* Constant once it is open. */
 struct lade_safetensors {
-  ladei_checkpoint_file *files;
+  ladei_loader_checkpoint_file *files;
   size_t file_count;
-  ladei_checkpoint_tensor *tensors; /* file by file, in the order of their bytes */
+  ladei_loader_checkpoint_tensor *tensors; /* file by file, in the order of their bytes */
   size_t tensor_count;
   size_t *by_name; /* numbers of tensors, by ascending name */
   json_t *index;   /* NULL for a single file */
@@ -38,39 +38,40 @@ struct lade_safetensors {
  * Opens a file of a checkpoint and reads its header; what was in *file is forgotten, but for its path. `name` is looked up
  * in the open folder, or AT_FDCWD. What was opened stays to be disposed of on failure, too. As lade_safetensors_open().
  */
-lade_status ladei_checkpoint_file_read(int folder, const char *name, ladei_checkpoint_file *file);
+lade_status ladei_loader_checkpoint_file_read(int folder, const char *name, ladei_loader_checkpoint_file *file);
 /* Whether what was read of it since then is of the file that was opened. LADE_ERR_IO: it was written to, or replaced. */
-lade_status ladei_checkpoint_file_recheck(const ladei_checkpoint_file *file);
-void ladei_checkpoint_file_dispose(ladei_checkpoint_file *file);
+lade_status ladei_loader_checkpoint_file_recheck(const ladei_loader_checkpoint_file *file);
+void ladei_loader_checkpoint_file_dispose(ladei_loader_checkpoint_file *file);
 /* An index as JSON; json_decref() it. LADE_ERR_IO with *out_absent: there is no such file. */
-lade_status ladei_index_read(int folder, const char *name, json_t **out, bool *out_absent);
+lade_status ladei_loader_index_read(int folder, const char *name, json_t **out, bool *out_absent);
 /* The id of the save that wrote the index, or NULL. The index's. */
-const char *ladei_index_save_id(const json_t *index);
+const char *ladei_loader_index_save_id(const json_t *index);
 
 /*
  * Whether `right` follows `left` directly and yet belongs to another allocation of the driver. A pipeline copies what
  * lies side by side in one go, and a driver refuses copies that go from one allocation into the next: such two must not
  * be in one transfer.
  */
-bool ladei_memory_parts(lade_runtime *runtime, const void *left, uint64_t left_bytes, const void *right);
+bool ladei_loader_memory_parts(lade_runtime *runtime, const void *left, uint64_t left_bytes, const void *right);
 
 /* Transfers of one job, in the order of submission. */
-typedef struct ladei_ticket_list {
+typedef struct ladei_loader_ticket_list {
   lade_ticket **tickets;
   size_t count, capacity;
-} ladei_ticket_list;
+} ladei_loader_ticket_list;
 
 /*
  * Submits a transfer and keeps its ticket. Where the pipeline answers that it has no room, waits for transfers of the
  * list first.
  */
-lade_status ladei_ticket_list_submit(ladei_ticket_list *list, lade_pipeline *pipeline, const lade_transfer *transfer);
+lade_status ladei_loader_ticket_list_submit(ladei_loader_ticket_list *list, lade_pipeline *pipeline,
+                                            const lade_transfer *transfer);
 /* Waits for tickets [first, end), `timeout_ns` at most; the first error in order. */
-lade_status ladei_ticket_list_wait(const ladei_ticket_list *list, size_t first, size_t end, lade_runtime *runtime,
-                                   uint64_t timeout_ns);
+lade_status ladei_loader_ticket_list_wait(const ladei_loader_ticket_list *list, size_t first, size_t end,
+                                          lade_runtime *runtime, uint64_t timeout_ns);
 /* LADE_NOT_READY while any is under way, else the first error in order. */
-lade_status ladei_ticket_list_query(const ladei_ticket_list *list, uint64_t *out_bytes_done);
+lade_status ladei_loader_ticket_list_query(const ladei_loader_ticket_list *list, uint64_t *out_bytes_done);
 /* Cancels what is under way, waits for it and releases all. LADE_ERR_TIMEOUT, LADE_ERR_FORKED: the list stays. */
-lade_status ladei_ticket_list_end(ladei_ticket_list *list);
+lade_status ladei_loader_ticket_list_end(ladei_loader_ticket_list *list);
 
 #endif /* LADE_LOADERS_CHECKPOINT_H */

@@ -56,7 +56,7 @@ static lade_status file_open(int folder, const char *path, int *out_fd, struct s
 
 /* The header's text; the caller frees it. */
 static lade_status header_read(int fd, uint64_t file_bytes, char **out_text, uint64_t *out_bytes) {
-  unsigned char prefix[LADEI_HEADER_PREFIX_BYTES];
+  unsigned char prefix[LADEI_LOADER_HEADER_PREFIX_BYTES];
   uint64_t bytes = 0;
   if (file_bytes < sizeof prefix) {
     return ladei_error(LADE_ERR_FORMAT, 0, "%llu bytes are too few for a header", (unsigned long long)file_bytes);
@@ -68,9 +68,10 @@ static lade_status header_read(int fd, uint64_t file_bytes, char **out_text, uin
   for (unsigned i = 0; i < sizeof prefix; i++) {
     bytes |= (uint64_t)prefix[i] << (8 * i);
   }
-  if (bytes > LADEI_HEADER_MAX_BYTES || bytes > file_bytes - sizeof prefix) {
+  if (bytes > LADEI_LOADER_HEADER_MAX_BYTES || bytes > file_bytes - sizeof prefix) {
     return ladei_error(LADE_ERR_FORMAT, 0, "a header of %llu bytes: %s", (unsigned long long)bytes,
-                       bytes > LADEI_HEADER_MAX_BYTES ? "the format allows 100000000" : "the file ends before it does");
+                       bytes > LADEI_LOADER_HEADER_MAX_BYTES ? "the format allows 100000000"
+                                                             : "the file ends before it does");
   }
   char *text = malloc(bytes + 1);
   if (text == NULL) {
@@ -86,35 +87,35 @@ static lade_status header_read(int fd, uint64_t file_bytes, char **out_text, uin
   return LADE_OK;
 }
 
-lade_status ladei_checkpoint_file_read(int folder, const char *name, ladei_checkpoint_file *file) {
+lade_status ladei_loader_checkpoint_file_read(int folder, const char *name, ladei_loader_checkpoint_file *file) {
   uint64_t text_bytes = 0;
   bool absent;
   char *text = NULL;
   struct stat facts = {0};
-  *file = (ladei_checkpoint_file){.path = file->path, .fd = -1};
+  *file = (ladei_loader_checkpoint_file){.path = file->path, .fd = -1};
   lade_status status = file_open(folder, name, &file->fd, &facts, &absent);
   uint64_t file_bytes = (uint64_t)facts.st_size;
   if (status == LADE_OK) {
-    file->identity = ladei_file_identity_of(&facts);
-    file->stamp = ladei_file_stamp_of(&facts);
+    file->identity = ladei_pipe_file_identity_of(&facts);
+    file->stamp = ladei_pipe_file_stamp_of(&facts);
     status = header_read(file->fd, file_bytes, &text, &text_bytes);
   }
   if (status == LADE_OK) {
-    file->data_offset = LADEI_HEADER_PREFIX_BYTES + text_bytes;
-    status = ladei_header_parse(text, text_bytes, file_bytes - file->data_offset, &file->header);
+    file->data_offset = LADEI_LOADER_HEADER_PREFIX_BYTES + text_bytes;
+    status = ladei_loader_header_parse(text, text_bytes, file_bytes - file->data_offset, &file->header);
     free(text);
   }
-  return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "%s: ", ladei_path_text(name));
+  return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "%s: ", ladei_loader_path_text(name));
 }
 
-lade_status ladei_checkpoint_file_recheck(const ladei_checkpoint_file *file) {
+lade_status ladei_loader_checkpoint_file_recheck(const ladei_loader_checkpoint_file *file) {
   struct stat facts;
   const char *what = NULL;
   if ((file->fd >= 0 ? fstat(file->fd, &facts) : stat(file->late_path, &facts)) != 0) {
     what = strerror(errno);
   } else {
-    ladei_file_identity identity = ladei_file_identity_of(&facts);
-    ladei_file_stamp stamp = ladei_file_stamp_of(&facts);
+    ladei_pipe_file_identity identity = ladei_pipe_file_identity_of(&facts);
+    ladei_pipe_file_stamp stamp = ladei_pipe_file_stamp_of(&facts);
     what = identity.device != file->identity.device || identity.inode != file->identity.inode ? "it was replaced"
            : stamp.bytes != file->stamp.bytes                                                 ? "its size is another"
            : stamp.modified_ns != file->stamp.modified_ns                                     ? "it was written to"
@@ -122,20 +123,20 @@ lade_status ladei_checkpoint_file_recheck(const ladei_checkpoint_file *file) {
   }
   return what == NULL ? LADE_OK
                       : ladei_error(LADE_ERR_IO, ESTALE, "%s: the checkpoint has changed since it was opened: %s",
-                                    ladei_path_text(file->path), what);
+                                    ladei_loader_path_text(file->path), what);
 }
 
-void ladei_checkpoint_file_dispose(ladei_checkpoint_file *file) {
-  ladei_header_dispose(&file->header);
+void ladei_loader_checkpoint_file_dispose(ladei_loader_checkpoint_file *file) {
+  ladei_loader_header_dispose(&file->header);
   free(file->path);
   free(file->late_path);
   if (file->fd >= 0) close(file->fd);
-  *file = (ladei_checkpoint_file){.fd = -1};
+  *file = (ladei_loader_checkpoint_file){.fd = -1};
 }
 
 /* --- the index of a sharded checkpoint ---------------------------------------------------------------------------- */
 
-lade_status ladei_index_read(int folder, const char *name, json_t **out, bool *out_absent) {
+lade_status ladei_loader_index_read(int folder, const char *name, json_t **out, bool *out_absent) {
   struct stat facts = {0};
   int fd;
   json_error_t error;
@@ -145,10 +146,10 @@ lade_status ladei_index_read(int folder, const char *name, json_t **out, bool *o
     return status;
   }
   uint64_t bytes = (uint64_t)facts.st_size;
-  char *text = bytes > LADEI_HEADER_MAX_BYTES ? NULL : malloc(bytes + 1);
+  char *text = bytes > LADEI_LOADER_HEADER_MAX_BYTES ? NULL : malloc(bytes + 1);
   if (text == NULL) {
     close(fd);
-    return bytes > LADEI_HEADER_MAX_BYTES
+    return bytes > LADEI_LOADER_HEADER_MAX_BYTES
                ? ladei_error(LADE_ERR_FORMAT, 0, "an index of %llu bytes is too long", (unsigned long long)bytes)
                : memory_error("the index");
   }
@@ -156,12 +157,12 @@ lade_status ladei_index_read(int folder, const char *name, json_t **out, bool *o
   close(fd);
   if (status == LADE_OK) {
     *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    status = *out != NULL ? LADE_OK : ladei_json_error(&error, "the index");
+    status = *out != NULL ? LADE_OK : ladei_loader_json_error(&error, "the index");
   }
   free(text);
   return status;
 }
 
-const char *ladei_index_save_id(const json_t *index) {
-  return json_string_value(json_object_get(json_object_get(index, "metadata"), LADEI_SAVE_ID_KEY));
+const char *ladei_loader_index_save_id(const json_t *index) {
+  return json_string_value(json_object_get(json_object_get(index, "metadata"), LADEI_LOADER_SAVE_ID_KEY));
 }

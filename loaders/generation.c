@@ -48,7 +48,7 @@ static const char ending[] = ".safetensors";
 
 static lade_status generation_error(const char *doing, const char *path) {
   int code = errno;
-  return ladei_error(LADE_ERR_IO, code, "%s %s: %s", doing, ladei_path_text(path), strerror(code));
+  return ladei_error(LADE_ERR_IO, code, "%s %s: %s", doing, ladei_loader_path_text(path), strerror(code));
 }
 
 /* --- names and ids ------------------------------------------------------------------------------------------------ */
@@ -77,8 +77,8 @@ static size_t stem_length(const char *name) {
   return length > end && strcmp(name + length - end, ending) == 0 ? length - end : length;
 }
 
-char *ladei_generation_file_name(const ladei_generation *generation, size_t number, size_t count) {
-  const char *name = ladei_file_name(generation->path);
+char *ladei_loader_generation_file_name(const ladei_loader_generation *generation, size_t number, size_t count) {
+  const char *name = ladei_pipe_file_name(generation->path);
   size_t stem = stem_length(name);
   char *out;
   int made = asprintf(&out, "%.*s-%" PRIu64 "-%05zu-of-%05zu%s", (int)stem, name, generation->number, number + 1, count,
@@ -87,8 +87,8 @@ char *ladei_generation_file_name(const ladei_generation *generation, size_t numb
 }
 
 /* Of the save that gives such a name to one of its files; 0: none does. */
-static uint64_t name_number(const ladei_generation *generation, const char *entry, size_t length) {
-  const char *name = ladei_file_name(generation->path);
+static uint64_t name_number(const ladei_loader_generation *generation, const char *entry, size_t length) {
+  const char *name = ladei_pipe_file_name(generation->path);
   size_t stem = stem_length(name), at = stem + 1, digits;
   uint64_t number, part;
   if (length <= at || strncmp(entry, name, stem) != 0 || entry[stem] != '-') {
@@ -107,7 +107,7 @@ static uint64_t name_number(const ladei_generation *generation, const char *entr
   return length - at == strlen(name + stem) && strncmp(entry + at, name + stem, length - at) == 0 ? number : 0;
 }
 
-static void id_choose(ladei_generation *generation) {
+static void id_choose(ladei_loader_generation *generation) {
   uint64_t number = 0;
   if (getrandom(&number, sizeof number, GRND_NONBLOCK) != (ssize_t)sizeof number) {
     struct timespec now;
@@ -120,19 +120,19 @@ static void id_choose(ladei_generation *generation) {
 /* --- the index ---------------------------------------------------------------------------------------------------- */
 
 /* What the index on disk says. `out_id` as old_id; *out_index is NULL where there is none. */
-static lade_status index_look(const ladei_generation *generation, char out_id[LADEI_SAVE_ID_BYTES],
+static lade_status index_look(const ladei_loader_generation *generation, char out_id[LADEI_LOADER_SAVE_ID_BYTES],
                               json_t **out_index) {
   bool absent = false;
   lade_error before;
   *out_index = NULL;
   ladei_error_save(&before);
-  lade_status status = ladei_index_read(generation->folder, generation->index_name, out_index, &absent);
+  lade_status status = ladei_loader_index_read(generation->folder, generation->index_name, out_index, &absent);
   bool broken = status == LADE_ERR_FORMAT || status == LADE_ERR_INVALID_ARGUMENT;
   if (status != LADE_OK && !absent && !broken) {
-    return ladei_error_prefix(status, "%s: ", ladei_path_text(generation->index_name));
+    return ladei_error_prefix(status, "%s: ", ladei_loader_path_text(generation->index_name));
   }
-  const char *id = status == LADE_OK ? ladei_index_save_id(*out_index) : NULL;
-  snprintf(out_id, LADEI_SAVE_ID_BYTES, "%s",
+  const char *id = status == LADE_OK ? ladei_loader_index_save_id(*out_index) : NULL;
+  snprintf(out_id, LADEI_LOADER_SAVE_ID_BYTES, "%s",
            absent                             ? no_index
            : broken                           ? broken_index
            : id != NULL && id_number(id) != 0 ? id
@@ -156,32 +156,32 @@ static bool index_names(json_t *index, const char *entry) {
 /* --- the folder --------------------------------------------------------------------------------------------------- */
 
 /* LADE_NOT_READY: it does not. Errors of reading: nobody knows. */
-static lade_status file_carries(const ladei_generation *generation, const char *entry, const char *id) {
-  ladei_checkpoint_file file = {.fd = -1};
+static lade_status file_carries(const ladei_loader_generation *generation, const char *entry, const char *id) {
+  ladei_loader_checkpoint_file file = {.fd = -1};
   lade_error before;
   ladei_error_save(&before);
-  lade_status status = ladei_checkpoint_file_read(generation->folder, entry, &file);
+  lade_status status = ladei_loader_checkpoint_file_read(generation->folder, entry, &file);
   bool other = status == LADE_ERR_FORMAT || status == LADE_ERR_INVALID_ARGUMENT;
   if (status == LADE_OK) {
     other = file.header.save_id == NULL || strcmp(file.header.save_id, id) != 0;
   }
-  ladei_checkpoint_file_dispose(&file);
+  ladei_loader_checkpoint_file_dispose(&file);
   ladei_error_restore(&before);
   return other ? LADE_NOT_READY : status;
 }
 
 /* A walk through the folder. */
-typedef struct walk {
+typedef struct orphan_walk {
   const char *dead; /* id whose files go; NULL: none */
   json_t *index;
   uint64_t highest; /* number in the names of files that stay; 0: there are none */
   bool left;        /* a file that is dead, or may be, is there still */
-} walk;
+} orphan_walk;
 
-static void entry_visit(const ladei_generation *generation, const char *entry, walk *w) {
-  size_t temporary = ladei_save_temporary_name(entry);
+static void entry_visit(const ladei_loader_generation *generation, const char *entry, orphan_walk *w) {
+  size_t temporary = ladei_pipe_save_temporary_name(entry);
   if (temporary > 0 && name_number(generation, entry + 1, temporary) > 0 && generation->locked) {
-    ladei_save_temporary_remove(generation->folder, entry);
+    ladei_pipe_save_temporary_remove(generation->folder, entry);
     return;
   }
   uint64_t number = name_number(generation, entry, strlen(entry));
@@ -195,7 +195,7 @@ static void entry_visit(const ladei_generation *generation, const char *entry, w
   w->highest = !gone && number > w->highest ? number : w->highest;
 }
 
-static lade_status folder_walk(const ladei_generation *generation, walk *w) {
+static lade_status folder_walk(const ladei_loader_generation *generation, orphan_walk *w) {
   const struct dirent *entry;
   int fd = openat(generation->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
@@ -226,14 +226,14 @@ static const char *dead_of(const char *index_id, const char *new_id, const char 
 
 /* --- the lock and the journal ------------------------------------------------------------------------------------- */
 
-static bool lock_is_there(const ladei_generation *generation) {
+static bool lock_is_there(const ladei_loader_generation *generation) {
   struct stat of_name, of_file;
   return fstat(generation->lock, &of_file) == 0 &&
          fstatat(generation->folder, generation->lock_name, &of_name, AT_SYMLINK_NOFOLLOW) == 0 &&
          of_name.st_dev == of_file.st_dev && of_name.st_ino == of_file.st_ino;
 }
 
-static void lock_close(ladei_generation *generation) {
+static void lock_close(ladei_loader_generation *generation) {
   if (generation->lock >= 0) {
     (void)flock(generation->lock, LOCK_UN); /* a child that was forked meanwhile has it open, too */
     (void)close(generation->lock);
@@ -242,7 +242,7 @@ static void lock_close(ladei_generation *generation) {
 }
 
 /* One try. LADE_NOT_READY: the lock file that was locked had just been removed by its owner. */
-static lade_status lock_try(ladei_generation *generation) {
+static lade_status lock_try(ladei_loader_generation *generation) {
   generation->lock =
       openat(generation->folder, generation->lock_name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
   if (generation->lock < 0) {
@@ -255,7 +255,7 @@ static lade_status lock_try(ladei_generation *generation) {
   if (errno == EWOULDBLOCK) {
     return ladei_error(LADE_ERR_BUSY, EWOULDBLOCK,
                        "saving %s: another save of it is under way, which holds the lock %s",
-                       ladei_path_text(generation->path), ladei_path_text(generation->lock_name));
+                       ladei_loader_path_text(generation->path), ladei_loader_path_text(generation->lock_name));
   }
   bool unknown = errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL;
   lade_status status = unknown ? LADE_OK : generation_error("locking", generation->path);
@@ -263,7 +263,7 @@ static lade_status lock_try(ladei_generation *generation) {
   return status;
 }
 
-static lade_status lock_take(ladei_generation *generation) {
+static lade_status lock_take(ladei_loader_generation *generation) {
   lade_status status = LADE_NOT_READY;
   for (int i = 0; i < LOCK_TRIES && status == LADE_NOT_READY; i++) {
     lock_close(generation);
@@ -272,7 +272,7 @@ static lade_status lock_take(ladei_generation *generation) {
   }
   if (status == LADE_NOT_READY) {
     status = ladei_error(LADE_ERR_BUSY, EWOULDBLOCK, "saving %s: its lock %s goes from one save to the next",
-                         ladei_path_text(generation->path), ladei_path_text(generation->lock_name));
+                         ladei_loader_path_text(generation->path), ladei_loader_path_text(generation->lock_name));
   }
   if (status != LADE_OK || !generation->locked) {
     generation->locked = false;
@@ -282,15 +282,15 @@ static lade_status lock_take(ladei_generation *generation) {
 }
 
 /* What the save that was killed wrote; false: there was none. */
-static bool journal_read(const ladei_generation *generation, char new_id[LADEI_SAVE_ID_BYTES],
-                         char old_id[LADEI_SAVE_ID_BYTES]) {
+static bool journal_read(const ladei_loader_generation *generation, char new_id[LADEI_LOADER_SAVE_ID_BYTES],
+                         char old_id[LADEI_LOADER_SAVE_ID_BYTES]) {
   char text[JOURNAL_BYTES] = {0};
   return generation->locked && pread(generation->lock, text, sizeof text - 1, 0) > 0 &&
          sscanf(text, "new %39s\nold %39s\n", new_id, old_id) == 2 && id_number(new_id) != 0;
 }
 
 /* In one call: a process is killed before it or after it. */
-static lade_status journal_write(const ladei_generation *generation) {
+static lade_status journal_write(const ladei_loader_generation *generation) {
   char text[JOURNAL_BYTES];
   int length = snprintf(text, sizeof text, "new %s\nold %s\n", generation->id, generation->old_id);
   if (!generation->locked || pwrite(generation->lock, text, (size_t)length, 0) == length) {
@@ -301,8 +301,8 @@ static lade_status journal_write(const ladei_generation *generation) {
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-static lade_status names_make(ladei_generation *generation) {
-  const char *name = ladei_file_name(generation->path);
+static lade_status names_make(ladei_loader_generation *generation) {
+  const char *name = ladei_pipe_file_name(generation->path);
   int made = asprintf(&generation->index_name, "%s.index.json", name);
   generation->index_name = made < 0 ? NULL : generation->index_name;
   made = asprintf(&generation->lock_name, ".%.200s.index.json.lade-lock", name);
@@ -313,15 +313,15 @@ static lade_status names_make(ladei_generation *generation) {
 }
 
 /* Removes what a killed save left, and finds the number of this one. */
-static lade_status folder_clean(ladei_generation *generation) {
-  char new_id[LADEI_SAVE_ID_BYTES] = "", old_id[LADEI_SAVE_ID_BYTES] = "";
-  walk w = {.dead = NULL};
+static lade_status folder_clean(ladei_loader_generation *generation) {
+  char new_id[LADEI_LOADER_SAVE_ID_BYTES] = "", old_id[LADEI_LOADER_SAVE_ID_BYTES] = "";
+  orphan_walk w = {.dead = NULL};
   lade_status status = index_look(generation, generation->old_id, &w.index);
   generation->pending = journal_read(generation, new_id, old_id);
   if (status == LADE_OK && generation->pending) {
     w.dead = dead_of(generation->old_id, new_id, old_id);
   }
-  if (status == LADE_OK && w.dead == old_id && generation->sync && !ladei_folder_flush(generation->folder)) {
+  if (status == LADE_OK && w.dead == old_id && generation->sync && !ladei_pipe_folder_flush(generation->folder)) {
     status = generation_error("flushing the folder of", generation->path);
   }
   if (status == LADE_OK) {
@@ -334,9 +334,9 @@ static lade_status folder_clean(ladei_generation *generation) {
   return status;
 }
 
-lade_status ladei_generation_begin(const char *path, bool sync, ladei_generation *out) {
-  ladei_generation generation = {
-      .begun = true, .path = path, .sync = sync, .folder = ladei_folder_open(path), .lock = -1};
+lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loader_generation *out) {
+  ladei_loader_generation generation = {
+      .begun = true, .path = path, .sync = sync, .folder = ladei_pipe_folder_open(path), .lock = -1};
   lade_status status = generation.folder >= 0 ? names_make(&generation) : generation_error("creating", path);
   if (status == LADE_OK) {
     status = lock_take(&generation);
@@ -353,9 +353,9 @@ lade_status ladei_generation_begin(const char *path, bool sync, ladei_generation
 }
 
 /* True: nothing of this save is left that the next one would have to remove. */
-static bool rest_remove(const ladei_generation *generation, bool good) {
-  char index_id[LADEI_SAVE_ID_BYTES];
-  walk w = {.dead = NULL};
+static bool rest_remove(const ladei_loader_generation *generation, bool good) {
+  char index_id[LADEI_LOADER_SAVE_ID_BYTES];
+  orphan_walk w = {.dead = NULL};
   if (generation->id[0] == '\0') {
     return !generation->pending; /* it did not come so far */
   }
@@ -370,7 +370,7 @@ static bool rest_remove(const ladei_generation *generation, bool good) {
   return clean;
 }
 
-void ladei_generation_end(ladei_generation *generation, bool good) {
+void ladei_loader_generation_end(ladei_loader_generation *generation, bool good) {
   lade_error before;
   if (!generation->begun) {
     return;
@@ -385,27 +385,28 @@ void ladei_generation_end(ladei_generation *generation, bool good) {
   }
   free(generation->index_name);
   free(generation->lock_name);
-  *generation = (ladei_generation){0};
+  *generation = (ladei_loader_generation){0};
   ladei_error_restore(&before);
 }
 
-lade_status ladei_generation_check(const char *path, bool several) {
-  ladei_generation generation = {0};
-  ladei_save *save = NULL;
+lade_status ladei_loader_generation_check(const char *path, bool several) {
+  ladei_loader_generation generation = {0};
+  ladei_pipe_save *save = NULL;
   char *index = NULL;
-  lade_status status = ladei_save_begin(path, &save);
+  lade_status status = ladei_pipe_save_begin(path, &save);
   if (status == LADE_OK) {
-    status = ladei_save_end(save, false);
+    status = ladei_pipe_save_end(save, false);
   }
   if (status == LADE_OK && several) {
-    status = ladei_generation_begin(path, false, &generation);
-    ladei_generation_end(&generation, false);
+    status = ladei_loader_generation_begin(path, false, &generation);
+    ladei_loader_generation_end(&generation, false);
   }
   if (status == LADE_OK && several) {
     bool made = asprintf(&index, "%s.index.json", path) >= 0;
-    status = made ? ladei_save_begin(index, &save) : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory");
+    status =
+        made ? ladei_pipe_save_begin(index, &save) : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory");
     if (status == LADE_OK) {
-      status = ladei_save_end(save, false);
+      status = ladei_pipe_save_end(save, false);
     }
     free(made ? index : NULL);
   }

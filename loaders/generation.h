@@ -9,10 +9,10 @@
 
 #include "lade/status.h"
 
-enum { LADEI_SAVE_ID_BYTES = 40 };
+enum { LADEI_LOADER_SAVE_ID_BYTES = 40 };
 
 /* A save under way. All zero is none. */
-typedef struct ladei_generation {
+typedef struct ladei_loader_generation {
   bool begun;
   bool locked; /* false where files cannot be locked: two saves at once are not noticed there */
   bool sync;
@@ -22,27 +22,27 @@ typedef struct ladei_generation {
   const char *path; /* of the checkpoint; borrowed */
   char *index_name; /* in the folder, as the next one */
   char *lock_name;
-  uint64_t number;                  /* of this save, in the names of its files */
-  char id[LADEI_SAVE_ID_BYTES];     /* of this save, in its files and its index */
-  char old_id[LADEI_SAVE_ID_BYTES]; /* of the save that the index names; else "none", "foreign" or "broken" */
-} ladei_generation;
+  uint64_t number;                         /* of this save, in the names of its files */
+  char id[LADEI_LOADER_SAVE_ID_BYTES];     /* of this save, in its files and its index */
+  char old_id[LADEI_LOADER_SAVE_ID_BYTES]; /* of the save that the index names; else "none", "foreign" or "broken" */
+} ladei_loader_generation;
 
 /*
  * Locks the checkpoint, removes what killed saves have left, chooses number and id. `path` is that of the checkpoint
  * without ".index.json". LADE_ERR_BUSY while another save of it runs; LADE_ERR_IO; LADE_ERR_OUT_OF_HOST_MEMORY.
  */
-lade_status ladei_generation_begin(const char *path, bool sync, ladei_generation *out);
+lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loader_generation *out);
 
 /* Whether a save to `path` could begin, in one file or else several; changes nothing. As lade_safetensors_save(). */
-lade_status ladei_generation_check(const char *path, bool several);
+lade_status ladei_loader_generation_check(const char *path, bool several);
 
 /* The name of file `number` of `count`, from 0 on, without folder. The caller frees it; NULL without memory. */
-char *ladei_generation_file_name(const ladei_generation *generation, size_t number, size_t count);
+char *ladei_loader_generation_file_name(const ladei_loader_generation *generation, size_t number, size_t count);
 
 /*
  * Ends it. If the index on disk is this save's, and `good` (it is there for good), the files of the save that it replaced
  * are removed; if it is another's, those of this one. What cannot be removed now is for the next save to remove.
  */
-void ladei_generation_end(ladei_generation *generation, bool good);
+void ladei_loader_generation_end(ladei_loader_generation *generation, bool good);
 
 #endif /* LADE_LOADERS_GENERATION_H */

@@ -57,10 +57,10 @@ static bool dtype_of(const char *name, lade_dtype *out) {
   return false;
 }
 
-const char *ladei_name_text(const char *name, char out[LADEI_NAME_TEXT_BYTES]) {
+const char *ladei_loader_name_text(const char *name, char out[LADEI_LOADER_NAME_TEXT_BYTES]) {
   static const char cut[] = "...";
   size_t length = strlen(name);
-  size_t shown = ladei_size_min(length, LADEI_NAME_TEXT_BYTES - sizeof cut);
+  size_t shown = ladei_size_min(length, LADEI_LOADER_NAME_TEXT_BYTES - sizeof cut);
   while (shown < length && shown > 0 && ((unsigned char)name[shown] & 0xc0) == 0x80) {
     shown--; /* not within a character */
   }
@@ -71,7 +71,7 @@ const char *ladei_name_text(const char *name, char out[LADEI_NAME_TEXT_BYTES]) {
   return out;
 }
 
-const char *ladei_tensor_bytes(lade_dtype dtype, const uint64_t *shape, uint64_t rank, uint64_t *out_bytes) {
+const char *ladei_loader_tensor_bytes(lade_dtype dtype, const uint64_t *shape, uint64_t rank, uint64_t *out_bytes) {
   size_t bits = lade_dtype_bits(dtype);
   for (uint64_t i = 0; i < rank; i++) {
     if (!ladei_size_mul(bits, shape[i], &bits)) {
@@ -88,8 +88,8 @@ const char *ladei_tensor_bytes(lade_dtype dtype, const uint64_t *shape, uint64_t
 /* --- one entry ---------------------------------------------------------------------------------------------------- */
 
 static lade_status entry_error(const char *name, const char *what) {
-  char shown[LADEI_NAME_TEXT_BYTES];
-  return ladei_error(LADE_ERR_FORMAT, 0, "tensor \"%s\": %s", ladei_name_text(name, shown), what);
+  char shown[LADEI_LOADER_NAME_TEXT_BYTES];
+  return ladei_error(LADE_ERR_FORMAT, 0, "tensor \"%s\": %s", ladei_loader_name_text(name, shown), what);
 }
 
 /* Numbers of the format are not negative and have no fraction. */
@@ -101,7 +101,7 @@ static bool number_read(const json_t *value, uint64_t *out) {
   return true;
 }
 
-static lade_status shape_read(const json_t *array, ladei_entry *entry, uint64_t *numbers) {
+static lade_status shape_read(const json_t *array, ladei_loader_entry *entry, uint64_t *numbers) {
   entry->shape = numbers;
   entry->rank = json_array_size(array);
   for (size_t i = 0; i < entry->rank; i++) {
@@ -112,7 +112,7 @@ static lade_status shape_read(const json_t *array, ladei_entry *entry, uint64_t 
   return LADE_OK;
 }
 
-static lade_status offsets_read(const json_t *array, ladei_entry *entry) {
+static lade_status offsets_read(const json_t *array, ladei_loader_entry *entry) {
   if (!json_is_array(array) || json_array_size(array) != 2 || !number_read(json_array_get(array, 0), &entry->begin) ||
       !number_read(json_array_get(array, 1), &entry->end)) {
     return entry_error(entry->name, "its data_offsets are not two whole numbers");
@@ -120,27 +120,27 @@ static lade_status offsets_read(const json_t *array, ladei_entry *entry) {
   return entry->end < entry->begin ? entry_error(entry->name, "its data_offsets end before they begin") : LADE_OK;
 }
 
-static lade_status bytes_check(const ladei_entry *entry) {
+static lade_status bytes_check(const ladei_loader_entry *entry) {
   uint64_t bytes;
-  char shown[LADEI_NAME_TEXT_BYTES];
-  const char *reason = ladei_tensor_bytes(entry->dtype, entry->shape, entry->rank, &bytes);
+  char shown[LADEI_LOADER_NAME_TEXT_BYTES];
+  const char *reason = ladei_loader_tensor_bytes(entry->dtype, entry->shape, entry->rank, &bytes);
   if (reason != NULL) {
     return entry_error(entry->name, reason);
   }
   if (bytes != entry->end - entry->begin) {
     return ladei_error(LADE_ERR_FORMAT, 0, "tensor \"%s\": %llu bytes in the file, but dtype %s and shape ask for %llu",
-                       ladei_name_text(entry->name, shown), (unsigned long long)(entry->end - entry->begin),
+                       ladei_loader_name_text(entry->name, shown), (unsigned long long)(entry->end - entry->begin),
                        lade_dtype_name(entry->dtype), (unsigned long long)bytes);
   }
   return LADE_OK;
 }
 
 /* `numbers` has room for the shape. */
-static lade_status entry_read(const char *name, const json_t *value, uint64_t *numbers, ladei_entry *out) {
+static lade_status entry_read(const char *name, const json_t *value, uint64_t *numbers, ladei_loader_entry *out) {
   const json_t *dtype = json_object_get(value, "dtype");
   const json_t *shape = json_object_get(value, "shape");
   const json_t *offsets = json_object_get(value, "data_offsets");
-  *out = (ladei_entry){.name = name};
+  *out = (ladei_loader_entry){.name = name};
   if (dtype == NULL || shape == NULL || offsets == NULL || json_object_size(value) != 3) {
     return entry_error(name, "it is not made of dtype, shape and data_offsets");
   }
@@ -159,7 +159,7 @@ static lade_status entry_read(const char *name, const json_t *value, uint64_t *n
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
-static lade_status metadata_read(const json_t *object, ladei_header *header) {
+static lade_status metadata_read(const json_t *object, ladei_loader_header *header) {
   if (!json_is_object(object)) {
     return ladei_error(LADE_ERR_FORMAT, 0, "%s is no object", metadata_name);
   }
@@ -171,10 +171,10 @@ static lade_status metadata_read(const json_t *object, ladei_header *header) {
   json_t *value;
   json_object_foreach((json_t *)(uintptr_t)object, key, value) {
     if (!json_is_string(value)) {
-      char shown[LADEI_NAME_TEXT_BYTES];
-      return ladei_error(LADE_ERR_FORMAT, 0, "metadata \"%s\" is no text", ladei_name_text(key, shown));
+      char shown[LADEI_LOADER_NAME_TEXT_BYTES];
+      return ladei_error(LADE_ERR_FORMAT, 0, "metadata \"%s\" is no text", ladei_loader_name_text(key, shown));
     }
-    if (strcmp(key, LADEI_SAVE_ID_KEY) == 0) {
+    if (strcmp(key, LADEI_LOADER_SAVE_ID_KEY) == 0) {
       header->save_id = json_string_value(value);
     } else {
       header->metadata[header->metadata_count++] = (lade_metadata){key, json_string_value(value)};
@@ -194,7 +194,7 @@ static size_t shapes_count(const json_t *root) {
   return count;
 }
 
-static lade_status entries_read(ladei_header *header) {
+static lade_status entries_read(ladei_loader_header *header) {
   const char *name;
   json_t *value;
   header->entries = calloc(json_object_size(header->root) + 1, sizeof *header->entries);
@@ -204,7 +204,7 @@ static lade_status entries_read(ladei_header *header) {
   }
   uint64_t *numbers = header->shapes;
   json_object_foreach(header->root, name, value) {
-    ladei_entry *entry = &header->entries[header->entry_count];
+    ladei_loader_entry *entry = &header->entries[header->entry_count];
     bool is_metadata = strcmp(name, metadata_name) == 0;
     lade_status status = is_metadata ? metadata_read(value, header) : entry_read(name, value, numbers, entry);
     if (status != LADE_OK) {
@@ -218,25 +218,25 @@ static lade_status entries_read(ladei_header *header) {
 
 /* By place. Tensors without bytes come before the one that begins where they lie. */
 static int entry_compare(const void *a, const void *b) {
-  const ladei_entry *left = a, *right = b;
+  const ladei_loader_entry *left = a, *right = b;
   if (left->begin != right->begin) {
     return left->begin < right->begin ? -1 : 1;
   }
   return left->end != right->end ? (left->end < right->end ? -1 : 1) : strcmp(left->name, right->name);
 }
 
-static lade_status layout_check(const ladei_header *header, uint64_t data_bytes) {
+static lade_status layout_check(const ladei_loader_header *header, uint64_t data_bytes) {
   uint64_t at = 0;
-  char shown[LADEI_NAME_TEXT_BYTES];
+  char shown[LADEI_LOADER_NAME_TEXT_BYTES];
   for (size_t i = 0; i < header->entry_count; i++) {
-    const ladei_entry *entry = &header->entries[i];
+    const ladei_loader_entry *entry = &header->entries[i];
     const char *reason = entry->end > data_bytes ? "ends beyond the end of the file"
                          : entry->begin < at     ? "overlaps the tensor before it"
                          : entry->begin > at     ? "leaves a hole before it"
                                                  : NULL;
     if (reason != NULL) {
       return ladei_error(LADE_ERR_FORMAT, 0, "tensor \"%s\", bytes %llu to %llu of %llu, %s",
-                         ladei_name_text(entry->name, shown), (unsigned long long)entry->begin,
+                         ladei_loader_name_text(entry->name, shown), (unsigned long long)entry->begin,
                          (unsigned long long)entry->end, (unsigned long long)data_bytes, reason);
     }
     at = entry->end;
@@ -248,7 +248,7 @@ static lade_status layout_check(const ladei_header *header, uint64_t data_bytes)
   return LADE_OK;
 }
 
-lade_status ladei_json_error(const json_error_t *error, const char *what) {
+lade_status ladei_loader_json_error(const json_error_t *error, const char *what) {
   char text[JSON_ERROR_TEXT_LENGTH]; /* it quotes the source, which may hold anything */
   size_t length = 0;
   for (; error->text[length] != '\0' && length + 1 < sizeof text; length++) {
@@ -269,7 +269,7 @@ static lade_status text_parse(const char *text, size_t text_bytes, json_t **out)
   }
   json_t *root = json_loadb(text, text_bytes, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
   if (root == NULL) {
-    return ladei_json_error(&error, "the header");
+    return ladei_loader_json_error(&error, "the header");
   }
   for (size_t i = (size_t)error.position; i < text_bytes; i++) {
     if (text[i] != ' ') {
@@ -281,8 +281,9 @@ static lade_status text_parse(const char *text, size_t text_bytes, json_t **out)
   return LADE_OK;
 }
 
-lade_status ladei_header_parse(const char *text, size_t text_bytes, uint64_t data_bytes, ladei_header *out) {
-  ladei_header header = {0};
+lade_status ladei_loader_header_parse(const char *text, size_t text_bytes, uint64_t data_bytes,
+                                      ladei_loader_header *out) {
+  ladei_loader_header header = {0};
   lade_status status = text_parse(text, text_bytes, &header.root);
   if (status == LADE_OK) {
     status = entries_read(&header);
@@ -294,72 +295,73 @@ lade_status ladei_header_parse(const char *text, size_t text_bytes, uint64_t dat
     status = layout_check(&header, data_bytes);
   }
   if (status != LADE_OK) {
-    ladei_header_dispose(&header);
+    ladei_loader_header_dispose(&header);
   }
   *out = header;
   return status;
 }
 
-void ladei_header_dispose(ladei_header *header) {
+void ladei_loader_header_dispose(ladei_loader_header *header) {
   json_decref(header->root);
   free(header->shapes);
   free(header->entries);
   free(header->metadata);
-  *header = (ladei_header){0};
+  *header = (ladei_loader_header){0};
 }
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static void metadata_put(ladei_text *t, const lade_metadata *metadata, size_t count) {
-  ladei_text_put_quoted(t, metadata_name, false);
-  ladei_text_put_string(t, ":{");
+static void metadata_put(ladei_loader_text *t, const lade_metadata *metadata, size_t count) {
+  ladei_loader_text_put_quoted(t, metadata_name, false);
+  ladei_loader_text_put_string(t, ":{");
   for (size_t i = 0; i < count; i++) {
-    ladei_text_put_string(t, i > 0 ? "," : "");
-    ladei_text_put_quoted(t, metadata[i].key, false);
-    ladei_text_put_string(t, ":");
-    ladei_text_put_quoted(t, metadata[i].value, false);
+    ladei_loader_text_put_string(t, i > 0 ? "," : "");
+    ladei_loader_text_put_quoted(t, metadata[i].key, false);
+    ladei_loader_text_put_string(t, ":");
+    ladei_loader_text_put_quoted(t, metadata[i].value, false);
   }
-  ladei_text_put_string(t, "}");
+  ladei_loader_text_put_string(t, "}");
 }
 
-static void entry_put(ladei_text *t, const ladei_entry *entry) {
-  ladei_text_put_quoted(t, entry->name, false);
-  ladei_text_put_string(t, ":{\"dtype\":\"");
-  ladei_text_put_string(t, lade_dtype_name(entry->dtype));
-  ladei_text_put_string(t, "\",\"shape\":[");
+static void entry_put(ladei_loader_text *t, const ladei_loader_entry *entry) {
+  ladei_loader_text_put_quoted(t, entry->name, false);
+  ladei_loader_text_put_string(t, ":{\"dtype\":\"");
+  ladei_loader_text_put_string(t, lade_dtype_name(entry->dtype));
+  ladei_loader_text_put_string(t, "\",\"shape\":[");
   for (uint64_t i = 0; i < entry->rank; i++) {
-    ladei_text_put_string(t, i > 0 ? "," : "");
-    ladei_text_put_number(t, entry->shape[i]);
+    ladei_loader_text_put_string(t, i > 0 ? "," : "");
+    ladei_loader_text_put_number(t, entry->shape[i]);
   }
-  ladei_text_put_string(t, "],\"data_offsets\":[");
-  ladei_text_put_number(t, entry->begin);
-  ladei_text_put_string(t, ",");
-  ladei_text_put_number(t, entry->end);
-  ladei_text_put_string(t, "]}");
+  ladei_loader_text_put_string(t, "],\"data_offsets\":[");
+  ladei_loader_text_put_number(t, entry->begin);
+  ladei_loader_text_put_string(t, ",");
+  ladei_loader_text_put_number(t, entry->end);
+  ladei_loader_text_put_string(t, "]}");
 }
 
-lade_status ladei_header_write(const ladei_entry *entries, size_t entry_count, const lade_metadata *metadata,
-                               size_t metadata_count, char **out_text, size_t *out_bytes) {
-  ladei_text t = {0};
-  ladei_text_put(&t, "\0\0\0\0\0\0\0\0", LADEI_HEADER_PREFIX_BYTES);
-  ladei_text_put_string(&t, "{");
+lade_status ladei_loader_header_write(const ladei_loader_entry *entries, size_t entry_count,
+                                      const lade_metadata *metadata, size_t metadata_count, char **out_text,
+                                      size_t *out_bytes) {
+  ladei_loader_text t = {0};
+  ladei_loader_text_put(&t, "\0\0\0\0\0\0\0\0", LADEI_LOADER_HEADER_PREFIX_BYTES);
+  ladei_loader_text_put_string(&t, "{");
   if (metadata_count > 0) {
     metadata_put(&t, metadata, metadata_count);
   }
   for (size_t i = 0; i < entry_count; i++) {
-    ladei_text_put_string(&t, i > 0 || metadata_count > 0 ? "," : "");
+    ladei_loader_text_put_string(&t, i > 0 || metadata_count > 0 ? "," : "");
     entry_put(&t, &entries[i]);
   }
-  ladei_text_put_string(&t, "}");
-  ladei_text_put(&t, "       ", (8 - t.length % 8) % 8);
-  uint64_t bytes = t.length - LADEI_HEADER_PREFIX_BYTES;
-  if (t.failed || bytes > LADEI_HEADER_MAX_BYTES) {
+  ladei_loader_text_put_string(&t, "}");
+  ladei_loader_text_put(&t, "       ", (8 - t.length % 8) % 8);
+  uint64_t bytes = t.length - LADEI_LOADER_HEADER_PREFIX_BYTES;
+  if (t.failed || bytes > LADEI_LOADER_HEADER_MAX_BYTES) {
     free(t.bytes);
     return t.failed ? ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for a header of %zu tensors", entry_count)
                     : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "a header of %llu bytes is beyond the format's %llu",
-                                  (unsigned long long)bytes, (unsigned long long)LADEI_HEADER_MAX_BYTES);
+                                  (unsigned long long)bytes, (unsigned long long)LADEI_LOADER_HEADER_MAX_BYTES);
   }
-  for (unsigned i = 0; i < LADEI_HEADER_PREFIX_BYTES; i++) {
+  for (unsigned i = 0; i < LADEI_LOADER_HEADER_PREFIX_BYTES; i++) {
     t.bytes[i] = (char)(bytes >> (8 * i)); /* lowest byte first */
   }
   *out_text = t.bytes;

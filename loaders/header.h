@@ -8,55 +8,57 @@
 #include "lade/safetensors.h"
 
 /* Of the text alone; the format's own limit. */
-#define LADEI_HEADER_MAX_BYTES UINT64_C(100000000)
+#define LADEI_LOADER_HEADER_MAX_BYTES UINT64_C(100000000)
 /* The length in front of it. */
-#define LADEI_HEADER_PREFIX_BYTES UINT64_C(8)
+#define LADEI_LOADER_HEADER_PREFIX_BYTES UINT64_C(8)
 
 /* The entry of the metadata that says of which save a file is: of several files, and of their index. Lade's own. */
-#define LADEI_SAVE_ID_KEY "lade_save"
+#define LADEI_LOADER_SAVE_ID_KEY "lade_save"
 
 /* A tensor of one file. */
-typedef struct ladei_entry {
+typedef struct ladei_loader_entry {
   const char *name;
   const uint64_t *shape;
   uint64_t rank;
   uint64_t begin, end; /* its bytes, from the end of the header */
   lade_dtype dtype;
-} ladei_entry;
+} ladei_loader_entry;
 
-typedef struct ladei_header {
+typedef struct ladei_loader_header {
   json_t *root; /* owns names and metadata */
   uint64_t *shapes;
-  ladei_entry *entries; /* in the order of their bytes: they follow each other from 0 on, without gap */
+  ladei_loader_entry *entries; /* in the order of their bytes: they follow each other from 0 on, without gap */
   size_t entry_count;
   lade_metadata *metadata; /* without lade's own */
   size_t metadata_count;
   const char *save_id; /* NULL: none */
-} ladei_header;
+} ladei_loader_header;
 
 /*
  * Reads and checks a header. `data_bytes` is what follows it in the file. On failure LADE_ERR_FORMAT, the text saying
  * why, or LADE_ERR_OUT_OF_HOST_MEMORY, and *out is empty.
  */
-lade_status ladei_header_parse(const char *text, size_t text_bytes, uint64_t data_bytes, ladei_header *out);
+lade_status ladei_loader_header_parse(const char *text, size_t text_bytes, uint64_t data_bytes,
+                                      ladei_loader_header *out);
 /* Of one that was parsed, or is all zero. */
-void ladei_header_dispose(ladei_header *header);
+void ladei_loader_header_dispose(ladei_loader_header *header);
 
 /* LADE_ERR_FORMAT, or LADE_ERR_OUT_OF_HOST_MEMORY, from what jansson says. */
-lade_status ladei_json_error(const json_error_t *error, const char *what);
+lade_status ladei_loader_json_error(const json_error_t *error, const char *what);
 
 /* A name in one line of limited length, for messages. */
-enum { LADEI_NAME_TEXT_BYTES = 72 };
-const char *ladei_name_text(const char *name, char out[LADEI_NAME_TEXT_BYTES]);
+enum { LADEI_LOADER_NAME_TEXT_BYTES = 72 };
+const char *ladei_loader_name_text(const char *name, char out[LADEI_LOADER_NAME_TEXT_BYTES]);
 
 /* Bytes of a tensor. On failure NULL stays NULL, else why: static text. */
-const char *ladei_tensor_bytes(lade_dtype dtype, const uint64_t *shape, uint64_t rank, uint64_t *out_bytes);
+const char *ladei_loader_tensor_bytes(lade_dtype dtype, const uint64_t *shape, uint64_t rank, uint64_t *out_bytes);
 
 /*
  * The first bytes of a file, prefix included, as the safetensors package writes them: entries in the order given.
  * Names and metadata are UTF-8. LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT beyond the format's limit.
  */
-lade_status ladei_header_write(const ladei_entry *entries, size_t entry_count, const lade_metadata *metadata,
-                               size_t metadata_count, char **out_text, size_t *out_bytes);
+lade_status ladei_loader_header_write(const ladei_loader_entry *entries, size_t entry_count,
+                                      const lade_metadata *metadata, size_t metadata_count, char **out_text,
+                                      size_t *out_bytes);
 
 #endif /* LADE_LOADERS_HEADER_H */

@@ -30,7 +30,7 @@ static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_
 
 /* --- fields ------------------------------------------------------------------------------------------------------- */
 
-size_t ladei_index_field_of(const lade_record_index *index, const char *extension) {
+size_t ladei_loader_index_field_of(const lade_record_index *index, const char *extension) {
   for (size_t i = 0; i < index->alternative_count; i++) {
     if (strcmp(index->alternatives[i], extension) == 0) {
       return index->field_of[i];
@@ -64,9 +64,9 @@ static lade_status names_cut(lade_record_index *index) {
     index->field_count += separator != ';';
     at = separator != '\0' ? end + 1 : NULL;
   }
-  if (status == LADE_OK && index->field_count > LADEI_INDEX_MAX_FIELDS) {
+  if (status == LADE_OK && index->field_count > LADEI_LOADER_INDEX_MAX_FIELDS) {
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "index: %zu fields; at most %d", index->field_count,
-                         LADEI_INDEX_MAX_FIELDS);
+                         LADEI_LOADER_INDEX_MAX_FIELDS);
   }
   return status;
 }
@@ -94,7 +94,7 @@ lade_status lade_index_create(const char *fields, lade_record_index **out) {
   if (index == NULL) {
     return memory_error();
   }
-  index->files_most = ladei_open_files_most();
+  index->files_most = ladei_pipe_open_files_most();
   lade_status status = fields_read(index, fields);
   if (status != LADE_OK) {
     lade_index_destroy(index);
@@ -108,7 +108,7 @@ void lade_index_destroy(lade_record_index *index) {
   if (index == NULL) {
     return;
   }
-  ladei_index_rewind(index, (ladei_index_mark){0, 0, 0});
+  ladei_loader_index_rewind(index, (ladei_loader_index_mark){0, 0, 0});
   free(index->names);
   free(index->alternatives);
   free(index->field_of);
@@ -121,13 +121,13 @@ void lade_index_destroy(lade_record_index *index) {
 
 /* --- taking back -------------------------------------------------------------------------------------------------- */
 
-ladei_index_mark ladei_index_mark_get(const lade_record_index *index) {
-  return (ladei_index_mark){index->file_count, index->count, index->key_length};
+ladei_loader_index_mark ladei_loader_index_mark_get(const lade_record_index *index) {
+  return (ladei_loader_index_mark){index->file_count, index->count, index->key_length};
 }
 
-void ladei_index_rewind(lade_record_index *index, ladei_index_mark mark) {
+void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark mark) {
   while (index->file_count > mark.file_count) {
-    ladei_index_file *file = &index->files[--index->file_count];
+    ladei_loader_index_file *file = &index->files[--index->file_count];
     if (file->fd >= 0) {
       close(file->fd);
     }
@@ -158,13 +158,13 @@ static uint64_t name_hash(const char *path) {
 }
 
 /* The file at `path`, which stays open where `keep`. */
-static lade_status file_open(const char *path, bool keep, ladei_index_file *out) {
+static lade_status file_open(const char *path, bool keep, ladei_loader_index_file *out) {
   struct stat facts;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up */
   if (fd < 0 || fstat(fd, &facts) != 0) {
     int reason = errno;
     if (fd >= 0) close(fd);
-    return ladei_error(LADE_ERR_IO, reason, "%s: cannot open: %s", ladei_path_text(path), strerror(reason));
+    return ladei_error(LADE_ERR_IO, reason, "%s: cannot open: %s", ladei_loader_path_text(path), strerror(reason));
   }
   /* What is opened again later must not depend on the working directory. */
   out->path = !S_ISREG(facts.st_mode) ? NULL : keep ? strdup(path) : realpath(path, NULL);
@@ -172,13 +172,13 @@ static lade_status file_open(const char *path, bool keep, ladei_index_file *out)
     close(fd);
     return S_ISREG(facts.st_mode)
                ? memory_error()
-               : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: no regular file", ladei_path_text(path));
+               : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: no regular file", ladei_loader_path_text(path));
   }
   if (!keep) close(fd);
   out->fd = keep ? fd : -1;
   out->bytes = (uint64_t)facts.st_size;
   out->name_hash = name_hash(path);
-  out->identity = ladei_file_identity_of(&facts);
+  out->identity = ladei_pipe_file_identity_of(&facts);
   return LADE_OK;
 }
 
@@ -186,7 +186,7 @@ lade_status lade_index_add_file(lade_record_index *index, const char *path, uint
   if (index == NULL || path == NULL || out_file == NULL) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_add_file: NULL");
   }
-  ladei_index_file *files =
+  ladei_loader_index_file *files =
       array_grow(index->files, &index->file_capacity, index->file_count + 1, sizeof *index->files);
   if (files == NULL) {
     return memory_error();
@@ -205,11 +205,11 @@ static lade_status range_check(const lade_record_index *index, size_t field, con
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "index: field %zu is in file %llu of %zu", field,
                        (unsigned long long)range->file, index->file_count);
   }
-  const ladei_index_file *file = &index->files[range->file];
+  const ladei_loader_index_file *file = &index->files[range->file];
   if (!ladei_size_add(range->offset, range->bytes, &end) || end > file->bytes) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "index: field %zu, %llu bytes at %llu, goes beyond %s", field,
                        (unsigned long long)range->bytes, (unsigned long long)range->offset,
-                       ladei_path_text(file->path));
+                       ladei_loader_path_text(file->path));
   }
   return LADE_OK;
 }
@@ -257,10 +257,10 @@ lade_status lade_index_add(lade_record_index *index, const char *key, const lade
 }
 
 static lade_status fixed_add(lade_record_index *index, uint64_t file, uint64_t skip_bytes, uint64_t record_bytes) {
-  const ladei_index_file *of = &index->files[file];
+  const ladei_loader_index_file *of = &index->files[file];
   if (skip_bytes > of->bytes || (of->bytes - skip_bytes) % record_bytes != 0) {
     return ladei_error(LADE_ERR_FORMAT, 0, "%s: %llu bytes are not %llu and whole records of %llu",
-                       ladei_path_text(of->path), (unsigned long long)of->bytes, (unsigned long long)skip_bytes,
+                       ladei_loader_path_text(of->path), (unsigned long long)of->bytes, (unsigned long long)skip_bytes,
                        (unsigned long long)record_bytes);
   }
   lade_status status = LADE_OK;
@@ -280,13 +280,13 @@ lade_status lade_index_add_fixed(lade_record_index *index, const char *path, uin
                        : record_bytes == 0 ? "records of 0 bytes"
                                            : "the index has more than one field");
   }
-  ladei_index_mark mark = ladei_index_mark_get(index);
+  ladei_loader_index_mark mark = ladei_loader_index_mark_get(index);
   lade_status status = lade_index_add_file(index, path, &file);
   if (status == LADE_OK) {
     status = fixed_add(index, file, skip_bytes, record_bytes);
   }
   if (status != LADE_OK) {
-    ladei_index_rewind(index, mark);
+    ladei_loader_index_rewind(index, mark);
   }
   return status;
 }
@@ -300,8 +300,8 @@ static uint64_t records_hash(const lade_record_index *index) {
   return XXH3_64bits_withSeed(index->key_text, index->key_length, XXH3_64bits(index->ranges, bytes));
 }
 
-ladei_index_identity ladei_index_identity_of(const lade_record_index *index) {
-  ladei_index_identity identity = {0, 0, not_zero(records_hash(index))};
+ladei_loader_index_identity ladei_loader_index_identity_of(const lade_record_index *index) {
+  ladei_loader_index_identity identity = {0, 0, not_zero(records_hash(index))};
   for (size_t i = 0; i < index->file_count; i++) {
     const uint64_t facts[] = {index->files[i].name_hash, index->files[i].bytes};
     uint64_t hash = XXH3_64bits(facts, sizeof facts);

@@ -6,15 +6,15 @@
 #include "lade/loader.h"
 #include "pipeline/storage/open_files.h"
 
-enum { LADEI_INDEX_MAX_FIELDS = 64 };
+enum { LADEI_LOADER_INDEX_MAX_FIELDS = 64 };
 
-typedef struct ladei_index_file {
+typedef struct ladei_loader_index_file {
   char *path;
   int fd;             /* -1: more files than may be open; its path is absolute then */
   uint64_t bytes;     /* when it was added */
   uint64_t name_hash; /* of the last part of the path it was added by */
-  ladei_file_identity identity;
-} ladei_index_file;
+  ladei_pipe_file_identity identity;
+} ladei_loader_index_file;
 
 /*
  * Records are rows of `field_count` ranges. Keys lie one behind the other in one text; a record's entry says where, or
@@ -26,7 +26,7 @@ struct lade_record_index {
   size_t *field_of;    /* field of each alternative */
   size_t alternative_count;
   size_t field_count;
-  ladei_index_file *files;
+  ladei_loader_index_file *files;
   size_t file_count, file_capacity;
   size_t files_most; /* so many stay open: the first ones */
   lade_range *ranges;
@@ -37,23 +37,23 @@ struct lade_record_index {
 };
 
 /* What an addition may have to take back. */
-typedef struct ladei_index_mark {
+typedef struct ladei_loader_index_mark {
   size_t file_count, count, key_length;
-} ladei_index_mark;
+} ladei_loader_index_mark;
 
-ladei_index_mark ladei_index_mark_get(const lade_record_index *index);
-void ladei_index_rewind(lade_record_index *index, ladei_index_mark mark);
+ladei_loader_index_mark ladei_loader_index_mark_get(const lade_record_index *index);
+void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark mark);
 
 /* Hashes by which another process knows whether it has the same index: none is 0. Folders do not count. */
-typedef struct ladei_index_identity {
+typedef struct ladei_loader_index_identity {
   uint64_t files;              /* names and sizes, in their order */
   uint64_t files_in_any_order; /* the same, whatever their order */
   uint64_t records;            /* all ranges and keys */
-} ladei_index_identity;
+} ladei_loader_index_identity;
 
-ladei_index_identity ladei_index_identity_of(const lade_record_index *index);
+ladei_loader_index_identity ladei_loader_index_identity_of(const lade_record_index *index);
 
 /* Number of the field that an extension stands for; field_count if it is none. */
-size_t ladei_index_field_of(const lade_record_index *index, const char *extension);
+size_t ladei_loader_index_field_of(const lade_record_index *index, const char *extension);
 
 #endif /* LADE_LOADERS_INDEX_H */

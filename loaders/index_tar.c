@@ -37,7 +37,7 @@
 
 enum { TAR_BLOCK = 512, READ_BYTES = 16 * 1024 };
 
-typedef struct shard {
+typedef struct tar_shard {
   lade_record_index *index;
   lade_tar_options options;
   struct archive *archive;
@@ -49,16 +49,17 @@ typedef struct shard {
   uint64_t member_at;   /* where the header of the member in work begins */
   char *key;            /* of the record in work; NULL: none */
   uint64_t seen;        /* its fields, by bit */
-  lade_range fields[LADEI_INDEX_MAX_FIELDS];
-} shard;
+  lade_range fields[LADEI_LOADER_INDEX_MAX_FIELDS];
+} tar_shard;
 
-static lade_status member_error(const shard *s, const char *member, const char *what) {
-  return ladei_error(LADE_ERR_FORMAT, 0, "%s: byte %llu: %.160s: %s", ladei_path_text(s->path),
+static lade_status member_error(const tar_shard *s, const char *member, const char *what) {
+  return ladei_error(LADE_ERR_FORMAT, 0, "%s: byte %llu: %.160s: %s", ladei_loader_path_text(s->path),
                      (unsigned long long)s->member_at, member, what);
 }
 
-static lade_status place_error(const shard *s, uint64_t at, const char *what) {
-  return ladei_error(LADE_ERR_FORMAT, 0, "%s: byte %llu: %s", ladei_path_text(s->path), (unsigned long long)at, what);
+static lade_status place_error(const tar_shard *s, uint64_t at, const char *what) {
+  return ladei_error(LADE_ERR_FORMAT, 0, "%s: byte %llu: %s", ladei_loader_path_text(s->path), (unsigned long long)at,
+                     what);
 }
 
 static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "index: no memory"); }
@@ -66,7 +67,7 @@ static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_
 /* --- records ------------------------------------------------------------------------------------------------------ */
 
 /* Puts the record in work into the index; one without any of the fields is none. */
-static lade_status record_end(shard *s) {
+static lade_status record_end(tar_shard *s) {
   lade_status status = LADE_OK;
   if (s->key == NULL || s->seen == 0) {
     free(s->key);
@@ -77,9 +78,9 @@ static lade_status record_end(shard *s) {
     if ((s->seen >> i & 1) == 0) {
       size_t name = 0;
       while (s->index->field_of[name] != i) name++;
-      status =
-          ladei_error(LADE_ERR_FORMAT, 0, "%s: byte %llu: record %.160s ends here and lacks the field \"%.80s\"",
-                      ladei_path_text(s->path), (unsigned long long)s->member_at, s->key, s->index->alternatives[name]);
+      status = ladei_error(LADE_ERR_FORMAT, 0, "%s: byte %llu: record %.160s ends here and lacks the field \"%.80s\"",
+                           ladei_loader_path_text(s->path), (unsigned long long)s->member_at, s->key,
+                           s->index->alternatives[name]);
     }
   }
   if (status == LADE_OK) {
@@ -91,7 +92,7 @@ static lade_status record_end(shard *s) {
 }
 
 /* Goes on with the record of this key: the one in work, or a new one. */
-static lade_status record_continue(shard *s, const char *member, size_t key_length) {
+static lade_status record_continue(tar_shard *s, const char *member, size_t key_length) {
   if (s->key != NULL && strlen(s->key) == key_length && memcmp(s->key, member, key_length) == 0) {
     return LADE_OK;
   }
@@ -117,7 +118,7 @@ static bool path_is_private(const char *path) {
 }
 
 /* `scattered`: why the member's bytes do not lie together in the archive, or NULL. */
-static lade_status field_add(shard *s, const char *member, const char *dot, const lade_range *range,
+static lade_status field_add(tar_shard *s, const char *member, const char *dot, const lade_range *range,
                              const char *scattered) {
   char extension[80];
   size_t length = 0;
@@ -125,7 +126,7 @@ static lade_status field_add(shard *s, const char *member, const char *dot, cons
     extension[length++] = (char)tolower((unsigned char)*c);
   }
   extension[length] = '\0';
-  size_t field = ladei_index_field_of(s->index, extension);
+  size_t field = ladei_loader_index_field_of(s->index, extension);
   if (field == s->index->field_count) {
     return LADE_OK;
   }
@@ -140,7 +141,7 @@ static lade_status field_add(shard *s, const char *member, const char *dot, cons
   return LADE_OK;
 }
 
-static lade_status file_add(shard *s, const char *member, const lade_range *range, const char *scattered) {
+static lade_status file_add(tar_shard *s, const char *member, const lade_range *range, const char *scattered) {
   const char *slash = strrchr(member, '/'), *base = slash != NULL ? slash + 1 : member;
   const char *dot = strchr(base, '.');
   if (dot == NULL || dot == base || path_is_private(member)) {
@@ -153,7 +154,7 @@ static lade_status file_add(shard *s, const char *member, const lade_range *rang
 /* --- members ------------------------------------------------------------------------------------------------------ */
 
 /* Where libarchive stands. */
-static uint64_t place_now(const shard *s) { return s->base + (uint64_t)archive_filter_bytes(s->archive, 0); }
+static uint64_t place_now(const tar_shard *s) { return s->base + (uint64_t)archive_filter_bytes(s->archive, 0); }
 
 static const char *entry_name(struct archive_entry *entry) {
   const char *member = archive_entry_pathname(entry);
@@ -185,7 +186,7 @@ static const char *entry_scattered(struct archive_entry *entry, bool followed) {
              : NULL;
 }
 
-static lade_status entry_add(shard *s, struct archive_entry *entry) {
+static lade_status entry_add(tar_shard *s, struct archive_entry *entry) {
   const char *member = entry_name(entry);
   size_t end = 0;
   s->member_at = s->base + (uint64_t)archive_read_header_position(s->archive);
@@ -230,7 +231,7 @@ static const struct {
 };
 
 /* Reads up to `bytes` at `at`; the number read, -1 on an error. */
-static ssize_t bytes_read(const shard *s, uint64_t at, void *out, size_t bytes) {
+static ssize_t bytes_read(const tar_shard *s, uint64_t at, void *out, size_t bytes) {
   size_t done = 0;
   while (done < bytes) {
     ssize_t count = pread(s->fd, (char *)out + done, bytes - done, (off_t)(at + done));
@@ -242,14 +243,14 @@ static ssize_t bytes_read(const shard *s, uint64_t at, void *out, size_t bytes) 
   return (ssize_t)done;
 }
 
-static lade_status read_error(const shard *s, uint64_t at) {
+static lade_status read_error(const tar_shard *s, uint64_t at) {
   int reason = errno;
-  return ladei_error(LADE_ERR_IO, reason, "%s: byte %llu: cannot read: %s", ladei_path_text(s->path),
+  return ladei_error(LADE_ERR_IO, reason, "%s: byte %llu: cannot read: %s", ladei_loader_path_text(s->path),
                      (unsigned long long)at, strerror(reason));
 }
 
 /* At a place where libarchive found no header. */
-static lade_status header_error(const shard *s, const char *reason) {
+static lade_status header_error(const tar_shard *s, const char *reason) {
   char begin[8] = {0};
   ssize_t count = bytes_read(s, s->next_header, begin, sizeof begin);
   for (size_t i = 0; i < sizeof compressions / sizeof compressions[0] && s->next_header == 0; i++) {
@@ -257,15 +258,15 @@ static lade_status header_error(const shard *s, const char *reason) {
       return ladei_error(
           LADE_ERR_FORMAT, 0,
           "%s: byte 0: it is compressed (%s), and members are read where they lie: decompress it first (%s)",
-          ladei_path_text(s->path), compressions[i].name, compressions[i].program);
+          ladei_loader_path_text(s->path), compressions[i].name, compressions[i].program);
     }
   }
   return ladei_error(LADE_ERR_FORMAT, 0, "%s: byte %llu: no header of a member, nor an end mark: %s",
-                     ladei_path_text(s->path), (unsigned long long)s->next_header,
+                     ladei_loader_path_text(s->path), (unsigned long long)s->next_header,
                      reason != NULL ? reason : "no tar archive");
 }
 
-static lade_status archive_failed(const shard *s) {
+static lade_status archive_failed(const tar_shard *s) {
   const char *reason = archive_error_string(s->archive);
   if (reason != NULL && strncmp(reason, "Error reading", 13) == 0) { /* libarchive's words for a failed read() */
     errno = archive_errno(s->archive);
@@ -275,7 +276,7 @@ static lade_status archive_failed(const shard *s) {
 }
 
 /* A warning about letters or rights leaves name, size and place sure. About anything else it means damage. */
-static lade_status warning_check(const shard *s) {
+static lade_status warning_check(const tar_shard *s) {
   static const char *const harmless[] = {"can't be converted", "ACL", "acl", "xattr"};
   const char *reason = archive_error_string(s->archive);
   for (size_t i = 0; i < sizeof harmless / sizeof harmless[0] && reason != NULL; i++) {
@@ -285,7 +286,7 @@ static lade_status warning_check(const shard *s) {
 }
 
 /* Members until libarchive sees no more. */
-static lade_status members_read(shard *s) {
+static lade_status members_read(tar_shard *s) {
   for (;;) {
     struct archive_entry *entry;
     int result = archive_read_next_header(s->archive, &entry);
@@ -303,7 +304,7 @@ static lade_status members_read(shard *s) {
 }
 
 /* One archive from next_header on, with a reader of its own. */
-static lade_status archive_read(shard *s) {
+static lade_status archive_read(tar_shard *s) {
   s->base = s->next_header;
   s->archive = archive_read_new();
   if (s->archive == NULL) {
@@ -326,7 +327,7 @@ static lade_status archive_read(shard *s) {
 /* --- ends: Note [End marks] --------------------------------------------------------------------------------------- */
 
 /* Finds the first byte from `at` on that is not zero; the end of the file if there is none. */
-static lade_status zeros_pass(const shard *s, uint64_t at, uint64_t *out) {
+static lade_status zeros_pass(const tar_shard *s, uint64_t at, uint64_t *out) {
   unsigned char bytes[READ_BYTES];
   for (;;) {
     ssize_t count = bytes_read(s, at, bytes, sizeof bytes);
@@ -344,7 +345,7 @@ static lade_status zeros_pass(const shard *s, uint64_t at, uint64_t *out) {
 }
 
 /* A global header of the pax dialect with no member behind it, as git writes of nothing: libarchive passes it. */
-static lade_status global_headers_pass(shard *s) {
+static lade_status global_headers_pass(tar_shard *s) {
   enum { AT_SIZE = 124, SIZE_DIGITS = 11, AT_TYPE = 156 };
   for (;;) {
     char header[TAR_BLOCK], digits[SIZE_DIGITS + 1] = {0};
@@ -362,7 +363,7 @@ static lade_status global_headers_pass(shard *s) {
 }
 
 /* libarchive saw the end at next_header. `*out_over` false: another archive begins at next_header now. */
-static lade_status end_check(shard *s, bool *out_over) {
+static lade_status end_check(tar_shard *s, bool *out_over) {
   uint64_t content = 0, file_bytes = s->index->files[s->file].bytes;
   lade_status status = global_headers_pass(s);
   if (status == LADE_OK) {
@@ -381,13 +382,14 @@ static lade_status end_check(shard *s, bool *out_over) {
     return ladei_error(LADE_ERR_FORMAT, 0,
                        "%s: byte %llu: not zero, behind the end mark at byte %llu: is that a header that was wiped? Of "
                        "archives one behind the other ignore_zeros reads all",
-                       ladei_path_text(s->path), (unsigned long long)content, (unsigned long long)s->next_header);
+                       ladei_loader_path_text(s->path), (unsigned long long)content,
+                       (unsigned long long)s->next_header);
   }
   s->next_header = content - content % TAR_BLOCK;
   return LADE_OK;
 }
 
-static lade_status archives_read(shard *s, int fd) {
+static lade_status archives_read(tar_shard *s, int fd) {
   bool over = false;
   lade_status status = LADE_OK;
   s->fd = fd;
@@ -405,13 +407,13 @@ static lade_status archives_read(shard *s, int fd) {
   return status;
 }
 
-static lade_status shard_read(shard *s) {
-  const ladei_index_file *file = &s->index->files[s->file];
+static lade_status shard_read(tar_shard *s) {
+  const ladei_loader_index_file *file = &s->index->files[s->file];
   int own;
   if (file->fd >= 0) {
     return archives_read(s, file->fd);
   }
-  lade_status status = ladei_file_reopen(file->path, &file->identity, &own);
+  lade_status status = ladei_pipe_file_reopen(file->path, &file->identity, &own);
   if (status == LADE_OK) {
     status = archives_read(s, own);
     close(own);
@@ -431,7 +433,7 @@ static lade_status options_check(const lade_record_index *index, const lade_tar_
 }
 
 lade_status lade_index_add_tar_with(lade_record_index *index, const char *path, const lade_tar_options *options) {
-  shard s = {.index = index, .path = path};
+  tar_shard s = {.index = index, .path = path};
   lade_status status = ladei_options_read("lade_tar_options", options, &s.options, sizeof s.options);
   if (status == LADE_OK) {
     status = options_check(index, &s.options);
@@ -439,13 +441,13 @@ lade_status lade_index_add_tar_with(lade_record_index *index, const char *path, 
   if (status != LADE_OK) {
     return status;
   }
-  ladei_index_mark mark = ladei_index_mark_get(index);
+  ladei_loader_index_mark mark = ladei_loader_index_mark_get(index);
   status = lade_index_add_file(index, path, &s.file);
   if (status == LADE_OK) {
     status = shard_read(&s);
   }
   if (status != LADE_OK) {
-    ladei_index_rewind(index, mark);
+    ladei_loader_index_rewind(index, mark);
   }
   return status;
 }

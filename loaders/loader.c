@@ -41,14 +41,14 @@ typedef enum slot_state {
   SLOT_BUSY,
 } slot_state;
 
-typedef struct slot {
+typedef struct batch_slot {
   slot_state state;
-  ladei_batch_plan batch;
+  ladei_loader_batch_plan batch;
   void *memory;
   size_t capacity;
   lade_ticket *ticket;
   uint64_t out_since_ns;
-} slot;
+} batch_slot;
 
 struct lade_loader {
   lade_pipeline *pipeline;
@@ -56,31 +56,31 @@ struct lade_loader {
   lade_runtime *runtime;
   lade_stream stream; /* memory is allocated on it */
   bool own_stream;
-  ladei_plan plan;
+  ladei_loader_plan plan;
 
   ladei_lock lock;
   ladei_condition changed; /* a slot's state */
-  ladei_cursor cursor;
+  ladei_loader_cursor cursor;
   uint64_t next_number;                 /* of the batch to hand out next */
   uint64_t state_epoch, state_position; /* behind the batch handed out last */
   lade_loader_stats counters;
-  ladei_skips skips;
-  slot slots[64]; /* options.prefetch of them */
+  ladei_loader_skips skips;
+  batch_slot slots[64]; /* options.prefetch of them */
 };
 
 static uint64_t now_ns(const lade_loader *loader) { return lade_runtime_now_ns(loader->runtime); }
 
-static slot *slots_end(lade_loader *loader) { return loader->slots + loader->plan.options.prefetch; }
+static batch_slot *slots_end(lade_loader *loader) { return loader->slots + loader->plan.options.prefetch; }
 
 /* Called with the lock. */
-static void slot_set(lade_loader *loader, slot *s, slot_state state) {
+static void slot_set(lade_loader *loader, batch_slot *s, slot_state state) {
   s->state = state;
   ladei_condition_broadcast(&loader->changed);
 }
 
 /* --- staging a batch ---------------------------------------------------------------------------------------------- */
 
-static lade_status memory_free(lade_loader *loader, slot *s) {
+static lade_status memory_free(lade_loader *loader, batch_slot *s) {
   lade_status status = s->memory != NULL ? lade_device_free(loader->allocator, s->memory) : LADE_OK;
   if (status == LADE_OK) {
     s->memory = NULL;
@@ -90,7 +90,7 @@ static lade_status memory_free(lade_loader *loader, slot *s) {
 }
 
 /* An eighth more than asked, so that batches of about one size keep their block. */
-static lade_status memory_fit(lade_loader *loader, slot *s, bool *out_fresh) {
+static lade_status memory_fit(lade_loader *loader, batch_slot *s, bool *out_fresh) {
   size_t bytes = s->batch.bytes + s->batch.bytes / 8;
   *out_fresh = s->batch.bytes > s->capacity;
   if (!*out_fresh) {
@@ -105,7 +105,7 @@ static lade_status memory_fit(lade_loader *loader, slot *s, bool *out_fresh) {
 }
 
 /* Submits the batch of a slot. `after`: the stream that the block's last user worked on; NULL: none did. */
-static lade_status batch_submit(lade_loader *loader, slot *s, const lade_stream *after) {
+static lade_status batch_submit(lade_loader *loader, batch_slot *s, const lade_stream *after) {
   lade_transfer transfer;
   lade_piece *pieces;
   bool fresh;
@@ -117,7 +117,7 @@ static lade_status batch_submit(lade_loader *loader, slot *s, const lade_stream 
     after = loader->own_stream ? NULL : &loader->stream;
   }
   lade_transfer_init(&transfer);
-  status = ladei_plan_pieces(&loader->plan, &s->batch, &pieces, &transfer.piece_count);
+  status = ladei_loader_plan_pieces(&loader->plan, &s->batch, &pieces, &transfer.piece_count);
   if (status != LADE_OK) {
     return status;
   }
@@ -137,7 +137,7 @@ static lade_status batch_submit(lade_loader *loader, slot *s, const lade_stream 
  * Brings a slot that is BUSY from PLANNED to STAGED. On failure it is PLANNED, and without memory where a stream's work
  * might still use that: the stream may be gone when it is tried again.
  */
-static lade_status slot_stage(lade_loader *loader, slot *s, const lade_stream *after) {
+static lade_status slot_stage(lade_loader *loader, batch_slot *s, const lade_stream *after) {
   lade_status status = batch_submit(loader, s, after);
   if (status != LADE_OK && after != NULL) {
     lade_error first;
@@ -152,9 +152,9 @@ static lade_status slot_stage(lade_loader *loader, slot *s, const lade_stream *a
 }
 
 /* Plans the next batch into a slot that is BUSY. `*out_planned` false: the last epoch is over. */
-static lade_status slot_plan(lade_loader *loader, slot *s, bool *out_planned) {
+static lade_status slot_plan(lade_loader *loader, batch_slot *s, bool *out_planned) {
   ladei_lock_acquire(&loader->lock);
-  lade_status status = ladei_plan_next(&loader->plan, &loader->cursor, &s->batch);
+  lade_status status = ladei_loader_plan_next(&loader->plan, &loader->cursor, &s->batch);
   *out_planned = status == LADE_OK && s->batch.count > 0;
   if (!*out_planned) {
     slot_set(loader, s, SLOT_EMPTY);
@@ -164,13 +164,13 @@ static lade_status slot_plan(lade_loader *loader, slot *s, bool *out_planned) {
 }
 
 /* Plans and stages a slot that is BUSY. */
-static lade_status slot_refill(lade_loader *loader, slot *s, const lade_stream *after) {
+static lade_status slot_refill(lade_loader *loader, batch_slot *s, const lade_stream *after) {
   bool planned;
   lade_status status = slot_plan(loader, s, &planned);
   return status == LADE_OK && planned ? slot_stage(loader, s, after) : status;
 }
 
-static lade_status number_error(lade_status status, const slot *s) {
+static lade_status number_error(lade_status status, const batch_slot *s) {
   return ladei_error_prefix(status, "batch %llu of epoch %llu: ", (unsigned long long)s->batch.number,
                             (unsigned long long)s->batch.epoch);
 }
@@ -178,8 +178,8 @@ static lade_status number_error(lade_status status, const slot *s) {
 /* --- handing out -------------------------------------------------------------------------------------------------- */
 
 /* The slot of the batch to hand out next; NULL if it is in none. Called with the lock. */
-static slot *slot_next(lade_loader *loader) {
-  for (slot *s = loader->slots; s < slots_end(loader); s++) {
+static batch_slot *slot_next(lade_loader *loader) {
+  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
     if (s->state != SLOT_EMPTY && s->state != SLOT_OUT && s->batch.count > 0 &&
         s->batch.number == loader->next_number) {
       return s;
@@ -188,8 +188,8 @@ static slot *slot_next(lade_loader *loader) {
   return NULL;
 }
 
-static slot *slot_find(lade_loader *loader, slot_state state) {
-  for (slot *s = loader->slots; s < slots_end(loader); s++) {
+static batch_slot *slot_find(lade_loader *loader, slot_state state) {
+  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
     if (s->state == state) return s;
   }
   return NULL;
@@ -197,9 +197,9 @@ static slot *slot_find(lade_loader *loader, slot_state state) {
 
 /* The consumer has had all batches for too long. Called with the lock. */
 static lade_status return_error(lade_loader *loader) {
-  const slot *oldest = NULL;
+  const batch_slot *oldest = NULL;
   unsigned count = 0;
-  for (const slot *s = loader->slots; s < slots_end(loader); s++) {
+  for (const batch_slot *s = loader->slots; s < slots_end(loader); s++) {
     if (s->state != SLOT_OUT) continue;
     oldest = oldest == NULL || s->batch.number < oldest->batch.number ? s : oldest;
     count++;
@@ -234,13 +234,13 @@ static uint64_t deadline_after(uint64_t now, uint64_t timeout_ns) {
  * The slot of the next batch, BUSY, its batch STAGED; NULL: the last epoch is over.
  * A slot that was emptied by a failure of planning is planned here again.
  */
-static lade_status slot_take(lade_loader *loader, uint64_t timeout_ns, slot **out) {
+static lade_status slot_take(lade_loader *loader, uint64_t timeout_ns, batch_slot **out) {
   uint64_t limit_ns = ladei_size_min(timeout_ns, loader->plan.options.return_timeout_ns);
   uint64_t deadline_ns = deadline_after(now_ns(loader), limit_ns);
   lade_status status = LADE_OK;
   ladei_lock_acquire(&loader->lock);
   while (status == LADE_OK) {
-    slot *s = slot_next(loader);
+    batch_slot *s = slot_next(loader);
     bool plan = s == NULL && !loader->cursor.over && (s = slot_find(loader, SLOT_EMPTY)) != NULL;
     if (s == NULL && loader->cursor.over && loader->next_number == loader->cursor.batches) {
       *out = NULL;
@@ -264,14 +264,14 @@ static lade_status slot_take(lade_loader *loader, uint64_t timeout_ns, slot **ou
   return status;
 }
 
-static void slot_return_to(lade_loader *loader, slot *s, slot_state state) {
+static void slot_return_to(lade_loader *loader, batch_slot *s, slot_state state) {
   ladei_lock_acquire(&loader->lock);
   slot_set(loader, s, state);
   ladei_lock_release(&loader->lock);
 }
 
 /* Lets the stream wait for the batch of a BUSY slot. A failed transfer makes it PLANNED, anything else STAGED. */
-static lade_status slot_wait(lade_loader *loader, slot *s, lade_stream stream, uint64_t timeout_ns) {
+static lade_status slot_wait(lade_loader *loader, batch_slot *s, lade_stream stream, uint64_t timeout_ns) {
   lade_status status = timeout_ns == LADE_WAIT_FOREVER ? LADE_OK : lade_ticket_wait(s->ticket, timeout_ns);
   if (status == LADE_OK) {
     status = lade_stream_wait_ticket(stream, s->ticket);
@@ -297,9 +297,9 @@ static lade_status slot_wait(lade_loader *loader, slot *s, lade_stream stream, u
 /* --- records that cannot be read ---------------------------------------------------------------------------------- */
 
 /* The slot of the next batch, which could not be staged or read, BUSY; NULL: another thread is at it, or was. */
-static slot *slot_take_failed(lade_loader *loader) {
+static batch_slot *slot_take_failed(lade_loader *loader) {
   ladei_lock_acquire(&loader->lock);
-  slot *s = slot_next(loader);
+  batch_slot *s = slot_next(loader);
   s = s != NULL && s->state == SLOT_PLANNED ? s : NULL;
   if (s != NULL) slot_set(loader, s, SLOT_BUSY);
   ladei_lock_release(&loader->lock);
@@ -312,30 +312,30 @@ static bool is_unreadable(lade_status status) { return status == LADE_ERR_IO || 
 static void skip_note(lade_loader *loader, uint64_t record) {
   ladei_lock_acquire(&loader->lock);
   loader->counters.skipped_records++;
-  ladei_skips_add(&loader->skips, record, lade_last_error()->text);
+  ladei_loader_skips_add(&loader->skips, record, lade_last_error()->text);
   ladei_lock_release(&loader->lock);
 }
 
 /* Reads the records of a BUSY slot's batch one by one, and leaves out those that cannot be read. Ends at an error that is
  * not the records'. */
-static lade_status batch_prune(lade_loader *loader, slot *s, uint64_t *out_count) {
+static lade_status batch_prune(lade_loader *loader, batch_slot *s, uint64_t *out_count) {
   bool *bad = calloc(s->batch.count, sizeof *bad);
   lade_status status = bad != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "loader: no memory");
   for (uint64_t i = 0; status == LADE_OK && i < s->batch.count; i++) {
-    status = ladei_record_probe(loader->plan.index, s->batch.records[i]);
+    status = ladei_loader_record_probe(loader->plan.index, s->batch.records[i]);
     bad[i] = is_unreadable(status);
     if (!bad[i]) continue;
     skip_note(loader, s->batch.records[i]);
     ++*out_count;
     status = LADE_OK;
   }
-  if (*out_count > 0) ladei_batch_leave_out(&loader->plan, &s->batch, bad);
+  if (*out_count > 0) ladei_loader_batch_leave_out(&loader->plan, &s->batch, bad);
   free(bad);
   return status;
 }
 
 /* Goes on behind the batch of a BUSY slot, of which nothing is left. */
-static void batch_pass(lade_loader *loader, slot *s) {
+static void batch_pass(lade_loader *loader, batch_slot *s) {
   ladei_lock_acquire(&loader->lock);
   loader->counters.skipped_batches++;
   loader->next_number = s->batch.number + 1;
@@ -351,7 +351,7 @@ static void batch_pass(lade_loader *loader, slot *s) {
  */
 static bool batch_retry(lade_loader *loader, unsigned *tries) {
   uint64_t left_out = 0;
-  slot *s = slot_take_failed(loader);
+  batch_slot *s = slot_take_failed(loader);
   if (s == NULL) {
     return true;
   }
@@ -368,7 +368,7 @@ static bool batch_retry(lade_loader *loader, unsigned *tries) {
 /* --- handing out, the call ---------------------------------------------------------------------------------------- */
 
 /* The next batch's slot, BUSY, its bytes on their way and the stream waiting for them; NULL: the last epoch is over. */
-static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, slot **out) {
+static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, batch_slot **out) {
   unsigned tries = 0;
   for (;;) {
     lade_status status = slot_take(loader, timeout_ns, out);
@@ -388,8 +388,8 @@ static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint
   }
 }
 
-static lade_batch batch_describe(const lade_loader *loader, const slot *s) {
-  const ladei_batch_plan *plan = &s->batch;
+static lade_batch batch_describe(const lade_loader *loader, const batch_slot *s) {
+  const ladei_loader_batch_plan *plan = &s->batch;
   const uint64_t parts = loader->plan.index->field_count * plan->count;
   uint64_t *device_tables = (uint64_t *)(void *)((char *)s->memory + plan->table_offset);
   return (lade_batch){
@@ -400,8 +400,8 @@ static lade_batch batch_describe(const lade_loader *loader, const slot *s) {
       .field_count = loader->plan.index->field_count,
       .memory = s->memory,
       .bytes = plan->bytes,
-      .offsets = ladei_batch_offsets(plan),
-      .lengths = ladei_batch_lengths(&loader->plan, plan),
+      .offsets = ladei_loader_batch_offsets(plan),
+      .lengths = ladei_loader_batch_lengths(&loader->plan, plan),
       .records = plan->records,
       .device_offsets = device_tables,
       .device_lengths = device_tables + parts,
@@ -410,7 +410,7 @@ static lade_batch batch_describe(const lade_loader *loader, const slot *s) {
 }
 
 lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, lade_batch *batch) {
-  slot *s = NULL;
+  batch_slot *s = NULL;
   lade_batch own = {.struct_size = sizeof own};
   if (loader == NULL || batch == NULL || batch->struct_size < sizeof(size_t)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_next: NULL, or a batch without struct_size");
@@ -437,10 +437,10 @@ lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t t
 /* --- taking back -------------------------------------------------------------------------------------------------- */
 
 /* The slot of a batch that is out, BUSY. */
-static lade_status slot_take_back(lade_loader *loader, uint64_t number, slot **out) {
+static lade_status slot_take_back(lade_loader *loader, uint64_t number, batch_slot **out) {
   bool found = false;
   ladei_lock_acquire(&loader->lock);
-  for (slot *s = loader->slots; s < slots_end(loader); s++) {
+  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
     if (s->state == SLOT_OUT && s->batch.number == number) {
       slot_set(loader, s, SLOT_BUSY);
       *out = s;
@@ -454,7 +454,7 @@ static lade_status slot_take_back(lade_loader *loader, uint64_t number, slot **o
 }
 
 lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lade_stream stream) {
-  slot *s = NULL;
+  batch_slot *s = NULL;
   if (loader == NULL || batch == NULL || batch->struct_size < offsetof(lade_batch, epoch)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_return: NULL, or no batch");
   }
@@ -500,7 +500,7 @@ lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loade
   ladei_lock_acquire(&loader->lock);
   size_t count = loader->skips.count;
   if (index < count) {
-    const ladei_skip *of = &loader->skips.list[index];
+    const ladei_loader_skip *of = &loader->skips.list[index];
     own.record = of->record;
     own.count = of->count;
     own.text = of->text != NULL ? of->text : "";
@@ -540,7 +540,7 @@ lade_status lade_loader_state_get(lade_loader *loader, lade_loader_state *state)
 
 /* Ends the transfers, then gives back memory and stream. After a failure it may be called again. */
 static lade_status loader_dismantle(lade_loader *loader) {
-  for (slot *s = loader->slots; s < slots_end(loader); s++) {
+  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
     if (s->ticket == NULL) continue;
     (void)lade_ticket_cancel(s->ticket);
     lade_status status = lade_ticket_wait(s->ticket, LADE_WAIT_FOREVER);
@@ -551,7 +551,7 @@ static lade_status loader_dismantle(lade_loader *loader) {
     s->ticket = NULL;
     s->state = SLOT_PLANNED;
   }
-  for (slot *s = loader->slots; s < slots_end(loader); s++) {
+  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
     lade_status status = memory_free(loader, s);
     if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) {
       return status;
@@ -571,11 +571,11 @@ static lade_status loader_dismantle(lade_loader *loader) {
 }
 
 static void loader_free(lade_loader *loader) {
-  for (slot *s = loader->slots; s < slots_end(loader); s++) {
-    ladei_batch_plan_dispose(&s->batch);
+  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
+    ladei_loader_batch_plan_dispose(&s->batch);
   }
-  ladei_skips_dispose(&loader->skips);
-  ladei_plan_dispose(&loader->plan);
+  ladei_loader_skips_dispose(&loader->skips);
+  ladei_loader_plan_dispose(&loader->plan);
   ladei_condition_destroy(&loader->changed);
   ladei_lock_destroy(&loader->lock);
   free(loader);
@@ -588,7 +588,7 @@ static lade_status loader_start(lade_loader *loader) {
     status = lade_stream_create(loader->runtime, loader->pipeline->options.device, &loader->stream);
     loader->own_stream = status == LADE_OK;
   }
-  for (slot *s = loader->slots; s < slots_end(loader) && status == LADE_OK && !loader->cursor.over; s++) {
+  for (batch_slot *s = loader->slots; s < slots_end(loader) && status == LADE_OK && !loader->cursor.over; s++) {
     s->state = SLOT_BUSY;
     status = slot_refill(loader, s, NULL);
   }
@@ -605,12 +605,12 @@ static lade_status loader_create(const lade_record_index *index, lade_pipeline *
   loader->pipeline = pipeline;
   loader->allocator = allocator;
   loader->runtime = pipeline->runtime;
-  lade_status status = ladei_plan_init(&loader->plan, index, options);
+  lade_status status = ladei_loader_plan_init(&loader->plan, index, options);
   if (status == LADE_OK) {
-    status = ladei_cursor_init(&loader->cursor, &loader->plan, options->resume);
+    status = ladei_loader_cursor_init(&loader->cursor, &loader->plan, options->resume);
   }
   if (status != LADE_OK) {
-    ladei_plan_dispose(&loader->plan);
+    ladei_loader_plan_dispose(&loader->plan);
     free(loader);
     return status;
   }
@@ -655,7 +655,7 @@ lade_status lade_loader_destroy(lade_loader *loader) {
   if (status != LADE_OK) {
     return status;
   }
-  const slot *out = slot_find(loader, SLOT_OUT);
+  const batch_slot *out = slot_find(loader, SLOT_OUT);
   if (out != NULL) {
     return ladei_error(LADE_ERR_BUSY, 0, "loader: batch %llu of epoch %llu is handed out",
                        (unsigned long long)out->batch.number, (unsigned long long)out->batch.epoch);

@@ -10,8 +10,9 @@
 #include "pipeline/storage/storage_save.h"
 
 /* Creates it in an open folder, with room for `bytes` where the file system can promise that. */
-lade_status ladei_part_file_create(int folder, const char *path, uint64_t bytes, ladei_save **out);
+lade_status ladei_loader_part_file_create(int folder, const char *path, uint64_t bytes, ladei_pipe_save **out);
 /* All of the buffer, at the offset. */
-lade_status ladei_part_file_write(const ladei_save *file, uint64_t offset, const void *buffer, size_t bytes);
+lade_status ladei_loader_part_file_write(const ladei_pipe_save *file, uint64_t offset, const void *buffer,
+                                         size_t bytes);
 
 #endif /* LADE_LOADERS_PART_FILE_H */

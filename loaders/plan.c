@@ -70,22 +70,22 @@ static void options_complete(lade_loader_options *options) {
   options->return_timeout_ns = options->return_timeout_ns != 0 ? options->return_timeout_ns : DEFAULT_RETURN_TIMEOUT_NS;
 }
 
-static uint64_t aligned(const ladei_plan *plan, uint64_t bytes) {
+static uint64_t aligned(const ladei_loader_plan *plan, uint64_t bytes) {
   size_t rounded = 0;
   (void)ladei_size_round_up(bytes, plan->options.alignment, &rounded); /* ranges lie within files */
   return rounded;
 }
 
-static const lade_range *ranges_of(const ladei_plan *plan, uint64_t record) {
+static const lade_range *ranges_of(const ladei_loader_plan *plan, uint64_t record) {
   return &plan->index->ranges[record * plan->index->field_count];
 }
 
 /* Room that a field of a record takes in a batch. */
-static uint64_t part_room(const ladei_plan *plan, uint64_t record, size_t field) {
+static uint64_t part_room(const ladei_loader_plan *plan, uint64_t record, size_t field) {
   return plan->strides != NULL ? plan->strides[field] : aligned(plan, ranges_of(plan, record)[field].bytes);
 }
 
-static uint64_t record_room(const ladei_plan *plan, uint64_t record) {
+static uint64_t record_room(const ladei_loader_plan *plan, uint64_t record) {
   uint64_t room = 0;
   for (size_t field = 0; field < plan->index->field_count; field++) {
     room += part_room(plan, record, field);
@@ -93,7 +93,7 @@ static uint64_t record_room(const ladei_plan *plan, uint64_t record) {
   return room;
 }
 
-static lade_status strides_find(ladei_plan *plan) {
+static lade_status strides_find(ladei_loader_plan *plan) {
   const size_t fields = plan->index->field_count;
   uint64_t widest = ladei_size_max(plan->options.alignment, sizeof(uint64_t)); /* the tables are aligned, too */
   if (plan->options.padded) {
@@ -112,7 +112,7 @@ static lade_status strides_find(ladei_plan *plan) {
 }
 
 /* Any batch stays below the limit on sizes, and every record fits into one. */
-static lade_status records_check(const ladei_plan *plan) {
+static lade_status records_check(const ladei_loader_plan *plan) {
   uint64_t largest = 0;
   size_t bytes;
   for (uint64_t i = 0; i < plan->index->count; i++) {
@@ -129,7 +129,7 @@ static lade_status records_check(const ladei_plan *plan) {
                                                                               : option_error("batches are too large");
 }
 
-static lade_status share_find(ladei_plan *plan) {
+static lade_status share_find(ladei_loader_plan *plan) {
   const lade_loader_options *options = &plan->options;
   uint64_t count = plan->index->count, world = options->world_size;
   plan->share = count / world + (!options->equal_ranks && options->rank < count % world ? 1 : 0);
@@ -140,14 +140,15 @@ static lade_status share_find(ladei_plan *plan) {
   return LADE_OK;
 }
 
-lade_status ladei_plan_init(ladei_plan *plan, const lade_record_index *index, const lade_loader_options *options) {
-  *plan = (ladei_plan){.index = index, .options = *options};
+lade_status ladei_loader_plan_init(ladei_loader_plan *plan, const lade_record_index *index,
+                                   const lade_loader_options *options) {
+  *plan = (ladei_loader_plan){.index = index, .options = *options};
   lade_status status = options_check(options);
   if (status != LADE_OK) {
     return status;
   }
   options_complete(&plan->options);
-  plan->identity = ladei_index_identity_of(index);
+  plan->identity = ladei_loader_index_identity_of(index);
   status = share_find(plan);
   if (status == LADE_OK) {
     status = strides_find(plan);
@@ -156,12 +157,12 @@ lade_status ladei_plan_init(ladei_plan *plan, const lade_record_index *index, co
     status = records_check(plan);
   }
   if (status != LADE_OK) {
-    ladei_plan_dispose(plan);
+    ladei_loader_plan_dispose(plan);
   }
   return status;
 }
 
-void ladei_plan_dispose(ladei_plan *plan) {
+void ladei_loader_plan_dispose(ladei_loader_plan *plan) {
   free(plan->strides);
   free(plan->zeros);
   plan->strides = NULL;
@@ -170,7 +171,7 @@ void ladei_plan_dispose(ladei_plan *plan) {
 
 /* --- the cursor --------------------------------------------------------------------------------------------------- */
 
-static lade_status resume_check(const ladei_plan *plan, const lade_loader_state *state) {
+static lade_status resume_check(const ladei_loader_plan *plan, const lade_loader_state *state) {
   const lade_loader_options *options = &plan->options;
   const char *other = state->record_count != plan->index->count    ? "number of records"
                       : state->shuffle != options->shuffle         ? "choice of shuffling"
@@ -184,15 +185,15 @@ static lade_status resume_check(const ladei_plan *plan, const lade_loader_state 
                        : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: the state to resume has another %s", other);
 }
 
-static lade_status identity_error(const ladei_plan *plan, const char *what) {
-  const char *first = plan->index->file_count > 0 ? ladei_path_text(plan->index->files[0].path) : "none";
+static lade_status identity_error(const ladei_loader_plan *plan, const char *what) {
+  const char *first = plan->index->file_count > 0 ? ladei_loader_path_text(plan->index->files[0].path) : "none";
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: the state to resume has %s; file 0 is %s here", what,
                      first);
 }
 
 /* The same records by the same numbers. */
-static lade_status identity_check(const ladei_plan *plan, const lade_loader_state *state) {
-  const ladei_index_identity *own = &plan->identity;
+static lade_status identity_check(const ladei_loader_plan *plan, const lade_loader_state *state) {
+  const ladei_loader_index_identity *own = &plan->identity;
   if (state->files != 0 && state->files != own->files) {
     return identity_error(plan, state->files_in_any_order == own->files_in_any_order
                                     ? "the same files in another order: add them in the order that they had"
@@ -203,9 +204,10 @@ static lade_status identity_check(const ladei_plan *plan, const lade_loader_stat
              : identity_error(plan, "other records in the same files");
 }
 
-lade_status ladei_cursor_init(ladei_cursor *cursor, const ladei_plan *plan, const lade_loader_state *resume) {
+lade_status ladei_loader_cursor_init(ladei_loader_cursor *cursor, const ladei_loader_plan *plan,
+                                     const lade_loader_state *resume) {
   lade_loader_state state;
-  *cursor = (ladei_cursor){.permutation_epoch = UINT64_MAX};
+  *cursor = (ladei_loader_cursor){.permutation_epoch = UINT64_MAX};
   if (resume == NULL) {
     return LADE_OK;
   }
@@ -225,7 +227,7 @@ lade_status ladei_cursor_init(ladei_cursor *cursor, const ladei_plan *plan, cons
 }
 
 /* The record at a position of this rank's share. */
-static uint64_t record_at(const ladei_plan *plan, ladei_cursor *cursor, uint64_t position) {
+static uint64_t record_at(const ladei_loader_plan *plan, ladei_loader_cursor *cursor, uint64_t position) {
   uint64_t place = position * plan->options.world_size + plan->options.rank;
   if (!plan->options.shuffle) {
     return place;
@@ -254,7 +256,8 @@ static bool numbers_grow(uint64_t **numbers, size_t *capacity, size_t count) {
 }
 
 /* Takes records from the cursor's position on. */
-static lade_status records_take(const ladei_plan *plan, ladei_cursor *cursor, ladei_batch_plan *out) {
+static lade_status records_take(const ladei_loader_plan *plan, ladei_loader_cursor *cursor,
+                                ladei_loader_batch_plan *out) {
   const lade_loader_options *options = &plan->options;
   uint64_t most = options->batch_records != 0 ? options->batch_records : MAX_BATCH_RECORDS, room = 0;
   out->count = 0;
@@ -270,7 +273,7 @@ static lade_status records_take(const ladei_plan *plan, ladei_cursor *cursor, la
   return LADE_OK;
 }
 
-static lade_status records_place(const ladei_plan *plan, ladei_batch_plan *batch) {
+static lade_status records_place(const ladei_loader_plan *plan, ladei_loader_batch_plan *batch) {
   size_t fields = plan->index->field_count, parts = fields * batch->count;
   if (!numbers_grow(&batch->tables, &batch->table_capacity, 2 * parts)) {
     return memory_error();
@@ -290,7 +293,7 @@ static lade_status records_place(const ladei_plan *plan, ladei_batch_plan *batch
   return LADE_OK;
 }
 
-void ladei_batch_leave_out(const ladei_plan *plan, ladei_batch_plan *batch, const bool *left_out) {
+void ladei_loader_batch_leave_out(const ladei_loader_plan *plan, ladei_loader_batch_plan *batch, const bool *left_out) {
   uint64_t kept = 0;
   for (uint64_t i = 0; i < batch->count; i++) {
     if (!left_out[i]) batch->records[kept++] = batch->records[i];
@@ -300,12 +303,13 @@ void ladei_batch_leave_out(const ladei_plan *plan, ladei_batch_plan *batch, cons
 }
 
 /* Whether the epoch has no further batch at the cursor. */
-static bool epoch_is_over(const ladei_plan *plan, const ladei_cursor *cursor) {
+static bool epoch_is_over(const ladei_loader_plan *plan, const ladei_loader_cursor *cursor) {
   uint64_t left = plan->share - cursor->position;
   return left == 0 || (plan->options.drop_last && left < plan->options.batch_records && plan->options.batch_bytes == 0);
 }
 
-lade_status ladei_plan_next(const ladei_plan *plan, ladei_cursor *cursor, ladei_batch_plan *out) {
+lade_status ladei_loader_plan_next(const ladei_loader_plan *plan, ladei_loader_cursor *cursor,
+                                   ladei_loader_batch_plan *out) {
   out->count = 0;
   for (;;) {
     if (epoch_is_over(plan, cursor)) {
@@ -338,40 +342,40 @@ lade_status ladei_plan_next(const ladei_plan *plan, ladei_cursor *cursor, ladei_
   }
 }
 
-void ladei_batch_plan_dispose(ladei_batch_plan *batch) {
+void ladei_loader_batch_plan_dispose(ladei_loader_batch_plan *batch) {
   free(batch->records);
   free(batch->tables);
 }
 
 /* A range of a file that is open, or by path. Where the last check was of this file, it is not looked at again. */
-static lade_status range_endpoint(const ladei_index_file *file, const lade_range *range,
-                                  const ladei_index_file **checked, lade_endpoint *out) {
+static lade_status range_endpoint(const ladei_loader_index_file *file, const lade_range *range,
+                                  const ladei_loader_index_file **checked, lade_endpoint *out) {
   lade_status status = LADE_OK;
   if (file->fd >= 0) {
-    *out = lade_endpoint_file(file->fd, range->offset, ladei_path_text(file->path));
+    *out = lade_endpoint_file(file->fd, range->offset, ladei_loader_path_text(file->path));
     return LADE_OK;
   }
   if (*checked != file) {
-    status = ladei_file_recheck(file->path, &file->identity);
+    status = ladei_pipe_file_recheck(file->path, &file->identity);
     *checked = file;
   }
   *out = lade_endpoint_path(file->path, range->offset, 0);
   return status;
 }
 
-lade_status ladei_plan_pieces(const ladei_plan *plan, const ladei_batch_plan *batch, lade_piece **out,
-                              uint64_t *out_count) {
+lade_status ladei_loader_plan_pieces(const ladei_loader_plan *plan, const ladei_loader_batch_plan *batch,
+                                     lade_piece **out, uint64_t *out_count) {
   size_t parts = plan->index->field_count * batch->count, count = 0;
-  const uint64_t *offsets = ladei_batch_offsets(batch), *lengths = ladei_batch_lengths(plan, batch);
+  const uint64_t *offsets = ladei_loader_batch_offsets(batch), *lengths = ladei_loader_batch_lengths(plan, batch);
   lade_piece *pieces = calloc(2 * parts + 1, sizeof *pieces);
   if (pieces == NULL) {
     return memory_error();
   }
-  const ladei_index_file *checked = NULL;
+  const ladei_loader_index_file *checked = NULL;
   lade_status status = LADE_OK;
   for (size_t i = 0; i < parts && status == LADE_OK; i++) {
     const lade_range *range = &ranges_of(plan, batch->records[i % batch->count])[i / batch->count];
-    const ladei_index_file *file = &plan->index->files[range->file];
+    const ladei_loader_index_file *file = &plan->index->files[range->file];
     uint64_t end = i + 1 < parts ? offsets[i + 1] : batch->table_offset, gap = end - offsets[i] - lengths[i];
     if (range->bytes > 0) {
       status = range_endpoint(file, range, &checked, &pieces[count].host);

@@ -31,14 +31,14 @@ enum { DEFAULT_ALIGNMENT = 256, MAX_ALIGNMENT = 512 };
 #define NO_TICKET SIZE_MAX
 
 /* One tensor of the load. */
-typedef struct piece {
+typedef struct load_piece {
   size_t tensor; /* number in the checkpoint */
   size_t ticket;
   uint32_t target;
   size_t offset;        /* in the segment of its target */
   uint64_t ready_bytes; /* of its transfer, when it is there */
   char *memory;
-} piece;
+} load_piece;
 
 typedef struct segment {
   void *memory;
@@ -49,19 +49,19 @@ struct lade_tensor_load {
   const lade_safetensors *file;
   lade_load_target *targets;
   size_t target_count;
-  piece *pieces;
+  load_piece *pieces;
   size_t piece_count;
   size_t *order; /* numbers of pieces by tensor, that is by place in the files */
   segment *segments;
   size_t segment_count;
-  ladei_ticket_list tickets;
+  ladei_loader_ticket_list tickets;
   uint64_t bytes;
   bool per_tensor;
   atomic_bool intact; /* all is there, and of the files that were opened */
 };
 
-static uint64_t piece_bytes(const lade_tensor_load *load, const piece *p) {
-  const ladei_entry *entry = load->file->tensors[p->tensor].entry;
+static uint64_t piece_bytes(const lade_tensor_load *load, const load_piece *p) {
+  const ladei_loader_entry *entry = load->file->tensors[p->tensor].entry;
   return entry->end - entry->begin;
 }
 
@@ -102,7 +102,7 @@ static lade_status options_check(const lade_load_options *options) {
 /* --- which tensors, on which target ------------------------------------------------------------------------------- */
 
 static int piece_compare(const void *a, const void *b, void *user) {
-  const piece *pieces = user;
+  const load_piece *pieces = user;
   size_t left = pieces[*(const size_t *)a].tensor, right = pieces[*(const size_t *)b].tensor;
   return left < right ? -1 : left > right;
 }
@@ -124,7 +124,7 @@ static lade_status pieces_list(lade_tensor_load *load, const lade_load_options *
       return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: tensor %llu of %zu", (unsigned long long)tensor,
                          load->file->tensor_count);
     }
-    load->pieces[i] = (piece){.tensor = tensor, .ticket = NO_TICKET};
+    load->pieces[i] = (load_piece){.tensor = tensor, .ticket = NO_TICKET};
     load->order[i] = i;
     load->bytes += piece_bytes(load, &load->pieces[i]);
   }
@@ -142,7 +142,7 @@ static lade_status pieces_list(lade_tensor_load *load, const lade_load_options *
 static void targets_spread(lade_tensor_load *load) {
   uint64_t before = 0, share = load->bytes / load->target_count + 1;
   for (size_t i = 0; i < load->piece_count; i++) {
-    piece *p = &load->pieces[load->order[i]];
+    load_piece *p = &load->pieces[load->order[i]];
     uint64_t bytes = piece_bytes(load, p);
     p->target = (uint32_t)((before + bytes / 2) / share);
     before += bytes;
@@ -178,7 +178,7 @@ static lade_status segment_alloc(lade_tensor_load *load, uint32_t target, size_t
 static lade_status memory_alloc_each(lade_tensor_load *load) {
   lade_status status = LADE_OK;
   for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
-    piece *p = &load->pieces[load->order[i]];
+    load_piece *p = &load->pieces[load->order[i]];
     void *memory = NULL;
     if (piece_bytes(load, p) > 0) {
       status = segment_alloc(load, p->target, piece_bytes(load, p), &memory);
@@ -191,7 +191,7 @@ static lade_status memory_alloc_each(lade_tensor_load *load) {
 /* Lays the tensors of a target out in one segment. `totals` has a zero for each target. */
 static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size_t *totals) {
   for (size_t i = 0; i < load->piece_count; i++) {
-    piece *p = &load->pieces[load->order[i]];
+    load_piece *p = &load->pieces[load->order[i]];
     if (piece_bytes(load, p) > 0) {
       (void)ladei_size_round_up(totals[p->target], alignment, &p->offset); /* files are far below SIZE_MAX */
       totals[p->target] = p->offset + piece_bytes(load, p);
@@ -203,7 +203,7 @@ static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size
     if (totals[target] == 0) continue;
     status = segment_alloc(load, target, totals[target], &memory);
     for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
-      piece *p = &load->pieces[i];
+      load_piece *p = &load->pieces[i];
       if (p->target == target && piece_bytes(load, p) > 0) {
         p->memory = (char *)memory + p->offset;
       }
@@ -253,32 +253,32 @@ typedef struct group {
   lade_piece *ranges;
   size_t count;
   uint64_t bytes;
-  const piece *last;
+  const load_piece *last;
 } group;
 
 /* Whether two tensors of one target are one range, in the file and in memory. */
-static bool piece_follows(const lade_tensor_load *load, const piece *before, const piece *p) {
-  const ladei_checkpoint_tensor *left = &load->file->tensors[before->tensor];
-  const ladei_checkpoint_tensor *right = &load->file->tensors[p->tensor];
+static bool piece_follows(const lade_tensor_load *load, const load_piece *before, const load_piece *p) {
+  const ladei_loader_checkpoint_tensor *left = &load->file->tensors[before->tensor];
+  const ladei_loader_checkpoint_tensor *right = &load->file->tensors[p->tensor];
   /* Blocks of their own may lie side by side and yet belong to two allocations of the driver: no copy goes across. */
   return !load->per_tensor && left->file == right->file && left->entry->end == right->entry->begin &&
          before->memory + piece_bytes(load, before) == p->memory;
 }
 
 /* A tensor's bytes in its file. One that is not kept open must still be there, and the same. */
-static lade_status piece_endpoint(const ladei_checkpoint_file *file, uint64_t offset, lade_endpoint *out) {
+static lade_status piece_endpoint(const ladei_loader_checkpoint_file *file, uint64_t offset, lade_endpoint *out) {
   if (file->fd >= 0) {
-    *out = lade_endpoint_file(file->fd, offset, ladei_path_text(file->path));
+    *out = lade_endpoint_file(file->fd, offset, ladei_loader_path_text(file->path));
     return LADE_OK;
   }
   *out = lade_endpoint_path(file->late_path, offset, 0);
-  lade_status status = ladei_file_recheck(file->late_path, &file->identity);
+  lade_status status = ladei_pipe_file_recheck(file->late_path, &file->identity);
   return status == LADE_OK ? status : ladei_error_prefix(status, "the checkpoint has changed since it was opened: ");
 }
 
-static lade_status group_add(const lade_tensor_load *load, group *g, piece *p) {
-  const ladei_checkpoint_tensor *tensor = &load->file->tensors[p->tensor];
-  const ladei_checkpoint_file *file = &load->file->files[tensor->file];
+static lade_status group_add(const lade_tensor_load *load, group *g, load_piece *p) {
+  const ladei_loader_checkpoint_tensor *tensor = &load->file->tensors[p->tensor];
+  const ladei_loader_checkpoint_file *file = &load->file->files[tensor->file];
   uint64_t bytes = piece_bytes(load, p);
   lade_status status = LADE_OK;
   if (g->count > 0 && piece_follows(load, g->last, p)) {
@@ -308,17 +308,18 @@ static lade_status group_submit(lade_tensor_load *load, group *g, const lade_loa
   transfer.piece_count = g->count;
   transfer.bytes = g->bytes;
   *g = (group){.ranges = g->ranges};
-  return ladei_ticket_list_submit(&load->tickets, target->pipeline, &transfer);
+  return ladei_loader_ticket_list_submit(&load->tickets, target->pipeline, &transfer);
 }
 
 /* Whether a tensor has to go into the next group. */
-static bool group_is_full(const lade_tensor_load *load, const group *g, const piece *p, uint64_t limit) {
+static bool group_is_full(const lade_tensor_load *load, const group *g, const load_piece *p, uint64_t limit) {
   if (g->count == 0) {
     return false;
   }
   lade_runtime *runtime = load->targets[p->target].pipeline->runtime;
   return g->bytes + piece_bytes(load, p) > limit ||
-         (load->per_tensor && ladei_memory_parts(runtime, g->last->memory, piece_bytes(load, g->last), p->memory));
+         (load->per_tensor &&
+          ladei_loader_memory_parts(runtime, g->last->memory, piece_bytes(load, g->last), p->memory));
 }
 
 static lade_status target_submit(lade_tensor_load *load, uint32_t target, lade_piece *ranges) {
@@ -326,7 +327,7 @@ static lade_status target_submit(lade_tensor_load *load, uint32_t target, lade_p
   group g = {.ranges = ranges};
   uint64_t limit = group_limit(0, load->bytes);
   for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
-    piece *p = &load->pieces[load->order[i]];
+    load_piece *p = &load->pieces[load->order[i]];
     if (piece_bytes(load, p) == 0 || p->target != target) continue;
     if (group_is_full(load, &g, p, limit)) {
       status = group_submit(load, &g, &load->targets[target]);
@@ -374,7 +375,7 @@ static lade_status load_build(lade_tensor_load *load, const lade_load_options *o
 static void load_undo(lade_tensor_load *load) {
   lade_error first;
   ladei_error_save(&first);
-  if (ladei_ticket_list_end(&load->tickets) == LADE_OK) {
+  if (ladei_loader_ticket_list_end(&load->tickets) == LADE_OK) {
     memory_free(load);
     load_free(load);
   }
@@ -418,13 +419,13 @@ lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target
 
 /* What `status`, which the tickets gave, means for the load. */
 static lade_status load_outcome(lade_tensor_load *load, lade_status status) {
-  const ladei_checkpoint_file *checked = NULL;
+  const ladei_loader_checkpoint_file *checked = NULL;
   bool asks = status == LADE_OK && !atomic_load_explicit(&load->intact, memory_order_relaxed);
   for (size_t i = 0; asks && i < load->piece_count && status == LADE_OK; i++) {
-    const piece *p = &load->pieces[load->order[i]];
-    const ladei_checkpoint_file *file = &load->file->files[load->file->tensors[p->tensor].file];
+    const load_piece *p = &load->pieces[load->order[i]];
+    const ladei_loader_checkpoint_file *file = &load->file->files[load->file->tensors[p->tensor].file];
     if (file != checked && p->ticket != NO_TICKET) {
-      status = ladei_checkpoint_file_recheck(file);
+      status = ladei_loader_checkpoint_file_recheck(file);
       checked = file;
     }
   }
@@ -435,9 +436,9 @@ static lade_status load_outcome(lade_tensor_load *load, lade_status status) {
 }
 
 /* The same for one tensor. */
-static lade_status piece_outcome(const lade_tensor_load *load, const piece *p, lade_status status) {
+static lade_status piece_outcome(const lade_tensor_load *load, const load_piece *p, lade_status status) {
   bool asks = status == LADE_OK && !atomic_load_explicit(&load->intact, memory_order_relaxed);
-  return asks ? ladei_checkpoint_file_recheck(&load->file->files[load->file->tensors[p->tensor].file]) : status;
+  return asks ? ladei_loader_checkpoint_file_recheck(&load->file->files[load->file->tensors[p->tensor].file]) : status;
 }
 
 lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory) {
@@ -445,8 +446,8 @@ lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory) {
   if (load == NULL) {
     return LADE_OK;
   }
-  bool keep = keep_memory && load_outcome(load, ladei_ticket_list_query(&load->tickets, &done)) == LADE_OK;
-  lade_status status = ladei_ticket_list_end(&load->tickets);
+  bool keep = keep_memory && load_outcome(load, ladei_loader_ticket_list_query(&load->tickets, &done)) == LADE_OK;
+  lade_status status = ladei_loader_ticket_list_end(&load->tickets);
   if (status != LADE_OK) {
     return status;
   }
@@ -459,7 +460,7 @@ lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory) {
 
 /* --- asking and waiting ------------------------------------------------------------------------------------------- */
 
-static lade_status piece_get(const lade_tensor_load *load, uint64_t index, const piece **out) {
+static lade_status piece_get(const lade_tensor_load *load, uint64_t index, const load_piece **out) {
   if (load == NULL || index >= load->piece_count) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: tensor %llu of %zu", (unsigned long long)index,
                        load != NULL ? load->piece_count : 0);
@@ -470,7 +471,7 @@ static lade_status piece_get(const lade_tensor_load *load, uint64_t index, const
 
 lade_status lade_tensor_load_address(const lade_tensor_load *load, uint64_t index, void **out_memory,
                                      uint32_t *out_target) {
-  const piece *p = NULL;
+  const load_piece *p = NULL;
   lade_status status = piece_get(load, index, &p);
   if (status == LADE_OK && out_memory != NULL) *out_memory = p->memory;
   if (status == LADE_OK && out_target != NULL) *out_target = p->target;
@@ -482,20 +483,21 @@ lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_wait: NULL");
   }
   lade_runtime *runtime = load->targets[0].pipeline->runtime;
-  return load_outcome(load, ladei_ticket_list_wait(&load->tickets, 0, load->tickets.count, runtime, timeout_ns));
+  return load_outcome(load, ladei_loader_ticket_list_wait(&load->tickets, 0, load->tickets.count, runtime, timeout_ns));
 }
 
 lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns) {
-  const piece *p = NULL;
+  const load_piece *p = NULL;
   lade_status status = piece_get(load, index, &p);
   if (status != LADE_OK || p->ticket == NO_TICKET) {
     return status;
   }
-  return piece_outcome(load, p, ladei_ticket_wait_prefix(load->tickets.tickets[p->ticket], p->ready_bytes, timeout_ns));
+  return piece_outcome(load, p,
+                       ladei_pipe_ticket_wait_prefix(load->tickets.tickets[p->ticket], p->ready_bytes, timeout_ns));
 }
 
 lade_status lade_tensor_load_stream_wait(lade_tensor_load *load, uint64_t index, lade_stream stream) {
-  const piece *p = NULL;
+  const load_piece *p = NULL;
   lade_status status = piece_get(load, index, &p);
   if (status != LADE_OK || p->ticket == NO_TICKET) {
     return status;
@@ -509,7 +511,7 @@ lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_info *info)
   if (load == NULL) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_query: NULL");
   }
-  lade_status status = load_outcome(load, ladei_ticket_list_query(&load->tickets, &done));
+  lade_status status = load_outcome(load, ladei_loader_ticket_list_query(&load->tickets, &done));
   if (info != NULL) {
     const lade_load_info own = {sizeof own, load->bytes, done, load->tickets.count};
     lade_status written = ladei_stats_write("lade_load_info", &own, sizeof own, info);

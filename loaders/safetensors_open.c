@@ -32,15 +32,16 @@ static lade_status memory_error(const char *what) {
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
 /* Closes a file for the time being where enough are open. */
-static lade_status file_make_late(lade_safetensors *checkpoint, ladei_checkpoint_file *file) {
-  if (checkpoint->open_count < ladei_open_files_most()) {
+static lade_status file_make_late(lade_safetensors *checkpoint, ladei_loader_checkpoint_file *file) {
+  if (checkpoint->open_count < ladei_pipe_open_files_most()) {
     checkpoint->open_count++;
     return LADE_OK;
   }
   file->late_path = realpath(file->path, NULL);
   if (file->late_path == NULL) {
     int reason = errno;
-    return ladei_error(LADE_ERR_IO, reason, "%s: cannot open: %s", ladei_path_text(file->path), strerror(reason));
+    return ladei_error(LADE_ERR_IO, reason, "%s: cannot open: %s", ladei_loader_path_text(file->path),
+                       strerror(reason));
   }
   close(file->fd);
   file->fd = -1;
@@ -52,22 +53,23 @@ static lade_status file_add(lade_safetensors *checkpoint, char *path) {
   if (path == NULL) {
     return memory_error("a path");
   }
-  ladei_checkpoint_file *file = &checkpoint->files[checkpoint->file_count++];
-  *file = (ladei_checkpoint_file){.path = path, .fd = -1};
-  lade_status status = ladei_checkpoint_file_read(AT_FDCWD, path, file);
+  ladei_loader_checkpoint_file *file = &checkpoint->files[checkpoint->file_count++];
+  *file = (ladei_loader_checkpoint_file){.path = path, .fd = -1};
+  lade_status status = ladei_loader_checkpoint_file_read(AT_FDCWD, path, file);
   return status == LADE_OK ? file_make_late(checkpoint, file) : status;
 }
 
 /* A file is of the save that the index is of. Without an id in the index nobody can tell. */
-static lade_status save_id_check(const lade_safetensors *checkpoint, const ladei_checkpoint_file *file) {
-  const char *id = ladei_index_save_id(checkpoint->index), *found = file->header.save_id;
-  char shown[2][LADEI_NAME_TEXT_BYTES];
+static lade_status save_id_check(const lade_safetensors *checkpoint, const ladei_loader_checkpoint_file *file) {
+  const char *id = ladei_loader_index_save_id(checkpoint->index), *found = file->header.save_id;
+  char shown[2][LADEI_LOADER_NAME_TEXT_BYTES];
   if (id == NULL || (found != NULL && strcmp(found, id) == 0)) {
     return LADE_OK;
   }
   return ladei_error(LADE_ERR_FORMAT, 0, "%s: it is of save %s, the index of save %s: files of two saves are mixed",
-                     ladei_path_text(file->path), found != NULL ? ladei_name_text(found, shown[0]) : "(none)",
-                     ladei_name_text(id, shown[1]));
+                     ladei_loader_path_text(file->path),
+                     found != NULL ? ladei_loader_name_text(found, shown[0]) : "(none)",
+                     ladei_loader_name_text(id, shown[1]));
 }
 
 /* --- the index of a sharded checkpoint ---------------------------------------------------------------------------- */
@@ -88,9 +90,9 @@ static lade_status weight_map_check(const json_t *index, json_t **out) {
   }
   json_object_foreach(map, name, value) {
     if (!file_name_is_plain(value)) {
-      char shown[LADEI_NAME_TEXT_BYTES];
+      char shown[LADEI_LOADER_NAME_TEXT_BYTES];
       return ladei_error(LADE_ERR_FORMAT, 0, "the index gives tensor \"%s\" no plain file name",
-                         ladei_name_text(name, shown));
+                         ladei_loader_name_text(name, shown));
     }
   }
   *out = map;
@@ -140,7 +142,7 @@ static lade_status sharded_open(lade_safetensors *checkpoint, const char *path) 
   const char **names = NULL;
   size_t count = 0;
   bool absent;
-  lade_status status = ladei_index_read(AT_FDCWD, path, &checkpoint->index, &absent);
+  lade_status status = ladei_loader_index_read(AT_FDCWD, path, &checkpoint->index, &absent);
   if (status == LADE_OK) {
     status = weight_map_check(checkpoint->index, &map);
   }
@@ -148,7 +150,7 @@ static lade_status sharded_open(lade_safetensors *checkpoint, const char *path) 
     status = file_names_list(map, &names, &count);
   }
   if (status != LADE_OK) {
-    return ladei_error_prefix(status, "%s: ", ladei_path_text(path));
+    return ladei_error_prefix(status, "%s: ", ladei_loader_path_text(path));
   }
   checkpoint->files = calloc(count + 1, sizeof *checkpoint->files);
   status = checkpoint->files != NULL ? LADE_OK : memory_error("the files");
@@ -165,7 +167,7 @@ static lade_status sharded_open(lade_safetensors *checkpoint, const char *path) 
 /* --- the list of tensors ------------------------------------------------------------------------------------------ */
 
 /* Whether the index, if there is one, takes this tensor from this file. */
-static bool tensor_is_listed(const lade_safetensors *checkpoint, const ladei_entry *entry, size_t file) {
+static bool tensor_is_listed(const lade_safetensors *checkpoint, const ladei_loader_entry *entry, size_t file) {
   if (checkpoint->index == NULL) {
     return true;
   }
@@ -186,11 +188,11 @@ static lade_status tensors_list(lade_safetensors *checkpoint) {
     return memory_error("the list of tensors");
   }
   for (size_t file = 0; file < checkpoint->file_count; file++) {
-    const ladei_header *header = &checkpoint->files[file].header;
+    const ladei_loader_header *header = &checkpoint->files[file].header;
     for (size_t i = 0; i < header->entry_count; i++) {
       if (tensor_is_listed(checkpoint, &header->entries[i], file)) {
         checkpoint->by_name[checkpoint->tensor_count] = checkpoint->tensor_count;
-        checkpoint->tensors[checkpoint->tensor_count++] = (ladei_checkpoint_tensor){&header->entries[i], file};
+        checkpoint->tensors[checkpoint->tensor_count++] = (ladei_loader_checkpoint_tensor){&header->entries[i], file};
       }
     }
   }
@@ -198,7 +200,7 @@ static lade_status tensors_list(lade_safetensors *checkpoint) {
 }
 
 static int number_compare_by_name(const void *a, const void *b, void *user) {
-  const ladei_checkpoint_tensor *tensors = user;
+  const ladei_loader_checkpoint_tensor *tensors = user;
   return strcmp(tensors[*(const size_t *)a].entry->name, tensors[*(const size_t *)b].entry->name);
 }
 
@@ -209,9 +211,9 @@ static lade_status index_check(const lade_safetensors *checkpoint, const char *p
   uint64_t found;
   json_object_foreach(json_object_get(checkpoint->index, "weight_map"), name, value) {
     if (lade_safetensors_find(checkpoint, name, &found) != LADE_OK) {
-      char shown[LADEI_NAME_TEXT_BYTES];
-      return ladei_error(LADE_ERR_FORMAT, 0, "%s: tensor \"%s\" is not in file %s", ladei_path_text(path),
-                         ladei_name_text(name, shown), ladei_path_text(json_string_value(value)));
+      char shown[LADEI_LOADER_NAME_TEXT_BYTES];
+      return ladei_error(LADE_ERR_FORMAT, 0, "%s: tensor \"%s\" is not in file %s", ladei_loader_path_text(path),
+                         ladei_loader_name_text(name, shown), ladei_loader_path_text(json_string_value(value)));
     }
   }
   return LADE_OK;
@@ -244,7 +246,7 @@ static lade_status checkpoint_read(lade_safetensors *checkpoint, const char *pat
 
 /* Whether another save's index is there by now, whose files replace those that were not found. */
 static bool index_has_changed(const lade_safetensors *checkpoint, const char *path) {
-  const char *id = checkpoint->index != NULL ? ladei_index_save_id(checkpoint->index) : NULL, *id_now;
+  const char *id = checkpoint->index != NULL ? ladei_loader_index_save_id(checkpoint->index) : NULL, *id_now;
   json_t *index = NULL;
   lade_error before;
   bool absent;
@@ -252,8 +254,8 @@ static bool index_has_changed(const lade_safetensors *checkpoint, const char *pa
     return false;
   }
   ladei_error_save(&before);
-  bool changed = ladei_index_read(AT_FDCWD, path, &index, &absent) == LADE_OK &&
-                 ((id_now = ladei_index_save_id(index)) == NULL || strcmp(id_now, id) != 0);
+  bool changed = ladei_loader_index_read(AT_FDCWD, path, &index, &absent) == LADE_OK &&
+                 ((id_now = ladei_loader_index_save_id(index)) == NULL || strcmp(id_now, id) != 0);
   json_decref(index);
   ladei_error_restore(&before);
   return changed;
@@ -287,7 +289,7 @@ lade_status lade_safetensors_open(const char *path, lade_safetensors **out) {
     }
   }
   return ladei_error(LADE_ERR_IO, ESTALE, "%s: a save replaced it each of %d times that it was opened",
-                     ladei_path_text(path), OPEN_TRIES);
+                     ladei_loader_path_text(path), OPEN_TRIES);
 }
 
 void lade_safetensors_close(lade_safetensors *file) {
@@ -295,7 +297,7 @@ void lade_safetensors_close(lade_safetensors *file) {
     return;
   }
   for (size_t i = 0; i < file->file_count; i++) {
-    ladei_checkpoint_file_dispose(&file->files[i]);
+    ladei_loader_checkpoint_file_dispose(&file->files[i]);
   }
   json_decref(file->index);
   free(file->files);
@@ -326,8 +328,8 @@ lade_status lade_safetensors_tensor(const lade_safetensors *file, uint64_t index
   if (index >= file->tensor_count) {
     return number_error("tensor", index, file->tensor_count);
   }
-  const ladei_checkpoint_tensor *tensor = &file->tensors[index];
-  const ladei_entry *entry = tensor->entry;
+  const ladei_loader_checkpoint_tensor *tensor = &file->tensors[index];
+  const ladei_loader_entry *entry = tensor->entry;
   const lade_tensor_info own = {
       .struct_size = sizeof own,
       .name = entry->name,
@@ -356,8 +358,8 @@ lade_status lade_safetensors_find(const lade_safetensors *file, const char *name
     low = order < 0 ? middle + 1 : low;
     high = order < 0 ? high : middle;
   }
-  char shown[LADEI_NAME_TEXT_BYTES];
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "no tensor \"%s\"", ladei_name_text(name, shown));
+  char shown[LADEI_LOADER_NAME_TEXT_BYTES];
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "no tensor \"%s\"", ladei_loader_name_text(name, shown));
 }
 
 uint64_t lade_safetensors_metadata_count(const lade_safetensors *file) {
@@ -375,7 +377,7 @@ lade_status lade_safetensors_metadata(const lade_safetensors *file, uint64_t ind
   }
   uint64_t at = index;
   for (size_t i = 0; i < file->file_count; at -= file->files[i++].header.metadata_count) {
-    const ladei_header *header = &file->files[i].header;
+    const ladei_loader_header *header = &file->files[i].header;
     if (at < header->metadata_count) {
       *out_key = header->metadata[at].key;
       *out_value = header->metadata[at].value;

@@ -32,14 +32,14 @@
 enum { MAX_SHARDS = 99999 };                                /* five digits in their names */
 static const uint64_t progress_interval_ns = 100 * 1000000; /* between two calls of options.progress */
 
-typedef struct shard {
+typedef struct saved_shard {
   const lade_tensor **tensors;
-  ladei_entry *entries;
+  ladei_loader_entry *entries;
   size_t count;
   char *name; /* of the file, without folder */
-  ladei_save *file;
+  ladei_pipe_save *file;
   size_t ticket_end; /* its transfers are before it in save.tickets */
-} shard;
+} saved_shard;
 
 typedef struct save {
   const char *path;
@@ -49,17 +49,17 @@ typedef struct save {
   size_t tensor_count;
   lade_save_options options;
   uint64_t bytes;
-  shard *shards;
+  saved_shard *shards;
   size_t shard_count;
-  size_t finished;               /* shards, from the first on */
-  size_t waited;                 /* tickets, from the first on */
-  ladei_generation generation;   /* of several files */
-  const lade_metadata *metadata; /* of each file */
+  size_t finished;                    /* shards, from the first on */
+  size_t waited;                      /* tickets, from the first on */
+  ladei_loader_generation generation; /* of several files */
+  const lade_metadata *metadata;      /* of each file */
   size_t metadata_count;
   lade_metadata *own_metadata; /* behind `metadata`, if it is not the caller's */
   int folder;                  /* the generation's, with several files; -1: not open */
-  ladei_save *index;
-  ladei_ticket_list tickets;
+  ladei_pipe_save *index;
+  ladei_loader_ticket_list tickets;
 } save;
 
 static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory"); }
@@ -73,9 +73,9 @@ static bool text_is_utf8(const char *text) {
 }
 
 static lade_status tensor_error(const lade_tensor *tensor, const char *what) {
-  char shown[LADEI_NAME_TEXT_BYTES];
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: tensor \"%s\": %s", ladei_name_text(tensor->name, shown),
-                     what);
+  char shown[LADEI_LOADER_NAME_TEXT_BYTES];
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: tensor \"%s\": %s",
+                     ladei_loader_name_text(tensor->name, shown), what);
 }
 
 static lade_status tensor_check(const save *s, const lade_tensor *tensor, uint64_t *out_bytes) {
@@ -92,7 +92,7 @@ static lade_status tensor_check(const save *s, const lade_tensor *tensor, uint64
   if (tensor->shape == NULL && tensor->rank > 0) {
     return tensor_error(tensor, "its shape is NULL");
   }
-  const char *reason = ladei_tensor_bytes((lade_dtype)tensor->dtype, tensor->shape, tensor->rank, out_bytes);
+  const char *reason = ladei_loader_tensor_bytes((lade_dtype)tensor->dtype, tensor->shape, tensor->rank, out_bytes);
   if (reason != NULL) {
     return tensor_error(tensor, reason);
   }
@@ -165,8 +165,8 @@ static lade_status metadata_check(const lade_save_options *options) {
     if (entry->key == NULL || entry->value == NULL || !text_is_utf8(entry->key) || !text_is_utf8(entry->value)) {
       return metadata_error(i, "is not UTF-8");
     }
-    if (strcmp(entry->key, LADEI_SAVE_ID_KEY) == 0) {
-      return metadata_error(i, "has the key \"" LADEI_SAVE_ID_KEY "\", which is lade's own");
+    if (strcmp(entry->key, LADEI_LOADER_SAVE_ID_KEY) == 0) {
+      return metadata_error(i, "has the key \"" LADEI_LOADER_SAVE_ID_KEY "\", which is lade's own");
     }
   }
   return keys_check(options);
@@ -197,7 +197,7 @@ static lade_status save_check(save *s) {
 
 static uint64_t tensor_bytes(const lade_tensor *tensor) {
   uint64_t bytes = 0;
-  (void)ladei_tensor_bytes((lade_dtype)tensor->dtype, tensor->shape, tensor->rank, &bytes); /* checked before */
+  (void)ladei_loader_tensor_bytes((lade_dtype)tensor->dtype, tensor->shape, tensor->rank, &bytes); /* checked before */
   return bytes;
 }
 
@@ -218,7 +218,7 @@ static int tensor_compare(const void *a, const void *b) {
   return left->dtype != right->dtype ? (left->dtype > right->dtype ? -1 : 1) : strcmp(left->name, right->name);
 }
 
-static lade_status shard_fill(const save *s, shard *to, size_t first, size_t end) {
+static lade_status shard_fill(const save *s, saved_shard *to, size_t first, size_t end) {
   uint64_t at = 0;
   to->count = end - first;
   to->tensors = calloc(to->count + 1, sizeof *to->tensors);
@@ -234,7 +234,7 @@ static lade_status shard_fill(const save *s, shard *to, size_t first, size_t end
     const lade_tensor *tensor = to->tensors[i];
     uint64_t bytes = tensor_bytes(tensor);
     to->entries[i] =
-        (ladei_entry){tensor->name, tensor->shape, tensor->rank, at, at + bytes, (lade_dtype)tensor->dtype};
+        (ladei_loader_entry){tensor->name, tensor->shape, tensor->rank, at, at + bytes, (lade_dtype)tensor->dtype};
     at += bytes;
   }
   return LADE_OK;
@@ -248,10 +248,10 @@ static lade_status shards_plan(save *s) {
   if (count > MAX_SHARDS) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: %zu files; at most %d", count, MAX_SHARDS);
   }
-  if (count > 1 && !text_is_utf8(ladei_file_name(s->path))) { /* the index would name files that are not there */
+  if (count > 1 && !text_is_utf8(ladei_pipe_file_name(s->path))) { /* the index would name files that are not there */
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                        "save: %zu files need an index, which is UTF-8; the name of the file is not: %s", count,
-                       ladei_path_text(s->path));
+                       ladei_loader_path_text(s->path));
   }
   s->shards = calloc(count, sizeof *s->shards);
   if (s->shards == NULL) {
@@ -270,7 +270,7 @@ static lade_status shards_plan(save *s) {
 /* The caller frees it; NULL without memory. */
 static char *path_beside(const char *path, const char *name) {
   char *joined;
-  int made = asprintf(&joined, "%.*s%s", (int)(ladei_file_name(path) - path), path, name);
+  int made = asprintf(&joined, "%.*s%s", (int)(ladei_pipe_file_name(path) - path), path, name);
   return made < 0 ? NULL : joined;
 }
 
@@ -287,31 +287,33 @@ static lade_status ranges_submit(save *s, uint32_t target, const lade_piece *ran
   transfer.stream = s->targets[target].stream;
   transfer.pieces = ranges;
   transfer.piece_count = count;
-  return ladei_ticket_list_submit(&s->tickets, s->targets[target].pipeline, &transfer);
+  return ladei_loader_ticket_list_submit(&s->tickets, s->targets[target].pipeline, &transfer);
 }
 
 /* The tensors of a shard that lie on one device, as few transfers. `ranges` has room for all of the shard. */
-static lade_status target_submit(save *s, const shard *in, uint32_t target, uint64_t data_offset, lade_piece *ranges) {
+static lade_status target_submit(save *s, const saved_shard *in, uint32_t target, uint64_t data_offset,
+                                 lade_piece *ranges) {
   lade_runtime *runtime = s->targets[target].pipeline->runtime;
   lade_status status = LADE_OK;
   uint64_t count = 0;
   for (size_t i = 0; i < in->count && status == LADE_OK; i++) {
-    const ladei_entry *entry = &in->entries[i];
+    const ladei_loader_entry *entry = &in->entries[i];
     void *memory = in->tensors[i]->memory;
     if (in->tensors[i]->target != target || entry->end == entry->begin) continue;
-    if (count > 0 && ladei_memory_parts(runtime, ranges[count - 1].device_memory, ranges[count - 1].bytes, memory)) {
+    if (count > 0 &&
+        ladei_loader_memory_parts(runtime, ranges[count - 1].device_memory, ranges[count - 1].bytes, memory)) {
       status = ranges_submit(s, target, ranges, count);
       count = 0;
     }
-    ranges[count++] = (lade_piece){.host = lade_endpoint_file(ladei_save_fd(in->file), data_offset + entry->begin,
-                                                              ladei_path_text(ladei_save_path(in->file))),
+    ranges[count++] = (lade_piece){.host = lade_endpoint_file(ladei_pipe_save_fd(in->file), data_offset + entry->begin,
+                                                              ladei_loader_path_text(ladei_pipe_save_path(in->file))),
                                    .device_memory = memory,
                                    .bytes = entry->end - entry->begin};
   }
   return status == LADE_OK ? ranges_submit(s, target, ranges, count) : status;
 }
 
-static lade_status shard_submit(save *s, const shard *in, uint64_t data_offset) {
+static lade_status shard_submit(save *s, const saved_shard *in, uint64_t data_offset) {
   lade_piece *ranges = calloc(in->count + 1, sizeof *ranges);
   lade_status status = ranges != NULL ? LADE_OK : memory_error();
   for (uint32_t target = 0; target < s->target_count && status == LADE_OK; target++) {
@@ -321,21 +323,21 @@ static lade_status shard_submit(save *s, const shard *in, uint64_t data_offset) 
   return status;
 }
 
-static lade_status shard_begin(save *s, shard *which) {
+static lade_status shard_begin(save *s, saved_shard *which) {
   char *header;
   size_t header_bytes;
   uint64_t data_bytes = which->count > 0 ? which->entries[which->count - 1].end : 0;
   lade_status status =
-      ladei_header_write(which->entries, which->count, s->metadata, s->metadata_count, &header, &header_bytes);
+      ladei_loader_header_write(which->entries, which->count, s->metadata, s->metadata_count, &header, &header_bytes);
   if (status != LADE_OK) {
     return status;
   }
   char *path = path_beside(s->path, which->name);
-  status =
-      path != NULL ? ladei_part_file_create(s->folder, path, header_bytes + data_bytes, &which->file) : memory_error();
+  status = path != NULL ? ladei_loader_part_file_create(s->folder, path, header_bytes + data_bytes, &which->file)
+                        : memory_error();
   free(path);
   if (status == LADE_OK) {
-    status = ladei_part_file_write(which->file, 0, header, header_bytes);
+    status = ladei_loader_part_file_write(which->file, 0, header, header_bytes);
   }
   free(header);
   status = status == LADE_OK ? shard_submit(s, which, header_bytes) : status;
@@ -367,23 +369,23 @@ static mapping *mappings_list(const save *s) {
 }
 
 /* As Python's json.dumps(..., indent=2, sort_keys=True) writes it, and a newline. */
-static void index_put(const save *s, const mapping *list, ladei_text *t) {
-  ladei_text_put_string(t, "{\n  \"metadata\": {\n    \"" LADEI_SAVE_ID_KEY "\": ");
-  ladei_text_put_quoted(t, s->generation.id, true);
-  ladei_text_put_string(t, ",\n    \"total_size\": ");
-  ladei_text_put_number(t, s->bytes);
-  ladei_text_put_string(t, "\n  },\n  \"weight_map\": {");
+static void index_put(const save *s, const mapping *list, ladei_loader_text *t) {
+  ladei_loader_text_put_string(t, "{\n  \"metadata\": {\n    \"" LADEI_LOADER_SAVE_ID_KEY "\": ");
+  ladei_loader_text_put_quoted(t, s->generation.id, true);
+  ladei_loader_text_put_string(t, ",\n    \"total_size\": ");
+  ladei_loader_text_put_number(t, s->bytes);
+  ladei_loader_text_put_string(t, "\n  },\n  \"weight_map\": {");
   for (size_t i = 0; i < s->tensor_count; i++) {
-    ladei_text_put_string(t, i > 0 ? ",\n    " : "\n    ");
-    ladei_text_put_quoted(t, list[i].tensor, true);
-    ladei_text_put_string(t, ": ");
-    ladei_text_put_quoted(t, list[i].file, true);
+    ladei_loader_text_put_string(t, i > 0 ? ",\n    " : "\n    ");
+    ladei_loader_text_put_quoted(t, list[i].tensor, true);
+    ladei_loader_text_put_string(t, ": ");
+    ladei_loader_text_put_quoted(t, list[i].file, true);
   }
-  ladei_text_put_string(t, "\n  }\n}\n");
+  ladei_loader_text_put_string(t, "\n  }\n}\n");
 }
 
 static lade_status index_write(save *s) {
-  ladei_text text = {0};
+  ladei_loader_text text = {0};
   mapping *list = mappings_list(s);
   char *path = path_beside(s->path, s->generation.index_name);
   if (list != NULL) {
@@ -391,9 +393,9 @@ static lade_status index_write(save *s) {
   }
   lade_status status = list == NULL || path == NULL || text.failed
                            ? memory_error()
-                           : ladei_part_file_create(s->folder, path, 0, &s->index);
+                           : ladei_loader_part_file_create(s->folder, path, 0, &s->index);
   if (status == LADE_OK) {
-    status = ladei_part_file_write(s->index, 0, text.bytes, text.length);
+    status = ladei_loader_part_file_write(s->index, 0, text.bytes, text.length);
   }
   free(text.bytes);
   free(list);
@@ -411,7 +413,7 @@ static lade_status metadata_make(save *s) {
   if (count > 0) {
     memcpy(s->own_metadata, s->options.metadata, count * sizeof *s->own_metadata);
   }
-  s->own_metadata[count] = (lade_metadata){LADEI_SAVE_ID_KEY, s->generation.id};
+  s->own_metadata[count] = (lade_metadata){LADEI_LOADER_SAVE_ID_KEY, s->generation.id};
   s->metadata = s->own_metadata;
   s->metadata_count = count + 1;
   return LADE_OK;
@@ -419,10 +421,10 @@ static lade_status metadata_make(save *s) {
 
 /* What several files need before the first of them is begun. */
 static lade_status several_begin(save *s) {
-  lade_status status = ladei_generation_begin(s->path, !s->options.no_sync, &s->generation);
+  lade_status status = ladei_loader_generation_begin(s->path, !s->options.no_sync, &s->generation);
   s->folder = s->generation.folder;
   for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
-    s->shards[i].name = ladei_generation_file_name(&s->generation, i, s->shard_count);
+    s->shards[i].name = ladei_loader_generation_file_name(&s->generation, i, s->shard_count);
     status = s->shards[i].name != NULL ? LADE_OK : memory_error();
   }
   if (status == LADE_OK) {
@@ -433,17 +435,17 @@ static lade_status several_begin(save *s) {
 
 static lade_status folder_error(const save *s, const char *doing) {
   int reason = errno;
-  return ladei_error(LADE_ERR_IO, reason, "%s %s: %s", doing, ladei_path_text(s->path), strerror(reason));
+  return ladei_error(LADE_ERR_IO, reason, "%s %s: %s", doing, ladei_loader_path_text(s->path), strerror(reason));
 }
 
 static lade_status one_begin(save *s) {
-  s->folder = ladei_folder_open(s->path);
+  s->folder = ladei_pipe_folder_open(s->path);
   if (s->folder < 0) {
     return folder_error(s, "creating");
   }
   s->metadata = s->options.metadata;
   s->metadata_count = s->options.metadata_count;
-  s->shards[0].name = strdup(ladei_file_name(s->path));
+  s->shards[0].name = strdup(ladei_pipe_file_name(s->path));
   return s->shards[0].name != NULL ? LADE_OK : memory_error();
 }
 
@@ -454,7 +456,7 @@ static lade_status progress_tell(const save *s) {
   if (s->options.progress == NULL) {
     return LADE_OK;
   }
-  lade_status status = ladei_ticket_list_query(&s->tickets, &done);
+  lade_status status = ladei_loader_ticket_list_query(&s->tickets, &done);
   if (status != LADE_OK && status != LADE_NOT_READY) {
     return status;
   }
@@ -468,11 +470,11 @@ static lade_status transfers_wait(save *s, size_t end) {
   /* On virtual time a limit would hide that nothing can happen any more. */
   bool untold = s->options.progress == NULL || (runtime != NULL && runtime->ops->step != NULL);
   uint64_t interval_ns = untold ? LADE_WAIT_FOREVER : progress_interval_ns;
-  lade_status status = ladei_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
+  lade_status status = ladei_loader_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
   while (status == LADE_ERR_TIMEOUT && interval_ns != LADE_WAIT_FOREVER) {
     status = progress_tell(s);
     if (status == LADE_OK) {
-      status = ladei_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
+      status = ladei_loader_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
     }
   }
   s->waited = status == LADE_OK ? end : s->waited;
@@ -480,21 +482,21 @@ static lade_status transfers_wait(save *s, size_t end) {
 }
 
 /* A complete file under its name, closed. Takes it. Of one file alone that is the commit, and the folder is flushed. */
-static lade_status file_name(save *s, ladei_save **file, bool commit) {
+static lade_status file_name(save *s, ladei_pipe_save **file, bool commit) {
   bool sync = !s->options.no_sync;
-  lade_status status = ladei_save_prepare(*file, sync);
+  lade_status status = ladei_pipe_save_prepare(*file, sync);
   if (status == LADE_OK) {
-    status = ladei_save_name(*file);
+    status = ladei_pipe_save_name(*file);
   }
   if (status == LADE_OK) {
-    status = ladei_save_end(*file, sync && commit);
+    status = ladei_pipe_save_end(*file, sync && commit);
     *file = NULL;
   }
   return status;
 }
 
 static lade_status shard_finish(save *s) {
-  shard *first = &s->shards[s->finished];
+  saved_shard *first = &s->shards[s->finished];
   bool first_of_all = s->finished == 0, last = s->finished + 1 == s->shard_count;
   lade_status status = first_of_all ? progress_tell(s) : LADE_OK;
   if (status == LADE_OK) {
@@ -511,7 +513,7 @@ static lade_status shard_finish(save *s) {
 }
 
 static lade_status shards_write(save *s) {
-  const size_t most = ladei_open_files_most();
+  const size_t most = ladei_pipe_open_files_most();
   lade_status status = LADE_OK;
   for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
     if (i - s->finished >= most) {
@@ -529,7 +531,7 @@ static lade_status shards_write(save *s) {
 
 /* The files of this save have their names for good before an index names them. */
 static lade_status index_commit(save *s) {
-  if (!s->options.no_sync && !ladei_folder_flush(s->folder)) {
+  if (!s->options.no_sync && !ladei_pipe_folder_flush(s->folder)) {
     return folder_error(s, "flushing the folder of");
   }
   return file_name(s, &s->index, true);
@@ -553,16 +555,16 @@ static void save_dispose(save *s, bool good) {
   lade_error error;
   ladei_error_save(&error);
   /* Where a transfer can never end ("sim"), it keeps its ticket; on "sim" it writes nothing any more either. */
-  (void)ladei_ticket_list_end(&s->tickets);
+  (void)ladei_loader_ticket_list_end(&s->tickets);
   for (size_t i = 0; i < s->shard_count; i++) {
-    (void)ladei_save_end(s->shards[i].file, false);
+    (void)ladei_pipe_save_end(s->shards[i].file, false);
     free(s->shards[i].tensors);
     free(s->shards[i].entries);
     free(s->shards[i].name);
   }
-  (void)ladei_save_end(s->index, false);
+  (void)ladei_pipe_save_end(s->index, false);
   if (s->generation.begun) {
-    ladei_generation_end(&s->generation, good);
+    ladei_loader_generation_end(&s->generation, good);
   } else if (s->folder >= 0) {
     (void)close(s->folder);
   }
@@ -573,7 +575,7 @@ static void save_dispose(save *s, bool good) {
 
 lade_status lade_safetensors_save(const char *path, const lade_load_target *targets, uint64_t target_count,
                                   const lade_tensor *tensors, uint64_t tensor_count, const lade_save_options *options) {
-  if (path == NULL || *ladei_file_name(path) == '\0' || (targets == NULL && target_count > 0) ||
+  if (path == NULL || *ladei_pipe_file_name(path) == '\0' || (targets == NULL && target_count > 0) ||
       target_count > UINT32_MAX || (tensors == NULL && tensor_count > 0)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_save: no path, targets or tensors");
   }

@@ -23,7 +23,7 @@
 
 enum { PROBE_BYTES = 64 << 10 };
 
-static ladei_skip *skip_find(const ladei_skips *skips, uint64_t record) {
+static ladei_loader_skip *skip_find(const ladei_loader_skips *skips, uint64_t record) {
   for (size_t i = 0; i < skips->count; i++) {
     if (skips->list[i].record == record) return &skips->list[i];
   }
@@ -31,25 +31,25 @@ static ladei_skip *skip_find(const ladei_skips *skips, uint64_t record) {
 }
 
 /* A new entry; NULL: no room, or no memory. */
-static ladei_skip *skip_new(ladei_skips *skips, uint64_t record) {
+static ladei_loader_skip *skip_new(ladei_loader_skips *skips, uint64_t record) {
   if (skips->count == LADE_LOADER_SKIPS_LISTED) {
     return NULL;
   }
   if (skips->count == skips->capacity) {
     size_t more = ladei_size_max(2 * skips->capacity, 16);
-    ladei_skip *grown = realloc(skips->list, more * sizeof *grown);
+    ladei_loader_skip *grown = realloc(skips->list, more * sizeof *grown);
     if (grown == NULL) {
       return NULL;
     }
     skips->list = grown;
     skips->capacity = more;
   }
-  skips->list[skips->count] = (ladei_skip){.record = record};
+  skips->list[skips->count] = (ladei_loader_skip){.record = record};
   return &skips->list[skips->count++];
 }
 
-void ladei_skips_add(ladei_skips *skips, uint64_t record, const char *text) {
-  ladei_skip *skip = skip_find(skips, record);
+void ladei_loader_skips_add(ladei_loader_skips *skips, uint64_t record, const char *text) {
+  ladei_loader_skip *skip = skip_find(skips, record);
   skip = skip != NULL ? skip : skip_new(skips, record);
   if (skip == NULL) {
     return;
@@ -59,20 +59,20 @@ void ladei_skips_add(ladei_skips *skips, uint64_t record, const char *text) {
   skip->text = copy != NULL ? copy : skip->text;
 }
 
-void ladei_skips_dispose(ladei_skips *skips) {
+void ladei_loader_skips_dispose(ladei_loader_skips *skips) {
   for (size_t i = 0; i < skips->count; i++) {
     free(skips->list[i].text);
   }
   free(skips->list);
 }
 
-static lade_status probe_error(const ladei_index_file *file, uint64_t at, int reason) {
+static lade_status probe_error(const ladei_loader_index_file *file, uint64_t at, int reason) {
   return ladei_error(reason != 0 ? LADE_ERR_IO : LADE_ERR_TRUNCATED, reason, "%s at byte %llu: %s",
-                     ladei_path_text(file->path), (unsigned long long)at,
+                     ladei_loader_path_text(file->path), (unsigned long long)at,
                      reason != 0 ? strerror(reason) : "the file ends there");
 }
 
-static lade_status bytes_probe(const ladei_index_file *file, int fd, const lade_range *range) {
+static lade_status bytes_probe(const ladei_loader_index_file *file, int fd, const lade_range *range) {
   char bytes[PROBE_BYTES];
   for (uint64_t done = 0; done < range->bytes;) {
     size_t wanted = (size_t)ladei_size_min(range->bytes - done, sizeof bytes);
@@ -87,26 +87,26 @@ static lade_status bytes_probe(const ladei_index_file *file, int fd, const lade_
 }
 
 /* Too many open files are no fault of this one. */
-static lade_status file_probe(const ladei_index_file *file) {
+static lade_status file_probe(const ladei_loader_index_file *file) {
   int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd >= 0) {
     close(fd);
   }
   bool exhausted = fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM);
   return exhausted ? ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, errno, "opening %s again: %s",
-                                 ladei_path_text(file->path), strerror(errno))
+                                 ladei_loader_path_text(file->path), strerror(errno))
                    : LADE_OK;
 }
 
 static lade_status range_probe(const lade_record_index *index, const lade_range *range) {
-  const ladei_index_file *file = &index->files[range->file];
+  const ladei_loader_index_file *file = &index->files[range->file];
   int own;
   if (file->fd >= 0) {
     return bytes_probe(file, file->fd, range);
   }
   lade_status status = file_probe(file);
   if (status == LADE_OK) {
-    status = ladei_file_reopen(file->path, &file->identity, &own);
+    status = ladei_pipe_file_reopen(file->path, &file->identity, &own);
   }
   if (status == LADE_OK) {
     status = bytes_probe(file, own, range);
@@ -115,7 +115,7 @@ static lade_status range_probe(const lade_record_index *index, const lade_range 
   return status;
 }
 
-lade_status ladei_record_probe(const lade_record_index *index, uint64_t record) {
+lade_status ladei_loader_record_probe(const lade_record_index *index, uint64_t record) {
   lade_status status = LADE_OK;
   for (size_t field = 0; field < index->field_count && status == LADE_OK; field++) {
     const lade_range *range = &index->ranges[record * index->field_count + field];

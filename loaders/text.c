@@ -15,12 +15,12 @@
 
 enum { PATH_SHOWN = 120 };
 
-const char *ladei_path_text(const char *path) {
+const char *ladei_loader_path_text(const char *path) {
   size_t length = strlen(path);
   return length > PATH_SHOWN ? path + (length - PATH_SHOWN) : path;
 }
 
-void ladei_text_put(ladei_text *text, const char *bytes, size_t count) {
+void ladei_loader_text_put(ladei_loader_text *text, const char *bytes, size_t count) {
   if (!text->failed && text->length + count > text->capacity) {
     size_t capacity = ladei_size_max(2 * text->capacity, text->length + count + 4096);
     char *grown = realloc(text->bytes, capacity);
@@ -34,20 +34,22 @@ void ladei_text_put(ladei_text *text, const char *bytes, size_t count) {
   }
 }
 
-void ladei_text_put_string(ladei_text *text, const char *string) { ladei_text_put(text, string, strlen(string)); }
-
-void ladei_text_put_number(ladei_text *text, uint64_t number) {
-  char digits[24];
-  ladei_text_put(text, digits, (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)number));
+void ladei_loader_text_put_string(ladei_loader_text *text, const char *string) {
+  ladei_loader_text_put(text, string, strlen(string));
 }
 
-static void unit_put(ladei_text *text, uint32_t unit) {
+void ladei_loader_text_put_number(ladei_loader_text *text, uint64_t number) {
+  char digits[24];
+  ladei_loader_text_put(text, digits, (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)number));
+}
+
+static void unit_put(ladei_loader_text *text, uint32_t unit) {
   char escaped[8];
-  ladei_text_put(text, escaped, (size_t)snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned)unit));
+  ladei_loader_text_put(text, escaped, (size_t)snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned)unit));
 }
 
 /* One character of valid UTF-8, as one or two units of UTF-16; the number of bytes it had, none behind the end. */
-static size_t character_escape(ladei_text *text, const unsigned char *c) {
+static size_t character_escape(ladei_loader_text *text, const unsigned char *c) {
   size_t bytes = c[0] < 0x80 ? 1 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : 4;
   uint32_t code = bytes == 1 ? c[0] : c[0] & (0x7fu >> bytes);
   bytes = strnlen((const char *)c, bytes);
@@ -62,19 +64,19 @@ static size_t character_escape(ladei_text *text, const unsigned char *c) {
   return bytes;
 }
 
-void ladei_text_put_quoted(ladei_text *text, const char *string, bool ascii) {
+void ladei_loader_text_put_quoted(ladei_loader_text *text, const char *string, bool ascii) {
   static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
-  ladei_text_put(text, "\"", 1);
+  ladei_loader_text_put(text, "\"", 1);
   for (const char *c = string; *c != '\0';) {
     const char *special = strchr(plain, *c);
     if (special != NULL) {
-      ladei_text_put(text, (const char[]){'\\', letter[special - plain]}, 2);
+      ladei_loader_text_put(text, (const char[]){'\\', letter[special - plain]}, 2);
       c++;
     } else if ((unsigned char)*c < ' ' || (ascii && (unsigned char)*c > '~')) {
       c += character_escape(text, (const unsigned char *)c);
     } else {
-      ladei_text_put(text, c++, 1);
+      ladei_loader_text_put(text, c++, 1);
     }
   }
-  ladei_text_put(text, "\"", 1);
+  ladei_loader_text_put(text, "\"", 1);
 }

@@ -8,20 +8,20 @@
 #include <stdint.h>
 
 /* The end of a path, no longer than a message bears. */
-const char *ladei_path_text(const char *path);
+const char *ladei_loader_path_text(const char *path);
 
 /* A growing text. All zero is an empty one. After the first failure it takes nothing more. */
-typedef struct ladei_text {
+typedef struct ladei_loader_text {
   char *bytes; /* not terminated; free() it */
   size_t length, capacity;
   bool failed; /* no memory */
-} ladei_text;
+} ladei_loader_text;
 
-void ladei_text_put(ladei_text *text, const char *bytes, size_t count);
-void ladei_text_put_string(ladei_text *text, const char *string);
-void ladei_text_put_number(ladei_text *text, uint64_t number);
+void ladei_loader_text_put(ladei_loader_text *text, const char *bytes, size_t count);
+void ladei_loader_text_put_string(ladei_loader_text *text, const char *string);
+void ladei_loader_text_put_number(ladei_loader_text *text, uint64_t number);
 
 /* A JSON string of valid UTF-8. Escapes what JSON demands to be escaped; `ascii`: all that is not printable ASCII too. */
-void ladei_text_put_quoted(ladei_text *text, const char *string, bool ascii);
+void ladei_loader_text_put_quoted(ladei_loader_text *text, const char *string, bool ascii);
 
 #endif /* LADE_LOADERS_TEXT_H */

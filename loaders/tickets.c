@@ -2,7 +2,7 @@
 /*
  * The transfers of one job as one, and which ranges may share a transfer.
  *
- * I1  Every ticket of the list is unreleased; none is added after ladei_ticket_list_end has begun.
+ * I1  Every ticket of the list is unreleased; none is added after ladei_loader_ticket_list_end has begun.
  * Locks: none. A list is built by one thread; waiting and asking only read it.
  */
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static uint64_t allocation_base(const lade_runtime *runtime, const void *memory)
   return status == LADE_OK ? attributes.base : 0;
 }
 
-bool ladei_memory_parts(lade_runtime *runtime, const void *left, uint64_t left_bytes, const void *right) {
+bool ladei_loader_memory_parts(lade_runtime *runtime, const void *left, uint64_t left_bytes, const void *right) {
   if ((const char *)left + left_bytes != right) {
     return false;
   }
@@ -29,7 +29,7 @@ bool ladei_memory_parts(lade_runtime *runtime, const void *left, uint64_t left_b
   return base == 0 || base != allocation_base(runtime, right);
 }
 
-static lade_status list_grow(ladei_ticket_list *list) {
+static lade_status list_grow(ladei_loader_ticket_list *list) {
   if (list->count < list->capacity) {
     return LADE_OK;
   }
@@ -43,7 +43,8 @@ static lade_status list_grow(ladei_ticket_list *list) {
   return LADE_OK;
 }
 
-lade_status ladei_ticket_list_submit(ladei_ticket_list *list, lade_pipeline *pipeline, const lade_transfer *transfer) {
+lade_status ladei_loader_ticket_list_submit(ladei_loader_ticket_list *list, lade_pipeline *pipeline,
+                                            const lade_transfer *transfer) {
   lade_status status = list_grow(list);
   if (status != LADE_OK) {
     return status;
@@ -67,8 +68,8 @@ static uint64_t time_left(uint64_t began_ns, uint64_t now_ns, uint64_t timeout_n
   return timeout_ns == LADE_WAIT_FOREVER ? timeout_ns : spent < timeout_ns ? timeout_ns - spent : 0;
 }
 
-lade_status ladei_ticket_list_wait(const ladei_ticket_list *list, size_t first, size_t end, lade_runtime *runtime,
-                                   uint64_t timeout_ns) {
+lade_status ladei_loader_ticket_list_wait(const ladei_loader_ticket_list *list, size_t first, size_t end,
+                                          lade_runtime *runtime, uint64_t timeout_ns) {
   lade_status status = LADE_OK;
   bool timed = timeout_ns != LADE_WAIT_FOREVER && timeout_ns != 0;
   uint64_t began_ns = timed ? lade_runtime_now_ns(runtime) : 0;
@@ -79,7 +80,7 @@ lade_status ladei_ticket_list_wait(const ladei_ticket_list *list, size_t first, 
   return status;
 }
 
-lade_status ladei_ticket_list_query(const ladei_ticket_list *list, uint64_t *out_bytes_done) {
+lade_status ladei_loader_ticket_list_query(const ladei_loader_ticket_list *list, uint64_t *out_bytes_done) {
   lade_status first = LADE_OK;
   lade_error error;
   bool under_way = false;
@@ -104,7 +105,7 @@ lade_status ladei_ticket_list_query(const ladei_ticket_list *list, uint64_t *out
   return first;
 }
 
-lade_status ladei_ticket_list_end(ladei_ticket_list *list) {
+lade_status ladei_loader_ticket_list_end(ladei_loader_ticket_list *list) {
   lade_error before;
   ladei_error_save(&before); /* the outcomes of what is cancelled here are nobody's concern */
   for (size_t i = 0; i < list->count; i++) {
@@ -123,7 +124,7 @@ lade_status ladei_ticket_list_end(ladei_ticket_list *list) {
     lade_ticket_release(list->tickets[i]);
   }
   free(list->tickets);
-  *list = (ladei_ticket_list){0};
+  *list = (ladei_loader_ticket_list){0};
   ladei_error_restore(&before);
   return LADE_OK;
 }

@@ -29,49 +29,49 @@
 /* ---- A ticket's noted uses: under retire->lock ------------------------------------------------------------------- */
 
 /* A lane's note becomes a use like any other. False: its lane has added it meanwhile. */
-static bool note_unfold(ladei_retire *retire, ladei_ticket *ticket, ladei_use *note) {
-  ladei_queue *queue = ladei_inline_queue(note);
+static bool note_unfold(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_use *note) {
+  ladei_retire_queue *queue = ladei_retire_inline_queue(note);
   retire->promised--;
-  ladei_use *use = ladei_use_make(retire, ticket, queue);
+  ladei_retire_use *use = ladei_retire_use_make(retire, ticket, queue);
   assert(use != NULL); /* L3 */
   ladei_switch_point("unfold", 0);
   if (!atomic_compare_exchange_strong(&ticket->uses, &note, use)) {
-    ladei_use_free(retire, use);
+    ladei_retire_use_free(retire, use);
     retire->promised++;
     return false;
   }
   queue->inline_notes--;
-  ladei_queue_pin(retire, queue);
+  ladei_retire_queue_pin(retire, queue);
   return true;
 }
 
 /* From here to ticket_unseal no lane changes the ticket (L4). Not over anything that drops the lock. */
-static void ticket_seal(ladei_retire *retire, ladei_ticket *ticket) {
+static void ticket_seal(ladei_retire *retire, ladei_retire_ticket *ticket) {
   for (bool sealed = false; !sealed;) {
-    ladei_use *present = atomic_load_explicit(&ticket->uses, memory_order_acquire);
+    ladei_retire_use *present = atomic_load_explicit(&ticket->uses, memory_order_acquire);
     if (present == NULL) {
       ladei_switch_point("seal", 0);
       sealed = atomic_compare_exchange_strong(&ticket->uses, &present, LADEI_NOTE_SEALED);
     } else {
-      sealed = !ladei_note_is_inline(present) || note_unfold(retire, ticket, present);
+      sealed = !ladei_retire_note_is_inline(present) || note_unfold(retire, ticket, present);
     }
   }
 }
 
-static void ticket_unseal(ladei_ticket *ticket) {
+static void ticket_unseal(ladei_retire_ticket *ticket) {
   if (atomic_load_explicit(&ticket->uses, memory_order_relaxed) == LADEI_NOTE_SEALED) {
     atomic_store_explicit(&ticket->uses, NULL, memory_order_release);
   }
 }
 
 /* Of a sealed ticket. */
-static ladei_use *ticket_uses(const ladei_ticket *ticket) {
-  ladei_use *uses = atomic_load_explicit(&ticket->uses, memory_order_relaxed);
+static ladei_retire_use *ticket_uses(const ladei_retire_ticket *ticket) {
+  ladei_retire_use *uses = atomic_load_explicit(&ticket->uses, memory_order_relaxed);
   return uses == LADEI_NOTE_SEALED ? NULL : uses;
 }
 
 /* The first use of the stream from `use` on. */
-static ladei_use *use_find(ladei_use *use, ladei_queue_kind kind, const ladei_stream *stream) {
+static ladei_retire_use *use_find(ladei_retire_use *use, ladei_retire_queue_kind kind, const ladei_stream *stream) {
   while (use != NULL && !(use->queue->kind == kind && use->queue->stream.context == stream->context &&
                           use->queue->stream.id == stream->id)) {
     use = use->next;
@@ -79,14 +79,15 @@ static ladei_use *use_find(ladei_use *use, ladei_queue_kind kind, const ladei_st
   return use;
 }
 
-static ladei_use *ticket_find(const ladei_ticket *ticket, ladei_queue_kind kind, const ladei_stream *stream) {
+static ladei_retire_use *ticket_find(const ladei_retire_ticket *ticket, ladei_retire_queue_kind kind,
+                                     const ladei_stream *stream) {
   return use_find(ticket_uses(ticket), kind, stream);
 }
 
 /* Puts a use before the first of a later queue. */
-static void ticket_link(ladei_ticket *ticket, ladei_use *use) {
-  ladei_use *before = NULL, *after = ticket_uses(ticket);
-  while (after != NULL && ladei_queue_compare(after->queue, use->queue) <= 0) {
+static void ticket_link(ladei_retire_ticket *ticket, ladei_retire_use *use) {
+  ladei_retire_use *before = NULL, *after = ticket_uses(ticket);
+  while (after != NULL && ladei_retire_queue_compare(after->queue, use->queue) <= 0) {
     before = after;
     after = after->next;
   }
@@ -98,8 +99,8 @@ static void ticket_link(ladei_ticket *ticket, ladei_use *use) {
   }
 }
 
-static void ticket_unlink(ladei_ticket *ticket, const ladei_use *use) {
-  ladei_use *before = ticket_uses(ticket);
+static void ticket_unlink(ladei_retire_ticket *ticket, const ladei_retire_use *use) {
+  ladei_retire_use *before = ticket_uses(ticket);
   if (before == use) {
     atomic_store_explicit(&ticket->uses, use->next, memory_order_release);
     return;
@@ -111,19 +112,20 @@ static void ticket_unlink(ladei_ticket *ticket, const ladei_use *use) {
 }
 
 /* Takes a noted use off its ticket, for good. */
-static void note_remove(ladei_retire *retire, ladei_ticket *ticket, ladei_use *use) {
-  ladei_queue *queue = use->queue;
+static void note_remove(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_use *use) {
+  ladei_retire_queue *queue = use->queue;
   ticket_unlink(ticket, use);
-  ladei_use_free(retire, use);
+  ladei_retire_use_free(retire, use);
   retire->counters.noted_uses--;
-  ladei_queue_unpin(retire, queue);
+  ladei_retire_queue_unpin(retire, queue);
 }
 
 /* Takes the NOW uses of a stream off that ended before `began` (N4). Whether all of them were forgettable. */
-static bool notes_remove_ended(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream, uint64_t began) {
+static bool notes_remove_ended(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
+                               uint64_t began) {
   bool forgettable = true;
-  for (ladei_use *use = ticket_find(ticket, LADEI_QUEUE_NOW, stream), *after; use != NULL; use = after) {
-    after = use_find(use->next, LADEI_QUEUE_NOW, stream);
+  for (ladei_retire_use *use = ticket_find(ticket, LADEI_RETIRE_QUEUE_NOW, stream), *after; use != NULL; use = after) {
+    after = use_find(use->next, LADEI_RETIRE_QUEUE_NOW, stream);
     if (use->sequence > began) continue;
     forgettable = forgettable && use->forgettable;
     note_remove(retire, ticket, use);
@@ -132,8 +134,9 @@ static bool notes_remove_ended(ladei_retire *retire, ladei_ticket *ticket, const
 }
 
 /* Notes a use of a pinned queue, whose pin it takes over on success. NULL when there is no memory. */
-static ladei_use *note_insert(ladei_retire *retire, ladei_ticket *ticket, ladei_queue *queue, unsigned flags) {
-  ladei_use *use = ladei_use_make(retire, ticket, queue);
+static ladei_retire_use *note_insert(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_queue *queue,
+                                     unsigned flags) {
+  ladei_retire_use *use = ladei_retire_use_make(retire, ticket, queue);
   if (use == NULL) return NULL;
   use->forgettable = (flags & LADEI_NOTE_MARK) != 0;
   ticket_link(ticket, use);
@@ -152,14 +155,14 @@ static lade_status stream_retired(const ladei_stream *stream) {
 /* ---- Notes ------------------------------------------------------------------------------------------------------- */
 
 /* Until the free: no driver call. */
-lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
+lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                                      unsigned flags) {
   lade_status status = LADE_OK;
   ladei_lock_acquire(&retire->lock);
-  ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_STREAM, stream);
+  ladei_retire_queue *queue = ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_STREAM, stream);
   ticket_seal(retire, ticket);
-  ladei_use *present = queue == NULL ? NULL : ticket_find(ticket, LADEI_QUEUE_STREAM, stream);
-  if (queue != NULL) ladei_queue_named(queue);
+  ladei_retire_use *present = queue == NULL ? NULL : ticket_find(ticket, LADEI_RETIRE_QUEUE_STREAM, stream);
+  if (queue != NULL) ladei_retire_queue_named(queue);
   if (queue == NULL) {
     status = no_memory();
   } else if (queue->retired || queue->retiring) {
@@ -173,7 +176,7 @@ lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_ticket *ticket,
     queue = NULL;                                                 /* the use has the pin */
   }
   ticket_unseal(ticket);
-  if (queue != NULL) ladei_queue_unpin(retire, queue);
+  if (queue != NULL) ladei_retire_queue_unpin(retire, queue);
   ladei_lock_release(&retire->lock);
   return status;
 }
@@ -200,27 +203,29 @@ static lade_status now_event(ladei_retire *retire, const ladei_stream *stream, l
 }
 
 /* NULL refuses nothing. */
-static bool queue_refuses(const ladei_queue *queue) { return queue != NULL && (queue->retired || queue->retiring); }
+static bool queue_refuses(const ladei_retire_queue *queue) {
+  return queue != NULL && (queue->retired || queue->retiring);
+}
 
 /* Under the lock. Puts an event, recorded after the sequence was `began`, into the ticket, and takes *event then. */
-static lade_status now_link(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream, unsigned flags,
-                            uint64_t began, ladei_event **event) {
-  ladei_queue *whole = ladei_queue_find(retire, LADEI_QUEUE_STREAM, stream->context, stream->id);
+static lade_status now_link(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
+                            unsigned flags, uint64_t began, ladei_event **event) {
+  ladei_retire_queue *whole = ladei_retire_queue_find(retire, LADEI_RETIRE_QUEUE_STREAM, stream->context, stream->id);
   if (queue_refuses(whole)) return stream_retired(stream);
-  ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_NOW, stream);
+  ladei_retire_queue *queue = ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_NOW, stream);
   if (queue == NULL) return no_memory();
-  whole =
-      ladei_queue_find(retire, LADEI_QUEUE_STREAM, stream->context, stream->id); /* the lock may have been dropped */
+  whole = ladei_retire_queue_find(retire, LADEI_RETIRE_QUEUE_STREAM, stream->context,
+                                  stream->id); /* the lock may have been dropped */
   if (queue_refuses(whole)) {
-    ladei_queue_unpin(retire, queue);
+    ladei_retire_queue_unpin(retire, queue);
     return stream_retired(stream);
   }
   ticket_seal(retire, ticket);
-  bool lasts = ticket_find(ticket, LADEI_QUEUE_STREAM, stream) != NULL; /* N1: until the free anyway */
-  if (lasts) ladei_queue_named(whole);                                  /* R9: its work is that use's now */
-  ladei_use *use = lasts ? NULL : note_insert(retire, ticket, queue, flags);
+  bool lasts = ticket_find(ticket, LADEI_RETIRE_QUEUE_STREAM, stream) != NULL; /* N1: until the free anyway */
+  if (lasts) ladei_retire_queue_named(whole);                                  /* R9: its work is that use's now */
+  ladei_retire_use *use = lasts ? NULL : note_insert(retire, ticket, queue, flags);
   if (use == NULL) {
-    ladei_queue_unpin(retire, queue);
+    ladei_retire_queue_unpin(retire, queue);
     return lasts ? LADE_OK : no_memory();
   }
   use->sequence = UINT64_MAX; /* not one of those that ended */
@@ -233,7 +238,8 @@ static lade_status now_link(ladei_retire *retire, ladei_ticket *ticket, const la
 }
 
 /* Until now: an event recorded here. */
-static lade_status note_now(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream, unsigned flags) {
+static lade_status note_now(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
+                            unsigned flags) {
   ladei_event *event;
   uint64_t began = atomic_load_explicit(&retire->sequence, memory_order_acquire);
   lade_status status = now_event(retire, stream, &event);
@@ -248,26 +254,26 @@ static lade_status note_now(ladei_retire *retire, ladei_ticket *ticket, const la
 }
 
 /* Until the captured graph has gone. */
-static lade_status note_capture(ladei_retire *retire, ladei_ticket *ticket, const ladei_capture_info *info,
+static lade_status note_capture(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_capture_info *info,
                                 unsigned flags) {
-  ladei_queue *queue;
-  lade_status status = ladei_capture_queue_need(retire, info, &queue);
+  ladei_retire_queue *queue;
+  lade_status status = ladei_retire_capture_queue_need(retire, info, &queue);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&retire->lock);
   ticket_seal(retire, ticket);
-  bool present = ticket_find(ticket, LADEI_QUEUE_CAPTURE, &queue->stream) != NULL;
+  bool present = ticket_find(ticket, LADEI_RETIRE_QUEUE_CAPTURE, &queue->stream) != NULL;
   if (!present && note_insert(retire, ticket, queue, flags) == NULL) {
     status = no_memory();
     present = true;
   }
   ticket_unseal(ticket);
-  if (present) ladei_queue_unpin(retire, queue);
+  if (present) ladei_retire_queue_unpin(retire, queue);
   ladei_lock_release(&retire->lock);
   return status;
 }
 
 /* What the driver gives for these notes is lost with a thread that is cancelled before it is linked. */
-static lade_status note_held(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
+static lade_status note_held(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                              const ladei_capture_info *capture, unsigned flags) {
   int cancellation = ladei_cancellation_hold();
   lade_status status =
@@ -276,7 +282,7 @@ static lade_status note_held(ladei_retire *retire, ladei_ticket *ticket, const l
   return status;
 }
 
-static lade_status note_resolved(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
+static lade_status note_resolved(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                                  unsigned flags) {
   bool now = (flags & LADEI_NOTE_NOW) != 0 || stream->kind == LADEI_STREAM_PER_THREAD;
   bool plain = (flags & LADEI_NOTE_PLAIN) != 0;
@@ -291,13 +297,13 @@ static lade_status note_resolved(ladei_retire *retire, ladei_ticket *ticket, con
                      (unsigned long long)stream->id);
 }
 
-lade_status ladei_retire_note_resolved(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
+lade_status ladei_retire_note_resolved(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                                        unsigned flags) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
   return status != LADE_OK ? status : note_resolved(retire, ticket, stream, flags);
 }
 
-lade_status ladei_retire_note(ladei_retire *retire, ladei_ticket *ticket, lade_stream handle, unsigned flags) {
+lade_status ladei_retire_note(ladei_retire *retire, ladei_retire_ticket *ticket, lade_stream handle, unsigned flags) {
   ladei_stream stream;
   lade_status status = ladei_runtime_check_process(retire->runtime);
   if (status == LADE_OK) {
@@ -306,30 +312,30 @@ lade_status ladei_retire_note(ladei_retire *retire, ladei_ticket *ticket, lade_s
   return status != LADE_OK ? status : note_resolved(retire, ticket, &stream, flags);
 }
 
-lade_status ladei_retire_note_event(ladei_retire *retire, ladei_ticket *ticket, lade_event event) {
+lade_status ladei_retire_note_event(ladei_retire *retire, ladei_retire_ticket *ticket, lade_event event) {
   static const ladei_stream nobody;
   lade_status status = ladei_runtime_check_process(retire->runtime);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&retire->lock);
-  ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_FOREIGN, &nobody);
+  ladei_retire_queue *queue = ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_FOREIGN, &nobody);
   ticket_seal(retire, ticket);
-  ladei_use *use = queue == NULL ? NULL : note_insert(retire, ticket, queue, 0);
+  ladei_retire_use *use = queue == NULL ? NULL : note_insert(retire, ticket, queue, 0);
   ticket_unseal(ticket);
   if (use != NULL) {
     use->foreign = event;
   } else {
-    if (queue != NULL) ladei_queue_unpin(retire, queue);
+    if (queue != NULL) ladei_retire_queue_unpin(retire, queue);
     status = no_memory();
   }
   ladei_lock_release(&retire->lock);
   return status;
 }
 
-static void forget(ladei_retire *retire, ladei_ticket *ticket, bool all) {
-  if (!ladei_ticket_noted(ticket)) return;
+static void forget(ladei_retire *retire, ladei_retire_ticket *ticket, bool all) {
+  if (!ladei_retire_ticket_noted(ticket)) return;
   ladei_lock_acquire(&retire->lock);
   ticket_seal(retire, ticket);
-  for (ladei_use *use = ticket_uses(ticket), *next; use != NULL; use = next) {
+  for (ladei_retire_use *use = ticket_uses(ticket), *next; use != NULL; use = next) {
     next = use->next;
     if (all || use->forgettable) note_remove(retire, ticket, use);
   }
@@ -337,16 +343,17 @@ static void forget(ladei_retire *retire, ladei_ticket *ticket, bool all) {
   ladei_lock_release(&retire->lock);
 }
 
-void ladei_retire_forget(ladei_retire *retire, ladei_ticket *ticket) { forget(retire, ticket, true); }
+void ladei_retire_forget(ladei_retire *retire, ladei_retire_ticket *ticket) { forget(retire, ticket, true); }
 
-void ladei_retire_forget_marked(ladei_retire *retire, ladei_ticket *ticket) { forget(retire, ticket, false); }
+void ladei_retire_forget_marked(ladei_retire *retire, ladei_retire_ticket *ticket) { forget(retire, ticket, false); }
 
-bool ladei_retire_marked(ladei_retire *retire, ladei_ticket *ticket) {
+bool ladei_retire_marked(ladei_retire *retire, ladei_retire_ticket *ticket) {
   bool marked = false;
-  if (!ladei_ticket_noted(ticket)) return false;
+  if (!ladei_retire_ticket_noted(ticket)) return false;
   ladei_lock_acquire(&retire->lock);
   ticket_seal(retire, ticket);
-  for (const ladei_use *use = ticket_uses(ticket); use != NULL; use = use->next) marked = marked || use->forgettable;
+  for (const ladei_retire_use *use = ticket_uses(ticket); use != NULL; use = use->next)
+    marked = marked || use->forgettable;
   ticket_unseal(ticket);
   ladei_lock_release(&retire->lock);
   return marked;
@@ -354,60 +361,60 @@ bool ladei_retire_marked(ladei_retire *retire, ladei_ticket *ticket) {
 
 /* ---- Add --------------------------------------------------------------------------------------------------------- */
 
-bool ladei_queue_fills(ladei_retire *retire, ladei_queue *queue) {
-  if (queue->kind != LADEI_QUEUE_STREAM || queue->retired || queue->lost) return false;
-  return queue->open >= queue->close_at && ladei_queue_claim(retire, queue);
+bool ladei_retire_queue_fills(ladei_retire *retire, ladei_retire_queue *queue) {
+  if (queue->kind != LADEI_RETIRE_QUEUE_STREAM || queue->retired || queue->lost) return false;
+  return queue->open >= queue->close_at && ladei_retire_queue_claim(retire, queue);
 }
 
 /* Under the lock. Makes a noted use pending, or drops it where nothing is to be waited for. Returns its queue if the
  * caller should close it. */
-static ladei_queue *use_add(ladei_retire *retire, ladei_use *use, bool quiet) {
-  ladei_queue *queue = use->queue;
+static ladei_retire_queue *use_add(ladei_retire *retire, ladei_retire_use *use, bool quiet) {
+  ladei_retire_queue *queue = use->queue;
   retire->counters.noted_uses--;
   if (queue->finished) {
-    ladei_use_free(retire, use);
-    ladei_queue_unpin(retire, queue);
+    ladei_retire_use_free(retire, use);
+    ladei_retire_queue_unpin(retire, queue);
     return NULL;
   }
   use->ticket->waits++;
-  ladei_queue_append(retire, queue, use);
-  return !quiet && ladei_queue_fills(retire, queue) ? queue : NULL;
+  ladei_retire_queue_append(retire, queue, use);
+  return !quiet && ladei_retire_queue_fills(retire, queue) ? queue : NULL;
 }
 
 /* Under the lock. The add itself no longer keeps the ticket from being done. */
-static bool ticket_wait_begin(ladei_retire *retire, ladei_ticket *ticket) {
+static bool ticket_wait_begin(ladei_retire *retire, ladei_retire_ticket *ticket) {
   if (--ticket->waits > 0) return true;
-  ladei_pending_sub(retire, 1);
+  ladei_retire_pending_sub(retire, 1);
   return false;
 }
 
-bool ladei_retire_add(ladei_retire *retire, ladei_ticket *ticket, bool quiet) {
+bool ladei_retire_add(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet) {
   if (atomic_load_explicit(&retire->broken, memory_order_relaxed)) ladei_retire_forget(retire, ticket);
-  if (!ladei_ticket_noted(ticket)) return false;
-  ladei_queue *claimed = NULL, **tail = &claimed;
+  if (!ladei_retire_ticket_noted(ticket)) return false;
+  ladei_retire_queue *claimed = NULL, **tail = &claimed;
   ladei_lock_acquire(&retire->lock);
   assert(ticket->waits == 0); /* added once */
   ticket_seal(retire, ticket);
-  ladei_use *use = ticket_uses(ticket);
+  ladei_retire_use *use = ticket_uses(ticket);
   atomic_store_explicit(&ticket->uses, NULL, memory_order_release);
   if (use == NULL) { /* what was seen is a note that failed, or was taken back */
     ladei_lock_release(&retire->lock);
     return false;
   }
   ticket->waits = 1; /* R5 */
-  ladei_pending_add(retire, 1);
-  for (ladei_use *next; use != NULL; use = next) {
+  ladei_retire_pending_add(retire, 1);
+  for (ladei_retire_use *next; use != NULL; use = next) {
     next = use->next;
-    ladei_queue *queue = use_add(retire, use, quiet);
+    ladei_retire_queue *queue = use_add(retire, use, quiet);
     if (queue != NULL) {
       queue->next_claimed = NULL;
       *tail = queue;
       tail = &queue->next_claimed;
     }
   }
-  for (ladei_queue *next; claimed != NULL; claimed = next) {
+  for (ladei_retire_queue *next; claimed != NULL; claimed = next) {
     next = claimed->next_claimed;
-    ladei_queue_close_claimed(retire, claimed);
+    ladei_retire_queue_close_claimed(retire, claimed);
   }
   bool pending = ticket_wait_begin(retire, ticket);
   ladei_lock_release(&retire->lock);
@@ -420,9 +427,9 @@ void ladei_retire_counters_get(ladei_retire *retire, ladei_retire_counters *out)
   ladei_event_pool_counters events;
   ladei_event_pool_counters_get(retire->events, &events);
   ladei_lock_acquire(&retire->lock);
-  ladei_lanes_empty(retire);
+  ladei_retire_buffers_empty(retire);
   *out = retire->counters;
-  ladei_queues_count(retire, out);
+  ladei_retire_queues_count(retire, out);
   ladei_lock_release(&retire->lock);
   out->pending_tickets = atomic_load(&retire->pending_tickets);
   out->events_created = events.created;
@@ -430,8 +437,8 @@ void ladei_retire_counters_get(ladei_retire *retire, ladei_retire_counters *out)
 
 lade_status ladei_retire_check(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
-  ladei_lanes_empty(retire);
-  lade_status status = ladei_queues_check(retire);
+  ladei_retire_buffers_empty(retire);
+  lade_status status = ladei_retire_queues_check(retire);
   ladei_lock_release(&retire->lock);
   return status;
 }
@@ -443,22 +450,22 @@ void ladei_retire_break_rule_for_test(ladei_retire *retire, bool broken) { atomi
 /* Uses noted and never added. */
 static void notes_drop(ladei_retire *retire) {
   for (uint32_t i = 0; i < retire->uses.fresh; i++) {
-    ladei_use *use = ladei_slab_at(&retire->uses, i);
+    ladei_retire_use *use = ladei_slab_at(&retire->uses, i);
     if (!ladei_slab_generation_live(ladei_slab_generation(use))) continue;
-    ladei_queue *queue = use->queue;
-    ladei_use_free(retire, use);
-    ladei_queue_unpin(retire, queue);
+    ladei_retire_queue *queue = use->queue;
+    ladei_retire_use_free(retire, use);
+    ladei_retire_queue_unpin(retire, queue);
   }
 }
 
 static void retire_free(ladei_retire *retire) {
   if (retire->events != NULL) {
-    ladei_lanes_close(retire);
+    ladei_retire_buffers_close(retire);
     notes_drop(retire);
-    ladei_queues_destroy(retire);
+    ladei_retire_queues_destroy(retire);
     (void)ladei_event_pool_destroy(retire->events); /* the events of a driver that fails here are its own loss */
   }
-  ladei_capture_box_abandon(retire->captures);
+  ladei_retire_capture_box_abandon(retire->captures);
   ladei_slab_destroy(&retire->uses);
   ladei_condition_destroy(&retire->yielded);
   ladei_lock_destroy(&retire->lock);
@@ -481,11 +488,11 @@ lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_option
   if (retire->options.event_batch == 0) retire->options.event_batch = LADEI_EVENT_BATCH_DEFAULT;
   ladei_lock_init(&retire->lock, LADEI_RANK_RETIRE);
   ladei_condition_init(&retire->yielded);
-  ladei_queues_init(retire);
+  ladei_retire_queues_init(retire);
   RB_INIT(&retire->active);
   TAILQ_INIT(&retire->idle);
-  ladei_slab_init(&retire->uses, sizeof(ladei_use));
-  status = ladei_capture_box_create(&retire->captures);
+  ladei_slab_init(&retire->uses, sizeof(ladei_retire_use));
+  status = ladei_retire_capture_box_create(&retire->captures);
   if (status == LADE_OK) status = ladei_event_pool_create(runtime, &retire->events);
   if (status != LADE_OK) {
     retire_free(retire);

@@ -2,7 +2,7 @@
 /*
  * Retirement: when are the streams that used a block done with it?
  *
- * The owner (a pinned pool, a device allocator) embeds a ladei_ticket in the record of each block.
+ * The owner (a pinned pool, a device allocator) embeds a ladei_retire_ticket in the record of each block.
  *
  *   note      a stream uses the block                     ladei_retire_note: as often as wanted, while in use
  *   add       the owner frees the block                   ladei_retire_add
@@ -68,27 +68,27 @@
 #include "runtime/ops.h"
 
 typedef struct ladei_retire ladei_retire;
-typedef struct ladei_use ladei_use;
+typedef struct ladei_retire_use ladei_retire_use;
 
 /* One block's account with its streams; all zero is idle. Embedded in the owner's record. */
-typedef struct ladei_ticket {
-  _Atomic(ladei_use *) uses; /* noted and not added */
-  struct ladei_ticket *next; /* in the list given to done() */
-  uint32_t waits;            /* pending: uses not finished; the retire object's */
-  uint32_t spare;            /* the owner's, for what he likes; untouched */
-} ladei_ticket;
+typedef struct ladei_retire_ticket {
+  _Atomic(ladei_retire_use *) uses; /* noted and not added */
+  struct ladei_retire_ticket *next; /* in the list given to done() */
+  uint32_t waits;                   /* pending: uses not finished; the retire object's */
+  uint32_t spare;                   /* the owner's, for what he likes; untouched */
+} ladei_retire_ticket;
 
 /*
  * Gets a list of tickets whose streams are all done; they are idle once taken off it:
  *
- *   for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) block_return(block_of(ticket));
+ *   for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) block_return(block_of(ticket));
  *
  * Called in the thread that polls, with no lade lock held; it may call note and add, but not poll or what waits.
  */
-typedef void (*ladei_retire_done)(void *owner, ladei_ticket *list);
+typedef void (*ladei_retire_done)(void *owner, ladei_retire_ticket *list);
 
-static inline ladei_ticket *ladei_ticket_take(ladei_ticket **list) {
-  ladei_ticket *first = *list;
+static inline ladei_retire_ticket *ladei_retire_ticket_take(ladei_retire_ticket **list) {
+  ladei_retire_ticket *first = *list;
   if (first != NULL) {
     *list = first->next;
     first->waits = 0;
@@ -97,7 +97,7 @@ static inline ladei_ticket *ladei_ticket_take(ladei_ticket **list) {
 }
 
 /* Whether any use is noted on a ticket and not added: the test of the owner's fast path. */
-static inline bool ladei_ticket_noted(ladei_ticket *ticket) {
+static inline bool ladei_retire_ticket_noted(ladei_retire_ticket *ticket) {
   return atomic_load_explicit(&ticket->uses, memory_order_acquire) != NULL;
 }
 
@@ -141,22 +141,22 @@ enum {
  * cannot be used, or NOW with PLAIN while it captures; LADE_ERR_FORKED; failures of the driver where an event must be
  * recorded or a graph must retain.
  */
-lade_status ladei_retire_note(ladei_retire *retire, ladei_ticket *ticket, lade_stream stream, unsigned flags);
-lade_status ladei_retire_note_resolved(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
+lade_status ladei_retire_note(ladei_retire *retire, ladei_retire_ticket *ticket, lade_stream stream, unsigned flags);
+lade_status ladei_retire_note_resolved(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                                        unsigned flags);
 
 /*
  * The ticket will also wait for `event`, recorded by the caller, who keeps it alive and unrecorded until the ticket is
  * done. LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
  */
-lade_status ladei_retire_note_event(ladei_retire *retire, ladei_ticket *ticket, lade_event event);
+lade_status ladei_retire_note_event(ladei_retire *retire, ladei_retire_ticket *ticket, lade_event event);
 
 /* Takes the notes of a ticket that was not added back; those with LADEI_NOTE_MARK only. Makes no driver call; may be
  * called under locks of a lower rank than LADEI_RANK_RETIRE. */
-void ladei_retire_forget(ladei_retire *retire, ladei_ticket *ticket);
-void ladei_retire_forget_marked(ladei_retire *retire, ladei_ticket *ticket);
+void ladei_retire_forget(ladei_retire *retire, ladei_retire_ticket *ticket);
+void ladei_retire_forget_marked(ladei_retire *retire, ladei_retire_ticket *ticket);
 /* Whether a ticket that was not added has notes with LADEI_NOTE_MARK. As forget. */
-bool ladei_retire_marked(ladei_retire *retire, ladei_ticket *ticket);
+bool ladei_retire_marked(ladei_retire *retire, ladei_retire_ticket *ticket);
 
 /*
  * The block is free for its owner: wait for what was noted.
@@ -166,7 +166,7 @@ bool ladei_retire_marked(ladei_retire *retire, ladei_ticket *ticket);
  * `quiet`: make no driver call whatever (inside a host function of the driver; under locks of a lower rank): batches
  * that this fills are closed by a later call. The owner has made sure that this is not a forked child.
  */
-bool ladei_retire_add(ladei_retire *retire, ladei_ticket *ticket, bool quiet);
+bool ladei_retire_add(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet);
 
 enum { LADEI_POLL_CLOSE = 1u << 0 /* close open batches too: for a caller about to take new memory */ };
 

@@ -30,16 +30,16 @@
 /* Uses promised to a slot at once. As many notes can be made before the lock is taken for more. */
 enum { CREDIT = 64 };
 
-_Static_assert(_Alignof(ladei_queue) > 1, "the lowest bit of a queue's address marks inline notes");
+_Static_assert(_Alignof(ladei_retire_queue) > 1, "the lowest bit of a queue's address marks inline notes");
 
 /* Its address names the thread. */
 static _Thread_local char thread_mark;
 
-static uint32_t slot_count(const ladei_lane_slot *slot) {
+static uint32_t slot_count(const ladei_retire_buffer_slot *slot) {
   return atomic_load_explicit(&slot->count, memory_order_relaxed);
 }
 
-static void slot_count_set(ladei_lane_slot *slot, uint32_t count) {
+static void slot_count_set(ladei_retire_buffer_slot *slot, uint32_t count) {
   atomic_store_explicit(&slot->count, count, memory_order_relaxed);
 }
 
@@ -53,18 +53,18 @@ typedef enum quick_result {
   QUICK_SHUT,    /* a visitor is there, or has called */
 } quick_result;
 
-static inline ladei_lane_slot *slot_at(ladei_lane *lane, unsigned after_recent) {
-  return &lane->slots[(lane->recent + after_recent) % LADEI_LANE_SLOTS];
+static inline ladei_retire_buffer_slot *slot_at(ladei_retire_buffer *lane, unsigned after_recent) {
+  return &lane->slots[(lane->recent + after_recent) % LADEI_RETIRE_BUFFER_SLOTS];
 }
 
-static inline bool slot_has_stream(const ladei_lane_slot *slot, const ladei_stream *stream) {
+static inline bool slot_has_stream(const ladei_retire_buffer_slot *slot, const ladei_stream *stream) {
   return slot->id == stream->id && slot->context == stream->context && slot->queue != NULL;
 }
 
-static inline ladei_lane_slot *slot_of_stream(ladei_lane *lane, const ladei_stream *stream) {
-  ladei_lane_slot *recent = slot_at(lane, 0);
+static inline ladei_retire_buffer_slot *slot_of_stream(ladei_retire_buffer *lane, const ladei_stream *stream) {
+  ladei_retire_buffer_slot *recent = slot_at(lane, 0);
   if (slot_has_stream(recent, stream)) return recent;
-  for (ladei_lane_slot *slot = lane->slots; slot < lane->slots + LADEI_LANE_SLOTS; slot++) {
+  for (ladei_retire_buffer_slot *slot = lane->slots; slot < lane->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++) {
     if (slot_has_stream(slot, stream)) {
       lane->recent = (unsigned)(slot - lane->slots);
       return slot;
@@ -73,19 +73,20 @@ static inline ladei_lane_slot *slot_of_stream(ladei_lane *lane, const ladei_stre
   return NULL;
 }
 
-static inline ladei_lane_slot *slot_of_queue(ladei_lane *lane, const ladei_queue *queue) {
-  ladei_lane_slot *recent = slot_at(lane, 0);
+static inline ladei_retire_buffer_slot *slot_of_queue(ladei_retire_buffer *lane, const ladei_retire_queue *queue) {
+  ladei_retire_buffer_slot *recent = slot_at(lane, 0);
   if (recent->queue == queue) return recent;
-  for (ladei_lane_slot *slot = lane->slots; slot < lane->slots + LADEI_LANE_SLOTS; slot++) {
+  for (ladei_retire_buffer_slot *slot = lane->slots; slot < lane->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++) {
     if (slot->queue == queue) return slot;
   }
   return NULL;
 }
 
-static inline quick_result note_inside(ladei_lane *lane, ladei_ticket *ticket, const ladei_stream *stream) {
-  ladei_lane_slot *slot = slot_of_stream(lane, stream);
+static inline quick_result note_inside(ladei_retire_buffer *lane, ladei_retire_ticket *ticket,
+                                       const ladei_stream *stream) {
+  ladei_retire_buffer_slot *slot = slot_of_stream(lane, stream);
   if (slot == NULL || slot->credit == 0) return QUICK_NO_SLOT;
-  ladei_use *note = ladei_inline_note(slot->queue), *present = NULL;
+  ladei_retire_use *note = ladei_retire_inline_note(slot->queue), *present = NULL;
   ladei_switch_point("note", 0);
   if (!atomic_compare_exchange_strong_explicit(&ticket->uses, &present, note, memory_order_acq_rel,
                                                memory_order_acquire)) {
@@ -96,17 +97,17 @@ static inline quick_result note_inside(ladei_lane *lane, ladei_ticket *ticket, c
   return QUICK_DONE;
 }
 
-static quick_result note_quick(ladei_lane *lane, ladei_ticket *ticket, const ladei_stream *stream) {
-  if (!ladei_gate_enter(&lane->gate)) return QUICK_SHUT;
+static quick_result note_quick(ladei_retire_buffer *lane, ladei_retire_ticket *ticket, const ladei_stream *stream) {
+  if (!ladei_asym_lock_enter(&lane->gate)) return QUICK_SHUT;
   quick_result result = note_inside(lane, ticket, stream);
-  ladei_gate_leave(&lane->gate);
+  ladei_asym_lock_leave(&lane->gate);
   return result;
 }
 
-static inline quick_result add_inside(ladei_lane *lane, ladei_ticket *ticket) {
-  ladei_use *note = atomic_load_explicit(&ticket->uses, memory_order_acquire);
-  if (!ladei_note_is_inline(note)) return QUICK_NOT;
-  ladei_lane_slot *slot = slot_of_queue(lane, ladei_inline_queue(note));
+static inline quick_result add_inside(ladei_retire_buffer *lane, ladei_retire_ticket *ticket) {
+  ladei_retire_use *note = atomic_load_explicit(&ticket->uses, memory_order_acquire);
+  if (!ladei_retire_note_is_inline(note)) return QUICK_NOT;
+  ladei_retire_buffer_slot *slot = slot_of_queue(lane, ladei_retire_inline_queue(note));
   if (slot == NULL) return QUICK_NO_SLOT;
   ladei_switch_point("add", 0);
   if (!atomic_compare_exchange_strong_explicit(&ticket->uses, &note, NULL, memory_order_acq_rel,
@@ -130,10 +131,10 @@ static inline quick_result add_inside(ladei_lane *lane, ladei_ticket *ticket) {
   return count + 1 >= slot->room ? QUICK_FULL : QUICK_DONE;
 }
 
-static quick_result add_quick(ladei_lane *lane, ladei_ticket *ticket) {
-  if (!ladei_gate_enter(&lane->gate)) return QUICK_SHUT;
+static quick_result add_quick(ladei_retire_buffer *lane, ladei_retire_ticket *ticket) {
+  if (!ladei_asym_lock_enter(&lane->gate)) return QUICK_SHUT;
   quick_result result = add_inside(lane, ticket);
-  ladei_gate_leave(&lane->gate);
+  ladei_asym_lock_leave(&lane->gate);
   return result;
 }
 
@@ -145,29 +146,29 @@ static void slots_used_change(ladei_retire *retire, int change) {
 }
 
 /* A free fills what is open in the queue up to a batch. */
-static void slot_room_set(const ladei_retire *retire, ladei_lane_slot *slot) {
+static void slot_room_set(const ladei_retire *retire, ladei_retire_buffer_slot *slot) {
   uint64_t batch = retire->options.event_batch, open = slot->queue->open;
   slot->room = (uint32_t)(open < batch ? batch - open : batch);
 }
 
 /* The open batch becomes one use of the queue. */
-static void slot_tell(ladei_retire *retire, ladei_lane_slot *slot) {
+static void slot_tell(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
   uint32_t count = slot_count(slot);
   if (count == 0) return;
   retire->promised--;
-  ladei_use *use = ladei_use_make(retire, slot->first, slot->queue);
+  ladei_retire_use *use = ladei_retire_use_make(retire, slot->first, slot->queue);
   assert(use != NULL); /* L3 */
   use->last = slot->last;
   use->count = count;
-  ladei_queue_pin(retire, slot->queue);
-  ladei_pending_add(retire, count);
-  ladei_queue_append(retire, slot->queue, use);
+  ladei_retire_queue_pin(retire, slot->queue);
+  ladei_retire_pending_add(retire, count);
+  ladei_retire_queue_append(retire, slot->queue, use);
   slot->first = slot->last = NULL;
   slot_count_set(slot, 0);
 }
 
 /* False: no memory for it. */
-static bool slot_credit_set(ladei_retire *retire, ladei_lane_slot *slot) {
+static bool slot_credit_set(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
   uint64_t promised = retire->promised - slot->credit + CREDIT;
   if (slot->credit < CREDIT && !ladei_slab_reserve(&retire->uses, promised)) return false;
   retire->promised = promised;
@@ -175,21 +176,21 @@ static bool slot_credit_set(ladei_retire *retire, ladei_lane_slot *slot) {
   return true;
 }
 
-static void slot_empty(ladei_retire *retire, ladei_lane_slot *slot) {
-  ladei_queue *queue = slot->queue;
+static void slot_empty(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
+  ladei_retire_queue *queue = slot->queue;
   if (queue == NULL) return;
   slot_tell(retire, slot);
   queue->inline_notes += slot->noted;
   retire->counters.noted_uses += (uint64_t)slot->noted; /* modulo 2^64 */
   retire->promised -= slot->credit;
-  *slot = (ladei_lane_slot){.queue = NULL};
+  *slot = (ladei_retire_buffer_slot){.queue = NULL};
   slots_used_change(retire, -1);
-  ladei_queue_unpin(retire, queue);
+  ladei_retire_queue_unpin(retire, queue);
 }
 
 /* ---- Lanes: under retire->lock ----------------------------------------------------------------------------------- */
 
-static void lane_open(ladei_retire *retire, ladei_lane *lane) {
+static void lane_open(ladei_retire *retire, ladei_retire_buffer *lane) {
   if (lane->retire != NULL) return;
   lane->retire = retire;
   lane->thread = &thread_mark;
@@ -199,61 +200,63 @@ static void lane_open(ladei_retire *retire, ladei_lane *lane) {
   retire->lanes = lane;
 }
 
-static void lane_unlink(ladei_retire *retire, ladei_lane *lane) {
+static void lane_unlink(ladei_retire *retire, ladei_retire_buffer *lane) {
   if (lane->next != NULL) lane->next->prev = lane->prev;
   *(lane->prev == NULL ? &retire->lanes : &lane->prev->next) = lane->next;
   lane->retire = NULL;
 }
 
 /* Whether a lane is to be emptied: it knows of the queue; NULL: of any ticket, or with `notes` of anything. */
-static bool lane_matters(const ladei_lane *lane, const ladei_queue *queue, bool notes) {
-  for (unsigned i = 0; i < LADEI_LANE_SLOTS; i++) {
-    const ladei_lane_slot *slot = &lane->slots[i];
+static bool lane_matters(const ladei_retire_buffer *lane, const ladei_retire_queue *queue, bool notes) {
+  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
+    const ladei_retire_buffer_slot *slot = &lane->slots[i];
     if (slot->queue == NULL || (queue != NULL && slot->queue != queue)) continue;
     if (notes || slot_count(slot) > 0) return true;
   }
   return false;
 }
 
-static void lane_empty(ladei_retire *retire, ladei_lane *lane) {
-  for (unsigned i = 0; i < LADEI_LANE_SLOTS; i++) {
+static void lane_empty(ladei_retire *retire, ladei_retire_buffer *lane) {
+  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
     slot_empty(retire, &lane->slots[i]);
   }
 }
 
-static bool lane_is_own(const ladei_lane *lane) { return lane->thread == &thread_mark; }
+static bool lane_is_own(const ladei_retire_buffer *lane) { return lane->thread == &thread_mark; }
 
 /*
  * Two rounds, so that one barrier serves all gates. What an owner added before something that the caller knows of shows
  * in his count, so it is right to pass by a lane whose count says that it is empty. Owners that cannot be fenced are
  * called (L5).
  */
-static void lanes_collect(ladei_retire *retire, const ladei_queue *queue, bool notes) {
+static void lanes_collect(ladei_retire *retire, const ladei_retire_queue *queue, bool notes) {
   bool barrier = false;
   if (atomic_load_explicit(&retire->slots_used, memory_order_relaxed) == 0) return;
-  for (ladei_lane *lane = retire->lanes; lane != NULL; lane = lane->next) {
+  for (ladei_retire_buffer *lane = retire->lanes; lane != NULL; lane = lane->next) {
     lane->visited = lane_matters(lane, queue, notes);
-    if (lane->visited && !lane_is_own(lane) && ladei_gate_close(&lane->gate)) barrier = true;
+    if (lane->visited && !lane_is_own(lane) && ladei_asym_lock_close(&lane->gate)) barrier = true;
   }
-  bool fenced = barrier && ladei_gate_barrier();
-  for (ladei_lane *lane = retire->lanes; lane != NULL; lane = lane->next) {
+  bool fenced = barrier && ladei_asym_lock_barrier();
+  for (ladei_retire_buffer *lane = retire->lanes; lane != NULL; lane = lane->next) {
     if (!lane->visited) continue;
     if (lane_is_own(lane)) {
       lane_empty(retire, lane);
-    } else if (ladei_gate_wait(&lane->gate, fenced)) {
+    } else if (ladei_asym_lock_wait(&lane->gate, fenced)) {
       lane_empty(retire, lane);
-      ladei_gate_open(&lane->gate);
+      ladei_asym_lock_open(&lane->gate);
     }
   }
 }
 
-void ladei_lanes_tell(ladei_retire *retire) { lanes_collect(retire, NULL, false); }
+void ladei_retire_buffers_tell(ladei_retire *retire) { lanes_collect(retire, NULL, false); }
 
-void ladei_lanes_empty(ladei_retire *retire) { lanes_collect(retire, NULL, true); }
+void ladei_retire_buffers_empty(ladei_retire *retire) { lanes_collect(retire, NULL, true); }
 
-void ladei_lanes_forget_queue(ladei_retire *retire, const ladei_queue *queue) { lanes_collect(retire, queue, true); }
+void ladei_retire_buffers_forget_queue(ladei_retire *retire, const ladei_retire_queue *queue) {
+  lanes_collect(retire, queue, true);
+}
 
-void ladei_lanes_close(ladei_retire *retire) {
+void ladei_retire_buffers_close(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
   while (retire->lanes != NULL) {
     lane_empty(retire, retire->lanes);
@@ -265,9 +268,9 @@ void ladei_lanes_close(ladei_retire *retire) {
 /* ---- The owner's slow steps -------------------------------------------------------------------------------------- */
 
 /* The slot that has the queue; else an empty one; else the one behind all others in turn. */
-static ladei_lane_slot *slot_for(ladei_lane *lane, const ladei_queue *queue) {
-  ladei_lane_slot *empty = slot_at(lane, 1);
-  for (ladei_lane_slot *slot = lane->slots; slot < lane->slots + LADEI_LANE_SLOTS; slot++) {
+static ladei_retire_buffer_slot *slot_for(ladei_retire_buffer *lane, const ladei_retire_queue *queue) {
+  ladei_retire_buffer_slot *empty = slot_at(lane, 1);
+  for (ladei_retire_buffer_slot *slot = lane->slots; slot < lane->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++) {
     if (slot->queue == queue) return slot;
     if (slot->queue == NULL && empty->queue != NULL) empty = slot;
   }
@@ -276,43 +279,43 @@ static ladei_lane_slot *slot_for(ladei_lane *lane, const ladei_queue *queue) {
 
 /* Gives the lane a slot for a pinned queue, whose pin goes to the slot or back. False: no lane for it. Not where the
  * stream is lost: its next note is to be seen (R8). */
-static bool lane_adopt(ladei_retire *retire, ladei_lane *lane, ladei_queue *queue) {
+static bool lane_adopt(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_queue *queue) {
   lane_open(retire, lane);
-  ladei_lane_slot *slot = slot_for(lane, queue);
+  ladei_retire_buffer_slot *slot = slot_for(lane, queue);
   bool good = !queue->retired && !queue->retiring && !queue->finished && !queue->lost;
   if (good && slot->queue != queue) {
     slot_empty(retire, slot);
-    *slot = (ladei_lane_slot){.queue = queue, .context = queue->stream.context, .id = queue->stream.id};
+    *slot = (ladei_retire_buffer_slot){.queue = queue, .context = queue->stream.context, .id = queue->stream.id};
     slot_room_set(retire, slot);
     slots_used_change(retire, 1);
-    ladei_queue_pin(retire, queue);
+    ladei_retire_queue_pin(retire, queue);
   }
   if (good && !slot_credit_set(retire, slot)) {
     slot_empty(retire, slot);
     good = false;
   }
   if (good) lane->recent = (unsigned)(slot - lane->slots);
-  ladei_queue_unpin(retire, queue);
+  ladei_retire_queue_unpin(retire, queue);
   return good;
 }
 
-static bool lane_adopt_stream(ladei_retire *retire, ladei_lane *lane, const ladei_stream *stream) {
+static bool lane_adopt_stream(ladei_retire *retire, ladei_retire_buffer *lane, const ladei_stream *stream) {
   ladei_lock_acquire(&retire->lock);
-  ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_STREAM, stream);
-  if (queue != NULL) ladei_queue_named(queue);
+  ladei_retire_queue *queue = ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_STREAM, stream);
+  if (queue != NULL) ladei_retire_queue_named(queue);
   bool good = queue != NULL && lane_adopt(retire, lane, queue);
   ladei_lock_release(&retire->lock);
   return good;
 }
 
 /* For a ticket that another thread noted. */
-static bool lane_adopt_ticket(ladei_retire *retire, ladei_lane *lane, const ladei_ticket *ticket) {
+static bool lane_adopt_ticket(ladei_retire *retire, ladei_retire_buffer *lane, const ladei_retire_ticket *ticket) {
   ladei_lock_acquire(&retire->lock);
-  ladei_use *note = atomic_load_explicit(&ticket->uses, memory_order_acquire);
-  bool good = ladei_note_is_inline(note);
+  ladei_retire_use *note = atomic_load_explicit(&ticket->uses, memory_order_acquire);
+  bool good = ladei_retire_note_is_inline(note);
   if (good) {
-    ladei_queue *queue = ladei_inline_queue(note); /* lives while the note is there (L2) */
-    ladei_queue_pin(retire, queue);
+    ladei_retire_queue *queue = ladei_retire_inline_queue(note); /* lives while the note is there (L2) */
+    ladei_retire_queue_pin(retire, queue);
     queue->appends++;
     good = lane_adopt(retire, lane, queue);
   }
@@ -321,29 +324,29 @@ static bool lane_adopt_ticket(ladei_retire *retire, ladei_lane *lane, const lade
 }
 
 /* A batch is full, unless it was told meanwhile: tells it, and closes it. */
-static void lane_tell(ladei_retire *retire, ladei_lane *lane, unsigned place) {
-  ladei_lane_slot *slot = &lane->slots[place];
+static void lane_tell(ladei_retire *retire, ladei_retire_buffer *lane, unsigned place) {
+  ladei_retire_buffer_slot *slot = &lane->slots[place];
   ladei_lock_acquire(&retire->lock);
-  ladei_queue *queue = slot->queue;
+  ladei_retire_queue *queue = slot->queue;
   if (queue != NULL) {
     slot_tell(retire, slot);
-    bool fills = ladei_queue_fills(retire, queue);
+    bool fills = ladei_retire_queue_fills(retire, queue);
     slot_room_set(retire, slot);
     if (fills) slot->room = retire->options.event_batch; /* what is open is being closed */
     if (!slot_credit_set(retire, slot)) slot_empty(retire, slot);
-    if (fills) ladei_queue_close_claimed(retire, queue);
+    if (fills) ladei_retire_queue_close_claimed(retire, queue);
   }
   ladei_lock_release(&retire->lock);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-void ladei_lane_init(ladei_lane *lane) {
-  *lane = (ladei_lane){.retire = NULL};
-  ladei_gate_init(&lane->gate);
+void ladei_retire_buffer_init(ladei_retire_buffer *lane) {
+  *lane = (ladei_retire_buffer){.retire = NULL};
+  ladei_asym_lock_init(&lane->gate);
 }
 
-void ladei_lane_close(ladei_retire *retire, ladei_lane *lane) {
+void ladei_retire_buffer_close(ladei_retire *retire, ladei_retire_buffer *lane) {
   ladei_lock_acquire(&retire->lock);
   if (lane->retire == retire) {
     lane_empty(retire, lane);
@@ -352,11 +355,11 @@ void ladei_lane_close(ladei_retire *retire, ladei_lane *lane) {
   ladei_lock_release(&retire->lock);
 }
 
-void ladei_lane_answer(ladei_retire *retire, ladei_lane *lane) {
+void ladei_retire_buffer_answer(ladei_retire *retire, ladei_retire_buffer *lane) {
   ladei_lock_acquire(&retire->lock);
-  if (ladei_lane_is_called(lane)) {
+  if (ladei_retire_buffer_is_called(lane)) {
     if (lane->retire == retire) lane_empty(retire, lane);
-    ladei_gate_answer(&lane->gate);
+    ladei_asym_lock_answer(&lane->gate);
   }
   ladei_lock_release(&retire->lock);
 }
@@ -364,7 +367,8 @@ void ladei_lane_answer(ladei_retire *retire, ladei_lane *lane) {
 /* Batches of one have no use for lanes. */
 static bool lanes_off(const ladei_retire *retire) { return retire->options.event_batch == 1; }
 
-lade_status ladei_lane_note(ladei_retire *retire, ladei_lane *lane, ladei_ticket *ticket, lade_stream handle) {
+lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_ticket *ticket,
+                                     lade_stream handle) {
   ladei_stream stream;
   ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
   if (!ladei_process_is_own(&retire->runtime->owner)) return ladei_runtime_check_process(retire->runtime);
@@ -380,17 +384,17 @@ lade_status ladei_lane_note(ladei_retire *retire, ladei_lane *lane, ladei_ticket
   if (result == QUICK_NO_SLOT && lane_adopt_stream(retire, lane, &stream)) {
     result = note_quick(lane, ticket, &stream);
   }
-  if (result == QUICK_SHUT && ladei_lane_is_called(lane)) ladei_lane_answer(retire, lane);
+  if (result == QUICK_SHUT && ladei_retire_buffer_is_called(lane)) ladei_retire_buffer_answer(retire, lane);
   return result == QUICK_DONE ? LADE_OK : ladei_retire_note_stream(retire, ticket, &stream, 0);
 }
 
-bool ladei_lane_add(ladei_retire *retire, ladei_lane *lane, ladei_ticket *ticket) {
+bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_ticket *ticket) {
   if (lanes_off(retire) || atomic_load_explicit(&retire->broken, memory_order_relaxed)) {
     return ladei_retire_add(retire, ticket, false);
   }
   quick_result result = add_quick(lane, ticket);
   if (result == QUICK_NO_SLOT && lane_adopt_ticket(retire, lane, ticket)) result = add_quick(lane, ticket);
   if (result == QUICK_FULL) lane_tell(retire, lane, lane->recent);
-  if (result == QUICK_SHUT && ladei_lane_is_called(lane)) ladei_lane_answer(retire, lane);
+  if (result == QUICK_SHUT && ladei_retire_buffer_is_called(lane)) ladei_retire_buffer_answer(retire, lane);
   return result == QUICK_DONE || result == QUICK_FULL || ladei_retire_add(retire, ticket, false);
 }

@@ -14,7 +14,7 @@
  * LADEI_POLL_CLOSE, close, wait, synchronize, stream_retire, counters, check, destroy) empties the lanes of all threads.
  *
  * Where the kernel refuses the barrier of gates, the lane of a thread that cannot be fenced is left alone and its owner
- * called: it empties the lane itself in its next note, add, or ladei_lane_answer. Until then what lies in the lane is as
+ * called: it empties the lane itself in its next note, add, or ladei_retire_buffer_answer. Until then what lies in the lane is as
  * if it had not been added yet: nothing waits for it, counters and checks do not know it, and it is handed to nobody.
  * destroy excludes other calls and reaches all lanes.
  */
@@ -24,46 +24,49 @@
 #include "base/asym_lock.h"
 #include "runtime/retire.h"
 
-enum { LADEI_LANE_SLOTS = 8 };
+enum { LADEI_RETIRE_BUFFER_SLOTS = 8 };
 
 /* What a lane has of one stream. Guard: inside the lane's gate, or retire->lock with its owner kept out. */
-typedef struct ladei_lane_slot {
-  struct ladei_queue *queue;  /* NULL: empty. Changes under retire->lock only; pinned */
-  uint64_t context, id;       /* of its stream */
-  ladei_ticket *first, *last; /* the open batch, oldest first, linked by next */
-  _Atomic(uint32_t) count;    /* of it; read by anyone as a hint */
-  uint32_t room;              /* count at which it is told */
-  int64_t noted;              /* notes less adds that the queue has not been told of */
-  uint32_t credit;            /* uses promised by the slab for notes to come (L3) */
-} ladei_lane_slot;
+typedef struct ladei_retire_buffer_slot {
+  struct ladei_retire_queue *queue;  /* NULL: empty. Changes under retire->lock only; pinned */
+  uint64_t context, id;              /* of its stream */
+  ladei_retire_ticket *first, *last; /* the open batch, oldest first, linked by next */
+  _Atomic(uint32_t) count;           /* of it; read by anyone as a hint */
+  uint32_t room;                     /* count at which it is told */
+  int64_t noted;                     /* notes less adds that the queue has not been told of */
+  uint32_t credit;                   /* uses promised by the slab for notes to come (L3) */
+} ladei_retire_buffer_slot;
 
-typedef struct ladei_lane {
-  ladei_gate gate;
-  unsigned recent;                /* the slot used last; owner only */
-  ladei_retire *retire;           /* NULL: closed. Changes under its lock, with the owner kept out */
-  const void *thread;             /* names the owner; constant while open */
-  bool visited;                   /* of whoever empties lanes; guard: retire->lock */
-  struct ladei_lane *next, *prev; /* the open lanes; guard: retire->lock */
-  ladei_lane_slot slots[LADEI_LANE_SLOTS];
-} ladei_lane;
+typedef struct ladei_retire_buffer {
+  ladei_asym_lock gate;
+  unsigned recent;                         /* the slot used last; owner only */
+  ladei_retire *retire;                    /* NULL: closed. Changes under its lock, with the owner kept out */
+  const void *thread;                      /* names the owner; constant while open */
+  bool visited;                            /* of whoever empties lanes; guard: retire->lock */
+  struct ladei_retire_buffer *next, *prev; /* the open lanes; guard: retire->lock */
+  ladei_retire_buffer_slot slots[LADEI_RETIRE_BUFFER_SLOTS];
+} ladei_retire_buffer;
 
 /* Makes a lane, closed; a note or an add of its owner opens it. It stays where it is while it is open. */
-void ladei_lane_init(ladei_lane *lane);
+void ladei_retire_buffer_init(ladei_retire_buffer *lane);
 
 /* Empties a lane and lets go of it; nothing for a closed one. By its owner, or while that makes no call. Makes no driver
  * call. */
-void ladei_lane_close(ladei_retire *retire, ladei_lane *lane);
+void ladei_retire_buffer_close(ladei_retire *retire, ladei_retire_buffer *lane);
 
 /* By the owner, from time to time: empties the lane if somebody who could not has asked for it. Costs a load else. */
-static inline bool ladei_lane_is_called(const ladei_lane *lane) { return ladei_gate_is_called(&lane->gate); }
-void ladei_lane_answer(ladei_retire *retire, ladei_lane *lane);
+static inline bool ladei_retire_buffer_is_called(const ladei_retire_buffer *lane) {
+  return ladei_asym_lock_is_called(&lane->gate);
+}
+void ladei_retire_buffer_answer(ladei_retire *retire, ladei_retire_buffer *lane);
 
 /* As ladei_retire_note without flags and ladei_retire_add without `quiet`, by the lane's owner. */
-lade_status ladei_lane_note(ladei_retire *retire, ladei_lane *lane, ladei_ticket *ticket, lade_stream stream);
-bool ladei_lane_add(ladei_retire *retire, ladei_lane *lane, ladei_ticket *ticket);
+lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_ticket *ticket,
+                                     lade_stream stream);
+bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_ticket *ticket);
 
 /* As ladei_retire_poll without flags, by the lane's owner: looks at the streams that he has used last, at all if he has
  * used none. Threads that took each other's blocks would keep doing so, and share the cache lines of their records. */
-lade_status ladei_lane_poll(ladei_retire *retire, ladei_lane *lane, uint64_t *out_done);
+lade_status ladei_retire_buffer_poll(ladei_retire *retire, ladei_retire_buffer *lane, uint64_t *out_done);
 
 #endif /* LADE_RUNTIME_RETIRE_BUFFER_H */

@@ -25,20 +25,20 @@
 #include "runtime/retire_queue.h"
 
 typedef struct capture_record {
-  struct ladei_capture_box *box;
-  ladei_queue *queue;
+  struct ladei_retire_capture_box *box;
+  ladei_retire_queue *queue;
   struct capture_record *next; /* in box->gone */
 } capture_record;
 
-struct ladei_capture_box {
+struct ladei_retire_capture_box {
   _Atomic(capture_record *) gone;
   _Atomic(uint64_t) references;
 };
 
 /* ---- The box ----------------------------------------------------------------------------------------------------- */
 
-lade_status ladei_capture_box_create(struct ladei_capture_box **out) {
-  struct ladei_capture_box *box = calloc(1, sizeof *box);
+lade_status ladei_retire_capture_box_create(struct ladei_retire_capture_box **out) {
+  struct ladei_retire_capture_box *box = calloc(1, sizeof *box);
   if (box == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for %zu bytes", sizeof *box);
   }
@@ -47,7 +47,7 @@ lade_status ladei_capture_box_create(struct ladei_capture_box **out) {
   return LADE_OK;
 }
 
-static void box_release(struct ladei_capture_box *box) {
+static void box_release(struct ladei_retire_capture_box *box) {
   if (atomic_fetch_sub_explicit(&box->references, 1, memory_order_acq_rel) > 1) return;
   for (capture_record *record = atomic_load(&box->gone), *next; record != NULL; record = next) {
     next = record->next;
@@ -56,14 +56,14 @@ static void box_release(struct ladei_capture_box *box) {
   free(box);
 }
 
-void ladei_capture_box_abandon(struct ladei_capture_box *box) {
+void ladei_retire_capture_box_abandon(struct ladei_retire_capture_box *box) {
   if (box != NULL) box_release(box);
 }
 
 /* Destructor of the user object: in a thread of the driver, no driver call, no lock. */
 static void capture_gone(void *user) {
   capture_record *record = user;
-  struct ladei_capture_box *box = record->box;
+  struct ladei_retire_capture_box *box = record->box;
   capture_record *head = atomic_load_explicit(&box->gone, memory_order_relaxed);
   do {
     ladei_switch_point("capture gone", 0);
@@ -74,7 +74,7 @@ static void capture_gone(void *user) {
 }
 
 /* The stack has the last one gone on top: turned round, so that captures finish in the order of their end. */
-static capture_record *gone_take(struct ladei_capture_box *box) {
+static capture_record *gone_take(struct ladei_retire_capture_box *box) {
   if (atomic_load_explicit(&box->gone, memory_order_relaxed) == NULL) return NULL;
   ladei_switch_point("take gone", 0);
   capture_record *stack = atomic_exchange_explicit(&box->gone, NULL, memory_order_acquire), *list = NULL;
@@ -97,14 +97,14 @@ static void record_drop(capture_record *record) {
 
 static capture_record *record_make(ladei_retire *retire, uint64_t capture_id) {
   capture_record *record = calloc(1, sizeof *record);
-  ladei_queue *queue = ladei_queue_alloc();
+  ladei_retire_queue *queue = ladei_retire_queue_alloc();
   if (record == NULL || queue == NULL) {
     free(record);
     free(queue);
     return NULL;
   }
   const ladei_stream identity = {.id = capture_id};
-  ladei_queue_init(queue, LADEI_QUEUE_CAPTURE, &identity, 0);
+  ladei_retire_queue_init(queue, LADEI_RETIRE_QUEUE_CAPTURE, &identity, 0);
   queue->refs = 1;
   queue->record_live = true;
   record->queue = queue;
@@ -131,20 +131,20 @@ static lade_status record_tie(ladei_retire *retire, capture_record *record, lade
 }
 
 /* Under the lock. Puts the queue among all: as that of its capture, or under a name that nobody looks for. */
-static void queue_publish(ladei_retire *retire, ladei_queue *queue, bool findable) {
-  if (!findable || ladei_queue_find(retire, LADEI_QUEUE_CAPTURE, 0, queue->stream.id) != NULL) {
+static void queue_publish(ladei_retire *retire, ladei_retire_queue *queue, bool findable) {
+  if (!findable || ladei_retire_queue_find(retire, LADEI_RETIRE_QUEUE_CAPTURE, 0, queue->stream.id) != NULL) {
     queue->stream.context = ++retire->unnamed_captures;
   }
-  ladei_queue_register(retire, queue);
+  ladei_retire_queue_register(retire, queue);
 }
 
-static lade_status queue_make(ladei_retire *retire, const ladei_capture_info *info, ladei_queue **out) {
+static lade_status queue_make(ladei_retire *retire, const ladei_capture_info *info, ladei_retire_queue **out) {
   capture_record *record = record_make(retire, info->id);
   if (record == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for a capture's queue of %zu bytes",
-                       sizeof(ladei_queue));
+                       sizeof(ladei_retire_queue));
   }
-  ladei_queue *queue = record->queue; /* the record may be drained at any time once it is known */
+  ladei_retire_queue *queue = record->queue; /* the record may be drained at any time once it is known */
   bool known = false;
   lade_status status = record_tie(retire, record, info->graph, &known);
   ladei_lock_acquire(&retire->lock);
@@ -156,16 +156,17 @@ static lade_status queue_make(ladei_retire *retire, const ladei_capture_info *in
   if (status == LADE_OK) {
     *out = queue;
   } else {
-    ladei_queue_unpin(retire, queue);
+    ladei_retire_queue_unpin(retire, queue);
   }
   ladei_lock_release(&retire->lock);
   return status;
 }
 
-lade_status ladei_capture_queue_need(ladei_retire *retire, const ladei_capture_info *info, ladei_queue **out) {
+lade_status ladei_retire_capture_queue_need(ladei_retire *retire, const ladei_capture_info *info,
+                                            ladei_retire_queue **out) {
   ladei_lock_acquire(&retire->lock);
-  ladei_queue *queue = ladei_queue_find(retire, LADEI_QUEUE_CAPTURE, 0, info->id);
-  if (queue != NULL) ladei_queue_pin(retire, queue);
+  ladei_retire_queue *queue = ladei_retire_queue_find(retire, LADEI_RETIRE_QUEUE_CAPTURE, 0, info->id);
+  if (queue != NULL) ladei_retire_queue_pin(retire, queue);
   ladei_lock_release(&retire->lock);
   if (queue != NULL) {
     *out = queue;
@@ -174,19 +175,19 @@ lade_status ladei_capture_queue_need(ladei_retire *retire, const ladei_capture_i
   return queue_make(retire, info, out);
 }
 
-bool ladei_capture_any_gone(ladei_retire *retire) {
+bool ladei_retire_capture_any_gone(ladei_retire *retire) {
   return atomic_load_explicit(&retire->captures->gone, memory_order_relaxed) != NULL;
 }
 
-void ladei_capture_drain(ladei_retire *retire, ladei_done *done) {
+void ladei_retire_capture_drain(ladei_retire *retire, ladei_retire_done_list *done) {
   for (capture_record *record = gone_take(retire->captures), *next; record != NULL; record = next) {
     next = record->next;
-    ladei_queue *queue = record->queue;
+    ladei_retire_queue *queue = record->queue;
     free(record);
     queue->record_live = false;
     queue->finished = true;
-    ladei_queue_pin(retire, queue);
-    ladei_queue_finish(retire, queue, TAILQ_LAST(&queue->uses, ladei_use_list), done);
-    ladei_queue_unpin(retire, queue);
+    ladei_retire_queue_pin(retire, queue);
+    ladei_retire_queue_finish(retire, queue, TAILQ_LAST(&queue->uses, ladei_retire_use_list), done);
+    ladei_retire_queue_unpin(retire, queue);
   }
 }

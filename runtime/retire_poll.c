@@ -96,36 +96,36 @@ static closing stream_close(ladei_retire *retire, const ladei_stream *stream, bo
 }
 
 /* `notes`: of the queue, before the attempt. */
-static void closing_count(ladei_retire *retire, ladei_queue *queue, const closing *attempt, uint64_t notes) {
+static void closing_count(ladei_retire *retire, ladei_retire_queue *queue, const closing *attempt, uint64_t notes) {
   retire->counters.streams_queried += attempt->asked;
   retire->counters.events_recorded += attempt->recorded;
   queue->failing = attempt->result == CLOSE_FAILED;
   queue->lost = attempt->result == CLOSE_LOST && queue->notes == notes; /* R9 */
   retire->counters.quarantines += queue->failing || attempt->result == CLOSE_LOST;
-  if (queue->lost) ladei_lanes_forget_queue(retire, queue); /* its next note is to be seen */
+  if (queue->lost) ladei_retire_buffers_forget_queue(retire, queue); /* its next note is to be seen */
 }
 
 /* Closes the open batch of a claimed queue. Returns how that went. */
-static closing queue_close(ladei_retire *retire, ladei_queue *queue, bool query) {
-  ladei_use *newest = TAILQ_LAST(&queue->uses, ladei_use_list);
+static closing queue_close(ladei_retire *retire, ladei_retire_queue *queue, bool query) {
+  ladei_retire_use *newest = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
   uint64_t covered = queue->open, notes = queue->notes;
   const ladei_stream stream = queue->stream;
-  assert(queue->kind == LADEI_QUEUE_STREAM && !queue->retired && covered > 0);
-  ladei_event *spare = ladei_queue_spare_take(queue);
+  assert(queue->kind == LADEI_RETIRE_QUEUE_STREAM && !queue->retired && covered > 0);
+  ladei_event *spare = ladei_retire_queue_spare_take(queue);
   ladei_lock_release(&retire->lock);
   closing attempt = stream_close(retire, &stream, query, &spare);
   ladei_lock_acquire(&retire->lock);
-  if (spare != NULL) ladei_queue_spare_put(retire, queue, spare);
+  if (spare != NULL) ladei_retire_queue_spare_put(retire, queue, spare);
   closing_count(retire, queue, &attempt, notes);
   bool marked = attempt.result == CLOSE_EVENT || attempt.result == CLOSE_DONE;
-  if (marked) ladei_queue_mark(queue, newest, attempt.event, covered);
+  if (marked) ladei_retire_queue_mark(queue, newest, attempt.event, covered);
   /* An attempt in vain is repeated after as many adds again, not in each. */
-  queue->close_at = marked ? ladei_queue_batch(retire, queue) : queue->open + retire->options.event_batch;
+  queue->close_at = marked ? ladei_retire_queue_batch(retire, queue) : queue->open + retire->options.event_batch;
   return attempt;
 }
 
-static bool queue_closable(const ladei_queue *queue) {
-  return queue->kind == LADEI_QUEUE_STREAM && !queue->retired && !queue->lost && queue->open > 0;
+static bool queue_closable(const ladei_retire_queue *queue) {
+  return queue->kind == LADEI_RETIRE_QUEUE_STREAM && !queue->retired && !queue->lost && queue->open > 0;
 }
 
 static bool retire_queries(const ladei_retire *retire) {
@@ -133,12 +133,12 @@ static bool retire_queries(const ladei_retire *retire) {
 }
 
 /* Whether to ask the stream before recording. Not where an older event is pending: the stream is hardly done then. */
-static bool queue_queries(const ladei_retire *retire, const ladei_queue *queue) {
-  bool event_pending = queue->last_mark != NULL && queue->last_mark->mark == LADEI_MARK_EVENT;
+static bool queue_queries(const ladei_retire *retire, const ladei_retire_queue *queue) {
+  bool event_pending = queue->last_mark != NULL && queue->last_mark->mark == LADEI_RETIRE_MARK_EVENT;
   return retire_queries(retire) && !event_pending;
 }
 
-void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue) {
+void ladei_retire_queue_close_claimed(ladei_retire *retire, ladei_retire_queue *queue) {
   lade_error callers;
   int cancellation = ladei_cancellation_hold();
   ladei_error_save(&callers); /* an add succeeds whatever happens here */
@@ -146,7 +146,7 @@ void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue) {
     closing attempt = queue_close(retire, queue, queue_queries(retire, queue));
     if (attempt.result != CLOSE_EVENT && attempt.result != CLOSE_DONE) break;
   }
-  ladei_queue_yield(retire, queue);
+  ladei_retire_queue_yield(retire, queue);
   ladei_error_restore(&callers);
   ladei_cancellation_resume(cancellation);
 }
@@ -160,11 +160,11 @@ enum {                                   /* beside the LADEI_POLL_ flags */
 };
 
 typedef struct pass {
-  ladei_done done;
+  ladei_retire_done_list done;
   lade_status first_error; /* LADE_OK if there was none */
   lade_error error;        /* its record, which later failures overwrite; the caller's where there was none */
   unsigned flags;
-  const ladei_lane *lane; /* the caller's, if he looks at its streams first */
+  const ladei_retire_buffer *lane; /* the caller's, if he looks at its streams first */
 } pass;
 
 /* The record of the failure is the thread's latest. */
@@ -176,20 +176,22 @@ static void pass_failed(pass *walk, lade_status status) {
 
 /* Whether the queue is in quarantine, by what its event last answered; of a FOREIGN queue, whose events know nothing of
  * each other, the use. */
-static void event_answered(ladei_retire *retire, ladei_queue *queue, ladei_use *use, lade_status status) {
+static void event_answered(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use, lade_status status) {
   bool failing = status != LADE_OK && status != LADE_NOT_READY && status != LADE_ERR_CAPTURE;
   retire->counters.quarantines += failing;
-  if (queue->kind == LADEI_QUEUE_FOREIGN) {
-    ladei_use_failing_set(queue, use, failing);
+  if (queue->kind == LADEI_RETIRE_QUEUE_FOREIGN) {
+    ladei_retire_use_failing_set(queue, use, failing);
   } else {
     queue->failing = failing;
   }
 }
 
-static lade_event use_event(const ladei_use *use) { return use->event != NULL ? use->event->handle : use->foreign; }
+static lade_event use_event(const ladei_retire_use *use) {
+  return use->event != NULL ? use->event->handle : use->foreign;
+}
 
 /* Asks or waits for the event of a use, NULL: for the last one of a retired stream, with the lock dropped. */
-static lade_status event_ask(ladei_retire *retire, ladei_queue *queue, ladei_use *use, bool wait) {
+static lade_status event_ask(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use, bool wait) {
   lade_event event = use == NULL ? queue->last_event->handle : use_event(use);
   void *self = retire->runtime->self;
   ladei_lock_release(&retire->lock);
@@ -203,29 +205,29 @@ static lade_status event_ask(ladei_retire *retire, ladei_queue *queue, ladei_use
 
 /* The event of a mark got into a capture that began just before its record and ended just after: it will never be done. The
  * uses are open again, and the event is as good as new once it is recorded again. */
-static void queue_reopen(ladei_retire *retire, ladei_queue *queue, ladei_use *mark) {
-  ladei_event_pool_release(retire->events, ladei_queue_unmark(queue, mark));
+static void queue_reopen(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *mark) {
+  ladei_event_pool_release(retire->events, ladei_retire_queue_unmark(queue, mark));
 }
 
-static void finish_all(ladei_retire *retire, ladei_queue *queue, pass *walk) {
-  ladei_queue_finish(retire, queue, TAILQ_LAST(&queue->uses, ladei_use_list), &walk->done);
+static void finish_all(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_retire_queue_finish(retire, queue, TAILQ_LAST(&queue->uses, ladei_retire_use_list), &walk->done);
 }
 
 /* Some marks of a claimed queue, from the first one on: asked in one go, while the lock is dropped once. */
 typedef struct marks {
-  ladei_use *uses[4];
+  ladei_retire_use *uses[4];
   lade_event events[4]; /* NULL: found done when it was made */
   unsigned count;
   unsigned done;      /* so many of them */
   lade_status status; /* of the one behind those; LADE_OK: all are done */
 } marks;
 
-static void marks_gather(const ladei_queue *queue, marks *out) {
+static void marks_gather(const ladei_retire_queue *queue, marks *out) {
   enum { MARKS = sizeof out->uses / sizeof out->uses[0], STEPS = 16 };
-  ladei_use *use = queue->first_mark;
+  ladei_retire_use *use = queue->first_mark;
   *out = (marks){.count = 0};
   for (unsigned steps = 0; use != NULL && out->count < MARKS && steps < STEPS; steps++) {
-    if (use->mark != LADEI_MARK_NONE) {
+    if (use->mark != LADEI_RETIRE_MARK_NONE) {
       out->uses[out->count] = use;
       out->events[out->count++] = use->event == NULL ? NULL : use->event->handle;
     }
@@ -233,7 +235,7 @@ static void marks_gather(const ladei_queue *queue, marks *out) {
   }
 }
 
-static void marks_ask(ladei_retire *retire, ladei_queue *queue, marks *asked) {
+static void marks_ask(ladei_retire *retire, ladei_retire_queue *queue, marks *asked) {
   uint64_t queries = 0;
   ladei_lock_release(&retire->lock);
   while (asked->done < asked->count && asked->status == LADE_OK) {
@@ -250,12 +252,12 @@ static void marks_ask(ladei_retire *retire, ladei_queue *queue, marks *asked) {
 }
 
 /* Finishes batches from the head on while they are done. False: the rest is not done. */
-static bool visit_marks(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+static bool visit_marks(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
   while (queue->first_mark != NULL) {
     marks asked;
     marks_gather(queue, &asked);
     marks_ask(retire, queue, &asked);
-    if (asked.done > 0) ladei_queue_finish(retire, queue, asked.uses[asked.done - 1], &walk->done);
+    if (asked.done > 0) ladei_retire_queue_finish(retire, queue, asked.uses[asked.done - 1], &walk->done);
     if (asked.status == LADE_ERR_CAPTURE) {
       queue_reopen(retire, queue, asked.uses[asked.done]);
     } else if (asked.status != LADE_OK) {
@@ -267,7 +269,7 @@ static bool visit_marks(ladei_retire *retire, ladei_queue *queue, pass *walk) {
 }
 
 /* A retired stream: its last event covers all. */
-static void visit_retired(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+static void visit_retired(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
   if (!queue->finished) {
     lade_status status = event_ask(retire, queue, NULL, false);
     if (status != LADE_OK) {
@@ -281,21 +283,21 @@ static void visit_retired(ladei_retire *retire, ladei_queue *queue, pass *walk) 
 
 /* Uses with an event each. NOW: all of one stream, oldest first, so the first that is not done ends it. FOREIGN: of
  * streams unknown, so each is asked. */
-static void visit_each(ladei_retire *retire, ladei_queue *queue, pass *walk) {
-  for (ladei_use *use = TAILQ_FIRST(&queue->uses), *after; use != NULL; use = after) {
+static void visit_each(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  for (ladei_retire_use *use = TAILQ_FIRST(&queue->uses), *after; use != NULL; use = after) {
     lade_status status = event_ask(retire, queue, use, false);
     after = TAILQ_NEXT(use, link);
     if (status == LADE_OK) {
-      ladei_queue_finish_one(retire, queue, use, &walk->done);
+      ladei_retire_queue_finish_one(retire, queue, use, &walk->done);
       continue;
     }
     if (status != LADE_NOT_READY) pass_failed(walk, status);
-    if (queue->kind == LADEI_QUEUE_NOW) return;
+    if (queue->kind == LADEI_RETIRE_QUEUE_NOW) return;
   }
 }
 
-static void visit(ladei_retire *retire, ladei_queue *queue, pass *walk) {
-  if (queue->kind != LADEI_QUEUE_STREAM) {
+static void visit(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  if (queue->kind != LADEI_RETIRE_QUEUE_STREAM) {
     visit_each(retire, queue, walk);
     return;
   }
@@ -322,43 +324,43 @@ static void visit(ladei_retire *retire, ladei_queue *queue, pass *walk) {
 
 /* Visits every active queue that no other thread is at. */
 static void walk_poll(ladei_retire *retire, pass *walk) {
-  for (ladei_queue *queue = ladei_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
-    bool claimed = ladei_queue_claim(retire, queue);
+  for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
+    bool claimed = ladei_retire_queue_claim(retire, queue);
     if (claimed) visit(retire, queue, walk);
-    next = ladei_queue_after(retire, queue);
-    if (claimed) ladei_queue_yield(retire, queue);
+    next = ladei_retire_queue_after(retire, queue);
+    if (claimed) ladei_retire_queue_yield(retire, queue);
   }
 }
 
 /* The streams of the caller's lane; all where it has none. */
 static void walk_lane(ladei_retire *retire, pass *walk) {
   bool any = false;
-  for (unsigned i = 0; i < LADEI_LANE_SLOTS; i++) {
-    ladei_queue *queue = walk->lane->slots[i].queue;
+  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
+    ladei_retire_queue *queue = walk->lane->slots[i].queue;
     any = any || queue != NULL;
-    if (queue != NULL && queue->in_active && ladei_queue_claim(retire, queue)) {
+    if (queue != NULL && queue->in_active && ladei_retire_queue_claim(retire, queue)) {
       visit(retire, queue, walk);
-      ladei_queue_yield(retire, queue);
+      ladei_retire_queue_yield(retire, queue);
     }
   }
   if (!any) walk_poll(retire, walk);
 }
 
 static lade_status pass_run(ladei_retire *retire, unsigned flags, void (*walker)(ladei_retire *, pass *),
-                            const ladei_lane *lane, uint64_t *out_done) {
+                            const ladei_retire_buffer *lane, uint64_t *out_done) {
   pass walk;
   walk.first_error = LADE_OK;
   walk.flags = flags;
   walk.lane = lane;
   ladei_error_save(&walk.error);
-  ladei_done_init(&walk.done);
+  ladei_retire_done_init(&walk.done);
   ladei_lock_acquire(&retire->lock);
-  uint32_t *passes = ladei_pass_begin(retire);
-  ladei_capture_drain(retire, &walk.done);
-  if ((flags & LADEI_POLL_CLOSE) != 0) ladei_lanes_tell(retire);
+  uint32_t *passes = ladei_retire_pass_begin(retire);
+  ladei_retire_capture_drain(retire, &walk.done);
+  if ((flags & LADEI_POLL_CLOSE) != 0) ladei_retire_buffers_tell(retire);
   walker(retire, &walk);
-  ladei_done_deliver(retire, &walk.done);
-  ladei_pass_end(retire, passes);
+  ladei_retire_done_deliver(retire, &walk.done);
+  ladei_retire_pass_end(retire, passes);
   ladei_lock_release(&retire->lock);
   ladei_error_restore(&walk.error);
   if (out_done != NULL) *out_done = walk.done.count;
@@ -371,7 +373,8 @@ bool ladei_retire_pending(const ladei_retire *retire) {
 
 /* But for what lanes have. */
 static bool nothing_to_do(ladei_retire *retire) {
-  return atomic_load_explicit(&retire->pending_tickets, memory_order_acquire) == 0 && !ladei_capture_any_gone(retire);
+  return atomic_load_explicit(&retire->pending_tickets, memory_order_acquire) == 0 &&
+         !ladei_retire_capture_any_gone(retire);
 }
 
 lade_status ladei_retire_poll(ladei_retire *retire, unsigned flags, uint64_t *out_done) {
@@ -382,7 +385,7 @@ lade_status ladei_retire_poll(ladei_retire *retire, unsigned flags, uint64_t *ou
   return pass_run(retire, flags, walk_poll, NULL, out_done);
 }
 
-lade_status ladei_lane_poll(ladei_retire *retire, ladei_lane *lane, uint64_t *out_done) {
+lade_status ladei_retire_buffer_poll(ladei_retire *retire, ladei_retire_buffer *lane, uint64_t *out_done) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
   *out_done = 0;
   if (status != LADE_OK || nothing_to_do(retire)) return status;
@@ -390,14 +393,14 @@ lade_status ladei_lane_poll(ladei_retire *retire, ladei_lane *lane, uint64_t *ou
 }
 
 static void walk_close(ladei_retire *retire, pass *walk) {
-  for (ladei_queue *queue = ladei_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
-    ladei_queue_claim_wait(retire, queue);
+  for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
+    ladei_retire_queue_claim_wait(retire, queue);
     if (queue_closable(queue)) {
       closing attempt = queue_close(retire, queue, false);
       if (attempt.result == CLOSE_FAILED) pass_failed(walk, attempt.status);
     }
-    next = ladei_queue_after(retire, queue);
-    ladei_queue_yield(retire, queue);
+    next = ladei_retire_queue_after(retire, queue);
+    ladei_retire_queue_yield(retire, queue);
   }
 }
 
@@ -431,7 +434,7 @@ static lade_status wait_over(uint64_t pending) {
 /* Pending tickets, those in lanes included. */
 static uint64_t pending_told(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
-  ladei_lanes_tell(retire);
+  ladei_retire_buffers_tell(retire);
   ladei_lock_release(&retire->lock);
   return atomic_load_explicit(&retire->pending_tickets, memory_order_acquire);
 }
@@ -497,22 +500,23 @@ static lade_status device_wait(ladei_retire *retire, const ladei_stream *gone) {
 }
 
 /* Asks first, which tells of an event that got into a capture that is over. */
-static lade_status event_wait(ladei_retire *retire, ladei_queue *queue, ladei_use *use) {
+static lade_status event_wait(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use) {
   lade_status status = event_ask(retire, queue, use, false);
   return status == LADE_OK || status == LADE_ERR_CAPTURE ? status : event_ask(retire, queue, use, true);
 }
 
 /* A wait for the uses up to `newest` ended so. A lost device runs nothing any more, so they are finished then too. */
-static void sync_apply(ladei_retire *retire, ladei_queue *queue, ladei_use *newest, lade_status status, pass *walk) {
+static void sync_apply(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *newest, lade_status status,
+                       pass *walk) {
   if (status != LADE_OK) pass_failed(walk, status);
   if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
-    ladei_queue_finish(retire, queue, newest, &walk->done);
+    ladei_retire_queue_finish(retire, queue, newest, &walk->done);
   }
 }
 
 /* Open uses that no event covers: waits for the stream, or for its device where the stream is gone. */
-static void sync_without_event(ladei_retire *retire, ladei_queue *queue, pass *walk) {
-  ladei_use *newest = TAILQ_LAST(&queue->uses, ladei_use_list);
+static void sync_without_event(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_retire_use *newest = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
   const ladei_stream stream = queue->stream;
   bool lost = queue->lost;
   ladei_lock_release(&retire->lock);
@@ -522,20 +526,20 @@ static void sync_without_event(ladei_retire *retire, ladei_queue *queue, pass *w
   sync_apply(retire, queue, newest, status, walk);
 }
 
-static void sync_retired(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+static void sync_retired(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
   lade_status status = queue->finished ? LADE_OK : event_wait(retire, queue, NULL);
   queue->finished = status == LADE_OK || status == LADE_ERR_DEVICE_LOST;
-  sync_apply(retire, queue, TAILQ_LAST(&queue->uses, ladei_use_list), status, walk);
+  sync_apply(retire, queue, TAILQ_LAST(&queue->uses, ladei_retire_use_list), status, walk);
 }
 
 /* Closes what is open and waits for the newest mark, which covers all before it. Returns how the closing went, or
  * CLOSE_FAILED or CLOSE_HELD where the wait went so. */
-static closing sync_marks(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+static closing sync_marks(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
   closing attempt = {.result = CLOSE_DONE, .status = LADE_OK};
   if (queue_closable(queue)) attempt = queue_close(retire, queue, queue_queries(retire, queue));
-  ladei_use *mark = queue->last_mark;
+  ladei_retire_use *mark = queue->last_mark;
   if (mark == NULL) return attempt;
-  lade_status status = mark->mark == LADEI_MARK_DONE ? LADE_OK : event_wait(retire, queue, mark);
+  lade_status status = mark->mark == LADEI_RETIRE_MARK_DONE ? LADE_OK : event_wait(retire, queue, mark);
   if (status == LADE_ERR_CAPTURE) {
     queue_reopen(retire, queue, mark);
     return closing_ended(attempt, CLOSE_HELD, status);
@@ -545,7 +549,7 @@ static closing sync_marks(ladei_retire *retire, ladei_queue *queue, pass *walk) 
   return attempt;
 }
 
-static void sync_queue(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+static void sync_queue(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
   closing attempt = sync_marks(retire, queue, walk);
   if (attempt.result == CLOSE_HELD) attempt = sync_marks(retire, queue, walk); /* that capture may be over */
   if (attempt.result == CLOSE_HELD) {
@@ -562,24 +566,25 @@ static void sync_queue(ladei_retire *retire, ladei_queue *queue, pass *walk) {
 }
 
 /* Uses with an event each. */
-static void sync_each(ladei_retire *retire, ladei_queue *queue, pass *walk) {
-  for (ladei_use *use = TAILQ_FIRST(&queue->uses), *after; use != NULL; use = after) {
+static void sync_each(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  for (ladei_retire_use *use = TAILQ_FIRST(&queue->uses), *after; use != NULL; use = after) {
     after = TAILQ_NEXT(use, link);
-    if (queue->kind == LADEI_QUEUE_FOREIGN && (walk->flags & SYNC_QUARANTINE_ALONE) != 0 && !use->failing) continue;
+    if (queue->kind == LADEI_RETIRE_QUEUE_FOREIGN && (walk->flags & SYNC_QUARANTINE_ALONE) != 0 && !use->failing)
+      continue;
     lade_status status = event_wait(retire, queue, use);
     after = TAILQ_NEXT(use, link); /* more may have come meanwhile */
     if (status != LADE_OK) pass_failed(walk, status);
     if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
-      ladei_queue_finish_one(retire, queue, use, &walk->done);
+      ladei_retire_queue_finish_one(retire, queue, use, &walk->done);
     }
   }
 }
 
-static void sync_visit(ladei_retire *retire, ladei_queue *queue, pass *walk) {
+static void sync_visit(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
   if (queue->pending == 0) {
     return; /* finished while this waited for the claim */
   }
-  if (queue->kind != LADEI_QUEUE_STREAM) {
+  if (queue->kind != LADEI_RETIRE_QUEUE_STREAM) {
     sync_each(retire, queue, walk);
   } else if (queue->retired) {
     sync_retired(retire, queue, walk);
@@ -589,21 +594,21 @@ static void sync_visit(ladei_retire *retire, ladei_queue *queue, pass *walk) {
 }
 
 static void walk_synchronize(ladei_retire *retire, pass *walk) {
-  for (ladei_queue *queue = ladei_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
-    ladei_queue_claim_wait(retire, queue);
+  for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
+    ladei_retire_queue_claim_wait(retire, queue);
     sync_visit(retire, queue, walk);
-    next = ladei_queue_after(retire, queue);
-    ladei_queue_yield(retire, queue);
+    next = ladei_retire_queue_after(retire, queue);
+    ladei_retire_queue_yield(retire, queue);
   }
 }
 
 /* Passes by queues that another thread is at: that thread finds out what is the matter with them. */
 static void walk_quarantine(ladei_retire *retire, pass *walk) {
-  for (ladei_queue *queue = ladei_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
-    bool claimed = (queue->failing || queue->lost) && ladei_queue_claim(retire, queue);
+  for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
+    bool claimed = (queue->failing || queue->lost) && ladei_retire_queue_claim(retire, queue);
     if (claimed) sync_visit(retire, queue, walk);
-    next = ladei_queue_after(retire, queue);
-    if (claimed) ladei_queue_yield(retire, queue);
+    next = ladei_retire_queue_after(retire, queue);
+    if (claimed) ladei_retire_queue_yield(retire, queue);
   }
 }
 
@@ -619,7 +624,7 @@ static void graphs_settle(ladei_retire *retire) {
   enum { ROUNDS = 10 };
   const lade_runtime_ops *driver = ladei_retire_driver(retire);
   uint64_t start_ns = driver->now_ns(retire->runtime->self), sleep_ns = SLEEP_MIN_NS;
-  for (int i = 0; i < ROUNDS && !ladei_capture_any_gone(retire); i++) {
+  for (int i = 0; i < ROUNDS && !ladei_retire_capture_any_gone(retire); i++) {
     lade_status status = time_pass(retire, SLEEP_MAX_NS, &sleep_ns);
     bool moved = driver->step != NULL && driver->now_ns(retire->runtime->self) != start_ns;
     if (status != LADE_OK || moved) return; /* on virtual time the moment is this one */
@@ -629,7 +634,7 @@ static void graphs_settle(ladei_retire *retire) {
 /* Whether uses wait for graphs; once what other threads found done has been given to done(), too. */
 static bool captures_left(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
-  ladei_passes_wait(retire);
+  ladei_retire_passes_wait(retire);
   bool left = retire->captured_uses > 0;
   ladei_lock_release(&retire->lock);
   return left;
@@ -667,9 +672,9 @@ static closing stream_close_finally(ladei_retire *retire, const ladei_stream *st
 }
 
 /* The queue is claimed. One try to retire it: whether it is settled, and how in *out. */
-static bool queue_retire_once(ladei_retire *retire, ladei_queue *queue, lade_status *out) {
+static bool queue_retire_once(ladei_retire *retire, ladei_retire_queue *queue, lade_status *out) {
   const ladei_stream stream = queue->stream;
-  ladei_lanes_forget_queue(retire, queue);
+  ladei_retire_buffers_forget_queue(retire, queue);
   /* Beside the claim: uses noted or pending. */
   bool needed = !queue->retired && (queue->refs > 1 || queue->inline_notes != 0);
   *out = LADE_OK;
@@ -690,7 +695,7 @@ static bool queue_retire_once(ladei_retire *retire, ladei_queue *queue, lade_sta
   }
   /* LOST: by another thread, just now; and no call is made on it any more. */
   if (attempt.result != CLOSE_EVENT && attempt.result != CLOSE_DONE) return true;
-  ladei_lanes_forget_queue(retire, queue); /* L1: notes may have come meanwhile */
+  ladei_retire_buffers_forget_queue(retire, queue); /* L1: notes may have come meanwhile */
   if (queue->notes + queue->appends != known) {
     if (attempt.event != NULL) ladei_event_pool_release(retire->events, attempt.event);
     return false; /* R9: of uses that the event may not cover */
@@ -702,7 +707,7 @@ static bool queue_retire_once(ladei_retire *retire, ladei_queue *queue, lade_sta
 }
 
 /* Threads that note the stream meanwhile have each note covered, for some tries; then they are refused. */
-static lade_status queue_retire(ladei_retire *retire, ladei_queue *queue) {
+static lade_status queue_retire(ladei_retire *retire, ladei_retire_queue *queue) {
   enum { OPEN_TRIES = 4 };
   lade_status status;
   for (int tries = 1; !queue_retire_once(retire, queue, &status); tries++) {
@@ -721,12 +726,13 @@ lade_status ladei_retire_stream_retire(ladei_retire *retire, lade_stream handle)
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   ladei_lock_acquire(&retire->lock);
-  ladei_queue *queue = ladei_queue_need(retire, LADEI_QUEUE_STREAM, &stream); /* R10: also one never noted */
+  ladei_retire_queue *queue =
+      ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_STREAM, &stream); /* R10: also one never noted */
   if (queue != NULL) {
-    ladei_queue_claim_wait(retire, queue);
-    ladei_queue_unpin(retire, queue);
+    ladei_retire_queue_claim_wait(retire, queue);
+    ladei_retire_queue_unpin(retire, queue);
     status = queue_retire(retire, queue);
-    ladei_queue_yield(retire, queue);
+    ladei_retire_queue_yield(retire, queue);
   }
   ladei_lock_release(&retire->lock);
   ladei_cancellation_resume(cancellation);

@@ -14,19 +14,19 @@
 
 /* By `order`, and then by identity: context, id and kind, never the handle, which is recycled. Inlined into the tree: with
  * thousands of streams an insertion compares a dozen times. */
-static inline int compare(const ladei_queue *a, const ladei_queue *b) {
+static inline int compare(const ladei_retire_queue *a, const ladei_retire_queue *b) {
   if (a->order != b->order) return a->order < b->order ? -1 : 1;
   if (a->stream.context != b->stream.context) return a->stream.context < b->stream.context ? -1 : 1;
   if (a->stream.id != b->stream.id) return a->stream.id < b->stream.id ? -1 : 1;
   return (a->kind > b->kind) - (a->kind < b->kind);
 }
 
-int ladei_queue_compare(const ladei_queue *a, const ladei_queue *b) { return compare(a, b); }
+int ladei_retire_queue_compare(const ladei_retire_queue *a, const ladei_retire_queue *b) { return compare(a, b); }
 
 /* libbsd's own RB_GENERATE_STATIC stands on a macro, __unused, that it does not define on Linux. */
 #define TREE_GENERATE(name, type, field, compare)                                                                      \
   RB_GENERATE_INTERNAL(name, type, field, compare, __attribute__((unused)) static)
-TREE_GENERATE(ladei_queues_active, ladei_queue, active_entry, compare)
+TREE_GENERATE(ladei_retire_queues_active, ladei_retire_queue, active_entry, compare)
 
 /* ---- Finding and keeping ----------------------------------------------------------------------------------------- */
 
@@ -35,32 +35,36 @@ TREE_GENERATE(ladei_queues_active, ladei_queue, active_entry, compare)
  * ones: some megabytes. With fewer, a program that uses thousands of streams in turn makes a queue for each use. */
 enum { IDLE_MAX = 16384 };
 
-ladei_queue *ladei_queue_alloc(void) { return aligned_alloc(_Alignof(ladei_queue), sizeof(ladei_queue)); }
+ladei_retire_queue *ladei_retire_queue_alloc(void) {
+  return aligned_alloc(_Alignof(ladei_retire_queue), sizeof(ladei_retire_queue));
+}
 
-void ladei_queue_init(ladei_queue *queue, ladei_queue_kind kind, const ladei_stream *stream, uint64_t order) {
-  *queue = (ladei_queue){.kind = kind, .order = order, .stream = *stream};
+void ladei_retire_queue_init(ladei_retire_queue *queue, ladei_retire_queue_kind kind, const ladei_stream *stream,
+                             uint64_t order) {
+  *queue = (ladei_retire_queue){.kind = kind, .order = order, .stream = *stream};
   TAILQ_INIT(&queue->uses);
 }
 
-void ladei_queues_init(ladei_retire *retire) {
-  ladei_queues_all *all = &retire->all;
-  *all = (ladei_queues_all){.buckets = all->first, .bucket_count = sizeof all->first / sizeof all->first[0]};
+void ladei_retire_queues_init(ladei_retire *retire) {
+  ladei_retire_queues_all *all = &retire->all;
+  *all = (ladei_retire_queues_all){.buckets = all->first, .bucket_count = sizeof all->first / sizeof all->first[0]};
 }
 
 /* The golden ratio spreads ids that count up. */
-static ladei_queue **bucket_of(const ladei_queues_all *all, ladei_queue_kind kind, uint64_t context, uint64_t id) {
+static ladei_retire_queue **bucket_of(const ladei_retire_queues_all *all, ladei_retire_queue_kind kind,
+                                      uint64_t context, uint64_t id) {
   uint64_t hash = (id * 8 + (uint64_t)kind + context * UINT64_C(0xc2b2ae3d27d4eb4f)) * UINT64_C(0x9e3779b97f4a7c15);
   return &all->buckets[(hash >> 32) & (all->bucket_count - 1)];
 }
 
-static void all_insert(ladei_queues_all *all, ladei_queue *queue) {
-  ladei_queue **bucket = bucket_of(all, queue->kind, queue->stream.context, queue->stream.id);
+static void all_insert(ladei_retire_queues_all *all, ladei_retire_queue *queue) {
+  ladei_retire_queue **bucket = bucket_of(all, queue->kind, queue->stream.context, queue->stream.id);
   queue->all_next = *bucket;
   *bucket = queue;
 }
 
-static void all_remove(ladei_queues_all *all, const ladei_queue *queue) {
-  ladei_queue **place = bucket_of(all, queue->kind, queue->stream.context, queue->stream.id);
+static void all_remove(ladei_retire_queues_all *all, const ladei_retire_queue *queue) {
+  ladei_retire_queue **place = bucket_of(all, queue->kind, queue->stream.context, queue->stream.id);
   while (*place != queue) {
     place = &(*place)->all_next;
   }
@@ -68,33 +72,33 @@ static void all_remove(ladei_queues_all *all, const ladei_queue *queue) {
 }
 
 /* The first queue in or behind a bucket, and the one behind a queue. NULL: none. */
-static ladei_queue *all_from(const ladei_queues_all *all, const ladei_queue *const *bucket) {
-  const ladei_queue *const *end = (const ladei_queue *const *)all->buckets + all->bucket_count;
+static ladei_retire_queue *all_from(const ladei_retire_queues_all *all, const ladei_retire_queue *const *bucket) {
+  const ladei_retire_queue *const *end = (const ladei_retire_queue *const *)all->buckets + all->bucket_count;
   while (bucket < end && *bucket == NULL) {
     bucket++;
   }
-  return bucket < end ? (ladei_queue *)*bucket : NULL;
+  return bucket < end ? (ladei_retire_queue *)*bucket : NULL;
 }
 
-static ladei_queue *all_first(const ladei_queues_all *all) {
-  return all_from(all, (const ladei_queue *const *)all->buckets);
+static ladei_retire_queue *all_first(const ladei_retire_queues_all *all) {
+  return all_from(all, (const ladei_retire_queue *const *)all->buckets);
 }
 
-static ladei_queue *all_after(const ladei_queues_all *all, const ladei_queue *queue) {
+static ladei_retire_queue *all_after(const ladei_retire_queues_all *all, const ladei_retire_queue *queue) {
   if (queue->all_next != NULL) return queue->all_next;
-  ladei_queue **bucket = bucket_of(all, queue->kind, queue->stream.context, queue->stream.id);
-  return all_from(all, (const ladei_queue *const *)bucket + 1);
+  ladei_retire_queue **bucket = bucket_of(all, queue->kind, queue->stream.context, queue->stream.id);
+  return all_from(all, (const ladei_retire_queue *const *)bucket + 1);
 }
 
-static void table_free(ladei_queues_all *all) {
+static void table_free(ladei_retire_queues_all *all) {
   if (all->buckets != all->first) free(all->buckets);
 }
 
-static void all_grow(ladei_queues_all *all) {
-  ladei_queues_all larger = {.bucket_count = 4 * all->bucket_count};
-  larger.buckets = calloc(larger.bucket_count, sizeof(ladei_queue *));
+static void all_grow(ladei_retire_queues_all *all) {
+  ladei_retire_queues_all larger = {.bucket_count = 4 * all->bucket_count};
+  larger.buckets = calloc(larger.bucket_count, sizeof(ladei_retire_queue *));
   if (larger.buckets == NULL) return;
-  for (ladei_queue *queue = all_first(all), *next; queue != NULL; queue = next) {
+  for (ladei_retire_queue *queue = all_first(all), *next; queue != NULL; queue = next) {
     next = all_after(all, queue);
     all_insert(&larger, queue);
   }
@@ -103,47 +107,49 @@ static void all_grow(ladei_queues_all *all) {
   all->bucket_count = larger.bucket_count;
 }
 
-void ladei_queue_register(ladei_retire *retire, ladei_queue *queue) {
-  queue->close_at = ladei_queue_batch(retire, queue);
+void ladei_retire_queue_register(ladei_retire *retire, ladei_retire_queue *queue) {
+  queue->close_at = ladei_retire_queue_batch(retire, queue);
   queue->in_all = true;
   retire->queue_count++;
   if (retire->queue_count > retire->all.bucket_count) all_grow(&retire->all);
   all_insert(&retire->all, queue);
 }
 
-ladei_queue *ladei_queue_find(ladei_retire *retire, ladei_queue_kind kind, uint64_t context, uint64_t id) {
-  ladei_queue *queue = *bucket_of(&retire->all, kind, context, id);
+ladei_retire_queue *ladei_retire_queue_find(ladei_retire *retire, ladei_retire_queue_kind kind, uint64_t context,
+                                            uint64_t id) {
+  ladei_retire_queue *queue = *bucket_of(&retire->all, kind, context, id);
   while (queue != NULL && !(queue->kind == kind && queue->stream.id == id && queue->stream.context == context)) {
     queue = queue->all_next;
   }
   return queue;
 }
 
-static uint64_t order_of(const ladei_retire *retire, ladei_queue_kind kind, const ladei_stream *stream) {
-  if (kind == LADEI_QUEUE_FOREIGN) return UINT64_MAX;
+static uint64_t order_of(const ladei_retire *retire, ladei_retire_queue_kind kind, const ladei_stream *stream) {
+  if (kind == LADEI_RETIRE_QUEUE_FOREIGN) return UINT64_MAX;
   return retire->options.order == NULL ? 0 : retire->options.order(retire->options.owner, stream);
 }
 
-ladei_queue *ladei_queue_need(ladei_retire *retire, ladei_queue_kind kind, const ladei_stream *stream) {
-  ladei_queue *queue = ladei_queue_find(retire, kind, stream->context, stream->id);
+ladei_retire_queue *ladei_retire_queue_need(ladei_retire *retire, ladei_retire_queue_kind kind,
+                                            const ladei_stream *stream) {
+  ladei_retire_queue *queue = ladei_retire_queue_find(retire, kind, stream->context, stream->id);
   if (queue == NULL) {
     ladei_lock_release(&retire->lock);
-    ladei_queue *fresh = ladei_queue_alloc();
-    if (fresh != NULL) ladei_queue_init(fresh, kind, stream, order_of(retire, kind, stream));
+    ladei_retire_queue *fresh = ladei_retire_queue_alloc();
+    if (fresh != NULL) ladei_retire_queue_init(fresh, kind, stream, order_of(retire, kind, stream));
     ladei_lock_acquire(&retire->lock);
-    queue = ladei_queue_find(retire, kind, stream->context, stream->id);
+    queue = ladei_retire_queue_find(retire, kind, stream->context, stream->id);
     if (queue == NULL && fresh != NULL) {
-      ladei_queue_register(retire, fresh);
+      ladei_retire_queue_register(retire, fresh);
       queue = fresh;
     } else {
       free(fresh);
     }
   }
-  if (queue != NULL) ladei_queue_pin(retire, queue);
+  if (queue != NULL) ladei_retire_queue_pin(retire, queue);
   return queue;
 }
 
-static void idle_remove(ladei_retire *retire, ladei_queue *queue) {
+static void idle_remove(ladei_retire *retire, ladei_retire_queue *queue) {
   TAILQ_REMOVE(&retire->idle, queue, idle_entry);
   queue->in_idle = false;
   retire->idle_count--;
@@ -152,7 +158,7 @@ static void idle_remove(ladei_retire *retire, ladei_queue *queue) {
 /* Batches that finish between two closings, as a rule. */
 enum { SPARES_MAX = 4 };
 
-ladei_event *ladei_queue_spare_take(ladei_queue *queue) {
+ladei_event *ladei_retire_queue_spare_take(ladei_retire_queue *queue) {
   ladei_event *event = queue->spares;
   if (event != NULL) {
     queue->spares = event->next;
@@ -162,7 +168,7 @@ ladei_event *ladei_queue_spare_take(ladei_queue *queue) {
   return event;
 }
 
-void ladei_queue_spare_put(ladei_retire *retire, ladei_queue *queue, ladei_event *event) {
+void ladei_retire_queue_spare_put(ladei_retire *retire, ladei_retire_queue *queue, ladei_event *event) {
   if (queue->spare_count == SPARES_MAX) {
     ladei_event_pool_release(retire->events, event);
     return;
@@ -173,13 +179,13 @@ void ladei_queue_spare_put(ladei_retire *retire, ladei_queue *queue, ladei_event
 }
 
 /* Other streams may have the events. */
-static void spares_release(ladei_retire *retire, ladei_queue *queue) {
-  for (ladei_event *event; (event = ladei_queue_spare_take(queue)) != NULL;) {
+static void spares_release(ladei_retire *retire, ladei_retire_queue *queue) {
+  for (ladei_event *event; (event = ladei_retire_queue_spare_take(queue)) != NULL;) {
     ladei_event_pool_release(retire->events, event);
   }
 }
 
-static void queue_free(ladei_retire *retire, ladei_queue *queue) {
+static void queue_free(ladei_retire *retire, ladei_retire_queue *queue) {
   assert(queue->refs == 0 && queue->pending == 0 && !queue->in_active && !queue->busy);
   if (queue->in_idle) idle_remove(retire, queue);
   if (queue->in_all) {
@@ -191,15 +197,15 @@ static void queue_free(ladei_retire *retire, ladei_queue *queue) {
   free(queue);
 }
 
-void ladei_queue_pin(ladei_retire *retire, ladei_queue *queue) {
+void ladei_retire_queue_pin(ladei_retire *retire, ladei_retire_queue *queue) {
   if (queue->in_idle) idle_remove(retire, queue);
   queue->refs++;
 }
 
-void ladei_queue_unpin(ladei_retire *retire, ladei_queue *queue) {
+void ladei_retire_queue_unpin(ladei_retire *retire, ladei_retire_queue *queue) {
   assert(queue->refs > 0);
   if (--queue->refs > 0 || queue->record_live || queue->inline_notes != 0) return;
-  if (queue->lost || queue->kind == LADEI_QUEUE_CAPTURE) {
+  if (queue->lost || queue->kind == LADEI_RETIRE_QUEUE_CAPTURE) {
     queue_free(retire, queue);
     return;
   }
@@ -214,43 +220,43 @@ void ladei_queue_unpin(ladei_retire *retire, ladei_queue *queue) {
 
 /* ---- Claiming ---------------------------------------------------------------------------------------------------- */
 
-bool ladei_queue_claim(ladei_retire *retire, ladei_queue *queue) {
+bool ladei_retire_queue_claim(ladei_retire *retire, ladei_retire_queue *queue) {
   if (queue->busy) return false;
   queue->busy = true;
-  ladei_queue_pin(retire, queue);
+  ladei_retire_queue_pin(retire, queue);
   return true;
 }
 
-void ladei_queue_claim_wait(ladei_retire *retire, ladei_queue *queue) {
-  ladei_queue_pin(retire, queue);
+void ladei_retire_queue_claim_wait(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_retire_queue_pin(retire, queue);
   while (queue->busy) {
     ladei_condition_wait(&retire->yielded, &retire->lock);
   }
   queue->busy = true;
 }
 
-void ladei_queue_yield(ladei_retire *retire, ladei_queue *queue) {
+void ladei_retire_queue_yield(ladei_retire *retire, ladei_retire_queue *queue) {
   assert(queue->busy);
   queue->busy = false;
   if (queue->in_active && queue->pending == 0) {
-    RB_REMOVE(ladei_queues_active, &retire->active, queue);
+    RB_REMOVE(ladei_retire_queues_active, &retire->active, queue);
     queue->in_active = false;
   }
   ladei_condition_broadcast(&retire->yielded);
-  ladei_queue_unpin(retire, queue);
+  ladei_retire_queue_unpin(retire, queue);
 }
 
-ladei_queue *ladei_queue_after(ladei_retire *retire, ladei_queue *queue) {
-  if (queue == NULL) return RB_MIN(ladei_queues_active, &retire->active);
-  if (queue->in_active) return RB_NEXT(ladei_queues_active, &retire->active, queue);
-  return RB_NFIND(ladei_queues_active, &retire->active, queue); /* where it would be */
+ladei_retire_queue *ladei_retire_queue_after(ladei_retire *retire, ladei_retire_queue *queue) {
+  if (queue == NULL) return RB_MIN(ladei_retire_queues_active, &retire->active);
+  if (queue->in_active) return RB_NEXT(ladei_retire_queues_active, &retire->active, queue);
+  return RB_NFIND(ladei_retire_queues_active, &retire->active, queue); /* where it would be */
 }
 
 /* ---- Marks ------------------------------------------------------------------------------------------------------- */
 
-void ladei_queue_mark(ladei_queue *queue, ladei_use *use, ladei_event *event, uint64_t covered) {
-  assert(use->mark == LADEI_MARK_NONE && covered <= queue->open);
-  use->mark = event == NULL ? LADEI_MARK_DONE : LADEI_MARK_EVENT;
+void ladei_retire_queue_mark(ladei_retire_queue *queue, ladei_retire_use *use, ladei_event *event, uint64_t covered) {
+  assert(use->mark == LADEI_RETIRE_MARK_NONE && covered <= queue->open);
+  use->mark = event == NULL ? LADEI_RETIRE_MARK_DONE : LADEI_RETIRE_MARK_EVENT;
   use->event = event;
   queue->open -= covered;
   queue->last_mark = use;
@@ -258,24 +264,24 @@ void ladei_queue_mark(ladei_queue *queue, ladei_use *use, ladei_event *event, ui
 }
 
 /* The first mark from `use` on. */
-static ladei_use *mark_from(ladei_use *use) {
-  while (use != NULL && use->mark == LADEI_MARK_NONE) {
+static ladei_retire_use *mark_from(ladei_retire_use *use) {
+  while (use != NULL && use->mark == LADEI_RETIRE_MARK_NONE) {
     use = TAILQ_NEXT(use, link);
   }
   return use;
 }
 
-ladei_event *ladei_queue_unmark(ladei_queue *queue, ladei_use *mark) {
+ladei_event *ladei_retire_queue_unmark(ladei_retire_queue *queue, ladei_retire_use *mark) {
   ladei_event *event = mark->event;
   mark->event = NULL;
-  mark->mark = LADEI_MARK_NONE;
+  mark->mark = LADEI_RETIRE_MARK_NONE;
   queue->first_mark = mark_from(TAILQ_FIRST(&queue->uses));
   if (mark == queue->last_mark) {
-    ladei_use *use = mark;
+    ladei_retire_use *use = mark;
     do {
       queue->open += use->count;
-      use = TAILQ_PREV(use, ladei_use_list, link);
-    } while (use != NULL && use->mark == LADEI_MARK_NONE);
+      use = TAILQ_PREV(use, ladei_retire_use_list, link);
+    } while (use != NULL && use->mark == LADEI_RETIRE_MARK_NONE);
     queue->last_mark = use;
   }
   return event;
@@ -284,10 +290,10 @@ ladei_event *ladei_queue_unmark(ladei_queue *queue, ladei_use *mark) {
 /* ---- Appending and finishing ------------------------------------------------------------------------------------- */
 
 /* Behind those noted before. From the end: blocks noted later are mostly freed later. */
-static void now_insert(ladei_queue *queue, ladei_use *use) {
-  ladei_use *before = TAILQ_LAST(&queue->uses, ladei_use_list);
+static void now_insert(ladei_retire_queue *queue, ladei_retire_use *use) {
+  ladei_retire_use *before = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
   while (before != NULL && before->sequence > use->sequence) {
-    before = TAILQ_PREV(before, ladei_use_list, link);
+    before = TAILQ_PREV(before, ladei_retire_use_list, link);
   }
   if (before == NULL) {
     TAILQ_INSERT_HEAD(&queue->uses, use, link);
@@ -296,25 +302,26 @@ static void now_insert(ladei_queue *queue, ladei_use *use) {
   }
 }
 
-void ladei_queue_append(ladei_retire *retire, ladei_queue *queue, ladei_use *use) {
-  if (queue->kind == LADEI_QUEUE_NOW) {
+void ladei_retire_queue_append(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use) {
+  if (queue->kind == LADEI_RETIRE_QUEUE_NOW) {
     now_insert(queue, use);
   } else {
     TAILQ_INSERT_TAIL(&queue->uses, use, link);
   }
-  if (queue->kind == LADEI_QUEUE_STREAM) queue->open += use->count;
+  if (queue->kind == LADEI_RETIRE_QUEUE_STREAM) queue->open += use->count;
   queue->pending += use->count;
   queue->appends++;
-  if (queue->kind == LADEI_QUEUE_CAPTURE) retire->captured_uses += use->count;
+  if (queue->kind == LADEI_RETIRE_QUEUE_CAPTURE) retire->captured_uses += use->count;
   retire->counters.pending_uses += use->count;
-  if (queue->kind != LADEI_QUEUE_CAPTURE && !queue->in_active) {
-    RB_INSERT(ladei_queues_active, &retire->active, queue);
+  if (queue->kind != LADEI_RETIRE_QUEUE_CAPTURE && !queue->in_active) {
+    RB_INSERT(ladei_retire_queues_active, &retire->active, queue);
     queue->in_active = true;
   }
 }
 
-ladei_use *ladei_use_make(ladei_retire *retire, ladei_ticket *ticket, ladei_queue *queue) {
-  ladei_use *use = ladei_slab_reserve(&retire->uses, retire->promised + 1) ? ladei_slab_alloc(&retire->uses) : NULL;
+ladei_retire_use *ladei_retire_use_make(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_queue *queue) {
+  ladei_retire_use *use =
+      ladei_slab_reserve(&retire->uses, retire->promised + 1) ? ladei_slab_alloc(&retire->uses) : NULL;
   if (use == NULL) return NULL;
   use->next = NULL;
   use->ticket = ticket;
@@ -323,26 +330,28 @@ ladei_use *ladei_use_make(ladei_retire *retire, ladei_ticket *ticket, ladei_queu
   use->count = 1;
   use->event = NULL;
   use->foreign = NULL;
-  use->mark = LADEI_MARK_NONE;
+  use->mark = LADEI_RETIRE_MARK_NONE;
   use->forgettable = false;
   use->failing = false;
   return use;
 }
 
-void ladei_use_free(ladei_retire *retire, ladei_use *use) {
+void ladei_retire_use_free(ladei_retire *retire, ladei_retire_use *use) {
   if (use->event != NULL) ladei_event_pool_release(retire->events, use->event);
   use->event = NULL;
   ladei_slab_free(&retire->uses, use);
 }
 
-static void done_append(ladei_done *done, ladei_ticket *first, ladei_ticket *last, uint64_t count) {
+static void done_append(ladei_retire_done_list *done, ladei_retire_ticket *first, ladei_retire_ticket *last,
+                        uint64_t count) {
   *done->tail = first;
   done->tail = &last->next;
   done->count += count;
 }
 
-void ladei_queue_finish_one(ladei_retire *retire, ladei_queue *queue, ladei_use *use, ladei_done *done) {
-  ladei_ticket *ticket = use->ticket, *last = use->last;
+void ladei_retire_queue_finish_one(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use,
+                                   ladei_retire_done_list *done) {
+  ladei_retire_ticket *ticket = use->ticket, *last = use->last;
   uint32_t count = use->count;
   if (queue->open == queue->pending) queue->open -= count; /* no mark, so it was open */
   if (use == queue->last_mark) {
@@ -353,54 +362,55 @@ void ladei_queue_finish_one(ladei_retire *retire, ladei_queue *queue, ladei_use 
   TAILQ_REMOVE(&queue->uses, use, link);
   queue->pending -= count;
   retire->counters.pending_uses -= count;
-  if (queue->kind == LADEI_QUEUE_CAPTURE) retire->captured_uses -= count;
+  if (queue->kind == LADEI_RETIRE_QUEUE_CAPTURE) retire->captured_uses -= count;
   assert(ticket->waits > 0);
-  ladei_use_failing_set(queue, use, false);
-  if (use->event != NULL && queue->kind == LADEI_QUEUE_STREAM && !queue->retired) {
-    ladei_queue_spare_put(retire, queue, use->event);
+  ladei_retire_use_failing_set(queue, use, false);
+  if (use->event != NULL && queue->kind == LADEI_RETIRE_QUEUE_STREAM && !queue->retired) {
+    ladei_retire_queue_spare_put(retire, queue, use->event);
     use->event = NULL;
   }
-  ladei_use_free(retire, use);
+  ladei_retire_use_free(retire, use);
   if (last != NULL) {
     done_append(done, ticket, last, count);
   } else if (--ticket->waits == 0) {
     ticket->next = NULL;
     done_append(done, ticket, ticket, 1);
   }
-  ladei_queue_unpin(retire, queue);
+  ladei_retire_queue_unpin(retire, queue);
 }
 
-void ladei_queue_finish(ladei_retire *retire, ladei_queue *queue, ladei_use *last, ladei_done *done) {
-  for (ladei_use *use, *after = TAILQ_FIRST(&queue->uses); after != NULL;) {
+void ladei_retire_queue_finish(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *last,
+                               ladei_retire_done_list *done) {
+  for (ladei_retire_use *use, *after = TAILQ_FIRST(&queue->uses); after != NULL;) {
     use = after;
     after = use == last ? NULL : TAILQ_NEXT(use, link);
-    ladei_queue_finish_one(retire, queue, use, done);
+    ladei_retire_queue_finish_one(retire, queue, use, done);
   }
 }
 
-void ladei_done_deliver(ladei_retire *retire, ladei_done *done) {
+void ladei_retire_done_deliver(ladei_retire *retire, ladei_retire_done_list *done) {
   if (done->count == 0) return;
   ladei_lock_release(&retire->lock);
   ladei_lock_assert_none_held();
   retire->options.done(retire->options.owner, done->first);
-  ladei_pending_sub(retire, done->count);
+  ladei_retire_pending_sub(retire, done->count);
   ladei_lock_acquire(&retire->lock);
 }
 
 /* ---- Passes ------------------------------------------------------------------------------------------------------ */
 
-uint32_t *ladei_pass_begin(ladei_retire *retire) {
+uint32_t *ladei_retire_pass_begin(ladei_retire *retire) {
   uint32_t *passes = &retire->passes[retire->turn & 1];
   *passes += 1;
   return passes;
 }
 
-void ladei_pass_end(ladei_retire *retire, uint32_t *passes) {
+void ladei_retire_pass_end(ladei_retire *retire, uint32_t *passes) {
   *passes -= 1;
   if (*passes == 0 && retire->turning) ladei_condition_broadcast(&retire->yielded);
 }
 
-void ladei_passes_wait(ladei_retire *retire) {
+void ladei_retire_passes_wait(ladei_retire *retire) {
   while (retire->turning) {
     ladei_condition_wait(&retire->yielded, &retire->lock);
   }
@@ -415,20 +425,20 @@ void ladei_passes_wait(ladei_retire *retire) {
 
 /* ---- All queues -------------------------------------------------------------------------------------------------- */
 
-void ladei_queues_destroy(ladei_retire *retire) {
-  for (ladei_queue *queue = all_first(&retire->all), *next; queue != NULL; queue = next) {
+void ladei_retire_queues_destroy(ladei_retire *retire) {
+  for (ladei_retire_queue *queue = all_first(&retire->all), *next; queue != NULL; queue = next) {
     next = all_after(&retire->all, queue);
     queue_free(retire, queue);
   }
   table_free(&retire->all);
 }
 
-void ladei_queues_count(ladei_retire *retire, ladei_retire_counters *counters) {
-  ladei_queue *queue; /* others have nothing pending but uses of captures */
-  RB_FOREACH (queue, ladei_queues_active, &retire->active) {
-    if (queue->kind == LADEI_QUEUE_STREAM) counters->open_uses += queue->open;
+void ladei_retire_queues_count(ladei_retire *retire, ladei_retire_counters *counters) {
+  ladei_retire_queue *queue; /* others have nothing pending but uses of captures */
+  RB_FOREACH (queue, ladei_retire_queues_active, &retire->active) {
+    if (queue->kind == LADEI_RETIRE_QUEUE_STREAM) counters->open_uses += queue->open;
     if (queue->failing) {
-      counters->quarantined_uses += queue->kind == LADEI_QUEUE_FOREIGN ? queue->failing_count : queue->pending;
+      counters->quarantined_uses += queue->kind == LADEI_RETIRE_QUEUE_FOREIGN ? queue->failing_count : queue->pending;
     }
     if (queue->lost && !queue->failing) counters->quarantined_uses += queue->open;
   }
@@ -436,14 +446,14 @@ void ladei_queues_count(ladei_retire *retire, ladei_retire_counters *counters) {
   counters->streams = retire->queue_count;
 }
 
-static lade_status broken(const ladei_queue *queue, const char *invariant) {
+static lade_status broken(const ladei_retire_queue *queue, const char *invariant) {
   return ladei_error(LADE_ERR_INTERNAL, 0, "retire: queue of context %llu, stream id %llu, kind %d: %s",
                      (unsigned long long)queue->stream.context, (unsigned long long)queue->stream.id, (int)queue->kind,
                      invariant);
 }
 
-static bool tickets_wait(const ladei_use *use) {
-  const ladei_ticket *ticket = use->ticket;
+static bool tickets_wait(const ladei_retire_use *use) {
+  const ladei_retire_ticket *ticket = use->ticket;
   uint32_t left = use->count;
   while (left > 0 && ticket->waits > 0) {
     ticket = ticket->next;
@@ -453,16 +463,18 @@ static bool tickets_wait(const ladei_use *use) {
 }
 
 /* R1, R2 of one queue. Adds its uses to *records. */
-static lade_status uses_check(const ladei_queue *queue, uint64_t *records) {
+static lade_status uses_check(const ladei_retire_queue *queue, uint64_t *records) {
   uint64_t pending = 0, behind_mark = 0, sequence = 0;
-  const ladei_use *first_mark = NULL, *last_mark = NULL, *use;
+  const ladei_retire_use *first_mark = NULL, *last_mark = NULL, *use;
   TAILQ_FOREACH (use, &queue->uses, link) {
-    bool marked = use->mark != LADEI_MARK_NONE;
-    bool event_fits =
-        queue->kind == LADEI_QUEUE_NOW ? use->event != NULL : (use->event != NULL) == (use->mark == LADEI_MARK_EVENT);
+    bool marked = use->mark != LADEI_RETIRE_MARK_NONE;
+    bool event_fits = queue->kind == LADEI_RETIRE_QUEUE_NOW
+                          ? use->event != NULL
+                          : (use->event != NULL) == (use->mark == LADEI_RETIRE_MARK_EVENT);
     if (use->queue != queue || !tickets_wait(use)) return broken(queue, "R5: a pending use of no pending ticket");
     if (!event_fits) return broken(queue, "R2: a mark without its event, or an event without mark");
-    if (queue->kind == LADEI_QUEUE_NOW && use->sequence <= sequence) return broken(queue, "R1: not in order of notes");
+    if (queue->kind == LADEI_RETIRE_QUEUE_NOW && use->sequence <= sequence)
+      return broken(queue, "R1: not in order of notes");
     sequence = use->sequence;
     *records += 1;
     pending += use->count;
@@ -471,17 +483,17 @@ static lade_status uses_check(const ladei_queue *queue, uint64_t *records) {
     if (marked) last_mark = use;
   }
   if (pending != queue->pending) return broken(queue, "R2: pending");
-  if (queue->kind == LADEI_QUEUE_STREAM && behind_mark != queue->open) return broken(queue, "R2: open");
+  if (queue->kind == LADEI_RETIRE_QUEUE_STREAM && behind_mark != queue->open) return broken(queue, "R2: open");
   if (first_mark != queue->first_mark || last_mark != queue->last_mark) return broken(queue, "R2: first or last mark");
   return LADE_OK;
 }
 
-static lade_status queue_check(const ladei_queue *queue, uint64_t *records) {
+static lade_status queue_check(const ladei_retire_queue *queue, uint64_t *records) {
   uint64_t own = 0;
   lade_status status = uses_check(queue, &own);
   if (status != LADE_OK) return status;
   *records += own;
-  bool waits = queue->pending > 0 && queue->kind != LADEI_QUEUE_CAPTURE;
+  bool waits = queue->pending > 0 && queue->kind != LADEI_RETIRE_QUEUE_CAPTURE;
   if (waits ? !queue->in_active : queue->in_active && !queue->busy) return broken(queue, "R3: among the active queues");
   if (queue->refs < own + (queue->busy ? 1 : 0)) return broken(queue, "R4: references");
   bool idle = queue->refs == 0 && queue->inline_notes == 0 && !queue->record_live;
@@ -490,10 +502,11 @@ static lade_status queue_check(const ladei_queue *queue, uint64_t *records) {
   return LADE_OK;
 }
 
-lade_status ladei_queues_check(ladei_retire *retire) {
+lade_status ladei_retire_queues_check(ladei_retire *retire) {
   uint64_t pending = 0, references = 0, count = 0, records = 0, inline_notes = 0;
   bool busy = false;
-  for (const ladei_queue *queue = all_first(&retire->all); queue != NULL; queue = all_after(&retire->all, queue)) {
+  for (const ladei_retire_queue *queue = all_first(&retire->all); queue != NULL;
+       queue = all_after(&retire->all, queue)) {
     lade_status status = queue_check(queue, &records);
     if (status != LADE_OK) return status;
     pending += queue->pending;

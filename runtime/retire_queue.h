@@ -61,43 +61,43 @@
 enum { LADEI_CACHE_LINE_BYTES = 64 };
 
 /* In the order in which queues of one stream are polled. */
-typedef enum ladei_queue_kind {
-  LADEI_QUEUE_NOW,     /* uses that ended at their note: each has its event */
-  LADEI_QUEUE_STREAM,  /* uses that last until the free: batches */
-  LADEI_QUEUE_CAPTURE, /* uses inside a capture: until the graph is gone */
-  LADEI_QUEUE_FOREIGN, /* events of callers */
-} ladei_queue_kind;
+typedef enum ladei_retire_queue_kind {
+  LADEI_RETIRE_QUEUE_NOW,     /* uses that ended at their note: each has its event */
+  LADEI_RETIRE_QUEUE_STREAM,  /* uses that last until the free: batches */
+  LADEI_RETIRE_QUEUE_CAPTURE, /* uses inside a capture: until the graph is gone */
+  LADEI_RETIRE_QUEUE_FOREIGN, /* events of callers */
+} ladei_retire_queue_kind;
 
-typedef enum ladei_mark {
-  LADEI_MARK_NONE,  /* open, or covered by a later mark */
-  LADEI_MARK_EVENT, /* use->event covers it and what is before it */
-  LADEI_MARK_DONE,  /* the stream was found done after the append */
-} ladei_mark;
+typedef enum ladei_retire_mark {
+  LADEI_RETIRE_MARK_NONE,  /* open, or covered by a later mark */
+  LADEI_RETIRE_MARK_EVENT, /* use->event covers it and what is before it */
+  LADEI_RETIRE_MARK_DONE,  /* the stream was found done after the append */
+} ladei_retire_mark;
 
-struct ladei_use {
+struct ladei_retire_use {
   ladei_slab_head head;
-  ladei_use *next; /* in the list of its ticket, ascending by queue; noted only */
-  TAILQ_ENTRY(ladei_use) link;
-  ladei_ticket *ticket; /* told by a lane: the first of `count` that wait for nothing else, linked by next */
-  ladei_ticket *last;   /* of those; NULL: a use of one ticket */
-  struct ladei_queue *queue;
+  ladei_retire_use *next; /* in the list of its ticket, ascending by queue; noted only */
+  TAILQ_ENTRY(ladei_retire_use) link;
+  ladei_retire_ticket *ticket; /* told by a lane: the first of `count` that wait for nothing else, linked by next */
+  ladei_retire_ticket *last;   /* of those; NULL: a use of one ticket */
+  struct ladei_retire_queue *queue;
   uint32_t count;
   ladei_event *event; /* on loan: of a mark, of a NOW use */
   lade_event foreign; /* FOREIGN queue only */
   uint64_t sequence;  /* NOW: order in which the notes were linked */
-  ladei_mark mark;
+  ladei_retire_mark mark;
   bool forgettable; /* LADEI_NOTE_MARK */
   bool failing;     /* FOREIGN: its event answered with a failure last */
 };
 
-typedef TAILQ_HEAD(ladei_use_list, ladei_use) ladei_use_list;
+typedef TAILQ_HEAD(ladei_retire_use_list, ladei_retire_use) ladei_retire_use_list;
 
 /* In lines of cache: finding and keeping it; counts; what is in it; its place among the active ones. With thousands of
  * streams each is a miss. */
-typedef struct ladei_queue {
-  _Alignas(LADEI_CACHE_LINE_BYTES) struct ladei_queue *all_next; /* in its bucket */
+typedef struct ladei_retire_queue {
+  _Alignas(LADEI_CACHE_LINE_BYTES) struct ladei_retire_queue *all_next; /* in its bucket */
   ladei_stream stream; /* CAPTURE: id is that of the capture, context 0 or a number (C3); FOREIGN: all 0 */
-  ladei_queue_kind kind;
+  ladei_retire_queue_kind kind;
   bool in_all, in_active, in_idle;
   bool busy;
   bool retiring; /* stream_retire has its last try: notes are refused */
@@ -117,49 +117,49 @@ typedef struct ladei_queue {
   uint32_t spare_count;
   uint32_t failing_count; /* FOREIGN: failing uses */
 
-  ladei_use_list uses;
-  ladei_use *first_mark, *last_mark;
-  TAILQ_ENTRY(ladei_queue) idle_entry;
+  ladei_retire_use_list uses;
+  ladei_retire_use *first_mark, *last_mark;
+  TAILQ_ENTRY(ladei_retire_queue) idle_entry;
   ladei_event *spares;     /* of batches that finished, for those to come; on loan all the time */
   ladei_event *last_event; /* retired: covers the stream's work; NULL once done, or where not needed */
 
-  RB_ENTRY(ladei_queue) active_entry;
-  uint64_t order;                   /* place in `active` before context, id and kind */
-  struct ladei_queue *next_claimed; /* list of the thread that claimed it */
-} ladei_queue;
+  RB_ENTRY(ladei_retire_queue) active_entry;
+  uint64_t order;                          /* place in `active` before context, id and kind */
+  struct ladei_retire_queue *next_claimed; /* list of the thread that claimed it */
+} ladei_retire_queue;
 
-_Static_assert(sizeof(ladei_queue) == 4 * LADEI_CACHE_LINE_BYTES, "a queue grew by a line of cache");
+_Static_assert(sizeof(ladei_retire_queue) == 4 * LADEI_CACHE_LINE_BYTES, "a queue grew by a line of cache");
 
 /* Queues by identity: a hash table with chains, doubled when there are more queues than buckets, as far as there is
  * memory for that. */
-typedef struct ladei_queues_all {
-  ladei_queue *first[64]; /* the table until it is too small */
-  ladei_queue **buckets;
+typedef struct ladei_retire_queues_all {
+  ladei_retire_queue *first[64]; /* the table until it is too small */
+  ladei_retire_queue **buckets;
   uint64_t bucket_count; /* a power of two */
-} ladei_queues_all;
-typedef RB_HEAD(ladei_queues_active, ladei_queue) ladei_queues_active;
+} ladei_retire_queues_all;
+typedef RB_HEAD(ladei_retire_queues_active, ladei_retire_queue) ladei_retire_queues_active;
 
 struct ladei_retire {
   lade_runtime *runtime;
   ladei_retire_options options;
   ladei_event_pool *events;
-  struct ladei_capture_box *captures;
+  struct ladei_retire_capture_box *captures;
   _Atomic(bool) broken; /* test only */
 
   /* On a line of its own: what stands above is read in every call. */
   _Alignas(LADEI_CACHE_LINE_BYTES) ladei_lock lock;
   _Atomic(uint64_t) pending_tickets; /* added, done() has not returned from them */
   _Atomic(uint32_t) slots_used;      /* of all lanes; written under the lock */
-  struct ladei_lane *lanes;          /* open ones */
+  struct ladei_retire_buffer *lanes; /* open ones */
   uint64_t promised;                 /* see L3 in retire_buffer.c */
   ladei_condition yielded;           /* a queue is no longer busy; a pass that is awaited is over */
   uint32_t passes[2];                /* under way, by the parity of `turn` when they began (R11) */
   uint32_t turn;
   bool turning;           /* somebody awaits the passes of the turn before */
   uint64_t captured_uses; /* pending ones of CAPTURE queues */
-  ladei_queues_all all;
-  ladei_queues_active active;
-  TAILQ_HEAD(, ladei_queue) idle; /* oldest first */
+  ladei_retire_queues_all all;
+  ladei_retire_queues_active active;
+  TAILQ_HEAD(, ladei_retire_queue) idle; /* oldest first */
   uint64_t idle_count;
   uint64_t queue_count;
   ladei_slab uses;
@@ -169,13 +169,15 @@ struct ladei_retire {
 };
 
 /* Tickets found done, in order. */
-typedef struct ladei_done {
-  ladei_ticket *first;
-  ladei_ticket **tail;
+typedef struct ladei_retire_done_list {
+  ladei_retire_ticket *first;
+  ladei_retire_ticket **tail;
   uint64_t count;
-} ladei_done;
+} ladei_retire_done_list;
 
-static inline void ladei_done_init(ladei_done *done) { *done = (ladei_done){.tail = &done->first}; }
+static inline void ladei_retire_done_init(ladei_retire_done_list *done) {
+  *done = (ladei_retire_done_list){.tail = &done->first};
+}
 
 /* The table, for one call: lade_status s = ladei_retire_driver(retire)->event_query(retire->runtime->self, event); */
 static inline const lade_runtime_ops *ladei_retire_driver(const ladei_retire *retire) {
@@ -186,66 +188,73 @@ static inline const lade_runtime_ops *ladei_retire_driver(const ladei_retire *re
 /* ---- Inline notes (retire_buffer.c) -------------------------------------------------------------------------------- */
 
 /* A ticket's `uses` besides a list: one note of a stream until the free, in so many words. */
-static inline ladei_use *ladei_inline_note(const ladei_queue *queue) { return (ladei_use *)((uintptr_t)queue | 1); }
-static inline ladei_queue *ladei_inline_queue(const ladei_use *note) {
-  return (ladei_queue *)((uintptr_t)note & ~(uintptr_t)1);
+static inline ladei_retire_use *ladei_retire_inline_note(const ladei_retire_queue *queue) {
+  return (ladei_retire_use *)((uintptr_t)queue | 1);
+}
+static inline ladei_retire_queue *ladei_retire_inline_queue(const ladei_retire_use *note) {
+  return (ladei_retire_queue *)((uintptr_t)note & ~(uintptr_t)1);
 }
 /* No note, and none but of the holder of retire->lock may come. */
-#define LADEI_NOTE_SEALED ((ladei_use *)1)
-static inline bool ladei_note_is_inline(const ladei_use *note) {
+#define LADEI_NOTE_SEALED ((ladei_retire_use *)1)
+static inline bool ladei_retire_note_is_inline(const ladei_retire_use *note) {
   return ((uintptr_t)note & 1) != 0 && note != LADEI_NOTE_SEALED;
 }
 
 /* ---- retire_queue.c; all under retire->lock unless told otherwise ------------------------------------------------ */
 
 /* Memory for one, free() takes it back; NULL: none. Needs no lock. */
-ladei_queue *ladei_queue_alloc(void);
+ladei_retire_queue *ladei_retire_queue_alloc(void);
 /* Order in `active`, and of the uses of a ticket. Needs no lock. */
-int ladei_queue_compare(const ladei_queue *a, const ladei_queue *b);
-void ladei_queue_init(ladei_queue *queue, ladei_queue_kind kind, const ladei_stream *stream, uint64_t order);
-void ladei_queues_init(ladei_retire *retire);
+int ladei_retire_queue_compare(const ladei_retire_queue *a, const ladei_retire_queue *b);
+void ladei_retire_queue_init(ladei_retire_queue *queue, ladei_retire_queue_kind kind, const ladei_stream *stream,
+                             uint64_t order);
+void ladei_retire_queues_init(ladei_retire *retire);
 /* Puts a queue among `all`; no other has its kind, context and id. Counted in queue_count. */
-void ladei_queue_register(ladei_retire *retire, ladei_queue *queue);
-ladei_queue *ladei_queue_find(ladei_retire *retire, ladei_queue_kind kind, uint64_t context, uint64_t id);
+void ladei_retire_queue_register(ladei_retire *retire, ladei_retire_queue *queue);
+ladei_retire_queue *ladei_retire_queue_find(ladei_retire *retire, ladei_retire_queue_kind kind, uint64_t context,
+                                            uint64_t id);
 /* Finds or makes a queue, pinned; not for captures. Drops the lock while it allocates. NULL when there is no memory. */
-ladei_queue *ladei_queue_need(ladei_retire *retire, ladei_queue_kind kind, const ladei_stream *stream);
+ladei_retire_queue *ladei_retire_queue_need(ladei_retire *retire, ladei_retire_queue_kind kind,
+                                            const ladei_stream *stream);
 
-void ladei_queue_pin(ladei_retire *retire, ladei_queue *queue);
+void ladei_retire_queue_pin(ladei_retire *retire, ladei_retire_queue *queue);
 /* Frees the queue, or keeps it for its stream's next use, when this was the last reference. */
-void ladei_queue_unpin(ladei_retire *retire, ladei_queue *queue);
+void ladei_retire_queue_unpin(ladei_retire *retire, ladei_retire_queue *queue);
 
 /* Takes the right to make driver calls for the queue and to take uses out of it; pins. False: another thread has it. */
-bool ladei_queue_claim(ladei_retire *retire, ladei_queue *queue);
+bool ladei_retire_queue_claim(ladei_retire *retire, ladei_retire_queue *queue);
 /* The same, waiting for the other thread. The queue may be idle, retired or finished then. */
-void ladei_queue_claim_wait(ladei_retire *retire, ladei_queue *queue);
-void ladei_queue_yield(ladei_retire *retire, ladei_queue *queue);
+void ladei_retire_queue_claim_wait(ladei_retire *retire, ladei_retire_queue *queue);
+void ladei_retire_queue_yield(ladei_retire *retire, ladei_retire_queue *queue);
 /* The queue polled after this one, which is pinned; NULL for the last. NULL gives the first. */
-ladei_queue *ladei_queue_after(ladei_retire *retire, ladei_queue *queue);
+ladei_retire_queue *ladei_retire_queue_after(ladei_retire *retire, ladei_retire_queue *queue);
 
 /* Somebody noted the stream: it answered just now. */
-static inline void ladei_queue_named(ladei_queue *queue) {
+static inline void ladei_retire_queue_named(ladei_retire_queue *queue) {
   queue->notes++;
   queue->lost = false;
 }
 /* A noted use becomes pending. */
-void ladei_queue_append(ladei_retire *retire, ladei_queue *queue, ladei_use *use);
+void ladei_retire_queue_append(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use);
 /* Marks an open use; `covered` open uses, up to it, are open no longer. `event` NULL: the stream is done. */
-void ladei_queue_mark(ladei_queue *queue, ladei_use *use, ladei_event *event, uint64_t covered);
+void ladei_retire_queue_mark(ladei_retire_queue *queue, ladei_retire_use *use, ladei_event *event, uint64_t covered);
 /* Takes a mark off, and its event, which the caller gets. Its uses are covered by the next mark, or open. */
-ladei_event *ladei_queue_unmark(ladei_queue *queue, ladei_use *mark);
+ladei_event *ladei_retire_queue_unmark(ladei_retire_queue *queue, ladei_retire_use *mark);
 /* Finishes a use and all before it. The queue is claimed. */
-void ladei_queue_finish(ladei_retire *retire, ladei_queue *queue, ladei_use *last, ladei_done *done);
+void ladei_retire_queue_finish(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *last,
+                               ladei_retire_done_list *done);
 /* Finishes one use wherever it stands (FOREIGN queues). The queue is claimed. */
-void ladei_queue_finish_one(ladei_retire *retire, ladei_queue *queue, ladei_use *use, ladei_done *done);
+void ladei_retire_queue_finish_one(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use,
+                                   ladei_retire_done_list *done);
 
 /* A use of one ticket, in no list; NULL when there is no memory beyond what lanes are promised. */
-ladei_use *ladei_use_make(ladei_retire *retire, ladei_ticket *ticket, ladei_queue *queue);
+ladei_retire_use *ladei_retire_use_make(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_queue *queue);
 /* An event that the queue has at hand; NULL: none. And back, or to the pool. */
-ladei_event *ladei_queue_spare_take(ladei_queue *queue);
-void ladei_queue_spare_put(ladei_retire *retire, ladei_queue *queue, ladei_event *event);
+ladei_event *ladei_retire_queue_spare_take(ladei_retire_queue *queue);
+void ladei_retire_queue_spare_put(ladei_retire *retire, ladei_retire_queue *queue, ladei_event *event);
 
 /* Of a FOREIGN queue, whose `failing` follows; others have none. */
-static inline void ladei_use_failing_set(ladei_queue *queue, ladei_use *use, bool failing) {
+static inline void ladei_retire_use_failing_set(ladei_retire_queue *queue, ladei_retire_use *use, bool failing) {
   if (use->failing == failing) return;
   use->failing = failing;
   queue->failing_count += failing ? 1 : UINT32_MAX; /* modulo 2^32 */
@@ -253,73 +262,74 @@ static inline void ladei_use_failing_set(ladei_queue *queue, ladei_use *use, boo
 }
 
 /* Frees a use that is in no list; its event goes back to the pool. Does not touch the queue's references. */
-void ladei_use_free(ladei_retire *retire, ladei_use *use);
+void ladei_retire_use_free(ladei_retire *retire, ladei_retire_use *use);
 
 /* Frees all queues: nothing is noted or pending. */
-void ladei_queues_destroy(ladei_retire *retire);
+void ladei_retire_queues_destroy(ladei_retire *retire);
 /* Adds what is counted by looking at all queues. */
-void ladei_queues_count(ladei_retire *retire, ladei_retire_counters *counters);
+void ladei_retire_queues_count(ladei_retire *retire, ladei_retire_counters *counters);
 /* Recounts R1 to R5; LADE_ERR_INTERNAL. */
-lade_status ladei_queues_check(ladei_retire *retire);
+lade_status ladei_retire_queues_check(ladei_retire *retire);
 
 /* Uses that share an event. On the legacy stream each add records its own: work of all other streams lies in its order,
  * so an event recorded later covers far more than was meant, and a capture may forbid it. */
-static inline uint64_t ladei_queue_batch(const ladei_retire *retire, const ladei_queue *queue) {
+static inline uint64_t ladei_retire_queue_batch(const ladei_retire *retire, const ladei_retire_queue *queue) {
   return queue->stream.kind == LADEI_STREAM_LEGACY ? 1 : retire->options.event_batch;
 }
 
 /* Before tickets can be done, and after done() has returned from them. */
-static inline void ladei_pending_add(ladei_retire *retire, uint64_t count) {
+static inline void ladei_retire_pending_add(ladei_retire *retire, uint64_t count) {
   atomic_fetch_add_explicit(&retire->pending_tickets, count, memory_order_release);
 }
-static inline void ladei_pending_sub(ladei_retire *retire, uint64_t count) {
+static inline void ladei_retire_pending_sub(ladei_retire *retire, uint64_t count) {
   atomic_fetch_sub_explicit(&retire->pending_tickets, count, memory_order_release);
 }
 
 /* Under the lock, which is dropped meanwhile: calls done() and takes the tickets off pending_tickets. */
-void ladei_done_deliver(ladei_retire *retire, ladei_done *done);
+void ladei_retire_done_deliver(ladei_retire *retire, ladei_retire_done_list *done);
 /* Under the lock: the beginning of a pass, and its end, with what the beginning said. */
-uint32_t *ladei_pass_begin(ladei_retire *retire);
-void ladei_pass_end(ladei_retire *retire, uint32_t *passes);
+uint32_t *ladei_retire_pass_begin(ladei_retire *retire);
+void ladei_retire_pass_end(ladei_retire *retire, uint32_t *passes);
 /* Under the lock, which is dropped meanwhile: waits for the passes of other threads, not in one. */
-void ladei_passes_wait(ladei_retire *retire);
+void ladei_retire_passes_wait(ladei_retire *retire);
 
 /* ---- retire.c ---------------------------------------------------------------------------------------------------- */
 
 /* Not under the lock: a note until the free by an ordinary stream that does not capture. */
-lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_ticket *ticket, const ladei_stream *stream,
+lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                                      unsigned flags);
 /* Under the lock. Whether the adding thread should close the queue's batch now; claims it then. */
-bool ladei_queue_fills(ladei_retire *retire, ladei_queue *queue);
+bool ladei_retire_queue_fills(ladei_retire *retire, ladei_retire_queue *queue);
 
 /* ---- retire_buffer.c; under the lock ------------------------------------------------------------------------------- */
 
 /* The open batches of all lanes go to their queues. */
-void ladei_lanes_tell(ladei_retire *retire);
+void ladei_retire_buffers_tell(ladei_retire *retire);
 /* The same, and what lanes know of notes. */
-void ladei_lanes_empty(ladei_retire *retire);
+void ladei_retire_buffers_empty(ladei_retire *retire);
 /* Empties the lanes that know the queue. */
-void ladei_lanes_forget_queue(ladei_retire *retire, const ladei_queue *queue);
+void ladei_retire_buffers_forget_queue(ladei_retire *retire, const ladei_retire_queue *queue);
 /* Not under the lock: empties and closes all; their owners make no call meanwhile. */
-void ladei_lanes_close(ladei_retire *retire);
+void ladei_retire_buffers_close(ladei_retire *retire);
 
 /* ---- retire_capture.c -------------------------------------------------------------------------------------------- */
 
 /* What user objects talk to; lives until the retire object and the last graph are gone. */
-lade_status ladei_capture_box_create(struct ladei_capture_box **out);
+lade_status ladei_retire_capture_box_create(struct ladei_retire_capture_box **out);
 /* The retire object is gone, or never came to be. */
-void ladei_capture_box_abandon(struct ladei_capture_box *box);
+void ladei_retire_capture_box_abandon(struct ladei_retire_capture_box *box);
 
 /* Not under the lock: the queue of a capture under way, pinned, made and tied to the graph if need be. */
-lade_status ladei_capture_queue_need(ladei_retire *retire, const ladei_capture_info *info, ladei_queue **out);
+lade_status ladei_retire_capture_queue_need(ladei_retire *retire, const ladei_capture_info *info,
+                                            ladei_retire_queue **out);
 /* Whether drain has something to do. Needs no lock. */
-bool ladei_capture_any_gone(ladei_retire *retire);
+bool ladei_retire_capture_any_gone(ladei_retire *retire);
 /* Under the lock: finishes the uses of captures whose graphs have gone. */
-void ladei_capture_drain(ladei_retire *retire, ladei_done *done);
+void ladei_retire_capture_drain(ladei_retire *retire, ladei_retire_done_list *done);
 
 /* ---- retire_poll.c ----------------------------------------------------------------------------------------------- */
 
 /* Under the lock, which is dropped meanwhile: closes the open batch of a claimed queue, and yields it. For add. */
-void ladei_queue_close_claimed(ladei_retire *retire, ladei_queue *queue);
+void ladei_retire_queue_close_claimed(ladei_retire *retire, ladei_retire_queue *queue);
 
 #endif /* LADE_RUNTIME_RETIRE_QUEUE_H */

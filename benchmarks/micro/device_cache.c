@@ -339,7 +339,7 @@ enum { SNAPSHOT_BLOCKS = 100000 };
 
 static double snapshot_run(void *user) {
   rig *r = user;
-  ladei_snapshot snapshot;
+  ladei_device_snapshot snapshot;
   double begin = bench_seconds();
   if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return NAN;
   double seconds = bench_seconds() - begin;
@@ -350,7 +350,7 @@ static double snapshot_run(void *user) {
 /* Copying as many bytes as the snapshot's blocks have. */
 static double copy_run(void *user) {
   (void)user;
-  size_t bytes = SNAPSHOT_BLOCKS * sizeof(ladei_snapshot_block);
+  size_t bytes = SNAPSHOT_BLOCKS * sizeof(ladei_device_snapshot_block);
   char *from = calloc(1, bytes);
   char *to = malloc(bytes);
   double begin = bench_seconds();

@@ -16,13 +16,13 @@
 
 lade_status ladei_device_null(void) { return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: NULL"); }
 
-lade_status ladei_backend_lacks(const lade_device_allocator *allocator, const char *call) {
+lade_status ladei_device_backend_lacks(const lade_device_allocator *allocator, const char *call) {
   return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator of device %d: %s: the backend %s does not support it",
                      allocator->device, call, allocator->backend->name);
 }
 
-lade_status ladei_backend_check_native(const lade_device_allocator *allocator, const char *call) {
-  return allocator->backend->pool_live_equals != NULL ? LADE_OK : ladei_backend_lacks(allocator, call);
+lade_status ladei_device_backend_check_native(const lade_device_allocator *allocator, const char *call) {
+  return allocator->backend->pool_live_equals != NULL ? LADE_OK : ladei_device_backend_lacks(allocator, call);
 }
 
 static lade_status argument_null(const char *call) {
@@ -39,14 +39,14 @@ static lade_status argument_null(const char *call) {
 static inline lade_status recounted(lade_device_allocator *allocator, lade_status status) {
 #ifndef NDEBUG
   enum { RECORDS_PER_CALL = 16 };
-  if (allocator->backend->check != ladei_native_check) return status;
+  if (allocator->backend->check != ladei_device_native_check) return status;
   if (atomic_fetch_add_explicit(&allocator->calls_since_recount, 1, memory_order_relaxed) <
       atomic_load_explicit(&allocator->calls_per_recount, memory_order_relaxed)) {
     return status;
   }
   atomic_store_explicit(&allocator->calls_since_recount, 0, memory_order_relaxed);
   size_t looked_at = 0;
-  if (ladei_native_recount(allocator, &looked_at) != LADE_OK) {
+  if (ladei_device_native_recount(allocator, &looked_at) != LADE_OK) {
     fprintf(stderr, "lade: %s\n", lade_last_error()->text);
     abort();
   }
@@ -59,17 +59,17 @@ static inline lade_status recounted(lade_device_allocator *allocator, lade_statu
 
 /* The end of a public call: the backend's function, if it has one, with these arguments. */
 #define BACKEND_CALL(function, ...)                                                                                    \
-  (allocator->backend->function == NULL ? ladei_backend_lacks(allocator, #function)                                    \
+  (allocator->backend->function == NULL ? ladei_device_backend_lacks(allocator, #function)                             \
                                         : allocator->backend->function(__VA_ARGS__))
 
 /* The same for calls that may cause events, as an operation that captures a context from `level` on. */
 #define BACKEND_OPERATION(level, function, ...)                                                                        \
   do {                                                                                                                 \
-    if (!ladei_history_watched(allocator)) return recounted(allocator, BACKEND_CALL(function, __VA_ARGS__));           \
-    ladei_operation operation;                                                                                         \
-    ladei_history_begin(allocator, level, &operation);                                                                 \
+    if (!ladei_device_history_watched(allocator)) return recounted(allocator, BACKEND_CALL(function, __VA_ARGS__));    \
+    ladei_device_operation operation;                                                                                  \
+    ladei_device_history_begin(allocator, level, &operation);                                                          \
     lade_status done = BACKEND_CALL(function, __VA_ARGS__);                                                            \
-    ladei_history_end(allocator, &operation);                                                                          \
+    ladei_device_history_end(allocator, &operation);                                                                   \
     return recounted(allocator, done);                                                                                 \
   } while (0)
 
@@ -95,7 +95,7 @@ static inline lade_status alloc_check(const lade_device_allocator *allocator, si
  * operation needs on the stack, stands in a function apart, and so costs such a call nothing. */
 static inline bool call_is_plain(const lade_device_allocator *allocator) {
   return allocator != NULL && ladei_process_is_own_by_mark(&allocator->runtime->owner) &&
-         !ladei_history_watched(allocator);
+         !ladei_device_history_watched(allocator);
 }
 
 static __attribute__((noinline)) lade_status alloc_any(lade_device_allocator *allocator, size_t bytes,
@@ -149,7 +149,7 @@ lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
 /* Whether the address lies in memory of another process that is open here. */
 static bool imported(lade_device_allocator *allocator, const void *pointer) {
   ladei_lock_acquire(&allocator->lock);
-  bool found = ladei_ipc_has(allocator, pointer) || ladei_shared_has(allocator, pointer);
+  bool found = ladei_device_ipc_has(allocator, pointer) || ladei_device_shared_has(allocator, pointer);
   ladei_lock_release(&allocator->lock);
   return found;
 }
@@ -179,7 +179,7 @@ lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
 lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
-  BACKEND_OPERATION(LADEI_CONTEXT_NOT_WANTED, stream_retire, allocator, stream);
+  BACKEND_OPERATION(LADEI_DEVICE_CONTEXT_NOT_WANTED, stream_retire, allocator, stream);
 }
 
 /* ---- Questions, other devices and processes ---------------------------------------------------------------------- */
@@ -227,8 +227,8 @@ lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if ((id.first == 0 && id.second == 0) || (stream_count > 0 && streams == NULL)) {
-    return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id,
-                                    "is no pool, or its streams are NULL");
+    return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id,
+                                           "is no pool, or its streams are NULL");
   }
   return recounted(allocator, BACKEND_CALL(pool_begin, allocator, id, streams, stream_count));
 }
@@ -279,17 +279,17 @@ static lade_status total_bytes_read(lade_device_allocator *allocator) {
 
 /* Locks and conditions come before the backend, whose threads may use them at once. */
 static void common_init(lade_device_allocator *allocator) {
-  ladei_heap_init(&allocator->heap);
+  ladei_device_heap_init(&allocator->heap);
   allocator->history.device = allocator->device;
   ladei_lock_init(&allocator->lock, LADEI_RANK_DEVICE);
   ladei_condition_init(&allocator->returned);
   ladei_condition_init(&allocator->ipc_changed);
-  ladei_block_list_init(&allocator->deferred);
+  ladei_device_block_list_init(&allocator->deferred);
 }
 
 static void common_destroy(lade_device_allocator *allocator) {
-  ladei_history_destroy(allocator);
-  ladei_heap_destroy(&allocator->heap);
+  ladei_device_history_destroy(allocator);
+  ladei_device_heap_destroy(&allocator->heap);
   ladei_condition_destroy(&allocator->returned);
   ladei_condition_destroy(&allocator->ipc_changed);
   ladei_lock_destroy(&allocator->lock);
@@ -297,8 +297,8 @@ static void common_destroy(lade_device_allocator *allocator) {
   free(allocator);
 }
 
-static lade_status allocator_create(lade_runtime *runtime, int device, const ladei_backend *backend,
-                                    const ladei_backend_setup *setup, lade_device_allocator **out) {
+static lade_status allocator_create(lade_runtime *runtime, int device, const ladei_device_backend *backend,
+                                    const ladei_device_backend_setup *setup, lade_device_allocator **out) {
   lade_status status = ladei_runtime_acquire(runtime);
   if (status != LADE_OK) return status;
   lade_device_allocator *allocator = calloc(1, sizeof *allocator);
@@ -312,7 +312,7 @@ static lade_status allocator_create(lade_runtime *runtime, int device, const lad
   common_init(allocator);
   status = total_bytes_read(allocator);
   if (status == LADE_OK) {
-    ladei_settings_apply(allocator, setup->options);
+    ladei_device_settings_apply(allocator, setup->options);
     allocator->heap.counters.max_split_bytes = setup->options->max_split_bytes;
     status = backend->open(allocator, setup);
   }
@@ -331,12 +331,12 @@ lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, con
   }
   lade_device_options own;
   lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = ladei_settings_check(&own);
+  if (status == LADE_OK) status = ladei_device_settings_check(&own);
   if (status != LADE_OK) return status;
-  ladei_backend_setup setup = {&own, events_only, NULL};
-  const ladei_backend *backend = own.backend == LADE_DEVICE_CUDA_MALLOC_ASYNC ? &ladei_backend_pool
-                                 : (own.flags & LADE_DEVICE_UNCACHED) != 0    ? &ladei_backend_uncached
-                                                                              : &ladei_backend_native;
+  ladei_device_backend_setup setup = {&own, events_only, NULL};
+  const ladei_device_backend *backend = own.backend == LADE_DEVICE_CUDA_MALLOC_ASYNC ? &ladei_device_backend_pool
+                                        : (own.flags & LADE_DEVICE_UNCACHED) != 0    ? &ladei_device_backend_uncached
+                                                                                     : &ladei_device_backend_native;
   return allocator_create(runtime, device, backend, &setup, out);
 }
 
@@ -350,10 +350,10 @@ lade_status lade_device_allocator_create_plugged(lade_runtime *runtime, int devi
   if (runtime == NULL || plugin == NULL || out == NULL) return argument_null("create_plugged");
   lade_device_options own;
   lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = ladei_settings_check(&own);
+  if (status == LADE_OK) status = ladei_device_settings_check(&own);
   if (status != LADE_OK) return status;
-  ladei_backend_setup setup = {&own, false, plugin};
-  return allocator_create(runtime, device, &ladei_backend_plugin, &setup, out);
+  ladei_device_backend_setup setup = {&own, false, plugin};
+  return allocator_create(runtime, device, &ladei_device_backend_plugin, &setup, out);
 }
 
 const char *lade_device_backend_name(const lade_device_allocator *allocator) {
@@ -366,10 +366,10 @@ lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
 
 /* Whether anything is left that belongs to the caller. */
 static lade_status destroy_allowed(lade_device_allocator *allocator) {
-  uint64_t blocks = ladei_gauges_current(&allocator->heap.counters.allocation);
-  uint64_t bytes = ladei_gauges_current(&allocator->heap.counters.allocated_bytes);
+  uint64_t blocks = ladei_device_gauges_current(&allocator->heap.counters.allocation);
+  uint64_t bytes = ladei_device_gauges_current(&allocator->heap.counters.allocated_bytes);
   size_t captures = atomic_load(&allocator->capture_count);
-  bool open = allocator->ipc_mappings != NULL || ladei_shared_open(allocator);
+  bool open = allocator->ipc_mappings != NULL || ladei_device_shared_open(allocator);
   if (blocks == 0 && captures == 0 && !open) return LADE_OK;
   return ladei_error(LADE_ERR_BUSY, 0,
                      "device allocator of device %d: destroy: %llu blocks of %llu bytes are handed out, %zu captures "
@@ -379,7 +379,7 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
 }
 
 lade_status ladei_device_check_active(const lade_device_allocator *allocator) {
-  uint64_t active = ladei_gauges_current(&allocator->heap.counters.active);
+  uint64_t active = ladei_device_gauges_current(&allocator->heap.counters.active);
   if (active == 0) return LADE_OK;
   return ladei_error(LADE_NOT_READY, 0, "device allocator of device %d: destroy: %llu freed blocks are still in use",
                      allocator->device, (unsigned long long)active);
@@ -389,7 +389,7 @@ lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool
   if (allocator == NULL) return LADE_OK;
   lade_status status = ladei_device_check_call(allocator);
   if (status == LADE_OK) status = destroy_allowed(allocator);
-  if (status == LADE_OK) status = ladei_shared_finish(allocator);
+  if (status == LADE_OK) status = ladei_device_shared_finish(allocator);
   if (status == LADE_OK) status = allocator->backend->close(allocator, wait);
   if (status == LADE_OK) common_destroy(allocator);
   return status;

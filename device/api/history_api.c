@@ -17,18 +17,20 @@
 
 enum { COPY_CHUNK = 2048 }; /* 160 KiB: some tens of microseconds under the lock */
 
-static ladei_context *record_of(const lade_device_event *event) { return (ladei_context *)(uintptr_t)event->context; }
+static ladei_device_context *record_of(const lade_device_event *event) {
+  return (ladei_device_context *)(uintptr_t)event->context;
+}
 
-void ladei_history_event_show(lade_device_event *event) {
-  const ladei_context *context = record_of(event);
+void ladei_device_history_event_show(lade_device_event *event) {
+  const ladei_device_context *context = record_of(event);
   if (context == NULL) return;
   event->label = context->is_label ? context->label : NULL;
   event->context = context->handle;
 }
 
 /* Sets what tells hot paths that somebody listens (H4). Lock held. */
-void ladei_history_watch(lade_device_allocator *allocator) {
-  ladei_history *history = &allocator->history;
+void ladei_device_history_watch(lade_device_allocator *allocator) {
+  ladei_device_history *history = &allocator->history;
   history->tracked = allocator->trackers.count > 0;
   bool watched = history->enabled || history->tracked;
   allocator->heap.history = watched ? history : NULL;
@@ -38,27 +40,28 @@ void ladei_history_watch(lade_device_allocator *allocator) {
 /* ---- On and off -------------------------------------------------------------------------------------------------- */
 
 /* Takes the contexts from all blocks and segments (H2). */
-static void heap_forget_contexts(ladei_history *history, const ladei_heap *heap) {
-  for (ladei_heap_segment *segment = ladei_heap_counted_first(heap); segment != NULL;
-       segment = ladei_heap_counted_next(heap, segment)) {
-    ladei_context_drop(history, segment->context);
+static void heap_forget_contexts(ladei_device_history *history, const ladei_device_heap *heap) {
+  for (ladei_device_heap_segment *segment = ladei_device_heap_counted_first(heap); segment != NULL;
+       segment = ladei_device_heap_counted_next(heap, segment)) {
+    ladei_device_context_drop(history, segment->context);
     segment->context = NULL;
-    for (ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
-      ladei_context_drop(history, block->context);
+    for (ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
+         block = block->next) {
+      ladei_device_context_drop(history, block->context);
       block->context = NULL;
     }
   }
 }
 
 /* Moves the newest events into another ring, which may be empty; returns the former one's memory. */
-static lade_device_event *ring_replace(ladei_history *history, lade_device_event *events, size_t capacity) {
+static lade_device_event *ring_replace(ladei_device_history *history, lade_device_event *events, size_t capacity) {
   lade_device_event *former = history->events;
   uint64_t oldest = history->sequence - history->count;
   size_t kept = ladei_size_min(history->count, capacity);
   for (uint64_t at = oldest; at < history->sequence; at++) {
     const lade_device_event *event = &former[at % history->capacity];
     if (history->sequence - at > kept) {
-      ladei_context_drop(history, record_of(event));
+      ladei_device_context_drop(history, record_of(event));
     } else {
       events[at % capacity] = *event;
     }
@@ -96,7 +99,7 @@ static lade_status ring_create(const lade_device_history_options *options, size_
 }
 
 static void history_turn(lade_device_allocator *allocator, const lade_device_history_options *options) {
-  ladei_history *history = &allocator->history;
+  ladei_device_history *history = &allocator->history;
   bool was_enabled = history->enabled;
   history->enabled = options->enabled != 0;
   history->options = *options;
@@ -106,12 +109,12 @@ static void history_turn(lade_device_allocator *allocator, const lade_device_his
   } else if (!was_enabled) {
     history->started = history->sequence;
   }
-  ladei_history_watch(allocator);
+  ladei_device_history_watch(allocator);
 }
 
 lade_status lade_device_history_set(lade_device_allocator *allocator, const lade_device_history_options *options) {
   lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_backend_check_native(allocator, "history_set");
+  if (status == LADE_OK) status = ladei_device_backend_check_native(allocator, "history_set");
   if (status != LADE_OK) return status;
   lade_device_history_options own;
   status = ladei_options_read("lade_device_history_options", options, &own, sizeof own);
@@ -123,17 +126,17 @@ lade_status lade_device_history_set(lade_device_allocator *allocator, const lade
   ladei_lock_acquire(&allocator->lock);
   lade_device_event *former = ring_replace(&allocator->history, events, capacity);
   history_turn(allocator, &own);
-  ladei_context *dead = allocator->history.dead;
+  ladei_device_context *dead = allocator->history.dead;
   allocator->history.dead = NULL;
   ladei_lock_release(&allocator->lock);
   free(former);
-  ladei_context_bury(dead);
+  ladei_device_context_bury(dead);
   return LADE_OK;
 }
 
 lade_status lade_device_history_enabled(lade_device_allocator *allocator, bool *out_enabled) {
   lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_backend_check_native(allocator, "history_enabled");
+  if (status == LADE_OK) status = ladei_device_backend_check_native(allocator, "history_enabled");
   if (status != LADE_OK) return status;
   if (out_enabled == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device history: out is NULL");
   ladei_lock_acquire(&allocator->lock);
@@ -142,15 +145,15 @@ lade_status lade_device_history_enabled(lade_device_allocator *allocator, bool *
   return LADE_OK;
 }
 
-void ladei_history_destroy(lade_device_allocator *allocator) {
+void ladei_device_history_destroy(lade_device_allocator *allocator) {
   const lade_device_history_options off = {.struct_size = sizeof off};
-  ladei_history *history = &allocator->history;
+  ladei_device_history *history = &allocator->history;
   ladei_lock_acquire(&allocator->lock);
-  ladei_trackers_tell(allocator);
+  ladei_device_trackers_tell(allocator);
   lade_device_event *events = ring_replace(history, NULL, 0);
   history_turn(allocator, &off);
   ladei_lock_release(&allocator->lock);
-  ladei_context_bury(history->dead);
+  ladei_device_context_bury(history->dead);
   free(events);
   free(history->queue);
 }
@@ -161,36 +164,36 @@ lade_status lade_device_annotate(lade_device_allocator *allocator, const char *l
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (label == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: annotate: label is NULL");
-  if (!ladei_history_watched(allocator)) return LADE_OK;
+  if (!ladei_device_history_watched(allocator)) return LADE_OK;
   size_t length = strlen(label);
-  ladei_context *context = calloc(1, sizeof *context + length + 1);
+  ladei_device_context *context = calloc(1, sizeof *context + length + 1);
   if (context == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: annotate: no memory for %zu bytes", length);
   }
   atomic_init(&context->references, 1);
   context->is_label = true;
   memcpy(context->label, label, length + 1);
-  ladei_operation op;
-  ladei_history_begin(allocator, LADEI_CONTEXT_NOT_WANTED, &op);
+  ladei_device_operation op;
+  ladei_device_history_begin(allocator, LADEI_DEVICE_CONTEXT_NOT_WANTED, &op);
   op.context = context; /* the label is the context of its event */
   ladei_lock_acquire(&allocator->lock);
   if (allocator->heap.history != NULL) {
-    ladei_history_event(&allocator->heap, LADE_DEVICE_USER_DEFINED, 0, 0, NULL, (lade_device_pool_id){0, 0});
+    ladei_device_history_event(&allocator->heap, LADE_DEVICE_USER_DEFINED, 0, 0, NULL, (lade_device_pool_id){0, 0});
   }
   ladei_lock_release(&allocator->lock);
-  ladei_history_end(allocator, &op);
+  ladei_device_history_end(allocator, &op);
   return LADE_OK;
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-void ladei_history_copy_destroy(ladei_history_copy *copy) {
-  for (size_t i = 0; i < copy->count; i++) ladei_context_release(copy->contexts[i]);
+void ladei_device_history_copy_destroy(ladei_device_history_copy *copy) {
+  for (size_t i = 0; i < copy->count; i++) ladei_device_context_release(copy->contexts[i]);
   free(copy->contexts);
   free(copy->events);
 }
 
-void *ladei_history_memory(size_t count, size_t bytes) {
+void *ladei_device_history_memory(size_t count, size_t bytes) {
   enum { PAGE = 4096 };
   size_t total;
   if (!ladei_size_mul(count, bytes, &total)) return NULL;
@@ -201,7 +204,8 @@ void *ladei_history_memory(size_t count, size_t bytes) {
 
 /* Copies from *next on, up to COPY_CHUNK events before `end`. Where older ones are lost, *next moves behind the gap and
  * true is returned. Lock held. */
-static bool chunk_copy(const ladei_history *history, uint64_t *next, uint64_t end, ladei_history_copy *copy) {
+static bool chunk_copy(const ladei_device_history *history, uint64_t *next, uint64_t end,
+                       ladei_device_history_copy *copy) {
   uint64_t oldest = history->sequence - history->count;
   if (oldest > *next) {
     *next = oldest < end ? oldest : end;
@@ -209,38 +213,39 @@ static bool chunk_copy(const ladei_history *history, uint64_t *next, uint64_t en
   }
   for (size_t i = 0; i < COPY_CHUNK && *next < end; i++, *next += 1) {
     const lade_device_event *event = &history->events[*next % history->capacity];
-    ladei_context_retain(record_of(event));
+    ladei_device_context_retain(record_of(event));
     copy->events[copy->count++] = *event;
   }
   return false;
 }
 
-static void copy_drop(ladei_history_copy *copy) {
-  for (size_t i = 0; i < copy->count; i++) ladei_context_release(copy->contexts[i]);
+static void copy_drop(ladei_device_history_copy *copy) {
+  for (size_t i = 0; i < copy->count; i++) ladei_device_context_release(copy->contexts[i]);
   copy->count = 0;
 }
 
 /* Keeps the records of the events from `begin` on aside, and puts what the program captured in their place. This is the
  * time in which others get the lock. */
-static void copy_show(ladei_history_copy *copy, size_t begin) {
+static void copy_show(ladei_device_history_copy *copy, size_t begin) {
   for (size_t i = begin; i < copy->count; i++) {
     copy->contexts[i] = record_of(&copy->events[i]);
-    ladei_history_event_show(&copy->events[i]);
+    ladei_device_history_event_show(&copy->events[i]);
   }
 }
 
-lade_status ladei_history_copy_take(lade_device_allocator *allocator, uint64_t end, ladei_history_copy *out) {
-  const ladei_history *history = &allocator->history;
+lade_status ladei_device_history_copy_take(lade_device_allocator *allocator, uint64_t end,
+                                           ladei_device_history_copy *out) {
+  const ladei_device_history *history = &allocator->history;
   ladei_lock_acquire(&allocator->lock);
   if (end > history->sequence) end = history->sequence;
   uint64_t next = history->sequence - history->count;
   uint64_t started = history->started;
   ladei_lock_release(&allocator->lock);
   size_t room = next < end ? (size_t)(end - next) : 0;
-  ladei_history_copy copy = {.events = ladei_history_memory(room + 1, sizeof *copy.events),
-                             .contexts = ladei_history_memory(room + 1, sizeof *copy.contexts)};
+  ladei_device_history_copy copy = {.events = ladei_device_history_memory(room + 1, sizeof *copy.events),
+                                    .contexts = ladei_device_history_memory(room + 1, sizeof *copy.contexts)};
   if (copy.events == NULL || copy.contexts == NULL) {
-    ladei_history_copy_destroy(&copy);
+    ladei_device_history_copy_destroy(&copy);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device history: no memory for a copy of %zu events", room);
   }
   while (next < end) {
@@ -260,17 +265,17 @@ lade_status ladei_history_copy_take(lade_device_allocator *allocator, uint64_t e
 /* What the program gets: the public view, and what it borrows from. */
 typedef struct history_view {
   lade_device_history public;
-  ladei_history_copy copy;
+  ladei_device_history_copy copy;
 } history_view;
 
 lade_status lade_device_history_get(lade_device_allocator *allocator, lade_device_history **out) {
   lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_backend_check_native(allocator, "history_get");
+  if (status == LADE_OK) status = ladei_device_backend_check_native(allocator, "history_get");
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device history: out is NULL");
   history_view *view = calloc(1, sizeof *view);
   if (view == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device history: no memory for a copy");
-  status = ladei_history_copy_take(allocator, UINT64_MAX, &view->copy);
+  status = ladei_device_history_copy_take(allocator, UINT64_MAX, &view->copy);
   if (status != LADE_OK) {
     free(view);
     return status;
@@ -283,6 +288,6 @@ lade_status lade_device_history_get(lade_device_allocator *allocator, lade_devic
 void lade_device_history_destroy(lade_device_history *history) {
   if (history == NULL) return;
   history_view *view = (history_view *)(void *)history;
-  ladei_history_copy_destroy(&view->copy);
+  ladei_device_history_copy_destroy(&view->copy);
   free(view);
 }

@@ -11,7 +11,7 @@
 #include "device/state/backend.h"
 
 static void ages_tick_update(lade_device_allocator *allocator) {
-  ladei_heap *heap = &allocator->heap;
+  ladei_device_heap *heap = &allocator->heap;
   heap->ages_tick = allocator->fraction_set && heap->settings.collection_threshold > 0.0;
 }
 
@@ -38,40 +38,40 @@ lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, do
   return LADE_OK;
 }
 
-lade_status ladei_settings_check(const lade_device_options *options) {
+lade_status ladei_device_settings_check(const lade_device_options *options) {
   const uint32_t known = LADE_DEVICE_UNCACHED | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC |
                          LADE_DEVICE_REFERENCE | LADE_DEVICE_NEWEST_POOL;
   if ((options->flags & ~known) != 0 || options->backend > LADE_DEVICE_CUDA_MALLOC_ASYNC) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: backend is %u, flags are 0x%x; not all is known",
                        (unsigned)options->backend, (unsigned)options->flags);
   }
-  if (options->max_split_bytes != 0 && options->max_split_bytes <= LADEI_LARGE_SEGMENT) {
+  if (options->max_split_bytes != 0 && options->max_split_bytes <= LADEI_DEVICE_LARGE_SEGMENT) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: max_split_bytes is %llu; 0 or above %zu is meant",
-                       (unsigned long long)options->max_split_bytes, (size_t)LADEI_LARGE_SEGMENT);
+                       (unsigned long long)options->max_split_bytes, (size_t)LADEI_DEVICE_LARGE_SEGMENT);
   }
   if (!(options->collection_threshold >= 0.0 && options->collection_threshold < 1.0)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                        "device options: collection_threshold is %g; 0 or more and below 1 is meant",
                        options->collection_threshold);
   }
-  if (options->max_unsplit_slack_bytes != 0 && options->max_unsplit_slack_bytes <= LADEI_LARGE_SEGMENT) {
+  if (options->max_unsplit_slack_bytes != 0 && options->max_unsplit_slack_bytes <= LADEI_DEVICE_LARGE_SEGMENT) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                        "device options: max_unsplit_slack_bytes is %llu; 0 or above %zu is meant",
-                       (unsigned long long)options->max_unsplit_slack_bytes, (size_t)LADEI_LARGE_SEGMENT);
+                       (unsigned long long)options->max_unsplit_slack_bytes, (size_t)LADEI_DEVICE_LARGE_SEGMENT);
   }
-  if (options->large_segment_bytes != 0 &&
-      (options->large_segment_bytes <= LADEI_OWN_SEGMENT_MIN || options->large_segment_bytes >= LADEI_SIZE_LIMIT ||
-       options->large_segment_bytes % LADEI_BLOCK_QUANTUM != 0)) {
+  if (options->large_segment_bytes != 0 && (options->large_segment_bytes <= LADEI_DEVICE_OWN_SEGMENT_MIN ||
+                                            options->large_segment_bytes >= LADEI_SIZE_LIMIT ||
+                                            options->large_segment_bytes % LADEI_DEVICE_BLOCK_QUANTUM != 0)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                        "device options: large_segment_bytes is %llu; 0 or a multiple of %zu above %zu is meant",
-                       (unsigned long long)options->large_segment_bytes, LADEI_BLOCK_QUANTUM,
-                       (size_t)LADEI_OWN_SEGMENT_MIN);
+                       (unsigned long long)options->large_segment_bytes, LADEI_DEVICE_BLOCK_QUANTUM,
+                       (size_t)LADEI_DEVICE_OWN_SEGMENT_MIN);
   }
   if (!(options->memory_fraction >= 0.0 && options->memory_fraction <= 1.0)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: memory_fraction %g is not within 0 and 1",
                        options->memory_fraction);
   }
-  for (size_t i = 0; i < LADEI_DIVISION_ENTRIES; i++) {
+  for (size_t i = 0; i < LADEI_DEVICE_DIVISION_ENTRIES; i++) {
     if (options->roundup_divisions[i] != 0 && !ladei_is_power_of_two(options->roundup_divisions[i])) {
       return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                          "device options: roundup_divisions[%zu] is %llu; 0 or a power of two is meant", i,
@@ -82,21 +82,22 @@ lade_status ladei_settings_check(const lade_device_options *options) {
 }
 
 static void settings_read(ladei_device_settings *settings, const lade_device_options *options) {
-  settings->max_split_bytes = options->max_split_bytes == 0 ? LADEI_SPLIT_UNLIMITED : (size_t)options->max_split_bytes;
+  settings->max_split_bytes =
+      options->max_split_bytes == 0 ? LADEI_DEVICE_SPLIT_UNLIMITED : (size_t)options->max_split_bytes;
   settings->collection_threshold = options->collection_threshold;
   settings->expandable_segments = options->expandable_segments != 0;
   settings->max_unsplit_slack =
-      options->max_unsplit_slack_bytes == 0 ? LADEI_LARGE_SEGMENT : (size_t)options->max_unsplit_slack_bytes;
+      options->max_unsplit_slack_bytes == 0 ? LADEI_DEVICE_LARGE_SEGMENT : (size_t)options->max_unsplit_slack_bytes;
   settings->large_segment_bytes =
-      options->large_segment_bytes == 0 ? LADEI_LARGE_SEGMENT : (size_t)options->large_segment_bytes;
+      options->large_segment_bytes == 0 ? LADEI_DEVICE_LARGE_SEGMENT : (size_t)options->large_segment_bytes;
   settings->expandable_private_pools = (options->flags & LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS) != 0;
   settings->expandable_ipc = (options->flags & LADE_DEVICE_EXPANDABLE_IPC) != 0;
   settings->newest_pool = (options->flags & LADE_DEVICE_NEWEST_POOL) != 0;
   settings->reference = (options->flags & LADE_DEVICE_REFERENCE) != 0;
-  for (size_t i = 0; i < LADEI_DIVISION_ENTRIES; i++) settings->divisions[i] = options->roundup_divisions[i];
+  for (size_t i = 0; i < LADEI_DEVICE_DIVISION_ENTRIES; i++) settings->divisions[i] = options->roundup_divisions[i];
 }
 
-void ladei_settings_apply(lade_device_allocator *allocator, const lade_device_options *options) {
+void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_device_options *options) {
   ladei_lock_acquire(&allocator->lock);
   settings_read(&allocator->heap.settings, options);
   atomic_store_explicit(&allocator->reference, allocator->heap.settings.reference, memory_order_relaxed);
@@ -111,8 +112,8 @@ lade_status lade_device_configure(lade_device_allocator *allocator, const lade_d
   if (status != LADE_OK) return status;
   lade_device_options own;
   status = ladei_options_read("lade_device_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = ladei_settings_check(&own);
+  if (status == LADE_OK) status = ladei_device_settings_check(&own);
   if (status != LADE_OK) return status;
-  ladei_settings_apply(allocator, &own);
+  ladei_device_settings_apply(allocator, &own);
   return LADE_OK;
 }

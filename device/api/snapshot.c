@@ -15,16 +15,16 @@
 #include "base/error.h"
 #include "device/state/backend.h"
 
-void ladei_device_snapshot_destroy(ladei_snapshot *snapshot) {
-  for (size_t i = 0; i < snapshot->context_count; i++) ladei_context_release(snapshot->contexts[i]);
+void ladei_device_snapshot_destroy(ladei_device_snapshot *snapshot) {
+  for (size_t i = 0; i < snapshot->context_count; i++) ladei_device_context_release(snapshot->contexts[i]);
   free(snapshot->segments);
   free(snapshot->blocks);
   free(snapshot->contexts);
-  *snapshot = (ladei_snapshot){.segments = NULL};
+  *snapshot = (ladei_device_snapshot){.segments = NULL};
 }
 
 /* Lock held. */
-static size_t blocks_counted(const ladei_heap *heap) { return heap->starts.count + heap->hidden.count; }
+static size_t blocks_counted(const ladei_device_heap *heap) { return heap->starts.count + heap->hidden.count; }
 
 static size_t block_count(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
@@ -35,40 +35,40 @@ static size_t block_count(lade_device_allocator *allocator) {
 
 /* ---- Under the lock ---------------------------------------------------------------------------------------------- */
 
-static lade_device_block_state state_of(const ladei_block *block) {
-  switch ((ladei_block_state)block->state) {
-  case LADEI_HEAP_ALLOCATED: return LADE_DEVICE_BLOCK_ALLOCATED;
-  case LADEI_HEAP_PENDING:
-  case LADEI_HEAP_DEFERRED: return LADE_DEVICE_BLOCK_PENDING_FREE;
+static lade_device_block_state state_of(const ladei_device_block *block) {
+  switch ((ladei_device_block_state)block->state) {
+  case LADEI_DEVICE_HEAP_ALLOCATED: return LADE_DEVICE_BLOCK_ALLOCATED;
+  case LADEI_DEVICE_HEAP_PENDING:
+  case LADEI_DEVICE_HEAP_DEFERRED: return LADE_DEVICE_BLOCK_PENDING_FREE;
   default: return LADE_DEVICE_BLOCK_INACTIVE;
   }
 }
 
-static void run_begin(ladei_snapshot *snapshot, const ladei_block *block) {
-  const ladei_heap_segment *segment = block->segment;
-  const ladei_private_pool *owner = segment->pool->owner;
-  ladei_snapshot_segment *run = &snapshot->segments[snapshot->segment_count++];
-  *run = (ladei_snapshot_segment){
+static void run_begin(ladei_device_snapshot *snapshot, const ladei_device_block *block) {
+  const ladei_device_heap_segment *segment = block->segment;
+  const ladei_device_private_pool *owner = segment->pool->owner;
+  ladei_device_snapshot_segment *run = &snapshot->segments[snapshot->segment_count++];
+  *run = (ladei_device_snapshot_segment){
       .address = block->address,
       .stream = segment->stream.handle,
       .context = segment->context,
       .is_large = !segment->pool->is_small,
-      .is_expandable = ladei_heap_segment_expandable(segment),
+      .is_expandable = ladei_device_heap_segment_expandable(segment),
       .first_block = snapshot->block_count,
   };
   if (owner != NULL) run->pool = owner->id;
 }
 
-static void block_copy(ladei_snapshot *snapshot, const ladei_block *block) {
-  ladei_snapshot_segment *run = &snapshot->segments[snapshot->segment_count - 1];
+static void block_copy(ladei_device_snapshot *snapshot, const ladei_device_block *block) {
+  ladei_device_snapshot_segment *run = &snapshot->segments[snapshot->segment_count - 1];
   lade_device_block_state state = state_of(block);
   bool active = state != LADE_DEVICE_BLOCK_INACTIVE;
   size_t requested = active ? block->requested : 0;
-  snapshot->blocks[snapshot->block_count++] = (ladei_snapshot_block){
+  snapshot->blocks[snapshot->block_count++] = (ladei_device_snapshot_block){
       .address = block->address,
       .bytes = block->size,
       .requested_bytes = requested,
-      .age = block->state == LADEI_HEAP_FREE ? ladei_block_age(block) : 0,
+      .age = block->state == LADEI_DEVICE_HEAP_FREE ? ladei_device_block_age(block) : 0,
       .context = block->context,
       .state = (uint32_t)state,
   };
@@ -80,44 +80,47 @@ static void block_copy(ladei_snapshot *snapshot, const ladei_block *block) {
 }
 
 /* Its mapped runs. */
-static void segment_copy(const ladei_heap *heap, const ladei_heap_segment *segment, ladei_snapshot *snapshot) {
+static void segment_copy(const ladei_device_heap *heap, const ladei_device_heap_segment *segment,
+                         ladei_device_snapshot *snapshot) {
   bool in_run = false;
-  for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
+  for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
+       block = block->next) {
     if (block->mapped && !in_run) run_begin(snapshot, block);
     in_run = block->mapped;
     if (in_run) block_copy(snapshot, block);
   }
 }
 
-static void heap_copy(const ladei_heap *heap, ladei_snapshot *snapshot) {
-  for (const ladei_heap_segment *segment = ladei_heap_counted_first(heap); segment != NULL;
-       segment = ladei_heap_counted_next(heap, segment)) {
+static void heap_copy(const ladei_device_heap *heap, ladei_device_snapshot *snapshot) {
+  for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(heap); segment != NULL;
+       segment = ladei_device_heap_counted_next(heap, segment)) {
     segment_copy(heap, segment, snapshot);
   }
-  snapshot->stats = ladei_heap_stats(heap);
+  snapshot->stats = ladei_device_heap_stats(heap);
 }
 
-static ladei_context *record_of(const void *context) { return (ladei_context *)(uintptr_t)context; }
+static ladei_device_context *record_of(const void *context) { return (ladei_device_context *)(uintptr_t)context; }
 
 /* Counts the records in the snapshot, which are spread over memory: it asks for each some time ahead. */
-static void contexts_retain(const ladei_snapshot *snapshot) {
+static void contexts_retain(const ladei_device_snapshot *snapshot) {
   enum { AHEAD = 16 };
   for (size_t i = 0; i < snapshot->block_count; i++) {
     if (i + AHEAD < snapshot->block_count) __builtin_prefetch(snapshot->blocks[i + AHEAD].context, 1);
-    ladei_context_retain(record_of(snapshot->blocks[i].context));
+    ladei_device_context_retain(record_of(snapshot->blocks[i].context));
   }
-  for (size_t i = 0; i < snapshot->segment_count; i++) ladei_context_retain(record_of(snapshot->segments[i].context));
+  for (size_t i = 0; i < snapshot->segment_count; i++)
+    ladei_device_context_retain(record_of(snapshot->segments[i].context));
 }
 
 /* Copies and writes the snapshot's event, if there is room for all. */
-static bool snapshot_fill(lade_device_allocator *allocator, size_t room, ladei_snapshot *snapshot) {
-  ladei_heap *heap = &allocator->heap;
+static bool snapshot_fill(lade_device_allocator *allocator, size_t room, ladei_device_snapshot *snapshot) {
+  ladei_device_heap *heap = &allocator->heap;
   if (blocks_counted(heap) > room) return false;
   heap_copy(heap, snapshot);
   if (allocator->history.enabled) contexts_retain(snapshot);
   if (heap->history != NULL) {
-    uint64_t active_bytes = ladei_gauges_current(&heap->counters.active_bytes);
-    ladei_history_event(heap, LADE_DEVICE_SNAPSHOT, 0, active_bytes, NULL, (lade_device_pool_id){0, 0});
+    uint64_t active_bytes = ladei_device_gauges_current(&heap->counters.active_bytes);
+    ladei_device_history_event(heap, LADE_DEVICE_SNAPSHOT, 0, active_bytes, NULL, (lade_device_pool_id){0, 0});
   }
   snapshot->sequence = allocator->history.sequence;
   return true;
@@ -126,41 +129,41 @@ static bool snapshot_fill(lade_device_allocator *allocator, size_t room, ladei_s
 /* ---- Taking ------------------------------------------------------------------------------------------------------ */
 
 /* S2: moves the records aside. */
-static void contexts_show(ladei_snapshot *snapshot) {
+static void contexts_show(ladei_device_snapshot *snapshot) {
   for (size_t i = 0; i < snapshot->block_count; i++) {
-    ladei_context *record = record_of(snapshot->blocks[i].context);
+    ladei_device_context *record = record_of(snapshot->blocks[i].context);
     if (record == NULL) continue;
     snapshot->contexts[snapshot->context_count++] = record;
     snapshot->blocks[i].context = record->handle;
   }
   for (size_t i = 0; i < snapshot->segment_count; i++) {
-    ladei_context *record = record_of(snapshot->segments[i].context);
+    ladei_device_context *record = record_of(snapshot->segments[i].context);
     if (record == NULL) continue;
     snapshot->contexts[snapshot->context_count++] = record;
     snapshot->segments[i].context = record->handle;
   }
 }
 
-static bool snapshot_reserve(ladei_snapshot *snapshot, size_t room, bool contexts) {
-  *snapshot = (ladei_snapshot){.segments = malloc((room + 1) * sizeof *snapshot->segments),
-                               .blocks = ladei_history_memory(room + 1, sizeof *snapshot->blocks),
-                               .contexts = malloc(contexts ? (2 * room + 1) * sizeof *snapshot->contexts : 1)};
+static bool snapshot_reserve(ladei_device_snapshot *snapshot, size_t room, bool contexts) {
+  *snapshot = (ladei_device_snapshot){.segments = malloc((room + 1) * sizeof *snapshot->segments),
+                                      .blocks = ladei_device_history_memory(room + 1, sizeof *snapshot->blocks),
+                                      .contexts = malloc(contexts ? (2 * room + 1) * sizeof *snapshot->contexts : 1)};
   if (snapshot->segments != NULL && snapshot->blocks != NULL && snapshot->contexts != NULL) return true;
   ladei_device_snapshot_destroy(snapshot);
   return false;
 }
 
-lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_snapshot *out) {
-  lade_status status = ladei_backend_check_native(allocator, "snapshot");
+lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_device_snapshot *out) {
+  lade_status status = ladei_device_backend_check_native(allocator, "snapshot");
   if (status != LADE_OK) return status;
   for (;;) {
-    bool watched = ladei_history_watched(allocator);
+    bool watched = ladei_device_history_watched(allocator);
     size_t room = block_count(allocator);
-    ladei_snapshot snapshot;
+    ladei_device_snapshot snapshot;
     if (!snapshot_reserve(&snapshot, room, watched)) {
       return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: snapshot: no memory for %zu blocks", room);
     }
-    ladei_history_lock(allocator);
+    ladei_device_history_lock(allocator);
     bool filled = (watched || !allocator->history.enabled) && snapshot_fill(allocator, room, &snapshot);
     ladei_lock_release(&allocator->lock);
     if (filled) {
@@ -177,14 +180,14 @@ lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_s
 /* What the program gets: the public view, and what it borrows from. */
 typedef struct snapshot_view {
   lade_device_snapshot public;
-  ladei_snapshot heap;
-  ladei_history_copy history;
+  ladei_device_snapshot heap;
+  ladei_device_history_copy history;
 } snapshot_view;
 
 /* The snapshot first: its event ends the history that is copied then. */
 static lade_status view_fill(lade_device_allocator *allocator, snapshot_view *view) {
   lade_status status = ladei_device_snapshot_take(allocator, &view->heap);
-  if (status == LADE_OK) status = ladei_history_copy_take(allocator, view->heap.sequence, &view->history);
+  if (status == LADE_OK) status = ladei_device_history_copy_take(allocator, view->heap.sequence, &view->history);
   if (status != LADE_OK) return status;
   view->public = (lade_device_snapshot){
       .segments = view->heap.segments,
@@ -197,22 +200,22 @@ static lade_status view_fill(lade_device_allocator *allocator, snapshot_view *vi
       .lost_count = view->history.lost_count,
       .device = allocator->device,
   };
-  ladei_report_retire_counters(allocator, &view->public.stats);
+  ladei_device_report_retire_counters(allocator, &view->public.stats);
   return LADE_OK;
 }
 
 lade_status lade_device_snapshot_take(lade_device_allocator *allocator, lade_device_snapshot **out) {
   lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_backend_check_native(allocator, "snapshot_take");
+  if (status == LADE_OK) status = ladei_device_backend_check_native(allocator, "snapshot_take");
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: snapshot: out is NULL");
   snapshot_view *view = calloc(1, sizeof *view);
   if (view == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: snapshot: no memory");
-  ladei_operation op;
-  bool watched = ladei_history_watched(allocator);
-  if (watched) ladei_history_begin(allocator, LADEI_CONTEXT_NOT_WANTED, &op);
+  ladei_device_operation op;
+  bool watched = ladei_device_history_watched(allocator);
+  if (watched) ladei_device_history_begin(allocator, LADEI_DEVICE_CONTEXT_NOT_WANTED, &op);
   status = view_fill(allocator, view);
-  if (watched) ladei_history_end(allocator, &op);
+  if (watched) ladei_device_history_end(allocator, &op);
   if (status != LADE_OK) {
     lade_device_snapshot_destroy(&view->public);
     return status;
@@ -225,6 +228,6 @@ void lade_device_snapshot_destroy(lade_device_snapshot *snapshot) {
   if (snapshot == NULL) return;
   snapshot_view *view = (snapshot_view *)(void *)snapshot;
   ladei_device_snapshot_destroy(&view->heap);
-  ladei_history_copy_destroy(&view->history);
+  ladei_device_history_copy_destroy(&view->history);
   free(view);
 }

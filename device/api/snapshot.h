@@ -11,23 +11,23 @@
 
 #include "device/state/allocator.h"
 
-typedef lade_device_snapshot_block ladei_snapshot_block;
-typedef lade_device_snapshot_segment ladei_snapshot_segment;
+typedef lade_device_snapshot_block ladei_device_snapshot_block;
+typedef lade_device_snapshot_segment ladei_device_snapshot_segment;
 
-typedef struct ladei_snapshot {
-  ladei_snapshot_segment *segments; /* by ascending address */
+typedef struct ladei_device_snapshot {
+  ladei_device_snapshot_segment *segments; /* by ascending address */
   size_t segment_count;
-  ladei_snapshot_block *blocks; /* by ascending address */
+  ladei_device_snapshot_block *blocks; /* by ascending address */
   size_t block_count;
-  ladei_context **contexts; /* records behind those of blocks and segments, each counted */
+  ladei_device_context **contexts; /* records behind those of blocks and segments, each counted */
   size_t context_count;
   lade_device_stats stats; /* of the same moment; without the counters of runtime/retire */
   uint64_t sequence;       /* of the next event after the snapshot's own */
-} ladei_snapshot;
+} ladei_device_snapshot;
 
 /* LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_UNSUPPORTED where the backend has no segments. The caller owns the snapshot's
  * arrays until destroy. */
-lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_snapshot *out);
-void ladei_device_snapshot_destroy(ladei_snapshot *snapshot);
+lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_device_snapshot *out);
+void ladei_device_snapshot_destroy(ladei_device_snapshot *snapshot);
 
 #endif /* LADE_DEVICE_API_SNAPSHOT_H */

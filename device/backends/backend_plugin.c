@@ -14,9 +14,9 @@
 #include "device/backends/ledger.h"
 
 typedef struct plugin_state {
-  ladei_ledger ledger;
+  ladei_device_ledger ledger;
   lade_device_plugin plugin;
-  ladei_backend table; /* the allocator's own */
+  ladei_device_backend table; /* the allocator's own */
 } plugin_state;
 
 static const lade_device_plugin *plugin_of(const lade_device_allocator *allocator) {
@@ -55,7 +55,7 @@ static lade_status plugin_give(lade_device_allocator *allocator, void *pointer, 
   return ladei_error(status, 0, "the pluggable backend's free of %p gave %s", pointer, lade_status_name(status));
 }
 
-static const ladei_ledger_source plugin_source = {plugin_take, plugin_give};
+static const ladei_device_ledger_source plugin_source = {plugin_take, plugin_give};
 
 /* ---- Calls that callbacks answer --------------------------------------------------------------------------------- */
 
@@ -68,9 +68,9 @@ static lade_status callback_result(const lade_device_allocator *allocator, const
 
 /* The address must lie in a block of ours, whatever the callback would say. */
 static lade_status block_check(lade_device_allocator *allocator, const void *pointer, const char *call) {
-  ladei_record *record = NULL;
+  ladei_device_record *record = NULL;
   ladei_lock_acquire(&allocator->lock);
-  lade_status status = ladei_ledger_lookup(allocator, pointer, false, call, &record);
+  lade_status status = ladei_device_ledger_lookup(allocator, pointer, false, call, &record);
   ladei_lock_release(&allocator->lock);
   return status;
 }
@@ -87,14 +87,14 @@ static lade_status plugin_empty_cache(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
   allocator->heap.counters.sync_all_streams++;
   ladei_lock_release(&allocator->lock);
-  lade_status flushed = ladei_ledger_flush(allocator);
+  lade_status flushed = ladei_device_ledger_flush(allocator);
   if (plugin->empty_cache == NULL || flushed != LADE_OK) return flushed;
   return callback_result(allocator, "empty_cache", plugin->empty_cache(plugin->user, allocator->device));
 }
 
 static lade_status plugin_stats_complete(lade_device_allocator *allocator, lade_device_stats *stats) {
   (void)allocator;
-  ladei_ledger_stats_complete(stats);
+  ladei_device_ledger_stats_complete(stats);
   return LADE_OK;
 }
 
@@ -150,9 +150,9 @@ static lade_status plugin_check(const lade_device_plugin *plugin) {
 /* G1 */
 static void table_fill(plugin_state *state) {
   const lade_device_plugin *plugin = &state->plugin;
-  ladei_backend *table = &state->table;
-  *table = ladei_backend_plugin;
-  table->record_stream = plugin->record_stream != NULL ? plugin_record_stream : ladei_ledger_record_stream;
+  ladei_device_backend *table = &state->table;
+  *table = ladei_device_backend_plugin;
+  table->record_stream = plugin->record_stream != NULL ? plugin_record_stream : ladei_device_ledger_record_stream;
   if (plugin->set_memory_fraction != NULL) table->memory_fraction_set = plugin_memory_fraction_set;
   if (plugin->base_get != NULL) table->base_get = plugin_base_get;
   if (plugin->pool_begin == NULL) return;
@@ -161,7 +161,7 @@ static void table_fill(plugin_state *state) {
   table->pool_release = plugin_pool_release;
 }
 
-static lade_status plugin_open(lade_device_allocator *allocator, const ladei_backend_setup *setup) {
+static lade_status plugin_open(lade_device_allocator *allocator, const ladei_device_backend_setup *setup) {
   plugin_state *state = calloc(1, sizeof *state);
   if (state == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for its backend");
   lade_status status = ladei_options_read("lade_device_plugin", setup->plugin, &state->plugin, sizeof state->plugin);
@@ -170,31 +170,31 @@ static lade_status plugin_open(lade_device_allocator *allocator, const ladei_bac
     table_fill(state);
     allocator->backend_state = state;
     allocator->backend = &state->table;
-    status = ladei_ledger_open(allocator, &plugin_source, setup->options->event_batch);
+    status = ladei_device_ledger_open(allocator, &plugin_source, setup->options->event_batch);
   }
   if (status == LADE_OK && allocator->fraction_set && state->plugin.set_memory_fraction != NULL) {
     status = plugin_memory_fraction_set(allocator, setup->options->memory_fraction);
-    if (status != LADE_OK) (void)ladei_ledger_close(allocator, false); /* it is empty */
+    if (status != LADE_OK) (void)ladei_device_ledger_close(allocator, false); /* it is empty */
   }
   if (status != LADE_OK) free(state);
   return status;
 }
 
 static lade_status plugin_close(lade_device_allocator *allocator, bool wait) {
-  lade_status status = ladei_ledger_close(allocator, wait);
+  lade_status status = ladei_device_ledger_close(allocator, wait);
   if (status == LADE_OK) free(allocator->backend_state);
   return status;
 }
 
-const ladei_backend ladei_backend_plugin = {
+const ladei_device_backend ladei_device_backend_plugin = {
     .name = "pluggable",
     .open = plugin_open,
     .close = plugin_close,
-    .check = ladei_ledger_check,
-    .alloc = ladei_ledger_alloc,
-    .raw_alloc = ladei_ledger_alloc,
-    .free = ladei_ledger_free,
+    .check = ladei_device_ledger_check,
+    .alloc = ladei_device_ledger_alloc,
+    .raw_alloc = ladei_device_ledger_alloc,
+    .free = ladei_device_ledger_free,
     .empty_cache = plugin_empty_cache,
-    .stream_retire = ladei_ledger_stream_retire,
+    .stream_retire = ladei_device_ledger_stream_retire,
     .stats_complete = plugin_stats_complete,
 };

@@ -18,7 +18,7 @@
 #include "device/backends/ledger.h"
 
 typedef struct pool_state {
-  ladei_ledger ledger;
+  ladei_device_ledger ledger;
   ladei_driver_pool pool;  /* NULL after a close that went so far */
   lade_stream free_stream; /* the same */
   ladei_stream free_resolved;
@@ -70,7 +70,7 @@ static lade_status pool_give(lade_device_allocator *allocator, void *pointer, si
   return ops_of(allocator)->pool_free(allocator->runtime->self, pointer, stream);
 }
 
-static const ladei_ledger_source pool_source = {pool_take, pool_give};
+static const ladei_device_ledger_source pool_source = {pool_take, pool_give};
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
@@ -78,12 +78,12 @@ static lade_status pool_empty_cache(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
   allocator->heap.counters.sync_all_streams++;
   ladei_lock_release(&allocator->lock);
-  lade_status flushed = ladei_ledger_flush(allocator);
+  lade_status flushed = ladei_device_ledger_flush(allocator);
   lade_error error;
   if (flushed != LADE_OK) ladei_error_save(&error);
-  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
   lade_status status = ops_of(allocator)->pool_trim(allocator->runtime->self, state_of(allocator)->pool, 0);
-  ladei_driver_unrelax(allocator, mode);
+  ladei_device_driver_unrelax(allocator, mode);
   if (flushed == LADE_OK) return status;
   ladei_error_restore(&error);
   return flushed;
@@ -94,7 +94,7 @@ static lade_status attribute_get(lade_device_allocator *allocator, ladei_pool_at
 }
 
 static lade_status pool_stats_complete(lade_device_allocator *allocator, lade_device_stats *stats) {
-  ladei_ledger_stats_complete(stats);
+  ladei_device_ledger_stats_complete(stats);
   lade_status status = attribute_get(allocator, LADEI_POOL_RESERVED_CURRENT, &stats->reserved_bytes.all.current);
   if (status == LADE_OK) status = attribute_get(allocator, LADEI_POOL_RESERVED_HIGH, &stats->reserved_bytes.all.peak);
   return status;
@@ -178,14 +178,14 @@ static lade_status state_fill(lade_device_allocator *allocator, pool_state *stat
   return status;
 }
 
-static lade_status pool_open(lade_device_allocator *allocator, const ladei_backend_setup *setup) {
+static lade_status pool_open(lade_device_allocator *allocator, const ladei_device_backend_setup *setup) {
   lade_status status = pools_supported(allocator);
   if (status != LADE_OK) return status;
   pool_state *state = calloc(1, sizeof *state);
   if (state == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for its backend");
   allocator->backend_state = state;
   status = state_fill(allocator, state);
-  if (status == LADE_OK) status = ladei_ledger_open(allocator, &pool_source, setup->options->event_batch);
+  if (status == LADE_OK) status = ladei_device_ledger_open(allocator, &pool_source, setup->options->event_batch);
   if (status == LADE_OK) return LADE_OK;
   lade_error error;
   ladei_error_save(&error);
@@ -195,21 +195,21 @@ static lade_status pool_open(lade_device_allocator *allocator, const ladei_backe
 }
 
 static lade_status pool_close(lade_device_allocator *allocator, bool wait) {
-  lade_status status = ladei_ledger_close(allocator, wait);
+  lade_status status = ladei_device_ledger_close(allocator, wait);
   return status == LADE_OK ? state_release(allocator) : status;
 }
 
-const ladei_backend ladei_backend_pool = {
+const ladei_device_backend ladei_device_backend_pool = {
     .name = "cudaMallocAsync",
     .open = pool_open,
     .close = pool_close,
-    .check = ladei_ledger_check,
-    .alloc = ladei_ledger_alloc,
-    .raw_alloc = ladei_ledger_alloc,
-    .free = ladei_ledger_free,
-    .record_stream = ladei_ledger_record_stream,
+    .check = ladei_device_ledger_check,
+    .alloc = ladei_device_ledger_alloc,
+    .raw_alloc = ladei_device_ledger_alloc,
+    .free = ladei_device_ledger_free,
+    .record_stream = ladei_device_ledger_record_stream,
     .empty_cache = pool_empty_cache,
-    .stream_retire = ladei_ledger_stream_retire,
+    .stream_retire = ladei_device_ledger_stream_retire,
     .stats_complete = pool_stats_complete,
     .peaks_reset = pool_peaks_reset,
     .largest_get = pool_largest_get,

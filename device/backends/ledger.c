@@ -4,26 +4,29 @@
 
 #include "base/error.h"
 
-static ladei_ledger *ledger_of(lade_device_allocator *allocator) { return allocator->backend_state; }
+static ladei_device_ledger *ledger_of(lade_device_allocator *allocator) { return allocator->backend_state; }
 
-static ladei_record *record_of(ladei_order_node *node) { return LADEI_ORDER_RECORD(node, ladei_record, order); }
+static ladei_device_record *record_of(ladei_device_order_node *node) {
+  return LADEI_DEVICE_ORDER_RECORD(node, ladei_device_record, order);
+}
 
-static ladei_record *record_of_ticket(ladei_ticket *ticket) {
-  return (ladei_record *)(void *)((char *)ticket - offsetof(ladei_record, ticket));
+static ladei_device_record *record_of_ticket(ladei_retire_ticket *ticket) {
+  return (ladei_device_record *)(void *)((char *)ticket - offsetof(ladei_device_record, ticket));
 }
 
 /* ---- Records: lock held ------------------------------------------------------------------------------------------ */
 
 /* The record that an address lies in, any state; NULL if in none. */
-static ladei_record *record_find(const ladei_ledger *ledger, uint64_t address) {
-  ladei_record *record = record_of(ladei_ordered_set_at_most(&ledger->by_address, (ladei_order_key){{address, 0, 0}}));
+static ladei_device_record *record_find(const ladei_device_ledger *ledger, uint64_t address) {
+  ladei_device_record *record =
+      record_of(ladei_device_ordered_set_at_most(&ledger->by_address, (ladei_device_order_key){{address, 0, 0}}));
   return record != NULL && address - record->address < record->bytes ? record : NULL;
 }
 
-lade_status ladei_ledger_lookup(lade_device_allocator *allocator, const void *pointer, bool exact, const char *call,
-                                ladei_record **out) {
+lade_status ladei_device_ledger_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,
+                                       const char *call, ladei_device_record **out) {
   uint64_t address = (uint64_t)(uintptr_t)pointer;
-  ladei_record *record = record_find(ledger_of(allocator), address);
+  ladei_device_record *record = record_find(ledger_of(allocator), address);
   if (record == NULL) {
     return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: %s: %p is not from here",
                        allocator->device, call, pointer);
@@ -41,43 +44,43 @@ lade_status ladei_ledger_lookup(lade_device_allocator *allocator, const void *po
 }
 
 /* Whether any record has a byte of the range. */
-static bool range_taken(const ladei_ledger *ledger, uint64_t address, size_t bytes) {
-  ladei_order_key last = {{address + (bytes - 1), 0, 0}};
-  const ladei_record *record = record_of(ladei_ordered_set_at_most(&ledger->by_address, last));
+static bool range_taken(const ladei_device_ledger *ledger, uint64_t address, size_t bytes) {
+  ladei_device_order_key last = {{address + (bytes - 1), 0, 0}};
+  const ladei_device_record *record = record_of(ladei_device_ordered_set_at_most(&ledger->by_address, last));
   return record != NULL && record->address + record->bytes > address;
 }
 
-static void record_insert(ladei_ledger *ledger, ladei_record *record) {
-  record->order.key = (ladei_order_key){{record->address, 0, 0}};
-  ladei_ordered_set_insert(&ledger->by_address, &record->order);
+static void record_insert(ladei_device_ledger *ledger, ladei_device_record *record) {
+  record->order.key = (ladei_device_order_key){{record->address, 0, 0}};
+  ladei_device_ordered_set_insert(&ledger->by_address, &record->order);
 }
 
 /* The memory is handed out. */
-static void record_enter(lade_device_allocator *allocator, ladei_record *record) {
-  ladei_counters *counters = &allocator->heap.counters;
+static void record_enter(lade_device_allocator *allocator, ladei_device_record *record) {
+  ladei_device_counters *counters = &allocator->heap.counters;
   record->live = true;
   record->stream_retired = record->stream_noted = false;
   record_insert(ledger_of(allocator), record);
-  ladei_gauges_raise(&counters->allocation, false, 1);
-  ladei_gauges_raise(&counters->allocated_bytes, false, record->bytes);
-  ladei_gauges_raise(&counters->active, false, 1);
-  ladei_gauges_raise(&counters->active_bytes, false, record->bytes);
-  ladei_gauges_raise(&counters->requested_bytes, false, record->bytes);
+  ladei_device_gauges_raise(&counters->allocation, false, 1);
+  ladei_device_gauges_raise(&counters->allocated_bytes, false, record->bytes);
+  ladei_device_gauges_raise(&counters->active, false, 1);
+  ladei_device_gauges_raise(&counters->active_bytes, false, record->bytes);
+  ladei_device_gauges_raise(&counters->requested_bytes, false, record->bytes);
   counters->device_allocs++;
 }
 
 /* The source has it back. */
-static void record_leave(lade_device_allocator *allocator, ladei_record *record) {
-  ladei_counters *counters = &allocator->heap.counters;
-  ladei_gauges_lower(&counters->active, false, 1);
-  ladei_gauges_lower(&counters->active_bytes, false, record->bytes);
-  ladei_gauges_lower(&counters->requested_bytes, false, record->bytes);
+static void record_leave(lade_device_allocator *allocator, ladei_device_record *record) {
+  ladei_device_counters *counters = &allocator->heap.counters;
+  ladei_device_gauges_lower(&counters->active, false, 1);
+  ladei_device_gauges_lower(&counters->active_bytes, false, record->bytes);
+  ladei_device_gauges_lower(&counters->requested_bytes, false, record->bytes);
   counters->device_frees++;
   ladei_retire_forget(allocator->retire, &record->ticket);
   ladei_slab_free(&ledger_of(allocator)->records, record);
 }
 
-static void returning_append(ladei_ledger *ledger, ladei_record *record) {
+static void returning_append(ladei_device_ledger *ledger, ladei_device_record *record) {
   record->next_returning = NULL;
   *ledger->returning_end = record;
   ledger->returning_end = &record->next_returning;
@@ -87,12 +90,12 @@ static void returning_append(ladei_ledger *ledger, ladei_record *record) {
 /* ---- Giving back: no lock held ----------------------------------------------------------------------------------- */
 
 /* Offers a FREED record, which no other thread gives, to the source. */
-static lade_status record_give(lade_device_allocator *allocator, ladei_record *record, bool idle) {
-  ladei_ledger *ledger = ledger_of(allocator);
+static lade_status record_give(lade_device_allocator *allocator, ladei_device_record *record, bool idle) {
+  ladei_device_ledger *ledger = ledger_of(allocator);
   ladei_lock_acquire(&allocator->lock);
-  ladei_ordered_set_remove(&ledger->by_address, &record->order);
-  record->order.key = (ladei_order_key){{(uint64_t)(uintptr_t)record, 0, 0}};
-  ladei_ordered_set_insert(&ledger->giving, &record->order);
+  ladei_device_ordered_set_remove(&ledger->by_address, &record->order);
+  record->order.key = (ladei_device_order_key){{(uint64_t)(uintptr_t)record, 0, 0}};
+  ladei_device_ordered_set_insert(&ledger->giving, &record->order);
   ladei_stream stream = record->stream;
   bool retired = record->stream_retired;
   idle = idle || record->stream_noted;
@@ -100,7 +103,7 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_record *r
   void *pointer = (void *)(uintptr_t)record->address;
   lade_status status = ledger->source->give(allocator, pointer, record->bytes, retired ? NULL : &stream, idle);
   ladei_lock_acquire(&allocator->lock);
-  ladei_ordered_set_remove(&ledger->giving, &record->order);
+  ladei_device_ordered_set_remove(&ledger->giving, &record->order);
   if (status == LADE_OK) {
     record_leave(allocator, record);
   } else {
@@ -114,17 +117,17 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_record *r
 
 /* Offers what was refused once more; returns the first refusal. */
 static lade_status returning_retry(lade_device_allocator *allocator, bool idle, uint64_t *out_given) {
-  ladei_ledger *ledger = ledger_of(allocator);
+  ladei_device_ledger *ledger = ledger_of(allocator);
   if (atomic_load_explicit(&ledger->returning_count, memory_order_relaxed) == 0) return LADE_OK;
   ladei_lock_acquire(&allocator->lock);
-  ladei_record *record = ledger->returning;
+  ladei_device_record *record = ledger->returning;
   ledger->returning = NULL;
   ledger->returning_end = &ledger->returning;
   atomic_store_explicit(&ledger->returning_count, 0, memory_order_relaxed);
   ladei_lock_release(&allocator->lock);
   lade_status result = LADE_OK;
   lade_error error;
-  ladei_record *next;
+  ladei_device_record *next;
   for (; record != NULL; record = next) {
     next = record->next_returning;
     lade_status status = record_give(allocator, record, idle);
@@ -137,9 +140,9 @@ static lade_status returning_retry(lade_device_allocator *allocator, bool idle, 
   return result;
 }
 
-static void uses_done(void *owner, ladei_ticket *list) {
+static void uses_done(void *owner, ladei_retire_ticket *list) {
   lade_device_allocator *allocator = owner;
-  for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
     (void)record_give(allocator, record_of_ticket(ticket), false); /* a refusal is tried again */
   }
 }
@@ -158,13 +161,13 @@ static lade_status uses_process(lade_device_allocator *allocator, unsigned flags
 }
 
 static lade_status device_wait(lade_device_allocator *allocator) {
-  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
   lade_status status = allocator->runtime->ops->device_synchronize(allocator->runtime->self, allocator->device);
-  ladei_driver_unrelax(allocator, mode);
+  ladei_device_driver_unrelax(allocator, mode);
   return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
 }
 
-lade_status ladei_ledger_flush(lade_device_allocator *allocator) {
+lade_status ladei_device_ledger_flush(lade_device_allocator *allocator) {
   uint64_t given = 0;
   lade_status waited = ladei_retire_synchronize(allocator->retire);
   if (waited == LADE_NOT_READY) waited = LADE_OK; /* held by graphs, or freed by other threads meanwhile */
@@ -180,7 +183,7 @@ lade_status ladei_ledger_flush(lade_device_allocator *allocator) {
 /* ---- Alloc ------------------------------------------------------------------------------------------------------- */
 
 static lade_status budget_check(const lade_device_allocator *allocator, size_t bytes) {
-  uint64_t used = ladei_gauges_current(&allocator->heap.counters.active_bytes) + allocator->growing_bytes;
+  uint64_t used = ladei_device_gauges_current(&allocator->heap.counters.active_bytes) + allocator->growing_bytes;
   if (allocator->fraction_set && used + bytes > allocator->fraction_bytes) {
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
   }
@@ -191,7 +194,7 @@ static lade_status budget_check(const lade_device_allocator *allocator, size_t b
 }
 
 /* Budget and a record for `bytes`. Lock held. */
-static lade_status record_begin(lade_device_allocator *allocator, size_t bytes, ladei_record **out) {
+static lade_status record_begin(lade_device_allocator *allocator, size_t bytes, ladei_device_record **out) {
   lade_status status = budget_check(allocator, bytes);
   if (status != LADE_OK) return status;
   *out = ladei_slab_alloc(&ledger_of(allocator)->records);
@@ -203,9 +206,9 @@ static lade_status record_begin(lade_device_allocator *allocator, size_t bytes, 
 }
 
 /* The source has answered. Lock held. */
-static lade_status record_end(lade_device_allocator *allocator, ladei_record *record, lade_status status,
+static lade_status record_end(lade_device_allocator *allocator, ladei_device_record *record, lade_status status,
                               void *pointer) {
-  ladei_ledger *ledger = ledger_of(allocator);
+  ladei_device_ledger *ledger = ledger_of(allocator);
   allocator->growing_bytes -= record->bytes;
   if (status == LADE_OK && range_taken(ledger, (uint64_t)(uintptr_t)pointer, record->bytes)) {
     status = ladei_error(LADE_ERR_INTERNAL, 0, "device allocator: the backend %s gave %p, which is handed out already",
@@ -222,7 +225,7 @@ static lade_status record_end(lade_device_allocator *allocator, ladei_record *re
 
 static lade_status request_take(lade_device_allocator *allocator, size_t bytes, const ladei_stream *stream,
                                 void **out) {
-  ladei_record *record = NULL;
+  ladei_device_record *record = NULL;
   void *pointer = NULL;
   ladei_lock_acquire(&allocator->lock);
   lade_status status = record_begin(allocator, bytes, &record);
@@ -240,7 +243,7 @@ static lade_status request_take(lade_device_allocator *allocator, size_t bytes, 
 
 static bool reclaim(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
-  bool freed = ladei_callbacks_reclaim(allocator);
+  bool freed = ladei_device_callbacks_reclaim(allocator);
   ladei_lock_release(&allocator->lock);
   return freed;
 }
@@ -255,7 +258,7 @@ static lade_status request_retry(lade_device_allocator *allocator, size_t bytes,
   if (processed != LADE_OK) return processed;
   bool reclaimed = reclaim(allocator);
   if (given > 0 || reclaimed) status = request_take(allocator, bytes, stream, out);
-  if (!ladei_is_exhausted(status)) return status;
+  if (!ladei_device_is_exhausted(status)) return status;
   lade_status flushed = allocator->backend->empty_cache(allocator);
   if (flushed == LADE_ERR_DEVICE_LOST) return flushed;
   ladei_lock_acquire(&allocator->lock);
@@ -271,10 +274,10 @@ static lade_status request_refused(lade_device_allocator *allocator, size_t byte
   ladei_lock_acquire(&allocator->lock);
   allocator->heap.counters.ooms++;
   ladei_lock_release(&allocator->lock);
-  return ladei_report_exhausted(allocator, &request, status);
+  return ladei_device_report_exhausted(allocator, &request, status);
 }
 
-lade_status ladei_ledger_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+lade_status ladei_device_ledger_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
   ladei_stream resolved;
   lade_status status = ladei_device_stream_resolve(allocator, stream, &resolved);
   uint64_t given = 0;
@@ -284,27 +287,27 @@ lade_status ladei_ledger_alloc(lade_device_allocator *allocator, size_t bytes, l
   lade_error before;
   ladei_error_save(&before);
   status = request_take(allocator, bytes, &resolved, out);
-  if (ladei_is_exhausted(status)) {
+  if (ladei_device_is_exhausted(status)) {
     status = request_retry(allocator, bytes, &resolved, status, out);
     if (status == LADE_OK) ladei_error_restore(&before);
   }
-  return ladei_is_exhausted(status) ? request_refused(allocator, bytes, status) : status;
+  return ladei_device_is_exhausted(status) ? request_refused(allocator, bytes, status) : status;
 }
 
 /* ---- Free, record ------------------------------------------------------------------------------------------------ */
 
-lade_status ladei_ledger_free(lade_device_allocator *allocator, void *pointer) {
-  ladei_record *record = NULL;
+lade_status ladei_device_ledger_free(lade_device_allocator *allocator, void *pointer) {
+  ladei_device_record *record = NULL;
   ladei_lock_acquire(&allocator->lock);
-  lade_status status = ladei_ledger_lookup(allocator, pointer, true, "free", &record);
+  lade_status status = ladei_device_ledger_lookup(allocator, pointer, true, "free", &record);
   if (status == LADE_OK) {
     record->live = false;
-    ladei_gauges_lower(&allocator->heap.counters.allocation, false, 1);
-    ladei_gauges_lower(&allocator->heap.counters.allocated_bytes, false, record->bytes);
+    ladei_device_gauges_lower(&allocator->heap.counters.allocation, false, 1);
+    ladei_device_gauges_lower(&allocator->heap.counters.allocated_bytes, false, record->bytes);
   }
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK) return status;
-  if (ladei_ticket_noted(&record->ticket) && ladei_retire_add(allocator->retire, &record->ticket, false)) {
+  if (ladei_retire_ticket_noted(&record->ticket) && ladei_retire_add(allocator->retire, &record->ticket, false)) {
     return LADE_OK;
   }
   lade_error before;
@@ -318,13 +321,13 @@ static bool streams_equal(const ladei_stream *a, const ladei_stream *b) {
   return a->context == b->context && a->id == b->id;
 }
 
-lade_status ladei_ledger_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
+lade_status ladei_device_ledger_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   ladei_stream use;
   lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, &use);
   if (status != LADE_OK) return status;
-  ladei_record *record = NULL;
+  ladei_device_record *record = NULL;
   ladei_lock_acquire(&allocator->lock);
-  status = ladei_ledger_lookup(allocator, pointer, false, "record_stream", &record);
+  status = ladei_device_ledger_lookup(allocator, pointer, false, "record_stream", &record);
   bool own = status == LADE_OK && streams_equal(&record->stream, &use);
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK || own) return status;
@@ -332,10 +335,10 @@ lade_status ladei_ledger_record_stream(lade_device_allocator *allocator, void *p
 }
 
 /* The first record of the stream that is live and has no note of it yet; NULL if there is none. Lock held. */
-static ladei_record *record_unnoted(lade_device_allocator *allocator, const ladei_stream *stream) {
-  ladei_order_node *node = ladei_ordered_set_first(&ledger_of(allocator)->by_address);
-  for (; node != NULL; node = ladei_order_next(node)) {
-    ladei_record *record = record_of(node);
+static ladei_device_record *record_unnoted(lade_device_allocator *allocator, const ladei_stream *stream) {
+  ladei_device_order_node *node = ladei_device_ordered_set_first(&ledger_of(allocator)->by_address);
+  for (; node != NULL; node = ladei_device_order_next(node)) {
+    ladei_device_record *record = record_of(node);
     if (record->live && !record->stream_noted && streams_equal(&record->stream, stream)) return record;
   }
   return NULL;
@@ -345,7 +348,7 @@ static ladei_record *record_unnoted(lade_device_allocator *allocator, const lade
 static lade_status own_uses_note(lade_device_allocator *allocator, const ladei_stream *stream) {
   for (;;) {
     ladei_lock_acquire(&allocator->lock);
-    ladei_record *record = record_unnoted(allocator, stream);
+    ladei_device_record *record = record_unnoted(allocator, stream);
     if (record != NULL) record->stream_noted = true;
     ladei_lock_release(&allocator->lock);
     if (record == NULL) return LADE_OK;
@@ -359,10 +362,11 @@ static lade_status own_uses_note(lade_device_allocator *allocator, const ladei_s
 }
 
 /* Marks the stream's records of a set; how many there are. Lock held. */
-static size_t records_mark(const ladei_ordered_set *set, const ladei_stream *stream) {
+static size_t records_mark(const ladei_device_ordered_set *set, const ladei_stream *stream) {
   size_t count = 0;
-  for (ladei_order_node *node = ladei_ordered_set_first(set); node != NULL; node = ladei_order_next(node)) {
-    ladei_record *record = record_of(node);
+  for (ladei_device_order_node *node = ladei_device_ordered_set_first(set); node != NULL;
+       node = ladei_device_order_next(node)) {
+    ladei_device_record *record = record_of(node);
     if (!streams_equal(&record->stream, stream)) continue;
     record->stream_retired = true;
     count++;
@@ -370,7 +374,7 @@ static size_t records_mark(const ladei_ordered_set *set, const ladei_stream *str
   return count;
 }
 
-lade_status ladei_ledger_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
+lade_status ladei_device_ledger_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
   ladei_stream resolved;
   lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, &resolved);
   if (status != LADE_OK) return status;
@@ -387,7 +391,7 @@ lade_status ladei_ledger_stream_retire(lade_device_allocator *allocator, lade_st
   return LADE_OK;
 }
 
-void ladei_ledger_stats_complete(lade_device_stats *stats) {
+void ladei_device_ledger_stats_complete(lade_device_stats *stats) {
   lade_device_gauges *const gauges[] = {&stats->allocation, &stats->allocated_bytes, &stats->active,
                                         &stats->active_bytes, &stats->requested_bytes};
   for (size_t i = 0; i < sizeof gauges / sizeof gauges[0]; i++) {
@@ -397,23 +401,23 @@ void ladei_ledger_stats_complete(lade_device_stats *stats) {
 
 /* ---- Open, close, check ------------------------------------------------------------------------------------------ */
 
-lade_status ladei_ledger_open(lade_device_allocator *allocator, const ladei_ledger_source *source,
-                              uint32_t event_batch) {
-  ladei_ledger *ledger = ledger_of(allocator);
+lade_status ladei_device_ledger_open(lade_device_allocator *allocator, const ladei_device_ledger_source *source,
+                                     uint32_t event_batch) {
+  ladei_device_ledger *ledger = ledger_of(allocator);
   ledger->source = source;
-  ladei_slab_init(&ledger->records, sizeof(ladei_record));
+  ladei_slab_init(&ledger->records, sizeof(ladei_device_record));
   ledger->returning_end = &ledger->returning;
   ladei_retire_options retire = {.owner = allocator, .done = uses_done, .event_batch = event_batch};
   return ladei_retire_create(allocator->runtime, &retire, &allocator->retire);
 }
 
-lade_status ladei_ledger_close(lade_device_allocator *allocator, bool wait) {
-  ladei_ledger *ledger = ledger_of(allocator);
+lade_status ladei_device_ledger_close(lade_device_allocator *allocator, bool wait) {
+  ladei_device_ledger *ledger = ledger_of(allocator);
   if (allocator->retire == NULL) return LADE_OK; /* closed by an earlier call, which failed later on */
   uint64_t given = 0;
-  lade_status status = wait ? ladei_ledger_flush(allocator) : uses_process(allocator, LADEI_POLL_CLOSE, &given);
+  lade_status status = wait ? ladei_device_ledger_flush(allocator) : uses_process(allocator, LADEI_POLL_CLOSE, &given);
   if (status == LADE_ERR_DEVICE_LOST) status = returning_retry(allocator, true, &given);
-  if (ladei_gauges_current(&allocator->heap.counters.active) > 0) {
+  if (ladei_device_gauges_current(&allocator->heap.counters.active) > 0) {
     return status != LADE_OK ? status : ladei_device_check_active(allocator);
   }
   status = ladei_retire_destroy(allocator->retire, wait);
@@ -424,14 +428,14 @@ lade_status ladei_ledger_close(lade_device_allocator *allocator, bool wait) {
 }
 
 static const char *ledger_recount(lade_device_allocator *allocator) {
-  const ladei_ledger *ledger = ledger_of(allocator);
-  const ladei_counters *counters = &allocator->heap.counters;
+  const ladei_device_ledger *ledger = ledger_of(allocator);
+  const ladei_device_counters *counters = &allocator->heap.counters;
   uint64_t live = 0, live_bytes = 0, active_bytes = 0, end = 0;
   size_t returning = 0;
-  if (!ladei_ordered_set_check(&ledger->by_address)) return "L1 order of records";
-  for (ladei_order_node *node = ladei_ordered_set_first(&ledger->by_address); node != NULL;
-       node = ladei_order_next(node)) {
-    const ladei_record *record = record_of(node);
+  if (!ladei_device_ordered_set_check(&ledger->by_address)) return "L1 order of records";
+  for (ladei_device_order_node *node = ladei_device_ordered_set_first(&ledger->by_address); node != NULL;
+       node = ladei_device_order_next(node)) {
+    const ladei_device_record *record = record_of(node);
     if (record->address < end) return "L1 ranges do not overlap";
     end = record->address + record->bytes;
     active_bytes += record->bytes;
@@ -439,26 +443,27 @@ static const char *ledger_recount(lade_device_allocator *allocator) {
     live++;
     live_bytes += record->bytes;
   }
-  for (ladei_order_node *node = ladei_ordered_set_first(&ledger->giving); node != NULL; node = ladei_order_next(node)) {
+  for (ladei_device_order_node *node = ladei_device_ordered_set_first(&ledger->giving); node != NULL;
+       node = ladei_device_order_next(node)) {
     active_bytes += record_of(node)->bytes;
   }
-  for (const ladei_record *record = ledger->returning; record != NULL; record = record->next_returning) {
+  for (const ladei_device_record *record = ledger->returning; record != NULL; record = record->next_returning) {
     if (record->live) return "L3 state of a returning record";
     returning++;
   }
   if (returning != atomic_load(&ledger->returning_count)) return "L3 number of returning records";
-  if (ladei_gauges_current(&counters->allocation) != live ||
-      ladei_gauges_current(&counters->allocated_bytes) != live_bytes)
+  if (ladei_device_gauges_current(&counters->allocation) != live ||
+      ladei_device_gauges_current(&counters->allocated_bytes) != live_bytes)
     return "L2 allocation";
-  if (ladei_gauges_current(&counters->active) != ledger->by_address.count + ledger->giving.count ||
-      ladei_gauges_current(&counters->active_bytes) != active_bytes ||
-      ladei_gauges_current(&counters->requested_bytes) != active_bytes) {
+  if (ladei_device_gauges_current(&counters->active) != ledger->by_address.count + ledger->giving.count ||
+      ladei_device_gauges_current(&counters->active_bytes) != active_bytes ||
+      ladei_device_gauges_current(&counters->requested_bytes) != active_bytes) {
     return "L2 active";
   }
   return NULL;
 }
 
-lade_status ladei_ledger_check(lade_device_allocator *allocator) {
+lade_status ladei_device_ledger_check(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
   const char *broken = ledger_recount(allocator);
   ladei_lock_release(&allocator->lock);

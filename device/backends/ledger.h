@@ -25,20 +25,20 @@
 #include "device/heap/ordered_set.h"
 #include "device/state/backend.h"
 
-typedef struct ladei_record {
+typedef struct ladei_device_record {
   ladei_slab_head head;
-  ladei_order_node order; /* in by_address, or in giving by its own address */
-  struct ladei_record *next_returning;
-  ladei_ticket ticket; /* uses by other streams, and by its own if that was retired before the free */
+  ladei_device_order_node order; /* in by_address, or in giving by its own address */
+  struct ladei_device_record *next_returning;
+  ladei_retire_ticket ticket; /* uses by other streams, and by its own if that was retired before the free */
   uint64_t address;
   size_t bytes;        /* as asked for */
   ladei_stream stream; /* that it was allocated on */
   bool live;           /* handed out, else FREED */
   bool stream_retired; /* `stream` may be gone */
   bool stream_noted;   /* ... and its uses are in the ticket */
-} ladei_record;
+} ladei_device_record;
 
-typedef struct ladei_ledger_source {
+typedef struct ladei_device_ledger_source {
   /* Memory for a request; LADE_ERR_OUT_OF_DEVICE_MEMORY where there is none. */
   lade_status (*take)(lade_device_allocator *allocator, size_t bytes, const ladei_stream *stream, void **out);
   /*
@@ -47,42 +47,42 @@ typedef struct ladei_ledger_source {
    */
   lade_status (*give)(lade_device_allocator *allocator, void *pointer, size_t bytes, const ladei_stream *stream,
                       bool idle);
-} ladei_ledger_source;
+} ladei_device_ledger_source;
 
 /* First member of a backend's state. */
-typedef struct ladei_ledger {
-  const ladei_ledger_source *source;
+typedef struct ladei_device_ledger {
+  const ladei_device_ledger_source *source;
   ladei_slab records;
-  ladei_ordered_set by_address;
-  ladei_ordered_set giving;
-  ladei_record *returning; /* first in, first out */
-  ladei_record **returning_end;
+  ladei_device_ordered_set by_address;
+  ladei_device_ordered_set giving;
+  ladei_device_record *returning; /* first in, first out */
+  ladei_device_record **returning_end;
   atomic_size_t returning_count; /* their number; written under the lock */
-} ladei_ledger;
+} ladei_device_ledger;
 
 /* `ledger` is allocator->backend_state. On failure nothing is left. */
-lade_status ladei_ledger_open(lade_device_allocator *allocator, const ladei_ledger_source *source,
-                              uint32_t event_batch);
+lade_status ladei_device_ledger_open(lade_device_allocator *allocator, const ladei_device_ledger_source *source,
+                                     uint32_t event_batch);
 /* Nothing is LIVE. Gives everything back, waiting or not; then frees the records. */
-lade_status ladei_ledger_close(lade_device_allocator *allocator, bool wait);
+lade_status ladei_device_ledger_close(lade_device_allocator *allocator, bool wait);
 
 /* For backend tables. */
-lade_status ladei_ledger_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
-lade_status ladei_ledger_free(lade_device_allocator *allocator, void *pointer);
-lade_status ladei_ledger_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream);
-lade_status ladei_ledger_stream_retire(lade_device_allocator *allocator, lade_stream stream);
+lade_status ladei_device_ledger_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
+lade_status ladei_device_ledger_free(lade_device_allocator *allocator, void *pointer);
+lade_status ladei_device_ledger_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream);
+lade_status ladei_device_ledger_stream_retire(lade_device_allocator *allocator, lade_stream stream);
 
 /* Waits for all uses and for the device, and gives back what was freed. The first failure; what is left is tried again. */
-lade_status ladei_ledger_flush(lade_device_allocator *allocator);
+lade_status ladei_device_ledger_flush(lade_device_allocator *allocator);
 
 /* Takes the pools out of what is told. */
-void ladei_ledger_stats_complete(lade_device_stats *stats);
+void ladei_device_ledger_stats_complete(lade_device_stats *stats);
 
 /* The LIVE record that `pointer` lies in (starts, if `exact`), or what is wrong with the pointer. Lock held. */
-lade_status ladei_ledger_lookup(lade_device_allocator *allocator, const void *pointer, bool exact, const char *call,
-                                ladei_record **out);
+lade_status ladei_device_ledger_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,
+                                       const char *call, ladei_device_record **out);
 
 /* Recounts L1 to L3; LADE_ERR_INTERNAL names the one broken. For tests; no call in flight. */
-lade_status ladei_ledger_check(lade_device_allocator *allocator);
+lade_status ladei_device_ledger_check(lade_device_allocator *allocator);
 
 #endif /* LADE_DEVICE_BACKENDS_LEDGER_H */

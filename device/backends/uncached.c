@@ -18,14 +18,14 @@
 
 typedef struct direct_block {
   ladei_slab_head head;
-  ladei_order_node order; /* by address */
+  ladei_device_order_node order; /* by address */
   uint64_t address;
   size_t bytes;
 } direct_block;
 
 typedef struct uncached_state {
   ladei_slab records; /* of direct_block */
-  ladei_ordered_set blocks;
+  ladei_device_ordered_set blocks;
 } uncached_state;
 
 static uncached_state *state_of(lade_device_allocator *allocator) { return allocator->backend_state; }
@@ -33,8 +33,9 @@ static uncached_state *state_of(lade_device_allocator *allocator) { return alloc
 /* The block that an address lies in; NULL if in none. Lock held. */
 static direct_block *block_find(lade_device_allocator *allocator, const void *pointer) {
   uint64_t address = (uint64_t)(uintptr_t)pointer;
-  ladei_order_node *node = ladei_ordered_set_at_most(&state_of(allocator)->blocks, (ladei_order_key){{address, 0, 0}});
-  direct_block *block = LADEI_ORDER_RECORD(node, direct_block, order);
+  ladei_device_order_node *node =
+      ladei_device_ordered_set_at_most(&state_of(allocator)->blocks, (ladei_device_order_key){{address, 0, 0}});
+  direct_block *block = LADEI_DEVICE_ORDER_RECORD(node, direct_block, order);
   return block != NULL && address - block->address < block->bytes ? block : NULL;
 }
 
@@ -49,9 +50,9 @@ static bool is_direct(lade_device_allocator *allocator, const void *pointer) {
 
 static lade_status driver_alloc(lade_device_allocator *allocator, size_t bytes, void **out) {
   const lade_runtime_ops *ops = allocator->runtime->ops;
-  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
   lade_status status = ops->device_alloc(allocator->runtime->self, allocator->device, bytes, out);
-  ladei_driver_unrelax(allocator, mode);
+  ladei_device_driver_unrelax(allocator, mode);
   return status;
 }
 
@@ -72,8 +73,8 @@ static lade_status uncached_alloc(lade_device_allocator *allocator, size_t bytes
   if (status == LADE_OK) {
     block->address = (uint64_t)(uintptr_t)pointer;
     block->bytes = bytes;
-    block->order.key = (ladei_order_key){{block->address, 0, 0}};
-    ladei_ordered_set_insert(&state->blocks, &block->order);
+    block->order.key = (ladei_device_order_key){{block->address, 0, 0}};
+    ladei_device_ordered_set_insert(&state->blocks, &block->order);
   } else {
     ladei_slab_free(&state->records, block);
   }
@@ -88,11 +89,11 @@ static lade_status uncached_alloc(lade_device_allocator *allocator, size_t bytes
 static lade_status driver_free(lade_device_allocator *allocator, uint64_t address) {
   const lade_runtime_ops *ops = allocator->runtime->ops;
   void *self = allocator->runtime->self;
-  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
   lade_status status = ops->device_synchronize(self, allocator->device);
   if (status == LADE_ERR_DEVICE_LOST) status = LADE_OK; /* nothing runs on it any more */
   if (status == LADE_OK) status = ops->device_free(self, allocator->device, (void *)(uintptr_t)address);
-  ladei_driver_unrelax(allocator, mode);
+  ladei_device_driver_unrelax(allocator, mode);
   return status;
 }
 
@@ -102,7 +103,7 @@ static lade_status block_claim(lade_device_allocator *allocator, direct_block *b
     return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "device allocator of device %d: free: %p is inside a block",
                        allocator->device, pointer);
   }
-  ladei_ordered_set_remove(&state_of(allocator)->blocks, &block->order);
+  ladei_device_ordered_set_remove(&state_of(allocator)->blocks, &block->order);
   return LADE_OK;
 }
 
@@ -112,14 +113,14 @@ static lade_status uncached_free(lade_device_allocator *allocator, void *pointer
   direct_block *block = block_find(allocator, pointer);
   if (block != NULL) status = block_claim(allocator, block, pointer);
   ladei_lock_release(&allocator->lock);
-  if (block == NULL) return ladei_native_free(allocator, pointer);
+  if (block == NULL) return ladei_device_native_free(allocator, pointer);
   if (status != LADE_OK) return status;
   status = driver_free(allocator, (uint64_t)(uintptr_t)pointer);
   ladei_lock_acquire(&allocator->lock);
   if (status == LADE_OK) {
     ladei_slab_free(&state_of(allocator)->records, block);
   } else {
-    ladei_ordered_set_insert(&state_of(allocator)->blocks, &block->order);
+    ladei_device_ordered_set_insert(&state_of(allocator)->blocks, &block->order);
   }
   ladei_lock_release(&allocator->lock);
   return status;
@@ -128,7 +129,7 @@ static lade_status uncached_free(lade_device_allocator *allocator, void *pointer
 /* ---- What tells the two kinds apart ------------------------------------------------------------------------------ */
 
 static lade_status uncached_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
-  return is_direct(allocator, pointer) ? LADE_OK : ladei_native_record_stream(allocator, pointer, stream);
+  return is_direct(allocator, pointer) ? LADE_OK : ladei_device_native_record_stream(allocator, pointer, stream);
 }
 
 static lade_status uncached_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
@@ -140,17 +141,17 @@ static lade_status uncached_base_get(lade_device_allocator *allocator, const voi
     *out_bytes = block->bytes;
   }
   ladei_lock_release(&allocator->lock);
-  return block != NULL ? LADE_OK : ladei_native_base_get(allocator, pointer, out_base, out_bytes);
+  return block != NULL ? LADE_OK : ladei_device_native_base_get(allocator, pointer, out_base, out_bytes);
 }
 
 /* ---- Open, close ------------------------------------------------------------------------------------------------- */
 
-static lade_status uncached_open(lade_device_allocator *allocator, const ladei_backend_setup *setup) {
+static lade_status uncached_open(lade_device_allocator *allocator, const ladei_device_backend_setup *setup) {
   uncached_state *state = calloc(1, sizeof *state);
   if (state == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for its backend");
   ladei_slab_init(&state->records, sizeof(direct_block));
   allocator->backend_state = state;
-  lade_status status = ladei_native_open(allocator, setup);
+  lade_status status = ladei_device_native_open(allocator, setup);
   if (status == LADE_OK) return LADE_OK;
   free(state);
   return status;
@@ -162,33 +163,33 @@ static lade_status uncached_close(lade_device_allocator *allocator, bool wait) {
     return ladei_error(LADE_ERR_BUSY, 0, "device allocator of device %d: destroy: %zu uncached blocks are handed out",
                        allocator->device, state->blocks.count);
   }
-  lade_status status = ladei_native_close(allocator, wait);
+  lade_status status = ladei_device_native_close(allocator, wait);
   if (status != LADE_OK) return status;
   ladei_slab_destroy(&state->records);
   free(state);
   return LADE_OK;
 }
 
-const ladei_backend ladei_backend_uncached = {
+const ladei_device_backend ladei_device_backend_uncached = {
     .name = "native",
     .open = uncached_open,
     .close = uncached_close,
-    .check = ladei_native_check,
+    .check = ladei_device_native_check,
     .alloc = uncached_alloc,
-    .raw_alloc = ladei_native_alloc,
+    .raw_alloc = ladei_device_native_alloc,
     .free = uncached_free,
     .record_stream = uncached_record_stream,
-    .empty_cache = ladei_native_empty_cache,
-    .stream_retire = ladei_native_stream_retire,
+    .empty_cache = ladei_device_native_empty_cache,
+    .stream_retire = ladei_device_native_stream_retire,
     .base_get = uncached_base_get,
-    .largest_get = ladei_native_largest_get,
-    .peer_add = ladei_native_peer_add,
-    .ipc_export = ladei_native_ipc_export,
-    .shared_export = ladei_native_shared_export,
-    .pool_begin = ladei_native_pool_begin,
-    .pool_end = ladei_native_pool_end,
-    .pool_release = ladei_native_pool_release,
-    .pool_live_equals = ladei_native_pool_live_equals,
-    .checkpoint_get = ladei_native_checkpoint_get,
-    .checkpoint_set = ladei_native_checkpoint_set,
+    .largest_get = ladei_device_native_largest_get,
+    .peer_add = ladei_device_native_peer_add,
+    .ipc_export = ladei_device_native_ipc_export,
+    .shared_export = ladei_device_native_shared_export,
+    .pool_begin = ladei_device_native_pool_begin,
+    .pool_end = ladei_device_native_pool_end,
+    .pool_release = ladei_device_native_pool_release,
+    .pool_live_equals = ladei_device_native_pool_live_equals,
+    .checkpoint_get = ladei_device_native_checkpoint_get,
+    .checkpoint_set = ladei_device_native_checkpoint_set,
 };

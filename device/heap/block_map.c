@@ -9,10 +9,10 @@
 /* Capacity of the first table: one page of entries. */
 enum { SMALLEST_CAPACITY = 256 };
 
-void ladei_block_map_destroy(ladei_block_map *map) {
-  ladei_block_map_table *table = ladei_block_map_table_of(map);
+void ladei_device_block_map_destroy(ladei_device_block_map *map) {
+  ladei_device_block_map_table *table = ladei_device_block_map_table_of(map);
   while (table != NULL) {
-    ladei_block_map_table *former = table->former;
+    ladei_device_block_map_table *former = table->former;
     free(table);
     table = former;
   }
@@ -20,35 +20,35 @@ void ladei_block_map_destroy(ladei_block_map *map) {
   map->count = map->room = 0;
 }
 
-static ladei_block_map_table *table_create(size_t capacity) {
+static ladei_device_block_map_table *table_create(size_t capacity) {
   size_t bytes;
-  if (!ladei_size_mul(capacity, sizeof(ladei_block_map_entry), &bytes) ||
-      !ladei_size_add(bytes, sizeof(ladei_block_map_table), &bytes)) {
+  if (!ladei_size_mul(capacity, sizeof(ladei_device_block_map_entry), &bytes) ||
+      !ladei_size_add(bytes, sizeof(ladei_device_block_map_table), &bytes)) {
     return NULL;
   }
-  ladei_block_map_table *table = calloc(1, bytes);
+  ladei_device_block_map_table *table = calloc(1, bytes);
   if (table != NULL) table->mask = capacity - 1;
   return table;
 }
 
-static void table_copy(ladei_block_map_table *to, const ladei_block_map_table *from) {
+static void table_copy(ladei_device_block_map_table *to, const ladei_device_block_map_table *from) {
   for (size_t i = 0; i <= from->mask; i++) {
-    struct ladei_block *block = ladei_block_map_at(from, i);
+    struct ladei_device_block *block = ladei_device_block_map_at(from, i);
     if (block == NULL) continue;
-    uint64_t address = ladei_block_map_address_at(from, i);
-    ladei_block_map_write(to, ladei_block_map_slot(to, address), address, block);
+    uint64_t address = ladei_device_block_map_address_at(from, i);
+    ladei_device_block_map_write(to, ladei_device_block_map_slot(to, address), address, block);
   }
 }
 
-bool ladei_block_map_grow(ladei_block_map *map, size_t more) {
+bool ladei_device_block_map_grow(ladei_device_block_map *map, size_t more) {
   size_t wanted;
   if (!ladei_size_add(map->count, more, &wanted) || !ladei_size_mul(wanted, 2, &wanted)) return false;
-  ladei_block_map_table *former = ladei_block_map_table_of(map);
+  ladei_device_block_map_table *former = ladei_device_block_map_table_of(map);
   size_t capacity = former == NULL ? SMALLEST_CAPACITY : former->mask + 1;
   while (capacity < wanted) {
     if (!ladei_size_mul(capacity, 2, &capacity)) return false;
   }
-  ladei_block_map_table *larger = table_create(capacity);
+  ladei_device_block_map_table *larger = table_create(capacity);
   if (larger == NULL) return false;
   if (former != NULL) table_copy(larger, former);
   larger->former = former;
@@ -57,32 +57,32 @@ bool ladei_block_map_grow(ladei_block_map *map, size_t more) {
   return true;
 }
 
-void ladei_block_map_remove(ladei_block_map *map, uint64_t address) {
-  ladei_block_map_table *table = ladei_block_map_table_of(map);
-  size_t gap = ladei_block_map_slot(table, address);
-  assert(ladei_block_map_at(table, gap) != NULL);
+void ladei_device_block_map_remove(ladei_device_block_map *map, uint64_t address) {
+  ladei_device_block_map_table *table = ladei_device_block_map_table_of(map);
+  size_t gap = ladei_device_block_map_slot(table, address);
+  assert(ladei_device_block_map_at(table, gap) != NULL);
   map->count--;
   /* Each later entry of the run that may stand in the gap moves there and leaves the next gap (I2). */
-  struct ladei_block *block;
-  for (size_t slot = (gap + 1) & table->mask; (block = ladei_block_map_at(table, slot)) != NULL;
+  struct ladei_device_block *block;
+  for (size_t slot = (gap + 1) & table->mask; (block = ladei_device_block_map_at(table, slot)) != NULL;
        slot = (slot + 1) & table->mask) {
-    uint64_t moved = ladei_block_map_address_at(table, slot);
-    size_t from_home = (slot - ladei_block_map_home(table, moved)) & table->mask;
+    uint64_t moved = ladei_device_block_map_address_at(table, slot);
+    size_t from_home = (slot - ladei_device_block_map_home(table, moved)) & table->mask;
     if (from_home >= ((slot - gap) & table->mask)) {
-      ladei_block_map_write(table, gap, moved, block);
+      ladei_device_block_map_write(table, gap, moved, block);
       gap = slot;
     }
   }
   atomic_store_explicit(&table->entries[gap].block, NULL, memory_order_relaxed);
 }
 
-struct ladei_block *ladei_block_map_peek(const ladei_block_map *map, uint64_t address) {
-  const ladei_block_map_table *table = atomic_load_explicit(&map->table, memory_order_acquire);
+struct ladei_device_block *ladei_device_block_map_peek(const ladei_device_block_map *map, uint64_t address) {
+  const ladei_device_block_map_table *table = atomic_load_explicit(&map->table, memory_order_acquire);
   if (table == NULL) return NULL;
-  size_t slot = ladei_block_map_home(table, address);
+  size_t slot = ladei_device_block_map_home(table, address);
   for (size_t probes = 0; probes <= table->mask; probes++) {
-    struct ladei_block *block = atomic_load_explicit(&table->entries[slot].block, memory_order_acquire);
-    if (block == NULL || ladei_block_map_address_at(table, slot) == address) return block;
+    struct ladei_device_block *block = atomic_load_explicit(&table->entries[slot].block, memory_order_acquire);
+    if (block == NULL || ladei_device_block_map_address_at(table, slot) == address) return block;
     slot = (slot + 1) & table->mask;
   }
   return NULL;

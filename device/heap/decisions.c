@@ -11,58 +11,64 @@
  */
 #include "device/heap/heap.h"
 
-static ladei_block *block_of(ladei_order_node *node) { return LADEI_ORDER_RECORD(node, ladei_block, order); }
+static ladei_device_block *block_of(ladei_device_order_node *node) {
+  return LADEI_DEVICE_ORDER_RECORD(node, ladei_device_block, order);
+}
 
 /* Next free block of the same stream; NULL after its last. */
-static ladei_block *free_next(const ladei_block *block) {
-  return block_of(ladei_free_set_larger(&block->segment->pool->free, &block->order));
+static ladei_device_block *free_next(const ladei_device_block *block) {
+  return block_of(ladei_device_free_set_larger(&block->segment->pool->free, &block->order));
 }
 
-static ladei_block *free_previous(const ladei_block *block) {
-  return block_of(ladei_free_set_smaller(&block->segment->pool->free, &block->order));
+static ladei_device_block *free_previous(const ladei_device_block *block) {
+  return block_of(ladei_device_free_set_smaller(&block->segment->pool->free, &block->order));
 }
 
-static ladei_block *free_at_least(const ladei_block_pool *pool, uint64_t stream_key, size_t size) {
-  return block_of(ladei_free_set_find(&pool->free, stream_key, size));
+static ladei_device_block *free_at_least(const ladei_device_block_pool *pool, uint64_t stream_key, size_t size) {
+  return block_of(ladei_device_free_set_find(&pool->free, stream_key, size));
 }
 
 /* All free blocks of a pool. */
-static ladei_block *all_first(const ladei_block_pool *pool) { return block_of(ladei_free_set_first(&pool->free)); }
+static ladei_device_block *all_first(const ladei_device_block_pool *pool) {
+  return block_of(ladei_device_free_set_first(&pool->free));
+}
 
-static ladei_block *all_next(const ladei_block_pool *pool, const ladei_block *block) {
-  return block_of(ladei_free_set_next(&pool->free, &block->order));
+static ladei_device_block *all_next(const ladei_device_block_pool *pool, const ladei_device_block *block) {
+  return block_of(ladei_device_free_set_next(&pool->free, &block->order));
 }
 
 /* ---- Best fit ---------------------------------------------------------------------------------------------------- */
 
 /* What a free block could grow to in place. */
-static size_t block_reach(const ladei_block *block) {
-  const ladei_block *next = block->next;
-  return block->size + (next != NULL && next->state == LADEI_HEAP_HOLE ? next->size : 0);
+static size_t block_reach(const ladei_device_block *block) {
+  const ladei_device_block *next = block->next;
+  return block->size + (next != NULL && next->state == LADEI_DEVICE_HEAP_HOLE ? next->size : 0);
 }
 
 /* Among expandable blocks: the first whose successor would not be the tighter fit, judged by reach. */
-static ladei_block *expandable_best(ladei_block *block) {
-  for (ladei_block *next = free_next(block);
-       next != NULL && ladei_heap_segment_expandable(block->segment) && block_reach(next) < block_reach(block);
+static ladei_device_block *expandable_best(ladei_device_block *block) {
+  for (ladei_device_block *next = free_next(block);
+       next != NULL && ladei_device_heap_segment_expandable(block->segment) && block_reach(next) < block_reach(block);
        next = free_next(block)) {
     block = next;
   }
   return block;
 }
 
-static ladei_block *best_fit(const ladei_heap *heap, const ladei_block_pool *pool, uint64_t stream_key, size_t size) {
-  ladei_block *block = free_at_least(pool, stream_key, size);
-  if (block == NULL || !ladei_heap_segment_expandable(block->segment)) return block;
+static ladei_device_block *best_fit(const ladei_device_heap *heap, const ladei_device_block_pool *pool,
+                                    uint64_t stream_key, size_t size) {
+  ladei_device_block *block = free_at_least(pool, stream_key, size);
+  if (block == NULL || !ladei_device_heap_segment_expandable(block->segment)) return block;
   if (heap->settings.expandable_segments) return expandable_best(block);
   /* Turned off since: such memory is not for requests that were promised plain segments. */
-  while (block != NULL && ladei_heap_segment_expandable(block->segment)) block = free_next(block);
+  while (block != NULL && ladei_device_heap_segment_expandable(block->segment)) block = free_next(block);
   return block;
 }
 
-ladei_block *ladei_pool_search(ladei_heap *heap, ladei_block_pool *pool, uint64_t stream_key, size_t rounded) {
+ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                             uint64_t stream_key, size_t rounded) {
   if (heap->ages_tick) pool->searches++;
-  ladei_block *block = best_fit(heap, pool, stream_key, rounded);
+  ladei_device_block *block = best_fit(heap, pool, stream_key, rounded);
   if (block == NULL) return NULL;
   size_t limit = heap->settings.max_split_bytes;
   /* An oversize block is never cut: it may serve oversize requests only, and only those that nearly fill it. */
@@ -73,29 +79,29 @@ ladei_block *ladei_pool_search(ladei_heap *heap, ladei_block_pool *pool, uint64_
 
 /* ---- What goes back to the driver -------------------------------------------------------------------------------- */
 
-static bool block_is_whole_plain(const ladei_block *block) {
-  return !ladei_block_is_split(block) && !ladei_heap_segment_expandable(block->segment);
+static bool block_is_whole_plain(const ladei_device_block *block) {
+  return !ladei_device_block_is_split(block) && !ladei_device_heap_segment_expandable(block->segment);
 }
 
-static void block_leave(ladei_block *block, ladei_block_list *leaving) {
-  ladei_block_detach(block);
-  ladei_block_list_append(leaving, block);
+static void block_leave(ladei_device_block *block, ladei_device_block_list *leaving) {
+  ladei_device_block_remove(block);
+  ladei_device_block_list_append(leaving, block);
 }
 
-bool ladei_pool_pick_oversize(ladei_heap *heap, ladei_block_pool *pool, uint64_t stream_key, size_t rounded,
-                              ladei_block_list *leaving) {
+bool ladei_device_pool_pick_oversize(ladei_device_heap *heap, ladei_device_block_pool *pool, uint64_t stream_key,
+                                     size_t rounded, ladei_device_block_list *leaving) {
   size_t limit = heap->settings.max_split_bytes;
-  if (limit == LADEI_SPLIT_UNLIMITED) return false;
+  if (limit == LADEI_DEVICE_SPLIT_UNLIMITED) return false;
   size_t wanted = ladei_size_max(rounded, limit);
-  for (ladei_block *block = free_at_least(pool, stream_key, wanted); block != NULL; block = free_next(block)) {
+  for (ladei_device_block *block = free_at_least(pool, stream_key, wanted); block != NULL; block = free_next(block)) {
     if (block_is_whole_plain(block)) {
       block_leave(block, leaving);
       return true;
     }
   }
   size_t leaving_bytes = 0;
-  ladei_block *smaller;
-  for (ladei_block *block = block_of(ladei_free_set_largest(&pool->free, stream_key));
+  ladei_device_block *smaller;
+  for (ladei_device_block *block = block_of(ladei_device_free_set_largest(&pool->free, stream_key));
        block != NULL && block->size >= limit && leaving_bytes < wanted; block = smaller) {
     smaller = free_previous(block);
     if (block_is_whole_plain(block)) {
@@ -106,13 +112,13 @@ bool ladei_pool_pick_oversize(ladei_heap *heap, ladei_block_pool *pool, uint64_t
   return leaving_bytes >= wanted;
 }
 
-void ladei_heap_pick_aged(ladei_heap *heap, uint64_t target, ladei_block_list *leaving) {
-  const ladei_block_pool *pool = &heap->large_pool;
+void ladei_device_heap_pick_aged(ladei_device_heap *heap, uint64_t target, ladei_device_block_list *leaving) {
+  const ladei_device_block_pool *pool = &heap->large_pool;
   double age_sum = 0.0;
   uint64_t candidates = 0;
-  for (ladei_block *block = all_first(pool); block != NULL; block = all_next(pool, block)) {
+  for (ladei_device_block *block = all_first(pool); block != NULL; block = all_next(pool, block)) {
     if (!block_is_whole_plain(block)) continue;
-    age_sum += (double)ladei_block_age(block);
+    age_sum += (double)ladei_device_block_age(block);
     candidates++;
   }
   uint64_t leaving_bytes = 0;
@@ -120,10 +126,10 @@ void ladei_heap_pick_aged(ladei_heap *heap, uint64_t target, ladei_block_list *l
   while (leaving_bytes < target && found && candidates > 0) {
     double mean_age = age_sum / (double)candidates;
     found = false;
-    ladei_block *next;
-    for (ladei_block *block = all_first(pool); block != NULL; block = next) {
+    ladei_device_block *next;
+    for (ladei_device_block *block = all_first(pool); block != NULL; block = next) {
       next = all_next(pool, block);
-      double age = (double)ladei_block_age(block);
+      double age = (double)ladei_device_block_age(block);
       if (!block_is_whole_plain(block) || age < mean_age) continue;
       found = true;
       leaving_bytes += block->size;
@@ -135,33 +141,34 @@ void ladei_heap_pick_aged(ladei_heap *heap, uint64_t target, ladei_block_list *l
 }
 
 /* Detaches the granules that a free block covers wholly; what is left of it at its edges stays free. */
-static void block_leave_granules(ladei_heap *heap, ladei_block *block, ladei_block_list *leaving) {
-  const ladei_heap_segment *segment = block->segment;
+static void block_leave_granules(ladei_device_heap *heap, ladei_device_block *block, ladei_device_block_list *leaving) {
+  const ladei_device_heap_segment *segment = block->segment;
   size_t granule = segment->granules->bytes;
   size_t start = (size_t)(block->address - segment->address);
   size_t end = ladei_size_round_down(start + block->size, granule);
   size_t begin = ladei_size_round_down(start + granule - 1, granule);
-  if (begin >= end || !ladei_heap_reserve(heap, 2)) return;
-  ladei_block_detach(block);
+  if (begin >= end || !ladei_device_heap_reserve(heap, 2)) return;
+  ladei_device_block_remove(block);
   if (begin > start) {
-    ladei_block *covered = ladei_block_cut(heap, block, begin - start);
-    ladei_block_attach(heap, block);
+    ladei_device_block *covered = ladei_device_block_split(heap, block, begin - start);
+    ladei_device_block_insert(heap, block);
     block = covered;
   }
-  if (block->size > end - begin) ladei_block_attach(heap, ladei_block_cut(heap, block, end - begin));
-  ladei_block_list_append(leaving, block);
+  if (block->size > end - begin) ladei_device_block_insert(heap, ladei_device_block_split(heap, block, end - begin));
+  ladei_device_block_list_append(leaving, block);
 }
 
-void ladei_pool_pick_all(ladei_heap *heap, ladei_block_pool *pool, ladei_block_list *leaving) {
+void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                ladei_device_block_list *leaving) {
   assert(heap->grants == 0);
   /* Edges that stay are smaller than their block, so they lie before it in the order or are skipped once more: a block
    * without a whole granule is left as it is. */
-  ladei_block *next;
-  for (ladei_block *block = all_first(pool); block != NULL; block = next) {
+  ladei_device_block *next;
+  for (ladei_device_block *block = all_first(pool); block != NULL; block = next) {
     next = all_next(pool, block);
-    if (ladei_heap_segment_expandable(block->segment)) {
+    if (ladei_device_heap_segment_expandable(block->segment)) {
       block_leave_granules(heap, block, leaving);
-    } else if (!ladei_block_is_split(block)) {
+    } else if (!ladei_device_block_is_split(block)) {
       block_leave(block, leaving);
     }
   }

@@ -24,86 +24,90 @@
 #include "device/heap/ordered_set.h"
 
 enum {
-  LADEI_FREE_FIRST_LOG2 = 9, /* 512 bytes, the smallest block */
-  LADEI_FREE_STEPS_LOG2 = 5,
-  LADEI_FREE_CLASSES = (61 - LADEI_FREE_FIRST_LOG2) << LADEI_FREE_STEPS_LOG2, /* below 2^61: a segment of 2^60 fits */
-  LADEI_FREE_WORDS = (LADEI_FREE_CLASSES + 63) / 64,
+  LADEI_DEVICE_FREE_FIRST_LOG2 = 9, /* 512 bytes, the smallest block */
+  LADEI_DEVICE_FREE_STEPS_LOG2 = 5,
+  LADEI_DEVICE_FREE_CLASSES = (61 - LADEI_DEVICE_FREE_FIRST_LOG2)
+                              << LADEI_DEVICE_FREE_STEPS_LOG2, /* below 2^61: a segment of 2^60 fits */
+  LADEI_DEVICE_FREE_WORDS = (LADEI_DEVICE_FREE_CLASSES + 63) / 64,
   /* Nodes. Few are as fast in one tree, and none moves between classes then, in the pairs of a calm program. */
-  LADEI_FREE_SPREAD_AT = 64,
-  LADEI_FREE_GATHER_AT = 16,
+  LADEI_DEVICE_FREE_SPREAD_AT = 64,
+  LADEI_DEVICE_FREE_GATHER_AT = 16,
 };
 
-typedef struct ladei_free_set {
+typedef struct ladei_device_free_set {
   bool spread;
   size_t count;
-  uint64_t used[LADEI_FREE_WORDS];
-  ladei_ordered_set classes[LADEI_FREE_CLASSES];
-} ladei_free_set;
+  uint64_t used[LADEI_DEVICE_FREE_WORDS];
+  ladei_device_ordered_set classes[LADEI_DEVICE_FREE_CLASSES];
+} ladei_device_free_set;
 
 /* One byte less decides: a whole segment, of a round size, shares its class with what a small block leaves of it. */
-static inline size_t ladei_free_class(uint64_t size) {
+static inline size_t ladei_device_free_class(uint64_t size) {
   uint64_t inner = size <= 512 ? 512 : size - 1;
   unsigned log2 = ladei_log2_floor(inner);
-  size_t step = (size_t)(inner >> (log2 - LADEI_FREE_STEPS_LOG2)) & ((1 << LADEI_FREE_STEPS_LOG2) - 1);
-  return ((size_t)(log2 - LADEI_FREE_FIRST_LOG2) << LADEI_FREE_STEPS_LOG2) + step;
+  size_t step = (size_t)(inner >> (log2 - LADEI_DEVICE_FREE_STEPS_LOG2)) & ((1 << LADEI_DEVICE_FREE_STEPS_LOG2) - 1);
+  return ((size_t)(log2 - LADEI_DEVICE_FREE_FIRST_LOG2) << LADEI_DEVICE_FREE_STEPS_LOG2) + step;
 }
 
 /* The class in which a set keeps nodes of this size. */
-static inline size_t ladei_free_set_class(const ladei_free_set *set, uint64_t size) {
-  return set->spread ? ladei_free_class(size) : 0;
+static inline size_t ladei_device_free_set_class(const ladei_device_free_set *set, uint64_t size) {
+  return set->spread ? ladei_device_free_class(size) : 0;
 }
 
 /* Puts all nodes where the number of them says. */
-void ladei_free_set_spread(ladei_free_set *set, bool spread);
+void ladei_device_free_set_spread(ladei_device_free_set *set, bool spread);
 
-/* First class in use from `class` on; LADEI_FREE_CLASSES if there is none. */
-static inline size_t ladei_free_set_used(const ladei_free_set *set, size_t class) {
-  if (class >= LADEI_FREE_CLASSES) return LADEI_FREE_CLASSES;
+/* First class in use from `class` on; LADEI_DEVICE_FREE_CLASSES if there is none. */
+static inline size_t ladei_device_free_set_used(const ladei_device_free_set *set, size_t class) {
+  if (class >= LADEI_DEVICE_FREE_CLASSES) return LADEI_DEVICE_FREE_CLASSES;
   size_t word = class / 64;
   uint64_t bits = set->used[word] & (UINT64_MAX << (class % 64));
   while (bits == 0) {
-    if (++word == LADEI_FREE_WORDS) return LADEI_FREE_CLASSES;
+    if (++word == LADEI_DEVICE_FREE_WORDS) return LADEI_DEVICE_FREE_CLASSES;
     bits = set->used[word];
   }
   return 64 * word + (size_t)__builtin_ctzll(bits);
 }
 
 /* `node->key` is (stream, size, address). The node is in no set. */
-static inline void ladei_free_set_insert(ladei_free_set *set, ladei_order_node *node) {
-  if (!set->spread && set->count == LADEI_FREE_SPREAD_AT) ladei_free_set_spread(set, true);
-  size_t class = ladei_free_set_class(set, node->key.word[1]);
-  ladei_ordered_set_insert(&set->classes[class], node);
+static inline void ladei_device_free_set_insert(ladei_device_free_set *set, ladei_device_order_node *node) {
+  if (!set->spread && set->count == LADEI_DEVICE_FREE_SPREAD_AT) ladei_device_free_set_spread(set, true);
+  size_t class = ladei_device_free_set_class(set, node->key.word[1]);
+  ladei_device_ordered_set_insert(&set->classes[class], node);
   set->used[class / 64] |= UINT64_C(1) << (class % 64);
   set->count++;
 }
 
 /* The node is in this set. */
-static inline void ladei_free_set_remove(ladei_free_set *set, ladei_order_node *node) {
-  size_t class = ladei_free_set_class(set, node->key.word[1]);
-  ladei_ordered_set_remove(&set->classes[class], node);
+static inline void ladei_device_free_set_remove(ladei_device_free_set *set, ladei_device_order_node *node) {
+  size_t class = ladei_device_free_set_class(set, node->key.word[1]);
+  ladei_device_ordered_set_remove(&set->classes[class], node);
   if (set->classes[class].root == NULL) set->used[class / 64] &= ~(UINT64_C(1) << (class % 64));
   set->count--;
-  if (set->spread && set->count == LADEI_FREE_GATHER_AT) ladei_free_set_spread(set, false);
+  if (set->spread && set->count == LADEI_DEVICE_FREE_GATHER_AT) ladei_device_free_set_spread(set, false);
 }
 
 /* Gives a node of this set a key of another class. */
-void ladei_free_set_move_class(ladei_free_set *set, ladei_order_node *node, const ladei_order_key *key);
+void ladei_device_free_set_move_class(ladei_device_free_set *set, ladei_device_order_node *node,
+                                      const ladei_device_order_key *key);
 
 /* Gives a node of this set another key. */
-static inline void ladei_free_set_move(ladei_free_set *set, ladei_order_node *node, const ladei_order_key *key) {
-  size_t class = ladei_free_set_class(set, key->word[1]);
-  if (class == ladei_free_set_class(set, node->key.word[1])) {
-    ladei_ordered_set_move(&set->classes[class], node, key);
+static inline void ladei_device_free_set_move(ladei_device_free_set *set, ladei_device_order_node *node,
+                                              const ladei_device_order_key *key) {
+  size_t class = ladei_device_free_set_class(set, key->word[1]);
+  if (class == ladei_device_free_set_class(set, node->key.word[1])) {
+    ladei_device_ordered_set_move(&set->classes[class], node, key);
   } else {
-    ladei_free_set_move_class(set, node, key);
+    ladei_device_free_set_move_class(set, node, key);
   }
 }
 
 /* The stream's first node in the classes from `class` on that is at or after `key`, one of the stream. */
-static inline ladei_order_node *ladei_free_set_find_from(const ladei_free_set *set, size_t class, ladei_order_key key) {
-  for (class = ladei_free_set_used(set, class); class < LADEI_FREE_CLASSES;
-       class = ladei_free_set_used(set, class + 1)) {
-    ladei_order_node *node = ladei_ordered_set_at_least(&set->classes[class], key);
+static inline ladei_device_order_node *ladei_device_free_set_find_from(const ladei_device_free_set *set, size_t class,
+                                                                       ladei_device_order_key key) {
+  for (class = ladei_device_free_set_used(set, class); class < LADEI_DEVICE_FREE_CLASSES;
+       class = ladei_device_free_set_used(set, class + 1)) {
+    ladei_device_order_node *node = ladei_device_ordered_set_at_least(&set->classes[class], key);
     if (node != NULL && node->key.word[0] == key.word[0]) return node;
   }
   return NULL;
@@ -111,27 +115,30 @@ static inline ladei_order_node *ladei_free_set_find_from(const ladei_free_set *s
 
 /* The stream's smallest node of at least `size`, the lowest address of equals; NULL if there is none. Inlined by force,
  * since every allocation asks. */
-static inline __attribute__((always_inline)) ladei_order_node *ladei_free_set_find(const ladei_free_set *set,
-                                                                                   uint64_t stream, uint64_t size) {
-  ladei_order_key key = {{stream, size, 0}};
-  if (set->spread) return ladei_free_set_find_from(set, ladei_free_class(size), key);
-  ladei_order_node *node = ladei_ordered_set_at_least(&set->classes[0], key);
+static inline __attribute__((always_inline)) ladei_device_order_node *
+ladei_device_free_set_find(const ladei_device_free_set *set, uint64_t stream, uint64_t size) {
+  ladei_device_order_key key = {{stream, size, 0}};
+  if (set->spread) return ladei_device_free_set_find_from(set, ladei_device_free_class(size), key);
+  ladei_device_order_node *node = ladei_device_ordered_set_at_least(&set->classes[0], key);
   return node != NULL && node->key.word[0] == stream ? node : NULL;
 }
 
 /* The stream's next and previous node in order; its largest one. NULL if there is none. */
-ladei_order_node *ladei_free_set_larger(const ladei_free_set *set, const ladei_order_node *node);
-ladei_order_node *ladei_free_set_smaller(const ladei_free_set *set, const ladei_order_node *node);
-ladei_order_node *ladei_free_set_largest(const ladei_free_set *set, uint64_t stream);
+ladei_device_order_node *ladei_device_free_set_larger(const ladei_device_free_set *set,
+                                                      const ladei_device_order_node *node);
+ladei_device_order_node *ladei_device_free_set_smaller(const ladei_device_free_set *set,
+                                                       const ladei_device_order_node *node);
+ladei_device_order_node *ladei_device_free_set_largest(const ladei_device_free_set *set, uint64_t stream);
 
 /* The largest size of all streams; 0 in an empty set. A walk over the streams of one class, not over its nodes. */
-uint64_t ladei_free_set_largest_size(const ladei_free_set *set);
+uint64_t ladei_device_free_set_largest_size(const ladei_device_free_set *set);
 
 /* All nodes of all streams in order. The next one may be asked for before `node` is removed. NULL at the end. */
-ladei_order_node *ladei_free_set_first(const ladei_free_set *set);
-ladei_order_node *ladei_free_set_next(const ladei_free_set *set, const ladei_order_node *node);
+ladei_device_order_node *ladei_device_free_set_first(const ladei_device_free_set *set);
+ladei_device_order_node *ladei_device_free_set_next(const ladei_device_free_set *set,
+                                                    const ladei_device_order_node *node);
 
 /* Recounts the invariants. */
-bool ladei_free_set_check(const ladei_free_set *set);
+bool ladei_device_free_set_check(const ladei_device_free_set *set);
 
 #endif /* LADE_DEVICE_HEAP_FREE_SET_H */

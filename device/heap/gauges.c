@@ -6,12 +6,12 @@
 
 /* Where a gauge is kept, and where it is told. */
 typedef struct gauge_place {
-  size_t kept; /* in ladei_counters */
+  size_t kept; /* in ladei_device_counters */
   size_t told; /* in lade_device_stats */
 } gauge_place;
 
 #define PLACE(name)                                                                                                    \
-  { offsetof(ladei_counters, name), offsetof(lade_device_stats, name) }
+  { offsetof(ladei_device_counters, name), offsetof(lade_device_stats, name) }
 
 static const gauge_place divided[] = {
     PLACE(allocation),     PLACE(allocated_bytes),      PLACE(active),  PLACE(active_bytes),   PLACE(requested_bytes),
@@ -21,14 +21,14 @@ static const gauge_place single[] = {PLACE(oversize_allocations), PLACE(oversize
 
 enum { DIVIDED = sizeof divided / sizeof divided[0], SINGLE = sizeof single / sizeof single[0] };
 
-static lade_device_gauge gauge_read(const ladei_gauge *gauge) {
+static lade_device_gauge gauge_read(const ladei_device_gauge *gauge) {
   return (lade_device_gauge){.current = gauge->current,
                              .peak = gauge->peak,
                              .allocated = gauge->current - gauge->start + gauge->freed,
                              .freed = gauge->freed};
 }
 
-static lade_device_gauges gauges_read(const ladei_gauges *gauges) {
+static lade_device_gauges gauges_read(const ladei_device_gauges *gauges) {
   lade_device_gauge small = gauge_read(&gauges->part[true]);
   lade_device_gauge large = gauge_read(&gauges->part[false]);
   lade_device_gauge all = {.current = small.current + large.current,
@@ -38,13 +38,13 @@ static lade_device_gauges gauges_read(const ladei_gauges *gauges) {
   return (lade_device_gauges){.all = all, .small_pool = small, .large_pool = large};
 }
 
-void ladei_counters_read(const ladei_counters *counters, lade_device_stats *out) {
+void ladei_device_counters_read(const ladei_device_counters *counters, lade_device_stats *out) {
   for (size_t i = 0; i < DIVIDED; i++) {
-    const ladei_gauges *kept = (const void *)((const char *)counters + divided[i].kept);
+    const ladei_device_gauges *kept = (const void *)((const char *)counters + divided[i].kept);
     *(lade_device_gauges *)(void *)((char *)out + divided[i].told) = gauges_read(kept);
   }
   for (size_t i = 0; i < SINGLE; i++) {
-    const ladei_gauge *kept = (const void *)((const char *)counters + single[i].kept);
+    const ladei_device_gauge *kept = (const void *)((const char *)counters + single[i].kept);
     *(lade_device_gauge *)(void *)((char *)out + single[i].told) = gauge_read(kept);
   }
   out->max_split_bytes = counters->max_split_bytes;
@@ -56,31 +56,31 @@ void ladei_counters_read(const ladei_counters *counters, lade_device_stats *out)
   out->capture_kept = counters->capture_kept;
 }
 
-static void each_gauge(ladei_counters *counters, void (*visit)(ladei_gauge *gauge)) {
+static void each_gauge(ladei_device_counters *counters, void (*visit)(ladei_device_gauge *gauge)) {
   for (size_t i = 0; i < DIVIDED; i++) {
-    ladei_gauges *gauges = (void *)((char *)counters + divided[i].kept);
+    ladei_device_gauges *gauges = (void *)((char *)counters + divided[i].kept);
     visit(&gauges->part[false]);
     visit(&gauges->part[true]);
   }
   for (size_t i = 0; i < SINGLE; i++) visit((void *)((char *)counters + single[i].kept));
 }
 
-static void peak_reset(ladei_gauge *gauge) { gauge->peak = gauge->current; }
+static void peak_reset(ladei_device_gauge *gauge) { gauge->peak = gauge->current; }
 
-void ladei_counters_reset_peaks(ladei_counters *counters) {
+void ladei_device_counters_reset_peaks(ladei_device_counters *counters) {
   each_gauge(counters, peak_reset);
   for (size_t i = 0; i < DIVIDED; i++) {
-    ladei_gauges *gauges = (void *)((char *)counters + divided[i].kept);
-    gauges->sum_peak = ladei_gauges_current(gauges);
+    ladei_device_gauges *gauges = (void *)((char *)counters + divided[i].kept);
+    gauges->sum_peak = ladei_device_gauges_current(gauges);
   }
 }
 
-static void sums_reset(ladei_gauge *gauge) {
+static void sums_reset(ladei_device_gauge *gauge) {
   gauge->freed = 0;
   gauge->start = gauge->current;
 }
 
-void ladei_counters_reset_sums(ladei_counters *counters) {
+void ladei_device_counters_reset_sums(ladei_device_counters *counters) {
   each_gauge(counters, sums_reset);
   counters->alloc_retries = counters->ooms = counters->sync_all_streams = 0;
   counters->device_allocs = counters->device_frees = counters->capture_kept = 0;

@@ -22,30 +22,30 @@
 
 #include "lade/device.h"
 
-typedef struct ladei_gauge {
+typedef struct ladei_device_gauge {
   uint64_t current;
   uint64_t peak;
   uint64_t freed; /* since the last reset of the sums */
   uint64_t start;
-} ladei_gauge;
+} ladei_device_gauge;
 
-typedef struct ladei_gauges {
-  ladei_gauge part[2]; /* of the large pool, of the small pool */
+typedef struct ladei_device_gauges {
+  ladei_device_gauge part[2]; /* of the large pool, of the small pool */
   uint64_t sum_peak;
-} ladei_gauges;
+} ladei_device_gauges;
 
-typedef struct ladei_counters {
-  ladei_gauges allocation;
-  ladei_gauges allocated_bytes;
-  ladei_gauges active;
-  ladei_gauges active_bytes;
-  ladei_gauges requested_bytes;
-  ladei_gauges inactive_split;
-  ladei_gauges inactive_split_bytes;
-  ladei_gauges segment;
-  ladei_gauges reserved_bytes;
-  ladei_gauge oversize_allocations;
-  ladei_gauge oversize_segments;
+typedef struct ladei_device_counters {
+  ladei_device_gauges allocation;
+  ladei_device_gauges allocated_bytes;
+  ladei_device_gauges active;
+  ladei_device_gauges active_bytes;
+  ladei_device_gauges requested_bytes;
+  ladei_device_gauges inactive_split;
+  ladei_device_gauges inactive_split_bytes;
+  ladei_device_gauges segment;
+  ladei_device_gauges reserved_bytes;
+  ladei_device_gauge oversize_allocations;
+  ladei_device_gauge oversize_segments;
   uint64_t max_split_bytes; /* at creation; 0: unlimited */
   uint64_t alloc_retries;
   uint64_t ooms;
@@ -53,39 +53,39 @@ typedef struct ladei_counters {
   uint64_t device_allocs;
   uint64_t device_frees;
   uint64_t capture_kept;
-} ladei_counters;
+} ladei_device_counters;
 
-static inline void ladei_gauge_raise(ladei_gauge *gauge, uint64_t amount) {
+static inline void ladei_device_gauge_raise(ladei_device_gauge *gauge, uint64_t amount) {
   gauge->current += amount;
   if (gauge->current > gauge->peak) gauge->peak = gauge->current;
 }
 
-static inline void ladei_gauge_lower(ladei_gauge *gauge, uint64_t amount) {
+static inline void ladei_device_gauge_lower(ladei_device_gauge *gauge, uint64_t amount) {
   assert(gauge->current >= amount);
   gauge->current -= amount;
   gauge->freed += amount;
 }
 
 /* Both parts together. */
-static inline uint64_t ladei_gauges_current(const ladei_gauges *gauges) {
+static inline uint64_t ladei_device_gauges_current(const ladei_device_gauges *gauges) {
   return gauges->part[false].current + gauges->part[true].current;
 }
 
-static inline void ladei_gauges_raise(ladei_gauges *gauges, bool small_pool, uint64_t amount) {
-  ladei_gauge_raise(&gauges->part[small_pool], amount);
-  uint64_t sum = ladei_gauges_current(gauges);
+static inline void ladei_device_gauges_raise(ladei_device_gauges *gauges, bool small_pool, uint64_t amount) {
+  ladei_device_gauge_raise(&gauges->part[small_pool], amount);
+  uint64_t sum = ladei_device_gauges_current(gauges);
   if (sum > gauges->sum_peak) gauges->sum_peak = sum;
 }
 
-static inline void ladei_gauges_lower(ladei_gauges *gauges, bool small_pool, uint64_t amount) {
-  ladei_gauge_lower(&gauges->part[small_pool], amount);
+static inline void ladei_device_gauges_lower(ladei_device_gauges *gauges, bool small_pool, uint64_t amount) {
+  ladei_device_gauge_lower(&gauges->part[small_pool], amount);
 }
 
 /* As users see them. The caller fills in what is not counted here. */
-void ladei_counters_read(const ladei_counters *counters, lade_device_stats *out);
+void ladei_device_counters_read(const ladei_device_counters *counters, lade_device_stats *out);
 
 /* Peaks start anew from what is there now; sums, and the plain counters, from 0. */
-void ladei_counters_reset_peaks(ladei_counters *counters);
-void ladei_counters_reset_sums(ladei_counters *counters);
+void ladei_device_counters_reset_peaks(ladei_device_counters *counters);
+void ladei_device_counters_reset_sums(ladei_device_counters *counters);
 
 #endif /* LADE_DEVICE_HEAP_GAUGES_H */

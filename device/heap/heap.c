@@ -11,37 +11,37 @@
 
 #include "device/observe/history.h"
 
-void ladei_heap_init(ladei_heap *heap) {
+void ladei_device_heap_init(ladei_device_heap *heap) {
   memset(heap, 0, sizeof *heap);
-  ladei_slab_init(&heap->blocks, sizeof(ladei_block));
-  ladei_slab_init(&heap->segments, sizeof(ladei_heap_segment));
+  ladei_slab_init(&heap->blocks, sizeof(ladei_device_block));
+  ladei_slab_init(&heap->segments, sizeof(ladei_device_heap_segment));
   heap->small_pool.is_small = true;
-  heap->settings.max_split_bytes = LADEI_SPLIT_UNLIMITED;
-  heap->settings.large_segment_bytes = heap->settings.max_unsplit_slack = LADEI_LARGE_SEGMENT;
+  heap->settings.max_split_bytes = LADEI_DEVICE_SPLIT_UNLIMITED;
+  heap->settings.large_segment_bytes = heap->settings.max_unsplit_slack = LADEI_DEVICE_LARGE_SEGMENT;
 }
 
-void ladei_heap_destroy(ladei_heap *heap) {
+void ladei_device_heap_destroy(ladei_device_heap *heap) {
   assert(heap->by_address.count == 0 && heap->hidden.count == 0);
-  ladei_block_map_destroy(&heap->starts);
+  ladei_device_block_map_destroy(&heap->starts);
   ladei_slab_destroy(&heap->blocks);
   ladei_slab_destroy(&heap->segments);
 }
 
-bool ladei_heap_reserve_more(ladei_heap *heap, size_t blocks) {
+bool ladei_device_heap_reserve_more(ladei_device_heap *heap, size_t blocks) {
   bool records = blocks <= heap->spare_count || ladei_slab_reserve(&heap->blocks, blocks - heap->spare_count);
-  return records && ladei_block_map_reserve(&heap->starts, blocks + heap->hidden_count);
+  return records && ladei_device_block_map_reserve(&heap->starts, blocks + heap->hidden_count);
 }
 
-lade_device_stats ladei_heap_stats(const ladei_heap *heap) {
+lade_device_stats ladei_device_heap_stats(const ladei_device_heap *heap) {
   lade_device_stats stats = {.struct_size = sizeof stats};
-  ladei_counters_read(&heap->counters, &stats);
+  ladei_device_counters_read(&heap->counters, &stats);
   return stats;
 }
 
 /* ---- Records ----------------------------------------------------------------------------------------------------- */
 
-static size_t start_granule(const ladei_heap_segment *segment, uint64_t address) {
-  return (size_t)(address - segment->address) / LADEI_BLOCK_QUANTUM;
+static size_t start_granule(const ladei_device_heap_segment *segment, uint64_t address) {
+  return (size_t)(address - segment->address) / LADEI_DEVICE_BLOCK_QUANTUM;
 }
 
 /* Spare records kept for the next splits; what is beyond them goes back to the slab. */
@@ -49,8 +49,8 @@ enum { SPARES_MAX = 64 };
 
 /* A record as new but for its head and its ticket: a note that came too late for the last tenant may be on it, and
  * another may come at any moment. It counts for this one. Room was reserved. */
-static inline ladei_block *record_take(ladei_heap *heap) {
-  ladei_block *block = heap->spares;
+static inline ladei_device_block *record_take(ladei_device_heap *heap) {
+  ladei_device_block *block = heap->spares;
   if (block != NULL) {
     heap->spares = block->chain;
     heap->spare_count--;
@@ -64,12 +64,13 @@ static inline ladei_block *record_take(ladei_heap *heap) {
   block->context = NULL;
   block->age_base = 0;
   block->gone = block->oversize_counted = false;
-  ladei_block_state_set(block, LADEI_HEAP_BUSY);
+  ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
   return block;
 }
 
-static void record_give(ladei_heap *heap, ladei_block *block) {
-  ladei_block_state_set(block, LADEI_HEAP_BUSY); /* whoever still holds the record sees no block handed out */
+static void record_give(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_block_state_set(block,
+                               LADEI_DEVICE_HEAP_BUSY); /* whoever still holds the record sees no block handed out */
   if (heap->spare_count < SPARES_MAX) {
     block->chain = heap->spares;
     heap->spares = block;
@@ -79,25 +80,26 @@ static void record_give(ladei_heap *heap, ladei_block *block) {
   }
 }
 
-static void address_set(ladei_block *block, uint64_t address) {
+static void address_set(ladei_device_block *block, uint64_t address) {
   atomic_store_explicit(&block->address, address, memory_order_relaxed);
 }
 
 /* A block starts at the address from now on, or no longer. */
-static inline void start_add(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address, ladei_block *block) {
-  ladei_block_map_put(&heap->starts, address, block);
-  if (segment->starts.words != NULL) ladei_start_bits_set(&segment->starts, start_granule(segment, address));
+static inline void start_add(ladei_device_heap *heap, ladei_device_heap_segment *segment, uint64_t address,
+                             ladei_device_block *block) {
+  ladei_device_block_map_put(&heap->starts, address, block);
+  if (segment->starts.words != NULL) ladei_device_start_bits_set(&segment->starts, start_granule(segment, address));
 }
 
-static inline void start_remove(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address) {
-  ladei_block_map_remove(&heap->starts, address);
-  if (segment->starts.words != NULL) ladei_start_bits_clear(&segment->starts, start_granule(segment, address));
+static inline void start_remove(ladei_device_heap *heap, ladei_device_heap_segment *segment, uint64_t address) {
+  ladei_device_block_map_remove(&heap->starts, address);
+  if (segment->starts.words != NULL) ladei_device_start_bits_clear(&segment->starts, start_granule(segment, address));
 }
 
 /* A BUSY block over a range of the segment, not linked, no start yet. Room was reserved. */
-static inline ladei_block *block_create(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address, size_t size,
-                                        bool mapped) {
-  ladei_block *block = record_take(heap);
+static inline ladei_device_block *block_create(ladei_device_heap *heap, ladei_device_heap_segment *segment,
+                                               uint64_t address, size_t size, bool mapped) {
+  ladei_device_block *block = record_take(heap);
   address_set(block, address);
   block->size = size;
   atomic_store_explicit(&block->segment, segment, memory_order_relaxed);
@@ -105,182 +107,185 @@ static inline ladei_block *block_create(ladei_heap *heap, ladei_heap_segment *se
   return block;
 }
 
-static void block_discard(ladei_heap *heap, ladei_block *block) {
+static void block_discard(ladei_device_heap *heap, ladei_device_block *block) {
   start_remove(heap, block->segment, block->address);
   record_give(heap, block);
 }
 
-ladei_heap_segment *ladei_heap_segment_create(ladei_heap *heap, size_t size) {
-  ladei_heap_segment *segment = ladei_slab_alloc(&heap->segments);
+ladei_device_heap_segment *ladei_device_heap_segment_create(ladei_device_heap *heap, size_t size) {
+  ladei_device_heap_segment *segment = ladei_slab_alloc(&heap->segments);
   if (segment == NULL) return NULL;
   memset((char *)segment + sizeof segment->head, 0, sizeof *segment - sizeof segment->head);
   segment->size = size;
-  size_t granules = size / LADEI_BLOCK_QUANTUM;
-  if (granules <= LADEI_START_GRANULES_MAX && !ladei_start_bits_create(&segment->starts, granules)) {
+  size_t granules = size / LADEI_DEVICE_BLOCK_QUANTUM;
+  if (granules <= LADEI_DEVICE_START_GRANULES_MAX && !ladei_device_start_bits_create(&segment->starts, granules)) {
     ladei_slab_free(&heap->segments, segment);
     return NULL;
   }
   return segment;
 }
 
-void ladei_heap_segment_discard(ladei_heap *heap, ladei_heap_segment *segment) {
+void ladei_device_heap_segment_discard(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
   assert(segment->context == NULL); /* contexts are those of counted segments */
-  ladei_start_bits_destroy(&segment->starts);
-  ladei_granule_table_destroy(segment->granules);
+  ladei_device_start_bits_destroy(&segment->starts);
+  ladei_device_granule_table_destroy(segment->granules);
   ladei_slab_free(&heap->segments, segment);
 }
 
-static ladei_heap_segment *segment_of(ladei_order_node *node) {
-  return LADEI_ORDER_RECORD(node, ladei_heap_segment, order);
+static ladei_device_heap_segment *segment_of(ladei_device_order_node *node) {
+  return LADEI_DEVICE_ORDER_RECORD(node, ladei_device_heap_segment, order);
 }
 
 /* The driver has it back: gauges, for a plain one, and its pool's count. */
-static void segment_count_out(ladei_heap *heap, ladei_heap_segment *segment) {
-  ladei_block_pool *pool = segment->pool;
+static void segment_count_out(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
+  ladei_device_block_pool *pool = segment->pool;
   if (pool->owner != NULL) {
     assert(pool->owner->segment_count > 0);
     pool->owner->segment_count--;
   }
-  if (ladei_heap_segment_expandable(segment)) return;
+  if (ladei_device_heap_segment_expandable(segment)) return;
   heap->counters.device_frees++;
-  ladei_gauges_lower(&heap->counters.segment, pool->is_small, 1);
-  ladei_gauges_lower(&heap->counters.reserved_bytes, pool->is_small, segment->size);
-  if (segment->oversize_counted) ladei_gauge_lower(&heap->counters.oversize_segments, 1);
+  ladei_device_gauges_lower(&heap->counters.segment, pool->is_small, 1);
+  ladei_device_gauges_lower(&heap->counters.reserved_bytes, pool->is_small, segment->size);
+  if (segment->oversize_counted) ladei_device_gauge_lower(&heap->counters.oversize_segments, 1);
   if (heap->history != NULL) {
-    ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
+    ladei_device_history_segment(heap, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
   }
 }
 
-static void hidden_count_out(ladei_heap *heap, ladei_heap_segment *segment) {
+static void hidden_count_out(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
   if (segment->counted_out) return;
-  ladei_ordered_set_remove(&heap->hidden, &segment->order);
+  ladei_device_ordered_set_remove(&heap->hidden, &segment->order);
   segment->counted_out = true;
   segment_count_out(heap, segment);
-  if (heap->history != NULL) ladei_history_segment_gone(heap, segment);
+  if (heap->history != NULL) ladei_device_history_segment_gone(heap, segment);
 }
 
 /* Hidden segments whose addresses the driver has handed out again: it has taken them back, though the call that gave
  * them back has not returned yet. */
-static void hidden_expire(ladei_heap *heap, uint64_t address, size_t size) {
-  ladei_order_key last = {{address + size - 1, UINT64_MAX, UINT64_MAX}};
+static void hidden_expire(ladei_device_heap *heap, uint64_t address, size_t size) {
+  ladei_device_order_key last = {{address + size - 1, UINT64_MAX, UINT64_MAX}};
   for (;;) {
-    ladei_heap_segment *segment = segment_of(ladei_ordered_set_at_most(&heap->hidden, last));
+    ladei_device_heap_segment *segment = segment_of(ladei_device_ordered_set_at_most(&heap->hidden, last));
     if (segment == NULL || segment->address + segment->size <= address) return;
     hidden_count_out(heap, segment);
   }
 }
 
-ladei_block *ladei_heap_segment_insert(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address, bool mapped) {
+ladei_device_block *ladei_device_heap_segment_insert(ladei_device_heap *heap, ladei_device_heap_segment *segment,
+                                                     uint64_t address, bool mapped) {
   if (heap->hidden.count > 0) hidden_expire(heap, address, segment->size);
   segment->address = address;
-  segment->order.key = (ladei_order_key){{address, 0, 0}};
-  ladei_ordered_set_insert(&heap->by_address, &segment->order);
-  ladei_block *block = block_create(heap, segment, address, segment->size, mapped);
+  segment->order.key = (ladei_device_order_key){{address, 0, 0}};
+  ladei_device_ordered_set_insert(&heap->by_address, &segment->order);
+  ladei_device_block *block = block_create(heap, segment, address, segment->size, mapped);
   start_add(heap, segment, address, block);
   return block;
 }
 
-void ladei_heap_segment_hide(ladei_heap *heap, ladei_block *block) {
-  ladei_heap_segment *segment = block->segment;
-  assert(block->state == LADEI_HEAP_BUSY && block->size == segment->size);
-  ladei_block_map_remove(&heap->starts, block->address);
-  ladei_ordered_set_remove(&heap->by_address, &segment->order);
-  ladei_ordered_set_insert(&heap->hidden, &segment->order);
+void ladei_device_heap_segment_hide(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_segment *segment = block->segment;
+  assert(block->state == LADEI_DEVICE_HEAP_BUSY && block->size == segment->size);
+  ladei_device_block_map_remove(&heap->starts, block->address);
+  ladei_device_ordered_set_remove(&heap->by_address, &segment->order);
+  ladei_device_ordered_set_insert(&heap->hidden, &segment->order);
   segment->hidden = block;
   segment->counted_out = false;
   heap->hidden_count++;
 }
 
-void ladei_heap_segment_show(ladei_heap *heap, ladei_block *block) {
-  ladei_heap_segment *segment = block->segment;
+void ladei_device_heap_segment_show(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_segment *segment = block->segment;
   assert(!segment->counted_out);
   heap->hidden_count--;
   segment->hidden = NULL;
-  ladei_ordered_set_remove(&heap->hidden, &segment->order);
-  ladei_ordered_set_insert(&heap->by_address, &segment->order);
-  ladei_block_map_put(&heap->starts, block->address, block);
+  ladei_device_ordered_set_remove(&heap->hidden, &segment->order);
+  ladei_device_ordered_set_insert(&heap->by_address, &segment->order);
+  ladei_device_block_map_put(&heap->starts, block->address, block);
 }
 
-void ladei_heap_segment_remove(ladei_heap *heap, ladei_block *block) {
-  ladei_heap_segment *segment = block->segment;
+void ladei_device_heap_segment_remove(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_segment *segment = block->segment;
   hidden_count_out(heap, segment);
   heap->hidden_count--;
   record_give(heap, block);
-  ladei_last_event *last = segment->last;
+  ladei_device_last_event *last = segment->last;
   if (last != NULL && --last->segments == 0) {
     last->next = heap->spent_events;
     heap->spent_events = last;
   }
-  ladei_heap_segment_discard(heap, segment);
+  ladei_device_heap_segment_discard(heap, segment);
 }
 
-void ladei_heap_segment_count_in(ladei_heap *heap, ladei_heap_segment *segment) {
-  ladei_block_pool *pool = segment->pool;
+void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
+  ladei_device_block_pool *pool = segment->pool;
   if (pool->owner != NULL) pool->owner->segment_count++;
-  if (ladei_heap_segment_expandable(segment)) return;
-  ladei_gauges_raise(&heap->counters.segment, pool->is_small, 1);
-  ladei_gauges_raise(&heap->counters.reserved_bytes, pool->is_small, segment->size);
+  if (ladei_device_heap_segment_expandable(segment)) return;
+  ladei_device_gauges_raise(&heap->counters.segment, pool->is_small, 1);
+  ladei_device_gauges_raise(&heap->counters.reserved_bytes, pool->is_small, segment->size);
   segment->oversize_counted = segment->size >= heap->settings.max_split_bytes;
-  if (segment->oversize_counted) ladei_gauge_raise(&heap->counters.oversize_segments, 1);
+  if (segment->oversize_counted) ladei_device_gauge_raise(&heap->counters.oversize_segments, 1);
   heap->counters.device_allocs++;
   if (heap->history != NULL) {
-    ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_ALLOC, segment->address, segment->size);
+    ladei_device_history_segment(heap, segment, LADE_DEVICE_SEGMENT_ALLOC, segment->address, segment->size);
   }
 }
 
-ladei_heap_segment *ladei_heap_segment_first(const ladei_heap *heap) {
-  return segment_of(ladei_ordered_set_first(&heap->by_address));
+ladei_device_heap_segment *ladei_device_heap_segment_first(const ladei_device_heap *heap) {
+  return segment_of(ladei_device_ordered_set_first(&heap->by_address));
 }
 
-ladei_heap_segment *ladei_heap_segment_next(const ladei_heap_segment *segment) {
-  return segment_of(ladei_order_next(&segment->order));
+ladei_device_heap_segment *ladei_device_heap_segment_next(const ladei_device_heap_segment *segment) {
+  return segment_of(ladei_device_order_next(&segment->order));
 }
 
-static ladei_heap_segment *lower_of(ladei_heap_segment *a, ladei_heap_segment *b) {
+static ladei_device_heap_segment *lower_of(ladei_device_heap_segment *a, ladei_device_heap_segment *b) {
   if (a == NULL || b == NULL) return a == NULL ? b : a;
   return a->address < b->address ? a : b;
 }
 
-ladei_heap_segment *ladei_heap_counted_first(const ladei_heap *heap) {
-  return lower_of(ladei_heap_segment_first(heap), segment_of(ladei_ordered_set_first(&heap->hidden)));
+ladei_device_heap_segment *ladei_device_heap_counted_first(const ladei_device_heap *heap) {
+  return lower_of(ladei_device_heap_segment_first(heap), segment_of(ladei_device_ordered_set_first(&heap->hidden)));
 }
 
 /* No two of them have one address. */
-ladei_heap_segment *ladei_heap_counted_next(const ladei_heap *heap, const ladei_heap_segment *segment) {
-  if (heap->hidden.count == 0) return ladei_heap_segment_next(segment);
-  ladei_order_key beyond = {{segment->address + 1, 0, 0}};
-  return lower_of(segment_of(ladei_ordered_set_at_least(&heap->by_address, beyond)),
-                  segment_of(ladei_ordered_set_at_least(&heap->hidden, beyond)));
+ladei_device_heap_segment *ladei_device_heap_counted_next(const ladei_device_heap *heap,
+                                                          const ladei_device_heap_segment *segment) {
+  if (heap->hidden.count == 0) return ladei_device_heap_segment_next(segment);
+  ladei_device_order_key beyond = {{segment->address + 1, 0, 0}};
+  return lower_of(segment_of(ladei_device_ordered_set_at_least(&heap->by_address, beyond)),
+                  segment_of(ladei_device_ordered_set_at_least(&heap->hidden, beyond)));
 }
 
-ladei_block *ladei_heap_segment_block(const ladei_heap *heap, const ladei_heap_segment *segment) {
+ladei_device_block *ladei_device_heap_segment_block(const ladei_device_heap *heap,
+                                                    const ladei_device_heap_segment *segment) {
   if (segment->hidden != NULL) return segment->hidden;
-  return ladei_block_map_get(&heap->starts, segment->address);
+  return ladei_device_block_map_get(&heap->starts, segment->address);
 }
 
-ladei_block *ladei_heap_find(const ladei_heap *heap, uint64_t address) {
-  ladei_block *block = ladei_block_map_get(&heap->starts, address);
+ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64_t address) {
+  ladei_device_block *block = ladei_device_block_map_get(&heap->starts, address);
   if (block != NULL) return block;
-  ladei_order_key key = {{address, 0, 0}};
-  const ladei_heap_segment *segment = segment_of(ladei_ordered_set_at_most(&heap->by_address, key));
+  ladei_device_order_key key = {{address, 0, 0}};
+  const ladei_device_heap_segment *segment = segment_of(ladei_device_ordered_set_at_most(&heap->by_address, key));
   if (segment == NULL || address - segment->address >= segment->size) return NULL;
   if (segment->starts.words == NULL) {
-    block = ladei_heap_segment_block(heap, segment);
+    block = ladei_device_heap_segment_block(heap, segment);
     while (address - block->address >= block->size) block = block->next;
     return block;
   }
-  size_t start = ladei_start_bits_at_most(&segment->starts, start_granule(segment, address));
-  return ladei_block_map_get(&heap->starts, segment->address + start * LADEI_BLOCK_QUANTUM);
+  size_t start = ladei_device_start_bits_at_most(&segment->starts, start_granule(segment, address));
+  return ladei_device_block_map_get(&heap->starts, segment->address + start * LADEI_DEVICE_BLOCK_QUANTUM);
 }
 
-ladei_block *ladei_heap_peek(const ladei_heap *heap, uint64_t address) {
-  ladei_block *block = ladei_block_map_peek(&heap->starts, address);
-  bool right = block != NULL && block->address == address && block->state == LADEI_HEAP_ALLOCATED;
+ladei_device_block *ladei_device_heap_peek(const ladei_device_heap *heap, uint64_t address) {
+  ladei_device_block *block = ladei_device_block_map_peek(&heap->starts, address);
+  bool right = block != NULL && block->address == address && block->state == LADEI_DEVICE_HEAP_ALLOCATED;
   return right ? block : NULL;
 }
 
 /* All three lines of a record. Where there is none, of the addresses from 0 on, which does nothing. */
-static inline void record_prefetch(const ladei_block *block) {
+static inline void record_prefetch(const ladei_device_block *block) {
   enum { LINE = 64 };
   uintptr_t address = (uintptr_t)block;
   for (uintptr_t line = address; line < address + sizeof *block; line += LINE) {
@@ -288,14 +293,14 @@ static inline void record_prefetch(const ladei_block *block) {
   }
 }
 
-void ladei_heap_prefetch(const ladei_heap *heap, uint64_t address, ladei_heap_part part) {
-  if (part == LADEI_HEAP_START) {
-    ladei_block_map_prefetch(&heap->starts, address);
+void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_part part) {
+  if (part == LADEI_DEVICE_HEAP_START) {
+    ladei_device_block_map_prefetch(&heap->starts, address);
     return;
   }
-  const ladei_block *block = ladei_block_map_get(&heap->starts, address);
+  const ladei_device_block *block = ladei_device_block_map_get(&heap->starts, address);
   if (block == NULL) return;
-  if (part == LADEI_HEAP_BLOCK) {
+  if (part == LADEI_DEVICE_HEAP_BLOCK) {
     record_prefetch(block);
   } else {
     record_prefetch(block->previous);
@@ -305,25 +310,25 @@ void ladei_heap_prefetch(const ladei_heap *heap, uint64_t address, ladei_heap_pa
 
 /* ---- Granules ---------------------------------------------------------------------------------------------------- */
 
-ladei_granule_table *ladei_granule_table_create(size_t bytes, size_t limit) {
-  ladei_granule_table *table = calloc(1, sizeof *table);
+ladei_device_granule_table *ladei_device_granule_table_create(size_t bytes, size_t limit) {
+  ladei_device_granule_table *table = calloc(1, sizeof *table);
   if (table == NULL) return NULL;
   table->bytes = bytes;
   table->limit = limit;
   return table;
 }
 
-void ladei_granule_table_destroy(ladei_granule_table *table) {
+void ladei_device_granule_table_destroy(ladei_device_granule_table *table) {
   if (table == NULL) return;
-  for (size_t k = 0; k < LADEI_GRANULE_CHUNKS; k++) free(table->chunks[k]);
+  for (size_t k = 0; k < LADEI_DEVICE_GRANULE_CHUNKS; k++) free(table->chunks[k]);
   free(table);
 }
 
-bool ladei_granule_table_reserve(ladei_granule_table *table, size_t count) {
+bool ladei_device_granule_table_reserve(ladei_device_granule_table *table, size_t count) {
   assert(count <= table->limit);
   while (table->count < count) {
-    size_t chunk = ladei_log2_floor(table->count / LADEI_GRANULES_FIRST + 1);
-    size_t length = (size_t)LADEI_GRANULES_FIRST << chunk;
+    size_t chunk = ladei_log2_floor(table->count / LADEI_DEVICE_GRANULES_FIRST + 1);
+    size_t length = (size_t)LADEI_DEVICE_GRANULES_FIRST << chunk;
     table->chunks[chunk] = calloc(length, sizeof *table->chunks[chunk]);
     if (table->chunks[chunk] == NULL) return false;
     table->count += length;
@@ -331,59 +336,59 @@ bool ladei_granule_table_reserve(ladei_granule_table *table, size_t count) {
   return true;
 }
 
-ladei_granule *ladei_granule_at(const ladei_granule_table *table, size_t index) {
-  size_t chunk = ladei_log2_floor(index / LADEI_GRANULES_FIRST + 1);
-  return &table->chunks[chunk][index - (size_t)LADEI_GRANULES_FIRST * (((size_t)1 << chunk) - 1)];
+ladei_device_granule *ladei_device_granule_at(const ladei_device_granule_table *table, size_t index) {
+  size_t chunk = ladei_log2_floor(index / LADEI_DEVICE_GRANULES_FIRST + 1);
+  return &table->chunks[chunk][index - (size_t)LADEI_DEVICE_GRANULES_FIRST * (((size_t)1 << chunk) - 1)];
 }
 
 /* ---- The two sets ------------------------------------------------------------------------------------------------ */
 
-void ladei_block_detach(ladei_block *block) {
-  assert(block->state == LADEI_HEAP_FREE || block->state == LADEI_HEAP_HOLE);
-  ladei_block_pool *pool = block->segment->pool;
-  if (block->state == LADEI_HEAP_FREE) {
-    ladei_free_set_remove(&pool->free, &block->order);
+void ladei_device_block_remove(ladei_device_block *block) {
+  assert(block->state == LADEI_DEVICE_HEAP_FREE || block->state == LADEI_DEVICE_HEAP_HOLE);
+  ladei_device_block_pool *pool = block->segment->pool;
+  if (block->state == LADEI_DEVICE_HEAP_FREE) {
+    ladei_device_free_set_remove(&pool->free, &block->order);
   } else {
-    ladei_ordered_set_remove(&pool->holes, &block->order);
+    ladei_device_ordered_set_remove(&pool->holes, &block->order);
   }
-  ladei_block_state_set(block, LADEI_HEAP_BUSY);
+  ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
 }
 
-static ladei_order_key free_key(const ladei_heap_segment *segment, const ladei_block *block) {
-  return (ladei_order_key){{segment->stream_key, block->size, block->address}};
+static ladei_device_order_key free_key(const ladei_device_heap_segment *segment, const ladei_device_block *block) {
+  return (ladei_device_order_key){{segment->stream_key, block->size, block->address}};
 }
 
 /* A FREE block has got another address or size. Inlined by force, as block_settle: each frame less on the way of a hot
  * free is 1 to 2 of its 20 ns. */
-static inline __attribute__((always_inline)) void block_move_in_set(ladei_block *block) {
-  ladei_heap_segment *segment = block->segment;
+static inline __attribute__((always_inline)) void block_move_in_set(ladei_device_block *block) {
+  ladei_device_heap_segment *segment = block->segment;
   block->age_base = segment->pool->searches;
-  ladei_order_key key = free_key(segment, block);
-  ladei_free_set_move(&segment->pool->free, &block->order, &key);
+  ladei_device_order_key key = free_key(segment, block);
+  ladei_device_free_set_move(&segment->pool->free, &block->order, &key);
 }
 
-static void block_enter_set(ladei_block *block) {
-  ladei_heap_segment *segment = block->segment;
-  ladei_block_pool *pool = segment->pool;
+static void block_enter_set(ladei_device_block *block) {
+  ladei_device_heap_segment *segment = block->segment;
+  ladei_device_block_pool *pool = segment->pool;
   if (block->mapped) {
     block->order.key = free_key(segment, block);
     block->age_base = pool->searches;
-    ladei_block_state_set(block, LADEI_HEAP_FREE);
-    ladei_free_set_insert(&pool->free, &block->order);
+    ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_FREE);
+    ladei_device_free_set_insert(&pool->free, &block->order);
   } else {
-    block->order.key = (ladei_order_key){{segment->stream_key, block->address, 0}};
-    ladei_block_state_set(block, LADEI_HEAP_HOLE);
-    ladei_ordered_set_insert(&pool->holes, &block->order);
+    block->order.key = (ladei_device_order_key){{segment->stream_key, block->address, 0}};
+    ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_HOLE);
+    ladei_device_ordered_set_insert(&pool->holes, &block->order);
   }
 }
 
 /* ---- Cutting and merging ----------------------------------------------------------------------------------------- */
 
-ladei_block *ladei_block_cut(ladei_heap *heap, ladei_block *block, size_t low_bytes) {
-  assert(block->state == LADEI_HEAP_BUSY && low_bytes > 0 && low_bytes < block->size);
-  ladei_heap_segment *segment = block->segment;
+ladei_device_block *ladei_device_block_split(ladei_device_heap *heap, ladei_device_block *block, size_t low_bytes) {
+  assert(block->state == LADEI_DEVICE_HEAP_BUSY && low_bytes > 0 && low_bytes < block->size);
+  ladei_device_heap_segment *segment = block->segment;
   uint64_t address = block->address + low_bytes;
-  ladei_block *upper = block_create(heap, segment, address, block->size - low_bytes, block->mapped);
+  ladei_device_block *upper = block_create(heap, segment, address, block->size - low_bytes, block->mapped);
   start_add(heap, segment, address, upper);
   block->size = low_bytes;
   upper->previous = block;
@@ -394,27 +399,27 @@ ladei_block *ladei_block_cut(ladei_heap *heap, ladei_block *block, size_t low_by
 }
 
 /* Lets a block grow up over its BUSY next neighbour. */
-static void block_absorb_next(ladei_heap *heap, ladei_block *block) {
-  ladei_block *gone = block->next;
-  assert(gone->state == LADEI_HEAP_BUSY && gone->mapped == block->mapped);
+static void block_absorb_next(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_block *gone = block->next;
+  assert(gone->state == LADEI_DEVICE_HEAP_BUSY && gone->mapped == block->mapped);
   block->size += gone->size;
   block->next = gone->next;
   if (block->next != NULL) block->next->previous = block;
   block_discard(heap, gone);
 }
 
-void ladei_block_swallow_next(ladei_heap *heap, ladei_block *block) {
-  assert(block->state == LADEI_HEAP_BUSY);
+void ladei_device_block_swallow_next(ladei_device_heap *heap, ladei_device_block *block) {
+  assert(block->state == LADEI_DEVICE_HEAP_BUSY);
   block_absorb_next(heap, block);
 }
 
 /* Cuts the low bytes off a FREE block, which stays FREE; returns the new, BUSY lower part. Room was reserved. */
-static inline ladei_block *block_carve(ladei_heap *heap, ladei_block *block, size_t low_bytes) {
-  assert(block->state == LADEI_HEAP_FREE && low_bytes > 0 && low_bytes < block->size);
-  ladei_heap_segment *segment = block->segment;
+static inline ladei_device_block *block_carve(ladei_device_heap *heap, ladei_device_block *block, size_t low_bytes) {
+  assert(block->state == LADEI_DEVICE_HEAP_FREE && low_bytes > 0 && low_bytes < block->size);
+  ladei_device_heap_segment *segment = block->segment;
   uint64_t address = block->address;
-  ladei_block *lower = block_create(heap, segment, address, low_bytes, true);
-  ladei_block_map_replace(&heap->starts, address, lower);
+  ladei_device_block *lower = block_create(heap, segment, address, low_bytes, true);
+  ladei_device_block_map_replace(&heap->starts, address, lower);
   lower->previous = block->previous;
   if (lower->previous != NULL) lower->previous->next = lower;
   lower->next = block;
@@ -427,13 +432,13 @@ static inline ladei_block *block_carve(ladei_heap *heap, ladei_block *block, siz
 }
 
 /* Lets a FREE block grow down over its BUSY previous neighbour. */
-static inline void block_swallow_previous(ladei_heap *heap, ladei_block *block) {
-  ladei_heap_segment *segment = block->segment;
-  ladei_block *gone = block->previous;
-  assert(block->state == LADEI_HEAP_FREE && gone->state == LADEI_HEAP_BUSY);
+static inline void block_swallow_previous(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_segment *segment = block->segment;
+  ladei_device_block *gone = block->previous;
+  assert(block->state == LADEI_DEVICE_HEAP_FREE && gone->state == LADEI_DEVICE_HEAP_BUSY);
   uint64_t address = gone->address;
   start_remove(heap, segment, block->address);
-  ladei_block_map_replace(&heap->starts, address, block);
+  ladei_device_block_map_replace(&heap->starts, address, block);
   address_set(block, address);
   block->size += gone->size;
   block->previous = gone->previous;
@@ -443,8 +448,8 @@ static inline void block_swallow_previous(ladei_heap *heap, ladei_block *block) 
 }
 
 /* Whether a neighbour of a block of mapped memory is free memory, or of a hole a hole. */
-static bool block_mergeable(const ladei_block *block, const ladei_block *neighbour) {
-  return neighbour != NULL && neighbour->state == (block->mapped ? LADEI_HEAP_FREE : LADEI_HEAP_HOLE);
+static bool block_mergeable(const ladei_device_block *block, const ladei_device_block *neighbour) {
+  return neighbour != NULL && neighbour->state == (block->mapped ? LADEI_DEVICE_HEAP_FREE : LADEI_DEVICE_HEAP_HOLE);
 }
 
 /* What became one with a block. */
@@ -453,7 +458,7 @@ typedef struct merged {
   uint64_t bytes;
 } merged;
 
-static merged neighbours_count(const ladei_block *previous, const ladei_block *next) {
+static merged neighbours_count(const ladei_device_block *previous, const ladei_device_block *next) {
   merged sum = {0, 0};
   if (previous != NULL) sum = (merged){1, previous->size};
   if (next != NULL) sum = (merged){sum.count + 1, sum.bytes + next->size};
@@ -462,17 +467,17 @@ static merged neighbours_count(const ladei_block *previous, const ladei_block *n
 
 /* Makes a BUSY block FREE or HOLE, one with its equal neighbours. Returns the result. A free neighbour that grows keeps
  * its place in the set: mostly it is the block that this one was cut from. */
-static inline __attribute__((always_inline)) ladei_block *block_settle(ladei_heap *heap, ladei_block *block,
-                                                                       merged *out) {
-  ladei_block *previous = block_mergeable(block, block->previous) ? block->previous : NULL;
-  ladei_block *next = block_mergeable(block, block->next) ? block->next : NULL;
+static inline __attribute__((always_inline)) ladei_device_block *block_settle(ladei_device_heap *heap,
+                                                                              ladei_device_block *block, merged *out) {
+  ladei_device_block *previous = block_mergeable(block, block->previous) ? block->previous : NULL;
+  ladei_device_block *next = block_mergeable(block, block->next) ? block->next : NULL;
   *out = neighbours_count(previous, next);
   if (previous == NULL && next != NULL && block->mapped) {
     block_swallow_previous(heap, next);
     return next;
   }
   if (next != NULL) {
-    ladei_block_detach(next);
+    ladei_device_block_remove(next);
     block_absorb_next(heap, block);
   }
   if (previous != NULL && block->mapped) {
@@ -481,7 +486,7 @@ static inline __attribute__((always_inline)) ladei_block *block_settle(ladei_hea
     return previous;
   }
   if (previous != NULL) {
-    ladei_block_detach(previous);
+    ladei_device_block_remove(previous);
     block_absorb_next(heap, previous);
     block = previous;
   }
@@ -489,8 +494,8 @@ static inline __attribute__((always_inline)) ladei_block *block_settle(ladei_hea
   return block;
 }
 
-ladei_block *ladei_block_attach(ladei_heap *heap, ladei_block *block) {
-  assert(block->state == LADEI_HEAP_BUSY);
+ladei_device_block *ladei_device_block_insert(ladei_device_heap *heap, ladei_device_block *block) {
+  assert(block->state == LADEI_DEVICE_HEAP_BUSY);
   merged neighbours;
   return block_settle(heap, block, &neighbours);
 }
@@ -499,100 +504,101 @@ ladei_block *ladei_block_attach(ladei_heap *heap, ladei_block *block) {
 
 /* inactive_split when a block of a plain segment that was split, or was not, is taken and `remaining` bytes of it stay
  * free. */
-static void split_gauges_on_take(ladei_heap *heap, bool small, bool was_split, size_t taken, size_t remaining) {
-  ladei_counters *counters = &heap->counters;
+static void split_gauges_on_take(ladei_device_heap *heap, bool small, bool was_split, size_t taken, size_t remaining) {
+  ladei_device_counters *counters = &heap->counters;
   if (was_split) {
-    ladei_gauges_lower(&counters->inactive_split_bytes, small, taken);
-    if (remaining == 0) ladei_gauges_lower(&counters->inactive_split, small, 1);
+    ladei_device_gauges_lower(&counters->inactive_split_bytes, small, taken);
+    if (remaining == 0) ladei_device_gauges_lower(&counters->inactive_split, small, 1);
   } else if (remaining != 0) {
-    ladei_gauges_raise(&counters->inactive_split_bytes, small, remaining);
-    ladei_gauges_raise(&counters->inactive_split, small, 1);
+    ladei_device_gauges_raise(&counters->inactive_split_bytes, small, remaining);
+    ladei_device_gauges_raise(&counters->inactive_split, small, 1);
   }
 }
 
 /* The BUSY block that is handed out; what is left of it is FREE. */
-static ladei_block *block_take(ladei_heap *heap, ladei_block *block, size_t rounded, bool split) {
-  if (block->state == LADEI_HEAP_FREE) {
+static ladei_device_block *block_take(ladei_device_heap *heap, ladei_device_block *block, size_t rounded, bool split) {
+  if (block->state == LADEI_DEVICE_HEAP_FREE) {
     if (split) return block_carve(heap, block, rounded);
-    ladei_block_detach(block);
+    ladei_device_block_remove(block);
   } else if (split) {
-    block_enter_set(ladei_block_cut(heap, block, rounded));
+    block_enter_set(ladei_device_block_split(heap, block, rounded));
   }
   return block;
 }
 
-ladei_block *ladei_block_hand_out(ladei_heap *heap, ladei_block *block, size_t rounded, size_t requested, bool split) {
+ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_device_block *block, size_t rounded,
+                                                size_t requested, bool split) {
   assert(block->mapped && block->size >= rounded);
-  const ladei_heap_segment *segment = block->segment;
+  const ladei_device_heap_segment *segment = block->segment;
   bool small = segment->pool->is_small;
-  bool was_split = ladei_block_is_split(block);
+  bool was_split = ladei_device_block_is_split(block);
   size_t remaining = split ? block->size - rounded : 0;
   block = block_take(heap, block, rounded, split);
   size_t size = block->size;
-  if (!ladei_heap_segment_expandable(segment)) split_gauges_on_take(heap, small, was_split, size, remaining);
-  ladei_block_state_set(block, LADEI_HEAP_ALLOCATED);
+  if (!ladei_device_heap_segment_expandable(segment)) split_gauges_on_take(heap, small, was_split, size, remaining);
+  ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_ALLOCATED);
   block->requested = requested;
-  ladei_counters *counters = &heap->counters;
-  ladei_gauges_raise(&counters->allocation, small, 1);
-  ladei_gauges_raise(&counters->allocated_bytes, small, size);
-  ladei_gauges_raise(&counters->active, small, 1);
-  ladei_gauges_raise(&counters->active_bytes, small, size);
-  ladei_gauges_raise(&counters->requested_bytes, small, requested);
+  ladei_device_counters *counters = &heap->counters;
+  ladei_device_gauges_raise(&counters->allocation, small, 1);
+  ladei_device_gauges_raise(&counters->allocated_bytes, small, size);
+  ladei_device_gauges_raise(&counters->active, small, 1);
+  ladei_device_gauges_raise(&counters->active_bytes, small, size);
+  ladei_device_gauges_raise(&counters->requested_bytes, small, requested);
   block->oversize_counted = size >= heap->settings.max_split_bytes;
-  if (block->oversize_counted) ladei_gauge_raise(&counters->oversize_allocations, 1);
-  if (heap->history != NULL) ladei_history_block_alloc(heap, block);
+  if (block->oversize_counted) ladei_device_gauge_raise(&counters->oversize_allocations, 1);
+  if (heap->history != NULL) ladei_device_history_block_alloc(heap, block);
   return block;
 }
 
 /* ---- Taking back ------------------------------------------------------------------------------------------------- */
 
-void ladei_block_free_begin(ladei_heap *heap, ladei_block *block) {
-  assert(block->state == LADEI_HEAP_ALLOCATED);
-  const ladei_heap_segment *segment = block->segment;
+void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block) {
+  assert(block->state == LADEI_DEVICE_HEAP_ALLOCATED);
+  const ladei_device_heap_segment *segment = block->segment;
   bool small = segment->pool->is_small;
-  ladei_block_state_set(block, LADEI_HEAP_BUSY);
-  ladei_gauges_lower(&heap->counters.allocation, small, 1);
-  ladei_gauges_lower(&heap->counters.allocated_bytes, small, block->size);
-  if (block->oversize_counted) ladei_gauge_lower(&heap->counters.oversize_allocations, 1);
+  ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
+  ladei_device_gauges_lower(&heap->counters.allocation, small, 1);
+  ladei_device_gauges_lower(&heap->counters.allocated_bytes, small, block->size);
+  if (block->oversize_counted) ladei_device_gauge_lower(&heap->counters.oversize_allocations, 1);
   block->oversize_counted = false;
-  if (heap->history != NULL) ladei_history_block_free(heap, block);
+  if (heap->history != NULL) ladei_device_history_block_free(heap, block);
 }
 
-static void waiting_add(ladei_heap *heap, size_t more, size_t less) {
+static void waiting_add(ladei_device_heap *heap, size_t more, size_t less) {
   size_t count = atomic_load_explicit(&heap->waiting_count, memory_order_relaxed);
   atomic_store_explicit(&heap->waiting_count, count + more - less, memory_order_relaxed);
 }
 
-void ladei_block_free_wait(ladei_heap *heap, ladei_block *block, ladei_block_state state) {
-  assert(block->state == LADEI_HEAP_BUSY);
-  ladei_block_state_set(block, state);
+void ladei_device_block_free_wait(ladei_device_heap *heap, ladei_device_block *block, ladei_device_block_state state) {
+  assert(block->state == LADEI_DEVICE_HEAP_BUSY);
+  ladei_device_block_state_set(block, state);
   waiting_add(heap, 1, 0);
 }
 
 /* One net step up or down, as peaks and sums want it. */
-static void gauges_move(ladei_gauges *gauges, bool small, uint64_t plus, uint64_t minus) {
-  if (plus > minus) ladei_gauges_raise(gauges, small, plus - minus);
-  if (minus > plus) ladei_gauges_lower(gauges, small, minus - plus);
+static void gauges_move(ladei_device_gauges *gauges, bool small, uint64_t plus, uint64_t minus) {
+  if (plus > minus) ladei_device_gauges_raise(gauges, small, plus - minus);
+  if (minus > plus) ladei_device_gauges_lower(gauges, small, minus - plus);
 }
 
-void ladei_block_free_complete(ladei_heap *heap, ladei_block *block) {
-  if (heap->history != NULL) ladei_history_block_done(heap, block);
-  const ladei_heap_segment *segment = block->segment;
-  ladei_counters *counters = &heap->counters;
+void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_block *block) {
+  if (heap->history != NULL) ladei_device_history_block_done(heap, block);
+  const ladei_device_heap_segment *segment = block->segment;
+  ladei_device_counters *counters = &heap->counters;
   bool small = segment->pool->is_small;
   size_t size = block->size;
   size_t requested = block->requested;
   block->requested = 0;
-  if (block->state != LADEI_HEAP_BUSY) waiting_add(heap, 0, 1);
-  ladei_block_state_set(block, LADEI_HEAP_BUSY);
+  if (block->state != LADEI_DEVICE_HEAP_BUSY) waiting_add(heap, 0, 1);
+  ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
   merged neighbours;
   block = block_settle(heap, block, &neighbours);
-  if (!ladei_heap_segment_expandable(segment)) {
-    bool is_split = ladei_block_is_split(block);
+  if (!ladei_device_heap_segment_expandable(segment)) {
+    bool is_split = ladei_device_block_is_split(block);
     gauges_move(&counters->inactive_split, small, is_split ? 1 : 0, neighbours.count);
     gauges_move(&counters->inactive_split_bytes, small, is_split ? block->size : 0, neighbours.bytes);
   }
-  ladei_gauges_lower(&counters->active, small, 1);
-  ladei_gauges_lower(&counters->active_bytes, small, size);
-  ladei_gauges_lower(&counters->requested_bytes, small, requested);
+  ladei_device_gauges_lower(&counters->active, small, 1);
+  ladei_device_gauges_lower(&counters->active_bytes, small, size);
+  ladei_device_gauges_lower(&counters->requested_bytes, small, requested);
 }

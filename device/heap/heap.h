@@ -48,255 +48,262 @@
 #include "runtime/ops.h"
 #include "runtime/retire.h"
 
-typedef enum ladei_block_state {
-  LADEI_HEAP_FREE,
-  LADEI_HEAP_HOLE,
-  LADEI_HEAP_ALLOCATED,
-  LADEI_HEAP_PENDING,
-  LADEI_HEAP_DEFERRED,
-  LADEI_HEAP_BUSY,
-} ladei_block_state;
+typedef enum ladei_device_block_state {
+  LADEI_DEVICE_HEAP_FREE,
+  LADEI_DEVICE_HEAP_HOLE,
+  LADEI_DEVICE_HEAP_ALLOCATED,
+  LADEI_DEVICE_HEAP_PENDING,
+  LADEI_DEVICE_HEAP_DEFERRED,
+  LADEI_DEVICE_HEAP_BUSY,
+} ladei_device_block_state;
 
-struct ladei_private_pool;
-struct ladei_context;
-struct ladei_history;
+struct ladei_device_private_pool;
+struct ladei_device_context;
+struct ladei_device_history;
 
-typedef struct ladei_block_pool {
-  ladei_free_set free;              /* by (stream, size, address) */
-  ladei_ordered_set holes;          /* by (stream, address) */
-  uint64_t searches;                /* clock of block ages; ticks only while collection by threshold is on */
-  struct ladei_private_pool *owner; /* NULL: a default pool */
+typedef struct ladei_device_block_pool {
+  ladei_device_free_set free;              /* by (stream, size, address) */
+  ladei_device_ordered_set holes;          /* by (stream, address) */
+  uint64_t searches;                       /* clock of block ages; ticks only while collection by threshold is on */
+  struct ladei_device_private_pool *owner; /* NULL: a default pool */
   bool is_small;
-} ladei_block_pool;
+} ladei_device_block_pool;
 
 /*
  * Physical memory of an expandable segment, by granule. Chunk k holds 64 << k granules and never moves, so that a
  * thread may work on the granules of its BUSY block while the table grows for others.
  */
-typedef struct ladei_granule {
+typedef struct ladei_device_granule {
   ladei_vm_handle handle; /* 0: none */
   bool mapped;
   bool exportable;
-} ladei_granule;
+} ladei_device_granule;
 
-enum { LADEI_GRANULE_CHUNKS = 40, LADEI_GRANULES_FIRST = 64 };
+enum { LADEI_DEVICE_GRANULE_CHUNKS = 40, LADEI_DEVICE_GRANULES_FIRST = 64 };
 
-typedef struct ladei_granule_table {
+typedef struct ladei_device_granule_table {
   size_t bytes; /* of a granule */
   size_t limit; /* granules of the whole segment */
   size_t count; /* granules that the chunks hold */
-  ladei_granule *chunks[LADEI_GRANULE_CHUNKS];
-} ladei_granule_table;
+  ladei_device_granule *chunks[LADEI_DEVICE_GRANULE_CHUNKS];
+} ladei_device_granule_table;
 
 /* Covers all work of a stream that was retired (finish.c). */
-typedef struct ladei_last_event {
+typedef struct ladei_device_last_event {
   lade_event event;
-  uint64_t segments;             /* that refer to it */
-  struct ladei_last_event *next; /* in heap->spent_events */
-} ladei_last_event;
+  uint64_t segments;                    /* that refer to it */
+  struct ladei_device_last_event *next; /* in heap->spent_events */
+} ladei_device_last_event;
 
-typedef struct ladei_heap_segment {
+typedef struct ladei_device_heap_segment {
   ladei_slab_head head;
-  ladei_order_node order; /* in heap->segments, by address */
+  ladei_device_order_node order; /* in heap->segments, by address */
   uint64_t address;
   size_t size; /* expandable: of the reservation */
   ladei_stream stream;
   ladei_stream legacy; /* PER_THREAD: the legacy stream of its context; context 0: not known */
   uint64_t stream_key;
-  ladei_block_pool *pool;
-  _Atomic(struct ladei_last_event *) last; /* the stream was retired: make no call on it; NULL: it was not */
-  ladei_start_bits starts;                 /* starts.words NULL: none, the segment is too large */
-  ladei_granule_table *granules;           /* expandable; else NULL */
-  bool oversize_counted;                   /* it is in the oversize_segments gauge */
-  bool emptied;                            /* expandable: granules were unmapped since it was last looked at */
-  bool counted_out;                        /* hidden, and gone: no counter has it any more */
-  struct ladei_block *hidden;              /* its only block, while it is hidden; else NULL */
-  struct ladei_context *context;           /* of the allocation that it was got for; NULL: none (history.h) */
-} ladei_heap_segment;
+  ladei_device_block_pool *pool;
+  _Atomic(struct ladei_device_last_event *) last; /* the stream was retired: make no call on it; NULL: it was not */
+  ladei_device_start_bits starts;                 /* starts.words NULL: none, the segment is too large */
+  ladei_device_granule_table *granules;           /* expandable; else NULL */
+  bool oversize_counted;                          /* it is in the oversize_segments gauge */
+  bool emptied;                                   /* expandable: granules were unmapped since it was last looked at */
+  bool counted_out;                               /* hidden, and gone: no counter has it any more */
+  struct ladei_device_block *hidden;              /* its only block, while it is hidden; else NULL */
+  struct ladei_device_context *context;           /* of the allocation that it was got for; NULL: none (history.h) */
+} ladei_device_heap_segment;
 
 /*
  * Records are type-stable: one that was given up is used for another block some day, and is memory until the heap is
  * destroyed. So a thread without the lock may look whether a record is still what it takes it for. The fields it looks
  * at are atomic; they are written under the lock.
  */
-typedef struct ladei_block {
+typedef struct ladei_device_block {
   /* What every change of a block or of a neighbour looks at: one line of cache. */
   ladei_slab_head head;
   _Atomic(uint64_t) address;
   size_t size;
-  struct ladei_block *previous;
-  struct ladei_block *next;
-  _Atomic(ladei_heap_segment *) segment;
+  struct ladei_device_block *previous;
+  struct ladei_device_block *next;
+  _Atomic(ladei_device_heap_segment *) segment;
   size_t requested;       /* asked for by the caller; kept until the free completes */
-  _Atomic(uint8_t) state; /* ladei_block_state */
+  _Atomic(uint8_t) state; /* ladei_device_block_state */
   bool mapped;
   bool gone;             /* BUSY and leaving: the driver has taken its memory back */
   bool kept;             /* ... or would have broken a capture by it */
   bool oversize_counted; /* it is in the oversize_allocations gauge */
 
   /* The second line: in the pool's free set or hole set. */
-  _Alignas(64) ladei_order_node order;
+  _Alignas(64) ladei_device_order_node order;
 
-  uint64_t age_base;             /* pool->searches when it became FREE */
-  ladei_ticket ticket;           /* its uses by streams other than its own */
-  struct ladei_block *chain;     /* in the list of deferred frees, of blocks that leave, of spare records */
-  struct ladei_context *context; /* of its allocation; NULL: none (history.h, H3) */
-} ladei_block;
-_Static_assert(offsetof(ladei_block, age_base) == 128, "a block record is three lines of cache");
+  uint64_t age_base;                    /* pool->searches when it became FREE */
+  ladei_retire_ticket ticket;           /* its uses by streams other than its own */
+  struct ladei_device_block *chain;     /* in the list of deferred frees, of blocks that leave, of spare records */
+  struct ladei_device_context *context; /* of its allocation; NULL: none (history.h, H3) */
+} ladei_device_block;
+_Static_assert(offsetof(ladei_device_block, age_base) == 128, "a block record is three lines of cache");
 
-typedef struct ladei_private_pool {
-  struct ladei_private_pool *next;
+typedef struct ladei_device_private_pool {
+  struct ladei_device_private_pool *next;
   lade_device_pool_id id;
   uint64_t use_count; /* begins less releases; at 0 its memory goes at the next full flush */
   uint64_t segment_count;
   uint64_t visitors;     /* requests that hold the pool while the lock is dropped */
   uint32_t capture;      /* number of the last capture into it */
   atomic_bool capturing; /* a capture into it is under way; written under the lock */
-  ladei_block_pool small_pool;
-  ladei_block_pool large_pool;
-} ladei_private_pool;
+  ladei_device_block_pool small_pool;
+  ladei_device_block_pool large_pool;
+} ladei_device_private_pool;
 
-typedef struct ladei_heap {
-  ladei_slab blocks;   /* of ladei_block */
-  ladei_block *spares; /* records between two uses, linked through `chain`: live to the slab, in no segment */
+typedef struct ladei_device_heap {
+  ladei_slab blocks;          /* of ladei_device_block */
+  ladei_device_block *spares; /* records between two uses, linked through `chain`: live to the slab, in no segment */
   size_t spare_count;
   size_t hidden_count; /* segments hidden now, those known to be gone included */
-  ladei_slab segments; /* of ladei_heap_segment */
-  ladei_block_map starts;
-  ladei_ordered_set by_address; /* segments that are not hidden */
-  ladei_ordered_set hidden;     /* those that are, and may come back */
-  ladei_block_pool small_pool;
-  ladei_block_pool large_pool;
-  ladei_private_pool *private_pools; /* in order of creation */
-  ladei_last_event *spent_events;    /* that no segment refers to any more */
+  ladei_slab segments; /* of ladei_device_heap_segment */
+  ladei_device_block_map starts;
+  ladei_device_ordered_set by_address; /* segments that are not hidden */
+  ladei_device_ordered_set hidden;     /* those that are, and may come back */
+  ladei_device_block_pool small_pool;
+  ladei_device_block_pool large_pool;
+  ladei_device_private_pool *private_pools; /* in order of creation */
+  ladei_device_last_event *spent_events;    /* that no segment refers to any more */
   ladei_device_settings settings;
   atomic_size_t waiting_count; /* PENDING and DEFERRED blocks; written under the lock */
   uint64_t grants;             /* threads that give a peer access to mapped memory: nothing may be unmapped meanwhile */
   bool ages_tick;              /* a fraction is set and collection_threshold > 0 */
-  ladei_counters counters;
-  struct ladei_history *history; /* NULL: nobody listens */
-} ladei_heap;
+  ladei_device_counters counters;
+  struct ladei_device_history *history; /* NULL: nobody listens */
+} ladei_device_heap;
 
-static inline void ladei_block_state_set(ladei_block *block, ladei_block_state state) {
+static inline void ladei_device_block_state_set(ladei_device_block *block, ladei_device_block_state state) {
   atomic_store_explicit(&block->state, (uint8_t)state, memory_order_relaxed);
 }
 
-void ladei_heap_init(ladei_heap *heap);
+void ladei_device_heap_init(ladei_device_heap *heap);
 /* Frees the records; the driver memory is gone already. */
-void ladei_heap_destroy(ladei_heap *heap);
+void ladei_device_heap_destroy(ladei_device_heap *heap);
 
 /* Makes room for `blocks` new blocks, so that making them cannot fail; false when there is no memory. */
-bool ladei_heap_reserve_more(ladei_heap *heap, size_t blocks);
-static inline bool ladei_heap_reserve(ladei_heap *heap, size_t blocks) {
+bool ladei_device_heap_reserve_more(ladei_device_heap *heap, size_t blocks);
+static inline bool ladei_device_heap_reserve(ladei_device_heap *heap, size_t blocks) {
   bool there = blocks <= heap->spare_count && blocks <= heap->starts.room - heap->starts.count;
-  return there || ladei_heap_reserve_more(heap, blocks);
+  return there || ladei_device_heap_reserve_more(heap, blocks);
 }
 
 /* The counters as users see them, but for those of other parts; struct_size is set. */
-lade_device_stats ladei_heap_stats(const ladei_heap *heap);
+lade_device_stats ladei_device_heap_stats(const ladei_device_heap *heap);
 
 /* ---- Segments ---------------------------------------------------------------------------------------------------- */
 
-ladei_granule_table *ladei_granule_table_create(size_t bytes, size_t limit);
-void ladei_granule_table_destroy(ladei_granule_table *table);
+ladei_device_granule_table *ladei_device_granule_table_create(size_t bytes, size_t limit);
+void ladei_device_granule_table_destroy(ladei_device_granule_table *table);
 /* Makes room for granules 0 .. count - 1; false when there is no memory. */
-bool ladei_granule_table_reserve(ladei_granule_table *table, size_t count);
+bool ladei_device_granule_table_reserve(ladei_device_granule_table *table, size_t count);
 /* Room was made. */
-ladei_granule *ladei_granule_at(const ladei_granule_table *table, size_t index);
+ladei_device_granule *ladei_device_granule_at(const ladei_device_granule_table *table, size_t index);
 
-static inline bool ladei_heap_segment_expandable(const ladei_heap_segment *segment) {
+static inline bool ladei_device_heap_segment_expandable(const ladei_device_heap_segment *segment) {
   return segment->granules != NULL;
 }
 
 /* A record, and start bits for `size`; in no set. NULL when there is no memory. The caller fills in the rest. */
-ladei_heap_segment *ladei_heap_segment_create(ladei_heap *heap, size_t size);
+ladei_device_heap_segment *ladei_device_heap_segment_create(ladei_device_heap *heap, size_t size);
 /* The opposite, for a segment in no set. */
-void ladei_heap_segment_discard(ladei_heap *heap, ladei_heap_segment *segment);
+void ladei_device_heap_segment_discard(ladei_device_heap *heap, ladei_device_heap_segment *segment);
 
 /* Puts the segment at `address` with one BUSY block over all of it; room for one block was reserved. Counts nothing. */
-ladei_block *ladei_heap_segment_insert(ladei_heap *heap, ladei_heap_segment *segment, uint64_t address, bool mapped);
+ladei_device_block *ladei_device_heap_segment_insert(ladei_device_heap *heap, ladei_device_heap_segment *segment,
+                                                     uint64_t address, bool mapped);
 /*
  * Hides a segment whose only block is BUSY from every search by address, before the driver is asked to take it back: from
  * then on the driver may hand out the same addresses to another thread. Then either show it again, as it was, or remove
  * it, which counts it out and frees both records.
  */
-void ladei_heap_segment_hide(ladei_heap *heap, ladei_block *block);
-void ladei_heap_segment_show(ladei_heap *heap, ladei_block *block);
-void ladei_heap_segment_remove(ladei_heap *heap, ladei_block *block);
+void ladei_device_heap_segment_hide(ladei_device_heap *heap, ladei_device_block *block);
+void ladei_device_heap_segment_show(ladei_device_heap *heap, ladei_device_block *block);
+void ladei_device_heap_segment_remove(ladei_device_heap *heap, ladei_device_block *block);
 
 /* A segment has come from the driver: gauges, for a plain one, and its pool's count. */
-void ladei_heap_segment_count_in(ladei_heap *heap, ladei_heap_segment *segment);
+void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_heap_segment *segment);
 
 /* Those that are not hidden, by address. */
-ladei_heap_segment *ladei_heap_segment_first(const ladei_heap *heap);
-ladei_heap_segment *ladei_heap_segment_next(const ladei_heap_segment *segment);
+ladei_device_heap_segment *ladei_device_heap_segment_first(const ladei_device_heap *heap);
+ladei_device_heap_segment *ladei_device_heap_segment_next(const ladei_device_heap_segment *segment);
 /* All that are counted, by address. */
-ladei_heap_segment *ladei_heap_counted_first(const ladei_heap *heap);
-ladei_heap_segment *ladei_heap_counted_next(const ladei_heap *heap, const ladei_heap_segment *segment);
-ladei_block *ladei_heap_segment_block(const ladei_heap *heap, const ladei_heap_segment *segment); /* the first one */
+ladei_device_heap_segment *ladei_device_heap_counted_first(const ladei_device_heap *heap);
+ladei_device_heap_segment *ladei_device_heap_counted_next(const ladei_device_heap *heap,
+                                                          const ladei_device_heap_segment *segment);
+ladei_device_block *ladei_device_heap_segment_block(const ladei_device_heap *heap,
+                                                    const ladei_device_heap_segment *segment); /* the first one */
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-static inline bool ladei_block_is_split(const ladei_block *block) {
+static inline bool ladei_device_block_is_split(const ladei_device_block *block) {
   return block->previous != NULL || block->next != NULL;
 }
 
 /* The block that an address lies in, any state; NULL if in none. Exact starts take one probe. */
-ladei_block *ladei_heap_find(const ladei_heap *heap, uint64_t address);
+ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64_t address);
 /* Without the lock: the block that is handed out and starts at the address; NULL if it is hard to tell. */
-ladei_block *ladei_heap_peek(const ladei_heap *heap, uint64_t address);
+ladei_device_block *ladei_device_heap_peek(const ladei_device_heap *heap, uint64_t address);
 
 /* What a free of the block at an address will look at, in the order in which one leads to the next. */
-typedef enum ladei_heap_part {
-  LADEI_HEAP_START,  /* its place among the starts */
-  LADEI_HEAP_BLOCK,  /* its record */
-  LADEI_HEAP_BESIDE, /* the records of its neighbours */
-} ladei_heap_part;
+typedef enum ladei_device_heap_part {
+  LADEI_DEVICE_HEAP_START,  /* its place among the starts */
+  LADEI_DEVICE_HEAP_BLOCK,  /* its record */
+  LADEI_DEVICE_HEAP_BESIDE, /* the records of its neighbours */
+} ladei_device_heap_part;
 /* Brings a part into the cache, for who knows such calls in advance. Changes nothing; any address will do. */
-void ladei_heap_prefetch(const ladei_heap *heap, uint64_t address, ladei_heap_part part);
+void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_part part);
 
 /* Takes a FREE block or HOLE out of its set: BUSY. */
-void ladei_block_detach(ladei_block *block);
+void ladei_device_block_remove(ladei_device_block *block);
 /* Makes a BUSY block FREE or HOLE, as it is mapped or not, merging it with equal neighbours. Returns the result. */
-ladei_block *ladei_block_attach(ladei_heap *heap, ladei_block *block);
+ladei_device_block *ladei_device_block_insert(ladei_device_heap *heap, ladei_device_block *block);
 /* Cuts a BUSY block after `low_bytes`; returns the new, BUSY upper part. Room for one block was reserved. */
-ladei_block *ladei_block_cut(ladei_heap *heap, ladei_block *block, size_t low_bytes);
+ladei_device_block *ladei_device_block_split(ladei_device_heap *heap, ladei_device_block *block, size_t low_bytes);
 /* Lets a BUSY block swallow its BUSY next neighbour. */
-void ladei_block_swallow_next(ladei_heap *heap, ladei_block *block);
+void ladei_device_block_swallow_next(ladei_device_heap *heap, ladei_device_block *block);
 
 /*
  * Hands out the low `rounded` bytes of a BUSY or FREE block if `split`, else all of it; moves the gauges. Returns the
  * block handed out; the rest is FREE. With split, room for one block was reserved.
  */
-ladei_block *ladei_block_hand_out(ladei_heap *heap, ladei_block *block, size_t rounded, size_t requested, bool split);
+ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_device_block *block, size_t rounded,
+                                                size_t requested, bool split);
 /* First half of a free: the client's gauges. */
-void ladei_block_free_begin(ladei_heap *heap, ladei_block *block);
+void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block);
 /* In between, where other streams still use it: it becomes PENDING or DEFERRED. */
-void ladei_block_free_wait(ladei_heap *heap, ladei_block *block, ladei_block_state state);
+void ladei_device_block_free_wait(ladei_device_heap *heap, ladei_device_block *block, ladei_device_block_state state);
 /* Second half: nothing uses the block any more. It becomes FREE and merges. */
-void ladei_block_free_complete(ladei_heap *heap, ladei_block *block);
+void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_block *block);
 
 /* ---- Decisions --------------------------------------------------------------------------------------------------- */
 
 /* Best fit for (stream, rounded), still FREE; NULL if there is none. Ticks the pool's clock. */
-ladei_block *ladei_pool_search(ladei_heap *heap, ladei_block_pool *pool, uint64_t stream_key, size_t rounded);
+ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                             uint64_t stream_key, size_t rounded);
 
 /* Blocks that leave: detached, linked through `chain` in order. */
-typedef struct ladei_block_list {
-  ladei_block *first;
-  ladei_block **end;   /* where the next one is linked in */
-  uint64_t kept_bytes; /* after giving back: what captures kept */
-} ladei_block_list;
+typedef struct ladei_device_block_list {
+  ladei_device_block *first;
+  ladei_device_block **end; /* where the next one is linked in */
+  uint64_t kept_bytes;      /* after giving back: what captures kept */
+} ladei_device_block_list;
 
-static inline void ladei_block_list_init(ladei_block_list *list) { *list = (ladei_block_list){NULL, &list->first, 0}; }
-static inline void ladei_block_list_append(ladei_block_list *list, ladei_block *block) {
+static inline void ladei_device_block_list_init(ladei_device_block_list *list) {
+  *list = (ladei_device_block_list){NULL, &list->first, 0};
+}
+static inline void ladei_device_block_list_append(ladei_device_block_list *list, ladei_device_block *block) {
   block->chain = NULL;
   *list->end = block;
   list->end = &block->chain;
 }
 
 /* Age of a FREE block: searches of its pool since it became FREE. */
-static inline uint64_t ladei_block_age(const ladei_block *block) {
+static inline uint64_t ladei_device_block_age(const ladei_device_block *block) {
   return block->segment->pool->searches - block->age_base;
 }
 
@@ -305,17 +312,18 @@ static inline uint64_t ladei_block_age(const ladei_block *block) {
  * the largest down until they suffice together. Only whole plain segments. False when they do not suffice; what was
  * found leaves all the same.
  */
-bool ladei_pool_pick_oversize(ladei_heap *heap, ladei_block_pool *pool, uint64_t stream_key, size_t rounded,
-                              ladei_block_list *leaving);
+bool ladei_device_pool_pick_oversize(ladei_device_heap *heap, ladei_device_block_pool *pool, uint64_t stream_key,
+                                     size_t rounded, ladei_device_block_list *leaving);
 
 /* Whole free segments of the default large pool, older ones first by rounds of the mean age, until `target` bytes. */
-void ladei_heap_pick_aged(ladei_heap *heap, uint64_t target, ladei_block_list *leaving);
+void ladei_device_heap_pick_aged(ladei_device_heap *heap, uint64_t target, ladei_device_block_list *leaving);
 
 /*
  * Everything that a full flush gives back of a pool: whole plain segments, and of each FREE block in an expandable
  * segment the granules that it covers wholly (its edges stay FREE; without memory for their records, it stays). No
  * grant is under way.
  */
-void ladei_pool_pick_all(ladei_heap *heap, ladei_block_pool *pool, ladei_block_list *leaving);
+void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                ladei_device_block_list *leaving);
 
 #endif /* LADE_DEVICE_HEAP_HEAP_H */

@@ -12,12 +12,12 @@
 
 #include "base/size.h"
 
-bool ladei_start_bits_create(ladei_start_bits *bits, size_t granules) {
+bool ladei_device_start_bits_create(ladei_device_start_bits *bits, size_t granules) {
   size_t total = 0;
   size_t width = granules;
   unsigned levels = 0;
   do {
-    if (levels == LADEI_START_LEVELS) return false;
+    if (levels == LADEI_DEVICE_START_LEVELS) return false;
     width = width / 64 + (width % 64 != 0);
     bits->offset[levels++] = total;
     total += width;
@@ -27,22 +27,22 @@ bool ladei_start_bits_create(ladei_start_bits *bits, size_t granules) {
   return bits->words != NULL;
 }
 
-void ladei_start_bits_destroy(ladei_start_bits *bits) {
+void ladei_device_start_bits_destroy(ladei_device_start_bits *bits) {
   free(bits->words);
   bits->words = NULL;
 }
 
-static uint64_t *word_of(const ladei_start_bits *bits, unsigned level, size_t bit) {
+static uint64_t *word_of(const ladei_device_start_bits *bits, unsigned level, size_t bit) {
   return &bits->words[bits->offset[level] + bit / 64];
 }
 
 static uint64_t mask_of(size_t bit) { return UINT64_C(1) << (bit % 64); }
 
-bool ladei_start_bits_get(const ladei_start_bits *bits, size_t granule) {
+bool ladei_device_start_bits_get(const ladei_device_start_bits *bits, size_t granule) {
   return (*word_of(bits, 0, granule) & mask_of(granule)) != 0;
 }
 
-size_t ladei_start_bits_at_most(const ladei_start_bits *bits, size_t granule) {
+size_t ladei_device_start_bits_at_most(const ladei_device_start_bits *bits, size_t granule) {
   /* Up until a word has a set bit at or below the position, then down along the highest bits. */
   uint64_t found = *word_of(bits, 0, granule) & (mask_of(granule) | (mask_of(granule) - 1));
   size_t position = granule / 64;

@@ -20,20 +20,20 @@
 #include <stdint.h>
 
 /* Six levels of 64 cover the 2^31 granules of 1 TiB. */
-enum { LADEI_START_LEVELS = 6 };
-#define LADEI_START_GRANULES_MAX ((size_t)1 << 31)
+enum { LADEI_DEVICE_START_LEVELS = 6 };
+#define LADEI_DEVICE_START_GRANULES_MAX ((size_t)1 << 31)
 
-typedef struct ladei_start_bits {
-  uint64_t *words;                   /* all levels, level 0 first */
-  size_t offset[LADEI_START_LEVELS]; /* of a level in words */
+typedef struct ladei_device_start_bits {
+  uint64_t *words;                          /* all levels, level 0 first */
+  size_t offset[LADEI_DEVICE_START_LEVELS]; /* of a level in words */
   unsigned levels;
-} ladei_start_bits;
+} ladei_device_start_bits;
 
-/* For at most LADEI_START_GRANULES_MAX granules, none set; false when there is no memory. */
-bool ladei_start_bits_create(ladei_start_bits *bits, size_t granules);
-void ladei_start_bits_destroy(ladei_start_bits *bits);
+/* For at most LADEI_DEVICE_START_GRANULES_MAX granules, none set; false when there is no memory. */
+bool ladei_device_start_bits_create(ladei_device_start_bits *bits, size_t granules);
+void ladei_device_start_bits_destroy(ladei_device_start_bits *bits);
 
-static inline void ladei_start_bits_set(ladei_start_bits *bits, size_t granule) {
+static inline void ladei_device_start_bits_set(ladei_device_start_bits *bits, size_t granule) {
   for (unsigned level = 0; level < bits->levels; level++, granule /= 64) {
     uint64_t *word = &bits->words[bits->offset[level] + granule / 64];
     uint64_t before = *word;
@@ -42,7 +42,7 @@ static inline void ladei_start_bits_set(ladei_start_bits *bits, size_t granule) 
   }
 }
 
-static inline void ladei_start_bits_clear(ladei_start_bits *bits, size_t granule) {
+static inline void ladei_device_start_bits_clear(ladei_device_start_bits *bits, size_t granule) {
   for (unsigned level = 0; level < bits->levels; level++, granule /= 64) {
     uint64_t *word = &bits->words[bits->offset[level] + granule / 64];
     *word &= ~(UINT64_C(1) << (granule % 64));
@@ -50,9 +50,9 @@ static inline void ladei_start_bits_clear(ladei_start_bits *bits, size_t granule
   }
 }
 
-bool ladei_start_bits_get(const ladei_start_bits *bits, size_t granule);
+bool ladei_device_start_bits_get(const ladei_device_start_bits *bits, size_t granule);
 
 /* Largest set granule that is at most `granule`. Granule 0 is always set: the first block starts there. */
-size_t ladei_start_bits_at_most(const ladei_start_bits *bits, size_t granule);
+size_t ladei_device_start_bits_at_most(const ladei_device_start_bits *bits, size_t granule);
 
 #endif /* LADE_DEVICE_HEAP_START_BITS_H */

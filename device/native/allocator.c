@@ -10,7 +10,7 @@
  *
  * A1  A block is handed out, and taken back, under one hold of the lock; so its state tells the truth about a pointer.
  * A2  A block that is handed out changes neither its record nor the fields that name its place, so its owner finds it
- *     without the lock (ladei_heap_peek). Where that fails, the lock tells what is the matter.
+ *     without the lock (ladei_device_heap_peek). Where that fails, the lock tells what is the matter.
  * A2  Static probes for tracers, a no-op each while nobody traces: lade:device_alloc (address, device, bytes asked for,
  *     stream id) and lade:device_free (address), in the order of the changes.
  * Locks: Note [Calls without the lock] in allocator.h.
@@ -25,7 +25,7 @@
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
-static bool capture_takes(const ladei_capture *capture, uint64_t stream_key) {
+static bool capture_takes(const ladei_device_capture *capture, uint64_t stream_key) {
   if (capture->stream_count == 0) return true;
   for (size_t i = 0; i < capture->stream_count; i++) {
     if (capture->stream_keys[i] == stream_key) return true;
@@ -34,10 +34,10 @@ static bool capture_takes(const ladei_capture *capture, uint64_t stream_key) {
 }
 
 /* Of several captures that take the stream the oldest, or the newest if so set. */
-static ladei_block_pool *pool_choose(lade_device_allocator *allocator, uint64_t stream_key, size_t rounded) {
-  bool small = ladei_is_small(rounded), newest = allocator->heap.settings.newest_pool;
-  ladei_private_pool *chosen = NULL;
-  for (ladei_capture *capture = allocator->captures; capture != NULL && (chosen == NULL || newest);
+static ladei_device_block_pool *pool_choose(lade_device_allocator *allocator, uint64_t stream_key, size_t rounded) {
+  bool small = ladei_device_is_small(rounded), newest = allocator->heap.settings.newest_pool;
+  ladei_device_private_pool *chosen = NULL;
+  for (ladei_device_capture *capture = allocator->captures; capture != NULL && (chosen == NULL || newest);
        capture = capture->next) {
     if (capture_takes(capture, stream_key)) chosen = capture->pool;
   }
@@ -48,31 +48,31 @@ static ladei_block_pool *pool_choose(lade_device_allocator *allocator, uint64_t 
 /* ---- Giving the cache back --------------------------------------------------------------------------------------- */
 
 /* Reservations of a released pool that never got memory: nothing else would find them. */
-static void holes_mark(ladei_heap *heap, const ladei_private_pool *pool) {
+static void holes_mark(ladei_device_heap *heap, const ladei_device_private_pool *pool) {
   if (pool->segment_count == 0) return;
-  for (ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_heap_segment_next(segment)) {
-    if (segment->pool->owner == pool && ladei_heap_segment_expandable(segment)) segment->emptied = true;
+  for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
+       segment = ladei_device_heap_segment_next(segment)) {
+    if (segment->pool->owner == pool && ladei_device_heap_segment_expandable(segment)) segment->emptied = true;
   }
 }
 
-static void pools_pick_all(lade_device_allocator *allocator, ladei_block_list *leaving) {
-  ladei_heap *heap = &allocator->heap;
-  ladei_pool_pick_all(heap, &heap->large_pool, leaving);
-  ladei_pool_pick_all(heap, &heap->small_pool, leaving);
-  for (ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
+static void pools_pick_all(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
+  ladei_device_heap *heap = &allocator->heap;
+  ladei_device_pool_pick_all(heap, &heap->large_pool, leaving);
+  ladei_device_pool_pick_all(heap, &heap->small_pool, leaving);
+  for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     if (pool->use_count > 0) continue;
     holes_mark(heap, pool);
-    ladei_pool_pick_all(heap, &pool->small_pool, leaving);
-    ladei_pool_pick_all(heap, &pool->large_pool, leaving);
+    ladei_device_pool_pick_all(heap, &pool->small_pool, leaving);
+    ladei_device_pool_pick_all(heap, &pool->large_pool, leaving);
   }
 }
 
 /* Private pools that nobody uses and that have no memory any more. */
-static void pools_forget(ladei_heap *heap) {
-  ladei_private_pool **link = &heap->private_pools;
+static void pools_forget(ladei_device_heap *heap) {
+  ladei_device_private_pool **link = &heap->private_pools;
   while (*link != NULL) {
-    ladei_private_pool *pool = *link;
+    ladei_device_private_pool *pool = *link;
     if (pool->use_count == 0 && pool->segment_count == 0 && pool->visitors == 0) {
       *link = pool->next;
       free(pool);
@@ -84,7 +84,7 @@ static void pools_forget(ladei_heap *heap) {
 
 /* Waits for all pending blocks that may be waited for. No lock held. */
 static lade_status pending_wait(lade_device_allocator *allocator) {
-  ladei_uses_settle_deferred(allocator);
+  ladei_device_uses_settle_deferred(allocator);
   bool capturing = atomic_load(&allocator->capture_count) > 0;
   lade_status status =
       capturing ? ladei_retire_synchronize_streams(allocator->retire) : ladei_retire_synchronize(allocator->retire);
@@ -103,14 +103,14 @@ static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_k
   lade_error error;
   if (waited != LADE_OK) ladei_error_save(&error);
   ladei_lock_acquire(&allocator->lock);
-  ladei_driver_await_grants(allocator);
-  ladei_block_list leaving;
-  ladei_block_list_init(&leaving);
+  ladei_device_driver_await_grants(allocator);
+  ladei_device_block_list leaving;
+  ladei_device_block_list_init(&leaving);
   pools_pick_all(allocator, &leaving);
-  lade_status given = ladei_driver_give_back(allocator, &leaving);
+  lade_status given = ladei_device_driver_give_back(allocator, &leaving);
   *out_kept = leaving.kept_bytes;
   if (given == LADE_ERR_CAPTURE) given = LADE_OK;
-  if (given == LADE_OK) given = ladei_driver_release_emptied(allocator);
+  if (given == LADE_OK) given = ladei_device_driver_release_emptied(allocator);
   pools_forget(&allocator->heap);
   if (waited == LADE_OK) return given;
   ladei_error_restore(&error);
@@ -119,50 +119,52 @@ static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_k
 
 /* Old cached segments go when reserved memory exceeds the threshold's share of the limit. */
 static void cache_collect(lade_device_allocator *allocator, ladei_device_request *request) {
-  ladei_heap *heap = &allocator->heap;
+  ladei_device_heap *heap = &allocator->heap;
   if (!heap->ages_tick) return;
   uint64_t limit = (uint64_t)(heap->settings.collection_threshold * (double)allocator->fraction_bytes);
-  uint64_t reserved = ladei_gauges_current(&heap->counters.reserved_bytes);
+  uint64_t reserved = ladei_device_gauges_current(&heap->counters.reserved_bytes);
   if (reserved <= limit) return;
-  ladei_block_list leaving;
-  ladei_block_list_init(&leaving);
-  ladei_heap_pick_aged(heap, reserved - limit, &leaving);
-  (void)ladei_driver_give_back(allocator, &leaving); /* what is refused stays cached */
+  ladei_device_block_list leaving;
+  ladei_device_block_list_init(&leaving);
+  ladei_device_heap_pick_aged(heap, reserved - limit, &leaving);
+  (void)ladei_device_driver_give_back(allocator, &leaving); /* what is refused stays cached */
   request->kept_bytes += leaving.kept_bytes;
 }
 
 /* ---- The ladder -------------------------------------------------------------------------------------------------- */
 
 static lade_status request_grow_once(lade_device_allocator *allocator, const ladei_device_request *request,
-                                     ladei_block **out) {
+                                     ladei_device_block **out) {
   const ladei_device_settings *settings = &allocator->heap.settings;
   bool pool_may = request->pool->owner == NULL || settings->expandable_private_pools;
   if (settings->expandable_segments && pool_may) {
-    return ladei_expandable_alloc(allocator, request, out);
+    return ladei_device_expandable_alloc(allocator, request, out);
   }
-  return ladei_driver_segment_alloc(allocator, request, out);
+  return ladei_device_driver_segment_alloc(allocator, request, out);
 }
 
 /* New memory. Where it ran out while other threads gave some back, once more. */
 static lade_status request_grow(lade_device_allocator *allocator, const ladei_device_request *request,
-                                ladei_block **out) {
+                                ladei_device_block **out) {
   for (;;) {
     uint64_t seen = allocator->returns;
     lade_status status = request_grow_once(allocator, request, out);
-    if (!ladei_is_exhausted(status) || !ladei_driver_await_returns(allocator, seen)) return status;
+    if (!ladei_device_is_exhausted(status) || !ladei_device_driver_await_returns(allocator, seen)) return status;
   }
 }
 
 /* Whether graphs may use what is free in the pool: they keep the addresses of their capture. */
-static bool pool_has_graphs(const ladei_block_pool *pool) { return pool->owner != NULL && pool->owner->use_count > 0; }
+static bool pool_has_graphs(const ladei_device_block_pool *pool) {
+  return pool->owner != NULL && pool->owner->use_count > 0;
+}
 
 static bool oversize_release(lade_device_allocator *allocator, ladei_device_request *request) {
   if (pool_has_graphs(request->pool) && !allocator->heap.settings.reference) return false;
-  ladei_block_list leaving;
-  ladei_block_list_init(&leaving);
+  ladei_device_block_list leaving;
+  ladei_device_block_list_init(&leaving);
   bool enough =
-      ladei_pool_pick_oversize(&allocator->heap, request->pool, request->stream_key, request->rounded, &leaving);
-  lade_status status = ladei_driver_give_back(allocator, &leaving);
+      ladei_device_pool_pick_oversize(&allocator->heap, request->pool, request->stream_key, request->rounded, &leaving);
+  lade_status status = ladei_device_driver_give_back(allocator, &leaving);
   request->kept_bytes += leaving.kept_bytes;
   return enough && status == LADE_OK;
 }
@@ -172,14 +174,15 @@ static bool flush_allowed(const lade_device_allocator *allocator) {
   return allocator->captures == NULL || !allocator->heap.settings.reference;
 }
 
-static lade_status request_climb(lade_device_allocator *allocator, ladei_device_request *request, ladei_block **out) {
+static lade_status request_climb(lade_device_allocator *allocator, ladei_device_request *request,
+                                 ladei_device_block **out) {
   request->kept_bytes = 0;
   cache_collect(allocator, request);
   lade_status status = request_grow(allocator, request, out);
-  if (ladei_is_exhausted(status) && oversize_release(allocator, request)) {
+  if (ladei_device_is_exhausted(status) && oversize_release(allocator, request)) {
     status = request_grow(allocator, request, out);
   }
-  if (ladei_is_exhausted(status) && flush_allowed(allocator)) {
+  if (ladei_device_is_exhausted(status) && flush_allowed(allocator)) {
     lade_error refusal;
     uint64_t kept = 0;
     lade_status flushed = cache_flush(allocator, &kept);
@@ -188,30 +191,31 @@ static lade_status request_climb(lade_device_allocator *allocator, ladei_device_
     if (flushed != LADE_OK) ladei_error_save(&refusal);
     allocator->heap.counters.alloc_retries++;
     status = request_grow(allocator, request, out);
-    if (ladei_is_exhausted(status) && flushed != LADE_OK) ladei_error_restore(&refusal); /* the deeper cause */
+    if (ladei_device_is_exhausted(status) && flushed != LADE_OK) ladei_error_restore(&refusal); /* the deeper cause */
   }
   return status;
 }
 
 /* Once more, when others have had a hand in it. */
 static lade_status request_climb_alone(lade_device_allocator *allocator, ladei_device_request *request,
-                                       ladei_block **out) {
-  ladei_climb_begin_alone(allocator);
-  *out = ladei_pool_search(&allocator->heap, request->pool, request->stream_key, request->rounded);
+                                       ladei_device_block **out) {
+  ladei_device_slow_path_begin_alone(allocator);
+  *out = ladei_device_pool_search(&allocator->heap, request->pool, request->stream_key, request->rounded);
   lade_status status = *out != NULL ? LADE_OK : request_climb(allocator, request, out);
-  ladei_climb_end_alone(allocator);
+  ladei_device_slow_path_end_alone(allocator);
   return status;
 }
 
 /* Everything below the cache. Steps that failed on the way to success leave no trace in the thread's error record. */
-static lade_status request_acquire(lade_device_allocator *allocator, ladei_device_request *request, ladei_block **out) {
+static lade_status request_acquire(lade_device_allocator *allocator, ladei_device_request *request,
+                                   ladei_device_block **out) {
   lade_error before;
   ladei_error_save(&before);
-  ladei_climb climb;
-  ladei_climb_begin(allocator, &climb);
+  ladei_device_slow_path climb;
+  ladei_device_slow_path_begin(allocator, &climb);
   lade_status status = request_climb(allocator, request, out);
-  bool beside = ladei_climb_end(allocator, &climb);
-  if (beside && ladei_is_exhausted(status)) status = request_climb_alone(allocator, request, out);
+  bool beside = ladei_device_slow_path_end(allocator, &climb);
+  if (beside && ladei_device_is_exhausted(status)) status = request_climb_alone(allocator, request, out);
   if (status == LADE_OK) ladei_error_restore(&before);
   return status;
 }
@@ -219,16 +223,16 @@ static lade_status request_acquire(lade_device_allocator *allocator, ladei_devic
 /* After a miss: closes the open batches of events and, where that finished any, looks again; then asks the program's
  * reclaimers and, if they freed anything, looks a last time; then climbs. */
 static __attribute__((noinline)) lade_status request_seek(lade_device_allocator *allocator,
-                                                          ladei_device_request *request, ladei_block **out) {
-  ladei_heap *heap = &allocator->heap;
+                                                          ladei_device_request *request, ladei_device_block **out) {
+  ladei_device_heap *heap = &allocator->heap;
   ladei_lock_release(&allocator->lock);
   uint64_t done = 0;
-  lade_status status = ladei_uses_process(allocator, LADEI_POLL_CLOSE, &done);
+  lade_status status = ladei_device_uses_process(allocator, LADEI_POLL_CLOSE, &done);
   ladei_lock_acquire(&allocator->lock);
   if (status != LADE_OK) return status;
-  if (done > 0) *out = ladei_pool_search(heap, request->pool, request->stream_key, request->rounded);
-  if (*out == NULL && ladei_callbacks_reclaim(allocator)) {
-    *out = ladei_pool_search(heap, request->pool, request->stream_key, request->rounded);
+  if (done > 0) *out = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
+  if (*out == NULL && ladei_device_callbacks_reclaim(allocator)) {
+    *out = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
   }
   return *out != NULL ? LADE_OK : request_acquire(allocator, request, out);
 }
@@ -239,27 +243,27 @@ static lade_status records_missing(void) {
 
 /* Serves the request under the lock. */
 static lade_status request_serve(lade_device_allocator *allocator, ladei_device_request *request, void **out) {
-  ladei_heap *heap = &allocator->heap;
-  request->rounded = ladei_round_request(&heap->settings, request->requested);
+  ladei_device_heap *heap = &allocator->heap;
+  request->rounded = ladei_device_round_request(&heap->settings, request->requested);
   request->pool = pool_choose(allocator, request->stream_key, request->rounded);
-  ladei_block *block = ladei_pool_search(heap, request->pool, request->stream_key, request->rounded);
+  ladei_device_block *block = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
   if (block == NULL) {
-    request->segment_bytes = ladei_heap_segment_bytes(&heap->settings, request->rounded);
-    ladei_private_pool *visited = request->pool->owner;
+    request->segment_bytes = ladei_device_heap_segment_bytes(&heap->settings, request->rounded);
+    ladei_device_private_pool *visited = request->pool->owner;
     if (visited != NULL) visited->visitors++;
     lade_status status = request_seek(allocator, request, &block);
     if (visited != NULL) visited->visitors--;
-    if (ladei_is_exhausted(status)) heap->counters.ooms++;
+    if (ladei_device_is_exhausted(status)) heap->counters.ooms++;
     if (status != LADE_OK && visited != NULL) request->pool_id = visited->id;
     if (status != LADE_OK) return status;
   }
   size_t remaining = block->size - request->rounded;
-  bool split = ladei_split_wanted(&heap->settings, request->pool->is_small, request->rounded, remaining);
-  if (split && !ladei_heap_reserve(heap, 1)) {
-    if (block->state == LADEI_HEAP_BUSY) ladei_block_attach(heap, block);
+  bool split = ladei_device_split_wanted(&heap->settings, request->pool->is_small, request->rounded, remaining);
+  if (split && !ladei_device_heap_reserve(heap, 1)) {
+    if (block->state == LADEI_DEVICE_HEAP_BUSY) ladei_device_block_insert(heap, block);
     return records_missing();
   }
-  block = ladei_block_hand_out(heap, block, request->rounded, request->requested, split);
+  block = ladei_device_block_hand_out(heap, block, request->rounded, request->requested, split);
   *out = (void *)(uintptr_t)block->address;
   return LADE_OK;
 }
@@ -272,40 +276,40 @@ static lade_status request_prepare(lade_device_allocator *allocator, ladei_devic
                                    lade_stream stream) {
   lade_status status = ladei_device_stream_resolve(allocator, stream, &request->stream);
   if (status != LADE_OK) return status;
-  request->stream_key = ladei_stream_key(&request->stream);
+  request->stream_key = ladei_device_stream_key(&request->stream);
   return LADE_OK;
 }
 
-lade_status ladei_native_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
   ladei_device_request request;
   request.requested = bytes;
   request.pool_id = (lade_device_pool_id){0, 0};
   request.kept_bytes = 0;
   lade_status status = request_prepare(allocator, &request, stream);
-  if (status == LADE_OK && ladei_uses_waiting(allocator)) {
+  if (status == LADE_OK && ladei_device_uses_waiting(allocator)) {
     uint64_t done;
-    status = ladei_uses_process(allocator, 0, &done);
+    status = ladei_device_uses_process(allocator, 0, &done);
   }
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   status = request_serve(allocator, &request, out);
   if (status == LADE_OK) DTRACE_PROBE4(lade, device_alloc, *out, allocator->device, bytes, request.stream.id);
   ladei_lock_release(&allocator->lock);
-  return ladei_is_exhausted(status) ? ladei_report_exhausted(allocator, &request, status) : status;
+  return ladei_device_is_exhausted(status) ? ladei_device_report_exhausted(allocator, &request, status) : status;
 }
 
 /* ---- Free, record ------------------------------------------------------------------------------------------------ */
 
 lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,
-                                      const char *call, ladei_block **out) {
+                                      const char *call, ladei_device_block **out) {
   uint64_t address = (uint64_t)(uintptr_t)pointer;
-  ladei_block *block = ladei_heap_find(&allocator->heap, address);
+  ladei_device_block *block = ladei_device_heap_find(&allocator->heap, address);
   /* A BUSY block is on its way between the cache and the driver: as little handed out as a hole. */
-  if (block == NULL || block->state == LADEI_HEAP_HOLE) {
+  if (block == NULL || block->state == LADEI_DEVICE_HEAP_HOLE) {
     return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: %s: %p is not from here",
                        allocator->device, call, pointer);
   }
-  if (block->state != LADEI_HEAP_ALLOCATED) {
+  if (block->state != LADEI_DEVICE_HEAP_ALLOCATED) {
     return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "device allocator of device %d: %s: %p is free already",
                        allocator->device, call, pointer);
   }
@@ -318,28 +322,28 @@ lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const vo
 }
 
 /* Takes a block back. Returns it if its ticket is still to be handed to the retire object, without the lock. */
-static ladei_block *block_free(lade_device_allocator *allocator, ladei_block *block) {
-  ladei_block_free_begin(&allocator->heap, block);
-  if (!ladei_ticket_noted(&block->ticket)) {
-    ladei_block_free_complete(&allocator->heap, block);
+static ladei_device_block *block_free(lade_device_allocator *allocator, ladei_device_block *block) {
+  ladei_device_block_free_begin(&allocator->heap, block);
+  if (!ladei_retire_ticket_noted(&block->ticket)) {
+    ladei_device_block_free_complete(&allocator->heap, block);
     return NULL;
   }
-  if (ladei_uses_deferrable(allocator, block)) {
-    ladei_block_free_wait(&allocator->heap, block, LADEI_HEAP_DEFERRED);
-    ladei_block_list_append(&allocator->deferred, block);
+  if (ladei_device_uses_deferrable(allocator, block)) {
+    ladei_device_block_free_wait(&allocator->heap, block, LADEI_DEVICE_HEAP_DEFERRED);
+    ladei_device_block_list_append(&allocator->deferred, block);
     atomic_fetch_add_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
     return NULL;
   }
-  ladei_block_free_wait(&allocator->heap, block, LADEI_HEAP_PENDING);
+  ladei_device_block_free_wait(&allocator->heap, block, LADEI_DEVICE_HEAP_PENDING);
   return block;
 }
 
-lade_status ladei_native_free(lade_device_allocator *allocator, void *pointer) {
-  ladei_block *block = NULL;
+lade_status ladei_device_native_free(lade_device_allocator *allocator, void *pointer) {
+  ladei_device_block *block = NULL;
   ladei_lock_acquire(&allocator->lock);
-  block = ladei_block_map_get(&allocator->heap.starts, (uint64_t)(uintptr_t)pointer);
+  block = ladei_device_block_map_get(&allocator->heap.starts, (uint64_t)(uintptr_t)pointer);
   lade_status status = LADE_OK;
-  if (block == NULL || block->state != LADEI_HEAP_ALLOCATED) {
+  if (block == NULL || block->state != LADEI_DEVICE_HEAP_ALLOCATED) {
     status = ladei_device_block_lookup(allocator, pointer, true, "free", &block); /* what is wrong with it */
   }
   if (status == LADE_OK) {
@@ -347,15 +351,15 @@ lade_status ladei_native_free(lade_device_allocator *allocator, void *pointer) {
     block = block_free(allocator, block);
   }
   ladei_lock_release(&allocator->lock);
-  if (status == LADE_OK && block != NULL) ladei_uses_add(allocator, block);
+  if (status == LADE_OK && block != NULL) ladei_device_uses_add(allocator, block);
   return status;
 }
 
-lade_status ladei_native_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
+lade_status ladei_device_native_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   ladei_stream use;
   lade_status status = stream_resolve(allocator, stream, &use);
   if (status != LADE_OK) return status;
-  ladei_block *block = ladei_heap_peek(&allocator->heap, (uint64_t)(uintptr_t)pointer);
+  ladei_device_block *block = ladei_device_heap_peek(&allocator->heap, (uint64_t)(uintptr_t)pointer);
   if (block == NULL) {
     ladei_lock_acquire(&allocator->lock);
     status = ladei_device_block_lookup(allocator, pointer, false, "record_stream", &block);
@@ -364,7 +368,7 @@ lade_status ladei_native_record_stream(lade_device_allocator *allocator, void *p
   }
   const ladei_stream *owner = &block->segment->stream;
   if (owner->context == use.context && owner->id == use.id) return LADE_OK;
-  unsigned flags = ladei_uses_flags(allocator, block, &use);
+  unsigned flags = ladei_device_uses_flags(allocator, block, &use);
   /* A free of the same block by another thread from here on is a mistake of the program: the use may then count for the
    * block's next tenant, which does no harm. */
   return ladei_retire_note_resolved(allocator->retire, &block->ticket, &use, flags);
@@ -379,15 +383,15 @@ static lade_status capture_refusal(const lade_device_allocator *allocator, const
 }
 
 static lade_status cache_flush_climbing(lade_device_allocator *allocator) {
-  ladei_climb climb;
-  ladei_climb_begin(allocator, &climb);
+  ladei_device_slow_path climb;
+  ladei_device_slow_path_begin(allocator, &climb);
   uint64_t kept = 0; /* told by stats.capture_kept */
   lade_status status = cache_flush(allocator, &kept);
-  (void)ladei_climb_end(allocator, &climb);
+  (void)ladei_device_slow_path_end(allocator, &climb);
   return status;
 }
 
-lade_status ladei_native_empty_cache(lade_device_allocator *allocator) {
+lade_status ladei_device_native_empty_cache(lade_device_allocator *allocator) {
   lade_status status = LADE_OK;
   lade_error before;
   ladei_error_save(&before);
@@ -402,15 +406,15 @@ lade_status ladei_native_empty_cache(lade_device_allocator *allocator) {
 
 /* ---- Streams that go --------------------------------------------------------------------------------------------- */
 
-static bool stream_is_of(const ladei_heap_segment *segment, const ladei_stream *stream) {
+static bool stream_is_of(const ladei_device_heap_segment *segment, const ladei_stream *stream) {
   return segment->last == NULL && segment->stream.context == stream->context && segment->stream.id == stream->id;
 }
 
 static bool stream_has_segments(lade_device_allocator *allocator, const ladei_stream *stream) {
   bool found = false;
   ladei_lock_acquire(&allocator->lock);
-  for (const ladei_heap_segment *segment = ladei_heap_counted_first(&allocator->heap); segment != NULL && !found;
-       segment = ladei_heap_counted_next(&allocator->heap, segment)) {
+  for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(&allocator->heap);
+       segment != NULL && !found; segment = ladei_device_heap_counted_next(&allocator->heap, segment)) {
     found = stream_is_of(segment, stream);
   }
   ladei_lock_release(&allocator->lock);
@@ -418,11 +422,12 @@ static bool stream_has_segments(lade_device_allocator *allocator, const ladei_st
 }
 
 /* Lets the stream's segments refer to its last event; false: there are none any more. */
-static bool segments_retire(lade_device_allocator *allocator, const ladei_stream *stream, ladei_last_event *last) {
+static bool segments_retire(lade_device_allocator *allocator, const ladei_stream *stream,
+                            ladei_device_last_event *last) {
   ladei_lock_acquire(&allocator->lock);
-  ladei_driver_await_idle(allocator); /* calls under way may name the stream */
-  for (ladei_heap_segment *segment = ladei_heap_counted_first(&allocator->heap); segment != NULL;
-       segment = ladei_heap_counted_next(&allocator->heap, segment)) {
+  ladei_device_driver_await_idle(allocator); /* calls under way may name the stream */
+  for (ladei_device_heap_segment *segment = ladei_device_heap_counted_first(&allocator->heap); segment != NULL;
+       segment = ladei_device_heap_counted_next(&allocator->heap, segment)) {
     if (!stream_is_of(segment, stream)) continue;
     segment->last = last;
     last->segments++;
@@ -432,63 +437,65 @@ static bool segments_retire(lade_device_allocator *allocator, const ladei_stream
   return any;
 }
 
-lade_status ladei_native_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
+lade_status ladei_device_native_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
   ladei_stream resolved;
   lade_status status = stream_resolve(allocator, stream, &resolved);
   if (status == LADE_OK) status = ladei_retire_stream_retire(allocator->retire, stream);
   if (status != LADE_OK || resolved.kind != LADEI_STREAM_ORDINARY) return status;
-  ladei_last_events_drop(allocator);
+  ladei_device_last_events_drop(allocator);
   if (!stream_has_segments(allocator, &resolved)) return LADE_OK;
-  ladei_last_event *last = NULL;
-  status = ladei_last_event_make(allocator, &resolved, &last);
-  if (status == LADE_OK && !segments_retire(allocator, &resolved, last)) ladei_last_event_destroy(allocator, last);
+  ladei_device_last_event *last = NULL;
+  status = ladei_device_last_event_make(allocator, &resolved, &last);
+  if (status == LADE_OK && !segments_retire(allocator, &resolved, last))
+    ladei_device_last_event_destroy(allocator, last);
   return status;
 }
 
 /* ---- Open, close ------------------------------------------------------------------------------------------------- */
 
-lade_status ladei_native_open(lade_device_allocator *allocator, const ladei_backend_setup *setup) {
+lade_status ladei_device_native_open(lade_device_allocator *allocator, const ladei_device_backend_setup *setup) {
   ladei_retire_options retire = {
       .owner = allocator,
-      .done = ladei_uses_done,
+      .done = ladei_device_uses_done,
       .event_batch = setup->options->event_batch,
       .events_only = setup->events_only,
-      .order = ladei_uses_order,
+      .order = ladei_device_uses_order,
   };
   return ladei_retire_create(allocator->runtime, &retire, &allocator->retire);
 }
 
 static lade_status pending_finish(lade_device_allocator *allocator, bool wait) {
-  ladei_uses_settle_deferred(allocator);
+  ladei_device_uses_settle_deferred(allocator);
   lade_status status =
       wait ? ladei_retire_synchronize(allocator->retire) : ladei_retire_poll(allocator->retire, LADEI_POLL_CLOSE, NULL);
   /* A lost device has given its blocks back: they are freed like others. */
-  if (ladei_gauges_current(&allocator->heap.counters.active) == 0) return LADE_OK;
+  if (ladei_device_gauges_current(&allocator->heap.counters.active) == 0) return LADE_OK;
   return status != LADE_OK ? status : ladei_device_check_active(allocator);
 }
 
 /* Gives everything back: what a flush leaves are reservations that never were mapped. Lock held. */
 static lade_status memory_release(lade_device_allocator *allocator) {
-  ladei_heap *heap = &allocator->heap;
-  for (ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) pool->use_count = 0;
-  ladei_block_list leaving;
-  ladei_block_list_init(&leaving);
+  ladei_device_heap *heap = &allocator->heap;
+  for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) pool->use_count = 0;
+  ladei_device_block_list leaving;
+  ladei_device_block_list_init(&leaving);
   pools_pick_all(allocator, &leaving);
-  lade_status status = ladei_driver_give_back(allocator, &leaving);
-  for (ladei_heap_segment *segment; status == LADE_OK && (segment = ladei_heap_segment_first(heap)) != NULL;) {
-    ladei_block_detach(ladei_heap_segment_block(heap, segment));
-    status = ladei_expandable_release(allocator, segment);
+  lade_status status = ladei_device_driver_give_back(allocator, &leaving);
+  for (ladei_device_heap_segment *segment;
+       status == LADE_OK && (segment = ladei_device_heap_segment_first(heap)) != NULL;) {
+    ladei_device_block_remove(ladei_device_heap_segment_block(heap, segment));
+    status = ladei_device_expandable_release(allocator, segment);
   }
   pools_forget(heap);
   return status;
 }
 
-lade_status ladei_native_close(lade_device_allocator *allocator, bool wait) {
+lade_status ladei_device_native_close(lade_device_allocator *allocator, bool wait) {
   lade_status status = pending_finish(allocator, wait);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   status = memory_release(allocator);
   ladei_lock_release(&allocator->lock);
-  ladei_last_events_drop(allocator);
+  ladei_device_last_events_drop(allocator);
   return status == LADE_OK ? ladei_retire_destroy(allocator->retire, wait) : status;
 }

@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "device/state/backend.h"
 
-typedef struct recount {
-  const ladei_heap *heap;
+typedef struct heap_recount {
+  const ladei_device_heap *heap;
   lade_device_stats sums; /* `current` of each gauge, counted anew */
   size_t blocks;
   size_t free_blocks;
@@ -22,9 +22,9 @@ typedef struct recount {
   size_t contexts;
   size_t waiting;
   const char *broken; /* the invariant, NULL while all is well */
-} recount;
+} heap_recount;
 
-static void expect(recount *r, bool holds, const char *invariant) {
+static void expect(heap_recount *r, bool holds, const char *invariant) {
   if (!holds && r->broken == NULL) r->broken = invariant;
 }
 
@@ -33,34 +33,34 @@ static void gauges_add(lade_device_gauges *gauges, bool small, uint64_t amount) 
   (small ? &gauges->small_pool : &gauges->large_pool)->current += amount;
 }
 
-static bool block_in_set(const ladei_block_pool *pool, const ladei_block *block, bool is_free) {
-  const ladei_ordered_set *set =
-      is_free ? &pool->free.classes[ladei_free_set_class(&pool->free, block->size)] : &pool->holes;
-  return ladei_ordered_set_at_least(set, block->order.key) == &block->order;
+static bool block_in_set(const ladei_device_block_pool *pool, const ladei_device_block *block, bool is_free) {
+  const ladei_device_ordered_set *set =
+      is_free ? &pool->free.classes[ladei_device_free_set_class(&pool->free, block->size)] : &pool->holes;
+  return ladei_device_ordered_set_at_least(set, block->order.key) == &block->order;
 }
 
-static void block_recount_free(recount *r, const ladei_block *block) {
-  const ladei_heap_segment *segment = block->segment;
-  const ladei_block_pool *pool = segment->pool;
-  bool is_free = block->state == LADEI_HEAP_FREE;
-  ladei_order_key key = is_free ? (ladei_order_key){{segment->stream_key, block->size, block->address}}
-                                : (ladei_order_key){{segment->stream_key, block->address, 0}};
+static void block_recount_free(heap_recount *r, const ladei_device_block *block) {
+  const ladei_device_heap_segment *segment = block->segment;
+  const ladei_device_block_pool *pool = segment->pool;
+  bool is_free = block->state == LADEI_DEVICE_HEAP_FREE;
+  ladei_device_order_key key = is_free ? (ladei_device_order_key){{segment->stream_key, block->size, block->address}}
+                                       : (ladei_device_order_key){{segment->stream_key, block->address, 0}};
   expect(r, memcmp(&key, &block->order.key, sizeof key) == 0, "I2 key of a free block or hole");
   expect(r, block_in_set(pool, block, is_free), "I2 free block or hole in its set");
   expect(r, block->context == NULL, "H3 a free block has no context");
   expect(r, block->mapped == is_free, "I6 free blocks are mapped, holes are not");
-  const ladei_block *next = block->next;
+  const ladei_device_block *next = block->next;
   expect(r, next == NULL || next->state != block->state, "I3 equal neighbours are merged");
   if (is_free) {
     r->free_blocks++;
     expect(r, block->age_base <= pool->searches, "I2 age of a free block");
-    if (!ladei_heap_segment_expandable(segment) && ladei_block_is_split(block)) {
+    if (!ladei_device_heap_segment_expandable(segment) && ladei_device_block_is_split(block)) {
       gauges_add(&r->sums.inactive_split, pool->is_small, 1);
       gauges_add(&r->sums.inactive_split_bytes, pool->is_small, block->size);
     }
   } else {
     r->holes++;
-    expect(r, ladei_heap_segment_expandable(segment), "I4 holes only in expandable segments");
+    expect(r, ladei_device_heap_segment_expandable(segment), "I4 holes only in expandable segments");
     expect(r,
            (block->address - segment->address) % segment->granules->bytes == 0 &&
                block->size % segment->granules->bytes == 0,
@@ -68,15 +68,15 @@ static void block_recount_free(recount *r, const ladei_block *block) {
   }
 }
 
-static void block_recount_active(recount *r, const ladei_block *block) {
+static void block_recount_active(heap_recount *r, const ladei_device_block *block) {
   bool small = block->segment->pool->is_small;
   expect(r, block->mapped, "I6 active blocks are mapped");
   gauges_add(&r->sums.active, small, 1);
   gauges_add(&r->sums.active_bytes, small, block->size);
   gauges_add(&r->sums.requested_bytes, small, block->requested);
   expect(r, block->requested <= block->size && block->requested > 0, "I8 requested fits into the block");
-  if (block->state == LADEI_HEAP_DEFERRED) r->deferred++;
-  if (block->state != LADEI_HEAP_ALLOCATED) {
+  if (block->state == LADEI_DEVICE_HEAP_DEFERRED) r->deferred++;
+  if (block->state != LADEI_DEVICE_HEAP_ALLOCATED) {
     r->waiting++;
     return;
   }
@@ -85,34 +85,34 @@ static void block_recount_active(recount *r, const ladei_block *block) {
   r->sums.oversize_allocations.current += block->oversize_counted;
 }
 
-static void block_recount(recount *r, const ladei_block *block) {
-  const ladei_heap_segment *segment = block->segment;
+static void block_recount(heap_recount *r, const ladei_device_block *block) {
+  const ladei_device_heap_segment *segment = block->segment;
   r->blocks++;
   r->contexts += block->context != NULL;
-  expect(r, block->size > 0 && block->size % LADEI_BLOCK_QUANTUM == 0, "I4 sizes are multiples of 512");
-  expect(r, ladei_block_map_get(&r->heap->starts, block->address) == block, "I5 block in the map of starts");
+  expect(r, block->size > 0 && block->size % LADEI_DEVICE_BLOCK_QUANTUM == 0, "I4 sizes are multiples of 512");
+  expect(r, ladei_device_block_map_get(&r->heap->starts, block->address) == block, "I5 block in the map of starts");
   if (segment->starts.words != NULL) {
-    size_t granule = (size_t)(block->address - segment->address) / LADEI_BLOCK_QUANTUM;
-    size_t last = (size_t)(block->address + block->size - 1 - segment->address) / LADEI_BLOCK_QUANTUM;
-    expect(r, ladei_start_bits_get(&segment->starts, granule), "I5 start bit of a block");
-    expect(r, ladei_start_bits_at_most(&segment->starts, last) == granule, "I5 no start bit inside a block");
+    size_t granule = (size_t)(block->address - segment->address) / LADEI_DEVICE_BLOCK_QUANTUM;
+    size_t last = (size_t)(block->address + block->size - 1 - segment->address) / LADEI_DEVICE_BLOCK_QUANTUM;
+    expect(r, ladei_device_start_bits_get(&segment->starts, granule), "I5 start bit of a block");
+    expect(r, ladei_device_start_bits_at_most(&segment->starts, last) == granule, "I5 no start bit inside a block");
   }
-  if (ladei_heap_segment_expandable(segment) && block->mapped) {
+  if (ladei_device_heap_segment_expandable(segment) && block->mapped) {
     gauges_add(&r->sums.reserved_bytes, segment->pool->is_small, block->size);
   }
-  switch ((ladei_block_state)block->state) {
-  case LADEI_HEAP_FREE:
-  case LADEI_HEAP_HOLE: block_recount_free(r, block); break;
-  case LADEI_HEAP_ALLOCATED:
-  case LADEI_HEAP_PENDING:
-  case LADEI_HEAP_DEFERRED: block_recount_active(r, block); break;
-  case LADEI_HEAP_BUSY: break; /* its detacher's: counted as mapped or not, no more */
+  switch ((ladei_device_block_state)block->state) {
+  case LADEI_DEVICE_HEAP_FREE:
+  case LADEI_DEVICE_HEAP_HOLE: block_recount_free(r, block); break;
+  case LADEI_DEVICE_HEAP_ALLOCATED:
+  case LADEI_DEVICE_HEAP_PENDING:
+  case LADEI_DEVICE_HEAP_DEFERRED: block_recount_active(r, block); break;
+  case LADEI_DEVICE_HEAP_BUSY: break; /* its detacher's: counted as mapped or not, no more */
   }
 }
 
 /* What is counted of a segment for as long as the driver has not taken it back, hidden or not. */
-static void segment_recount_held(recount *r, const ladei_heap_segment *segment) {
-  if (!ladei_heap_segment_expandable(segment)) {
+static void segment_recount_held(heap_recount *r, const ladei_device_heap_segment *segment) {
+  if (!ladei_device_heap_segment_expandable(segment)) {
     gauges_add(&r->sums.segment, segment->pool->is_small, 1);
     gauges_add(&r->sums.reserved_bytes, segment->pool->is_small, segment->size);
     r->sums.oversize_segments.current += segment->oversize_counted;
@@ -120,11 +120,12 @@ static void segment_recount_held(recount *r, const ladei_heap_segment *segment) 
   r->contexts += segment->context != NULL;
 }
 
-static void segment_recount(recount *r, const ladei_heap_segment *segment) {
+static void segment_recount(heap_recount *r, const ladei_device_heap_segment *segment) {
   segment_recount_held(r, segment);
   uint64_t end = segment->address;
-  const ladei_block *previous = NULL;
-  for (const ladei_block *block = ladei_heap_segment_block(r->heap, segment); block != NULL; block = block->next) {
+  const ladei_device_block *previous = NULL;
+  for (const ladei_device_block *block = ladei_device_heap_segment_block(r->heap, segment); block != NULL;
+       block = block->next) {
     expect(r, block->address == end && block->previous == previous && block->segment == segment,
            "I1 blocks cover their segment in order");
     if (r->broken != NULL) return;
@@ -135,23 +136,24 @@ static void segment_recount(recount *r, const ladei_heap_segment *segment) {
   expect(r, end == segment->address + segment->size, "I1 blocks end with their segment");
 }
 
-static void pool_recount(recount *r, const ladei_block_pool *pool, size_t *free_total, size_t *hole_total) {
-  expect(r, ladei_free_set_check(&pool->free) && ladei_ordered_set_check(&pool->holes), "I2 order of a set");
+static void pool_recount(heap_recount *r, const ladei_device_block_pool *pool, size_t *free_total, size_t *hole_total) {
+  expect(r, ladei_device_free_set_check(&pool->free) && ladei_device_ordered_set_check(&pool->holes),
+         "I2 order of a set");
   *free_total += pool->free.count;
   *hole_total += pool->holes.count;
 }
 
-static void pools_recount(recount *r) {
+static void pools_recount(heap_recount *r) {
   size_t free_total = 0;
   size_t hole_total = 0;
   pool_recount(r, &r->heap->small_pool, &free_total, &hole_total);
   pool_recount(r, &r->heap->large_pool, &free_total, &hole_total);
-  for (const ladei_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next) {
+  for (const ladei_device_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next) {
     pool_recount(r, &pool->small_pool, &free_total, &hole_total);
     pool_recount(r, &pool->large_pool, &free_total, &hole_total);
     uint64_t segments = 0;
-    for (const ladei_heap_segment *segment = ladei_heap_counted_first(r->heap); segment != NULL;
-         segment = ladei_heap_counted_next(r->heap, segment)) {
+    for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(r->heap); segment != NULL;
+         segment = ladei_device_heap_counted_next(r->heap, segment)) {
       segments += segment->pool->owner == pool;
     }
     expect(r, segments == pool->segment_count, "I11 segments of a private pool");
@@ -159,13 +161,13 @@ static void pools_recount(recount *r) {
   expect(r, free_total == r->free_blocks && hole_total == r->holes, "I2 nothing else in the sets");
 }
 
-static void gauge_compare(recount *r, const lade_device_gauge *kept, const lade_device_gauge *counted,
+static void gauge_compare(heap_recount *r, const lade_device_gauge *kept, const lade_device_gauge *counted,
                           const char *invariant) {
   expect(r, kept->current == counted->current, invariant);
   expect(r, kept->peak >= kept->current, invariant);
 }
 
-static void gauges_compare(recount *r, const lade_device_gauges *kept, const lade_device_gauges *counted,
+static void gauges_compare(heap_recount *r, const lade_device_gauges *kept, const lade_device_gauges *counted,
                            const char *invariant) {
   gauge_compare(r, &kept->all, &counted->all, invariant);
   gauge_compare(r, &kept->small_pool, &counted->small_pool, invariant);
@@ -177,8 +179,8 @@ static void gauges_compare(recount *r, const lade_device_gauges *kept, const lad
   expect(r, kept->all.freed == small->freed + large->freed, "I10 all is small and large: freed");
 }
 
-static void stats_compare(recount *r) {
-  lade_device_stats stats = ladei_heap_stats(r->heap);
+static void stats_compare(heap_recount *r) {
+  lade_device_stats stats = ladei_device_heap_stats(r->heap);
   const lade_device_stats *kept = &stats;
   const lade_device_stats *counted = &r->sums;
   gauges_compare(r, &kept->segment, &counted->segment, "I7 segment");
@@ -194,30 +196,30 @@ static void stats_compare(recount *r) {
   gauge_compare(r, &kept->oversize_segments, &counted->oversize_segments, "I7 oversize_segments");
 }
 
-static void history_recount(recount *r, const lade_device_allocator *allocator) {
-  const ladei_history *history = &allocator->history;
+static void history_recount(heap_recount *r, const lade_device_allocator *allocator) {
+  const ladei_device_history *history = &allocator->history;
   expect(r, history->count <= history->capacity && history->count <= history->sequence, "H1 events in the ring");
   for (uint64_t at = history->sequence - history->count; at < history->sequence; at++) {
     expect(r, history->events[at % history->capacity].sequence == at, "H1 place of an event");
   }
   expect(r, history->enabled || (history->count == 0 && r->contexts == 0), "H2 nothing is kept while history is off");
   bool watched = history->enabled || allocator->trackers.count > 0;
-  expect(r, watched == (allocator->heap.history != NULL) && watched == ladei_history_watched(allocator),
+  expect(r, watched == (allocator->heap.history != NULL) && watched == ladei_device_history_watched(allocator),
          "H4 the heap reports exactly while somebody listens");
 }
 
-lade_status ladei_native_check(lade_device_allocator *allocator) {
+lade_status ladei_device_native_check(lade_device_allocator *allocator) {
   size_t looked_at;
-  return ladei_native_recount(allocator, &looked_at);
+  return ladei_device_native_recount(allocator, &looked_at);
 }
 
-lade_status ladei_native_recount(lade_device_allocator *allocator, size_t *out_looked_at) {
-  recount r = {.heap = &allocator->heap};
+lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t *out_looked_at) {
+  heap_recount r = {.heap = &allocator->heap};
   ladei_lock_acquire(&allocator->lock);
-  expect(&r, ladei_ordered_set_check(&r.heap->by_address) && ladei_ordered_set_check(&r.heap->hidden),
+  expect(&r, ladei_device_ordered_set_check(&r.heap->by_address) && ladei_device_ordered_set_check(&r.heap->hidden),
          "I1 order of segments");
-  for (const ladei_heap_segment *segment = ladei_heap_counted_first(r.heap); segment != NULL && r.broken == NULL;
-       segment = ladei_heap_counted_next(r.heap, segment)) {
+  for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(r.heap);
+       segment != NULL && r.broken == NULL; segment = ladei_device_heap_counted_next(r.heap, segment)) {
     if (segment->hidden == NULL) {
       segment_recount(&r, segment);
     } else {

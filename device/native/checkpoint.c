@@ -50,14 +50,15 @@ struct lade_device_checkpoint {
 
 /* The pool that a checkpoint is taken of or set for. Of a released one it may be taken, as long as the pool is there. */
 static lade_status pool_ready(const lade_device_allocator *allocator, const char *call, lade_device_pool_id id,
-                              bool released_too, const ladei_private_pool **out) {
-  const ladei_private_pool *pool = ladei_private_pool_find(&allocator->heap, id);
+                              bool released_too, const ladei_device_private_pool **out) {
+  const ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
   if (allocator->captures != NULL) {
-    return ladei_private_pool_error(allocator, LADE_ERR_CAPTURE, call, id, "must wait: a capture is under way");
+    return ladei_device_private_pool_error(allocator, LADE_ERR_CAPTURE, call, id, "must wait: a capture is under way");
   }
-  if (pool == NULL) return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, call, id, "is unknown");
+  if (pool == NULL)
+    return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, call, id, "is unknown");
   if (pool->use_count == 0 && !released_too) {
-    return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, call, id, "is released");
+    return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, call, id, "is released");
   }
   *out = pool;
   return LADE_OK;
@@ -65,42 +66,46 @@ static lade_status pool_ready(const lade_device_allocator *allocator, const char
 
 /* ---- Get --------------------------------------------------------------------------------------------------------- */
 
-static bool run_begins(const ladei_block *block) {
-  return block->previous == NULL || block->previous->state == LADEI_HEAP_HOLE;
+static bool run_begins(const ladei_device_block *block) {
+  return block->previous == NULL || block->previous->state == LADEI_DEVICE_HEAP_HOLE;
 }
 
 /* Counts the pool's segments and runs, and their blocks. LADE_ERR_BUSY where a freed block still waits for other streams. */
-static lade_status pool_count(const lade_device_allocator *allocator, const ladei_private_pool *pool, size_t *segments,
-                              size_t *blocks) {
-  const ladei_heap *heap = &allocator->heap;
-  for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_heap_segment_next(segment)) {
+static lade_status pool_count(const lade_device_allocator *allocator, const ladei_device_private_pool *pool,
+                              size_t *segments, size_t *blocks) {
+  const ladei_device_heap *heap = &allocator->heap;
+  for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
+       segment = ladei_device_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
-    for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
-      if (block->state == LADEI_HEAP_HOLE) continue;
+    for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
+         block = block->next) {
+      if (block->state == LADEI_DEVICE_HEAP_HOLE) continue;
       *segments += run_begins(block);
       *blocks += 1;
-      if (block->state == LADEI_HEAP_ALLOCATED || block->state == LADEI_HEAP_FREE) continue;
-      return ladei_private_pool_error(allocator, LADE_ERR_BUSY, "checkpoint_get", pool->id,
-                                      "has a freed block that other streams still use");
+      if (block->state == LADEI_DEVICE_HEAP_ALLOCATED || block->state == LADEI_DEVICE_HEAP_FREE) continue;
+      return ladei_device_private_pool_error(allocator, LADE_ERR_BUSY, "checkpoint_get", pool->id,
+                                             "has a freed block that other streams still use");
     }
   }
   return LADE_OK;
 }
 
-static void pool_save(const ladei_heap *heap, const ladei_private_pool *pool, lade_device_checkpoint *checkpoint) {
-  for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_heap_segment_next(segment)) {
+static void pool_save(const ladei_device_heap *heap, const ladei_device_private_pool *pool,
+                      lade_device_checkpoint *checkpoint) {
+  for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
+       segment = ladei_device_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
-    bool expandable = ladei_heap_segment_expandable(segment);
-    for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
-      if (block->state == LADEI_HEAP_HOLE) continue;
+    bool expandable = ladei_device_heap_segment_expandable(segment);
+    for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
+         block = block->next) {
+      if (block->state == LADEI_DEVICE_HEAP_HOLE) continue;
       if (run_begins(block)) {
         checkpoint->segments[checkpoint->segment_count++] =
             (saved_segment){block->address, 0, expandable, 0, checkpoint->block_count};
       }
       saved_segment *saved = &checkpoint->segments[checkpoint->segment_count - 1];
-      checkpoint->blocks[checkpoint->block_count++] = (saved_block){block->size, block->state == LADEI_HEAP_ALLOCATED};
+      checkpoint->blocks[checkpoint->block_count++] =
+          (saved_block){block->size, block->state == LADEI_DEVICE_HEAP_ALLOCATED};
       saved->block_count++;
       saved->size += block->size;
     }
@@ -125,10 +130,10 @@ void lade_device_checkpoint_destroy(lade_device_checkpoint *checkpoint) {
   free(checkpoint);
 }
 
-lade_status ladei_native_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
-                                        lade_device_checkpoint **out) {
-  ladei_uses_settle_deferred(allocator);
-  const ladei_private_pool *pool = NULL;
+lade_status ladei_device_native_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
+                                               lade_device_checkpoint **out) {
+  ladei_device_uses_settle_deferred(allocator);
+  const ladei_device_private_pool *pool = NULL;
   size_t segments = 0;
   size_t blocks = 0;
   ladei_lock_acquire(&allocator->lock);
@@ -139,7 +144,8 @@ lade_status ladei_native_checkpoint_get(lade_device_allocator *allocator, lade_d
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK) return status;
   if (checkpoint == NULL) {
-    return ladei_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "checkpoint_get", id, "finds no memory");
+    return ladei_device_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "checkpoint_get", id,
+                                           "finds no memory");
   }
   *out = checkpoint;
   return LADE_OK;
@@ -148,10 +154,11 @@ lade_status ladei_native_checkpoint_get(lade_device_allocator *allocator, lade_d
 /* ---- Set --------------------------------------------------------------------------------------------------------- */
 
 /* The block that a saved segment begins in now; NULL where the segment is gone. */
-static ladei_block *saved_begin(const ladei_heap *heap, const ladei_private_pool *pool, const saved_segment *saved) {
-  ladei_block *block = ladei_block_map_get(&heap->starts, saved->address);
+static ladei_device_block *saved_begin(const ladei_device_heap *heap, const ladei_device_private_pool *pool,
+                                       const saved_segment *saved) {
+  ladei_device_block *block = ladei_device_block_map_get(&heap->starts, saved->address);
   if (block == NULL || block->previous != NULL || block->segment->pool->owner != pool) return NULL;
-  bool expandable = ladei_heap_segment_expandable(block->segment);
+  bool expandable = ladei_device_heap_segment_expandable(block->segment);
   if (expandable != saved->expandable) return NULL;
   return expandable || block->segment->size == saved->size ? block : NULL;
 }
@@ -163,15 +170,15 @@ static lade_status saved_gone(const lade_device_allocator *allocator, const save
 }
 
 /* C1, for one saved segment. */
-static lade_status segment_ready(const lade_device_allocator *allocator, const ladei_private_pool *pool,
+static lade_status segment_ready(const lade_device_allocator *allocator, const ladei_device_private_pool *pool,
                                  const saved_segment *saved) {
-  ladei_block *block = saved_begin(&allocator->heap, pool, saved);
+  ladei_device_block *block = saved_begin(&allocator->heap, pool, saved);
   if (block == NULL) return saved_gone(allocator, saved);
   uint64_t end = saved->address + saved->size; /* within the segment, for runs as for whole segments */
   for (; block != NULL && block->address < end; block = block->next) {
-    if (block->state == LADEI_HEAP_HOLE) return saved_gone(allocator, saved);
-    bool allocated = block->state == LADEI_HEAP_ALLOCATED && !ladei_ticket_noted(&block->ticket);
-    if (allocated || block->state == LADEI_HEAP_FREE) continue;
+    if (block->state == LADEI_DEVICE_HEAP_HOLE) return saved_gone(allocator, saved);
+    bool allocated = block->state == LADEI_DEVICE_HEAP_ALLOCATED && !ladei_retire_ticket_noted(&block->ticket);
+    if (allocated || block->state == LADEI_DEVICE_HEAP_FREE) continue;
     return ladei_error(LADE_ERR_BUSY, 0,
                        "device allocator of device %d: checkpoint_set: other streams use the block at %p",
                        allocator->device, (void *)(uintptr_t)block->address);
@@ -179,13 +186,14 @@ static lade_status segment_ready(const lade_device_allocator *allocator, const l
   return LADE_OK;
 }
 
-static size_t pool_live_count(const ladei_heap *heap, const ladei_private_pool *pool) {
+static size_t pool_live_count(const ladei_device_heap *heap, const ladei_device_private_pool *pool) {
   size_t live = 0;
-  for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_heap_segment_next(segment)) {
+  for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
+       segment = ladei_device_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
-    for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
-      live += block->state == LADEI_HEAP_ALLOCATED;
+    for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
+         block = block->next) {
+      live += block->state == LADEI_DEVICE_HEAP_ALLOCATED;
     }
   }
   return live;
@@ -211,39 +219,41 @@ static bool saved_covers(const lade_device_checkpoint *checkpoint, uint64_t addr
  * there were none (C1); a note that has come since, without the lock, has met a free of its block and counts for a later
  * tenant of the record.
  */
-static void block_free(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint, ladei_block *block) {
-  ladei_block_free_begin(&allocator->heap, block);
-  if (ladei_ticket_noted(&block->ticket) && !saved_covers(checkpoint, block->address)) {
-    ladei_block_free_wait(&allocator->heap, block, LADEI_HEAP_PENDING);
+static void block_free(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
+                       ladei_device_block *block) {
+  ladei_device_block_free_begin(&allocator->heap, block);
+  if (ladei_retire_ticket_noted(&block->ticket) && !saved_covers(checkpoint, block->address)) {
+    ladei_device_block_free_wait(&allocator->heap, block, LADEI_DEVICE_HEAP_PENDING);
     if (ladei_retire_add(allocator->retire, &block->ticket, true)) return;
   }
-  ladei_block_free_complete(&allocator->heap, block);
+  ladei_device_block_free_complete(&allocator->heap, block);
 }
 
 /* Frees everything handed out from the pool, by ascending address. The addresses were counted. */
-static void pool_free_all(lade_device_allocator *allocator, const ladei_private_pool *pool,
+static void pool_free_all(lade_device_allocator *allocator, const ladei_device_private_pool *pool,
                           const lade_device_checkpoint *checkpoint, void **out_freed) {
-  const ladei_heap *heap = &allocator->heap;
+  const ladei_device_heap *heap = &allocator->heap;
   size_t count = 0;
-  for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_heap_segment_next(segment)) {
+  for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
+       segment = ladei_device_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
-    for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
-      if (block->state == LADEI_HEAP_ALLOCATED) out_freed[count++] = (void *)(uintptr_t)block->address;
+    for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
+         block = block->next) {
+      if (block->state == LADEI_DEVICE_HEAP_ALLOCATED) out_freed[count++] = (void *)(uintptr_t)block->address;
     }
   }
   for (size_t i = 0; i < count; i++) {
-    block_free(allocator, checkpoint, ladei_block_map_get(&heap->starts, (uint64_t)(uintptr_t)out_freed[i]));
+    block_free(allocator, checkpoint, ladei_device_block_map_get(&heap->starts, (uint64_t)(uintptr_t)out_freed[i]));
   }
 }
 
 static void segment_restore(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
                             const saved_segment *saved, lade_device_restored *restored) {
-  ladei_heap *heap = &allocator->heap;
+  ladei_device_heap *heap = &allocator->heap;
   const saved_block *blocks = &checkpoint->blocks[saved->first_block];
-  ladei_block *block = ladei_block_map_get(&heap->starts, saved->address);
+  ladei_device_block *block = ladei_device_block_map_get(&heap->starts, saved->address);
   for (size_t i = 0; i < saved->block_count; i++, block = block->next) {
-    block = ladei_block_hand_out(heap, block, blocks[i].size, blocks[i].size, block->size > blocks[i].size);
+    block = ladei_device_block_hand_out(heap, block, blocks[i].size, blocks[i].size, block->size > blocks[i].size);
     assert(block->size == blocks[i].size);
   }
   uint64_t address = saved->address;
@@ -251,7 +261,7 @@ static void segment_restore(lade_device_allocator *allocator, const lade_device_
     if (blocks[i].allocated) {
       restored->created[restored->created_count++] = (void *)(uintptr_t)address;
     } else {
-      block_free(allocator, checkpoint, ladei_block_map_get(&heap->starts, address));
+      block_free(allocator, checkpoint, ladei_device_block_map_get(&heap->starts, address));
     }
   }
 }
@@ -283,7 +293,7 @@ void lade_device_restored_destroy(lade_device_restored *restored) {
 /* With the lock. */
 static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
                                   lade_device_restored **out) {
-  const ladei_private_pool *pool = NULL;
+  const ladei_device_private_pool *pool = NULL;
   lade_status status = pool_ready(allocator, "checkpoint_set", checkpoint->id, false, &pool);
   for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++) {
     status = segment_ready(allocator, pool, &checkpoint->segments[i]);
@@ -291,10 +301,10 @@ static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_d
   if (status != LADE_OK) return status;
   lade_device_restored *restored =
       restored_create(pool_live_count(&allocator->heap, pool), saved_live_count(checkpoint));
-  if (restored == NULL || !ladei_heap_reserve(&allocator->heap, checkpoint->block_count)) {
+  if (restored == NULL || !ladei_device_heap_reserve(&allocator->heap, checkpoint->block_count)) {
     lade_device_restored_destroy(restored);
-    return ladei_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "checkpoint_set", checkpoint->id,
-                                    "finds no memory");
+    return ladei_device_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "checkpoint_set", checkpoint->id,
+                                           "finds no memory");
   }
   pool_free_all(allocator, pool, checkpoint, restored->freed);
   for (size_t i = 0; i < checkpoint->segment_count; i++) {
@@ -304,8 +314,8 @@ static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_d
   return LADE_OK;
 }
 
-lade_status ladei_native_checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
-                                        lade_device_restored **out) {
+lade_status ladei_device_native_checkpoint_set(lade_device_allocator *allocator,
+                                               const lade_device_checkpoint *checkpoint, lade_device_restored **out) {
   ladei_lock_acquire(&allocator->lock);
   lade_status status = checkpoint_set(allocator, checkpoint, out);
   ladei_lock_release(&allocator->lock);

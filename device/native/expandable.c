@@ -23,16 +23,16 @@
 
 static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) { return allocator->runtime->ops; }
 
-static void *granule_address(const ladei_heap_segment *segment, size_t index) {
+static void *granule_address(const ladei_device_heap_segment *segment, size_t index) {
   return (void *)(uintptr_t)(segment->address + index * segment->granules->bytes);
 }
 
 /* ---- Granules: driver calls, without the lock -------------------------------------------------------------------- */
 
 /* Takes the memory out from under one granule. On refusal it keeps what the driver did not take (E2). */
-static lade_status granule_unmap(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t index) {
+static lade_status granule_unmap(lade_device_allocator *allocator, ladei_device_heap_segment *segment, size_t index) {
   void *self = allocator->runtime->self;
-  ladei_granule *granule = ladei_granule_at(segment->granules, index);
+  ladei_device_granule *granule = ladei_device_granule_at(segment->granules, index);
   if (granule->mapped) {
     lade_status status = ops_of(allocator)->vm_unmap(self, granule_address(segment, index), segment->granules->bytes);
     if (status != LADE_OK) return status;
@@ -46,10 +46,10 @@ static lade_status granule_unmap(lade_device_allocator *allocator, ladei_heap_se
   return LADE_OK;
 }
 
-static lade_status granules_create(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t first,
+static lade_status granules_create(lade_device_allocator *allocator, ladei_device_heap_segment *segment, size_t first,
                                    size_t count, bool exportable) {
   for (size_t i = first; i < first + count; i++) {
-    ladei_granule *granule = ladei_granule_at(segment->granules, i);
+    ladei_device_granule *granule = ladei_device_granule_at(segment->granules, i);
     if (granule->handle != 0) continue;
     lade_status status = ops_of(allocator)->vm_create(allocator->runtime->self, allocator->device,
                                                       segment->granules->bytes, exportable, &granule->handle);
@@ -59,12 +59,12 @@ static lade_status granules_create(lade_device_allocator *allocator, ladei_heap_
   return LADE_OK;
 }
 
-static lade_status granules_place(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t first,
+static lade_status granules_place(lade_device_allocator *allocator, ladei_device_heap_segment *segment, size_t first,
                                   size_t count) {
   void *self = allocator->runtime->self;
   size_t bytes = segment->granules->bytes;
   for (size_t i = first; i < first + count; i++) {
-    ladei_granule *granule = ladei_granule_at(segment->granules, i);
+    ladei_device_granule *granule = ladei_device_granule_at(segment->granules, i);
     if (granule->mapped) continue;
     lade_status status = ops_of(allocator)->vm_map(self, granule_address(segment, i), bytes, granule->handle);
     if (status != LADE_OK) return status;
@@ -81,12 +81,12 @@ static lade_status granules_place(lade_device_allocator *allocator, ladei_heap_s
 }
 
 /* Puts memory under granules [first, first + count): all of them or none. */
-static lade_status granules_map(lade_device_allocator *allocator, ladei_heap_segment *segment, size_t first,
+static lade_status granules_map(lade_device_allocator *allocator, ladei_device_heap_segment *segment, size_t first,
                                 size_t count, bool exportable) {
-  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
   lade_status status = granules_create(allocator, segment, first, count, exportable);
   if (status == LADE_OK) status = granules_place(allocator, segment, first, count);
-  ladei_driver_unrelax(allocator, mode);
+  ladei_device_driver_unrelax(allocator, mode);
   if (status == LADE_OK) return LADE_OK;
   lade_error error;
   ladei_error_save(&error);
@@ -97,12 +97,13 @@ static lade_status granules_map(lade_device_allocator *allocator, ladei_heap_seg
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------- */
 
-lade_status ladei_expandable_unmap(lade_device_allocator *allocator, const ladei_block *block, bool *out_gone) {
-  ladei_heap_segment *segment = block->segment;
+lade_status ladei_device_expandable_unmap(lade_device_allocator *allocator, const ladei_device_block *block,
+                                          bool *out_gone) {
+  ladei_device_heap_segment *segment = block->segment;
   ladei_lock_assert_none_held();
   *out_gone = false;
   /* The reference waits for the stream here, so this does also when it is idle. */
-  lade_status status = ladei_segment_finish(allocator, segment, true);
+  lade_status status = ladei_device_segment_finish(allocator, segment, true);
   if (status != LADE_OK) return status;
   size_t first = (size_t)(block->address - segment->address) / segment->granules->bytes;
   size_t count = block->size / segment->granules->bytes;
@@ -110,28 +111,28 @@ lade_status ladei_expandable_unmap(lade_device_allocator *allocator, const ladei
     lade_status refusal = granule_unmap(allocator, segment, i);
     if (refusal == LADE_OK) continue;
     if (status == LADE_OK) status = refusal;
-    if (ladei_granule_at(segment->granules, first)->mapped)
+    if (ladei_device_granule_at(segment->granules, first)->mapped)
       return status; /* nothing is gone: the block stays as it was */
   }
   *out_gone = true;
   return status;
 }
 
-void ladei_expandable_unmapped(lade_device_allocator *allocator, ladei_block *block) {
-  ladei_heap *heap = &allocator->heap;
+void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_device_block *block) {
+  ladei_device_heap *heap = &allocator->heap;
   heap->counters.device_frees++;
-  ladei_gauges_lower(&heap->counters.reserved_bytes, block->segment->pool->is_small, block->size);
+  ladei_device_gauges_lower(&heap->counters.reserved_bytes, block->segment->pool->is_small, block->size);
   if (heap->history != NULL) {
-    ladei_history_segment(heap, block->segment, LADE_DEVICE_SEGMENT_UNMAP, block->address, block->size);
+    ladei_device_history_segment(heap, block->segment, LADE_DEVICE_SEGMENT_UNMAP, block->address, block->size);
   }
   block->mapped = false;
   block->segment->emptied = true;
-  ladei_block_attach(heap, block);
+  ladei_device_block_insert(heap, block);
 }
 
-lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_heap_segment *segment) {
-  ladei_block *hole = ladei_heap_segment_block(&allocator->heap, segment);
-  ladei_heap_segment_hide(&allocator->heap, hole);
+lade_status ladei_device_expandable_release(lade_device_allocator *allocator, ladei_device_heap_segment *segment) {
+  ladei_device_block *hole = ladei_device_heap_segment_block(&allocator->heap, segment);
+  ladei_device_heap_segment_hide(&allocator->heap, hole);
   ladei_lock_release(&allocator->lock);
   lade_status status = LADE_OK;
   for (size_t i = 0; status == LADE_OK && i < segment->granules->count && i < segment->granules->limit; i++) {
@@ -142,19 +143,19 @@ lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_hea
   }
   ladei_lock_acquire(&allocator->lock);
   if (status != LADE_OK && !segment->counted_out) {
-    ladei_heap_segment_show(&allocator->heap, hole);
-    ladei_block_attach(&allocator->heap, hole);
+    ladei_device_heap_segment_show(&allocator->heap, hole);
+    ladei_device_block_insert(&allocator->heap, hole);
     return status;
   }
   atomic_fetch_sub_explicit(&allocator->expandable_count, 1, memory_order_relaxed);
-  ladei_heap_segment_remove(&allocator->heap, hole);
+  ladei_device_heap_segment_remove(&allocator->heap, hole);
   return LADE_OK;
 }
 
 /* ---- Reserving --------------------------------------------------------------------------------------------------- */
 
-static size_t granule_bytes_for(const ladei_heap *heap, const ladei_block_pool *pool) {
-  return pool->is_small ? LADEI_SMALL_SEGMENT : heap->settings.large_segment_bytes;
+static size_t granule_bytes_for(const ladei_device_heap *heap, const ladei_device_block_pool *pool) {
+  return pool->is_small ? LADEI_DEVICE_SMALL_SEGMENT : heap->settings.large_segment_bytes;
 }
 
 /* Whether the device can map granules of this size. */
@@ -174,18 +175,19 @@ static lade_status granularity_check(lade_device_allocator *allocator, size_t gr
   return status;
 }
 
-static ladei_heap_segment *segment_create(lade_device_allocator *allocator, const ladei_device_request *request) {
+static ladei_device_heap_segment *segment_create(lade_device_allocator *allocator,
+                                                 const ladei_device_request *request) {
   size_t granule_bytes = granule_bytes_for(&allocator->heap, request->pool);
   size_t wanted = (size_t)(allocator->total_bytes + allocator->total_bytes / 8);
   size_t count = wanted / granule_bytes + (wanted % granule_bytes != 0);
-  ladei_heap_segment *segment = ladei_heap_segment_create(&allocator->heap, count * granule_bytes);
+  ladei_device_heap_segment *segment = ladei_device_heap_segment_create(&allocator->heap, count * granule_bytes);
   if (segment == NULL) return NULL;
   segment->stream = request->stream;
   segment->stream_key = request->stream_key;
   segment->pool = request->pool;
-  segment->granules = ladei_granule_table_create(granule_bytes, count);
+  segment->granules = ladei_device_granule_table_create(granule_bytes, count);
   if (segment->granules != NULL) return segment;
-  ladei_heap_segment_discard(&allocator->heap, segment);
+  ladei_device_heap_segment_discard(&allocator->heap, segment);
   return NULL;
 }
 
@@ -195,76 +197,76 @@ static lade_status records_missing(void) {
 
 /* A new reservation as one BUSY hole. */
 static lade_status segment_reserve(lade_device_allocator *allocator, const ladei_device_request *request,
-                                   ladei_block **out) {
-  ladei_heap_segment *segment = segment_create(allocator, request);
+                                   ladei_device_block **out) {
+  ladei_device_heap_segment *segment = segment_create(allocator, request);
   if (segment == NULL) return records_missing();
   void *address = NULL;
   ladei_lock_release(&allocator->lock);
-  ladei_segment_legacy_resolve(allocator, segment);
-  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  ladei_device_segment_legacy_resolve(allocator, segment);
+  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
   lade_status status = granularity_check(allocator, segment->granules->bytes);
   if (status == LADE_OK) {
     status = ops_of(allocator)->vm_reserve(allocator->runtime->self, allocator->device, segment->size, 0, &address);
   }
-  ladei_driver_unrelax(allocator, mode);
+  ladei_device_driver_unrelax(allocator, mode);
   ladei_lock_acquire(&allocator->lock);
-  if (status == LADE_OK && !ladei_heap_reserve(&allocator->heap, 1)) {
+  if (status == LADE_OK && !ladei_device_heap_reserve(&allocator->heap, 1)) {
     ladei_lock_release(&allocator->lock);
     (void)ops_of(allocator)->vm_address_free(allocator->runtime->self, address, segment->size);
     ladei_lock_acquire(&allocator->lock);
     status = records_missing();
   }
   if (status != LADE_OK) {
-    ladei_heap_segment_discard(&allocator->heap, segment);
+    ladei_device_heap_segment_discard(&allocator->heap, segment);
     return status;
   }
-  *out = ladei_heap_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, false);
-  ladei_heap_segment_count_in(&allocator->heap, segment);
+  *out = ladei_device_heap_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, false);
+  ladei_device_heap_segment_count_in(&allocator->heap, segment);
   atomic_fetch_add_explicit(&allocator->expandable_count, 1, memory_order_relaxed);
   return LADE_OK;
 }
 
 /* ---- Growing ----------------------------------------------------------------------------------------------------- */
 
-static bool block_reusable(const ladei_block *block) {
-  return block->state == LADEI_HEAP_FREE || block->state == LADEI_HEAP_HOLE;
+static bool block_reusable(const ladei_device_block *block) {
+  return block->state == LADEI_DEVICE_HEAP_FREE || block->state == LADEI_DEVICE_HEAP_HOLE;
 }
 
 /* Whether the free blocks and holes from `block` on make up `size` bytes. */
-static bool run_suffices(const ladei_block *block, size_t size) {
+static bool run_suffices(const ladei_device_block *block, size_t size) {
   size_t total = 0;
   for (; block != NULL && block_reusable(block) && total < size; block = block->next) total += block->size;
   return total >= size;
 }
 
 /* Start of the lowest run of free blocks and holes that suffices and has a hole near its start. */
-static ladei_block *run_find(const ladei_device_request *request) {
-  ladei_order_key from = {{request->stream_key, 0, 0}};
-  ladei_order_node *node = ladei_ordered_set_at_least(&request->pool->holes, from);
-  for (; node != NULL && node->key.word[0] == request->stream_key; node = ladei_order_next(node)) {
-    ladei_block *hole = LADEI_ORDER_RECORD(node, ladei_block, order);
-    ladei_block *start = hole->previous != NULL && block_reusable(hole->previous) ? hole->previous : hole;
+static ladei_device_block *run_find(const ladei_device_request *request) {
+  ladei_device_order_key from = {{request->stream_key, 0, 0}};
+  ladei_device_order_node *node = ladei_device_ordered_set_at_least(&request->pool->holes, from);
+  for (; node != NULL && node->key.word[0] == request->stream_key; node = ladei_device_order_next(node)) {
+    ladei_device_block *hole = LADEI_DEVICE_ORDER_RECORD(node, ladei_device_block, order);
+    ladei_device_block *start = hole->previous != NULL && block_reusable(hole->previous) ? hole->previous : hole;
     if (run_suffices(start, request->rounded)) return start;
   }
   return NULL;
 }
 
 /* Detaches the run, so that no other thread takes part of it while memory is mapped. */
-static void run_detach(ladei_block *start, size_t size) {
+static void run_detach(ladei_device_block *start, size_t size) {
   size_t total = 0;
-  for (ladei_block *block = start; block != NULL && total < size; block = block->next) {
+  for (ladei_device_block *block = start; block != NULL && total < size; block = block->next) {
     total += block->size;
-    ladei_block_detach(block);
+    ladei_device_block_remove(block);
   }
 }
 
 /* Lets go of what is BUSY from `block` on, up to `size` bytes. */
-static void run_attach(ladei_heap *heap, ladei_block *block, size_t size) {
+static void run_attach(ladei_device_heap *heap, ladei_device_block *block, size_t size) {
   size_t total = 0;
   while (block != NULL && total < size) {
     total += block->size;
-    ladei_block *next = block->next;
-    ladei_block_attach(heap, block);
+    ladei_device_block *next = block->next;
+    ladei_device_block_insert(heap, block);
     block = next;
   }
 }
@@ -275,7 +277,7 @@ static size_t granules_for(size_t granule_bytes, size_t bytes) {
 }
 
 /* What run_map will ask the driver for: in each hole of the run what is still missing there, in whole granules. */
-static size_t run_missing(const ladei_block *block, size_t granule_bytes, size_t size) {
+static size_t run_missing(const ladei_device_block *block, size_t granule_bytes, size_t size) {
   size_t have = 0;
   size_t missing = 0;
   for (; block != NULL && have < size; block = block->next) {
@@ -291,9 +293,10 @@ static size_t run_missing(const ladei_block *block, size_t granule_bytes, size_t
 
 /* Maps what is needed of a BUSY hole: at least `wanted` bytes of it, or all. What is not needed is a hole again. What is
  * mapped is counted and leaves *growing. */
-static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole, size_t wanted, size_t *growing) {
-  ladei_heap *heap = &allocator->heap;
-  ladei_heap_segment *segment = hole->segment;
+static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block *hole, size_t wanted,
+                            size_t *growing) {
+  ladei_device_heap *heap = &allocator->heap;
+  ladei_device_heap_segment *segment = hole->segment;
   size_t granule_bytes = segment->granules->bytes;
   size_t granules = granules_for(granule_bytes, wanted);
   size_t bytes = granules * granule_bytes;
@@ -301,10 +304,10 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole,
   if (bytes > allocator->total_bytes) {
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "expandable segments: %zu bytes exceed the device", bytes);
   }
-  if (!ladei_granule_table_reserve(segment->granules, first + granules)) return records_missing();
+  if (!ladei_device_granule_table_reserve(segment->granules, first + granules)) return records_missing();
   if (bytes < hole->size) {
-    if (!ladei_heap_reserve(heap, 1)) return records_missing();
-    ladei_block_attach(heap, ladei_block_cut(heap, hole, bytes));
+    if (!ladei_device_heap_reserve(heap, 1)) return records_missing();
+    ladei_device_block_insert(heap, ladei_device_block_split(heap, hole, bytes));
   }
   assert(bytes <= *growing);
   bool exportable = heap->settings.expandable_ipc;
@@ -314,7 +317,7 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole,
     peers = atomic_load(&allocator->peer_count);
     ladei_lock_release(&allocator->lock);
     status = granules_map(allocator, segment, first, granules, exportable);
-    ladei_history_lock(allocator);
+    ladei_device_history_lock(allocator);
   } while (status == LADE_OK && peers != atomic_load(&allocator->peer_count));
   if (status != LADE_OK) return status;
   *growing -= bytes;
@@ -322,17 +325,18 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_block *hole,
   allocator->mappings++;
   hole->mapped = true;
   heap->counters.device_allocs++;
-  ladei_gauges_raise(&heap->counters.reserved_bytes, segment->pool->is_small, bytes);
-  if (heap->history != NULL) ladei_history_segment(heap, segment, LADE_DEVICE_SEGMENT_MAP, hole->address, bytes);
+  ladei_device_gauges_raise(&heap->counters.reserved_bytes, segment->pool->is_small, bytes);
+  if (heap->history != NULL) ladei_device_history_segment(heap, segment, LADE_DEVICE_SEGMENT_MAP, hole->address, bytes);
   return LADE_OK;
 }
 
 /* Lets a BUSY mapped block swallow the next block if that is free memory or a BUSY part of the run. */
-static bool block_swallow_mapped(ladei_heap *heap, ladei_block *block, bool in_run) {
-  ladei_block *next = block->next;
-  if (next == NULL || !next->mapped || next->state != (in_run ? LADEI_HEAP_BUSY : LADEI_HEAP_FREE)) return false;
-  if (!in_run) ladei_block_detach(next);
-  ladei_block_swallow_next(heap, block);
+static bool block_swallow_mapped(ladei_device_heap *heap, ladei_device_block *block, bool in_run) {
+  ladei_device_block *next = block->next;
+  if (next == NULL || !next->mapped || next->state != (in_run ? LADEI_DEVICE_HEAP_BUSY : LADEI_DEVICE_HEAP_FREE))
+    return false;
+  if (!in_run) ladei_device_block_remove(next);
+  ladei_device_block_swallow_next(heap, block);
   return true;
 }
 
@@ -340,12 +344,12 @@ static bool block_swallow_mapped(ladei_heap *heap, ladei_block *block, bool in_r
  * Maps along a detached run until it is one mapped block of at least `size` bytes. There is no way back from a mapping
  * that succeeded: after a failure what was mapped is free cached memory, what was not is a hole again.
  */
-static lade_status run_map(lade_device_allocator *allocator, ladei_block *block, size_t size, size_t *growing) {
-  ladei_heap *heap = &allocator->heap;
+static lade_status run_map(lade_device_allocator *allocator, ladei_device_block *block, size_t size, size_t *growing) {
+  ladei_device_heap *heap = &allocator->heap;
   size_t run_bytes = 0; /* of the detached run behind `block`, for letting go of it */
-  for (ladei_block *part = block; part != NULL && run_bytes < size; part = part->next) run_bytes += part->size;
+  for (ladei_device_block *part = block; part != NULL && run_bytes < size; part = part->next) run_bytes += part->size;
   while (!block->mapped || block->size < size) {
-    ladei_block *hole = block->mapped ? block->next : block;
+    ladei_device_block *hole = block->mapped ? block->next : block;
     size_t missing = block->mapped ? size - block->size : size;
     if (hole == NULL) { /* the reservation's end: it was made for less */
       run_attach(heap, block, run_bytes);
@@ -359,7 +363,7 @@ static lade_status run_map(lade_device_allocator *allocator, ladei_block *block,
       run_attach(heap, block, run_bytes);
       return status;
     }
-    if (hole != block) ladei_block_swallow_next(heap, block);
+    if (hole != block) ladei_device_block_swallow_next(heap, block);
     while (block->size < run_bytes && block_swallow_mapped(heap, block, true)) continue;
   }
   (void)block_swallow_mapped(heap, block, false);
@@ -367,8 +371,8 @@ static lade_status run_map(lade_device_allocator *allocator, ladei_block *block,
 }
 
 /* The run, or a new reservation, mapped as far as it must be. */
-static lade_status run_grow(lade_device_allocator *allocator, const ladei_device_request *request, ladei_block *run,
-                            size_t *growing, ladei_block **out) {
+static lade_status run_grow(lade_device_allocator *allocator, const ladei_device_request *request,
+                            ladei_device_block *run, size_t *growing, ladei_device_block **out) {
   lade_status status = LADE_OK;
   if (run != NULL) {
     run_detach(run, request->rounded);
@@ -376,8 +380,8 @@ static lade_status run_grow(lade_device_allocator *allocator, const ladei_device
     status = segment_reserve(allocator, request, &run);
   }
   if (status == LADE_OK) status = run_map(allocator, run, request->rounded, growing);
-  if (status == LADE_OK && !ladei_heap_reserve(&allocator->heap, 1)) {
-    ladei_block_attach(&allocator->heap, run);
+  if (status == LADE_OK && !ladei_device_heap_reserve(&allocator->heap, 1)) {
+    ladei_device_block_insert(&allocator->heap, run);
     status = records_missing();
   }
   if (status == LADE_OK) *out = run;
@@ -385,15 +389,16 @@ static lade_status run_grow(lade_device_allocator *allocator, const ladei_device
 }
 
 /* The limits are held against what will be mapped; all of it is taken from them before the lock is dropped. */
-lade_status ladei_expandable_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
-                                   ladei_block **out) {
-  const ladei_heap *heap = &allocator->heap;
+lade_status ladei_device_expandable_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
+                                          ladei_device_block **out) {
+  const ladei_device_heap *heap = &allocator->heap;
   size_t granule_bytes = granule_bytes_for(heap, request->pool);
-  ladei_block *run = run_find(request);
+  ladei_device_block *run = run_find(request);
   if (run != NULL) granule_bytes = run->segment->granules->bytes;
   size_t growing = run != NULL ? run_missing(run, granule_bytes, request->rounded)
                                : granules_for(granule_bytes, request->rounded) * granule_bytes;
-  lade_status status = ladei_driver_budget(allocator, heap->settings.reference ? request->segment_bytes : growing);
+  lade_status status =
+      ladei_device_driver_budget(allocator, heap->settings.reference ? request->segment_bytes : growing);
   if (status != LADE_OK) return status;
   allocator->growing_bytes += growing;
   status = run_grow(allocator, request, run, &growing, out);
@@ -404,11 +409,12 @@ lade_status ladei_expandable_alloc(lade_device_allocator *allocator, const ladei
 /* ---- Peers ------------------------------------------------------------------------------------------------------- */
 
 /* The first mapped block at or after an address, of any expandable segment; NULL if there is none. Lock held. */
-static ladei_block *mapped_from(const ladei_heap *heap, uint64_t address) {
-  for (ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_heap_segment_next(segment)) {
-    if (!ladei_heap_segment_expandable(segment) || segment->address + segment->size <= address) continue;
-    for (ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
+static ladei_device_block *mapped_from(const ladei_device_heap *heap, uint64_t address) {
+  for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
+       segment = ladei_device_heap_segment_next(segment)) {
+    if (!ladei_device_heap_segment_expandable(segment) || segment->address + segment->size <= address) continue;
+    for (ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
+         block = block->next) {
       if (block->address >= address && block->mapped) return block;
     }
   }
@@ -416,7 +422,7 @@ static ladei_block *mapped_from(const ladei_heap *heap, uint64_t address) {
 }
 
 /* The contiguous mapped run from a block on. */
-static size_t mapped_bytes(const ladei_block *block) {
+static size_t mapped_bytes(const ladei_device_block *block) {
   size_t bytes = 0;
   for (; block != NULL && block->mapped; block = block->next) bytes += block->size;
   return bytes;
@@ -426,7 +432,7 @@ static size_t mapped_bytes(const ladei_block *block) {
 static lade_status runs_grant(lade_device_allocator *allocator, int peer) {
   lade_status status = LADE_OK;
   uint64_t address = 0;
-  for (ladei_block *block; status == LADE_OK && (block = mapped_from(&allocator->heap, address)) != NULL;) {
+  for (ladei_device_block *block; status == LADE_OK && (block = mapped_from(&allocator->heap, address)) != NULL;) {
     void *begin = (void *)(uintptr_t)block->address;
     size_t bytes = mapped_bytes(block);
     address = block->address + bytes;
@@ -439,9 +445,9 @@ static lade_status runs_grant(lade_device_allocator *allocator, int peer) {
 
 /* While heap->grants is not 0 nothing is unmapped, so runs only grow. What was mapped behind the walk's back is found by
  * another one; mappings in flight see the new count of peers before they commit. */
-lade_status ladei_expandable_grant(lade_device_allocator *allocator, int peer,
-                                   lade_status (*append)(lade_device_allocator *allocator, int peer)) {
-  ladei_heap *heap = &allocator->heap;
+lade_status ladei_device_expandable_grant(lade_device_allocator *allocator, int peer,
+                                          lade_status (*append)(lade_device_allocator *allocator, int peer)) {
+  ladei_device_heap *heap = &allocator->heap;
   lade_status status;
   uint64_t seen;
   ladei_lock_acquire(&allocator->lock);

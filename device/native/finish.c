@@ -57,9 +57,9 @@ static lade_status event_finish(lade_device_allocator *allocator, lade_event eve
   return status == LADE_NOT_READY ? ops_of(allocator)->event_synchronize(self, event) : status;
 }
 
-lade_status ladei_last_event_make(lade_device_allocator *allocator, const ladei_stream *stream,
-                                  ladei_last_event **out) {
-  ladei_last_event *last = calloc(1, sizeof *last);
+lade_status ladei_device_last_event_make(lade_device_allocator *allocator, const ladei_stream *stream,
+                                         ladei_device_last_event **out) {
+  ladei_device_last_event *last = calloc(1, sizeof *last);
   if (last == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for %zu bytes", sizeof *last);
   }
@@ -72,8 +72,8 @@ lade_status ladei_last_event_make(lade_device_allocator *allocator, const ladei_
   return status;
 }
 
-void ladei_last_event_destroy(lade_device_allocator *allocator, ladei_last_event *list) {
-  ladei_last_event *next;
+void ladei_device_last_event_destroy(lade_device_allocator *allocator, ladei_device_last_event *list) {
+  ladei_device_last_event *next;
   for (; list != NULL; list = next) {
     next = list->next;
     (void)ops_of(allocator)->event_destroy(allocator->runtime->self, list->event);
@@ -81,14 +81,14 @@ void ladei_last_event_destroy(lade_device_allocator *allocator, ladei_last_event
   }
 }
 
-void ladei_last_events_drop(lade_device_allocator *allocator) {
+void ladei_device_last_events_drop(lade_device_allocator *allocator) {
   lade_error error;
   ladei_lock_acquire(&allocator->lock);
-  ladei_last_event *spent = allocator->heap.spent_events;
+  ladei_device_last_event *spent = allocator->heap.spent_events;
   allocator->heap.spent_events = NULL;
   ladei_lock_release(&allocator->lock);
   ladei_error_save(&error);
-  ladei_last_event_destroy(allocator, spent);
+  ladei_device_last_event_destroy(allocator, spent);
   ladei_error_restore(&error);
 }
 
@@ -101,9 +101,9 @@ static lade_status device_finish(lade_device_allocator *allocator) {
                        "device allocator of device %d: waiting for the device would break the capture under way",
                        allocator->device);
   }
-  ladei_capture_mode mode = ladei_driver_relax(allocator);
+  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
   lade_status status = ops_of(allocator)->device_synchronize(allocator->runtime->self, allocator->device);
-  ladei_driver_unrelax(allocator, mode);
+  ladei_device_driver_unrelax(allocator, mode);
   return status;
 }
 
@@ -135,15 +135,16 @@ static lade_status legacy_finish(lade_device_allocator *allocator, const ladei_s
   return status;
 }
 
-static lade_status work_finish(lade_device_allocator *allocator, const ladei_heap_segment *segment, bool wait) {
-  const ladei_last_event *last = segment->last;
+static lade_status work_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment, bool wait) {
+  const ladei_device_last_event *last = segment->last;
   if (last != NULL) return event_finish(allocator, last->event);
   if (segment->stream.kind != LADEI_STREAM_PER_THREAD) return stream_finish(allocator, &segment->stream, wait);
   if (segment->legacy.context != segment->stream.context) return device_finish(allocator);
   return legacy_finish(allocator, &segment->legacy);
 }
 
-lade_status ladei_segment_finish(lade_device_allocator *allocator, const ladei_heap_segment *segment, bool wait) {
+lade_status ladei_device_segment_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment,
+                                        bool wait) {
   ladei_lock_assert_none_held();
   lade_status status = work_finish(allocator, segment, wait);
   if (status != LADE_OK && status != LADE_ERR_CAPTURE && status != LADE_ERR_DEVICE_LOST) {
@@ -152,7 +153,7 @@ lade_status ladei_segment_finish(lade_device_allocator *allocator, const ladei_h
   return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
 }
 
-void ladei_segment_legacy_resolve(lade_device_allocator *allocator, ladei_heap_segment *segment) {
+void ladei_device_segment_legacy_resolve(lade_device_allocator *allocator, ladei_device_heap_segment *segment) {
   if (segment->stream.kind != LADEI_STREAM_PER_THREAD) return;
   lade_error error;
   ladei_error_save(&error);

@@ -21,20 +21,20 @@
 #include "base/error.h"
 #include "device/state/backend.h"
 
-ladei_private_pool *ladei_private_pool_find(const ladei_heap *heap, lade_device_pool_id id) {
-  ladei_private_pool *pool = heap->private_pools;
+ladei_device_private_pool *ladei_device_private_pool_find(const ladei_device_heap *heap, lade_device_pool_id id) {
+  ladei_device_private_pool *pool = heap->private_pools;
   while (pool != NULL && (pool->id.first != id.first || pool->id.second != id.second)) pool = pool->next;
   return pool;
 }
 
-lade_status ladei_private_pool_error(const lade_device_allocator *allocator, lade_status status, const char *call,
-                                     lade_device_pool_id id, const char *what) {
+lade_status ladei_device_private_pool_error(const lade_device_allocator *allocator, lade_status status,
+                                            const char *call, lade_device_pool_id id, const char *what) {
   return ladei_error(status, 0, "device allocator of device %d: %s: private pool (%llu, %llu) %s", allocator->device,
                      call, (unsigned long long)id.first, (unsigned long long)id.second, what);
 }
 
-static ladei_private_pool *pool_create(lade_device_pool_id id) {
-  ladei_private_pool *pool = calloc(1, sizeof *pool);
+static ladei_device_private_pool *pool_create(lade_device_pool_id id) {
+  ladei_device_private_pool *pool = calloc(1, sizeof *pool);
   if (pool == NULL) return NULL;
   pool->id = id;
   pool->small_pool.is_small = true;
@@ -43,20 +43,21 @@ static ladei_private_pool *pool_create(lade_device_pool_id id) {
   return pool;
 }
 
-static ladei_capture **capture_find(lade_device_allocator *allocator, const ladei_private_pool *pool) {
-  ladei_capture **link = &allocator->captures;
+static ladei_device_capture **capture_find(lade_device_allocator *allocator, const ladei_device_private_pool *pool) {
+  ladei_device_capture **link = &allocator->captures;
   while (*link != NULL && (*link)->pool != pool) link = &(*link)->next;
   return link;
 }
 
 /* The filter, with its streams resolved; no lock held. */
 static lade_status capture_create(lade_device_allocator *allocator, const lade_stream *streams, size_t count,
-                                  ladei_capture **out) {
+                                  ladei_device_capture **out) {
   size_t bytes;
-  if (!ladei_size_mul(count, sizeof(uint64_t), &bytes) || !ladei_size_add(bytes, sizeof(ladei_capture), &bytes)) {
+  if (!ladei_size_mul(count, sizeof(uint64_t), &bytes) ||
+      !ladei_size_add(bytes, sizeof(ladei_device_capture), &bytes)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: pool_begin: %zu streams", count);
   }
-  ladei_capture *capture = calloc(1, bytes);
+  ladei_device_capture *capture = calloc(1, bytes);
   if (capture == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: pool_begin: no memory for %zu bytes", bytes);
   }
@@ -68,29 +69,32 @@ static lade_status capture_create(lade_device_allocator *allocator, const lade_s
       free(capture);
       return status;
     }
-    capture->stream_keys[i] = ladei_stream_key(&stream);
+    capture->stream_keys[i] = ladei_device_stream_key(&stream);
   }
   *out = capture;
   return LADE_OK;
 }
 
 /* With the lock: the pool to capture into, made if need be. */
-static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool_id id, ladei_private_pool **out) {
-  ladei_heap *heap = &allocator->heap;
-  ladei_private_pool *pool = ladei_private_pool_find(heap, id);
+static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool_id id,
+                              ladei_device_private_pool **out) {
+  ladei_device_heap *heap = &allocator->heap;
+  ladei_device_private_pool *pool = ladei_device_private_pool_find(heap, id);
   if (pool != NULL) {
     if (pool->use_count == 0) {
-      return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id, "is released");
+      return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id, "is released");
     }
     if (*capture_find(allocator, pool) != NULL) {
-      return ladei_private_pool_error(allocator, LADE_ERR_CAPTURE, "pool_begin", id, "is being captured into already");
+      return ladei_device_private_pool_error(allocator, LADE_ERR_CAPTURE, "pool_begin", id,
+                                             "is being captured into already");
     }
   } else {
     pool = pool_create(id);
     if (pool == NULL) {
-      return ladei_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "pool_begin", id, "finds no memory");
+      return ladei_device_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "pool_begin", id,
+                                             "finds no memory");
     }
-    ladei_private_pool **end = &heap->private_pools;
+    ladei_device_private_pool **end = &heap->private_pools;
     while (*end != NULL) end = &(*end)->next;
     *end = pool;
   }
@@ -99,36 +103,38 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
   return LADE_OK;
 }
 
-lade_status ladei_native_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id,
-                                    const lade_stream *streams, size_t stream_count) {
-  ladei_capture *capture = NULL;
+lade_status ladei_device_native_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id,
+                                           const lade_stream *streams, size_t stream_count) {
+  ladei_device_capture *capture = NULL;
   lade_status status = capture_create(allocator, streams, stream_count, &capture);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   status = pool_enter(allocator, id, &capture->pool);
   if (status == LADE_OK) {
-    ladei_capture **end = &allocator->captures;
+    ladei_device_capture **end = &allocator->captures;
     while (*end != NULL) end = &(*end)->next;
     *end = capture;
     atomic_fetch_add_explicit(&allocator->capture_count, 1, memory_order_relaxed);
     capture->pool->capture++;
     atomic_store(&capture->pool->capturing, true);
-    if (stream_count > 0) ladei_driver_await_idle(allocator); /* questions under way may be about these streams */
+    if (stream_count > 0)
+      ladei_device_driver_await_idle(allocator); /* questions under way may be about these streams */
   }
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK) free(capture);
   return status;
 }
 
-lade_status ladei_native_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
+lade_status ladei_device_native_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
-  ladei_private_pool *pool = ladei_private_pool_find(&allocator->heap, id);
-  ladei_capture **link = pool == NULL ? NULL : capture_find(allocator, pool);
+  ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
+  ladei_device_capture **link = pool == NULL ? NULL : capture_find(allocator, pool);
   if (link == NULL || *link == NULL) {
-    status = ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_end", id, "is not captured into");
+    status =
+        ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_end", id, "is not captured into");
   } else {
-    ladei_capture *capture = *link;
+    ladei_device_capture *capture = *link;
     *link = capture->next;
     free(capture);
     atomic_fetch_sub_explicit(&allocator->capture_count, 1, memory_order_relaxed);
@@ -138,13 +144,13 @@ lade_status ladei_native_pool_end(lade_device_allocator *allocator, lade_device_
   return status;
 }
 
-lade_status ladei_native_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
+lade_status ladei_device_native_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
-  ladei_private_pool *pool = ladei_private_pool_find(&allocator->heap, id);
+  ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
   if (pool == NULL || pool->use_count == 0) {
-    status = ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_release", id,
-                                      pool == NULL ? "is unknown" : "is released already");
+    status = ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_release", id,
+                                             pool == NULL ? "is unknown" : "is released already");
   } else {
     pool->use_count--;
   }
@@ -161,14 +167,15 @@ static int address_compare(const void *a, const void *b) {
 }
 
 /* Whether the blocks handed out of the pool are exactly those at the addresses, which ascend. */
-static bool pool_live_equals(const ladei_heap *heap, const ladei_private_pool *pool, const uint64_t *addresses,
-                             size_t count) {
+static bool pool_live_equals(const ladei_device_heap *heap, const ladei_device_private_pool *pool,
+                             const uint64_t *addresses, size_t count) {
   size_t found = 0;
-  for (const ladei_heap_segment *segment = ladei_heap_segment_first(heap); segment != NULL;
-       segment = ladei_heap_segment_next(segment)) {
+  for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
+       segment = ladei_device_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
-    for (const ladei_block *block = ladei_heap_segment_block(heap, segment); block != NULL; block = block->next) {
-      if (block->state != LADEI_HEAP_ALLOCATED) continue;
+    for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
+         block = block->next) {
+      if (block->state != LADEI_DEVICE_HEAP_ALLOCATED) continue;
       if (found == count || addresses[found] != block->address) return false;
       found++;
     }
@@ -186,21 +193,22 @@ static size_t addresses_unique(uint64_t *addresses, size_t count) {
   return kept;
 }
 
-lade_status ladei_native_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
-                                          void *const *pointers, size_t count, bool *out_equal) {
+lade_status ladei_device_native_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
+                                                 void *const *pointers, size_t count, bool *out_equal) {
   uint64_t *addresses = calloc(count + 1, sizeof *addresses);
   if (addresses == NULL) {
-    return ladei_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "pool_live_equals", id, "finds no memory");
+    return ladei_device_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "pool_live_equals", id,
+                                           "finds no memory");
   }
   for (size_t i = 0; i < count; i++) addresses[i] = (uint64_t)(uintptr_t)pointers[i];
   size_t unique = addresses_unique(addresses, count);
   ladei_lock_acquire(&allocator->lock);
-  const ladei_private_pool *pool = ladei_private_pool_find(&allocator->heap, id);
+  const ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
   bool equal = pool != NULL && pool_live_equals(&allocator->heap, pool, addresses, unique);
   ladei_lock_release(&allocator->lock);
   free(addresses);
   if (pool == NULL) {
-    return ladei_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_live_equals", id, "is unknown");
+    return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_live_equals", id, "is unknown");
   }
   *out_equal = equal;
   return LADE_OK;

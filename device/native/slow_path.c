@@ -19,25 +19,25 @@
  */
 #include "device/state/allocator.h"
 
-void ladei_climb_begin(lade_device_allocator *allocator, ladei_climb *out) {
+void ladei_device_slow_path_begin(lade_device_allocator *allocator, ladei_device_slow_path *out) {
   while (allocator->alone) ladei_condition_wait(&allocator->returned, &allocator->lock);
   out->beside = allocator->climbers++ > 0;
   out->climbs = ++allocator->climbs;
 }
 
-bool ladei_climb_end(lade_device_allocator *allocator, const ladei_climb *climb) {
+bool ladei_device_slow_path_end(lade_device_allocator *allocator, const ladei_device_slow_path *climb) {
   allocator->climbers--;
   ladei_condition_broadcast(&allocator->returned);
   return climb->beside || climb->climbs != allocator->climbs;
 }
 
-void ladei_climb_begin_alone(lade_device_allocator *allocator) {
+void ladei_device_slow_path_begin_alone(lade_device_allocator *allocator) {
   while (allocator->alone) ladei_condition_wait(&allocator->returned, &allocator->lock);
   allocator->alone = true;
   while (allocator->climbers > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
 }
 
-void ladei_climb_end_alone(lade_device_allocator *allocator) {
+void ladei_device_slow_path_end_alone(lade_device_allocator *allocator) {
   allocator->alone = false;
   allocator->climbs++; /* who climbed before may have been refused for what this one moved */
   ladei_condition_broadcast(&allocator->returned);

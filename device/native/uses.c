@@ -26,28 +26,28 @@
 
 #include "base/error.h"
 
-static ladei_block *block_of(ladei_ticket *ticket) {
-  return (ladei_block *)(void *)((char *)ticket - offsetof(ladei_block, ticket));
+static ladei_device_block *block_of(ladei_retire_ticket *ticket) {
+  return (ladei_device_block *)(void *)((char *)ticket - offsetof(ladei_device_block, ticket));
 }
 
-uint64_t ladei_uses_order(void *owner, const ladei_stream *stream) {
+uint64_t ladei_device_uses_order(void *owner, const ladei_stream *stream) {
   (void)owner;
-  return ladei_stream_key(stream);
+  return ladei_device_stream_key(stream);
 }
 
-void ladei_uses_done(void *owner, ladei_ticket *list) {
+void ladei_device_uses_done(void *owner, ladei_retire_ticket *list) {
   lade_device_allocator *allocator = owner;
-  ladei_history_lock(allocator);
-  for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
-    ladei_block_free_complete(&allocator->heap, block_of(ticket));
+  ladei_device_history_lock(allocator);
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
+    ladei_device_block_free_complete(&allocator->heap, block_of(ticket));
   }
   ladei_lock_release(&allocator->lock);
 }
 
-void ladei_uses_add(lade_device_allocator *allocator, ladei_block *block) {
+void ladei_device_uses_add(lade_device_allocator *allocator, ladei_device_block *block) {
   if (ladei_retire_add(allocator->retire, &block->ticket, false)) return;
-  ladei_history_lock(allocator);
-  ladei_block_free_complete(&allocator->heap, block);
+  ladei_device_history_lock(allocator);
+  ladei_device_block_free_complete(&allocator->heap, block);
   ladei_lock_release(&allocator->lock);
 }
 
@@ -56,45 +56,45 @@ static bool reference(const lade_device_allocator *allocator) {
 }
 
 /* Whether the capture is still under way for whose sake a free is put off. Lock held. */
-static bool block_captured(const lade_device_allocator *allocator, const ladei_block *block) {
-  const ladei_private_pool *owner = block->segment->pool->owner;
+static bool block_captured(const lade_device_allocator *allocator, const ladei_device_block *block) {
+  const ladei_device_private_pool *owner = block->segment->pool->owner;
   if (reference(allocator)) return allocator->captures != NULL;
   return owner != NULL && atomic_load(&owner->capturing) && owner->capture == block->ticket.spare;
 }
 
-bool ladei_uses_deferrable(lade_device_allocator *allocator, ladei_block *block) {
-  const ladei_private_pool *owner = block->segment->pool->owner;
+bool ladei_device_uses_deferrable(lade_device_allocator *allocator, ladei_device_block *block) {
+  const ladei_device_private_pool *owner = block->segment->pool->owner;
   block->ticket.spare = owner != NULL ? owner->capture : 0; /* the capture that a deferred free waits for */
   return block_captured(allocator, block) &&
          (reference(allocator) || ladei_retire_marked(allocator->retire, &block->ticket));
 }
 
 /* Takes the blocks out of the list whose captures are over, and makes them PENDING. Lock held. */
-static ladei_block *deferred_take(lade_device_allocator *allocator) {
-  ladei_block_list ready;
-  ladei_block *block = allocator->deferred.first, *next;
-  ladei_block_list_init(&ready);
-  ladei_block_list_init(&allocator->deferred);
+static ladei_device_block *deferred_take(lade_device_allocator *allocator) {
+  ladei_device_block_list ready;
+  ladei_device_block *block = allocator->deferred.first, *next;
+  ladei_device_block_list_init(&ready);
+  ladei_device_block_list_init(&allocator->deferred);
   for (; block != NULL; block = next) {
     next = block->chain;
     bool stays = block_captured(allocator, block);
-    ladei_block_list_append(stays ? &allocator->deferred : &ready, block);
+    ladei_device_block_list_append(stays ? &allocator->deferred : &ready, block);
     if (stays) continue;
     atomic_fetch_sub_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
     ladei_retire_forget_marked(allocator->retire, &block->ticket);
-    ladei_block_state_set(block, LADEI_HEAP_PENDING);
+    ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_PENDING);
   }
   return ready.first;
 }
 
-void ladei_uses_settle_deferred(lade_device_allocator *allocator) {
+void ladei_device_uses_settle_deferred(lade_device_allocator *allocator) {
   if (atomic_load_explicit(&allocator->deferred_count, memory_order_relaxed) == 0) return;
   ladei_lock_acquire(&allocator->lock);
-  ladei_block *block = deferred_take(allocator), *next;
+  ladei_device_block *block = deferred_take(allocator), *next;
   ladei_lock_release(&allocator->lock);
   for (; block != NULL; block = next) {
     next = block->chain; /* once added, the block may be reused at any moment */
-    ladei_uses_add(allocator, block);
+    ladei_device_uses_add(allocator, block);
   }
 }
 
@@ -110,27 +110,28 @@ static uint64_t capture_of(const lade_device_allocator *allocator, const ladei_s
 
 /* Note [Uses in captures]. The block is handed out, so its segment keeps its pool. (A thread's own streams have no mark:
  * their uses end with the note.) */
-static bool use_in_own_capture(const lade_device_allocator *allocator, const ladei_block *block,
+static bool use_in_own_capture(const lade_device_allocator *allocator, const ladei_device_block *block,
                                const ladei_stream *use) {
-  const ladei_heap_segment *segment = block->segment;
-  const ladei_private_pool *owner = segment->pool->owner;
+  const ladei_device_heap_segment *segment = block->segment;
+  const ladei_device_private_pool *owner = segment->pool->owner;
   if (owner == NULL || !atomic_load(&owner->capturing) || segment->last != NULL) return false;
   if (use->kind == LADEI_STREAM_PER_THREAD || segment->stream.kind == LADEI_STREAM_PER_THREAD) return false;
   uint64_t capture = capture_of(allocator, use);
   return capture != 0 && capture == capture_of(allocator, &segment->stream);
 }
 
-unsigned ladei_uses_flags(const lade_device_allocator *allocator, const ladei_block *block, const ladei_stream *use) {
+unsigned ladei_device_uses_flags(const lade_device_allocator *allocator, const ladei_device_block *block,
+                                 const ladei_stream *use) {
   if (atomic_load_explicit(&allocator->capture_count, memory_order_relaxed) == 0) return 0;
   bool marked = reference(allocator) || use_in_own_capture(allocator, block, use);
   return marked ? LADEI_NOTE_PLAIN | LADEI_NOTE_MARK : 0;
 }
 
-lade_status ladei_uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_done) {
+lade_status ladei_device_uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_done) {
   *out_done = 0;
   bool capturing = atomic_load_explicit(&allocator->capture_count, memory_order_relaxed) != 0;
   if (capturing && reference(allocator)) return LADE_OK;
-  ladei_uses_settle_deferred(allocator);
+  ladei_device_uses_settle_deferred(allocator);
   lade_status status = ladei_retire_poll(allocator->retire, flags, out_done);
   /* Other failures keep their blocks pending (quarantined); the request can do without those. */
   return status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED ? status : LADE_OK;

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 
-static size_t callback_find(const ladei_callbacks *callbacks, void (*function)(void), const void *user) {
+static size_t callback_find(const ladei_device_callbacks *callbacks, void (*function)(void), const void *user) {
   size_t at = 0;
   while (at < callbacks->count && (callbacks->list[at].function != function || callbacks->list[at].user != user)) {
     at++;
@@ -20,25 +20,25 @@ static size_t callback_find(const ladei_callbacks *callbacks, void (*function)(v
   return at;
 }
 
-static lade_status callback_add(lade_device_allocator *allocator, ladei_callbacks *callbacks, void (*function)(void),
-                                void *user) {
+static lade_status callback_add(lade_device_allocator *allocator, ladei_device_callbacks *callbacks,
+                                void (*function)(void), void *user) {
   lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
   if (function == NULL || callback_find(callbacks, function, user) < callbacks->count) {
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: this callback is NULL or added already");
-  } else if (callbacks->count == LADEI_CALLBACKS_MAX) {
+  } else if (callbacks->count == LADEI_DEVICE_CALLBACKS_MAX) {
     status = ladei_error(LADE_ERR_LIMIT, 0, "device allocator: %d callbacks of this kind are added already",
-                         LADEI_CALLBACKS_MAX);
+                         LADEI_DEVICE_CALLBACKS_MAX);
   } else {
-    callbacks->list[callbacks->count++] = (ladei_callback){function, user};
-    ladei_history_watch(allocator);
+    callbacks->list[callbacks->count++] = (ladei_device_callback){function, user};
+    ladei_device_history_watch(allocator);
   }
   ladei_lock_release(&allocator->lock);
   return status;
 }
 
-static lade_status callback_remove(lade_device_allocator *allocator, ladei_callbacks *callbacks, void (*function)(void),
-                                   const void *user) {
+static lade_status callback_remove(lade_device_allocator *allocator, ladei_device_callbacks *callbacks,
+                                   void (*function)(void), const void *user) {
   lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
   size_t at = callback_find(callbacks, function, user);
@@ -47,7 +47,7 @@ static lade_status callback_remove(lade_device_allocator *allocator, ladei_callb
   } else {
     callbacks->count--;
     memmove(&callbacks->list[at], &callbacks->list[at + 1], (callbacks->count - at) * sizeof callbacks->list[0]);
-    ladei_history_watch(allocator);
+    ladei_device_history_watch(allocator);
   }
   ladei_lock_release(&allocator->lock);
   return status;
@@ -81,7 +81,7 @@ lade_status lade_device_oom_observer_remove(lade_device_allocator *allocator, la
 
 lade_status lade_device_tracker_add(lade_device_allocator *allocator, lade_device_tracker function, void *user) {
   lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_backend_check_native(allocator, "tracker_add");
+  if (status == LADE_OK) status = ladei_device_backend_check_native(allocator, "tracker_add");
   if (status != LADE_OK) return status;
   return callback_add(allocator, &allocator->trackers, (void (*)(void))function, user);
 }
@@ -92,9 +92,9 @@ lade_status lade_device_tracker_remove(lade_device_allocator *allocator, lade_de
   return callback_remove(allocator, &allocator->trackers, (void (*)(void))function, user);
 }
 
-bool ladei_callbacks_reclaim(lade_device_allocator *allocator) {
+bool ladei_device_callbacks_reclaim(lade_device_allocator *allocator) {
   if (allocator->reclaimers.count == 0) return false;
-  ladei_callbacks callbacks = allocator->reclaimers;
+  ladei_device_callbacks callbacks = allocator->reclaimers;
   bool freed = false;
   ladei_lock_release(&allocator->lock);
   for (size_t i = 0; i < callbacks.count; i++) {
@@ -105,9 +105,9 @@ bool ladei_callbacks_reclaim(lade_device_allocator *allocator) {
   return freed;
 }
 
-void ladei_callbacks_tell_oom(lade_device_allocator *allocator, const lade_device_oom *oom) {
+void ladei_device_callbacks_tell_oom(lade_device_allocator *allocator, const lade_device_oom *oom) {
   ladei_lock_acquire(&allocator->lock);
-  ladei_callbacks callbacks = allocator->oom_observers;
+  ladei_device_callbacks callbacks = allocator->oom_observers;
   ladei_lock_release(&allocator->lock);
   for (size_t i = 0; i < callbacks.count; i++) {
     ((lade_device_oom_observer)callbacks.list[i].function)(callbacks.list[i].user, oom);

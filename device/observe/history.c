@@ -14,38 +14,38 @@
 
 /* ---- Contexts ---------------------------------------------------------------------------------------------------- */
 
-static bool context_drop(ladei_context *context) {
+static bool context_drop(ladei_device_context *context) {
   return atomic_fetch_sub_explicit(&context->references, 1, memory_order_acq_rel) == 1;
 }
 
-static void context_destroy(ladei_context *context) {
+static void context_destroy(ladei_device_context *context) {
   if (context->release != NULL) context->release(context->user, context->handle);
   free(context);
 }
 
-void ladei_context_release(ladei_context *context) {
+void ladei_device_context_release(ladei_device_context *context) {
   if (context != NULL && context_drop(context)) context_destroy(context);
 }
 
-void ladei_context_drop(ladei_history *history, ladei_context *context) {
+void ladei_device_context_drop(ladei_device_history *history, ladei_device_context *context) {
   if (context == NULL || !context_drop(context)) return;
   context->next_dead = history->dead;
   history->dead = context;
 }
 
-void ladei_context_bury(ladei_context *dead) {
+void ladei_device_context_bury(ladei_device_context *dead) {
   while (dead != NULL) {
-    ladei_context *next = dead->next_dead;
+    ladei_device_context *next = dead->next_dead;
     context_destroy(dead);
     dead = next;
   }
 }
 
 /* Asks the program for a context; NULL for none, and where there is no memory to keep it. No lock held. */
-static ladei_context *context_capture(const lade_device_history_options *options) {
+static ladei_device_context *context_capture(const lade_device_history_options *options) {
   void *handle = options->capture(options->user);
   if (handle == NULL) return NULL;
-  ladei_context *context = calloc(1, sizeof *context);
+  ladei_device_context *context = calloc(1, sizeof *context);
   if (context == NULL) {
     if (options->release != NULL) options->release(options->user, handle);
     return NULL;
@@ -59,10 +59,10 @@ static ladei_context *context_capture(const lade_device_history_options *options
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
-void ladei_history_begin(lade_device_allocator *allocator, unsigned level, ladei_operation *op) {
-  ladei_history *history = &allocator->history;
-  *op = (ladei_operation){.thread = pthread_self()};
-  ladei_history_lock(allocator);
+void ladei_device_history_begin(lade_device_allocator *allocator, unsigned level, ladei_device_operation *op) {
+  ladei_device_history *history = &allocator->history;
+  *op = (ladei_device_operation){.thread = pthread_self()};
+  ladei_device_history_lock(allocator);
   lade_device_history_options options = history->options;
   bool wanted = history->enabled && options.level >= level;
   op->outer = history->operations;
@@ -71,23 +71,23 @@ void ladei_history_begin(lade_device_allocator *allocator, unsigned level, ladei
   if (wanted) op->context = context_capture(&options);
 }
 
-void ladei_history_end(lade_device_allocator *allocator, ladei_operation *op) {
-  ladei_history *history = &allocator->history;
+void ladei_device_history_end(lade_device_allocator *allocator, ladei_device_operation *op) {
+  ladei_device_history *history = &allocator->history;
   ladei_lock_acquire(&allocator->lock);
-  ladei_operation **link = &history->operations;
+  ladei_device_operation **link = &history->operations;
   while (*link != op) link = &(*link)->outer;
   *link = op->outer;
-  ladei_context_drop(history, op->context);
-  ladei_trackers_tell(allocator);
-  ladei_context *dead = history->dead;
+  ladei_device_context_drop(history, op->context);
+  ladei_device_trackers_tell(allocator);
+  ladei_device_context *dead = history->dead;
   history->dead = NULL;
   ladei_lock_release(&allocator->lock);
-  ladei_context_bury(dead);
+  ladei_device_context_bury(dead);
 }
 
 /* The context of what this thread does: of its innermost operation. */
-static ladei_context *operation_context(const ladei_history *history) {
-  const ladei_operation *op = history->operations;
+static ladei_device_context *operation_context(const ladei_device_history *history) {
+  const ladei_device_operation *op = history->operations;
   while (op != NULL && !pthread_equal(op->thread, pthread_self())) op = op->outer;
   return op == NULL ? NULL : op->context;
 }
@@ -95,20 +95,21 @@ static ladei_context *operation_context(const ladei_history *history) {
 /* ---- The ring ---------------------------------------------------------------------------------------------------- */
 
 /* Puts the event behind the others; it keeps a reference of its own. */
-static void ring_append(ladei_history *history, const lade_device_event *event) {
+static void ring_append(ladei_device_history *history, const lade_device_event *event) {
   lade_device_event *place = &history->events[event->sequence % history->capacity];
   if (history->count == history->capacity) {
-    ladei_context_drop(history, (ladei_context *)(uintptr_t)place->context);
+    ladei_device_context_drop(history, (ladei_device_context *)(uintptr_t)place->context);
   } else {
     history->count++;
   }
   *place = *event;
-  ladei_context_retain((ladei_context *)(uintptr_t)place->context);
+  ladei_device_context_retain((ladei_device_context *)(uintptr_t)place->context);
 }
 
 /* Completes the event and gives it to the ring and to the trackers' queue. `context` stays the caller's. */
-static void event_add(ladei_heap *heap, lade_device_event event, ladei_context *context, uint64_t block_bytes) {
-  ladei_history *history = heap->history;
+static void event_add(ladei_device_heap *heap, lade_device_event event, ladei_device_context *context,
+                      uint64_t block_bytes) {
+  ladei_device_history *history = heap->history;
   event.sequence = history->sequence++;
   event.time_ns = history->now_ns;
   event.device = history->device;
@@ -117,19 +118,19 @@ static void event_add(ladei_heap *heap, lade_device_event event, ladei_context *
   if (!history->tracked) return;
   lade_device_event_totals totals = {.struct_size = sizeof totals,
                                      .block_bytes = block_bytes,
-                                     .allocated_bytes = ladei_gauges_current(&heap->counters.allocated_bytes),
-                                     .reserved_bytes = ladei_gauges_current(&heap->counters.reserved_bytes)};
-  ladei_trackers_queue(history, &event, &totals);
+                                     .allocated_bytes = ladei_device_gauges_current(&heap->counters.allocated_bytes),
+                                     .reserved_bytes = ladei_device_gauges_current(&heap->counters.reserved_bytes)};
+  ladei_device_trackers_queue(history, &event, &totals);
 }
 
 /* ---- Reports ----------------------------------------------------------------------------------------------------- */
 
-static lade_device_pool_id pool_of(const ladei_heap_segment *segment) {
-  const ladei_private_pool *owner = segment->pool->owner;
+static lade_device_pool_id pool_of(const ladei_device_heap_segment *segment) {
+  const ladei_device_private_pool *owner = segment->pool->owner;
   return owner == NULL ? (lade_device_pool_id){0, 0} : owner->id;
 }
 
-static lade_device_event block_event(const ladei_block *block, lade_device_action action) {
+static lade_device_event block_event(const ladei_device_block *block, lade_device_action action) {
   return (lade_device_event){.address = block->address,
                              .bytes = block->requested,
                              .stream = block->segment->stream.handle,
@@ -137,39 +138,39 @@ static lade_device_event block_event(const ladei_block *block, lade_device_actio
                              .action = action};
 }
 
-void ladei_history_block_alloc(ladei_heap *heap, ladei_block *block) {
-  ladei_history *history = heap->history;
-  ladei_context *context = operation_context(history);
+void ladei_device_history_block_alloc(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_history *history = heap->history;
+  ladei_device_context *context = operation_context(history);
   if (history->enabled) {
-    ladei_context_retain(context);
+    ladei_device_context_retain(context);
     block->context = context;
   }
   event_add(heap, block_event(block, LADE_DEVICE_ALLOC), context, block->size);
 }
 
 /* The free's own context, or that of the allocation. */
-static ladei_context *free_context(const ladei_history *history, const ladei_block *block) {
-  ladei_context *context = operation_context(history);
+static ladei_device_context *free_context(const ladei_device_history *history, const ladei_device_block *block) {
+  ladei_device_context *context = operation_context(history);
   return context != NULL ? context : block->context;
 }
 
-void ladei_history_block_free(ladei_heap *heap, const ladei_block *block) {
+void ladei_device_history_block_free(ladei_device_heap *heap, const ladei_device_block *block) {
   event_add(heap, block_event(block, LADE_DEVICE_FREE_REQUESTED), free_context(heap->history, block), block->size);
 }
 
-void ladei_history_block_done(ladei_heap *heap, ladei_block *block) {
+void ladei_device_history_block_done(ladei_device_heap *heap, ladei_device_block *block) {
   event_add(heap, block_event(block, LADE_DEVICE_FREE_COMPLETED), free_context(heap->history, block), block->size);
-  ladei_context_drop(heap->history, block->context);
+  ladei_device_context_drop(heap->history, block->context);
   block->context = NULL;
 }
 
-void ladei_history_segment(ladei_heap *heap, ladei_heap_segment *segment, lade_device_action action, uint64_t address,
-                           uint64_t bytes) {
-  ladei_history *history = heap->history;
+void ladei_device_history_segment(ladei_device_heap *heap, ladei_device_heap_segment *segment,
+                                  lade_device_action action, uint64_t address, uint64_t bytes) {
+  ladei_device_history *history = heap->history;
   bool comes = action == LADE_DEVICE_SEGMENT_ALLOC || action == LADE_DEVICE_SEGMENT_MAP;
-  ladei_context *context = operation_context(history);
+  ladei_device_context *context = operation_context(history);
   if (comes && history->enabled && segment->context == NULL) {
-    ladei_context_retain(context);
+    ladei_device_context_retain(context);
     segment->context = context;
   }
   lade_device_event event = {
@@ -177,14 +178,14 @@ void ladei_history_segment(ladei_heap *heap, ladei_heap_segment *segment, lade_d
   event_add(heap, event, context == NULL && !comes ? segment->context : context, bytes);
 }
 
-void ladei_history_segment_gone(ladei_heap *heap, ladei_heap_segment *segment) {
-  ladei_context_drop(heap->history, segment->context);
+void ladei_device_history_segment_gone(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
+  ladei_device_context_drop(heap->history, segment->context);
   segment->context = NULL;
 }
 
-void ladei_history_event(ladei_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
-                         lade_stream stream, lade_device_pool_id pool) {
+void ladei_device_history_event(ladei_device_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
+                                lade_stream stream, lade_device_pool_id pool) {
   lade_device_event event = {.address = address, .bytes = bytes, .stream = stream, .pool = pool, .action = action};
-  ladei_context *context = action == LADE_DEVICE_SNAPSHOT ? NULL : operation_context(heap->history);
+  ladei_device_context *context = action == LADE_DEVICE_SNAPSHOT ? NULL : operation_context(heap->history);
   event_add(heap, event, context, 0);
 }

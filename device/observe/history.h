@@ -30,30 +30,30 @@
 #include "device/heap/heap.h"
 
 /* What was captured, or the label of an annotation. */
-typedef struct ladei_context {
+typedef struct ladei_device_context {
   atomic_uint references;
   void *handle;
   void (*release)(void *user, void *handle); /* NULL: nothing to do */
   void *user;
-  struct ladei_context *next_dead;
+  struct ladei_device_context *next_dead;
   bool is_label;
   char label[]; /* if is_label */
-} ladei_context;
+} ladei_device_context;
 
 /* One call of the program, while somebody listens. Lives on its stack. */
-typedef struct ladei_operation {
-  struct ladei_operation *outer; /* the next one in the list of all threads' */
+typedef struct ladei_device_operation {
+  struct ladei_device_operation *outer; /* the next one in the list of all threads' */
   pthread_t thread;
-  ladei_context *context; /* NULL: none; touched by its own thread only */
-} ladei_operation;
+  ladei_device_context *context; /* NULL: none; touched by its own thread only */
+} ladei_device_operation;
 
 /* An event that trackers have not been told of. */
-typedef struct ladei_tracked_event {
+typedef struct ladei_device_tracked_event {
   lade_device_event event; /* context: the record */
   lade_device_event_totals totals;
-} ladei_tracked_event;
+} ladei_device_tracked_event;
 
-typedef struct ladei_history {
+typedef struct ladei_device_history {
   int device;
   bool enabled;
   bool tracked; /* there are trackers */
@@ -66,53 +66,53 @@ typedef struct ladei_history {
   uint64_t started;  /* `sequence` when history was turned on */
   uint64_t now_ns;   /* latest look at the clock */
 
-  ladei_operation *operations;
-  ladei_context *dead;
+  ladei_device_operation *operations;
+  ladei_device_context *dead;
 
-  ladei_tracked_event *queue; /* [queue_begin, queue_end) wait */
+  ladei_device_tracked_event *queue; /* [queue_begin, queue_end) wait */
   size_t queue_room;
   size_t queue_begin;
   size_t queue_end;
   bool delivering; /* a thread is telling trackers */
-} ladei_history;
+} ladei_device_history;
 
 /* ---- What the heap and the files around it report; the lock is held ------------------------------------------------ */
 
 /* The block was handed out: it gets the operation's context. */
-void ladei_history_block_alloc(ladei_heap *heap, ladei_block *block);
-void ladei_history_block_free(ladei_heap *heap, const ladei_block *block);
+void ladei_device_history_block_alloc(ladei_device_heap *heap, ladei_device_block *block);
+void ladei_device_history_block_free(ladei_device_heap *heap, const ladei_device_block *block);
 /* The block is about to be FREE: its context goes. */
-void ladei_history_block_done(ladei_heap *heap, ladei_block *block);
+void ladei_device_history_block_done(ladei_device_heap *heap, ladei_device_block *block);
 /* A plain segment came or goes; memory was mapped into or taken out of an expandable one. The first two give a segment
  * without context the operation's. */
-void ladei_history_segment(ladei_heap *heap, ladei_heap_segment *segment, lade_device_action action, uint64_t address,
-                           uint64_t bytes);
+void ladei_device_history_segment(ladei_device_heap *heap, ladei_device_heap_segment *segment,
+                                  lade_device_action action, uint64_t address, uint64_t bytes);
 /* The segment's record goes. */
-void ladei_history_segment_gone(ladei_heap *heap, ladei_heap_segment *segment);
+void ladei_device_history_segment_gone(ladei_device_heap *heap, ladei_device_heap_segment *segment);
 /* An event without block or segment. */
-void ladei_history_event(ladei_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
-                         lade_stream stream, lade_device_pool_id pool);
+void ladei_device_history_event(ladei_device_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
+                                lade_stream stream, lade_device_pool_id pool);
 
 /* ---- Copies -------------------------------------------------------------------------------------------------------- */
 
-typedef struct ladei_history_copy {
+typedef struct ladei_device_history_copy {
   lade_device_event *events;
-  ladei_context **contexts; /* records behind the events, each counted; parallel to them */
+  ladei_device_context **contexts; /* records behind the events, each counted; parallel to them */
   size_t count;
   uint64_t lost_count;
-} ladei_history_copy;
+} ladei_device_history_copy;
 
-void ladei_history_copy_destroy(ladei_history_copy *copy);
+void ladei_device_history_copy_destroy(ladei_device_history_copy *copy);
 
 /* Memory for a copy, not cleared, every page of it touched: under the lock the first touch would be the longest part.
  * NULL when there is none; for free(). */
-void *ladei_history_memory(size_t count, size_t bytes);
+void *ladei_device_history_memory(size_t count, size_t bytes);
 
 /* One more reference; NULL is allowed. Atomic. */
-static inline void ladei_context_retain(ladei_context *context) {
+static inline void ladei_device_context_retain(ladei_device_context *context) {
   if (context != NULL) atomic_fetch_add_explicit(&context->references, 1, memory_order_relaxed);
 }
 /* One less; releases the last. NULL is allowed. No lock held. */
-void ladei_context_release(ladei_context *context);
+void ladei_device_context_release(ladei_device_context *context);
 
 #endif /* LADE_DEVICE_OBSERVE_HISTORY_H */

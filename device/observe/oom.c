@@ -53,14 +53,14 @@ typedef struct oom_facts {
 } oom_facts;
 
 /* Bytes cached in private pools, which only their captures can use. */
-static uint64_t private_cached_bytes(const ladei_heap *heap) {
+static uint64_t private_cached_bytes(const ladei_device_heap *heap) {
   uint64_t total = 0;
-  for (const ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
-    const ladei_block_pool *const parts[2] = {&pool->small_pool, &pool->large_pool};
+  for (const ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
+    const ladei_device_block_pool *const parts[2] = {&pool->small_pool, &pool->large_pool};
     for (int i = 0; i < 2; i++) {
-      for (ladei_order_node *node = ladei_free_set_first(&parts[i]->free); node != NULL;
-           node = ladei_free_set_next(&parts[i]->free, node)) {
-        total += LADEI_ORDER_RECORD(node, ladei_block, order)->size;
+      for (ladei_device_order_node *node = ladei_device_free_set_first(&parts[i]->free); node != NULL;
+           node = ladei_device_free_set_next(&parts[i]->free, node)) {
+        total += LADEI_DEVICE_ORDER_RECORD(node, ladei_device_block, order)->size;
       }
     }
   }
@@ -70,17 +70,17 @@ static uint64_t private_cached_bytes(const ladei_heap *heap) {
 /* Copies what the allocator knows, and writes the event. */
 static lade_device_stats facts_copy(lade_device_allocator *allocator, const ladei_device_request *request,
                                     oom_facts *facts) {
-  ladei_heap *heap = &allocator->heap;
+  ladei_device_heap *heap = &allocator->heap;
   ladei_lock_acquire(&allocator->lock);
-  lade_device_stats stats = ladei_heap_stats(heap);
+  lade_device_stats stats = ladei_device_heap_stats(heap);
   facts->private_bytes = private_cached_bytes(heap);
   facts->limit_bytes = allocator->fraction_set ? allocator->fraction_bytes : UINT64_MAX;
   if (allocator->max_bytes < facts->limit_bytes) facts->limit_bytes = allocator->max_bytes;
   facts->capturing = allocator->captures != NULL && heap->settings.reference;
   facts->expandable = heap->settings.expandable_segments || allocator->backend_state != NULL;
   if (heap->history != NULL) {
-    ladei_history_event(heap, LADE_DEVICE_OOM, facts->free_bytes, request->rounded, request->stream.handle,
-                        request->pool_id);
+    ladei_device_history_event(heap, LADE_DEVICE_OOM, facts->free_bytes, request->rounded, request->stream.handle,
+                               request->pool_id);
   }
   ladei_lock_release(&allocator->lock);
   return stats;
@@ -200,8 +200,8 @@ static lade_status text_record(const lade_device_allocator *allocator, const lad
                      facts->capturing ? "; a capture forbids giving the cache back" : "", kept, cause->text);
 }
 
-lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei_device_request *request,
-                                   lade_status status) {
+lade_status ladei_device_report_exhausted(lade_device_allocator *allocator, const ladei_device_request *request,
+                                          lade_status status) {
   lade_error cause;
   ladei_error_save(&cause);
   oom_facts facts = {0};
@@ -213,6 +213,6 @@ lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei
                          .segment_bytes = request->segment_bytes,
                          .limit_bytes = facts.limit_bytes != UINT64_MAX ? facts.limit_bytes : facts.total_bytes,
                          .free_bytes = facts.free_bytes};
-  ladei_callbacks_tell_oom(allocator, &oom);
+  ladei_device_callbacks_tell_oom(allocator, &oom);
   return text_record(allocator, request, &facts, &processes, status, &cause);
 }

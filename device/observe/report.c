@@ -12,7 +12,7 @@
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
-void ladei_report_retire_counters(lade_device_allocator *allocator, lade_device_stats *stats) {
+void ladei_device_report_retire_counters(lade_device_allocator *allocator, lade_device_stats *stats) {
   stats->struct_size = sizeof *stats;
   if (allocator->retire == NULL) return;
   ladei_retire_counters uses;
@@ -26,9 +26,9 @@ lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  lade_device_stats own = ladei_heap_stats(&allocator->heap);
+  lade_device_stats own = ladei_device_heap_stats(&allocator->heap);
   ladei_lock_release(&allocator->lock);
-  ladei_report_retire_counters(allocator, &own);
+  ladei_device_report_retire_counters(allocator, &own);
   if (allocator->backend->stats_complete != NULL) status = allocator->backend->stats_complete(allocator, &own);
   if (status != LADE_OK) return status;
   return ladei_stats_write("lade_device_stats", &own, sizeof own, stats);
@@ -38,7 +38,7 @@ lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  ladei_counters_reset_peaks(&allocator->heap.counters);
+  ladei_device_counters_reset_peaks(&allocator->heap.counters);
   ladei_lock_release(&allocator->lock);
   return allocator->backend->peaks_reset == NULL ? LADE_OK : allocator->backend->peaks_reset(allocator);
 }
@@ -47,7 +47,7 @@ lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  ladei_counters_reset_sums(&allocator->heap.counters);
+  ladei_device_counters_reset_sums(&allocator->heap.counters);
   ladei_lock_release(&allocator->lock);
   return LADE_OK;
 }

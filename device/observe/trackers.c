@@ -15,7 +15,7 @@
 #include "device/state/allocator.h"
 
 /* Room for one more at the end of the queue; false when there is no memory. */
-static bool queue_make_room(ladei_history *history) {
+static bool queue_make_room(ladei_device_history *history) {
   if (history->queue_end < history->queue_room) return true;
   if (history->queue_begin > 0) {
     size_t waiting = history->queue_end - history->queue_begin;
@@ -25,40 +25,40 @@ static bool queue_make_room(ladei_history *history) {
     return true;
   }
   size_t room = history->queue_room == 0 ? 64 : 2 * history->queue_room;
-  ladei_tracked_event *larger = realloc(history->queue, room * sizeof *larger);
+  ladei_device_tracked_event *larger = realloc(history->queue, room * sizeof *larger);
   if (larger == NULL) return false;
   history->queue = larger;
   history->queue_room = room;
   return true;
 }
 
-void ladei_trackers_queue(ladei_history *history, const lade_device_event *event,
-                          const lade_device_event_totals *totals) {
+void ladei_device_trackers_queue(ladei_device_history *history, const lade_device_event *event,
+                                 const lade_device_event_totals *totals) {
   if (!queue_make_room(history)) return; /* the gap in the sequence tells */
-  ladei_context_retain((ladei_context *)(uintptr_t)event->context);
-  history->queue[history->queue_end++] = (ladei_tracked_event){*event, *totals};
+  ladei_device_context_retain((ladei_device_context *)(uintptr_t)event->context);
+  history->queue[history->queue_end++] = (ladei_device_tracked_event){*event, *totals};
 }
 
 /* No lock held. */
-static void event_tell(const ladei_callbacks *trackers, ladei_tracked_event *tracked) {
-  ladei_context *context = (ladei_context *)(uintptr_t)tracked->event.context;
-  ladei_history_event_show(&tracked->event);
+static void event_tell(const ladei_device_callbacks *trackers, ladei_device_tracked_event *tracked) {
+  ladei_device_context *context = (ladei_device_context *)(uintptr_t)tracked->event.context;
+  ladei_device_history_event_show(&tracked->event);
   for (size_t i = 0; i < trackers->count; i++) {
     ((lade_device_tracker)trackers->list[i].function)(trackers->list[i].user, &tracked->event, &tracked->totals);
   }
-  ladei_context_release(context);
+  ladei_device_context_release(context);
 }
 
-void ladei_trackers_tell(lade_device_allocator *allocator) {
-  ladei_history *history = &allocator->history;
+void ladei_device_trackers_tell(lade_device_allocator *allocator) {
+  ladei_device_history *history = &allocator->history;
   if (history->delivering || history->queue_begin == history->queue_end) return;
   lade_error error;
   ladei_error_save(&error);
   history->delivering = true;
   while (history->queue_begin < history->queue_end) {
-    ladei_tracked_event tracked = history->queue[history->queue_begin++];
+    ladei_device_tracked_event tracked = history->queue[history->queue_begin++];
     if (history->queue_begin == history->queue_end) history->queue_begin = history->queue_end = 0;
-    ladei_callbacks trackers = allocator->trackers;
+    ladei_device_callbacks trackers = allocator->trackers;
     ladei_lock_release(&allocator->lock);
     event_tell(&trackers, &tracked);
     ladei_lock_acquire(&allocator->lock);

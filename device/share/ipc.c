@@ -18,8 +18,8 @@
 #include "base/error.h"
 #include "device/state/backend.h"
 
-struct ladei_ipc_mapping {
-  struct ladei_ipc_mapping *next;
+struct ladei_device_ipc_mapping {
+  struct ladei_device_ipc_mapping *next;
   lade_device_ipc_handle handle;
   void *base;
   size_t bytes; /* 0 if the driver did not say */
@@ -35,8 +35,8 @@ static lade_status ipc_supported(const lade_device_allocator *allocator) {
                      allocator->runtime->ops->name);
 }
 
-lade_status ladei_native_ipc_export(lade_device_allocator *allocator, const void *pointer,
-                                    lade_device_ipc_handle *out_handle, size_t *out_offset) {
+lade_status ladei_device_native_ipc_export(lade_device_allocator *allocator, const void *pointer,
+                                           lade_device_ipc_handle *out_handle, size_t *out_offset) {
   void *base = NULL;
   size_t bytes = 0;
   lade_status status = allocator->backend->base_get(allocator, pointer, &base, &bytes);
@@ -53,9 +53,9 @@ lade_status ladei_native_ipc_export(lade_device_allocator *allocator, const void
 /* ---- Mappings ---------------------------------------------------------------------------------------------------- */
 
 /* Link to the entry of a handle, waiting until it is not busy; the link's target is NULL if there is none. */
-static ladei_ipc_mapping **mapping_find(lade_device_allocator *allocator, const lade_device_ipc_handle *handle) {
+static ladei_device_ipc_mapping **mapping_find(lade_device_allocator *allocator, const lade_device_ipc_handle *handle) {
   for (;;) {
-    ladei_ipc_mapping **link = &allocator->ipc_mappings;
+    ladei_device_ipc_mapping **link = &allocator->ipc_mappings;
     while (*link != NULL && memcmp((*link)->handle.bytes, handle->bytes, sizeof handle->bytes) != 0) {
       link = &(*link)->next;
     }
@@ -64,16 +64,17 @@ static ladei_ipc_mapping **mapping_find(lade_device_allocator *allocator, const 
   }
 }
 
-static void mapping_remove(lade_device_allocator *allocator, ladei_ipc_mapping *mapping) {
-  ladei_ipc_mapping **link = &allocator->ipc_mappings;
+static void mapping_remove(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping) {
+  ladei_device_ipc_mapping **link = &allocator->ipc_mappings;
   while (*link != mapping) link = &(*link)->next;
   *link = mapping->next;
   free(mapping);
   atomic_fetch_sub_explicit(&allocator->import_count, 1, memory_order_relaxed);
 }
 
-static ladei_ipc_mapping *mapping_create(lade_device_allocator *allocator, const lade_device_ipc_handle *handle) {
-  ladei_ipc_mapping *mapping = calloc(1, sizeof *mapping);
+static ladei_device_ipc_mapping *mapping_create(lade_device_allocator *allocator,
+                                                const lade_device_ipc_handle *handle) {
+  ladei_device_ipc_mapping *mapping = calloc(1, sizeof *mapping);
   if (mapping == NULL) return NULL;
   mapping->handle = *handle;
   mapping->next = allocator->ipc_mappings;
@@ -83,14 +84,14 @@ static ladei_ipc_mapping *mapping_create(lade_device_allocator *allocator, const
 }
 
 /* A busy entry's driver call has ended. */
-static void mapping_settle(lade_device_allocator *allocator, ladei_ipc_mapping *mapping, bool keep) {
+static void mapping_settle(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping, bool keep) {
   mapping->busy = false;
   if (!keep) mapping_remove(allocator, mapping);
   ladei_condition_broadcast(&allocator->ipc_changed);
 }
 
 /* Asks the driver to open a new entry. Lock held, released in between. */
-static lade_status mapping_open(lade_device_allocator *allocator, ladei_ipc_mapping *mapping) {
+static lade_status mapping_open(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping) {
   ladei_ipc_handle handle;
   memcpy(handle.bytes, mapping->handle.bytes, sizeof handle.bytes);
   void *base = NULL;
@@ -118,7 +119,7 @@ lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_de
   if (status == LADE_OK) status = ipc_supported(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  ladei_ipc_mapping *mapping = *mapping_find(allocator, handle);
+  ladei_device_ipc_mapping *mapping = *mapping_find(allocator, handle);
   if (mapping == NULL) {
     mapping = mapping_create(allocator, handle);
     status = mapping != NULL ? mapping_open(allocator, mapping)
@@ -132,15 +133,15 @@ lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_de
   return status;
 }
 
-bool ladei_ipc_has(const lade_device_allocator *allocator, const void *pointer) {
-  for (const ladei_ipc_mapping *mapping = allocator->ipc_mappings; mapping != NULL; mapping = mapping->next) {
+bool ladei_device_ipc_has(const lade_device_allocator *allocator, const void *pointer) {
+  for (const ladei_device_ipc_mapping *mapping = allocator->ipc_mappings; mapping != NULL; mapping = mapping->next) {
     if (!mapping->busy && (uintptr_t)pointer - (uintptr_t)mapping->base < mapping->bytes) return true;
   }
   return false;
 }
 
 /* Asks the driver to close an entry; refused, it keeps its last open. Lock as above. */
-static lade_status mapping_close(lade_device_allocator *allocator, ladei_ipc_mapping *mapping) {
+static lade_status mapping_close(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping) {
   mapping->busy = true;
   ladei_lock_release(&allocator->lock);
   lade_status status = allocator->runtime->ops->ipc_close(allocator->runtime->self, mapping->base);
@@ -154,7 +155,7 @@ lade_status lade_device_ipc_close(lade_device_allocator *allocator, void *base) 
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  ladei_ipc_mapping *mapping = allocator->ipc_mappings;
+  ladei_device_ipc_mapping *mapping = allocator->ipc_mappings;
   while (mapping != NULL && (mapping->busy || mapping->base != base)) mapping = mapping->next;
   if (mapping == NULL) {
     status = ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: ipc_close: %p is not open",

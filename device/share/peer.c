@@ -12,12 +12,12 @@
 #include "base/error.h"
 #include "device/state/backend.h"
 
-lade_status ladei_native_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
-                                  size_t *out_bytes) {
-  ladei_block *block = NULL;
+lade_status ladei_device_native_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
+                                         size_t *out_bytes) {
+  ladei_device_block *block = NULL;
   ladei_lock_acquire(&allocator->lock);
   lade_status status = ladei_device_block_lookup(allocator, pointer, false, "base_get", &block);
-  if (status == LADE_OK && ladei_heap_segment_expandable(block->segment)) {
+  if (status == LADE_OK && ladei_device_heap_segment_expandable(block->segment)) {
     status =
         ladei_error(LADE_ERR_UNSUPPORTED, 0,
                     "device allocator of device %d: base_get: %p lies in an expandable segment, which other "
@@ -33,19 +33,21 @@ lade_status ladei_native_base_get(lade_device_allocator *allocator, const void *
   return status;
 }
 
-static size_t pool_largest(const ladei_block_pool *pool) { return (size_t)ladei_free_set_largest_size(&pool->free); }
+static size_t pool_largest(const ladei_device_block_pool *pool) {
+  return (size_t)ladei_device_free_set_largest_size(&pool->free);
+}
 
-lade_status ladei_native_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
+lade_status ladei_device_native_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
   size_t largest = 0;
   size_t total = 0;
   lade_status status =
       allocator->runtime->ops->memory_info(allocator->runtime->self, allocator->device, &largest, &total);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  const ladei_heap *heap = &allocator->heap;
+  const ladei_device_heap *heap = &allocator->heap;
   largest = ladei_size_max(largest, pool_largest(&heap->small_pool));
   largest = ladei_size_max(largest, pool_largest(&heap->large_pool));
-  for (const ladei_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
+  for (const ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     largest = ladei_size_max(largest, pool_largest(&pool->small_pool));
     largest = ladei_size_max(largest, pool_largest(&pool->large_pool));
   }
@@ -68,8 +70,9 @@ static bool peer_known(const lade_device_allocator *allocator, int peer) {
 static lade_status peer_append(lade_device_allocator *allocator, int peer) {
   size_t count = atomic_load(&allocator->peer_count);
   if (peer_known(allocator, peer)) return LADE_OK;
-  if (count == LADEI_PEERS_MAX) {
-    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator: peer_add: more than %d peers", LADEI_PEERS_MAX);
+  if (count == LADEI_DEVICE_PEERS_MAX) {
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator: peer_add: more than %d peers",
+                       LADEI_DEVICE_PEERS_MAX);
   }
   allocator->peers[count] = peer;
   atomic_store(&allocator->peer_count, count + 1);
@@ -77,9 +80,9 @@ static lade_status peer_append(lade_device_allocator *allocator, int peer) {
 }
 
 /* Mapped memory first: a refusal leaves the peer out. */
-lade_status ladei_native_peer_add(lade_device_allocator *allocator, int peer) {
+lade_status ladei_device_native_peer_add(lade_device_allocator *allocator, int peer) {
   lade_status status = allocator->runtime->ops->peer_enable(allocator->runtime->self, peer, allocator->device);
-  return status == LADE_OK ? ladei_expandable_grant(allocator, peer, peer_append) : status;
+  return status == LADE_OK ? ladei_device_expandable_grant(allocator, peer, peer_append) : status;
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */

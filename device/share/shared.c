@@ -25,8 +25,8 @@ typedef struct shared_piece {
   bool mapped;
 } shared_piece;
 
-struct ladei_shared_mapping {
-  struct ladei_shared_mapping *next;
+struct ladei_device_shared_mapping {
+  struct ladei_device_shared_mapping *next;
   void *base;
   size_t piece_bytes;
   size_t count;
@@ -54,11 +54,11 @@ static lade_status export_refused(const lade_device_allocator *allocator, const 
 
 /* The handles under a block. Lock held. */
 static lade_status plan_make(lade_device_allocator *allocator, const void *pointer, export_plan *out) {
-  ladei_block *block = NULL;
+  ladei_device_block *block = NULL;
   lade_status status = ladei_device_block_lookup(allocator, pointer, false, "shared_export", &block);
   if (status != LADE_OK) return status;
-  const ladei_heap_segment *segment = block->segment;
-  if (!ladei_heap_segment_expandable(segment)) {
+  const ladei_device_heap_segment *segment = block->segment;
+  if (!ladei_device_heap_segment_expandable(segment)) {
     return export_refused(allocator, pointer, "lies in no expandable segment: export it with lade_device_ipc_export");
   }
   size_t bytes = segment->granules->bytes;
@@ -71,7 +71,7 @@ static lade_status plan_make(lade_device_allocator *allocator, const void *point
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: shared_export: no memory");
   }
   for (size_t i = 0; i < out->count; i++) {
-    const ladei_granule *granule = ladei_granule_at(segment->granules, first + i);
+    const ladei_device_granule *granule = ladei_device_granule_at(segment->granules, first + i);
     if (!granule->exportable) {
       free(out->handles);
       return export_refused(allocator, pointer, "lies in memory that was mapped without LADE_DEVICE_EXPANDABLE_IPC");
@@ -99,7 +99,8 @@ static lade_status descriptors_make(lade_device_allocator *allocator, const expo
   return LADE_OK;
 }
 
-lade_status ladei_native_shared_export(lade_device_allocator *allocator, const void *pointer, lade_device_shared *out) {
+lade_status ladei_device_native_shared_export(lade_device_allocator *allocator, const void *pointer,
+                                              lade_device_shared *out) {
   export_plan plan = {NULL, 0, 0, 0};
   ladei_lock_acquire(&allocator->lock);
   lade_status status = plan_make(allocator, pointer, &plan);
@@ -129,12 +130,12 @@ void lade_device_shared_release(lade_device_shared *shared) {
 
 /* ---- Open -------------------------------------------------------------------------------------------------------- */
 
-static void *piece_address(const ladei_shared_mapping *mapping, size_t index) {
+static void *piece_address(const ladei_device_shared_mapping *mapping, size_t index) {
   return (char *)mapping->base + index * mapping->piece_bytes;
 }
 
 /* Gives back what of the mapping there is; the first refusal leaves the rest for another try (V2). */
-static lade_status mapping_release(lade_device_allocator *allocator, ladei_shared_mapping *mapping) {
+static lade_status mapping_release(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping) {
   const lade_runtime_ops *ops = ops_of(allocator);
   void *self = allocator->runtime->self;
   lade_status status = LADE_OK;
@@ -152,7 +153,7 @@ static lade_status mapping_release(lade_device_allocator *allocator, ladei_share
   return status;
 }
 
-static lade_status pieces_map(lade_device_allocator *allocator, ladei_shared_mapping *mapping, const int *fds) {
+static lade_status pieces_map(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping, const int *fds) {
   const lade_runtime_ops *ops = ops_of(allocator);
   void *self = allocator->runtime->self;
   size_t bytes = mapping->count * mapping->piece_bytes;
@@ -189,7 +190,7 @@ static lade_status shared_check(const lade_device_allocator *allocator, const la
                      (unsigned long long)shared->offset);
 }
 
-static void mapping_enter(lade_device_allocator *allocator, ladei_shared_mapping *mapping) {
+static void mapping_enter(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping) {
   ladei_lock_acquire(&allocator->lock);
   mapping->next = allocator->shared_mappings;
   allocator->shared_mappings = mapping;
@@ -197,8 +198,8 @@ static void mapping_enter(lade_device_allocator *allocator, ladei_shared_mapping
   ladei_lock_release(&allocator->lock);
 }
 
-/* A mapping that could not be made. What the driver does not take back either is kept, for ladei_shared_finish. */
-static void mapping_drop(lade_device_allocator *allocator, ladei_shared_mapping *mapping) {
+/* A mapping that could not be made. What the driver does not take back either is kept, for ladei_device_shared_finish. */
+static void mapping_drop(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping) {
   lade_error error;
   ladei_error_save(&error);
   if (mapping_release(allocator, mapping) == LADE_OK) {
@@ -220,7 +221,7 @@ lade_status lade_device_shared_open(lade_device_allocator *allocator, const lade
   if (status == LADE_OK) status = shared_check(allocator, &own);
   if (status != LADE_OK) return status;
   size_t count = (size_t)own.fd_count;
-  ladei_shared_mapping *mapping = calloc(1, sizeof *mapping + count * sizeof mapping->pieces[0]);
+  ladei_device_shared_mapping *mapping = calloc(1, sizeof *mapping + count * sizeof mapping->pieces[0]);
   if (mapping == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: shared_open: no memory");
   mapping->piece_bytes = (size_t)own.piece_bytes;
   mapping->count = count;
@@ -238,9 +239,9 @@ lade_status lade_device_shared_open(lade_device_allocator *allocator, const lade
 /* ---- Close ------------------------------------------------------------------------------------------------------- */
 
 /* Claims the mapping of an address. */
-static ladei_shared_mapping *mapping_claim(lade_device_allocator *allocator, const void *pointer) {
+static ladei_device_shared_mapping *mapping_claim(lade_device_allocator *allocator, const void *pointer) {
   ladei_lock_acquire(&allocator->lock);
-  ladei_shared_mapping *mapping = allocator->shared_mappings;
+  ladei_device_shared_mapping *mapping = allocator->shared_mappings;
   while (mapping != NULL &&
          (mapping->closing || mapping->abandoned || (char *)mapping->base + mapping->offset != pointer)) {
     mapping = mapping->next;
@@ -251,11 +252,11 @@ static ladei_shared_mapping *mapping_claim(lade_device_allocator *allocator, con
 }
 
 /* Its memory is gone, or it is open again. */
-static void mapping_settle(lade_device_allocator *allocator, ladei_shared_mapping *mapping, bool gone) {
+static void mapping_settle(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping, bool gone) {
   ladei_lock_acquire(&allocator->lock);
   mapping->closing = false;
   if (gone) {
-    ladei_shared_mapping **link = &allocator->shared_mappings;
+    ladei_device_shared_mapping **link = &allocator->shared_mappings;
     while (*link != mapping) link = &(*link)->next;
     *link = mapping->next;
     atomic_fetch_sub_explicit(&allocator->import_count, 1, memory_order_relaxed);
@@ -264,23 +265,24 @@ static void mapping_settle(lade_device_allocator *allocator, ladei_shared_mappin
   if (gone) free(mapping);
 }
 
-bool ladei_shared_open(const lade_device_allocator *allocator) {
-  const ladei_shared_mapping *mapping = allocator->shared_mappings;
+bool ladei_device_shared_open(const lade_device_allocator *allocator) {
+  const ladei_device_shared_mapping *mapping = allocator->shared_mappings;
   while (mapping != NULL && mapping->abandoned) mapping = mapping->next;
   return mapping != NULL;
 }
 
-bool ladei_shared_has(const lade_device_allocator *allocator, const void *pointer) {
-  for (const ladei_shared_mapping *mapping = allocator->shared_mappings; mapping != NULL; mapping = mapping->next) {
+bool ladei_device_shared_has(const lade_device_allocator *allocator, const void *pointer) {
+  for (const ladei_device_shared_mapping *mapping = allocator->shared_mappings; mapping != NULL;
+       mapping = mapping->next) {
     size_t offset = (size_t)((uintptr_t)pointer - (uintptr_t)mapping->base);
     if (!mapping->abandoned && offset < mapping->count * mapping->piece_bytes) return true;
   }
   return false;
 }
 
-lade_status ladei_shared_finish(lade_device_allocator *allocator) {
+lade_status ladei_device_shared_finish(lade_device_allocator *allocator) {
   while (allocator->shared_mappings != NULL) {
-    ladei_shared_mapping *mapping = allocator->shared_mappings;
+    ladei_device_shared_mapping *mapping = allocator->shared_mappings;
     lade_status status = mapping_release(allocator, mapping);
     if (status != LADE_OK) return status;
     mapping_settle(allocator, mapping, true);
@@ -291,7 +293,7 @@ lade_status ladei_shared_finish(lade_device_allocator *allocator) {
 lade_status lade_device_shared_close(lade_device_allocator *allocator, void *pointer) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
-  ladei_shared_mapping *mapping = mapping_claim(allocator, pointer);
+  ladei_device_shared_mapping *mapping = mapping_claim(allocator, pointer);
   if (mapping == NULL) {
     return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: shared_close: %p is not open",
                        allocator->device, pointer);

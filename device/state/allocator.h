@@ -47,33 +47,33 @@
 #include "runtime/ops.h"
 #include "runtime/retire.h"
 
-enum { LADEI_PEERS_MAX = 64, LADEI_CALLBACKS_MAX = 16 };
+enum { LADEI_DEVICE_PEERS_MAX = 64, LADEI_DEVICE_CALLBACKS_MAX = 16 };
 
 /* Callbacks of one kind, in order of adding. Function pointers are kept as the general kind and called as what they
  * were added as. */
-typedef struct ladei_callback {
+typedef struct ladei_device_callback {
   void (*function)(void);
   void *user;
-} ladei_callback;
+} ladei_device_callback;
 
-typedef struct ladei_callbacks {
-  ladei_callback list[LADEI_CALLBACKS_MAX];
+typedef struct ladei_device_callbacks {
+  ladei_device_callback list[LADEI_DEVICE_CALLBACKS_MAX];
   size_t count;
-} ladei_callbacks;
+} ladei_device_callbacks;
 
-typedef struct ladei_capture {
-  struct ladei_capture *next;
-  ladei_private_pool *pool;
+typedef struct ladei_device_capture {
+  struct ladei_device_capture *next;
+  ladei_device_private_pool *pool;
   size_t stream_count; /* 0: every stream */
   uint64_t stream_keys[];
-} ladei_capture;
+} ladei_device_capture;
 
-typedef struct ladei_ipc_mapping ladei_ipc_mapping;       /* ipc.c */
-typedef struct ladei_shared_mapping ladei_shared_mapping; /* shared.c */
+typedef struct ladei_device_ipc_mapping ladei_device_ipc_mapping;       /* ipc.c */
+typedef struct ladei_device_shared_mapping ladei_device_shared_mapping; /* shared.c */
 
 struct lade_device_allocator {
   /* Constant. */
-  const struct ladei_backend *backend;
+  const struct ladei_device_backend *backend;
   void *backend_state; /* the backend's own; NULL for the native one */
   lade_runtime *runtime;
   ladei_retire *retire; /* NULL where a backend waits for nothing itself */
@@ -81,7 +81,7 @@ struct lade_device_allocator {
   uint64_t total_bytes; /* of the device */
 
   ladei_lock lock;
-  ladei_heap heap;
+  ladei_device_heap heap;
 
   uint64_t max_bytes; /* cap of the options; UINT64_MAX: none */
   bool fraction_set;
@@ -100,31 +100,31 @@ struct lade_device_allocator {
   bool alone;        /* one climbs for the last time; the others wait */
 
   /* Devices that may use the memory. Appended under the lock, never changed: the first peer_count may be read by all. */
-  int peers[LADEI_PEERS_MAX];
+  int peers[LADEI_DEVICE_PEERS_MAX];
   atomic_size_t peer_count;
   atomic_size_t expandable_count; /* expandable segments; written under the lock */
 
-  ladei_ipc_mapping *ipc_mappings; /* memory of other processes, open here */
-  ladei_condition ipc_changed;     /* an entry of them is no longer busy */
-  ladei_shared_mapping *shared_mappings;
+  ladei_device_ipc_mapping *ipc_mappings; /* memory of other processes, open here */
+  ladei_condition ipc_changed;            /* an entry of them is no longer busy */
+  ladei_device_shared_mapping *shared_mappings;
   atomic_size_t import_count; /* entries of both; written under the lock */
 
-  ladei_callbacks reclaimers;
-  ladei_callbacks oom_observers;
-  ladei_callbacks trackers;
+  ladei_device_callbacks reclaimers;
+  ladei_device_callbacks oom_observers;
+  ladei_device_callbacks trackers;
 
-  ladei_history history;
+  ladei_device_history history;
   atomic_bool watched; /* heap.history is set; written under the lock */
 
   /* For the recounts of builds without NDEBUG (device.c). */
   atomic_size_t calls_since_recount;
   atomic_size_t calls_per_recount;
 
-  ladei_capture *captures;      /* under way, in order of arrival */
-  atomic_size_t capture_count;  /* their number; written under the lock */
-  atomic_bool reference;        /* heap.settings.reference; written under the lock */
-  ladei_block_list deferred;    /* DEFERRED blocks, in order of their free */
-  atomic_size_t deferred_count; /* their number; written under the lock */
+  ladei_device_capture *captures;   /* under way, in order of arrival */
+  atomic_size_t capture_count;      /* their number; written under the lock */
+  atomic_bool reference;            /* heap.settings.reference; written under the lock */
+  ladei_device_block_list deferred; /* DEFERRED blocks, in order of their free */
+  atomic_size_t deferred_count;     /* their number; written under the lock */
 };
 
 /* One allocation on its way through the ladder. */
@@ -134,18 +134,18 @@ typedef struct ladei_device_request {
   size_t segment_bytes;
   ladei_stream stream;
   uint64_t stream_key;
-  ladei_block_pool *pool;
+  ladei_device_block_pool *pool;
   lade_device_pool_id pool_id; /* of a private pool, after a failure */
   uint64_t kept_bytes;         /* that captures kept from going back on its way through the ladder */
 } ladei_device_request;
 
 /* Key of a stream in ordered sets: the legacy stream first, others by age. */
-static inline uint64_t ladei_stream_key(const ladei_stream *stream) {
+static inline uint64_t ladei_device_stream_key(const ladei_stream *stream) {
   return stream->kind == LADEI_STREAM_LEGACY ? 0 : stream->id;
 }
 
 /* Whether a status says that memory ran out, so that giving some back may help. */
-static inline bool ladei_is_exhausted(lade_status status) {
+static inline bool ladei_device_is_exhausted(lade_status status) {
   return status == LADE_ERR_OUT_OF_DEVICE_MEMORY || status == LADE_ERR_LIMIT;
 }
 
@@ -176,18 +176,18 @@ static inline lade_status ladei_device_stream_resolve(lade_device_allocator *all
 
 /* The block handed out that `pointer` lies in (starts, if `exact`), or what is wrong with the pointer. Lock held. */
 lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,
-                                      const char *call, ladei_block **out);
+                                      const char *call, ladei_device_block **out);
 
 /* ---- driver.c ---------------------------------------------------------------------------------------------------- */
 
 /* All of them: lock held at call and return, released in between. */
 
 /* Whether `bytes` more may be reserved: LADE_OK, LADE_ERR_OUT_OF_DEVICE_MEMORY (fraction), LADE_ERR_LIMIT (options). */
-lade_status ladei_driver_budget(lade_device_allocator *allocator, size_t bytes);
+lade_status ladei_device_driver_budget(lade_device_allocator *allocator, size_t bytes);
 
 /* A new plain segment for the request; its block is BUSY. There is room for one more block after success. */
-lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
-                                       ladei_block **out);
+lade_status ladei_device_driver_segment_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
+                                              ladei_device_block **out);
 
 /*
  * Gives back the blocks of a list: plain segments by a free, granules of expandable ones by unmapping. What the driver
@@ -195,23 +195,23 @@ lade_status ladei_driver_segment_alloc(lade_device_allocator *allocator, const l
  * tried: the first refusal; LADE_ERR_CAPTURE where captures kept something, `kept_bytes` of the list, and nothing else
  * was refused.
  */
-lade_status ladei_driver_give_back(lade_device_allocator *allocator, ladei_block_list *leaving);
+lade_status ladei_device_driver_give_back(lade_device_allocator *allocator, ladei_device_block_list *leaving);
 
 /* Gives back the expandable segments among those marked `emptied` of which nothing is mapped. */
-lade_status ladei_driver_release_emptied(lade_device_allocator *allocator);
+lade_status ladei_device_driver_release_emptied(lade_device_allocator *allocator);
 
 /* Waits until no thread gives a peer access, so that memory may be unmapped (expandable.c, E3). What is to be unmapped
  * is then picked and given back without releasing the lock before. */
-void ladei_driver_await_grants(lade_device_allocator *allocator);
+void ladei_device_driver_await_grants(lade_device_allocator *allocator);
 
 /* Waits until no other thread is giving memory back, so that all segments can be seen. */
-void ladei_driver_await_idle(lade_device_allocator *allocator);
+void ladei_device_driver_await_idle(lade_device_allocator *allocator);
 /* The same; true if any has since `seen` (of allocator->returns) was read. */
-bool ladei_driver_await_returns(lade_device_allocator *allocator, uint64_t seen);
+bool ladei_device_driver_await_returns(lade_device_allocator *allocator, uint64_t seen);
 
 /* Relaxed capture mode around driver calls that a capture of the thread would refuse. */
-ladei_capture_mode ladei_driver_relax(const lade_device_allocator *allocator);
-void ladei_driver_unrelax(const lade_device_allocator *allocator, ladei_capture_mode mode);
+ladei_capture_mode ladei_device_driver_relax(const lade_device_allocator *allocator);
+void ladei_device_driver_unrelax(const lade_device_allocator *allocator, ladei_capture_mode mode);
 
 /* ---- finish.c ---------------------------------------------------------------------------------------------------- */
 
@@ -220,102 +220,106 @@ void ladei_driver_unrelax(const lade_device_allocator *allocator, ladei_capture_
  * LADE_ERR_CAPTURE: it stays, as a capture forbids asking. Else why it is not known. `wait`: waits for the stream also where
  * it is idle. No lock held.
  */
-lade_status ladei_segment_finish(lade_device_allocator *allocator, const ladei_heap_segment *segment, bool wait);
+lade_status ladei_device_segment_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment,
+                                        bool wait);
 /* In the thread that the segment is got for: what finishing its own stream's work will need. No lock held. */
-void ladei_segment_legacy_resolve(lade_device_allocator *allocator, ladei_heap_segment *segment);
+void ladei_device_segment_legacy_resolve(lade_device_allocator *allocator, ladei_device_heap_segment *segment);
 
 /* An event after all work of a stream, in no segment. LADE_ERR_CAPTURE while the stream captures. No lock held. */
-lade_status ladei_last_event_make(lade_device_allocator *allocator, const ladei_stream *stream, ladei_last_event **out);
+lade_status ladei_device_last_event_make(lade_device_allocator *allocator, const ladei_stream *stream,
+                                         ladei_device_last_event **out);
 /* Destroys a list. No lock held. */
-void ladei_last_event_destroy(lade_device_allocator *allocator, ladei_last_event *list);
+void ladei_device_last_event_destroy(lade_device_allocator *allocator, ladei_device_last_event *list);
 /* Destroys those that no segment refers to any more. No lock held. */
-void ladei_last_events_drop(lade_device_allocator *allocator);
+void ladei_device_last_events_drop(lade_device_allocator *allocator);
 
 /* ---- slow_path.c ----------------------------------------------------------------------------------------------------- */
 
 /* What a thread saw at the begin of its climb. */
-typedef struct ladei_climb {
+typedef struct ladei_device_slow_path {
   bool beside; /* others were at it */
   uint64_t climbs;
-} ladei_climb;
+} ladei_device_slow_path;
 
 /* Around the part of a call that grows or gives back. Lock held; begin may wait. end: whether others did the same at
  * any moment in between, so that what was found missing may be there. */
-void ladei_climb_begin(lade_device_allocator *allocator, ladei_climb *out);
-bool ladei_climb_end(lade_device_allocator *allocator, const ladei_climb *climb);
+void ladei_device_slow_path_begin(lade_device_allocator *allocator, ladei_device_slow_path *out);
+bool ladei_device_slow_path_end(lade_device_allocator *allocator, const ladei_device_slow_path *climb);
 /* The same with nobody else at it: begin waits for all that are. */
-void ladei_climb_begin_alone(lade_device_allocator *allocator);
-void ladei_climb_end_alone(lade_device_allocator *allocator);
+void ladei_device_slow_path_begin_alone(lade_device_allocator *allocator);
+void ladei_device_slow_path_end_alone(lade_device_allocator *allocator);
 
 /* ---- expandable.c ------------------------------------------------------------------------------------------------ */
 
 /* A block of at least request->rounded bytes in an expandable segment, mapping what is missing; BUSY. Lock as above.
  * There is room for one more block after success. */
-lade_status ladei_expandable_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
-                                   ladei_block **out);
+lade_status ladei_device_expandable_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
+                                          ladei_device_block **out);
 
 /* Unmaps a BUSY block of whole granules, without the lock. *out_gone is false if it stayed as it was. */
-lade_status ladei_expandable_unmap(lade_device_allocator *allocator, const ladei_block *block, bool *out_gone);
+lade_status ladei_device_expandable_unmap(lade_device_allocator *allocator, const ladei_device_block *block,
+                                          bool *out_gone);
 
 /* Commits it, with the lock, if it is gone: a hole. */
-void ladei_expandable_unmapped(lade_device_allocator *allocator, ladei_block *block);
+void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_device_block *block);
 
 /* Gives back the addresses of a segment whose BUSY hole covers all of it. Lock as above. */
-lade_status ladei_expandable_release(lade_device_allocator *allocator, ladei_heap_segment *segment);
+lade_status ladei_device_expandable_release(lade_device_allocator *allocator, ladei_device_heap_segment *segment);
 
 /* Gives a device access to everything mapped in expandable segments, then calls `append` under the same hold of the lock
  * that found nothing left to do. On failure it was not called. No lock held. */
-lade_status ladei_expandable_grant(lade_device_allocator *allocator, int peer,
-                                   lade_status (*append)(lade_device_allocator *allocator, int peer));
+lade_status ladei_device_expandable_grant(lade_device_allocator *allocator, int peer,
+                                          lade_status (*append)(lade_device_allocator *allocator, int peer));
 
 /* ---- uses.c ------------------------------------------------------------------------------------------------------ */
 
 /* For ladei_retire_options. */
-void ladei_uses_done(void *owner, ladei_ticket *list);
-uint64_t ladei_uses_order(void *owner, const ladei_stream *stream);
+void ladei_device_uses_done(void *owner, ladei_retire_ticket *list);
+uint64_t ladei_device_uses_order(void *owner, const ladei_stream *stream);
 
 /* Hands a block that has just become PENDING to the retire object. No lock held. */
-void ladei_uses_add(lade_device_allocator *allocator, ladei_block *block);
+void ladei_device_uses_add(lade_device_allocator *allocator, ladei_device_block *block);
 
 /* Frees deferred during captures that are over get their events; then polls. No lock held. `flags` as
  * ladei_retire_poll. With LADE_DEVICE_REFERENCE it does nothing while a capture is under way. */
-lade_status ladei_uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_done);
+lade_status ladei_device_uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_done);
 /* Whether it could find anything. */
-static inline bool ladei_uses_waiting(const lade_device_allocator *allocator) {
+static inline bool ladei_device_uses_waiting(const lade_device_allocator *allocator) {
   return atomic_load_explicit(&allocator->heap.waiting_count, memory_order_relaxed) != 0;
 }
 /* Whether a block that is freed with uses must wait for the end of a capture, DEFERRED. Lock held. */
-bool ladei_uses_deferrable(lade_device_allocator *allocator, ladei_block *block);
+bool ladei_device_uses_deferrable(lade_device_allocator *allocator, ladei_device_block *block);
 /* How to note the use of a block handed out: flags of ladei_retire_note. No lock held. */
-unsigned ladei_uses_flags(const lade_device_allocator *allocator, const ladei_block *block, const ladei_stream *use);
-/* The first half of ladei_uses_process. No lock held. */
-void ladei_uses_settle_deferred(lade_device_allocator *allocator);
+unsigned ladei_device_uses_flags(const lade_device_allocator *allocator, const ladei_device_block *block,
+                                 const ladei_stream *use);
+/* The first half of ladei_device_uses_process. No lock held. */
+void ladei_device_uses_settle_deferred(lade_device_allocator *allocator);
 
 /* ---- private_pool.c ---------------------------------------------------------------------------------------------- */
 
 /* NULL if there is none. Lock held. */
-ladei_private_pool *ladei_private_pool_find(const ladei_heap *heap, lade_device_pool_id id);
+ladei_device_private_pool *ladei_device_private_pool_find(const ladei_device_heap *heap, lade_device_pool_id id);
 /* Error record that names call and pool; returns `status`. */
-lade_status ladei_private_pool_error(const lade_device_allocator *allocator, lade_status status, const char *call,
-                                     lade_device_pool_id id, const char *what);
+lade_status ladei_device_private_pool_error(const lade_device_allocator *allocator, lade_status status,
+                                            const char *call, lade_device_pool_id id, const char *what);
 
 /* ---- callbacks.c ------------------------------------------------------------------------------------------------ */
 
 /* Runs all reclaimers; whether any freed something. Lock held at call and return, released in between. */
-bool ladei_callbacks_reclaim(lade_device_allocator *allocator);
+bool ladei_device_callbacks_reclaim(lade_device_allocator *allocator);
 /* Tells all observers. No lock held. */
-void ladei_callbacks_tell_oom(lade_device_allocator *allocator, const lade_device_oom *oom);
+void ladei_device_callbacks_tell_oom(lade_device_allocator *allocator, const lade_device_oom *oom);
 
 /* ---- history.c, history_api.c, trackers.c ------------------------------------------------------------------------- */
 
 /* Whether there is history or a tracker. */
-static inline bool ladei_history_watched(const lade_device_allocator *allocator) {
+static inline bool ladei_device_history_watched(const lade_device_allocator *allocator) {
   return atomic_load_explicit(&allocator->watched, memory_order_relaxed);
 }
 /* Takes the allocator's lock; reads the clock before, so that what follows has a time. */
-static inline void ladei_history_lock(lade_device_allocator *allocator) {
+static inline void ladei_device_history_lock(lade_device_allocator *allocator) {
   uint64_t now_ns = 0;
-  if (ladei_history_watched(allocator)) now_ns = allocator->runtime->ops->now_ns(allocator->runtime->self);
+  if (ladei_device_history_watched(allocator)) now_ns = allocator->runtime->ops->now_ns(allocator->runtime->self);
   ladei_lock_acquire(&allocator->lock);
   if (now_ns > allocator->history.now_ns) allocator->history.now_ns = now_ns;
 }
@@ -324,53 +328,54 @@ static inline void ladei_history_lock(lade_device_allocator *allocator) {
  * A call of the program begins and ends, for calls that found somebody listening. No lock held. The first captures a
  * context where that is wanted from `level` on; the second tells trackers, and keeps the thread's error record.
  */
-enum { LADEI_CONTEXT_NOT_WANTED = LADE_CONTEXT_ALL + 1 }; /* a level that is never reached */
-void ladei_history_begin(lade_device_allocator *allocator, unsigned level, ladei_operation *op);
-void ladei_history_end(lade_device_allocator *allocator, ladei_operation *op);
+enum { LADEI_DEVICE_CONTEXT_NOT_WANTED = LADE_CONTEXT_ALL + 1 }; /* a level that is never reached */
+void ladei_device_history_begin(lade_device_allocator *allocator, unsigned level, ladei_device_operation *op);
+void ladei_device_history_end(lade_device_allocator *allocator, ladei_device_operation *op);
 
 /* After a change of what is listened to: H4. Lock held. */
-void ladei_history_watch(lade_device_allocator *allocator);
+void ladei_device_history_watch(lade_device_allocator *allocator);
 /* The last events go to the trackers, memory and contexts are released. Excludes every other call. No lock held. */
-void ladei_history_destroy(lade_device_allocator *allocator);
+void ladei_device_history_destroy(lade_device_allocator *allocator);
 
 /* Copies the ring's events before the one numbered `end`. No lock held. LADE_ERR_OUT_OF_HOST_MEMORY. */
-lade_status ladei_history_copy_take(lade_device_allocator *allocator, uint64_t end, ladei_history_copy *out);
+lade_status ladei_device_history_copy_take(lade_device_allocator *allocator, uint64_t end,
+                                           ladei_device_history_copy *out);
 /* Replaces the record of a context by what the program captured. */
-void ladei_history_event_show(lade_device_event *event);
+void ladei_device_history_event_show(lade_device_event *event);
 
 /* Note [Contexts] in history.h. The first under the lock, the second without it. */
-void ladei_context_drop(ladei_history *history, ladei_context *context);
-void ladei_context_bury(ladei_context *dead);
+void ladei_device_context_drop(ladei_device_history *history, ladei_device_context *context);
+void ladei_device_context_bury(ladei_device_context *dead);
 
-void ladei_trackers_queue(ladei_history *history, const lade_device_event *event,
-                          const lade_device_event_totals *totals);
+void ladei_device_trackers_queue(ladei_device_history *history, const lade_device_event *event,
+                                 const lade_device_event_totals *totals);
 /* Tells trackers what is queued, unless another thread does. Lock held at call and return, released in between. */
-void ladei_trackers_tell(lade_device_allocator *allocator);
+void ladei_device_trackers_tell(lade_device_allocator *allocator);
 
 /* ---- report.c ---------------------------------------------------------------------------------------------------- */
 
 /* Fills in what runtime/retire counts, if the backend uses it, and struct_size. No lock held. */
-void ladei_report_retire_counters(lade_device_allocator *allocator, lade_device_stats *stats);
+void ladei_device_report_retire_counters(lade_device_allocator *allocator, lade_device_stats *stats);
 
 /* ---- ipc.c, shared.c --------------------------------------------------------------------------------------------- */
 
 /* Whether the address lies in memory of another process that is open here. Lock held. */
-bool ladei_ipc_has(const lade_device_allocator *allocator, const void *pointer);
-bool ladei_shared_has(const lade_device_allocator *allocator, const void *pointer);
+bool ladei_device_ipc_has(const lade_device_allocator *allocator, const void *pointer);
+bool ladei_device_shared_has(const lade_device_allocator *allocator, const void *pointer);
 
 /* ---- shared.c ---------------------------------------------------------------------------------------------------- */
 
 /* For destroy, which excludes other calls: whether the program has memory of other processes open; what failed opens and
  * clean-ups left behind goes back. */
-bool ladei_shared_open(const lade_device_allocator *allocator);
-lade_status ladei_shared_finish(lade_device_allocator *allocator);
+bool ladei_device_shared_open(const lade_device_allocator *allocator);
+lade_status ladei_device_shared_finish(lade_device_allocator *allocator);
 
 /* ---- oom.c ------------------------------------------------------------------------------------------------------- */
 
 /* The error of a request that no step of the ladder could serve; `status` is what the last one said, with its words in
  * the thread's error record. No lock held. */
-lade_status ladei_report_exhausted(lade_device_allocator *allocator, const ladei_device_request *request,
-                                   lade_status status);
+lade_status ladei_device_report_exhausted(lade_device_allocator *allocator, const ladei_device_request *request,
+                                          lade_status status);
 
 /* Recounts the backend's invariants (heap.h, ledger.h); LADE_ERR_INTERNAL names the one broken. For tests; no call in
  * flight. */

@@ -325,17 +325,17 @@ static inline void lade_pipeline_info_init(lade_pipeline_info *info) {
 
 /** What a thread of the pipeline, or the link, did in the time of an event. */
 typedef enum lade_timeline_kind {
-  LADE_TIMELINE_ACQUIRE = 1, /**< Took a staging block from the pool. */
-  LADE_TIMELINE_READ = 2,    /**< Filled a block from the source. */
-  LADE_TIMELINE_GATE = 3,    /**< Asked for the work that the transfer runs after. */
-  LADE_TIMELINE_COPY = 4,    /**< Queued the copies of a chunk. */
-  LADE_TIMELINE_RECORD = 5,  /**< Recorded an event behind copies. */
-  LADE_TIMELINE_POLL = 6,    /**< Asked an event; `status` is LADE_NOT_READY where copies were still under way. */
-  LADE_TIMELINE_WRITE = 7,   /**< Drained a block into the sink. */
-  LADE_TIMELINE_RELEASE = 8, /**< Gave a staging block back to the pool. */
-  LADE_TIMELINE_FINISH = 9,  /**< Ended a transfer: closed its files, called on_complete. */
-  LADE_TIMELINE_LOCK = 10,   /**< Waited for the pipeline's lock after one of the above. */
-  LADE_TIMELINE_IDLE = 11,   /**< Found nothing to do, and waited. */
+  LADE_TIMELINE_ACQUIRE = 1,    /**< Took a staging block from the pool. */
+  LADE_TIMELINE_READ = 2,       /**< Filled a block from the source. */
+  LADE_TIMELINE_DEPENDENCY = 3, /**< Asked for the work that the transfer runs after. */
+  LADE_TIMELINE_COPY = 4,       /**< Queued the copies of a chunk. */
+  LADE_TIMELINE_RECORD = 5,     /**< Recorded an event behind copies. */
+  LADE_TIMELINE_POLL = 6,       /**< Asked an event; `status` is LADE_NOT_READY where copies were still under way. */
+  LADE_TIMELINE_WRITE = 7,      /**< Drained a block into the sink. */
+  LADE_TIMELINE_RELEASE = 8,    /**< Gave a staging block back to the pool. */
+  LADE_TIMELINE_FINISH = 9,     /**< Ended a transfer: closed its files, called on_complete. */
+  LADE_TIMELINE_LOCK = 10,      /**< Waited for the pipeline's lock after one of the above. */
+  LADE_TIMELINE_IDLE = 11,      /**< Found nothing to do, and waited. */
   /** A chunk's copies were queued and not yet found finished; `thread` is 0. Chunks of one direction overlap. */
   LADE_TIMELINE_FLIGHT = 12,
 } lade_timeline_kind;

@@ -38,9 +38,9 @@ static lade_status options_check(const lade_pipeline_options *options) {
   if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: storage %d is none", options->storage);
   }
-  if (options->timeline_events > LADEI_TIMELINE_MOST_EVENTS) {
+  if (options->timeline_events > LADEI_PIPE_TIMELINE_MOST_EVENTS) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: timeline of %llu events; at most %d",
-                       (unsigned long long)options->timeline_events, LADEI_TIMELINE_MOST_EVENTS);
+                       (unsigned long long)options->timeline_events, LADEI_PIPE_TIMELINE_MOST_EVENTS);
   }
   if (!ladei_size_mul(options->chunk_bytes, options->depth + 1u, &ring) || ring >= LADEI_SIZE_LIMIT) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: chunks of %llu bytes are too large",
@@ -110,7 +110,7 @@ static void options_complete(lade_pipeline *pipeline) {
     options->readers = readers_choose(pipeline->runtime);
   }
   if (options->chunk_bytes == 0) {
-    options->chunk_bytes = LADEI_CHUNK_FIRST;
+    options->chunk_bytes = LADEI_PIPE_CHUNK_FIRST;
   }
   if (options->depth == 0) {
     uint32_t depth =
@@ -131,11 +131,11 @@ static void options_complete(lade_pipeline *pipeline) {
 static void limits_set(lade_pipeline *pipeline) {
   const lade_pipeline_options *options = &pipeline->options;
   size_t chunk = (size_t)options->chunk_bytes;
-  ladei_core_set_blocks(&pipeline->core, chunk, pipeline->chunk_chosen ? LADEI_CHUNK_LEAST : chunk);
+  ladei_pipe_core_set_blocks(&pipeline->core, chunk, pipeline->chunk_chosen ? LADEI_PIPE_CHUNK_LEAST : chunk);
   for (unsigned i = 0; i < 2; i++) {
-    ladei_window *window = &pipeline->sides[i].window;
-    ladei_window_init(window, options->readers, options->readers * pipeline->driver->queue);
-    ladei_core_set_window(&pipeline->core.rings[i], window->size);
+    ladei_pipe_window *window = &pipeline->sides[i].window;
+    ladei_pipe_window_init(window, options->readers, options->readers * pipeline->driver->queue);
+    ladei_pipe_core_set_window(&pipeline->core.rings[i], window->size);
     if (pipeline->depth_chosen) {
       pipeline->core.rings[i].ahead = blocks_ahead(engines_are_threads(pipeline->runtime), options->chunk_bytes);
     }
@@ -167,7 +167,7 @@ void ladei_pipeline_unref_unlock(lade_pipeline *pipeline) {
 
 lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *info) {
   if (pipeline == NULL) {
-    return ladei_argument_error("lade_pipeline_info_get: NULL");
+    return ladei_pipe_argument_error("lade_pipeline_info_get: NULL");
   }
   lade_status status = ladei_runtime_check_process(pipeline->runtime);
   if (status != LADE_OK) {
@@ -179,7 +179,7 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
                             .device = pipeline->options.device,
                             .numa_node = pipeline->topology != NULL ? pipeline->numa_node : -1};
   ladei_lock_acquire(&pipeline->lock);
-  ladei_core_counters counters = pipeline->core.counters;
+  ladei_pipe_core_counters counters = pipeline->core.counters;
   own.callbacks_stalled = pipeline->callbacks_stalled;
   own.callbacks_stalled_sum = pipeline->callbacks_stalled_sum;
   own.requests_to_device = pipeline->core.rings[0].window;
@@ -204,7 +204,7 @@ lade_status lade_pipeline_timeline_read(lade_pipeline *pipeline, lade_timeline_e
                                         size_t *out_count, uint64_t *out_lost) {
   uint64_t lost;
   if (pipeline == NULL || out_count == NULL || (out == NULL && capacity > 0)) {
-    return ladei_argument_error("lade_pipeline_timeline_read: NULL");
+    return ladei_pipe_argument_error("lade_pipeline_timeline_read: NULL");
   }
   lade_status status = ladei_runtime_check_process(pipeline->runtime);
   if (status != LADE_OK) {
@@ -242,7 +242,7 @@ static lade_status stream_retire(lade_pipeline *pipeline, const ladei_stream *st
   return status;
 }
 
-static lade_status lane_destroy(lade_pipeline *pipeline, ladei_lane_stream *lane) {
+static lade_status lane_destroy(lade_pipeline *pipeline, ladei_pipe_stream *lane) {
   const lade_runtime *runtime = pipeline->runtime;
   if (lane->live) {
     lade_status status = stream_retire(pipeline, &lane->stream);
@@ -254,7 +254,7 @@ static lade_status lane_destroy(lade_pipeline *pipeline, ladei_lane_stream *lane
     }
     lane->live = false;
   }
-  for (unsigned i = 0; i < LADEI_BATCHES; i++) {
+  for (unsigned i = 0; i < LADEI_PIPE_BATCHES; i++) {
     if (lane->events[i] != NULL) {
       ladei_event_pool_release(pipeline->events, lane->events[i]);
       lane->events[i] = NULL;
@@ -264,17 +264,17 @@ static lade_status lane_destroy(lade_pipeline *pipeline, ladei_lane_stream *lane
 }
 
 /* Undoes side_create; what failed is tried again by the next call. */
-static lade_status side_destroy(lade_pipeline *pipeline, ladei_side *side) {
-  for (unsigned i = 0; i < LADEI_LANES; i++) {
+static lade_status side_destroy(lade_pipeline *pipeline, ladei_pipe_side *side) {
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
     lade_status status = lane_destroy(pipeline, &side->lanes[i]);
     if (status != LADE_OK) {
       return status;
     }
   }
-  return ladei_probe_destroy(pipeline->runtime, &side->probe);
+  return ladei_pipe_probe_destroy(pipeline->runtime, &side->probe);
 }
 
-static lade_status lane_create(lade_pipeline *pipeline, ladei_lane_stream *lane) {
+static lade_status lane_create(lade_pipeline *pipeline, ladei_pipe_stream *lane) {
   const lade_runtime *runtime = pipeline->runtime;
   lade_stream handle;
   lade_status status =
@@ -294,13 +294,13 @@ static lade_status lane_create(lade_pipeline *pipeline, ladei_lane_stream *lane)
   return LADE_OK;
 }
 
-static lade_status side_create(lade_pipeline *pipeline, ladei_side *side) {
+static lade_status side_create(lade_pipeline *pipeline, ladei_pipe_side *side) {
   lade_status status = LADE_OK;
-  for (unsigned i = 0; i < LADEI_LANES && status == LADE_OK; i++) {
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && status == LADE_OK; i++) {
     status = lane_create(pipeline, &side->lanes[i]);
   }
   bool adapts = pipeline->chunk_chosen && !engines_are_threads(pipeline->runtime);
-  return status == LADE_OK && adapts ? ladei_probe_create(pipeline->runtime, &side->lanes[0].stream, &side->probe)
+  return status == LADE_OK && adapts ? ladei_pipe_probe_create(pipeline->runtime, &side->lanes[0].stream, &side->probe)
                                      : status;
 }
 
@@ -342,7 +342,7 @@ static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
   pipeline->events = NULL;
   ladei_topology_destroy(pipeline->topology);
   pipeline->topology = NULL;
-  ladei_core_destroy(&pipeline->core);
+  ladei_pipe_core_destroy(&pipeline->core);
   ladei_runtime_release(pipeline->runtime);
   return LADE_OK;
 }
@@ -357,7 +357,7 @@ static lade_status pool_settings_read(lade_pipeline *pipeline) {
 }
 
 static lade_status pipeline_build(lade_pipeline *pipeline) {
-  lade_status status = ladei_core_init(&pipeline->core, pipeline->options.depth);
+  lade_status status = ladei_pipe_core_init(&pipeline->core, pipeline->options.depth);
   if (status == LADE_OK && pipeline->options.timeline_events > 0) {
     status =
         ladei_pipe_timeline_create(pipeline->options.timeline_events, pipeline->options.depth, &pipeline->timeline);
@@ -373,7 +373,7 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
     status = side_create(pipeline, &pipeline->sides[i]);
   }
   if (status == LADE_OK) {
-    bool threads = pipeline->driver == &ladei_driver_threads;
+    bool threads = pipeline->driver == &ladei_pipe_driver_threads;
     ladei_storage_open(&pipeline->storage, threads ? (lade_storage)pipeline->options.storage : LADE_STORAGE_PREAD,
                        pipeline->runtime->software_device != NULL, 2 * pipeline->options.depth,
                        2 * pipeline->options.depth);
@@ -387,7 +387,7 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
 static void pipeline_wake(void *user) {
   lade_pipeline *pipeline = user;
   ladei_lock_acquire(&pipeline->lock);
-  ladei_core_poll_wake(&pipeline->core);
+  ladei_pipe_core_poll_wake(&pipeline->core);
   ladei_lock_release(&pipeline->lock);
   pipeline->driver->kick(pipeline);
 }
@@ -406,7 +406,7 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
   pipeline->options = *options;
   pipeline->chunk_chosen = options->chunk_bytes == 0;
   pipeline->depth_chosen = options->depth == 0;
-  pipeline->driver = runtime->ops->step != NULL ? &ladei_driver_virtual : &ladei_driver_threads;
+  pipeline->driver = runtime->ops->step != NULL ? &ladei_pipe_driver_virtual : &ladei_pipe_driver_threads;
   pipeline->references = 1;
   ladei_process_take(&pipeline->owner);
   options_complete(pipeline);
@@ -432,7 +432,7 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
   lade_pipeline_options own;
   int devices;
   if (runtime == NULL || pool == NULL || out == NULL) {
-    return ladei_argument_error("lade_pipeline_create: NULL");
+    return ladei_pipe_argument_error("lade_pipeline_create: NULL");
   }
   lade_status status = ladei_options_read("lade_pipeline_options", options, &own, sizeof own);
   if (status == LADE_OK) {
@@ -458,11 +458,11 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
 /* Called with the lock, which is released meanwhile: the kernel is asked without it to give up what it has. */
 static void cancel_all(lade_pipeline *pipeline) {
   for (unsigned i = 0; i < 2; i++) {
-    ladei_core_transfer *next;
-    ladei_core_transfer *transfer = TAILQ_FIRST(&pipeline->core.rings[i].queue);
+    ladei_pipe_core_transfer *next;
+    ladei_pipe_core_transfer *transfer = TAILQ_FIRST(&pipeline->core.rings[i].queue);
     for (; transfer != NULL; transfer = next) {
       next = TAILQ_NEXT(transfer, link);
-      ladei_ticket_cancel_locked(pipeline, ladei_ticket_of(transfer));
+      ladei_pipe_ticket_cancel_locked(pipeline, ladei_pipe_ticket_of(transfer));
     }
   }
   ladei_lock_release(&pipeline->lock);
@@ -479,7 +479,7 @@ static lade_status drain_error(const lade_pipeline *pipeline, unsigned left) {
 
 /* Called with the lock. A call of submit from a callback is part of an order. */
 static bool is_busy(const lade_pipeline *pipeline) {
-  const ladei_core *core = &pipeline->core;
+  const ladei_pipe_core *core = &pipeline->core;
   return core->unfinished > 0 || core->orders_out > 0 || core->counters.blocks > 0 || pipeline->calls > 0;
 }
 
@@ -487,7 +487,7 @@ static bool is_busy(const lade_pipeline *pipeline) {
 static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
   lade_status status = LADE_OK;
   uint64_t timeout_ns = pipeline->options.drain_timeout_ns;
-  uint64_t deadline_ns = ladei_deadline_after(pipeline, timeout_ns != 0 ? timeout_ns : LADE_WAIT_FOREVER);
+  uint64_t deadline_ns = ladei_pipe_deadline_after(pipeline, timeout_ns != 0 ? timeout_ns : LADE_WAIT_FOREVER);
   ladei_lock_acquire(&pipeline->lock);
   pipeline->stopping = true; /* every completion wakes us */
   pipeline->closed = cancel; /* what callbacks submitted from here on would be cancelled by nobody */

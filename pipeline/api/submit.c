@@ -19,14 +19,15 @@
 
 static lade_status destination_check(const lade_transfer *request) {
   if ((request->allocator == NULL) != (request->out_device_memory == NULL)) {
-    return ladei_argument_error(request->allocator == NULL ? "transfer: out_device_memory is given without allocator"
-                                                           : "transfer: allocator is given without out_device_memory");
+    return ladei_pipe_argument_error(request->allocator == NULL
+                                         ? "transfer: out_device_memory is given without allocator"
+                                         : "transfer: allocator is given without out_device_memory");
   }
   if (request->allocator != NULL && request->direction != LADE_TO_DEVICE) {
-    return ladei_argument_error("transfer: allocator is for transfers to the device");
+    return ladei_pipe_argument_error("transfer: allocator is for transfers to the device");
   }
   if (request->allocator != NULL && request->device_memory != NULL) {
-    return ladei_argument_error("transfer: both device_memory and allocator are given");
+    return ladei_pipe_argument_error("transfer: both device_memory and allocator are given");
   }
   return LADE_OK;
 }
@@ -40,15 +41,15 @@ static lade_status checksum_check(const lade_transfer *request) {
   if (request->checksum == LADE_CHECKSUM_NONE) {
     return request->checksum_bytes == 0 && request->checksums == NULL
                ? LADE_OK
-               : ladei_argument_error("transfer: checksum_bytes or checksums is given without checksum");
+               : ladei_pipe_argument_error("transfer: checksum_bytes or checksums is given without checksum");
   }
   if (!ladei_is_power_of_two(request->checksum_bytes) || request->checksum_bytes < CHECKSUM_LEAST ||
-      request->checksum_bytes > LADEI_CHUNK_MOST) {
+      request->checksum_bytes > LADEI_PIPE_CHUNK_MOST) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                        "transfer: checksum_bytes %llu is no power of two from 4 KiB to 16 MiB",
                        (unsigned long long)request->checksum_bytes);
   }
-  return request->checksums != NULL ? LADE_OK : ladei_argument_error("transfer: checksums is NULL");
+  return request->checksums != NULL ? LADE_OK : ladei_pipe_argument_error("transfer: checksums is NULL");
 }
 
 static lade_status request_check(const lade_transfer *request) {
@@ -56,7 +57,7 @@ static lade_status request_check(const lade_transfer *request) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: direction %d is none", request->direction);
   }
   if (request->after_stream != 0 && request->after_stream != 1) {
-    return ladei_argument_error("transfer: after_stream is neither 0 nor 1");
+    return ladei_pipe_argument_error("transfer: after_stream is neither 0 nor 1");
   }
   if (request->priority < LADE_PRIORITY_BACKGROUND || request->priority > LADE_PRIORITY_URGENT) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: priority %d is none", request->priority);
@@ -105,7 +106,7 @@ static lade_status gate_record(lade_pipeline *pipeline, const lade_transfer *req
   if (!request->after_stream && request->allocator == NULL) {
     return LADE_OK;
   }
-  lade_status status = ladei_caller_stream_resolve(runtime, request->stream, &stream);
+  lade_status status = ladei_pipe_caller_stream_resolve(runtime, request->stream, &stream);
   if (status == LADE_OK) {
     status = ladei_event_pool_acquire(pipeline->events, stream.context, &ticket->gate);
   }
@@ -121,7 +122,7 @@ static lade_status gate_record(lade_pipeline *pipeline, const lade_transfer *req
     ticket->gate = NULL;
     return status;
   }
-  ticket->transfer.gate = LADEI_GATE_CLOSED;
+  ticket->transfer.gate = LADEI_PIPE_DEPENDENCY_CLOSED;
   ticket->transfer.after = stream.id;
   return LADE_OK;
 }
@@ -133,9 +134,9 @@ static size_t chunk_for(const lade_pipeline *pipeline, uint64_t bytes, bool unst
   if (!pipeline->chunk_chosen) {
     return (size_t)pipeline->options.chunk_bytes;
   }
-  return !unstaged && ladei_size_round_up((size_t)(bytes / 8), LADEI_CHUNK_LEAST, &wanted)
-             ? ladei_size_min(LADEI_CHUNK_MOST, ladei_size_max(wanted, LADEI_CHUNK_LEAST))
-             : LADEI_CHUNK_MOST;
+  return !unstaged && ladei_size_round_up((size_t)(bytes / 8), LADEI_PIPE_CHUNK_LEAST, &wanted)
+             ? ladei_size_min(LADEI_PIPE_CHUNK_MOST, ladei_size_max(wanted, LADEI_PIPE_CHUNK_LEAST))
+             : LADEI_PIPE_CHUNK_MOST;
 }
 
 /*
@@ -150,11 +151,11 @@ static unsigned flow_of(uint64_t submitter) {
     submitter = (uint64_t)(uintptr_t)lade_last_error(); /* each thread's own */
   }
   uint64_t mixed = submitter * UINT64_C(0x9E3779B97F4A7C15);
-  return (unsigned)(mixed >> 60) + (thread ? LADEI_FLOWS / 2 : 0);
+  return (unsigned)(mixed >> 60) + (thread ? LADEI_PIPE_FAIR_QUEUES / 2 : 0);
 }
-_Static_assert(LADEI_FLOWS == 32, "flow_of makes numbers of four bits for each half");
+_Static_assert(LADEI_PIPE_FAIR_QUEUES == 32, "flow_of makes numbers of four bits for each half");
 
-static bool any_ordered(const ladei_parts *parts) {
+static bool any_ordered(const ladei_pipe_parts *parts) {
   bool ordered = false;
   for (size_t i = 0; i < parts->count && !ordered; i++) {
     ordered = parts->list[i].host.kind == LADE_ENDPOINT_CALLBACK && !parts->list[i].host.concurrent;
@@ -163,7 +164,8 @@ static bool any_ordered(const ladei_parts *parts) {
 }
 
 /* What can only be judged with the pipeline's settings at hand. */
-static lade_status parts_check(const lade_pipeline *pipeline, const lade_transfer *request, const ladei_parts *parts) {
+static lade_status parts_check(const lade_pipeline *pipeline, const lade_transfer *request,
+                               const ladei_pipe_parts *parts) {
   for (size_t i = 0; i < parts->count; i++) {
     const lade_endpoint *host = &parts->list[i].host;
     if (host->kind != LADE_ENDPOINT_DEVICE) {
@@ -188,7 +190,7 @@ static lade_status parts_check(const lade_pipeline *pipeline, const lade_transfe
 
 /* Chunks of whole units. O_DIRECT's, if there are any, are as good; a first chunk cut to its blocks is not. */
 static void checksum_fill(const lade_transfer *request, lade_ticket *ticket) {
-  ladei_core_transfer *transfer = &ticket->transfer;
+  ladei_pipe_core_transfer *transfer = &ticket->transfer;
   ticket->checksum = request->checksum;
   ticket->checksum_bytes = request->checksum_bytes;
   ticket->checksums = request->checksums;
@@ -204,18 +206,18 @@ static void checksum_fill(const lade_transfer *request, lade_ticket *ticket) {
 }
 
 static void transfer_fill(const lade_pipeline *pipeline, const lade_transfer *request, lade_ticket *ticket) {
-  ladei_core_transfer *transfer = &ticket->transfer;
+  ladei_pipe_core_transfer *transfer = &ticket->transfer;
   ticket->pipeline = (lade_pipeline *)pipeline;
   ticket->to_device = request->direction == LADE_TO_DEVICE;
   ticket->on_complete = request->on_complete;
   ticket->on_complete_user = request->on_complete_user;
   transfer->bytes = ticket->parts.bytes;
-  transfer->unstaged = ladei_parts_find_direct(pipeline, &ticket->parts);
+  transfer->unstaged = ladei_pipe_parts_find_direct(pipeline, &ticket->parts);
   transfer->no_host = transfer->unstaged && request->checksum == LADE_CHECKSUM_NONE;
   transfer->chunk_bytes = chunk_for(pipeline, ticket->parts.bytes, transfer->unstaged);
   transfer->ordered = any_ordered(&ticket->parts);
   transfer->calls = ticket->parts.calls;
-  transfer->level = (unsigned)(LADEI_LEVEL_NORMAL + request->priority);
+  transfer->level = (unsigned)(LADEI_PIPE_PRIORITY_NORMAL + request->priority);
   transfer->flow = flow_of(request->submitter);
 }
 
@@ -227,7 +229,7 @@ static lade_status destination_make(const lade_transfer *request, lade_ticket *t
   }
   lade_status status = lade_device_alloc(request->allocator, (size_t)ticket->parts.bytes, request->stream, out);
   if (status == LADE_OK) {
-    ladei_parts_place(&ticket->parts, *out);
+    ladei_pipe_parts_place(&ticket->parts, *out);
   }
   return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "submit: allocating the destination: ");
 }
@@ -238,7 +240,7 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
   if (ticket == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a ticket");
   }
-  lade_status status = ladei_parts_make(request, &ticket->parts);
+  lade_status status = ladei_pipe_parts_make(request, &ticket->parts);
   if (status != LADE_OK) {
     goto fail_ticket;
   }
@@ -247,7 +249,7 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
     goto fail_parts;
   }
   transfer_fill(pipeline, request, ticket);
-  status = ladei_files_attach(pipeline, ticket, request);
+  status = ladei_pipe_files_attach(pipeline, ticket, request);
   if (status != LADE_OK) {
     goto fail_parts;
   }
@@ -276,11 +278,11 @@ fail_destination:
 fail_files : {
   lade_error first;
   ladei_error_save(&first);
-  (void)ladei_files_detach(ticket, false);
+  (void)ladei_pipe_files_detach(ticket, false);
   ladei_error_restore(&first);
 }
 fail_parts:
-  ladei_parts_free(&ticket->parts);
+  ladei_pipe_parts_free(&ticket->parts);
 fail_ticket:
   free(ticket);
   return status;
@@ -290,7 +292,7 @@ static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer 
   lade_transfer request;
   lade_ticket *ticket = NULL;
   if (pipeline == NULL || transfer == NULL || out_ticket == NULL) {
-    return ladei_argument_error("lade_pipeline_submit: NULL");
+    return ladei_pipe_argument_error("lade_pipeline_submit: NULL");
   }
   lade_status status = ladei_options_read("lade_transfer", transfer, &request, sizeof request);
   if (status == LADE_OK) {
@@ -314,7 +316,7 @@ static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer 
   ladei_lock_acquire(&pipeline->lock);
   pipeline->submitting--;
   pipeline->references++;
-  ladei_core_submit(&pipeline->core, &ticket->transfer, (lade_direction)request.direction);
+  ladei_pipe_core_submit(&pipeline->core, &ticket->transfer, (lade_direction)request.direction);
   ladei_lock_release(&pipeline->lock);
   pipeline->driver->kick(pipeline);
   return LADE_OK;

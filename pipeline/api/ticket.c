@@ -22,7 +22,9 @@
 #include "base/options.h"
 #include "pipeline/state/internal.h"
 
-lade_status ladei_argument_error(const char *what) { return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s", what); }
+lade_status ladei_pipe_argument_error(const char *what) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s", what);
+}
 
 /* Before the lock: in a forked child it may be held by a thread that does not exist. */
 static lade_status ticket_check(const lade_ticket *ticket, const char *call) {
@@ -43,12 +45,12 @@ static void call_end(lade_pipeline *pipeline) {
   }
 }
 
-void ladei_ticket_free(lade_ticket *ticket) {
-  ladei_parts_free(&ticket->parts);
+void ladei_pipe_ticket_free(lade_ticket *ticket) {
+  ladei_pipe_parts_free(&ticket->parts);
   free(ticket);
 }
 
-uint64_t ladei_deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns) {
+uint64_t ladei_pipe_deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns) {
   uint64_t now = pipeline->runtime->ops->now_ns(pipeline->runtime->self);
   return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
 }
@@ -67,16 +69,16 @@ static lade_status timeout_error(const lade_ticket *ticket) {
 }
 
 /* Whether the first bytes have arrived, or it is over. All of them: only then, since there may be a flush to come. */
-static bool has_arrived(const ladei_core_transfer *transfer, uint64_t bytes) {
-  return transfer->finished ||
-         (bytes < transfer->bytes && transfer->error.status == LADE_OK && ladei_core_prefix_done(transfer) >= bytes);
+static bool has_arrived(const ladei_pipe_core_transfer *transfer, uint64_t bytes) {
+  return transfer->finished || (bytes < transfer->bytes && transfer->error.status == LADE_OK &&
+                                ladei_pipe_core_prefix_done(transfer) >= bytes);
 }
 
 /* Waits until the first bytes have arrived, or the transfer is over, as a call in progress. */
-static lade_status arrival_wait(lade_pipeline *pipeline, const ladei_core_transfer *transfer, uint64_t bytes,
+static lade_status arrival_wait(lade_pipeline *pipeline, const ladei_pipe_core_transfer *transfer, uint64_t bytes,
                                 uint64_t timeout_ns) {
   lade_status status = LADE_OK;
-  uint64_t deadline_ns = ladei_deadline_after(pipeline, timeout_ns);
+  uint64_t deadline_ns = ladei_pipe_deadline_after(pipeline, timeout_ns);
   ladei_lock_acquire(&pipeline->lock);
   pipeline->prefix_waiters += bytes < transfer->bytes ? 1 : 0;
   while (!has_arrived(transfer, bytes) && status == LADE_OK) {
@@ -94,7 +96,7 @@ static lade_status wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t tim
     return status;
   }
   lade_pipeline *pipeline = ticket->pipeline;
-  const ladei_core_transfer *transfer = &ticket->transfer;
+  const ladei_pipe_core_transfer *transfer = &ticket->transfer;
   ladei_lock_acquire(&pipeline->lock);
   bool arrived = has_arrived(transfer, bytes);
   if (!arrived) {
@@ -116,7 +118,7 @@ static lade_status wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t tim
   return status;
 }
 
-lade_status ladei_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns) {
+lade_status ladei_pipe_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns) {
   int cancellation = ladei_pipe_cancellation_hold();
   lade_status status = wait_prefix(ticket, bytes, timeout_ns);
   ladei_pipe_cancellation_resume(cancellation);
@@ -124,14 +126,14 @@ lade_status ladei_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64
 }
 
 lade_status lade_ticket_wait(lade_ticket *ticket, uint64_t timeout_ns) {
-  return ladei_ticket_wait_prefix(ticket, UINT64_MAX, timeout_ns);
+  return ladei_pipe_ticket_wait_prefix(ticket, UINT64_MAX, timeout_ns);
 }
 
 /* Called with the lock. A finished ticket may have outlived the pipeline's slots. */
 static uint64_t ready_bytes(const lade_ticket *ticket) {
-  const ladei_core_transfer *transfer = &ticket->transfer;
+  const ladei_pipe_core_transfer *transfer = &ticket->transfer;
   if (!transfer->finished) {
-    return ladei_core_prefix_done(transfer);
+    return ladei_pipe_core_prefix_done(transfer);
   }
   return transfer->error.status == LADE_OK ? transfer->bytes : 0;
 }
@@ -168,7 +170,7 @@ lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
 
 /* A stream of the caller's that transfers shall be ordered with. Not one that is captured: events would carry the capture
  * to the pipeline's streams, or break it. */
-lade_status ladei_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out) {
+lade_status ladei_pipe_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out) {
   ladei_capture_info info;
   lade_status status = runtime->ops->stream_resolve(runtime->self, stream, out);
   if (status == LADE_OK) {
@@ -182,13 +184,13 @@ lade_status ladei_caller_stream_resolve(const lade_runtime *runtime, lade_stream
 }
 
 /* Queues the wait on the caller's stream, once the last copy is queued on the lane's. */
-static lade_status stream_wait_lane(lade_pipeline *pipeline, lade_stream stream, const ladei_lane_stream *lane) {
+static lade_status stream_wait_lane(lade_pipeline *pipeline, lade_stream stream, const ladei_pipe_stream *lane) {
   const lade_runtime *runtime = pipeline->runtime;
   ladei_stream resolved;
   ladei_event *event;
   lade_status status = ladei_runtime_check_process(runtime);
   if (status == LADE_OK) {
-    status = ladei_caller_stream_resolve(runtime, stream, &resolved);
+    status = ladei_pipe_caller_stream_resolve(runtime, stream, &resolved);
   }
   if (status != LADE_OK) {
     return status;
@@ -206,12 +208,13 @@ static lade_status stream_wait_lane(lade_pipeline *pipeline, lade_stream stream,
   return status;
 }
 
-static bool prefix_is_queued(const ladei_core_transfer *transfer, uint64_t bytes) {
-  return ladei_core_all_queued(transfer) || (bytes < transfer->bytes && ladei_core_prefix_queued(transfer) >= bytes);
+static bool prefix_is_queued(const ladei_pipe_core_transfer *transfer, uint64_t bytes) {
+  return ladei_pipe_core_all_queued(transfer) ||
+         (bytes < transfer->bytes && ladei_pipe_core_prefix_queued(transfer) >= bytes);
 }
 
 /* Until the first bytes are queued; LADE_OK then, or where the transfer is over. Called with the lock. */
-static lade_status queued_wait(lade_pipeline *pipeline, const ladei_core_transfer *transfer, uint64_t bytes) {
+static lade_status queued_wait(lade_pipeline *pipeline, const ladei_pipe_core_transfer *transfer, uint64_t bytes) {
   lade_status status = LADE_OK;
   pipeline->prefix_waiters++;
   while (!transfer->finished && transfer->error.status == LADE_OK && !prefix_is_queued(transfer, bytes) &&
@@ -224,11 +227,11 @@ static lade_status queued_wait(lade_pipeline *pipeline, const ladei_core_transfe
 
 static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, uint64_t bytes) {
   lade_pipeline *pipeline = ticket->pipeline;
-  const ladei_core_transfer *transfer = &ticket->transfer;
+  const ladei_pipe_core_transfer *transfer = &ticket->transfer;
   ladei_lock_acquire(&pipeline->lock);
   call_begin(pipeline);
   lade_status status = queued_wait(pipeline, transfer, bytes);
-  const ladei_lane_stream *lane = ladei_lane_stream_of(pipeline, transfer->lane);
+  const ladei_pipe_stream *lane = ladei_pipe_stream_of(pipeline, transfer->lane);
   bool ended = transfer->finished || transfer->error.status != LADE_OK;
   if (ended) {
     status = ticket_answer(ticket);
@@ -269,7 +272,7 @@ lade_status lade_stream_wait_ticket_prefix(lade_stream stream, lade_ticket *tick
   return stream_wait(stream, ticket, &bytes, "lade_stream_wait_ticket_prefix");
 }
 
-void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket) {
+void ladei_pipe_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket) {
   lade_error before;
   lade_error error;
   ladei_error_save(&before);
@@ -277,9 +280,9 @@ void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket) {
               (unsigned long long)ticket->transfer.done_bytes, (unsigned long long)ticket->transfer.bytes);
   ladei_error_save(&error);
   ladei_error_restore(&before);
-  ladei_files_cancel_locked(ticket);
-  ladei_core_fail(&pipeline->core, &ticket->transfer, &error);
-  ladei_stakes_update_locked(pipeline);
+  ladei_pipe_files_cancel_locked(ticket);
+  ladei_pipe_core_fail(&pipeline->core, &ticket->transfer, &error);
+  ladei_pipe_stakes_update_locked(pipeline);
 }
 
 lade_status lade_ticket_cancel(lade_ticket *ticket) {
@@ -292,7 +295,7 @@ lade_status lade_ticket_cancel(lade_ticket *ticket) {
   bool finished = ticket->transfer.finished;
   if (!finished) {
     call_begin(pipeline);
-    ladei_ticket_cancel_locked(pipeline, ticket);
+    ladei_pipe_ticket_cancel_locked(pipeline, ticket);
     ladei_condition_broadcast(&pipeline->changed);
   }
   ladei_lock_release(&pipeline->lock);
@@ -319,6 +322,6 @@ void lade_ticket_release(lade_ticket *ticket) {
     ladei_lock_release(&pipeline->lock);
     return;
   }
-  ladei_ticket_free(ticket);
+  ladei_pipe_ticket_free(ticket);
   ladei_pipeline_unref_unlock(pipeline);
 }

@@ -29,30 +29,30 @@ static const unsigned segment_parts[] = {64, 32, 21, 16, 10, 8, 5, 4};
 /* Ends that a measurement takes, for each request of the window. */
 enum { ROUNDS = 4 };
 
-size_t ladei_chunk_for_link(size_t bytes, uint64_t ns) {
+size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns) {
   /* Up to 16 MiB times 100 us: far below 2^64. */
-  uint64_t wanted = ns == 0 ? LADEI_CHUNK_MOST : (uint64_t)bytes * COPY_NS / ns;
+  uint64_t wanted = ns == 0 ? LADEI_PIPE_CHUNK_MOST : (uint64_t)bytes * COPY_NS / ns;
   for (size_t i = 0; i < sizeof segment_parts / sizeof segment_parts[0]; i++) {
     size_t chunk = SEGMENT_BYTES / segment_parts[i] / PAGE_BYTES * PAGE_BYTES;
     if (chunk >= wanted) {
       return chunk;
     }
   }
-  return LADEI_CHUNK_MOST;
+  return LADEI_PIPE_CHUNK_MOST;
 }
 
-void ladei_window_init(ladei_window *window, unsigned least, unsigned most) {
-  *window = (ladei_window){.size = least, .most = most, .settled = least >= most};
-  ladei_window_restart(window);
+void ladei_pipe_window_init(ladei_pipe_window *window, unsigned least, unsigned most) {
+  *window = (ladei_pipe_window){.size = least, .most = most, .settled = least >= most};
+  ladei_pipe_window_restart(window);
 }
 
-static void measure_again(ladei_window *window) {
+static void measure_again(ladei_pipe_window *window) {
   window->skip = window->size;
   window->measured = 0;
   window->bytes = 0;
 }
 
-void ladei_window_restart(ladei_window *window) {
+void ladei_pipe_window_restart(ladei_pipe_window *window) {
   if (window->trying) {
     window->size /= 2; /* nobody knows yet whether it was faster; else each restart would leave a doubling behind */
   }
@@ -62,7 +62,7 @@ void ladei_window_restart(ladei_window *window) {
 }
 
 /* The rate with the present size is known. */
-static bool window_judge(ladei_window *window, uint64_t rate) {
+static bool window_judge(ladei_pipe_window *window, uint64_t rate) {
   unsigned before = window->size;
   bool faster = !window->trying || rate - rate / 48 >= window->rate;
   if (!faster) {
@@ -81,7 +81,7 @@ static bool window_judge(ladei_window *window, uint64_t rate) {
   return window->size != before;
 }
 
-bool ladei_window_end(ladei_window *window, size_t bytes, unsigned out, uint64_t now_ns) {
+bool ladei_pipe_window_end(ladei_pipe_window *window, size_t bytes, unsigned out, uint64_t now_ns) {
   bool used = window->trying ? out > window->size / 2 : out >= window->size;
   if (window->settled) {
     return false;

@@ -11,17 +11,17 @@
 #include <stdint.h>
 
 /* Chunks that lade chooses: where a link begins, and the most. A refused block is tried again down to the least. */
-enum { LADEI_CHUNK_FIRST = 1 << 20, LADEI_CHUNK_MOST = 16 << 20, LADEI_CHUNK_LEAST = 64 << 10 };
+enum { LADEI_PIPE_CHUNK_FIRST = 1 << 20, LADEI_PIPE_CHUNK_MOST = 16 << 20, LADEI_PIPE_CHUNK_LEAST = 64 << 10 };
 
 /* The chunk for a link that copied `bytes` in `ns`; see Note [Chunk and link]. Whole pages, in the bounds above. */
-size_t ladei_chunk_for_link(size_t bytes, uint64_t ns);
+size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns);
 
 /*
  * Requests of one direction at once.
  *
  *   least --(each doubling that made them faster is kept)--> size --(one that did not is taken back)--> settled
  */
-typedef struct ladei_window {
+typedef struct ladei_pipe_window {
   unsigned size;
   unsigned most;
   bool settled;
@@ -32,19 +32,19 @@ typedef struct ladei_window {
   uint64_t begun_ns; /* when measuring began */
   uint64_t bytes;    /* ended since */
   uint64_t rate;     /* bytes per second before the doubling that is tried */
-} ladei_window;
+} ladei_pipe_window;
 
-void ladei_window_init(ladei_window *window, unsigned least, unsigned most);
+void ladei_pipe_window_init(ladei_pipe_window *window, unsigned least, unsigned most);
 
 /*
  * A request ended; `out` were under way until then. Where those are fewer than the window allows, or no more than before
  * the doubling that is tried, what they wait for is something else, and nothing is learned, except that a doubling which is
  * never made use of is taken back. True: `size` has changed.
  */
-bool ladei_window_end(ladei_window *window, size_t bytes, unsigned out, uint64_t now_ns);
+bool ladei_pipe_window_end(ladei_pipe_window *window, size_t bytes, unsigned out, uint64_t now_ns);
 
 /* Requests are of another length from now on: what was measured is void, and a doubling that was being tried is taken
  * back. */
-void ladei_window_restart(ladei_window *window);
+void ladei_pipe_window_restart(ladei_pipe_window *window);
 
 #endif /* LADE_PIPELINE_CORE_ADAPT_H */

@@ -35,7 +35,7 @@
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
 
-static void slot_put(struct ladei_slot_list *list, ladei_slot *slot, ladei_slot_state state) {
+static void slot_put(struct ladei_slot_list *list, ladei_pipe_slot *slot, ladei_pipe_slot_state state) {
   slot->state = state;
   TAILQ_INSERT_TAIL(list, slot, link);
 }
@@ -44,32 +44,32 @@ static void slot_put(struct ladei_slot_list *list, ladei_slot *slot, ladei_slot_
  * Out of work, its block kept. The next chunk takes the block that rested longest: where copy engines are threads, the
  * one used last lies in the engine's cache and would have to be fetched back (2 to 3 % of staging_throughput on cpu).
  */
-static void slot_to_free(ladei_slot *slot) {
+static void slot_to_free(ladei_pipe_slot *slot) {
   slot->transfer = NULL;
   slot->keep_block = false;
   slot->lost = false;
-  slot->state = LADEI_SLOT_FREE;
+  slot->state = LADEI_PIPE_SLOT_FREE;
   TAILQ_INSERT_TAIL(&slot->ring->free, slot, link);
 }
 
-static void slot_to_empty(ladei_slot *slot) {
+static void slot_to_empty(ladei_pipe_slot *slot) {
   slot->transfer = NULL;
   slot->block = NULL;
   slot->keep_block = false;
   slot->lost = false;
-  slot_put(&slot->ring->empty, slot, LADEI_SLOT_EMPTY);
+  slot_put(&slot->ring->empty, slot, LADEI_PIPE_SLOT_EMPTY);
 }
 
-static ladei_slot *slot_take(struct ladei_slot_list *list, ladei_slot *slot, ladei_slot_state state) {
+static ladei_pipe_slot *slot_take(struct ladei_slot_list *list, ladei_pipe_slot *slot, ladei_pipe_slot_state state) {
   TAILQ_REMOVE(list, slot, link);
   slot->state = state;
   return slot;
 }
 
 /* Its copy is over: frees the slot, or empties it where the block is gone or going. */
-static void slot_retire(ladei_slot *slot) {
+static void slot_retire(ladei_pipe_slot *slot) {
   if (slot->release_out) {
-    slot->state = LADEI_SLOT_RELEASING;
+    slot->state = LADEI_PIPE_SLOT_RELEASING;
     slot->transfer = NULL;
   } else if (slot->block == NULL) {
     slot_to_empty(slot);
@@ -79,13 +79,13 @@ static void slot_retire(ladei_slot *slot) {
 }
 
 /* Behind those of its transfer's level, before those of lower ones. */
-static void slot_to_ready(ladei_slot *slot) {
+static void slot_to_ready(ladei_pipe_slot *slot) {
   struct ladei_slot_list *list = &slot->ring->ready;
-  ladei_slot *before = TAILQ_LAST(list, ladei_slot_list);
+  ladei_pipe_slot *before = TAILQ_LAST(list, ladei_slot_list);
   while (before != NULL && before->transfer->level < slot->transfer->level) {
     before = TAILQ_PREV(before, ladei_slot_list, link);
   }
-  slot->state = LADEI_SLOT_READY;
+  slot->state = LADEI_PIPE_SLOT_READY;
   if (before != NULL) {
     TAILQ_INSERT_AFTER(list, before, slot, link);
   } else {
@@ -96,21 +96,21 @@ static void slot_to_ready(ladei_slot *slot) {
 /* --- transfers ---------------------------------------------------------------------------------------------------- */
 
 /* One slot more or less carries a chunk of it. */
-static void active_add(ladei_core_transfer *transfer, unsigned change) {
+static void active_add(ladei_pipe_core_transfer *transfer, unsigned change) {
   transfer->active += change;
-  if (transfer->gate != LADEI_GATE_OPEN || transfer->calls) {
-    transfer->ring->standing += ladei_transfer_may_stand(transfer) ? change : 0;
+  if (transfer->gate != LADEI_PIPE_DEPENDENCY_OPEN || transfer->calls) {
+    transfer->ring->standing += ladei_pipe_transfer_may_stand(transfer) ? change : 0;
     transfer->ring->calls_active += transfer->calls ? change : 0;
   }
 }
 
-static void active_increment(ladei_core_transfer *transfer) { active_add(transfer, 1); }
+static void active_increment(ladei_pipe_core_transfer *transfer) { active_add(transfer, 1); }
 
-static void active_decrement(ladei_core_transfer *transfer) { active_add(transfer, UINT32_MAX); }
+static void active_decrement(ladei_pipe_core_transfer *transfer) { active_add(transfer, UINT32_MAX); }
 
 /* After what decides whether the transfer may stand still: it stood, or did not. */
-static void standing_update(ladei_core_transfer *transfer, bool stood) {
-  bool stands = ladei_transfer_may_stand(transfer);
+static void standing_update(ladei_pipe_core_transfer *transfer, bool stood) {
+  bool stands = ladei_pipe_transfer_may_stand(transfer);
   if (stood && !stands) {
     transfer->ring->standing -= transfer->active;
   } else if (stands && !stood) {
@@ -118,16 +118,16 @@ static void standing_update(ladei_core_transfer *transfer, bool stood) {
   }
 }
 
-static void gate_set(ladei_core_transfer *transfer, ladei_gate gate) {
-  bool stood = ladei_transfer_may_stand(transfer);
+static void gate_set(ladei_pipe_core_transfer *transfer, ladei_pipe_dependency gate) {
+  bool stood = ladei_pipe_transfer_may_stand(transfer);
   transfer->gate = gate;
   standing_update(transfer, stood);
 }
 
 /* Moves the transfer to the finished ones when nothing is left to do for it. */
-static void transfer_settle(ladei_core_transfer *transfer) {
-  bool ended = ladei_transfer_failed(transfer) || transfer->done_bytes == transfer->bytes;
-  if (ended && transfer->active == 0 && transfer->gate != LADEI_GATE_OPENING && !transfer->settled) {
+static void transfer_settle(ladei_pipe_core_transfer *transfer) {
+  bool ended = ladei_pipe_transfer_failed(transfer) || transfer->done_bytes == transfer->bytes;
+  if (ended && transfer->active == 0 && transfer->gate != LADEI_PIPE_DEPENDENCY_OPENING && !transfer->settled) {
     transfer->settled = true;
     transfer->lane->transfers -= transfer->lane->index > 0 ? 1 : 0;
     TAILQ_REMOVE(&transfer->ring->queue, transfer, link);
@@ -136,15 +136,15 @@ static void transfer_settle(ladei_core_transfer *transfer) {
 }
 
 /* Takes the chunk off the slot's account; the slot's own fate is the caller's. */
-static void chunk_drop(ladei_core_transfer *transfer) {
+static void chunk_drop(ladei_pipe_core_transfer *transfer) {
   active_decrement(transfer);
-  ladei_transfer_update(transfer);
+  ladei_pipe_transfer_update(transfer);
   transfer_settle(transfer);
 }
 
-static void chunks_abandon(struct ladei_slot_list *list, ladei_core_transfer *transfer) {
-  ladei_slot *next;
-  for (ladei_slot *slot = TAILQ_FIRST(list); slot != NULL; slot = next) {
+static void chunks_abandon(struct ladei_slot_list *list, ladei_pipe_core_transfer *transfer) {
+  ladei_pipe_slot *next;
+  for (ladei_pipe_slot *slot = TAILQ_FIRST(list); slot != NULL; slot = next) {
     next = TAILQ_NEXT(slot, link);
     if (slot->transfer == transfer) {
       TAILQ_REMOVE(list, slot, link);
@@ -154,29 +154,29 @@ static void chunks_abandon(struct ladei_slot_list *list, ladei_core_transfer *tr
   }
 }
 
-void ladei_core_fail(ladei_core *core, ladei_core_transfer *transfer, const lade_error *error) {
+void ladei_pipe_core_fail(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, const lade_error *error) {
   (void)core;
-  if (ladei_transfer_failed(transfer) || transfer->settled) {
+  if (ladei_pipe_transfer_failed(transfer) || transfer->settled) {
     return;
   }
   transfer->error = *error;
   chunks_abandon(&transfer->ring->ready, transfer);
   chunks_abandon(&transfer->ring->landed, transfer);
-  ladei_transfer_update(transfer);
+  ladei_pipe_transfer_update(transfer);
   transfer_settle(transfer);
 }
 
 /* What a failed order means for the transfer it was for. */
-static unsigned transfer_fail_by(ladei_core *core, ladei_core_transfer *transfer, const lade_error *error) {
-  if (transfer == NULL || ladei_transfer_failed(transfer)) {
+static unsigned transfer_fail_by(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, const lade_error *error) {
+  if (transfer == NULL || ladei_pipe_transfer_failed(transfer)) {
     return 0;
   }
-  ladei_core_fail(core, transfer, error);
-  return LADEI_CHANGED_FAILED;
+  ladei_pipe_core_fail(core, transfer, error);
+  return LADEI_PIPE_CHANGED_FAILED;
 }
 
-void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_direction direction) {
-  ladei_ring *ring = &core->rings[direction == LADE_TO_DEVICE ? 0 : 1];
+void ladei_pipe_core_submit(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, lade_direction direction) {
+  ladei_pipe_ring *ring = &core->rings[direction == LADE_TO_DEVICE ? 0 : 1];
   transfer->ring = ring;
   transfer->lane = &ring->lanes[0];
   transfer->number = core->counters.transfers_submitted;
@@ -192,12 +192,12 @@ void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_dir
   }
   core->unfinished++;
   core->counters.transfers_submitted++;
-  ladei_transfer_update(transfer);
+  ladei_pipe_transfer_update(transfer);
   transfer_settle(transfer);
 }
 
 /* How long the next chunk of the transfer may be in that slot. */
-static size_t chunk_size(const ladei_core_transfer *transfer, const ladei_slot *slot) {
+static size_t chunk_size(const ladei_pipe_core_transfer *transfer, const ladei_pipe_slot *slot) {
   uint64_t left = transfer->bytes - transfer->issued_bytes;
   size_t most = transfer->chunk_bytes;
   if (!transfer->unstaged && slot->capacity < most) {
@@ -211,9 +211,9 @@ static size_t chunk_size(const ladei_core_transfer *transfer, const ladei_slot *
 }
 
 /* Gives the slot the next chunk of the transfer that is being issued. */
-static void chunk_begin(ladei_slot *slot, ladei_core_transfer *transfer) {
-  ladei_level *level = &transfer->ring->levels[transfer->level];
-  ladei_flow *flow = &level->flows[transfer->flow];
+static void chunk_begin(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
+  ladei_pipe_priority *level = &transfer->ring->levels[transfer->level];
+  ladei_pipe_fair_queue *flow = &level->flows[transfer->flow];
   slot->transfer = transfer;
   slot->used = true;
   slot->offset = transfer->issued_bytes;
@@ -223,34 +223,34 @@ static void chunk_begin(ladei_slot *slot, ladei_core_transfer *transfer) {
   active_increment(transfer);
   level->clock = flow->served;
   flow->served += slot->bytes;
-  ladei_transfer_update(transfer);
+  ladei_pipe_transfer_update(transfer);
 }
 
 /* --- taking an order ---------------------------------------------------------------------------------------------- */
 
 /* A slot without a chunk, for the next one. */
-static ladei_slot *slot_begin(ladei_ring *ring, ladei_slot *slot, ladei_slot_state state) {
-  return slot_take(slot->state == LADEI_SLOT_EMPTY ? &ring->empty : &ring->free, slot, state);
+static ladei_pipe_slot *slot_begin(ladei_pipe_ring *ring, ladei_pipe_slot *slot, ladei_pipe_slot_state state) {
+  return slot_take(slot->state == LADEI_PIPE_SLOT_EMPTY ? &ring->empty : &ring->free, slot, state);
 }
 
-static void take_copy(ladei_ring *ring, const ladei_order *order) {
+static void take_copy(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
   order->slot->lane = order->transfer->lane;
-  if (order->slot->state == LADEI_SLOT_READY) {
-    slot_take(&ring->ready, order->slot, LADEI_SLOT_COPYING);
+  if (order->slot->state == LADEI_PIPE_SLOT_READY) {
+    slot_take(&ring->ready, order->slot, LADEI_PIPE_SLOT_COPYING);
   } else {
-    chunk_begin(slot_begin(ring, order->slot, LADEI_SLOT_COPYING), order->transfer);
+    chunk_begin(slot_begin(ring, order->slot, LADEI_PIPE_SLOT_COPYING), order->transfer);
   }
 }
 
-static void host_begin(ladei_ring *ring, ladei_core_transfer *transfer) {
+static void host_begin(ladei_pipe_ring *ring, ladei_pipe_core_transfer *transfer) {
   transfer->host_busy = true;
   ring->host_out += transfer->ordered ? 0 : 1;
   ring->calls_out += transfer->calls;
 }
 
 /* A call has returned: the transfer has shown that it answers, and does not hang if no other call of it is overdue. */
-static void call_end(ladei_slot *slot, ladei_core_transfer *transfer) {
-  bool stood = ladei_transfer_may_stand(transfer);
+static void call_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
+  bool stood = ladei_pipe_transfer_may_stand(transfer);
   slot->ring->calls_out--;
   transfer->answered = true;
   transfer->stalled -= slot->stalled ? 1 : 0;
@@ -258,7 +258,7 @@ static void call_end(ladei_slot *slot, ladei_core_transfer *transfer) {
   standing_update(transfer, stood);
 }
 
-static void host_end(ladei_slot *slot, ladei_core_transfer *transfer) {
+static void host_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
   transfer->host_busy = false;
   slot->ring->host_out -= transfer->ordered || slot->stalled ? 0 : 1;
   if (transfer->calls) {
@@ -266,32 +266,32 @@ static void host_end(ladei_slot *slot, ladei_core_transfer *transfer) {
   }
 }
 
-void ladei_core_stall(ladei_slot *slot) {
-  ladei_core_transfer *transfer = slot->transfer;
-  bool stood = ladei_transfer_may_stand(transfer);
+void ladei_pipe_core_stall(ladei_pipe_slot *slot) {
+  ladei_pipe_core_transfer *transfer = slot->transfer;
+  bool stood = ladei_pipe_transfer_may_stand(transfer);
   slot->stalled = true;
   slot->ring->host_out -= transfer->ordered ? 0 : 1;
   transfer->stalled++;
   standing_update(transfer, stood);
-  ladei_transfer_update(transfer);
+  ladei_pipe_transfer_update(transfer);
 }
 
-static void take_gate(const ladei_order *order) {
-  order->transfer->gate = LADEI_GATE_OPENING;
+static void take_gate(const ladei_pipe_order *order) {
+  order->transfer->gate = LADEI_PIPE_DEPENDENCY_OPENING;
   order->transfer->lane = order->lane;
   order->lane->transfers++;
   order->lane->after = order->transfer->after;
 }
 
-static void take_record(ladei_batch *batch) {
-  ladei_lane *lane = batch->lane;
-  ladei_slot *slot;
+static void take_record(ladei_pipe_batch *batch) {
+  ladei_pipe_copy_stream *lane = batch->lane;
+  ladei_pipe_slot *slot;
   TAILQ_REMOVE(&lane->idle, batch, link);
-  batch->state = LADEI_BATCH_RECORDING;
+  batch->state = LADEI_PIPE_BATCH_RECORDING;
   batch->by_stream = false;
   TAILQ_CONCAT(&batch->slots, &lane->copied, link);
   TAILQ_FOREACH (slot, &batch->slots, link) {
-    slot->state = LADEI_SLOT_COVERED;
+    slot->state = LADEI_PIPE_SLOT_COVERED;
   }
   lane->ring->lanes_copied &= ~(1u << lane->index);
   lane->copied_count = 0;
@@ -299,44 +299,44 @@ static void take_record(ladei_batch *batch) {
   lane->recording++;
 }
 
-static void take_release(ladei_ring *ring, const ladei_order *order) {
-  ladei_slot *slot = order->slot;
+static void take_release(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
+  ladei_pipe_slot *slot = order->slot;
   slot->release_out = true;
-  if (slot->state == LADEI_SLOT_FREE) {
-    slot_take(&ring->free, slot, LADEI_SLOT_RELEASING);
-  } else if (slot->state == LADEI_SLOT_LOST) {
-    slot_take(&ring->lost, slot, LADEI_SLOT_RELEASING);
+  if (slot->state == LADEI_PIPE_SLOT_FREE) {
+    slot_take(&ring->free, slot, LADEI_PIPE_SLOT_RELEASING);
+  } else if (slot->state == LADEI_PIPE_SLOT_LOST) {
+    slot_take(&ring->lost, slot, LADEI_PIPE_SLOT_RELEASING);
   }
 }
 
-static void core_take(ladei_core *core, const ladei_order *order) {
-  ladei_ring *ring = order->ring;
+static void core_take(ladei_pipe_core *core, const ladei_pipe_order *order) {
+  ladei_pipe_ring *ring = order->ring;
   switch (order->kind) {
-  case LADEI_ORDER_ACQUIRE:
-    slot_take(&ring->empty, order->slot, LADEI_SLOT_ACQUIRING)->capacity = order->bytes;
+  case LADEI_PIPE_ORDER_ACQUIRE:
+    slot_take(&ring->empty, order->slot, LADEI_PIPE_SLOT_ACQUIRING)->capacity = order->bytes;
     ring->blocks++;
     ring->acquire_out++;
     break;
-  case LADEI_ORDER_READ:
+  case LADEI_PIPE_ORDER_READ:
     host_begin(ring, order->transfer);
-    chunk_begin(slot_begin(ring, order->slot, LADEI_SLOT_READING), order->transfer);
+    chunk_begin(slot_begin(ring, order->slot, LADEI_PIPE_SLOT_READING), order->transfer);
     break;
-  case LADEI_ORDER_GATE: take_gate(order); break;
-  case LADEI_ORDER_COPY: take_copy(ring, order); break;
-  case LADEI_ORDER_RECORD: take_record(order->batch); break;
-  case LADEI_ORDER_POLL: order->batch->state = LADEI_BATCH_POLLING; break;
-  case LADEI_ORDER_WRITE:
+  case LADEI_PIPE_ORDER_DEPENDENCY: take_gate(order); break;
+  case LADEI_PIPE_ORDER_COPY: take_copy(ring, order); break;
+  case LADEI_PIPE_ORDER_RECORD: take_record(order->batch); break;
+  case LADEI_PIPE_ORDER_POLL: order->batch->state = LADEI_PIPE_BATCH_POLLING; break;
+  case LADEI_PIPE_ORDER_WRITE:
     host_begin(ring, order->transfer);
-    slot_take(&ring->landed, order->slot, LADEI_SLOT_WRITING);
+    slot_take(&ring->landed, order->slot, LADEI_PIPE_SLOT_WRITING);
     break;
-  case LADEI_ORDER_RELEASE: take_release(ring, order); break;
-  case LADEI_ORDER_FINISH: TAILQ_REMOVE(&ring->finished, order->transfer, link); break;
+  case LADEI_PIPE_ORDER_RELEASE: take_release(ring, order); break;
+  case LADEI_PIPE_ORDER_FINISH: TAILQ_REMOVE(&ring->finished, order->transfer, link); break;
   }
   core->orders_out++;
 }
 
-bool ladei_core_next(ladei_core *core, unsigned allow, ladei_order *out) {
-  if (!ladei_core_pick(core, allow, out)) {
+bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out) {
+  if (!ladei_pipe_core_pick(core, allow, out)) {
     return false;
   }
   core_take(core, out);
@@ -346,9 +346,9 @@ bool ladei_core_next(ladei_core *core, unsigned allow, ladei_order *out) {
 
 /* --- completing an order ------------------------------------------------------------------------------------------ */
 
-static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lade_status status,
+static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
                                  const lade_error *error) {
-  ladei_ring *ring = order->ring;
+  ladei_pipe_ring *ring = order->ring;
   ring->acquire_out--;
   if (status == LADE_OK) {
     ring->acquire_asleep = false;
@@ -370,7 +370,7 @@ static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lad
   if (ring->blocks > 0) {
     /* Fewer blocks are slower, not wrong: go on with those there are. */
     ring->slot_limit = ring->blocks;
-    ladei_ring_choose(ring);
+    ladei_pipe_ring_choose(ring);
     return 0;
   }
   if (status == LADE_NOT_READY) {
@@ -392,54 +392,57 @@ static unsigned complete_acquire(ladei_core *core, const ladei_order *order, lad
 }
 
 /* It took some time: POLL may be worth while again. */
-static void ring_poll_wake(ladei_ring *ring) {
-  for (unsigned i = 0; i < LADEI_LANES; i++) {
+static void ring_poll_wake(ladei_pipe_ring *ring) {
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
     ring->lanes[i].poll_asleep = false;
   }
   ring->acquire_asleep = false;
 }
 
-static unsigned complete_read(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
-  ladei_core_transfer *transfer = order->transfer;
+static unsigned complete_read(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
+                              const lade_error *error) {
+  ladei_pipe_core_transfer *transfer = order->transfer;
   unsigned changed = 0;
   host_end(order->slot, transfer);
   ring_poll_wake(order->ring);
   if (status != LADE_OK) {
     changed = transfer_fail_by(core, transfer, error);
   }
-  if (ladei_transfer_failed(transfer)) {
+  if (ladei_pipe_transfer_failed(transfer)) {
     slot_retire(order->slot);
     chunk_drop(transfer);
   } else {
     slot_to_ready(order->slot);
-    ladei_transfer_update(transfer);
+    ladei_pipe_transfer_update(transfer);
   }
   return changed;
 }
 
-static unsigned complete_gate(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
-  ladei_core_transfer *transfer = order->transfer;
+static unsigned complete_gate(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
+                              const lade_error *error) {
+  ladei_pipe_core_transfer *transfer = order->transfer;
   bool waits = status == LADE_OK && !order->passed;
   if (!waits) {
     transfer->lane->transfers--;
     transfer->lane = &order->ring->lanes[0];
   }
-  gate_set(transfer, waits ? LADEI_GATE_AWAITED : LADEI_GATE_OPEN);
+  gate_set(transfer, waits ? LADEI_PIPE_DEPENDENCY_AWAITED : LADEI_PIPE_DEPENDENCY_OPEN);
   unsigned changed = status == LADE_OK ? 0 : transfer_fail_by(core, transfer, error);
-  ladei_transfer_update(transfer);
+  ladei_pipe_transfer_update(transfer);
   transfer_settle(transfer);
   return changed;
 }
 
-static void slot_to_copied(ladei_slot *slot) {
-  slot_put(&slot->lane->copied, slot, LADEI_SLOT_COPIED);
+static void slot_to_copied(ladei_pipe_slot *slot) {
+  slot_put(&slot->lane->copied, slot, LADEI_PIPE_SLOT_COPIED);
   slot->ring->lanes_copied |= 1u << slot->lane->index;
   slot->lane->copied_count++;
   slot->lane->copied_bytes += slot->bytes;
 }
 
-static unsigned complete_copy(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
-  ladei_core_transfer *transfer = order->transfer;
+static unsigned complete_copy(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
+                              const lade_error *error) {
+  ladei_pipe_core_transfer *transfer = order->transfer;
   if (status != LADE_OK && !order->partial) {
     unsigned changed = transfer_fail_by(core, transfer, error);
     slot_retire(order->slot);
@@ -455,21 +458,21 @@ static unsigned complete_copy(ladei_core *core, const ladei_order *order, lade_s
   core->counters.copies += order->copies;
   transfer->queued_bytes += order->slot->bytes;
   slot_to_copied(order->slot);
-  return ladei_core_all_queued(transfer) ? LADEI_CHANGED_QUEUED : 0;
+  return ladei_pipe_core_all_queued(transfer) ? LADEI_PIPE_CHANGED_QUEUED : 0;
 }
 
-static unsigned batch_fail_transfers(ladei_core *core, ladei_batch *batch, const lade_error *error) {
+static unsigned batch_fail_transfers(ladei_pipe_core *core, ladei_pipe_batch *batch, const lade_error *error) {
   unsigned changed = 0;
-  ladei_slot *slot;
+  ladei_pipe_slot *slot;
   TAILQ_FOREACH (slot, &batch->slots, link) {
     changed |= transfer_fail_by(core, slot->transfer, error);
   }
   return changed;
 }
 
-static unsigned complete_record(ladei_core *core, const ladei_order *order, lade_status status,
+static unsigned complete_record(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
                                 const lade_error *error) {
-  ladei_batch *batch = order->batch;
+  ladei_pipe_batch *batch = order->batch;
   unsigned changed = 0;
   batch->lane->recording--;
   if (status == LADE_OK) {
@@ -478,23 +481,23 @@ static unsigned complete_record(ladei_core *core, const ladei_order *order, lade
     changed = batch_fail_transfers(core, batch, error);
     batch->by_stream = true;
   }
-  batch->state = LADEI_BATCH_PENDING;
+  batch->state = LADEI_PIPE_BATCH_PENDING;
   TAILQ_INSERT_TAIL(&batch->lane->pending, batch, link);
   return changed;
 }
 
 /* The copy of a slot is known to be over. */
-static void slot_land(ladei_core *core, ladei_ring *ring, ladei_slot *slot) {
-  ladei_core_transfer *transfer = slot->transfer;
-  if (transfer->gate == LADEI_GATE_AWAITED) {
-    gate_set(transfer, LADEI_GATE_OPEN);
+static void slot_land(ladei_pipe_core *core, ladei_pipe_ring *ring, ladei_pipe_slot *slot) {
+  ladei_pipe_core_transfer *transfer = slot->transfer;
+  if (transfer->gate == LADEI_PIPE_DEPENDENCY_AWAITED) {
+    gate_set(transfer, LADEI_PIPE_DEPENDENCY_OPEN);
   }
-  if (!ladei_transfer_failed(transfer) && ring->direction == LADE_TO_HOST && !transfer->no_host) {
-    slot_put(&ring->landed, slot, LADEI_SLOT_LANDED);
-    ladei_transfer_update(transfer);
+  if (!ladei_pipe_transfer_failed(transfer) && ring->direction == LADE_TO_HOST && !transfer->no_host) {
+    slot_put(&ring->landed, slot, LADEI_PIPE_SLOT_LANDED);
+    ladei_pipe_transfer_update(transfer);
     return;
   }
-  if (!ladei_transfer_failed(transfer)) {
+  if (!ladei_pipe_transfer_failed(transfer)) {
     transfer->done_bytes += slot->bytes;
     core->counters.bytes_completed += slot->bytes;
   }
@@ -503,24 +506,25 @@ static void slot_land(ladei_core *core, ladei_ring *ring, ladei_slot *slot) {
 }
 
 /* Nothing can be learned about the copy of a slot, now or later: its block must not be used again from here. */
-static void slot_lose(ladei_ring *ring, ladei_slot *slot) {
+static void slot_lose(ladei_pipe_ring *ring, ladei_pipe_slot *slot) {
   if (slot->release_out) {
-    slot->state = LADEI_SLOT_RELEASING;
+    slot->state = LADEI_PIPE_SLOT_RELEASING;
     slot->lost = true;
   } else if (slot->block != NULL) {
-    slot_put(&ring->lost, slot, LADEI_SLOT_LOST);
+    slot_put(&ring->lost, slot, LADEI_PIPE_SLOT_LOST);
   } else {
-    ladei_core_transfer *transfer = slot->transfer;
+    ladei_pipe_core_transfer *transfer = slot->transfer;
     slot_to_empty(slot);
     chunk_drop(transfer);
   }
 }
 
-static unsigned complete_poll(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
-  ladei_batch *batch = order->batch;
-  ladei_lane *lane = batch->lane;
-  ladei_ring *ring = order->ring;
-  batch->state = LADEI_BATCH_PENDING;
+static unsigned complete_poll(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
+                              const lade_error *error) {
+  ladei_pipe_batch *batch = order->batch;
+  ladei_pipe_copy_stream *lane = batch->lane;
+  ladei_pipe_ring *ring = order->ring;
+  batch->state = LADEI_PIPE_BATCH_PENDING;
   core->counters.events_queried++;
   if (status == LADE_NOT_READY) {
     lane->poll_asleep = true;
@@ -532,7 +536,7 @@ static unsigned complete_poll(ladei_core *core, const ladei_order *order, lade_s
     return changed;
   }
   TAILQ_REMOVE(&lane->pending, batch, link);
-  for (ladei_slot *slot; (slot = TAILQ_FIRST(&batch->slots)) != NULL;) {
+  for (ladei_pipe_slot *slot; (slot = TAILQ_FIRST(&batch->slots)) != NULL;) {
     TAILQ_REMOVE(&batch->slots, slot, link);
     if (status == LADE_OK) {
       slot_land(core, ring, slot);
@@ -540,21 +544,21 @@ static unsigned complete_poll(ladei_core *core, const ladei_order *order, lade_s
       slot_lose(ring, slot);
     }
   }
-  batch->state = LADEI_BATCH_IDLE;
+  batch->state = LADEI_PIPE_BATCH_IDLE;
   TAILQ_INSERT_HEAD(&lane->idle, batch, link);
   return changed;
 }
 
-static unsigned complete_write(ladei_core *core, const ladei_order *order, lade_status status,
+static unsigned complete_write(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
                                const lade_error *error) {
-  ladei_core_transfer *transfer = order->transfer;
+  ladei_pipe_core_transfer *transfer = order->transfer;
   unsigned changed = 0;
   host_end(order->slot, transfer);
   ring_poll_wake(order->ring);
   if (status != LADE_OK) {
     changed = transfer_fail_by(core, transfer, error);
   }
-  if (!ladei_transfer_failed(transfer)) {
+  if (!ladei_pipe_transfer_failed(transfer)) {
     transfer->host_bytes += order->slot->bytes;
     transfer->done_bytes += order->slot->bytes;
     core->counters.bytes_completed += order->slot->bytes;
@@ -564,8 +568,8 @@ static unsigned complete_write(ladei_core *core, const ladei_order *order, lade_
   return changed;
 }
 
-static void complete_release(ladei_core *core, const ladei_order *order, lade_status status) {
-  ladei_slot *slot = order->slot;
+static void complete_release(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status) {
+  ladei_pipe_slot *slot = order->slot;
   core->rings[0].acquire_asleep = false;
   core->rings[1].acquire_asleep = false;
   slot->release_out = false;
@@ -576,47 +580,48 @@ static void complete_release(ladei_core *core, const ladei_order *order, lade_st
   } else {
     slot->keep_block = true;
   }
-  if (slot->state != LADEI_SLOT_RELEASING) {
+  if (slot->state != LADEI_PIPE_SLOT_RELEASING) {
     return;
   }
   if (slot->block != NULL && slot->lost) {
-    slot_put(&order->ring->lost, slot, LADEI_SLOT_LOST);
+    slot_put(&order->ring->lost, slot, LADEI_PIPE_SLOT_LOST);
     return;
   }
-  ladei_core_transfer *transfer = slot->transfer;
+  ladei_pipe_core_transfer *transfer = slot->transfer;
   slot_retire(slot);
   if (transfer != NULL) {
     chunk_drop(transfer);
   }
 }
 
-static unsigned complete_finish(ladei_core *core, ladei_core_transfer *transfer, lade_status status,
+static unsigned complete_finish(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, lade_status status,
                                 const lade_error *error) {
-  if (status != LADE_OK && !ladei_transfer_failed(transfer)) {
+  if (status != LADE_OK && !ladei_pipe_transfer_failed(transfer)) {
     transfer->error = *error;
   }
   transfer->finished = true;
   core->unfinished--;
-  if (ladei_transfer_failed(transfer)) {
+  if (ladei_pipe_transfer_failed(transfer)) {
     core->counters.transfers_failed++;
   } else {
     core->counters.transfers_completed++;
   }
-  return LADEI_CHANGED_FINISHED;
+  return LADEI_PIPE_CHANGED_FINISHED;
 }
 
-unsigned ladei_core_complete(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error) {
+unsigned ladei_pipe_core_complete(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
+                                  const lade_error *error) {
   core->orders_out--;
   switch (order->kind) {
-  case LADEI_ORDER_ACQUIRE: return complete_acquire(core, order, status, error);
-  case LADEI_ORDER_READ: return complete_read(core, order, status, error);
-  case LADEI_ORDER_GATE: return complete_gate(core, order, status, error);
-  case LADEI_ORDER_COPY: return complete_copy(core, order, status, error);
-  case LADEI_ORDER_RECORD: return complete_record(core, order, status, error);
-  case LADEI_ORDER_POLL: return complete_poll(core, order, status, error);
-  case LADEI_ORDER_WRITE: return complete_write(core, order, status, error);
-  case LADEI_ORDER_RELEASE: complete_release(core, order, status); return 0;
-  case LADEI_ORDER_FINISH: return complete_finish(core, order->transfer, status, error);
+  case LADEI_PIPE_ORDER_ACQUIRE: return complete_acquire(core, order, status, error);
+  case LADEI_PIPE_ORDER_READ: return complete_read(core, order, status, error);
+  case LADEI_PIPE_ORDER_DEPENDENCY: return complete_gate(core, order, status, error);
+  case LADEI_PIPE_ORDER_COPY: return complete_copy(core, order, status, error);
+  case LADEI_PIPE_ORDER_RECORD: return complete_record(core, order, status, error);
+  case LADEI_PIPE_ORDER_POLL: return complete_poll(core, order, status, error);
+  case LADEI_PIPE_ORDER_WRITE: return complete_write(core, order, status, error);
+  case LADEI_PIPE_ORDER_RELEASE: complete_release(core, order, status); return 0;
+  case LADEI_PIPE_ORDER_FINISH: return complete_finish(core, order->transfer, status, error);
   }
   return 0;
 }
@@ -624,52 +629,52 @@ unsigned ladei_core_complete(ladei_core *core, const ladei_order *order, lade_st
 /* --- looking on --------------------------------------------------------------------------------------------------- */
 
 /* Where the first chunk begins that is in one of the states; what is not begun if none is. */
-static uint64_t prefix(const ladei_core_transfer *transfer, unsigned states) {
+static uint64_t prefix(const ladei_pipe_core_transfer *transfer, unsigned states) {
   uint64_t end = transfer->issued_bytes;
   for (unsigned i = 0; i < transfer->ring->depth; i++) {
-    const ladei_slot *slot = &transfer->ring->slots[i];
+    const ladei_pipe_slot *slot = &transfer->ring->slots[i];
     if (slot->transfer == transfer && (states >> slot->state & 1u) != 0 && slot->offset < end) {
       end = slot->offset;
     }
   }
-  return ladei_transfer_failed(transfer) ? 0 : end;
+  return ladei_pipe_transfer_failed(transfer) ? 0 : end;
 }
 
-uint64_t ladei_core_prefix_queued(const ladei_core_transfer *transfer) {
-  return prefix(transfer, 1u << LADEI_SLOT_READING | 1u << LADEI_SLOT_READY | 1u << LADEI_SLOT_COPYING);
+uint64_t ladei_pipe_core_prefix_queued(const ladei_pipe_core_transfer *transfer) {
+  return prefix(transfer, 1u << LADEI_PIPE_SLOT_READING | 1u << LADEI_PIPE_SLOT_READY | 1u << LADEI_PIPE_SLOT_COPYING);
 }
 
-uint64_t ladei_core_prefix_done(const ladei_core_transfer *transfer) { return prefix(transfer, UINT32_MAX); }
+uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer) { return prefix(transfer, UINT32_MAX); }
 
-bool ladei_core_polls(const ladei_core *core) {
+bool ladei_pipe_core_polls(const ladei_pipe_core *core) {
   bool polls = false;
-  for (unsigned i = 0; i < LADEI_LANES; i++) {
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
     polls = polls || !TAILQ_EMPTY(&core->rings[0].lanes[i].pending) || !TAILQ_EMPTY(&core->rings[1].lanes[i].pending);
   }
-  return polls || ladei_core_awaits_block(&core->rings[0]) || ladei_core_awaits_block(&core->rings[1]);
+  return polls || ladei_pipe_core_awaits_block(&core->rings[0]) || ladei_pipe_core_awaits_block(&core->rings[1]);
 }
 
-void ladei_core_set_yield(ladei_core *core, ladei_yield yield) {
+void ladei_pipe_core_set_yield(ladei_pipe_core *core, ladei_pipe_yield yield) {
   core->rings[0].yield = yield;
   core->rings[1].yield = yield;
 }
 
-void ladei_core_poll_wake(ladei_core *core) {
+void ladei_pipe_core_poll_wake(ladei_pipe_core *core) {
   ring_poll_wake(&core->rings[0]);
   ring_poll_wake(&core->rings[1]);
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-static void lane_init(ladei_ring *ring, unsigned index) {
-  ladei_lane *lane = &ring->lanes[index];
+static void lane_init(ladei_pipe_ring *ring, unsigned index) {
+  ladei_pipe_copy_stream *lane = &ring->lanes[index];
   lane->ring = ring;
   lane->index = index;
   TAILQ_INIT(&lane->copied);
   TAILQ_INIT(&lane->idle);
   TAILQ_INIT(&lane->pending);
-  for (unsigned i = 0; i < LADEI_BATCHES; i++) {
-    ladei_batch *batch = &lane->batches[i];
+  for (unsigned i = 0; i < LADEI_PIPE_BATCHES; i++) {
+    ladei_pipe_batch *batch = &lane->batches[i];
     batch->lane = lane;
     batch->index = i;
     TAILQ_INIT(&batch->slots);
@@ -677,16 +682,16 @@ static void lane_init(ladei_ring *ring, unsigned index) {
   }
 }
 
-static lade_status ring_init(ladei_ring *ring, lade_direction direction, unsigned depth) {
-  *ring = (ladei_ring){.direction = direction,
-                       .depth = depth,
-                       .slot_limit = depth,
-                       .block_bytes = SIZE_MAX,
-                       .block_least = SIZE_MAX,
-                       .block_most = SIZE_MAX,
-                       .window = UINT32_MAX / 2,
-                       .calls_most = UINT32_MAX,
-                       .ahead = depth};
+static lade_status ring_init(ladei_pipe_ring *ring, lade_direction direction, unsigned depth) {
+  *ring = (ladei_pipe_ring){.direction = direction,
+                            .depth = depth,
+                            .slot_limit = depth,
+                            .block_bytes = SIZE_MAX,
+                            .block_least = SIZE_MAX,
+                            .block_most = SIZE_MAX,
+                            .window = UINT32_MAX / 2,
+                            .calls_most = UINT32_MAX,
+                            .ahead = depth};
   ring->slots = calloc(depth, sizeof *ring->slots);
   struct ladei_slot_list *lists[] = {&ring->empty, &ring->free, &ring->ready, &ring->landed, &ring->lost};
   for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
@@ -695,11 +700,11 @@ static lade_status ring_init(ladei_ring *ring, lade_direction direction, unsigne
   TAILQ_INIT(&ring->queue);
   TAILQ_INIT(&ring->finished);
   TAILQ_INIT(&ring->held);
-  for (unsigned i = 0; i < LADEI_LANES; i++) {
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
     lane_init(ring, i);
   }
-  for (unsigned i = 0; i < LADEI_LEVELS; i++) {
-    for (unsigned k = 0; k < LADEI_FLOWS; k++) {
+  for (unsigned i = 0; i < LADEI_PIPE_PRIORITIES; i++) {
+    for (unsigned k = 0; k < LADEI_PIPE_FAIR_QUEUES; k++) {
       TAILQ_INIT(&ring->levels[i].flows[k].waiting);
     }
   }
@@ -713,26 +718,26 @@ static lade_status ring_init(ladei_ring *ring, lade_direction direction, unsigne
   return LADE_OK;
 }
 
-lade_status ladei_core_init(ladei_core *core, unsigned depth) {
-  *core = (ladei_core){.turn = 0};
+lade_status ladei_pipe_core_init(ladei_pipe_core *core, unsigned depth) {
+  *core = (ladei_pipe_core){.turn = 0};
   lade_status status = ring_init(&core->rings[0], LADE_TO_DEVICE, depth);
   if (status == LADE_OK) {
     status = ring_init(&core->rings[1], LADE_TO_HOST, depth);
   }
   if (status != LADE_OK) {
-    ladei_core_destroy(core);
+    ladei_pipe_core_destroy(core);
   }
   return status;
 }
 
-void ladei_core_set_blocks(ladei_core *core, size_t bytes, size_t least) {
+void ladei_pipe_core_set_blocks(ladei_pipe_core *core, size_t bytes, size_t least) {
   for (unsigned i = 0; i < 2; i++) {
     core->rings[i].block_bytes = bytes;
     core->rings[i].block_least = least;
   }
 }
 
-bool ladei_core_grow_blocks(ladei_ring *ring, size_t bytes) {
+bool ladei_pipe_core_grow_blocks(ladei_pipe_ring *ring, size_t bytes) {
   size_t grown = bytes < ring->block_most ? bytes : ring->block_most;
   if (grown <= ring->block_bytes) {
     return false;
@@ -741,17 +746,17 @@ bool ladei_core_grow_blocks(ladei_ring *ring, size_t bytes) {
   return true;
 }
 
-void ladei_core_set_window(ladei_ring *ring, unsigned window) {
+void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window) {
   ring->window = window;
-  ladei_ring_choose(ring);
+  ladei_pipe_ring_choose(ring);
 }
 
-void ladei_core_set_calls(ladei_ring *ring, unsigned most) {
+void ladei_pipe_core_set_calls(ladei_pipe_ring *ring, unsigned most) {
   ring->calls_most = most;
-  ladei_ring_choose(ring);
+  ladei_pipe_ring_choose(ring);
 }
 
-void ladei_core_destroy(ladei_core *core) {
+void ladei_pipe_core_destroy(ladei_pipe_core *core) {
   for (unsigned i = 0; i < 2; i++) {
     free(core->rings[i].slots);
     core->rings[i].slots = NULL;

@@ -3,7 +3,7 @@
  * The pipeline's state machine: knows which chunk is where, and says what to do next. It has no thread, no clock, no
  * lock, and calls nothing: a driver (threads.c, virtual.c) takes an order, executes it, and reports how it went.
  *
- *   driver:  while (ladei_core_next(core, allow, &order)) { status = execute(&order); ladei_core_complete(...); }
+ *   driver:  while (ladei_pipe_core_next(core, allow, &order)) { status = execute(&order); ladei_pipe_core_complete(...); }
  *
  * To the device                                       To the host
  *
@@ -46,38 +46,38 @@
 #include "lade/pipeline.h"
 #include "lade/status.h"
 
-typedef struct ladei_ring ladei_ring;
-typedef struct ladei_core_transfer ladei_core_transfer;
-typedef struct ladei_slot ladei_slot;
-typedef struct ladei_batch ladei_batch;
-typedef struct ladei_lane ladei_lane;
+typedef struct ladei_pipe_ring ladei_pipe_ring;
+typedef struct ladei_pipe_core_transfer ladei_pipe_core_transfer;
+typedef struct ladei_pipe_slot ladei_pipe_slot;
+typedef struct ladei_pipe_batch ladei_pipe_batch;
+typedef struct ladei_pipe_copy_stream ladei_pipe_copy_stream;
 
-typedef enum ladei_slot_state {
-  LADEI_SLOT_EMPTY = 0,
-  LADEI_SLOT_ACQUIRING, /* order out */
-  LADEI_SLOT_FREE,
-  LADEI_SLOT_READING, /* order out */
-  LADEI_SLOT_READY,
-  LADEI_SLOT_COPYING, /* order out */
-  LADEI_SLOT_COPIED,
-  LADEI_SLOT_COVERED,
-  LADEI_SLOT_LANDED,
-  LADEI_SLOT_WRITING,   /* order out */
-  LADEI_SLOT_LOST,      /* covered by a batch of which nothing can be learned any more; its block must go */
-  LADEI_SLOT_RELEASING, /* order out, no chunk any more */
-} ladei_slot_state;
+typedef enum ladei_pipe_slot_state {
+  LADEI_PIPE_SLOT_EMPTY = 0,
+  LADEI_PIPE_SLOT_ACQUIRING, /* order out */
+  LADEI_PIPE_SLOT_FREE,
+  LADEI_PIPE_SLOT_READING, /* order out */
+  LADEI_PIPE_SLOT_READY,
+  LADEI_PIPE_SLOT_COPYING, /* order out */
+  LADEI_PIPE_SLOT_COPIED,
+  LADEI_PIPE_SLOT_COVERED,
+  LADEI_PIPE_SLOT_LANDED,
+  LADEI_PIPE_SLOT_WRITING,   /* order out */
+  LADEI_PIPE_SLOT_LOST,      /* covered by a batch of which nothing can be learned any more; its block must go */
+  LADEI_PIPE_SLOT_RELEASING, /* order out, no chunk any more */
+} ladei_pipe_slot_state;
 
-struct ladei_slot {
-  TAILQ_ENTRY(ladei_slot) link; /* in the list of its ring or batch that its state says */
-  ladei_ring *ring;
-  ladei_core_transfer *transfer; /* whose chunk it carries, or NULL */
-  ladei_lane *lane;              /* of its copies, from COPY on */
-  void *block;                   /* NULL: none */
-  size_t capacity;               /* of the block */
-  uint64_t offset;               /* of the chunk in the transfer */
+struct ladei_pipe_slot {
+  TAILQ_ENTRY(ladei_pipe_slot) link; /* in the list of its ring or batch that its state says */
+  ladei_pipe_ring *ring;
+  ladei_pipe_core_transfer *transfer; /* whose chunk it carries, or NULL */
+  ladei_pipe_copy_stream *lane;       /* of its copies, from COPY on */
+  void *block;                        /* NULL: none */
+  size_t capacity;                    /* of the block */
+  uint64_t offset;                    /* of the chunk in the transfer */
   size_t bytes;
   size_t lead_bytes; /* the chunk lies so far into the block */
-  ladei_slot_state state;
+  ladei_pipe_slot_state state;
   bool release_out; /* a RELEASE order for its block is out */
   bool keep_block;  /* an early RELEASE failed: wait for the batch instead */
   bool lost;        /* its batch was lost while a RELEASE was out */
@@ -85,33 +85,33 @@ struct ladei_slot {
   bool stalled;     /* READING or WRITING: the call is overdue */
 };
 
-TAILQ_HEAD(ladei_slot_list, ladei_slot);
+TAILQ_HEAD(ladei_slot_list, ladei_pipe_slot);
 
-typedef enum ladei_batch_state {
-  LADEI_BATCH_IDLE = 0,
-  LADEI_BATCH_RECORDING, /* order out */
-  LADEI_BATCH_PENDING,
-  LADEI_BATCH_POLLING, /* order out */
-} ladei_batch_state;
+typedef enum ladei_pipe_batch_state {
+  LADEI_PIPE_BATCH_IDLE = 0,
+  LADEI_PIPE_BATCH_RECORDING, /* order out */
+  LADEI_PIPE_BATCH_PENDING,
+  LADEI_PIPE_BATCH_POLLING, /* order out */
+} ladei_pipe_batch_state;
 
 /* Slots whose copies one event covers. */
-struct ladei_batch {
-  TAILQ_ENTRY(ladei_batch) link;
-  ladei_lane *lane;
+struct ladei_pipe_batch {
+  TAILQ_ENTRY(ladei_pipe_batch) link;
+  ladei_pipe_copy_stream *lane;
   struct ladei_slot_list slots;
-  ladei_batch_state state;
+  ladei_pipe_batch_state state;
   bool by_stream; /* its event failed: ask the stream instead */
   unsigned index; /* in its lane: which event is its */
 };
 
-TAILQ_HEAD(ladei_batch_list, ladei_batch);
+TAILQ_HEAD(ladei_batch_list, ladei_pipe_batch);
 
 /* Lanes of a ring, and events of each. */
-enum { LADEI_LANES = 3, LADEI_BATCHES = 8 };
+enum { LADEI_PIPE_COPY_STREAMS = 3, LADEI_PIPE_BATCHES = 8 };
 
 /* Copies that run one after the other, on a stream. COPIED slots are those that no event covers yet. */
-struct ladei_lane {
-  ladei_ring *ring;
+struct ladei_pipe_copy_stream {
+  ladei_pipe_ring *ring;
   unsigned index;                /* in its ring: which stream is its */
   struct ladei_slot_list copied; /* in the order they became so */
   unsigned copied_count;
@@ -119,24 +119,24 @@ struct ladei_lane {
   unsigned recording;              /* RECORD orders out */
   struct ladei_batch_list idle;    /* batches */
   struct ladei_batch_list pending; /* PENDING and POLLING, oldest first */
-  bool poll_asleep;                /* the last POLL found nothing: wait for ladei_core_poll_wake */
+  bool poll_asleep;                /* the last POLL found nothing: wait for ladei_pipe_core_poll_wake */
   unsigned transfers;              /* not the first lane: transfers that are not settled and queue their copies here */
   uint64_t after;                  /* the last one's */
-  ladei_batch batches[LADEI_BATCHES];
+  ladei_pipe_batch batches[LADEI_PIPE_BATCHES];
 };
 
-typedef enum ladei_gate {
-  LADEI_GATE_OPEN = 0, /* nothing to wait for */
-  LADEI_GATE_CLOSED,   /* what the caller queued before it may still run */
-  LADEI_GATE_OPENING,  /* order out */
-  LADEI_GATE_AWAITED,  /* its lane waits for that */
-} ladei_gate;
+typedef enum ladei_pipe_dependency {
+  LADEI_PIPE_DEPENDENCY_OPEN = 0, /* nothing to wait for */
+  LADEI_PIPE_DEPENDENCY_CLOSED,   /* what the caller queued before it may still run */
+  LADEI_PIPE_DEPENDENCY_OPENING,  /* order out */
+  LADEI_PIPE_DEPENDENCY_AWAITED,  /* its lane waits for that */
+} ladei_pipe_dependency;
 
 /* Levels of priority, and flows of each. Submitters beyond the flows share them. */
-enum { LADEI_LEVELS = 3, LADEI_LEVEL_NORMAL = 1, LADEI_FLOWS = 32 };
+enum { LADEI_PIPE_PRIORITIES = 3, LADEI_PIPE_PRIORITY_NORMAL = 1, LADEI_PIPE_FAIR_QUEUES = 32 };
 
 /* A transfer as the core sees it. The owner embeds it and sets the first group. */
-struct ladei_core_transfer {
+struct ladei_pipe_core_transfer {
   uint64_t bytes;
   size_t chunk_bytes; /* of a chunk, at most; the block's capacity limits it further */
   size_t lead_bytes;  /* the first chunk is so much shorter and lies so far into its block; below chunk_bytes */
@@ -145,56 +145,56 @@ struct ladei_core_transfer {
   bool calls;         /* the host half calls back, so it may take for ever; set where `ordered` is */
   bool unstaged;      /* copies leave and reach the host's own memory: no block */
   bool no_host;       /* unstaged, and no READ or WRITE either */
-  unsigned level;     /* below LADEI_LEVELS: larger goes first */
-  unsigned flow;      /* below LADEI_FLOWS */
-  ladei_gate gate;    /* OPEN or CLOSED */
-  uint64_t after;     /* CLOSED: number of the caller's stream */
+  unsigned level;     /* below LADEI_PIPE_PRIORITIES: larger goes first */
+  unsigned flow;      /* below LADEI_PIPE_FAIR_QUEUES */
+  ladei_pipe_dependency gate; /* OPEN or CLOSED */
+  uint64_t after;             /* CLOSED: number of the caller's stream */
 
-  TAILQ_ENTRY(ladei_core_transfer) link;      /* ring->queue, or ring->finished once it is settled */
-  TAILQ_ENTRY(ladei_core_transfer) flow_link; /* its flow's list, while `waiting`; ring->held, while `held` */
-  bool waiting;                               /* could begin a chunk, */
-  bool held;                                  /* ... or could but for its share of the slots */
-  bool unissued;                              /* counted in ring->unissued */
-  ladei_ring *ring;
-  ladei_lane *lane;      /* of its copies, once its gate is neither CLOSED nor OPENING */
-  uint64_t number;       /* in the order of submission */
-  uint64_t issued_bytes; /* chunks begun */
-  uint64_t queued_bytes; /* copies submitted */
-  uint64_t done_bytes;   /* arrived */
-  unsigned active;       /* slots that carry its chunks */
-  bool host_busy;        /* ordered: a host half is under way */
-  bool answered;         /* calls: one has returned */
-  unsigned stalled;      /* calls: so many are overdue */
-  uint64_t host_bytes;   /* ordered, to the host: written so far */
-  bool settled;          /* nothing under way and nothing left to do */
-  bool finished;         /* reported by FINISH: for its waiters */
-  lade_error error;      /* status LADE_OK: none so far */
+  TAILQ_ENTRY(ladei_pipe_core_transfer) link;      /* ring->queue, or ring->finished once it is settled */
+  TAILQ_ENTRY(ladei_pipe_core_transfer) flow_link; /* its flow's list, while `waiting`; ring->held, while `held` */
+  bool waiting;                                    /* could begin a chunk, */
+  bool held;                                       /* ... or could but for its share of the slots */
+  bool unissued;                                   /* counted in ring->unissued */
+  ladei_pipe_ring *ring;
+  ladei_pipe_copy_stream *lane; /* of its copies, once its gate is neither CLOSED nor OPENING */
+  uint64_t number;              /* in the order of submission */
+  uint64_t issued_bytes;        /* chunks begun */
+  uint64_t queued_bytes;        /* copies submitted */
+  uint64_t done_bytes;          /* arrived */
+  unsigned active;              /* slots that carry its chunks */
+  bool host_busy;               /* ordered: a host half is under way */
+  bool answered;                /* calls: one has returned */
+  unsigned stalled;             /* calls: so many are overdue */
+  uint64_t host_bytes;          /* ordered, to the host: written so far */
+  bool settled;                 /* nothing under way and nothing left to do */
+  bool finished;                /* reported by FINISH: for its waiters */
+  lade_error error;             /* status LADE_OK: none so far */
 };
 
-TAILQ_HEAD(ladei_core_transfer_list, ladei_core_transfer);
+TAILQ_HEAD(ladei_core_transfer_list, ladei_pipe_core_transfer);
 
 /* Transfers of one level and submitter that could begin a chunk, in the order of submission. */
-typedef struct ladei_flow {
+typedef struct ladei_pipe_fair_queue {
   struct ladei_core_transfer_list waiting;
   uint64_t served; /* bytes begun; behind by no more than the level's clock when it comes back from having nothing */
-} ladei_flow;
+} ladei_pipe_fair_queue;
 
-typedef struct ladei_level {
-  ladei_flow flows[LADEI_FLOWS];
+typedef struct ladei_pipe_priority {
+  ladei_pipe_fair_queue flows[LADEI_PIPE_FAIR_QUEUES];
   uint32_t active; /* bit i: flow i has transfers waiting */
   uint64_t clock;  /* `served` of the flow that began a chunk last */
-} ladei_level;
+} ladei_pipe_priority;
 
 /* What a ring gives up while others wait for blocks. */
-typedef enum ladei_yield {
-  LADEI_YIELD_NONE = 0,
-  LADEI_YIELD_SPARE, /* blocks without chunk but the last */
-  LADEI_YIELD_ALL,   /* that one too, once it was used */
-} ladei_yield;
+typedef enum ladei_pipe_yield {
+  LADEI_PIPE_YIELD_NONE = 0,
+  LADEI_PIPE_YIELD_SPARE, /* blocks without chunk but the last */
+  LADEI_PIPE_YIELD_ALL,   /* that one too, once it was used */
+} ladei_pipe_yield;
 
-struct ladei_ring {
+struct ladei_pipe_ring {
   lade_direction direction;
-  ladei_slot *slots; /* depth of them */
+  ladei_pipe_slot *slots; /* depth of them */
   unsigned depth;
   size_t block_bytes;    /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
   size_t block_least;    /* a refused block is tried again half as large, down to this */
@@ -206,7 +206,7 @@ struct ladei_ring {
   unsigned calls_out;    /* ... and now */
   unsigned calls_active; /* slots with chunks of such transfers */
   unsigned slot_limit;   /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
-  ladei_lane lanes[LADEI_LANES];
+  ladei_pipe_copy_stream lanes[LADEI_PIPE_COPY_STREAMS];
   unsigned lanes_copied; /* bit i: lane i has COPIED slots */
 
   struct ladei_slot_list empty;
@@ -216,61 +216,62 @@ struct ladei_ring {
   struct ladei_slot_list lost;
   struct ladei_core_transfer_list queue;
   struct ladei_core_transfer_list finished;
-  ladei_level levels[LADEI_LEVELS];
+  ladei_pipe_priority levels[LADEI_PIPE_PRIORITIES];
   struct ladei_core_transfer_list held; /* in the order of submission */
   unsigned held_calls;                  /* of those, the ones that call back */
   unsigned standing;                    /* slots with chunks of transfers that may stand still */
   unsigned unissued;                    /* transfers that have not failed and have chunks not begun */
-  ladei_core_transfer *issuing;         /* the one of them that begins the next chunk; NULL: none can */
+  ladei_pipe_core_transfer *issuing;    /* the one of them that begins the next chunk; NULL: none can */
 
-  unsigned blocks;      /* held or being acquired */
-  unsigned acquire_out; /* ... those of them */
-  bool acquire_asleep;  /* the only one was to be waited for: until ladei_core_poll_wake */
-  bool awaits;          /* ... and nothing came since */
-  ladei_yield yield;    /* to others that wait for blocks of the same pool */
+  unsigned blocks;        /* held or being acquired */
+  unsigned acquire_out;   /* ... those of them */
+  bool acquire_asleep;    /* the only one was to be waited for: until ladei_pipe_core_poll_wake */
+  bool awaits;            /* ... and nothing came since */
+  ladei_pipe_yield yield; /* to others that wait for blocks of the same pool */
 };
 
-typedef struct ladei_core_counters {
+typedef struct ladei_pipe_core_counters {
   uint64_t transfers_submitted, transfers_completed, transfers_failed;
   uint64_t bytes_completed;
   uint64_t copies, events_recorded, events_queried;
   uint64_t blocks, blocks_peak;
   uint64_t block_waits; /* times that a ring without blocks had to wait for one */
-} ladei_core_counters;
+} ladei_pipe_core_counters;
 
-typedef struct ladei_core {
-  ladei_ring rings[2]; /* to the device, to the host */
-  unsigned turn;       /* ring to ask first */
-  unsigned unfinished; /* transfers submitted, FINISH not completed */
+typedef struct ladei_pipe_core {
+  ladei_pipe_ring rings[2]; /* to the device, to the host */
+  unsigned turn;            /* ring to ask first */
+  unsigned unfinished;      /* transfers submitted, FINISH not completed */
   unsigned orders_out;
-  ladei_core_counters counters;
-} ladei_core;
+  ladei_pipe_core_counters counters;
+} ladei_pipe_core;
 
-typedef enum ladei_order_kind {
-  LADEI_ORDER_ACQUIRE = 1, /* get a block of `bytes` for `slot`: complete with order->block set; LADE_NOT_READY: only
+typedef enum ladei_pipe_order_kind {
+  LADEI_PIPE_ORDER_ACQUIRE =
+      1,                 /* get a block of `bytes` for `slot`: complete with order->block set; LADE_NOT_READY: only
                               where it says `only`, it has to be waited for */
-  LADEI_ORDER_READ,        /* source -> slot->block */
-  LADEI_ORDER_GATE,        /* if what the caller queued before `transfer` is over, complete with `passed` set; else let
+  LADEI_PIPE_ORDER_READ, /* source -> slot->block */
+  LADEI_PIPE_ORDER_DEPENDENCY, /* if what the caller queued before `transfer` is over, complete with `passed` set; else let
                               the lane's stream wait for it */
-  LADEI_ORDER_COPY,        /* queue the slot's copies on its lane's stream; complete with `copies` set, and on failure
+  LADEI_PIPE_ORDER_COPY,   /* queue the slot's copies on its lane's stream; complete with `copies` set, and on failure
                               with `partial` where some are queued */
-  LADEI_ORDER_RECORD,      /* record the event of `batch` on its lane's stream */
-  LADEI_ORDER_POLL,        /* ask that event (batch->by_stream: the stream): LADE_OK, LADE_NOT_READY or an error */
-  LADEI_ORDER_WRITE,       /* slot->block -> sink */
-  LADEI_ORDER_RELEASE, /* give slot->block back to the pool; `in_flight`: note its lane's stream first. Must not fail
+  LADEI_PIPE_ORDER_RECORD, /* record the event of `batch` on its lane's stream */
+  LADEI_PIPE_ORDER_POLL,   /* ask that event (batch->by_stream: the stream): LADE_OK, LADE_NOT_READY or an error */
+  LADEI_PIPE_ORDER_WRITE,  /* slot->block -> sink */
+  LADEI_PIPE_ORDER_RELEASE, /* give slot->block back to the pool; `in_flight`: note its lane's stream first. Must not fail
                           where `last_resort` is set */
-  LADEI_ORDER_FINISH,  /* all of `transfer` is done, or it failed: bring it to its end, let go of what belongs to it and
+  LADEI_PIPE_ORDER_FINISH, /* all of `transfer` is done, or it failed: bring it to its end, let go of what belongs to it and
                           tell its owner. What fails then is its outcome */
-} ladei_order_kind;
+} ladei_pipe_order_kind;
 
-typedef struct ladei_order {
-  ladei_order_kind kind;
+typedef struct ladei_pipe_order {
+  ladei_pipe_order_kind kind;
   unsigned copies; /* COPY: driver calls that it took */
-  ladei_ring *ring;
-  ladei_slot *slot;
-  ladei_batch *batch;
-  ladei_core_transfer *transfer;
-  ladei_lane *lane; /* GATE */
+  ladei_pipe_ring *ring;
+  ladei_pipe_slot *slot;
+  ladei_pipe_batch *batch;
+  ladei_pipe_core_transfer *transfer;
+  ladei_pipe_copy_stream *lane; /* GATE */
   void *block;
   size_t bytes;
   bool passed;
@@ -280,77 +281,78 @@ typedef struct ladei_order {
   bool by_engine; /* for the driver: its request went through the storage's engine */
   bool only;      /* ACQUIRE: the ring has no other block */
   bool smallest;  /* ACQUIRE: a smaller one would be of no use */
-} ladei_order;
+} ladei_pipe_order;
 
 /* What a completion brought about, for those who wait. */
 enum {
-  LADEI_CHANGED_QUEUED = 1u << 0,   /* all copies of a transfer are submitted */
-  LADEI_CHANGED_FINISHED = 1u << 1, /* a transfer is finished */
-  LADEI_CHANGED_FAILED = 1u << 2,   /* a transfer got its error */
+  LADEI_PIPE_CHANGED_QUEUED = 1u << 0,   /* all copies of a transfer are submitted */
+  LADEI_PIPE_CHANGED_FINISHED = 1u << 1, /* a transfer is finished */
+  LADEI_PIPE_CHANGED_FAILED = 1u << 2,   /* a transfer got its error */
 };
 
 /* Orders that only some may take. */
-enum { LADEI_ALLOW_HOST = 1u << 0 /* READ, WRITE */ };
+enum { LADEI_PIPE_ALLOW_HOST = 1u << 0 /* READ, WRITE */ };
 
 /* Depth 1 to 1024, for each ring; no limit on host orders, blocks without a size. LADE_ERR_OUT_OF_HOST_MEMORY. */
-lade_status ladei_core_init(ladei_core *core, unsigned depth);
+lade_status ladei_pipe_core_init(ladei_pipe_core *core, unsigned depth);
 /* Every transfer is finished and every block released. */
-void ladei_core_destroy(ladei_core *core);
+void ladei_pipe_core_destroy(ladei_pipe_core *core);
 
 /* Blocks of both rings, before the first submit; not 0, `least` at most `bytes`. */
-void ladei_core_set_blocks(ladei_core *core, size_t bytes, size_t least);
+void ladei_pipe_core_set_blocks(ladei_pipe_core *core, size_t bytes, size_t least);
 /* Blocks of the ring from now on, unless they are larger already or such ones were refused. True: they have grown. */
-bool ladei_core_grow_blocks(ladei_ring *ring, size_t bytes);
+bool ladei_pipe_core_grow_blocks(ladei_pipe_ring *ring, size_t bytes);
 
 /* So many READ or WRITE orders of the ring are out at most, from now on. */
-void ladei_core_set_window(ladei_ring *ring, unsigned window);
+void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window);
 
 /* So many READ or WRITE orders of the ring's transfers that call back are out at most, from now on. */
-void ladei_core_set_calls(ladei_ring *ring, unsigned most);
+void ladei_pipe_core_set_calls(ladei_pipe_ring *ring, unsigned most);
 
 /* The slot's READ or WRITE order, of a transfer that calls back, is overdue: others go on without it. */
-void ladei_core_stall(ladei_slot *slot);
+void ladei_pipe_core_stall(ladei_pipe_slot *slot);
 
 /* Queues a transfer whose first group of fields is set and whose rest is zero. */
-void ladei_core_submit(ladei_core *core, ladei_core_transfer *transfer, lade_direction direction);
+void ladei_pipe_core_submit(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, lade_direction direction);
 /* Ends a transfer with `error`, unless it has one or is settled. What is under way for it is waited for. */
-void ladei_core_fail(ladei_core *core, ladei_core_transfer *transfer, const lade_error *error);
+void ladei_pipe_core_fail(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, const lade_error *error);
 
-/* Takes the most useful order. False: nothing to do until a completion, a submit, or ladei_core_poll_wake; what `out` holds
+/* Takes the most useful order. False: nothing to do until a completion, a submit, or ladei_pipe_core_poll_wake; what `out` holds
  * means nothing then. */
-bool ladei_core_next(ladei_core *core, unsigned allow, ladei_order *out);
+bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out);
 /* Whether next would find one. */
-bool ladei_core_has_order(const ladei_core *core, unsigned allow);
+bool ladei_pipe_core_has_order(const ladei_pipe_core *core, unsigned allow);
 /*
  * Reports that an order was executed. `error` describes a status other than LADE_OK and LADE_NOT_READY. Returns
  * LADEI_CHANGED bits.
  */
-unsigned ladei_core_complete(ladei_core *core, const ladei_order *order, lade_status status, const lade_error *error);
+unsigned ladei_pipe_core_complete(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
+                                  const lade_error *error);
 
 /* Whether copies are under way whose end only POLL can find, or a block is waited for. */
-bool ladei_core_polls(const ladei_core *core);
+bool ladei_pipe_core_polls(const ladei_pipe_core *core);
 /* Whether the ring waits for its only block: an ACQUIRE found that it has to, and it still has use for one. */
-static inline bool ladei_core_awaits_block(const ladei_ring *ring) {
+static inline bool ladei_pipe_core_awaits_block(const ladei_pipe_ring *ring) {
   return ring->awaits && ring->blocks == ring->acquire_out && ring->issuing != NULL && !ring->issuing->unstaged;
 }
 /* What the rings shall give up from now on. */
-void ladei_core_set_yield(ladei_core *core, ladei_yield yield);
+void ladei_pipe_core_set_yield(ladei_pipe_core *core, ladei_pipe_yield yield);
 /* Time has passed: POLL, and ACQUIRE where it has to wait, may be worth while again. */
-void ladei_core_poll_wake(ladei_core *core);
+void ladei_pipe_core_poll_wake(ladei_pipe_core *core);
 
 /* Bytes at the transfer's start of which every copy is submitted, or every byte has arrived. */
-uint64_t ladei_core_prefix_queued(const ladei_core_transfer *transfer);
-uint64_t ladei_core_prefix_done(const ladei_core_transfer *transfer);
+uint64_t ladei_pipe_core_prefix_queued(const ladei_pipe_core_transfer *transfer);
+uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer);
 
 /* Where the slot's chunk lies in its block. */
-static inline void *ladei_slot_data(const ladei_slot *slot) { return (char *)slot->block + slot->lead_bytes; }
+static inline void *ladei_pipe_slot_data(const ladei_pipe_slot *slot) { return (char *)slot->block + slot->lead_bytes; }
 
 /* All submitted copies: whether waiting for its lane's stream now covers the whole transfer. */
-static inline bool ladei_core_all_queued(const ladei_core_transfer *transfer) {
+static inline bool ladei_pipe_core_all_queued(const ladei_pipe_core_transfer *transfer) {
   return transfer->queued_bytes == transfer->bytes;
 }
 
 /* Recounts the invariants stated in core.c; LADE_ERR_INTERNAL names the one broken. For tests and debug builds. */
-lade_status ladei_core_check(const ladei_core *core);
+lade_status ladei_pipe_core_check(const ladei_pipe_core *core);
 
 #endif /* LADE_PIPELINE_CORE_CORE_H */

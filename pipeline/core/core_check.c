@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "pipeline/core/core_internal.h"
 
-static unsigned list_count(const struct ladei_slot_list *list, ladei_slot_state state) {
+static unsigned list_count(const struct ladei_slot_list *list, ladei_pipe_slot_state state) {
   unsigned count = 0;
-  const ladei_slot *slot;
+  const ladei_pipe_slot *slot;
   TAILQ_FOREACH (slot, list, link) {
     if (slot->state != state) {
       return UINT32_MAX;
@@ -19,7 +19,7 @@ static unsigned list_count(const struct ladei_slot_list *list, ladei_slot_state 
   return count;
 }
 
-static unsigned state_count(const ladei_ring *ring, ladei_slot_state state) {
+static unsigned state_count(const ladei_pipe_ring *ring, ladei_pipe_slot_state state) {
   unsigned count = 0;
   for (unsigned i = 0; i < ring->depth; i++) {
     count += ring->slots[i].state == state ? 1 : 0;
@@ -27,22 +27,22 @@ static unsigned state_count(const ladei_ring *ring, ladei_slot_state state) {
   return count;
 }
 
-static lade_status broken(const ladei_ring *ring, const char *what) {
+static lade_status broken(const ladei_pipe_ring *ring, const char *what) {
   return ladei_error(LADE_ERR_INTERNAL, 0, "pipeline core, ring %s: %s",
                      ring->direction == LADE_TO_DEVICE ? "H2D" : "D2H", what);
 }
 
 /* Adds the lane's slots in either state. */
-static lade_status check_lane(const ladei_lane *lane, unsigned *copied, unsigned *covered) {
-  unsigned own = list_count(&lane->copied, LADEI_SLOT_COPIED);
+static lade_status check_lane(const ladei_pipe_copy_stream *lane, unsigned *copied, unsigned *covered) {
+  unsigned own = list_count(&lane->copied, LADEI_PIPE_SLOT_COPIED);
   bool marked = (lane->ring->lanes_copied >> lane->index & 1u) != 0;
   if (own != lane->copied_count || marked != (own > 0)) {
     return broken(lane->ring, "I1: a lane's copied slots are not those counted");
   }
   *copied += own;
-  for (unsigned i = 0; i < LADEI_BATCHES; i++) {
-    unsigned count = list_count(&lane->batches[i].slots, LADEI_SLOT_COVERED);
-    if (count == UINT32_MAX || (count == 0) != (lane->batches[i].state == LADEI_BATCH_IDLE)) {
+  for (unsigned i = 0; i < LADEI_PIPE_BATCHES; i++) {
+    unsigned count = list_count(&lane->batches[i].slots, LADEI_PIPE_SLOT_COVERED);
+    if (count == UINT32_MAX || (count == 0) != (lane->batches[i].state == LADEI_PIPE_BATCH_IDLE)) {
       return broken(lane->ring, "I1: a batch holds slots that are not covered, or none while it is in use");
     }
     *covered += count;
@@ -50,57 +50,57 @@ static lade_status check_lane(const ladei_lane *lane, unsigned *copied, unsigned
   return LADE_OK;
 }
 
-static lade_status check_lists(const ladei_ring *ring) {
+static lade_status check_lists(const ladei_pipe_ring *ring) {
   unsigned copied = 0;
   unsigned covered = 0;
-  for (unsigned i = 0; i < LADEI_LANES; i++) {
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
     lade_status status = check_lane(&ring->lanes[i], &copied, &covered);
     if (status != LADE_OK) {
       return status;
     }
   }
-  if (list_count(&ring->empty, LADEI_SLOT_EMPTY) != state_count(ring, LADEI_SLOT_EMPTY) ||
-      list_count(&ring->free, LADEI_SLOT_FREE) != state_count(ring, LADEI_SLOT_FREE) ||
-      list_count(&ring->ready, LADEI_SLOT_READY) != state_count(ring, LADEI_SLOT_READY) ||
-      copied != state_count(ring, LADEI_SLOT_COPIED) ||
-      list_count(&ring->landed, LADEI_SLOT_LANDED) != state_count(ring, LADEI_SLOT_LANDED) ||
-      list_count(&ring->lost, LADEI_SLOT_LOST) != state_count(ring, LADEI_SLOT_LOST) ||
-      covered != state_count(ring, LADEI_SLOT_COVERED)) {
+  if (list_count(&ring->empty, LADEI_PIPE_SLOT_EMPTY) != state_count(ring, LADEI_PIPE_SLOT_EMPTY) ||
+      list_count(&ring->free, LADEI_PIPE_SLOT_FREE) != state_count(ring, LADEI_PIPE_SLOT_FREE) ||
+      list_count(&ring->ready, LADEI_PIPE_SLOT_READY) != state_count(ring, LADEI_PIPE_SLOT_READY) ||
+      copied != state_count(ring, LADEI_PIPE_SLOT_COPIED) ||
+      list_count(&ring->landed, LADEI_PIPE_SLOT_LANDED) != state_count(ring, LADEI_PIPE_SLOT_LANDED) ||
+      list_count(&ring->lost, LADEI_PIPE_SLOT_LOST) != state_count(ring, LADEI_PIPE_SLOT_LOST) ||
+      covered != state_count(ring, LADEI_PIPE_SLOT_COVERED)) {
     return broken(ring, "I1: slots in a state and slots in its list differ");
   }
   return LADE_OK;
 }
 
-static lade_status check_blocks(const ladei_ring *ring) {
+static lade_status check_blocks(const ladei_pipe_ring *ring) {
   unsigned blocks = 0;
   for (unsigned i = 0; i < ring->depth; i++) {
-    const ladei_slot *slot = &ring->slots[i];
-    bool copying = slot->state == LADEI_SLOT_COPIED || slot->state == LADEI_SLOT_COVERED;
-    bool may_lack = slot->state == LADEI_SLOT_EMPTY || slot->state == LADEI_SLOT_ACQUIRING || copying;
+    const ladei_pipe_slot *slot = &ring->slots[i];
+    bool copying = slot->state == LADEI_PIPE_SLOT_COPIED || slot->state == LADEI_PIPE_SLOT_COVERED;
+    bool may_lack = slot->state == LADEI_PIPE_SLOT_EMPTY || slot->state == LADEI_PIPE_SLOT_ACQUIRING || copying;
     if (slot->transfer != NULL && slot->transfer->unstaged) {
       may_lack = true;
     }
     if (slot->block == NULL && !may_lack) {
       return broken(ring, "I2: a slot in use has no block");
     }
-    if (slot->block != NULL && slot->state == LADEI_SLOT_EMPTY) {
+    if (slot->block != NULL && slot->state == LADEI_PIPE_SLOT_EMPTY) {
       return broken(ring, "I2: an empty slot has a block");
     }
-    blocks += slot->block != NULL || slot->state == LADEI_SLOT_ACQUIRING ? 1 : 0;
+    blocks += slot->block != NULL || slot->state == LADEI_PIPE_SLOT_ACQUIRING ? 1 : 0;
   }
   return blocks == ring->blocks && blocks <= ring->depth ? LADE_OK : broken(ring, "I4: blocks are not those counted");
 }
 
-static lade_status check_transfer(const ladei_ring *ring, const ladei_core_transfer *transfer) {
+static lade_status check_transfer(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   unsigned active = 0;
   unsigned stalled = 0;
   for (unsigned i = 0; i < ring->depth; i++) {
-    const ladei_slot *slot = &ring->slots[i];
-    bool waits = slot->state == LADEI_SLOT_READY || slot->state == LADEI_SLOT_LANDED;
+    const ladei_pipe_slot *slot = &ring->slots[i];
+    bool waits = slot->state == LADEI_PIPE_SLOT_READY || slot->state == LADEI_PIPE_SLOT_LANDED;
     if (slot->transfer == transfer) {
       active++;
       stalled += slot->stalled ? 1 : 0;
-      if (waits && ladei_transfer_failed(transfer)) {
+      if (waits && ladei_pipe_transfer_failed(transfer)) {
         return broken(ring, "I5: a failed transfer has a chunk waiting");
       }
     }
@@ -118,13 +118,13 @@ static lade_status check_transfer(const ladei_ring *ring, const ladei_core_trans
   return LADE_OK;
 }
 
-static lade_status check_host_halves(const ladei_ring *ring) {
+static lade_status check_host_halves(const ladei_pipe_ring *ring) {
   unsigned host_out = 0;
   unsigned calls_out = 0;
   unsigned calls_active = 0;
   for (unsigned i = 0; i < ring->depth; i++) {
-    const ladei_slot *slot = &ring->slots[i];
-    bool out = slot->state == LADEI_SLOT_READING || slot->state == LADEI_SLOT_WRITING;
+    const ladei_pipe_slot *slot = &ring->slots[i];
+    bool out = slot->state == LADEI_PIPE_SLOT_READING || slot->state == LADEI_PIPE_SLOT_WRITING;
     if (slot->stalled && !(out && slot->transfer->calls)) {
       return broken(ring, "I9: a slot is stalled that is in no call");
     }
@@ -138,11 +138,11 @@ static lade_status check_host_halves(const ladei_ring *ring) {
 }
 
 /* Whether it is there; false too where the list is not in the order of submission. */
-static bool list_has(const struct ladei_core_transfer_list *list, const ladei_core_transfer *transfer) {
+static bool list_has(const struct ladei_core_transfer_list *list, const ladei_pipe_core_transfer *transfer) {
   bool found = false;
-  const ladei_core_transfer *other;
+  const ladei_pipe_core_transfer *other;
   TAILQ_FOREACH (other, list, flow_link) {
-    const ladei_core_transfer *next = TAILQ_NEXT(other, flow_link);
+    const ladei_pipe_core_transfer *next = TAILQ_NEXT(other, flow_link);
     if (next != NULL && next->number <= other->number) {
       return false;
     }
@@ -152,22 +152,22 @@ static bool list_has(const struct ladei_core_transfer_list *list, const ladei_co
 }
 
 /* What I7 says about one transfer. */
-static lade_status check_waiting(const ladei_ring *ring, const ladei_core_transfer *transfer) {
-  bool unissued = ladei_transfer_is_unissued(transfer);
+static lade_status check_waiting(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  bool unissued = ladei_pipe_transfer_is_unissued(transfer);
   bool waiting = list_has(&ring->levels[transfer->level].flows[transfer->flow].waiting, transfer);
   bool held = list_has(&ring->held, transfer);
   if (waiting != transfer->waiting || held != transfer->held || (waiting && held)) {
     return broken(ring, "I7: a transfer is not in the list that it says, or in two");
   }
-  if (unissued != transfer->unissued || (waiting || held) != ladei_transfer_ready(transfer)) {
+  if (unissued != transfer->unissued || (waiting || held) != ladei_pipe_transfer_ready(transfer)) {
     return broken(ring, "I7: a transfer waits that could begin nothing, or does not and could");
   }
   return LADE_OK;
 }
 
-static lade_status check_queue(const ladei_ring *ring) {
+static lade_status check_queue(const ladei_pipe_ring *ring) {
   lade_status status = LADE_OK;
-  const ladei_core_transfer *transfer;
+  const ladei_pipe_core_transfer *transfer;
   unsigned unissued = 0;
   unsigned standing = 0;
   unsigned in_lanes = 0;
@@ -179,10 +179,10 @@ static lade_status check_queue(const ladei_ring *ring) {
       status = check_waiting(ring, transfer);
     }
     unissued += transfer->unissued ? 1 : 0;
-    standing += ladei_transfer_may_stand(transfer) ? transfer->active : 0;
+    standing += ladei_pipe_transfer_may_stand(transfer) ? transfer->active : 0;
     in_lanes += transfer->lane->index > 0 ? 1 : 0;
   }
-  for (unsigned i = 1; i < LADEI_LANES; i++) {
+  for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAMS; i++) {
     in_lanes -= ring->lanes[i].transfers;
   }
   if (status == LADE_OK && (standing != ring->standing || in_lanes != 0)) {
@@ -194,32 +194,32 @@ static lade_status check_queue(const ladei_ring *ring) {
   return status;
 }
 
-static lade_status check_choice(const ladei_ring *ring) {
-  const ladei_core_transfer *first = NULL;
-  for (unsigned i = 0; i < LADEI_LEVELS; i++) {
-    const ladei_level *level = &ring->levels[i];
-    for (unsigned k = 0; k < LADEI_FLOWS; k++) {
+static lade_status check_choice(const ladei_pipe_ring *ring) {
+  const ladei_pipe_core_transfer *first = NULL;
+  for (unsigned i = 0; i < LADEI_PIPE_PRIORITIES; i++) {
+    const ladei_pipe_priority *level = &ring->levels[i];
+    for (unsigned k = 0; k < LADEI_PIPE_FAIR_QUEUES; k++) {
       if (TAILQ_EMPTY(&level->flows[k].waiting) == ((level->active >> k & 1u) != 0)) {
         return broken(ring, "I7: a flow is active without transfers, or has some and is not");
       }
     }
-    first = level->active != 0 ? ladei_level_first(level) : first;
+    first = level->active != 0 ? ladei_pipe_priority_first(level) : first;
   }
   if (first != ring->issuing) {
     return broken(ring, "I7: issuing is not the first of the flow served least");
   }
-  if (first != NULL && ladei_transfer_has_share(first)) {
+  if (first != NULL && ladei_pipe_transfer_has_share(first)) {
     return broken(ring, "I7: the transfer that begins the next chunk has its share");
   }
-  const ladei_core_transfer *held;
+  const ladei_pipe_core_transfer *held;
   TAILQ_FOREACH (held, &ring->held, flow_link) {
-    if (first == NULL && !ladei_transfer_has_share(held)) {
+    if (first == NULL && !ladei_pipe_transfer_has_share(held)) {
       return broken(ring, "I7: nothing begins, and a transfer is held that could");
     }
   }
-  const ladei_slot *slot;
+  const ladei_pipe_slot *slot;
   TAILQ_FOREACH (slot, &ring->ready, link) {
-    const ladei_slot *next = TAILQ_NEXT(slot, link);
+    const ladei_pipe_slot *next = TAILQ_NEXT(slot, link);
     if (next != NULL && next->transfer->level > slot->transfer->level) {
       return broken(ring, "I8: a ready chunk stands behind one of a lower level");
     }
@@ -227,10 +227,10 @@ static lade_status check_choice(const ladei_ring *ring) {
   return LADE_OK;
 }
 
-lade_status ladei_core_check(const ladei_core *core) {
+lade_status ladei_pipe_core_check(const ladei_pipe_core *core) {
   lade_status status = LADE_OK;
   for (unsigned i = 0; i < 2 && status == LADE_OK; i++) {
-    const ladei_ring *ring = &core->rings[i];
+    const ladei_pipe_ring *ring = &core->rings[i];
     status = check_lists(ring);
     if (status == LADE_OK) {
       status = check_blocks(ring);

@@ -5,72 +5,73 @@
 
 #include "pipeline/core/core.h"
 
-static inline bool ladei_transfer_failed(const ladei_core_transfer *transfer) {
+static inline bool ladei_pipe_transfer_failed(const ladei_pipe_core_transfer *transfer) {
   return transfer->error.status != LADE_OK;
 }
 
 /* Blocks that the ring may hold now, beside those that stand still. */
-static inline unsigned ladei_ring_room(const ladei_ring *ring) {
+static inline unsigned ladei_pipe_ring_room(const ladei_pipe_ring *ring) {
   unsigned wanted = ring->window + ring->ahead;
   return wanted < ring->slot_limit ? wanted : ring->slot_limit;
 }
 
 /* Has chunks to begin, now or later. */
-static inline bool ladei_transfer_is_unissued(const ladei_core_transfer *transfer) {
-  return !ladei_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;
+static inline bool ladei_pipe_transfer_is_unissued(const ladei_pipe_core_transfer *transfer) {
+  return !ladei_pipe_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;
 }
 
 /* Has chunks to begin, and nothing of its own comes first: a host half in order. */
-static inline bool ladei_transfer_ready(const ladei_core_transfer *transfer) {
+static inline bool ladei_pipe_transfer_ready(const ladei_pipe_core_transfer *transfer) {
   bool host_first = transfer->ordered && transfer->ring->direction == LADE_TO_DEVICE && transfer->host_busy;
-  return ladei_transfer_is_unissued(transfer) && !host_first;
+  return ladei_pipe_transfer_is_unissued(transfer) && !host_first;
 }
 
 /* See Note [Standing still]. */
-static inline bool ladei_transfer_may_stand(const ladei_core_transfer *transfer) {
+static inline bool ladei_pipe_transfer_may_stand(const ladei_pipe_core_transfer *transfer) {
   bool calls_stand = transfer->calls && (transfer->stalled > 0 || !transfer->answered ||
                                          (transfer->ordered && transfer->ring->direction == LADE_TO_HOST));
-  return transfer->gate != LADEI_GATE_OPEN || calls_stand;
+  return transfer->gate != LADEI_PIPE_DEPENDENCY_OPEN || calls_stand;
 }
 
 /* See Note [Copies under way]. */
-static inline bool ladei_transfer_is_far_ahead(const ladei_core_transfer *transfer) {
+static inline bool ladei_pipe_transfer_is_far_ahead(const ladei_pipe_core_transfer *transfer) {
   enum { BYTES_UNDER_WAY = 32 << 20 };
   return transfer->no_host && transfer->issued_bytes - transfer->done_bytes > BYTES_UNDER_WAY;
 }
 
 /* All slots that calls may have are in some: to the device in those under way, to the host in what they have yet to take. */
-static inline bool ladei_ring_calls_are_full(const ladei_ring *ring) {
+static inline bool ladei_pipe_ring_calls_are_full(const ladei_pipe_ring *ring) {
   unsigned most = ring->slot_limit > 2 ? ring->slot_limit - 1 : ring->slot_limit;
   unsigned taken = ring->direction == LADE_TO_DEVICE ? ring->calls_out : ring->calls_active;
   return taken >= most || ring->calls_out >= ring->calls_most;
 }
 
 /* Begins no chunk until some of its own, or of others of the kind, are over. */
-static inline bool ladei_transfer_has_share(const ladei_core_transfer *transfer) {
-  const ladei_ring *ring = transfer->ring;
-  if (!transfer->calls && transfer->gate == LADEI_GATE_OPEN) {
-    return ladei_transfer_is_far_ahead(transfer);
+static inline bool ladei_pipe_transfer_has_share(const ladei_pipe_core_transfer *transfer) {
+  const ladei_pipe_ring *ring = transfer->ring;
+  if (!transfer->calls && transfer->gate == LADEI_PIPE_DEPENDENCY_OPEN) {
+    return ladei_pipe_transfer_is_far_ahead(transfer);
   }
-  if (transfer->calls && ladei_ring_calls_are_full(ring)) {
+  if (transfer->calls && ladei_pipe_ring_calls_are_full(ring)) {
     return true;
   }
   unsigned most = ring->slot_limit > 1 ? ring->slot_limit - 1 : 1;
   most -= transfer->calls && most > 1 ? 1 : 0;
-  bool stands = ladei_transfer_may_stand(transfer);
-  bool all_slots = stands && (transfer->active + ring->standing >= most || transfer->active >= ladei_ring_room(ring));
-  return all_slots || ladei_transfer_is_far_ahead(transfer);
+  bool stands = ladei_pipe_transfer_may_stand(transfer);
+  bool all_slots =
+      stands && (transfer->active + ring->standing >= most || transfer->active >= ladei_pipe_ring_room(ring));
+  return all_slots || ladei_pipe_transfer_is_far_ahead(transfer);
 }
 
 /* Chooses the transfer that begins the next chunk, after anything that I7 (core_schedule.c) speaks of has changed. */
-void ladei_ring_choose(ladei_ring *ring);
+void ladei_pipe_ring_choose(ladei_pipe_ring *ring);
 /* The same after a transfer has changed. */
-void ladei_transfer_update(ladei_core_transfer *transfer);
+void ladei_pipe_transfer_update(ladei_pipe_core_transfer *transfer);
 
 /* First transfer of the flow that was served least; NULL: none waits. */
-ladei_core_transfer *ladei_level_first(const ladei_level *level);
+ladei_pipe_core_transfer *ladei_pipe_priority_first(const ladei_pipe_priority *level);
 
 /* The most useful order, not taken yet. Pure. */
-bool ladei_core_pick(const ladei_core *core, unsigned allow, ladei_order *out);
+bool ladei_pipe_core_pick(const ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out);
 
 #endif /* LADE_PIPELINE_CORE_CORE_INTERNAL_H */

@@ -15,20 +15,21 @@
  */
 #include "pipeline/core/core_internal.h"
 
-static bool order_set(ladei_order *order, ladei_order_kind kind, const ladei_ring *ring, ladei_slot *slot,
-                      ladei_batch *batch, ladei_core_transfer *transfer) {
-  *order = (ladei_order){.kind = kind, .ring = (ladei_ring *)ring, .slot = slot, .batch = batch, .transfer = transfer};
+static bool order_set(ladei_pipe_order *order, ladei_pipe_order_kind kind, const ladei_pipe_ring *ring,
+                      ladei_pipe_slot *slot, ladei_pipe_batch *batch, ladei_pipe_core_transfer *transfer) {
+  *order = (ladei_pipe_order){
+      .kind = kind, .ring = (ladei_pipe_ring *)ring, .slot = slot, .batch = batch, .transfer = transfer};
   return true;
 }
 
-static bool pick_finish(const ladei_ring *ring, ladei_order *order) {
-  ladei_core_transfer *transfer = TAILQ_FIRST(&ring->finished);
-  return transfer != NULL && order_set(order, LADEI_ORDER_FINISH, ring, NULL, NULL, transfer);
+static bool pick_finish(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
+  ladei_pipe_core_transfer *transfer = TAILQ_FIRST(&ring->finished);
+  return transfer != NULL && order_set(order, LADEI_PIPE_ORDER_FINISH, ring, NULL, NULL, transfer);
 }
 
 /* A slot for the next chunk of the transfer; NULL: none now. A block that became too small goes back first. */
-static ladei_slot *slot_for(const ladei_ring *ring, const ladei_core_transfer *transfer) {
-  ladei_slot *slot = transfer->unstaged ? TAILQ_FIRST(&ring->empty) : NULL;
+static ladei_pipe_slot *slot_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  ladei_pipe_slot *slot = transfer->unstaged ? TAILQ_FIRST(&ring->empty) : NULL;
   if (slot != NULL) {
     return slot;
   }
@@ -37,34 +38,34 @@ static ladei_slot *slot_for(const ladei_ring *ring, const ladei_core_transfer *t
 }
 
 /* Where the copies of a transfer wait for the caller's stream: where others wait for the same one, else where fewest do. */
-static ladei_lane *lane_for(const ladei_ring *ring, const ladei_core_transfer *transfer) {
-  const ladei_lane *best = &ring->lanes[1];
-  for (unsigned i = 1; i < LADEI_LANES; i++) {
-    const ladei_lane *lane = &ring->lanes[i];
+static ladei_pipe_copy_stream *lane_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  const ladei_pipe_copy_stream *best = &ring->lanes[1];
+  for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAMS; i++) {
+    const ladei_pipe_copy_stream *lane = &ring->lanes[i];
     if (lane->transfers > 0 && lane->after == transfer->after) {
-      return (ladei_lane *)lane;
+      return (ladei_pipe_copy_stream *)lane;
     }
     best = lane->transfers < best->transfers ? lane : best;
   }
-  return (ladei_lane *)best;
+  return (ladei_pipe_copy_stream *)best;
 }
 
 /* The slot whose copy comes next: read already, or without a host half before it and so a fresh one. */
-static bool pick_copy(const ladei_ring *ring, ladei_order *order) {
-  ladei_slot *slot = TAILQ_FIRST(&ring->ready);
-  ladei_core_transfer *transfer = slot != NULL ? slot->transfer : ring->issuing;
+static bool pick_copy(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
+  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->ready);
+  ladei_pipe_core_transfer *transfer = slot != NULL ? slot->transfer : ring->issuing;
   if (slot == NULL && transfer != NULL && (ring->direction == LADE_TO_HOST || transfer->no_host)) {
     slot = slot_for(ring, transfer);
   }
-  if (slot == NULL || transfer->gate == LADEI_GATE_OPENING) {
+  if (slot == NULL || transfer->gate == LADEI_PIPE_DEPENDENCY_OPENING) {
     return false;
   }
-  if (transfer->gate == LADEI_GATE_CLOSED) {
-    order_set(order, LADEI_ORDER_GATE, ring, NULL, NULL, transfer);
+  if (transfer->gate == LADEI_PIPE_DEPENDENCY_CLOSED) {
+    order_set(order, LADEI_PIPE_ORDER_DEPENDENCY, ring, NULL, NULL, transfer);
     order->lane = lane_for(ring, transfer);
     return true;
   }
-  order_set(order, LADEI_ORDER_COPY, ring, slot, NULL, transfer);
+  order_set(order, LADEI_PIPE_ORDER_COPY, ring, slot, NULL, transfer);
   order->copies = 1;
   return true;
 }
@@ -80,26 +81,27 @@ static bool pick_copy(const ladei_ring *ring, ladei_order *order) {
 enum { EVENT_PART = 4, EVENT_BYTES = 1 << 20 };
 
 /* Whether what no event covers is as much as an event is for. */
-static bool lane_is_full(const ladei_lane *lane) {
+static bool lane_is_full(const ladei_pipe_copy_stream *lane) {
   return lane->copied_count > 0 &&
-         (lane->copied_bytes >= EVENT_BYTES || lane->copied_count >= ladei_ring_room(lane->ring) / EVENT_PART);
+         (lane->copied_bytes >= EVENT_BYTES || lane->copied_count >= ladei_pipe_ring_room(lane->ring) / EVENT_PART);
 }
 
-static bool lane_pick_record(const ladei_lane *lane, ladei_order *order) {
-  ladei_batch *batch = TAILQ_FIRST(&lane->idle);
-  return lane->copied_count > 0 && batch != NULL && order_set(order, LADEI_ORDER_RECORD, lane->ring, NULL, batch, NULL);
+static bool lane_pick_record(const ladei_pipe_copy_stream *lane, ladei_pipe_order *order) {
+  ladei_pipe_batch *batch = TAILQ_FIRST(&lane->idle);
+  return lane->copied_count > 0 && batch != NULL &&
+         order_set(order, LADEI_PIPE_ORDER_RECORD, lane->ring, NULL, batch, NULL);
 }
 
 /* The next copy; or before a long one, the event of what its lane has queued already. */
-static bool pick_copy_or_record(const ladei_ring *ring, ladei_order *order) {
+static bool pick_copy_or_record(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   if (!pick_copy(ring, order)) {
     return false;
   }
-  if (order->kind == LADEI_ORDER_COPY) {
-    const ladei_core_transfer *transfer = order->transfer;
+  if (order->kind == LADEI_PIPE_ORDER_COPY) {
+    const ladei_pipe_core_transfer *transfer = order->transfer;
     uint64_t left = transfer->bytes - transfer->issued_bytes;
     uint64_t begun = left < transfer->chunk_bytes ? left : transfer->chunk_bytes;
-    uint64_t bytes = order->slot->state == LADEI_SLOT_READY ? order->slot->bytes : begun;
+    uint64_t bytes = order->slot->state == LADEI_PIPE_SLOT_READY ? order->slot->bytes : begun;
     if (bytes >= EVENT_BYTES) {
       (void)lane_pick_record(transfer->lane, order); /* where there is none to record, the copy stands */
     }
@@ -108,79 +110,79 @@ static bool pick_copy_or_record(const ladei_ring *ring, ladei_order *order) {
 }
 
 /* Of a lane with copies enough for an event. */
-static bool pick_record_full(const ladei_ring *ring, ladei_order *order) {
+static bool pick_record_full(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   bool found = false;
   for (unsigned left = ring->lanes_copied; left != 0 && !found; left &= left - 1) {
-    const ladei_lane *lane = &ring->lanes[__builtin_ctz(left)];
+    const ladei_pipe_copy_stream *lane = &ring->lanes[__builtin_ctz(left)];
     found = lane_is_full(lane) && lane_pick_record(lane, order);
   }
   return found;
 }
 
 /* Of a lane with copies of which no event would tell. */
-static bool pick_record_last(const ladei_ring *ring, ladei_order *order) {
+static bool pick_record_last(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   bool found = false;
   for (unsigned left = ring->lanes_copied; left != 0 && !found; left &= left - 1) {
-    const ladei_lane *lane = &ring->lanes[__builtin_ctz(left)];
+    const ladei_pipe_copy_stream *lane = &ring->lanes[__builtin_ctz(left)];
     bool covered = lane->recording > 0 || !TAILQ_EMPTY(&lane->pending);
     found = !covered && lane_pick_record(lane, order);
   }
   return found;
 }
 
-static bool pick_read(const ladei_ring *ring, ladei_order *order) {
-  ladei_core_transfer *transfer = ring->issuing;
+static bool pick_read(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
+  ladei_pipe_core_transfer *transfer = ring->issuing;
   if (transfer == NULL || transfer->no_host || (!transfer->ordered && ring->host_out >= ring->window)) {
     return false;
   }
-  ladei_slot *slot = slot_for(ring, transfer);
-  return slot != NULL && order_set(order, LADEI_ORDER_READ, ring, slot, NULL, transfer);
+  ladei_pipe_slot *slot = slot_for(ring, transfer);
+  return slot != NULL && order_set(order, LADEI_PIPE_ORDER_READ, ring, slot, NULL, transfer);
 }
 
-static bool pick_write(const ladei_ring *ring, ladei_order *order) {
-  ladei_slot *slot;
+static bool pick_write(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
+  ladei_pipe_slot *slot;
   bool calls_are_full = ring->calls_out >= ring->calls_most;
   TAILQ_FOREACH (slot, &ring->landed, link) {
-    const ladei_core_transfer *transfer = slot->transfer;
+    const ladei_pipe_core_transfer *transfer = slot->transfer;
     if (transfer->ordered ? !transfer->host_busy && slot->offset == transfer->host_bytes
                           : ring->host_out < ring->window) {
       if (!transfer->calls || !calls_are_full) {
-        return order_set(order, LADEI_ORDER_WRITE, ring, slot, NULL, slot->transfer);
+        return order_set(order, LADEI_PIPE_ORDER_WRITE, ring, slot, NULL, slot->transfer);
       }
     }
   }
   return false;
 }
 
-static bool pick_poll(const ladei_ring *ring, ladei_order *order) {
+static bool pick_poll(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   bool found = false;
-  for (unsigned i = 0; i < LADEI_LANES && !found; i++) {
-    const ladei_lane *lane = &ring->lanes[i];
-    ladei_batch *batch = TAILQ_FIRST(&lane->pending);
-    found = batch != NULL && batch->state == LADEI_BATCH_PENDING && !lane->poll_asleep &&
-            order_set(order, LADEI_ORDER_POLL, ring, NULL, batch, NULL);
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && !found; i++) {
+    const ladei_pipe_copy_stream *lane = &ring->lanes[i];
+    ladei_pipe_batch *batch = TAILQ_FIRST(&lane->pending);
+    found = batch != NULL && batch->state == LADEI_PIPE_BATCH_PENDING && !lane->poll_asleep &&
+            order_set(order, LADEI_PIPE_ORDER_POLL, ring, NULL, batch, NULL);
   }
   return found;
 }
 
 /* What others let stand comes on top of what the transfer may have. */
-static unsigned blocks_for(const ladei_ring *ring, const ladei_core_transfer *transfer) {
-  unsigned own = ladei_transfer_may_stand(transfer) ? transfer->active : 0;
-  unsigned wanted = ladei_ring_room(ring) + ring->standing - own;
+static unsigned blocks_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  unsigned own = ladei_pipe_transfer_may_stand(transfer) ? transfer->active : 0;
+  unsigned wanted = ladei_pipe_ring_room(ring) + ring->standing - own;
   return wanted < ring->slot_limit ? wanted : ring->slot_limit;
 }
 
-static bool pick_acquire(const ladei_ring *ring, ladei_order *order) {
-  ladei_slot *slot = TAILQ_FIRST(&ring->empty);
+static bool pick_acquire(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
+  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->empty);
   if (ring->issuing == NULL || ring->issuing->unstaged || !TAILQ_EMPTY(&ring->free) || slot == NULL ||
       ring->blocks >= blocks_for(ring, ring->issuing)) {
     return false;
   }
-  bool others_first = ring->yield != LADEI_YIELD_NONE && ring->blocks > 0;
+  bool others_first = ring->yield != LADEI_PIPE_YIELD_NONE && ring->blocks > 0;
   if (others_first || ring->acquire_asleep) {
     return false;
   }
-  order_set(order, LADEI_ORDER_ACQUIRE, ring, slot, NULL, NULL);
+  order_set(order, LADEI_PIPE_ORDER_ACQUIRE, ring, slot, NULL, NULL);
   order->bytes = ring->block_bytes;
   order->only = ring->blocks == 0;
   order->smallest = ring->block_bytes <= ring->block_least;
@@ -194,44 +196,44 @@ static bool pick_acquire(const ladei_ring *ring, ladei_order *order) {
  * each ring that has work has a block as long as there are as many, and else they take turns; and as every turn moves a
  * chunk, none waits for ever.
  */
-static bool pick_release_awaited(const ladei_ring *ring, ladei_order *order) {
-  ladei_slot *slot = TAILQ_FIRST(&ring->free);
-  bool gives = slot != NULL && (ring->blocks > 1 || (ring->yield == LADEI_YIELD_ALL && slot->used));
-  return gives && order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
+static bool pick_release_awaited(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
+  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->free);
+  bool gives = slot != NULL && (ring->blocks > 1 || (ring->yield == LADEI_PIPE_YIELD_ALL && slot->used));
+  return gives && order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
 }
 
-static bool pick_release_lost(const ladei_ring *ring, ladei_order *order) {
-  ladei_slot *slot = TAILQ_FIRST(&ring->lost);
+static bool pick_release_lost(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
+  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->lost);
   if (slot == NULL) {
     return false;
   }
-  order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
+  order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
   order->in_flight = true;
   order->last_resort = true;
   return true;
 }
 
 /* A free block from before blocks grew. */
-static bool pick_release_small(const ladei_ring *ring, ladei_order *order) {
-  ladei_slot *slot = TAILQ_FIRST(&ring->free);
+static bool pick_release_small(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
+  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->free);
   return slot != NULL && slot->capacity < ring->block_bytes &&
-         order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
+         order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
 }
 
 /* With nothing left to begin: free blocks, and to the device those too that only copies read from. */
-static bool pick_release(const ladei_ring *ring, ladei_order *order) {
+static bool pick_release(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   if (ring->unissued > 0) {
     return false;
   }
-  ladei_slot *slot = TAILQ_FIRST(&ring->free);
+  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->free);
   if (slot != NULL) {
-    return order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
+    return order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
   }
   for (unsigned i = 0; ring->direction == LADE_TO_DEVICE && i < ring->depth; i++) {
     slot = &ring->slots[i];
-    bool copying = slot->state == LADEI_SLOT_COPIED || slot->state == LADEI_SLOT_COVERED;
+    bool copying = slot->state == LADEI_PIPE_SLOT_COPIED || slot->state == LADEI_PIPE_SLOT_COVERED;
     if (copying && slot->block != NULL && !slot->release_out && !slot->keep_block) {
-      order_set(order, LADEI_ORDER_RELEASE, ring, slot, NULL, NULL);
+      order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
       order->in_flight = true;
       return true;
     }
@@ -239,20 +241,20 @@ static bool pick_release(const ladei_ring *ring, ladei_order *order) {
   return false;
 }
 
-static bool ring_pick(const ladei_ring *ring, unsigned allow, ladei_order *order) {
-  bool host = (allow & LADEI_ALLOW_HOST) != 0;
-  return pick_finish(ring, order) || (ring->yield != LADEI_YIELD_NONE && pick_release_awaited(ring, order)) ||
+static bool ring_pick(const ladei_pipe_ring *ring, unsigned allow, ladei_pipe_order *order) {
+  bool host = (allow & LADEI_PIPE_ALLOW_HOST) != 0;
+  return pick_finish(ring, order) || (ring->yield != LADEI_PIPE_YIELD_NONE && pick_release_awaited(ring, order)) ||
          pick_copy_or_record(ring, order) || pick_record_full(ring, order) || pick_poll(ring, order) ||
          pick_release_small(ring, order) || (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
          (host && ring->direction == LADE_TO_HOST && pick_write(ring, order)) || pick_record_last(ring, order) ||
          pick_acquire(ring, order) || pick_release_lost(ring, order) || pick_release(ring, order);
 }
 
-bool ladei_core_pick(const ladei_core *core, unsigned allow, ladei_order *out) {
+bool ladei_pipe_core_pick(const ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out) {
   return ring_pick(&core->rings[core->turn], allow, out) || ring_pick(&core->rings[core->turn ^ 1u], allow, out);
 }
 
-bool ladei_core_has_order(const ladei_core *core, unsigned allow) {
-  ladei_order order;
-  return ladei_core_pick(core, allow, &order);
+bool ladei_pipe_core_has_order(const ladei_pipe_core *core, unsigned allow) {
+  ladei_pipe_order order;
+  return ladei_pipe_core_pick(core, allow, &order);
 }

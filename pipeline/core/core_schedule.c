@@ -19,7 +19,7 @@
  * any other may have are its share, too.
  *
  * A call may take for ever. So a transfer that calls back may stand until one of its calls has returned, and again while one
- * is overdue (the driver says so: ladei_core_stall); what answers keeps its slots. But a sink that is called in order may
+ * is overdue (the driver says so: ladei_pipe_core_stall); what answers keeps its slots. But a sink that is called in order may
  * stand always: if it is slow, it would else hold all blocks with what it has yet to take. Of the slots for what may stand
  * calls leave one more, to what waits for a stream, and to calls that answer; and all calls together leave the last one, so
  * that what answered and begins to hang does not take it.
@@ -34,10 +34,10 @@
  */
 #include "pipeline/core/core_internal.h"
 
-ladei_core_transfer *ladei_level_first(const ladei_level *level) {
-  const ladei_flow *best = NULL;
+ladei_pipe_core_transfer *ladei_pipe_priority_first(const ladei_pipe_priority *level) {
+  const ladei_pipe_fair_queue *best = NULL;
   for (uint32_t left = level->active; left != 0; left &= left - 1) {
-    const ladei_flow *flow = &level->flows[__builtin_ctz(left)];
+    const ladei_pipe_fair_queue *flow = &level->flows[__builtin_ctz(left)];
     if (best == NULL || flow->served < best->served) {
       best = flow;
     }
@@ -46,13 +46,13 @@ ladei_core_transfer *ladei_level_first(const ladei_level *level) {
 }
 
 /* In the order of submission. Mostly the last, or one that has waited and is among the first. */
-static void list_insert(struct ladei_core_transfer_list *list, ladei_core_transfer *transfer) {
-  const ladei_core_transfer *last = TAILQ_LAST(list, ladei_core_transfer_list);
+static void list_insert(struct ladei_core_transfer_list *list, ladei_pipe_core_transfer *transfer) {
+  const ladei_pipe_core_transfer *last = TAILQ_LAST(list, ladei_core_transfer_list);
   if (last == NULL || last->number < transfer->number) {
     TAILQ_INSERT_TAIL(list, transfer, flow_link);
     return;
   }
-  ladei_core_transfer *behind = TAILQ_FIRST(list);
+  ladei_pipe_core_transfer *behind = TAILQ_FIRST(list);
   while (behind->number < transfer->number) {
     behind = TAILQ_NEXT(behind, flow_link);
   }
@@ -60,9 +60,9 @@ static void list_insert(struct ladei_core_transfer_list *list, ladei_core_transf
 }
 
 /* `keeps`: what its flow has not used while it was not there, it may use now. */
-static void flow_enter(ladei_core_transfer *transfer, bool keeps) {
-  ladei_level *level = &transfer->ring->levels[transfer->level];
-  ladei_flow *flow = &level->flows[transfer->flow];
+static void flow_enter(ladei_pipe_core_transfer *transfer, bool keeps) {
+  ladei_pipe_priority *level = &transfer->ring->levels[transfer->level];
+  ladei_pipe_fair_queue *flow = &level->flows[transfer->flow];
   if (TAILQ_EMPTY(&flow->waiting) && flow->served < level->clock && !keeps) {
     flow->served = level->clock;
   }
@@ -71,9 +71,9 @@ static void flow_enter(ladei_core_transfer *transfer, bool keeps) {
   transfer->waiting = true;
 }
 
-static void flow_leave(ladei_core_transfer *transfer) {
-  ladei_level *level = &transfer->ring->levels[transfer->level];
-  ladei_flow *flow = &level->flows[transfer->flow];
+static void flow_leave(ladei_pipe_core_transfer *transfer) {
+  ladei_pipe_priority *level = &transfer->ring->levels[transfer->level];
+  ladei_pipe_fair_queue *flow = &level->flows[transfer->flow];
   TAILQ_REMOVE(&flow->waiting, transfer, flow_link);
   if (TAILQ_EMPTY(&flow->waiting)) {
     level->active &= ~(UINT32_C(1) << transfer->flow);
@@ -81,13 +81,13 @@ static void flow_leave(ladei_core_transfer *transfer) {
   transfer->waiting = false;
 }
 
-static void held_enter(ladei_core_transfer *transfer) {
+static void held_enter(ladei_pipe_core_transfer *transfer) {
   list_insert(&transfer->ring->held, transfer);
   transfer->held = true;
   transfer->ring->held_calls += transfer->calls ? 1 : 0;
 }
 
-static void held_leave(ladei_core_transfer *transfer) {
+static void held_leave(ladei_pipe_core_transfer *transfer) {
   TAILQ_REMOVE(&transfer->ring->held, transfer, flow_link);
   transfer->held = false;
   transfer->ring->held_calls -= transfer->calls ? 1 : 0;
@@ -95,28 +95,28 @@ static void held_leave(ladei_core_transfer *transfer) {
 
 /* It may go on. What was not used while it waited for its stream or for a call that hangs is gone; not so where it waited for
  * slots alone. */
-static void held_go(ladei_core_transfer *transfer) {
-  bool stood = transfer->gate != LADEI_GATE_OPEN || transfer->stalled > 0;
+static void held_go(ladei_pipe_core_transfer *transfer) {
+  bool stood = transfer->gate != LADEI_PIPE_DEPENDENCY_OPEN || transfer->stalled > 0;
   held_leave(transfer);
   flow_enter(transfer, !stood);
 }
 
 /* Whose turn it would be of two that are held. */
-static bool held_before(const ladei_core_transfer *a, const ladei_core_transfer *b) {
+static bool held_before(const ladei_pipe_core_transfer *a, const ladei_pipe_core_transfer *b) {
   if (a->level != b->level) {
     return a->level > b->level;
   }
-  const ladei_flow *flows = a->ring->levels[a->level].flows;
+  const ladei_pipe_fair_queue *flows = a->ring->levels[a->level].flows;
   return flows[a->flow].served < flows[b->flow].served;
 }
 
 /* One that may go on; NULL: none. Behind one that may stand still, has no slot and may have none, none is better off where
  * none calls back; those with slots are looked at when they lose one. */
-static ladei_core_transfer *held_first(const ladei_ring *ring) {
-  ladei_core_transfer *first = NULL;
-  ladei_core_transfer *transfer;
+static ladei_pipe_core_transfer *held_first(const ladei_pipe_ring *ring) {
+  ladei_pipe_core_transfer *first = NULL;
+  ladei_pipe_core_transfer *transfer;
   TAILQ_FOREACH (transfer, &ring->held, flow_link) {
-    bool has_share = ladei_transfer_has_share(transfer);
+    bool has_share = ladei_pipe_transfer_has_share(transfer);
     if (!has_share && (first == NULL || held_before(transfer, first))) {
       first = transfer;
     }
@@ -127,38 +127,38 @@ static ladei_core_transfer *held_first(const ladei_ring *ring) {
   return first;
 }
 
-static void held_let_go(ladei_ring *ring) {
-  ladei_core_transfer *transfer = held_first(ring);
+static void held_let_go(ladei_pipe_ring *ring) {
+  ladei_pipe_core_transfer *transfer = held_first(ring);
   if (transfer != NULL) {
     held_go(transfer);
   }
 }
 
 /* The first of the level; those that have their share are held on the way. */
-static ladei_core_transfer *level_choose(const ladei_level *level) {
-  ladei_core_transfer *transfer = ladei_level_first(level);
-  while (transfer != NULL && ladei_transfer_has_share(transfer)) {
+static ladei_pipe_core_transfer *level_choose(const ladei_pipe_priority *level) {
+  ladei_pipe_core_transfer *transfer = ladei_pipe_priority_first(level);
+  while (transfer != NULL && ladei_pipe_transfer_has_share(transfer)) {
     flow_leave(transfer);
     held_enter(transfer);
-    transfer = ladei_level_first(level);
+    transfer = ladei_pipe_priority_first(level);
   }
   return transfer;
 }
 
 /* After anything that I7 speaks of has changed. */
-void ladei_ring_choose(ladei_ring *ring) {
+void ladei_pipe_ring_choose(ladei_pipe_ring *ring) {
   if (!TAILQ_EMPTY(&ring->held)) {
     held_let_go(ring);
   }
   ring->issuing = NULL;
-  for (unsigned i = LADEI_LEVELS; i-- > 0 && ring->issuing == NULL;) {
+  for (unsigned i = LADEI_PIPE_PRIORITIES; i-- > 0 && ring->issuing == NULL;) {
     ring->issuing = level_choose(&ring->levels[i]);
   }
 }
 
-void ladei_transfer_update(ladei_core_transfer *transfer) {
-  bool unissued = ladei_transfer_is_unissued(transfer);
-  bool ready = ladei_transfer_ready(transfer);
+void ladei_pipe_transfer_update(ladei_pipe_core_transfer *transfer) {
+  bool unissued = ladei_pipe_transfer_is_unissued(transfer);
+  bool ready = ladei_pipe_transfer_ready(transfer);
   if (unissued != transfer->unissued) {
     transfer->ring->unissued += unissued ? 1u : UINT32_MAX;
     transfer->unissued = unissued;
@@ -169,8 +169,8 @@ void ladei_transfer_update(ladei_core_transfer *transfer) {
     flow_leave(transfer);
   } else if (!ready && transfer->held) {
     held_leave(transfer);
-  } else if (transfer->held && !ladei_transfer_has_share(transfer)) {
+  } else if (transfer->held && !ladei_pipe_transfer_has_share(transfer)) {
     held_go(transfer);
   }
-  ladei_ring_choose(transfer->ring);
+  ladei_pipe_ring_choose(transfer->ring);
 }

@@ -5,7 +5,7 @@
  * I1  Every order is executed without any lock held, and completed once.
  * I2  A failed order leaves the world as it was, except that POLL and READ may have failed half way: a block's contents
  *     do not matter then.
- * Locks: ladei_execute takes none; ladei_execute_locked gives the pipeline's lock up around it.
+ * Locks: ladei_pipe_execute takes none; ladei_pipe_execute_locked gives the pipeline's lock up around it.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -13,24 +13,24 @@
 #include "base/error.h"
 #include "pipeline/state/internal.h"
 
-static lade_status execute_acquire(lade_pipeline *pipeline, ladei_order *order) {
-  return ladei_pinned_stake_alloc(pipeline->pool, &ladei_side_of(pipeline, order->ring)->stake, order->bytes,
+static lade_status execute_acquire(lade_pipeline *pipeline, ladei_pipe_order *order) {
+  return ladei_pinned_stake_alloc(pipeline->pool, &ladei_pipe_side_of(pipeline, order->ring)->stake, order->bytes,
                                   pipeline->options.device, order->only, order->smallest, &order->block);
 }
 
-static lade_status execute_gate(lade_pipeline *pipeline, ladei_order *order) {
+static lade_status execute_gate(lade_pipeline *pipeline, ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  lade_event gate = ladei_ticket_of(order->transfer)->gate->handle;
+  lade_event gate = ladei_pipe_ticket_of(order->transfer)->gate->handle;
   lade_status status = runtime->ops->event_query(runtime->self, gate);
   order->passed = status == LADE_OK;
   return status == LADE_NOT_READY ? runtime->ops->stream_wait_event(
-                                        runtime->self, &ladei_lane_stream_of(pipeline, order->lane)->stream, gate)
+                                        runtime->self, &ladei_pipe_stream_of(pipeline, order->lane)->stream, gate)
                                   : status;
 }
 
-static lade_status execute_record(lade_pipeline *pipeline, const ladei_order *order) {
+static lade_status execute_record(lade_pipeline *pipeline, const ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  ladei_lane_stream *lane = ladei_lane_stream_of(pipeline, order->batch->lane);
+  ladei_pipe_stream *lane = ladei_pipe_stream_of(pipeline, order->batch->lane);
   ladei_event **event = &lane->events[order->batch->index];
   lade_status status = LADE_OK;
   if (*event == NULL) {
@@ -39,23 +39,23 @@ static lade_status execute_record(lade_pipeline *pipeline, const ladei_order *or
   return status != LADE_OK ? status : runtime->ops->event_record(runtime->self, (*event)->handle, &lane->stream);
 }
 
-static lade_status execute_poll(lade_pipeline *pipeline, const ladei_order *order) {
+static lade_status execute_poll(lade_pipeline *pipeline, const ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  const ladei_lane_stream *lane = ladei_lane_stream_of(pipeline, order->batch->lane);
+  const ladei_pipe_stream *lane = ladei_pipe_stream_of(pipeline, order->batch->lane);
   if (order->batch->by_stream) {
     return runtime->ops->stream_query(runtime->self, &lane->stream);
   }
   lade_status status = runtime->ops->event_query(runtime->self, lane->events[order->batch->index]->handle);
   if (status == LADE_OK) {
-    ladei_probe_read(runtime, &ladei_side_of(pipeline, order->ring)->probe);
+    ladei_pipe_probe_read(runtime, &ladei_pipe_side_of(pipeline, order->ring)->probe);
   }
   return status;
 }
 
-static lade_status execute_release(lade_pipeline *pipeline, const ladei_order *order) {
+static lade_status execute_release(lade_pipeline *pipeline, const ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
   if (order->in_flight) {
-    const ladei_stream *stream = &ladei_lane_stream_of(pipeline, order->slot->lane)->stream;
+    const ladei_stream *stream = &ladei_pipe_stream_of(pipeline, order->slot->lane)->stream;
     lade_status status = lade_pinned_record_event(pipeline->pool, order->slot->block, stream->handle);
     if (status != LADE_OK && !order->last_resort) {
       return status;
@@ -65,10 +65,10 @@ static lade_status execute_release(lade_pipeline *pipeline, const ladei_order *o
       (void)runtime->ops->stream_synchronize(runtime->self, stream);
     }
   }
-  ladei_storage_block_forget(&pipeline->storage, ladei_block_number(order->slot));
+  ladei_storage_block_forget(&pipeline->storage, ladei_pipe_block_number(order->slot));
   /* The block is ours and in use: only a mistake in this file could make that fail. */
   lade_status freed =
-      ladei_pinned_stake_free(pipeline->pool, &ladei_side_of(pipeline, order->ring)->stake, order->slot->block);
+      ladei_pinned_stake_free(pipeline->pool, &ladei_pipe_side_of(pipeline, order->ring)->stake, order->slot->block);
   assert(freed == LADE_OK);
   (void)freed;
   return LADE_OK;
@@ -84,14 +84,14 @@ static lade_status completion_tell(lade_ticket *ticket, const lade_error *outcom
                                          lade_status_name(status), (int)status);
 }
 
-static lade_status execute_finish(lade_pipeline *pipeline, const ladei_order *order) {
-  lade_ticket *ticket = ladei_ticket_of(order->transfer);
+static lade_status execute_finish(lade_pipeline *pipeline, const ladei_pipe_order *order) {
+  lade_ticket *ticket = ladei_pipe_ticket_of(order->transfer);
   if (ticket->gate != NULL) {
     ladei_event_pool_release(pipeline->events, ticket->gate);
     ticket->gate = NULL;
   }
   /* Settled: its error does not change any more. */
-  lade_status status = ladei_files_detach(ticket, ticket->transfer.error.status == LADE_OK);
+  lade_status status = ladei_pipe_files_detach(ticket, ticket->transfer.error.status == LADE_OK);
   lade_error outcome = ticket->transfer.error;
   if (status != LADE_OK) {
     ladei_error_save(&outcome);
@@ -103,112 +103,113 @@ static lade_status execute_finish(lade_pipeline *pipeline, const ladei_order *or
   return status != LADE_OK ? status : told;
 }
 
-static lade_status order_dispatch(lade_pipeline *pipeline, ladei_order *order) {
+static lade_status order_dispatch(lade_pipeline *pipeline, ladei_pipe_order *order) {
   lade_status status;
   switch (order->kind) {
-  case LADEI_ORDER_ACQUIRE: return execute_acquire(pipeline, order);
-  case LADEI_ORDER_READ:
-    status = ladei_chunk_move(pipeline, order);
-    return status == LADE_OK ? ladei_checksum_chunk(order) : status;
-  case LADEI_ORDER_WRITE:
-    status = ladei_checksum_chunk(order);
-    return status == LADE_OK ? ladei_chunk_move(pipeline, order) : status;
-  case LADEI_ORDER_GATE: return execute_gate(pipeline, order);
-  case LADEI_ORDER_COPY: return ladei_copy_chunk(pipeline, order);
-  case LADEI_ORDER_RECORD: return execute_record(pipeline, order);
-  case LADEI_ORDER_POLL: return execute_poll(pipeline, order);
-  case LADEI_ORDER_RELEASE: return execute_release(pipeline, order);
-  case LADEI_ORDER_FINISH: return execute_finish(pipeline, order);
+  case LADEI_PIPE_ORDER_ACQUIRE: return execute_acquire(pipeline, order);
+  case LADEI_PIPE_ORDER_READ:
+    status = ladei_pipe_chunk_move(pipeline, order);
+    return status == LADE_OK ? ladei_pipe_checksum_chunk(order) : status;
+  case LADEI_PIPE_ORDER_WRITE:
+    status = ladei_pipe_checksum_chunk(order);
+    return status == LADE_OK ? ladei_pipe_chunk_move(pipeline, order) : status;
+  case LADEI_PIPE_ORDER_DEPENDENCY: return execute_gate(pipeline, order);
+  case LADEI_PIPE_ORDER_COPY: return ladei_pipe_copy_chunk(pipeline, order);
+  case LADEI_PIPE_ORDER_RECORD: return execute_record(pipeline, order);
+  case LADEI_PIPE_ORDER_POLL: return execute_poll(pipeline, order);
+  case LADEI_PIPE_ORDER_RELEASE: return execute_release(pipeline, order);
+  case LADEI_PIPE_ORDER_FINISH: return execute_finish(pipeline, order);
   }
   return ladei_error(LADE_ERR_INTERNAL, 0, "order of kind %d", (int)order->kind);
 }
 
-lade_status ladei_order_explain(const ladei_order *order, lade_status status) {
+lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status status) {
   static const char *const doing[] = {
-      [LADEI_ORDER_ACQUIRE] = "getting a staging block",
-      [LADEI_ORDER_READ] = "reading the source",
-      [LADEI_ORDER_GATE] = "ordering after the caller's stream",
-      [LADEI_ORDER_COPY] = "queueing a copy",
-      [LADEI_ORDER_RECORD] = "recording an event",
-      [LADEI_ORDER_POLL] = "asking for the end of copies",
-      [LADEI_ORDER_WRITE] = "writing the sink",
-      [LADEI_ORDER_RELEASE] = "giving a staging block back",
-      [LADEI_ORDER_FINISH] = "finishing",
+      [LADEI_PIPE_ORDER_ACQUIRE] = "getting a staging block",
+      [LADEI_PIPE_ORDER_READ] = "reading the source",
+      [LADEI_PIPE_ORDER_DEPENDENCY] = "ordering after the caller's stream",
+      [LADEI_PIPE_ORDER_COPY] = "queueing a copy",
+      [LADEI_PIPE_ORDER_RECORD] = "recording an event",
+      [LADEI_PIPE_ORDER_POLL] = "asking for the end of copies",
+      [LADEI_PIPE_ORDER_WRITE] = "writing the sink",
+      [LADEI_PIPE_ORDER_RELEASE] = "giving a staging block back",
+      [LADEI_PIPE_ORDER_FINISH] = "finishing",
   };
   const char *direction = order->ring->direction == LADE_TO_DEVICE ? "to the device" : "to the host";
   return ladei_error_prefix(status, "transfer %s: %s: ", direction, doing[order->kind]);
 }
 
-lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order) {
+lade_status ladei_pipe_execute(lade_pipeline *pipeline, ladei_pipe_order *order) {
   ladei_lock_assert_none_held();
   lade_status status = order_dispatch(pipeline, order);
-  return status == LADE_OK || status == LADE_NOT_READY ? status : ladei_order_explain(order, status);
+  return status == LADE_OK || status == LADE_NOT_READY ? status : ladei_pipe_order_explain(order, status);
 }
 
 /* Takes note of how fast the host half of a chunk went. Before the core hears of it. Not where each takes a thread: more
  * of them than readers would only hold more blocks. */
-static void window_note(lade_pipeline *pipeline, const ladei_order *order) {
-  bool takes_a_thread = pipeline->driver == &ladei_driver_threads && !order->by_engine;
+static void window_note(lade_pipeline *pipeline, const ladei_pipe_order *order) {
+  bool takes_a_thread = pipeline->driver == &ladei_pipe_driver_threads && !order->by_engine;
   if (takes_a_thread) {
     return;
   }
-  ladei_side *side = ladei_side_of(pipeline, order->ring);
+  ladei_pipe_side *side = ladei_pipe_side_of(pipeline, order->ring);
   if (!side->window.settled && !order->transfer->ordered &&
-      ladei_window_end(&side->window, order->slot->bytes, order->ring->host_out,
-                       pipeline->runtime->ops->now_ns(pipeline->runtime->self))) {
-    ladei_core_set_window(order->ring, side->window.size);
+      ladei_pipe_window_end(&side->window, order->slot->bytes, order->ring->host_out,
+                            pipeline->runtime->ops->now_ns(pipeline->runtime->self))) {
+    ladei_pipe_core_set_window(order->ring, side->window.size);
   }
 }
 
 /* Blocks grow to what the link was found to want. */
-static void blocks_grow(lade_pipeline *pipeline, ladei_ring *ring) {
-  ladei_side *side = ladei_side_of(pipeline, ring);
-  if (ladei_core_grow_blocks(ring, atomic_load_explicit(&side->probe.chunk_bytes, memory_order_relaxed))) {
-    ladei_window_restart(&side->window);
-    ladei_core_set_window(ring, side->window.size);
+static void blocks_grow(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
+  ladei_pipe_side *side = ladei_pipe_side_of(pipeline, ring);
+  if (ladei_pipe_core_grow_blocks(ring, atomic_load_explicit(&side->probe.chunk_bytes, memory_order_relaxed))) {
+    ladei_pipe_window_restart(&side->window);
+    ladei_pipe_core_set_window(ring, side->window.size);
   }
 }
 
-void ladei_stakes_update_awaited(lade_pipeline *pipeline) {
+void ladei_pipe_stakes_update_awaited(lade_pipeline *pipeline) {
   for (unsigned i = 0; i < 2; i++) {
     ladei_pinned_stake *stake = &pipeline->sides[i].stake;
-    const ladei_ring *ring = &pipeline->core.rings[i];
+    const ladei_pipe_ring *ring = &pipeline->core.rings[i];
     if (atomic_load_explicit(&stake->waits, memory_order_relaxed) && ring->acquire_out == 0 &&
-        !ladei_core_awaits_block(ring)) {
+        !ladei_pipe_core_awaits_block(ring)) {
       ladei_pinned_stake_leave(pipeline->stakes, stake);
     }
   }
 }
 
-void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, lade_status status,
-                           const lade_error *error) {
-  if (ladei_order_is_host(order)) {
+void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order *order, lade_status status,
+                                const lade_error *error) {
+  if (ladei_pipe_order_is_host(order)) {
     window_note(pipeline, order);
-  } else if (order->kind == LADEI_ORDER_POLL) {
+  } else if (order->kind == LADEI_PIPE_ORDER_POLL) {
     blocks_grow(pipeline, order->ring);
   }
-  unsigned changed = ladei_core_complete(&pipeline->core, order, status, error);
-  ladei_stakes_update_locked(pipeline);
-  if (order->kind == LADEI_ORDER_FINISH && ladei_ticket_of(order->transfer)->released) {
-    ladei_ticket_free(ladei_ticket_of(order->transfer));
+  unsigned changed = ladei_pipe_core_complete(&pipeline->core, order, status, error);
+  ladei_pipe_stakes_update_locked(pipeline);
+  if (order->kind == LADEI_PIPE_ORDER_FINISH && ladei_pipe_ticket_of(order->transfer)->released) {
+    ladei_pipe_ticket_free(ladei_pipe_ticket_of(order->transfer));
     pipeline->references--; /* not the last: destroy waits for every transfer */
   }
-  bool moves = order->kind == LADEI_ORDER_COPY || order->kind == LADEI_ORDER_POLL || order->kind == LADEI_ORDER_WRITE;
+  bool moves = order->kind == LADEI_PIPE_ORDER_COPY || order->kind == LADEI_PIPE_ORDER_POLL ||
+               order->kind == LADEI_PIPE_ORDER_WRITE;
   bool prefix_grew = moves && status == LADE_OK && pipeline->prefix_waiters > 0;
   if (changed != 0 || prefix_grew || pipeline->stopping) {
     ladei_condition_broadcast(&pipeline->changed);
   }
 }
 
-void ladei_execute_since_locked(lade_pipeline *pipeline, ladei_order *order, uint64_t begun_ns) {
+void ladei_pipe_execute_since_locked(lade_pipeline *pipeline, ladei_pipe_order *order, uint64_t begun_ns) {
   ladei_lock_release(&pipeline->lock);
-  lade_status status = ladei_execute(pipeline, order);
+  lade_status status = ladei_pipe_execute(pipeline, order);
   const lade_error *error = lade_last_error(); /* this thread's; unchanged until the completion below */
-  uint64_t executed_ns = ladei_timeline_now(pipeline);
+  uint64_t executed_ns = ladei_pipe_timeline_now(pipeline);
   ladei_lock_acquire(&pipeline->lock);
   if (pipeline->timeline != NULL) {
-    ladei_pipe_timeline_add(pipeline->timeline, LADE_TIMELINE_LOCK, executed_ns, ladei_timeline_now(pipeline));
+    ladei_pipe_timeline_add(pipeline->timeline, LADE_TIMELINE_LOCK, executed_ns, ladei_pipe_timeline_now(pipeline));
     ladei_pipe_timeline_add_order(pipeline->timeline, order, status, begun_ns, executed_ns);
   }
-  ladei_complete_locked(pipeline, order, status, error);
+  ladei_pipe_complete_locked(pipeline, order, status, error);
 }

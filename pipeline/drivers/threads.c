@@ -71,7 +71,7 @@ enum { REAP_ROOM = 16 };
 /* An order whose request is in storage. */
 typedef struct threads_pending {
   ladei_storage_request request;
-  ladei_order order;
+  ladei_pipe_order order;
   uint64_t begun_ns; /* for a timeline */
 } threads_pending;
 
@@ -79,7 +79,7 @@ typedef struct threads_pending {
 typedef struct threads_call {
   TAILQ_ENTRY(threads_call) link;
   uint64_t begun_ns;
-  ladei_slot *slot; /* NULL: on_complete */
+  ladei_pipe_slot *slot; /* NULL: on_complete */
   bool stalled;
 } threads_call;
 
@@ -151,11 +151,11 @@ static void somebody_wake(threads_state *state) {
 
 /* This thread is busy from here on: somebody else takes what is left, or goes on asking. */
 static void work_pass_on(threads_state *state) {
-  const ladei_core *core = &state->pipeline->core;
+  const ladei_pipe_core *core = &state->pipeline->core;
   if (state->sleeping == 0 && !state->reaper_waits) {
     return;
   }
-  if (ladei_core_has_order(core, LADEI_ALLOW_HOST) || (ladei_core_polls(core) && !state->poller) ||
+  if (ladei_pipe_core_has_order(core, LADEI_PIPE_ALLOW_HOST) || (ladei_pipe_core_polls(core) && !state->poller) ||
       reap_wanted(state)) {
     somebody_wake(state);
   }
@@ -164,12 +164,12 @@ static void work_pass_on(threads_state *state) {
 /* --- requests in storage ------------------------------------------------------------------------------------------ */
 
 /* Hands a request to storage, the order's. Called with the lock, which is released meanwhile. */
-static void request_submit_locked(threads_state *state, const ladei_order *order,
+static void request_submit_locked(threads_state *state, const ladei_pipe_order *order,
                                   const ladei_storage_request *request) {
   lade_pipeline *pipeline = state->pipeline;
   ladei_lock_release(&pipeline->lock);
-  threads_pending *pending = &state->pending[ladei_block_number(order->slot)];
-  *pending = (threads_pending){*request, *order, ladei_timeline_now(pipeline)};
+  threads_pending *pending = &state->pending[ladei_pipe_block_number(order->slot)];
+  *pending = (threads_pending){*request, *order, ladei_pipe_timeline_now(pipeline)};
   pending->request.user = pending;
   ladei_storage_submit(&pending->request);
   ladei_lock_acquire(&pipeline->lock);
@@ -188,17 +188,17 @@ static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
   state->reaper_waits = false;
   for (unsigned i = 0; i < count; i++) {
     threads_pending *pending = done[i]->user;
-    ladei_order order = pending->order; /* its slot may be used again from the completion on */
+    ladei_pipe_order order = pending->order; /* its slot may be used again from the completion on */
     order.by_engine = true;
     if (done[i]->status != LADE_OK) {
       ladei_error_restore(&done[i]->error);
-      ladei_order_explain(&order, done[i]->status);
+      ladei_pipe_order_explain(&order, done[i]->status);
     }
     if (pipeline->timeline != NULL) {
       ladei_pipe_timeline_add_order(pipeline->timeline, &order, done[i]->status, pending->begun_ns,
-                                    ladei_timeline_now(pipeline));
+                                    ladei_pipe_timeline_now(pipeline));
     }
-    ladei_complete_locked(pipeline, &order, done[i]->status, lade_last_error());
+    ladei_pipe_complete_locked(pipeline, &order, done[i]->status, lade_last_error());
   }
   return count;
 }
@@ -219,7 +219,7 @@ static void poller_spin(threads_state *state) {
 static void idle_note(threads_state *state, uint64_t begin_ns) {
   lade_pipeline *pipeline = state->pipeline;
   if (pipeline->timeline != NULL) {
-    ladei_pipe_timeline_add(pipeline->timeline, LADE_TIMELINE_IDLE, begin_ns, ladei_timeline_now(pipeline));
+    ladei_pipe_timeline_add(pipeline->timeline, LADE_TIMELINE_IDLE, begin_ns, ladei_pipe_timeline_now(pipeline));
   }
 }
 
@@ -247,7 +247,7 @@ static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
   }
   if (polls) {
     state->poller = false;
-    ladei_core_poll_wake(&pipeline->core);
+    ladei_pipe_core_poll_wake(&pipeline->core);
   }
   return reaped > 0;
 }
@@ -255,11 +255,11 @@ static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
 /* --- the threads -------------------------------------------------------------------------------------------------- */
 
 /* Whether the order calls back. */
-static bool order_calls(const ladei_order *order) {
-  if (order->kind == LADEI_ORDER_FINISH) {
-    return ladei_ticket_of(order->transfer)->on_complete != NULL;
+static bool order_calls(const ladei_pipe_order *order) {
+  if (order->kind == LADEI_PIPE_ORDER_FINISH) {
+    return ladei_pipe_ticket_of(order->transfer)->on_complete != NULL;
   }
-  return ladei_order_is_host(order) && ladei_ticket_of(order->transfer)->parts.calls;
+  return ladei_pipe_order_is_host(order) && ladei_pipe_ticket_of(order->transfer)->parts.calls;
 }
 
 static void *thread_main(void *argument);
@@ -283,7 +283,7 @@ static void call_stall(threads_state *state, threads_call *call) {
   state->pipeline->callbacks_stalled = state->stalled;
   state->pipeline->callbacks_stalled_sum++;
   if (call->slot != NULL) {
-    ladei_core_stall(call->slot);
+    ladei_pipe_core_stall(call->slot);
   }
 }
 
@@ -336,9 +336,9 @@ static void *watch_main(void *argument) {
 }
 
 /* Both with the lock. */
-static void call_begin(threads_state *state, const ladei_order *order, threads_call *call) {
+static void call_begin(threads_state *state, const ladei_pipe_order *order, threads_call *call) {
   call->begun_ns = now_ns(state->pipeline);
-  call->slot = ladei_order_is_host(order) ? order->slot : NULL;
+  call->slot = ladei_pipe_order_is_host(order) ? order->slot : NULL;
   call->stalled = false;
   TAILQ_INSERT_TAIL(&state->calls, call, link);
   state->calling++;
@@ -360,53 +360,53 @@ static void call_end(threads_state *state, threads_call *call) {
 /* --- the orders --------------------------------------------------------------------------------------------------- */
 
 /* Asks for the end of copies: this thread stays on the way, and keeps its tasks. */
-static void order_poll(threads_state *state, ladei_order *order) {
+static void order_poll(threads_state *state, ladei_pipe_order *order) {
   state->looking++;
-  ladei_execute_locked(state->pipeline, order);
+  ladei_pipe_execute_locked(state->pipeline, order);
   state->looking--;
 }
 
-static void order_run(threads_state *state, ladei_order *order) {
+static void order_run(threads_state *state, ladei_pipe_order *order) {
   ladei_storage_request request;
-  if (order->kind == LADEI_ORDER_POLL) {
+  if (order->kind == LADEI_PIPE_ORDER_POLL) {
     order_poll(state, order);
     return;
   }
   work_pass_on(state);
-  if (ladei_chunk_request(order, &request)) {
+  if (ladei_pipe_chunk_request(order, &request)) {
     request_submit_locked(state, order, &request);
     return;
   }
   if (!order_calls(order)) {
-    ladei_execute_locked(state->pipeline, order);
+    ladei_pipe_execute_locked(state->pipeline, order);
     return;
   }
   threads_call call;
   call_begin(state, order, &call);
-  ladei_execute_locked(state->pipeline, order);
+  ladei_pipe_execute_locked(state->pipeline, order);
   call_end(state, &call);
 }
 
 static void *thread_main(void *argument) {
   threads_state *state = argument;
   lade_pipeline *pipeline = state->pipeline;
-  ladei_order order;
+  ladei_pipe_order order;
   uint64_t since_ns = 0; /* 0: this thread has just been useful */
   if (pipeline->topology != NULL) {
     ladei_topology_bind_thread(pipeline->topology, pipeline->numa_node);
   }
   ladei_lock_acquire(&pipeline->lock);
   while (!state->end) {
-    if (ladei_order_take_locked(pipeline, &order)) {
+    if (ladei_pipe_order_take_locked(pipeline, &order)) {
       order_run(state, &order);
-      bool in_vain = order.kind == LADEI_ORDER_POLL      ? order.batch->lane->poll_asleep
-                     : order.kind == LADEI_ORDER_ACQUIRE ? order.ring->acquire_asleep
-                                                         : false;
+      bool in_vain = order.kind == LADEI_PIPE_ORDER_POLL      ? order.batch->lane->poll_asleep
+                     : order.kind == LADEI_PIPE_ORDER_ACQUIRE ? order.ring->acquire_asleep
+                                                              : false;
       since_ns = in_vain ? since_ns : 0;
       continue;
     }
-    bool polls = ladei_core_polls(&pipeline->core) && !state->poller;
-    uint64_t idle_ns = ladei_timeline_now(pipeline);
+    bool polls = ladei_pipe_core_polls(&pipeline->core) && !state->poller;
+    uint64_t idle_ns = ladei_pipe_timeline_now(pipeline);
     if (polls || reap_wanted(state)) {
       since_ns = since_ns != 0 ? since_ns : now_ns(pipeline);
       since_ns = idle_wait(state, since_ns, polls) ? 0 : since_ns;
@@ -474,7 +474,7 @@ static lade_status threads_start(lade_pipeline *pipeline) {
   TAILQ_INIT(&state->calls);
   ladei_condition_init(&state->watch_work);
   for (unsigned i = 0; i < 2; i++) {
-    ladei_core_set_calls(&pipeline->core.rings[i], (state->most - 1) / 2); /* one is left for all else */
+    ladei_pipe_core_set_calls(&pipeline->core.rings[i], (state->most - 1) / 2); /* one is left for all else */
   }
   state->spins = sysconf(_SC_NPROCESSORS_ONLN) > 1;
   pipeline->driver_state = state;
@@ -491,7 +491,7 @@ static lade_status threads_start(lade_pipeline *pipeline) {
 }
 
 /* Requests in storage need no thread of their own; those of pread do, and stay as few as there are threads. */
-const ladei_pipeline_driver ladei_driver_threads = {
+const ladei_pipeline_driver ladei_pipe_driver_threads = {
     .queue = 4,
     .start = threads_start,
     .stop = threads_stop,

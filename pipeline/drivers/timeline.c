@@ -19,13 +19,16 @@ struct ladei_pipe_timeline {
   pthread_t threads[THREADS_MOST];
 };
 
-_Static_assert(
-    (int)LADE_TIMELINE_ACQUIRE == (int)LADEI_ORDER_ACQUIRE && (int)LADE_TIMELINE_READ == (int)LADEI_ORDER_READ &&
-        (int)LADE_TIMELINE_GATE == (int)LADEI_ORDER_GATE && (int)LADE_TIMELINE_COPY == (int)LADEI_ORDER_COPY &&
-        (int)LADE_TIMELINE_RECORD == (int)LADEI_ORDER_RECORD && (int)LADE_TIMELINE_POLL == (int)LADEI_ORDER_POLL &&
-        (int)LADE_TIMELINE_WRITE == (int)LADEI_ORDER_WRITE && (int)LADE_TIMELINE_RELEASE == (int)LADEI_ORDER_RELEASE &&
-        (int)LADE_TIMELINE_FINISH == (int)LADEI_ORDER_FINISH,
-    "events of orders have their numbers");
+_Static_assert((int)LADE_TIMELINE_ACQUIRE == (int)LADEI_PIPE_ORDER_ACQUIRE &&
+                   (int)LADE_TIMELINE_READ == (int)LADEI_PIPE_ORDER_READ &&
+                   (int)LADE_TIMELINE_DEPENDENCY == (int)LADEI_PIPE_ORDER_DEPENDENCY &&
+                   (int)LADE_TIMELINE_COPY == (int)LADEI_PIPE_ORDER_COPY &&
+                   (int)LADE_TIMELINE_RECORD == (int)LADEI_PIPE_ORDER_RECORD &&
+                   (int)LADE_TIMELINE_POLL == (int)LADEI_PIPE_ORDER_POLL &&
+                   (int)LADE_TIMELINE_WRITE == (int)LADEI_PIPE_ORDER_WRITE &&
+                   (int)LADE_TIMELINE_RELEASE == (int)LADEI_PIPE_ORDER_RELEASE &&
+                   (int)LADE_TIMELINE_FINISH == (int)LADEI_PIPE_ORDER_FINISH,
+               "events of orders have their numbers");
 
 /* The events lie in a mapping: pages that no event reached cost nothing. */
 static size_t events_bytes(const ladei_pipe_timeline *timeline) {
@@ -78,20 +81,20 @@ void ladei_pipe_timeline_add(ladei_pipe_timeline *timeline, lade_timeline_kind k
                 .begin_ns = begin_ns, .end_ns = end_ns, .kind = (uint32_t)kind, .thread = thread_number(timeline)});
 }
 
-static uint64_t *copied_ns_of(ladei_pipe_timeline *timeline, const ladei_slot *slot) {
+static uint64_t *copied_ns_of(ladei_pipe_timeline *timeline, const ladei_pipe_slot *slot) {
   unsigned side = slot->ring->direction == LADE_TO_DEVICE ? 0 : 1;
   return &timeline->copied_ns[side][slot - slot->ring->slots];
 }
 
-static void chunk_set(lade_timeline_event *event, const ladei_slot *slot) {
+static void chunk_set(lade_timeline_event *event, const ladei_pipe_slot *slot) {
   if (slot == NULL || slot->transfer == NULL) return;
   event->transfer = slot->transfer->number + 1;
   event->offset = slot->offset;
   event->bytes = slot->bytes;
 }
 
-static void flights_add(ladei_pipe_timeline *timeline, const ladei_batch *batch, uint64_t end_ns) {
-  const ladei_slot *slot;
+static void flights_add(ladei_pipe_timeline *timeline, const ladei_pipe_batch *batch, uint64_t end_ns) {
+  const ladei_pipe_slot *slot;
   TAILQ_FOREACH (slot, &batch->slots, link) {
     lade_timeline_event event = {.begin_ns = *copied_ns_of(timeline, slot),
                                  .end_ns = end_ns,
@@ -102,7 +105,7 @@ static void flights_add(ladei_pipe_timeline *timeline, const ladei_batch *batch,
   }
 }
 
-void ladei_pipe_timeline_add_order(ladei_pipe_timeline *timeline, const ladei_order *order, lade_status status,
+void ladei_pipe_timeline_add_order(ladei_pipe_timeline *timeline, const ladei_pipe_order *order, lade_status status,
                                    uint64_t begin_ns, uint64_t end_ns) {
   lade_timeline_event event = {.begin_ns = begin_ns,
                                .end_ns = end_ns,
@@ -113,8 +116,8 @@ void ladei_pipe_timeline_add_order(ladei_pipe_timeline *timeline, const ladei_or
   chunk_set(&event, order->slot);
   if (event.transfer == 0 && order->transfer != NULL) event.transfer = order->transfer->number + 1;
   event_add(timeline, &event);
-  if (order->kind == LADEI_ORDER_COPY && status == LADE_OK) *copied_ns_of(timeline, order->slot) = end_ns;
-  if (order->kind == LADEI_ORDER_POLL && status == LADE_OK) flights_add(timeline, order->batch, end_ns);
+  if (order->kind == LADEI_PIPE_ORDER_COPY && status == LADE_OK) *copied_ns_of(timeline, order->slot) = end_ns;
+  if (order->kind == LADEI_PIPE_ORDER_POLL && status == LADE_OK) flights_add(timeline, order->batch, end_ns);
 }
 
 size_t ladei_pipe_timeline_copy(const ladei_pipe_timeline *timeline, lade_timeline_event *out, size_t capacity,

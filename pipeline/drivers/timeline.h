@@ -16,7 +16,7 @@
 #include "lade/pipeline.h"
 #include "pipeline/core/core.h"
 
-enum { LADEI_TIMELINE_MOST_EVENTS = 1 << 24 };
+enum { LADEI_PIPE_TIMELINE_MOST_EVENTS = 1 << 24 };
 
 typedef struct ladei_pipe_timeline ladei_pipe_timeline;
 
@@ -28,7 +28,7 @@ void ladei_pipe_timeline_destroy(ladei_pipe_timeline *timeline);
 void ladei_pipe_timeline_add(ladei_pipe_timeline *timeline, lade_timeline_kind kind, uint64_t begin_ns,
                              uint64_t end_ns);
 /* An order was executed in a time. Before the core hears of it. */
-void ladei_pipe_timeline_add_order(ladei_pipe_timeline *timeline, const ladei_order *order, lade_status status,
+void ladei_pipe_timeline_add_order(ladei_pipe_timeline *timeline, const ladei_pipe_order *order, lade_status status,
                                    uint64_t begin_ns, uint64_t end_ns);
 
 /* Copies the newest events that fit. */

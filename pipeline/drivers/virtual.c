@@ -28,7 +28,7 @@ typedef struct virtual_state virtual_state;
 typedef struct virtual_flight {
   virtual_state *state;
   struct virtual_flight *next; /* in the list of the idle ones */
-  ladei_order order;
+  ladei_pipe_order order;
   uint64_t begun_ns; /* for a timeline */
 } virtual_flight;
 
@@ -54,12 +54,12 @@ static void pump(lade_pipeline *pipeline);
 static void flight_end(void *user) {
   virtual_flight *flight = user;
   virtual_state *state = flight->state;
-  ladei_order order = flight->order;
+  ladei_pipe_order order = flight->order;
   uint64_t begun_ns = flight->begun_ns;
   flight->next = state->idle;
   state->idle = flight;
   ladei_lock_acquire(&state->pipeline->lock);
-  ladei_execute_since_locked(state->pipeline, &order, begun_ns);
+  ladei_pipe_execute_since_locked(state->pipeline, &order, begun_ns);
   ladei_lock_release(&state->pipeline->lock);
   pump(state->pipeline);
 }
@@ -90,13 +90,13 @@ static uint64_t storage_end_ns(virtual_storage *storage, const lade_pipeline_opt
 }
 
 /* Lets storage begin a host order. Called with the lock, which is released meanwhile. */
-static void flight_begin(virtual_state *state, const ladei_order *order) {
+static void flight_begin(virtual_state *state, const ladei_pipe_order *order) {
   lade_pipeline *pipeline = state->pipeline;
   const lade_runtime *runtime = pipeline->runtime;
   virtual_flight *flight = state->idle;
   state->idle = flight->next;
   flight->order = *order;
-  flight->begun_ns = ladei_timeline_now(pipeline);
+  flight->begun_ns = ladei_pipe_timeline_now(pipeline);
   ladei_lock_release(&pipeline->lock);
   uint64_t end_ns = storage_end_ns(&state->storages[order->ring->direction == LADE_TO_DEVICE ? 0 : 1],
                                    &pipeline->options, order->slot->bytes, runtime->ops->now_ns(runtime->self));
@@ -105,21 +105,21 @@ static void flight_begin(virtual_state *state, const ladei_order *order) {
   if (status != LADE_OK) {
     flight->next = state->idle;
     state->idle = flight;
-    ladei_complete_locked(pipeline, order, status, lade_last_error());
+    ladei_pipe_complete_locked(pipeline, order, status, lade_last_error());
   }
 }
 
 /* Takes orders until there are none. */
 static void pump_round(lade_pipeline *pipeline) {
   virtual_state *state = pipeline->driver_state;
-  ladei_order order;
+  ladei_pipe_order order;
   ladei_lock_acquire(&pipeline->lock);
-  ladei_core_poll_wake(&pipeline->core);
-  while (ladei_order_take_locked(pipeline, &order)) {
-    if (ladei_order_is_host(&order)) {
+  ladei_pipe_core_poll_wake(&pipeline->core);
+  while (ladei_pipe_order_take_locked(pipeline, &order)) {
+    if (ladei_pipe_order_is_host(&order)) {
       flight_begin(state, &order);
     } else {
-      ladei_execute_locked(pipeline, &order);
+      ladei_pipe_execute_locked(pipeline, &order);
     }
   }
   ladei_lock_release(&pipeline->lock);
@@ -157,7 +157,8 @@ static lade_status virtual_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
   ladei_lock_release(&pipeline->lock);
   pump(pipeline);
   ladei_lock_acquire(&pipeline->lock);
-  if (ladei_core_awaits_block(&pipeline->core.rings[0]) || ladei_core_awaits_block(&pipeline->core.rings[1])) {
+  if (ladei_pipe_core_awaits_block(&pipeline->core.rings[0]) ||
+      ladei_pipe_core_awaits_block(&pipeline->core.rings[1])) {
     ladei_lock_release(&pipeline->lock);
     ladei_pinned_members_wake(pipeline->stakes); /* whose blocks those are advances only if somebody lets it */
     ladei_lock_acquire(&pipeline->lock);
@@ -213,7 +214,7 @@ static lade_status virtual_start(lade_pipeline *pipeline) {
 }
 
 /* A simulated reader has up to four requests under way, as the kernel would take them. */
-const ladei_pipeline_driver ladei_driver_virtual = {
+const ladei_pipeline_driver ladei_pipe_driver_virtual = {
     .queue = 4,
     .start = virtual_start,
     .stop = virtual_stop,

@@ -5,7 +5,7 @@
  *   transfer   [   unit 0   |   unit 1   |   unit 2   | 3 ]
  *   chunks     [         chunk 0         |    chunk 1     ]      chunks end where units do
  *
- * I1  A chunk holds whole units (ladei_core_transfer.unit_bytes), so each is seen by one thread, in one piece.
+ * I1  A chunk holds whole units (ladei_pipe_core_transfer.unit_bytes), so each is seen by one thread, in one piece.
  * I2  To the device a unit is judged before its copy is queued, to the host before it is written: what does not match
  *     goes no further.
  * Locks: none. Each element of the caller's array belongs to one chunk.
@@ -21,18 +21,18 @@
 #include "pipeline/state/internal.h"
 
 /* Where the bytes of a span are now. */
-static const char *span_bytes(const ladei_slot *slot, const ladei_span *span) {
+static const char *span_bytes(const ladei_pipe_slot *slot, const ladei_pipe_span *span) {
   return span->part->direct ? (const char *)span->part->host.memory + span->offset
-                            : (const char *)ladei_slot_data(slot) + span->at;
+                            : (const char *)ladei_pipe_slot_data(slot) + span->at;
 }
 
-static uint64_t unit_sum(const ladei_parts *parts, const ladei_slot *slot, uint64_t offset, size_t bytes) {
+static uint64_t unit_sum(const ladei_pipe_parts *parts, const ladei_pipe_slot *slot, uint64_t offset, size_t bytes) {
   XXH3_state_t state;
   /* As a chunk of its own, so that places in the block begin where the unit does. */
-  ladei_slot unit = *slot;
+  ladei_pipe_slot unit = *slot;
   unit.lead_bytes += (size_t)(offset - slot->offset);
   (void)XXH3_64bits_reset(&state);
-  for (ladei_span span = {0}; ladei_parts_next(parts, offset, bytes, &span);) {
+  for (ladei_pipe_span span = {0}; ladei_pipe_parts_next(parts, offset, bytes, &span);) {
     if (span.bytes == bytes) {
       return XXH3_64bits(span_bytes(&unit, &span), bytes);
     }
@@ -42,8 +42,8 @@ static uint64_t unit_sum(const ladei_parts *parts, const ladei_slot *slot, uint6
 }
 
 static lade_status unit_error(const lade_ticket *ticket, uint64_t offset, size_t bytes, uint64_t sum, uint64_t wanted) {
-  ladei_span span = {0};
-  (void)ladei_parts_next(&ticket->parts, offset, bytes, &span);
+  ladei_pipe_span span = {0};
+  (void)ladei_pipe_parts_next(&ticket->parts, offset, bytes, &span);
   const lade_endpoint *host = &span.part->host;
   bool file = host->kind == LADE_ENDPOINT_FILE || host->kind == LADE_ENDPOINT_PATH;
   char where[300] = "";
@@ -56,9 +56,9 @@ static lade_status unit_error(const lade_ticket *ticket, uint64_t offset, size_t
                      (unsigned long long)wanted);
 }
 
-lade_status ladei_checksum_chunk(const ladei_order *order) {
-  const lade_ticket *ticket = ladei_ticket_of(order->transfer);
-  const ladei_slot *slot = order->slot;
+lade_status ladei_pipe_checksum_chunk(const ladei_pipe_order *order) {
+  const lade_ticket *ticket = ladei_pipe_ticket_of(order->transfer);
+  const ladei_pipe_slot *slot = order->slot;
   uint64_t end = slot->offset + slot->bytes;
   for (uint64_t offset = slot->offset; ticket->checksum != LADE_CHECKSUM_NONE && offset < end;) {
     size_t bytes = ladei_size_min(ticket->checksum_bytes, end - offset);

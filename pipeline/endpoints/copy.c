@@ -19,7 +19,7 @@ enum { RUNS_MOST = 128 };
 
 typedef struct run_list {
   lade_pipeline *pipeline;
-  ladei_order *order;
+  ladei_pipe_order *order;
   const ladei_stream *stream;
   ladei_copy_direction direction;
   bool sealed; /* a pinned range ends with the last run: nothing is joined to it */
@@ -86,7 +86,7 @@ static lade_status runs_add(run_list *runs, char *dst, const char *src, size_t b
 }
 
 /* Between devices: by itself, after what comes before it in the chunk. */
-static lade_status device_copy(run_list *runs, const ladei_span *span, bool to_device) {
+static lade_status device_copy(run_list *runs, const ladei_pipe_span *span, bool to_device) {
   const lade_runtime *runtime = runs->pipeline->runtime;
   int own = runs->pipeline->options.device;
   int other = span->part->host.fd;
@@ -130,8 +130,8 @@ static lade_status host_copy(run_list *runs, char *device, char *host, size_t by
   return status;
 }
 
-static lade_status direct_copy(run_list *runs, const ladei_span *span, bool to_device) {
-  const ladei_part *part = span->part;
+static lade_status direct_copy(run_list *runs, const ladei_pipe_span *span, bool to_device) {
+  const ladei_pipe_part *part = span->part;
   uint64_t reach = reach_from(span->offset, part->first_reach, part->next_reach);
   runs->sealed = runs->sealed || !runs->direct;
   runs->direct = true;
@@ -141,9 +141,9 @@ static lade_status direct_copy(run_list *runs, const ladei_span *span, bool to_d
   return status;
 }
 
-static lade_status staged_copy(run_list *runs, const ladei_span *span, bool to_device) {
-  const ladei_slot *slot = runs->order->slot;
-  char *host = (char *)ladei_slot_data(slot) + span->at;
+static lade_status staged_copy(run_list *runs, const ladei_pipe_span *span, bool to_device) {
+  const ladei_pipe_slot *slot = runs->order->slot;
+  char *host = (char *)ladei_pipe_slot_data(slot) + span->at;
   uint64_t next = runs->pipeline->register_chunk_bytes;
   uint64_t reach = next == 0 ? UINT64_MAX : reach_from((uint64_t)(host - (char *)slot->block), next, next);
   runs->sealed = runs->sealed || runs->direct;
@@ -151,7 +151,7 @@ static lade_status staged_copy(run_list *runs, const ladei_span *span, bool to_d
   return host_copy(runs, span->part->device + span->offset, host, span->bytes, reach, next, to_device);
 }
 
-static lade_status span_copy(run_list *runs, const ladei_span *span, bool to_device) {
+static lade_status span_copy(run_list *runs, const ladei_pipe_span *span, bool to_device) {
   if (span->part->host.kind == LADE_ENDPOINT_DEVICE) {
     return device_copy(runs, span, to_device);
   }
@@ -159,36 +159,37 @@ static lade_status span_copy(run_list *runs, const ladei_span *span, bool to_dev
 }
 
 static lade_status chunk_copy(run_list *runs, bool to_device) {
-  const ladei_slot *slot = runs->order->slot;
-  const ladei_parts *parts = &ladei_ticket_of(runs->order->transfer)->parts;
+  const ladei_pipe_slot *slot = runs->order->slot;
+  const ladei_pipe_parts *parts = &ladei_pipe_ticket_of(runs->order->transfer)->parts;
   lade_status status = LADE_OK;
-  for (ladei_span span = {0}; status == LADE_OK && ladei_parts_next(parts, slot->offset, slot->bytes, &span);) {
+  for (ladei_pipe_span span = {0};
+       status == LADE_OK && ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span);) {
     status = span_copy(runs, &span, to_device);
   }
   return status != LADE_OK ? status : runs_submit(runs);
 }
 
-lade_status ladei_copy_chunk(lade_pipeline *pipeline, ladei_order *order) {
+lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
   bool to_device = order->ring->direction == LADE_TO_DEVICE;
-  if (ladei_ticket_of(order->transfer)->cufile) {
+  if (ladei_pipe_ticket_of(order->transfer)->cufile) {
     order->copies = 0; /* what there was to copy, the host half has moved or will move */
     return LADE_OK;
   }
-  ladei_side *side = ladei_side_of(pipeline, order->ring);
+  ladei_pipe_side *side = ladei_pipe_side_of(pipeline, order->ring);
   run_list runs;
   runs.pipeline = pipeline;
   runs.order = order;
-  runs.stream = &ladei_lane_stream_of(pipeline, order->slot->lane)->stream;
+  runs.stream = &ladei_pipe_stream_of(pipeline, order->slot->lane)->stream;
   runs.direction = to_device ? LADEI_COPY_H2D : LADEI_COPY_D2H;
   runs.sealed = false;
   runs.direct = false;
   runs.count = 0;
   order->copies = 0;
-  bool timed = ladei_probe_begin(runtime, runs.stream, &side->probe, order->slot->bytes);
+  bool timed = ladei_pipe_probe_begin(runtime, runs.stream, &side->probe, order->slot->bytes);
   lade_status status = chunk_copy(&runs, to_device);
   if (timed) {
-    ladei_probe_end(runtime, runs.stream, &side->probe, status == LADE_OK);
+    ladei_pipe_probe_end(runtime, runs.stream, &side->probe, status == LADE_OK);
   }
   return status;
 }

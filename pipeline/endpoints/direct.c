@@ -41,7 +41,7 @@ static bool range_find(const lade_runtime *runtime, uint64_t address, pinned_ran
 }
 
 /* Finds where copies of the part must end. False: it is not all pinned, or the ends are not where I2 has them. */
-static bool part_is_pinned(const lade_runtime *runtime, ladei_part *part, pinned_range *range) {
+static bool part_is_pinned(const lade_runtime *runtime, ladei_pipe_part *part, pinned_range *range) {
   uint64_t begin = (uint64_t)(uintptr_t)part->host.memory;
   if (!range_find(runtime, begin, range)) {
     return false;
@@ -64,11 +64,11 @@ static bool part_is_pinned(const lade_runtime *runtime, ladei_part *part, pinned
   return true;
 }
 
-bool ladei_parts_find_direct(const lade_pipeline *pipeline, ladei_parts *parts) {
+bool ladei_pipe_parts_find_direct(const lade_pipeline *pipeline, ladei_pipe_parts *parts) {
   pinned_range range = {0, 0};
   size_t found = 0;
   for (size_t i = 0; i < parts->count; i++) {
-    ladei_part *part = &parts->list[i];
+    ladei_pipe_part *part = &parts->list[i];
     bool large = parts->count == 1 || part->bytes >= LEAST_PIECE;
     part->direct = part->host.kind == LADE_ENDPOINT_DEVICE || (part->host.kind == LADE_ENDPOINT_MEMORY && large &&
                                                                part_is_pinned(pipeline->runtime, part, &range));

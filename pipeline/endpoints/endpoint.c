@@ -26,7 +26,7 @@ static lade_status callback_call(const lade_endpoint *endpoint, uint64_t offset,
                      lade_status_name(status), (int)status, bytes, (unsigned long long)offset);
 }
 
-static lade_status span_move(const ladei_span *span, char *buffer, bool reads) {
+static lade_status span_move(const ladei_pipe_span *span, char *buffer, bool reads) {
   const lade_endpoint *endpoint = &span->part->host;
   switch ((lade_endpoint_kind)endpoint->kind) {
   case LADE_ENDPOINT_MEMORY: {
@@ -53,7 +53,7 @@ typedef struct file_range {
 } file_range;
 
 /* Makes the range longer by the span, if it goes on there. */
-static bool range_extend(file_range *range, const ladei_span *span) {
+static bool range_extend(file_range *range, const ladei_pipe_span *span) {
   uint64_t offset = span->part->host.offset + span->offset;
   if (range->file == NULL || range->file != span->part->file || range->offset + range->bytes != offset) {
     return false;
@@ -62,30 +62,30 @@ static bool range_extend(file_range *range, const ladei_span *span) {
   return true;
 }
 
-static file_range range_begin(const ladei_span *span) {
+static file_range range_begin(const ladei_pipe_span *span) {
   return (file_range){span->part->file, span->part->host.offset + span->offset, span->at, span->bytes};
 }
 
 /* Blocks are numbered by their slots, those to the host after those to the device. */
-unsigned ladei_block_number(const ladei_slot *slot) {
-  const ladei_ring *ring = slot->ring;
+unsigned ladei_pipe_block_number(const ladei_pipe_slot *slot) {
+  const ladei_pipe_ring *ring = slot->ring;
   return (unsigned)(slot - ring->slots) + (ring->direction == LADE_TO_DEVICE ? 0 : ring->depth);
 }
 
-static ladei_storage_request range_request(const ladei_slot *slot, const file_range *range) {
+static ladei_storage_request range_request(const ladei_pipe_slot *slot, const file_range *range) {
   bool alone = range->bytes == slot->bytes;
   return (ladei_storage_request){
       .file = range->file,
       .offset = range->offset,
-      .buffer = (char *)ladei_slot_data(slot) + range->at,
+      .buffer = (char *)ladei_pipe_slot_data(slot) + range->at,
       .bytes = range->bytes,
       .block = slot->block,
       .block_bytes = alone ? slot->capacity : 0,
-      .block_index = alone ? (int)ladei_block_number(slot) : -1,
+      .block_index = alone ? (int)ladei_pipe_block_number(slot) : -1,
   };
 }
 
-static lade_status range_move(const ladei_slot *slot, file_range *range) {
+static lade_status range_move(const ladei_pipe_slot *slot, file_range *range) {
   if (range->file == NULL) {
     return LADE_OK;
   }
@@ -97,28 +97,30 @@ static lade_status range_move(const ladei_slot *slot, file_range *range) {
 /* --- chunks ------------------------------------------------------------------------------------------------------- */
 
 /* Straight between files and device memory. */
-static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_order *order) {
+static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  const ladei_slot *slot = order->slot;
-  const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
+  const ladei_pipe_slot *slot = order->slot;
+  const ladei_pipe_parts *parts = &ladei_pipe_ticket_of(order->transfer)->parts;
   lade_status status = runtime->ops->current_device_set(runtime->self, pipeline->options.device);
-  for (ladei_span span = {0}; status == LADE_OK && ladei_parts_next(parts, slot->offset, slot->bytes, &span);) {
-    status = ladei_cufile_move(span.part->file, span.part->host.offset + span.offset, span.part->device + span.offset,
-                               span.bytes);
+  for (ladei_pipe_span span = {0};
+       status == LADE_OK && ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span);) {
+    status = ladei_pipe_cufile_move(span.part->file, span.part->host.offset + span.offset,
+                                    span.part->device + span.offset, span.bytes);
   }
   return status;
 }
 
-lade_status ladei_chunk_move(const lade_pipeline *pipeline, const ladei_order *order) {
-  if (ladei_ticket_of(order->transfer)->cufile) {
+lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pipe_order *order) {
+  if (ladei_pipe_ticket_of(order->transfer)->cufile) {
     return chunk_move_cufile(pipeline, order);
   }
-  const ladei_slot *slot = order->slot;
-  const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
-  bool reads = order->kind == LADEI_ORDER_READ;
+  const ladei_pipe_slot *slot = order->slot;
+  const ladei_pipe_parts *parts = &ladei_pipe_ticket_of(order->transfer)->parts;
+  bool reads = order->kind == LADEI_PIPE_ORDER_READ;
   file_range range = {.file = NULL};
   lade_status status = LADE_OK;
-  for (ladei_span span = {0}; status == LADE_OK && ladei_parts_next(parts, slot->offset, slot->bytes, &span);) {
+  for (ladei_pipe_span span = {0};
+       status == LADE_OK && ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span);) {
     if (range_extend(&range, &span)) {
       continue;
     }
@@ -129,26 +131,27 @@ lade_status ladei_chunk_move(const lade_pipeline *pipeline, const ladei_order *o
     if (status == LADE_OK && span.part->file != NULL) {
       range = range_begin(&span);
     } else if (status == LADE_OK) {
-      status = span_move(&span, (char *)ladei_slot_data(slot) + span.at, reads);
+      status = span_move(&span, (char *)ladei_pipe_slot_data(slot) + span.at, reads);
     }
   }
   return status == LADE_OK ? range_move(slot, &range) : status;
 }
 
-bool ladei_chunk_request(const ladei_order *order, ladei_storage_request *out) {
-  if (!ladei_order_is_host(order)) {
+bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_storage_request *out) {
+  if (!ladei_pipe_order_is_host(order)) {
     return false;
   }
-  const ladei_slot *slot = order->slot;
-  const ladei_parts *parts = &ladei_ticket_of(order->transfer)->parts;
-  ladei_span span = {0};
-  if (ladei_ticket_of(order->transfer)->cufile || ladei_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
-      !ladei_parts_next(parts, slot->offset, slot->bytes, &span) || span.part->file == NULL ||
+  const ladei_pipe_slot *slot = order->slot;
+  const ladei_pipe_parts *parts = &ladei_pipe_ticket_of(order->transfer)->parts;
+  ladei_pipe_span span = {0};
+  if (ladei_pipe_ticket_of(order->transfer)->cufile ||
+      ladei_pipe_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
+      !ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span) || span.part->file == NULL ||
       !span.part->file->async) {
     return false;
   }
   file_range range = range_begin(&span);
-  while (ladei_parts_next(parts, slot->offset, slot->bytes, &span)) {
+  while (ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span)) {
     if (!range_extend(&range, &span)) {
       return false;
     }

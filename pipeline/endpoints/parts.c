@@ -86,8 +86,8 @@ static lade_status host_check(const lade_endpoint *host, uint64_t bytes, const p
   }
 }
 
-/* Checks one range and puts it behind those there are. `device` is where it lies, or NULL: see ladei_parts_place. */
-static lade_status part_add(ladei_parts *parts, const lade_endpoint *host, bool sink, void *device, uint64_t bytes,
+/* Checks one range and puts it behind those there are. `device` is where it lies, or NULL: see ladei_pipe_parts_place. */
+static lade_status part_add(ladei_pipe_parts *parts, const lade_endpoint *host, bool sink, void *device, uint64_t bytes,
                             const place *at) {
   size_t end = 0;
   lade_status status = LADE_OK;
@@ -106,18 +106,19 @@ static lade_status part_add(ladei_parts *parts, const lade_endpoint *host, bool 
   }
   if (bytes == 0) {
     if (host->kind == LADE_ENDPOINT_PATH) {
-      *--parts->empty = (ladei_part){.host = *host, .device = device, .begin = parts->bytes};
+      *--parts->empty = (ladei_pipe_part){.host = *host, .device = device, .begin = parts->bytes};
       parts->empty_count++;
     }
     return LADE_OK;
   }
-  parts->list[parts->count++] = (ladei_part){.host = *host, .device = device, .begin = parts->bytes, .bytes = bytes};
+  parts->list[parts->count++] =
+      (ladei_pipe_part){.host = *host, .device = device, .begin = parts->bytes, .bytes = bytes};
   parts->bytes = end;
   parts->calls = parts->calls || host->kind == LADE_ENDPOINT_CALLBACK;
   return LADE_OK;
 }
 
-static lade_status pieces_add(const lade_transfer *request, ladei_parts *parts) {
+static lade_status pieces_add(const lade_transfer *request, ladei_pipe_parts *parts) {
   if (request->pieces == NULL || request->host.kind != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: %s",
                        request->pieces == NULL ? "pieces is NULL" : "both host and pieces are given");
@@ -149,7 +150,7 @@ static lade_status pieces_add(const lade_transfer *request, ladei_parts *parts) 
   return status;
 }
 
-static lade_status device_check(const lade_transfer *request, const ladei_parts *parts) {
+static lade_status device_check(const lade_transfer *request, const ladei_pipe_parts *parts) {
   bool given = request->device_memory != NULL || (parts->count > 0 && parts->list[0].device != NULL);
   if (!given && request->allocator == NULL && parts->bytes != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: device_memory is NULL");
@@ -157,7 +158,7 @@ static lade_status device_check(const lade_transfer *request, const ladei_parts 
   return LADE_OK;
 }
 
-lade_status ladei_parts_make(const lade_transfer *request, ladei_parts *out) {
+lade_status ladei_pipe_parts_make(const lade_transfer *request, ladei_pipe_parts *out) {
   lade_status status;
   out->list = &out->one;
   out->empty = &out->one + 1;
@@ -171,14 +172,14 @@ lade_status ladei_parts_make(const lade_transfer *request, ladei_parts *out) {
     status = device_check(request, out);
   }
   if (status != LADE_OK) {
-    ladei_parts_free(out);
+    ladei_pipe_parts_free(out);
   } else if (request->allocator == NULL) {
-    ladei_parts_place(out, request->device_memory);
+    ladei_pipe_parts_place(out, request->device_memory);
   }
   return status;
 }
 
-void ladei_parts_free(ladei_parts *parts) {
+void ladei_pipe_parts_free(ladei_pipe_parts *parts) {
   if (parts->list != &parts->one) {
     free(parts->list);
   }
@@ -188,17 +189,17 @@ void ladei_parts_free(ladei_parts *parts) {
   parts->empty_count = 0;
 }
 
-void ladei_parts_place(ladei_parts *parts, void *device) {
+void ladei_pipe_parts_place(ladei_pipe_parts *parts, void *device) {
   char *next = device;
   for (size_t i = 0; i < parts->count; i++) {
-    ladei_part *part = &parts->list[i];
+    ladei_pipe_part *part = &parts->list[i];
     part->device = part->device != NULL ? part->device : next;
     next = part->device + part->bytes;
   }
 }
 
 /* The part that byte `offset` of the transfer lies in. */
-static const ladei_part *part_find(const ladei_parts *parts, uint64_t offset) {
+static const ladei_pipe_part *part_find(const ladei_pipe_parts *parts, uint64_t offset) {
   size_t low = 0;
   size_t high = parts->count;
   while (high - low > 1) {
@@ -212,7 +213,7 @@ static const ladei_part *part_find(const ladei_parts *parts, uint64_t offset) {
   return &parts->list[low];
 }
 
-bool ladei_parts_next(const ladei_parts *parts, uint64_t offset, size_t bytes, ladei_span *span) {
+bool ladei_pipe_parts_next(const ladei_pipe_parts *parts, uint64_t offset, size_t bytes, ladei_pipe_span *span) {
   size_t at = span->at + span->bytes;
   if (at == bytes) {
     return false;

@@ -13,7 +13,7 @@
 
 struct ladei_storage_file;
 
-typedef struct ladei_part {
+typedef struct ladei_pipe_part {
   lade_endpoint host;
   struct ladei_storage_file *file; /* of a file or path, once it is attached */
   char *device;
@@ -23,38 +23,38 @@ typedef struct ladei_part {
   /* Of direct host memory: */
   uint64_t first_reach; /* bytes to the end of the pinned range that it begins in */
   uint64_t next_reach;  /* length of each further one, the last perhaps longer than what it holds; 0: there is none */
-} ladei_part;
+} ladei_pipe_part;
 
 /* Constant while its transfer lives. */
-typedef struct ladei_parts {
-  ladei_part *list; /* in the order of `begin`, without gaps; &one for a single one */
+typedef struct ladei_pipe_parts {
+  ladei_pipe_part *list; /* in the order of `begin`, without gaps; &one for a single one */
   size_t count;
-  ladei_part *empty; /* paths of which no byte is moved, yet which are opened, or created; behind the list */
+  ladei_pipe_part *empty; /* paths of which no byte is moved, yet which are opened, or created; behind the list */
   size_t empty_count;
   uint64_t bytes;
   bool calls; /* one of them is a callback */
-  ladei_part one;
-} ladei_parts;
+  ladei_pipe_part one;
+} ladei_pipe_parts;
 
 /* A piece of a chunk that lies in one part. All zero: before the first. */
-typedef struct ladei_span {
-  const ladei_part *part;
+typedef struct ladei_pipe_span {
+  const ladei_pipe_part *part;
   uint64_t offset; /* in the part */
   size_t at;       /* in the chunk */
   size_t bytes;
-} ladei_span;
+} ladei_pipe_span;
 
 /*
  * Checks and copies what the transfer consists of, into zeroed `out`, which must stay where it is. On success
- * ladei_parts_free is due. LADE_ERR_INVALID_ARGUMENT names the field, LADE_ERR_OUT_OF_HOST_MEMORY.
+ * ladei_pipe_parts_free is due. LADE_ERR_INVALID_ARGUMENT names the field, LADE_ERR_OUT_OF_HOST_MEMORY.
  */
-lade_status ladei_parts_make(const lade_transfer *request, ladei_parts *out);
-void ladei_parts_free(ladei_parts *parts);
+lade_status ladei_pipe_parts_make(const lade_transfer *request, ladei_pipe_parts *out);
+void ladei_pipe_parts_free(ladei_pipe_parts *parts);
 
 /* Gives parts without a place of their own one behind the other, from `device` on. */
-void ladei_parts_place(ladei_parts *parts, void *device);
+void ladei_pipe_parts_place(ladei_pipe_parts *parts, void *device);
 
 /* The next span of the chunk [offset, offset + bytes); false behind the last. */
-bool ladei_parts_next(const ladei_parts *parts, uint64_t offset, size_t bytes, ladei_span *span);
+bool ladei_pipe_parts_next(const ladei_pipe_parts *parts, uint64_t offset, size_t bytes, ladei_pipe_span *span);
 
 #endif /* LADE_PIPELINE_ENDPOINTS_PARTS_H */

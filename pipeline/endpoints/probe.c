@@ -20,15 +20,15 @@ enum { PROBES = 8 };
 /* Shorter copies tell more about their start than about the link. */
 enum { LEAST_BYTES = 256 << 10 };
 
-static bool state_move(ladei_probe *probe, int from, int to) {
+static bool state_move(ladei_pipe_probe *probe, int from, int to) {
   return atomic_compare_exchange_strong_explicit(&probe->state, &from, to, memory_order_acquire, memory_order_relaxed);
 }
 
-static void state_set(ladei_probe *probe, int state) {
+static void state_set(ladei_pipe_probe *probe, int state) {
   atomic_store_explicit(&probe->state, state, memory_order_release);
 }
 
-lade_status ladei_probe_create(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe) {
+lade_status ladei_pipe_probe_create(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe) {
   lade_status status = runtime->ops->event_create(runtime->self, stream->context, LADEI_EVENT_TIMING, &probe->begin);
   if (status == LADE_OK) {
     status = runtime->ops->event_create(runtime->self, stream->context, LADEI_EVENT_TIMING, &probe->end);
@@ -40,7 +40,7 @@ lade_status ladei_probe_create(const lade_runtime *runtime, const ladei_stream *
   return status;
 }
 
-lade_status ladei_probe_destroy(const lade_runtime *runtime, ladei_probe *probe) {
+lade_status ladei_pipe_probe_destroy(const lade_runtime *runtime, ladei_pipe_probe *probe) {
   lade_event *events[] = {&probe->begin, &probe->end};
   for (size_t i = 0; i < 2; i++) {
     if (*events[i] != NULL) {
@@ -54,7 +54,8 @@ lade_status ladei_probe_destroy(const lade_runtime *runtime, ladei_probe *probe)
   return LADE_OK;
 }
 
-bool ladei_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe, size_t bytes) {
+bool ladei_pipe_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
+                            size_t bytes) {
   lade_error before;
   if (bytes < LEAST_BYTES || !state_move(probe, PROBE_IDLE, PROBE_BUSY)) {
     return false;
@@ -69,7 +70,8 @@ bool ladei_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, 
   return begun;
 }
 
-void ladei_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe, bool copied) {
+void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
+                          bool copied) {
   lade_error before;
   ladei_error_save(&before);
   bool recorded = copied && runtime->ops->event_record(runtime->self, probe->end, stream) == LADE_OK;
@@ -77,7 +79,7 @@ void ladei_probe_end(const lade_runtime *runtime, const ladei_stream *stream, la
   state_set(probe, recorded ? PROBE_PENDING : PROBE_OFF);
 }
 
-void ladei_probe_read(const lade_runtime *runtime, ladei_probe *probe) {
+void ladei_pipe_probe_read(const lade_runtime *runtime, ladei_pipe_probe *probe) {
   lade_error before;
   uint64_t ns;
   if (!state_move(probe, PROBE_PENDING, PROBE_BUSY)) {
@@ -89,7 +91,7 @@ void ladei_probe_read(const lade_runtime *runtime, ladei_probe *probe) {
     status = runtime->ops->event_elapsed_ns(runtime->self, probe->begin, probe->end, &ns);
   }
   if (status == LADE_OK) {
-    size_t chunk = ladei_chunk_for_link(probe->bytes, ns);
+    size_t chunk = ladei_pipe_chunk_for_link(probe->bytes, ns);
     if (chunk > atomic_load_explicit(&probe->chunk_bytes, memory_order_relaxed)) {
       atomic_store_explicit(&probe->chunk_bytes, chunk, memory_order_relaxed);
     }

@@ -33,29 +33,29 @@
 typedef struct ladei_pipeline_driver ladei_pipeline_driver;
 
 /* Times copies of one direction; see probe.c. */
-typedef struct ladei_probe {
+typedef struct ladei_pipe_probe {
   atomic_int state;
   atomic_size_t chunk_bytes; /* long enough for this link, as far as is known; 0: nothing is */
   lade_event begin;
   lade_event end;
   size_t bytes;  /* of the copy between them */
   unsigned left; /* measurements to come */
-} ladei_probe;
+} ladei_pipe_probe;
 
 /* What a lane of the core runs on. */
-typedef struct ladei_lane_stream {
+typedef struct ladei_pipe_stream {
   ladei_stream stream;
-  bool live;                          /* the stream exists */
-  ladei_event *events[LADEI_BATCHES]; /* of its batches; NULL until first needed */
-} ladei_lane_stream;
+  bool live;                               /* the stream exists */
+  ladei_event *events[LADEI_PIPE_BATCHES]; /* of its batches; NULL until first needed */
+} ladei_pipe_stream;
 
 /* What the copies of one direction need. */
-typedef struct ladei_side {
-  ladei_lane_stream lanes[LADEI_LANES];
-  ladei_probe probe;
-  ladei_window window;      /* host orders at once; guarded by the pipeline's lock */
+typedef struct ladei_pipe_side {
+  ladei_pipe_stream lanes[LADEI_PIPE_COPY_STREAMS];
+  ladei_pipe_probe probe;
+  ladei_pipe_window window; /* host orders at once; guarded by the pipeline's lock */
   ladei_pinned_stake stake; /* blocks of the ring, as others on the pool see them */
-} ladei_side;
+} ladei_pipe_side;
 
 struct lade_pipeline {
   lade_runtime *runtime;
@@ -74,14 +74,14 @@ struct lade_pipeline {
   int devices;                   /* of the runtime */
   ladei_topology *topology;      /* NULL: threads are not bound */
   int numa_node;                 /* of the device; -1: unknown */
-  ladei_side sides[2];           /* to the device, to the host */
+  ladei_pipe_side sides[2];      /* to the device, to the host */
   ladei_storage storage;         /* of files; has its own locks */
   atomic_bool no_batch;          /* the driver has no batched copies: do not ask again */
 
   ladei_lock lock;         /* guards all below */
   ladei_condition work;    /* an order may be there; for drivers */
   ladei_condition changed; /* a transfer advanced; for callers that wait */
-  ladei_core core;
+  ladei_pipe_core core;
   ladei_pipe_timeline *timeline;  /* NULL: not wanted; the pointer is constant */
   unsigned submitting;            /* calls of submit that have their place among max_transfers, but no transfer yet */
   unsigned prefix_waiters;        /* calls that wait for part of a transfer */
@@ -95,7 +95,7 @@ struct lade_pipeline {
 
 /* One transfer. Freed when it is finished and released. */
 struct lade_ticket {
-  ladei_core_transfer transfer; /* guarded by the pipeline's lock */
+  ladei_pipe_core_transfer transfer; /* guarded by the pipeline's lock */
   lade_pipeline *pipeline;
   bool to_device;
   bool released;     /* guarded by the pipeline's lock */
@@ -105,12 +105,12 @@ struct lade_ticket {
   uint64_t *checksums; /* the caller's */
   lade_completion on_complete;
   void *on_complete_user;
-  ladei_parts parts;         /* constant */
+  ladei_pipe_parts parts;    /* constant */
   ladei_storage_file *files; /* of the parts, each once; constant until FINISH */
   bool cufile;               /* the host half moves bytes to and from the device: no copies */
 };
 
-static inline lade_ticket *ladei_ticket_of(ladei_core_transfer *transfer) {
+static inline lade_ticket *ladei_pipe_ticket_of(ladei_pipe_core_transfer *transfer) {
   /* The transfer is the first member. */
   return (lade_ticket *)(void *)transfer;
 }
@@ -145,110 +145,112 @@ static inline int ladei_pipe_cancellation_hold(void) {
 
 static inline void ladei_pipe_cancellation_resume(int before) { (void)pthread_setcancelstate(before, NULL); }
 
-extern const ladei_pipeline_driver ladei_driver_threads;
-extern const ladei_pipeline_driver ladei_driver_virtual;
+extern const ladei_pipeline_driver ladei_pipe_driver_threads;
+extern const ladei_pipeline_driver ladei_pipe_driver_virtual;
 
 /* A mistake of the caller's: LADE_ERR_INVALID_ARGUMENT. */
-lade_status ladei_argument_error(const char *what);
+lade_status ladei_pipe_argument_error(const char *what);
 
 /* A stream of the caller's that transfers shall be ordered with: LADE_ERR_CAPTURE for one that is captured. */
-lade_status ladei_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out);
+lade_status ladei_pipe_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out);
 
 /* The time of the runtime's clock when that long will have passed. */
-uint64_t ladei_deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns);
+uint64_t ladei_pipe_deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns);
 
 /* lade_ticket_wait() for the first `bytes` of a transfer only. */
-lade_status ladei_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns);
+lade_status ladei_pipe_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns);
 
 /* Ends a transfer as cancelled, unless it is over or has failed. Called with the lock. */
-void ladei_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket);
+void ladei_pipe_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket);
 /* Finished and released. */
-void ladei_ticket_free(lade_ticket *ticket);
+void ladei_pipe_ticket_free(lade_ticket *ticket);
 /* Drops one reference and the lock. */
 void ladei_pipeline_unref_unlock(lade_pipeline *pipeline);
 
 /* Marks the parts that need no staging. Whether those are all. */
-bool ladei_parts_find_direct(const lade_pipeline *pipeline, ladei_parts *parts);
+bool ladei_pipe_parts_find_direct(const lade_pipeline *pipeline, ladei_pipe_parts *parts);
 
 /* Computes or compares the checksums of a READ or WRITE order's chunk, whose bytes are on the host. */
-lade_status ladei_checksum_chunk(const ladei_order *order);
+lade_status ladei_pipe_checksum_chunk(const ladei_pipe_order *order);
 
 /* Queues the copies of a slot's chunk: the order COPY. On failure order->partial tells whether some are queued. */
-lade_status ladei_copy_chunk(lade_pipeline *pipeline, ladei_order *order);
+lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *order);
 
 /* Creates the probe's events. On failure what was made is for destroy. */
-lade_status ladei_probe_create(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe);
-lade_status ladei_probe_destroy(const lade_runtime *runtime, ladei_probe *probe);
+lade_status ladei_pipe_probe_create(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe);
+lade_status ladei_pipe_probe_destroy(const lade_runtime *runtime, ladei_pipe_probe *probe);
 /* Before a copy of `bytes` is queued. True: it is timed, and probe_end is due when it was queued, or was not. */
-bool ladei_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe, size_t bytes);
-void ladei_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_probe *probe, bool copied);
+bool ladei_pipe_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
+                            size_t bytes);
+void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
+                          bool copied);
 /* After copies of the direction were found finished. */
-void ladei_probe_read(const lade_runtime *runtime, ladei_probe *probe);
+void ladei_pipe_probe_read(const lade_runtime *runtime, ladei_pipe_probe *probe);
 
 /* The time, where there is a timeline; else 0. */
-static inline uint64_t ladei_timeline_now(const lade_pipeline *pipeline) {
+static inline uint64_t ladei_pipe_timeline_now(const lade_pipeline *pipeline) {
   return pipeline->timeline != NULL ? pipeline->runtime->ops->now_ns(pipeline->runtime->self) : 0;
 }
 
 /* Executes an order. No lock held. On failure the thread's error record says what, of which file, at which byte. */
-lade_status ladei_execute(lade_pipeline *pipeline, ladei_order *order);
+lade_status ladei_pipe_execute(lade_pipeline *pipeline, ladei_pipe_order *order);
 
 /* Executes an order and completes it. Called with the lock, which is released meanwhile. `begun_ns`: for the timeline. */
-void ladei_execute_since_locked(lade_pipeline *pipeline, ladei_order *order, uint64_t begun_ns);
-static inline void ladei_execute_locked(lade_pipeline *pipeline, ladei_order *order) {
-  ladei_execute_since_locked(pipeline, order, ladei_timeline_now(pipeline));
+void ladei_pipe_execute_since_locked(lade_pipeline *pipeline, ladei_pipe_order *order, uint64_t begun_ns);
+static inline void ladei_pipe_execute_locked(lade_pipeline *pipeline, ladei_pipe_order *order) {
+  ladei_pipe_execute_since_locked(pipeline, order, ladei_pipe_timeline_now(pipeline));
 }
 
 /* Takes the most useful order, after a look at what others wait for. Called with the lock. */
-static inline bool ladei_order_take_locked(lade_pipeline *pipeline, ladei_order *out) {
-  ladei_yield yield = (ladei_yield)ladei_pinned_stakes_wanted(pipeline->stakes);
+static inline bool ladei_pipe_order_take_locked(lade_pipeline *pipeline, ladei_pipe_order *out) {
+  ladei_pipe_yield yield = (ladei_pipe_yield)ladei_pinned_stakes_wanted(pipeline->stakes);
   if (yield != pipeline->core.rings[0].yield) {
-    ladei_core_set_yield(&pipeline->core, yield);
+    ladei_pipe_core_set_yield(&pipeline->core, yield);
   }
-  return ladei_core_next(&pipeline->core, LADEI_ALLOW_HOST, out);
+  return ladei_pipe_core_next(&pipeline->core, LADEI_PIPE_ALLOW_HOST, out);
 }
 
 /* A ring that has no use for a block any more waits for none. Called with the lock, after the core has changed. */
-void ladei_stakes_update_awaited(lade_pipeline *pipeline);
+void ladei_pipe_stakes_update_awaited(lade_pipeline *pipeline);
 
-static inline void ladei_stakes_update_locked(lade_pipeline *pipeline) {
+static inline void ladei_pipe_stakes_update_locked(lade_pipeline *pipeline) {
   if (ladei_pinned_stakes_wanted(pipeline->stakes) != LADEI_PINNED_WANTED_NONE) {
-    ladei_stakes_update_awaited(pipeline);
+    ladei_pipe_stakes_update_awaited(pipeline);
   }
 }
 
 /* Completes an order that was executed. Called with the lock. Wakes callers that wait. */
-void ladei_complete_locked(lade_pipeline *pipeline, const ladei_order *order, lade_status status,
-                           const lade_error *error);
+void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order *order, lade_status status,
+                                const lade_error *error);
 
-static inline ladei_side *ladei_side_of(lade_pipeline *pipeline, const ladei_ring *ring) {
+static inline ladei_pipe_side *ladei_pipe_side_of(lade_pipeline *pipeline, const ladei_pipe_ring *ring) {
   return &pipeline->sides[ring->direction == LADE_TO_DEVICE ? 0 : 1];
 }
 
-static inline ladei_lane_stream *ladei_lane_stream_of(lade_pipeline *pipeline, const ladei_lane *lane) {
-  return &ladei_side_of(pipeline, lane->ring)->lanes[lane->index];
+static inline ladei_pipe_stream *ladei_pipe_stream_of(lade_pipeline *pipeline, const ladei_pipe_copy_stream *lane) {
+  return &ladei_pipe_side_of(pipeline, lane->ring)->lanes[lane->index];
 }
 
-static inline bool ladei_order_is_host(const ladei_order *order) {
-  return order->kind == LADEI_ORDER_READ || order->kind == LADEI_ORDER_WRITE;
+static inline bool ladei_pipe_order_is_host(const ladei_pipe_order *order) {
+  return order->kind == LADEI_PIPE_ORDER_READ || order->kind == LADEI_PIPE_ORDER_WRITE;
 }
 
 /* Puts what the order was for in front of what went wrong; returns `status`. */
-lade_status ladei_order_explain(const ladei_order *order, lade_status status);
+lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status status);
 
 /* Opens the files that the ticket's parts name, and lets its chunks suit them. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY;
  * nothing is attached then. */
-lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request);
+lade_status ladei_pipe_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request);
 /* Ends them; see ladei_storage_detach(). */
-lade_status ladei_files_detach(lade_ticket *ticket, bool good);
+lade_status ladei_pipe_files_detach(lade_ticket *ticket, bool good);
 /* Lets requests end early. Called with the lock; ladei_storage_push() is due without it. */
-void ladei_files_cancel_locked(lade_ticket *ticket);
+void ladei_pipe_files_cancel_locked(lade_ticket *ticket);
 
 /* The orders READ and WRITE: moves the chunk's bytes, all of them, or an error. */
-lade_status ladei_chunk_move(const lade_pipeline *pipeline, const ladei_order *order);
+lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pipe_order *order);
 /* The same as one request, for storage to work on by itself. False: it is no such thing. */
-bool ladei_chunk_request(const ladei_order *order, ladei_storage_request *out);
+bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_storage_request *out);
 /* Number of the slot's block for storage: below twice the depth. */
-unsigned ladei_block_number(const ladei_slot *slot);
+unsigned ladei_pipe_block_number(const ladei_pipe_slot *slot);
 
 #endif /* LADE_PIPELINE_STATE_INTERNAL_H */

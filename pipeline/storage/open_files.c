@@ -16,7 +16,7 @@
 
 enum { LEAST = 8, MOST = 4096, PART = 4 };
 
-unsigned ladei_open_files_most(void) {
+unsigned ladei_pipe_open_files_most(void) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / PART > MOST) {
     return MOST;
@@ -24,13 +24,13 @@ unsigned ladei_open_files_most(void) {
   return limit.rlim_cur / PART < LEAST ? LEAST : (unsigned)(limit.rlim_cur / PART);
 }
 
-ladei_file_identity ladei_file_identity_of(const struct stat *facts) {
-  return (ladei_file_identity){facts->st_dev, facts->st_ino};
+ladei_pipe_file_identity ladei_pipe_file_identity_of(const struct stat *facts) {
+  return (ladei_pipe_file_identity){facts->st_dev, facts->st_ino};
 }
 
-ladei_file_stamp ladei_file_stamp_of(const struct stat *facts) {
-  return (ladei_file_stamp){(uint64_t)facts->st_size,
-                            (uint64_t)facts->st_mtim.tv_sec * 1000000000 + (uint64_t)facts->st_mtim.tv_nsec};
+ladei_pipe_file_stamp ladei_pipe_file_stamp_of(const struct stat *facts) {
+  return (ladei_pipe_file_stamp){(uint64_t)facts->st_size,
+                                 (uint64_t)facts->st_mtim.tv_sec * 1000000000 + (uint64_t)facts->st_mtim.tv_nsec};
 }
 
 static lade_status open_error(const char *path, int code) {
@@ -38,14 +38,15 @@ static lade_status open_error(const char *path, int code) {
   return ladei_error(LADE_ERR_IO, code, "opening %.200s again: %s", path, strerror_r(code, text, sizeof text));
 }
 
-static lade_status identity_check(const char *path, const ladei_file_identity *identity, const struct stat *facts) {
-  ladei_file_identity now = ladei_file_identity_of(facts);
+static lade_status identity_check(const char *path, const ladei_pipe_file_identity *identity,
+                                  const struct stat *facts) {
+  ladei_pipe_file_identity now = ladei_pipe_file_identity_of(facts);
   return now.device == identity->device && now.inode == identity->inode
              ? LADE_OK
              : ladei_error(LADE_ERR_IO, ESTALE, "opening %.200s again: it was replaced meanwhile", path);
 }
 
-lade_status ladei_file_reopen(const char *path, const ladei_file_identity *identity, int *out_fd) {
+lade_status ladei_pipe_file_reopen(const char *path, const ladei_pipe_file_identity *identity, int *out_fd) {
   struct stat facts;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe put in its place must not hold us up */
   if (fd < 0) {
@@ -60,7 +61,7 @@ lade_status ladei_file_reopen(const char *path, const ladei_file_identity *ident
   return LADE_OK;
 }
 
-lade_status ladei_file_recheck(const char *path, const ladei_file_identity *identity) {
+lade_status ladei_pipe_file_recheck(const char *path, const ladei_pipe_file_identity *identity) {
   struct stat facts;
   return stat(path, &facts) == 0 ? identity_check(path, identity, &facts) : open_error(path, errno);
 }

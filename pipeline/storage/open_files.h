@@ -16,28 +16,28 @@
 #include "lade/status.h"
 
 /* Which file it is, whatever its name. */
-typedef struct ladei_file_identity {
+typedef struct ladei_pipe_file_identity {
   uint64_t device;
   uint64_t inode;
-} ladei_file_identity;
+} ladei_pipe_file_identity;
 
 /* Whether it was written to since. Times are as fine as the file system's: a write within one tick of the last one before is
  * not seen, nor one whose time somebody set back. */
-typedef struct ladei_file_stamp {
+typedef struct ladei_pipe_file_stamp {
   uint64_t bytes;
   uint64_t modified_ns;
-} ladei_file_stamp;
+} ladei_pipe_file_stamp;
 
 /* So many files at once, now: a quarter of the process's limit on descriptors. */
-unsigned ladei_open_files_most(void);
+unsigned ladei_pipe_open_files_most(void);
 
-ladei_file_identity ladei_file_identity_of(const struct stat *facts);
-ladei_file_stamp ladei_file_stamp_of(const struct stat *facts);
+ladei_pipe_file_identity ladei_pipe_file_identity_of(const struct stat *facts);
+ladei_pipe_file_stamp ladei_pipe_file_stamp_of(const struct stat *facts);
 
 /* Opens the file for reading. LADE_ERR_IO, with the path; also where the path means another file by now. */
-lade_status ladei_file_reopen(const char *path, const ladei_file_identity *identity, int *out_fd);
+lade_status ladei_pipe_file_reopen(const char *path, const ladei_pipe_file_identity *identity, int *out_fd);
 
 /* Whether reopening it would find it. LADE_ERR_IO likewise. */
-lade_status ladei_file_recheck(const char *path, const ladei_file_identity *identity);
+lade_status ladei_pipe_file_recheck(const char *path, const ladei_pipe_file_identity *identity);
 
 #endif /* LADE_PIPELINE_STORAGE_OPEN_FILES_H */

@@ -45,13 +45,13 @@ static lade_status cufile_open(ladei_storage *storage, bool software_device) {
   if (software_device) {
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "no GPUDirect Storage: this device is software");
   }
-  return ladei_cufile_open(&storage->cufile);
+  return ladei_pipe_cufile_open(&storage->cufile);
 }
 
 void ladei_storage_open(ladei_storage *storage, lade_storage wanted, bool software_device, unsigned requests,
                         unsigned blocks) {
   lade_error before;
-  *storage = (ladei_storage){.wanted = wanted, .files_most = ladei_open_files_most()};
+  *storage = (ladei_storage){.wanted = wanted, .files_most = ladei_pipe_open_files_most()};
   if (wanted == LADE_STORAGE_PREAD) {
     return;
   }
@@ -72,7 +72,7 @@ void ladei_storage_close(ladei_storage *storage) {
     storage->engine->destroy(storage->engine_self);
     storage->engine = NULL;
   }
-  ladei_cufile_close(storage->cufile);
+  ladei_pipe_cufile_close(storage->cufile);
   storage->cufile = NULL;
 }
 
@@ -232,8 +232,8 @@ static void cufile_attach(ladei_storage_file *file) {
     return;
   }
   ladei_error_save(&before);
-  if (ladei_cufile_file_add(storage->cufile, file->direct_fd >= 0 ? file->direct_fd : file->fd, &file->cufile_handle) !=
-      LADE_OK) {
+  if (ladei_pipe_cufile_file_add(storage->cufile, file->direct_fd >= 0 ? file->direct_fd : file->fd,
+                                 &file->cufile_handle) != LADE_OK) {
     file->cufile_handle = NULL;
     storage->cufile_refused++;
   }
@@ -248,9 +248,9 @@ static bool is_pipe(int fd, const char *path) {
 
 static lade_status path_open(ladei_storage_file *file, const lade_endpoint *endpoint) {
   if (file->write && (endpoint->flags & LADE_FILE_ATOMIC) != 0) {
-    lade_status status = ladei_save_begin(endpoint->name, &file->save);
+    lade_status status = ladei_pipe_save_begin(endpoint->name, &file->save);
     if (status == LADE_OK) {
-      file->fd = ladei_save_fd(file->save);
+      file->fd = ladei_pipe_save_fd(file->save);
     }
     return status;
   }
@@ -281,7 +281,7 @@ static lade_status file_make_late(ladei_storage_file *file) {
   if (file->late_path == NULL || fstat(file->fd, &facts) != 0) {
     return open_error(file->name);
   }
-  file->identity = ladei_file_identity_of(&facts);
+  file->identity = ladei_pipe_file_identity_of(&facts);
   file->owns_fd = false;
   close(file->fd);
   file->fd = -1;
@@ -304,7 +304,7 @@ static int file_close(ladei_storage_file *file) {
     file->storage->engine->file_remove(file->storage->engine_self, file->fixed_fd);
   }
   if (file->cufile_handle != NULL) {
-    ladei_cufile_file_remove(file->storage->cufile, file->cufile_handle);
+    ladei_pipe_cufile_file_remove(file->storage->cufile, file->cufile_handle);
   }
   int of_direct = direct_drop(file);
   int of_other = file->owns_fd ? fd_close(file->fd) : 0;
@@ -409,16 +409,16 @@ lade_status ladei_storage_finish(ladei_storage_file *file) {
   if (status == LADE_OK && code != 0 && file->write) {
     status = end_error("closing", file, code);
   }
-  return status == LADE_OK && file->save != NULL ? ladei_save_prepare(file->save, file->sync) : status;
+  return status == LADE_OK && file->save != NULL ? ladei_pipe_save_prepare(file->save, file->sync) : status;
 }
 
 lade_status ladei_storage_name(ladei_storage_file *file) {
-  return file->save != NULL ? ladei_save_name(file->save) : LADE_OK;
+  return file->save != NULL ? ladei_pipe_save_name(file->save) : LADE_OK;
 }
 
 lade_status ladei_storage_detach(ladei_storage_file *file) {
   (void)file_close(file);
-  lade_status status = ladei_save_end(file->save, file->sync);
+  lade_status status = ladei_pipe_save_end(file->save, file->sync);
   file_free(file);
   return status;
 }

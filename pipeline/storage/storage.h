@@ -26,8 +26,8 @@
 #include "pipeline/storage/open_files.h"
 
 typedef struct ladei_storage ladei_storage;
-typedef struct ladei_save ladei_save;
-struct ladei_cufile;
+typedef struct ladei_pipe_save ladei_pipe_save;
+struct ladei_pipe_cufile;
 
 /* A file of one transfer. Constant after it was attached, but for what is atomic. */
 typedef struct ladei_storage_file {
@@ -42,15 +42,15 @@ typedef struct ladei_storage_file {
   bool async;   /* goes through the engine */
   bool sync;    /* fsync at the end */
   bool write;
-  char *late_path;              /* opened by each request, since too many files are open; NULL: `fd` is open */
-  ladei_file_identity identity; /* of late_path's file */
-  size_t align;                 /* of offsets and lengths with O_DIRECT, and so of a range's lead */
-  size_t memory_align;          /* of addresses */
-  int fixed_fd;                 /* index of direct_fd or else fd in the engine's table of files; -1: not in it */
-  ladei_save *save;             /* the file under its temporary name, or NULL */
-  void *cufile_handle;          /* of direct_fd or else fd; NULL: cuFile does not move it */
-  _Atomic(bool) direct_off;     /* O_DIRECT turned out not to work */
-  _Atomic(bool) cancelled;      /* requests end after the part that is under way */
+  char *late_path;                   /* opened by each request, since too many files are open; NULL: `fd` is open */
+  ladei_pipe_file_identity identity; /* of late_path's file */
+  size_t align;                      /* of offsets and lengths with O_DIRECT, and so of a range's lead */
+  size_t memory_align;               /* of addresses */
+  int fixed_fd;                      /* index of direct_fd or else fd in the engine's table of files; -1: not in it */
+  ladei_pipe_save *save;             /* the file under its temporary name, or NULL */
+  void *cufile_handle;               /* of direct_fd or else fd; NULL: cuFile does not move it */
+  _Atomic(bool) direct_off;          /* O_DIRECT turned out not to work */
+  _Atomic(bool) cancelled;           /* requests end after the part that is under way */
 } ladei_storage_file;
 
 /* What one system call has to move. */
@@ -118,7 +118,7 @@ extern const ladei_storage_engine ladei_storage_uring;
 struct ladei_storage {
   lade_storage wanted;
   const ladei_storage_engine *engine; /* NULL: there is none */
-  struct ladei_cufile *cufile;        /* NULL: not asked for, or not to be had */
+  struct ladei_pipe_cufile *cufile;   /* NULL: not asked for, or not to be had */
   void *engine_self;
   lade_error refusal;          /* why there is none though it was asked for; status LADE_OK: it was not */
   _Atomic(unsigned) in_flight; /* requests submitted and not reaped */

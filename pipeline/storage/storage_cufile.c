@@ -34,7 +34,7 @@ typedef struct cufile_descriptor {
   const void *operations; /* NULL: the kernel's */
 } cufile_descriptor;
 
-struct ladei_cufile {
+struct ladei_pipe_cufile {
   void *library;
   cufile_error (*driver_open)(void);
   cufile_error (*handle_register)(void **out, cufile_descriptor *descriptor);
@@ -44,20 +44,20 @@ struct ladei_cufile {
 };
 
 /* An address of a function, from one of an object. */
-static bool symbol_find(const ladei_cufile *cufile, const char *name, void *out_function) {
+static bool symbol_find(const ladei_pipe_cufile *cufile, const char *name, void *out_function) {
   void *symbol = dlsym(cufile->library, name);
   memcpy(out_function, &symbol, sizeof symbol);
   return symbol != NULL;
 }
 
-static bool symbols_find(ladei_cufile *cufile) {
+static bool symbols_find(ladei_pipe_cufile *cufile) {
   return symbol_find(cufile, "cuFileDriverOpen", &cufile->driver_open) &&
          symbol_find(cufile, "cuFileHandleRegister", &cufile->handle_register) &&
          symbol_find(cufile, "cuFileHandleDeregister", &cufile->handle_deregister) &&
          symbol_find(cufile, "cuFileRead", &cufile->read) && symbol_find(cufile, "cuFileWrite", &cufile->write);
 }
 
-static lade_status driver_open(const ladei_cufile *cufile) {
+static lade_status driver_open(const ladei_pipe_cufile *cufile) {
   cufile_error error = cufile->driver_open();
   if (error.code == 0 || error.code == DRIVER_ALREADY_OPEN) {
     return LADE_OK;
@@ -66,9 +66,9 @@ static lade_status driver_open(const ladei_cufile *cufile) {
                      error.code, error.driver_code);
 }
 
-lade_status ladei_cufile_open(ladei_cufile **out) {
+lade_status ladei_pipe_cufile_open(ladei_pipe_cufile **out) {
   lade_status status;
-  ladei_cufile *cufile = calloc(1, sizeof *cufile);
+  ladei_pipe_cufile *cufile = calloc(1, sizeof *cufile);
   if (cufile == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for cuFile");
   }
@@ -88,9 +88,9 @@ lade_status ladei_cufile_open(ladei_cufile **out) {
   return LADE_OK;
 }
 
-void ladei_cufile_close(ladei_cufile *cufile) { free(cufile); }
+void ladei_pipe_cufile_close(ladei_pipe_cufile *cufile) { free(cufile); }
 
-lade_status ladei_cufile_file_add(const ladei_cufile *cufile, int fd, void **out_handle) {
+lade_status ladei_pipe_cufile_file_add(const ladei_pipe_cufile *cufile, int fd, void **out_handle) {
   cufile_descriptor descriptor = {.type = HANDLE_OF_DESCRIPTOR, .file.fd = fd};
   cufile_error error = cufile->handle_register(out_handle, &descriptor);
   if (error.code == 0) {
@@ -100,7 +100,7 @@ lade_status ladei_cufile_file_add(const ladei_cufile *cufile, int fd, void **out
                      error.code, error.driver_code);
 }
 
-void ladei_cufile_file_remove(const ladei_cufile *cufile, void *handle) { cufile->handle_deregister(handle); }
+void ladei_pipe_cufile_file_remove(const ladei_pipe_cufile *cufile, void *handle) { cufile->handle_deregister(handle); }
 
 static lade_status move_error(const ladei_storage_file *file, uint64_t at, ssize_t result) {
   const char *doing = file->write ? "writing" : "reading";
@@ -122,8 +122,8 @@ static lade_status move_ended(const ladei_storage_file *file, uint64_t at, size_
   return ladei_storage_truncated(file->name, file->direct_fd >= 0 ? file->direct_fd : file->fd, at, left);
 }
 
-lade_status ladei_cufile_move(const ladei_storage_file *file, uint64_t offset, char *device, size_t bytes) {
-  const ladei_cufile *cufile = file->storage->cufile;
+lade_status ladei_pipe_cufile_move(const ladei_storage_file *file, uint64_t offset, char *device, size_t bytes) {
+  const ladei_pipe_cufile *cufile = file->storage->cufile;
   for (size_t done = 0; done < bytes;) {
     uint64_t at = offset + done;
     if (atomic_load_explicit(&file->cancelled, memory_order_relaxed)) {

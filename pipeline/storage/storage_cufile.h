@@ -5,21 +5,21 @@
 
 #include "pipeline/storage/storage.h"
 
-typedef struct ladei_cufile ladei_cufile;
+typedef struct ladei_pipe_cufile ladei_pipe_cufile;
 
 /* Opens library and driver. LADE_ERR_UNSUPPORTED says what is missing, LADE_ERR_OUT_OF_HOST_MEMORY. */
-lade_status ladei_cufile_open(ladei_cufile **out);
+lade_status ladei_pipe_cufile_open(ladei_pipe_cufile **out);
 /* NULL does nothing. */
-void ladei_cufile_close(ladei_cufile *cufile);
+void ladei_pipe_cufile_close(ladei_pipe_cufile *cufile);
 
 /* Registers a descriptor, which stays the caller's. LADE_ERR_UNSUPPORTED: cuFile does not take this file. */
-lade_status ladei_cufile_file_add(const ladei_cufile *cufile, int fd, void **out_handle);
-void ladei_cufile_file_remove(const ladei_cufile *cufile, void *handle);
+lade_status ladei_pipe_cufile_file_add(const ladei_pipe_cufile *cufile, int fd, void **out_handle);
+void ladei_pipe_cufile_file_remove(const ladei_pipe_cufile *cufile, void *handle);
 
 /*
  * Moves bytes [offset, offset + bytes) of the file into device memory, or out of it; returns when that is done. The
  * device's context is current. LADE_ERR_IO, LADE_ERR_TRUNCATED, LADE_ERR_CANCELLED, as ladei_storage_run().
  */
-lade_status ladei_cufile_move(const ladei_storage_file *file, uint64_t offset, char *device, size_t bytes);
+lade_status ladei_pipe_cufile_move(const ladei_storage_file *file, uint64_t offset, char *device, size_t bytes);
 
 #endif /* LADE_PIPELINE_STORAGE_STORAGE_CUFILE_H */

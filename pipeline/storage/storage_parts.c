@@ -20,14 +20,14 @@
 
 static bool same_name(const char *a, const char *b) { return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0); }
 
-static bool same_file(const ladei_part *a, const lade_endpoint *host) {
+static bool same_file(const ladei_pipe_part *a, const lade_endpoint *host) {
   return a->file != NULL && a->host.kind == host->kind && a->host.fd == host->fd && a->host.flags == host->flags &&
          same_name(a->host.name, host->name);
 }
 
 /* The first part of each file so far, at a place that follows from the file. */
 typedef struct file_table {
-  const ladei_part **places; /* twice as many as there are parts, at least: NULL for most */
+  const ladei_pipe_part **places; /* twice as many as there are parts, at least: NULL for most */
   size_t mask;
 } file_table;
 
@@ -53,7 +53,7 @@ static lade_status table_init(file_table *table, size_t parts) {
 }
 
 /* The part in the table that names the same file; this one, which goes there, if none does. */
-static const ladei_part *table_put(file_table *table, const ladei_part *part) {
+static const ladei_pipe_part *table_put(file_table *table, const ladei_pipe_part *part) {
   size_t place = file_hash(&part->host) & table->mask;
   while (table->places[place] != NULL && !same_file(table->places[place], &part->host)) {
     place = (place + 1) & table->mask;
@@ -77,11 +77,11 @@ static lade_status file_add(lade_pipeline *pipeline, lade_ticket *ticket, const 
 }
 
 /* All parts are one range of one file. */
-static bool is_one_range(const ladei_parts *parts) {
-  const ladei_part *first = &parts->list[0];
+static bool is_one_range(const ladei_pipe_parts *parts) {
+  const ladei_pipe_part *first = &parts->list[0];
   bool one = parts->count > 0 && first->file != NULL;
   for (size_t i = 1; i < parts->count && one; i++) {
-    const ladei_part *part = &parts->list[i];
+    const ladei_pipe_part *part = &parts->list[i];
     one = part->file == first->file && part->host.offset == first->host.offset + part->begin;
   }
   return one;
@@ -89,8 +89,8 @@ static bool is_one_range(const ladei_parts *parts) {
 
 /* Chunks that suit O_DIRECT, where all is one range; else that is for parts which begin with whole blocks. */
 static void chunks_suit(lade_ticket *ticket) {
-  ladei_core_transfer *transfer = &ticket->transfer;
-  const ladei_parts *parts = &ticket->parts;
+  ladei_pipe_core_transfer *transfer = &ticket->transfer;
+  const ladei_pipe_parts *parts = &ticket->parts;
   if (is_one_range(parts)) {
     ladei_storage_file *file = parts->list[0].file;
     transfer->lead_bytes = ladei_storage_layout(file, parts->list[0].host.offset, parts->bytes, &transfer->chunk_bytes);
@@ -98,7 +98,7 @@ static void chunks_suit(lade_ticket *ticket) {
     return;
   }
   for (size_t i = 0; i < parts->count; i++) {
-    const ladei_part *part = &parts->list[i];
+    const ladei_pipe_part *part = &parts->list[i];
     if (part->file != NULL && (part->host.offset % part->file->align != 0 || part->begin % part->file->align != 0)) {
       ladei_storage_buffer(part->file);
     }
@@ -123,7 +123,7 @@ static bool cufile_suits(const lade_ticket *ticket, const lade_transfer *request
 }
 
 static void cufile_use(lade_ticket *ticket) {
-  ladei_core_transfer *transfer = &ticket->transfer;
+  ladei_pipe_core_transfer *transfer = &ticket->transfer;
   ticket->cufile = true;
   transfer->unstaged = true;
   transfer->no_host = false;
@@ -132,7 +132,7 @@ static void cufile_use(lade_ticket *ticket) {
 }
 
 /* Gives each of these parts of files its file. */
-static lade_status parts_attach(lade_pipeline *pipeline, lade_ticket *ticket, file_table *table, ladei_part *list,
+static lade_status parts_attach(lade_pipeline *pipeline, lade_ticket *ticket, file_table *table, ladei_pipe_part *list,
                                 size_t count) {
   ladei_storage_file **end = &ticket->files;
   lade_status status = LADE_OK;
@@ -140,11 +140,11 @@ static lade_status parts_attach(lade_pipeline *pipeline, lade_ticket *ticket, fi
     end = &(*end)->next;
   }
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
-    ladei_part *part = &list[i];
+    ladei_pipe_part *part = &list[i];
     if (part->host.kind != LADE_ENDPOINT_FILE && part->host.kind != LADE_ENDPOINT_PATH) {
       continue;
     }
-    const ladei_part *first = table->places != NULL ? table_put(table, part) : part;
+    const ladei_pipe_part *first = table->places != NULL ? table_put(table, part) : part;
     part->file = first->file;
     if (first == part) {
       status = file_add(pipeline, ticket, &part->host, &end, &part->file);
@@ -153,8 +153,8 @@ static lade_status parts_attach(lade_pipeline *pipeline, lade_ticket *ticket, fi
   return status;
 }
 
-lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
-  ladei_parts *parts = &ticket->parts;
+lade_status ladei_pipe_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
+  ladei_pipe_parts *parts = &ticket->parts;
   file_table table = {NULL, 0};
   lade_status status = LADE_OK;
   if (parts->count + parts->empty_count > 1) {
@@ -170,7 +170,7 @@ lade_status ladei_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, con
   if (status != LADE_OK) {
     lade_error first;
     ladei_error_save(&first);
-    (void)ladei_files_detach(ticket, false);
+    (void)ladei_pipe_files_detach(ticket, false);
     ladei_error_restore(&first);
     return status;
   }
@@ -212,7 +212,7 @@ static lade_status files_name(const lade_ticket *ticket) {
   return status;
 }
 
-lade_status ladei_files_detach(lade_ticket *ticket, bool good) {
+lade_status ladei_pipe_files_detach(lade_ticket *ticket, bool good) {
   lade_error first;
   ladei_storage_file *next;
   lade_status status = good ? files_finish(ticket) : LADE_OK;
@@ -235,7 +235,7 @@ lade_status ladei_files_detach(lade_ticket *ticket, bool good) {
   return status;
 }
 
-void ladei_files_cancel_locked(lade_ticket *ticket) {
+void ladei_pipe_files_cancel_locked(lade_ticket *ticket) {
   for (ladei_storage_file *file = ticket->transfer.settled ? NULL : ticket->files; file != NULL; file = file->next) {
     ladei_storage_cancel(file);
   }

@@ -207,7 +207,7 @@ lade_status ladei_storage_run(ladei_storage_request *request) {
   if (request->file->late_path == NULL) {
     return parts_run(request);
   }
-  lade_status status = ladei_file_reopen(request->file->late_path, &request->file->identity, &request->late_fd);
+  lade_status status = ladei_pipe_file_reopen(request->file->late_path, &request->file->identity, &request->late_fd);
   if (status == LADE_OK) {
     status = parts_run(request);
     close(request->late_fd);

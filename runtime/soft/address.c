@@ -35,12 +35,12 @@
 #else
 #define ARENA_BEGIN 0x200000000000u
 #endif
-#define ARENA_STRIDE     ((uint64_t)64 << 30) /* skipped when somebody else sits in the way */
-#define COUNTED_BEGIN    0x700000000000u      /* as the replay device of the trace format has it */
-#define ADDRESS_ALIGN    ((uint64_t)2 << 20)
-#define PAGE_BYTES       ((size_t)4096)
+#define ARENA_STRIDE       ((uint64_t)64 << 30) /* skipped when somebody else sits in the way */
+#define COUNTED_BEGIN      0x700000000000u      /* as the replay device of the trace format has it */
+#define ADDRESS_ALIGN      ((uint64_t)2 << 20)
+#define ADDRESS_PAGE_BYTES ((size_t)4096)
 
-#define MPOL_BIND_POLICY 2 /* MPOL_BIND of linux/mempolicy.h, a header of its own package */
+#define MPOL_BIND_POLICY   2 /* MPOL_BIND of linux/mempolicy.h, a header of its own package */
 
 static bool bind_to_node(void *address, size_t bytes, int32_t node) {
   enum { BITS_PER_WORD = 64, WORDS = 16 };
@@ -98,7 +98,7 @@ soft_range *ladei_soft_range_new(soft_runtime *rt, soft_range_kind kind, soft_de
   align = ladei_size_max(align, ADDRESS_ALIGN);
   uint64_t address;
   if (range->has_bytes) {
-    range->mapped_bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    range->mapped_bytes = (bytes + ADDRESS_PAGE_BYTES - 1) / ADDRESS_PAGE_BYTES * ADDRESS_PAGE_BYTES;
     address = (uint64_t)(uintptr_t)range_map(rt, range, align, node);
     if (address == 0) {
       free(range);

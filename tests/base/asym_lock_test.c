@@ -13,37 +13,37 @@
 #include "tests/shim/lade_test.h"
 
 LADE_TEST(Gate, OwnerStaysOutWhileAVisitorIsThere) {
-  ladei_gate gate;
-  ladei_gate_init(&gate);
-  LADE_EXPECT(ladei_gate_enter(&gate));
-  ladei_gate_leave(&gate);
-  (void)ladei_gate_close(&gate);
-  LADE_EXPECT(ladei_gate_wait(&gate, ladei_gate_barrier()));
-  LADE_EXPECT(!ladei_gate_enter(&gate));
-  LADE_EXPECT(!ladei_gate_is_called(&gate));
-  ladei_gate_open(&gate);
-  LADE_EXPECT(ladei_gate_enter(&gate));
+  ladei_asym_lock gate;
+  ladei_asym_lock_init(&gate);
+  LADE_EXPECT(ladei_asym_lock_enter(&gate));
+  ladei_asym_lock_leave(&gate);
+  (void)ladei_asym_lock_close(&gate);
+  LADE_EXPECT(ladei_asym_lock_wait(&gate, ladei_asym_lock_barrier()));
+  LADE_EXPECT(!ladei_asym_lock_enter(&gate));
+  LADE_EXPECT(!ladei_asym_lock_is_called(&gate));
+  ladei_asym_lock_open(&gate);
+  LADE_EXPECT(ladei_asym_lock_enter(&gate));
 }
 
 LADE_TEST(Gate, OwnerThatCannotBeFencedIsCalledAndPaysFromThenOn) {
-  ladei_gate gate;
-  ladei_gate_init(&gate);
-  LADE_EXPECT(ladei_gate_close(&gate));
-  LADE_EXPECT(!ladei_gate_wait(&gate, false));
-  LADE_EXPECT(!ladei_gate_enter(&gate));
-  LADE_EXPECT(ladei_gate_is_called(&gate));
-  ladei_gate_answer(&gate);
-  LADE_EXPECT(ladei_gate_enter(&gate));
-  ladei_gate_leave(&gate);
-  LADE_EXPECT(!ladei_gate_close(&gate)); /* needs no barrier */
-  LADE_EXPECT(ladei_gate_wait(&gate, false));
-  ladei_gate_open(&gate);
+  ladei_asym_lock gate;
+  ladei_asym_lock_init(&gate);
+  LADE_EXPECT(ladei_asym_lock_close(&gate));
+  LADE_EXPECT(!ladei_asym_lock_wait(&gate, false));
+  LADE_EXPECT(!ladei_asym_lock_enter(&gate));
+  LADE_EXPECT(ladei_asym_lock_is_called(&gate));
+  ladei_asym_lock_answer(&gate);
+  LADE_EXPECT(ladei_asym_lock_enter(&gate));
+  ladei_asym_lock_leave(&gate);
+  LADE_EXPECT(!ladei_asym_lock_close(&gate)); /* needs no barrier */
+  LADE_EXPECT(ladei_asym_lock_wait(&gate, false));
+  ladei_asym_lock_open(&gate);
 }
 
 /* ---- A visitor waits --------------------------------------------------------------------------------------------- */
 
 typedef struct visitor {
-  ladei_gate gate;
+  ladei_asym_lock gate;
   pthread_t thread;
   _Atomic(int) id; /* of the thread, for the system; 0: not yet there */
 } visitor;
@@ -57,10 +57,10 @@ static void priority_raise(void) {
 static void *visit(void *user) {
   visitor *own = user;
   priority_raise();
-  (void)ladei_gate_close(&own->gate);
+  (void)ladei_asym_lock_close(&own->gate);
   atomic_store(&own->id, (int)syscall(SYS_gettid));
-  LADE_EXPECT(ladei_gate_wait(&own->gate, ladei_gate_barrier()));
-  ladei_gate_open(&own->gate);
+  LADE_EXPECT(ladei_asym_lock_wait(&own->gate, ladei_asym_lock_barrier()));
+  ladei_asym_lock_open(&own->gate);
   return NULL;
 }
 
@@ -91,11 +91,11 @@ static bool falls_asleep(const visitor *own) {
  * the same processor inside its gate stayed there until the scheduler had enough of the visitor, for a second. */
 LADE_TEST(Gate, VisitorSleepsUntilTheOwnerIsOut) {
   static visitor own;
-  ladei_gate_init(&own.gate);
-  LADE_ASSERT(ladei_gate_enter(&own.gate));
+  ladei_asym_lock_init(&own.gate);
+  LADE_ASSERT(ladei_asym_lock_enter(&own.gate));
   LADE_ASSERT_EQ_INT(pthread_create(&own.thread, NULL, visit, &own), 0);
   LADE_EXPECT(falls_asleep(&own));
-  ladei_gate_leave(&own.gate);
+  ladei_asym_lock_leave(&own.gate);
   pthread_join(own.thread, NULL);
-  LADE_EXPECT(ladei_gate_enter(&own.gate));
+  LADE_EXPECT(ladei_asym_lock_enter(&own.gate));
 }

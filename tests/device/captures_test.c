@@ -219,7 +219,7 @@ LADE_TEST_P(DeviceCaptures, DeferredFreesOfARunningCaptureStay, SUPPORT_RUNTIMES
   device_fixture_fill(&f, a, 1, 1000, 1);
   device_fixture_record(&f, a, 1);
   device_fixture_free(&f, a);
-  ladei_uses_settle_deferred(f.allocator); /* of that thread */
+  ladei_device_uses_settle_deferred(f.allocator); /* of that thread */
   device_fixture_check(&f);
   pool_begin(&f, pool_two, 3); /* another capture comes and goes */
   LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_two));

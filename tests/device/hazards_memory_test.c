@@ -101,7 +101,7 @@ static struct {
 static void *late_run(void *user) {
   sem_wait(&late.go);
   /* Below the public call, which recounts in builds without NDEBUG: with the lock that the other thread holds. */
-  LADE_EXPECT_OK(ladei_native_record_stream(late.f.allocator, late.block, late.f.streams[1]));
+  LADE_EXPECT_OK(ladei_device_native_record_stream(late.f.allocator, late.block, late.f.streams[1]));
   sem_post(&late.done);
   return user;
 }

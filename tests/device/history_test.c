@@ -290,7 +290,7 @@ LADE_TEST(DeviceHistory, TurningOffReleasesEverything) {
   record_off(&f);
   LADE_EXPECT_EQ_INT(s.captured, 2);
   LADE_EXPECT_EQ_INT(s.released, 2);
-  LADE_EXPECT(!ladei_history_watched(f.allocator));
+  LADE_EXPECT(!ladei_device_history_watched(f.allocator));
   expect_events(&f, "");
   device_fixture_free(&f, a);
   record(&f, &s, LADE_CONTEXT_ALLOC, 10);
@@ -472,7 +472,7 @@ LADE_TEST(DeviceTrackers, HearEventsInOrderWithoutHistory) {
   LADE_EXPECT_EQ_STR(first.text, expected);
   LADE_EXPECT_CONTAINS_STR(second.text, "1 1000 block 1024 of 0 in 2097152\n2 1000 block");
   LADE_EXPECT_OK(lade_device_tracker_remove(f.allocator, tell, &second));
-  LADE_EXPECT(!ladei_history_watched(f.allocator));
+  LADE_EXPECT(!ladei_device_history_watched(f.allocator));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_tracker_remove(f.allocator, tell, &second));
   device_fixture_close(&f);
 }

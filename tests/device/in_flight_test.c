@@ -203,7 +203,8 @@ LADE_TEST(DeviceInFlight, TheShareOfAGrowthThatFailsIsWaitedFor) {
   caller_start(&two, &f, call_alloc, 60 * MIB, 1);
   caller_await(&two, 1);
   support_hold_end(f.runtime);
-  LADE_EXPECT(ladei_is_exhausted(caller_join(&one))); /* by the device, or by the limit once the other one is served */
+  LADE_EXPECT(
+      ladei_device_is_exhausted(caller_join(&one))); /* by the device, or by the limit once the other one is served */
   LADE_EXPECT_OK(caller_join(&two));
   free_if_there(&f, &two);
   device_fixture_close(&f);

@@ -72,11 +72,11 @@ LADE_TEST(vector_Divisions, StepsOfPowersOfTwo) {
   vectors_expect(by_two, 1, 2);
   vectors_expect(by_eight, 2, 8);
   /* Seven is no setting; in the rule by itself it acts like four. */
-  ladei_device_settings settings = {.max_split_bytes = LADEI_SPLIT_UNLIMITED};
-  for (int i = 0; i < LADEI_DIVISION_ENTRIES; i++) settings.divisions[i] = 7;
-  LADE_EXPECT_EQ_SIZE(ladei_round_request(&settings, 3000), 3072);
-  LADE_EXPECT_EQ_SIZE(ladei_round_request(&settings, 5000), 5120);
-  LADE_EXPECT_EQ_SIZE(ladei_round_to_division(1200, 4), 1280);
+  ladei_device_settings settings = {.max_split_bytes = LADEI_DEVICE_SPLIT_UNLIMITED};
+  for (int i = 0; i < LADEI_DEVICE_DIVISION_ENTRIES; i++) settings.divisions[i] = 7;
+  LADE_EXPECT_EQ_SIZE(ladei_device_round_request(&settings, 3000), 3072);
+  LADE_EXPECT_EQ_SIZE(ladei_device_round_request(&settings, 5000), 5120);
+  LADE_EXPECT_EQ_SIZE(ladei_device_round_to_division(1200, 4), 1280);
 }
 
 LADE_TEST(vector_Split, RestsAboveOneMebibyteAreKept) {

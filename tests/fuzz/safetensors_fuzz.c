@@ -51,52 +51,52 @@ static const char *const words[] = {
     "null",
 };
 
-static void header_check(const ladei_header *header, uint64_t data_bytes) {
+static void header_check(const ladei_loader_header *header, uint64_t data_bytes) {
   uint64_t at = 0;
   for (size_t i = 0; i < header->entry_count; i++) {
-    const ladei_entry *entry = &header->entries[i];
+    const ladei_loader_entry *entry = &header->entries[i];
     uint64_t bytes;
     FUZZ_CHECK(entry->begin == at && entry->end >= entry->begin && entry->end <= data_bytes);
-    FUZZ_CHECK(ladei_tensor_bytes(entry->dtype, entry->shape, entry->rank, &bytes) == NULL);
+    FUZZ_CHECK(ladei_loader_tensor_bytes(entry->dtype, entry->shape, entry->rank, &bytes) == NULL);
     FUZZ_CHECK(bytes == entry->end - entry->begin);
     at = entry->end;
   }
   FUZZ_CHECK(at == data_bytes);
 }
 
-static void again_check(const ladei_header *header, uint64_t data_bytes) {
+static void again_check(const ladei_loader_header *header, uint64_t data_bytes) {
   char *text;
   size_t bytes;
-  ladei_header again;
-  if (ladei_header_write(header->entries, header->entry_count, header->metadata, header->metadata_count, &text,
-                         &bytes) != LADE_OK) {
+  ladei_loader_header again;
+  if (ladei_loader_header_write(header->entries, header->entry_count, header->metadata, header->metadata_count, &text,
+                                &bytes) != LADE_OK) {
     return;
   }
-  lade_status status = ladei_header_parse(text + 8, bytes - 8, data_bytes, &again);
+  lade_status status = ladei_loader_header_parse(text + 8, bytes - 8, data_bytes, &again);
   FUZZ_CHECK(status == LADE_OK && bytes % 8 == 0);
   if (status == LADE_OK) {
     FUZZ_CHECK(again.entry_count == header->entry_count && again.metadata_count == header->metadata_count);
     for (size_t i = 0; i < again.entry_count && i < header->entry_count; i++) {
       FUZZ_CHECK(strcmp(again.entries[i].name, header->entries[i].name) == 0);
     }
-    ladei_header_dispose(&again);
+    ladei_loader_header_dispose(&again);
   }
   free(text);
 }
 
 static void words_run(const uint8_t *data, size_t size) {
   static char text[TEXT_MAX];
-  ladei_header header;
+  ladei_loader_header header;
   fuzz_reader reader = {data, data + size};
   uint64_t data_bytes = fuzz_below(&reader, DATA_BYTES_MAX);
   size_t length = (size_t)sprintf(text, "{");
   while (!fuzz_done(&reader) && length + 100 < TEXT_MAX) {
     length += (size_t)sprintf(text + length, "%s", words[fuzz_below(&reader, sizeof words / sizeof words[0])]);
   }
-  if (ladei_header_parse(text, length, data_bytes, &header) == LADE_OK) {
+  if (ladei_loader_header_parse(text, length, data_bytes, &header) == LADE_OK) {
     header_check(&header, data_bytes);
     again_check(&header, data_bytes);
-    ladei_header_dispose(&header);
+    ladei_loader_header_dispose(&header);
   }
 }
 

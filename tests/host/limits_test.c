@@ -15,23 +15,23 @@ typedef struct machine_file {
 } machine_file;
 
 /* The limits of a machine with these files, up to the one without a path. */
-static ladei_limits limits_of(const machine_file *files) {
+static ladei_pinned_limits limits_of(const machine_file *files) {
   support_temp_dir root;
-  ladei_limits limits;
+  ladei_pinned_limits limits;
   memset(&limits, 0, sizeof limits);
   if (!support_temp_dir_create(&root)) return limits;
   for (; files->path != NULL; files++) support_temp_dir_write(&root, files->path, files->text);
-  ladei_limits_read(root.path, &limits);
+  ladei_pinned_limits_read(root.path, &limits);
   support_temp_dir_remove(&root);
   return limits;
 }
 
 LADE_TEST(Limits, NothingReadableIsNoLimit) {
-  ladei_limits limits;
-  ladei_limits_read("/nonexistent", &limits);
-  LADE_EXPECT_EQ_UINT(limits.available_bytes, LADEI_NO_LIMIT);
-  LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, LADEI_NO_LIMIT);
-  LADE_EXPECT_EQ_UINT(ladei_limits_default_cap(&limits), LADEI_NO_LIMIT);
+  ladei_pinned_limits limits;
+  ladei_pinned_limits_read("/nonexistent", &limits);
+  LADE_EXPECT_EQ_UINT(limits.available_bytes, LADEI_PINNED_NO_LIMIT);
+  LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, LADEI_PINNED_NO_LIMIT);
+  LADE_EXPECT_EQ_UINT(ladei_pinned_limits_default_cap(&limits), LADEI_PINNED_NO_LIMIT);
 }
 
 LADE_TEST(Limits, DefaultIsHalfOfWhatIsAvailable) {
@@ -40,9 +40,9 @@ LADE_TEST(Limits, DefaultIsHalfOfWhatIsAvailable) {
       {"proc/self/cgroup", "1:cpu:/\n0::/\n"},
       {NULL, NULL},
   };
-  ladei_limits limits = limits_of(files);
+  ladei_pinned_limits limits = limits_of(files);
   LADE_EXPECT_EQ_UINT(limits.available_bytes, 8 * LADEI_GIB);
-  LADE_EXPECT_EQ_UINT(ladei_limits_default_cap(&limits), 4 * LADEI_GIB);
+  LADE_EXPECT_EQ_UINT(ladei_pinned_limits_default_cap(&limits), 4 * LADEI_GIB);
 }
 
 LADE_TEST(Limits, GroupOfVersion2CountsCacheAsFreeAndSharedMemoryAsUsed) {
@@ -54,7 +54,7 @@ LADE_TEST(Limits, GroupOfVersion2CountsCacheAsFreeAndSharedMemoryAsUsed) {
       {"sys/fs/cgroup/job/memory.stat", "anon 100\nfile_mapped 5\nfile 250000\nshmem 50000\n"},
       {NULL, NULL},
   };
-  ladei_limits limits = limits_of(files);
+  ladei_pinned_limits limits = limits_of(files);
   LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, 1000000 - (700000 - (250000 - 50000)));
 }
 
@@ -67,9 +67,9 @@ LADE_TEST(Limits, DefaultLeavesAnEighthOfTheGroupsHeadroom) {
       {"sys/fs/cgroup/job/memory.current", "200000\n"},
       {NULL, NULL},
   };
-  ladei_limits limits = limits_of(files);
+  ladei_pinned_limits limits = limits_of(files);
   LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, 800000);
-  LADE_EXPECT_EQ_UINT(ladei_limits_default_cap(&limits), 700000);
+  LADE_EXPECT_EQ_UINT(ladei_pinned_limits_default_cap(&limits), 700000);
 }
 
 /* Above memory.high a group is slowed down, for good where its memory is pinned. */
@@ -113,8 +113,8 @@ LADE_TEST(Limits, GroupOfVersion1WithoutLimitLimitsNothing) {
       {"sys/fs/cgroup/memory/memory.usage_in_bytes", "300\n"},
       {NULL, NULL},
   };
-  ladei_limits limits = limits_of(files);
-  LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, LADEI_NO_LIMIT);
+  ladei_pinned_limits limits = limits_of(files);
+  LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, LADEI_PINNED_NO_LIMIT);
 }
 
 LADE_TEST(Limits, MalformedFilesLimitNothing) {
@@ -125,25 +125,25 @@ LADE_TEST(Limits, MalformedFilesLimitNothing) {
       {"sys/fs/cgroup/x/memory.current", ""},
       {NULL, NULL},
   };
-  ladei_limits limits = limits_of(files);
-  LADE_EXPECT_EQ_UINT(limits.available_bytes, LADEI_NO_LIMIT);
-  LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, LADEI_NO_LIMIT);
+  ladei_pinned_limits limits = limits_of(files);
+  LADE_EXPECT_EQ_UINT(limits.available_bytes, LADEI_PINNED_NO_LIMIT);
+  LADE_EXPECT_EQ_UINT(limits.cgroup_headroom_bytes, LADEI_PINNED_NO_LIMIT);
 }
 
 LADE_TEST(Limits, LockedMemoryIsTheSoftLimit) {
   struct rlimit old;
-  ladei_limits limits;
+  ladei_pinned_limits limits;
   LADE_ASSERT_EQ_INT(getrlimit(RLIMIT_MEMLOCK, &old), 0);
   struct rlimit small = {64 * LADEI_KIB, old.rlim_max};
   LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_MEMLOCK, &small), 0);
-  ladei_limits_read("/nonexistent", &limits);
+  ladei_pinned_limits_read("/nonexistent", &limits);
   LADE_EXPECT_EQ_UINT(limits.memlock_bytes, 64 * LADEI_KIB);
   LADE_EXPECT_EQ_INT(setrlimit(RLIMIT_MEMLOCK, &old), 0);
 }
 
 LADE_TEST(Limits, ThisMachineHasMemory) {
-  ladei_limits limits;
-  ladei_limits_read("", &limits);
-  LADE_EXPECT_GT_UINT(ladei_limits_default_cap(&limits), 0);
-  LADE_EXPECT_LT_UINT(limits.available_bytes, LADEI_NO_LIMIT);
+  ladei_pinned_limits limits;
+  ladei_pinned_limits_read("", &limits);
+  LADE_EXPECT_GT_UINT(ladei_pinned_limits_default_cap(&limits), 0);
+  LADE_EXPECT_LT_UINT(limits.available_bytes, LADEI_PINNED_NO_LIMIT);
 }

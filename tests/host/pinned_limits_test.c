@@ -85,7 +85,7 @@ LADE_TEST(PinnedLimits, ReserveThatTheDriverRefusesGivesBackWhatItPinned) {
     uint64_t left = kept != 0 ? PINNED_FIXTURE_SEGMENT_BYTES : 0;
     LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, left);
     lade_pinned_gauge gauge;
-    ladei_node_reserved(ladei_pool_node(own.pool, 0), &gauge);
+    ladei_pinned_node_reserved(ladei_pinned_pool_node(own.pool, 0), &gauge);
     LADE_EXPECT_EQ_UINT(gauge.freed, 2 * PINNED_FIXTURE_SEGMENT_BYTES - left);
     LADE_EXPECT_EQ_INT(support_live(own.runtime, SUPPORT_LIVE_HOST_REGISTRATIONS), kept);
     LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));

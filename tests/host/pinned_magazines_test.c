@@ -62,7 +62,7 @@ LADE_TEST(PinnedMagazines, AtTheCapBlocksOfSleepingThreadsAreTaken) {
   void *block = NULL;
   if (!open_capped(&own, SEGMENT_BYTES)) return;
   sleeper_start(&asleep, &thread, &own, 64 * LADEI_KIB, 8);
-  LADE_EXPECT_GT_UINT(ladei_thread_caches_bytes(own.pool), 0);
+  LADE_EXPECT_GT_UINT(ladei_pinned_thread_caches_bytes(own.pool), 0);
   LADE_EXPECT_OK(lade_pinned_alloc(own.pool, SEGMENT_BYTES, &block)); /* all there is, in one piece */
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.peak, SEGMENT_BYTES);
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
@@ -78,7 +78,7 @@ LADE_TEST(PinnedMagazines, AtTheCapLargeBlocksOfSleepingThreadsAreTaken) {
   void *block = NULL;
   if (!open_capped(&own, SEGMENT_BYTES)) return;
   sleeper_start(&asleep, &thread, &own, 2 * LADEI_MIB, 1);
-  LADE_EXPECT_EQ_UINT(ladei_thread_caches_bytes(own.pool), 2 * LADEI_MIB);
+  LADE_EXPECT_EQ_UINT(ladei_pinned_thread_caches_bytes(own.pool), 2 * LADEI_MIB);
   LADE_EXPECT_OK(lade_pinned_alloc(own.pool, SEGMENT_BYTES, &block));
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   sleeper_end(&asleep, thread);
@@ -134,12 +134,14 @@ LADE_TEST(PinnedMagazines, LargeBlockFreedByAnotherThreadIsForAll) {
     if (before != NULL) LADE_EXPECT_EQ_PTR(given.block, before);
     LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, free_it, &given), 0);
     pthread_join(thread, NULL);
-    LADE_EXPECT_EQ_UINT(ladei_thread_caches_bytes(own.pool), 0);
+    LADE_EXPECT_EQ_UINT(ladei_pinned_thread_caches_bytes(own.pool), 0);
   }
   pinned_fixture_close(&own);
 }
 
-static uint64_t bins_bytes(const pinned_fixture *own) { return ladei_bins_bytes(&ladei_pool_node(own->pool, 0)->bins); }
+static uint64_t bins_bytes(const pinned_fixture *own) {
+  return ladei_pinned_bins_bytes(&ladei_pinned_pool_node(own->pool, 0)->bins);
+}
 
 /* Free memory that waits for a request of its size is of no use to requests of others. */
 LADE_TEST(PinnedMagazines, BinsKeepTheBlocksOfARingButNotThoseOfRandomSizes) {
@@ -184,7 +186,7 @@ LADE_TEST(PinnedMagazines, TrimReachesSleepingThreads) {
   pthread_t thread;
   if (!open_capped(&own, 64 * LADEI_MIB)) return;
   sleeper_start(&asleep, &thread, &own, 4096, 40);
-  LADE_EXPECT_GT_UINT(ladei_thread_caches_bytes(own.pool), 0);
+  LADE_EXPECT_GT_UINT(ladei_pinned_thread_caches_bytes(own.pool), 0);
   LADE_EXPECT_OK(lade_pinned_trim(own.pool, SEGMENT_BYTES / 2)); /* nothing is in use: all of it can go */
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
   sleeper_end(&asleep, thread);
@@ -208,7 +210,7 @@ LADE_TEST(PinnedMagazines, ExitingThreadGivesItsBlocksAndCountersBack) {
   if (!open_capped(&own, 64 * LADEI_MIB)) return;
   sleeper_start(&asleep, &thread, &own, 4096, 40);
   sleeper_end(&asleep, thread);
-  LADE_EXPECT_EQ_UINT(ladei_thread_caches_bytes(own.pool), 0);
+  LADE_EXPECT_EQ_UINT(ladei_pinned_thread_caches_bytes(own.pool), 0);
   lade_pinned_stats stats = pinned_fixture_stats(&own);
   LADE_EXPECT_EQ_UINT(stats.in_use_blocks.allocated, 40);
   LADE_EXPECT_EQ_UINT(stats.in_use_blocks.freed, 40);
@@ -225,8 +227,8 @@ LADE_TEST(PinnedMagazines, BudgetBoundsWhatThreadsKeep) {
   if (!open_capped(&own, 256 * LADEI_MIB)) return;
   LADE_EXPECT_OK(lade_pinned_reserve(own.pool, 128 * LADEI_MIB, 0)); /* growing would empty the magazines */
   for (int i = 0; i < THREADS; i++) sleeper_start(&asleep[i], &threads[i], &own, 128 * LADEI_KIB, 30);
-  LADE_EXPECT_LE_UINT(ladei_thread_caches_bytes(own.pool), 8 * LADEI_MIB);
-  LADE_EXPECT_GT_UINT(ladei_thread_caches_bytes(own.pool), 6 * LADEI_MIB);
+  LADE_EXPECT_LE_UINT(ladei_pinned_thread_caches_bytes(own.pool), 8 * LADEI_MIB);
+  LADE_EXPECT_GT_UINT(ladei_pinned_thread_caches_bytes(own.pool), 6 * LADEI_MIB);
   LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
   for (int i = 0; i < THREADS; i++) sleeper_end(&asleep[i], threads[i]);
   LADE_EXPECT_EQ_UINT(own.pool->magazine_quota_bytes, 0);
@@ -380,7 +382,7 @@ static void *churn_large(void *user) {
 
 static void *churn_drain(void *user) {
   churn *own = user;
-  while (!atomic_load(&own->stop)) ladei_pool_drain(own->own->pool);
+  while (!atomic_load(&own->stop)) ladei_pinned_pool_drain(own->own->pool);
   return NULL;
 }
 

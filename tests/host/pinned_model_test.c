@@ -52,7 +52,7 @@ static void expect_own_memory(const model_pool *own, const live_block *block) {
   LADE_ASSERT_OK(lade_pinned_find(own->pool, block->pointer, &info));
   LADE_ASSERT_EQ_PTR(info.base, block->pointer);
   LADE_ASSERT_GE_UINT(info.bytes, block->bytes);
-  size_t asked = block->bytes + (own->debug ? LADEI_DEBUG_GUARD_BYTES : 0);
+  size_t asked = block->bytes + (own->debug ? LADEI_PINNED_DEBUG_GUARD_BYTES : 0);
   if (!own->reference) LADE_ASSERT(info.bytes <= asked + ladei_size_max(asked / 8, 4096));
   for (int i = 0; i < own->count; i++) {
     const live_block *other = &own->blocks[i];

@@ -61,12 +61,12 @@ static bool memlock_hold_short(void) {
 
 /* The driver pins, and the limit is none of its business: neither is it of the pool's cap. */
 static int default_pool_in_child(void) {
-  ladei_limits limits;
+  ladei_pinned_limits limits;
   pinned_fixture own;
   if (!memlock_hold_short()) return CHILD_CANNOT;
-  ladei_limits_read("", &limits);
+  ladei_pinned_limits_read("", &limits);
   LADE_EXPECT_EQ_UINT(limits.memlock_bytes, MEMLOCK_BYTES);
-  LADE_EXPECT_GT_UINT(ladei_limits_default_cap(&limits), MEMLOCK_BYTES);
+  LADE_EXPECT_GT_UINT(ladei_pinned_limits_default_cap(&limits), MEMLOCK_BYTES);
   lade_pinned_options options = pinned_fixture_options();
   if (!pinned_fixture_open(&own, support_interposer_open("cpu", NULL), &options)) return CHILD_FAILED;
   char *block = pinned_fixture_alloc(&own, 8 * LADEI_MIB);
@@ -187,12 +187,12 @@ static bool group_make(void) {
 }
 
 static int limited_group_in_child(void) {
-  ladei_limits limits;
+  ladei_pinned_limits limits;
   lade_pinned_options settings, options;
   pinned_fixture own;
   void *block = NULL;
   if (!file_put(group, "cgroup.procs", "0")) return CHILD_CANNOT;
-  ladei_limits_read("", &limits);
+  ladei_pinned_limits_read("", &limits);
   LADE_EXPECT_LE_UINT(limits.cgroup_headroom_bytes, GROUP_BYTES);
   LADE_EXPECT_GT_UINT(limits.cgroup_headroom_bytes, GROUP_BYTES / 2);
   lade_pinned_options_init(&options);
@@ -204,7 +204,7 @@ static int limited_group_in_child(void) {
   LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, GROUP_BYTES, &block)); /* not killed for it */
   LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_register"), 0);
   block = pinned_fixture_alloc(&own, GROUP_BYTES / 4); /* pinned for real */
-  ladei_limits_read("", &limits);
+  ladei_pinned_limits_read("", &limits);
   LADE_EXPECT_LE_UINT(limits.cgroup_headroom_bytes, GROUP_BYTES - GROUP_BYTES / 4);
   pinned_fixture_free(&own, block);
   pinned_fixture_close(&own);

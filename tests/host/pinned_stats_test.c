@@ -170,7 +170,7 @@ LADE_TEST(PinnedLevels, PeaksOfClassesAreTheirOwn) {
     void *blocks[10];
     options.flags = flags[i];
     options.magazine_bytes = 1; /* none */
-    size_t guard = (flags[i] & LADE_PINNED_DEBUG) != 0 ? LADEI_DEBUG_GUARD_BYTES : 0;
+    size_t guard = (flags[i] & LADE_PINNED_DEBUG) != 0 ? LADEI_PINNED_DEBUG_GUARD_BYTES : 0;
     if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
     LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
     for (int round = 0; round < 2; round++) {
@@ -220,7 +220,7 @@ LADE_TEST(PinnedLevels, PeakIsWrongByAMagazineAtMost) {
     for (int i = 0; i < COUNT; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
   }
   LADE_EXPECT_GE_UINT(pinned_fixture_stats(&own).in_use_blocks.peak, COUNT);
-  LADE_EXPECT_LE_UINT(pinned_fixture_stats(&own).in_use_blocks.peak, COUNT + 2 * LADEI_MAGAZINE_MAX_BLOCKS);
+  LADE_EXPECT_LE_UINT(pinned_fixture_stats(&own).in_use_blocks.peak, COUNT + 2 * LADEI_PINNED_MAGAZINE_MAX_BLOCKS);
   LADE_EXPECT_EQ_UINT(class_of(&own, 8192).in_use_blocks.peak, COUNT);
   LADE_EXPECT_EQ_UINT(class_of(&own, 32768).in_use_blocks.peak, COUNT);
   pinned_fixture_close(&own);

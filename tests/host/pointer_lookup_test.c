@@ -15,22 +15,22 @@ static const uintptr_t base = (uintptr_t)1 << 40;
 LADE_TEST(Owner, LinkOfAListIsNoRun) {
   enum { PAGES = 64 };
   uint64_t word = 0;
-  ladei_segment *segment = ladei_segment_create(PAGES);
+  ladei_pinned_segment *segment = ladei_pinned_segment_create(PAGES);
   LADE_ASSERT(segment != NULL);
   atomic_store(&segment->base, base);
   atomic_store(&segment->page_count, PAGES);
   atomic_store(&segment->bytes, (size_t)PAGES << LADEI_PINNED_PAGE_SHIFT);
-  ladei_block *first = ladei_segment_open(segment, 0);
-  ladei_block *second = ladei_segment_split(segment, first, 4);
-  ladei_block_next_set(first, (ladei_block *)(UINTPTR_MAX / 2)); /* where a run has its class */
-  ladei_block_prev_set(second, first);
-  ladei_block_state_set(second, LADEI_BLOCK_RUN); /* what the reader saw before */
-  LADE_EXPECT(ladei_owner_find_start(segment, ladei_block_address(second), &word) == NULL);
-  ladei_segment_destroy(segment);
+  ladei_pinned_block *first = ladei_pinned_segment_open(segment, 0);
+  ladei_pinned_block *second = ladei_pinned_segment_split(segment, first, 4);
+  ladei_pinned_block_next_set(first, (ladei_pinned_block *)(UINTPTR_MAX / 2)); /* where a run has its class */
+  ladei_pinned_block_prev_set(second, first);
+  ladei_pinned_block_state_set(second, LADEI_PINNED_BLOCK_RUN); /* what the reader saw before */
+  LADE_EXPECT(ladei_pinned_lookup_find_start(segment, ladei_pinned_block_address(second), &word) == NULL);
+  ladei_pinned_segment_destroy(segment);
 }
 
-static ladei_owner owner_of(const pinned_fixture *own, const void *pointer) {
-  return ladei_owner_find(&own->pool->map, pointer);
+static ladei_pinned_lookup owner_of(const pinned_fixture *own, const void *pointer) {
+  return ladei_pinned_lookup_find(&own->pool->map, pointer);
 }
 
 /* The bug: generations began at zero again in the next segment that used the records. A thread that had looked at a block
@@ -38,7 +38,7 @@ static ladei_owner owner_of(const pinned_fixture *own, const void *pointer) {
 LADE_TEST(Owner, WordsOfOneSegmentDoNotComeTrueInTheNext) {
   enum { LIVES = 3, BLOCKS = 4 };
   pinned_fixture own;
-  ladei_owner before[BLOCKS], now[BLOCKS];
+  ladei_pinned_lookup before[BLOCKS], now[BLOCKS];
   lade_pinned_options options = pinned_fixture_options();
   if (!pinned_fixture_open(&own, support_interposer_open("sim", NULL), &options)) return;
   for (int life = 0; life < LIVES; life++) {

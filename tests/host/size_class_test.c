@@ -37,7 +37,7 @@ LADE_TEST(SizeClass, LargeBlocksWasteAtMostASixtyFourth) {
   support_random_start(&random, 2);
   for (int i = 0; i < 100000; i++) {
     size_t pages = support_random_size(&random, (size_t)1 << LADEI_PINNED_MAX_PAGES_LOG2);
-    size_t bytes = pages * LADEI_PINNED_PAGE_BYTES, got = ladei_pinned_block_pages(bytes);
+    size_t bytes = pages * LADEI_PINNED_PAGE_BYTES, got = ladei_pinned_pages_per_block(bytes);
     size_t class_bytes = ladei_pinned_class_bytes(ladei_pinned_class_of_pages(pages));
     LADE_ASSERT_GE_SIZE(got, pages);
     LADE_ASSERT_LE_SIZE(got * LADEI_PINNED_PAGE_BYTES, class_bytes);
@@ -46,7 +46,7 @@ LADE_TEST(SizeClass, LargeBlocksWasteAtMostASixtyFourth) {
     } else {
       LADE_ASSERT_EQ_SIZE(got * LADEI_PINNED_PAGE_BYTES, class_bytes); /* magazines take them to be alike */
     }
-    LADE_ASSERT_EQ_SIZE(ladei_pinned_block_pages(got * LADEI_PINNED_PAGE_BYTES), got);
+    LADE_ASSERT_EQ_SIZE(ladei_pinned_pages_per_block(got * LADEI_PINNED_PAGE_BYTES), got);
   }
 }
 

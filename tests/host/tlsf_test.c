@@ -11,11 +11,11 @@ enum { BLOCKS = 300 };
 
 typedef struct tlsf_model {
   ladei_tlsf index;
-  ladei_block blocks[BLOCKS];
+  ladei_pinned_block blocks[BLOCKS];
   bool inside[BLOCKS];
 } tlsf_model;
 
-static size_t pages_of(const tlsf_model *model, unsigned i) { return ladei_block_pages(&model->blocks[i]); }
+static size_t pages_of(const tlsf_model *model, unsigned i) { return ladei_pinned_block_pages(&model->blocks[i]); }
 
 /* Smallest size inside that holds `pages`, looked for one by one; 0: none. */
 static size_t naive_best(const tlsf_model *model, size_t pages) {
@@ -57,40 +57,40 @@ static size_t next_step(size_t pages) {
 }
 
 static void expect_find(const tlsf_model *model, size_t pages) {
-  const ladei_block *found = ladei_tlsf_find(&model->index, pages);
+  const ladei_pinned_block *found = ladei_tlsf_find(&model->index, pages);
   size_t best = naive_best(model, next_step(pages));
   LADE_ASSERT_EQ_INT(found != NULL, best != 0);
   if (found != NULL) {
     LADE_ASSERT(model->inside[found - model->blocks]);
-    LADE_ASSERT_GE_SIZE(ladei_block_pages(found), pages);
-    LADE_ASSERT_LE_SIZE(ladei_block_pages(found), best + best / 8);
+    LADE_ASSERT_GE_SIZE(ladei_pinned_block_pages(found), pages);
+    LADE_ASSERT_LE_SIZE(ladei_pinned_block_pages(found), best + best / 8);
   }
 }
 
 /* Blocks far in are a burden here. */
-static uint64_t burden_by_place(const void *user, const ladei_block *block) {
+static uint64_t burden_by_place(const void *user, const ladei_pinned_block *block) {
   const tlsf_model *model = user;
-  return (uint64_t)(block - model->blocks) * 16 * LADEI_TLSF_PAGE_PARTS;
+  return (uint64_t)(block - model->blocks) * 16 * LADEI_PINNED_TLSF_PAGE_PARTS;
 }
 
 /* It looks at a few blocks only; but it finds one where the plain search does. */
 static void expect_find_least(const tlsf_model *model, size_t pages) {
-  const ladei_block *least = ladei_tlsf_find_least(&model->index, pages, burden_by_place, model);
-  const ladei_block *found = ladei_tlsf_find(&model->index, pages);
+  const ladei_pinned_block *least = ladei_tlsf_find_least(&model->index, pages, burden_by_place, model);
+  const ladei_pinned_block *found = ladei_tlsf_find(&model->index, pages);
   LADE_ASSERT(found == NULL || least != NULL);
   if (least != NULL) {
     LADE_ASSERT(model->inside[least - model->blocks]);
-    LADE_ASSERT_GE_SIZE(ladei_block_pages(least), pages);
+    LADE_ASSERT_GE_SIZE(ladei_pinned_block_pages(least), pages);
   }
 }
 
 static void expect_find_close(const tlsf_model *model, size_t pages) {
   size_t max_pages = pages + pages / 8, best = naive_best(model, pages);
-  const ladei_block *found = ladei_tlsf_find_close(&model->index, pages, max_pages);
+  const ladei_pinned_block *found = ladei_tlsf_find_close(&model->index, pages, max_pages);
   LADE_ASSERT_EQ_INT(found != NULL, best != 0 && best <= max_pages);
   if (found != NULL) {
-    LADE_ASSERT_GE_SIZE(ladei_block_pages(found), pages);
-    LADE_ASSERT_LE_SIZE(ladei_block_pages(found), max_pages);
+    LADE_ASSERT_GE_SIZE(ladei_pinned_block_pages(found), pages);
+    LADE_ASSERT_LE_SIZE(ladei_pinned_block_pages(found), max_pages);
   }
 }
 

@@ -7,8 +7,8 @@
 
 #include "tests/shim/lade_test.h"
 
-static lade_status parse(const char *text, uint64_t data_bytes, ladei_header *out) {
-  return ladei_header_parse(text, strlen(text), data_bytes, out);
+static lade_status parse(const char *text, uint64_t data_bytes, ladei_loader_header *out) {
+  return ladei_loader_header_parse(text, strlen(text), data_bytes, out);
 }
 
 typedef struct bad_header {
@@ -96,7 +96,7 @@ static const bad_header bad_headers[] = {
 LADE_TEST(Header, NamesTheRuleThatIsBroken) {
   for (size_t i = 0; i < sizeof bad_headers / sizeof bad_headers[0]; i++) {
     const bad_header *bad = &bad_headers[i];
-    ladei_header header;
+    ladei_loader_header header;
     lade_test_context("header %zu: %s", i, bad->text);
     LADE_EXPECT_STATUS(LADE_ERR_FORMAT, parse(bad->text, bad->data_bytes, &header));
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, bad->reason);
@@ -107,7 +107,7 @@ LADE_TEST(Header, NamesTheRuleThatIsBroken) {
 LADE_TEST(Header, RefusesNestingWithoutEnd) {
   enum { DEPTH = 100000 };
   char *text = malloc(DEPTH + 16);
-  ladei_header header;
+  ladei_loader_header header;
   LADE_ASSERT(text != NULL);
   strcpy(text, "{\"a\":");
   memset(text + 5, '[', DEPTH);
@@ -119,13 +119,13 @@ LADE_TEST(Header, RefusesNestingWithoutEnd) {
 LADE_TEST(Header, TakesEachDtypeWithItsSize) {
   for (int dtype = 1; lade_dtype_name((lade_dtype)dtype) != NULL; dtype++) {
     char text[200];
-    ladei_header header;
+    ladei_loader_header header;
     unsigned bytes = lade_dtype_bits((lade_dtype)dtype); /* of eight elements */
     snprintf(text, sizeof text, "{\"a\":{\"dtype\":\"%s\",\"shape\":[2,4],\"data_offsets\":[0,%u]}}",
              lade_dtype_name((lade_dtype)dtype), bytes);
     LADE_ASSERT_OK(parse(text, bytes, &header));
     LADE_EXPECT_EQ_INT(header.entries[0].dtype, dtype);
-    ladei_header_dispose(&header);
+    ladei_loader_header_dispose(&header);
   }
   LADE_EXPECT_EQ_STR(lade_dtype_name((lade_dtype)22), "U64");
   LADE_EXPECT_EQ_PTR(lade_dtype_name((lade_dtype)0), NULL);
@@ -134,7 +134,7 @@ LADE_TEST(Header, TakesEachDtypeWithItsSize) {
 }
 
 LADE_TEST(Header, OrdersTensorsByTheirBytes) {
-  ladei_header header;
+  ladei_loader_header header;
   LADE_ASSERT_OK(parse("{\"z\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
                        "\"__metadata__\":{\"k\":\"v\",\"\":\"w\"},"
                        "\"y\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[5,5]},"
@@ -149,36 +149,36 @@ LADE_TEST(Header, OrdersTensorsByTheirBytes) {
   LADE_ASSERT_EQ_SIZE(header.metadata_count, 2);
   LADE_EXPECT_EQ_STR(header.metadata[0].value, "v");
   LADE_EXPECT_EQ_STR(header.metadata[1].key, "");
-  ladei_header_dispose(&header);
+  ladei_loader_header_dispose(&header);
 }
 
 LADE_TEST(Header, WritesWhatItReads) {
   const uint64_t shape[] = {3, 1};
-  const ladei_entry entries[] = {{"\"\\\b\f\n\r\t\x01\x1f\x7f/\xc3\xa4", shape, 2, 0, 3, LADE_DTYPE_F8_E8M0},
-                                 {"", NULL, 0, 3, 4, LADE_DTYPE_BOOL}};
+  const ladei_loader_entry entries[] = {{"\"\\\b\f\n\r\t\x01\x1f\x7f/\xc3\xa4", shape, 2, 0, 3, LADE_DTYPE_F8_E8M0},
+                                        {"", NULL, 0, 3, 4, LADE_DTYPE_BOOL}};
   const lade_metadata metadata[] = {{"a\n", "\xe2\x82\xac"}};
   char *text;
   size_t bytes;
-  ladei_header header;
-  LADE_ASSERT_OK(ladei_header_write(entries, 2, metadata, 1, &text, &bytes));
+  ladei_loader_header header;
+  LADE_ASSERT_OK(ladei_loader_header_write(entries, 2, metadata, 1, &text, &bytes));
   LADE_EXPECT_EQ_SIZE(bytes % 8, 0);
   LADE_EXPECT_EQ_SIZE((unsigned char)text[0], bytes - 8);
-  LADE_ASSERT_OK(ladei_header_parse(text + 8, bytes - 8, 4, &header));
+  LADE_ASSERT_OK(ladei_loader_header_parse(text + 8, bytes - 8, 4, &header));
   LADE_EXPECT_EQ_STR(header.entries[0].name, entries[0].name);
   LADE_EXPECT_EQ_STR(header.entries[1].name, "");
   LADE_EXPECT_EQ_UINT(header.entries[1].rank, 0);
   LADE_EXPECT_EQ_STR(header.metadata[0].key, "a\n");
   LADE_EXPECT_EQ_STR(header.metadata[0].value, "\xe2\x82\xac");
-  ladei_header_dispose(&header);
+  ladei_loader_header_dispose(&header);
   free(text);
 }
 
 LADE_TEST(Header, ShowsNamesInOneShortLine) {
-  char shown[LADEI_NAME_TEXT_BYTES], name[400];
-  LADE_EXPECT_EQ_STR(ladei_name_text("a\nb\x7f", shown), "a?b?");
+  char shown[LADEI_LOADER_NAME_TEXT_BYTES], name[400];
+  LADE_EXPECT_EQ_STR(ladei_loader_name_text("a\nb\x7f", shown), "a?b?");
   memset(name, 'x', sizeof name - 1);
   name[sizeof name - 1] = '\0';
   name[67] = '\xc3'; /* a character across the cut goes as a whole */
   name[68] = '\xa4';
-  LADE_EXPECT_EQ_SIZE(strlen(ladei_name_text(name, shown)), 67 + 3);
+  LADE_EXPECT_EQ_SIZE(strlen(ladei_loader_name_text(name, shown)), 67 + 3);
 }

@@ -13,14 +13,14 @@
 enum { MAX_TRANSFERS = 12, MAX_CHUNKS = 24, MAX_OUT = 6, MAX_BLOCKS = 16 };
 
 typedef struct model_transfer {
-  ladei_core_transfer transfer; /* first member */
+  ladei_pipe_core_transfer transfer; /* first member */
   unsigned chunks;
   unsigned host[MAX_CHUNKS];   /* completed reads or writes of each chunk */
   unsigned copied[MAX_CHUNKS]; /* completed copies */
   unsigned next_host;          /* ordered: chunk that must come next */
   unsigned gates;
-  bool waits;             /* its gate was not passed when it was asked */
-  const ladei_lane *lane; /* of its first copy */
+  bool waits;                         /* its gate was not passed when it was asked */
+  const ladei_pipe_copy_stream *lane; /* of its first copy */
   unsigned finishes;
   bool hangs; /* its calls do not return */
 } model_transfer;
@@ -32,14 +32,14 @@ typedef struct model_block {
 
 typedef struct model {
   support_random random;
-  ladei_core core;
+  ladei_pipe_core core;
   model_transfer transfers[MAX_TRANSFERS];
   unsigned transfer_count;
   model_block blocks[MAX_BLOCKS * 4];
   unsigned alive;
-  ladei_order out[MAX_OUT];
+  ladei_pipe_order out[MAX_OUT];
   unsigned out_count;
-  ladei_order hung[2 * MAX_BLOCKS]; /* calls that do not return */
+  ladei_pipe_order hung[2 * MAX_BLOCKS]; /* calls that do not return */
   unsigned hung_count;
   bool some_hang;
   unsigned failure_one_in; /* 0: nothing fails */
@@ -49,9 +49,9 @@ typedef struct model {
 
 static const lade_error injected = {LADE_ERR_DRIVER, 7, "injected"};
 
-static model_transfer *model_of(ladei_core_transfer *transfer) { return (model_transfer *)(void *)transfer; }
+static model_transfer *model_of(ladei_pipe_core_transfer *transfer) { return (model_transfer *)(void *)transfer; }
 
-static unsigned chunk_of(const ladei_slot *slot) {
+static unsigned chunk_of(const ladei_pipe_slot *slot) {
   return (unsigned)((slot->offset + slot->transfer->lead_bytes) / slot->transfer->chunk_bytes);
 }
 
@@ -74,12 +74,12 @@ static void *block_new(model *m) {
   return NULL;
 }
 
-static void check_taken(const model *m, const ladei_order *order) {
-  for (unsigned i = 0; order->kind == LADEI_ORDER_FINISH && i < m->out_count; i++) {
+static void check_taken(const model *m, const ladei_pipe_order *order) {
+  for (unsigned i = 0; order->kind == LADEI_PIPE_ORDER_FINISH && i < m->out_count; i++) {
     /* Once it is finished its owner may take it away. */
     LADE_EXPECT_NE_PTR(m->out[i].transfer, order->transfer);
   }
-  if (order->kind == LADEI_ORDER_READ || order->kind == LADEI_ORDER_WRITE) {
+  if (order->kind == LADEI_PIPE_ORDER_READ || order->kind == LADEI_PIPE_ORDER_WRITE) {
     model_transfer *t = model_of(order->transfer);
     /* Chunks end where multiples of the chunk's size do, counted from the lead on; none leaves its block. */
     LADE_EXPECT_EQ_UINT((order->slot->offset + t->transfer.lead_bytes) % t->transfer.chunk_bytes,
@@ -92,11 +92,11 @@ static void check_taken(const model *m, const ladei_order *order) {
       t->next_host++;
     }
   }
-  if (order->kind == LADEI_ORDER_COPY) {
+  if (order->kind == LADEI_PIPE_ORDER_COPY) {
     model_transfer *t = model_of(order->transfer);
     LADE_EXPECT(!block_of(order->slot->block)->in_flight);
     /* Only copies that wait for the caller's stream leave the first lane, and all of a transfer's are in one. */
-    LADE_EXPECT(t->transfer.gate == LADEI_GATE_OPEN || t->transfer.gate == LADEI_GATE_AWAITED);
+    LADE_EXPECT(t->transfer.gate == LADEI_PIPE_DEPENDENCY_OPEN || t->transfer.gate == LADEI_PIPE_DEPENDENCY_AWAITED);
     LADE_EXPECT_EQ_INT(order->slot->lane->index > 0, t->waits);
     LADE_EXPECT(t->lane == NULL || t->lane == order->slot->lane);
     t->lane = order->slot->lane;
@@ -104,21 +104,21 @@ static void check_taken(const model *m, const ladei_order *order) {
       LADE_EXPECT_EQ_UINT(t->host[chunk_of(order->slot)], 1);
     }
   }
-  if (order->kind == LADEI_ORDER_RELEASE && !order->in_flight) {
+  if (order->kind == LADEI_PIPE_ORDER_RELEASE && !order->in_flight) {
     LADE_EXPECT(!block_of(order->slot->block)->in_flight);
   }
 }
 
-static lade_status outcome(model *m, const ladei_order *order) {
+static lade_status outcome(model *m, const ladei_pipe_order *order) {
   bool fails = m->failure_one_in != 0 && support_random_one_in(&m->random, m->failure_one_in);
   switch (order->kind) {
-  case LADEI_ORDER_ACQUIRE:
+  case LADEI_PIPE_ORDER_ACQUIRE:
     if (order->only && support_random_one_in(&m->random, 8)) {
       return LADE_NOT_READY;
     }
     return m->acquire_fails && fails ? LADE_ERR_DRIVER : LADE_OK;
-  case LADEI_ORDER_RELEASE: return order->in_flight && !order->last_resort && fails ? LADE_ERR_DRIVER : LADE_OK;
-  case LADEI_ORDER_POLL:
+  case LADEI_PIPE_ORDER_RELEASE: return order->in_flight && !order->last_resort && fails ? LADE_ERR_DRIVER : LADE_OK;
+  case LADEI_PIPE_ORDER_POLL:
     if (support_random_one_in(&m->random, 2)) {
       return LADE_NOT_READY;
     }
@@ -129,37 +129,37 @@ static lade_status outcome(model *m, const ladei_order *order) {
 }
 
 /* What the completion of an order means for the bytes, noted before the core hears of it. */
-static void note_effect(model *m, ladei_order *order, lade_status status) {
-  ladei_slot *slot = order->slot;
-  if (order->kind == LADEI_ORDER_FINISH) {
+static void note_effect(model *m, ladei_pipe_order *order, lade_status status) {
+  ladei_pipe_slot *slot = order->slot;
+  if (order->kind == LADEI_PIPE_ORDER_FINISH) {
     model_of(order->transfer)->finishes++;
   }
   if (status != LADE_OK) {
     return;
   }
   switch (order->kind) {
-  case LADEI_ORDER_FINISH: break;
-  case LADEI_ORDER_ACQUIRE: order->block = block_new(m); break;
-  case LADEI_ORDER_READ:
-  case LADEI_ORDER_WRITE: model_of(order->transfer)->host[chunk_of(slot)]++; break;
-  case LADEI_ORDER_GATE:
+  case LADEI_PIPE_ORDER_FINISH: break;
+  case LADEI_PIPE_ORDER_ACQUIRE: order->block = block_new(m); break;
+  case LADEI_PIPE_ORDER_READ:
+  case LADEI_PIPE_ORDER_WRITE: model_of(order->transfer)->host[chunk_of(slot)]++; break;
+  case LADEI_PIPE_ORDER_DEPENDENCY:
     order->passed = support_random_one_in(&m->random, 3);
     model_of(order->transfer)->gates++;
     model_of(order->transfer)->waits = !order->passed;
     break;
-  case LADEI_ORDER_COPY:
+  case LADEI_PIPE_ORDER_COPY:
     model_of(order->transfer)->copied[chunk_of(slot)]++;
     block_of(slot->block)->in_flight = true;
     break;
-  case LADEI_ORDER_RECORD: break;
-  case LADEI_ORDER_POLL:
+  case LADEI_PIPE_ORDER_RECORD: break;
+  case LADEI_PIPE_ORDER_POLL:
     TAILQ_FOREACH (slot, &order->batch->slots, link) {
       if (slot->block != NULL) {
         block_of(slot->block)->in_flight = false;
       }
     }
     break;
-  case LADEI_ORDER_RELEASE:
+  case LADEI_PIPE_ORDER_RELEASE:
     LADE_EXPECT(block_of(slot->block)->alive);
     block_of(slot->block)->alive = false;
     m->alive--;
@@ -169,28 +169,28 @@ static void note_effect(model *m, ladei_order *order, lade_status status) {
 
 static void complete_one(model *m) {
   unsigned i = (unsigned)support_random_below(&m->random, m->out_count);
-  ladei_order order = m->out[i];
+  ladei_pipe_order order = m->out[i];
   m->out[i] = m->out[--m->out_count];
   lade_status status = outcome(m, &order);
   note_effect(m, &order, status);
-  ladei_core_complete(&m->core, &order, status, &injected);
+  ladei_pipe_core_complete(&m->core, &order, status, &injected);
 }
 
 static bool take_one(model *m) {
-  ladei_order order;
-  unsigned allow = support_random_one_in(&m->random, 4) ? 0 : LADEI_ALLOW_HOST;
+  ladei_pipe_order order;
+  unsigned allow = support_random_one_in(&m->random, 4) ? 0 : LADEI_PIPE_ALLOW_HOST;
   if (m->out_count == MAX_OUT) {
     return false;
   }
-  bool expected = ladei_core_has_order(&m->core, allow);
-  bool taken = ladei_core_next(&m->core, allow, &order);
+  bool expected = ladei_pipe_core_has_order(&m->core, allow);
+  bool taken = ladei_pipe_core_next(&m->core, allow, &order);
   LADE_EXPECT_EQ_INT(taken, expected);
   if (taken) {
     if (allow == 0) {
-      LADE_EXPECT(order.kind != LADEI_ORDER_READ && order.kind != LADEI_ORDER_WRITE);
+      LADE_EXPECT(order.kind != LADEI_PIPE_ORDER_READ && order.kind != LADEI_PIPE_ORDER_WRITE);
     }
     check_taken(m, &order);
-    bool host = order.kind == LADEI_ORDER_READ || order.kind == LADEI_ORDER_WRITE;
+    bool host = order.kind == LADEI_PIPE_ORDER_READ || order.kind == LADEI_PIPE_ORDER_WRITE;
     if (host && model_of(order.transfer)->hangs) {
       m->hung[m->hung_count++] = order;
     } else {
@@ -200,10 +200,10 @@ static bool take_one(model *m) {
   return taken;
 }
 
-static void stall(const ladei_order *order) {
-  bool host = order->kind == LADEI_ORDER_READ || order->kind == LADEI_ORDER_WRITE;
+static void stall(const ladei_pipe_order *order) {
+  bool host = order->kind == LADEI_PIPE_ORDER_READ || order->kind == LADEI_PIPE_ORDER_WRITE;
   if (host && order->transfer->calls && !order->slot->stalled) {
-    ladei_core_stall(order->slot);
+    ladei_pipe_core_stall(order->slot);
   }
 }
 
@@ -227,14 +227,14 @@ static void submit_one(model *m) {
   t->transfer.no_host = t->transfer.unstaged && support_random_one_in(&m->random, 2);
   t->transfer.calls = t->transfer.ordered || (!t->transfer.no_host && support_random_one_in(&m->random, 4));
   t->hangs = m->some_hang && t->transfer.calls && support_random_one_in(&m->random, 2);
-  t->transfer.level = (unsigned)support_random_below(&m->random, LADEI_LEVELS);
+  t->transfer.level = (unsigned)support_random_below(&m->random, LADEI_PIPE_PRIORITIES);
   t->transfer.flow = (unsigned)support_random_below(&m->random, 3);
-  t->transfer.gate = support_random_one_in(&m->random, 3) ? LADEI_GATE_CLOSED : LADEI_GATE_OPEN;
+  t->transfer.gate = support_random_one_in(&m->random, 3) ? LADEI_PIPE_DEPENDENCY_CLOSED : LADEI_PIPE_DEPENDENCY_OPEN;
   t->transfer.after = support_random_below(&m->random, 4);
   t->transfer.lead_bytes = (size_t)support_random_below(&m->random, chunk);
   uint64_t covered = t->transfer.bytes > 0 ? t->transfer.bytes + t->transfer.lead_bytes : 0;
   t->chunks = (unsigned)((covered + chunk - 1) / chunk);
-  ladei_core_submit(&m->core, &t->transfer, support_random_one_in(&m->random, 2) ? LADE_TO_DEVICE : LADE_TO_HOST);
+  ladei_pipe_core_submit(&m->core, &t->transfer, support_random_one_in(&m->random, 2) ? LADE_TO_DEVICE : LADE_TO_HOST);
 }
 
 static void check_end(model *m) {
@@ -266,9 +266,9 @@ static void step(model *m) {
       submit_one(m);
     }
     break;
-  case 1: ladei_core_poll_wake(&m->core); break;
+  case 1: ladei_pipe_core_poll_wake(&m->core); break;
   case 8: stall_one(m); break;
-  case 9: ladei_core_set_yield(&m->core, (ladei_yield)support_random_below(&m->random, 3)); break;
+  case 9: ladei_pipe_core_set_yield(&m->core, (ladei_pipe_yield)support_random_below(&m->random, 3)); break;
   case 2:
   case 3:
   case 4:
@@ -283,18 +283,18 @@ static void step(model *m) {
 /* Until nothing is left to do, which must come: the core never waits for something that nobody does. */
 static void drain(model *m) {
   for (unsigned i = 0; m->core.unfinished > 0 || m->core.counters.blocks > 0 || m->out_count > 0; i++) {
-    ladei_core_poll_wake(&m->core);
+    ladei_pipe_core_poll_wake(&m->core);
     bool taken = take_one(m);
     if (!taken && m->out_count > 0) {
       complete_one(m);
     }
     LADE_ASSERT_LT_UINT(i, 100000);
-    LADE_ASSERT_OK(ladei_core_check(&m->core));
+    LADE_ASSERT_OK(ladei_pipe_core_check(&m->core));
   }
 }
 
 static bool hang_goes_on(model *m) {
-  ladei_core_poll_wake(&m->core);
+  ladei_pipe_core_poll_wake(&m->core);
   if (take_one(m)) {
     return true;
   }
@@ -309,29 +309,29 @@ static bool hang_goes_on(model *m) {
 static void drain_beside_hanging(model *m) {
   bool must[MAX_TRANSFERS];
   for (unsigned i = 0; i < m->transfer_count; i++) {
-    const ladei_core_transfer *t = &m->transfers[i].transfer;
+    const ladei_pipe_core_transfer *t = &m->transfers[i].transfer;
     bool source = t->calls && t->ring->direction == LADE_TO_DEVICE;
     bool answers = source && t->answered && t->stalled == 0 && !m->transfers[i].hangs;
     /* Two slots cannot hold a call, what waits for a stream, and what waits for nothing. */
-    must[i] = t->calls ? answers && m->depth >= 3 : t->gate == LADEI_GATE_OPEN || m->depth >= 3;
+    must[i] = t->calls ? answers && m->depth >= 3 : t->gate == LADEI_PIPE_DEPENDENCY_OPEN || m->depth >= 3;
   }
-  ladei_core_set_yield(&m->core, LADEI_YIELD_NONE);
+  ladei_pipe_core_set_yield(&m->core, LADEI_PIPE_YIELD_NONE);
   /* A POLL or an ACQUIRE in vain leaves nothing to do for once, not for good. */
   for (unsigned idle = 0; idle < 50;) {
     idle = hang_goes_on(m) ? 0 : idle + 1;
     for (unsigned i = 0; i < m->hung_count; i++) {
       stall(&m->hung[i]);
     }
-    LADE_ASSERT_OK(ladei_core_check(&m->core));
+    LADE_ASSERT_OK(ladei_pipe_core_check(&m->core));
   }
   for (unsigned i = 0; i < m->transfer_count; i++) {
     LADE_EXPECT(!must[i] || m->transfers[i].transfer.finished);
   }
   while (m->hung_count > 0) {
-    ladei_order order = m->hung[--m->hung_count];
+    ladei_pipe_order order = m->hung[--m->hung_count];
     note_effect(m, &order, LADE_OK);
-    ladei_core_complete(&m->core, &order, LADE_OK, NULL);
-    LADE_ASSERT_OK(ladei_core_check(&m->core));
+    ladei_pipe_core_complete(&m->core, &order, LADE_OK, NULL);
+    LADE_ASSERT_OK(ladei_pipe_core_check(&m->core));
   }
   for (unsigned i = 0; i < m->transfer_count; i++) {
     m->transfers[i].hangs = false;
@@ -346,14 +346,14 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
   m->failure_one_in = failure_one_in;
   m->some_hang = some_hang;
   m->acquire_fails = support_random_one_in(&m->random, 2);
-  LADE_ASSERT_OK(ladei_core_init(&m->core, m->depth));
+  LADE_ASSERT_OK(ladei_pipe_core_init(&m->core, m->depth));
   for (unsigned i = 0; i < 400 && !lade_test_has_failed(); i++) {
     step(m);
     if (cancel_one_in != 0 && m->transfer_count > 0 && support_random_one_in(&m->random, cancel_one_in)) {
       model_transfer *t = &m->transfers[support_random_below(&m->random, m->transfer_count)];
-      ladei_core_fail(&m->core, &t->transfer, &injected);
+      ladei_pipe_core_fail(&m->core, &t->transfer, &injected);
     }
-    LADE_ASSERT_OK(ladei_core_check(&m->core));
+    LADE_ASSERT_OK(ladei_pipe_core_check(&m->core));
   }
   if (cancel_one_in != 0 && m->failure_one_in == 0) {
     m->failure_one_in = UINT32_MAX; /* check_end: transfers may have failed */
@@ -365,7 +365,7 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
   if (!lade_test_has_failed()) {
     check_end(m);
   }
-  ladei_core_destroy(&m->core);
+  ladei_pipe_core_destroy(&m->core);
   free(m);
 }
 
@@ -399,133 +399,133 @@ LADE_TEST(PipelineCore, LosesNothingBesideCallsThatHang) { run_seeds_with(0, 30,
 
 /* A ring grows only when its slots are all busy: with each copy done at once, one block serves a whole transfer. */
 LADE_TEST(PipelineCore, UsesOneBlockWhenCopiesAreInstant) {
-  ladei_core core;
-  ladei_order order;
-  ladei_core_transfer transfer = {.bytes = 100, .chunk_bytes = 1};
+  ladei_pipe_core core;
+  ladei_pipe_order order;
+  ladei_pipe_core_transfer transfer = {.bytes = 100, .chunk_bytes = 1};
   char block;
-  LADE_ASSERT_OK(ladei_core_init(&core, 8));
-  ladei_core_submit(&core, &transfer, LADE_TO_DEVICE);
-  while (ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
+  LADE_ASSERT_OK(ladei_pipe_core_init(&core, 8));
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  while (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
     order.block = &block;
-    ladei_core_complete(&core, &order, LADE_OK, NULL);
+    ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
   }
   LADE_EXPECT(transfer.finished);
   LADE_EXPECT_EQ_UINT(core.counters.blocks_peak, 1);
   LADE_EXPECT_EQ_UINT(core.counters.copies, 100);
-  ladei_core_destroy(&core);
+  ladei_pipe_core_destroy(&core);
 }
 
 /* A second transfer may begin while the first one's copies are under way, but not before it in the same ring. */
 LADE_TEST(PipelineCore, BeginsTransfersInTheOrderOfSubmission) {
-  ladei_core core;
-  ladei_order order;
-  ladei_core_transfer first = {.bytes = 2, .chunk_bytes = 1};
-  ladei_core_transfer second = {.bytes = 2, .chunk_bytes = 1};
+  ladei_pipe_core core;
+  ladei_pipe_order order;
+  ladei_pipe_core_transfer first = {.bytes = 2, .chunk_bytes = 1};
+  ladei_pipe_core_transfer second = {.bytes = 2, .chunk_bytes = 1};
   char blocks[4];
   unsigned acquired = 0;
-  LADE_ASSERT_OK(ladei_core_init(&core, 4));
-  ladei_core_submit(&core, &first, LADE_TO_DEVICE);
-  ladei_core_submit(&core, &second, LADE_TO_DEVICE);
-  const ladei_core_transfer *expected[] = {&first, &first, &second, &second};
+  LADE_ASSERT_OK(ladei_pipe_core_init(&core, 4));
+  ladei_pipe_core_submit(&core, &first, LADE_TO_DEVICE);
+  ladei_pipe_core_submit(&core, &second, LADE_TO_DEVICE);
+  const ladei_pipe_core_transfer *expected[] = {&first, &first, &second, &second};
   unsigned reads = 0;
-  while (reads < 4 && ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
-    if (order.kind == LADEI_ORDER_READ) {
+  while (reads < 4 && ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
+    if (order.kind == LADEI_PIPE_ORDER_READ) {
       LADE_EXPECT_EQ_PTR(order.transfer, expected[reads]);
       reads++;
     }
-    order.block = order.kind == LADEI_ORDER_ACQUIRE ? &blocks[acquired++] : NULL;
-    ladei_core_complete(&core, &order, order.kind == LADEI_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
+    order.block = order.kind == LADEI_PIPE_ORDER_ACQUIRE ? &blocks[acquired++] : NULL;
+    ladei_pipe_core_complete(&core, &order, order.kind == LADEI_PIPE_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
   }
   LADE_EXPECT_EQ_UINT(reads, 4);
   LADE_EXPECT(!first.finished);
   while (!second.finished) {
-    ladei_core_poll_wake(&core);
-    LADE_ASSERT(ladei_core_next(&core, LADEI_ALLOW_HOST, &order));
-    ladei_core_complete(&core, &order, LADE_OK, NULL);
+    ladei_pipe_core_poll_wake(&core);
+    LADE_ASSERT(ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order));
+    ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
   }
   LADE_EXPECT(first.finished);
-  ladei_core_destroy(&core);
+  ladei_pipe_core_destroy(&core);
 }
 
 /* Takes what can be taken; copies stay under way. Events recorded. */
 static uint64_t events_while_copying(size_t chunk_bytes) {
-  ladei_core core;
-  ladei_order order;
-  ladei_core_transfer transfer = {.bytes = 16 * chunk_bytes, .chunk_bytes = chunk_bytes};
+  ladei_pipe_core core;
+  ladei_pipe_order order;
+  ladei_pipe_core_transfer transfer = {.bytes = 16 * chunk_bytes, .chunk_bytes = chunk_bytes};
   char blocks[16];
   unsigned acquired = 0;
-  LADE_EXPECT_OK(ladei_core_init(&core, 16));
-  ladei_core_set_blocks(&core, chunk_bytes, chunk_bytes);
-  ladei_core_submit(&core, &transfer, LADE_TO_DEVICE);
-  while (ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
-    order.block = order.kind == LADEI_ORDER_ACQUIRE ? &blocks[acquired++] : NULL;
-    ladei_core_complete(&core, &order, order.kind == LADEI_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
+  LADE_EXPECT_OK(ladei_pipe_core_init(&core, 16));
+  ladei_pipe_core_set_blocks(&core, chunk_bytes, chunk_bytes);
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  while (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
+    order.block = order.kind == LADEI_PIPE_ORDER_ACQUIRE ? &blocks[acquired++] : NULL;
+    ladei_pipe_core_complete(&core, &order, order.kind == LADEI_PIPE_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
   }
   uint64_t recorded = core.counters.events_recorded;
   while (!transfer.finished || core.counters.blocks > 0) {
-    ladei_core_poll_wake(&core);
-    if (ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
-      ladei_core_complete(&core, &order, LADE_OK, NULL);
+    ladei_pipe_core_poll_wake(&core);
+    if (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
+      ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
     }
   }
-  ladei_core_destroy(&core);
+  ladei_pipe_core_destroy(&core);
   return recorded;
 }
 
 /* Blocks of long copies come back one by one, as far as there are events; short copies do not cost an event each. */
 LADE_TEST(PipelineCore, CoversLongCopiesByAnEventEach) {
-  LADE_EXPECT_EQ_UINT(events_while_copying(1 << 20), LADEI_BATCHES);
+  LADE_EXPECT_EQ_UINT(events_while_copying(1 << 20), LADEI_PIPE_BATCHES);
   LADE_EXPECT_EQ_UINT(events_while_copying(64 << 10),
                       4); /* one copy that nothing covered, then four each; three are left */
 }
 
 /* What fails while a transfer is brought to its end (a flush, a rename) is the transfer's outcome. */
 LADE_TEST(PipelineCore, TakesAFailureAtTheEndAsTheOutcome) {
-  ladei_core core;
-  ladei_order order;
-  ladei_core_transfer transfer = {.bytes = 4, .chunk_bytes = 2};
+  ladei_pipe_core core;
+  ladei_pipe_order order;
+  ladei_pipe_core_transfer transfer = {.bytes = 4, .chunk_bytes = 2};
   char block;
-  LADE_ASSERT_OK(ladei_core_init(&core, 1));
-  ladei_core_submit(&core, &transfer, LADE_TO_HOST);
-  while (ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
+  LADE_ASSERT_OK(ladei_pipe_core_init(&core, 1));
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_HOST);
+  while (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
     order.block = &block;
-    ladei_core_complete(&core, &order, order.kind == LADEI_ORDER_FINISH ? LADE_ERR_IO : LADE_OK, &injected);
+    ladei_pipe_core_complete(&core, &order, order.kind == LADEI_PIPE_ORDER_FINISH ? LADE_ERR_IO : LADE_OK, &injected);
   }
   LADE_EXPECT(transfer.finished);
   LADE_EXPECT_EQ_UINT(transfer.done_bytes, 4);
   LADE_EXPECT_EQ_INT(transfer.error.status, injected.status);
   LADE_EXPECT_EQ_UINT(core.counters.transfers_failed, 1);
   LADE_EXPECT_EQ_UINT(core.counters.transfers_completed, 0);
-  ladei_core_destroy(&core);
+  ladei_pipe_core_destroy(&core);
 }
 
 /* Fewer blocks than asked for are slower, not wrong; none at all ends the transfer with the pool's error. */
 LADE_TEST(PipelineCore, GoesOnWithTheBlocksThereAre) {
   for (unsigned granted = 0; granted < 2; granted++) {
-    ladei_core core;
-    ladei_order order;
-    ladei_core_transfer transfer = {.bytes = 20, .chunk_bytes = 1};
+    ladei_pipe_core core;
+    ladei_pipe_order order;
+    ladei_pipe_core_transfer transfer = {.bytes = 20, .chunk_bytes = 1};
     unsigned acquires = 0;
     char block;
-    LADE_ASSERT_OK(ladei_core_init(&core, 4));
-    ladei_core_submit(&core, &transfer, LADE_TO_DEVICE);
+    LADE_ASSERT_OK(ladei_pipe_core_init(&core, 4));
+    ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
     for (unsigned i = 0; i < 1000 && !transfer.finished; i++) {
-      if (!ladei_core_next(&core, LADEI_ALLOW_HOST, &order)) {
-        ladei_core_poll_wake(&core);
+      if (!ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
+        ladei_pipe_core_poll_wake(&core);
         continue;
       }
       lade_status status = LADE_OK;
-      if (order.kind == LADEI_ORDER_ACQUIRE) {
+      if (order.kind == LADEI_PIPE_ORDER_ACQUIRE) {
         status = acquires++ < granted ? LADE_OK : LADE_ERR_LIMIT;
         order.block = &block;
-      } else if (order.kind == LADEI_ORDER_POLL && i % 3 != 0) {
+      } else if (order.kind == LADEI_PIPE_ORDER_POLL && i % 3 != 0) {
         status = LADE_NOT_READY;
       }
-      ladei_core_complete(&core, &order, status, &injected);
+      ladei_pipe_core_complete(&core, &order, status, &injected);
     }
     LADE_EXPECT(transfer.finished);
     LADE_EXPECT_EQ_INT(transfer.error.status, granted == 0 ? LADE_ERR_DRIVER : LADE_OK);
     LADE_EXPECT_EQ_UINT(acquires, granted + 1);
-    ladei_core_destroy(&core);
+    ladei_pipe_core_destroy(&core);
   }
 }

@@ -80,7 +80,7 @@ static void *destroy_main(void *user) {
 /* Nothing is left that destroy could wait for but this thread's call. */
 static bool waits_for_call(lade_pipeline *pipeline) {
   ladei_lock_acquire(&pipeline->lock);
-  const ladei_core *core = &pipeline->core;
+  const ladei_pipe_core *core = &pipeline->core;
   bool waits = pipeline->stopping && pipeline->calls > 0 && core->unfinished == 0 && core->orders_out == 0 &&
                core->counters.blocks == 0;
   ladei_lock_release(&pipeline->lock);

@@ -60,11 +60,11 @@ static void expect_text(const char *path, const char *text) {
   close(fd);
 }
 
-static ladei_save *save_begun(const place *p, const char *text) {
-  ladei_save *save = NULL;
-  LADE_EXPECT_OK(ladei_save_begin(p->path, &save));
+static ladei_pipe_save *save_begun(const place *p, const char *text) {
+  ladei_pipe_save *save = NULL;
+  LADE_EXPECT_OK(ladei_pipe_save_begin(p->path, &save));
   if (save != NULL) {
-    LADE_EXPECT_EQ_INT(write(ladei_save_fd(save), text, strlen(text)), (ssize_t)strlen(text));
+    LADE_EXPECT_EQ_INT(write(ladei_pipe_save_fd(save), text, strlen(text)), (ssize_t)strlen(text));
   }
   return save;
 }
@@ -83,11 +83,11 @@ LADE_TEST_P(StorageSave, AppearsWhenCommitted, kinds, kind) {
   if (!place_create(&p)) return;
   kind_set(kind, (storage_faults){0});
   mode_t mask = umask(027);
-  ladei_save *save = save_begun(&p, "new");
+  ladei_pipe_save *save = save_begun(&p, "new");
   umask(mask);
   LADE_EXPECT_NE_INT(access(p.path, F_OK), 0);
   LADE_EXPECT_EQ_UINT(names_in(&p), strcmp(kind, "named") == 0 ? 1 : 0);
-  LADE_EXPECT_OK(ladei_save_commit(save, true));
+  LADE_EXPECT_OK(ladei_pipe_save_commit(save, true));
   expect_text(p.path, "new");
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
   LADE_EXPECT_EQ_INT(stat(p.path, &status), 0);
@@ -100,9 +100,9 @@ LADE_TEST_P(StorageSave, ReplacesWhatWasThere, kinds, kind) {
   if (!place_create(&p)) return;
   text_write(p.path, "old and longer");
   kind_set(kind, (storage_faults){0});
-  ladei_save *save = save_begun(&p, "new");
+  ladei_pipe_save *save = save_begun(&p, "new");
   expect_text(p.path, "old and longer");
-  LADE_EXPECT_OK(ladei_save_commit(save, false));
+  LADE_EXPECT_OK(ladei_pipe_save_commit(save, false));
   expect_text(p.path, "new");
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
   place_remove(&p);
@@ -113,10 +113,10 @@ LADE_TEST_P(StorageSave, LeavesNothingWhenGivenUp, kinds, kind) {
   if (!place_create(&p)) return;
   text_write(p.path, "old");
   kind_set(kind, (storage_faults){0});
-  LADE_EXPECT_OK(ladei_save_end(save_begun(&p, "new"), true));
+  LADE_EXPECT_OK(ladei_pipe_save_end(save_begun(&p, "new"), true));
   expect_text(p.path, "old");
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
-  LADE_EXPECT_OK(ladei_save_end(NULL, false));
+  LADE_EXPECT_OK(ladei_pipe_save_end(NULL, false));
   place_remove(&p);
 }
 
@@ -131,8 +131,8 @@ LADE_TEST_P(StorageSave, LeavesNothingWhenItCannotBeFinished, kinds, kind) {
     }
     text_write(p.path, "old");
     kind_set(kind, faults[i]);
-    ladei_save *save = save_begun(&p, "new");
-    LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_commit(save, true));
+    ladei_pipe_save *save = save_begun(&p, "new");
+    LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_commit(save, true));
     LADE_EXPECT_EQ_INT(lade_last_error()->native_code, i == 0 ? EIO : i == 1 ? EACCES : ENOSPC);
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, p.path);
     expect_text(p.path, "old");
@@ -143,15 +143,15 @@ LADE_TEST_P(StorageSave, LeavesNothingWhenItCannotBeFinished, kinds, kind) {
 
 LADE_TEST_P(StorageSave, NamesWhatCannotBeCreated, kinds, kind) {
   place p;
-  ladei_save *save = NULL;
+  ladei_pipe_save *save = NULL;
   if (!place_create(&p)) return;
   kind_set(kind, (storage_faults){0});
   char *missing = support_temp_dir_path(&p.dir, "missing/model.bin");
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(missing, &save));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_begin(missing, &save));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENOENT);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, missing);
   char *folder = support_temp_dir_path(&p.dir, "");
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(folder, &save));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_begin(folder, &save));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EISDIR);
   LADE_EXPECT_EQ_PTR(save, NULL);
   LADE_EXPECT_EQ_UINT(names_in(&p), 0);
@@ -176,7 +176,7 @@ LADE_TEST_P(StorageSave, NeverTakesAwayWhatHasItsName, kinds, kind) {
     if (!place_create(&p)) return;
     text_write(p.path, "old");
     kind_set(kind, cases[i].faults);
-    LADE_EXPECT_STATUS(cases[i].status, ladei_save_commit(save_begun(&p, "new"), true));
+    LADE_EXPECT_STATUS(cases[i].status, ladei_pipe_save_commit(save_begun(&p, "new"), true));
     expect_text(p.path, "new");
     LADE_EXPECT_EQ_UINT(names_in(&p), 1);
     place_remove(&p);
@@ -189,7 +189,7 @@ LADE_TEST_P(StorageSave, KeepsTheOldFileWhenClosingSaysThatThereIsNoRoom, kinds,
   if (!place_create(&p)) return;
   text_write(p.path, "old");
   kind_set(kind, (storage_faults){.closing = EDQUOT});
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_commit(save_begun(&p, "new"), false));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_commit(save_begun(&p, "new"), false));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EDQUOT);
   expect_text(p.path, "old");
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
@@ -210,7 +210,7 @@ LADE_TEST(StorageSave, TakesAwayWhatKilledProcessesLeft) {
   place p;
   if (!place_create(&p)) return;
   kind_set("named", (storage_faults){0});
-  ladei_save *living = save_begun(&p, "living");
+  ladei_pipe_save *living = save_begun(&p, "living");
   for (int i = 0; i < 3; i++) {
     pid_t child = fork();
     LADE_ASSERT_GE_INT(child, 0);
@@ -221,10 +221,10 @@ LADE_TEST(StorageSave, TakesAwayWhatKilledProcessesLeft) {
     expect_ended(child);
     LADE_EXPECT_EQ_UINT(names_in(&p), 2); /* each has taken away what the one before it left */
   }
-  LADE_EXPECT_OK(ladei_save_commit(save_begun(&p, "new"), false));
+  LADE_EXPECT_OK(ladei_pipe_save_commit(save_begun(&p, "new"), false));
   expect_text(p.path, "new");
   LADE_EXPECT_EQ_UINT(names_in(&p), 2);
-  LADE_EXPECT_OK(ladei_save_commit(living, false));
+  LADE_EXPECT_OK(ladei_pipe_save_commit(living, false));
   expect_text(p.path, "living");
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
   place_remove(&p);
@@ -237,7 +237,7 @@ LADE_TEST_P(StorageSave, WorksWhereFilesCannotBeLocked, kinds, kind) {
   kind_set(kind, (storage_faults){.lock = ENOLCK});
   char *left = support_temp_dir_path(&p.dir, ".model.bin.lade-1");
   text_write(left, "whose?");
-  LADE_EXPECT_OK(ladei_save_commit(save_begun(&p, "new"), true));
+  LADE_EXPECT_OK(ladei_pipe_save_commit(save_begun(&p, "new"), true));
   expect_text(p.path, "new");
   expect_text(left, "whose?");
   LADE_EXPECT_EQ_UINT(names_in(&p), 2);
@@ -246,12 +246,12 @@ LADE_TEST_P(StorageSave, WorksWhereFilesCannotBeLocked, kinds, kind) {
 }
 
 LADE_TEST(StorageSave, KnowsItsTemporaryNames) {
-  LADE_EXPECT_EQ_SIZE(ladei_save_temporary_name(".model.bin.lade-1"), strlen("model.bin"));
-  LADE_EXPECT_EQ_SIZE(ladei_save_temporary_name(".a.lade-1.lade-23"), strlen("a.lade-1"));
+  LADE_EXPECT_EQ_SIZE(ladei_pipe_save_temporary_name(".model.bin.lade-1"), strlen("model.bin"));
+  LADE_EXPECT_EQ_SIZE(ladei_pipe_save_temporary_name(".a.lade-1.lade-23"), strlen("a.lade-1"));
   static const char *const others[] = {
       "model.bin.lade-1", ".model.bin.lade-", ".model.bin.lade-1x", ".lade-1", "", "."};
   for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-    LADE_EXPECT_EQ_SIZE(ladei_save_temporary_name(others[i]), 0);
+    LADE_EXPECT_EQ_SIZE(ladei_pipe_save_temporary_name(others[i]), 0);
   }
 }
 
@@ -260,21 +260,21 @@ LADE_TEST(StorageSave, KnowsItsTemporaryNames) {
 /* What could not be replaced at the end is found at the beginning; a device is no file to be replaced. */
 LADE_TEST_P(StorageSave, RefusesWhatItCouldNotReplace, kinds, kind) {
   place p;
-  ladei_save *save = NULL;
+  ladei_pipe_save *save = NULL;
   if (!place_create(&p)) return;
   kind_set(kind, (storage_faults){0});
   LADE_ASSERT_EQ_INT(mkdir(p.path, 0755), 0);
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(p.path, &save));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_begin(p.path, &save));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EISDIR);
   LADE_ASSERT_EQ_INT(rmdir(p.path), 0);
   LADE_ASSERT_EQ_INT(mkfifo(p.path, 0600), 0);
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(p.path, &save));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_begin(p.path, &save));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EINVAL);
   LADE_EXPECT_EQ_PTR(save, NULL);
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
   LADE_ASSERT_EQ_INT(unlink(p.path), 0);
   char name[300], *path = (memset(name, 'n', 299), name[299] = '\0', support_temp_dir_path(&p.dir, name));
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(path, &save));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_begin(path, &save));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENAMETOOLONG);
   free(path);
   place_remove(&p);
@@ -287,11 +287,11 @@ LADE_TEST(StorageSave, TakesANameAlone) {
   if (!place_create(&p)) return;
   LADE_ASSERT(getcwd(before, sizeof before) != NULL);
   LADE_ASSERT_EQ_INT(chdir(p.dir.path), 0);
-  ladei_save *save = NULL;
-  LADE_EXPECT_OK(ladei_save_begin("model.bin", &save));
+  ladei_pipe_save *save = NULL;
+  LADE_EXPECT_OK(ladei_pipe_save_begin("model.bin", &save));
   /* The folder is the one it was at the beginning. */
   LADE_EXPECT_EQ_INT(chdir(before), 0);
-  LADE_EXPECT_OK(ladei_save_commit(save, false));
+  LADE_EXPECT_OK(ladei_pipe_save_commit(save, false));
   expect_text(p.path, "");
   place_remove(&p);
 }

@@ -19,7 +19,7 @@ LADE_TEST(RetireLane, AFullBatchGetsOneEvent) {
   }
   fake_run(own.fake, stream, 40);
   uint64_t done = 0;
-  LADE_EXPECT_OK(ladei_lane_poll(own.retire, &own.lane, &done));
+  LADE_EXPECT_OK(ladei_retire_buffer_poll(own.retire, &own.lane, &done));
   LADE_EXPECT_EQ_UINT(done, 32); /* two batches; of the third 8 are not done */
   fake_run_all(own.fake);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, 0), 32);
@@ -93,7 +93,7 @@ LADE_TEST(RetireLane, ANoteCanBeTakenBack) {
   lade_stream stream = fixture_open_laned(&own);
   fixture_note(&own, 0, stream);
   ladei_retire_forget(own.retire, &own.blocks[0].ticket);
-  LADE_EXPECT(!ladei_ticket_noted(&own.blocks[0].ticket));
+  LADE_EXPECT(!ladei_retire_ticket_noted(&own.blocks[0].ticket));
   LADE_EXPECT(!fixture_add(&own, 0));
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 0);
   fixture_close(&own);
@@ -101,7 +101,7 @@ LADE_TEST(RetireLane, ANoteCanBeTakenBack) {
 
 LADE_TEST(RetireLane, MoreStreamsThanSlotsLoseNothing) {
   static fixture own;
-  enum { STREAMS = 3 * LADEI_LANE_SLOTS, USES = 240 };
+  enum { STREAMS = 3 * LADEI_RETIRE_BUFFER_SLOTS, USES = 240 };
   lade_stream streams[STREAMS];
   fixture_open_laned(&own);
   for (int i = 0; i < STREAMS; i++) streams[i] = fake_stream_create(own.fake);
@@ -133,8 +133,8 @@ LADE_TEST(RetireLane, StreamRetireReachesOpenBatchesAndNotes) {
   fixture_work_and_use(&own, 0, stream);
   fixture_note(&own, 1, stream);
   LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, stream));
-  ladei_ticket *fresh = &own.blocks[2].ticket;
-  LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED, ladei_lane_note(own.retire, &own.lane, fresh, stream));
+  ladei_retire_ticket *fresh = &own.blocks[2].ticket;
+  LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED, ladei_retire_buffer_note(own.retire, &own.lane, fresh, stream));
   LADE_EXPECT(fixture_add(&own, 1));
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
   fake_run_all(own.fake);
@@ -175,7 +175,7 @@ LADE_TEST(RetireLane, ClosingALaneTellsItsBatches) {
   static fixture own;
   lade_stream stream = fixture_open_laned(&own);
   fixture_work_and_use(&own, 0, stream);
-  ladei_lane_close(own.retire, &own.lane);
+  ladei_retire_buffer_close(own.retire, &own.lane);
   uint64_t before = fake_calls(own.fake, NULL);
   LADE_EXPECT(ladei_retire_pending(own.retire));
   LADE_EXPECT_EQ_UINT(fake_calls(own.fake, NULL), before);
@@ -191,7 +191,7 @@ typedef struct other {
   fixture *own;
   lade_stream stream;
   pthread_barrier_t reached, go_on;
-  ladei_lane lane;
+  ladei_retire_buffer lane;
 } other;
 
 static void *other_uses_and_sleeps(void *argument) {
@@ -250,10 +250,10 @@ LADE_TEST(RetireLane, NotedByOneThreadAddedByAnother) {
   pthread_t thread;
   fixture_open_laned(&own);
   other_start(&they, &own, &thread, other_notes);
-  ladei_lane_init(&they.lane);
+  ladei_retire_buffer_init(&they.lane);
   for (int i = 0; i < 40; i++) {
     own.blocks[i].pending = true;
-    LADE_EXPECT(ladei_lane_add(own.retire, &they.lane, &own.blocks[i].ticket));
+    LADE_EXPECT(ladei_retire_buffer_add(own.retire, &they.lane, &own.blocks[i].ticket));
   }
   LADE_EXPECT_EQ_UINT(records(&own), 2); /* 40 uses: two batches are full */
   ladei_retire_counters counters = fixture_counters(&own);
@@ -262,7 +262,7 @@ LADE_TEST(RetireLane, NotedByOneThreadAddedByAnother) {
   fake_run_all(own.fake);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 40);
   other_end(&they, thread);
-  ladei_lane_close(own.retire, &they.lane);
+  ladei_retire_buffer_close(own.retire, &they.lane);
   fixture_close(&own);
 }
 

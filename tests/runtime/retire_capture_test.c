@@ -214,9 +214,9 @@ LADE_TEST(RetireCapture, NoteOfAPreciseUseThatGotIntoACaptureFails) {
   fixture_open(&own, NULL);
   capture_race race = {own.fake, fake_stream_create(own.fake)};
   fake_hook(own.fake, "event_record", race_begin, &race);
-  ladei_ticket *ticket = &own.blocks[0].ticket;
+  ladei_retire_ticket *ticket = &own.blocks[0].ticket;
   LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, ladei_retire_note(own.retire, ticket, race.stream, LADEI_NOTE_NOW));
-  LADE_EXPECT(!ladei_ticket_noted(ticket));
+  LADE_EXPECT(!ladei_retire_ticket_noted(ticket));
   LADE_EXPECT_STATUS(LADE_ERR_CAPTURE,
                      ladei_retire_note(own.retire, ticket, race.stream, LADEI_NOTE_NOW | LADEI_NOTE_PLAIN));
   LADE_EXPECT_OK(ladei_retire_note(own.retire, ticket, race.stream, LADEI_NOTE_NOW)); /* hangs on the capture */
@@ -290,14 +290,14 @@ LADE_TEST(RetireCapture, CaptureBegunDuringStreamRetireIsNoticed) {
 LADE_TEST(RetireCapture, FailingUserObjectNotesNothingAndLeavesNothing) {
   static fixture own;
   lade_stream stream = fixture_open(&own, NULL);
-  ladei_ticket *ticket = &own.blocks[0].ticket;
+  ladei_retire_ticket *ticket = &own.blocks[0].ticket;
   fake_capture_begin(own.fake, stream);
   fake_fail(own.fake, "user_object_create", LADE_ERR_DRIVER, 0, 1);
   LADE_EXPECT_STATUS(LADE_ERR_DRIVER, ladei_retire_note(own.retire, ticket, stream, 0));
   fake_fail(own.fake, "graph_retain_user_object", LADE_ERR_DRIVER, 0, 1);
   LADE_EXPECT_STATUS(LADE_ERR_DRIVER, ladei_retire_note(own.retire, ticket, stream, 0));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "graph_retain_user_object");
-  LADE_EXPECT(!ladei_ticket_noted(ticket));
+  LADE_EXPECT(!ladei_retire_ticket_noted(ticket));
   fixture_poll(&own, 0);
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).streams, 0);
   fixture_use(&own, 0, stream); /* and works at the next attempt */

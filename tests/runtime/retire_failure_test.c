@@ -296,20 +296,20 @@ LADE_TEST(RetireDeviceLost, PollKeepsBlocksAndSynchroniseGivesThemBack) {
 LADE_TEST(RetireFailure, FailingNoteNotesNothing) {
   static fixture own;
   lade_stream stream = fixture_open(&own, NULL);
-  ladei_ticket *ticket = &own.blocks[0].ticket;
+  ladei_retire_ticket *ticket = &own.blocks[0].ticket;
   static const char *const ops[] = {"stream_resolve", "stream_capture_info", "event_create", "event_record",
                                     "event_query"};
   for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
     fake_fail(own.fake, ops[i], LADE_ERR_DRIVER, 0, 1);
     LADE_EXPECT_STATUS(LADE_ERR_DRIVER, ladei_retire_note(own.retire, ticket, stream, LADEI_NOTE_NOW));
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, ops[i]);
-    LADE_EXPECT(!ladei_ticket_noted(ticket));
+    LADE_EXPECT(!ladei_retire_ticket_noted(ticket));
     LADE_EXPECT_OK(ladei_retire_check(own.retire));
   }
   LADE_EXPECT_OK(ladei_retire_note(own.retire, ticket, stream, LADEI_NOTE_NOW));
   fake_fail(own.fake, "event_record", LADE_ERR_DRIVER, 0, 1);
   LADE_EXPECT_STATUS(LADE_ERR_DRIVER, ladei_retire_note(own.retire, ticket, stream, LADEI_NOTE_NOW));
-  LADE_EXPECT(ladei_ticket_noted(ticket)); /* the earlier note stands */
+  LADE_EXPECT(ladei_retire_ticket_noted(ticket)); /* the earlier note stands */
   LADE_EXPECT(fixture_add(&own, 0));
   fixture_close(&own);
 }

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-static void fixture_done(void *owner, ladei_ticket *list) {
+static void fixture_done(void *owner, ladei_retire_ticket *list) {
   fixture *own = owner;
-  for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
     fixture_block *block = (fixture_block *)(void *)ticket; /* its first member */
     LADE_EXPECT(block->pending);
     block->pending = false;
@@ -20,7 +20,7 @@ lade_stream fixture_open(fixture *own, const ladei_retire_options *options) {
   all.done = fixture_done;
   own->fake = fake_open(&own->runtime);
   LADE_EXPECT_OK(ladei_retire_create(own->runtime, &all, &own->retire));
-  ladei_lane_init(&own->lane);
+  ladei_retire_buffer_init(&own->lane);
   return fake_stream_create(own->fake);
 }
 
@@ -31,15 +31,15 @@ lade_stream fixture_open_laned(fixture *own) {
 }
 
 void fixture_close(fixture *own) {
-  ladei_lane_close(own->retire, &own->lane);
+  ladei_retire_buffer_close(own->retire, &own->lane);
   LADE_EXPECT_OK(ladei_retire_check(own->retire));
   LADE_EXPECT_OK(ladei_retire_destroy(own->retire, true));
   fake_close(own->fake, own->runtime);
 }
 
 void fixture_note(fixture *own, int block, lade_stream stream) {
-  ladei_ticket *ticket = &own->blocks[block].ticket;
-  LADE_EXPECT_OK(own->laned ? ladei_lane_note(own->retire, &own->lane, ticket, stream)
+  ladei_retire_ticket *ticket = &own->blocks[block].ticket;
+  LADE_EXPECT_OK(own->laned ? ladei_retire_buffer_note(own->retire, &own->lane, ticket, stream)
                             : ladei_retire_note(own->retire, ticket, stream, 0));
 }
 
@@ -49,9 +49,9 @@ void fixture_note_now(fixture *own, int block, lade_stream stream) {
 
 bool fixture_add(fixture *own, int block) {
   own->blocks[block].pending = true;
-  ladei_ticket *ticket = &own->blocks[block].ticket;
-  bool pending =
-      own->laned ? ladei_lane_add(own->retire, &own->lane, ticket) : ladei_retire_add(own->retire, ticket, false);
+  ladei_retire_ticket *ticket = &own->blocks[block].ticket;
+  bool pending = own->laned ? ladei_retire_buffer_add(own->retire, &own->lane, ticket)
+                            : ladei_retire_add(own->retire, ticket, false);
   if (!pending) own->blocks[block].pending = false;
   return pending;
 }

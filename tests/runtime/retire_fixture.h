@@ -21,7 +21,7 @@
 enum { FIXTURE_BLOCKS = 256 };
 
 typedef struct fixture_block {
-  ladei_ticket ticket;
+  ladei_retire_ticket ticket;
   bool pending; /* added, not yet given to done() */
 } fixture_block;
 
@@ -29,7 +29,7 @@ typedef struct fixture {
   fake_driver *fake;
   lade_runtime *runtime;
   ladei_retire *retire;
-  ladei_lane lane;
+  ladei_retire_buffer lane;
   bool laned; /* fixture_note and fixture_add go by the lane */
   fixture_block blocks[FIXTURE_BLOCKS];
   int done[8 * FIXTURE_BLOCKS]; /* blocks given to done(), in order */

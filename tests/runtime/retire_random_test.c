@@ -82,7 +82,7 @@ static void model_add(model *m, int block) {
 static void model_poll(model *m) {
   uint64_t done;
   if (m->laned && below(m, 3) > 0) {
-    LADE_EXPECT_OK(ladei_lane_poll(m->own.retire, &m->own.lane, &done));
+    LADE_EXPECT_OK(ladei_retire_buffer_poll(m->own.retire, &m->own.lane, &done));
   } else {
     fixture_poll(&m->own, 0);
   }
@@ -226,7 +226,7 @@ LADE_TEST(RetireRandom, TheModelNoticesABrokenRule) {
 enum { WORKERS = 3, SHARED_STREAMS = 4, OWN_BLOCKS = 32, ADDS = 1500 };
 
 typedef struct stress_block {
-  ladei_ticket ticket;
+  ladei_retire_ticket ticket;
   _Atomic(bool) pending;
 } stress_block;
 
@@ -248,27 +248,27 @@ typedef struct stress_worker {
   int index;
 } stress_worker;
 
-static void stress_done(void *owner, ladei_ticket *list) {
+static void stress_done(void *owner, ladei_retire_ticket *list) {
   stress *all = owner;
-  for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
     stress_block *block = (stress_block *)(void *)ticket;
     LADE_EXPECT(atomic_exchange(&block->pending, false));
     atomic_fetch_add(&all->returned, 1);
   }
 }
 
-static void stress_note(stress *all, ladei_lane *lane, stress_block *block, support_random *random) {
+static void stress_note(stress *all, ladei_retire_buffer *lane, stress_block *block, support_random *random) {
   size_t s = support_random_below(random, SHARED_STREAMS);
   unsigned flags = support_random_one_in(random, 5) ? LADEI_NOTE_NOW : 0;
   bool by_lane = flags == 0 && support_random_below(random, 4) > 0;
   pthread_rwlock_rdlock(&all->shared[s].alive);
   fake_work(all->fake, all->shared[s].stream, 1);
-  LADE_EXPECT_OK(by_lane ? ladei_lane_note(all->retire, lane, &block->ticket, all->shared[s].stream)
+  LADE_EXPECT_OK(by_lane ? ladei_retire_buffer_note(all->retire, lane, &block->ticket, all->shared[s].stream)
                          : ladei_retire_note(all->retire, &block->ticket, all->shared[s].stream, flags));
   pthread_rwlock_unlock(&all->shared[s].alive);
 }
 
-static void stress_use(stress *all, ladei_lane *lane, stress_block *block, support_random *random) {
+static void stress_use(stress *all, ladei_retire_buffer *lane, stress_block *block, support_random *random) {
   uint64_t uses = support_random_below(random, 3) == 0 ? 2 : 1;
   for (; uses > 0; uses--) stress_note(all, lane, block, random);
   if (support_random_one_in(random, 6)) {
@@ -276,7 +276,7 @@ static void stress_use(stress *all, ladei_lane *lane, stress_block *block, suppo
   }
   atomic_store(&block->pending, true);
   bool by_lane = support_random_below(random, 4) > 0;
-  if (!(by_lane ? ladei_lane_add(all->retire, lane, &block->ticket)
+  if (!(by_lane ? ladei_retire_buffer_add(all->retire, lane, &block->ticket)
                 : ladei_retire_add(all->retire, &block->ticket, support_random_one_in(random, 10)))) {
     LADE_EXPECT(atomic_exchange(&block->pending, false));
     atomic_fetch_add(&all->returned, 1);
@@ -287,9 +287,9 @@ static void *stress_work(void *argument) {
   const stress_worker *own = argument;
   stress *all = own->all;
   support_random random;
-  ladei_lane lane;
+  ladei_retire_buffer lane;
   support_random_start_quietly(&random, (uint64_t)own->index + 1);
-  ladei_lane_init(&lane);
+  ladei_retire_buffer_init(&lane);
   for (int adds = 0; adds < ADDS;) {
     stress_block *block = &all->blocks[own->index][support_random_below(&random, OWN_BLOCKS)];
     if (!atomic_load(&block->pending)) {
@@ -302,9 +302,9 @@ static void *stress_work(void *argument) {
       LADE_EXPECT_OK(ladei_retire_poll(all->retire, support_random_one_in(&random, 2) ? LADEI_POLL_CLOSE : 0, NULL));
     }
     if (support_random_one_in(&random, 100)) LADE_EXPECT_OK(ladei_retire_close(all->retire));
-    if (support_random_one_in(&random, 500)) ladei_lane_close(all->retire, &lane); /* opened by the next use */
+    if (support_random_one_in(&random, 500)) ladei_retire_buffer_close(all->retire, &lane); /* opened by the next use */
   }
-  ladei_lane_close(all->retire, &lane);
+  ladei_retire_buffer_close(all->retire, &lane);
   atomic_fetch_sub(&all->working, 1);
   return NULL;
 }

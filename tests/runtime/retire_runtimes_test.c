@@ -20,15 +20,15 @@ enum { BLOCKS = 64, SCRATCH_STEP = 256, SCRATCH_COUNT = 16 };
 typedef struct bench {
   lade_runtime *runtime;
   ladei_retire *retire;
-  ladei_ticket tickets[BLOCKS];
+  ladei_retire_ticket tickets[BLOCKS];
   _Atomic(int) done;
   void *scratch; /* device memory */
   int scratch_used;
 } bench;
 
-static void bench_done(void *owner, ladei_ticket *list) {
+static void bench_done(void *owner, ladei_retire_ticket *list) {
   bench *own = owner;
-  while (ladei_ticket_take(&list) != NULL) atomic_fetch_add(&own->done, 1);
+  while (ladei_retire_ticket_take(&list) != NULL) atomic_fetch_add(&own->done, 1);
 }
 
 static bool bench_open(bench *own, const char *name) {
@@ -374,13 +374,13 @@ typedef struct worker {
 } worker;
 
 typedef struct worker_block {
-  ladei_ticket ticket;
+  ladei_retire_ticket ticket;
   _Atomic(bool) pending;
 } worker_block;
 
-static void worker_done(void *owner, ladei_ticket *list) {
+static void worker_done(void *owner, ladei_retire_ticket *list) {
   (void)owner;
-  for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
     LADE_EXPECT(atomic_exchange(&((worker_block *)(void *)ticket)->pending, false));
   }
 }

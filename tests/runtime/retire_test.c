@@ -547,9 +547,9 @@ LADE_TEST(RetireForget, TakesAllNotesBack) {
   lade_stream stream = fixture_open(&own, NULL);
   fixture_note(&own, 0, stream);
   LADE_EXPECT_OK(ladei_retire_note(own.retire, &own.blocks[0].ticket, LADE_STREAM_PER_THREAD, 0));
-  LADE_EXPECT(ladei_ticket_noted(&own.blocks[0].ticket));
+  LADE_EXPECT(ladei_retire_ticket_noted(&own.blocks[0].ticket));
   ladei_retire_forget(own.retire, &own.blocks[0].ticket);
-  LADE_EXPECT(!ladei_ticket_noted(&own.blocks[0].ticket));
+  LADE_EXPECT(!ladei_retire_ticket_noted(&own.blocks[0].ticket));
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 0);
   LADE_EXPECT(!fixture_add(&own, 0));
   fixture_close(&own);
@@ -560,7 +560,7 @@ LADE_TEST(RetireForget, MarkedUsesGoUnlessAlsoNotedWithoutMark) {
   fixture_open(&own, NULL);
   lade_stream streams[3];
   for (int i = 0; i < 3; i++) streams[i] = fake_stream_create(own.fake);
-  ladei_ticket *ticket = &own.blocks[0].ticket;
+  ladei_retire_ticket *ticket = &own.blocks[0].ticket;
   const unsigned marked = LADEI_NOTE_PLAIN | LADEI_NOTE_MARK, plain = LADEI_NOTE_PLAIN;
   LADE_EXPECT_OK(ladei_retire_note(own.retire, ticket, streams[0], marked));
   LADE_EXPECT_OK(ladei_retire_note(own.retire, ticket, streams[1], marked));
@@ -605,7 +605,7 @@ LADE_TEST(RetireStream, BlockFreedAfterItsWorkEndedHasNothingToWaitFor) {
   LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED, ladei_retire_note(own.retire, &own.blocks[2].ticket, stream, 0));
   LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED,
                      ladei_retire_note(own.retire, &own.blocks[2].ticket, stream, LADEI_NOTE_NOW));
-  LADE_EXPECT(!ladei_ticket_noted(&own.blocks[2].ticket));
+  LADE_EXPECT(!ladei_retire_ticket_noted(&own.blocks[2].ticket));
   LADE_EXPECT(!fixture_add(&own, 1));
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).streams, 1); /* it is remembered for a while */
   fixture_close(&own);
@@ -623,7 +623,8 @@ LADE_TEST(RetireStream, UnknownAndSpecialStreamsAreFine) {
   LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED, ladei_retire_note(own.retire, &own.blocks[0].ticket, stream, 0));
   LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED,
                      ladei_retire_note(own.retire, &own.blocks[0].ticket, stream, LADEI_NOTE_NOW));
-  LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED, ladei_lane_note(own.retire, &own.lane, &own.blocks[0].ticket, stream));
+  LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED,
+                     ladei_retire_buffer_note(own.retire, &own.lane, &own.blocks[0].ticket, stream));
   LADE_EXPECT(!fixture_add(&own, 0));
   fixture_close(&own);
 }
@@ -836,7 +837,7 @@ LADE_TEST(RetireFork, EveryCallOfTheChildAnswersForked) {
   fixture_work_and_use(&own, 0, stream);
   pid_t child = fork();
   if (child == 0) {
-    ladei_ticket *ticket = &own.blocks[1].ticket;
+    ladei_retire_ticket *ticket = &own.blocks[1].ticket;
     bool forked = ladei_retire_note(own.retire, ticket, stream, 0) == LADE_ERR_FORKED &&
                   ladei_retire_note_event(own.retire, ticket, NULL) == LADE_ERR_FORKED &&
                   ladei_retire_poll(own.retire, CLOSE, NULL) == LADE_ERR_FORKED &&

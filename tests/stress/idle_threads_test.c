@@ -72,7 +72,7 @@ static void crowd_close(crowd *own) {
 
 /* Blocks that went from the node to threads and back. */
 static uint64_t node_moves(const crowd *own, unsigned class_index) {
-  const ladei_class_counters *counters = &ladei_pool_node(own->pool, 0)->counters.classes[class_index];
+  const ladei_pinned_class_counters *counters = &ladei_pinned_pool_node(own->pool, 0)->counters.classes[class_index];
   return atomic_load(&counters->cut.blocks) + atomic_load(&counters->joined.blocks);
 }
 
@@ -89,7 +89,7 @@ static void pairs_make(const crowd *own, size_t bytes) {
 LADE_TEST(IdleThreads, OneThatWorksHasItsBlocksReady) {
   static crowd own;
   if (!crowd_open(&own)) return;
-  LADE_EXPECT_LE_UINT(ladei_thread_caches_bytes(own.pool), 16 * LADEI_MIB);
+  LADE_EXPECT_LE_UINT(ladei_pinned_thread_caches_bytes(own.pool), 16 * LADEI_MIB);
   LADE_EXPECT_LE_UINT(own.pool->magazine_quota_bytes, 16 * LADEI_MIB);
   static const size_t sizes[] = {4096, 65536, LADEI_MIB};
   for (int i = 0; i < 3; i++) {

@@ -42,13 +42,16 @@ static bool arena_open(arena *own) {
   options.segment_bytes = 4 * LADEI_MIB;
   options.max_bytes = 256 * LADEI_MIB;
   options.magazine_bytes = 16 * LADEI_MIB;
-  (void)ladei_gate_barrier(); /* what another thread was refused does not count: gates are light where they can be */
+  (void)
+      ladei_asym_lock_barrier(); /* what another thread was refused does not count: gates are light where they can be */
   LADE_EXPECT_OK(lade_pinned_pool_create(own->runtime, &options, &own->pool));
   LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &own->stream));
   return own->pool != NULL;
 }
 
-static uint64_t reserved_bytes(const arena *own) { return ladei_gauge_current(&own->pool->counters.reserved_bytes); }
+static uint64_t reserved_bytes(const arena *own) {
+  return ladei_pinned_gauge_current(&own->pool->counters.reserved_bytes);
+}
 
 /* Nothing is lost: all that the pool has goes back, and it counts right. */
 static void arena_close(arena *own) {
@@ -148,12 +151,12 @@ LADE_TEST_P(Membarrier, CacheOfAThreadThatCannotBeFencedIsLeftToItsOwner, errors
   sleeper asleep;
   if (!arena_open(&own)) return;
   sleeper_start(&asleep, &own, true);
-  uint64_t kept = ladei_thread_caches_bytes(own.pool);
+  uint64_t kept = ladei_pinned_thread_caches_bytes(own.pool);
   LADE_EXPECT_GE_UINT(kept, 2 * LADEI_MIB + 24 * 4096);
   visit_denied(&own, error, trim_all);
-  LADE_EXPECT_EQ_UINT(ladei_thread_caches_bytes(own.pool), kept);
+  LADE_EXPECT_EQ_UINT(ladei_pinned_thread_caches_bytes(own.pool), kept);
   sleeper_step(&asleep); /* sees in its next call that it was asked */
-  LADE_EXPECT_LE_UINT(ladei_thread_caches_bytes(own.pool), 64 * LADEI_KIB);
+  LADE_EXPECT_LE_UINT(ladei_pinned_thread_caches_bytes(own.pool), 64 * LADEI_KIB);
   visit_denied(&own, error, trim_all); /* and needs no fence from now on */
   lade_pinned_stats stats;
   lade_pinned_stats_init(&stats);
@@ -344,7 +347,7 @@ static void early_body(const char *error) {
   if (!arena_open(&own)) return;
   sleeper_start(&asleep, &own, true);
   trim_all(&own);
-  LADE_EXPECT_LE_UINT(ladei_thread_caches_bytes(own.pool), 0); /* its owner pays: he can be visited */
+  LADE_EXPECT_LE_UINT(ladei_pinned_thread_caches_bytes(own.pool), 0); /* its owner pays: he can be visited */
   crew_start(&all, &own);
   visit_for_a_while(&own);
   crew_end(&all);
@@ -364,7 +367,7 @@ static void child_body(const char *error) {
   if (!arena_open(&own)) return;
   sleeper_start(&asleep, &own, true);
   trim_all(&own);
-  LADE_EXPECT_EQ_UINT(ladei_thread_caches_bytes(own.pool), 0);
+  LADE_EXPECT_EQ_UINT(ladei_pinned_thread_caches_bytes(own.pool), 0);
   sleeper_step(&asleep);
   sleeper_end(&asleep);
   nothing_is_lost(&own);

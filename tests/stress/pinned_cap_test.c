@@ -93,7 +93,7 @@ static bool cap_pool_open(cap_pool *own, int call_yields, const lade_pinned_opti
 }
 
 static void cap_pool_close(cap_pool *own) {
-  if ((own->pool->background.running)) ladei_background_stop(&own->pool->background);
+  if ((own->pool->background.running)) ladei_pinned_background_stop(&own->pool->background);
   LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
   support_runtime_close(own->runtime);
@@ -255,7 +255,7 @@ static void *empty_cache(void *user) {
 
 /* Until the asker stands before the memory that is on its way, or has its answer. */
 static void until_at_the_door(const cap_pool *own, asker *asked) {
-  while (!ladei_room_is_asked_for(&own->pool->room) && !atomic_load(&asked->over)) sched_yield();
+  while (!ladei_pinned_room_is_asked_for(&own->pool->room) && !atomic_load(&asked->over)) sched_yield();
 }
 
 /* Nothing is in use: the pool's only segment is on its way to the system. */

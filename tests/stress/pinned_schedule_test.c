@@ -207,7 +207,7 @@ static void op_trim(bench *own, int thread) {
 
 static void op_drain(bench *own, int thread) {
   (void)thread;
-  ladei_pool_drain(own->pool);
+  ladei_pinned_pool_drain(own->pool);
 }
 
 /* A block in use is found, and described as it is; one that another thread may free, in whatever way. */

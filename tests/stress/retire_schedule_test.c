@@ -51,7 +51,7 @@ enum {
 typedef enum block_state { IN_USE, FREED, BACK } block_state;
 
 typedef struct model_block {
-  ladei_ticket ticket;
+  ladei_retire_ticket ticket;
   block_state state;
   bool adding;            /* the free is under way */
   bool noted[STREAMS];    /* until the free */
@@ -77,7 +77,7 @@ typedef struct operation {
 struct bench {
   lade_runtime *runtime;
   ladei_retire *retire;
-  ladei_lane lanes[THREADS];
+  ladei_retire_buffer lanes[THREADS];
   model_stream streams[STREAMS];
   model_block blocks[BLOCKS];
   lade_event events[THREADS + 1];  /* for note_event; the last one is that of FOREIGN */
@@ -105,9 +105,9 @@ static void must_at_least(model_block *block, int s, uint64_t items) {
   if (block->must[s] < items) block->must[s] = items;
 }
 
-static void done(void *owner, ladei_ticket *list) {
+static void done(void *owner, ladei_retire_ticket *list) {
   bench *own = owner;
-  for (ladei_ticket *ticket; (ticket = ladei_ticket_take(&list)) != NULL;) {
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
     model_block *block = (model_block *)(void *)((char *)ticket - offsetof(model_block, ticket));
     if (block->state != FREED) LADE_FAIL("block %d came back in state %d", (int)(block - own->blocks), block->state);
     if (block->graph) LADE_FAIL("block %d came back while a graph that uses it is alive", (int)(block - own->blocks));
@@ -150,13 +150,14 @@ static void note(bench *own, model_block *block, int s, unsigned flags) {
 
 static void lane_note(bench *own, int thread, model_block *block, int s) {
   uint64_t queued = own->streams[s].queued;
-  lade_status status = ladei_lane_note(own->retire, &own->lanes[thread], &block->ticket, own->streams[s].handle);
+  lade_status status =
+      ladei_retire_buffer_note(own->retire, &own->lanes[thread], &block->ticket, own->streams[s].handle);
   model_note(own, block, s, status, queued, false);
 }
 
 /* An idle ticket: its block is its owner's again. */
 static void not_pending(bench *own, model_block *block) {
-  ladei_ticket *list = &block->ticket;
+  ladei_retire_ticket *list = &block->ticket;
   list->next = NULL;
   done(own, list);
 }
@@ -169,7 +170,7 @@ static void add(bench *own, model_block *block) {
 
 static void lane_add(bench *own, int thread, model_block *block) {
   model_free(own, block);
-  if (!ladei_lane_add(own->retire, &own->lanes[thread], &block->ticket)) not_pending(own, block);
+  if (!ladei_retire_buffer_add(own->retire, &own->lanes[thread], &block->ticket)) not_pending(own, block);
   block->adding = false;
 }
 
@@ -261,7 +262,7 @@ static void op_graph_destroy(bench *own, int thread) {
 static void op_note_capturing(bench *own, int thread) {
   model_block *block = block_of(own, thread, FRESH);
   lade_status status =
-      ladei_lane_note(own->retire, &own->lanes[thread], &block->ticket, own->streams[CAPTURING].handle);
+      ladei_retire_buffer_note(own->retire, &own->lanes[thread], &block->ticket, own->streams[CAPTURING].handle);
   if (status != LADE_OK && status != LADE_ERR_CAPTURE) LADE_FAIL("a note ended with %s", lade_status_name(status));
   lane_add(own, thread, block);
 }
@@ -300,7 +301,7 @@ static void op_poll_close(bench *own, int thread) {
 
 static void op_lane_poll(bench *own, int thread) {
   uint64_t found;
-  LADE_EXPECT_OK(ladei_lane_poll(own->retire, &own->lanes[thread], &found));
+  LADE_EXPECT_OK(ladei_retire_buffer_poll(own->retire, &own->lanes[thread], &found));
 }
 
 static void op_close(bench *own, int thread) {
@@ -343,7 +344,7 @@ static void op_counters(bench *own, int thread) {
   ladei_retire_counters_get(own->retire, &counters);
 }
 
-static void op_lane_close(bench *own, int thread) { ladei_lane_close(own->retire, &own->lanes[thread]); }
+static void op_lane_close(bench *own, int thread) { ladei_retire_buffer_close(own->retire, &own->lanes[thread]); }
 
 /* The device goes on. */
 static void op_step(bench *own, int thread) {
@@ -403,7 +404,7 @@ static void prepare(void *user) {
   }
   LADE_EXPECT_OK(ladei_retire_create(own->runtime, &options, &own->retire));
   for (int t = 0; t < THREADS; t++) {
-    ladei_lane_init(&own->lanes[t]);
+    ladei_retire_buffer_init(&own->lanes[t]);
   }
   work(own, 0);
   note(own, &own->blocks[COVERED], 0, 0);

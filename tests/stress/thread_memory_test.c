@@ -120,7 +120,7 @@ LADE_TEST(ThreadMemory, ThreadsWithAndWithoutMemoryShareAPool) {
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     LADE_EXPECT_OK(lade_stream_synchronize(runtime, stream));
     LADE_EXPECT_OK(lade_pinned_empty_cache(pool));
-    LADE_EXPECT_EQ_UINT(ladei_gauge_current(&pool->counters.reserved_bytes), 0);
+    LADE_EXPECT_EQ_UINT(ladei_pinned_gauge_current(&pool->counters.reserved_bytes), 0);
     LADE_EXPECT_OK(ladei_pinned_pool_check(pool));
     LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true));
   }

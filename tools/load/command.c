@@ -23,13 +23,13 @@
 enum { KEY_JSON = 256, KEY_LIST, KEY_RUNTIME, KEY_TO, KEY_VERIFY };
 static const uint64_t glance_ns = 100 * 1000000; /* between two looks at the progress */
 
-typedef struct arguments {
+typedef struct load_arguments {
   const char *runtime; /* NULL: the best found */
   const char *to;
   bool json, list, verify;
   char **files;
   int file_count;
-} arguments;
+} load_arguments;
 
 /* What came of one file. */
 typedef struct outcome {
@@ -57,7 +57,7 @@ static const struct argp_option option_table[] = {
     {0}};
 
 static error_t option_parse(int key, char *argument, struct argp_state *state) {
-  arguments *a = state->input;
+  load_arguments *a = state->input;
   switch (key) {
   case KEY_JSON: a->json = true; return 0;
   case KEY_LIST: a->list = true; return 0;
@@ -162,7 +162,7 @@ static bool checkpoint_verify(const stage *s, const lade_safetensors *file, cons
   return good;
 }
 
-static bool checkpoint_load(const stage *s, const arguments *a, outcome *o) {
+static bool checkpoint_load(const stage *s, const load_arguments *a, outcome *o) {
   lade_safetensors *file;
   lade_tensor_load *load;
   double began = stage_seconds(s);
@@ -199,7 +199,7 @@ static bool ticket_wait(const stage *s, lade_ticket *ticket, outcome *o) {
   return status == LADE_OK || stage_failed(s, o->path);
 }
 
-static bool bytes_load(const stage *s, const arguments *a, int fd, outcome *o) {
+static bool bytes_load(const stage *s, const load_arguments *a, int fd, outcome *o) {
   const lade_load_target *target = &s->targets[0];
   lade_transfer transfer;
   lade_ticket *ticket;
@@ -222,7 +222,7 @@ static bool bytes_load(const stage *s, const arguments *a, int fd, outcome *o) {
   return lade_device_free(target->allocator, memory) == LADE_OK && good;
 }
 
-static bool other_load(const stage *s, const arguments *a, outcome *o) {
+static bool other_load(const stage *s, const load_arguments *a, outcome *o) {
   struct stat facts;
   int fd = open(o->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up */
   if (fd < 0 || fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
@@ -244,7 +244,7 @@ static bool other_load(const stage *s, const arguments *a, outcome *o) {
 
 static double rate(const outcome *o) { return o->seconds > 0 ? (double)o->bytes / o->seconds : 0; }
 
-static void outcome_print(const arguments *a, const outcome *o) {
+static void outcome_print(const load_arguments *a, const outcome *o) {
   name_print(stdout, o->path);
   fputs(": ", stdout);
   if (o->is_checkpoint) {
@@ -286,7 +286,7 @@ static bool report_print(const stage *s, const json_t *rows) {
   return good;
 }
 
-static bool files_load(const stage *s, const arguments *a) {
+static bool files_load(const stage *s, const load_arguments *a) {
   bool good = true;
   json_t *rows = json_array();
   for (int i = 0; i < a->file_count; i++) {
@@ -306,7 +306,7 @@ static bool files_load(const stage *s, const arguments *a) {
 int command_load(int argc, char **argv) {
   static char name[] = "lade load";
   const struct argp argp = {option_table, option_parse, "FILE...", documentation, NULL, NULL, NULL};
-  arguments a = {.to = "0"};
+  load_arguments a = {.to = "0"};
   stage s;
   options_read(&argp, name, argc, argv, &a);
   if (!stage_open(&s, name, a.runtime, a.to)) return EXIT_FAILED;

@@ -32,7 +32,7 @@ static const char help[] =
     "\n"
     "exit status: 0; 1 if reading, writing or memory failed; 2 for an error in the trace or the command line\n";
 
-typedef struct arguments {
+typedef struct replay_arguments {
   const char *trace;
   const char *conf;
   const char *plot;
@@ -40,7 +40,7 @@ typedef struct arguments {
   bool compare;
   char **confs; /* of --compare; they point into argv */
   int conf_count;
-} arguments;
+} replay_arguments;
 
 static int usage_error(const char *format, const char *what) {
   fputs("lade replay: ", stderr);
@@ -59,7 +59,7 @@ static const char *option_value(int argc, char **argv, int *at, const char *name
   return *at + 1 < argc ? argv[++*at] : "";
 }
 
-static int positional_add(arguments *a, char *argument) {
+static int positional_add(replay_arguments *a, char *argument) {
   if (a->compare) {
     a->confs[a->conf_count++] = argument;
     return EXIT_FINE;
@@ -69,7 +69,7 @@ static int positional_add(arguments *a, char *argument) {
   return EXIT_FINE;
 }
 
-static int option_read(arguments *a, int argc, char **argv, int *at) {
+static int option_read(replay_arguments *a, int argc, char **argv, int *at) {
   const char *value;
   if (strcmp(argv[*at], "--json") == 0) {
     a->json = true;
@@ -88,7 +88,7 @@ static int option_read(arguments *a, int argc, char **argv, int *at) {
   return EXIT_FINE;
 }
 
-static int arguments_read(arguments *a, int argc, char **argv) {
+static int arguments_read(replay_arguments *a, int argc, char **argv) {
   for (int at = 1; at < argc; at++) {
     int status = option_read(a, argc, argv, &at);
     if (status != EXIT_FINE) return status;
@@ -130,7 +130,7 @@ static int failed(const char *what, const char *name) {
 }
 
 /* Replays the file into the sink. */
-static int trace_replay(const arguments *a, const char *conf, sink *s) {
+static int trace_replay(const replay_arguments *a, const char *conf, sink *s) {
   bool standard_input = strcmp(a->trace, "-") == 0;
   FILE *file = standard_input ? stdin : fopen(a->trace, "r");
   if (file == NULL) return failed("cannot open", a->trace);
@@ -157,7 +157,7 @@ static int trace_replay(const arguments *a, const char *conf, sink *s) {
   return status;
 }
 
-static int plot_write(const arguments *a, const timeline *line) {
+static int plot_write(const replay_arguments *a, const timeline *line) {
   FILE *file = fopen(a->plot, "w");
   if (file == NULL) return failed("cannot write", a->plot);
   timeline_write_svg(file, line, a->trace);
@@ -165,7 +165,7 @@ static int plot_write(const arguments *a, const timeline *line) {
   return fclose(file) == 0 && written ? EXIT_FINE : failed("cannot write", a->plot);
 }
 
-static int report_run(const arguments *a) {
+static int report_run(const replay_arguments *a) {
   char *text = NULL;
   size_t length = 0;
   static timeline line;
@@ -201,7 +201,7 @@ static void row_print(const row *r) {
          (unsigned long long)t->ooms.total);
 }
 
-static int compare_run(const arguments *a) {
+static int compare_run(const replay_arguments *a) {
   if (strcmp(a->trace, "-") == 0) return usage_error("%s", "--compare reads the trace more than once: no -");
   int count = a->conf_count + 1;
   row *rows = calloc((size_t)count, sizeof *rows);
@@ -237,8 +237,8 @@ int command_replay(int argc, char **argv) {
       return EXIT_FINE;
     }
   }
-  arguments a = {.confs = calloc((size_t)argc, sizeof(char *))};
-  if (a.confs == NULL) return failed("no memory for", "the arguments");
+  replay_arguments a = {.confs = calloc((size_t)argc, sizeof(char *))};
+  if (a.confs == NULL) return failed("no memory for", "the replay_arguments");
   int status = arguments_read(&a, argc, argv);
   if (status == EXIT_FINE && a.conf != NULL) status = conf_check(a.conf);
   for (int i = 0; i < a.conf_count && status == EXIT_FINE; i++) status = conf_check(a.confs[i]);

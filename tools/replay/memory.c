@@ -13,33 +13,35 @@
 #define END_STEP   (UINT64_C(1) << 43)
 
 /* In `live`: key is the address, length its bytes. In `used`: the first step, and how many. */
-typedef struct range {
-  ladei_order_node order;
+typedef struct memory_range {
+  ladei_device_order_node order;
   uint64_t length;
-} range;
+} memory_range;
 
-static range *range_of(ladei_order_node *node) { return LADEI_ORDER_RECORD(node, range, order); }
-static uint64_t begin_of(const range *r) { return r->order.key.word[0]; }
-static uint64_t end_of(const range *r) { return begin_of(r) + r->length; }
-static ladei_order_key key_of(uint64_t begin) { return (ladei_order_key){{begin, 0, 0}}; }
+static memory_range *range_of(ladei_device_order_node *node) {
+  return LADEI_DEVICE_ORDER_RECORD(node, memory_range, order);
+}
+static uint64_t begin_of(const memory_range *r) { return r->order.key.word[0]; }
+static uint64_t end_of(const memory_range *r) { return begin_of(r) + r->length; }
+static ladei_device_order_key key_of(uint64_t begin) { return (ladei_device_order_key){{begin, 0, 0}}; }
 
-static range *range_at_most(const ladei_ordered_set *set, uint64_t begin) {
-  return range_of(ladei_ordered_set_at_most(set, key_of(begin)));
+static memory_range *range_at_most(const ladei_device_ordered_set *set, uint64_t begin) {
+  return range_of(ladei_device_ordered_set_at_most(set, key_of(begin)));
 }
 
-static void range_put(ladei_ordered_set *set, range *r, uint64_t begin, uint64_t length) {
+static void range_put(ladei_device_ordered_set *set, memory_range *r, uint64_t begin, uint64_t length) {
   r->order.key = key_of(begin);
   r->length = length;
-  ladei_ordered_set_insert(set, &r->order);
+  ladei_device_ordered_set_insert(set, &r->order);
 }
 
-static void range_drop(ladei_ordered_set *set, range *r) {
-  ladei_ordered_set_remove(set, &r->order);
+static void range_drop(ladei_device_ordered_set *set, memory_range *r) {
+  ladei_device_ordered_set_remove(set, &r->order);
   free(r);
 }
 
-static void set_clear(ladei_ordered_set *set) {
-  for (range *r; (r = range_of(ladei_ordered_set_first(set))) != NULL;) range_drop(set, r);
+static void set_clear(ladei_device_ordered_set *set) {
+  for (memory_range *r; (r = range_of(ladei_device_ordered_set_first(set))) != NULL;) range_drop(set, r);
 }
 
 void replay_memory_init(replay_memory *memory, uint64_t capacity) { *memory = (replay_memory){.capacity = capacity}; }
@@ -75,17 +77,17 @@ static uint64_t steps_of(uint64_t bytes) { return bytes / STEP + (bytes % STEP !
 /* The lowest address with so many steps that were never used; 0 if there is none. */
 static uint64_t unused_find(const replay_memory *memory, uint64_t steps) {
   uint64_t begin = FIRST_STEP;
-  const range *run = range_at_most(&memory->used, begin);
+  const memory_range *run = range_at_most(&memory->used, begin);
   if (run != NULL && end_of(run) > begin) begin = end_of(run);
-  ladei_order_node *node = ladei_ordered_set_at_least(&memory->used, key_of(begin));
-  for (; node != NULL && begin_of(range_of(node)) - begin < steps; node = ladei_order_next(node)) {
+  ladei_device_order_node *node = ladei_device_ordered_set_at_least(&memory->used, key_of(begin));
+  for (; node != NULL && begin_of(range_of(node)) - begin < steps; node = ladei_device_order_next(node)) {
     begin = end_of(range_of(node));
   }
   return begin < END_STEP && steps < END_STEP - begin ? begin * STEP : 0;
 }
 
 static bool live_overlaps(const replay_memory *memory, uint64_t address, uint64_t bytes) {
-  const range *last = range_at_most(&memory->live, address + bytes - 1);
+  const memory_range *last = range_at_most(&memory->live, address + bytes - 1);
   return last != NULL && end_of(last) > address;
 }
 
@@ -105,9 +107,9 @@ static uint64_t address_choose(replay_memory *memory, uint64_t bytes) {
 }
 
 /* Adds steps to `used` (M2); `spare` becomes their run, or is freed. */
-static void used_add(replay_memory *memory, uint64_t begin, uint64_t steps, range *spare) {
+static void used_add(replay_memory *memory, uint64_t begin, uint64_t steps, memory_range *spare) {
   uint64_t end = begin + steps;
-  range *run = range_at_most(&memory->used, begin);
+  memory_range *run = range_at_most(&memory->used, begin);
   if (run != NULL && end_of(run) >= begin) {
     free(spare);
     if (end_of(run) < end) run->length = end - begin_of(run);
@@ -115,7 +117,8 @@ static void used_add(replay_memory *memory, uint64_t begin, uint64_t steps, rang
     run = spare;
     range_put(&memory->used, run, begin, steps);
   }
-  for (range *next; (next = range_of(ladei_order_next(&run->order))) != NULL && begin_of(next) <= end_of(run);) {
+  for (memory_range *next;
+       (next = range_of(ladei_device_order_next(&run->order))) != NULL && begin_of(next) <= end_of(run);) {
     if (end_of(next) > end_of(run)) run->length = end_of(next) - begin_of(run);
     range_drop(&memory->used, next);
   }
@@ -128,8 +131,8 @@ lade_status replay_memory_take(replay_memory *memory, uint64_t bytes, bool charg
     lade_status status = charge(memory, bytes);
     if (status != LADE_OK) return status;
   }
-  range *live = malloc(sizeof *live);
-  range *used = malloc(sizeof *used);
+  memory_range *live = malloc(sizeof *live);
+  memory_range *used = malloc(sizeof *used);
   uint64_t address = live != NULL && used != NULL ? address_choose(memory, bytes) : 0;
   if (address == 0) {
     bool host = live == NULL || used == NULL;
@@ -147,7 +150,7 @@ lade_status replay_memory_take(replay_memory *memory, uint64_t bytes, bool charg
 }
 
 lade_status replay_memory_give(replay_memory *memory, uint64_t address, bool charged) {
-  range *live = range_at_most(&memory->live, address);
+  memory_range *live = range_at_most(&memory->live, address);
   if (live == NULL || begin_of(live) != address) return unknown("driver memory", address);
   if (charged) memory->charged -= live->length;
   range_drop(&memory->live, live);

@@ -139,14 +139,14 @@ static void state_destroy(stored_state *state) {
 static void blocks_free(replay *r) {
   static const struct {
     size_t distance; /* in the table, which is half full */
-    ladei_heap_part part;
-  } steps[] = {{24, LADEI_HEAP_START}, {16, LADEI_HEAP_BLOCK}, {8, LADEI_HEAP_BESIDE}};
+    ladei_device_heap_part part;
+  } steps[] = {{24, LADEI_DEVICE_HEAP_START}, {16, LADEI_DEVICE_HEAP_BLOCK}, {8, LADEI_DEVICE_HEAP_BESIDE}};
   size_t place = 0;
   number_map_entry entry;
   while (number_map_next(&r->ids, &place, &entry)) {
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
       uint64_t address = number_map_value_at(&r->ids, place + steps[i].distance);
-      if (address > FAILED) ladei_heap_prefetch(&r->allocator->heap, address, steps[i].part);
+      if (address > FAILED) ladei_device_heap_prefetch(&r->allocator->heap, address, steps[i].part);
     }
     if (entry.value > FAILED) (void)lade_device_free(r->allocator, (void *)(uintptr_t)entry.value);
   }
@@ -219,7 +219,7 @@ static trace_result do_alloc(replay *r, trace_reader *reader, const trace_op *op
     *value = (uint64_t)(uintptr_t)block;
     return TRACE_OP;
   }
-  if (!ladei_is_exhausted(status)) return refused(reader, op);
+  if (!ladei_device_is_exhausted(status)) return refused(reader, op);
   return oom_add(r, id) ? TRACE_OP : no_memory(reader, op);
 }
 
@@ -313,13 +313,13 @@ static bool owners_collect(const replay *r, number_map *out) {
   return true;
 }
 
-static bool pool_owners_select(const ladei_snapshot *snapshot, uint64_t pool, const number_map *owners,
+static bool pool_owners_select(const ladei_device_snapshot *snapshot, uint64_t pool, const number_map *owners,
                                number_map *out) {
   for (size_t i = 0; i < snapshot->segment_count; i++) {
-    const ladei_snapshot_segment *segment = &snapshot->segments[i];
+    const ladei_device_snapshot_segment *segment = &snapshot->segments[i];
     if (segment->pool.first != pool) continue;
     for (size_t j = 0; j < segment->block_count; j++) {
-      const ladei_snapshot_block *block = &snapshot->blocks[segment->first_block + j];
+      const ladei_device_snapshot_block *block = &snapshot->blocks[segment->first_block + j];
       if (block->state != LADE_DEVICE_BLOCK_ALLOCATED) continue;
       if (!number_map_set(out, block->address, *number_map_get(owners, block->address))) return false;
     }
@@ -329,7 +329,7 @@ static bool pool_owners_select(const ladei_snapshot *snapshot, uint64_t pool, co
 
 /* Address -> ID of what is handed out from a pool. */
 static bool pool_owners(const replay *r, uint64_t pool, number_map *out) {
-  ladei_snapshot snapshot;
+  ladei_device_snapshot snapshot;
   number_map owners = {.entries = NULL};
   if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return false;
   bool right = owners_collect(r, &owners) && pool_owners_select(&snapshot, pool, &owners, out);
@@ -496,8 +496,8 @@ static report_pinned pinned_report(const replay *r) {
   return report;
 }
 
-static report_block block_report(const number_map *owners, const ladei_snapshot_segment *segment,
-                                 const ladei_snapshot_block *block) {
+static report_block block_report(const number_map *owners, const ladei_device_snapshot_segment *segment,
+                                 const ladei_device_snapshot_block *block) {
   report_block out = {.offset = block->address - segment->address,
                       .size = block->bytes,
                       .requested_size = block->requested_bytes,
@@ -511,7 +511,7 @@ _Static_assert((int)LADE_DEVICE_BLOCK_INACTIVE == (int)REPORT_INACTIVE &&
                    (int)LADE_DEVICE_BLOCK_PENDING_FREE == (int)REPORT_PENDING_FREE,
                "states of a snapshot are those of a report");
 
-static report_segment segment_report(const ladei_snapshot_segment *segment) {
+static report_segment segment_report(const ladei_device_snapshot_segment *segment) {
   return (report_segment){.address = segment->address,
                           .total_size = segment->total_bytes,
                           .stream = replay_stream_number(segment->stream),
@@ -525,10 +525,10 @@ static report_segment segment_report(const ladei_snapshot_segment *segment) {
                           .block_count = segment->block_count};
 }
 
-static void entry_give(replay *r, const trace_op *op, const ladei_snapshot *snapshot, const number_map *owners,
+static void entry_give(replay *r, const trace_op *op, const ladei_device_snapshot *snapshot, const number_map *owners,
                        report_segment *segments, report_block *blocks) {
   for (size_t i = 0; i < snapshot->segment_count; i++) {
-    const ladei_snapshot_segment *segment = &snapshot->segments[i];
+    const ladei_device_snapshot_segment *segment = &snapshot->segments[i];
     segments[i] = segment_report(segment);
     for (size_t j = segment->first_block; j < segment->first_block + segment->block_count; j++) {
       blocks[j] = block_report(owners, segment, &snapshot->blocks[j]);
@@ -548,7 +548,7 @@ static void entry_give(replay *r, const trace_op *op, const ladei_snapshot *snap
 
 static trace_result do_snapshot(replay *r, trace_reader *reader, const trace_op *op) {
   if (r->settings.snapshot != NULL) {
-    ladei_snapshot snapshot;
+    ladei_device_snapshot snapshot;
     if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return no_memory(reader, op);
     report_segment *segments = calloc(snapshot.segment_count + 1, sizeof *segments);
     report_block *blocks = calloc(snapshot.block_count + 1, sizeof *blocks);
@@ -613,10 +613,10 @@ trace_result replay_step(replay *r, trace_reader *reader, const trace_op *op) {
 enum { LOOK_AHEAD_FROM = 2048 };
 
 /* A part of the heap for the free that comes after so many others. */
-static void free_prefetch(const replay *r, const ahead *queue, uint64_t distance, ladei_heap_part part) {
+static void free_prefetch(const replay *r, const ahead *queue, uint64_t distance, ladei_device_heap_part part) {
   const uint64_t *id = ahead_free(queue, distance);
   const uint64_t *address = id != NULL ? number_map_get(&r->ids, *id) : NULL;
-  if (address != NULL && *address > FAILED) ladei_heap_prefetch(&r->allocator->heap, *address, part);
+  if (address != NULL && *address > FAILED) ladei_device_heap_prefetch(&r->allocator->heap, *address, part);
 }
 
 /* Before a free: what the next ones look at is brought into the cache by steps, each of which looks at what the one
@@ -625,9 +625,9 @@ static void look_ahead(const replay *r, const ahead *queue) {
   if (r->ids.count < LOOK_AHEAD_FROM) return;
   const uint64_t *id = ahead_free(queue, 7);
   if (id != NULL) number_map_prefetch(&r->ids, *id);
-  free_prefetch(r, queue, 5, LADEI_HEAP_START);
-  free_prefetch(r, queue, 3, LADEI_HEAP_BLOCK);
-  free_prefetch(r, queue, 1, LADEI_HEAP_BESIDE);
+  free_prefetch(r, queue, 5, LADEI_DEVICE_HEAP_START);
+  free_prefetch(r, queue, 3, LADEI_DEVICE_HEAP_BLOCK);
+  free_prefetch(r, queue, 1, LADEI_DEVICE_HEAP_BESIDE);
 }
 
 trace_result replay_run(replay *r, trace_reader *reader) {

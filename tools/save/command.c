@@ -17,13 +17,13 @@
 
 enum { KEY_JSON = 256, KEY_NO_SYNC, KEY_ON, KEY_RUNTIME, KEY_SHARD };
 
-typedef struct arguments {
+typedef struct save_arguments {
   const char *runtime; /* NULL: the best found */
   const char *on;
   const char *from, *to;
   uint64_t max_shard_bytes;
   bool json, no_sync;
-} arguments;
+} save_arguments;
 
 /* A checkpoint on devices, as lade_safetensors_save() takes it. */
 typedef struct checkpoint {
@@ -77,7 +77,7 @@ static uint64_t size_read(const char *text) {
 }
 
 static error_t option_parse(int key, char *argument, struct argp_state *state) {
-  arguments *a = state->input;
+  save_arguments *a = state->input;
   switch (key) {
   case KEY_JSON: a->json = true; return 0;
   case KEY_NO_SYNC: a->no_sync = true; return 0;
@@ -198,7 +198,7 @@ static lade_status watch_look(void *user, uint64_t bytes_done, uint64_t bytes) {
   return LADE_OK;
 }
 
-static bool report_print(const stage *s, const arguments *a, const checkpoint *c, double seconds) {
+static bool report_print(const stage *s, const save_arguments *a, const checkpoint *c, double seconds) {
   double rate = seconds > 0 ? (double)c->bytes / seconds : 0;
   uint64_t tensors = lade_safetensors_count(c->file);
   if (!a->json) {
@@ -217,7 +217,7 @@ static bool report_print(const stage *s, const arguments *a, const checkpoint *c
   return fflush(stdout) == 0 && good;
 }
 
-static bool checkpoint_save(const stage *s, const arguments *a, const checkpoint *c) {
+static bool checkpoint_save(const stage *s, const save_arguments *a, const checkpoint *c) {
   watch w = {.s = s};
   lade_save_options options;
   lade_save_options_init(&options);
@@ -238,13 +238,13 @@ static bool checkpoint_save(const stage *s, const arguments *a, const checkpoint
 int command_save(int argc, char **argv) {
   static char name[] = "lade save";
   const struct argp argp = {option_table, option_parse, "FROM TO", documentation, NULL, NULL, NULL};
-  arguments a = {.on = "0"};
+  save_arguments a = {.on = "0"};
   stage s;
   checkpoint c;
   options_read(&argp, name, argc, argv, &a);
   if (!stage_open(&s, name, a.runtime, a.on)) return EXIT_FAILED;
   /* A target that is no good is found before anything is read. */
-  bool good = ladei_generation_check(a.to, a.max_shard_bytes > 0) == LADE_OK || stage_failed(&s, "saving");
+  bool good = ladei_loader_generation_check(a.to, a.max_shard_bytes > 0) == LADE_OK || stage_failed(&s, "saving");
   good = good && checkpoint_open(&s, a.from, &c);
   if (good) {
     good = checkpoint_save(&s, &a, &c);

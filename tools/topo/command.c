@@ -15,12 +15,12 @@
 
 enum { KEY_JSON = 256, KEY_PLOT, KEY_RUNTIME, KEY_TRY };
 
-typedef struct arguments {
+typedef struct topo_arguments {
   const char *runtime; /* NULL: the best found */
   const char *plot;
   bool json;
   bool try_pinning;
-} arguments;
+} topo_arguments;
 
 static const char documentation[] =
     "Shows where pinned memory would come from on this machine: devices, NUMA nodes, which node is near which device, "
@@ -36,7 +36,7 @@ static const struct argp_option option_table[] = {
     {0}};
 
 static error_t option_parse(int key, char *argument, struct argp_state *state) {
-  arguments *a = state->input;
+  topo_arguments *a = state->input;
   switch (key) {
   case KEY_JSON: a->json = true; return 0;
   case KEY_PLOT: a->plot = argument; return 0;
@@ -74,7 +74,7 @@ static int report_write(const survey *s, bool json) {
   return fflush(stdout) == 0 && ferror(stdout) == 0 ? EXIT_FINE : file_failed("standard output");
 }
 
-static int survey_show(const arguments *a, lade_runtime *runtime) {
+static int survey_show(const topo_arguments *a, lade_runtime *runtime) {
   static const ladei_pinned_hooks this_machine = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL};
   survey s;
   if (survey_make(runtime, &this_machine, a->try_pinning, &s) != LADE_OK) return lade_failed("looking");
@@ -87,7 +87,7 @@ static int survey_show(const arguments *a, lade_runtime *runtime) {
 int command_topo(int argc, char **argv) {
   static char name[] = "lade topo";
   const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
-  arguments a = {0};
+  topo_arguments a = {0};
   lade_runtime *runtime = NULL;
   options_read(&argp, name, argc, argv, &a);
   if (lade_runtime_open(a.runtime, NULL, &runtime) != LADE_OK) return lade_failed("no runtime");

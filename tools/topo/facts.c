@@ -32,11 +32,11 @@ static void sized_put(uint64_t bytes, const char *remark, char out[SURVEY_FACT_B
 }
 
 void survey_machine_facts(const survey *s, survey_fact out[SURVEY_FACTS]) {
-  const ladei_limits *limits = &s->limits;
+  const ladei_pinned_limits *limits = &s->limits;
   out[0].label = "available memory";
   sized_put(limits->available_bytes, "", out[0].value);
   out[1].label = "control group leaves";
-  bool limited = limits->cgroup_headroom_bytes != LADEI_NO_LIMIT;
+  bool limited = limits->cgroup_headroom_bytes != LADEI_PINNED_NO_LIMIT;
   sized_put(limits->cgroup_headroom_bytes, limited ? ", page cache counted as free" : "", out[1].value);
   out[2].label = "locked memory limit";
   sized_put(limits->memlock_bytes, "; does not count: the driver pins", out[2].value);
@@ -64,7 +64,7 @@ void survey_pool_facts(const survey *s, survey_fact out[SURVEY_FACTS]) {
   sources_put(pool->sources, out[0].value);
   out[1].label = "cap";
   const char *reason = s->cap_from_cgroup ? ", 7/8 of what the control group leaves" : ", half of the available memory";
-  sized_put(pool->max_bytes, pool->max_bytes == LADEI_NO_LIMIT ? "" : reason, out[1].value);
+  sized_put(pool->max_bytes, pool->max_bytes == LADEI_PINNED_NO_LIMIT ? "" : reason, out[1].value);
   out[2].label = "segments";
   sized_put(pool->segment_bytes, "", out[2].value);
   out[3].label = "kept by threads";

@@ -115,7 +115,7 @@ static json_t *pool_json(builder *b, const survey *s) {
   }
   put(b, object, "sources", sources);
   put(b, object, "max_bytes", count_json(s->pool.max_bytes));
-  bool capped = s->pool.max_bytes != LADEI_NO_LIMIT;
+  bool capped = s->pool.max_bytes != LADEI_PINNED_NO_LIMIT;
   put(b, object, "cap_from", capped ? json_string(s->cap_from_cgroup ? "cgroup" : "available") : json_null());
   put(b, object, "segment_bytes", count_json(s->pool.segment_bytes));
   put(b, object, "magazine_bytes", count_json(s->pool.magazine_bytes));

@@ -23,11 +23,11 @@ static lade_status no_memory(void) {
 /* ---- Devices ----------------------------------------------------------------------------------------------------- */
 
 static lade_status device_look(lade_runtime *runtime, lade_pinned_pool *pool, int device, survey_device *out) {
-  ladei_node *node = NULL;
+  ladei_pinned_node *node = NULL;
   lade_device_info_init(&out->info);
   lade_status status = lade_runtime_device_info(runtime, device, &out->info);
-  if (status == LADE_OK) status = ladei_pool_nearest_node(pool, device, &out->near_node);
-  if (status == LADE_OK) status = ladei_pool_node_of_device(pool, device, &node);
+  if (status == LADE_OK) status = ladei_pinned_pool_nearest_node(pool, device, &out->near_node);
+  if (status == LADE_OK) status = ladei_pinned_pool_node_of_device(pool, device, &node);
   if (status == LADE_OK) out->pinned_node = node->os_index;
   return status;
 }
@@ -93,7 +93,7 @@ static void node_look(const char *root, bool told, survey_node *node) {
 
 static lade_status nodes_look(survey *s, lade_pinned_pool *pool, const char *root) {
   ladei_topology_node *described = NULL;
-  const ladei_topology *topology = ladei_pool_topology(pool);
+  const ladei_topology *topology = ladei_pinned_pool_topology(pool);
   size_t count = topology == NULL ? 0 : ladei_topology_nodes(topology, NULL, 0);
   if (count == 0) return LADE_OK; /* the pool does without, and so does the survey */
   lade_status status = nodes_allocate(s, count, &described);
@@ -125,14 +125,14 @@ int survey_node_position(const survey *s, int os_node) {
 static lade_status pool_look(survey *s, lade_runtime *runtime, const ladei_pinned_hooks *hooks) {
   const char *root = hooks->root == NULL ? "" : hooks->root;
   lade_pinned_pool *pool = NULL;
-  ladei_limits_read(root, &s->limits);
+  ladei_pinned_limits_read(root, &s->limits);
   pages_pools_read(root, -1, &s->huge_pages);
   pages_transparent_mode(root, s->transparent_huge_pages);
   lade_status status = ladei_pinned_pool_create(runtime, NULL, hooks, &pool);
   if (status != LADE_OK) return status;
   lade_pinned_options_init(&s->pool);
   status = lade_pinned_settings_get(pool, &s->pool);
-  s->cap_from_cgroup = ladei_limits_cap_is_of_group(&s->limits);
+  s->cap_from_cgroup = ladei_pinned_limits_cap_is_of_group(&s->limits);
   if (status == LADE_OK) status = devices_look(s, runtime, pool);
   if (status == LADE_OK) status = nodes_look(s, pool, root);
   lade_status destroyed = lade_pinned_pool_destroy(pool, true);
@@ -172,7 +172,7 @@ const char *survey_source_name(int source) {
 
 const char *survey_size_text(uint64_t bytes, char out[SURVEY_SIZE_BYTES]) {
   static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes == LADEI_NO_LIMIT) return strcpy(out, "no limit");
+  if (bytes == LADEI_PINNED_NO_LIMIT) return strcpy(out, "no limit");
   if (bytes < LADEI_KIB) {
     snprintf(out, SURVEY_SIZE_BYTES, "%u B", (unsigned)bytes);
     return out;

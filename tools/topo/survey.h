@@ -45,7 +45,7 @@ typedef struct survey {
   size_t node_count;
   survey_node *nodes;
   unsigned long *distances; /* [from * node_count + to], 10 to itself; 0: not told */
-  ladei_limits limits;
+  ladei_pinned_limits limits;
   pages_pools huge_pages;
   char transparent_huge_pages[PAGES_MODE_BYTES];
   lade_pinned_options pool; /* the settings in force by default */
@@ -79,7 +79,7 @@ void survey_write_text(FILE *out, const survey *s);
 bool survey_write_json(FILE *out, const survey *s);
 void survey_write_svg(FILE *out, const survey *s);
 
-/* A size for people, at most nine characters: "512 B", "64.0 MiB"; "no limit" for LADEI_NO_LIMIT. Returns `out`. */
+/* A size for people, at most nine characters: "512 B", "64.0 MiB"; "no limit" for LADEI_PINNED_NO_LIMIT. Returns `out`. */
 enum { SURVEY_SIZE_BYTES = 16 };
 const char *survey_size_text(uint64_t bytes, char out[SURVEY_SIZE_BYTES]);
 

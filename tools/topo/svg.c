@@ -35,11 +35,11 @@ enum {
 #define WIDTH (2 * MARGIN + COLUMNS * ROOM_WIDTH + (COLUMNS - 1) * GAP)
 
 /* The node "none" stands behind the others. */
-typedef struct layout {
+typedef struct picture_layout {
   const survey *survey;
   size_t room_count;
   int facts_top, height;
-} layout;
+} picture_layout;
 
 /* ---- Letters ----------------------------------------------------------------------------------------------------- */
 
@@ -118,7 +118,7 @@ static void node_draw(FILE *out, const survey_node *node, int x, int y) {
   text_write(out, x, y + 88, "plain", node->node.cpu_count == 0 ? "no CPUs" : line, ROOM_CHARACTERS);
 }
 
-static int row_height(const layout *l, size_t row) {
+static int row_height(const picture_layout *l, size_t row) {
   size_t most = 0;
   for (size_t room = row * COLUMNS; room < (row + 1) * COLUMNS && room < l->room_count; room++) {
     size_t count = room_devices(l->survey, room);
@@ -128,13 +128,13 @@ static int row_height(const layout *l, size_t row) {
 }
 
 /* Of the row after the last: where the rooms end. */
-static int row_top(const layout *l, size_t row) {
+static int row_top(const picture_layout *l, size_t row) {
   int top = TITLE_HEIGHT;
   for (size_t above = 0; above < row; above++) top += row_height(l, above) + GAP;
   return top;
 }
 
-static void room_draw(FILE *out, const layout *l, size_t room) {
+static void room_draw(FILE *out, const picture_layout *l, size_t room) {
   const survey *s = l->survey;
   size_t row = room / COLUMNS;
   int x = MARGIN + (int)(room % COLUMNS) * (ROOM_WIDTH + GAP);
@@ -192,7 +192,7 @@ static void cell_draw(FILE *out, unsigned long distance, unsigned long most, int
   text_write(out, x + CELL / 2 - 1, y + CELL / 2 + 4, "middle", distance == 0 ? "-" : number, 4);
 }
 
-static void distances_draw(FILE *out, const layout *l) {
+static void distances_draw(FILE *out, const picture_layout *l) {
   const survey *s = l->survey;
   size_t cells = matrix_cells(s);
   int left = MARGIN + FACTS_WIDTH + 2 * CELL, top = l->facts_top;
@@ -215,8 +215,8 @@ static void distances_draw(FILE *out, const layout *l) {
 
 /* ---- All together ------------------------------------------------------------------------------------------------ */
 
-static layout layout_make(const survey *s) {
-  layout l = {.survey = s, .room_count = s->node_count};
+static picture_layout layout_make(const survey *s) {
+  picture_layout l = {.survey = s, .room_count = s->node_count};
   if (room_devices(s, s->node_count) > 0) l.room_count++;
   l.facts_top = row_top(&l, (l.room_count + COLUMNS - 1) / COLUMNS) + LINE_HEIGHT;
   int facts_height = (2 * SURVEY_FACTS + 3) * LINE_HEIGHT, matrix_height = ((int)matrix_cells(s) + 1) * CELL;
@@ -231,7 +231,7 @@ static const char style[] =
     ".bar{fill:none;stroke:#1f4e79}.cell{fill:#c05a00}</style>\n";
 
 void survey_write_svg(FILE *out, const survey *s) {
-  layout l = layout_make(s);
+  picture_layout l = layout_make(s);
   survey_fact facts[SURVEY_FACTS];
   char title[96];
   fprintf(out,

@@ -203,7 +203,7 @@ LADE_TEST(Topo, LimitsAndCapAreThoseOfThePool) {
   if (!fixture_open(&own, 0)) return;
   LADE_EXPECT_OK(survey_make(own.runtime, &own.hooks, false, &own.s));
   LADE_EXPECT_EQ_UINT(own.s.limits.available_bytes, 8 * LADEI_GIB);
-  LADE_EXPECT_EQ_UINT(own.s.limits.cgroup_headroom_bytes, LADEI_NO_LIMIT);
+  LADE_EXPECT_EQ_UINT(own.s.limits.cgroup_headroom_bytes, LADEI_PINNED_NO_LIMIT);
   LADE_EXPECT_EQ_UINT(own.s.pool.max_bytes, 4 * LADEI_GIB);
   LADE_EXPECT(!own.s.cap_from_cgroup);
   LADE_EXPECT_EQ_STR(own.s.transparent_huge_pages, "madvise");
@@ -248,7 +248,7 @@ LADE_TEST(Topo, MachineThatTellsNothingIsShownAllTheSame) {
   lade_runtime *runtime = devices_open(unknown, 1, 0);
   LADE_ASSERT_OK(survey_make(runtime, &hooks, false, &s));
   LADE_EXPECT_EQ_STR(s.transparent_huge_pages, "unknown");
-  LADE_EXPECT_EQ_UINT(s.pool.max_bytes, LADEI_NO_LIMIT);
+  LADE_EXPECT_EQ_UINT(s.pool.max_bytes, LADEI_PINNED_NO_LIMIT);
   json_t *json = json_of(&s);
   json_t *pinned = json_object_get(json, "pinned");
   LADE_EXPECT(json_is_null(json_object_get(pinned, "max_bytes")));
@@ -382,7 +382,7 @@ static survey large_machine(void) {
     node->huge_pages = (pages_pools){1, {{LADEI_GIB, 999, 999}}};
     for (int k = 0; k < LARGE; k++) s.distances[i * LARGE + k] = i == k ? 10 : 255;
   }
-  s.limits = (ladei_limits){999 * LADEI_GIB, 998 * LADEI_GIB, 997 * LADEI_GIB};
+  s.limits = (ladei_pinned_limits){999 * LADEI_GIB, 998 * LADEI_GIB, 997 * LADEI_GIB};
   s.pool = (lade_pinned_options){.sources = 3, .max_bytes = 998 * LADEI_GIB, .segment_bytes = 64 * LADEI_MIB};
   s.huge_pages.count = PAGES_MAX_SIZES;
   for (int i = 0; i < PAGES_MAX_SIZES; i++) s.huge_pages.pools[i] = (pages_pool){LADEI_MIB << i, 1000000, 999999};
