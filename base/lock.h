@@ -30,7 +30,6 @@
  */
 typedef enum ladei_lock_rank {
   LADEI_RANK_LOADER = 5,    /* loaders: slots of one loader */
-  LADEI_RANK_GRAPH = 10,    /* graph/: captures, trees */
   LADEI_RANK_MEMBERS = 15,  /* host/stakes: pipelines of one pinned pool, while they are woken */
   LADEI_RANK_PIPELINE = 20, /* pipeline/: state machine of one pipeline */
   LADEI_RANK_POOL = 30,     /* host/: settings, list of nodes, growth of one pinned pool */
@@ -40,7 +39,6 @@ typedef enum ladei_lock_rank {
   LADEI_RANK_RETIRE = 70,   /* runtime/retire: queues of one retire object */
   LADEI_RANK_EVENTS = 80,   /* runtime/event_pool */
   LADEI_RANK_TOPOLOGY = 85, /* host/: the topology, loaded once */
-  LADEI_RANK_INSPECT = 90,  /* inspect/: history rings, registries of statistics */
   LADEI_RANK_PAGEMAP = 100, /* base/pagemap: writers */
   LADEI_RANK_LEAF = 110,    /* locks under which nothing else is ever taken */
 } ladei_lock_rank;

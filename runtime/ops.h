@@ -2,7 +2,7 @@
 /*
  * The seam to the GPU: one table of operations, filled in by runtime/cuda and runtime/soft.
  *
- *   host/  device/  graph/  pipeline/          know nothing of CUDA
+ *   host/  device/  pipeline/  loaders/        know nothing of CUDA
  *   ---------- lade_runtime_ops ----------
  *   runtime/cuda      runtime/soft             know nothing of pools
  *

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Retirement: noting uses, adding tickets, life of the object. Closing and polling are in retire_poll.c, captures in
- * retire_capture.c, queues in retire_queue.c, what threads do without a lock in retire_buffer.c. Model, invariants R1 to
- * R8 and locks: retire_queue.h.
+ * retire_capture.c, queues in retire_queue.c, what threads do without a lock in retire_buffer.c. Model, invariants Q1 to
+ * Q8 and locks: retire_queue.h.
  *
  *   ticket --uses--> use (queue s1) --> use (queue s2) --> NULL       noted: ascending by queue, each queue once
  *   ticket --waits: 2                                                 pending: the uses lie in their queues
@@ -222,7 +222,7 @@ static lade_status now_link(ladei_retire *retire, ladei_retire_ticket *ticket, c
   }
   ticket_seal(retire, ticket);
   bool lasts = ticket_find(ticket, LADEI_RETIRE_QUEUE_STREAM, stream) != NULL; /* N1: until the free anyway */
-  if (lasts) ladei_retire_queue_named(whole);                                  /* R9: its work is that use's now */
+  if (lasts) ladei_retire_queue_named(whole);                                  /* Q9: its work is that use's now */
   ladei_retire_use *use = lasts ? NULL : note_insert(retire, ticket, queue, flags);
   if (use == NULL) {
     ladei_retire_queue_unpin(retire, queue);
@@ -401,7 +401,7 @@ bool ladei_retire_add(ladei_retire *retire, ladei_retire_ticket *ticket, bool qu
     ladei_lock_release(&retire->lock);
     return false;
   }
-  ticket->waits = 1; /* R5 */
+  ticket->waits = 1; /* Q5 */
   ladei_retire_pending_add(retire, 1);
   for (ladei_retire_use *next; use != NULL; use = next) {
     next = use->next;

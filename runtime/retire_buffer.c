@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes. The model is in retire_buffer.h; queues, uses and R1 to R8 in retire_queue.h.
+ * Lanes. The model is in retire_buffer.h; queues, uses and Q1 to Q8 in retire_queue.h.
  *
  *   ticket->uses:   NULL --note--> queue | 1 --add--> NULL          the ticket lies in the lane's open batch, waits = 1
  *                                     | under retire->lock
@@ -278,7 +278,7 @@ static ladei_retire_buffer_slot *slot_for(ladei_retire_buffer *lane, const ladei
 }
 
 /* Gives the lane a slot for a pinned queue, whose pin goes to the slot or back. False: no lane for it. Not where the
- * stream is lost: its next note is to be seen (R8). */
+ * stream is lost: its next note is to be seen (Q8). */
 static bool lane_adopt(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_queue *queue) {
   lane_open(retire, lane);
   ladei_retire_buffer_slot *slot = slot_for(lane, queue);

@@ -2,7 +2,7 @@
 /*
  * Finding out what streams have finished: closing batches, polling, waiting, synchronising, retiring a stream.
  *
- * Model, invariants R1 to R8 and locks: retire_queue.h. Every function that visits a queue has claimed it, enters and
+ * Model, invariants Q1 to Q8 and locks: retire_queue.h. Every function that visits a queue has claimed it, enters and
  * leaves with retire->lock held, and drops it around each driver call. While it is dropped, others may append uses to
  * the queue, nothing else: so what was the newest use before a driver call is still there after it, and is covered by
  * what the call did; uses behind it are not.
@@ -100,7 +100,7 @@ static void closing_count(ladei_retire *retire, ladei_retire_queue *queue, const
   retire->counters.streams_queried += attempt->asked;
   retire->counters.events_recorded += attempt->recorded;
   queue->failing = attempt->result == CLOSE_FAILED;
-  queue->lost = attempt->result == CLOSE_LOST && queue->notes == notes; /* R9 */
+  queue->lost = attempt->result == CLOSE_LOST && queue->notes == notes; /* Q9 */
   retire->counters.quarantines += queue->failing || attempt->result == CLOSE_LOST;
   if (queue->lost) ladei_retire_buffers_forget_queue(retire, queue); /* its next note is to be seen */
 }
@@ -698,7 +698,7 @@ static bool queue_retire_once(ladei_retire *retire, ladei_retire_queue *queue, l
   ladei_retire_buffers_forget_queue(retire, queue); /* L1: notes may have come meanwhile */
   if (queue->notes + queue->appends != known) {
     if (attempt.event != NULL) ladei_event_pool_release(retire->events, attempt.event);
-    return false; /* R9: of uses that the event may not cover */
+    return false; /* Q9: of uses that the event may not cover */
   }
   queue->last_event = attempt.event;
   queue->finished = attempt.result == CLOSE_DONE;
@@ -727,7 +727,7 @@ lade_status ladei_retire_stream_retire(ladei_retire *retire, lade_stream handle)
   int cancellation = ladei_cancellation_hold();
   ladei_lock_acquire(&retire->lock);
   ladei_retire_queue *queue =
-      ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_STREAM, &stream); /* R10: also one never noted */
+      ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_STREAM, &stream); /* Q10: also one never noted */
   if (queue != NULL) {
     ladei_retire_queue_claim_wait(retire, queue);
     ladei_retire_queue_unpin(retire, queue);

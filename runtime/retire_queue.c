@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues of uses: finding, keeping, marking, finishing. The model, invariants R1 to R8 and locks stand in
+ * Queues of uses: finding, keeping, marking, finishing. The model, invariants Q1 to Q8 and locks stand in
  * retire_queue.h. Nothing here calls the driver.
  */
 #include "runtime/retire_queue.h"
@@ -211,7 +211,7 @@ void ladei_retire_queue_unpin(ladei_retire *retire, ladei_retire_queue *queue) {
   }
   spares_release(retire, queue);
   if (queue->last_event != NULL) ladei_event_pool_release(retire->events, queue->last_event);
-  queue->last_event = NULL; /* nothing waits for it, and nothing will: R10 */
+  queue->last_event = NULL; /* nothing waits for it, and nothing will: Q10 */
   TAILQ_INSERT_TAIL(&retire->idle, queue, idle_entry);
   queue->in_idle = true;
   retire->idle_count++;
@@ -462,7 +462,7 @@ static bool tickets_wait(const ladei_retire_use *use) {
   return left == 0;
 }
 
-/* R1, R2 of one queue. Adds its uses to *records. */
+/* Q1, Q2 of one queue. Adds its uses to *records. */
 static lade_status uses_check(const ladei_retire_queue *queue, uint64_t *records) {
   uint64_t pending = 0, behind_mark = 0, sequence = 0;
   const ladei_retire_use *first_mark = NULL, *last_mark = NULL, *use;
@@ -471,10 +471,10 @@ static lade_status uses_check(const ladei_retire_queue *queue, uint64_t *records
     bool event_fits = queue->kind == LADEI_RETIRE_QUEUE_NOW
                           ? use->event != NULL
                           : (use->event != NULL) == (use->mark == LADEI_RETIRE_MARK_EVENT);
-    if (use->queue != queue || !tickets_wait(use)) return broken(queue, "R5: a pending use of no pending ticket");
-    if (!event_fits) return broken(queue, "R2: a mark without its event, or an event without mark");
+    if (use->queue != queue || !tickets_wait(use)) return broken(queue, "Q5: a pending use of no pending ticket");
+    if (!event_fits) return broken(queue, "Q2: a mark without its event, or an event without mark");
     if (queue->kind == LADEI_RETIRE_QUEUE_NOW && use->sequence <= sequence)
-      return broken(queue, "R1: not in order of notes");
+      return broken(queue, "Q1: not in order of notes");
     sequence = use->sequence;
     *records += 1;
     pending += use->count;
@@ -482,9 +482,9 @@ static lade_status uses_check(const ladei_retire_queue *queue, uint64_t *records
     if (marked && first_mark == NULL) first_mark = use;
     if (marked) last_mark = use;
   }
-  if (pending != queue->pending) return broken(queue, "R2: pending");
-  if (queue->kind == LADEI_RETIRE_QUEUE_STREAM && behind_mark != queue->open) return broken(queue, "R2: open");
-  if (first_mark != queue->first_mark || last_mark != queue->last_mark) return broken(queue, "R2: first or last mark");
+  if (pending != queue->pending) return broken(queue, "Q2: pending");
+  if (queue->kind == LADEI_RETIRE_QUEUE_STREAM && behind_mark != queue->open) return broken(queue, "Q2: open");
+  if (first_mark != queue->first_mark || last_mark != queue->last_mark) return broken(queue, "Q2: first or last mark");
   return LADE_OK;
 }
 
@@ -494,11 +494,11 @@ static lade_status queue_check(const ladei_retire_queue *queue, uint64_t *record
   if (status != LADE_OK) return status;
   *records += own;
   bool waits = queue->pending > 0 && queue->kind != LADEI_RETIRE_QUEUE_CAPTURE;
-  if (waits ? !queue->in_active : queue->in_active && !queue->busy) return broken(queue, "R3: among the active queues");
-  if (queue->refs < own + (queue->busy ? 1 : 0)) return broken(queue, "R4: references");
+  if (waits ? !queue->in_active : queue->in_active && !queue->busy) return broken(queue, "Q3: among the active queues");
+  if (queue->refs < own + (queue->busy ? 1 : 0)) return broken(queue, "Q4: references");
   bool idle = queue->refs == 0 && queue->inline_notes == 0 && !queue->record_live;
-  if (queue->in_idle != idle) return broken(queue, "R4: idle");
-  if (queue->last_event != NULL && !queue->retired) return broken(queue, "R7: a last event, but not retired");
+  if (queue->in_idle != idle) return broken(queue, "Q4: idle");
+  if (queue->last_event != NULL && !queue->retired) return broken(queue, "Q7: a last event, but not retired");
   return LADE_OK;
 }
 

@@ -17,27 +17,27 @@
  *                      |                ^_____unmark____|
  *                      `--forget--> gone          (an append to a queue that is finished: gone at once)
  *
- * R1  A STREAM queue's pending uses lie in the order of their appends, so a mark covers the work of all uses before it.
+ * Q1  A STREAM queue's pending uses lie in the order of their appends, so a mark covers the work of all uses before it.
  *     Uses of other queues stand alone: a NOW queue orders them by their notes, but two threads may have recorded on
  *     the stream in the other order. There the order only says when to stop asking.
- * R2  queue->pending counts all uses; open those behind the last mark of a STREAM queue; first_mark is the oldest mark,
+ * Q2  queue->pending counts all uses; open those behind the last mark of a STREAM queue; first_mark is the oldest mark,
  *     last_mark the newest, NULL if there is none.
- * R3  A queue is in `active` if it has pending uses and is not of the CAPTURE kind. Uses are taken out only by the
+ * Q3  A queue is in `active` if it has pending uses and is not of the CAPTURE kind. Uses are taken out only by the
  *     thread that has claimed the queue (busy), which also takes it out of `active`; others only append.
- * R4  refs = noted and pending uses of the queue + calls working with it + slots of lanes. At 0, and without inline
+ * Q4  refs = noted and pending uses of the queue + calls working with it + slots of lanes. At 0, and without inline
  *     notes, it becomes idle and may be freed.
- * R5  ticket->waits = its unfinished uses + 1 while its add is under way. At 0 it goes to done(), once. Tickets that a
+ * Q5  ticket->waits = its unfinished uses + 1 while its add is under way. At 0 it goes to done(), once. Tickets that a
  *     lane told have 1 until they are taken off done()'s list: nothing under the lock looks at each of them.
- * R6  Driver calls for a queue are made only by the thread that claimed it, so two closings of one batch, or a closing
+ * Q6  Driver calls for a queue are made only by the thread that claimed it, so two closings of one batch, or a closing
  *     and a stream_retire, cannot overlap. After `retired` none is made on the stream's handle, ever.
- * R7  `finished`: nothing appended from now on has anything to wait for (a retired stream whose last event is done, a
+ * Q7  `finished`: nothing appended from now on has anything to wait for (a retired stream whose last event is done, a
  *     capture whose graph is gone).
- * R8  `lost`: no driver call is made on the stream's handle until somebody names that very stream again. Its marks are
+ * Q8  `lost`: no driver call is made on the stream's handle until somebody names that very stream again. Its marks are
  *     asked as ever; what they do not cover stays open until somebody may wait for the device.
- * R9  What is found out about a stream while the lock is dropped holds for what was known of it before: a last event, or
+ * Q9  What is found out about a stream while the lock is dropped holds for what was known of it before: a last event, or
  *     `lost`, is believed only if no note, and for the event no append, has come meanwhile.
- * R10 A retired queue without uses stays among the idle ones: a note that was under way is refused when it gets here.
- * R11 What a pass over the queues finds finished is in no queue until it has called done(), at its end and without the
+ * Q10 A retired queue without uses stays among the idle ones: a note that was under way is refused when it gets here.
+ * Q11 What a pass over the queues finds finished is in no queue until it has called done(), at its end and without the
  *     lock. So whoever says that all is done waits for the passes that began before: the parity is turned, and the wait
  *     is over when no pass of the old one is left.
  *
@@ -104,14 +104,14 @@ typedef struct ladei_retire_queue {
   bool retired;
   bool finished;
   bool failing;     /* quarantine: the last record or query failed; FOREIGN: that of some use */
-  bool lost;        /* quarantine: the stream was destroyed without stream_retire (R8) */
+  bool lost;        /* quarantine: the stream was destroyed without stream_retire (Q8) */
   bool record_live; /* CAPTURE: its capture record was not drained yet */
 
   uint64_t refs;
   uint64_t pending;
   uint64_t open;
   uint64_t close_at;    /* open uses at which an add closes: a batch; more after an attempt in vain */
-  uint64_t notes;       /* calls that named its stream: notes, and slots made for one (R9) */
+  uint64_t notes;       /* calls that named its stream: notes, and slots made for one (Q9) */
   uint64_t appends;     /* and uses that became pending, and slots made for them */
   int64_t inline_notes; /* see L2 in retire_buffer.c */
   uint32_t spare_count;
@@ -153,7 +153,7 @@ struct ladei_retire {
   struct ladei_retire_buffer *lanes; /* open ones */
   uint64_t promised;                 /* see L3 in retire_buffer.c */
   ladei_condition yielded;           /* a queue is no longer busy; a pass that is awaited is over */
-  uint32_t passes[2];                /* under way, by the parity of `turn` when they began (R11) */
+  uint32_t passes[2];                /* under way, by the parity of `turn` when they began (Q11) */
   uint32_t turn;
   bool turning;           /* somebody awaits the passes of the turn before */
   uint64_t captured_uses; /* pending ones of CAPTURE queues */
@@ -268,7 +268,7 @@ void ladei_retire_use_free(ladei_retire *retire, ladei_retire_use *use);
 void ladei_retire_queues_destroy(ladei_retire *retire);
 /* Adds what is counted by looking at all queues. */
 void ladei_retire_queues_count(ladei_retire *retire, ladei_retire_counters *counters);
-/* Recounts R1 to R5; LADE_ERR_INTERNAL. */
+/* Recounts Q1 to Q5; LADE_ERR_INTERNAL. */
 lade_status ladei_retire_queues_check(ladei_retire *retire);
 
 /* Uses that share an event. On the legacy stream each add records its own: work of all other streams lies in its order,

@@ -11,7 +11,7 @@
  * A1  A block is handed out, and taken back, under one hold of the lock; so its state tells the truth about a pointer.
  * A2  A block that is handed out changes neither its record nor the fields that name its place, so its owner finds it
  *     without the lock (ladei_device_heap_peek). Where that fails, the lock tells what is the matter.
- * A2  Static probes for tracers, a no-op each while nobody traces: lade:device_alloc (address, device, bytes asked for,
+ * A3  Static probes for tracers, a no-op each while nobody traces: lade:device_alloc (address, device, bytes asked for,
  *     stream id) and lade:device_free (address), in the order of the changes.
  * Locks: Note [Calls without the lock] in allocator.h.
  */

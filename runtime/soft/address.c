@@ -40,7 +40,7 @@
 #define ADDRESS_ALIGN      ((uint64_t)2 << 20)
 #define ADDRESS_PAGE_BYTES ((size_t)4096)
 
-#define MPOL_BIND_POLICY   2 /* MPOL_BIND of linux/mempolicy.h, a header of its own package */
+#define MPOL_BIND_POLICY   2 /* MPOL_BIND of the kernel: the header that has it is in a package of its own */
 
 static bool bind_to_node(void *address, size_t bytes, int32_t node) {
   enum { BITS_PER_WORD = 64, WORDS = 16 };
