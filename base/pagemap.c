@@ -197,20 +197,22 @@ static void part_store(struct ladei_pagemap_root *root, range part, uintptr_t wo
   }
 }
 
-static lade_status range_prepare(struct ladei_pagemap_root *root, range whole) {
+static lade_status range_prepare(ladei_pagemap *map, range whole) {
+  ladei_lock_assert_held(&map->lock);
   lade_status status = LADE_OK;
   while (status == LADE_OK && whole.begin < whole.end) {
     range part = range_first_chunk(whole);
-    status = part_prepare(root, part);
+    status = part_prepare(map->root, part);
     whole.begin = part.end;
   }
   return status;
 }
 
-static void range_store(struct ladei_pagemap_root *root, range whole, uintptr_t word) {
+static void range_store(ladei_pagemap *map, range whole, uintptr_t word) {
+  ladei_lock_assert_held(&map->lock);
   while (whole.begin < whole.end) {
     range part = range_first_chunk(whole);
-    part_store(root, part, word);
+    part_store(map->root, part, word);
     whole.begin = part.end;
   }
 }
@@ -227,9 +229,9 @@ lade_status ladei_pagemap_set(ladei_pagemap *map, const void *address, size_t by
                        address);
   }
   ladei_lock_acquire(&map->lock);
-  lade_status status = range_prepare(map->root, whole);
+  lade_status status = range_prepare(map, whole);
   if (status == LADE_OK) {
-    range_store(map->root, whole, (uintptr_t)value);
+    range_store(map, whole, (uintptr_t)value);
   }
   ladei_lock_release(&map->lock);
   return status;
@@ -241,7 +243,7 @@ void ladei_pagemap_clear(ladei_pagemap *map, const void *address, size_t bytes) 
   assert(valid);
   if (!valid) return;
   ladei_lock_acquire(&map->lock);
-  range_store(map->root, whole, 0);
+  range_store(map, whole, 0);
   ladei_lock_release(&map->lock);
 }
 

@@ -35,8 +35,9 @@ static lade_status no_memory(size_t bytes) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "event pool: no memory for %zu bytes", bytes);
 }
 
-/* Under pool->lock. */
+/* Lock held. */
 static shelf *shelf_find(ladei_event_pool *pool, uint64_t context) {
+  ladei_lock_assert_held(&pool->lock);
   shelf *place = pool->shelves;
   while (place != NULL && place->context != context) {
     place = place->next;
@@ -44,8 +45,9 @@ static shelf *shelf_find(ladei_event_pool *pool, uint64_t context) {
   return place;
 }
 
-/* Under pool->lock. NULL when there is no memory. */
+/* Lock held. NULL when there is no memory. */
 static shelf *shelf_need(ladei_event_pool *pool, uint64_t context) {
+  ladei_lock_assert_held(&pool->lock);
   shelf *place = shelf_find(pool, context);
   if (place == NULL) {
     place = calloc(1, sizeof *place);

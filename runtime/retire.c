@@ -30,6 +30,7 @@
 
 /* A lane's note becomes a use like any other. False: its lane has added it meanwhile. */
 static bool note_unfold(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_use *note) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue *queue = ladei_retire_inline_queue(note);
   retire->promised--;
   ladei_retire_use *use = ladei_retire_use_make(retire, ticket, queue);
@@ -47,6 +48,7 @@ static bool note_unfold(ladei_retire *retire, ladei_retire_ticket *ticket, ladei
 
 /* From here to ticket_unseal no lane changes the ticket (L4). Not over anything that drops the lock. */
 static void ticket_seal(ladei_retire *retire, ladei_retire_ticket *ticket) {
+  ladei_lock_assert_held(&retire->lock);
   for (bool sealed = false; !sealed;) {
     ladei_retire_use *present = atomic_load_explicit(&ticket->uses, memory_order_acquire);
     if (present == NULL) {
@@ -113,6 +115,7 @@ static void ticket_unlink(ladei_retire_ticket *ticket, const ladei_retire_use *u
 
 /* Takes a noted use off its ticket, for good. */
 static void note_remove(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_use *use) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue *queue = use->queue;
   ticket_unlink(ticket, use);
   ladei_retire_use_free(retire, use);
@@ -123,6 +126,7 @@ static void note_remove(ladei_retire *retire, ladei_retire_ticket *ticket, ladei
 /* Takes the NOW uses of a stream off that ended before `began` (N4). Whether all of them were forgettable. */
 static bool notes_remove_ended(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                                uint64_t began) {
+  ladei_lock_assert_held(&retire->lock);
   bool forgettable = true;
   for (ladei_retire_use *use = ticket_find(ticket, LADEI_RETIRE_QUEUE_NOW, stream), *after; use != NULL; use = after) {
     after = use_find(use->next, LADEI_RETIRE_QUEUE_NOW, stream);
@@ -136,6 +140,7 @@ static bool notes_remove_ended(ladei_retire *retire, ladei_retire_ticket *ticket
 /* Notes a use of a pinned queue, whose pin it takes over on success. NULL when there is no memory. */
 static ladei_retire_use *note_insert(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_queue *queue,
                                      unsigned flags) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_use *use = ladei_retire_use_make(retire, ticket, queue);
   if (use == NULL) return NULL;
   use->forgettable = (flags & LADEI_NOTE_MARK) != 0;
@@ -210,6 +215,7 @@ static bool queue_refuses(const ladei_retire_queue *queue) {
 /* Under the lock. Puts an event, recorded after the sequence was `began`, into the ticket, and takes *event then. */
 static lade_status now_link(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                             unsigned flags, uint64_t began, ladei_event **event) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue *whole = ladei_retire_queue_find(retire, LADEI_RETIRE_QUEUE_STREAM, stream->context, stream->id);
   if (queue_refuses(whole)) return stream_retired(stream);
   ladei_retire_queue *queue = ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_NOW, stream);
@@ -362,6 +368,7 @@ bool ladei_retire_marked(ladei_retire *retire, ladei_retire_ticket *ticket) {
 /* ---- Add --------------------------------------------------------------------------------------------------------- */
 
 bool ladei_retire_queue_fills(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   if (queue->kind != LADEI_RETIRE_QUEUE_STREAM || queue->retired || queue->lost) return false;
   return queue->open >= queue->close_at && ladei_retire_queue_claim(retire, queue);
 }
@@ -369,6 +376,7 @@ bool ladei_retire_queue_fills(ladei_retire *retire, ladei_retire_queue *queue) {
 /* Under the lock. Makes a noted use pending, or drops it where nothing is to be waited for. Returns its queue if the
  * caller should close it. */
 static ladei_retire_queue *use_add(ladei_retire *retire, ladei_retire_use *use, bool quiet) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue *queue = use->queue;
   retire->counters.noted_uses--;
   if (queue->finished) {
@@ -383,6 +391,7 @@ static ladei_retire_queue *use_add(ladei_retire *retire, ladei_retire_use *use, 
 
 /* Under the lock. The add itself no longer keeps the ticket from being done. */
 static bool ticket_wait_begin(ladei_retire *retire, ladei_retire_ticket *ticket) {
+  ladei_lock_assert_held(&retire->lock);
   if (--ticket->waits > 0) return true;
   ladei_retire_pending_sub(retire, 1);
   return false;
@@ -449,6 +458,7 @@ void ladei_retire_break_rule_for_test(ladei_retire *retire, bool broken) { atomi
 
 /* Uses noted and never added. */
 static void notes_drop(ladei_retire *retire) {
+  ladei_lock_assert_held(&retire->lock);
   for (uint32_t i = 0; i < retire->uses.fresh; i++) {
     ladei_retire_use *use = ladei_slab_at(&retire->uses, i);
     if (!ladei_slab_generation_live(ladei_slab_generation(use))) continue;
@@ -461,8 +471,10 @@ static void notes_drop(ladei_retire *retire) {
 static void retire_free(ladei_retire *retire) {
   if (retire->events != NULL) {
     ladei_retire_buffers_close(retire);
+    ladei_lock_acquire(&retire->lock);
     notes_drop(retire);
     ladei_retire_queues_destroy(retire);
+    ladei_lock_release(&retire->lock);
     (void)ladei_event_pool_destroy(retire->events); /* the events of a driver that fails here are its own loss */
   }
   ladei_retire_capture_box_abandon(retire->captures);

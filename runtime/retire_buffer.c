@@ -141,6 +141,7 @@ static quick_result add_quick(ladei_retire_buffer *lane, ladei_retire_ticket *ti
 /* ---- Slots: under retire->lock, the owner kept out --------------------------------------------------------------- */
 
 static void slots_used_change(ladei_retire *retire, int change) {
+  ladei_lock_assert_held(&retire->lock);
   uint32_t used = atomic_load_explicit(&retire->slots_used, memory_order_relaxed);
   atomic_store_explicit(&retire->slots_used, used + (uint32_t)change, memory_order_release);
 }
@@ -153,6 +154,7 @@ static void slot_room_set(const ladei_retire *retire, ladei_retire_buffer_slot *
 
 /* The open batch becomes one use of the queue. */
 static void slot_tell(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
+  ladei_lock_assert_held(&retire->lock);
   uint32_t count = slot_count(slot);
   if (count == 0) return;
   retire->promised--;
@@ -169,6 +171,7 @@ static void slot_tell(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
 
 /* False: no memory for it. */
 static bool slot_credit_set(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
+  ladei_lock_assert_held(&retire->lock);
   uint64_t promised = retire->promised - slot->credit + CREDIT;
   if (slot->credit < CREDIT && !ladei_slab_reserve(&retire->uses, promised)) return false;
   retire->promised = promised;
@@ -177,6 +180,7 @@ static bool slot_credit_set(ladei_retire *retire, ladei_retire_buffer_slot *slot
 }
 
 static void slot_empty(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue *queue = slot->queue;
   if (queue == NULL) return;
   slot_tell(retire, slot);
@@ -191,6 +195,7 @@ static void slot_empty(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
 /* ---- Lanes: under retire->lock ----------------------------------------------------------------------------------- */
 
 static void lane_open(ladei_retire *retire, ladei_retire_buffer *lane) {
+  ladei_lock_assert_held(&retire->lock);
   if (lane->retire != NULL) return;
   lane->retire = retire;
   lane->thread = &thread_mark;
@@ -201,6 +206,7 @@ static void lane_open(ladei_retire *retire, ladei_retire_buffer *lane) {
 }
 
 static void lane_unlink(ladei_retire *retire, ladei_retire_buffer *lane) {
+  ladei_lock_assert_held(&retire->lock);
   if (lane->next != NULL) lane->next->prev = lane->prev;
   *(lane->prev == NULL ? &retire->lanes : &lane->prev->next) = lane->next;
   lane->retire = NULL;
@@ -217,6 +223,7 @@ static bool lane_matters(const ladei_retire_buffer *lane, const ladei_retire_que
 }
 
 static void lane_empty(ladei_retire *retire, ladei_retire_buffer *lane) {
+  ladei_lock_assert_held(&retire->lock);
   for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
     slot_empty(retire, &lane->slots[i]);
   }
@@ -230,6 +237,7 @@ static bool lane_is_own(const ladei_retire_buffer *lane) { return lane->thread =
  * called (L5).
  */
 static void lanes_collect(ladei_retire *retire, const ladei_retire_queue *queue, bool notes) {
+  ladei_lock_assert_held(&retire->lock);
   bool barrier = false;
   if (atomic_load_explicit(&retire->slots_used, memory_order_relaxed) == 0) return;
   for (ladei_retire_buffer *lane = retire->lanes; lane != NULL; lane = lane->next) {
@@ -280,6 +288,7 @@ static ladei_retire_buffer_slot *slot_for(ladei_retire_buffer *lane, const ladei
 /* Gives the lane a slot for a pinned queue, whose pin goes to the slot or back. False: no lane for it. Not where the
  * stream is lost: its next note is to be seen (Q8). */
 static bool lane_adopt(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   lane_open(retire, lane);
   ladei_retire_buffer_slot *slot = slot_for(lane, queue);
   bool good = !queue->retired && !queue->retiring && !queue->finished && !queue->lost;

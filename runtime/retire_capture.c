@@ -132,6 +132,7 @@ static lade_status record_tie(ladei_retire *retire, capture_record *record, lade
 
 /* Under the lock. Puts the queue among all: as that of its capture, or under a name that nobody looks for. */
 static void queue_publish(ladei_retire *retire, ladei_retire_queue *queue, bool findable) {
+  ladei_lock_assert_held(&retire->lock);
   if (!findable || ladei_retire_queue_find(retire, LADEI_RETIRE_QUEUE_CAPTURE, 0, queue->stream.id) != NULL) {
     queue->stream.context = ++retire->unnamed_captures;
   }
@@ -180,6 +181,7 @@ bool ladei_retire_capture_any_gone(ladei_retire *retire) {
 }
 
 void ladei_retire_capture_drain(ladei_retire *retire, ladei_retire_done_list *done) {
+  ladei_lock_assert_held(&retire->lock);
   for (capture_record *record = gone_take(retire->captures), *next; record != NULL; record = next) {
     next = record->next;
     ladei_retire_queue *queue = record->queue;

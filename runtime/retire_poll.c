@@ -97,6 +97,7 @@ static closing stream_close(ladei_retire *retire, const ladei_stream *stream, bo
 
 /* `notes`: of the queue, before the attempt. */
 static void closing_count(ladei_retire *retire, ladei_retire_queue *queue, const closing *attempt, uint64_t notes) {
+  ladei_lock_assert_held(&retire->lock);
   retire->counters.streams_queried += attempt->asked;
   retire->counters.events_recorded += attempt->recorded;
   queue->failing = attempt->result == CLOSE_FAILED;
@@ -107,6 +108,7 @@ static void closing_count(ladei_retire *retire, ladei_retire_queue *queue, const
 
 /* Closes the open batch of a claimed queue. Returns how that went. */
 static closing queue_close(ladei_retire *retire, ladei_retire_queue *queue, bool query) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_use *newest = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
   uint64_t covered = queue->open, notes = queue->notes;
   const ladei_stream stream = queue->stream;
@@ -139,6 +141,7 @@ static bool queue_queries(const ladei_retire *retire, const ladei_retire_queue *
 }
 
 void ladei_retire_queue_close_claimed(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   lade_error callers;
   int cancellation = ladei_cancellation_hold();
   ladei_error_save(&callers); /* an add succeeds whatever happens here */
@@ -177,6 +180,7 @@ static void pass_failed(pass *walk, lade_status status) {
 /* Whether the queue is in quarantine, by what its event last answered; of a FOREIGN queue, whose events know nothing of
  * each other, the use. */
 static void event_answered(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use, lade_status status) {
+  ladei_lock_assert_held(&retire->lock);
   bool failing = status != LADE_OK && status != LADE_NOT_READY && status != LADE_ERR_CAPTURE;
   retire->counters.quarantines += failing;
   if (queue->kind == LADEI_RETIRE_QUEUE_FOREIGN) {
@@ -192,6 +196,7 @@ static lade_event use_event(const ladei_retire_use *use) {
 
 /* Asks or waits for the event of a use, NULL: for the last one of a retired stream, with the lock dropped. */
 static lade_status event_ask(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use, bool wait) {
+  ladei_lock_assert_held(&retire->lock);
   lade_event event = use == NULL ? queue->last_event->handle : use_event(use);
   void *self = retire->runtime->self;
   ladei_lock_release(&retire->lock);
@@ -206,10 +211,12 @@ static lade_status event_ask(ladei_retire *retire, ladei_retire_queue *queue, la
 /* The event of a mark got into a capture that began just before its record and ended just after: it will never be done. The
  * uses are open again, and the event is as good as new once it is recorded again. */
 static void queue_reopen(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *mark) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_event_pool_release(retire->events, ladei_retire_queue_unmark(queue, mark));
 }
 
 static void finish_all(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue_finish(retire, queue, TAILQ_LAST(&queue->uses, ladei_retire_use_list), &walk->done);
 }
 
@@ -236,6 +243,7 @@ static void marks_gather(const ladei_retire_queue *queue, marks *out) {
 }
 
 static void marks_ask(ladei_retire *retire, ladei_retire_queue *queue, marks *asked) {
+  ladei_lock_assert_held(&retire->lock);
   uint64_t queries = 0;
   ladei_lock_release(&retire->lock);
   while (asked->done < asked->count && asked->status == LADE_OK) {
@@ -253,6 +261,7 @@ static void marks_ask(ladei_retire *retire, ladei_retire_queue *queue, marks *as
 
 /* Finishes batches from the head on while they are done. False: the rest is not done. */
 static bool visit_marks(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   while (queue->first_mark != NULL) {
     marks asked;
     marks_gather(queue, &asked);
@@ -270,6 +279,7 @@ static bool visit_marks(ladei_retire *retire, ladei_retire_queue *queue, pass *w
 
 /* A retired stream: its last event covers all. */
 static void visit_retired(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   if (!queue->finished) {
     lade_status status = event_ask(retire, queue, NULL, false);
     if (status != LADE_OK) {
@@ -284,6 +294,7 @@ static void visit_retired(ladei_retire *retire, ladei_retire_queue *queue, pass 
 /* Uses with an event each. NOW: all of one stream, oldest first, so the first that is not done ends it. FOREIGN: of
  * streams unknown, so each is asked. */
 static void visit_each(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   for (ladei_retire_use *use = TAILQ_FIRST(&queue->uses), *after; use != NULL; use = after) {
     lade_status status = event_ask(retire, queue, use, false);
     after = TAILQ_NEXT(use, link);
@@ -297,6 +308,7 @@ static void visit_each(ladei_retire *retire, ladei_retire_queue *queue, pass *wa
 }
 
 static void visit(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   if (queue->kind != LADEI_RETIRE_QUEUE_STREAM) {
     visit_each(retire, queue, walk);
     return;
@@ -324,6 +336,7 @@ static void visit(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
 
 /* Visits every active queue that no other thread is at. */
 static void walk_poll(ladei_retire *retire, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
     bool claimed = ladei_retire_queue_claim(retire, queue);
     if (claimed) visit(retire, queue, walk);
@@ -334,6 +347,7 @@ static void walk_poll(ladei_retire *retire, pass *walk) {
 
 /* The streams of the caller's lane; all where it has none. */
 static void walk_lane(ladei_retire *retire, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   bool any = false;
   for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
     ladei_retire_queue *queue = walk->lane->slots[i].queue;
@@ -393,6 +407,7 @@ lade_status ladei_retire_buffer_poll(ladei_retire *retire, ladei_retire_buffer *
 }
 
 static void walk_close(ladei_retire *retire, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
     ladei_retire_queue_claim_wait(retire, queue);
     if (queue_closable(queue)) {
@@ -508,6 +523,7 @@ static lade_status event_wait(ladei_retire *retire, ladei_retire_queue *queue, l
 /* A wait for the uses up to `newest` ended so. A lost device runs nothing any more, so they are finished then too. */
 static void sync_apply(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *newest, lade_status status,
                        pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   if (status != LADE_OK) pass_failed(walk, status);
   if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
     ladei_retire_queue_finish(retire, queue, newest, &walk->done);
@@ -516,6 +532,7 @@ static void sync_apply(ladei_retire *retire, ladei_retire_queue *queue, ladei_re
 
 /* Open uses that no event covers: waits for the stream, or for its device where the stream is gone. */
 static void sync_without_event(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_use *newest = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
   const ladei_stream stream = queue->stream;
   bool lost = queue->lost;
@@ -527,6 +544,7 @@ static void sync_without_event(ladei_retire *retire, ladei_retire_queue *queue, 
 }
 
 static void sync_retired(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   lade_status status = queue->finished ? LADE_OK : event_wait(retire, queue, NULL);
   queue->finished = status == LADE_OK || status == LADE_ERR_DEVICE_LOST;
   sync_apply(retire, queue, TAILQ_LAST(&queue->uses, ladei_retire_use_list), status, walk);
@@ -535,6 +553,7 @@ static void sync_retired(ladei_retire *retire, ladei_retire_queue *queue, pass *
 /* Closes what is open and waits for the newest mark, which covers all before it. Returns how the closing went, or
  * CLOSE_FAILED or CLOSE_HELD where the wait went so. */
 static closing sync_marks(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   closing attempt = {.result = CLOSE_DONE, .status = LADE_OK};
   if (queue_closable(queue)) attempt = queue_close(retire, queue, queue_queries(retire, queue));
   ladei_retire_use *mark = queue->last_mark;
@@ -550,6 +569,7 @@ static closing sync_marks(ladei_retire *retire, ladei_retire_queue *queue, pass 
 }
 
 static void sync_queue(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   closing attempt = sync_marks(retire, queue, walk);
   if (attempt.result == CLOSE_HELD) attempt = sync_marks(retire, queue, walk); /* that capture may be over */
   if (attempt.result == CLOSE_HELD) {
@@ -567,6 +587,7 @@ static void sync_queue(ladei_retire *retire, ladei_retire_queue *queue, pass *wa
 
 /* Uses with an event each. */
 static void sync_each(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   for (ladei_retire_use *use = TAILQ_FIRST(&queue->uses), *after; use != NULL; use = after) {
     after = TAILQ_NEXT(use, link);
     if (queue->kind == LADEI_RETIRE_QUEUE_FOREIGN && (walk->flags & SYNC_QUARANTINE_ALONE) != 0 && !use->failing)
@@ -581,6 +602,7 @@ static void sync_each(ladei_retire *retire, ladei_retire_queue *queue, pass *wal
 }
 
 static void sync_visit(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   if (queue->pending == 0) {
     return; /* finished while this waited for the claim */
   }
@@ -594,6 +616,7 @@ static void sync_visit(ladei_retire *retire, ladei_retire_queue *queue, pass *wa
 }
 
 static void walk_synchronize(ladei_retire *retire, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
     ladei_retire_queue_claim_wait(retire, queue);
     sync_visit(retire, queue, walk);
@@ -604,6 +627,7 @@ static void walk_synchronize(ladei_retire *retire, pass *walk) {
 
 /* Passes by queues that another thread is at: that thread finds out what is the matter with them. */
 static void walk_quarantine(ladei_retire *retire, pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
   for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
     bool claimed = (queue->failing || queue->lost) && ladei_retire_queue_claim(retire, queue);
     if (claimed) sync_visit(retire, queue, walk);
@@ -673,6 +697,7 @@ static closing stream_close_finally(ladei_retire *retire, const ladei_stream *st
 
 /* The queue is claimed. One try to retire it: whether it is settled, and how in *out. */
 static bool queue_retire_once(ladei_retire *retire, ladei_retire_queue *queue, lade_status *out) {
+  ladei_lock_assert_held(&retire->lock);
   const ladei_stream stream = queue->stream;
   ladei_retire_buffers_forget_queue(retire, queue);
   /* Beside the claim: uses noted or pending. */
@@ -708,6 +733,7 @@ static bool queue_retire_once(ladei_retire *retire, ladei_retire_queue *queue, l
 
 /* Threads that note the stream meanwhile have each note covered, for some tries; then they are refused. */
 static lade_status queue_retire(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   enum { OPEN_TRIES = 4 };
   lade_status status;
   for (int tries = 1; !queue_retire_once(retire, queue, &status); tries++) {

@@ -108,6 +108,7 @@ static void all_grow(ladei_retire_queues_all *all) {
 }
 
 void ladei_retire_queue_register(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   queue->close_at = ladei_retire_queue_batch(retire, queue);
   queue->in_all = true;
   retire->queue_count++;
@@ -117,6 +118,7 @@ void ladei_retire_queue_register(ladei_retire *retire, ladei_retire_queue *queue
 
 ladei_retire_queue *ladei_retire_queue_find(ladei_retire *retire, ladei_retire_queue_kind kind, uint64_t context,
                                             uint64_t id) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue *queue = *bucket_of(&retire->all, kind, context, id);
   while (queue != NULL && !(queue->kind == kind && queue->stream.id == id && queue->stream.context == context)) {
     queue = queue->all_next;
@@ -126,11 +128,14 @@ ladei_retire_queue *ladei_retire_queue_find(ladei_retire *retire, ladei_retire_q
 
 static uint64_t order_of(const ladei_retire *retire, ladei_retire_queue_kind kind, const ladei_stream *stream) {
   if (kind == LADEI_RETIRE_QUEUE_FOREIGN) return UINT64_MAX;
-  return retire->options.order == NULL ? 0 : retire->options.order(retire->options.owner, stream);
+  if (retire->options.order == NULL) return 0;
+  ladei_lock_assert_none_held();
+  return retire->options.order(retire->options.owner, stream);
 }
 
 ladei_retire_queue *ladei_retire_queue_need(ladei_retire *retire, ladei_retire_queue_kind kind,
                                             const ladei_stream *stream) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue *queue = ladei_retire_queue_find(retire, kind, stream->context, stream->id);
   if (queue == NULL) {
     ladei_lock_release(&retire->lock);
@@ -150,6 +155,7 @@ ladei_retire_queue *ladei_retire_queue_need(ladei_retire *retire, ladei_retire_q
 }
 
 static void idle_remove(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   TAILQ_REMOVE(&retire->idle, queue, idle_entry);
   queue->in_idle = false;
   retire->idle_count--;
@@ -169,6 +175,7 @@ ladei_event *ladei_retire_queue_spare_take(ladei_retire_queue *queue) {
 }
 
 void ladei_retire_queue_spare_put(ladei_retire *retire, ladei_retire_queue *queue, ladei_event *event) {
+  ladei_lock_assert_held(&retire->lock);
   if (queue->spare_count == SPARES_MAX) {
     ladei_event_pool_release(retire->events, event);
     return;
@@ -180,12 +187,14 @@ void ladei_retire_queue_spare_put(ladei_retire *retire, ladei_retire_queue *queu
 
 /* Other streams may have the events. */
 static void spares_release(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   for (ladei_event *event; (event = ladei_retire_queue_spare_take(queue)) != NULL;) {
     ladei_event_pool_release(retire->events, event);
   }
 }
 
 static void queue_free(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   assert(queue->refs == 0 && queue->pending == 0 && !queue->in_active && !queue->busy);
   if (queue->in_idle) idle_remove(retire, queue);
   if (queue->in_all) {
@@ -198,11 +207,13 @@ static void queue_free(ladei_retire *retire, ladei_retire_queue *queue) {
 }
 
 void ladei_retire_queue_pin(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   if (queue->in_idle) idle_remove(retire, queue);
   queue->refs++;
 }
 
 void ladei_retire_queue_unpin(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   assert(queue->refs > 0);
   if (--queue->refs > 0 || queue->record_live || queue->inline_notes != 0) return;
   if (queue->lost || queue->kind == LADEI_RETIRE_QUEUE_CAPTURE) {
@@ -221,6 +232,7 @@ void ladei_retire_queue_unpin(ladei_retire *retire, ladei_retire_queue *queue) {
 /* ---- Claiming ---------------------------------------------------------------------------------------------------- */
 
 bool ladei_retire_queue_claim(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   if (queue->busy) return false;
   queue->busy = true;
   ladei_retire_queue_pin(retire, queue);
@@ -228,6 +240,7 @@ bool ladei_retire_queue_claim(ladei_retire *retire, ladei_retire_queue *queue) {
 }
 
 void ladei_retire_queue_claim_wait(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue_pin(retire, queue);
   while (queue->busy) {
     ladei_condition_wait(&retire->yielded, &retire->lock);
@@ -236,6 +249,7 @@ void ladei_retire_queue_claim_wait(ladei_retire *retire, ladei_retire_queue *que
 }
 
 void ladei_retire_queue_yield(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   assert(queue->busy);
   queue->busy = false;
   if (queue->in_active && queue->pending == 0) {
@@ -247,6 +261,7 @@ void ladei_retire_queue_yield(ladei_retire *retire, ladei_retire_queue *queue) {
 }
 
 ladei_retire_queue *ladei_retire_queue_after(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   if (queue == NULL) return RB_MIN(ladei_retire_queues_active, &retire->active);
   if (queue->in_active) return RB_NEXT(ladei_retire_queues_active, &retire->active, queue);
   return RB_NFIND(ladei_retire_queues_active, &retire->active, queue); /* where it would be */
@@ -303,6 +318,7 @@ static void now_insert(ladei_retire_queue *queue, ladei_retire_use *use) {
 }
 
 void ladei_retire_queue_append(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use) {
+  ladei_lock_assert_held(&retire->lock);
   if (queue->kind == LADEI_RETIRE_QUEUE_NOW) {
     now_insert(queue, use);
   } else {
@@ -320,6 +336,7 @@ void ladei_retire_queue_append(ladei_retire *retire, ladei_retire_queue *queue, 
 }
 
 ladei_retire_use *ladei_retire_use_make(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_use *use =
       ladei_slab_reserve(&retire->uses, retire->promised + 1) ? ladei_slab_alloc(&retire->uses) : NULL;
   if (use == NULL) return NULL;
@@ -337,6 +354,7 @@ ladei_retire_use *ladei_retire_use_make(ladei_retire *retire, ladei_retire_ticke
 }
 
 void ladei_retire_use_free(ladei_retire *retire, ladei_retire_use *use) {
+  ladei_lock_assert_held(&retire->lock);
   if (use->event != NULL) ladei_event_pool_release(retire->events, use->event);
   use->event = NULL;
   ladei_slab_free(&retire->uses, use);
@@ -351,6 +369,7 @@ static void done_append(ladei_retire_done_list *done, ladei_retire_ticket *first
 
 void ladei_retire_queue_finish_one(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use,
                                    ladei_retire_done_list *done) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_ticket *ticket = use->ticket, *last = use->last;
   uint32_t count = use->count;
   if (queue->open == queue->pending) queue->open -= count; /* no mark, so it was open */
@@ -381,6 +400,7 @@ void ladei_retire_queue_finish_one(ladei_retire *retire, ladei_retire_queue *que
 
 void ladei_retire_queue_finish(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *last,
                                ladei_retire_done_list *done) {
+  ladei_lock_assert_held(&retire->lock);
   for (ladei_retire_use *use, *after = TAILQ_FIRST(&queue->uses); after != NULL;) {
     use = after;
     after = use == last ? NULL : TAILQ_NEXT(use, link);
@@ -389,6 +409,7 @@ void ladei_retire_queue_finish(ladei_retire *retire, ladei_retire_queue *queue, 
 }
 
 void ladei_retire_done_deliver(ladei_retire *retire, ladei_retire_done_list *done) {
+  ladei_lock_assert_held(&retire->lock);
   if (done->count == 0) return;
   ladei_lock_release(&retire->lock);
   ladei_lock_assert_none_held();
@@ -400,17 +421,20 @@ void ladei_retire_done_deliver(ladei_retire *retire, ladei_retire_done_list *don
 /* ---- Passes ------------------------------------------------------------------------------------------------------ */
 
 uint32_t *ladei_retire_pass_begin(ladei_retire *retire) {
+  ladei_lock_assert_held(&retire->lock);
   uint32_t *passes = &retire->passes[retire->turn & 1];
   *passes += 1;
   return passes;
 }
 
 void ladei_retire_pass_end(ladei_retire *retire, uint32_t *passes) {
+  ladei_lock_assert_held(&retire->lock);
   *passes -= 1;
   if (*passes == 0 && retire->turning) ladei_condition_broadcast(&retire->yielded);
 }
 
 void ladei_retire_passes_wait(ladei_retire *retire) {
+  ladei_lock_assert_held(&retire->lock);
   while (retire->turning) {
     ladei_condition_wait(&retire->yielded, &retire->lock);
   }
@@ -426,6 +450,7 @@ void ladei_retire_passes_wait(ladei_retire *retire) {
 /* ---- All queues -------------------------------------------------------------------------------------------------- */
 
 void ladei_retire_queues_destroy(ladei_retire *retire) {
+  ladei_lock_assert_held(&retire->lock);
   for (ladei_retire_queue *queue = all_first(&retire->all), *next; queue != NULL; queue = next) {
     next = all_after(&retire->all, queue);
     queue_free(retire, queue);
@@ -434,6 +459,7 @@ void ladei_retire_queues_destroy(ladei_retire *retire) {
 }
 
 void ladei_retire_queues_count(ladei_retire *retire, ladei_retire_counters *counters) {
+  ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue *queue; /* others have nothing pending but uses of captures */
   RB_FOREACH (queue, ladei_retire_queues_active, &retire->active) {
     if (queue->kind == LADEI_RETIRE_QUEUE_STREAM) counters->open_uses += queue->open;
@@ -503,6 +529,7 @@ static lade_status queue_check(const ladei_retire_queue *queue, uint64_t *record
 }
 
 lade_status ladei_retire_queues_check(ladei_retire *retire) {
+  ladei_lock_assert_held(&retire->lock);
   uint64_t pending = 0, references = 0, count = 0, records = 0, inline_notes = 0;
   bool busy = false;
   for (const ladei_retire_queue *queue = all_first(&retire->all); queue != NULL;

@@ -264,7 +264,7 @@ static inline void ladei_retire_use_failing_set(ladei_retire_queue *queue, ladei
 /* Frees a use that is in no list; its event goes back to the pool. Does not touch the queue's references. */
 void ladei_retire_use_free(ladei_retire *retire, ladei_retire_use *use);
 
-/* Frees all queues: nothing is noted or pending. */
+/* Frees all queues: nothing is noted or pending. The lock is held here too, though nobody else is left. */
 void ladei_retire_queues_destroy(ladei_retire *retire);
 /* Adds what is counted by looking at all queues. */
 void ladei_retire_queues_count(ladei_retire *retire, ladei_retire_counters *counters);
