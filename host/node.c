@@ -131,8 +131,7 @@ static ladei_pinned_block *join(ladei_pinned_node *node, ladei_pinned_segment *s
 }
 
 /* A FREE block in no list joins its neighbours and goes into its index. */
-static void pages_put(ladei_pinned_node *node, ladei_pinned_block *block) {
-  ladei_pinned_segment *segment = segment_of(node, block);
+static void pages_put(ladei_pinned_node *node, ladei_pinned_segment *segment, ladei_pinned_block *block) {
   ladei_pinned_block *after = ladei_pinned_segment_after(segment, block);
   if (after != NULL) {
     ladei_tlsf_remove(&node->split, after);
@@ -201,7 +200,7 @@ static void run_destroy(ladei_pinned_node *node, ladei_pinned_run *run, unsigned
   ladei_pinned_run_close(run);
   ladei_slab_free(&node->run_records, run);
   node->free_small_bytes -= run_bytes(class_index);
-  pages_put(node, pages);
+  pages_put(node, segment_of(node, pages), pages);
 }
 
 static ladei_pinned_block *small_take(ladei_pinned_node *node, unsigned class_index) {
@@ -352,9 +351,10 @@ static void put_locked(ladei_pinned_node *node, ladei_pinned_block *list) {
       flow_add(&node->counters.classes[ladei_pinned_word_class(word)].joined, ladei_pinned_block_bytes(block, word));
       small_put(node, block, ladei_pinned_word_class(word));
     } else {
-      joined_count(node, segment_of(node, block), block, word);
-      ladei_pinned_segment_take_back(segment_of(node, block), block);
-      pages_put(node, block);
+      ladei_pinned_segment *segment = segment_of(node, block);
+      joined_count(node, segment, block, word);
+      ladei_pinned_segment_take_back(segment, block);
+      pages_put(node, segment, block);
     }
   }
 }

@@ -23,6 +23,7 @@
 
 #include <assert.h>
 
+#include "base/cancellation.h"
 #include "base/process.h"
 #include "base/switch.h"
 #include "runtime/retire_queue.h"
@@ -285,16 +286,120 @@ static ladei_retire_buffer_slot *slot_for(ladei_retire_buffer *lane, const ladei
   return empty;
 }
 
-/* Gives the lane a slot for a pinned queue, whose pin goes to the slot or back. False: no lane for it. Not where the
- * stream is lost: its next note is to be seen (Q8). */
-static bool lane_adopt(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_queue *queue) {
+/*
+ * Note [Streams in turn]
+ *
+ * Where hundreds of streams take turns, a batch has one use when its slot goes to another stream, and nothing comes to it
+ * for long. Left open, it would wait until memory runs out, with as many others as there are streams, and then be asked
+ * for anyway. So a stream is asked when it leaves, and if it is done, its blocks are used again while they are in the
+ * caches of the processor. All streams of the lane that are so rare leave together, for one dropping of the lock. With
+ * fewer streams uses still come to share an event, and nobody asks. Streams that were not done make the next question
+ * rarer, down to one in 64.
+ *
+ * The batch lies in its slot while its stream is asked, so whoever needs to know of all tickets finds it there, tells it
+ * to the queue, and waits for the claim.
+ */
+enum { TURN_MIN = 256, FRUITLESS_MAX = 6 };
+
+static bool lane_asks(ladei_retire_buffer *lane) {
+  if (lane->ask_skip == 0) return true;
+  lane->ask_skip--;
+  return false;
+}
+
+static void lane_asked(ladei_retire_buffer *lane, bool any_done) {
+  if (any_done) {
+    lane->ask_fruitless = 0;
+  } else if (lane->ask_fruitless < FRUITLESS_MAX) {
+    lane->ask_fruitless++;
+  }
+  lane->ask_skip = (1u << lane->ask_fruitless) - 1;
+}
+
+/* The stream is done with the batch, which need not be told any more. Returns its tickets, of which pending_tickets does not
+ * know yet. */
+static uint32_t slot_finish(ladei_retire *retire, ladei_retire_buffer_slot *slot, ladei_retire_done_list *done) {
+  ladei_lock_assert_held(&retire->lock);
+  uint32_t count = slot_count(slot);
+  if (count == 0) return 0; /* told meanwhile */
+  retire->promised--;
+  ladei_retire_done_append(done, slot->first, slot->last, count);
+  slot->first = slot->last = NULL;
+  slot_count_set(slot, 0);
+  return count;
+}
+
+static void slot_leave(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
+  if (slot->queue != NULL) slot->queue->left = (uint32_t)retire->leave_count++;
+  slot_empty(retire, slot);
+}
+
+/* What else is pending on the stream is asked for too: then the batch takes its place behind it. */
+static bool slot_ask_begin(ladei_retire *retire, ladei_retire_buffer_slot *slot, ladei_retire_question *question) {
+  ladei_retire_queue *queue = slot->queue;
+  if (queue == NULL || !slot->rare || slot_count(slot) == 0 || !ladei_retire_queue_claim(retire, queue)) return false;
+  if (queue->pending > 0) slot_tell(retire, slot);
+  *question = (ladei_retire_question){.queue = queue};
+  return true;
+}
+
+/* Empties the slots of streams that come so rarely. Drops the lock. */
+static void lane_ask(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_done_list *done) {
+  ladei_retire_question questions[LADEI_RETIRE_BUFFER_SLOTS];
+  ladei_retire_buffer_slot *asked[LADEI_RETIRE_BUFFER_SLOTS];
+  unsigned count = 0;
+  uint64_t finished = 0;
+  bool any_done = false;
+  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
+    asked[count] = &lane->slots[i];
+    if (slot_ask_begin(retire, asked[count], &questions[count])) count++;
+  }
+  ladei_retire_queues_ask(retire, questions, count, done);
+  for (unsigned i = 0; i < count; i++) {
+    if (asked[i]->queue == questions[i].queue) {
+      if (questions[i].done) finished += slot_finish(retire, asked[i], done);
+      slot_leave(retire, asked[i]);
+    }
+    any_done = any_done || questions[i].done;
+    ladei_retire_queue_yield(retire, questions[i].queue);
+  }
+  if (finished > 0) ladei_retire_pending_add(retire, finished);
+  lane_asked(lane, any_done);
+}
+
+/* The slot that is to have the pinned queue, empty unless it has it. May drop the lock before; what is found done goes to
+ * *done. */
+static ladei_retire_buffer_slot *lane_vacate(ladei_retire *retire, ladei_retire_buffer *lane,
+                                             const ladei_retire_queue *queue, ladei_retire_done_list *done) {
+  ladei_lock_assert_held(&retire->lock);
+  ladei_retire_buffer_slot *slot = slot_for(lane, queue);
+  if (slot->queue == NULL || slot->queue == queue) return slot;
+  if (slot->rare && lane_asks(lane)) {
+    lane_ask(retire, lane, done);
+    slot = slot_for(lane, queue);
+  }
+  if (slot->queue != queue) slot_leave(retire, slot);
+  return slot;
+}
+
+/* Under the lock, which is dropped meanwhile. Tickets off their slots are lost with a thread that is cancelled. */
+static void lane_deliver(ladei_retire *retire, ladei_retire_done_list *done) {
+  if (done->count == 0) return;
+  int cancellation = ladei_cancellation_hold();
+  ladei_retire_done_deliver(retire, done);
+  ladei_cancellation_resume(cancellation);
+}
+
+/* Gives a slot, from lane_vacate, to a pinned queue, whose pin goes to the slot or back. False: no lane for it. Not where
+ * the stream is lost: its next note is to be seen (Q8). */
+static bool lane_adopt(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_buffer_slot *slot,
+                       ladei_retire_queue *queue) {
   ladei_lock_assert_held(&retire->lock);
   lane_open(retire, lane);
-  ladei_retire_buffer_slot *slot = slot_for(lane, queue);
   bool good = !queue->retired && !queue->retiring && !queue->finished && !queue->lost;
   if (good && slot->queue != queue) {
-    slot_empty(retire, slot);
     *slot = (ladei_retire_buffer_slot){.queue = queue, .context = queue->stream.context, .id = queue->stream.id};
+    slot->rare = (uint32_t)retire->leave_count - queue->left > TURN_MIN; /* modulo 2^32 */
     slot_room_set(retire, slot);
     slots_used_change(retire, 1);
     ladei_retire_queue_pin(retire, queue);
@@ -308,26 +413,44 @@ static bool lane_adopt(ladei_retire *retire, ladei_retire_buffer *lane, ladei_re
   return good;
 }
 
-static bool lane_adopt_stream(ladei_retire *retire, ladei_retire_buffer *lane, const ladei_stream *stream) {
+/* Q9: the lock is not dropped between what says that the stream is used and its slot. */
+static __attribute__((noinline)) bool lane_adopt_stream(ladei_retire *retire, ladei_retire_buffer *lane,
+                                                        const ladei_stream *stream) {
+  ladei_retire_done_list done;
+  ladei_retire_done_init(&done);
   ladei_lock_acquire(&retire->lock);
+  uint32_t *passes = ladei_retire_pass_begin(retire);
   ladei_retire_queue *queue = ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_STREAM, stream);
-  if (queue != NULL) ladei_retire_queue_named(queue);
-  bool good = queue != NULL && lane_adopt(retire, lane, queue);
+  bool good = false;
+  if (queue != NULL) {
+    ladei_retire_buffer_slot *slot = lane_vacate(retire, lane, queue, &done);
+    ladei_retire_queue_named(queue);
+    good = lane_adopt(retire, lane, slot, queue);
+  }
+  lane_deliver(retire, &done);
+  ladei_retire_pass_end(retire, passes);
   ladei_lock_release(&retire->lock);
   return good;
 }
 
 /* For a ticket that another thread noted. */
-static bool lane_adopt_ticket(ladei_retire *retire, ladei_retire_buffer *lane, const ladei_retire_ticket *ticket) {
+static __attribute__((noinline)) bool lane_adopt_ticket(ladei_retire *retire, ladei_retire_buffer *lane,
+                                                        const ladei_retire_ticket *ticket) {
+  ladei_retire_done_list done;
+  ladei_retire_done_init(&done);
   ladei_lock_acquire(&retire->lock);
+  uint32_t *passes = ladei_retire_pass_begin(retire);
   ladei_retire_use *note = atomic_load_explicit(&ticket->uses, memory_order_acquire);
   bool good = ladei_retire_note_is_inline(note);
   if (good) {
     ladei_retire_queue *queue = ladei_retire_inline_queue(note); /* lives while the note is there (L2) */
     ladei_retire_queue_pin(retire, queue);
+    ladei_retire_buffer_slot *slot = lane_vacate(retire, lane, queue, &done);
     queue->appends++;
-    good = lane_adopt(retire, lane, queue);
+    good = lane_adopt(retire, lane, slot, queue);
   }
+  lane_deliver(retire, &done);
+  ladei_retire_pass_end(retire, passes);
   ladei_lock_release(&retire->lock);
   return good;
 }

@@ -10,6 +10,9 @@
  *   thread --lane--> slot (stream s1): t t t (open batch)         lane_tell: one use of three tickets in the queue of s1
  *                    slot (stream s2): t
  *
+ * Where hundreds of streams take turns, a batch has one use when its slot goes to another stream. Then the note or add that
+ * takes the slot asks such streams, and what they are done with is given to done() in it: Note [Streams in turn].
+ *
  * The owner works in a lane inside its gate (base/asym_lock.h). Who needs to know of all tickets (a poll with
  * LADEI_POLL_CLOSE, close, wait, synchronize, stream_retire, counters, check, destroy) empties the lanes of all threads.
  *
@@ -35,6 +38,7 @@ typedef struct ladei_retire_buffer_slot {
   uint32_t room;                     /* count at which it is told */
   int64_t noted;                     /* notes less adds that the queue has not been told of */
   uint32_t credit;                   /* uses promised by the slab for notes to come (L3) */
+  bool rare;                         /* hundreds of streams had their turn since the last one of this */
 } ladei_retire_buffer_slot;
 
 typedef struct ladei_retire_buffer {
@@ -45,6 +49,7 @@ typedef struct ladei_retire_buffer {
   bool visited;                            /* of whoever empties lanes; guard: retire->lock */
   struct ladei_retire_buffer *next, *prev; /* the open lanes; guard: retire->lock */
   ladei_retire_buffer_slot slots[LADEI_RETIRE_BUFFER_SLOTS];
+  unsigned ask_skip, ask_fruitless; /* Note [Streams in turn]; owner only */
 } ladei_retire_buffer;
 
 /* Makes a lane, closed; a note or an add of its owner opens it. It stays where it is while it is open. */
@@ -60,7 +65,8 @@ static inline bool ladei_retire_buffer_is_called(const ladei_retire_buffer *lane
 }
 void ladei_retire_buffer_answer(ladei_retire *retire, ladei_retire_buffer *lane);
 
-/* As ladei_retire_note without flags and ladei_retire_add without `quiet`, by the lane's owner. */
+/* As ladei_retire_note without flags and ladei_retire_add without `quiet`, by the lane's owner, who may get other tickets by
+ * done() meanwhile. */
 lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_ticket *ticket,
                                      lade_stream stream);
 bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_ticket *ticket);

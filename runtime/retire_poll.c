@@ -52,7 +52,8 @@ static lade_status stream_verify(ladei_retire *retire, const ladei_stream *strea
 }
 
 /* Not under the lock. Whether the stream is done, could be recorded on, or neither. */
-static closing stream_ask(ladei_retire *retire, const ladei_stream *stream, bool query) {
+static inline __attribute__((always_inline)) closing stream_ask(ladei_retire *retire, const ladei_stream *stream,
+                                                                bool query) {
   closing attempt = {.asked = query ? 1 : 0};
   void *self = retire->runtime->self;
   lade_status status = stream_verify(retire, stream);
@@ -152,6 +153,52 @@ void ladei_retire_queue_close_claimed(ladei_retire *retire, ladei_retire_queue *
   ladei_retire_queue_yield(retire, queue);
   ladei_error_restore(&callers);
   ladei_cancellation_resume(cancellation);
+}
+
+/* ---- Asking for lanes -------------------------------------------------------------------------------------------- */
+
+static bool question_begin(const ladei_retire *retire, ladei_retire_question *question) {
+  ladei_lock_assert_held(&retire->lock);
+  ladei_retire_queue *queue = question->queue;
+  if (queue->retired || queue->finished || queue->lost || queue->failing || !queue_queries(retire, queue)) return false;
+  question->newest = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
+  question->open = queue->open;
+  question->notes = queue->notes;
+  return true;
+}
+
+static void question_end(ladei_retire *retire, ladei_retire_question *question, const closing *attempt,
+                         ladei_retire_done_list *done) {
+  ladei_lock_assert_held(&retire->lock);
+  ladei_retire_queue *queue = question->queue;
+  closing_count(retire, queue, attempt, question->notes);
+  question->done = attempt->result == CLOSE_DONE;
+  if (!question->done || question->newest == NULL) return;
+  if (question->newest->mark == LADEI_RETIRE_MARK_NONE) {
+    ladei_retire_queue_mark(queue, question->newest, NULL, question->open);
+  }
+  ladei_retire_queue_finish(retire, queue, question->newest, done);
+}
+
+void ladei_retire_queues_ask(ladei_retire *retire, ladei_retire_question *questions, unsigned count,
+                             ladei_retire_done_list *done) {
+  closing attempts[LADEI_RETIRE_BUFFER_SLOTS];
+  bool asked[LADEI_RETIRE_BUFFER_SLOTS];
+  lade_error callers;
+  assert(count <= LADEI_RETIRE_BUFFER_SLOTS);
+  for (unsigned i = 0; i < count; i++) asked[i] = question_begin(retire, &questions[i]);
+  ladei_lock_release(&retire->lock);
+  int cancellation = ladei_cancellation_hold();
+  ladei_error_save(&callers); /* the note or add succeeds whatever happens here */
+  for (unsigned i = 0; i < count; i++) {
+    if (asked[i]) attempts[i] = stream_ask(retire, &questions[i].queue->stream, true);
+  }
+  ladei_error_restore(&callers);
+  ladei_cancellation_resume(cancellation);
+  ladei_lock_acquire(&retire->lock);
+  for (unsigned i = 0; i < count; i++) {
+    if (asked[i]) question_end(retire, &questions[i], &attempts[i], done);
+  }
 }
 
 /* ---- Polling one queue ------------------------------------------------------------------------------------------- */

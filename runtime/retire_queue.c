@@ -360,13 +360,6 @@ void ladei_retire_use_free(ladei_retire *retire, ladei_retire_use *use) {
   ladei_slab_free(&retire->uses, use);
 }
 
-static void done_append(ladei_retire_done_list *done, ladei_retire_ticket *first, ladei_retire_ticket *last,
-                        uint64_t count) {
-  *done->tail = first;
-  done->tail = &last->next;
-  done->count += count;
-}
-
 void ladei_retire_queue_finish_one(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use,
                                    ladei_retire_done_list *done) {
   ladei_lock_assert_held(&retire->lock);
@@ -390,10 +383,10 @@ void ladei_retire_queue_finish_one(ladei_retire *retire, ladei_retire_queue *que
   }
   ladei_retire_use_free(retire, use);
   if (last != NULL) {
-    done_append(done, ticket, last, count);
+    ladei_retire_done_append(done, ticket, last, count);
   } else if (--ticket->waits == 0) {
     ticket->next = NULL;
-    done_append(done, ticket, ticket, 1);
+    ladei_retire_done_append(done, ticket, ticket, 1);
   }
   ladei_retire_queue_unpin(retire, queue);
 }

@@ -106,15 +106,16 @@ typedef struct ladei_retire_queue {
   bool failing;     /* quarantine: the last record or query failed; FOREIGN: that of some use */
   bool lost;        /* quarantine: the stream was destroyed without stream_retire (Q8) */
   bool record_live; /* CAPTURE: its capture record was not drained yet */
+  uint8_t spare_count;
 
   uint64_t refs;
   uint64_t pending;
   uint64_t open;
-  uint64_t close_at;    /* open uses at which an add closes: a batch; more after an attempt in vain */
-  uint64_t notes;       /* calls that named its stream: notes, and slots made for one (Q9) */
-  uint64_t appends;     /* and uses that became pending, and slots made for them */
-  int64_t inline_notes; /* see L2 in retire_buffer.c */
-  uint32_t spare_count;
+  uint64_t close_at;      /* open uses at which an add closes: a batch; more after an attempt in vain */
+  uint64_t notes;         /* calls that named its stream: notes, and slots made for one (Q9) */
+  uint64_t appends;       /* and uses that became pending, and slots made for them */
+  int64_t inline_notes;   /* see L2 in retire_buffer.c */
+  uint32_t left;          /* retire->leave_count when a slot was last taken from it */
   uint32_t failing_count; /* FOREIGN: failing uses */
 
   ladei_retire_use_list uses;
@@ -153,6 +154,7 @@ struct ladei_retire {
   struct ladei_retire_buffer *lanes; /* open ones */
   uint64_t promised;                 /* see L3 in retire_buffer.c */
   ladei_condition yielded;           /* a queue is no longer busy; a pass that is awaited is over */
+  uint64_t leave_count;              /* slots taken from streams for others */
   uint32_t passes[2];                /* under way, by the parity of `turn` when they began (Q11) */
   uint32_t turn;
   bool turning;           /* somebody awaits the passes of the turn before */
@@ -177,6 +179,13 @@ typedef struct ladei_retire_done_list {
 
 static inline void ladei_retire_done_init(ladei_retire_done_list *done) {
   *done = (ladei_retire_done_list){.tail = &done->first};
+}
+
+static inline void ladei_retire_done_append(ladei_retire_done_list *done, ladei_retire_ticket *first,
+                                            ladei_retire_ticket *last, uint64_t count) {
+  *done->tail = first;
+  done->tail = &last->next;
+  done->count += count;
 }
 
 /* The table, for one call: lade_status s = ladei_retire_driver(retire)->event_query(retire->runtime->self, event); */
@@ -331,5 +340,18 @@ void ladei_retire_capture_drain(ladei_retire *retire, ladei_retire_done_list *do
 
 /* Under the lock, which is dropped meanwhile: closes the open batch of a claimed queue, and yields it. For add. */
 void ladei_retire_queue_close_claimed(ladei_retire *retire, ladei_retire_queue *queue);
+
+/* Whether the stream of a claimed queue is done. */
+typedef struct ladei_retire_question {
+  ladei_retire_queue *queue;
+  ladei_retire_use *newest; /* in the queue when it was asked; NULL: none */
+  uint64_t open, notes;     /* of the queue then */
+  bool done;
+} ladei_retire_question;
+
+/* Under the lock, which is dropped meanwhile: asks, records nothing, and finishes what was in the queues of streams that are
+ * done. Not asked, and `done` left false, where an event is pending or the stream must be left alone. */
+void ladei_retire_queues_ask(ladei_retire *retire, ladei_retire_question *questions, unsigned count,
+                             ladei_retire_done_list *done);
 
 #endif /* LADE_RUNTIME_RETIRE_QUEUE_H */

@@ -18,7 +18,7 @@
 #include "runtime/ops_list.h"
 #include "tests/shim/lade_test.h"
 
-enum { STREAMS_MAX = 256, CONTEXT = 77 };
+enum { STREAMS_MAX = 512, CONTEXT = 77 };
 
 typedef struct fake_stream {
   uint64_t id, queued, done, capture_id;

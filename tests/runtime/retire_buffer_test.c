@@ -115,6 +115,130 @@ LADE_TEST(RetireLane, MoreStreamsThanSlotsLoseNothing) {
   fixture_close(&own);
 }
 
+/* ---- Streams in turn: one use of each, hundreds of them ---------------------------------------------------------- */
+
+enum { MANY = 400, ROUNDS = 3 };
+
+static uint64_t asked(const fixture *own) { return fake_calls(own->fake, "stream_query"); }
+
+/* One use of each stream, behind an item of work if `works`; blocks that are pending at their turn are waited for. */
+static void turns_take(fixture *own, lade_stream *streams, int count, bool works) {
+  for (int i = 0; i < count; i++) {
+    int block = i % FIXTURE_BLOCKS;
+    while (own->blocks[block].pending) {
+      fake_run_all(own->fake);
+      LADE_EXPECT(fixture_poll(own, CLOSE) > 0);
+    }
+    if (works) fake_work(own->fake, streams[i], 1);
+    fixture_use(own, block, streams[i]);
+  }
+}
+
+static void turns_open(fixture *own, lade_stream *streams, int count) {
+  fixture_open_laned(own);
+  for (int i = 0; i < count; i++) streams[i] = fake_stream_create(own->fake);
+}
+
+/* They were left open, one batch for each stream, until memory ran out. */
+LADE_TEST(RetireLane, BlocksOfHundredsOfStreamsComeBackAsTheStreamsLeave) {
+  static fixture own;
+  lade_stream streams[MANY];
+  turns_open(&own, streams, MANY);
+  turns_take(&own, streams, MANY, false);
+  for (int round = 0; round < ROUNDS; round++) {
+    LADE_EXPECT_OK(ladei_retire_poll(own.retire, CLOSE, NULL));
+    uint64_t before = asked(&own);
+    own.done_count = 0;
+    for (int i = 0; i < FIXTURE_BLOCKS; i++) fixture_use(&own, i, streams[i]);
+    LADE_EXPECT(own.done_count >= FIXTURE_BLOCKS - LADEI_RETIRE_BUFFER_SLOTS);
+    LADE_EXPECT(asked(&own) - before <= FIXTURE_BLOCKS);
+    turns_take(&own, streams, MANY, false);
+  }
+  LADE_EXPECT_EQ_UINT(records(&own), 0);
+  LADE_EXPECT_OK(ladei_retire_check(own.retire));
+  fixture_close(&own);
+}
+
+LADE_TEST(RetireLane, StreamsThatLeaveBusyAreSeldomAskedAndKeepTheirBlocks) {
+  static fixture own;
+  lade_stream streams[MANY];
+  turns_open(&own, streams, MANY);
+  turns_take(&own, streams, MANY, true);
+  turns_take(&own, streams, MANY, true);
+  fake_run_all(own.fake);
+  LADE_EXPECT_OK(ladei_retire_poll(own.retire, CLOSE, NULL));
+  uint64_t before = asked(&own);
+  own.done_count = 0;
+  for (int i = 0; i < FIXTURE_BLOCKS; i++) fixture_work_and_use(&own, i, streams[i]);
+  LADE_EXPECT_EQ_INT(own.done_count, 0);
+  LADE_EXPECT(asked(&own) - before <= FIXTURE_BLOCKS / 4);
+  LADE_EXPECT_OK(ladei_retire_check(own.retire));
+  fake_run_all(own.fake);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), FIXTURE_BLOCKS);
+  fixture_close(&own);
+}
+
+/* Their uses come to share an event. */
+LADE_TEST(RetireLane, DozensOfStreamsAreNotAskedAsTheyLeave) {
+  static fixture own;
+  enum { DOZENS = 48 };
+  lade_stream streams[DOZENS];
+  turns_open(&own, streams, DOZENS);
+  for (int i = 0; i < FIXTURE_BLOCKS; i++) fixture_use(&own, i, streams[i % DOZENS]);
+  LADE_EXPECT_EQ_UINT(asked(&own), 0);
+  LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), FIXTURE_BLOCKS);
+  fixture_close(&own);
+}
+
+typedef struct meanwhile {
+  fixture *own;
+  int pending;
+} meanwhile;
+
+static void check_meanwhile(void *user) {
+  meanwhile *seen = user;
+  seen->pending = (int)fixture_counters(seen->own).pending_tickets; /* takes the batches out of the slots */
+}
+
+/* What is asked about lies in the slot, for whoever needs to know of it. */
+LADE_TEST(RetireLane, BatchesToldWhileTheirStreamIsAskedAreNotLost) {
+  static fixture own;
+  lade_stream streams[MANY];
+  turns_open(&own, streams, MANY);
+  turns_take(&own, streams, MANY, false);
+  turns_take(&own, streams, MANY, false);
+  LADE_EXPECT_OK(ladei_retire_poll(own.retire, CLOSE, NULL));
+  meanwhile seen = {.own = &own};
+  own.done_count = 0;
+  for (int i = 0; i < FIXTURE_BLOCKS; i++) {
+    if (i % 8 == 0) fake_hook(own.fake, "stream_query", check_meanwhile, &seen);
+    fixture_use(&own, i, streams[i]);
+  }
+  LADE_EXPECT(seen.pending > 0);
+  LADE_EXPECT_OK(ladei_retire_check(own.retire));
+  LADE_EXPECT_OK(ladei_retire_synchronize(own.retire));
+  LADE_EXPECT_EQ_INT(own.done_count, FIXTURE_BLOCKS);
+  fixture_close(&own);
+}
+
+/* The note of one stream succeeds whatever the question about others made of it. */
+LADE_TEST(RetireLane, StreamsThatFailAsTheyLeaveAreAQuarantine) {
+  static fixture own;
+  lade_stream streams[MANY];
+  turns_open(&own, streams, MANY);
+  turns_take(&own, streams, MANY, false);
+  LADE_EXPECT_OK(ladei_retire_poll(own.retire, CLOSE, NULL));
+  uint64_t before = fixture_counters(&own).quarantines;
+  own.done_count = 0;
+  fake_fail(own.fake, "stream_query", LADE_ERR_DRIVER, 0, 1);
+  for (int i = 0; i < FIXTURE_BLOCKS; i++) fixture_use(&own, i, streams[i]);
+  LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantines, before + 1);
+  LADE_EXPECT_OK(ladei_retire_check(own.retire));
+  LADE_EXPECT_OK(ladei_retire_poll(own.retire, CLOSE, NULL));
+  LADE_EXPECT_EQ_INT(own.done_count, FIXTURE_BLOCKS);
+  fixture_close(&own);
+}
+
 /* A slot's credit is for 64 notes; more of them at once need more room. */
 LADE_TEST(RetireLane, ManyNotesBeforeTheFirstAdd) {
   static fixture own;
