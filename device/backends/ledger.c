@@ -2,6 +2,7 @@
 /* Ledger; model and invariants in ledger.h. */
 #include "device/backends/ledger.h"
 
+#include "base/cancellation.h"
 #include "base/error.h"
 
 static ladei_device_ledger *ledger_of(lade_device_allocator *allocator) { return allocator->backend_state; }
@@ -12,6 +13,38 @@ static ladei_device_record *record_of(ladei_device_order_node *node) {
 
 static ladei_device_record *record_of_ticket(ladei_retire_ticket *ticket) {
   return (ladei_device_record *)(void *)((char *)ticket - offsetof(ladei_device_record, ticket));
+}
+
+/* ---- Nested calls ------------------------------------------------------------------------------------------------ */
+
+/*
+ * Note [Nested calls]. The source of the pluggable backend is the program's, as its reclaimers are. One that calls the
+ * allocator it serves, in the same thread, does so inside of a request or of a free, that others may be waiting for. So
+ * it waits for nobody: what its thread is in is told by this list, innermost first.
+ */
+typedef struct nested_call {
+  struct nested_call *outer;
+  const lade_device_allocator *allocator;
+  uint64_t returns; /* of memory, by this thread since the begin */
+  bool nested;      /* in another one of the same allocator */
+} nested_call;
+
+static _Thread_local nested_call *nested_calls;
+
+static void nested_call_begin(const lade_device_allocator *allocator, nested_call *call) {
+  const nested_call *outer = nested_calls;
+  while (outer != NULL && outer->allocator != allocator) outer = outer->outer;
+  *call = (nested_call){nested_calls, allocator, 0, outer != NULL};
+  nested_calls = call;
+}
+
+static void nested_call_end(const nested_call *call) { nested_calls = call->outer; }
+
+/* This thread has given memory back, which is no news for what it is in. */
+static void nested_calls_return(const lade_device_allocator *allocator) {
+  for (nested_call *call = nested_calls; call != NULL; call = call->outer) {
+    if (call->allocator == allocator) call->returns++;
+  }
 }
 
 /* ---- Records: lock held ------------------------------------------------------------------------------------------ */
@@ -99,13 +132,20 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_device_re
   ladei_stream stream = record->stream;
   bool retired = record->stream_retired;
   idle = idle || record->stream_noted;
+  allocator->returns_in_flight++;
   ladei_lock_release(&allocator->lock);
   void *pointer = (void *)(uintptr_t)record->address;
+  nested_call call;
+  nested_call_begin(allocator, &call);
   lade_status status = ledger->source->give(allocator, pointer, record->bytes, retired ? NULL : &stream, idle);
+  nested_call_end(&call);
   ladei_lock_acquire(&allocator->lock);
+  allocator->returns_in_flight--;
   ladei_device_ordered_set_remove(&ledger->giving, &record->order);
   if (status == LADE_OK) {
     record_leave(allocator, record);
+    allocator->returns++;
+    nested_calls_return(allocator);
   } else {
     record_insert(ledger, record);
     returning_append(ledger, record);
@@ -248,24 +288,88 @@ static bool reclaim(lade_device_allocator *allocator) {
   return freed;
 }
 
-/* Memory ran out: what is done with goes back, the program's reclaimers are asked, then everything is waited for. */
-static lade_status request_retry(lade_device_allocator *allocator, size_t bytes, const ladei_stream *stream,
-                                 lade_status status, void **out) {
-  lade_error refusal;
-  ladei_error_save(&refusal);
-  uint64_t given = 0;
-  lade_status processed = uses_process(allocator, LADEI_POLL_CLOSE, &given);
-  if (processed != LADE_OK) return processed;
-  bool reclaimed = reclaim(allocator);
-  if (given > 0 || reclaimed) status = request_take(allocator, bytes, stream, out);
-  if (!ladei_device_is_exhausted(status)) return status;
+/* A request on its way, a climb as in slow_path.c: all that may find memory missing for a while only. */
+typedef struct ledger_request {
+  size_t bytes;
+  const ladei_stream *stream;
+  nested_call call; /* the request itself, for what is nested in it */
+  void **out;
+} ledger_request;
+
+/* Whether memory has come back, by other calls than those of this request, since it was asked the last time. */
+static bool returns_seen(lade_device_allocator *allocator, const ledger_request *request, uint64_t *seen) {
+  uint64_t now = allocator->returns - request->call.returns;
+  bool more = now != *seen;
+  *seen = now;
+  return more;
+}
+
+/* `step` beside others; *out_beside: others took or gave meanwhile. What is nested in a climb is a part of it. */
+static lade_status request_climb(lade_device_allocator *allocator, ledger_request *request,
+                                 lade_status (*step)(lade_device_allocator *allocator, ledger_request *request),
+                                 bool *out_beside) {
+  ladei_device_slow_path climb;
+  uint64_t seen = 0;
+  bool nested = request->call.nested;
+  ladei_lock_acquire(&allocator->lock);
+  if (!nested) ladei_device_slow_path_begin(allocator, &climb);
+  bool beside = allocator->returns_in_flight > 0;
+  (void)returns_seen(allocator, request, &seen);
+  ladei_lock_release(&allocator->lock);
+  lade_status status = step(allocator, request);
+  ladei_lock_acquire(&allocator->lock);
+  if (!nested && ladei_device_slow_path_end(allocator, &climb)) beside = true;
+  if (returns_seen(allocator, request, &seen) || allocator->returns_in_flight > 0) beside = true;
+  ladei_lock_release(&allocator->lock);
+  *out_beside = beside && !nested;
+  return status;
+}
+
+static lade_status step_take(lade_device_allocator *allocator, ledger_request *request) {
+  return request_take(allocator, request->bytes, request->stream, request->out);
+}
+
+/* Everything that is freed is waited for and given back. */
+static lade_status step_flush(lade_device_allocator *allocator, ledger_request *request) {
   lade_status flushed = allocator->backend->empty_cache(allocator);
   if (flushed == LADE_ERR_DEVICE_LOST) return flushed;
   ladei_lock_acquire(&allocator->lock);
   allocator->heap.counters.alloc_retries++;
   ladei_lock_release(&allocator->lock);
-  status = request_take(allocator, bytes, stream, out);
-  if (status == LADE_OK) ladei_error_restore(&refusal);
+  return request_take(allocator, request->bytes, request->stream, request->out);
+}
+
+/* While nobody else takes, and as often as somebody still gives. */
+static lade_status request_alone(lade_device_allocator *allocator, ledger_request *request) {
+  lade_status status;
+  uint64_t seen = 0;
+  ladei_lock_acquire(&allocator->lock);
+  ladei_device_slow_path_begin_alone(allocator);
+  bool again;
+  do {
+    (void)returns_seen(allocator, request, &seen);
+    ladei_lock_release(&allocator->lock);
+    status = step_flush(allocator, request);
+    ladei_lock_acquire(&allocator->lock);
+    ladei_device_driver_await_idle(allocator);
+    again = ladei_device_is_exhausted(status) && returns_seen(allocator, request, &seen);
+  } while (again);
+  ladei_device_slow_path_end_alone(allocator);
+  ladei_lock_release(&allocator->lock);
+  return status;
+}
+
+/* Memory ran out: what is done with goes back, the program's reclaimers are asked, outside of any climb; then everything is
+ * waited for; then once more, when others have had a hand in it. */
+static lade_status request_retry(lade_device_allocator *allocator, ledger_request *request, lade_status status) {
+  uint64_t given = 0;
+  bool beside = false;
+  lade_status processed = uses_process(allocator, LADEI_POLL_CLOSE, &given);
+  if (processed != LADE_OK) return processed;
+  bool reclaimed = reclaim(allocator);
+  if (given > 0 || reclaimed) status = request_climb(allocator, request, step_take, &beside);
+  if (ladei_device_is_exhausted(status)) status = request_climb(allocator, request, step_flush, &beside);
+  if (ladei_device_is_exhausted(status) && beside) status = request_alone(allocator, request);
   return status;
 }
 
@@ -277,26 +381,35 @@ static lade_status request_refused(lade_device_allocator *allocator, size_t byte
   return ladei_device_report_exhausted(allocator, &request, status);
 }
 
-lade_status ladei_device_ledger_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+static lade_status request_serve(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
   ladei_stream resolved;
   lade_status status = ladei_device_stream_resolve(allocator, stream, &resolved);
   uint64_t given = 0;
   /* Every request may make the source grow, so batches are closed as by a search that misses in the native backend. */
   if (status == LADE_OK) status = uses_process(allocator, LADEI_POLL_CLOSE, &given);
   if (status != LADE_OK) return status;
+  bool beside;
   lade_error before;
   ladei_error_save(&before);
-  status = request_take(allocator, bytes, &resolved, out);
-  if (ladei_device_is_exhausted(status)) {
-    status = request_retry(allocator, bytes, &resolved, status, out);
-    if (status == LADE_OK) ladei_error_restore(&before);
-  }
+  ledger_request request = {.bytes = bytes, .stream = &resolved, .out = out};
+  nested_call_begin(allocator, &request.call);
+  status = request_climb(allocator, &request, step_take, &beside);
+  if (ladei_device_is_exhausted(status)) status = request_retry(allocator, &request, status);
+  nested_call_end(&request.call);
+  if (status == LADE_OK) ladei_error_restore(&before);
   return ladei_device_is_exhausted(status) ? request_refused(allocator, bytes, status) : status;
+}
+
+lade_status ladei_device_ledger_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = request_serve(allocator, bytes, stream, out);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 /* ---- Free, record ------------------------------------------------------------------------------------------------ */
 
-lade_status ladei_device_ledger_free(lade_device_allocator *allocator, void *pointer) {
+static lade_status block_free(lade_device_allocator *allocator, void *pointer) {
   ladei_device_record *record = NULL;
   ladei_lock_acquire(&allocator->lock);
   lade_status status = ladei_device_ledger_lookup(allocator, pointer, true, "free", &record);
@@ -315,6 +428,13 @@ lade_status ladei_device_ledger_free(lade_device_allocator *allocator, void *poi
   (void)record_give(allocator, record, false); /* a refusal is tried again */
   ladei_error_restore(&before);
   return LADE_OK;
+}
+
+lade_status ladei_device_ledger_free(lade_device_allocator *allocator, void *pointer) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = block_free(allocator, pointer);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 static bool streams_equal(const ladei_stream *a, const ladei_stream *b) {

@@ -16,6 +16,8 @@
  * L3  returning holds exactly the FREED records whose give was refused and is not being tried again.
  * L4  After stream_retire of a block's stream no call names that stream: its give says NULL instead. Gives under way that
  *     name it are waited for.
+ * L5  A request is refused only for what it found while no other thread took or gave: takes and gives are climbs and returns
+ *     as in native/slow_path.c. Calls nested in the source's are the exception: they wait for nobody (Note [Nested calls]).
  * Locks: the allocator's lock guards all; the source is called without it.
  */
 #ifndef LADE_DEVICE_BACKENDS_LEDGER_H

@@ -4,6 +4,8 @@
  *
  * A block belongs to the stream it was allocated on: a freed block is reused at once by requests on that stream,
  * because stream order makes that safe. Use on another stream is declared with lade_device_record_stream().
+ * A thread that is cancelled (pthread_cancel) in a call brings to its end what the call has begun first; so a callback of
+ * the program's, too, runs with cancellation held off.
  *
  *   void *weights;
  *   lade_device_alloc(allocator, bytes, stream, &weights);
@@ -240,7 +242,8 @@ LADE_API lade_status lade_device_empty_cache(lade_device_allocator *allocator);
  * Tell the allocator that `stream` is about to be destroyed: after this it makes no driver call on it.
  *
  * Where the stream has memory here, an event is recorded on it, by which lade knows later that the work queued until this
- * call is over. Memory of a stream destroyed without this call can go back only by waiting for the device, which breaks
+ * call is over. What other threads queue on it meanwhile, on memory that they allocate or have, need not be covered: as
+ * before a destruction, nobody else works on the stream. Memory of a stream destroyed without this call can go back only by waiting for the device, which breaks
  * every capture on it.
  *
  * Threads: any. Waits: for other threads that give memory back. Errors, the stream still needed: LADE_ERR_CAPTURE while it
@@ -331,7 +334,12 @@ LADE_API const char *lade_device_backend_name(const lade_device_allocator *alloc
 
 /**
  * Callbacks of a pluggable backend. They are called in the thread of the call that needs them, with no lock held, and
- * may call lade, but not the allocator they serve. Fields are appended only.
+ * may call lade. Fields are appended only.
+ *
+ * A request that finds no memory beside calls of other threads tries once more while those wait. So a callback must not
+ * wait for a thread that is in a call of the same allocator, nor for a lock that the program holds over such a call. A
+ * callback that calls the allocator it serves, in its own thread, waits for nobody: such a nested request may be refused
+ * for memory that another thread is just giving back.
  */
 typedef struct lade_device_plugin {
   size_t struct_size;
