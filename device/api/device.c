@@ -3,12 +3,16 @@
  * The public calls of an allocator that its backend answers: what is wrong for every backend is refused here, the rest
  * goes to the backend's function. Creation and destruction of what all backends have in common.
  *
+ * I1  A thread that is cancelled ends after its call (base/cancellation.h). The native backend holds that off itself, where
+ *     a call leaves its short way; until there it asks the driver no more than which stream is meant, and has begun nothing.
+ *     Calls of other backends, and those that are seldom made, are held off here as a whole.
  * Calls that change blocks announce themselves to the history while somebody listens (history.h).
  * Locks: none held over a backend's function.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "device/api/settings.h"
@@ -62,14 +66,24 @@ static inline lade_status recounted(lade_device_allocator *allocator, lade_statu
   (allocator->backend->function == NULL ? ladei_device_backend_lacks(allocator, #function)                             \
                                         : allocator->backend->function(__VA_ARGS__))
 
+/* The same while the thread's cancellation waits (I1). */
+#define BACKEND_HELD(status, function, ...)                                                                            \
+  do {                                                                                                                 \
+    int cancellation = ladei_cancellation_hold();                                                                      \
+    (status) = BACKEND_CALL(function, __VA_ARGS__);                                                                    \
+    ladei_cancellation_resume(cancellation);                                                                           \
+  } while (0)
+
 /* The same for calls that may cause events, as an operation that captures a context from `level` on. */
 #define BACKEND_OPERATION(level, function, ...)                                                                        \
   do {                                                                                                                 \
-    if (!ladei_device_history_watched(allocator)) return recounted(allocator, BACKEND_CALL(function, __VA_ARGS__));    \
+    int cancellation = ladei_cancellation_hold();                                                                      \
+    bool watched = ladei_device_history_watched(allocator);                                                            \
     ladei_device_operation operation;                                                                                  \
-    ladei_device_history_begin(allocator, level, &operation);                                                          \
+    if (watched) ladei_device_history_begin(allocator, level, &operation);                                             \
     lade_status done = BACKEND_CALL(function, __VA_ARGS__);                                                            \
-    ladei_device_history_end(allocator, &operation);                                                                   \
+    if (watched) ladei_device_history_end(allocator, &operation);                                                      \
+    ladei_cancellation_resume(cancellation);                                                                           \
     return recounted(allocator, done);                                                                                 \
   } while (0)
 
@@ -189,20 +203,23 @@ lade_status lade_device_base_get(lade_device_allocator *allocator, const void *p
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (out_base == NULL || out_bytes == NULL) return argument_null("base_get");
-  return BACKEND_CALL(base_get, allocator, pointer, out_base, out_bytes);
+  BACKEND_HELD(status, base_get, allocator, pointer, out_base, out_bytes);
+  return status;
 }
 
 lade_status lade_device_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (out_bytes == NULL) return argument_null("largest_get");
-  return BACKEND_CALL(largest_get, allocator, out_bytes);
+  BACKEND_HELD(status, largest_get, allocator, out_bytes);
+  return status;
 }
 
 lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK || peer == allocator->device) return status;
-  return BACKEND_CALL(peer_add, allocator, peer);
+  BACKEND_HELD(status, peer_add, allocator, peer);
+  return status;
 }
 
 lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void *pointer,
@@ -210,14 +227,16 @@ lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void 
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (out_handle == NULL || out_offset == NULL) return argument_null("ipc_export");
-  return BACKEND_CALL(ipc_export, allocator, pointer, out_handle, out_offset);
+  BACKEND_HELD(status, ipc_export, allocator, pointer, out_handle, out_offset);
+  return status;
 }
 
 lade_status lade_device_shared_export(lade_device_allocator *allocator, const void *pointer, lade_device_shared *out) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (out == NULL) return argument_null("shared_export");
-  return BACKEND_CALL(shared_export, allocator, pointer, out);
+  BACKEND_HELD(status, shared_export, allocator, pointer, out);
+  return status;
 }
 
 /* ---- Private pools ----------------------------------------------------------------------------------------------- */
@@ -230,17 +249,22 @@ lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device
     return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id,
                                            "is no pool, or its streams are NULL");
   }
-  return recounted(allocator, BACKEND_CALL(pool_begin, allocator, id, streams, stream_count));
+  BACKEND_HELD(status, pool_begin, allocator, id, streams, stream_count);
+  return recounted(allocator, status);
 }
 
 lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator);
-  return status == LADE_OK ? recounted(allocator, BACKEND_CALL(pool_end, allocator, id)) : status;
+  if (status != LADE_OK) return status;
+  BACKEND_HELD(status, pool_end, allocator, id);
+  return recounted(allocator, status);
 }
 
 lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator);
-  return status == LADE_OK ? recounted(allocator, BACKEND_CALL(pool_release, allocator, id)) : status;
+  if (status != LADE_OK) return status;
+  BACKEND_HELD(status, pool_release, allocator, id);
+  return recounted(allocator, status);
 }
 
 lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
@@ -248,7 +272,8 @@ lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (out_equal == NULL || (count > 0 && pointers == NULL)) return argument_null("pool_live_equals");
-  return BACKEND_CALL(pool_live_equals, allocator, id, pointers, count, out_equal);
+  BACKEND_HELD(status, pool_live_equals, allocator, id, pointers, count, out_equal);
+  return status;
 }
 
 lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
@@ -297,8 +322,8 @@ static void common_destroy(lade_device_allocator *allocator) {
   free(allocator);
 }
 
-static lade_status allocator_create(lade_runtime *runtime, int device, const ladei_device_backend *backend,
-                                    const ladei_device_backend_setup *setup, lade_device_allocator **out) {
+static lade_status allocator_make(lade_runtime *runtime, int device, const ladei_device_backend *backend,
+                                  const ladei_device_backend_setup *setup, lade_device_allocator **out) {
   lade_status status = ladei_runtime_acquire(runtime);
   if (status != LADE_OK) return status;
   lade_device_allocator *allocator = calloc(1, sizeof *allocator);
@@ -321,6 +346,14 @@ static lade_status allocator_create(lade_runtime *runtime, int device, const lad
   } else {
     common_destroy(allocator);
   }
+  return status;
+}
+
+static lade_status allocator_create(lade_runtime *runtime, int device, const ladei_device_backend *backend,
+                                    const ladei_device_backend_setup *setup, lade_device_allocator **out) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = allocator_make(runtime, device, backend, setup, out);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 
@@ -389,8 +422,11 @@ lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool
   if (allocator == NULL) return LADE_OK;
   lade_status status = ladei_device_check_call(allocator);
   if (status == LADE_OK) status = destroy_allowed(allocator);
-  if (status == LADE_OK) status = ladei_device_shared_finish(allocator);
+  if (status != LADE_OK) return status;
+  int cancellation = ladei_cancellation_hold();
+  status = ladei_device_shared_finish(allocator);
   if (status == LADE_OK) status = allocator->backend->close(allocator, wait);
   if (status == LADE_OK) common_destroy(allocator);
+  ladei_cancellation_resume(cancellation);
   return status;
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "device/state/backend.h"
@@ -112,7 +113,7 @@ static void history_turn(lade_device_allocator *allocator, const lade_device_his
   ladei_device_history_watch(allocator);
 }
 
-lade_status lade_device_history_set(lade_device_allocator *allocator, const lade_device_history_options *options) {
+static lade_status history_change(lade_device_allocator *allocator, const lade_device_history_options *options) {
   lade_status status = ladei_device_check_call(allocator);
   if (status == LADE_OK) status = ladei_device_backend_check_native(allocator, "history_set");
   if (status != LADE_OK) return status;
@@ -132,6 +133,13 @@ lade_status lade_device_history_set(lade_device_allocator *allocator, const lade
   free(former);
   ladei_device_context_bury(dead);
   return LADE_OK;
+}
+
+lade_status lade_device_history_set(lade_device_allocator *allocator, const lade_device_history_options *options) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = history_change(allocator, options);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 lade_status lade_device_history_enabled(lade_device_allocator *allocator, bool *out_enabled) {
@@ -160,7 +168,7 @@ void ladei_device_history_destroy(lade_device_allocator *allocator) {
 
 /* ---- Annotations ------------------------------------------------------------------------------------------------- */
 
-lade_status lade_device_annotate(lade_device_allocator *allocator, const char *label) {
+static lade_status label_note(lade_device_allocator *allocator, const char *label) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (label == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: annotate: label is NULL");
@@ -183,6 +191,13 @@ lade_status lade_device_annotate(lade_device_allocator *allocator, const char *l
   ladei_lock_release(&allocator->lock);
   ladei_device_history_end(allocator, &op);
   return LADE_OK;
+}
+
+lade_status lade_device_annotate(lade_device_allocator *allocator, const char *label) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = label_note(allocator, label);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */

@@ -6,6 +6,7 @@
  */
 #include "device/api/settings.h"
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "device/state/backend.h"
@@ -20,7 +21,7 @@ static void fraction_store(lade_device_allocator *allocator, double fraction) {
   allocator->fraction_bytes = (uint64_t)(fraction * (double)allocator->total_bytes);
 }
 
-lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, double fraction) {
+static lade_status fraction_change(lade_device_allocator *allocator, double fraction) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   if (!(fraction >= 0.0 && fraction <= 1.0)) {
@@ -36,6 +37,13 @@ lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, do
   ages_tick_update(allocator);
   ladei_lock_release(&allocator->lock);
   return LADE_OK;
+}
+
+lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, double fraction) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = fraction_change(allocator, fraction);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 lade_status ladei_device_settings_check(const lade_device_options *options) {

@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "device/state/backend.h"
 
@@ -204,7 +205,7 @@ static lade_status view_fill(lade_device_allocator *allocator, snapshot_view *vi
   return LADE_OK;
 }
 
-lade_status lade_device_snapshot_take(lade_device_allocator *allocator, lade_device_snapshot **out) {
+static lade_status view_take(lade_device_allocator *allocator, lade_device_snapshot **out) {
   lade_status status = ladei_device_check_call(allocator);
   if (status == LADE_OK) status = ladei_device_backend_check_native(allocator, "snapshot_take");
   if (status != LADE_OK) return status;
@@ -222,6 +223,13 @@ lade_status lade_device_snapshot_take(lade_device_allocator *allocator, lade_dev
   }
   *out = &view->public;
   return LADE_OK;
+}
+
+lade_status lade_device_snapshot_take(lade_device_allocator *allocator, lade_device_snapshot **out) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = view_take(allocator, out);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 void lade_device_snapshot_destroy(lade_device_snapshot *snapshot) {

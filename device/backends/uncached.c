@@ -13,6 +13,7 @@
  */
 #include <stdlib.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "device/state/backend.h"
 
@@ -56,7 +57,7 @@ static lade_status driver_alloc(lade_device_allocator *allocator, size_t bytes, 
   return status;
 }
 
-static lade_status uncached_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+static lade_status direct_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
   ladei_stream resolved;
   lade_status status = ladei_device_stream_resolve(allocator, stream, &resolved);
   if (status != LADE_OK) return status;
@@ -80,6 +81,13 @@ static lade_status uncached_alloc(lade_device_allocator *allocator, size_t bytes
   }
   ladei_lock_release(&allocator->lock);
   if (status == LADE_OK) *out = pointer;
+  return status;
+}
+
+static lade_status uncached_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = direct_alloc(allocator, bytes, stream, out);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 
@@ -107,7 +115,7 @@ static lade_status block_claim(lade_device_allocator *allocator, direct_block *b
   return LADE_OK;
 }
 
-static lade_status uncached_free(lade_device_allocator *allocator, void *pointer) {
+static lade_status direct_free(lade_device_allocator *allocator, void *pointer) {
   lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
   direct_block *block = block_find(allocator, pointer);
@@ -123,6 +131,13 @@ static lade_status uncached_free(lade_device_allocator *allocator, void *pointer
     ladei_device_ordered_set_insert(&state_of(allocator)->blocks, &block->order);
   }
   ladei_lock_release(&allocator->lock);
+  return status;
+}
+
+static lade_status uncached_free(lade_device_allocator *allocator, void *pointer) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = direct_free(allocator, pointer);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <sys/sdt.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "device/state/backend.h"
 
@@ -68,12 +69,14 @@ static void pools_pick_all(lade_device_allocator *allocator, ladei_device_block_
   }
 }
 
-/* Private pools that nobody uses and that have no memory any more. */
+/* Private pools that nobody uses and that have no memory any more. One that was released in its capture stays until the
+ * end of that: the capture names it. */
 static void pools_forget(ladei_device_heap *heap) {
   ladei_device_private_pool **link = &heap->private_pools;
   while (*link != NULL) {
     ladei_device_private_pool *pool = *link;
-    if (pool->use_count == 0 && pool->segment_count == 0 && pool->visitors == 0) {
+    bool named = atomic_load(&pool->capturing) || pool->visitors > 0;
+    if (pool->use_count == 0 && pool->segment_count == 0 && !named) {
       *link = pool->next;
       free(pool);
     } else {
@@ -222,8 +225,8 @@ static lade_status request_acquire(lade_device_allocator *allocator, ladei_devic
 
 /* After a miss: closes the open batches of events and, where that finished any, looks again; then asks the program's
  * reclaimers and, if they freed anything, looks a last time; then climbs. */
-static __attribute__((noinline)) lade_status request_seek(lade_device_allocator *allocator,
-                                                          ladei_device_request *request, ladei_device_block **out) {
+static lade_status request_seek(lade_device_allocator *allocator, ladei_device_request *request,
+                                ladei_device_block **out) {
   ladei_device_heap *heap = &allocator->heap;
   ladei_lock_release(&allocator->lock);
   uint64_t done = 0;
@@ -237,6 +240,21 @@ static __attribute__((noinline)) lade_status request_seek(lade_device_allocator 
   return *out != NULL ? LADE_OK : request_acquire(allocator, request, out);
 }
 
+/* The same for a request that holds its pool; apart, so that a hit pays nothing for it. */
+static __attribute__((noinline)) lade_status request_miss(lade_device_allocator *allocator,
+                                                          ladei_device_request *request, ladei_device_block **out) {
+  ladei_device_private_pool *visited = request->pool->owner;
+  int cancellation = ladei_cancellation_hold();
+  request->segment_bytes = ladei_device_heap_segment_bytes(&allocator->heap.settings, request->rounded);
+  if (visited != NULL) visited->visitors++;
+  lade_status status = request_seek(allocator, request, out);
+  if (visited != NULL) visited->visitors--;
+  if (ladei_device_is_exhausted(status)) allocator->heap.counters.ooms++;
+  if (status != LADE_OK && visited != NULL) request->pool_id = visited->id;
+  ladei_cancellation_resume(cancellation);
+  return status;
+}
+
 static lade_status records_missing(void) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a block");
 }
@@ -248,13 +266,7 @@ static lade_status request_serve(lade_device_allocator *allocator, ladei_device_
   request->pool = pool_choose(allocator, request->stream_key, request->rounded);
   ladei_device_block *block = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
   if (block == NULL) {
-    request->segment_bytes = ladei_device_heap_segment_bytes(&heap->settings, request->rounded);
-    ladei_device_private_pool *visited = request->pool->owner;
-    if (visited != NULL) visited->visitors++;
-    lade_status status = request_seek(allocator, request, &block);
-    if (visited != NULL) visited->visitors--;
-    if (ladei_device_is_exhausted(status)) heap->counters.ooms++;
-    if (status != LADE_OK && visited != NULL) request->pool_id = visited->id;
+    lade_status status = request_miss(allocator, request, &block);
     if (status != LADE_OK) return status;
   }
   size_t remaining = block->size - request->rounded;

@@ -24,6 +24,7 @@
  */
 #include "device/state/allocator.h"
 
+#include "base/cancellation.h"
 #include "base/error.h"
 
 static ladei_device_block *block_of(ladei_retire_ticket *ticket) {
@@ -45,10 +46,13 @@ void ladei_device_uses_done(void *owner, ladei_retire_ticket *list) {
 }
 
 void ladei_device_uses_add(lade_device_allocator *allocator, ladei_device_block *block) {
-  if (ladei_retire_add(allocator->retire, &block->ticket, false)) return;
-  ladei_device_history_lock(allocator);
-  ladei_device_block_free_complete(&allocator->heap, block);
-  ladei_lock_release(&allocator->lock);
+  int cancellation = ladei_cancellation_hold(); /* until then the block is nobody's */
+  if (!ladei_retire_add(allocator->retire, &block->ticket, false)) {
+    ladei_device_history_lock(allocator);
+    ladei_device_block_free_complete(&allocator->heap, block);
+    ladei_lock_release(&allocator->lock);
+  }
+  ladei_cancellation_resume(cancellation);
 }
 
 static bool reference(const lade_device_allocator *allocator) {
@@ -131,8 +135,10 @@ lade_status ladei_device_uses_process(lade_device_allocator *allocator, unsigned
   *out_done = 0;
   bool capturing = atomic_load_explicit(&allocator->capture_count, memory_order_relaxed) != 0;
   if (capturing && reference(allocator)) return LADE_OK;
+  int cancellation = ladei_cancellation_hold();
   ladei_device_uses_settle_deferred(allocator);
   lade_status status = ladei_retire_poll(allocator->retire, flags, out_done);
+  ladei_cancellation_resume(cancellation);
   /* Other failures keep their blocks pending (quarantined); the request can do without those. */
   return status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED ? status : LADE_OK;
 }

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "device/state/backend.h"
 #include "runtime/nvml.h"
@@ -204,6 +205,7 @@ lade_status ladei_device_report_exhausted(lade_device_allocator *allocator, cons
                                           lade_status status) {
   lade_error cause;
   ladei_error_save(&cause);
+  int cancellation = ladei_cancellation_hold();
   oom_facts facts = {0};
   facts_collect(allocator, request, &facts);
   process_text processes = processes_report(allocator);
@@ -214,5 +216,6 @@ lade_status ladei_device_report_exhausted(lade_device_allocator *allocator, cons
                          .limit_bytes = facts.limit_bytes != UINT64_MAX ? facts.limit_bytes : facts.total_bytes,
                          .free_bytes = facts.free_bytes};
   ladei_device_callbacks_tell_oom(allocator, &oom);
+  ladei_cancellation_resume(cancellation);
   return text_record(allocator, request, &facts, &processes, status, &cause);
 }

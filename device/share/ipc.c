@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "device/state/backend.h"
 
@@ -110,8 +111,8 @@ static lade_status mapping_open(lade_device_allocator *allocator, ladei_device_i
   return status;
 }
 
-lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_device_ipc_handle *handle,
-                                 void **out_base) {
+static lade_status handle_open(lade_device_allocator *allocator, const lade_device_ipc_handle *handle,
+                               void **out_base) {
   lade_status status = ladei_device_check_call(allocator);
   if (status == LADE_OK && (handle == NULL || out_base == NULL)) {
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: ipc_open: an argument is NULL");
@@ -133,6 +134,14 @@ lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_de
   return status;
 }
 
+lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_device_ipc_handle *handle,
+                                 void **out_base) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = handle_open(allocator, handle, out_base);
+  ladei_cancellation_resume(cancellation);
+  return status;
+}
+
 bool ladei_device_ipc_has(const lade_device_allocator *allocator, const void *pointer) {
   for (const ladei_device_ipc_mapping *mapping = allocator->ipc_mappings; mapping != NULL; mapping = mapping->next) {
     if (!mapping->busy && (uintptr_t)pointer - (uintptr_t)mapping->base < mapping->bytes) return true;
@@ -151,7 +160,7 @@ static lade_status mapping_close(lade_device_allocator *allocator, ladei_device_
   return status;
 }
 
-lade_status lade_device_ipc_close(lade_device_allocator *allocator, void *base) {
+static lade_status base_close(lade_device_allocator *allocator, void *base) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
@@ -164,5 +173,12 @@ lade_status lade_device_ipc_close(lade_device_allocator *allocator, void *base) 
     status = mapping_close(allocator, mapping);
   }
   ladei_lock_release(&allocator->lock);
+  return status;
+}
+
+lade_status lade_device_ipc_close(lade_device_allocator *allocator, void *base) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = base_close(allocator, base);
+  ladei_cancellation_resume(cancellation);
   return status;
 }

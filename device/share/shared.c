@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "device/state/backend.h"
@@ -211,7 +212,7 @@ static void mapping_drop(lade_device_allocator *allocator, ladei_device_shared_m
   ladei_error_restore(&error);
 }
 
-lade_status lade_device_shared_open(lade_device_allocator *allocator, const lade_device_shared *shared, void **out) {
+static lade_status memory_open(lade_device_allocator *allocator, const lade_device_shared *shared, void **out) {
   lade_status status = ladei_device_check_call(allocator);
   if (status == LADE_OK && (shared == NULL || out == NULL)) {
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: shared_open: an argument is NULL");
@@ -234,6 +235,13 @@ lade_status lade_device_shared_open(lade_device_allocator *allocator, const lade
   *out = (char *)mapping->base + mapping->offset;
   mapping_enter(allocator, mapping);
   return LADE_OK;
+}
+
+lade_status lade_device_shared_open(lade_device_allocator *allocator, const lade_device_shared *shared, void **out) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = memory_open(allocator, shared, out);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 /* ---- Close ------------------------------------------------------------------------------------------------------- */
@@ -290,7 +298,7 @@ lade_status ladei_device_shared_finish(lade_device_allocator *allocator) {
   return LADE_OK;
 }
 
-lade_status lade_device_shared_close(lade_device_allocator *allocator, void *pointer) {
+static lade_status memory_close(lade_device_allocator *allocator, void *pointer) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK) return status;
   ladei_device_shared_mapping *mapping = mapping_claim(allocator, pointer);
@@ -300,5 +308,12 @@ lade_status lade_device_shared_close(lade_device_allocator *allocator, void *poi
   }
   status = mapping_release(allocator, mapping);
   mapping_settle(allocator, mapping, status == LADE_OK);
+  return status;
+}
+
+lade_status lade_device_shared_close(lade_device_allocator *allocator, void *pointer) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = memory_close(allocator, pointer);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
