@@ -122,6 +122,16 @@ static void returning_append(ladei_device_ledger *ledger, ladei_device_record *r
 
 /* ---- Giving back: no lock held ----------------------------------------------------------------------------------- */
 
+/* Between the two, memory of records that this thread has taken to itself is on its way: who finds none waits for it. */
+static void return_begin(lade_device_allocator *allocator) { allocator->returns_in_flight++; }
+
+static void return_end(lade_device_allocator *allocator) {
+  ladei_lock_acquire(&allocator->lock);
+  allocator->returns_in_flight--;
+  ladei_condition_broadcast(&allocator->returned);
+  ladei_lock_release(&allocator->lock);
+}
+
 /* Offers a FREED record, which no other thread gives, to the source. */
 static lade_status record_give(lade_device_allocator *allocator, ladei_device_record *record, bool idle) {
   ladei_device_ledger *ledger = ledger_of(allocator);
@@ -164,6 +174,7 @@ static lade_status returning_retry(lade_device_allocator *allocator, bool idle, 
   ledger->returning = NULL;
   ledger->returning_end = &ledger->returning;
   atomic_store_explicit(&ledger->returning_count, 0, memory_order_relaxed);
+  return_begin(allocator);
   ladei_lock_release(&allocator->lock);
   lade_status result = LADE_OK;
   lade_error error;
@@ -176,6 +187,7 @@ static lade_status returning_retry(lade_device_allocator *allocator, bool idle, 
     result = status;
     ladei_error_save(&error);
   }
+  return_end(allocator);
   if (result != LADE_OK) ladei_error_restore(&error);
   return result;
 }
@@ -417,16 +429,17 @@ static lade_status block_free(lade_device_allocator *allocator, void *pointer) {
     record->live = false;
     ladei_device_gauges_lower(&allocator->heap.counters.allocation, false, 1);
     ladei_device_gauges_lower(&allocator->heap.counters.allocated_bytes, false, record->bytes);
+    return_begin(allocator);
   }
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK) return status;
-  if (ladei_retire_ticket_noted(&record->ticket) && ladei_retire_add(allocator->retire, &record->ticket, false)) {
-    return LADE_OK;
+  if (!ladei_retire_ticket_noted(&record->ticket) || !ladei_retire_add(allocator->retire, &record->ticket, false)) {
+    lade_error before;
+    ladei_error_save(&before);
+    (void)record_give(allocator, record, false); /* a refusal is tried again */
+    ladei_error_restore(&before);
   }
-  lade_error before;
-  ladei_error_save(&before);
-  (void)record_give(allocator, record, false); /* a refusal is tried again */
-  ladei_error_restore(&before);
+  return_end(allocator);
   return LADE_OK;
 }
 
