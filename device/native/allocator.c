@@ -113,6 +113,7 @@ static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_k
   lade_status given = ladei_device_driver_give_back(allocator, &leaving);
   *out_kept = leaving.kept_bytes;
   if (given == LADE_ERR_CAPTURE) given = LADE_OK;
+  if (given == LADE_OK) given = ladei_device_expandable_retry(allocator);
   if (given == LADE_OK) given = ladei_device_driver_release_emptied(allocator);
   pools_forget(&allocator->heap);
   if (waited == LADE_OK) return given;

@@ -21,6 +21,7 @@ typedef struct heap_recount {
   size_t deferred;
   size_t contexts;
   size_t waiting;
+  uint64_t held_bytes;
   const char *broken; /* the invariant, NULL while all is well */
 } heap_recount;
 
@@ -60,6 +61,7 @@ static void block_recount_free(heap_recount *r, const ladei_device_block *block)
     }
   } else {
     r->holes++;
+    r->held_bytes += ladei_device_expandable_held(block);
     expect(r, ladei_device_heap_segment_expandable(segment), "I4 holes only in expandable segments");
     expect(r,
            (block->address - segment->address) % segment->granules->bytes == 0 &&
@@ -230,6 +232,9 @@ lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t
     expect(&r, r.blocks == r.heap->starts.count, "I5 nothing else in the map of starts");
     expect(&r, r.waiting == atomic_load(&r.heap->waiting_count), "I8 waiting blocks");
     expect(&r, r.deferred == atomic_load(&allocator->deferred_count), "U2 deferred blocks");
+    /* Beside calls that grow or give back, holes of theirs are left out. */
+    expect(&r, allocator->climbers > 0 || allocator->alone || r.held_bytes == allocator->held_bytes,
+           "E2 held granules");
     pools_recount(&r);
     history_recount(&r, allocator);
     stats_compare(&r);

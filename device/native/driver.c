@@ -4,7 +4,7 @@
  *
  * I1  growing_bytes sums what threads may get from the driver with the calls that they make or are about to make. It is
  *     taken under the hold of the lock that compares it with the limits, and given up when the memory is counted or gone:
- *     reserved + growing never exceeds a limit by growing. (LADE_DEVICE_REFERENCE compares another figure, as PyTorch.)
+ *     reserved + growing, and what the driver refused to take (expandable.c, E2), never exceed a limit by growing. (LADE_DEVICE_REFERENCE compares another figure, as PyTorch.)
  * I2  A block that the driver refused to take is free again, with nothing counted.
  * I3  A plain segment is hidden (heap.h) while the driver is asked to take it back: once it has, it may give the same
  *     addresses to another thread, before this one commits.
@@ -32,7 +32,8 @@ void ladei_device_driver_unrelax(const lade_device_allocator *allocator, ladei_c
 /* ---- Growing ----------------------------------------------------------------------------------------------------- */
 
 lade_status ladei_device_driver_budget(lade_device_allocator *allocator, size_t bytes) {
-  uint64_t reserved = ladei_device_gauges_current(&allocator->heap.counters.reserved_bytes) + allocator->growing_bytes;
+  uint64_t reserved = ladei_device_gauges_current(&allocator->heap.counters.reserved_bytes) + allocator->growing_bytes +
+                      allocator->held_bytes;
   if (allocator->fraction_set && reserved + bytes > allocator->fraction_bytes) {
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
   }

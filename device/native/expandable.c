@@ -9,7 +9,8 @@
  * E1  Granules of mapped blocks have a handle and are mapped. Those of a BUSY block belong to its detacher, who works
  *     on them without the lock.
  * E2  A granule of a HOLE has neither, except after a failed clean-up: then it keeps what the driver did not take back,
- *     and the next mapping of the granule uses it, or the release of the segment tries again. Nothing is lost.
+ *     and the next mapping of the granule uses it, or the next full flush tries again. Nothing is lost. `held_bytes` sums
+ *     such granules; they are the allocator's memory, and so count against the limits, but are no reserved bytes.
  * E3  Nothing is unmapped while a peer is being given access (heap->grants), and no peer while something is being unmapped
  *     (`unmappings`): each waits for the other. So the driver is never asked about addresses that lose their memory.
  * Locks: Note [Calls without the lock] in allocator.h.
@@ -95,6 +96,79 @@ static lade_status granules_map(lade_device_allocator *allocator, ladei_device_h
   return status;
 }
 
+/* ---- What the driver refused ------------------------------------------------------------------------------------- */
+
+/* Of granules [first, first + count), those that have memory. */
+static size_t granules_held(const ladei_device_heap_segment *segment, size_t first, size_t count) {
+  const ladei_device_granule_table *table = segment->granules;
+  size_t held = 0;
+  for (size_t i = first; i < first + count && i < table->count; i++) {
+    held += ladei_device_granule_at(table, i)->handle != 0;
+  }
+  return held;
+}
+
+static size_t granule_index(const ladei_device_block *block) {
+  return (size_t)(block->address - block->segment->address) / block->segment->granules->bytes;
+}
+
+uint64_t ladei_device_expandable_held(const ladei_device_block *block) {
+  size_t bytes = block->segment->granules->bytes;
+  return (uint64_t)granules_held(block->segment, granule_index(block), block->size / bytes) * bytes;
+}
+
+/* The first HOLE at or after an address that holds memory; NULL if there is none. Lock held. */
+static ladei_device_block *held_from(const ladei_device_heap *heap, uint64_t address) {
+  for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
+       segment = ladei_device_heap_segment_next(segment)) {
+    if (!ladei_device_heap_segment_expandable(segment) || segment->address + segment->size <= address) continue;
+    for (ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
+         block = block->next) {
+      bool hole = block->address >= address && block->state == LADEI_DEVICE_HEAP_HOLE;
+      if (hole && ladei_device_expandable_held(block) > 0) return block;
+    }
+  }
+  return NULL;
+}
+
+/* All granules of a BUSY hole. Lock held, released in between. */
+static lade_status hole_retry(lade_device_allocator *allocator, ladei_device_block *hole) {
+  lade_status status = LADE_OK;
+  size_t first = granule_index(hole);
+  size_t end = first + hole->size / hole->segment->granules->bytes;
+  if (end > hole->segment->granules->count) end = hole->segment->granules->count;
+  allocator->held_bytes -= ladei_device_expandable_held(hole);
+  ladei_lock_release(&allocator->lock);
+  for (size_t i = first; i < end; i++) {
+    lade_status refusal = granule_unmap(allocator, hole->segment, i);
+    if (status == LADE_OK) status = refusal;
+  }
+  ladei_lock_acquire(&allocator->lock);
+  allocator->held_bytes += ladei_device_expandable_held(hole);
+  return status;
+}
+
+lade_status ladei_device_expandable_retry(lade_device_allocator *allocator) {
+  lade_status result = LADE_OK;
+  uint64_t address = 0;
+  if (allocator->held_bytes == 0) return LADE_OK;
+  allocator->returns_in_flight++;
+  allocator->unmappings++;
+  for (ladei_device_block *hole; (hole = held_from(&allocator->heap, address)) != NULL;) {
+    address = hole->address + hole->size;
+    hole->segment->emptied = true;
+    ladei_device_block_remove(hole);
+    lade_status status = hole_retry(allocator, hole);
+    if (result == LADE_OK) result = status;
+    ladei_device_block_insert(&allocator->heap, hole);
+  }
+  allocator->returns_in_flight--;
+  allocator->unmappings--;
+  allocator->returns++;
+  ladei_condition_broadcast(&allocator->returned);
+  return result;
+}
+
 /* ---- Giving back ------------------------------------------------------------------------------------------------- */
 
 lade_status ladei_device_expandable_unmap(lade_device_allocator *allocator, const ladei_device_block *block,
@@ -127,12 +201,14 @@ void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_de
   }
   block->mapped = false;
   block->segment->emptied = true;
+  allocator->held_bytes += ladei_device_expandable_held(block);
   ladei_device_block_insert(heap, block);
 }
 
 lade_status ladei_device_expandable_release(lade_device_allocator *allocator, ladei_device_heap_segment *segment) {
   ladei_device_block *hole = ladei_device_heap_segment_block(&allocator->heap, segment);
   ladei_device_heap_segment_hide(&allocator->heap, hole);
+  allocator->held_bytes -= ladei_device_expandable_held(hole);
   ladei_lock_release(&allocator->lock);
   lade_status status = LADE_OK;
   for (size_t i = 0; status == LADE_OK && i < segment->granules->count && i < segment->granules->limit; i++) {
@@ -144,6 +220,7 @@ lade_status ladei_device_expandable_release(lade_device_allocator *allocator, la
   ladei_lock_acquire(&allocator->lock);
   if (status != LADE_OK && !segment->counted_out) {
     ladei_device_heap_segment_show(&allocator->heap, hole);
+    allocator->held_bytes += ladei_device_expandable_held(hole);
     ladei_device_block_insert(&allocator->heap, hole);
     return status;
   }
@@ -291,6 +368,18 @@ static size_t run_missing(const ladei_device_block *block, size_t granule_bytes,
   return missing;
 }
 
+/* What of that the allocator holds already (E2). */
+static size_t run_held(const ladei_device_block *block, size_t granule_bytes, size_t size) {
+  size_t have = 0;
+  size_t held = 0;
+  for (; block != NULL && have < size; block = block->next) {
+    size_t granules = granules_for(granule_bytes, ladei_size_min(size - have, block->size));
+    if (!block->mapped) held += granules_held(block->segment, granule_index(block), granules) * granule_bytes;
+    have += block->mapped ? block->size : granules * granule_bytes;
+  }
+  return held;
+}
+
 /* Maps what is needed of a BUSY hole: at least `wanted` bytes of it, or all. What is not needed is a hole again. What is
  * mapped is counted and leaves *growing. */
 static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block *hole, size_t wanted,
@@ -310,6 +399,8 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block
     ladei_device_block_insert(heap, ladei_device_block_split(heap, hole, bytes));
   }
   assert(bytes <= *growing);
+  uint64_t granule_size = granule_bytes;
+  allocator->held_bytes -= granules_held(segment, first, granules) * granule_size; /* they are in *growing */
   bool exportable = heap->settings.expandable_ipc;
   lade_status status;
   size_t peers;
@@ -319,7 +410,10 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block
     status = granules_map(allocator, segment, first, granules, exportable);
     ladei_device_history_lock(allocator);
   } while (status == LADE_OK && peers != atomic_load(&allocator->peer_count));
-  if (status != LADE_OK) return status;
+  if (status != LADE_OK) {
+    allocator->held_bytes += granules_held(segment, first, granules) * granule_size;
+    return status;
+  }
   *growing -= bytes;
   allocator->growing_bytes -= bytes;
   allocator->mappings++;
@@ -397,8 +491,9 @@ lade_status ladei_device_expandable_alloc(lade_device_allocator *allocator, cons
   if (run != NULL) granule_bytes = run->segment->granules->bytes;
   size_t growing = run != NULL ? run_missing(run, granule_bytes, request->rounded)
                                : granules_for(granule_bytes, request->rounded) * granule_bytes;
-  lade_status status =
-      ladei_device_driver_budget(allocator, heap->settings.reference ? request->segment_bytes : growing);
+  size_t more = growing;
+  if (run != NULL && allocator->held_bytes > 0) more -= run_held(run, granule_bytes, request->rounded);
+  lade_status status = ladei_device_driver_budget(allocator, heap->settings.reference ? request->segment_bytes : more);
   if (status != LADE_OK) return status;
   allocator->growing_bytes += growing;
   status = run_grow(allocator, request, run, &growing, out);

@@ -6,7 +6,7 @@
  *
  * The text, in this order; fields in brackets only where they say something:
  *   device, bytes asked for, bytes needed from the driver; total, free; [processes, as far as NVML knows them]; [limit];
- *   allocated [of it cached in private pools]; reserved but unallocated [and what may help]; [pending]; [capture]; cause
+ *   allocated [of it cached in private pools]; reserved but unallocated [and what may help]; [pending]; [capture]; [refused by the driver]; cause
  *
  * Locks: the allocator's lock while counters are copied; nobody is called under it.
  */
@@ -48,6 +48,7 @@ typedef struct oom_facts {
   uint64_t allocated_bytes;
   uint64_t private_bytes; /* cached in private pools */
   uint64_t reserved_bytes;
+  uint64_t held_bytes; /* that the driver refused to take back */
   bool pending;
   bool capturing;  /* and nothing may be given back then: the reference's decision */
   bool expandable; /* or no backend that could be */
@@ -75,6 +76,7 @@ static lade_device_stats facts_copy(lade_device_allocator *allocator, const lade
   ladei_lock_acquire(&allocator->lock);
   lade_device_stats stats = ladei_device_heap_stats(heap);
   facts->private_bytes = private_cached_bytes(heap);
+  facts->held_bytes = allocator->held_bytes;
   facts->limit_bytes = allocator->fraction_set ? allocator->fraction_bytes : UINT64_MAX;
   if (allocator->max_bytes < facts->limit_bytes) facts->limit_bytes = allocator->max_bytes;
   facts->capturing = allocator->captures != NULL && heap->settings.reference;
@@ -188,17 +190,21 @@ static lade_status text_record(const lade_device_allocator *allocator, const lad
     snprintf(kept, sizeof kept, "; %s stayed cached, as giving them back would break a capture",
              size_format(request->kept_bytes).text);
   }
+  char held[80] = "";
+  if (facts->held_bytes > 0) {
+    snprintf(held, sizeof held, "; %s that the driver refused to take back", size_format(facts->held_bytes).text);
+  }
   bool hint = unallocated >= request->segment_bytes && !facts->expandable;
   return ladei_error(status, cause->native_code,
                      "device %d is out of memory: %zu bytes asked for, needing %s; total %s, free %s%s%s; allocated "
                      "%s%s; reserved but "
-                     "unallocated %s%s%s%s%s: %s",
+                     "unallocated %s%s%s%s%s%s: %s",
                      allocator->device, request->requested, size_format(request->segment_bytes).text,
                      size_format(facts->total_bytes).text, size_format(facts->free_bytes).text, processes->text, limit,
                      size_format(taken).text, private_share, size_format(unallocated).text,
                      hint ? ", for which expandable_segments:True may help (docs/tuning.md)" : "",
                      facts->pending ? "; some freed blocks are still in use by other streams" : "",
-                     facts->capturing ? "; a capture forbids giving the cache back" : "", kept, cause->text);
+                     facts->capturing ? "; a capture forbids giving the cache back" : "", kept, held, cause->text);
 }
 
 lade_status ladei_device_report_exhausted(lade_device_allocator *allocator, const ladei_device_request *request,

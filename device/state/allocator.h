@@ -87,6 +87,7 @@ struct lade_device_allocator {
   bool fraction_set;
   uint64_t fraction_bytes; /* limit on reserved bytes, if fraction_set */
   uint64_t growing_bytes;  /* driver allocations in flight */
+  uint64_t held_bytes;     /* that the driver refused to take back (expandable.c, E2) */
 
   uint64_t returns_in_flight; /* threads that are giving memory back */
   uint64_t returns;           /* that have done so; tells a waiter that it is worth another try */
@@ -262,6 +263,11 @@ lade_status ladei_device_expandable_unmap(lade_device_allocator *allocator, cons
 
 /* Commits it, with the lock, if it is gone: a hole. */
 void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_device_block *block);
+
+/* Offers what the driver refused once more (E2). Lock as above; nobody gives a peer access. The first refusal. */
+lade_status ladei_device_expandable_retry(lade_device_allocator *allocator);
+/* The bytes of a HOLE, or BUSY hole of the caller's, that the driver has not taken back. */
+uint64_t ladei_device_expandable_held(const ladei_device_block *block);
 
 /* Gives back the addresses of a segment whose BUSY hole covers all of it. Lock as above. */
 lade_status ladei_device_expandable_release(lade_device_allocator *allocator, ladei_device_heap_segment *segment);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Expandable segments beyond the reference: in private pools with their checkpoints, and shared with other processes. */
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "device/state/allocator.h"
@@ -23,6 +24,61 @@ static void pool_begin(device_fixture *f) {
 }
 
 static void pool_end(device_fixture *f) { LADE_EXPECT_OK(lade_device_pool_end(f->allocator, pool)); }
+
+/* ---- Under the cap ----------------------------------------------------------------------------------------------- */
+
+/* Granules of holes that the driver refuses to take are its memory still: they are held against the cap, used by what is
+ * mapped there next, and offered again. */
+LADE_TEST(ExpandableGranules, WhatTheDriverRefusesCountsUnderTheCap) {
+  const uint64_t always = 1000;
+  device_fixture f;
+  lade_device_options options;
+  void *other = NULL;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.max_bytes = 40 * MIB;
+  if (!device_fixture_open(&f, "sim", 256 * MIB, &options)) return;
+  device_fixture_free(&f, device_fixture_alloc(&f, 40 * MIB, 0));
+  support_fail(f.runtime, "vm_release", 1, always);
+  LADE_EXPECT(lade_device_empty_cache(f.allocator) != LADE_OK);
+  device_fixture_check(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 0);
+  LADE_EXPECT_EQ_INT(lade_device_alloc(f.allocator, 20 * MIB, f.streams[1], &other), LADE_ERR_LIMIT);
+  LADE_EXPECT(strstr(lade_last_error()->text, "40.00 MiB that the driver refused to take back") != NULL);
+  device_fixture_check(&f);
+  char *again = device_fixture_alloc(&f, 40 * MIB, 0); /* on the very granules */
+  LADE_EXPECT_EQ_INT(support_live(f.runtime, SUPPORT_LIVE_VM_HANDLES), 2);
+  device_fixture_free(&f, again);
+  LADE_EXPECT(lade_device_empty_cache(f.allocator) != LADE_OK);
+  device_fixture_check(&f);
+  support_fail(f.runtime, "vm_release", 1, 0);
+  other = device_fixture_alloc(&f, 20 * MIB, 1);
+  LADE_EXPECT_EQ_INT(support_live(f.runtime, SUPPORT_LIVE_VM_HANDLES), 1);
+  device_fixture_free(&f, other);
+  device_fixture_close(&f);
+}
+
+/* The same where a mapping fails, and what it had made cannot be taken back. */
+LADE_TEST(ExpandableGranules, WhatAFailedMappingLeavesCountsUnderTheCap) {
+  device_fixture f;
+  lade_device_options options;
+  void *block = NULL;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.max_bytes = 60 * MIB;
+  if (!device_fixture_open(&f, "sim", 256 * MIB, &options)) return;
+  support_fail(f.runtime, "vm_map", 1, 1000);
+  support_fail(f.runtime, "vm_release", 1, 1000);
+  LADE_EXPECT_EQ_INT(lade_device_alloc(f.allocator, 40 * MIB, f.streams[0], &block), LADE_ERR_DRIVER);
+  device_fixture_check(&f);
+  support_fail(f.runtime, "vm_map", 1, 0);
+  LADE_EXPECT_EQ_INT(lade_device_alloc(f.allocator, 40 * MIB, f.streams[1], &block), LADE_ERR_LIMIT);
+  LADE_EXPECT_EQ_INT(support_live(f.runtime, SUPPORT_LIVE_VM_HANDLES), 2);
+  support_fail(f.runtime, "vm_release", 1, 0);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_INT(support_live(f.runtime, SUPPORT_LIVE_VM_HANDLES), 0);
+  device_fixture_close(&f);
+}
 
 /* ---- Granules ---------------------------------------------------------------------------------------------------- */
 
