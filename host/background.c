@@ -70,6 +70,7 @@ lade_status ladei_pinned_background_start(ladei_pinned_background *background, l
 }
 
 void ladei_pinned_background_stop(ladei_pinned_background *background) {
+  ladei_lock_assert_none_held();
   if (!background->running) {
     return;
   }

@@ -74,6 +74,7 @@ static history *slot_for(history *slots, size_t slot_count, uintptr_t address) {
 }
 
 static bool table_grow(ladei_pinned_debug *debug) {
+  ladei_lock_assert_held(&debug->lock);
   size_t slot_count = debug->slot_count == 0 ? FIRST_SLOTS : 2 * debug->slot_count;
   history *slots = calloc(slot_count, sizeof *slots);
   if (slots == NULL) {
@@ -92,6 +93,7 @@ static bool table_grow(ladei_pinned_debug *debug) {
 
 /* Under the lock. NULL: none, and for `make` no memory for one. */
 static history *history_of(ladei_pinned_debug *debug, uintptr_t address, bool make) {
+  ladei_lock_assert_held(&debug->lock);
   if (make && 2 * debug->used >= debug->slot_count && !table_grow(debug)) {
     return NULL;
   }
@@ -125,6 +127,7 @@ static size_t stack_add(char *text, size_t used, const char *what, const stack *
 
 /* "; allocated by 0x.. 0x.., freed by 0x.." behind what stands in `text`. Under the lock. */
 static void history_add(ladei_pinned_debug *debug, char *text, uintptr_t address) {
+  ladei_lock_assert_held(&debug->lock);
   static const stack none = {0, {NULL}};
   const history *known = history_of(debug, address, false);
   size_t used = strlen(text);

@@ -50,6 +50,7 @@ static ladei_tlsf *index_of(ladei_pinned_node *node, const ladei_pinned_segment 
 }
 
 static void stray_note_drop(ladei_pinned_node *node, ladei_pinned_block *block) {
+  ladei_lock_assert_held(&node->lock);
   if (ladei_retire_ticket_noted(&block->ticket)) {
     ladei_retire_forget(node->retire, &block->ticket);
   }
@@ -57,6 +58,7 @@ static void stray_note_drop(ladei_pinned_node *node, ladei_pinned_block *block) 
 
 /* Out of its index, cut to size, the rest back into the index. Still FREE. */
 static void block_cut(ladei_pinned_node *node, ladei_tlsf *index, ladei_pinned_block *block, size_t pages) {
+  ladei_lock_assert_held(&node->lock);
   ladei_pinned_segment *segment = segment_of(node, block);
   ladei_tlsf_remove(index, block);
   ladei_pinned_block *rest = ladei_pinned_segment_split(segment, block, pages);
@@ -105,6 +107,7 @@ static uint64_t burden_of(const void *user, const ladei_pinned_block *block) {
 
 /* A FREE block of exactly `pages`, in no list. */
 static ladei_pinned_block *pages_take(ladei_pinned_node *node, size_t pages) {
+  ladei_lock_assert_held(&node->lock);
   const burden ages = burden_make(node);
   ladei_pinned_block *block = ladei_tlsf_find_least(&node->split, pages, burden_of, &ages);
   if (block != NULL) {
@@ -115,6 +118,7 @@ static ladei_pinned_block *pages_take(ladei_pinned_node *node, size_t pages) {
 
 /* A free segment made for one request serves another of at least 8/9 of its size. */
 static ladei_pinned_block *whole_take(ladei_pinned_node *node, size_t bytes) {
+  ladei_lock_assert_held(&node->lock);
   size_t pages = ladei_pinned_pages(bytes), most_pages = (bytes + bytes / 8) >> LADEI_PINNED_PAGE_SHIFT;
   ladei_pinned_block *block = ladei_tlsf_find_close(&node->whole, pages, ladei_size_max(pages, most_pages));
   if (block != NULL) {
@@ -132,6 +136,7 @@ static ladei_pinned_block *join(ladei_pinned_node *node, ladei_pinned_segment *s
 
 /* A FREE block in no list joins its neighbours and goes into its index. */
 static void pages_put(ladei_pinned_node *node, ladei_pinned_segment *segment, ladei_pinned_block *block) {
+  ladei_lock_assert_held(&node->lock);
   ladei_pinned_block *after = ladei_pinned_segment_after(segment, block);
   if (after != NULL) {
     ladei_tlsf_remove(&node->split, after);
@@ -176,6 +181,7 @@ static uint64_t run_bytes(unsigned class_index) {
 }
 
 static ladei_pinned_run *run_create(ladei_pinned_node *node, unsigned class_index) {
+  ladei_lock_assert_held(&node->lock);
   ladei_pinned_run *run = ladei_slab_alloc(&node->run_records);
   if (run == NULL) {
     return NULL;
@@ -192,6 +198,7 @@ static ladei_pinned_run *run_create(ladei_pinned_node *node, unsigned class_inde
 }
 
 static void run_destroy(ladei_pinned_node *node, ladei_pinned_run *run, unsigned class_index) {
+  ladei_lock_assert_held(&node->lock);
   ladei_pinned_block *pages = run->pages;
   for (unsigned i = 0; i < ladei_pinned_run_blocks(class_index); i++) {
     stray_note_drop(node, &run->blocks[i]);
@@ -204,6 +211,7 @@ static void run_destroy(ladei_pinned_node *node, ladei_pinned_run *run, unsigned
 }
 
 static ladei_pinned_block *small_take(ladei_pinned_node *node, unsigned class_index) {
+  ladei_lock_assert_held(&node->lock);
   ladei_pinned_run *run = node->runs[class_index];
   if (run == NULL) {
     run = run_create(node, class_index);
@@ -229,6 +237,7 @@ static ladei_pinned_run *run_of(ladei_pinned_node *node, const ladei_pinned_bloc
 }
 
 static void small_put(ladei_pinned_node *node, ladei_pinned_block *block, unsigned class_index) {
+  ladei_lock_assert_held(&node->lock);
   ladei_pinned_run *run = run_of(node, block);
   if (ladei_pinned_run_is_full(run)) {
     run_link(node, run, class_index);
@@ -280,6 +289,7 @@ static size_t pages_for(size_t bytes, bool exact) {
 }
 
 static ladei_pinned_block *take_locked(ladei_pinned_node *node, size_t bytes, bool exact) {
+  ladei_lock_assert_held(&node->lock);
   unsigned class_index = ladei_pinned_class_of(bytes);
   if (class_index < LADEI_PINNED_SMALL_CLASSES) {
     ladei_pinned_block *small = small_take(node, class_index);
@@ -319,6 +329,7 @@ ladei_pinned_block *ladei_pinned_node_take(ladei_pinned_node *node, size_t bytes
 /* Makes one whole segment of at least `pages` divisible: its memory is in `split` until it is wholly free again. One in
  * chunks is not: the caller gives it back then, and pins anew. */
 static bool whole_divide(ladei_pinned_node *node, size_t pages) {
+  ladei_lock_assert_held(&node->lock);
   ladei_pinned_block *block = ladei_tlsf_find(&node->whole, pages);
   if (block == NULL || ladei_pinned_segment_in_chunks(segment_of(node, block))) {
     return false;
@@ -343,6 +354,7 @@ ladei_pinned_block *ladei_pinned_node_take_from_whole(ladei_pinned_node *node, s
 }
 
 static void put_locked(ladei_pinned_node *node, ladei_pinned_block *list) {
+  ladei_lock_assert_held(&node->lock);
   while (list != NULL) {
     ladei_pinned_block *block = list;
     uint64_t word = ladei_pinned_block_word(block);
@@ -387,6 +399,7 @@ void ladei_pinned_node_put_one(ladei_pinned_node *node, ladei_pinned_block *bloc
 
 /* Links by age, so that the list stays oldest first when a segment comes back. */
 static void segment_link(ladei_pinned_node *node, ladei_pinned_segment *segment) {
+  ladei_lock_assert_held(&node->lock);
   ladei_pinned_segment *before = node->last;
   while (before != NULL && before->birth > segment->birth) {
     before = before->prev;
@@ -400,6 +413,7 @@ static void segment_link(ladei_pinned_node *node, ladei_pinned_segment *segment)
 }
 
 static void segment_unlink(ladei_pinned_node *node, ladei_pinned_segment *segment) {
+  ladei_lock_assert_held(&node->lock);
   *(segment->next == NULL ? &node->last : &segment->next->prev) = segment->prev;
   *(segment->prev == NULL ? &node->first : &segment->prev->next) = segment->next;
   segment->next = segment->prev = NULL;
@@ -408,6 +422,7 @@ static void segment_unlink(ladei_pinned_node *node, ladei_pinned_segment *segmen
 
 /* Under the lock. */
 static void segment_enter(ladei_pinned_node *node, ladei_pinned_segment *segment) {
+  ladei_lock_assert_held(&node->lock);
   segment_link(node, segment);
   ladei_tlsf_insert(index_of(node, segment, &segment->blocks[0]), &segment->blocks[0]);
 }
@@ -612,6 +627,7 @@ static void recount_segment(const ladei_pinned_segment *segment, node_recount *s
 }
 
 static lade_status check_segments(ladei_pinned_node *node) {
+  ladei_lock_assert_held(&node->lock);
   node_recount sum = {0};
   for (ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next) {
     lade_status status = ladei_pinned_segment_check(segment);
@@ -633,6 +649,7 @@ static lade_status check_segments(ladei_pinned_node *node) {
 }
 
 static lade_status check_runs(const ladei_pinned_node *node) {
+  ladei_lock_assert_held(&node->lock);
   uint64_t bytes = 0;
   for (unsigned class_index = 0; class_index < LADEI_PINNED_SMALL_CLASSES; class_index++) {
     for (const ladei_pinned_run *run = node->runs[class_index]; run != NULL; run = run->next) {

@@ -458,6 +458,7 @@ static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
 }
 
 static lade_status pool_destroy(lade_pinned_pool *pool, bool wait) {
+  ladei_lock_assert_none_held();
   lade_runtime *runtime = pool->runtime;
   bool had_background = pool->background.running;
   ladei_pinned_background_stop(&pool->background);

@@ -70,6 +70,7 @@ static inline bool ladei_pinned_transit_try_begin(ladei_pinned_transit *transit)
 
 /* Waits while transits are stopped. */
 static inline void ladei_pinned_transit_begin(ladei_pinned_transit *transit) {
+  ladei_lock_assert_none_held();
   if (!ladei_pinned_transit_try_begin(transit)) {
     ladei_pinned_transit_begin_slowly(transit);
   }

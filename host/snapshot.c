@@ -48,6 +48,7 @@ static lade_status node_views(ladei_pinned_node *node, ladei_pinned_block_view *
 
 static lade_status node_blocks_show(const lade_pinned_pool *pool, ladei_pinned_node *node,
                                     lade_pinned_block_visit visit, void *user) {
+  ladei_lock_assert_none_held();
   ladei_pinned_block_view *views = NULL;
   size_t count = 0;
   lade_status status = node_views(node, &views, &count);
@@ -79,6 +80,7 @@ lade_status lade_pinned_blocks_each(lade_pinned_pool *pool, lade_pinned_block_vi
 /* ---- Nodes and classes ------------------------------------------------------------------------------------------- */
 
 static lade_status node_show(lade_pinned_pool *pool, uint32_t index, lade_pinned_node_stats_visit visit, void *user) {
+  ladei_lock_assert_none_held();
   ladei_pinned_node_gauges own;
   ladei_pinned_node_stats_read(pool, index, &own, NULL);
   const lade_pinned_node_stats stats = {
@@ -106,6 +108,7 @@ lade_status lade_pinned_node_stats_each(lade_pinned_pool *pool, lade_pinned_node
 
 static lade_status class_show(const ladei_pinned_node *node, unsigned class_index, const ladei_pinned_gauges *own,
                               lade_pinned_class_stats_visit visit, void *user) {
+  ladei_lock_assert_none_held();
   const lade_pinned_class_stats stats = {
       .struct_size = sizeof stats,
       .block_bytes = ladei_pinned_class_bytes(class_index),

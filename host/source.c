@@ -290,6 +290,7 @@ static lade_status nodes_check(const ladei_pinned_source_settings *settings, int
 lade_status ladei_pinned_memory_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
                                         int node, size_t bytes, ladei_pinned_memory *out,
                                         ladei_pinned_source_cost *cost) {
+  ladei_lock_assert_none_held();
   lade_error saved;
   lade_status room = nodes_check(settings, node, bytes);
   if (room != LADE_OK) {

@@ -40,6 +40,7 @@ void ladei_pinned_member_remove(ladei_pinned_stakes *stakes, ladei_pinned_member
 
 /* Callbacks run here, and may create and destroy pipelines: whoever comes then is awake, whoever is left is woken later. */
 static void members_wake_virtual(ladei_pinned_stakes *stakes) {
+  ladei_lock_assert_none_held();
   uint64_t changes = stakes->changes;
   ladei_pinned_member *member = TAILQ_FIRST(&stakes->members);
   while (member != NULL && changes == stakes->changes) {
@@ -65,6 +66,7 @@ void ladei_pinned_members_wake(ladei_pinned_stakes *stakes) {
 
 /* After a change, with the lock: whether more is wanted than before, of which the members shall hear. */
 static bool wanted_update(ladei_pinned_stakes *stakes) {
+  ladei_lock_assert_held(&stakes->lock);
   unsigned before = atomic_load_explicit(&stakes->wanted, memory_order_relaxed);
   unsigned wanted = stakes->blocks > stakes->holders ? LADEI_PINNED_WANTED_SPARE : LADEI_PINNED_WANTED_ALL;
   wanted = TAILQ_EMPTY(&stakes->waiting) ? LADEI_PINNED_WANTED_NONE : wanted;
@@ -74,6 +76,7 @@ static bool wanted_update(ladei_pinned_stakes *stakes) {
 
 /* The stake has one block more, or less. With the lock. */
 static void stake_add(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake, unsigned change) {
+  ladei_lock_assert_held(&stakes->lock);
   stakes->holders -= stake->blocks > 0 ? 1 : 0;
   stake->blocks += change;
   stakes->blocks += change;
@@ -81,6 +84,7 @@ static void stake_add(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake, un
 }
 
 static void stake_leave(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake) {
+  ladei_lock_assert_held(&stakes->lock);
   if (atomic_load_explicit(&stake->waits, memory_order_relaxed)) {
     TAILQ_REMOVE(&stakes->waiting, stake, link);
     atomic_store_explicit(&stake->waits, false, memory_order_relaxed);
@@ -88,6 +92,7 @@ static void stake_leave(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake) 
 }
 
 static void stake_join(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake) {
+  ladei_lock_assert_held(&stakes->lock);
   if (!atomic_load_explicit(&stake->waits, memory_order_relaxed)) {
     TAILQ_INSERT_TAIL(&stakes->waiting, stake, link);
     atomic_store_explicit(&stake->waits, true, memory_order_relaxed);
@@ -134,6 +139,7 @@ static bool will_end(const outlook *before, const outlook *after, bool smallest)
 /* Whose turn it is. The first may be kept from asking, as by callbacks that have all threads of its pipeline: after some
  * time others go first, once. */
 static bool stake_is_next(ladei_pinned_stakes *stakes, const ladei_pinned_stake *stake) {
+  ladei_lock_assert_held(&stakes->lock);
   enum { PASSED_MOST = 32 };
   const ladei_pinned_stake *first = TAILQ_FIRST(&stakes->waiting);
   bool next = first == NULL || first == stake || stakes->passed >= PASSED_MOST;

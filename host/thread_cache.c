@@ -41,6 +41,7 @@ static _Atomic(uint64_t) last_pool_id;
 /* ---- Lists ------------------------------------------------------------------------------------------------------- */
 
 static void pool_link(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
+  ladei_lock_assert_held(&pool->lock);
   cache->prev = NULL;
   cache->next = pool->threads;
   if (cache->next != NULL) {
@@ -50,6 +51,7 @@ static void pool_link(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) 
 }
 
 static void pool_unlink(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
+  ladei_lock_assert_held(&pool->lock);
   if (pool->steal_next == cache) {
     pool->steal_next = cache->next;
   }
@@ -131,6 +133,7 @@ static size_t quota_sum(const lade_pinned_pool *pool) {
 
 /* Under pool->lock. */
 static void quota_sum_set(lade_pinned_pool *pool, size_t bytes) {
+  ladei_lock_assert_held(&pool->lock);
   atomic_store_explicit(&pool->magazine_quota_bytes, bytes, memory_order_relaxed);
 }
 
@@ -138,6 +141,7 @@ static void quota_sum_set(lade_pinned_pool *pool, size_t bytes) {
  * from others. Under pool->lock. */
 static ladei_pinned_block *cache_take_all(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
                                           ladei_pinned_block *list) {
+  ladei_lock_assert_held(&pool->lock);
   list = cache_empty(cache, list);
   quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
   cache->quota_bytes = 0;
@@ -146,6 +150,7 @@ static ladei_pinned_block *cache_take_all(lade_pinned_pool *pool, ladei_pinned_t
 
 /* Closes all gates, and has the barrier run if any of them needs it. */
 static bool gates_close(lade_pinned_pool *pool) {
+  ladei_lock_assert_held(&pool->lock);
   bool barrier = false;
   for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     barrier = ladei_asym_lock_close(&cache->gate) || barrier;
@@ -260,6 +265,7 @@ static void flow_depart(ladei_pinned_counter_pair *departed, const ladei_pinned_
 }
 
 static void counters_depart(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
+  ladei_lock_assert_held(&pool->lock);
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
     ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, i);
     for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_CLASSES; c++) {
@@ -459,6 +465,7 @@ static bool cache_idles(ladei_pinned_thread_cache *cache) {
 
 /* Under pool->lock, from here on. True: the thread has `bytes` more. */
 static bool quota_grant(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t bytes) {
+  ladei_lock_assert_held(&pool->lock);
   if (quota_sum(pool) + bytes > pool->magazine_bytes) {
     return false;
   }
@@ -472,6 +479,7 @@ static bool quota_grant(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
  * all, or enough were looked at. */
 static ladei_pinned_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_pinned_thread_cache *own,
                                             size_t bytes) {
+  ladei_lock_assert_held(&pool->lock);
   enum { LOOKS = 16, STEPS = 256 }; /* a look reads a line of cache for each class, a step one in all */
   ladei_pinned_thread_cache *victims = NULL;
   size_t found = 0;
@@ -497,6 +505,7 @@ static ladei_pinned_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_
 
 /* Takes all that they have. */
 static ladei_pinned_block *idle_rob(lade_pinned_pool *pool, ladei_pinned_thread_cache *victims) {
+  ladei_lock_assert_held(&pool->lock);
   ladei_pinned_block *list = NULL;
   bool barrier = false;
   for (ladei_pinned_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) {
@@ -654,6 +663,7 @@ void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinne
 /* ---- End of a pool ----------------------------------------------------------------------------------------------- */
 
 void ladei_pinned_thread_caches_settle(lade_pinned_pool *pool) {
+  ladei_lock_assert_none_held();
   ladei_backoff wait = {0};
   while (atomic_load_explicit(&pool->leaving, memory_order_acquire) > 0) {
     ladei_backoff_wait(&wait);

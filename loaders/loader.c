@@ -74,6 +74,7 @@ static batch_slot *slots_end(lade_loader *loader) { return loader->slots + loade
 
 /* Called with the lock. */
 static void slot_set(lade_loader *loader, batch_slot *s, slot_state state) {
+  ladei_lock_assert_held(&loader->lock);
   s->state = state;
   ladei_condition_broadcast(&loader->changed);
 }
@@ -81,6 +82,7 @@ static void slot_set(lade_loader *loader, batch_slot *s, slot_state state) {
 /* --- staging a batch ---------------------------------------------------------------------------------------------- */
 
 static lade_status memory_free(lade_loader *loader, batch_slot *s) {
+  ladei_lock_assert_none_held();
   lade_status status = s->memory != NULL ? lade_device_free(loader->allocator, s->memory) : LADE_OK;
   if (status == LADE_OK) {
     s->memory = NULL;
@@ -106,6 +108,7 @@ static lade_status memory_fit(lade_loader *loader, batch_slot *s, bool *out_fres
 
 /* Submits the batch of a slot. `after`: the stream that the block's last user worked on; NULL: none did. */
 static lade_status batch_submit(lade_loader *loader, batch_slot *s, const lade_stream *after) {
+  ladei_lock_assert_none_held();
   lade_transfer transfer;
   lade_piece *pieces;
   bool fresh;
@@ -179,6 +182,7 @@ static lade_status number_error(lade_status status, const batch_slot *s) {
 
 /* The slot of the batch to hand out next; NULL if it is in none. Called with the lock. */
 static batch_slot *slot_next(lade_loader *loader) {
+  ladei_lock_assert_held(&loader->lock);
   for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
     if (s->state != SLOT_EMPTY && s->state != SLOT_OUT && s->batch.count > 0 &&
         s->batch.number == loader->next_number) {
@@ -189,6 +193,7 @@ static batch_slot *slot_next(lade_loader *loader) {
 }
 
 static batch_slot *slot_find(lade_loader *loader, slot_state state) {
+  ladei_lock_assert_held(&loader->lock);
   for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
     if (s->state == state) return s;
   }
@@ -197,6 +202,7 @@ static batch_slot *slot_find(lade_loader *loader, slot_state state) {
 
 /* The consumer has had all batches for too long. Called with the lock. */
 static lade_status return_error(lade_loader *loader) {
+  ladei_lock_assert_held(&loader->lock);
   const batch_slot *oldest = NULL;
   unsigned count = 0;
   for (const batch_slot *s = loader->slots; s < slots_end(loader); s++) {
@@ -217,6 +223,7 @@ static lade_status return_error(lade_loader *loader) {
 
 /* Waits for another thread to change a slot. Called with the lock. */
 static lade_status change_wait(lade_loader *loader, uint64_t deadline_ns) {
+  ladei_lock_assert_held(&loader->lock);
   bool is_virtual = loader->runtime->ops->step != NULL; /* one thread: nobody else could change anything */
   uint64_t now = now_ns(loader);
   if (is_virtual || now >= deadline_ns) {
@@ -655,7 +662,9 @@ lade_status lade_loader_destroy(lade_loader *loader) {
   if (status != LADE_OK) {
     return status;
   }
+  ladei_lock_acquire(&loader->lock);
   const batch_slot *out = slot_find(loader, SLOT_OUT);
+  ladei_lock_release(&loader->lock);
   if (out != NULL) {
     return ladei_error(LADE_ERR_BUSY, 0, "loader: batch %llu of epoch %llu is handed out",
                        (unsigned long long)out->batch.number, (unsigned long long)out->batch.epoch);

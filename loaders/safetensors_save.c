@@ -452,6 +452,7 @@ static lade_status one_begin(save *s) {
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
 static lade_status progress_tell(const save *s) {
+  ladei_lock_assert_none_held();
   uint64_t done;
   if (s->options.progress == NULL) {
     return LADE_OK;

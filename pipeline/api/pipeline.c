@@ -156,6 +156,7 @@ static void pipeline_free(lade_pipeline *pipeline) {
 
 /* Drops one reference and the lock. */
 void ladei_pipeline_unref_unlock(lade_pipeline *pipeline) {
+  ladei_lock_assert_held(&pipeline->lock);
   bool last = --pipeline->references == 0;
   ladei_lock_release(&pipeline->lock);
   if (last) {
@@ -457,6 +458,7 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
 
 /* Called with the lock, which is released meanwhile: the kernel is asked without it to give up what it has. */
 static void cancel_all(lade_pipeline *pipeline) {
+  ladei_lock_assert_held(&pipeline->lock);
   for (unsigned i = 0; i < 2; i++) {
     ladei_pipe_core_transfer *next;
     ladei_pipe_core_transfer *transfer = TAILQ_FIRST(&pipeline->core.rings[i].queue);
@@ -479,6 +481,7 @@ static lade_status drain_error(const lade_pipeline *pipeline, unsigned left) {
 
 /* Called with the lock. A call of submit from a callback is part of an order. */
 static bool is_busy(const lade_pipeline *pipeline) {
+  ladei_lock_assert_held(&pipeline->lock);
   const ladei_pipe_core *core = &pipeline->core;
   return core->unfinished > 0 || core->orders_out > 0 || core->counters.blocks > 0 || pipeline->calls > 0;
 }

@@ -37,9 +37,13 @@ static lade_status ticket_check(const lade_ticket *ticket, const char *call) {
 }
 
 /* Both with the lock. */
-static void call_begin(lade_pipeline *pipeline) { pipeline->calls++; }
+static void call_begin(lade_pipeline *pipeline) {
+  ladei_lock_assert_held(&pipeline->lock);
+  pipeline->calls++;
+}
 
 static void call_end(lade_pipeline *pipeline) {
+  ladei_lock_assert_held(&pipeline->lock);
   if (--pipeline->calls == 0 && pipeline->stopping) {
     ladei_condition_broadcast(&pipeline->changed);
   }
@@ -57,6 +61,7 @@ uint64_t ladei_pipe_deadline_after(const lade_pipeline *pipeline, uint64_t timeo
 
 /* The ticket's outcome as this thread's answer. Called with the lock, once the transfer has failed or finished. */
 static lade_status ticket_answer(const lade_ticket *ticket) {
+  ladei_lock_assert_held(&ticket->pipeline->lock);
   if (ticket->transfer.error.status != LADE_OK) {
     ladei_error_restore(&ticket->transfer.error);
   }
@@ -131,6 +136,7 @@ lade_status lade_ticket_wait(lade_ticket *ticket, uint64_t timeout_ns) {
 
 /* Called with the lock. A finished ticket may have outlived the pipeline's slots. */
 static uint64_t ready_bytes(const lade_ticket *ticket) {
+  ladei_lock_assert_held(&ticket->pipeline->lock);
   const ladei_pipe_core_transfer *transfer = &ticket->transfer;
   if (!transfer->finished) {
     return ladei_pipe_core_prefix_done(transfer);
@@ -215,6 +221,7 @@ static bool prefix_is_queued(const ladei_pipe_core_transfer *transfer, uint64_t 
 
 /* Until the first bytes are queued; LADE_OK then, or where the transfer is over. Called with the lock. */
 static lade_status queued_wait(lade_pipeline *pipeline, const ladei_pipe_core_transfer *transfer, uint64_t bytes) {
+  ladei_lock_assert_held(&pipeline->lock);
   lade_status status = LADE_OK;
   pipeline->prefix_waiters++;
   while (!transfer->finished && transfer->error.status == LADE_OK && !prefix_is_queued(transfer, bytes) &&
@@ -273,6 +280,7 @@ lade_status lade_stream_wait_ticket_prefix(lade_stream stream, lade_ticket *tick
 }
 
 void ladei_pipe_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket) {
+  ladei_lock_assert_held(&pipeline->lock);
   lade_error before;
   lade_error error;
   ladei_error_save(&before);

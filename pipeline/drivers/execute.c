@@ -75,6 +75,7 @@ static lade_status execute_release(lade_pipeline *pipeline, const ladei_pipe_ord
 }
 
 static lade_status completion_tell(lade_ticket *ticket, const lade_error *outcome) {
+  ladei_lock_assert_none_held();
   if (ticket->on_complete == NULL) {
     return LADE_OK;
   }
@@ -148,6 +149,7 @@ lade_status ladei_pipe_execute(lade_pipeline *pipeline, ladei_pipe_order *order)
 /* Takes note of how fast the host half of a chunk went. Before the core hears of it. Not where each takes a thread: more
  * of them than readers would only hold more blocks. */
 static void window_note(lade_pipeline *pipeline, const ladei_pipe_order *order) {
+  ladei_lock_assert_held(&pipeline->lock);
   bool takes_a_thread = pipeline->driver == &ladei_pipe_driver_threads && !order->by_engine;
   if (takes_a_thread) {
     return;
@@ -162,6 +164,7 @@ static void window_note(lade_pipeline *pipeline, const ladei_pipe_order *order) 
 
 /* Blocks grow to what the link was found to want. */
 static void blocks_grow(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
+  ladei_lock_assert_held(&pipeline->lock);
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, ring);
   if (ladei_pipe_core_grow_blocks(ring, atomic_load_explicit(&side->probe.chunk_bytes, memory_order_relaxed))) {
     ladei_pipe_window_restart(&side->window);
@@ -170,6 +173,7 @@ static void blocks_grow(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
 }
 
 void ladei_pipe_stakes_update_awaited(lade_pipeline *pipeline) {
+  ladei_lock_assert_held(&pipeline->lock);
   for (unsigned i = 0; i < 2; i++) {
     ladei_pinned_stake *stake = &pipeline->sides[i].stake;
     const ladei_pipe_ring *ring = &pipeline->core.rings[i];
@@ -182,6 +186,7 @@ void ladei_pipe_stakes_update_awaited(lade_pipeline *pipeline) {
 
 void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order *order, lade_status status,
                                 const lade_error *error) {
+  ladei_lock_assert_held(&pipeline->lock);
   if (ladei_pipe_order_is_host(order)) {
     window_note(pipeline, order);
   } else if (order->kind == LADEI_PIPE_ORDER_POLL) {
@@ -202,6 +207,7 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
 }
 
 void ladei_pipe_execute_since_locked(lade_pipeline *pipeline, ladei_pipe_order *order, uint64_t begun_ns) {
+  ladei_lock_assert_held(&pipeline->lock);
   ladei_lock_release(&pipeline->lock);
   lade_status status = ladei_pipe_execute(pipeline, order);
   const lade_error *error = lade_last_error(); /* this thread's; unchanged until the completion below */

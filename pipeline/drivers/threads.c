@@ -120,6 +120,7 @@ static void cpu_relax(void) {
 }
 
 static void work_sleep(threads_state *state, uint64_t longest_ns) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
   state->sleeping++;
   if (longest_ns == UINT64_MAX) {
@@ -132,11 +133,13 @@ static void work_sleep(threads_state *state, uint64_t longest_ns) {
 }
 
 static bool reap_wanted(const threads_state *state) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   return !state->reaper && ladei_storage_in_flight(&state->pipeline->storage) > 0;
 }
 
 /* Somebody shall look for orders: who is on the way, a sleeper, or else the reaper. Called with the lock. */
 static void somebody_wake(threads_state *state) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   if (state->waking || state->looking > 0) {
     return;
   }
@@ -151,6 +154,7 @@ static void somebody_wake(threads_state *state) {
 
 /* This thread is busy from here on: somebody else takes what is left, or goes on asking. */
 static void work_pass_on(threads_state *state) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   const ladei_pipe_core *core = &state->pipeline->core;
   if (state->sleeping == 0 && !state->reaper_waits) {
     return;
@@ -166,6 +170,7 @@ static void work_pass_on(threads_state *state) {
 /* Hands a request to storage, the order's. Called with the lock, which is released meanwhile. */
 static void request_submit_locked(threads_state *state, const ladei_pipe_order *order,
                                   const ladei_storage_request *request) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
   ladei_lock_release(&pipeline->lock);
   threads_pending *pending = &state->pending[ladei_pipe_block_number(order->slot)];
@@ -177,6 +182,7 @@ static void request_submit_locked(threads_state *state, const ladei_pipe_order *
 
 /* The reaper's part: waits in storage and completes what is over. Called with the lock, which is released meanwhile. */
 static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
   ladei_storage_request *done[REAP_ROOM];
   state->reaper = true;
@@ -206,6 +212,7 @@ static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
 /* --- waiting for work --------------------------------------------------------------------------------------------- */
 
 static void poller_spin(threads_state *state) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
   state->looking++;
   ladei_lock_release(&pipeline->lock);
@@ -217,6 +224,7 @@ static void poller_spin(threads_state *state) {
 }
 
 static void idle_note(threads_state *state, uint64_t begin_ns) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
   if (pipeline->timeline != NULL) {
     ladei_pipe_timeline_add(pipeline->timeline, LADE_TIMELINE_IDLE, begin_ns, ladei_pipe_timeline_now(pipeline));
@@ -226,6 +234,7 @@ static void idle_note(threads_state *state, uint64_t begin_ns) {
 /* As poller, reaper or both: lets time pass, then makes POLL worth while again. `since_ns`: when this thread last did
  * something useful. Whether it has just done so. */
 static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
   bool reaps = reap_wanted(state);
   uint64_t waited_ns = polls ? now_ns(pipeline) - since_ns : 0;
@@ -278,6 +287,7 @@ static int thread_start(threads_state *state) {
 /* --- watching calls ----------------------------------------------------------------------------------------------- */
 
 static void call_stall(threads_state *state, threads_call *call) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   call->stalled = true;
   state->stalled++;
   state->pipeline->callbacks_stalled = state->stalled;
@@ -294,6 +304,7 @@ static bool needs_spare(const threads_state *state) {
 /* Marks calls that are overdue, and sees to it that somebody does what others are kept from. How long nothing more of that
  * kind can happen; UINT64_MAX: until a call begins. */
 static uint64_t calls_look(threads_state *state) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   uint64_t now = now_ns(state->pipeline);
   uint64_t wait_ns = UINT64_MAX;
   threads_call *call;
@@ -337,6 +348,7 @@ static void *watch_main(void *argument) {
 
 /* Both with the lock. */
 static void call_begin(threads_state *state, const ladei_pipe_order *order, threads_call *call) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   call->begun_ns = now_ns(state->pipeline);
   call->slot = ladei_pipe_order_is_host(order) ? order->slot : NULL;
   call->stalled = false;
@@ -351,6 +363,7 @@ static void call_begin(threads_state *state, const ladei_pipe_order *order, thre
 }
 
 static void call_end(threads_state *state, threads_call *call) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   TAILQ_REMOVE(&state->calls, call, link);
   state->calling--;
   state->stalled -= call->stalled ? 1 : 0;
@@ -367,6 +380,7 @@ static void order_poll(threads_state *state, ladei_pipe_order *order) {
 }
 
 static void order_run(threads_state *state, ladei_pipe_order *order) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   ladei_storage_request request;
   if (order->kind == LADEI_PIPE_ORDER_POLL) {
     order_poll(state, order);
@@ -427,6 +441,7 @@ static void threads_kick(lade_pipeline *pipeline) {
 }
 
 static lade_status threads_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
+  ladei_lock_assert_held(&pipeline->lock);
   uint64_t now = now_ns(pipeline);
   if (now >= deadline_ns) {
     return LADE_ERR_TIMEOUT;
@@ -440,6 +455,7 @@ static lade_status threads_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
 }
 
 static void threads_stop(lade_pipeline *pipeline) {
+  ladei_lock_assert_none_held();
   threads_state *state = pipeline->driver_state;
   ladei_lock_acquire(&pipeline->lock);
   state->end = true;

@@ -91,6 +91,7 @@ static uint64_t storage_end_ns(virtual_storage *storage, const lade_pipeline_opt
 
 /* Lets storage begin a host order. Called with the lock, which is released meanwhile. */
 static void flight_begin(virtual_state *state, const ladei_pipe_order *order) {
+  ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
   const lade_runtime *runtime = pipeline->runtime;
   virtual_flight *flight = state->idle;
@@ -126,6 +127,7 @@ static void pump_round(lade_pipeline *pipeline) {
 }
 
 static void pump(lade_pipeline *pipeline) {
+  ladei_lock_assert_none_held();
   virtual_state *state = pipeline->driver_state;
   state->again = true;
   if (state->pumping) {
@@ -151,6 +153,7 @@ static void deadline_arm(virtual_state *state, uint64_t deadline_ns) {
 }
 
 static lade_status virtual_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
+  ladei_lock_assert_held(&pipeline->lock);
   const lade_runtime *runtime = pipeline->runtime;
   lade_status status = LADE_OK;
   uint64_t finished = pipeline->core.counters.transfers_completed + pipeline->core.counters.transfers_failed;

@@ -18,6 +18,7 @@
 /* --- memory and callbacks ----------------------------------------------------------------------------------------- */
 
 static lade_status callback_call(const lade_endpoint *endpoint, uint64_t offset, void *buffer, size_t bytes) {
+  ladei_lock_assert_none_held();
   lade_status status = endpoint->callback(endpoint->user, offset, buffer, bytes);
   if (status == LADE_OK) {
     return LADE_OK;

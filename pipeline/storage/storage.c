@@ -30,6 +30,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/lock.h"
 #include "base/size.h"
 #include "pipeline/storage/storage_cufile.h"
 #include "pipeline/storage/storage_save.h"
@@ -106,12 +107,14 @@ void ladei_storage_info(ladei_storage *storage, lade_pipeline_info *info) {
 }
 
 unsigned ladei_storage_reap(ladei_storage *storage, uint64_t wait_ns, ladei_storage_request **out, unsigned room) {
+  ladei_lock_assert_none_held();
   unsigned count = storage->engine->reap(storage->engine_self, wait_ns, out, room);
   atomic_fetch_sub(&storage->in_flight, count);
   return count;
 }
 
 void ladei_storage_submit(ladei_storage_request *request) {
+  ladei_lock_assert_none_held();
   ladei_storage *storage = request->file->storage;
   atomic_fetch_add(&storage->in_flight, 1);
   storage->engine->submit(storage->engine_self, request);
@@ -124,6 +127,7 @@ void ladei_storage_wake(ladei_storage *storage) {
 }
 
 void ladei_storage_push(ladei_storage *storage) {
+  ladei_lock_assert_none_held();
   if (storage->engine != NULL) {
     storage->engine->push(storage->engine_self);
   }

@@ -236,6 +236,7 @@ lade_status ladei_pipe_files_detach(lade_ticket *ticket, bool good) {
 }
 
 void ladei_pipe_files_cancel_locked(lade_ticket *ticket) {
+  ladei_lock_assert_held(&ticket->pipeline->lock);
   for (ladei_storage_file *file = ticket->transfer.settled ? NULL : ticket->files; file != NULL; file = file->next) {
     ladei_storage_cancel(file);
   }

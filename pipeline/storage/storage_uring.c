@@ -218,6 +218,7 @@ static unsigned entries_enter(uring *self, unsigned count) {
 
 /* Called with the lock: an entry for each request that is marked, as long as there are entries. */
 static unsigned cancels_prepare(uring *self) {
+  ladei_lock_assert_held(&self->lock);
   unsigned count = 0;
   ladei_storage_request *request;
   struct io_uring_sqe *sqe;
@@ -274,6 +275,7 @@ static void requests_run(uring *self, struct ladei_storage_request_list *list) {
 
 /* Everything that is queued. Called by the submitter with the lock, which is released meanwhile. */
 static void queue_submit(uring *self) {
+  ladei_lock_assert_held(&self->lock);
   struct ladei_storage_request_list list = TAILQ_HEAD_INITIALIZER(list);
   TAILQ_CONCAT(&list, &self->queue, link);
   unsigned count = cancels_prepare(self);
@@ -294,6 +296,7 @@ static void queue_submit(uring *self) {
 
 /* Called with the lock, which is released: this thread becomes the submitter if there is none and something to do. */
 static void work_submit_unlock(uring *self) {
+  ladei_lock_assert_held(&self->lock);
   if (!self->submitting) {
     self->submitting = true;
     while (!TAILQ_EMPTY(&self->queue) || self->cancels) {
