@@ -8,10 +8,15 @@
  *
  *   word:  | generation 63..32 | node 23..16 | class 15..8 | LODGED 3 | state 2..0 |
  *
- *                    take               hand out
- *     NONE <--> FREE <-----> CACHED <------------> IN_USE     CACHED: in a thread's magazine, a shared bin, or on its
- *                ^               ^                /           way between two of the places
- *                 `------------- PENDING <-------'            PENDING: freed, streams may still use it
+ *        join      take          hand out
+ *     NONE <--> FREE <-----> CACHED <------> IN_USE     CACHED: in a thread's magazine, a shared bin, or on its way
+ *       ^        ^             ^               |        between two of the places
+ *       |        |             `--- PENDING <--'        PENDING: freed, streams may still use it
+ *       `- RUN --'                                      RUN: both directions; the first page is FREE before and after
+ *
+ * K1  A word's state changes along these arrows alone, and its generation by one at each hand-out, else not (but where a
+ *     record begins or ends with its segment). ladei_pinned_word_may_become has the table; builds without NDEBUG check
+ *     each change.
  *
  * Who may change a record
  *   NONE, FREE, RUN   the holder of the node's lock: these records are parts of the node's free memory
@@ -30,6 +35,7 @@
 #ifndef LADE_HOST_BLOCK_H
 #define LADE_HOST_BLOCK_H
 
+#include <assert.h>
 #include <stdatomic.h>
 
 #include "base/switch.h"
@@ -139,8 +145,29 @@ static inline uint64_t ladei_pinned_block_word(const ladei_pinned_block *block) 
   return atomic_load_explicit(&block->word, memory_order_acquire);
 }
 
+/* K1 */
+static inline bool ladei_pinned_word_may_become(uint64_t from, uint64_t to) {
+  static const uint8_t next[] = {
+      [LADEI_PINNED_BLOCK_NONE] = 1u << LADEI_PINNED_BLOCK_FREE | 1u << LADEI_PINNED_BLOCK_RUN,
+      [LADEI_PINNED_BLOCK_FREE] =
+          1u << LADEI_PINNED_BLOCK_NONE | 1u << LADEI_PINNED_BLOCK_RUN | 1u << LADEI_PINNED_BLOCK_CACHED,
+      [LADEI_PINNED_BLOCK_RUN] = 1u << LADEI_PINNED_BLOCK_NONE | 1u << LADEI_PINNED_BLOCK_FREE,
+      [LADEI_PINNED_BLOCK_CACHED] = 1u << LADEI_PINNED_BLOCK_FREE | 1u << LADEI_PINNED_BLOCK_IN_USE,
+      [LADEI_PINNED_BLOCK_IN_USE] = 1u << LADEI_PINNED_BLOCK_CACHED | 1u << LADEI_PINNED_BLOCK_PENDING,
+      [LADEI_PINNED_BLOCK_PENDING] = 1u << LADEI_PINNED_BLOCK_CACHED,
+  };
+  ladei_pinned_block_state before = ladei_pinned_word_state(from), after = ladei_pinned_word_state(to);
+  uint32_t hand_outs =
+      (uint32_t)(to >> LADEI_PINNED_BLOCK_GENERATION_SHIFT) - (uint32_t)(from >> LADEI_PINNED_BLOCK_GENERATION_SHIFT);
+  bool begins = before == LADEI_PINNED_BLOCK_NONE && after == LADEI_PINNED_BLOCK_FREE;
+  bool ends = to == 0;
+  return (before == after || (next[before] >> after & 1u) != 0) &&
+         (begins || ends || hand_outs == (before != after && after == LADEI_PINNED_BLOCK_IN_USE ? 1u : 0u));
+}
+
 /* For records that the caller alone may change (see above): readers see what was written before. */
 static inline void ladei_pinned_block_word_set(ladei_pinned_block *block, uint64_t word) {
+  assert(ladei_pinned_word_may_become(atomic_load_explicit(&block->word, memory_order_relaxed), word) && "K1");
   atomic_store_explicit(&block->word, word, memory_order_release);
 }
 
@@ -160,6 +187,7 @@ static inline size_t ladei_pinned_block_bytes(const ladei_pinned_block *block, u
 }
 
 static inline bool ladei_pinned_block_word_swap(ladei_pinned_block *block, uint64_t expected, uint64_t word) {
+  assert(ladei_pinned_word_may_become(expected, word) && "K1");
   ladei_switch_point("word", 0);
   return atomic_compare_exchange_strong_explicit(&block->word, &expected, word, memory_order_acq_rel,
                                                  memory_order_relaxed);

@@ -24,10 +24,13 @@
  * I8  READY slots stand in the order of their transfers' levels, highest first.
  * I9  ring->calls_active = slots that carry chunks of transfers that call back, ring->calls_out = those READING or WRITING; transfer->stalled = those of them that are
  *     stalled; ring->host_out = slots READING or WRITING but for stalled ones and ordered transfers'.
+ * I10 Slots, batches and stream dependencies go from state to state as slot_may_become, batch_may_become and
+ *     dependency_may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
  */
 #include "pipeline/core/core.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -35,8 +38,34 @@
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
 
-static void slot_put(struct ladei_slot_list *list, ladei_pipe_slot *slot, ladei_pipe_slot_state state) {
+/* I10, of slots. */
+static inline bool slot_may_become(ladei_pipe_slot_state from, ladei_pipe_slot_state to) {
+#define STATE(name) (1u << LADEI_PIPE_SLOT_##name)
+  static const uint16_t next[] = {
+      [LADEI_PIPE_SLOT_EMPTY] = STATE(ACQUIRING) | STATE(READING) | STATE(COPYING), /* the latter two: unstaged */
+      [LADEI_PIPE_SLOT_ACQUIRING] = STATE(FREE) | STATE(EMPTY),
+      [LADEI_PIPE_SLOT_FREE] = STATE(READING) | STATE(COPYING) | STATE(RELEASING),
+      [LADEI_PIPE_SLOT_READING] = STATE(READY) | STATE(FREE) | STATE(EMPTY),
+      [LADEI_PIPE_SLOT_READY] = STATE(COPYING) | STATE(FREE) | STATE(EMPTY),
+      [LADEI_PIPE_SLOT_COPYING] = STATE(COPIED) | STATE(FREE) | STATE(EMPTY),
+      [LADEI_PIPE_SLOT_COPIED] = STATE(COVERED),
+      [LADEI_PIPE_SLOT_COVERED] = STATE(LANDED) | STATE(FREE) | STATE(EMPTY) | STATE(RELEASING) | STATE(LOST),
+      [LADEI_PIPE_SLOT_LANDED] = STATE(WRITING) | STATE(FREE) | STATE(EMPTY),
+      [LADEI_PIPE_SLOT_WRITING] = STATE(FREE) | STATE(EMPTY),
+      [LADEI_PIPE_SLOT_LOST] = STATE(RELEASING),
+      [LADEI_PIPE_SLOT_RELEASING] = STATE(EMPTY) | STATE(FREE) | STATE(LOST),
+  };
+#undef STATE
+  return (next[from] >> to & 1u) != 0;
+}
+
+static void slot_state_set(ladei_pipe_slot *slot, ladei_pipe_slot_state state) {
+  assert(slot_may_become(slot->state, state) && "I10");
   slot->state = state;
+}
+
+static void slot_put(struct ladei_slot_list *list, ladei_pipe_slot *slot, ladei_pipe_slot_state state) {
+  slot_state_set(slot, state);
   TAILQ_INSERT_TAIL(list, slot, link);
 }
 
@@ -48,7 +77,7 @@ static void slot_to_free(ladei_pipe_slot *slot) {
   slot->transfer = NULL;
   slot->keep_block = false;
   slot->lost = false;
-  slot->state = LADEI_PIPE_SLOT_FREE;
+  slot_state_set(slot, LADEI_PIPE_SLOT_FREE);
   TAILQ_INSERT_TAIL(&slot->ring->free, slot, link);
 }
 
@@ -62,14 +91,14 @@ static void slot_to_empty(ladei_pipe_slot *slot) {
 
 static ladei_pipe_slot *slot_take(struct ladei_slot_list *list, ladei_pipe_slot *slot, ladei_pipe_slot_state state) {
   TAILQ_REMOVE(list, slot, link);
-  slot->state = state;
+  slot_state_set(slot, state);
   return slot;
 }
 
 /* Its copy is over: frees the slot, or empties it where the block is gone or going. */
 static void slot_retire(ladei_pipe_slot *slot) {
   if (slot->release_out) {
-    slot->state = LADEI_PIPE_SLOT_RELEASING;
+    slot_state_set(slot, LADEI_PIPE_SLOT_RELEASING);
     slot->transfer = NULL;
   } else if (slot->block == NULL) {
     slot_to_empty(slot);
@@ -85,7 +114,7 @@ static void slot_to_ready(ladei_pipe_slot *slot) {
   while (before != NULL && before->transfer->level < slot->transfer->level) {
     before = TAILQ_PREV(before, ladei_slot_list, link);
   }
-  slot->state = LADEI_PIPE_SLOT_READY;
+  slot_state_set(slot, LADEI_PIPE_SLOT_READY);
   if (before != NULL) {
     TAILQ_INSERT_AFTER(list, before, slot, link);
   } else {
@@ -118,9 +147,25 @@ static void standing_update(ladei_pipe_core_transfer *transfer, bool stood) {
   }
 }
 
+/* I10, of stream dependencies. */
+static inline bool dependency_may_become(ladei_pipe_dependency from, ladei_pipe_dependency to) {
+  switch (from) {
+  case LADEI_PIPE_DEPENDENCY_OPEN: return false;
+  case LADEI_PIPE_DEPENDENCY_CLOSED: return to == LADEI_PIPE_DEPENDENCY_OPENING;
+  case LADEI_PIPE_DEPENDENCY_OPENING: return to == LADEI_PIPE_DEPENDENCY_AWAITED || to == LADEI_PIPE_DEPENDENCY_OPEN;
+  case LADEI_PIPE_DEPENDENCY_AWAITED: return to == LADEI_PIPE_DEPENDENCY_OPEN;
+  }
+  return false;
+}
+
+static void dependency_set(ladei_pipe_core_transfer *transfer, ladei_pipe_dependency dependency) {
+  assert(dependency_may_become(transfer->gate, dependency) && "I10");
+  transfer->gate = dependency;
+}
+
 static void gate_set(ladei_pipe_core_transfer *transfer, ladei_pipe_dependency gate) {
   bool stood = ladei_pipe_transfer_may_stand(transfer);
-  transfer->gate = gate;
+  dependency_set(transfer, gate);
   standing_update(transfer, stood);
 }
 
@@ -277,21 +322,37 @@ void ladei_pipe_core_stall(ladei_pipe_slot *slot) {
 }
 
 static void take_gate(const ladei_pipe_order *order) {
-  order->transfer->gate = LADEI_PIPE_DEPENDENCY_OPENING;
+  dependency_set(order->transfer, LADEI_PIPE_DEPENDENCY_OPENING);
   order->transfer->lane = order->lane;
   order->lane->transfers++;
   order->lane->after = order->transfer->after;
+}
+
+/* I10, of batches. */
+static inline bool batch_may_become(ladei_pipe_batch_state from, ladei_pipe_batch_state to) {
+  switch (from) {
+  case LADEI_PIPE_BATCH_IDLE: return to == LADEI_PIPE_BATCH_RECORDING;
+  case LADEI_PIPE_BATCH_RECORDING: return to == LADEI_PIPE_BATCH_PENDING;
+  case LADEI_PIPE_BATCH_PENDING: return to == LADEI_PIPE_BATCH_POLLING || to == LADEI_PIPE_BATCH_IDLE;
+  case LADEI_PIPE_BATCH_POLLING: return to == LADEI_PIPE_BATCH_PENDING;
+  }
+  return false;
+}
+
+static void batch_state_set(ladei_pipe_batch *batch, ladei_pipe_batch_state state) {
+  assert(batch_may_become(batch->state, state) && "I10");
+  batch->state = state;
 }
 
 static void take_record(ladei_pipe_batch *batch) {
   ladei_pipe_copy_stream *lane = batch->lane;
   ladei_pipe_slot *slot;
   TAILQ_REMOVE(&lane->idle, batch, link);
-  batch->state = LADEI_PIPE_BATCH_RECORDING;
+  batch_state_set(batch, LADEI_PIPE_BATCH_RECORDING);
   batch->by_stream = false;
   TAILQ_CONCAT(&batch->slots, &lane->copied, link);
   TAILQ_FOREACH (slot, &batch->slots, link) {
-    slot->state = LADEI_PIPE_SLOT_COVERED;
+    slot_state_set(slot, LADEI_PIPE_SLOT_COVERED);
   }
   lane->ring->lanes_copied &= ~(1u << lane->index);
   lane->copied_count = 0;
@@ -324,7 +385,7 @@ static void core_take(ladei_pipe_core *core, const ladei_pipe_order *order) {
   case LADEI_PIPE_ORDER_DEPENDENCY: take_gate(order); break;
   case LADEI_PIPE_ORDER_COPY: take_copy(ring, order); break;
   case LADEI_PIPE_ORDER_RECORD: take_record(order->batch); break;
-  case LADEI_PIPE_ORDER_POLL: order->batch->state = LADEI_PIPE_BATCH_POLLING; break;
+  case LADEI_PIPE_ORDER_POLL: batch_state_set(order->batch, LADEI_PIPE_BATCH_POLLING); break;
   case LADEI_PIPE_ORDER_WRITE:
     host_begin(ring, order->transfer);
     slot_take(&ring->landed, order->slot, LADEI_PIPE_SLOT_WRITING);
@@ -481,7 +542,7 @@ static unsigned complete_record(ladei_pipe_core *core, const ladei_pipe_order *o
     changed = batch_fail_transfers(core, batch, error);
     batch->by_stream = true;
   }
-  batch->state = LADEI_PIPE_BATCH_PENDING;
+  batch_state_set(batch, LADEI_PIPE_BATCH_PENDING);
   TAILQ_INSERT_TAIL(&batch->lane->pending, batch, link);
   return changed;
 }
@@ -508,7 +569,7 @@ static void slot_land(ladei_pipe_core *core, ladei_pipe_ring *ring, ladei_pipe_s
 /* Nothing can be learned about the copy of a slot, now or later: its block must not be used again from here. */
 static void slot_lose(ladei_pipe_ring *ring, ladei_pipe_slot *slot) {
   if (slot->release_out) {
-    slot->state = LADEI_PIPE_SLOT_RELEASING;
+    slot_state_set(slot, LADEI_PIPE_SLOT_RELEASING);
     slot->lost = true;
   } else if (slot->block != NULL) {
     slot_put(&ring->lost, slot, LADEI_PIPE_SLOT_LOST);
@@ -524,7 +585,7 @@ static unsigned complete_poll(ladei_pipe_core *core, const ladei_pipe_order *ord
   ladei_pipe_batch *batch = order->batch;
   ladei_pipe_copy_stream *lane = batch->lane;
   ladei_pipe_ring *ring = order->ring;
-  batch->state = LADEI_PIPE_BATCH_PENDING;
+  batch_state_set(batch, LADEI_PIPE_BATCH_PENDING);
   core->counters.events_queried++;
   if (status == LADE_NOT_READY) {
     lane->poll_asleep = true;
@@ -544,7 +605,7 @@ static unsigned complete_poll(ladei_pipe_core *core, const ladei_pipe_order *ord
       slot_lose(ring, slot);
     }
   }
-  batch->state = LADEI_PIPE_BATCH_IDLE;
+  batch_state_set(batch, LADEI_PIPE_BATCH_IDLE);
   TAILQ_INSERT_HEAD(&lane->idle, batch, link);
   return changed;
 }
@@ -712,8 +773,8 @@ static lade_status ring_init(ladei_pipe_ring *ring, lade_direction direction, un
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory for a ring of %u slots", depth);
   }
   for (unsigned i = 0; i < depth; i++) {
-    ring->slots[i].ring = ring;
-    slot_to_empty(&ring->slots[i]);
+    ring->slots[i].ring = ring; /* EMPTY: all zero */
+    TAILQ_INSERT_TAIL(&ring->empty, &ring->slots[i], link);
   }
   return LADE_OK;
 }

@@ -84,7 +84,7 @@ LADE_TEST(Segment, CheckNoticesEachBrokenInvariant) {
   ladei_pinned_block *first = &segment->blocks[0];
   ladei_pinned_block *rest = ladei_pinned_segment_split(segment, first, 8);
   LADE_EXPECT_STATUS(LADE_ERR_INTERNAL, ladei_pinned_segment_check(segment)); /* I3: both free */
-  ladei_pinned_block_state_set(first, LADEI_PINNED_BLOCK_IN_USE);
+  ladei_pinned_block_state_set(first, LADEI_PINNED_BLOCK_CACHED);
   LADE_EXPECT_OK(ladei_pinned_segment_check(segment));
   rest->prev_pages = 7; /* I1 */
   LADE_EXPECT_STATUS(LADE_ERR_INTERNAL, ladei_pinned_segment_check(segment));

@@ -5,7 +5,12 @@
  */
 #include "pipeline/core/core.h"
 
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
@@ -477,6 +482,41 @@ LADE_TEST(PipelineCore, CoversLongCopiesByAnEventEach) {
   LADE_EXPECT_EQ_UINT(events_while_copying(1 << 20), LADEI_PIPE_BATCHES);
   LADE_EXPECT_EQ_UINT(events_while_copying(64 << 10),
                       4); /* one copy that nothing covered, then four each; three are left */
+}
+
+/* A READ order that is completed twice. */
+static void complete_twice(void) {
+  ladei_pipe_core core;
+  ladei_pipe_order order;
+  ladei_pipe_core_transfer transfer = {.bytes = 8, .chunk_bytes = 2};
+  char block;
+  (void)ladei_pipe_core_init(&core, 2);
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  while (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
+    order.block = &block;
+    ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
+    if (order.kind == LADEI_PIPE_ORDER_READ) break;
+  }
+  ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
+}
+
+/* I10: the slot is READY, and READY does not follow READY. */
+LADE_TEST(PipelineCore, StopsAtAStateThatCannotFollow) {
+#ifdef NDEBUG
+  LADE_SKIP("this build does not check states");
+#endif
+  pid_t child = fork();
+  if (child == 0) {
+    const struct rlimit no_core = {0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    signal(SIGABRT, SIG_DFL);
+    (void)!freopen("/dev/null", "w", stderr);
+    complete_twice();
+    _exit(0);
+  }
+  int status = 0;
+  LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
+  LADE_EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
 /* What fails while a transfer is brought to its end (a flush, a rename) is the transfer's outcome. */
