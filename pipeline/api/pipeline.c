@@ -456,7 +456,8 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
   return status;
 }
 
-/* Called with the lock, which is released meanwhile: the kernel is asked without it to give up what it has. */
+/* Called with the lock, which is released meanwhile: the kernel is asked without it to give up what it has. Callbacks that
+ * wait in submit for a place are woken: their transfers cannot end before they do. */
 static void cancel_all(lade_pipeline *pipeline) {
   ladei_lock_assert_held(&pipeline->lock);
   for (unsigned i = 0; i < 2; i++) {
@@ -467,6 +468,7 @@ static void cancel_all(lade_pipeline *pipeline) {
       ladei_pipe_ticket_cancel_locked(pipeline, ladei_pipe_ticket_of(transfer));
     }
   }
+  ladei_condition_broadcast(&pipeline->changed);
   ladei_lock_release(&pipeline->lock);
   ladei_storage_push(&pipeline->storage);
   pipeline->driver->kick(pipeline);

@@ -3,6 +3,7 @@
  * Callbacks that never return, producers and consumers that are slow: others go on, waits with a limit end, and shutting
  * down says what it could not end. Ten thousand tickets at once.
  */
+#include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -359,4 +360,48 @@ LADE_TEST(Tickets, AreRefusedInAForkedChild) {
   }
   fixture_close(&f);
   free(host);
+}
+
+/* A source that submits once, from its callback, to a pipeline that has no place for one more. */
+typedef struct nested_source {
+  fixture *f;
+  atomic_int outcome;
+} nested_source;
+
+static lade_status nested_range(void *user, uint64_t offset, void *buffer, size_t bytes) {
+  nested_source *source = user;
+  static char host[CHUNK];
+  lade_ticket *ticket;
+  memset(buffer, 0, bytes);
+  if (offset == 0) {
+    lade_transfer transfer = fixture_transfer(source->f, LADE_TO_DEVICE, lade_endpoint_memory(host), sizeof host);
+    atomic_store(&source->outcome, lade_pipeline_submit(source->f->pipeline, &transfer, &ticket));
+  }
+  return LADE_OK;
+}
+
+/* Bug: destroy with `cancel` closed the pipeline without waking who waited in submit for a place. Where that was a callback
+ * of the last transfer it waited for its own end, and destroy for the callback. */
+LADE_TEST(Destroy, RefusesACallbackThatWaitsForAPlace) {
+  fixture f;
+  lade_pipeline_options options;
+  lade_ticket *ticket;
+  nested_source source = {.f = &f, .outcome = -1};
+  fixture_options(&options);
+  options.max_transfers = 1;
+  options.drain_timeout_ns = UINT64_C(10000000000); /* a failed test ends */
+  if (!fixture_open(&f, "cpu", DEVICE_BYTES, &options)) return;
+  lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_callback(nested_range, &source), CHUNK);
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
+  while (fixture_info(&f).callbacks_stalled == 0) { /* until then it may not have come to its wait */
+    sched_yield();
+  }
+  lade_status status = lade_pipeline_destroy(f.pipeline, true);
+  LADE_EXPECT_OK(status);
+  if (status != LADE_OK) _exit(1); /* its thread waits forever */
+  LADE_EXPECT_EQ_INT(atomic_load(&source.outcome), LADE_ERR_CANCELLED);
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+  lade_ticket_release(ticket);
+  f.pipeline = NULL;
+  fixture_close(&f);
 }
