@@ -41,6 +41,7 @@
 
 enum { NUMBER_DIGITS = 15, ID_RANDOM_DIGITS = 16, PART_DIGITS = 5, LOCK_TRIES = 100, JOURNAL_BYTES = 128 };
 
+static const uint64_t number_most = UINT64_C(999999999999999); /* of NUMBER_DIGITS */
 static const char no_index[] = "none";
 static const char foreign_index[] = "foreign";
 static const char broken_index[] = "broken"; /* of which nobody knows what it named */
@@ -241,12 +242,18 @@ static void lock_close(ladei_loader_generation *generation) {
   generation->lock = -1;
 }
 
+static lade_status lock_error(const ladei_loader_generation *generation) {
+  int code = errno;
+  return ladei_error(LADE_ERR_IO, code, "locking %s: its lock file %s: %s", ladei_loader_path_text(generation->path),
+                     ladei_loader_path_text(generation->lock_name), strerror(code));
+}
+
 /* One try. LADE_NOT_READY: the lock file that was locked had just been removed by its owner. */
 static lade_status lock_try(ladei_loader_generation *generation) {
   generation->lock =
       openat(generation->folder, generation->lock_name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
   if (generation->lock < 0) {
-    return generation_error("locking", generation->path);
+    return lock_error(generation);
   }
   if (flock(generation->lock, LOCK_EX | LOCK_NB) == 0) {
     generation->locked = true;
@@ -258,7 +265,7 @@ static lade_status lock_try(ladei_loader_generation *generation) {
                        ladei_loader_path_text(generation->path), ladei_loader_path_text(generation->lock_name));
   }
   bool unknown = errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL;
-  lade_status status = unknown ? LADE_OK : generation_error("locking", generation->path);
+  lade_status status = unknown ? LADE_OK : lock_error(generation);
   (void)unlinkat(generation->folder, generation->lock_name, 0);
   return status;
 }
@@ -296,7 +303,7 @@ static lade_status journal_write(const ladei_loader_generation *generation) {
   if (!generation->locked || pwrite(generation->lock, text, (size_t)length, 0) == length) {
     return LADE_OK;
   }
-  return generation_error("locking", generation->path);
+  return lock_error(generation);
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -310,6 +317,16 @@ static lade_status names_make(ladei_loader_generation *generation) {
   return generation->index_name != NULL && generation->lock_name != NULL
              ? LADE_OK
              : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory");
+}
+
+/* I3: with one digit more nobody would know the names of this save again. */
+static lade_status number_check(const ladei_loader_generation *generation) {
+  return generation->number <= number_most
+             ? LADE_OK
+             : ladei_error(LADE_ERR_IO, EEXIST,
+                           "saving %s: a file in its folder, or its index, has the number %" PRIu64
+                           " of a save, and there is none above it",
+                           ladei_loader_path_text(generation->path), number_most);
 }
 
 /* Removes what a killed save left, and finds the number of this one. */
@@ -331,7 +348,7 @@ static lade_status folder_clean(ladei_loader_generation *generation) {
   uint64_t old = id_number(generation->old_id);
   generation->number = (old > w.highest ? old : w.highest) + 1;
   json_decref(w.index);
-  return status;
+  return status == LADE_OK ? number_check(generation) : status;
 }
 
 lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loader_generation *out) {
@@ -398,7 +415,7 @@ lade_status ladei_loader_generation_check(const char *path, bool several) {
     status = ladei_pipe_save_end(save, false);
   }
   if (status == LADE_OK && several) {
-    status = ladei_loader_generation_begin(path, false, &generation);
+    status = ladei_loader_generation_begin(path, true, &generation); /* it may remove files: I2 */
     ladei_loader_generation_end(&generation, false);
   }
   if (status == LADE_OK && several) {

@@ -29,11 +29,13 @@ typedef struct ladei_loader_generation {
 
 /*
  * Locks the checkpoint, removes what killed saves have left, chooses number and id. `path` is that of the checkpoint
- * without ".index.json". LADE_ERR_BUSY while another save of it runs; LADE_ERR_IO; LADE_ERR_OUT_OF_HOST_MEMORY.
+ * without ".index.json". LADE_ERR_BUSY while another save of it runs; LADE_ERR_IO, also where no higher
+ * number is left; LADE_ERR_OUT_OF_HOST_MEMORY.
  */
 lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loader_generation *out);
 
-/* Whether a save to `path` could begin, in one file or else several; changes nothing. As lade_safetensors_save(). */
+/* Whether a save to `path` could begin, in one file or else several; but for what killed saves have left it changes
+ * nothing. As lade_safetensors_save(). */
 lade_status ladei_loader_generation_check(const char *path, bool several);
 
 /* The name of file `number` of `count`, from 0 on, without folder. The caller frees it; NULL without memory. */

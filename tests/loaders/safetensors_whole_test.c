@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "loaders/generation.h"
 #include "tests/loaders/fixture.h"
 #include "tests/pipeline/storage_faults.h"
 #include "tests/shim/lade_test.h"
@@ -387,6 +388,57 @@ LADE_TEST(SafetensorsWhole, LeavesFilesOfOthersAlone) {
   free(eight);
   scene_close(&s);
   fixture_close(&f);
+}
+
+/* Bug: above a file of the highest number that names are read with, saves gave one of a digit more, which none of them knew
+ * again: each wrote over the files of the one before, long before its index named them. */
+LADE_TEST(SafetensorsWhole, IsNotSavedAboveTheHighestNumber) {
+  fixture f;
+  scene s;
+  if (!fixture_open(&f, "sim") || !scene_open(&s, "sharded")) return;
+  good_save(&s, &f, OLD);
+  char *last = support_temp_dir_path(&s.dir, "model-999999999999999-00001-of-00003.safetensors");
+  support_file_write(last, "x", 1);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, seed_save(&s, &f, NEW, (storage_faults){0}));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "999999999999999");
+  LADE_EXPECT_EQ_UINT(seed_loaded(&s, &f), OLD);
+  LADE_EXPECT_EQ_SIZE(fixture_folder_count(s.dir.path), 1 + files_of_a_save(&s));
+  LADE_EXPECT_EQ_INT(unlink(last), 0);
+  good_save(&s, &f, NEW);
+  LADE_EXPECT_EQ_UINT(seed_loaded(&s, &f), NEW);
+  free(last);
+  scene_close(&s);
+  fixture_close(&f);
+}
+
+/* Bug: the look at a target before anything is read removed the files that a killed save had replaced without a flush of
+ * the folder: the new index was not there for good. */
+LADE_TEST(SafetensorsWhole, KeepsReplacedFilesUntilTheFolderIsFlushed) {
+  fixture f;
+  scene s;
+  bool killed = true;
+  int between = 0; /* times that the new index was there, and a file of the old one */
+  if (!scene_open(&s, "sharded")) return;
+  for (int nth = 1; killed && !lade_test_has_failed(); nth++) {
+    lade_test_context("killed before call %d", nth);
+    killed = save_killed(&s, nth);
+    char *old = support_temp_dir_path(&s.dir, "model-1-00003-of-00003.safetensors");
+    if (!fixture_open(&f, "sim")) return;
+    if (seed_loaded(&s, &f) == NEW && access(old, F_OK) == 0) {
+      between++;
+      storage_faults_set((storage_faults){.flush_folder = EIO});
+      LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_loader_generation_check(s.path, true));
+      storage_faults_set((storage_faults){0});
+      LADE_EXPECT_EQ_INT(access(old, F_OK), 0);
+      LADE_EXPECT_OK(ladei_loader_generation_check(s.path, true));
+      LADE_EXPECT_NE_INT(access(old, F_OK), 0);
+    }
+    free(old);
+    fixture_close(&f);
+    folder_empty(&s);
+  }
+  LADE_EXPECT_GT_INT(between, 0);
+  scene_close(&s);
 }
 
 /* An index that was put aside keeps its files; one that another program wrote, too. */
