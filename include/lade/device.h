@@ -49,8 +49,8 @@ typedef enum lade_device_flag {
                                             processes, with lade_device_shared_export(). Needs a device that exports
                                             memory as file descriptors, else growing fails. */
   LADE_DEVICE_REFERENCE = 1 << 3,      /**< Decide as PyTorch's allocator does also where lade decides otherwise because
-                                            that is safer or more exact (docs/design.md "Hazards of the reference", the
-                                            rows that name this flag): for comparisons, which lade replay makes. */
+                                            that is safer or more exact (docs/pytorch-differences.md "Decisions that
+                                            differ"): for comparisons, which lade replay makes. */
   LADE_DEVICE_NEWEST_POOL = 1 << 4 /**< Where several captures into private pools take a stream, the one begun last gets
                                         its allocations, not the one begun first: as newer versions of PyTorch have it. */
 } lade_device_flag;

@@ -79,7 +79,7 @@ static inline void lade_device_info_init(lade_device_info *info) {
  * Threads: any. Waits: for the driver's initialisation. Stream order: none. Creates no context on any device.
  * Errors: LADE_ERR_INVALID_ARGUMENT for an unknown name or a bad description; LADE_ERR_NO_DEVICE for "cuda" without a
  * driver or device; LADE_ERR_UNSUPPORTED for a driver that is too old; LADE_ERR_OUT_OF_HOST_MEMORY.
- * Source: docs/design.md "The seam"; CUDA Driver API, Initialization, cuInit; Driver Entry Point Access.
+ * Source: docs/design.md "The runtime interface"; CUDA Driver API, Initialization, cuInit; Driver Entry Point Access.
  */
 LADE_API lade_status lade_runtime_open(const char *name, const lade_runtime_options *options, lade_runtime **out);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hazards H2 and H3 of the reference (docs/design.md "Hazards of the reference"): each block handed out, split, merged or
- * noted on a stream costs it allocations on the heap. Here malloc is counted: in a steady state there is none.
+ * Weaknesses H2 and H3 of PyTorch's allocator (docs/pytorch-differences.md): each block handed out, split, merged or
+ * noted on a stream costs allocations on the heap. Here malloc is counted: in a steady state there is none.
  *
  * A call that allocates under the lock can be stopped there: another thread has its turn then, and does what needs no lock.
  */

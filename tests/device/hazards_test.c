@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Known weaknesses of the reference, by the numbers under which docs/design.md "Hazards of the reference" lists them: a
- * test per hazard that lade does away with, which fails where the hazard is there. (H9 needs work on streams that really
+ * Known weaknesses of PyTorch's allocator, by the numbers of docs/pytorch-differences.md: a
+ * test for each one that lade does not have, which fails where the weakness is there. (H9 needs work on streams that really
  * run: device_runtimes_test.c. H2 and H3 watch malloc: hazards_memory_test.c. H13 holds threads in driver calls:
  * in_flight_test.c.)
  *
