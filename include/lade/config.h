@@ -43,17 +43,16 @@
  *   storage                        auto, uring, pread,      lade_pipeline_options.storage
  *                                  cufile
  *
- * Two keys of later versions ask for what lade has not, and so are known, but may be False only:
- * graph_capture_record_stream_reuse (in a capture, blocks used by several streams come back by the order of the graph's
- * nodes; here when the capture is over) and throw_on_cudamalloc_oom (requests are refused by an estimate, before the
- * driver is asked).
+ * Two keys of later versions are unsupported; only False is accepted: graph_capture_record_stream_reuse (in a capture,
+ * blocks used by several streams come back by the order of the graph's nodes; in lade when the capture is over) and
+ * throw_on_cudamalloc_oom (requests are refused by an estimate, before the driver is asked).
  *
  * D is a power of two, in the list also 0 (off); A is a size in MiB, a power of two. The list fills a table of 16
  * entries, for sizes from 1 MiB, 2 MiB, ..., 32 GiB up, all off at first: A names the entry of its size (the last, if
  * it is larger); the first A also fills the entries below its own; `>` fills from the entry named last, that one
  * included.
  *
- * A program calls these; the library never reads the environment behind its back.
+ * The program calls these; the library never reads the environment by itself.
  *
  *   lade_config config;
  *   lade_config_init(&config);

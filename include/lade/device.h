@@ -179,7 +179,7 @@ LADE_API lade_status lade_device_allocator_destroy(lade_device_allocator *alloca
  * driver calls of other threads that may change that.
  * Stream order: after the block's earlier uses on `stream`. On another stream: wait first, then record the use.
  * Errors: LADE_ERR_OUT_OF_DEVICE_MEMORY, the text naming asked, total and free bytes, processes that use the device (as far
- * as NVML tells), limit, allocated, privately and otherwise cached bytes; LADE_ERR_LIMIT
+ * as NVML knows), limit, allocated, privately and otherwise cached bytes; LADE_ERR_LIMIT
  * over options.max_bytes; LADE_ERR_INVALID_ARGUMENT for 2^60 bytes and more; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  * Source: docs/design.md "Device caching allocator"; CUDA Driver API, Memory Management, cuMemAlloc.
  */
@@ -200,7 +200,7 @@ LADE_API lade_status lade_device_free(lade_device_allocator *allocator, void *po
  * Note that another stream uses the block, so that its reuse waits for the work queued there until the free.
  *
  * @param pointer  Any address inside a block handed out. In memory of another process that is open here: nothing to note,
- *                 as its owner waits for his own streams alone. NULL: nothing.
+ *                 as the process that owns it waits for its own streams alone. NULL: nothing.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_FOREIGN_POINTER, LADE_ERR_DOUBLE_FREE, LADE_ERR_OUT_OF_HOST_MEMORY,
  * LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
@@ -239,7 +239,7 @@ LADE_API lade_status lade_device_raw_free(lade_device_allocator *allocator, void
 LADE_API lade_status lade_device_empty_cache(lade_device_allocator *allocator);
 
 /**
- * Tell the allocator that `stream` is about to be destroyed: after this it makes no driver call on it.
+ * Retire a stream that is about to be destroyed: after this call the allocator makes no driver call on it.
  *
  * Where the stream has memory here, an event is recorded on it, by which lade knows later that the work queued until this
  * call is over. What other threads queue on it meanwhile, on memory that they allocate or have, need not be covered: as
@@ -308,19 +308,19 @@ LADE_API lade_status lade_device_configure(lade_device_allocator *allocator, con
  *
  *                       native                 cudaMallocAsync                   pluggable
  *   memory from         cached segments        a driver pool of the allocator's  callbacks of the program's
- *   other streams       waited for             waited for                        waited for, or record_stream's matter
+ *   other streams       waited for             waited for                        waited for, or left to record_stream
  *   empty_cache         segments go back       the pool is trimmed to nothing    waits, then empty_cache if given
  *   limits              on reserved bytes      on bytes handed out or pending    on bytes handed out or pending
  *   counters            all                    `all` of allocation, allocated_bytes, active, active_bytes and
  *                                              requested_bytes; calls, retries, failures; of cudaMallocAsync also
- *                                              reserved_bytes, current and peak, as the driver tells it. Others are 0.
+ *                                              reserved_bytes, current and peak, as the driver reports. Others are 0.
  *   largest_get         yes                    what the device and the pool have refused
  *   peer_add            yes                    yes, if the devices can           refused
  *   base_get            yes                    refused                           base_get
  *   ipc_export          yes                    refused                           refused
  *   pool_begin, _end, _release   yes           refused                           the callbacks of that name
  *   pool_live_equals, checkpoints   yes        refused                           refused
- *   while a stream captures   private pools    no alloc on it (LADE_ERR_CAPTURE), frees wait   the program's matter
+ *   while a stream captures   private pools    no alloc on it (LADE_ERR_CAPTURE), frees wait   left to the program
  *   empty_cache, shortage     break no capture  wait for the device, which breaks captures on it   the same
  *
  * Refused: LADE_ERR_UNSUPPORTED, the text naming call and backend. All else is the same for every backend: errors for
@@ -354,7 +354,7 @@ typedef struct lade_device_plugin {
   lade_status (*record_stream)(void *user, void *pointer, lade_stream stream);
   /** Give back what is kept; after what was freed was offered. NULL: nothing is kept. */
   lade_status (*empty_cache)(void *user, int device);
-  /** The limit that lade keeps itself; NULL: nobody else wants to know. */
+  /** The limit that lade keeps itself, for information; NULL: not called. */
   lade_status (*set_memory_fraction)(void *user, double fraction, int device);
   /** The driver allocation that `pointer` lies in. NULL: lade_device_base_get() is refused. */
   lade_status (*base_get)(void *user, const void *pointer, void **out_base, size_t *out_bytes);
@@ -465,7 +465,7 @@ typedef struct lade_device_ipc_handle {
  * @param out_handle  [out] To be sent. Untouched on error.
  * @param out_offset  [out] Of `pointer` in the allocation: send it too. Untouched on error.
  *
- * Threads: any. Waits: never. Stream order: the caller's matter. Errors: those of lade_device_base_get();
+ * Threads: any. Waits: never. Stream order: left to the caller. Errors: those of lade_device_base_get();
  * LADE_ERR_UNSUPPORTED where the device shares no memory; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST.
  */
 LADE_API lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void *pointer,
@@ -490,8 +490,8 @@ LADE_API lade_status lade_device_ipc_open(lade_device_allocator *allocator, cons
  *
  * @param base  As lade_device_ipc_open() gave it. No work uses the memory any more.
  *
- * Threads: any. Waits: as the driver pleases. Errors, the mapping kept: LADE_ERR_FOREIGN_POINTER if it is not open here;
- * LADE_ERR_DRIVER; LADE_ERR_FORKED.
+ * Threads: any. Waits: as long as the driver does. Errors, the mapping kept: LADE_ERR_FOREIGN_POINTER if it is not open
+ * here; LADE_ERR_DRIVER; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_ipc_close(lade_device_allocator *allocator, void *base);
 
@@ -521,7 +521,7 @@ static inline void lade_device_shared_init(lade_device_shared *shared) {
  * @param out      [out] Set up by lade_device_shared_init(). The caller owns it until lade_device_shared_release(), which
  *                 may come as soon as the descriptors are sent. Untouched on error.
  *
- * Threads: any. Waits: never. Stream order: the caller's matter. Errors: LADE_ERR_UNSUPPORTED for a block elsewhere, or in
+ * Threads: any. Waits: never. Stream order: left to the caller. Errors: LADE_ERR_UNSUPPORTED for a block elsewhere, or in
  * memory mapped without LADE_DEVICE_EXPANDABLE_IPC; LADE_ERR_FOREIGN_POINTER; LADE_ERR_DOUBLE_FREE;
  * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  */
@@ -557,8 +557,8 @@ LADE_API lade_status lade_device_shared_close(lade_device_allocator *allocator, 
 /* ---- Callbacks --------------------------------------------------------------------------------------------------- */
 
 /**
- * Asked when the cache has no block for a request, before new memory is: may free blocks of this allocator, from its own
- * caches say.
+ * Called when the cache has no block for a request, before the driver is asked for memory. It may free blocks of this
+ * allocator, for example from caches of its own.
  *
  * Called in the allocating thread with no lock held. It may call the allocator, but must not allocate from it.
  *
@@ -566,7 +566,7 @@ LADE_API lade_status lade_device_shared_close(lade_device_allocator *allocator, 
  */
 typedef lade_status (*lade_device_reclaimer)(void *user);
 
-/** What an observer is told. Fields are appended only. */
+/** What an observer gets. Fields are appended only. */
 typedef struct lade_device_oom {
   size_t struct_size;
   int32_t device;
@@ -577,7 +577,7 @@ typedef struct lade_device_oom {
   uint64_t free_bytes;      /**< Of the device, as the driver sees it; 0 if it did not say. */
 } lade_device_oom;
 
-/** Told of each allocation that fails for lack of memory, before it returns; in its thread, with no lock held. */
+/** Called for each allocation that fails for lack of memory, before it returns; in its thread, with no lock held. */
 typedef void (*lade_device_oom_observer)(void *user, const lade_device_oom *oom);
 
 /**
@@ -611,10 +611,10 @@ LADE_API lade_status lade_device_oom_observer_remove(lade_device_allocator *allo
  *
  * A block of the pool that is used by another stream of the capture (lade_device_record_stream()) and freed during it comes
  * back to the pool when the capture has ended: the graph orders its use before what is captured next. Everything else goes
- * on beside captures as ever: uses by streams that do not capture are waited for, those in other captures and of blocks
+ * on beside captures: uses by streams that do not capture are waited for, those in other captures and of blocks
  * from the default pools last as long as the graph, and cached memory goes back where that breaks no capture
- * (lade_device_empty_cache()). No capturing stream is asked or waited for; from this call on cached memory of the streams
- * named stays where it is, so begin the pool before the capture. A capture that another thread begins on a stream while
+ * (lade_device_empty_cache()). lade neither asks nor waits for a capturing stream; from this call on cached memory of the
+ * streams named stays where it is, so begin the pool before the capture. A capture that another thread begins on a stream while
  * lade is just asking that stream, for a block that it used, may be broken: begin captures on streams that lade has
  * nothing pending on, or in the thread that calls lade. With LADE_DEVICE_REFERENCE, while any capture into a private pool is under way, the allocator asks
  * about no event, gives nothing back but oversize blocks, puts frees of blocks with recorded streams off until no
@@ -694,7 +694,7 @@ typedef struct lade_device_restored {
  *
  * @param out  [out] Caller owns it until lade_device_restored_destroy(). Untouched on error.
  *
- * Threads: any. Waits: never. Stream order: the caller's matter; he knows what the graphs did.
+ * Threads: any. Waits: never. Stream order: left to the caller, who knows what the graphs did.
  * Errors, nothing changed: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released, or a segment that is gone;
  * LADE_ERR_BUSY when other streams use a block in those segments; LADE_ERR_CAPTURE during captures;
  * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
@@ -709,8 +709,8 @@ LADE_API void lade_device_restored_destroy(lade_device_restored *restored);
 
 /*
  * With history on, an allocator keeps its last events in a ring, and with each live block the context of its
- * allocation: whatever the program's own callback takes for one, such as a call stack. Trackers are told of each event
- * as it happens, with history on or off. With both off they cost nothing. The native backend has them; others answer
+ * allocation: whatever the program's own callback captures, such as a call stack. Trackers get each event
+ * as it happens, with history on or off. With both off they cost nothing. The native backend supports them; others answer
  * LADE_ERR_UNSUPPORTED, and annotations do nothing there.
  */
 
@@ -822,7 +822,7 @@ LADE_API void lade_device_history_destroy(lade_device_history *history);
  */
 LADE_API lade_status lade_device_annotate(lade_device_allocator *allocator, const char *label);
 
-/** What a tracker is told besides the event: values just after it, as a profiler wants them. Fields are appended only. */
+/** What a tracker gets besides the event: values just after it, for profilers. Fields are appended only. */
 typedef struct lade_device_event_totals {
   size_t struct_size;
   uint64_t block_bytes;     /**< Of the block or segment; 0 for other events. */
@@ -831,12 +831,12 @@ typedef struct lade_device_event_totals {
 } lade_device_event_totals;
 
 /**
- * Told of every event, one after the other in their order, with no lock held: before the call that made it returns, or
- * by another thread that is telling trackers at that moment. It may call the allocator; events of such calls follow.
+ * Called for every event, one after the other in their order, with no lock held: before the call that made it returns, or
+ * by another thread that is calling trackers at that moment. It may call the allocator; events of such calls follow.
  */
 typedef void (*lade_device_tracker)(void *user, const lade_device_event *event, const lade_device_event_totals *totals);
 
-/** As lade_device_reclaimer_add(). An event that finds no memory to wait in is left out: the sequence tells. */
+/** As lade_device_reclaimer_add(). Without memory to queue an event, it is left out: its sequence number is missing. */
 LADE_API lade_status lade_device_tracker_add(lade_device_allocator *allocator, lade_device_tracker function,
                                              void *user);
 /** As lade_device_reclaimer_remove(). */

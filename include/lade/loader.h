@@ -160,7 +160,7 @@ typedef struct lade_loader_state {
   uint32_t world_size;
   uint32_t equal_ranks;
   /** Hashes of the files' names (without folders) and sizes, in their order and in any, and of the records' ranges and
-   * keys. 0: not known, as in states of versions before; then nobody notices that shards were added in another order. */
+   * keys. 0: not known, as in states of versions before; then shards added in another order go unnoticed. */
   uint64_t files;
   uint64_t files_in_any_order;
   uint64_t records;
@@ -349,7 +349,7 @@ static inline void lade_loader_skip_init(lade_loader_skip *skip) {
 LADE_API lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loader_skip *skip);
 
 /**
- * Tell where the loader is: behind the batch that was handed out last.
+ * Where the loader is: behind the batch that was handed out last.
  *
  * @param state  [in,out] struct_size set by lade_loader_state_init().
  *

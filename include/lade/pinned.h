@@ -3,7 +3,7 @@
  * Pinned (page-locked) host memory from a cache.
  *
  * A block that a stream has used is handed out again only after the work that was queued on that stream before the free
- * has finished. Tell the pool which streams used a block; then free it as soon as your program no longer needs it, with
+ * has finished. Record the streams that use a block; then free it as soon as your program no longer needs it, with
  * the copy still in flight:
  *
  *   void *staging;
@@ -18,8 +18,8 @@
  *     "sim" one thread at a time.
  *   - A stream must live until lade_pinned_stream_retire(pool, stream) has returned (or, with options.event_batch = 1,
  *     until the free has). Where it was destroyed before, no call fails for that and nothing is handed out too early;
- *     but blocks that no event covers stay pending (stats: quarantined_uses), because nobody can be asked about them,
- *     until lade_pinned_empty_cache or destroy waits for the device.
+ *     but blocks that no event covers stay pending (stats: quarantined_uses), because no call can find out
+ *     when they are done, until lade_pinned_empty_cache or destroy waits for the device.
  *   - NULL and the special stream handles mean the calling thread's current device, at the call.
  *   - A stale or foreign pointer gets an error, never a crash.
  */
@@ -58,9 +58,9 @@ enum {
   LADE_PINNED_BACKGROUND = 1u << 1,
   /** Finds mistakes of the program, slowly: writes behind a block's end (looked at when it is freed) and into free memory
    * (when it is handed out again) are findings (stats: debug_findings, lade_pinned_debug_last()), and texts of
-   * LADE_ERR_DOUBLE_FREE tell the call stacks of the last alloc and free at the address. */
+   * LADE_ERR_DOUBLE_FREE have the call stacks of the last alloc and free at the address. */
   LADE_PINNED_DEBUG = 1u << 2,
-  /** The decisions of the cache that frameworks use today, for comparison and for programs that depend on them: blocks are
+  /** The decisions of PyTorch's host cache, for comparison and for programs that depend on them: blocks are
    * whole powers of two and never split, each its own pinned allocation (by the driver, unless sources says otherwise; the
    * driver is asked for exactly that size); an alloc takes the smallest cached block that is large enough, however large;
    * every free records an event per stream; one queue over all streams is looked at by every alloc and by empty_cache up
@@ -354,7 +354,7 @@ LADE_API lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes,
 LADE_API lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_pinned_info *out_info);
 
 /**
- * Tell the pool that `stream` is about to be destroyed: after this it makes no driver call on it.
+ * Retire a stream that is about to be destroyed: after this call the pool makes no driver call on it.
  *
  * Threads: any; a record by another thread at the same time counts, with the work queued before it, or is refused with
  * LADE_ERR_STREAM_RETIRED. Waits: for another thread's driver call on the stream. Stream order: blocks recorded on it are

@@ -26,9 +26,9 @@
  *     one thread at a time.
  *   - A thread that is cancelled (pthread_cancel) in a call brings the call to its end first.
  *   - What a transfer names (file descriptor, memory, callback, device memory) must stay valid until its ticket is
- *     over: LADE_OK, or an error other than LADE_NOT_READY. After that nothing of it is used any more, also after an
+ *     over: LADE_OK, or an error other than LADE_NOT_READY. After that lade uses nothing of it any more, also after an
  *     error.
- *   - Transfers take turns: by priority, then by submitter, then in the order of submission. Each turn is one chunk.
+ *   - Transfers are scheduled by priority, then by submitter, then in the order of submission, chunk by chunk.
  *   - At the cap of their pool transfers wait for blocks that other transfers hold, or that are pending. LADE_ERR_LIMIT comes
  *     out of a ticket only where the program itself holds all that the cap allows.
  *   - The first error of a transfer is kept on its ticket and stops that transfer; others go on. Of a transfer that
@@ -76,8 +76,8 @@ typedef enum lade_file_flags {
    * counted by lade_pipeline_info.direct_refused. An `fd` that has O_DIRECT is used so without this flag too.
    */
   LADE_FILE_DIRECT = 1,
-  /** Sinks: the bytes are on the disk (fsync) before the ticket is over. Without it, what closing a file that lade has
-   * opened says, as over a network, is the outcome of the transfer all the same. */
+  /** Sinks: the bytes are on the disk (fsync) before the ticket is over. Without it, an error from closing a file that lade
+   * has opened, as over a network, is still the outcome of the transfer. */
   LADE_FILE_SYNC = 2,
   /**
    * Sinks with a path: the file appears under its name when all of it is written, by renaming; a file of that name, or a
@@ -176,7 +176,7 @@ static inline lade_endpoint lade_endpoint_callback(lade_transfer_callback callba
 
 /**
  * One of several ranges that a transfer consists of: on the host an endpoint's own bytes [0, bytes), on the device a
- * range anywhere. A callback is told offsets within its piece.
+ * range anywhere. A callback gets offsets within its piece.
  */
 typedef struct lade_piece {
   lade_endpoint host;
@@ -198,7 +198,7 @@ typedef enum lade_checksum {
 } lade_checksum;
 
 /**
- * Told once that a transfer is over, before any wait for its ticket returns.
+ * Called once when the transfer is over, before any wait for its ticket returns.
  *
  * Runs on a thread of the pipeline (on "sim": inside the call that moves the clock), never in a host function of the
  * driver, with no lock held. It may call lade: submit, release this ticket; but must not wait for a ticket of the same
@@ -235,10 +235,10 @@ typedef struct lade_transfer {
   void **out_device_memory;
   int32_t priority; /**< LADE_PRIORITY_BACKGROUND, _NORMAL or _URGENT. */
   int32_t checksum; /**< lade_checksum, of what is on the host on its way. Not with endpoints of devices. */
-  /** Who submits, by any number: transfers of one priority take turns between submitters, by bytes, and go in order within
+  /** Who submits, by any number: transfers of one priority alternate between submitters, by bytes, and go in order within
    * one. 0: the calling thread. */
   uint64_t submitter;
-  lade_completion on_complete; /**< NULL: nobody is told. */
+  lade_completion on_complete; /**< NULL: not called. */
   void *on_complete_user;      /**< Its first argument. */
   /** With `checksum`: a power of two from 4 KiB to 16 MiB, at most options.chunk_bytes where that is set. A small one keeps
    * the freedom to use small staging blocks. */

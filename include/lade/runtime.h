@@ -166,7 +166,7 @@ LADE_API lade_status lade_stream_wait_event(lade_runtime *runtime, lade_stream s
 LADE_API lade_status lade_event_create(lade_runtime *runtime, int device, lade_event *out);
 /** Destroy an event, pending or not. Threads: any. Waits: never. */
 LADE_API lade_status lade_event_destroy(lade_runtime *runtime, lade_event event);
-/** Let the event stand for the work queued on `stream` so far. Threads: any. Waits: never. */
+/** Make the event represent the work queued on `stream` so far. Threads: any. Waits: never. */
 LADE_API lade_status lade_event_record(lade_runtime *runtime, lade_event event, lade_stream stream);
 /** LADE_OK when the recorded work is done (or none was recorded), LADE_NOT_READY otherwise. Threads: any. */
 LADE_API lade_status lade_event_query(lade_runtime *runtime, lade_event event);

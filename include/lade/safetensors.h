@@ -283,7 +283,7 @@ typedef struct lade_metadata {
   const char *value; /**< UTF-8 */
 } lade_metadata;
 
-/** Is told how far a save is, from time to time; any status but LADE_OK ends the save with LADE_ERR_CANCELLED. */
+/** Called from time to time with the progress of a save; any status but LADE_OK ends it with LADE_ERR_CANCELLED. */
 typedef lade_status (*lade_save_progress)(void *user, uint64_t bytes_done, uint64_t bytes);
 
 /** Options of lade_safetensors_save; all zero means all defaults. */
