@@ -3,9 +3,9 @@
  * Device memory from a cache: stream-ordered reuse, no driver call when the cache has a fitting block.
  *
  * A block belongs to the stream it was allocated on: a freed block is reused at once by requests on that stream,
- * because stream order makes that safe. Use on another stream is declared with lade_device_record_stream().
- * A thread that is cancelled (pthread_cancel) in a call brings to its end what the call has begun first; so a callback of
- * the program's, too, runs with cancellation held off.
+ * because stream order makes that safe. Record a use by another stream with lade_device_record_stream().
+ * A thread that is cancelled (pthread_cancel) in a call first finishes what the call has begun. So callbacks of the program
+ * run with cancellation disabled, too.
  *
  *   void *weights;
  *   lade_device_alloc(allocator, bytes, stream, &weights);
@@ -243,8 +243,8 @@ LADE_API lade_status lade_device_empty_cache(lade_device_allocator *allocator);
  *
  * Where the stream has memory here, an event is recorded on it, by which lade knows later that the work queued until this
  * call is over. What other threads queue on it meanwhile, on memory that they allocate or have, need not be covered: as
- * before a destruction, nobody else works on the stream. Memory of a stream destroyed without this call can go back only by waiting for the device, which breaks
- * every capture on it.
+ * before a destruction, no other thread works on the stream. Memory of a stream destroyed without this call can go back
+ * only by waiting for the device, which breaks every capture on it.
  *
  * Threads: any. Waits: for other threads that give memory back. Errors, the stream still needed: LADE_ERR_CAPTURE while it
  * captures; LADE_ERR_DRIVER, LADE_ERR_OUT_OF_HOST_MEMORY where no event can be recorded; LADE_ERR_INVALID_ARGUMENT;
@@ -338,7 +338,7 @@ LADE_API const char *lade_device_backend_name(const lade_device_allocator *alloc
  *
  * A request that finds no memory beside calls of other threads tries once more while those wait. So a callback must not
  * wait for a thread that is in a call of the same allocator, nor for a lock that the program holds over such a call. A
- * callback that calls the allocator it serves, in its own thread, waits for nobody: such a nested request may be refused
+ * callback that calls the allocator it serves, in its own thread, does not wait: such a nested request may be refused
  * for memory that another thread is just giving back.
  */
 typedef struct lade_device_plugin {
@@ -606,7 +606,7 @@ LADE_API lade_status lade_device_oom_observer_remove(lade_device_allocator *allo
 /**
  * Let allocations on some streams come from a private pool, from now until lade_device_pool_end().
  *
- * A graph keeps the addresses of its capture, so memory allocated during one must serve nobody else while the graph
+ * A graph keeps the addresses of its capture, so memory allocated during one must serve nothing else while the graph
  * lives. The pool is made at its first begin.
  *
  * A block of the pool that is used by another stream of the capture (lade_device_record_stream()) and freed during it comes
@@ -614,11 +614,13 @@ LADE_API lade_status lade_device_oom_observer_remove(lade_device_allocator *allo
  * on beside captures: uses by streams that do not capture are waited for, those in other captures and of blocks
  * from the default pools last as long as the graph, and cached memory goes back where that breaks no capture
  * (lade_device_empty_cache()). lade neither asks nor waits for a capturing stream; from this call on cached memory of the
- * streams named stays where it is, so begin the pool before the capture. A capture that another thread begins on a stream while
- * lade is just asking that stream, for a block that it used, may be broken: begin captures on streams that lade has
- * nothing pending on, or in the thread that calls lade. With LADE_DEVICE_REFERENCE, while any capture into a private pool is under way, the allocator asks
- * about no event, gives nothing back but oversize blocks, puts frees of blocks with recorded streams off until no
- * capture is left, and forgets the uses recorded meanwhile, also those of streams that do not capture.
+ * streams named stays where it is, so begin the pool before the capture. A capture that another thread begins on a
+ * stream while lade is asking that stream, for a block that it used, may be broken: begin captures on streams that lade
+ * has nothing pending on, or in the thread that calls lade.
+ *
+ * With LADE_DEVICE_REFERENCE, while any capture into a private pool is under way, the allocator asks about no event, gives
+ * nothing back but oversize blocks, postpones frees of blocks with recorded streams until no capture is left, and forgets
+ * the uses recorded meanwhile, also those of streams that do not capture.
  *
  * @param id            Not {0, 0}. Each begin is matched by one lade_device_pool_end() and one
  *                      lade_device_pool_release().

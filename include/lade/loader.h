@@ -118,7 +118,7 @@ static inline void lade_tar_options_init(lade_tar_options *options) {
  * Add a tar shard in the manner of WebDataset: files that follow each other with the same key are one record. The key is
  * the path up to the first dot of its last part, the field's name what comes after that dot, in lower case. Fields that
  * the index does not have are left out, as are records without any that it has, folders, files without extension, and
- * those in folders named `__x__`. So are links and sparse members that are none of the fields.
+ * those in folders named `__x__`. So are links and sparse members that are not fields of the index.
  *
  * The members are those that GNU tar and Python's tarfile see, or there is an error: nothing of a shard is lost silently.
  *
@@ -160,7 +160,7 @@ typedef struct lade_loader_state {
   uint32_t world_size;
   uint32_t equal_ranks;
   /** Hashes of the files' names (without folders) and sizes, in their order and in any, and of the records' ranges and
-   * keys. 0: not known, as in states of versions before; then shards added in another order go unnoticed. */
+   * keys. 0: not known, as in states of earlier versions; then shards added in another order go unnoticed. */
   uint64_t files;
   uint64_t files_in_any_order;
   uint64_t records;
@@ -195,8 +195,8 @@ typedef struct lade_loader_options {
                              ranks' share larger. */
   uint32_t drop_last;   /**< 1: leave out the last batch of an epoch if it has fewer than batch_records. */
   /** 1: records that cannot be read (LADE_ERR_IO, LADE_ERR_TRUNCATED: an error of the file system, a file that became
-   * shorter or was replaced) are left out of their batch, which then has fewer; a batch of none else is left out itself, with its number. Each epoch
-   * tries them again. Counted and listed: lade_loader_stats_get(), lade_loader_skip_get(). 0: such a batch is an error of
+   * shorter or was replaced) are left out of their batch, which then has fewer records. A batch without any record left is
+   * left out itself, with its number. Each epoch tries them again. Counted and listed: lade_loader_stats_get(), lade_loader_skip_get(). 0: such a batch is an error of
    * lade_loader_next(), again and again. */
   uint32_t skip_unreadable;
   uint32_t reserved; /**< 0. */
@@ -290,7 +290,7 @@ LADE_API lade_status lade_loader_next(lade_loader *loader, lade_stream stream, u
  * Threads: any. Waits: for the batch's own copies, and while the pipeline has no room.
  * Errors: LADE_ERR_INVALID_ARGUMENT if that batch is not handed out; those of lade_device_record_stream(): the batch
  * stays handed out. Any other error is that of the batch's copies, found late: its bytes were wrong, and it is given back
- * all the same. What keeps the next batch from being begun comes out of lade_loader_next().
+ * nevertheless. An error that prevents the next batch from starting comes out of lade_loader_next().
  */
 LADE_API lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lade_stream stream);
 
@@ -319,7 +319,7 @@ static inline void lade_loader_stats_init(lade_loader_stats *stats) {
  */
 LADE_API lade_status lade_loader_stats_get(lade_loader *loader, lade_loader_stats *stats);
 
-/** So many different records that were left out are listed; further ones are counted only. */
+/** Most different records that are listed as left out; further ones are only counted. */
 #define LADE_LOADER_SKIPS_LISTED 1024
 
 /** A record that was left out. */

@@ -227,8 +227,9 @@ LADE_API lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait)
  * Stream order: the memory is used by nothing any more; any stream may use it at once.
  * Errors: LADE_ERR_LIMIT at the cap: at some moment of the call, what was in use or pending (freed, and no call has seen yet
  * that the streams are done) exceeded the cap less the request, or what was free lay in pieces too short for it between
- * blocks that were not (of a strict pool: on other nodes); the text has the sums. LADE_ERR_OUT_OF_PINNED_MEMORY after the cache was given back and the sources tried
- * again; LADE_ERR_UNSUPPORTED where the runtime has none of the pool's sources; LADE_ERR_OUT_OF_HOST_MEMORY;
+ * blocks that were not (of a strict pool: on other nodes); the text has the sums. LADE_ERR_OUT_OF_PINNED_MEMORY
+ * after the cache was given back and the sources tried again; LADE_ERR_UNSUPPORTED where the runtime has none of the
+ * pool's sources; LADE_ERR_OUT_OF_HOST_MEMORY;
  * LADE_ERR_INVALID_ARGUMENT for sizes of 2^60 and more; LADE_ERR_FORKED.
  * Source: docs/design.md "Pinned host block cache"; CUDA Driver API, Memory Management, cuMemHostRegister.
  */
@@ -295,7 +296,7 @@ LADE_API LADE_MUST_CHECK lade_status lade_pinned_record_use(lade_pinned_pool *po
  * Give a block back that is used until `event`, which the caller has recorded, is done.
  *
  * @param event  Borrowed until the block is cached again (lade_pinned_find()): keep it alive, and record nothing in it.
- *               Recorded outside of captures: the driver cannot be asked about a captured event, and the question spoils
+ *               Recorded outside of captures: the driver cannot be asked about a captured event, and the question invalidates
  *               the capture.
  *
  * Streams recorded for the block count too. Threads: any. Waits: never.
@@ -305,8 +306,8 @@ LADE_API LADE_MUST_CHECK lade_status lade_pinned_record_use(lade_pinned_pool *po
 LADE_API lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_event event);
 
 /**
- * Look at pending blocks and make those that are done reusable. For programs with a loop of their own; alloc does it
- * when its cache has nothing.
+ * Look at pending blocks and make those that are done reusable. For programs with a main loop of their own; alloc does
+ * the same when the cache has no block.
  *
  * Threads: any. Waits: never. Stream order: none. Errors: LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER for an event that
  * fails; its blocks stay pending. LADE_ERR_FORKED.
@@ -334,7 +335,7 @@ LADE_API lade_status lade_pinned_empty_cache(lade_pinned_pool *pool);
 LADE_API lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes);
 
 /**
- * Pin ahead: as much as is missing to `bytes` of free memory near `device`, so that allocations find it.
+ * Pin ahead: add what is missing to `bytes` of free memory near `device`, so that allocations find it.
  *
  * Threads: any. Waits: for the driver. Stream order: none. Errors: as lade_pinned_alloc(); a call that fails has pinned
  * nothing, but for what the driver then refuses to take back, which stays cached. LADE_ERR_LIMIT, before anything is

@@ -110,9 +110,8 @@ typedef enum lade_storage {
  * Fills (to the device) or drains (to the host) `buffer`, which is bytes [offset, offset + bytes) of the transfer.
  *
  * Called in order of offset, one at a time per transfer (unless the endpoint says `concurrent`), from a thread of the
- * pipeline with no lock held. It may call
- * lade, but must not wait for a ticket of the same pipeline. Any status but LADE_OK ends the transfer with
- * LADE_ERR_CALLBACK. C++ exceptions must not leave it.
+ * pipeline with no lock held. It may call lade, but must not wait for a ticket of the same pipeline. Any status but LADE_OK
+ * ends the transfer with LADE_ERR_CALLBACK. C++ exceptions must not leave it.
  */
 typedef lade_status (*lade_transfer_callback)(void *user, uint64_t offset, void *buffer, size_t bytes);
 
@@ -161,7 +160,7 @@ static inline lade_endpoint lade_endpoint_path(const char *path, uint64_t offset
 
 /**
  * Memory of a device: a peer of the pipeline's own, or that one. Copied by the device, without staging. Work that still
- * writes it must be over, or be before transfer.stream with after_stream.
+ * writes it must be over, or be ordered before the end of transfer.stream, with after_stream.
  */
 static inline lade_endpoint lade_endpoint_device(int device, void *memory) {
   lade_endpoint endpoint = {LADE_ENDPOINT_DEVICE, device, 0, NULL, memory, NULL, NULL, 0, 0};
@@ -181,7 +180,7 @@ static inline lade_endpoint lade_endpoint_callback(lade_transfer_callback callba
 typedef struct lade_piece {
   lade_endpoint host;
   void *device_memory; /**< NULL: directly behind the piece before; for the first, transfer.device_memory. */
-  uint64_t bytes;      /**< 0 is allowed; a path is opened, and as a sink made, all the same. */
+  uint64_t bytes;      /**< 0 is allowed; a path is still opened, and created as a sink. */
 } lade_piece;
 
 /** transfer.priority. A transfer begins no chunk while one of higher priority and the same direction has chunks to begin;
@@ -230,7 +229,7 @@ typedef struct lade_transfer {
    * after the work queued on `stream` at the submit (as with after_stream). Borrowed for the call. */
   lade_device_allocator *allocator;
   /** [out] With `allocator`: the destination, stored before the transfer begins; untouched when submit fails. Yours from
-   * then on, whatever becomes of the transfer: give it back with lade_device_free() once the ticket is over, or after
+   * then on, whatever the outcome of the transfer: give it back with lade_device_free() once the ticket is over, or after
    * lade_stream_wait_ticket() on `stream`. */
   void **out_device_memory;
   int32_t priority; /**< LADE_PRIORITY_BACKGROUND, _NORMAL or _URGENT. */

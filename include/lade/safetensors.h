@@ -228,7 +228,7 @@ LADE_API lade_status lade_tensor_load_address(const lade_tensor_load *load, uint
  *
  * @return LADE_OK; LADE_ERR_TIMEOUT: not yet; else the first error of a transfer, as lade_ticket_wait() gives it; or
  * LADE_ERR_IO, "the checkpoint has changed since it was opened": by size and time of modification a file was written to,
- * so what arrived may be of two states of it. (A file that was replaced by renaming goes on being read, if it is open.)
+ * so what arrived may be of two states of it. (A file that was replaced by renaming is still read, if it is open.)
  *
  * Threads: any. Waits: yes. On "sim": moves the clock.
  */
@@ -310,8 +310,8 @@ static inline void lade_save_options_init(lade_save_options *options) {
  * so is each of several, whose metadata has the id of the save behind the caller's.
  *
  * A save replaces an older checkpoint of the same path at one moment: one file by renaming, several by renaming the index.
- * Whenever it fails, or its process is killed, what can be opened is the old checkpoint or the new one, whole. After an
- * error that is the old one, but for one case: the new one is in place and could not be flushed or closed (LADE_ERR_IO).
+ * Whenever it fails, or its process is killed, either the old checkpoint or the new one can be opened, whole. After an
+ * error it is the old one, except where the new one is in place and could not be flushed or closed (LADE_ERR_IO).
  * Without options.no_sync that holds for a loss of power, too.
  *
  * Several files get names that no other save uses: "model.safetensors" gives "model-7-00001-of-00003.safetensors" and so
@@ -336,8 +336,8 @@ static inline void lade_save_options_init(lade_save_options *options) {
  * streams.
  * Errors: LADE_ERR_INVALID_ARGUMENT, naming the tensor: a name twice or not UTF-8, a shape too large, sub-byte elements
  * that do not fill bytes; metadata with a key twice, or "lade_save"; LADE_ERR_BUSY: another save of this checkpoint is
- * under way; LADE_ERR_IO, such as ENOSPC, and before anything is read a path that could not be replaced; LADE_ERR_CANCELLED; those of lade_pipeline_submit() and
- * lade_ticket_wait(); LADE_ERR_OUT_OF_HOST_MEMORY.
+ * under way; LADE_ERR_IO, such as ENOSPC, and before anything is read a path that could not be replaced;
+ * LADE_ERR_CANCELLED; those of lade_pipeline_submit() and lade_ticket_wait(); LADE_ERR_OUT_OF_HOST_MEMORY.
  * Source: docs/pipeline.md "Checkpoints".
  */
 LADE_API lade_status lade_safetensors_save(const char *path, const lade_load_target *targets, uint64_t target_count,
