@@ -9,9 +9,9 @@
  *   held stack of a thread (builds without NDEBUG):   [ rank 40 | rank 70 | rank 100 ]   ascending, newest last
  *
  * I1  The held stack lists exactly the locks that this thread holds, in the order of taking them.
- * I2  Ranks on it ascend strictly; whoever would break that stops the program before he can deadlock.
+ * I2  Ranks on it ascend strictly; whoever would break that stops the program before it can deadlock.
  * I3  While a thread waits on a condition, the lock of the wait is not on its stack.
- * I4  Whoever sleeps has made the word AWAITED before, and whoever was woken takes the lock as AWAITED: he cannot know
+ * I4  Whoever sleeps has made the word AWAITED before, and whoever was woken takes the lock as AWAITED: it cannot know
  *     whether others sleep. So no release misses a sleeper.
  * I5  While there are claims the word is not FREE, and somebody whose claim is counted waits: asleep, or on the way from
  *     one look at the word to the next. So what is OFFERED is taken: by the one who was woken, or by another one who
@@ -135,7 +135,7 @@ static void word_wake(_Atomic(uint32_t) *word, int count) { syscall(SYS_futex, w
 /* ---- Mutexes ----------------------------------------------------------------------------------------------------- */
 
 /* Some ten microseconds. Who sleeps is woken tens of microseconds later, in a virtual machine hundreds: that is a
- * thousand times what the holder needs, unless he was taken off his processor. */
+ * thousand times what the holder needs, unless the holder was taken off its processor. */
 enum { SPINS = 400 };
 
 /* A claim costs all who use the lock: while it stands, each taker has to be woken before it goes on. So a thread claims
@@ -268,7 +268,7 @@ void ladei_condition_init(ladei_condition *condition) {
 
 void ladei_condition_destroy(ladei_condition *condition) { (void)condition; }
 
-/* Who changes what is waited for holds the lock: so he comes before this look at the turns, or he sees the waiter. */
+/* Who changes what is waited for holds the lock: so that change comes before this look at the turns, or sees the waiter. */
 static bool condition_sleep(ladei_condition *condition, ladei_lock *lock, const struct timespec *deadline) {
   int code = errno;
   atomic_fetch_add_explicit(&condition->waiters, 1, memory_order_relaxed);

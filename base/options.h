@@ -14,7 +14,7 @@
 lade_status ladei_options_read(const char *what, const void *caller, void *own, size_t own_bytes);
 
 /*
- * Copies a statistics struct out: at most the struct_size that the caller stored in his own, which must be at least 8.
+ * Copies a statistics struct out: at most the struct_size that the caller stored in its own, which must be at least 8.
  * The caller's struct_size is kept.
  */
 lade_status ladei_stats_write(const char *what, const void *own, size_t own_bytes, void *caller);

@@ -5,10 +5,10 @@
  * A radix tree over 48-bit addresses in pages of 4 KiB. Any address may be asked for, also foreign ones, interior ones
  * and garbage; reads take no lock and two or three loads. Entries of a whole aligned 2 MiB cost 8 bytes, others 8 bytes
  * per page, so that the map of a pool stays below 0.4 % of what the pool holds. What the tree is made of lives until
- * the map is destroyed, so a reader may race with any writer: he finds the value of before or of after.
+ * the map is destroyed, so a reader may race with any writer: it finds the value of before or of after.
  *
  * The map says nothing about the life of the records: keep them in type-stable memory (base/slab.h) and let the reader
- * check what he found.
+ * check what it found.
  */
 #ifndef LADE_BASE_PAGEMAP_H
 #define LADE_BASE_PAGEMAP_H

@@ -13,7 +13,7 @@
  *   ...
  *   if (ladei_slab_generation(segment) != generation) ...    // freed meanwhile
  *
- * alloc, free and destroy are serialised by the caller (his lock guards the slab). generation and at may be called by
+ * alloc, free and destroy are serialised by the caller (whose lock guards the slab). generation and at may be called by
  * any thread at any time. Fields that such readers look at are atomic, as a record they hold may be freed and reused:
  * written with release, read with acquire, and believed if the generation read after them is still the same.
  */

@@ -75,7 +75,7 @@ typedef struct ladei_retire_ticket {
   _Atomic(ladei_retire_use *) uses; /* noted and not added */
   struct ladei_retire_ticket *next; /* in the list given to done() */
   uint32_t waits;                   /* pending: uses not finished; the retire object's */
-  uint32_t spare;                   /* the owner's, for what he likes; untouched */
+  uint32_t spare;                   /* free for the owner's use; untouched */
 } ladei_retire_ticket;
 
 /*
@@ -126,7 +126,7 @@ lade_status ladei_retire_destroy(ladei_retire *retire, bool wait);
 
 enum {
   LADEI_NOTE_NOW = 1u << 0,   /* the use ends with the work queued so far */
-  LADEI_NOTE_PLAIN = 1u << 1, /* never hang on a capture: the owner has rules of his own for captures */
+  LADEI_NOTE_PLAIN = 1u << 1, /* never hang on a capture: the owner has its own rules for captures */
   LADEI_NOTE_MARK = 1u << 2,  /* for ladei_retire_forget_marked; a note without it takes the mark off */
 };
 

@@ -17,7 +17,7 @@
  *     changes a ticket has sealed it before: no inline note gets in.
  * L5  Emptying a lane takes its gate, or the owner itself, or that the owner makes no call. A lane whose owner was called
  *     (base/asym_lock.h) is emptied by the owner.
- * Locks: retire->lock, and the lanes' gates. An owner takes no lock inside his gate; others close gates under the lock.
+ * Locks: retire->lock, and the lanes' gates. An owner takes no lock inside its gate; others close gates under the lock.
  */
 #include "runtime/retire_buffer.h"
 
@@ -234,7 +234,7 @@ static bool lane_is_own(const ladei_retire_buffer *lane) { return lane->thread =
 
 /*
  * Two rounds, so that one barrier serves all gates. What an owner added before something that the caller knows of shows
- * in his count, so it is right to pass by a lane whose count says that it is empty. Owners that cannot be fenced are
+ * in its count, so it is right to pass by a lane whose count says that it is empty. Owners that cannot be fenced are
  * called (L5).
  */
 static void lanes_collect(ladei_retire *retire, const ladei_retire_queue *queue, bool notes) {

@@ -214,7 +214,7 @@ typedef struct pass {
   lade_status first_error; /* LADE_OK if there was none */
   lade_error error;        /* its record, which later failures overwrite; the caller's where there was none */
   unsigned flags;
-  const ladei_retire_buffer *lane; /* the caller's, if he looks at its streams first */
+  const ladei_retire_buffer *lane; /* the caller's, if its streams come first */
 } pass;
 
 /* The record of the failure is the thread's latest. */

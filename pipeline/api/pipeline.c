@@ -92,7 +92,7 @@ static uint32_t readers_choose(const lade_runtime *runtime) {
  * through the caches, yet not so fast that a moment without a processor stops the other side: 1 MiB does best from 64 KiB
  * to 16 MiB (benchmarks/run_targets), and chunks that no cache holds anyway get few blocks.
  *
- * Eight more are for chunks that stand still (core_schedule.c, Note [Standing still]): half of all slots then hold a small
+ * Eight more are for chunks that stand still (core_schedule.c, Note [Stalled transfers]): half of all slots then hold a small
  * transfer, which is cut into eight, so that all of its copies can be queued behind a stream that is late, and the caller
  * need not wait for that stream.
  */

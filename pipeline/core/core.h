@@ -22,20 +22,20 @@
  * At the cap of its pool a ring goes on with the blocks it has. One that has none waits (ACQUIRE: LADE_NOT_READY), while
  * rings that have some give up what they can spare: see Note [What others wait for] in core_pick.c.
  *
- * Copies are queued on lanes, each a stream: the first for all that need not wait. GATE asks whether what the caller
- * queued before a transfer is over. If it is, the transfer goes on like any other; if not, its copies go to another lane,
- * whose stream then waits, and hold up nobody else. Transfers after one stream of the caller's share a lane.
+ * Copies are queued on copy streams: the first is for all that need not wait. GATE asks whether what the caller
+ * queued before a transfer is over. If it is, the transfer goes on like any other; if not, its copies go to another copy
+ * stream, which then waits, and delay no others. Transfers after one stream of the caller's share a copy stream.
  *
- *   lane 0   T1 T1 T4 T1 ...
- *   lane 1   | waits for the caller's stream a | T2 T2 T6 ...
- *   lane 2   | waits for the caller's stream b | T3 ...
+ *   copy stream 0   T1 T1 T4 T1 ...
+ *   copy stream 1   | waits for the caller's stream a | T2 T2 T6 ...
+ *   copy stream 2   | waits for the caller's stream b | T3 ...
  *
- * Which transfer begins the next chunk: that of the highest level (priority) that has any; among its flows (submitters)
- * the one that has been served least; within a flow the first submitted. A transfer that may stand still for long leaves
- * room for others: see Note [Standing still] in core_schedule.c.
+ * Which transfer begins the next chunk: that of the highest priority that has any; among its fair queues (one for each
+ * submitter) the one that has been served least; within a queue the first submitted. A transfer that may stall leaves room
+ * for others: see Note [Stalled transfers] in core_schedule.c.
  *
- *   level 2 (urgent)      flow 0: T7 -> T9        flow 5: T8
- *   level 1               flow 0: T1 -> T2 -> T4  flow 3: T3       flow 5: T5 -> T6
+ *   level 2 (urgent)      queue 0: T7 -> T9        queue 5: T8
+ *   level 1               queue 0: T1 -> T2 -> T4  queue 3: T3       queue 5: T5 -> T6
  *   level 0 (background)
  */
 #ifndef LADE_PIPELINE_CORE_CORE_H

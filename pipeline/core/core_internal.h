@@ -26,7 +26,7 @@ static inline bool ladei_pipe_transfer_ready(const ladei_pipe_core_transfer *tra
   return ladei_pipe_transfer_is_unissued(transfer) && !host_first;
 }
 
-/* See Note [Standing still]. */
+/* See Note [Stalled transfers]. */
 static inline bool ladei_pipe_transfer_may_stand(const ladei_pipe_core_transfer *transfer) {
   bool calls_stand = transfer->calls && (transfer->stalled > 0 || !transfer->answered ||
                                          (transfer->ordered && transfer->ring->direction == LADE_TO_HOST));

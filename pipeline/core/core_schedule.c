@@ -10,7 +10,7 @@
  *     of the highest level that has any; it does not have its share yet. NULL: none waits, and all that are held have
  *     their share. ring->unissued counts those with chunks not begun, whether they could begin or not.
  *
- * Note [Standing still]
+ * Note [Stalled transfers]
  * Chunks of most transfers pass by themselves. Those that wait for a stream of the caller's, and those in calls of the
  * caller's, may stand for ever, and so may the blocks they are in. So such a transfer takes a share of the slots: half of
  * what others of the kind leave, but for one slot, which is for transfers that cannot stand. With its share it is held
