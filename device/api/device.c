@@ -307,6 +307,7 @@ static void common_init(lade_device_allocator *allocator) {
   ladei_device_heap_init(&allocator->heap);
   allocator->history.device = allocator->device;
   ladei_lock_init(&allocator->lock, LADEI_RANK_DEVICE);
+  allocator->heap.lock = &allocator->lock;
   ladei_condition_init(&allocator->returned);
   ladei_condition_init(&allocator->ipc_changed);
   ladei_device_block_list_init(&allocator->deferred);

@@ -31,6 +31,7 @@ void ladei_device_history_event_show(lade_device_event *event) {
 
 /* Sets what tells hot paths that somebody listens (H4). Lock held. */
 void ladei_device_history_watch(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_history *history = &allocator->history;
   history->tracked = allocator->trackers.count > 0;
   bool watched = history->enabled || history->tracked;
@@ -42,6 +43,7 @@ void ladei_device_history_watch(lade_device_allocator *allocator) {
 
 /* Takes the contexts from all blocks and segments (H2). */
 static void heap_forget_contexts(ladei_device_history *history, const ladei_device_heap *heap) {
+  ladei_device_heap_assert_locked(heap);
   for (ladei_device_heap_segment *segment = ladei_device_heap_counted_first(heap); segment != NULL;
        segment = ladei_device_heap_counted_next(heap, segment)) {
     ladei_device_context_drop(history, segment->context);
@@ -100,6 +102,7 @@ static lade_status ring_create(const lade_device_history_options *options, size_
 }
 
 static void history_turn(lade_device_allocator *allocator, const lade_device_history_options *options) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_history *history = &allocator->history;
   bool was_enabled = history->enabled;
   history->enabled = options->enabled != 0;

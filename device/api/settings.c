@@ -12,11 +12,13 @@
 #include "device/state/backend.h"
 
 static void ages_tick_update(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   heap->ages_tick = allocator->fraction_set && heap->settings.collection_threshold > 0.0;
 }
 
 static void fraction_store(lade_device_allocator *allocator, double fraction) {
+  ladei_lock_assert_held(&allocator->lock);
   allocator->fraction_set = true;
   allocator->fraction_bytes = (uint64_t)(fraction * (double)allocator->total_bytes);
 }

@@ -25,7 +25,10 @@ void ladei_device_snapshot_destroy(ladei_device_snapshot *snapshot) {
 }
 
 /* Lock held. */
-static size_t blocks_counted(const ladei_device_heap *heap) { return heap->starts.count + heap->hidden.count; }
+static size_t blocks_counted(const ladei_device_heap *heap) {
+  ladei_device_heap_assert_locked(heap);
+  return heap->starts.count + heap->hidden.count;
+}
 
 static size_t block_count(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
@@ -115,6 +118,7 @@ static void contexts_retain(const ladei_device_snapshot *snapshot) {
 
 /* Copies and writes the snapshot's event, if there is room for all. */
 static bool snapshot_fill(lade_device_allocator *allocator, size_t room, ladei_device_snapshot *snapshot) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   if (blocks_counted(heap) > room) return false;
   heap_copy(heap, snapshot);

@@ -20,6 +20,7 @@ typedef struct plugin_state {
 } plugin_state;
 
 static const lade_device_plugin *plugin_of(const lade_device_allocator *allocator) {
+  ladei_lock_assert_none_held();
   const plugin_state *state = allocator->backend_state;
   return &state->plugin;
 }

@@ -26,7 +26,10 @@ typedef struct pool_state {
 
 static pool_state *state_of(lade_device_allocator *allocator) { return allocator->backend_state; }
 
-static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) { return allocator->runtime->ops; }
+static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
+  ladei_lock_assert_none_held();
+  return allocator->runtime->ops;
+}
 
 /* ---- Source of the ledger ---------------------------------------------------------------------------------------- */
 

@@ -58,6 +58,7 @@ static ladei_device_record *record_find(const ladei_device_ledger *ledger, uint6
 
 lade_status ladei_device_ledger_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,
                                        const char *call, ladei_device_record **out) {
+  ladei_lock_assert_held(&allocator->lock);
   uint64_t address = (uint64_t)(uintptr_t)pointer;
   ladei_device_record *record = record_find(ledger_of(allocator), address);
   if (record == NULL) {
@@ -90,6 +91,7 @@ static void record_insert(ladei_device_ledger *ledger, ladei_device_record *reco
 
 /* The memory is handed out. */
 static void record_enter(lade_device_allocator *allocator, ladei_device_record *record) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_counters *counters = &allocator->heap.counters;
   record->live = true;
   record->stream_retired = record->stream_noted = false;
@@ -104,6 +106,7 @@ static void record_enter(lade_device_allocator *allocator, ladei_device_record *
 
 /* The source has it back. */
 static void record_leave(lade_device_allocator *allocator, ladei_device_record *record) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_counters *counters = &allocator->heap.counters;
   ladei_device_gauges_lower(&counters->active, false, 1);
   ladei_device_gauges_lower(&counters->active_bytes, false, record->bytes);
@@ -235,6 +238,7 @@ lade_status ladei_device_ledger_flush(lade_device_allocator *allocator) {
 /* ---- Alloc ------------------------------------------------------------------------------------------------------- */
 
 static lade_status budget_check(const lade_device_allocator *allocator, size_t bytes) {
+  ladei_lock_assert_held(&allocator->lock);
   uint64_t used = ladei_device_gauges_current(&allocator->heap.counters.active_bytes) + allocator->growing_bytes;
   if (allocator->fraction_set && used + bytes > allocator->fraction_bytes) {
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
@@ -247,6 +251,7 @@ static lade_status budget_check(const lade_device_allocator *allocator, size_t b
 
 /* Budget and a record for `bytes`. Lock held. */
 static lade_status record_begin(lade_device_allocator *allocator, size_t bytes, ladei_device_record **out) {
+  ladei_lock_assert_held(&allocator->lock);
   lade_status status = budget_check(allocator, bytes);
   if (status != LADE_OK) return status;
   *out = ladei_slab_alloc(&ledger_of(allocator)->records);
@@ -260,6 +265,7 @@ static lade_status record_begin(lade_device_allocator *allocator, size_t bytes, 
 /* The source has answered. Lock held. */
 static lade_status record_end(lade_device_allocator *allocator, ladei_device_record *record, lade_status status,
                               void *pointer) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_ledger *ledger = ledger_of(allocator);
   allocator->growing_bytes -= record->bytes;
   if (status == LADE_OK && range_taken(ledger, (uint64_t)(uintptr_t)pointer, record->bytes)) {
@@ -469,6 +475,7 @@ lade_status ladei_device_ledger_record_stream(lade_device_allocator *allocator, 
 
 /* The first record of the stream that is live and has no note of it yet; NULL if there is none. Lock held. */
 static ladei_device_record *record_unnoted(lade_device_allocator *allocator, const ladei_stream *stream) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_order_node *node = ladei_device_ordered_set_first(&ledger_of(allocator)->by_address);
   for (; node != NULL; node = ladei_device_order_next(node)) {
     ladei_device_record *record = record_of(node);
@@ -561,6 +568,7 @@ lade_status ladei_device_ledger_close(lade_device_allocator *allocator, bool wai
 }
 
 static const char *ledger_recount(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   const ladei_device_ledger *ledger = ledger_of(allocator);
   const ladei_device_counters *counters = &allocator->heap.counters;
   uint64_t live = 0, live_bytes = 0, active_bytes = 0, end = 0;

@@ -33,6 +33,7 @@ static uncached_state *state_of(lade_device_allocator *allocator) { return alloc
 
 /* The block that an address lies in; NULL if in none. Lock held. */
 static direct_block *block_find(lade_device_allocator *allocator, const void *pointer) {
+  ladei_lock_assert_held(&allocator->lock);
   uint64_t address = (uint64_t)(uintptr_t)pointer;
   ladei_device_order_node *node =
       ladei_device_ordered_set_at_most(&state_of(allocator)->blocks, (ladei_device_order_key){{address, 0, 0}});
@@ -107,6 +108,7 @@ static lade_status driver_free(lade_device_allocator *allocator, uint64_t addres
 
 /* Takes the block at `pointer` out for its free. Lock held. */
 static lade_status block_claim(lade_device_allocator *allocator, direct_block *block, const void *pointer) {
+  ladei_lock_assert_held(&allocator->lock);
   if (block->address != (uint64_t)(uintptr_t)pointer) {
     return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "device allocator of device %d: free: %p is inside a block",
                        allocator->device, pointer);

@@ -67,6 +67,7 @@ static ladei_device_block *best_fit(const ladei_device_heap *heap, const ladei_d
 
 ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                              uint64_t stream_key, size_t rounded) {
+  ladei_device_heap_assert_locked(heap);
   if (heap->ages_tick) pool->searches++;
   ladei_device_block *block = best_fit(heap, pool, stream_key, rounded);
   if (block == NULL) return NULL;
@@ -90,6 +91,7 @@ static void block_leave(ladei_device_block *block, ladei_device_block_list *leav
 
 bool ladei_device_pool_pick_oversize(ladei_device_heap *heap, ladei_device_block_pool *pool, uint64_t stream_key,
                                      size_t rounded, ladei_device_block_list *leaving) {
+  ladei_device_heap_assert_locked(heap);
   size_t limit = heap->settings.max_split_bytes;
   if (limit == LADEI_DEVICE_SPLIT_UNLIMITED) return false;
   size_t wanted = ladei_size_max(rounded, limit);
@@ -113,6 +115,7 @@ bool ladei_device_pool_pick_oversize(ladei_device_heap *heap, ladei_device_block
 }
 
 void ladei_device_heap_pick_aged(ladei_device_heap *heap, uint64_t target, ladei_device_block_list *leaving) {
+  ladei_device_heap_assert_locked(heap);
   const ladei_device_block_pool *pool = &heap->large_pool;
   double age_sum = 0.0;
   uint64_t candidates = 0;
@@ -160,6 +163,7 @@ static void block_leave_granules(ladei_device_heap *heap, ladei_device_block *bl
 
 void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                 ladei_device_block_list *leaving) {
+  ladei_device_heap_assert_locked(heap);
   assert(heap->grants == 0);
   /* Edges that stay are smaller than their block, so they lie before it in the order or are skipped once more: a block
    * without a whole granule is left as it is. */

@@ -28,11 +28,13 @@ void ladei_device_heap_destroy(ladei_device_heap *heap) {
 }
 
 bool ladei_device_heap_reserve_more(ladei_device_heap *heap, size_t blocks) {
+  ladei_device_heap_assert_locked(heap);
   bool records = blocks <= heap->spare_count || ladei_slab_reserve(&heap->blocks, blocks - heap->spare_count);
   return records && ladei_device_block_map_reserve(&heap->starts, blocks + heap->hidden_count);
 }
 
 lade_device_stats ladei_device_heap_stats(const ladei_device_heap *heap) {
+  ladei_device_heap_assert_locked(heap);
   lade_device_stats stats = {.struct_size = sizeof stats};
   ladei_device_counters_read(&heap->counters, &stats);
   return stats;
@@ -50,6 +52,7 @@ enum { SPARES_MAX = 64 };
 /* A record as new but for its head and its ticket: a note that came too late for the last tenant may be on it, and
  * another may come at any moment. It counts for this one. Room was reserved. */
 static inline ladei_device_block *record_take(ladei_device_heap *heap) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_block *block = heap->spares;
   if (block != NULL) {
     heap->spares = block->chain;
@@ -69,6 +72,7 @@ static inline ladei_device_block *record_take(ladei_device_heap *heap) {
 }
 
 static void record_give(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_block_state_set(block,
                                LADEI_DEVICE_HEAP_BUSY); /* whoever still holds the record sees no block handed out */
   if (heap->spare_count < SPARES_MAX) {
@@ -113,6 +117,7 @@ static void block_discard(ladei_device_heap *heap, ladei_device_block *block) {
 }
 
 ladei_device_heap_segment *ladei_device_heap_segment_create(ladei_device_heap *heap, size_t size) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_heap_segment *segment = ladei_slab_alloc(&heap->segments);
   if (segment == NULL) return NULL;
   memset((char *)segment + sizeof segment->head, 0, sizeof *segment - sizeof segment->head);
@@ -126,6 +131,7 @@ ladei_device_heap_segment *ladei_device_heap_segment_create(ladei_device_heap *h
 }
 
 void ladei_device_heap_segment_discard(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
+  ladei_device_heap_assert_locked(heap);
   assert(segment->context == NULL); /* contexts are those of counted segments */
   ladei_device_start_bits_destroy(&segment->starts);
   ladei_device_granule_table_destroy(segment->granules);
@@ -154,6 +160,7 @@ static void segment_count_out(ladei_device_heap *heap, ladei_device_heap_segment
 }
 
 static void hidden_count_out(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
+  ladei_device_heap_assert_locked(heap);
   if (segment->counted_out) return;
   ladei_device_ordered_set_remove(&heap->hidden, &segment->order);
   segment->counted_out = true;
@@ -174,6 +181,7 @@ static void hidden_expire(ladei_device_heap *heap, uint64_t address, size_t size
 
 ladei_device_block *ladei_device_heap_segment_insert(ladei_device_heap *heap, ladei_device_heap_segment *segment,
                                                      uint64_t address, bool mapped) {
+  ladei_device_heap_assert_locked(heap);
   if (heap->hidden.count > 0) hidden_expire(heap, address, segment->size);
   segment->address = address;
   segment->order.key = (ladei_device_order_key){{address, 0, 0}};
@@ -184,6 +192,7 @@ ladei_device_block *ladei_device_heap_segment_insert(ladei_device_heap *heap, la
 }
 
 void ladei_device_heap_segment_hide(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_heap_segment *segment = block->segment;
   assert(block->state == LADEI_DEVICE_HEAP_BUSY && block->size == segment->size);
   ladei_device_block_map_remove(&heap->starts, block->address);
@@ -195,6 +204,7 @@ void ladei_device_heap_segment_hide(ladei_device_heap *heap, ladei_device_block 
 }
 
 void ladei_device_heap_segment_show(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_heap_segment *segment = block->segment;
   assert(!segment->counted_out);
   heap->hidden_count--;
@@ -205,6 +215,7 @@ void ladei_device_heap_segment_show(ladei_device_heap *heap, ladei_device_block 
 }
 
 void ladei_device_heap_segment_remove(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_heap_segment *segment = block->segment;
   hidden_count_out(heap, segment);
   heap->hidden_count--;
@@ -218,6 +229,7 @@ void ladei_device_heap_segment_remove(ladei_device_heap *heap, ladei_device_bloc
 }
 
 void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_block_pool *pool = segment->pool;
   if (pool->owner != NULL) pool->owner->segment_count++;
   if (ladei_device_heap_segment_expandable(segment)) return;
@@ -264,6 +276,7 @@ ladei_device_block *ladei_device_heap_segment_block(const ladei_device_heap *hea
 }
 
 ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64_t address) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_block *block = ladei_device_block_map_get(&heap->starts, address);
   if (block != NULL) return block;
   ladei_device_order_key key = {{address, 0, 0}};
@@ -385,6 +398,7 @@ static void block_enter_set(ladei_device_block *block) {
 /* ---- Cutting and merging ----------------------------------------------------------------------------------------- */
 
 ladei_device_block *ladei_device_block_split(ladei_device_heap *heap, ladei_device_block *block, size_t low_bytes) {
+  ladei_device_heap_assert_locked(heap);
   assert(block->state == LADEI_DEVICE_HEAP_BUSY && low_bytes > 0 && low_bytes < block->size);
   ladei_device_heap_segment *segment = block->segment;
   uint64_t address = block->address + low_bytes;
@@ -409,6 +423,7 @@ static void block_absorb_next(ladei_device_heap *heap, ladei_device_block *block
 }
 
 void ladei_device_block_swallow_next(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
   assert(block->state == LADEI_DEVICE_HEAP_BUSY);
   block_absorb_next(heap, block);
 }
@@ -495,6 +510,7 @@ static inline __attribute__((always_inline)) ladei_device_block *block_settle(la
 }
 
 ladei_device_block *ladei_device_block_insert(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
   assert(block->state == LADEI_DEVICE_HEAP_BUSY);
   merged neighbours;
   return block_settle(heap, block, &neighbours);
@@ -528,6 +544,7 @@ static ladei_device_block *block_take(ladei_device_heap *heap, ladei_device_bloc
 
 ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_device_block *block, size_t rounded,
                                                 size_t requested, bool split) {
+  ladei_device_heap_assert_locked(heap);
   assert(block->mapped && block->size >= rounded);
   const ladei_device_heap_segment *segment = block->segment;
   bool small = segment->pool->is_small;
@@ -553,6 +570,7 @@ ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_d
 /* ---- Taking back ------------------------------------------------------------------------------------------------- */
 
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
   assert(block->state == LADEI_DEVICE_HEAP_ALLOCATED);
   const ladei_device_heap_segment *segment = block->segment;
   bool small = segment->pool->is_small;
@@ -570,6 +588,7 @@ static void waiting_add(ladei_device_heap *heap, size_t more, size_t less) {
 }
 
 void ladei_device_block_free_wait(ladei_device_heap *heap, ladei_device_block *block, ladei_device_block_state state) {
+  ladei_device_heap_assert_locked(heap);
   assert(block->state == LADEI_DEVICE_HEAP_BUSY);
   ladei_device_block_state_set(block, state);
   waiting_add(heap, 1, 0);
@@ -582,6 +601,7 @@ static void gauges_move(ladei_device_gauges *gauges, bool small, uint64_t plus, 
 }
 
 void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
   if (heap->history != NULL) ladei_device_history_block_done(heap, block);
   const ladei_device_heap_segment *segment = block->segment;
   ladei_device_counters *counters = &heap->counters;

@@ -37,6 +37,7 @@
 
 #include <assert.h>
 
+#include "base/lock.h"
 #include "base/slab.h"
 #include "device/heap/block_map.h"
 #include "device/heap/free_set.h"
@@ -175,7 +176,13 @@ typedef struct ladei_device_heap {
   bool ages_tick;              /* a fraction is set and collection_threshold > 0 */
   ladei_device_counters counters;
   struct ladei_device_history *history; /* NULL: nobody listens */
+  const ladei_lock *lock;               /* guards all of it; NULL where one thread alone has the heap, as in tests */
 } ladei_device_heap;
+
+/* The calling thread holds the heap's lock. Nothing in builds with NDEBUG. */
+static inline void ladei_device_heap_assert_locked(const ladei_device_heap *heap) {
+  if (heap->lock != NULL) ladei_lock_assert_held(heap->lock);
+}
 
 static inline void ladei_device_block_state_set(ladei_device_block *block, ladei_device_block_state state) {
   atomic_store_explicit(&block->state, (uint8_t)state, memory_order_relaxed);

@@ -36,6 +36,7 @@ static bool capture_takes(const ladei_device_capture *capture, uint64_t stream_k
 
 /* Of several captures that take the stream the oldest, or the newest if so set. */
 static ladei_device_block_pool *pool_choose(lade_device_allocator *allocator, uint64_t stream_key, size_t rounded) {
+  ladei_lock_assert_held(&allocator->lock);
   bool small = ladei_device_is_small(rounded), newest = allocator->heap.settings.newest_pool;
   ladei_device_private_pool *chosen = NULL;
   for (ladei_device_capture *capture = allocator->captures; capture != NULL && (chosen == NULL || newest);
@@ -50,6 +51,7 @@ static ladei_device_block_pool *pool_choose(lade_device_allocator *allocator, ui
 
 /* Reservations of a released pool that never got memory: nothing else would find them. */
 static void holes_mark(ladei_device_heap *heap, const ladei_device_private_pool *pool) {
+  ladei_device_heap_assert_locked(heap);
   if (pool->segment_count == 0) return;
   for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
@@ -58,6 +60,7 @@ static void holes_mark(ladei_device_heap *heap, const ladei_device_private_pool 
 }
 
 static void pools_pick_all(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_pool_pick_all(heap, &heap->large_pool, leaving);
   ladei_device_pool_pick_all(heap, &heap->small_pool, leaving);
@@ -72,6 +75,7 @@ static void pools_pick_all(lade_device_allocator *allocator, ladei_device_block_
 /* Private pools that nobody uses and that have no memory any more. One that was released in its capture stays until the
  * end of that: the capture names it. */
 static void pools_forget(ladei_device_heap *heap) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_private_pool **link = &heap->private_pools;
   while (*link != NULL) {
     ladei_device_private_pool *pool = *link;
@@ -87,6 +91,7 @@ static void pools_forget(ladei_device_heap *heap) {
 
 /* Waits for all pending blocks that may be waited for. No lock held. */
 static lade_status pending_wait(lade_device_allocator *allocator) {
+  ladei_lock_assert_none_held();
   ladei_device_uses_settle_deferred(allocator);
   bool capturing = atomic_load(&allocator->capture_count) > 0;
   lade_status status =
@@ -100,6 +105,7 @@ static lade_status pending_wait(lade_device_allocator *allocator) {
  * after a failed wait: what is cached can go all the same. Returns the first failure. Lock held, released in between.
  */
 static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_kept) {
+  ladei_lock_assert_held(&allocator->lock);
   allocator->heap.counters.sync_all_streams++;
   ladei_lock_release(&allocator->lock);
   lade_status waited = pending_wait(allocator);
@@ -123,6 +129,7 @@ static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_k
 
 /* Old cached segments go when reserved memory exceeds the threshold's share of the limit. */
 static void cache_collect(lade_device_allocator *allocator, ladei_device_request *request) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   if (!heap->ages_tick) return;
   uint64_t limit = (uint64_t)(heap->settings.collection_threshold * (double)allocator->fraction_bytes);
@@ -139,6 +146,7 @@ static void cache_collect(lade_device_allocator *allocator, ladei_device_request
 
 static lade_status request_grow_once(lade_device_allocator *allocator, const ladei_device_request *request,
                                      ladei_device_block **out) {
+  ladei_lock_assert_held(&allocator->lock);
   const ladei_device_settings *settings = &allocator->heap.settings;
   bool pool_may = request->pool->owner == NULL || settings->expandable_private_pools;
   if (settings->expandable_segments && pool_may) {
@@ -150,6 +158,7 @@ static lade_status request_grow_once(lade_device_allocator *allocator, const lad
 /* New memory. Where it ran out while other threads gave some back, once more. */
 static lade_status request_grow(lade_device_allocator *allocator, const ladei_device_request *request,
                                 ladei_device_block **out) {
+  ladei_lock_assert_held(&allocator->lock);
   for (;;) {
     uint64_t seen = allocator->returns;
     lade_status status = request_grow_once(allocator, request, out);
@@ -163,6 +172,7 @@ static bool pool_has_graphs(const ladei_device_block_pool *pool) {
 }
 
 static bool oversize_release(lade_device_allocator *allocator, ladei_device_request *request) {
+  ladei_lock_assert_held(&allocator->lock);
   if (pool_has_graphs(request->pool) && !allocator->heap.settings.reference) return false;
   ladei_device_block_list leaving;
   ladei_device_block_list_init(&leaving);
@@ -175,11 +185,13 @@ static bool oversize_release(lade_device_allocator *allocator, ladei_device_requ
 
 /* Whether everything cached may go for a request. The reference gives nothing back while anybody captures. */
 static bool flush_allowed(const lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   return allocator->captures == NULL || !allocator->heap.settings.reference;
 }
 
 static lade_status request_climb(lade_device_allocator *allocator, ladei_device_request *request,
                                  ladei_device_block **out) {
+  ladei_lock_assert_held(&allocator->lock);
   request->kept_bytes = 0;
   cache_collect(allocator, request);
   lade_status status = request_grow(allocator, request, out);
@@ -203,6 +215,7 @@ static lade_status request_climb(lade_device_allocator *allocator, ladei_device_
 /* Once more, when others have had a hand in it. */
 static lade_status request_climb_alone(lade_device_allocator *allocator, ladei_device_request *request,
                                        ladei_device_block **out) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_slow_path_begin_alone(allocator);
   *out = ladei_device_pool_search(&allocator->heap, request->pool, request->stream_key, request->rounded);
   lade_status status = *out != NULL ? LADE_OK : request_climb(allocator, request, out);
@@ -213,6 +226,7 @@ static lade_status request_climb_alone(lade_device_allocator *allocator, ladei_d
 /* Everything below the cache. Steps that failed on the way to success leave no trace in the thread's error record. */
 static lade_status request_acquire(lade_device_allocator *allocator, ladei_device_request *request,
                                    ladei_device_block **out) {
+  ladei_lock_assert_held(&allocator->lock);
   lade_error before;
   ladei_error_save(&before);
   ladei_device_slow_path climb;
@@ -228,6 +242,7 @@ static lade_status request_acquire(lade_device_allocator *allocator, ladei_devic
  * reclaimers and, if they freed anything, looks a last time; then climbs. */
 static lade_status request_seek(lade_device_allocator *allocator, ladei_device_request *request,
                                 ladei_device_block **out) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   ladei_lock_release(&allocator->lock);
   uint64_t done = 0;
@@ -262,6 +277,7 @@ static lade_status records_missing(void) {
 
 /* Serves the request under the lock. */
 static lade_status request_serve(lade_device_allocator *allocator, ladei_device_request *request, void **out) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   request->rounded = ladei_device_round_request(&heap->settings, request->requested);
   request->pool = pool_choose(allocator, request->stream_key, request->rounded);
@@ -282,6 +298,7 @@ static lade_status request_serve(lade_device_allocator *allocator, ladei_device_
 }
 
 static lade_status stream_resolve(lade_device_allocator *allocator, lade_stream stream, ladei_stream *out) {
+  ladei_lock_assert_none_held();
   return allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, out);
 }
 
@@ -315,6 +332,7 @@ lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t b
 
 lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,
                                       const char *call, ladei_device_block **out) {
+  ladei_lock_assert_held(&allocator->lock);
   uint64_t address = (uint64_t)(uintptr_t)pointer;
   ladei_device_block *block = ladei_device_heap_find(&allocator->heap, address);
   /* A BUSY block is on its way between the cache and the driver: as little handed out as a hole. */
@@ -336,6 +354,7 @@ lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const vo
 
 /* Takes a block back. Returns it if its ticket is still to be handed to the retire object, without the lock. */
 static ladei_device_block *block_free(lade_device_allocator *allocator, ladei_device_block *block) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_block_free_begin(&allocator->heap, block);
   if (!ladei_retire_ticket_noted(&block->ticket)) {
     ladei_device_block_free_complete(&allocator->heap, block);
@@ -396,6 +415,7 @@ static lade_status capture_refusal(const lade_device_allocator *allocator, const
 }
 
 static lade_status cache_flush_climbing(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_slow_path climb;
   ladei_device_slow_path_begin(allocator, &climb);
   uint64_t kept = 0; /* told by stats.capture_kept */
@@ -488,6 +508,7 @@ static lade_status pending_finish(lade_device_allocator *allocator, bool wait) {
 
 /* Gives everything back: what a flush leaves are reservations that never were mapped. Lock held. */
 static lade_status memory_release(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) pool->use_count = 0;
   ladei_device_block_list leaving;

@@ -51,6 +51,7 @@ struct lade_device_checkpoint {
 /* The pool that a checkpoint is taken of or set for. Of a released one it may be taken, as long as the pool is there. */
 static lade_status pool_ready(const lade_device_allocator *allocator, const char *call, lade_device_pool_id id,
                               bool released_too, const ladei_device_private_pool **out) {
+  ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
   if (allocator->captures != NULL) {
     return ladei_device_private_pool_error(allocator, LADE_ERR_CAPTURE, call, id, "must wait: a capture is under way");
@@ -73,6 +74,7 @@ static bool run_begins(const ladei_device_block *block) {
 /* Counts the pool's segments and runs, and their blocks. LADE_ERR_BUSY where a freed block still waits for other streams. */
 static lade_status pool_count(const lade_device_allocator *allocator, const ladei_device_private_pool *pool,
                               size_t *segments, size_t *blocks) {
+  ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
@@ -92,6 +94,7 @@ static lade_status pool_count(const lade_device_allocator *allocator, const lade
 
 static void pool_save(const ladei_device_heap *heap, const ladei_device_private_pool *pool,
                       lade_device_checkpoint *checkpoint) {
+  ladei_device_heap_assert_locked(heap);
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
@@ -156,6 +159,7 @@ lade_status ladei_device_native_checkpoint_get(lade_device_allocator *allocator,
 /* The block that a saved segment begins in now; NULL where the segment is gone. */
 static ladei_device_block *saved_begin(const ladei_device_heap *heap, const ladei_device_private_pool *pool,
                                        const saved_segment *saved) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_block *block = ladei_device_block_map_get(&heap->starts, saved->address);
   if (block == NULL || block->previous != NULL || block->segment->pool->owner != pool) return NULL;
   bool expandable = ladei_device_heap_segment_expandable(block->segment);
@@ -172,6 +176,7 @@ static lade_status saved_gone(const lade_device_allocator *allocator, const save
 /* C1, for one saved segment. */
 static lade_status segment_ready(const lade_device_allocator *allocator, const ladei_device_private_pool *pool,
                                  const saved_segment *saved) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_block *block = saved_begin(&allocator->heap, pool, saved);
   if (block == NULL) return saved_gone(allocator, saved);
   uint64_t end = saved->address + saved->size; /* within the segment, for runs as for whole segments */
@@ -187,6 +192,7 @@ static lade_status segment_ready(const lade_device_allocator *allocator, const l
 }
 
 static size_t pool_live_count(const ladei_device_heap *heap, const ladei_device_private_pool *pool) {
+  ladei_device_heap_assert_locked(heap);
   size_t live = 0;
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
@@ -221,6 +227,7 @@ static bool saved_covers(const lade_device_checkpoint *checkpoint, uint64_t addr
  */
 static void block_free(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
                        ladei_device_block *block) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_block_free_begin(&allocator->heap, block);
   if (ladei_retire_ticket_noted(&block->ticket) && !saved_covers(checkpoint, block->address)) {
     ladei_device_block_free_wait(&allocator->heap, block, LADEI_DEVICE_HEAP_PENDING);
@@ -232,6 +239,7 @@ static void block_free(lade_device_allocator *allocator, const lade_device_check
 /* Frees everything handed out from the pool, by ascending address. The addresses were counted. */
 static void pool_free_all(lade_device_allocator *allocator, const ladei_device_private_pool *pool,
                           const lade_device_checkpoint *checkpoint, void **out_freed) {
+  ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
   size_t count = 0;
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
@@ -249,6 +257,7 @@ static void pool_free_all(lade_device_allocator *allocator, const ladei_device_p
 
 static void segment_restore(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
                             const saved_segment *saved, lade_device_restored *restored) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   const saved_block *blocks = &checkpoint->blocks[saved->first_block];
   ladei_device_block *block = ladei_device_block_map_get(&heap->starts, saved->address);
@@ -293,6 +302,7 @@ void lade_device_restored_destroy(lade_device_restored *restored) {
 /* With the lock. */
 static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
                                   lade_device_restored **out) {
+  ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *pool = NULL;
   lade_status status = pool_ready(allocator, "checkpoint_set", checkpoint->id, false, &pool);
   for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++) {

@@ -32,6 +32,7 @@ void ladei_device_driver_unrelax(const lade_device_allocator *allocator, ladei_c
 /* ---- Growing ----------------------------------------------------------------------------------------------------- */
 
 lade_status ladei_device_driver_budget(lade_device_allocator *allocator, size_t bytes) {
+  ladei_lock_assert_held(&allocator->lock);
   uint64_t reserved = ladei_device_gauges_current(&allocator->heap.counters.reserved_bytes) + allocator->growing_bytes +
                       allocator->held_bytes;
   if (allocator->fraction_set && reserved + bytes > allocator->fraction_bytes) {
@@ -67,6 +68,7 @@ static lade_status records_missing(void) {
 
 lade_status ladei_device_driver_segment_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
                                               ladei_device_block **out) {
+  ladei_lock_assert_held(&allocator->lock);
   size_t bytes = request->segment_bytes;
   lade_status status = ladei_device_driver_budget(allocator, bytes);
   if (status != LADE_OK) return status;
@@ -108,6 +110,7 @@ static lade_status segment_return(lade_device_allocator *allocator, const ladei_
 /* Calls the driver for each block, without the lock. Returns the first refusal, its record in *out_error; one for the sake
  * of a capture only where there is no other. */
 static lade_status blocks_call(lade_device_allocator *allocator, ladei_device_block *first, lade_error *out_error) {
+  ladei_lock_assert_none_held();
   lade_status result = LADE_OK;
   for (ladei_device_block *block = first; block != NULL; block = block->chain) {
     lade_status status;
@@ -133,6 +136,7 @@ static lade_status blocks_call(lade_device_allocator *allocator, ladei_device_bl
 }
 
 static void block_commit(lade_device_allocator *allocator, ladei_device_block *block) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   if (!block->gone) {
     ladei_device_block_insert(heap, block);
@@ -145,6 +149,7 @@ static void block_commit(lade_device_allocator *allocator, ladei_device_block *b
 
 /* Whether a capture under way names the stream of a segment. */
 static bool segment_named(const lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
+  ladei_lock_assert_held(&allocator->lock);
   for (const ladei_device_capture *capture = allocator->captures; capture != NULL; capture = capture->next) {
     for (size_t i = 0; i < capture->stream_count; i++) {
       if (capture->stream_keys[i] == segment->stream_key) return true;
@@ -155,12 +160,14 @@ static bool segment_named(const lade_device_allocator *allocator, const ladei_de
 
 /* Memory of streams that captures name stays without a question: begin has seen to it that none is under way either. */
 static void blocks_keep(lade_device_allocator *allocator, ladei_device_block *first) {
+  ladei_lock_assert_held(&allocator->lock);
   for (ladei_device_block *block = first; block != NULL; block = block->chain) {
     block->kept = !allocator->heap.settings.reference && segment_named(allocator, block->segment);
   }
 }
 
 static void blocks_hide(lade_device_allocator *allocator, ladei_device_block *first) {
+  ladei_lock_assert_held(&allocator->lock);
   for (ladei_device_block *block = first; block != NULL; block = block->chain) {
     if (!ladei_device_heap_segment_expandable(block->segment)) ladei_device_heap_segment_hide(&allocator->heap, block);
   }
@@ -168,6 +175,7 @@ static void blocks_hide(lade_device_allocator *allocator, ladei_device_block *fi
 
 /* What the driver did not take. Whatever it said, what it has handed out again is gone. */
 static void blocks_show(lade_device_allocator *allocator, ladei_device_block *first) {
+  ladei_lock_assert_held(&allocator->lock);
   for (ladei_device_block *block = first; block != NULL; block = block->chain) {
     if (ladei_device_heap_segment_expandable(block->segment)) continue;
     block->gone = block->gone || block->segment->counted_out;
@@ -177,6 +185,7 @@ static void blocks_show(lade_device_allocator *allocator, ladei_device_block *fi
 }
 
 lade_status ladei_device_driver_release_emptied(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   lade_status result = LADE_OK;
   ladei_device_heap_segment *next;
   for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(&allocator->heap); segment != NULL;
@@ -201,6 +210,7 @@ static bool blocks_expandable(const ladei_device_block *first) {
 }
 
 lade_status ladei_device_driver_give_back(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
+  ladei_lock_assert_held(&allocator->lock);
   if (leaving->first == NULL) return LADE_OK;
   lade_error error;
   uint64_t kept_bytes = 0;
@@ -236,14 +246,17 @@ lade_status ladei_device_driver_give_back(lade_device_allocator *allocator, lade
 }
 
 void ladei_device_driver_await_grants(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   while (allocator->heap.grants > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
 }
 
 void ladei_device_driver_await_idle(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   while (allocator->returns_in_flight > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
 }
 
 bool ladei_device_driver_await_returns(lade_device_allocator *allocator, uint64_t seen) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_driver_await_idle(allocator);
   return allocator->returns != seen;
 }

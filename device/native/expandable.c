@@ -22,7 +22,10 @@
 
 #include "base/error.h"
 
-static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) { return allocator->runtime->ops; }
+static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
+  ladei_lock_assert_none_held();
+  return allocator->runtime->ops;
+}
 
 static void *granule_address(const ladei_device_heap_segment *segment, size_t index) {
   return (void *)(uintptr_t)(segment->address + index * segment->granules->bytes);
@@ -193,6 +196,7 @@ lade_status ladei_device_expandable_unmap(lade_device_allocator *allocator, cons
 }
 
 void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_device_block *block) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   heap->counters.device_frees++;
   ladei_device_gauges_lower(&heap->counters.reserved_bytes, block->segment->pool->is_small, block->size);
@@ -206,6 +210,7 @@ void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_de
 }
 
 lade_status ladei_device_expandable_release(lade_device_allocator *allocator, ladei_device_heap_segment *segment) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_block *hole = ladei_device_heap_segment_block(&allocator->heap, segment);
   ladei_device_heap_segment_hide(&allocator->heap, hole);
   allocator->held_bytes -= ladei_device_expandable_held(hole);
@@ -254,6 +259,7 @@ static lade_status granularity_check(lade_device_allocator *allocator, size_t gr
 
 static ladei_device_heap_segment *segment_create(lade_device_allocator *allocator,
                                                  const ladei_device_request *request) {
+  ladei_lock_assert_held(&allocator->lock);
   size_t granule_bytes = granule_bytes_for(&allocator->heap, request->pool);
   size_t wanted = (size_t)(allocator->total_bytes + allocator->total_bytes / 8);
   size_t count = wanted / granule_bytes + (wanted % granule_bytes != 0);
@@ -275,6 +281,7 @@ static lade_status records_missing(void) {
 /* A new reservation as one BUSY hole. */
 static lade_status segment_reserve(lade_device_allocator *allocator, const ladei_device_request *request,
                                    ladei_device_block **out) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap_segment *segment = segment_create(allocator, request);
   if (segment == NULL) return records_missing();
   void *address = NULL;
@@ -339,6 +346,7 @@ static void run_detach(ladei_device_block *start, size_t size) {
 
 /* Lets go of what is BUSY from `block` on, up to `size` bytes. */
 static void run_attach(ladei_device_heap *heap, ladei_device_block *block, size_t size) {
+  ladei_device_heap_assert_locked(heap);
   size_t total = 0;
   while (block != NULL && total < size) {
     total += block->size;
@@ -384,6 +392,7 @@ static size_t run_held(const ladei_device_block *block, size_t granule_bytes, si
  * mapped is counted and leaves *growing. */
 static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block *hole, size_t wanted,
                             size_t *growing) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_heap_segment *segment = hole->segment;
   size_t granule_bytes = segment->granules->bytes;
@@ -426,6 +435,7 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block
 
 /* Lets a BUSY mapped block swallow the next block if that is free memory or a BUSY part of the run. */
 static bool block_swallow_mapped(ladei_device_heap *heap, ladei_device_block *block, bool in_run) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_block *next = block->next;
   if (next == NULL || !next->mapped || next->state != (in_run ? LADEI_DEVICE_HEAP_BUSY : LADEI_DEVICE_HEAP_FREE))
     return false;
@@ -439,6 +449,7 @@ static bool block_swallow_mapped(ladei_device_heap *heap, ladei_device_block *bl
  * that succeeded: after a failure what was mapped is free cached memory, what was not is a hole again.
  */
 static lade_status run_map(lade_device_allocator *allocator, ladei_device_block *block, size_t size, size_t *growing) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   size_t run_bytes = 0; /* of the detached run behind `block`, for letting go of it */
   for (ladei_device_block *part = block; part != NULL && run_bytes < size; part = part->next) run_bytes += part->size;
@@ -467,6 +478,7 @@ static lade_status run_map(lade_device_allocator *allocator, ladei_device_block 
 /* The run, or a new reservation, mapped as far as it must be. */
 static lade_status run_grow(lade_device_allocator *allocator, const ladei_device_request *request,
                             ladei_device_block *run, size_t *growing, ladei_device_block **out) {
+  ladei_lock_assert_held(&allocator->lock);
   lade_status status = LADE_OK;
   if (run != NULL) {
     run_detach(run, request->rounded);
@@ -485,6 +497,7 @@ static lade_status run_grow(lade_device_allocator *allocator, const ladei_device
 /* The limits are held against what will be mapped; all of it is taken from them before the lock is dropped. */
 lade_status ladei_device_expandable_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
                                           ladei_device_block **out) {
+  ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
   size_t granule_bytes = granule_bytes_for(heap, request->pool);
   ladei_device_block *run = run_find(request);
@@ -505,6 +518,7 @@ lade_status ladei_device_expandable_alloc(lade_device_allocator *allocator, cons
 
 /* The first mapped block at or after an address, of any expandable segment; NULL if there is none. Lock held. */
 static ladei_device_block *mapped_from(const ladei_device_heap *heap, uint64_t address) {
+  ladei_device_heap_assert_locked(heap);
   for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
     if (!ladei_device_heap_segment_expandable(segment) || segment->address + segment->size <= address) continue;
@@ -525,6 +539,7 @@ static size_t mapped_bytes(const ladei_device_block *block) {
 
 /* Gives access to what is mapped from here on up. Lock held at call and return, released in between. */
 static lade_status runs_grant(lade_device_allocator *allocator, int peer) {
+  ladei_lock_assert_held(&allocator->lock);
   lade_status status = LADE_OK;
   uint64_t address = 0;
   for (ladei_device_block *block; status == LADE_OK && (block = mapped_from(&allocator->heap, address)) != NULL;) {

@@ -27,7 +27,10 @@
 #include "base/error.h"
 #include "device/state/allocator.h"
 
-static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) { return allocator->runtime->ops; }
+static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
+  ladei_lock_assert_none_held();
+  return allocator->runtime->ops;
+}
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 

@@ -22,6 +22,7 @@
 #include "device/state/backend.h"
 
 ladei_device_private_pool *ladei_device_private_pool_find(const ladei_device_heap *heap, lade_device_pool_id id) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_private_pool *pool = heap->private_pools;
   while (pool != NULL && (pool->id.first != id.first || pool->id.second != id.second)) pool = pool->next;
   return pool;
@@ -44,6 +45,7 @@ static ladei_device_private_pool *pool_create(lade_device_pool_id id) {
 }
 
 static ladei_device_capture **capture_find(lade_device_allocator *allocator, const ladei_device_private_pool *pool) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_capture **link = &allocator->captures;
   while (*link != NULL && (*link)->pool != pool) link = &(*link)->next;
   return link;
@@ -78,6 +80,7 @@ static lade_status capture_create(lade_device_allocator *allocator, const lade_s
 /* With the lock: the pool to capture into, made if need be. */
 static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool_id id,
                               ladei_device_private_pool **out) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_private_pool *pool = ladei_device_private_pool_find(heap, id);
   if (pool != NULL) {
@@ -169,6 +172,7 @@ static int address_compare(const void *a, const void *b) {
 /* Whether the blocks handed out of the pool are exactly those at the addresses, which ascend. */
 static bool pool_live_equals(const ladei_device_heap *heap, const ladei_device_private_pool *pool,
                              const uint64_t *addresses, size_t count) {
+  ladei_device_heap_assert_locked(heap);
   size_t found = 0;
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {

@@ -21,24 +21,28 @@
 #include "device/state/allocator.h"
 
 void ladei_device_slow_path_begin(lade_device_allocator *allocator, ladei_device_slow_path *out) {
+  ladei_lock_assert_held(&allocator->lock);
   while (allocator->alone) ladei_condition_wait(&allocator->returned, &allocator->lock);
   out->beside = allocator->climbers++ > 0;
   out->climbs = ++allocator->climbs;
 }
 
 bool ladei_device_slow_path_end(lade_device_allocator *allocator, const ladei_device_slow_path *climb) {
+  ladei_lock_assert_held(&allocator->lock);
   allocator->climbers--;
   ladei_condition_broadcast(&allocator->returned);
   return climb->beside || climb->climbs != allocator->climbs;
 }
 
 void ladei_device_slow_path_begin_alone(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   while (allocator->alone) ladei_condition_wait(&allocator->returned, &allocator->lock);
   allocator->alone = true;
   while (allocator->climbers > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
 }
 
 void ladei_device_slow_path_end_alone(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   allocator->alone = false;
   allocator->climbs++; /* who climbed before may have been refused for what this one moved */
   ladei_condition_broadcast(&allocator->returned);

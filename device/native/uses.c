@@ -61,12 +61,14 @@ static bool reference(const lade_device_allocator *allocator) {
 
 /* Whether the capture is still under way for whose sake a free is put off. Lock held. */
 static bool block_captured(const lade_device_allocator *allocator, const ladei_device_block *block) {
+  ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *owner = block->segment->pool->owner;
   if (reference(allocator)) return allocator->captures != NULL;
   return owner != NULL && atomic_load(&owner->capturing) && owner->capture == block->ticket.spare;
 }
 
 bool ladei_device_uses_deferrable(lade_device_allocator *allocator, ladei_device_block *block) {
+  ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *owner = block->segment->pool->owner;
   block->ticket.spare = owner != NULL ? owner->capture : 0; /* the capture that a deferred free waits for */
   return block_captured(allocator, block) &&
@@ -75,6 +77,7 @@ bool ladei_device_uses_deferrable(lade_device_allocator *allocator, ladei_device
 
 /* Takes the blocks out of the list whose captures are over, and makes them PENDING. Lock held. */
 static ladei_device_block *deferred_take(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_block_list ready;
   ladei_device_block *block = allocator->deferred.first, *next;
   ladei_device_block_list_init(&ready);
@@ -104,6 +107,7 @@ void ladei_device_uses_settle_deferred(lade_device_allocator *allocator) {
 
 /* The id of the capture that a stream is in; 0: none. Leaves the error record alone. */
 static uint64_t capture_of(const lade_device_allocator *allocator, const ladei_stream *stream) {
+  ladei_lock_assert_none_held();
   ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
   lade_error error;
   ladei_error_save(&error);

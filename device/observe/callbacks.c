@@ -93,10 +93,12 @@ lade_status lade_device_tracker_remove(lade_device_allocator *allocator, lade_de
 }
 
 bool ladei_device_callbacks_reclaim(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   if (allocator->reclaimers.count == 0) return false;
   ladei_device_callbacks callbacks = allocator->reclaimers;
   bool freed = false;
   ladei_lock_release(&allocator->lock);
+  ladei_lock_assert_none_held();
   for (size_t i = 0; i < callbacks.count; i++) {
     lade_device_reclaimer function = (lade_device_reclaimer)callbacks.list[i].function;
     freed = function(callbacks.list[i].user) == LADE_OK || freed;
@@ -109,6 +111,7 @@ void ladei_device_callbacks_tell_oom(lade_device_allocator *allocator, const lad
   ladei_lock_acquire(&allocator->lock);
   ladei_device_callbacks callbacks = allocator->oom_observers;
   ladei_lock_release(&allocator->lock);
+  ladei_lock_assert_none_held();
   for (size_t i = 0; i < callbacks.count; i++) {
     ((lade_device_oom_observer)callbacks.list[i].function)(callbacks.list[i].user, oom);
   }

@@ -19,6 +19,7 @@ static bool context_drop(ladei_device_context *context) {
 }
 
 static void context_destroy(ladei_device_context *context) {
+  ladei_lock_assert_none_held();
   if (context->release != NULL) context->release(context->user, context->handle);
   free(context);
 }
@@ -43,6 +44,7 @@ void ladei_device_context_bury(ladei_device_context *dead) {
 
 /* Asks the program for a context; NULL for none, and where there is no memory to keep it. No lock held. */
 static ladei_device_context *context_capture(const lade_device_history_options *options) {
+  ladei_lock_assert_none_held();
   void *handle = options->capture(options->user);
   if (handle == NULL) return NULL;
   ladei_device_context *context = calloc(1, sizeof *context);
@@ -139,6 +141,7 @@ static lade_device_event block_event(const ladei_device_block *block, lade_devic
 }
 
 void ladei_device_history_block_alloc(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_history *history = heap->history;
   ladei_device_context *context = operation_context(history);
   if (history->enabled) {
@@ -155,10 +158,12 @@ static ladei_device_context *free_context(const ladei_device_history *history, c
 }
 
 void ladei_device_history_block_free(ladei_device_heap *heap, const ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
   event_add(heap, block_event(block, LADE_DEVICE_FREE_REQUESTED), free_context(heap->history, block), block->size);
 }
 
 void ladei_device_history_block_done(ladei_device_heap *heap, ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
   event_add(heap, block_event(block, LADE_DEVICE_FREE_COMPLETED), free_context(heap->history, block), block->size);
   ladei_device_context_drop(heap->history, block->context);
   block->context = NULL;
@@ -166,6 +171,7 @@ void ladei_device_history_block_done(ladei_device_heap *heap, ladei_device_block
 
 void ladei_device_history_segment(ladei_device_heap *heap, ladei_device_heap_segment *segment,
                                   lade_device_action action, uint64_t address, uint64_t bytes) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_history *history = heap->history;
   bool comes = action == LADE_DEVICE_SEGMENT_ALLOC || action == LADE_DEVICE_SEGMENT_MAP;
   ladei_device_context *context = operation_context(history);
@@ -179,12 +185,14 @@ void ladei_device_history_segment(ladei_device_heap *heap, ladei_device_heap_seg
 }
 
 void ladei_device_history_segment_gone(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
+  ladei_device_heap_assert_locked(heap);
   ladei_device_context_drop(heap->history, segment->context);
   segment->context = NULL;
 }
 
 void ladei_device_history_event(ladei_device_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
                                 lade_stream stream, lade_device_pool_id pool) {
+  ladei_device_heap_assert_locked(heap);
   lade_device_event event = {.address = address, .bytes = bytes, .stream = stream, .pool = pool, .action = action};
   ladei_device_context *context = action == LADE_DEVICE_SNAPSHOT ? NULL : operation_context(heap->history);
   event_add(heap, event, context, 0);

@@ -56,6 +56,7 @@ typedef struct oom_facts {
 
 /* Bytes cached in private pools, which only their captures can use. */
 static uint64_t private_cached_bytes(const ladei_device_heap *heap) {
+  ladei_device_heap_assert_locked(heap);
   uint64_t total = 0;
   for (const ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     const ladei_device_block_pool *const parts[2] = {&pool->small_pool, &pool->large_pool};

@@ -41,6 +41,7 @@ void ladei_device_trackers_queue(ladei_device_history *history, const lade_devic
 
 /* No lock held. */
 static void event_tell(const ladei_device_callbacks *trackers, ladei_device_tracked_event *tracked) {
+  ladei_lock_assert_none_held();
   ladei_device_context *context = (ladei_device_context *)(uintptr_t)tracked->event.context;
   ladei_device_history_event_show(&tracked->event);
   for (size_t i = 0; i < trackers->count; i++) {
@@ -50,6 +51,7 @@ static void event_tell(const ladei_device_callbacks *trackers, ladei_device_trac
 }
 
 void ladei_device_trackers_tell(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_history *history = &allocator->history;
   if (history->delivering || history->queue_begin == history->queue_end) return;
   lade_error error;

@@ -55,6 +55,7 @@ lade_status ladei_device_native_ipc_export(lade_device_allocator *allocator, con
 
 /* Link to the entry of a handle, waiting until it is not busy; the link's target is NULL if there is none. */
 static ladei_device_ipc_mapping **mapping_find(lade_device_allocator *allocator, const lade_device_ipc_handle *handle) {
+  ladei_lock_assert_held(&allocator->lock);
   for (;;) {
     ladei_device_ipc_mapping **link = &allocator->ipc_mappings;
     while (*link != NULL && memcmp((*link)->handle.bytes, handle->bytes, sizeof handle->bytes) != 0) {
@@ -66,6 +67,7 @@ static ladei_device_ipc_mapping **mapping_find(lade_device_allocator *allocator,
 }
 
 static void mapping_remove(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_ipc_mapping **link = &allocator->ipc_mappings;
   while (*link != mapping) link = &(*link)->next;
   *link = mapping->next;
@@ -75,6 +77,7 @@ static void mapping_remove(lade_device_allocator *allocator, ladei_device_ipc_ma
 
 static ladei_device_ipc_mapping *mapping_create(lade_device_allocator *allocator,
                                                 const lade_device_ipc_handle *handle) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_ipc_mapping *mapping = calloc(1, sizeof *mapping);
   if (mapping == NULL) return NULL;
   mapping->handle = *handle;
@@ -86,6 +89,7 @@ static ladei_device_ipc_mapping *mapping_create(lade_device_allocator *allocator
 
 /* A busy entry's driver call has ended. */
 static void mapping_settle(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping, bool keep) {
+  ladei_lock_assert_held(&allocator->lock);
   mapping->busy = false;
   if (!keep) mapping_remove(allocator, mapping);
   ladei_condition_broadcast(&allocator->ipc_changed);
@@ -93,6 +97,7 @@ static void mapping_settle(lade_device_allocator *allocator, ladei_device_ipc_ma
 
 /* Asks the driver to open a new entry. Lock held, released in between. */
 static lade_status mapping_open(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_ipc_handle handle;
   memcpy(handle.bytes, mapping->handle.bytes, sizeof handle.bytes);
   void *base = NULL;
@@ -143,6 +148,7 @@ lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_de
 }
 
 bool ladei_device_ipc_has(const lade_device_allocator *allocator, const void *pointer) {
+  ladei_lock_assert_held(&allocator->lock);
   for (const ladei_device_ipc_mapping *mapping = allocator->ipc_mappings; mapping != NULL; mapping = mapping->next) {
     if (!mapping->busy && (uintptr_t)pointer - (uintptr_t)mapping->base < mapping->bytes) return true;
   }
@@ -151,6 +157,7 @@ bool ladei_device_ipc_has(const lade_device_allocator *allocator, const void *po
 
 /* Asks the driver to close an entry; refused, it keeps its last open. Lock as above. */
 static lade_status mapping_close(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping) {
+  ladei_lock_assert_held(&allocator->lock);
   mapping->busy = true;
   ladei_lock_release(&allocator->lock);
   lade_status status = allocator->runtime->ops->ipc_close(allocator->runtime->self, mapping->base);

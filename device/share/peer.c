@@ -68,6 +68,7 @@ static bool peer_known(const lade_device_allocator *allocator, int peer) {
 
 /* Lock held. */
 static lade_status peer_append(lade_device_allocator *allocator, int peer) {
+  ladei_lock_assert_held(&allocator->lock);
   size_t count = atomic_load(&allocator->peer_count);
   if (peer_known(allocator, peer)) return LADE_OK;
   if (count == LADEI_DEVICE_PEERS_MAX) {

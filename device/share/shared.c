@@ -37,7 +37,10 @@ struct ladei_device_shared_mapping {
   shared_piece pieces[];
 };
 
-static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) { return allocator->runtime->ops; }
+static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
+  ladei_lock_assert_none_held();
+  return allocator->runtime->ops;
+}
 
 /* ---- Export ------------------------------------------------------------------------------------------------------ */
 
@@ -55,6 +58,7 @@ static lade_status export_refused(const lade_device_allocator *allocator, const 
 
 /* The handles under a block. Lock held. */
 static lade_status plan_make(lade_device_allocator *allocator, const void *pointer, export_plan *out) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_block *block = NULL;
   lade_status status = ladei_device_block_lookup(allocator, pointer, false, "shared_export", &block);
   if (status != LADE_OK) return status;
@@ -280,6 +284,7 @@ bool ladei_device_shared_open(const lade_device_allocator *allocator) {
 }
 
 bool ladei_device_shared_has(const lade_device_allocator *allocator, const void *pointer) {
+  ladei_lock_assert_held(&allocator->lock);
   for (const ladei_device_shared_mapping *mapping = allocator->shared_mappings; mapping != NULL;
        mapping = mapping->next) {
     size_t offset = (size_t)((uintptr_t)pointer - (uintptr_t)mapping->base);

@@ -168,6 +168,7 @@ lade_status ladei_device_stream_elsewhere(const lade_device_allocator *allocator
 /* Resolves a stream to allocate on: one of the allocator's device, else LADE_ERR_INVALID_ARGUMENT. No lock held. */
 static inline lade_status ladei_device_stream_resolve(lade_device_allocator *allocator, lade_stream stream,
                                                       ladei_stream *out) {
+  ladei_lock_assert_none_held();
   lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, out);
   if (status != LADE_OK || out->device == allocator->device) return status;
   return ladei_device_stream_elsewhere(allocator, out->device);
