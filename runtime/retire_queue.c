@@ -267,11 +267,35 @@ ladei_retire_queue *ladei_retire_queue_after(ladei_retire *retire, ladei_retire_
   return RB_NFIND(ladei_retire_queues_active, &retire->active, queue); /* where it would be */
 }
 
+/* ---- States of a use --------------------------------------------------------------------------------------------- */
+
+/* The only way from one state to the next. */
+static inline void use_state_set(ladei_retire_use *use, ladei_retire_use_state state) {
+#ifndef NDEBUG
+  assert(state == LADEI_RETIRE_USE_GONE    ? use->state != LADEI_RETIRE_USE_GONE
+         : state == LADEI_RETIRE_USE_NOTED ? use->state == LADEI_RETIRE_USE_GONE
+                                           : use->state == LADEI_RETIRE_USE_NOTED);
+  use->state = (uint8_t)state;
+#else
+  (void)use;
+  (void)state;
+#endif
+}
+
+/* Of a pending use: it gets a mark, or loses it. */
+static inline void use_mark_set(ladei_retire_use *use, ladei_retire_mark mark) {
+#ifndef NDEBUG
+  assert(use->state == LADEI_RETIRE_USE_PENDING);
+  assert((use->mark == LADEI_RETIRE_MARK_NONE) != (mark == LADEI_RETIRE_MARK_NONE));
+#endif
+  use->mark = mark;
+}
+
 /* ---- Marks ------------------------------------------------------------------------------------------------------- */
 
 void ladei_retire_queue_mark(ladei_retire_queue *queue, ladei_retire_use *use, ladei_event *event, uint64_t covered) {
   assert(use->mark == LADEI_RETIRE_MARK_NONE && covered <= queue->open);
-  use->mark = event == NULL ? LADEI_RETIRE_MARK_DONE : LADEI_RETIRE_MARK_EVENT;
+  use_mark_set(use, event == NULL ? LADEI_RETIRE_MARK_DONE : LADEI_RETIRE_MARK_EVENT);
   use->event = event;
   queue->open -= covered;
   queue->last_mark = use;
@@ -289,7 +313,7 @@ static ladei_retire_use *mark_from(ladei_retire_use *use) {
 ladei_event *ladei_retire_queue_unmark(ladei_retire_queue *queue, ladei_retire_use *mark) {
   ladei_event *event = mark->event;
   mark->event = NULL;
-  mark->mark = LADEI_RETIRE_MARK_NONE;
+  use_mark_set(mark, LADEI_RETIRE_MARK_NONE);
   queue->first_mark = mark_from(TAILQ_FIRST(&queue->uses));
   if (mark == queue->last_mark) {
     ladei_retire_use *use = mark;
@@ -319,6 +343,7 @@ static void now_insert(ladei_retire_queue *queue, ladei_retire_use *use) {
 
 void ladei_retire_queue_append(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use) {
   ladei_lock_assert_held(&retire->lock);
+  use_state_set(use, LADEI_RETIRE_USE_PENDING);
   if (queue->kind == LADEI_RETIRE_QUEUE_NOW) {
     now_insert(queue, use);
   } else {
@@ -340,6 +365,7 @@ ladei_retire_use *ladei_retire_use_make(ladei_retire *retire, ladei_retire_ticke
   ladei_retire_use *use =
       ladei_slab_reserve(&retire->uses, retire->promised + 1) ? ladei_slab_alloc(&retire->uses) : NULL;
   if (use == NULL) return NULL;
+  use_state_set(use, LADEI_RETIRE_USE_NOTED);
   use->next = NULL;
   use->ticket = ticket;
   use->queue = queue;
@@ -357,6 +383,7 @@ void ladei_retire_use_free(ladei_retire *retire, ladei_retire_use *use) {
   ladei_lock_assert_held(&retire->lock);
   if (use->event != NULL) ladei_event_pool_release(retire->events, use->event);
   use->event = NULL;
+  use_state_set(use, LADEI_RETIRE_USE_GONE);
   ladei_slab_free(&retire->uses, use);
 }
 

@@ -17,6 +17,8 @@
  *                      |                ^_____unmark____|
  *                      `--forget--> gone          (an append to a queue that is finished: gone at once)
  *
+ * use_state_set and use_mark_set in retire_queue.c check that no other step is taken.
+ *
  * Q1  A STREAM queue's pending uses lie in the order of their appends, so a mark covers the work of all uses before it.
  *     Uses of other queues stand alone: a NOW queue orders them by their notes, but two threads may have recorded on
  *     the stream in the other order. There the order only says when to stop asking.
@@ -74,6 +76,13 @@ typedef enum ladei_retire_mark {
   LADEI_RETIRE_MARK_DONE,  /* the stream was found done after the append */
 } ladei_retire_mark;
 
+/* Where a use is, without what marks say of pending ones (open, covered). Known in builds without NDEBUG alone. */
+typedef enum ladei_retire_use_state {
+  LADEI_RETIRE_USE_GONE, /* its record is free */
+  LADEI_RETIRE_USE_NOTED,
+  LADEI_RETIRE_USE_PENDING,
+} ladei_retire_use_state;
+
 struct ladei_retire_use {
   ladei_slab_head head;
   ladei_retire_use *next; /* in the list of its ticket, ascending by queue; noted only */
@@ -88,6 +97,9 @@ struct ladei_retire_use {
   ladei_retire_mark mark;
   bool forgettable; /* LADEI_NOTE_MARK */
   bool failing;     /* FOREIGN: its event answered with a failure last */
+#ifndef NDEBUG
+  uint8_t state; /* ladei_retire_use_state */
+#endif
 };
 
 typedef TAILQ_HEAD(ladei_retire_use_list, ladei_retire_use) ladei_retire_use_list;

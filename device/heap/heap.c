@@ -67,14 +67,13 @@ static inline ladei_device_block *record_take(ladei_device_heap *heap) {
   block->context = NULL;
   block->age_base = 0;
   block->gone = block->oversize_counted = false;
-  ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
+  atomic_store_explicit(&block->state, LADEI_DEVICE_HEAP_BUSY, memory_order_relaxed); /* the first one */
   return block;
 }
 
 static void record_give(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  ladei_device_block_state_set(block,
-                               LADEI_DEVICE_HEAP_BUSY); /* whoever still holds the record sees no block handed out */
+  assert(block->state == LADEI_DEVICE_HEAP_BUSY); /* whoever still holds the record sees no block handed out */
   if (heap->spare_count < SPARES_MAX) {
     block->chain = heap->spares;
     heap->spares = block;
@@ -609,8 +608,10 @@ void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_bloc
   size_t size = block->size;
   size_t requested = block->requested;
   block->requested = 0;
-  if (block->state != LADEI_DEVICE_HEAP_BUSY) waiting_add(heap, 0, 1);
-  ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
+  if (block->state != LADEI_DEVICE_HEAP_BUSY) {
+    waiting_add(heap, 0, 1);
+    ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
+  }
   merged neighbours;
   block = block_settle(heap, block, &neighbours);
   if (!ladei_device_heap_segment_expandable(segment)) {

@@ -13,6 +13,13 @@
  *   DEFERRED  freed with uses by other streams of the capture under way into its pool; it comes back after the capture
  *   BUSY      detached for a driver call in flight, or on its way to the requester; touched by its detacher only
  *
+ *   BUSY --insert---> FREE, HOLE --remove------> BUSY        in the cache
+ *   BUSY --hand_out-> ALLOCATED --free_begin---> BUSY        the program has it
+ *   BUSY --free_wait-> PENDING --free_complete-> BUSY        other streams use it
+ *   BUSY --free_wait-> DEFERRED ---------------> PENDING     once the capture is over
+ *
+ * A new record is BUSY, and one that is given up is. ladei_device_block_state_set checks that no other step is taken.
+ *
  * I1  The blocks of a segment cover it without gap or overlap, linked in address order; the first one starts the
  *     segment.
  * I2  Each FREE block is in the free set and each HOLE in the hole set of its segment's pool, and nothing else is.
@@ -184,7 +191,23 @@ static inline void ladei_device_heap_assert_locked(const ladei_device_heap *heap
   if (heap->lock != NULL) ladei_lock_assert_held(heap->lock);
 }
 
+/* Whether a block may go from one state to another: the steps drawn above. */
+static inline bool ladei_device_block_state_follows(ladei_device_block_state from, ladei_device_block_state to) {
+  switch (from) {
+  case LADEI_DEVICE_HEAP_FREE:
+  case LADEI_DEVICE_HEAP_HOLE:
+  case LADEI_DEVICE_HEAP_ALLOCATED:
+  case LADEI_DEVICE_HEAP_PENDING: return to == LADEI_DEVICE_HEAP_BUSY;
+  case LADEI_DEVICE_HEAP_DEFERRED: return to == LADEI_DEVICE_HEAP_PENDING;
+  case LADEI_DEVICE_HEAP_BUSY: return to != LADEI_DEVICE_HEAP_BUSY;
+  }
+  return false;
+}
+
+/* The only way from one state to another. */
 static inline void ladei_device_block_state_set(ladei_device_block *block, ladei_device_block_state state) {
+  assert(ladei_device_block_state_follows((ladei_device_block_state)block->state, state));
+  assert(state == LADEI_DEVICE_HEAP_BUSY || block->mapped == (state != LADEI_DEVICE_HEAP_HOLE)); /* I6 */
   atomic_store_explicit(&block->state, (uint8_t)state, memory_order_relaxed);
 }
 

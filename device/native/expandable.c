@@ -33,6 +33,15 @@ static void *granule_address(const ladei_device_heap_segment *segment, size_t in
 
 /* ---- Granules: driver calls, without the lock -------------------------------------------------------------------- */
 
+/* A granule has nothing, a handle, or a handle that is mapped. The only way from one to the next (E1, E2). */
+static void granule_set(ladei_device_granule *granule, ladei_vm_handle handle, bool mapped) {
+  bool created = (granule->handle == 0) != (handle == 0);
+  assert(created ? !granule->mapped && !mapped : granule->handle == handle && granule->mapped != mapped);
+  (void)created;
+  granule->handle = handle;
+  granule->mapped = mapped;
+}
+
 /* Takes the memory out from under one granule. On refusal it keeps what the driver did not take (E2). */
 static lade_status granule_unmap(lade_device_allocator *allocator, ladei_device_heap_segment *segment, size_t index) {
   void *self = allocator->runtime->self;
@@ -40,12 +49,12 @@ static lade_status granule_unmap(lade_device_allocator *allocator, ladei_device_
   if (granule->mapped) {
     lade_status status = ops_of(allocator)->vm_unmap(self, granule_address(segment, index), segment->granules->bytes);
     if (status != LADE_OK) return status;
-    granule->mapped = false;
+    granule_set(granule, granule->handle, false);
   }
   if (granule->handle != 0) {
     lade_status status = ops_of(allocator)->vm_release(self, granule->handle);
     if (status != LADE_OK) return status;
-    granule->handle = 0;
+    granule_set(granule, 0, false);
   }
   return LADE_OK;
 }
@@ -55,9 +64,11 @@ static lade_status granules_create(lade_device_allocator *allocator, ladei_devic
   for (size_t i = first; i < first + count; i++) {
     ladei_device_granule *granule = ladei_device_granule_at(segment->granules, i);
     if (granule->handle != 0) continue;
+    ladei_vm_handle handle = 0;
     lade_status status = ops_of(allocator)->vm_create(allocator->runtime->self, allocator->device,
-                                                      segment->granules->bytes, exportable, &granule->handle);
+                                                      segment->granules->bytes, exportable, &handle);
     if (status != LADE_OK) return status;
+    granule_set(granule, handle, false);
     granule->exportable = exportable;
   }
   return LADE_OK;
@@ -72,7 +83,7 @@ static lade_status granules_place(lade_device_allocator *allocator, ladei_device
     if (granule->mapped) continue;
     lade_status status = ops_of(allocator)->vm_map(self, granule_address(segment, i), bytes, granule->handle);
     if (status != LADE_OK) return status;
-    granule->mapped = true;
+    granule_set(granule, granule->handle, true);
   }
   lade_status status =
       ops_of(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes, allocator->device, true);
