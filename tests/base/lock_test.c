@@ -3,14 +3,10 @@
 #include "base/lock.h"
 
 #include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "tests/shim/lade_test.h"
+#include "tests/support/stopped.h"
 
 /* ---- The order rule ---------------------------------------------------------------------------------------------- */
 
@@ -21,22 +17,13 @@ static void locks_init(void) {
   ladei_lock_init(&inner, LADEI_RANK_RETIRE);
 }
 
-/* Runs a body in a child and tells whether the check stopped it. */
-static bool stopped(void (*body)(void)) {
-  pid_t child = fork();
-  if (child == 0) {
-    const struct rlimit no_core = {0, 0};
-    setrlimit(RLIMIT_CORE, &no_core);
-    signal(SIGABRT, SIG_DFL);
-    (void)!freopen("/dev/null", "w", stderr);
-    locks_init();
-    body();
-    _exit(0);
-  }
-  int status = 0;
-  LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
-  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+static void body_run(void *user) {
+  locks_init();
+  (*(void (**)(void))user)();
 }
+
+/* Whether the check stops the program. */
+static bool stopped(void (*body)(void)) { return support_stopped(body_run, (void *)&body); }
 
 static void ascending(void) {
   ladei_lock_acquire(&outer);

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The contracts of the queues that builds without NDEBUG check: their lock, and the steps of a use from state to state. */
+#include "runtime/retire_queue.h"
+
+#include "tests/runtime/retire_fixture.h"
+#include "tests/support/stopped.h"
+
+static const ladei_stream stream = {.context = 1, .id = 77};
+
+static void find(void *user) { (void)ladei_retire_queue_find(user, LADEI_RETIRE_QUEUE_STREAM, 1, 77); }
+
+static void find_locked(void *user) {
+  ladei_retire *retire = user;
+  ladei_lock_acquire(&retire->lock);
+  find(retire);
+}
+
+/* ---- States of a use --------------------------------------------------------------------------------------------- */
+
+static ladei_retire_ticket ticket;
+
+static ladei_retire_queue *queue_get(ladei_retire *retire) {
+  ladei_lock_acquire(&retire->lock);
+  return ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_STREAM, &stream);
+}
+
+static void append(void *user) {
+  ladei_retire_queue *queue = queue_get(user);
+  ladei_retire_queue_append(user, queue, ladei_retire_use_make(user, &ticket, queue));
+}
+
+static void append_twice(void *user) {
+  ladei_retire_queue *queue = queue_get(user);
+  ladei_retire_use *use = ladei_retire_use_make(user, &ticket, queue);
+  ladei_retire_queue_append(user, queue, use);
+  ladei_retire_queue_append(user, queue, use);
+}
+
+static void append_freed(void *user) {
+  ladei_retire_queue *queue = queue_get(user);
+  ladei_retire_use *use = ladei_retire_use_make(user, &ticket, queue);
+  ladei_retire_use_free(user, use);
+  ladei_retire_queue_append(user, queue, use);
+}
+
+static void mark_noted(void *user) {
+  ladei_retire_queue *queue = queue_get(user);
+  ladei_retire_queue_mark(queue, ladei_retire_use_make(user, &ticket, queue), NULL, 0);
+}
+
+/* In a retire object of its own. */
+static bool stops(void (*body)(void *user)) {
+  static fixture own;
+  (void)fixture_open(&own, NULL);
+  bool stopped = support_stopped(body, own.retire);
+  fixture_close(&own);
+  return stopped;
+}
+
+LADE_TEST(RetireQueue, CallWithoutTheLockStopsTheProgram) {
+#ifdef NDEBUG
+  LADE_SKIP("this build does not check locks");
+#endif
+  LADE_EXPECT(!stops(find_locked));
+  LADE_EXPECT(stops(find));
+}
+
+LADE_TEST(RetireQueue, StepOfAUseThatIsNotDrawnStopsTheProgram) {
+#ifdef NDEBUG
+  LADE_SKIP("this build does not check states");
+#endif
+  LADE_EXPECT(!stops(append));
+  LADE_EXPECT(stops(append_twice));
+  LADE_EXPECT(stops(append_freed));
+  LADE_EXPECT(stops(mark_noted));
+}
