@@ -3,6 +3,7 @@
 #include "runtime/retire_buffer.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include "tests/runtime/retire_fixture.h"
 
@@ -387,6 +388,73 @@ LADE_TEST(RetireLane, NotedByOneThreadAddedByAnother) {
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 40);
   other_end(&they, thread);
   ladei_retire_buffer_close(own.retire, &they.lane);
+  fixture_close(&own);
+}
+
+/* ---- Streams in turn, with threads ------------------------------------------------------------------------------- */
+
+enum { CROWD = 2, CROWD_BLOCKS = 16 };
+
+typedef struct crowd_block {
+  ladei_retire_ticket ticket;
+  _Atomic(bool) pending;
+} crowd_block;
+
+typedef struct crowd {
+  fixture *own;
+  ladei_retire *retire;
+  lade_stream streams[MANY];
+  _Atomic(int) at_work;
+} crowd;
+
+static void crowd_done(void *owner, ladei_retire_ticket *list) {
+  (void)owner;
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
+    atomic_store(&((crowd_block *)(void *)ticket)->pending, false);
+  }
+}
+
+static void crowd_use(crowd *all, ladei_retire_buffer *lane, crowd_block *block, lade_stream stream) {
+  while (atomic_load(&block->pending)) LADE_EXPECT_OK(ladei_retire_synchronize(all->retire));
+  LADE_EXPECT_OK(ladei_retire_buffer_note(all->retire, lane, &block->ticket, stream));
+  atomic_store(&block->pending, true);
+  LADE_EXPECT(ladei_retire_buffer_add(all->retire, lane, &block->ticket));
+}
+
+static void *crowd_run(void *argument) {
+  crowd *all = argument;
+  static _Thread_local ladei_retire_buffer lane;
+  crowd_block blocks[CROWD_BLOCKS] = {0};
+  ladei_retire_buffer_init(&lane);
+  for (int i = 0; i < 4 * MANY; i++) crowd_use(all, &lane, &blocks[i % CROWD_BLOCKS], all->streams[i % MANY]);
+  ladei_retire_buffer_close(all->retire, &lane);
+  for (int i = 0; i < CROWD_BLOCKS; i++) {
+    while (atomic_load(&blocks[i].pending)) LADE_EXPECT_OK(ladei_retire_synchronize(all->retire));
+  }
+  atomic_fetch_sub(&all->at_work, 1);
+  return NULL;
+}
+
+/* Others empty the lanes, wait for all, and close batches of the same streams while these are asked. */
+LADE_TEST(RetireLane, ThreadsShareStreamsInTurn) {
+  static fixture own;
+  static crowd all;
+  pthread_t threads[CROWD];
+  ladei_retire_options options = {.owner = &all, .done = crowd_done};
+  turns_open(&own, all.streams, MANY);
+  all.own = &own;
+  LADE_ASSERT_OK(ladei_retire_create(own.runtime, &options, &all.retire));
+  atomic_store(&all.at_work, CROWD);
+  for (int i = 0; i < CROWD; i++) LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, crowd_run, &all), 0);
+  while (atomic_load(&all.at_work) > 0) {
+    LADE_EXPECT_OK(ladei_retire_check(all.retire));
+    LADE_EXPECT_OK(ladei_retire_poll(all.retire, CLOSE, NULL));
+    sched_yield();
+  }
+  for (int i = 0; i < CROWD; i++) pthread_join(threads[i], NULL);
+  LADE_EXPECT_OK(ladei_retire_check(all.retire));
+  LADE_EXPECT(!ladei_retire_pending(all.retire));
+  LADE_EXPECT_OK(ladei_retire_destroy(all.retire, true));
   fixture_close(&own);
 }
 
