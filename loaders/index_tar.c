@@ -17,6 +17,11 @@
  *   that place is looked at here. Behind zeros that are to be passed a new reader begins: a second archive owes nothing to
  *   the first.
  *
+ * Note [Global headers]
+ *   A global header of the pax dialect ('g') speaks for all members behind it. libarchive passes it, whatever it says; GNU
+ *   tar and tarfile obey. Comments and times do not matter here. One that names members, or says how long they are, does:
+ *   such an archive is refused.
+ *
  * I1  The record in work has a range for each bit of `seen`.
  * I2  Each byte of the file is in a member, in its header or padding, or is zero. (Headers are as libarchive checks them.)
  * Locks: none.
@@ -36,6 +41,7 @@
 #include "loaders/text.h"
 
 enum { TAR_BLOCK = 512, READ_BYTES = 16 * 1024 };
+enum { AT_SIZE = 124, SIZE_DIGITS = 11, AT_TYPE = 156, AT_MAGIC = 257 }; /* in a header */
 
 typedef struct tar_shard {
   lade_record_index *index;
@@ -151,6 +157,94 @@ static lade_status file_add(tar_shard *s, const char *member, const lade_range *
   return status == LADE_OK ? field_add(s, member, dot, range, scattered) : status;
 }
 
+/* --- bytes and headers -------------------------------------------------------------------------------------------- */
+
+/* Reads up to `bytes` at `at`; the number read, -1 on an error. */
+static ssize_t bytes_read(const tar_shard *s, uint64_t at, void *out, size_t bytes) {
+  size_t done = 0;
+  while (done < bytes) {
+    ssize_t count = pread(s->fd, (char *)out + done, bytes - done, (off_t)(at + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return -1;
+    if (count == 0) break;
+    done += (size_t)count;
+  }
+  return (ssize_t)done;
+}
+
+static lade_status read_error(const tar_shard *s, uint64_t at) {
+  int reason = errno;
+  return ladei_error(LADE_ERR_IO, reason, "%s: byte %llu: cannot read: %s", ladei_loader_path_text(s->path),
+                     (unsigned long long)at, strerror(reason));
+}
+
+/* Of what follows a header, in whole blocks. */
+static uint64_t header_padded_bytes(const char header[TAR_BLOCK]) {
+  char digits[SIZE_DIGITS + 1] = {0};
+  size_t padded;
+  memcpy(digits, header + AT_SIZE, SIZE_DIGITS);
+  return ladei_size_round_up(strtoull(digits, NULL, 8), TAR_BLOCK, &padded) ? padded : 0;
+}
+
+/* --- global headers: Note [Global headers] ------------------------------------------------------------------------ */
+
+/* What a global header must not say of all members: where their bytes are, or whose they are. */
+static bool key_is_of_members(const char *key, size_t length) {
+  static const char *const keys[] = {"path", "size", "linkpath"};
+  bool found = length >= 11 && memcmp(key, "GNU.sparse.", 11) == 0;
+  for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+    found = found || (strlen(keys[i]) == length && memcmp(key, keys[i], length) == 0);
+  }
+  return found;
+}
+
+/* Records "LENGTH KEY=VALUE\n", the length that of the whole, up to zeros; `text` ends with a zero. */
+static lade_status global_records_check(const tar_shard *s, uint64_t at, const char *text, size_t bytes) {
+  while (bytes > 0 && text[0] != '\0') {
+    char *key;
+    uint64_t length = strtoull(text, &key, 10);
+    const char *equals = key[0] == ' ' ? strchr(key, '=') : NULL;
+    if (equals == NULL || length > bytes || (uint64_t)(equals - text) >= length) {
+      return place_error(s, at, "a global header that cannot be read");
+    }
+    if (key_is_of_members(key + 1, (size_t)(equals - key) - 1)) {
+      return ladei_error(LADE_ERR_FORMAT, 0,
+                         "%s: byte %llu: a global header gives all members behind it one \"%.*s\": write it without",
+                         ladei_loader_path_text(s->path), (unsigned long long)at, (int)(equals - key) - 1, key + 1);
+    }
+    text += length;
+    bytes -= length;
+  }
+  return LADE_OK;
+}
+
+static lade_status global_check(const tar_shard *s, uint64_t at, uint64_t padded_bytes) {
+  char text[READ_BYTES + 1] = {0};
+  if (padded_bytes > READ_BYTES) {
+    return place_error(s, at, "a global header of more than 16 KiB");
+  }
+  ssize_t count = bytes_read(s, at + TAR_BLOCK, text, padded_bytes);
+  return count < 0 ? read_error(s, at) : global_records_check(s, at, text, (size_t)count);
+}
+
+/* Those before the header of the member in work, whose bytes begin at `end`. */
+static lade_status globals_check(const tar_shard *s, uint64_t end) {
+  lade_status status = LADE_OK;
+  for (uint64_t at = s->member_at; at + TAR_BLOCK < end && status == LADE_OK;) {
+    char header[TAR_BLOCK];
+    ssize_t count = bytes_read(s, at, header, sizeof header);
+    if (count < TAR_BLOCK) {
+      return count < 0 ? read_error(s, at) : LADE_OK; /* cut off, as the member's size tells */
+    }
+    uint64_t padded = header_padded_bytes(header);
+    if (header[AT_TYPE] == 'g' && memcmp(header + AT_MAGIC, "ustar", 5) == 0) {
+      status = global_check(s, at, padded);
+    }
+    at += TAR_BLOCK + padded;
+  }
+  return status;
+}
+
 /* --- members ------------------------------------------------------------------------------------------------------ */
 
 /* Where libarchive stands. */
@@ -206,7 +300,8 @@ static lade_status entry_add(tar_shard *s, struct archive_entry *entry) {
   if (skipped != ARCHIVE_OK || s->next_header > file_bytes || beyond) {
     return member_error(s, member, "it goes beyond the end of the archive: cut off?");
   }
-  return entry_is_other(entry) ? LADE_OK : file_add(s, member, &range, scattered);
+  lade_status status = globals_check(s, range.offset);
+  return status != LADE_OK || entry_is_other(entry) ? status : file_add(s, member, &range, scattered);
 }
 
 /* --- archives ----------------------------------------------------------------------------------------------------- */
@@ -229,25 +324,6 @@ static const struct {
     {"PK\x03\x04", 4, "zip", "unzip, then tar"},
     {"7z\xbc\xaf\x27\x1c", 6, "7-Zip", "7z, then tar"},
 };
-
-/* Reads up to `bytes` at `at`; the number read, -1 on an error. */
-static ssize_t bytes_read(const tar_shard *s, uint64_t at, void *out, size_t bytes) {
-  size_t done = 0;
-  while (done < bytes) {
-    ssize_t count = pread(s->fd, (char *)out + done, bytes - done, (off_t)(at + done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return -1;
-    if (count == 0) break;
-    done += (size_t)count;
-  }
-  return (ssize_t)done;
-}
-
-static lade_status read_error(const tar_shard *s, uint64_t at) {
-  int reason = errno;
-  return ladei_error(LADE_ERR_IO, reason, "%s: byte %llu: cannot read: %s", ladei_loader_path_text(s->path),
-                     (unsigned long long)at, strerror(reason));
-}
 
 /* At a place where libarchive found no header. */
 static lade_status header_error(const tar_shard *s, const char *reason) {
@@ -346,9 +422,8 @@ static lade_status zeros_pass(const tar_shard *s, uint64_t at, uint64_t *out) {
 
 /* A global header of the pax dialect with no member behind it, as git writes of nothing: libarchive passes it. */
 static lade_status global_headers_pass(tar_shard *s) {
-  enum { AT_SIZE = 124, SIZE_DIGITS = 11, AT_TYPE = 156 };
   for (;;) {
-    char header[TAR_BLOCK], digits[SIZE_DIGITS + 1] = {0};
+    char header[TAR_BLOCK];
     ssize_t count = bytes_read(s, s->next_header, header, sizeof header);
     if (count < 0) {
       return read_error(s, s->next_header);
@@ -356,9 +431,7 @@ static lade_status global_headers_pass(tar_shard *s) {
     if (count < TAR_BLOCK || header[AT_TYPE] != 'g') {
       return LADE_OK;
     }
-    memcpy(digits, header + AT_SIZE, SIZE_DIGITS);
-    size_t bytes = strtoull(digits, NULL, 8), padded;
-    s->next_header += TAR_BLOCK + (ladei_size_round_up(bytes, TAR_BLOCK, &padded) ? padded : 0);
+    s->next_header += TAR_BLOCK + header_padded_bytes(header);
   }
 }
 

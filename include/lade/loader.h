@@ -124,7 +124,8 @@ static inline void lade_tar_options_init(lade_tar_options *options) {
  *
  * Threads: one. Waits: for the reads of the tar headers. Errors: LADE_ERR_FORMAT, naming the byte, and the member if there
  * is one, when the archive is damaged, cut off, compressed, without end mark or goes on behind it, a field is sparse, a
- * link or continued in another volume, a record lacks a field or has one twice; LADE_ERR_IO when it cannot be read; those
+ * link or continued in another volume, a global header names members or tells their size, a record lacks a field or has
+ * one twice; LADE_ERR_IO when it cannot be read; those
  * of lade_index_add_file(). After an error the index is as before.
  * Source: docs/pipeline.md "Records in batches".
  */

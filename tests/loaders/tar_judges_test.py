@@ -214,6 +214,45 @@ class Judges(unittest.TestCase):
         self.assertLess(whole, 100)
 
 
+class GlobalHeaders(unittest.TestCase):
+    """Names and sizes in a global header were passed in silence: the judges saw other members."""
+
+    def archive(self, **records):
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT, pax_headers=records) as archive:
+            for name, data in (("d/m1.bin", b"abc"), ("d/m2.bin", b"b" * 700)):
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+        return out.getvalue()
+
+    def found(self, archive):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "global.tar")
+            with open(path, "wb") as file:
+                file.write(archive)
+            return lade_lists([path], False)[path], python_list(path, False)
+
+    def test_that_speak_of_no_member_are_passed(self):
+        for records in ({"comment": "c" * 2000}, {"comment": "a", "mtime": "1600000000.5", "paths": "x"}):
+            index, seen = self.found(self.archive(**records))
+            self.assertEqual(index, seen)
+            self.assertEqual(len(seen), 2)
+
+    def test_that_speak_of_members_are_refused(self):
+        for key, value in (("path", "e/x.bin"), ("size", "3"), ("linkpath", "d/m1.bin"), ("GNU.sparse.realsize", "3")):
+            index, _ = self.found(self.archive(comment="c", **{key: value}))
+            self.assertRegex(str(index), r"LADE_ERR_FORMAT .*: byte 0: a global header gives all members behind it .*" + key)
+
+    def test_that_cannot_be_read_are_refused(self):
+        record = b"13 comment=c\n"
+        for bad in (b"9999 mment=c\n", b"13 commentXc\n", b"01 comment=c\n", b"0 comment==c\n"):
+            archive = self.archive(comment="c")
+            self.assertIn(record, archive)
+            index, _ = self.found(archive.replace(record, bad))
+            self.assertRegex(str(index), r"LADE_ERR_FORMAT .*: byte 0: a global header that cannot be read")
+
+
 class Sparse(unittest.TestCase):
     """A sparse member that nobody wants had the whole shard refused."""
 
