@@ -15,10 +15,10 @@
  *
  * B1  What is in a place is marked LODGED. Only dislodge empties places, and only one thread at a time dislodges on a
  *     node (the caller's lock), so a full place keeps its block meanwhile.
- * B2  A marked block is in a place, but for the moments between the two steps of lodge and of dislodge. In these
- * moments a thread that looked at a place before may still take and give back the block; the second step deals with
- * that. B3  A word that was CACHED and is the same later was CACHED all the time, with the same size: what goes through
- * the node's free memory comes back only by being handed out, and that changes the generation.
+ * B2  A marked block is in a place, but for the moments between the two steps of lodge and of dislodge. In these moments
+ *     a thread that looked at a place before may still take and give back the block; the second step deals with that.
+ * B3  A word that was CACHED and is the same later was CACHED all the time, with the same size: what goes through the
+ *     node's free memory comes back only by being handed out, and that changes the generation.
  */
 #ifndef LADE_HOST_BINS_H
 #define LADE_HOST_BINS_H

@@ -39,7 +39,7 @@
 /* --- slots -------------------------------------------------------------------------------------------------------- */
 
 /* I10, of slots. */
-static inline bool slot_may_become(ladei_pipe_slot_state from, ladei_pipe_slot_state to) {
+static inline __attribute__((unused)) bool slot_may_become(ladei_pipe_slot_state from, ladei_pipe_slot_state to) {
 #define STATE(name) (1u << LADEI_PIPE_SLOT_##name)
   static const uint16_t next[] = {
       [LADEI_PIPE_SLOT_EMPTY] = STATE(ACQUIRING) | STATE(READING) | STATE(COPYING), /* the latter two: unstaged */
@@ -148,7 +148,7 @@ static void standing_update(ladei_pipe_core_transfer *transfer, bool stood) {
 }
 
 /* I10, of stream dependencies. */
-static inline bool dependency_may_become(ladei_pipe_dependency from, ladei_pipe_dependency to) {
+static inline __attribute__((unused)) bool dependency_may_become(ladei_pipe_dependency from, ladei_pipe_dependency to) {
   switch (from) {
   case LADEI_PIPE_DEPENDENCY_OPEN: return false;
   case LADEI_PIPE_DEPENDENCY_CLOSED: return to == LADEI_PIPE_DEPENDENCY_OPENING;
@@ -329,7 +329,7 @@ static void take_gate(const ladei_pipe_order *order) {
 }
 
 /* I10, of batches. */
-static inline bool batch_may_become(ladei_pipe_batch_state from, ladei_pipe_batch_state to) {
+static inline __attribute__((unused)) bool batch_may_become(ladei_pipe_batch_state from, ladei_pipe_batch_state to) {
   switch (from) {
   case LADEI_PIPE_BATCH_IDLE: return to == LADEI_PIPE_BATCH_RECORDING;
   case LADEI_PIPE_BATCH_RECORDING: return to == LADEI_PIPE_BATCH_PENDING;
