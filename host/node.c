@@ -13,6 +13,7 @@
  */
 #include "host/node.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -36,6 +37,31 @@ void ladei_pinned_node_destroy(ladei_pinned_node *node) {
   ladei_slab_destroy(&node->run_records);
   ladei_lock_destroy(&node->lock);
   free(node);
+}
+
+/* ---- After a change ---------------------------------------------------------------------------------------------- */
+
+#ifndef NDEBUG
+static lade_status node_recount_all(ladei_pinned_node *node);
+#endif
+
+/*
+ * The end of a change. Builds without NDEBUG recount the invariants here, of segments and runs too, and stop the program
+ * where one is broken, near its cause: after every so many changes, such that each pays for sixteen pages.
+ */
+static void lock_release_recounted(ladei_pinned_node *node) {
+#ifndef NDEBUG
+  enum { PAGES_PER_CHANGE = 16 };
+  if (++node->changes_since_recount > node->changes_per_recount) {
+    node->changes_since_recount = 0;
+    node->changes_per_recount = (node->reserved_bytes >> LADEI_PINNED_PAGE_SHIFT) / PAGES_PER_CHANGE;
+    if (node_recount_all(node) != LADE_OK) {
+      fprintf(stderr, "lade: %s\n", lade_last_error()->text);
+      abort();
+    }
+  }
+#endif
+  ladei_lock_release(&node->lock);
 }
 
 /* ---- Page blocks ------------------------------------------------------------------------------------------------- */
@@ -322,7 +348,7 @@ ladei_pinned_block *ladei_pinned_node_take(ladei_pinned_node *node, size_t bytes
     ladei_pinned_block_next_set(block, list);
     list = block;
   }
-  ladei_lock_release(&node->lock);
+  lock_release_recounted(node);
   return list;
 }
 
@@ -349,7 +375,7 @@ ladei_pinned_block *ladei_pinned_node_take_from_whole(ladei_pinned_node *node, s
   if (block == NULL && whole_divide(node, pages)) {
     block = take_locked(node, bytes, false);
   }
-  ladei_lock_release(&node->lock);
+  lock_release_recounted(node);
   return block;
 }
 
@@ -374,7 +400,7 @@ static void put_locked(ladei_pinned_node *node, ladei_pinned_block *list) {
 void ladei_pinned_node_put(ladei_pinned_node *node, ladei_pinned_block *list) {
   ladei_lock_acquire(&node->lock);
   put_locked(node, list);
-  ladei_lock_release(&node->lock);
+  lock_release_recounted(node);
 }
 
 void ladei_pinned_node_collect(ladei_pinned_node *node) {
@@ -387,7 +413,7 @@ void ladei_pinned_node_collect(ladei_pinned_node *node) {
       run_destroy(node, run, class_index);
     }
   }
-  ladei_lock_release(&node->lock);
+  lock_release_recounted(node);
 }
 
 void ladei_pinned_node_put_one(ladei_pinned_node *node, ladei_pinned_block *block) {
@@ -433,7 +459,7 @@ ladei_pinned_block *ladei_pinned_node_add_segment(ladei_pinned_node *node, ladei
   segment_enter(node, segment);
   node->reserved_allocated += ladei_pinned_segment_bytes(segment);
   ladei_pinned_block *block = bytes == 0 ? NULL : take_locked(node, bytes, exact);
-  ladei_lock_release(&node->lock);
+  lock_release_recounted(node);
   return block;
 }
 
@@ -444,7 +470,7 @@ ladei_pinned_block *ladei_pinned_node_add_taken_segment(ladei_pinned_node *node,
   ladei_pinned_block_next_set(&segment->blocks[0], NULL);
   node->reserved_allocated += ladei_pinned_segment_bytes(segment);
   segment_cut_count(node, segment);
-  ladei_lock_release(&node->lock);
+  lock_release_recounted(node);
   return &segment->blocks[0];
 }
 
@@ -457,7 +483,7 @@ void ladei_pinned_node_count_reserved(ladei_pinned_node *node, uint64_t bytes) {
 void ladei_pinned_node_restore_segment(ladei_pinned_node *node, ladei_pinned_segment *segment) {
   ladei_lock_acquire(&node->lock);
   segment_enter(node, segment);
-  ladei_lock_release(&node->lock);
+  lock_release_recounted(node);
 }
 
 static bool segment_is_free(const ladei_pinned_segment *segment) {
@@ -498,7 +524,7 @@ ladei_pinned_block *ladei_pinned_node_take_best(ladei_pinned_node *node, size_t 
     ladei_pinned_block_next_set(block, NULL);
     segment_cut_count(node, best);
   }
-  ladei_lock_release(&node->lock);
+  lock_release_recounted(node);
   return block;
 }
 
@@ -525,7 +551,7 @@ ladei_pinned_segment *ladei_pinned_node_remove_free_segment(ladei_pinned_node *n
     stray_note_drop(node, block);
     segment_unlink(node, segment);
   }
-  ladei_lock_release(&node->lock);
+  lock_release_recounted(node);
   return segment;
 }
 
@@ -667,12 +693,14 @@ static lade_status check_runs(const ladei_pinned_node *node) {
                                          : broken(node, "I3 (free small bytes)", node->free_small_bytes, bytes);
 }
 
+static lade_status node_recount_all(ladei_pinned_node *node) {
+  lade_status status = check_segments(node);
+  return status == LADE_OK ? check_runs(node) : status;
+}
+
 lade_status ladei_pinned_node_check(ladei_pinned_node *node) {
   ladei_lock_acquire(&node->lock);
-  lade_status status = check_segments(node);
-  if (status == LADE_OK) {
-    status = check_runs(node);
-  }
+  lade_status status = node_recount_all(node);
   ladei_lock_release(&node->lock);
   return status;
 }

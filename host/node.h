@@ -43,6 +43,8 @@ typedef struct ladei_pinned_node {
   bool growing;                        /* guard: the pool's lock. A thread is pinning a segment for this node */
   ladei_pinned_bins bins;              /* no guard but for emptying them */
   ladei_pinned_node_counters counters; /* guards: see there */
+  uint64_t changes_since_recount;      /* in builds without NDEBUG: see lock_release_recounted in node.c */
+  uint64_t changes_per_recount;
 } ladei_pinned_node;
 
 /* NULL when there is no memory. */

@@ -8,6 +8,7 @@
  * Locks: ladei_pipe_execute takes none; ladei_pipe_execute_locked gives the pipeline's lock up around it.
  */
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -184,6 +185,29 @@ void ladei_pipe_stakes_update_awaited(lade_pipeline *pipeline) {
   }
 }
 
+/*
+ * Builds without NDEBUG recount the core after changes, and stop the program where an invariant is broken, near its cause:
+ * after every so many, such that each pays for a recount of 16 slots or transfers.
+ */
+static void core_recount(lade_pipeline *pipeline) {
+#ifndef NDEBUG
+  enum { RECORDS_PER_CHANGE = 16 };
+  const ladei_pipe_core *core = &pipeline->core;
+  if (++pipeline->changes_since_recount <= pipeline->changes_per_recount) {
+    return;
+  }
+  uint64_t slots = 2 * (uint64_t)core->rings[0].depth, transfers = core->unfinished;
+  pipeline->changes_since_recount = 0;
+  pipeline->changes_per_recount = (slots * 11 + transfers * (slots + transfers)) / RECORDS_PER_CHANGE;
+  if (ladei_pipe_core_check(core) != LADE_OK) {
+    fprintf(stderr, "lade: %s\n", lade_last_error()->text);
+    abort();
+  }
+#else
+  (void)pipeline;
+#endif
+}
+
 void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order *order, lade_status status,
                                 const lade_error *error) {
   ladei_lock_assert_held(&pipeline->lock);
@@ -193,6 +217,7 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
     blocks_grow(pipeline, order->ring);
   }
   unsigned changed = ladei_pipe_core_complete(&pipeline->core, order, status, error);
+  core_recount(pipeline);
   ladei_pipe_stakes_update_locked(pipeline);
   if (order->kind == LADEI_PIPE_ORDER_FINISH && ladei_pipe_ticket_of(order->transfer)->released) {
     ladei_pipe_ticket_free(ladei_pipe_ticket_of(order->transfer));

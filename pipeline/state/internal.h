@@ -90,7 +90,9 @@ struct lade_pipeline {
   unsigned calls;                 /* on tickets, under way: destroy lets them come to their end */
   bool stopping;                  /* destroy drains it */
   bool closed;                    /* no submit any more: destroy cancels, or has ended the driver */
-  unsigned references;            /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
+  uint64_t changes_since_recount; /* in builds without NDEBUG: see core_recount in execute.c */
+  uint64_t changes_per_recount;
+  unsigned references; /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
 };
 
 /* One transfer. Freed when it is finished and released. */
