@@ -1,93 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settings as text: one table of keys, one reader per kind of value.
+ * Settings as text: one reader per kind of value, driven by tables of keys.
  *
- *   text --comma--> settings --first colon--> key, value --kind of the key--> field of lade_config
- *
- * C1  The caller's struct is written once, after the whole text was understood.
+ *   text --comma--> settings --first colon--> key, value --kind of the key--> field of the caller's struct
  */
 #include "base/config.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/options.h"
 #include "base/size.h"
 
-typedef enum value_kind {
-  VALUE_BACKEND,
-  VALUE_BOOL,      /* uint32_t: 0, 1 */
-  VALUE_OFF,       /* False alone; no field */
-  VALUE_CHOICE,    /* uint32_t: 1 for True, 2 for False */
-  VALUE_NUMBER_32, /* within low .. high */
-  VALUE_NUMBER_64, /* within low .. high */
-  VALUE_POWER_32,  /* the same, a power of two */
-  VALUE_THRESHOLD, /* double above 0, below 1 */
-  VALUE_FRACTION,  /* double from 0 to 1 */
-  VALUE_DIVISIONS,
-  VALUE_POLICY,  /* uint32_t: 0 default, 1 reference */
-  VALUE_SOURCES, /* uint32_t: set of lade_pinned_source bits */
-  VALUE_STORAGE, /* uint32_t: lade_storage */
-} value_kind;
+enum { DIVISION_COUNT = 16, VALUES_TEXT_BYTES = 160 };
 
-typedef struct setting {
-  const char *key;
-  value_kind kind;
-  size_t offset; /* of the field in lade_config */
-  uint64_t low;
-  uint64_t high;
-  bool own; /* lade's or of later versions, unknown to the reference */
-} setting;
-
-/* 2^40 MiB are 2^60 bytes, the limit of every size. */
-#define MB_LIMIT ((UINT64_C(1) << 40) - 1)
-
-static const setting settings[] = {
-    {"backend", VALUE_BACKEND, offsetof(lade_config, backend), 0, 0, false},
-    {"max_split_size_mb", VALUE_NUMBER_64, offsetof(lade_config, max_split_size_mb), 21, MB_LIMIT, false},
-    {"garbage_collection_threshold", VALUE_THRESHOLD, offsetof(lade_config, garbage_collection_threshold), 0, 0, false},
-    {"expandable_segments", VALUE_BOOL, offsetof(lade_config, expandable_segments), 0, 0, false},
-    {"roundup_power2_divisions", VALUE_DIVISIONS, offsetof(lade_config, roundup_power2_divisions), 0, 0, false},
-    {"release_lock_on_cudamalloc", VALUE_BOOL, offsetof(lade_config, release_lock_on_cudamalloc), 0, 0, false},
-    {"pinned_use_cuda_host_register", VALUE_CHOICE, offsetof(lade_config, pinned_use_cuda_host_register), 0, 0, false},
-    {"pinned_num_register_threads", VALUE_POWER_32, offsetof(lade_config, pinned_num_register_threads), 1, 128, false},
-    {"max_non_split_rounding_mb", VALUE_NUMBER_64, offsetof(lade_config, max_non_split_rounding_mb), 21, MB_LIMIT,
-     true},
-    {"large_segment_size_mb", VALUE_NUMBER_64, offsetof(lade_config, large_segment_size_mb), 11, MB_LIMIT, true},
-    {"graph_capture_record_stream_reuse", VALUE_OFF, 0, 0, 0, true},
-    {"throw_on_cudamalloc_oom", VALUE_OFF, 0, 0, 0, true},
-    {"per_process_memory_fraction", VALUE_FRACTION, offsetof(lade_config, per_process_memory_fraction), 0, 0, true},
-    {"pinned_use_background_threads", VALUE_BOOL, offsetof(lade_config, pinned_background), 0, 0, true},
-    {"device_expandable_pools", VALUE_BOOL, offsetof(lade_config, device_expandable_pools), 0, 0, true},
-    {"device_expandable_ipc", VALUE_BOOL, offsetof(lade_config, device_expandable_ipc), 0, 0, true},
-    {"device_newest_pool", VALUE_BOOL, offsetof(lade_config, device_newest_pool), 0, 0, true},
-    {"device_uncached", VALUE_BOOL, offsetof(lade_config, device_uncached), 0, 0, true},
-    {"device_policy", VALUE_POLICY, offsetof(lade_config, device_reference), 0, 0, true},
-    {"device_max_mb", VALUE_NUMBER_64, offsetof(lade_config, device_max_mb), 0, MB_LIMIT, true},
-    {"device_event_batch", VALUE_NUMBER_32, offsetof(lade_config, device_event_batch), 0, 65536, true},
-    {"pinned_max_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_max_mb), 0, MB_LIMIT, true},
-    {"pinned_event_batch", VALUE_NUMBER_32, offsetof(lade_config, pinned_event_batch), 0, 65536, true},
-    {"pinned_wait_ms", VALUE_NUMBER_32, offsetof(lade_config, pinned_wait_ms), 0, UINT32_MAX, true},
-    {"pinned_segment_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_segment_mb), 0, UINT64_C(1) << 20, true},
-    {"pinned_reserve_segment_size_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_segment_mb), 0, UINT64_C(1) << 20,
-     true},
-    {"pinned_magazine_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_magazine_mb), 0, MB_LIMIT, true},
-    {"pinned_max_idle_ms", VALUE_NUMBER_32, offsetof(lade_config, pinned_max_idle_ms), 0, UINT32_MAX, true},
-    {"pinned_threads", VALUE_NUMBER_32, offsetof(lade_config, pinned_threads), 0, 1024, true},
-    {"pinned_numa_strict", VALUE_BOOL, offsetof(lade_config, pinned_numa_strict), 0, 0, true},
-    {"pinned_background", VALUE_BOOL, offsetof(lade_config, pinned_background), 0, 0, true},
-    {"pinned_policy", VALUE_POLICY, offsetof(lade_config, pinned_reference), 0, 0, true},
-    {"pinned_debug", VALUE_BOOL, offsetof(lade_config, pinned_debug), 0, 0, true},
-    {"pinned_device_mapped", VALUE_BOOL, offsetof(lade_config, pinned_device_mapped), 0, 0, true},
-    {"pinned_register_chunk_mb", VALUE_NUMBER_64, offsetof(lade_config, pinned_register_chunk_mb), 0, UINT64_C(1) << 20,
-     true},
-    {"pinned_source", VALUE_SOURCES, offsetof(lade_config, pinned_sources), 0, 0, true},
-    {"storage", VALUE_STORAGE, offsetof(lade_config, storage), 0, 0, true},
-};
-
-enum { SETTING_COUNT = sizeof settings / sizeof settings[0], DIVISION_COUNT = 16 };
+const ladei_setting_word ladei_setting_true_false[] = {{"True", 1, false}, {"False", 0, false}, {NULL, 0, false}};
 
 /* A piece of the text. */
 typedef struct config_part {
@@ -96,10 +25,12 @@ typedef struct config_part {
 } config_part;
 
 typedef struct parser {
+  const ladei_settings_table *const *tables;
+  size_t table_count;
   const char *text;
-  bool reference_only;
-  bool seen[SETTING_COUNT];
-  lade_config config;
+  bool pytorch_only;
+  bool seen[LADEI_SETTINGS_TABLE_MAX][LADEI_SETTINGS_MAX];
+  char *fields;
 } parser;
 
 /* ---- Pieces ------------------------------------------------------------------------------------------------------ */
@@ -133,9 +64,45 @@ static bool piece_cut(config_part *rest, char separator, config_part *head) {
   return found;
 }
 
-static lade_status value_error(const parser *p, const setting *s, config_part value, const char *wanted) {
-  return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: bad value \"%.*s\" at position %zu: %s", s->key,
-                     piece_length(value), value.begin, (size_t)(value.begin - p->text) + 1, wanted);
+/* ---- What is expected --------------------------------------------------------------------------------------------- */
+
+static bool word_known(const ladei_setting_word *word, bool pytorch_only) { return !pytorch_only || !word->of_lade; }
+
+/* "a, b or c" for one of them; "some of a, b, c, with bars between" for a set. */
+static void words_list(const ladei_setting *s, bool pytorch_only, char *text, size_t text_bytes) {
+  bool set = s->kind == LADEI_SETTING_WORD_SET;
+  size_t length = (size_t)snprintf(text, text_bytes, "%s", set ? "some of " : "");
+  const char *separator = "";
+  for (const ladei_setting_word *word = s->words; word->word != NULL; word++) {
+    if (!word_known(word, pytorch_only) || length >= text_bytes) continue;
+    length += (size_t)snprintf(text + length, text_bytes - length, "%s%s", separator, word->word);
+    bool before_last = word[1].word != NULL && word_known(&word[1], pytorch_only) && word[2].word == NULL;
+    separator = before_last && !set ? " or " : ", ";
+  }
+  if (set && length < text_bytes) snprintf(text + length, text_bytes - length, ", with bars between");
+}
+
+void ladei_setting_values(const ladei_setting *s, bool pytorch_only, char *text, size_t text_bytes) {
+  unsigned long long low = s->low;
+  unsigned long long high = s->high;
+  switch (s->kind) {
+  case LADEI_SETTING_NUMBER: snprintf(text, text_bytes, "a number from %llu to %llu", low, high); return;
+  case LADEI_SETTING_POWER_OF_TWO: snprintf(text, text_bytes, "a power of two from %llu to %llu", low, high); return;
+  case LADEI_SETTING_THRESHOLD: snprintf(text, text_bytes, "a number above 0 and below 1"); return;
+  case LADEI_SETTING_FRACTION: snprintf(text, text_bytes, "a number from 0 to 1"); return;
+  case LADEI_SETTING_DIVISIONS:
+    snprintf(text, text_bytes, "a power of two, or [A:D,...,>:D] with powers of two");
+    return;
+  case LADEI_SETTING_UNSUPPORTED: snprintf(text, text_bytes, "False (lade does not support it)"); return;
+  default: words_list(s, pytorch_only, text, text_bytes);
+  }
+}
+
+static lade_status value_error(const parser *p, const ladei_setting *s, config_part value) {
+  char expected[VALUES_TEXT_BYTES];
+  ladei_setting_values(s, p->pytorch_only, expected, sizeof expected);
+  return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: bad value \"%.*s\" at position %zu: expected %s", s->key,
+                     piece_length(value), value.begin, (size_t)(value.begin - p->text) + 1, expected);
 }
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
@@ -169,50 +136,49 @@ static bool fraction_read(config_part value, double *out) {
   return true;
 }
 
-static lade_status threshold_read(const parser *p, const setting *s, config_part value, double *out) {
-  double number;
-  if (!fraction_read(value, &number) || !(number > 0.0 && number < 1.0)) {
-    return value_error(p, s, value, "a number above 0 and below 1 is meant");
-  }
-  *out = number;
-  return LADE_OK;
-}
-
-static lade_status share_read(const parser *p, const setting *s, config_part value, double *out) {
-  double number;
-  if (!fraction_read(value, &number) || !(number >= 0.0 && number <= 1.0)) {
-    return value_error(p, s, value, "a number from 0 to 1 is meant");
-  }
-  *out = number;
-  return LADE_OK;
-}
-
-static lade_status bool_read(const parser *p, const setting *s, config_part value, uint32_t if_false, uint32_t *out) {
-  if (!piece_is(value, "True") && !piece_is(value, "False")) {
-    return value_error(p, s, value, "True or False is meant");
-  }
-  *out = piece_is(value, "True") ? 1 : if_false;
-  return LADE_OK;
-}
-
-/* What only later versions can do. Saying that it is not wanted is no error. */
-static lade_status off_read(const parser *p, const setting *s, config_part value) {
-  if (piece_is(value, "False")) return LADE_OK;
-  return value_error(p, s, value, "lade cannot do it; False is meant");
-}
-
-static lade_status range_read(const parser *p, const setting *s, config_part value, uint64_t *out) {
+static bool number_in_range(const ladei_setting *s, config_part value, void *field) {
   uint64_t number;
-  bool power = s->kind == VALUE_POWER_32;
-  if (!number_read(value, &number) || number < s->low || number > s->high ||
-      (power && !ladei_is_power_of_two(number))) {
-    return ladei_error(LADE_ERR_CONFIG, 0,
-                       "configuration: %s: bad value \"%.*s\" at position %zu: %s from %llu to %llu is meant", s->key,
-                       piece_length(value), value.begin, (size_t)(value.begin - p->text) + 1,
-                       power ? "a power of two" : "a number", (unsigned long long)s->low, (unsigned long long)s->high);
+  if (!number_read(value, &number) || number < s->low || number > s->high) return false;
+  if (s->kind == LADEI_SETTING_POWER_OF_TWO && !ladei_is_power_of_two(number)) return false;
+  if (s->bytes == sizeof(uint64_t)) {
+    *(uint64_t *)field = number;
+  } else {
+    *(uint32_t *)field = (uint32_t)number;
   }
-  *out = number;
-  return LADE_OK;
+  return true;
+}
+
+static bool fraction_in_range(const ladei_setting *s, config_part value, double *field) {
+  double number;
+  if (!fraction_read(value, &number)) return false;
+  bool threshold = s->kind == LADEI_SETTING_THRESHOLD;
+  if (threshold ? !(number > 0.0 && number < 1.0) : !(number >= 0.0 && number <= 1.0)) return false;
+  *field = number;
+  return true;
+}
+
+static bool word_read(const parser *p, const ladei_setting *s, config_part value, uint32_t *out) {
+  for (const ladei_setting_word *word = s->words; word->word != NULL; word++) {
+    if (!word_known(word, p->pytorch_only) || !piece_is(value, word->word)) continue;
+    *out = word->number;
+    return true;
+  }
+  return false;
+}
+
+/* Words between bars: register|driver. */
+static bool word_set_read(const parser *p, const ladei_setting *s, config_part value, uint32_t *out) {
+  uint32_t set = 0;
+  config_part rest = value;
+  for (bool more = true; more;) {
+    config_part word;
+    uint32_t number;
+    more = piece_cut(&rest, '|', &word);
+    if (!word_read(p, s, word, &number)) return false;
+    set |= number;
+  }
+  *out = set;
+  return true;
 }
 
 /* One pair A:D of the list. `*named` is the entry named last, -1 before the first. */
@@ -241,222 +207,92 @@ static bool division_read(config_part pair, uint64_t table[DIVISION_COUNT], int 
   return true;
 }
 
-static lade_status divisions_read(const parser *p, const setting *s, config_part value, uint64_t out[DIVISION_COUNT]) {
-  static const char wanted[] = "a power of two, or [A:D,...,>:D] with powers of two is meant";
+/* The list between the brackets. */
+static bool division_list_read(config_part list, uint64_t table[DIVISION_COUNT]) {
+  int named = -1;
+  bool closed = false;
+  for (bool more = true; more;) {
+    config_part pair;
+    more = piece_cut(&list, ',', &pair);
+    if (!division_read(pair, table, &named, &closed)) return false;
+  }
+  return true;
+}
+
+static bool divisions_read(config_part value, uint64_t out[DIVISION_COUNT]) {
   uint64_t table[DIVISION_COUNT] = {0};
   uint64_t d;
   if (number_read(value, &d)) {
-    if (!ladei_is_power_of_two(d)) return value_error(p, s, value, wanted);
+    if (!ladei_is_power_of_two(d)) return false;
     for (int i = 0; i < DIVISION_COUNT; i++) table[i] = d;
   } else {
-    if (value.end - value.begin < 2 || *value.begin != '[' || value.end[-1] != ']') {
-      return value_error(p, s, value, wanted);
-    }
-    config_part rest = {value.begin + 1, value.end - 1};
-    int named = -1;
-    bool closed = false;
-    for (bool more = true; more;) {
-      config_part pair;
-      more = piece_cut(&rest, ',', &pair);
-      if (!division_read(pair, table, &named, &closed)) return value_error(p, s, value, wanted);
-    }
+    if (value.end - value.begin < 2 || *value.begin != '[' || value.end[-1] != ']') return false;
+    if (!division_list_read((config_part){value.begin + 1, value.end - 1}, table)) return false;
   }
   memcpy(out, table, sizeof table);
-  return LADE_OK;
+  return true;
 }
 
-/* Traces are about the cache of the reference alone. */
-static lade_status backend_read(const parser *p, const setting *s, config_part value, uint32_t *out) {
-  bool async = !p->reference_only && piece_is(value, "cudaMallocAsync");
-  if (!async && !piece_is(value, "native")) {
-    return value_error(p, s, value, p->reference_only ? "native is meant" : "native or cudaMallocAsync is meant");
-  }
-  *out = async ? LADE_DEVICE_CUDA_MALLOC_ASYNC : LADE_DEVICE_NATIVE;
-  return LADE_OK;
-}
-
-static lade_status policy_read(const parser *p, const setting *s, config_part value, uint32_t *out) {
-  if (!piece_is(value, "default") && !piece_is(value, "reference")) {
-    return value_error(p, s, value, "default or reference is meant");
-  }
-  *out = piece_is(value, "reference") ? 1 : 0;
-  return LADE_OK;
-}
-
-/* Names between bars: register|driver. */
-static lade_status sources_read(const parser *p, const setting *s, config_part value, uint32_t *out) {
-  static const struct {
-    const char *name;
-    lade_pinned_source source;
-  } names[] = {{"register", LADE_PINNED_SOURCE_REGISTER},
-               {"driver", LADE_PINNED_SOURCE_DRIVER},
-               {"pool", LADE_PINNED_SOURCE_POOL},
-               {"pageable", LADE_PINNED_SOURCE_PAGEABLE}};
-  uint32_t sources = 0;
-  config_part rest = value, name;
-  for (bool more = true; more;) {
-    size_t i = 0;
-    more = piece_cut(&rest, '|', &name);
-    while (i < sizeof names / sizeof names[0] && !piece_is(name, names[i].name)) i++;
-    if (i == sizeof names / sizeof names[0]) {
-      return value_error(p, s, value, "some of register, driver, pool, pageable, with bars between, are meant");
-    }
-    sources |= (uint32_t)names[i].source;
-  }
-  *out = sources;
-  return LADE_OK;
-}
-
-static lade_status storage_read(const parser *p, const setting *s, config_part value, uint32_t *out) {
-  static const char *const names[] = {[LADE_STORAGE_AUTO] = "auto",
-                                      [LADE_STORAGE_PREAD] = "pread",
-                                      [LADE_STORAGE_URING] = "uring",
-                                      [LADE_STORAGE_CUFILE] = "cufile"};
-  for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    if (piece_is(value, names[i])) {
-      *out = i;
-      return LADE_OK;
-    }
-  }
-  return value_error(p, s, value, "auto, uring, pread or cufile is meant");
-}
-
-static lade_status value_read(parser *p, const setting *s, config_part value) {
-  char *field = (char *)&p->config + s->offset;
-  uint64_t number = 0;
-  lade_status status;
+/* False where the value is not one that the setting takes. */
+static bool value_read(const parser *p, const ladei_setting *s, config_part value) {
+  void *field = p->fields + s->offset;
   switch (s->kind) {
-  case VALUE_BACKEND: return backend_read(p, s, value, (uint32_t *)(void *)field);
-  case VALUE_BOOL: return bool_read(p, s, value, 0, (uint32_t *)(void *)field);
-  case VALUE_OFF: return off_read(p, s, value);
-  case VALUE_CHOICE: return bool_read(p, s, value, 2, (uint32_t *)(void *)field);
-  case VALUE_THRESHOLD: return threshold_read(p, s, value, (double *)(void *)field);
-  case VALUE_FRACTION: return share_read(p, s, value, (double *)(void *)field);
-  case VALUE_POLICY: return policy_read(p, s, value, (uint32_t *)(void *)field);
-  case VALUE_STORAGE: return storage_read(p, s, value, (uint32_t *)(void *)field);
-  case VALUE_SOURCES: return sources_read(p, s, value, (uint32_t *)(void *)field);
-  case VALUE_DIVISIONS: return divisions_read(p, s, value, (uint64_t *)(void *)field);
-  case VALUE_NUMBER_64:
-    status = range_read(p, s, value, &number);
-    if (status == LADE_OK) *(uint64_t *)(void *)field = number;
-    return status;
-  default:
-    status = range_read(p, s, value, &number);
-    if (status == LADE_OK) *(uint32_t *)(void *)field = (uint32_t)number;
-    return status;
+  case LADEI_SETTING_THRESHOLD:
+  case LADEI_SETTING_FRACTION: return fraction_in_range(s, value, field);
+  case LADEI_SETTING_WORD: return word_read(p, s, value, field);
+  case LADEI_SETTING_WORD_SET: return word_set_read(p, s, value, field);
+  case LADEI_SETTING_DIVISIONS: return divisions_read(value, field);
+  case LADEI_SETTING_UNSUPPORTED: return piece_is(value, "False");
+  default: return number_in_range(s, value, field);
   }
 }
 
 /* ---- The text ---------------------------------------------------------------------------------------------------- */
 
+/* The setting of this key and the place where it is marked as seen; NULL where the key is unknown. */
+static const ladei_setting *setting_find(parser *p, config_part key, bool **out_seen) {
+  for (size_t t = 0; t < p->table_count; t++) {
+    for (size_t i = 0; i < p->tables[t]->count; i++) {
+      const ladei_setting *s = &p->tables[t]->settings[i];
+      if (!piece_is(key, s->key) || (p->pytorch_only && s->origin != LADEI_SETTING_OF_PYTORCH)) continue;
+      *out_seen = &p->seen[t][i];
+      return s;
+    }
+  }
+  return NULL;
+}
+
 static lade_status setting_read(parser *p, config_part whole) {
   config_part value = whole;
   config_part key;
+  bool *seen;
   bool colon = piece_cut(&value, ':', &key);
   size_t position = (size_t)(key.begin - p->text) + 1;
-  for (size_t i = 0; i < SETTING_COUNT; i++) {
-    const setting *s = &settings[i];
-    if (!piece_is(key, s->key) || (s->own && p->reference_only)) continue;
-    if (p->seen[i]) {
-      return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: given a second time at position %zu", s->key,
-                         position);
-    }
-    if (!colon) {
-      return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: no value at position %zu", s->key, position);
-    }
-    p->seen[i] = true;
-    return value_read(p, s, piece_trim(value));
+  const ladei_setting *s = setting_find(p, key, &seen);
+  if (s == NULL) {
+    return ladei_error(LADE_ERR_CONFIG, 0, "configuration: unknown key \"%.*s\" at position %zu", piece_length(key),
+                       key.begin, position);
   }
-  return ladei_error(LADE_ERR_CONFIG, 0, "configuration: unknown key \"%.*s\" at position %zu", piece_length(key),
-                     key.begin, position);
+  if (*seen) {
+    return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: given a second time at position %zu", s->key, position);
+  }
+  if (!colon) return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: no value at position %zu", s->key, position);
+  *seen = true;
+  value = piece_trim(value);
+  return value_read(p, s, value) ? LADE_OK : value_error(p, s, value);
 }
 
-static lade_status text_read(parser *p) {
-  config_part rest = piece_trim((config_part){p->text, p->text + strlen(p->text)});
+lade_status ladei_settings_read(const ladei_settings_table *const tables[], size_t table_count, const char *text,
+                                bool pytorch_only, void *fields) {
+  parser p = {
+      .tables = tables, .table_count = table_count, .text = text, .pytorch_only = pytorch_only, .fields = fields};
+  config_part rest = piece_trim((config_part){text, text + strlen(text)});
   if (rest.begin == rest.end) return LADE_OK;
   for (bool more = true; more;) {
     config_part whole;
     more = piece_cut(&rest, ',', &whole);
-    lade_status status = setting_read(p, whole);
+    lade_status status = setting_read(&p, whole);
     if (status != LADE_OK) return status;
   }
   return LADE_OK;
-}
-
-static lade_status parse(const char *text, bool reference_only, lade_config *config) {
-  if (text == NULL || config == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "configuration: text or config is NULL");
-  }
-  parser p = {.text = text, .reference_only = reference_only};
-  lade_status status = ladei_options_read("lade_config", config, &p.config, sizeof p.config);
-  if (status == LADE_OK) status = text_read(&p);
-  return status == LADE_OK ? ladei_stats_write("lade_config", &p.config, sizeof p.config, config) : status;
-}
-
-lade_status lade_config_parse(const char *text, lade_config *config) { return parse(text, false, config); }
-
-lade_status ladei_config_parse_reference(const char *text, lade_config *config) { return parse(text, true, config); }
-
-/* The reference takes the presence of this variable, whatever its value, for the uncached mode. */
-static lade_status uncached_from_env(lade_config *config) {
-  lade_config own;
-  if (getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") == NULL) return LADE_OK;
-  lade_status status = ladei_options_read("lade_config", config, &own, sizeof own);
-  own.device_uncached = 1;
-  return status == LADE_OK ? ladei_stats_write("lade_config", &own, sizeof own, config) : status;
-}
-
-lade_status lade_config_from_env(lade_config *config) {
-  static const char *const variables[] = {"LADE_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"};
-  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
-    const char *text = getenv(variables[i]);
-    if (text == NULL) continue;
-    lade_status status = lade_config_parse(text, config);
-    return status == LADE_OK ? uncached_from_env(config) : ladei_error_prefix(status, "%s: ", variables[i]);
-  }
-  return uncached_from_env(config);
-}
-
-/* ---- Use --------------------------------------------------------------------------------------------------------- */
-
-void lade_config_apply_device(const lade_config *config, lade_device_options *options) {
-  options->max_split_bytes = config->max_split_size_mb * LADEI_MIB;
-  options->collection_threshold = config->garbage_collection_threshold;
-  options->expandable_segments = config->expandable_segments;
-  memcpy(options->roundup_divisions, config->roundup_power2_divisions, sizeof options->roundup_divisions);
-  options->max_unsplit_slack_bytes = config->max_non_split_rounding_mb * LADEI_MIB;
-  options->large_segment_bytes = config->large_segment_size_mb * LADEI_MIB;
-  options->backend = config->backend;
-  options->flags = config->device_uncached != 0 ? (uint32_t)LADE_DEVICE_UNCACHED : 0;
-  options->flags |= config->device_expandable_pools != 0 ? (uint32_t)LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS : 0;
-  options->flags |= config->device_expandable_ipc != 0 ? (uint32_t)LADE_DEVICE_EXPANDABLE_IPC : 0;
-  options->flags |= config->device_newest_pool != 0 ? (uint32_t)LADE_DEVICE_NEWEST_POOL : 0;
-  options->flags |= config->device_reference != 0 ? (uint32_t)LADE_DEVICE_REFERENCE : 0;
-  options->memory_fraction = config->per_process_memory_fraction;
-  options->max_bytes = config->device_max_mb * LADEI_MIB;
-  options->event_batch = config->device_event_batch;
-}
-
-void lade_config_apply_pinned(const lade_config *config, lade_pinned_options *options) {
-  if (config->pinned_use_cuda_host_register == 1) options->sources = LADE_PINNED_SOURCE_REGISTER;
-  if (config->pinned_use_cuda_host_register == 2) options->sources = LADE_PINNED_SOURCE_DRIVER;
-  options->max_bytes = config->pinned_max_mb * LADEI_MIB;
-  options->event_batch = config->pinned_event_batch;
-  options->wait_ms = config->pinned_wait_ms;
-  options->segment_bytes = config->pinned_segment_mb * LADEI_MIB;
-  options->magazine_bytes = config->pinned_magazine_mb * LADEI_MIB;
-  options->max_idle_ms = config->pinned_max_idle_ms;
-  options->prefault_threads =
-      config->pinned_threads != 0 ? config->pinned_threads : config->pinned_num_register_threads;
-  options->flags = config->pinned_numa_strict != 0 ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
-  options->flags |= config->pinned_background != 0 ? (uint32_t)LADE_PINNED_BACKGROUND : 0;
-  options->flags |= config->pinned_debug != 0 ? (uint32_t)LADE_PINNED_DEBUG : 0;
-  options->flags |= config->pinned_reference != 0 ? (uint32_t)LADE_PINNED_REFERENCE : 0;
-  options->flags |= config->pinned_device_mapped != 0 ? (uint32_t)LADE_PINNED_DEVICE_MAPPED : 0;
-  options->register_chunk_bytes = config->pinned_register_chunk_mb * LADEI_MIB;
-  if (config->pinned_sources != 0) options->sources = config->pinned_sources;
-}
-
-void lade_config_apply_pipeline(const lade_config *config, lade_pipeline_options *options) {
-  options->storage = (int32_t)config->storage;
 }

@@ -5,8 +5,8 @@
  */
 #include <string.h>
 
-#include "base/config.h"
 #include "base/size.h"
+#include "config/config.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { TEXT_MAX = 512 };

@@ -13,9 +13,9 @@
 
 #include <stdlib.h>
 
-#include "base/config.h"
 #include "base/error.h"
 #include "base/size.h"
+#include "config/config.h"
 #include "device/api/snapshot.h"
 #include "lade/pinned.h"
 #include "tools/replay/ahead.h"

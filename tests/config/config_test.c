@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings as text: every key, ranges, the list form, and errors that name key, value and position. */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "base/config.h"
+#include "config/config.h"
 #include "tests/shim/lade_test.h"
 
 static lade_config parse_ok(const char *text) {
@@ -49,6 +51,43 @@ LADE_TEST(Config, ReadsEveryKey) {
   LADE_EXPECT_EQ_UINT(config.pinned_sources,
                       LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_POOL | LADE_PINNED_SOURCE_PAGEABLE);
   LADE_EXPECT_EQ_UINT(config.storage, LADE_STORAGE_URING);
+}
+
+/* The least and the greatest number of a range are values, what lies beyond is none; each row says what it is. */
+static void setting_check(const ladei_setting *s) {
+  char text[128];
+  lade_config config;
+  lade_config_init(&config);
+  lade_test_context("%s", s->key);
+  LADE_EXPECT(s->help != NULL && s->default_value != NULL);
+  if (s->kind != LADEI_SETTING_NUMBER && s->kind != LADEI_SETTING_POWER_OF_TWO) return;
+  LADE_EXPECT(s->bytes == sizeof(uint64_t) || (s->bytes == sizeof(uint32_t) && s->high <= UINT32_MAX));
+  snprintf(text, sizeof text, "%s:%llu", s->key, (unsigned long long)s->low);
+  LADE_EXPECT_OK(lade_config_parse(text, &config));
+  snprintf(text, sizeof text, "%s:%llu", s->key, (unsigned long long)s->high);
+  LADE_EXPECT_OK(lade_config_parse(text, &config));
+  snprintf(text, sizeof text, "%s:%llu", s->key, (unsigned long long)s->high + 1);
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, lade_config_parse(text, &config));
+}
+
+LADE_TEST(Config, EachKeyHasItsRangeAndHelp) {
+  for (size_t t = 0; t < ladei_config_table_count; t++) {
+    for (size_t i = 0; i < ladei_config_tables[t]->count; i++) setting_check(&ladei_config_tables[t]->settings[i]);
+  }
+  lade_test_context("%s", "");
+}
+
+/* The first table that has a key would hide that of the second. */
+LADE_TEST(Config, NoKeyBelongsToTwoRooms) {
+  const char *keys[LADEI_SETTINGS_MAX * LADEI_SETTINGS_TABLE_MAX];
+  size_t count = 0;
+  for (size_t t = 0; t < ladei_config_table_count; t++) {
+    for (size_t i = 0; i < ladei_config_tables[t]->count; i++) {
+      const char *key = ladei_config_tables[t]->settings[i].key;
+      for (size_t k = 0; k < count; k++) LADE_EXPECT(strcmp(keys[k], key) != 0);
+      keys[count++] = key;
+    }
+  }
 }
 
 LADE_TEST(Config, PutsStorageIntoThePipelinesOptions) {
@@ -116,13 +155,14 @@ LADE_TEST(Config, ErrorsNameKeyValueAndPosition) {
       {"garbage_collection_threshold:0.5.1", "bad value \"0.5.1\""},
       {"expandable_segments:true", "expandable_segments: bad value \"true\" at position 21"},
       {"max_non_split_rounding_mb:20", "a number from 21 to"},
-      {"large_segment_size_mb:10", "large_segment_size_mb: bad value \"10\" at position 23: a number from 11 to"},
+      {"large_segment_size_mb:10",
+       "large_segment_size_mb: bad value \"10\" at position 23: expected a number from 11 to"},
       {"graph_capture_record_stream_reuse:True",
-       "bad value \"True\" at position 35: lade cannot do it; False is meant"},
-      {"throw_on_cudamalloc_oom:True", "lade cannot do it; False is meant"},
+       "bad value \"True\" at position 35: expected False (lade does not support it)"},
+      {"throw_on_cudamalloc_oom:True", "expected False (lade does not support it)"},
       {"throw_on_cudamalloc_oom:no", "bad value \"no\" at position 25"},
       {"pinned_reserve_segment_size_mb:1048577", "a number from 0 to 1048576"},
-      {"per_process_memory_fraction:1.01", "bad value \"1.01\" at position 29: a number from 0 to 1"},
+      {"per_process_memory_fraction:1.01", "bad value \"1.01\" at position 29: expected a number from 0 to 1"},
       {"per_process_memory_fraction:-1", "bad value \"-1\""},
       {"pinned_policy:mine", "default or reference"},
       {"pinned_source:disk", "register, driver, pool, pageable"},
@@ -195,7 +235,7 @@ LADE_TEST(Config, ChoosesTheBackend) {
   LADE_EXPECT_EQ_UINT(device.flags, 0);
   /* A trace's conf line knows one backend. */
   LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("backend:cudaMallocAsync", &config));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "bad value \"cudaMallocAsync\" at position 9: native is meant");
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "bad value \"cudaMallocAsync\" at position 9: expected native");
 }
 
 LADE_TEST(Config, ReferenceKnowsNoKeysOfOurs) {

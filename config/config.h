@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The settings of all rooms together. */
+#ifndef LADE_CONFIG_CONFIG_H
+#define LADE_CONFIG_CONFIG_H
+
+#include "base/config.h"
+#include "lade/config.h"
+
+/* The tables of the rooms, whose fields are those of lade_config. */
+extern const ladei_settings_table *const ladei_config_tables[];
+extern const size_t ladei_config_table_count;
+
+/* As lade_config_parse() for the settings in a trace: keys and values that only lade or later versions know are unknown. */
+lade_status ladei_config_parse_reference(const char *text, lade_config *config);
+
+#endif /* LADE_CONFIG_CONFIG_H */
