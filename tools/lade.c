@@ -10,6 +10,7 @@
 #include "tools/load/command.h"
 #include "tools/replay/command.h"
 #include "tools/save/command.h"
+#include "tools/settings/command.h"
 #include "tools/topo/command.h"
 
 typedef struct subcommand {
@@ -22,6 +23,7 @@ static const subcommand subcommands[] = {
     {"load", "load checkpoints and other files to device memory, with rate and verification", command_load},
     {"replay", "replay an allocation trace, and try other settings on it", command_replay},
     {"save", "save a checkpoint from device memory, in one file or several", command_save},
+    {"settings", "show the keys of settings as text: values, defaults, effects", command_settings},
     {"topo", "show devices, NUMA nodes and limits as a pinned pool sees them", command_topo},
 };
 

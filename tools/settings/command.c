@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lade settings`: the keys of settings as text, out of the tables of the rooms.
+ *
+ * The text and the tables of docs/tuning.md go out as they are made; JSON is built whole first.
+ */
+#include "tools/settings/command.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <string.h>
+
+#include "config/config.h"
+#include "tools/options.h"
+
+enum { KEY_JSON = 256, KEY_MARKDOWN };
+enum { VALUES_BYTES = 256 };
+
+typedef struct settings_arguments {
+  bool json;
+  bool markdown;
+} settings_arguments;
+
+static const char documentation[] =
+    "Shows the keys that LADE_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF may have, as KEY:VALUE[,KEY:VALUE...]: for each "
+    "what values it takes, what holds without it, and what it does."
+    "\vExit status: 0; 1 if output or memory failed; 2 for the command line.";
+
+static const struct argp_option option_table[] = {
+    {"json", KEY_JSON, NULL, 0, "Print JSON (docs/formats.md) instead of text", 0},
+    {"markdown", KEY_MARKDOWN, NULL, 0, "Print the tables of docs/tuning.md instead of text", 0},
+    {0}};
+
+static error_t option_parse(int key, char *argument, struct argp_state *state) {
+  settings_arguments *a = state->input;
+  switch (key) {
+  case KEY_JSON: a->json = true; return 0;
+  case KEY_MARKDOWN: a->markdown = true; return 0;
+  case ARGP_KEY_ARG: argp_error(state, "'%s' is no option", argument); return EINVAL;
+  case ARGP_KEY_END:
+    if (a->json && a->markdown) argp_error(state, "--json and --markdown exclude each other");
+    return 0;
+  default: return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const char *origin_name(const ladei_setting *s) {
+  static const char *const names[] = {[LADEI_SETTING_OF_LADE] = "lade",
+                                      [LADEI_SETTING_OF_PYTORCH] = "PyTorch",
+                                      [LADEI_SETTING_OF_LATER_PYTORCH] = "later PyTorch"};
+  return names[s->origin];
+}
+
+/* The values with their unit: "a number from 0 to 65536 (frees)". */
+static void values_write(const ladei_setting *s, char *text, size_t text_bytes) {
+  ladei_setting_values(s, false, text, text_bytes);
+  size_t length = strlen(text);
+  if (s->unit != NULL) snprintf(text + length, text_bytes - length, " (%s)", s->unit);
+}
+
+/* ---- Text -------------------------------------------------------------------------------------------------------- */
+
+static void text_write_setting(FILE *out, const ladei_setting *s) {
+  char values[VALUES_BYTES];
+  values_write(s, values, sizeof values);
+  fprintf(out, "  %s  [%s]\n      %s\n      values:  %s\n      default: %s\n", s->key, origin_name(s), s->help, values,
+          s->default_value);
+}
+
+static void text_write(FILE *out) {
+  for (size_t t = 0; t < ladei_config_table_count; t++) {
+    const ladei_settings_table *table = ladei_config_tables[t];
+    fprintf(out, "%s%s (%s/, %s)\n", t == 0 ? "" : "\n", table->title, table->room, table->options);
+    for (size_t i = 0; i < table->count; i++) text_write_setting(out, &table->settings[i]);
+  }
+}
+
+/* ---- Markdown ---------------------------------------------------------------------------------------------------- */
+
+/* A bar ends a cell, in code too. */
+static void cell_write(FILE *out, const char *text) {
+  for (; *text != '\0'; text++) fprintf(out, *text == '|' ? "\\|" : "%c", *text);
+}
+
+static void markdown_write_setting(FILE *out, const ladei_setting *s) {
+  char values[VALUES_BYTES];
+  values_write(s, values, sizeof values);
+  const char *const cells[] = {values, s->default_value, s->help, origin_name(s)};
+  fprintf(out, "| `%s` |", s->key);
+  fprintf(out, s->option == NULL ? " |" : " `%s` |", s->option);
+  for (size_t i = 0; i < sizeof cells / sizeof cells[0]; i++) {
+    fputc(' ', out);
+    cell_write(out, cells[i]);
+    fputs(" |", out);
+  }
+  fputc('\n', out);
+}
+
+static void markdown_write(FILE *out) {
+  for (size_t t = 0; t < ladei_config_table_count; t++) {
+    const ladei_settings_table *table = ladei_config_tables[t];
+    fprintf(out, "%s### %s (`%s`)\n\n", t == 0 ? "" : "\n", table->title, table->options);
+    fputs("| key | option | values | default | effect | known to |\n|---|---|---|---|---|---|\n", out);
+    for (size_t i = 0; i < table->count; i++) markdown_write_setting(out, &table->settings[i]);
+  }
+}
+
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
+
+/* NULL where memory is short. */
+static json_t *json_make_setting(const ladei_settings_table *table, const ladei_setting *s) {
+  char values[VALUES_BYTES];
+  ladei_setting_values(s, false, values, sizeof values);
+  return json_pack("{ss ss ss ss? ss ss ss? ss ss}", "key", s->key, "room", table->room, "options", table->options,
+                   "option", s->option, "origin", origin_name(s), "values", values, "unit", s->unit, "default",
+                   s->default_value, "help", s->help);
+}
+
+static json_t *json_make(void) {
+  json_t *settings = json_array();
+  bool made = settings != NULL;
+  for (size_t t = 0; made && t < ladei_config_table_count; t++) {
+    const ladei_settings_table *table = ladei_config_tables[t];
+    for (size_t i = 0; made && i < table->count; i++) {
+      made = json_array_append_new(settings, json_make_setting(table, &table->settings[i])) == 0;
+    }
+  }
+  if (made) return json_pack("{si so}", "version", 1, "settings", settings);
+  json_decref(settings);
+  return NULL;
+}
+
+static bool json_write(FILE *out) {
+  json_t *report = json_make();
+  bool made = report != NULL && json_dumpf(report, out, JSON_INDENT(2)) == 0;
+  json_decref(report);
+  if (made) fputc('\n', out);
+  return made;
+}
+
+/* ---- The command ------------------------------------------------------------------------------------------------- */
+
+int command_settings(int argc, char **argv) {
+  static char name[] = "lade settings";
+  const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
+  settings_arguments a = {0};
+  options_read(&argp, name, argc, argv, &a);
+  if (a.json && !json_write(stdout) && ferror(stdout) == 0) {
+    fputs("lade settings: no memory for the report\n", stderr);
+    return EXIT_FAILED;
+  }
+  if (a.markdown) markdown_write(stdout);
+  if (!a.json && !a.markdown) text_write(stdout);
+  if (fflush(stdout) == 0 && ferror(stdout) == 0) return EXIT_FINE;
+  fprintf(stderr, "lade settings: cannot write standard output: %s\n", strerror(errno));
+  return EXIT_FAILED;
+}
