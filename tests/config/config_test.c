@@ -77,6 +77,56 @@ LADE_TEST(Config, EachKeyHasItsRangeAndHelp) {
   lade_test_context("%s", "");
 }
 
+/* A value that is not the default. */
+static void setting_text(const ladei_setting *s, char *text, size_t text_bytes) {
+  const ladei_setting_word *word = s->words;
+  switch (s->kind) {
+  case LADEI_SETTING_THRESHOLD:
+  case LADEI_SETTING_FRACTION: snprintf(text, text_bytes, "%s:0.5", s->key); return;
+  case LADEI_SETTING_DIVISIONS: snprintf(text, text_bytes, "%s:2", s->key); return;
+  case LADEI_SETTING_WORD:
+  case LADEI_SETTING_WORD_SET:
+    while (word->number == 0) word++;
+    snprintf(text, text_bytes, "%s:%s", s->key, word->word);
+    return;
+  default: snprintf(text, text_bytes, "%s:%llu", s->key, (unsigned long long)s->high);
+  }
+}
+
+typedef struct all_options {
+  lade_device_options device;
+  lade_pinned_options pinned;
+  lade_pipeline_options pipeline;
+} all_options;
+
+static void options_fill(const lade_config *config, all_options *options) {
+  memset(options, 0, sizeof *options);
+  lade_config_apply_device(config, &options->device);
+  lade_config_apply_pinned(config, &options->pinned);
+  lade_config_apply_pipeline(config, &options->pipeline);
+}
+
+/* A key that is read and then forgotten by lade_config_apply_...() changes nothing, and nobody hears of it. */
+LADE_TEST(Config, EachKeyChangesItsOption) {
+  all_options defaults;
+  all_options changed;
+  char text[128];
+  const lade_config empty = parse_ok("");
+  options_fill(&empty, &defaults);
+  for (size_t t = 0; t < ladei_config_table_count; t++) {
+    for (size_t i = 0; i < ladei_config_tables[t]->count; i++) {
+      const ladei_setting *s = &ladei_config_tables[t]->settings[i];
+      if (s->option == NULL) continue;
+      setting_text(s, text, sizeof text);
+      const lade_config config = parse_ok(text);
+      options_fill(&config, &changed);
+      lade_test_context("%s", text);
+      LADE_EXPECT(memcmp(&defaults, &changed, sizeof defaults) != 0);
+    }
+  }
+  lade_test_context("%s", "");
+}
+
 /* The first table that has a key would hide that of the second. */
 LADE_TEST(Config, NoKeyBelongsToTwoRooms) {
   const char *keys[LADEI_SETTINGS_MAX * LADEI_SETTINGS_TABLE_MAX];
