@@ -7,30 +7,19 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/load/command.h"
-#include "tools/replay/command.h"
-#include "tools/save/command.h"
-#include "tools/settings/command.h"
-#include "tools/topo/command.h"
+#include "tools/subcommand.h"
 
-typedef struct subcommand {
-  const char *name;
-  const char *what;
-  int (*run)(int argc, char **argv); /* argv[0] is the subcommand's name */
-} subcommand;
+/* LADE_SUBCOMMANDS(X) is X(load) X(replay) and so on: tools/BUILD makes it of its list. */
+#define DECLARE(name) extern const subcommand subcommand_##name;
+#define ADDRESS(name) &subcommand_##name,
+LADE_SUBCOMMANDS(DECLARE)
 
-static const subcommand subcommands[] = {
-    {"load", "load checkpoints and other files to device memory, with rate and verification", command_load},
-    {"replay", "replay an allocation trace, and try other settings on it", command_replay},
-    {"save", "save a checkpoint from device memory, in one file or several", command_save},
-    {"settings", "show the keys of settings as text: values, defaults, effects", command_settings},
-    {"topo", "show devices, NUMA nodes and limits as a pinned pool sees them", command_topo},
-};
+static const subcommand *const subcommands[] = {LADE_SUBCOMMANDS(ADDRESS)};
 
 static void usage(FILE *out) {
   fputs("usage: lade COMMAND [ARGUMENT...]\n\ncommands:\n", out);
   for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++) {
-    fprintf(out, "  %-10s %s\n", subcommands[i].name, subcommands[i].what);
+    fprintf(out, "  %-10s %s\n", subcommands[i]->name, subcommands[i]->what);
   }
   fputs("\n`lade COMMAND --help` tells more.\n", out);
 }
@@ -45,7 +34,7 @@ int main(int argc, char **argv) {
     return 0;
   }
   for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++) {
-    if (strcmp(argv[1], subcommands[i].name) == 0) return subcommands[i].run(argc - 1, argv + 1);
+    if (strcmp(argv[1], subcommands[i]->name) == 0) return subcommands[i]->run(argc - 1, argv + 1);
   }
   fprintf(stderr, "lade: unknown command \"%s\"\n", argv[1]);
   usage(stderr);

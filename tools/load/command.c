@@ -4,8 +4,6 @@
  *
  * Files are loaded one after the other, and let go after each: this measures and verifies, it keeps nothing.
  */
-#include "tools/load/command.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -19,6 +17,7 @@
 #include "tools/load/verify.h"
 #include "tools/options.h"
 #include "tools/path_json.h"
+#include "tools/subcommand.h"
 
 enum { KEY_JSON = 256, KEY_LIST, KEY_RUNTIME, KEY_TO, KEY_VERIFY };
 static const uint64_t glance_ns = 100 * 1000000; /* between two looks at the progress */
@@ -303,7 +302,7 @@ static bool files_load(const stage *s, const load_arguments *a) {
   return fflush(stdout) == 0 && good;
 }
 
-int command_load(int argc, char **argv) {
+static int command_load(int argc, char **argv) {
   static char name[] = "lade load";
   const struct argp argp = {option_table, option_parse, "FILE...", documentation, NULL, NULL, NULL};
   load_arguments a = {.to = "0"};
@@ -313,3 +312,6 @@ int command_load(int argc, char **argv) {
   bool good = files_load(&s, &a);
   return stage_close(&s) && good ? EXIT_FINE : EXIT_FAILED;
 }
+
+const subcommand subcommand_load = {
+    "load", "load checkpoints and other files to device memory, with rate and verification", command_load};

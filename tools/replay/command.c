@@ -4,8 +4,6 @@
  *
  * What is printed is collected first: a trace with an error prints no report.
  */
-#include "tools/replay/command.h"
-
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,6 +13,7 @@
 #include "tools/options.h"
 #include "tools/replay/replay.h"
 #include "tools/replay/timeline.h"
+#include "tools/subcommand.h"
 
 static const char help[] =
     "usage: lade replay [--json] [--conf SETTINGS] [--plot FILE.svg] TRACE\n"
@@ -230,7 +229,7 @@ static int conf_check(const char *conf) {
   return EXIT_BAD;
 }
 
-int command_replay(int argc, char **argv) {
+static int command_replay(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
       fputs(help, stdout);
@@ -246,3 +245,6 @@ int command_replay(int argc, char **argv) {
   free(a.confs);
   return status;
 }
+
+const subcommand subcommand_replay = {"replay", "replay an allocation trace, and try other settings on it",
+                                      command_replay};

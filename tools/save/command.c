@@ -2,8 +2,6 @@
 /*
  * `lade save`: loads a checkpoint to devices and saves it from there, in one file or several.
  */
-#include "tools/save/command.h"
-
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -14,6 +12,7 @@
 #include "tools/load/stage.h"
 #include "tools/options.h"
 #include "tools/path_json.h"
+#include "tools/subcommand.h"
 
 enum { KEY_JSON = 256, KEY_NO_SYNC, KEY_ON, KEY_RUNTIME, KEY_SHARD };
 
@@ -235,7 +234,7 @@ static bool checkpoint_save(const stage *s, const save_arguments *a, const check
   return report_print(s, a, c, stage_seconds(s) - w.bar.began);
 }
 
-int command_save(int argc, char **argv) {
+static int command_save(int argc, char **argv) {
   static char name[] = "lade save";
   const struct argp argp = {option_table, option_parse, "FROM TO", documentation, NULL, NULL, NULL};
   save_arguments a = {.on = "0"};
@@ -252,3 +251,6 @@ int command_save(int argc, char **argv) {
   }
   return stage_close(&s) && good ? EXIT_FINE : EXIT_FAILED;
 }
+
+const subcommand subcommand_save = {"save", "save a checkpoint from device memory, in one file or several",
+                                    command_save};

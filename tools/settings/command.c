@@ -4,14 +4,13 @@
  *
  * The text and the tables of docs/tuning.md go out as they are made; JSON is built whole first.
  */
-#include "tools/settings/command.h"
-
 #include <errno.h>
 #include <jansson.h>
 #include <string.h>
 
 #include "config/config.h"
 #include "tools/options.h"
+#include "tools/subcommand.h"
 
 enum { KEY_JSON = 256, KEY_MARKDOWN };
 enum { VALUES_BYTES = 256 };
@@ -140,7 +139,7 @@ static bool json_write(FILE *out) {
 
 /* ---- The command ------------------------------------------------------------------------------------------------- */
 
-int command_settings(int argc, char **argv) {
+static int command_settings(int argc, char **argv) {
   static char name[] = "lade settings";
   const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
   settings_arguments a = {0};
@@ -155,3 +154,6 @@ int command_settings(int argc, char **argv) {
   fprintf(stderr, "lade settings: cannot write standard output: %s\n", strerror(errno));
   return EXIT_FAILED;
 }
+
+const subcommand subcommand_settings = {"settings", "show the keys of settings as text: values, defaults, effects",
+                                        command_settings};

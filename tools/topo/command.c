@@ -4,13 +4,12 @@
  *
  * The drawing is written first: a file that cannot be written leaves no report that looks like success.
  */
-#include "tools/topo/command.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tools/options.h"
+#include "tools/subcommand.h"
 #include "tools/topo/survey.h"
 
 enum { KEY_JSON = 256, KEY_PLOT, KEY_RUNTIME, KEY_TRY };
@@ -84,7 +83,7 @@ static int survey_show(const topo_arguments *a, lade_runtime *runtime) {
   return status;
 }
 
-int command_topo(int argc, char **argv) {
+static int command_topo(int argc, char **argv) {
   static char name[] = "lade topo";
   const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
   topo_arguments a = {0};
@@ -95,3 +94,6 @@ int command_topo(int argc, char **argv) {
   if (lade_runtime_close(runtime) != LADE_OK && status == EXIT_FINE) status = lade_failed("closing");
   return status;
 }
+
+const subcommand subcommand_topo = {"topo", "show devices, NUMA nodes and limits as a pinned pool sees them",
+                                    command_topo};
