@@ -479,9 +479,9 @@ static void counters_read(const ladei_pinned_pool_counters *counters, lade_pinne
   out->driver_free_ns = counter_read(&counters->driver_frees.total_ns);
   out->driver_free_min_ns = out->driver_frees == 0 ? 0 : counter_read(&counters->driver_frees.min_ns);
   out->driver_free_max_ns = counter_read(&counters->driver_frees.max_ns);
-  out->limit_waits = counter_read(&counters->limit_waits);
-  out->other_node_takes = counter_read(&counters->other_node_takes);
-  out->unreached_caches = counter_read(&counters->unreached_caches);
+#define SUM_READ(name) out->name = counter_read(&counters->name);
+  LADEI_PINNED_SUMS(SUM_READ)
+#undef SUM_READ
 }
 
 const char *lade_pinned_debug_last(lade_pinned_pool *pool) {

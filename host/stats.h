@@ -88,13 +88,18 @@ typedef struct ladei_pinned_timer {
 void ladei_pinned_timer_init(ladei_pinned_timer *timer);
 void ladei_pinned_timer_add(ladei_pinned_timer *timer, uint64_t calls, uint64_t ns);
 
+/* Sums that lade_pinned_stats has under the same names: a new one is a name here, and a field there. */
+#define LADEI_PINNED_SUMS(X)         X(limit_waits) X(other_node_takes) X(unreached_caches)
+#define LADEI_PINNED_SUM_FIELD(name) _Atomic(uint64_t) name;
+
 typedef struct ladei_pinned_pool_counters {
   ladei_pinned_gauge reserved_bytes;
   ladei_pinned_published_use in_use; /* its peaks; current is the sum of the nodes' */
   ladei_pinned_pending pending;      /* the same */
   ladei_pinned_amount cached_peak;   /* guard: pool->lock */
   _Atomic(uint64_t) hits;            /* as read last */
-  _Atomic(uint64_t) misses, limit_waits, other_node_takes, unreached_caches;
+  _Atomic(uint64_t) misses;
+  LADEI_PINNED_SUMS(LADEI_PINNED_SUM_FIELD)
   ladei_pinned_timer driver_allocs, driver_frees;
 } ladei_pinned_pool_counters;
 
