@@ -6,7 +6,8 @@
  *
  * The text, in this order; fields in brackets only where they say something:
  *   device, bytes asked for, bytes needed from the driver; total, free; [processes, as far as NVML knows them]; [limit];
- *   allocated [of it cached in private pools]; reserved but unallocated [and what may help]; [pending]; [capture]; [refused by the driver]; cause
+ *   allocated [of it cached in private pools, as far as so many of their blocks tell]; reserved but unallocated [and what may
+ *   help]; [pending]; [capture]; [refused by the driver]; cause
  *
  * Locks: the allocator's lock while counters are copied; nobody is called under it.
  */
@@ -47,6 +48,7 @@ typedef struct oom_facts {
   uint64_t limit_bytes; /* UINT64_MAX: none */
   uint64_t allocated_bytes;
   uint64_t private_bytes; /* cached in private pools */
+  bool private_more;      /* there may be more of them: not all was looked at */
   uint64_t reserved_bytes;
   uint64_t held_bytes; /* that the driver refused to take back */
   bool pending;
@@ -54,20 +56,31 @@ typedef struct oom_facts {
   bool expandable; /* or no backend that could be */
 } oom_facts;
 
-/* Bytes cached in private pools, which only their captures can use. */
-static uint64_t private_cached_bytes(const ladei_device_heap *heap) {
-  ladei_device_heap_assert_locked(heap);
+/* How many free blocks are looked at, as other threads wait for the lock meanwhile. */
+enum { PRIVATE_BLOCKS_MAX = 1024 };
+
+/* The free blocks of a pool, as long as *budget lasts. */
+static uint64_t pool_cached_bytes(const ladei_device_block_pool *pool, size_t *budget) {
   uint64_t total = 0;
-  for (const ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
-    const ladei_device_block_pool *const parts[2] = {&pool->small_pool, &pool->large_pool};
-    for (int i = 0; i < 2; i++) {
-      for (ladei_device_order_node *node = ladei_device_free_set_first(&parts[i]->free); node != NULL;
-           node = ladei_device_free_set_next(&parts[i]->free, node)) {
-        total += LADEI_DEVICE_ORDER_RECORD(node, ladei_device_block, order)->size;
-      }
-    }
+  for (ladei_device_order_node *node = ladei_device_free_set_first(&pool->free); node != NULL && *budget > 0;
+       node = ladei_device_free_set_next(&pool->free, node)) {
+    total += LADEI_DEVICE_ORDER_RECORD(node, ladei_device_block, order)->size;
+    --*budget;
   }
   return total;
+}
+
+/* Bytes cached in private pools, which only their captures can use; at least so many where the budget is used up. */
+static void private_bytes_sum(const ladei_device_heap *heap, oom_facts *facts) {
+  ladei_device_heap_assert_locked(heap);
+  size_t budget = PRIVATE_BLOCKS_MAX;
+  const ladei_device_private_pool *pool = heap->private_pools;
+  facts->private_bytes = 0;
+  for (; pool != NULL && budget > 0; pool = pool->next) {
+    facts->private_bytes += pool_cached_bytes(&pool->small_pool, &budget);
+    facts->private_bytes += pool_cached_bytes(&pool->large_pool, &budget);
+  }
+  facts->private_more = budget == 0;
 }
 
 /* Copies what the allocator knows, and writes the event. */
@@ -76,7 +89,7 @@ static lade_device_stats facts_copy(lade_device_allocator *allocator, const lade
   ladei_device_heap *heap = &allocator->heap;
   ladei_lock_acquire(&allocator->lock);
   lade_device_stats stats = ladei_device_heap_stats(heap);
-  facts->private_bytes = private_cached_bytes(heap);
+  private_bytes_sum(heap, facts);
   facts->held_bytes = allocator->held_bytes;
   facts->limit_bytes = allocator->fraction_set ? allocator->fraction_bytes : UINT64_MAX;
   if (allocator->max_bytes < facts->limit_bytes) facts->limit_bytes = allocator->max_bytes;
@@ -178,13 +191,13 @@ static lade_status text_record(const lade_device_allocator *allocator, const lad
   uint64_t taken = facts->allocated_bytes + facts->private_bytes;
   uint64_t unallocated = facts->reserved_bytes > taken ? facts->reserved_bytes - taken : 0;
   char limit[64] = "";
-  char private_share[64] = "";
+  char private_share[80] = "";
   if (facts->limit_bytes != UINT64_MAX) {
     snprintf(limit, sizeof limit, "; limit %s", size_format(facts->limit_bytes).text);
   }
   if (facts->private_bytes > 0) {
-    snprintf(private_share, sizeof private_share, ", %s of it cached in private pools",
-             size_format(facts->private_bytes).text);
+    snprintf(private_share, sizeof private_share, ", %s%s of it cached in private pools",
+             facts->private_more ? "at least " : "", size_format(facts->private_bytes).text);
   }
   char kept[96] = "";
   if (request->kept_bytes > 0) {

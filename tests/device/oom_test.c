@@ -58,6 +58,28 @@ LADE_TEST(DeviceOom, TheTextHasItsFieldsInOrder) {
   device_fixture_close(&f);
 }
 
+/* The report looks at so many free blocks of private pools under the lock, and at no more. */
+LADE_TEST(DeviceOom, WhatPrivatePoolsCacheIsSummedUpToABound) {
+  enum { BLOCKS = 3000 };
+  device_fixture f;
+  char *blocks[BLOCKS];
+  void *out = NULL;
+  lade_device_pool_id id = {1, 0};
+  if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
+  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, id, &f.streams[0], 1));
+  for (int i = 0; i < BLOCKS; i++)
+    LADE_EXPECT_OK(lade_device_alloc(f.allocator, 512, f.streams[0], (void **)&blocks[i]));
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, id));
+  for (int i = 0; i < BLOCKS; i += 2) LADE_EXPECT_OK(lade_device_free(f.allocator, blocks[i]));
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 64 * MIB, f.streams[1], &out));
+  LADE_EXPECT(strstr(lade_last_error()->text, ", at least 512.00 KiB of it cached in private pools") != NULL);
+  for (int i = 1; i < BLOCKS; i += 2) LADE_EXPECT_OK(lade_device_free(f.allocator, blocks[i]));
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 64 * MIB, f.streams[1], &out));
+  LADE_EXPECT(strstr(lade_last_error()->text, ", 2.00 MiB of it cached in private pools") != NULL);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, id));
+  device_fixture_close(&f);
+}
+
 /* What says nothing is left out: no limit, no private pools, too little cached for the hint. */
 LADE_TEST(DeviceOom, FieldsWithoutMeaningAreAbsent) {
   device_fixture f;
