@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Captures: what is captured, who joins, what is forbidden and what that does (R9, R10). */
+/* Across sources: Captures: what is captured, who joins, what is forbidden and what that does (R9, R10). */
 #include <string.h>
 
 #include "tests/conformance/conformance.h"

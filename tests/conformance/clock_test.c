@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clock, timers of virtual time, texts of native codes. */
+/* Across sources: The clock, timers of virtual time, texts of native codes. */
 #include <string.h>
 
 #include "tests/conformance/conformance.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies, fills, host functions, value writes: real bytes, in order. */
+/* Across sources: Copies, fills, host functions, value writes: real bytes, in order. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device memory: alignment, distinct ranges, running out, bad frees. */
+/* Across sources: Device memory: alignment, distinct ranges, running out, bad frees. */
 #include <stdint.h>
 #include <stdio.h>
 

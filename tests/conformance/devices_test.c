@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices: what they say of themselves, current device and context, waiting for a device (R4, R5). */
+/* Across sources: Devices: what they say of themselves, current device and context, waiting for a device (R4, R5). */
 #include <ctype.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events: what a record captures, pending and done, time between two, life. */
+/* Across sources: Events: what a record captures, pending and done, time between two, life. */
 #include <pthread.h>
 
 #include "tests/conformance/conformance.h"

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Software devices only: the fault plan, held streams, lost devices (R7), what they count and report. */
+/*
+ * Across sources: Software devices only: the fault plan, held streams, lost devices (R7), what they count and report.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Graphs: launching what was captured, life of graphs and execs in any order, user objects. */
+/* Across sources: Graphs: launching what was captured, life of graphs and execs in any order, user objects. */
 #include <stdatomic.h>
 #include <string.h>
 

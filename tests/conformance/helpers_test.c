@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public helpers of lade/runtime.h on every runtime: what a program without CUDA's own API works with. */
+/*
+ * Across sources: The public helpers of lade/runtime.h on every runtime: what a program without CUDA's own API works
+ * with.
+ */
 #include <stdlib.h>
 #include <string.h>
 

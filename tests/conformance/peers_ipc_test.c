@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Peer access between devices, and device memory shared with another process. */
+/* Across sources: Peer access between devices, and device memory shared with another process. */
 #include <errno.h>
 #include <spawn.h>
 #include <stdio.h>

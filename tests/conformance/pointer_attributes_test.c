@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the runtime says of an address: any address, at any place in its memory. */
+/* Across sources: What the runtime says of an address: any address, at any place in its memory. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams: identity and special handles, order within and between streams (R6), life. */
+/* Across sources: Streams: identity and special handles, order within and between streams (R6), life. */
 #include <pthread.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Virtual memory: addresses without memory, memory mapped into them piece by piece, access, sharing. */
+/* Across sources: Virtual memory: addresses without memory, memory mapped into them piece by piece, access, sharing. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A driver may hand addresses out again as soon as it has taken them back, that is before the call that gave them back
- * returns. Another thread's allocation at that moment is played here inside the driver's call.
+ * Across sources: A driver may hand addresses out again as soon as it has taken them back, that is before the call that
+ * gave them back returns. Another thread's allocation at that moment is played here inside the driver's call.
  */
 #include "device/state/allocator.h"
 #include "tests/device/fixture.h"

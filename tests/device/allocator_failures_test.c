@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every call of the driver fails once, those that give back included: the allocator stays whole and loses nothing, with
- * every backend.
+ * Across sources: Every call of the driver fails once, those that give back included: the allocator stays whole and
+ * loses nothing, with every backend.
  */
 #include "device/state/allocator.h"
 #include "lade/device.h"

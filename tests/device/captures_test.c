@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device allocator while streams capture: no block comes back early, no capture is broken. On software devices, on the
- * loopback driver and on a GPU, all of which invalidate a capture whose stream is asked or waited for.
+ * Across sources: The device allocator while streams capture: no block comes back early, no capture is broken. On
+ * software devices, on the loopback driver and on a GPU, all of which invalidate a capture whose stream is asked or
+ * waited for.
  */
 #include <pthread.h>
 #include <sched.h>

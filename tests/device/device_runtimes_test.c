@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device allocator on devices with bytes, with real work on real streams: software devices, runtime/cuda on the
- * loopback driver, and a GPU where there is one.
+ * Across sources: The device allocator on devices with bytes, with real work on real streams: software devices,
+ * runtime/cuda on the loopback driver, and a GPU where there is one.
  */
 #include "device/state/allocator.h"
 #include "tests/device/fixture.h"

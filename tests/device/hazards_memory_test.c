@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weaknesses H2 and H3 of PyTorch's allocator (docs/pytorch-differences.md): each block handed out, split, merged or
- * noted on a stream costs allocations on the heap. Here malloc is counted: in a steady state there is none.
+ * Across sources: Weaknesses H2 and H3 of PyTorch's allocator (docs/pytorch-differences.md): each block handed out,
+ * split, merged or noted on a stream costs allocations on the heap. Here malloc is counted: in a steady state there is
+ * none.
  *
  * A call that allocates under the lock can be stopped there: another thread has its turn then, and does what needs no lock.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Known weaknesses of PyTorch's allocator, by the numbers of docs/pytorch-differences.md: a
+ * Across sources: Known weaknesses of PyTorch's allocator, by the numbers of docs/pytorch-differences.md: a
  * test for each one that lade does not have, which fails where the weakness is there. (H9 needs work on streams that really
  * run: device_runtimes_test.c. H2 and H3 watch malloc: hazards_memory_test.c. H13 holds threads in driver calls:
  * in_flight_test.c.)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a driver call of one thread means for the others: memory on its way counts for limits, is waited for before
- * memory is said to be out, shows in snapshots as the counters have it, and breaks no invariant.
+ * Across sources: What a driver call of one thread means for the others: memory on its way counts for limits, is waited
+ * for before memory is said to be out, shows in snapshots as the counters have it, and breaks no invariant.
  *
  * The interposer holds a thread in the middle of a driver call; what the others do there is then certain. Who waits is
  * seen at the allocator's condition, so nothing here sleeps.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private pools of captures, and checkpoints of their layout. */
+/* Across sources: Private pools of captures, and checkpoints of their layout. */
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nobody is called under a lock of the library: not the driver, which the interposer below every fixture sees to (it stops
- * the program), and not the program's callbacks, which look here themselves.
+ * Across sources: Nobody is called under a lock of the library: not the driver, which the interposer below every
+ * fixture sees to (it stops the program), and not the program's callbacks, which look here themselves.
  */
 #include "base/lock.h"
 #include "device/state/allocator.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Golden vectors: small cases with the results that the reference gives, through the public calls. A name per group:
- * rounding, divisions, split, oversize, stream, foreign stream, merge, pools, checkpoint, stats; then limits met exactly.
+ * Across sources: Golden vectors: small cases with the results that the reference gives, through the public calls. A
+ * name per group: rounding, divisions, split, oversize, stream, foreign stream, merge, pools, checkpoint, stats; then
+ * limits met exactly.
  */
 #include "device/state/allocator.h"
 #include "tests/device/fixture.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzz targets: one C function that takes bytes, built in two ways by lade_fuzz_test() (fuzz.bzl).
+ * Fuzz targets: one C function that takes bytes, built in two ways by the rule lade_fuzz_test (fuzz.bzl).
  *
  *   default         a regular test: replays the stored inputs, then some hundred seeded random ones
  *   --config=fuzz   a libFuzzer program, with the address and undefined-behaviour sanitisers

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a cache of pinned memory must do, by the numbers of the acceptance checks for the cache of today's frameworks:
- * 2, 3, 4 and 8 under the reference policy, whose sizes and events they count; all others under both policies.
+ * Across sources: What a cache of pinned memory must do, by the numbers of the acceptance checks for the cache of
+ * today's frameworks: 2, 3, 4 and 8 under the reference policy, whose sizes and events they count; all others under
+ * both policies.
  *
  *   1 zero bytes, NULL          4 one event per stream     7 foreign pointers         9 every call failing
  *   2 powers of two             5 work in flight           8 emptying the cache      10 many threads

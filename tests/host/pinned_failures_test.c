@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every call of the runtime fails, one after the other: the pool loses nothing and leaks nothing. */
+/* Across sources: Every call of the runtime fails, one after the other: the pool loses nothing and leaks nothing. */
 
 #include "base/size.h"
 #include "host/pool.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Giving back, pinning ahead, NUMA placement, sources, and the two precise ways to end a use. */
+/* Across sources: Giving back, pinning ahead, NUMA placement, sources, and the two precise ways to end a use. */
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>

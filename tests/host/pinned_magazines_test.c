@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks kept ready by threads and bins: nobody keeps them from others for good. */
+/* Across sources: Blocks kept ready by threads and bins: nobody keeps them from others for good. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

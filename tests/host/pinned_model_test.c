@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random use of a pool against a naive model, on virtual time; some seeds in debug mode, some under the reference policy.
+ * Across sources: Random use of a pool against a naive model, on virtual time; some seeds in debug mode, some under the
+ * reference policy.
  *
  * The model is a list of the blocks in use with the pattern that was written to each, none of which may overlap, and for
  * every freed block that was used by a stream the copy that must still find its pattern. A block handed out too early

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NUMA nodes that are full, and systems that refuse to bind. */
+/* Across sources: NUMA nodes that are full, and systems that refuse to bind. */
 #include <errno.h>
 #include <hwloc.h>
 #include <linux/mempolicy.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pool in a process that the system holds short: of locked memory, of memory altogether. Each test is a child process
- * of its own, which gives up what it needs to be held short. What the machine does not let it do is told, and skipped.
+ * Across sources: A pool in a process that the system holds short: of locked memory, of memory altogether. Each test is
+ * a child process of its own, which gives up what it needs to be held short. What the machine does not let it do is
+ * told, and skipped.
  */
 #include <errno.h>
 #include <linux/capability.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference policy beyond its acceptance checks (pinned_acceptance_test.c). */
+/* Across sources: The reference policy beyond its acceptance checks (pinned_acceptance_test.c). */
 #include <string.h>
 
 #include "base/size.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pinned pool with real copies on real streams: when blocks come back from streams, captures and graphs, and memory
- * of every source. For software devices, runtime/cuda on the loopback driver, and a GPU where there is one.
+ * Across sources: The pinned pool with real copies on real streams: when blocks come back from streams, captures and
+ * graphs, and memory of every source. For software devices, runtime/cuda on the loopback driver, and a GPU where there
+ * is one.
  */
 #include <pthread.h>
 #include <stdlib.h>

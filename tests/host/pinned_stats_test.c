@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statistics and snapshots: what is counted for the pool, its nodes and its size classes, and that they agree. */
+/*
+ * Across sources: Statistics and snapshots: what is counted for the pool, its nodes and its size classes, and that they
+ * agree.
+ */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many threads on one pool, on the "cpu" runtime: run under the thread sanitiser. */
+/* Across sources: Many threads on one pool, on the "cpu" runtime: run under the thread sanitiser. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loaders when things go wrong: consumers that keep batches, streams that do not run, files and calls that fail. */
+/*
+ * Across sources: Loaders when things go wrong: consumers that keep batches, streams that do not run, files and calls
+ * that fail.
+ */
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>

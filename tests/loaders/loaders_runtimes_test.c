@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loaders through runtime/cuda: on the loopback driver, and on a GPU where there is one. The other tests of this folder
- * have the software devices.
+ * Across sources: Loaders through runtime/cuda: on the loopback driver, and on a GPU where there is one. The other
+ * tests of this folder have the software devices.
  */
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* More files than a process may have open: in a data set, and in one transfer. */
+/* Across sources: More files than a process may have open: in a data set, and in one transfer. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A save over an older checkpoint, stopped anywhere: what lies there is the old checkpoint or the new one, whole, and the
- * next save leaves nothing but its own files. Each system call of a save fails once, is made and reported as failed once,
- * and never comes because the process is killed before it.
+ * Across sources: A save over an older checkpoint, stopped anywhere: what lies there is the old checkpoint or the new
+ * one, whole, and the next save leaves nothing but its own files. Each system call of a save fails once, is made and
+ * reported as failed once, and never comes because the process is killed before it.
  */
 #include <dirent.h>
 #include <errno.h>

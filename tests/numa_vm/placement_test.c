@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where pinned memory really lies, page by page, on a machine with two NUMA nodes. Elsewhere these tests are skipped:
- * tests/numa_vm/run starts a virtual machine that has two, with a PCI display on each in place of a GPU.
+ * Across sources: Where pinned memory really lies, page by page, on a machine with two NUMA nodes. Elsewhere these
+ * tests are skipped: tests/numa_vm/run starts a virtual machine that has two, with a PCI display on each in place of a
+ * GPU.
  */
 #include <stdio.h>
 #include <stdlib.h>

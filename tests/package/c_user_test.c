@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A C program that knows only the public headers and one library file. */
+/* Across sources: A C program that knows only the public headers and one library file. */
 #include <lade/device.h>
 #include <lade/pinned.h>
 #include <lade/runtime.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The shared library is closed with dlclose() while threads that used it live on. They come back to it when they end (a
- * thread gives its blocks back to its pools then), so it must still be there.
+ * Across sources: The shared library is closed with dlclose() while threads that used it live on. They come back to it
+ * when they end (a thread gives its blocks back to its pools then), so it must still be there.
  */
 #include <dlfcn.h>
 #include <lade/pinned.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pipelines on a pool whose cap leaves them one to four blocks together: they wait for each other, and no transfer fails.
- * What the program holds itself is nothing to wait for.
+ * Across sources: Pipelines on a pool whose cap leaves them one to four blocks together: they wait for each other, and
+ * no transfer fails. What the program holds itself is nothing to wait for.
  */
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Destroying a pipeline beside calls on its tickets: a call is stopped after each of its unlocks in turn, the pipeline is
- * destroyed there by another thread, as far as that gets, and the call goes on.
+ * Across sources: Destroying a pipeline beside calls on its tickets: a call is stopped after each of its unlocks in
+ * turn, the pipeline is destroyed there by another thread, as far as that gets, and the call goes on.
  *
  * The unlocks of the library are the linker's (--wrap=ladei_lock_release); builds with NDEBUG have them inline, and make the
  * same calls without stops.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Callbacks that never return, producers and consumers that are slow: others go on, waits with a limit end, and shutting
- * down says what it could not end. Ten thousand tickets at once.
+ * Across sources: Callbacks that never return, producers and consumers that are slow: others go on, waits with a limit
+ * end, and shutting down says what it could not end. Ten thousand tickets at once.
  */
 #include <sched.h>
 #include <semaphore.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In virtual time a transfer goes through the same states every time. So it can be cancelled, and its device lost, in each
- * of them: after no step of the clock, after one, after two ... until it is over before that. Beside it runs another
- * transfer, which a cancelled one must not harm. After each run every block is back and nothing is alive.
+ * Across sources: In virtual time a transfer goes through the same states every time. So it can be cancelled, and its
+ * device lost, in each of them: after no step of the clock, after one, after two ... until it is over before that.
+ * Beside it runs another transfer, which a cancelled one must not harm. After each run every block is back and nothing
+ * is alive.
  */
 #include <string.h>
 

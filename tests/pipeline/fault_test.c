@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What goes wrong: bad arguments, files that end early or cannot be written, memory that is refused, driver calls that
- * fail, devices that are lost, transfers that are cancelled. After each, every block is accounted for (the runtime
- * closes only when nothing is alive) and other transfers are unharmed.
+ * Across sources: What goes wrong: bad arguments, files that end early or cannot be written, memory that is refused,
+ * driver calls that fail, devices that are lost, transfers that are cancelled. After each, every block is accounted for
+ * (the runtime closes only when nothing is alive) and other transfers are unharmed.
  */
 #include <errno.h>
 #include <fcntl.h>

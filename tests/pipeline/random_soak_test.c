@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random transfers of every kind at once, cancelled, waited for, given back and failed at random: by one thread on "sim", by
- * three on "cpu". What ends well must have every byte right; what does not must end with an error that was asked for. At
- * the end every block is back and nothing is alive.
+ * Across sources: Random transfers of every kind at once, cancelled, waited for, given back and failed at random: by
+ * one thread on "sim", by three on "cpu". What ends well must have every byte right; what does not must end with an
+ * error that was asked for. At the end every block is back and nothing is alive.
  *
  * The short form runs in every build. The long one, by LADE_SOAK_SECONDS=600, keeps "cpu" at it for that long and holds
  * that the process has not grown since its first quarter. LADE_TEST_SEED replays a seed.

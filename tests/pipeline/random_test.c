@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random work on virtual time: several pipelines share one pool with each other and with staging by hand, over streams
- * that wait for each other. Copies take long and read their source when their time comes, so a block that is handed out
- * too early shows as wrong bytes.
+ * Across sources: Random work on virtual time: several pipelines share one pool with each other and with staging by
+ * hand, over streams that wait for each other. Copies take long and read their source when their time comes, so a block
+ * that is handed out too early shows as wrong bytes.
  *
  * The second test deliberately breaks the pool's rule of retirement and must find wrong bytes: proof that the first
  * would notice.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers of memory that is pinned by several registrations, as staging blocks and as sources and sinks: the driver
- * refuses a copy over the end of a registration, so the pipeline cuts there.
+ * Across sources: Transfers of memory that is pinned by several registrations, as staging blocks and as sources and
+ * sinks: the driver refuses a copy over the end of a registration, so the pipeline cuts there.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The schedule, in virtual time and so exact: how near a long transfer comes to the slower of storage and link, with
- * chunk, depth and requests at once chosen by lade, filling and draining of the ring included; and how much pinned memory
- * that takes. Device memory is addresses only and the source writes nothing, so many GiB are simulated in no time.
+ * Across sources: The schedule, in virtual time and so exact: how near a long transfer comes to the slower of storage
+ * and link, with chunk, depth and requests at once chosen by lade, filling and draining of the ring included; and how
+ * much pinned memory that takes. Device memory is addresses only and the source writes nothing, so many GiB are
+ * simulated in no time.
  */
 #include <stdio.h>
 

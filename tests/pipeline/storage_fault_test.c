@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What goes wrong with files, for real: errors of the disk, files that change their length, full disks, interrupted and
- * short calls, O_DIRECT refused, saves that cannot be finished, storage that hangs. By pread, by io_uring, and on virtual
- * time. After each, other transfers are unharmed and every block is accounted for (the runtime closes only when nothing
- * is alive).
+ * Across sources: What goes wrong with files, for real: errors of the disk, files that change their length, full disks,
+ * interrupted and short calls, O_DIRECT refused, saves that cannot be finished, storage that hangs. By pread, by
+ * io_uring, and on virtual time. After each, other transfers are unharmed and every block is accounted for (the runtime
+ * closes only when nothing is alive).
  */
 #include <dirent.h>
 #include <errno.h>

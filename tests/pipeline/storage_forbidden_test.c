@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where io_uring is forbidden, wholly or in part, transfers go on by other means, and the report says why. Each in a
- * process of its own, since what is forbidden stays so.
+ * Across sources: Where io_uring is forbidden, wholly or in part, transfers go on by other means, and the report says
+ * why. Each in a process of its own, since what is forbidden stays so.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files from end to end: every kind of storage, through the page cache and past it, any range; files by path, flushed,
- * appearing all at once.
+ * Across sources: Files from end to end: every kind of storage, through the page cache and past it, any range; files by
+ * path, flushed, appearing all at once.
  */
 #include <dirent.h>
 #include <errno.h>

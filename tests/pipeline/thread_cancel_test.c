@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads that are cancelled (pthread_cancel) in a call of the pipeline: the call comes to its end first, so nothing of the
- * pipeline stays behind with the thread.
+ * Across sources: Threads that are cancelled (pthread_cancel) in a call of the pipeline: the call comes to its end
+ * first, so nothing of the pipeline stays behind with the thread.
  */
 #include <pthread.h>
 #include <stdlib.h>

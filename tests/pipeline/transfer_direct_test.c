@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What needs no staging: pinned memory and memory of devices go to and fro without a block or a reader. And checksums of
- * everything else on its way, and of pinned memory where it lies.
+ * Across sources: What needs no staging: pinned memory and memory of devices go to and fro without a block or a reader.
+ * And checksums of everything else on its way, and of pinned memory where it lies.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers of many ranges: from several files, memory and callbacks into one range of the device or all over it, and
- * back; as few copies as possible; a destination that is allocated on the way; every mistake named with its piece.
+ * Across sources: Transfers of many ranges: from several files, memory and callbacks into one range of the device or
+ * all over it, and back; as few copies as possible; a destination that is allocated on the way; every mistake named
+ * with its piece.
  */
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transfers from end to end, on virtual and on real time: every kind of endpoint, both directions, stream order. */
+/*
+ * Across sources: Transfers from end to end, on virtual and on real time: every kind of endpoint, both directions,
+ * stream order.
+ */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

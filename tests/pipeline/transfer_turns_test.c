@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose turn it is: urgent transfers overtake bulk ones, submitters share by bytes; who is told at
+ * Across sources: Whose turn it is: urgent transfers overtake bulk ones, submitters share by bytes; who is told at
  * the end; and parts that are ready before the rest.
  */
 #include <semaphore.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Driver calls that fail: no block lost, none given back early, and everything works again afterwards. */
+/*
+ * Across sources: Driver calls that fail: no block lost, none given back early, and everything works again afterwards.
+ */
 #include <string.h>
 
 #include "runtime/ops_list.h"

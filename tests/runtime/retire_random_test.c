@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random use against a naive model, and many threads at once. */
+/* Across sources: Random use against a naive model, and many threads at once. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>

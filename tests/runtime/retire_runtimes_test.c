@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Retirement over real runtimes: copies, gates, captures and graphs, on virtual time, on real time and through CUDA. */
+/*
+ * Across sources: Retirement over real runtimes: copies, gates, captures and graphs, on virtual time, on real time and
+ * through CUDA.
+ */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the test shim: expectations that hold pass, and registration runs what it says. */
+/* Across sources: Tests of the test shim: expectations that hold pass, and registration runs what it says. */
 #include "tests/shim/lade_test.h"
 
 #include <limits.h>

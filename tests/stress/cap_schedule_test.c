@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All orders of two threads in a pinned pool at its cap: one asks for memory, the other one brings some back, or moves it
- * about. The request is never refused, as at every moment there is room for it, and no wake-up is missed: a thread that
- * sleeps although memory came back makes a schedule that does not end.
+ * Across sources: All orders of two threads in a pinned pool at its cap: one asks for memory, the other one brings some
+ * back, or moves it about. The request is never refused, as at every moment there is room for it, and no wake-up is
+ * missed: a thread that sleeps although memory came back makes a schedule that does not end.
  *
  * The device is "sim" with a clock that stands, but for the pool it runs by itself: so a wait sleeps, as on a GPU.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads that are cancelled (pthread_cancel) in a call of the device allocator. Every driver call, and every callback of
- * a plugin, is a cancellation point here, as it may be: the call comes to its end first, and nothing of the allocator
- * stays behind with the thread.
+ * Across sources: Threads that are cancelled (pthread_cancel) in a call of the device allocator. Every driver call, and
+ * every callback of a plugin, is a cancellation point here, as it may be: the call comes to its end first, and nothing
+ * of the allocator stays behind with the thread.
  */
 #include <pthread.h>
 #include <stdlib.h>

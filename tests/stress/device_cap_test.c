@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads at the cap of a device allocator: more than it holds is wanted, given back, granted to a peer, and looked at.
+ * Across sources: Threads at the cap of a device allocator: more than it holds is wanted, given back, granted to a
+ * peer, and looked at.
  *
  *   the driver's side   each call that takes memory counts from before it begins, each that gives back until it is over:
  *                       the sum never exceeds the cap

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One thread captures graph after graph into private pools; others allocate, note uses by other streams, free, and give
- * the cache back. The software device judges: memory is never reused without an order between the uses, and no capture is
- * broken.
+ * Across sources: One thread captures graph after graph into private pools; others allocate, note uses by other
+ * streams, free, and give the cache back. The software device judges: memory is never reused without an order between
+ * the uses, and no capture is broken.
  *
  *   capturer  fresh streams C, D:  begin .. blocks of the pool used on C and D, and one from outside .. end, launch, destroy
  *   worker    streams s, t:        alloc on s, fill on s, t after s, fill on t, record t, free; now and then empty_cache

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All orders of two threads in a device allocator whose memory comes from callbacks of a plugin, at its cap: one asks for
- * memory, the other one has some on its way. The request is refused only where the other thread's call leaves no room at
- * any moment of it; and callbacks that call their own allocator do not wait for themselves.
+ * Across sources: All orders of two threads in a device allocator whose memory comes from callbacks of a plugin, at its
+ * cap: one asks for memory, the other one has some on its way. The request is refused only where the other thread's
+ * call leaves no room at any moment of it; and callbacks that call their own allocator do not wait for themselves.
  */
 #include <inttypes.h>
 #include <stdio.h>

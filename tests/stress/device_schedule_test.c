@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All orders of two threads in a device allocator, on "sim": every pair of its calls, each also with itself, with plain
- * and with expandable segments.
+ * Across sources: All orders of two threads in a device allocator, on "sim": every pair of its calls, each also with
+ * itself, with plain and with expandable segments.
  *
  * Work is a host function that counts how much of a stream is done. The model keeps every block that was handed out, with
  * how much of each stream must be done before its memory may serve another stream, or go back to the driver: on streams

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thousand threads that have used a pool and sleep: they keep nothing from those that work. */
+/* Across sources: A thousand threads that have used a pool and sleep: they keep nothing from those that work. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Locks are fair after a bound, judged by how often others took the lock meanwhile.
+ * Across sources: Locks are fair after a bound, judged by how often others took the lock meanwhile.
  *
  * A hot thread gives the lock and takes it again at once, before those who were woken for it can run: all are on one
  * processor, and a thread of the batch class keeps no other from running. So in each round somebody is woken in vain, and

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The k-th allocation of the library fails, for every k, while two threads and the test itself use a pinned pool: its
- * creation, allocs, records, frees, trims, its end. Every error is named, a free never is one, and nothing is lost.
+ * Across sources: The k-th allocation of the library fails, for every k, while two threads and the test itself use a
+ * pinned pool: its creation, allocs, records, frees, trims, its end. Every error is named, a free never is one, and
+ * nothing is lost.
  *
  * Allocations are the linker's to fail (--wrap): those of the library, the software device and this test; not those of
  * system libraries.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel denies membarrier, from the start or from some moment on, to one thread or to all: a sandbox entered late.
+ * Across sources: The kernel denies membarrier, from the start or from some moment on, to one thread or to all: a
+ * sandbox entered late.
  *
  * Without the barrier nobody may look into the cache of a thread that enters it by plain stores: both would take the
  * same block. Such a cache stays as it is until its owner's next call, and nothing in it is lost.

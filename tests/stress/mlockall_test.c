@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs that lock all of their memory: the kernel gives none of it back, so records are not zero by themselves. */
+/*
+ * Across sources: Programs that lock all of their memory: the kernel gives none of it back, so records are not zero by
+ * themselves.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

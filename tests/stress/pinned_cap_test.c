@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pinned pool at its cap: LADE_ERR_LIMIT is the answer only where what is in use or pending leaves no room, whatever
- * other threads are in the midst of. Registrations and their ends are slow here, and stop where a test wants them to.
+ * Across sources: A pinned pool at its cap: LADE_ERR_LIMIT is the answer only where what is in use or pending leaves no
+ * room, whatever other threads are in the midst of. Registrations and their ends are slow here, and stop where a test
+ * wants them to.
  */
 #include <pthread.h>
 #include <sched.h>

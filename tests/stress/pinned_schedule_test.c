@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All orders of two threads in a pinned pool, on "sim": every pair of its calls, each also with itself.
+ * Across sources: All orders of two threads in a pinned pool, on "sim": every pair of its calls, each also with itself.
  *
  * Work is a host function that counts how much of a stream is done. The model keeps the memory that was freed, with how
  * much of each stream must be done before it may be handed out again: what was queued when a record_use began; on a

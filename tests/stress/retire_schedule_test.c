@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All orders of two threads in runtime/retire, on "sim": every pair of its operations, each also with itself.
+ * Across sources: All orders of two threads in runtime/retire, on "sim": every pair of its operations, each also with
+ * itself.
  *
  * Work is a host function that counts how much of a stream is done. The model knows, of each block, how much of each
  * stream must be done before the block may come back: what was queued when a NOW note began; of a stream noted until

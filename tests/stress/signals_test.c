@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signals that are sent to the process are for the program's threads: those that the library makes have them blocked. */
+/*
+ * Across sources: Signals that are sent to the process are for the program's threads: those that the library makes have
+ * them blocked.
+ */
 #include <ctype.h>
 #include <dirent.h>
 #include <pthread.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads that are cancelled (pthread_cancel) in a call of the pinned pool. Every driver call is a cancellation point here,
- * as it may be in a driver: the call comes to its end first, and nothing of the pool stays behind with the thread.
+ * Across sources: Threads that are cancelled (pthread_cancel) in a call of the pinned pool. Every driver call is a
+ * cancellation point here, as it may be in a driver: the call comes to its end first, and nothing of the pool stays
+ * behind with the thread.
  */
 #include <pthread.h>
 #include <string.h>

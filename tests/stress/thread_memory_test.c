@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* No memory for what a thread needs for itself: its cache in a pool, and its tallies. */
+/* Across sources: No memory for what a thread needs for itself: its cache in a pool, and its tallies. */
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The helpers that tests rely on: numbers that repeat, patterns that catch what they should, folders that go. */
+/*
+ * Across sources: The helpers that tests rely on: numbers that repeat, patterns that catch what they should, folders
+ * that go.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

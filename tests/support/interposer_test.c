@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The counting and failing runtime, and the driver that fails every call in turn: both must catch what they are for. */
+/*
+ * Across sources: The counting and failing runtime, and the driver that fails every call in turn: both must catch what
+ * they are for.
+ */
 #include <string.h>
 
 #include "runtime/ops.h"

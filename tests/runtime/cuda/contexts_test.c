@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Contexts and capture modes: what an op makes current, and what it leaves.
+ * Across sources: Contexts and capture modes: what an op makes current, and what it leaves.
  *
  * Locks: none; threads meet in pthread_join only.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every driver call of every op failing, one at a time: what comes out, and what is left behind.
+ * Across sources: Every driver call of every op failing, one at a time: what comes out, and what is left behind.
  *
  * Locks: none; one thread.
  */

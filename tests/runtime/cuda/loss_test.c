@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Devices that fail, devices that are reset, drivers that are going: R7 of runtime/ops.h.
+ * Across sources: Devices that fail, devices that are reset, drivers that are going: R7 of runtime/ops.h.
  *
  * Locks: none; one thread.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random programs on software devices: any op with any arguments, also wrong ones, in any state. After each step the
- * invariants hold (ladei_soft_check); at the end everything can be given back and the runtime closes.
+ * Across sources: Random programs on software devices: any op with any arguments, also wrong ones, in any state. After
+ * each step the invariants hold (ladei_soft_check); at the end everything can be given back and the runtime closes.
  *
  * Such programs race with themselves. With engine threads their devices are therefore addresses only: what runs then are
  * the queues, not the bytes.

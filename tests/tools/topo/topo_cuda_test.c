@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The nodes of GPUs, found by their PCI addresses: the runtime "cuda" over the loopback driver, on a machine from XML. */
+/*
+ * Across sources: The nodes of GPUs, found by their PCI addresses: the runtime "cuda" over the loopback driver, on a
+ * machine from XML.
+ */
 #include <stdlib.h>
 
 #include "tests/shim/lade_test.h"

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `lade topo` on machines made up of hwloc's descriptions, software devices with nodes, and the files of a kernel. */
+/*
+ * Across sources: `lade topo` on machines made up of hwloc's descriptions, software devices with nodes, and the files
+ * of a kernel.
+ */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
