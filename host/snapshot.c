@@ -4,10 +4,12 @@
  *
  * I1  What is shown is first written down, under the lock that keeps it still, and then given to the caller's callback
  *     with no lock held.
- * Locks: node->lock for blocks (in node.c), pool->lock for the list of threads.
+ * I2  A thread that is cancelled in the callback ends after the call: what was written down is freed first.
+ * Locks: node->lock for blocks (in node.c), pool->threads_lock for the list of threads.
  */
 #include <stdlib.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "host/pool.h"
 
@@ -71,9 +73,11 @@ static lade_status node_blocks_show(const lade_pinned_pool *pool, ladei_pinned_n
 
 lade_status lade_pinned_blocks_each(lade_pinned_pool *pool, lade_pinned_block_visit visit, void *user) {
   lade_status status = enter(pool, visit != NULL, __func__);
+  int cancellation = ladei_cancellation_hold();
   for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++) {
     status = node_blocks_show(pool, ladei_pinned_pool_node(pool, i), visit, user);
   }
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 
@@ -100,9 +104,11 @@ static lade_status node_show(lade_pinned_pool *pool, uint32_t index, lade_pinned
 
 lade_status lade_pinned_node_stats_each(lade_pinned_pool *pool, lade_pinned_node_stats_visit visit, void *user) {
   lade_status status = enter(pool, visit != NULL, __func__);
+  int cancellation = ladei_cancellation_hold();
   for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++) {
     status = node_show(pool, i, visit, user);
   }
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 
@@ -135,6 +141,7 @@ lade_status lade_pinned_class_stats_each(lade_pinned_pool *pool, lade_pinned_cla
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %u classes", __func__,
                        (unsigned)LADEI_PINNED_CLASSES);
   }
+  int cancellation = ladei_cancellation_hold();
   for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++) {
     ladei_pinned_node_gauges node;
     ladei_pinned_node_stats_read(pool, i, &node, classes);
@@ -145,5 +152,6 @@ lade_status lade_pinned_class_stats_each(lade_pinned_pool *pool, lade_pinned_cla
     }
   }
   free(classes);
+  ladei_cancellation_resume(cancellation);
   return status;
 }

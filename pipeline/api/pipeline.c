@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -449,9 +450,9 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
     status = ladei_runtime_acquire(runtime);
   }
   if (status == LADE_OK) {
-    int cancellation = ladei_pipe_cancellation_hold();
+    int cancellation = ladei_cancellation_hold();
     status = pipeline_new(runtime, pool, &own, devices, out);
-    ladei_pipe_cancellation_resume(cancellation);
+    ladei_cancellation_resume(cancellation);
   }
   return status;
 }
@@ -536,8 +537,8 @@ lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
   if (pipeline == NULL) {
     return LADE_OK;
   }
-  int cancellation = ladei_pipe_cancellation_hold();
+  int cancellation = ladei_cancellation_hold();
   lade_status status = pipeline_destroy(pipeline, cancel);
-  ladei_pipe_cancellation_resume(cancellation);
+  ladei_cancellation_resume(cancellation);
   return status;
 }

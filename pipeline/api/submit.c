@@ -10,6 +10,7 @@
  */
 #include <stdlib.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -323,8 +324,8 @@ static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer 
 }
 
 lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer, lade_ticket **out_ticket) {
-  int cancellation = ladei_pipe_cancellation_hold();
+  int cancellation = ladei_cancellation_hold();
   lade_status status = pipeline_submit(pipeline, transfer, out_ticket);
-  ladei_pipe_cancellation_resume(cancellation);
+  ladei_cancellation_resume(cancellation);
   return status;
 }

@@ -18,6 +18,7 @@
  */
 #include <stdlib.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "pipeline/state/internal.h"
@@ -124,9 +125,9 @@ static lade_status wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t tim
 }
 
 lade_status ladei_pipe_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns) {
-  int cancellation = ladei_pipe_cancellation_hold();
+  int cancellation = ladei_cancellation_hold();
   lade_status status = wait_prefix(ticket, bytes, timeout_ns);
-  ladei_pipe_cancellation_resume(cancellation);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 
@@ -168,9 +169,9 @@ static lade_status ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
 }
 
 lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
-  int cancellation = ladei_pipe_cancellation_hold();
+  int cancellation = ladei_cancellation_hold();
   lade_status status = ticket_query(ticket, info);
-  ladei_pipe_cancellation_resume(cancellation);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 
@@ -265,9 +266,9 @@ static lade_status stream_wait(lade_stream stream, lade_ticket *ticket, const ui
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %llu bytes of a transfer of %llu", call,
                        (unsigned long long)*bytes, (unsigned long long)all);
   }
-  int cancellation = ladei_pipe_cancellation_hold();
+  int cancellation = ladei_cancellation_hold();
   status = stream_wait_prefix(stream, ticket, bytes != NULL ? *bytes : all);
-  ladei_pipe_cancellation_resume(cancellation);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 
@@ -308,10 +309,10 @@ lade_status lade_ticket_cancel(lade_ticket *ticket) {
   }
   ladei_lock_release(&pipeline->lock);
   if (!finished) {
-    int cancellation = ladei_pipe_cancellation_hold();
+    int cancellation = ladei_cancellation_hold();
     ladei_storage_push(&pipeline->storage);
     pipeline->driver->kick(pipeline);
-    ladei_pipe_cancellation_resume(cancellation);
+    ladei_cancellation_resume(cancellation);
     ladei_lock_acquire(&pipeline->lock);
     call_end(pipeline);
     ladei_lock_release(&pipeline->lock);

@@ -137,15 +137,8 @@ struct ladei_pipeline_driver {
  * A thread may be cancelled (pthread_cancel) while it is in a call. Opening and closing files, reads and writes, and what
  * drivers do inside are cancellation points: ended there, a call would keep its place among max_transfers, its ticket, or
  * an order that nobody completes. So calls that get to such points hold cancellation off; waits are no points anyhow. It
- * takes effect at the first cancellation point after the call.
+ * takes effect at the first cancellation point after the call. See base/cancellation.h.
  */
-static inline int ladei_pipe_cancellation_hold(void) {
-  int before;
-  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-  return before;
-}
-
-static inline void ladei_pipe_cancellation_resume(int before) { (void)pthread_setcancelstate(before, NULL); }
 
 extern const ladei_pipeline_driver ladei_pipe_driver_threads;
 extern const ladei_pipeline_driver ladei_pipe_driver_virtual;

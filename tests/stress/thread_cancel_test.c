@@ -31,6 +31,25 @@ static void process_events(scene *s) { s->status = lade_pinned_process_events(s-
 static void record_use(scene *s) { s->status = lade_pinned_record_use(s->own.pool, s->block, s->own.streams[0]); }
 static void stream_retire(scene *s) { s->status = lade_pinned_stream_retire(s->own.pool, s->own.streams[0]); }
 
+static lade_status cancellation_in_block(const lade_pinned_info *info, void *user) {
+  (void)info, (void)user;
+  pthread_testcancel();
+  return LADE_OK;
+}
+static lade_status cancellation_in_node(const lade_pinned_node_stats *stats, void *user) {
+  (void)stats, (void)user;
+  pthread_testcancel();
+  return LADE_OK;
+}
+static lade_status cancellation_in_class(const lade_pinned_class_stats *stats, void *user) {
+  (void)stats, (void)user;
+  pthread_testcancel();
+  return LADE_OK;
+}
+static void show_blocks(scene *s) { s->status = lade_pinned_blocks_each(s->own.pool, cancellation_in_block, s); }
+static void show_nodes(scene *s) { s->status = lade_pinned_node_stats_each(s->own.pool, cancellation_in_node, s); }
+static void show_classes(scene *s) { s->status = lade_pinned_class_stats_each(s->own.pool, cancellation_in_class, s); }
+
 static void free_used(scene *s) {
   s->status = lade_pinned_free(s->own.pool, s->block);
   s->block = NULL;
@@ -60,6 +79,9 @@ static const call calls[] = {
     {"record_use", record_use, true, false, false},
     {"free of a block in use by a stream", free_used, true, true, false},
     {"stream_retire", stream_retire, true, true, true},
+    {"blocks_each", show_blocks, true, false, false}, /* the list that they show was lost with the thread */
+    {"node_stats_each", show_nodes, true, false, false},
+    {"class_stats_each", show_classes, true, false, false},
     {"destroy", destroy_pool, true, true, false},
 };
 
