@@ -279,6 +279,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
   ladei_condition_destroy(&pool->grown);
   ladei_lock_destroy(&pool->topology_lock);
   ladei_lock_destroy(&pool->lock);
+  ladei_lock_destroy(&pool->threads_lock);
   free(pool->device_nodes);
   free(pool);
 }
@@ -332,6 +333,7 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
     goto fail_runtime;
   }
   memset(pool, 0, sizeof *pool);
+  ladei_lock_init(&pool->threads_lock, LADEI_RANK_THREADS);
   ladei_lock_init(&pool->lock, LADEI_RANK_POOL);
   ladei_lock_init(&pool->topology_lock, LADEI_RANK_TOPOLOGY);
   ladei_condition_init(&pool->grown);

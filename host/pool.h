@@ -9,7 +9,7 @@
  *   thread_cache.c, bins.c   ready blocks    reference.c, debug.c, background.c, snapshot.c   as they say
  *   stakes.c   pipelines at the cap
  *
- * Locks, outermost first: pool->lock, node->lock, those of base/ and runtime/retire. No driver call under any of them.
+ * Locks, outermost first: pool->threads_lock, pool->lock, node->lock, those of base/ and runtime/retire. No driver call under any of them.
  */
 #ifndef LADE_HOST_POOL_H
 #define LADE_HOST_POOL_H
@@ -69,6 +69,7 @@ struct lade_pinned_pool {
   _Atomic(ladei_pinned_thread_counters *)
       departed[LADEI_PINNED_MAX_NODES]; /* by node: what threads without cache counted */
 
+  ladei_lock threads_lock;              /* keeps `threads` still for readers: it is changed under both locks */
   ladei_lock lock;                      /* guards: adding nodes, spare_segments, births, threads, node->growing */
   ladei_condition grown;                /* some node->growing went back to false */
   ladei_pinned_segment *spare_segments; /* metadata without memory, linked by next */

@@ -15,8 +15,9 @@
  *   peak misses at most 15 blocks of each class and thread, those of other threads than the one in which blocks come
  *   back. Before, every such moment summed all threads' counters: 57 us for each batch with 1,000 of them.
  *
- * Locks: pool->lock keeps the list of threads still while it is summed; every counter but the peaks of cached blocks is an
- * atomic of its own.
+ * Locks: pool->threads_lock keeps the list of threads still while it is summed, and guards the peaks of cached blocks;
+ * every other counter is an atomic of its own. A sum over 1,000 threads takes milliseconds, so it is made without
+ * pool->lock: only other readers wait for it, and threads that begin or end.
  */
 #include "host/stats.h"
 
@@ -214,7 +215,7 @@ static void flow_sum(ladei_pinned_amount *sum, const ladei_pinned_counter_pair *
   sum->bytes += counter_read(&flow->bytes);
 }
 
-/* All that ever became pending on a node. Under pool->lock. */
+/* All that ever became pending on a node. Under pool->threads_lock. */
 static ladei_pinned_amount node_pending_allocated(const lade_pinned_pool *pool, unsigned node) {
   ladei_lock_assert_held(&pool->lock);
   ladei_pinned_amount sum = {0, 0};
@@ -236,18 +237,26 @@ static void amount_add(ladei_pinned_amount *sum, ladei_pinned_amount amount) {
 /* What is retired is read first: it was pending before. */
 ladei_pinned_amount ladei_pinned_pending_read(lade_pinned_pool *pool) {
   ladei_pinned_amount now = {0, 0};
-  ladei_lock_acquire(&pool->lock);
+  ladei_lock_acquire(&pool->threads_lock);
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
     ladei_pinned_pending *pending = &ladei_pinned_pool_node(pool, i)->counters.level.pending;
     ladei_pinned_amount retired = flow_read(&pending->retired), allocated = node_pending_allocated(pool, i);
     ladei_pinned_amount own = {allocated.blocks - retired.blocks, allocated.bytes - retired.bytes};
     amount_add(&now, own);
   }
-  ladei_lock_release(&pool->lock);
+  ladei_lock_release(&pool->threads_lock);
   return now;
 }
 
-/* ---- Sums over the threads: under pool->lock --------------------------------------------------------------------- */
+ladei_pinned_amount ladei_pinned_retired_read(const lade_pinned_pool *pool) {
+  ladei_pinned_amount sum = {0, 0};
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+    amount_add(&sum, flow_read(&ladei_pinned_pool_node(pool, i)->counters.level.pending.retired));
+  }
+  return sum;
+}
+
+/* ---- Sums over the threads: under pool->threads_lock ------------------------------------------------------------- */
 
 static void tally_sum(const lade_pinned_pool *pool, const ladei_pinned_thread_counters *tallies, unsigned class_index,
                       ladei_pinned_usage *sum) {
@@ -288,14 +297,14 @@ static void usage_add(ladei_pinned_usage *sum, const ladei_pinned_usage *usage) 
 
 void ladei_pinned_usage_read(lade_pinned_pool *pool, ladei_pinned_usage *out) {
   *out = (ladei_pinned_usage){0};
-  ladei_lock_acquire(&pool->lock);
+  ladei_lock_acquire(&pool->threads_lock);
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
     for (unsigned c = 0; c < LADEI_PINNED_CLASSES; c++) {
       ladei_pinned_usage usage = class_usage(pool, i, c);
       usage_add(out, &usage);
     }
   }
-  ladei_lock_release(&pool->lock);
+  ladei_lock_release(&pool->threads_lock);
 }
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
@@ -317,7 +326,7 @@ static lade_pinned_gauge in_use_gauge(uint64_t allocated, uint64_t freed, ladei_
   return out;
 }
 
-/* The same of a peak that pool->lock guards. */
+/* The same of a peak that pool->threads_lock guards. */
 static lade_pinned_gauge guarded_gauge(uint64_t allocated, uint64_t freed, uint64_t *peak) {
   lade_pinned_gauge out = gauge_of(allocated, freed, *peak);
   *peak = out.peak;
@@ -351,7 +360,7 @@ static level level_of(ladei_pinned_level_counters *counters) {
 }
 
 /* One class, node, or the pool: cached is what came from below, was freed without a stream in use, or is not pending any
- * more; less what was handed out or went back below. Under pool->lock. */
+ * more; less what was handed out or went back below. Under pool->threads_lock. */
 static void gauges_read(const ladei_pinned_usage *usage, const supply *below, const level *own,
                         const ladei_pinned_amount *retired_now, ladei_pinned_gauges *out) {
   const ladei_pinned_amount *pending = &usage->pending_allocated, *retired = &own->retired;
@@ -373,7 +382,7 @@ static void level_read(const ladei_pinned_usage *usage, const supply *below, con
   gauges_read(usage, below, own, &retired_now, out);
 }
 
-/* Under pool->lock. `out_classes` may be NULL. */
+/* Under pool->threads_lock. `out_classes` may be NULL. */
 static void node_read(lade_pinned_pool *pool, unsigned node, ladei_pinned_node_gauges *out,
                       ladei_pinned_gauges *out_classes, ladei_pinned_usage *usage, supply *below) {
   ladei_lock_assert_held(&pool->lock);
@@ -404,9 +413,9 @@ void ladei_pinned_node_stats_read(lade_pinned_pool *pool, unsigned node, ladei_p
                                   ladei_pinned_gauges *out_classes) {
   ladei_pinned_usage usage;
   supply below;
-  ladei_lock_acquire(&pool->lock);
+  ladei_lock_acquire(&pool->threads_lock);
   node_read(pool, node, out, out_classes, &usage, &below);
-  ladei_lock_release(&pool->lock);
+  ladei_lock_release(&pool->threads_lock);
 }
 
 static void peaks_take_over(ladei_pinned_pool_counters *pool, const ladei_pinned_level_counters *node) {
@@ -417,22 +426,13 @@ static void peaks_take_over(ladei_pinned_pool_counters *pool, const ladei_pinned
   peak_raise(&pool->pending.peak_bytes, counter_read(&node->pending.peak_bytes));
 }
 
-/* What is pending no longer, of all nodes. */
-static ladei_pinned_amount retired_read(const lade_pinned_pool *pool) {
-  ladei_pinned_amount sum = {0, 0};
-  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
-    amount_add(&sum, flow_read(&ladei_pinned_pool_node(pool, i)->counters.level.pending.retired));
-  }
-  return sum;
-}
-
 static void pool_read(lade_pinned_pool *pool, ladei_pinned_gauges *out) {
   ladei_pinned_pool_counters *counters = &pool->counters;
   ladei_pinned_usage sum = {0}, usage;
   supply total = {{0, 0}, {0, 0}}, below;
   ladei_pinned_node_gauges node;
-  ladei_lock_acquire(&pool->lock);
-  level whole = {&counters->in_use, &counters->pending, retired_read(pool), &counters->cached_peak};
+  ladei_lock_acquire(&pool->threads_lock);
+  level whole = {&counters->in_use, &counters->pending, ladei_pinned_retired_read(pool), &counters->cached_peak};
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
     node_read(pool, i, &node, NULL, &usage, &below);
     usage_add(&sum, &usage);
@@ -440,9 +440,9 @@ static void pool_read(lade_pinned_pool *pool, ladei_pinned_gauges *out) {
     amount_add(&total.out, below.out);
     peaks_take_over(counters, &ladei_pinned_pool_node(pool, i)->counters.level);
   }
-  ladei_pinned_amount retired_now = retired_read(pool);
+  ladei_pinned_amount retired_now = ladei_pinned_retired_read(pool);
   gauges_read(&sum, &total, &whole, &retired_now, out);
-  ladei_lock_release(&pool->lock);
+  ladei_lock_release(&pool->threads_lock);
 }
 
 void ladei_pinned_cached_note(lade_pinned_pool *pool) {

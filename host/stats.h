@@ -67,7 +67,7 @@ typedef struct ladei_pinned_pending {
 typedef struct ladei_pinned_level_counters {
   ladei_pinned_published_use in_use;
   ladei_pinned_pending pending;
-  ladei_pinned_amount cached_peak; /* guard: pool->lock */
+  ladei_pinned_amount cached_peak; /* guard: pool->threads_lock */
 } ladei_pinned_level_counters;
 
 typedef struct ladei_pinned_class_counters {
@@ -96,7 +96,7 @@ typedef struct ladei_pinned_pool_counters {
   ladei_pinned_gauge reserved_bytes;
   ladei_pinned_published_use in_use; /* its peaks; current is the sum of the nodes' */
   ladei_pinned_pending pending;      /* the same */
-  ladei_pinned_amount cached_peak;   /* guard: pool->lock */
+  ladei_pinned_amount cached_peak;   /* guard: pool->threads_lock */
   _Atomic(uint64_t) hits;            /* as read last */
   _Atomic(uint64_t) misses;
   LADEI_PINNED_SUMS(LADEI_PINNED_SUM_FIELD)
@@ -118,6 +118,8 @@ void ladei_pinned_pending_sub(lade_pinned_pool *pool, unsigned node, unsigned cl
 void ladei_pinned_pending_tell(lade_pinned_pool *pool, struct ladei_pinned_thread_counters *tallies,
                                unsigned class_index);
 ladei_pinned_amount ladei_pinned_pending_read(lade_pinned_pool *pool);
+/* What is pending no longer, ever: differs where blocks have come back meanwhile. */
+ladei_pinned_amount ladei_pinned_retired_read(const lade_pinned_pool *pool);
 
 /* A thread's use of a class changed: at refill and flush; with every call where threads have no tallies. */
 void ladei_pinned_in_use_tell(lade_pinned_pool *pool, unsigned node, unsigned class_index,

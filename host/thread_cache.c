@@ -10,8 +10,8 @@
  *     end. A cache whose owner cannot be fenced keeps what it has until the owner's next call (ladei_pinned_thread_cache_answer)
  *     or its exit.
  * I3  (Note [Quota]) The sum of all quotas is at most the pool's magazine budget; cached_bytes of a thread is at most its quota.
- * I4  What an exiting thread counted is added to the pool's `departed` tallies under pool->lock, in one step with the
- *     cache leaving the list: a reader who holds the lock counts everything once.
+ * I4  What an exiting thread counted is added to the pool's `departed` tallies under pool->threads_lock, in one step with
+ *     the cache leaving the list: a reader who holds that lock counts everything once.
  *
  * Thread exit and destroy may meet. The exiting thread looks at cache->pool under cache->lock and, if there is a pool,
  * announces itself in pool->leaving before it lets go of the lock; destroy sets cache->pool to NULL under the same lock
@@ -19,7 +19,8 @@
  *
  * I5  While any thread keeps a larger block, pool->large_kept is true, or pool->unreached where the last drain could not
  *     look at it. So who keeps the first one since a drain sees that large_kept is false, and asks whether it may.
- * Locks: pool->lock guards the lists and quotas; cache->lock the pointer to the pool.
+ * Locks: pool->lock guards the lists and quotas; cache->lock the pointer to the pool. Threads begin and end under
+ * pool->threads_lock too, taken first: who holds it reads the list, and keeps nobody else from the pool.
  */
 #include "host/thread_cache.h"
 
@@ -39,6 +40,17 @@ static bool exit_key_made;
 static _Atomic(uint64_t) last_pool_id;
 
 /* ---- Lists ------------------------------------------------------------------------------------------------------- */
+
+/* For changes of the list. */
+static void threads_acquire(lade_pinned_pool *pool) {
+  ladei_lock_acquire(&pool->threads_lock);
+  ladei_lock_acquire(&pool->lock);
+}
+
+static void threads_release(lade_pinned_pool *pool) {
+  ladei_lock_release(&pool->lock);
+  ladei_lock_release(&pool->threads_lock);
+}
 
 static void pool_link(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_lock_assert_held(&pool->lock);
@@ -285,7 +297,7 @@ static void counters_depart(lade_pinned_pool *pool, ladei_pinned_thread_cache *c
 static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_pinned_block *list = NULL;
   ladei_pinned_transit_begin(&pool->room.blocks);
-  ladei_lock_acquire(&pool->lock);
+  threads_acquire(pool);
   bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* else the pool ends just now */
   if (linked) {
     pool_unlink(pool, cache);
@@ -296,7 +308,7 @@ static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache)
     list = cache_empty(cache, NULL);
     quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
   }
-  ladei_lock_release(&pool->lock);
+  threads_release(pool);
   if (linked) {
     ladei_pinned_pool_put(pool, list);
     cache_release(cache); /* the pool's share */
@@ -400,9 +412,9 @@ static ladei_pinned_thread_cache *cache_register(lade_pinned_pool *pool) {
     return NULL;
   }
   ladei_tls.all = cache;
-  ladei_lock_acquire(&pool->lock);
+  threads_acquire(pool);
   pool_link(pool, cache);
-  ladei_lock_release(&pool->lock);
+  threads_release(pool);
   return cache;
 }
 
@@ -680,7 +692,7 @@ void ladei_pinned_thread_caches_close_lanes(lade_pinned_pool *pool, bool for_goo
 }
 
 void ladei_pinned_thread_caches_abandon(lade_pinned_pool *pool) {
-  ladei_lock_acquire(&pool->lock);
+  threads_acquire(pool);
   while (pool->threads != NULL) {
     ladei_pinned_thread_cache *cache = pool->threads;
     pool_unlink(pool, cache);
@@ -689,6 +701,6 @@ void ladei_pinned_thread_caches_abandon(lade_pinned_pool *pool) {
     ladei_lock_release(&cache->lock);
     cache_release(cache);
   }
-  ladei_lock_release(&pool->lock);
+  threads_release(pool);
   ladei_pinned_thread_caches_settle(pool);
 }

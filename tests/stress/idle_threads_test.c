@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Across sources: A thousand threads that have used a pool and sleep: they keep nothing from those that work. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -157,4 +158,105 @@ LADE_TEST(IdleThreads, BlocksComeBackWithoutALookAtAllThreads) {
   LADE_EXPECT_OK(lade_pinned_stream_retire(own.pool, work.stream));
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, work.stream));
   crowd_close(&own);
+}
+
+/* ---- Readers ----------------------------------------------------------------------------------------------------- */
+
+static lade_status class_seen(const lade_pinned_class_stats *stats, void *user) {
+  (void)stats, (void)user;
+  return LADE_OK;
+}
+
+static lade_status node_seen(const lade_pinned_node_stats *stats, void *user) {
+  (void)stats, (void)user;
+  return LADE_OK;
+}
+
+static bool pool_open(crowd *own) {
+  own->runtime = support_runtime_open("cpu");
+  if (own->runtime == NULL) return false;
+  LADE_EXPECT_OK(lade_pinned_pool_create(own->runtime, NULL, &own->pool));
+  return own->pool != NULL;
+}
+
+static void pool_close(crowd *own) {
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
+  support_runtime_close(own->runtime);
+}
+
+static void *read_all(void *user) {
+  cycles *own = user;
+  lade_pinned_pool *pool = own->crowd->pool;
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  LADE_EXPECT_OK(lade_pinned_stats_get(pool, &stats));
+  LADE_EXPECT_EQ_UINT(stats.in_use_blocks.allocated, 0);
+  LADE_EXPECT_OK(lade_pinned_class_stats_each(pool, class_seen, NULL));
+  LADE_EXPECT_OK(lade_pinned_node_stats_each(pool, node_seen, NULL));
+  LADE_EXPECT_EQ_UINT(ladei_pinned_pending_read(pool).blocks, 0);
+  ladei_pinned_cached_note(pool);
+  atomic_store(&own->done, true);
+  return NULL;
+}
+
+/* The bug: whoever read the counters added up those of all threads under the lock that threads take for quota, room and
+ * segments, and they waited for it. */
+LADE_TEST(IdleThreads, CountersAreReadWithoutTheLockOfThoseWhoWork) {
+  static crowd own;
+  static cycles work;
+  pthread_t thread;
+  if (!pool_open(&own)) return;
+  work = (cycles){.crowd = &own};
+  ladei_lock_acquire(&own.pool->lock);
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, read_all, &work), 0);
+  while (!atomic_load(&work.done) && atomic_load(&own.pool->lock.word) != LADEI_LOCK_AWAITED) sched_yield();
+  LADE_EXPECT(atomic_load(&work.done));
+  ladei_lock_release(&own.pool->lock);
+  pthread_join(thread, NULL);
+  pool_close(&own);
+}
+
+static void *come_and_go(void *user) {
+  cycles *own = user;
+  void *block = NULL;
+  LADE_EXPECT_OK(lade_pinned_alloc(own->crowd->pool, 4096, &block));
+  LADE_EXPECT_OK(lade_pinned_free(own->crowd->pool, block));
+  return NULL;
+}
+
+static void *read_while_they_come_and_go(void *user) {
+  cycles *own = user;
+  lade_pinned_stats stats;
+  uint64_t seen = 0;
+  lade_pinned_stats_init(&stats);
+  while (!atomic_load(&own->done)) {
+    LADE_EXPECT_OK(lade_pinned_stats_get(own->crowd->pool, &stats));
+    LADE_EXPECT_GE_UINT(stats.in_use_blocks.allocated, seen);
+    seen = stats.in_use_blocks.allocated;
+  }
+  return NULL;
+}
+
+/* What a thread has counted is found once: with the thread, or with those that are gone. */
+LADE_TEST(IdleThreads, CountersNeverFallWhileThreadsComeAndGo) {
+  enum { ROUNDS = 200, THREADS = 4 };
+  static crowd own;
+  static cycles work;
+  pthread_t reader, threads[THREADS];
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  if (!pool_open(&own)) return;
+  work = (cycles){.crowd = &own};
+  LADE_ASSERT_EQ_INT(pthread_create(&reader, NULL, read_while_they_come_and_go, &work), 0);
+  for (int i = 0; i < ROUNDS; i++) {
+    for (int t = 0; t < THREADS; t++) LADE_ASSERT_EQ_INT(pthread_create(&threads[t], NULL, come_and_go, &work), 0);
+    for (int t = 0; t < THREADS; t++) pthread_join(threads[t], NULL);
+  }
+  atomic_store(&work.done, true);
+  pthread_join(reader, NULL);
+  LADE_EXPECT_OK(lade_pinned_stats_get(own.pool, &stats));
+  LADE_EXPECT_EQ_UINT(stats.in_use_blocks.allocated, ROUNDS * THREADS);
+  LADE_EXPECT_EQ_UINT(stats.in_use_blocks.freed, ROUNDS * THREADS);
+  pool_close(&own);
 }
