@@ -54,7 +54,7 @@ LADE_TEST_P(PinnedLimits, ReservedMemoryServesWithoutTheDriver, support_soft_run
 
 /* It pinned all of the cap before it noticed, and kept that. */
 LADE_TEST_P(PinnedLimits, ReserveThatCannotBePinsNothing, support_soft_runtimes, runtime) {
-  static const uint64_t sizes[] = {(uint64_t)1 << 50, 64 * LADEI_MIB + 1, 64 * LADEI_MIB};
+  static const uint64_t sizes[] = {(uint64_t)1 << 50, 64 * LADEI_MIB + 1, 64 * LADEI_MIB, 62 * LADEI_MIB + 1};
   lade_pinned_options options = pinned_fixture_options();
   pinned_fixture own;
   if (!pinned_fixture_open(&own, support_runtime_open(runtime), &options)) return;
