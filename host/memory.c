@@ -14,8 +14,10 @@
  *   LADE_ERR_LIMIT for a request says that at some moment of the call what was in use or pending exceeded the cap less the
  *   request; or that what was free lay in pieces shorter than the request, in segments other parts of which were in use
  *   or pending, or on other nodes where the pool is strict. What other threads keep ready, what is between two places, a
- *   segment that is being pinned for another request or unpinned: all of that is collected or waited for first. The wait
- *   is for driver calls that are under way, and not for streams.
+ *   segment that is being pinned for another request or unpinned, what another thread's poll has found done: all of that
+ *   is collected or waited for first. The wait is for driver calls that are under way, and not for streams. Two cases are
+ *   left: a stream in quarantine that another thread waits for, which nobody else can ask; and 32 looks in a row, after each
+ *   of which blocks came back and others took them.
  *
  * I1  reserved_bytes counts a segment from before its memory is asked for until after it was given back, and never
  *     exceeds max_bytes.
@@ -516,16 +518,37 @@ static bool cap_leaves(const lade_pinned_pool *pool, uint64_t bytes) {
   return reserved <= pool->max_bytes && bytes <= pool->max_bytes - reserved;
 }
 
-/* With nothing in transit; what is not seen here was not there. True: a block was found, or what makes it worth while to
- * look again: a segment to be given back, or, where new memory is not refused, room under the cap. */
-static bool look_at_rest(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow,
+/* With nothing in transit; what is not seen here was not there, or pending. True: a block was found, or what makes it
+ * worth while to look again: a segment to be given back, or, where new memory is not refused, room under the cap. */
+static bool look_stopped(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow, uint64_t *retired,
                          ladei_pinned_block **out) {
   ladei_pinned_room_stop(&pool->room);
   drain(pool);
   *out = node_take_any(pool, request);
   bool found = *out != NULL || any_free_segment(pool) || (may_grow && cap_leaves(pool, least_bytes(request))) ||
                (*out = other_node_take(pool, request)) != NULL;
+  *retired = ladei_pinned_retired_read(pool).blocks;
   ladei_pinned_room_go(&pool->room);
+  return found;
+}
+
+/* Note [What a refusal means]. What was pending at the look and is so after every stream was asked, was so at the look;
+ * blocks that came back meanwhile were perhaps there then, in the hands of another thread's poll: look again. */
+static bool look_at_rest(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow,
+                         ladei_pinned_block **out) {
+  enum { LOOKS = 32 }; /* where others bring back and take all the time, somebody has to end */
+  lade_error saved;
+  uint64_t retired;
+  bool found = false, returned = true;
+  ladei_error_save(&saved);
+  for (unsigned i = 0; i < LOOKS && !found && returned; i++) {
+    found = look_stopped(pool, request, may_grow, &retired, out);
+    if (!found) {
+      (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE | LADEI_POLL_ALL, NULL); /* what fails stays pending */
+      returned = ladei_pinned_retired_read(pool).blocks != retired;
+    }
+  }
+  ladei_error_restore(&saved);
   return found;
 }
 

@@ -169,7 +169,12 @@ bool ladei_retire_marked(ladei_retire *retire, ladei_retire_ticket *ticket);
  */
 bool ladei_retire_add(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet);
 
-enum { LADEI_POLL_CLOSE = 1u << 0 /* close open batches too: for a caller about to take new memory */ };
+enum {
+  LADEI_POLL_CLOSE = 1u << 0, /* close open batches too: for a caller about to take new memory */
+  /* Else queues that another thread is at are passed by. With it that thread is waited for, unless it waits for a stream
+   * itself, and so is done() for what other polls have found: a caller that is about to say that nothing comes back. */
+  LADEI_POLL_ALL = 1u << 1,
+};
 
 /*
  * Finds finished uses and calls done(). Costs nothing while no ticket is pending.

@@ -214,6 +214,7 @@ typedef struct pass {
   lade_status first_error; /* LADE_OK if there was none */
   lade_error error;        /* its record, which later failures overwrite; the caller's where there was none */
   unsigned flags;
+  uint32_t *passes;                /* among which it is counted */
   const ladei_retire_buffer *lane; /* the caller's, if its streams come first */
 } pass;
 
@@ -392,6 +393,21 @@ static void walk_poll(ladei_retire *retire, pass *walk) {
   }
 }
 
+/* Visits every active queue, after other threads' visits that wait for no stream. */
+static void walk_poll_all(ladei_retire *retire, pass *walk) {
+  for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
+    ladei_retire_queue_pin(retire, queue);
+    while (queue->busy && !queue->waits) {
+      ladei_condition_wait(&retire->yielded, &retire->lock);
+    }
+    bool claimed = ladei_retire_queue_claim(retire, queue);
+    if (claimed) visit(retire, queue, walk);
+    next = ladei_retire_queue_after(retire, queue);
+    if (claimed) ladei_retire_queue_yield(retire, queue);
+    ladei_retire_queue_unpin(retire, queue);
+  }
+}
+
 /* The streams of the caller's lane; all where it has none. */
 static void walk_lane(ladei_retire *retire, pass *walk) {
   ladei_lock_assert_held(&retire->lock);
@@ -416,12 +432,13 @@ static lade_status pass_run(ladei_retire *retire, unsigned flags, void (*walker)
   ladei_error_save(&walk.error);
   ladei_retire_done_init(&walk.done);
   ladei_lock_acquire(&retire->lock);
-  uint32_t *passes = ladei_retire_pass_begin(retire);
+  walk.passes = ladei_retire_pass_begin(retire);
   ladei_retire_capture_drain(retire, &walk.done);
   if ((flags & LADEI_POLL_CLOSE) != 0) ladei_retire_buffers_tell(retire);
   walker(retire, &walk);
   ladei_retire_done_deliver(retire, &walk.done);
-  ladei_retire_pass_end(retire, passes);
+  ladei_retire_pass_end(retire, walk.passes);
+  if ((flags & LADEI_POLL_ALL) != 0) ladei_retire_passes_wait(retire);
   ladei_lock_release(&retire->lock);
   ladei_error_restore(&walk.error);
   if (out_done != NULL) *out_done = walk.done.count;
@@ -443,7 +460,7 @@ lade_status ladei_retire_poll(ladei_retire *retire, unsigned flags, uint64_t *ou
   if (out_done != NULL) *out_done = 0;
   bool lanes = (flags & LADEI_POLL_CLOSE) != 0 && atomic_load_explicit(&retire->slots_used, memory_order_acquire) > 0;
   if (status != LADE_OK || (!lanes && nothing_to_do(retire))) return status;
-  return pass_run(retire, flags, walk_poll, NULL, out_done);
+  return pass_run(retire, flags, (flags & LADEI_POLL_ALL) != 0 ? walk_poll_all : walk_poll, NULL, out_done);
 }
 
 lade_status ladei_retire_buffer_poll(ladei_retire *retire, ladei_retire_buffer *lane, uint64_t *out_done) {
@@ -526,6 +543,20 @@ lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns) {
 
 /* ---- Synchronising ----------------------------------------------------------------------------------------------- */
 
+/* Around what may last as long as a stream does: whoever must not wait that long passes the queue and this pass by (R11). */
+static void wait_begin(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  ladei_retire_done_deliver(retire, &walk->done);
+  ladei_retire_done_init(&walk->done);
+  queue->waits = true;
+  ladei_retire_pass_end(retire, walk->passes);
+  ladei_condition_broadcast(&retire->yielded);
+}
+
+static void wait_end(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
+  queue->waits = false;
+  walk->passes = ladei_retire_pass_begin(retire);
+}
+
 /* Not under the lock. Waits for a stream on which no event could be recorded. */
 static lade_status stream_wait(ladei_retire *retire, const ladei_stream *stream) {
   ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
@@ -562,9 +593,13 @@ static lade_status device_wait(ladei_retire *retire, const ladei_stream *gone) {
 }
 
 /* Asks first, which tells of an event that got into a capture that is over. */
-static lade_status event_wait(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use) {
+static lade_status event_wait(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use, pass *walk) {
   lade_status status = event_ask(retire, queue, use, false);
-  return status == LADE_OK || status == LADE_ERR_CAPTURE ? status : event_ask(retire, queue, use, true);
+  if (status == LADE_OK || status == LADE_ERR_CAPTURE) return status;
+  wait_begin(retire, queue, walk);
+  status = event_ask(retire, queue, use, true);
+  wait_end(retire, queue, walk);
+  return status;
 }
 
 /* A wait for the uses up to `newest` ended so. A lost device runs nothing any more, so they are finished then too. */
@@ -583,16 +618,18 @@ static void sync_without_event(ladei_retire *retire, ladei_retire_queue *queue, 
   ladei_retire_use *newest = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
   const ladei_stream stream = queue->stream;
   bool lost = queue->lost;
+  wait_begin(retire, queue, walk);
   ladei_lock_release(&retire->lock);
   lade_status status = lost ? device_wait(retire, &stream) : stream_wait(retire, &stream);
   ladei_lock_acquire(&retire->lock);
+  wait_end(retire, queue, walk);
   queue->failing = status != LADE_OK;
   sync_apply(retire, queue, newest, status, walk);
 }
 
 static void sync_retired(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
   ladei_lock_assert_held(&retire->lock);
-  lade_status status = queue->finished ? LADE_OK : event_wait(retire, queue, NULL);
+  lade_status status = queue->finished ? LADE_OK : event_wait(retire, queue, NULL, walk);
   queue->finished = status == LADE_OK || status == LADE_ERR_DEVICE_LOST;
   sync_apply(retire, queue, TAILQ_LAST(&queue->uses, ladei_retire_use_list), status, walk);
 }
@@ -605,7 +642,7 @@ static closing sync_marks(ladei_retire *retire, ladei_retire_queue *queue, pass 
   if (queue_closable(queue)) attempt = queue_close(retire, queue, queue_queries(retire, queue));
   ladei_retire_use *mark = queue->last_mark;
   if (mark == NULL) return attempt;
-  lade_status status = mark->mark == LADEI_RETIRE_MARK_DONE ? LADE_OK : event_wait(retire, queue, mark);
+  lade_status status = mark->mark == LADEI_RETIRE_MARK_DONE ? LADE_OK : event_wait(retire, queue, mark, walk);
   if (status == LADE_ERR_CAPTURE) {
     queue_reopen(retire, queue, mark);
     return closing_ended(attempt, CLOSE_HELD, status);
@@ -639,7 +676,7 @@ static void sync_each(ladei_retire *retire, ladei_retire_queue *queue, pass *wal
     after = TAILQ_NEXT(use, link);
     if (queue->kind == LADEI_RETIRE_QUEUE_FOREIGN && (walk->flags & SYNC_QUARANTINE_ALONE) != 0 && !use->failing)
       continue;
-    lade_status status = event_wait(retire, queue, use);
+    lade_status status = event_wait(retire, queue, use, walk);
     after = TAILQ_NEXT(use, link); /* more may have come meanwhile */
     if (status != LADE_OK) pass_failed(walk, status);
     if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {

@@ -41,7 +41,8 @@
  * Q10 A retired queue without uses stays among the idle ones: a note that was under way is refused when it gets here.
  * Q11 What a pass over the queues finds finished is in no queue until it has called done(), at its end and without the
  *     lock. So whoever says that all is done waits for the passes that began before: the parity is turned, and the wait
- *     is over when no pass of the old one is left.
+ *     is over when no pass of the old one is left. A pass that waits for a stream steps out meanwhile, and gives to done()
+ *     what it has before.
  *
  * Locks: retire->lock guards all fields here, and the uses lists of tickets. It is dropped around each driver call and
  * callback. The event pool's lock may be taken under it.
@@ -112,6 +113,7 @@ typedef struct ladei_retire_queue {
   ladei_retire_queue_kind kind;
   bool in_all, in_active, in_idle;
   bool busy;
+  bool waits;    /* busy, and whoever is at it waits for the stream or an event of it */
   bool retiring; /* stream_retire has its last try: notes are refused */
   bool retired;
   bool finished;

@@ -225,11 +225,11 @@ LADE_API lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait)
  * Threads: any. Waits: for the driver when the cache has no fitting block, also, at the cap, for segments that other
  * threads are in the midst of pinning or giving back; up to options.wait_ms at the cap.
  * Stream order: the memory is used by nothing any more; any stream may use it at once.
- * Errors: LADE_ERR_LIMIT at the cap: at some moment of the call, what was in use or pending (freed, and no call has seen yet
- * that the streams are done) exceeded the cap less the request, or what was free lay in pieces too short for it between
- * blocks that were not (of a strict pool: on other nodes); the text has the sums. LADE_ERR_OUT_OF_PINNED_MEMORY
- * after the cache was given back and the sources tried again; LADE_ERR_UNSUPPORTED where the runtime has none of the
- * pool's sources; LADE_ERR_OUT_OF_HOST_MEMORY;
+ * Errors: LADE_ERR_LIMIT at the cap: at some moment of the call, what was in use or pending (freed while a stream that used
+ * it was not done) exceeded the cap less the request, or what was free lay in pieces too short for it between blocks that
+ * were not (of a strict pool: on other nodes); the text has the sums. LADE_ERR_OUT_OF_PINNED_MEMORY after the cache was
+ * given back and the sources tried again; LADE_ERR_UNSUPPORTED where the runtime has none of the pool's sources;
+ * LADE_ERR_OUT_OF_HOST_MEMORY;
  * LADE_ERR_INVALID_ARGUMENT for sizes of 2^60 and more; LADE_ERR_FORKED.
  * Source: docs/design.md "Pinned host block cache"; CUDA Driver API, Memory Management, cuMemHostRegister.
  */

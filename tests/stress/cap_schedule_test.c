@@ -16,7 +16,7 @@
 #include "tests/stress/scheduler.h"
 #include "tests/support/runtimes.h"
 
-typedef enum bringer { FREES, EMPTIES_THE_CACHE, TAKES_AND_FREES, RESERVES } bringer;
+typedef enum bringer { FREES, EMPTIES_THE_CACHE, TAKES_AND_FREES, RESERVES, POLLS } bringer;
 
 typedef struct scene {
   const char *name;
@@ -35,6 +35,8 @@ static const scene scenes[] = {
     {"a segment that is unpinned", 2 * LADEI_MIB, 1, EMPTIES_THE_CACHE, false, false},
     {"blocks that are taken by sixteen", 4 * LADEI_KIB, 256, TAKES_AND_FREES, false, false},
     {"a segment that is reserved, and let go", 2 * LADEI_MIB, 2, RESERVES, false, false},
+    {"a block that another thread's poll delivers", 2 * LADEI_MIB, 1, POLLS, false, false},
+    {"a small block that another thread's poll delivers", 64 * LADEI_KIB, 1, POLLS, false, false},
 };
 
 typedef struct bench {
@@ -42,6 +44,7 @@ typedef struct bench {
   lade_runtime *runtime;
   lade_pinned_pool *pool;
   lade_stream stream; /* busy for ever */
+  lade_stream idle;   /* has nothing to do */
   void *plain;        /* the block that comes back */
   void *pending;
   lade_status status;
@@ -59,6 +62,13 @@ static lade_status point_register(void *self, int device, void *pointer, size_t 
 static lade_status point_unregister(void *self, void *pointer) {
   scheduler_point("host_unregister");
   return unregister_below(self, pointer);
+}
+
+static lade_status (*query_below)(void *self, const ladei_stream *stream);
+
+static lade_status point_query(void *self, const ladei_stream *stream) {
+  scheduler_point("stream_query");
+  return query_below(self, stream);
 }
 
 static void nothing(void *user) { (void)user; }
@@ -89,6 +99,11 @@ static void warm(void *user, int index) {
   bench *own = user;
   bool takes = own->now->other == FREES && (index == 0) == own->now->taken_by_asker;
   if (index == 1 && own->now->other == EMPTIES_THE_CACHE) LADE_EXPECT_OK(lade_pinned_free(own->pool, alloc(own)));
+  if (index == 1 && own->now->other == POLLS) {
+    void *block = alloc(own);
+    LADE_EXPECT_OK(lade_pinned_record_event(own->pool, block, own->idle));
+    LADE_EXPECT_OK(lade_pinned_free(own->pool, block));
+  }
   if (!takes) return;
   own->pending = alloc(own);
   own->plain = alloc(own);
@@ -112,6 +127,7 @@ static void body(void *user, int index) {
     LADE_EXPECT_OK(lade_pinned_reserve(own->pool, own->now->bytes, 0));
     LADE_EXPECT_OK(lade_pinned_empty_cache(own->pool));
     break;
+  case POLLS: LADE_EXPECT_OK(lade_pinned_process_events(own->pool)); break;
   }
 }
 
@@ -140,9 +156,12 @@ LADE_TEST(CapSchedule, ARequestIsServedInAllOrders) {
   unregister_below = standing.host_unregister;
   standing.host_register = point_register;
   standing.host_unregister = point_unregister;
+  query_below = standing.stream_query;
+  standing.stream_query = point_query;
   standing.step = NULL;
   own.runtime->ops = &standing;
   LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.stream));
+  LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.idle));
   LADE_EXPECT_OK(lade_soft_stream_hold(own.runtime, own.stream));
   LADE_EXPECT_OK(standing.stream_resolve(own.runtime->self, own.stream, &stream));
   LADE_EXPECT_OK(standing.host_function(own.runtime->self, &stream, nothing, NULL));
@@ -159,5 +178,6 @@ LADE_TEST(CapSchedule, ARequestIsServedInAllOrders) {
   }
   LADE_EXPECT_OK(lade_soft_stream_release(own.runtime, own.stream));
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.stream));
+  LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.idle));
   support_runtime_close(own.runtime);
 }

@@ -23,6 +23,9 @@
 static lade_runtime_ops slow_ops;
 static lade_status (*register_below)(void *self, int device, void *pointer, size_t bytes, unsigned flags);
 static lade_status (*unregister_below)(void *self, void *pointer);
+static lade_status (*stream_query_below)(void *self, const ladei_stream *stream);
+static lade_status (*event_record_below)(void *self, lade_event event, const ladei_stream *stream);
+static _Atomic(bool) events_are_prompt;
 static _Atomic(int) yields;      /* in each call; what other threads do meanwhile they do in its midst */
 static _Atomic(bool) stopped;    /* calls do not go on while it is set */
 static _Atomic(int) inside;      /* calls in progress */
@@ -49,17 +52,33 @@ static lade_status slow_unregister(void *self, void *pointer) {
   return unregister_below(self, pointer);
 }
 
+static lade_status slow_stream_query(void *self, const ladei_stream *stream) {
+  call_takes_its_time();
+  return stream_query_below(self, stream);
+}
+
+/* Without work in its stream an event is done at once: not a moment later, when the stream was found done. */
+static lade_status prompt_event_record(void *self, lade_event event, const ladei_stream *stream) {
+  lade_status status = event_record_below(self, event, stream);
+  return status == LADE_OK && atomic_load(&events_are_prompt) ? slow_ops.event_synchronize(self, event) : status;
+}
+
 static lade_runtime *slow_runtime_open(int call_yields) {
   lade_runtime *runtime = support_runtime_open("cpu");
   if (runtime == NULL) return NULL;
   slow_ops = *runtime->ops;
   register_below = slow_ops.host_register;
   unregister_below = slow_ops.host_unregister;
+  stream_query_below = slow_ops.stream_query;
+  slow_ops.stream_query = slow_stream_query;
+  event_record_below = slow_ops.event_record;
+  slow_ops.event_record = prompt_event_record;
   slow_ops.host_register = slow_register;
   slow_ops.host_unregister = slow_unregister;
   runtime->ops = &slow_ops;
   atomic_store(&yields, call_yields);
   atomic_store(&stopped, false);
+  atomic_store(&events_are_prompt, false);
   atomic_store(&refuse_next, 0);
   return runtime;
 }
@@ -381,15 +400,7 @@ static void block_get(worker *own) {
   if (most + form->block_bytes <= form->max_bytes) atomic_fetch_add(&all->wrong_refusals, 1);
 }
 
-static bool is_pending(const worker *own, const void *block) {
-  lade_pinned_info info;
-  lade_pinned_info_init(&info);
-  /* Foreign: its segment went back to the system. */
-  return lade_pinned_find(own->all->own.pool, block, &info) == LADE_OK && info.state == LADE_PINNED_PENDING;
-}
-
-/* With a stream, it comes back when somebody saw that the stream is done: which is before the judge is told. Somebody
- * else perhaps, who asked the stream a moment before it was done. */
+/* With a stream, it can be had as soon as the stream is done, whoever is in the midst of finding that out. */
 static void block_put(worker *own) {
   arena *all = own->all;
   bool used = all->form->streams && support_random_one_in(&own->random, 2);
@@ -399,7 +410,6 @@ static void block_put(worker *own) {
   }
   if (lade_pinned_free(all->own.pool, block) != LADE_OK) atomic_fetch_add(&all->unexpected, 1);
   if (used) (void)support_wait_stream(all->own.runtime, own->stream);
-  while (used && is_pending(own, block)) (void)lade_pinned_process_events(all->own.pool);
   judge_let_go(&all->judge, own->index, all->form->block_bytes);
 }
 
@@ -466,6 +476,7 @@ LADE_TEST(PinnedCap, LimitMeansThatWhatIsInUseLeavesNoRoom) {
       options.flags = LADE_PINNED_BACKGROUND;
     }
     if (!cap_pool_open(&all.own, 20, &options)) return;
+    atomic_store(&events_are_prompt, true);
     LADE_ASSERT_EQ_INT(pthread_mutex_init(&all.judge.lock, NULL), 0);
     arena_run(&all, 0.15);
     pthread_mutex_destroy(&all.judge.lock);
