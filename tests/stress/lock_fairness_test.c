@@ -5,6 +5,9 @@
  * A hot thread gives the lock and takes it again at once, before those who were woken for it can run: all are on one
  * processor, and a thread of the batch class keeps no other from running. So in each round somebody is woken in vain, and
  * the round ends when all sleep again.
+ *
+ * One waiter only. A crowd of 100 is served in some 200 rounds without any claim too, and the bound that claims give it
+ * is 802: a test of it would not fail where claims are broken.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -18,8 +21,6 @@
 #include "base/lock.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/soak.h"
-
-enum { MANY = 100 };
 
 typedef struct waiter {
   ladei_lock *lock;
@@ -63,25 +64,17 @@ static bool settled(const waiter *own) {
   return atomic_load(&own->served) || (thread != 0 && asleep(thread));
 }
 
-/* All have the lock behind them, or sleep for it. */
-static void settle(const waiter *waiters, int count) {
+/* It has the lock behind it, or sleeps for it. */
+static void settle(const waiter *own) {
   const struct timespec pause = {.tv_nsec = 20 * 1000};
-  for (int i = 0; i < count; i++) {
-    while (!settled(&waiters[i])) nanosleep(&pause, NULL);
-  }
+  while (!settled(own)) nanosleep(&pause, NULL);
 }
 
-static int unserved(const waiter *waiters, int count) {
-  int left = 0;
-  for (int i = 0; i < count; i++) left += atomic_load(&waiters[i].served) ? 0 : 1;
-  return left;
-}
-
-/* Times that the hot thread took the lock before all were served; it holds the lock at first and gives it in the end. */
-static int rounds_until_served(ladei_lock *lock, const waiter *waiters, int count, int most) {
+/* Times that the hot thread took the lock before the other one; it holds the lock at first and gives it in the end. */
+static int rounds_until_served(ladei_lock *lock, const waiter *waiting, int most) {
   int rounds = 0;
-  while (unserved(waiters, count) > 0 && rounds < most) {
-    settle(waiters, count);
+  while (!atomic_load(&waiting->served) && rounds < most) {
+    settle(waiting);
     ladei_lock_release(lock);
     ladei_lock_acquire(lock);
     rounds++;
@@ -90,31 +83,25 @@ static int rounds_until_served(ladei_lock *lock, const waiter *waiters, int coun
   return rounds;
 }
 
-typedef struct fairness {
-  int waiters, most; /* rounds */
-} fairness;
-
 static void *expect_fair(void *user) {
-  static waiter waiters[MANY];
-  const fairness *own = user;
-  int count = own->waiters;
+  enum { ROUNDS_MOST = LADEI_LOCK_VAIN_MOST + 2 };
+  static waiter waiting;
   ladei_lock lock;
+  (void)user;
   stay_on_this_processor();
   ladei_lock_init(&lock, LADEI_RANK_LEAF);
   ladei_lock_acquire(&lock);
-  for (int i = 0; i < count; i++) {
-    waiters[i] = (waiter){.lock = &lock};
-    LADE_EXPECT_EQ_INT(pthread_create(&waiters[i].thread, NULL, wait_once, &waiters[i]), 0);
-  }
-  LADE_EXPECT_LE_INT(rounds_until_served(&lock, waiters, count, own->most + 1), own->most);
-  for (int i = 0; i < count; i++) pthread_join(waiters[i].thread, NULL);
+  waiting = (waiter){.lock = &lock};
+  LADE_EXPECT_EQ_INT(pthread_create(&waiting.thread, NULL, wait_once, &waiting), 0);
+  LADE_EXPECT_LE_INT(rounds_until_served(&lock, &waiting, ROUNDS_MOST + 1), ROUNDS_MOST);
+  pthread_join(waiting.thread, NULL);
   LADE_EXPECT_EQ_INT(atomic_load(&lock.word), LADEI_LOCK_FREE);
   return NULL;
 }
 
-static void run(fairness own) {
+static void run(void) {
   pthread_t hot; /* not the test's own thread, which may run anywhere */
-  LADE_ASSERT_EQ_INT(pthread_create(&hot, NULL, expect_fair, &own), 0);
+  LADE_ASSERT_EQ_INT(pthread_create(&hot, NULL, expect_fair, NULL), 0);
   pthread_join(hot, NULL);
 }
 
@@ -122,13 +109,12 @@ static void run(fairness own) {
  * seven seconds, while others took the lock millions of times. Repeated, as by chance a thread may run in time. */
 LADE_TEST(LockFairness, ThreadWokenInVainGetsTheLockAfterABound) {
   enum { REPEATS = 20 };
-  for (int i = 0; i < REPEATS; i++) run((fairness){1, LADEI_LOCK_VAIN_MOST + 2});
+  for (int i = 0; i < REPEATS; i++) run();
 }
 
-/* Each is woken in vain so often at most before one of them claims the lock; then all have their turns. */
-LADE_TEST(LockFairness, HundredThreadsGetTheLockAfterABound) { run((fairness){MANY, LADEI_LOCK_VAIN_MOST * MANY + 2}); }
-
 /* ---- At work ----------------------------------------------------------------------------------------------------- */
+
+enum { MANY = 100 };
 
 typedef struct crowd {
   ladei_lock lock;
