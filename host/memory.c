@@ -6,7 +6,7 @@
  *   grow:  under the cap    a segment, smaller where that is all the cap or the system leaves
  *          at the cap       cut a segment that was kept whole; else give free segments back and grow; else stop what is in
  *                           transit (room.h) and look again; else wait for a block to come back, if the pool waits and
- *                           blocks are pending; else LADE_ERR_LIMIT
+ *                           blocks are pending or in caches that only their owners can empty; else LADE_ERR_LIMIT
  *          refused          give all free segments back and try once more; else stop what is in transit and look again;
  *                           else LADE_ERR_OUT_OF_PINNED_MEMORY
  *
@@ -15,9 +15,10 @@
  *   request; or that what was free lay in pieces shorter than the request, in segments other parts of which were in use
  *   or pending, or on other nodes where the pool is strict. What other threads keep ready, what is between two places, a
  *   segment that is being pinned for another request or unpinned, what another thread's poll has found done: all of that
- *   is collected or waited for first. The wait is for driver calls that are under way, and not for streams. Two cases are
- *   left: a stream in quarantine that another thread waits for, which nobody else can ask; and 32 looks in a row, after each
- *   of which blocks came back and others took them.
+ *   is collected or waited for first. The wait is for driver calls that are under way, and not for streams. Three cases are
+ *   left: what threads keep ready that cannot be fenced (base/asym_lock.h) and make no call; a stream in quarantine that
+ *   another thread waits for, which nobody else can ask; and 32 looks in a row, after each of which blocks came back and
+ *   others took them.
  *
  * I1  reserved_bytes counts a segment from before its memory is asked for until after it was given back, and never
  *     exceeds max_bytes.
@@ -552,6 +553,12 @@ static bool look_at_rest(lade_pinned_pool *pool, const ladei_pinned_request *req
   return found;
 }
 
+/* Whether there is something to wait for: what streams use, or what is in caches that only their owners can empty, who
+ * were called, and bring it in their next calls. */
+static bool comes_back(lade_pinned_pool *pool) {
+  return atomic_load_explicit(&pool->unreached, memory_order_relaxed) || ladei_pinned_pending_read(pool).blocks > 0;
+}
+
 /* Until something came back to the pool, whoever brought it; on virtual time, until a stream did. LADE_ERR_TIMEOUT:
  * nothing did. */
 static lade_status room_wait(lade_pinned_pool *pool, uint32_t seen, uint64_t deadline_ns) {
@@ -567,7 +574,7 @@ static lade_status room_wait(lade_pinned_pool *pool, uint32_t seen, uint64_t dea
     if (status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED) {
       return status;
     }
-    if (done > 0 || ladei_pinned_room_has_returned(&pool->room, seen) || ladei_pinned_pending_read(pool).blocks == 0) {
+    if (done > 0 || ladei_pinned_room_has_returned(&pool->room, seen) || !comes_back(pool)) {
       return LADE_OK;
     }
     uint64_t now_ns = ladei_pinned_pool_now_ns(pool);
@@ -610,7 +617,7 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_pinned_request 
   if ((*out = other_node_take(pool, request)) != NULL) {
     return LADE_OK;
   }
-  if (pool->wait_ns > 0 && ladei_pinned_pending_read(pool).blocks > 0) {
+  if (pool->wait_ns > 0 && comes_back(pool)) {
     return look_and_wait(pool, request, deadline_ns, out);
   }
   return look_at_rest(pool, request, true, out) ? LADE_OK : no_room(pool, request->bytes);

@@ -80,6 +80,13 @@ static void alloc_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
   }
 }
 
+/* What visitors could not do for themselves. Not in a transit: it waits until they are not stopped. */
+static void call_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
+  if (cache != NULL && ladei_pinned_thread_cache_is_called(cache)) {
+    ladei_pinned_thread_cache_answer(pool, cache);
+  }
+}
+
 /* ---- Blocks that come back --------------------------------------------------------------------------------------- */
 
 /* A CACHED block that found no ready place. */
@@ -88,9 +95,6 @@ static void block_overflow(lade_pinned_pool *pool, ladei_pinned_thread_cache *ca
   uint64_t word = ladei_pinned_block_word(block);
   unsigned class_index = ladei_pinned_word_class(word);
   ladei_pinned_class_counts_publish_frees(pool, tallies, class_index);
-  if (ladei_pinned_thread_cache_is_called(cache)) {
-    ladei_pinned_thread_cache_answer(pool, cache);
-  }
   if (class_index < LADEI_PINNED_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB &&
       ladei_pinned_transit_try_begin(&pool->room.blocks)) {
     ladei_pinned_pool_put(pool, ladei_pinned_magazine_make_room(pool, cache, tallies, class_index));
@@ -181,9 +185,7 @@ static ladei_pinned_request request_make(lade_pinned_pool *pool, size_t bytes, l
   request.exact = bytes > pool->segment_bytes;
   request.pages = request.class_index < LADEI_PINNED_SMALL_CLASSES ? 0 : request_pages(pool, bytes);
   request.cache = cache_of(pool);
-  if (request.cache != NULL && ladei_pinned_thread_cache_is_called(request.cache)) {
-    ladei_pinned_thread_cache_answer(pool, request.cache);
-  }
+  call_answer(pool, request.cache);
   request.tallies = request.cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(request.cache, node->index);
   request.count = request.tallies == NULL || pool->magazine_bytes < LADEI_MIB ? 1 : refill_count(bytes);
   if (request.count > 1) {
@@ -248,6 +250,7 @@ static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, l
     block_cache(pool, cache, block);
   }
   ladei_pinned_transit_end(&pool->room.blocks);
+  call_answer(pool, cache);
 }
 
 static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, void **out) {
@@ -377,6 +380,7 @@ static void block_retire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cach
   if (!pending) {
     ladei_pinned_pending_sub(pool, node, class_index, (ladei_pinned_amount){1, bytes});
     block_unretire(pool, cache, block);
+    call_answer(pool, cache);
   }
 }
 
@@ -410,6 +414,7 @@ static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
              !ladei_pinned_ready_put(cache, tallies, ladei_pinned_pool_node(pool, ladei_pinned_word_node(word)), block,
                                      class_index)) {
     block_overflow(pool, cache, tallies, block);
+    call_answer(pool, cache);
   }
   return true;
 }
@@ -482,6 +487,7 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
     block_retire(pool, cache, freed.block, freed.word, freed.block_bytes, quiet);
   } else if (!ladei_pinned_word_is_lodged(freed.word)) {
     block_cache(pool, cache, freed.block);
+    call_answer(pool, cache);
   }
   return LADE_OK;
 }
@@ -534,6 +540,7 @@ void ladei_pinned_pool_retired(void *user, ladei_retire_ticket *list) {
     block_unretire(pool, cache, block);
   }
   ladei_pinned_transit_end(&pool->room.blocks);
+  call_answer(pool, cache);
 }
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */

@@ -213,9 +213,10 @@ void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_threa
   if (ladei_retire_buffer_is_called(&cache->lane)) {
     ladei_retire_buffer_answer(pool->retire, &cache->lane);
   }
-  if (!ladei_asym_lock_is_called(&cache->gate) || !ladei_pinned_transit_try_begin(&pool->room.blocks)) {
-    return; /* in the second case the next call answers */
+  if (!ladei_asym_lock_is_called(&cache->gate)) {
+    return;
   }
+  ladei_pinned_transit_begin(&pool->room.blocks); /* waits: this call may be the owner's last for long */
   ladei_lock_acquire(&pool->lock);
   if (ladei_asym_lock_is_called(&cache->gate)) { /* else another visitor came before */
     list = cache_take_all(pool, cache, NULL);

@@ -87,8 +87,9 @@ typedef struct lade_pinned_options {
   uint64_t max_bytes;   /**< Cap on reserved bytes. 0: the smaller of half of the available memory and seven eighths of
                                the cgroup's headroom (to memory.max, memory.high) at creation. */
   uint32_t event_batch; /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
-  uint32_t wait_ms;     /**< At the cap, while blocks are pending: wait up to this long for memory to come back, by a
-                               stream that is done or by another thread's free, before LADE_ERR_LIMIT. 0: no wait. */
+  uint32_t wait_ms; /**< At the cap, while blocks are pending, or ready for threads whose caches the pool cannot empty
+                               (stats.unreached_caches): wait up to this long for memory to come back, by a stream that
+                               is done or by another thread's call, before LADE_ERR_LIMIT. 0: no wait. */
   uint64_t segment_bytes; /**< Memory is pinned in segments of this size, cut into blocks; larger requests get a segment
                                of their own. A multiple of 4 KiB from 1 MiB to 1 TiB. 0: 64 MiB. */
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
@@ -176,7 +177,8 @@ typedef struct lade_pinned_stats {
   uint64_t driver_free_max_ns;
   uint64_t unreached_caches; /**< Times that memory was collected past a thread's cache, which only its thread could
                                   empty: the kernel refuses membarrier(), to a sandbox entered after the thread's first
-                                  call. It gives back what it keeps ready in its next call. */
+                                  call. The thread gives back what it keeps ready in its next alloc or free that needs its
+                                  cache, or when it ends; as long as it makes none, requests at the cap do without. */
 } lade_pinned_stats;
 
 static inline void lade_pinned_stats_init(lade_pinned_stats *stats) {

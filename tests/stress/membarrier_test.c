@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/syscall.h>
@@ -186,6 +187,122 @@ LADE_TEST_P(Membarrier, StreamIsRetiredThoughALaneThatKnowsItCannotBeFenced, err
   LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
   sleeper_end(&asleep);
   arena_close(&own);
+}
+
+/* ---- Waiters at the cap ------------------------------------------------------------------------------------------ */
+
+typedef enum next_call { FREES_ANOTHER, ALLOCS_AND_FREES, EXITS, SLEEPS } next_call;
+
+/* One thread has a block ready that another one, which cannot fence it, needs and waits for. */
+typedef struct queue_at_cap {
+  arena arena;
+  next_call call;
+  bool pending; /* of the rest, one block is; else all of it is in use */
+  const char *error;
+  void *rest, *small; /* the owner's, in use */
+  void *device;
+  pthread_barrier_t asleep, wake;
+  _Atomic(bool) over;
+  lade_status status;
+} queue_at_cap;
+
+static void *owner_main(void *user) {
+  queue_at_cap *own = user;
+  lade_pinned_pool *pool = own->arena.pool;
+  void *kept = NULL, *block = NULL;
+  LADE_EXPECT_OK(lade_pinned_alloc(pool, 4096, &own->small));
+  LADE_EXPECT_OK(lade_pinned_alloc(pool, 2 * LADEI_MIB, &own->rest));
+  LADE_EXPECT_OK(lade_pinned_alloc(pool, 2 * LADEI_MIB, &kept));
+  LADE_EXPECT_OK(lade_pinned_free(pool, kept)); /* the last one taken: it stays with the thread */
+  if (own->pending) {
+    LADE_EXPECT_OK(lade_copy_async(own->arena.runtime, own->device, own->rest, 64, own->arena.stream));
+    LADE_EXPECT_OK(lade_pinned_record_event(pool, own->rest, own->arena.stream));
+    LADE_EXPECT_OK(lade_pinned_free(pool, own->rest));
+  }
+  pthread_barrier_wait(&own->asleep);
+  pthread_barrier_wait(&own->wake);
+  if (own->call == FREES_ANOTHER) LADE_EXPECT_OK(lade_pinned_free(pool, own->small));
+  if (own->call == ALLOCS_AND_FREES) {
+    LADE_EXPECT_OK(lade_pinned_alloc(pool, 4096, &block));
+    LADE_EXPECT_OK(lade_pinned_free(pool, block));
+  }
+  if (own->call == EXITS) return NULL;
+  pthread_barrier_wait(&own->asleep);
+  return NULL;
+}
+
+static void *waiter_main(void *user) {
+  queue_at_cap *own = user;
+  void *block = NULL;
+  LADE_EXPECT(deny(own->error, false));
+  own->status = lade_pinned_alloc(own->arena.pool, 2 * LADEI_MIB, &block);
+  if (own->status == LADE_OK) LADE_EXPECT_OK(lade_pinned_free(own->arena.pool, block));
+  atomic_store(&own->over, true);
+  return NULL;
+}
+
+static lade_pinned_stats stats_of(const arena *own) {
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  LADE_EXPECT_OK(lade_pinned_stats_get(own->pool, &stats));
+  return stats;
+}
+
+/* Room for what the owner has, and no more. */
+static bool queue_open(queue_at_cap *own) {
+  lade_pinned_options options;
+  own->arena = (arena){.runtime = support_runtime_open("cpu")};
+  if (own->arena.runtime == NULL) return false;
+  lade_pinned_options_init(&options);
+  options.segment_bytes = LADEI_MIB;
+  options.max_bytes = 5 * LADEI_MIB;
+  options.magazine_bytes = 4 * LADEI_MIB;
+  options.wait_ms = own->call == SLEEPS ? 20 : 60000;
+  (void)ladei_asym_lock_barrier(); /* as in arena_open */
+  LADE_EXPECT_OK(lade_pinned_pool_create(own->arena.runtime, &options, &own->arena.pool));
+  LADE_EXPECT_OK(lade_stream_create(own->arena.runtime, 0, &own->arena.stream));
+  LADE_EXPECT_OK(own->arena.runtime->ops->device_alloc(own->arena.runtime->self, 0, 64, &own->device));
+  pthread_barrier_init(&own->asleep, NULL, 2);
+  pthread_barrier_init(&own->wake, NULL, 2);
+  return own->arena.pool != NULL;
+}
+
+static void waiter_is_served(queue_at_cap *own) {
+  pthread_t owner, waiting;
+  support_gate gate;
+  if (!queue_open(own)) return;
+  if (own->pending) LADE_ASSERT(support_gate_close(&gate, own->arena.runtime, own->arena.stream));
+  LADE_ASSERT_EQ_INT(pthread_create(&owner, NULL, owner_main, own), 0);
+  pthread_barrier_wait(&own->asleep);
+  LADE_ASSERT_EQ_INT(pthread_create(&waiting, NULL, waiter_main, own), 0);
+  while (!atomic_load(&own->over) && stats_of(&own->arena).limit_waits == 0) sched_yield();
+  if (own->call == SLEEPS) pthread_join(waiting, NULL);
+  pthread_barrier_wait(&own->wake);
+  if (own->call != EXITS) pthread_barrier_wait(&own->asleep);
+  if (own->call != SLEEPS) pthread_join(waiting, NULL);
+  pthread_join(owner, NULL);
+  LADE_EXPECT_STATUS(own->call == SLEEPS ? LADE_ERR_LIMIT : LADE_OK, own->status);
+  LADE_EXPECT_EQ_UINT(stats_of(&own->arena).limit_waits, 1);
+  LADE_EXPECT_GE_UINT(stats_of(&own->arena).unreached_caches, 1);
+  if (own->pending) support_gate_open(&gate);
+  if (!own->pending) LADE_EXPECT_OK(lade_pinned_free(own->arena.pool, own->rest));
+  if (own->call != FREES_ANOTHER) LADE_EXPECT_OK(lade_pinned_free(own->arena.pool, own->small));
+  LADE_EXPECT(support_wait_stream(own->arena.runtime, own->arena.stream));
+  LADE_EXPECT_OK(own->arena.runtime->ops->device_free(own->arena.runtime->self, 0, own->device));
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own->arena.pool));
+  arena_close(&own->arena);
+}
+
+/* The bug: a request that may wait was refused at once where all that it could wait for was in the caches of threads that
+ * cannot be fenced. Their owners bring it in their next calls, or when they end; of one that sleeps for ever the request
+ * gets nothing, and says so when its time is over. */
+LADE_TEST_P(Membarrier, WaiterIsServedByOwnersThatCannotBeFenced, errors, error) {
+  for (int i = 0; i < 8 && !lade_test_has_failed(); i++) {
+    static queue_at_cap own;
+    own = (queue_at_cap){.error = error, .call = (next_call)(i / 2), .pending = i % 2 != 0};
+    waiter_is_served(&own);
+    if (lade_test_has_failed()) LADE_FAIL("the owner's call: %d; a block is pending: %d", (int)own.call, own.pending);
+  }
 }
 
 /* ---- Threads at work --------------------------------------------------------------------------------------------- */
