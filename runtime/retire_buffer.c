@@ -321,7 +321,7 @@ static void lane_asked(ladei_retire_buffer *lane, bool any_done) {
 static uint32_t slot_finish(ladei_retire *retire, ladei_retire_buffer_slot *slot, ladei_retire_done_list *done) {
   ladei_lock_assert_held(&retire->lock);
   uint32_t count = slot_count(slot);
-  if (count == 0) return 0; /* told meanwhile */
+  if (count == 0) return 0; /* told before the question */
   retire->promised--;
   ladei_retire_done_append(done, slot->first, slot->last, count);
   slot->first = slot->last = NULL;

@@ -179,6 +179,32 @@ LADE_TEST(RetireLane, StreamsThatLeaveBusyAreSeldomAskedAndKeepTheirBlocks) {
   fixture_close(&own);
 }
 
+static int block_at_hand(const fixture *own) {
+  int block = 0;
+  while (block < FIXTURE_BLOCKS - 1 && own->blocks[block].pending) block++;
+  return block;
+}
+
+LADE_TEST(RetireLane, WhatAStreamLeftPendingComesBackWithItsNextTurn) {
+  static fixture own;
+  enum { BUSY = 32 };
+  lade_stream streams[MANY];
+  turns_open(&own, streams, MANY);
+  turns_take(&own, streams, MANY, false);
+  LADE_EXPECT_OK(ladei_retire_poll(own.retire, CLOSE, NULL));
+  own.done_count = 0;
+  for (int i = 0; i < BUSY; i++) fixture_work_and_use(&own, block_at_hand(&own), streams[i]);
+  LADE_EXPECT_EQ_INT(own.done_count, 0);
+  fake_run_all(own.fake);
+  for (int i = BUSY; i < MANY + BUSY + LADEI_RETIRE_BUFFER_SLOTS; i++) {
+    fixture_use(&own, block_at_hand(&own), streams[i % MANY]);
+  }
+  for (int i = 0; i < BUSY - LADEI_RETIRE_BUFFER_SLOTS; i++) LADE_EXPECT(fixture_is_done(&own, i));
+  LADE_EXPECT_OK(ladei_retire_check(own.retire));
+  LADE_EXPECT_OK(ladei_retire_synchronize(own.retire));
+  fixture_close(&own);
+}
+
 /* Their uses come to share an event. */
 LADE_TEST(RetireLane, DozensOfStreamsAreNotAskedAsTheyLeave) {
   static fixture own;
@@ -201,6 +227,11 @@ static void check_meanwhile(void *user) {
   seen->pending = (int)fixture_counters(seen->own).pending_tickets; /* takes the batches out of the slots */
 }
 
+static void poll_meanwhile(void *user) {
+  const meanwhile *seen = user;
+  LADE_EXPECT_OK(ladei_retire_poll(seen->own->retire, CLOSE, NULL)); /* tells the batches, and leaves the slots */
+}
+
 /* What is asked about lies in the slot, for whoever needs to know of it. */
 LADE_TEST(RetireLane, BatchesToldWhileTheirStreamIsAskedAreNotLost) {
   static fixture own;
@@ -212,7 +243,7 @@ LADE_TEST(RetireLane, BatchesToldWhileTheirStreamIsAskedAreNotLost) {
   meanwhile seen = {.own = &own};
   own.done_count = 0;
   for (int i = 0; i < FIXTURE_BLOCKS; i++) {
-    if (i % 8 == 0) fake_hook(own.fake, "stream_query", check_meanwhile, &seen);
+    if (i % 8 == 0) fake_hook(own.fake, "stream_query", i % 16 == 0 ? check_meanwhile : poll_meanwhile, &seen);
     fixture_use(&own, i, streams[i]);
   }
   LADE_EXPECT(seen.pending > 0);
