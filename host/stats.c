@@ -217,7 +217,7 @@ static void flow_sum(ladei_pinned_amount *sum, const ladei_pinned_counter_pair *
 
 /* All that ever became pending on a node. Under pool->threads_lock. */
 static ladei_pinned_amount node_pending_allocated(const lade_pinned_pool *pool, unsigned node) {
-  ladei_lock_assert_held(&pool->lock);
+  ladei_lock_assert_held(&pool->threads_lock);
   ladei_pinned_amount sum = {0, 0};
   flow_sum(&sum, &ladei_pinned_pool_exited(pool, node)->pending);
   for (const ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
@@ -273,7 +273,7 @@ static void tally_sum(const lade_pinned_pool *pool, const ladei_pinned_thread_co
 }
 
 static ladei_pinned_usage class_usage(const lade_pinned_pool *pool, unsigned node, unsigned class_index) {
-  ladei_lock_assert_held(&pool->lock);
+  ladei_lock_assert_held(&pool->threads_lock);
   ladei_pinned_usage sum = {0};
   tally_sum(pool, ladei_pinned_pool_exited(pool, node), class_index, &sum);
   for (const ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
@@ -385,7 +385,7 @@ static void level_read(const ladei_pinned_usage *usage, const supply *below, con
 /* Under pool->threads_lock. `out_classes` may be NULL. */
 static void node_read(lade_pinned_pool *pool, unsigned node, ladei_pinned_node_gauges *out,
                       ladei_pinned_gauges *out_classes, ladei_pinned_usage *usage, supply *below) {
-  ladei_lock_assert_held(&pool->lock);
+  ladei_lock_assert_held(&pool->threads_lock);
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
   level whole = level_of(&counters->level);
   *usage = (ladei_pinned_usage){0};
