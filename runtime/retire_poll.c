@@ -543,7 +543,7 @@ lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns) {
 
 /* ---- Synchronising ----------------------------------------------------------------------------------------------- */
 
-/* Around what may last as long as a stream does: whoever must not wait that long passes the queue and this pass by (R11). */
+/* Around what may last as long as a stream does: whoever must not wait that long passes the queue and this pass by (Q11). */
 static void wait_begin(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
   ladei_retire_done_deliver(retire, &walk->done);
   ladei_retire_done_init(&walk->done);
