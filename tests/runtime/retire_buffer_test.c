@@ -455,7 +455,7 @@ static void crowd_use(crowd *all, ladei_retire_buffer *lane, crowd_block *block,
 static void *crowd_run(void *argument) {
   crowd *all = argument;
   static _Thread_local ladei_retire_buffer lane;
-  crowd_block blocks[CROWD_BLOCKS] = {0};
+  crowd_block blocks[CROWD_BLOCKS] = {{.pending = false}};
   ladei_retire_buffer_init(&lane);
   for (int i = 0; i < 4 * MANY; i++) crowd_use(all, &lane, &blocks[i % CROWD_BLOCKS], all->streams[i % MANY]);
   ladei_retire_buffer_close(all->retire, &lane);
