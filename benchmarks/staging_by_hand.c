@@ -247,38 +247,68 @@ static crew *crew_open(staging *s, int direction, staging_by_hand choice) {
 
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
 
-/* GB/s of a pass over no more than takes a tenth of a second on a fast link, or for a file a quarter of one; after one that
- * does not count. 0: failed. */
-static double choice_try(staging *s, int direction, staging_by_hand choice) {
-  uint64_t most = UINT64_C(1) << (direction == STAGING_H2D ? 32 : 30);
-  uint64_t bytes = s->inputs.bytes < most ? s->inputs.bytes : most;
+typedef struct candidate {
+  staging_by_hand choice;
+  double rate;
+} candidate;
+
+enum { MOST_CANDIDATES = 64, FINALISTS = 4, FINAL_PASSES = 3 };
+
+/* GB/s: the median of so many passes over at most `most_bytes`, after one that does not count. 0: failed. */
+static double choice_try(staging *s, int direction, staging_by_hand choice, uint64_t most_bytes, unsigned passes) {
+  uint64_t bytes = s->inputs.bytes < most_bytes ? s->inputs.bytes : most_bytes;
+  bench_samples rates = {.count = 0};
   crew *c = crew_open(s, direction, choice);
   bool good = c != NULL && crew_pass(c, bytes);
-  uint64_t begun_ns = lade_runtime_now_ns(s->runtime);
-  good = good && crew_pass(c, bytes);
-  double rate = (double)bytes / (double)(lade_runtime_now_ns(s->runtime) - begun_ns + 1);
-  return crew_close(c) && good ? rate : 0;
+  while (good && rates.count < passes) {
+    uint64_t begun_ns = lade_runtime_now_ns(s->runtime);
+    good = crew_pass(c, bytes);
+    rates.values[rates.count++] = (double)bytes / (double)(lade_runtime_now_ns(s->runtime) - begun_ns + 1);
+  }
+  return crew_close(c) && good ? bench_median(&rates) : 0;
 }
 
-static bool choose(staging *s, int direction, staging_by_hand *out) {
+static size_t candidates_list(int direction, candidate *out) {
   static const unsigned threads[] = {1, 2, 4, 8, 12, 16};
   static const uint64_t sizes[] = {UINT64_C(1) << 20, UINT64_C(2) << 20, UINT64_C(4) << 20, UINT64_C(8) << 20};
   long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-  double best = 0;
+  size_t count = 0;
   for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
     /* Few threads on many processors are no contest towards the device; to one file they are. */
     if ((long)threads[t] > cpus || (direction == STAGING_H2D && (long)threads[t] * 4 < cpus)) continue;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
       for (unsigned buffers = 2; buffers <= MOST_BUFFERS; buffers += 2) {
-        staging_by_hand choice = {threads[t], buffers, sizes[i]};
-        double rate = choice_try(s, direction, choice);
-        if (rate == 0) return false;
-        if (rate > best) *out = choice;
-        best = rate > best ? rate : best;
+        out[count++] = (candidate){{threads[t], buffers, sizes[i]}, 0};
       }
     }
   }
-  return best > 0;
+  return count;
+}
+
+static int by_rate(const void *a, const void *b) {
+  double x = ((const candidate *)a)->rate, y = ((const candidate *)b)->rate;
+  return (x < y) - (x > y);
+}
+
+/* All once, over what takes a tenth of a second on a fast link or a quarter for a file; then the best ones again. One pass
+ * alone differs by a tenth from the next. */
+static bool choose(staging *s, int direction, staging_by_hand *out) {
+  candidate all[MOST_CANDIDATES];
+  uint64_t most = UINT64_C(1) << (direction == STAGING_H2D ? 32 : 30);
+  size_t count = candidates_list(direction, all);
+  for (size_t i = 0; i < count; i++) {
+    all[i].rate = choice_try(s, direction, all[i].choice, most, 1);
+    if (all[i].rate == 0) return false;
+  }
+  qsort(all, count, sizeof all[0], by_rate);
+  count = count < FINALISTS ? count : FINALISTS;
+  for (size_t i = 0; i < count; i++) {
+    all[i].rate = choice_try(s, direction, all[i].choice, 2 * most, FINAL_PASSES);
+    if (all[i].rate == 0) return false;
+  }
+  qsort(all, count, sizeof all[0], by_rate);
+  *out = all[0].choice;
+  return true;
 }
 
 /* --- for staging_passes.c ----------------------------------------------------------------------------------------- */
