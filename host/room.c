@@ -2,8 +2,8 @@
 /*
  * Room at a pool's cap: stopping transits, telling waiters.
  *
- * I1  While ladei_pinned_room_stop has returned and ladei_pinned_room_go was not called, nothing is in transit, and everything that was
- *     is visible to the one who stopped (the count is lowered with release, and read with acquire).
+ * I1  While ladei_pinned_room_stop has returned and ladei_pinned_room_go was not called, nothing is in transit, and
+ *     everything that was is visible to the one who stopped (the count is lowered with release, and read with acquire).
  * I2  Whoever begins a transit sees STOPPED in the word that counted it, or is waited for.
  *
  * Why no return of memory is missed.

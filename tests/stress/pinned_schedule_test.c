@@ -398,14 +398,6 @@ static const char *const names[] = {
 #undef OPERATION_NAME
 };
 
-static int operation_of(const char *name) {
-  int place = 0;
-  while (strcmp(operations[place].name, name) != 0) {
-    place++;
-  }
-  return place;
-}
-
 /* The named operation with itself and all behind it in the list: one switch, or two where there is time. */
 static void pairs(const char *name, uint32_t flags) {
   bench own;
@@ -413,7 +405,7 @@ static void pairs(const char *name, uint32_t flags) {
   if (!scheduler_works()) LADE_SKIP("built without switch points");
   if (!bench_open(&own)) return;
   own.flags = flags;
-  int first = operation_of(name), preemptions = scheduler_preemptions(1);
+  int first = scheduler_place_of(names, name), preemptions = scheduler_preemptions(1);
   for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++) {
     count += explore(&own, preemptions, first, other);
   }

@@ -533,21 +533,13 @@ static const char *const names[] = {
 #undef OPERATION_NAME
 };
 
-static int operation_of(const char *name) {
-  int place = 0;
-  while (strcmp(operations[place].name, name) != 0) {
-    place++;
-  }
-  return place;
-}
-
 /* The named operation with itself and all behind it in the list. */
 LADE_TEST_P(RetireSchedule, Pairs, names, name) {
   bench own;
   uint64_t count = 0;
   if (!scheduler_works()) LADE_SKIP("built without switch points");
   if (!bench_open(&own)) return;
-  int first = operation_of(name);
+  int first = scheduler_place_of(names, name);
   for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++) {
     count += explore(&own, scheduler_preemptions(2), first, other, -1);
   }
@@ -568,7 +560,8 @@ LADE_TEST(RetireSchedule, Triples) {
   for (int a = 0; a < OFTEN; a++) {
     for (int b = a; b < OFTEN; b++) {
       for (int c = b; c < OFTEN && !lade_test_has_failed(); c++) {
-        count += explore(&own, preemptions, operation_of(often[a]), operation_of(often[b]), operation_of(often[c]));
+        count += explore(&own, preemptions, scheduler_place_of(names, often[a]), scheduler_place_of(names, often[b]),
+                         scheduler_place_of(names, often[c]));
       }
     }
   }

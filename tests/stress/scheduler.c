@@ -237,6 +237,12 @@ bool scheduler_works(void) { return false; }
 
 #endif
 
+int scheduler_place_of(const char *const *names, const char *name) {
+  int place = 0;
+  while (strcmp(names[place], name) != 0) place++;
+  return place;
+}
+
 int scheduler_preemptions(int usual) {
 #ifdef __SANITIZE_THREAD__
   (void)usual;

@@ -38,6 +38,9 @@ bool scheduler_works(void);
  * and sees no race here, as each turn is ordered behind the one before. */
 int scheduler_preemptions(int usual);
 
+/* The place of an operation among those of a test; the name is one of them, the last entry is NULL. */
+int scheduler_place_of(const char *const *names, const char *name);
+
 /*
  * Runs all schedules and returns how many; stops behind the first that fails the test, and prints it. A schedule in
  * which no thread can go on, or that does not end, fails the test too. A library that aborts has the schedule printed.
