@@ -18,7 +18,7 @@
  *
  * I1  The slots that are not EMPTY hold batches next_number .. cursor.batches - 1, each once, and those that are OUT.
  * I2  A slot that is BUSY is worked on by one thread, without the lock; nobody else looks at anything but its state and
- *     number.
+ *     its batch's number and count. So these three change only with the lock held.
  * I3  A slot that is EMPTY or PLANNED has no ticket.
  * Locks: loader->lock guards states, numbers, cursor, next_number, counters and skips. No call of pipeline, allocator or runtime is made
  * under it.
@@ -323,6 +323,13 @@ static void skip_note(lade_loader *loader, uint64_t record) {
   ladei_lock_release(&loader->lock);
 }
 
+/* With the lock: other threads read the batch's count (I2). */
+static void batch_leave_out(lade_loader *loader, batch_slot *s, const bool *left_out) {
+  ladei_lock_acquire(&loader->lock);
+  ladei_loader_batch_leave_out(&loader->plan, &s->batch, left_out);
+  ladei_lock_release(&loader->lock);
+}
+
 /* Reads the records of a BUSY slot's batch one by one, and leaves out those that cannot be read. Ends at an error that is
  * not the records'. */
 static lade_status batch_prune(lade_loader *loader, batch_slot *s, uint64_t *out_count) {
@@ -336,7 +343,7 @@ static lade_status batch_prune(lade_loader *loader, batch_slot *s, uint64_t *out
     ++*out_count;
     status = LADE_OK;
   }
-  if (*out_count > 0) ladei_loader_batch_leave_out(&loader->plan, &s->batch, bad);
+  if (*out_count > 0) batch_leave_out(loader, s, bad);
   free(bad);
   return status;
 }
