@@ -77,9 +77,7 @@ bool ladei_asym_lock_wait(ladei_asym_lock *gate, bool fenced) {
   }
   /* The owner is inside for some nanoseconds, unless it was taken off its processor there. */
   ladei_backoff wait = {0};
-  while (atomic_load_explicit(&gate->active, memory_order_seq_cst) != 0) {
-    ladei_backoff_wait(&wait);
-  }
+  while (atomic_load_explicit(&gate->active, memory_order_seq_cst) != 0) ladei_backoff_wait(&wait);
   return true;
 }
 

@@ -57,9 +57,7 @@ static inline bool ladei_asym_lock_enter(ladei_asym_lock *gate) {
   }
   ladei_switch_point("asym_lock", 0);
   /* seq_cst costs the load nothing more than acquire, and pairs with the store above where that is seq_cst. */
-  if (atomic_load_explicit(&gate->wanted, memory_order_seq_cst) == LADEI_ASYM_LOCK_OPEN) {
-    return true;
-  }
+  if (atomic_load_explicit(&gate->wanted, memory_order_seq_cst) == LADEI_ASYM_LOCK_OPEN) return true;
   atomic_store_explicit(&gate->active, 0, memory_order_release);
   return false;
 }

@@ -140,11 +140,10 @@ static bool number_in_range(const ladei_setting *s, config_part value, void *fie
   uint64_t number;
   if (!number_read(value, &number) || number < s->low || number > s->high) return false;
   if (s->kind == LADEI_SETTING_POWER_OF_TWO && !ladei_is_power_of_two(number)) return false;
-  if (s->bytes == sizeof(uint64_t)) {
+  if (s->bytes == sizeof(uint64_t))
     *(uint64_t *)field = number;
-  } else {
+  else
     *(uint32_t *)field = (uint32_t)number;
-  }
   return true;
 }
 
@@ -273,9 +272,8 @@ static lade_status setting_read(parser *p, config_part whole) {
     return ladei_error(LADE_ERR_CONFIG, 0, "configuration: unknown key \"%.*s\" at position %zu", piece_length(key),
                        key.begin, position);
   }
-  if (*seen) {
+  if (*seen)
     return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: given a second time at position %zu", s->key, position);
-  }
   if (!colon) return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: no value at position %zu", s->key, position);
   *seen = true;
   value = piece_trim(value);

@@ -55,9 +55,7 @@ size_t ladei_text_character(const char *text) {
   size_t length = character_length(c[0]);
   uint32_t code = length == 1 ? c[0] : c[0] & (0x7fu >> length);
   for (size_t i = 1; i < length; i++) {
-    if ((c[i] & 0xc0) != 0x80) {
-      return 0;
-    }
+    if ((c[i] & 0xc0) != 0x80) return 0;
     code = code << 6 | (c[i] & 0x3fu);
   }
   bool good = length > 0 && code >= least[length] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
@@ -67,9 +65,7 @@ size_t ladei_text_character(const char *text) {
 void ladei_text_tame(char *text) {
   while (*text != '\0') {
     size_t length = ladei_text_character(text);
-    if (length == 0) {
-      *text = '?';
-    }
+    if (length == 0) *text = '?';
     text += length == 0 ? 1 : length;
   }
 }

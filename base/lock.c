@@ -58,25 +58,21 @@ static _Thread_local struct {
 
 __attribute__((noreturn)) static void violation(const char *what, int rank) {
   fprintf(stderr, "lade: lock order: %s (rank %d); held:", what, rank);
-  for (int i = 0; i < held.count; i++) {
-    fprintf(stderr, " %d", (int)held.locks[i]->rank);
-  }
+  for (int i = 0; i < held.count; i++) fprintf(stderr, " %d", (int)held.locks[i]->rank);
   fprintf(stderr, "\n");
   abort();
 }
 
 static int held_find(const ladei_lock *lock) {
-  for (int i = held.count; i-- > 0;) {
+  for (int i = held.count; i-- > 0;)
     if (held.locks[i] == lock) return i;
-  }
   return -1;
 }
 
 /* Before the mutex is taken: a violation must not end in the deadlock that it warns of. */
 static void held_check(const ladei_lock *lock) {
-  for (int i = 0; i < held.count; i++) {
+  for (int i = 0; i < held.count; i++)
     if (held.locks[i]->rank >= lock->rank) violation("taking a lock of no higher rank", (int)lock->rank);
-  }
   if (held.count == HELD_MAX) violation("more locks held than there are ranks", (int)lock->rank);
 }
 
@@ -86,9 +82,7 @@ static void held_remove(const ladei_lock *lock) {
   int place = held_find(lock);
   if (place < 0) violation("releasing a lock that is not held", (int)lock->rank);
   held.count--;
-  for (int i = place; i < held.count; i++) {
-    held.locks[i] = held.locks[i + 1];
-  }
+  for (int i = place; i < held.count; i++) held.locks[i] = held.locks[i + 1];
 }
 
 void ladei_lock_assert_held(const ladei_lock *lock) {
@@ -193,9 +187,8 @@ static bool waiter_turn(waiter *self, ladei_lock *lock) {
   bool takes = word == LADEI_LOCK_FREE || (self->woken > 0 && state_of(word) == LADEI_LOCK_OFFERED);
   uint32_t next = waiter_word(self, word, takes);
   if (next != word &&
-      !atomic_compare_exchange_strong_explicit(&lock->word, &word, next, memory_order_acquire, memory_order_relaxed)) {
+      !atomic_compare_exchange_strong_explicit(&lock->word, &word, next, memory_order_acquire, memory_order_relaxed))
     return false;
-  }
   if (takes) return true;
   self->claims = self->claims || next / LADEI_LOCK_CLAIM > word / LADEI_LOCK_CLAIM;
   if (self->since == 0) self->since = waiter_clock();

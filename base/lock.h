@@ -97,12 +97,11 @@ static inline void ladei_lock_word_take(ladei_lock *lock) {
 
 static inline void ladei_lock_word_give(ladei_lock *lock) {
   uint32_t word = LADEI_LOCK_HELD;
-  if (__libc_single_threaded) {
+  if (__libc_single_threaded)
     atomic_store_explicit(&lock->word, LADEI_LOCK_FREE, memory_order_relaxed);
-  } else if (!atomic_compare_exchange_strong_explicit(&lock->word, &word, LADEI_LOCK_FREE, memory_order_release,
-                                                      memory_order_relaxed)) {
+  else if (!atomic_compare_exchange_strong_explicit(&lock->word, &word, LADEI_LOCK_FREE, memory_order_release,
+                                                    memory_order_relaxed))
     ladei_lock_give_awaited(lock);
-  }
   ladei_switch_point("unlock", (int)lock->rank);
 }
 

@@ -20,9 +20,8 @@ lade_status ladei_options_read(const char *what, const void *caller, void *own, 
   memset(own, 0, own_bytes);
   if (caller != NULL) {
     size_t bytes = struct_size_of(caller);
-    if (bytes < sizeof(size_t)) {
+    if (bytes < sizeof(size_t))
       return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: struct_size is %zu; use the _init function", what, bytes);
-    }
     const unsigned char *tail = caller;
     for (size_t i = own_bytes; i < bytes; i++) {
       if (tail[i] != 0) {
@@ -38,13 +37,10 @@ lade_status ladei_options_read(const char *what, const void *caller, void *own, 
 }
 
 lade_status ladei_stats_write(const char *what, const void *own, size_t own_bytes, void *caller) {
-  if (caller == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", what);
-  }
+  if (caller == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", what);
   size_t bytes = struct_size_of(caller);
-  if (bytes < sizeof(size_t)) {
+  if (bytes < sizeof(size_t))
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: struct_size is %zu; use the _init function", what, bytes);
-  }
   memcpy(caller, own, ladei_size_min(bytes, own_bytes));
   memcpy(caller, &bytes, sizeof bytes);
   return LADE_OK;

@@ -87,9 +87,7 @@ void *ladei_pagemap_get(const ladei_pagemap *map, const void *pointer) {
   middle_node *middle = root_middle(map->root, address);
   if (middle == NULL) return NULL;
   uintptr_t word = atomic_load_explicit(middle_chunk(middle, address), memory_order_acquire);
-  if (entry_is_leaf(word)) {
-    word = atomic_load_explicit(leaf_page(entry_leaf(word), address), memory_order_acquire);
-  }
+  if (entry_is_leaf(word)) word = atomic_load_explicit(leaf_page(entry_leaf(word), address), memory_order_acquire);
   return (void *)word;
 }
 
@@ -105,9 +103,7 @@ static middle_node *middle_need(struct ladei_pagemap_root *root, uint64_t addres
   middle_node *middle = root_middle(root, address);
   if (middle == NULL) {
     middle = zero_pages(sizeof *middle);
-    if (middle != NULL) {
-      atomic_store_explicit(&root->middles[address >> MIDDLE_SHIFT], middle, memory_order_release);
-    }
+    if (middle != NULL) atomic_store_explicit(&root->middles[address >> MIDDLE_SHIFT], middle, memory_order_release);
   }
   return middle;
 }
@@ -156,18 +152,16 @@ static range range_first_chunk(range whole) {
 static bool range_fills_chunk(range part) { return part.end - part.begin == CHUNK_BYTES; }
 
 static bool leaf_part_free(leaf_node *leaf, range part) {
-  for (uint64_t page = part.begin; page < part.end; page += LADEI_PAGEMAP_PAGE_BYTES) {
+  for (uint64_t page = part.begin; page < part.end; page += LADEI_PAGEMAP_PAGE_BYTES)
     if (atomic_load_explicit(leaf_page(leaf, page), memory_order_relaxed) != 0) return false;
-  }
   return true;
 }
 
 /* Makes sure that the part of a chunk is free and that its entries exist. */
 static lade_status part_prepare(struct ladei_pagemap_root *root, range part) {
   middle_node *middle = middle_need(root, part.begin);
-  if (middle == NULL) {
+  if (middle == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "page map: no memory for a node of %zu bytes", sizeof *middle);
-  }
   entry *chunk = middle_chunk(middle, part.begin);
   uintptr_t word = atomic_load_explicit(chunk, memory_order_relaxed);
   bool is_free = entry_is_leaf(word) ? leaf_part_free(entry_leaf(word), part) : word == 0;
@@ -192,9 +186,8 @@ static void part_store(struct ladei_pagemap_root *root, range part, uintptr_t wo
     atomic_store_explicit(chunk, word, memory_order_release);
     return;
   }
-  for (uint64_t page = part.begin; page < part.end; page += LADEI_PAGEMAP_PAGE_BYTES) {
+  for (uint64_t page = part.begin; page < part.end; page += LADEI_PAGEMAP_PAGE_BYTES)
     atomic_store_explicit(leaf_page(entry_leaf(present), page), word, memory_order_release);
-  }
 }
 
 static lade_status range_prepare(ladei_pagemap *map, range whole) {
@@ -221,18 +214,15 @@ static void range_store(ladei_pagemap *map, range whole, uintptr_t word) {
 
 lade_status ladei_pagemap_set(ladei_pagemap *map, const void *address, size_t bytes, void *value) {
   range whole;
-  if (value == NULL || ((uintptr_t)value & 1) != 0 || bytes == 0) {
+  if (value == NULL || ((uintptr_t)value & 1) != 0 || bytes == 0)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "page map: value %p for %zu bytes", value, bytes);
-  }
   if (!range_make(address, bytes, &whole)) {
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "page map: %zu bytes at %p reach beyond 48-bit addresses", bytes,
                        address);
   }
   ladei_lock_acquire(&map->lock);
   lade_status status = range_prepare(map, whole);
-  if (status == LADE_OK) {
-    range_store(map, whole, (uintptr_t)value);
-  }
+  if (status == LADE_OK) range_store(map, whole, (uintptr_t)value);
   ladei_lock_release(&map->lock);
   return status;
 }
@@ -271,9 +261,7 @@ static void middle_destroy(middle_node *middle, uint64_t touched) {
   for (unsigned i = 0; i < MIDDLE_ENTRIES; i++) {
     if ((touched >> (i / ENTRIES_PER_PAGE) & 1) == 0) continue;
     uintptr_t word = atomic_load_explicit(&middle->chunks[i], memory_order_relaxed);
-    if (entry_is_leaf(word)) {
-      munmap(entry_leaf(word), sizeof(leaf_node));
-    }
+    if (entry_is_leaf(word)) munmap(entry_leaf(word), sizeof(leaf_node));
   }
   munmap(middle, sizeof *middle);
 }
@@ -282,9 +270,7 @@ void ladei_pagemap_destroy(ladei_pagemap *map) {
   if (map->root == NULL) return;
   for (unsigned i = 0; i < ROOT_ENTRIES; i++) {
     middle_node *middle = atomic_load_explicit(&map->root->middles[i], memory_order_relaxed);
-    if (middle != NULL) {
-      middle_destroy(middle, map->root->touched[i]);
-    }
+    if (middle != NULL) middle_destroy(middle, map->root->touched[i]);
   }
   munmap(map->root, sizeof *map->root);
   map->root = NULL;

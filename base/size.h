@@ -17,18 +17,14 @@
 /* Each returns false on overflow and leaves *out alone. */
 static inline bool ladei_size_add(size_t a, size_t b, size_t *out) {
   size_t sum;
-  if (__builtin_add_overflow(a, b, &sum)) {
-    return false;
-  }
+  if (__builtin_add_overflow(a, b, &sum)) return false;
   *out = sum;
   return true;
 }
 
 static inline bool ladei_size_mul(size_t a, size_t b, size_t *out) {
   size_t product;
-  if (__builtin_mul_overflow(a, b, &product)) {
-    return false;
-  }
+  if (__builtin_mul_overflow(a, b, &product)) return false;
   *out = product;
   return true;
 }

@@ -44,9 +44,7 @@ void ladei_slab_init(ladei_slab *slab, size_t record_bytes) {
 }
 
 void ladei_slab_destroy(ladei_slab *slab) {
-  for (unsigned i = 0; i < LADEI_SLAB_CHUNKS; i++) {
-    free(slab->memory[i]);
-  }
+  for (unsigned i = 0; i < LADEI_SLAB_CHUNKS; i++) free(slab->memory[i]);
   free(slab->free_stack);
   memset(slab, 0, sizeof *slab);
 }
@@ -78,9 +76,8 @@ void *ladei_slab_at(const ladei_slab *slab, uint32_t index) {
 }
 
 bool ladei_slab_reserve(ladei_slab *slab, size_t count) {
-  while (slab->capacity - slab->live < count) {
+  while (slab->capacity - slab->live < count)
     if (!slab_grow(slab)) return false;
-  }
   return true;
 }
 

@@ -11,9 +11,7 @@
 static void others_fill(sigset_t *set) {
   static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
   sigfillset(set);
-  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
-    sigdelset(set, own[i]);
-  }
+  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) sigdelset(set, own[i]);
 }
 
 int ladei_thread_start(pthread_t *out, void *(*main)(void *user), void *user) {

@@ -48,17 +48,13 @@ double bench_median(const bench_samples *samples) {
 
 double bench_min(const bench_samples *samples) {
   double least = samples->values[0];
-  for (size_t i = 1; i < samples->count; i++) {
-    least = fmin(least, samples->values[i]);
-  }
+  for (size_t i = 1; i < samples->count; i++) least = fmin(least, samples->values[i]);
   return least;
 }
 
 double bench_max(const bench_samples *samples) {
   double most = samples->values[0];
-  for (size_t i = 1; i < samples->count; i++) {
-    most = fmax(most, samples->values[i]);
-  }
+  for (size_t i = 1; i < samples->count; i++) most = fmax(most, samples->values[i]);
   return most;
 }
 
@@ -71,17 +67,13 @@ double bench_seconds(void) {
 bool bench_interleave(const bench_variant *variants, size_t count, unsigned repeats, bench_samples *out) {
   for (size_t i = 0; i < count; i++) {
     out[i].count = 0;
-    if (isnan(variants[i].run(variants[i].user))) {
-      return false;
-    }
+    if (isnan(variants[i].run(variants[i].user))) return false;
   }
   for (unsigned round = 0; round < repeats && round < BENCH_MAX_REPEATS; round++) {
     for (size_t turn = 0; turn < count; turn++) {
       size_t i = (round + turn) % count;
       double value = variants[i].run(variants[i].user);
-      if (isnan(value)) {
-        return false;
-      }
+      if (isnan(value)) return false;
       out[i].values[out[i].count++] = value;
     }
   }
@@ -95,9 +87,7 @@ json_t *bench_row(const char *name, json_t *params, const char *unit, const benc
   for (size_t i = 0; i < count; i++) {
     json_t *range = json_pack("[f, f]", bench_min(&samples[i]), bench_max(&samples[i]));
     json_object_set_new(spread, i == 0 ? "lade" : variants[i].name, range);
-    if (i > 0) {
-      json_object_set_new(baselines, variants[i].name, json_real(bench_median(&samples[i])));
-    }
+    if (i > 0) json_object_set_new(baselines, variants[i].name, json_real(bench_median(&samples[i])));
   }
   return json_pack("{s:s, s:o, s:s, s:f, s:o, s:o}", "case", name, "params", params != NULL ? params : json_object(),
                    "unit", unit, "lade", bench_median(&samples[0]), "baselines", baselines, "spread", spread);
@@ -113,9 +103,7 @@ bool bench_json_write(const json_t *document, const char *path) {
     code = errno;
     written = false;
   }
-  if (!written) {
-    fprintf(stderr, "%s: cannot be written: %s\n", path, strerror(code));
-  }
+  if (!written) fprintf(stderr, "%s: cannot be written: %s\n", path, strerror(code));
   return written;
 }
 
@@ -202,9 +190,7 @@ static int cases_run(bench *b) {
       exit_status = 1;
     }
   }
-  if (b->json_path != NULL && !bench_json_write(b->rows, b->json_path)) {
-    exit_status = 1;
-  }
+  if (b->json_path != NULL && !bench_json_write(b->rows, b->json_path)) exit_status = 1;
   return exit_status;
 }
 
@@ -219,9 +205,7 @@ int bench_main(int argc, char **argv, const char *question, const bench_case *ca
     exit_status = 1;
   } else {
     argp_parse(&argp, argc, argv, 0, NULL, &b);
-    for (size_t i = 0; b.list && i < count; i++) {
-      printf("%-24s %s\n", cases[i].name, cases[i].what);
-    }
+    for (size_t i = 0; b.list && i < count; i++) printf("%-24s %s\n", cases[i].name, cases[i].what);
     exit_status = b.list ? 0 : cases_run(&b);
   }
   json_decref(b.rows);

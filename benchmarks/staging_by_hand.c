@@ -104,12 +104,10 @@ static void worker_pass(worker *w) {
   size_t at;
   unsigned turn = 0;
   while (good && !staging_interrupted && !atomic_load(&c->failed) &&
-         (at = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed)) < c->task_end) {
+         (at = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed)) < c->task_end)
     good = chunk_move(w, &w->buffers[turn++ % c->choice.buffers], &c->tasks[at]);
-  }
-  for (unsigned i = 0; i < c->choice.buffers; i++) {
+  for (unsigned i = 0; i < c->choice.buffers; i++)
     good = buffer_settle(c, &w->buffers[(turn + i) % c->choice.buffers]) && good;
-  }
   if (!good) atomic_store(&c->failed, true);
 }
 
@@ -175,9 +173,8 @@ static bool worker_open(crew *c, worker *w, unsigned number) {
   void *self = c->s->runtime->self;
   w->crew = c;
   if (!driver_good(ops_of(c)->stream_create(self, c->s->settings.device, 0, LADEI_STREAM_NON_BLOCKING, &w->handle)) ||
-      !driver_good(ops_of(c)->stream_resolve(self, w->handle, &w->stream))) {
+      !driver_good(ops_of(c)->stream_resolve(self, w->handle, &w->stream)))
     return false;
-  }
   for (unsigned i = 0; i < c->choice.buffers; i++) {
     w->buffers[i].memory = c->memory + (size_t)(number * c->choice.buffers + i) * c->choice.bytes;
     if (!driver_good(ops_of(c)->event_create(self, w->stream.context, 0, &w->buffers[i].event))) return false;
@@ -197,9 +194,8 @@ static bool crew_close(crew *c) {
   for (unsigned i = 0; i < c->choice.threads; i++) {
     worker *w = &c->workers[i];
     if (w->started) pthread_join(w->thread, NULL);
-    for (unsigned k = 0; k < c->choice.buffers; k++) {
+    for (unsigned k = 0; k < c->choice.buffers; k++)
       if (w->buffers[k].event != NULL) good = driver_good(ops_of(c)->event_destroy(self, w->buffers[k].event)) && good;
-    }
     if (w->handle != NULL) good = driver_good(ops_of(c)->stream_destroy(self, w->handle)) && good;
   }
   if (c->registered) good = driver_good(ops_of(c)->host_unregister(self, c->memory)) && good;
@@ -276,11 +272,9 @@ static size_t candidates_list(int direction, candidate *out) {
   for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
     /* Few threads on many processors are no contest towards the device; to one file they are. */
     if ((long)threads[t] > cpus || (direction == STAGING_H2D && (long)threads[t] * 4 < cpus)) continue;
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-      for (unsigned buffers = 2; buffers <= MOST_BUFFERS; buffers += 2) {
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+      for (unsigned buffers = 2; buffers <= MOST_BUFFERS; buffers += 2)
         out[count++] = (candidate){{threads[t], buffers, sizes[i]}, 0};
-      }
-    }
   }
   return count;
 }

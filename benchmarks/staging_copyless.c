@@ -54,9 +54,7 @@ bool staging_reads_alone_open(staging *s) {
   lade_pipeline_info info;
   lade_pipeline_info_init(&info);
   lade_pipeline_options_init(&options);
-  if (s->reads_alone != NULL) {
-    return true;
-  }
+  if (s->reads_alone != NULL) return true;
   (void)lade_pipeline_info_get(lade_pair_pipeline(s->pair), &info);
   options.device = s->settings.device;
   options.chunk_bytes = info.chunk_bytes;

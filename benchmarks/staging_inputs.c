@@ -43,18 +43,12 @@ static bool file_open(staging_inputs *inputs, const char *path, bool empty_allow
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0 || fstat(fd, &status) != 0) {
     staging_error("%s: %s", path, strerror(errno));
-    if (fd >= 0) {
-      close(fd);
-    }
+    if (fd >= 0) close(fd);
     return false;
   }
-  if (S_ISREG(status.st_mode) && status.st_size > 0) {
-    return file_append(inputs, path, fd, (uint64_t)status.st_size);
-  }
+  if (S_ISREG(status.st_mode) && status.st_size > 0) return file_append(inputs, path, fd, (uint64_t)status.st_size);
   close(fd);
-  if (S_ISREG(status.st_mode) && empty_allowed) {
-    return true;
-  }
+  if (S_ISREG(status.st_mode) && empty_allowed) return true;
   staging_error("%s: %s", path, S_ISREG(status.st_mode) ? "is empty: nothing to stage" : "is not a regular file");
   return false;
 }
@@ -66,9 +60,7 @@ static int walk_entry(const char *path, const struct stat *status, int type, str
     staging_error("%s: cannot be read", path);
     return 1;
   }
-  if (type == FTW_F && S_ISREG(status->st_mode)) {
-    return file_open(walked, path, true) ? 0 : 1;
-  }
+  if (type == FTW_F && S_ISREG(status->st_mode)) return file_open(walked, path, true) ? 0 : 1;
   return 0;
 }
 
@@ -80,12 +72,8 @@ static bool folder_open(staging_inputs *inputs, const char *path) {
   size_t first = inputs->count;
   walked = inputs;
   int result = nftw(path, walk_entry, 32, FTW_PHYS);
-  if (result < 0) {
-    staging_error("%s: %s", path, strerror(errno));
-  }
-  if (result != 0) {
-    return false;
-  }
+  if (result < 0) staging_error("%s: %s", path, strerror(errno));
+  if (result != 0) return false;
   if (inputs->count == first) {
     staging_error("%s: holds no file with any bytes", path);
     return false;
@@ -96,9 +84,7 @@ static bool folder_open(staging_inputs *inputs, const char *path) {
 
 static bool path_open(staging_inputs *inputs, const char *path) {
   struct stat status;
-  if (stat(path, &status) == 0 && S_ISDIR(status.st_mode)) {
-    return folder_open(inputs, path);
-  }
+  if (stat(path, &status) == 0 && S_ISDIR(status.st_mode)) return folder_open(inputs, path);
   return file_open(inputs, path, false);
 }
 
@@ -122,9 +108,7 @@ int staging_reopen_direct(int fd, int flags, const char *path) {
   char self[64];
   snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
   int direct_fd = open(self, flags | O_DIRECT | O_CLOEXEC);
-  if (direct_fd < 0) {
-    staging_error("%s with O_DIRECT: %s", path, strerror(errno));
-  }
+  if (direct_fd < 0) staging_error("%s with O_DIRECT: %s", path, strerror(errno));
   return direct_fd;
 }
 
@@ -134,9 +118,7 @@ static bool inputs_reopen_direct(staging_inputs *inputs) {
     staging_file *file = &inputs->files[i];
     (void)fdatasync(file->fd);
     file->direct_fd = staging_reopen_direct(file->fd, O_RDONLY, file->path);
-    if (file->direct_fd < 0) {
-      return false;
-    }
+    if (file->direct_fd < 0) return false;
   }
   return true;
 }
@@ -179,9 +161,7 @@ static bool generate(staging *s) {
   free(words);
   good = good && !staging_interrupted;
   if (!good) {
-    if (fd >= 0) {
-      close(fd);
-    }
+    if (fd >= 0) close(fd);
     return false;
   }
   s->inputs.generated = true;
@@ -195,23 +175,16 @@ bool staging_inputs_open(staging *s) {
     files.rlim_cur = files.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &files);
   }
-  if (s->settings.input_count == 0 && !generate(s)) {
-    return false;
-  }
-  for (size_t i = 0; i < s->settings.input_count; i++) {
-    if (!path_open(&s->inputs, s->settings.inputs[i])) {
-      return false;
-    }
-  }
+  if (s->settings.input_count == 0 && !generate(s)) return false;
+  for (size_t i = 0; i < s->settings.input_count; i++)
+    if (!path_open(&s->inputs, s->settings.inputs[i])) return false;
   return !s->settings.direct || inputs_reopen_direct(&s->inputs);
 }
 
 void staging_inputs_close(staging_inputs *inputs) {
   for (size_t i = 0; i < inputs->count; i++) {
     close(inputs->files[i].fd);
-    if (inputs->files[i].direct_fd >= 0) {
-      close(inputs->files[i].direct_fd);
-    }
+    if (inputs->files[i].direct_fd >= 0) close(inputs->files[i].direct_fd);
     free(inputs->files[i].path);
   }
   free(inputs->files);
@@ -219,9 +192,7 @@ void staging_inputs_close(staging_inputs *inputs) {
 }
 
 bool staging_piece_next(const staging *s, staging_cursor *cursor, staging_piece *out) {
-  if (cursor->file == s->inputs.count) {
-    return false;
-  }
+  if (cursor->file == s->inputs.count) return false;
   const staging_file *file = &s->inputs.files[cursor->file];
   uint64_t left = file->bytes - cursor->offset;
   uint64_t bytes = left < s->piece_bytes ? left : s->piece_bytes;

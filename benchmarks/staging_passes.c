@@ -68,14 +68,9 @@ static bool piece_submit(staging *s, lade_pipeline *pipeline, int direction, con
 /* Waits, and gives the ticket back. */
 static bool ticket_finish(lade_ticket *ticket) {
   lade_status status;
-  while ((status = lade_ticket_wait(ticket, slice_ns)) == LADE_ERR_TIMEOUT) {
-    if (staging_interrupted) {
-      (void)lade_ticket_cancel(ticket);
-    }
-  }
-  if (status != LADE_OK && status != LADE_ERR_CANCELLED) {
-    staging_lade_error("staging");
-  }
+  while ((status = lade_ticket_wait(ticket, slice_ns)) == LADE_ERR_TIMEOUT)
+    if (staging_interrupted) (void)lade_ticket_cancel(ticket);
+  if (status != LADE_OK && status != LADE_ERR_CANCELLED) staging_lade_error("staging");
   lade_ticket_release(ticket);
   return status == LADE_OK;
 }
@@ -105,9 +100,7 @@ static bool pipeline_pass(staging *s, lade_pipeline *pipeline, int direction) {
     }
   }
   for (; finished < submitted; finished++) {
-    if (!good || staging_interrupted) {
-      (void)lade_ticket_cancel(tickets[finished % AHEAD]);
-    }
+    if (!good || staging_interrupted) (void)lade_ticket_cancel(tickets[finished % AHEAD]);
     good = ticket_finish(tickets[finished % AHEAD]) && good;
     staging_progress_add(&s->progress, bytes[finished % AHEAD]);
   }
@@ -186,9 +179,8 @@ static bool uncached_chunk(staging *s, int direction, const staging_piece *piece
   const lade_runtime_ops *ops = s->runtime->ops;
   void *buffer;
   (void)unused;
-  if (ops->host_alloc(s->runtime->self, s->settings.device, direct_round_up(bytes), 0, &buffer) != LADE_OK) {
+  if (ops->host_alloc(s->runtime->self, s->settings.device, direct_round_up(bytes), 0, &buffer) != LADE_OK)
     return false;
-  }
   bool good = pinned_chunk(s, direction, piece, offset, buffer, bytes);
   return ops->host_free(s->runtime->self, buffer) == LADE_OK && good;
 }
@@ -205,13 +197,9 @@ static bool chunks_pass(staging *s, int direction, chunk_function move, void *bu
     for (uint64_t offset = 0; offset < piece.bytes; offset += s->info.chunk_bytes) {
       uint64_t left = piece.bytes - offset;
       size_t bytes = (size_t)(left < s->info.chunk_bytes ? left : s->info.chunk_bytes);
-      if (staging_interrupted) {
-        return false;
-      }
+      if (staging_interrupted) return false;
       if (!move(s, direction, &piece, offset, buffer, bytes)) {
-        if (memcmp(&before, lade_last_error(), sizeof before) != 0) {
-          staging_lade_error("baseline");
-        }
+        if (memcmp(&before, lade_last_error(), sizeof before) != 0) staging_lade_error("baseline");
         return false;
       }
       staging_progress_add(&s->progress, bytes);
@@ -287,9 +275,7 @@ typedef struct pass {
 /* The first run of each variant does not count. */
 static void cpu_note(pass *p, double seconds) {
   bench_samples *samples = &p->s->cpu[p->direction][p->variant];
-  if (p->runs++ > 0 && samples->count < BENCH_MAX_REPEATS) {
-    samples->values[samples->count++] = seconds;
-  }
+  if (p->runs++ > 0 && samples->count < BENCH_MAX_REPEATS) samples->values[samples->count++] = seconds;
 }
 
 static bool pass_run(pass *p, void *ceiling) {
@@ -309,23 +295,15 @@ static double pass_time(void *user) {
   pass *p = user;
   staging *s = p->s;
   void *ceiling = p->variant == STAGING_CEILING ? ceiling_buffer(s) : NULL;
-  if (p->variant == STAGING_CEILING && ceiling == NULL) {
-    return (double)NAN;
-  }
-  if (p->variant == STAGING_READS && !staging_reads_alone_open(s)) {
-    return (double)NAN;
-  }
-  if (p->variant == STAGING_BY_HAND && !staging_by_hand_open(s, p->direction)) {
-    return (double)NAN;
-  }
+  if (p->variant == STAGING_CEILING && ceiling == NULL) return (double)NAN;
+  if (p->variant == STAGING_READS && !staging_reads_alone_open(s)) return (double)NAN;
+  if (p->variant == STAGING_BY_HAND && !staging_by_hand_open(s, p->direction)) return (double)NAN;
   double cpu_before = cpu_seconds();
   uint64_t begun_ns = lade_runtime_now_ns(s->runtime);
   bool good = pass_run(p, ceiling);
   uint64_t taken_ns = lade_runtime_now_ns(s->runtime) - begun_ns;
   cpu_note(p, cpu_seconds() - cpu_before);
-  if (ceiling != NULL) {
-    good = s->runtime->ops->host_free(s->runtime->self, ceiling) == LADE_OK && good;
-  }
+  if (ceiling != NULL) good = s->runtime->ops->host_free(s->runtime->self, ceiling) == LADE_OK && good;
   return good ? (double)s->inputs.bytes / (double)(taken_ns > 0 ? taken_ns : 1) : (double)NAN;
 }
 

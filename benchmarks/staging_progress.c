@@ -16,13 +16,9 @@ void staging_progress_start(staging_progress *progress, uint64_t total_bytes) {
 
 void staging_progress_add(staging_progress *progress, uint64_t bytes) {
   progress->done_bytes += bytes;
-  if (!progress->shown) {
-    return;
-  }
+  if (!progress->shown) return;
   double now = bench_seconds();
-  if (now - progress->printed < interval_s || progress->done_bytes == 0) {
-    return;
-  }
+  if (now - progress->printed < interval_s || progress->done_bytes == 0) return;
   progress->printed = now;
   double part = (double)progress->done_bytes / (double)progress->total_bytes;
   double elapsed = now - progress->begun;
@@ -33,8 +29,6 @@ void staging_progress_add(staging_progress *progress, uint64_t bytes) {
 }
 
 void staging_progress_end(staging_progress *progress) {
-  if (progress->shown) {
-    fprintf(stderr, "\r\033[K");
-  }
+  if (progress->shown) fprintf(stderr, "\r\033[K");
   progress->shown = false;
 }

@@ -25,9 +25,7 @@ static const char *size_text(uint64_t bytes, char *text, size_t room) {
   static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = (double)bytes;
   size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < sizeof units / sizeof units[0]; unit++) {
-    value /= 1024;
-  }
+  for (; value >= 1024 && unit + 1 < sizeof units / sizeof units[0]; unit++) value /= 1024;
   snprintf(text, room, "%.4g %s", value, units[unit]);
   return text;
 }
@@ -62,19 +60,15 @@ static double cpu_per_gib(const staging *s, int direction) { return cpu_median(s
 /* ... beyond what the reads take by themselves and, where the copy engines are threads, the copies. */
 static double cpu_beyond_per_gib(const staging *s, int direction) {
   double own = cpu_median(s, direction, STAGING_LOOP);
-  if (s->runtime->software_device != NULL) {
-    own += cpu_median(s, direction, STAGING_CEILING);
-  }
+  if (s->runtime->software_device != NULL) own += cpu_median(s, direction, STAGING_CEILING);
   return (cpu_median(s, direction, STAGING_LADE) - own) / gib(s);
 }
 
 static double cpu_total(const staging *s) {
   double seconds = 0;
-  for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
-    for (size_t i = 0; i < s->cpu[direction][STAGING_LADE].count; i++) {
+  for (int direction = 0; direction < STAGING_DIRECTIONS; direction++)
+    for (size_t i = 0; i < s->cpu[direction][STAGING_LADE].count; i++)
       seconds += s->cpu[direction][STAGING_LADE].values[i];
-    }
-  }
   return seconds;
 }
 
@@ -110,11 +104,10 @@ static void print_device(const staging *s) {
   printf("device    %d: %s, %s", s->settings.device, info.name, size_text(info.total_bytes, text, sizeof text));
   printf("%s\nruntime   %s%s\n", info.software ? " (software device, no GPU)" : "", lade_runtime_name(s->runtime),
          s->runtime->ops->step != NULL ? ": virtual time, every figure is exact for its model" : "");
-  if (info.numa_node >= 0) {
+  if (info.numa_node >= 0)
     printf("NUMA node %d\n", info.numa_node);
-  } else {
+  else
     printf("NUMA node unknown\n");
-  }
 }
 
 static void print_settings(const staging *s) {
@@ -179,11 +172,8 @@ void staging_report_print(const staging *s) {
   print_settings(s);
   print_storage(s);
   printf("\nGB/s      median    min..max      (a) ceiling       (b) naive loop   (c) no cache\n");
-  for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
-    if (s->settings.directions[direction]) {
-      print_direction(s, direction);
-    }
-  }
+  for (int direction = 0; direction < STAGING_DIRECTIONS; direction++)
+    if (s->settings.directions[direction]) print_direction(s, direction);
   printf("  (a) pinned copies alone  (b) read into malloc memory, synchronous copy  (c) pinned allocation per chunk\n"
          "  (d) lade with the copies left out  (e) threads with streams and pinned buffers of their own\n");
   for (int direction = 0; direction < STAGING_DIRECTIONS && s->runtime->ops->step == NULL; direction++) {
@@ -205,9 +195,7 @@ void staging_report_print(const staging *s) {
 
 static json_t *direction_json(const staging *s, int direction) {
   const bench_samples *samples = s->samples[direction];
-  if (!s->settings.directions[direction]) {
-    return json_null();
-  }
+  if (!s->settings.directions[direction]) return json_null();
   return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "gbps_median", bench_median(&samples[STAGING_LADE]), "gbps_min",
                    bench_min(&samples[STAGING_LADE]), "gbps_max", bench_max(&samples[STAGING_LADE]), "vs_ceiling",
                    ratio(s, direction, STAGING_CEILING), "vs_naive", ratio(s, direction, STAGING_NAIVE), "vs_uncached",
@@ -216,9 +204,7 @@ static json_t *direction_json(const staging *s, int direction) {
 
 static json_t *by_hand_json(const staging *s, int direction) {
   const staging_by_hand *choice = &s->by_hand[direction];
-  if (!s->settings.directions[direction] || !staging_has_by_hand(s)) {
-    return json_null();
-  }
+  if (!s->settings.directions[direction] || !staging_has_by_hand(s)) return json_null();
   return json_pack(
       "{s:f, s:i, s:i, s:I, s:f, s:f, s:f}", "gbps", bench_median(&s->samples[direction][STAGING_BY_HAND]), "threads",
       (int)choice->threads, "buffers", (int)choice->buffers, "buffer_bytes", (json_int_t)choice->bytes,
@@ -229,9 +215,7 @@ static json_t *by_hand_json(const staging *s, int direction) {
 /* What bounds a direction, how near lade comes, and what processors did for it. */
 static json_t *bounds_json(const staging *s, int direction) {
   const bench_samples *samples = s->samples[direction];
-  if (!s->settings.directions[direction]) {
-    return json_null();
-  }
+  if (!s->settings.directions[direction]) return json_null();
   return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "copies_alone_gbps",
                    bench_median(&samples[STAGING_CEILING]), "reads_alone_gbps", bench_median(&samples[STAGING_READS]),
                    "loop_gbps", bench_median(&samples[STAGING_LOOP]), "vs_copies_alone",
@@ -277,17 +261,13 @@ static void plot_script(FILE *script, const staging *s) {
   static const char *const variants[] = {"lade",           "(a) ceiling", "(e) by hand", "(d) reads alone",
                                          "(b) naive loop", "(c) no cache"};
   fprintf(script, "set terminal svg size 800,480\nset output '");
-  for (const char *c = s->settings.plot_path; *c != '\0'; c++) {
-    fprintf(script, *c == '\'' ? "''" : "%c", *c);
-  }
+  for (const char *c = s->settings.plot_path; *c != '\0'; c++) fprintf(script, *c == '\'' ? "''" : "%c", *c);
   fprintf(script,
           "'\nset title 'staging throughput, runtime %s'\nset ylabel 'GB/s'\nset yrange [0:*]\n"
           "set style data histogram\nset style histogram errorbars gap 1\nset style fill solid 0.6\n$data << EOD\n",
           lade_runtime_name(s->runtime));
   for (int variant = 0; variant < STAGING_LOOP; variant++) {
-    if (variant == STAGING_BY_HAND && !staging_has_by_hand(s)) {
-      continue;
-    }
+    if (variant == STAGING_BY_HAND && !staging_has_by_hand(s)) continue;
     fprintf(script, "\"%s\"", variants[variant]);
     for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
       if (s->settings.directions[direction]) {
@@ -314,9 +294,7 @@ static bool gnuplot_start(pid_t *out_pid, FILE **out_script) {
   char *const arguments[] = {(char *)"gnuplot", NULL};
   int ends[2];
   posix_spawn_file_actions_t actions;
-  if (pipe(ends) != 0) {
-    return false;
-  }
+  if (pipe(ends) != 0) return false;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
   posix_spawn_file_actions_addclose(&actions, ends[1]);
@@ -344,8 +322,6 @@ bool staging_report_plot(const staging *s) {
   fclose(script);
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  if (status != 0) {
-    staging_error("%s: gnuplot failed", s->settings.plot_path);
-  }
+  if (status != 0) staging_error("%s: gnuplot failed", s->settings.plot_path);
   return status == 0;
 }

@@ -107,9 +107,8 @@ static void direction_parse(staging_settings *settings, const char *text, struct
   bool both = strcmp(text, "both") == 0;
   settings->directions[STAGING_H2D] = both || strcmp(text, "h2d") == 0;
   settings->directions[STAGING_D2H] = both || strcmp(text, "d2h") == 0;
-  if (!settings->directions[STAGING_H2D] && !settings->directions[STAGING_D2H]) {
+  if (!settings->directions[STAGING_H2D] && !settings->directions[STAGING_D2H])
     argp_error(state, "--direction: '%s' is none of h2d, d2h, both", text);
-  }
 }
 
 static uint32_t storage_parse(const char *text, struct argp_state *state) {
@@ -118,9 +117,8 @@ static uint32_t storage_parse(const char *text, struct argp_state *state) {
   lade_config_init(&config);
   int length = snprintf(setting, sizeof setting, "storage:%s", text);
   if (length < 0 || (size_t)length >= sizeof setting || strpbrk(text, ":,") != NULL ||
-      lade_config_parse(setting, &config) != LADE_OK) {
+      lade_config_parse(setting, &config) != LADE_OK)
     argp_error(state, "--storage: '%s' is none of auto, uring, pread, cufile", text);
-  }
   return config.storage;
 }
 
@@ -155,9 +153,8 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case KEY_JSON: settings->json_path = argument; return 0;
   case KEY_PLOT: settings->plot_path = argument; return 0;
   case KEY_TIMELINE:
-    if (!staging_timeline_name_is_good(argument)) {
+    if (!staging_timeline_name_is_good(argument))
       argp_error(state, "--timeline: '%s' ends neither in .svg nor in .json", argument);
-    }
     settings->timeline_path = argument;
     return 0;
   case ARGP_KEY_ARG: argp_error(state, "'%s' is no option; inputs are given with --input", argument); return EINVAL;
@@ -227,9 +224,8 @@ static bool window_open(staging *s) {
   s->window = window;
   if (s->settings.directions[STAGING_D2H]) {
     s->sink_fd = staging_temporary_file();
-    if (s->sink_fd >= 0 && s->settings.direct) {
+    if (s->sink_fd >= 0 && s->settings.direct)
       s->sink_direct_fd = staging_reopen_direct(s->sink_fd, O_WRONLY, "temporary output file");
-    }
     return s->sink_fd >= 0 && (!s->settings.direct || s->sink_direct_fd >= 0);
   }
   return true;
@@ -258,9 +254,7 @@ static bool measure_all(staging *s) {
 static bool report_all(staging *s) {
   staging_report_print(s);
   bool good = fflush(stdout) == 0;
-  if (!good) {
-    staging_error("standard output: %s", strerror(errno));
-  }
+  if (!good) staging_error("standard output: %s", strerror(errno));
   good = (s->settings.json_path == NULL || staging_report_json(s)) && good;
   good = (s->settings.timeline_path == NULL || staging_timeline_write(s)) && good;
   return (s->settings.plot_path == NULL || staging_report_plot(s)) && good;
@@ -269,28 +263,19 @@ static bool report_all(staging *s) {
 /* In reverse; each part may be missing. */
 static bool all_close(staging *s) {
   bool good = true;
-  if (s->window != NULL) {
-    good = lade_device_free(lade_pair_device_allocator(s->pair), s->window) == LADE_OK;
-  }
+  if (s->window != NULL) good = lade_device_free(lade_pair_device_allocator(s->pair), s->window) == LADE_OK;
   if (s->stream != NULL) {
-    if (s->pair != NULL) {
+    if (s->pair != NULL)
       good = lade_device_stream_retire(lade_pair_device_allocator(s->pair), s->stream) == LADE_OK && good;
-    }
     good = lade_stream_destroy(s->runtime, s->stream) == LADE_OK && good;
   }
   good = staging_by_hand_close(s) && good;
   good = staging_copyless_close(s) && good;
   good = lade_pair_destroy(s->pair, true) == LADE_OK && good;
   good = lade_runtime_close(s->runtime) == LADE_OK && good;
-  if (!good) {
-    staging_lade_error("closing");
-  }
-  if (s->sink_fd >= 0) {
-    close(s->sink_fd);
-  }
-  if (s->sink_direct_fd >= 0) {
-    close(s->sink_direct_fd);
-  }
+  if (!good) staging_lade_error("closing");
+  if (s->sink_fd >= 0) close(s->sink_fd);
+  if (s->sink_direct_fd >= 0) close(s->sink_direct_fd);
   staging_inputs_close(&s->inputs);
   free(s->settings.inputs);
   return good;

@@ -165,9 +165,8 @@ static void trace_write(FILE *out, const recorded *passes, size_t count) {
   size_t number = 0;
   fprintf(out, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n"
                "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":1,\"args\":{\"name\":\"lade pipeline\"}}");
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; i < count; i++)
     for (size_t k = 0; k < passes[i].count; k++) trace_event_write(out, &passes[i], &passes[i].events[k], number++);
-  }
   fprintf(out, "\n]}\n");
 }
 
@@ -223,9 +222,8 @@ static void svg_write(FILE *out, const recorded *pass) {
           100 * (double)link_busy_ns(pass) / (double)(pass->end_ns - pass->begin_ns));
   svg_legend_write(out);
   fprintf(out, "<text x=\"8\" y=\"%d\">link</text>\n", TOP + ROW - 6);
-  for (uint32_t thread = 1; thread <= pass->threads; thread++) {
+  for (uint32_t thread = 1; thread <= pass->threads; thread++)
     fprintf(out, "<text x=\"8\" y=\"%d\">thread %u</text>\n", TOP + (LINK_ROWS + (int)thread) * ROW - 6, thread);
-  }
   for (size_t i = 0; i < pass->count; i++) {
     const lade_timeline_event *event = &pass->events[i];
     bool link = event->kind == LADE_TIMELINE_FLIGHT;
@@ -241,11 +239,10 @@ static bool file_write(const char *path, const recorded *passes, size_t count) {
   FILE *out = fopen(path, "w");
   bool good = out != NULL;
   if (good) {
-    if (strcmp(strrchr(path, '.'), ".svg") == 0) {
+    if (strcmp(strrchr(path, '.'), ".svg") == 0)
       svg_write(out, &passes[0]);
-    } else {
+    else
       trace_write(out, passes, count);
-    }
     good = !ferror(out);
     good = fclose(out) == 0 && good;
   }

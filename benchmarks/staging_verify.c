@@ -54,9 +54,7 @@ static bool bytes_hash(staging *s, const bytes_source *source, uint64_t bytes, v
     size_t part = bytes - at < buffer_bytes ? (size_t)(bytes - at) : buffer_bytes;
     good = bytes_read(s, source, at, buffer, part) && XXH3_64bits_update(state, buffer, part) == XXH_OK;
   }
-  if (good) {
-    *out = XXH3_64bits_digest(state);
-  }
+  if (good) *out = XXH3_64bits_digest(state);
   XXH3_freeState(state);
   return good && !staging_interrupted;
 }
@@ -65,9 +63,8 @@ static bool piece_compare(staging *s, const staging_piece *piece, const bytes_so
   bytes_source source = {piece->file->fd, piece->offset, piece->file->path};
   uint64_t expected;
   uint64_t found;
-  if (!bytes_hash(s, &source, piece->bytes, buffer, &expected) || !bytes_hash(s, other, piece->bytes, buffer, &found)) {
+  if (!bytes_hash(s, &source, piece->bytes, buffer, &expected) || !bytes_hash(s, other, piece->bytes, buffer, &found))
     return false;
-  }
   if (expected != found) {
     staging_error("WRONG BYTES: %s, %llu bytes at %llu: XXH3 %016llx, %s %016llx", piece->file->path,
                   (unsigned long long)piece->bytes, (unsigned long long)piece->offset, (unsigned long long)expected,
@@ -80,9 +77,7 @@ static bool piece_compare(staging *s, const staging_piece *piece, const bytes_so
 /* Sends a window full of pieces over and looks at what arrived. */
 static bool window_verify(staging *s, const staging_piece *pieces, size_t count, void *buffer) {
   bool good = true;
-  for (size_t i = 0; good && i < count; i++) {
-    good = staging_transfer_piece(s, STAGING_H2D, &pieces[i]);
-  }
+  for (size_t i = 0; good && i < count; i++) good = staging_transfer_piece(s, STAGING_H2D, &pieces[i]);
   for (size_t i = 0; good && i < count; i++) {
     bytes_source device = {-1, pieces[i].place, "on the device"};
     good = piece_compare(s, &pieces[i], &device, buffer);
@@ -91,9 +86,7 @@ static bool window_verify(staging *s, const staging_piece *pieces, size_t count,
     bytes_source sink = {s->sink_fd, pieces[i].place, "in the output file"};
     good = staging_transfer_piece(s, STAGING_D2H, &pieces[i]) && piece_compare(s, &pieces[i], &sink, buffer);
   }
-  for (size_t i = 0; i < count; i++) {
-    staging_progress_add(&s->progress, pieces[i].bytes);
-  }
+  for (size_t i = 0; i < count; i++) staging_progress_add(&s->progress, pieces[i].bytes);
   return good;
 }
 

@@ -21,14 +21,12 @@ _Static_assert(sizeof ladei_config_tables / sizeof ladei_config_tables[0] <= LAD
                "raise LADEI_SETTINGS_TABLE_MAX");
 
 static lade_status parse(const char *text, bool pytorch_only, lade_config *config) {
-  if (text == NULL || config == NULL) {
+  if (text == NULL || config == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "configuration: text or config is NULL");
-  }
   lade_config own;
   lade_status status = ladei_options_read("lade_config", config, &own, sizeof own);
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     status = ladei_settings_read(ladei_config_tables, ladei_config_table_count, text, pytorch_only, &own);
-  }
   return status == LADE_OK ? ladei_stats_write("lade_config", &own, sizeof own, config) : status;
 }
 

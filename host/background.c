@@ -38,9 +38,7 @@ void ladei_pinned_background_destroy(ladei_pinned_background *background) {
 /* False: the thread is to end. */
 static bool wait_for(ladei_pinned_background *background, uint64_t ns) {
   ladei_lock_acquire(&background->lock);
-  if (!background->stop) {
-    (void)ladei_condition_wait_for(&background->wake, &background->lock, ns);
-  }
+  if (!background->stop) (void)ladei_condition_wait_for(&background->wake, &background->lock, ns);
   bool stop = background->stop;
   ladei_lock_release(&background->lock);
   return !stop;
@@ -62,18 +60,15 @@ static void *look_again_and_again(void *user) {
 
 lade_status ladei_pinned_background_start(ladei_pinned_background *background, lade_pinned_pool *pool) {
   background->stop = false;
-  if (ladei_thread_start(&background->thread, look_again_and_again, pool) != 0) {
+  if (ladei_thread_start(&background->thread, look_again_and_again, pool) != 0)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no thread for the background");
-  }
   background->running = true;
   return LADE_OK;
 }
 
 void ladei_pinned_background_stop(ladei_pinned_background *background) {
   ladei_lock_assert_none_held();
-  if (!background->running) {
-    return;
-  }
+  if (!background->running) return;
   ladei_lock_acquire(&background->lock);
   background->stop = true;
   ladei_condition_broadcast(&background->wake);

@@ -8,9 +8,8 @@
 
 bool ladei_pinned_bins_unmark(ladei_pinned_block *block) {
   uint64_t word = ladei_pinned_block_word(block);
-  while (!ladei_pinned_block_word_swap(block, word, word & ~LADEI_PINNED_BLOCK_LODGED)) {
+  while (!ladei_pinned_block_word_swap(block, word, word & ~LADEI_PINNED_BLOCK_LODGED))
     word = ladei_pinned_block_word(block); /* taken, given back or retired meanwhile */
-  }
   return ladei_pinned_word_state(word) == LADEI_PINNED_BLOCK_CACHED;
 }
 
@@ -18,9 +17,7 @@ bool ladei_pinned_bins_unmark(ladei_pinned_block *block) {
 static ladei_pinned_block *class_dislodge(_Atomic(ladei_pinned_block *) *places, ladei_pinned_block *list) {
   for (unsigned i = 0; i < LADEI_PINNED_BIN_PLACES; i++) {
     ladei_pinned_block *block = atomic_load(&places[i]);
-    if (block == NULL) {
-      continue;
-    }
+    if (block == NULL) continue;
     atomic_store_explicit(&places[i], NULL, memory_order_release);
     if (ladei_pinned_bins_unmark(block)) {
       ladei_pinned_block_next_set(block, list);
@@ -34,12 +31,9 @@ ladei_pinned_block *ladei_pinned_bins_dislodge(ladei_pinned_bins *bins) {
   ladei_pinned_block *list = NULL;
   for (unsigned word = 0; word < LADEI_PINNED_BIN_WORDS; word++) {
     uint64_t occupied = atomic_load(&bins->occupied[word]);
-    if (occupied != 0) {
-      occupied = atomic_exchange(&bins->occupied[word], 0);
-    }
-    for (; occupied != 0; occupied &= occupied - 1) {
+    if (occupied != 0) occupied = atomic_exchange(&bins->occupied[word], 0);
+    for (; occupied != 0; occupied &= occupied - 1)
       list = class_dislodge(bins->classes[word * 64 + (unsigned)__builtin_ctzl(occupied)].places, list);
-    }
   }
   return list;
 }
@@ -60,9 +54,8 @@ uint64_t ladei_pinned_bins_bytes(const ladei_pinned_bins *bins) {
   for (unsigned i = 0; i < LADEI_PINNED_BIN_CLASSES * LADEI_PINNED_BIN_PLACES; i++) {
     const ladei_pinned_block *block = atomic_load_explicit(
         &bins->classes[i / LADEI_PINNED_BIN_PLACES].places[i % LADEI_PINNED_BIN_PLACES], memory_order_acquire);
-    if (block != NULL && ladei_pinned_word_state(ladei_pinned_block_word(block)) == LADEI_PINNED_BLOCK_CACHED) {
+    if (block != NULL && ladei_pinned_word_state(ladei_pinned_block_word(block)) == LADEI_PINNED_BLOCK_CACHED)
       bytes += ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT;
-    }
   }
   return bytes;
 }

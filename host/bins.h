@@ -49,15 +49,12 @@ static inline ladei_pinned_block *ladei_pinned_bins_take(ladei_pinned_bins *bins
   _Atomic(ladei_pinned_block *) *places = bins->classes[class_index - LADEI_PINNED_MAGAZINE_CLASSES].places;
   for (unsigned i = 0; i < LADEI_PINNED_BIN_PLACES; i++) {
     ladei_pinned_block *block = atomic_load_explicit(&places[i], memory_order_acquire);
-    if (block == NULL) {
-      continue;
-    }
+    if (block == NULL) continue;
     uint64_t word = ladei_pinned_block_word(block);
     bool ready = ladei_pinned_word_state(word) == LADEI_PINNED_BLOCK_CACHED && ladei_pinned_word_is_lodged(word);
     if (ready && ladei_pinned_block_pages(block) >= pages &&
-        ladei_pinned_block_word_swap(block, word, ladei_pinned_word_handed_out(word))) {
+        ladei_pinned_block_word_swap(block, word, ladei_pinned_word_handed_out(word)))
       return block; /* of the size just seen: B3 */
-    }
   }
   return NULL;
 }
@@ -71,21 +68,15 @@ static inline bool ladei_pinned_bins_lodge(ladei_pinned_bins *bins, ladei_pinned
   _Atomic(ladei_pinned_block *) *places = bins->classes[bin].places;
   for (unsigned i = 0; i < LADEI_PINNED_BIN_PLACES; i++) {
     ladei_pinned_block *empty = NULL;
-    if (atomic_load_explicit(&places[i], memory_order_relaxed) != NULL) {
-      continue;
-    }
+    if (atomic_load_explicit(&places[i], memory_order_relaxed) != NULL) continue;
     uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
     ladei_pinned_block_word_set(block, word | LADEI_PINNED_BLOCK_LODGED);
     if (atomic_compare_exchange_strong(&places[i], &empty, block)) {
       uint64_t bit = (uint64_t)1 << (bin % 64);
-      if ((atomic_load(&bins->occupied[bin / 64]) & bit) == 0) {
-        atomic_fetch_or(&bins->occupied[bin / 64], bit);
-      }
+      if ((atomic_load(&bins->occupied[bin / 64]) & bit) == 0) atomic_fetch_or(&bins->occupied[bin / 64], bit);
       return true;
     }
-    if (!ladei_pinned_bins_unmark(block)) {
-      return true; /* taken by a thread that knew it from an earlier place (B2) */
-    }
+    if (!ladei_pinned_bins_unmark(block)) return true; /* taken by a thread that knew it from an earlier place (B2) */
   }
   return false;
 }

@@ -38,9 +38,7 @@ struct ladei_pinned_debug {
 
 ladei_pinned_debug *ladei_pinned_debug_create(void) {
   ladei_pinned_debug *debug = calloc(1, sizeof *debug);
-  if (debug != NULL) {
-    ladei_lock_init(&debug->lock, LADEI_RANK_LEAF);
-  }
+  if (debug != NULL) ladei_lock_init(&debug->lock, LADEI_RANK_LEAF);
   return debug;
 }
 
@@ -59,17 +57,13 @@ static stack stack_take(void) {
   void *frames[FRAMES + OWN_FRAMES];
   stack taken = {0, {NULL}};
   int count = backtrace(frames, FRAMES + OWN_FRAMES);
-  for (int i = OWN_FRAMES; i < count; i++) {
-    taken.frames[taken.count++] = frames[i];
-  }
+  for (int i = OWN_FRAMES; i < count; i++) taken.frames[taken.count++] = frames[i];
   return taken;
 }
 
 static history *slot_for(history *slots, size_t slot_count, uintptr_t address) {
   size_t i = (address >> 9) * (size_t)0x9e3779b97f4a7c15u >> 17;
-  while (slots[i & (slot_count - 1)].address != 0 && slots[i & (slot_count - 1)].address != address) {
-    i++;
-  }
+  while (slots[i & (slot_count - 1)].address != 0 && slots[i & (slot_count - 1)].address != address) i++;
   return &slots[i & (slot_count - 1)];
 }
 
@@ -77,14 +71,9 @@ static bool table_grow(ladei_pinned_debug *debug) {
   ladei_lock_assert_held(&debug->lock);
   size_t slot_count = debug->slot_count == 0 ? FIRST_SLOTS : 2 * debug->slot_count;
   history *slots = calloc(slot_count, sizeof *slots);
-  if (slots == NULL) {
-    return false;
-  }
-  for (size_t i = 0; i < debug->slot_count; i++) {
-    if (debug->slots[i].address != 0) {
-      *slot_for(slots, slot_count, debug->slots[i].address) = debug->slots[i];
-    }
-  }
+  if (slots == NULL) return false;
+  for (size_t i = 0; i < debug->slot_count; i++)
+    if (debug->slots[i].address != 0) *slot_for(slots, slot_count, debug->slots[i].address) = debug->slots[i];
   free(debug->slots);
   debug->slots = slots;
   debug->slot_count = slot_count;
@@ -94,12 +83,8 @@ static bool table_grow(ladei_pinned_debug *debug) {
 /* Under the lock. NULL: none, and for `make` no memory for one. */
 static history *history_of(ladei_pinned_debug *debug, uintptr_t address, bool make) {
   ladei_lock_assert_held(&debug->lock);
-  if (make && 2 * debug->used >= debug->slot_count && !table_grow(debug)) {
-    return NULL;
-  }
-  if (debug->slot_count == 0) {
-    return NULL;
-  }
+  if (make && 2 * debug->used >= debug->slot_count && !table_grow(debug)) return NULL;
+  if (debug->slot_count == 0) return NULL;
   history *slot = slot_for(debug->slots, debug->slot_count, address);
   if (slot->address == 0 && make) {
     slot->address = address;
@@ -119,9 +104,7 @@ static size_t text_add(char *text, size_t used, const char *format, const void *
 
 static size_t stack_add(char *text, size_t used, const char *what, const stack *own) {
   used = text_add(text, used, "%s", what);
-  for (int i = 0; i < own->count; i++) {
-    used = text_add(text, used, " %p", own->frames[i]);
-  }
+  for (int i = 0; i < own->count; i++) used = text_add(text, used, " %p", own->frames[i]);
   return own->count > 0 ? used : text_add(text, used, " %s", "unknown");
 }
 
@@ -165,13 +148,9 @@ void ladei_pinned_debug_poison(void *memory, size_t bytes) { memset(memory, POIS
 
 /* Offset of the first byte that is not `value`; `bytes` where all are. */
 static size_t first_other(const unsigned char *memory, unsigned char value, size_t bytes) {
-  if (bytes == 0 || (memory[0] == value && memcmp(memory, memory + 1, bytes - 1) == 0)) {
-    return bytes;
-  }
+  if (bytes == 0 || (memory[0] == value && memcmp(memory, memory + 1, bytes - 1) == 0)) return bytes;
   size_t i = 0;
-  while (memory[i] == value) {
-    i++;
-  }
+  while (memory[i] == value) i++;
   return i;
 }
 
@@ -182,16 +161,12 @@ static size_t guard_bytes(size_t requested_bytes, size_t block_bytes) {
 void ladei_pinned_debug_hand_out(ladei_pinned_debug *debug, unsigned char *memory, size_t requested_bytes,
                                  size_t block_bytes) {
   size_t written = first_other(memory, POISON, block_bytes);
-  if (written < block_bytes) {
-    finding_note(debug, (uintptr_t)memory, "while it was free", written, block_bytes);
-  }
+  if (written < block_bytes) finding_note(debug, (uintptr_t)memory, "while it was free", written, block_bytes);
   memset(memory + requested_bytes, GUARD, guard_bytes(requested_bytes, block_bytes));
   stack taken = stack_take();
   ladei_lock_acquire(&debug->lock);
   history *own = history_of(debug, (uintptr_t)memory, true);
-  if (own != NULL) {
-    own->allocated = taken;
-  }
+  if (own != NULL) own->allocated = taken;
   ladei_lock_release(&debug->lock);
 }
 
@@ -202,11 +177,8 @@ void ladei_pinned_debug_take_back(ladei_pinned_debug *debug, unsigned char *memo
   stack taken = stack_take();
   ladei_lock_acquire(&debug->lock);
   history *own = history_of(debug, (uintptr_t)memory, true);
-  if (own != NULL) {
-    own->freed = taken;
-  }
+  if (own != NULL) own->freed = taken;
   ladei_lock_release(&debug->lock);
-  if (written < guarded) {
+  if (written < guarded)
     finding_note(debug, (uintptr_t)memory, "behind its end", requested_bytes + written, requested_bytes);
-  }
 }

@@ -38,34 +38,24 @@ static lade_status stream_make(const ladei_pinned_driver_pools *own, ladei_strea
   const lade_runtime *runtime = own->runtime;
   lade_stream handle = NULL;
   lade_status status = runtime->ops->stream_create(runtime->self, own->device, 0, LADEI_STREAM_NON_BLOCKING, &handle);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   status = runtime->ops->stream_resolve(runtime->self, handle, out);
-  if (status != LADE_OK) {
-    (void)runtime->ops->stream_destroy(runtime->self, handle);
-  }
+  if (status != LADE_OK) (void)runtime->ops->stream_destroy(runtime->self, handle);
   return status;
 }
 
 static lade_status stream_acquire(ladei_pinned_driver_pools *own, ladei_stream *out) {
   ladei_stream made;
-  if (stream_get(own, out)) {
-    return LADE_OK;
-  }
+  if (stream_get(own, out)) return LADE_OK;
   lade_status status = stream_make(own, &made);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   ladei_lock_acquire(&own->lock);
   bool late = own->has_stream;
   own->stream = late ? own->stream : made;
   own->has_stream = true;
   *out = own->stream;
   ladei_lock_release(&own->lock);
-  if (late) {
-    (void)own->runtime->ops->stream_destroy(own->runtime->self, made.handle);
-  }
+  if (late) (void)own->runtime->ops->stream_destroy(own->runtime->self, made.handle);
   return LADE_OK;
 }
 
@@ -87,9 +77,8 @@ static lade_status devices_let_in(const ladei_pinned_driver_pools *own, ladei_dr
   const lade_runtime *runtime = own->runtime;
   int count = 0;
   lade_status status = runtime->ops->device_count(runtime->self, &count);
-  for (int device = 0; status == LADE_OK && device < count; device++) {
+  for (int device = 0; status == LADE_OK && device < count; device++)
     status = runtime->ops->pool_set_access(runtime->self, pool, device, true);
-  }
   return status;
 }
 
@@ -101,9 +90,7 @@ static lade_status pool_make(const ladei_pinned_driver_pools *own, int node, boo
     properties = (ladei_pool_properties){LADEI_POOL_HOST, 0, 0};
     status = runtime->ops->pool_create(runtime->self, &properties, out);
   }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   status = devices_let_in(own, *out);
   if (status != LADE_OK) {
     lade_error saved;
@@ -118,9 +105,7 @@ static lade_status pool_make(const ladei_pinned_driver_pools *own, int node, boo
 static bool pool_keep(ladei_pinned_driver_pools *own, int node, ladei_driver_pool pool) {
   ladei_lock_acquire(&own->lock);
   bool kept = own->count < sizeof own->pools / sizeof own->pools[0];
-  for (unsigned i = 0; i < own->count && kept; i++) {
-    kept = own->pools[i].node != node;
-  }
+  for (unsigned i = 0; i < own->count && kept; i++) kept = own->pools[i].node != node;
   if (kept) {
     own->pools[own->count].node = node;
     own->pools[own->count++].pool = pool;
@@ -131,16 +116,11 @@ static bool pool_keep(ladei_pinned_driver_pools *own, int node, ladei_driver_poo
 
 static lade_status pool_acquire(ladei_pinned_driver_pools *own, int node, bool strict, ladei_driver_pool *out) {
   ladei_driver_pool made = NULL;
-  if (own->runtime->ops->pool_create == NULL) {
+  if (own->runtime->ops->pool_create == NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "pool: runtime %s has no driver pools", own->runtime->ops->name);
-  }
-  if (pool_get(own, node, out)) {
-    return LADE_OK;
-  }
+  if (pool_get(own, node, out)) return LADE_OK;
   lade_status status = pool_make(own, node, strict, &made);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   if (pool_keep(own, node, made)) {
     *out = made;
     return LADE_OK;
@@ -160,15 +140,9 @@ lade_status ladei_pinned_driver_pools_alloc(ladei_pinned_driver_pools *own, int 
   ladei_stream stream;
   void *memory = NULL;
   lade_status status = pool_acquire(own, node, strict, &pool);
-  if (status == LADE_OK) {
-    status = stream_acquire(own, &stream);
-  }
-  if (status == LADE_OK) {
-    status = runtime->ops->pool_alloc(runtime->self, pool, bytes, &stream, &memory);
-  }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status == LADE_OK) status = stream_acquire(own, &stream);
+  if (status == LADE_OK) status = runtime->ops->pool_alloc(runtime->self, pool, bytes, &stream, &memory);
+  if (status != LADE_OK) return status;
   status = runtime->ops->stream_synchronize(runtime->self, &stream);
   if (status != LADE_OK) {
     lade_error saved;
@@ -187,14 +161,10 @@ lade_status ladei_pinned_driver_pools_free(ladei_pinned_driver_pools *own, void 
   lade_error saved;
   (void)stream_get(own, &stream); /* there since the memory was allocated */
   lade_status status = runtime->ops->pool_free(runtime->self, pointer, &stream);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   /* The memory is free; if it cannot be waited for it goes back to the system with the next one. */
   ladei_error_save(&saved);
-  if (runtime->ops->stream_synchronize(runtime->self, &stream) != LADE_OK) {
-    ladei_error_restore(&saved);
-  }
+  if (runtime->ops->stream_synchronize(runtime->self, &stream) != LADE_OK) ladei_error_restore(&saved);
   return LADE_OK;
 }
 

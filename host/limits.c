@@ -37,9 +37,7 @@ bool ladei_pinned_file_number(const char *path, const char *key, uint64_t *out) 
       *out = value;
     }
   }
-  if (file != NULL) {
-    fclose(file);
-  }
+  if (file != NULL) fclose(file);
   return found;
 }
 
@@ -76,19 +74,15 @@ static bool group_number(const char *folder, const char *name, const char *key, 
 /* "max" is no number, and is none. */
 static uint64_t group_limit(const char *folder, const group_files *files) {
   uint64_t limit = LADEI_PINNED_NO_LIMIT, own;
-  for (int i = 0; i < 2 && files->limits[i] != NULL; i++) {
-    if (group_number(folder, files->limits[i], "", &own) && own < limit) {
-      limit = own;
-    }
-  }
+  for (int i = 0; i < 2 && files->limits[i] != NULL; i++)
+    if (group_number(folder, files->limits[i], "", &own) && own < limit) limit = own;
   return limit >= VERSION_1_NO_LIMIT ? LADEI_PINNED_NO_LIMIT : limit;
 }
 
 static uint64_t group_headroom(const char *folder, const group_files *files) {
   uint64_t limit = group_limit(folder, files), usage, cache = 0, shared = 0;
-  if (limit == LADEI_PINNED_NO_LIMIT || !group_number(folder, files->usage, "", &usage)) {
+  if (limit == LADEI_PINNED_NO_LIMIT || !group_number(folder, files->usage, "", &usage))
     return LADEI_PINNED_NO_LIMIT; /* or no memory controller here */
-  }
   (void)group_number(folder, "memory.stat", files->cache, &cache);
   (void)group_number(folder, "memory.stat", files->shared, &shared);
   cache -= shared < cache ? shared : cache;
@@ -102,16 +96,12 @@ static uint64_t groups_headroom(const char *root, const char *group, const group
   uint64_t headroom = LADEI_PINNED_NO_LIMIT;
   int mount = snprintf(folder, sizeof folder, "%s%s", root, files->mount);
   int length = snprintf(folder, sizeof folder, "%s%s%s", root, files->mount, group);
-  if (mount < 0 || length < 0 || (size_t)length >= sizeof folder) {
-    return headroom;
-  }
+  if (mount < 0 || length < 0 || (size_t)length >= sizeof folder) return headroom;
   for (;;) {
     uint64_t own = group_headroom(folder, files);
     headroom = own < headroom ? own : headroom;
     char *slash = strrchr(folder + mount, '/');
-    if (slash == NULL) {
-      return headroom;
-    }
+    if (slash == NULL) return headroom;
     *slash = '\0';
   }
 }
@@ -121,19 +111,12 @@ static uint64_t line_headroom(const char *root, char *line) {
   line[strcspn(line, "\n")] = '\0';
   char *controllers = strchr(line, ':');
   char *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
-  if (group == NULL) {
-    return LADEI_PINNED_NO_LIMIT;
-  }
+  if (group == NULL) return LADEI_PINNED_NO_LIMIT;
   *group++ = '\0';
   controllers++;
-  if (controllers[0] == '\0') {
-    return groups_headroom(root, group, &version_2);
-  }
-  for (char *rest = controllers, *name; (name = strsep(&rest, ",")) != NULL;) {
-    if (strcmp(name, "memory") == 0) {
-      return groups_headroom(root, group, &version_1);
-    }
-  }
+  if (controllers[0] == '\0') return groups_headroom(root, group, &version_2);
+  for (char *rest = controllers, *name; (name = strsep(&rest, ",")) != NULL;)
+    if (strcmp(name, "memory") == 0) return groups_headroom(root, group, &version_1);
   return LADEI_PINNED_NO_LIMIT;
 }
 
@@ -147,9 +130,7 @@ static uint64_t cgroup_headroom(const char *root) {
     uint64_t own = line_headroom(root, line);
     headroom = own < headroom ? own : headroom;
   }
-  if (file != NULL) {
-    fclose(file);
-  }
+  if (file != NULL) fclose(file);
   return headroom;
 }
 
@@ -169,9 +150,7 @@ uint64_t ladei_pinned_limits_node_free(const char *root, int node) {
   char path[PATH_BYTES];
   uint64_t unused, active, inactive;
   snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/meminfo", root, node);
-  if (!node_number(path, node, "MemFree", &unused)) {
-    return LADEI_PINNED_NO_LIMIT;
-  }
+  if (!node_number(path, node, "MemFree", &unused)) return LADEI_PINNED_NO_LIMIT;
   (void)node_number(path, node, "Active(file)", &active);
   (void)node_number(path, node, "Inactive(file)", &inactive);
   return unused + active + inactive;
@@ -183,9 +162,8 @@ bool ladei_pinned_limits_bound_free(const char *root, uint64_t *out) {
   unsigned long nodes[MOST_NODES / WORD_BITS] = {0};
   int policy = MPOL_DEFAULT;
   if (syscall(SYS_get_mempolicy, &policy, nodes, (unsigned long)MOST_NODES, NULL, 0ul) != 0 ||
-      (policy & ~MPOL_MODE_FLAGS) != MPOL_BIND) {
+      (policy & ~MPOL_MODE_FLAGS) != MPOL_BIND)
     return false;
-  }
   *out = 0;
   for (int node = 0; node < MOST_NODES; node++) {
     if ((nodes[node / WORD_BITS] >> (node % WORD_BITS) & 1) != 0) {
@@ -203,9 +181,8 @@ void ladei_pinned_limits_read(const char *root, ladei_pinned_limits *out) {
   out->available_bytes = meminfo_available(root);
   out->cgroup_headroom_bytes = cgroup_headroom(root);
   out->memlock_bytes = LADEI_PINNED_NO_LIMIT;
-  if (getrlimit(RLIMIT_MEMLOCK, &memlock) == 0 && memlock.rlim_cur != RLIM_INFINITY) {
+  if (getrlimit(RLIMIT_MEMLOCK, &memlock) == 0 && memlock.rlim_cur != RLIM_INFINITY)
     out->memlock_bytes = memlock.rlim_cur;
-  }
 }
 
 /* The program, the driver's own bookkeeping and page tables need memory in the same group: with all of it pinned, the next

@@ -37,9 +37,8 @@
 /* What is ready goes back to its nodes. The caller is in transit, or has stopped it. */
 static void drain(lade_pinned_pool *pool) {
   ladei_pinned_pool_put(pool, ladei_pinned_thread_caches_drain(pool));
-  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++)
     ladei_pinned_node_collect(ladei_pinned_pool_node(pool, i));
-  }
 }
 
 /* ---- Segments ---------------------------------------------------------------------------------------------------- */
@@ -49,9 +48,7 @@ static ladei_pinned_segment *metadata_acquire(lade_pinned_pool *pool, size_t pag
   size_t capacity = ladei_pinned_segment_capacity(pages);
   ladei_lock_acquire(&pool->lock);
   ladei_pinned_segment **link = &pool->spare_segments;
-  while (*link != NULL && (*link)->capacity_pages != capacity) {
-    link = &(*link)->next;
-  }
+  while (*link != NULL && (*link)->capacity_pages != capacity) link = &(*link)->next;
   ladei_pinned_segment *segment = *link;
   if (segment != NULL) {
     *link = segment->next;
@@ -60,9 +57,7 @@ static ladei_pinned_segment *metadata_acquire(lade_pinned_pool *pool, size_t pag
   uint64_t birth = pool->births++;
   ladei_lock_release(&pool->lock);
   segment = segment != NULL ? segment : ladei_pinned_segment_create(pages);
-  if (segment != NULL) {
-    segment->birth = birth;
-  }
+  if (segment != NULL) segment->birth = birth;
   return segment;
 }
 
@@ -141,9 +136,7 @@ static lade_status segment_pin(lade_pinned_pool *pool, const ladei_pinned_reques
     ladei_error_prefix(status, "pinned pool: %zu bytes: ", bytes);
     goto fail_memory;
   }
-  if (pool->debug != NULL) {
-    ladei_pinned_debug_poison(memory.base, memory.bytes);
-  }
+  if (pool->debug != NULL) ladei_pinned_debug_poison(memory.base, memory.bytes);
   segment_memory_set(segment, &memory);
   atomic_store_explicit(&segment->in_chunks, ladei_pinned_source_is_in_chunks(&pool->source, &memory),
                         memory_order_relaxed);
@@ -151,9 +144,7 @@ static lade_status segment_pin(lade_pinned_pool *pool, const ladei_pinned_reques
   segment->divided = false;
   ladei_pinned_segment_open(segment, request->node->index);
   status = map_set(pool, segment);
-  if (status != LADE_OK) {
-    goto fail_map;
-  }
+  if (status != LADE_OK) goto fail_map;
   *out = segment;
   return LADE_OK;
 
@@ -218,9 +209,7 @@ static lade_status segment_release(lade_pinned_pool *pool, uint64_t free_before_
     *out_released = status == LADE_OK ? segment_bytes : 0;
   }
   ladei_pinned_transit_end(&pool->room.segments);
-  if (segment != NULL) {
-    ladei_pinned_room_returned(&pool->room);
-  }
+  if (segment != NULL) ladei_pinned_room_returned(&pool->room);
   return status;
 }
 
@@ -247,21 +236,17 @@ lade_status ladei_pinned_pool_trim(lade_pinned_pool *pool, uint64_t keep_bytes) 
 
 lade_status ladei_pinned_pool_age(lade_pinned_pool *pool) {
   uint64_t released;
-  if (pool->max_idle_ns == 0) {
-    return LADE_OK;
-  }
+  if (pool->max_idle_ns == 0) return LADE_OK;
   uint64_t now_ns = ladei_pinned_pool_now_ns(pool);
   uint64_t last_ns = atomic_load_explicit(&pool->aged_ns, memory_order_relaxed);
   /* Often enough that nothing stays a quarter longer than asked, and by one thread only. */
   if (now_ns - last_ns < pool->max_idle_ns / 4 ||
       !atomic_compare_exchange_strong_explicit(&pool->aged_ns, &last_ns, now_ns, memory_order_relaxed,
-                                               memory_order_relaxed)) {
+                                               memory_order_relaxed))
     return LADE_OK;
-  }
   ladei_pinned_pool_drain(pool);
-  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++)
     ladei_pinned_node_stamp_free_segments(ladei_pinned_pool_node(pool, i), now_ns);
-  }
   return now_ns < pool->max_idle_ns
              ? LADE_OK
              : ladei_pinned_pool_release(pool, UINT64_MAX, now_ns - pool->max_idle_ns, &released);
@@ -287,9 +272,7 @@ static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_pinned_re
     left = ladei_size_round_down(ladei_size_min(left, usual), LADEI_PINNED_PAGE_BYTES);
     status = segment_pin(pool, request, ladei_size_max(left, least), out);
   }
-  if (status == LADE_ERR_OUT_OF_PINNED_MEMORY && least < usual) {
-    status = segment_pin(pool, request, least, out);
-  }
+  if (status == LADE_ERR_OUT_OF_PINNED_MEMORY && least < usual) status = segment_pin(pool, request, least, out);
   return status;
 }
 
@@ -297,9 +280,7 @@ static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_pinned_re
 static bool growth_begin(lade_pinned_pool *pool, ladei_pinned_node *node) {
   ladei_lock_acquire(&pool->lock);
   bool waited = node->growing;
-  while (node->growing) {
-    ladei_condition_wait(&pool->grown, &pool->lock);
-  }
+  while (node->growing) ladei_condition_wait(&pool->grown, &pool->lock);
   node->growing = !waited;
   ladei_lock_release(&pool->lock);
   return !waited;
@@ -315,21 +296,15 @@ static void growth_end(lade_pinned_pool *pool, ladei_pinned_node *node) {
 /* LADE_OK without a block: another thread grew the node; look again. */
 static lade_status grow(lade_pinned_pool *pool, const ladei_pinned_request *request, ladei_pinned_block **out) {
   ladei_pinned_segment *segment = NULL;
-  if (!request->exact && !growth_begin(pool, request->node)) {
-    return LADE_OK;
-  }
+  if (!request->exact && !growth_begin(pool, request->node)) return LADE_OK;
   ladei_pinned_transit_begin(&pool->room.segments);
   lade_status status = segment_pin_any(pool, request, &segment);
   if (status == LADE_OK) {
     *out = ladei_pinned_node_add_segment(request->node, segment, request->bytes, request->exact);
-    if (*out == NULL) {
-      status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for block records");
-    }
+    if (*out == NULL) status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for block records");
   }
   ladei_pinned_transit_end(&pool->room.segments);
-  if (!request->exact) {
-    growth_end(pool, request->node);
-  }
+  if (!request->exact) growth_end(pool, request->node);
   ladei_pinned_room_returned(
       &pool->room); /* what the request leaves of it; refused, what it would have taken of the cap */
   return status;
@@ -393,13 +368,9 @@ static lade_status reserve_plan(lade_pinned_pool *pool, ladei_pinned_node *node,
 lade_status ladei_pinned_pool_reserve(lade_pinned_pool *pool, ladei_pinned_node *node, uint64_t bytes) {
   uint64_t missing;
   ladei_pinned_segment *list = NULL, *segment;
-  if (missing_bytes(node, bytes) == 0) {
-    return LADE_OK;
-  }
+  if (missing_bytes(node, bytes) == 0) return LADE_OK;
   lade_status status = reserve_plan(pool, node, bytes, &missing);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   ladei_pinned_transit_begin(&pool->room.segments);
   status = segments_pin(pool, node, missing, &list);
   while ((segment = list) != NULL) {
@@ -419,9 +390,7 @@ lade_status ladei_pinned_pool_pin_block(lade_pinned_pool *pool, ladei_pinned_nod
   ladei_pinned_segment *segment;
   ladei_pinned_transit_begin(&pool->room.segments);
   lade_status status = segment_pin(pool, &request, bytes, &segment);
-  if (status == LADE_OK) {
-    *out = ladei_pinned_node_add_taken_segment(node, segment);
-  }
+  if (status == LADE_OK) *out = ladei_pinned_node_add_taken_segment(node, segment);
   ladei_pinned_transit_end(&pool->room.segments);
   return status;
 }
@@ -434,9 +403,7 @@ static ladei_pinned_block *cache_take(lade_pinned_pool *pool, const ladei_pinned
                  ladei_pinned_transit_try_begin(&pool->room.blocks);
   ladei_pinned_block *list =
       ladei_pinned_node_take(request->node, request->bytes, request->exact, several ? request->count : 1);
-  if (several && (list == NULL || ladei_pinned_block_next(list) == NULL)) {
-    ladei_pinned_transit_end(&pool->room.blocks);
-  }
+  if (several && (list == NULL || ladei_pinned_block_next(list) == NULL)) ladei_pinned_transit_end(&pool->room.blocks);
   return list;
 }
 
@@ -463,9 +430,7 @@ static lade_status reclaim(lade_pinned_pool *pool) {
   lade_error saved;
   ladei_error_save(&saved);
   lade_status status = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
-  if (status == LADE_ERR_DEVICE_LOST) {
-    return status;
-  }
+  if (status == LADE_ERR_DEVICE_LOST) return status;
   ladei_error_restore(&saved);
   return LADE_OK;
 }
@@ -508,9 +473,8 @@ static ladei_pinned_block *node_take_any(lade_pinned_pool *pool, const ladei_pin
 
 static bool any_free_segment(lade_pinned_pool *pool) {
   uint64_t birth = UINT64_MAX;
-  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool) && birth == UINT64_MAX; i++) {
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool) && birth == UINT64_MAX; i++)
     (void)ladei_pinned_node_remove_free_segment(ladei_pinned_pool_node(pool, i), UINT64_MAX, 0, &birth);
-  }
   return birth != UINT64_MAX;
 }
 
@@ -571,16 +535,10 @@ static lade_status room_wait(lade_pinned_pool *pool, uint32_t seen, uint64_t dea
   for (;;) {
     uint64_t done = 0;
     lade_status status = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done); /* nobody tells when an event is done */
-    if (status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED) {
-      return status;
-    }
-    if (done > 0 || ladei_pinned_room_has_returned(&pool->room, seen) || !comes_back(pool)) {
-      return LADE_OK;
-    }
+    if (status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED) return status;
+    if (done > 0 || ladei_pinned_room_has_returned(&pool->room, seen) || !comes_back(pool)) return LADE_OK;
     uint64_t now_ns = ladei_pinned_pool_now_ns(pool);
-    if (now_ns >= deadline_ns) {
-      return LADE_ERR_TIMEOUT;
-    }
+    if (now_ns >= deadline_ns) return LADE_ERR_TIMEOUT;
     ladei_pinned_room_sleep(&pool->room, seen, ladei_size_min(interval_ns, deadline_ns - now_ns));
     interval_ns = ladei_size_min(2 * interval_ns, LONGEST_NS);
   }
@@ -595,9 +553,7 @@ static lade_status look_and_wait(lade_pinned_pool *pool, const ladei_pinned_requ
     *deadline_ns = ladei_pinned_pool_now_ns(pool) + pool->wait_ns;
     ladei_pinned_count(&pool->counters.limit_waits, 1);
   }
-  if (!look_at_rest(pool, request, true, out)) {
-    status = room_wait(pool, seen, *deadline_ns);
-  }
+  if (!look_at_rest(pool, request, true, out)) status = room_wait(pool, seen, *deadline_ns);
   ladei_pinned_room_wait_end(&pool->room);
   return status == LADE_ERR_TIMEOUT ? no_room(pool, request->bytes) : status;
 }
@@ -607,19 +563,11 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_pinned_request 
                              ladei_pinned_block **out) {
   uint64_t released;
   ladei_pinned_pool_drain(pool);
-  if ((*out = node_take_any(pool, request)) != NULL) {
-    return LADE_OK;
-  }
+  if ((*out = node_take_any(pool, request)) != NULL) return LADE_OK;
   lade_status status = ladei_pinned_pool_release(pool, least_bytes(request), UINT64_MAX, &released);
-  if (released > 0 || status != LADE_OK) {
-    return released > 0 ? LADE_OK : status;
-  }
-  if ((*out = other_node_take(pool, request)) != NULL) {
-    return LADE_OK;
-  }
-  if (pool->wait_ns > 0 && comes_back(pool)) {
-    return look_and_wait(pool, request, deadline_ns, out);
-  }
+  if (released > 0 || status != LADE_OK) return released > 0 ? LADE_OK : status;
+  if ((*out = other_node_take(pool, request)) != NULL) return LADE_OK;
+  if (pool->wait_ns > 0 && comes_back(pool)) return look_and_wait(pool, request, deadline_ns, out);
   return look_at_rest(pool, request, true, out) ? LADE_OK : no_room(pool, request->bytes);
 }
 
@@ -632,9 +580,7 @@ static lade_status give_back(lade_pinned_pool *pool, const ladei_pinned_request 
   ladei_pinned_pool_drain(pool);
   lade_status status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   ladei_error_restore(&saved);
-  if (released > 0 || (*out = other_node_take(pool, request)) != NULL) {
-    return LADE_OK;
-  }
+  if (released > 0 || (*out = other_node_take(pool, request)) != NULL) return LADE_OK;
   /* A segment that the driver does not take back would be found again and again. */
   return status == LADE_OK && look_at_rest(pool, request, false, out) ? LADE_OK : refusal;
 }
@@ -646,18 +592,15 @@ static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_pinned
   ladei_error_save(&saved);
   for (;;) {
     lade_status status = grow(pool, request, out);
-    if (status == LADE_ERR_LIMIT) {
+    if (status == LADE_ERR_LIMIT)
       status = make_room(pool, request, &deadline_ns, out);
-    } else if (status == LADE_ERR_OUT_OF_PINNED_MEMORY) {
+    else if (status == LADE_ERR_OUT_OF_PINNED_MEMORY)
       status = give_back(pool, request, status, out);
-    }
     if (status == LADE_OK && *out == NULL) {
       ladei_pinned_pool_drain(pool); /* where a wait's blocks came back to */
       *out = cache_take(pool, request);
     }
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
     if (*out != NULL) {
       ladei_error_restore(&saved);
       return LADE_OK;
@@ -669,9 +612,7 @@ static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_pinned
 static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                  ladei_pinned_block **out) {
   lade_status status = reclaim(pool);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   /* What lies ready may be neighbours: together they are cheaper than new memory. First what costs little to get. */
   ladei_pinned_node_collect(request->node);
   *out = cache_take(pool, request);
@@ -700,9 +641,7 @@ lade_status ladei_pinned_pool_seek(lade_pinned_pool *pool, const ladei_pinned_re
     status = seek_further(pool, request, &list);
     ladei_cancellation_resume(cancellation);
   }
-  if (status == LADE_OK) {
-    *out = list;
-  }
+  if (status == LADE_OK) *out = list;
   return status;
 }
 
@@ -712,16 +651,13 @@ void ladei_pinned_pool_put(lade_pinned_pool *pool, ladei_pinned_block *list) {
     unsigned index = ladei_pinned_word_node(ladei_pinned_block_word(list));
     ladei_pinned_block *first = list, *last = list, *next;
     while ((next = ladei_pinned_block_next(last)) != NULL &&
-           ladei_pinned_word_node(ladei_pinned_block_word(next)) == index) {
+           ladei_pinned_word_node(ladei_pinned_block_word(next)) == index)
       last = next;
-    }
     list = next;
     ladei_pinned_block_next_set(last, NULL);
     ladei_pinned_node_put(ladei_pinned_pool_node(pool, index), first);
   }
-  if (any) {
-    ladei_pinned_room_returned(&pool->room);
-  }
+  if (any) ladei_pinned_room_returned(&pool->room);
 }
 
 void ladei_pinned_pool_put_one(lade_pinned_pool *pool, ladei_pinned_block *block) {

@@ -21,9 +21,7 @@
 ladei_pinned_node *ladei_pinned_node_create(ladei_pagemap *map, ladei_retire *retire, unsigned index,
                                             int32_t os_index) {
   ladei_pinned_node *node = calloc(1, sizeof *node);
-  if (node == NULL) {
-    return NULL;
-  }
+  if (node == NULL) return NULL;
   ladei_lock_init(&node->lock, LADEI_RANK_NODE);
   ladei_slab_init(&node->run_records, sizeof(ladei_pinned_run));
   node->map = map;
@@ -77,9 +75,7 @@ static ladei_tlsf *index_of(ladei_pinned_node *node, const ladei_pinned_segment 
 
 static void stray_note_drop(ladei_pinned_node *node, ladei_pinned_block *block) {
   ladei_lock_assert_held(&node->lock);
-  if (ladei_retire_ticket_noted(&block->ticket)) {
-    ladei_retire_forget(node->retire, &block->ticket);
-  }
+  if (ladei_retire_ticket_noted(&block->ticket)) ladei_retire_forget(node->retire, &block->ticket);
 }
 
 /* Out of its index, cut to size, the rest back into the index. Still FREE. */
@@ -88,9 +84,7 @@ static void block_cut(ladei_pinned_node *node, ladei_tlsf *index, ladei_pinned_b
   ladei_pinned_segment *segment = segment_of(node, block);
   ladei_tlsf_remove(index, block);
   ladei_pinned_block *rest = ladei_pinned_segment_split(segment, block, pages);
-  if (rest != NULL) {
-    ladei_tlsf_insert(&node->split, rest);
-  }
+  if (rest != NULL) ladei_tlsf_insert(&node->split, rest);
 }
 
 /* What a block costs beside its excess, in parts of a page: the more, the younger its segment and the higher it lies. */
@@ -136,9 +130,7 @@ static ladei_pinned_block *pages_take(ladei_pinned_node *node, size_t pages) {
   ladei_lock_assert_held(&node->lock);
   const burden ages = burden_make(node);
   ladei_pinned_block *block = ladei_tlsf_find_least(&node->split, pages, burden_of, &ages);
-  if (block != NULL) {
-    block_cut(node, &node->split, block, pages);
-  }
+  if (block != NULL) block_cut(node, &node->split, block, pages);
   return block;
 }
 
@@ -147,9 +139,7 @@ static ladei_pinned_block *whole_take(ladei_pinned_node *node, size_t bytes) {
   ladei_lock_assert_held(&node->lock);
   size_t pages = ladei_pinned_pages(bytes), most_pages = (bytes + bytes / 8) >> LADEI_PINNED_PAGE_SHIFT;
   ladei_pinned_block *block = ladei_tlsf_find_close(&node->whole, pages, ladei_size_max(pages, most_pages));
-  if (block != NULL) {
-    ladei_tlsf_remove(&node->whole, block);
-  }
+  if (block != NULL) ladei_tlsf_remove(&node->whole, block);
   return block;
 }
 
@@ -185,21 +175,16 @@ static void pages_put(ladei_pinned_node *node, ladei_pinned_segment *segment, la
 static void run_link(ladei_pinned_node *node, ladei_pinned_run *run, unsigned class_index) {
   run->prev = NULL;
   run->next = node->runs[class_index];
-  if (run->next != NULL) {
-    run->next->prev = run;
-  }
+  if (run->next != NULL) run->next->prev = run;
   node->runs[class_index] = run;
 }
 
 static void run_unlink(ladei_pinned_node *node, ladei_pinned_run *run, unsigned class_index) {
-  if (run->next != NULL) {
-    run->next->prev = run->prev;
-  }
-  if (run->prev != NULL) {
+  if (run->next != NULL) run->next->prev = run->prev;
+  if (run->prev != NULL)
     run->prev->next = run->next;
-  } else {
+  else
     node->runs[class_index] = run->next;
-  }
 }
 
 static uint64_t run_bytes(unsigned class_index) {
@@ -209,9 +194,7 @@ static uint64_t run_bytes(unsigned class_index) {
 static ladei_pinned_run *run_create(ladei_pinned_node *node, unsigned class_index) {
   ladei_lock_assert_held(&node->lock);
   ladei_pinned_run *run = ladei_slab_alloc(&node->run_records);
-  if (run == NULL) {
-    return NULL;
-  }
+  if (run == NULL) return NULL;
   ladei_pinned_block *pages = pages_take(node, ladei_pinned_run_pages(class_index));
   if (pages == NULL) {
     ladei_slab_free(&node->run_records, run);
@@ -226,9 +209,7 @@ static ladei_pinned_run *run_create(ladei_pinned_node *node, unsigned class_inde
 static void run_destroy(ladei_pinned_node *node, ladei_pinned_run *run, unsigned class_index) {
   ladei_lock_assert_held(&node->lock);
   ladei_pinned_block *pages = run->pages;
-  for (unsigned i = 0; i < ladei_pinned_run_blocks(class_index); i++) {
-    stray_note_drop(node, &run->blocks[i]);
-  }
+  for (unsigned i = 0; i < ladei_pinned_run_blocks(class_index); i++) stray_note_drop(node, &run->blocks[i]);
   run_unlink(node, run, class_index);
   ladei_pinned_run_close(run);
   ladei_slab_free(&node->run_records, run);
@@ -239,20 +220,12 @@ static void run_destroy(ladei_pinned_node *node, ladei_pinned_run *run, unsigned
 static ladei_pinned_block *small_take(ladei_pinned_node *node, unsigned class_index) {
   ladei_lock_assert_held(&node->lock);
   ladei_pinned_run *run = node->runs[class_index];
-  if (run == NULL) {
-    run = run_create(node, class_index);
-  }
-  if (run == NULL) {
-    return NULL;
-  }
+  if (run == NULL) run = run_create(node, class_index);
+  if (run == NULL) return NULL;
   ladei_pinned_block *block = ladei_pinned_run_take(run);
-  if (node->idle_runs[class_index] == run) {
-    node->idle_runs[class_index] = NULL;
-  }
+  if (node->idle_runs[class_index] == run) node->idle_runs[class_index] = NULL;
   node->free_small_bytes -= ladei_pinned_class_bytes(class_index);
-  if (ladei_pinned_run_is_full(run)) {
-    run_unlink(node, run, class_index);
-  }
+  if (ladei_pinned_run_is_full(run)) run_unlink(node, run, class_index);
   return block;
 }
 
@@ -265,19 +238,14 @@ static ladei_pinned_run *run_of(ladei_pinned_node *node, const ladei_pinned_bloc
 static void small_put(ladei_pinned_node *node, ladei_pinned_block *block, unsigned class_index) {
   ladei_lock_assert_held(&node->lock);
   ladei_pinned_run *run = run_of(node, block);
-  if (ladei_pinned_run_is_full(run)) {
-    run_link(node, run, class_index);
-  }
+  if (ladei_pinned_run_is_full(run)) run_link(node, run, class_index);
   ladei_pinned_run_put(run, block);
   node->free_small_bytes += ladei_pinned_class_bytes(class_index);
-  if (!ladei_pinned_run_is_empty(run)) {
-    return;
-  }
-  if (node->idle_runs[class_index] == NULL) {
+  if (!ladei_pinned_run_is_empty(run)) return;
+  if (node->idle_runs[class_index] == NULL)
     node->idle_runs[class_index] = run;
-  } else {
+  else
     run_destroy(node, run, class_index);
-  }
 }
 
 /* ---- Blocks cut from free memory, and joined with it again ------------------------------------------------------- */
@@ -326,9 +294,7 @@ static ladei_pinned_block *take_locked(ladei_pinned_node *node, size_t bytes, bo
     return small;
   }
   ladei_pinned_block *block = exact ? NULL : pages_take(node, pages_for(bytes, exact));
-  if (block == NULL) {
-    block = whole_take(node, bytes);
-  }
+  if (block == NULL) block = whole_take(node, bytes);
   if (block != NULL) {
     ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_CACHED);
     ladei_pinned_block_next_set(block, NULL);
@@ -342,9 +308,7 @@ ladei_pinned_block *ladei_pinned_node_take(ladei_pinned_node *node, size_t bytes
   ladei_lock_acquire(&node->lock);
   while (count-- > 0) {
     ladei_pinned_block *block = take_locked(node, bytes, exact);
-    if (block == NULL) {
-      break;
-    }
+    if (block == NULL) break;
     ladei_pinned_block_next_set(block, list);
     list = block;
   }
@@ -357,9 +321,7 @@ ladei_pinned_block *ladei_pinned_node_take(ladei_pinned_node *node, size_t bytes
 static bool whole_divide(ladei_pinned_node *node, size_t pages) {
   ladei_lock_assert_held(&node->lock);
   ladei_pinned_block *block = ladei_tlsf_find(&node->whole, pages);
-  if (block == NULL || ladei_pinned_segment_in_chunks(segment_of(node, block))) {
-    return false;
-  }
+  if (block == NULL || ladei_pinned_segment_in_chunks(segment_of(node, block))) return false;
   ladei_tlsf_remove(&node->whole, block);
   segment_of(node, block)->divided = true;
   ladei_tlsf_insert(&node->split, block);
@@ -372,9 +334,7 @@ ladei_pinned_block *ladei_pinned_node_take_from_whole(ladei_pinned_node *node, s
   size_t pages = small ? ladei_pinned_run_pages(class_index) : pages_for(bytes, false);
   ladei_lock_acquire(&node->lock);
   ladei_pinned_block *block = take_locked(node, bytes, false);
-  if (block == NULL && whole_divide(node, pages)) {
-    block = take_locked(node, bytes, false);
-  }
+  if (block == NULL && whole_divide(node, pages)) block = take_locked(node, bytes, false);
   lock_release_recounted(node);
   return block;
 }
@@ -427,9 +387,7 @@ void ladei_pinned_node_put_one(ladei_pinned_node *node, ladei_pinned_block *bloc
 static void segment_link(ladei_pinned_node *node, ladei_pinned_segment *segment) {
   ladei_lock_assert_held(&node->lock);
   ladei_pinned_segment *before = node->last;
-  while (before != NULL && before->birth > segment->birth) {
-    before = before->prev;
-  }
+  while (before != NULL && before->birth > segment->birth) before = before->prev;
   segment->prev = before;
   segment->next = before == NULL ? node->first : before->next;
   *(segment->next == NULL ? &node->last : &segment->next->prev) = segment;
@@ -494,11 +452,8 @@ static bool segment_is_free(const ladei_pinned_segment *segment) {
 
 void ladei_pinned_node_stamp_free_segments(ladei_pinned_node *node, uint64_t now_ns) {
   ladei_lock_acquire(&node->lock);
-  for (ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next) {
-    if (segment->free_since_ns == 0 && segment_is_free(segment)) {
-      segment->free_since_ns = now_ns;
-    }
-  }
+  for (ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next)
+    if (segment->free_since_ns == 0 && segment_is_free(segment)) segment->free_since_ns = now_ns;
   ladei_lock_release(&node->lock);
 }
 
@@ -512,11 +467,9 @@ static bool segment_is_better(const ladei_pinned_segment *a, const ladei_pinned_
 ladei_pinned_block *ladei_pinned_node_take_best(ladei_pinned_node *node, size_t bytes) {
   ladei_pinned_segment *best = NULL;
   ladei_lock_acquire(&node->lock);
-  for (ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next) {
-    if (ladei_pinned_segment_bytes(segment) >= bytes && segment_is_free(segment) && segment_is_better(segment, best)) {
+  for (ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next)
+    if (ladei_pinned_segment_bytes(segment) >= bytes && segment_is_free(segment) && segment_is_better(segment, best))
       best = segment;
-    }
-  }
   ladei_pinned_block *block = best == NULL ? NULL : &best->blocks[0];
   if (block != NULL) {
     ladei_tlsf_remove(index_of(node, best, block), block);
@@ -538,13 +491,9 @@ ladei_pinned_segment *ladei_pinned_node_remove_free_segment(ladei_pinned_node *n
                                                             uint64_t born_before, uint64_t *out_birth) {
   ladei_lock_acquire(&node->lock);
   ladei_pinned_segment *segment = node->first;
-  while (segment != NULL && !segment_is_free_since(segment, free_before_ns)) {
-    segment = segment->next;
-  }
+  while (segment != NULL && !segment_is_free_since(segment, free_before_ns)) segment = segment->next;
   *out_birth = segment == NULL ? UINT64_MAX : segment->birth;
-  if (segment != NULL && segment->birth >= born_before) {
-    segment = NULL;
-  }
+  if (segment != NULL && segment->birth >= born_before) segment = NULL;
   if (segment != NULL) {
     ladei_pinned_block *block = &segment->blocks[0];
     ladei_tlsf_remove(index_of(node, segment, block), block);
@@ -612,18 +561,15 @@ static void view_segment(view_list *list, const ladei_pinned_segment *segment) {
     }
     const ladei_pinned_run *run = ladei_pinned_block_run(block);
     unsigned class_index = atomic_load_explicit(&run->class_index, memory_order_relaxed);
-    for (unsigned i = 0; i < ladei_pinned_run_blocks(class_index); i++) {
-      view_add(list, segment, &run->blocks[i]);
-    }
+    for (unsigned i = 0; i < ladei_pinned_run_blocks(class_index); i++) view_add(list, segment, &run->blocks[i]);
   }
 }
 
 size_t ladei_pinned_node_view(ladei_pinned_node *node, ladei_pinned_block_view *out, size_t capacity) {
   view_list list = {out, 0, capacity};
   ladei_lock_acquire(&node->lock);
-  for (const ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next) {
+  for (const ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next)
     view_segment(&list, segment);
-  }
   ladei_lock_release(&node->lock);
   return list.count;
 }
@@ -657,20 +603,14 @@ static lade_status check_segments(ladei_pinned_node *node) {
   node_recount sum = {0};
   for (ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next) {
     lade_status status = ladei_pinned_segment_check(segment);
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
     recount_segment(segment, &sum);
   }
-  if (sum.bytes != node->reserved_bytes) {
-    return broken(node, "I3 (reserved bytes)", node->reserved_bytes, sum.bytes);
-  }
-  if (sum.free_blocks != node->split.block_count || sum.free_pages != node->split.page_count) {
+  if (sum.bytes != node->reserved_bytes) return broken(node, "I3 (reserved bytes)", node->reserved_bytes, sum.bytes);
+  if (sum.free_blocks != node->split.block_count || sum.free_pages != node->split.page_count)
     return broken(node, "I1 (free pages in `split`)", node->split.page_count, sum.free_pages);
-  }
-  if (sum.whole_blocks != node->whole.block_count || sum.whole_pages != node->whole.page_count) {
+  if (sum.whole_blocks != node->whole.block_count || sum.whole_pages != node->whole.page_count)
     return broken(node, "I1 (free pages in `whole`)", node->whole.page_count, sum.whole_pages);
-  }
   return LADE_OK;
 }
 
@@ -680,12 +620,9 @@ static lade_status check_runs(const ladei_pinned_node *node) {
   for (unsigned class_index = 0; class_index < LADEI_PINNED_SMALL_CLASSES; class_index++) {
     for (const ladei_pinned_run *run = node->runs[class_index]; run != NULL; run = run->next) {
       lade_status status = ladei_pinned_run_check(run);
-      if (status != LADE_OK) {
-        return status;
-      }
-      if (ladei_pinned_run_is_full(run) || ladei_pinned_run_is_empty(run) != (run == node->idle_runs[class_index])) {
+      if (status != LADE_OK) return status;
+      if (ladei_pinned_run_is_full(run) || ladei_pinned_run_is_empty(run) != (run == node->idle_runs[class_index]))
         return broken(node, "I2 (runs with a free block), mask", run->free_mask, class_index);
-      }
       bytes += (unsigned)__builtin_popcount(run->free_mask) * ladei_pinned_class_bytes(class_index);
     }
   }

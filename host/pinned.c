@@ -34,9 +34,8 @@
 
 /* Entry of every call. A thread whose cache is at hand is not in a forked child: there the thread-local was cleared. */
 static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, const char *function) {
-  if (pool == NULL || !arguments_valid) {
+  if (pool == NULL || !arguments_valid)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: an argument is NULL or out of range", function);
-  }
   return ladei_pinned_thread_cache_fast(pool->fast_id) != NULL ? LADE_OK : ladei_runtime_check_process(pool->runtime);
 }
 
@@ -64,9 +63,7 @@ static void alloc_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
   if (tallies != NULL) {
     ladei_pinned_class_counts_alloc(&tallies->classes[class_index], class_index, requested, bytes);
     ladei_pinned_class_counts_publish(pool, tallies, class_index);
-    if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) {
-      ladei_pinned_ready_taken(cache, tallies, block, class_index);
-    }
+    if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) ladei_pinned_ready_taken(cache, tallies, block, class_index);
     return;
   }
   const ladei_pinned_thread_use none = {0, 0, 0}, one = {1, bytes, requested};
@@ -75,16 +72,12 @@ static void alloc_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
   ladei_pinned_in_use_tell(pool, ladei_pinned_word_node(word), class_index, &none, &one);
   ladei_pinned_count(&tally->allocs, 1);
   ladei_pinned_count(&tally->requested_allocated, requested);
-  if (ladei_pinned_pool_counts_bytes(pool, class_index)) {
-    ladei_pinned_count(&tally->bytes_allocated, bytes);
-  }
+  if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&tally->bytes_allocated, bytes);
 }
 
 /* What visitors could not do for themselves. Not in a transit: it waits until they are not stopped. */
 static void call_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
-  if (cache != NULL && ladei_pinned_thread_cache_is_called(cache)) {
-    ladei_pinned_thread_cache_answer(pool, cache);
-  }
+  if (cache != NULL && ladei_pinned_thread_cache_is_called(cache)) ladei_pinned_thread_cache_answer(pool, cache);
 }
 
 /* ---- Blocks that come back --------------------------------------------------------------------------------------- */
@@ -99,9 +92,7 @@ static void block_overflow(lade_pinned_pool *pool, ladei_pinned_thread_cache *ca
       ladei_pinned_transit_try_begin(&pool->room.blocks)) {
     ladei_pinned_pool_put(pool, ladei_pinned_magazine_make_room(pool, cache, tallies, class_index));
     ladei_pinned_transit_end(&pool->room.blocks);
-    if (ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block)) {
-      return;
-    }
+    if (ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block)) return;
   }
   ladei_pinned_pool_put_one(pool, block);
 }
@@ -115,11 +106,10 @@ static void block_cache(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
     ladei_pinned_debug_poison((void *)ladei_pinned_block_address(block),
                               ladei_pinned_pool_block_bytes(pool, block, word));
   }
-  if (tallies == NULL) {
+  if (tallies == NULL)
     ladei_pinned_pool_put_one(pool, block);
-  } else if (!ladei_pinned_ready_put(cache, tallies, node, block, ladei_pinned_word_class(word))) {
+  else if (!ladei_pinned_ready_put(cache, tallies, node, block, ladei_pinned_word_class(word)))
     block_overflow(pool, cache, tallies, block);
-  }
 }
 
 /* PENDING -> CACHED -> ready. A lodged block is ready, and perhaps another thread's, by the change of its word. One that
@@ -127,9 +117,8 @@ static void block_cache(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
 static void block_unretire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block) {
   uint64_t word = ladei_pinned_block_word(block);
   while (ladei_pinned_word_is_lodged(word)) {
-    if (ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, LADEI_PINNED_BLOCK_CACHED))) {
+    if (ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, LADEI_PINNED_BLOCK_CACHED)))
       return;
-    }
     word = ladei_pinned_block_word(block); /* dislodged meanwhile */
   }
   word = ladei_pinned_word_with_state(word, LADEI_PINNED_BLOCK_CACHED);
@@ -138,9 +127,8 @@ static void block_unretire(lade_pinned_pool *pool, ladei_pinned_thread_cache *ca
       cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, ladei_pinned_word_node(word));
   unsigned class_index = ladei_pinned_word_class(word);
   bool magazine = tallies != NULL && class_index < LADEI_PINNED_MAGAZINE_CLASSES;
-  if (!magazine || !ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block)) {
+  if (!magazine || !ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block))
     block_cache(pool, cache, block);
-  }
 }
 
 /* ---- Alloc ------------------------------------------------------------------------------------------------------- */
@@ -154,21 +142,15 @@ static inline size_t request_pages(const lade_pinned_pool *pool, size_t bytes) {
 static inline void *alloc_fast(lade_pinned_pool *pool, size_t bytes) {
   const ladei_pinned_thread_cache *found = ladei_pinned_thread_cache_fast(pool->fast_id);
   int32_t home = atomic_load_explicit(&pool->home_node, memory_order_acquire);
-  if (found == NULL || home < 0 || bytes - 1 >= LADEI_PINNED_MAX_BYTES) {
-    return NULL;
-  }
+  if (found == NULL || home < 0 || bytes - 1 >= LADEI_PINNED_MAX_BYTES) return NULL;
   ladei_pinned_thread_cache *cache = ladei_tls.cache;
   ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, (unsigned)home);
-  if (tallies == NULL) {
-    return NULL;
-  }
+  if (tallies == NULL) return NULL;
   unsigned class_index = ladei_pinned_class_of(bytes);
   bool large = class_index >= LADEI_PINNED_MAGAZINE_CLASSES;
   ladei_pinned_block *block = ladei_pinned_ready_take(cache, tallies, ladei_pinned_pool_node(pool, (uint32_t)home),
                                                       class_index, large ? ladei_pinned_pages(bytes) : 0, bytes);
-  if (block == NULL) {
-    return NULL;
-  }
+  if (block == NULL) return NULL;
   ladei_pinned_class_counts_alloc(&tallies->classes[class_index], class_index, bytes,
                                   large ? ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT : 0);
   return (void *)ladei_pinned_block_address(block);
@@ -200,18 +182,15 @@ static void pending_look(lade_pinned_pool *pool, ladei_pinned_thread_cache *cach
   enum { MOST_FRUITLESS = 6 };
   uint64_t done = 0;
   lade_error saved;
-  if (cache == NULL || !ladei_retire_pending(pool->retire)) {
-    return;
-  }
+  if (cache == NULL || !ladei_retire_pending(pool->retire)) return;
   if (cache->poll_skip > 0) {
     cache->poll_skip--;
     return;
   }
   ladei_error_save(&saved);
   int cancellation = ladei_cancellation_hold();
-  if (ladei_retire_buffer_poll(pool->retire, &cache->lane, &done) != LADE_OK) {
+  if (ladei_retire_buffer_poll(pool->retire, &cache->lane, &done) != LADE_OK)
     ladei_error_restore(&saved); /* those blocks stay pending; this alloc does not need them */
-  }
   ladei_cancellation_resume(cancellation);
   cache->poll_fruitless = done > 0 ? 0 : cache->poll_fruitless + (cache->poll_fruitless < MOST_FRUITLESS ? 1 : 0);
   cache->poll_skip = (1u << cache->poll_fruitless) - 1;
@@ -220,30 +199,22 @@ static void pending_look(lade_pinned_pool *pool, ladei_pinned_thread_cache *cach
 /* A driver that refuses to take memory back is no reason not to hand out other memory. */
 static void idle_look(lade_pinned_pool *pool) {
   lade_error saved;
-  if (pool->max_idle_ns == 0) {
-    return;
-  }
+  if (pool->max_idle_ns == 0) return;
   ladei_error_save(&saved);
   int cancellation = ladei_cancellation_hold();
-  if (ladei_pinned_pool_age(pool) != LADE_OK) {
-    ladei_error_restore(&saved);
-  }
+  if (ladei_pinned_pool_age(pool) != LADE_OK) ladei_error_restore(&saved);
   ladei_cancellation_resume(cancellation);
 }
 
 static ladei_pinned_block *request_ready(const ladei_pinned_request *request) {
-  if (request->tallies == NULL) {
-    return NULL;
-  }
+  if (request->tallies == NULL) return NULL;
   return ladei_pinned_ready_take(request->cache, request->tallies, request->node, request->class_index,
                                  ladei_pinned_pages(request->bytes), request->bytes);
 }
 
 /* What a seek brought besides the block that is handed out. */
 static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *rest) {
-  if (rest == NULL) {
-    return;
-  }
+  if (rest == NULL) return;
   while (rest != NULL) {
     ladei_pinned_block *block = rest;
     rest = ladei_pinned_block_next(block);
@@ -266,9 +237,7 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned
   if (block == NULL) {
     lade_status status = pool->reference.on ? ladei_pinned_reference_seek(pool, request.bytes, node, &block)
                                             : ladei_pinned_pool_seek(pool, &request, &block);
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
     rest = ladei_pinned_block_next(block);
     if (pool->debug != NULL) {
       ladei_pinned_debug_hand_out(pool->debug, (unsigned char *)ladei_pinned_block_address(block), bytes,
@@ -303,9 +272,7 @@ lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out) 
 }
 
 lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out) {
-  if (pool != NULL && device == pool->device) {
-    return lade_pinned_alloc(pool, bytes, out);
-  }
+  if (pool != NULL && device == pool->device) return lade_pinned_alloc(pool, bytes, out);
   lade_status status = enter(pool, out != NULL && bytes < LADEI_SIZE_LIMIT, __func__);
   return status != LADE_OK ? status : alloc_near(pool, bytes, device, out);
 }
@@ -313,9 +280,7 @@ lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int dev
 lade_status lade_pinned_alloc_on(lade_pinned_pool *pool, size_t bytes, int numa_node, void **out) {
   ladei_pinned_node *node;
   lade_status status = enter(pool, out != NULL && bytes < LADEI_SIZE_LIMIT, __func__);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   if (bytes == 0) {
     *out = NULL;
     return LADE_OK;
@@ -350,9 +315,7 @@ static inline ladei_pinned_block *block_find(const lade_pinned_pool *pool, ladei
 static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, const char *function,
                                ladei_pinned_lookup *out) {
   *out = ladei_pinned_lookup_find(&pool->map, pointer);
-  if (out->segment == NULL) {
-    return foreign(pointer, function);
-  }
+  if (out->segment == NULL) return foreign(pointer, function);
   if (out->block == NULL || ladei_pinned_word_state(out->word) != LADEI_PINNED_BLOCK_IN_USE) {
     lade_status status = ladei_error(LADE_ERR_DOUBLE_FREE, 0, "%s: the block at %p is free", function, pointer);
     return pool->debug == NULL ? status : ladei_pinned_debug_explain(pool->debug, status, (uintptr_t)pointer);
@@ -370,9 +333,7 @@ static void block_retire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cach
                            bytes);
   if (pool->reference.on) {
     ladei_pinned_reference_wait(pool, block);
-    if (!ladei_retire_add(pool->retire, &block->ticket, quiet)) {
-      ladei_pinned_reference_done_one(pool, block);
-    }
+    if (!ladei_retire_add(pool->retire, &block->ticket, quiet)) ladei_pinned_reference_done_one(pool, block);
     return;
   }
   bool pending = quiet || cache == NULL ? ladei_retire_add(pool->retire, &block->ticket, quiet)
@@ -387,26 +348,18 @@ static void block_retire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cach
 /* Note [Fast path] */
 static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
   ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->fast_id);
-  if (cache == NULL) {
-    return false;
-  }
+  if (cache == NULL) return false;
   uint64_t word;
   ladei_pinned_block *block = block_find(pool, cache, pointer, &word);
-  if (block == NULL) {
-    return false;
-  }
+  if (block == NULL) return false;
   ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, ladei_pinned_word_node(word));
-  if (tallies == NULL) {
-    return false;
-  }
+  if (tallies == NULL) return false;
   /* Read before the block is anybody's. */
   unsigned class_index = ladei_pinned_word_class(word);
   size_t requested = ladei_pinned_block_requested(block), bytes = ladei_pinned_block_bytes(block, word);
   bool noted = ladei_retire_ticket_noted(&block->ticket);
   ladei_pinned_block_state freed = noted ? LADEI_PINNED_BLOCK_PENDING : LADEI_PINNED_BLOCK_CACHED;
-  if (!ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, freed))) {
-    return false;
-  }
+  if (!ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, freed))) return false;
   ladei_pinned_class_counts_free(&tallies->classes[class_index], class_index, requested, bytes);
   if (noted) {
     block_retire(pool, cache, block, word, bytes, false);
@@ -431,24 +384,16 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
   for (;;) {
     ladei_pinned_lookup owner;
     lade_status status = in_use_find(pool, pointer, function, &owner);
-    if (status != LADE_OK) {
-      return status;
-    }
-    if ((uintptr_t)pointer != owner.address) {
-      return inside(pointer, &owner, function);
-    }
+    if (status != LADE_OK) return status;
+    if ((uintptr_t)pointer != owner.address) return inside(pointer, &owner, function);
     bool noted = ladei_retire_ticket_noted(&owner.block->ticket);
     out->block = owner.block;
     out->word =
         ladei_pinned_word_with_state(owner.word, noted ? LADEI_PINNED_BLOCK_PENDING : LADEI_PINNED_BLOCK_CACHED);
     out->requested_bytes = ladei_pinned_block_requested(owner.block);
     out->block_bytes = ladei_pinned_segment_block_bytes(owner.segment, owner.block, owner.word);
-    if (pool->debug != NULL) {
-      ladei_pinned_debug_take_back(pool->debug, pointer, out->requested_bytes, out->block_bytes);
-    }
-    if (ladei_pinned_block_word_swap(owner.block, owner.word, out->word)) {
-      return LADE_OK;
-    }
+    if (pool->debug != NULL) ladei_pinned_debug_take_back(pool->debug, pointer, out->requested_bytes, out->block_bytes);
+    if (ladei_pinned_block_word_swap(owner.block, owner.word, out->word)) return LADE_OK;
     /* Dislodged, or freed by another thread, meanwhile: the next look tells. */
   }
 }
@@ -467,20 +412,14 @@ static void free_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
   ladei_pinned_in_use_tell(pool, node, class_index, &one, &none);
   ladei_pinned_count(&tally->frees, 1);
   ladei_pinned_count(&tally->requested_freed, freed->requested_bytes);
-  if (ladei_pinned_pool_counts_bytes(pool, class_index)) {
-    ladei_pinned_count(&tally->bytes_freed, freed->block_bytes);
-  }
+  if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&tally->bytes_freed, freed->block_bytes);
 }
 
 static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet, const char *function) {
   freed_block freed = {NULL, 0, 0, 0};
-  if (pointer == NULL) {
-    return LADE_OK;
-  }
+  if (pointer == NULL) return LADE_OK;
   lade_status status = block_give_up(pool, pointer, function, &freed);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   ladei_pinned_thread_cache *cache = cache_of(pool);
   free_count(pool, cache, &freed);
   if (ladei_pinned_word_state(freed.word) == LADEI_PINNED_BLOCK_PENDING) {
@@ -493,9 +432,7 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
 }
 
 lade_status lade_pinned_free(lade_pinned_pool *pool, void *pointer) {
-  if (pool != NULL && free_fast(pool, pointer)) {
-    return LADE_OK;
-  }
+  if (pool != NULL && free_fast(pool, pointer)) return LADE_OK;
   lade_status status = enter(pool, true, __func__);
   return status != LADE_OK ? status : block_free(pool, pointer, false, __func__);
 }
@@ -530,9 +467,7 @@ void ladei_pinned_pool_retired(void *user, ladei_retire_ticket *list) {
     ladei_pinned_block_next_set(block, blocks);
     blocks = block;
   }
-  if (amount.blocks > 0) {
-    ladei_pinned_pending_sub(pool, node, class_index, amount);
-  }
+  if (amount.blocks > 0) ladei_pinned_pending_sub(pool, node, class_index, amount);
   ladei_pinned_thread_cache *cache = ladei_pinned_background_is_self() ? NULL : cache_of(pool);
   while (blocks != NULL) {
     ladei_pinned_block *block = blocks;
@@ -549,14 +484,10 @@ static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream
                               const char *function) {
   ladei_pinned_lookup owner = {NULL, NULL, 0, 0};
   lade_status status = enter(pool, true, function);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->fast_id);
   owner.block = cache == NULL ? NULL : block_find(pool, cache, pointer, &owner.word);
-  if (owner.block == NULL) {
-    status = in_use_find(pool, pointer, function, &owner);
-  }
+  if (owner.block == NULL) status = in_use_find(pool, pointer, function, &owner);
   if (status == LADE_OK) {
     status = flags == 0 && cache != NULL
                  ? ladei_retire_buffer_note(pool->retire, &cache->lane, &owner.block->ticket, stream)
@@ -583,24 +514,16 @@ lade_status lade_pinned_record_use(lade_pinned_pool *pool, void *pointer, lade_s
 lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_event event) {
   ladei_pinned_lookup owner;
   lade_status status = enter(pool, pointer == NULL || event != NULL, __func__);
-  if (status != LADE_OK || pointer == NULL) {
-    return status;
-  }
+  if (status != LADE_OK || pointer == NULL) return status;
   status = in_use_find(pool, pointer, __func__, &owner);
-  if (status == LADE_OK && (uintptr_t)pointer != owner.address) {
-    status = inside(pointer, &owner, __func__);
-  }
-  if (status == LADE_OK) {
-    status = ladei_retire_note_event(pool->retire, &owner.block->ticket, event);
-  }
+  if (status == LADE_OK && (uintptr_t)pointer != owner.address) status = inside(pointer, &owner, __func__);
+  if (status == LADE_OK) status = ladei_retire_note_event(pool->retire, &owner.block->ticket, event);
   return status != LADE_OK ? status : block_free(pool, pointer, false, __func__);
 }
 
 lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream) {
   lade_status status = enter(pool, true, __func__);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   status = ladei_retire_stream_retire(pool->retire, stream);
   ladei_cancellation_resume(cancellation);
@@ -609,9 +532,7 @@ lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream
 
 lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
   lade_status status = enter(pool, true, __func__);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   status = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   lade_status aged = ladei_pinned_pool_age(pool);
@@ -631,9 +552,7 @@ static lade_status quarantine_end(lade_pinned_pool *pool) {
 
 lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
   lade_status status = enter(pool, true, __func__);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   lade_status waited = quarantine_end(pool);
   status = ladei_pinned_pool_trim(pool, 0);
@@ -643,9 +562,7 @@ lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
 
 lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
   lade_status status = enter(pool, true, __func__);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   lade_status polled = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   status = ladei_pinned_pool_trim(pool, keep_bytes);
@@ -657,12 +574,8 @@ lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int devi
   ladei_pinned_node *node;
   lade_status status = enter(pool, bytes < LADEI_SIZE_LIMIT, __func__);
   int cancellation = ladei_cancellation_hold();
-  if (status == LADE_OK) {
-    status = ladei_pinned_pool_node_of_device(pool, device, &node);
-  }
-  if (status == LADE_OK) {
-    status = ladei_pinned_pool_reserve(pool, node, bytes);
-  }
+  if (status == LADE_OK) status = ladei_pinned_pool_node_of_device(pool, device, &node);
+  if (status == LADE_OK) status = ladei_pinned_pool_reserve(pool, node, bytes);
   ladei_cancellation_resume(cancellation);
   return status;
 }
@@ -670,13 +583,9 @@ lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int devi
 lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_pinned_info *out_info) {
   lade_pinned_info info;
   lade_status status = enter(pool, out_info != NULL, __func__);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   ladei_pinned_lookup owner = ladei_pinned_lookup_find(&pool->map, pointer);
-  if (owner.segment == NULL) {
-    return foreign(pointer, __func__);
-  }
+  if (owner.segment == NULL) return foreign(pointer, __func__);
   lade_pinned_info_init(&info);
   info.state = LADE_PINNED_CACHED;
   info.numa_node = ladei_pinned_pool_node(pool, ladei_pinned_segment_node(owner.segment))->os_index;
@@ -689,9 +598,7 @@ lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_p
     info.base = (void *)owner.address;
     info.bytes = ladei_pinned_segment_block_bytes(owner.segment, owner.block, owner.word);
     info.state = (int32_t)ladei_pinned_public_state(ladei_pinned_word_state(owner.word));
-    if (info.state == LADE_PINNED_IN_USE) {
-      info.requested_bytes = ladei_pinned_block_requested(owner.block);
-    }
+    if (info.state == LADE_PINNED_IN_USE) info.requested_bytes = ladei_pinned_block_requested(owner.block);
   }
   info.contiguous_bytes = ladei_pinned_source_contiguous(&info, (uint64_t)((const char *)pointer - (char *)info.base));
   return ladei_stats_write("lade_pinned_info", &info, sizeof info, out_info);

@@ -19,9 +19,7 @@
 
 static ladei_pinned_block *block_at(const ladei_pinned_segment *segment, uintptr_t address) {
   ladei_pinned_block *block = ladei_pinned_segment_find(segment, address);
-  if (block == NULL || ladei_pinned_word_state(ladei_pinned_block_word(block)) != LADEI_PINNED_BLOCK_RUN) {
-    return block;
-  }
+  if (block == NULL || ladei_pinned_word_state(ladei_pinned_block_word(block)) != LADEI_PINNED_BLOCK_RUN) return block;
   ladei_switch_point("find the run", 0);
   ladei_pinned_run *run = ladei_pinned_block_run(block); /* NULL: joined with other free memory meanwhile */
   return run == NULL ? NULL : ladei_pinned_run_find(run, address);
@@ -29,18 +27,14 @@ static ladei_pinned_block *block_at(const ladei_pinned_segment *segment, uintptr
 
 ladei_pinned_lookup ladei_pinned_lookup_find(const ladei_pagemap *map, const void *pointer) {
   ladei_pinned_lookup owner = {ladei_pagemap_get(map, pointer), NULL, 0, 0};
-  if (owner.segment == NULL) {
-    return owner;
-  }
+  if (owner.segment == NULL) return owner;
   if ((uintptr_t)pointer - ladei_pinned_segment_base(owner.segment) >= ladei_pinned_segment_bytes(owner.segment)) {
     owner.segment = NULL; /* behind a segment that ends within the page, or the segment is another one by now */
     return owner;
   }
   ladei_switch_point("find the block", 0);
   ladei_pinned_block *block = block_at(owner.segment, (uintptr_t)pointer);
-  if (block == NULL) {
-    return owner;
-  }
+  if (block == NULL) return owner;
   uint64_t word = ladei_pinned_block_word(block);
   /* Acquire: both come before the second look at the word. */
   uintptr_t address = atomic_load_explicit(&block->address, memory_order_acquire);

@@ -28,21 +28,15 @@ ladei_pinned_lookup ladei_pinned_lookup_find(const ladei_pagemap *map, const voi
  */
 static inline ladei_pinned_block *ladei_pinned_lookup_find_start(const ladei_pinned_segment *segment, uintptr_t address,
                                                                  uint64_t *out_word) {
-  if (segment == NULL) {
-    return NULL;
-  }
+  if (segment == NULL) return NULL;
   size_t page = (address - ladei_pinned_segment_base(segment)) >> LADEI_PINNED_PAGE_SHIFT;
-  if (page >= ladei_pinned_segment_page_count(segment)) {
-    return NULL;
-  }
+  if (page >= ladei_pinned_segment_page_count(segment)) return NULL;
   ladei_pinned_block *block = &segment->blocks[page]; /* a segment's page_count never exceeds its capacity */
   uint64_t word = ladei_pinned_block_word(block);
   if (ladei_pinned_word_state(word) == LADEI_PINNED_BLOCK_RUN) {
     ladei_pinned_run *run = ladei_pinned_block_run(block);
     block = run == NULL ? NULL : ladei_pinned_run_find(run, address);
-    if (block == NULL) {
-      return NULL;
-    }
+    if (block == NULL) return NULL;
     word = ladei_pinned_block_word(block);
   }
   *out_word = word;

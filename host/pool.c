@@ -47,9 +47,8 @@ const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool) {
     pool->topology_tried = true;
     /* Without a topology memory lies where the system puts it, which is a matter of speed only. */
     if (ladei_topology_load(pool->hooks.topology_kind, pool->hooks.topology, !pool->runtime->software_device,
-                            &pool->topology) != LADE_OK) {
+                            &pool->topology) != LADE_OK)
       ladei_error_restore(&saved);
-    }
   }
   const ladei_topology *topology = pool->topology;
   ladei_lock_release(&pool->topology_lock);
@@ -59,9 +58,7 @@ const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool) {
 lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, int *out) {
   ladei_device_properties properties;
   lade_status status = pool->runtime->ops->device_properties(pool->runtime->self, device, &properties);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   *out = properties.numa_node < 0 ? -1 : properties.numa_node;
   /* The PCI address of a software device is nobody's on this machine. */
   if (*out < 0 && !pool->runtime->software_device) {
@@ -75,9 +72,7 @@ lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, i
 static lade_status os_node_of_device(lade_pinned_pool *pool, int device, int *out) {
   int nearest;
   lade_status status = ladei_pinned_pool_nearest_node(pool, device, &nearest);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   const ladei_topology *topology = nearest < 0 ? NULL : ladei_pinned_pool_topology(pool);
   *out = topology == NULL ? -1 : ladei_topology_usable_node(topology, nearest);
   return LADE_OK;
@@ -86,9 +81,7 @@ static lade_status os_node_of_device(lade_pinned_pool *pool, int device, int *ou
 static ladei_pinned_node *node_find(const lade_pinned_pool *pool, int os_node) {
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
     ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
-    if (node->os_index == os_node) {
-      return node;
-    }
+    if (node->os_index == os_node) return node;
   }
   return NULL;
 }
@@ -98,14 +91,11 @@ static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_pinne
   ladei_lock_acquire(&pool->lock);
   ladei_pinned_node *node = node_find(pool, os_node);
   uint32_t count = ladei_pinned_pool_node_count(pool);
-  if (node == NULL && count == LADEI_PINNED_MAX_NODES) {
-    node = ladei_pinned_pool_node(pool, 0);
-  }
+  if (node == NULL && count == LADEI_PINNED_MAX_NODES) node = ladei_pinned_pool_node(pool, 0);
   if (node == NULL) {
     ladei_pinned_thread_counters *departed = ladei_pinned_thread_counters_create(count);
-    if (departed != NULL && pool->reference.on) {
+    if (departed != NULL && pool->reference.on)
       memset(departed->classes, 0, sizeof departed->classes); /* no magazines: bytes are counted in their place */
-    }
     node = departed == NULL ? NULL : ladei_pinned_node_create(&pool->map, pool->retire, count, os_node);
     if (node == NULL) {
       free(departed);
@@ -116,17 +106,15 @@ static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_pinne
     }
   }
   ladei_lock_release(&pool->lock);
-  if (node == NULL) {
+  if (node == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for the cache of NUMA node %d", os_node);
-  }
   *out = node;
   return LADE_OK;
 }
 
 lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_pinned_node **out) {
-  if (device < 0 || device >= pool->device_count) {
+  if (device < 0 || device >= pool->device_count)
     return ladei_error(LADE_ERR_NO_DEVICE, 0, "pinned pool: device %d of %d", device, pool->device_count);
-  }
   int32_t index = atomic_load_explicit(&pool->device_nodes[device], memory_order_acquire);
   if (index != LADEI_PINNED_NODE_UNRESOLVED) {
     *out = ladei_pinned_pool_node(pool, (uint32_t)index);
@@ -135,14 +123,10 @@ lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device,
   int os_node;
   int cancellation = ladei_cancellation_hold();
   lade_status status = os_node_of_device(pool, device, &os_node);
-  if (status == LADE_OK) {
-    status = node_acquire(pool, os_node, out);
-  }
+  if (status == LADE_OK) status = node_acquire(pool, os_node, out);
   if (status == LADE_OK) {
     atomic_store_explicit(&pool->device_nodes[device], (int32_t)(*out)->index, memory_order_release);
-    if (device == pool->device) {
-      atomic_store_explicit(&pool->home_node, (int32_t)(*out)->index, memory_order_release);
-    }
+    if (device == pool->device) atomic_store_explicit(&pool->home_node, (int32_t)(*out)->index, memory_order_release);
   }
   ladei_cancellation_resume(cancellation);
   return status;
@@ -163,9 +147,8 @@ lade_status ladei_pinned_pool_node_of_os(lade_pinned_pool *pool, int os_node, la
 
 static lade_status options_check(const lade_pinned_options *options, int device_count) {
   uint32_t all_sources = DEFAULT_SOURCES | LADE_PINNED_SOURCE_PAGEABLE;
-  if (options->device < 0 || options->device >= device_count) {
+  if (options->device < 0 || options->device >= device_count)
     return ladei_error(LADE_ERR_NO_DEVICE, 0, "lade_pinned_options: device %d of %d", options->device, device_count);
-  }
   if ((options->sources & ~all_sources) != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: sources 0x%x has unknown bits",
                        options->sources);
@@ -198,9 +181,7 @@ static uint64_t default_cap(const ladei_pinned_hooks *hooks) {
 }
 
 static uint32_t prefault_threads(const lade_runtime *runtime, const lade_pinned_options *options) {
-  if (options->prefault_threads == 0 && !runtime->software_device) {
-    return DEFAULT_PREFAULT_THREADS;
-  }
+  if (options->prefault_threads == 0 && !runtime->software_device) return DEFAULT_PREFAULT_THREADS;
   return options->prefault_threads;
 }
 
@@ -248,12 +229,9 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
 
 static lade_status devices_create(lade_pinned_pool *pool, int device_count) {
   pool->device_nodes = malloc((size_t)device_count * sizeof *pool->device_nodes);
-  if (pool->device_nodes == NULL) {
+  if (pool->device_nodes == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for %d devices", device_count);
-  }
-  for (int i = 0; i < device_count; i++) {
-    atomic_init(&pool->device_nodes[i], LADEI_PINNED_NODE_UNRESOLVED);
-  }
+  for (int i = 0; i < device_count; i++) atomic_init(&pool->device_nodes[i], LADEI_PINNED_NODE_UNRESOLVED);
   pool->device_count = device_count;
   return LADE_OK;
 }
@@ -286,9 +264,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
 
 static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool debug) {
   lade_status status = devices_create(pool, device_count);
-  if (status == LADE_OK) {
-    status = ladei_pagemap_init(&pool->map);
-  }
+  if (status == LADE_OK) status = ladei_pagemap_init(&pool->map);
   if (status == LADE_OK) {
     ladei_retire_options retire = {.owner = pool, .done = ladei_pinned_pool_retired, .event_batch = pool->event_batch};
     retire.events_only = pool->reference.on;
@@ -302,9 +278,8 @@ static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool d
 }
 
 static lade_status background_start(lade_pinned_pool *pool) {
-  if (pool->runtime->ops->step != NULL) {
+  if (pool->runtime->ops->step != NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_pinned_options: no background thread on virtual time");
-  }
   return ladei_pinned_background_start(&pool->background, pool);
 }
 
@@ -313,20 +288,12 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   lade_pinned_options own;
   int device_count = 0;
   lade_status status = ladei_options_read("lade_pinned_options", options, &own, sizeof own);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   status = ladei_runtime_acquire(runtime);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   status = runtime->ops->device_count(runtime->self, &device_count);
-  if (status == LADE_OK) {
-    status = options_check(&own, device_count);
-  }
-  if (status != LADE_OK) {
-    goto fail_runtime;
-  }
+  if (status == LADE_OK) status = options_check(&own, device_count);
+  if (status != LADE_OK) goto fail_runtime;
   lade_pinned_pool *pool = aligned_alloc(_Alignof(lade_pinned_pool), sizeof *pool);
   if (pool == NULL) {
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for %zu bytes", sizeof *pool);
@@ -345,15 +312,9 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   ladei_pinned_reference_init(&pool->reference, (own.flags & LADE_PINNED_REFERENCE) != 0);
   settings_take(pool, runtime, &own, hooks);
   status = parts_create(pool, device_count, (own.flags & LADE_PINNED_DEBUG) != 0);
-  if (status != LADE_OK) {
-    goto fail_pool;
-  }
-  if ((own.flags & LADE_PINNED_BACKGROUND) != 0) {
-    status = background_start(pool);
-  }
-  if (status != LADE_OK) {
-    goto fail_retire;
-  }
+  if (status != LADE_OK) goto fail_pool;
+  if ((own.flags & LADE_PINNED_BACKGROUND) != 0) status = background_start(pool);
+  if (status != LADE_OK) goto fail_retire;
   *out = pool;
   return LADE_OK;
 
@@ -368,9 +329,8 @@ fail_runtime:
 
 lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options, lade_pinned_pool **out) {
   static const ladei_pinned_hooks no_hooks = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL};
-  if (runtime == NULL || out == NULL) {
+  if (runtime == NULL || out == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: runtime or out is NULL", __func__);
-  }
   int cancellation = ladei_cancellation_hold();
   lade_status status = ladei_pinned_pool_create(runtime, options, &no_hooks, out);
   ladei_cancellation_resume(cancellation);
@@ -381,13 +341,10 @@ lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_opt
 
 lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options *settings) {
   lade_pinned_options own;
-  if (pool == NULL || settings == NULL) {
+  if (pool == NULL || settings == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: pool or settings is NULL", __func__);
-  }
   lade_status status = ladei_runtime_check_process(pool->runtime);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   lade_pinned_options_init(&own);
   own.device = pool->device;
   own.sources = pool->source.sources;
@@ -419,15 +376,11 @@ static lade_status pool_is_idle(lade_pinned_pool *pool, bool wait) {
                        (unsigned long long)(usage.bytes_allocated - usage.bytes_freed));
   }
   ladei_pinned_pool_put(pool, ladei_pinned_thread_caches_take(pool)); /* destroy excludes other calls */
-  if (ladei_pinned_pending_read(pool).blocks == 0) {
-    return LADE_OK;
-  }
+  if (ladei_pinned_pending_read(pool).blocks == 0) return LADE_OK;
   lade_status status =
       wait ? ladei_pinned_pool_synchronize(pool) : ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   ladei_pinned_amount pending = ladei_pinned_pending_read(pool);
-  if (pending.blocks == 0) {
-    return LADE_OK; /* a failure that nothing waits for any more */
-  }
+  if (pending.blocks == 0) return LADE_OK; /* a failure that nothing waits for any more */
   if (status == LADE_OK || status == LADE_NOT_READY) {
     return ladei_error(LADE_NOT_READY, 0, "pinned pool: destroy: %llu blocks with %llu bytes are pending",
                        (unsigned long long)pending.blocks, (unsigned long long)pending.bytes);
@@ -439,23 +392,15 @@ static lade_status pool_is_idle(lade_pinned_pool *pool, bool wait) {
 static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   uint64_t released;
   lade_status status = pool_is_idle(pool, wait);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   ladei_pinned_pool_drain(pool);
   ladei_pinned_thread_caches_settle(pool); /* from here on no thread has a block of the pool */
   status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
-  if (status == LADE_OK) {
-    status = ladei_pinned_driver_pools_close(&pool->driver_pools);
-  }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status == LADE_OK) status = ladei_pinned_driver_pools_close(&pool->driver_pools);
+  if (status != LADE_OK) return status;
   ladei_pinned_thread_caches_close_lanes(pool, true); /* threads may exit meanwhile */
   status = ladei_retire_destroy(pool->retire, wait);
-  if (status != LADE_OK) {
-    ladei_pinned_thread_caches_close_lanes(pool, false);
-  }
+  if (status != LADE_OK) ladei_pinned_thread_caches_close_lanes(pool, false);
   return status;
 }
 
@@ -468,9 +413,8 @@ static lade_status pool_destroy(lade_pinned_pool *pool, bool wait) {
   if (status != LADE_OK) {
     lade_error saved;
     ladei_error_save(&saved);
-    if (had_background && ladei_pinned_background_start(&pool->background, pool) != LADE_OK) {
+    if (had_background && ladei_pinned_background_start(&pool->background, pool) != LADE_OK)
       ladei_error_restore(&saved); /* goes on without: the callers look themselves */
-    }
     return status;
   }
   ladei_pinned_thread_caches_abandon(pool);
@@ -480,9 +424,7 @@ static lade_status pool_destroy(lade_pinned_pool *pool, bool wait) {
 }
 
 lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait) {
-  if (pool == NULL) {
-    return LADE_OK;
-  }
+  if (pool == NULL) return LADE_OK;
   lade_status status = ladei_runtime_check_process(pool->runtime);
   if (status == LADE_OK) {
     int cancellation = ladei_cancellation_hold();
@@ -508,19 +450,15 @@ lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
     reserved += node->reserved_bytes;
     available += ladei_pinned_node_free_bytes(node) + ladei_pinned_bins_bytes(&node->bins);
   }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   const ladei_pinned_pool_counters *counters = &pool->counters;
-  if (reserved != ladei_pinned_gauge_current(&counters->reserved_bytes)) {
+  if (reserved != ladei_pinned_gauge_current(&counters->reserved_bytes))
     return broken("I2 (reserved bytes)", ladei_pinned_gauge_current(&counters->reserved_bytes), reserved);
-  }
   ladei_pinned_usage usage;
   ladei_pinned_usage_read(pool, &usage);
   uint64_t taken = usage.bytes_allocated - usage.bytes_freed + ladei_pinned_pending_read(pool).bytes;
   available += ladei_pinned_thread_caches_bytes(pool);
-  if (taken + available != reserved) {
+  if (taken + available != reserved)
     return broken("I3 (in use, pending, cached and free bytes)", taken + available, reserved);
-  }
   return LADE_OK;
 }

@@ -49,9 +49,7 @@ static bool step_populate(char *address, size_t bytes) {
 }
 
 static void step_touch(volatile char *address, size_t bytes) {
-  for (size_t at = 0; at < bytes; at += PAGE_BYTES) {
-    address[at] = 0;
-  }
+  for (size_t at = 0; at < bytes; at += PAGE_BYTES) address[at] = 0;
 }
 
 static void steps_fill(area *own) {
@@ -60,17 +58,13 @@ static void steps_fill(area *own) {
   while ((begin = atomic_fetch_add_explicit(&own->position, STEP_BYTES, memory_order_relaxed)) < own->bytes) {
     size_t bytes = ladei_size_min(STEP_BYTES, own->bytes - begin);
     populates = populates && step_populate(own->address + begin, bytes);
-    if (!populates) {
-      step_touch(own->address + begin, bytes);
-    }
+    if (!populates) step_touch(own->address + begin, bytes);
   }
 }
 
 static void *helper(void *user) {
   area *own = user;
-  if (own->topology != NULL && own->node >= 0) {
-    ladei_topology_bind_thread(own->topology, own->node);
-  }
+  if (own->topology != NULL && own->node >= 0) ladei_topology_bind_thread(own->topology, own->node);
   steps_fill(own);
   return NULL;
 }
@@ -80,11 +74,8 @@ void ladei_prefault(const ladei_topology *topology, int node, void *address, siz
   pthread_t helpers[MAX_THREADS];
   size_t steps = bytes / STEP_BYTES, wanted = ladei_size_min(threads == 0 ? 0 : threads - 1, MAX_THREADS);
   unsigned started = 0;
-  while (started < ladei_size_min(wanted, steps) && ladei_thread_start(&helpers[started], helper, &whole) == 0) {
+  while (started < ladei_size_min(wanted, steps) && ladei_thread_start(&helpers[started], helper, &whole) == 0)
     started++;
-  }
   steps_fill(&whole);
-  for (unsigned i = 0; i < started; i++) {
-    pthread_join(helpers[i], NULL);
-  }
+  for (unsigned i = 0; i < started; i++) pthread_join(helpers[i], NULL);
 }

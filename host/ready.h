@@ -48,18 +48,13 @@ static inline ladei_pinned_block *ladei_pinned_ready_take(ladei_pinned_thread_ca
  * neighbours, and be cut to fit; in a bin it waits for a request of its class. */
 static inline bool ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *tallies,
                                           ladei_pinned_node *node, ladei_pinned_block *block, unsigned class_index) {
-  if (class_index < LADEI_PINNED_MAGAZINE_CLASSES) {
+  if (class_index < LADEI_PINNED_MAGAZINE_CLASSES)
     return ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block);
-  }
   unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
-  if (ladei_pinned_kept_put(cache, tallies, bin, block)) {
-    return true;
-  }
+  if (ladei_pinned_kept_put(cache, tallies, bin, block)) return true;
   /* Random sizes are rarely alike so often, as a class has eight of them. */
   bool wanted = block->ticket.spare != cache->id || tallies->alike[bin] >= 4;
-  if (!wanted || !ladei_pinned_bins_lodge(&node->bins, block, class_index)) {
-    return false;
-  }
+  if (!wanted || !ladei_pinned_bins_lodge(&node->bins, block, class_index)) return false;
   ladei_pinned_pool_lodged(cache);
   return true;
 }
@@ -68,18 +63,14 @@ static inline void ladei_pinned_class_counts_alloc(ladei_pinned_class_counts *ta
                                                    size_t requested, size_t block_bytes) {
   ladei_pinned_class_counts_add(&tally->allocs, 1);
   ladei_pinned_class_counts_add(&tally->requested_allocated, requested);
-  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) {
-    ladei_pinned_class_counts_add(&tally->bytes_allocated, block_bytes);
-  }
+  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) ladei_pinned_class_counts_add(&tally->bytes_allocated, block_bytes);
 }
 
 static inline void ladei_pinned_class_counts_free(ladei_pinned_class_counts *tally, unsigned class_index,
                                                   size_t requested, size_t block_bytes) {
   ladei_pinned_class_counts_add(&tally->frees, 1);
   ladei_pinned_class_counts_add(&tally->requested_freed, requested);
-  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) {
-    ladei_pinned_class_counts_add(&tally->bytes_freed, block_bytes);
-  }
+  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) ladei_pinned_class_counts_add(&tally->bytes_freed, block_bytes);
 }
 
 #endif /* LADE_HOST_READY_H */

@@ -27,20 +27,17 @@ void ladei_pinned_reference_wait(lade_pinned_pool *pool, ladei_pinned_block *blo
   ladei_lock_acquire(&own->lock);
   block->ticket.spare = 0;
   ladei_pinned_block_next_set(block, NULL);
-  if (own->first == NULL) {
+  if (own->first == NULL)
     own->first = block;
-  } else {
+  else
     ladei_pinned_block_next_set(own->last, block);
-  }
   own->last = block;
   ladei_lock_release(&own->lock);
 }
 
 void ladei_pinned_reference_done(lade_pinned_pool *pool, ladei_retire_ticket *list) {
   ladei_lock_acquire(&pool->reference.lock);
-  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
-    ticket->spare = 1;
-  }
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) ticket->spare = 1;
   ladei_lock_release(&pool->reference.lock);
 }
 
@@ -54,9 +51,7 @@ void ladei_pinned_reference_done_one(lade_pinned_pool *pool, ladei_pinned_block 
 static ladei_pinned_block *queue_take(ladei_pinned_reference *own) {
   ladei_lock_acquire(&own->lock);
   ladei_pinned_block *block = own->first;
-  if (block != NULL && block->ticket.spare == 0) {
-    block = NULL;
-  }
+  if (block != NULL && block->ticket.spare == 0) block = NULL;
   if (block != NULL) {
     own->first = ladei_pinned_block_next(block);
     block->ticket.spare = 0;
@@ -73,9 +68,7 @@ void ladei_pinned_reference_advance(lade_pinned_pool *pool) {
     ladei_pinned_pending_sub(pool, ladei_pinned_word_node(word), ladei_pinned_pool_counted_class(pool, word, bytes),
                              (ladei_pinned_amount){1, bytes});
     ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_CACHED);
-    if (pool->debug != NULL) {
-      ladei_pinned_debug_poison((void *)ladei_pinned_block_address(block), bytes);
-    }
+    if (pool->debug != NULL) ladei_pinned_debug_poison((void *)ladei_pinned_block_address(block), bytes);
     ladei_pinned_node_put_one(ladei_pinned_pool_node(pool, ladei_pinned_word_node(word)), block);
   }
 }
@@ -91,16 +84,10 @@ static lade_status seek(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node 
   lade_error saved;
   ladei_error_save(&saved);
   lade_status status = ladei_pinned_pool_poll(pool, 0, NULL);
-  if (status == LADE_ERR_DEVICE_LOST) {
-    return status;
-  }
-  if (status != LADE_OK) {
-    ladei_error_restore(&saved); /* those blocks stay pending */
-  }
+  if (status == LADE_ERR_DEVICE_LOST) return status;
+  if (status != LADE_OK) ladei_error_restore(&saved); /* those blocks stay pending */
   *out = ladei_pinned_node_take_best(node, bytes);
-  if (*out != NULL) {
-    return LADE_OK;
-  }
+  if (*out != NULL) return LADE_OK;
   status = ladei_pinned_pool_pin_block(pool, node, (size_t)1 << ladei_log2_ceil(bytes), out);
   ladei_pinned_count(&pool->counters.misses, status == LADE_OK ? 1 : 0); /* before the alloc is counted: stats.c */
   return status;

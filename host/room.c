@@ -61,9 +61,8 @@ static uint32_t word_of(const ladei_pinned_transit *transit) {
 
 static void resume_wait(ladei_pinned_transit *transit) {
   ladei_lock_acquire(&transit->lock);
-  while ((word_of(transit) & LADEI_PINNED_TRANSIT_STOPPED) != 0) {
+  while ((word_of(transit) & LADEI_PINNED_TRANSIT_STOPPED) != 0)
     ladei_condition_wait(&transit->changed, &transit->lock);
-  }
   ladei_lock_release(&transit->lock);
 }
 
@@ -83,13 +82,10 @@ void ladei_pinned_transit_end_slowly(ladei_pinned_transit *transit) {
 static void transit_stop(ladei_pinned_transit *transit) {
   ladei_lock_assert_none_held();
   ladei_lock_acquire(&transit->lock);
-  while ((word_of(transit) & LADEI_PINNED_TRANSIT_STOPPED) != 0) { /* another one's turn */
+  while ((word_of(transit) & LADEI_PINNED_TRANSIT_STOPPED) != 0) /* another one's turn */
     ladei_condition_wait(&transit->changed, &transit->lock);
-  }
   atomic_fetch_or_explicit(&transit->word, LADEI_PINNED_TRANSIT_STOPPED, memory_order_acq_rel);
-  while (word_of(transit) != LADEI_PINNED_TRANSIT_STOPPED) {
-    ladei_condition_wait(&transit->changed, &transit->lock);
-  }
+  while (word_of(transit) != LADEI_PINNED_TRANSIT_STOPPED) ladei_condition_wait(&transit->changed, &transit->lock);
   ladei_lock_release(&transit->lock);
 }
 
@@ -130,9 +126,8 @@ void ladei_pinned_room_wait_end(ladei_pinned_room *room) {
 void ladei_pinned_room_sleep(ladei_pinned_room *room, uint32_t seen, uint64_t timeout_ns) {
   ladei_lock_assert_none_held();
   ladei_lock_acquire(&room->lock);
-  if (!ladei_pinned_room_has_returned(room, seen)) {
+  if (!ladei_pinned_room_has_returned(room, seen))
     (void)ladei_condition_wait_for(&room->returned, &room->lock, timeout_ns);
-  }
   ladei_lock_release(&room->lock);
 }
 

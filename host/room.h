@@ -52,18 +52,14 @@ void ladei_pinned_transit_end_slowly(ladei_pinned_transit *transit);
 static inline void ladei_pinned_transit_end(ladei_pinned_transit *transit) {
   ladei_switch_point("transit end", 0);
   uint32_t word = atomic_fetch_sub_explicit(&transit->word, LADEI_PINNED_TRANSIT_ONE, memory_order_release);
-  if ((word & LADEI_PINNED_TRANSIT_STOPPED) != 0) {
-    ladei_pinned_transit_end_slowly(transit);
-  }
+  if ((word & LADEI_PINNED_TRANSIT_STOPPED) != 0) ladei_pinned_transit_end_slowly(transit);
 }
 
 /* False: transits are stopped; do without. */
 static inline bool ladei_pinned_transit_try_begin(ladei_pinned_transit *transit) {
   ladei_switch_point("transit begin", 0);
   uint32_t word = atomic_fetch_add_explicit(&transit->word, LADEI_PINNED_TRANSIT_ONE, memory_order_acquire);
-  if ((word & LADEI_PINNED_TRANSIT_STOPPED) == 0) {
-    return true;
-  }
+  if ((word & LADEI_PINNED_TRANSIT_STOPPED) == 0) return true;
   ladei_pinned_transit_end(transit);
   return false;
 }
@@ -71,9 +67,7 @@ static inline bool ladei_pinned_transit_try_begin(ladei_pinned_transit *transit)
 /* Waits while transits are stopped. */
 static inline void ladei_pinned_transit_begin(ladei_pinned_transit *transit) {
   ladei_lock_assert_none_held();
-  if (!ladei_pinned_transit_try_begin(transit)) {
-    ladei_pinned_transit_begin_slowly(transit);
-  }
+  if (!ladei_pinned_transit_try_begin(transit)) ladei_pinned_transit_begin_slowly(transit);
 }
 
 /* Returns when nothing is in transit, and lets nothing begin until ladei_pinned_room_go. One thread at a time. */
@@ -108,9 +102,7 @@ void ladei_pinned_room_tell(ladei_pinned_room *room);
 /* Memory can be had that could not be had before. After it was put where the waiters look. */
 static inline void ladei_pinned_room_returned(ladei_pinned_room *room) {
   ladei_switch_point("returned", 0);
-  if (atomic_load_explicit(&room->waiters, memory_order_seq_cst) != 0) {
-    ladei_pinned_room_tell(room);
-  }
+  if (atomic_load_explicit(&room->waiters, memory_order_seq_cst) != 0) ladei_pinned_room_tell(room);
 }
 
 #endif /* LADE_HOST_ROOM_H */

@@ -45,9 +45,7 @@ void ladei_pinned_run_open(ladei_pinned_run *run, ladei_pinned_segment *segment,
   run->free_mask = (1u << count) - 1;
   atomic_store_explicit(&run->class_index, class_index, memory_order_relaxed);
   atomic_store_explicit(&run->base, ladei_pinned_block_address(pages), memory_order_relaxed);
-  for (unsigned i = 0; i < count; i++) {
-    small_block_open(run, i, class_index, ladei_pinned_segment_node(segment));
-  }
+  for (unsigned i = 0; i < count; i++) small_block_open(run, i, class_index, ladei_pinned_segment_node(segment));
   for (size_t i = 0; i < ladei_pinned_run_pages(class_index); i++) {
     ladei_pinned_block_run_set(&pages[i], run);
     ladei_pinned_block_state_set(&pages[i], LADEI_PINNED_BLOCK_RUN);
@@ -55,9 +53,8 @@ void ladei_pinned_run_open(ladei_pinned_run *run, ladei_pinned_segment *segment,
 }
 
 void ladei_pinned_run_close(ladei_pinned_run *run) {
-  for (unsigned i = 0; i < ladei_pinned_run_blocks(run_class(run)); i++) {
+  for (unsigned i = 0; i < ladei_pinned_run_blocks(run_class(run)); i++)
     ladei_pinned_block_state_set(&run->blocks[i], LADEI_PINNED_BLOCK_NONE);
-  }
   for (size_t i = 0; i < ladei_pinned_run_pages(run_class(run)); i++) {
     ladei_pinned_block_run_set(&run->pages[i], NULL);
     ladei_pinned_block_state_set(&run->pages[i], i == 0 ? LADEI_PINNED_BLOCK_FREE : LADEI_PINNED_BLOCK_NONE);
@@ -88,11 +85,9 @@ lade_status ladei_pinned_run_check(const ladei_pinned_run *run) {
                          class_index, i);
     }
   }
-  for (size_t i = 0; i < ladei_pinned_run_pages(class_index); i++) {
+  for (size_t i = 0; i < ladei_pinned_run_pages(class_index); i++)
     if (ladei_pinned_word_state(ladei_pinned_block_word(&run->pages[i])) != LADEI_PINNED_BLOCK_RUN ||
-        ladei_pinned_block_run(&run->pages[i]) != run) {
+        ladei_pinned_block_run(&run->pages[i]) != run)
       return ladei_error(LADE_ERR_INTERNAL, 0, "run %p: I1 is broken at page %zu", (const void *)run, i);
-    }
-  }
   return LADE_OK;
 }

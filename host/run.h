@@ -54,9 +54,7 @@ static inline ladei_pinned_block *ladei_pinned_run_find(ladei_pinned_run *run, u
   static const uint8_t reciprocal[LADEI_PINNED_SMALL_CLASSES] = {255, 128, 86, 64, 52, 43, 37};
   uint32_t class_index = atomic_load_explicit(&run->class_index, memory_order_relaxed);
   size_t granule = (address - atomic_load_explicit(&run->base, memory_order_relaxed)) >> LADEI_PINNED_GRANULE_SHIFT;
-  if (granule >= LADEI_PINNED_RUN_MAX_GRANULES) {
-    return NULL;
-  }
+  if (granule >= LADEI_PINNED_RUN_MAX_GRANULES) return NULL;
   size_t i = class_index == 0 ? granule : granule * reciprocal[class_index] >> 8;
   return i < LADEI_PINNED_RUN_MAX_BLOCKS ? &run->blocks[i] : NULL;
 }

@@ -54,9 +54,7 @@ ladei_pinned_segment *ladei_pinned_segment_create(size_t pages) {
   size_t capacity = ladei_pinned_segment_capacity(pages);
   segment_layout at = layout_of(capacity);
   char *memory = mmap(NULL, at.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
-    return NULL;
-  }
+  if (memory == MAP_FAILED) return NULL;
   ladei_pinned_segment *segment = (ladei_pinned_segment *)(void *)memory;
   segment->starts_summary = (_Atomic(uint64_t) *)(void *)(memory + at.summary);
   segment->starts = (_Atomic(uint64_t) *)(void *)(memory + at.starts);
@@ -71,9 +69,8 @@ void ladei_pinned_segment_destroy(ladei_pinned_segment *segment) { munmap(segmen
 /* What readers of stale pointers and later users of the record look at. Its ticket is idle. */
 static void record_clear(ladei_pinned_block *block) {
   if (ladei_pinned_block_word(block) == 0 && ladei_pinned_block_next(block) == NULL &&
-      ladei_pinned_block_prev(block) == NULL) {
+      ladei_pinned_block_prev(block) == NULL)
     return; /* never used: its memory is still to be made */
-  }
   ladei_pinned_block_word_set(block, 0);
   ladei_pinned_block_next_set(block, NULL);
   ladei_pinned_block_prev_set(block, NULL);
@@ -82,12 +79,8 @@ static void record_clear(ladei_pinned_block *block) {
 
 /* Records read as zero from now on, that is NONE. The kernel keeps memory that the program has locked (mlockall). */
 static void records_clear(ladei_pinned_segment *segment) {
-  if (madvise(segment->blocks, segment->capacity_pages * sizeof(ladei_pinned_block), MADV_DONTNEED) == 0) {
-    return;
-  }
-  for (size_t page = 0; page < segment->capacity_pages; page++) {
-    record_clear(&segment->blocks[page]);
-  }
+  if (madvise(segment->blocks, segment->capacity_pages * sizeof(ladei_pinned_block), MADV_DONTNEED) == 0) return;
+  for (size_t page = 0; page < segment->capacity_pages; page++) record_clear(&segment->blocks[page]);
 }
 
 void ladei_pinned_segment_reset(ladei_pinned_segment *segment) {
@@ -137,16 +130,12 @@ static int bit_at_or_below(uint64_t bits, unsigned position) {
 
 /* Index of the last word of `starts` below `word` that the summary says is not empty; -1: none. */
 static ptrdiff_t word_below(const ladei_pinned_segment *segment, size_t word) {
-  if (word == 0) {
-    return -1;
-  }
+  if (word == 0) return -1;
   word--;
   unsigned position = (unsigned)(word % WORD_BITS);
   for (ptrdiff_t i = (ptrdiff_t)(word / WORD_BITS); i >= 0; i--) {
     int bit = bit_at_or_below(atomic_load_explicit(&segment->starts_summary[i], memory_order_relaxed), position);
-    if (bit >= 0) {
-      return i * WORD_BITS + bit;
-    }
+    if (bit >= 0) return i * WORD_BITS + bit;
     position = WORD_BITS - 1;
   }
   return -1;
@@ -158,9 +147,7 @@ static ptrdiff_t start_at_or_below(const ladei_pinned_segment *segment, size_t p
   unsigned position = (unsigned)(page % WORD_BITS);
   while (word >= 0) {
     int bit = bit_at_or_below(atomic_load_explicit(&segment->starts[word], memory_order_relaxed), position);
-    if (bit >= 0) {
-      return word * WORD_BITS + bit;
-    }
+    if (bit >= 0) return word * WORD_BITS + bit;
     word = word_below(segment, (size_t)word);
     position = WORD_BITS - 1;
   }
@@ -170,12 +157,9 @@ static ptrdiff_t start_at_or_below(const ladei_pinned_segment *segment, size_t p
 ladei_pinned_block *ladei_pinned_segment_find(const ladei_pinned_segment *segment, uintptr_t address) {
   uintptr_t base = ladei_pinned_segment_base(segment);
   size_t page = (address - base) >> LADEI_PINNED_PAGE_SHIFT; /* huge where the segment is another one by now */
-  if (page >= segment->capacity_pages) {
-    return NULL;
-  }
-  if (ladei_pinned_word_state(ladei_pinned_block_word(&segment->blocks[page])) != LADEI_PINNED_BLOCK_NONE) {
+  if (page >= segment->capacity_pages) return NULL;
+  if (ladei_pinned_word_state(ladei_pinned_block_word(&segment->blocks[page])) != LADEI_PINNED_BLOCK_NONE)
     return &segment->blocks[page];
-  }
   ptrdiff_t start = start_at_or_below(segment, page);
   return start < 0 ? NULL : &segment->blocks[start];
 }
@@ -218,9 +202,7 @@ static ladei_pinned_block *block_after(const ladei_pinned_segment *segment, cons
 
 static void prev_pages_tell(ladei_pinned_segment *segment, const ladei_pinned_block *block) {
   ladei_pinned_block *after = block_after(segment, block);
-  if (after != NULL) {
-    after->prev_pages = (uint32_t)ladei_pinned_block_pages(block);
-  }
+  if (after != NULL) after->prev_pages = (uint32_t)ladei_pinned_block_pages(block);
 }
 
 ladei_pinned_block *ladei_pinned_segment_open(ladei_pinned_segment *segment, unsigned node) {
@@ -231,17 +213,13 @@ ladei_pinned_block *ladei_pinned_segment_open(ladei_pinned_segment *segment, uns
 
 void ladei_pinned_segment_take_back(ladei_pinned_segment *segment, ladei_pinned_block *block) {
   uint32_t generation = (uint32_t)(ladei_pinned_block_word(block) >> LADEI_PINNED_BLOCK_GENERATION_SHIFT);
-  if (generation > segment->generation_most) {
-    segment->generation_most = generation;
-  }
+  if (generation > segment->generation_most) segment->generation_most = generation;
   ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_FREE);
 }
 
 ladei_pinned_block *ladei_pinned_segment_split(ladei_pinned_segment *segment, ladei_pinned_block *block, size_t pages) {
   size_t rest = ladei_pinned_block_pages(block) - pages;
-  if (rest == 0) {
-    return NULL;
-  }
+  if (rest == 0) return NULL;
   size_t page = ladei_pinned_segment_page_of(segment, block) + pages;
   block_resize(block, pages);
   block_start(segment, page, rest, pages);
@@ -287,12 +265,9 @@ static lade_status check_inside(const ladei_pinned_segment *segment, size_t firs
   ladei_pinned_block_state outer = ladei_pinned_word_state(ladei_pinned_block_word(&segment->blocks[first]));
   ladei_pinned_block_state inner = outer == LADEI_PINNED_BLOCK_RUN ? LADEI_PINNED_BLOCK_RUN : LADEI_PINNED_BLOCK_NONE;
   for (size_t page = first + 1; page < first + pages; page++) {
-    if (start_is_set(segment, page)) {
-      return broken(segment, "I2 (no start inside a block)", page);
-    }
-    if (pages < 4096 && ladei_pinned_word_state(ladei_pinned_block_word(&segment->blocks[page])) != inner) {
+    if (start_is_set(segment, page)) return broken(segment, "I2 (no start inside a block)", page);
+    if (pages < 4096 && ladei_pinned_word_state(ladei_pinned_block_word(&segment->blocks[page])) != inner)
       return broken(segment, "I4 (pages inside a block say NONE)", page);
-    }
   }
   return LADE_OK;
 }
@@ -304,19 +279,13 @@ lade_status ladei_pinned_segment_check(const ladei_pinned_segment *segment) {
     const ladei_pinned_block *block = &segment->blocks[page];
     size_t pages = ladei_pinned_block_pages(block);
     bool is_free = ladei_pinned_word_state(ladei_pinned_block_word(block)) == LADEI_PINNED_BLOCK_FREE;
-    if (pages == 0 || pages > page_count - page || block->prev_pages != prev_pages) {
+    if (pages == 0 || pages > page_count - page || block->prev_pages != prev_pages)
       return broken(segment, "I1 (blocks cover the segment)", page);
-    }
-    if (!start_is_set(segment, page) || start_at_or_below(segment, page + pages - 1) != (ptrdiff_t)page) {
+    if (!start_is_set(segment, page) || start_at_or_below(segment, page + pages - 1) != (ptrdiff_t)page)
       return broken(segment, "I2 (starts are marked)", page);
-    }
-    if (is_free && prev_free) {
-      return broken(segment, "I3 (free neighbours are joined)", page);
-    }
+    if (is_free && prev_free) return broken(segment, "I3 (free neighbours are joined)", page);
     lade_status status = check_inside(segment, page, pages);
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
     prev_free = is_free;
     prev_pages = pages;
     page += pages;

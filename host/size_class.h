@@ -35,29 +35,23 @@ static inline size_t ladei_pinned_pages(size_t bytes) {
 
 /* Smallest class whose blocks hold that many pages; 1 <= pages <= 2^28. */
 static inline unsigned ladei_pinned_class_of_pages(size_t pages) {
-  if (pages <= 8) {
-    return LADEI_PINNED_SMALL_CLASSES - 1 + (unsigned)pages;
-  }
+  if (pages <= 8) return LADEI_PINNED_SMALL_CLASSES - 1 + (unsigned)pages;
   unsigned shift = ladei_log2_floor(pages - 1) - 3;
   return LADEI_PINNED_LINEAR_CLASSES + shift * 8 + (unsigned)((pages - 1) >> shift) - 8;
 }
 
 /* Smallest class for a request; 1 <= bytes <= LADEI_PINNED_MAX_BYTES. */
 static inline unsigned ladei_pinned_class_of(size_t bytes) {
-  if (bytes <= (size_t)LADEI_PINNED_SMALL_CLASSES * LADEI_PINNED_GRANULE_BYTES) {
+  if (bytes <= (size_t)LADEI_PINNED_SMALL_CLASSES * LADEI_PINNED_GRANULE_BYTES)
     return (unsigned)((bytes - 1) >> LADEI_PINNED_GRANULE_SHIFT);
-  }
   return ladei_pinned_class_of_pages(ladei_pinned_pages(bytes));
 }
 
 /* Size of the blocks of a class: the largest request that the class serves. */
 static inline size_t ladei_pinned_class_bytes(unsigned class_index) {
-  if (class_index < LADEI_PINNED_SMALL_CLASSES) {
-    return (size_t)(class_index + 1) << LADEI_PINNED_GRANULE_SHIFT;
-  }
-  if (class_index < LADEI_PINNED_LINEAR_CLASSES) {
+  if (class_index < LADEI_PINNED_SMALL_CLASSES) return (size_t)(class_index + 1) << LADEI_PINNED_GRANULE_SHIFT;
+  if (class_index < LADEI_PINNED_LINEAR_CLASSES)
     return (size_t)(class_index - LADEI_PINNED_SMALL_CLASSES + 1) << LADEI_PINNED_PAGE_SHIFT;
-  }
   unsigned step = class_index - LADEI_PINNED_LINEAR_CLASSES;
   return (size_t)((step & 7) + 9) << ((step >> 3) + LADEI_PINNED_PAGE_SHIFT);
 }
@@ -65,9 +59,8 @@ static inline size_t ladei_pinned_class_bytes(unsigned class_index) {
 /* Pages of a block for a request of at least a page. Never more than those of its class. */
 static inline size_t ladei_pinned_pages_per_block(size_t bytes) {
   size_t pages = ladei_pinned_pages(bytes);
-  if (pages <= LADEI_PINNED_EVEN_PAGES) {
+  if (pages <= LADEI_PINNED_EVEN_PAGES)
     return ladei_pinned_class_bytes(ladei_pinned_class_of_pages(pages)) >> LADEI_PINNED_PAGE_SHIFT;
-  }
   size_t step = (size_t)1 << (ladei_log2_floor(pages - 1) - 6);
   return (pages + step - 1) & ~(step - 1);
 }

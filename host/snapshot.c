@@ -14,9 +14,8 @@
 #include "host/pool.h"
 
 static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, const char *function) {
-  if (pool == NULL || !arguments_valid) {
+  if (pool == NULL || !arguments_valid)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: an argument is NULL", function);
-  }
   return ladei_runtime_check_process(pool->runtime);
 }
 
@@ -42,9 +41,8 @@ static lade_status node_views(ladei_pinned_node *node, ladei_pinned_block_view *
     capacity = count + count / 4; /* more may come until the next look */
     free(views);
     views = malloc(capacity * sizeof *views);
-    if (views == NULL) {
+    if (views == NULL)
       return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory to show %zu blocks", count);
-    }
   }
 }
 
@@ -74,9 +72,8 @@ static lade_status node_blocks_show(const lade_pinned_pool *pool, ladei_pinned_n
 lade_status lade_pinned_blocks_each(lade_pinned_pool *pool, lade_pinned_block_visit visit, void *user) {
   lade_status status = enter(pool, visit != NULL, __func__);
   int cancellation = ladei_cancellation_hold();
-  for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++) {
+  for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++)
     status = node_blocks_show(pool, ladei_pinned_pool_node(pool, i), visit, user);
-  }
   ladei_cancellation_resume(cancellation);
   return status;
 }
@@ -105,9 +102,8 @@ static lade_status node_show(lade_pinned_pool *pool, uint32_t index, lade_pinned
 lade_status lade_pinned_node_stats_each(lade_pinned_pool *pool, lade_pinned_node_stats_visit visit, void *user) {
   lade_status status = enter(pool, visit != NULL, __func__);
   int cancellation = ladei_cancellation_hold();
-  for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++) {
+  for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++)
     status = node_show(pool, i, visit, user);
-  }
   ladei_cancellation_resume(cancellation);
   return status;
 }
@@ -133,9 +129,7 @@ static lade_status class_show(const ladei_pinned_node *node, unsigned class_inde
 
 lade_status lade_pinned_class_stats_each(lade_pinned_pool *pool, lade_pinned_class_stats_visit visit, void *user) {
   lade_status status = enter(pool, visit != NULL, __func__);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   ladei_pinned_gauges *classes = malloc(LADEI_PINNED_CLASSES * sizeof *classes);
   if (classes == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %u classes", __func__,
@@ -145,11 +139,9 @@ lade_status lade_pinned_class_stats_each(lade_pinned_pool *pool, lade_pinned_cla
   for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++) {
     ladei_pinned_node_gauges node;
     ladei_pinned_node_stats_read(pool, i, &node, classes);
-    for (unsigned c = 0; status == LADE_OK && c < LADEI_PINNED_CLASSES; c++) {
-      if (classes[c].in_use_blocks.allocated > 0 || classes[c].cached_blocks.allocated > 0) {
+    for (unsigned c = 0; status == LADE_OK && c < LADEI_PINNED_CLASSES; c++)
+      if (classes[c].in_use_blocks.allocated > 0 || classes[c].cached_blocks.allocated > 0)
         status = class_show(ladei_pinned_pool_node(pool, i), c, &classes[c], visit, user);
-      }
-    }
   }
   free(classes);
   ladei_cancellation_resume(cancellation);

@@ -49,9 +49,7 @@ static lade_status area_map(size_t bytes, ladei_pinned_memory *out) {
                                .mapped = mapped,
                                .mapped_bytes = bytes + align,
                                .source = LADE_PINNED_SOURCE_REGISTER};
-  if (align != 0) {
-    (void)madvise((void *)base, bytes, MADV_HUGEPAGE); /* advice: without huge pages it works as well */
-  }
+  if (align != 0) (void)madvise((void *)base, bytes, MADV_HUGEPAGE); /* advice: without huge pages it works as well */
   /* A child would share the pages copy-on-write, and the parent's next write could move them away from the device. */
   (void)madvise((void *)base, bytes, MADV_DONTFORK);
   return LADE_OK;
@@ -61,9 +59,7 @@ static lade_status area_map(size_t bytes, ladei_pinned_memory *out) {
 static lade_status area_bind(const ladei_pinned_source_settings *settings, const ladei_topology *topology, int node,
                              const ladei_pinned_memory *memory) {
   lade_error saved;
-  if (topology == NULL || node < 0) {
-    return LADE_OK;
-  }
+  if (topology == NULL || node < 0) return LADE_OK;
   ladei_error_save(&saved);
   lade_status status = ladei_topology_bind_area(topology, node, memory->base, memory->bytes, settings->strict);
   if (status != LADE_OK && !settings->strict) {
@@ -77,17 +73,13 @@ static lade_status area_bind(const ladei_pinned_source_settings *settings, const
 static lade_status area_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology, int node,
                                 size_t bytes, ladei_pinned_memory *out) {
   lade_status status = area_map(bytes, out);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   status = area_bind(settings, topology, node, out);
   if (status != LADE_OK) {
     munmap(out->mapped, out->mapped_bytes);
     return status;
   }
-  if (settings->prefault_threads > 0) {
-    ladei_prefault(topology, node, out->base, out->bytes, settings->prefault_threads);
-  }
+  if (settings->prefault_threads > 0) ladei_prefault(topology, node, out->base, out->bytes, settings->prefault_threads);
   return LADE_OK;
 }
 
@@ -105,9 +97,7 @@ static lade_status chunks_register(const ladei_pinned_source_settings *settings,
   while ((chunk = chunk_at(settings, memory, memory->registered_bytes)) > 0) {
     void *begin = (char *)memory->base + memory->registered_bytes;
     lade_status status = runtime->ops->host_register(runtime->self, settings->device, begin, chunk, flags);
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
     memory->registered_bytes += chunk;
   }
   return LADE_OK;
@@ -120,9 +110,7 @@ static lade_status chunks_unregister(const ladei_pinned_source_settings *setting
     size_t whole = settings->register_chunk_bytes == 0 ? memory->registered_bytes : settings->register_chunk_bytes;
     size_t begin = (memory->registered_bytes - 1) / whole * whole;
     lade_status status = runtime->ops->host_unregister(runtime->self, (char *)memory->base + begin);
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
     memory->registered_bytes = begin;
   }
   return LADE_OK;
@@ -131,18 +119,14 @@ static lade_status chunks_unregister(const ladei_pinned_source_settings *setting
 static lade_status register_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
                                     int node, size_t bytes, ladei_pinned_memory *out) {
   lade_status status = area_acquire(settings, topology, node, bytes, out);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   ladei_lock_assert_none_held();
   status = chunks_register(settings, out);
   if (status != LADE_OK) {
     lade_error saved;
     ladei_error_save(&saved);
     /* What the driver will not let go of stays mapped for good: the device may write there. */
-    if (chunks_unregister(settings, out) == LADE_OK) {
-      munmap(out->mapped, out->mapped_bytes);
-    }
+    if (chunks_unregister(settings, out) == LADE_OK) munmap(out->mapped, out->mapped_bytes);
     ladei_error_restore(&saved);
   }
   return status;
@@ -158,9 +142,7 @@ static lade_status mapped_release(const ladei_pinned_source_settings *settings, 
   if (memory->source == LADE_PINNED_SOURCE_REGISTER) {
     lade_error saved;
     ladei_error_save(&saved);
-    if (chunks_register(settings, memory) != LADE_OK) {
-      memory->source = LADE_PINNED_SOURCE_PAGEABLE;
-    }
+    if (chunks_register(settings, memory) != LADE_OK) memory->source = LADE_PINNED_SOURCE_PAGEABLE;
     ladei_error_restore(&saved);
   }
   return status;
@@ -180,9 +162,8 @@ static lade_status driver_acquire(const ladei_pinned_source_settings *settings, 
   }
   ladei_lock_assert_none_held();
   lade_status status = runtime->ops->host_alloc(runtime->self, settings->device, bytes, flags, &base);
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     *out = (ladei_pinned_memory){.base = base, .bytes = bytes, .mapped = base, .source = LADE_PINNED_SOURCE_DRIVER};
-  }
   return status;
 }
 
@@ -223,9 +204,7 @@ static lade_status pool_release(const ladei_pinned_source_settings *settings, la
 static lade_status pageable_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
                                     int node, size_t bytes, ladei_pinned_memory *out) {
   lade_status status = area_acquire(settings, topology, node, bytes, out);
-  if (status == LADE_OK) {
-    out->source = LADE_PINNED_SOURCE_PAGEABLE;
-  }
+  if (status == LADE_OK) out->source = LADE_PINNED_SOURCE_PAGEABLE;
   return status;
 }
 
@@ -293,28 +272,20 @@ lade_status ladei_pinned_memory_acquire(const ladei_pinned_source_settings *sett
   ladei_lock_assert_none_held();
   lade_error saved;
   lade_status room = nodes_check(settings, node, bytes);
-  if (room != LADE_OK) {
-    return room;
-  }
+  if (room != LADE_OK) return room;
   ladei_error_save(&saved);
   lade_status status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pinned pool: no source of memory is allowed");
-  for (size_t i = 0; i < SOURCE_COUNT && status != LADE_OK && status != LADE_ERR_DEVICE_LOST; i++) {
-    if ((settings->sources & sources[i].source) != 0) {
+  for (size_t i = 0; i < SOURCE_COUNT && status != LADE_OK && status != LADE_ERR_DEVICE_LOST; i++)
+    if ((settings->sources & sources[i].source) != 0)
       status = source_try(settings, &sources[i], topology, node, bytes, out, cost, status);
-    }
-  }
-  if (status == LADE_OK) {
-    ladei_error_restore(&saved); /* a source that refused is no failure of the call */
-  }
+  if (status == LADE_OK) ladei_error_restore(&saved); /* a source that refused is no failure of the call */
   return status;
 }
 
 lade_status ladei_pinned_memory_release(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory,
                                         ladei_pinned_source_cost *cost) {
   size_t i = 0;
-  while (sources[i].source != memory->source) {
-    i++;
-  }
+  while (sources[i].source != memory->source) i++;
   ladei_lock_assert_none_held();
   uint64_t begin_ns = now_ns(settings);
   lade_status status = sources[i].release(settings, memory);

@@ -56,9 +56,7 @@ void ladei_pinned_members_wake(ladei_pinned_stakes *stakes) {
     return;
   }
   ladei_lock_acquire(&stakes->members_lock);
-  TAILQ_FOREACH (member, &stakes->members, link) {
-    member->wake(member->user);
-  }
+  TAILQ_FOREACH (member, &stakes->members, link) member->wake(member->user);
   ladei_lock_release(&stakes->members_lock);
 }
 
@@ -151,47 +149,35 @@ static bool stake_is_next(ladei_pinned_stakes *stakes, const ladei_pinned_stake 
 static bool stake_begin(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake, bool only) {
   ladei_lock_acquire(&stakes->lock);
   bool begins = !only || stake_is_next(stakes, stake);
-  if (begins) {
+  if (begins)
     stake_add(stakes, stake, 1);
-  } else {
+  else
     stake_join(stakes, stake);
-  }
   bool wakes = wanted_update(stakes);
   ladei_lock_release(&stakes->lock);
-  if (wakes) {
-    ladei_pinned_members_wake(stakes);
-  }
+  if (wakes) ladei_pinned_members_wake(stakes);
   return begins;
 }
 
 /* What came of it: the stake has a block, or none more and waits, or does not. */
 static void stake_end(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake, lade_status status) {
   ladei_lock_acquire(&stakes->lock);
-  if (status != LADE_OK) {
-    stake_add(stakes, stake, UINT32_MAX);
-  }
-  if (status == LADE_NOT_READY) {
+  if (status != LADE_OK) stake_add(stakes, stake, UINT32_MAX);
+  if (status == LADE_NOT_READY)
     stake_join(stakes, stake);
-  } else {
+  else
     stake_leave(stakes, stake);
-  }
   bool wakes = wanted_update(stakes);
   ladei_lock_release(&stakes->lock);
-  if (wakes) {
-    ladei_pinned_members_wake(stakes);
-  }
+  if (wakes) ladei_pinned_members_wake(stakes);
 }
 
 lade_status ladei_pinned_stake_alloc(lade_pinned_pool *pool, ladei_pinned_stake *stake, size_t bytes, int device,
                                      bool only, bool smallest, void **out) {
   lade_error saved;
   outlook before = {.pending = false};
-  if (only) {
-    before = outlook_of(pool, stake);
-  }
-  if (!stake_begin(&pool->stakes, stake, only)) {
-    return LADE_NOT_READY;
-  }
+  if (only) before = outlook_of(pool, stake);
+  if (!stake_begin(&pool->stakes, stake, only)) return LADE_NOT_READY;
   ladei_error_save(&saved);
   lade_status status = lade_pinned_alloc_near(pool, bytes, device, out);
   if (status == LADE_ERR_LIMIT && only) {
@@ -214,8 +200,6 @@ lade_status ladei_pinned_stake_free(lade_pinned_pool *pool, ladei_pinned_stake *
   (void)wanted_update(stakes);
   bool awaited = !TAILQ_EMPTY(&stakes->waiting);
   ladei_lock_release(&stakes->lock);
-  if (awaited) {
-    ladei_pinned_members_wake(stakes);
-  }
+  if (awaited) ladei_pinned_members_wake(stakes);
   return status;
 }

@@ -43,9 +43,7 @@ void ladei_pinned_gauge_sub(ladei_pinned_gauge *gauge, uint64_t amount) {
 bool ladei_pinned_gauge_add_below(ladei_pinned_gauge *gauge, uint64_t amount, uint64_t max) {
   uint64_t current = ladei_pinned_gauge_current(gauge);
   do {
-    if (current > max || amount > max - current) {
-      return false;
-    }
+    if (current > max || amount > max - current) return false;
   } while (!atomic_compare_exchange_weak_explicit(&gauge->current, &current, current + amount, memory_order_relaxed,
                                                   memory_order_relaxed));
   ladei_pinned_count(&gauge->allocated, amount);
@@ -57,9 +55,7 @@ void ladei_pinned_published_change(ladei_pinned_published *published, uint64_t b
   if (now != before) {
     uint64_t change = now - before; /* modulo 2^64 */
     uint64_t current = atomic_fetch_add_explicit(&published->current, change, memory_order_relaxed) + change;
-    if ((int64_t)current > 0) {
-      peak_raise(&published->peak, current);
-    }
+    if ((int64_t)current > 0) peak_raise(&published->peak, current);
   }
 }
 
@@ -67,9 +63,7 @@ void ladei_pinned_timer_init(ladei_pinned_timer *timer) { atomic_init(&timer->mi
 
 void ladei_pinned_timer_add(ladei_pinned_timer *timer, uint64_t calls, uint64_t ns) {
   uint64_t shortest = atomic_load_explicit(&timer->min_ns, memory_order_relaxed);
-  if (calls == 0) {
-    return;
-  }
+  if (calls == 0) return;
   ladei_pinned_count(&timer->count, calls);
   ladei_pinned_count(&timer->total_ns, ns);
   peak_raise(&timer->max_ns, ns);
@@ -127,12 +121,8 @@ static ladei_pinned_amount flow_read(const ladei_pinned_counter_pair *flow) {
 
 /* Less than nothing: what came back was not told before. */
 static void pending_peak_raise(ladei_pinned_pending *pending, uint64_t blocks, uint64_t bytes) {
-  if ((int64_t)blocks > 0) {
-    peak_raise(&pending->peak_blocks, blocks);
-  }
-  if ((int64_t)bytes > 0) {
-    peak_raise(&pending->peak_bytes, bytes);
-  }
+  if ((int64_t)blocks > 0) peak_raise(&pending->peak_blocks, blocks);
+  if ((int64_t)bytes > 0) peak_raise(&pending->peak_bytes, bytes);
 }
 
 /* `told` was told last: so never more than what was pending at that moment. */
@@ -156,9 +146,7 @@ static void pool_pending_raise(lade_pinned_pool *pool) {
     sum.blocks += now.blocks;
     sum.bytes += now.bytes;
   }
-  if (count > 1) {
-    pending_peak_raise(&pool->counters.pending, sum.blocks, sum.bytes);
-  }
+  if (count > 1) pending_peak_raise(&pool->counters.pending, sum.blocks, sum.bytes);
 }
 
 static void node_pending_tell(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t blocks,
@@ -194,18 +182,14 @@ void ladei_pinned_pending_add(lade_pinned_pool *pool, ladei_pinned_thread_counte
   ladei_pinned_class_counts_add(&own->blocks, 1);
   ladei_pinned_class_counts_add(&own->bytes, bytes);
   uint64_t untold = counter_read(&own->blocks) - tallies->pending_told[class_index].blocks;
-  if (untold >= BATCH) {
-    ladei_pinned_pending_tell(pool, tallies, class_index);
-  }
+  if (untold >= BATCH) ladei_pinned_pending_tell(pool, tallies, class_index);
 }
 
 void ladei_pinned_pending_sub(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_pinned_amount amount) {
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
   const ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->id);
   ladei_pinned_thread_counters *tallies = cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, node);
-  if (tallies != NULL) {
-    ladei_pinned_pending_tell(pool, tallies, class_index); /* while its blocks are pending yet */
-  }
+  if (tallies != NULL) ladei_pinned_pending_tell(pool, tallies, class_index); /* while its blocks are pending yet */
   flow_count(&counters->level.pending.retired, amount.blocks, amount.bytes);
   flow_count(&counters->classes[class_index].level.pending.retired, amount.blocks, amount.bytes);
 }
@@ -222,9 +206,7 @@ static ladei_pinned_amount node_pending_allocated(const lade_pinned_pool *pool, 
   flow_sum(&sum, &ladei_pinned_pool_exited(pool, node)->pending);
   for (const ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     const ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, node);
-    if (tallies != NULL) {
-      flow_sum(&sum, &tallies->pending);
-    }
+    if (tallies != NULL) flow_sum(&sum, &tallies->pending);
   }
   return sum;
 }
@@ -250,9 +232,8 @@ ladei_pinned_amount ladei_pinned_pending_read(lade_pinned_pool *pool) {
 
 ladei_pinned_amount ladei_pinned_retired_read(const lade_pinned_pool *pool) {
   ladei_pinned_amount sum = {0, 0};
-  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++)
     amount_add(&sum, flow_read(&ladei_pinned_pool_node(pool, i)->counters.level.pending.retired));
-  }
   return sum;
 }
 
@@ -278,9 +259,7 @@ static ladei_pinned_usage class_usage(const lade_pinned_pool *pool, unsigned nod
   tally_sum(pool, ladei_pinned_pool_exited(pool, node), class_index, &sum);
   for (const ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     const ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, node);
-    if (tallies != NULL) {
-      tally_sum(pool, tallies, class_index, &sum);
-    }
+    if (tallies != NULL) tally_sum(pool, tallies, class_index, &sum);
   }
   return sum;
 }
@@ -489,13 +468,9 @@ const char *lade_pinned_debug_last(lade_pinned_pool *pool) {
 }
 
 lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *stats) {
-  if (pool == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: pool is NULL", __func__);
-  }
+  if (pool == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: pool is NULL", __func__);
   lade_status status = ladei_runtime_check_process(pool->runtime);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   lade_pinned_stats own;
   ladei_retire_counters retire;
   lade_pinned_stats_init(&own);

@@ -56,43 +56,31 @@ static void pool_link(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) 
   ladei_lock_assert_held(&pool->lock);
   cache->prev = NULL;
   cache->next = pool->threads;
-  if (cache->next != NULL) {
-    cache->next->prev = cache;
-  }
+  if (cache->next != NULL) cache->next->prev = cache;
   pool->threads = cache;
 }
 
 static void pool_unlink(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_lock_assert_held(&pool->lock);
-  if (pool->steal_next == cache) {
-    pool->steal_next = cache->next;
-  }
-  if (cache->next != NULL) {
-    cache->next->prev = cache->prev;
-  }
-  if (cache->prev != NULL) {
+  if (pool->steal_next == cache) pool->steal_next = cache->next;
+  if (cache->next != NULL) cache->next->prev = cache->prev;
+  if (cache->prev != NULL)
     cache->prev->next = cache->next;
-  } else {
+  else
     pool->threads = cache->next;
-  }
 }
 
 /* The calling thread's cache in the pool; NULL: none. */
 static ladei_pinned_thread_cache *thread_list_find(const lade_pinned_pool *pool) {
   ladei_pinned_thread_cache *cache = ladei_tls.all;
-  while (cache != NULL && atomic_load_explicit(&cache->pool, memory_order_relaxed) != pool) {
+  while (cache != NULL && atomic_load_explicit(&cache->pool, memory_order_relaxed) != pool)
     cache = cache->next_of_thread;
-  }
   return cache;
 }
 
 static void cache_release(ladei_pinned_thread_cache *cache) {
-  if (atomic_fetch_sub_explicit(&cache->owners, 1, memory_order_acq_rel) > 1) {
-    return;
-  }
-  for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) {
-    free(ladei_pinned_thread_counters_of(cache, i));
-  }
+  if (atomic_fetch_sub_explicit(&cache->owners, 1, memory_order_acq_rel) > 1) return;
+  for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) free(ladei_pinned_thread_counters_of(cache, i));
   ladei_lock_destroy(&cache->lock);
   free(cache);
 }
@@ -127,12 +115,9 @@ static ladei_pinned_block *kept_empty(ladei_pinned_thread_counters *tallies, lad
 static ladei_pinned_block *cache_empty(ladei_pinned_thread_cache *cache, ladei_pinned_block *list) {
   for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) {
     ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, i);
-    for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_MAGAZINE_CLASSES; c++) {
+    for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_MAGAZINE_CLASSES; c++)
       list = magazine_empty(&tallies->classes[c], list);
-    }
-    if (tallies != NULL && cache->kept_count > 0) {
-      list = kept_empty(tallies, list);
-    }
+    if (tallies != NULL && cache->kept_count > 0) list = kept_empty(tallies, list);
   }
   cache->cached_bytes = 0;
   cache->kept_count = 0;
@@ -164,9 +149,8 @@ static ladei_pinned_block *cache_take_all(lade_pinned_pool *pool, ladei_pinned_t
 static bool gates_close(lade_pinned_pool *pool) {
   ladei_lock_assert_held(&pool->lock);
   bool barrier = false;
-  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next)
     barrier = ladei_asym_lock_close(&cache->gate) || barrier;
-  }
   return barrier && ladei_asym_lock_barrier();
 }
 
@@ -187,11 +171,8 @@ ladei_pinned_block *ladei_pinned_thread_caches_drain(lade_pinned_pool *pool) {
   }
   atomic_store_explicit(&pool->unreached, unreached, memory_order_relaxed);
   atomic_store_explicit(&pool->large_kept, false, memory_order_relaxed); /* before any owner gets in again */
-  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    if (cache->visited) {
-      ladei_asym_lock_open(&cache->gate);
-    }
-  }
+  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next)
+    if (cache->visited) ladei_asym_lock_open(&cache->gate);
   ladei_lock_release(&pool->lock);
   return list;
 }
@@ -210,12 +191,8 @@ ladei_pinned_block *ladei_pinned_thread_caches_take(lade_pinned_pool *pool) {
 
 void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_pinned_block *list = NULL;
-  if (ladei_retire_buffer_is_called(&cache->lane)) {
-    ladei_retire_buffer_answer(pool->retire, &cache->lane);
-  }
-  if (!ladei_asym_lock_is_called(&cache->gate)) {
-    return;
-  }
+  if (ladei_retire_buffer_is_called(&cache->lane)) ladei_retire_buffer_answer(pool->retire, &cache->lane);
+  if (!ladei_asym_lock_is_called(&cache->gate)) return;
   ladei_pinned_transit_begin(&pool->room.blocks); /* waits: this call may be the owner's last for long */
   ladei_lock_acquire(&pool->lock);
   if (ladei_asym_lock_is_called(&cache->gate)) { /* else another visitor came before */
@@ -246,9 +223,8 @@ uint64_t ladei_pinned_thread_caches_bytes(lade_pinned_pool *pool) {
   ladei_lock_acquire(&pool->lock);
   for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     bytes += cache->cached_bytes;
-    for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+    for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++)
       bytes += kept_bytes(ladei_pinned_thread_counters_of(cache, i));
-    }
   }
   ladei_lock_release(&pool->lock);
   return bytes;
@@ -288,9 +264,7 @@ static void counters_depart(lade_pinned_pool *pool, ladei_pinned_thread_cache *c
                    c >= LADEI_PINNED_MAGAZINE_CLASSES);
       flow_depart(&ladei_pinned_pool_exited(pool, i)->class_pending[c], &tallies->class_pending[c]);
     }
-    if (tallies != NULL) {
-      flow_depart(&ladei_pinned_pool_exited(pool, i)->pending, &tallies->pending);
-    }
+    if (tallies != NULL) flow_depart(&ladei_pinned_pool_exited(pool, i)->pending, &tallies->pending);
   }
 }
 
@@ -302,9 +276,7 @@ static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache)
   bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* else the pool ends just now */
   if (linked) {
     pool_unlink(pool, cache);
-    if (!pool->lanes_closed) {
-      ladei_retire_buffer_close(pool->retire, &cache->lane);
-    }
+    if (!pool->lanes_closed) ladei_retire_buffer_close(pool->retire, &cache->lane);
     counters_depart(pool, cache);
     list = cache_empty(cache, NULL);
     quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
@@ -322,9 +294,7 @@ static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache)
 static lade_pinned_pool *pool_enter_leaving(ladei_pinned_thread_cache *cache) {
   ladei_lock_acquire(&cache->lock);
   lade_pinned_pool *pool = atomic_load_explicit(&cache->pool, memory_order_relaxed);
-  if (pool != NULL) {
-    atomic_fetch_add_explicit(&pool->leaving, 1, memory_order_relaxed);
-  }
+  if (pool != NULL) atomic_fetch_add_explicit(&pool->leaving, 1, memory_order_relaxed);
   ladei_lock_release(&cache->lock);
   return pool;
 }
@@ -332,13 +302,9 @@ static lade_pinned_pool *pool_enter_leaving(ladei_pinned_thread_cache *cache) {
 /* The thread leaves one pool. In a forked child pools of the parent's stay as they are: their locks may be held by threads
  * that do not exist here. */
 static void cache_exit(ladei_pinned_thread_cache *cache, pid_t process) {
-  if (cache->process != process) {
-    return;
-  }
+  if (cache->process != process) return;
   lade_pinned_pool *pool = pool_enter_leaving(cache);
-  if (pool != NULL) {
-    pool_leave(pool, cache);
-  }
+  if (pool != NULL) pool_leave(pool, cache);
   cache_release(cache); /* the thread's share */
 }
 
@@ -371,9 +337,7 @@ uint64_t ladei_pinned_thread_pool_id(void) {
 
 static ladei_pinned_thread_cache *cache_create(lade_pinned_pool *pool) {
   ladei_pinned_thread_cache *cache = aligned_alloc(_Alignof(ladei_pinned_thread_cache), sizeof *cache);
-  if (cache == NULL) {
-    return NULL;
-  }
+  if (cache == NULL) return NULL;
   memset(cache, 0, sizeof *cache);
   ladei_asym_lock_init(&cache->gate);
   ladei_retire_buffer_init(&cache->lane);
@@ -403,9 +367,7 @@ static void thread_list_clean(void) {
 static ladei_pinned_thread_cache *cache_register(lade_pinned_pool *pool) {
   thread_list_clean();
   ladei_pinned_thread_cache *cache = exit_key_made ? cache_create(pool) : NULL;
-  if (cache == NULL) {
-    return NULL;
-  }
+  if (cache == NULL) return NULL;
   cache->next_of_thread = ladei_tls.all;
   if (pthread_setspecific(exit_key, &ladei_tls) != 0) {
     ladei_lock_destroy(&cache->lock);
@@ -420,13 +382,9 @@ static ladei_pinned_thread_cache *cache_register(lade_pinned_pool *pool) {
 }
 
 ladei_pinned_thread_cache *ladei_pinned_thread_cache_of(lade_pinned_pool *pool) {
-  if (ladei_tls.pool_id == pool->id) {
-    return ladei_tls.cache;
-  }
+  if (ladei_tls.pool_id == pool->id) return ladei_tls.cache;
   ladei_pinned_thread_cache *cache = thread_list_find(pool);
-  if (cache == NULL) {
-    cache = cache_register(pool);
-  }
+  if (cache == NULL) cache = cache_register(pool);
   if (cache != NULL) {
     ladei_tls.pool_id = pool->id;
     ladei_tls.cache = cache;
@@ -436,14 +394,11 @@ ladei_pinned_thread_cache *ladei_pinned_thread_cache_of(lade_pinned_pool *pool) 
 
 ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node) {
   ladei_pinned_thread_counters *tallies = aligned_alloc(_Alignof(ladei_pinned_thread_counters), sizeof *tallies);
-  if (tallies == NULL) {
-    return NULL;
-  }
+  if (tallies == NULL) return NULL;
   memset(tallies, 0, sizeof *tallies);
   tallies->node = node;
-  for (unsigned c = 0; c < LADEI_PINNED_MAGAZINE_CLASSES; c++) {
+  for (unsigned c = 0; c < LADEI_PINNED_MAGAZINE_CLASSES; c++)
     tallies->classes[c].block_bytes = (uint32_t)ladei_pinned_class_bytes(c);
-  }
   return tallies;
 }
 
@@ -479,9 +434,7 @@ static bool cache_idles(ladei_pinned_thread_cache *cache) {
 /* Under pool->lock, from here on. True: the thread has `bytes` more. */
 static bool quota_grant(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t bytes) {
   ladei_lock_assert_held(&pool->lock);
-  if (quota_sum(pool) + bytes > pool->magazine_bytes) {
-    return false;
-  }
+  if (quota_sum(pool) + bytes > pool->magazine_bytes) return false;
   cache->quota_bytes += bytes;
   cache->seen_uses = cache_uses(cache);
   quota_sum_set(pool, quota_sum(pool) + bytes);
@@ -499,9 +452,7 @@ static ladei_pinned_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_
   for (unsigned looks = 0, steps = 0; looks < LOOKS && steps < STEPS && found < bytes; steps++) {
     ladei_pinned_thread_cache *cache = pool->steal_next != NULL ? pool->steal_next : pool->threads;
     pool->steal_next = cache->next;
-    if (cache == own || cache->quota_bytes == 0 || cache->victim) {
-      continue;
-    }
+    if (cache == own || cache->quota_bytes == 0 || cache->victim) continue;
     looks++;
     if (cache_idles(cache)) {
       cache->victim = true;
@@ -510,9 +461,7 @@ static ladei_pinned_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_
       found += cache->quota_bytes;
     }
   }
-  for (ladei_pinned_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) {
-    cache->victim = false;
-  }
+  for (ladei_pinned_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) cache->victim = false;
   return victims;
 }
 
@@ -521,9 +470,8 @@ static ladei_pinned_block *idle_rob(lade_pinned_pool *pool, ladei_pinned_thread_
   ladei_lock_assert_held(&pool->lock);
   ladei_pinned_block *list = NULL;
   bool barrier = false;
-  for (ladei_pinned_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) {
+  for (ladei_pinned_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim)
     barrier = ladei_asym_lock_close(&cache->gate) || barrier;
-  }
   bool fenced = barrier && ladei_asym_lock_barrier();
   for (ladei_pinned_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) {
     if (ladei_asym_lock_wait(&cache->gate, fenced)) {
@@ -556,16 +504,12 @@ static size_t quota_step(const lade_pinned_pool *pool, size_t quota_bytes, size_
 /* True: the thread, whose quota was `quota_bytes`, may keep `bytes` more. Outside of its gate. */
 static bool quota_raise(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t quota_bytes, size_t bytes) {
   size_t step = quota_step(pool, quota_bytes, bytes);
-  if (step == 0) {
-    return false;
-  }
+  if (step == 0) return false;
   if (cache->rob_skip > 0 && quota_sum(pool) + bytes > pool->magazine_bytes) {
     cache->rob_skip--; /* most likely there is nothing; no need for the lock to know it */
     return false;
   }
-  if (!ladei_pinned_transit_try_begin(&pool->room.blocks)) {
-    return false;
-  }
+  if (!ladei_pinned_transit_try_begin(&pool->room.blocks)) return false;
   ladei_pinned_block *list = NULL;
   ladei_lock_acquire(&pool->lock);
   bool raised = !ladei_pinned_room_is_awaited(&pool->room);
@@ -585,15 +529,11 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
 
 uint32_t ladei_pinned_magazine_refill(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t block_bytes,
                                       uint32_t count) {
-  if (!ladei_asym_lock_enter(&cache->gate)) {
-    return 1;
-  }
+  if (!ladei_asym_lock_enter(&cache->gate)) return 1;
   size_t quota = cache->quota_bytes, room = quota - cache->cached_bytes; /* I3 */
   ladei_asym_lock_leave(&cache->gate);
   size_t wanted = count * block_bytes;
-  if (wanted <= room || quota_raise(pool, cache, quota, wanted - room)) {
-    return count;
-  }
+  if (wanted <= room || quota_raise(pool, cache, quota, wanted - room)) return count;
   return (uint32_t)ladei_size_max(room / block_bytes, 1);
 }
 
@@ -617,24 +557,15 @@ ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, lade
   ladei_pinned_class_counts *tally = &tallies->classes[class_index];
   ladei_pinned_block *list = NULL;
   ladei_pinned_class_counts_publish(pool, tallies, class_index);
-  if (!ladei_asym_lock_enter(&cache->gate)) {
-    return NULL;
-  }
+  if (!ladei_asym_lock_enter(&cache->gate)) return NULL;
   uint32_t count = ladei_pinned_magazine_count(tally);
   size_t quota = cache->quota_bytes;
   bool full = count >= LADEI_PINNED_MAGAZINE_MAX_BLOCKS, only_this = count > 0;
   ladei_asym_lock_leave(&cache->gate);
-  if (!full && (quota_raise(pool, cache, quota, tally->block_bytes) || quota < tally->block_bytes)) {
-    return NULL;
-  }
-  if (!ladei_asym_lock_enter(&cache->gate)) {
-    return NULL;
-  }
-  for (unsigned c = 0; c < LADEI_PINNED_MAGAZINE_CLASSES; c++) {
-    if (c == class_index || !only_this) {
-      list = magazine_halve(cache, &tallies->classes[c], list);
-    }
-  }
+  if (!full && (quota_raise(pool, cache, quota, tally->block_bytes) || quota < tally->block_bytes)) return NULL;
+  if (!ladei_asym_lock_enter(&cache->gate)) return NULL;
+  for (unsigned c = 0; c < LADEI_PINNED_MAGAZINE_CLASSES; c++)
+    if (c == class_index || !only_this) list = magazine_halve(cache, &tallies->classes[c], list);
   ladei_asym_lock_leave(&cache->gate);
   return list;
 }
@@ -668,9 +599,8 @@ void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinne
                                              unsigned class_index) {
   const ladei_pinned_class_counts *tally = &tallies->classes[class_index];
   uint64_t untold = tally->published_blocks - difference(&tally->allocs, &tally->frees);
-  if ((int64_t)untold >= (class_index < LADEI_PINNED_MAGAZINE_CLASSES ? LADEI_PINNED_MAGAZINE_MAX_BLOCKS : 1)) {
+  if ((int64_t)untold >= (class_index < LADEI_PINNED_MAGAZINE_CLASSES ? LADEI_PINNED_MAGAZINE_MAX_BLOCKS : 1))
     ladei_pinned_class_counts_publish(pool, tallies, class_index);
-  }
 }
 
 /* ---- End of a pool ----------------------------------------------------------------------------------------------- */
@@ -678,16 +608,13 @@ void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinne
 void ladei_pinned_thread_caches_settle(lade_pinned_pool *pool) {
   ladei_lock_assert_none_held();
   ladei_backoff wait = {0};
-  while (atomic_load_explicit(&pool->leaving, memory_order_acquire) > 0) {
-    ladei_backoff_wait(&wait);
-  }
+  while (atomic_load_explicit(&pool->leaving, memory_order_acquire) > 0) ladei_backoff_wait(&wait);
 }
 
 void ladei_pinned_thread_caches_close_lanes(lade_pinned_pool *pool, bool for_good) {
   ladei_lock_acquire(&pool->lock);
-  for (ladei_pinned_thread_cache *cache = pool->threads; for_good && cache != NULL; cache = cache->next) {
+  for (ladei_pinned_thread_cache *cache = pool->threads; for_good && cache != NULL; cache = cache->next)
     ladei_retire_buffer_close(pool->retire, &cache->lane);
-  }
   pool->lanes_closed = for_good;
   ladei_lock_release(&pool->lock);
 }

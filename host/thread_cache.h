@@ -144,9 +144,7 @@ static inline void ladei_pinned_magazine_count_set(ladei_pinned_class_counts *ta
 /* Owner. NULL: empty, or a drain is going on. */
 static inline ladei_pinned_block *ladei_pinned_magazine_take(ladei_pinned_thread_cache *cache,
                                                              ladei_pinned_class_counts *tally) {
-  if (!ladei_asym_lock_enter(&cache->gate)) {
-    return NULL;
-  }
+  if (!ladei_asym_lock_enter(&cache->gate)) return NULL;
   ladei_pinned_block *block = tally->head;
   if (block != NULL) {
     tally->head = ladei_pinned_block_next(block);
@@ -160,9 +158,7 @@ static inline ladei_pinned_block *ladei_pinned_magazine_take(ladei_pinned_thread
 /* Owner. False: full, over the quota, or a drain is going on. */
 static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *tally,
                                              ladei_pinned_block *block) {
-  if (!ladei_asym_lock_enter(&cache->gate)) {
-    return false;
-  }
+  if (!ladei_asym_lock_enter(&cache->gate)) return false;
   uint32_t count = ladei_pinned_magazine_count(tally);
   bool fits =
       count < LADEI_PINNED_MAGAZINE_MAX_BLOCKS && cache->cached_bytes + tally->block_bytes <= cache->quota_bytes;
@@ -187,9 +183,7 @@ static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, l
 static inline ladei_pinned_block *ladei_pinned_kept_take(ladei_pinned_thread_cache *cache,
                                                          ladei_pinned_thread_counters *tallies, unsigned bin,
                                                          size_t pages) {
-  if (!ladei_asym_lock_enter(&cache->gate)) {
-    return NULL;
-  }
+  if (!ladei_asym_lock_enter(&cache->gate)) return NULL;
   ladei_pinned_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
   if (block != NULL && ladei_pinned_block_pages(block) >= pages) {
     atomic_store_explicit(&tallies->kept[bin], NULL, memory_order_relaxed);
@@ -207,15 +201,11 @@ bool ladei_pinned_pool_may_keep(const ladei_pinned_thread_cache *cache);
 /* Owner. Keeps a CACHED block, not lodged. False: not the last one taken, one is kept, or a drain is going on. */
 static inline bool ladei_pinned_kept_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *tallies,
                                          unsigned bin, ladei_pinned_block *block) {
-  if (tallies->last[bin] != block || !ladei_asym_lock_enter(&cache->gate)) {
-    return false;
-  }
+  if (tallies->last[bin] != block || !ladei_asym_lock_enter(&cache->gate)) return false;
   bool fits = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed) == NULL;
   if (fits && !atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) { /* the first since a drain */
     fits = ladei_pinned_pool_may_keep(cache);
-    if (fits) {
-      atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
-    }
+    if (fits) atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
   }
   if (fits) {
     atomic_store_explicit(&tallies->kept[bin], block, memory_order_relaxed);

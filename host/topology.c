@@ -31,25 +31,19 @@ static bool nodes_are_hidden(void) {
   DIR *folder = opendir("/sys/devices/system/node");
   const struct dirent *entry;
   bool hidden = folder != NULL;
-  while (hidden && (entry = readdir(folder)) != NULL) {
+  while (hidden && (entry = readdir(folder)) != NULL)
     hidden = strncmp(entry->d_name, "node", 4) != 0 || !isdigit((unsigned char)entry->d_name[4]);
-  }
-  if (folder != NULL) {
-    closedir(folder);
-  }
+  if (folder != NULL) closedir(folder);
   return hidden;
 }
 
 static lade_status source_set(hwloc_topology_t hwloc, ladei_topology_kind kind, const char *description) {
-  if (kind == LADEI_TOPOLOGY_SYSTEM && nodes_are_hidden()) {
+  if (kind == LADEI_TOPOLOGY_SYSTEM && nodes_are_hidden())
     hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "linux");
-  }
-  if (kind == LADEI_TOPOLOGY_SYNTHETIC && hwloc_topology_set_synthetic(hwloc, description) != 0) {
+  if (kind == LADEI_TOPOLOGY_SYNTHETIC && hwloc_topology_set_synthetic(hwloc, description) != 0)
     return fail("hwloc refuses the synthetic description", description);
-  }
-  if (kind == LADEI_TOPOLOGY_XML && hwloc_topology_set_xml(hwloc, description) != 0) {
+  if (kind == LADEI_TOPOLOGY_XML && hwloc_topology_set_xml(hwloc, description) != 0)
     return fail("hwloc cannot read the XML file", description);
-  }
   return LADE_OK;
 }
 
@@ -61,13 +55,10 @@ lade_status ladei_topology_load(ladei_topology_kind kind, const char *descriptio
   }
   /* Nodes that a cpuset keeps from this process stay visible: a device may be near to one. */
   hwloc_topology_set_flags(topology->hwloc, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
-  if (devices) {
-    hwloc_topology_set_io_types_filter(topology->hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  }
+  if (devices) hwloc_topology_set_io_types_filter(topology->hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   lade_status status = source_set(topology->hwloc, kind, description);
-  if (status == LADE_OK && hwloc_topology_load(topology->hwloc) != 0) {
+  if (status == LADE_OK && hwloc_topology_load(topology->hwloc) != 0)
     status = fail("hwloc cannot load the topology", description);
-  }
   if (status != LADE_OK) {
     hwloc_topology_destroy(topology->hwloc);
     free(topology);
@@ -93,20 +84,14 @@ static bool node_is_usable(const ladei_topology *topology, hwloc_obj_t node) {
 
 size_t ladei_topology_node_count(const ladei_topology *topology) {
   size_t count = 0;
-  for (hwloc_obj_t node = NULL;
-       (node = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, node)) != NULL;) {
+  for (hwloc_obj_t node = NULL; (node = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, node)) != NULL;)
     count += node_is_usable(topology, node) ? 1 : 0;
-  }
   return count;
 }
 
 int ladei_topology_node_at(const ladei_topology *topology, size_t position) {
-  for (hwloc_obj_t node = NULL;
-       (node = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, node)) != NULL;) {
-    if (node_is_usable(topology, node) && position-- == 0) {
-      return (int)node->os_index;
-    }
-  }
+  for (hwloc_obj_t node = NULL; (node = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, node)) != NULL;)
+    if (node_is_usable(topology, node) && position-- == 0) return (int)node->os_index;
   return -1;
 }
 
@@ -116,9 +101,7 @@ static hwloc_obj_t node_by_os_index(const ladei_topology *topology, int node) {
 
 int ladei_topology_node_of_pci(const ladei_topology *topology, const char *bus_id) {
   hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(topology->hwloc, bus_id);
-  if (device == NULL) {
-    return -1;
-  }
+  if (device == NULL) return -1;
   hwloc_obj_t place = hwloc_get_non_io_ancestor_obj(topology->hwloc, device);
   /* A device below the whole machine is near to every node, that is, to none in particular. */
   return hwloc_bitmap_weight(place->nodeset) == 1 ? hwloc_bitmap_first(place->nodeset) : -1;
@@ -133,9 +116,7 @@ static unsigned long table_distance(const ladei_topology *topology, hwloc_obj_t 
                                   HWLOC_DISTANCES_KIND_MEANS_LATENCY, 0) == 0 &&
       count == 1) {
     hwloc_uint64_t there, back;
-    if (hwloc_distances_obj_pair_values(table, from, to, &there, &back) == 0) {
-      value = (unsigned long)there;
-    }
+    if (hwloc_distances_obj_pair_values(table, from, to, &there, &back) == 0) value = (unsigned long)there;
     hwloc_distances_release(topology->hwloc, table);
   }
   return value;
@@ -153,17 +134,13 @@ static unsigned long distance(const ladei_topology *topology, hwloc_obj_t from, 
 
 int ladei_topology_usable_node(const ladei_topology *topology, int node) {
   hwloc_obj_t wanted = node_by_os_index(topology, node);
-  if (wanted == NULL || node_is_usable(topology, wanted)) {
-    return wanted == NULL ? -1 : node;
-  }
+  if (wanted == NULL || node_is_usable(topology, wanted)) return wanted == NULL ? -1 : node;
   hwloc_obj_t best = NULL;
   for (hwloc_obj_t other = NULL;
-       (other = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, other)) != NULL;) {
+       (other = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, other)) != NULL;)
     if (node_is_usable(topology, other) &&
-        (best == NULL || distance(topology, wanted, other) < distance(topology, wanted, best))) {
+        (best == NULL || distance(topology, wanted, other) < distance(topology, wanted, best)))
       best = other;
-    }
-  }
   return best == NULL ? -1 : (int)best->os_index;
 }
 
@@ -176,19 +153,14 @@ static void node_describe(const ladei_topology *topology, hwloc_obj_t node, lade
   int cpus = hwloc_bitmap_weight(node->cpuset);
   out->cpu_count = cpus < 0 ? 0 : (unsigned)cpus;
   int length = hwloc_bitmap_list_snprintf(out->cpus, sizeof out->cpus, node->cpuset);
-  if (length >= (int)sizeof out->cpus) {
-    strcpy(out->cpus + sizeof out->cpus - sizeof "...", "...");
-  }
+  if (length >= (int)sizeof out->cpus) strcpy(out->cpus + sizeof out->cpus - sizeof "...", "...");
 }
 
 size_t ladei_topology_nodes(const ladei_topology *topology, ladei_topology_node *out, size_t capacity) {
   size_t count = 0;
   for (hwloc_obj_t node = NULL; (node = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, node)) != NULL;
-       count++) {
-    if (count < capacity) {
-      node_describe(topology, node, &out[count]);
-    }
-  }
+       count++)
+    if (count < capacity) node_describe(topology, node, &out[count]);
   return count;
 }
 
@@ -207,9 +179,7 @@ bool ladei_topology_is_this_machine(const ladei_topology *topology) {
 lade_status ladei_topology_bind_area(const ladei_topology *topology, int node, void *address, size_t bytes,
                                      bool strict) {
   hwloc_obj_t object = node_by_os_index(topology, node);
-  if (object == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "topology: there is no NUMA node %d", node);
-  }
+  if (object == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "topology: there is no NUMA node %d", node);
   int flags = HWLOC_MEMBIND_BYNODESET | (strict ? HWLOC_MEMBIND_STRICT : 0);
   if (hwloc_set_area_membind(topology->hwloc, address, bytes, object->nodeset, HWLOC_MEMBIND_BIND, flags) != 0) {
     return ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, errno, "topology: cannot bind %zu bytes to NUMA node %d", bytes,

@@ -58,25 +58,18 @@ static lade_status file_open(int folder, const char *path, int *out_fd, struct s
 static lade_status header_read(int fd, uint64_t file_bytes, char **out_text, uint64_t *out_bytes) {
   unsigned char prefix[LADEI_LOADER_HEADER_PREFIX_BYTES];
   uint64_t bytes = 0;
-  if (file_bytes < sizeof prefix) {
+  if (file_bytes < sizeof prefix)
     return ladei_error(LADE_ERR_FORMAT, 0, "%llu bytes are too few for a header", (unsigned long long)file_bytes);
-  }
   lade_status status = file_read(fd, 0, prefix, sizeof prefix);
-  if (status != LADE_OK) {
-    return status;
-  }
-  for (unsigned i = 0; i < sizeof prefix; i++) {
-    bytes |= (uint64_t)prefix[i] << (8 * i);
-  }
+  if (status != LADE_OK) return status;
+  for (unsigned i = 0; i < sizeof prefix; i++) bytes |= (uint64_t)prefix[i] << (8 * i);
   if (bytes > LADEI_LOADER_HEADER_MAX_BYTES || bytes > file_bytes - sizeof prefix) {
     return ladei_error(LADE_ERR_FORMAT, 0, "a header of %llu bytes: %s", (unsigned long long)bytes,
                        bytes > LADEI_LOADER_HEADER_MAX_BYTES ? "the format allows 100000000"
                                                              : "the file ends before it does");
   }
   char *text = malloc(bytes + 1);
-  if (text == NULL) {
-    return memory_error("the header");
-  }
+  if (text == NULL) return memory_error("the header");
   status = file_read(fd, sizeof prefix, text, bytes);
   if (status != LADE_OK) {
     free(text);
@@ -142,9 +135,7 @@ lade_status ladei_loader_index_read(int folder, const char *name, json_t **out, 
   json_error_t error;
   *out_absent = false;
   lade_status status = file_open(folder, name, &fd, &facts, out_absent);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   uint64_t bytes = (uint64_t)facts.st_size;
   char *text = bytes > LADEI_LOADER_HEADER_MAX_BYTES ? NULL : malloc(bytes + 1);
   if (text == NULL) {

@@ -57,9 +57,8 @@ static lade_status generation_error(const char *doing, const char *path) {
 /* Reads decimal digits, at most `most`; their number. */
 static size_t digits_read(const char *text, size_t most, uint64_t *out) {
   size_t count = 0;
-  for (*out = 0; count < most && text[count] >= '0' && text[count] <= '9'; count++) {
+  for (*out = 0; count < most && text[count] >= '0' && text[count] <= '9'; count++)
     *out = *out * 10 + (uint64_t)(text[count] - '0');
-  }
   return count;
 }
 
@@ -92,18 +91,13 @@ static uint64_t name_number(const ladei_loader_generation *generation, const cha
   const char *name = ladei_pipe_file_name(generation->path);
   size_t stem = stem_length(name), at = stem + 1, digits;
   uint64_t number, part;
-  if (length <= at || strncmp(entry, name, stem) != 0 || entry[stem] != '-') {
-    return 0;
-  }
+  if (length <= at || strncmp(entry, name, stem) != 0 || entry[stem] != '-') return 0;
   digits = digits_read(entry + at, NUMBER_DIGITS, &number);
-  if (digits == 0 || entry[at] == '0' || entry[at + digits] != '-') {
-    return 0;
-  }
+  if (digits == 0 || entry[at] == '0' || entry[at + digits] != '-') return 0;
   at += digits + 1;
   if (digits_read(entry + at, PART_DIGITS, &part) != PART_DIGITS || strncmp(entry + at + PART_DIGITS, "-of-", 4) != 0 ||
-      digits_read(entry + at + PART_DIGITS + 4, PART_DIGITS, &part) != PART_DIGITS) {
+      digits_read(entry + at + PART_DIGITS + 4, PART_DIGITS, &part) != PART_DIGITS)
     return 0;
-  }
   at += 2 * PART_DIGITS + 4;
   return length - at == strlen(name + stem) && strncmp(entry + at, name + stem, length - at) == 0 ? number : 0;
 }
@@ -129,9 +123,8 @@ static lade_status index_look(const ladei_loader_generation *generation, char ou
   ladei_error_save(&before);
   lade_status status = ladei_loader_index_read(generation->folder, generation->index_name, out_index, &absent);
   bool broken = status == LADE_ERR_FORMAT || status == LADE_ERR_INVALID_ARGUMENT;
-  if (status != LADE_OK && !absent && !broken) {
+  if (status != LADE_OK && !absent && !broken)
     return ladei_error_prefix(status, "%s: ", ladei_loader_path_text(generation->index_name));
-  }
   const char *id = status == LADE_OK ? ladei_loader_index_save_id(*out_index) : NULL;
   snprintf(out_id, LADEI_LOADER_SAVE_ID_BYTES, "%s",
            absent                             ? no_index
@@ -147,9 +140,7 @@ static bool index_names(json_t *index, const char *entry) {
   const char *tensor;
   json_t *value;
   json_object_foreach(json_object_get(index, "weight_map"), tensor, value) {
-    if (json_is_string(value) && strcmp(json_string_value(value), entry) == 0) {
-      return true;
-    }
+    if (json_is_string(value) && strcmp(json_string_value(value), entry) == 0) return true;
   }
   return false;
 }
@@ -163,9 +154,7 @@ static lade_status file_carries(const ladei_loader_generation *generation, const
   ladei_error_save(&before);
   lade_status status = ladei_loader_checkpoint_file_read(generation->folder, entry, &file);
   bool other = status == LADE_ERR_FORMAT || status == LADE_ERR_INVALID_ARGUMENT;
-  if (status == LADE_OK) {
-    other = file.header.save_id == NULL || strcmp(file.header.save_id, id) != 0;
-  }
+  if (status == LADE_OK) other = file.header.save_id == NULL || strcmp(file.header.save_id, id) != 0;
   ladei_loader_checkpoint_file_dispose(&file);
   ladei_error_restore(&before);
   return other ? LADE_NOT_READY : status;
@@ -186,9 +175,7 @@ static void entry_visit(const ladei_loader_generation *generation, const char *e
     return;
   }
   uint64_t number = name_number(generation, entry, strlen(entry));
-  if (number == 0) {
-    return;
-  }
+  if (number == 0) return;
   bool candidate = w->dead != NULL && number == id_number(w->dead) && !index_names(w->index, entry);
   lade_status carries = candidate ? file_carries(generation, entry, w->dead) : LADE_NOT_READY;
   bool gone = carries == LADE_OK && unlinkat(generation->folder, entry, 0) == 0;
@@ -217,9 +204,7 @@ static lade_status folder_walk(const ladei_loader_generation *generation, orphan
 
 /* Which of two ids is dead, as the index on disk says; NULL: none is, for certain. */
 static const char *dead_of(const char *index_id, const char *new_id, const char *old_id) {
-  if (strcmp(index_id, new_id) == 0) {
-    return id_number(old_id) != 0 ? old_id : NULL;
-  }
+  if (strcmp(index_id, new_id) == 0) return id_number(old_id) != 0 ? old_id : NULL;
   /* An index that was there and has gone may have been put aside, with its files here. */
   bool moved = strcmp(index_id, no_index) == 0 && strcmp(old_id, no_index) != 0;
   return moved || strcmp(index_id, broken_index) == 0 ? NULL : new_id;
@@ -252,9 +237,7 @@ static lade_status lock_error(const ladei_loader_generation *generation) {
 static lade_status lock_try(ladei_loader_generation *generation) {
   generation->lock =
       openat(generation->folder, generation->lock_name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-  if (generation->lock < 0) {
-    return lock_error(generation);
-  }
+  if (generation->lock < 0) return lock_error(generation);
   if (flock(generation->lock, LOCK_EX | LOCK_NB) == 0) {
     generation->locked = true;
     return lock_is_there(generation) ? LADE_OK : LADE_NOT_READY;
@@ -300,9 +283,7 @@ static bool journal_read(const ladei_loader_generation *generation, char new_id[
 static lade_status journal_write(const ladei_loader_generation *generation) {
   char text[JOURNAL_BYTES];
   int length = snprintf(text, sizeof text, "new %s\nold %s\n", generation->id, generation->old_id);
-  if (!generation->locked || pwrite(generation->lock, text, (size_t)length, 0) == length) {
-    return LADE_OK;
-  }
+  if (!generation->locked || pwrite(generation->lock, text, (size_t)length, 0) == length) return LADE_OK;
   return lock_error(generation);
 }
 
@@ -335,15 +316,10 @@ static lade_status folder_clean(ladei_loader_generation *generation) {
   orphan_walk w = {.dead = NULL};
   lade_status status = index_look(generation, generation->old_id, &w.index);
   generation->pending = journal_read(generation, new_id, old_id);
-  if (status == LADE_OK && generation->pending) {
-    w.dead = dead_of(generation->old_id, new_id, old_id);
-  }
-  if (status == LADE_OK && w.dead == old_id && generation->sync && !ladei_pipe_folder_flush(generation->folder)) {
+  if (status == LADE_OK && generation->pending) w.dead = dead_of(generation->old_id, new_id, old_id);
+  if (status == LADE_OK && w.dead == old_id && generation->sync && !ladei_pipe_folder_flush(generation->folder))
     status = generation_error("flushing the folder of", generation->path);
-  }
-  if (status == LADE_OK) {
-    status = folder_walk(generation, &w);
-  }
+  if (status == LADE_OK) status = folder_walk(generation, &w);
   generation->pending = generation->pending && status != LADE_OK;
   uint64_t old = id_number(generation->old_id);
   generation->number = (old > w.highest ? old : w.highest) + 1;
@@ -355,12 +331,8 @@ lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loa
   ladei_loader_generation generation = {
       .begun = true, .path = path, .sync = sync, .folder = ladei_pipe_folder_open(path), .lock = -1};
   lade_status status = generation.folder >= 0 ? names_make(&generation) : generation_error("creating", path);
-  if (status == LADE_OK) {
-    status = lock_take(&generation);
-  }
-  if (status == LADE_OK) {
-    status = folder_clean(&generation);
-  }
+  if (status == LADE_OK) status = lock_take(&generation);
+  if (status == LADE_OK) status = folder_clean(&generation);
   if (status == LADE_OK) {
     id_choose(&generation);
     status = journal_write(&generation);
@@ -373,9 +345,7 @@ lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loa
 static bool rest_remove(const ladei_loader_generation *generation, bool good) {
   char index_id[LADEI_LOADER_SAVE_ID_BYTES];
   orphan_walk w = {.dead = NULL};
-  if (generation->id[0] == '\0') {
-    return !generation->pending; /* it did not come so far */
-  }
+  if (generation->id[0] == '\0') return !generation->pending; /* it did not come so far */
   bool clean = index_look(generation, index_id, &w.index) == LADE_OK;
   w.dead = clean ? dead_of(index_id, generation->id, generation->old_id) : NULL;
   if (w.dead == generation->old_id && !good) {
@@ -389,17 +359,12 @@ static bool rest_remove(const ladei_loader_generation *generation, bool good) {
 
 void ladei_loader_generation_end(ladei_loader_generation *generation, bool good) {
   lade_error before;
-  if (!generation->begun) {
-    return;
-  }
+  if (!generation->begun) return;
   ladei_error_save(&before);
-  if (generation->folder >= 0 && rest_remove(generation, good) && generation->locked) {
+  if (generation->folder >= 0 && rest_remove(generation, good) && generation->locked)
     (void)unlinkat(generation->folder, generation->lock_name, 0);
-  }
   lock_close(generation);
-  if (generation->folder >= 0) {
-    (void)close(generation->folder);
-  }
+  if (generation->folder >= 0) (void)close(generation->folder);
   free(generation->index_name);
   free(generation->lock_name);
   *generation = (ladei_loader_generation){0};
@@ -411,9 +376,7 @@ lade_status ladei_loader_generation_check(const char *path, bool several) {
   ladei_pipe_save *save = NULL;
   char *index = NULL;
   lade_status status = ladei_pipe_save_begin(path, &save);
-  if (status == LADE_OK) {
-    status = ladei_pipe_save_end(save, false);
-  }
+  if (status == LADE_OK) status = ladei_pipe_save_end(save, false);
   if (status == LADE_OK && several) {
     status = ladei_loader_generation_begin(path, true, &generation); /* it may remove files: I2 */
     ladei_loader_generation_end(&generation, false);
@@ -422,9 +385,7 @@ lade_status ladei_loader_generation_check(const char *path, bool several) {
     bool made = asprintf(&index, "%s.index.json", path) >= 0;
     status =
         made ? ladei_pipe_save_begin(index, &save) : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory");
-    if (status == LADE_OK) {
-      status = ladei_pipe_save_end(save, false);
-    }
+    if (status == LADE_OK) status = ladei_pipe_save_end(save, false);
     free(made ? index : NULL);
   }
   return status;

@@ -61,9 +61,8 @@ const char *ladei_loader_name_text(const char *name, char out[LADEI_LOADER_NAME_
   static const char cut[] = "...";
   size_t length = strlen(name);
   size_t shown = ladei_size_min(length, LADEI_LOADER_NAME_TEXT_BYTES - sizeof cut);
-  while (shown < length && shown > 0 && ((unsigned char)name[shown] & 0xc0) == 0x80) {
+  while (shown < length && shown > 0 && ((unsigned char)name[shown] & 0xc0) == 0x80)
     shown--; /* not within a character */
-  }
   memcpy(out, name, shown);
   out[shown] = '\0';
   ladei_text_tame(out);
@@ -73,14 +72,9 @@ const char *ladei_loader_name_text(const char *name, char out[LADEI_LOADER_NAME_
 
 const char *ladei_loader_tensor_bytes(lade_dtype dtype, const uint64_t *shape, uint64_t rank, uint64_t *out_bytes) {
   size_t bits = lade_dtype_bits(dtype);
-  for (uint64_t i = 0; i < rank; i++) {
-    if (!ladei_size_mul(bits, shape[i], &bits)) {
-      return "its shape overflows";
-    }
-  }
-  if (bits % 8 != 0) {
-    return "its elements do not fill whole bytes";
-  }
+  for (uint64_t i = 0; i < rank; i++)
+    if (!ladei_size_mul(bits, shape[i], &bits)) return "its shape overflows";
+  if (bits % 8 != 0) return "its elements do not fill whole bytes";
   *out_bytes = bits / 8;
   return NULL;
 }
@@ -94,9 +88,7 @@ static lade_status entry_error(const char *name, const char *what) {
 
 /* Numbers of the format are not negative and have no fraction. */
 static bool number_read(const json_t *value, uint64_t *out) {
-  if (!json_is_integer(value) || json_integer_value(value) < 0) {
-    return false;
-  }
+  if (!json_is_integer(value) || json_integer_value(value) < 0) return false;
   *out = (uint64_t)json_integer_value(value);
   return true;
 }
@@ -104,19 +96,16 @@ static bool number_read(const json_t *value, uint64_t *out) {
 static lade_status shape_read(const json_t *array, ladei_loader_entry *entry, uint64_t *numbers) {
   entry->shape = numbers;
   entry->rank = json_array_size(array);
-  for (size_t i = 0; i < entry->rank; i++) {
-    if (!number_read(json_array_get(array, i), &numbers[i])) {
+  for (size_t i = 0; i < entry->rank; i++)
+    if (!number_read(json_array_get(array, i), &numbers[i]))
       return entry_error(entry->name, "its shape has an element that is no whole number");
-    }
-  }
   return LADE_OK;
 }
 
 static lade_status offsets_read(const json_t *array, ladei_loader_entry *entry) {
   if (!json_is_array(array) || json_array_size(array) != 2 || !number_read(json_array_get(array, 0), &entry->begin) ||
-      !number_read(json_array_get(array, 1), &entry->end)) {
+      !number_read(json_array_get(array, 1), &entry->end))
     return entry_error(entry->name, "its data_offsets are not two whole numbers");
-  }
   return entry->end < entry->begin ? entry_error(entry->name, "its data_offsets end before they begin") : LADE_OK;
 }
 
@@ -124,9 +113,7 @@ static lade_status bytes_check(const ladei_loader_entry *entry) {
   uint64_t bytes;
   char shown[LADEI_LOADER_NAME_TEXT_BYTES];
   const char *reason = ladei_loader_tensor_bytes(entry->dtype, entry->shape, entry->rank, &bytes);
-  if (reason != NULL) {
-    return entry_error(entry->name, reason);
-  }
+  if (reason != NULL) return entry_error(entry->name, reason);
   if (bytes != entry->end - entry->begin) {
     return ladei_error(LADE_ERR_FORMAT, 0, "tensor \"%s\": %llu bytes in the file, but dtype %s and shape ask for %llu",
                        ladei_loader_name_text(entry->name, shown), (unsigned long long)(entry->end - entry->begin),
@@ -141,32 +128,22 @@ static lade_status entry_read(const char *name, const json_t *value, uint64_t *n
   const json_t *shape = json_object_get(value, "shape");
   const json_t *offsets = json_object_get(value, "data_offsets");
   *out = (ladei_loader_entry){.name = name};
-  if (dtype == NULL || shape == NULL || offsets == NULL || json_object_size(value) != 3) {
+  if (dtype == NULL || shape == NULL || offsets == NULL || json_object_size(value) != 3)
     return entry_error(name, "it is not made of dtype, shape and data_offsets");
-  }
-  if (!json_is_string(dtype) || !dtype_of(json_string_value(dtype), &out->dtype)) {
+  if (!json_is_string(dtype) || !dtype_of(json_string_value(dtype), &out->dtype))
     return entry_error(name, "its dtype is unknown");
-  }
-  if (!json_is_array(shape)) {
-    return entry_error(name, "its shape is no array");
-  }
+  if (!json_is_array(shape)) return entry_error(name, "its shape is no array");
   lade_status status = shape_read(shape, out, numbers);
-  if (status == LADE_OK) {
-    status = offsets_read(offsets, out);
-  }
+  if (status == LADE_OK) status = offsets_read(offsets, out);
   return status == LADE_OK ? bytes_check(out) : status;
 }
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
 static lade_status metadata_read(const json_t *object, ladei_loader_header *header) {
-  if (!json_is_object(object)) {
-    return ladei_error(LADE_ERR_FORMAT, 0, "%s is no object", metadata_name);
-  }
+  if (!json_is_object(object)) return ladei_error(LADE_ERR_FORMAT, 0, "%s is no object", metadata_name);
   header->metadata = calloc(json_object_size(object) + 1, sizeof *header->metadata);
-  if (header->metadata == NULL) {
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for the metadata");
-  }
+  if (header->metadata == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for the metadata");
   const char *key;
   json_t *value;
   json_object_foreach((json_t *)(uintptr_t)object, key, value) {
@@ -174,11 +151,10 @@ static lade_status metadata_read(const json_t *object, ladei_loader_header *head
       char shown[LADEI_LOADER_NAME_TEXT_BYTES];
       return ladei_error(LADE_ERR_FORMAT, 0, "metadata \"%s\" is no text", ladei_loader_name_text(key, shown));
     }
-    if (strcmp(key, LADEI_LOADER_SAVE_ID_KEY) == 0) {
+    if (strcmp(key, LADEI_LOADER_SAVE_ID_KEY) == 0)
       header->save_id = json_string_value(value);
-    } else {
+    else
       header->metadata[header->metadata_count++] = (lade_metadata){key, json_string_value(value)};
-    }
   }
   return LADE_OK;
 }
@@ -199,17 +175,14 @@ static lade_status entries_read(ladei_loader_header *header) {
   json_t *value;
   header->entries = calloc(json_object_size(header->root) + 1, sizeof *header->entries);
   header->shapes = calloc(shapes_count(header->root) + 1, sizeof *header->shapes);
-  if (header->entries == NULL || header->shapes == NULL) {
+  if (header->entries == NULL || header->shapes == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %zu tensors", json_object_size(header->root));
-  }
   uint64_t *numbers = header->shapes;
   json_object_foreach(header->root, name, value) {
     ladei_loader_entry *entry = &header->entries[header->entry_count];
     bool is_metadata = strcmp(name, metadata_name) == 0;
     lade_status status = is_metadata ? metadata_read(value, header) : entry_read(name, value, numbers, entry);
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
     numbers += is_metadata ? 0 : entry->rank;
     header->entry_count += is_metadata ? 0 : 1;
   }
@@ -219,9 +192,7 @@ static lade_status entries_read(ladei_loader_header *header) {
 /* By place. Tensors without bytes come before the one that begins where they lie. */
 static int entry_compare(const void *a, const void *b) {
   const ladei_loader_entry *left = a, *right = b;
-  if (left->begin != right->begin) {
-    return left->begin < right->begin ? -1 : 1;
-  }
+  if (left->begin != right->begin) return left->begin < right->begin ? -1 : 1;
   return left->end != right->end ? (left->end < right->end ? -1 : 1) : strcmp(left->name, right->name);
 }
 
@@ -251,26 +222,20 @@ static lade_status layout_check(const ladei_loader_header *header, uint64_t data
 lade_status ladei_loader_json_error(const json_error_t *error, const char *what) {
   char text[JSON_ERROR_TEXT_LENGTH]; /* it quotes the source, which may hold anything */
   size_t length = 0;
-  for (; error->text[length] != '\0' && length + 1 < sizeof text; length++) {
+  for (; error->text[length] != '\0' && length + 1 < sizeof text; length++)
     text[length] = (unsigned char)error->text[length] < ' ' ? '?' : error->text[length];
-  }
   text[length] = '\0';
-  if (json_error_code(error) == json_error_out_of_memory) {
+  if (json_error_code(error) == json_error_out_of_memory)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %s", what);
-  }
   return ladei_error(LADE_ERR_FORMAT, 0, "%s is no JSON: byte %d: %s", what, error->position, text);
 }
 
 /* One object from the first byte on, and nothing but blanks after it. */
 static lade_status text_parse(const char *text, size_t text_bytes, json_t **out) {
   json_error_t error;
-  if (text_bytes == 0 || text[0] != '{') {
-    return ladei_error(LADE_ERR_FORMAT, 0, "the header does not begin with '{'");
-  }
+  if (text_bytes == 0 || text[0] != '{') return ladei_error(LADE_ERR_FORMAT, 0, "the header does not begin with '{'");
   json_t *root = json_loadb(text, text_bytes, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
-  if (root == NULL) {
-    return ladei_loader_json_error(&error, "the header");
-  }
+  if (root == NULL) return ladei_loader_json_error(&error, "the header");
   for (size_t i = (size_t)error.position; i < text_bytes; i++) {
     if (text[i] != ' ') {
       json_decref(root);
@@ -285,18 +250,11 @@ lade_status ladei_loader_header_parse(const char *text, size_t text_bytes, uint6
                                       ladei_loader_header *out) {
   ladei_loader_header header = {0};
   lade_status status = text_parse(text, text_bytes, &header.root);
-  if (status == LADE_OK) {
-    status = entries_read(&header);
-  }
-  if (status == LADE_OK && header.entry_count > 0) {
+  if (status == LADE_OK) status = entries_read(&header);
+  if (status == LADE_OK && header.entry_count > 0)
     qsort(header.entries, header.entry_count, sizeof *header.entries, entry_compare);
-  }
-  if (status == LADE_OK) {
-    status = layout_check(&header, data_bytes);
-  }
-  if (status != LADE_OK) {
-    ladei_loader_header_dispose(&header);
-  }
+  if (status == LADE_OK) status = layout_check(&header, data_bytes);
+  if (status != LADE_OK) ladei_loader_header_dispose(&header);
   *out = header;
   return status;
 }
@@ -345,9 +303,7 @@ lade_status ladei_loader_header_write(const ladei_loader_entry *entries, size_t 
   ladei_loader_text t = {0};
   ladei_loader_text_put(&t, "\0\0\0\0\0\0\0\0", LADEI_LOADER_HEADER_PREFIX_BYTES);
   ladei_loader_text_put_string(&t, "{");
-  if (metadata_count > 0) {
-    metadata_put(&t, metadata, metadata_count);
-  }
+  if (metadata_count > 0) metadata_put(&t, metadata, metadata_count);
   for (size_t i = 0; i < entry_count; i++) {
     ladei_loader_text_put_string(&t, i > 0 || metadata_count > 0 ? "," : "");
     entry_put(&t, &entries[i]);
@@ -361,9 +317,8 @@ lade_status ladei_loader_header_write(const ladei_loader_entry *entries, size_t 
                     : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "a header of %llu bytes is beyond the format's %llu",
                                   (unsigned long long)bytes, (unsigned long long)LADEI_LOADER_HEADER_MAX_BYTES);
   }
-  for (unsigned i = 0; i < LADEI_LOADER_HEADER_PREFIX_BYTES; i++) {
+  for (unsigned i = 0; i < LADEI_LOADER_HEADER_PREFIX_BYTES; i++)
     t.bytes[i] = (char)(bytes >> (8 * i)); /* lowest byte first */
-  }
   *out_text = t.bytes;
   *out_bytes = t.length;
   return LADE_OK;

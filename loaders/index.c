@@ -31,20 +31,15 @@ static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_
 /* --- fields ------------------------------------------------------------------------------------------------------- */
 
 size_t ladei_loader_index_field_of(const lade_record_index *index, const char *extension) {
-  for (size_t i = 0; i < index->alternative_count; i++) {
-    if (strcmp(index->alternatives[i], extension) == 0) {
-      return index->field_of[i];
-    }
-  }
+  for (size_t i = 0; i < index->alternative_count; i++)
+    if (strcmp(index->alternatives[i], extension) == 0) return index->field_of[i];
   return index->field_count;
 }
 
 /* A name of the field that is being read, whose number is field_count. */
 static lade_status name_add(lade_record_index *index, char *name) {
   bool known = false;
-  for (size_t i = 0; i < index->alternative_count; i++) {
-    known = known || strcmp(index->alternatives[i], name) == 0;
-  }
+  for (size_t i = 0; i < index->alternative_count; i++) known = known || strcmp(index->alternatives[i], name) == 0;
   if (known || *name == '\0') {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "index: field \"%.80s\": %s", name,
                        known ? "a name given twice" : "an empty name");
@@ -80,20 +75,14 @@ static lade_status fields_read(lade_record_index *index, const char *fields) {
   index->names = strdup(fields);
   index->alternatives = calloc(most, sizeof(char *));
   index->field_of = calloc(most, sizeof *index->field_of);
-  if (index->names == NULL || index->alternatives == NULL || index->field_of == NULL) {
-    return memory_error();
-  }
+  if (index->names == NULL || index->alternatives == NULL || index->field_of == NULL) return memory_error();
   return names_cut(index);
 }
 
 lade_status lade_index_create(const char *fields, lade_record_index **out) {
-  if (out == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_create: NULL");
-  }
+  if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_create: NULL");
   lade_record_index *index = calloc(1, sizeof *index);
-  if (index == NULL) {
-    return memory_error();
-  }
+  if (index == NULL) return memory_error();
   index->files_most = ladei_pipe_open_files_most();
   lade_status status = fields_read(index, fields);
   if (status != LADE_OK) {
@@ -105,9 +94,7 @@ lade_status lade_index_create(const char *fields, lade_record_index **out) {
 }
 
 void lade_index_destroy(lade_record_index *index) {
-  if (index == NULL) {
-    return;
-  }
+  if (index == NULL) return;
   ladei_loader_index_rewind(index, (ladei_loader_index_mark){0, 0, 0});
   free(index->names);
   free(index->alternatives);
@@ -128,9 +115,7 @@ ladei_loader_index_mark ladei_loader_index_mark_get(const lade_record_index *ind
 void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark mark) {
   while (index->file_count > mark.file_count) {
     ladei_loader_index_file *file = &index->files[--index->file_count];
-    if (file->fd >= 0) {
-      close(file->fd);
-    }
+    if (file->fd >= 0) close(file->fd);
     free(file->path);
   }
   index->count = mark.count;
@@ -142,13 +127,9 @@ void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark
 /* Room for `wanted` elements in an array of `*capacity`; NULL without memory, the array then as it was. */
 static void *array_grow(void *array, size_t *capacity, size_t wanted, size_t element_bytes) {
   size_t larger = ladei_size_max(wanted, 2 * *capacity), bytes;
-  if (wanted <= *capacity && array != NULL) {
-    return array;
-  }
+  if (wanted <= *capacity && array != NULL) return array;
   void *grown = ladei_size_mul(larger, element_bytes, &bytes) ? realloc(array, bytes) : NULL;
-  if (grown != NULL) {
-    *capacity = larger;
-  }
+  if (grown != NULL) *capacity = larger;
   return grown;
 }
 
@@ -183,19 +164,14 @@ static lade_status file_open(const char *path, bool keep, ladei_loader_index_fil
 }
 
 lade_status lade_index_add_file(lade_record_index *index, const char *path, uint64_t *out_file) {
-  if (index == NULL || path == NULL || out_file == NULL) {
+  if (index == NULL || path == NULL || out_file == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_add_file: NULL");
-  }
   ladei_loader_index_file *files =
       array_grow(index->files, &index->file_capacity, index->file_count + 1, sizeof *index->files);
-  if (files == NULL) {
-    return memory_error();
-  }
+  if (files == NULL) return memory_error();
   index->files = files;
   lade_status status = file_open(path, index->file_count < index->files_most, &files[index->file_count]);
-  if (status == LADE_OK) {
-    *out_file = index->file_count++;
-  }
+  if (status == LADE_OK) *out_file = index->file_count++;
   return status;
 }
 
@@ -232,20 +208,14 @@ static lade_status record_room(lade_record_index *index, size_t key_bytes) {
 }
 
 lade_status lade_index_add(lade_record_index *index, const char *key, const lade_range *fields) {
-  if (index == NULL || fields == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_add: NULL");
-  }
+  if (index == NULL || fields == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_add: NULL");
   for (size_t i = 0; i < index->field_count; i++) {
     lade_status status = range_check(index, i, &fields[i]);
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
   }
   size_t key_bytes = key != NULL ? strlen(key) + 1 : 0;
   lade_status status = record_room(index, key_bytes);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   memcpy(&index->ranges[index->count * index->field_count], fields, index->field_count * sizeof *fields);
   index->keys[index->count] = key != NULL ? index->key_length : NO_KEY;
   if (key != NULL) {
@@ -282,12 +252,8 @@ lade_status lade_index_add_fixed(lade_record_index *index, const char *path, uin
   }
   ladei_loader_index_mark mark = ladei_loader_index_mark_get(index);
   lade_status status = lade_index_add_file(index, path, &file);
-  if (status == LADE_OK) {
-    status = fixed_add(index, file, skip_bytes, record_bytes);
-  }
-  if (status != LADE_OK) {
-    ladei_loader_index_rewind(index, mark);
-  }
+  if (status == LADE_OK) status = fixed_add(index, file, skip_bytes, record_bytes);
+  if (status != LADE_OK) ladei_loader_index_rewind(index, mark);
   return status;
 }
 

@@ -89,9 +89,7 @@ static lade_status record_end(tar_shard *s) {
                            s->index->alternatives[name]);
     }
   }
-  if (status == LADE_OK) {
-    status = lade_index_add(s->index, s->key, s->fields);
-  }
+  if (status == LADE_OK) status = lade_index_add(s->index, s->key, s->fields);
   free(s->key);
   s->key = NULL;
   return status;
@@ -99,13 +97,9 @@ static lade_status record_end(tar_shard *s) {
 
 /* Goes on with the record of this key: the one in work, or a new one. */
 static lade_status record_continue(tar_shard *s, const char *member, size_t key_length) {
-  if (s->key != NULL && strlen(s->key) == key_length && memcmp(s->key, member, key_length) == 0) {
-    return LADE_OK;
-  }
+  if (s->key != NULL && strlen(s->key) == key_length && memcmp(s->key, member, key_length) == 0) return LADE_OK;
   lade_status status = record_end(s);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   s->key = strndup(member, key_length);
   s->seen = 0;
   return s->key != NULL ? LADE_OK : memory_error();
@@ -115,9 +109,7 @@ static lade_status record_continue(tar_shard *s, const char *member, size_t key_
 static bool path_is_private(const char *path) {
   for (const char *at = path; *at != '\0';) {
     size_t length = strcspn(at, "/");
-    if (length >= 4 && strncmp(at, "__", 2) == 0 && strncmp(at + length - 2, "__", 2) == 0) {
-      return true;
-    }
+    if (length >= 4 && strncmp(at, "__", 2) == 0 && strncmp(at + length - 2, "__", 2) == 0) return true;
     at += length + (at[length] == '/');
   }
   return false;
@@ -128,20 +120,13 @@ static lade_status field_add(tar_shard *s, const char *member, const char *dot, 
                              const char *scattered) {
   char extension[80];
   size_t length = 0;
-  for (const char *c = dot + 1; *c != '\0' && length + 1 < sizeof extension; c++) {
+  for (const char *c = dot + 1; *c != '\0' && length + 1 < sizeof extension; c++)
     extension[length++] = (char)tolower((unsigned char)*c);
-  }
   extension[length] = '\0';
   size_t field = ladei_loader_index_field_of(s->index, extension);
-  if (field == s->index->field_count) {
-    return LADE_OK;
-  }
-  if (scattered != NULL) {
-    return member_error(s, member, scattered);
-  }
-  if (s->seen >> field & 1) {
-    return member_error(s, member, "its record has that field already");
-  }
+  if (field == s->index->field_count) return LADE_OK;
+  if (scattered != NULL) return member_error(s, member, scattered);
+  if (s->seen >> field & 1) return member_error(s, member, "its record has that field already");
   s->fields[field] = *range;
   s->seen |= UINT64_C(1) << field;
   return LADE_OK;
@@ -150,9 +135,7 @@ static lade_status field_add(tar_shard *s, const char *member, const char *dot, 
 static lade_status file_add(tar_shard *s, const char *member, const lade_range *range, const char *scattered) {
   const char *slash = strrchr(member, '/'), *base = slash != NULL ? slash + 1 : member;
   const char *dot = strchr(base, '.');
-  if (dot == NULL || dot == base || path_is_private(member)) {
-    return LADE_OK;
-  }
+  if (dot == NULL || dot == base || path_is_private(member)) return LADE_OK;
   lade_status status = record_continue(s, member, (size_t)(dot - member));
   return status == LADE_OK ? field_add(s, member, dot, range, scattered) : status;
 }
@@ -192,9 +175,8 @@ static uint64_t header_padded_bytes(const char header[TAR_BLOCK]) {
 static bool key_is_of_members(const char *key, size_t length) {
   static const char *const keys[] = {"path", "size", "linkpath"};
   bool found = length >= 11 && memcmp(key, "GNU.sparse.", 11) == 0;
-  for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+  for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
     found = found || (strlen(keys[i]) == length && memcmp(key, keys[i], length) == 0);
-  }
   return found;
 }
 
@@ -204,9 +186,8 @@ static lade_status global_records_check(const tar_shard *s, uint64_t at, const c
     char *key;
     uint64_t length = strtoull(text, &key, 10);
     const char *equals = key[0] == ' ' ? strchr(key, '=') : NULL;
-    if (equals == NULL || length > bytes || (uint64_t)(equals - text) >= length) {
+    if (equals == NULL || length > bytes || (uint64_t)(equals - text) >= length)
       return place_error(s, at, "a global header that cannot be read");
-    }
     if (key_is_of_members(key + 1, (size_t)(equals - key) - 1)) {
       return ladei_error(LADE_ERR_FORMAT, 0,
                          "%s: byte %llu: a global header gives all members behind it one \"%.*s\": write it without",
@@ -220,9 +201,7 @@ static lade_status global_records_check(const tar_shard *s, uint64_t at, const c
 
 static lade_status global_check(const tar_shard *s, uint64_t at, uint64_t padded_bytes) {
   char text[READ_BYTES + 1] = {0};
-  if (padded_bytes > READ_BYTES) {
-    return place_error(s, at, "a global header of more than 16 KiB");
-  }
+  if (padded_bytes > READ_BYTES) return place_error(s, at, "a global header of more than 16 KiB");
   ssize_t count = bytes_read(s, at + TAR_BLOCK, text, padded_bytes);
   return count < 0 ? read_error(s, at) : global_records_check(s, at, text, (size_t)count);
 }
@@ -233,13 +212,9 @@ static lade_status globals_check(const tar_shard *s, uint64_t end) {
   for (uint64_t at = s->member_at; at + TAR_BLOCK < end && status == LADE_OK;) {
     char header[TAR_BLOCK];
     ssize_t count = bytes_read(s, at, header, sizeof header);
-    if (count < TAR_BLOCK) {
-      return count < 0 ? read_error(s, at) : LADE_OK; /* cut off, as the member's size tells */
-    }
+    if (count < TAR_BLOCK) return count < 0 ? read_error(s, at) : LADE_OK; /* cut off, as the member's size tells */
     uint64_t padded = header_padded_bytes(header);
-    if (header[AT_TYPE] == 'g' && memcmp(header + AT_MAGIC, "ustar", 5) == 0) {
-      status = global_check(s, at, padded);
-    }
+    if (header[AT_TYPE] == 'g' && memcmp(header + AT_MAGIC, "ustar", 5) == 0) status = global_check(s, at, padded);
     at += TAR_BLOCK + padded;
   }
   return status;
@@ -269,12 +244,9 @@ static bool entry_is_other(struct archive_entry *entry) {
 
 /* Why the member's bytes are not `bytes` side by side, with the next header right behind them; NULL: they are. */
 static const char *entry_scattered(struct archive_entry *entry, bool followed) {
-  if (archive_entry_hardlink(entry) != NULL || archive_entry_symlink(entry) != NULL) {
+  if (archive_entry_hardlink(entry) != NULL || archive_entry_symlink(entry) != NULL)
     return "it is a link: its bytes are not here (write it with --dereference --hard-dereference)";
-  }
-  if (archive_entry_filetype(entry) != AE_IFREG) {
-    return "it is no whole file: a part of one in several volumes?";
-  }
+  if (archive_entry_filetype(entry) != AE_IFREG) return "it is no whole file: a part of one in several volumes?";
   return archive_entry_sparse_count(entry) != 0 || !followed
              ? "it is sparse: its bytes do not lie together (write it without --sparse)"
              : NULL;
@@ -284,12 +256,9 @@ static lade_status entry_add(tar_shard *s, struct archive_entry *entry) {
   const char *member = entry_name(entry);
   size_t end = 0;
   s->member_at = s->base + (uint64_t)archive_read_header_position(s->archive);
-  if (member == NULL) {
-    return member_error(s, "a member", "its name cannot be read");
-  }
-  if (s->member_at != s->next_header) {
+  if (member == NULL) return member_error(s, "a member", "its name cannot be read");
+  if (s->member_at != s->next_header)
     return member_error(s, member, "it does not begin where the member before it ends");
-  }
   const lade_range range = {s->file, place_now(s), (uint64_t)archive_entry_size(entry)};
   const uint64_t file_bytes = s->index->files[s->file].bytes;
   int skipped = archive_read_data_skip(s->archive);
@@ -297,9 +266,8 @@ static lade_status entry_add(tar_shard *s, struct archive_entry *entry) {
   bool fits = ladei_size_add(range.offset, range.bytes, &end) && ladei_size_round_up(end, TAR_BLOCK, &end);
   const char *scattered = entry_scattered(entry, fits && s->next_header == end);
   bool beyond = scattered == NULL && (range.bytes > file_bytes || range.offset > file_bytes - range.bytes);
-  if (skipped != ARCHIVE_OK || s->next_header > file_bytes || beyond) {
+  if (skipped != ARCHIVE_OK || s->next_header > file_bytes || beyond)
     return member_error(s, member, "it goes beyond the end of the archive: cut off?");
-  }
   lade_status status = globals_check(s, range.offset);
   return status != LADE_OK || entry_is_other(entry) ? status : file_add(s, member, &range, scattered);
 }
@@ -355,9 +323,8 @@ static lade_status archive_failed(const tar_shard *s) {
 static lade_status warning_check(const tar_shard *s) {
   static const char *const harmless[] = {"can't be converted", "ACL", "acl", "xattr"};
   const char *reason = archive_error_string(s->archive);
-  for (size_t i = 0; i < sizeof harmless / sizeof harmless[0] && reason != NULL; i++) {
+  for (size_t i = 0; i < sizeof harmless / sizeof harmless[0] && reason != NULL; i++)
     if (strstr(reason, harmless[i]) != NULL) return LADE_OK;
-  }
   return header_error(s, reason);
 }
 
@@ -366,16 +333,10 @@ static lade_status members_read(tar_shard *s) {
   for (;;) {
     struct archive_entry *entry;
     int result = archive_read_next_header(s->archive, &entry);
-    if (result == ARCHIVE_EOF) {
-      return LADE_OK;
-    }
+    if (result == ARCHIVE_EOF) return LADE_OK;
     lade_status status = result == ARCHIVE_OK ? LADE_OK : result == ARCHIVE_WARN ? warning_check(s) : archive_failed(s);
-    if (status == LADE_OK) {
-      status = entry_add(s, entry);
-    }
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status == LADE_OK) status = entry_add(s, entry);
+    if (status != LADE_OK) return status;
   }
 }
 
@@ -383,18 +344,15 @@ static lade_status members_read(tar_shard *s) {
 static lade_status archive_read(tar_shard *s) {
   s->base = s->next_header;
   s->archive = archive_read_new();
-  if (s->archive == NULL) {
-    return memory_error();
-  }
+  if (s->archive == NULL) return memory_error();
   lade_status status;
-  if (lseek(s->fd, (off_t)s->base, SEEK_SET) < 0) {
+  if (lseek(s->fd, (off_t)s->base, SEEK_SET) < 0)
     status = read_error(s, s->base);
-  } else if (archive_read_support_format_tar(s->archive) != ARCHIVE_OK ||
-             archive_read_open_fd(s->archive, s->fd, READ_BYTES) != ARCHIVE_OK) {
+  else if (archive_read_support_format_tar(s->archive) != ARCHIVE_OK ||
+           archive_read_open_fd(s->archive, s->fd, READ_BYTES) != ARCHIVE_OK)
     status = archive_failed(s);
-  } else {
+  else
     status = members_read(s);
-  }
   archive_read_free(s->archive);
   s->archive = NULL;
   return status;
@@ -407,15 +365,11 @@ static lade_status zeros_pass(const tar_shard *s, uint64_t at, uint64_t *out) {
   unsigned char bytes[READ_BYTES];
   for (;;) {
     ssize_t count = bytes_read(s, at, bytes, sizeof bytes);
-    if (count < 0) {
-      return read_error(s, at);
-    }
+    if (count < 0) return read_error(s, at);
     size_t i = 0;
     while (i < (size_t)count && bytes[i] == 0) i++;
     *out = at + i;
-    if (i < (size_t)count || count < (ssize_t)sizeof bytes) {
-      return LADE_OK;
-    }
+    if (i < (size_t)count || count < (ssize_t)sizeof bytes) return LADE_OK;
     at += i;
   }
 }
@@ -425,12 +379,8 @@ static lade_status global_headers_pass(tar_shard *s) {
   for (;;) {
     char header[TAR_BLOCK];
     ssize_t count = bytes_read(s, s->next_header, header, sizeof header);
-    if (count < 0) {
-      return read_error(s, s->next_header);
-    }
-    if (count < TAR_BLOCK || header[AT_TYPE] != 'g') {
-      return LADE_OK;
-    }
+    if (count < 0) return read_error(s, s->next_header);
+    if (count < TAR_BLOCK || header[AT_TYPE] != 'g') return LADE_OK;
     s->next_header += TAR_BLOCK + header_padded_bytes(header);
   }
 }
@@ -439,12 +389,8 @@ static lade_status global_headers_pass(tar_shard *s) {
 static lade_status end_check(tar_shard *s, bool *out_over) {
   uint64_t content = 0, file_bytes = s->index->files[s->file].bytes;
   lade_status status = global_headers_pass(s);
-  if (status == LADE_OK) {
-    status = zeros_pass(s, s->next_header, &content);
-  }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status == LADE_OK) status = zeros_pass(s, s->next_header, &content);
+  if (status != LADE_OK) return status;
   if (content < s->next_header + TAR_BLOCK) {
     return place_error(s, s->next_header,
                        content < file_bytes ? "no header of a member, nor an end mark"
@@ -468,14 +414,10 @@ static lade_status archives_read(tar_shard *s, int fd) {
   s->fd = fd;
   while (status == LADE_OK && !over) {
     status = archive_read(s);
-    if (status == LADE_OK) {
-      status = end_check(s, &over);
-    }
+    if (status == LADE_OK) status = end_check(s, &over);
   }
   s->member_at = s->next_header;
-  if (status == LADE_OK) {
-    status = record_end(s);
-  }
+  if (status == LADE_OK) status = record_end(s);
   free(s->key);
   return status;
 }
@@ -483,9 +425,7 @@ static lade_status archives_read(tar_shard *s, int fd) {
 static lade_status shard_read(tar_shard *s) {
   const ladei_loader_index_file *file = &s->index->files[s->file];
   int own;
-  if (file->fd >= 0) {
-    return archives_read(s, file->fd);
-  }
+  if (file->fd >= 0) return archives_read(s, file->fd);
   lade_status status = ladei_pipe_file_reopen(file->path, &file->identity, &own);
   if (status == LADE_OK) {
     status = archives_read(s, own);
@@ -508,20 +448,12 @@ static lade_status options_check(const lade_record_index *index, const lade_tar_
 lade_status lade_index_add_tar_with(lade_record_index *index, const char *path, const lade_tar_options *options) {
   tar_shard s = {.index = index, .path = path};
   lade_status status = ladei_options_read("lade_tar_options", options, &s.options, sizeof s.options);
-  if (status == LADE_OK) {
-    status = options_check(index, &s.options);
-  }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status == LADE_OK) status = options_check(index, &s.options);
+  if (status != LADE_OK) return status;
   ladei_loader_index_mark mark = ladei_loader_index_mark_get(index);
   status = lade_index_add_file(index, path, &s.file);
-  if (status == LADE_OK) {
-    status = shard_read(&s);
-  }
-  if (status != LADE_OK) {
-    ladei_loader_index_rewind(index, mark);
-  }
+  if (status == LADE_OK) status = shard_read(&s);
+  if (status != LADE_OK) ladei_loader_index_rewind(index, mark);
   return status;
 }
 

@@ -95,13 +95,9 @@ static lade_status memory_free(lade_loader *loader, batch_slot *s) {
 static lade_status memory_fit(lade_loader *loader, batch_slot *s, bool *out_fresh) {
   size_t bytes = s->batch.bytes + s->batch.bytes / 8;
   *out_fresh = s->batch.bytes > s->capacity;
-  if (!*out_fresh) {
-    return LADE_OK;
-  }
+  if (!*out_fresh) return LADE_OK;
   lade_status status = memory_free(loader, s);
-  if (status == LADE_OK) {
-    status = lade_device_alloc(loader->allocator, bytes, loader->stream, &s->memory);
-  }
+  if (status == LADE_OK) status = lade_device_alloc(loader->allocator, bytes, loader->stream, &s->memory);
   s->capacity = status == LADE_OK ? bytes : s->capacity;
   return status;
 }
@@ -113,17 +109,11 @@ static lade_status batch_submit(lade_loader *loader, batch_slot *s, const lade_s
   lade_piece *pieces;
   bool fresh;
   lade_status status = memory_fit(loader, s, &fresh);
-  if (status != LADE_OK) {
-    return status;
-  }
-  if (fresh) {
-    after = loader->own_stream ? NULL : &loader->stream;
-  }
+  if (status != LADE_OK) return status;
+  if (fresh) after = loader->own_stream ? NULL : &loader->stream;
   lade_transfer_init(&transfer);
   status = ladei_loader_plan_pieces(&loader->plan, &s->batch, &pieces, &transfer.piece_count);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   transfer.direction = LADE_TO_DEVICE;
   transfer.pieces = pieces;
   transfer.device_memory = s->memory;
@@ -159,9 +149,7 @@ static lade_status slot_plan(lade_loader *loader, batch_slot *s, bool *out_plann
   ladei_lock_acquire(&loader->lock);
   lade_status status = ladei_loader_plan_next(&loader->plan, &loader->cursor, &s->batch);
   *out_planned = status == LADE_OK && s->batch.count > 0;
-  if (!*out_planned) {
-    slot_set(loader, s, SLOT_EMPTY);
-  }
+  if (!*out_planned) slot_set(loader, s, SLOT_EMPTY);
   ladei_lock_release(&loader->lock);
   return status;
 }
@@ -183,20 +171,16 @@ static lade_status number_error(lade_status status, const batch_slot *s) {
 /* The slot of the batch to hand out next; NULL if it is in none. Called with the lock. */
 static batch_slot *slot_next(lade_loader *loader) {
   ladei_lock_assert_held(&loader->lock);
-  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
-    if (s->state != SLOT_EMPTY && s->state != SLOT_OUT && s->batch.count > 0 &&
-        s->batch.number == loader->next_number) {
+  for (batch_slot *s = loader->slots; s < slots_end(loader); s++)
+    if (s->state != SLOT_EMPTY && s->state != SLOT_OUT && s->batch.count > 0 && s->batch.number == loader->next_number)
       return s;
-    }
-  }
   return NULL;
 }
 
 static batch_slot *slot_find(lade_loader *loader, slot_state state) {
   ladei_lock_assert_held(&loader->lock);
-  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
+  for (batch_slot *s = loader->slots; s < slots_end(loader); s++)
     if (s->state == state) return s;
-  }
   return NULL;
 }
 
@@ -226,9 +210,7 @@ static lade_status change_wait(lade_loader *loader, uint64_t deadline_ns) {
   ladei_lock_assert_held(&loader->lock);
   bool is_virtual = loader->runtime->ops->step != NULL; /* one thread: nobody else could change anything */
   uint64_t now = now_ns(loader);
-  if (is_virtual || now >= deadline_ns) {
-    return return_error(loader);
-  }
+  if (is_virtual || now >= deadline_ns) return return_error(loader);
   (void)ladei_condition_wait_for(&loader->changed, &loader->lock, deadline_ns - now);
   return LADE_OK;
 }
@@ -280,12 +262,8 @@ static void slot_return_to(lade_loader *loader, batch_slot *s, slot_state state)
 /* Lets the stream wait for the batch of a BUSY slot. A failed transfer makes it PLANNED, anything else STAGED. */
 static lade_status slot_wait(lade_loader *loader, batch_slot *s, lade_stream stream, uint64_t timeout_ns) {
   lade_status status = timeout_ns == LADE_WAIT_FOREVER ? LADE_OK : lade_ticket_wait(s->ticket, timeout_ns);
-  if (status == LADE_OK) {
-    status = lade_stream_wait_ticket(stream, s->ticket);
-  }
-  if (status == LADE_OK) {
-    return LADE_OK;
-  }
+  if (status == LADE_OK) status = lade_stream_wait_ticket(stream, s->ticket);
+  if (status == LADE_OK) return LADE_OK;
   /* Whose fault was it, the transfer's or the stream's? What takes long goes on. */
   lade_error error;
   ladei_error_save(&error);
@@ -366,15 +344,12 @@ static void batch_pass(lade_loader *loader, batch_slot *s) {
 static bool batch_retry(lade_loader *loader, unsigned *tries) {
   uint64_t left_out = 0;
   batch_slot *s = slot_take_failed(loader);
-  if (s == NULL) {
-    return true;
-  }
+  if (s == NULL) return true;
   lade_status status = batch_prune(loader, s, &left_out);
-  if (s->batch.count == 0) {
+  if (s->batch.count == 0)
     batch_pass(loader, s);
-  } else {
+  else
     slot_return_to(loader, s, SLOT_PLANNED);
-  }
   *tries = left_out > 0 ? 0 : *tries + 1;
   return status == LADE_OK && *tries < 2;
 }
@@ -386,19 +361,13 @@ static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint
   unsigned tries = 0;
   for (;;) {
     lade_status status = slot_take(loader, timeout_ns, out);
-    if (status == LADE_OK && *out != NULL) {
-      status = slot_wait(loader, *out, stream, timeout_ns);
-    }
-    if (!is_unreadable(status) || !loader->plan.options.skip_unreadable) {
-      return status;
-    }
+    if (status == LADE_OK && *out != NULL) status = slot_wait(loader, *out, stream, timeout_ns);
+    if (!is_unreadable(status) || !loader->plan.options.skip_unreadable) return status;
     lade_error error;
     ladei_error_save(&error);
     bool again = batch_retry(loader, &tries);
     ladei_error_restore(&error);
-    if (!again) {
-      return status;
-    }
+    if (!again) return status;
   }
 }
 
@@ -426,13 +395,10 @@ static lade_batch batch_describe(const lade_loader *loader, const batch_slot *s)
 lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, lade_batch *batch) {
   batch_slot *s = NULL;
   lade_batch own = {.struct_size = sizeof own};
-  if (loader == NULL || batch == NULL || batch->struct_size < sizeof(size_t)) {
+  if (loader == NULL || batch == NULL || batch->struct_size < sizeof(size_t))
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_next: NULL, or a batch without struct_size");
-  }
   lade_status status = slot_make_ready(loader, stream, timeout_ns, &s);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   if (s != NULL) {
     own = batch_describe(loader, s);
     ladei_lock_acquire(&loader->lock);
@@ -469,13 +435,10 @@ static lade_status slot_take_back(lade_loader *loader, uint64_t number, batch_sl
 
 lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lade_stream stream) {
   batch_slot *s = NULL;
-  if (loader == NULL || batch == NULL || batch->struct_size < offsetof(lade_batch, epoch)) {
+  if (loader == NULL || batch == NULL || batch->struct_size < offsetof(lade_batch, epoch))
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_return: NULL, or no batch");
-  }
   lade_status status = slot_take_back(loader, batch->number, &s);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   status = lade_device_record_stream(loader->allocator, s->memory, stream);
   if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) { /* on a lost device no work uses it any more */
     slot_return_to(loader, s, SLOT_OUT);
@@ -495,9 +458,7 @@ lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lad
 }
 
 lade_status lade_loader_stats_get(lade_loader *loader, lade_loader_stats *stats) {
-  if (loader == NULL || stats == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_stats_get: NULL");
-  }
+  if (loader == NULL || stats == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_stats_get: NULL");
   ladei_lock_acquire(&loader->lock);
   lade_loader_stats own = loader->counters;
   own.skips_listed = loader->skips.count;
@@ -508,9 +469,7 @@ lade_status lade_loader_stats_get(lade_loader *loader, lade_loader_stats *stats)
 
 lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loader_skip *skip) {
   lade_loader_skip own = {.struct_size = sizeof own};
-  if (loader == NULL || skip == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_skip_get: NULL");
-  }
+  if (loader == NULL || skip == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_skip_get: NULL");
   ladei_lock_acquire(&loader->lock);
   size_t count = loader->skips.count;
   if (index < count) {
@@ -526,9 +485,7 @@ lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loade
 }
 
 lade_status lade_loader_state_get(lade_loader *loader, lade_loader_state *state) {
-  if (loader == NULL || state == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_state_get: NULL");
-  }
+  if (loader == NULL || state == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_state_get: NULL");
   const lade_loader_options *options = &loader->plan.options;
   lade_loader_state own = {
       .struct_size = sizeof own,
@@ -558,36 +515,27 @@ static lade_status loader_dismantle(lade_loader *loader) {
     if (s->ticket == NULL) continue;
     (void)lade_ticket_cancel(s->ticket);
     lade_status status = lade_ticket_wait(s->ticket, LADE_WAIT_FOREVER);
-    if (status == LADE_ERR_TIMEOUT || status == LADE_ERR_FORKED) {
-      return status;
-    }
+    if (status == LADE_ERR_TIMEOUT || status == LADE_ERR_FORKED) return status;
     lade_ticket_release(s->ticket);
     s->ticket = NULL;
     s->state = SLOT_PLANNED;
   }
   for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
     lade_status status = memory_free(loader, s);
-    if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) {
-      return status;
-    }
+    if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) return status;
   }
   if (loader->own_stream) {
     lade_status status = lade_device_stream_retire(loader->allocator, loader->stream);
-    if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
+    if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST)
       status = lade_stream_destroy(loader->runtime, loader->stream);
-    }
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
     loader->own_stream = false;
   }
   return LADE_OK;
 }
 
 static void loader_free(lade_loader *loader) {
-  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
-    ladei_loader_batch_plan_dispose(&s->batch);
-  }
+  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) ladei_loader_batch_plan_dispose(&s->batch);
   ladei_loader_skips_dispose(&loader->skips);
   ladei_loader_plan_dispose(&loader->plan);
   ladei_condition_destroy(&loader->changed);
@@ -613,16 +561,12 @@ static lade_status loader_create(const lade_record_index *index, lade_pipeline *
                                  lade_device_allocator *allocator, const lade_loader_options *options,
                                  lade_loader **out) {
   lade_loader *loader = calloc(1, sizeof *loader);
-  if (loader == NULL) {
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "loader: no memory");
-  }
+  if (loader == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "loader: no memory");
   loader->pipeline = pipeline;
   loader->allocator = allocator;
   loader->runtime = pipeline->runtime;
   lade_status status = ladei_loader_plan_init(&loader->plan, index, options);
-  if (status == LADE_OK) {
-    status = ladei_loader_cursor_init(&loader->cursor, &loader->plan, options->resume);
-  }
+  if (status == LADE_OK) status = ladei_loader_cursor_init(&loader->cursor, &loader->plan, options->resume);
   if (status != LADE_OK) {
     ladei_loader_plan_dispose(&loader->plan);
     free(loader);
@@ -651,24 +595,17 @@ lade_status lade_loader_create(const lade_record_index *index, lade_pipeline *pi
                                lade_device_allocator *allocator, const lade_loader_options *options,
                                lade_loader **out) {
   lade_loader_options own;
-  if (index == NULL || pipeline == NULL || allocator == NULL || options == NULL || out == NULL) {
+  if (index == NULL || pipeline == NULL || allocator == NULL || options == NULL || out == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_create: NULL");
-  }
   lade_status status = ladei_options_read("lade_loader_options", options, &own, sizeof own);
-  if (status == LADE_OK) {
-    status = ladei_runtime_check_process(pipeline->runtime);
-  }
+  if (status == LADE_OK) status = ladei_runtime_check_process(pipeline->runtime);
   return status == LADE_OK ? loader_create(index, pipeline, allocator, &own, out) : status;
 }
 
 lade_status lade_loader_destroy(lade_loader *loader) {
-  if (loader == NULL) {
-    return LADE_OK;
-  }
+  if (loader == NULL) return LADE_OK;
   lade_status status = ladei_runtime_check_process(loader->runtime);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   ladei_lock_acquire(&loader->lock);
   const batch_slot *out = slot_find(loader, SLOT_OUT);
   ladei_lock_release(&loader->lock);
@@ -677,8 +614,6 @@ lade_status lade_loader_destroy(lade_loader *loader) {
                        (unsigned long long)out->batch.number, (unsigned long long)out->batch.epoch);
   }
   status = loader_dismantle(loader);
-  if (status == LADE_OK) {
-    loader_free(loader);
-  }
+  if (status == LADE_OK) loader_free(loader);
   return status;
 }

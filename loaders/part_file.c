@@ -26,9 +26,7 @@ lade_status ladei_loader_part_file_create(int folder, const char *path, uint64_t
     status = file_error("making room for", file, errno);
     (void)ladei_pipe_save_end(file, false);
   }
-  if (status == LADE_OK) {
-    *out = file;
-  }
+  if (status == LADE_OK) *out = file;
   return status;
 }
 
@@ -37,9 +35,7 @@ lade_status ladei_loader_part_file_write(const ladei_pipe_save *file, uint64_t o
   const int fd = ladei_pipe_save_fd(file);
   for (size_t done = 0; done < bytes;) {
     ssize_t put = pwrite(fd, (const char *)buffer + done, bytes - done, (off_t)(offset + done));
-    if (put < 0 && errno != EINTR) {
-      return file_error("writing", file, errno);
-    }
+    if (put < 0 && errno != EINTR) return file_error("writing", file, errno);
     done += put > 0 ? (size_t)put : 0;
   }
   return LADE_OK;

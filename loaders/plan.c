@@ -41,25 +41,17 @@ static lade_status option_error(const char *what) {
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
 static lade_status options_check(const lade_loader_options *options) {
-  if (options->batch_records == 0 && options->batch_bytes == 0) {
+  if (options->batch_records == 0 && options->batch_bytes == 0)
     return option_error("neither batch_records nor batch_bytes is given");
-  }
-  if (options->batch_records > MAX_BATCH_RECORDS) {
-    return option_error("batch_records is above 2^24");
-  }
-  if (options->world_size != 0 ? options->rank >= options->world_size : options->rank != 0) {
+  if (options->batch_records > MAX_BATCH_RECORDS) return option_error("batch_records is above 2^24");
+  if (options->world_size != 0 ? options->rank >= options->world_size : options->rank != 0)
     return option_error("rank is not below world_size");
-  }
-  if (options->prefetch > MAX_PREFETCH) {
-    return option_error("prefetch is above 64");
-  }
-  if (options->alignment != 0 && (!ladei_is_power_of_two(options->alignment) || options->alignment > MAX_ALIGNMENT)) {
+  if (options->prefetch > MAX_PREFETCH) return option_error("prefetch is above 64");
+  if (options->alignment != 0 && (!ladei_is_power_of_two(options->alignment) || options->alignment > MAX_ALIGNMENT))
     return option_error("alignment is no power of two up to 512");
-  }
   if (options->padded > 1 || options->shuffle > 1 || options->equal_ranks > 1 || options->drop_last > 1 ||
-      options->skip_unreadable > 1) {
+      options->skip_unreadable > 1)
     return option_error("padded, shuffle, equal_ranks, drop_last or skip_unreadable is neither 0 nor 1");
-  }
   return options->drop_last && options->batch_records == 0 ? option_error("drop_last needs batch_records") : LADE_OK;
 }
 
@@ -87,9 +79,7 @@ static uint64_t part_room(const ladei_loader_plan *plan, uint64_t record, size_t
 
 static uint64_t record_room(const ladei_loader_plan *plan, uint64_t record) {
   uint64_t room = 0;
-  for (size_t field = 0; field < plan->index->field_count; field++) {
-    room += part_room(plan, record, field);
-  }
+  for (size_t field = 0; field < plan->index->field_count; field++) room += part_room(plan, record, field);
   return room;
 }
 
@@ -98,9 +88,7 @@ static lade_status strides_find(ladei_loader_plan *plan) {
   uint64_t widest = ladei_size_max(plan->options.alignment, sizeof(uint64_t)); /* the tables are aligned, too */
   if (plan->options.padded) {
     plan->strides = calloc(fields, sizeof *plan->strides);
-    if (plan->strides == NULL) {
-      return memory_error();
-    }
+    if (plan->strides == NULL) return memory_error();
     for (uint64_t i = 0; i < plan->index->count * fields; i++) {
       uint64_t *stride = &plan->strides[i % fields];
       *stride = ladei_size_max(*stride, aligned(plan, plan->index->ranges[i].bytes));
@@ -144,21 +132,13 @@ lade_status ladei_loader_plan_init(ladei_loader_plan *plan, const lade_record_in
                                    const lade_loader_options *options) {
   *plan = (ladei_loader_plan){.index = index, .options = *options};
   lade_status status = options_check(options);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   options_complete(&plan->options);
   plan->identity = ladei_loader_index_identity_of(index);
   status = share_find(plan);
-  if (status == LADE_OK) {
-    status = strides_find(plan);
-  }
-  if (status == LADE_OK) {
-    status = records_check(plan);
-  }
-  if (status != LADE_OK) {
-    ladei_loader_plan_dispose(plan);
-  }
+  if (status == LADE_OK) status = strides_find(plan);
+  if (status == LADE_OK) status = records_check(plan);
+  if (status != LADE_OK) ladei_loader_plan_dispose(plan);
   return status;
 }
 
@@ -208,16 +188,10 @@ lade_status ladei_loader_cursor_init(ladei_loader_cursor *cursor, const ladei_lo
                                      const lade_loader_state *resume) {
   lade_loader_state state;
   *cursor = (ladei_loader_cursor){.permutation_epoch = UINT64_MAX};
-  if (resume == NULL) {
-    return LADE_OK;
-  }
+  if (resume == NULL) return LADE_OK;
   lade_status status = ladei_options_read("lade_loader_state", resume, &state, sizeof state);
-  if (status == LADE_OK) {
-    status = resume_check(plan, &state);
-  }
-  if (status == LADE_OK) {
-    status = identity_check(plan, &state);
-  }
+  if (status == LADE_OK) status = resume_check(plan, &state);
+  if (status == LADE_OK) status = identity_check(plan, &state);
   if (status == LADE_OK) {
     cursor->epoch = state.epoch;
     cursor->position = state.position;
@@ -229,9 +203,7 @@ lade_status ladei_loader_cursor_init(ladei_loader_cursor *cursor, const ladei_lo
 /* The record at a position of this rank's share. */
 static uint64_t record_at(const ladei_loader_plan *plan, ladei_loader_cursor *cursor, uint64_t position) {
   uint64_t place = position * plan->options.world_size + plan->options.rank;
-  if (!plan->options.shuffle) {
-    return place;
-  }
+  if (!plan->options.shuffle) return place;
   if (cursor->permutation_epoch != cursor->epoch) {
     ladei_permutation_init(&cursor->permutation, plan->index->count, plan->options.seed, cursor->epoch);
     cursor->permutation_epoch = cursor->epoch;
@@ -243,9 +215,7 @@ static uint64_t record_at(const ladei_loader_plan *plan, ladei_loader_cursor *cu
 
 /* Room for `count` numbers, kept. */
 static bool numbers_grow(uint64_t **numbers, size_t *capacity, size_t count) {
-  if (count <= *capacity) {
-    return true;
-  }
+  if (count <= *capacity) return true;
   size_t larger = ladei_size_max(count, 2 * *capacity);
   uint64_t *grown = realloc(*numbers, larger * sizeof *grown);
   if (grown != NULL) {
@@ -265,9 +235,7 @@ static lade_status records_take(const ladei_loader_plan *plan, ladei_loader_curs
     uint64_t record = record_at(plan, cursor, cursor->position + out->count);
     room += record_room(plan, record);
     if (options->batch_bytes != 0 && room > options->batch_bytes) break;
-    if (!numbers_grow(&out->records, &out->record_capacity, out->count + 1)) {
-      return memory_error();
-    }
+    if (!numbers_grow(&out->records, &out->record_capacity, out->count + 1)) return memory_error();
     out->records[out->count++] = record;
   }
   return LADE_OK;
@@ -275,9 +243,7 @@ static lade_status records_take(const ladei_loader_plan *plan, ladei_loader_curs
 
 static lade_status records_place(const ladei_loader_plan *plan, ladei_loader_batch_plan *batch) {
   size_t fields = plan->index->field_count, parts = fields * batch->count;
-  if (!numbers_grow(&batch->tables, &batch->table_capacity, 2 * parts)) {
-    return memory_error();
-  }
+  if (!numbers_grow(&batch->tables, &batch->table_capacity, 2 * parts)) return memory_error();
   uint64_t at = 0;
   for (size_t i = 0; i < parts; i++) {
     size_t field = i / batch->count;
@@ -295,9 +261,8 @@ static lade_status records_place(const ladei_loader_plan *plan, ladei_loader_bat
 
 void ladei_loader_batch_leave_out(const ladei_loader_plan *plan, ladei_loader_batch_plan *batch, const bool *left_out) {
   uint64_t kept = 0;
-  for (uint64_t i = 0; i < batch->count; i++) {
+  for (uint64_t i = 0; i < batch->count; i++)
     if (!left_out[i]) batch->records[kept++] = batch->records[i];
-  }
   batch->count = kept;
   if (kept > 0) (void)records_place(plan, batch); /* has room: the tables get shorter */
 }
@@ -327,9 +292,7 @@ lade_status ladei_loader_plan_next(const ladei_loader_plan *plan, ladei_loader_c
       cursor->position = plan->share;
       continue;
     }
-    if (status == LADE_OK) {
-      status = records_place(plan, out);
-    }
+    if (status == LADE_OK) status = records_place(plan, out);
     if (status != LADE_OK) {
       out->count = 0;
       return status;
@@ -368,9 +331,7 @@ lade_status ladei_loader_plan_pieces(const ladei_loader_plan *plan, const ladei_
   size_t parts = plan->index->field_count * batch->count, count = 0;
   const uint64_t *offsets = ladei_loader_batch_offsets(batch), *lengths = ladei_loader_batch_lengths(plan, batch);
   lade_piece *pieces = calloc(2 * parts + 1, sizeof *pieces);
-  if (pieces == NULL) {
-    return memory_error();
-  }
+  if (pieces == NULL) return memory_error();
   const ladei_loader_index_file *checked = NULL;
   lade_status status = LADE_OK;
   for (size_t i = 0; i < parts && status == LADE_OK; i++) {

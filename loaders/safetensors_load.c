@@ -72,9 +72,8 @@ static lade_status memory_error(void) {
 /* --- checking what comes from the caller -------------------------------------------------------------------------- */
 
 static lade_status targets_check(const lade_load_target *targets, uint64_t count) {
-  if (targets == NULL || count == 0 || count > UINT32_MAX) {
+  if (targets == NULL || count == 0 || count > UINT32_MAX)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: no targets");
-  }
   for (uint64_t i = 0; i < count; i++) {
     if (targets[i].pipeline == NULL || targets[i].allocator == NULL) {
       return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: target %llu has no %s", (unsigned long long)i,
@@ -89,9 +88,7 @@ static lade_status options_check(const lade_load_options *options) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: alignment %llu is no power of two up to %d",
                        (unsigned long long)options->alignment, MAX_ALIGNMENT);
   }
-  if (options->per_tensor > 1) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: per_tensor is neither 0 nor 1");
-  }
+  if (options->per_tensor > 1) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: per_tensor is neither 0 nor 1");
   if (options->tensors == NULL && options->tensor_count != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: %llu tensors, but no list of them",
                        (unsigned long long)options->tensor_count);
@@ -109,14 +106,11 @@ static int piece_compare(const void *a, const void *b, void *user) {
 
 static lade_status pieces_list(lade_tensor_load *load, const lade_load_options *options) {
   size_t count = options->tensors != NULL ? options->tensor_count : load->file->tensor_count;
-  if (count > load->file->tensor_count) {
+  if (count > load->file->tensor_count)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: %zu tensors of %zu", count, load->file->tensor_count);
-  }
   load->pieces = calloc(count + 1, sizeof *load->pieces);
   load->order = calloc(count + 1, sizeof *load->order);
-  if (load->pieces == NULL || load->order == NULL) {
-    return memory_error();
-  }
+  if (load->pieces == NULL || load->order == NULL) return memory_error();
   load->piece_count = count;
   for (size_t i = 0; i < count; i++) {
     uint64_t tensor = options->tensors != NULL ? options->tensors[i] : i;
@@ -169,9 +163,7 @@ static lade_status targets_assign(lade_tensor_load *load, const uint32_t *target
 static lade_status segment_alloc(lade_tensor_load *load, uint32_t target, size_t bytes, void **out) {
   const lade_load_target *to = &load->targets[target];
   lade_status status = lade_device_alloc(to->allocator, bytes, to->stream, out);
-  if (status == LADE_OK) {
-    load->segments[load->segment_count++] = (segment){*out, target};
-  }
+  if (status == LADE_OK) load->segments[load->segment_count++] = (segment){*out, target};
   return status;
 }
 
@@ -180,9 +172,7 @@ static lade_status memory_alloc_each(lade_tensor_load *load) {
   for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
     load_piece *p = &load->pieces[load->order[i]];
     void *memory = NULL;
-    if (piece_bytes(load, p) > 0) {
-      status = segment_alloc(load, p->target, piece_bytes(load, p), &memory);
-    }
+    if (piece_bytes(load, p) > 0) status = segment_alloc(load, p->target, piece_bytes(load, p), &memory);
     p->memory = memory;
   }
   return status;
@@ -204,9 +194,7 @@ static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size
     status = segment_alloc(load, target, totals[target], &memory);
     for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
       load_piece *p = &load->pieces[i];
-      if (p->target == target && piece_bytes(load, p) > 0) {
-        p->memory = (char *)memory + p->offset;
-      }
+      if (p->target == target && piece_bytes(load, p) > 0) p->memory = (char *)memory + p->offset;
     }
   }
   return status;
@@ -216,13 +204,12 @@ static lade_status memory_alloc(lade_tensor_load *load, const lade_load_options 
   load->segments = calloc(load->piece_count + load->target_count, sizeof *load->segments);
   size_t *totals = calloc(load->target_count, sizeof *totals);
   lade_status status = LADE_OK;
-  if (load->segments == NULL || totals == NULL) {
+  if (load->segments == NULL || totals == NULL)
     status = memory_error();
-  } else if (load->per_tensor) {
+  else if (load->per_tensor)
     status = memory_alloc_each(load);
-  } else {
+  else
     status = memory_lay_out(load, options->alignment != 0 ? options->alignment : DEFAULT_ALIGNMENT, totals);
-  }
   free(totals);
   return status;
 }
@@ -297,9 +284,7 @@ static lade_status group_add(const lade_tensor_load *load, group *g, load_piece 
 
 static lade_status group_submit(lade_tensor_load *load, group *g, const lade_load_target *target) {
   lade_transfer transfer;
-  if (g->count == 0) {
-    return LADE_OK;
-  }
+  if (g->count == 0) return LADE_OK;
   lade_transfer_init(&transfer);
   transfer.direction = LADE_TO_DEVICE;
   transfer.after_stream = 1; /* the memory may have had another user, whose work is queued there */
@@ -313,9 +298,7 @@ static lade_status group_submit(lade_tensor_load *load, group *g, const lade_loa
 
 /* Whether a tensor has to go into the next group. */
 static bool group_is_full(const lade_tensor_load *load, const group *g, const load_piece *p, uint64_t limit) {
-  if (g->count == 0) {
-    return false;
-  }
+  if (g->count == 0) return false;
   lade_runtime *runtime = load->targets[p->target].pipeline->runtime;
   return g->bytes + piece_bytes(load, p) > limit ||
          (load->per_tensor &&
@@ -333,9 +316,7 @@ static lade_status target_submit(lade_tensor_load *load, uint32_t target, lade_p
       status = group_submit(load, &g, &load->targets[target]);
       limit = group_limit(limit, load->bytes);
     }
-    if (status == LADE_OK) {
-      status = group_add(load, &g, p);
-    }
+    if (status == LADE_OK) status = group_add(load, &g, p);
   }
   return status == LADE_OK ? group_submit(load, &g, &load->targets[target]) : status;
 }
@@ -343,9 +324,8 @@ static lade_status target_submit(lade_tensor_load *load, uint32_t target, lade_p
 static lade_status transfers_submit(lade_tensor_load *load) {
   lade_piece *ranges = calloc(load->piece_count + 1, sizeof *ranges);
   lade_status status = ranges != NULL ? LADE_OK : memory_error();
-  for (uint32_t target = 0; target < load->target_count && status == LADE_OK; target++) {
+  for (uint32_t target = 0; target < load->target_count && status == LADE_OK; target++)
     status = target_submit(load, target, ranges);
-  }
   free(ranges);
   return status;
 }
@@ -362,12 +342,8 @@ static void load_free(lade_tensor_load *load) {
 
 static lade_status load_build(lade_tensor_load *load, const lade_load_options *options) {
   lade_status status = pieces_list(load, options);
-  if (status == LADE_OK) {
-    status = targets_assign(load, options->target_of);
-  }
-  if (status == LADE_OK) {
-    status = memory_alloc(load, options);
-  }
+  if (status == LADE_OK) status = targets_assign(load, options->target_of);
+  if (status == LADE_OK) status = memory_alloc(load, options);
   return status == LADE_OK ? transfers_submit(load) : status;
 }
 
@@ -385,19 +361,11 @@ static void load_undo(lade_tensor_load *load) {
 lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target *targets, uint64_t target_count,
                                   const lade_load_options *options, lade_tensor_load **out) {
   lade_load_options own;
-  if (file == NULL || out == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_load: NULL");
-  }
+  if (file == NULL || out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_load: NULL");
   lade_status status = ladei_options_read("lade_load_options", options, &own, sizeof own);
-  if (status == LADE_OK) {
-    status = targets_check(targets, target_count);
-  }
-  if (status == LADE_OK) {
-    status = options_check(&own);
-  }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status == LADE_OK) status = targets_check(targets, target_count);
+  if (status == LADE_OK) status = options_check(&own);
+  if (status != LADE_OK) return status;
   lade_tensor_load *load = calloc(1, sizeof *load);
   lade_load_target *copies = calloc(target_count, sizeof *copies);
   if (load == NULL || copies == NULL) {
@@ -429,9 +397,7 @@ static lade_status load_outcome(lade_tensor_load *load, lade_status status) {
       checked = file;
     }
   }
-  if (asks && status == LADE_OK) {
-    atomic_store_explicit(&load->intact, true, memory_order_relaxed);
-  }
+  if (asks && status == LADE_OK) atomic_store_explicit(&load->intact, true, memory_order_relaxed);
   return status;
 }
 
@@ -443,17 +409,11 @@ static lade_status piece_outcome(const lade_tensor_load *load, const load_piece 
 
 lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory) {
   uint64_t done;
-  if (load == NULL) {
-    return LADE_OK;
-  }
+  if (load == NULL) return LADE_OK;
   bool keep = keep_memory && load_outcome(load, ladei_loader_ticket_list_query(&load->tickets, &done)) == LADE_OK;
   lade_status status = ladei_loader_ticket_list_end(&load->tickets);
-  if (status != LADE_OK) {
-    return status;
-  }
-  if (!keep) {
-    memory_free(load);
-  }
+  if (status != LADE_OK) return status;
+  if (!keep) memory_free(load);
   load_free(load);
   return LADE_OK;
 }
@@ -479,9 +439,7 @@ lade_status lade_tensor_load_address(const lade_tensor_load *load, uint64_t inde
 }
 
 lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns) {
-  if (load == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_wait: NULL");
-  }
+  if (load == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_wait: NULL");
   lade_runtime *runtime = load->targets[0].pipeline->runtime;
   return load_outcome(load, ladei_loader_ticket_list_wait(&load->tickets, 0, load->tickets.count, runtime, timeout_ns));
 }
@@ -489,9 +447,7 @@ lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns) {
 lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns) {
   const load_piece *p = NULL;
   lade_status status = piece_get(load, index, &p);
-  if (status != LADE_OK || p->ticket == NO_TICKET) {
-    return status;
-  }
+  if (status != LADE_OK || p->ticket == NO_TICKET) return status;
   return piece_outcome(load, p,
                        ladei_pipe_ticket_wait_prefix(load->tickets.tickets[p->ticket], p->ready_bytes, timeout_ns));
 }
@@ -499,18 +455,14 @@ lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index,
 lade_status lade_tensor_load_stream_wait(lade_tensor_load *load, uint64_t index, lade_stream stream) {
   const load_piece *p = NULL;
   lade_status status = piece_get(load, index, &p);
-  if (status != LADE_OK || p->ticket == NO_TICKET) {
-    return status;
-  }
+  if (status != LADE_OK || p->ticket == NO_TICKET) return status;
   return piece_outcome(load, p,
                        lade_stream_wait_ticket_prefix(stream, load->tickets.tickets[p->ticket], p->ready_bytes));
 }
 
 lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_info *info) {
   uint64_t done;
-  if (load == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_query: NULL");
-  }
+  if (load == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_query: NULL");
   lade_status status = load_outcome(load, ladei_loader_ticket_list_query(&load->tickets, &done));
   if (info != NULL) {
     const lade_load_info own = {sizeof own, load->bytes, done, load->tickets.count};

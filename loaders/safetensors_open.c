@@ -50,9 +50,7 @@ static lade_status file_make_late(lade_safetensors *checkpoint, ladei_loader_che
 
 /* Takes the path, also when it fails. */
 static lade_status file_add(lade_safetensors *checkpoint, char *path) {
-  if (path == NULL) {
-    return memory_error("a path");
-  }
+  if (path == NULL) return memory_error("a path");
   ladei_loader_checkpoint_file *file = &checkpoint->files[checkpoint->file_count++];
   *file = (ladei_loader_checkpoint_file){.path = path, .fd = -1};
   lade_status status = ladei_loader_checkpoint_file_read(AT_FDCWD, path, file);
@@ -63,9 +61,7 @@ static lade_status file_add(lade_safetensors *checkpoint, char *path) {
 static lade_status save_id_check(const lade_safetensors *checkpoint, const ladei_loader_checkpoint_file *file) {
   const char *id = ladei_loader_index_save_id(checkpoint->index), *found = file->header.save_id;
   char shown[2][LADEI_LOADER_NAME_TEXT_BYTES];
-  if (id == NULL || (found != NULL && strcmp(found, id) == 0)) {
-    return LADE_OK;
-  }
+  if (id == NULL || (found != NULL && strcmp(found, id) == 0)) return LADE_OK;
   return ladei_error(LADE_ERR_FORMAT, 0, "%s: it is of save %s, the index of save %s: files of two saves are mixed",
                      ladei_loader_path_text(file->path),
                      found != NULL ? ladei_loader_name_text(found, shown[0]) : "(none)",
@@ -85,9 +81,7 @@ static lade_status weight_map_check(const json_t *index, json_t **out) {
   json_t *map = json_object_get(index, "weight_map");
   const char *name;
   json_t *value;
-  if (!json_is_object(map)) {
-    return ladei_error(LADE_ERR_FORMAT, 0, "the index has no object \"weight_map\"");
-  }
+  if (!json_is_object(map)) return ladei_error(LADE_ERR_FORMAT, 0, "the index has no object \"weight_map\"");
   json_object_foreach(map, name, value) {
     if (!file_name_is_plain(value)) {
       char shown[LADEI_LOADER_NAME_TEXT_BYTES];
@@ -109,18 +103,11 @@ static lade_status file_names_list(json_t *map, const char ***out_names, size_t 
   const char *name;
   json_t *value;
   const char **names = calloc(json_object_size(map) + 1, sizeof *names);
-  if (names == NULL) {
-    return memory_error("the index");
-  }
+  if (names == NULL) return memory_error("the index");
   json_object_foreach(map, name, value) { names[count++] = json_string_value(value); }
-  if (count > 0) {
-    qsort(names, count, sizeof *names, string_compare);
-  }
-  for (size_t i = 0; i < count; i++) {
-    if (kept == 0 || strcmp(names[kept - 1], names[i]) != 0) {
-      names[kept++] = names[i];
-    }
-  }
+  if (count > 0) qsort(names, count, sizeof *names, string_compare);
+  for (size_t i = 0; i < count; i++)
+    if (kept == 0 || strcmp(names[kept - 1], names[i]) != 0) names[kept++] = names[i];
   *out_names = names;
   *out_count = kept;
   return LADE_OK;
@@ -143,22 +130,14 @@ static lade_status sharded_open(lade_safetensors *checkpoint, const char *path) 
   size_t count = 0;
   bool absent;
   lade_status status = ladei_loader_index_read(AT_FDCWD, path, &checkpoint->index, &absent);
-  if (status == LADE_OK) {
-    status = weight_map_check(checkpoint->index, &map);
-  }
-  if (status == LADE_OK) {
-    status = file_names_list(map, &names, &count);
-  }
-  if (status != LADE_OK) {
-    return ladei_error_prefix(status, "%s: ", ladei_loader_path_text(path));
-  }
+  if (status == LADE_OK) status = weight_map_check(checkpoint->index, &map);
+  if (status == LADE_OK) status = file_names_list(map, &names, &count);
+  if (status != LADE_OK) return ladei_error_prefix(status, "%s: ", ladei_loader_path_text(path));
   checkpoint->files = calloc(count + 1, sizeof *checkpoint->files);
   status = checkpoint->files != NULL ? LADE_OK : memory_error("the files");
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
     status = file_add(checkpoint, path_beside(path, names[i]));
-    if (status == LADE_OK) {
-      status = save_id_check(checkpoint, &checkpoint->files[i]);
-    }
+    if (status == LADE_OK) status = save_id_check(checkpoint, &checkpoint->files[i]);
   }
   free(names);
   return status;
@@ -168,9 +147,7 @@ static lade_status sharded_open(lade_safetensors *checkpoint, const char *path) 
 
 /* Whether the index, if there is one, takes this tensor from this file. */
 static bool tensor_is_listed(const lade_safetensors *checkpoint, const ladei_loader_entry *entry, size_t file) {
-  if (checkpoint->index == NULL) {
-    return true;
-  }
+  if (checkpoint->index == NULL) return true;
   const json_t *value = json_object_get(json_object_get(checkpoint->index, "weight_map"), entry->name);
   const char *path = checkpoint->files[file].path;
   const char *slash = strrchr(path, '/');
@@ -179,14 +156,10 @@ static bool tensor_is_listed(const lade_safetensors *checkpoint, const ladei_loa
 
 static lade_status tensors_list(lade_safetensors *checkpoint) {
   size_t most = 0;
-  for (size_t i = 0; i < checkpoint->file_count; i++) {
-    most += checkpoint->files[i].header.entry_count;
-  }
+  for (size_t i = 0; i < checkpoint->file_count; i++) most += checkpoint->files[i].header.entry_count;
   checkpoint->tensors = calloc(most + 1, sizeof *checkpoint->tensors);
   checkpoint->by_name = calloc(most + 1, sizeof *checkpoint->by_name);
-  if (checkpoint->tensors == NULL || checkpoint->by_name == NULL) {
-    return memory_error("the list of tensors");
-  }
+  if (checkpoint->tensors == NULL || checkpoint->by_name == NULL) return memory_error("the list of tensors");
   for (size_t file = 0; file < checkpoint->file_count; file++) {
     const ladei_loader_header *header = &checkpoint->files[file].header;
     for (size_t i = 0; i < header->entry_count; i++) {
@@ -233,12 +206,8 @@ static lade_status checkpoint_read(lade_safetensors *checkpoint, const char *pat
     checkpoint->files = calloc(1, sizeof *checkpoint->files);
     status = checkpoint->files != NULL ? file_add(checkpoint, strdup(path)) : memory_error("the file");
   }
-  if (status == LADE_OK) {
-    status = tensors_list(checkpoint);
-  }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status == LADE_OK) status = tensors_list(checkpoint);
+  if (status != LADE_OK) return status;
   qsort_r(checkpoint->by_name, checkpoint->tensor_count, sizeof *checkpoint->by_name, number_compare_by_name,
           checkpoint->tensors);
   return index_check(checkpoint, path);
@@ -250,9 +219,7 @@ static bool index_has_changed(const lade_safetensors *checkpoint, const char *pa
   json_t *index = NULL;
   lade_error before;
   bool absent;
-  if (id == NULL) {
-    return false;
-  }
+  if (id == NULL) return false;
   ladei_error_save(&before);
   bool changed = ladei_loader_index_read(AT_FDCWD, path, &index, &absent) == LADE_OK &&
                  ((id_now = ladei_loader_index_save_id(index)) == NULL || strcmp(id_now, id) != 0);
@@ -264,9 +231,7 @@ static bool index_has_changed(const lade_safetensors *checkpoint, const char *pa
 /* *out_changed: it failed, and a save has replaced the checkpoint meanwhile. */
 static lade_status open_once(const char *path, lade_safetensors **out, bool *out_changed) {
   lade_safetensors *checkpoint = calloc(1, sizeof *checkpoint);
-  if (checkpoint == NULL) {
-    return memory_error("a checkpoint");
-  }
+  if (checkpoint == NULL) return memory_error("a checkpoint");
   lade_status status = checkpoint_read(checkpoint, path);
   if (status != LADE_OK) {
     *out_changed = index_has_changed(checkpoint, path);
@@ -278,27 +243,19 @@ static lade_status open_once(const char *path, lade_safetensors **out, bool *out
 }
 
 lade_status lade_safetensors_open(const char *path, lade_safetensors **out) {
-  if (path == NULL || out == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_open: NULL");
-  }
+  if (path == NULL || out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_open: NULL");
   for (int i = 0; i < OPEN_TRIES; i++) {
     bool changed = false;
     lade_status status = open_once(path, out, &changed);
-    if (!changed) {
-      return status;
-    }
+    if (!changed) return status;
   }
   return ladei_error(LADE_ERR_IO, ESTALE, "%s: a save replaced it each of %d times that it was opened",
                      ladei_loader_path_text(path), OPEN_TRIES);
 }
 
 void lade_safetensors_close(lade_safetensors *file) {
-  if (file == NULL) {
-    return;
-  }
-  for (size_t i = 0; i < file->file_count; i++) {
-    ladei_loader_checkpoint_file_dispose(&file->files[i]);
-  }
+  if (file == NULL) return;
+  for (size_t i = 0; i < file->file_count; i++) ladei_loader_checkpoint_file_dispose(&file->files[i]);
   json_decref(file->index);
   free(file->files);
   free(file->tensors);
@@ -322,12 +279,8 @@ static lade_status number_error(const char *what, uint64_t index, uint64_t count
 }
 
 lade_status lade_safetensors_tensor(const lade_safetensors *file, uint64_t index, lade_tensor_info *info) {
-  if (file == NULL || info == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_tensor: NULL");
-  }
-  if (index >= file->tensor_count) {
-    return number_error("tensor", index, file->tensor_count);
-  }
+  if (file == NULL || info == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_tensor: NULL");
+  if (index >= file->tensor_count) return number_error("tensor", index, file->tensor_count);
   const ladei_loader_checkpoint_tensor *tensor = &file->tensors[index];
   const ladei_loader_entry *entry = tensor->entry;
   const lade_tensor_info own = {
@@ -344,9 +297,8 @@ lade_status lade_safetensors_tensor(const lade_safetensors *file, uint64_t index
 }
 
 lade_status lade_safetensors_find(const lade_safetensors *file, const char *name, uint64_t *out_index) {
-  if (file == NULL || name == NULL || out_index == NULL) {
+  if (file == NULL || name == NULL || out_index == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_find: NULL");
-  }
   size_t low = 0, high = file->tensor_count;
   while (low < high) {
     size_t middle = low + (high - low) / 2;
@@ -364,17 +316,14 @@ lade_status lade_safetensors_find(const lade_safetensors *file, const char *name
 
 uint64_t lade_safetensors_metadata_count(const lade_safetensors *file) {
   uint64_t count = 0;
-  for (size_t i = 0; i < file->file_count; i++) {
-    count += file->files[i].header.metadata_count;
-  }
+  for (size_t i = 0; i < file->file_count; i++) count += file->files[i].header.metadata_count;
   return count;
 }
 
 lade_status lade_safetensors_metadata(const lade_safetensors *file, uint64_t index, const char **out_key,
                                       const char **out_value) {
-  if (file == NULL || out_key == NULL || out_value == NULL) {
+  if (file == NULL || out_key == NULL || out_value == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_metadata: NULL");
-  }
   uint64_t at = index;
   for (size_t i = 0; i < file->file_count; at -= file->files[i++].header.metadata_count) {
     const ladei_loader_header *header = &file->files[i].header;

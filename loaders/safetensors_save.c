@@ -83,22 +83,12 @@ static lade_status tensor_check(const save *s, const lade_tensor *tensor, uint64
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: the name of tensor %td is %s", tensor - s->tensors,
                        tensor->name == NULL ? "NULL" : "not UTF-8");
   }
-  if (strcmp(tensor->name, "__metadata__") == 0) {
-    return tensor_error(tensor, "that name is the format's own");
-  }
-  if (lade_dtype_name((lade_dtype)tensor->dtype) == NULL) {
-    return tensor_error(tensor, "its dtype is unknown");
-  }
-  if (tensor->shape == NULL && tensor->rank > 0) {
-    return tensor_error(tensor, "its shape is NULL");
-  }
+  if (strcmp(tensor->name, "__metadata__") == 0) return tensor_error(tensor, "that name is the format's own");
+  if (lade_dtype_name((lade_dtype)tensor->dtype) == NULL) return tensor_error(tensor, "its dtype is unknown");
+  if (tensor->shape == NULL && tensor->rank > 0) return tensor_error(tensor, "its shape is NULL");
   const char *reason = ladei_loader_tensor_bytes((lade_dtype)tensor->dtype, tensor->shape, tensor->rank, out_bytes);
-  if (reason != NULL) {
-    return tensor_error(tensor, reason);
-  }
-  if (*out_bytes > 0 && tensor->memory == NULL) {
-    return tensor_error(tensor, "its memory is NULL");
-  }
+  if (reason != NULL) return tensor_error(tensor, reason);
+  if (*out_bytes > 0 && tensor->memory == NULL) return tensor_error(tensor, "its memory is NULL");
   return tensor->target < s->target_count || *out_bytes == 0 ? LADE_OK
                                                              : tensor_error(tensor, "there is no such target");
 }
@@ -110,18 +100,12 @@ static int tensor_compare_by_name(const void *a, const void *b) {
 static lade_status names_check(const save *s) {
   lade_status status = LADE_OK;
   const lade_tensor **sorted = calloc(s->tensor_count + 1, sizeof *sorted);
-  if (sorted == NULL) {
-    return memory_error();
-  }
-  for (size_t i = 0; i < s->tensor_count; i++) {
-    sorted[i] = &s->tensors[i];
-  }
+  if (sorted == NULL) return memory_error();
+  for (size_t i = 0; i < s->tensor_count; i++) sorted[i] = &s->tensors[i];
   qsort(sorted, s->tensor_count, sizeof *sorted, tensor_compare_by_name);
-  for (size_t i = 1; i < s->tensor_count && status == LADE_OK; i++) {
-    if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0) {
+  for (size_t i = 1; i < s->tensor_count && status == LADE_OK; i++)
+    if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
       status = tensor_error(sorted[i], "there are two of that name");
-    }
-  }
   free(sorted);
   return status;
 }
@@ -139,18 +123,12 @@ static int metadata_compare(const void *a, const void *b) {
 static lade_status keys_check(const lade_save_options *options) {
   lade_status status = LADE_OK;
   const lade_metadata **sorted = calloc(options->metadata_count + 1, sizeof *sorted);
-  if (sorted == NULL) {
-    return memory_error();
-  }
-  for (uint64_t i = 0; i < options->metadata_count; i++) {
-    sorted[i] = &options->metadata[i];
-  }
+  if (sorted == NULL) return memory_error();
+  for (uint64_t i = 0; i < options->metadata_count; i++) sorted[i] = &options->metadata[i];
   qsort(sorted, options->metadata_count, sizeof *sorted, metadata_compare);
-  for (uint64_t i = 1; i < options->metadata_count && status == LADE_OK; i++) {
-    if (strcmp(sorted[i - 1]->key, sorted[i]->key) == 0) {
+  for (uint64_t i = 1; i < options->metadata_count && status == LADE_OK; i++)
+    if (strcmp(sorted[i - 1]->key, sorted[i]->key) == 0)
       status = metadata_error((uint64_t)(sorted[i] - options->metadata), "has the key of another one");
-    }
-  }
   free(sorted);
   return status;
 }
@@ -162,31 +140,24 @@ static lade_status metadata_check(const lade_save_options *options) {
   }
   for (uint64_t i = 0; i < options->metadata_count; i++) {
     const lade_metadata *entry = &options->metadata[i];
-    if (entry->key == NULL || entry->value == NULL || !text_is_utf8(entry->key) || !text_is_utf8(entry->value)) {
+    if (entry->key == NULL || entry->value == NULL || !text_is_utf8(entry->key) || !text_is_utf8(entry->value))
       return metadata_error(i, "is not UTF-8");
-    }
-    if (strcmp(entry->key, LADEI_LOADER_SAVE_ID_KEY) == 0) {
+    if (strcmp(entry->key, LADEI_LOADER_SAVE_ID_KEY) == 0)
       return metadata_error(i, "has the key \"" LADEI_LOADER_SAVE_ID_KEY "\", which is lade's own");
-    }
   }
   return keys_check(options);
 }
 
 static lade_status save_check(save *s) {
-  for (uint32_t i = 0; i < s->target_count; i++) {
-    if (s->targets[i].pipeline == NULL) {
+  for (uint32_t i = 0; i < s->target_count; i++)
+    if (s->targets[i].pipeline == NULL)
       return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: target %u has no pipeline", (unsigned)i);
-    }
-  }
   for (size_t i = 0; i < s->tensor_count; i++) {
     uint64_t bytes;
     lade_status status = tensor_check(s, &s->tensors[i], &bytes);
-    if (status != LADE_OK) {
-      return status;
-    }
-    if (bytes >= LADEI_SIZE_LIMIT || s->bytes + bytes >= LADEI_SIZE_LIMIT) {
+    if (status != LADE_OK) return status;
+    if (bytes >= LADEI_SIZE_LIMIT || s->bytes + bytes >= LADEI_SIZE_LIMIT)
       return tensor_error(&s->tensors[i], "together they are beyond any file");
-    }
     s->bytes += bytes;
   }
   lade_status status = names_check(s);
@@ -223,12 +194,8 @@ static lade_status shard_fill(const save *s, saved_shard *to, size_t first, size
   to->count = end - first;
   to->tensors = calloc(to->count + 1, sizeof *to->tensors);
   to->entries = calloc(to->count + 1, sizeof *to->entries);
-  if (to->tensors == NULL || to->entries == NULL) {
-    return memory_error();
-  }
-  for (size_t i = 0; i < to->count; i++) {
-    to->tensors[i] = &s->tensors[first + i];
-  }
+  if (to->tensors == NULL || to->entries == NULL) return memory_error();
+  for (size_t i = 0; i < to->count; i++) to->tensors[i] = &s->tensors[first + i];
   qsort(to->tensors, to->count, sizeof *to->tensors, tensor_compare);
   for (size_t i = 0; i < to->count; i++) {
     const lade_tensor *tensor = to->tensors[i];
@@ -242,21 +209,16 @@ static lade_status shard_fill(const save *s, saved_shard *to, size_t first, size
 
 static lade_status shards_plan(save *s) {
   size_t count = 0, first = 0;
-  for (size_t i = 0; i < s->tensor_count || count == 0; i = shard_end(s, i)) {
-    count++;
-  }
-  if (count > MAX_SHARDS) {
+  for (size_t i = 0; i < s->tensor_count || count == 0; i = shard_end(s, i)) count++;
+  if (count > MAX_SHARDS)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: %zu files; at most %d", count, MAX_SHARDS);
-  }
   if (count > 1 && !text_is_utf8(ladei_pipe_file_name(s->path))) { /* the index would name files that are not there */
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                        "save: %zu files need an index, which is UTF-8; the name of the file is not: %s", count,
                        ladei_loader_path_text(s->path));
   }
   s->shards = calloc(count, sizeof *s->shards);
-  if (s->shards == NULL) {
-    return memory_error();
-  }
+  if (s->shards == NULL) return memory_error();
   s->shard_count = count;
   lade_status status = LADE_OK;
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
@@ -278,9 +240,7 @@ static char *path_beside(const char *path, const char *name) {
 
 static lade_status ranges_submit(save *s, uint32_t target, const lade_piece *ranges, uint64_t count) {
   lade_transfer transfer;
-  if (count == 0) {
-    return LADE_OK;
-  }
+  if (count == 0) return LADE_OK;
   lade_transfer_init(&transfer);
   transfer.direction = LADE_TO_HOST;
   transfer.after_stream = 1;
@@ -316,9 +276,8 @@ static lade_status target_submit(save *s, const saved_shard *in, uint32_t target
 static lade_status shard_submit(save *s, const saved_shard *in, uint64_t data_offset) {
   lade_piece *ranges = calloc(in->count + 1, sizeof *ranges);
   lade_status status = ranges != NULL ? LADE_OK : memory_error();
-  for (uint32_t target = 0; target < s->target_count && status == LADE_OK; target++) {
+  for (uint32_t target = 0; target < s->target_count && status == LADE_OK; target++)
     status = target_submit(s, in, target, data_offset, ranges);
-  }
   free(ranges);
   return status;
 }
@@ -329,16 +288,12 @@ static lade_status shard_begin(save *s, saved_shard *which) {
   uint64_t data_bytes = which->count > 0 ? which->entries[which->count - 1].end : 0;
   lade_status status =
       ladei_loader_header_write(which->entries, which->count, s->metadata, s->metadata_count, &header, &header_bytes);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   char *path = path_beside(s->path, which->name);
   status = path != NULL ? ladei_loader_part_file_create(s->folder, path, header_bytes + data_bytes, &which->file)
                         : memory_error();
   free(path);
-  if (status == LADE_OK) {
-    status = ladei_loader_part_file_write(which->file, 0, header, header_bytes);
-  }
+  if (status == LADE_OK) status = ladei_loader_part_file_write(which->file, 0, header, header_bytes);
   free(header);
   status = status == LADE_OK ? shard_submit(s, which, header_bytes) : status;
   which->ticket_end = s->tickets.count;
@@ -357,14 +312,10 @@ static int mapping_compare(const void *a, const void *b) {
 static mapping *mappings_list(const save *s) {
   size_t count = 0;
   mapping *list = calloc(s->tensor_count + 1, sizeof *list);
-  for (size_t i = 0; i < s->shard_count && list != NULL; i++) {
-    for (size_t j = 0; j < s->shards[i].count; j++) {
+  for (size_t i = 0; i < s->shard_count && list != NULL; i++)
+    for (size_t j = 0; j < s->shards[i].count; j++)
       list[count++] = (mapping){s->shards[i].entries[j].name, s->shards[i].name};
-    }
-  }
-  if (list != NULL) {
-    qsort(list, count, sizeof *list, mapping_compare);
-  }
+  if (list != NULL) qsort(list, count, sizeof *list, mapping_compare);
   return list;
 }
 
@@ -388,15 +339,11 @@ static lade_status index_write(save *s) {
   ladei_loader_text text = {0};
   mapping *list = mappings_list(s);
   char *path = path_beside(s->path, s->generation.index_name);
-  if (list != NULL) {
-    index_put(s, list, &text);
-  }
+  if (list != NULL) index_put(s, list, &text);
   lade_status status = list == NULL || path == NULL || text.failed
                            ? memory_error()
                            : ladei_loader_part_file_create(s->folder, path, 0, &s->index);
-  if (status == LADE_OK) {
-    status = ladei_loader_part_file_write(s->index, 0, text.bytes, text.length);
-  }
+  if (status == LADE_OK) status = ladei_loader_part_file_write(s->index, 0, text.bytes, text.length);
   free(text.bytes);
   free(list);
   free(path);
@@ -407,12 +354,8 @@ static lade_status index_write(save *s) {
 static lade_status metadata_make(save *s) {
   size_t count = s->options.metadata_count;
   s->own_metadata = calloc(count + 1, sizeof *s->own_metadata);
-  if (s->own_metadata == NULL) {
-    return memory_error();
-  }
-  if (count > 0) {
-    memcpy(s->own_metadata, s->options.metadata, count * sizeof *s->own_metadata);
-  }
+  if (s->own_metadata == NULL) return memory_error();
+  if (count > 0) memcpy(s->own_metadata, s->options.metadata, count * sizeof *s->own_metadata);
   s->own_metadata[count] = (lade_metadata){LADEI_LOADER_SAVE_ID_KEY, s->generation.id};
   s->metadata = s->own_metadata;
   s->metadata_count = count + 1;
@@ -427,9 +370,7 @@ static lade_status several_begin(save *s) {
     s->shards[i].name = ladei_loader_generation_file_name(&s->generation, i, s->shard_count);
     status = s->shards[i].name != NULL ? LADE_OK : memory_error();
   }
-  if (status == LADE_OK) {
-    status = metadata_make(s);
-  }
+  if (status == LADE_OK) status = metadata_make(s);
   return status == LADE_OK ? index_write(s) : status;
 }
 
@@ -440,9 +381,7 @@ static lade_status folder_error(const save *s, const char *doing) {
 
 static lade_status one_begin(save *s) {
   s->folder = ladei_pipe_folder_open(s->path);
-  if (s->folder < 0) {
-    return folder_error(s, "creating");
-  }
+  if (s->folder < 0) return folder_error(s, "creating");
   s->metadata = s->options.metadata;
   s->metadata_count = s->options.metadata_count;
   s->shards[0].name = strdup(ladei_pipe_file_name(s->path));
@@ -454,13 +393,9 @@ static lade_status one_begin(save *s) {
 static lade_status progress_tell(const save *s) {
   ladei_lock_assert_none_held();
   uint64_t done;
-  if (s->options.progress == NULL) {
-    return LADE_OK;
-  }
+  if (s->options.progress == NULL) return LADE_OK;
   lade_status status = ladei_loader_ticket_list_query(&s->tickets, &done);
-  if (status != LADE_OK && status != LADE_NOT_READY) {
-    return status;
-  }
+  if (status != LADE_OK && status != LADE_NOT_READY) return status;
   lade_status told = s->options.progress(s->options.user, done, s->bytes);
   return told == LADE_OK ? LADE_OK : ladei_error(LADE_ERR_CANCELLED, 0, "save: ended by its progress callback");
 }
@@ -474,9 +409,7 @@ static lade_status transfers_wait(save *s, size_t end) {
   lade_status status = ladei_loader_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
   while (status == LADE_ERR_TIMEOUT && interval_ns != LADE_WAIT_FOREVER) {
     status = progress_tell(s);
-    if (status == LADE_OK) {
-      status = ladei_loader_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
-    }
+    if (status == LADE_OK) status = ladei_loader_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
   }
   s->waited = status == LADE_OK ? end : s->waited;
   return status;
@@ -486,9 +419,7 @@ static lade_status transfers_wait(save *s, size_t end) {
 static lade_status file_name(save *s, ladei_pipe_save **file, bool commit) {
   bool sync = !s->options.no_sync;
   lade_status status = ladei_pipe_save_prepare(*file, sync);
-  if (status == LADE_OK) {
-    status = ladei_pipe_save_name(*file);
-  }
+  if (status == LADE_OK) status = ladei_pipe_save_name(*file);
   if (status == LADE_OK) {
     status = ladei_pipe_save_end(*file, sync && commit);
     *file = NULL;
@@ -500,15 +431,9 @@ static lade_status shard_finish(save *s) {
   saved_shard *first = &s->shards[s->finished];
   bool first_of_all = s->finished == 0, last = s->finished + 1 == s->shard_count;
   lade_status status = first_of_all ? progress_tell(s) : LADE_OK;
-  if (status == LADE_OK) {
-    status = transfers_wait(s, first->ticket_end);
-  }
-  if (status == LADE_OK && last) {
-    status = progress_tell(s);
-  }
-  if (status == LADE_OK) {
-    status = file_name(s, &first->file, s->shard_count == 1);
-  }
+  if (status == LADE_OK) status = transfers_wait(s, first->ticket_end);
+  if (status == LADE_OK && last) status = progress_tell(s);
+  if (status == LADE_OK) status = file_name(s, &first->file, s->shard_count == 1);
   s->finished++;
   return status;
 }
@@ -517,38 +442,24 @@ static lade_status shards_write(save *s) {
   const size_t most = ladei_pipe_open_files_most();
   lade_status status = LADE_OK;
   for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
-    if (i - s->finished >= most) {
-      status = shard_finish(s);
-    }
-    if (status == LADE_OK) {
-      status = shard_begin(s, &s->shards[i]);
-    }
+    if (i - s->finished >= most) status = shard_finish(s);
+    if (status == LADE_OK) status = shard_begin(s, &s->shards[i]);
   }
-  while (s->finished < s->shard_count && status == LADE_OK) {
-    status = shard_finish(s);
-  }
+  while (s->finished < s->shard_count && status == LADE_OK) status = shard_finish(s);
   return status;
 }
 
 /* The files of this save have their names for good before an index names them. */
 static lade_status index_commit(save *s) {
-  if (!s->options.no_sync && !ladei_pipe_folder_flush(s->folder)) {
-    return folder_error(s, "flushing the folder of");
-  }
+  if (!s->options.no_sync && !ladei_pipe_folder_flush(s->folder)) return folder_error(s, "flushing the folder of");
   return file_name(s, &s->index, true);
 }
 
 static lade_status save_run(save *s) {
   lade_status status = save_check(s);
-  if (status == LADE_OK) {
-    status = shards_plan(s);
-  }
-  if (status == LADE_OK) {
-    status = s->shard_count > 1 ? several_begin(s) : one_begin(s);
-  }
-  if (status == LADE_OK) {
-    status = shards_write(s);
-  }
+  if (status == LADE_OK) status = shards_plan(s);
+  if (status == LADE_OK) status = s->shard_count > 1 ? several_begin(s) : one_begin(s);
+  if (status == LADE_OK) status = shards_write(s);
   return status == LADE_OK && s->shard_count > 1 ? index_commit(s) : status;
 }
 
@@ -564,11 +475,10 @@ static void save_dispose(save *s, bool good) {
     free(s->shards[i].name);
   }
   (void)ladei_pipe_save_end(s->index, false);
-  if (s->generation.begun) {
+  if (s->generation.begun)
     ladei_loader_generation_end(&s->generation, good);
-  } else if (s->folder >= 0) {
+  else if (s->folder >= 0)
     (void)close(s->folder);
-  }
   free(s->shards);
   free(s->own_metadata);
   ladei_error_restore(&error);
@@ -577,9 +487,8 @@ static void save_dispose(save *s, bool good) {
 lade_status lade_safetensors_save(const char *path, const lade_load_target *targets, uint64_t target_count,
                                   const lade_tensor *tensors, uint64_t tensor_count, const lade_save_options *options) {
   if (path == NULL || *ladei_pipe_file_name(path) == '\0' || (targets == NULL && target_count > 0) ||
-      target_count > UINT32_MAX || (tensors == NULL && tensor_count > 0)) {
+      target_count > UINT32_MAX || (tensors == NULL && tensor_count > 0))
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_save: no path, targets or tensors");
-  }
   save s = {.path = path,
             .targets = targets,
             .target_count = (uint32_t)target_count,
@@ -587,9 +496,7 @@ lade_status lade_safetensors_save(const char *path, const lade_load_target *targ
             .tensor_count = tensor_count,
             .folder = -1};
   lade_status status = ladei_options_read("lade_save_options", options, &s.options, sizeof s.options);
-  if (status == LADE_OK) {
-    status = save_run(&s);
-  }
+  if (status == LADE_OK) status = save_run(&s);
   save_dispose(&s, status == LADE_OK);
   return status;
 }

@@ -24,23 +24,18 @@
 enum { PROBE_BYTES = 64 << 10 };
 
 static ladei_loader_skip *skip_find(const ladei_loader_skips *skips, uint64_t record) {
-  for (size_t i = 0; i < skips->count; i++) {
+  for (size_t i = 0; i < skips->count; i++)
     if (skips->list[i].record == record) return &skips->list[i];
-  }
   return NULL;
 }
 
 /* A new entry; NULL: no room, or no memory. */
 static ladei_loader_skip *skip_new(ladei_loader_skips *skips, uint64_t record) {
-  if (skips->count == LADE_LOADER_SKIPS_LISTED) {
-    return NULL;
-  }
+  if (skips->count == LADE_LOADER_SKIPS_LISTED) return NULL;
   if (skips->count == skips->capacity) {
     size_t more = ladei_size_max(2 * skips->capacity, 16);
     ladei_loader_skip *grown = realloc(skips->list, more * sizeof *grown);
-    if (grown == NULL) {
-      return NULL;
-    }
+    if (grown == NULL) return NULL;
     skips->list = grown;
     skips->capacity = more;
   }
@@ -51,18 +46,14 @@ static ladei_loader_skip *skip_new(ladei_loader_skips *skips, uint64_t record) {
 void ladei_loader_skips_add(ladei_loader_skips *skips, uint64_t record, const char *text) {
   ladei_loader_skip *skip = skip_find(skips, record);
   skip = skip != NULL ? skip : skip_new(skips, record);
-  if (skip == NULL) {
-    return;
-  }
+  if (skip == NULL) return;
   skip->count++;
   char *copy = skip->text == NULL ? strdup(text) : NULL; /* what was shown to the program stays where it is */
   skip->text = copy != NULL ? copy : skip->text;
 }
 
 void ladei_loader_skips_dispose(ladei_loader_skips *skips) {
-  for (size_t i = 0; i < skips->count; i++) {
-    free(skips->list[i].text);
-  }
+  for (size_t i = 0; i < skips->count; i++) free(skips->list[i].text);
   free(skips->list);
 }
 
@@ -78,9 +69,7 @@ static lade_status bytes_probe(const ladei_loader_index_file *file, int fd, cons
     size_t wanted = (size_t)ladei_size_min(range->bytes - done, sizeof bytes);
     ssize_t count = pread(fd, bytes, wanted, (off_t)(range->offset + done));
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      return probe_error(file, range->offset + done, count < 0 ? errno : 0);
-    }
+    if (count <= 0) return probe_error(file, range->offset + done, count < 0 ? errno : 0);
     done += (uint64_t)count;
   }
   return LADE_OK;
@@ -89,9 +78,7 @@ static lade_status bytes_probe(const ladei_loader_index_file *file, int fd, cons
 /* Too many open files are no fault of this one. */
 static lade_status file_probe(const ladei_loader_index_file *file) {
   int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd >= 0) {
-    close(fd);
-  }
+  if (fd >= 0) close(fd);
   bool exhausted = fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM);
   return exhausted ? ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, errno, "opening %s again: %s",
                                  ladei_loader_path_text(file->path), strerror(errno))
@@ -101,13 +88,9 @@ static lade_status file_probe(const ladei_loader_index_file *file) {
 static lade_status range_probe(const lade_record_index *index, const lade_range *range) {
   const ladei_loader_index_file *file = &index->files[range->file];
   int own;
-  if (file->fd >= 0) {
-    return bytes_probe(file, file->fd, range);
-  }
+  if (file->fd >= 0) return bytes_probe(file, file->fd, range);
   lade_status status = file_probe(file);
-  if (status == LADE_OK) {
-    status = ladei_pipe_file_reopen(file->path, &file->identity, &own);
-  }
+  if (status == LADE_OK) status = ladei_pipe_file_reopen(file->path, &file->identity, &own);
   if (status == LADE_OK) {
     status = bytes_probe(file, own, range);
     close(own);

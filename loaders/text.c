@@ -53,9 +53,7 @@ static size_t character_escape(ladei_loader_text *text, const unsigned char *c) 
   size_t bytes = c[0] < 0x80 ? 1 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : 4;
   uint32_t code = bytes == 1 ? c[0] : c[0] & (0x7fu >> bytes);
   bytes = strnlen((const char *)c, bytes);
-  for (size_t i = 1; i < bytes; i++) {
-    code = code << 6 | (c[i] & 0x3fu);
-  }
+  for (size_t i = 1; i < bytes; i++) code = code << 6 | (c[i] & 0x3fu);
   if (code >= 0x10000) {
     unit_put(text, 0xd800 + ((code - 0x10000) >> 10));
     code = 0xdc00 + ((code - 0x10000) & 0x3ff);

@@ -22,23 +22,17 @@ static uint64_t allocation_base(const lade_runtime *runtime, const void *memory)
 }
 
 bool ladei_loader_memory_parts(lade_runtime *runtime, const void *left, uint64_t left_bytes, const void *right) {
-  if ((const char *)left + left_bytes != right) {
-    return false;
-  }
+  if ((const char *)left + left_bytes != right) return false;
   uint64_t base = allocation_base(runtime, left);
   return base == 0 || base != allocation_base(runtime, right);
 }
 
 static lade_status list_grow(ladei_loader_ticket_list *list) {
-  if (list->count < list->capacity) {
-    return LADE_OK;
-  }
+  if (list->count < list->capacity) return LADE_OK;
   size_t capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
   lade_ticket **tickets = realloc(list->tickets, capacity * sizeof(lade_ticket *));
   list->tickets = tickets != NULL ? tickets : list->tickets;
-  if (tickets == NULL) {
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %zu tickets", capacity);
-  }
+  if (tickets == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %zu tickets", capacity);
   list->capacity = capacity;
   return LADE_OK;
 }
@@ -46,20 +40,14 @@ static lade_status list_grow(ladei_loader_ticket_list *list) {
 lade_status ladei_loader_ticket_list_submit(ladei_loader_ticket_list *list, lade_pipeline *pipeline,
                                             const lade_transfer *transfer) {
   lade_status status = list_grow(list);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   lade_ticket **place = &list->tickets[list->count];
   status = lade_pipeline_submit(pipeline, transfer, place);
   for (size_t i = 0; status == LADE_NOT_READY && i < list->count; i++) {
     status = lade_ticket_wait(list->tickets[i], LADE_WAIT_FOREVER);
-    if (status == LADE_OK) {
-      status = lade_pipeline_submit(pipeline, transfer, place);
-    }
+    if (status == LADE_OK) status = lade_pipeline_submit(pipeline, transfer, place);
   }
-  if (status == LADE_OK) {
-    list->count++;
-  }
+  if (status == LADE_OK) list->count++;
   return status;
 }
 
@@ -96,12 +84,8 @@ lade_status ladei_loader_ticket_list_query(const ladei_loader_ticket_list *list,
       ladei_error_save(&error);
     }
   }
-  if (under_way) {
-    return LADE_NOT_READY;
-  }
-  if (first != LADE_OK) {
-    ladei_error_restore(&error);
-  }
+  if (under_way) return LADE_NOT_READY;
+  if (first != LADE_OK) ladei_error_restore(&error);
   return first;
 }
 
@@ -110,19 +94,13 @@ lade_status ladei_loader_ticket_list_end(ladei_loader_ticket_list *list) {
   ladei_error_save(&before); /* the outcomes of what is cancelled here are nobody's concern */
   for (size_t i = 0; i < list->count; i++) {
     lade_status status = lade_ticket_cancel(list->tickets[i]);
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
   }
   for (size_t i = 0; i < list->count; i++) {
     lade_status status = lade_ticket_wait(list->tickets[i], LADE_WAIT_FOREVER);
-    if (status == LADE_ERR_TIMEOUT || status == LADE_ERR_FORKED) {
-      return status;
-    }
+    if (status == LADE_ERR_TIMEOUT || status == LADE_ERR_FORKED) return status;
   }
-  for (size_t i = 0; i < list->count; i++) {
-    lade_ticket_release(list->tickets[i]);
-  }
+  for (size_t i = 0; i < list->count; i++) lade_ticket_release(list->tickets[i]);
   free(list->tickets);
   *list = (ladei_loader_ticket_list){0};
   ladei_error_restore(&before);

@@ -39,9 +39,7 @@ static lade_status no_memory(size_t bytes) {
 static shelf *shelf_find(ladei_event_pool *pool, uint64_t context) {
   ladei_lock_assert_held(&pool->lock);
   shelf *place = pool->shelves;
-  while (place != NULL && place->context != context) {
-    place = place->next;
-  }
+  while (place != NULL && place->context != context) place = place->next;
   return place;
 }
 

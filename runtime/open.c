@@ -19,13 +19,9 @@ static lade_status open_cuda(lade_runtime **out) {
   const lade_runtime_ops *ops;
   void *self;
   lade_status status = ladei_cuda_open(&ops, &self);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   status = ladei_runtime_adopt(ops, self, NULL, out);
-  if (status != LADE_OK) {
-    ops->close(self);
-  }
+  if (status != LADE_OK) ops->close(self);
   return status;
 #else
   (void)out;
@@ -37,13 +33,9 @@ static lade_status open_soft(bool virtual_time, const struct lade_soft_options *
   const lade_runtime_ops *ops;
   void *self;
   lade_status status = ladei_soft_open(virtual_time, options, &ops, &self);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   status = ladei_runtime_adopt(ops, self, self, out);
-  if (status != LADE_OK) {
-    ops->close(self);
-  }
+  if (status != LADE_OK) ops->close(self);
   return status;
 }
 
@@ -54,22 +46,12 @@ static lade_status open_best(const struct lade_soft_options *soft, lade_runtime 
 }
 
 lade_status lade_runtime_open(const char *name, const lade_runtime_options *options, lade_runtime **out) {
-  if (out == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_runtime_open: out is NULL");
-  }
+  if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_runtime_open: out is NULL");
   lade_runtime_options own;
   lade_status status = ladei_options_read("lade_runtime_options", options, &own, sizeof own);
-  if (status != LADE_OK) {
-    return status;
-  }
-  if (name == NULL) {
-    return open_best(own.soft, out);
-  }
-  if (strcmp(name, "cuda") == 0) {
-    return open_cuda(out);
-  }
-  if (strcmp(name, "cpu") == 0 || strcmp(name, "sim") == 0) {
-    return open_soft(strcmp(name, "sim") == 0, own.soft, out);
-  }
+  if (status != LADE_OK) return status;
+  if (name == NULL) return open_best(own.soft, out);
+  if (strcmp(name, "cuda") == 0) return open_cuda(out);
+  if (strcmp(name, "cpu") == 0 || strcmp(name, "sim") == 0) return open_soft(strcmp(name, "sim") == 0, own.soft, out);
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_runtime_open: \"%s\" is none of cuda, cpu, sim", name);
 }

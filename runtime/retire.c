@@ -61,9 +61,8 @@ static void ticket_seal(ladei_retire *retire, ladei_retire_ticket *ticket) {
 }
 
 static void ticket_unseal(ladei_retire_ticket *ticket) {
-  if (atomic_load_explicit(&ticket->uses, memory_order_relaxed) == LADEI_NOTE_SEALED) {
+  if (atomic_load_explicit(&ticket->uses, memory_order_relaxed) == LADEI_NOTE_SEALED)
     atomic_store_explicit(&ticket->uses, NULL, memory_order_release);
-  }
 }
 
 /* Of a sealed ticket. */
@@ -75,9 +74,8 @@ static ladei_retire_use *ticket_uses(const ladei_retire_ticket *ticket) {
 /* The first use of the stream from `use` on. */
 static ladei_retire_use *use_find(ladei_retire_use *use, ladei_retire_queue_kind kind, const ladei_stream *stream) {
   while (use != NULL && !(use->queue->kind == kind && use->queue->stream.context == stream->context &&
-                          use->queue->stream.id == stream->id)) {
+                          use->queue->stream.id == stream->id))
     use = use->next;
-  }
   return use;
 }
 
@@ -94,11 +92,10 @@ static void ticket_link(ladei_retire_ticket *ticket, ladei_retire_use *use) {
     after = after->next;
   }
   use->next = after;
-  if (before != NULL) {
+  if (before != NULL)
     before->next = use;
-  } else {
+  else
     atomic_store_explicit(&ticket->uses, use, memory_order_release);
-  }
 }
 
 static void ticket_unlink(ladei_retire_ticket *ticket, const ladei_retire_use *use) {
@@ -107,9 +104,7 @@ static void ticket_unlink(ladei_retire_ticket *ticket, const ladei_retire_use *u
     atomic_store_explicit(&ticket->uses, use->next, memory_order_release);
     return;
   }
-  while (before->next != use) {
-    before = before->next;
-  }
+  while (before->next != use) before = before->next;
   before->next = use->next;
 }
 
@@ -312,9 +307,7 @@ lade_status ladei_retire_note_resolved(ladei_retire *retire, ladei_retire_ticket
 lade_status ladei_retire_note(ladei_retire *retire, ladei_retire_ticket *ticket, lade_stream handle, unsigned flags) {
   ladei_stream stream;
   lade_status status = ladei_runtime_check_process(retire->runtime);
-  if (status == LADE_OK) {
-    status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, handle, &stream);
-  }
+  if (status == LADE_OK) status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, handle, &stream);
   return status != LADE_OK ? status : note_resolved(retire, ticket, &stream, flags);
 }
 
@@ -485,9 +478,8 @@ static void retire_free(ladei_retire *retire) {
 }
 
 lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_options *options, ladei_retire **out) {
-  if (options == NULL || options->done == NULL) {
+  if (options == NULL || options->done == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "retire: no options, or no function to call when blocks are done");
-  }
   lade_status status = ladei_runtime_acquire(runtime);
   if (status != LADE_OK) return status;
   ladei_retire *retire = aligned_alloc(_Alignof(ladei_retire), sizeof *retire);

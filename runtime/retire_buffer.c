@@ -77,9 +77,8 @@ static inline ladei_retire_buffer_slot *slot_of_stream(ladei_retire_buffer *lane
 static inline ladei_retire_buffer_slot *slot_of_queue(ladei_retire_buffer *lane, const ladei_retire_queue *queue) {
   ladei_retire_buffer_slot *recent = slot_at(lane, 0);
   if (recent->queue == queue) return recent;
-  for (ladei_retire_buffer_slot *slot = lane->slots; slot < lane->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++) {
+  for (ladei_retire_buffer_slot *slot = lane->slots; slot < lane->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++)
     if (slot->queue == queue) return slot;
-  }
   return NULL;
 }
 
@@ -90,9 +89,8 @@ static inline quick_result note_inside(ladei_retire_buffer *lane, ladei_retire_t
   ladei_retire_use *note = ladei_retire_inline_note(slot->queue), *present = NULL;
   ladei_switch_point("note", 0);
   if (!atomic_compare_exchange_strong_explicit(&ticket->uses, &present, note, memory_order_acq_rel,
-                                               memory_order_acquire)) {
+                                               memory_order_acquire))
     return present == note ? QUICK_DONE : QUICK_NOT;
-  }
   slot->credit--;
   slot->noted++;
   return QUICK_DONE;
@@ -111,10 +109,8 @@ static inline quick_result add_inside(ladei_retire_buffer *lane, ladei_retire_ti
   ladei_retire_buffer_slot *slot = slot_of_queue(lane, ladei_retire_inline_queue(note));
   if (slot == NULL) return QUICK_NO_SLOT;
   ladei_switch_point("add", 0);
-  if (!atomic_compare_exchange_strong_explicit(&ticket->uses, &note, NULL, memory_order_acq_rel,
-                                               memory_order_relaxed)) {
+  if (!atomic_compare_exchange_strong_explicit(&ticket->uses, &note, NULL, memory_order_acq_rel, memory_order_relaxed))
     return QUICK_NOT; /* a note that comes too late, by another thread, is unfolding it */
-  }
   uint32_t count = slot_count(slot);
   assert(ticket->waits == 0); /* added once */
   ticket->waits = 1;
@@ -225,9 +221,7 @@ static bool lane_matters(const ladei_retire_buffer *lane, const ladei_retire_que
 
 static void lane_empty(ladei_retire *retire, ladei_retire_buffer *lane) {
   ladei_lock_assert_held(&retire->lock);
-  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
-    slot_empty(retire, &lane->slots[i]);
-  }
+  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) slot_empty(retire, &lane->slots[i]);
 }
 
 static bool lane_is_own(const ladei_retire_buffer *lane) { return lane->thread == &thread_mark; }
@@ -308,11 +302,10 @@ static bool lane_asks(ladei_retire_buffer *lane) {
 }
 
 static void lane_asked(ladei_retire_buffer *lane, bool any_done) {
-  if (any_done) {
+  if (any_done)
     lane->ask_fruitless = 0;
-  } else if (lane->ask_fruitless < FRUITLESS_MAX) {
+  else if (lane->ask_fruitless < FRUITLESS_MAX)
     lane->ask_fruitless++;
-  }
   lane->ask_skip = (1u << lane->ask_fruitless) - 1;
 }
 
@@ -506,24 +499,20 @@ lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *
   if (!ladei_process_is_own(&retire->runtime->owner)) return ladei_runtime_check_process(retire->runtime);
   lade_status status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, handle, &stream);
   if (status != LADE_OK) return status;
-  if (stream.kind != LADEI_STREAM_ORDINARY || lanes_off(retire)) {
+  if (stream.kind != LADEI_STREAM_ORDINARY || lanes_off(retire))
     return ladei_retire_note_resolved(retire, ticket, &stream, 0);
-  }
   status = ladei_retire_driver(retire)->stream_capture_info(retire->runtime->self, &stream, &info);
   if (status != LADE_OK) return status;
   if (info.status != LADEI_CAPTURE_NONE) return ladei_retire_note_resolved(retire, ticket, &stream, 0);
   quick_result result = note_quick(lane, ticket, &stream);
-  if (result == QUICK_NO_SLOT && lane_adopt_stream(retire, lane, &stream)) {
-    result = note_quick(lane, ticket, &stream);
-  }
+  if (result == QUICK_NO_SLOT && lane_adopt_stream(retire, lane, &stream)) result = note_quick(lane, ticket, &stream);
   if (result == QUICK_SHUT && ladei_retire_buffer_is_called(lane)) ladei_retire_buffer_answer(retire, lane);
   return result == QUICK_DONE ? LADE_OK : ladei_retire_note_stream(retire, ticket, &stream, 0);
 }
 
 bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_ticket *ticket) {
-  if (lanes_off(retire) || atomic_load_explicit(&retire->broken, memory_order_relaxed)) {
+  if (lanes_off(retire) || atomic_load_explicit(&retire->broken, memory_order_relaxed))
     return ladei_retire_add(retire, ticket, false);
-  }
   quick_result result = add_quick(lane, ticket);
   if (result == QUICK_NO_SLOT && lane_adopt_ticket(retire, lane, ticket)) result = add_quick(lane, ticket);
   if (result == QUICK_FULL) lane_tell(retire, lane, lane->recent);

@@ -39,9 +39,7 @@ struct ladei_retire_capture_box {
 
 lade_status ladei_retire_capture_box_create(struct ladei_retire_capture_box **out) {
   struct ladei_retire_capture_box *box = calloc(1, sizeof *box);
-  if (box == NULL) {
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for %zu bytes", sizeof *box);
-  }
+  if (box == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for %zu bytes", sizeof *box);
   atomic_init(&box->references, 1);
   *out = box;
   return LADE_OK;
@@ -133,9 +131,8 @@ static lade_status record_tie(ladei_retire *retire, capture_record *record, lade
 /* Under the lock. Puts the queue among all: as that of its capture, or under a name that nobody looks for. */
 static void queue_publish(ladei_retire *retire, ladei_retire_queue *queue, bool findable) {
   ladei_lock_assert_held(&retire->lock);
-  if (!findable || ladei_retire_queue_find(retire, LADEI_RETIRE_QUEUE_CAPTURE, 0, queue->stream.id) != NULL) {
+  if (!findable || ladei_retire_queue_find(retire, LADEI_RETIRE_QUEUE_CAPTURE, 0, queue->stream.id) != NULL)
     queue->stream.context = ++retire->unnamed_captures;
-  }
   ladei_retire_queue_register(retire, queue);
 }
 
@@ -154,11 +151,10 @@ static lade_status queue_make(ladei_retire *retire, const ladei_capture_info *in
     record_drop(record);
   }
   queue_publish(retire, queue, status == LADE_OK);
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     *out = queue;
-  } else {
+  else
     ladei_retire_queue_unpin(retire, queue);
-  }
   ladei_lock_release(&retire->lock);
   return status;
 }

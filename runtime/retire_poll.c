@@ -174,9 +174,8 @@ static void question_end(ladei_retire *retire, ladei_retire_question *question, 
   closing_count(retire, queue, attempt, question->notes);
   question->done = attempt->result == CLOSE_DONE;
   if (!question->done || question->newest == NULL) return;
-  if (question->newest->mark == LADEI_RETIRE_MARK_NONE) {
+  if (question->newest->mark == LADEI_RETIRE_MARK_NONE)
     ladei_retire_queue_mark(queue, question->newest, NULL, question->open);
-  }
   ladei_retire_queue_finish(retire, queue, question->newest, done);
 }
 
@@ -190,15 +189,13 @@ void ladei_retire_queues_ask(ladei_retire *retire, ladei_retire_question *questi
   ladei_lock_release(&retire->lock);
   int cancellation = ladei_cancellation_hold();
   ladei_error_save(&callers); /* the note or add succeeds whatever happens here */
-  for (unsigned i = 0; i < count; i++) {
+  for (unsigned i = 0; i < count; i++)
     if (asked[i]) attempts[i] = stream_ask(retire, &questions[i].queue->stream, true);
-  }
   ladei_error_restore(&callers);
   ladei_cancellation_resume(cancellation);
   ladei_lock_acquire(&retire->lock);
-  for (unsigned i = 0; i < count; i++) {
+  for (unsigned i = 0; i < count; i++)
     if (asked[i]) question_end(retire, &questions[i], &attempts[i], done);
-  }
 }
 
 /* ---- Polling one queue ------------------------------------------------------------------------------------------- */
@@ -231,11 +228,10 @@ static void event_answered(ladei_retire *retire, ladei_retire_queue *queue, lade
   ladei_lock_assert_held(&retire->lock);
   bool failing = status != LADE_OK && status != LADE_NOT_READY && status != LADE_ERR_CAPTURE;
   retire->counters.quarantines += failing;
-  if (queue->kind == LADEI_RETIRE_QUEUE_FOREIGN) {
+  if (queue->kind == LADEI_RETIRE_QUEUE_FOREIGN)
     ladei_retire_use_failing_set(queue, use, failing);
-  } else {
+  else
     queue->failing = failing;
-  }
 }
 
 static lade_event use_event(const ladei_retire_use *use) {
@@ -367,17 +363,14 @@ static void visit(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
     return;
   }
   bool marks_done = visit_marks(retire, queue, walk);
-  if (queue->retired && marks_done && queue->pending > 0) {
-    visit_retired(retire, queue, walk);
-  }
+  if (queue->retired && marks_done && queue->pending > 0) visit_retired(retire, queue, walk);
   bool close = (walk->flags & LADEI_POLL_CLOSE) != 0 || failed || queue->open >= queue->close_at;
   if (!close || !queue_closable(queue)) return;
   closing attempt = queue_close(retire, queue, queue_queries(retire, queue));
-  if (attempt.result == CLOSE_FAILED) {
+  if (attempt.result == CLOSE_FAILED)
     pass_failed(walk, attempt.status);
-  } else if (attempt.result == CLOSE_DONE || (attempt.result == CLOSE_EVENT && attempt.asked == 0 && marks_done)) {
+  else if (attempt.result == CLOSE_DONE || (attempt.result == CLOSE_EVENT && attempt.asked == 0 && marks_done))
     (void)visit_marks(retire, queue, walk);
-  }
 }
 
 /* ---- Walks over all queues --------------------------------------------------------------------------------------- */
@@ -397,9 +390,7 @@ static void walk_poll(ladei_retire *retire, pass *walk) {
 static void walk_poll_all(ladei_retire *retire, pass *walk) {
   for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
     ladei_retire_queue_pin(retire, queue);
-    while (queue->busy && !queue->waits) {
-      ladei_condition_wait(&retire->yielded, &retire->lock);
-    }
+    while (queue->busy && !queue->waits) ladei_condition_wait(&retire->yielded, &retire->lock);
     bool claimed = ladei_retire_queue_claim(retire, queue);
     if (claimed) visit(retire, queue, walk);
     next = ladei_retire_queue_after(retire, queue);
@@ -607,9 +598,8 @@ static void sync_apply(ladei_retire *retire, ladei_retire_queue *queue, ladei_re
                        pass *walk) {
   ladei_lock_assert_held(&retire->lock);
   if (status != LADE_OK) pass_failed(walk, status);
-  if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
+  if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST)
     ladei_retire_queue_finish(retire, queue, newest, &walk->done);
-  }
 }
 
 /* Open uses that no event covers: waits for the stream, or for its device where the stream is gone. */
@@ -679,24 +669,20 @@ static void sync_each(ladei_retire *retire, ladei_retire_queue *queue, pass *wal
     lade_status status = event_wait(retire, queue, use, walk);
     after = TAILQ_NEXT(use, link); /* more may have come meanwhile */
     if (status != LADE_OK) pass_failed(walk, status);
-    if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
+    if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST)
       ladei_retire_queue_finish_one(retire, queue, use, &walk->done);
-    }
   }
 }
 
 static void sync_visit(ladei_retire *retire, ladei_retire_queue *queue, pass *walk) {
   ladei_lock_assert_held(&retire->lock);
-  if (queue->pending == 0) {
-    return; /* finished while this waited for the claim */
-  }
-  if (queue->kind != LADEI_RETIRE_QUEUE_STREAM) {
+  if (queue->pending == 0) return; /* finished while this waited for the claim */
+  if (queue->kind != LADEI_RETIRE_QUEUE_STREAM)
     sync_each(retire, queue, walk);
-  } else if (queue->retired) {
+  else if (queue->retired)
     sync_retired(retire, queue, walk);
-  } else {
+  else
     sync_queue(retire, queue, walk);
-  }
 }
 
 static void walk_synchronize(ladei_retire *retire, pass *walk) {
@@ -820,9 +806,7 @@ static lade_status queue_retire(ladei_retire *retire, ladei_retire_queue *queue)
   ladei_lock_assert_held(&retire->lock);
   enum { OPEN_TRIES = 4 };
   lade_status status;
-  for (int tries = 1; !queue_retire_once(retire, queue, &status); tries++) {
-    queue->retiring = tries >= OPEN_TRIES;
-  }
+  for (int tries = 1; !queue_retire_once(retire, queue, &status); tries++) queue->retiring = tries >= OPEN_TRIES;
   queue->retiring = false;
   return status;
 }

@@ -65,18 +65,14 @@ static void all_insert(ladei_retire_queues_all *all, ladei_retire_queue *queue) 
 
 static void all_remove(ladei_retire_queues_all *all, const ladei_retire_queue *queue) {
   ladei_retire_queue **place = bucket_of(all, queue->kind, queue->stream.context, queue->stream.id);
-  while (*place != queue) {
-    place = &(*place)->all_next;
-  }
+  while (*place != queue) place = &(*place)->all_next;
   *place = queue->all_next;
 }
 
 /* The first queue in or behind a bucket, and the one behind a queue. NULL: none. */
 static ladei_retire_queue *all_from(const ladei_retire_queues_all *all, const ladei_retire_queue *const *bucket) {
   const ladei_retire_queue *const *end = (const ladei_retire_queue *const *)all->buckets + all->bucket_count;
-  while (bucket < end && *bucket == NULL) {
-    bucket++;
-  }
+  while (bucket < end && *bucket == NULL) bucket++;
   return bucket < end ? (ladei_retire_queue *)*bucket : NULL;
 }
 
@@ -120,9 +116,8 @@ ladei_retire_queue *ladei_retire_queue_find(ladei_retire *retire, ladei_retire_q
                                             uint64_t id) {
   ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue *queue = *bucket_of(&retire->all, kind, context, id);
-  while (queue != NULL && !(queue->kind == kind && queue->stream.id == id && queue->stream.context == context)) {
+  while (queue != NULL && !(queue->kind == kind && queue->stream.id == id && queue->stream.context == context))
     queue = queue->all_next;
-  }
   return queue;
 }
 
@@ -188,9 +183,8 @@ void ladei_retire_queue_spare_put(ladei_retire *retire, ladei_retire_queue *queu
 /* Other streams may have the events. */
 static void spares_release(ladei_retire *retire, ladei_retire_queue *queue) {
   ladei_lock_assert_held(&retire->lock);
-  for (ladei_event *event; (event = ladei_retire_queue_spare_take(queue)) != NULL;) {
+  for (ladei_event *event; (event = ladei_retire_queue_spare_take(queue)) != NULL;)
     ladei_event_pool_release(retire->events, event);
-  }
 }
 
 static void queue_free(ladei_retire *retire, ladei_retire_queue *queue) {
@@ -242,9 +236,7 @@ bool ladei_retire_queue_claim(ladei_retire *retire, ladei_retire_queue *queue) {
 void ladei_retire_queue_claim_wait(ladei_retire *retire, ladei_retire_queue *queue) {
   ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue_pin(retire, queue);
-  while (queue->busy) {
-    ladei_condition_wait(&retire->yielded, &retire->lock);
-  }
+  while (queue->busy) ladei_condition_wait(&retire->yielded, &retire->lock);
   queue->busy = true;
 }
 
@@ -304,9 +296,7 @@ void ladei_retire_queue_mark(ladei_retire_queue *queue, ladei_retire_use *use, l
 
 /* The first mark from `use` on. */
 static ladei_retire_use *mark_from(ladei_retire_use *use) {
-  while (use != NULL && use->mark == LADEI_RETIRE_MARK_NONE) {
-    use = TAILQ_NEXT(use, link);
-  }
+  while (use != NULL && use->mark == LADEI_RETIRE_MARK_NONE) use = TAILQ_NEXT(use, link);
   return use;
 }
 
@@ -331,24 +321,20 @@ ladei_event *ladei_retire_queue_unmark(ladei_retire_queue *queue, ladei_retire_u
 /* Behind those noted before. From the end: blocks noted later are mostly freed later. */
 static void now_insert(ladei_retire_queue *queue, ladei_retire_use *use) {
   ladei_retire_use *before = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
-  while (before != NULL && before->sequence > use->sequence) {
-    before = TAILQ_PREV(before, ladei_retire_use_list, link);
-  }
-  if (before == NULL) {
+  while (before != NULL && before->sequence > use->sequence) before = TAILQ_PREV(before, ladei_retire_use_list, link);
+  if (before == NULL)
     TAILQ_INSERT_HEAD(&queue->uses, use, link);
-  } else {
+  else
     TAILQ_INSERT_AFTER(&queue->uses, before, use, link);
-  }
 }
 
 void ladei_retire_queue_append(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use) {
   ladei_lock_assert_held(&retire->lock);
   use_state_set(use, LADEI_RETIRE_USE_PENDING);
-  if (queue->kind == LADEI_RETIRE_QUEUE_NOW) {
+  if (queue->kind == LADEI_RETIRE_QUEUE_NOW)
     now_insert(queue, use);
-  } else {
+  else
     TAILQ_INSERT_TAIL(&queue->uses, use, link);
-  }
   if (queue->kind == LADEI_RETIRE_QUEUE_STREAM) queue->open += use->count;
   queue->pending += use->count;
   queue->appends++;
@@ -393,11 +379,10 @@ void ladei_retire_queue_finish_one(ladei_retire *retire, ladei_retire_queue *que
   ladei_retire_ticket *ticket = use->ticket, *last = use->last;
   uint32_t count = use->count;
   if (queue->open == queue->pending) queue->open -= count; /* no mark, so it was open */
-  if (use == queue->last_mark) {
+  if (use == queue->last_mark)
     queue->first_mark = queue->last_mark = NULL; /* no mark behind the last one: do not walk the open uses */
-  } else if (use == queue->first_mark) {
+  else if (use == queue->first_mark)
     queue->first_mark = mark_from(TAILQ_NEXT(use, link));
-  }
   TAILQ_REMOVE(&queue->uses, use, link);
   queue->pending -= count;
   retire->counters.pending_uses -= count;
@@ -455,14 +440,10 @@ void ladei_retire_pass_end(ladei_retire *retire, uint32_t *passes) {
 
 void ladei_retire_passes_wait(ladei_retire *retire) {
   ladei_lock_assert_held(&retire->lock);
-  while (retire->turning) {
-    ladei_condition_wait(&retire->yielded, &retire->lock);
-  }
+  while (retire->turning) ladei_condition_wait(&retire->yielded, &retire->lock);
   retire->turning = true;
   const uint32_t *before = &retire->passes[retire->turn++ & 1];
-  while (*before > 0) {
-    ladei_condition_wait(&retire->yielded, &retire->lock);
-  }
+  while (*before > 0) ladei_condition_wait(&retire->yielded, &retire->lock);
   retire->turning = false;
   ladei_condition_broadcast(&retire->yielded);
 }
@@ -483,9 +464,8 @@ void ladei_retire_queues_count(ladei_retire *retire, ladei_retire_counters *coun
   ladei_retire_queue *queue; /* others have nothing pending but uses of captures */
   RB_FOREACH (queue, ladei_retire_queues_active, &retire->active) {
     if (queue->kind == LADEI_RETIRE_QUEUE_STREAM) counters->open_uses += queue->open;
-    if (queue->failing) {
+    if (queue->failing)
       counters->quarantined_uses += queue->kind == LADEI_RETIRE_QUEUE_FOREIGN ? queue->failing_count : queue->pending;
-    }
     if (queue->lost && !queue->failing) counters->quarantined_uses += queue->open;
   }
   counters->captured_uses = retire->captured_uses;

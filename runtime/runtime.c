@@ -87,9 +87,7 @@ lade_status ladei_ops_check(const lade_runtime_ops *ops) {
 
 lade_status ladei_runtime_adopt(const lade_runtime_ops *ops, void *self, void *software_device, lade_runtime **out) {
   lade_status status = ladei_ops_check(ops);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   lade_runtime *runtime = calloc(1, sizeof *runtime);
   if (runtime == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "runtime \"%s\": no memory for %zu bytes", ops->name,
@@ -105,13 +103,9 @@ lade_status ladei_runtime_adopt(const lade_runtime_ops *ops, void *self, void *s
 }
 
 lade_status lade_runtime_close(lade_runtime *runtime) {
-  if (runtime == NULL) {
-    return LADE_OK;
-  }
+  if (runtime == NULL) return LADE_OK;
   lade_status status = ladei_runtime_check_process(runtime);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   uint64_t users = atomic_load(&runtime->users);
   if (users != 0) {
     return ladei_error(LADE_ERR_BUSY, 0, "runtime \"%s\": close: %llu pools, allocators or pipelines are alive on it",
@@ -131,13 +125,9 @@ lade_status ladei_runtime_forked(const lade_runtime *runtime) {
 }
 
 lade_status ladei_runtime_acquire(lade_runtime *runtime) {
-  if (runtime == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "runtime: NULL");
-  }
+  if (runtime == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "runtime: NULL");
   lade_status status = ladei_runtime_check_process(runtime);
-  if (status == LADE_OK) {
-    atomic_fetch_add(&runtime->users, 1);
-  }
+  if (status == LADE_OK) atomic_fetch_add(&runtime->users, 1);
   return status;
 }
 
@@ -173,9 +163,8 @@ uint64_t lade_runtime_now_ns(lade_runtime *runtime) { return runtime->ops->now_n
 
 /* Entry of every public helper: arguments there, right process. */
 static lade_status helper_enter(const lade_runtime *runtime, bool arguments_valid, const char *function) {
-  if (runtime == NULL || !arguments_valid) {
+  if (runtime == NULL || !arguments_valid)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: an argument is NULL or not allowed", function);
-  }
   return ladei_runtime_check_process(runtime);
 }
 
@@ -193,14 +182,10 @@ lade_status lade_runtime_device_count(lade_runtime *runtime, int *out_count) {
 
 lade_status lade_runtime_device_info(lade_runtime *runtime, int device, lade_device_info *info) {
   lade_status status = helper_enter(runtime, info != NULL, __func__);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   ladei_device_properties properties;
   status = runtime->ops->device_properties(runtime->self, device, &properties);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   lade_device_info own;
   lade_device_info_init(&own);
   _Static_assert(sizeof own.name == sizeof properties.name, "copied whole");
@@ -251,9 +236,7 @@ lade_status lade_stream_wait_event(lade_runtime *runtime, lade_stream stream, la
 lade_status lade_event_create(lade_runtime *runtime, int device, lade_event *out) {
   lade_status status = helper_enter(runtime, out != NULL, __func__);
   uint64_t context = 0;
-  if (status == LADE_OK) {
-    status = runtime->ops->device_context(runtime->self, device, &context);
-  }
+  if (status == LADE_OK) status = runtime->ops->device_context(runtime->self, device, &context);
   return status != LADE_OK ? status : runtime->ops->event_create(runtime->self, context, 0, out);
 }
 
@@ -279,9 +262,7 @@ lade_status lade_event_synchronize(lade_runtime *runtime, lade_event event) {
 }
 
 static ladei_copy_direction direction_of(bool dst_on_device, bool src_on_device) {
-  if (dst_on_device) {
-    return src_on_device ? LADEI_COPY_D2D : LADEI_COPY_H2D;
-  }
+  if (dst_on_device) return src_on_device ? LADEI_COPY_D2D : LADEI_COPY_H2D;
   return src_on_device ? LADEI_COPY_D2H : LADEI_COPY_H2H;
 }
 
@@ -332,9 +313,8 @@ static lade_status stretch_next(const lade_runtime *runtime, size_t length, stre
 /* Before anything is queued. */
 static lade_status stretches_check(const lade_runtime *runtime, stretch rest) {
   lade_status status = LADE_OK;
-  for (size_t length; status == LADE_OK && (length = stretch_length(&rest)) < rest.bytes;) {
+  for (size_t length; status == LADE_OK && (length = stretch_length(&rest)) < rest.bytes;)
     status = stretch_next(runtime, length, &rest);
-  }
   return status;
 }
 
@@ -356,17 +336,12 @@ lade_status lade_copy_async(lade_runtime *runtime, void *dst, const void *src, s
   ladei_stream resolved;
   bool valid = bytes == 0 || (dst != NULL && src != NULL && bytes < LADEI_SIZE_LIMIT);
   lade_status status = helper_enter_stream(runtime, stream, valid, __func__, &resolved);
-  if (status != LADE_OK || bytes == 0) {
-    return status;
-  }
+  if (status != LADE_OK || bytes == 0) return status;
   stretch all = {.dst = dst, .src = src, .bytes = bytes};
   status = stretch_ask(runtime, &all);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   bool between = all.to.kind == LADEI_MEMORY_DEVICE && all.from.kind == LADEI_MEMORY_DEVICE;
-  if (between && all.to.device != all.from.device) {
+  if (between && all.to.device != all.from.device)
     return runtime->ops->copy_peer(runtime->self, dst, all.to.device, src, all.from.device, bytes, &resolved);
-  }
   return stretches_copy(runtime, all, &resolved);
 }

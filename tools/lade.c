@@ -18,9 +18,8 @@ static const subcommand *const subcommands[] = {LADE_SUBCOMMANDS(ADDRESS)};
 
 static void usage(FILE *out) {
   fputs("usage: lade COMMAND [ARGUMENT...]\n\ncommands:\n", out);
-  for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++) {
+  for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++)
     fprintf(out, "  %-10s %s\n", subcommands[i]->name, subcommands[i]->what);
-  }
   fputs("\n`lade COMMAND --help` tells more.\n", out);
 }
 
@@ -33,9 +32,8 @@ int main(int argc, char **argv) {
     usage(stdout);
     return 0;
   }
-  for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++) {
+  for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++)
     if (strcmp(argv[1], subcommands[i]->name) == 0) return subcommands[i]->run(argc - 1, argv + 1);
-  }
   fprintf(stderr, "lade: unknown command \"%s\"\n", argv[1]);
   usage(stderr);
   return 2;

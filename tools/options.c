@@ -22,9 +22,8 @@ void options_read(const struct argp *argp, char *name, int argc, char **argv, vo
 
 const char *option_runtime_find(const char *text, size_t length) {
   static const char *const names[] = {"cuda", "cpu", "sim"};
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
     if (strlen(names[i]) == length && strncmp(names[i], text, length) == 0) return names[i];
-  }
   return NULL;
 }
 

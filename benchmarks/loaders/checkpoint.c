@@ -104,9 +104,8 @@ static bool set_close(void) {
   bool good = true;
   if (set.fd >= 0) close(set.fd);
   if (set.buffer != NULL) good = world_succeeded(lade_pinned_free(lade_pair_pinned_pool(set.w.pair), set.buffer));
-  if (set.device != NULL) {
+  if (set.device != NULL)
     good = world_succeeded(lade_device_free(lade_pair_device_allocator(set.w.pair), set.device)) && good;
-  }
   return world_close(&set.w) && good;
 }
 

@@ -109,9 +109,8 @@ static bool set_open(bench *b) {
 static bool set_close(void) {
   bool good = true;
   lade_index_destroy(set.index);
-  for (unsigned i = 0; i < SHARDS; i++) {
+  for (unsigned i = 0; i < SHARDS; i++)
     if (set.shard_bytes[i] > 0) close(set.fds[i]);
-  }
   if (set.buffer != NULL) good = world_succeeded(lade_pinned_free(lade_pair_pinned_pool(set.w.pair), set.buffer));
   if (set.device != NULL)
     good = world_succeeded(lade_device_free(lade_pair_device_allocator(set.w.pair), set.device)) && good;

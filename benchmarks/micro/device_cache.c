@@ -212,9 +212,8 @@ typedef struct record_rig {
 /* What the frees of one row take: noting the use, the free, and giving the blocks back to the cache once their events
  * are done, which the allocation after the row finds out. *out_calls_ns gets the driver's part. */
 static double row_run(record_rig *r, bool recorded, double *out_calls_ns) {
-  for (size_t i = 0; i < ROW; i++) {
+  for (size_t i = 0; i < ROW; i++)
     if (lade_device_alloc(r->allocator, LADEI_KIB, model_handle(r->own), &r->blocks[i]) != LADE_OK) return NAN;
-  }
   model_calls before = model_thread_calls;
   double begin = bench_seconds();
   for (size_t i = 0; i < ROW; i++) {
@@ -280,9 +279,8 @@ static void *pair_thread(void *user) {
 static double threads_rate(rig *rigs, size_t count) {
   pthread_t threads[2];
   double begin = bench_seconds();
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; i < count; i++)
     if (pthread_create(&threads[i], NULL, pair_thread, &rigs[i]) != 0) return NAN;
-  }
   bool fine = true;
   for (size_t i = 0; i < count; i++) {
     void *result;
@@ -373,9 +371,8 @@ static void *pulse_thread(void *user) {
   while (!atomic_load_explicit(&p->stop, memory_order_relaxed)) {
     void *block;
     double begin = bench_seconds();
-    if (lade_device_alloc(p->r->allocator, LADEI_KIB, p->r->stream, &block) == LADE_OK) {
+    if (lade_device_alloc(p->r->allocator, LADEI_KIB, p->r->stream, &block) == LADE_OK)
       (void)lade_device_free(p->r->allocator, block);
-    }
     p->longest = fmax(p->longest, bench_seconds() - begin);
   }
   return NULL;

@@ -86,11 +86,9 @@ static bool rig_close(rig *r) {
 static bool blocks_make(rig *r) {
   r->live = calloc(BLOCKS, sizeof *r->live);
   if (r->live == NULL) return failed("no memory");
-  for (; r->live_count < BLOCKS; r->live_count++) {
-    if (lade_device_alloc(r->allocator, BLOCK_BYTES, r->stream, &r->live[r->live_count]) != LADE_OK) {
+  for (; r->live_count < BLOCKS; r->live_count++)
+    if (lade_device_alloc(r->allocator, BLOCK_BYTES, r->stream, &r->live[r->live_count]) != LADE_OK)
       return failed("alloc");
-    }
-  }
   return true;
 }
 
@@ -105,9 +103,8 @@ static bool pair(rig *r) {
 static double pair_run(void *user) {
   rig *r = user;
   double begin = bench_seconds();
-  for (size_t i = 0; i < r->pairs; i++) {
+  for (size_t i = 0; i < r->pairs; i++)
     if (!pair(r)) return NAN;
-  }
   return (bench_seconds() - begin) * 1e9 / (double)r->pairs;
 }
 
@@ -120,9 +117,8 @@ static bool pair_case(bench *b, const bench_case *self) {
   }
   if (lade_device_tracker_add(rigs[TRACKER].allocator, event_ignore, NULL) != LADE_OK) return failed("tracker");
   if (!history_set(&rigs[EVENTS], LADE_CONTEXT_NEVER) || !history_set(&rigs[CONTEXTS], LADE_CONTEXT_ALLOC) ||
-      !history_set(&rigs[ALL], LADE_CONTEXT_ALL)) {
+      !history_set(&rigs[ALL], LADE_CONTEXT_ALL))
     return false;
-  }
   bench_variant variants[] = {{"lade", pair_run, &rigs[OFF]},
                               {"a tracker", pair_run, &rigs[TRACKER]},
                               {"events", pair_run, &rigs[EVENTS]},

@@ -26,9 +26,7 @@ static struct {
 #define OP(name, ...) (world.runtime->ops->name(world.runtime->self, ##__VA_ARGS__))
 
 static bool succeeded(lade_status status) {
-  if (status != LADE_OK) {
-    fprintf(stderr, "%s\n", lade_last_error()->text);
-  }
+  if (status != LADE_OK) fprintf(stderr, "%s\n", lade_last_error()->text);
   return status == LADE_OK;
 }
 
@@ -108,14 +106,11 @@ static lade_status call_device_alloc(void) {
 static double call_run(void *user) {
   const measured_call *measured = user;
   bool good = true;
-  for (int i = 0; good && measured->pending && i < PENDING_COPIES; i++) {
+  for (int i = 0; good && measured->pending && i < PENDING_COPIES; i++)
     good = succeeded(OP(copy, LADEI_COPY_H2D, world.device, world.pinned, large, &world.stream));
-  }
   good = good && succeeded(OP(event_record, world.event, &world.stream));
   double begun = bench_seconds();
-  for (unsigned i = 0; good && i < measured->count; i++) {
-    good = succeeded(measured->call());
-  }
+  for (unsigned i = 0; good && i < measured->count; i++) good = succeeded(measured->call());
   double ns = (bench_seconds() - begun) / measured->count * 1e9;
   good = good && succeeded(OP(stream_synchronize, &world.stream));
   return good ? ns : (double)NAN;
@@ -143,9 +138,7 @@ static double reserve_run(void *user) {
   lade_pinned_options options;
   lade_pinned_pool *pool = NULL;
   lade_pinned_options_init(&options);
-  if (!succeeded(lade_pinned_pool_create(world.runtime, &options, &pool))) {
-    return (double)NAN;
-  }
+  if (!succeeded(lade_pinned_pool_create(world.runtime, &options, &pool))) return (double)NAN;
   double begun = bench_seconds();
   bool good = succeeded(lade_pinned_reserve(pool, work->bytes, 0));
   double seconds = bench_seconds() - begun;

@@ -10,9 +10,7 @@ void *(*mimalloc_alloc)(size_t bytes);
 void (*mimalloc_free)(void *pointer);
 
 bool mimalloc_open(void) {
-  if (mimalloc_free != NULL) {
-    return true;
-  }
+  if (mimalloc_free != NULL) return true;
   void *library = dlopen("libmimalloc.so.2", RTLD_NOW | RTLD_LOCAL);
   void *alloc = library == NULL ? NULL : dlsym(library, "mi_malloc");
   void *release = library == NULL ? NULL : dlsym(library, "mi_free");

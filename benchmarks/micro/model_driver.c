@@ -94,9 +94,7 @@ static lade_status op_event_create(void *self, uint64_t context, unsigned flags,
   (void)flags;
   model_thread_calls.others++;
   model_event *event = aligned_alloc(_Alignof(model_event), sizeof *event);
-  if (event == NULL) {
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "model: no memory for an event");
-  }
+  if (event == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "model: no memory for an event");
   *event = (model_event){NULL, 0};
   *out = (lade_event)(void *)event;
   return LADE_OK;
@@ -131,9 +129,7 @@ static lade_status op_event_synchronize(void *self, lade_event handle) {
   (void)self;
   model_thread_calls.others++;
   const model_event *event = (const model_event *)(const void *)handle;
-  if (event->stream != NULL) {
-    model_finish(event->stream);
-  }
+  if (event->stream != NULL) model_finish(event->stream);
   return LADE_OK;
 }
 
@@ -168,9 +164,8 @@ static lade_status op_host_register(void *self, int device, void *pointer, size_
   (void)device;
   (void)flags;
   model_thread_calls.others++;
-  if (driver->locks_pages && mlock(pointer, bytes) != 0) {
+  if (driver->locks_pages && mlock(pointer, bytes) != 0)
     return ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, 0, "model: mlock of %zu bytes was refused", bytes);
-  }
   return LADE_OK;
 }
 
@@ -271,12 +266,8 @@ model_driver *model_open(bool locks_pages) {
 }
 
 void model_close(model_driver *driver) {
-  if (driver == NULL) {
-    return;
-  }
-  if (lade_runtime_close(driver->runtime) != LADE_OK) {
-    fprintf(stderr, "model driver: %s\n", lade_last_error()->text);
-  }
+  if (driver == NULL) return;
+  if (lade_runtime_close(driver->runtime) != LADE_OK) fprintf(stderr, "model driver: %s\n", lade_last_error()->text);
   free(driver);
 }
 
@@ -288,9 +279,7 @@ void model_costs_set(model_driver *driver, uint64_t record_ns, uint64_t query_ns
 }
 
 model_stream *model_stream_create(model_driver *driver, uint64_t lag) {
-  if (driver->stream_count == STREAMS_MAX) {
-    never_called();
-  }
+  if (driver->stream_count == STREAMS_MAX) never_called();
   model_stream *stream = &driver->streams[driver->stream_count++];
   stream->id = driver->stream_count;
   stream->lag = lag;
@@ -315,9 +304,7 @@ typedef struct call_costs {
     double best = 1e9;                                                                                                 \
     for (int round = 0; round < ROUNDS; round++) {                                                                     \
       double begin = bench_seconds();                                                                                  \
-      for (int i = 0; i < CALLS; i++) {                                                                                \
-        (void)(call);                                                                                                  \
-      }                                                                                                                \
+      for (int i = 0; i < CALLS; i++) (void)(call);                                                                    \
       double ns = (bench_seconds() - begin) * 1e9 / CALLS;                                                             \
       best = ns < best ? ns : best;                                                                                    \
     }                                                                                                                  \
@@ -330,9 +317,7 @@ static void costs_measure(call_costs *costs) {
   ladei_stream stream;
   ladei_capture_info capture;
   *costs = (call_costs){0};
-  if (driver == NULL) {
-    return;
-  }
+  if (driver == NULL) return;
   /* Through the table, as a cache calls them. */
   const lade_runtime *volatile runtime = driver->runtime;
   lade_stream handle = model_handle(model_stream_create(driver, 0));

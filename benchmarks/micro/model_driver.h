@@ -49,9 +49,7 @@ static inline lade_stream model_handle(model_stream *stream) { return (lade_stre
 static inline void model_submit(model_stream *stream) {
   uint64_t queued = atomic_load_explicit(&stream->queued, memory_order_relaxed) + 1;
   atomic_store_explicit(&stream->queued, queued, memory_order_relaxed);
-  if (queued > stream->lag) {
-    atomic_store_explicit(&stream->done, queued - stream->lag, memory_order_relaxed);
-  }
+  if (queued > stream->lag) atomic_store_explicit(&stream->done, queued - stream->lag, memory_order_relaxed);
 }
 
 /* All that is queued is finished. */

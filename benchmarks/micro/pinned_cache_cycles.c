@@ -23,14 +23,10 @@ enum { RECORD_NS = 1000, QUERY_NS = 300 };
 
 ALWAYS_INLINE bool cycle(const subject_calls *calls, worker *w) {
   subject_block block = {NULL, NULL};
-  if (!calls->alloc(w->s, BLOCK_BYTES, &block)) {
-    return false;
-  }
+  if (!calls->alloc(w->s, BLOCK_BYTES, &block)) return false;
   if (w->stream != NULL) {
     model_submit(w->stream);
-    if (!calls->record(w->s, &block, model_handle(w->stream))) {
-      return false;
-    }
+    if (!calls->record(w->s, &block, model_handle(w->stream))) return false;
   }
   return calls->free(w->s, &block);
 }
@@ -112,9 +108,7 @@ static bool pair_measure(bench *b, const char *name, cycles_run run, const char 
 static double repeat_seconds(const bench *b) { return bench_is_quick(b) ? 0.002 : 0.02; }
 
 static void streams_create(const subjects *s, model_stream **streams) {
-  for (int i = 0; i < WORKERS_MAX; i++) {
-    streams[i] = model_stream_create(s->driver, IN_FLIGHT);
-  }
+  for (int i = 0; i < WORKERS_MAX; i++) streams[i] = model_stream_create(s->driver, IN_FLIGHT);
 }
 
 /* ---- The cases --------------------------------------------------------------------------------------------------- */
@@ -123,9 +117,7 @@ bool record_case(bench *b, const bench_case *self) {
   (void)self;
   subjects s;
   model_stream *streams[WORKERS_MAX];
-  if (!subjects_open(&s, NULL)) {
-    return false;
-  }
+  if (!subjects_open(&s, NULL)) return false;
   streams_create(&s, streams);
   cycles_run run = {.s = &s, .streams = streams, .threads = 1, .seconds = repeat_seconds(b)};
   bool measured = pair_measure(b, "record", run, "own cost", "<= 80 ns, reference >= 1.7x");
@@ -158,9 +150,7 @@ bool reference_case(bench *b, const bench_case *self) {
   (void)self;
   subjects s;
   model_stream *streams[WORKERS_MAX];
-  if (!subjects_open(&s, NULL)) {
-    return false;
-  }
+  if (!subjects_open(&s, NULL)) return false;
   streams_create(&s, streams);
   bool measured = reference_measure(b, &s, streams);
   return subjects_close(&s) && measured;
@@ -169,9 +159,7 @@ bool reference_case(bench *b, const bench_case *self) {
 bool threads_case(bench *b, const bench_case *self) {
   (void)self;
   subjects s;
-  if (!subjects_open(&s, NULL)) {
-    return false;
-  }
+  if (!subjects_open(&s, NULL)) return false;
   cycles_run run = {.s = &s, .threads = 2, .value = SPEED_UP, .seconds = repeat_seconds(b)};
   cycles_run lade = run, mimalloc = run, jemalloc = run, reference = run;
   lade.loop = lade_cycles;
@@ -219,11 +207,8 @@ static double walk_measure(void *user) {
   const streams_run *run = user;
   const size_t words = (size_t)MANY_STREAMS * TOUCHED_BYTES / sizeof(uint64_t);
   double begin = bench_seconds();
-  for (unsigned i = 0; i < 2 * run->rounds; i++) {
-    for (size_t at = 0; at < words; at += LINE_BYTES / sizeof(uint64_t)) {
-      *(volatile uint64_t *)&run->memory[at] += 1;
-    }
-  }
+  for (unsigned i = 0; i < 2 * run->rounds; i++)
+    for (size_t at = 0; at < words; at += LINE_BYTES / sizeof(uint64_t)) *(volatile uint64_t *)&run->memory[at] += 1;
   return (bench_seconds() - begin) * 1e9 / (run->rounds * MANY_STREAMS);
 }
 

@@ -29,12 +29,8 @@ static void *idle_main(void *user) {
   enum { BLOCKS = 32 };
   idle_run *run = user;
   void *blocks[BLOCKS] = {NULL};
-  for (int i = 0; i < BLOCKS; i++) {
-    (void)lade_pinned_alloc(run->s.pool, BLOCK_BYTES, &blocks[i]);
-  }
-  for (int i = 0; i < BLOCKS; i++) {
-    (void)lade_pinned_free(run->s.pool, blocks[i]);
-  }
+  for (int i = 0; i < BLOCKS; i++) (void)lade_pinned_alloc(run->s.pool, BLOCK_BYTES, &blocks[i]);
+  for (int i = 0; i < BLOCKS; i++) (void)lade_pinned_free(run->s.pool, blocks[i]);
   pthread_barrier_wait(&run->asleep);
   pthread_barrier_wait(&run->end);
   return NULL;
@@ -59,9 +55,7 @@ static bool idle_start(idle_run *run) {
 
 static void idle_end(idle_run *run) {
   pthread_barrier_wait(&run->end);
-  for (unsigned i = 0; i < run->idle; i++) {
-    pthread_join(run->threads[i], NULL);
-  }
+  for (unsigned i = 0; i < run->idle; i++) pthread_join(run->threads[i], NULL);
   pthread_barrier_destroy(&run->asleep);
   pthread_barrier_destroy(&run->end);
 }
@@ -70,14 +64,10 @@ static void idle_end(idle_run *run) {
 
 static bool pair_make(const idle_run *run, bool recorded) {
   void *block;
-  if (lade_pinned_alloc(run->s.pool, BLOCK_BYTES, &block) != LADE_OK) {
-    return false;
-  }
+  if (lade_pinned_alloc(run->s.pool, BLOCK_BYTES, &block) != LADE_OK) return false;
   if (recorded) {
     model_submit(run->stream);
-    if (lade_pinned_record_event(run->s.pool, block, model_handle(run->stream)) != LADE_OK) {
-      return false;
-    }
+    if (lade_pinned_record_event(run->s.pool, block, model_handle(run->stream)) != LADE_OK) return false;
   }
   return lade_pinned_free(run->s.pool, block) == LADE_OK;
 }
@@ -116,14 +106,10 @@ bool idle_case(bench *b, const bench_case *self) {
   for (size_t i = 0; i < sizeof counts / sizeof counts[0] && measured; i++) {
     run.idle = counts[i];
     run.seconds = bench_is_quick(b) ? 0.002 : 0.02;
-    if (!subjects_open(&run.s, NULL)) {
-      return false;
-    }
+    if (!subjects_open(&run.s, NULL)) return false;
     run.stream = model_stream_create(run.s.driver, IN_FLIGHT);
     measured = idle_start(&run) && idle_measure(b, &run);
-    if (!measured) {
-      return false;
-    }
+    if (!measured) return false;
     idle_end(&run);
     measured = subjects_close(&run.s);
   }

@@ -53,9 +53,7 @@ ALWAYS_INLINE double latency_loop(const subject_calls *calls, worker *w, double 
     now = call_note(&data->times, now);
     step++;
   } while (good && (step < 2 * LIVE || now - begin < seconds));
-  for (unsigned i = 0; i < LIVE && good; i++) {
-    good = calls->free(w->s, &blocks[i]);
-  }
+  for (unsigned i = 0; i < LIVE && good; i++) good = calls->free(w->s, &blocks[i]);
   return good ? (now - begin) * 1e9 / (double)step : NAN;
 }
 
@@ -68,9 +66,7 @@ static double reference_loop(worker *w, double seconds) { return latency_loop(&r
 static double percentile(const latency_data *data) {
   uint64_t total = 0, seen = 0;
   unsigned bucket = 0;
-  for (unsigned i = 0; i <= BUCKETS; i++) {
-    total += data[0].times.counts[i] + data[1].times.counts[i];
-  }
+  for (unsigned i = 0; i <= BUCKETS; i++) total += data[0].times.counts[i] + data[1].times.counts[i];
   while (bucket <= BUCKETS && (double)seen < 0.999 * (double)total) {
     seen += data[0].times.counts[bucket] + data[1].times.counts[bucket];
     bucket++;
@@ -81,9 +77,7 @@ static double percentile(const latency_data *data) {
 static double latency_measure(latency_run *run, worker_loop loop) {
   latency_data *data = calloc(WORKERS_MAX, sizeof *data);
   worker workers[WORKERS_MAX];
-  if (data == NULL) {
-    return NAN;
-  }
+  if (data == NULL) return NAN;
   for (int i = 0; i < WORKERS_MAX; i++) {
     data[i].run = run;
     workers[i] = (worker){.s = run->s, .loop = loop, .seconds = run->seconds, .data = &data[i]};
@@ -106,9 +100,7 @@ static size_t one_size(sizes_random *random) {
 
 static bool list_measure(bench *b, latency_run *run, const char *name, sizes_draw draw) {
   sizes_random random = {1};
-  for (int i = 0; i < PLAN_STEPS; i++) {
-    run->sizes[i] = draw(&random);
-  }
+  for (int i = 0; i < PLAN_STEPS; i++) run->sizes[i] = draw(&random);
   const bench_variant variants[] = {{"lade", lade_run, run},
                                     {"mimalloc", mimalloc_run, run},
                                     {"jemalloc", jemalloc_run, run},
@@ -121,9 +113,7 @@ bool latency_case(bench *b, const bench_case *self) {
   (void)self;
   subjects s;
   latency_run run = {.s = &s, .seconds = bench_is_quick(b) ? 0.005 : 0.1};
-  if (!subjects_open(&s, NULL)) {
-    return false;
-  }
+  if (!subjects_open(&s, NULL)) return false;
   bool measured = list_measure(b, &run, "4 KiB", one_size) &&
                   list_measure(b, &run, sizes_lists[SIZES_TOKEN].name, sizes_lists[SIZES_TOKEN].draw);
   return subjects_close(&s) && measured;

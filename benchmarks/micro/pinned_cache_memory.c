@@ -43,18 +43,14 @@ typedef struct stuck_run {
 static size_t block_bytes(subjects *s, const subject_calls *calls, const subject_block *block) {
   lade_pinned_info info;
   lade_pinned_info_init(&info);
-  if (!is_lade(calls)) {
-    return reference_block_bytes(block->context);
-  }
+  if (!is_lade(calls)) return reference_block_bytes(block->context);
   return lade_pinned_find(s->pool, block->pointer, &info) == LADE_OK ? (size_t)info.bytes : 0;
 }
 
 /* Allocates, records and frees on one stream; the block's bytes, 0 where a call failed. */
 static size_t use(subjects *s, const subject_calls *calls, model_stream *stream, size_t bytes) {
   subject_block block = {NULL, NULL};
-  if (!calls->alloc(s, bytes, &block)) {
-    return 0;
-  }
+  if (!calls->alloc(s, bytes, &block)) return 0;
   size_t size = block_bytes(s, calls, &block);
   model_submit(stream);
   return calls->record(s, &block, model_handle(stream)) && calls->free(s, &block) ? size : 0;
@@ -67,22 +63,17 @@ static uint64_t churn(const stuck_run *run, bool stuck) {
   uint64_t kept = 0, reserved;
   sizes_random random = {run->seed};
   bool good = subjects_open(&s, NULL);
-  if (!good) {
-    return 0;
-  }
+  if (!good) return 0;
   model_stream *eighth = model_stream_create(s.driver, stuck ? UINT64_MAX : 0);
-  for (int i = 0; i < CHURN_STREAMS; i++) {
-    streams[i] = model_stream_create(s.driver, CHURN_IN_FLIGHT);
-  }
+  for (int i = 0; i < CHURN_STREAMS; i++) streams[i] = model_stream_create(s.driver, CHURN_IN_FLIGHT);
   sizes_draw draw = sizes_lists[SIZES_TOKEN].draw;
   for (int i = 0; i < STUCK_BLOCKS && good; i++) {
     size_t bytes = use(&s, run->calls, eighth, draw(&random));
     kept += stuck ? bytes : 0;
     good = bytes > 0;
   }
-  for (unsigned i = 0; i < run->cycles && good; i++) {
+  for (unsigned i = 0; i < run->cycles && good; i++)
     good = use(&s, run->calls, streams[sizes_below(&random, CHURN_STREAMS)], draw(&random)) > 0;
-  }
   reserved = is_lade(run->calls) ? lade_reserved(&s, true) : reference_peak_reserved_bytes(s.reference);
   model_finish(eighth);
   good = subjects_close(&s) && good;
@@ -126,17 +117,13 @@ typedef struct waste_heap {
 } waste_heap;
 
 static bool heap_alloc(waste_heap *heap, size_t bytes, subject_block *out) {
-  if (heap->calls != NULL) {
-    return heap->calls->alloc(&heap->s, bytes, out);
-  }
+  if (heap->calls != NULL) return heap->calls->alloc(&heap->s, bytes, out);
   out->pointer = (void *)(uintptr_t)buddy_alloc(heap->halves, bytes);
   return out->pointer != NULL;
 }
 
 static bool heap_free(waste_heap *heap, subject_block *block) {
-  if (heap->calls != NULL) {
-    return heap->calls->free(&heap->s, block);
-  }
+  if (heap->calls != NULL) return heap->calls->free(&heap->s, block);
   buddy_free(heap->halves, (uintptr_t)block->pointer);
   return true;
 }
@@ -147,9 +134,8 @@ static uint64_t heap_reserved(waste_heap *heap) {
     buddy_trim(heap->halves);
     return buddy_reserved_bytes(heap->halves);
   }
-  if (is_lade(heap->calls)) {
+  if (is_lade(heap->calls))
     return lade_pinned_empty_cache(heap->s.pool) == LADE_OK ? lade_reserved(&heap->s, false) : 0;
-  }
   return reference_empty(heap->s.reference) ? reference_reserved_bytes(heap->s.reference) : 0;
 }
 
@@ -167,13 +153,9 @@ static double waste_play(const waste_run *run, waste_heap *heap, subject_block *
     sizes[slot] = run->list->draw(&random);
     good = heap_free(heap, &blocks[slot]) && heap_alloc(heap, sizes[slot], &blocks[slot]);
   }
-  for (unsigned i = 0; i < run->live; i++) {
-    requested += sizes[i];
-  }
+  for (unsigned i = 0; i < run->live; i++) requested += sizes[i];
   reserved = good ? heap_reserved(heap) : 0;
-  for (unsigned i = 0; i < run->live && good; i++) {
-    good = heap_free(heap, &blocks[i]);
-  }
+  for (unsigned i = 0; i < run->live && good; i++) good = heap_free(heap, &blocks[i]);
   return good && reserved > 0 ? (double)reserved / (double)requested : NAN;
 }
 
@@ -228,14 +210,9 @@ static size_t private_bytes(void) {
   FILE *file = fopen("/proc/self/smaps_rollup", "r");
   char line[256];
   size_t kib = 0;
-  while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL) {
-    if (sscanf(line, "Private_Dirty: %zu kB", &kib) != 1) {
-      kib = 0;
-    }
-  }
-  if (file != NULL) {
-    fclose(file);
-  }
+  while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL)
+    if (sscanf(line, "Private_Dirty: %zu kB", &kib) != 1) kib = 0;
+  if (file != NULL) fclose(file);
   return kib * 1024;
 }
 
@@ -254,9 +231,7 @@ static double metadata_count(const metadata_run *run) {
     s.reference = reference_create(model_runtime(driver));
     good = s.reference != NULL;
   }
-  for (unsigned i = 0; i < run->blocks && good; i++) {
-    good = run->calls->alloc(&s, 4096, &block);
-  }
+  for (unsigned i = 0; i < run->blocks && good; i++) good = run->calls->alloc(&s, 4096, &block);
   size_t after = private_bytes();
   return good && before > 0 && after >= before ? (double)(after - before) : NAN;
 }
@@ -265,9 +240,7 @@ static double metadata_measure(void *user) {
   const metadata_run *run = user;
   double bytes = NAN;
   int ends[2], status = 1;
-  if (pipe(ends) != 0) {
-    return NAN;
-  }
+  if (pipe(ends) != 0) return NAN;
   malloc_trim(0);
   pid_t child = fork();
   if (child == 0) {
@@ -280,9 +253,7 @@ static double metadata_measure(void *user) {
     bytes = NAN;
   }
   close(ends[0]);
-  if (child > 0 && (waitpid(child, &status, 0) != child || status != 0)) {
-    return NAN;
-  }
+  if (child > 0 && (waitpid(child, &status, 0) != child || status != 0)) return NAN;
   return run->blocks > 0 ? bytes / run->blocks : bytes;
 }
 
@@ -311,9 +282,7 @@ typedef struct cold_run {
 } cold_run;
 
 static double cold_note(bench_samples *samples, double ms) {
-  if (samples->count < BENCH_MAX_REPEATS) {
-    samples->values[samples->count++] = ms;
-  }
+  if (samples->count < BENCH_MAX_REPEATS) samples->values[samples->count++] = ms;
   return ms;
 }
 
@@ -324,9 +293,7 @@ static double cold_note(bench_samples *samples, double ms) {
  */
 static bool memory_wake(size_t bytes) {
   char *area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (area == MAP_FAILED) {
-    return false;
-  }
+  if (area == MAP_FAILED) return false;
   (void)madvise(area, bytes, MADV_HUGEPAGE);
   ladei_prefault(NULL, -1, area, bytes, 2);
   munmap(area, bytes);
@@ -349,14 +316,11 @@ static double lade_cold(void *user) {
   double begin = bench_seconds();
   lade_status status = lade_pinned_alloc(pool, run->bytes, &block);
   double elapsed = bench_seconds() - begin;
-  if (status != LADE_OK) {
+  if (status != LADE_OK)
     fprintf(stderr, "cold: %s\n", lade_last_error()->text);
-  } else {
+  else
     status = lade_pinned_free(pool, block);
-  }
-  if (lade_pinned_pool_destroy(pool, true) != LADE_OK) {
-    status = LADE_ERR_BUSY;
-  }
+  if (lade_pinned_pool_destroy(pool, true) != LADE_OK) status = LADE_ERR_BUSY;
   model_close(driver);
   return status == LADE_OK ? cold_note(&run->lade, elapsed * 1e3) : NAN;
 }
@@ -364,18 +328,12 @@ static double lade_cold(void *user) {
 /* The plain way: one thread, pages of 4 KiB. */
 static double plain_cold(void *user) {
   cold_run *run = user;
-  if (!memory_wake(run->bytes)) {
-    return NAN;
-  }
+  if (!memory_wake(run->bytes)) return NAN;
   double begin = bench_seconds();
   char *area = mmap(NULL, run->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (area == MAP_FAILED) {
-    return NAN;
-  }
+  if (area == MAP_FAILED) return NAN;
   (void)madvise(area, run->bytes, MADV_NOHUGEPAGE);
-  for (size_t at = 0; at < run->bytes; at += 4096) {
-    *(volatile char *)(area + at) = 0;
-  }
+  for (size_t at = 0; at < run->bytes; at += 4096) *(volatile char *)(area + at) = 0;
   bool locked = !run->locks || mlock(area, run->bytes) == 0;
   double elapsed = bench_seconds() - begin;
   munmap(area, run->bytes);
@@ -393,9 +351,7 @@ static bool may_lock(size_t bytes) {
   void *area = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   /* Counts against the limit at once, and touches nothing. */
   bool may = area != MAP_FAILED && mlock2(area, bytes, MLOCK_ONFAULT) == 0;
-  if (area != MAP_FAILED) {
-    munmap(area, bytes);
-  }
+  if (area != MAP_FAILED) munmap(area, bytes);
   return may;
 }
 
@@ -403,9 +359,8 @@ bool cold_case(bench *b, const bench_case *self) {
   (void)self;
   cold_run run = {.bytes = bench_is_quick(b) ? 128 * MIB : 4096 * MIB, .threads = 2};
   run.locks = may_lock(run.bytes);
-  if (!run.locks) {
+  if (!run.locks)
     printf("cold: without locking: this process may not lock %zu bytes of memory (ulimit -l)\n", run.bytes);
-  }
   const bench_variant variants[] = {{"lade", lade_cold, &run}, {"1 thread, 4 KiB pages", plain_cold, &run}};
   json_t *params = json_pack("{s:I, s:i, s:b, s:s}", "bytes", (json_int_t)run.bytes, "threads", 2, "locked", run.locks,
                              "target", ">= 3x");

@@ -63,13 +63,9 @@ bool warm_case(bench *b, const bench_case *self) {
   (void)self;
   subjects s;
   bool measured = subjects_open(&s, NULL);
-  if (!measured) {
-    return false;
-  }
+  if (!measured) return false;
   unsigned step = bench_is_quick(b) ? 3 : 1;
-  for (unsigned log2 = 9; log2 <= 30 && measured; log2 += step) {
-    measured = warm_measure(b, &s, (size_t)1 << log2);
-  }
+  for (unsigned log2 = 9; log2 <= 30 && measured; log2 += step) measured = warm_measure(b, &s, (size_t)1 << log2);
   return subjects_close(&s) && measured;
 }
 
@@ -95,19 +91,13 @@ ALWAYS_INLINE double lists_loop(const subject_calls *calls, void *user) {
   subject_block blocks[MAX_LIVE];
   bool good = true;
   uint64_t pairs = 0;
-  for (unsigned i = 0; i < run->live; i++) {
-    good = calls->alloc(run->s, run->sizes[i], &blocks[i]) && good;
-  }
+  for (unsigned i = 0; i < run->live; i++) good = calls->alloc(run->s, run->sizes[i], &blocks[i]) && good;
   double begin = bench_seconds(), elapsed;
   do {
-    for (int i = 0; i < BATCH && good; i++) {
-      good = list_step(calls, run, blocks, (unsigned)(pairs++ % PLAN_STEPS));
-    }
+    for (int i = 0; i < BATCH && good; i++) good = list_step(calls, run, blocks, (unsigned)(pairs++ % PLAN_STEPS));
     elapsed = bench_seconds() - begin;
   } while (good && elapsed < run->seconds);
-  for (unsigned i = 0; i < run->live && good; i++) {
-    good = calls->free(run->s, &blocks[i]);
-  }
+  for (unsigned i = 0; i < run->live && good; i++) good = calls->free(run->s, &blocks[i]);
   if (!good) {
     fprintf(stderr, "lists: a call failed\n");
     return NAN;
@@ -122,9 +112,7 @@ SUBJECT_RUN(reference, lists, lists_loop)
 
 static bool list_measure(bench *b, subjects *s, const sizes_list *list) {
   lists_run *run = calloc(1, sizeof *run);
-  if (run == NULL) {
-    return false;
-  }
+  if (run == NULL) return false;
   sizes_random random = {1};
   *run = (lists_run){.s = s, .live = list->live, .seconds = repeat_seconds(b)};
   for (unsigned i = 0; i < PLAN_STEPS; i++) {
@@ -207,9 +195,7 @@ static bool holes_make(holes_run *run, const subject_calls *calls, int which) {
     good = calls->alloc(&run->s, hole_bytes(&run->random), &freed[i]) &&
            calls->alloc(&run->s, hole_bytes(&run->random), &run->blocks[i][which]);
   }
-  for (int i = 0; i < HOLES && good; i++) {
-    good = calls->free(&run->s, &freed[i]);
-  }
+  for (int i = 0; i < HOLES && good; i++) good = calls->free(&run->s, &freed[i]);
   free(freed);
   return good;
 }
@@ -234,9 +220,8 @@ bool holes_case(bench *b, const bench_case *self) {
     return false;
   }
   bool measured = holes_make(&run, &lade_calls, 0) && holes_make(&run, &reference_calls, 1) && holes_measure(b, &run);
-  for (int i = 0; i < HOLES && measured; i++) {
+  for (int i = 0; i < HOLES && measured; i++)
     measured = lade_pinned_free(run.s.pool, run.blocks[i][0].pointer) == LADE_OK;
-  }
   free(run.blocks);
   return subjects_close(&run.s) && measured;
 }

@@ -42,9 +42,7 @@ typedef struct world {
 } world;
 
 static bool succeeded(lade_status status) {
-  if (status != LADE_OK) {
-    fprintf(stderr, "%s\n", lade_last_error()->text);
-  }
+  if (status != LADE_OK) fprintf(stderr, "%s\n", lade_last_error()->text);
   return status == LADE_OK;
 }
 
@@ -101,9 +99,7 @@ static double cycle_run(void *user) {
              succeeded(lade_pinned_free(own.pool, block));
     }
     value = good ? (bench_seconds() - begun) / wanted->laps * 1e9 : (double)NAN;
-    if (stream != NULL) {
-      model_finish(stream);
-    }
+    if (stream != NULL) model_finish(stream);
   }
   return world_close(&own, value);
 }
@@ -210,9 +206,7 @@ static bool segment_case(bench *b, const bench_case *self) {
 static bool may_lock(size_t bytes) {
   void *area = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   bool may = area != MAP_FAILED && mlock2(area, bytes, MLOCK_ONFAULT) == 0; /* touches nothing */
-  if (area != MAP_FAILED) {
-    munmap(area, bytes);
-  }
+  if (area != MAP_FAILED) munmap(area, bytes);
   return may;
 }
 

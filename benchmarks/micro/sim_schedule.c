@@ -78,12 +78,9 @@ static lade_status transfer_time(lade_runtime *runtime, lade_pair *pair, const m
   lade_status status = runtime->ops->device_alloc(runtime->self, 0, 2 * total_bytes, &device);
   if (status != LADE_OK) return status;
   uint64_t begun_ns = lade_runtime_now_ns(runtime);
-  if (m->direction != LADE_TO_HOST) {
-    status = transfer_begin(pair, LADE_TO_DEVICE, device, &down);
-  }
-  if (status == LADE_OK && m->direction != LADE_TO_DEVICE) {
+  if (m->direction != LADE_TO_HOST) status = transfer_begin(pair, LADE_TO_DEVICE, device, &down);
+  if (status == LADE_OK && m->direction != LADE_TO_DEVICE)
     status = transfer_begin(pair, LADE_TO_HOST, (char *)device + total_bytes, &up);
-  }
   if (down != NULL) {
     lade_status ended = transfer_end(down);
     status = status != LADE_OK ? status : ended;

@@ -16,15 +16,12 @@ bool subjects_open(subjects *s, const lade_pinned_options *options) {
   lade_pinned_options standard = subjects_pool_options();
   *s = (subjects){0};
   s->driver = mimalloc_open() ? model_open(false) : NULL;
-  if (s->driver == NULL) {
-    return false;
-  }
+  if (s->driver == NULL) return false;
   lade_runtime *runtime = model_runtime(s->driver);
-  if (lade_pinned_pool_create(runtime, options == NULL ? &standard : options, &s->pool) != LADE_OK) {
+  if (lade_pinned_pool_create(runtime, options == NULL ? &standard : options, &s->pool) != LADE_OK)
     fprintf(stderr, "pinned pool: %s\n", lade_last_error()->text);
-  } else {
+  else
     s->reference = reference_create(runtime);
-  }
   if (s->reference == NULL) {
     subjects_close(s);
     return false;
@@ -34,9 +31,7 @@ bool subjects_open(subjects *s, const lade_pinned_options *options) {
 
 bool subjects_close(subjects *s) {
   bool destroyed = s->pool == NULL || lade_pinned_pool_destroy(s->pool, true) == LADE_OK;
-  if (!destroyed) {
-    fprintf(stderr, "pinned pool: %s\n", lade_last_error()->text);
-  }
+  if (!destroyed) fprintf(stderr, "pinned pool: %s\n", lade_last_error()->text);
   reference_destroy(s->reference);
   model_close(s->driver);
   *s = (subjects){0};

@@ -25,9 +25,7 @@ static struct {
 } world;
 
 static bool succeeded(lade_status status) {
-  if (status != LADE_OK) {
-    fprintf(stderr, "%s\n", lade_last_error()->text);
-  }
+  if (status != LADE_OK) fprintf(stderr, "%s\n", lade_last_error()->text);
   return status == LADE_OK;
 }
 
@@ -66,9 +64,7 @@ static double transfers_run(lade_pipeline *pipeline, unsigned ahead) {
       good = succeeded(lade_ticket_wait(tickets[i % ahead], LADE_WAIT_FOREVER));
       lade_ticket_release(tickets[i % ahead]);
     }
-    if (good && i < TRANSFERS) {
-      good = succeeded(lade_pipeline_submit(pipeline, &transfer, &tickets[i % ahead]));
-    }
+    if (good && i < TRANSFERS) good = succeeded(lade_pipeline_submit(pipeline, &transfer, &tickets[i % ahead]));
   }
   return good ? (bench_seconds() - begun) / TRANSFERS * 1e9 : (double)NAN;
 }
@@ -144,9 +140,8 @@ static double copies_run(void *stride) {
   lade_stream handle;
   if (!succeeded(lade_pinned_alloc(lade_pair_pinned_pool(world.pair), 1 << 20, &block)) ||
       !succeeded(lade_stream_create(world.runtime, 0, &handle)) ||
-      !succeeded(ops->stream_resolve(world.runtime->self, handle, &stream))) {
+      !succeeded(ops->stream_resolve(world.runtime->self, handle, &stream)))
     return (double)NAN;
-  }
   memset(block, 1, 1 << 20);
   bool packed = *(const size_t *)stride == BYTES;
   bool good = true;

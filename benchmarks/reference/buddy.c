@@ -45,9 +45,7 @@ static unsigned address_hash(const void *key, size_t length) {
 
 static unsigned order_of(size_t bytes) {
   unsigned order = MIN_ORDER;
-  while (((uint64_t)1 << order) < bytes) {
-    order++;
-  }
+  while (((uint64_t)1 << order) < bytes) order++;
   return order;
 }
 
@@ -125,9 +123,7 @@ void buddy_free(buddy *b, uint64_t address) {
     uint64_t other = block->address ^ ((uint64_t)1 << block->order);
     buddy_block *partner;
     HASH_FIND(hh, b->blocks, &other, sizeof other, partner);
-    if (partner == NULL || !partner->free || partner->order != block->order) {
-      break;
-    }
+    if (partner == NULL || !partner->free || partner->order != block->order) break;
     block_unlist(b, partner);
     buddy_block *lower = block->address < partner->address ? block : partner;
     block_remove(b, lower == block ? partner : block);
@@ -160,12 +156,8 @@ buddy *buddy_create(size_t segment_bytes) {
 }
 
 void buddy_destroy(buddy *b) {
-  if (b == NULL) {
-    return;
-  }
+  if (b == NULL) return;
   buddy_block *block, *next;
-  HASH_ITER (hh, b->blocks, block, next) {
-    block_remove(b, block);
-  }
+  HASH_ITER (hh, b->blocks, block, next) block_remove(b, block);
   free(b);
 }

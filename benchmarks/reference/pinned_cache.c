@@ -67,9 +67,7 @@ static unsigned address_hash(const void *key, size_t length) {
 }
 
 static int size_compare(const reference_block *a, const reference_block *b) {
-  if (a->bytes != b->bytes) {
-    return a->bytes < b->bytes ? -1 : 1;
-  }
+  if (a->bytes != b->bytes) return a->bytes < b->bytes ? -1 : 1;
   return ((uintptr_t)a->address > (uintptr_t)b->address) - ((uintptr_t)a->address < (uintptr_t)b->address);
 }
 
@@ -81,13 +79,9 @@ RB_GENERATE_INTERNAL(cached_set, reference_block, by_size, size_compare, __attri
 static event_entry *event_get(reference_cache *cache, uint64_t context) {
   pthread_mutex_lock(&cache->pool_lock);
   event_entry *entry = cache->spare;
-  if (entry != NULL) {
-    cache->spare = entry->next;
-  }
+  if (entry != NULL) cache->spare = entry->next;
   pthread_mutex_unlock(&cache->pool_lock);
-  if (entry != NULL) {
-    return entry;
-  }
+  if (entry != NULL) return entry;
   entry = calloc(1, sizeof *entry);
   const lade_runtime *runtime = cache->runtime;
   if (entry != NULL && runtime->ops->event_create(runtime->self, context, 0, &entry->event) != LADE_OK) {
@@ -140,9 +134,7 @@ static void events_process(reference_cache *cache) {
     pthread_mutex_lock(&block->lock);
     bool last = --block->event_count == 0;
     pthread_mutex_unlock(&block->lock);
-    if (last) {
-      block_cache(cache, block);
-    }
+    if (last) block_cache(cache, block);
     event_put(cache, entry);
   }
 }
@@ -196,9 +188,7 @@ static reference_block *block_create(reference_cache *cache, size_t bytes) {
 void *reference_alloc(reference_cache *cache, size_t bytes, reference_block **out) {
   events_process(cache);
   reference_block *block = cached_take(cache, bytes);
-  if (block == NULL) {
-    block = block_create(cache, power_of_two(bytes));
-  }
+  if (block == NULL) block = block_create(cache, power_of_two(bytes));
   *out = block;
   return block == NULL ? NULL : block->address;
 }
@@ -208,9 +198,7 @@ void *reference_alloc(reference_cache *cache, size_t bytes, reference_block **ou
 static bool block_note(reference_cache *cache, reference_block *block, lade_stream handle) {
   const lade_runtime *runtime = cache->runtime;
   ladei_stream stream;
-  if (runtime->ops->stream_resolve(runtime->self, handle, &stream) != LADE_OK) {
-    return false;
-  }
+  if (runtime->ops->stream_resolve(runtime->self, handle, &stream) != LADE_OK) return false;
   unsigned at = 0;
   bool noted = false;
   pthread_mutex_lock(&block->lock);
@@ -230,9 +218,7 @@ bool reference_record(reference_cache *cache, void *pointer, reference_block *bl
   reference_block *found = NULL;
   pthread_mutex_lock(&cache->blocks_lock);
   HASH_FIND(by_record, cache->blocks, &block, sizeof block, found);
-  if (found == NULL) {
-    HASH_FIND(by_address, cache->addresses, &pointer, sizeof pointer, found);
-  }
+  if (found == NULL) HASH_FIND(by_address, cache->addresses, &pointer, sizeof pointer, found);
   bool noted = found != NULL && block_note(cache, found, stream);
   pthread_mutex_unlock(&cache->blocks_lock);
   return noted;
@@ -263,11 +249,10 @@ static void events_append(reference_cache *cache, event_entry *list) {
   for (event_entry *next; list != NULL; list = next) {
     next = list->next;
     list->next = NULL;
-    if (cache->newest == NULL) {
+    if (cache->newest == NULL)
       cache->oldest = list;
-    } else {
+    else
       cache->newest->next = list;
-    }
     cache->newest = list;
   }
   pthread_mutex_unlock(&cache->events_lock);
@@ -279,14 +264,11 @@ bool reference_free(reference_cache *cache, reference_block *block) {
   block->allocated = false;
   event_entry *list = events_record(cache, block, &failed);
   pthread_mutex_unlock(&block->lock);
-  if (failed) {
-    return false;
-  }
-  if (list == NULL) {
+  if (failed) return false;
+  if (list == NULL)
     block_cache(cache, block);
-  } else {
+  else
     events_append(cache, list);
-  }
   return true;
 }
 
@@ -330,9 +312,7 @@ size_t reference_block_bytes(const reference_block *block) { return block->bytes
 
 reference_cache *reference_create(lade_runtime *runtime) {
   reference_cache *cache = aligned_alloc(CACHE_LINE, sizeof *cache);
-  if (cache == NULL) {
-    return NULL;
-  }
+  if (cache == NULL) return NULL;
   *cache = (reference_cache){.runtime = runtime};
   pthread_mutex_init(&cache->blocks_lock, NULL);
   pthread_mutex_init(&cache->free_lock, NULL);
@@ -343,22 +323,16 @@ reference_cache *reference_create(lade_runtime *runtime) {
 }
 
 void reference_destroy(reference_cache *cache) {
-  if (cache == NULL) {
-    return;
-  }
+  if (cache == NULL) return;
   const lade_runtime *runtime = cache->runtime;
-  for (event_entry *entry; (entry = oldest_take(cache)) != NULL;) {
-    event_put(cache, entry);
-  }
+  for (event_entry *entry; (entry = oldest_take(cache)) != NULL;) event_put(cache, entry);
   for (event_entry *entry = cache->spare, *next; entry != NULL; entry = next) {
     next = entry->next;
     (void)runtime->ops->event_destroy(runtime->self, entry->event);
     free(entry);
   }
   reference_block *block, *next;
-  HASH_ITER (by_record, cache->blocks, block, next) {
-    (void)block_release(cache, block);
-  }
+  HASH_ITER (by_record, cache->blocks, block, next) (void)block_release(cache, block);
   pthread_mutex_destroy(&cache->blocks_lock);
   pthread_mutex_destroy(&cache->free_lock);
   pthread_mutex_destroy(&cache->events_lock);

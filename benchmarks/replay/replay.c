@@ -120,9 +120,8 @@ static double lines_rate(const subject *s, bool done) {
   blocks all = {.list = NULL};
   char *line = NULL;
   size_t room = 0;
-  while (getline(&line, &room, file) > 0) {
+  while (getline(&line, &room, file) > 0)
     if (done) line_do(&all, line);
-  }
   double seconds = bench_seconds() - begin;
   for (size_t i = 0; i < all.room; i++) free(all.list[i]);
   free(all.list);
@@ -188,11 +187,10 @@ static void command_find(const char *program) {
   const char *named = getenv("LADE");
   const char *slash = strrchr(program, '/');
   int folder = slash == NULL ? 0 : (int)(slash - program) + 1;
-  if (named != NULL) {
+  if (named != NULL)
     snprintf(command, sizeof command, "%s", named);
-  } else {
+  else
     snprintf(command, sizeof command, "%.*s../../tools/lade", folder, program);
-  }
 }
 
 int main(int argc, char **argv) {

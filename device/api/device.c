@@ -45,9 +45,8 @@ static inline lade_status recounted(lade_device_allocator *allocator, lade_statu
   enum { RECORDS_PER_CALL = 16 };
   if (allocator->backend->check != ladei_device_native_check) return status;
   if (atomic_fetch_add_explicit(&allocator->calls_since_recount, 1, memory_order_relaxed) <
-      atomic_load_explicit(&allocator->calls_per_recount, memory_order_relaxed)) {
+      atomic_load_explicit(&allocator->calls_per_recount, memory_order_relaxed))
     return status;
-  }
   atomic_store_explicit(&allocator->calls_since_recount, 0, memory_order_relaxed);
   size_t looked_at = 0;
   if (ladei_device_native_recount(allocator, &looked_at) != LADE_OK) {
@@ -171,9 +170,8 @@ static bool imported(lade_device_allocator *allocator, const void *pointer) {
 lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   lade_status status = ladei_device_check_call(allocator);
   if (status != LADE_OK || pointer == NULL) return status;
-  if (atomic_load_explicit(&allocator->import_count, memory_order_relaxed) == 0) {
+  if (atomic_load_explicit(&allocator->import_count, memory_order_relaxed) == 0)
     return recounted(allocator, allocator->backend->record_stream(allocator, pointer, stream));
-  }
   lade_error before;
   ladei_error_save(&before);
   status = allocator->backend->record_stream(allocator, pointer, stream);
@@ -342,11 +340,10 @@ static lade_status allocator_make(lade_runtime *runtime, int device, const ladei
     allocator->heap.counters.max_split_bytes = setup->options->max_split_bytes;
     status = backend->open(allocator, setup);
   }
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     *out = allocator;
-  } else {
+  else
     common_destroy(allocator);
-  }
   return status;
 }
 
@@ -360,9 +357,8 @@ static lade_status allocator_create(lade_runtime *runtime, int device, const lad
 
 lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
                                           bool events_only, lade_device_allocator **out) {
-  if (runtime == NULL || out == NULL) {
+  if (runtime == NULL || out == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: create: runtime or out is NULL");
-  }
   lade_device_options own;
   lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_device_settings_check(&own);

@@ -63,11 +63,10 @@ static lade_device_event *ring_replace(ladei_device_history *history, lade_devic
   size_t kept = ladei_size_min(history->count, capacity);
   for (uint64_t at = oldest; at < history->sequence; at++) {
     const lade_device_event *event = &former[at % history->capacity];
-    if (history->sequence - at > kept) {
+    if (history->sequence - at > kept)
       ladei_device_context_drop(history, record_of(event));
-    } else {
+    else
       events[at % capacity] = *event;
-    }
   }
   history->events = events;
   history->capacity = capacity;
@@ -178,9 +177,8 @@ static lade_status label_note(lade_device_allocator *allocator, const char *labe
   if (!ladei_device_history_watched(allocator)) return LADE_OK;
   size_t length = strlen(label);
   ladei_device_context *context = calloc(1, sizeof *context + length + 1);
-  if (context == NULL) {
+  if (context == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: annotate: no memory for %zu bytes", length);
-  }
   atomic_init(&context->references, 1);
   context->is_label = true;
   memcpy(context->label, label, length + 1);
@@ -188,9 +186,8 @@ static lade_status label_note(lade_device_allocator *allocator, const char *labe
   ladei_device_history_begin(allocator, LADEI_DEVICE_CONTEXT_NOT_WANTED, &op);
   op.context = context; /* the label is the context of its event */
   ladei_lock_acquire(&allocator->lock);
-  if (allocator->heap.history != NULL) {
+  if (allocator->heap.history != NULL)
     ladei_device_history_event(&allocator->heap, LADE_DEVICE_USER_DEFINED, 0, 0, NULL, (lade_device_pool_id){0, 0});
-  }
   ladei_lock_release(&allocator->lock);
   ladei_device_history_end(allocator, &op);
   return LADE_OK;

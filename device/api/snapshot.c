@@ -97,9 +97,8 @@ static void segment_copy(const ladei_device_heap *heap, const ladei_device_heap_
 
 static void heap_copy(const ladei_device_heap *heap, ladei_device_snapshot *snapshot) {
   for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(heap); segment != NULL;
-       segment = ladei_device_heap_counted_next(heap, segment)) {
+       segment = ladei_device_heap_counted_next(heap, segment))
     segment_copy(heap, segment, snapshot);
-  }
   snapshot->stats = ladei_device_heap_stats(heap);
 }
 
@@ -165,9 +164,8 @@ lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_d
     bool watched = ladei_device_history_watched(allocator);
     size_t room = block_count(allocator);
     ladei_device_snapshot snapshot;
-    if (!snapshot_reserve(&snapshot, room, watched)) {
+    if (!snapshot_reserve(&snapshot, room, watched))
       return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: snapshot: no memory for %zu blocks", room);
-    }
     ladei_device_history_lock(allocator);
     bool filled = (watched || !allocator->history.enabled) && snapshot_fill(allocator, room, &snapshot);
     ladei_lock_release(&allocator->lock);

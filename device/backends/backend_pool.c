@@ -171,12 +171,9 @@ static lade_status state_fill(lade_device_allocator *allocator, pool_state *stat
   const lade_runtime_ops *ops = ops_of(allocator);
   void *self = allocator->runtime->self;
   lade_status status = ops->pool_create(self, &properties, &state->pool);
-  if (status == LADE_OK) {
-    status = ops->pool_attribute_set(self, state->pool, LADEI_POOL_RELEASE_THRESHOLD, UINT64_MAX);
-  }
-  if (status == LADE_OK) {
+  if (status == LADE_OK) status = ops->pool_attribute_set(self, state->pool, LADEI_POOL_RELEASE_THRESHOLD, UINT64_MAX);
+  if (status == LADE_OK)
     status = ops->stream_create(self, allocator->device, 0, LADEI_STREAM_NON_BLOCKING, &state->free_stream);
-  }
   if (status == LADE_OK) status = ops->stream_resolve(self, state->free_stream, &state->free_resolved);
   return status;
 }

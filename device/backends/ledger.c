@@ -42,9 +42,8 @@ static void nested_call_end(const nested_call *call) { nested_calls = call->oute
 
 /* This thread has given memory back, which is no news for what it is in. */
 static void nested_calls_return(const lade_device_allocator *allocator) {
-  for (nested_call *call = nested_calls; call != NULL; call = call->outer) {
+  for (nested_call *call = nested_calls; call != NULL; call = call->outer)
     if (call->allocator == allocator) call->returns++;
-  }
 }
 
 /* ---- Records: lock held ------------------------------------------------------------------------------------------ */
@@ -197,9 +196,8 @@ static lade_status returning_retry(lade_device_allocator *allocator, bool idle, 
 
 static void uses_done(void *owner, ladei_retire_ticket *list) {
   lade_device_allocator *allocator = owner;
-  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;)
     (void)record_give(allocator, record_of_ticket(ticket), false); /* a refusal is tried again */
-  }
 }
 
 /* What can be given back without waiting. Only a lost device or a forked child is an error of the caller's call. */
@@ -240,12 +238,9 @@ lade_status ladei_device_ledger_flush(lade_device_allocator *allocator) {
 static lade_status budget_check(const lade_device_allocator *allocator, size_t bytes) {
   ladei_lock_assert_held(&allocator->lock);
   uint64_t used = ladei_device_gauges_current(&allocator->heap.counters.active_bytes) + allocator->growing_bytes;
-  if (allocator->fraction_set && used + bytes > allocator->fraction_bytes) {
+  if (allocator->fraction_set && used + bytes > allocator->fraction_bytes)
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
-  }
-  if (used + bytes > allocator->max_bytes) {
-    return ladei_error(LADE_ERR_LIMIT, 0, "the options' max_bytes are used up");
-  }
+  if (used + bytes > allocator->max_bytes) return ladei_error(LADE_ERR_LIMIT, 0, "the options' max_bytes are used up");
   return LADE_OK;
 }
 
@@ -255,9 +250,8 @@ static lade_status record_begin(lade_device_allocator *allocator, size_t bytes, 
   lade_status status = budget_check(allocator, bytes);
   if (status != LADE_OK) return status;
   *out = ladei_slab_alloc(&ledger_of(allocator)->records);
-  if (*out == NULL) {
+  if (*out == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a block");
-  }
   allocator->growing_bytes += bytes;
   return LADE_OK;
 }
@@ -524,9 +518,8 @@ lade_status ladei_device_ledger_stream_retire(lade_device_allocator *allocator, 
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   (void)records_mark(&ledger_of(allocator)->by_address, &resolved);
-  while (records_mark(&ledger_of(allocator)->giving, &resolved) > 0) { /* L4 */
+  while (records_mark(&ledger_of(allocator)->giving, &resolved) > 0) /* L4 */
     ladei_condition_wait(&allocator->returned, &allocator->lock);
-  }
   ladei_lock_release(&allocator->lock);
   return LADE_OK;
 }
@@ -534,9 +527,8 @@ lade_status ladei_device_ledger_stream_retire(lade_device_allocator *allocator, 
 void ladei_device_ledger_stats_complete(lade_device_stats *stats) {
   lade_device_gauges *const gauges[] = {&stats->allocation, &stats->allocated_bytes, &stats->active,
                                         &stats->active_bytes, &stats->requested_bytes};
-  for (size_t i = 0; i < sizeof gauges / sizeof gauges[0]; i++) {
+  for (size_t i = 0; i < sizeof gauges / sizeof gauges[0]; i++)
     gauges[i]->small_pool = gauges[i]->large_pool = (lade_device_gauge){0, 0, 0, 0};
-  }
 }
 
 /* ---- Open, close, check ------------------------------------------------------------------------------------------ */
@@ -557,9 +549,8 @@ lade_status ladei_device_ledger_close(lade_device_allocator *allocator, bool wai
   uint64_t given = 0;
   lade_status status = wait ? ladei_device_ledger_flush(allocator) : uses_process(allocator, LADEI_POLL_CLOSE, &given);
   if (status == LADE_ERR_DEVICE_LOST) status = returning_retry(allocator, true, &given);
-  if (ladei_device_gauges_current(&allocator->heap.counters.active) > 0) {
+  if (ladei_device_gauges_current(&allocator->heap.counters.active) > 0)
     return status != LADE_OK ? status : ladei_device_check_active(allocator);
-  }
   status = ladei_retire_destroy(allocator->retire, wait);
   if (status != LADE_OK) return status;
   allocator->retire = NULL;
@@ -585,9 +576,8 @@ static const char *ledger_recount(lade_device_allocator *allocator) {
     live_bytes += record->bytes;
   }
   for (ladei_device_order_node *node = ladei_device_ordered_set_first(&ledger->giving); node != NULL;
-       node = ladei_device_order_next(node)) {
+       node = ladei_device_order_next(node))
     active_bytes += record_of(node)->bytes;
-  }
   for (const ladei_device_record *record = ledger->returning; record != NULL; record = record->next_returning) {
     if (record->live) return "L3 state of a returning record";
     returning++;
@@ -598,9 +588,8 @@ static const char *ledger_recount(lade_device_allocator *allocator) {
     return "L2 allocation";
   if (ladei_device_gauges_current(&counters->active) != ledger->by_address.count + ledger->giving.count ||
       ladei_device_gauges_current(&counters->active_bytes) != active_bytes ||
-      ladei_device_gauges_current(&counters->requested_bytes) != active_bytes) {
+      ladei_device_gauges_current(&counters->requested_bytes) != active_bytes)
     return "L2 active";
-  }
   return NULL;
 }
 

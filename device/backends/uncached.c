@@ -66,9 +66,8 @@ static lade_status direct_alloc(lade_device_allocator *allocator, size_t bytes, 
   ladei_lock_acquire(&allocator->lock);
   direct_block *block = ladei_slab_alloc(&state->records);
   ladei_lock_release(&allocator->lock);
-  if (block == NULL) {
+  if (block == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a block");
-  }
   void *pointer = NULL;
   status = driver_alloc(allocator, bytes, &pointer);
   ladei_lock_acquire(&allocator->lock);
@@ -127,11 +126,10 @@ static lade_status direct_free(lade_device_allocator *allocator, void *pointer) 
   if (status != LADE_OK) return status;
   status = driver_free(allocator, (uint64_t)(uintptr_t)pointer);
   ladei_lock_acquire(&allocator->lock);
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     ladei_slab_free(&state_of(allocator)->records, block);
-  } else {
+  else
     ladei_device_ordered_set_insert(&state_of(allocator)->blocks, &block->order);
-  }
   ladei_lock_release(&allocator->lock);
   return status;
 }

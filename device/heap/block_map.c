@@ -23,9 +23,8 @@ void ladei_device_block_map_destroy(ladei_device_block_map *map) {
 static ladei_device_block_map_table *table_create(size_t capacity) {
   size_t bytes;
   if (!ladei_size_mul(capacity, sizeof(ladei_device_block_map_entry), &bytes) ||
-      !ladei_size_add(bytes, sizeof(ladei_device_block_map_table), &bytes)) {
+      !ladei_size_add(bytes, sizeof(ladei_device_block_map_table), &bytes))
     return NULL;
-  }
   ladei_device_block_map_table *table = calloc(1, bytes);
   if (table != NULL) table->mask = capacity - 1;
   return table;
@@ -45,9 +44,8 @@ bool ladei_device_block_map_grow(ladei_device_block_map *map, size_t more) {
   if (!ladei_size_add(map->count, more, &wanted) || !ladei_size_mul(wanted, 2, &wanted)) return false;
   ladei_device_block_map_table *former = ladei_device_block_map_table_of(map);
   size_t capacity = former == NULL ? SMALLEST_CAPACITY : former->mask + 1;
-  while (capacity < wanted) {
+  while (capacity < wanted)
     if (!ladei_size_mul(capacity, 2, &capacity)) return false;
-  }
   ladei_device_block_map_table *larger = table_create(capacity);
   if (larger == NULL) return false;
   if (former != NULL) table_copy(larger, former);

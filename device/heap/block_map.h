@@ -74,9 +74,8 @@ static inline uint64_t ladei_device_block_map_address_at(const ladei_device_bloc
 /* Slot of the address, or the empty slot where it would go. */
 static inline size_t ladei_device_block_map_slot(const ladei_device_block_map_table *table, uint64_t address) {
   size_t slot = ladei_device_block_map_home(table, address);
-  while (ladei_device_block_map_address_at(table, slot) != address && ladei_device_block_map_at(table, slot) != NULL) {
+  while (ladei_device_block_map_address_at(table, slot) != address && ladei_device_block_map_at(table, slot) != NULL)
     slot = (slot + 1) & table->mask;
-  }
   return slot;
 }
 

@@ -49,9 +49,8 @@ static size_t block_reach(const ladei_device_block *block) {
 static ladei_device_block *expandable_best(ladei_device_block *block) {
   for (ladei_device_block *next = free_next(block);
        next != NULL && ladei_device_heap_segment_expandable(block->segment) && block_reach(next) < block_reach(block);
-       next = free_next(block)) {
+       next = free_next(block))
     block = next;
-  }
   return block;
 }
 
@@ -170,10 +169,9 @@ void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool
   ladei_device_block *next;
   for (ladei_device_block *block = all_first(pool); block != NULL; block = next) {
     next = all_next(pool, block);
-    if (ladei_device_heap_segment_expandable(block->segment)) {
+    if (ladei_device_heap_segment_expandable(block->segment))
       block_leave_granules(heap, block, leaving);
-    } else if (!ladei_device_block_is_split(block)) {
+    else if (!ladei_device_block_is_split(block))
       block_leave(block, leaving);
-    }
   }
 }

@@ -132,9 +132,8 @@ bool ladei_device_free_set_check(const ladei_device_free_set *set) {
     const ladei_device_ordered_set *nodes = &set->classes[class];
     if (nodes->count == 0 || !ladei_device_ordered_set_check(nodes)) return false;
     for (const ladei_device_order_node *node = ladei_device_ordered_set_first(nodes); node != NULL;
-         node = ladei_device_order_next(node)) {
+         node = ladei_device_order_next(node))
       if (class_of(set, node) != class) return false;
-    }
     count += nodes->count;
   }
   return count == set->count;

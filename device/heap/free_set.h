@@ -95,11 +95,10 @@ void ladei_device_free_set_move_class(ladei_device_free_set *set, ladei_device_o
 static inline void ladei_device_free_set_move(ladei_device_free_set *set, ladei_device_order_node *node,
                                               const ladei_device_order_key *key) {
   size_t class = ladei_device_free_set_class(set, key->word[1]);
-  if (class == ladei_device_free_set_class(set, node->key.word[1])) {
+  if (class == ladei_device_free_set_class(set, node->key.word[1]))
     ladei_device_ordered_set_move(&set->classes[class], node, key);
-  } else {
+  else
     ladei_device_free_set_move_class(set, node, key);
-  }
 }
 
 /* The stream's first node in the classes from `class` on that is at or after `key`, one of the stream. */

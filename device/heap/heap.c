@@ -153,9 +153,8 @@ static void segment_count_out(ladei_device_heap *heap, ladei_device_heap_segment
   ladei_device_gauges_lower(&heap->counters.segment, pool->is_small, 1);
   ladei_device_gauges_lower(&heap->counters.reserved_bytes, pool->is_small, segment->size);
   if (segment->oversize_counted) ladei_device_gauge_lower(&heap->counters.oversize_segments, 1);
-  if (heap->history != NULL) {
+  if (heap->history != NULL)
     ladei_device_history_segment(heap, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
-  }
 }
 
 static void hidden_count_out(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
@@ -237,9 +236,8 @@ void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_he
   segment->oversize_counted = segment->size >= heap->settings.max_split_bytes;
   if (segment->oversize_counted) ladei_device_gauge_raise(&heap->counters.oversize_segments, 1);
   heap->counters.device_allocs++;
-  if (heap->history != NULL) {
+  if (heap->history != NULL)
     ladei_device_history_segment(heap, segment, LADE_DEVICE_SEGMENT_ALLOC, segment->address, segment->size);
-  }
 }
 
 ladei_device_heap_segment *ladei_device_heap_segment_first(const ladei_device_heap *heap) {
@@ -300,9 +298,8 @@ ladei_device_block *ladei_device_heap_peek(const ladei_device_heap *heap, uint64
 static inline void record_prefetch(const ladei_device_block *block) {
   enum { LINE = 64 };
   uintptr_t address = (uintptr_t)block;
-  for (uintptr_t line = address; line < address + sizeof *block; line += LINE) {
+  for (uintptr_t line = address; line < address + sizeof *block; line += LINE)
     __builtin_prefetch((const void *)line, 1);
-  }
 }
 
 void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_part part) {
@@ -358,11 +355,10 @@ ladei_device_granule *ladei_device_granule_at(const ladei_device_granule_table *
 void ladei_device_block_remove(ladei_device_block *block) {
   assert(block->state == LADEI_DEVICE_HEAP_FREE || block->state == LADEI_DEVICE_HEAP_HOLE);
   ladei_device_block_pool *pool = block->segment->pool;
-  if (block->state == LADEI_DEVICE_HEAP_FREE) {
+  if (block->state == LADEI_DEVICE_HEAP_FREE)
     ladei_device_free_set_remove(&pool->free, &block->order);
-  } else {
+  else
     ladei_device_ordered_set_remove(&pool->holes, &block->order);
-  }
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
 }
 

@@ -47,11 +47,10 @@ static int side_of(const ladei_device_order_node *node, const ladei_device_order
 static void node_replace(ladei_device_ordered_set *set, const ladei_device_order_node *node,
                          ladei_device_order_node *with) {
   ladei_device_order_node *parent = parent_of(node);
-  if (parent == NULL) {
+  if (parent == NULL)
     set->root = with;
-  } else {
+  else
     parent->child[side_of(node, parent)] = with;
-  }
   if (with != NULL) parent_set(with, parent);
 }
 
@@ -97,11 +96,10 @@ static void higher(ladei_device_ordered_set *set, ladei_device_order_node *node,
     side = side_of(node, parent);
     node = parent;
   }
-  if (lean_of(node) == lean_to(side)) {
+  if (lean_of(node) == lean_to(side))
     node_rebalance(set, node, side);
-  } else {
+  else
     lean_set(node, EVEN);
-  }
 }
 
 /* The subtree on `side` of `node` (may be NULL) has become lower by 1. */
@@ -208,11 +206,10 @@ static ladei_device_order_node *heir_take_over(ladei_device_ordered_set *set, la
 void ladei_device_ordered_set_remove_among(ladei_device_ordered_set *set, ladei_device_order_node *node) {
   ladei_device_order_node *changed = parent_of(node);
   int side = changed != NULL ? side_of(node, changed) : LEFT;
-  if (node->child[LEFT] != NULL && node->child[RIGHT] != NULL) {
+  if (node->child[LEFT] != NULL && node->child[RIGHT] != NULL)
     changed = heir_take_over(set, node, &side);
-  } else {
+  else
     node_replace(set, node, node->child[node->child[LEFT] == NULL ? RIGHT : LEFT]);
-  }
   order_unlink(set, node);
   set->count--;
   lower(set, changed, side);

@@ -26,9 +26,8 @@ size_t ladei_device_round_request(const ladei_device_settings *settings, size_t 
   if (requested <= LADEI_DEVICE_BLOCK_QUANTUM) return LADEI_DEVICE_BLOCK_QUANTUM;
   uint64_t divisions = divisions_for(settings, requested);
   size_t gate;
-  if (divisions > 1 && ladei_size_mul(divisions, LADEI_DEVICE_BLOCK_QUANTUM, &gate) && requested > gate) {
+  if (divisions > 1 && ladei_size_mul(divisions, LADEI_DEVICE_BLOCK_QUANTUM, &gate) && requested > gate)
     return ladei_device_round_to_division(requested, divisions);
-  }
   return round_up(requested, LADEI_DEVICE_BLOCK_QUANTUM);
 }
 

@@ -28,9 +28,8 @@
 
 static bool capture_takes(const ladei_device_capture *capture, uint64_t stream_key) {
   if (capture->stream_count == 0) return true;
-  for (size_t i = 0; i < capture->stream_count; i++) {
+  for (size_t i = 0; i < capture->stream_count; i++)
     if (capture->stream_keys[i] == stream_key) return true;
-  }
   return false;
 }
 
@@ -40,9 +39,8 @@ static ladei_device_block_pool *pool_choose(lade_device_allocator *allocator, ui
   bool small = ladei_device_is_small(rounded), newest = allocator->heap.settings.newest_pool;
   ladei_device_private_pool *chosen = NULL;
   for (ladei_device_capture *capture = allocator->captures; capture != NULL && (chosen == NULL || newest);
-       capture = capture->next) {
+       capture = capture->next)
     if (capture_takes(capture, stream_key)) chosen = capture->pool;
-  }
   if (chosen != NULL) return small ? &chosen->small_pool : &chosen->large_pool;
   return small ? &allocator->heap.small_pool : &allocator->heap.large_pool;
 }
@@ -54,9 +52,8 @@ static void holes_mark(ladei_device_heap *heap, const ladei_device_private_pool 
   ladei_device_heap_assert_locked(heap);
   if (pool->segment_count == 0) return;
   for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
-       segment = ladei_device_heap_segment_next(segment)) {
+       segment = ladei_device_heap_segment_next(segment))
     if (segment->pool->owner == pool && ladei_device_heap_segment_expandable(segment)) segment->emptied = true;
-  }
 }
 
 static void pools_pick_all(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
@@ -149,9 +146,7 @@ static lade_status request_grow_once(lade_device_allocator *allocator, const lad
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_settings *settings = &allocator->heap.settings;
   bool pool_may = request->pool->owner == NULL || settings->expandable_private_pools;
-  if (settings->expandable_segments && pool_may) {
-    return ladei_device_expandable_alloc(allocator, request, out);
-  }
+  if (settings->expandable_segments && pool_may) return ladei_device_expandable_alloc(allocator, request, out);
   return ladei_device_driver_segment_alloc(allocator, request, out);
 }
 
@@ -195,9 +190,8 @@ static lade_status request_climb(lade_device_allocator *allocator, ladei_device_
   request->kept_bytes = 0;
   cache_collect(allocator, request);
   lade_status status = request_grow(allocator, request, out);
-  if (ladei_device_is_exhausted(status) && oversize_release(allocator, request)) {
+  if (ladei_device_is_exhausted(status) && oversize_release(allocator, request))
     status = request_grow(allocator, request, out);
-  }
   if (ladei_device_is_exhausted(status) && flush_allowed(allocator)) {
     lade_error refusal;
     uint64_t kept = 0;
@@ -250,9 +244,8 @@ static lade_status request_seek(lade_device_allocator *allocator, ladei_device_r
   ladei_lock_acquire(&allocator->lock);
   if (status != LADE_OK) return status;
   if (done > 0) *out = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
-  if (*out == NULL && ladei_device_callbacks_reclaim(allocator)) {
+  if (*out == NULL && ladei_device_callbacks_reclaim(allocator))
     *out = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
-  }
   return *out != NULL ? LADE_OK : request_acquire(allocator, request, out);
 }
 
@@ -375,9 +368,8 @@ lade_status ladei_device_native_free(lade_device_allocator *allocator, void *poi
   ladei_lock_acquire(&allocator->lock);
   block = ladei_device_block_map_get(&allocator->heap.starts, (uint64_t)(uintptr_t)pointer);
   lade_status status = LADE_OK;
-  if (block == NULL || block->state != LADEI_DEVICE_HEAP_ALLOCATED) {
+  if (block == NULL || block->state != LADEI_DEVICE_HEAP_ALLOCATED)
     status = ladei_device_block_lookup(allocator, pointer, true, "free", &block); /* what is wrong with it */
-  }
   if (status == LADE_OK) {
     DTRACE_PROBE1(lade, device_free, pointer);
     block = block_free(allocator, block);
@@ -447,9 +439,8 @@ static bool stream_has_segments(lade_device_allocator *allocator, const ladei_st
   bool found = false;
   ladei_lock_acquire(&allocator->lock);
   for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(&allocator->heap);
-       segment != NULL && !found; segment = ladei_device_heap_counted_next(&allocator->heap, segment)) {
+       segment != NULL && !found; segment = ladei_device_heap_counted_next(&allocator->heap, segment))
     found = stream_is_of(segment, stream);
-  }
   ladei_lock_release(&allocator->lock);
   return found;
 }

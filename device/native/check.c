@@ -99,9 +99,8 @@ static void block_recount(heap_recount *r, const ladei_device_block *block) {
     expect(r, ladei_device_start_bits_get(&segment->starts, granule), "I5 start bit of a block");
     expect(r, ladei_device_start_bits_at_most(&segment->starts, last) == granule, "I5 no start bit inside a block");
   }
-  if (ladei_device_heap_segment_expandable(segment) && block->mapped) {
+  if (ladei_device_heap_segment_expandable(segment) && block->mapped)
     gauges_add(&r->sums.reserved_bytes, segment->pool->is_small, block->size);
-  }
   switch ((ladei_device_block_state)block->state) {
   case LADEI_DEVICE_HEAP_FREE:
   case LADEI_DEVICE_HEAP_HOLE: block_recount_free(r, block); break;
@@ -155,9 +154,8 @@ static void pools_recount(heap_recount *r) {
     pool_recount(r, &pool->large_pool, &free_total, &hole_total);
     uint64_t segments = 0;
     for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(r->heap); segment != NULL;
-         segment = ladei_device_heap_counted_next(r->heap, segment)) {
+         segment = ladei_device_heap_counted_next(r->heap, segment))
       segments += segment->pool->owner == pool;
-    }
     expect(r, segments == pool->segment_count, "I11 segments of a private pool");
   }
   expect(r, free_total == r->free_blocks && hole_total == r->holes, "I2 nothing else in the sets");
@@ -201,9 +199,8 @@ static void stats_compare(heap_recount *r) {
 static void history_recount(heap_recount *r, const lade_device_allocator *allocator) {
   const ladei_device_history *history = &allocator->history;
   expect(r, history->count <= history->capacity && history->count <= history->sequence, "H1 events in the ring");
-  for (uint64_t at = history->sequence - history->count; at < history->sequence; at++) {
+  for (uint64_t at = history->sequence - history->count; at < history->sequence; at++)
     expect(r, history->events[at % history->capacity].sequence == at, "H1 place of an event");
-  }
   expect(r, history->enabled || (history->count == 0 && r->contexts == 0), "H2 nothing is kept while history is off");
   bool watched = history->enabled || allocator->trackers.count > 0;
   expect(r, watched == (allocator->heap.history != NULL) && watched == ladei_device_history_watched(allocator),
@@ -221,13 +218,11 @@ lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t
   expect(&r, ladei_device_ordered_set_check(&r.heap->by_address) && ladei_device_ordered_set_check(&r.heap->hidden),
          "I1 order of segments");
   for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(r.heap);
-       segment != NULL && r.broken == NULL; segment = ladei_device_heap_counted_next(r.heap, segment)) {
-    if (segment->hidden == NULL) {
+       segment != NULL && r.broken == NULL; segment = ladei_device_heap_counted_next(r.heap, segment))
+    if (segment->hidden == NULL)
       segment_recount(&r, segment);
-    } else {
+    else
       segment_recount_held(&r, segment);
-    }
-  }
   if (r.broken == NULL) {
     expect(&r, r.blocks == r.heap->starts.count, "I5 nothing else in the map of starts");
     expect(&r, r.waiting == atomic_load(&r.heap->waiting_count), "I8 waiting blocks");

@@ -53,14 +53,12 @@ static lade_status pool_ready(const lade_device_allocator *allocator, const char
                               bool released_too, const ladei_device_private_pool **out) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
-  if (allocator->captures != NULL) {
+  if (allocator->captures != NULL)
     return ladei_device_private_pool_error(allocator, LADE_ERR_CAPTURE, call, id, "must wait: a capture is under way");
-  }
   if (pool == NULL)
     return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, call, id, "is unknown");
-  if (pool->use_count == 0 && !released_too) {
+  if (pool->use_count == 0 && !released_too)
     return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, call, id, "is released");
-  }
   *out = pool;
   return LADE_OK;
 }
@@ -198,9 +196,8 @@ static size_t pool_live_count(const ladei_device_heap *heap, const ladei_device_
        segment = ladei_device_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
     for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
-         block = block->next) {
+         block = block->next)
       live += block->state == LADEI_DEVICE_HEAP_ALLOCATED;
-    }
   }
   return live;
 }
@@ -211,11 +208,10 @@ static bool saved_covers(const lade_device_checkpoint *checkpoint, uint64_t addr
   size_t high = checkpoint->segment_count; /* those from here on begin behind the address */
   while (low < high) {
     size_t middle = low + (high - low) / 2;
-    if (checkpoint->segments[middle].address <= address) {
+    if (checkpoint->segments[middle].address <= address)
       low = middle + 1;
-    } else {
+    else
       high = middle;
-    }
   }
   return low > 0 && address - checkpoint->segments[low - 1].address < checkpoint->segments[low - 1].size;
 }
@@ -246,13 +242,11 @@ static void pool_free_all(lade_device_allocator *allocator, const ladei_device_p
        segment = ladei_device_heap_segment_next(segment)) {
     if (segment->pool->owner != pool) continue;
     for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
-         block = block->next) {
+         block = block->next)
       if (block->state == LADEI_DEVICE_HEAP_ALLOCATED) out_freed[count++] = (void *)(uintptr_t)block->address;
-    }
   }
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; i < count; i++)
     block_free(allocator, checkpoint, ladei_device_block_map_get(&heap->starts, (uint64_t)(uintptr_t)out_freed[i]));
-  }
 }
 
 static void segment_restore(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
@@ -266,13 +260,11 @@ static void segment_restore(lade_device_allocator *allocator, const lade_device_
     assert(block->size == blocks[i].size);
   }
   uint64_t address = saved->address;
-  for (size_t i = 0; i < saved->block_count; address += blocks[i].size, i++) {
-    if (blocks[i].allocated) {
+  for (size_t i = 0; i < saved->block_count; address += blocks[i].size, i++)
+    if (blocks[i].allocated)
       restored->created[restored->created_count++] = (void *)(uintptr_t)address;
-    } else {
+    else
       block_free(allocator, checkpoint, ladei_device_block_map_get(&heap->starts, address));
-    }
-  }
 }
 
 static size_t saved_live_count(const lade_device_checkpoint *checkpoint) {
@@ -305,9 +297,8 @@ static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_d
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *pool = NULL;
   lade_status status = pool_ready(allocator, "checkpoint_set", checkpoint->id, false, &pool);
-  for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++) {
+  for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++)
     status = segment_ready(allocator, pool, &checkpoint->segments[i]);
-  }
   if (status != LADE_OK) return status;
   lade_device_restored *restored =
       restored_create(pool_live_count(&allocator->heap, pool), saved_live_count(checkpoint));
@@ -317,9 +308,8 @@ static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_d
                                            "finds no memory");
   }
   pool_free_all(allocator, pool, checkpoint, restored->freed);
-  for (size_t i = 0; i < checkpoint->segment_count; i++) {
+  for (size_t i = 0; i < checkpoint->segment_count; i++)
     segment_restore(allocator, checkpoint, &checkpoint->segments[i], restored);
-  }
   *out = restored;
   return LADE_OK;
 }

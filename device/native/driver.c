@@ -18,9 +18,8 @@ ladei_capture_mode ladei_device_driver_relax(const lade_device_allocator *alloca
   ladei_capture_mode mode = LADEI_CAPTURE_RELAXED;
   ladei_lock_assert_none_held();
   /* Where the exchange fails, so does the call that follows, and says why. */
-  if (allocator->runtime->ops->capture_mode_exchange(allocator->runtime->self, &mode) != LADE_OK) {
+  if (allocator->runtime->ops->capture_mode_exchange(allocator->runtime->self, &mode) != LADE_OK)
     return LADEI_CAPTURE_RELAXED;
-  }
   return mode;
 }
 
@@ -35,12 +34,10 @@ lade_status ladei_device_driver_budget(lade_device_allocator *allocator, size_t 
   ladei_lock_assert_held(&allocator->lock);
   uint64_t reserved = ladei_device_gauges_current(&allocator->heap.counters.reserved_bytes) + allocator->growing_bytes +
                       allocator->held_bytes;
-  if (allocator->fraction_set && reserved + bytes > allocator->fraction_bytes) {
+  if (allocator->fraction_set && reserved + bytes > allocator->fraction_bytes)
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
-  }
-  if (reserved + bytes > allocator->max_bytes) {
+  if (reserved + bytes > allocator->max_bytes)
     return ladei_error(LADE_ERR_LIMIT, 0, "the options' max_bytes are used up");
-  }
   return LADE_OK;
 }
 
@@ -138,22 +135,20 @@ static lade_status blocks_call(lade_device_allocator *allocator, ladei_device_bl
 static void block_commit(lade_device_allocator *allocator, ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
-  if (!block->gone) {
+  if (!block->gone)
     ladei_device_block_insert(heap, block);
-  } else if (ladei_device_heap_segment_expandable(block->segment)) {
+  else if (ladei_device_heap_segment_expandable(block->segment))
     ladei_device_expandable_unmapped(allocator, block);
-  } else {
+  else
     ladei_device_heap_segment_remove(heap, block);
-  }
 }
 
 /* Whether a capture under way names the stream of a segment. */
 static bool segment_named(const lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
   ladei_lock_assert_held(&allocator->lock);
   for (const ladei_device_capture *capture = allocator->captures; capture != NULL; capture = capture->next) {
-    for (size_t i = 0; i < capture->stream_count; i++) {
+    for (size_t i = 0; i < capture->stream_count; i++)
       if (capture->stream_keys[i] == segment->stream_key) return true;
-    }
   }
   return false;
 }
@@ -161,16 +156,14 @@ static bool segment_named(const lade_device_allocator *allocator, const ladei_de
 /* Memory of streams that captures name stays without a question: begin has seen to it that none is under way either. */
 static void blocks_keep(lade_device_allocator *allocator, ladei_device_block *first) {
   ladei_lock_assert_held(&allocator->lock);
-  for (ladei_device_block *block = first; block != NULL; block = block->chain) {
+  for (ladei_device_block *block = first; block != NULL; block = block->chain)
     block->kept = !allocator->heap.settings.reference && segment_named(allocator, block->segment);
-  }
 }
 
 static void blocks_hide(lade_device_allocator *allocator, ladei_device_block *first) {
   ladei_lock_assert_held(&allocator->lock);
-  for (ladei_device_block *block = first; block != NULL; block = block->chain) {
+  for (ladei_device_block *block = first; block != NULL; block = block->chain)
     if (!ladei_device_heap_segment_expandable(block->segment)) ladei_device_heap_segment_hide(&allocator->heap, block);
-  }
 }
 
 /* What the driver did not take. Whatever it said, what it has handed out again is gone. */

@@ -116,9 +116,8 @@ static lade_status granules_map(lade_device_allocator *allocator, ladei_device_h
 static size_t granules_held(const ladei_device_heap_segment *segment, size_t first, size_t count) {
   const ladei_device_granule_table *table = segment->granules;
   size_t held = 0;
-  for (size_t i = first; i < first + count && i < table->count; i++) {
+  for (size_t i = first; i < first + count && i < table->count; i++)
     held += ladei_device_granule_at(table, i)->handle != 0;
-  }
   return held;
 }
 
@@ -211,9 +210,8 @@ void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_de
   ladei_device_heap *heap = &allocator->heap;
   heap->counters.device_frees++;
   ladei_device_gauges_lower(&heap->counters.reserved_bytes, block->segment->pool->is_small, block->size);
-  if (heap->history != NULL) {
+  if (heap->history != NULL)
     ladei_device_history_segment(heap, block->segment, LADE_DEVICE_SEGMENT_UNMAP, block->address, block->size);
-  }
   block->mapped = false;
   block->segment->emptied = true;
   allocator->held_bytes += ladei_device_expandable_held(block);
@@ -227,12 +225,10 @@ lade_status ladei_device_expandable_release(lade_device_allocator *allocator, la
   allocator->held_bytes -= ladei_device_expandable_held(hole);
   ladei_lock_release(&allocator->lock);
   lade_status status = LADE_OK;
-  for (size_t i = 0; status == LADE_OK && i < segment->granules->count && i < segment->granules->limit; i++) {
+  for (size_t i = 0; status == LADE_OK && i < segment->granules->count && i < segment->granules->limit; i++)
     status = granule_unmap(allocator, segment, i);
-  }
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     status = ops_of(allocator)->vm_address_free(allocator->runtime->self, granule_address(segment, 0), segment->size);
-  }
   ladei_lock_acquire(&allocator->lock);
   if (status != LADE_OK && !segment->counted_out) {
     ladei_device_heap_segment_show(&allocator->heap, hole);
@@ -300,9 +296,8 @@ static lade_status segment_reserve(lade_device_allocator *allocator, const ladei
   ladei_device_segment_legacy_resolve(allocator, segment);
   ladei_capture_mode mode = ladei_device_driver_relax(allocator);
   lade_status status = granularity_check(allocator, segment->granules->bytes);
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     status = ops_of(allocator)->vm_reserve(allocator->runtime->self, allocator->device, segment->size, 0, &address);
-  }
   ladei_device_driver_unrelax(allocator, mode);
   ladei_lock_acquire(&allocator->lock);
   if (status == LADE_OK && !ladei_device_heap_reserve(&allocator->heap, 1)) {
@@ -410,9 +405,8 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block
   size_t granules = granules_for(granule_bytes, wanted);
   size_t bytes = granules * granule_bytes;
   size_t first = (size_t)(hole->address - segment->address) / granule_bytes;
-  if (bytes > allocator->total_bytes) {
+  if (bytes > allocator->total_bytes)
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "expandable segments: %zu bytes exceed the device", bytes);
-  }
   if (!ladei_device_granule_table_reserve(segment->granules, first + granules)) return records_missing();
   if (bytes < hole->size) {
     if (!ladei_device_heap_reserve(heap, 1)) return records_missing();
@@ -491,11 +485,10 @@ static lade_status run_grow(lade_device_allocator *allocator, const ladei_device
                             ladei_device_block *run, size_t *growing, ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
   lade_status status = LADE_OK;
-  if (run != NULL) {
+  if (run != NULL)
     run_detach(run, request->rounded);
-  } else {
+  else
     status = segment_reserve(allocator, request, &run);
-  }
   if (status == LADE_OK) status = run_map(allocator, run, request->rounded, growing);
   if (status == LADE_OK && !ladei_device_heap_reserve(&allocator->heap, 1)) {
     ladei_device_block_insert(&allocator->heap, run);
@@ -533,10 +526,8 @@ static ladei_device_block *mapped_from(const ladei_device_heap *heap, uint64_t a
   for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
     if (!ladei_device_heap_segment_expandable(segment) || segment->address + segment->size <= address) continue;
-    for (ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
-         block = block->next) {
+    for (ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL; block = block->next)
       if (block->address >= address && block->mapped) return block;
-    }
   }
   return NULL;
 }

@@ -63,15 +63,13 @@ static lade_status event_finish(lade_device_allocator *allocator, lade_event eve
 lade_status ladei_device_last_event_make(lade_device_allocator *allocator, const ladei_stream *stream,
                                          ladei_device_last_event **out) {
   ladei_device_last_event *last = calloc(1, sizeof *last);
-  if (last == NULL) {
+  if (last == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for %zu bytes", sizeof *last);
-  }
   lade_status status = event_make(allocator, stream, &last->event);
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     *out = last;
-  } else {
+  else
     free(last);
-  }
   return status;
 }
 
@@ -150,9 +148,8 @@ lade_status ladei_device_segment_finish(lade_device_allocator *allocator, const 
                                         bool wait) {
   ladei_lock_assert_none_held();
   lade_status status = work_finish(allocator, segment, wait);
-  if (status != LADE_OK && status != LADE_ERR_CAPTURE && status != LADE_ERR_DEVICE_LOST) {
+  if (status != LADE_OK && status != LADE_ERR_CAPTURE && status != LADE_ERR_DEVICE_LOST)
     status = device_finish(allocator);
-  }
   return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
 }
 

@@ -55,14 +55,11 @@ static ladei_device_capture **capture_find(lade_device_allocator *allocator, con
 static lade_status capture_create(lade_device_allocator *allocator, const lade_stream *streams, size_t count,
                                   ladei_device_capture **out) {
   size_t bytes;
-  if (!ladei_size_mul(count, sizeof(uint64_t), &bytes) ||
-      !ladei_size_add(bytes, sizeof(ladei_device_capture), &bytes)) {
+  if (!ladei_size_mul(count, sizeof(uint64_t), &bytes) || !ladei_size_add(bytes, sizeof(ladei_device_capture), &bytes))
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: pool_begin: %zu streams", count);
-  }
   ladei_device_capture *capture = calloc(1, bytes);
-  if (capture == NULL) {
+  if (capture == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: pool_begin: no memory for %zu bytes", bytes);
-  }
   capture->stream_count = count;
   for (size_t i = 0; i < count; i++) {
     ladei_stream stream;
@@ -84,9 +81,8 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_private_pool *pool = ladei_device_private_pool_find(heap, id);
   if (pool != NULL) {
-    if (pool->use_count == 0) {
+    if (pool->use_count == 0)
       return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id, "is released");
-    }
     if (*capture_find(allocator, pool) != NULL) {
       return ladei_device_private_pool_error(allocator, LADE_ERR_CAPTURE, "pool_begin", id,
                                              "is being captured into already");
@@ -191,9 +187,8 @@ static bool pool_live_equals(const ladei_device_heap *heap, const ladei_device_p
 static size_t addresses_unique(uint64_t *addresses, size_t count) {
   size_t kept = 0;
   qsort(addresses, count, sizeof *addresses, address_compare);
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; i < count; i++)
     if (kept == 0 || addresses[kept - 1] != addresses[i]) addresses[kept++] = addresses[i];
-  }
   return kept;
 }
 
@@ -211,9 +206,8 @@ lade_status ladei_device_native_pool_live_equals(lade_device_allocator *allocato
   bool equal = pool != NULL && pool_live_equals(&allocator->heap, pool, addresses, unique);
   ladei_lock_release(&allocator->lock);
   free(addresses);
-  if (pool == NULL) {
+  if (pool == NULL)
     return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_live_equals", id, "is unknown");
-  }
   *out_equal = equal;
   return LADE_OK;
 }

@@ -39,9 +39,8 @@ uint64_t ladei_device_uses_order(void *owner, const ladei_stream *stream) {
 void ladei_device_uses_done(void *owner, ladei_retire_ticket *list) {
   lade_device_allocator *allocator = owner;
   ladei_device_history_lock(allocator);
-  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;)
     ladei_device_block_free_complete(&allocator->heap, block_of(ticket));
-  }
   ladei_lock_release(&allocator->lock);
 }
 

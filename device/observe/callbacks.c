@@ -14,9 +14,7 @@
 
 static size_t callback_find(const ladei_device_callbacks *callbacks, void (*function)(void), const void *user) {
   size_t at = 0;
-  while (at < callbacks->count && (callbacks->list[at].function != function || callbacks->list[at].user != user)) {
-    at++;
-  }
+  while (at < callbacks->count && (callbacks->list[at].function != function || callbacks->list[at].user != user)) at++;
   return at;
 }
 
@@ -112,7 +110,6 @@ void ladei_device_callbacks_tell_oom(lade_device_allocator *allocator, const lad
   ladei_device_callbacks callbacks = allocator->oom_observers;
   ladei_lock_release(&allocator->lock);
   ladei_lock_assert_none_held();
-  for (size_t i = 0; i < callbacks.count; i++) {
+  for (size_t i = 0; i < callbacks.count; i++)
     ((lade_device_oom_observer)callbacks.list[i].function)(callbacks.list[i].user, oom);
-  }
 }

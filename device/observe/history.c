@@ -99,11 +99,10 @@ static ladei_device_context *operation_context(const ladei_device_history *histo
 /* Puts the event behind the others; it keeps a reference of its own. */
 static void ring_append(ladei_device_history *history, const lade_device_event *event) {
   lade_device_event *place = &history->events[event->sequence % history->capacity];
-  if (history->count == history->capacity) {
+  if (history->count == history->capacity)
     ladei_device_context_drop(history, (ladei_device_context *)(uintptr_t)place->context);
-  } else {
+  else
     history->count++;
-  }
   *place = *event;
   ladei_device_context_retain((ladei_device_context *)(uintptr_t)place->context);
 }

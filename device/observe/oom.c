@@ -28,15 +28,14 @@ typedef struct size_text {
 /* "512 bytes", "1024.00 KiB", "20.00 MiB": the unit grows only beyond a whole of the next one. */
 static size_text size_format(uint64_t bytes) {
   size_text out;
-  if (bytes <= LADEI_KIB) {
+  if (bytes <= LADEI_KIB)
     snprintf(out.text, sizeof out.text, "%llu bytes", (unsigned long long)bytes);
-  } else if (bytes <= LADEI_MIB) {
+  else if (bytes <= LADEI_MIB)
     snprintf(out.text, sizeof out.text, "%.2f KiB", (double)bytes / (double)LADEI_KIB);
-  } else if (bytes <= LADEI_GIB) {
+  else if (bytes <= LADEI_GIB)
     snprintf(out.text, sizeof out.text, "%.2f MiB", (double)bytes / (double)LADEI_MIB);
-  } else {
+  else
     snprintf(out.text, sizeof out.text, "%.2f GiB", (double)bytes / (double)LADEI_GIB);
-  }
   return out;
 }
 
@@ -174,9 +173,8 @@ static process_text processes_report(lade_device_allocator *allocator) {
   ladei_lock_assert_none_held();
   if (runtime->software_device != NULL ||
       runtime->ops->device_properties(runtime->self, allocator->device, &properties) != LADE_OK ||
-      !ladei_nvml_processes(LADEI_NVML_LIBRARY, properties.pci_bus_id, &list, &count)) {
+      !ladei_nvml_processes(LADEI_NVML_LIBRARY, properties.pci_bus_id, &list, &count))
     return out;
-  }
   qsort(list, count, sizeof *list, use_compare);
   processes_write(list, count, &out);
   free(list);
@@ -192,9 +190,8 @@ static lade_status text_record(const lade_device_allocator *allocator, const lad
   uint64_t unallocated = facts->reserved_bytes > taken ? facts->reserved_bytes - taken : 0;
   char limit[64] = "";
   char private_share[80] = "";
-  if (facts->limit_bytes != UINT64_MAX) {
+  if (facts->limit_bytes != UINT64_MAX)
     snprintf(limit, sizeof limit, "; limit %s", size_format(facts->limit_bytes).text);
-  }
   if (facts->private_bytes > 0) {
     snprintf(private_share, sizeof private_share, ", %s%s of it cached in private pools",
              facts->private_more ? "at least " : "", size_format(facts->private_bytes).text);
@@ -205,9 +202,8 @@ static lade_status text_record(const lade_device_allocator *allocator, const lad
              size_format(request->kept_bytes).text);
   }
   char held[80] = "";
-  if (facts->held_bytes > 0) {
+  if (facts->held_bytes > 0)
     snprintf(held, sizeof held, "; %s that the driver refused to take back", size_format(facts->held_bytes).text);
-  }
   bool hint = unallocated >= request->segment_bytes && !facts->expandable;
   return ladei_error(status, cause->native_code,
                      "device %d is out of memory: %zu bytes asked for, needing %s; total %s, free %s%s%s; allocated "

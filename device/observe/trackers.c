@@ -44,9 +44,8 @@ static void event_tell(const ladei_device_callbacks *trackers, ladei_device_trac
   ladei_lock_assert_none_held();
   ladei_device_context *context = (ladei_device_context *)(uintptr_t)tracked->event.context;
   ladei_device_history_event_show(&tracked->event);
-  for (size_t i = 0; i < trackers->count; i++) {
+  for (size_t i = 0; i < trackers->count; i++)
     ((lade_device_tracker)trackers->list[i].function)(trackers->list[i].user, &tracked->event, &tracked->totals);
-  }
   ladei_device_context_release(context);
 }
 

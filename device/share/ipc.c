@@ -58,9 +58,8 @@ static ladei_device_ipc_mapping **mapping_find(lade_device_allocator *allocator,
   ladei_lock_assert_held(&allocator->lock);
   for (;;) {
     ladei_device_ipc_mapping **link = &allocator->ipc_mappings;
-    while (*link != NULL && memcmp((*link)->handle.bytes, handle->bytes, sizeof handle->bytes) != 0) {
+    while (*link != NULL && memcmp((*link)->handle.bytes, handle->bytes, sizeof handle->bytes) != 0)
       link = &(*link)->next;
-    }
     if (*link == NULL || !(*link)->busy) return link;
     ladei_condition_wait(&allocator->ipc_changed, &allocator->lock);
   }
@@ -106,9 +105,8 @@ static lade_status mapping_open(lade_device_allocator *allocator, ladei_device_i
   const lade_runtime_ops *ops = allocator->runtime->ops;
   ladei_pointer_attributes attributes = {.bytes = 0};
   lade_status status = ops->ipc_open(allocator->runtime->self, allocator->device, &handle, &base);
-  if (status == LADE_OK && ops->pointer_attributes(allocator->runtime->self, base, &attributes) != LADE_OK) {
+  if (status == LADE_OK && ops->pointer_attributes(allocator->runtime->self, base, &attributes) != LADE_OK)
     attributes.bytes = 0; /* then its addresses are not recognised, and nothing else */
-  }
   ladei_lock_acquire(&allocator->lock);
   mapping->base = base;
   mapping->bytes = attributes.bytes;
@@ -119,9 +117,8 @@ static lade_status mapping_open(lade_device_allocator *allocator, ladei_device_i
 static lade_status handle_open(lade_device_allocator *allocator, const lade_device_ipc_handle *handle,
                                void **out_base) {
   lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK && (handle == NULL || out_base == NULL)) {
+  if (status == LADE_OK && (handle == NULL || out_base == NULL))
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: ipc_open: an argument is NULL");
-  }
   if (status == LADE_OK) status = ipc_supported(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
@@ -149,9 +146,8 @@ lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_de
 
 bool ladei_device_ipc_has(const lade_device_allocator *allocator, const void *pointer) {
   ladei_lock_assert_held(&allocator->lock);
-  for (const ladei_device_ipc_mapping *mapping = allocator->ipc_mappings; mapping != NULL; mapping = mapping->next) {
+  for (const ladei_device_ipc_mapping *mapping = allocator->ipc_mappings; mapping != NULL; mapping = mapping->next)
     if (!mapping->busy && (uintptr_t)pointer - (uintptr_t)mapping->base < mapping->bytes) return true;
-  }
   return false;
 }
 

@@ -60,9 +60,8 @@ lade_status ladei_device_native_largest_get(lade_device_allocator *allocator, si
 
 static bool peer_known(const lade_device_allocator *allocator, int peer) {
   size_t count = atomic_load(&allocator->peer_count);
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; i < count; i++)
     if (allocator->peers[i] == peer) return true;
-  }
   return false;
 }
 

@@ -63,18 +63,16 @@ static lade_status plan_make(lade_device_allocator *allocator, const void *point
   lade_status status = ladei_device_block_lookup(allocator, pointer, false, "shared_export", &block);
   if (status != LADE_OK) return status;
   const ladei_device_heap_segment *segment = block->segment;
-  if (!ladei_device_heap_segment_expandable(segment)) {
+  if (!ladei_device_heap_segment_expandable(segment))
     return export_refused(allocator, pointer, "lies in no expandable segment: export it with lade_device_ipc_export");
-  }
   size_t bytes = segment->granules->bytes;
   size_t first = (size_t)(block->address - segment->address) / bytes;
   size_t last = (size_t)(block->address - segment->address + block->size - 1) / bytes;
   *out = (export_plan){.count = last - first + 1, .piece_bytes = bytes};
   out->offset = (size_t)((uint64_t)(uintptr_t)pointer - segment->address) - first * bytes;
   out->handles = calloc(out->count, sizeof *out->handles);
-  if (out->handles == NULL) {
+  if (out->handles == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: shared_export: no memory");
-  }
   for (size_t i = 0; i < out->count; i++) {
     const ladei_device_granule *granule = ladei_device_granule_at(segment->granules, first + i);
     if (!granule->exportable) {
@@ -152,9 +150,8 @@ static lade_status mapping_release(lade_device_allocator *allocator, ladei_devic
     if (piece->handle != 0) status = ops->vm_release(self, piece->handle);
     if (status == LADE_OK) piece->handle = 0;
   }
-  if (status == LADE_OK && mapping->base != NULL) {
+  if (status == LADE_OK && mapping->base != NULL)
     status = ops->vm_address_free(self, mapping->base, mapping->count * mapping->piece_bytes);
-  }
   return status;
 }
 
@@ -173,9 +170,8 @@ static lade_status pieces_map(lade_device_allocator *allocator, ladei_device_sha
   }
   if (status == LADE_OK) status = ops->vm_set_access(self, mapping->base, bytes, allocator->device, true);
   size_t peers = atomic_load(&allocator->peer_count);
-  for (size_t i = 0; status == LADE_OK && i < peers; i++) {
+  for (size_t i = 0; status == LADE_OK && i < peers; i++)
     status = ops->vm_set_access(self, mapping->base, bytes, allocator->peers[i], true);
-  }
   return status;
 }
 
@@ -186,9 +182,8 @@ static lade_status shared_check(const lade_device_allocator *allocator, const la
                        ops_of(allocator)->name);
   }
   if (shared->fds != NULL && shared->fd_count > 0 && shared->piece_bytes > 0 && shared->offset < shared->piece_bytes &&
-      ladei_size_mul((size_t)shared->fd_count, (size_t)shared->piece_bytes, &bytes) && bytes < LADEI_SIZE_LIMIT) {
+      ladei_size_mul((size_t)shared->fd_count, (size_t)shared->piece_bytes, &bytes) && bytes < LADEI_SIZE_LIMIT)
     return LADE_OK;
-  }
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                      "device allocator: shared_open: %llu descriptors of %llu bytes, offset %llu",
                      (unsigned long long)shared->fd_count, (unsigned long long)shared->piece_bytes,
@@ -218,9 +213,8 @@ static void mapping_drop(lade_device_allocator *allocator, ladei_device_shared_m
 
 static lade_status memory_open(lade_device_allocator *allocator, const lade_device_shared *shared, void **out) {
   lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK && (shared == NULL || out == NULL)) {
+  if (status == LADE_OK && (shared == NULL || out == NULL))
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: shared_open: an argument is NULL");
-  }
   lade_device_shared own;
   if (status == LADE_OK) status = ladei_options_read("lade_device_shared", shared, &own, sizeof own);
   if (status == LADE_OK) status = shared_check(allocator, &own);
@@ -255,9 +249,8 @@ static ladei_device_shared_mapping *mapping_claim(lade_device_allocator *allocat
   ladei_lock_acquire(&allocator->lock);
   ladei_device_shared_mapping *mapping = allocator->shared_mappings;
   while (mapping != NULL &&
-         (mapping->closing || mapping->abandoned || (char *)mapping->base + mapping->offset != pointer)) {
+         (mapping->closing || mapping->abandoned || (char *)mapping->base + mapping->offset != pointer))
     mapping = mapping->next;
-  }
   if (mapping != NULL) mapping->closing = true;
   ladei_lock_release(&allocator->lock);
   return mapping;

@@ -26,74 +26,52 @@ typedef struct pair_settings {
 } pair_settings;
 
 static lade_status device_put(const char *what, int device, int32_t *own) {
-  if (*own != 0 && *own != device) {
+  if (*own != 0 && *own != device)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pair of device %d: %s names device %d", device, what, *own);
-  }
   *own = device;
   return LADE_OK;
 }
 
 static lade_status settings_read(const lade_pair_options *options, int device, pair_settings *out) {
   lade_status status = ladei_options_read("lade_pinned_options", options->pinned, &out->pinned, sizeof out->pinned);
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     status = ladei_options_read("lade_pipeline_options", options->pipeline, &out->pipeline, sizeof out->pipeline);
-  }
-  if (status == LADE_OK) {
-    status = device_put("options.pinned", device, &out->pinned.device);
-  }
-  if (status == LADE_OK) {
-    status = device_put("options.pipeline", device, &out->pipeline.device);
-  }
+  if (status == LADE_OK) status = device_put("options.pinned", device, &out->pinned.device);
+  if (status == LADE_OK) status = device_put("options.pipeline", device, &out->pipeline.device);
   return status;
 }
 
 static lade_status pair_dismantle(lade_pair *pair, bool cancel) {
   lade_status status = lade_pipeline_destroy(pair->pipeline, cancel);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   pair->pipeline = NULL;
   status = lade_device_allocator_destroy(pair->allocator, true);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   pair->allocator = NULL;
   status = lade_pinned_pool_destroy(pair->pinned, true);
-  if (status == LADE_OK) {
-    pair->pinned = NULL;
-  }
+  if (status == LADE_OK) pair->pinned = NULL;
   return status;
 }
 
 static lade_status pair_build(lade_pair *pair, int device, const lade_pair_options *options,
                               const pair_settings *settings) {
   lade_status status = lade_pinned_pool_create(pair->runtime, &settings->pinned, &pair->pinned);
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     status = lade_device_allocator_create(pair->runtime, device, options->device, &pair->allocator);
-  }
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     status = lade_pipeline_create(pair->runtime, pair->pinned, &settings->pipeline, &pair->pipeline);
-  }
   return status;
 }
 
 lade_status lade_pair_create(lade_runtime *runtime, int device, const lade_pair_options *options, lade_pair **out) {
   lade_pair_options own;
   pair_settings settings;
-  if (runtime == NULL || out == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pair_create: NULL");
-  }
+  if (runtime == NULL || out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pair_create: NULL");
   lade_status status = ladei_options_read("lade_pair_options", options, &own, sizeof own);
-  if (status == LADE_OK) {
-    status = settings_read(&own, device, &settings);
-  }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status == LADE_OK) status = settings_read(&own, device, &settings);
+  if (status != LADE_OK) return status;
   lade_pair *pair = calloc(1, sizeof *pair);
-  if (pair == NULL) {
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pair: no memory");
-  }
+  if (pair == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pair: no memory");
   pair->runtime = runtime;
   status = pair_build(pair, device, &own, &settings);
   if (status != LADE_OK) {
@@ -109,16 +87,10 @@ lade_status lade_pair_create(lade_runtime *runtime, int device, const lade_pair_
 }
 
 lade_status lade_pair_destroy(lade_pair *pair, bool cancel) {
-  if (pair == NULL) {
-    return LADE_OK;
-  }
+  if (pair == NULL) return LADE_OK;
   lade_status status = ladei_runtime_check_process(pair->runtime);
-  if (status == LADE_OK) {
-    status = pair_dismantle(pair, cancel);
-  }
-  if (status == LADE_OK) {
-    free(pair);
-  }
+  if (status == LADE_OK) status = pair_dismantle(pair, cancel);
+  if (status == LADE_OK) free(pair);
   return status;
 }
 

@@ -30,15 +30,12 @@ enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STAND
 
 static lade_status options_check(const lade_pipeline_options *options) {
   size_t ring;
-  if (options->readers > MAX_READERS) {
+  if (options->readers > MAX_READERS)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: %u readers; at most %d", options->readers, MAX_READERS);
-  }
-  if (options->depth > MAX_DEPTH) {
+  if (options->depth > MAX_DEPTH)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: depth %u; at most %d", options->depth, MAX_DEPTH);
-  }
-  if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE) {
+  if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: storage %d is none", options->storage);
-  }
   if (options->timeline_events > LADEI_PIPE_TIMELINE_MOST_EVENTS) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: timeline of %llu events; at most %d",
                        (unsigned long long)options->timeline_events, LADEI_PIPE_TIMELINE_MOST_EVENTS);
@@ -61,9 +58,7 @@ static bool engines_are_threads(const lade_runtime *runtime) {
 static long processors(void) {
   cpu_set_t set;
   long online = sysconf(_SC_NPROCESSORS_ONLN);
-  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) < online) {
-    online = CPU_COUNT(&set);
-  }
+  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) < online) online = CPU_COUNT(&set);
   return online;
 }
 
@@ -76,12 +71,8 @@ static long clamp(long value, long least, long most) { return value < least ? le
  */
 static uint32_t readers_choose(const lade_runtime *runtime) {
   long cpus = processors();
-  if (runtime->ops->step != NULL) {
-    return 4;
-  }
-  if (engines_are_threads(runtime)) {
-    return (uint32_t)clamp(cpus - 1, 1, 4);
-  }
+  if (runtime->ops->step != NULL) return 4;
+  if (engines_are_threads(runtime)) return (uint32_t)clamp(cpus - 1, 1, 4);
   return (uint32_t)clamp(cpus * 3 / 4, clamp(cpus, 1, 4), 16);
 }
 
@@ -98,32 +89,22 @@ static uint32_t readers_choose(const lade_runtime *runtime) {
  * need not wait for that stream.
  */
 static uint32_t blocks_ahead(bool engine_threads, uint64_t chunk_bytes) {
-  if (!engine_threads) {
-    return 8;
-  }
+  if (!engine_threads) return 8;
   return chunk_bytes <= 4 * LADEI_MIB ? 7 : 3;
 }
 
 static void options_complete(lade_pipeline *pipeline) {
   lade_pipeline_options *options = &pipeline->options;
   bool threads = engines_are_threads(pipeline->runtime);
-  if (options->readers == 0) {
-    options->readers = readers_choose(pipeline->runtime);
-  }
-  if (options->chunk_bytes == 0) {
-    options->chunk_bytes = LADEI_PIPE_CHUNK_FIRST;
-  }
+  if (options->readers == 0) options->readers = readers_choose(pipeline->runtime);
+  if (options->chunk_bytes == 0) options->chunk_bytes = LADEI_PIPE_CHUNK_FIRST;
   if (options->depth == 0) {
     uint32_t depth =
         options->readers * pipeline->driver->queue + blocks_ahead(threads, options->chunk_bytes) + BLOCKS_STANDING;
     options->depth = depth < MAX_DEPTH ? depth : MAX_DEPTH;
   }
-  if (options->max_transfers == 0) {
-    options->max_transfers = DEFAULT_TRANSFERS;
-  }
-  if (options->storage_bytes_per_s == 0) {
-    options->storage_bytes_per_s = UINT64_C(12000000000);
-  }
+  if (options->max_transfers == 0) options->max_transfers = DEFAULT_TRANSFERS;
+  if (options->storage_bytes_per_s == 0) options->storage_bytes_per_s = UINT64_C(12000000000);
   /* Readers are for each direction; but where engines are threads all of them share few processors. */
   pipeline->threads = threads ? options->readers : 2 * options->readers;
 }
@@ -137,9 +118,8 @@ static void limits_set(lade_pipeline *pipeline) {
     ladei_pipe_window *window = &pipeline->sides[i].window;
     ladei_pipe_window_init(window, options->readers, options->readers * pipeline->driver->queue);
     ladei_pipe_core_set_window(&pipeline->core.rings[i], window->size);
-    if (pipeline->depth_chosen) {
+    if (pipeline->depth_chosen)
       pipeline->core.rings[i].ahead = blocks_ahead(engines_are_threads(pipeline->runtime), options->chunk_bytes);
-    }
   }
 }
 
@@ -160,21 +140,15 @@ void ladei_pipeline_unref_unlock(lade_pipeline *pipeline) {
   ladei_lock_assert_held(&pipeline->lock);
   bool last = --pipeline->references == 0;
   ladei_lock_release(&pipeline->lock);
-  if (last) {
-    pipeline_free(pipeline);
-  }
+  if (last) pipeline_free(pipeline);
 }
 
 /* --- looking on --------------------------------------------------------------------------------------------------- */
 
 lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *info) {
-  if (pipeline == NULL) {
-    return ladei_pipe_argument_error("lade_pipeline_info_get: NULL");
-  }
+  if (pipeline == NULL) return ladei_pipe_argument_error("lade_pipeline_info_get: NULL");
   lade_status status = ladei_runtime_check_process(pipeline->runtime);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   lade_pipeline_info own = {.struct_size = sizeof own,
                             .depth = pipeline->options.depth,
                             .readers = pipeline->options.readers,
@@ -205,22 +179,16 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
 lade_status lade_pipeline_timeline_read(lade_pipeline *pipeline, lade_timeline_event *out, size_t capacity,
                                         size_t *out_count, uint64_t *out_lost) {
   uint64_t lost;
-  if (pipeline == NULL || out_count == NULL || (out == NULL && capacity > 0)) {
+  if (pipeline == NULL || out_count == NULL || (out == NULL && capacity > 0))
     return ladei_pipe_argument_error("lade_pipeline_timeline_read: NULL");
-  }
   lade_status status = ladei_runtime_check_process(pipeline->runtime);
-  if (status != LADE_OK) {
-    return status;
-  }
-  if (pipeline->timeline == NULL) {
+  if (status != LADE_OK) return status;
+  if (pipeline->timeline == NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "pipeline: made without options.timeline_events, keeps no timeline");
-  }
   ladei_lock_acquire(&pipeline->lock);
   *out_count = ladei_pipe_timeline_copy(pipeline->timeline, out, capacity, &lost);
   ladei_lock_release(&pipeline->lock);
-  if (out_lost != NULL) {
-    *out_lost = lost;
-  }
+  if (out_lost != NULL) *out_lost = lost;
   return LADE_OK;
 }
 
@@ -248,12 +216,9 @@ static lade_status lane_destroy(lade_pipeline *pipeline, ladei_pipe_stream *lane
   const lade_runtime *runtime = pipeline->runtime;
   if (lane->live) {
     lade_status status = stream_retire(pipeline, &lane->stream);
-    if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
+    if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST)
       status = runtime->ops->stream_destroy(runtime->self, lane->stream.handle);
-    }
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
     lane->live = false;
   }
   for (unsigned i = 0; i < LADEI_PIPE_BATCHES; i++) {
@@ -269,9 +234,7 @@ static lade_status lane_destroy(lade_pipeline *pipeline, ladei_pipe_stream *lane
 static lade_status side_destroy(lade_pipeline *pipeline, ladei_pipe_side *side) {
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
     lade_status status = lane_destroy(pipeline, &side->lanes[i]);
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
   }
   return ladei_pipe_probe_destroy(pipeline->runtime, &side->probe);
 }
@@ -281,9 +244,7 @@ static lade_status lane_create(lade_pipeline *pipeline, ladei_pipe_stream *lane)
   lade_stream handle;
   lade_status status =
       runtime->ops->stream_create(runtime->self, pipeline->options.device, 0, LADEI_STREAM_NON_BLOCKING, &handle);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   status = runtime->ops->stream_resolve(runtime->self, handle, &lane->stream);
   if (status != LADE_OK) {
     lade_error first;
@@ -298,9 +259,8 @@ static lade_status lane_create(lade_pipeline *pipeline, ladei_pipe_stream *lane)
 
 static lade_status side_create(lade_pipeline *pipeline, ladei_pipe_side *side) {
   lade_status status = LADE_OK;
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && status == LADE_OK; i++) {
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && status == LADE_OK; i++)
     status = lane_create(pipeline, &side->lanes[i]);
-  }
   bool adapts = pipeline->chunk_chosen && !engines_are_threads(pipeline->runtime);
   return status == LADE_OK && adapts ? ladei_pipe_probe_create(pipeline->runtime, &side->lanes[0].stream, &side->probe)
                                      : status;
@@ -317,9 +277,7 @@ static void placement_find(lade_pipeline *pipeline) {
       lade_runtime_device_info(pipeline->runtime, pipeline->options.device, &info) == LADE_OK &&
       ladei_topology_load(LADEI_TOPOLOGY_SYSTEM, NULL, !info.software, &pipeline->topology) == LADE_OK) {
     int node = info.numa_node;
-    if (node < 0 && !info.software) {
-      node = ladei_topology_node_of_pci(pipeline->topology, info.pci_bus_id);
-    }
+    if (node < 0 && !info.software) node = ladei_topology_node_of_pci(pipeline->topology, info.pci_bus_id);
     pipeline->numa_node = node;
     if (node < 0) {
       ladei_topology_destroy(pipeline->topology);
@@ -334,9 +292,7 @@ static void placement_find(lade_pipeline *pipeline) {
 static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
   for (unsigned i = 0; i < 2; i++) {
     lade_status status = side_destroy(pipeline, &pipeline->sides[i]);
-    if (status != LADE_OK && !force) {
-      return status;
-    }
+    if (status != LADE_OK && !force) return status;
   }
   ladei_storage_close(&pipeline->storage);
   /* An event that the driver will not destroy stays with the driver; nothing more can be done about it here. */
@@ -364,16 +320,12 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
     status =
         ladei_pipe_timeline_create(pipeline->options.timeline_events, pipeline->options.depth, &pipeline->timeline);
   }
-  if (status == LADE_OK) {
-    status = pool_settings_read(pipeline);
-  }
+  if (status == LADE_OK) status = pool_settings_read(pipeline);
   if (status == LADE_OK) {
     limits_set(pipeline);
     status = ladei_event_pool_create(pipeline->runtime, &pipeline->events);
   }
-  for (unsigned i = 0; i < 2 && status == LADE_OK; i++) {
-    status = side_create(pipeline, &pipeline->sides[i]);
-  }
+  for (unsigned i = 0; i < 2 && status == LADE_OK; i++) status = side_create(pipeline, &pipeline->sides[i]);
   if (status == LADE_OK) {
     bool threads = pipeline->driver == &ladei_pipe_driver_threads;
     ladei_storage_open(&pipeline->storage, threads ? (lade_storage)pipeline->options.storage : LADE_STORAGE_PREAD,
@@ -397,9 +349,7 @@ static void pipeline_wake(void *user) {
 static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, const lade_pipeline_options *options,
                                 int devices, lade_pipeline **out) {
   lade_pipeline *pipeline = calloc(1, sizeof *pipeline);
-  if (pipeline == NULL) {
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory");
-  }
+  if (pipeline == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory");
   pipeline->runtime = runtime;
   pipeline->pool = pool;
   pipeline->stakes = ladei_pinned_stakes_of(pool);
@@ -433,22 +383,13 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
                                  lade_pipeline **out) {
   lade_pipeline_options own;
   int devices;
-  if (runtime == NULL || pool == NULL || out == NULL) {
-    return ladei_pipe_argument_error("lade_pipeline_create: NULL");
-  }
+  if (runtime == NULL || pool == NULL || out == NULL) return ladei_pipe_argument_error("lade_pipeline_create: NULL");
   lade_status status = ladei_options_read("lade_pipeline_options", options, &own, sizeof own);
-  if (status == LADE_OK) {
-    status = options_check(&own);
-  }
-  if (status == LADE_OK) {
-    status = lade_runtime_device_count(runtime, &devices);
-  }
-  if (status == LADE_OK && (own.device < 0 || own.device >= devices)) {
+  if (status == LADE_OK) status = options_check(&own);
+  if (status == LADE_OK) status = lade_runtime_device_count(runtime, &devices);
+  if (status == LADE_OK && (own.device < 0 || own.device >= devices))
     status = ladei_error(LADE_ERR_NO_DEVICE, 0, "pipeline: device %d of %d", own.device, devices);
-  }
-  if (status == LADE_OK) {
-    status = ladei_runtime_acquire(runtime);
-  }
+  if (status == LADE_OK) status = ladei_runtime_acquire(runtime);
   if (status == LADE_OK) {
     int cancellation = ladei_cancellation_hold();
     status = pipeline_new(runtime, pool, &own, devices, out);
@@ -497,18 +438,12 @@ static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
   ladei_lock_acquire(&pipeline->lock);
   pipeline->stopping = true; /* every completion wakes us */
   pipeline->closed = cancel; /* what callbacks submitted from here on would be cancelled by nobody */
-  if (cancel) {
-    cancel_all(pipeline);
-  }
+  if (cancel) cancel_all(pipeline);
   ladei_condition_broadcast(&pipeline->work);
-  while (is_busy(pipeline) && status == LADE_OK) {
-    status = pipeline->driver->wait(pipeline, deadline_ns);
-  }
+  while (is_busy(pipeline) && status == LADE_OK) status = pipeline->driver->wait(pipeline, deadline_ns);
   unsigned left = pipeline->core.unfinished;
   pipeline->closed = status == LADE_OK;
-  if (status != LADE_OK) {
-    pipeline->stopping = false;
-  }
+  if (status != LADE_OK) pipeline->stopping = false;
   ladei_lock_release(&pipeline->lock);
   return status == LADE_ERR_TIMEOUT ? drain_error(pipeline, left) : status;
 }
@@ -522,21 +457,15 @@ static lade_status pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
       pipeline->driver->stop(pipeline);
     }
   }
-  if (status == LADE_OK) {
-    status = pipeline_dismantle(pipeline, false);
-  }
-  if (status != LADE_OK) {
-    return ladei_error_prefix(status, "pipeline: destroy: ");
-  }
+  if (status == LADE_OK) status = pipeline_dismantle(pipeline, false);
+  if (status != LADE_OK) return ladei_error_prefix(status, "pipeline: destroy: ");
   ladei_lock_acquire(&pipeline->lock);
   ladei_pipeline_unref_unlock(pipeline);
   return LADE_OK;
 }
 
 lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
-  if (pipeline == NULL) {
-    return LADE_OK;
-  }
+  if (pipeline == NULL) return LADE_OK;
   int cancellation = ladei_cancellation_hold();
   lade_status status = pipeline_destroy(pipeline, cancel);
   ladei_cancellation_resume(cancellation);

@@ -24,21 +24,18 @@ static lade_status destination_check(const lade_transfer *request) {
                                          ? "transfer: out_device_memory is given without allocator"
                                          : "transfer: allocator is given without out_device_memory");
   }
-  if (request->allocator != NULL && request->direction != LADE_TO_DEVICE) {
+  if (request->allocator != NULL && request->direction != LADE_TO_DEVICE)
     return ladei_pipe_argument_error("transfer: allocator is for transfers to the device");
-  }
-  if (request->allocator != NULL && request->device_memory != NULL) {
+  if (request->allocator != NULL && request->device_memory != NULL)
     return ladei_pipe_argument_error("transfer: both device_memory and allocator are given");
-  }
   return LADE_OK;
 }
 
 enum { CHECKSUM_LEAST = 4096 };
 
 static lade_status checksum_check(const lade_transfer *request) {
-  if (request->checksum < LADE_CHECKSUM_NONE || request->checksum > LADE_CHECKSUM_VERIFY) {
+  if (request->checksum < LADE_CHECKSUM_NONE || request->checksum > LADE_CHECKSUM_VERIFY)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: checksum %d is none", request->checksum);
-  }
   if (request->checksum == LADE_CHECKSUM_NONE) {
     return request->checksum_bytes == 0 && request->checksums == NULL
                ? LADE_OK
@@ -54,15 +51,12 @@ static lade_status checksum_check(const lade_transfer *request) {
 }
 
 static lade_status request_check(const lade_transfer *request) {
-  if (request->direction != LADE_TO_DEVICE && request->direction != LADE_TO_HOST) {
+  if (request->direction != LADE_TO_DEVICE && request->direction != LADE_TO_HOST)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: direction %d is none", request->direction);
-  }
-  if (request->after_stream != 0 && request->after_stream != 1) {
+  if (request->after_stream != 0 && request->after_stream != 1)
     return ladei_pipe_argument_error("transfer: after_stream is neither 0 nor 1");
-  }
-  if (request->priority < LADE_PRIORITY_BACKGROUND || request->priority > LADE_PRIORITY_URGENT) {
+  if (request->priority < LADE_PRIORITY_BACKGROUND || request->priority > LADE_PRIORITY_URGENT)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: priority %d is none", request->priority);
-  }
   lade_status status = checksum_check(request);
   return status == LADE_OK ? destination_check(request) : status;
 }
@@ -74,20 +68,14 @@ static lade_status place_take(lade_pipeline *pipeline) {
   lade_status status = LADE_OK;
   ladei_lock_acquire(&pipeline->lock);
   while (!pipeline->closed && status == LADE_OK &&
-         pipeline->core.unfinished + pipeline->submitting >= pipeline->options.max_transfers) {
+         pipeline->core.unfinished + pipeline->submitting >= pipeline->options.max_transfers)
     status = pipeline->options.no_wait ? LADE_NOT_READY : pipeline->driver->wait(pipeline, UINT64_MAX);
-  }
   bool closed = pipeline->closed;
-  if (status == LADE_OK && !closed) {
-    pipeline->submitting++;
-  }
+  if (status == LADE_OK && !closed) pipeline->submitting++;
   ladei_lock_release(&pipeline->lock);
-  if (closed) {
-    return ladei_error(LADE_ERR_CANCELLED, 0, "submit: the pipeline is being destroyed");
-  }
-  if (status == LADE_ERR_TIMEOUT) {
+  if (closed) return ladei_error(LADE_ERR_CANCELLED, 0, "submit: the pipeline is being destroyed");
+  if (status == LADE_ERR_TIMEOUT)
     ladei_error(status, 0, "submit: all %u transfers under way can never end", pipeline->options.max_transfers);
-  }
   return status;
 }
 
@@ -104,20 +92,13 @@ static void place_return(lade_pipeline *pipeline) {
 static lade_status gate_record(lade_pipeline *pipeline, const lade_transfer *request, lade_ticket *ticket) {
   const lade_runtime *runtime = pipeline->runtime;
   ladei_stream stream;
-  if (!request->after_stream && request->allocator == NULL) {
-    return LADE_OK;
-  }
+  if (!request->after_stream && request->allocator == NULL) return LADE_OK;
   lade_status status = ladei_pipe_caller_stream_resolve(runtime, request->stream, &stream);
-  if (status == LADE_OK) {
-    status = ladei_event_pool_acquire(pipeline->events, stream.context, &ticket->gate);
-  }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status == LADE_OK) status = ladei_event_pool_acquire(pipeline->events, stream.context, &ticket->gate);
+  if (status != LADE_OK) return status;
   status = runtime->ops->event_record(runtime->self, ticket->gate->handle, &stream);
-  if (status == LADE_OK) { /* an event in a capture that began just now must not be asked about: Note in ops.h */
+  if (status == LADE_OK) /* an event in a capture that began just now must not be asked about: Note in ops.h */
     status = ladei_stream_uncaptured(runtime, &stream, "transfer");
-  }
   if (status != LADE_OK) {
     ladei_event_pool_release(pipeline->events, ticket->gate);
     ticket->gate = NULL;
@@ -132,9 +113,7 @@ static lade_status gate_record(lade_pipeline *pipeline, const lade_transfer *req
  * to overlap with; chunks are then as long as cancelling and urgent transfers may be kept waiting. */
 static size_t chunk_for(const lade_pipeline *pipeline, uint64_t bytes, bool unstaged) {
   size_t wanted;
-  if (!pipeline->chunk_chosen) {
-    return (size_t)pipeline->options.chunk_bytes;
-  }
+  if (!pipeline->chunk_chosen) return (size_t)pipeline->options.chunk_bytes;
   return !unstaged && ladei_size_round_up((size_t)(bytes / 8), LADEI_PIPE_CHUNK_LEAST, &wanted)
              ? ladei_size_min(LADEI_PIPE_CHUNK_MOST, ladei_size_max(wanted, LADEI_PIPE_CHUNK_LEAST))
              : LADEI_PIPE_CHUNK_MOST;
@@ -148,9 +127,7 @@ static size_t chunk_for(const lade_pipeline *pipeline, uint64_t bytes, bool unst
  */
 static unsigned flow_of(uint64_t submitter) {
   bool thread = submitter == 0;
-  if (thread) {
-    submitter = (uint64_t)(uintptr_t)lade_last_error(); /* each thread's own */
-  }
+  if (thread) submitter = (uint64_t)(uintptr_t)lade_last_error(); /* each thread's own */
   uint64_t mixed = submitter * UINT64_C(0x9E3779B97F4A7C15);
   return (unsigned)(mixed >> 60) + (thread ? LADEI_PIPE_FAIR_QUEUES / 2 : 0);
 }
@@ -158,9 +135,8 @@ _Static_assert(LADEI_PIPE_FAIR_QUEUES == 32, "flow_of makes numbers of four bits
 
 static bool any_ordered(const ladei_pipe_parts *parts) {
   bool ordered = false;
-  for (size_t i = 0; i < parts->count && !ordered; i++) {
+  for (size_t i = 0; i < parts->count && !ordered; i++)
     ordered = parts->list[i].host.kind == LADE_ENDPOINT_CALLBACK && !parts->list[i].host.concurrent;
-  }
   return ordered;
 }
 
@@ -169,16 +145,13 @@ static lade_status parts_check(const lade_pipeline *pipeline, const lade_transfe
                                const ladei_pipe_parts *parts) {
   for (size_t i = 0; i < parts->count; i++) {
     const lade_endpoint *host = &parts->list[i].host;
-    if (host->kind != LADE_ENDPOINT_DEVICE) {
-      continue;
-    }
+    if (host->kind != LADE_ENDPOINT_DEVICE) continue;
     if (host->fd < 0 || host->fd >= pipeline->devices) {
       return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: endpoint of device %d of %d", host->fd,
                          pipeline->devices);
     }
-    if (request->checksum != LADE_CHECKSUM_NONE) {
+    if (request->checksum != LADE_CHECKSUM_NONE)
       return ladei_error(LADE_ERR_UNSUPPORTED, 0, "transfer: checksum of memory of a device");
-    }
   }
   if (request->checksum != LADE_CHECKSUM_NONE && !pipeline->chunk_chosen &&
       request->checksum_bytes > pipeline->options.chunk_bytes) {
@@ -195,9 +168,7 @@ static void checksum_fill(const lade_transfer *request, lade_ticket *ticket) {
   ticket->checksum = request->checksum;
   ticket->checksum_bytes = request->checksum_bytes;
   ticket->checksums = request->checksums;
-  if (request->checksum == LADE_CHECKSUM_NONE) {
-    return;
-  }
+  if (request->checksum == LADE_CHECKSUM_NONE) return;
   if (transfer->lead_bytes != 0) {
     ladei_storage_buffer(ticket->parts.list[0].file);
     transfer->lead_bytes = 0;
@@ -225,47 +196,29 @@ static void transfer_fill(const lade_pipeline *pipeline, const lade_transfer *re
 /* Allocates the destination where the request says so. */
 static lade_status destination_make(const lade_transfer *request, lade_ticket *ticket, void **out) {
   *out = NULL;
-  if (request->allocator == NULL) {
-    return LADE_OK;
-  }
+  if (request->allocator == NULL) return LADE_OK;
   lade_status status = lade_device_alloc(request->allocator, (size_t)ticket->parts.bytes, request->stream, out);
-  if (status == LADE_OK) {
-    ladei_pipe_parts_place(&ticket->parts, *out);
-  }
+  if (status == LADE_OK) ladei_pipe_parts_place(&ticket->parts, *out);
   return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "submit: allocating the destination: ");
 }
 
 static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *request, lade_ticket **out) {
   void *destination;
   lade_ticket *ticket = calloc(1, sizeof *ticket);
-  if (ticket == NULL) {
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a ticket");
-  }
+  if (ticket == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a ticket");
   lade_status status = ladei_pipe_parts_make(request, &ticket->parts);
-  if (status != LADE_OK) {
-    goto fail_ticket;
-  }
+  if (status != LADE_OK) goto fail_ticket;
   status = parts_check(pipeline, request, &ticket->parts);
-  if (status != LADE_OK) {
-    goto fail_parts;
-  }
+  if (status != LADE_OK) goto fail_parts;
   transfer_fill(pipeline, request, ticket);
   status = ladei_pipe_files_attach(pipeline, ticket, request);
-  if (status != LADE_OK) {
-    goto fail_parts;
-  }
+  if (status != LADE_OK) goto fail_parts;
   checksum_fill(request, ticket);
   status = destination_make(request, ticket, &destination);
-  if (status != LADE_OK) {
-    goto fail_files;
-  }
+  if (status != LADE_OK) goto fail_files;
   status = gate_record(pipeline, request, ticket);
-  if (status != LADE_OK) {
-    goto fail_destination;
-  }
-  if (request->allocator != NULL) {
-    *request->out_device_memory = destination;
-  }
+  if (status != LADE_OK) goto fail_destination;
+  if (request->allocator != NULL) *request->out_device_memory = destination;
   *out = ticket;
   return LADE_OK;
 
@@ -292,22 +245,13 @@ fail_ticket:
 static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer, lade_ticket **out_ticket) {
   lade_transfer request;
   lade_ticket *ticket = NULL;
-  if (pipeline == NULL || transfer == NULL || out_ticket == NULL) {
+  if (pipeline == NULL || transfer == NULL || out_ticket == NULL)
     return ladei_pipe_argument_error("lade_pipeline_submit: NULL");
-  }
   lade_status status = ladei_options_read("lade_transfer", transfer, &request, sizeof request);
-  if (status == LADE_OK) {
-    status = request_check(&request);
-  }
-  if (status == LADE_OK) {
-    status = ladei_runtime_check_process(pipeline->runtime);
-  }
-  if (status == LADE_OK) {
-    status = place_take(pipeline);
-  }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status == LADE_OK) status = request_check(&request);
+  if (status == LADE_OK) status = ladei_runtime_check_process(pipeline->runtime);
+  if (status == LADE_OK) status = place_take(pipeline);
+  if (status != LADE_OK) return status;
   status = ticket_create(pipeline, &request, &ticket);
   if (status != LADE_OK) {
     place_return(pipeline);

@@ -29,9 +29,7 @@ lade_status ladei_pipe_argument_error(const char *what) {
 
 /* Before the lock: in a forked child it may be held by a thread that does not exist. */
 static lade_status ticket_check(const lade_ticket *ticket, const char *call) {
-  if (ticket == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", call);
-  }
+  if (ticket == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", call);
   return ladei_process_is_own(&ticket->pipeline->owner)
              ? LADE_OK
              : ladei_error(LADE_ERR_FORKED, 0, "%s: the ticket belongs to the parent process", call);
@@ -45,9 +43,7 @@ static void call_begin(lade_pipeline *pipeline) {
 
 static void call_end(lade_pipeline *pipeline) {
   ladei_lock_assert_held(&pipeline->lock);
-  if (--pipeline->calls == 0 && pipeline->stopping) {
-    ladei_condition_broadcast(&pipeline->changed);
-  }
+  if (--pipeline->calls == 0 && pipeline->stopping) ladei_condition_broadcast(&pipeline->changed);
 }
 
 void ladei_pipe_ticket_free(lade_ticket *ticket) {
@@ -63,9 +59,7 @@ uint64_t ladei_pipe_deadline_after(const lade_pipeline *pipeline, uint64_t timeo
 /* The ticket's outcome as this thread's answer. Called with the lock, once the transfer has failed or finished. */
 static lade_status ticket_answer(const lade_ticket *ticket) {
   ladei_lock_assert_held(&ticket->pipeline->lock);
-  if (ticket->transfer.error.status != LADE_OK) {
-    ladei_error_restore(&ticket->transfer.error);
-  }
+  if (ticket->transfer.error.status != LADE_OK) ladei_error_restore(&ticket->transfer.error);
   return ticket->transfer.error.status;
 }
 
@@ -87,9 +81,7 @@ static lade_status arrival_wait(lade_pipeline *pipeline, const ladei_pipe_core_t
   uint64_t deadline_ns = ladei_pipe_deadline_after(pipeline, timeout_ns);
   ladei_lock_acquire(&pipeline->lock);
   pipeline->prefix_waiters += bytes < transfer->bytes ? 1 : 0;
-  while (!has_arrived(transfer, bytes) && status == LADE_OK) {
-    status = pipeline->driver->wait(pipeline, deadline_ns);
-  }
+  while (!has_arrived(transfer, bytes) && status == LADE_OK) status = pipeline->driver->wait(pipeline, deadline_ns);
   pipeline->prefix_waiters -= bytes < transfer->bytes ? 1 : 0;
   call_end(pipeline);
   ladei_lock_release(&pipeline->lock);
@@ -98,28 +90,21 @@ static lade_status arrival_wait(lade_pipeline *pipeline, const ladei_pipe_core_t
 
 static lade_status wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns) {
   lade_status status = ticket_check(ticket, "lade_ticket_wait");
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   lade_pipeline *pipeline = ticket->pipeline;
   const ladei_pipe_core_transfer *transfer = &ticket->transfer;
   ladei_lock_acquire(&pipeline->lock);
   bool arrived = has_arrived(transfer, bytes);
-  if (!arrived) {
-    call_begin(pipeline);
-  }
+  if (!arrived) call_begin(pipeline);
   ladei_lock_release(&pipeline->lock);
-  if (!arrived) {
-    status = arrival_wait(pipeline, transfer, bytes, timeout_ns);
-  }
+  if (!arrived) status = arrival_wait(pipeline, transfer, bytes, timeout_ns);
   ladei_lock_acquire(&pipeline->lock);
-  if (transfer->finished) {
+  if (transfer->finished)
     status = ticket_answer(ticket);
-  } else if (has_arrived(transfer, bytes)) {
+  else if (has_arrived(transfer, bytes))
     status = LADE_OK;
-  } else if (status == LADE_ERR_TIMEOUT) {
+  else if (status == LADE_ERR_TIMEOUT)
     status = timeout_error(ticket);
-  }
   ladei_lock_release(&pipeline->lock);
   return status;
 }
@@ -139,24 +124,19 @@ lade_status lade_ticket_wait(lade_ticket *ticket, uint64_t timeout_ns) {
 static uint64_t ready_bytes(const lade_ticket *ticket) {
   ladei_lock_assert_held(&ticket->pipeline->lock);
   const ladei_pipe_core_transfer *transfer = &ticket->transfer;
-  if (!transfer->finished) {
-    return ladei_pipe_core_prefix_done(transfer);
-  }
+  if (!transfer->finished) return ladei_pipe_core_prefix_done(transfer);
   return transfer->error.status == LADE_OK ? transfer->bytes : 0;
 }
 
 static lade_status ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
   lade_status status = ticket_check(ticket, "lade_ticket_query");
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   lade_pipeline *pipeline = ticket->pipeline;
   ladei_lock_acquire(&pipeline->lock);
   bool advance = !ticket->transfer.finished && pipeline->driver->advance != NULL;
   ladei_lock_release(&pipeline->lock);
-  if (advance) {
+  if (advance)
     pipeline->driver->advance(pipeline); /* virtual time: one thread, so nobody destroys the pipeline meanwhile */
-  }
   ladei_lock_acquire(&pipeline->lock);
   lade_ticket_info own = {sizeof own, ticket->transfer.bytes, ticket->transfer.done_bytes, ready_bytes(ticket)};
   status = ticket->transfer.finished ? ticket_answer(ticket) : LADE_NOT_READY;
@@ -180,9 +160,7 @@ lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
 lade_status ladei_pipe_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out) {
   ladei_capture_info info;
   lade_status status = runtime->ops->stream_resolve(runtime->self, stream, out);
-  if (status == LADE_OK) {
-    status = runtime->ops->stream_capture_info(runtime->self, out, &info);
-  }
+  if (status == LADE_OK) status = runtime->ops->stream_capture_info(runtime->self, out, &info);
   if (status == LADE_OK && info.status != LADEI_CAPTURE_NONE) {
     status =
         ladei_error(LADE_ERR_CAPTURE, 0, "transfer: the stream is being captured; transfers are no part of graphs");
@@ -196,20 +174,12 @@ static lade_status stream_wait_lane(lade_pipeline *pipeline, lade_stream stream,
   ladei_stream resolved;
   ladei_event *event;
   lade_status status = ladei_runtime_check_process(runtime);
-  if (status == LADE_OK) {
-    status = ladei_pipe_caller_stream_resolve(runtime, stream, &resolved);
-  }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status == LADE_OK) status = ladei_pipe_caller_stream_resolve(runtime, stream, &resolved);
+  if (status != LADE_OK) return status;
   status = ladei_event_pool_acquire(pipeline->events, lane->stream.context, &event);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   status = runtime->ops->event_record(runtime->self, event->handle, &lane->stream);
-  if (status == LADE_OK) {
-    status = runtime->ops->stream_wait_event(runtime->self, &resolved, event->handle);
-  }
+  if (status == LADE_OK) status = runtime->ops->stream_wait_event(runtime->self, &resolved, event->handle);
   /* A later record of the same event does not touch the wait that is queued. */
   ladei_event_pool_release(pipeline->events, event);
   return status;
@@ -226,9 +196,8 @@ static lade_status queued_wait(lade_pipeline *pipeline, const ladei_pipe_core_tr
   lade_status status = LADE_OK;
   pipeline->prefix_waiters++;
   while (!transfer->finished && transfer->error.status == LADE_OK && !prefix_is_queued(transfer, bytes) &&
-         status == LADE_OK) {
+         status == LADE_OK)
     status = pipeline->driver->wait(pipeline, UINT64_MAX);
-  }
   pipeline->prefix_waiters--;
   return status;
 }
@@ -241,11 +210,10 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
   lade_status status = queued_wait(pipeline, transfer, bytes);
   const ladei_pipe_stream *lane = ladei_pipe_stream_of(pipeline, transfer->lane);
   bool ended = transfer->finished || transfer->error.status != LADE_OK;
-  if (ended) {
+  if (ended)
     status = ticket_answer(ticket);
-  } else if (status == LADE_ERR_TIMEOUT) {
+  else if (status == LADE_ERR_TIMEOUT)
     status = timeout_error(ticket);
-  }
   if (!ended && status == LADE_OK) {
     ladei_lock_release(&pipeline->lock);
     status = stream_wait_lane(pipeline, stream, lane);
@@ -258,9 +226,7 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
 
 static lade_status stream_wait(lade_stream stream, lade_ticket *ticket, const uint64_t *bytes, const char *call) {
   lade_status status = ticket_check(ticket, call);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   uint64_t all = ticket->transfer.bytes;
   if (bytes != NULL && *bytes > all) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %llu bytes of a transfer of %llu", call,
@@ -296,9 +262,7 @@ void ladei_pipe_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticke
 
 lade_status lade_ticket_cancel(lade_ticket *ticket) {
   lade_status status = ticket_check(ticket, "lade_ticket_cancel");
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   lade_pipeline *pipeline = ticket->pipeline;
   ladei_lock_acquire(&pipeline->lock);
   bool finished = ticket->transfer.finished;
@@ -321,9 +285,7 @@ lade_status lade_ticket_cancel(lade_ticket *ticket) {
 }
 
 void lade_ticket_release(lade_ticket *ticket) {
-  if (ticket == NULL || !ladei_process_is_own(&ticket->pipeline->owner)) {
-    return;
-  }
+  if (ticket == NULL || !ladei_process_is_own(&ticket->pipeline->owner)) return;
   lade_pipeline *pipeline = ticket->pipeline;
   ladei_lock_acquire(&pipeline->lock);
   ticket->released = true;

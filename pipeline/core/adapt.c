@@ -34,9 +34,7 @@ size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns) {
   uint64_t wanted = ns == 0 ? LADEI_PIPE_CHUNK_MOST : (uint64_t)bytes * COPY_NS / ns;
   for (size_t i = 0; i < sizeof segment_parts / sizeof segment_parts[0]; i++) {
     size_t chunk = SEGMENT_BYTES / segment_parts[i] / PAGE_BYTES * PAGE_BYTES;
-    if (chunk >= wanted) {
-      return chunk;
-    }
+    if (chunk >= wanted) return chunk;
   }
   return LADEI_PIPE_CHUNK_MOST;
 }
@@ -53,9 +51,8 @@ static void measure_again(ladei_pipe_window *window) {
 }
 
 void ladei_pipe_window_restart(ladei_pipe_window *window) {
-  if (window->trying) {
+  if (window->trying)
     window->size /= 2; /* nobody knows yet whether it was faster; else each restart would leave a doubling behind */
-  }
   window->trying = false;
   window->settled = window->size >= window->most;
   measure_again(window);
@@ -83,9 +80,7 @@ static bool window_judge(ladei_pipe_window *window, uint64_t rate) {
 
 bool ladei_pipe_window_end(ladei_pipe_window *window, size_t bytes, unsigned out, uint64_t now_ns) {
   bool used = window->trying ? out > window->size / 2 : out >= window->size;
-  if (window->settled) {
-    return false;
-  }
+  if (window->settled) return false;
   window->short_of = used ? 0 : window->short_of + 1;
   if (!used) {
     measure_again(window);
@@ -98,8 +93,6 @@ bool ladei_pipe_window_end(ladei_pipe_window *window, size_t bytes, unsigned out
   }
   window->bytes += bytes;
   window->measured++;
-  if (window->measured < ROUNDS * window->size || now_ns <= window->begun_ns) {
-    return false;
-  }
+  if (window->measured < ROUNDS * window->size || now_ns <= window->begun_ns) return false;
   return window_judge(window, window->bytes * UINT64_C(1000000) / (now_ns - window->begun_ns) * 1000);
 }

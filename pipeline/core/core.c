@@ -111,15 +111,13 @@ static void slot_retire(ladei_pipe_slot *slot) {
 static void slot_to_ready(ladei_pipe_slot *slot) {
   struct ladei_slot_list *list = &slot->ring->ready;
   ladei_pipe_slot *before = TAILQ_LAST(list, ladei_slot_list);
-  while (before != NULL && before->transfer->level < slot->transfer->level) {
+  while (before != NULL && before->transfer->level < slot->transfer->level)
     before = TAILQ_PREV(before, ladei_slot_list, link);
-  }
   slot_state_set(slot, LADEI_PIPE_SLOT_READY);
-  if (before != NULL) {
+  if (before != NULL)
     TAILQ_INSERT_AFTER(list, before, slot, link);
-  } else {
+  else
     TAILQ_INSERT_HEAD(list, slot, link);
-  }
 }
 
 /* --- transfers ---------------------------------------------------------------------------------------------------- */
@@ -140,11 +138,10 @@ static void active_decrement(ladei_pipe_core_transfer *transfer) { active_add(tr
 /* After what decides whether the transfer may stand still: it stood, or did not. */
 static void standing_update(ladei_pipe_core_transfer *transfer, bool stood) {
   bool stands = ladei_pipe_transfer_may_stand(transfer);
-  if (stood && !stands) {
+  if (stood && !stands)
     transfer->ring->standing -= transfer->active;
-  } else if (stands && !stood) {
+  else if (stands && !stood)
     transfer->ring->standing += transfer->active;
-  }
 }
 
 /* I10, of stream dependencies. */
@@ -201,9 +198,7 @@ static void chunks_abandon(struct ladei_slot_list *list, ladei_pipe_core_transfe
 
 void ladei_pipe_core_fail(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, const lade_error *error) {
   (void)core;
-  if (ladei_pipe_transfer_failed(transfer) || transfer->settled) {
-    return;
-  }
+  if (ladei_pipe_transfer_failed(transfer) || transfer->settled) return;
   transfer->error = *error;
   chunks_abandon(&transfer->ring->ready, transfer);
   chunks_abandon(&transfer->ring->landed, transfer);
@@ -213,9 +208,7 @@ void ladei_pipe_core_fail(ladei_pipe_core *core, ladei_pipe_core_transfer *trans
 
 /* What a failed order means for the transfer it was for. */
 static unsigned transfer_fail_by(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, const lade_error *error) {
-  if (transfer == NULL || ladei_pipe_transfer_failed(transfer)) {
-    return 0;
-  }
+  if (transfer == NULL || ladei_pipe_transfer_failed(transfer)) return 0;
   ladei_pipe_core_fail(core, transfer, error);
   return LADEI_PIPE_CHANGED_FAILED;
 }
@@ -245,12 +238,8 @@ void ladei_pipe_core_submit(ladei_pipe_core *core, ladei_pipe_core_transfer *tra
 static size_t chunk_size(const ladei_pipe_core_transfer *transfer, const ladei_pipe_slot *slot) {
   uint64_t left = transfer->bytes - transfer->issued_bytes;
   size_t most = transfer->chunk_bytes;
-  if (!transfer->unstaged && slot->capacity < most) {
-    most = slot->capacity;
-  }
-  if (transfer->unit_bytes != 0 && most > transfer->unit_bytes) {
-    most -= most % transfer->unit_bytes;
-  }
+  if (!transfer->unstaged && slot->capacity < most) most = slot->capacity;
+  if (transfer->unit_bytes != 0 && most > transfer->unit_bytes) most -= most % transfer->unit_bytes;
   most -= slot->lead_bytes;
   return left < most ? (size_t)left : most;
 }
@@ -280,11 +269,10 @@ static ladei_pipe_slot *slot_begin(ladei_pipe_ring *ring, ladei_pipe_slot *slot,
 
 static void take_copy(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
   order->slot->lane = order->transfer->lane;
-  if (order->slot->state == LADEI_PIPE_SLOT_READY) {
+  if (order->slot->state == LADEI_PIPE_SLOT_READY)
     slot_take(&ring->ready, order->slot, LADEI_PIPE_SLOT_COPYING);
-  } else {
+  else
     chunk_begin(slot_begin(ring, order->slot, LADEI_PIPE_SLOT_COPYING), order->transfer);
-  }
 }
 
 static void host_begin(ladei_pipe_ring *ring, ladei_pipe_core_transfer *transfer) {
@@ -306,9 +294,7 @@ static void call_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) 
 static void host_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
   transfer->host_busy = false;
   slot->ring->host_out -= transfer->ordered || slot->stalled ? 0 : 1;
-  if (transfer->calls) {
-    call_end(slot, transfer);
-  }
+  if (transfer->calls) call_end(slot, transfer);
 }
 
 void ladei_pipe_core_stall(ladei_pipe_slot *slot) {
@@ -351,9 +337,7 @@ static void take_record(ladei_pipe_batch *batch) {
   batch_state_set(batch, LADEI_PIPE_BATCH_RECORDING);
   batch->by_stream = false;
   TAILQ_CONCAT(&batch->slots, &lane->copied, link);
-  TAILQ_FOREACH (slot, &batch->slots, link) {
-    slot_state_set(slot, LADEI_PIPE_SLOT_COVERED);
-  }
+  TAILQ_FOREACH (slot, &batch->slots, link) slot_state_set(slot, LADEI_PIPE_SLOT_COVERED);
   lane->ring->lanes_copied &= ~(1u << lane->index);
   lane->copied_count = 0;
   lane->copied_bytes = 0;
@@ -363,11 +347,10 @@ static void take_record(ladei_pipe_batch *batch) {
 static void take_release(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
   ladei_pipe_slot *slot = order->slot;
   slot->release_out = true;
-  if (slot->state == LADEI_PIPE_SLOT_FREE) {
+  if (slot->state == LADEI_PIPE_SLOT_FREE)
     slot_take(&ring->free, slot, LADEI_PIPE_SLOT_RELEASING);
-  } else if (slot->state == LADEI_PIPE_SLOT_LOST) {
+  else if (slot->state == LADEI_PIPE_SLOT_LOST)
     slot_take(&ring->lost, slot, LADEI_PIPE_SLOT_RELEASING);
-  }
 }
 
 static void core_take(ladei_pipe_core *core, const ladei_pipe_order *order) {
@@ -397,9 +380,7 @@ static void core_take(ladei_pipe_core *core, const ladei_pipe_order *order) {
 }
 
 bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out) {
-  if (!ladei_pipe_core_pick(core, allow, out)) {
-    return false;
-  }
+  if (!ladei_pipe_core_pick(core, allow, out)) return false;
   core_take(core, out);
   core->turn ^= 1u;
   return true;
@@ -418,16 +399,12 @@ static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *
     order->slot->block = order->block;
     slot_to_free(order->slot);
     core->counters.blocks++;
-    if (core->counters.blocks > core->counters.blocks_peak) {
-      core->counters.blocks_peak = core->counters.blocks;
-    }
+    if (core->counters.blocks > core->counters.blocks_peak) core->counters.blocks_peak = core->counters.blocks;
     return 0;
   }
   ring->blocks--;
   slot_to_empty(order->slot);
-  if (status == LADE_NOT_READY && ring->blocks > 0) {
-    return 0; /* others of its own came meanwhile */
-  }
+  if (status == LADE_NOT_READY && ring->blocks > 0) return 0; /* others of its own came meanwhile */
   if (ring->blocks > 0) {
     /* Fewer blocks are slower, not wrong: go on with those there are. */
     ring->slot_limit = ring->blocks;
@@ -440,9 +417,7 @@ static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *
     ring->awaits = true;
     return 0;
   }
-  if (!order->only) {
-    return 0; /* what others there were went back meanwhile: asked for anew, as the only one */
-  }
+  if (!order->only) return 0; /* what others there were went back meanwhile: asked for anew, as the only one */
   ring->awaits = false;
   if (order->bytes > ring->block_least) {
     ring->block_bytes = order->bytes / 2 > ring->block_least ? order->bytes / 2 : ring->block_least;
@@ -454,9 +429,7 @@ static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *
 
 /* It took some time: POLL may be worth while again. */
 static void ring_poll_wake(ladei_pipe_ring *ring) {
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
-    ring->lanes[i].poll_asleep = false;
-  }
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) ring->lanes[i].poll_asleep = false;
   ring->acquire_asleep = false;
 }
 
@@ -466,9 +439,7 @@ static unsigned complete_read(ladei_pipe_core *core, const ladei_pipe_order *ord
   unsigned changed = 0;
   host_end(order->slot, transfer);
   ring_poll_wake(order->ring);
-  if (status != LADE_OK) {
-    changed = transfer_fail_by(core, transfer, error);
-  }
+  if (status != LADE_OK) changed = transfer_fail_by(core, transfer, error);
   if (ladei_pipe_transfer_failed(transfer)) {
     slot_retire(order->slot);
     chunk_drop(transfer);
@@ -525,9 +496,7 @@ static unsigned complete_copy(ladei_pipe_core *core, const ladei_pipe_order *ord
 static unsigned batch_fail_transfers(ladei_pipe_core *core, ladei_pipe_batch *batch, const lade_error *error) {
   unsigned changed = 0;
   ladei_pipe_slot *slot;
-  TAILQ_FOREACH (slot, &batch->slots, link) {
-    changed |= transfer_fail_by(core, slot->transfer, error);
-  }
+  TAILQ_FOREACH (slot, &batch->slots, link) changed |= transfer_fail_by(core, slot->transfer, error);
   return changed;
 }
 
@@ -550,9 +519,7 @@ static unsigned complete_record(ladei_pipe_core *core, const ladei_pipe_order *o
 /* The copy of a slot is known to be over. */
 static void slot_land(ladei_pipe_core *core, ladei_pipe_ring *ring, ladei_pipe_slot *slot) {
   ladei_pipe_core_transfer *transfer = slot->transfer;
-  if (transfer->gate == LADEI_PIPE_DEPENDENCY_AWAITED) {
-    gate_set(transfer, LADEI_PIPE_DEPENDENCY_OPEN);
-  }
+  if (transfer->gate == LADEI_PIPE_DEPENDENCY_AWAITED) gate_set(transfer, LADEI_PIPE_DEPENDENCY_OPEN);
   if (!ladei_pipe_transfer_failed(transfer) && ring->direction == LADE_TO_HOST && !transfer->no_host) {
     slot_put(&ring->landed, slot, LADEI_PIPE_SLOT_LANDED);
     ladei_pipe_transfer_update(transfer);
@@ -599,11 +566,10 @@ static unsigned complete_poll(ladei_pipe_core *core, const ladei_pipe_order *ord
   TAILQ_REMOVE(&lane->pending, batch, link);
   for (ladei_pipe_slot *slot; (slot = TAILQ_FIRST(&batch->slots)) != NULL;) {
     TAILQ_REMOVE(&batch->slots, slot, link);
-    if (status == LADE_OK) {
+    if (status == LADE_OK)
       slot_land(core, ring, slot);
-    } else {
+    else
       slot_lose(ring, slot);
-    }
   }
   batch_state_set(batch, LADEI_PIPE_BATCH_IDLE);
   TAILQ_INSERT_HEAD(&lane->idle, batch, link);
@@ -616,9 +582,7 @@ static unsigned complete_write(ladei_pipe_core *core, const ladei_pipe_order *or
   unsigned changed = 0;
   host_end(order->slot, transfer);
   ring_poll_wake(order->ring);
-  if (status != LADE_OK) {
-    changed = transfer_fail_by(core, transfer, error);
-  }
+  if (status != LADE_OK) changed = transfer_fail_by(core, transfer, error);
   if (!ladei_pipe_transfer_failed(transfer)) {
     transfer->host_bytes += order->slot->bytes;
     transfer->done_bytes += order->slot->bytes;
@@ -641,32 +605,25 @@ static void complete_release(ladei_pipe_core *core, const ladei_pipe_order *orde
   } else {
     slot->keep_block = true;
   }
-  if (slot->state != LADEI_PIPE_SLOT_RELEASING) {
-    return;
-  }
+  if (slot->state != LADEI_PIPE_SLOT_RELEASING) return;
   if (slot->block != NULL && slot->lost) {
     slot_put(&order->ring->lost, slot, LADEI_PIPE_SLOT_LOST);
     return;
   }
   ladei_pipe_core_transfer *transfer = slot->transfer;
   slot_retire(slot);
-  if (transfer != NULL) {
-    chunk_drop(transfer);
-  }
+  if (transfer != NULL) chunk_drop(transfer);
 }
 
 static unsigned complete_finish(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, lade_status status,
                                 const lade_error *error) {
-  if (status != LADE_OK && !ladei_pipe_transfer_failed(transfer)) {
-    transfer->error = *error;
-  }
+  if (status != LADE_OK && !ladei_pipe_transfer_failed(transfer)) transfer->error = *error;
   transfer->finished = true;
   core->unfinished--;
-  if (ladei_pipe_transfer_failed(transfer)) {
+  if (ladei_pipe_transfer_failed(transfer))
     core->counters.transfers_failed++;
-  } else {
+  else
     core->counters.transfers_completed++;
-  }
   return LADEI_PIPE_CHANGED_FINISHED;
 }
 
@@ -694,9 +651,7 @@ static uint64_t prefix(const ladei_pipe_core_transfer *transfer, unsigned states
   uint64_t end = transfer->issued_bytes;
   for (unsigned i = 0; i < transfer->ring->depth; i++) {
     const ladei_pipe_slot *slot = &transfer->ring->slots[i];
-    if (slot->transfer == transfer && (states >> slot->state & 1u) != 0 && slot->offset < end) {
-      end = slot->offset;
-    }
+    if (slot->transfer == transfer && (states >> slot->state & 1u) != 0 && slot->offset < end) end = slot->offset;
   }
   return ladei_pipe_transfer_failed(transfer) ? 0 : end;
 }
@@ -709,9 +664,8 @@ uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer) {
 
 bool ladei_pipe_core_polls(const ladei_pipe_core *core) {
   bool polls = false;
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++)
     polls = polls || !TAILQ_EMPTY(&core->rings[0].lanes[i].pending) || !TAILQ_EMPTY(&core->rings[1].lanes[i].pending);
-  }
   return polls || ladei_pipe_core_awaits_block(&core->rings[0]) || ladei_pipe_core_awaits_block(&core->rings[1]);
 }
 
@@ -755,23 +709,15 @@ static lade_status ring_init(ladei_pipe_ring *ring, lade_direction direction, un
                             .ahead = depth};
   ring->slots = calloc(depth, sizeof *ring->slots);
   struct ladei_slot_list *lists[] = {&ring->empty, &ring->free, &ring->ready, &ring->landed, &ring->lost};
-  for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
-    TAILQ_INIT(lists[i]);
-  }
+  for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) TAILQ_INIT(lists[i]);
   TAILQ_INIT(&ring->queue);
   TAILQ_INIT(&ring->finished);
   TAILQ_INIT(&ring->held);
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
-    lane_init(ring, i);
-  }
-  for (unsigned i = 0; i < LADEI_PIPE_PRIORITIES; i++) {
-    for (unsigned k = 0; k < LADEI_PIPE_FAIR_QUEUES; k++) {
-      TAILQ_INIT(&ring->levels[i].flows[k].waiting);
-    }
-  }
-  if (ring->slots == NULL) {
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) lane_init(ring, i);
+  for (unsigned i = 0; i < LADEI_PIPE_PRIORITIES; i++)
+    for (unsigned k = 0; k < LADEI_PIPE_FAIR_QUEUES; k++) TAILQ_INIT(&ring->levels[i].flows[k].waiting);
+  if (ring->slots == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory for a ring of %u slots", depth);
-  }
   for (unsigned i = 0; i < depth; i++) {
     ring->slots[i].ring = ring; /* EMPTY: all zero */
     TAILQ_INSERT_TAIL(&ring->empty, &ring->slots[i], link);
@@ -782,12 +728,8 @@ static lade_status ring_init(ladei_pipe_ring *ring, lade_direction direction, un
 lade_status ladei_pipe_core_init(ladei_pipe_core *core, unsigned depth) {
   *core = (ladei_pipe_core){.turn = 0};
   lade_status status = ring_init(&core->rings[0], LADE_TO_DEVICE, depth);
-  if (status == LADE_OK) {
-    status = ring_init(&core->rings[1], LADE_TO_HOST, depth);
-  }
-  if (status != LADE_OK) {
-    ladei_pipe_core_destroy(core);
-  }
+  if (status == LADE_OK) status = ring_init(&core->rings[1], LADE_TO_HOST, depth);
+  if (status != LADE_OK) ladei_pipe_core_destroy(core);
   return status;
 }
 
@@ -800,9 +742,7 @@ void ladei_pipe_core_set_blocks(ladei_pipe_core *core, size_t bytes, size_t leas
 
 bool ladei_pipe_core_grow_blocks(ladei_pipe_ring *ring, size_t bytes) {
   size_t grown = bytes < ring->block_most ? bytes : ring->block_most;
-  if (grown <= ring->block_bytes) {
-    return false;
-  }
+  if (grown <= ring->block_bytes) return false;
   ring->block_bytes = grown;
   return true;
 }

@@ -11,9 +11,7 @@ static unsigned list_count(const struct ladei_slot_list *list, ladei_pipe_slot_s
   unsigned count = 0;
   const ladei_pipe_slot *slot;
   TAILQ_FOREACH (slot, list, link) {
-    if (slot->state != state) {
-      return UINT32_MAX;
-    }
+    if (slot->state != state) return UINT32_MAX;
     count++;
   }
   return count;
@@ -21,9 +19,7 @@ static unsigned list_count(const struct ladei_slot_list *list, ladei_pipe_slot_s
 
 static unsigned state_count(const ladei_pipe_ring *ring, ladei_pipe_slot_state state) {
   unsigned count = 0;
-  for (unsigned i = 0; i < ring->depth; i++) {
-    count += ring->slots[i].state == state ? 1 : 0;
-  }
+  for (unsigned i = 0; i < ring->depth; i++) count += ring->slots[i].state == state ? 1 : 0;
   return count;
 }
 
@@ -36,15 +32,13 @@ static lade_status broken(const ladei_pipe_ring *ring, const char *what) {
 static lade_status check_lane(const ladei_pipe_copy_stream *lane, unsigned *copied, unsigned *covered) {
   unsigned own = list_count(&lane->copied, LADEI_PIPE_SLOT_COPIED);
   bool marked = (lane->ring->lanes_copied >> lane->index & 1u) != 0;
-  if (own != lane->copied_count || marked != (own > 0)) {
+  if (own != lane->copied_count || marked != (own > 0))
     return broken(lane->ring, "I1: a lane's copied slots are not those counted");
-  }
   *copied += own;
   for (unsigned i = 0; i < LADEI_PIPE_BATCHES; i++) {
     unsigned count = list_count(&lane->batches[i].slots, LADEI_PIPE_SLOT_COVERED);
-    if (count == UINT32_MAX || (count == 0) != (lane->batches[i].state == LADEI_PIPE_BATCH_IDLE)) {
+    if (count == UINT32_MAX || (count == 0) != (lane->batches[i].state == LADEI_PIPE_BATCH_IDLE))
       return broken(lane->ring, "I1: a batch holds slots that are not covered, or none while it is in use");
-    }
     *covered += count;
   }
   return LADE_OK;
@@ -55,9 +49,7 @@ static lade_status check_lists(const ladei_pipe_ring *ring) {
   unsigned covered = 0;
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
     lade_status status = check_lane(&ring->lanes[i], &copied, &covered);
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
   }
   if (list_count(&ring->empty, LADEI_PIPE_SLOT_EMPTY) != state_count(ring, LADEI_PIPE_SLOT_EMPTY) ||
       list_count(&ring->free, LADEI_PIPE_SLOT_FREE) != state_count(ring, LADEI_PIPE_SLOT_FREE) ||
@@ -65,9 +57,8 @@ static lade_status check_lists(const ladei_pipe_ring *ring) {
       copied != state_count(ring, LADEI_PIPE_SLOT_COPIED) ||
       list_count(&ring->landed, LADEI_PIPE_SLOT_LANDED) != state_count(ring, LADEI_PIPE_SLOT_LANDED) ||
       list_count(&ring->lost, LADEI_PIPE_SLOT_LOST) != state_count(ring, LADEI_PIPE_SLOT_LOST) ||
-      covered != state_count(ring, LADEI_PIPE_SLOT_COVERED)) {
+      covered != state_count(ring, LADEI_PIPE_SLOT_COVERED))
     return broken(ring, "I1: slots in a state and slots in its list differ");
-  }
   return LADE_OK;
 }
 
@@ -77,15 +68,10 @@ static lade_status check_blocks(const ladei_pipe_ring *ring) {
     const ladei_pipe_slot *slot = &ring->slots[i];
     bool copying = slot->state == LADEI_PIPE_SLOT_COPIED || slot->state == LADEI_PIPE_SLOT_COVERED;
     bool may_lack = slot->state == LADEI_PIPE_SLOT_EMPTY || slot->state == LADEI_PIPE_SLOT_ACQUIRING || copying;
-    if (slot->transfer != NULL && slot->transfer->unstaged) {
-      may_lack = true;
-    }
-    if (slot->block == NULL && !may_lack) {
-      return broken(ring, "I2: a slot in use has no block");
-    }
-    if (slot->block != NULL && slot->state == LADEI_PIPE_SLOT_EMPTY) {
+    if (slot->transfer != NULL && slot->transfer->unstaged) may_lack = true;
+    if (slot->block == NULL && !may_lack) return broken(ring, "I2: a slot in use has no block");
+    if (slot->block != NULL && slot->state == LADEI_PIPE_SLOT_EMPTY)
       return broken(ring, "I2: an empty slot has a block");
-    }
     blocks += slot->block != NULL || slot->state == LADEI_PIPE_SLOT_ACQUIRING ? 1 : 0;
   }
   return blocks == ring->blocks && blocks <= ring->depth ? LADE_OK : broken(ring, "I4: blocks are not those counted");
@@ -100,21 +86,16 @@ static lade_status check_transfer(const ladei_pipe_ring *ring, const ladei_pipe_
     if (slot->transfer == transfer) {
       active++;
       stalled += slot->stalled ? 1 : 0;
-      if (waits && ladei_pipe_transfer_failed(transfer)) {
+      if (waits && ladei_pipe_transfer_failed(transfer))
         return broken(ring, "I5: a failed transfer has a chunk waiting");
-      }
     }
   }
-  if (stalled != transfer->stalled) {
-    return broken(ring, "I9: stalled calls are not those counted");
-  }
-  if (active != transfer->active || transfer->settled) {
+  if (stalled != transfer->stalled) return broken(ring, "I9: stalled calls are not those counted");
+  if (active != transfer->active || transfer->settled)
     return broken(ring, "I3: active chunks are not those counted, or a settled transfer is queued");
-  }
   if (transfer->done_bytes > transfer->queued_bytes || transfer->queued_bytes > transfer->issued_bytes ||
-      transfer->issued_bytes > transfer->bytes) {
+      transfer->issued_bytes > transfer->bytes)
     return broken(ring, "I6: more bytes done than queued, or queued than begun");
-  }
   return LADE_OK;
 }
 
@@ -125,9 +106,8 @@ static lade_status check_host_halves(const ladei_pipe_ring *ring) {
   for (unsigned i = 0; i < ring->depth; i++) {
     const ladei_pipe_slot *slot = &ring->slots[i];
     bool out = slot->state == LADEI_PIPE_SLOT_READING || slot->state == LADEI_PIPE_SLOT_WRITING;
-    if (slot->stalled && !(out && slot->transfer->calls)) {
+    if (slot->stalled && !(out && slot->transfer->calls))
       return broken(ring, "I9: a slot is stalled that is in no call");
-    }
     host_out += out && !slot->transfer->ordered && !slot->stalled ? 1 : 0;
     calls_out += out && slot->transfer->calls ? 1 : 0;
     calls_active += slot->transfer != NULL && slot->transfer->calls ? 1 : 0;
@@ -143,9 +123,7 @@ static bool list_has(const struct ladei_core_transfer_list *list, const ladei_pi
   const ladei_pipe_core_transfer *other;
   TAILQ_FOREACH (other, list, flow_link) {
     const ladei_pipe_core_transfer *next = TAILQ_NEXT(other, flow_link);
-    if (next != NULL && next->number <= other->number) {
-      return false;
-    }
+    if (next != NULL && next->number <= other->number) return false;
     found = found || other == transfer;
   }
   return found;
@@ -156,12 +134,10 @@ static lade_status check_waiting(const ladei_pipe_ring *ring, const ladei_pipe_c
   bool unissued = ladei_pipe_transfer_is_unissued(transfer);
   bool waiting = list_has(&ring->levels[transfer->level].flows[transfer->flow].waiting, transfer);
   bool held = list_has(&ring->held, transfer);
-  if (waiting != transfer->waiting || held != transfer->held || (waiting && held)) {
+  if (waiting != transfer->waiting || held != transfer->held || (waiting && held))
     return broken(ring, "I7: a transfer is not in the list that it says, or in two");
-  }
-  if (unissued != transfer->unissued || (waiting || held) != ladei_pipe_transfer_ready(transfer)) {
+  if (unissued != transfer->unissued || (waiting || held) != ladei_pipe_transfer_ready(transfer))
     return broken(ring, "I7: a transfer waits that could begin nothing, or does not and could");
-  }
   return LADE_OK;
 }
 
@@ -172,25 +148,17 @@ static lade_status check_queue(const ladei_pipe_ring *ring) {
   unsigned standing = 0;
   unsigned in_lanes = 0;
   TAILQ_FOREACH (transfer, &ring->queue, link) {
-    if (status == LADE_OK) {
-      status = check_transfer(ring, transfer);
-    }
-    if (status == LADE_OK) {
-      status = check_waiting(ring, transfer);
-    }
+    if (status == LADE_OK) status = check_transfer(ring, transfer);
+    if (status == LADE_OK) status = check_waiting(ring, transfer);
     unissued += transfer->unissued ? 1 : 0;
     standing += ladei_pipe_transfer_may_stand(transfer) ? transfer->active : 0;
     in_lanes += transfer->lane->index > 0 ? 1 : 0;
   }
-  for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAMS; i++) {
-    in_lanes -= ring->lanes[i].transfers;
-  }
-  if (status == LADE_OK && (standing != ring->standing || in_lanes != 0)) {
+  for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAMS; i++) in_lanes -= ring->lanes[i].transfers;
+  if (status == LADE_OK && (standing != ring->standing || in_lanes != 0))
     status = broken(ring, "I3: slots that may stand still, or transfers in lanes, are not those counted");
-  }
-  if (status == LADE_OK && unissued != ring->unissued) {
+  if (status == LADE_OK && unissued != ring->unissued)
     status = broken(ring, "I7: transfers with chunks to begin are not those counted");
-  }
   return status;
 }
 
@@ -198,31 +166,23 @@ static lade_status check_choice(const ladei_pipe_ring *ring) {
   const ladei_pipe_core_transfer *first = NULL;
   for (unsigned i = 0; i < LADEI_PIPE_PRIORITIES; i++) {
     const ladei_pipe_priority *level = &ring->levels[i];
-    for (unsigned k = 0; k < LADEI_PIPE_FAIR_QUEUES; k++) {
-      if (TAILQ_EMPTY(&level->flows[k].waiting) == ((level->active >> k & 1u) != 0)) {
+    for (unsigned k = 0; k < LADEI_PIPE_FAIR_QUEUES; k++)
+      if (TAILQ_EMPTY(&level->flows[k].waiting) == ((level->active >> k & 1u) != 0))
         return broken(ring, "I7: a flow is active without transfers, or has some and is not");
-      }
-    }
     first = level->active != 0 ? ladei_pipe_priority_first(level) : first;
   }
-  if (first != ring->issuing) {
-    return broken(ring, "I7: issuing is not the first of the flow served least");
-  }
-  if (first != NULL && ladei_pipe_transfer_has_share(first)) {
+  if (first != ring->issuing) return broken(ring, "I7: issuing is not the first of the flow served least");
+  if (first != NULL && ladei_pipe_transfer_has_share(first))
     return broken(ring, "I7: the transfer that begins the next chunk has its share");
-  }
   const ladei_pipe_core_transfer *held;
-  TAILQ_FOREACH (held, &ring->held, flow_link) {
-    if (first == NULL && !ladei_pipe_transfer_has_share(held)) {
+  TAILQ_FOREACH (held, &ring->held, flow_link)
+    if (first == NULL && !ladei_pipe_transfer_has_share(held))
       return broken(ring, "I7: nothing begins, and a transfer is held that could");
-    }
-  }
   const ladei_pipe_slot *slot;
   TAILQ_FOREACH (slot, &ring->ready, link) {
     const ladei_pipe_slot *next = TAILQ_NEXT(slot, link);
-    if (next != NULL && next->transfer->level > slot->transfer->level) {
+    if (next != NULL && next->transfer->level > slot->transfer->level)
       return broken(ring, "I8: a ready chunk stands behind one of a lower level");
-    }
   }
   return LADE_OK;
 }
@@ -232,18 +192,10 @@ lade_status ladei_pipe_core_check(const ladei_pipe_core *core) {
   for (unsigned i = 0; i < 2 && status == LADE_OK; i++) {
     const ladei_pipe_ring *ring = &core->rings[i];
     status = check_lists(ring);
-    if (status == LADE_OK) {
-      status = check_blocks(ring);
-    }
-    if (status == LADE_OK) {
-      status = check_host_halves(ring);
-    }
-    if (status == LADE_OK) {
-      status = check_queue(ring);
-    }
-    if (status == LADE_OK) {
-      status = check_choice(ring);
-    }
+    if (status == LADE_OK) status = check_blocks(ring);
+    if (status == LADE_OK) status = check_host_halves(ring);
+    if (status == LADE_OK) status = check_queue(ring);
+    if (status == LADE_OK) status = check_choice(ring);
   }
   return status;
 }

@@ -49,12 +49,9 @@ static inline bool ladei_pipe_ring_calls_are_full(const ladei_pipe_ring *ring) {
 /* Begins no chunk until some of its own, or of others of the kind, are over. */
 static inline bool ladei_pipe_transfer_has_share(const ladei_pipe_core_transfer *transfer) {
   const ladei_pipe_ring *ring = transfer->ring;
-  if (!transfer->calls && transfer->gate == LADEI_PIPE_DEPENDENCY_OPEN) {
+  if (!transfer->calls && transfer->gate == LADEI_PIPE_DEPENDENCY_OPEN)
     return ladei_pipe_transfer_is_far_ahead(transfer);
-  }
-  if (transfer->calls && ladei_pipe_ring_calls_are_full(ring)) {
-    return true;
-  }
+  if (transfer->calls && ladei_pipe_ring_calls_are_full(ring)) return true;
   unsigned most = ring->slot_limit > 1 ? ring->slot_limit - 1 : 1;
   most -= transfer->calls && most > 1 ? 1 : 0;
   bool stands = ladei_pipe_transfer_may_stand(transfer);

@@ -30,9 +30,7 @@ static bool pick_finish(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 /* A slot for the next chunk of the transfer; NULL: none now. A block that became too small goes back first. */
 static ladei_pipe_slot *slot_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   ladei_pipe_slot *slot = transfer->unstaged ? TAILQ_FIRST(&ring->empty) : NULL;
-  if (slot != NULL) {
-    return slot;
-  }
+  if (slot != NULL) return slot;
   slot = TAILQ_FIRST(&ring->free);
   return slot != NULL && (transfer->unstaged || slot->capacity >= ring->block_bytes) ? slot : NULL;
 }
@@ -42,9 +40,7 @@ static ladei_pipe_copy_stream *lane_for(const ladei_pipe_ring *ring, const ladei
   const ladei_pipe_copy_stream *best = &ring->lanes[1];
   for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAMS; i++) {
     const ladei_pipe_copy_stream *lane = &ring->lanes[i];
-    if (lane->transfers > 0 && lane->after == transfer->after) {
-      return (ladei_pipe_copy_stream *)lane;
-    }
+    if (lane->transfers > 0 && lane->after == transfer->after) return (ladei_pipe_copy_stream *)lane;
     best = lane->transfers < best->transfers ? lane : best;
   }
   return (ladei_pipe_copy_stream *)best;
@@ -54,12 +50,9 @@ static ladei_pipe_copy_stream *lane_for(const ladei_pipe_ring *ring, const ladei
 static bool pick_copy(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_slot *slot = TAILQ_FIRST(&ring->ready);
   ladei_pipe_core_transfer *transfer = slot != NULL ? slot->transfer : ring->issuing;
-  if (slot == NULL && transfer != NULL && (ring->direction == LADE_TO_HOST || transfer->no_host)) {
+  if (slot == NULL && transfer != NULL && (ring->direction == LADE_TO_HOST || transfer->no_host))
     slot = slot_for(ring, transfer);
-  }
-  if (slot == NULL || transfer->gate == LADEI_PIPE_DEPENDENCY_OPENING) {
-    return false;
-  }
+  if (slot == NULL || transfer->gate == LADEI_PIPE_DEPENDENCY_OPENING) return false;
   if (transfer->gate == LADEI_PIPE_DEPENDENCY_CLOSED) {
     order_set(order, LADEI_PIPE_ORDER_DEPENDENCY, ring, NULL, NULL, transfer);
     order->lane = lane_for(ring, transfer);
@@ -94,17 +87,14 @@ static bool lane_pick_record(const ladei_pipe_copy_stream *lane, ladei_pipe_orde
 
 /* The next copy; or before a long one, the event of what its lane has queued already. */
 static bool pick_copy_or_record(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
-  if (!pick_copy(ring, order)) {
-    return false;
-  }
+  if (!pick_copy(ring, order)) return false;
   if (order->kind == LADEI_PIPE_ORDER_COPY) {
     const ladei_pipe_core_transfer *transfer = order->transfer;
     uint64_t left = transfer->bytes - transfer->issued_bytes;
     uint64_t begun = left < transfer->chunk_bytes ? left : transfer->chunk_bytes;
     uint64_t bytes = order->slot->state == LADEI_PIPE_SLOT_READY ? order->slot->bytes : begun;
-    if (bytes >= EVENT_BYTES) {
+    if (bytes >= EVENT_BYTES)
       (void)lane_pick_record(transfer->lane, order); /* where there is none to record, the copy stands */
-    }
   }
   return true;
 }
@@ -132,9 +122,7 @@ static bool pick_record_last(const ladei_pipe_ring *ring, ladei_pipe_order *orde
 
 static bool pick_read(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_core_transfer *transfer = ring->issuing;
-  if (transfer == NULL || transfer->no_host || (!transfer->ordered && ring->host_out >= ring->window)) {
-    return false;
-  }
+  if (transfer == NULL || transfer->no_host || (!transfer->ordered && ring->host_out >= ring->window)) return false;
   ladei_pipe_slot *slot = slot_for(ring, transfer);
   return slot != NULL && order_set(order, LADEI_PIPE_ORDER_READ, ring, slot, NULL, transfer);
 }
@@ -146,9 +134,8 @@ static bool pick_write(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
     const ladei_pipe_core_transfer *transfer = slot->transfer;
     if (transfer->ordered ? !transfer->host_busy && slot->offset == transfer->host_bytes
                           : ring->host_out < ring->window) {
-      if (!transfer->calls || !calls_are_full) {
+      if (!transfer->calls || !calls_are_full)
         return order_set(order, LADEI_PIPE_ORDER_WRITE, ring, slot, NULL, slot->transfer);
-      }
     }
   }
   return false;
@@ -175,13 +162,10 @@ static unsigned blocks_for(const ladei_pipe_ring *ring, const ladei_pipe_core_tr
 static bool pick_acquire(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_slot *slot = TAILQ_FIRST(&ring->empty);
   if (ring->issuing == NULL || ring->issuing->unstaged || !TAILQ_EMPTY(&ring->free) || slot == NULL ||
-      ring->blocks >= blocks_for(ring, ring->issuing)) {
+      ring->blocks >= blocks_for(ring, ring->issuing))
     return false;
-  }
   bool others_first = ring->yield != LADEI_PIPE_YIELD_NONE && ring->blocks > 0;
-  if (others_first || ring->acquire_asleep) {
-    return false;
-  }
+  if (others_first || ring->acquire_asleep) return false;
   order_set(order, LADEI_PIPE_ORDER_ACQUIRE, ring, slot, NULL, NULL);
   order->bytes = ring->block_bytes;
   order->only = ring->blocks == 0;
@@ -204,9 +188,7 @@ static bool pick_release_awaited(const ladei_pipe_ring *ring, ladei_pipe_order *
 
 static bool pick_release_lost(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_slot *slot = TAILQ_FIRST(&ring->lost);
-  if (slot == NULL) {
-    return false;
-  }
+  if (slot == NULL) return false;
   order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
   order->in_flight = true;
   order->last_resort = true;
@@ -222,13 +204,9 @@ static bool pick_release_small(const ladei_pipe_ring *ring, ladei_pipe_order *or
 
 /* With nothing left to begin: free blocks, and to the device those too that only copies read from. */
 static bool pick_release(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
-  if (ring->unissued > 0) {
-    return false;
-  }
+  if (ring->unissued > 0) return false;
   ladei_pipe_slot *slot = TAILQ_FIRST(&ring->free);
-  if (slot != NULL) {
-    return order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
-  }
+  if (slot != NULL) return order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
   for (unsigned i = 0; ring->direction == LADE_TO_DEVICE && i < ring->depth; i++) {
     slot = &ring->slots[i];
     bool copying = slot->state == LADEI_PIPE_SLOT_COPIED || slot->state == LADEI_PIPE_SLOT_COVERED;

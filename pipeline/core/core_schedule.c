@@ -38,9 +38,7 @@ ladei_pipe_core_transfer *ladei_pipe_priority_first(const ladei_pipe_priority *l
   const ladei_pipe_fair_queue *best = NULL;
   for (uint32_t left = level->active; left != 0; left &= left - 1) {
     const ladei_pipe_fair_queue *flow = &level->flows[__builtin_ctz(left)];
-    if (best == NULL || flow->served < best->served) {
-      best = flow;
-    }
+    if (best == NULL || flow->served < best->served) best = flow;
   }
   return best != NULL ? TAILQ_FIRST(&best->waiting) : NULL;
 }
@@ -53,9 +51,7 @@ static void list_insert(struct ladei_core_transfer_list *list, ladei_pipe_core_t
     return;
   }
   ladei_pipe_core_transfer *behind = TAILQ_FIRST(list);
-  while (behind->number < transfer->number) {
-    behind = TAILQ_NEXT(behind, flow_link);
-  }
+  while (behind->number < transfer->number) behind = TAILQ_NEXT(behind, flow_link);
   TAILQ_INSERT_BEFORE(behind, transfer, flow_link);
 }
 
@@ -63,9 +59,7 @@ static void list_insert(struct ladei_core_transfer_list *list, ladei_pipe_core_t
 static void flow_enter(ladei_pipe_core_transfer *transfer, bool keeps) {
   ladei_pipe_priority *level = &transfer->ring->levels[transfer->level];
   ladei_pipe_fair_queue *flow = &level->flows[transfer->flow];
-  if (TAILQ_EMPTY(&flow->waiting) && flow->served < level->clock && !keeps) {
-    flow->served = level->clock;
-  }
+  if (TAILQ_EMPTY(&flow->waiting) && flow->served < level->clock && !keeps) flow->served = level->clock;
   list_insert(&flow->waiting, transfer);
   level->active |= UINT32_C(1) << transfer->flow;
   transfer->waiting = true;
@@ -75,9 +69,7 @@ static void flow_leave(ladei_pipe_core_transfer *transfer) {
   ladei_pipe_priority *level = &transfer->ring->levels[transfer->level];
   ladei_pipe_fair_queue *flow = &level->flows[transfer->flow];
   TAILQ_REMOVE(&flow->waiting, transfer, flow_link);
-  if (TAILQ_EMPTY(&flow->waiting)) {
-    level->active &= ~(UINT32_C(1) << transfer->flow);
-  }
+  if (TAILQ_EMPTY(&flow->waiting)) level->active &= ~(UINT32_C(1) << transfer->flow);
   transfer->waiting = false;
 }
 
@@ -103,9 +95,7 @@ static void held_go(ladei_pipe_core_transfer *transfer) {
 
 /* Whose turn it would be of two that are held. */
 static bool held_before(const ladei_pipe_core_transfer *a, const ladei_pipe_core_transfer *b) {
-  if (a->level != b->level) {
-    return a->level > b->level;
-  }
+  if (a->level != b->level) return a->level > b->level;
   const ladei_pipe_fair_queue *flows = a->ring->levels[a->level].flows;
   return flows[a->flow].served < flows[b->flow].served;
 }
@@ -117,21 +107,15 @@ static ladei_pipe_core_transfer *held_first(const ladei_pipe_ring *ring) {
   ladei_pipe_core_transfer *transfer;
   TAILQ_FOREACH (transfer, &ring->held, flow_link) {
     bool has_share = ladei_pipe_transfer_has_share(transfer);
-    if (!has_share && (first == NULL || held_before(transfer, first))) {
-      first = transfer;
-    }
-    if (ring->held_calls == 0 && (!has_share || transfer->active == 0)) {
-      break;
-    }
+    if (!has_share && (first == NULL || held_before(transfer, first))) first = transfer;
+    if (ring->held_calls == 0 && (!has_share || transfer->active == 0)) break;
   }
   return first;
 }
 
 static void held_let_go(ladei_pipe_ring *ring) {
   ladei_pipe_core_transfer *transfer = held_first(ring);
-  if (transfer != NULL) {
-    held_go(transfer);
-  }
+  if (transfer != NULL) held_go(transfer);
 }
 
 /* The first of the level; those that have their share are held on the way. */
@@ -147,13 +131,10 @@ static ladei_pipe_core_transfer *level_choose(const ladei_pipe_priority *level) 
 
 /* After anything that I7 speaks of has changed. */
 void ladei_pipe_ring_choose(ladei_pipe_ring *ring) {
-  if (!TAILQ_EMPTY(&ring->held)) {
-    held_let_go(ring);
-  }
+  if (!TAILQ_EMPTY(&ring->held)) held_let_go(ring);
   ring->issuing = NULL;
-  for (unsigned i = LADEI_PIPE_PRIORITIES; i-- > 0 && ring->issuing == NULL;) {
+  for (unsigned i = LADEI_PIPE_PRIORITIES; i-- > 0 && ring->issuing == NULL;)
     ring->issuing = level_choose(&ring->levels[i]);
-  }
 }
 
 void ladei_pipe_transfer_update(ladei_pipe_core_transfer *transfer) {
@@ -163,14 +144,13 @@ void ladei_pipe_transfer_update(ladei_pipe_core_transfer *transfer) {
     transfer->ring->unissued += unissued ? 1u : UINT32_MAX;
     transfer->unissued = unissued;
   }
-  if (ready && !transfer->waiting && !transfer->held) {
+  if (ready && !transfer->waiting && !transfer->held)
     flow_enter(transfer, false);
-  } else if (!ready && transfer->waiting) {
+  else if (!ready && transfer->waiting)
     flow_leave(transfer);
-  } else if (!ready && transfer->held) {
+  else if (!ready && transfer->held)
     held_leave(transfer);
-  } else if (transfer->held && !ladei_pipe_transfer_has_share(transfer)) {
+  else if (transfer->held && !ladei_pipe_transfer_has_share(transfer))
     held_go(transfer);
-  }
   ladei_pipe_ring_choose(transfer->ring);
 }

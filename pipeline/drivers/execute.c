@@ -34,22 +34,16 @@ static lade_status execute_record(lade_pipeline *pipeline, const ladei_pipe_orde
   ladei_pipe_stream *lane = ladei_pipe_stream_of(pipeline, order->batch->lane);
   ladei_event **event = &lane->events[order->batch->index];
   lade_status status = LADE_OK;
-  if (*event == NULL) {
-    status = ladei_event_pool_acquire(pipeline->events, lane->stream.context, event);
-  }
+  if (*event == NULL) status = ladei_event_pool_acquire(pipeline->events, lane->stream.context, event);
   return status != LADE_OK ? status : runtime->ops->event_record(runtime->self, (*event)->handle, &lane->stream);
 }
 
 static lade_status execute_poll(lade_pipeline *pipeline, const ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
   const ladei_pipe_stream *lane = ladei_pipe_stream_of(pipeline, order->batch->lane);
-  if (order->batch->by_stream) {
-    return runtime->ops->stream_query(runtime->self, &lane->stream);
-  }
+  if (order->batch->by_stream) return runtime->ops->stream_query(runtime->self, &lane->stream);
   lade_status status = runtime->ops->event_query(runtime->self, lane->events[order->batch->index]->handle);
-  if (status == LADE_OK) {
-    ladei_pipe_probe_read(runtime, &ladei_pipe_side_of(pipeline, order->ring)->probe);
-  }
+  if (status == LADE_OK) ladei_pipe_probe_read(runtime, &ladei_pipe_side_of(pipeline, order->ring)->probe);
   return status;
 }
 
@@ -58,9 +52,7 @@ static lade_status execute_release(lade_pipeline *pipeline, const ladei_pipe_ord
   if (order->in_flight) {
     const ladei_stream *stream = &ladei_pipe_stream_of(pipeline, order->slot->lane)->stream;
     lade_status status = lade_pinned_record_event(pipeline->pool, order->slot->block, stream->handle);
-    if (status != LADE_OK && !order->last_resort) {
-      return status;
-    }
+    if (status != LADE_OK && !order->last_resort) return status;
     if (status != LADE_OK) {
       /* Neither event nor stream nor pool can tell. A device that refuses this too runs nothing any more. */
       (void)runtime->ops->stream_synchronize(runtime->self, stream);
@@ -77,9 +69,7 @@ static lade_status execute_release(lade_pipeline *pipeline, const ladei_pipe_ord
 
 static lade_status completion_tell(lade_ticket *ticket, const lade_error *outcome) {
   ladei_lock_assert_none_held();
-  if (ticket->on_complete == NULL) {
-    return LADE_OK;
-  }
+  if (ticket->on_complete == NULL) return LADE_OK;
   lade_status status = ticket->on_complete(ticket->on_complete_user, ticket, outcome);
   return status == LADE_OK ? LADE_OK
                            : ladei_error(LADE_ERR_CALLBACK, (int64_t)status, "on_complete returned %s (%d)",
@@ -95,13 +85,9 @@ static lade_status execute_finish(lade_pipeline *pipeline, const ladei_pipe_orde
   /* Settled: its error does not change any more. */
   lade_status status = ladei_pipe_files_detach(ticket, ticket->transfer.error.status == LADE_OK);
   lade_error outcome = ticket->transfer.error;
-  if (status != LADE_OK) {
-    ladei_error_save(&outcome);
-  }
+  if (status != LADE_OK) ladei_error_save(&outcome);
   lade_status told = completion_tell(ticket, &outcome);
-  if (status != LADE_OK) {
-    ladei_error_restore(&outcome);
-  }
+  if (status != LADE_OK) ladei_error_restore(&outcome);
   return status != LADE_OK ? status : told;
 }
 
@@ -152,15 +138,12 @@ lade_status ladei_pipe_execute(lade_pipeline *pipeline, ladei_pipe_order *order)
 static void window_note(lade_pipeline *pipeline, const ladei_pipe_order *order) {
   ladei_lock_assert_held(&pipeline->lock);
   bool takes_a_thread = pipeline->driver == &ladei_pipe_driver_threads && !order->by_engine;
-  if (takes_a_thread) {
-    return;
-  }
+  if (takes_a_thread) return;
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, order->ring);
   if (!side->window.settled && !order->transfer->ordered &&
       ladei_pipe_window_end(&side->window, order->slot->bytes, order->ring->host_out,
-                            pipeline->runtime->ops->now_ns(pipeline->runtime->self))) {
+                            pipeline->runtime->ops->now_ns(pipeline->runtime->self)))
     ladei_pipe_core_set_window(order->ring, side->window.size);
-  }
 }
 
 /* Blocks grow to what the link was found to want. */
@@ -179,9 +162,8 @@ void ladei_pipe_stakes_update_awaited(lade_pipeline *pipeline) {
     ladei_pinned_stake *stake = &pipeline->sides[i].stake;
     const ladei_pipe_ring *ring = &pipeline->core.rings[i];
     if (atomic_load_explicit(&stake->waits, memory_order_relaxed) && ring->acquire_out == 0 &&
-        !ladei_pipe_core_awaits_block(ring)) {
+        !ladei_pipe_core_awaits_block(ring))
       ladei_pinned_stake_leave(pipeline->stakes, stake);
-    }
   }
 }
 
@@ -193,9 +175,7 @@ static void core_recount(lade_pipeline *pipeline) {
 #ifndef NDEBUG
   enum { RECORDS_PER_CHANGE = 16 };
   const ladei_pipe_core *core = &pipeline->core;
-  if (++pipeline->changes_since_recount <= pipeline->changes_per_recount) {
-    return;
-  }
+  if (++pipeline->changes_since_recount <= pipeline->changes_per_recount) return;
   uint64_t slots = 2 * (uint64_t)core->rings[0].depth, transfers = core->unfinished;
   pipeline->changes_since_recount = 0;
   pipeline->changes_per_recount = (slots * 11 + transfers * (slots + transfers)) / RECORDS_PER_CHANGE;
@@ -211,11 +191,10 @@ static void core_recount(lade_pipeline *pipeline) {
 void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order *order, lade_status status,
                                 const lade_error *error) {
   ladei_lock_assert_held(&pipeline->lock);
-  if (ladei_pipe_order_is_host(order)) {
+  if (ladei_pipe_order_is_host(order))
     window_note(pipeline, order);
-  } else if (order->kind == LADEI_PIPE_ORDER_POLL) {
+  else if (order->kind == LADEI_PIPE_ORDER_POLL)
     blocks_grow(pipeline, order->ring);
-  }
   unsigned changed = ladei_pipe_core_complete(&pipeline->core, order, status, error);
   core_recount(pipeline);
   ladei_pipe_stakes_update_locked(pipeline);
@@ -226,9 +205,7 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
   bool moves = order->kind == LADEI_PIPE_ORDER_COPY || order->kind == LADEI_PIPE_ORDER_POLL ||
                order->kind == LADEI_PIPE_ORDER_WRITE;
   bool prefix_grew = moves && status == LADE_OK && pipeline->prefix_waiters > 0;
-  if (changed != 0 || prefix_grew || pipeline->stopping) {
-    ladei_condition_broadcast(&pipeline->changed);
-  }
+  if (changed != 0 || prefix_grew || pipeline->stopping) ladei_condition_broadcast(&pipeline->changed);
 }
 
 void ladei_pipe_execute_since_locked(lade_pipeline *pipeline, ladei_pipe_order *order, uint64_t begun_ns) {

@@ -123,11 +123,10 @@ static void work_sleep(threads_state *state, uint64_t longest_ns) {
   ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
   state->sleeping++;
-  if (longest_ns == UINT64_MAX) {
+  if (longest_ns == UINT64_MAX)
     ladei_condition_wait(&pipeline->work, &pipeline->lock);
-  } else {
+  else
     (void)ladei_condition_wait_for(&pipeline->work, &pipeline->lock, longest_ns);
-  }
   state->sleeping--;
   state->waking = false;
 }
@@ -140,9 +139,7 @@ static bool reap_wanted(const threads_state *state) {
 /* Somebody shall look for orders: who is on the way, a sleeper, or else the reaper. Called with the lock. */
 static void somebody_wake(threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
-  if (state->waking || state->looking > 0) {
-    return;
-  }
+  if (state->waking || state->looking > 0) return;
   if (state->sleeping > 0) {
     state->waking = true;
     ladei_condition_signal(&state->pipeline->work);
@@ -156,13 +153,10 @@ static void somebody_wake(threads_state *state) {
 static void work_pass_on(threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
   const ladei_pipe_core *core = &state->pipeline->core;
-  if (state->sleeping == 0 && !state->reaper_waits) {
-    return;
-  }
+  if (state->sleeping == 0 && !state->reaper_waits) return;
   if (ladei_pipe_core_has_order(core, LADEI_PIPE_ALLOW_HOST) || (ladei_pipe_core_polls(core) && !state->poller) ||
-      reap_wanted(state)) {
+      reap_wanted(state))
     somebody_wake(state);
-  }
 }
 
 /* --- requests in storage ------------------------------------------------------------------------------------------ */
@@ -216,9 +210,7 @@ static void poller_spin(threads_state *state) {
   lade_pipeline *pipeline = state->pipeline;
   state->looking++;
   ladei_lock_release(&pipeline->lock);
-  for (int i = 0; i < 20; i++) {
-    cpu_relax();
-  }
+  for (int i = 0; i < 20; i++) cpu_relax();
   ladei_lock_acquire(&pipeline->lock);
   state->looking--;
 }
@@ -226,9 +218,8 @@ static void poller_spin(threads_state *state) {
 static void idle_note(threads_state *state, uint64_t begin_ns) {
   ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
-  if (pipeline->timeline != NULL) {
+  if (pipeline->timeline != NULL)
     ladei_pipe_timeline_add(pipeline->timeline, LADE_TIMELINE_IDLE, begin_ns, ladei_pipe_timeline_now(pipeline));
-  }
 }
 
 /* As poller, reaper or both: lets time pass, then makes POLL worth while again. `since_ns`: when this thread last did
@@ -246,14 +237,11 @@ static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
     sleep_ns = sleep_ns < SLEEP_LEAST_NS ? SLEEP_LEAST_NS : sleep_ns > SLEEP_MOST_NS ? SLEEP_MOST_NS : sleep_ns;
     state->poller = true;
   }
-  if (reaps) {
-    reaped = requests_reap(state, spins ? 0 : sleep_ns);
-  }
-  if (spins) {
+  if (reaps) reaped = requests_reap(state, spins ? 0 : sleep_ns);
+  if (spins)
     poller_spin(state);
-  } else if (!reaps) {
+  else if (!reaps)
     work_sleep(state, sleep_ns);
-  }
   if (polls) {
     state->poller = false;
     ladei_pipe_core_poll_wake(&pipeline->core);
@@ -265,9 +253,7 @@ static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
 
 /* Whether the order calls back. */
 static bool order_calls(const ladei_pipe_order *order) {
-  if (order->kind == LADEI_PIPE_ORDER_FINISH) {
-    return ladei_pipe_ticket_of(order->transfer)->on_complete != NULL;
-  }
+  if (order->kind == LADEI_PIPE_ORDER_FINISH) return ladei_pipe_ticket_of(order->transfer)->on_complete != NULL;
   return ladei_pipe_order_is_host(order) && ladei_pipe_ticket_of(order->transfer)->parts.calls;
 }
 
@@ -292,9 +278,7 @@ static void call_stall(threads_state *state, threads_call *call) {
   state->stalled++;
   state->pipeline->callbacks_stalled = state->stalled;
   state->pipeline->callbacks_stalled_sum++;
-  if (call->slot != NULL) {
-    ladei_pipe_core_stall(call->slot);
-  }
+  if (call->slot != NULL) ladei_pipe_core_stall(call->slot);
 }
 
 static bool needs_spare(const threads_state *state) {
@@ -319,12 +303,8 @@ static uint64_t calls_look(threads_state *state) {
       marked = true;
     }
   }
-  if (needs_spare(state) && thread_start(state) != 0) {
-    wait_ns = STALL_NS; /* none to be had: tried again */
-  }
-  if (marked) {
-    somebody_wake(state);
-  }
+  if (needs_spare(state) && thread_start(state) != 0) wait_ns = STALL_NS; /* none to be had: tried again */
+  if (marked) somebody_wake(state);
   return wait_ns;
 }
 
@@ -335,11 +315,10 @@ static void *watch_main(void *argument) {
   while (!state->end) {
     uint64_t wait_ns = calls_look(state);
     state->watch_rests = wait_ns == UINT64_MAX;
-    if (state->watch_rests) {
+    if (state->watch_rests)
       ladei_condition_wait(&state->watch_work, &pipeline->lock);
-    } else {
+    else
       (void)ladei_condition_wait_for(&state->watch_work, &pipeline->lock, wait_ns);
-    }
     state->watch_rests = false;
   }
   ladei_lock_release(&pipeline->lock);
@@ -406,9 +385,7 @@ static void *thread_main(void *argument) {
   lade_pipeline *pipeline = state->pipeline;
   ladei_pipe_order order;
   uint64_t since_ns = 0; /* 0: this thread has just been useful */
-  if (pipeline->topology != NULL) {
-    ladei_topology_bind_thread(pipeline->topology, pipeline->numa_node);
-  }
+  if (pipeline->topology != NULL) ladei_topology_bind_thread(pipeline->topology, pipeline->numa_node);
   ladei_lock_acquire(&pipeline->lock);
   while (!state->end) {
     if (ladei_pipe_order_take_locked(pipeline, &order)) {
@@ -443,14 +420,11 @@ static void threads_kick(lade_pipeline *pipeline) {
 static lade_status threads_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
   ladei_lock_assert_held(&pipeline->lock);
   uint64_t now = now_ns(pipeline);
-  if (now >= deadline_ns) {
-    return LADE_ERR_TIMEOUT;
-  }
-  if (deadline_ns == UINT64_MAX) {
+  if (now >= deadline_ns) return LADE_ERR_TIMEOUT;
+  if (deadline_ns == UINT64_MAX)
     ladei_condition_wait(&pipeline->changed, &pipeline->lock);
-  } else {
+  else
     (void)ladei_condition_wait_for(&pipeline->changed, &pipeline->lock, deadline_ns - now);
-  }
   return LADE_OK;
 }
 
@@ -463,12 +437,8 @@ static void threads_stop(lade_pipeline *pipeline) {
   ladei_condition_broadcast(&state->watch_work);
   ladei_lock_release(&pipeline->lock);
   ladei_storage_wake(&pipeline->storage);
-  for (unsigned i = 0; i < state->count; i++) {
-    pthread_join(state->threads[i], NULL);
-  }
-  if (state->watched) {
-    pthread_join(state->watch, NULL);
-  }
+  for (unsigned i = 0; i < state->count; i++) pthread_join(state->threads[i], NULL);
+  if (state->watched) pthread_join(state->watch, NULL);
   ladei_condition_destroy(&state->watch_work);
   free(state->pending);
   free(state);
@@ -478,9 +448,7 @@ static void threads_stop(lade_pipeline *pipeline) {
 static lade_status threads_start(lade_pipeline *pipeline) {
   size_t count = pipeline->threads;
   threads_state *state = calloc(1, sizeof *state + (count + SPARES_MOST) * sizeof state->threads[0]);
-  if (state != NULL) {
-    state->pending = calloc((size_t)2 * pipeline->options.depth, sizeof *state->pending);
-  }
+  if (state != NULL) state->pending = calloc((size_t)2 * pipeline->options.depth, sizeof *state->pending);
   if (state == NULL || state->pending == NULL) {
     free(state);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %zu reader threads", count);
@@ -489,9 +457,8 @@ static lade_status threads_start(lade_pipeline *pipeline) {
   state->most = (unsigned)count + SPARES_MOST;
   TAILQ_INIT(&state->calls);
   ladei_condition_init(&state->watch_work);
-  for (unsigned i = 0; i < 2; i++) {
+  for (unsigned i = 0; i < 2; i++)
     ladei_pipe_core_set_calls(&pipeline->core.rings[i], (state->most - 1) / 2); /* one is left for all else */
-  }
   state->spins = sysconf(_SC_NPROCESSORS_ONLN) > 1;
   pipeline->driver_state = state;
   while (state->count < count) {

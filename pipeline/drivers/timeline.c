@@ -124,9 +124,7 @@ size_t ladei_pipe_timeline_copy(const ladei_pipe_timeline *timeline, lade_timeli
                                 uint64_t *out_lost) {
   uint64_t kept = timeline->added < timeline->size ? timeline->added : timeline->size;
   size_t count = kept < capacity ? (size_t)kept : capacity;
-  for (size_t i = 0; i < count; i++) {
-    out[i] = timeline->events[(timeline->added - count + i) % timeline->size];
-  }
+  for (size_t i = 0; i < count; i++) out[i] = timeline->events[(timeline->added - count + i) % timeline->size];
   *out_lost = timeline->added - count;
   return count;
 }

@@ -77,9 +77,8 @@ static uint64_t storage_end_ns(virtual_storage *storage, const lade_pipeline_opt
                                uint64_t now_ns) {
   uint64_t first_ns = now_ns + options->storage_latency_ns;
   uint64_t *reader = &storage->readers_ns[0];
-  for (uint32_t i = 1; i < options->readers; i++) {
+  for (uint32_t i = 1; i < options->readers; i++)
     reader = storage->readers_ns[i] < *reader ? &storage->readers_ns[i] : reader;
-  }
   uint64_t end_ns = later(first_ns, *reader) + bytes_ns(bytes, options->storage_bytes_per_s);
   if (options->storage_total_bytes_per_s != 0) {
     storage->all_ns = later(first_ns, storage->all_ns) + bytes_ns(bytes, options->storage_total_bytes_per_s);
@@ -116,13 +115,11 @@ static void pump_round(lade_pipeline *pipeline) {
   ladei_pipe_order order;
   ladei_lock_acquire(&pipeline->lock);
   ladei_pipe_core_poll_wake(&pipeline->core);
-  while (ladei_pipe_order_take_locked(pipeline, &order)) {
-    if (ladei_pipe_order_is_host(&order)) {
+  while (ladei_pipe_order_take_locked(pipeline, &order))
+    if (ladei_pipe_order_is_host(&order))
       flight_begin(state, &order);
-    } else {
+    else
       ladei_pipe_execute_locked(pipeline, &order);
-    }
-  }
   ladei_lock_release(&pipeline->lock);
 }
 
@@ -130,9 +127,7 @@ static void pump(lade_pipeline *pipeline) {
   ladei_lock_assert_none_held();
   virtual_state *state = pipeline->driver_state;
   state->again = true;
-  if (state->pumping) {
-    return;
-  }
+  if (state->pumping) return;
   state->pumping = true;
   while (state->again) {
     state->again = false;
@@ -147,9 +142,8 @@ static void deadline_reached(void *user) { (void)user; }
 static void deadline_arm(virtual_state *state, uint64_t deadline_ns) {
   const lade_runtime *runtime = state->pipeline->runtime;
   if (deadline_ns != UINT64_MAX && deadline_ns != state->armed_ns &&
-      runtime->ops->timer_add(runtime->self, deadline_ns, deadline_reached, NULL) == LADE_OK) {
+      runtime->ops->timer_add(runtime->self, deadline_ns, deadline_reached, NULL) == LADE_OK)
     state->armed_ns = deadline_ns;
-  }
 }
 
 static lade_status virtual_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
@@ -174,11 +168,10 @@ static lade_status virtual_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
   } else if (!changed) {
     deadline_arm(pipeline->driver_state, deadline_ns);
     status = runtime->ops->step(runtime->self);
-    if (status == LADE_OK) {
+    if (status == LADE_OK)
       pump(pipeline);
-    } else if (status == LADE_NOT_READY) {
+    else if (status == LADE_NOT_READY)
       status = LADE_ERR_TIMEOUT;
-    }
   }
   ladei_lock_acquire(&pipeline->lock);
   return status;
@@ -202,9 +195,7 @@ static lade_status virtual_start(lade_pipeline *pipeline) {
     state->storages[1].readers_ns = calloc(readers, sizeof(uint64_t));
   }
   if (state == NULL || state->storages[0].readers_ns == NULL || state->storages[1].readers_ns == NULL) {
-    if (state != NULL) {
-      virtual_stop(pipeline);
-    }
+    if (state != NULL) virtual_stop(pipeline);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %zu simulated readers", readers);
   }
   state->pipeline = pipeline;

@@ -33,9 +33,7 @@ static uint64_t unit_sum(const ladei_pipe_parts *parts, const ladei_pipe_slot *s
   unit.lead_bytes += (size_t)(offset - slot->offset);
   (void)XXH3_64bits_reset(&state);
   for (ladei_pipe_span span = {0}; ladei_pipe_parts_next(parts, offset, bytes, &span);) {
-    if (span.bytes == bytes) {
-      return XXH3_64bits(span_bytes(&unit, &span), bytes);
-    }
+    if (span.bytes == bytes) return XXH3_64bits(span_bytes(&unit, &span), bytes);
     (void)XXH3_64bits_update(&state, span_bytes(&unit, &span), span.bytes);
   }
   return XXH3_64bits_digest(&state);
@@ -64,11 +62,10 @@ lade_status ladei_pipe_checksum_chunk(const ladei_pipe_order *order) {
     size_t bytes = ladei_size_min(ticket->checksum_bytes, end - offset);
     uint64_t *entry = &ticket->checksums[offset / ticket->checksum_bytes];
     uint64_t sum = unit_sum(&ticket->parts, slot, offset, bytes);
-    if (ticket->checksum == LADE_CHECKSUM_RETURN) {
+    if (ticket->checksum == LADE_CHECKSUM_RETURN)
       *entry = sum;
-    } else if (sum != *entry) {
+    else if (sum != *entry)
       return unit_error(ticket, offset, bytes, sum, *entry);
-    }
     offset += bytes;
   }
   return LADE_OK;

@@ -44,9 +44,8 @@ static lade_status run_copy(run_list *runs, size_t index) {
 /* LADE_ERR_UNSUPPORTED: one by one, then, and from now on. */
 static lade_status runs_batch(run_list *runs) {
   const lade_runtime *runtime = runs->pipeline->runtime;
-  if (runtime->ops->copy_batch == NULL || atomic_load_explicit(&runs->pipeline->no_batch, memory_order_relaxed)) {
+  if (runtime->ops->copy_batch == NULL || atomic_load_explicit(&runs->pipeline->no_batch, memory_order_relaxed))
     return LADE_ERR_UNSUPPORTED;
-  }
   lade_status status = runtime->ops->copy_batch(runtime->self, runs->direction, runs->count, runs->dsts, runs->srcs,
                                                 runs->sizes, runs->stream);
   if (status == LADE_OK) {
@@ -62,9 +61,7 @@ static lade_status runs_submit(run_list *runs) {
   lade_status status = runs->count > 1 ? runs_batch(runs) : LADE_ERR_UNSUPPORTED;
   if (status == LADE_ERR_UNSUPPORTED) {
     status = LADE_OK;
-    for (size_t i = 0; i < runs->count && status == LADE_OK; i++) {
-      status = run_copy(runs, i);
-    }
+    for (size_t i = 0; i < runs->count && status == LADE_OK; i++) status = run_copy(runs, i);
   }
   runs->count = 0;
   return status;
@@ -93,9 +90,7 @@ static lade_status device_copy(run_list *runs, const ladei_pipe_span *span, bool
   char *here = span->part->device + span->offset;
   char *there = (char *)span->part->host.memory + span->offset;
   lade_status status = runs_submit(runs);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   char *dst = to_device ? here : there;
   char *src = to_device ? there : here;
   if (other == own) {
@@ -152,9 +147,7 @@ static lade_status staged_copy(run_list *runs, const ladei_pipe_span *span, bool
 }
 
 static lade_status span_copy(run_list *runs, const ladei_pipe_span *span, bool to_device) {
-  if (span->part->host.kind == LADE_ENDPOINT_DEVICE) {
-    return device_copy(runs, span, to_device);
-  }
+  if (span->part->host.kind == LADE_ENDPOINT_DEVICE) return device_copy(runs, span, to_device);
   return span->part->direct ? direct_copy(runs, span, to_device) : staged_copy(runs, span, to_device);
 }
 
@@ -162,10 +155,8 @@ static lade_status chunk_copy(run_list *runs, bool to_device) {
   const ladei_pipe_slot *slot = runs->order->slot;
   const ladei_pipe_parts *parts = &ladei_pipe_ticket_of(runs->order->transfer)->parts;
   lade_status status = LADE_OK;
-  for (ladei_pipe_span span = {0};
-       status == LADE_OK && ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span);) {
+  for (ladei_pipe_span span = {0}; status == LADE_OK && ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span);)
     status = span_copy(runs, &span, to_device);
-  }
   return status != LADE_OK ? status : runs_submit(runs);
 }
 
@@ -188,8 +179,6 @@ lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *ord
   order->copies = 0;
   bool timed = ladei_pipe_probe_begin(runtime, runs.stream, &side->probe, order->slot->bytes);
   lade_status status = chunk_copy(&runs, to_device);
-  if (timed) {
-    ladei_pipe_probe_end(runtime, runs.stream, &side->probe, status == LADE_OK);
-  }
+  if (timed) ladei_pipe_probe_end(runtime, runs.stream, &side->probe, status == LADE_OK);
   return status;
 }

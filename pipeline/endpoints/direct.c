@@ -25,17 +25,14 @@ typedef struct pinned_range {
 /* Finds the pinned range that `address` lies in. */
 static bool range_find(const lade_runtime *runtime, uint64_t address, pinned_range *range) {
   ladei_pointer_attributes attributes;
-  if (address >= range->begin && address < range->end) {
-    return true;
-  }
+  if (address >= range->begin && address < range->end) return true;
   lade_error before;
   ladei_error_save(&before);
   lade_status status = runtime->ops->pointer_attributes(runtime->self, (const void *)(uintptr_t)address, &attributes);
   ladei_error_restore(&before);
   if (status != LADE_OK || attributes.kind != LADEI_MEMORY_PINNED || address < attributes.base ||
-      address - attributes.base >= attributes.bytes) {
+      address - attributes.base >= attributes.bytes)
     return false;
-  }
   *range = (pinned_range){attributes.base, attributes.base + attributes.bytes};
   return true;
 }
@@ -43,23 +40,15 @@ static bool range_find(const lade_runtime *runtime, uint64_t address, pinned_ran
 /* Finds where copies of the part must end. False: it is not all pinned, or the ends are not where I2 has them. */
 static bool part_is_pinned(const lade_runtime *runtime, ladei_pipe_part *part, pinned_range *range) {
   uint64_t begin = (uint64_t)(uintptr_t)part->host.memory;
-  if (!range_find(runtime, begin, range)) {
-    return false;
-  }
+  if (!range_find(runtime, begin, range)) return false;
   part->first_reach = range->end - begin;
   part->next_reach = 0;
   for (uint64_t at = part->first_reach, reach; at < part->bytes; at += reach) {
-    if (!range_find(runtime, begin + at, range)) {
-      return false;
-    }
+    if (!range_find(runtime, begin + at, range)) return false;
     reach = range->end - (begin + at);
-    if (part->next_reach == 0) {
-      part->next_reach = reach;
-    }
+    if (part->next_reach == 0) part->next_reach = reach;
     uint64_t rest = part->bytes - at;
-    if (reach != part->next_reach && (rest > reach || rest > part->next_reach)) {
-      return false;
-    }
+    if (reach != part->next_reach && (rest > reach || rest > part->next_reach)) return false;
   }
   return true;
 }

@@ -20,9 +20,7 @@
 static lade_status callback_call(const lade_endpoint *endpoint, uint64_t offset, void *buffer, size_t bytes) {
   ladei_lock_assert_none_held();
   lade_status status = endpoint->callback(endpoint->user, offset, buffer, bytes);
-  if (status == LADE_OK) {
-    return LADE_OK;
-  }
+  if (status == LADE_OK) return LADE_OK;
   return ladei_error(LADE_ERR_CALLBACK, (int64_t)status, "callback returned %s (%d) for %zu bytes at %llu",
                      lade_status_name(status), (int)status, bytes, (unsigned long long)offset);
 }
@@ -56,9 +54,7 @@ typedef struct file_range {
 /* Makes the range longer by the span, if it goes on there. */
 static bool range_extend(file_range *range, const ladei_pipe_span *span) {
   uint64_t offset = span->part->host.offset + span->offset;
-  if (range->file == NULL || range->file != span->part->file || range->offset + range->bytes != offset) {
-    return false;
-  }
+  if (range->file == NULL || range->file != span->part->file || range->offset + range->bytes != offset) return false;
   range->bytes += span->bytes;
   return true;
 }
@@ -87,9 +83,7 @@ static ladei_storage_request range_request(const ladei_pipe_slot *slot, const fi
 }
 
 static lade_status range_move(const ladei_pipe_slot *slot, file_range *range) {
-  if (range->file == NULL) {
-    return LADE_OK;
-  }
+  if (range->file == NULL) return LADE_OK;
   ladei_storage_request request = range_request(slot, range);
   range->file = NULL;
   return ladei_storage_run(&request);
@@ -112,9 +106,7 @@ static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_
 }
 
 lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pipe_order *order) {
-  if (ladei_pipe_ticket_of(order->transfer)->cufile) {
-    return chunk_move_cufile(pipeline, order);
-  }
+  if (ladei_pipe_ticket_of(order->transfer)->cufile) return chunk_move_cufile(pipeline, order);
   const ladei_pipe_slot *slot = order->slot;
   const ladei_pipe_parts *parts = &ladei_pipe_ticket_of(order->transfer)->parts;
   bool reads = order->kind == LADEI_PIPE_ORDER_READ;
@@ -122,41 +114,30 @@ lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pip
   lade_status status = LADE_OK;
   for (ladei_pipe_span span = {0};
        status == LADE_OK && ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span);) {
-    if (range_extend(&range, &span)) {
-      continue;
-    }
+    if (range_extend(&range, &span)) continue;
     status = range_move(slot, &range);
-    if (span.part->direct) {
-      continue; /* the copy takes it from where it is */
-    }
-    if (status == LADE_OK && span.part->file != NULL) {
+    if (span.part->direct) continue; /* the copy takes it from where it is */
+    if (status == LADE_OK && span.part->file != NULL)
       range = range_begin(&span);
-    } else if (status == LADE_OK) {
+    else if (status == LADE_OK)
       status = span_move(&span, (char *)ladei_pipe_slot_data(slot) + span.at, reads);
-    }
   }
   return status == LADE_OK ? range_move(slot, &range) : status;
 }
 
 bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_storage_request *out) {
-  if (!ladei_pipe_order_is_host(order)) {
-    return false;
-  }
+  if (!ladei_pipe_order_is_host(order)) return false;
   const ladei_pipe_slot *slot = order->slot;
   const ladei_pipe_parts *parts = &ladei_pipe_ticket_of(order->transfer)->parts;
   ladei_pipe_span span = {0};
   if (ladei_pipe_ticket_of(order->transfer)->cufile ||
       ladei_pipe_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
       !ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span) || span.part->file == NULL ||
-      !span.part->file->async) {
+      !span.part->file->async)
     return false;
-  }
   file_range range = range_begin(&span);
-  while (ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span)) {
-    if (!range_extend(&range, &span)) {
-      return false;
-    }
-  }
+  while (ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span))
+    if (!range_extend(&range, &span)) return false;
   *out = range_request(slot, &range);
   return true;
 }

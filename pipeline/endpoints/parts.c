@@ -28,9 +28,8 @@ typedef struct place_text {
 
 static place_text place_name(const place *at) {
   place_text name = {"transfer: "};
-  if (at->request->piece_count > 0) {
+  if (at->request->piece_count > 0)
     (void)snprintf(name.text, sizeof name.text, "transfer: pieces[%llu].", (unsigned long long)at->index);
-  }
   return name;
 }
 
@@ -41,27 +40,19 @@ static lade_status field_error(const place *at, const char *what) {
 /* Flags that have no meaning here are mistakes. */
 static lade_status flags_check(const lade_endpoint *host, bool sink, const place *at) {
   uint32_t allowed = 0;
-  if (host->kind == LADE_ENDPOINT_FILE || host->kind == LADE_ENDPOINT_PATH) {
+  if (host->kind == LADE_ENDPOINT_FILE || host->kind == LADE_ENDPOINT_PATH)
     allowed = LADE_FILE_DIRECT | (sink ? (uint32_t)LADE_FILE_SYNC : 0);
-  }
-  if (host->kind == LADE_ENDPOINT_PATH && sink) {
-    allowed |= LADE_FILE_ATOMIC;
-  }
-  if ((host->flags & ~allowed) == 0) {
-    return LADE_OK;
-  }
+  if (host->kind == LADE_ENDPOINT_PATH && sink) allowed |= LADE_FILE_ATOMIC;
+  if ((host->flags & ~allowed) == 0) return LADE_OK;
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%shost.flags 0x%x: 0x%x does not apply", place_name(at).text,
                      host->flags, host->flags & ~allowed);
 }
 
 static lade_status file_check(const lade_endpoint *host, uint64_t bytes, const place *at) {
   size_t end;
-  if (host->kind == LADE_ENDPOINT_FILE && host->fd < 0) {
-    return field_error(at, "host.fd is no file descriptor");
-  }
-  if (host->kind == LADE_ENDPOINT_PATH && (host->name == NULL || host->name[0] == '\0')) {
+  if (host->kind == LADE_ENDPOINT_FILE && host->fd < 0) return field_error(at, "host.fd is no file descriptor");
+  if (host->kind == LADE_ENDPOINT_PATH && (host->name == NULL || host->name[0] == '\0'))
     return field_error(at, "host.name is no path");
-  }
   if (!ladei_size_add(host->offset, bytes, &end) || end > INT64_MAX) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%shost.offset %llu + bytes %llu is beyond any file",
                        place_name(at).text, (unsigned long long)host->offset, (unsigned long long)bytes);
@@ -77,9 +68,7 @@ static lade_status host_check(const lade_endpoint *host, uint64_t bytes, const p
   case LADE_ENDPOINT_FILE:
   case LADE_ENDPOINT_PATH: return file_check(host, bytes, at);
   case LADE_ENDPOINT_CALLBACK:
-    if (host->concurrent != 0 && host->concurrent != 1) {
-      return field_error(at, "host.concurrent is neither 0 nor 1");
-    }
+    if (host->concurrent != 0 && host->concurrent != 1) return field_error(at, "host.concurrent is neither 0 nor 1");
     return host->callback != NULL ? LADE_OK : field_error(at, "host.callback is NULL");
   default:
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%shost.kind %d is no endpoint", place_name(at).text, host->kind);
@@ -95,15 +84,9 @@ static lade_status part_add(ladei_pipe_parts *parts, const lade_endpoint *host, 
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s%llu bytes are too many", place_name(at).text,
                          (unsigned long long)bytes);
   }
-  if (status == LADE_OK) {
-    status = host_check(host, bytes, at);
-  }
-  if (status == LADE_OK) {
-    status = flags_check(host, sink, at);
-  }
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status == LADE_OK) status = host_check(host, bytes, at);
+  if (status == LADE_OK) status = flags_check(host, sink, at);
+  if (status != LADE_OK) return status;
   if (bytes == 0) {
     if (host->kind == LADE_ENDPOINT_PATH) {
       *--parts->empty = (ladei_pipe_part){.host = *host, .device = device, .begin = parts->bytes};
@@ -152,9 +135,8 @@ static lade_status pieces_add(const lade_transfer *request, ladei_pipe_parts *pa
 
 static lade_status device_check(const lade_transfer *request, const ladei_pipe_parts *parts) {
   bool given = request->device_memory != NULL || (parts->count > 0 && parts->list[0].device != NULL);
-  if (!given && request->allocator == NULL && parts->bytes != 0) {
+  if (!given && request->allocator == NULL && parts->bytes != 0)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: device_memory is NULL");
-  }
   return LADE_OK;
 }
 
@@ -168,21 +150,16 @@ lade_status ladei_pipe_parts_make(const lade_transfer *request, ladei_pipe_parts
     place at = {request, 0};
     status = part_add(out, &request->host, request->direction == LADE_TO_HOST, NULL, request->bytes, &at);
   }
-  if (status == LADE_OK) {
-    status = device_check(request, out);
-  }
-  if (status != LADE_OK) {
+  if (status == LADE_OK) status = device_check(request, out);
+  if (status != LADE_OK)
     ladei_pipe_parts_free(out);
-  } else if (request->allocator == NULL) {
+  else if (request->allocator == NULL)
     ladei_pipe_parts_place(out, request->device_memory);
-  }
   return status;
 }
 
 void ladei_pipe_parts_free(ladei_pipe_parts *parts) {
-  if (parts->list != &parts->one) {
-    free(parts->list);
-  }
+  if (parts->list != &parts->one) free(parts->list);
   parts->list = &parts->one;
   parts->count = 0;
   parts->empty = NULL;
@@ -204,20 +181,17 @@ static const ladei_pipe_part *part_find(const ladei_pipe_parts *parts, uint64_t 
   size_t high = parts->count;
   while (high - low > 1) {
     size_t middle = low + (high - low) / 2;
-    if (parts->list[middle].begin <= offset) {
+    if (parts->list[middle].begin <= offset)
       low = middle;
-    } else {
+    else
       high = middle;
-    }
   }
   return &parts->list[low];
 }
 
 bool ladei_pipe_parts_next(const ladei_pipe_parts *parts, uint64_t offset, size_t bytes, ladei_pipe_span *span) {
   size_t at = span->at + span->bytes;
-  if (at == bytes) {
-    return false;
-  }
+  if (at == bytes) return false;
   span->part = span->part == NULL ? part_find(parts, offset) : span->part + 1;
   span->offset = offset + at - span->part->begin;
   span->at = at;

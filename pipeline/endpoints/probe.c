@@ -30,9 +30,8 @@ static void state_set(ladei_pipe_probe *probe, int state) {
 
 lade_status ladei_pipe_probe_create(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe) {
   lade_status status = runtime->ops->event_create(runtime->self, stream->context, LADEI_EVENT_TIMING, &probe->begin);
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     status = runtime->ops->event_create(runtime->self, stream->context, LADEI_EVENT_TIMING, &probe->end);
-  }
   if (status == LADE_OK) {
     probe->left = PROBES;
     state_set(probe, PROBE_IDLE);
@@ -45,9 +44,7 @@ lade_status ladei_pipe_probe_destroy(const lade_runtime *runtime, ladei_pipe_pro
   for (size_t i = 0; i < 2; i++) {
     if (*events[i] != NULL) {
       lade_status status = runtime->ops->event_destroy(runtime->self, *events[i]);
-      if (status != LADE_OK) {
-        return status;
-      }
+      if (status != LADE_OK) return status;
       *events[i] = NULL;
     }
   }
@@ -57,9 +54,7 @@ lade_status ladei_pipe_probe_destroy(const lade_runtime *runtime, ladei_pipe_pro
 bool ladei_pipe_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
                             size_t bytes) {
   lade_error before;
-  if (bytes < LEAST_BYTES || !state_move(probe, PROBE_IDLE, PROBE_BUSY)) {
-    return false;
-  }
+  if (bytes < LEAST_BYTES || !state_move(probe, PROBE_IDLE, PROBE_BUSY)) return false;
   ladei_error_save(&before);
   probe->bytes = bytes;
   bool begun = runtime->ops->event_record(runtime->self, probe->begin, stream) == LADE_OK;
@@ -82,25 +77,19 @@ void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *strea
 void ladei_pipe_probe_read(const lade_runtime *runtime, ladei_pipe_probe *probe) {
   lade_error before;
   uint64_t ns;
-  if (!state_move(probe, PROBE_PENDING, PROBE_BUSY)) {
-    return;
-  }
+  if (!state_move(probe, PROBE_PENDING, PROBE_BUSY)) return;
   ladei_error_save(&before);
   lade_status status = runtime->ops->event_query(runtime->self, probe->end);
-  if (status == LADE_OK) {
-    status = runtime->ops->event_elapsed_ns(runtime->self, probe->begin, probe->end, &ns);
-  }
+  if (status == LADE_OK) status = runtime->ops->event_elapsed_ns(runtime->self, probe->begin, probe->end, &ns);
   if (status == LADE_OK) {
     size_t chunk = ladei_pipe_chunk_for_link(probe->bytes, ns);
-    if (chunk > atomic_load_explicit(&probe->chunk_bytes, memory_order_relaxed)) {
+    if (chunk > atomic_load_explicit(&probe->chunk_bytes, memory_order_relaxed))
       atomic_store_explicit(&probe->chunk_bytes, chunk, memory_order_relaxed);
-    }
     probe->left--;
   }
   ladei_error_restore(&before);
-  if (status == LADE_NOT_READY) {
+  if (status == LADE_NOT_READY)
     state_set(probe, PROBE_PENDING);
-  } else {
+  else
     state_set(probe, status == LADE_OK && probe->left > 0 ? PROBE_IDLE : PROBE_OFF);
-  }
 }

@@ -200,9 +200,7 @@ static inline void ladei_pipe_execute_locked(lade_pipeline *pipeline, ladei_pipe
 static inline bool ladei_pipe_order_take_locked(lade_pipeline *pipeline, ladei_pipe_order *out) {
   ladei_lock_assert_held(&pipeline->lock);
   ladei_pipe_yield yield = (ladei_pipe_yield)ladei_pinned_stakes_wanted(pipeline->stakes);
-  if (yield != pipeline->core.rings[0].yield) {
-    ladei_pipe_core_set_yield(&pipeline->core, yield);
-  }
+  if (yield != pipeline->core.rings[0].yield) ladei_pipe_core_set_yield(&pipeline->core, yield);
   return ladei_pipe_core_next(&pipeline->core, LADEI_PIPE_ALLOW_HOST, out);
 }
 
@@ -211,9 +209,8 @@ void ladei_pipe_stakes_update_awaited(lade_pipeline *pipeline);
 
 static inline void ladei_pipe_stakes_update_locked(lade_pipeline *pipeline) {
   ladei_lock_assert_held(&pipeline->lock);
-  if (ladei_pinned_stakes_wanted(pipeline->stakes) != LADEI_PINNED_WANTED_NONE) {
+  if (ladei_pinned_stakes_wanted(pipeline->stakes) != LADEI_PINNED_WANTED_NONE)
     ladei_pipe_stakes_update_awaited(pipeline);
-  }
 }
 
 /* Completes an order that was executed. Called with the lock. Wakes callers that wait. */

@@ -18,9 +18,7 @@ enum { LEAST = 8, MOST = 4096, PART = 4 };
 
 unsigned ladei_pipe_open_files_most(void) {
   struct rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / PART > MOST) {
-    return MOST;
-  }
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / PART > MOST) return MOST;
   return limit.rlim_cur / PART < LEAST ? LEAST : (unsigned)(limit.rlim_cur / PART);
 }
 
@@ -49,9 +47,7 @@ static lade_status identity_check(const char *path, const ladei_pipe_file_identi
 lade_status ladei_pipe_file_reopen(const char *path, const ladei_pipe_file_identity *identity, int *out_fd) {
   struct stat facts;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe put in its place must not hold us up */
-  if (fd < 0) {
-    return open_error(path, errno);
-  }
+  if (fd < 0) return open_error(path, errno);
   lade_status status = fstat(fd, &facts) == 0 ? identity_check(path, identity, &facts) : open_error(path, errno);
   if (status != LADE_OK) {
     close(fd);

@@ -43,9 +43,7 @@ enum { FIXED_FILE_CHUNKS = 16 };
 /* --- the storage of a pipeline ------------------------------------------------------------------------------------ */
 
 static lade_status cufile_open(ladei_storage *storage, bool software_device) {
-  if (software_device) {
-    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "no GPUDirect Storage: this device is software");
-  }
+  if (software_device) return ladei_error(LADE_ERR_UNSUPPORTED, 0, "no GPUDirect Storage: this device is software");
   return ladei_pipe_cufile_open(&storage->cufile);
 }
 
@@ -53,18 +51,14 @@ void ladei_storage_open(ladei_storage *storage, lade_storage wanted, bool softwa
                         unsigned blocks) {
   lade_error before;
   *storage = (ladei_storage){.wanted = wanted, .files_most = ladei_pipe_open_files_most()};
-  if (wanted == LADE_STORAGE_PREAD) {
-    return;
-  }
+  if (wanted == LADE_STORAGE_PREAD) return;
   ladei_error_save(&before);
-  if (ladei_storage_uring.create(requests, blocks, &storage->engine_self) == LADE_OK) {
+  if (ladei_storage_uring.create(requests, blocks, &storage->engine_self) == LADE_OK)
     storage->engine = &ladei_storage_uring;
-  } else {
+  else
     ladei_error_save(&storage->refusal);
-  }
-  if (wanted == LADE_STORAGE_CUFILE && cufile_open(storage, software_device) != LADE_OK) {
+  if (wanted == LADE_STORAGE_CUFILE && cufile_open(storage, software_device) != LADE_OK)
     ladei_error_save(&storage->refusal);
-  }
   ladei_error_restore(&before);
 }
 
@@ -90,9 +84,7 @@ void ladei_storage_info(ladei_storage *storage, lade_pipeline_info *info) {
   }
   info->direct_files = storage->direct_files;
   info->direct_refused = storage->direct_refused;
-  if (engine) {
-    info->registered_buffers = storage->engine->blocks_registered(storage->engine_self, &why_not);
-  }
+  if (engine) info->registered_buffers = storage->engine->blocks_registered(storage->engine_self, &why_not);
   if (storage->refusal.status != LADE_OK) {
     snprintf(info->storage_note, sizeof info->storage_note, "%.159s", storage->refusal.text);
   } else if (storage->cufile_refused > 0) {
@@ -121,30 +113,22 @@ void ladei_storage_submit(ladei_storage_request *request) {
 }
 
 void ladei_storage_wake(ladei_storage *storage) {
-  if (storage->engine != NULL) {
-    storage->engine->wake(storage->engine_self);
-  }
+  if (storage->engine != NULL) storage->engine->wake(storage->engine_self);
 }
 
 void ladei_storage_push(ladei_storage *storage) {
   ladei_lock_assert_none_held();
-  if (storage->engine != NULL) {
-    storage->engine->push(storage->engine_self);
-  }
+  if (storage->engine != NULL) storage->engine->push(storage->engine_self);
 }
 
 void ladei_storage_block_forget(ladei_storage *storage, unsigned index) {
-  if (storage->engine != NULL) {
-    storage->engine->block_forget(storage->engine_self, index);
-  }
+  if (storage->engine != NULL) storage->engine->block_forget(storage->engine_self, index);
 }
 
 void ladei_storage_cancel(ladei_storage_file *file) {
   ladei_storage *storage = file->storage;
   atomic_store_explicit(&file->cancelled, true, memory_order_relaxed);
-  if (file->async) {
-    storage->engine->cancel(storage->engine_self, file);
-  }
+  if (file->async) storage->engine->cancel(storage->engine_self, file);
 }
 
 /* --- files: opening ----------------------------------------------------------------------------------------------- */
@@ -160,9 +144,7 @@ static lade_status open_error(const char *path) {
 static int open_at_once(const char *path, int flags) {
   int fd = open(path, flags | O_NONBLOCK | O_CLOEXEC, 0666);
   int now = fd >= 0 ? fcntl(fd, F_GETFL) : -1;
-  if (now >= 0) {
-    (void)fcntl(fd, F_SETFL, now & ~O_NONBLOCK);
-  }
+  if (now >= 0) (void)fcntl(fd, F_SETFL, now & ~O_NONBLOCK);
   return fd;
 }
 
@@ -186,9 +168,7 @@ static bool direct_alignment(ladei_storage_file *file) {
   struct statx status;
   if (statx(file->direct_fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 &&
       (status.stx_mask & STATX_DIOALIGN) != 0) {
-    if (status.stx_dio_offset_align == 0 || status.stx_dio_mem_align == 0) {
-      return false;
-    }
+    if (status.stx_dio_offset_align == 0 || status.stx_dio_mem_align == 0) return false;
     file->align = ladei_size_max(status.stx_dio_offset_align, page_bytes);
     file->memory_align = status.stx_dio_mem_align;
   }
@@ -218,9 +198,7 @@ static void direct_open(ladei_storage_file *file, bool wanted) {
   } else if (wanted) {
     file->direct_fd = file_reopen(file, file->fd, O_DIRECT);
     file->owns_direct_fd = file->direct_fd >= 0;
-    if (file->direct_fd < 0) {
-      direct_refuse(file, errno);
-    }
+    if (file->direct_fd < 0) direct_refuse(file, errno);
   }
   if (file->direct_fd >= 0 && !direct_alignment(file) && file->fd >= 0) {
     direct_refuse(file, EINVAL);
@@ -232,9 +210,7 @@ static void direct_open(ladei_storage_file *file, bool wanted) {
 static void cufile_attach(ladei_storage_file *file) {
   lade_error before;
   ladei_storage *storage = file->storage;
-  if (storage->cufile == NULL) {
-    return;
-  }
+  if (storage->cufile == NULL) return;
   ladei_error_save(&before);
   if (ladei_pipe_cufile_file_add(storage->cufile, file->direct_fd >= 0 ? file->direct_fd : file->fd,
                                  &file->cufile_handle) != LADE_OK) {
@@ -253,17 +229,13 @@ static bool is_pipe(int fd, const char *path) {
 static lade_status path_open(ladei_storage_file *file, const lade_endpoint *endpoint) {
   if (file->write && (endpoint->flags & LADE_FILE_ATOMIC) != 0) {
     lade_status status = ladei_pipe_save_begin(endpoint->name, &file->save);
-    if (status == LADE_OK) {
-      file->fd = ladei_pipe_save_fd(file->save);
-    }
+    if (status == LADE_OK) file->fd = ladei_pipe_save_fd(file->save);
     return status;
   }
   int fd = open_at_once(endpoint->name, file->write ? O_WRONLY | O_CREAT : O_RDONLY);
   int code = errno;
   if (is_pipe(fd, endpoint->name)) {
-    if (fd >= 0) {
-      close(fd);
-    }
+    if (fd >= 0) close(fd);
     return ladei_error(LADE_ERR_IO, ESPIPE, "opening %s: it is a pipe; a path must name what has offsets",
                        endpoint->name);
   }
@@ -278,13 +250,9 @@ static lade_status file_make_late(ladei_storage_file *file) {
   ladei_storage *storage = file->storage;
   struct stat facts;
   bool only_fd = file->owns_fd && file->direct_fd < 0 && file->cufile_handle == NULL;
-  if (file->write || !only_fd || atomic_load(&storage->files_open) < storage->files_most) {
-    return LADE_OK;
-  }
+  if (file->write || !only_fd || atomic_load(&storage->files_open) < storage->files_most) return LADE_OK;
   file->late_path = realpath(file->name, NULL); /* what is opened again must not depend on the working directory */
-  if (file->late_path == NULL || fstat(file->fd, &facts) != 0) {
-    return open_error(file->name);
-  }
+  if (file->late_path == NULL || fstat(file->fd, &facts) != 0) return open_error(file->name);
   file->identity = ladei_pipe_file_identity_of(&facts);
   file->owns_fd = false;
   close(file->fd);
@@ -301,15 +269,9 @@ static void file_count(ladei_storage_file *file) {
 
 /* All but what a save holds. errno of the first descriptor that could not be closed well, 0: none. */
 static int file_close(ladei_storage_file *file) {
-  if (file->counted) {
-    atomic_fetch_sub(&file->storage->files_open, 1);
-  }
-  if (file->fixed_fd >= 0) {
-    file->storage->engine->file_remove(file->storage->engine_self, file->fixed_fd);
-  }
-  if (file->cufile_handle != NULL) {
-    ladei_pipe_cufile_file_remove(file->storage->cufile, file->cufile_handle);
-  }
+  if (file->counted) atomic_fetch_sub(&file->storage->files_open, 1);
+  if (file->fixed_fd >= 0) file->storage->engine->file_remove(file->storage->engine_self, file->fixed_fd);
+  if (file->cufile_handle != NULL) ladei_pipe_cufile_file_remove(file->storage->cufile, file->cufile_handle);
   int of_direct = direct_drop(file);
   int of_other = file->owns_fd ? fd_close(file->fd) : 0;
   file->owns_fd = false;
@@ -328,9 +290,7 @@ lade_status ladei_storage_attach(ladei_storage *storage, const lade_endpoint *en
                                  ladei_storage_file **out) {
   lade_status status = LADE_OK;
   ladei_storage_file *file = calloc(1, sizeof *file);
-  if (file == NULL) {
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a file");
-  }
+  if (file == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a file");
   file->storage = storage;
   file->name = endpoint->name != NULL ? endpoint->name : "file";
   file->fd = endpoint->fd;
@@ -340,9 +300,7 @@ lade_status ladei_storage_attach(ladei_storage *storage, const lade_endpoint *en
   file->memory_align = 1;
   file->write = write;
   file->sync = file->write && (endpoint->flags & LADE_FILE_SYNC) != 0;
-  if (endpoint->kind == LADE_ENDPOINT_PATH) {
-    status = path_open(file, endpoint);
-  }
+  if (endpoint->kind == LADE_ENDPOINT_PATH) status = path_open(file, endpoint);
   if (status != LADE_OK) {
     free(file);
     return status;
@@ -350,9 +308,8 @@ lade_status ladei_storage_attach(ladei_storage *storage, const lade_endpoint *en
   bool direct = (endpoint->flags & LADE_FILE_DIRECT) != 0;
   direct_open(file, direct || storage->cufile != NULL);
   cufile_attach(file);
-  if (file->owns_direct_fd && !direct && file->cufile_handle == NULL) {
+  if (file->owns_direct_fd && !direct && file->cufile_handle == NULL)
     (void)direct_drop(file); /* it was for cuFile alone */
-  }
   status = file_make_late(file);
   if (status != LADE_OK) {
     (void)file_close(file);
@@ -387,9 +344,8 @@ static size_t direct_layout(ladei_storage_file *file, uint64_t offset, size_t *c
 size_t ladei_storage_layout(ladei_storage_file *file, uint64_t offset, uint64_t bytes, size_t *chunk_bytes) {
   const ladei_storage *storage = file->storage;
   size_t lead_bytes = file->direct_fd >= 0 ? direct_layout(file, offset, chunk_bytes) : 0;
-  if (file->async && bytes / *chunk_bytes >= FIXED_FILE_CHUNKS) {
+  if (file->async && bytes / *chunk_bytes >= FIXED_FILE_CHUNKS)
     file->fixed_fd = storage->engine->file_add(storage->engine_self, file->direct_fd >= 0 ? file->direct_fd : file->fd);
-  }
   return lead_bytes;
 }
 
@@ -406,13 +362,9 @@ static lade_status file_flush(const ladei_storage_file *file) {
 
 lade_status ladei_storage_finish(ladei_storage_file *file) {
   lade_status status = LADE_OK;
-  if (file->sync && file->save == NULL) {
-    status = file_flush(file);
-  }
+  if (file->sync && file->save == NULL) status = file_flush(file);
   int code = file_close(file);
-  if (status == LADE_OK && code != 0 && file->write) {
-    status = end_error("closing", file, code);
-  }
+  if (status == LADE_OK && code != 0 && file->write) status = end_error("closing", file, code);
   return status == LADE_OK && file->save != NULL ? ladei_pipe_save_prepare(file->save, file->sync) : status;
 }
 

@@ -59,9 +59,7 @@ static bool symbols_find(ladei_pipe_cufile *cufile) {
 
 static lade_status driver_open(const ladei_pipe_cufile *cufile) {
   cufile_error error = cufile->driver_open();
-  if (error.code == 0 || error.code == DRIVER_ALREADY_OPEN) {
-    return LADE_OK;
-  }
+  if (error.code == 0 || error.code == DRIVER_ALREADY_OPEN) return LADE_OK;
   return ladei_error(LADE_ERR_UNSUPPORTED, error.code, "no GPUDirect Storage: cuFileDriverOpen: error %d, driver %d",
                      error.code, error.driver_code);
 }
@@ -69,17 +67,14 @@ static lade_status driver_open(const ladei_pipe_cufile *cufile) {
 lade_status ladei_pipe_cufile_open(ladei_pipe_cufile **out) {
   lade_status status;
   ladei_pipe_cufile *cufile = calloc(1, sizeof *cufile);
-  if (cufile == NULL) {
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for cuFile");
-  }
+  if (cufile == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for cuFile");
   cufile->library = dlopen("libcufile.so.0", RTLD_NOW | RTLD_LOCAL);
-  if (cufile->library == NULL) {
+  if (cufile->library == NULL)
     status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "no GPUDirect Storage: %s", dlerror());
-  } else if (!symbols_find(cufile)) {
+  else if (!symbols_find(cufile))
     status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "no GPUDirect Storage: libcufile.so.0 lacks a function");
-  } else {
+  else
     status = driver_open(cufile);
-  }
   if (status != LADE_OK) {
     free(cufile);
     return status;
@@ -93,9 +88,7 @@ void ladei_pipe_cufile_close(ladei_pipe_cufile *cufile) { free(cufile); }
 lade_status ladei_pipe_cufile_file_add(const ladei_pipe_cufile *cufile, int fd, void **out_handle) {
   cufile_descriptor descriptor = {.type = HANDLE_OF_DESCRIPTOR, .file.fd = fd};
   cufile_error error = cufile->handle_register(out_handle, &descriptor);
-  if (error.code == 0) {
-    return LADE_OK;
-  }
+  if (error.code == 0) return LADE_OK;
   return ladei_error(LADE_ERR_UNSUPPORTED, error.code, "GPUDirect Storage does not take a file: error %d, driver %d",
                      error.code, error.driver_code);
 }
@@ -126,17 +119,12 @@ lade_status ladei_pipe_cufile_move(const ladei_storage_file *file, uint64_t offs
   const ladei_pipe_cufile *cufile = file->storage->cufile;
   for (size_t done = 0; done < bytes;) {
     uint64_t at = offset + done;
-    if (atomic_load_explicit(&file->cancelled, memory_order_relaxed)) {
+    if (atomic_load_explicit(&file->cancelled, memory_order_relaxed))
       return ladei_error(LADE_ERR_CANCELLED, 0, "%s: cancelled at byte %llu", file->name, (unsigned long long)at);
-    }
     ssize_t moved = file->write ? cufile->write(file->cufile_handle, device, bytes - done, (off_t)at, (off_t)done)
                                 : cufile->read(file->cufile_handle, device, bytes - done, (off_t)at, (off_t)done);
-    if (moved < 0 && !(moved == -1 && errno == EINTR)) {
-      return move_error(file, at, moved);
-    }
-    if (moved == 0) {
-      return move_ended(file, at, bytes - done);
-    }
+    if (moved < 0 && !(moved == -1 && errno == EINTR)) return move_error(file, at, moved);
+    if (moved == 0) return move_ended(file, at, bytes - done);
     done += moved > 0 ? (size_t)moved : 0;
   }
   return LADE_OK;

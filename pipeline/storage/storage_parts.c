@@ -35,18 +35,15 @@ typedef struct file_table {
 static uint64_t file_hash(const lade_endpoint *host) {
   static const uint64_t prime = UINT64_C(0x100000001b3); /* FNV-1a */
   uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ (uint64_t)(uint32_t)host->fd;
-  for (const char *at = host->kind == LADE_ENDPOINT_PATH ? host->name : ""; *at != '\0'; at++) {
+  for (const char *at = host->kind == LADE_ENDPOINT_PATH ? host->name : ""; *at != '\0'; at++)
     hash = (hash ^ (unsigned char)*at) * prime;
-  }
   hash *= prime;
   return hash ^ hash >> 32;
 }
 
 static lade_status table_init(file_table *table, size_t parts) {
   size_t places = 4;
-  while (places < 2 * parts) {
-    places *= 2;
-  }
+  while (places < 2 * parts) places *= 2;
   table->places = calloc(places, sizeof *table->places);
   table->mask = places - 1;
   return table->places != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for files");
@@ -55,12 +52,9 @@ static lade_status table_init(file_table *table, size_t parts) {
 /* The part in the table that names the same file; this one, which goes there, if none does. */
 static const ladei_pipe_part *table_put(file_table *table, const ladei_pipe_part *part) {
   size_t place = file_hash(&part->host) & table->mask;
-  while (table->places[place] != NULL && !same_file(table->places[place], &part->host)) {
+  while (table->places[place] != NULL && !same_file(table->places[place], &part->host))
     place = (place + 1) & table->mask;
-  }
-  if (table->places[place] == NULL) {
-    table->places[place] = part;
-  }
+  if (table->places[place] == NULL) table->places[place] = part;
   return table->places[place];
 }
 
@@ -99,9 +93,8 @@ static void chunks_suit(lade_ticket *ticket) {
   }
   for (size_t i = 0; i < parts->count; i++) {
     const ladei_pipe_part *part = &parts->list[i];
-    if (part->file != NULL && (part->host.offset % part->file->align != 0 || part->begin % part->file->align != 0)) {
+    if (part->file != NULL && (part->host.offset % part->file->align != 0 || part->begin % part->file->align != 0))
       ladei_storage_buffer(part->file);
-    }
   }
 }
 
@@ -136,19 +129,13 @@ static lade_status parts_attach(lade_pipeline *pipeline, lade_ticket *ticket, fi
                                 size_t count) {
   ladei_storage_file **end = &ticket->files;
   lade_status status = LADE_OK;
-  while (*end != NULL) {
-    end = &(*end)->next;
-  }
+  while (*end != NULL) end = &(*end)->next;
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
     ladei_pipe_part *part = &list[i];
-    if (part->host.kind != LADE_ENDPOINT_FILE && part->host.kind != LADE_ENDPOINT_PATH) {
-      continue;
-    }
+    if (part->host.kind != LADE_ENDPOINT_FILE && part->host.kind != LADE_ENDPOINT_PATH) continue;
     const ladei_pipe_part *first = table->places != NULL ? table_put(table, part) : part;
     part->file = first->file;
-    if (first == part) {
-      status = file_add(pipeline, ticket, &part->host, &end, &part->file);
-    }
+    if (first == part) status = file_add(pipeline, ticket, &part->host, &end, &part->file);
   }
   return status;
 }
@@ -157,15 +144,9 @@ lade_status ladei_pipe_files_attach(lade_pipeline *pipeline, lade_ticket *ticket
   ladei_pipe_parts *parts = &ticket->parts;
   file_table table = {NULL, 0};
   lade_status status = LADE_OK;
-  if (parts->count + parts->empty_count > 1) {
-    status = table_init(&table, parts->count + parts->empty_count);
-  }
-  if (status == LADE_OK) {
-    status = parts_attach(pipeline, ticket, &table, parts->list, parts->count);
-  }
-  if (status == LADE_OK) {
-    status = parts_attach(pipeline, ticket, &table, parts->empty, parts->empty_count);
-  }
+  if (parts->count + parts->empty_count > 1) status = table_init(&table, parts->count + parts->empty_count);
+  if (status == LADE_OK) status = parts_attach(pipeline, ticket, &table, parts->list, parts->count);
+  if (status == LADE_OK) status = parts_attach(pipeline, ticket, &table, parts->empty, parts->empty_count);
   free(table.places);
   if (status != LADE_OK) {
     lade_error first;
@@ -175,25 +156,21 @@ lade_status ladei_pipe_files_attach(lade_pipeline *pipeline, lade_ticket *ticket
     return status;
   }
   chunks_suit(ticket);
-  if (cufile_suits(ticket, request)) {
-    cufile_use(ticket);
-  }
+  if (cufile_suits(ticket, request)) cufile_use(ticket);
   return LADE_OK;
 }
 
 static size_t saves_count(const lade_ticket *ticket) {
   size_t count = 0;
-  for (const ladei_storage_file *file = ticket->files; file != NULL; file = file->next) {
+  for (const ladei_storage_file *file = ticket->files; file != NULL; file = file->next)
     count += file->save != NULL ? 1 : 0;
-  }
   return count;
 }
 
 static lade_status files_finish(const lade_ticket *ticket) {
   lade_status status = LADE_OK;
-  for (ladei_storage_file *file = ticket->files; file != NULL && status == LADE_OK; file = file->next) {
+  for (ladei_storage_file *file = ticket->files; file != NULL && status == LADE_OK; file = file->next)
     status = ladei_storage_finish(file);
-  }
   return status;
 }
 
@@ -216,9 +193,7 @@ lade_status ladei_pipe_files_detach(lade_ticket *ticket, bool good) {
   lade_error first;
   ladei_storage_file *next;
   lade_status status = good ? files_finish(ticket) : LADE_OK;
-  if (good && status == LADE_OK) {
-    status = files_name(ticket);
-  }
+  if (good && status == LADE_OK) status = files_name(ticket);
   ladei_error_save(&first);
   for (ladei_storage_file *file = ticket->files; file != NULL; file = next) {
     next = file->next;
@@ -229,15 +204,12 @@ lade_status ladei_pipe_files_detach(lade_ticket *ticket, bool good) {
     }
   }
   ticket->files = NULL;
-  if (status != LADE_OK) {
-    ladei_error_restore(&first);
-  }
+  if (status != LADE_OK) ladei_error_restore(&first);
   return status;
 }
 
 void ladei_pipe_files_cancel_locked(lade_ticket *ticket) {
   ladei_lock_assert_held(&ticket->pipeline->lock);
-  for (ladei_storage_file *file = ticket->transfer.settled ? NULL : ticket->files; file != NULL; file = file->next) {
+  for (ladei_storage_file *file = ticket->transfer.settled ? NULL : ticket->files; file != NULL; file = file->next)
     ladei_storage_cancel(file);
-  }
 }

@@ -66,16 +66,12 @@ static bool part_direct_read(ladei_storage_request *request) {
       request->block_bytes > 0 ? request->block + request->block_bytes : request->buffer + request->bytes;
   const char *first = request->block_bytes > 0 ? request->block : request->buffer;
   char *memory = request->buffer + request->done;
-  if ((size_t)(memory - first) < skip || (uintptr_t)(memory - skip) % file->memory_align != 0) {
-    return false;
-  }
+  if ((size_t)(memory - first) < skip || (uintptr_t)(memory - skip) % file->memory_align != 0) return false;
   memory -= skip;
   uint64_t wanted = align_up(end, file->align) - at;
   uint64_t room = align_down((uint64_t)(limit - memory), file->align);
   size_t bytes = part_cut(wanted < room ? wanted : room);
-  if (bytes <= skip) {
-    return false;
-  }
+  if (bytes <= skip) return false;
   request->part = (ladei_storage_part){file->direct_fd, true, at, memory, bytes, skip};
   return true;
 }
@@ -86,9 +82,7 @@ static bool part_direct_write(ladei_storage_request *request) {
   uint64_t at = request->offset + request->done;
   uint64_t end = align_down(request->offset + request->bytes, file->align);
   char *memory = request->buffer + request->done;
-  if (at % file->align != 0 || end <= at || (uintptr_t)memory % file->memory_align != 0) {
-    return false;
-  }
+  if (at % file->align != 0 || end <= at || (uintptr_t)memory % file->memory_align != 0) return false;
   request->part = (ladei_storage_part){file->direct_fd, true, at, memory, part_cut(end - at), 0};
   return true;
 }
@@ -111,9 +105,7 @@ void ladei_storage_part_next(ladei_storage_request *request) {
     request->plain = false;
     part_plain(request, request->bytes - request->done);
   } else if (file->write) {
-    if (!part_direct_write(request)) {
-      part_plain(request, plain_write_bytes(request));
-    }
+    if (!part_direct_write(request)) part_plain(request, plain_write_bytes(request));
   } else if (!part_direct_read(request)) {
     part_plain(request, request->bytes - request->done);
   }
@@ -135,9 +127,7 @@ static lade_status request_failed(ladei_storage_request *request, int code) {
     return ladei_error(LADE_ERR_CANCELLED, code, "%s %s: cancelled at byte %llu", doing(request), file->name,
                        (unsigned long long)(request->offset + request->done));
   }
-  if (code == EINTR || code == ECANCELED) {
-    return LADE_NOT_READY;
-  }
+  if (code == EINTR || code == ECANCELED) return LADE_NOT_READY;
   if (code == EINVAL && request->part.direct && file->fd >= 0) {
     if (!atomic_exchange(&file->direct_off, true)) {
       file->storage->direct_refused++;
@@ -152,9 +142,7 @@ lade_status ladei_storage_truncated(const char *name, int fd, uint64_t at, uint6
   uint64_t end = at;
   struct stat facts;
   /* Chunks behind the end get nothing as well: only the file knows where it ends. */
-  if (fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && (uint64_t)facts.st_size < at) {
-    end = (uint64_t)facts.st_size;
-  }
+  if (fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && (uint64_t)facts.st_size < at) end = (uint64_t)facts.st_size;
   return ladei_error(LADE_ERR_TRUNCATED, 0, "reading %s: it ends at byte %llu, %llu bytes before the end of the range",
                      name, (unsigned long long)end, (unsigned long long)(at + left - end));
 }
@@ -170,24 +158,16 @@ static lade_status request_truncated(const ladei_storage_request *request) {
 
 lade_status ladei_storage_part_done(ladei_storage_request *request, int64_t result) {
   const ladei_storage_part *part = &request->part;
-  if (result < 0) {
-    return request_failed(request, (int)-result);
-  }
+  if (result < 0) return request_failed(request, (int)-result);
   assert((uint64_t)result <= part->bytes);
   if ((uint64_t)result <= part->skip && part->direct && result > 0 && request->file->fd >= 0) {
     request->plain = true; /* the end of the file, or of what the call felt like: an exact read tells */
     return LADE_NOT_READY;
   }
-  if ((uint64_t)result <= part->skip) {
-    return request_truncated(request);
-  }
+  if ((uint64_t)result <= part->skip) return request_truncated(request);
   request->done += ladei_size_min((size_t)result - part->skip, request->bytes - request->done);
-  if (request->done == request->bytes) {
-    return LADE_OK;
-  }
-  if (atomic_load_explicit(&request->file->cancelled, memory_order_relaxed)) {
-    return request_failed(request, ECANCELED);
-  }
+  if (request->done == request->bytes) return LADE_OK;
+  if (atomic_load_explicit(&request->file->cancelled, memory_order_relaxed)) return request_failed(request, ECANCELED);
   return LADE_NOT_READY;
 }
 
@@ -204,9 +184,7 @@ static lade_status parts_run(ladei_storage_request *request) {
 }
 
 lade_status ladei_storage_run(ladei_storage_request *request) {
-  if (request->file->late_path == NULL) {
-    return parts_run(request);
-  }
+  if (request->file->late_path == NULL) return parts_run(request);
   lade_status status = ladei_pipe_file_reopen(request->file->late_path, &request->file->identity, &request->late_fd);
   if (status == LADE_OK) {
     status = parts_run(request);

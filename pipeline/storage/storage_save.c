@@ -62,9 +62,7 @@ const char *ladei_pipe_file_name(const char *path) {
 int ladei_pipe_folder_open(const char *path) {
   size_t length = (size_t)(ladei_pipe_file_name(path) - path);
   char *folder = length > 0 ? strndup(path, length) : strdup(".");
-  if (folder == NULL) {
-    return -1;
-  }
+  if (folder == NULL) return -1;
   int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   int code = errno;
   free(folder);
@@ -89,16 +87,10 @@ static void temporary_choose(ladei_pipe_save *save, unsigned number) {
 }
 
 size_t ladei_pipe_save_temporary_name(const char *entry) {
-  if (entry[0] != '.') {
-    return 0;
-  }
+  if (entry[0] != '.') return 0;
   const char *mark = NULL, *next = entry;
-  while ((next = strstr(next + 1, temporary_mark)) != NULL) {
-    mark = next;
-  }
-  if (mark == NULL) {
-    return 0;
-  }
+  while ((next = strstr(next + 1, temporary_mark)) != NULL) mark = next;
+  if (mark == NULL) return 0;
   const char *number = mark + strlen(temporary_mark);
   bool is_number = *number != '\0' && strspn(number, "0123456789") == strlen(number);
   return is_number ? (size_t)(mark - entry) - 1 : 0;
@@ -107,13 +99,9 @@ size_t ladei_pipe_save_temporary_name(const char *entry) {
 /* As ladei_pipe_save_temporary_remove(). True: the name was in use, whoever's it is now. */
 static bool temporary_remove(int folder, const char *entry) {
   int fd = openat(folder, entry, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) {
-    return errno != ENOENT;
-  }
+  if (fd < 0) return errno != ENOENT;
   /* Its saver may have renamed it since, or not locked it yet: file_lock() there. */
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0 && is_under_name(folder, entry, fd)) {
-    (void)unlinkat(folder, entry, 0);
-  }
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0 && is_under_name(folder, entry, fd)) (void)unlinkat(folder, entry, 0);
   (void)close(fd);
   return true;
 }
@@ -131,9 +119,7 @@ static void temporaries_remove(ladei_pipe_save *save) {
 
 /* Tells others that the temporary's process lives. False: somebody took it for a dead one's, and the name is gone. */
 static bool file_lock(const ladei_pipe_save *save, int fd) {
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    return false;
-  }
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
   return is_under_name(save->folder, save->temporary, fd);
 }
 
@@ -143,13 +129,9 @@ static int file_open_named(ladei_pipe_save *save) {
   for (unsigned number = 1; number <= NUMBERS; number++) {
     temporary_choose(save, number);
     int fd = openat(save->folder, save->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, MODE);
-    if (fd >= 0 && file_lock(save, fd)) {
-      return fd;
-    }
+    if (fd >= 0 && file_lock(save, fd)) return fd;
     int code = fd >= 0 ? EEXIST : errno;
-    if (fd >= 0) {
-      (void)close(fd);
-    }
+    if (fd >= 0) (void)close(fd);
     if (code != EEXIST) {
       errno = code;
       break;
@@ -183,9 +165,8 @@ static bool target_check(const ladei_pipe_save *save) {
     errno = ENAMETOOLONG;
     return false;
   }
-  if (statx(save->folder, save->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &facts) != 0) {
+  if (statx(save->folder, save->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &facts) != 0)
     return true; /* there is none, or what there is shows at the end */
-  }
   errno = S_ISDIR(facts.stx_mode)                                       ? EISDIR
           : !S_ISREG(facts.stx_mode) && !S_ISLNK(facts.stx_mode)        ? EINVAL
           : (facts.stx_attributes & STATX_ATTR_MOUNT_ROOT & fixed) != 0 ? EBUSY
@@ -245,24 +226,16 @@ static bool temporary_link(ladei_pipe_save *save) {
   snprintf(self, sizeof self, "/proc/self/fd/%d", save->fd);
   for (unsigned number = 1; number <= NUMBERS; number++) {
     temporary_choose(save, number);
-    if (linkat(AT_FDCWD, self, save->folder, save->temporary, AT_SYMLINK_FOLLOW) == 0) {
-      return true;
-    }
-    if (errno != EEXIST) {
-      return false; /* the name stays: a server may have made the link */
-    }
+    if (linkat(AT_FDCWD, self, save->folder, save->temporary, AT_SYMLINK_FOLLOW) == 0) return true;
+    if (errno != EEXIST) return false; /* the name stays: a server may have made the link */
   }
   save->temporary[0] = '\0';
   return false;
 }
 
 lade_status ladei_pipe_save_prepare(ladei_pipe_save *save, bool sync) {
-  if (sync && fsync(save->fd) != 0) {
-    return save_error("flushing", save->path);
-  }
-  if (!sync && !file_try_close(save->fd)) {
-    return save_error("closing", save->path);
-  }
+  if (sync && fsync(save->fd) != 0) return save_error("flushing", save->path);
+  if (!sync && !file_try_close(save->fd)) return save_error("closing", save->path);
   return save->temporary[0] != '\0' || temporary_link(save) ? LADE_OK : save_error("naming", save->path);
 }
 
@@ -270,9 +243,7 @@ lade_status ladei_pipe_save_name(ladei_pipe_save *save) {
   if (renameat(save->folder, save->temporary, save->folder, save->name) != 0) {
     lade_status status = save_error("renaming the finished file to", save->path);
     /* A server may have renamed it, and its answer may have been lost. */
-    if (!is_under_name(save->folder, save->name, save->fd)) {
-      return status;
-    }
+    if (!is_under_name(save->folder, save->name, save->fd)) return status;
   }
   save->temporary[0] = '\0';
   save->named = true;
@@ -280,26 +251,19 @@ lade_status ladei_pipe_save_name(ladei_pipe_save *save) {
 }
 
 static void temporary_unlink(const ladei_pipe_save *save) {
-  if (save->temporary[0] != '\0' && save->fd >= 0 && is_under_name(save->folder, save->temporary, save->fd)) {
+  if (save->temporary[0] != '\0' && save->fd >= 0 && is_under_name(save->folder, save->temporary, save->fd))
     (void)unlinkat(save->folder, save->temporary, 0);
-  }
 }
 
 lade_status ladei_pipe_save_end(ladei_pipe_save *save, bool sync) {
   lade_status status = LADE_OK;
-  if (save == NULL) {
-    return LADE_OK;
-  }
+  if (save == NULL) return LADE_OK;
   temporary_unlink(save);
-  if (save->named && sync && !ladei_pipe_folder_flush(save->folder)) {
+  if (save->named && sync && !ladei_pipe_folder_flush(save->folder))
     status = save_error("flushing the folder of", save->path);
-  }
-  if (save->fd >= 0 && close(save->fd) != 0 && errno != EINTR && save->named && status == LADE_OK) {
+  if (save->fd >= 0 && close(save->fd) != 0 && errno != EINTR && save->named && status == LADE_OK)
     status = save_error("closing", save->path);
-  }
-  if (save->owns_folder && save->folder >= 0) {
-    (void)close(save->folder);
-  }
+  if (save->owns_folder && save->folder >= 0) (void)close(save->folder);
   free(save);
   return status;
 }
@@ -307,13 +271,9 @@ lade_status ladei_pipe_save_end(ladei_pipe_save *save, bool sync) {
 lade_status ladei_pipe_save_commit(ladei_pipe_save *save, bool sync) {
   lade_error first;
   lade_status status = ladei_pipe_save_prepare(save, sync);
-  if (status == LADE_OK) {
-    status = ladei_pipe_save_name(save);
-  }
+  if (status == LADE_OK) status = ladei_pipe_save_name(save);
   ladei_error_save(&first);
   lade_status ended = ladei_pipe_save_end(save, sync);
-  if (status != LADE_OK) {
-    ladei_error_restore(&first);
-  }
+  if (status != LADE_OK) ladei_error_restore(&first);
   return status != LADE_OK ? status : ended;
 }

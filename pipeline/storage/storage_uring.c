@@ -79,13 +79,9 @@ static void buffers_give_up(uring *self, int code) {
 
 /* Whether the request's block is registered, registering it if it is time. */
 static bool block_is_fixed(uring *self, const ladei_storage_request *request) {
-  if (request->block_index < 0 || request->block_bytes == 0 || !self->buffers) {
-    return false;
-  }
+  if (request->block_index < 0 || request->block_bytes == 0 || !self->buffers) return false;
   uring_block *block = &self->blocks[request->block_index];
-  if (block->address != request->block) {
-    *block = (uring_block){.address = request->block};
-  }
+  if (block->address != request->block) *block = (uring_block){.address = request->block};
   if (!block->registered && ++block->uses == REGISTER_AT_USE) {
     int code = block_update(self, (unsigned)request->block_index, request->block, request->block_bytes);
     if (code < 0) {
@@ -158,17 +154,15 @@ static void part_prepare(uring *self, ladei_storage_request *request, struct io_
   const ladei_storage_part *part = &request->part;
   bool fixed_file = file->fixed_fd >= 0 && part->fd == (file->direct_fd >= 0 ? file->direct_fd : file->fd);
   int fd = fixed_file ? file->fixed_fd : part->fd;
-  if (part->direct && block_is_fixed(self, request)) {
-    if (file->write) {
+  if (part->direct && block_is_fixed(self, request))
+    if (file->write)
       io_uring_prep_write_fixed(sqe, fd, part->memory, (unsigned)part->bytes, part->at, request->block_index);
-    } else {
+    else
       io_uring_prep_read_fixed(sqe, fd, part->memory, (unsigned)part->bytes, part->at, request->block_index);
-    }
-  } else if (file->write) {
+  else if (file->write)
     io_uring_prep_write(sqe, fd, part->memory, (unsigned)part->bytes, part->at);
-  } else {
+  else
     io_uring_prep_read(sqe, fd, part->memory, (unsigned)part->bytes, part->at);
-  }
   sqe->flags = (unsigned char)(sqe->flags | (fixed_file ? IOSQE_FIXED_FILE : 0u) | (request->punt ? IOSQE_ASYNC : 0u));
   io_uring_sqe_set_data(sqe, request);
 }
@@ -176,9 +170,7 @@ static void part_prepare(uring *self, ladei_storage_request *request, struct io_
 /* Moves the request here and now, for want of a ring. */
 static void request_run(uring *self, ladei_storage_request *request) {
   request->status = ladei_storage_run(request);
-  if (request->status != LADE_OK) {
-    ladei_error_save(&request->error);
-  }
+  if (request->status != LADE_OK) ladei_error_save(&request->error);
   ladei_lock_acquire(&self->lock);
   TAILQ_INSERT_TAIL(&self->done, request, link);
   ladei_lock_release(&self->lock);
@@ -205,13 +197,12 @@ static unsigned entries_enter(uring *self, unsigned count) {
   unsigned taken = 0;
   while (taken < count) {
     int result = io_uring_submit(&self->ring);
-    if (result > 0) {
+    if (result > 0)
       taken += (unsigned)result;
-    } else if (result == 0 || result == -EAGAIN || result == -EBUSY) {
+    else if (result == 0 || result == -EAGAIN || result == -EBUSY)
       nanosleep(&pause, NULL); /* it is out of memory for the moment */
-    } else if (result != -EINTR) {
+    else if (result != -EINTR)
       break;
-    }
   }
   return taken;
 }
@@ -224,9 +215,7 @@ static unsigned cancels_prepare(uring *self) {
   struct io_uring_sqe *sqe;
   self->cancels = false;
   TAILQ_FOREACH (request, &self->kernel, link) {
-    if (!request->cancel) {
-      continue;
-    }
+    if (!request->cancel) continue;
     if (self->broken || (sqe = io_uring_get_sqe(&self->ring)) == NULL) {
       self->cancels = !self->broken;
       break;
@@ -283,12 +272,8 @@ static void queue_submit(uring *self) {
   do {
     count = self->broken ? count : requests_prepare(self, &list, count);
     unsigned taken = entries_enter(self, count);
-    if (taken < count) {
-      ring_break(self, taken, count);
-    }
-    if (self->broken) {
-      requests_run(self, &list);
-    }
+    if (taken < count) ring_break(self, taken, count);
+    if (self->broken) requests_run(self, &list);
     count = 0;
   } while (!TAILQ_EMPTY(&list));
   ladei_lock_acquire(&self->lock);
@@ -299,9 +284,7 @@ static void work_submit_unlock(uring *self) {
   ladei_lock_assert_held(&self->lock);
   if (!self->submitting) {
     self->submitting = true;
-    while (!TAILQ_EMPTY(&self->queue) || self->cancels) {
-      queue_submit(self);
-    }
+    while (!TAILQ_EMPTY(&self->queue) || self->cancels) queue_submit(self);
     self->submitting = false;
   }
   ladei_lock_release(&self->lock);
@@ -352,9 +335,7 @@ static bool completion_take(uring *self, ladei_storage_request *request, int res
     uring_submit(self, request);
     return false;
   }
-  if (request->status != LADE_OK) {
-    ladei_error_save(&request->error);
-  }
+  if (request->status != LADE_OK) ladei_error_save(&request->error);
   return true;
 }
 
@@ -365,9 +346,7 @@ static unsigned completions_take(uring *self, ladei_storage_request **out, unsig
     ladei_storage_request *request = io_uring_cqe_get_data(cqe);
     int result = cqe->res;
     io_uring_cqe_seen(&self->ring, cqe);
-    if (request != NULL && completion_take(self, request, result)) {
-      out[count++] = request;
-    }
+    if (request != NULL && completion_take(self, request, result)) out[count++] = request;
   }
   ladei_lock_acquire(&self->lock);
   while (count < room && !TAILQ_EMPTY(&self->done)) {
@@ -382,9 +361,7 @@ static unsigned completions_take(uring *self, ladei_storage_request **out, unsig
 static unsigned uring_reap(void *user, uint64_t wait_ns, ladei_storage_request **out, unsigned room) {
   uring *self = user;
   unsigned count = completions_take(self, out, room);
-  if (count > 0 || wait_ns == 0) {
-    return count;
-  }
+  if (count > 0 || wait_ns == 0) return count;
   struct pollfd ends[] = {{self->ring.ring_fd, POLLIN, 0}, {self->event, POLLIN, 0}};
   struct timespec timeout = {(time_t)(wait_ns / 1000000000u), (long)(wait_ns % 1000000000u)};
   (void)ppoll(ends, 2, wait_ns == UINT64_MAX ? NULL : &timeout, NULL);
@@ -417,12 +394,8 @@ static lade_status refused(int code) {
 
 static void uring_destroy(void *user) {
   uring *self = user;
-  if (self->ring.ring_fd >= 0) {
-    io_uring_queue_exit(&self->ring);
-  }
-  if (self->event >= 0) {
-    close(self->event);
-  }
+  if (self->ring.ring_fd >= 0) io_uring_queue_exit(&self->ring);
+  if (self->event >= 0) close(self->event);
   ladei_lock_destroy(&self->lock);
   free(self->blocks);
   free(self->prepared);
@@ -431,9 +404,7 @@ static void uring_destroy(void *user) {
 
 static uring *uring_new(unsigned blocks) {
   uring *self = calloc(1, sizeof *self);
-  if (self == NULL) {
-    return NULL;
-  }
+  if (self == NULL) return NULL;
   self->ring.ring_fd = -1;
   self->event = -1;
   ladei_lock_init(&self->lock, LADEI_RANK_LEAF);
@@ -461,19 +432,16 @@ static lade_status uring_create(unsigned requests, unsigned blocks, void **out) 
   unsigned entries = requests < RING_MOST ? requests : RING_MOST;
   struct io_uring_params parameters = {.flags = IORING_SETUP_CLAMP};
   uring *self = uring_new(blocks);
-  if (self == NULL) {
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for io_uring");
-  }
+  if (self == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for io_uring");
   int code = io_uring_queue_init_params(entries, &self->ring, &parameters);
-  if (code < 0) {
+  if (code < 0)
     self->ring.ring_fd = -1;
-  } else if ((parameters.features & features_needed) != features_needed) {
+  else if ((parameters.features & features_needed) != features_needed)
     code = -ENOSYS;
-  } else if ((self->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
+  else if ((self->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
     code = -errno;
-  } else if ((self->prepared = calloc(parameters.sq_entries, sizeof(ladei_storage_request *))) == NULL) {
+  else if ((self->prepared = calloc(parameters.sq_entries, sizeof(ladei_storage_request *))) == NULL)
     code = -ENOMEM;
-  }
   if (code < 0) {
     uring_destroy(self);
     return refused(-code);

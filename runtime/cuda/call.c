@@ -23,12 +23,8 @@
 static bool call_allowed(cuda_call *call) {
   int lost = atomic_load_explicit(&call->runtime->lost_code, memory_order_relaxed);
   call->status = LADE_OK;
-  if (lost == 0) {
-    return true;
-  }
-  if (call->releases) {
-    return lost != CUDA_ERROR_DEINITIALIZED;
-  }
+  if (lost == 0) return true;
+  if (call->releases) return lost != CUDA_ERROR_DEINITIALIZED;
   call->status = ladei_error(LADE_ERR_DEVICE_LOST, lost, "%s: the device was lost before: %s (%d)", call->op,
                              ladei_cuda_error_text(call->runtime, lost), lost);
   return false;
@@ -40,10 +36,8 @@ static bool device_was_reset(const cuda_runtime *runtime) {
     unsigned flags = 0;
     int active = 1;
     if (atomic_load(&runtime->devices[i].context) != NULL &&
-        runtime->api.primary_ctx_get_state(runtime->devices[i].native, &flags, &active) == CUDA_SUCCESS &&
-        active == 0) {
+        runtime->api.primary_ctx_get_state(runtime->devices[i].native, &flags, &active) == CUDA_SUCCESS && active == 0)
       return true;
-    }
   }
   return false;
 }
@@ -51,12 +45,9 @@ static bool device_was_reset(const cuda_runtime *runtime) {
 /* Translates; notes a loss. */
 static lade_status call_status(const cuda_call *call, CUresult code) {
   int none = 0;
-  if (code == CUDA_ERROR_CONTEXT_IS_DESTROYED && !device_was_reset(call->runtime)) {
+  if (code == CUDA_ERROR_CONTEXT_IS_DESTROYED && !device_was_reset(call->runtime))
     return LADE_ERR_INVALID_ARGUMENT; /* of the program's own, left current: that ends no runtime */
-  }
-  if (ladei_cuda_is_final(code)) {
-    atomic_compare_exchange_strong(&call->runtime->lost_code, &none, (int)code);
-  }
+  if (ladei_cuda_is_final(code)) atomic_compare_exchange_strong(&call->runtime->lost_code, &none, (int)code);
   return ladei_cuda_status(code, call->out_of_memory == LADE_OK ? LADE_ERR_OUT_OF_DEVICE_MEMORY : call->out_of_memory);
 }
 
@@ -75,45 +66,33 @@ static lade_status call_fail(cuda_call *call, CUresult code, const char *details
 /* ---- Contexts ---------------------------------------------------------------------------------------------------- */
 
 bool ladei_cuda_device_check(cuda_call *call, int device) {
-  if (device >= 0 && device < call->runtime->device_count) {
-    return true;
-  }
+  if (device >= 0 && device < call->runtime->device_count) return true;
   call->status = ladei_error(LADE_ERR_NO_DEVICE, 0, "%s: no device %d: there are %d", call->op, device,
                              call->runtime->device_count);
   return false;
 }
 
 bool ladei_cuda_range_check(cuda_call *call, const void *address, size_t bytes) {
-  if (address != NULL && bytes != 0) {
-    return true;
-  }
+  if (address != NULL && bytes != 0) return true;
   call->status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %zu bytes at %p", call->op, bytes, address);
   return false;
 }
 
 bool ladei_cuda_bytes_check(cuda_call *call, size_t bytes) {
-  if (bytes != 0) {
-    return true;
-  }
+  if (bytes != 0) return true;
   call->status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: 0 bytes", call->op);
   return false;
 }
 
 int ladei_cuda_device_ordinal(const cuda_runtime *runtime, CUdevice native) {
-  for (int i = 0; i < runtime->device_count; i++) {
-    if (runtime->devices[i].native == native) {
-      return i;
-    }
-  }
+  for (int i = 0; i < runtime->device_count; i++)
+    if (runtime->devices[i].native == native) return i;
   return -1;
 }
 
 int ladei_cuda_context_device(cuda_runtime *runtime, CUcontext context) {
-  for (int i = 0; i < runtime->device_count; i++) {
-    if (atomic_load_explicit(&runtime->devices[i].context, memory_order_acquire) == context) {
-      return i;
-    }
-  }
+  for (int i = 0; i < runtime->device_count; i++)
+    if (atomic_load_explicit(&runtime->devices[i].context, memory_order_acquire) == context) return i;
   return -1;
 }
 
@@ -121,9 +100,7 @@ int ladei_cuda_context_device(cuda_runtime *runtime, CUcontext context) {
 static CUresult context_retain(const cuda_runtime *runtime, CUdevice native, CUcontext *out) {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   CUresult code = runtime->api.thread_exchange_capture_mode(&mode);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS) return code;
   code = runtime->api.primary_ctx_retain(out, native);
   CUresult restored = runtime->api.thread_exchange_capture_mode(&mode);
   if (code == CUDA_SUCCESS && restored != CUDA_SUCCESS) {
@@ -140,15 +117,12 @@ static CUresult context_get(cuda_runtime *runtime, int device, CUcontext *out) {
   if (context == NULL) {
     CUcontext retained = NULL;
     CUresult code = context_retain(runtime, entry->native, &retained);
-    if (code != CUDA_SUCCESS) {
-      return code;
-    }
+    if (code != CUDA_SUCCESS) return code;
     if (atomic_compare_exchange_strong_explicit(&entry->context, &context, retained, memory_order_acq_rel,
-                                                memory_order_acquire)) {
+                                                memory_order_acquire))
       context = retained;
-    } else {
+    else
       (void)runtime->api.primary_ctx_release(entry->native);
-    }
   }
   *out = context;
   return CUDA_SUCCESS;
@@ -156,9 +130,7 @@ static CUresult context_get(cuda_runtime *runtime, int device, CUcontext *out) {
 
 bool ladei_cuda_context(cuda_call *call, int device, CUcontext *out) {
   CUresult code = context_get(call->runtime, device, out);
-  if (code == CUDA_SUCCESS) {
-    return true;
-  }
+  if (code == CUDA_SUCCESS) return true;
   char details[64];
   snprintf(details, sizeof details, "primary context of device %d", device);
   call_fail(call, code, details);
@@ -172,18 +144,15 @@ bool ladei_cuda_context(cuda_call *call, int device, CUcontext *out) {
 static CUcontext context_any(cuda_runtime *runtime, CUcontext current) {
   for (int i = 0; i < runtime->device_count; i++) {
     CUcontext context = atomic_load_explicit(&runtime->devices[i].context, memory_order_acquire);
-    if (context != NULL) {
-      return context;
-    }
+    if (context != NULL) return context;
   }
   for (int i = 0; i < runtime->device_count && current == NULL; i++) {
     CUcontext context = NULL;
     unsigned flags = 0;
     int active = 0;
     if (runtime->api.primary_ctx_get_state(runtime->devices[i].native, &flags, &active) == CUDA_SUCCESS &&
-        active != 0 && context_get(runtime, i, &context) == CUDA_SUCCESS) {
+        active != 0 && context_get(runtime, i, &context) == CUDA_SUCCESS)
       return context;
-    }
   }
   return current;
 }
@@ -212,17 +181,13 @@ static bool call_enter(cuda_call *call, CUcontext current, CUcontext wanted) {
   const cuda_api *api = &call->runtime->api;
   if (wanted != NULL && wanted != current) {
     CUresult code = api->ctx_push_current(wanted);
-    if (code != CUDA_SUCCESS) {
-      return enter_failed(call, code, "making the context current");
-    }
+    if (code != CUDA_SUCCESS) return enter_failed(call, code, "making the context current");
     call->pushed = true;
   }
   if (call->relaxed) {
     call->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUresult code = api->thread_exchange_capture_mode(&call->mode);
-    if (code != CUDA_SUCCESS) {
-      return enter_failed(call, code, "relaxing the thread's capture mode");
-    }
+    if (code != CUDA_SUCCESS) return enter_failed(call, code, "relaxing the thread's capture mode");
     call->switched = true;
   }
   return true;
@@ -240,38 +205,30 @@ bool ladei_cuda_enter_device(cuda_call *call, int device) {
   CUcontext current;
   CUcontext wanted;
   if (!ladei_cuda_device_check(call, device) || !call_allowed(call) || !ladei_cuda_context(call, device, &wanted) ||
-      !context_current(call, &current)) {
+      !context_current(call, &current))
     return false;
-  }
   return call_enter(call, current, wanted);
 }
 
 bool ladei_cuda_enter_context(cuda_call *call, uint64_t context) {
   CUcontext current;
   CUcontext wanted = (CUcontext)(uintptr_t)context;
-  if (!call_allowed(call) || !context_current(call, &current)) {
-    return false;
-  }
+  if (!call_allowed(call) || !context_current(call, &current)) return false;
   return call_enter(call, current, wanted);
 }
 
 bool ladei_cuda_enter_any(cuda_call *call) {
   CUcontext current;
-  if (!call_allowed(call) || !context_current(call, &current)) {
-    return false;
-  }
+  if (!call_allowed(call) || !context_current(call, &current)) return false;
   CUcontext wanted = current;
-  if (current == NULL || ladei_cuda_context_device(call->runtime, current) < 0) {
+  if (current == NULL || ladei_cuda_context_device(call->runtime, current) < 0)
     wanted = context_any(call->runtime, current);
-  }
   return call_enter(call, current, wanted);
 }
 
 lade_status ladei_cuda_leave(cuda_call *call, CUresult code, const char *format, ...) {
   call_restore(call);
-  if (code == CUDA_SUCCESS) {
-    return LADE_OK;
-  }
+  if (code == CUDA_SUCCESS) return LADE_OK;
   char details[256];
   va_list args;
   va_start(args, format);
@@ -287,13 +244,10 @@ void ladei_cuda_release_contexts(cuda_runtime *runtime) {
     CUcontext current = NULL;
     unsigned flags = 0;
     int active = 1;
-    if (context == NULL || runtime->api.primary_ctx_release(device->native) != CUDA_SUCCESS) {
-      continue;
-    }
+    if (context == NULL || runtime->api.primary_ctx_release(device->native) != CUDA_SUCCESS) continue;
     /* The driver leaves a destroyed primary context current; later calls of this thread would stumble over it. */
     if (runtime->api.primary_ctx_get_state(device->native, &flags, &active) == CUDA_SUCCESS && active == 0 &&
-        runtime->api.ctx_get_current(&current) == CUDA_SUCCESS && current == context) {
+        runtime->api.ctx_get_current(&current) == CUDA_SUCCESS && current == context)
       (void)runtime->api.ctx_set_current(NULL);
-    }
   }
 }

@@ -77,9 +77,8 @@ static CUresult batch_queue(const cuda_api *api, size_t count, void *const *dsts
   size_t *native_sizes = (size_t *)(uintptr_t)sizes;
   CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
   size_t first = 0; /* the one set of attributes holds from the first copy on */
-  if (api->memcpy_batch_13 != NULL) {
+  if (api->memcpy_batch_13 != NULL)
     return api->memcpy_batch_13(native_dsts, native_srcs, native_sizes, count, &attributes, &first, 1, stream);
-  }
   size_t failed = 0;
   return api->memcpy_batch_12(native_dsts, native_srcs, native_sizes, count, &attributes, &first, 1, &failed, stream);
 }
@@ -89,14 +88,10 @@ static lade_status copy_batch(void *self, ladei_copy_direction direction, size_t
   cuda_call call = {.runtime = self, .op = "copy_batch"};
   const cuda_api *api = &call.runtime->api;
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (count == 0) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "copy_batch: no copies");
-  }
-  for (size_t i = 0; i < count; i++) {
-    if (!ladei_cuda_range_check(&call, dsts[i], sizes[i]) || !ladei_cuda_range_check(&call, srcs[i], sizes[i])) {
+  if (count == 0) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "copy_batch: no copies");
+  for (size_t i = 0; i < count; i++)
+    if (!ladei_cuda_range_check(&call, dsts[i], sizes[i]) || !ladei_cuda_range_check(&call, srcs[i], sizes[i]))
       return call.status;
-    }
-  }
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
   bool there = (api->memcpy_batch_12 != NULL || api->memcpy_batch_13 != NULL) && stream->kind != LADEI_STREAM_LEGACY;
   CUresult code = there ? api->stream_is_capturing(stream->handle, &capture) : CUDA_ERROR_NOT_SUPPORTED;
@@ -118,9 +113,8 @@ static lade_status copy_peer(void *self, void *dst, int dst_device, const void *
   if (!ladei_cuda_range_check(&call, dst, bytes) || !ladei_cuda_range_check(&call, src, bytes) ||
       !ladei_cuda_device_check(&call, dst_device) || !ladei_cuda_device_check(&call, src_device) ||
       !ladei_cuda_enter(&call) || !ladei_cuda_context(&call, dst_device, &dst_context) ||
-      !ladei_cuda_context(&call, src_device, &src_context) || !ladei_cuda_enter_context(&call, stream->context)) {
+      !ladei_cuda_context(&call, src_device, &src_context) || !ladei_cuda_enter_context(&call, stream->context))
     return call.status;
-  }
   CUresult code = call.runtime->api.memcpy_peer_async(cuda_address(dst), dst_context, cuda_address(src), src_context,
                                                       bytes, stream->handle);
   return ladei_cuda_leave(&call, code, "%zu bytes from device %d to %d", bytes, src_device, dst_device);
@@ -136,9 +130,7 @@ static lade_status fill(void *self, void *dst, unsigned char value, size_t bytes
 
 static lade_status host_function(void *self, const ladei_stream *stream, ladei_host_function function, void *user) {
   cuda_call call = {.runtime = self, .op = "host_function"};
-  if (function == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_function: NULL");
-  }
+  if (function == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_function: NULL");
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
   CUresult code = call.runtime->api.launch_host_func(stream->handle, function, user);
   return ladei_cuda_leave(&call, code, "on stream %p", (void *)stream->handle);
@@ -149,9 +141,8 @@ static lade_status stream_write_value(void *self, const ladei_stream *stream, vo
   cuda_call call = {.runtime = self, .op = "stream_write_value"};
   const cuda_api *api = &call.runtime->api;
   CUdeviceptr target = cuda_address(address);
-  if ((width_bits != 32 && width_bits != 64) || target == 0 || target % (width_bits / 8) != 0) {
+  if ((width_bits != 32 && width_bits != 64) || target == 0 || target % (width_bits / 8) != 0)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "stream_write_value: %u bits at %p", width_bits, address);
-  }
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
   CUresult code = width_bits == 64 ? api->stream_write_value_64(stream->handle, target, value, 0)
                                    : api->stream_write_value_32(stream->handle, target, (cuuint32_t)value, 0);

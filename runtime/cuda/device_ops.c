@@ -61,27 +61,22 @@ static lade_status attribute_priority(cuda_call *call, int device, bool lowest, 
   int greatest = 0;
   if (!ladei_cuda_enter_device(call, device)) return call->status;
   CUresult code = call->runtime->api.ctx_get_stream_priority_range(&least, &greatest);
-  if (ladei_cuda_leave(call, code, "stream priorities of device %d", device) == LADE_OK) {
+  if (ladei_cuda_leave(call, code, "stream priorities of device %d", device) == LADE_OK)
     *out_value = lowest ? least : greatest;
-  }
   return call->status;
 }
 
 static lade_status device_attribute(void *self, int device, ladei_device_attribute attribute, int64_t *out_value) {
   cuda_call call = {.runtime = self, .op = "device_attribute"};
-  if (attribute == LADEI_ATTR_STREAM_PRIORITY_LOWEST || attribute == LADEI_ATTR_STREAM_PRIORITY_HIGHEST) {
+  if (attribute == LADEI_ATTR_STREAM_PRIORITY_LOWEST || attribute == LADEI_ATTR_STREAM_PRIORITY_HIGHEST)
     return attribute_priority(&call, device, attribute == LADEI_ATTR_STREAM_PRIORITY_LOWEST, out_value);
-  }
   int native = attribute_native(attribute);
-  if (native == 0) {
+  if (native == 0)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device_attribute: no attribute %d", (int)attribute);
-  }
   int value = 0;
   if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_enter(&call)) return call.status;
   CUresult code = attribute_get(&call, device, native, 0, &value);
-  if (ladei_cuda_leave(&call, code, "attribute %d of device %d", native, device) == LADE_OK) {
-    *out_value = value;
-  }
+  if (ladei_cuda_leave(&call, code, "attribute %d of device %d", native, device) == LADE_OK) *out_value = value;
   return call.status;
 }
 
@@ -90,28 +85,19 @@ static CUresult properties_read(const cuda_call *call, int device, ladei_device_
   CUdevice native = call->runtime->devices[device].native;
   CUuuid uuid;
   CUresult code = api->device_get_name(out->name, (int)sizeof out->name, native);
-  if (code == CUDA_SUCCESS) {
-    code = api->device_get_pci_bus_id(out->pci_bus_id, (int)sizeof out->pci_bus_id, native);
-  }
-  if (code == CUDA_SUCCESS) {
-    code = api->device_get_uuid(&uuid, native);
-  }
+  if (code == CUDA_SUCCESS) code = api->device_get_pci_bus_id(out->pci_bus_id, (int)sizeof out->pci_bus_id, native);
+  if (code == CUDA_SUCCESS) code = api->device_get_uuid(&uuid, native);
   if (code == CUDA_SUCCESS) {
     memcpy(out->uuid, uuid.bytes, sizeof out->uuid);
     code = api->device_total_mem(&out->total_bytes, native);
   }
-  if (code == CUDA_SUCCESS) {
-    code = attribute_get(call, device, CUDA_ATTRIBUTE_HOST_NUMA_ID, -1, &out->numa_node);
-  }
-  if (code == CUDA_SUCCESS) {
+  if (code == CUDA_SUCCESS) code = attribute_get(call, device, CUDA_ATTRIBUTE_HOST_NUMA_ID, -1, &out->numa_node);
+  if (code == CUDA_SUCCESS)
     code = attribute_get(call, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0, &out->compute_major);
-  }
-  if (code == CUDA_SUCCESS) {
+  if (code == CUDA_SUCCESS)
     code = attribute_get(call, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0, &out->compute_minor);
-  }
-  if (code == CUDA_SUCCESS) {
+  if (code == CUDA_SUCCESS)
     code = attribute_get(call, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0, &out->multiprocessor_count);
-  }
   return code;
 }
 
@@ -120,9 +106,7 @@ static lade_status device_properties(void *self, int device, ladei_device_proper
   ladei_device_properties properties = {0};
   if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_enter(&call)) return call.status;
   CUresult code = properties_read(&call, device, &properties);
-  if (ladei_cuda_leave(&call, code, "device %d", device) == LADE_OK) {
-    *out = properties;
-  }
+  if (ladei_cuda_leave(&call, code, "device %d", device) == LADE_OK) *out = properties;
   return call.status;
 }
 
@@ -148,12 +132,9 @@ static lade_status current_device(void *self, int *out_device) {
   CUdevice native = 0;
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = api->ctx_get_current(&current);
-  if (code == CUDA_SUCCESS && current != NULL) {
-    code = api->ctx_get_device(&native);
-  }
-  if (ladei_cuda_leave(&call, code, "asking for the current context") == LADE_OK) {
+  if (code == CUDA_SUCCESS && current != NULL) code = api->ctx_get_device(&native);
+  if (ladei_cuda_leave(&call, code, "asking for the current context") == LADE_OK)
     *out_device = current != NULL ? ladei_cuda_device_ordinal(call.runtime, native) : -1;
-  }
   return call.status;
 }
 
@@ -161,9 +142,8 @@ static lade_status current_device_set(void *self, int device) {
   cuda_call call = {.runtime = self, .op = "current_device_set"};
   CUcontext context;
   if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_enter(&call) ||
-      !ladei_cuda_context(&call, device, &context)) {
+      !ladei_cuda_context(&call, device, &context))
     return call.status;
-  }
   return ladei_cuda_leave(&call, call.runtime->api.ctx_set_current(context), "device %d", device);
 }
 
@@ -171,9 +151,8 @@ static lade_status device_context(void *self, int device, uint64_t *out_context)
   cuda_call call = {.runtime = self, .op = "device_context"};
   CUcontext context;
   if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_enter(&call) ||
-      !ladei_cuda_context(&call, device, &context)) {
+      !ladei_cuda_context(&call, device, &context))
     return call.status;
-  }
   *out_context = cuda_context_identity(context);
   return LADE_OK;
 }
@@ -184,9 +163,7 @@ static lade_status device_active(void *self, int device, bool *out_active) {
   int active = 0;
   if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.primary_ctx_get_state(call.runtime->devices[device].native, &flags, &active);
-  if (ladei_cuda_leave(&call, code, "device %d", device) == LADE_OK) {
-    *out_active = active != 0;
-  }
+  if (ladei_cuda_leave(&call, code, "device %d", device) == LADE_OK) *out_active = active != 0;
   return call.status;
 }
 

@@ -39,9 +39,7 @@ bool ladei_cuda_is_final(CUresult code) {
 }
 
 lade_status ladei_cuda_status(CUresult code, lade_status out_of_memory) {
-  if (ladei_cuda_is_final(code)) {
-    return LADE_ERR_DEVICE_LOST;
-  }
+  if (ladei_cuda_is_final(code)) return LADE_ERR_DEVICE_LOST;
   switch ((int)code) {
   case CUDA_SUCCESS: return LADE_OK;
   case CUDA_ERROR_NOT_READY: return LADE_NOT_READY;
@@ -96,37 +94,25 @@ static char *text_compose(const cuda_runtime *runtime, CUresult code) {
   const char *name = NULL;
   const char *words = NULL;
   char *text = NULL;
-  if (runtime->api.get_error_name(code, &name) != CUDA_SUCCESS || name == NULL) {
-    name = "unknown CUDA error";
-  }
-  if (runtime->api.get_error_string(code, &words) != CUDA_SUCCESS || words == NULL) {
+  if (runtime->api.get_error_name(code, &name) != CUDA_SUCCESS || name == NULL) name = "unknown CUDA error";
+  if (runtime->api.get_error_string(code, &words) != CUDA_SUCCESS || words == NULL)
     words = "the driver has no text for it";
-  }
   return asprintf(&text, "%s: %s", name, words) < 0 ? NULL : text;
 }
 
 const char *ladei_cuda_error_text(cuda_runtime *runtime, int64_t code) {
-  if (code < 0 || code >= CUDA_CODE_COUNT) {
-    return "not a CUDA error code";
-  }
+  if (code < 0 || code >= CUDA_CODE_COUNT) return "not a CUDA error code";
   _Atomic(char *) *slot = &runtime->texts[code];
   char *text = atomic_load_explicit(slot, memory_order_acquire);
-  if (text != NULL) {
-    return text;
-  }
+  if (text != NULL) return text;
   char *made = text_compose(runtime, (CUresult)code);
-  if (made == NULL) {
-    return "CUDA error (no memory for its text)";
-  }
-  if (atomic_compare_exchange_strong_explicit(slot, &text, made, memory_order_acq_rel, memory_order_acquire)) {
+  if (made == NULL) return "CUDA error (no memory for its text)";
+  if (atomic_compare_exchange_strong_explicit(slot, &text, made, memory_order_acq_rel, memory_order_acquire))
     return made;
-  }
   free(made);
   return text;
 }
 
 void ladei_cuda_free_texts(cuda_runtime *runtime) {
-  for (size_t i = 0; i < CUDA_CODE_COUNT; i++) {
-    free(atomic_exchange(&runtime->texts[i], NULL));
-  }
+  for (size_t i = 0; i < CUDA_CODE_COUNT; i++) free(atomic_exchange(&runtime->texts[i], NULL));
 }

@@ -24,9 +24,7 @@ static lade_status event_create(void *self, uint64_t context, unsigned flags, la
   native |= (flags & LADEI_EVENT_INTERPROCESS) != 0 ? CU_EVENT_INTERPROCESS : 0u;
   if (!ladei_cuda_enter_context(&call, context)) return call.status;
   CUresult code = call.runtime->api.event_create(&event, native);
-  if (ladei_cuda_leave(&call, code, "flags %#x", flags) == LADE_OK) {
-    *out = event;
-  }
+  if (ladei_cuda_leave(&call, code, "flags %#x", flags) == LADE_OK) *out = event;
   return call.status;
 }
 
@@ -66,9 +64,8 @@ static lade_status event_elapsed_ns(void *self, lade_event start, lade_event end
   float milliseconds = 0.0f;
   if (!ladei_cuda_enter_any(&call)) return call.status;
   CUresult code = call.runtime->api.event_elapsed_time(&milliseconds, start, end);
-  if (ladei_cuda_leave(&call, code, "events %p and %p", (void *)start, (void *)end) == LADE_OK) {
+  if (ladei_cuda_leave(&call, code, "events %p and %p", (void *)start, (void *)end) == LADE_OK)
     *out_ns = milliseconds > 0.0f ? (uint64_t)((double)milliseconds * 1e6 + 0.5) : 0;
-  }
   return call.status;
 }
 

@@ -21,13 +21,9 @@ static CUuserObject native_object(ladei_user_object object) { return (CUuserObje
  */
 static CUresult capture_check(const cuda_api *api, const ladei_stream *stream, bool wanted) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (stream->kind == LADEI_STREAM_LEGACY) {
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  }
+  if (stream->kind == LADEI_STREAM_LEGACY) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   CUresult code = api->stream_is_capturing(stream->handle, &status);
-  if (code == CUDA_SUCCESS && (status != CU_STREAM_CAPTURE_STATUS_NONE) != wanted) {
-    return CUDA_ERROR_ILLEGAL_STATE;
-  }
+  if (code == CUDA_SUCCESS && (status != CU_STREAM_CAPTURE_STATUS_NONE) != wanted) return CUDA_ERROR_ILLEGAL_STATE;
   return code;
 }
 
@@ -35,9 +31,7 @@ static lade_status capture_begin(void *self, const ladei_stream *stream, ladei_c
   cuda_call call = {.runtime = self, .op = "capture_begin"};
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
   CUresult code = capture_check(&call.runtime->api, stream, false);
-  if (code == CUDA_SUCCESS) {
-    code = call.runtime->api.stream_begin_capture(stream->handle, (CUstreamCaptureMode)mode);
-  }
+  if (code == CUDA_SUCCESS) code = call.runtime->api.stream_begin_capture(stream->handle, (CUstreamCaptureMode)mode);
   return ladei_cuda_leave(&call, code, "stream %p, mode %d", (void *)stream->handle, (int)mode);
 }
 
@@ -46,15 +40,10 @@ static lade_status capture_end(void *self, const ladei_stream *stream, ladei_gra
   CUgraph graph = NULL;
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
   CUresult code = capture_check(&call.runtime->api, stream, true);
-  if (code == CUDA_SUCCESS) {
-    code = call.runtime->api.stream_end_capture(stream->handle, &graph);
-  }
-  if (code == CUDA_SUCCESS && graph == NULL) {
-    code = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  }
-  if (ladei_cuda_leave(&call, code, "stream %p", (void *)stream->handle) == LADE_OK) {
+  if (code == CUDA_SUCCESS) code = call.runtime->api.stream_end_capture(stream->handle, &graph);
+  if (code == CUDA_SUCCESS && graph == NULL) code = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (ladei_cuda_leave(&call, code, "stream %p", (void *)stream->handle) == LADE_OK)
     *out_graph = (ladei_graph)(void *)graph;
-  }
   return call.status;
 }
 
@@ -63,9 +52,7 @@ static lade_status graph_instantiate(void *self, ladei_graph graph, ladei_graph_
   CUgraphExec exec = NULL;
   if (!ladei_cuda_enter_any(&call)) return call.status;
   CUresult code = call.runtime->api.graph_instantiate(&exec, native_graph(graph), 0);
-  if (ladei_cuda_leave(&call, code, "graph %p", (void *)graph) == LADE_OK) {
-    *out_exec = (ladei_graph_exec)(void *)exec;
-  }
+  if (ladei_cuda_leave(&call, code, "graph %p", (void *)graph) == LADE_OK) *out_exec = (ladei_graph_exec)(void *)exec;
   return call.status;
 }
 
@@ -90,15 +77,11 @@ static lade_status graph_exec_destroy(void *self, ladei_graph_exec exec) {
 
 static lade_status user_object_create(void *self, ladei_host_function destroy, void *user, ladei_user_object *out) {
   cuda_call call = {.runtime = self, .op = "user_object_create"};
-  if (destroy == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "user_object_create: no function");
-  }
+  if (destroy == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "user_object_create: no function");
   CUuserObject object = NULL;
   if (!ladei_cuda_enter_any(&call)) return call.status;
   CUresult code = call.runtime->api.user_object_create(&object, user, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
-  if (ladei_cuda_leave(&call, code, "user data %p", user) == LADE_OK) {
-    *out = (ladei_user_object)(void *)object;
-  }
+  if (ladei_cuda_leave(&call, code, "user data %p", user) == LADE_OK) *out = (ladei_user_object)(void *)object;
   return call.status;
 }
 

@@ -22,9 +22,8 @@ static lade_status device_alloc(void *self, int device, size_t bytes, void **out
   CUdeviceptr address = 0;
   if (!ladei_cuda_bytes_check(&call, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
   CUresult code = call.runtime->api.mem_alloc(&address, bytes);
-  if (ladei_cuda_leave(&call, code, "%zu bytes on device %d", bytes, device) == LADE_OK) {
+  if (ladei_cuda_leave(&call, code, "%zu bytes on device %d", bytes, device) == LADE_OK)
     *out = (void *)(uintptr_t)address;
-  }
   return call.status;
 }
 
@@ -60,16 +59,11 @@ enum { HOST_PAGE_BYTES = 4096, HOST_OWN_PAGES_BYTES = 2 << 20 };
 /* CUDA_ERROR_NOT_SUPPORTED when the driver will not give whole pages. */
 static CUresult host_alloc_pages(const cuda_api *api, size_t bytes, unsigned native_flags, void **out) {
   CUresult code = api->mem_host_alloc(out, bytes, native_flags);
-  if (code != CUDA_SUCCESS || (uintptr_t)*out % HOST_PAGE_BYTES == 0) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS || (uintptr_t)*out % HOST_PAGE_BYTES == 0) return code;
   code = api->mem_free_host(*out);
-  if (code == CUDA_SUCCESS) {
+  if (code == CUDA_SUCCESS)
     code = api->mem_host_alloc(out, bytes < HOST_OWN_PAGES_BYTES ? HOST_OWN_PAGES_BYTES : bytes, native_flags);
-  }
-  if (code != CUDA_SUCCESS || (uintptr_t)*out % HOST_PAGE_BYTES == 0) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS || (uintptr_t)*out % HOST_PAGE_BYTES == 0) return code;
   code = api->mem_free_host(*out);
   return code == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : code;
 }
@@ -78,14 +72,11 @@ static lade_status host_alloc(void *self, int device, size_t bytes, unsigned fla
   cuda_call call = {
       .runtime = self, .op = "host_alloc", .relaxed = true, .out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY};
   void *pointer = NULL;
-  if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_WRITE_COMBINED)) != 0) {
+  if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_WRITE_COMBINED)) != 0)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_alloc: flags %#x", flags);
-  }
   if (!ladei_cuda_bytes_check(&call, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
   CUresult code = host_alloc_pages(&call.runtime->api, bytes, host_alloc_flags(flags), &pointer);
-  if (ladei_cuda_leave(&call, code, "%zu bytes by device %d", bytes, device) == LADE_OK) {
-    *out = pointer;
-  }
+  if (ladei_cuda_leave(&call, code, "%zu bytes by device %d", bytes, device) == LADE_OK) *out = pointer;
   return call.status;
 }
 
@@ -98,13 +89,11 @@ static lade_status host_free(void *self, void *pointer) {
 static lade_status host_register(void *self, int device, void *pointer, size_t bytes, unsigned flags) {
   cuda_call call = {
       .runtime = self, .op = "host_register", .relaxed = true, .out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY};
-  if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_READ_ONLY)) != 0) {
+  if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_READ_ONLY)) != 0)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_register: flags %#x", flags);
-  }
   /* The driver would pin the pages around a crooked range too, and find its neighbour pinned already. */
-  if (((uintptr_t)pointer | bytes) % (size_t)sysconf(_SC_PAGESIZE) != 0) {
+  if (((uintptr_t)pointer | bytes) % (size_t)sysconf(_SC_PAGESIZE) != 0)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_register: %p, %zu bytes: not whole pages", pointer, bytes);
-  }
   if (!ladei_cuda_range_check(&call, pointer, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
   CUresult code = call.runtime->api.mem_host_register(pointer, bytes, host_register_flags(flags));
   return ladei_cuda_leave(&call, code, "%p, %zu bytes by device %d", pointer, bytes, device);
@@ -146,9 +135,7 @@ static CUresult pointer_ask(const cuda_api *api, const void *pointer, pointer_an
 }
 
 static ladei_memory_kind pointer_kind(const pointer_answers *answers) {
-  if (answers->managed != 0) {
-    return LADEI_MEMORY_MANAGED;
-  }
+  if (answers->managed != 0) return LADEI_MEMORY_MANAGED;
   switch (answers->memory_type) {
   case CU_MEMORYTYPE_HOST: return LADEI_MEMORY_PINNED;
   case CU_MEMORYTYPE_DEVICE: return LADEI_MEMORY_DEVICE;
@@ -186,9 +173,7 @@ static lade_status pointer_attributes(void *self, const void *pointer, ladei_poi
     found.device = kind == LADEI_MEMORY_MANAGED ? -1 : answers.ordinal;
     found.device_alias = kind == LADEI_MEMORY_PINNED ? (void *)(uintptr_t)answers.device_pointer : NULL;
   }
-  if (ladei_cuda_leave(&call, code, "%p", pointer) == LADE_OK) {
-    *out = found;
-  }
+  if (ladei_cuda_leave(&call, code, "%p", pointer) == LADE_OK) *out = found;
   return call.status;
 }
 

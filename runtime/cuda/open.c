@@ -41,9 +41,7 @@ static lade_status entry_point_load(PFN_cuGetProcAddress_v12000 get_proc_address
   void *function = NULL;
   CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   CUresult code = get_proc_address(entry->symbol, &function, entry->version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found);
-  if (code != CUDA_SUCCESS || found != CU_GET_PROC_ADDRESS_SUCCESS) {
-    function = NULL;
-  }
+  if (code != CUDA_SUCCESS || found != CU_GET_PROC_ADDRESS_SUCCESS) function = NULL;
   if (function == NULL && entry->required) {
     return ladei_error(LADE_ERR_UNSUPPORTED, code,
                        "runtime \"cuda\": the driver lacks %s (of CUDA %d.%d); lade needs the driver of CUDA 12.0 or "
@@ -65,9 +63,7 @@ static lade_status api_load(const char *library_name, void *library, cuda_api *o
   memcpy(&get_proc_address, &symbol, sizeof get_proc_address);
   for (size_t i = 0; i < ENTRY_POINT_COUNT; i++) {
     lade_status status = entry_point_load(get_proc_address, &entry_points[i], out);
-    if (status != LADE_OK) {
-      return status;
-    }
+    if (status != LADE_OK) return status;
   }
   return LADE_OK;
 }
@@ -76,29 +72,20 @@ static lade_status open_failed(const cuda_api *api, const char *symbol, CUresult
   const char *name = NULL;
   (void)api->get_error_name(code, &name);
   lade_status status = ladei_cuda_status(code, LADE_ERR_OUT_OF_HOST_MEMORY);
-  if (status == LADE_ERR_DRIVER || status == LADE_ERR_INVALID_ARGUMENT || status == LADE_ERR_DEVICE_LOST) {
+  if (status == LADE_ERR_DRIVER || status == LADE_ERR_INVALID_ARGUMENT || status == LADE_ERR_DEVICE_LOST)
     status = LADE_ERR_NO_DEVICE; /* whatever is wrong with it, this driver serves no device */
-  }
   return ladei_error(status, code, "runtime \"cuda\": %s: %s (%d)", symbol, name != NULL ? name : "unknown error",
                      (int)code);
 }
 
 static lade_status driver_init(const cuda_api *api, int *out_version, int *out_device_count) {
   CUresult code = api->init(0);
-  if (code != CUDA_SUCCESS) {
-    return open_failed(api, "cuInit", code);
-  }
+  if (code != CUDA_SUCCESS) return open_failed(api, "cuInit", code);
   code = api->driver_get_version(out_version);
-  if (code != CUDA_SUCCESS) {
-    return open_failed(api, "cuDriverGetVersion", code);
-  }
+  if (code != CUDA_SUCCESS) return open_failed(api, "cuDriverGetVersion", code);
   code = api->device_get_count(out_device_count);
-  if (code != CUDA_SUCCESS) {
-    return open_failed(api, "cuDeviceGetCount", code);
-  }
-  if (*out_device_count <= 0) {
-    return ladei_error(LADE_ERR_NO_DEVICE, 0, "runtime \"cuda\": the driver sees no device");
-  }
+  if (code != CUDA_SUCCESS) return open_failed(api, "cuDeviceGetCount", code);
+  if (*out_device_count <= 0) return ladei_error(LADE_ERR_NO_DEVICE, 0, "runtime \"cuda\": the driver sees no device");
   return LADE_OK;
 }
 
@@ -106,9 +93,7 @@ static lade_status driver_init(const cuda_api *api, int *out_version, int *out_d
 
 static lade_status runtime_close(void *self) {
   cuda_runtime *runtime = self;
-  if (atomic_load(&runtime->lost_code) != CUDA_ERROR_DEINITIALIZED) {
-    ladei_cuda_release_contexts(runtime);
-  }
+  if (atomic_load(&runtime->lost_code) != CUDA_ERROR_DEINITIALIZED) ladei_cuda_release_contexts(runtime);
   ladei_cuda_free_texts(runtime);
   ladei_cuda_streams_destroy(&runtime->streams);
   free(runtime);
@@ -147,9 +132,8 @@ static void table_fill(lade_runtime_ops *ops) {
 
 static lade_status runtime_create(const cuda_api *api, int driver_version, int device_count, cuda_runtime **out) {
   cuda_runtime *runtime = calloc(1, sizeof *runtime + (size_t)device_count * sizeof runtime->devices[0]);
-  if (runtime == NULL) {
+  if (runtime == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "runtime \"cuda\": no memory for %zu bytes", sizeof *runtime);
-  }
   table_fill(&runtime->ops);
   runtime->api = *api;
   runtime->driver_version = driver_version;
@@ -177,12 +161,8 @@ lade_status ladei_cuda_open_library(const char *library_name, const lade_runtime
     return ladei_error(LADE_ERR_NO_DEVICE, 0, "runtime \"cuda\": no driver: %s", why != NULL ? why : library_name);
   }
   lade_status status = api_load(library_name, library, &api);
-  if (status == LADE_OK) {
-    status = driver_init(&api, &driver_version, &device_count);
-  }
-  if (status == LADE_OK) {
-    status = runtime_create(&api, driver_version, device_count, &runtime);
-  }
+  if (status == LADE_OK) status = driver_init(&api, &driver_version, &device_count);
+  if (status == LADE_OK) status = runtime_create(&api, driver_version, device_count, &runtime);
   dlclose(library); /* RTLD_NODELETE keeps it in place */
   if (status == LADE_OK) {
     *out_ops = &runtime->ops;

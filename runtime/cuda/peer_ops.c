@@ -13,30 +13,25 @@
 static lade_status peer_can_access(void *self, int device, int peer, bool *out_can) {
   cuda_call call = {.runtime = self, .op = "peer_can_access"};
   int can = 0;
-  if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_device_check(&call, peer) || !ladei_cuda_enter(&call)) {
+  if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_device_check(&call, peer) || !ladei_cuda_enter(&call))
     return call.status;
-  }
   const cuda_device *devices = call.runtime->devices;
   CUresult code = call.runtime->api.device_can_access_peer(&can, devices[device].native, devices[peer].native);
-  if (ladei_cuda_leave(&call, code, "devices %d and %d", device, peer) == LADE_OK) {
-    *out_can = can != 0;
-  }
+  if (ladei_cuda_leave(&call, code, "devices %d and %d", device, peer) == LADE_OK) *out_can = can != 0;
   return call.status;
 }
 
 /* The driver calls it unsupported; here no device is its own peer, whatever it can (R8). */
 static bool distinct(cuda_call *call, int device, int peer) {
-  if (device == peer) {
+  if (device == peer)
     call->status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: device %d and itself", call->op, device);
-  }
   return device != peer;
 }
 
 /* Enters the context of one device, relaxed (R9), with that of the other at hand. */
 static bool enter_peers(cuda_call *call, int device, int peer, CUcontext *out_peer) {
-  if (!ladei_cuda_device_check(call, peer) || !ladei_cuda_enter(call) || !ladei_cuda_context(call, peer, out_peer)) {
+  if (!ladei_cuda_device_check(call, peer) || !ladei_cuda_enter(call) || !ladei_cuda_context(call, peer, out_peer))
     return false;
-  }
   call->relaxed = true; /* nothing was entered before */
   return ladei_cuda_enter_device(call, device);
 }
@@ -47,9 +42,7 @@ static lade_status peer_enable(void *self, int device, int peer) {
   if (!distinct(&call, device, peer)) return call.status;
   if (!enter_peers(&call, device, peer, &peer_context)) return call.status;
   CUresult code = call.runtime->api.ctx_enable_peer_access(peer_context, 0);
-  if (code == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
-    code = CUDA_SUCCESS;
-  }
+  if (code == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) code = CUDA_SUCCESS;
   return ladei_cuda_leave(&call, code, "device %d to memory of %d", device, peer);
 }
 
@@ -69,14 +62,12 @@ static bool enter_pointer_device(cuda_call *call, const void *pointer) {
   const cuda_runtime *runtime = call->runtime;
   ladei_pointer_attributes attributes;
   lade_status status = runtime->ops.pointer_attributes(call->runtime, pointer, &attributes);
-  if (status == LADE_OK && attributes.kind == LADEI_MEMORY_DEVICE) {
+  if (status == LADE_OK && attributes.kind == LADEI_MEMORY_DEVICE)
     return ladei_cuda_enter_device(call, attributes.device);
-  }
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %p is no device memory", call->op, pointer);
-  } else {
+  else
     ladei_error_prefix(status, "%s: ", call->op);
-  }
   call->status = call->releases && status == LADE_ERR_DEVICE_LOST ? LADE_OK : status;
   return false;
 }
@@ -87,9 +78,8 @@ static lade_status ipc_export(void *self, void *pointer, ladei_ipc_handle *out_h
   _Static_assert(sizeof native.reserved == sizeof out_handle->bytes, "a handle passes as its bytes");
   if (!enter_pointer_device(&call, pointer)) return call.status;
   CUresult code = call.runtime->api.ipc_get_mem_handle(&native, cuda_address(pointer));
-  if (ladei_cuda_leave(&call, code, "%p", pointer) == LADE_OK) {
+  if (ladei_cuda_leave(&call, code, "%p", pointer) == LADE_OK)
     memcpy(out_handle->bytes, native.reserved, sizeof out_handle->bytes);
-  }
   return call.status;
 }
 
@@ -100,9 +90,7 @@ static lade_status ipc_open(void *self, int device, const ladei_ipc_handle *hand
   memcpy(native.reserved, handle->bytes, sizeof native.reserved);
   if (!ladei_cuda_enter_device(&call, device)) return call.status;
   CUresult code = call.runtime->api.ipc_open_mem_handle(&base, native, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-  if (ladei_cuda_leave(&call, code, "on device %d", device) == LADE_OK) {
-    *out_base = (void *)(uintptr_t)base;
-  }
+  if (ladei_cuda_leave(&call, code, "on device %d", device) == LADE_OK) *out_base = (void *)(uintptr_t)base;
   return call.status;
 }
 

@@ -17,9 +17,8 @@ static bool host_pools_known(const cuda_runtime *runtime, CUdevice_attribute att
   for (int i = 0; i < runtime->device_count; i++) {
     int supported = 0;
     if (runtime->api.device_get_attribute(&supported, attribute, runtime->devices[i].native) == CUDA_SUCCESS &&
-        supported != 0) {
+        supported != 0)
       return true;
-    }
   }
   return false;
 }
@@ -27,11 +26,10 @@ static bool host_pools_known(const cuda_runtime *runtime, CUdevice_attribute att
 static bool location_supported(cuda_call *call, const ladei_pool_properties *wanted) {
   const cuda_runtime *runtime = call->runtime;
   bool known = true;
-  if (wanted->location == LADEI_POOL_HOST) {
+  if (wanted->location == LADEI_POOL_HOST)
     known = host_pools_known(runtime, (CUdevice_attribute)CUDA_ATTRIBUTE_HOST_POOLS_SUPPORTED);
-  } else if (wanted->location == LADEI_POOL_HOST_NUMA) {
+  else if (wanted->location == LADEI_POOL_HOST_NUMA)
     known = host_pools_known(runtime, (CUdevice_attribute)CUDA_ATTRIBUTE_HOST_NUMA_POOLS_SUPPORTED);
-  }
   if (!known) {
     call->status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "pool_create: no device or driver for pools of host memory");
   } else if (wanted->max_bytes != 0 && runtime->driver_version < CUDA_POOL_MAX_SIZE_SINCE) {
@@ -76,9 +74,8 @@ static lade_status pool_create(void *self, const ladei_pool_properties *properti
   }
   CUresult code = call.runtime->api.mem_pool_create(&pool, (const CUmemPoolProps *)(const void *)&native);
   if (ladei_cuda_leave(&call, code, "location %d, id %d, at most %zu bytes (0: any)", (int)properties->location,
-                       properties->id, properties->max_bytes) == LADE_OK) {
+                       properties->id, properties->max_bytes) == LADE_OK)
     *out_pool = (ladei_driver_pool)(void *)pool;
-  }
   return call.status;
 }
 
@@ -93,9 +90,7 @@ static lade_status pool_default(void *self, int device, ladei_driver_pool *out_p
   CUmemoryPool pool = NULL;
   if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.device_get_default_mem_pool(&pool, call.runtime->devices[device].native);
-  if (ladei_cuda_leave(&call, code, "device %d", device) == LADE_OK) {
-    *out_pool = (ladei_driver_pool)(void *)pool;
-  }
+  if (ladei_cuda_leave(&call, code, "device %d", device) == LADE_OK) *out_pool = (ladei_driver_pool)(void *)pool;
   return call.status;
 }
 
@@ -128,9 +123,7 @@ static lade_status pool_attribute_get(void *self, ladei_driver_pool pool, ladei_
   cuuint64_t value = 0;
   if (!attribute_translate(&call, attribute, &native) || !ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.mem_pool_get_attribute(native_pool(pool), native, &value);
-  if (ladei_cuda_leave(&call, code, "pool %p, attribute %d", (void *)pool, (int)attribute) == LADE_OK) {
-    *out = value;
-  }
+  if (ladei_cuda_leave(&call, code, "pool %p, attribute %d", (void *)pool, (int)attribute) == LADE_OK) *out = value;
   return call.status;
 }
 
@@ -163,16 +156,13 @@ static lade_status pool_alloc(void *self, ladei_driver_pool pool, size_t bytes, 
                               void **out) {
   cuda_call call = {.runtime = self, .op = "pool_alloc", .relaxed = true};
   CUdeviceptr address = 0;
-  if (!ladei_cuda_range_check(&call, pool, bytes) || !ladei_cuda_enter_context(&call, stream->context)) {
+  if (!ladei_cuda_range_check(&call, pool, bytes) || !ladei_cuda_enter_context(&call, stream->context))
     return call.status;
-  }
   CUresult code = call.runtime->api.mem_alloc_from_pool(&address, bytes, native_pool(pool), stream->handle);
-  if (code == CUDA_ERROR_OUT_OF_MEMORY && pool_is_host(&call.runtime->api, native_pool(pool))) {
+  if (code == CUDA_ERROR_OUT_OF_MEMORY && pool_is_host(&call.runtime->api, native_pool(pool)))
     call.out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY;
-  }
-  if (ladei_cuda_leave(&call, code, "%zu bytes from pool %p", bytes, (void *)pool) == LADE_OK) {
+  if (ladei_cuda_leave(&call, code, "%zu bytes from pool %p", bytes, (void *)pool) == LADE_OK)
     *out = (void *)(uintptr_t)address;
-  }
   return call.status;
 }
 

@@ -63,9 +63,7 @@ static _Atomic(cuda_stream_entry *) *bucket_of(cuda_streams *streams, CUstream h
 
 static cuda_stream_entry *entry_find(cuda_streams *streams, CUstream handle) {
   cuda_stream_entry *entry = atomic_load_explicit(bucket_of(streams, handle), memory_order_acquire);
-  while (entry != NULL && entry->handle != handle) {
-    entry = entry->next;
-  }
+  while (entry != NULL && entry->handle != handle) entry = entry->next;
   return entry;
 }
 
@@ -94,9 +92,7 @@ typedef struct known_stream {
 
 /* False: nothing is known of a stream with this handle, or it changes just now (I3). */
 static bool entry_read(cuda_stream_entry *entry, known_stream *out) {
-  if (entry == NULL) {
-    return false;
-  }
+  if (entry == NULL) return false;
   out->id = atomic_load_explicit(&entry->id, memory_order_acquire);
   out->driver_id = atomic_load_explicit(&entry->driver_id, memory_order_acquire);
   out->context = atomic_load_explicit(&entry->context, memory_order_acquire);
@@ -148,12 +144,9 @@ static CUresult ordinary_identity(cuda_runtime *runtime, CUstream handle, CUcont
     *out_id = known.id;
     return CUDA_SUCCESS;
   }
-  if (code == CUDA_SUCCESS) {
-    code = api->stream_get_ctx(handle, out_context);
-  }
-  if (code != CUDA_SUCCESS || captures) {
+  if (code == CUDA_SUCCESS) code = api->stream_get_ctx(handle, out_context);
+  if (code != CUDA_SUCCESS || captures)
     return code != CUDA_SUCCESS ? code : identity_stand_in(&runtime->streams, handle, *out_context, out_id);
-  }
   code = api->stream_get_id(handle, &driver_id);
   const known_stream told = {.driver_id = driver_id, .context = *out_context};
   return code == CUDA_SUCCESS ? identity_told(&runtime->streams, handle, &told, out_id) : code;
@@ -162,21 +155,15 @@ static CUresult ordinary_identity(cuda_runtime *runtime, CUstream handle, CUcont
 static uint64_t thread_number(void) {
   static _Atomic(uint64_t) count;
   static _Thread_local uint64_t number;
-  if (number == 0) {
-    number = atomic_fetch_add_explicit(&count, 1, memory_order_relaxed) + 1;
-  }
+  if (number == 0) number = atomic_fetch_add_explicit(&count, 1, memory_order_relaxed) + 1;
   return number;
 }
 
 CUresult ladei_cuda_stream_identity(cuda_runtime *runtime, CUstream handle, ladei_stream_kind kind,
                                     CUcontext *out_context, uint64_t *out_id) {
-  if (kind == LADEI_STREAM_ORDINARY) {
-    return ordinary_identity(runtime, handle, out_context, out_id);
-  }
+  if (kind == LADEI_STREAM_ORDINARY) return ordinary_identity(runtime, handle, out_context, out_id);
   CUresult code = runtime->api.ctx_get_current(out_context);
-  if (code == CUDA_SUCCESS && *out_context == NULL) {
-    return CUDA_ERROR_INVALID_CONTEXT;
-  }
+  if (code == CUDA_SUCCESS && *out_context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
   *out_id = kind == LADEI_STREAM_LEGACY ? legacy_id : per_thread_kind | thread_number();
   return code;
 }

@@ -15,37 +15,29 @@
 #include "runtime/cuda/driver.h"
 
 static ladei_stream_kind stream_kind(lade_stream stream) {
-  if (stream == NULL || stream == LADE_STREAM_LEGACY) {
-    return LADEI_STREAM_LEGACY;
-  }
+  if (stream == NULL || stream == LADE_STREAM_LEGACY) return LADEI_STREAM_LEGACY;
   return stream == LADE_STREAM_PER_THREAD ? LADEI_STREAM_PER_THREAD : LADEI_STREAM_ORDINARY;
 }
 
 static lade_status stream_create(void *self, int device, int priority, unsigned flags, lade_stream *out) {
   cuda_call call = {.runtime = self, .op = "stream_create"};
   CUstream stream = NULL;
-  if ((flags & ~(unsigned)LADEI_STREAM_NON_BLOCKING) != 0) {
+  if ((flags & ~(unsigned)LADEI_STREAM_NON_BLOCKING) != 0)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "stream_create: flags %#x", flags);
-  }
   if (!ladei_cuda_enter_device(&call, device)) return call.status;
   unsigned native = (flags & LADEI_STREAM_NON_BLOCKING) != 0 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT;
   CUresult code = call.runtime->api.stream_create(&stream, native, priority);
-  if (ladei_cuda_leave(&call, code, "priority %d on device %d", priority, device) == LADE_OK) {
-    *out = stream;
-  }
+  if (ladei_cuda_leave(&call, code, "priority %d on device %d", priority, device) == LADE_OK) *out = stream;
   return call.status;
 }
 
 static lade_status stream_destroy(void *self, lade_stream stream) {
   cuda_call call = {.runtime = self, .op = "stream_destroy", .releases = true};
-  if (stream_kind(stream) != LADEI_STREAM_ORDINARY) {
+  if (stream_kind(stream) != LADEI_STREAM_ORDINARY)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "stream_destroy: %p is a default stream", (void *)stream);
-  }
   if (!ladei_cuda_enter_any(&call)) return call.status;
   CUresult code = call.runtime->api.stream_destroy(stream);
-  if (code == CUDA_SUCCESS) {
-    ladei_cuda_stream_forget(call.runtime, stream);
-  }
+  if (code == CUDA_SUCCESS) ladei_cuda_stream_forget(call.runtime, stream);
   return ladei_cuda_leave(&call, code, "stream %p", (void *)stream);
 }
 
@@ -55,9 +47,7 @@ static lade_status stream_destroy(void *self, lade_stream stream) {
 static CUresult context_device(cuda_runtime *runtime, CUcontext current, int *out_device) {
   CUdevice native = 0;
   *out_device = ladei_cuda_context_device(runtime, current);
-  if (*out_device >= 0) {
-    return CUDA_SUCCESS;
-  }
+  if (*out_device >= 0) return CUDA_SUCCESS;
   CUresult code = runtime->api.ctx_get_device(&native);
   *out_device = ladei_cuda_device_ordinal(runtime, native);
   return code;
@@ -73,9 +63,7 @@ static lade_status stream_resolve(void *self, lade_stream stream, ladei_stream *
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = ladei_cuda_stream_identity(call.runtime, handle, kind, &context, &id);
   if (code == CUDA_SUCCESS && !ladei_cuda_enter_context(&call, cuda_context_identity(context))) return call.status;
-  if (code == CUDA_SUCCESS) {
-    code = context_device(call.runtime, context, &device);
-  }
+  if (code == CUDA_SUCCESS) code = context_device(call.runtime, context, &device);
   if (ladei_cuda_leave(&call, code, "stream %p", (void *)stream) == LADE_OK) {
     *out = (ladei_stream){
         .context = cuda_context_identity(context), .id = id, .handle = handle, .device = device, .kind = (int32_t)kind};
@@ -132,9 +120,7 @@ static lade_status stream_capture_info(void *self, const ladei_stream *stream, l
     info.id = info.status == LADEI_CAPTURE_ACTIVE ? id : 0;
     info.graph = info.status == LADEI_CAPTURE_ACTIVE ? (ladei_graph)(void *)graph : NULL;
   }
-  if (ladei_cuda_leave(&call, code, "stream %p", (void *)stream->handle) == LADE_OK) {
-    *out = info;
-  }
+  if (ladei_cuda_leave(&call, code, "stream %p", (void *)stream->handle) == LADE_OK) *out = info;
   return call.status;
 }
 
@@ -145,14 +131,11 @@ static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
                      (int)LADEI_CAPTURE_RELAXED == (int)CU_STREAM_CAPTURE_MODE_RELAXED,
                  "capture modes pass through unchanged");
   CUstreamCaptureMode native = (CUstreamCaptureMode)*mode;
-  if (*mode < LADEI_CAPTURE_GLOBAL || *mode > LADEI_CAPTURE_RELAXED) { /* the driver takes any number */
+  if (*mode < LADEI_CAPTURE_GLOBAL || *mode > LADEI_CAPTURE_RELAXED) /* the driver takes any number */
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "capture_mode_exchange: mode %d", (int)*mode);
-  }
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.thread_exchange_capture_mode(&native);
-  if (ladei_cuda_leave(&call, code, "mode %d", (int)*mode) == LADE_OK) {
-    *mode = (ladei_capture_mode)native;
-  }
+  if (ladei_cuda_leave(&call, code, "mode %d", (int)*mode) == LADE_OK) *mode = (ladei_capture_mode)native;
   return call.status;
 }
 

@@ -27,9 +27,8 @@ static lade_status vm_granularity(void *self, int device, size_t *out_minimum_by
   if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_enter(&call)) return call.status;
   CUmemAllocationProp properties = allocation_properties(call.runtime, device);
   CUresult code = api->mem_get_allocation_granularity(&minimum, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-  if (code == CUDA_SUCCESS) {
+  if (code == CUDA_SUCCESS)
     code = api->mem_get_allocation_granularity(&recommended, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-  }
   if (ladei_cuda_leave(&call, code, "device %d", device) == LADE_OK) {
     *out_minimum_bytes = minimum;
     *out_recommended_bytes = recommended;
@@ -42,9 +41,8 @@ static lade_status vm_reserve(void *self, int device, size_t bytes, size_t align
   CUdeviceptr address = 0;
   if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.mem_address_reserve(&address, bytes, align, 0, 0);
-  if (ladei_cuda_leave(&call, code, "%zu bytes aligned to %zu", bytes, align) == LADE_OK) {
+  if (ladei_cuda_leave(&call, code, "%zu bytes aligned to %zu", bytes, align) == LADE_OK)
     *out_address = (void *)(uintptr_t)address;
-  }
   return call.status;
 }
 
@@ -71,12 +69,8 @@ static lade_status vm_create(void *self, int device, size_t bytes, bool exportab
   CUmemAllocationProp properties = allocation_properties(call.runtime, device);
   properties.requestedHandleTypes = exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
   CUresult code = rdma_wish(&call, device, &properties);
-  if (code == CUDA_SUCCESS) {
-    code = call.runtime->api.mem_create(&handle, bytes, &properties, 0);
-  }
-  if (ladei_cuda_leave(&call, code, "%zu bytes on device %d", bytes, device) == LADE_OK) {
-    *out_handle = handle;
-  }
+  if (code == CUDA_SUCCESS) code = call.runtime->api.mem_create(&handle, bytes, &properties, 0);
+  if (ladei_cuda_leave(&call, code, "%zu bytes on device %d", bytes, device) == LADE_OK) *out_handle = handle;
   return call.status;
 }
 
@@ -91,9 +85,8 @@ static lade_status vm_map(void *self, void *address, size_t bytes, ladei_vm_hand
   cuda_call call = {.runtime = self, .op = "vm_map"};
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.mem_map(cuda_address(address), bytes, 0, handle, 0);
-  if (code == CUDA_ERROR_NOT_SUPPORTED) {
+  if (code == CUDA_ERROR_NOT_SUPPORTED)
     code = CUDA_ERROR_INVALID_VALUE; /* what the driver says to a part of a handle */
-  }
   return ladei_cuda_leave(&call, code, "%p, %zu bytes", address, bytes);
 }
 
@@ -118,9 +111,7 @@ static lade_status vm_export(void *self, ladei_vm_handle handle, int *out_fd) {
   int fd = -1;
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.mem_export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-  if (ladei_cuda_leave(&call, code, "handle %#llx", (unsigned long long)handle) == LADE_OK) {
-    *out_fd = fd;
-  }
+  if (ladei_cuda_leave(&call, code, "handle %#llx", (unsigned long long)handle) == LADE_OK) *out_fd = fd;
   return call.status;
 }
 
@@ -128,14 +119,11 @@ static lade_status vm_import(void *self, int device, int fd, ladei_vm_handle *ou
   cuda_call call = {.runtime = self, .op = "vm_import"};
   CUmemGenericAllocationHandle handle = 0;
   if (!ladei_cuda_device_check(&call, device)) return call.status;
-  if (fd < 0) { /* the driver says "unknown error", which is final elsewhere */
+  if (fd < 0) /* the driver says "unknown error", which is final elsewhere */
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "vm_import: file descriptor %d", fd);
-  }
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.mem_import(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  if (ladei_cuda_leave(&call, code, "file descriptor %d", fd) == LADE_OK) {
-    *out_handle = handle;
-  }
+  if (ladei_cuda_leave(&call, code, "file descriptor %d", fd) == LADE_OK) *out_handle = handle;
   return call.status;
 }
 

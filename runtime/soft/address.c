@@ -62,11 +62,10 @@ static void *arena_map(soft_runtime *rt, size_t bytes, size_t align, int protect
       rt->arena_next = address + bytes;
       return got;
     }
-    if (got != MAP_FAILED) { /* a kernel before 4.17 takes the address as a hint */
+    if (got != MAP_FAILED) /* a kernel before 4.17 takes the address as a hint */
       munmap(got, bytes);
-    } else if (errno != EEXIST) {
+    else if (errno != EEXIST)
       return NULL;
-    }
     address = (address / ARENA_STRIDE + 1) * ARENA_STRIDE;
   }
   return NULL;
@@ -182,9 +181,8 @@ void ladei_soft_memory_uncharge(soft_device *device, size_t bytes) { device->cha
 
 bool ladei_soft_pinned_charge(soft_runtime *rt, size_t bytes) {
   bool limited = rt->pinned_limit_bytes != 0;
-  if (limited && (rt->pinned_bytes > rt->pinned_limit_bytes || bytes > rt->pinned_limit_bytes - rt->pinned_bytes)) {
+  if (limited && (rt->pinned_bytes > rt->pinned_limit_bytes || bytes > rt->pinned_limit_bytes - rt->pinned_bytes))
     return false;
-  }
   rt->pinned_bytes += bytes;
   return true;
 }

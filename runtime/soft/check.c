@@ -25,11 +25,9 @@ static verdict stream_check(const soft_stream *stream) {
     if (work == NULL || work->kind != SOFT_WORK_WAIT || work->point.stream != stream) return "I2: a stray waiter";
     if (work->point.number <= atomic_load(&stream->completed)) return "I2: a waiter whose time has come";
   }
-  for (uint32_t i = 1; i < stream->order.count; i++) {
-    if (stream->order.points[i - 1].stream->index >= stream->order.points[i].stream->index) {
+  for (uint32_t i = 1; i < stream->order.count; i++)
+    if (stream->order.points[i - 1].stream->index >= stream->order.points[i].stream->index)
       return "order I1: points are not sorted";
-    }
-  }
   return NULL;
 }
 
@@ -45,12 +43,10 @@ static verdict engine_check(const soft_engine *engine) {
 
 static verdict streams_check(const soft_runtime *rt) {
   verdict wrong = NULL;
-  for (uint32_t i = 1; i < rt->stream_count && wrong == NULL; i++) {
+  for (uint32_t i = 1; i < rt->stream_count && wrong == NULL; i++)
     wrong = stream_check(ladei_soft_stream_by_index(rt, i));
-  }
-  for (int32_t i = 0; i < rt->device_count * SOFT_ENGINE_COUNT && wrong == NULL; i++) {
+  for (int32_t i = 0; i < rt->device_count * SOFT_ENGINE_COUNT && wrong == NULL; i++)
     wrong = engine_check(&rt->devices[i / SOFT_ENGINE_COUNT].engines[i % SOFT_ENGINE_COUNT]);
-  }
   return wrong;
 }
 
@@ -71,15 +67,12 @@ static uint64_t all_references(const soft_runtime *rt) {
   uint64_t count = 0;
   for (uint32_t i = 1; i < rt->stream_count; i++) {
     const soft_node *node = ladei_soft_stream_by_index(rt, i)->head;
-    for (; node != NULL; node = node->next) {
-      count += work_references(&node->work);
-    }
+    for (; node != NULL; node = node->next) count += work_references(&node->work);
   }
   for (uint32_t i = 0; i < atomic_load(&rt->exec_table.count); i++) {
     const soft_exec *exec = ladei_soft_table_at(&rt->exec_table, i);
-    for (uint32_t j = 0; exec->nodes != NULL && j < exec->count; j++) {
+    for (uint32_t j = 0; exec->nodes != NULL && j < exec->count; j++)
       count += work_references(&exec->nodes[j].node.work);
-    }
   }
   return count;
 }
@@ -109,15 +102,13 @@ static void pools_sum(const soft_runtime *rt, range_sums *sums) {
   for (uint32_t i = 0; i < atomic_load(&rt->pool_table.count); i++) {
     const soft_pool *pool = ladei_soft_table_at(&rt->pool_table, i);
     if (!atomic_load(&pool->slot.live) && !pool->destroyed) continue;
-    for (const soft_range *block = pool->free_list; block != NULL; block = block->next) {
+    for (const soft_range *block = pool->free_list; block != NULL; block = block->next)
       sums->references += block->inflight; /* not in rt->ranges, yet live for the work queued before its free */
-    }
     if (pool->used > pool->reserved) sums->wrong = "pool I1: used > reserved";
-    if (pool->properties.location == LADEI_POOL_DEVICE) {
+    if (pool->properties.location == LADEI_POOL_DEVICE)
       sums->charged[pool->properties.id] += pool->reserved;
-    } else {
+    else
       sums->pinned_bytes += pool->reserved;
-    }
   }
 }
 
@@ -159,9 +150,8 @@ static verdict memory_check(const soft_runtime *rt) {
 /* ---- captures ---------------------------------------------------------------------------------------------------- */
 
 static verdict captures_check(const soft_runtime *rt) {
-  for (const soft_capture *capture = rt->captures; capture != NULL; capture = capture->next) {
+  for (const soft_capture *capture = rt->captures; capture != NULL; capture = capture->next)
     if (capture->origin->capture != capture || capture->graph->capture != capture) return "graph I2: a stray capture";
-  }
   for (uint32_t i = 1; i < rt->stream_count; i++) {
     const soft_capture *capture = ladei_soft_stream_by_index(rt, i)->capture;
     if (capture != NULL && ladei_soft_capture_by_id(rt, capture->id) != capture) return "graph I2: a capture is lost";

@@ -110,11 +110,10 @@ static void *engine_main(void *argument) {
   ladei_soft_lock(rt);
   while (!rt->stopping || engine->head != NULL) {
     lose_if_due(rt, &rt->devices[engine->device]);
-    if (ladei_soft_engine_take(rt, engine) != NULL) {
+    if (ladei_soft_engine_take(rt, engine) != NULL)
       engine_work(rt, engine);
-    } else {
+    else
       engine_idle(rt, engine);
-    }
   }
   ladei_soft_unlock(rt);
   return NULL;
@@ -128,9 +127,7 @@ static bool engine_start(soft_runtime *rt, soft_engine *engine) {
 
 static bool device_start(soft_runtime *rt, soft_device *device) {
   bool started = true;
-  for (int i = 0; i < SOFT_ENGINE_COUNT && started; i++) {
-    started = engine_start(rt, &device->engines[i]);
-  }
+  for (int i = 0; i < SOFT_ENGINE_COUNT && started; i++) started = engine_start(rt, &device->engines[i]);
   return started;
 }
 
@@ -175,13 +172,9 @@ static void wait_sleep(soft_runtime *rt, soft_stream *stream, uint64_t number) {
   soft_host_waiter waiter = {.number = number, .next = stream->host_waiters};
   pthread_cond_init(&waiter.cond, NULL);
   stream->host_waiters = &waiter;
-  while (!reached(stream, number)) {
-    pthread_cond_wait(&waiter.cond, &rt->lock);
-  }
+  while (!reached(stream, number)) pthread_cond_wait(&waiter.cond, &rt->lock);
   soft_host_waiter **place = &stream->host_waiters;
-  while (*place != &waiter) {
-    place = &(*place)->next;
-  }
+  while (*place != &waiter) place = &(*place)->next;
   *place = waiter.next;
   pthread_cond_destroy(&waiter.cond);
 }

@@ -121,11 +121,10 @@ static lade_status current_device_set(void *self, int ordinal) {
   ladei_soft_lock(rt);
   status = ladei_soft_device_start(rt, SOFT_OP_current_device_set, device);
   soft_thread *thread = ladei_soft_thread(rt, true);
-  if (thread == NULL) {
+  if (thread == NULL)
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "current_device_set: no memory for the thread's record");
-  } else if (status == LADE_OK) {
+  else if (status == LADE_OK)
     thread->current_device = ordinal;
-  }
   ladei_soft_unlock(rt);
   return status;
 }

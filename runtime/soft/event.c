@@ -32,9 +32,8 @@ soft_event *ladei_soft_event_find(soft_runtime *rt, soft_op op, lade_event handl
 static lade_status event_create(void *self, uint64_t context, unsigned flags, lade_event *out) {
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_event_create);
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     status = ladei_soft_flags(SOFT_OP_event_create, flags, LADEI_EVENT_TIMING | LADEI_EVENT_INTERPROCESS);
-  }
   if (status != LADE_OK) return status;
   if (flags == (LADEI_EVENT_TIMING | LADEI_EVENT_INTERPROCESS)) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
@@ -121,9 +120,8 @@ static lade_status record_locked(soft_runtime *rt, soft_event *event, const lade
   status = ladei_soft_capture_check_legacy(rt, op, stream);
   if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
   if (status != LADE_OK) return status;
-  if (!ladei_soft_order_copy(&event->order, &stream->order)) {
+  if (!ladei_soft_order_copy(&event->order, &stream->order))
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "event_record: no memory for what lies before it");
-  }
   uint64_t number = atomic_load(&stream->submitted);
   status = record_node(rt, event, stream);
   if (status != LADE_OK) return status;
@@ -209,9 +207,8 @@ static lade_status synchronize_locked(soft_runtime *rt, const soft_event *event,
   if (word == 0) return LADE_OK;
   soft_stream *stream = ladei_soft_stream_by_index(rt, word >> SOFT_EVENT_NUMBER_BITS);
   lade_status status = rt->clock->wait(rt, stream, word & SOFT_EVENT_NUMBER_MASK, "event_synchronize");
-  if (status == LADE_OK && atomic_load(&rt->devices[event->device].lost)) {
+  if (status == LADE_OK && atomic_load(&rt->devices[event->device].lost))
     status = ladei_soft_lost(SOFT_OP_event_synchronize, event->device);
-  }
   if (status == LADE_OK) {
     *out_word = word;
     ladei_soft_pools_synchronized(rt);

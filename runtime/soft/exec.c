@@ -25,16 +25,12 @@ static lade_status no_memory(const char *op) {
 /* Turns the nodes' dependencies round. False: no memory. */
 static bool dependents_fill(soft_exec *exec, const soft_graph *graph) {
   size_t total = 0;
-  for (uint32_t i = 0; i < graph->count; i++) {
-    total += graph->nodes[i].dependency_count;
-  }
+  for (uint32_t i = 0; i < graph->count; i++) total += graph->nodes[i].dependency_count;
   exec->dependents = calloc(total + 1, sizeof *exec->dependents);
   if (exec->dependents == NULL) return false;
-  for (uint32_t i = 0; i < graph->count; i++) {
-    for (uint32_t j = 0; j < graph->nodes[i].dependency_count; j++) {
+  for (uint32_t i = 0; i < graph->count; i++)
+    for (uint32_t j = 0; j < graph->nodes[i].dependency_count; j++)
       exec->nodes[graph->nodes[i].dependencies[j]].dependent_count++;
-    }
-  }
   uint32_t next = 0;
   for (uint32_t i = 0; i < graph->count; i++) {
     exec->nodes[i].first_dependent = next;
@@ -150,11 +146,10 @@ static lade_status launch_locked(soft_runtime *rt, soft_stream *stream, soft_exe
   work.exec = exec;
   exec->launches++;
   lade_status status = ladei_soft_submit(rt, op, stream, &work);
-  if (status != LADE_OK) {
+  if (status != LADE_OK)
     exec->launches--;
-  } else {
+  else
     exec->last = (soft_point){stream, atomic_load(&stream->submitted)};
-  }
   return status;
 }
 
@@ -217,12 +212,9 @@ void ladei_soft_exec_begin(soft_runtime *rt, soft_node *launch) {
   soft_exec *exec = launch->work.exec;
   exec->running = launch;
   exec->remaining = exec->count;
-  for (uint32_t i = 0; i < exec->count; i++) {
-    exec->nodes[i].pending = exec->nodes[i].dependency_count;
-  }
-  for (uint32_t i = 0; i < exec->count; i++) {
+  for (uint32_t i = 0; i < exec->count; i++) exec->nodes[i].pending = exec->nodes[i].dependency_count;
+  for (uint32_t i = 0; i < exec->count; i++)
     if (exec->nodes[i].dependency_count == 0) node_start(rt, &exec->nodes[i]);
-  }
   if (exec->count == 0) launch_finish(rt, exec);
 }
 

@@ -118,19 +118,16 @@ void ladei_soft_unlock(soft_runtime *rt) {
   size_t wake_count = 0;
   for (soft_engine *engine = rt->wake_list; engine != NULL; engine = engine->wake_next) {
     engine->waking = false;
-    if (wake_count < AT_ONCE) {
+    if (wake_count < AT_ONCE)
       wake[wake_count++] = &engine->cond;
-    } else {
+    else
       pthread_cond_signal(&engine->cond);
-    }
   }
   rt->wake_list = NULL;
   soft_range *garbage = rt->garbage;
   rt->garbage = NULL;
   if (!rt->virtual_time) pthread_mutex_unlock(&rt->lock);
-  for (size_t i = 0; i < wake_count; i++) {
-    pthread_cond_signal(wake[i]);
-  }
+  for (size_t i = 0; i < wake_count; i++) pthread_cond_signal(wake[i]);
   garbage_unmap(garbage);
 }
 
@@ -154,16 +151,14 @@ static lade_status fault_apply(soft_runtime *rt, soft_op op) {
 
 static void lose_due(soft_runtime *rt) {
   uint64_t now = rt->clock->now_ns(rt);
-  for (int32_t i = 0; i < rt->device_count; i++) {
+  for (int32_t i = 0; i < rt->device_count; i++)
     if (rt->devices[i].lose_at_ns <= now) ladei_soft_device_drop(rt, &rt->devices[i]);
-  }
   ladei_soft_run_ready(rt);
 }
 
 lade_status ladei_soft_enter_slowly(soft_runtime *rt, soft_op op) {
-  if (atomic_load(&ladei_soft_fork_generation) != rt->fork_generation) {
+  if (atomic_load(&ladei_soft_fork_generation) != rt->fork_generation)
     return ladei_error(LADE_ERR_FORKED, 0, "%s: the runtime was opened before fork()", op_names[op]);
-  }
   if (thread_in_callback) {
     return ladei_error(LADE_ERR_DRIVER, LADEI_SOFT_NATIVE_NOT_PERMITTED, "%s: a host function may make no runtime call",
                        op_names[op]);
@@ -176,20 +171,18 @@ lade_status ladei_soft_enter_slowly(soft_runtime *rt, soft_op op) {
     status = fault_apply(rt, op);
     ladei_soft_unlock(rt);
   }
-  if (status != LADE_OK) {
+  if (status != LADE_OK)
     return status == LADE_NOT_READY ? status : ladei_error(status, 0, "%s: fails by the fault plan", op_names[op]);
-  }
   ladei_soft_charge(rt, rt->cost_ns[op]);
   return LADE_OK;
 }
 
 void ladei_soft_charge(soft_runtime *rt, uint64_t ns) {
   if (!rt->virtual_time || ns == 0) return;
-  if (rt->dispatching != 0) {
+  if (rt->dispatching != 0)
     rt->now_ns += ns; /* what falls due happens when the timer that calls us has returned */
-  } else {
+  else
     ladei_soft_sim_run_until(rt, rt->now_ns + ns);
-  }
 }
 
 lade_status ladei_soft_lost(soft_op op, int device) {
@@ -230,12 +223,10 @@ lade_status ladei_soft_flags(soft_op op, unsigned flags, unsigned known) {
 lade_status ladei_soft_fault_add(void *self, const char *op, uint64_t nth, lade_status status) {
   soft_runtime *rt = soft_self(self);
   soft_fault fault = {.status = status, .calls_left = nth};
-  if (!op_by_name(op, &fault.op)) {
+  if (!op_by_name(op, &fault.op))
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "fault plan: no op is called \"%s\"", op == NULL ? "NULL" : op);
-  }
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "fault plan: %s cannot fail with LADE_OK", op);
-  }
   ladei_soft_lock(rt);
   soft_fault *faults = realloc(rt->faults, (rt->fault_count + 1) * sizeof *faults);
   if (faults != NULL) {
@@ -258,18 +249,16 @@ lade_status ladei_soft_fault_clear(void *self) {
 
 lade_status ladei_soft_call_count(void *self, const char *op, uint64_t *out_count) {
   soft_op number;
-  if (!op_by_name(op, &number)) {
+  if (!op_by_name(op, &number))
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "call count: no op is called \"%s\"", op == NULL ? "NULL" : op);
-  }
   *out_count = atomic_load(&soft_self(self)->calls[number].count);
   return LADE_OK;
 }
 
 lade_status ladei_soft_device_lose(void *self, int device, uint64_t at_ns) {
   soft_runtime *rt = soft_self(self);
-  if (device < 0 || device >= rt->device_count) {
+  if (device < 0 || device >= rt->device_count)
     return ladei_error(LADE_ERR_NO_DEVICE, LADEI_SOFT_NATIVE_INVALID_DEVICE, "device_lose: no device %d", device);
-  }
   ladei_soft_lock(rt);
   soft_device *lost = &rt->devices[device];
   bool enough_memory = true;

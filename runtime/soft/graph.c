@@ -32,9 +32,8 @@ static bool numbers_reserve(uint32_t **numbers, uint32_t *capacity, uint32_t cou
 }
 
 static bool frontier_add(soft_stream *stream, uint32_t node) {
-  for (uint32_t i = 0; i < stream->frontier_count; i++) {
+  for (uint32_t i = 0; i < stream->frontier_count; i++)
     if (stream->frontier[i] == node) return true;
-  }
   if (!numbers_reserve(&stream->frontier, &stream->frontier_capacity, stream->frontier_count + 1)) return false;
   stream->frontier[stream->frontier_count++] = node;
   return true;
@@ -50,9 +49,7 @@ static void object_unreference(soft_runtime *rt, soft_user_object *object) {
 }
 
 void ladei_soft_objects_release(soft_runtime *rt, soft_object_list *list) {
-  for (uint32_t i = 0; i < list->count; i++) {
-    object_unreference(rt, list->objects[i]);
-  }
+  for (uint32_t i = 0; i < list->count; i++) object_unreference(rt, list->objects[i]);
   free(list->objects);
   *list = (soft_object_list){NULL, 0, 0};
 }
@@ -73,9 +70,8 @@ static lade_status user_object_create(void *self, ladei_host_function destroy, v
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_user_object_create);
   if (status != LADE_OK) return status;
-  if (destroy == NULL) {
+  if (destroy == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "user_object_create: NULL");
-  }
   ladei_soft_lock(rt);
   status = ladei_soft_device_start(rt, SOFT_OP_user_object_create, &rt->devices[0]);
   soft_node *node = status == LADE_OK ? ladei_soft_node_new(rt) : NULL;
@@ -105,11 +101,10 @@ static lade_status user_object_release(void *self, ladei_user_object handle) {
   if (status != LADE_OK) return status;
   ladei_soft_lock(rt);
   soft_user_object *object = ladei_soft_table_find(&rt->object_table, (uint64_t)(uintptr_t)handle);
-  if (object == NULL) {
+  if (object == NULL)
     status = stale_handle(rt, SOFT_OP_user_object_release, "user object", handle);
-  } else {
+  else
     object_unreference(rt, object);
-  }
   ladei_soft_unlock(rt);
   return status;
 }
@@ -122,13 +117,12 @@ static lade_status graph_retain_user_object(void *self, ladei_graph graph_handle
   ladei_soft_lock(rt);
   soft_graph *graph = ladei_soft_table_find(&rt->graph_table, (uint64_t)(uintptr_t)graph_handle);
   soft_user_object *object = ladei_soft_table_find(&rt->object_table, (uint64_t)(uintptr_t)handle);
-  if (graph == NULL) {
+  if (graph == NULL)
     status = stale_handle(rt, op, "graph", graph_handle);
-  } else if (object == NULL) {
+  else if (object == NULL)
     status = stale_handle(rt, op, "user object", handle);
-  } else if (!ladei_soft_objects_add(&graph->objects, object)) {
+  else if (!ladei_soft_objects_add(&graph->objects, object))
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "graph_retain_user_object: no memory for one more");
-  }
   ladei_soft_unlock(rt);
   return status;
 }
@@ -190,9 +184,8 @@ lade_status ladei_soft_capture_break(soft_runtime *rt, soft_op op, soft_capture 
 
 soft_capture *ladei_soft_capture_implicit(const soft_runtime *rt, const soft_device *device) {
   if (rt->captures == NULL) return NULL;
-  for (soft_stream *stream = device->blocking_streams; stream != NULL; stream = stream->blocking_next) {
+  for (soft_stream *stream = device->blocking_streams; stream != NULL; stream = stream->blocking_next)
     if (stream->capture != NULL) return stream->capture;
-  }
   return NULL;
 }
 
@@ -248,9 +241,7 @@ static soft_graph *capture_close(soft_runtime *rt, soft_capture *capture) {
     if (stream->capture == capture) stream_enter(stream, NULL);
   }
   soft_capture **place = &rt->captures;
-  while (*place != capture) {
-    place = &(*place)->next;
-  }
+  while (*place != capture) place = &(*place)->next;
   *place = capture->next;
   soft_graph *graph = capture->graph;
   graph->capture = NULL;
@@ -262,11 +253,10 @@ void ladei_soft_capture_stream_gone(soft_runtime *rt, soft_stream *stream) {
   soft_capture *capture = stream->capture;
   if (capture == NULL) return;
   capture->valid = false;
-  if (capture->origin == stream) {
+  if (capture->origin == stream)
     graph_free(rt, capture_close(rt, capture));
-  } else {
+  else
     stream_enter(stream, NULL);
-  }
 }
 
 static lade_status begin_locked(soft_runtime *rt, soft_stream *stream, ladei_capture_mode mode) {
@@ -278,9 +268,8 @@ static lade_status begin_locked(soft_runtime *rt, soft_stream *stream, ladei_cap
     return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED,
                        "capture_begin: the legacy stream cannot capture");
   }
-  if (stream->capture != NULL) {
+  if (stream->capture != NULL)
     return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_ILLEGAL_STATE, "capture_begin: the stream captures already");
-  }
   soft_capture *capture = calloc(1, sizeof *capture);
   soft_graph *graph = capture == NULL ? NULL : graph_new(rt);
   if (graph == NULL) {
@@ -323,9 +312,7 @@ static bool capture_is_joined(const soft_capture *capture) {
       depended[graph->nodes[i].dependencies[j]] = true;
     }
   }
-  for (uint32_t i = 0; i < capture->origin->frontier_count; i++) {
-    leaves -= !depended[capture->origin->frontier[i]];
-  }
+  for (uint32_t i = 0; i < capture->origin->frontier_count; i++) leaves -= !depended[capture->origin->frontier[i]];
   free(depended);
   return leaves == 0;
 }
@@ -336,16 +323,13 @@ static lade_status end_error(int native, const char *why) {
 
 static lade_status end_locked(soft_runtime *rt, soft_stream *stream, ladei_graph *out_graph) {
   soft_capture *capture = stream->capture;
-  if (capture == NULL) {
-    return end_error(LADEI_SOFT_NATIVE_ILLEGAL_STATE, "the stream does not capture");
-  }
+  if (capture == NULL) return end_error(LADEI_SOFT_NATIVE_ILLEGAL_STATE, "the stream does not capture");
   if (capture->origin != stream) {
     capture->valid = false;
     return end_error(LADEI_SOFT_NATIVE_CAPTURE_UNMATCHED, "another stream began this capture");
   }
-  if (capture->mode != LADEI_CAPTURE_RELAXED && capture->thread != ladei_soft_thread_identity()) {
+  if (capture->mode != LADEI_CAPTURE_RELAXED && capture->thread != ladei_soft_thread_identity())
     return end_error(LADEI_SOFT_NATIVE_CAPTURE_WRONG_THREAD, "another thread began this capture");
-  }
   bool valid = capture->valid, joined = valid && capture_is_joined(capture);
   soft_graph *graph = capture_close(rt, capture);
   if (joined) {
@@ -400,9 +384,8 @@ lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream 
     free(dependencies);
     return no_memory(op);
   }
-  if (stream->frontier_count != 0) {
+  if (stream->frontier_count != 0)
     memcpy(dependencies, stream->frontier, stream->frontier_count * sizeof *dependencies);
-  }
   *node = (soft_graph_node){*work, dependencies, stream->frontier_count};
   soft_piece *piece = &node->work.piece;
   piece->dst_tracked = piece->dst_range != NULL;
@@ -417,9 +400,8 @@ lade_status ladei_soft_capture_record(soft_runtime *rt, soft_op op, soft_stream 
   (void)rt;
   if (!stream->capture->valid) return invalid_capture(op);
   if (!numbers_reserve(&event->frontier, &event->frontier_capacity, stream->frontier_count)) return no_memory(op);
-  if (stream->frontier_count != 0) {
+  if (stream->frontier_count != 0)
     memcpy(event->frontier, stream->frontier, stream->frontier_count * sizeof *event->frontier);
-  }
   event->frontier_count = stream->frontier_count;
   event->capture_id = stream->capture->id;
   event->order.count = 0;
@@ -430,18 +412,15 @@ lade_status ladei_soft_capture_record(soft_runtime *rt, soft_op op, soft_stream 
 
 soft_capture *ladei_soft_capture_by_id(const soft_runtime *rt, uint64_t id) {
   soft_capture *capture = rt->captures;
-  while (capture != NULL && capture->id != id) {
-    capture = capture->next;
-  }
+  while (capture != NULL && capture->id != id) capture = capture->next;
   return capture;
 }
 
 /* Whether a wait for an event may bring the stream into, or keep it in, the event's capture. */
 static lade_status wait_check(soft_runtime *rt, soft_op op, soft_stream *stream, soft_capture *capture) {
   if (capture == NULL) { /* the event was captured, and that capture is over; or it was not captured at all */
-    if (stream->capture != NULL) {
+    if (stream->capture != NULL)
       return ladei_soft_capture_break(rt, op, stream->capture, LADEI_SOFT_NATIVE_CAPTURE_ISOLATION);
-    }
     return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURED_EVENT,
                        "%s: the event was last recorded in a capture that is over", ladei_soft_op_name(op));
   }
@@ -450,9 +429,8 @@ static lade_status wait_check(soft_runtime *rt, soft_op op, soft_stream *stream,
     stream->capture->valid = false;
     return ladei_soft_capture_break(rt, op, capture, LADEI_SOFT_NATIVE_CAPTURE_MERGE);
   }
-  if (stream->kind == LADEI_STREAM_LEGACY) {
+  if (stream->kind == LADEI_STREAM_LEGACY)
     return ladei_soft_capture_break(rt, op, capture, LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT);
-  }
   return LADE_OK;
 }
 

@@ -128,9 +128,8 @@ static bool segment_split(soft_hazards *hazards, uint64_t address) {
   if (segment == NULL || segment->node.key == address || segment->end <= address) return true;
   hazard_segment *rest = segment_new(hazards, address, segment->end);
   bool copied = rest != NULL;
-  for (hazard_access *access = segment->accesses; access != NULL && copied; access = access->next) {
+  for (hazard_access *access = segment->accesses; access != NULL && copied; access = access->next)
     copied = access_add(hazards, rest, access->point, access->write);
-  }
   segment->end = address;
   if (!copied && rest != NULL) segment_remove(hazards, rest);
   return copied;
@@ -222,9 +221,7 @@ static void range_visit(soft_runtime *rt, uint64_t begin, uint64_t end, soft_poi
 
 static void range_remove(soft_hazards *hazards, uint64_t begin, uint64_t end) {
   hazard_segment *segment;
-  while ((segment = segment_from(hazards, begin)) != NULL && segment->node.key < end) {
-    segment_remove(hazards, segment);
-  }
+  while ((segment = segment_from(hazards, begin)) != NULL && segment->node.key < end) segment_remove(hazards, segment);
 }
 
 void ladei_soft_hazard_access(soft_runtime *rt, soft_stream *stream, uint64_t number, const void *address, size_t bytes,
@@ -265,9 +262,8 @@ const char *ladei_soft_hazards_check(const soft_runtime *rt) {
   while ((segment = segment_from(rt->hazards, next)) != NULL) {
     if (segment->end <= segment->node.key) return "hazards I1: an empty segment";
     int writes = 0;
-    for (const hazard_access *access = segment->accesses; access != NULL; access = access->next) {
+    for (const hazard_access *access = segment->accesses; access != NULL; access = access->next)
       writes += access->write;
-    }
     if (writes > 1) return "hazards I1: a write that another one followed";
     next = segment->end;
     const soft_tree_node *before = soft_tree_floor(&rt->hazards->segments, next - 1);

@@ -69,9 +69,8 @@ static lade_status device_free(void *self, int device_ordinal, void *pointer) {
   ladei_soft_lock(rt);
   status = ladei_soft_unsafe(rt, "device_free");
   soft_range *range = range_starting(rt, pointer, SOFT_RANGE_DEVICE);
-  if (status == LADE_OK && (range == NULL || range->device != device_ordinal)) {
+  if (status == LADE_OK && (range == NULL || range->device != device_ordinal))
     status = not_a_start(SOFT_OP_device_free, pointer);
-  }
   if (status == LADE_OK) {
     ladei_soft_memory_uncharge(&rt->devices[range->device], range->charged);
     rt->ipc_opens -= range->ipc_opens; /* what other users opened goes with it */
@@ -178,9 +177,7 @@ static lade_status host_alloc(void *self, int device_ordinal, size_t bytes, unsi
 static void registered_end(soft_runtime *rt, soft_range *range) {
   range->inflight++;
   ladei_soft_range_end(rt, range);
-  while (range->running != 0) {
-    pthread_cond_wait(&rt->idle_cond, &rt->lock);
-  }
+  while (range->running != 0) pthread_cond_wait(&rt->idle_cond, &rt->lock);
   ladei_soft_range_unpin(rt, range);
 }
 
@@ -195,11 +192,10 @@ static lade_status host_end(void *self, soft_op op, void *pointer, soft_range_ki
   } else {
     pin_uncharge(rt, range->device, range->bytes, range->charged);
     rt->pinned_ranges--;
-    if (kind == SOFT_RANGE_REGISTERED) {
+    if (kind == SOFT_RANGE_REGISTERED)
       registered_end(rt, range);
-    } else {
+    else
       ladei_soft_range_end(rt, range);
-    }
   }
   ladei_soft_unlock(rt);
   return status;
@@ -327,9 +323,8 @@ static lade_status ipc_open(void *self, int device_ordinal, const ladei_ipc_hand
   void *base = (void *)(uintptr_t)content.base;
   ladei_soft_lock(rt);
   soft_range *range = NULL;
-  if (memcmp(content.magic, ipc_magic, sizeof ipc_magic) == 0 && content.runtime == (uint64_t)(uintptr_t)rt) {
+  if (memcmp(content.magic, ipc_magic, sizeof ipc_magic) == 0 && content.runtime == (uint64_t)(uintptr_t)rt)
     range = range_starting(rt, base, SOFT_RANGE_DEVICE);
-  }
   if (range == NULL || range->device != device_ordinal) {
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_HANDLE,
                          "ipc_open: the handle names no live memory of device %d of this process", device_ordinal);

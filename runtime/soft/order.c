@@ -29,9 +29,8 @@ static bool point_is_observed(const soft_point *point) {
 
 static void order_prune(soft_order *order) {
   uint32_t kept = 0;
-  for (uint32_t i = 0; i < order->count; i++) {
+  for (uint32_t i = 0; i < order->count; i++)
     if (!point_is_observed(&order->points[i])) order->points[kept++] = order->points[i];
-  }
   order->count = kept;
 }
 
@@ -49,11 +48,10 @@ static uint32_t order_place(const soft_order *order, const soft_stream *stream) 
   uint32_t low = 0, high = order->count;
   while (low < high) {
     uint32_t middle = low + (high - low) / 2;
-    if (order->points[middle].stream->index < stream->index) {
+    if (order->points[middle].stream->index < stream->index)
       low = middle + 1;
-    } else {
+    else
       high = middle;
-    }
   }
   return low;
 }

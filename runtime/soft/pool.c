@@ -79,9 +79,8 @@ static lade_status default_locked(soft_runtime *rt, soft_device *device, ladei_d
   if (device->default_pool == NULL) {
     ladei_pool_properties properties = {LADEI_POOL_DEVICE, device->ordinal, 0};
     device->default_pool = pool_new(rt, &properties);
-    if (device->default_pool == NULL) {
+    if (device->default_pool == NULL)
       return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pool_default: no memory for the pool");
-    }
     device->default_pool->is_default = true;
   }
   *out_pool = (ladei_driver_pool)(uintptr_t)ladei_soft_table_handle(&rt->pool_table, device->default_pool);
@@ -103,9 +102,8 @@ static lade_status pool_default(void *self, int ordinal, ladei_driver_pool *out_
 /* The live pool of a handle, or NULL with an error recorded. Under the lock. */
 static soft_pool *pool_find(soft_runtime *rt, soft_op op, ladei_driver_pool handle, lade_status *out_status) {
   soft_pool *pool = ladei_soft_table_find(&rt->pool_table, (uint64_t)(uintptr_t)handle);
-  if (pool == NULL) {
+  if (pool == NULL)
     *out_status = ladei_soft_stale(rt, op, LADE_ERR_INVALID_ARGUMENT, "driver pool", (uint64_t)(uintptr_t)handle);
-  }
   return pool;
 }
 
@@ -116,11 +114,10 @@ static bool block_is_settled(const soft_range *block) {
 }
 
 static void block_uncharge(soft_runtime *rt, soft_pool *pool, const soft_range *block) {
-  if (pool_is_host(pool)) {
+  if (pool_is_host(pool))
     rt->pinned_bytes -= block->bytes;
-  } else {
+  else
     ladei_soft_memory_uncharge(pool_device(rt, pool), block->bytes);
-  }
   pool->reserved -= block->bytes;
 }
 
@@ -286,11 +283,10 @@ static lade_status free_locked(soft_runtime *rt, void *pointer, const ladei_stre
   uint64_t number = 0;
   if (stream != NULL) status = stream_mark(rt, SOFT_OP_pool_free, stream, &number);
   if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) return status;
-  if (stream != NULL) {
+  if (stream != NULL)
     ladei_soft_hazard_access(rt, stream, number, pointer, block->bytes, true);
-  } else { /* the device is lost: nothing runs any more, any stream will do */
+  else /* the device is lost: nothing runs any more, any stream will do */
     stream = rt->devices[block->device].legacy;
-  }
   soft_pool *pool = block->pool;
   soft_tree_remove(&rt->ranges, &block->node);
   block->free_owner = stream;
@@ -387,15 +383,14 @@ static lade_status pool_attribute_set(void *self, ladei_driver_pool handle, lade
   ladei_soft_lock(rt);
   soft_pool *pool = pool_find(rt, SOFT_OP_pool_attribute_set, handle, &status);
   if (pool != NULL) {
-    if (attribute == LADEI_POOL_RELEASE_THRESHOLD) {
+    if (attribute == LADEI_POOL_RELEASE_THRESHOLD)
       pool->release_threshold = value;
-    } else if (attribute == LADEI_POOL_RESERVED_HIGH && value == 0) {
+    else if (attribute == LADEI_POOL_RESERVED_HIGH && value == 0)
       pool->reserved_high = pool->reserved;
-    } else if (attribute == LADEI_POOL_USED_HIGH && value == 0) {
+    else if (attribute == LADEI_POOL_USED_HIGH && value == 0)
       pool->used_high = pool->used;
-    } else {
+    else
       status = bad_attribute(SOFT_OP_pool_attribute_set, attribute);
-    }
   }
   ladei_soft_unlock(rt);
   return status;

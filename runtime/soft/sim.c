@@ -110,9 +110,7 @@ bool ladei_soft_sim_step(soft_runtime *rt) {
 }
 
 void ladei_soft_sim_run_until(soft_runtime *rt, uint64_t until_ns) {
-  while (rt->moment_count != 0 && rt->moments[0].at_ns <= until_ns) {
-    ladei_soft_sim_step(rt);
-  }
+  while (rt->moment_count != 0 && rt->moments[0].at_ns <= until_ns) ladei_soft_sim_step(rt);
   if (until_ns > rt->now_ns) rt->now_ns = until_ns;
 }
 
@@ -145,9 +143,8 @@ static lade_status timer_add(void *self, uint64_t at_ns, ladei_host_function fun
   lade_status status = ladei_soft_enter(rt, SOFT_OP_timer_add);
   if (status != LADE_OK) return status;
   soft_moment moment = {.at_ns = at_ns, .function = function, .user = user};
-  if (function == NULL) {
+  if (function == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "timer_add: NULL");
-  }
   return ladei_soft_sim_add(rt, &moment) ? LADE_OK
                                          : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "timer_add: one more timer");
 }
@@ -170,9 +167,8 @@ lade_status ladei_soft_advance(void *self, uint64_t ns) {
     return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED, "advance: \"%s\" has no virtual clock",
                        rt->name);
   }
-  if (ns > UINT64_MAX - rt->now_ns) {
+  if (ns > UINT64_MAX - rt->now_ns)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "advance: past the end of time");
-  }
   ladei_soft_sim_run_until(rt, rt->now_ns + ns);
   return LADE_OK;
 }

@@ -33,9 +33,8 @@ static uint64_t default_capacity(bool virtual_time) {
 static lade_status description_check(const lade_soft_device *device, uint64_t index) {
   const char *wrong = NULL;
   if (device->memory_bytes >= LADEI_SIZE_LIMIT) wrong = "memory_bytes";
-  if (!ladei_is_power_of_two(device->vm_granularity_bytes) || device->vm_granularity_bytes < 4096) {
+  if (!ladei_is_power_of_two(device->vm_granularity_bytes) || device->vm_granularity_bytes < 4096)
     wrong = "vm_granularity_bytes";
-  }
   if (device->numa_node < 0) wrong = "numa_node";
   if (device->reserved != 0) wrong = "reserved";
   if (wrong == NULL) return LADE_OK;
@@ -137,15 +136,11 @@ static void runtime_free(soft_runtime *rt) {
   ladei_soft_vm_close(rt);
   for (int32_t i = 0; rt->devices != NULL && i < rt->device_count; i++) {
     if (rt->devices[i].memory_file >= 0) close(rt->devices[i].memory_file);
-    for (int j = 0; j < SOFT_ENGINE_COUNT; j++) {
-      pthread_cond_destroy(&rt->devices[i].engines[j].cond);
-    }
+    for (int j = 0; j < SOFT_ENGINE_COUNT; j++) pthread_cond_destroy(&rt->devices[i].engines[j].cond);
   }
   soft_table *tables[] = {&rt->stream_table, &rt->event_table, &rt->graph_table, &rt->exec_table,
                           &rt->object_table, &rt->pool_table,  &rt->vm_table};
-  for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
-    ladei_soft_table_destroy(tables[i]);
-  }
+  for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) ladei_soft_table_destroy(tables[i]);
   while (rt->threads.root != NULL) {
     soft_tree_node *thread = rt->threads.root;
     soft_tree_remove(&rt->threads, thread);
@@ -196,9 +191,8 @@ static lade_status runtime_new(bool virtual_time, const lade_soft_options *optio
   lade_status status = LADE_OK;
   rt->devices = calloc(count, sizeof *rt->devices);
   rt->device_count = rt->devices == NULL ? 0 : (int32_t)count;
-  for (uint64_t i = 0; rt->devices != NULL && i < count && status == LADE_OK; i++) {
+  for (uint64_t i = 0; rt->devices != NULL && i < count && status == LADE_OK; i++)
     status = device_describe(rt, i, options->devices == NULL ? NULL : &options->devices[i]);
-  }
   engines_open(rt);
   bool complete = rt->devices != NULL && ladei_soft_hazards_open(rt) && ladei_soft_streams_open(rt) &&
                   (!virtual_time || ladei_soft_sim_open(rt));
@@ -249,9 +243,7 @@ static bool is_host_pool_block(const soft_range *range) { return range->host && 
 
 static uint64_t driver_pools(const soft_runtime *rt) {
   uint64_t count = rt->pool_table.live_count;
-  for (int32_t i = 0; i < rt->device_count; i++) {
-    count -= rt->devices[i].default_pool != NULL;
-  }
+  for (int32_t i = 0; i < rt->device_count; i++) count -= rt->devices[i].default_pool != NULL;
   return count;
 }
 
@@ -261,9 +253,7 @@ static void report_fill(const soft_runtime *rt, lade_soft_report *report) {
   report->unordered_reuse = rt->findings.unordered_reuse;
   report->unpinned_copies = rt->findings.unpinned_copies;
   report->stale_handles = rt->findings.stale_handles;
-  for (int32_t i = 0; i < rt->device_count; i++) {
-    report->device_bytes += rt->devices[i].charged;
-  }
+  for (int32_t i = 0; i < rt->device_count; i++) report->device_bytes += rt->devices[i].charged;
   report->pinned_bytes = rt->pinned_bytes;
   report->device_allocations = ranges_count(rt->ranges.root, is_device_allocation) + rt->vm_table.live_count;
   report->pinned_ranges = rt->pinned_ranges;
@@ -356,9 +346,8 @@ static lade_status soft_close(void *self) {
 
 static lade_status soft_of(const lade_runtime *runtime, const char *what, void **out_self) {
   if (runtime == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", what);
-  if (runtime->software_device == NULL) {
+  if (runtime->software_device == NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: \"%s\" is no software device", what, runtime->ops->name);
-  }
   *out_self = runtime->software_device;
   return ladei_runtime_check_process(runtime);
 }

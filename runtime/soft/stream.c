@@ -30,11 +30,10 @@ static bool stream_is_recyclable(const soft_stream *stream) {
 
 static void idle_push(soft_runtime *rt, soft_stream *stream) {
   stream->next = NULL;
-  if (rt->idle_streams_tail != NULL) {
+  if (rt->idle_streams_tail != NULL)
     rt->idle_streams_tail->next = stream;
-  } else {
+  else
     rt->idle_streams = stream;
-  }
   rt->idle_streams_tail = stream;
 }
 
@@ -87,11 +86,10 @@ soft_stream *ladei_soft_stream_new(soft_runtime *rt, soft_device *device, ladei_
 }
 
 static void blocking_remove(soft_device *device, soft_stream *stream) {
-  if (stream->blocking_previous != NULL) {
+  if (stream->blocking_previous != NULL)
     stream->blocking_previous->blocking_next = stream->blocking_next;
-  } else {
+  else
     device->blocking_streams = stream->blocking_next;
-  }
   if (stream->blocking_next != NULL) stream->blocking_next->blocking_previous = stream->blocking_previous;
 }
 
@@ -165,12 +163,10 @@ static soft_stream *special_resolve(soft_runtime *rt, lade_stream handle, lade_s
     return NULL;
   }
   if (handle != LADE_STREAM_PER_THREAD) return rt->devices[device].legacy;
-  if (thread->streams[device] == NULL) {
+  if (thread->streams[device] == NULL)
     thread->streams[device] = ladei_soft_stream_new(rt, &rt->devices[device], LADEI_STREAM_PER_THREAD, true);
-  }
-  if (thread->streams[device] == NULL) {
+  if (thread->streams[device] == NULL)
     *out_status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "stream_resolve: no memory for the thread's stream");
-  }
   return thread->streams[device];
 }
 
@@ -192,9 +188,8 @@ static lade_status stream_resolve(void *self, lade_stream handle, ladei_stream *
     stream = ordinary_find(rt, handle);
     if (stream == NULL) return bad_handle(rt, SOFT_OP_stream_resolve, handle);
   }
-  if (atomic_load_explicit(&rt->devices[stream->device].lost, memory_order_acquire)) {
+  if (atomic_load_explicit(&rt->devices[stream->device].lost, memory_order_acquire))
     return ladei_soft_lost(SOFT_OP_stream_resolve, stream->device);
-  }
   *out = (ladei_stream){rt->devices[stream->device].context, stream->id, stream->handle, stream->device,
                         (int32_t)stream->kind};
   return LADE_OK;
@@ -283,9 +278,8 @@ lade_status ladei_soft_stream_join_legacy(soft_runtime *rt, soft_op op, soft_str
   lade_status status = LADE_OK;
   if (stream->kind == LADEI_STREAM_LEGACY) {
     soft_stream *other = device->blocking_streams;
-    for (; other != NULL && status == LADE_OK; other = other->blocking_next) {
+    for (; other != NULL && status == LADE_OK; other = other->blocking_next)
       status = stream_wait_stream(rt, op, stream, other);
-    }
   } else if (stream->blocking && stream->legacy_seen < atomic_load(&device->legacy->submitted)) {
     status = stream_wait_stream(rt, op, stream, device->legacy);
     if (status == LADE_OK) stream->legacy_seen = atomic_load(&device->legacy->submitted);
@@ -301,9 +295,8 @@ static lade_status wait_event_locked(soft_runtime *rt, const ladei_stream *resol
   soft_stream *stream = ladei_soft_stream_find(rt, op, resolved, &status);
   if (stream == NULL) return status;
   uint64_t word = atomic_load(&event->word);
-  if (stream->capture != NULL || word == SOFT_EVENT_CAPTURED) {
+  if (stream->capture != NULL || word == SOFT_EVENT_CAPTURED)
     return word == 0 ? LADE_OK : ladei_soft_capture_wait(rt, op, stream, event);
-  }
   if (word == 0) return LADE_OK;
   soft_stream *awaited = ladei_soft_stream_by_index(rt, word >> SOFT_EVENT_NUMBER_BITS);
   status = ladei_soft_capture_check_legacy(rt, op, stream);
@@ -398,11 +391,9 @@ static lade_status stream_synchronize(void *self, const ladei_stream *resolved) 
 static lade_status device_synchronize_locked(soft_runtime *rt, int32_t device) {
   lade_status status = ladei_soft_unsafe(rt, "device_synchronize");
   /* Whatever the modes of captures and thread are. */
-  for (soft_capture *capture = rt->captures; capture != NULL; capture = capture->next) {
-    if (capture->origin->device == device) {
+  for (soft_capture *capture = rt->captures; capture != NULL; capture = capture->next)
+    if (capture->origin->device == device)
       status = ladei_soft_capture_break(rt, SOFT_OP_device_synchronize, capture, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED);
-    }
-  }
   for (uint32_t i = 1; i < rt->stream_count && status == LADE_OK; i++) {
     soft_stream *stream = ladei_soft_stream_by_index(rt, i);
     if (stream->device == device) status = stream_wait_idle(rt, SOFT_OP_device_synchronize, stream);

@@ -71,20 +71,17 @@ static bool reads_device(ladei_copy_direction direction) {
 
 static lade_status piece_find_memory(soft_runtime *rt, soft_op op, ladei_copy_direction direction, int device,
                                      soft_piece *piece) {
-  if (!piece_find_side(rt, piece->dst, piece->bytes, writes_device(direction), device, &piece->dst_range)) {
+  if (!piece_find_side(rt, piece->dst, piece->bytes, writes_device(direction), device, &piece->dst_range))
     return bad_memory(rt, op, piece->dst, piece->bytes);
-  }
-  if (!piece_find_side(rt, piece->src, piece->bytes, reads_device(direction), device, &piece->src_range)) {
+  if (!piece_find_side(rt, piece->src, piece->bytes, reads_device(direction), device, &piece->src_range))
     return bad_memory(rt, op, piece->src, piece->bytes);
-  }
   return LADE_OK;
 }
 
 static lade_status copy_arguments(soft_op op, ladei_copy_direction direction, const soft_piece *piece) {
   bool known = (unsigned)direction <= LADEI_COPY_H2H;
-  if (known && piece->bytes != 0 && piece->bytes < LADEI_SIZE_LIMIT && piece->dst != NULL && piece->src != NULL) {
+  if (known && piece->bytes != 0 && piece->bytes < LADEI_SIZE_LIMIT && piece->dst != NULL && piece->src != NULL)
     return LADE_OK;
-  }
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
                      "%s: direction %d, %zu bytes from %p to %p", ladei_soft_op_name(op), (int)direction, piece->bytes,
                      piece->src, piece->dst);
@@ -228,9 +225,8 @@ static lade_status copy_batch(void *self, ladei_copy_direction direction, size_t
     return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
                        "copy_batch: not on this device, or not on a legacy or capturing stream");
   }
-  if (count == 0 || count > UINT32_MAX) {
+  if (count == 0 || count > UINT32_MAX)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "copy_batch: %zu copies", count);
-  }
   soft_work work = {
       .kind = SOFT_WORK_COPY, .piece_count = (uint32_t)count, .pieces = calloc(count, sizeof(soft_piece))};
   if (work.pieces == NULL) return no_memory(SOFT_OP_copy_batch);
@@ -315,9 +311,7 @@ static lade_status sync_queue(soft_runtime *rt, soft_stream *legacy, const soft_
 
 /* Under the lock, which it lets go while the bytes move. */
 static void sync_perform(soft_runtime *rt, soft_stream *legacy, soft_caller *caller) {
-  while (!caller->ready) {
-    pthread_cond_wait(&caller->cond, &rt->lock);
-  }
+  while (!caller->ready) pthread_cond_wait(&caller->cond, &rt->lock);
   soft_work *work = &legacy->head->work;
   ladei_soft_work_start(rt, work);
   soft_work copying = *work;
@@ -387,9 +381,7 @@ static bool written_range(soft_runtime *rt, const soft_stream *stream, soft_piec
   piece->dst_range = range;
   if (range == NULL || !ladei_soft_range_covers(range, piece->dst, piece->bytes)) return false;
   if (range->host) return true;
-  if (range->kind == SOFT_RANGE_RESERVED) {
-    return ladei_soft_vm_accessible(rt, piece->dst, piece->bytes, stream->device);
-  }
+  if (range->kind == SOFT_RANGE_RESERVED) return ladei_soft_vm_accessible(rt, piece->dst, piece->bytes, stream->device);
   uint64_t reachable = rt->devices[stream->device].peers | (uint64_t)1 << stream->device;
   if (range->kind == SOFT_RANGE_POOL) reachable |= range->pool->access >> stream->device & 1 ? ~(uint64_t)0 : 0;
   return reachable >> range->device & 1;
@@ -402,11 +394,10 @@ static lade_status simple_submit(soft_runtime *rt, soft_op op, soft_work *work, 
   soft_stream *stream = ladei_soft_stream_find(rt, op, resolved, &status);
   if (stream != NULL) {
     work->device = stream->device;
-    if (work->piece_count != 0 && !written_range(rt, stream, &work->piece)) {
+    if (work->piece_count != 0 && !written_range(rt, stream, &work->piece))
       status = bad_memory(rt, op, work->piece.dst, work->piece.bytes);
-    } else {
+    else
       status = ladei_soft_submit(rt, op, stream, work);
-    }
   }
   ladei_soft_unlock(rt);
   return status;
@@ -416,9 +407,8 @@ static lade_status fill(void *self, void *dst, unsigned char value, size_t bytes
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_fill);
   if (status != LADE_OK) return status;
-  if (bytes == 0 || bytes >= LADEI_SIZE_LIMIT) {
+  if (bytes == 0 || bytes >= LADEI_SIZE_LIMIT)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "fill: %zu bytes", bytes);
-  }
   soft_work work = {.kind = SOFT_WORK_FILL, .engine = SOFT_ENGINE_COMPUTE, .piece_count = 1};
   work.piece = (soft_piece){.dst = dst, .bytes = bytes};
   work.value = value;
@@ -445,9 +435,8 @@ static lade_status host_function(void *self, const ladei_stream *resolved, ladei
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_host_function);
   if (status != LADE_OK) return status;
-  if (function == NULL) {
+  if (function == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "host_function: NULL");
-  }
   soft_work work = {.kind = SOFT_WORK_HOST, .engine = SOFT_ENGINE_HOST};
   work.function = function;
   work.user = user;

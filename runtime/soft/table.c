@@ -17,15 +17,11 @@ void ladei_soft_table_init(soft_table *table, soft_handle_kind kind, size_t reco
   atomic_init(&table->count, 0);
   table->free_head = 0;
   table->live_count = 0;
-  for (size_t i = 0; i < SOFT_TABLE_CHUNKS; i++) {
-    atomic_init(&table->chunks[i], NULL);
-  }
+  for (size_t i = 0; i < SOFT_TABLE_CHUNKS; i++) atomic_init(&table->chunks[i], NULL);
 }
 
 void ladei_soft_table_destroy(soft_table *table) {
-  for (size_t i = 0; i < SOFT_TABLE_CHUNKS; i++) {
-    free(atomic_load(&table->chunks[i]));
-  }
+  for (size_t i = 0; i < SOFT_TABLE_CHUNKS; i++) free(atomic_load(&table->chunks[i]));
 }
 
 void *ladei_soft_table_at(const soft_table *table, uint32_t index) {

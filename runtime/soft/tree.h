@@ -55,9 +55,8 @@ static inline void soft_tree_insert(soft_tree *tree, soft_tree_node *node, uint6
   node->key = key;
   node->priority = soft_tree_priority(key);
   soft_tree_node **place = &tree->root;
-  while (*place != NULL && (*place)->priority >= node->priority) {
+  while (*place != NULL && (*place)->priority >= node->priority)
     place = key < (*place)->key ? &(*place)->left : &(*place)->right;
-  }
   soft_tree_split(*place, key, &node->left, &node->right);
   *place = node;
   tree->count++;
@@ -66,9 +65,7 @@ static inline void soft_tree_insert(soft_tree *tree, soft_tree_node *node, uint6
 /* The node must be in the tree. */
 static inline void soft_tree_remove(soft_tree *tree, soft_tree_node *node) {
   soft_tree_node **place = &tree->root;
-  while (*place != node) {
-    place = node->key < (*place)->key ? &(*place)->left : &(*place)->right;
-  }
+  while (*place != node) place = node->key < (*place)->key ? &(*place)->left : &(*place)->right;
   soft_tree_node *left = node->left, *right = node->right;
   while (left != NULL && right != NULL) {
     if (left->priority >= right->priority) {

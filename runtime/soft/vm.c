@@ -66,9 +66,8 @@ static lade_status vm_reserve(void *self, int ordinal, size_t bytes, size_t alig
   size_t granularity = device->description.vm_granularity_bytes;
   /* A reservation may exceed the device, and so the limit of a device's size: one for 9/8 of it is what callers make. */
   bool whole = bytes != 0 && bytes < 2 * LADEI_SIZE_LIMIT && bytes % granularity == 0;
-  if (!whole || (align != 0 && !ladei_is_power_of_two(align))) {
+  if (!whole || (align != 0 && !ladei_is_power_of_two(align)))
     return bad_range(SOFT_OP_vm_reserve, NULL, bytes, "no multiple of the granularity, or a bad alignment");
-  }
   ladei_soft_lock(rt);
   device->active = true;
   const soft_range *range =
@@ -98,13 +97,12 @@ static lade_status vm_address_free(void *self, void *address, size_t bytes) {
   ladei_soft_lock(rt);
   soft_range *range = ladei_soft_range_at(rt, address);
   if (range == NULL || range->kind != SOFT_RANGE_RESERVED || range->node.key != key_of(address) ||
-      range->bytes != bytes) {
+      range->bytes != bytes)
     status = bad_range(SOFT_OP_vm_address_free, address, bytes, "not a whole reservation");
-  } else if (mapping_from(rt, range->node.key, range->node.key + bytes) != NULL) {
+  else if (mapping_from(rt, range->node.key, range->node.key + bytes) != NULL)
     status = bad_range(SOFT_OP_vm_address_free, address, bytes, "memory is still mapped there");
-  } else {
+  else
     ladei_soft_range_end(rt, range);
-  }
   ladei_soft_unlock(rt);
   return status;
 }
@@ -168,9 +166,8 @@ static bool file_adopt(soft_vm *vm, const foreign_file *foreign) {
 /* In a foreign file, or with NULL in new memory. */
 static lade_status create_locked(soft_runtime *rt, soft_device *device, size_t bytes, bool exportable,
                                  const foreign_file *foreign, ladei_vm_handle *out_handle) {
-  if (!ladei_soft_memory_charge(device, bytes)) {
+  if (!ladei_soft_memory_charge(device, bytes))
     return ladei_soft_out_of_device_memory(SOFT_OP_vm_create, device, bytes);
-  }
   soft_vm *vm = ladei_soft_table_take(&rt->vm_table);
   if (vm != NULL) {
     vm->device = device->ordinal;
@@ -230,16 +227,13 @@ static lade_status map_check(soft_runtime *rt, void *address, size_t bytes, cons
   const soft_range *range = ladei_soft_range_at(rt, address);
   const soft_device *device = &rt->devices[vm->device];
   bool inside = range != NULL && range->kind == SOFT_RANGE_RESERVED && ladei_soft_range_covers(range, address, bytes);
-  if (!inside || bytes != vm->bytes || key_of(address) % device->description.vm_granularity_bytes != 0) {
+  if (!inside || bytes != vm->bytes || key_of(address) % device->description.vm_granularity_bytes != 0)
     return bad_range(SOFT_OP_vm_map, address, bytes, "not the whole handle at whole granules of a reservation");
-  }
-  if (range->has_bytes == (device->description.addresses_only != 0)) {
+  if (range->has_bytes == (device->description.addresses_only != 0))
     return bad_range(SOFT_OP_vm_map, address, bytes, "addresses and memory of different kinds of devices");
-  }
   if (ladei_soft_vm_mapping_at(rt, address) != NULL ||
-      mapping_from(rt, key_of(address), key_of(address) + bytes) != NULL) {
+      mapping_from(rt, key_of(address), key_of(address) + bytes) != NULL)
     return bad_range(SOFT_OP_vm_map, address, bytes, "something is mapped there");
-  }
   return LADE_OK;
 }
 
@@ -312,19 +306,17 @@ static lade_status vm_unmap(void *self, void *address, size_t bytes) {
   lade_status status = ladei_soft_enter(rt, SOFT_OP_vm_unmap);
   if (status != LADE_OK) return status;
   ladei_soft_lock(rt);
-  if (!mappings_are_whole(rt, address, bytes)) {
+  if (!mappings_are_whole(rt, address, bytes))
     status = bad_range(SOFT_OP_vm_unmap, address, bytes, "not whole mapped handles");
-  } else {
+  else
     unmap_locked(rt, address, bytes);
-  }
   ladei_soft_unlock(rt);
   return status;
 }
 
 static lade_status access_locked(soft_runtime *rt, void *address, size_t bytes, int device, bool writable) {
-  if (!mappings_are_whole(rt, address, bytes)) {
+  if (!mappings_are_whole(rt, address, bytes))
     return bad_range(SOFT_OP_vm_set_access, address, bytes, "not whole mapped handles");
-  }
   uint64_t begin = key_of(address), end = begin + bytes, bit = (uint64_t)1 << device;
   for (uint64_t next = begin; next < end; next += mapping_from(rt, next, end)->bytes) {
     int owner = mapping_from(rt, next, end)->vm->device;
@@ -370,13 +362,12 @@ static lade_status vm_export(void *self, ladei_vm_handle handle, int *out_fd) {
   ladei_soft_lock(rt);
   const soft_vm *vm = ladei_soft_table_find(&rt->vm_table, handle);
   int fd = -1;
-  if (vm == NULL) {
+  if (vm == NULL)
     status = vm_stale(rt, SOFT_OP_vm_export, handle);
-  } else if (vm->file < 0) {
+  else if (vm->file < 0)
     status = bad_range(SOFT_OP_vm_export, NULL, 0, "the handle was not made exportable");
-  } else if ((fd = fcntl(vm->file, F_DUPFD_CLOEXEC, 0)) < 0) {
+  else if ((fd = fcntl(vm->file, F_DUPFD_CLOEXEC, 0)) < 0)
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "vm_export: the system refuses a descriptor");
-  }
   ladei_soft_unlock(rt);
   if (status == LADE_OK) *out_fd = fd;
   return status;
@@ -397,9 +388,8 @@ static lade_status import_locked(soft_runtime *rt, soft_device *device, const fo
                                  ladei_vm_handle *out_handle) {
   soft_vm *vm = handle_of_file(rt, file->inode);
   if (vm == NULL) return create_locked(rt, device, file->bytes, true, file, out_handle);
-  if (vm->device != device->ordinal) {
+  if (vm->device != device->ordinal)
     return bad_range(SOFT_OP_vm_import, NULL, 0, "the file is memory of another device");
-  }
   vm->references++;
   *out_handle = ladei_soft_table_handle(&rt->vm_table, vm);
   return LADE_OK;
@@ -412,9 +402,8 @@ static lade_status vm_import(void *self, int ordinal, int fd, ladei_vm_handle *o
   if (device == NULL) return status;
   struct stat facts;
   bool sealed = fcntl(fd, F_GET_SEALS) == FILE_SEALS && fstat(fd, &facts) == 0;
-  if (!sealed || !is_whole(device, (size_t)facts.st_size)) {
+  if (!sealed || !is_whole(device, (size_t)facts.st_size))
     return bad_range(SOFT_OP_vm_import, NULL, 0, "the file is no memory of a software device");
-  }
   const foreign_file file = {.descriptor = fd, .inode = facts.st_ino, .bytes = (size_t)facts.st_size};
   ladei_soft_lock(rt);
   status = import_locked(rt, device, &file, out_handle);

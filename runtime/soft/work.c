@@ -29,9 +29,7 @@ static bool slab_add(soft_runtime *rt) {
   soft_node *slab = calloc(NODES_PER_SLAB, sizeof *slab);
   if (slab == NULL) return false;
   slabs[rt->node_slab_count++] = slab;
-  for (int i = 0; i < NODES_PER_SLAB; i++) {
-    ladei_soft_node_free(rt, &slab[i]);
-  }
+  for (int i = 0; i < NODES_PER_SLAB; i++) ladei_soft_node_free(rt, &slab[i]);
   return true;
 }
 
@@ -49,9 +47,7 @@ void ladei_soft_node_free(soft_runtime *rt, soft_node *node) {
 }
 
 void ladei_soft_nodes_close(soft_runtime *rt) {
-  for (size_t i = 0; i < rt->node_slab_count; i++) {
-    free(rt->node_slabs[i]);
-  }
+  for (size_t i = 0; i < rt->node_slab_count; i++) free(rt->node_slabs[i]);
   free(rt->node_slabs);
 }
 
@@ -116,11 +112,10 @@ void ladei_soft_work_start(soft_runtime *rt, soft_work *work) {
 
 static void piece_move(const soft_piece *piece) {
   bool to_device = piece->dst_range != NULL && !piece->dst_range->host;
-  if (to_device) {
+  if (to_device)
     ladei_soft_stream_bytes(piece->dst, piece->src, piece->bytes);
-  } else {
+  else
     memmove(piece->dst, piece->src, piece->bytes);
-  }
 }
 
 void ladei_soft_work_perform(soft_runtime *rt, soft_work *work) {
@@ -128,9 +123,7 @@ void ladei_soft_work_perform(soft_runtime *rt, soft_work *work) {
   soft_piece *pieces = ladei_soft_work_pieces(work);
   switch (work->kind) {
   case SOFT_WORK_COPY:
-    for (uint32_t i = 0; i < work->piece_count; i++) {
-      piece_move(&pieces[i]);
-    }
+    for (uint32_t i = 0; i < work->piece_count; i++) piece_move(&pieces[i]);
     break;
   case SOFT_WORK_FILL: memset(work->piece.dst, (int)work->value, work->piece.bytes); break;
   case SOFT_WORK_WRITE: /* little-endian, as the devices are */
@@ -161,9 +154,7 @@ uint64_t ladei_soft_work_duration_ns(const soft_runtime *rt, const soft_work *wo
   const lade_soft_device *device = &rt->devices[work->device].description;
   uint64_t bytes = 0;
   const soft_piece *pieces = work->pieces != NULL ? work->pieces : &work->piece;
-  for (uint32_t i = 0; i < work->piece_count; i++) {
-    bytes += pieces[i].bytes;
-  }
+  for (uint32_t i = 0; i < work->piece_count; i++) bytes += pieces[i].bytes;
   if (work->kind == SOFT_WORK_FILL) return transfer_ns(bytes, device->memory_bytes_per_s);
   if (work->kind != SOFT_WORK_COPY) return 0;
   uint64_t rate = device->link_bytes_per_s;
@@ -180,11 +171,10 @@ void ladei_soft_engine_push(soft_runtime *rt, soft_node *node) {
   if (kind == SOFT_ENGINE_D2H && device->description.half_duplex) kind = SOFT_ENGINE_H2D;
   soft_engine *engine = &device->engines[kind];
   node->engine_next = NULL;
-  if (engine->tail != NULL) {
+  if (engine->tail != NULL)
     engine->tail->engine_next = node;
-  } else {
+  else
     engine->head = node;
-  }
   engine->tail = node;
   atomic_fetch_add_explicit(&engine->queued, 1, memory_order_relaxed);
   rt->clock->engine_kick(rt, engine);
@@ -250,11 +240,10 @@ void ladei_soft_stream_make_ready(soft_runtime *rt, soft_stream *stream) {
   if (stream->ready) return;
   stream->ready = true;
   stream->ready_next = NULL;
-  if (rt->ready_streams_tail != NULL) {
+  if (rt->ready_streams_tail != NULL)
     rt->ready_streams_tail->ready_next = stream;
-  } else {
+  else
     rt->ready_streams = stream;
-  }
   rt->ready_streams_tail = stream;
 }
 
@@ -289,9 +278,8 @@ static void waiters_wake(soft_runtime *rt, soft_stream *stream, uint64_t complet
 }
 
 static void host_waiters_wake(soft_stream *stream, uint64_t completed) {
-  for (soft_host_waiter *waiter = stream->host_waiters; waiter != NULL; waiter = waiter->next) {
+  for (soft_host_waiter *waiter = stream->host_waiters; waiter != NULL; waiter = waiter->next)
     if (waiter->number <= completed) pthread_cond_signal(&waiter->cond);
-  }
 }
 
 void ladei_soft_stream_finish_head(soft_runtime *rt, soft_stream *stream) {
@@ -367,11 +355,8 @@ void ladei_soft_run_ready(soft_runtime *rt) {
 
 /* Under the lock, let go meanwhile: until what the engines have in hand is over. */
 static void engines_settle(soft_runtime *rt, const soft_device *device) {
-  for (int i = 0; i < SOFT_ENGINE_COUNT; i++) {
-    while (device->engines[i].moving) {
-      pthread_cond_wait(&rt->idle_cond, &rt->lock);
-    }
-  }
+  for (int i = 0; i < SOFT_ENGINE_COUNT; i++)
+    while (device->engines[i].moving) pthread_cond_wait(&rt->idle_cond, &rt->lock);
 }
 
 /* From the first LADE_ERR_DEVICE_LOST on, memory that was in use by the device belongs to the host alone. */

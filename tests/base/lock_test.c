@@ -104,12 +104,8 @@ LADE_TEST(Lock, ExcludesOtherThreads) {
   shared_count count = {.value = 0};
   ladei_lock_init(&count.lock, LADEI_RANK_LEAF);
   pthread_t threads[THREADS];
-  for (int i = 0; i < THREADS; i++) {
-    LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, count_up, &count), 0);
-  }
-  for (int i = 0; i < THREADS; i++) {
-    pthread_join(threads[i], NULL);
-  }
+  for (int i = 0; i < THREADS; i++) LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, count_up, &count), 0);
+  for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
   LADE_EXPECT_EQ_UINT(count.value, (uint64_t)THREADS * ROUNDS);
   ladei_lock_destroy(&count.lock);
 }
@@ -134,16 +130,12 @@ LADE_TEST(Lock, WakesWhoSleepsForIt) {
   ladei_lock_init(&count.lock, LADEI_RANK_LEAF);
   pthread_t threads[THREADS];
   ladei_lock_acquire(&count.lock);
-  for (int i = 0; i < THREADS; i++) {
-    LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, count_slowly, &count), 0);
-  }
+  for (int i = 0; i < THREADS; i++) LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, count_slowly, &count), 0);
   const struct timespec moment = {.tv_nsec = 2 * 1000 * 1000};
   nanosleep(&moment, NULL);
   LADE_EXPECT_EQ_UINT(count.value, 0);
   ladei_lock_release(&count.lock);
-  for (int i = 0; i < THREADS; i++) {
-    pthread_join(threads[i], NULL);
-  }
+  for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
   LADE_EXPECT_EQ_UINT(count.value, (uint64_t)THREADS * 20);
   LADE_EXPECT_EQ_UINT(atomic_load(&count.lock.word), LADEI_LOCK_FREE);
   ladei_lock_destroy(&count.lock);

@@ -34,9 +34,8 @@ LADE_TEST(PageMap, FindsInteriorAddressesAndNothingBeside) {
       {0xfffffffff000 - 4096, 8192},
   };
   enum { COUNT = sizeof ranges / sizeof ranges[0] };
-  for (size_t i = 0; i < COUNT; i++) {
+  for (size_t i = 0; i < COUNT; i++)
     LADE_ASSERT_EQ_INT(ladei_pagemap_set(&map, at(ranges[i].address), ranges[i].bytes, &records[i]), LADE_OK);
-  }
   for (size_t i = 0; i < COUNT; i++) {
     uint64_t begin = ranges[i].address & ~(uint64_t)4095,
              end = (ranges[i].address + ranges[i].bytes + 4095) & ~(uint64_t)4095;
@@ -105,9 +104,8 @@ LADE_TEST(PageMap, CostsLittle) {
   LADE_EXPECT_EQ_SIZE(ladei_pagemap_metadata_bytes(&map), empty + 4096);
   /* 64 MiB in segments of 64 KiB: within 0.4 %. */
   size_t before = ladei_pagemap_metadata_bytes(&map);
-  for (uint64_t i = 0; i < 1024; i++) {
+  for (uint64_t i = 0; i < 1024; i++)
     LADE_ASSERT_EQ_INT(ladei_pagemap_set(&map, at(0x7e0000000000 + i * 65536), 65536, &records[1]), LADE_OK);
-  }
   LADE_EXPECT_LE_SIZE(ladei_pagemap_metadata_bytes(&map) - before, 64 * LADEI_MIB / 1000 * 4);
   ladei_pagemap_destroy(&map);
 }

@@ -71,9 +71,8 @@ static void setting_check(const ladei_setting *s) {
 }
 
 LADE_TEST(Config, EachKeyHasItsRangeAndHelp) {
-  for (size_t t = 0; t < ladei_config_table_count; t++) {
+  for (size_t t = 0; t < ladei_config_table_count; t++)
     for (size_t i = 0; i < ladei_config_tables[t]->count; i++) setting_check(&ladei_config_tables[t]->settings[i]);
-  }
   lade_test_context("%s", "");
 }
 

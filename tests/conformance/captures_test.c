@@ -428,9 +428,8 @@ CONFORMANCE_TEST(Captures, RecordsQueriesAndPinningElsewhereGoOn) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   ladei_stream other = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   ladei_driver_pool pool = NULL;
-  if (runtime->ops->pool_default != NULL && conformance_has(runtime, 0, LADEI_ATTR_DRIVER_POOLS_SUPPORTED)) {
+  if (runtime->ops->pool_default != NULL && conformance_has(runtime, 0, LADEI_ATTR_DRIVER_POOLS_SUPPORTED))
     LADE_ASSERT_OK(OP(pool_default, 0, &pool));
-  }
   LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
   pool_calls(runtime, &other);
   conformance_in_thread(pool_calls, runtime, &other);
@@ -496,11 +495,10 @@ CONFORMANCE_TEST(Captures, QuestionsAndWaitsSpoilThemInEveryMode) {
                       elsewhere ? "another" : "the capturing");
     LADE_ASSERT_OK(OP(capture_begin, &stream, modes[i / 2 % 3]));
     LADE_ASSERT_OK(OP(event_record, event, &stream));
-    if (elsewhere) {
+    if (elsewhere)
       conformance_in_thread(spoil, runtime, &call);
-    } else {
+    else
       spoil(runtime, &call);
-    }
     expect_capture_spoilt(runtime, &stream);
   }
   LADE_ASSERT_OK(OP(event_destroy, event));
@@ -612,11 +610,10 @@ CONFORMANCE_TEST(Captures, ModesSayWhetherUnsafeCallsAreAllowed) {
                       rows[i].other_thread ? "another" : "the capturing");
     unsafe_call call = {(ladei_capture_mode)rows[i].thread_mode, rows[i].allowed ? LADE_OK : LADE_ERR_CAPTURE};
     LADE_ASSERT_OK(OP(capture_begin, &stream, (ladei_capture_mode)rows[i].capture_mode));
-    if (rows[i].other_thread) {
+    if (rows[i].other_thread)
       conformance_in_thread(make_unsafe_call, runtime, &call);
-    } else {
+    else
       make_unsafe_call(runtime, &call);
-    }
     ladei_graph graph = NULL;
     lade_status ended = OP(capture_end, &stream, &graph);
     if (rows[i].allowed) LADE_EXPECT_OK(ended);

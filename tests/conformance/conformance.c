@@ -158,9 +158,8 @@ void conformance_expect_refused(const char *file, int line, const char *call_tex
                                 const char *op_name, const char *text, lade_status actual) {
   if (!ladet_equal_status(file, line, call_text, expected, actual)) return;
   const lade_error *error = lade_last_error();
-  if (error->status != expected) {
+  if (error->status != expected)
     ladet_fail(file, line, "%s: the error record says %s", call_text, lade_status_name(error->status));
-  }
   if (strstr(error->text, op_name) == NULL || (text != NULL && strstr(error->text, text) == NULL)) {
     ladet_fail(file, line, "%s: the error record should name %s and %s, but is: %s", call_text, op_name,
                text != NULL ? text : "nothing else", error->text);

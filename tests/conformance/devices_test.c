@@ -13,9 +13,8 @@ CONFORMANCE_TEST(Devices, ThereIsOneAtLeast) {
 
 static bool is_pci_bus_id(const char *text) {
   const char *shape = "hhhh:hh:hh.h";
-  for (; *shape != '\0'; shape++, text++) {
+  for (; *shape != '\0'; shape++, text++)
     if (*shape == 'h' ? !isxdigit((unsigned char)*text) : *text != *shape) return false;
-  }
   return *text == '\0';
 }
 
@@ -70,9 +69,8 @@ CONFORMANCE_TEST(Devices, EveryAttributeHasAnAnswerOfItsKind) {
       LADEI_ATTR_HOST_REGISTER_READ_ONLY_SUPPORTED,
   };
   int64_t value = -7;
-  for (int attribute = 0; attribute < LADEI_ATTR_COUNT; attribute++) {
+  for (int attribute = 0; attribute < LADEI_ATTR_COUNT; attribute++)
     LADE_EXPECT_OK(OP(device_attribute, 0, (ladei_device_attribute)attribute, &value));
-  }
   for (size_t i = 0; i < sizeof booleans / sizeof booleans[0]; i++) {
     LADE_ASSERT_OK(OP(device_attribute, 0, booleans[i], &value));
     if (value != 0 && value != 1) LADE_FAIL("attribute %d is %lld", (int)booleans[i], (long long)value);

@@ -30,9 +30,8 @@ CONFORMANCE_TEST(Faults, TheNthCallFailsAndNoOther) {
   NEEDS_SOFTWARE_DEVICE();
   for (uint64_t nth = 1; nth <= 4; nth++) {
     LADE_ASSERT_OK(lade_soft_fault_add(runtime, "device_alloc", nth, LADE_ERR_OUT_OF_DEVICE_MEMORY));
-    for (uint64_t call = 1; call <= 5; call++) {
+    for (uint64_t call = 1; call <= 5; call++)
       LADE_EXPECT_STATUS(call == nth ? LADE_ERR_OUT_OF_DEVICE_MEMORY : LADE_OK, alloc_and_free(runtime));
-    }
   }
 }
 

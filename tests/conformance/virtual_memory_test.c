@@ -183,13 +183,11 @@ CONFORMANCE_TEST(VirtualMemory, MappingsAreWholeAndDoNotOverlap) {
   LADE_ASSERT_OK(OP(vm_create, 0, 2 * step, false, &other));
   EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_map", NULL, OP(vm_map, m.address + step, 2 * step, other));
   EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_map", NULL, OP(vm_map, m.address + 2 * step, step, other));
-  if (conformance_finds_reservations_out) {
+  if (conformance_finds_reservations_out)
     EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_map", NULL, OP(vm_map, m.address + 3 * step, 2 * step, other));
-  }
   EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_unmap", NULL, OP(vm_unmap, m.address, step));
-  if (conformance_finds_reservations_out) {
+  if (conformance_finds_reservations_out)
     EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_unmap", NULL, OP(vm_unmap, m.address + 2 * step, 2 * step));
-  }
   EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_set_access", NULL,
                  OP(vm_set_access, m.address + 2 * step, 2 * step, 0, true));
   EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "vm_address_free", NULL, OP(vm_address_free, m.address, 4 * step));

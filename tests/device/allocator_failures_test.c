@@ -180,9 +180,8 @@ static void scenario_grown_pool(lade_device_allocator *allocator, const lade_str
   LADE_EXPECT_OK(lade_device_checkpoint_get(allocator, pool_one, &checkpoint));
   for (int i = 0; i < 2; i++) support_note(first, lade_device_free(allocator, blocks[i]));
   LADE_EXPECT_OK(lade_device_checkpoint_set(allocator, checkpoint, &restored));
-  for (size_t i = 0; i < restored->created_count; i++) {
+  for (size_t i = 0; i < restored->created_count; i++)
     LADE_EXPECT_OK(lade_device_free(allocator, restored->created[i]));
-  }
   lade_device_restored_destroy(restored);
   lade_device_checkpoint_destroy(checkpoint);
   LADE_EXPECT_OK(lade_device_pool_release(allocator, pool_one));

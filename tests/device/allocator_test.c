@@ -78,9 +78,8 @@ LADE_TEST(DeviceSearch, TakesTheSmallestBlockAndOfThoseTheLowest) {
   LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1500, 0), blocks[2]); /* two of 2048: the lower one */
   LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1500, 0), blocks[6]);
   LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1500, 0), blocks[0]);
-  for (int i = 0; i < 8; i++) {
+  for (int i = 0; i < 8; i++)
     if (i != 4) device_fixture_free(&f, blocks[i]);
-  }
   device_fixture_close(&f);
 }
 

@@ -53,9 +53,8 @@ LADE_TEST(DeviceCallbacks, NoMoreThanSixteen) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
   hoard hoards[LADEI_DEVICE_CALLBACKS_MAX + 1];
-  for (int i = 0; i < LADEI_DEVICE_CALLBACKS_MAX; i++) {
+  for (int i = 0; i < LADEI_DEVICE_CALLBACKS_MAX; i++)
     LADE_EXPECT_OK(lade_device_reclaimer_add(f.allocator, hoard_reclaim, &hoards[i]));
-  }
   LADE_EXPECT_STATUS(LADE_ERR_LIMIT,
                      lade_device_reclaimer_add(f.allocator, hoard_reclaim, &hoards[LADEI_DEVICE_CALLBACKS_MAX]));
   device_fixture_close(&f);

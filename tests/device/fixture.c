@@ -38,9 +38,8 @@ bool device_fixture_open_bytes(device_fixture *f, const char *runtime, const lad
 void device_fixture_close(device_fixture *f) {
   device_fixture_check(f);
   LADE_EXPECT_OK(lade_device_allocator_destroy(f->allocator, true));
-  for (int i = 0; i < FIXTURE_STREAMS; i++) {
+  for (int i = 0; i < FIXTURE_STREAMS; i++)
     if (f->streams[i] != NULL) LADE_EXPECT_OK(lade_stream_destroy(f->runtime, f->streams[i]));
-  }
   support_expect_nothing_live(f->runtime);
   support_runtime_close(f->runtime);
 }

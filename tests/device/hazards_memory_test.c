@@ -67,9 +67,8 @@ static size_t steady_allocations(bool with_streams) {
   device_fixture f;
   if (!memory_open(&f)) return 0;
   void *blocks[BLOCKS] = {NULL};
-  for (int i = 0; i < BLOCKS; i++) {
+  for (int i = 0; i < BLOCKS; i++)
     LADE_EXPECT_OK(lade_device_alloc(f.allocator, (size_t)(1 + i % 40) * 700, f.streams[i % 3], &blocks[i]));
-  }
   for (int round = 0; round < 20; round++) blocks_turn(&f, blocks, with_streams);
   size_t before = allocations;
   for (int round = 0; round < 20; round++) blocks_turn(&f, blocks, with_streams);

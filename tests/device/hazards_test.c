@@ -410,9 +410,7 @@ static void visit_free(device_fixture *f) {
   device_fixture_empty_cache(f);
   ladei_stream noted;
   LADE_EXPECT_OK(f->runtime->ops->stream_resolve(f->runtime->self, LADE_STREAM_PER_THREAD, &noted));
-  for (int i = 0; i < 64; i++) {
-    LADE_EXPECT_OK(f->runtime->ops->fill(f->runtime->self, busy_block, 0, 60 * MIB, &noted));
-  }
+  for (int i = 0; i < 64; i++) LADE_EXPECT_OK(f->runtime->ops->fill(f->runtime->self, busy_block, 0, 60 * MIB, &noted));
 }
 
 LADE_TEST(hazard_H16, BlockFreedInTheMiddleOfARecordDoesNoHarm) {
@@ -521,9 +519,8 @@ static void expect_ring(device_fixture *f, uint64_t written, uint64_t held) {
   lade_device_history *history = NULL;
   LADE_ASSERT_OK(lade_device_history_get(f->allocator, &history));
   LADE_EXPECT_EQ_SIZE(history->event_count, held);
-  for (size_t n = 0; n < history->event_count; n++) {
+  for (size_t n = 0; n < history->event_count; n++)
     LADE_EXPECT_EQ_UINT(history->events[n].sequence, written - held + n);
-  }
   lade_device_history_destroy(history);
 }
 
@@ -566,9 +563,7 @@ LADE_TEST(hazard_H21, CurrentDeviceStaysAndIsNotUsed) {
   void *block = NULL;
   LADE_EXPECT_OK(lade_device_set_memory_fraction(allocator, 0.9));
   LADE_EXPECT_OK(lade_device_alloc(allocator, 30 * MIB, on_zero, &block));
-  for (int i = 0; i < 2; i++) {
-    LADE_EXPECT_OK(runtime->ops->memory_info(runtime->self, i, &free_bytes[i], &total_bytes));
-  }
+  for (int i = 0; i < 2; i++) LADE_EXPECT_OK(runtime->ops->memory_info(runtime->self, i, &free_bytes[i], &total_bytes));
   LADE_EXPECT_EQ_SIZE(free_bytes[1] - free_bytes[0], 30 * MIB); /* the memory is device 0's */
   LADE_EXPECT_OK(lade_device_largest_get(allocator, &largest));
   LADE_EXPECT_EQ_SIZE(largest, free_bytes[0]); /* not the current device's */

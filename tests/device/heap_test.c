@@ -49,9 +49,8 @@ static bool step_is_drawn(step s) {
       {LADEI_DEVICE_HEAP_BUSY, LADEI_DEVICE_HEAP_DEFERRED},  {LADEI_DEVICE_HEAP_DEFERRED, LADEI_DEVICE_HEAP_PENDING},
   };
   bool found = false;
-  for (size_t i = 0; i < sizeof drawn / sizeof drawn[0]; i++) {
+  for (size_t i = 0; i < sizeof drawn / sizeof drawn[0]; i++)
     found = found || (drawn[i].from == s.from && drawn[i].to == s.to);
-  }
   return found;
 }
 

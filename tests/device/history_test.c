@@ -520,9 +520,8 @@ static void *member_run(void *user) {
     LADE_EXPECT_OK(lade_device_free(f->allocator, blocks[at]));
     blocks[at] = NULL;
     LADE_EXPECT_OK(lade_device_alloc(f->allocator, (size_t)(i % 7 + 1) * 700, f->streams[m->stream], &blocks[at]));
-    if (i % 3 == 0) {
+    if (i % 3 == 0)
       LADE_EXPECT_OK(lade_device_record_stream(f->allocator, blocks[at], f->streams[(m->stream + 1) % THREADS]));
-    }
     if (i % 50 == 0) LADE_EXPECT_OK(lade_device_annotate(f->allocator, "fifty"));
   }
   for (int at = 0; at < 8; at++) LADE_EXPECT_OK(lade_device_free(f->allocator, blocks[at]));
@@ -537,12 +536,10 @@ static void snapshot_expect(const lade_device_snapshot *snapshot) {
     bool active = snapshot->blocks[i].state != LADE_DEVICE_BLOCK_INACTIVE;
     LADE_EXPECT(active == (snapshot->blocks[i].context != NULL));
   }
-  for (size_t i = 1; i < snapshot->event_count; i++) {
+  for (size_t i = 1; i < snapshot->event_count; i++)
     LADE_EXPECT_EQ_UINT(snapshot->events[i].sequence, snapshot->events[i - 1].sequence + 1);
-  }
-  if (snapshot->event_count > 0) {
+  if (snapshot->event_count > 0)
     LADE_EXPECT_EQ_UINT(snapshot->events[snapshot->event_count - 1].action, LADE_DEVICE_SNAPSHOT);
-  }
 }
 
 static void *reader_run(void *user) {

@@ -237,9 +237,7 @@ LADE_TEST(DeviceInFlight, ThoseThatFindNothingAreAllTold) {
   for (int round = 0; round < ROUNDS; round++) {
     caller callers[CALLERS];
     for (int i = 0; i < CALLERS; i++) caller_start(&callers[i], &f, call_alloc, 60 * MIB, i);
-    for (int i = 0; i < CALLERS; i++) {
-      LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, caller_join(&callers[i]));
-    }
+    for (int i = 0; i < CALLERS; i++) LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, caller_join(&callers[i]));
   }
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).ooms, CALLERS * ROUNDS);
   device_fixture_free(&f, held);

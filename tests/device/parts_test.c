@@ -110,10 +110,8 @@ static const ladei_device_order_node *model_search(const set_model *model, ladei
     const ladei_device_order_key *small = at_least ? &node->key : &key;
     const ladei_device_order_key *large = at_least ? &key : &node->key;
     if (ladei_device_order_less(small, large)) continue;
-    if (best == NULL ||
-        ladei_device_order_less(at_least ? &node->key : &best->key, at_least ? &best->key : &node->key)) {
+    if (best == NULL || ladei_device_order_less(at_least ? &node->key : &best->key, at_least ? &best->key : &node->key))
       best = node;
-    }
   }
   return best;
 }
@@ -231,9 +229,8 @@ static const ladei_device_order_node *beside(const placed_node *nodes, ladei_dev
 
 static uint64_t largest_size(const placed_node *nodes) {
   uint64_t largest = 0;
-  for (size_t i = 0; i < NODES; i++) {
+  for (size_t i = 0; i < NODES; i++)
     if (nodes[i].inside && nodes[i].node.key.word[1] > largest) largest = nodes[i].node.key.word[1];
-  }
   return largest;
 }
 
@@ -337,9 +334,8 @@ LADE_TEST(BlockMap, AgreesWithATableOverRandomSteps) {
       expected[i] = NULL;
     }
   }
-  for (size_t i = 0; i < ADDRESSES; i++) {
+  for (size_t i = 0; i < ADDRESSES; i++)
     LADE_ASSERT_EQ_PTR(ladei_device_block_map_get(&map, UINT64_C(0x700000000000) + 512 * i), expected[i]);
-  }
   ladei_device_block_map_destroy(&map);
 }
 

@@ -56,11 +56,10 @@ static void step(worker *w, support_random *random) {
   void *block = NULL;
   size_t bytes = size_random(random);
   lade_status status = lade_device_alloc(a->f.allocator, bytes, a->f.streams[w->stream], &block);
-  if (status == LADE_ERR_OUT_OF_DEVICE_MEMORY) {
+  if (status == LADE_ERR_OUT_OF_DEVICE_MEMORY)
     atomic_fetch_add(&a->refused, 1);
-  } else {
+  else
     LADE_EXPECT_OK(status);
-  }
   if (block != NULL) {
     atomic_fetch_add(&a->served, 1);
     block_use(w, random, block, bytes);

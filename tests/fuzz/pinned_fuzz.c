@@ -129,11 +129,10 @@ static void step(machine *own, fuzz_reader *in) {
   case 5:
   case 6: step_free(own, in); break;
   case 7:
-    if (fuzz_below(in, 2) == 0) {
+    if (fuzz_below(in, 2) == 0)
       step_hold(own, in);
-    } else {
+    else
       step_fault(own, in);
-    }
     break;
   case 8: FUZZ_CHECK(lade_soft_advance(own->runtime, (uint64_t)fuzz_byte(in) * 100) == LADE_OK); break;
   default:

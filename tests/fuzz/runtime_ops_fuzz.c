@@ -68,17 +68,15 @@ typedef struct machine {
 static bool worked(const machine *m, const char *what, lade_status status) {
   if (status == LADE_OK) return true;
   if (m->careless && status != LADE_ERR_INTERNAL) return false;
-  if (status != INJECTED || !m->faults) {
+  if (status != INJECTED || !m->faults)
     fuzz_fail("%s: %s: %s", what, lade_status_name(status), lade_last_error()->text);
-  }
   return false;
 }
 #define WORKED(m, name, ...) worked(m, #name, OP(m, name, ##__VA_ARGS__))
 
 static bool any_held(const machine *m) {
-  for (int i = 0; i < STREAMS; i++) {
+  for (int i = 0; i < STREAMS; i++)
     if (m->streams[i].held) return true;
-  }
   return false;
 }
 
@@ -123,11 +121,10 @@ static bool settle(machine *m, fuzz_stream *s) {
 static void block_verify(machine *m, block *b) {
   unsigned char seen[BLOCK_BYTES];
   if (m->careless) return;
-  if (b->pinned) {
+  if (b->pinned)
     memcpy(seen, b->memory, b->bytes);
-  } else if (!WORKED(m, copy_sync, b->device, LADEI_COPY_D2H, seen, b->memory, b->bytes)) {
+  else if (!WORKED(m, copy_sync, b->device, LADEI_COPY_D2H, seen, b->memory, b->bytes))
     return;
-  }
   for (size_t i = 0; i < b->bytes; i++) {
     if (seen[i] == b->model[i]) continue;
     fuzz_fail("block %d: byte %zu of %zu is 0x%02x instead of 0x%02x", (int)(b - m->blocks), i, b->bytes, seen[i],
@@ -201,9 +198,8 @@ static void step_move(machine *m, fuzz_reader *in) {
   if (old->capturing >= 0 || new->capturing >= 0) return;
   lade_event event = NULL;
   if (!WORKED(m, event_create, old->stream.context, 0, &event)) return;
-  if (WORKED(m, event_record, event, &old->stream) && WORKED(m, stream_wait_event, &new->stream, event)) {
+  if (WORKED(m, event_record, event, &old->stream) && WORKED(m, stream_wait_event, &new->stream, event))
     b->stream = target;
-  }
   while (!WORKED(m, event_destroy, event)) continue;
 }
 
@@ -211,9 +207,8 @@ static void step_synchronize(machine *m, fuzz_reader *in) {
   int index = (int)fuzz_below(in, STREAMS);
   fuzz_stream *s = &m->streams[index];
   if (!settle(m, s)) return;
-  for (int i = 0; i < BLOCKS; i++) {
+  for (int i = 0; i < BLOCKS; i++)
     if (m->blocks[i].memory != NULL && m->blocks[i].stream == index) block_verify(m, &m->blocks[i]);
-  }
 }
 
 /* Questions: their answers change nothing. */
@@ -228,9 +223,8 @@ static void step_ask(machine *m, fuzz_reader *in) {
     lade_status status = OP(m, stream_query, &s->stream);
     if (status != LADE_NOT_READY) (void)worked(m, "stream_query", status);
   }
-  if (WORKED(m, stream_capture_info, &s->stream, &info)) {
+  if (WORKED(m, stream_capture_info, &s->stream, &info))
     FUZZ_CHECK(info.status == (s->capturing >= 0 ? LADEI_CAPTURE_ACTIVE : LADEI_CAPTURE_NONE));
-  }
   if (b->memory != NULL && WORKED(m, pointer_attributes, b->memory + b->bytes - 1, &attributes)) {
     FUZZ_CHECK(attributes.kind == (b->pinned ? LADEI_MEMORY_PINNED : LADEI_MEMORY_DEVICE));
     FUZZ_CHECK(attributes.base == (uintptr_t)b->memory);
@@ -376,9 +370,8 @@ static void machine_give_back(machine *m) {
     if (s->capturing >= 0) capture_finish(m, s);
   }
   for (int i = 0; i < DEVICES; i++) FUZZ_CHECK(OP(m, device_synchronize, i) == LADE_OK);
-  for (int i = 0; i < GRAPHS; i++) {
+  for (int i = 0; i < GRAPHS; i++)
     if (m->graphs[i].exec != NULL) FUZZ_CHECK(OP(m, graph_exec_destroy, m->graphs[i].exec) == LADE_OK);
-  }
   for (int i = 0; i < BLOCKS; i++) {
     block *b = &m->blocks[i];
     if (b->memory == NULL) continue;
@@ -394,9 +387,7 @@ static void machine_close(machine *m) {
   lade_soft_report_init(&report);
   FUZZ_CHECK(lade_soft_report_get(m->runtime, &report) == LADE_OK);
   uint64_t findings = report.freed_memory_used + report.unordered_reuse + report.stale_handles + report.unpinned_copies;
-  if (findings != 0 && !m->careless) {
-    fuzz_fail("the software device reports: %s", lade_soft_last_finding(m->runtime));
-  }
+  if (findings != 0 && !m->careless) fuzz_fail("the software device reports: %s", lade_soft_last_finding(m->runtime));
   FUZZ_CHECK(report.device_bytes == 0 && report.pinned_bytes == 0 && report.device_allocations == 0);
   FUZZ_CHECK(report.pinned_ranges == 0 && report.streams == 0 && report.events == 0 && report.graphs == 0);
   if (lade_runtime_close(m->runtime) != LADE_OK) fuzz_fail("close: %s", lade_last_error()->text);

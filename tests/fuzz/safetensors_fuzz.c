@@ -69,16 +69,14 @@ static void again_check(const ladei_loader_header *header, uint64_t data_bytes) 
   size_t bytes;
   ladei_loader_header again;
   if (ladei_loader_header_write(header->entries, header->entry_count, header->metadata, header->metadata_count, &text,
-                                &bytes) != LADE_OK) {
+                                &bytes) != LADE_OK)
     return;
-  }
   lade_status status = ladei_loader_header_parse(text + 8, bytes - 8, data_bytes, &again);
   FUZZ_CHECK(status == LADE_OK && bytes % 8 == 0);
   if (status == LADE_OK) {
     FUZZ_CHECK(again.entry_count == header->entry_count && again.metadata_count == header->metadata_count);
-    for (size_t i = 0; i < again.entry_count && i < header->entry_count; i++) {
+    for (size_t i = 0; i < again.entry_count && i < header->entry_count; i++)
       FUZZ_CHECK(strcmp(again.entries[i].name, header->entries[i].name) == 0);
-    }
     ladei_loader_header_dispose(&again);
   }
   free(text);
@@ -90,9 +88,8 @@ static void words_run(const uint8_t *data, size_t size) {
   fuzz_reader reader = {data, data + size};
   uint64_t data_bytes = fuzz_below(&reader, DATA_BYTES_MAX);
   size_t length = (size_t)sprintf(text, "{");
-  while (!fuzz_done(&reader) && length + 100 < TEXT_MAX) {
+  while (!fuzz_done(&reader) && length + 100 < TEXT_MAX)
     length += (size_t)sprintf(text + length, "%s", words[fuzz_below(&reader, sizeof words / sizeof words[0])]);
-  }
   if (ladei_loader_header_parse(text, length, data_bytes, &header) == LADE_OK) {
     header_check(&header, data_bytes);
     again_check(&header, data_bytes);
@@ -131,10 +128,9 @@ static void file_run(const uint8_t *data, size_t size) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (size == 0) return 0;
-  if (data[0] % 2 == 1) {
+  if (data[0] % 2 == 1)
     words_run(data + 1, size - 1);
-  } else {
+  else
     file_run(data + 1, size - 1);
-  }
   return 0;
 }

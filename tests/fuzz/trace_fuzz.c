@@ -62,13 +62,11 @@ static size_t text_make(const uint8_t *data, size_t size, char text[TEXT_MAX]) {
   size_t length = 0;
   bool of_words = size > 0 && data[0] % 2 == 1;
   if (of_words) length = (size_t)sprintf(text, "lade-trace 1\n");
-  for (size_t i = 1; i < size && length + 40 < TEXT_MAX; i++) {
-    if (of_words) {
+  for (size_t i = 1; i < size && length + 40 < TEXT_MAX; i++)
+    if (of_words)
       length += (size_t)sprintf(text + length, "%s ", words[data[i] % (sizeof words / sizeof words[0])]);
-    } else {
+    else
       text[length++] = (char)data[i];
-    }
-  }
   return length;
 }
 

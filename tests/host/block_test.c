@@ -23,9 +23,8 @@ static const ladei_pinned_block_state arrows[][2] = {
 
 static bool is_drawn(ladei_pinned_block_state from, ladei_pinned_block_state to) {
   bool drawn = from == to;
-  for (size_t i = 0; i < sizeof arrows / sizeof arrows[0]; i++) {
+  for (size_t i = 0; i < sizeof arrows / sizeof arrows[0]; i++)
     drawn = drawn || (arrows[i][0] == from && arrows[i][1] == to);
-  }
   return drawn;
 }
 

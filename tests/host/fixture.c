@@ -41,9 +41,8 @@ void pinned_fixture_close(pinned_fixture *own) {
   LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
   LADE_EXPECT_OK(own->runtime->ops->device_free(own->runtime->self, 0, own->device));
-  for (int i = 0; i < PINNED_FIXTURE_STREAMS; i++) {
+  for (int i = 0; i < PINNED_FIXTURE_STREAMS; i++)
     if (own->streams[i] != NULL) LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[i]));
-  }
   if (support_inner(own->runtime) != own->runtime) support_expect_nothing_live(own->runtime);
   support_runtime_close(own->runtime);
 }

@@ -378,9 +378,8 @@ static void member_alloc(member *own, int i) {
 
 static void member_free(member *own, int i) {
   expect(own, support_pattern_mismatch(own->blocks[i], 64, own->marks[i], 0) == 64);
-  if (support_random_one_in(&own->random, 2)) {
+  if (support_random_one_in(&own->random, 2))
     expect(own, lade_pinned_record_event(own->all->pool, own->blocks[i], own->stream) == LADE_OK);
-  }
   expect(own, lade_pinned_free(own->all->pool, own->blocks[i]) == LADE_OK);
   own->blocks[i] = NULL;
 }
@@ -389,16 +388,14 @@ static void *member_run(void *user) {
   member *own = user;
   for (int step = 0; step < STEPS; step++) {
     int i = (int)support_random_below(&own->random, HELD);
-    if (own->blocks[i] == NULL) {
+    if (own->blocks[i] == NULL)
       member_alloc(own, i);
-    } else {
+    else
       member_free(own, i);
-    }
     if (support_random_one_in(&own->random, 40)) expect(own, lade_pinned_empty_cache(own->all->pool) == LADE_OK);
   }
-  for (int i = 0; i < HELD; i++) {
+  for (int i = 0; i < HELD; i++)
     if (own->blocks[i] != NULL) member_free(own, i);
-  }
   return NULL;
 }
 

@@ -96,11 +96,10 @@ static void copy_out(model_pool *own, const live_block *block) {
   unsigned char *slot = own->device + (size_t)own->slots * SLOT_BYTES;
   LADE_ASSERT_OK(lade_copy_async(own->runtime, slot, block->pointer, head_of(block), stream));
   unsigned char *inside = block->pointer + support_random_below(&own->random, block->bytes);
-  if (support_random_one_in(&own->random, 3)) {
+  if (support_random_one_in(&own->random, 3))
     LADE_ASSERT_OK(lade_pinned_record_use(own->pool, inside, stream));
-  } else {
+  else
     LADE_ASSERT_OK(lade_pinned_record_event(own->pool, inside, stream));
-  }
   own->slot_seed[own->slots] = block->seed;
   own->slot_bytes[own->slots] = head_of(block);
   own->slots++;
@@ -111,11 +110,10 @@ static void step_free(model_pool *own) {
   live_block *block = &own->blocks[support_random_below(&own->random, (uint64_t)own->count)];
   LADE_EXPECT_PATTERN(block->pointer, head_of(block), block->seed, 0);
   for (uint64_t uses = support_random_below(&own->random, 3); uses > 0; uses--) copy_out(own, block);
-  if (support_random_one_in(&own->random, 5)) {
+  if (support_random_one_in(&own->random, 5))
     LADE_ASSERT_OK(lade_pinned_free_quiet(own->pool, block->pointer));
-  } else {
+  else
     LADE_ASSERT_OK(lade_pinned_free(own->pool, block->pointer));
-  }
   *block = own->blocks[--own->count];
 }
 
@@ -142,9 +140,8 @@ static void step_give_back(model_pool *own) {
 static void step_wrong_pointer(model_pool *own) {
   if (own->count == 0) return;
   live_block *block = &own->blocks[support_random_below(&own->random, (uint64_t)own->count)];
-  if (block->bytes > 1) {
+  if (block->bytes > 1)
     LADE_ASSERT_STATUS(LADE_ERR_NOT_BLOCK_START, lade_pinned_free(own->pool, block->pointer + block->bytes / 2));
-  }
   LADE_ASSERT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_pinned_free(own->pool, own));
 }
 
@@ -161,23 +158,22 @@ static void check_totals(model_pool *own) {
 
 static void step(model_pool *own) {
   uint64_t what = support_random_below(&own->random, 1000);
-  if (what < 460) {
+  if (what < 460)
     step_alloc(own);
-  } else if (what < 880) {
+  else if (what < 880)
     step_free(own);
-  } else if (what < 920) {
+  else if (what < 920)
     LADE_ASSERT_OK(lade_soft_advance(own->runtime, support_random_below(&own->random, 50000)));
-  } else if (what < 950) {
+  else if (what < 950)
     step_wrong_pointer(own);
-  } else if (what < 980) {
+  else if (what < 980)
     LADE_ASSERT_OK(lade_pinned_process_events(own->pool));
-  } else if (what < 989) {
+  else if (what < 989)
     step_give_back(own);
-  } else if (what < 992) {
+  else if (what < 992)
     step_renew_stream(own);
-  } else {
+  else
     LADE_ASSERT_OK(lade_stream_synchronize(own->runtime, own->streams[0]));
-  }
 }
 
 static bool model_open(model_pool *own, uint64_t seed) {

@@ -118,9 +118,8 @@ static int locking_driver_in_child(void) {
   if (!open_locking(&own, LADE_PINNED_SOURCE_REGISTER)) return CHILD_FAILED;
   for (int round = 0; round < 2; round++) {
     lade_status status = LADE_OK;
-    for (count = 0; status == LADE_OK && count < 32; count += status == LADE_OK ? 1 : 0) {
+    for (count = 0; status == LADE_OK && count < 32; count += status == LADE_OK ? 1 : 0)
       status = lade_pinned_alloc(own.pool, 4096, &blocks[count]);
-    }
     LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_PINNED_MEMORY, status);
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "mlock");
     LADE_EXPECT(count >= 8 && count <= MEMLOCK_BYTES / 4096);

@@ -45,9 +45,8 @@ static void stream_renew(worker *own) {
 
 static void block_put(worker *own, unsigned char *block) {
   arena *all = own->arena;
-  if (support_random_one_in(&own->random, 3)) {
+  if (support_random_one_in(&own->random, 3))
     expect(all, lade_pinned_record_event(all->pool, block, own->stream) == LADE_OK);
-  }
   expect(all, lade_pinned_free(all->pool, block) == LADE_OK);
 }
 
@@ -105,9 +104,7 @@ static bool arena_open(arena *own) {
 }
 
 static void arena_close(arena *own) {
-  for (int i = 0; i < SHARED; i++) {
-    LADE_EXPECT_OK(lade_pinned_free(own->pool, atomic_exchange(&own->shared[i], NULL)));
-  }
+  for (int i = 0; i < SHARED; i++) LADE_EXPECT_OK(lade_pinned_free(own->pool, atomic_exchange(&own->shared[i], NULL)));
   lade_pinned_stats stats;
   lade_pinned_stats_init(&stats);
   LADE_EXPECT_OK(lade_pinned_process_events(own->pool));

@@ -49,9 +49,8 @@ LADE_TEST(Owner, WordsOfOneSegmentDoNotComeTrueInTheNext) {
       LADE_ASSERT(now[i].block != NULL);
     }
     for (int i = 0; life > 0 && i < BLOCKS; i++) {
-      for (int k = 0; k < BLOCKS; k++) {
+      for (int k = 0; k < BLOCKS; k++)
         if (now[i].block == before[k].block) LADE_EXPECT_GT_UINT(now[i].word >> 32, before[k].word >> 32);
-      }
       LADE_EXPECT_EQ_PTR(now[i].segment, before[i].segment); /* the records are the same, or this tests nothing */
     }
     for (int i = 0; i < BLOCKS; i++) {

@@ -26,9 +26,7 @@ LADE_TEST(SizeClass, WastesAtMostAnEighthOrAStep) {
     size_t step = bytes <= 7 * LADEI_PINNED_GRANULE_BYTES ? LADEI_PINNED_GRANULE_BYTES : LADEI_PINNED_PAGE_BYTES;
     LADE_ASSERT_GE_SIZE(got, bytes);
     LADE_ASSERT_LT_SIZE(got - bytes, ladei_size_max(step, bytes / 8 + step));
-    if (bytes >= 32 * LADEI_KIB) {
-      LADE_ASSERT_LE_SIZE(got, bytes + ladei_size_max(bytes / 8, LADEI_PINNED_PAGE_BYTES));
-    }
+    if (bytes >= 32 * LADEI_KIB) LADE_ASSERT_LE_SIZE(got, bytes + ladei_size_max(bytes / 8, LADEI_PINNED_PAGE_BYTES));
   }
 }
 
@@ -41,17 +39,15 @@ LADE_TEST(SizeClass, LargeBlocksWasteAtMostASixtyFourth) {
     size_t class_bytes = ladei_pinned_class_bytes(ladei_pinned_class_of_pages(pages));
     LADE_ASSERT_GE_SIZE(got, pages);
     LADE_ASSERT_LE_SIZE(got * LADEI_PINNED_PAGE_BYTES, class_bytes);
-    if (bytes > LADEI_MIB) {
+    if (bytes > LADEI_MIB)
       LADE_ASSERT_LE_SIZE(got, pages + pages / 64);
-    } else {
+    else
       LADE_ASSERT_EQ_SIZE(got * LADEI_PINNED_PAGE_BYTES, class_bytes); /* magazines take them to be alike */
-    }
     LADE_ASSERT_EQ_SIZE(ladei_pinned_pages_per_block(got * LADEI_PINNED_PAGE_BYTES), got);
   }
 }
 
 LADE_TEST(SizeClass, PowersOfTwoAreClassesOfTheirOwn) {
-  for (size_t bytes = LADEI_PINNED_GRANULE_BYTES; bytes <= LADEI_PINNED_MAX_BYTES; bytes *= 2) {
+  for (size_t bytes = LADEI_PINNED_GRANULE_BYTES; bytes <= LADEI_PINNED_MAX_BYTES; bytes *= 2)
     LADE_EXPECT_EQ_SIZE(ladei_pinned_class_bytes(ladei_pinned_class_of(bytes)), bytes);
-  }
 }

@@ -20,11 +20,9 @@ static size_t pages_of(const tlsf_model *model, unsigned i) { return ladei_pinne
 /* Smallest size inside that holds `pages`, looked for one by one; 0: none. */
 static size_t naive_best(const tlsf_model *model, size_t pages) {
   size_t best = 0;
-  for (unsigned i = 0; i < BLOCKS; i++) {
-    if (model->inside[i] && pages_of(model, i) >= pages && (best == 0 || pages_of(model, i) < best)) {
+  for (unsigned i = 0; i < BLOCKS; i++)
+    if (model->inside[i] && pages_of(model, i) >= pages && (best == 0 || pages_of(model, i) < best))
       best = pages_of(model, i);
-    }
-  }
   return best;
 }
 

@@ -174,9 +174,8 @@ LADE_TEST(Topology, ListsOfManyCpusEndInDots) {
   /* Even CPUs on one node, odd ones on the other. */
   char description[512] = "node:2 core:64 pu:1(indexes=0";
   size_t length = strlen(description);
-  for (int i = 1; i < 128; i++) {
+  for (int i = 1; i < 128; i++)
     length += (size_t)snprintf(description + length, sizeof description - length, ",%d", i < 64 ? 2 * i : 2 * i - 127);
-  }
   snprintf(description + length, sizeof description - length, ")");
   ladei_topology *topology = synthetic(description);
   ladei_topology_node nodes[2];

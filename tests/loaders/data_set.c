@@ -54,10 +54,9 @@ static void part_expect(const data_set *set, const lade_batch *batch, const unsi
   LADE_ASSERT_EQ_UINT(batch->lengths[part], range.bytes);
   LADE_ASSERT_LE_UINT(batch->offsets[part] + range.bytes, end);
   LADE_EXPECT_PATTERN(bytes + batch->offsets[part], range.bytes, DATA_SET_SEED, range.offset);
-  for (uint64_t i = batch->offsets[part] + range.bytes; i < end; i++) {
+  for (uint64_t i = batch->offsets[part] + range.bytes; i < end; i++)
     if (bytes[i] != 0)
       LADE_FAIL("batch %llu: byte %llu of a gap", (unsigned long long)batch->number, (unsigned long long)i);
-  }
 }
 
 void data_set_expect(const fixture *f, const data_set *set, const lade_batch *batch) {
@@ -67,9 +66,8 @@ void data_set_expect(const fixture *f, const data_set *set, const lade_batch *ba
   fixture_device_read(f, 0, batch->memory, bytes, batch->bytes);
   uint64_t table = (uint64_t)((const char *)batch->device_offsets - (const char *)batch->memory);
   LADE_EXPECT_EQ_UINT((uintptr_t)batch->memory % 256, 0);
-  for (uint64_t i = 0; i < parts && !lade_test_has_failed(); i++) {
+  for (uint64_t i = 0; i < parts && !lade_test_has_failed(); i++)
     part_expect(set, batch, bytes, i, i + 1 < parts ? batch->offsets[i + 1] : table);
-  }
   LADE_EXPECT_EQ_UINT(table + 2 * parts * sizeof(uint64_t), batch->bytes);
   LADE_EXPECT_EQ_PTR(batch->device_lengths, batch->device_offsets + parts);
   LADE_EXPECT_EQ_MEM(bytes + table, batch->offsets, parts * sizeof(uint64_t));

@@ -21,21 +21,15 @@ static lade_status device_open(fixture *f, int device) {
   pipeline.readers = 2;
   options.pipeline = &pipeline;
   lade_status status = lade_pair_create(f->runtime, device, &options, &f->pairs[device]);
-  if (status == LADE_OK) {
-    status = lade_stream_create(f->runtime, device, &f->streams[device]);
-  }
-  if (status == LADE_OK) {
-    f->targets[device] = lade_load_target_pair(f->pairs[device], f->streams[device]);
-  }
+  if (status == LADE_OK) status = lade_stream_create(f->runtime, device, &f->streams[device]);
+  if (status == LADE_OK) f->targets[device] = lade_load_target_pair(f->pairs[device], f->streams[device]);
   return status;
 }
 
 lade_status fixture_open_some(fixture *f, lade_runtime *runtime, int devices) {
   *f = (fixture){.runtime = runtime};
   lade_status status = LADE_OK;
-  for (int i = 0; i < devices && status == LADE_OK; i++) {
-    status = device_open(f, i);
-  }
+  for (int i = 0; i < devices && status == LADE_OK; i++) status = device_open(f, i);
   if (status != LADE_OK) {
     lade_error first;
     ladei_error_save(&first);
@@ -65,9 +59,7 @@ static void device_close(fixture *f, int device) {
 }
 
 void fixture_close_on(fixture *f) {
-  for (int i = 0; i < SUPPORT_DEVICE_COUNT; i++) {
-    device_close(f, i);
-  }
+  for (int i = 0; i < SUPPORT_DEVICE_COUNT; i++) device_close(f, i);
 }
 
 bool fixture_open(fixture *f, const char *runtime) {
@@ -84,15 +76,11 @@ void fixture_close(fixture *f) {
 }
 
 void fixture_device_read(const fixture *f, unsigned device, const void *memory, void *out, size_t bytes) {
-  if (bytes > 0) {
-    TWICE(f->runtime->ops->copy_sync(f->runtime->self, (int)device, LADEI_COPY_D2H, out, memory, bytes));
-  }
+  if (bytes > 0) TWICE(f->runtime->ops->copy_sync(f->runtime->self, (int)device, LADEI_COPY_D2H, out, memory, bytes));
 }
 
 void fixture_device_write(const fixture *f, unsigned device, void *memory, const void *data, size_t bytes) {
-  if (bytes > 0) {
-    TWICE(f->runtime->ops->copy_sync(f->runtime->self, (int)device, LADEI_COPY_H2D, memory, data, bytes));
-  }
+  if (bytes > 0) TWICE(f->runtime->ops->copy_sync(f->runtime->self, (int)device, LADEI_COPY_H2D, memory, data, bytes));
 }
 
 void fixture_safetensors_write(const char *path, const char *header, size_t data_bytes) {
@@ -112,9 +100,8 @@ size_t fixture_folder_count(const char *path) {
     LADE_FAIL("cannot open %s", path);
     return 0;
   }
-  for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+  for (const struct dirent *entry; (entry = readdir(folder)) != NULL;)
     count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-  }
   closedir(folder);
   return count;
 }

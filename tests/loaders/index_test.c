@@ -97,9 +97,8 @@ LADE_TEST(Index, RefusesRangesBeyondTheirFile) {
                                {{file, UINT64_MAX, 2}, {file, 0, 1}},
                                {{file, 2, UINT64_MAX}, {file, 0, 1}},
                                {{file + 1, 0, 1}, {file, 0, 1}}};
-  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
     LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_add(index, "k", bad[i]));
-  }
   LADE_EXPECT_EQ_UINT(lade_index_count(index), 0);
   for (int i = 0; i < 1000; i++) {
     char key[20];

@@ -328,9 +328,8 @@ LADE_TEST(Loader, RefusesToResumeInAnotherOrder) {
 static lade_record_index *fixed_index(char *const *paths, const int *order, size_t count) {
   lade_record_index *index = NULL;
   LADE_EXPECT_OK(lade_index_create(NULL, &index));
-  for (size_t i = 0; i < count && index != NULL; i++) {
+  for (size_t i = 0; i < count && index != NULL; i++)
     LADE_EXPECT_OK(lade_index_add_fixed(index, paths[order[i]], 0, 100));
-  }
   return index;
 }
 

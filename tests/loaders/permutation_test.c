@@ -67,9 +67,8 @@ LADE_TEST(Permutation, SendsEachNumberEverywhereAlike) {
   const double expected = (double)SEEDS / COUNT;
   for (size_t place = 0; place < COUNT; place++) {
     double chi = 0;
-    for (size_t number = 0; number < COUNT; number++) {
+    for (size_t number = 0; number < COUNT; number++)
       chi += ((double)hits[place][number] - expected) * ((double)hits[place][number] - expected) / expected;
-    }
     LADE_EXPECT(chi < 35.6); /* ten degrees of freedom */
   }
 }

@@ -40,9 +40,8 @@ static lade_status loaded_open(const fixture *f, const char *path, loaded *out) 
     LADE_EXPECT_OK(lade_tensor_load_address(out->load, i, &tensor->memory, &tensor->target));
   }
   out->metadata_count = lade_safetensors_metadata_count(out->file) > 0 ? 1 : 0;
-  if (out->metadata_count > 0) {
+  if (out->metadata_count > 0)
     LADE_EXPECT_OK(lade_safetensors_metadata(out->file, 0, &out->metadata[0].key, &out->metadata[0].value));
-  }
   return LADE_OK;
 }
 

@@ -444,9 +444,8 @@ static lade_status load_all(lade_runtime *runtime, void *user) {
   status = lade_safetensors_load(file, f.targets, 2, NULL, &load);
   if (status == LADE_OK) {
     status = lade_tensor_load_wait(load, LADE_WAIT_FOREVER);
-    if (status == LADE_OK) {
+    if (status == LADE_OK)
       for (uint64_t i = 0; i < lade_safetensors_count(file); i++) tensor_expect(&f, file, load, i, i);
-    }
     LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
   }
   fixture_close_on(&f);

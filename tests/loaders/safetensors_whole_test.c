@@ -146,9 +146,8 @@ static size_t files_of_a_save(const scene *s) { return s->k.sharded ? TENSORS + 
 
 static void names_print(const scene *s) {
   DIR *folder = opendir(s->dir.path);
-  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
     fprintf(stderr, "  left: %s\n", entry->d_name);
-  }
   if (folder != NULL) closedir(folder);
 }
 

@@ -16,9 +16,7 @@ static void member_write(struct archive *archive, const tar_member *member) {
   archive_entry_set_size(entry, (la_int64_t)member->bytes);
   if (member->link != NULL) archive_entry_set_hardlink(entry, member->link);
   LADE_EXPECT_EQ_INT(archive_write_header(archive, entry), ARCHIVE_OK);
-  if (member->bytes > 0) {
-    LADE_EXPECT_EQ_INT(archive_write_data(archive, member->data, member->bytes), member->bytes);
-  }
+  if (member->bytes > 0) LADE_EXPECT_EQ_INT(archive_write_data(archive, member->data, member->bytes), member->bytes);
   archive_entry_free(entry);
 }
 

@@ -35,12 +35,10 @@ static void archive_print(const char *path, const lade_tar_options *options) {
 int main(int argc, char **argv) {
   lade_tar_options options;
   lade_tar_options_init(&options);
-  for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--ignore-zeros") == 0) {
+  for (int i = 1; i < argc; i++)
+    if (strcmp(argv[i], "--ignore-zeros") == 0)
       options.ignore_zeros = 1;
-    } else {
+    else
       archive_print(argv[i], &options);
-    }
-  }
   return 0;
 }

@@ -59,9 +59,7 @@ LOOP_API ssize_t cuFileRead(void *handle, void *base, size_t bytes, off_t file_o
 LOOP_API ssize_t cuFileWrite(void *handle, const void *base, size_t bytes, off_t file_offset, off_t base_offset);
 
 error cuFileDriverOpen(void) {
-  if (plan.driver_code != 0) {
-    return (error){plan.driver_code, 0};
-  }
+  if (plan.driver_code != 0) return (error){plan.driver_code, 0};
   return (error){atomic_exchange(&driver_is_open, true) ? ALREADY_OPEN : 0, 0};
 }
 
@@ -73,9 +71,8 @@ static int reopen(int fd) {
 }
 
 error cuFileHandleRegister(void **out, const descriptor *d) {
-  if (!driver_is_open || d->type != 1 || plan.register_code != 0) {
+  if (!driver_is_open || d->type != 1 || plan.register_code != 0)
     return (error){!driver_is_open ? NOT_INITIALIZED : d->type != 1 ? INVALID_VALUE : plan.register_code, 0};
-  }
   file *handle = malloc(sizeof *handle);
   if (handle == NULL || (handle->fd = reopen(d->file.fd)) < 0) {
     free(handle);

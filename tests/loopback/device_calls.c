@@ -17,9 +17,7 @@ CUresult loop_cuDeviceGetCount_v2000(int *out_count) {
 
 CUresult loop_cuDeviceGet_v2000(CUdevice *out, int ordinal) {
   LOOP_ENTER(cuDeviceGet, 2000);
-  if (!device_valid(ordinal)) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
+  if (!device_valid(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   *out = ordinal;
   return CUDA_SUCCESS;
 }
@@ -31,9 +29,7 @@ static CUresult properties_get(CUdevice device, ladei_device_properties *out) {
 }
 
 static CUresult text_copy(char *out, int room, const char *text) {
-  if (room <= 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (room <= 0) return CUDA_ERROR_INVALID_VALUE;
   strncpy(out, text, (size_t)room - 1);
   out[room - 1] = '\0';
   return CUDA_SUCCESS;
@@ -57,9 +53,7 @@ CUresult loop_cuDeviceGetUuid_v11040(CUuuid *out, CUdevice device) {
   LOOP_ENTER(cuDeviceGetUuid, 11040);
   ladei_device_properties properties;
   CUresult code = properties_get(device, &properties);
-  if (code == CUDA_SUCCESS) {
-    memcpy(out->bytes, properties.uuid, sizeof out->bytes);
-  }
+  if (code == CUDA_SUCCESS) memcpy(out->bytes, properties.uuid, sizeof out->bytes);
   return code;
 }
 
@@ -67,9 +61,7 @@ CUresult loop_cuDeviceTotalMem_v3020(size_t *out_bytes, CUdevice device) {
   LOOP_ENTER(cuDeviceTotalMem, 3020);
   ladei_device_properties properties;
   CUresult code = properties_get(device, &properties);
-  if (code == CUDA_SUCCESS) {
-    *out_bytes = properties.total_bytes;
-  }
+  if (code == CUDA_SUCCESS) *out_bytes = properties.total_bytes;
   return code;
 }
 
@@ -99,22 +91,16 @@ static const attribute_row attribute_rows[] = {
 
 static CUresult attribute_by_row(const attribute_row *row, int *out, CUdevice device) {
   int64_t value = 0;
-  if (row->since > loop_driver_version()) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (row->since > loop_driver_version()) return CUDA_ERROR_INVALID_VALUE;
   CUresult code = loop_code(loop_ops()->device_attribute(loop_self(), device, row->attribute, &value));
-  if (code == CUDA_SUCCESS) {
-    *out = (int)value;
-  }
+  if (code == CUDA_SUCCESS) *out = (int)value;
   return code;
 }
 
 static CUresult attribute_by_property(int attribute, int *out, CUdevice device) {
   ladei_device_properties properties;
   CUresult code = properties_get(device, &properties);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS) return code;
   switch (attribute) {
   case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *out = properties.compute_major; return CUDA_SUCCESS;
   case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *out = properties.compute_minor; return CUDA_SUCCESS;
@@ -128,11 +114,8 @@ static CUresult attribute_by_property(int attribute, int *out, CUdevice device) 
 
 CUresult loop_cuDeviceGetAttribute_v2000(int *out, CUdevice_attribute attribute, CUdevice device) {
   LOOP_ENTER(cuDeviceGetAttribute, 2000);
-  for (size_t i = 0; i < sizeof attribute_rows / sizeof attribute_rows[0]; i++) {
-    if (attribute_rows[i].native == (int)attribute) {
-      return attribute_by_row(&attribute_rows[i], out, device);
-    }
-  }
+  for (size_t i = 0; i < sizeof attribute_rows / sizeof attribute_rows[0]; i++)
+    if (attribute_rows[i].native == (int)attribute) return attribute_by_row(&attribute_rows[i], out, device);
   return attribute_by_property((int)attribute, out, device);
 }
 
@@ -140,9 +123,7 @@ CUresult loop_cuDeviceGetAttribute_v2000(int *out, CUdevice_attribute attribute,
 
 CUresult loop_cuCtxGetDevice_v2000(CUdevice *out) {
   LOOP_ENTER(cuCtxGetDevice, 2000);
-  if (loop_current() == NULL) {
-    return CUDA_ERROR_INVALID_CONTEXT;
-  }
+  if (loop_current() == NULL) return CUDA_ERROR_INVALID_CONTEXT;
   *out = loop_current()->device;
   return CUDA_SUCCESS;
 }
@@ -159,9 +140,8 @@ CUresult loop_cuCtxGetStreamPriorityRange_v5050(int *out_least, int *out_greates
   int64_t least = 0;
   int64_t greatest = 0;
   lade_status status = ops->device_attribute(loop_self(), device, LADEI_ATTR_STREAM_PRIORITY_LOWEST, &least);
-  if (status == LADE_OK) {
+  if (status == LADE_OK)
     status = ops->device_attribute(loop_self(), device, LADEI_ATTR_STREAM_PRIORITY_HIGHEST, &greatest);
-  }
   *out_least = (int)least;
   *out_greatest = (int)greatest;
   return loop_code(status);
@@ -202,13 +182,10 @@ CUresult loop_cuCtxEnablePeerAccess_v4000(CUcontext handle, unsigned int flags) 
   loop_context *peer;
   loop_context *current = loop_current();
   CUresult code = flags != 0 ? CUDA_ERROR_INVALID_VALUE : peer_find(handle, &peer);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS) return code;
   lade_status status = loop_ops()->peer_enable(loop_self(), current->device, peer->device);
-  if (status == LADE_OK && atomic_exchange(&current->peers[peer->device], true)) {
+  if (status == LADE_OK && atomic_exchange(&current->peers[peer->device], true))
     return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED; /* the op does not tell a second time from the first */
-  }
   return status == LADE_ERR_UNSUPPORTED ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : loop_code(status);
 }
 
@@ -216,25 +193,17 @@ CUresult loop_cuCtxDisablePeerAccess_v4000(CUcontext handle) {
   LOOP_ENTER(cuCtxDisablePeerAccess, 4000);
   loop_context *peer;
   CUresult code = peer_find(handle, &peer);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
-  if (!atomic_exchange(&loop_current()->peers[peer->device], false)) {
-    return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
-  }
+  if (code != CUDA_SUCCESS) return code;
+  if (!atomic_exchange(&loop_current()->peers[peer->device], false)) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
   return loop_code(loop_ops()->peer_disable(loop_self(), loop_current()->device, peer->device));
 }
 
 CUresult loop_cuIpcGetMemHandle_v4010(CUipcMemHandle *out, CUdeviceptr address) {
   LOOP_ENTER(cuIpcGetMemHandle, 4010);
   ladei_ipc_handle handle;
-  if (loop_ops()->ipc_export == NULL) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
+  if (loop_ops()->ipc_export == NULL) return CUDA_ERROR_NOT_SUPPORTED;
   CUresult code = loop_code(loop_ops()->ipc_export(loop_self(), loop_pointer(address), &handle));
-  if (code == CUDA_SUCCESS) {
-    memcpy(out->reserved, handle.bytes, sizeof out->reserved);
-  }
+  if (code == CUDA_SUCCESS) memcpy(out->reserved, handle.bytes, sizeof out->reserved);
   return code;
 }
 
@@ -242,12 +211,8 @@ CUresult loop_cuIpcOpenMemHandle_v11000(CUdeviceptr *out, CUipcMemHandle native,
   LOOP_ENTER(cuIpcOpenMemHandle, 11000);
   ladei_ipc_handle handle;
   void *base = NULL;
-  if (loop_ops()->ipc_open == NULL) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (loop_ops()->ipc_open == NULL) return CUDA_ERROR_NOT_SUPPORTED;
+  if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
   memcpy(handle.bytes, native.reserved, sizeof handle.bytes);
   CUresult code = loop_code(loop_ops()->ipc_open(loop_self(), loop_current()->device, &handle, &base));
   *out = loop_address(base);

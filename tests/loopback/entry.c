@@ -44,13 +44,9 @@ static const loop_entry *entry_find(const char *symbol, int version, bool *out_k
   *out_known = false;
   for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
     const loop_entry *entry = &entries[i];
-    if (strcmp(entry->symbol, symbol) != 0 || entry->version > loop_driver_version()) {
-      continue;
-    }
+    if (strcmp(entry->symbol, symbol) != 0 || entry->version > loop_driver_version()) continue;
     *out_known = true;
-    if (entry->version <= version && (found == NULL || entry->version > found->version)) {
-      found = entry;
-    }
+    if (entry->version <= version && (found == NULL || entry->version > found->version)) found = entry;
   }
   return found;
 }
@@ -62,9 +58,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **out_function, int versio
   bool known = false;
   *out_function = NULL;
   *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  if (version > loop_driver_version()) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (version > loop_driver_version()) return CUDA_ERROR_INVALID_VALUE;
   if (flags != CU_GET_PROC_ADDRESS_LEGACY_STREAM) {
     loop_violation("%s asked for with flags %llu: NULL may then be the per-thread stream", symbol,
                    (unsigned long long)flags);
@@ -164,16 +158,11 @@ CUresult loop_cuGetErrorString_v6000(CUresult code, const char **out) {
 /* ---- Translating the other way ----------------------------------------------------------------------------------- */
 
 CUresult loop_code(lade_status status) {
-  if (status == LADE_OK) {
-    return CUDA_SUCCESS;
-  }
-  if (status == LADE_NOT_READY) {
-    return CUDA_ERROR_NOT_READY;
-  }
+  if (status == LADE_OK) return CUDA_SUCCESS;
+  if (status == LADE_NOT_READY) return CUDA_ERROR_NOT_READY;
   const lade_error *error = lade_last_error();
-  if (error->status == status && error->native_code > 0 && error->native_code <= CUDA_ERROR_UNKNOWN) {
+  if (error->status == status && error->native_code > 0 && error->native_code <= CUDA_ERROR_UNKNOWN)
     return (CUresult)error->native_code;
-  }
   switch (status) {
   case LADE_ERR_INVALID_ARGUMENT: return CUDA_ERROR_INVALID_VALUE;
   case LADE_ERR_OUT_OF_HOST_MEMORY:

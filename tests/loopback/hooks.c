@@ -28,9 +28,7 @@ static int load(void *library, const char *symbol, void *out_function) {
 const loopback_hooks *loopback_hooks_get(void) {
   static loopback_hooks hooks;
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library == NULL) {
-    return NULL;
-  }
+  if (library == NULL) return NULL;
   int complete = load(library, "cuGetProcAddress_v2", &get_proc_address);
 #define HOOK_LOAD(name) complete &= load(library, "lade_loopback_" #name, &hooks.name);
   LOOPBACK_HOOKS(HOOK_LOAD)

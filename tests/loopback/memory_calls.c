@@ -23,9 +23,8 @@ CUresult loop_cuMemFree_v3020(CUdeviceptr address) {
   ladei_pointer_attributes found;
   lade_status status = loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), &found);
   int device = status == LADE_OK && found.kind == LADEI_MEMORY_DEVICE ? found.device : loop_current()->device;
-  if (device != loop_current()->device) {
+  if (device != loop_current()->device)
     loop_violation("memory of device %d freed under the context of device %d", device, loop_current()->device);
-  }
   return loop_code(loop_ops()->device_free(loop_self(), device, loop_pointer(address)));
 }
 
@@ -37,9 +36,7 @@ CUresult loop_cuMemHostAlloc_v2020(void **out, size_t bytes, unsigned int native
   LOOP_ENTER(cuMemHostAlloc, 2020);
   unsigned flags = ((native & CU_MEMHOSTALLOC_DEVICEMAP) != 0 ? LADEI_HOST_DEVICE_MAPPED : 0u) |
                    ((native & CU_MEMHOSTALLOC_WRITECOMBINED) != 0 ? LADEI_HOST_WRITE_COMBINED : 0u);
-  if ((native & CU_MEMHOSTALLOC_PORTABLE) == 0) {
-    loop_violation("memory pinned for one context only");
-  }
+  if ((native & CU_MEMHOSTALLOC_PORTABLE) == 0) loop_violation("memory pinned for one context only");
   bool misaligned = bytes < loop_misaligned_below();
   void *pages = NULL;
   CUresult code = loop_code(loop_ops()->host_alloc(loop_self(), loop_current()->device,
@@ -58,9 +55,7 @@ CUresult loop_cuMemHostRegister_v6050(void *pointer, size_t bytes, unsigned int 
   LOOP_ENTER(cuMemHostRegister, 6050);
   unsigned flags = ((native & CU_MEMHOSTREGISTER_DEVICEMAP) != 0 ? LADEI_HOST_DEVICE_MAPPED : 0u) |
                    ((native & CU_MEMHOSTREGISTER_READ_ONLY) != 0 ? LADEI_HOST_READ_ONLY : 0u);
-  if ((native & CU_MEMHOSTREGISTER_PORTABLE) == 0) {
-    loop_violation("memory registered for one context only");
-  }
+  if ((native & CU_MEMHOSTREGISTER_PORTABLE) == 0) loop_violation("memory registered for one context only");
   return loop_code(loop_ops()->host_register(loop_self(), loop_current()->device, pointer, bytes, flags));
 }
 
@@ -84,9 +79,7 @@ static size_t reservation_count; /* entries ever used */
 static void reservation_add(CUdeviceptr base, size_t bytes) {
   pthread_mutex_lock(&reservations_lock);
   size_t i = 0;
-  while (i < reservation_count && reservations[i].bytes != 0) {
-    i++;
-  }
+  while (i < reservation_count && reservations[i].bytes != 0) i++;
   if (i < sizeof reservations / sizeof reservations[0]) {
     reservations[i] = (reservation){base, bytes};
     reservation_count += i == reservation_count ? 1 : 0;
@@ -96,11 +89,8 @@ static void reservation_add(CUdeviceptr base, size_t bytes) {
 
 static void reservation_remove(CUdeviceptr base) {
   pthread_mutex_lock(&reservations_lock);
-  for (size_t i = 0; i < reservation_count; i++) {
-    if (reservations[i].base == base) {
-      reservations[i].bytes = 0;
-    }
-  }
+  for (size_t i = 0; i < reservation_count; i++)
+    if (reservations[i].base == base) reservations[i].bytes = 0;
   pthread_mutex_unlock(&reservations_lock);
 }
 
@@ -147,9 +137,7 @@ CUresult loop_cuPointerGetAttributes_v7000(unsigned int count, CUpointer_attribu
     found.base = reserved.base;
     found.bytes = reserved.bytes;
   }
-  for (unsigned i = 0; i < count && code == CUDA_SUCCESS; i++) {
-    code = pointer_answer(&found, attributes[i], data[i]);
-  }
+  for (unsigned i = 0; i < count && code == CUDA_SUCCESS; i++) code = pointer_answer(&found, attributes[i], data[i]);
   return code;
 }
 
@@ -157,9 +145,7 @@ CUresult loop_cuMemGetAddressRange_v3020(CUdeviceptr *out_base, size_t *out_byte
   LOOP_ENTER(cuMemGetAddressRange, 3020);
   ladei_pointer_attributes found;
   CUresult code = loop_code(loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), &found));
-  if (code == CUDA_SUCCESS && found.kind != LADEI_MEMORY_DEVICE) {
-    code = CUDA_ERROR_NOT_FOUND;
-  }
+  if (code == CUDA_SUCCESS && found.kind != LADEI_MEMORY_DEVICE) code = CUDA_ERROR_NOT_FOUND;
   if (code == CUDA_SUCCESS) {
     *out_base = found.base;
     *out_bytes = found.bytes;
@@ -180,9 +166,7 @@ CUresult loop_cuMemGetAllocationGranularity_v10020(size_t *out, const CUmemAlloc
   LOOP_ENTER(cuMemGetAllocationGranularity, 10020);
   size_t minimum = 0;
   size_t recommended = 0;
-  if (!properties_valid(properties)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!properties_valid(properties)) return CUDA_ERROR_INVALID_VALUE;
   CUresult code = loop_code(loop_ops()->vm_granularity(loop_self(), properties->location.id, &minimum, &recommended));
   *out = option == CU_MEM_ALLOC_GRANULARITY_MINIMUM ? minimum : recommended;
   return code;
@@ -192,13 +176,9 @@ CUresult loop_cuMemAddressReserve_v10020(CUdeviceptr *out, size_t bytes, size_t 
                                          unsigned long long flags) {
   LOOP_ENTER(cuMemAddressReserve, 10020);
   void *address = NULL;
-  if (flags != 0 || wish != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (flags != 0 || wish != 0) return CUDA_ERROR_INVALID_VALUE;
   CUresult code = loop_code(loop_ops()->vm_reserve(loop_self(), 0, bytes, align, &address));
-  if (code == CUDA_SUCCESS) {
-    reservation_add(loop_address(address), bytes);
-  }
+  if (code == CUDA_SUCCESS) reservation_add(loop_address(address), bytes);
   *out = loop_address(address);
   return code;
 }
@@ -206,9 +186,7 @@ CUresult loop_cuMemAddressReserve_v10020(CUdeviceptr *out, size_t bytes, size_t 
 CUresult loop_cuMemAddressFree_v10020(CUdeviceptr address, size_t bytes) {
   LOOP_ENTER(cuMemAddressFree, 10020);
   CUresult code = loop_code(loop_ops()->vm_address_free(loop_self(), loop_pointer(address), bytes));
-  if (code == CUDA_SUCCESS) {
-    reservation_remove(address);
-  }
+  if (code == CUDA_SUCCESS) reservation_remove(address);
   return code;
 }
 
@@ -216,9 +194,7 @@ CUresult loop_cuMemCreate_v10020(CUmemGenericAllocationHandle *out, size_t bytes
                                  unsigned long long flags) {
   LOOP_ENTER(cuMemCreate, 10020);
   ladei_vm_handle handle = 0;
-  if (flags != 0 || !properties_valid(properties)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (flags != 0 || !properties_valid(properties)) return CUDA_ERROR_INVALID_VALUE;
   bool exportable = properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUresult code = loop_code(loop_ops()->vm_create(loop_self(), properties->location.id, bytes, exportable, &handle));
   *out = handle;
@@ -233,9 +209,7 @@ CUresult loop_cuMemRelease_v10020(CUmemGenericAllocationHandle handle) {
 CUresult loop_cuMemMap_v10020(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                               unsigned long long flags) {
   LOOP_ENTER(cuMemMap, 10020);
-  if (offset != 0 || flags != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return loop_code(loop_ops()->vm_map(loop_self(), loop_pointer(address), bytes, handle));
 }
 
@@ -256,18 +230,14 @@ CUresult loop_cuMemSetAccess_v10020(CUdeviceptr address, size_t bytes, const CUm
   LOOP_ENTER(cuMemSetAccess, 10020);
   bool writable;
   CUresult code = access_check(access, count, &writable);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS) return code;
   return loop_code(loop_ops()->vm_set_access(loop_self(), loop_pointer(address), bytes, access->location.id, writable));
 }
 
 CUresult loop_cuMemExportToShareableHandle_v10020(void *out_fd, CUmemGenericAllocationHandle handle,
                                                   CUmemAllocationHandleType type, unsigned long long flags) {
   LOOP_ENTER(cuMemExportToShareableHandle, 10020);
-  if (flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   return loop_code(loop_ops()->vm_export(loop_self(), handle, out_fd));
 }
 
@@ -275,9 +245,7 @@ CUresult loop_cuMemImportFromShareableHandle_v10020(CUmemGenericAllocationHandle
                                                     CUmemAllocationHandleType type) {
   LOOP_ENTER(cuMemImportFromShareableHandle, 10020);
   ladei_vm_handle handle = 0;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   CUresult code = loop_code(loop_ops()->vm_import(loop_self(), 0, (int)(intptr_t)fd, &handle));
   *out = handle;
   return code;
@@ -333,9 +301,8 @@ CUresult loop_cuMemPoolCreate_v11020(CUmemoryPool *out, const CUmemPoolProps *pr
   wanted.id = native.location.id;
   wanted.max_bytes = native.maxSize;
   if (native.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || !pool_location(&native.location, &wanted.location) ||
-      (native.maxSize != 0 && loop_driver_version() < CUDA_POOL_MAX_SIZE_SINCE)) {
+      (native.maxSize != 0 && loop_driver_version() < CUDA_POOL_MAX_SIZE_SINCE))
     return CUDA_ERROR_INVALID_VALUE;
-  }
   CUresult code = loop_code(loop_ops()->pool_create(loop_self(), &wanted, &pool));
   if (code == CUDA_SUCCESS) {
     *out = (CUmemoryPool)(void *)pool;
@@ -347,9 +314,7 @@ CUresult loop_cuMemPoolCreate_v11020(CUmemoryPool *out, const CUmemPoolProps *pr
 CUresult loop_cuMemPoolDestroy_v11020(CUmemoryPool pool) {
   LOOP_ENTER(cuMemPoolDestroy, 11020);
   CUresult code = loop_code(loop_ops()->pool_destroy(loop_self(), soft_pool(pool)));
-  if (code == CUDA_SUCCESS) {
-    host_pool_note(pool, false);
-  }
+  if (code == CUDA_SUCCESS) host_pool_note(pool, false);
   return code;
 }
 
@@ -357,23 +322,16 @@ CUresult loop_cuMemPoolSetAccess_v11020(CUmemoryPool pool, const CUmemAccessDesc
   LOOP_ENTER(cuMemPoolSetAccess, 11020);
   bool writable;
   CUresult code = access_check(access, count, &writable);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS) return code;
   return loop_code(loop_ops()->pool_set_access(loop_self(), soft_pool(pool), access->location.id, writable));
 }
 
 CUresult loop_cuMemPoolGetAccess_v11020(CUmemAccess_flags *out, CUmemoryPool pool, CUmemLocation *location) {
   LOOP_ENTER(cuMemPoolGetAccess, 11020);
-  if ((int)location->type != CUDA_LOCATION_HOST) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if ((int)location->type != CUDA_LOCATION_HOST) return CUDA_ERROR_INVALID_VALUE;
   *out = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  for (size_t i = 0; i < sizeof host_pools / sizeof host_pools[0]; i++) {
-    if (host_pools[i] == pool) {
-      *out = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    }
-  }
+  for (size_t i = 0; i < sizeof host_pools / sizeof host_pools[0]; i++)
+    if (host_pools[i] == pool) *out = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return CUDA_SUCCESS;
 }
 
@@ -414,9 +372,8 @@ CUresult loop_cuMemAllocFromPoolAsync_v11020(CUdeviceptr *out, size_t bytes, CUm
   ladei_stream stream;
   void *pointer = NULL;
   CUresult code = loop_stream(handle, &stream);
-  if (code == CUDA_SUCCESS) {
+  if (code == CUDA_SUCCESS)
     code = loop_code(loop_ops()->pool_alloc(loop_self(), soft_pool(pool), bytes, &stream, &pointer));
-  }
   *out = loop_address(pointer);
   return code;
 }

@@ -86,9 +86,7 @@ CUresult loop_start(void) {
       state.contexts[i].device = i;
     }
     status = ladei_soft_open(false, &options, &ops, &state.self);
-    if (status == LADE_OK) {
-      atomic_store(&state.ops, ops);
-    }
+    if (status == LADE_OK) atomic_store(&state.ops, ops);
   }
   pthread_mutex_unlock(&state.lock);
   return status == LADE_OK ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
@@ -103,11 +101,8 @@ loop_context *loop_context_of_device(int device) {
 }
 
 loop_context *loop_context_find(CUcontext handle) {
-  for (int i = 0; i < loop_device_count(); i++) {
-    if (loop_context_handle(&state.contexts[i]) == handle) {
-      return &state.contexts[i];
-    }
-  }
+  for (int i = 0; i < loop_device_count(); i++)
+    if (loop_context_handle(&state.contexts[i]) == handle) return &state.contexts[i];
   return NULL;
 }
 
@@ -121,9 +116,7 @@ bool loop_context_usable(const loop_context *context) {
 /* A handle that a program may make current. */
 static CUresult context_take(CUcontext handle, loop_context **out) {
   loop_context *context = loop_context_find(handle);
-  if (context == NULL) {
-    return CUDA_ERROR_INVALID_CONTEXT;
-  }
+  if (context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
   pthread_mutex_lock(&state.lock);
   bool retained = context->retained > 0;
   pthread_mutex_unlock(&state.lock);
@@ -139,13 +132,9 @@ CUresult loop_cuDevicePrimaryCtxRetain_v7000(CUcontext *out, CUdevice device) {
   LOOP_ENTER(cuDevicePrimaryCtxRetain, 7000);
   loop_context *context = loop_context_of_device(device);
   uint64_t identity;
-  if (context == NULL || out == NULL) {
-    return context == NULL ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
-  }
+  if (context == NULL || out == NULL) return context == NULL ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
   lade_status status = loop_ops()->device_context(loop_self(), device, &identity);
-  if (status != LADE_OK) {
-    return loop_code(status);
-  }
+  if (status != LADE_OK) return loop_code(status);
   pthread_mutex_lock(&state.lock);
   if (context->retained++ == 0) {
     context->created++;
@@ -159,25 +148,19 @@ CUresult loop_cuDevicePrimaryCtxRetain_v7000(CUcontext *out, CUdevice device) {
 CUresult loop_cuDevicePrimaryCtxRelease_v11000(CUdevice device) {
   LOOP_ENTER(cuDevicePrimaryCtxRelease, 11000);
   loop_context *context = loop_context_of_device(device);
-  if (context == NULL) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
+  if (context == NULL) return CUDA_ERROR_INVALID_DEVICE;
   pthread_mutex_lock(&state.lock);
   CUresult code = context->retained > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
   context->retained -= context->retained > 0 ? 1u : 0u;
   pthread_mutex_unlock(&state.lock);
-  if (code != CUDA_SUCCESS) {
-    loop_violation("context of device %d released more often than retained", device);
-  }
+  if (code != CUDA_SUCCESS) loop_violation("context of device %d released more often than retained", device);
   return code;
 }
 
 CUresult loop_cuDevicePrimaryCtxGetState_v7000(CUdevice device, unsigned int *flags, int *active) {
   LOOP_ENTER(cuDevicePrimaryCtxGetState, 7000);
   loop_context *context = loop_context_of_device(device);
-  if (context == NULL) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
+  if (context == NULL) return CUDA_ERROR_INVALID_DEVICE;
   *flags = 0;
   *active = loop_context_usable(context) ? 1 : 0;
   return CUDA_SUCCESS;
@@ -194,9 +177,7 @@ CUresult loop_cuCtxPushCurrent_v4000(CUcontext handle) {
   LOOP_ENTER(cuCtxPushCurrent, 4000);
   loop_context *context;
   CUresult code = context_take(handle, &context);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS) return code;
   if (stack.depth == MAX_STACK) {
     loop_violation("%d contexts pushed in one thread", MAX_STACK);
     return CUDA_ERROR_INVALID_CONTEXT;
@@ -220,13 +201,9 @@ CUresult loop_cuCtxSetCurrent_v4000(CUcontext handle) {
   LOOP_ENTER(cuCtxSetCurrent, 4000);
   loop_context *context = NULL;
   CUresult code = handle == NULL ? CUDA_SUCCESS : context_take(handle, &context);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS) return code;
   stack.depth -= stack.depth > 0 ? 1 : 0;
-  if (context != NULL) {
-    stack.contexts[stack.depth++] = context;
-  }
+  if (context != NULL) stack.contexts[stack.depth++] = context;
   return CUDA_SUCCESS;
 }
 
@@ -248,12 +225,8 @@ void loop_violation(const char *format, ...) {
 static CUresult fault_due(const char *symbol) {
   for (int i = 0; i < MAX_FAULTS; i++) {
     loop_fault *fault = &state.faults[i];
-    if (strcmp(fault->symbol, symbol) != 0) {
-      continue;
-    }
-    if (fault->countdown == 0) {
-      return fault->code;
-    }
+    if (strcmp(fault->symbol, symbol) != 0) continue;
+    if (fault->countdown == 0) return fault->code;
     if (--fault->countdown == 0) {
       fault->symbol[0] = '\0';
       return fault->code;
@@ -264,9 +237,7 @@ static CUresult fault_due(const char *symbol) {
 
 static CUresult context_demand(void) {
   loop_context *current = loop_current();
-  if (current == NULL) {
-    return CUDA_ERROR_INVALID_CONTEXT;
-  }
+  if (current == NULL) return CUDA_ERROR_INVALID_CONTEXT;
   return loop_context_usable(current) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
@@ -279,9 +250,7 @@ static void interruption_run(const char *symbol) {
   }
   void *user = state.interruption.user;
   pthread_mutex_unlock(&state.lock);
-  if (function != NULL) {
-    function(user);
-  }
+  if (function != NULL) function(user);
 }
 
 CUresult loop_enter(loop_row row) {
@@ -292,37 +261,28 @@ CUresult loop_enter(loop_row row) {
   CUresult code = fault_due(info->symbol);
   if (code == CUDA_SUCCESS && state.broken != CUDA_SUCCESS &&
       ((info->demands & LOOP_CONTEXT) != 0 ||
-       (state.broken == CUDA_ERROR_DEINITIALIZED && (info->demands & LOOP_INIT) != 0))) {
+       (state.broken == CUDA_ERROR_DEINITIALIZED && (info->demands & LOOP_INIT) != 0)))
     code = state.broken;
-  }
   pthread_mutex_unlock(&state.lock);
-  if (code == CUDA_SUCCESS && (info->demands & LOOP_INIT) != 0 && loop_ops() == NULL) {
-    code = CUDA_ERROR_NOT_INITIALIZED;
-  }
-  if (code == CUDA_SUCCESS && (info->demands & LOOP_CONTEXT) != 0) {
-    code = context_demand();
-  }
-  if (code == CUDA_SUCCESS && (info->demands & LOOP_UNSAFE) != 0) {
+  if (code == CUDA_SUCCESS && (info->demands & LOOP_INIT) != 0 && loop_ops() == NULL) code = CUDA_ERROR_NOT_INITIALIZED;
+  if (code == CUDA_SUCCESS && (info->demands & LOOP_CONTEXT) != 0) code = context_demand();
+  if (code == CUDA_SUCCESS && (info->demands & LOOP_UNSAFE) != 0)
     code = loop_code(ladei_soft_unsafe_call(loop_self(), info->symbol));
-  }
   return code;
 }
 
 bool loop_symbol_hidden(const char *symbol) {
   bool hidden = false;
   pthread_mutex_lock(&state.lock);
-  for (int i = 0; i < state.hidden_count; i++) {
-    hidden = hidden || strcmp(state.hidden[i], symbol) == 0;
-  }
+  for (int i = 0; i < state.hidden_count; i++) hidden = hidden || strcmp(state.hidden[i], symbol) == 0;
   pthread_mutex_unlock(&state.lock);
   return hidden;
 }
 
 void loop_symbol_asked(const char *symbol, int version) {
   const char *known = NULL;
-  for (size_t i = 0; i < LOOP_ROW_COUNT; i++) {
+  for (size_t i = 0; i < LOOP_ROW_COUNT; i++)
     known = strcmp(loop_rows[i].symbol, symbol) == 0 ? loop_rows[i].symbol : known;
-  }
   pthread_mutex_lock(&state.lock);
   if (known != NULL && state.asked_count < sizeof state.asked / sizeof state.asked[0]) {
     state.asked[state.asked_count].symbol = known;
@@ -340,9 +300,7 @@ LOOPBACK_HOOKS(LOOP_HOOK_DECLARE)
 lade_status lade_loopback_reset(void) {
   const lade_runtime_ops *ops = loop_ops();
   lade_status status = ops == NULL ? LADE_OK : ops->close(state.self);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   pthread_mutex_lock(&state.lock);
   atomic_store(&state.ops, NULL);
   state.self = NULL;
@@ -367,9 +325,8 @@ void lade_loopback_set_version(int version) { state.version = version; }
 
 void lade_loopback_hide(const char *symbol) {
   pthread_mutex_lock(&state.lock);
-  if (state.hidden_count < MAX_HIDDEN) {
+  if (state.hidden_count < MAX_HIDDEN)
     snprintf(state.hidden[state.hidden_count++], sizeof state.hidden[0], "%s", symbol);
-  }
   pthread_mutex_unlock(&state.lock);
 }
 
@@ -420,9 +377,8 @@ void lade_loopback_reset_device(int device) {
 uint64_t lade_loopback_calls(const char *symbol) {
   uint64_t calls = 0;
   pthread_mutex_lock(&state.lock);
-  for (size_t i = 0; i < LOOP_ROW_COUNT; i++) {
+  for (size_t i = 0; i < LOOP_ROW_COUNT; i++)
     calls += symbol == NULL || strcmp(loop_rows[i].symbol, symbol) == 0 ? state.calls[i] : 0;
-  }
   pthread_mutex_unlock(&state.lock);
   return calls;
 }
@@ -430,12 +386,10 @@ uint64_t lade_loopback_calls(const char *symbol) {
 int lade_loopback_asked_version(const char *symbol, int at_least) {
   int version = 0;
   pthread_mutex_lock(&state.lock);
-  for (size_t i = 0; i < state.asked_count; i++) {
+  for (size_t i = 0; i < state.asked_count; i++)
     if (strcmp(state.asked[i].symbol, symbol) == 0 && state.asked[i].version >= at_least &&
-        (version == 0 || state.asked[i].version < version)) {
+        (version == 0 || state.asked[i].version < version))
       version = state.asked[i].version;
-    }
-  }
   pthread_mutex_unlock(&state.lock);
   return version;
 }

@@ -16,22 +16,17 @@ static bool stream_special(CUstream handle) {
 CUresult loop_stream_any(CUstream handle, ladei_stream *out) {
   if (stream_special(handle)) {
     loop_context *current = loop_current();
-    if (current == NULL) {
-      return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    if (current == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     lade_status status = loop_ops()->current_device_set(loop_self(), current->device);
-    if (status != LADE_OK) {
-      return loop_code(status);
-    }
+    if (status != LADE_OK) return loop_code(status);
   }
   return loop_code(loop_ops()->stream_resolve(loop_self(), handle, out));
 }
 
 CUresult loop_stream(CUstream handle, ladei_stream *out) {
   CUresult code = loop_stream_any(handle, out);
-  if (code == CUDA_SUCCESS && out->device != loop_current()->device) {
+  if (code == CUDA_SUCCESS && out->device != loop_current()->device)
     loop_violation("stream of device %d used under the context of device %d", out->device, loop_current()->device);
-  }
   return code;
 }
 
@@ -39,9 +34,8 @@ CUresult loop_stream(CUstream handle, ladei_stream *out) {
 static CUresult stream_not_capturing(const ladei_stream *stream) {
   ladei_capture_info info;
   lade_status status = loop_ops()->stream_capture_info(loop_self(), stream, &info);
-  if (status == LADE_OK && info.status != LADEI_CAPTURE_NONE) {
+  if (status == LADE_OK && info.status != LADEI_CAPTURE_NONE)
     status = loop_ops()->stream_synchronize(loop_self(), stream);
-  }
   return loop_code(status);
 }
 
@@ -50,9 +44,7 @@ static CUresult stream_not_capturing(const ladei_stream *stream) {
 CUresult loop_cuStreamCreateWithPriority_v5050(CUstream *out, unsigned int native, int priority) {
   LOOP_ENTER(cuStreamCreateWithPriority, 5050);
   unsigned flags = native == CU_STREAM_NON_BLOCKING ? LADEI_STREAM_NON_BLOCKING : 0u;
-  if (native > CU_STREAM_NON_BLOCKING) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (native > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   return loop_code(loop_ops()->stream_create(loop_self(), loop_current()->device, priority, flags, out));
 }
 
@@ -69,17 +61,12 @@ CUresult loop_cuStreamGetCtx_v9020(CUstream handle, CUcontext *out) {
   LOOP_ENTER(cuStreamGetCtx, 9020);
   ladei_stream stream;
   CUresult code = loop_stream_any(handle, &stream);
-  if (code == CUDA_SUCCESS && stream.kind == LADEI_STREAM_LEGACY) {
-    code = stream_not_capturing(&stream);
-  }
+  if (code == CUDA_SUCCESS && stream.kind == LADEI_STREAM_LEGACY) code = stream_not_capturing(&stream);
   ladei_capture_info info;
   if (code == CUDA_SUCCESS && loop_ops()->stream_capture_info(loop_self(), &stream, &info) == LADE_OK &&
-      info.status == LADEI_CAPTURE_INVALIDATED) {
+      info.status == LADEI_CAPTURE_INVALIDATED)
     code = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  }
-  if (code == CUDA_SUCCESS) {
-    *out = loop_context_handle(loop_context_of_device(stream.device));
-  }
+  if (code == CUDA_SUCCESS) *out = loop_context_handle(loop_context_of_device(stream.device));
   return code;
 }
 
@@ -87,12 +74,8 @@ CUresult loop_cuStreamGetId_v12000(CUstream handle, unsigned long long *out) {
   LOOP_ENTER(cuStreamGetId, 12000);
   ladei_stream stream;
   CUresult code = loop_stream_any(handle, &stream);
-  if (code == CUDA_SUCCESS) {
-    code = stream_not_capturing(&stream);
-  }
-  if (code == CUDA_SUCCESS) {
-    *out = stream.id;
-  }
+  if (code == CUDA_SUCCESS) code = stream_not_capturing(&stream);
+  if (code == CUDA_SUCCESS) *out = stream.id;
   return code;
 }
 
@@ -123,9 +106,7 @@ CUresult loop_cuStreamSynchronize_v2000(CUstream handle) {
 static CUresult capture_info(CUstream handle, ladei_capture_info *out) {
   ladei_stream stream;
   CUresult code = loop_stream_any(handle, &stream);
-  if (code == CUDA_SUCCESS) {
-    code = loop_code(loop_ops()->stream_capture_info(loop_self(), &stream, out));
-  }
+  if (code == CUDA_SUCCESS) code = loop_code(loop_ops()->stream_capture_info(loop_self(), &stream, out));
   return code == CUDA_SUCCESS && out->status == LADEI_CAPTURE_IMPLICIT ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : code;
 }
 
@@ -139,9 +120,7 @@ CUresult loop_cuStreamIsCapturing_v10000(CUstream handle, CUstreamCaptureStatus 
   LOOP_ENTER(cuStreamIsCapturing, 10000);
   ladei_capture_info info;
   CUresult code = capture_info(handle, &info);
-  if (code == CUDA_SUCCESS) {
-    *out = capture_status(info.status);
-  }
+  if (code == CUDA_SUCCESS) *out = capture_status(info.status);
   return code;
 }
 
@@ -151,13 +130,9 @@ CUresult loop_cuStreamGetCaptureInfo_v11030(CUstream handle, CUstreamCaptureStat
                                             size_t *out_dependency_count) {
   LOOP_ENTER(cuStreamGetCaptureInfo, 11030);
   ladei_capture_info info;
-  if (out_dependencies != NULL || out_dependency_count != NULL) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
+  if (out_dependencies != NULL || out_dependency_count != NULL) return CUDA_ERROR_NOT_SUPPORTED;
   CUresult code = capture_info(handle, &info);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS) return code;
   *out_status = capture_status(info.status);
   if (info.status == LADEI_CAPTURE_ACTIVE) {
     *out_id = info.id;
@@ -179,9 +154,7 @@ CUresult loop_cuStreamEndCapture_v10000(CUstream handle, CUgraph *out) {
   ladei_stream stream;
   ladei_graph graph = NULL;
   CUresult code = loop_stream(handle, &stream);
-  if (code == CUDA_SUCCESS) {
-    code = loop_code(loop_ops()->capture_end(loop_self(), &stream, &graph));
-  }
+  if (code == CUDA_SUCCESS) code = loop_code(loop_ops()->capture_end(loop_self(), &stream, &graph));
   *out = (CUgraph)(void *)graph;
   return code;
 }
@@ -194,9 +167,7 @@ CUresult loop_cuEventCreate_v2000(CUevent *out, unsigned int native) {
                    ((native & CU_EVENT_INTERPROCESS) != 0 ? LADEI_EVENT_INTERPROCESS : 0u);
   uint64_t context = 0;
   lade_status status = loop_ops()->device_context(loop_self(), loop_current()->device, &context);
-  if (status == LADE_OK) {
-    status = loop_ops()->event_create(loop_self(), context, flags, out);
-  }
+  if (status == LADE_OK) status = loop_ops()->event_create(loop_self(), context, flags, out);
   return loop_code(status);
 }
 

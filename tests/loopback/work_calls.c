@@ -16,9 +16,7 @@ static bool on_device(const void *pointer) {
 /* Unified addressing: the addresses tell the direction. */
 static ladei_copy_direction direction_find(CUdeviceptr dst, CUdeviceptr src) {
   bool to_device = on_device(loop_pointer(dst));
-  if (on_device(loop_pointer(src))) {
-    return to_device ? LADEI_COPY_D2D : LADEI_COPY_D2H;
-  }
+  if (on_device(loop_pointer(src))) return to_device ? LADEI_COPY_D2D : LADEI_COPY_D2H;
   return to_device ? LADEI_COPY_H2D : LADEI_COPY_H2H;
 }
 
@@ -69,13 +67,10 @@ CUresult loop_cuMemcpyPeerAsync_v4000(CUdeviceptr dst, CUcontext dst_handle, CUd
   loop_context *dst_context = loop_context_find(dst_handle);
   loop_context *src_context = loop_context_find(src_handle);
   if (dst_context == NULL || src_context == NULL || !loop_context_usable(dst_context) ||
-      !loop_context_usable(src_context)) {
+      !loop_context_usable(src_context))
     return CUDA_ERROR_INVALID_CONTEXT;
-  }
   CUresult code = loop_stream(handle, &stream);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS) return code;
   return loop_code(loop_ops()->copy_peer(loop_self(), loop_pointer(dst), dst_context->device, loop_pointer(src),
                                          src_context->device, bytes, &stream));
 }
@@ -85,13 +80,10 @@ static CUresult copy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, 
                            CUstream handle) {
   ladei_stream stream;
   CUresult code = loop_stream(handle, &stream);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS) return code;
   if (stream.kind == LADEI_STREAM_LEGACY || count == 0 || attribute_count != 1 || starts[0] != 0 ||
-      attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || attributes->flags != 0) {
+      attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || attributes->flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  }
   return loop_code(loop_ops()->copy_batch(loop_self(), direction_find(dsts[0], srcs[0]), count,
                                           (void *const *)(uintptr_t)dsts, (const void *const *)(uintptr_t)srcs, sizes,
                                           &stream));
@@ -102,9 +94,7 @@ CUresult loop_cuMemcpyBatchAsync_v12080(CUdeviceptr *dsts, CUdeviceptr *srcs, si
                                         size_t *out_failed, CUstream stream) {
   LOOP_ENTER(cuMemcpyBatchAsync, 12080);
   CUresult code = copy_batch(dsts, srcs, sizes, count, attributes, starts, attribute_count, stream);
-  if (code != CUDA_SUCCESS) {
-    *out_failed = SIZE_MAX;
-  }
+  if (code != CUDA_SUCCESS) *out_failed = SIZE_MAX;
   return code;
 }
 
@@ -136,9 +126,7 @@ static CUresult value_write(CUstream handle, CUdeviceptr address, uint64_t value
                             unsigned int flags) {
   ladei_stream stream;
   CUresult code = flags != 0 ? CUDA_ERROR_INVALID_VALUE : loop_stream(handle, &stream);
-  if (code != CUDA_SUCCESS) {
-    return code;
-  }
+  if (code != CUDA_SUCCESS) return code;
   return loop_code(loop_ops()->stream_write_value(loop_self(), &stream, loop_pointer(address), value, width_bits));
 }
 
@@ -157,9 +145,7 @@ CUresult loop_cuStreamWriteValue64_v11070(CUstream stream, CUdeviceptr address, 
 CUresult loop_cuGraphInstantiateWithFlags_v11040(CUgraphExec *out, CUgraph graph, unsigned long long flags) {
   LOOP_ENTER(cuGraphInstantiateWithFlags, 11040);
   ladei_graph_exec exec = NULL;
-  if (flags != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   CUresult code = loop_code(loop_ops()->graph_instantiate(loop_self(), (ladei_graph)(void *)graph, &exec));
   *out = (CUgraphExec)(void *)exec;
   return code;
@@ -188,9 +174,7 @@ CUresult loop_cuUserObjectCreate_v11030(CUuserObject *out, void *user, CUhostFn 
                                         unsigned int flags) {
   LOOP_ENTER(cuUserObjectCreate, 11030);
   ladei_user_object object = NULL;
-  if (references != 1 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (references != 1 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
   CUresult code = loop_code(loop_ops()->user_object_create(loop_self(), destroy, user, &object));
   *out = (CUuserObject)(void *)object;
   return code;
@@ -205,9 +189,7 @@ CUresult loop_cuUserObjectRelease_v11030(CUuserObject object, unsigned int count
 CUresult loop_cuGraphRetainUserObject_v11030(CUgraph graph, CUuserObject object, unsigned int count,
                                              unsigned int flags) {
   LOOP_ENTER(cuGraphRetainUserObject, 11030);
-  if (count != 1 || flags != CU_GRAPH_USER_OBJECT_MOVE) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (count != 1 || flags != CU_GRAPH_USER_OBJECT_MOVE) return CUDA_ERROR_INVALID_VALUE;
   return loop_code(
       loop_ops()->graph_retain_user_object(loop_self(), (ladei_graph)(void *)graph, (ladei_user_object)(void *)object));
 }

@@ -52,9 +52,8 @@ static void pages_count(const void *memory, size_t bytes, size_t counts[NODES]) 
   LADE_ASSERT(addresses != NULL && nodes != NULL);
   for (size_t i = 0; i < pages; i++) addresses[i] = (char *)(uintptr_t)memory + i * PAGE_BYTES;
   LADE_EXPECT_EQ_INT(syscall(SYS_move_pages, 0, pages, addresses, NULL, nodes, 0), 0);
-  for (size_t i = 0; i < pages; i++) {
+  for (size_t i = 0; i < pages; i++)
     if (nodes[i] >= 0 && nodes[i] < NODES) counts[nodes[i]]++;
-  }
   free(addresses);
   free(nodes);
 }

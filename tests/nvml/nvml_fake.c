@@ -50,8 +50,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, p
     fake->appearing = 0;
     return INSUFFICIENT_SIZE;
   }
-  for (size_t i = 0; i < fake->count; i++) {
+  for (size_t i = 0; i < fake->count; i++)
     infos[i] = (process_info){fake->processes[i].pid, fake->processes[i].bytes, 0, 0};
-  }
   return SUCCESS;
 }

@@ -16,9 +16,8 @@ LADE_TEST(ChunkForLink, LastsLongEnoughAndNoLonger) {
                {25000, 3120 * 1024}, {55000, 6552 * 1024}, {400000, 16 * MIB}};
   for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
     /* Whatever chunk it is measured with. */
-    for (size_t bytes = MIB; bytes <= 16 * MIB; bytes *= 2) {
+    for (size_t bytes = MIB; bytes <= 16 * MIB; bytes *= 2)
       LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_link(bytes, copy_ns(bytes, links[i].mb_per_s)), links[i].chunk);
-    }
   }
   LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_link(MIB, 0), LADEI_PIPE_CHUNK_MOST);
   LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_link(MIB, UINT64_MAX), LADEI_PIPE_CHUNK_FIRST);
@@ -54,13 +53,10 @@ LADE_TEST(Window, TakesBackWhatIsNotMadeUseOf) {
   ladei_pipe_window window;
   uint64_t now_ns = 0;
   ladei_pipe_window_init(&window, 4, 64);
-  for (int i = 0; i < 100 && window.size == 4; i++) {
+  for (int i = 0; i < 100 && window.size == 4; i++)
     (void)ladei_pipe_window_end(&window, MIB, window.size, now_ns += 1000);
-  }
   LADE_EXPECT_EQ_UINT(window.size, 8);
-  for (int i = 0; i < 100 && !window.settled; i++) {
-    (void)ladei_pipe_window_end(&window, MIB, 4, now_ns += 1000);
-  }
+  for (int i = 0; i < 100 && !window.settled; i++) (void)ladei_pipe_window_end(&window, MIB, 4, now_ns += 1000);
   LADE_EXPECT(window.settled);
   LADE_EXPECT_EQ_UINT(window.size, 4);
 }
@@ -70,9 +66,8 @@ LADE_TEST(Window, KeepsADoublingThatIsUsedInPart) {
   ladei_pipe_window window;
   uint64_t now_ns = 0;
   ladei_pipe_window_init(&window, 4, 8);
-  for (int i = 0; i < 1000 && !window.settled; i++) {
+  for (int i = 0; i < 1000 && !window.settled; i++)
     (void)ladei_pipe_window_end(&window, MIB, window.size == 4 ? 4 : 5, now_ns += window.size == 4 ? 1000 : 970);
-  }
   LADE_EXPECT(window.settled);
   LADE_EXPECT_EQ_UINT(window.size, 8);
 }
@@ -101,9 +96,8 @@ LADE_TEST(Window, RestartTakesBackADoublingThatWasBeingTried) {
   uint64_t now_ns = 0;
   ladei_pipe_window_init(&window, 4, 64);
   for (int restart = 0; restart < 3; restart++) {
-    for (int i = 0; i < 100 && window.size == 4; i++) {
+    for (int i = 0; i < 100 && window.size == 4; i++)
       (void)ladei_pipe_window_end(&window, MIB, window.size, now_ns += 1000);
-    }
     LADE_EXPECT_EQ_UINT(window.size, 8);
     ladei_pipe_window_restart(&window);
     LADE_EXPECT_EQ_UINT(window.size, 4);

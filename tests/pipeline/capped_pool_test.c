@@ -84,15 +84,12 @@ static void pool_open(scene *s, unsigned blocks) {
   fixture_options(&options);
   options.chunk_bytes = CHUNK;
   options.depth = 4;
-  for (int i = 0; i < PIPELINES; i++) {
+  for (int i = 0; i < PIPELINES; i++)
     LADE_ASSERT_OK(lade_pipeline_create(s->f.runtime, s->f.pool, &options, &s->pipelines[i]));
-  }
 }
 
 static void pool_close(scene *s) {
-  for (int i = 0; i < PIPELINES; i++) {
-    LADE_EXPECT_OK(lade_pipeline_destroy(s->pipelines[i], false));
-  }
+  for (int i = 0; i < PIPELINES; i++) LADE_EXPECT_OK(lade_pipeline_destroy(s->pipelines[i], false));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(s->f.pool, true));
 }
 
@@ -119,11 +116,10 @@ static lade_transfer transfer_make(scene *s, transfer_state *t, unsigned place, 
 }
 
 static void transfer_check(const scene *s, const transfer_state *t) {
-  if (t->direction == LADE_TO_DEVICE) {
+  if (t->direction == LADE_TO_DEVICE)
     fixture_expect_device_pattern(&s->f, (size_t)(t->device - s->f.device), t->bytes, t->seed, 0);
-  } else {
+  else
     LADE_EXPECT_PATTERN(t->host, t->bytes, t->seed, 0);
-  }
 }
 
 static transfer_state states[PLACES];
@@ -170,9 +166,7 @@ LADE_TEST(CappedPool, IsSharedByTurns) {
   if (!scene_open(&s, "sim")) return;
   pool_open(&s, 1);
   lade_transfer bulk = transfer_make(&s, &states[0], 0, KIND_MEMORY, MOST);
-  for (unsigned i = 0; i < LONG; i++) {
-    LADE_ASSERT_OK(lade_pipeline_submit(s.pipelines[0], &bulk, &tickets[i]));
-  }
+  for (unsigned i = 0; i < LONG; i++) LADE_ASSERT_OK(lade_pipeline_submit(s.pipelines[0], &bulk, &tickets[i]));
   for (unsigned i = 1; i < RINGS; i++) {
     lade_transfer transfer = transfer_make(&s, &states[i], i, KIND_MEMORY, MOST);
     LADE_ASSERT_OK(lade_pipeline_submit(s.pipelines[i / 2], &transfer, &states[i].ticket));
@@ -210,9 +204,7 @@ static void crowd_run(scene *s, uint64_t seed) {
   unsigned keeps = (unsigned)support_random_below(&random, blocks);
   pool_open(s, blocks);
   lade_stream stream = stream_held(s);
-  for (unsigned i = 0; i < keeps; i++) {
-    LADE_ASSERT_OK(lade_pinned_alloc(s->f.pool, CHUNK, &kept[i]));
-  }
+  for (unsigned i = 0; i < keeps; i++) LADE_ASSERT_OK(lade_pinned_alloc(s->f.pool, CHUNK, &kept[i]));
   for (unsigned i = 0; i < PLACES; i++) {
     source_kind kind = (source_kind)support_random_between(&random, KIND_MEMORY, KIND_CALLBACK);
     lade_transfer transfer = transfer_make(s, &states[i], i, kind, (size_t)support_random_between(&random, 1, MOST));
@@ -235,9 +227,7 @@ static void crowd_run(scene *s, uint64_t seed) {
     if (status == LADE_OK) transfer_check(s, t);
     lade_ticket_release(t->ticket);
   }
-  for (unsigned i = 0; i < keeps; i++) {
-    LADE_EXPECT_OK(lade_pinned_free(s->f.pool, kept[i]));
-  }
+  for (unsigned i = 0; i < keeps; i++) LADE_EXPECT_OK(lade_pinned_free(s->f.pool, kept[i]));
   LADE_EXPECT_OK(lade_stream_destroy(s->f.runtime, stream));
   pool_close(s);
 }
@@ -301,9 +291,7 @@ LADE_TEST(CappedPool, LetsThreadsWaitForEachOther) {
       workers[i].seed = seed * RINGS + i;
       LADE_ASSERT(pthread_create(&threads[i], NULL, worker_main, &workers[i]) == 0);
     }
-    for (unsigned i = 0; i < RINGS; i++) {
-      pthread_join(threads[i], NULL);
-    }
+    for (unsigned i = 0; i < RINGS; i++) pthread_join(threads[i], NULL);
     pool_close(&s);
   }
   scene_close(&s);

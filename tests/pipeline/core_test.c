@@ -105,28 +105,22 @@ static void check_taken(const model *m, const ladei_pipe_order *order) {
     LADE_EXPECT_EQ_INT(order->slot->lane->index > 0, t->waits);
     LADE_EXPECT(t->lane == NULL || t->lane == order->slot->lane);
     t->lane = order->slot->lane;
-    if (order->ring->direction == LADE_TO_DEVICE && !t->transfer.no_host) {
+    if (order->ring->direction == LADE_TO_DEVICE && !t->transfer.no_host)
       LADE_EXPECT_EQ_UINT(t->host[chunk_of(order->slot)], 1);
-    }
   }
-  if (order->kind == LADEI_PIPE_ORDER_RELEASE && !order->in_flight) {
+  if (order->kind == LADEI_PIPE_ORDER_RELEASE && !order->in_flight)
     LADE_EXPECT(!block_of(order->slot->block)->in_flight);
-  }
 }
 
 static lade_status outcome(model *m, const ladei_pipe_order *order) {
   bool fails = m->failure_one_in != 0 && support_random_one_in(&m->random, m->failure_one_in);
   switch (order->kind) {
   case LADEI_PIPE_ORDER_ACQUIRE:
-    if (order->only && support_random_one_in(&m->random, 8)) {
-      return LADE_NOT_READY;
-    }
+    if (order->only && support_random_one_in(&m->random, 8)) return LADE_NOT_READY;
     return m->acquire_fails && fails ? LADE_ERR_DRIVER : LADE_OK;
   case LADEI_PIPE_ORDER_RELEASE: return order->in_flight && !order->last_resort && fails ? LADE_ERR_DRIVER : LADE_OK;
   case LADEI_PIPE_ORDER_POLL:
-    if (support_random_one_in(&m->random, 2)) {
-      return LADE_NOT_READY;
-    }
+    if (support_random_one_in(&m->random, 2)) return LADE_NOT_READY;
     break;
   default: break;
   }
@@ -136,12 +130,8 @@ static lade_status outcome(model *m, const ladei_pipe_order *order) {
 /* What the completion of an order means for the bytes, noted before the core hears of it. */
 static void note_effect(model *m, ladei_pipe_order *order, lade_status status) {
   ladei_pipe_slot *slot = order->slot;
-  if (order->kind == LADEI_PIPE_ORDER_FINISH) {
-    model_of(order->transfer)->finishes++;
-  }
-  if (status != LADE_OK) {
-    return;
-  }
+  if (order->kind == LADEI_PIPE_ORDER_FINISH) model_of(order->transfer)->finishes++;
+  if (status != LADE_OK) return;
   switch (order->kind) {
   case LADEI_PIPE_ORDER_FINISH: break;
   case LADEI_PIPE_ORDER_ACQUIRE: order->block = block_new(m); break;
@@ -158,11 +148,8 @@ static void note_effect(model *m, ladei_pipe_order *order, lade_status status) {
     break;
   case LADEI_PIPE_ORDER_RECORD: break;
   case LADEI_PIPE_ORDER_POLL:
-    TAILQ_FOREACH (slot, &order->batch->slots, link) {
-      if (slot->block != NULL) {
-        block_of(slot->block)->in_flight = false;
-      }
-    }
+    TAILQ_FOREACH (slot, &order->batch->slots, link)
+      if (slot->block != NULL) block_of(slot->block)->in_flight = false;
     break;
   case LADEI_PIPE_ORDER_RELEASE:
     LADE_EXPECT(block_of(slot->block)->alive);
@@ -184,42 +171,31 @@ static void complete_one(model *m) {
 static bool take_one(model *m) {
   ladei_pipe_order order;
   unsigned allow = support_random_one_in(&m->random, 4) ? 0 : LADEI_PIPE_ALLOW_HOST;
-  if (m->out_count == MAX_OUT) {
-    return false;
-  }
+  if (m->out_count == MAX_OUT) return false;
   bool expected = ladei_pipe_core_has_order(&m->core, allow);
   bool taken = ladei_pipe_core_next(&m->core, allow, &order);
   LADE_EXPECT_EQ_INT(taken, expected);
   if (taken) {
-    if (allow == 0) {
-      LADE_EXPECT(order.kind != LADEI_PIPE_ORDER_READ && order.kind != LADEI_PIPE_ORDER_WRITE);
-    }
+    if (allow == 0) LADE_EXPECT(order.kind != LADEI_PIPE_ORDER_READ && order.kind != LADEI_PIPE_ORDER_WRITE);
     check_taken(m, &order);
     bool host = order.kind == LADEI_PIPE_ORDER_READ || order.kind == LADEI_PIPE_ORDER_WRITE;
-    if (host && model_of(order.transfer)->hangs) {
+    if (host && model_of(order.transfer)->hangs)
       m->hung[m->hung_count++] = order;
-    } else {
+    else
       m->out[m->out_count++] = order;
-    }
   }
   return taken;
 }
 
 static void stall(const ladei_pipe_order *order) {
   bool host = order->kind == LADEI_PIPE_ORDER_READ || order->kind == LADEI_PIPE_ORDER_WRITE;
-  if (host && order->transfer->calls && !order->slot->stalled) {
-    ladei_pipe_core_stall(order->slot);
-  }
+  if (host && order->transfer->calls && !order->slot->stalled) ladei_pipe_core_stall(order->slot);
 }
 
 /* Some call is overdue, one that returns or one that does not. */
 static void stall_one(model *m) {
-  if (m->out_count > 0) {
-    stall(&m->out[support_random_below(&m->random, m->out_count)]);
-  }
-  if (m->hung_count > 0) {
-    stall(&m->hung[support_random_below(&m->random, m->hung_count)]);
-  }
+  if (m->out_count > 0) stall(&m->out[support_random_below(&m->random, m->out_count)]);
+  if (m->hung_count > 0) stall(&m->hung[support_random_below(&m->random, m->hung_count)]);
 }
 
 static void submit_one(model *m) {
@@ -247,16 +223,12 @@ static void check_end(model *m) {
     const model_transfer *t = &m->transfers[i];
     LADE_EXPECT(t->transfer.finished);
     LADE_EXPECT_EQ_UINT(t->finishes, 1);
-    if (m->failure_one_in == 0) {
-      LADE_EXPECT_OK(t->transfer.error.status);
-    }
+    if (m->failure_one_in == 0) LADE_EXPECT_OK(t->transfer.error.status);
     for (unsigned c = 0; c < t->chunks && t->transfer.error.status == LADE_OK; c++) {
       LADE_EXPECT_EQ_UINT(t->host[c], t->transfer.no_host ? 0 : 1);
       LADE_EXPECT_EQ_UINT(t->copied[c], 1);
     }
-    if (t->transfer.error.status == LADE_OK) {
-      LADE_EXPECT_EQ_UINT(t->transfer.done_bytes, t->transfer.bytes);
-    }
+    if (t->transfer.error.status == LADE_OK) LADE_EXPECT_EQ_UINT(t->transfer.done_bytes, t->transfer.bytes);
   }
   LADE_EXPECT_EQ_UINT(m->alive, 0);
   LADE_EXPECT_EQ_UINT(m->core.counters.blocks, 0);
@@ -267,9 +239,7 @@ static void check_end(model *m) {
 static void step(model *m) {
   switch (support_random_below(&m->random, 10)) {
   case 0:
-    if (m->transfer_count < MAX_TRANSFERS) {
-      submit_one(m);
-    }
+    if (m->transfer_count < MAX_TRANSFERS) submit_one(m);
     break;
   case 1: ladei_pipe_core_poll_wake(&m->core); break;
   case 8: stall_one(m); break;
@@ -277,9 +247,7 @@ static void step(model *m) {
   case 2:
   case 3:
   case 4:
-    if (m->out_count > 0) {
-      complete_one(m);
-    }
+    if (m->out_count > 0) complete_one(m);
     break;
   default: (void)take_one(m); break;
   }
@@ -290,9 +258,7 @@ static void drain(model *m) {
   for (unsigned i = 0; m->core.unfinished > 0 || m->core.counters.blocks > 0 || m->out_count > 0; i++) {
     ladei_pipe_core_poll_wake(&m->core);
     bool taken = take_one(m);
-    if (!taken && m->out_count > 0) {
-      complete_one(m);
-    }
+    if (!taken && m->out_count > 0) complete_one(m);
     LADE_ASSERT_LT_UINT(i, 100000);
     LADE_ASSERT_OK(ladei_pipe_core_check(&m->core));
   }
@@ -300,9 +266,7 @@ static void drain(model *m) {
 
 static bool hang_goes_on(model *m) {
   ladei_pipe_core_poll_wake(&m->core);
-  if (take_one(m)) {
-    return true;
-  }
+  if (take_one(m)) return true;
   if (m->out_count > 0) {
     complete_one(m);
     return true;
@@ -324,23 +288,17 @@ static void drain_beside_hanging(model *m) {
   /* A POLL or an ACQUIRE in vain leaves nothing to do for once, not for good. */
   for (unsigned idle = 0; idle < 50;) {
     idle = hang_goes_on(m) ? 0 : idle + 1;
-    for (unsigned i = 0; i < m->hung_count; i++) {
-      stall(&m->hung[i]);
-    }
+    for (unsigned i = 0; i < m->hung_count; i++) stall(&m->hung[i]);
     LADE_ASSERT_OK(ladei_pipe_core_check(&m->core));
   }
-  for (unsigned i = 0; i < m->transfer_count; i++) {
-    LADE_EXPECT(!must[i] || m->transfers[i].transfer.finished);
-  }
+  for (unsigned i = 0; i < m->transfer_count; i++) LADE_EXPECT(!must[i] || m->transfers[i].transfer.finished);
   while (m->hung_count > 0) {
     ladei_pipe_order order = m->hung[--m->hung_count];
     note_effect(m, &order, LADE_OK);
     ladei_pipe_core_complete(&m->core, &order, LADE_OK, NULL);
     LADE_ASSERT_OK(ladei_pipe_core_check(&m->core));
   }
-  for (unsigned i = 0; i < m->transfer_count; i++) {
-    m->transfers[i].hangs = false;
-  }
+  for (unsigned i = 0; i < m->transfer_count; i++) m->transfers[i].hangs = false;
 }
 
 static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one_in, bool some_hang) {
@@ -360,16 +318,11 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
     }
     LADE_ASSERT_OK(ladei_pipe_core_check(&m->core));
   }
-  if (cancel_one_in != 0 && m->failure_one_in == 0) {
+  if (cancel_one_in != 0 && m->failure_one_in == 0)
     m->failure_one_in = UINT32_MAX; /* check_end: transfers may have failed */
-  }
-  if (some_hang) {
-    drain_beside_hanging(m);
-  }
+  if (some_hang) drain_beside_hanging(m);
   drain(m);
-  if (!lade_test_has_failed()) {
-    check_end(m);
-  }
+  if (!lade_test_has_failed()) check_end(m);
   ladei_pipe_core_destroy(&m->core);
   free(m);
 }
@@ -469,9 +422,8 @@ static uint64_t events_while_copying(size_t chunk_bytes) {
   uint64_t recorded = core.counters.events_recorded;
   while (!transfer.finished || core.counters.blocks > 0) {
     ladei_pipe_core_poll_wake(&core);
-    if (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
+    if (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order))
       ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
-    }
   }
   ladei_pipe_core_destroy(&core);
   return recorded;

@@ -104,9 +104,7 @@ static void scene_unlocked(scene *s) {
   s->stopped = true;
   s->under_way = pthread_create(&s->destroyer, NULL, destroy_main, s) == 0;
   /* Of a ticket that is being released nothing may be looked at: nor does destroy wait for that. */
-  while (!atomic_load(&s->destroyed) && (s->kind == CALL_RELEASE || !waits_for_call(s->f.pipeline))) {
-    sched_yield();
-  }
+  while (!atomic_load(&s->destroyed) && (s->kind == CALL_RELEASE || !waits_for_call(s->f.pipeline))) sched_yield();
 }
 
 static lade_status call_make(scene *s) {
@@ -165,9 +163,8 @@ static bool scene_run(call_kind kind, bool cancel, unsigned stop) {
   s.stop = stop;
   lade_test_context("call %d, destroy(%d), stopped after unlock %u", (int)kind, (int)cancel, stop + 1);
   if (!scene_begin(&s)) return false;
-  if (kind == CALL_STREAM_WAIT) {
+  if (kind == CALL_STREAM_WAIT)
     LADE_EXPECT_OK(lade_stream_wait_ticket(s.waiter, s.ticket)); /* so that the next one finds all queued */
-  }
   watched = &s;
 #ifdef NDEBUG
   scene_let_go(&s); /* no unlock will */
@@ -175,11 +172,10 @@ static bool scene_run(call_kind kind, bool cancel, unsigned stop) {
   answer_check(&s, call_make(&s));
   watched = NULL;
   scene_let_go(&s);
-  if (s.under_way) {
+  if (s.under_way)
     pthread_join(s.destroyer, NULL);
-  } else {
+  else
     destroy_main(&s);
-  }
   LADE_EXPECT_OK(s.outcome);
   LADE_EXPECT_OK(lade_stream_destroy(s.f.runtime, s.stream));
   LADE_EXPECT_OK(lade_stream_destroy(s.f.runtime, s.waiter));
@@ -260,18 +256,14 @@ static void crowd_run(uint64_t seed) {
   LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, support_random_between(&random, 0, 1) == 1));
   yielder = NULL;
   f.pipeline = NULL;
-  for (unsigned i = 0; i < TICKETS; i++) {
-    pthread_join(threads[i], NULL);
-  }
+  for (unsigned i = 0; i < TICKETS; i++) pthread_join(threads[i], NULL);
   LADE_EXPECT_OK(lade_stream_destroy(f.runtime, stream));
   fixture_close(&f);
 }
 
 LADE_TEST(Destroy, IsSafeBesideACrowdOfCallsOnTickets) {
   support_soak soak = support_soak_begin(0.3);
-  for (uint64_t seed = 1; support_soak_goes_on(&soak) && !lade_test_has_failed(); seed++) {
-    crowd_run(seed);
-  }
+  for (uint64_t seed = 1; support_soak_goes_on(&soak) && !lade_test_has_failed(); seed++) crowd_run(seed);
 }
 
 /* --- submits of callbacks ----------------------------------------------------------------------------------------- */

@@ -190,21 +190,15 @@ static void sources_hang(uint32_t readers, unsigned stuck_count, bool concurrent
   LADE_EXPECT(support_wait(f.runtime, has_answered, &late));
   source.host = lade_endpoint_callback(stuck_range, &gate);
   source.host.concurrent = concurrent;
-  for (unsigned i = 0; i < stuck_count; i++) {
-    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &source, &stuck[i]));
-  }
+  for (unsigned i = 0; i < stuck_count; i++) LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &source, &stuck[i]));
   lade_transfer plain = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), BULK);
   LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &plain, &plain_ticket));
   ends_well(plain_ticket);
-  if (!lade_test_has_failed()) {
-    LADE_EXPECT_GE_UINT(fixture_info(&f).callbacks_stalled, 1);
-  }
+  if (!lade_test_has_failed()) LADE_EXPECT_GE_UINT(fixture_info(&f).callbacks_stalled, 1);
   sem_post(&late.go);
   ends_well(late_ticket);
   sem_post(&gate);
-  for (unsigned i = 0; i < stuck_count; i++) {
-    ends_well(stuck[i]);
-  }
+  for (unsigned i = 0; i < stuck_count; i++) ends_well(stuck[i]);
   LADE_EXPECT_EQ_UINT(fixture_info(&f).callbacks_stalled, 0);
   fixture_close(&f);
   sem_destroy(&gate);
@@ -234,9 +228,7 @@ LADE_TEST(Callback, IsHeardBesideSourcesThatHang) {
   sem_init(&gate, 0, 0);
   sem_init(&open, 0, 1);
   lade_transfer source = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_callback(stuck_range, &gate), DEVICE_BYTES);
-  for (int i = 0; i < STUCK; i++) {
-    LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &source, &stuck[i]));
-  }
+  for (int i = 0; i < STUCK; i++) LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &source, &stuck[i]));
   source.host = lade_endpoint_callback(stuck_range, &open);
   LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &source, &fresh));
   ends_well(fresh);
@@ -313,9 +305,7 @@ LADE_TEST_P(Tickets, MayBeTenThousand, support_soft_runtimes, name) {
       transfer.on_complete_user = &ends;
       LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]));
     }
-    for (size_t i = 0; cancel && i < MANY; i++) {
-      LADE_EXPECT_OK(lade_ticket_cancel(tickets[i]));
-    }
+    for (size_t i = 0; cancel && i < MANY; i++) LADE_EXPECT_OK(lade_ticket_cancel(tickets[i]));
     for (size_t i = 0; i < MANY; i++) {
       lade_status status = lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER);
       LADE_EXPECT(status == LADE_OK || (cancel && status == LADE_ERR_CANCELLED));
@@ -393,9 +383,8 @@ LADE_TEST(Destroy, RefusesACallbackThatWaitsForAPlace) {
   if (!fixture_open(&f, "cpu", DEVICE_BYTES, &options)) return;
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_callback(nested_range, &source), CHUNK);
   LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
-  while (fixture_info(&f).callbacks_stalled == 0) { /* until then it may not have come to its wait */
+  while (fixture_info(&f).callbacks_stalled == 0) /* until then it may not have come to its wait */
     sched_yield();
-  }
   lade_status status = lade_pipeline_destroy(f.pipeline, true);
   LADE_EXPECT_OK(status);
   if (status != LADE_OK) _exit(1); /* its thread waits forever */

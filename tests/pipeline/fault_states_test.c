@@ -47,9 +47,8 @@ static lade_transfer transfer_of(world *w, kind k, lade_direction direction) {
   case CALLBACK: transfer.host = lade_endpoint_callback(move, NULL); break;
   case PINNED: transfer.host = lade_endpoint_memory(w->block); break;
   case SCATTERED:
-    for (size_t i = 0; i < 8; i++) {
+    for (size_t i = 0; i < 8; i++)
       w->pieces[i] = (lade_piece){lade_endpoint_memory(w->host + i * 100), w->f.device + (8 - i) * 200, 100};
-    }
     memset(&transfer.host, 0, sizeof transfer.host);
     transfer.bytes = 0;
     transfer.pieces = w->pieces;
@@ -85,18 +84,14 @@ static bool world_open(world *w, kind k, lade_direction direction, unsigned step
   beside.device_memory = w->f.device + 2 * BYTES;
   LADE_EXPECT_OK(lade_pipeline_submit(w->f.pipeline, &beside, &w->tickets[1]));
   for (unsigned i = 0; i < steps; i++) {
-    if (lade_ticket_query(w->tickets[0], NULL) != LADE_NOT_READY) {
-      return false;
-    }
+    if (lade_ticket_query(w->tickets[0], NULL) != LADE_NOT_READY) return false;
     (void)w->f.runtime->ops->step(w->f.runtime->self);
   }
   return true;
 }
 
 static void world_close(world *w) {
-  for (int i = 0; i < 2; i++) {
-    lade_ticket_release(w->tickets[i]);
-  }
+  for (int i = 0; i < 2; i++) lade_ticket_release(w->tickets[i]);
   (void)lade_stream_synchronize(w->f.runtime, w->stream);
   LADE_EXPECT_OK(lade_stream_destroy(w->f.runtime, w->stream));
   LADE_EXPECT_OK(lade_pinned_free(w->f.pool, w->block));

@@ -186,11 +186,10 @@ LADE_TEST_P(TransferMemory, IsLimited, support_soft_runtimes, name) {
     lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), 4 * BIG);
     lade_status status = fixture_run(&f, &transfer);
     LADE_EXPECT_EQ_INT(status, room ? LADE_OK : LADE_ERR_LIMIT);
-    if (status == LADE_OK) {
+    if (status == LADE_OK)
       fixture_expect_device_pattern(&f, 0, 4 * BIG, 8, 0);
-    } else {
+    else
       LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "staging block");
-    }
     free(host);
     fixture_close(&f);
   }
@@ -209,9 +208,7 @@ static lade_status slow_fill(void *user, uint64_t offset, void *buffer, size_t b
   (void)offset;
   memset(buffer, 1, bytes);
   source->entered++;
-  while (source->may_leave == 0) {
-    usleep(100);
-  }
+  while (source->may_leave == 0) usleep(100);
   return LADE_OK;
 }
 
@@ -255,9 +252,7 @@ LADE_TEST_P(TransferCancel, LeavesOtherTransfersAlone, support_soft_runtimes, na
     lade_status status = lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER);
     /* The second may have been over before it was cancelled. */
     LADE_EXPECT(status == LADE_OK || (i == 1 && status == LADE_ERR_CANCELLED));
-    if (status == LADE_OK) {
-      fixture_expect_device_pattern(&f, i * 20 * CHUNK, 20 * CHUNK, 4, i * 20 * CHUNK);
-    }
+    if (status == LADE_OK) fixture_expect_device_pattern(&f, i * 20 * CHUNK, 20 * CHUNK, 4, i * 20 * CHUNK);
     lade_ticket_release(tickets[i]);
   }
   fixture_close(&f);
@@ -328,9 +323,7 @@ LADE_TEST_P(PipelineBackPressure, AnswersNotReady, support_soft_runtimes, name) 
   LADE_EXPECT_OK(lade_ticket_wait(tickets[0], LADE_WAIT_FOREVER));
   LADE_EXPECT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[2]));
   LADE_EXPECT_OK(lade_ticket_wait(tickets[2], LADE_WAIT_FOREVER));
-  for (int i = 0; i < 3; i++) {
-    lade_ticket_release(tickets[i]);
-  }
+  for (int i = 0; i < 3; i++) lade_ticket_release(tickets[i]);
   fixture_close(&f);
 }
 
@@ -381,9 +374,7 @@ static lade_status round_trip(fixture *f, lade_stream stream, scenario_bytes *by
   memset(bytes->back, 0, sizeof bytes->back);
   transfer = fixture_transfer(f, LADE_TO_HOST, lade_endpoint_memory(bytes->back), sizeof bytes->back);
   status = fixture_run(f, &transfer);
-  if (status == LADE_OK) {
-    LADE_EXPECT_EQ_MEM(bytes->back, bytes->host, sizeof bytes->host);
-  }
+  if (status == LADE_OK) LADE_EXPECT_EQ_MEM(bytes->back, bytes->host, sizeof bytes->host);
   return status;
 }
 
@@ -400,9 +391,7 @@ static lade_status scenario(lade_runtime *runtime, void *user) {
   status = first_of(status,
                     status != LADE_OK ? status : runtime->ops->device_alloc(runtime->self, 0, DEVICE_BYTES, &device));
   f.device = device;
-  if (status == LADE_OK) {
-    status = round_trip(&f, stream, user);
-  }
+  if (status == LADE_OK) status = round_trip(&f, stream, user);
   first = *lade_last_error();
   if (stream != NULL) {
     (void)lade_stream_synchronize(runtime, stream);
@@ -410,9 +399,7 @@ static lade_status scenario(lade_runtime *runtime, void *user) {
   }
   LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, true));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(f.pool, true));
-  if (device != NULL) {
-    LADE_EXPECT_OK(runtime->ops->device_free(runtime->self, 0, device));
-  }
+  if (device != NULL) LADE_EXPECT_OK(runtime->ops->device_free(runtime->self, 0, device));
   if (status != LADE_OK) {
     /* The runner wants to see the scenario's own error, not one of its clean-up. */
     LADE_EXPECT_EQ_INT(first.status, status);
@@ -444,12 +431,8 @@ static lade_status defaults_scenario(lade_runtime *runtime, void *user) {
   first = *lade_last_error();
   LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, true));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(f.pool, true));
-  if (device != NULL) {
-    LADE_EXPECT_OK(runtime->ops->device_free(runtime->self, 0, device));
-  }
-  if (status != LADE_OK) {
-    LADE_EXPECT_EQ_INT(first.status, status);
-  }
+  if (device != NULL) LADE_EXPECT_OK(runtime->ops->device_free(runtime->self, 0, device));
+  if (status != LADE_OK) LADE_EXPECT_EQ_INT(first.status, status);
   return status;
 }
 
@@ -457,9 +440,7 @@ static lade_status defaults_scenario(lade_runtime *runtime, void *user) {
 static void timing_is_optional(lade_runtime *runtime, const support_failure *failure, lade_status status, void *user) {
   (void)runtime;
   (void)user;
-  if (failure->op != NULL && strcmp(failure->op, "event_elapsed_ns") == 0) {
-    LADE_EXPECT_OK(status);
-  }
+  if (failure->op != NULL && strcmp(failure->op, "event_elapsed_ns") == 0) LADE_EXPECT_OK(status);
 }
 
 LADE_TEST(Pipeline, LosesNothingWhenAnyDriverCallFailsWithAllDefaults) {

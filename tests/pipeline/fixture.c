@@ -24,9 +24,7 @@ static bool open_on(fixture *f, lade_runtime *runtime, size_t device_bytes, cons
               lade_pipeline_create(runtime, f->pool, options != NULL ? options : &standard, &f->pipeline) == LADE_OK &&
               runtime->ops->device_alloc(runtime->self, 0, device_bytes, &device) == LADE_OK;
   f->device = device;
-  if (!good) {
-    LADE_FAIL("fixture: %s", lade_last_error()->text);
-  }
+  if (!good) LADE_FAIL("fixture: %s", lade_last_error()->text);
   return good;
 }
 
@@ -47,9 +45,7 @@ bool fixture_open(fixture *f, const char *runtime, size_t device_bytes, const la
 void fixture_close(fixture *f) {
   LADE_EXPECT_OK(lade_pipeline_destroy(f->pipeline, true));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(f->pool, true));
-  if (f->device != NULL) {
-    LADE_EXPECT_OK(f->runtime->ops->device_free(f->runtime->self, 0, f->device));
-  }
+  if (f->device != NULL) LADE_EXPECT_OK(f->runtime->ops->device_free(f->runtime->self, 0, f->device));
   support_runtime_close(f->runtime);
 }
 
@@ -66,9 +62,7 @@ lade_transfer fixture_transfer(const fixture *f, lade_direction direction, lade_
 lade_status fixture_run(fixture *f, const lade_transfer *transfer) {
   lade_ticket *ticket;
   lade_status status = lade_pipeline_submit(f->pipeline, transfer, &ticket);
-  if (status != LADE_OK) {
-    return status;
-  }
+  if (status != LADE_OK) return status;
   status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
   lade_ticket_release(ticket);
   return status;
@@ -94,15 +88,13 @@ lade_pipeline_info fixture_info(const fixture *f) {
 }
 
 void fixture_device_read(const fixture *f, size_t offset, void *out, size_t bytes) {
-  if (bytes > 0) {
+  if (bytes > 0)
     LADE_EXPECT_OK(f->runtime->ops->copy_sync(f->runtime->self, 0, LADEI_COPY_D2H, out, f->device + offset, bytes));
-  }
 }
 
 void fixture_device_write(const fixture *f, size_t offset, const void *data, size_t bytes) {
-  if (bytes > 0) {
+  if (bytes > 0)
     LADE_EXPECT_OK(f->runtime->ops->copy_sync(f->runtime->self, 0, LADEI_COPY_H2D, f->device + offset, data, bytes));
-  }
 }
 
 void fixture_expect_device_pattern(const fixture *f, size_t offset, size_t bytes, uint64_t seed, uint64_t position) {

@@ -105,9 +105,7 @@ LADE_TEST_P(Pair, IsTakenApartOnALostDevice, support_soft_runtimes, name) {
       LADE_ASSERT_OK(lade_pipeline_submit(lade_pair_pipeline(pair), &transfer, &tickets[i]));
     }
     if (!support_is_virtual(runtime)) usleep(round * 30);
-    for (unsigned i = 0; support_is_virtual(runtime) && i < round; i++) {
-      (void)lade_soft_advance(runtime, 3000);
-    }
+    for (unsigned i = 0; support_is_virtual(runtime) && i < round; i++) (void)lade_soft_advance(runtime, 3000);
     LADE_ASSERT_OK(lade_soft_device_lose(runtime, 0, 0));
     for (size_t i = 0; i < TRANSFERS; i++) {
       lade_status status = lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER);
@@ -126,9 +124,7 @@ static lade_status scenario(lade_runtime *runtime, void *user) {
   lade_pair *pair;
   (void)user;
   lade_status status = lade_pair_create(runtime, 0, NULL, &pair);
-  if (status == LADE_OK) {
-    LADE_EXPECT_OK(lade_pair_destroy(pair, true));
-  }
+  if (status == LADE_OK) LADE_EXPECT_OK(lade_pair_destroy(pair, true));
   return status;
 }
 

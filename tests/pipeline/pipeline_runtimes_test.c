@@ -112,9 +112,7 @@ LADE_TEST_P(PipelineRuntimes, ScatteredPiecesArriveEachInItsPlace, support_cuda_
   transfer.pieces = pieces;
   transfer.piece_count = PIECES;
   LADE_ASSERT_OK(fixture_run(&f, &transfer));
-  for (size_t i = 0; i < PIECES; i++) {
-    fixture_expect_device_pattern(&f, i * 7 % PIECES * STRIDE, PIECE, 100 + i, 0);
-  }
+  for (size_t i = 0; i < PIECES; i++) fixture_expect_device_pattern(&f, i * 7 % PIECES * STRIDE, PIECE, 100 + i, 0);
   memset(memory, 0, (size_t)PIECES * PIECE);
   transfer.direction = LADE_TO_HOST;
   LADE_ASSERT_OK(fixture_run(&f, &transfer));

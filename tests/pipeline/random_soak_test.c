@@ -85,14 +85,11 @@ static bool one_in(worker *w, uint64_t n) { return support_random_one_in(&w->ran
 
 static lade_status job_call(void *user, uint64_t offset, void *buffer, size_t bytes) {
   job *j = user;
-  if (j->fails && offset + bytes > j->bytes / 2) {
-    return LADE_ERR_LIMIT;
-  }
-  if (j->down) {
+  if (j->fails && offset + bytes > j->bytes / 2) return LADE_ERR_LIMIT;
+  if (j->down)
     support_pattern_fill(buffer, bytes, j->seed, offset);
-  } else {
+  else
     memcpy(j->host + offset, buffer, bytes);
-  }
   return LADE_OK;
 }
 
@@ -156,18 +153,15 @@ static void bytes_prepare(worker *w, job *j) {
   char *copy = j->how == WAY_PINNED ? j->host : w->pageable + (size_t)(j - w->jobs) * MOST_BYTES;
   uint64_t seed = j->how == WAY_FILE && j->down ? 1 : j->seed;
   support_pattern_fill(copy, j->bytes, seed, j->how == WAY_FILE && j->down ? j->seed % MOST_BYTES : 0);
-  if (!j->down) {
+  if (!j->down)
     LADE_EXPECT_OK(ops->copy_sync(self, 0, LADEI_COPY_H2D, j->device, copy, j->bytes));
-  } else if (j->how == WAY_PEER) {
+  else if (j->how == WAY_PEER)
     LADE_EXPECT_OK(ops->copy_sync(self, 1, LADEI_COPY_H2D, j->peer, copy, j->bytes));
-  }
   for (size_t i = 0; i * 4096 < j->bytes; i++) {
     size_t left = j->bytes - i * 4096;
     j->sums[i] = XXH3_64bits(copy + i * 4096, left < 4096 ? left : 4096) ^ (j->wrong_sum ? 1 : 0);
   }
-  if (!j->down) {
-    memset(copy, 0, j->bytes);
-  }
+  if (!j->down) memset(copy, 0, j->bytes);
 }
 
 static void job_start(worker *w, job *j) {
@@ -217,15 +211,14 @@ static void job_check(worker *w, job *j) {
   char copy[MOST_BYTES];
   const char *arrived = copy;
   bool from_file = j->how == WAY_FILE && j->down;
-  if (j->down) {
+  if (j->down)
     LADE_EXPECT_OK(ops->copy_sync(w->all->f.runtime->self, 0, LADEI_COPY_D2H, copy, j->device, j->bytes));
-  } else if (j->how == WAY_PEER) {
+  else if (j->how == WAY_PEER)
     LADE_EXPECT_OK(ops->copy_sync(w->all->f.runtime->self, 1, LADEI_COPY_D2H, copy, j->peer, j->bytes));
-  } else if (j->how == WAY_FILE) {
+  else if (j->how == WAY_FILE)
     LADE_EXPECT_EQ_INT(pread(w->all->sink, copy, j->bytes, sink_offset(w, j)), (ssize_t)j->bytes);
-  } else {
+  else
     arrived = j->host;
-  }
   LADE_EXPECT_PATTERN(arrived, j->bytes, from_file ? 1 : j->seed, from_file ? j->seed % MOST_BYTES : 0);
 }
 
@@ -233,17 +226,11 @@ static void job_over(worker *w, job *j, lade_status status) {
   bool expected = status == LADE_OK || (status == LADE_ERR_CANCELLED && j->cancelled) ||
                   (status == LADE_ERR_CALLBACK && j->fails) || (status == LADE_ERR_CHECKSUM && j->wrong_sum) ||
                   (status == LADE_ERR_DRIVER && (j->faulty || atomic_load(&w->all->fault_times) != j->fault_times));
-  if (!expected) {
-    LADE_FAIL("a transfer ended with %s", lade_last_error()->text);
-  }
+  if (!expected) LADE_FAIL("a transfer ended with %s", lade_last_error()->text);
   LADE_EXPECT(status != LADE_OK || (!j->fails && !j->wrong_sum));
   LADE_EXPECT_EQ_UINT(atomic_load(&j->ends), 1);
-  if (status == LADE_OK) {
-    job_check(w, j);
-  }
-  if (j->allocated) {
-    LADE_EXPECT_OK(lade_device_free(w->all->allocator, j->device));
-  }
+  if (status == LADE_OK) job_check(w, j);
+  if (j->allocated) LADE_EXPECT_OK(lade_device_free(w->all->allocator, j->device));
   lade_ticket_release(j->ticket);
   j->ticket = NULL;
 }
@@ -281,22 +268,16 @@ static void step(worker *w) {
     (void)lade_soft_advance(w->all->f.runtime, pick(w, 0, 5000));
   } else {
     lade_status status = lade_ticket_wait(j->ticket, one_in(w, 2) ? LADE_WAIT_FOREVER : pick(w, 0, 20000));
-    if (status != LADE_ERR_TIMEOUT) {
-      job_over(w, j, status);
-    }
+    if (status != LADE_ERR_TIMEOUT) job_over(w, j, status);
   }
 }
 
 static void *worker_main(void *user) {
   worker *w = user;
-  for (uint64_t i = 0; i < w->all->operations && !lade_test_has_failed(); i++) {
-    step(w);
-  }
+  for (uint64_t i = 0; i < w->all->operations && !lade_test_has_failed(); i++) step(w);
   for (size_t i = 0; i < JOBS; i++) {
     job *j = &w->jobs[i];
-    if (j->ticket != NULL) {
-      job_over(w, j, lade_ticket_wait(j->ticket, LADE_WAIT_FOREVER));
-    }
+    if (j->ticket != NULL) job_over(w, j, lade_ticket_wait(j->ticket, LADE_WAIT_FOREVER));
   }
   return NULL;
 }
@@ -338,9 +319,7 @@ static bool soak_open(soak *s, const char *runtime, uint64_t seed, unsigned work
   free(sink);
   good = good && lade_device_allocator_create(s->f.runtime, 0, NULL, &s->allocator) == LADE_OK &&
          s->f.runtime->ops->device_alloc(s->f.runtime->self, 1, bytes, &s->peer) == LADE_OK;
-  for (unsigned i = 0; good && i < workers; i++) {
-    good = worker_open(s, i, seed);
-  }
+  for (unsigned i = 0; good && i < workers; i++) good = worker_open(s, i, seed);
   LADE_EXPECT(good);
   return good;
 }
@@ -361,9 +340,8 @@ static void soak_close(soak *s) {
   LADE_EXPECT_OK(lade_pinned_stats_get(s->f.pool, &stats));
   LADE_EXPECT_EQ_UINT(stats.in_use_bytes.current, 0);
   LADE_EXPECT_OK(lade_device_allocator_destroy(s->allocator, true));
-  for (unsigned i = 0; i < s->worker_count; i++) {
+  for (unsigned i = 0; i < s->worker_count; i++)
     LADE_EXPECT_OK(lade_stream_destroy(s->f.runtime, s->workers[i].stream));
-  }
   LADE_EXPECT_OK(s->f.runtime->ops->device_free(s->f.runtime->self, 1, s->peer));
   close(s->source);
   close(s->sink);
@@ -376,16 +354,11 @@ static uint64_t run_soak(const char *runtime, uint64_t seed, unsigned workers, u
   pthread_t threads[WORKERS];
   uint64_t runs = 0;
   if (s == NULL || !soak_open(s, runtime, seed, workers, operations)) return 0;
-  for (unsigned i = 1; i < workers; i++) {
+  for (unsigned i = 1; i < workers; i++)
     if (pthread_create(&threads[i], NULL, worker_main, &s->workers[i]) != 0) abort();
-  }
   (void)worker_main(&s->workers[0]);
-  for (unsigned i = 1; i < workers; i++) {
-    pthread_join(threads[i], NULL);
-  }
-  for (unsigned i = 0; i < workers; i++) {
-    runs += s->workers[i].runs;
-  }
+  for (unsigned i = 1; i < workers; i++) pthread_join(threads[i], NULL);
+  for (unsigned i = 0; i < workers; i++) runs += s->workers[i].runs;
   soak_close(s);
   pthread_mutex_destroy(&s->toggle);
   free(s);

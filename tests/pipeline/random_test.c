@@ -83,9 +83,7 @@ static bool world_open(world *w, bool broken) {
     pipeline.storage_bytes_per_s = pick(w, 1, 200) * 100000000;
     good = lade_pipeline_create(w->runtime, w->pool, &pipeline, &w->pipelines[i]) == LADE_OK;
   }
-  for (size_t i = 0; good && i < STREAMS; i++) {
-    good = lade_stream_create(w->runtime, 0, &w->streams[i]) == LADE_OK;
-  }
+  for (size_t i = 0; good && i < STREAMS; i++) good = lade_stream_create(w->runtime, 0, &w->streams[i]) == LADE_OK;
   good = good && w->runtime->ops->device_alloc(w->runtime->self, 0, 2 * JOBS * MOST_BYTES, &memory) == LADE_OK;
   w->device = good ? memory : NULL;
   w->host = calloc(2, JOBS * MOST_BYTES);
@@ -99,9 +97,7 @@ static void world_close(world *w) {
     LADE_EXPECT_OK(lade_pinned_stream_retire(w->pool, w->streams[i]));
     LADE_EXPECT_OK(lade_stream_destroy(w->runtime, w->streams[i]));
   }
-  for (size_t i = 0; i < PIPELINES; i++) {
-    LADE_EXPECT_OK(lade_pipeline_destroy(w->pipelines[i], false));
-  }
+  for (size_t i = 0; i < PIPELINES; i++) LADE_EXPECT_OK(lade_pipeline_destroy(w->pipelines[i], false));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(w->pool, true));
   LADE_EXPECT_OK(w->runtime->ops->device_free(w->runtime->self, 0, w->device));
   support_runtime_close(w->runtime);
@@ -167,9 +163,7 @@ static unsigned run_seed(uint64_t seed, bool broken) {
   if (!world_open(&w, broken)) return 0;
   for (size_t i = 0; i < JOBS && !lade_test_has_failed(); i++) {
     job_start(&w, i);
-    if (support_random_one_in(&w.random, 4)) {
-      LADE_EXPECT_OK(lade_soft_advance(w.runtime, pick(&w, 0, 20000)));
-    }
+    if (support_random_one_in(&w.random, 4)) LADE_EXPECT_OK(lade_soft_advance(w.runtime, pick(&w, 0, 20000)));
   }
   for (size_t i = 0; i < JOBS && !lade_test_has_failed(); i++) {
     if (w.jobs[i].ticket != NULL) {
@@ -199,9 +193,8 @@ LADE_TEST(RandomStaging, GetsEveryByteRight) {
 
 LADE_TEST(RandomStaging, NoticesABrokenRuleOfRetirement) {
   unsigned seeds_wrong = 0;
-  for (uint64_t seed = 1; seed <= 20 && !lade_test_has_failed(); seed++) {
+  for (uint64_t seed = 1; seed <= 20 && !lade_test_has_failed(); seed++)
     seeds_wrong += run_seed(seed, true) > 0 ? 1 : 0;
-  }
   LADE_EXPECT_GE_UINT(seeds_wrong, 1);
   printf("%u of 20 seeds found it\n", seeds_wrong);
 }

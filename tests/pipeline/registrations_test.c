@@ -72,9 +72,8 @@ LADE_TEST_P(Registrations, PinnedMemoryInSeveralIsCopiedWithoutStaging, SUPPORT_
   void *block = NULL;
   if (!open_chunked(&f, name)) return;
   LADE_ASSERT_OK(lade_pinned_alloc(f.pool, ODD, &block));
-  for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+  for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
     round_trip(&f, (char *)block + places[i], ODD - places[i], 3 + i);
-  }
   LADE_EXPECT_EQ_UINT(fixture_info(&f).blocks_peak, 0);
   LADE_EXPECT_OK(lade_pinned_free(f.pool, block));
   fixture_close(&f);

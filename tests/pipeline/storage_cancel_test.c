@@ -24,9 +24,7 @@ typedef struct scene {
 static bool scene_open(scene *s) {
   memset(s, 0, sizeof *s);
   ladei_storage_open(&s->storage, LADE_STORAGE_URING, true, 4, 4);
-  if (s->storage.engine == NULL) {
-    return false;
-  }
+  if (s->storage.engine == NULL) return false;
   LADE_EXPECT_EQ_INT(pipe(s->ends), 0);
   lade_endpoint source = lade_endpoint_file(s->ends[0], 0, "pipe");
   LADE_EXPECT_OK(ladei_storage_attach(&s->storage, &source, false, &s->file));
@@ -45,9 +43,7 @@ static void scene_close(scene *s) {
 /* Returns early for what the kernel says about a cancellation itself, so a few times. */
 static unsigned reap(scene *s, ladei_storage_request **out) {
   unsigned count = 0;
-  for (int i = 0; i < 10 && count == 0; i++) {
-    count = ladei_storage_reap(&s->storage, second_ns, out, 1);
-  }
+  for (int i = 0; i < 10 && count == 0; i++) count = ladei_storage_reap(&s->storage, second_ns, out, 1);
   return count;
 }
 

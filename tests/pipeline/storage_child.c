@@ -48,9 +48,7 @@ int storage_child_forbid(int system_call, int code) {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
-    return errno;
-  }
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return errno;
   return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0 ? 0 : errno;
 }
 
@@ -58,9 +56,7 @@ int storage_child_lock_nothing(void) {
   struct rlimit nothing = {0, 0};
   struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
   struct __user_cap_data_struct data[2];
-  if (setrlimit(RLIMIT_MEMLOCK, &nothing) != 0 || syscall(SYS_capget, &header, data) != 0) {
-    return errno;
-  }
+  if (setrlimit(RLIMIT_MEMLOCK, &nothing) != 0 || syscall(SYS_capget, &header, data) != 0) return errno;
   for (int i = 0; i < 2; i++) {
     unsigned kept = i == CAP_TO_INDEX(CAP_IPC_LOCK) ? ~CAP_TO_MASK(CAP_IPC_LOCK) : ~0u;
     data[i].effective &= kept;

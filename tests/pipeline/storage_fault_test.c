@@ -76,12 +76,9 @@ static void scene_close(scene *s) {
 static unsigned names_in(const char *path) {
   DIR *folder = opendir(path);
   unsigned count = 0;
-  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
     count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 ? 1 : 0;
-  }
-  if (folder != NULL) {
-    closedir(folder);
-  }
+  if (folder != NULL) closedir(folder);
   return count;
 }
 
@@ -137,9 +134,7 @@ static lade_status stopper_fill(void *user, uint64_t offset, void *buffer, size_
   (void)offset;
   memset(buffer, 0, bytes);
   s->entered = true;
-  while (!s->may_leave) {
-    usleep(100);
-  }
+  while (!s->may_leave) usleep(100);
   return LADE_OK;
 }
 
@@ -158,9 +153,7 @@ static lade_status run_with_length(scene *s, size_t bytes, off_t new_length) {
   transfer.pieces = pieces;
   transfer.piece_count = 2;
   LADE_EXPECT_OK(lade_pipeline_submit(s->f.pipeline, &transfer, &ticket));
-  if (!support_is_virtual(s->f.runtime)) {
-    LADE_EXPECT(support_wait(s->f.runtime, stopper_entered, &stop));
-  }
+  if (!support_is_virtual(s->f.runtime)) LADE_EXPECT(support_wait(s->f.runtime, stopper_entered, &stop));
   LADE_EXPECT_EQ_INT(truncate(s->in, new_length), 0);
   stop.may_leave = true;
   lade_status status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
@@ -441,9 +434,7 @@ static bool several_run(scene *s, char *const *paths, uint32_t flags, storage_fa
   size_t count = several_new(paths);
   snprintf(expected, sizeof expected, "the first %zu of %d files are new, the others as they were", count, SEVERAL);
   if (status == LADE_OK) LADE_EXPECT_EQ_SIZE(count, SEVERAL);
-  if (status != LADE_OK && count > 0 && count < SEVERAL) {
-    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, expected);
-  }
+  if (status != LADE_OK && count > 0 && count < SEVERAL) LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, expected);
   return faults.nth <= calls && !lade_test_has_failed();
 }
 
@@ -574,9 +565,7 @@ LADE_TEST_P(StorageFault, CancelsAnywhere, threaded, storage) {
     LADE_EXPECT_OK(lade_ticket_cancel(ticket));
     lade_status status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
     LADE_EXPECT(status == LADE_OK || status == LADE_ERR_CANCELLED);
-    if (status == LADE_OK) {
-      fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
-    }
+    if (status == LADE_OK) fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
     lade_ticket_release(ticket);
   }
   scene_close(&s);

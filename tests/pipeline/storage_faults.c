@@ -45,9 +45,7 @@ typedef enum verdict { GO, FAIL, LIE } verdict;
 
 static verdict call_next(const char *name) {
   int number = ++calls;
-  if (plan.nth == 0 || number != plan.nth) {
-    return GO;
-  }
+  if (plan.nth == 0 || number != plan.nth) return GO;
   nth_name = name;
   if (plan.before_nth != NULL) {
     void (*before)(void *) = plan.before_nth;
@@ -56,9 +54,7 @@ static verdict call_next(const char *name) {
     before(user);
     return GO;
   }
-  if (plan.how == STORAGE_FAULTS_KILL) {
-    kill(getpid(), SIGKILL);
-  }
+  if (plan.how == STORAGE_FAULTS_KILL) kill(getpid(), SIGKILL);
   return plan.how == STORAGE_FAULTS_LIE ? LIE : FAIL;
 }
 
@@ -87,16 +83,12 @@ static int failure(void) {
 
 ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) {
   int count = ++reads;
-  if (call_next("pread") != GO) {
-    return failure();
-  }
+  if (call_next("pread") != GO) return failure();
   if (is_nth(count, plan.read_interrupted)) {
     errno = EINTR;
     return -1;
   }
-  if (count > 2 && fails(plan.read_error)) {
-    return -1;
-  }
+  if (count > 2 && fails(plan.read_error)) return -1;
   size_t some = is_nth(count, plan.read_short) && bytes > 1 ? 1 : bytes;
   return syscall(SYS_pread64, fd, buffer, some, offset);
 }
@@ -104,16 +96,12 @@ ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) {
 ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset) {
   int count = ++writes;
   verdict next = call_next("pwrite");
-  if (next == FAIL) {
-    return failure();
-  }
+  if (next == FAIL) return failure();
   if (is_nth(count, plan.write_interrupted)) {
     errno = EINTR;
     return -1;
   }
-  if (count > 2 && fails(plan.write_error)) {
-    return -1;
-  }
+  if (count > 2 && fails(plan.write_error)) return -1;
   size_t some = is_nth(count, plan.write_short) && bytes > 1 ? 1 : bytes;
   ssize_t put = syscall(SYS_pwrite64, fd, buffer, some, offset);
   return next == LIE ? failure() : put;
@@ -128,15 +116,9 @@ int ftruncate(int fd, off_t bytes) { CHANGE("ftruncate", syscall(SYS_ftruncate, 
 /* --- opening and closing ------------------------------------------------------------------------------------------ */
 
 static int open_at(int folder, const char *path, int flags, mode_t mode) {
-  if (call_next("open") != GO) {
-    return failure();
-  }
-  if ((flags & O_DIRECT) != 0 && fails(plan.open_direct)) {
-    return -1;
-  }
-  if ((flags & O_TMPFILE) == O_TMPFILE && fails(plan.open_nameless)) {
-    return -1;
-  }
+  if (call_next("open") != GO) return failure();
+  if ((flags & O_DIRECT) != 0 && fails(plan.open_direct)) return -1;
+  if ((flags & O_TMPFILE) == O_TMPFILE && fails(plan.open_nameless)) return -1;
   return (int)syscall(SYS_openat, folder, path, flags, mode);
 }
 
@@ -171,32 +153,24 @@ int close(int fd) {
   bool written = plan.closing != 0 && (syscall(SYS_fcntl, fd, F_GETFL) & O_ACCMODE) != O_RDONLY;
   verdict next = call_next("close");
   int answer = (int)syscall(SYS_close, fd);
-  if (next != GO) {
-    return failure();
-  }
+  if (next != GO) return failure();
   return written && fails(plan.closing) ? -1 : answer;
 }
 
 int flock(int fd, int operation) {
-  if (call_next("flock") != GO) {
-    return failure();
-  }
+  if (call_next("flock") != GO) return failure();
   return fails(plan.lock) ? -1 : (int)syscall(SYS_flock, fd, operation);
 }
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
 int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
-  if (fails(plan.link)) {
-    return -1;
-  }
+  if (fails(plan.link)) return -1;
   CHANGE("linkat", syscall(SYS_linkat, from_folder, from, to_folder, to, flags));
 }
 
 int renameat(int from_folder, const char *from, int to_folder, const char *to) {
-  if (fails(plan.rename)) {
-    return -1;
-  }
+  if (fails(plan.rename)) return -1;
   CHANGE("renameat", syscall(SYS_renameat, from_folder, from, to_folder, to));
 }
 
@@ -212,9 +186,7 @@ static bool is_folder(int fd) {
 }
 
 int fsync(int fd) {
-  if (fails(plan.flush) || (plan.flush_folder != 0 && is_folder(fd) && fails(plan.flush_folder))) {
-    return -1;
-  }
+  if (fails(plan.flush) || (plan.flush_folder != 0 && is_folder(fd) && fails(plan.flush_folder))) return -1;
   CHANGE(is_folder(fd) ? "fsync of the folder" : "fsync", plan.flush_nothing ? 0 : syscall(SYS_fsync, fd));
 }
 
@@ -230,9 +202,7 @@ int stat(const char *path, struct stat *out) { QUESTION("stat", syscall(SYS_newf
 
 struct dirent *readdir(DIR *folder) {
   static struct dirent *(*own)(DIR *);
-  if (own == NULL) {
-    own = (struct dirent * (*)(DIR *))(uintptr_t)dlsym(RTLD_NEXT, "readdir");
-  }
+  if (own == NULL) own = (struct dirent * (*)(DIR *))(uintptr_t)dlsym(RTLD_NEXT, "readdir");
   if (call_next("readdir") != GO) {
     errno = plan.code;
     return NULL;

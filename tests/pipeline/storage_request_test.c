@@ -34,9 +34,7 @@ static void expect_aligned(const ladei_storage_part *part) {
 
 /* Bytes of the call that are moved: some, or all. With O_DIRECT the disk's sectors, of writes whole pages, and the end. */
 static size_t some_of(fake *f, size_t bytes, size_t unit) {
-  if (f->whole || bytes == 0 || support_random_one_in(&f->random, 2)) {
-    return bytes;
-  }
+  if (f->whole || bytes == 0 || support_random_one_in(&f->random, 2)) return bytes;
   size_t some = (size_t)support_random_between(&f->random, 1, bytes);
   some = (some + unit - 1) / unit * unit;
   return some < bytes ? some : bytes;
@@ -46,15 +44,9 @@ static int64_t fake_call(fake *f, const ladei_storage_request *request) {
   const ladei_storage_part *part = &request->part;
   LADE_EXPECT_GT_UINT(part->bytes, 0);
   LADE_EXPECT_EQ_INT(part->fd, part->direct ? DIRECT_FD : PLAIN_FD);
-  if (!f->whole && support_random_one_in(&f->random, 5)) {
-    return -EINTR;
-  }
-  if (part->direct && f->refuse_direct) {
-    return -EINVAL;
-  }
-  if (part->direct) {
-    expect_aligned(part);
-  }
+  if (!f->whole && support_random_one_in(&f->random, 5)) return -EINTR;
+  if (part->direct && f->refuse_direct) return -EINVAL;
+  if (part->direct) expect_aligned(part);
   if (!request->file->write) {
     size_t there = part->at < f->bytes ? f->bytes - (size_t)part->at : 0;
     size_t moved = some_of(f, part->bytes < there ? part->bytes : there, part->direct ? MEMORY_ALIGN : 1);
@@ -63,9 +55,7 @@ static int64_t fake_call(fake *f, const ladei_storage_request *request) {
   }
   size_t moved = some_of(f, part->bytes, part->direct ? ALIGN : 1);
   memcpy(f->file + part->at, part->memory, moved);
-  for (size_t i = 0; i < moved; i++) {
-    f->way[(part->at + i) / ALIGN] |= part->direct ? 2 : 1;
-  }
+  for (size_t i = 0; i < moved; i++) f->way[(part->at + i) / ALIGN] |= part->direct ? 2 : 1;
   return (int64_t)moved;
 }
 
@@ -120,9 +110,7 @@ static ladei_storage_request request_random(bench *b) {
   ladei_storage_request request = {.file = &b->file, .block_index = -1};
   request.offset = support_random_below(random, FILE_BYTES - BLOCK_BYTES);
   size_t lead = (size_t)(request.offset % ALIGN);
-  if (support_random_one_in(random, 4)) {
-    lead = (size_t)support_random_below(random, ALIGN);
-  }
+  if (support_random_one_in(random, 4)) lead = (size_t)support_random_below(random, ALIGN);
   request.buffer = (char *)block + lead;
   request.bytes = support_random_size(random, BLOCK_BYTES - lead);
   if (!support_random_one_in(random, 4)) {
@@ -157,9 +145,7 @@ static void read_once(uint64_t seed) {
   LADE_EXPECT_OK(request_move(&b->kernel, &request));
   LADE_EXPECT_PATTERN(request.buffer, request.bytes, 1, request.offset);
   expect_guards_whole(b);
-  if (request.block_bytes == 0) {
-    LADE_EXPECT_EQ_INT((unsigned char)request.buffer[request.bytes], 0xa5);
-  }
+  if (request.block_bytes == 0) LADE_EXPECT_EQ_INT((unsigned char)request.buffer[request.bytes], 0xa5);
   if (b->file.direct_off) {
     LADE_EXPECT(b->kernel.refuse_direct);
     LADE_EXPECT_EQ_UINT(b->storage.direct_refused, 1);
@@ -179,9 +165,8 @@ static void write_once(uint64_t seed) {
   LADE_EXPECT_PATTERN(b->kernel.file + request.offset, request.bytes, 2, request.offset);
   uint64_t end = request.offset + request.bytes;
   LADE_EXPECT_PATTERN(b->kernel.file + end, FILE_BYTES - end, 1, end);
-  for (size_t page = 0; page < FILE_BYTES / ALIGN && !b->kernel.refuse_direct; page++) {
+  for (size_t page = 0; page < FILE_BYTES / ALIGN && !b->kernel.refuse_direct; page++)
     LADE_EXPECT_NE_INT(b->kernel.way[page], 3); /* page written both ways */
-  }
   bench_destroy(b);
 }
 

@@ -36,12 +36,9 @@ static void place_remove(place *p) {
 static unsigned names_in(const place *p) {
   DIR *folder = opendir(p->dir.path);
   unsigned count = 0;
-  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
     count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 ? 1 : 0;
-  }
-  if (folder != NULL) {
-    closedir(folder);
-  }
+  if (folder != NULL) closedir(folder);
   return count;
 }
 
@@ -63,9 +60,7 @@ static void expect_text(const char *path, const char *text) {
 static ladei_pipe_save *save_begun(const place *p, const char *text) {
   ladei_pipe_save *save = NULL;
   LADE_EXPECT_OK(ladei_pipe_save_begin(p->path, &save));
-  if (save != NULL) {
-    LADE_EXPECT_EQ_INT(write(ladei_pipe_save_fd(save), text, strlen(text)), (ssize_t)strlen(text));
-  }
+  if (save != NULL) LADE_EXPECT_EQ_INT(write(ladei_pipe_save_fd(save), text, strlen(text)), (ssize_t)strlen(text));
   return save;
 }
 
@@ -250,9 +245,8 @@ LADE_TEST(StorageSave, KnowsItsTemporaryNames) {
   LADE_EXPECT_EQ_SIZE(ladei_pipe_save_temporary_name(".a.lade-1.lade-23"), strlen("a.lade-1"));
   static const char *const others[] = {
       "model.bin.lade-1", ".model.bin.lade-", ".model.bin.lade-1x", ".lade-1", "", "."};
-  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
     LADE_EXPECT_EQ_SIZE(ladei_pipe_save_temporary_name(others[i]), 0);
-  }
 }
 
 /* --- the target --------------------------------------------------------------------------------------------------- */

@@ -74,12 +74,9 @@ static void expect_file(const char *path, uint64_t offset, size_t bytes, uint64_
 static unsigned names_in(const scene *s) {
   DIR *folder = opendir(s->dir.path);
   unsigned count = 0;
-  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
     count += entry->d_name[0] != '.' || strlen(entry->d_name) > 2 ? 1 : 0;
-  }
-  if (folder != NULL) {
-    closedir(folder);
-  }
+  if (folder != NULL) closedir(folder);
   return count;
 }
 
@@ -186,9 +183,7 @@ LADE_TEST(StorageTransfer, ForgetsRegisteredBlocksWithTheirUse) {
     LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, LADE_FILE_DIRECT), DEVICE_BYTES));
     fixture_expect_device_pattern(&s.f, 0, DEVICE_BYTES, 7, 0);
   }
-  while (fixture_info(&s.f).blocks > 0) {
-    usleep(1000);
-  }
+  while (fixture_info(&s.f).blocks > 0) usleep(1000);
   LADE_EXPECT_EQ_UINT(fixture_info(&s.f).registered_buffers, 0);
   scene_close(&s);
 }

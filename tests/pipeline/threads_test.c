@@ -53,12 +53,8 @@ static lade_status meet(meeting *m) {
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += MEET_S;
   pthread_mutex_lock(&m->lock);
-  if (++m->there >= m->wanted) {
-    pthread_cond_broadcast(&m->all_there);
-  }
-  while (m->there < m->wanted && !m->failed) {
-    m->failed = pthread_cond_timedwait(&m->all_there, &m->lock, &until) != 0;
-  }
+  if (++m->there >= m->wanted) pthread_cond_broadcast(&m->all_there);
+  while (m->there < m->wanted && !m->failed) m->failed = pthread_cond_timedwait(&m->all_there, &m->lock, &until) != 0;
   pthread_mutex_unlock(&m->lock);
   return LADE_OK;
 }
@@ -167,9 +163,7 @@ LADE_TEST(Threads, WakeEachOtherForTheChunksOfOneTransfer) {
 LADE_TEST(Threads, WakeForEachOfManySubmits) {
   scene s;
   if (!scene_open(&s, LADE_STORAGE_PREAD)) return;
-  for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
-    meet_by_submits(&s, round % 2 != 0);
-  }
+  for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) meet_by_submits(&s, round % 2 != 0);
   fixture_close(&s.f);
 }
 
@@ -230,9 +224,7 @@ LADE_TEST(Threads, WakeTheOneThatWaitsInStorage) {
   LADE_ASSERT_EQ_INT(pipe(ends), 0);
   lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_file(ends[0], 0, "pipe"), CHUNK);
   LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &reading));
-  for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
-    meet_by_submits(&s, round % 2 != 0);
-  }
+  for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) meet_by_submits(&s, round % 2 != 0);
   LADE_EXPECT_OK(lade_ticket_cancel(reading));
   LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(reading, LADE_WAIT_FOREVER));
   lade_ticket_release(reading);

@@ -38,9 +38,7 @@ static bool scene_open(scene *s, const char *runtime, lade_direction direction, 
   } else {
     s->host = malloc(DEVICE_BYTES);
   }
-  for (int i = 0; i < 4 && good; i++) {
-    good = lade_stream_create(s->f.runtime, 0, &s->streams[i]) == LADE_OK;
-  }
+  for (int i = 0; i < 4 && good; i++) good = lade_stream_create(s->f.runtime, 0, &s->streams[i]) == LADE_OK;
   LADE_EXPECT(good && s->host != NULL);
   if (good) support_pattern_fill(s->host, DEVICE_BYTES, 8, 0);
   if (good && direction == LADE_TO_HOST) {
@@ -55,20 +53,16 @@ static void scene_close(scene *s) {
     size_t at = (size_t)i * BULK;
     LADE_EXPECT_OK(lade_ticket_wait(s->tickets[i], LADE_WAIT_FOREVER));
     lade_ticket_release(s->tickets[i]);
-    if (s->direction == LADE_TO_DEVICE) {
+    if (s->direction == LADE_TO_DEVICE)
       fixture_expect_device_pattern(&s->f, at, s->bytes[i], 8, at);
-    } else {
+    else
       LADE_EXPECT_PATTERN(s->host + at, s->bytes[i], 8, at);
-    }
   }
-  for (int i = 0; i < 4; i++) {
-    LADE_EXPECT_OK(lade_stream_destroy(s->f.runtime, s->streams[i]));
-  }
-  if (s->pinned) {
+  for (int i = 0; i < 4; i++) LADE_EXPECT_OK(lade_stream_destroy(s->f.runtime, s->streams[i]));
+  if (s->pinned)
     LADE_EXPECT_OK(lade_pinned_free(s->f.pool, s->host));
-  } else {
+  else
     free(s->host);
-  }
   fixture_close(&s->f);
 }
 
@@ -128,20 +122,12 @@ LADE_TEST_P(AfterStream, HoldsUpNoOtherWhenManyWait, support_soft_runtimes, name
     for (unsigned depth = 2; depth <= 12; depth += 5) {
       scene s;
       if (!scene_open(&s, name, ways[w].direction, ways[w].pinned, depth)) return;
-      for (int i = 0; i < 3; i++) {
-        LADE_ASSERT(support_gate_close(&s.gates[i], s.f.runtime, s.streams[i]));
-      }
-      for (int i = 0; i < 30; i++) {
-        submit(&s, i % 7 == 0 ? BULK : SMALL, i % 3);
-      }
+      for (int i = 0; i < 3; i++) LADE_ASSERT(support_gate_close(&s.gates[i], s.f.runtime, s.streams[i]));
+      for (int i = 0; i < 30; i++) submit(&s, i % 7 == 0 ? BULK : SMALL, i % 3);
       int plain = submit(&s, BULK, -1);
       expect_done(&s, plain);
-      for (int i = 0; i < 30; i++) {
-        expect_none_done(&s, i);
-      }
-      for (int i = 3; i-- > 0;) {
-        support_gate_open(&s.gates[i]);
-      }
+      for (int i = 0; i < 30; i++) expect_none_done(&s, i);
+      for (int i = 3; i-- > 0;) support_gate_open(&s.gates[i]);
       scene_close(&s);
     }
   }
@@ -152,9 +138,7 @@ LADE_TEST_P(AfterStream, StreamsDoNotWaitForEachOther, support_soft_runtimes, na
   for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
     scene s;
     if (!scene_open(&s, name, ways[w].direction, ways[w].pinned, 8)) return;
-    for (int i = 0; i < 2; i++) {
-      LADE_ASSERT(support_gate_close(&s.gates[i], s.f.runtime, s.streams[i]));
-    }
+    for (int i = 0; i < 2; i++) LADE_ASSERT(support_gate_close(&s.gates[i], s.f.runtime, s.streams[i]));
     int first = submit(&s, BULK, 0);
     int second = submit(&s, BULK, 1);
     support_gate_open(&s.gates[1]);

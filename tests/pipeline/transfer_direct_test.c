@@ -232,9 +232,7 @@ LADE_TEST(Checksum, LetsNothingWrongThrough) {
   memset(sink, 0, sizeof sink);
   fixture_device_write(&f, 0, sink, sizeof sink);
   support_pattern_fill(host, sizeof host, 9, 0);
-  for (int i = 0; i < 2; i++) {
-    expected[i] = XXH3_64bits(host + i * CHUNK, CHUNK) ^ 1;
-  }
+  for (int i = 0; i < 2; i++) expected[i] = XXH3_64bits(host + i * CHUNK, CHUNK) ^ 1;
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), sizeof host);
   transfer.checksum = LADE_CHECKSUM_VERIFY;
   transfer.checksum_bytes = CHUNK;
@@ -287,22 +285,16 @@ static lade_status direct_scenario(lade_runtime *runtime, void *user) {
   lade_status status = lade_pinned_pool_create(runtime, NULL, &f.pool);
   if (status == LADE_OK) status = lade_pipeline_create(runtime, f.pool, &options, &f.pipeline);
   if (status == LADE_OK) status = lade_pinned_alloc(f.pool, 6 * CHUNK, &block);
-  for (int i = 0; i < 2 && status == LADE_OK; i++) {
+  for (int i = 0; i < 2 && status == LADE_OK; i++)
     status = runtime->ops->device_alloc(runtime->self, i, DEVICE_BYTES, &memory[i]);
-  }
   f.device = memory[0];
   if (status == LADE_OK) status = direct_run(&f, block, memory[1], user);
   lade_error first = *lade_last_error();
   LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, true));
-  if (block != NULL) {
-    LADE_EXPECT_OK(lade_pinned_free(f.pool, block));
-  }
+  if (block != NULL) LADE_EXPECT_OK(lade_pinned_free(f.pool, block));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(f.pool, true));
-  for (int i = 0; i < 2; i++) {
-    if (memory[i] != NULL) {
-      LADE_EXPECT_OK(runtime->ops->device_free(runtime->self, i, memory[i]));
-    }
-  }
+  for (int i = 0; i < 2; i++)
+    if (memory[i] != NULL) LADE_EXPECT_OK(runtime->ops->device_free(runtime->self, i, memory[i]));
   return status == LADE_OK ? LADE_OK : first.status;
 }
 

@@ -125,9 +125,8 @@ LADE_TEST_P(Pieces, SideBySideAreOneCopy, support_soft_runtimes, name) {
   char host[PIECES * 16];
   if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
   support_pattern_fill(host, sizeof host, 2, 0);
-  for (size_t i = 0; i < PIECES; i++) {
+  for (size_t i = 0; i < PIECES; i++)
     pieces[i] = (lade_piece){lade_endpoint_memory(host + i * 16), i == 0 ? f.device : NULL, 16};
-  }
   lade_transfer transfer;
   lade_transfer_init(&transfer);
   transfer.direction = LADE_TO_DEVICE;
@@ -240,9 +239,8 @@ static lade_status mixed_run(fixture *f, lade_device_allocator *allocator, lade_
   lade_piece pieces[12];
   lade_ticket *ticket;
   void *memory = NULL;
-  for (size_t i = 0; i < 12; i++) {
+  for (size_t i = 0; i < 12; i++)
     pieces[i] = (lade_piece){lade_endpoint_memory(m->host + i * CHUNK / 2), NULL, CHUNK / 2};
-  }
   lade_transfer transfer;
   lade_transfer_init(&transfer);
   transfer.direction = LADE_TO_DEVICE;
@@ -264,19 +262,13 @@ static lade_status mixed_run(fixture *f, lade_device_allocator *allocator, lade_
     pieces[i].device_memory = (char *)memory + i * CHUNK / 2;
   }
   lade_piece swapped[12];
-  for (size_t i = 0; i < 12; i++) {
-    swapped[i] = pieces[11 - i];
-  }
+  for (size_t i = 0; i < 12; i++) swapped[i] = pieces[11 - i];
   transfer.direction = LADE_TO_HOST;
   transfer.allocator = NULL;
   transfer.out_device_memory = NULL;
   transfer.pieces = swapped;
-  if (status == LADE_OK) {
-    status = fixture_run(f, &transfer);
-  }
-  if (status == LADE_OK) {
-    LADE_EXPECT_PATTERN(m->back, sizeof m->back, 8, 0);
-  }
+  if (status == LADE_OK) status = fixture_run(f, &transfer);
+  if (status == LADE_OK) LADE_EXPECT_PATTERN(m->back, sizeof m->back, 8, 0);
   lade_error first = *lade_last_error();
   LADE_EXPECT_OK(lade_device_free(allocator, memory));
   return status == LADE_OK ? LADE_OK : first.status;
@@ -295,12 +287,8 @@ static lade_status mixed_scenario(lade_runtime *runtime, void *user) {
   if (status == LADE_OK) status = mixed_run(&f, allocator, stream, user);
   LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, true));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(f.pool, true));
-  if (allocator != NULL) {
-    LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
-  }
-  if (stream != NULL) {
-    LADE_EXPECT_OK(lade_stream_destroy(runtime, stream));
-  }
+  if (allocator != NULL) LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
+  if (stream != NULL) LADE_EXPECT_OK(lade_stream_destroy(runtime, stream));
   return status;
 }
 
@@ -325,9 +313,7 @@ LADE_TEST(Pieces, ThatFailHalfWayKeepTheirBlock) {
   options.depth = 1;
   if (runtime == NULL || !fixture_open_on(&f, runtime, DEVICE_BYTES, &options)) return;
   support_pattern_fill(host, sizeof host, 6, 0);
-  for (size_t i = 0; i < 4; i++) {
-    pieces[i] = (lade_piece){lade_endpoint_memory(host + i * 16), f.device + i * 32, 16};
-  }
+  for (size_t i = 0; i < 4; i++) pieces[i] = (lade_piece){lade_endpoint_memory(host + i * 16), f.device + i * 32, 16};
   lade_transfer transfer;
   lade_transfer_init(&transfer);
   transfer.direction = LADE_TO_DEVICE;

@@ -85,14 +85,11 @@ static lade_status callback(void *user, uint64_t offset, void *buffer, size_t by
   callback_state *state = user;
   state->in_order = state->in_order && offset == state->next;
   state->next = offset + bytes;
-  if (offset + bytes > state->fail_at) {
-    return LADE_ERR_IO;
-  }
-  if (state->drain) {
+  if (offset + bytes > state->fail_at) return LADE_ERR_IO;
+  if (state->drain)
     state->in_order = state->in_order && support_pattern_mismatch(buffer, bytes, state->seed, offset) == bytes;
-  } else {
+  else
     support_pattern_fill(buffer, bytes, state->seed, offset);
-  }
   return LADE_OK;
 }
 
@@ -149,11 +146,10 @@ LADE_TEST_P(Transfer, RunsManyAtOnceBothWays, support_soft_runtimes, name) {
   for (size_t i = 0; i < MANY; i++) {
     LADE_EXPECT_OK(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER));
     lade_ticket_release(tickets[i]);
-    if (i % 2 == 0) {
+    if (i % 2 == 0)
       fixture_expect_device_pattern(&f, i * PART, PART, 5, i * PART);
-    } else {
+    else
       LADE_EXPECT_PATTERN(back + i * PART, PART, 5, i * PART);
-    }
   }
   lade_pipeline_info info = fixture_info(&f);
   LADE_EXPECT_EQ_UINT(info.transfers_submitted, MANY);
@@ -243,9 +239,7 @@ LADE_TEST_P(Transfer, TellsHowFarItIs, support_soft_runtimes, name) {
     LADE_EXPECT_GE_UINT(info.bytes_done, before);
     LADE_EXPECT_EQ_UINT(info.bytes, sizeof host);
     before = info.bytes_done;
-    if (status == LADE_NOT_READY && support_is_virtual(f.runtime)) {
-      (void)lade_soft_advance(f.runtime, 1000);
-    }
+    if (status == LADE_NOT_READY && support_is_virtual(f.runtime)) (void)lade_soft_advance(f.runtime, 1000);
   } while (status == LADE_NOT_READY);
   LADE_EXPECT_OK(status);
   LADE_EXPECT_EQ_UINT(info.bytes_done, sizeof host);

@@ -125,9 +125,7 @@ LADE_TEST(Fairness, IdleTimeIsNotSavedUp) {
     transfer.device_memory = f.device + i * BULK;
     transfer.submitter = submitters[i];
     LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]));
-    if (i == 0) {
-      LADE_EXPECT_OK(lade_ticket_wait(tickets[0], LADE_WAIT_FOREVER));
-    }
+    if (i == 0) LADE_EXPECT_OK(lade_ticket_wait(tickets[0], LADE_WAIT_FOREVER));
   }
   lade_ticket_info info;
   lade_ticket_info_init(&info);
@@ -154,9 +152,7 @@ LADE_TEST_P(Completion, IsToldOnceWithTheOutcome, support_soft_runtimes, name) {
     LADE_EXPECT_STATUS(fails ? LADE_ERR_CALLBACK : LADE_OK, lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
     LADE_EXPECT_EQ_INT(all.count, 1);
     LADE_EXPECT_OK(e.seen);
-    if (fails) {
-      LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "LADE_ERR_LIMIT");
-    }
+    if (fails) LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "LADE_ERR_LIMIT");
     lade_ticket_release(ticket);
   }
   /* A transfer of nothing is over at once, and tells. One that is cancelled tells that, whatever the answer. */

@@ -82,9 +82,8 @@ static const char *const op_names[] = {
 };
 
 static fake_plan *plan_of(fake_driver *fake, const char *op) {
-  for (int i = 0; i < OP_COUNT; i++) {
+  for (int i = 0; i < OP_COUNT; i++)
     if (strcmp(op_names[i], op) == 0) return &fake->plans[i];
-  }
   LADE_FAIL("no op %s", op);
   abort();
 }
@@ -155,9 +154,8 @@ static ladei_stream stream_describe(fake_stream *stream) {
 static fake_stream *stream_named(fake_driver *fake, const ladei_stream *stream) {
   fake_stream *named = stream_at(fake, stream->handle);
   if (named->forbidden || named->destroyed) LADE_FAIL("a driver call on a stream that is retired or destroyed");
-  if (named->kind == LADEI_STREAM_PER_THREAD && named->id != stream->id) {
+  if (named->kind == LADEI_STREAM_PER_THREAD && named->id != stream->id)
     LADE_FAIL("a driver call on the per-thread stream of another thread");
-  }
   return named;
 }
 
@@ -276,10 +274,8 @@ static lade_status op_event_query(void *self, lade_event handle) {
   fake_driver *fake = self;
   const fake_event *event = (const fake_event *)(const void *)handle;
   BEGIN(fake, event_query);
-  if (event->captured && event->stream->capture_id == event->capture_id &&
-      event->stream->capture != LADEI_CAPTURE_NONE) {
+  if (event->captured && event->stream->capture_id == event->capture_id && event->stream->capture != LADEI_CAPTURE_NONE)
     LADE_FAIL("a capture was broken by asking about its event");
-  }
   if (event->captured) return op_end(fake, LADE_ERR_CAPTURE);
   return op_end(fake, event_done(event) ? LADE_OK : LADE_NOT_READY);
 }
@@ -473,9 +469,8 @@ void fake_fail(fake_driver *fake, const char *op, lade_status status, uint64_t s
 uint64_t fake_calls(fake_driver *fake, const char *op) {
   uint64_t sum = 0;
   pthread_mutex_lock(&fake->mutex);
-  for (int i = 0; i < OP_COUNT; i++) {
+  for (int i = 0; i < OP_COUNT; i++)
     if (op == NULL ? i != OP_now_ns : strcmp(op, op_names[i]) == 0) sum += fake->plans[i].calls;
-  }
   pthread_mutex_unlock(&fake->mutex);
   return sum;
 }

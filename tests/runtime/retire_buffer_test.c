@@ -196,9 +196,8 @@ LADE_TEST(RetireLane, WhatAStreamLeftPendingComesBackWithItsNextTurn) {
   for (int i = 0; i < BUSY; i++) fixture_work_and_use(&own, block_at_hand(&own), streams[i]);
   LADE_EXPECT_EQ_INT(own.done_count, 0);
   fake_run_all(own.fake);
-  for (int i = BUSY; i < MANY + BUSY + LADEI_RETIRE_BUFFER_SLOTS; i++) {
+  for (int i = BUSY; i < MANY + BUSY + LADEI_RETIRE_BUFFER_SLOTS; i++)
     fixture_use(&own, block_at_hand(&own), streams[i % MANY]);
-  }
   for (int i = 0; i < BUSY - LADEI_RETIRE_BUFFER_SLOTS; i++) LADE_EXPECT(fixture_is_done(&own, i));
   LADE_EXPECT_OK(ladei_retire_check(own.retire));
   LADE_EXPECT_OK(ladei_retire_synchronize(own.retire));
@@ -440,9 +439,8 @@ typedef struct crowd {
 
 static void crowd_done(void *owner, ladei_retire_ticket *list) {
   (void)owner;
-  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;)
     atomic_store(&((crowd_block *)(void *)ticket)->pending, false);
-  }
 }
 
 static void crowd_use(crowd *all, ladei_retire_buffer *lane, crowd_block *block, lade_stream stream) {
@@ -459,9 +457,8 @@ static void *crowd_run(void *argument) {
   ladei_retire_buffer_init(&lane);
   for (int i = 0; i < 4 * MANY; i++) crowd_use(all, &lane, &blocks[i % CROWD_BLOCKS], all->streams[i % MANY]);
   ladei_retire_buffer_close(all->retire, &lane);
-  for (int i = 0; i < CROWD_BLOCKS; i++) {
+  for (int i = 0; i < CROWD_BLOCKS; i++)
     while (atomic_load(&blocks[i].pending)) LADE_EXPECT_OK(ladei_retire_synchronize(all->retire));
-  }
   atomic_fetch_sub(&all->at_work, 1);
   return NULL;
 }

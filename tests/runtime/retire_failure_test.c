@@ -282,9 +282,8 @@ LADE_TEST(RetireDeviceLost, PollKeepsBlocksAndSynchroniseGivesThemBack) {
   static const char *const ops[] = {
       "stream_resolve", "stream_query", "stream_capture_info", "stream_synchronize", "event_create",
       "event_record",   "event_query",  "event_synchronize",   "device_synchronize", "capture_mode_exchange"};
-  for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+  for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
     fake_fail(own.fake, ops[i], LADE_ERR_DEVICE_LOST, 0, UINT64_MAX);
-  }
   LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, ladei_retire_poll(own.retire, CLOSE, NULL));
   LADE_EXPECT_EQ_INT(own.done_count, 0);
   LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_retire_destroy(own.retire, false));
@@ -348,11 +347,9 @@ typedef struct scenario {
 
 static void scenario_check(scenario *run) {
   LADE_EXPECT_OK(ladei_retire_check(run->own.retire));
-  for (int d = 0; d < run->own.done_count; d++) {
-    for (int s = 0; s < SCENARIO_STREAMS; s++) {
+  for (int d = 0; d < run->own.done_count; d++)
+    for (int s = 0; s < SCENARIO_STREAMS; s++)
       LADE_EXPECT_LE_UINT(run->until[run->own.done[d]][s], fake_finished(run->own.fake, run->streams[s]));
-    }
-  }
 }
 
 static void scenario_note(scenario *run, int block, int stream, unsigned flags) {
@@ -364,11 +361,10 @@ static void scenario_note(scenario *run, int block, int stream, unsigned flags) 
 static void scenario_capture(scenario *run, bool begin) {
   lade_stream stream = run->streams[SCENARIO_STREAMS - 1];
   run->captures = begin;
-  if (begin) {
+  if (begin)
     fake_capture_begin(run->own.fake, stream);
-  } else {
+  else
     fake_graph_destroy(run->own.fake, fake_capture_end(run->own.fake, stream));
-  }
 }
 
 static void scenario_run(scenario *run) {

@@ -80,8 +80,7 @@ ladei_retire_counters fixture_counters(fixture *own) {
 }
 
 bool fixture_is_done(const fixture *own, int block) {
-  for (int i = 0; i < own->done_count; i++) {
+  for (int i = 0; i < own->done_count; i++)
     if (own->done[i] == block) return true;
-  }
   return false;
 }

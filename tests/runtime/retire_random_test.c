@@ -72,20 +72,18 @@ static void block_back(model *m, int block) {
 
 static void model_add(model *m, int block) {
   debt *due = &m->debts[block];
-  for (int s = 0; s < STREAMS; s++) { /* uses that last until the free end here */
+  for (int s = 0; s < STREAMS; s++) /* uses that last until the free end here */
     if (due->whole[s]) due->position[s] = fake_queued(m->own.fake, due->stream[s]);
-  }
   m->own.laned = m->laned && below(m, 4) > 0;
   if (!fixture_add(&m->own, block)) block_back(m, block);
 }
 
 static void model_poll(model *m) {
   uint64_t done;
-  if (m->laned && below(m, 3) > 0) {
+  if (m->laned && below(m, 3) > 0)
     LADE_EXPECT_OK(ladei_retire_buffer_poll(m->own.retire, &m->own.lane, &done));
-  } else {
+  else
     fixture_poll(&m->own, 0);
-  }
 }
 
 static void model_check_done(model *m) {
@@ -94,9 +92,8 @@ static void model_check_done(model *m) {
 }
 
 static int graph_slot(const model *m) {
-  for (int i = 0; i < 8; i++) {
+  for (int i = 0; i < 8; i++)
     if (m->graphs[i] == NULL) return i;
-  }
   return -1;
 }
 
@@ -175,9 +172,8 @@ static void model_step(model *m) {
 
 static void model_finish(model *m) {
   if (m->capturing >= 0) model_capture(m);
-  for (int i = 0; i < 8; i++) {
+  for (int i = 0; i < 8; i++)
     if (m->graphs[i] != NULL) fake_graph_destroy(m->own.fake, m->graphs[i]);
-  }
   for (int i = 0; i < BLOCKS; i++) {
     m->debts[i].graphs = 0;
     if (!m->own.blocks[i].pending) model_add(m, i);
@@ -212,9 +208,8 @@ static uint64_t model_run_seed(uint64_t seed, bool broken) {
 }
 
 LADE_TEST(RetireRandom, NothingIsEarlyAndNothingIsLost) {
-  for (uint64_t seed = 1; seed <= 24 && !lade_test_has_failed(); seed++) {
+  for (uint64_t seed = 1; seed <= 24 && !lade_test_has_failed(); seed++)
     LADE_EXPECT_EQ_UINT(model_run_seed(seed, false), 0);
-  }
 }
 
 LADE_TEST(RetireRandom, TheModelNoticesABrokenRule) {
@@ -271,9 +266,8 @@ static void stress_note(stress *all, ladei_retire_buffer *lane, stress_block *bl
 static void stress_use(stress *all, ladei_retire_buffer *lane, stress_block *block, support_random *random) {
   uint64_t uses = support_random_below(random, 3) == 0 ? 2 : 1;
   for (; uses > 0; uses--) stress_note(all, lane, block, random);
-  if (support_random_one_in(random, 6)) {
+  if (support_random_one_in(random, 6))
     LADE_EXPECT_OK(ladei_retire_note(all->retire, &block->ticket, LADE_STREAM_PER_THREAD, 0));
-  }
   atomic_store(&block->pending, true);
   bool by_lane = support_random_below(random, 4) > 0;
   if (!(by_lane ? ladei_retire_buffer_add(all->retire, lane, &block->ticket)
@@ -298,9 +292,8 @@ static void *stress_work(void *argument) {
     } else {
       sched_yield();
     }
-    if (support_random_one_in(&random, 4)) {
+    if (support_random_one_in(&random, 4))
       LADE_EXPECT_OK(ladei_retire_poll(all->retire, support_random_one_in(&random, 2) ? LADEI_POLL_CLOSE : 0, NULL));
-    }
     if (support_random_one_in(&random, 100)) LADE_EXPECT_OK(ladei_retire_close(all->retire));
     if (support_random_one_in(&random, 500)) ladei_retire_buffer_close(all->retire, &lane); /* opened by the next use */
   }
@@ -354,9 +347,8 @@ LADE_TEST(RetireStress, ThreadsAddPollRetireStreamsAndSynchroniseAtOnce) {
   for (int i = 0; i <= WORKERS; i++) pthread_join(threads[i], NULL);
   LADE_EXPECT_OK(ladei_retire_synchronize(all.retire));
   LADE_EXPECT_OK(ladei_retire_check(all.retire));
-  for (int w = 0; w < WORKERS; w++) {
+  for (int w = 0; w < WORKERS; w++)
     for (int i = 0; i < OWN_BLOCKS; i++) LADE_EXPECT(!atomic_load(&all.blocks[w][i].pending));
-  }
   LADE_EXPECT_EQ_UINT(atomic_load(&all.returned), WORKERS * ADDS); /* each once */
   LADE_EXPECT_OK(ladei_retire_destroy(all.retire, false));
   for (int s = 0; s < SHARED_STREAMS; s++) pthread_rwlock_destroy(&all.shared[s].alive);

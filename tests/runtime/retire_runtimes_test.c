@@ -174,11 +174,10 @@ LADE_TEST_P(RetireRuntimes, WaitEndsAtTheDeadlineOfTheRuntimesClock, SUPPORT_RUN
   bench_use(&own, 0, stream);
   uint64_t deadline = lade_runtime_now_ns(own.runtime) + 2000000;
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, ladei_retire_wait(own.retire, deadline));
-  if (support_is_virtual(own.runtime)) {
+  if (support_is_virtual(own.runtime))
     LADE_EXPECT_EQ_UINT(lade_runtime_now_ns(own.runtime), deadline);
-  } else {
+  else
     LADE_EXPECT_GE_UINT(lade_runtime_now_ns(own.runtime), deadline);
-  }
   if (support_is_virtual(own.runtime)) { /* nothing will happen: no wait without end */
     LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, ladei_retire_wait(own.retire, UINT64_MAX));
     LADE_EXPECT_EQ_UINT(lade_runtime_now_ns(own.runtime), deadline);
@@ -325,9 +324,8 @@ LADE_TEST_P(RetireRuntimes, LostDeviceLetsDestroyFinish, SUPPORT_RUNTIMES, name)
 static void scenario_capture(bench *own, lade_stream stream) {
   ladei_graph graph = NULL;
   if (capture(own, stream, true, NULL) != LADE_OK) return;
-  if (ladei_retire_note(own->retire, &own->tickets[40], stream, 0) == LADE_OK) {
+  if (ladei_retire_note(own->retire, &own->tickets[40], stream, 0) == LADE_OK)
     (void)ladei_retire_add(own->retire, &own->tickets[40], false);
-  }
   while (capture(own, stream, false, &graph) == LADE_ERR_DRIVER) continue; /* the failing call was this one */
   if (graph != NULL) LADE_EXPECT_OK(own->runtime->ops->graph_destroy(own->runtime->self, graph));
 }
@@ -383,9 +381,8 @@ typedef struct worker_block {
 
 static void worker_done(void *owner, ladei_retire_ticket *list) {
   (void)owner;
-  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;)
     LADE_EXPECT(atomic_exchange(&((worker_block *)(void *)ticket)->pending, false));
-  }
 }
 
 static worker_block worker_blocks[WORKERS][OWN_BLOCKS];
@@ -398,9 +395,7 @@ static void *work(void *argument) {
   for (int i = 0; i < ADDS; i++) {
     worker_block *block = &worker_blocks[own->index][i % OWN_BLOCKS];
     size_t place = (size_t)(i % OWN_BLOCKS) * COPY_BYTES;
-    while (atomic_load(&block->pending)) {
-      LADE_EXPECT_OK(ladei_retire_poll(own->all->retire, LADEI_POLL_CLOSE, NULL));
-    }
+    while (atomic_load(&block->pending)) LADE_EXPECT_OK(ladei_retire_poll(own->all->retire, LADEI_POLL_CLOSE, NULL));
     if (i % 50 == 0) {
       if (stream != NULL) {
         LADE_EXPECT_OK(ladei_retire_stream_retire(own->all->retire, stream));

@@ -421,11 +421,10 @@ static void note_inside_a_note(void *user);
 static void race_note(now_race *race) {
   fake_work(race->own->fake, race->stream, 1);
   if (--race->left > 0) fake_hook(race->own->fake, "event_query", note_inside_a_note, race);
-  if (race->left == 0 && race->whole) {
+  if (race->left == 0 && race->whole)
     fixture_note(race->own, 0, race->stream);
-  } else {
+  else
     fixture_note_now(race->own, 0, race->stream);
-  }
 }
 
 static void note_inside_a_note(void *user) { race_note(user); }
@@ -640,11 +639,10 @@ typedef struct retire_race {
 static void use_while_retiring(void *user) {
   retire_race *race = user;
   fake_work(race->own->fake, race->stream, 1);
-  if (race->now) {
+  if (race->now)
     fixture_note_now(race->own, race->block, race->stream);
-  } else {
+  else
     fixture_note(race->own, race->block, race->stream);
-  }
   if (race->added) LADE_EXPECT(fixture_add(race->own, race->block));
 }
 

@@ -97,8 +97,8 @@ bool compare(const char *file, int line, const char *a_text, const char *b_text,
 } // namespace
 
 void ladet_register(const char *suite, const char *name, const char *file, int line, void (*body)(void)) {
-  testing::RegisterTest(suite, name, nullptr, nullptr, file, line,
-                        [body]() -> testing::Test * { return new CTest(body); });
+  testing::RegisterTest(
+      suite, name, nullptr, nullptr, file, line, [body]() -> testing::Test * { return new CTest(body); });
 }
 
 void ladet_register_each(const char *suite, const char *name, const char *file, int line, const char *const *params,

@@ -173,9 +173,7 @@ static const char *const backends[] = {"native", "expandable", "uncached", "driv
 
 LADE_TEST_P(DeviceCancellation, CallsComeToTheirEnd, backends, name) {
   int which = 0;
-  while (strcmp(backends[which], name) != 0) {
-    which++;
-  }
+  while (strcmp(backends[which], name) != 0) which++;
   for (size_t i = 0; i < sizeof calls / sizeof calls[0] && !lade_test_has_failed(); i++) {
     if ((calls[i].on & 1U << which) == 0) continue;
     lade_test_context("%s", calls[i].name);

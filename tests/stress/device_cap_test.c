@@ -177,9 +177,8 @@ static void *watcher_run(void *user) {
 
 /* Whether all units were somebody's at one moment of the period. */
 static bool all_held(const period *refused, const int *holders) {
-  for (uint64_t at = refused->begin; at <= refused->end; at++) {
+  for (uint64_t at = refused->begin; at <= refused->end; at++)
     if (holders[at] >= UNITS) return true;
-  }
   return false;
 }
 
@@ -243,9 +242,8 @@ static void stress_run(bool expandable) {
   support_random random;
   support_random_start(&random, 12);
   support_soak soak = support_soak_begin(0.4);
-  while (support_soak_goes_on(&soak) && !lade_test_has_failed()) {
+  while (support_soak_goes_on(&soak) && !lade_test_has_failed())
     device_run(&a, expandable, support_random_next(&random));
-  }
   LADE_EXPECT_GT_SIZE(a.refused, 0);
   LADE_EXPECT_GT_SIZE(a.snapshots, 0);
 }

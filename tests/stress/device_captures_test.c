@@ -69,11 +69,10 @@ static void stream_follow(stress *own, lade_event event, const ladei_stream *bef
 static char *block_alloc(stress *own, size_t bytes, const ladei_stream *stream) {
   void *block = NULL;
   lade_status status = lade_device_alloc(own->allocator, bytes, stream->handle, &block);
-  if (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_DEVICE_MEMORY) {
+  if (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_DEVICE_MEMORY)
     atomic_fetch_add(&own->shortages, 1);
-  } else {
+  else
     LADE_EXPECT_OK(status);
-  }
   atomic_fetch_add(&own->blocks, block != NULL);
   return block;
 }

@@ -55,9 +55,8 @@ static void nested_cycle(bench *own) {
   void *block = NULL;
   if (!own->now->nested || own->nested || thread_index < 0) return;
   own->nested = true; /* one at a time: the callbacks of a nested call nest no further */
-  if (lade_device_alloc(own->allocator, NESTED, own->stream, &block) == LADE_OK) {
+  if (lade_device_alloc(own->allocator, NESTED, own->stream, &block) == LADE_OK)
     LADE_EXPECT_OK(lade_device_free(own->allocator, block));
-  }
   own->nested = false;
 }
 
@@ -125,15 +124,13 @@ static void body(void *user, int index) {
 static void judge(void *user) {
   bench *own = user;
   bool may_fail = !own->expected || own->now->nested;
-  if (own->status != LADE_OK && (!may_fail || !ladei_device_is_exhausted(own->status))) {
+  if (own->status != LADE_OK && (!may_fail || !ladei_device_is_exhausted(own->status)))
     LADE_FAIL("%s: the request ended with %s", own->now->name, lade_status_name(own->status));
-  }
   LADE_EXPECT_OK(ladei_device_allocator_check(own->allocator));
   LADE_EXPECT_OK(lade_device_empty_cache(own->allocator));
   if (own->allocator->growing_bytes != 0 || own->allocator->returns_in_flight != 0 || own->allocator->climbers != 0 ||
-      own->allocator->alone) {
+      own->allocator->alone)
     LADE_FAIL("%s: counts of calls in flight are left", own->now->name);
-  }
   LADE_EXPECT_OK(lade_device_allocator_destroy(own->allocator, true));
   LADE_EXPECT_EQ_INT(support_live(own->runtime, SUPPORT_LIVE_DEVICE_MEMORY), 0);
 }

@@ -153,9 +153,8 @@ static lade_status (*unmap_below)(void *self, void *address, size_t bytes);
 static size_t segment_bytes(const void *pointer) {
   const ladei_device_heap *heap = &the_bench->allocator->heap;
   for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(heap); segment != NULL;
-       segment = ladei_device_heap_counted_next(heap, segment)) {
+       segment = ladei_device_heap_counted_next(heap, segment))
     if (segment->address == (uint64_t)(uintptr_t)pointer) return segment->size;
-  }
   return 1;
 }
 
@@ -419,9 +418,8 @@ static void all_given(bench *own) {
   LADE_EXPECT_OK(lade_device_free(own->allocator, own->saved_block));
   LADE_EXPECT_OK(lade_device_pool_release(own->allocator, SAVED));
   lade_device_checkpoint_destroy(own->checkpoint);
-  for (int i = 0; i < own->block_count; i++) {
+  for (int i = 0; i < own->block_count; i++)
     if (own->blocks[i].in_use) block_free(own, &own->blocks[i]);
-  }
   LADE_EXPECT_OK(ladei_device_allocator_check(own->allocator));
   LADE_EXPECT_OK(lade_device_empty_cache(own->allocator));
   LADE_EXPECT_OK(ladei_device_allocator_check(own->allocator));
@@ -440,9 +438,8 @@ static void all_given(bench *own) {
 static void judge(void *user) {
   bench *own = user;
   LADE_EXPECT_OK(ladei_device_allocator_check(own->allocator));
-  for (int s = 0; s < STREAMS; s++) {
+  for (int s = 0; s < STREAMS; s++)
     if (own->streams[s].retired) LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[s].handle));
-  }
   all_given(own);
   LADE_EXPECT_OK(lade_device_allocator_destroy(own->allocator, true));
   LADE_EXPECT_EQ_INT(support_live(own->runtime, SUPPORT_LIVE_EVENTS), 0);
@@ -451,9 +448,8 @@ static void judge(void *user) {
   LADE_EXPECT_EQ_INT(support_live(own->runtime, SUPPORT_LIVE_VM_RESERVED_BYTES), 0);
   LADE_EXPECT_EQ_INT(support_live(own->runtime, SUPPORT_LIVE_VM_HANDLES), 0);
   while (own->runtime->ops->step(own->runtime->self) == LADE_OK) continue;
-  for (int s = 0; s < STREAMS; s++) {
+  for (int s = 0; s < STREAMS; s++)
     if (own->streams[s].retired) stream_open(own, s);
-  }
 }
 
 static bool bench_open(bench *own, bool expandable) {
@@ -506,9 +502,8 @@ static void pairs(const char *name, bool expandable) {
   if (!scheduler_works()) LADE_SKIP("built without switch points");
   if (!bench_open(&own, expandable)) return;
   int first = scheduler_place_of(names, name), preemptions = scheduler_preemptions(1);
-  for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++) {
+  for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++)
     count += explore(&own, preemptions, first, other);
-  }
   printf("%s with %d operations: %" PRIu64 " schedules of up to %d switches\n", name, (int)OPERATIONS - first, count,
          preemptions);
   bench_close(&own);

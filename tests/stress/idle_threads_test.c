@@ -25,12 +25,10 @@ static void *fill_and_sleep(void *user) {
   enum { BLOCKS = 24 };
   crowd *own = user;
   void *blocks[BLOCKS];
-  for (int i = 0; i < BLOCKS; i++) {
+  for (int i = 0; i < BLOCKS; i++)
     if (lade_pinned_alloc(own->pool, 4096, &blocks[i]) != LADE_OK) atomic_fetch_add(&own->failed, 1);
-  }
-  for (int i = 0; i < BLOCKS; i++) {
+  for (int i = 0; i < BLOCKS; i++)
     if (lade_pinned_free(own->pool, blocks[i]) != LADE_OK) atomic_fetch_add(&own->failed, 1);
-  }
   pthread_barrier_wait(&own->asleep);
   pthread_barrier_wait(&own->end);
   return NULL;

@@ -128,11 +128,10 @@ static void *hurry(void *user) {
   while (!atomic_load_explicit(&own->stop, memory_order_relaxed)) {
     ladei_lock_acquire(&own->lock);
     own->turns++;
-    if (own->turns % 1000 == 0) {
+    if (own->turns % 1000 == 0)
       ladei_condition_broadcast(&own->changed);
-    } else if (own->turns % 1000 == 1) {
+    else if (own->turns % 1000 == 1)
       (void)ladei_condition_wait_for(&own->changed, &own->lock, 1000 * 1000);
-    }
     ladei_lock_release(&own->lock);
   }
   return NULL;

@@ -138,9 +138,8 @@ static void *work(void *user) {
 }
 
 static void pool_use(arena *all) {
-  for (int i = 0; i < THREADS; i++) {
+  for (int i = 0; i < THREADS; i++)
     LADE_EXPECT_EQ_INT(pthread_create(&all->workers[i].thread, NULL, work, &all->workers[i]), 0);
-  }
   for (int i = 0; i < THREADS; i++) pthread_join(all->workers[i].thread, NULL);
   expect(all, answer_is_right(lade_pinned_reserve(all->pool, 3 * LADEI_MIB, 0)));
   expect(all, answer_is_right(lade_pinned_empty_cache(all->pool)));

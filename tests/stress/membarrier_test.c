@@ -323,9 +323,8 @@ static void hold(worker *own, _Atomic(uintptr_t) *block) {
 
 static void let_go(worker *own, _Atomic(uintptr_t) *block) {
   if (atomic_exchange(block, 0) != (uintptr_t)own) atomic_fetch_add(own->in_two_hands, 1);
-  if (support_random_one_in(&own->random, 3)) {
+  if (support_random_one_in(&own->random, 3))
     LADE_EXPECT_OK(lade_pinned_record_event(own->arena->pool, block, own->arena->stream));
-  }
   LADE_EXPECT_OK(lade_pinned_free(own->arena->pool, block));
 }
 
@@ -342,9 +341,8 @@ static void *worker_main(void *user) {
     if (held[i] == NULL) break;
     hold(own, held[i]);
   }
-  for (int i = 0; i < HELD; i++) {
+  for (int i = 0; i < HELD; i++)
     if (held[i] != NULL) let_go(own, held[i]);
-  }
   return NULL;
 }
 

@@ -41,9 +41,8 @@ static void call_takes_its_time(void) {
 static lade_status slow_register(void *self, int device, void *pointer, size_t bytes, unsigned flags) {
   call_takes_its_time();
   int refusals = atomic_load(&refuse_next);
-  if (refusals > 0 && atomic_compare_exchange_strong(&refuse_next, &refusals, refusals - 1)) {
+  if (refusals > 0 && atomic_compare_exchange_strong(&refuse_next, &refusals, refusals - 1))
     return LADE_ERR_OUT_OF_PINNED_MEMORY;
-  }
   return register_below(self, device, pointer, bytes, flags);
 }
 
@@ -255,9 +254,8 @@ static void waiter_gets_a_plain_free(size_t bytes, bool by_another, bool lodged)
  * to the place of a large block, to a bin, to the node. */
 LADE_TEST(PinnedCap, WaiterGetsAPlainFree) {
   static const size_t sizes[] = {64 * LADEI_KIB, LADEI_MIB, 2 * LADEI_MIB, 4 * LADEI_MIB};
-  for (size_t i = 0; i < 4 * sizeof sizes / sizeof sizes[0] && !lade_test_has_failed(); i++) {
+  for (size_t i = 0; i < 4 * sizeof sizes / sizeof sizes[0] && !lade_test_has_failed(); i++)
     waiter_gets_a_plain_free(sizes[i / 4], (i & 1) != 0, (i & 2) != 0);
-  }
 }
 
 /* ---- In the midst of a driver call ------------------------------------------------------------------------------- */
@@ -405,9 +403,8 @@ static void block_put(worker *own) {
   arena *all = own->all;
   bool used = all->form->streams && support_random_one_in(&own->random, 2);
   void *block = own->blocks[--own->count];
-  if (used && lade_pinned_record_event(all->own.pool, block, own->stream) != LADE_OK) {
+  if (used && lade_pinned_record_event(all->own.pool, block, own->stream) != LADE_OK)
     atomic_fetch_add(&all->unexpected, 1);
-  }
   if (lade_pinned_free(all->own.pool, block) != LADE_OK) atomic_fetch_add(&all->unexpected, 1);
   if (used) (void)support_wait_stream(all->own.runtime, own->stream);
   judge_let_go(&all->judge, own->index, all->form->block_bytes);
@@ -419,11 +416,10 @@ static void *work(void *user) {
   if (all->form->streams && lade_stream_create(all->own.runtime, 0, &own->stream) != LADE_OK) return NULL;
   while (support_soak_goes_on(&all->soak)) {
     bool gets = own->count < all->form->most_blocks && (own->count == 0 || support_random_one_in(&own->random, 2));
-    if (gets) {
+    if (gets)
       block_get(own);
-    } else {
+    else
       block_put(own);
-    }
     if (all->form->trims && support_random_one_in(&own->random, 16)) (void)lade_pinned_empty_cache(all->own.pool);
   }
   while (own->count > 0) block_put(own);

@@ -122,9 +122,8 @@ static void record(bench *own, model_block *block, int s, bool now) {
 
 /* Before the free: from its end on another thread may have the memory. */
 static void model_free(bench *own, model_block *block) {
-  for (int s = 0; s < STREAMS; s++) {
+  for (int s = 0; s < STREAMS; s++)
     if (block->recorded[s] && !own->streams[s].retired) block->must[s] = own->streams[s].queued;
-  }
   block->in_use = false;
 }
 
@@ -329,9 +328,8 @@ static void judge(void *user) {
   lade_pinned_stats stats;
   LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
   if (own->streams[0].retired) LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[0].handle));
-  for (int i = 0; i < own->block_count; i++) {
+  for (int i = 0; i < own->block_count; i++)
     if (own->blocks[i].in_use) block_free(own, &own->blocks[i]);
-  }
   do {
     LADE_EXPECT_OK(lade_pinned_process_events(own->pool));
     if (own->block_count < BLOCKS_MAX - 6) all_taken(own);
@@ -363,18 +361,16 @@ static bool bench_open(bench *own) {
   own->runtime = support_interposer_open("sim", NULL);
   if (own->runtime == NULL) return false;
   for (int s = 0; s < STREAMS; s++) stream_open(own, s);
-  for (int t = 0; t < SCHEDULER_THREADS; t++) {
+  for (int t = 0; t < SCHEDULER_THREADS; t++)
     LADE_EXPECT_OK(driver(own)->event_create(own->runtime->self, own->streams[0].resolved.context, 0, &own->events[t]));
-  }
   support_on_call(own->runtime, on_call, own);
   return true;
 }
 
 static void bench_close(bench *own) {
   support_on_call(own->runtime, NULL, NULL);
-  for (int t = 0; t < SCHEDULER_THREADS; t++) {
+  for (int t = 0; t < SCHEDULER_THREADS; t++)
     LADE_EXPECT_OK(driver(own)->event_destroy(own->runtime->self, own->events[t]));
-  }
   for (int s = 0; s < STREAMS; s++) LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[s].handle));
   support_expect_nothing_live(own->runtime);
   support_runtime_close(own->runtime);
@@ -406,9 +402,8 @@ static void pairs(const char *name, uint32_t flags) {
   if (!bench_open(&own)) return;
   own.flags = flags;
   int first = scheduler_place_of(names, name), preemptions = scheduler_preemptions(1);
-  for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++) {
+  for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++)
     count += explore(&own, preemptions, first, other);
-  }
   printf("%s with %d operations: %" PRIu64 " schedules of up to %d switches\n", name, (int)OPERATIONS - first, count,
          preemptions);
   bench_close(&own);

@@ -136,9 +136,8 @@ static void model_note(bench *own, model_block *block, int s, lade_status status
 
 /* Before the free. Work queued on a stream behind the call of stream_retire is the program's mistake. */
 static void model_free(bench *own, model_block *block) {
-  for (int s = 0; s < STREAMS; s++) {
+  for (int s = 0; s < STREAMS; s++)
     if (block->noted[s] && !own->streams[s].retired) must_at_least(block, s, own->streams[s].queued);
-  }
   block->state = FREED;
   block->adding = true;
 }
@@ -404,9 +403,7 @@ static void prepare(void *user) {
     own->streams[s].retired = false;
   }
   LADE_EXPECT_OK(ladei_retire_create(own->runtime, &options, &own->retire));
-  for (int t = 0; t < THREADS; t++) {
-    ladei_retire_buffer_init(&own->lanes[t]);
-  }
+  for (int t = 0; t < THREADS; t++) ladei_retire_buffer_init(&own->lanes[t]);
   work(own, 0);
   note(own, &own->blocks[COVERED], 0, 0);
   note(own, &own->blocks[COVERED_NOW], 0, LADEI_NOTE_NOW);
@@ -452,19 +449,16 @@ static void judge(void *user) {
   ladei_retire_counters counters;
   LADE_EXPECT_OK(ladei_retire_check(own->retire));
   if (own->streams[0].retired) LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[0].handle));
-  for (int i = 0; i < BLOCKS; i++) {
+  for (int i = 0; i < BLOCKS; i++)
     if (own->blocks[i].state == IN_USE) add(own, &own->blocks[i]);
-  }
-  for (int t = 0; t <= THREADS; t++) {
+  for (int t = 0; t <= THREADS; t++)
     graph_destroy(own, t == THREADS ? &own->blocks[CAPTURED] : block_of(own, t, FRESH), &own->graphs[t]);
-  }
   do {
     LADE_EXPECT_OK(ladei_retire_poll(own->retire, LADEI_POLL_CLOSE, NULL));
   } while (driver(own)->step(own->runtime->self) == LADE_OK);
   LADE_EXPECT_OK(ladei_retire_poll(own->retire, LADEI_POLL_CLOSE, NULL));
-  for (int i = 0; i < BLOCKS; i++) {
+  for (int i = 0; i < BLOCKS; i++)
     if (own->blocks[i].state != BACK) LADE_FAIL("block %d is lost", i);
-  }
   ladei_retire_counters_get(own->retire, &counters);
   LADE_EXPECT_OK(ladei_retire_check(own->retire));
   LADE_EXPECT_EQ_UINT(counters.pending_tickets, 0);
@@ -486,24 +480,17 @@ static bool bench_open(bench *own) {
   memset(own, 0, sizeof *own);
   own->runtime = support_interposer_open("sim", NULL);
   if (own->runtime == NULL) return false;
-  for (int s = 0; s < STREAMS; s++) {
-    stream_open(own, s);
-  }
-  for (int t = 0; t <= THREADS; t++) {
+  for (int s = 0; s < STREAMS; s++) stream_open(own, s);
+  for (int t = 0; t <= THREADS; t++)
     LADE_EXPECT_OK(driver(own)->event_create(own->runtime->self, own->streams[0].resolved.context, 0, &own->events[t]));
-  }
   support_on_call(own->runtime, on_call, own);
   return true;
 }
 
 static void bench_close(bench *own) {
   support_on_call(own->runtime, NULL, NULL);
-  for (int t = 0; t <= THREADS; t++) {
-    LADE_EXPECT_OK(driver(own)->event_destroy(own->runtime->self, own->events[t]));
-  }
-  for (int s = 0; s < STREAMS; s++) {
-    LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[s].handle));
-  }
+  for (int t = 0; t <= THREADS; t++) LADE_EXPECT_OK(driver(own)->event_destroy(own->runtime->self, own->events[t]));
+  for (int s = 0; s < STREAMS; s++) LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[s].handle));
   support_expect_nothing_live(own->runtime);
   support_runtime_close(own->runtime);
 }
@@ -540,9 +527,8 @@ LADE_TEST_P(RetireSchedule, Pairs, names, name) {
   if (!scheduler_works()) LADE_SKIP("built without switch points");
   if (!bench_open(&own)) return;
   int first = scheduler_place_of(names, name);
-  for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++) {
+  for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++)
     count += explore(&own, scheduler_preemptions(2), first, other, -1);
-  }
   printf("%s with %d operations: %" PRIu64 " schedules\n", name, (int)OPERATIONS - first, count);
   bench_close(&own);
 }

@@ -115,32 +115,27 @@ static int decide(int options) {
 /* False: that was the last one. */
 static bool next_schedule(void) {
   while (all.choice_count > 0 &&
-         all.choices[all.choice_count - 1].taken + 1 == all.choices[all.choice_count - 1].options) {
+         all.choices[all.choice_count - 1].taken + 1 == all.choices[all.choice_count - 1].options)
     all.choice_count--;
-  }
   if (all.choice_count > 0) all.choices[all.choice_count - 1].taken++;
   return all.choice_count > 0;
 }
 
 static int count_in(thread_state state) {
   int count = 0;
-  for (int i = 0; i < all.plan->threads; i++) {
-    count += all.workers[i].state == state;
-  }
+  for (int i = 0; i < all.plan->threads; i++) count += all.workers[i].state == state;
   return count;
 }
 
 static void spinners_ready(void) {
-  for (int i = 0; i < all.plan->threads; i++) {
+  for (int i = 0; i < all.plan->threads; i++)
     if (i != self && all.workers[i].state == SPINNING) all.workers[i].state = READY;
-  }
 }
 
 /* Nobody is READY: those who spin may look again, or somebody's time is over. */
 static void somebody_ready(void) {
-  for (int i = 0; i < all.plan->threads && count_in(READY) == 0; i++) {
+  for (int i = 0; i < all.plan->threads && count_in(READY) == 0; i++)
     if (all.workers[i].state == SPINNING) all.workers[i].state = READY;
-  }
   for (int i = 0; i < all.plan->threads && count_in(READY) == 0; i++) {
     worker *sleeper = &all.workers[i];
     if (sleeper->state != ASLEEP || !sleeper->timed) continue;
@@ -155,9 +150,8 @@ static int choose(int going) {
   int options[SCHEDULER_THREADS], count = 0;
   if (going == NOBODY && count_in(READY) == 0) somebody_ready();
   if (going != NOBODY) options[count++] = going;
-  for (int i = 0; i < all.plan->threads && (going == NOBODY || all.preemptions_left > 0); i++) {
+  for (int i = 0; i < all.plan->threads && (going == NOBODY || all.preemptions_left > 0); i++)
     if (i != going && all.workers[i].state == READY) options[count++] = i;
-  }
   int taken = count > 1 ? decide(count) : 0;
   if (going != NOBODY && taken > 0) all.preemptions_left--;
   return options[taken];

@@ -29,9 +29,8 @@ static tasks tasks_read(void) {
   tasks out = {0, {0}};
   DIR *folder = opendir("/proc/self/task");
   const struct dirent *entry;
-  while (folder != NULL && (entry = readdir(folder)) != NULL && out.count < TASKS_MOST) {
+  while (folder != NULL && (entry = readdir(folder)) != NULL && out.count < TASKS_MOST)
     if (isdigit((unsigned char)entry->d_name[0])) out.ids[out.count++] = atoi(entry->d_name);
-  }
   if (folder != NULL) closedir(folder);
   return out;
 }
@@ -45,9 +44,8 @@ static tasks tasks_before(void) {
 }
 
 static bool tasks_have(const tasks *own, int id) {
-  for (int i = 0; i < own->count; i++) {
+  for (int i = 0; i < own->count; i++)
     if (own->ids[i] == id) return true;
-  }
   return false;
 }
 
@@ -57,9 +55,8 @@ static uint64_t blocked_of(int id) {
   unsigned long long mask = 0;
   snprintf(path, sizeof path, "/proc/self/task/%d/status", id);
   FILE *file = fopen(path, "r");
-  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+  while (file != NULL && fgets(line, sizeof line, file) != NULL)
     if (sscanf(line, "SigBlk: %llx", &mask) == 1) break;
-  }
   if (file != NULL) fclose(file);
   return mask;
 }

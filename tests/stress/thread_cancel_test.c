@@ -117,11 +117,10 @@ static void scene_prepare(scene *s, const call *one) {
 
 /* Nothing is held by the thread that is gone: all that needs what it may have held goes on. */
 static void scene_check(scene *s, const call *one) {
-  if (one->make == destroy_pool) {
+  if (one->make == destroy_pool)
     LADE_EXPECT_OK(lade_pinned_pool_create(s->own.runtime, NULL, &s->own.pool));
-  } else if (s->block != NULL) {
+  else if (s->block != NULL)
     LADE_EXPECT_OK(lade_pinned_free(s->own.pool, s->block));
-  }
   s->block = pinned_fixture_alloc(&s->own, LADEI_MIB);
   pinned_fixture_use(&s->own, s->block, 1);
   pinned_fixture_free(&s->own, s->block);

@@ -39,9 +39,8 @@ static void run_once(const failure_run *run, const support_failure *failure, uin
   if (failure->op != NULL) support_fail(runtime, failure->op, failure->nth, run->options.forever ? UINT64_MAX : 1);
   lade_status status = run->scenario(runtime, run->user);
   run_check(run, runtime, failure, status);
-  for (size_t op = 0; counts != NULL && op < support_op_count(); op++) {
+  for (size_t op = 0; counts != NULL && op < support_op_count(); op++)
     counts[op] = support_call_count(runtime, support_op_name(op));
-  }
   /* Closing is not part of the scenario: no planned failure may hit it. */
   if (failure->op != NULL) support_fail(runtime, failure->op, 1, 0);
   support_runtime_close(runtime);

@@ -219,9 +219,8 @@ static interposer *interposer_of(lade_runtime *runtime) {
 }
 
 static int op_find(const char *name) {
-  for (int op = 0; op < OP_COUNT; op++) {
+  for (int op = 0; op < OP_COUNT; op++)
     if (strcmp(op_table[op].name, name) == 0) return op;
-  }
   LADE_FAIL("no op is called %s", name);
   abort();
 }
@@ -300,8 +299,7 @@ bool support_op_releases(size_t index) {
       "pool_free",     "host_free",          "host_unregister",     "stream_destroy", "event_destroy",
       "graph_destroy", "graph_exec_destroy", "user_object_release", "peer_disable",   "ipc_close",
   };
-  for (size_t i = 0; i < sizeof releasing / sizeof releasing[0]; i++) {
+  for (size_t i = 0; i < sizeof releasing / sizeof releasing[0]; i++)
     if (strcmp(op_table[index].name, releasing[i]) == 0) return true;
-  }
   return false;
 }

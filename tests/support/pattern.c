@@ -30,9 +30,7 @@ static size_t pattern_piece(unsigned char *out, size_t limit, uint64_t seed, uin
 
 void support_pattern_fill(void *memory, size_t bytes, uint64_t seed, uint64_t offset) {
   unsigned char *out = memory;
-  for (size_t done = 0; done < bytes;) {
-    done += pattern_piece(out + done, bytes - done, seed, offset + done);
-  }
+  for (size_t done = 0; done < bytes;) done += pattern_piece(out + done, bytes - done, seed, offset + done);
 }
 
 size_t support_pattern_mismatch(const void *memory, size_t bytes, uint64_t seed, uint64_t offset) {
@@ -55,9 +53,8 @@ bool support_pattern_check(const char *file, int line, const void *memory, size_
   size_t first = support_pattern_mismatch(memory, bytes, seed, offset);
   if (first == bytes) return true;
   size_t wrong = 0;
-  for (size_t i = first; i < bytes; i++) {
+  for (size_t i = first; i < bytes; i++)
     wrong += support_pattern_mismatch((const unsigned char *)memory + i, 1, seed, offset + i) == 0;
-  }
   unsigned char want;
   support_pattern_fill(&want, 1, seed, offset + first);
   ladet_fail(file, line,

@@ -47,11 +47,10 @@ lade_runtime *support_runtime_open_with(const char *name, const lade_runtime_opt
   lade_runtime *runtime;
   lade_status status = lade_runtime_open(name, options != NULL ? options : &standard.options, &runtime);
   if (status == LADE_OK) return runtime;
-  if (status == LADE_ERR_NO_DEVICE && strcmp(name, "cuda") == 0) {
+  if (status == LADE_ERR_NO_DEVICE && strcmp(name, "cuda") == 0)
     ladet_skip(__FILE__, __LINE__, lade_last_error()->text);
-  } else {
+  else
     LADE_FAIL("cannot open the runtime %s: %s", name, lade_last_error()->text);
-  }
   return NULL;
 }
 
@@ -62,9 +61,8 @@ void support_runtime_close(lade_runtime *runtime) { LADE_EXPECT_OK(lade_runtime_
 bool support_is_virtual(const lade_runtime *runtime) { return runtime->ops->step != NULL; }
 
 static bool wait_virtual(lade_runtime *runtime, bool (*done)(void *user), void *user) {
-  while (!done(user)) {
+  while (!done(user))
     if (runtime->ops->step(runtime->self) != LADE_OK) return done(user);
-  }
   return true;
 }
 
@@ -84,11 +82,10 @@ bool support_wait(lade_runtime *runtime, bool (*done)(void *user), void *user) {
 }
 
 void support_let_run(lade_runtime *runtime) {
-  if (support_is_virtual(runtime)) {
+  if (support_is_virtual(runtime))
     while (runtime->ops->step(runtime->self) == LADE_OK) continue;
-  } else {
+  else
     nanosleep(&(struct timespec){0, 3 * 1000 * 1000}, NULL);
-  }
 }
 
 typedef struct query {

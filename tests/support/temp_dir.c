@@ -38,9 +38,8 @@ static int remove_one(const char *path, const struct stat *status, int kind, str
 
 void support_temp_dir_remove(support_temp_dir *dir) {
   /* Depth first, not following links: only what the test made goes. */
-  if (nftw(dir->path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0) {
+  if (nftw(dir->path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0)
     LADE_FAIL("cannot walk %s: %s", dir->path, strerror(errno));
-  }
 }
 
 char *support_temp_dir_path(const support_temp_dir *dir, const char *name) {

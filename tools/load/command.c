@@ -144,9 +144,8 @@ static bool tensor_verify(const stage *s, const lade_safetensors *file, const la
   uint32_t target;
   lade_tensor_info_init(&info);
   if (lade_safetensors_tensor(file, i, &info) != LADE_OK ||
-      lade_tensor_load_address(load, i, &memory, &target) != LADE_OK) {
+      lade_tensor_load_address(load, i, &memory, &target) != LADE_OK)
     return stage_failed(s, "tensor");
-  }
   if (!verified_file_open(s, file, info.file, opened)) return false;
   lade_status status = verify_range(s->targets[target].pipeline, opened->fd, info.offset, memory, info.bytes);
   return status == LADE_OK || stage_failed(s, info.name);
@@ -214,9 +213,8 @@ static bool bytes_load(const stage *s, const load_arguments *a, int fd, outcome 
   if (lade_pipeline_submit(target->pipeline, &transfer, &ticket) != LADE_OK) return stage_failed(s, o->path);
   bool good = ticket_wait(s, ticket, o);
   o->seconds = stage_seconds(s) - began;
-  if (good && a->verify && verify_range(target->pipeline, fd, 0, memory, o->bytes) != LADE_OK) {
+  if (good && a->verify && verify_range(target->pipeline, fd, 0, memory, o->bytes) != LADE_OK)
     good = stage_failed(s, o->path);
-  }
   lade_ticket_release(ticket);
   return lade_device_free(target->allocator, memory) == LADE_OK && good;
 }

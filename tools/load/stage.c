@@ -90,9 +90,8 @@ static lade_status pair_open(const stage *s, int device, lade_pair **out) {
 
 static bool device_open(stage *s, size_t i) {
   if (pair_open(s, s->devices[i], &s->pairs[i]) != LADE_OK ||
-      lade_stream_create(s->runtime, s->devices[i], &s->streams[i]) != LADE_OK) {
+      lade_stream_create(s->runtime, s->devices[i], &s->streams[i]) != LADE_OK)
     return stage_failed(s, "opening a device");
-  }
   s->targets[i] = lade_load_target_pair(s->pairs[i], s->streams[i]);
   return true;
 }
@@ -103,9 +102,8 @@ bool stage_open(stage *s, const char *command, const char *runtime, const char *
   if (!runtime_split(devices, &name, &list)) return false; /* checked with the command line */
   lade_config_init(&s->settings);
   if (lade_config_from_env(&s->settings) != LADE_OK) return stage_failed(s, "settings");
-  if (lade_runtime_open(name != NULL ? name : runtime, NULL, &s->runtime) != LADE_OK) {
+  if (lade_runtime_open(name != NULL ? name : runtime, NULL, &s->runtime) != LADE_OK)
     return stage_failed(s, "no runtime");
-  }
   bool good = devices_find(s, list);
   for (size_t i = 0; i < s->count && good; i++) good = device_open(s, i);
   if (!good) (void)stage_close(s);

@@ -61,15 +61,10 @@ lade_status verify_range(lade_pipeline *pipeline, int fd, uint64_t offset, void 
   XXH3_state_t *of_device = XXH3_createState(), *of_file = XXH3_createState();
   lade_status status = LADE_OK;
   if (of_device == NULL || of_file == NULL || XXH3_64bits_reset(of_device) != XXH_OK ||
-      XXH3_64bits_reset(of_file) != XXH_OK) {
+      XXH3_64bits_reset(of_file) != XXH_OK)
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for checksums");
-  }
-  if (status == LADE_OK && bytes > 0) {
-    status = device_digest(pipeline, memory, bytes, of_device);
-  }
-  if (status == LADE_OK) {
-    status = file_digest(fd, offset, bytes, of_file);
-  }
+  if (status == LADE_OK && bytes > 0) status = device_digest(pipeline, memory, bytes, of_device);
+  if (status == LADE_OK) status = file_digest(fd, offset, bytes, of_file);
   if (status == LADE_OK && XXH3_64bits_digest(of_device) != XXH3_64bits_digest(of_file)) {
     status = ladei_error(LADE_ERR_CHECKSUM, 0, "%llu bytes from byte %llu on differ between file and device",
                          (unsigned long long)bytes, (unsigned long long)offset);

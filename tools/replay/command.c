@@ -95,9 +95,7 @@ static int arguments_read(replay_arguments *a, int argc, char **argv) {
   /* With --compare first, the trace comes last. */
   if (a->compare && a->trace == NULL && a->conf_count > 0) a->trace = a->confs[--a->conf_count];
   if (a->trace == NULL) return usage_error("%s", "which trace?");
-  if (a->compare && (a->json || a->conf != NULL || a->plot != NULL)) {
-    return usage_error("%s", "--compare stands alone");
-  }
+  if (a->compare && (a->json || a->conf != NULL || a->plot != NULL)) return usage_error("%s", "--compare stands alone");
   return EXIT_FINE;
 }
 
@@ -177,9 +175,8 @@ static int report_run(const replay_arguments *a) {
   if (a->json) fputs("]}\n", s.out);
   bool complete = ferror(s.out) == 0;
   if ((fclose(s.out) != 0 || !complete) && status == EXIT_FINE) status = failed("no memory for", "the report");
-  if (status == EXIT_FINE && (fwrite(text, 1, length, stdout) != length || fflush(stdout) != 0)) {
+  if (status == EXIT_FINE && (fwrite(text, 1, length, stdout) != length || fflush(stdout) != 0))
     status = failed("cannot write to", "standard output");
-  }
   if (status == EXIT_FINE && a->plot != NULL) status = plot_write(a, &line);
   free(text);
   return status;

@@ -107,9 +107,8 @@ giants_result giants_alloc(giants *all, uint64_t bytes, size_t *out_number) {
 bool giants_record(giants *all, size_t number, lade_stream stream) {
   giant *block = all->list[number];
   size_t place = 0;
-  while (place < block->stream_count && replay_stream_number(block->streams[place]) < replay_stream_number(stream)) {
+  while (place < block->stream_count && replay_stream_number(block->streams[place]) < replay_stream_number(stream))
     place++;
-  }
   if (place < block->stream_count && block->streams[place] == stream) return true;
   lade_stream *larger = realloc(block->streams, (block->stream_count + 1) * sizeof(lade_stream));
   if (larger == NULL) return false;

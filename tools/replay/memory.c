@@ -80,9 +80,8 @@ static uint64_t unused_find(const replay_memory *memory, uint64_t steps) {
   const memory_range *run = range_at_most(&memory->used, begin);
   if (run != NULL && end_of(run) > begin) begin = end_of(run);
   ladei_device_order_node *node = ladei_device_ordered_set_at_least(&memory->used, key_of(begin));
-  for (; node != NULL && begin_of(range_of(node)) - begin < steps; node = ladei_device_order_next(node)) {
+  for (; node != NULL && begin_of(range_of(node)) - begin < steps; node = ladei_device_order_next(node))
     begin = end_of(range_of(node));
-  }
   return begin < END_STEP && steps < END_STEP - begin ? begin * STEP : 0;
 }
 

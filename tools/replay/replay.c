@@ -154,15 +154,13 @@ static void blocks_free(replay *r) {
 
 /* Frees what the trace left, so that the runtime closes. */
 static void allocators_destroy(replay *r) {
-  while (r->allocator != NULL && r->allocator->captures != NULL) {
+  while (r->allocator != NULL && r->allocator->captures != NULL)
     (void)lade_device_pool_end(r->allocator, r->allocator->captures->pool->id);
-  }
   blocks_free(r);
   size_t place = 0;
   number_map_entry entry;
-  while (number_map_next(&r->host_ids, &place, &entry)) {
+  while (number_map_next(&r->host_ids, &place, &entry))
     if ((entry.value & GIANT) == 0) (void)lade_pinned_free(r->pinned, (void *)(uintptr_t)entry.value);
-  }
   (void)lade_pinned_pool_destroy(r->pinned, true);
   (void)lade_device_allocator_destroy(r->allocator, true);
   (void)replay_device_close(r->device);
@@ -201,9 +199,7 @@ static trace_result do_alloc(replay *r, trace_reader *reader, const trace_op *op
   uint64_t id = op->number[0];
   uint64_t *value = number_map_need(&r->ids, id, FAILED);
   if (value == NULL) return no_memory(reader, op);
-  if (*value != FAILED) {
-    return trace_refuse(reader, op->line, "alloc: ID %llu is live", (unsigned long long)id);
-  }
+  if (*value != FAILED) return trace_refuse(reader, op->line, "alloc: ID %llu is live", (unsigned long long)id);
   lade_stream stream = stream_at(r, op, 2);
   if (stream == NULL) return no_memory(reader, op);
   void *block = NULL;
@@ -307,9 +303,8 @@ static trace_result do_pool_release(replay *r, trace_reader *reader, const trace
 static bool owners_collect(const replay *r, number_map *out) {
   size_t place = 0;
   number_map_entry entry;
-  while (number_map_next(&r->ids, &place, &entry)) {
+  while (number_map_next(&r->ids, &place, &entry))
     if (entry.value > FAILED && !number_map_set(out, entry.value, entry.key)) return false;
-  }
   return true;
 }
 
@@ -385,9 +380,8 @@ static trace_result owners_check(const replay *r, const stored_state *state, con
 
 static bool owners_restore(replay *r, const stored_state *state, const number_map *pool_before,
                            const lade_device_restored *restored) {
-  for (size_t i = 0; i < restored->freed_count; i++) {
+  for (size_t i = 0; i < restored->freed_count; i++)
     number_map_remove(&r->ids, *number_map_get(pool_before, (uint64_t)(uintptr_t)restored->freed[i]));
-  }
   for (size_t i = 0; i < restored->created_count; i++) {
     uint64_t address = (uint64_t)(uintptr_t)restored->created[i];
     if (!number_map_set(&r->ids, *number_map_get(&state->owners, address), address)) return false;
@@ -405,9 +399,8 @@ static trace_result do_restore(replay *r, trace_reader *reader, const trace_op *
   lade_device_restored *restored = NULL;
   trace_result result = pool_owners(r, state->pool, &pool_now) ? TRACE_OP : no_memory(reader, op);
   if (result == TRACE_OP) result = owners_check(r, state, &pool_now, reader, op);
-  if (result == TRACE_OP && lade_device_checkpoint_set(r->allocator, state->checkpoint, &restored) != LADE_OK) {
+  if (result == TRACE_OP && lade_device_checkpoint_set(r->allocator, state->checkpoint, &restored) != LADE_OK)
     result = refused(reader, op);
-  }
   if (result == TRACE_OP && !owners_restore(r, state, &pool_now, restored)) result = no_memory(reader, op);
   /* Frees of a restore record their events here, before later work of either pool on those streams. */
   if (result == TRACE_OP && ladei_retire_close(r->allocator->retire) != LADE_OK) result = refused(reader, op);
@@ -437,9 +430,8 @@ static trace_result pool_alloc(replay *r, trace_reader *reader, const trace_op *
 
 static trace_result do_halloc(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t id = op->number[0];
-  if (number_map_get(&r->host_ids, id) != NULL) {
+  if (number_map_get(&r->host_ids, id) != NULL)
     return trace_refuse(reader, op->line, "halloc: ID %llu is live", (unsigned long long)id);
-  }
   uint64_t value = NULL_BLOCK;
   if (op->number[1] > 0) {
     if (pinned_start(r) != LADE_OK) return refused(reader, op);
@@ -464,9 +456,8 @@ static trace_result do_hrecord(replay *r, trace_reader *reader, const trace_op *
   if (result != TRACE_OP || address == NULL_BLOCK) return result;
   lade_stream stream = stream_at(r, op, 1);
   if (stream == NULL) return no_memory(reader, op);
-  if ((address & GIANT) != 0) {
+  if ((address & GIANT) != 0)
     return giants_record(&r->giants, address ^ GIANT, stream) ? TRACE_OP : no_memory(reader, op);
-  }
   lade_status status = lade_pinned_record_event(r->pinned, (void *)(uintptr_t)address, stream);
   return status == LADE_OK ? TRACE_OP : refused(reader, op);
 }
@@ -530,9 +521,8 @@ static void entry_give(replay *r, const trace_op *op, const ladei_device_snapsho
   for (size_t i = 0; i < snapshot->segment_count; i++) {
     const ladei_device_snapshot_segment *segment = &snapshot->segments[i];
     segments[i] = segment_report(segment);
-    for (size_t j = segment->first_block; j < segment->first_block + segment->block_count; j++) {
+    for (size_t j = segment->first_block; j < segment->first_block + segment->block_count; j++)
       blocks[j] = block_report(owners, segment, &snapshot->blocks[j]);
-    }
   }
   report_entry entry = {.label = op->text,
                         .line = op->line,

@@ -207,9 +207,8 @@ static lade_status op_host_alloc(void *self, int device, size_t bytes, unsigned 
   (void)device;
   (void)flags;
   size_t step;
-  if (!ladei_size_round_up(bytes, PINNED_ALIGN, &step)) {
+  if (!ladei_size_round_up(bytes, PINNED_ALIGN, &step))
     return ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, 0, "host_alloc: %zu bytes", bytes);
-  }
   *out = (void *)(uintptr_t)current->pinned_next;
   current->pinned_next += step;
   return LADE_OK;

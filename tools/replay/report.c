@@ -61,13 +61,12 @@ static void string_write(FILE *out, const char *text) {
   putc('"', out);
   for (; *text != '\0'; text++) {
     unsigned char c = (unsigned char)*text;
-    if (c == '"' || c == '\\') {
+    if (c == '"' || c == '\\')
       fprintf(out, "\\%c", c);
-    } else if (c < 0x20) {
+    else if (c < 0x20)
       fprintf(out, "\\u%04x", c);
-    } else {
+    else
       putc(c, out);
-    }
   }
   putc('"', out);
 }

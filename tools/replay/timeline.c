@@ -17,11 +17,9 @@ void timeline_init(timeline *t) {
 
 /* Makes one point of every two. */
 static void points_halve(timeline *t) {
-  for (int s = 0; s < TIMELINE_SERIES; s++) {
-    for (size_t i = 0; i < TIMELINE_POINTS / 2; i++) {
+  for (int s = 0; s < TIMELINE_SERIES; s++)
+    for (size_t i = 0; i < TIMELINE_POINTS / 2; i++)
       t->points[s][i] = ladei_size_max(t->points[s][2 * i], t->points[s][2 * i + 1]);
-    }
-  }
   t->point_count = TIMELINE_POINTS / 2;
   t->per_point *= 2;
   t->in_point = t->per_point;
@@ -109,9 +107,8 @@ static void axes_write(FILE *out, const timeline *t, uint64_t top_value) {
 
 static void series_write(FILE *out, const timeline *t, int series, uint64_t top_value, const char *colour) {
   fprintf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\" points=\"", colour);
-  for (size_t i = 0; i < t->point_count; i++) {
+  for (size_t i = 0; i < t->point_count; i++)
     fprintf(out, "%.1f,%.1f ", x_at(t, i), y_at(t->points[series][i], top_value));
-  }
   fputs("\"/>\n", out);
 }
 

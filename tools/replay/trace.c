@@ -222,9 +222,8 @@ static size_t utf8_length(const unsigned char *at) {
   if (at[0] < 0x80) return 1;
   if (at[0] < 0xC2 || at[0] > 0xF4) return 0; /* a later byte, a longer form than needed, beyond U+10FFFF */
   size_t length = at[0] < 0xE0 ? 2 : at[0] < 0xF0 ? 3 : 4;
-  for (size_t i = 1; i < length; i++) {
+  for (size_t i = 1; i < length; i++)
     if ((at[i] & 0xC0) != 0x80) return 0; /* also at the closing zero */
-  }
   bool longer = (at[0] == 0xE0 && at[1] < 0xA0) || (at[0] == 0xF0 && at[1] < 0x90);
   bool surrogate = at[0] == 0xED && at[1] >= 0xA0;
   bool beyond = at[0] == 0xF4 && at[1] >= 0x90;
@@ -340,9 +339,8 @@ static trace_result declaration_check(trace_reader *reader, const trace_op *op) 
   case TRACE_DEVICE: return once_before_operations(reader, "device", &reader->device_seen);
   case TRACE_CONF: return once_before_operations(reader, "conf", &reader->conf_seen);
   case TRACE_STREAM:
-    if (number_map_get(&reader->streams, op->number[0]) != NULL) {
+    if (number_map_get(&reader->streams, op->number[0]) != NULL)
       return REFUSE(reader, "stream %llu a second time", (unsigned long long)op->number[0]);
-    }
     return number_map_set(&reader->streams, op->number[0], 1) ? TRACE_OP : FAIL(reader, "no memory for the stream");
   case TRACE_AT: return TRACE_OP;
   default: reader->operation_seen = true; return TRACE_OP;
@@ -430,9 +428,7 @@ static trace_result header_read(trace_reader *reader) {
 /* Any line that has fields. */
 static trace_result fields_interpret(trace_reader *reader, trace_op *out) {
   *out = (trace_op){.line = reader->line_number};
-  if (!kind_find(reader->fields[0], &out->kind)) {
-    return REFUSE(reader, "unknown operation \"%s\"", reader->fields[0]);
-  }
+  if (!kind_find(reader->fields[0], &out->kind)) return REFUSE(reader, "unknown operation \"%s\"", reader->fields[0]);
   trace_result result = fields_read(reader, out);
   return result == TRACE_OP ? declaration_check(reader, out) : result;
 }
@@ -455,9 +451,8 @@ static trace_result at_take(trace_reader *reader, trace_result result, trace_op 
   uint64_t at = reader->at;
   reader->at = 0;
   if (result == TRACE_BAD || result == TRACE_FAILED) return result;
-  if (result == TRACE_END || out->kind != TRACE_ALLOC) {
+  if (result == TRACE_END || out->kind != TRACE_ALLOC)
     return trace_refuse(reader, reader->at_line, "at: no \"alloc\" follows directly");
-  }
   out->at = at;
   return TRACE_OP;
 }

@@ -67,11 +67,9 @@ static uint64_t size_read(const char *text) {
   errno = 0;
   unsigned long long number = strtoull(text, &end, 10);
   if (errno != 0 || end == text || *text < '0' || *text > '9') return 0;
-  for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-    if (strcmp(end, units[i].suffix) == 0 && number < (UINT64_C(1) << 60) / units[i].factor) {
+  for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+    if (strcmp(end, units[i].suffix) == 0 && number < (UINT64_C(1) << 60) / units[i].factor)
       return number * units[i].factor;
-    }
-  }
   return 0;
 }
 
@@ -141,9 +139,8 @@ static void metadata_thin(checkpoint *c, size_t *order) {
     last = entry->key;
   }
   c->metadata_count = 0;
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; i < count; i++)
     if (c->metadata[i].value != NULL) c->metadata[c->metadata_count++] = c->metadata[i];
-  }
 }
 
 /* Files of one checkpoint say the same, as a rule. */

@@ -120,9 +120,8 @@ static json_t *json_make(void) {
   bool made = settings != NULL;
   for (size_t t = 0; made && t < ladei_config_table_count; t++) {
     const ladei_settings_table *table = ladei_config_tables[t];
-    for (size_t i = 0; made && i < table->count; i++) {
+    for (size_t i = 0; made && i < table->count; i++)
       made = json_array_append_new(settings, json_make_setting(table, &table->settings[i])) == 0;
-    }
   }
   if (made) return json_pack("{si so}", "version", 1, "settings", settings);
   json_decref(settings);

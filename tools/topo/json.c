@@ -110,9 +110,8 @@ static json_t *limits_json(builder *b, const survey *s) {
 static json_t *pool_json(builder *b, const survey *s) {
   json_t *object = made(b, json_object());
   json_t *sources = json_array();
-  for (uint32_t bit = 1; bit != 0 && bit <= s->pool.sources; bit <<= 1) {
+  for (uint32_t bit = 1; bit != 0 && bit <= s->pool.sources; bit <<= 1)
     if ((s->pool.sources & bit) != 0) append(b, sources, json_string(survey_source_name((int)bit)));
-  }
   put(b, object, "sources", sources);
   put(b, object, "max_bytes", count_json(s->pool.max_bytes));
   bool capped = s->pool.max_bytes != LADEI_PINNED_NO_LIMIT;

@@ -39,16 +39,14 @@ static int pool_compare(const void *a, const void *b) {
 void pages_pools_read(const char *root, int node, pages_pools *out) {
   char folder[PATH_MAX];
   out->count = 0;
-  if (node < 0) {
+  if (node < 0)
     snprintf(folder, sizeof folder, "%s/sys/kernel/mm/hugepages", root);
-  } else {
+  else
     snprintf(folder, sizeof folder, "%s/sys/devices/system/node/node%d/hugepages", root, node);
-  }
   DIR *stream = opendir(folder);
   if (stream == NULL) return;
-  for (struct dirent *entry; out->count < PAGES_MAX_SIZES && (entry = readdir(stream)) != NULL;) {
+  for (struct dirent *entry; out->count < PAGES_MAX_SIZES && (entry = readdir(stream)) != NULL;)
     if (pool_read(folder, entry->d_name, &out->pools[out->count])) out->count++;
-  }
   closedir(stream);
   qsort(out->pools, out->count, sizeof out->pools[0], pool_compare);
 }

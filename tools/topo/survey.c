@@ -104,9 +104,8 @@ static lade_status nodes_look(survey *s, lade_pinned_pool *pool, const char *roo
     for (size_t i = 0; i < count; i++) {
       s->nodes[i].node = described[i];
       node_look(root, told, &s->nodes[i]);
-      for (size_t k = 0; k < count; k++) {
+      for (size_t k = 0; k < count; k++)
         s->distances[i * count + k] = ladei_topology_distance(topology, described[i].os_index, described[k].os_index);
-      }
     }
   }
   free(described);
@@ -114,9 +113,8 @@ static lade_status nodes_look(survey *s, lade_pinned_pool *pool, const char *roo
 }
 
 int survey_node_position(const survey *s, int os_node) {
-  for (size_t i = 0; i < s->node_count; i++) {
+  for (size_t i = 0; i < s->node_count; i++)
     if (s->nodes[i].node.os_index == os_node) return (int)i;
-  }
   return -1;
 }
 
@@ -146,9 +144,7 @@ lade_status survey_make(lade_runtime *runtime, const ladei_pinned_hooks *hooks, 
     survey_dispose(&s);
     return status;
   }
-  for (size_t i = 0; try_pinning && i < s.device_count; i++) {
-    device_try(runtime, hooks, (int)i, &s.devices[i].trial);
-  }
+  for (size_t i = 0; try_pinning && i < s.device_count; i++) device_try(runtime, hooks, (int)i, &s.devices[i].trial);
   *out = s;
   return LADE_OK;
 }

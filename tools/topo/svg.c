@@ -86,9 +86,8 @@ static void device_draw(FILE *out, const survey_device *device, size_t index, in
   text_write(out, x + 10, y + 18, "strong light", line, ROOM_CHARACTERS - 4);
   text_write(out, x + 10, y + 35, "light", device->info.name, ROOM_CHARACTERS - 2);
   snprintf(line, sizeof line, "%s", device->info.pci_bus_id);
-  if (device->pinned_node != device->near_node && device->pinned_node >= 0) {
+  if (device->pinned_node != device->near_node && device->pinned_node >= 0)
     snprintf(line, sizeof line, "%s, pins on %d", device->info.pci_bus_id, device->pinned_node);
-  }
   text_write(out, x + 10, y + 51, "light", line, ROOM_CHARACTERS - 2);
 }
 

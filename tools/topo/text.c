@@ -31,9 +31,8 @@ static void device_write(FILE *out, size_t index, const survey_device *device) {
   fprintf(out, "%3zu  %-27s  %9s  %-12s  %4s  %s", index, name, survey_size_text(device->info.total_bytes, memory),
           device->info.pci_bus_id, number_text(device->near_node, "-", near),
           number_text(device->pinned_node, "any", pinned));
-  if (device->trial.done) {
+  if (device->trial.done)
     fprintf(out, ", %s", device->trial.status == LADE_OK ? survey_source_name(device->trial.source) : "failed");
-  }
   fputs("\n", out);
 }
 
@@ -58,9 +57,8 @@ static void devices_write(FILE *out, const survey *s) {
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
 static bool distances_are_told(const survey *s) {
-  for (size_t i = 0; i < s->node_count * s->node_count; i++) {
+  for (size_t i = 0; i < s->node_count * s->node_count; i++)
     if (s->distances[i] != 0) return true;
-  }
   return false;
 }
 

@@ -109,9 +109,8 @@ LADE_TEST(CudaFaults, AnyFailingCallIsReportedAndLeavesTheThreadAsItWas) {
     LADE_EXPECT_OK(cases[i].run(&f));
     for (size_t k = 0; k < entry_count; k++) calls[k] = f.hooks->calls(entries[k].symbol) - calls[k];
     cuda_fixture_close(&f);
-    for (size_t k = 0; k < entry_count && !lade_test_has_failed(); k++) {
+    for (size_t k = 0; k < entry_count && !lade_test_has_failed(); k++)
       for (uint64_t nth = 1; nth <= calls[k]; nth++) LADE_EXPECT(run_with_fault(&cases[i], entries[k].symbol, nth));
-    }
   }
   lade_test_context("%s", "");
 }
@@ -121,9 +120,8 @@ LADE_TEST(CudaFaults, AnyFailingCallIsReportedAndLeavesTheThreadAsItWas) {
 static const cuda_case *case_find(const char *op) {
   size_t count;
   const cuda_case *cases = cuda_cases(&count);
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; i < count; i++)
     if (strcmp(cases[i].op, op) == 0) return &cases[i];
-  }
   return NULL;
 }
 

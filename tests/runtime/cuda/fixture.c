@@ -22,9 +22,7 @@ bool cuda_fixture_reset(cuda_fixture *f) {
     return false;
   }
   lade_status status = f->hooks->reset();
-  if (status != LADE_OK) {
-    LADE_FAIL("loopback: %s", lade_status_name(status));
-  }
+  if (status != LADE_OK) LADE_FAIL("loopback: %s", lade_status_name(status));
   return status == LADE_OK;
 }
 
@@ -35,9 +33,7 @@ lade_status cuda_fixture_open_runtime(cuda_fixture *f) {
 }
 
 bool cuda_fixture_open(cuda_fixture *f) {
-  if (!cuda_fixture_reset(f)) {
-    return false;
-  }
+  if (!cuda_fixture_reset(f)) return false;
   LADE_EXPECT_OK(cuda_fixture_open_runtime(f));
   return f->open;
 }
@@ -89,14 +85,11 @@ static lade_status owned_free(cuda_fixture *f, const cuda_owned *owned) {
 void cuda_fixture_drop(cuda_fixture *f) {
   if (f->capturing) {
     ladei_graph graph = NULL;
-    if (f->ops->capture_end(f->self, &f->stream, &graph) == LADE_OK) {
+    if (f->ops->capture_end(f->self, &f->stream, &graph) == LADE_OK)
       LADE_EXPECT_OK(f->ops->graph_destroy(f->self, graph));
-    }
     f->capturing = false;
   }
-  if (f->stream.handle != NULL) {
-    (void)f->ops->stream_synchronize(f->self, &f->stream);
-  }
+  if (f->stream.handle != NULL) (void)f->ops->stream_synchronize(f->self, &f->stream);
   while (f->owned_count > 0) {
     const cuda_owned *owned = &f->owned[--f->owned_count];
     lade_status status = owned_free(f, owned);
@@ -104,9 +97,7 @@ void cuda_fixture_drop(cuda_fixture *f) {
       LADE_FAIL("freeing an object of kind %d: %s: %s", (int)owned->kind, lade_status_name(status),
                 lade_last_error()->text);
     }
-    if (owned->kind == CUDA_OWN_POOL_MEMORY) {
-      (void)f->ops->stream_synchronize(f->self, &f->stream);
-    }
+    if (owned->kind == CUDA_OWN_POOL_MEMORY) (void)f->ops->stream_synchronize(f->self, &f->stream);
   }
   free(f->pages);
   f->pages = NULL;
@@ -120,9 +111,7 @@ void cuda_fixture_close(cuda_fixture *f) {
   }
   LADE_EXPECT_EQ_STR(f->hooks->violations(), "");
   LADE_EXPECT_EQ_INT(f->hooks->stack_depth(), 0);
-  for (int device = 0; device < 2; device++) {
-    LADE_EXPECT_EQ_UINT(f->hooks->retained(device), 0u);
-  }
+  for (int device = 0; device < 2; device++) LADE_EXPECT_EQ_UINT(f->hooks->retained(device), 0u);
   LADE_EXPECT_OK(f->hooks->reset());
 }
 
@@ -151,13 +140,9 @@ static lade_status fill_memory(cuda_fixture *f) {
   size_t recommended = 0;
   lade_status status = f->ops->vm_granularity(f->self, 0, &f->granularity, &recommended);
   f->pages = aligned_alloc(4096, CUDA_FIXTURE_BYTES);
-  if (f->pages == NULL) {
-    return LADE_ERR_OUT_OF_HOST_MEMORY;
-  }
+  if (f->pages == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   memset(f->pages, 0, CUDA_FIXTURE_BYTES);
-  if (status == LADE_OK) {
-    status = f->ops->device_alloc(f->self, 0, CUDA_FIXTURE_BYTES, &f->device);
-  }
+  if (status == LADE_OK) status = f->ops->device_alloc(f->self, 0, CUDA_FIXTURE_BYTES, &f->device);
   if (status == LADE_OK) {
     cuda_own(f, CUDA_OWN_DEVICE, (uintptr_t)f->device);
     status = f->ops->host_alloc(f->self, 0, CUDA_FIXTURE_BYTES, 0, &f->pinned);

@@ -52,9 +52,8 @@ static void recover(cuda_fixture *f, const cuda_fixture *before) {
   uint64_t context = 0;
   f->hooks->fail_clear();
   LADE_EXPECT_OK(f->ops->close(f->self));
-  for (int device = 0; device < 2; device++) {
+  for (int device = 0; device < 2; device++)
     while (f->hooks->retained(device) > 0) ENTRY(f, cuDevicePrimaryCtxRelease, 11000)(device);
-  }
   *f = *before;
   LADE_ASSERT_OK(cuda_fixture_open_runtime(f));
   LADE_EXPECT_OK(f->ops->device_context(f->self, 0, &context));

@@ -48,18 +48,13 @@ static void *round_trips(void *argument) {
     LADE_EXPECT_OK(ops->stream_wait_event(self, &streams[1], sent));
     LADE_EXPECT_OK(ops->copy(self, LADEI_COPY_D2H, back, device, bytes, &streams[1]));
     LADE_EXPECT_OK(ops->event_record(self, returned, &streams[1]));
-    if (next_random(&random) % 2 == 0) {
+    if (next_random(&random) % 2 == 0)
       LADE_EXPECT_OK(ops->event_synchronize(self, returned));
-    } else {
-      while (ops->event_query(self, returned) == LADE_NOT_READY) {
-        sched_yield();
-      }
-    }
+    else
+      while (ops->event_query(self, returned) == LADE_NOT_READY) sched_yield();
     if (memcmp(in, back, bytes) != 0) LADE_FAIL("thread %d, round %d: other bytes came back", thread, round);
   }
-  for (int i = 0; i < 2; i++) {
-    LADE_EXPECT_OK(ops->stream_destroy(self, handles[i]));
-  }
+  for (int i = 0; i < 2; i++) LADE_EXPECT_OK(ops->stream_destroy(self, handles[i]));
   LADE_EXPECT_OK(ops->event_destroy(self, sent));
   LADE_EXPECT_OK(ops->event_destroy(self, returned));
   return NULL;
@@ -90,13 +85,10 @@ LADE_TEST(CpuStress, ThreadsShareADeviceAndGetTheirOwnBytesBack) {
   device_memory = soft_fixture_device_memory(&shared, 0, (size_t)THREADS * SLOT_BYTES);
   host_memory = soft_fixture_pinned(&shared, (size_t)THREADS * 2 * SLOT_BYTES);
   pthread_t threads[THREADS + 1];
-  for (int i = 0; i < THREADS; i++) {
+  for (int i = 0; i < THREADS; i++)
     LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, round_trips, (void *)(intptr_t)i), 0);
-  }
   LADE_ASSERT_EQ_INT(pthread_create(&threads[THREADS], NULL, memory_churn, NULL), 0);
-  for (int i = 0; i <= THREADS; i++) {
-    pthread_join(threads[i], NULL);
-  }
+  for (int i = 0; i <= THREADS; i++) pthread_join(threads[i], NULL);
   soft_fixture_expect_no_finding(&shared);
   soft_fixture_close(&shared);
 }
@@ -124,9 +116,7 @@ LADE_TEST_P(Chains, AThousandStreamsInARowFinishInOrder, soft_fixture_clocks, cl
   soft_fixture_synchronize(&f, &stream);
   LADE_EXPECT_EQ_INT((unsigned char)host[63], (LINKS - 1) & 255);
   soft_fixture_expect_no_finding(&f);
-  for (int i = 0; i < LINKS; i++) {
-    LADE_EXPECT_OK(f.ops->stream_destroy(f.self, handles[i]));
-  }
+  for (int i = 0; i < LINKS; i++) LADE_EXPECT_OK(f.ops->stream_destroy(f.self, handles[i]));
   soft_fixture_close(&f);
 }
 
@@ -149,9 +139,7 @@ LADE_TEST(CpuWait, LastsUntilTheStreamIsReleased) {
   LADE_EXPECT_OK(shared.ops->fill(shared.self, device, 1, SLOT_BYTES, &stream));
   pthread_t thread;
   LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, wait_for_stream, &stream), 0);
-  for (int i = 0; i < 100; i++) {
-    sched_yield();
-  }
+  for (int i = 0; i < 100; i++) sched_yield();
   LADE_EXPECT(!atomic_load(&waited));
   LADE_EXPECT_OK(ladei_soft_stream_hold(shared.self, stream.handle, false));
   pthread_join(thread, NULL);
@@ -180,9 +168,7 @@ LADE_TEST(CpuMemory, IsLeftAloneByALostDevice) {
     ladei_stream stream = soft_fixture_stream(&f, 0);
     char *device = soft_fixture_device_memory(&f, 0, bytes);
     LADE_EXPECT_OK(f.ops->host_alloc(f.self, 0, bytes, 0, &own));
-    for (int k = 0; k < 3; k++) {
-      LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_D2H, own, device, bytes, &stream));
-    }
+    for (int k = 0; k < 3; k++) LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_D2H, own, device, bytes, &stream));
     uint64_t until = soft_fixture_now(&f) + (uint64_t)i * 200000; /* from "not started" to "the last one" */
     while (soft_fixture_now(&f) < until) {
     }
@@ -193,9 +179,7 @@ LADE_TEST(CpuMemory, IsLeftAloneByALostDevice) {
     while (soft_fixture_now(&f) < until) {
     }
     size_t same = 0;
-    while (same < bytes && ((char *)own)[same] == 7) {
-      same++;
-    }
+    while (same < bytes && ((char *)own)[same] == 7) same++;
     LADE_EXPECT_EQ_SIZE(same, bytes);
     LADE_EXPECT_OK(f.ops->host_free(f.self, own));
     soft_fixture_close(&f);

@@ -64,15 +64,14 @@ void *soft_fixture_pinned(soft_fixture *f, size_t bytes) {
 }
 
 static void object_free(soft_fixture *f, int kind, void *object) {
-  if (kind == STREAM) {
+  if (kind == STREAM)
     LADE_EXPECT_OK(f->ops->stream_destroy(f->self, (lade_stream)object));
-  } else if (kind == EVENT) {
+  else if (kind == EVENT)
     LADE_EXPECT_OK(f->ops->event_destroy(f->self, (lade_event)object));
-  } else if (kind == PINNED) {
+  else if (kind == PINNED)
     LADE_EXPECT_OK(f->ops->host_free(f->self, object));
-  } else {
+  else
     LADE_EXPECT_OK(f->ops->device_free(f->self, kind - DEVICE_MEMORY_OF_0, object));
-  }
 }
 
 void soft_fixture_close(soft_fixture *f) {

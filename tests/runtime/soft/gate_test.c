@@ -164,9 +164,8 @@ static lade_status call_by_name(stage *s, const char *name) {
       CALLS(CALL_ROW)
 #undef CALL_ROW
   };
-  for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+  for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++)
     if (strcmp(name, calls[i].name) == 0) return calls[i].call(s);
-  }
   LADE_FAIL("this test does not know op %s", name);
   return LADE_OK;
 }
@@ -212,9 +211,7 @@ LADE_TEST(FaultPlan, CanFailEveryCallUntilCleared) {
   soft_fixture f = soft_fixture_open("sim", NULL);
   int count = 0;
   LADE_EXPECT_OK(ladei_soft_fault_add(f.self, "device_count", 0, LADE_ERR_DRIVER));
-  for (int i = 0; i < 5; i++) {
-    LADE_EXPECT_STATUS(LADE_ERR_DRIVER, f.ops->device_count(f.self, &count));
-  }
+  for (int i = 0; i < 5; i++) LADE_EXPECT_STATUS(LADE_ERR_DRIVER, f.ops->device_count(f.self, &count));
   LADE_EXPECT_OK(ladei_soft_fault_clear(f.self));
   LADE_EXPECT_OK(f.ops->device_count(f.self, &count));
   LADE_EXPECT_EQ_INT(count, 1);
@@ -305,9 +302,8 @@ LADE_TEST_P(Fork, ChildGetsAnErrorFromEveryOp, soft_fixture_clocks, clock) {
   pid_t child = fork();
   if (child == 0) {
     int wrong = 0;
-    for (size_t i = 0; i < sizeof op_names / sizeof op_names[0]; i++) {
+    for (size_t i = 0; i < sizeof op_names / sizeof op_names[0]; i++)
       if (has_status(&s, op_names[i])) wrong += call_by_name(&s, op_names[i]) != LADE_ERR_FORKED;
-    }
     _exit(wrong == 0 ? 0 : 1);
   }
   int result = -1;
@@ -321,9 +317,8 @@ LADE_TEST_P(Close, NamesWhatIsAliveAndStaysOpen, soft_fixture_clocks, clock) {
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, s.f.ops->close(s.f.self));
   const char *const kinds[] = {"1 device allocations", "1 pinned ranges", "1 streams", "2 events", "2 graphs",
                                "1 user objects"};
-  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, kinds[i]);
-  }
   LADE_EXPECT_OK(s.f.ops->copy_sync(s.f.self, 0, LADEI_COPY_H2D, s.device, s.host, BYTES));
   stage_close(&s);
 }

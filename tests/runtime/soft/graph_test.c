@@ -140,9 +140,8 @@ LADE_TEST_P(UserObjects, GoWithTheLastGraphAndLaunchThatKeepThem, soft_fixture_c
   LADE_EXPECT_EQ_UINT(soft_fixture_report(&r.f).user_objects, 1);
   LADE_EXPECT_OK(ladei_soft_stream_hold(r.f.self, r.origin.handle, false));
   soft_fixture_synchronize(&r.f, &r.origin);
-  while (atomic_load(&host_calls) != 101) {
+  while (atomic_load(&host_calls) != 101)
     if (r.f.virtual_time) LADE_ASSERT_OK(r.f.ops->step(r.f.self));
-  }
   LADE_EXPECT_EQ_UINT(soft_fixture_report(&r.f).user_objects, 0);
   LADE_EXPECT_OK(r.f.ops->graph_exec_destroy(r.f.self, r.exec));
   soft_fixture_close(&r.f);

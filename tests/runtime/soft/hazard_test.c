@@ -134,9 +134,8 @@ LADE_TEST_P(Races, WhatTheProgramWaitedForIsOrdered, soft_fixture_clocks, clock)
   h2d(&s, &c, 0, 0, BYTES);
   soft_fixture_synchronize(&s.f, &c);
   h2d(&s, &s.b, 0, 0, BYTES);
-  while (s.f.ops->stream_query(s.f.self, &s.b) != LADE_OK) {
+  while (s.f.ops->stream_query(s.f.self, &s.b) != LADE_OK)
     if (s.f.virtual_time) LADE_EXPECT_OK(ladei_soft_advance(s.f.self, 100));
-  }
   h2d(&s, &s.a, 0, 0, BYTES);
   expect_races(&s, 0);
   soft_fixture_close(&s.f);
@@ -149,9 +148,7 @@ LADE_TEST_P(Races, AHostFunctionTellsTheProgram, soft_fixture_clocks, clock) {
   _Atomic(bool) done = false;
   h2d(&s, &s.a, 0, 0, BYTES);
   LADE_EXPECT_OK(s.f.ops->host_function(s.f.self, &s.a, set_flag, &done));
-  while (s.f.virtual_time && !atomic_load(&done)) {
-    LADE_EXPECT_OK(s.f.ops->step(s.f.self));
-  }
+  while (s.f.virtual_time && !atomic_load(&done)) LADE_EXPECT_OK(s.f.ops->step(s.f.self));
   soft_fixture_synchronize(&s.f, &s.a);
   h2d(&s, &s.b, 0, 0, BYTES);
   expect_races(&s, 0);
@@ -262,11 +259,10 @@ LADE_TEST_P(FreedMemory, FoundAtTheCallWhenFreedBefore, soft_fixture_clocks, clo
 static void expect_freed_under_work(scene *s, char *device, char *host, void *freed) {
   LADE_EXPECT_OK(ladei_soft_stream_hold(s->f.self, s->a.handle, true));
   LADE_EXPECT_OK(s->f.ops->copy(s->f.self, LADEI_COPY_H2D, device, host, BYTES, &s->a));
-  if (freed == device) {
+  if (freed == device)
     LADE_EXPECT_OK(s->f.ops->device_free(s->f.self, 0, freed));
-  } else {
+  else
     LADE_EXPECT_OK(s->f.ops->host_free(s->f.self, freed));
-  }
   LADE_EXPECT_EQ_UINT(soft_fixture_report(&s->f).freed_memory_used, 0);
   LADE_EXPECT_OK(ladei_soft_stream_hold(s->f.self, s->a.handle, false));
   soft_fixture_synchronize(&s->f, &s->a);

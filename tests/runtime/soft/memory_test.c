@@ -174,9 +174,7 @@ LADE_TEST_P(Bytes, AllMoveAndNoOthersAtAnyAlignmentAndSize, soft_fixture_clocks,
   enum { ROOM = 33 << 20 };
   soft_fixture f = soft_fixture_open(clock, NULL);
   unsigned char *device = soft_fixture_device_memory(&f, 0, ROOM), *host = soft_fixture_pinned(&f, ROOM);
-  for (size_t i = 0; i < ROOM; i++) {
-    host[i] = pattern_at(i);
-  }
+  for (size_t i = 0; i < ROOM; i++) host[i] = pattern_at(i);
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
     for (size_t shift = 0; shift < 130; shift += 43) {
       size_t to = 64 + shift, from = 200 - shift, bytes = sizes[i];
@@ -196,14 +194,10 @@ LADE_TEST_P(Bytes, OverlappingCopiesWithinTheDeviceMoveAsIfThroughABuffer, soft_
   soft_fixture f = soft_fixture_open(clock, NULL);
   unsigned char *device = soft_fixture_device_memory(&f, 0, ROOM);
   for (int up = 0; up < 2; up++) {
-    for (size_t i = 0; i < ROOM; i++) {
-      device[i] = pattern_at(i);
-    }
+    for (size_t i = 0; i < ROOM; i++) device[i] = pattern_at(i);
     size_t from = 1000, to = up ? from + SHIFT : from - SHIFT;
     LADE_EXPECT_OK(f.ops->copy_sync(f.self, 0, LADEI_COPY_D2D, device + to, device + from, BYTES));
-    for (size_t i = 0; i < BYTES; i++) {
-      LADE_ASSERT_EQ_INT(device[to + i], pattern_at(from + i));
-    }
+    for (size_t i = 0; i < BYTES; i++) LADE_ASSERT_EQ_INT(device[to + i], pattern_at(from + i));
   }
   soft_fixture_close(&f);
 }

@@ -84,11 +84,10 @@ static void do_events(program *p) {
 static void do_memory(program *p) {
   size_t i = pick(p, SLOTS);
   if (pick(p, 2) == 0) {
-    if (!p->device_live[i]) {
+    if (!p->device_live[i])
       p->device_live[i] = p->ops->device_alloc(p->self, (int)(i % 2), BYTES, &p->device[i]) == LADE_OK;
-    } else if (pick(p, 3) == 0) {
+    else if (pick(p, 3) == 0)
       p->device_live[i] = p->ops->device_free(p->self, (int)(i % 2), p->device[i]) != LADE_OK;
-    }
   } else if (!p->pinned_live[i]) {
     p->pinned_live[i] = p->ops->host_alloc(p->self, 0, BYTES, 0, &p->pinned[i]) == LADE_OK;
   } else if (pick(p, 3) == 0) {
@@ -163,27 +162,24 @@ static void do_graphs(program *p) {
     if (!p->graph_live[i]) p->graph_live[i] = p->ops->capture_end(p->self, stream, &p->graphs[i]) == LADE_OK;
     return;
   case 3:
-    if (p->graph_live[i] && !p->exec_live[j]) {
+    if (p->graph_live[i] && !p->exec_live[j])
       p->exec_live[j] = p->ops->graph_instantiate(p->self, p->graphs[i], &p->execs[j]) == LADE_OK;
-    } else if (p->graph_live[i]) {
+    else if (p->graph_live[i])
       p->graph_live[i] = p->ops->graph_destroy(p->self, p->graphs[i]) != LADE_OK;
-    }
     return;
   case 4:
-    if (p->exec_live[i] && pick(p, 4) == 0) {
+    if (p->exec_live[i] && pick(p, 4) == 0)
       p->exec_live[i] = p->ops->graph_exec_destroy(p->self, p->execs[i]) != LADE_OK;
-    } else {
+    else
       p->ops->graph_launch(p->self, p->execs[i], stream);
-    }
     return;
   default:
-    if (!p->object_live[i]) {
+    if (!p->object_live[i])
       p->object_live[i] = p->ops->user_object_create(p->self, ignore_call, NULL, &p->objects[i]) == LADE_OK;
-    } else if (pick(p, 2) == 0 && p->graph_live[j]) {
+    else if (pick(p, 2) == 0 && p->graph_live[j])
       p->object_live[i] = p->ops->graph_retain_user_object(p->self, p->graphs[j], p->objects[i]) != LADE_OK;
-    } else {
+    else
       p->object_live[i] = p->ops->user_object_release(p->self, p->objects[i]) != LADE_OK;
-    }
   }
 }
 
@@ -214,9 +210,8 @@ static void step(program *p, bool virtual_time) {
 
 /* A stream that goes takes its capture along; the thread's own one stays and must end it. */
 static void captures_end(program *p) {
-  for (int i = 0; i < SLOTS; i++) {
+  for (int i = 0; i < SLOTS; i++)
     if (p->stream_live[i]) LADE_EXPECT_OK(p->ops->stream_destroy(p->self, p->streams[i]));
-  }
   ladei_stream own = {0};
   ladei_graph graph = NULL;
   LADE_EXPECT_OK(p->ops->stream_resolve(p->self, LADE_STREAM_PER_THREAD, &own));
@@ -237,9 +232,8 @@ static void virtual_memory_free(program *p) {
 static void program_end(program *p) {
   lade_stream last = NULL;
   ladei_stream stream = {0};
-  for (int i = 0; i < SLOTS; i++) {
+  for (int i = 0; i < SLOTS; i++)
     if (p->stream_live[i]) LADE_EXPECT_OK(ladei_soft_stream_hold(p->self, p->streams[i], false));
-  }
   captures_end(p);
   LADE_EXPECT_OK(p->ops->stream_create(p->self, 0, 0, LADEI_STREAM_NON_BLOCKING, &last));
   LADE_EXPECT_OK(p->ops->stream_resolve(p->self, last, &stream));
@@ -276,9 +270,7 @@ static void run(const char *clock, uint64_t seed) {
   support_random_start_quietly(&p.random, seed);
   lade_test_context("seed %llu", (unsigned long long)seed);
   LADE_EXPECT_OK(f.ops->current_device_set(f.self, 0));
-  for (int i = 0; i < SLOTS; i++) {
-    LADE_EXPECT_OK(f.ops->stream_resolve(f.self, NULL, &p.resolved[i]));
-  }
+  for (int i = 0; i < SLOTS; i++) LADE_EXPECT_OK(f.ops->stream_resolve(f.self, NULL, &p.resolved[i]));
   for (int i = 0; i < STEPS && !lade_test_has_failed(); i++) {
     step(&p, f.virtual_time);
     LADE_EXPECT_OK(ladei_soft_check(f.self));
@@ -289,7 +281,5 @@ static void run(const char *clock, uint64_t seed) {
 
 LADE_TEST_P(RandomPrograms, KeepTheInvariantsAndCanBeUndone, soft_fixture_clocks, clock) {
   uint64_t one = support_seed(0), first = one != 0 ? one : 1, last = one != 0 ? one : SEEDS;
-  for (uint64_t seed = first; seed <= last && !lade_test_has_failed(); seed++) {
-    run(clock, seed);
-  }
+  for (uint64_t seed = first; seed <= last && !lade_test_has_failed(); seed++) run(clock, seed);
 }

@@ -88,9 +88,7 @@ LADE_TEST(SimTime, StreamsShareAnEngineInOrderOfReadiness) {
   ladei_stream a = soft_fixture_stream(&f, 0), b = soft_fixture_stream(&f, 0);
   char *device = soft_fixture_device_memory(&f, 0, MIB), *host = soft_fixture_pinned(&f, MIB);
   lade_event events[3];
-  for (int i = 0; i < 3; i++) {
-    events[i] = soft_fixture_event(&f, 0, LADEI_EVENT_TIMING);
-  }
+  for (int i = 0; i < 3; i++) events[i] = soft_fixture_event(&f, 0, LADEI_EVENT_TIMING);
   /* a's second copy becomes ready when its first has ended, and b's only one was ready before that. */
   LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_H2D, device, host, 1000, &a));
   LADE_EXPECT_OK(f.ops->event_record(f.self, events[0], &a));
@@ -130,9 +128,7 @@ LADE_TEST(SimTime, NothingHappensWithoutAWait) {
   char *device = soft_fixture_device_memory(&f, 0, MIB), *host = soft_fixture_pinned(&f, MIB);
   LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_H2D, device, host, 1000, &stream));
   LADE_EXPECT_OK(f.ops->event_record(f.self, event, &stream));
-  for (int i = 0; i < 100; i++) {
-    LADE_EXPECT_STATUS(LADE_NOT_READY, f.ops->event_query(f.self, event));
-  }
+  for (int i = 0; i < 100; i++) LADE_EXPECT_STATUS(LADE_NOT_READY, f.ops->event_query(f.self, event));
   LADE_EXPECT_EQ_UINT(soft_fixture_now(&f), 0);
   LADE_EXPECT_OK(ladei_soft_advance(f.self, 1499));
   LADE_EXPECT_STATUS(LADE_NOT_READY, f.ops->event_query(f.self, event));
@@ -214,9 +210,7 @@ LADE_TEST(SimTimers, FireInOrderOfTimeThenOfAddition) {
   LADE_EXPECT_OK(f.ops->timer_add(f.self, 100, timer_second, NULL));
   LADE_EXPECT_OK(f.ops->timer_add(f.self, 200, timer_second, NULL));
   LADE_EXPECT_OK(f.ops->timer_add(f.self, 200, timer_first, NULL));
-  for (int i = 0; i < 4; i++) {
-    LADE_EXPECT_OK(f.ops->step(f.self));
-  }
+  for (int i = 0; i < 4; i++) LADE_EXPECT_OK(f.ops->step(f.self));
   LADE_EXPECT_STATUS(LADE_NOT_READY, f.ops->step(f.self));
   const int numbers[4] = {2, 1, 2, 1};
   const uint64_t times[4] = {100, 200, 200, 200};

@@ -24,9 +24,8 @@ void model_destroy(model *m) {
 /* ---- IDs --------------------------------------------------------------------------------------------------------- */
 
 static struct id_entry *id_find(model *m, uint64_t id) {
-  for (int i = 0; i < m->id_count; i++) {
+  for (int i = 0; i < m->id_count; i++)
     if (m->ids[i].id == id) return &m->ids[i];
-  }
   return NULL;
 }
 
@@ -88,16 +87,14 @@ static bool do_record(model *m, uint64_t id, uint64_t stream) {
 /* ---- 21, 22 ------------------------------------------------------------------------------------------------------ */
 
 static int pool_find(const model *m, uint64_t id) {
-  for (int p = 1; p < m->pool_count; p++) {
+  for (int p = 1; p < m->pool_count; p++)
     if (m->pools[p].exists && m->pools[p].id == id) return p;
-  }
   return -1;
 }
 
 static int capture_find(const model *m, uint64_t id) {
-  for (int c = 0; c < m->capture_count; c++) {
+  for (int c = 0; c < m->capture_count; c++)
     if (m->captures[c].pool == id) return c;
-  }
   return -1;
 }
 
@@ -141,13 +138,11 @@ static bool do_checkpoint(model *m, uint64_t id, uint64_t key) {
     return false;
   }
   model_insert_deferred(m);
-  for (int i = 0; i < m->block_count; i++) {
+  for (int i = 0; i < m->block_count; i++)
     if (segment_of(m, i)->pool == p && m->blocks[i].state == PENDING) return false;
-  }
   struct saved *saved = NULL;
-  for (int s = 0; s < m->saved_count; s++) {
+  for (int s = 0; s < m->saved_count; s++)
     if (m->saved[s]->pool == id && m->saved[s]->key == key) saved = m->saved[s];
-  }
   if (saved == NULL) {
     if (m->saved_count == MAX_SAVED) abort();
     saved = m->saved[m->saved_count++] = calloc(1, sizeof *saved);
@@ -187,17 +182,15 @@ static bool restore_allowed(model *m, const struct saved *saved, int p) {
 
 static bool do_restore(model *m, uint64_t id, uint64_t key) {
   const struct saved *saved = NULL;
-  for (int s = 0; s < m->saved_count; s++) {
+  for (int s = 0; s < m->saved_count; s++)
     if (m->saved[s]->pool == id && m->saved[s]->key == key) saved = m->saved[s];
-  }
   int p = pool_find(m, id);
   if (saved == NULL || m->capture_count > 0 || p < 0 || m->pools[p].use_count == 0) return false;
   if (!restore_allowed(m, saved, p)) return false;
   uint64_t addresses[MAX_BLOCKS];
   int count = 0;
-  for (int i = 0; i < m->block_count; i++) {
+  for (int i = 0; i < m->block_count; i++)
     if (segment_of(m, i)->pool == p && m->blocks[i].state == ALLOCATED) addresses[count++] = m->blocks[i].address;
-  }
   for (int a = 0; a < count; a++) {
     int i = model_index_of(m, addresses[a]);
     id_drop(m, id_find(m, m->blocks[i].id));
@@ -206,9 +199,8 @@ static bool do_restore(model *m, uint64_t id, uint64_t key) {
   const struct saved_block *block = saved->blocks;
   for (int s = 0; s < saved->segment_count; s++) {
     int head = model_index_of(m, saved->addresses[s]);
-    for (int b = 0; b < saved->counts[s]; b++) {
+    for (int b = 0; b < saved->counts[s]; b++)
       model_hand_out(m, head + b, block[b].size, block[b].size, b + 1 < saved->counts[s]);
-    }
     uint64_t address = saved->addresses[s];
     for (int b = 0; b < saved->counts[s]; address += block[b].size, b++) {
       int i = model_index_of(m, address);
@@ -227,9 +219,8 @@ static bool do_restore(model *m, uint64_t id, uint64_t key) {
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 static void each_cell(model *m, void (*visit)(lade_device_gauge *cell)) {
-  for (int metric = 0; metric < METRICS; metric++) {
+  for (int metric = 0; metric < METRICS; metric++)
     for (int part = 0; part < 3; part++) visit(&m->gauges[metric][part]);
-  }
   visit(&m->oversize_allocations);
   visit(&m->oversize_segments);
 }
@@ -331,9 +322,8 @@ static void block_report(model *m, int i, size_t *segments, size_t *blocks) {
 const report_entry *model_report(model *m) {
   size_t segments = 0;
   size_t blocks = 0;
-  for (int i = 0; i < m->block_count; i++) {
+  for (int i = 0; i < m->block_count; i++)
     if (m->blocks[i].state != HOLE) block_report(m, i, &segments, &blocks);
-  }
   stats_fill(m);
   m->entry = (report_entry){.label = "model",
                             .oom = m->oom,

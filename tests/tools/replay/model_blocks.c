@@ -26,9 +26,8 @@ void model_change(model *m, enum metric metric, bool small, int64_t by) {
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
 int model_index_of(const model *m, uint64_t address) {
-  for (int i = 0; i < m->block_count; i++) {
+  for (int i = 0; i < m->block_count; i++)
     if (m->blocks[i].address == address) return i;
-  }
   return -1;
 }
 
@@ -69,9 +68,8 @@ void model_join(model *m, int i) {
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
 int model_clock_at(model *m, uint64_t stream) {
-  for (int i = 0; i < m->clock_count; i++) {
+  for (int i = 0; i < m->clock_count; i++)
     if (m->clocks[i].stream == stream) return i;
-  }
   if (m->clock_count == MAX_STREAMS) abort();
   m->clocks[m->clock_count].stream = stream;
   return m->clock_count++;
@@ -183,15 +181,13 @@ void model_insert_deferred(model *m) {
     if (first < 0) return;
     struct block *b = &m->blocks[first];
     int kept = 0;
-    for (int u = 0; u < b->use_count; u++) {
+    for (int u = 0; u < b->use_count; u++)
       if (b->uses[u].outside) b->uses[kept++] = b->uses[u];
-    }
     b->use_count = kept;
-    if (kept == 0) {
+    if (kept == 0)
       complete_free(m, first);
-    } else {
+    else
       events_insert(m, first);
-    }
   }
 }
 
@@ -214,9 +210,8 @@ static bool next_stream(const model *m, uint64_t from, uint64_t *out) {
 }
 
 static int first_event(const model *m, uint64_t stream) {
-  for (int e = 0; e < m->event_count; e++) {
+  for (int e = 0; e < m->event_count; e++)
     if (m->events[e].stream == stream) return e;
-  }
   return -1;
 }
 

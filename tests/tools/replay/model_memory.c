@@ -33,9 +33,8 @@ static int pool_for(const model *m, uint64_t stream) {
   for (int c = 0; c < m->capture_count; c++) {
     for (size_t s = 0; s < m->captures[c].stream_count; s++) {
       if (m->captures[c].streams[s] != stream) continue;
-      for (int p = 1; p < m->pool_count; p++) {
+      for (int p = 1; p < m->pool_count; p++)
         if (m->pools[p].exists && m->pools[p].id == m->captures[c].pool) return p;
-      }
     }
   }
   return 0;
@@ -120,14 +119,12 @@ static int search(model *m, int pool, bool small, uint64_t stream, uint64_t roun
   if (m->fraction_set && m->settings.threshold > 0.0) m->pools[pool].searches[small]++;
   int i = set_at_least(m, pool, small, stream, rounded);
   if (i < 0) return -1;
-  if (segment_of(m, i)->expandable) {
+  if (segment_of(m, i)->expandable)
     for (int next = set_next(m, pool, small, i);
          segment_of(m, i)->expandable && next >= 0 && segment_of(m, next)->stream == stream &&
          effective(m, next) < effective(m, i);
-         next = set_next(m, pool, small, i)) {
+         next = set_next(m, pool, small, i))
       i = next;
-    }
-  }
   uint64_t limit = m->settings.max_split;
   if (rounded < limit && m->blocks[i].size >= limit) return -1;
   if (rounded >= limit && m->blocks[i].size >= rounded + 20 * MI) return -1;
@@ -312,19 +309,17 @@ static void release_pool_blocks(model *m, int pool, bool small) {
   int count = 0;
   for (int i = 0; i < m->block_count;) {
     if (in_set(m, i, pool, small) && segment_of(m, i)->expandable) expandable[count++] = m->blocks[i].address;
-    if (in_set(m, i, pool, small) && whole_plain(m, i)) {
+    if (in_set(m, i, pool, small) && whole_plain(m, i))
       segment_free(m, i);
-    } else {
+    else
       i++;
-    }
   }
   for (int e = 0; e < count; e++) unmap(m, model_index_of(m, expandable[e]));
 }
 
 static bool pool_has_segments(model *m, int pool) {
-  for (int i = 0; i < m->block_count; i++) {
+  for (int i = 0; i < m->block_count; i++)
     if (segment_of(m, i)->pool == pool) return true;
-  }
   return false;
 }
 

@@ -104,9 +104,8 @@ static uint64_t size_near(support_random *random, uint64_t value) {
 
 static uint64_t size_make(const random_trace *t, support_random *random) {
   static const uint64_t edges[] = {512, MI, 2 * MI, 10 * MI, 20 * MI, 21 * MI, 40 * MI};
-  if (t->unit > 0 && support_random_one_in(random, 2)) {
+  if (t->unit > 0 && support_random_one_in(random, 2))
     return size_near(random, t->unit * support_random_between(random, 1, 4));
-  }
   switch (support_random_below(random, 9)) {
   case 0: return support_random_below(random, 3) * 300;
   case 1: return size_near(random, edges[support_random_below(random, sizeof edges / sizeof edges[0])]);
@@ -239,9 +238,8 @@ static void trace_make(random_trace *t, uint64_t seed) {
   t->placed = seed % 4 == 3;
   t->own_conf = seed % 2 == 0 ? "device_event_batch:16" : NULL; /* one driver event for many frees */
   settings_make(t, &random);
-  if (t->settings.threshold > 0.0 && support_random_one_in(&random, 2)) {
+  if (t->settings.threshold > 0.0 && support_random_one_in(&random, 2))
     op_append(t, TRACE_FRACTION)->fraction = (double)support_random_between(&random, 1, 4) / 4.0;
-  }
   while (t->count < OPS_MAX) {
     if (t->unit > 0 && support_random_one_in(&random, 25)) burst_make(t, &random);
     if (t->count < OPS_MAX) op_make(t, &random);
@@ -281,9 +279,7 @@ static void report_compare(void *user, const report_entry *got) {
   if (a.count != 122 || memcmp(a.values, b.values, sizeof a.values) != 0) difference_note(c, "statistics");
   bool same_oom = got->oom_count == want->oom_count;
   for (size_t i = 0; same_oom && i < got->oom_count; i++) same_oom = got->oom[i] == want->oom[i];
-  if (!same_oom) {
-    difference_note(c, "failed IDs");
-  }
+  if (!same_oom) difference_note(c, "failed IDs");
   if (got->segment_count != want->segment_count) {
     difference_note(c, "number of segments");
     return;
@@ -363,11 +359,10 @@ static void trace_shrink(random_trace *t) {
       *attempt = *t;
       memmove(&attempt->ops[at], &attempt->ops[at + run], (t->count - at - run) * sizeof attempt->ops[0]);
       attempt->count -= run;
-      if (still_differs(attempt)) {
+      if (still_differs(attempt))
         *t = *attempt; /* streams of pool_begin stay where they are: ops point into the array of the first trace */
-      } else {
+      else
         at += run;
-      }
     }
   }
   free(attempt);
@@ -378,12 +373,10 @@ static void op_print(char *out, size_t room, const trace_op *op) {
                                                 [TRACE_COMPLETE] = 1,   [TRACE_POOL_BEGIN] = 1,   [TRACE_POOL_END] = 1,
                                                 [TRACE_CHECKPOINT] = 2, [TRACE_POOL_RELEASE] = 1, [TRACE_RESTORE] = 2};
   size_t used = (size_t)snprintf(out, room, "%s", trace_kind_name(op->kind));
-  for (int i = 0; i < numbers[op->kind]; i++) {
+  for (int i = 0; i < numbers[op->kind]; i++)
     used += (size_t)snprintf(out + used, room - used, " %" PRIu64, op->number[i]);
-  }
-  for (size_t i = 0; i < op->stream_count; i++) {
+  for (size_t i = 0; i < op->stream_count; i++)
     used += (size_t)snprintf(out + used, room - used, " %" PRIu64, op->streams[i]);
-  }
   if (op->at != 0) snprintf(out + used, room - used, " # at %" PRIu64, op->at);
   if (op->kind == TRACE_FRACTION) snprintf(out + used, room - used, " %.2f", op->fraction);
 }

@@ -480,9 +480,8 @@ LADE_TEST(ReplayTimeline, KeepsPeaksInBoundedMemory) {
   LADE_EXPECT_NEAR(timeline_fragmentation(&t), 0.75, 1e-9);
   LADE_EXPECT_LE_SIZE(t.point_count, TIMELINE_POINTS);
   uint64_t largest = 0;
-  for (size_t i = 0; i < t.point_count; i++) {
+  for (size_t i = 0; i < t.point_count; i++)
     if (t.points[0][i] > largest) largest = t.points[0][i];
-  }
   LADE_EXPECT_EQ_UINT(largest, 1000000);
   LADE_EXPECT_EQ_UINT(t.points[0][t.point_count - 1], 100000);
 }

@@ -436,23 +436,20 @@ static size_t boxes_of(const char *svg, const char *class, box *out, size_t capa
     box b;
     if (sscanf(at, "<rect x=\"%lf\" y=\"%lf\" width=\"%lf\" height=\"%lf\" rx=\"%*d\" class=\"%31[a-z]", &b.x, &b.y,
                &b.width, &b.height, name) == 5 &&
-        strcmp(name, class) == 0) {
+        strcmp(name, class) == 0)
       out[count++] = b;
-    }
   }
   return count;
 }
 
 static void apart_check(const box *boxes, size_t count) {
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; i < count; i++)
     for (size_t k = i + 1; k < count; k++) LADE_EXPECT(!boxes_overlap(&boxes[i], &boxes[k]));
-  }
 }
 
 static void within_check(const box *boxes, size_t count, double width, double height) {
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; i < count; i++)
     LADE_EXPECT(boxes[i].x + boxes[i].width < width && boxes[i].y + boxes[i].height < height);
-  }
 }
 
 static void drawing_check(const survey *s, size_t rooms_wanted) {
@@ -522,7 +519,6 @@ LADE_TEST(Topo, SizesAreAtMostNineCharacters) {
                {UINT64_MAX - 1, "16.0 EiB"},
                {UINT64_MAX, "no limit"}};
   char text[SURVEY_SIZE_BYTES];
-  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
     LADE_EXPECT_EQ_STR(survey_size_text(sizes[i].bytes, text), sizes[i].text);
-  }
 }
