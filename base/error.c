@@ -89,6 +89,20 @@ lade_status ladei_error(lade_status status, int64_t native_code, const char *for
   return status;
 }
 
+lade_status ladei_error_argument(const char *call, const char *field, const char *expected, const char *value_format,
+                                 ...) {
+  char value[128];
+  va_list args;
+  va_start(args, value_format);
+  vsnprintf(value, sizeof value, value_format, args);
+  va_end(args);
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %s is %s; expected %s", call, field, value, expected);
+}
+
+lade_status ladei_error_null(const char *call, const char *field) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %s is NULL", call, field);
+}
+
 lade_status ladei_error_prefix(lade_status status, const char *format, ...) {
   char rest[sizeof last_error.text];
   va_list args;

@@ -16,6 +16,17 @@ lade_status ladei_error(lade_status status, int64_t native_code, const char *for
     __attribute__((format(printf, 3, 4)));
 
 /*
+ * The two below refuse an argument with LADE_ERR_INVALID_ARGUMENT. `call` names the public function, `field` the parameter or
+ * "options.field". Every message about an argument goes through them, so that each says what was given and what may be:
+ *   return ladei_error_argument("lade_pipeline_submit", "direction", "0 (to device) or 1 (to host)", "%d", direction);
+ *   "lade_pipeline_submit: direction is 7; expected 0 (to device) or 1 (to host)"
+ */
+lade_status ladei_error_argument(const char *call, const char *field, const char *expected, const char *value_format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* "lade_pinned_alloc: pool is NULL" */
+lade_status ladei_error_null(const char *call, const char *field);
+
+/*
  * Puts words before the text of the record that a callee has just filled in: "pinned pool: growing by 64 MiB: ".
  * Returns `status` unchanged. Use where the callee knows what failed and the caller knows what for.
  */

@@ -63,6 +63,14 @@ LADE_TEST(Error, CutsALongTextAndTerminatesIt) {
                       sizeof lade_last_error()->text - 1);
 }
 
+LADE_TEST(Error, ArgumentNamesFieldValueAndWhatWasExpected) {
+  char expected[64] = "4 KiB to 1 TiB";
+  LADE_EXPECT_EQ_INT(ladei_error_argument("lade_x", "options.bytes", expected, "%d", 7), LADE_ERR_INVALID_ARGUMENT);
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, "lade_x: options.bytes is 7; expected 4 KiB to 1 TiB");
+  LADE_EXPECT_EQ_INT(ladei_error_null("lade_x", "out"), LADE_ERR_INVALID_ARGUMENT);
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, "lade_x: out is NULL");
+}
+
 LADE_TEST(Error, PrefixGoesBeforeTheCalleesWords) {
   (void)ladei_error(LADE_ERR_LIMIT, 7, "cap of 1 MiB");
   LADE_EXPECT_EQ_INT(ladei_error_prefix(LADE_ERR_LIMIT, "pool %d: ", 3), LADE_ERR_LIMIT);
