@@ -21,8 +21,8 @@ lade_status ladei_error(lade_status status, int64_t native_code, const char *for
  *   return ladei_error_argument("lade_pipeline_submit", "direction", "0 (to device) or 1 (to host)", "%d", direction);
  *   "lade_pipeline_submit: direction is 7; expected 0 (to device) or 1 (to host)"
  */
-lade_status ladei_error_argument(const char *call, const char *field, const char *expected, const char *value_format, ...)
-    __attribute__((format(printf, 4, 5)));
+lade_status ladei_error_argument(const char *call, const char *field, const char *expected, const char *value_format,
+                                 ...) __attribute__((format(printf, 4, 5)));
 /* "lade_pinned_alloc: pool is NULL" */
 lade_status ladei_error_null(const char *call, const char *field);
 
