@@ -29,16 +29,6 @@ void ladei_device_history_event_show(lade_device_event *event) {
   event->context = context->handle;
 }
 
-/* Sets what tells hot paths that somebody listens (H4). Lock held. */
-void ladei_device_history_watch(lade_device_allocator *allocator) {
-  ladei_lock_assert_held(&allocator->lock);
-  ladei_device_history *history = &allocator->history;
-  history->tracked = allocator->trackers.count > 0;
-  bool watched = history->enabled || history->tracked;
-  allocator->heap.history = watched ? history : NULL;
-  atomic_store_explicit(&allocator->watched, watched, memory_order_relaxed);
-}
-
 /* ---- On and off -------------------------------------------------------------------------------------------------- */
 
 /* Takes the contexts from all blocks and segments (H2). */
@@ -186,7 +176,7 @@ static lade_status label_note(lade_device_allocator *allocator, const char *labe
   ladei_device_history_begin(allocator, LADEI_DEVICE_CONTEXT_NOT_WANTED, &op);
   op.context = context; /* the label is the context of its event */
   ladei_lock_acquire(&allocator->lock);
-  if (allocator->heap.history != NULL)
+  if (allocator->heap.listener != NULL)
     ladei_device_history_event(&allocator->heap, LADE_DEVICE_USER_DEFINED, 0, 0, NULL, (lade_device_pool_id){0, 0});
   ladei_lock_release(&allocator->lock);
   ladei_device_history_end(allocator, &op);

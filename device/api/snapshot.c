@@ -122,7 +122,7 @@ static bool snapshot_fill(lade_device_allocator *allocator, size_t room, ladei_d
   if (blocks_counted(heap) > room) return false;
   heap_copy(heap, snapshot);
   if (allocator->history.enabled) contexts_retain(snapshot);
-  if (heap->history != NULL) {
+  if (heap->listener != NULL) {
     uint64_t active_bytes = ladei_device_gauges_current(&heap->counters.active_bytes);
     ladei_device_history_event(heap, LADE_DEVICE_SNAPSHOT, 0, active_bytes, NULL, (lade_device_pool_id){0, 0});
   }

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/observe/history.h"
-
 void ladei_device_heap_init(ladei_device_heap *heap) {
   memset(heap, 0, sizeof *heap);
   ladei_slab_init(&heap->blocks, sizeof(ladei_device_block));
@@ -153,8 +151,7 @@ static void segment_count_out(ladei_device_heap *heap, ladei_device_heap_segment
   ladei_device_gauges_lower(&heap->counters.segment, pool->is_small, 1);
   ladei_device_gauges_lower(&heap->counters.reserved_bytes, pool->is_small, segment->size);
   if (segment->oversize_counted) ladei_device_gauge_lower(&heap->counters.oversize_segments, 1);
-  if (heap->history != NULL)
-    ladei_device_history_segment(heap, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
+  ladei_device_heap_segment_report(heap, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
 }
 
 static void hidden_count_out(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
@@ -163,7 +160,7 @@ static void hidden_count_out(ladei_device_heap *heap, ladei_device_heap_segment 
   ladei_device_ordered_set_remove(&heap->hidden, &segment->order);
   segment->counted_out = true;
   segment_count_out(heap, segment);
-  if (heap->history != NULL) ladei_device_history_segment_gone(heap, segment);
+  if (heap->listener != NULL) heap->listener->segment_gone(heap, segment);
 }
 
 /* Hidden segments whose addresses the driver has handed out again: it has taken them back, though the call that gave
@@ -236,8 +233,7 @@ void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_he
   segment->oversize_counted = segment->size >= heap->settings.max_split_bytes;
   if (segment->oversize_counted) ladei_device_gauge_raise(&heap->counters.oversize_segments, 1);
   heap->counters.device_allocs++;
-  if (heap->history != NULL)
-    ladei_device_history_segment(heap, segment, LADE_DEVICE_SEGMENT_ALLOC, segment->address, segment->size);
+  ladei_device_heap_segment_report(heap, segment, LADE_DEVICE_SEGMENT_ALLOC, segment->address, segment->size);
 }
 
 ladei_device_heap_segment *ladei_device_heap_segment_first(const ladei_device_heap *heap) {
@@ -558,7 +554,7 @@ ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_d
   ladei_device_gauges_raise(&counters->requested_bytes, small, requested);
   block->oversize_counted = size >= heap->settings.max_split_bytes;
   if (block->oversize_counted) ladei_device_gauge_raise(&counters->oversize_allocations, 1);
-  if (heap->history != NULL) ladei_device_history_block_alloc(heap, block);
+  if (heap->listener != NULL) heap->listener->block_alloc(heap, block);
   return block;
 }
 
@@ -574,7 +570,7 @@ void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *
   ladei_device_gauges_lower(&heap->counters.allocated_bytes, small, block->size);
   if (block->oversize_counted) ladei_device_gauge_lower(&heap->counters.oversize_allocations, 1);
   block->oversize_counted = false;
-  if (heap->history != NULL) ladei_device_history_block_free(heap, block);
+  if (heap->listener != NULL) heap->listener->block_free(heap, block);
 }
 
 static void waiting_add(ladei_device_heap *heap, size_t more, size_t less) {
@@ -597,7 +593,7 @@ static void gauges_move(ladei_device_gauges *gauges, bool small, uint64_t plus, 
 
 void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  if (heap->history != NULL) ladei_device_history_block_done(heap, block);
+  if (heap->listener != NULL) heap->listener->block_done(heap, block);
   const ladei_device_heap_segment *segment = block->segment;
   ladei_device_counters *counters = &heap->counters;
   bool small = segment->pool->is_small;

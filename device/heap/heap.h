@@ -66,8 +66,7 @@ typedef enum ladei_device_block_state {
 } ladei_device_block_state;
 
 struct ladei_device_private_pool;
-struct ladei_device_context;
-struct ladei_device_history;
+struct ladei_device_context; /* belongs to the listener, as all fields named `context` */
 
 typedef struct ladei_device_block_pool {
   ladei_device_free_set free;              /* by (stream, size, address) */
@@ -119,7 +118,7 @@ typedef struct ladei_device_heap_segment {
   bool emptied;                                   /* expandable: granules were unmapped since it was last looked at */
   bool counted_out;                               /* hidden, and gone: no counter has it any more */
   struct ladei_device_block *hidden;              /* its only block, while it is hidden; else NULL */
-  struct ladei_device_context *context;           /* of the allocation that it was got for; NULL: none (history.h) */
+  struct ladei_device_context *context;           /* of the allocation that it was got for; NULL: none */
 } ladei_device_heap_segment;
 
 /*
@@ -148,7 +147,7 @@ typedef struct ladei_device_block {
   uint64_t age_base;                    /* pool->searches when it became FREE */
   ladei_retire_ticket ticket;           /* its uses by streams other than its own */
   struct ladei_device_block *chain;     /* in the list of deferred frees, of blocks that leave, of spare records */
-  struct ladei_device_context *context; /* of its allocation; NULL: none (history.h, H3) */
+  struct ladei_device_context *context; /* of its allocation; NULL: none */
 } ladei_device_block;
 _Static_assert(offsetof(ladei_device_block, age_base) == 128, "a block record is three lines of cache");
 
@@ -163,6 +162,19 @@ typedef struct ladei_device_private_pool {
   ladei_device_block_pool small_pool;
   ladei_device_block_pool large_pool;
 } ladei_device_private_pool;
+
+struct ladei_device_heap;
+
+/* Gets a call at each change of a block or a segment, with the lock held; it makes no changes itself. */
+typedef struct ladei_device_heap_listener {
+  void (*block_alloc)(struct ladei_device_heap *heap, ladei_device_block *block); /* is handed out */
+  void (*block_free)(struct ladei_device_heap *heap, ladei_device_block *block);  /* its free begins */
+  void (*block_done)(struct ladei_device_heap *heap, ladei_device_block *block);  /* is about to be FREE */
+  /* A plain segment comes or goes; memory is mapped into an expandable one or taken out of it. */
+  void (*segment_change)(struct ladei_device_heap *heap, ladei_device_heap_segment *segment, lade_device_action action,
+                         uint64_t address, uint64_t bytes);
+  void (*segment_gone)(struct ladei_device_heap *heap, ladei_device_heap_segment *segment); /* its record goes */
+} ladei_device_heap_listener;
 
 typedef struct ladei_device_heap {
   ladei_slab blocks;          /* of ladei_device_block */
@@ -182,8 +194,9 @@ typedef struct ladei_device_heap {
   uint64_t grants;             /* threads that give a peer access to mapped memory: nothing may be unmapped meanwhile */
   bool ages_tick;              /* a fraction is set and collection_threshold > 0 */
   ladei_device_counters counters;
-  struct ladei_device_history *history; /* NULL: nobody listens */
-  const ladei_lock *lock;               /* guards all of it; NULL where one thread alone has the heap, as in tests */
+  const ladei_device_heap_listener *listener; /* NULL: nobody listens, and that test is all the cost */
+  void *listener_state;                       /* the listener's own */
+  const ladei_lock *lock; /* guards all of it; NULL where one thread alone has the heap, as in tests */
 } ladei_device_heap;
 
 /* The calling thread holds the heap's lock. Nothing in builds with NDEBUG. */
@@ -254,6 +267,13 @@ ladei_device_block *ladei_device_heap_segment_insert(ladei_device_heap *heap, la
 void ladei_device_heap_segment_hide(ladei_device_heap *heap, ladei_device_block *block);
 void ladei_device_heap_segment_show(ladei_device_heap *heap, ladei_device_block *block);
 void ladei_device_heap_segment_remove(ladei_device_heap *heap, ladei_device_block *block);
+
+/* Reports a change of a segment, if somebody listens. */
+static inline void ladei_device_heap_segment_report(ladei_device_heap *heap, ladei_device_heap_segment *segment,
+                                                    lade_device_action action, uint64_t address, uint64_t bytes) {
+  ladei_device_heap_assert_locked(heap);
+  if (heap->listener != NULL) heap->listener->segment_change(heap, segment, action, address, bytes);
+}
 
 /* A segment has come from the driver: gauges, for a plain one, and its pool's count. */
 void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_heap_segment *segment);

@@ -203,7 +203,7 @@ static void history_recount(heap_recount *r, const lade_device_allocator *alloca
     expect(r, history->events[at % history->capacity].sequence == at, "H1 place of an event");
   expect(r, history->enabled || (history->count == 0 && r->contexts == 0), "H2 nothing is kept while history is off");
   bool watched = history->enabled || allocator->trackers.count > 0;
-  expect(r, watched == (allocator->heap.history != NULL) && watched == ladei_device_history_watched(allocator),
+  expect(r, watched == (allocator->heap.listener != NULL) && watched == ladei_device_history_watched(allocator),
          "H4 the heap reports exactly while somebody listens");
 }
 

@@ -110,7 +110,7 @@ static void ring_append(ladei_device_history *history, const lade_device_event *
 /* Completes the event and gives it to the ring and to the trackers' queue. `context` stays the caller's. */
 static void event_add(ladei_device_heap *heap, lade_device_event event, ladei_device_context *context,
                       uint64_t block_bytes) {
-  ladei_device_history *history = heap->history;
+  ladei_device_history *history = heap->listener_state;
   event.sequence = history->sequence++;
   event.time_ns = history->now_ns;
   event.device = history->device;
@@ -139,9 +139,9 @@ static lade_device_event block_event(const ladei_device_block *block, lade_devic
                              .action = action};
 }
 
-void ladei_device_history_block_alloc(ladei_device_heap *heap, ladei_device_block *block) {
+static void block_alloc_record(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  ladei_device_history *history = heap->history;
+  ladei_device_history *history = heap->listener_state;
   ladei_device_context *context = operation_context(history);
   if (history->enabled) {
     ladei_device_context_retain(context);
@@ -156,22 +156,25 @@ static ladei_device_context *free_context(const ladei_device_history *history, c
   return context != NULL ? context : block->context;
 }
 
-void ladei_device_history_block_free(ladei_device_heap *heap, const ladei_device_block *block) {
+static void block_free_record(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  event_add(heap, block_event(block, LADE_DEVICE_FREE_REQUESTED), free_context(heap->history, block), block->size);
+  event_add(heap, block_event(block, LADE_DEVICE_FREE_REQUESTED), free_context(heap->listener_state, block),
+            block->size);
 }
 
-void ladei_device_history_block_done(ladei_device_heap *heap, ladei_device_block *block) {
+static void block_done_record(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  event_add(heap, block_event(block, LADE_DEVICE_FREE_COMPLETED), free_context(heap->history, block), block->size);
-  ladei_device_context_drop(heap->history, block->context);
+  event_add(heap, block_event(block, LADE_DEVICE_FREE_COMPLETED), free_context(heap->listener_state, block),
+            block->size);
+  ladei_device_context_drop(heap->listener_state, block->context);
   block->context = NULL;
 }
 
-void ladei_device_history_segment(ladei_device_heap *heap, ladei_device_heap_segment *segment,
+/* Memory that comes gives a segment without context the operation's. */
+static void segment_change_record(ladei_device_heap *heap, ladei_device_heap_segment *segment,
                                   lade_device_action action, uint64_t address, uint64_t bytes) {
   ladei_device_heap_assert_locked(heap);
-  ladei_device_history *history = heap->history;
+  ladei_device_history *history = heap->listener_state;
   bool comes = action == LADE_DEVICE_SEGMENT_ALLOC || action == LADE_DEVICE_SEGMENT_MAP;
   ladei_device_context *context = operation_context(history);
   if (comes && history->enabled && segment->context == NULL) {
@@ -183,16 +186,34 @@ void ladei_device_history_segment(ladei_device_heap *heap, ladei_device_heap_seg
   event_add(heap, event, context == NULL && !comes ? segment->context : context, bytes);
 }
 
-void ladei_device_history_segment_gone(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
+static void segment_gone_record(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
   ladei_device_heap_assert_locked(heap);
-  ladei_device_context_drop(heap->history, segment->context);
+  ladei_device_context_drop(heap->listener_state, segment->context);
   segment->context = NULL;
+}
+
+static const ladei_device_heap_listener listener = {
+    .block_alloc = block_alloc_record,
+    .block_free = block_free_record,
+    .block_done = block_done_record,
+    .segment_change = segment_change_record,
+    .segment_gone = segment_gone_record,
+};
+
+void ladei_device_history_watch(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_history *history = &allocator->history;
+  history->tracked = allocator->trackers.count > 0;
+  bool watched = history->enabled || history->tracked;
+  allocator->heap.listener = watched ? &listener : NULL;
+  allocator->heap.listener_state = history;
+  atomic_store_explicit(&allocator->watched, watched, memory_order_relaxed);
 }
 
 void ladei_device_history_event(ladei_device_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
                                 lade_stream stream, lade_device_pool_id pool) {
   ladei_device_heap_assert_locked(heap);
   lade_device_event event = {.address = address, .bytes = bytes, .stream = stream, .pool = pool, .action = action};
-  ladei_device_context *context = action == LADE_DEVICE_SNAPSHOT ? NULL : operation_context(heap->history);
+  ladei_device_context *context = action == LADE_DEVICE_SNAPSHOT ? NULL : operation_context(heap->listener_state);
   event_add(heap, event, context, 0);
 }

@@ -6,8 +6,7 @@
  *   ring, 8 places, 11 events so far     8   9  10 | 3   4   5   6   7       place of an event: sequence % capacity
  *                                           newest   oldest
  *
- * The heap reports to it at the places where a block or a segment changes hands: `heap->history` is NULL, and that test
- * is all the cost, while nobody listens. Calls of the program announce themselves (an operation), so that what they
+ * The history is the heap's listener (heap.h) while it is on or there are trackers. Calls of the program announce themselves (an operation), so that what they
  * cause, in whatever function it happens, is put down to the context captured for them.
  *
  * Note [Contexts]. A context is captured by the program without any lock, and released by it without any. Between the
@@ -18,7 +17,7 @@
  * H1  The ring holds the events [sequence - count, sequence), count <= capacity.
  * H2  While history is off: the ring is empty, and no block and no segment has a context.
  * H3  Exactly ALLOCATED, PENDING and DEFERRED blocks may have a context.
- * H4  heap->history is set exactly while history is on or there are trackers.
+ * H4  heap->listener is set exactly while history is on or there are trackers.
  * Locks: the allocator's lock guards everything but the counts of references, which are atomic.
  */
 #ifndef LADE_DEVICE_OBSERVE_HISTORY_H
@@ -76,20 +75,7 @@ typedef struct ladei_device_history {
   bool delivering; /* a thread is telling trackers */
 } ladei_device_history;
 
-/* ---- What the heap and the files around it report; the lock is held ------------------------------------------------ */
-
-/* The block was handed out: it gets the operation's context. */
-void ladei_device_history_block_alloc(ladei_device_heap *heap, ladei_device_block *block);
-void ladei_device_history_block_free(ladei_device_heap *heap, const ladei_device_block *block);
-/* The block is about to be FREE: its context goes. */
-void ladei_device_history_block_done(ladei_device_heap *heap, ladei_device_block *block);
-/* A plain segment came or goes; memory was mapped into or taken out of an expandable one. The first two give a segment
- * without context the operation's. */
-void ladei_device_history_segment(ladei_device_heap *heap, ladei_device_heap_segment *segment,
-                                  lade_device_action action, uint64_t address, uint64_t bytes);
-/* The segment's record goes. */
-void ladei_device_history_segment_gone(ladei_device_heap *heap, ladei_device_heap_segment *segment);
-/* An event without block or segment. */
+/* Records an event without block or segment; somebody listens. Lock held. */
 void ladei_device_history_event(ladei_device_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
                                 lade_stream stream, lade_device_pool_id pool);
 

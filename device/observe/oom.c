@@ -94,7 +94,7 @@ static lade_device_stats facts_copy(lade_device_allocator *allocator, const lade
   if (allocator->max_bytes < facts->limit_bytes) facts->limit_bytes = allocator->max_bytes;
   facts->capturing = allocator->captures != NULL && heap->settings.reference;
   facts->expandable = heap->settings.expandable_segments || allocator->backend_state != NULL;
-  if (heap->history != NULL) {
+  if (heap->listener != NULL) {
     ladei_device_history_event(heap, LADE_DEVICE_OOM, facts->free_bytes, request->rounded, request->stream.handle,
                                request->pool_id);
   }

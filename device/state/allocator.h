@@ -115,7 +115,7 @@ struct lade_device_allocator {
   ladei_device_callbacks trackers;
 
   ladei_device_history history;
-  atomic_bool watched; /* heap.history is set; written under the lock */
+  atomic_bool watched; /* heap.listener is set; written under the lock */
 
   /* For the recounts of builds without NDEBUG (device.c). */
   atomic_size_t calls_since_recount;
