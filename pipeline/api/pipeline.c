@@ -24,7 +24,7 @@
 #include "base/size.h"
 #include "pipeline/state/internal.h"
 
-enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STANDING = 8 };
+enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STALLED = 8 };
 
 /* --- checking options --------------------------------------------------------------------------------------------- */
 
@@ -84,9 +84,9 @@ static uint32_t readers_choose(const lade_runtime *runtime) {
  * through the caches, yet not so fast that a moment without a processor stops the other side: 1 MiB does best from 64 KiB
  * to 16 MiB (benchmarks/run_targets), and chunks that no cache holds anyway get few blocks.
  *
- * Eight more are for chunks that stand still (core_schedule.c, Note [Stalled transfers]): half of all slots then hold a small
- * transfer, which is cut into eight, so that all of its copies can be queued behind a stream that is late, and the caller
- * need not wait for that stream.
+ * Eight more are for chunks of stalled transfers (core_schedule.c, Note [Stalled transfers]): half of all slots then hold a
+ * small transfer, which is cut into eight, so that all of its copies can be queued behind a stream that is late, and the
+ * caller need not wait for that stream.
  */
 static uint32_t blocks_ahead(bool engine_threads, uint64_t chunk_bytes) {
   if (!engine_threads) return 8;
@@ -100,7 +100,7 @@ static void options_complete(lade_pipeline *pipeline) {
   if (options->chunk_bytes == 0) options->chunk_bytes = LADEI_PIPE_CHUNK_FIRST;
   if (options->depth == 0) {
     uint32_t depth =
-        options->readers * pipeline->driver->queue + blocks_ahead(threads, options->chunk_bytes) + BLOCKS_STANDING;
+        options->readers * pipeline->driver->queue + blocks_ahead(threads, options->chunk_bytes) + BLOCKS_STALLED;
     options->depth = depth < MAX_DEPTH ? depth : MAX_DEPTH;
   }
   if (options->max_transfers == 0) options->max_transfers = DEFAULT_TRANSFERS;
@@ -212,19 +212,19 @@ static lade_status stream_retire(lade_pipeline *pipeline, const ladei_stream *st
   return status;
 }
 
-static lade_status lane_destroy(lade_pipeline *pipeline, ladei_pipe_stream *lane) {
+static lade_status copy_stream_destroy(lade_pipeline *pipeline, ladei_pipe_stream *copy_stream) {
   const lade_runtime *runtime = pipeline->runtime;
-  if (lane->live) {
-    lade_status status = stream_retire(pipeline, &lane->stream);
+  if (copy_stream->live) {
+    lade_status status = stream_retire(pipeline, &copy_stream->stream);
     if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST)
-      status = runtime->ops->stream_destroy(runtime->self, lane->stream.handle);
+      status = runtime->ops->stream_destroy(runtime->self, copy_stream->stream.handle);
     if (status != LADE_OK) return status;
-    lane->live = false;
+    copy_stream->live = false;
   }
   for (unsigned i = 0; i < LADEI_PIPE_BATCHES; i++) {
-    if (lane->events[i] != NULL) {
-      ladei_event_pool_release(pipeline->events, lane->events[i]);
-      lane->events[i] = NULL;
+    if (copy_stream->events[i] != NULL) {
+      ladei_event_pool_release(pipeline->events, copy_stream->events[i]);
+      copy_stream->events[i] = NULL;
     }
   }
   return LADE_OK;
@@ -233,19 +233,19 @@ static lade_status lane_destroy(lade_pipeline *pipeline, ladei_pipe_stream *lane
 /* Undoes side_create; what failed is tried again by the next call. */
 static lade_status side_destroy(lade_pipeline *pipeline, ladei_pipe_side *side) {
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
-    lade_status status = lane_destroy(pipeline, &side->lanes[i]);
+    lade_status status = copy_stream_destroy(pipeline, &side->copy_streams[i]);
     if (status != LADE_OK) return status;
   }
   return ladei_pipe_probe_destroy(pipeline->runtime, &side->probe);
 }
 
-static lade_status lane_create(lade_pipeline *pipeline, ladei_pipe_stream *lane) {
+static lade_status copy_stream_create(lade_pipeline *pipeline, ladei_pipe_stream *copy_stream) {
   const lade_runtime *runtime = pipeline->runtime;
   lade_stream handle;
   lade_status status =
       runtime->ops->stream_create(runtime->self, pipeline->options.device, 0, LADEI_STREAM_NON_BLOCKING, &handle);
   if (status != LADE_OK) return status;
-  status = runtime->ops->stream_resolve(runtime->self, handle, &lane->stream);
+  status = runtime->ops->stream_resolve(runtime->self, handle, &copy_stream->stream);
   if (status != LADE_OK) {
     lade_error first;
     ladei_error_save(&first);
@@ -253,17 +253,18 @@ static lade_status lane_create(lade_pipeline *pipeline, ladei_pipe_stream *lane)
     ladei_error_restore(&first);
     return status;
   }
-  lane->live = true;
+  copy_stream->live = true;
   return LADE_OK;
 }
 
 static lade_status side_create(lade_pipeline *pipeline, ladei_pipe_side *side) {
   lade_status status = LADE_OK;
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && status == LADE_OK; i++)
-    status = lane_create(pipeline, &side->lanes[i]);
+    status = copy_stream_create(pipeline, &side->copy_streams[i]);
   bool adapts = pipeline->chunk_chosen && !engines_are_threads(pipeline->runtime);
-  return status == LADE_OK && adapts ? ladei_pipe_probe_create(pipeline->runtime, &side->lanes[0].stream, &side->probe)
-                                     : status;
+  return status == LADE_OK && adapts
+             ? ladei_pipe_probe_create(pipeline->runtime, &side->copy_streams[0].stream, &side->probe)
+             : status;
 }
 
 /* Where the readers shall run. Placement is an optimisation: whatever fails here leaves them unbound. */

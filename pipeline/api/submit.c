@@ -2,7 +2,7 @@
 /*
  * Submitting: checks what comes from the caller and makes a transfer of it that the core understands.
  *
- *   check the request -> place among max_transfers -> ticket: parts, files, destination, gate -> core
+ *   check the request -> place among max_transfers -> ticket: parts, files, destination, dependency -> core
  *
  * I1  A submit that fails leaves nothing behind: what it took on the way goes back in reverse.
  * I2  unfinished transfers + calls inside submit <= max_transfers.
@@ -89,22 +89,22 @@ static void place_return(lade_pipeline *pipeline) {
 /* --- the ticket --------------------------------------------------------------------------------------------------- */
 
 /* Marks the work queued on the caller's stream so far. */
-static lade_status gate_record(lade_pipeline *pipeline, const lade_transfer *request, lade_ticket *ticket) {
+static lade_status dependency_record(lade_pipeline *pipeline, const lade_transfer *request, lade_ticket *ticket) {
   const lade_runtime *runtime = pipeline->runtime;
   ladei_stream stream;
   if (!request->after_stream && request->allocator == NULL) return LADE_OK;
   lade_status status = ladei_pipe_caller_stream_resolve(runtime, request->stream, &stream);
-  if (status == LADE_OK) status = ladei_event_pool_acquire(pipeline->events, stream.context, &ticket->gate);
+  if (status == LADE_OK) status = ladei_event_pool_acquire(pipeline->events, stream.context, &ticket->dependency);
   if (status != LADE_OK) return status;
-  status = runtime->ops->event_record(runtime->self, ticket->gate->handle, &stream);
+  status = runtime->ops->event_record(runtime->self, ticket->dependency->handle, &stream);
   if (status == LADE_OK) /* an event in a capture that began just now must not be asked about: Note in ops.h */
     status = ladei_stream_uncaptured(runtime, &stream, "transfer");
   if (status != LADE_OK) {
-    ladei_event_pool_release(pipeline->events, ticket->gate);
-    ticket->gate = NULL;
+    ladei_event_pool_release(pipeline->events, ticket->dependency);
+    ticket->dependency = NULL;
     return status;
   }
-  ticket->transfer.gate = LADEI_PIPE_DEPENDENCY_CLOSED;
+  ticket->transfer.dependency = LADEI_PIPE_DEPENDENCY_UNKNOWN;
   ticket->transfer.after = stream.id;
   return LADE_OK;
 }
@@ -120,12 +120,12 @@ static size_t chunk_for(const lade_pipeline *pipeline, uint64_t bytes, bool unst
 }
 
 /*
- * Note [Flows of submitters]
- * Numbers that callers gave and threads that gave none have half of the flows each, so that on "sim", where all is one
- * thread, which of two goes first does not depend on where that thread's memory lies. Two that share a flow share its
- * turns: unfair among themselves, in the order of submission.
+ * Note [Fair queues of submitters]
+ * Numbers that callers gave and threads that gave none have half of the fair queues each, so that on "sim", where all is one
+ * thread, which of two goes first does not depend on where that thread's memory lies. Two that share a fair queue
+ * share its bytes: unfair among themselves, in the order of submission.
  */
-static unsigned flow_of(uint64_t submitter) {
+static unsigned fair_queue_of(uint64_t submitter) {
   bool thread = submitter == 0;
   if (thread) submitter = (uint64_t)(uintptr_t)lade_last_error(); /* each thread's own */
   uint64_t mixed = submitter * UINT64_C(0x9E3779B97F4A7C15);
@@ -190,7 +190,7 @@ static void transfer_fill(const lade_pipeline *pipeline, const lade_transfer *re
   transfer->ordered = any_ordered(&ticket->parts);
   transfer->calls = ticket->parts.calls;
   transfer->level = (unsigned)(LADEI_PIPE_PRIORITY_NORMAL + request->priority);
-  transfer->flow = flow_of(request->submitter);
+  transfer->fair_queue = fair_queue_of(request->submitter);
 }
 
 /* Allocates the destination where the request says so. */
@@ -216,7 +216,7 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
   checksum_fill(request, ticket);
   status = destination_make(request, ticket, &destination);
   if (status != LADE_OK) goto fail_files;
-  status = gate_record(pipeline, request, ticket);
+  status = dependency_record(pipeline, request, ticket);
   if (status != LADE_OK) goto fail_destination;
   if (request->allocator != NULL) *request->out_device_memory = destination;
   *out = ticket;

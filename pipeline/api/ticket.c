@@ -168,17 +168,18 @@ lade_status ladei_pipe_caller_stream_resolve(const lade_runtime *runtime, lade_s
   return status;
 }
 
-/* Queues the wait on the caller's stream, once the last copy is queued on the lane's. */
-static lade_status stream_wait_lane(lade_pipeline *pipeline, lade_stream stream, const ladei_pipe_stream *lane) {
+/* Queues the wait on the caller's stream, once the last copy is queued on the copy stream. */
+static lade_status stream_wait_copies(lade_pipeline *pipeline, lade_stream stream,
+                                      const ladei_pipe_stream *copy_stream) {
   const lade_runtime *runtime = pipeline->runtime;
   ladei_stream resolved;
   ladei_event *event;
   lade_status status = ladei_runtime_check_process(runtime);
   if (status == LADE_OK) status = ladei_pipe_caller_stream_resolve(runtime, stream, &resolved);
   if (status != LADE_OK) return status;
-  status = ladei_event_pool_acquire(pipeline->events, lane->stream.context, &event);
+  status = ladei_event_pool_acquire(pipeline->events, copy_stream->stream.context, &event);
   if (status != LADE_OK) return status;
-  status = runtime->ops->event_record(runtime->self, event->handle, &lane->stream);
+  status = runtime->ops->event_record(runtime->self, event->handle, &copy_stream->stream);
   if (status == LADE_OK) status = runtime->ops->stream_wait_event(runtime->self, &resolved, event->handle);
   /* A later record of the same event does not touch the wait that is queued. */
   ladei_event_pool_release(pipeline->events, event);
@@ -208,7 +209,7 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
   ladei_lock_acquire(&pipeline->lock);
   call_begin(pipeline);
   lade_status status = queued_wait(pipeline, transfer, bytes);
-  const ladei_pipe_stream *lane = ladei_pipe_stream_of(pipeline, transfer->lane);
+  const ladei_pipe_stream *copy_stream = ladei_pipe_stream_of(pipeline, transfer->copy_stream);
   bool ended = transfer->finished || transfer->error.status != LADE_OK;
   if (ended)
     status = ticket_answer(ticket);
@@ -216,7 +217,7 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
     status = timeout_error(ticket);
   if (!ended && status == LADE_OK) {
     ladei_lock_release(&pipeline->lock);
-    status = stream_wait_lane(pipeline, stream, lane);
+    status = stream_wait_copies(pipeline, stream, copy_stream);
     ladei_lock_acquire(&pipeline->lock);
   }
   call_end(pipeline);

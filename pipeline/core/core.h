@@ -22,7 +22,7 @@
  * At the cap of its pool a ring goes on with the blocks it has. One that has none waits (ACQUIRE: LADE_NOT_READY), while
  * rings that have some give up what they can spare: see Note [What others wait for] in core_pick.c.
  *
- * Copies are queued on copy streams: the first is for all that need not wait. GATE asks whether what the caller
+ * Copies are queued on copy streams: the first is for all that need not wait. DEPENDENCY asks whether what the caller
  * queued before a transfer is over. If it is, the transfer goes on like any other; if not, its copies go to another copy
  * stream, which then waits, and delay no others. Transfers after one stream of the caller's share a copy stream.
  *
@@ -70,11 +70,11 @@ typedef enum ladei_pipe_slot_state {
 struct ladei_pipe_slot {
   TAILQ_ENTRY(ladei_pipe_slot) link; /* in the list of its ring or batch that its state says */
   ladei_pipe_ring *ring;
-  ladei_pipe_core_transfer *transfer; /* whose chunk it carries, or NULL */
-  ladei_pipe_copy_stream *lane;       /* of its copies, from COPY on */
-  void *block;                        /* NULL: none */
-  size_t capacity;                    /* of the block */
-  uint64_t offset;                    /* of the chunk in the transfer */
+  ladei_pipe_core_transfer *transfer;  /* whose chunk it carries, or NULL */
+  ladei_pipe_copy_stream *copy_stream; /* of its copies, from COPY on */
+  void *block;                         /* NULL: none */
+  size_t capacity;                     /* of the block */
+  uint64_t offset;                     /* of the chunk in the transfer */
   size_t bytes;
   size_t lead_bytes; /* the chunk lies so far into the block */
   ladei_pipe_slot_state state;
@@ -97,11 +97,11 @@ typedef enum ladei_pipe_batch_state {
 /* Slots whose copies one event covers. */
 struct ladei_pipe_batch {
   TAILQ_ENTRY(ladei_pipe_batch) link;
-  ladei_pipe_copy_stream *lane;
+  ladei_pipe_copy_stream *copy_stream;
   struct ladei_slot_list slots;
   ladei_pipe_batch_state state;
   bool by_stream; /* its event failed: ask the stream instead */
-  unsigned index; /* in its lane: which event is its */
+  unsigned index; /* in its copy stream: which event is its */
 };
 
 TAILQ_HEAD(ladei_batch_list, ladei_pipe_batch);
@@ -120,55 +120,56 @@ struct ladei_pipe_copy_stream {
   struct ladei_batch_list idle;    /* batches */
   struct ladei_batch_list pending; /* PENDING and POLLING, oldest first */
   bool poll_asleep;                /* the last POLL found nothing: wait for ladei_pipe_core_poll_wake */
-  unsigned transfers;              /* not the first lane: transfers that are not settled and queue their copies here */
-  uint64_t after;                  /* the last one's */
+  unsigned transfers; /* not the first copy stream: transfers that are not settled and queue their copies here */
+  uint64_t after;     /* the last one's */
   ladei_pipe_batch batches[LADEI_PIPE_BATCHES];
 };
 
 typedef enum ladei_pipe_dependency {
-  LADEI_PIPE_DEPENDENCY_OPEN = 0, /* nothing to wait for */
-  LADEI_PIPE_DEPENDENCY_CLOSED,   /* what the caller queued before it may still run */
-  LADEI_PIPE_DEPENDENCY_OPENING,  /* order out */
-  LADEI_PIPE_DEPENDENCY_AWAITED,  /* its lane waits for that */
+  LADEI_PIPE_DEPENDENCY_NONE = 0, /* nothing to wait for */
+  LADEI_PIPE_DEPENDENCY_UNKNOWN,  /* what the caller queued before it may still run */
+  LADEI_PIPE_DEPENDENCY_QUERYING, /* order out */
+  LADEI_PIPE_DEPENDENCY_AWAITED,  /* its copy stream waits for that */
 } ladei_pipe_dependency;
 
-/* Levels of priority, and flows of each. Submitters beyond the flows share them. */
+/* Levels of priority, and fair queues of each. Submitters beyond the fair queues share them. */
 enum { LADEI_PIPE_PRIORITIES = 3, LADEI_PIPE_PRIORITY_NORMAL = 1, LADEI_PIPE_FAIR_QUEUES = 32 };
 
 /* A transfer as the core sees it. The owner embeds it and sets the first group. */
 struct ladei_pipe_core_transfer {
   uint64_t bytes;
-  size_t chunk_bytes; /* of a chunk, at most; the block's capacity limits it further */
-  size_t lead_bytes;  /* the first chunk is so much shorter and lies so far into its block; below chunk_bytes */
-  size_t unit_bytes;  /* not 0: chunks but the last are multiples of it, counted from lead_bytes before the first */
-  bool ordered;       /* the host half goes chunk by chunk, in order */
-  bool calls;         /* the host half calls back, so it may take for ever; set where `ordered` is */
-  bool unstaged;      /* copies leave and reach the host's own memory: no block */
-  bool no_host;       /* unstaged, and no READ or WRITE either */
-  unsigned level;     /* below LADEI_PIPE_PRIORITIES: larger goes first */
-  unsigned flow;      /* below LADEI_PIPE_FAIR_QUEUES */
-  ladei_pipe_dependency gate; /* OPEN or CLOSED */
-  uint64_t after;             /* CLOSED: number of the caller's stream */
+  size_t chunk_bytes;  /* of a chunk, at most; the block's capacity limits it further */
+  size_t lead_bytes;   /* the first chunk is so much shorter and lies so far into its block; below chunk_bytes */
+  size_t unit_bytes;   /* not 0: chunks but the last are multiples of it, counted from lead_bytes before the first */
+  bool ordered;        /* the host half goes chunk by chunk, in order */
+  bool calls;          /* the host half calls back, so it may take for ever; set where `ordered` is */
+  bool unstaged;       /* copies leave and reach the host's own memory: no block */
+  bool no_host;        /* unstaged, and no READ or WRITE either */
+  unsigned level;      /* below LADEI_PIPE_PRIORITIES: larger goes first */
+  unsigned fair_queue; /* below LADEI_PIPE_FAIR_QUEUES */
+  ladei_pipe_dependency dependency; /* NONE or UNKNOWN */
+  uint64_t after;                   /* UNKNOWN: number of the caller's stream */
 
-  TAILQ_ENTRY(ladei_pipe_core_transfer) link;      /* ring->queue, or ring->finished once it is settled */
-  TAILQ_ENTRY(ladei_pipe_core_transfer) flow_link; /* its flow's list, while `waiting`; ring->held, while `held` */
-  bool waiting;                                    /* could begin a chunk, */
-  bool held;                                       /* ... or could but for its share of the slots */
-  bool unissued;                                   /* counted in ring->unissued */
+  TAILQ_ENTRY(ladei_pipe_core_transfer) link; /* ring->queue, or ring->finished once it is settled */
+  TAILQ_ENTRY(ladei_pipe_core_transfer)
+  fair_queue_link; /* its fair queue's list, while `waiting`; ring->held, while `held` */
+  bool waiting;    /* could begin a chunk, */
+  bool held;       /* ... or could but for its share of the slots */
+  bool unissued;   /* counted in ring->unissued */
   ladei_pipe_ring *ring;
-  ladei_pipe_copy_stream *lane; /* of its copies, once its gate is neither CLOSED nor OPENING */
-  uint64_t number;              /* in the order of submission */
-  uint64_t issued_bytes;        /* chunks begun */
-  uint64_t queued_bytes;        /* copies submitted */
-  uint64_t done_bytes;          /* arrived */
-  unsigned active;              /* slots that carry its chunks */
-  bool host_busy;               /* ordered: a host half is under way */
-  bool answered;                /* calls: one has returned */
-  unsigned stalled;             /* calls: so many are overdue */
-  uint64_t host_bytes;          /* ordered, to the host: written so far */
-  bool settled;                 /* nothing under way and nothing left to do */
-  bool finished;                /* reported by FINISH: for its waiters */
-  lade_error error;             /* status LADE_OK: none so far */
+  ladei_pipe_copy_stream *copy_stream; /* of its copies, once its dependency is neither UNKNOWN nor QUERYING */
+  uint64_t number;                     /* in the order of submission */
+  uint64_t issued_bytes;               /* chunks begun */
+  uint64_t queued_bytes;               /* copies submitted */
+  uint64_t done_bytes;                 /* arrived */
+  unsigned active;                     /* slots that carry its chunks */
+  bool host_busy;                      /* ordered: a host half is under way */
+  bool answered;                       /* calls: one has returned */
+  unsigned stalled;                    /* calls: so many are overdue */
+  uint64_t host_bytes;                 /* ordered, to the host: written so far */
+  bool settled;                        /* nothing under way and nothing left to do */
+  bool finished;                       /* reported by FINISH: for its waiters */
+  lade_error error;                    /* status LADE_OK: none so far */
 };
 
 TAILQ_HEAD(ladei_core_transfer_list, ladei_pipe_core_transfer);
@@ -180,9 +181,9 @@ typedef struct ladei_pipe_fair_queue {
 } ladei_pipe_fair_queue;
 
 typedef struct ladei_pipe_priority {
-  ladei_pipe_fair_queue flows[LADEI_PIPE_FAIR_QUEUES];
-  uint32_t active; /* bit i: flow i has transfers waiting */
-  uint64_t clock;  /* `served` of the flow that began a chunk last */
+  ladei_pipe_fair_queue fair_queues[LADEI_PIPE_FAIR_QUEUES];
+  uint32_t active; /* bit i: fair queue i has transfers waiting */
+  uint64_t clock;  /* `served` of the fair queue that began a chunk last */
 } ladei_pipe_priority;
 
 /* What a ring gives up while others wait for blocks. */
@@ -206,8 +207,8 @@ struct ladei_pipe_ring {
   unsigned calls_out;    /* ... and now */
   unsigned calls_active; /* slots with chunks of such transfers */
   unsigned slot_limit;   /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
-  ladei_pipe_copy_stream lanes[LADEI_PIPE_COPY_STREAMS];
-  unsigned lanes_copied; /* bit i: lane i has COPIED slots */
+  ladei_pipe_copy_stream copy_streams[LADEI_PIPE_COPY_STREAMS];
+  unsigned copy_streams_copied; /* bit i: copy stream i has COPIED slots */
 
   struct ladei_slot_list empty;
   struct ladei_slot_list free;  /* the one that rested longest first */
@@ -219,7 +220,7 @@ struct ladei_pipe_ring {
   ladei_pipe_priority levels[LADEI_PIPE_PRIORITIES];
   struct ladei_core_transfer_list held; /* in the order of submission */
   unsigned held_calls;                  /* of those, the ones that call back */
-  unsigned standing;                    /* slots with chunks of transfers that may stand still */
+  unsigned may_stall;                   /* slots with chunks of transfers that may stall */
   unsigned unissued;                    /* transfers that have not failed and have chunks not begun */
   ladei_pipe_core_transfer *issuing;    /* the one of them that begins the next chunk; NULL: none can */
 
@@ -240,7 +241,7 @@ typedef struct ladei_pipe_core_counters {
 
 typedef struct ladei_pipe_core {
   ladei_pipe_ring rings[2]; /* to the device, to the host */
-  unsigned turn;            /* ring to ask first */
+  unsigned next_ring;       /* ring to ask first */
   unsigned unfinished;      /* transfers submitted, FINISH not completed */
   unsigned orders_out;
   ladei_pipe_core_counters counters;
@@ -252,13 +253,13 @@ typedef enum ladei_pipe_order_kind {
                               where it says `only`, it has to be waited for */
   LADEI_PIPE_ORDER_READ, /* source -> slot->block */
   LADEI_PIPE_ORDER_DEPENDENCY, /* if what the caller queued before `transfer` is over, complete with `passed` set; else let
-                              the lane's stream wait for it */
-  LADEI_PIPE_ORDER_COPY,   /* queue the slot's copies on its lane's stream; complete with `copies` set, and on failure
+                              the copy stream wait for it */
+  LADEI_PIPE_ORDER_COPY,       /* queue the slot's copies on its copy stream; complete with `copies` set, and on failure
                               with `partial` where some are queued */
-  LADEI_PIPE_ORDER_RECORD, /* record the event of `batch` on its lane's stream */
-  LADEI_PIPE_ORDER_POLL,   /* ask that event (batch->by_stream: the stream): LADE_OK, LADE_NOT_READY or an error */
-  LADEI_PIPE_ORDER_WRITE,  /* slot->block -> sink */
-  LADEI_PIPE_ORDER_RELEASE, /* give slot->block back to the pool; `in_flight`: note its lane's stream first. Must not fail
+  LADEI_PIPE_ORDER_RECORD,     /* record the event of `batch` on its copy stream */
+  LADEI_PIPE_ORDER_POLL,       /* ask that event (batch->by_stream: the stream): LADE_OK, LADE_NOT_READY or an error */
+  LADEI_PIPE_ORDER_WRITE,      /* slot->block -> sink */
+  LADEI_PIPE_ORDER_RELEASE, /* give slot->block back to the pool; `in_flight`: note its copy stream first. Must not fail
                           where `last_resort` is set */
   LADEI_PIPE_ORDER_FINISH, /* all of `transfer` is done, or it failed: bring it to its end, let go of what belongs to it and
                           tell its owner. What fails then is its outcome */
@@ -271,7 +272,7 @@ typedef struct ladei_pipe_order {
   ladei_pipe_slot *slot;
   ladei_pipe_batch *batch;
   ladei_pipe_core_transfer *transfer;
-  ladei_pipe_copy_stream *lane; /* GATE */
+  ladei_pipe_copy_stream *copy_stream; /* DEPENDENCY */
   void *block;
   size_t bytes;
   bool passed;
@@ -347,12 +348,12 @@ uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer);
 /* Where the slot's chunk lies in its block. */
 static inline void *ladei_pipe_slot_data(const ladei_pipe_slot *slot) { return (char *)slot->block + slot->lead_bytes; }
 
-/* All submitted copies: whether waiting for its lane's stream now covers the whole transfer. */
+/* All submitted copies: whether waiting for its copy stream now covers the whole transfer. */
 static inline bool ladei_pipe_core_all_queued(const ladei_pipe_core_transfer *transfer) {
   return transfer->queued_bytes == transfer->bytes;
 }
 
-/* Recounts the invariants stated in core.c; LADE_ERR_INTERNAL names the one broken. For tests and debug builds. */
+/* Recounts the invariants stated in core_orders.c; LADE_ERR_INTERNAL names the one broken. For tests and debug builds. */
 lade_status ladei_pipe_core_check(const ladei_pipe_core *core);
 
 #endif /* LADE_PIPELINE_CORE_CORE_H */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recounts the invariants of the state machine, as core.c states them, from the slots and lists themselves.
+ * Recounts the invariants of the state machine, as core_orders.c states them, from the slots and lists themselves.
  *
- * Locks: none; see core.c.
+ * Locks: none; see core_orders.c.
  */
 #include "base/error.h"
 #include "pipeline/core/core_internal.h"
@@ -28,17 +28,17 @@ static lade_status broken(const ladei_pipe_ring *ring, const char *what) {
                      ring->direction == LADE_TO_DEVICE ? "H2D" : "D2H", what);
 }
 
-/* Adds the lane's slots in either state. */
-static lade_status check_lane(const ladei_pipe_copy_stream *lane, unsigned *copied, unsigned *covered) {
-  unsigned own = list_count(&lane->copied, LADEI_PIPE_SLOT_COPIED);
-  bool marked = (lane->ring->lanes_copied >> lane->index & 1u) != 0;
-  if (own != lane->copied_count || marked != (own > 0))
-    return broken(lane->ring, "I1: a lane's copied slots are not those counted");
+/* Adds the copy stream's slots in either state. */
+static lade_status check_copy_stream(const ladei_pipe_copy_stream *copy_stream, unsigned *copied, unsigned *covered) {
+  unsigned own = list_count(&copy_stream->copied, LADEI_PIPE_SLOT_COPIED);
+  bool marked = (copy_stream->ring->copy_streams_copied >> copy_stream->index & 1u) != 0;
+  if (own != copy_stream->copied_count || marked != (own > 0))
+    return broken(copy_stream->ring, "I1: a copy stream's copied slots are not those counted");
   *copied += own;
   for (unsigned i = 0; i < LADEI_PIPE_BATCHES; i++) {
-    unsigned count = list_count(&lane->batches[i].slots, LADEI_PIPE_SLOT_COVERED);
-    if (count == UINT32_MAX || (count == 0) != (lane->batches[i].state == LADEI_PIPE_BATCH_IDLE))
-      return broken(lane->ring, "I1: a batch holds slots that are not covered, or none while it is in use");
+    unsigned count = list_count(&copy_stream->batches[i].slots, LADEI_PIPE_SLOT_COVERED);
+    if (count == UINT32_MAX || (count == 0) != (copy_stream->batches[i].state == LADEI_PIPE_BATCH_IDLE))
+      return broken(copy_stream->ring, "I1: a batch holds slots that are not covered, or none while it is in use");
     *covered += count;
   }
   return LADE_OK;
@@ -48,7 +48,7 @@ static lade_status check_lists(const ladei_pipe_ring *ring) {
   unsigned copied = 0;
   unsigned covered = 0;
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
-    lade_status status = check_lane(&ring->lanes[i], &copied, &covered);
+    lade_status status = check_copy_stream(&ring->copy_streams[i], &copied, &covered);
     if (status != LADE_OK) return status;
   }
   if (list_count(&ring->empty, LADEI_PIPE_SLOT_EMPTY) != state_count(ring, LADEI_PIPE_SLOT_EMPTY) ||
@@ -121,8 +121,8 @@ static lade_status check_host_halves(const ladei_pipe_ring *ring) {
 static bool list_has(const struct ladei_core_transfer_list *list, const ladei_pipe_core_transfer *transfer) {
   bool found = false;
   const ladei_pipe_core_transfer *other;
-  TAILQ_FOREACH (other, list, flow_link) {
-    const ladei_pipe_core_transfer *next = TAILQ_NEXT(other, flow_link);
+  TAILQ_FOREACH (other, list, fair_queue_link) {
+    const ladei_pipe_core_transfer *next = TAILQ_NEXT(other, fair_queue_link);
     if (next != NULL && next->number <= other->number) return false;
     found = found || other == transfer;
   }
@@ -132,7 +132,7 @@ static bool list_has(const struct ladei_core_transfer_list *list, const ladei_pi
 /* What I7 in core_schedule.c says about one transfer. */
 static lade_status check_waiting(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   bool unissued = ladei_pipe_transfer_is_unissued(transfer);
-  bool waiting = list_has(&ring->levels[transfer->level].flows[transfer->flow].waiting, transfer);
+  bool waiting = list_has(&ring->levels[transfer->level].fair_queues[transfer->fair_queue].waiting, transfer);
   bool held = list_has(&ring->held, transfer);
   if (waiting != transfer->waiting || held != transfer->held || (waiting && held))
     return broken(ring, "I7: a transfer is not in the list that it says, or in two");
@@ -145,18 +145,18 @@ static lade_status check_queue(const ladei_pipe_ring *ring) {
   lade_status status = LADE_OK;
   const ladei_pipe_core_transfer *transfer;
   unsigned unissued = 0;
-  unsigned standing = 0;
-  unsigned in_lanes = 0;
+  unsigned may_stall = 0;
+  unsigned on_copy_streams = 0;
   TAILQ_FOREACH (transfer, &ring->queue, link) {
     if (status == LADE_OK) status = check_transfer(ring, transfer);
     if (status == LADE_OK) status = check_waiting(ring, transfer);
     unissued += transfer->unissued ? 1 : 0;
-    standing += ladei_pipe_transfer_may_stand(transfer) ? transfer->active : 0;
-    in_lanes += transfer->lane->index > 0 ? 1 : 0;
+    may_stall += ladei_pipe_transfer_may_stall(transfer) ? transfer->active : 0;
+    on_copy_streams += transfer->copy_stream->index > 0 ? 1 : 0;
   }
-  for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAMS; i++) in_lanes -= ring->lanes[i].transfers;
-  if (status == LADE_OK && (standing != ring->standing || in_lanes != 0))
-    status = broken(ring, "I3: slots that may stand still, or transfers in lanes, are not those counted");
+  for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAMS; i++) on_copy_streams -= ring->copy_streams[i].transfers;
+  if (status == LADE_OK && (may_stall != ring->may_stall || on_copy_streams != 0))
+    status = broken(ring, "I3: slots that may stall, or transfers in copy streams, are not those counted");
   if (status == LADE_OK && unissued != ring->unissued)
     status = broken(ring, "I7: transfers with chunks to begin are not those counted");
   return status;
@@ -167,22 +167,22 @@ static lade_status check_choice(const ladei_pipe_ring *ring) {
   for (unsigned i = 0; i < LADEI_PIPE_PRIORITIES; i++) {
     const ladei_pipe_priority *level = &ring->levels[i];
     for (unsigned k = 0; k < LADEI_PIPE_FAIR_QUEUES; k++)
-      if (TAILQ_EMPTY(&level->flows[k].waiting) == ((level->active >> k & 1u) != 0))
-        return broken(ring, "I7: a flow is active without transfers, or has some and is not");
+      if (TAILQ_EMPTY(&level->fair_queues[k].waiting) == ((level->active >> k & 1u) != 0))
+        return broken(ring, "I7: a fair queue is active without transfers, or has some and is not");
     first = level->active != 0 ? ladei_pipe_priority_first(level) : first;
   }
-  if (first != ring->issuing) return broken(ring, "I7: issuing is not the first of the flow served least");
+  if (first != ring->issuing) return broken(ring, "I7: issuing is not the first of the fair queue served least");
   if (first != NULL && ladei_pipe_transfer_has_share(first))
     return broken(ring, "I7: the transfer that begins the next chunk has its share");
   const ladei_pipe_core_transfer *held;
-  TAILQ_FOREACH (held, &ring->held, flow_link)
+  TAILQ_FOREACH (held, &ring->held, fair_queue_link)
     if (first == NULL && !ladei_pipe_transfer_has_share(held))
       return broken(ring, "I7: nothing begins, and a transfer is held that could");
   const ladei_pipe_slot *slot;
   TAILQ_FOREACH (slot, &ring->ready, link) {
     const ladei_pipe_slot *next = TAILQ_NEXT(slot, link);
     if (next != NULL && next->transfer->level > slot->transfer->level)
-      return broken(ring, "I8: a ready chunk stands behind one of a lower level");
+      return broken(ring, "I8: a ready chunk is behind one of a lower level");
   }
   return LADE_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What core.c, core_schedule.c, core_pick.c and core_check.c share. */
+/* What core_orders.c, core_schedule.c, core_pick.c and core_check.c share. */
 #ifndef LADE_PIPELINE_CORE_CORE_INTERNAL_H
 #define LADE_PIPELINE_CORE_CORE_INTERNAL_H
 
@@ -9,7 +9,7 @@ static inline bool ladei_pipe_transfer_failed(const ladei_pipe_core_transfer *tr
   return transfer->error.status != LADE_OK;
 }
 
-/* Blocks that the ring may hold now, beside those that stand still. */
+/* Blocks that the ring may hold now, beside those that may stall. */
 static inline unsigned ladei_pipe_ring_room(const ladei_pipe_ring *ring) {
   unsigned wanted = ring->window + ring->ahead;
   return wanted < ring->slot_limit ? wanted : ring->slot_limit;
@@ -27,10 +27,10 @@ static inline bool ladei_pipe_transfer_ready(const ladei_pipe_core_transfer *tra
 }
 
 /* See Note [Stalled transfers]. */
-static inline bool ladei_pipe_transfer_may_stand(const ladei_pipe_core_transfer *transfer) {
-  bool calls_stand = transfer->calls && (transfer->stalled > 0 || !transfer->answered ||
-                                         (transfer->ordered && transfer->ring->direction == LADE_TO_HOST));
-  return transfer->gate != LADEI_PIPE_DEPENDENCY_OPEN || calls_stand;
+static inline bool ladei_pipe_transfer_may_stall(const ladei_pipe_core_transfer *transfer) {
+  bool calls_can_stall = transfer->calls && (transfer->stalled > 0 || !transfer->answered ||
+                                             (transfer->ordered && transfer->ring->direction == LADE_TO_HOST));
+  return transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE || calls_can_stall;
 }
 
 /* See Note [Copies under way]. */
@@ -49,14 +49,14 @@ static inline bool ladei_pipe_ring_calls_are_full(const ladei_pipe_ring *ring) {
 /* Begins no chunk until some of its own, or of others of the kind, are over. */
 static inline bool ladei_pipe_transfer_has_share(const ladei_pipe_core_transfer *transfer) {
   const ladei_pipe_ring *ring = transfer->ring;
-  if (!transfer->calls && transfer->gate == LADEI_PIPE_DEPENDENCY_OPEN)
+  if (!transfer->calls && transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE)
     return ladei_pipe_transfer_is_far_ahead(transfer);
   if (transfer->calls && ladei_pipe_ring_calls_are_full(ring)) return true;
   unsigned most = ring->slot_limit > 1 ? ring->slot_limit - 1 : 1;
   most -= transfer->calls && most > 1 ? 1 : 0;
-  bool stands = ladei_pipe_transfer_may_stand(transfer);
+  bool can_stall = ladei_pipe_transfer_may_stall(transfer);
   bool all_slots =
-      stands && (transfer->active + ring->standing >= most || transfer->active >= ladei_pipe_ring_room(ring));
+      can_stall && (transfer->active + ring->may_stall >= most || transfer->active >= ladei_pipe_ring_room(ring));
   return all_slots || ladei_pipe_transfer_is_far_ahead(transfer);
 }
 
@@ -65,7 +65,7 @@ void ladei_pipe_ring_choose(ladei_pipe_ring *ring);
 /* The same after a transfer has changed. */
 void ladei_pipe_transfer_update(ladei_pipe_core_transfer *transfer);
 
-/* First transfer of the flow that was served least; NULL: none waits. */
+/* First transfer of the fair queue that was served least; NULL: none waits. */
 ladei_pipe_core_transfer *ladei_pipe_priority_first(const ladei_pipe_priority *level);
 
 /* The most useful order, not taken yet. Pure. */

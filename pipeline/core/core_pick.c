@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which order the state machine gives next. Everything here is pure: picking changes nothing, so that "is there an
- * order" and "give me the order" are the same thing. core.c takes what was picked.
+ * order" and "give me the order" are the same thing. core_orders.c takes what was picked.
  *
- *   for the ring whose turn it is, the first that applies:
- *     FINISH, RELEASE (a block that others wait for), RECORD (a long copy comes next), GATE, COPY, RECORD (copies enough
+ *   for the ring that is asked first, the first that applies:
+ *     FINISH, RELEASE (a block that others wait for), RECORD (a long copy comes next), DEPENDENCY, COPY, RECORD (copies enough
  *     for an event), POLL (unless it was in vain since the last read or write), RELEASE (a block that became too small),
  *     READ or WRITE, RECORD (nothing else covers the copies), ACQUIRE, RELEASE (nothing left to begin)
  *
  * So copies are queued as early as can be, and a ring asks for the end of copies before it begins the next chunk: it
  * grows only as far as the speeds of its two sides need.
  *
- * Locks: none; see core.c.
+ * Locks: none; see core_orders.c.
  */
 #include "pipeline/core/core_internal.h"
 
@@ -36,12 +36,13 @@ static ladei_pipe_slot *slot_for(const ladei_pipe_ring *ring, const ladei_pipe_c
 }
 
 /* Where the copies of a transfer wait for the caller's stream: where others wait for the same one, else where fewest do. */
-static ladei_pipe_copy_stream *lane_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  const ladei_pipe_copy_stream *best = &ring->lanes[1];
+static ladei_pipe_copy_stream *copy_stream_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  const ladei_pipe_copy_stream *best = &ring->copy_streams[1];
   for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAMS; i++) {
-    const ladei_pipe_copy_stream *lane = &ring->lanes[i];
-    if (lane->transfers > 0 && lane->after == transfer->after) return (ladei_pipe_copy_stream *)lane;
-    best = lane->transfers < best->transfers ? lane : best;
+    const ladei_pipe_copy_stream *copy_stream = &ring->copy_streams[i];
+    if (copy_stream->transfers > 0 && copy_stream->after == transfer->after)
+      return (ladei_pipe_copy_stream *)copy_stream;
+    best = copy_stream->transfers < best->transfers ? copy_stream : best;
   }
   return (ladei_pipe_copy_stream *)best;
 }
@@ -52,10 +53,10 @@ static bool pick_copy(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_core_transfer *transfer = slot != NULL ? slot->transfer : ring->issuing;
   if (slot == NULL && transfer != NULL && (ring->direction == LADE_TO_HOST || transfer->no_host))
     slot = slot_for(ring, transfer);
-  if (slot == NULL || transfer->gate == LADEI_PIPE_DEPENDENCY_OPENING) return false;
-  if (transfer->gate == LADEI_PIPE_DEPENDENCY_CLOSED) {
+  if (slot == NULL || transfer->dependency == LADEI_PIPE_DEPENDENCY_QUERYING) return false;
+  if (transfer->dependency == LADEI_PIPE_DEPENDENCY_UNKNOWN) {
     order_set(order, LADEI_PIPE_ORDER_DEPENDENCY, ring, NULL, NULL, transfer);
-    order->lane = lane_for(ring, transfer);
+    order->copy_stream = copy_stream_for(ring, transfer);
     return true;
   }
   order_set(order, LADEI_PIPE_ORDER_COPY, ring, slot, NULL, transfer);
@@ -69,23 +70,24 @@ static bool pick_copy(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
  * blocks come back one by one, which keeps readers busy with fewer of them, and an event costs less than a hundredth of
  * such a copy. Short ones share: a quarter of the blocks at most, so that the other three quarters keep both sides busy
  * while it is found out. A long copy goes behind short ones only when those have their event, so that their ends do not
- * wait for its. With all of a lane's events in use copies gather until one is free.
+ * wait for its. With all of a copy stream's events in use copies gather until one is free.
  */
 enum { EVENT_PART = 4, EVENT_BYTES = 1 << 20 };
 
 /* Whether what no event covers is as much as an event is for. */
-static bool lane_is_full(const ladei_pipe_copy_stream *lane) {
-  return lane->copied_count > 0 &&
-         (lane->copied_bytes >= EVENT_BYTES || lane->copied_count >= ladei_pipe_ring_room(lane->ring) / EVENT_PART);
+static bool copy_stream_is_full(const ladei_pipe_copy_stream *copy_stream) {
+  return copy_stream->copied_count > 0 &&
+         (copy_stream->copied_bytes >= EVENT_BYTES ||
+          copy_stream->copied_count >= ladei_pipe_ring_room(copy_stream->ring) / EVENT_PART);
 }
 
-static bool lane_pick_record(const ladei_pipe_copy_stream *lane, ladei_pipe_order *order) {
-  ladei_pipe_batch *batch = TAILQ_FIRST(&lane->idle);
-  return lane->copied_count > 0 && batch != NULL &&
-         order_set(order, LADEI_PIPE_ORDER_RECORD, lane->ring, NULL, batch, NULL);
+static bool copy_stream_pick_record(const ladei_pipe_copy_stream *copy_stream, ladei_pipe_order *order) {
+  ladei_pipe_batch *batch = TAILQ_FIRST(&copy_stream->idle);
+  return copy_stream->copied_count > 0 && batch != NULL &&
+         order_set(order, LADEI_PIPE_ORDER_RECORD, copy_stream->ring, NULL, batch, NULL);
 }
 
-/* The next copy; or before a long one, the event of what its lane has queued already. */
+/* The next copy; or before a long one, the event of what its copy stream has queued already. */
 static bool pick_copy_or_record(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   if (!pick_copy(ring, order)) return false;
   if (order->kind == LADEI_PIPE_ORDER_COPY) {
@@ -94,28 +96,28 @@ static bool pick_copy_or_record(const ladei_pipe_ring *ring, ladei_pipe_order *o
     uint64_t begun = left < transfer->chunk_bytes ? left : transfer->chunk_bytes;
     uint64_t bytes = order->slot->state == LADEI_PIPE_SLOT_READY ? order->slot->bytes : begun;
     if (bytes >= EVENT_BYTES)
-      (void)lane_pick_record(transfer->lane, order); /* where there is none to record, the copy stands */
+      (void)copy_stream_pick_record(transfer->copy_stream, order); /* where there is none to record, the copy is next */
   }
   return true;
 }
 
-/* Of a lane with copies enough for an event. */
+/* Of a copy stream with copies enough for an event. */
 static bool pick_record_full(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   bool found = false;
-  for (unsigned left = ring->lanes_copied; left != 0 && !found; left &= left - 1) {
-    const ladei_pipe_copy_stream *lane = &ring->lanes[__builtin_ctz(left)];
-    found = lane_is_full(lane) && lane_pick_record(lane, order);
+  for (unsigned left = ring->copy_streams_copied; left != 0 && !found; left &= left - 1) {
+    const ladei_pipe_copy_stream *copy_stream = &ring->copy_streams[__builtin_ctz(left)];
+    found = copy_stream_is_full(copy_stream) && copy_stream_pick_record(copy_stream, order);
   }
   return found;
 }
 
-/* Of a lane with copies of which no event would tell. */
+/* Of a copy stream with copies of which no event would tell. */
 static bool pick_record_last(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   bool found = false;
-  for (unsigned left = ring->lanes_copied; left != 0 && !found; left &= left - 1) {
-    const ladei_pipe_copy_stream *lane = &ring->lanes[__builtin_ctz(left)];
-    bool covered = lane->recording > 0 || !TAILQ_EMPTY(&lane->pending);
-    found = !covered && lane_pick_record(lane, order);
+  for (unsigned left = ring->copy_streams_copied; left != 0 && !found; left &= left - 1) {
+    const ladei_pipe_copy_stream *copy_stream = &ring->copy_streams[__builtin_ctz(left)];
+    bool covered = copy_stream->recording > 0 || !TAILQ_EMPTY(&copy_stream->pending);
+    found = !covered && copy_stream_pick_record(copy_stream, order);
   }
   return found;
 }
@@ -144,18 +146,18 @@ static bool pick_write(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 static bool pick_poll(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   bool found = false;
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && !found; i++) {
-    const ladei_pipe_copy_stream *lane = &ring->lanes[i];
-    ladei_pipe_batch *batch = TAILQ_FIRST(&lane->pending);
-    found = batch != NULL && batch->state == LADEI_PIPE_BATCH_PENDING && !lane->poll_asleep &&
+    const ladei_pipe_copy_stream *copy_stream = &ring->copy_streams[i];
+    ladei_pipe_batch *batch = TAILQ_FIRST(&copy_stream->pending);
+    found = batch != NULL && batch->state == LADEI_PIPE_BATCH_PENDING && !copy_stream->poll_asleep &&
             order_set(order, LADEI_PIPE_ORDER_POLL, ring, NULL, batch, NULL);
   }
   return found;
 }
 
-/* What others let stand comes on top of what the transfer may have. */
+/* What is stalled in others comes on top of what the transfer may have. */
 static unsigned blocks_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  unsigned own = ladei_pipe_transfer_may_stand(transfer) ? transfer->active : 0;
-  unsigned wanted = ladei_pipe_ring_room(ring) + ring->standing - own;
+  unsigned own = ladei_pipe_transfer_may_stall(transfer) ? transfer->active : 0;
+  unsigned wanted = ladei_pipe_ring_room(ring) + ring->may_stall - own;
   return wanted < ring->slot_limit ? wanted : ring->slot_limit;
 }
 
@@ -177,8 +179,8 @@ static bool pick_acquire(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
  * Note [What others wait for]
  * While a ring that has no block waits for one of the same pool, the others ask for no more than one, and give back what
  * carries no chunk: all but the last block, or, where nobody has more than one, that too, once it has carried a chunk. So
- * each ring that has work has a block as long as there are as many, and else they take turns; and as every turn moves a
- * chunk, none waits for ever.
+ * each ring that has work has a block as long as there are as many, and else they have one by turns; and as each keeps
+ * it for a chunk at least, none waits for ever.
  */
 static bool pick_release_awaited(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_slot *slot = TAILQ_FIRST(&ring->free);
@@ -229,7 +231,8 @@ static bool ring_pick(const ladei_pipe_ring *ring, unsigned allow, ladei_pipe_or
 }
 
 bool ladei_pipe_core_pick(const ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out) {
-  return ring_pick(&core->rings[core->turn], allow, out) || ring_pick(&core->rings[core->turn ^ 1u], allow, out);
+  return ring_pick(&core->rings[core->next_ring], allow, out) ||
+         ring_pick(&core->rings[core->next_ring ^ 1u], allow, out);
 }
 
 bool ladei_pipe_core_has_order(const ladei_pipe_core *core, unsigned allow) {

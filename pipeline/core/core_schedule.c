@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose turn it is to begin a chunk.
+ * Scheduling: which transfer begins the next chunk.
  *
- *   level 1    flow 0: T1 T2 T4    flow 3: T5    the first of the flow served least, of the highest level that has any
- *   held       T3 T6                             have chunks to begin, and their share of the slots
+ *   level 1    fair queue 0: T1 T2 T4    fair queue 3: T5    next: the first of the queue served least, of the highest level
+ *                                                            that has any
+ *   held       T3 T6                                         have chunks to begin, and their share of the slots
  *
- * I7  A transfer that could begin a chunk (it has not failed, has chunks not begun, and no host half in order is under
- *     way before the next) waits in its flow or is held. ring->issuing is the first of the flow served least among those
- *     of the highest level that has any; it does not have its share yet. NULL: none waits, and all that are held have
+ * I7  A transfer that could begin a chunk (it has not failed, has chunks not begun, and no host half in order is under way
+ *     before the next) waits in its fair queue or is held. ring->issuing is the first of the fair queue served least among
+ *     those of the highest level that has any; it does not have its share yet. NULL: none waits, and all that are held have
  *     their share. ring->unissued counts those with chunks not begun, whether they could begin or not.
  *
  * Note [Stalled transfers]
- * Chunks of most transfers pass by themselves. Those that wait for a stream of the caller's, and those in calls of the
- * caller's, may stand for ever, and so may the blocks they are in. So such a transfer takes a share of the slots: half of
- * what others of the kind leave, but for one slot, which is for transfers that cannot stand. With its share it is held
- * until slots come back, or until its copies are seen to run. What stands comes on top of the blocks that others may have,
- * so that they are as fast as without it, as long as depth allows; the transfer itself gets no more for it: as many as
- * any other may have are its share, too.
+ * Chunks of most transfers pass by themselves. Those that wait for a stream of the program, and those in its callbacks, may
+ * stall for ever, and so may the blocks they are in. So such a transfer takes a share of the slots: half of what others of
+ * the kind leave, but for one slot, which is for transfers that cannot stall. With its share it is held until slots come
+ * back, or until its copies are seen to run. What is stalled comes on top of the blocks that others may have, so that they
+ * are as fast as without it, as long as depth allows; the transfer itself gets no more for it: as many as any other may
+ * have are its share, too.
  *
- * A call may take for ever. So a transfer that calls back may stand until one of its calls has returned, and again while one
- * is overdue (the driver says so: ladei_pipe_core_stall); what answers keeps its slots. But a sink that is called in order may
- * stand always: if it is slow, it would else hold all blocks with what it has yet to take. Of the slots for what may stand
- * calls leave one more, to what waits for a stream, and to calls that answer; and all calls together leave the last one, so
- * that what answered and begins to hang does not take it.
+ * A call may take for ever. So a transfer that calls back may stall until one of its calls has returned, and again while
+ * one is overdue (the driver says so: ladei_pipe_core_stall); what answers keeps its slots. But a sink that is called in
+ * order may stall always: if it is slow, it would else hold all blocks with what it has yet to take. Of the slots for what
+ * may stall, callbacks leave one more, to what waits for a stream, and to calls that answer; and all calls together leave
+ * the last one, so that what answered and begins to hang does not take it.
  *
  * Note [Copies under way]
  * What is queued on a stream can neither be overtaken nor taken back. Staged copies are kept back by their reads, and by
@@ -30,15 +31,15 @@
  * only while at most 32 MiB are under way: three chunks of 16 MiB, which keep a link of 55 GB/s busy for 900 us, and an
  * urgent transfer or a cancellation waiting no longer than that.
  *
- * Locks: none; see core.c.
+ * Locks: none; see core_orders.c.
  */
 #include "pipeline/core/core_internal.h"
 
 ladei_pipe_core_transfer *ladei_pipe_priority_first(const ladei_pipe_priority *level) {
   const ladei_pipe_fair_queue *best = NULL;
   for (uint32_t left = level->active; left != 0; left &= left - 1) {
-    const ladei_pipe_fair_queue *flow = &level->flows[__builtin_ctz(left)];
-    if (best == NULL || flow->served < best->served) best = flow;
+    const ladei_pipe_fair_queue *fair_queue = &level->fair_queues[__builtin_ctz(left)];
+    if (best == NULL || fair_queue->served < best->served) best = fair_queue;
   }
   return best != NULL ? TAILQ_FIRST(&best->waiting) : NULL;
 }
@@ -47,29 +48,30 @@ ladei_pipe_core_transfer *ladei_pipe_priority_first(const ladei_pipe_priority *l
 static void list_insert(struct ladei_core_transfer_list *list, ladei_pipe_core_transfer *transfer) {
   const ladei_pipe_core_transfer *last = TAILQ_LAST(list, ladei_core_transfer_list);
   if (last == NULL || last->number < transfer->number) {
-    TAILQ_INSERT_TAIL(list, transfer, flow_link);
+    TAILQ_INSERT_TAIL(list, transfer, fair_queue_link);
     return;
   }
   ladei_pipe_core_transfer *behind = TAILQ_FIRST(list);
-  while (behind->number < transfer->number) behind = TAILQ_NEXT(behind, flow_link);
-  TAILQ_INSERT_BEFORE(behind, transfer, flow_link);
+  while (behind->number < transfer->number) behind = TAILQ_NEXT(behind, fair_queue_link);
+  TAILQ_INSERT_BEFORE(behind, transfer, fair_queue_link);
 }
 
-/* `keeps`: what its flow has not used while it was not there, it may use now. */
-static void flow_enter(ladei_pipe_core_transfer *transfer, bool keeps) {
+/* `keeps`: what its fair queue has not used while it was not there, it may use now. */
+static void fair_queue_enter(ladei_pipe_core_transfer *transfer, bool keeps) {
   ladei_pipe_priority *level = &transfer->ring->levels[transfer->level];
-  ladei_pipe_fair_queue *flow = &level->flows[transfer->flow];
-  if (TAILQ_EMPTY(&flow->waiting) && flow->served < level->clock && !keeps) flow->served = level->clock;
-  list_insert(&flow->waiting, transfer);
-  level->active |= UINT32_C(1) << transfer->flow;
+  ladei_pipe_fair_queue *fair_queue = &level->fair_queues[transfer->fair_queue];
+  if (TAILQ_EMPTY(&fair_queue->waiting) && fair_queue->served < level->clock && !keeps)
+    fair_queue->served = level->clock;
+  list_insert(&fair_queue->waiting, transfer);
+  level->active |= UINT32_C(1) << transfer->fair_queue;
   transfer->waiting = true;
 }
 
-static void flow_leave(ladei_pipe_core_transfer *transfer) {
+static void fair_queue_leave(ladei_pipe_core_transfer *transfer) {
   ladei_pipe_priority *level = &transfer->ring->levels[transfer->level];
-  ladei_pipe_fair_queue *flow = &level->flows[transfer->flow];
-  TAILQ_REMOVE(&flow->waiting, transfer, flow_link);
-  if (TAILQ_EMPTY(&flow->waiting)) level->active &= ~(UINT32_C(1) << transfer->flow);
+  ladei_pipe_fair_queue *fair_queue = &level->fair_queues[transfer->fair_queue];
+  TAILQ_REMOVE(&fair_queue->waiting, transfer, fair_queue_link);
+  if (TAILQ_EMPTY(&fair_queue->waiting)) level->active &= ~(UINT32_C(1) << transfer->fair_queue);
   transfer->waiting = false;
 }
 
@@ -80,7 +82,7 @@ static void held_enter(ladei_pipe_core_transfer *transfer) {
 }
 
 static void held_leave(ladei_pipe_core_transfer *transfer) {
-  TAILQ_REMOVE(&transfer->ring->held, transfer, flow_link);
+  TAILQ_REMOVE(&transfer->ring->held, transfer, fair_queue_link);
   transfer->held = false;
   transfer->ring->held_calls -= transfer->calls ? 1 : 0;
 }
@@ -88,24 +90,24 @@ static void held_leave(ladei_pipe_core_transfer *transfer) {
 /* It may go on. What was not used while it waited for its stream or for a call that hangs is gone; not so where it waited for
  * slots alone. */
 static void held_go(ladei_pipe_core_transfer *transfer) {
-  bool stood = transfer->gate != LADEI_PIPE_DEPENDENCY_OPEN || transfer->stalled > 0;
+  bool could_stall = transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE || transfer->stalled > 0;
   held_leave(transfer);
-  flow_enter(transfer, !stood);
+  fair_queue_enter(transfer, !could_stall);
 }
 
-/* Whose turn it would be of two that are held. */
+/* Which of two that are held is scheduled first. */
 static bool held_before(const ladei_pipe_core_transfer *a, const ladei_pipe_core_transfer *b) {
   if (a->level != b->level) return a->level > b->level;
-  const ladei_pipe_fair_queue *flows = a->ring->levels[a->level].flows;
-  return flows[a->flow].served < flows[b->flow].served;
+  const ladei_pipe_fair_queue *fair_queues = a->ring->levels[a->level].fair_queues;
+  return fair_queues[a->fair_queue].served < fair_queues[b->fair_queue].served;
 }
 
-/* One that may go on; NULL: none. Behind one that may stand still, has no slot and may have none, none is better off where
+/* One that may go on; NULL: none. Behind one that may stall, has no slot and may have none, none is better off where
  * none calls back; those with slots are looked at when they lose one. */
 static ladei_pipe_core_transfer *held_first(const ladei_pipe_ring *ring) {
   ladei_pipe_core_transfer *first = NULL;
   ladei_pipe_core_transfer *transfer;
-  TAILQ_FOREACH (transfer, &ring->held, flow_link) {
+  TAILQ_FOREACH (transfer, &ring->held, fair_queue_link) {
     bool has_share = ladei_pipe_transfer_has_share(transfer);
     if (!has_share && (first == NULL || held_before(transfer, first))) first = transfer;
     if (ring->held_calls == 0 && (!has_share || transfer->active == 0)) break;
@@ -122,7 +124,7 @@ static void held_let_go(ladei_pipe_ring *ring) {
 static ladei_pipe_core_transfer *level_choose(const ladei_pipe_priority *level) {
   ladei_pipe_core_transfer *transfer = ladei_pipe_priority_first(level);
   while (transfer != NULL && ladei_pipe_transfer_has_share(transfer)) {
-    flow_leave(transfer);
+    fair_queue_leave(transfer);
     held_enter(transfer);
     transfer = ladei_pipe_priority_first(level);
   }
@@ -145,9 +147,9 @@ void ladei_pipe_transfer_update(ladei_pipe_core_transfer *transfer) {
     transfer->unissued = unissued;
   }
   if (ready && !transfer->waiting && !transfer->held)
-    flow_enter(transfer, false);
+    fair_queue_enter(transfer, false);
   else if (!ready && transfer->waiting)
-    flow_leave(transfer);
+    fair_queue_leave(transfer);
   else if (!ready && transfer->held)
     held_leave(transfer);
   else if (transfer->held && !ladei_pipe_transfer_has_share(transfer))

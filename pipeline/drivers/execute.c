@@ -19,30 +19,31 @@ static lade_status execute_acquire(lade_pipeline *pipeline, ladei_pipe_order *or
                                   pipeline->options.device, order->only, order->smallest, &order->block);
 }
 
-static lade_status execute_gate(lade_pipeline *pipeline, ladei_pipe_order *order) {
+static lade_status execute_dependency(lade_pipeline *pipeline, ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  lade_event gate = ladei_pipe_ticket_of(order->transfer)->gate->handle;
-  lade_status status = runtime->ops->event_query(runtime->self, gate);
+  lade_event dependency = ladei_pipe_ticket_of(order->transfer)->dependency->handle;
+  lade_status status = runtime->ops->event_query(runtime->self, dependency);
   order->passed = status == LADE_OK;
-  return status == LADE_NOT_READY ? runtime->ops->stream_wait_event(
-                                        runtime->self, &ladei_pipe_stream_of(pipeline, order->lane)->stream, gate)
-                                  : status;
+  return status == LADE_NOT_READY
+             ? runtime->ops->stream_wait_event(runtime->self,
+                                               &ladei_pipe_stream_of(pipeline, order->copy_stream)->stream, dependency)
+             : status;
 }
 
 static lade_status execute_record(lade_pipeline *pipeline, const ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  ladei_pipe_stream *lane = ladei_pipe_stream_of(pipeline, order->batch->lane);
-  ladei_event **event = &lane->events[order->batch->index];
+  ladei_pipe_stream *copy_stream = ladei_pipe_stream_of(pipeline, order->batch->copy_stream);
+  ladei_event **event = &copy_stream->events[order->batch->index];
   lade_status status = LADE_OK;
-  if (*event == NULL) status = ladei_event_pool_acquire(pipeline->events, lane->stream.context, event);
-  return status != LADE_OK ? status : runtime->ops->event_record(runtime->self, (*event)->handle, &lane->stream);
+  if (*event == NULL) status = ladei_event_pool_acquire(pipeline->events, copy_stream->stream.context, event);
+  return status != LADE_OK ? status : runtime->ops->event_record(runtime->self, (*event)->handle, &copy_stream->stream);
 }
 
 static lade_status execute_poll(lade_pipeline *pipeline, const ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  const ladei_pipe_stream *lane = ladei_pipe_stream_of(pipeline, order->batch->lane);
-  if (order->batch->by_stream) return runtime->ops->stream_query(runtime->self, &lane->stream);
-  lade_status status = runtime->ops->event_query(runtime->self, lane->events[order->batch->index]->handle);
+  const ladei_pipe_stream *copy_stream = ladei_pipe_stream_of(pipeline, order->batch->copy_stream);
+  if (order->batch->by_stream) return runtime->ops->stream_query(runtime->self, &copy_stream->stream);
+  lade_status status = runtime->ops->event_query(runtime->self, copy_stream->events[order->batch->index]->handle);
   if (status == LADE_OK) ladei_pipe_probe_read(runtime, &ladei_pipe_side_of(pipeline, order->ring)->probe);
   return status;
 }
@@ -50,7 +51,7 @@ static lade_status execute_poll(lade_pipeline *pipeline, const ladei_pipe_order 
 static lade_status execute_release(lade_pipeline *pipeline, const ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
   if (order->in_flight) {
-    const ladei_stream *stream = &ladei_pipe_stream_of(pipeline, order->slot->lane)->stream;
+    const ladei_stream *stream = &ladei_pipe_stream_of(pipeline, order->slot->copy_stream)->stream;
     lade_status status = lade_pinned_record_event(pipeline->pool, order->slot->block, stream->handle);
     if (status != LADE_OK && !order->last_resort) return status;
     if (status != LADE_OK) {
@@ -78,9 +79,9 @@ static lade_status completion_tell(lade_ticket *ticket, const lade_error *outcom
 
 static lade_status execute_finish(lade_pipeline *pipeline, const ladei_pipe_order *order) {
   lade_ticket *ticket = ladei_pipe_ticket_of(order->transfer);
-  if (ticket->gate != NULL) {
-    ladei_event_pool_release(pipeline->events, ticket->gate);
-    ticket->gate = NULL;
+  if (ticket->dependency != NULL) {
+    ladei_event_pool_release(pipeline->events, ticket->dependency);
+    ticket->dependency = NULL;
   }
   /* Settled: its error does not change any more. */
   lade_status status = ladei_pipe_files_detach(ticket, ticket->transfer.error.status == LADE_OK);
@@ -101,7 +102,7 @@ static lade_status order_dispatch(lade_pipeline *pipeline, ladei_pipe_order *ord
   case LADEI_PIPE_ORDER_WRITE:
     status = ladei_pipe_checksum_chunk(order);
     return status == LADE_OK ? ladei_pipe_chunk_move(pipeline, order) : status;
-  case LADEI_PIPE_ORDER_DEPENDENCY: return execute_gate(pipeline, order);
+  case LADEI_PIPE_ORDER_DEPENDENCY: return execute_dependency(pipeline, order);
   case LADEI_PIPE_ORDER_COPY: return ladei_pipe_copy_chunk(pipeline, order);
   case LADEI_PIPE_ORDER_RECORD: return execute_record(pipeline, order);
   case LADEI_PIPE_ORDER_POLL: return execute_poll(pipeline, order);

@@ -171,7 +171,7 @@ lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *ord
   run_list runs;
   runs.pipeline = pipeline;
   runs.order = order;
-  runs.stream = &ladei_pipe_stream_of(pipeline, order->slot->lane)->stream;
+  runs.stream = &ladei_pipe_stream_of(pipeline, order->slot->copy_stream)->stream;
   runs.direction = to_device ? LADEI_COPY_H2D : LADEI_COPY_D2H;
   runs.sealed = false;
   runs.direct = false;

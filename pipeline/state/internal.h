@@ -42,7 +42,7 @@ typedef struct ladei_pipe_probe {
   unsigned left; /* measurements to come */
 } ladei_pipe_probe;
 
-/* What a lane of the core runs on. */
+/* What a copy stream of the core runs on. */
 typedef struct ladei_pipe_stream {
   ladei_stream stream;
   bool live;                               /* the stream exists */
@@ -51,7 +51,7 @@ typedef struct ladei_pipe_stream {
 
 /* What the copies of one direction need. */
 typedef struct ladei_pipe_side {
-  ladei_pipe_stream lanes[LADEI_PIPE_COPY_STREAMS];
+  ladei_pipe_stream copy_streams[LADEI_PIPE_COPY_STREAMS];
   ladei_pipe_probe probe;
   ladei_pipe_window window; /* host orders at once; guarded by the pipeline's lock */
   ladei_pinned_stake stake; /* blocks of the ring, as others on the pool see them */
@@ -100,9 +100,9 @@ struct lade_ticket {
   ladei_pipe_core_transfer transfer; /* guarded by the pipeline's lock */
   lade_pipeline *pipeline;
   bool to_device;
-  bool released;     /* guarded by the pipeline's lock */
-  ladei_event *gate; /* recorded on the caller's stream, or NULL */
-  int32_t checksum;  /* lade_checksum */
+  bool released;           /* guarded by the pipeline's lock */
+  ladei_event *dependency; /* recorded on the caller's stream, or NULL */
+  int32_t checksum;        /* lade_checksum */
   uint64_t checksum_bytes;
   uint64_t *checksums; /* the caller's */
   lade_completion on_complete;
@@ -221,8 +221,9 @@ static inline ladei_pipe_side *ladei_pipe_side_of(lade_pipeline *pipeline, const
   return &pipeline->sides[ring->direction == LADE_TO_DEVICE ? 0 : 1];
 }
 
-static inline ladei_pipe_stream *ladei_pipe_stream_of(lade_pipeline *pipeline, const ladei_pipe_copy_stream *lane) {
-  return &ladei_pipe_side_of(pipeline, lane->ring)->lanes[lane->index];
+static inline ladei_pipe_stream *ladei_pipe_stream_of(lade_pipeline *pipeline,
+                                                      const ladei_pipe_copy_stream *copy_stream) {
+  return &ladei_pipe_side_of(pipeline, copy_stream->ring)->copy_streams[copy_stream->index];
 }
 
 static inline bool ladei_pipe_order_is_host(const ladei_pipe_order *order) {

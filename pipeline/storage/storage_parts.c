@@ -106,8 +106,8 @@ static void chunks_suit(lade_ticket *ticket) {
  * event behind it has passed.
  */
 static bool cufile_suits(const lade_ticket *ticket, const lade_transfer *request) {
-  bool gated = request->after_stream != 0 || request->allocator != NULL;
-  bool suits = ticket->parts.count > 0 && request->checksum == LADE_CHECKSUM_NONE && !(ticket->to_device && gated);
+  bool dependent = request->after_stream != 0 || request->allocator != NULL;
+  bool suits = ticket->parts.count > 0 && request->checksum == LADE_CHECKSUM_NONE && !(ticket->to_device && dependent);
   for (size_t i = 0; i < ticket->parts.count && suits; i++) {
     const ladei_storage_file *file = ticket->parts.list[i].file;
     suits = file != NULL && file->cufile_handle != NULL;

@@ -23,9 +23,9 @@ typedef struct model_transfer {
   unsigned host[MAX_CHUNKS];   /* completed reads or writes of each chunk */
   unsigned copied[MAX_CHUNKS]; /* completed copies */
   unsigned next_host;          /* ordered: chunk that must come next */
-  unsigned gates;
-  bool waits;                         /* its gate was not passed when it was asked */
-  const ladei_pipe_copy_stream *lane; /* of its first copy */
+  unsigned dependencies;
+  bool waits;                                /* its dependency was not passed when it was asked */
+  const ladei_pipe_copy_stream *copy_stream; /* of its first copy */
   unsigned finishes;
   bool hangs; /* its calls do not return */
 } model_transfer;
@@ -100,11 +100,12 @@ static void check_taken(const model *m, const ladei_pipe_order *order) {
   if (order->kind == LADEI_PIPE_ORDER_COPY) {
     model_transfer *t = model_of(order->transfer);
     LADE_EXPECT(!block_of(order->slot->block)->in_flight);
-    /* Only copies that wait for the caller's stream leave the first lane, and all of a transfer's are in one. */
-    LADE_EXPECT(t->transfer.gate == LADEI_PIPE_DEPENDENCY_OPEN || t->transfer.gate == LADEI_PIPE_DEPENDENCY_AWAITED);
-    LADE_EXPECT_EQ_INT(order->slot->lane->index > 0, t->waits);
-    LADE_EXPECT(t->lane == NULL || t->lane == order->slot->lane);
-    t->lane = order->slot->lane;
+    /* Only copies that wait for the caller's stream leave the first copy stream, and all of a transfer's are in one. */
+    LADE_EXPECT(t->transfer.dependency == LADEI_PIPE_DEPENDENCY_NONE ||
+                t->transfer.dependency == LADEI_PIPE_DEPENDENCY_AWAITED);
+    LADE_EXPECT_EQ_INT(order->slot->copy_stream->index > 0, t->waits);
+    LADE_EXPECT(t->copy_stream == NULL || t->copy_stream == order->slot->copy_stream);
+    t->copy_stream = order->slot->copy_stream;
     if (order->ring->direction == LADE_TO_DEVICE && !t->transfer.no_host)
       LADE_EXPECT_EQ_UINT(t->host[chunk_of(order->slot)], 1);
   }
@@ -139,7 +140,7 @@ static void note_effect(model *m, ladei_pipe_order *order, lade_status status) {
   case LADEI_PIPE_ORDER_WRITE: model_of(order->transfer)->host[chunk_of(slot)]++; break;
   case LADEI_PIPE_ORDER_DEPENDENCY:
     order->passed = support_random_one_in(&m->random, 3);
-    model_of(order->transfer)->gates++;
+    model_of(order->transfer)->dependencies++;
     model_of(order->transfer)->waits = !order->passed;
     break;
   case LADEI_PIPE_ORDER_COPY:
@@ -209,8 +210,9 @@ static void submit_one(model *m) {
   t->transfer.calls = t->transfer.ordered || (!t->transfer.no_host && support_random_one_in(&m->random, 4));
   t->hangs = m->some_hang && t->transfer.calls && support_random_one_in(&m->random, 2);
   t->transfer.level = (unsigned)support_random_below(&m->random, LADEI_PIPE_PRIORITIES);
-  t->transfer.flow = (unsigned)support_random_below(&m->random, 3);
-  t->transfer.gate = support_random_one_in(&m->random, 3) ? LADEI_PIPE_DEPENDENCY_CLOSED : LADEI_PIPE_DEPENDENCY_OPEN;
+  t->transfer.fair_queue = (unsigned)support_random_below(&m->random, 3);
+  t->transfer.dependency =
+      support_random_one_in(&m->random, 3) ? LADEI_PIPE_DEPENDENCY_UNKNOWN : LADEI_PIPE_DEPENDENCY_NONE;
   t->transfer.after = support_random_below(&m->random, 4);
   t->transfer.lead_bytes = (size_t)support_random_below(&m->random, chunk);
   uint64_t covered = t->transfer.bytes > 0 ? t->transfer.bytes + t->transfer.lead_bytes : 0;
@@ -282,7 +284,7 @@ static void drain_beside_hanging(model *m) {
     bool source = t->calls && t->ring->direction == LADE_TO_DEVICE;
     bool answers = source && t->answered && t->stalled == 0 && !m->transfers[i].hangs;
     /* Two slots cannot hold a call, what waits for a stream, and what waits for nothing. */
-    must[i] = t->calls ? answers && m->depth >= 3 : t->gate == LADEI_PIPE_DEPENDENCY_OPEN || m->depth >= 3;
+    must[i] = t->calls ? answers && m->depth >= 3 : t->dependency == LADEI_PIPE_DEPENDENCY_NONE || m->depth >= 3;
   }
   ladei_pipe_core_set_yield(&m->core, LADEI_PIPE_YIELD_NONE);
   /* A POLL or an ACQUIRE in vain leaves nothing to do for once, not for good. */

@@ -4,26 +4,26 @@
  * core_pick.c picks the order, core_check.c recounts the invariants; see core.h for the states and the orders that lead
  * from one to the next.
  *
- *   submit -> flow of its level: [T2 begun in part] [T3] ...     until all its chunks are begun
+ *   submit -> fair queue of its level: [T2 begun in part] [T3] ...     until all its chunks are begun
  *          -> queue: T1, T2, T3 ...                              until it is settled
  *             slots:  free (rested longest first) | reading | ready | copied | covered by batch 1, batch 2 | landed ...
  *
- * I1  Each slot is in exactly one state, and in the list of that state if it has one (empty, free, ready, copied,
- *     landed, lost, a batch's); while an order for it is out (ACQUIRING, READING, COPYING, WRITING, RELEASING) it is in
- *     none.
- *     ring->lanes_copied has the bits of the lanes that have COPIED slots.
+ * I1  Each slot is in exactly one state, and in the list of that state if it has one (empty, free, ready, copied, landed, lost,
+ *     a batch's); while an order for it is out (ACQUIRING, READING, COPYING, WRITING, RELEASING) it is in none.
+ *     ring->copy_streams_copied has the bits of the copy streams that have COPIED slots.
  * I2  A slot has a block unless it is EMPTY, ACQUIRING, COPIED or COVERED after an early RELEASE, or carries a chunk of
  *     an unstaged transfer.
- * I3  transfer->active = slots that carry its chunks. A transfer settles when nothing is active, its gate is not
- *     OPENING and it has failed or all its bytes are done; settled once, finished once. ring->standing = the sum of
- *     active over transfers that may stand still, lane->transfers = transfers AWAITED there or passed since, not settled.
+ * I3  transfer->active = slots that carry its chunks. A transfer settles when nothing is active, its dependency is not
+ *     QUERYING and it has failed or all its bytes are done; settled once, finished once. ring->may_stall = the sum of
+ *     active over transfers that may stall, copy_stream->transfers = transfers AWAITED there or passed since, not settled.
  * I4  ring->blocks = slots with a block or ACQUIRING, at most slot_limit when the last block was asked for.
  * I5  A failed transfer begins no chunk, and none of its slots is READY or LANDED.
  * I6  done_bytes <= queued_bytes <= issued_bytes <= bytes (to the host likewise: copies are queued before they land).
- * I7  Which transfers wait for their turn: stated in core_schedule.c.
- * I8  READY slots stand in the order of their transfers' levels, highest first.
- * I9  ring->calls_active = slots that carry chunks of transfers that call back, ring->calls_out = those READING or WRITING; transfer->stalled = those of them that are
- *     stalled; ring->host_out = slots READING or WRITING but for stalled ones and ordered transfers'.
+ * I7  Which transfers wait to be scheduled: stated in core_schedule.c.
+ * I8  READY slots are in the order of their transfers' levels, highest first.
+ * I9  ring->calls_active = slots that carry chunks of transfers that call back, ring->calls_out = those READING or WRITING;
+ *     transfer->stalled = those of them that are stalled; ring->host_out = slots READING or WRITING but for stalled ones
+ *     and ordered transfers'.
  * I10 Slots, batches and stream dependencies go from state to state as slot_may_become, batch_may_become and
  *     dependency_may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
@@ -125,8 +125,8 @@ static void slot_to_ready(ladei_pipe_slot *slot) {
 /* One slot more or less carries a chunk of it. */
 static void active_add(ladei_pipe_core_transfer *transfer, unsigned change) {
   transfer->active += change;
-  if (transfer->gate != LADEI_PIPE_DEPENDENCY_OPEN || transfer->calls) {
-    transfer->ring->standing += ladei_pipe_transfer_may_stand(transfer) ? change : 0;
+  if (transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE || transfer->calls) {
+    transfer->ring->may_stall += ladei_pipe_transfer_may_stall(transfer) ? change : 0;
     transfer->ring->calls_active += transfer->calls ? change : 0;
   }
 }
@@ -135,43 +135,43 @@ static void active_increment(ladei_pipe_core_transfer *transfer) { active_add(tr
 
 static void active_decrement(ladei_pipe_core_transfer *transfer) { active_add(transfer, UINT32_MAX); }
 
-/* After what decides whether the transfer may stand still: it stood, or did not. */
-static void standing_update(ladei_pipe_core_transfer *transfer, bool stood) {
-  bool stands = ladei_pipe_transfer_may_stand(transfer);
-  if (stood && !stands)
-    transfer->ring->standing -= transfer->active;
-  else if (stands && !stood)
-    transfer->ring->standing += transfer->active;
+/* After what decides whether the transfer may stall; `could_stall`: it might before. */
+static void may_stall_update(ladei_pipe_core_transfer *transfer, bool could_stall) {
+  bool can_stall = ladei_pipe_transfer_may_stall(transfer);
+  if (could_stall && !can_stall)
+    transfer->ring->may_stall -= transfer->active;
+  else if (can_stall && !could_stall)
+    transfer->ring->may_stall += transfer->active;
 }
 
 /* I10, of stream dependencies. */
 static inline __attribute__((unused)) bool dependency_may_become(ladei_pipe_dependency from, ladei_pipe_dependency to) {
   switch (from) {
-  case LADEI_PIPE_DEPENDENCY_OPEN: return false;
-  case LADEI_PIPE_DEPENDENCY_CLOSED: return to == LADEI_PIPE_DEPENDENCY_OPENING;
-  case LADEI_PIPE_DEPENDENCY_OPENING: return to == LADEI_PIPE_DEPENDENCY_AWAITED || to == LADEI_PIPE_DEPENDENCY_OPEN;
-  case LADEI_PIPE_DEPENDENCY_AWAITED: return to == LADEI_PIPE_DEPENDENCY_OPEN;
+  case LADEI_PIPE_DEPENDENCY_NONE: return false;
+  case LADEI_PIPE_DEPENDENCY_UNKNOWN: return to == LADEI_PIPE_DEPENDENCY_QUERYING;
+  case LADEI_PIPE_DEPENDENCY_QUERYING: return to == LADEI_PIPE_DEPENDENCY_AWAITED || to == LADEI_PIPE_DEPENDENCY_NONE;
+  case LADEI_PIPE_DEPENDENCY_AWAITED: return to == LADEI_PIPE_DEPENDENCY_NONE;
   }
   return false;
 }
 
 static void dependency_set(ladei_pipe_core_transfer *transfer, ladei_pipe_dependency dependency) {
-  assert(dependency_may_become(transfer->gate, dependency) && "I10");
-  transfer->gate = dependency;
+  assert(dependency_may_become(transfer->dependency, dependency) && "I10");
+  transfer->dependency = dependency;
 }
 
-static void gate_set(ladei_pipe_core_transfer *transfer, ladei_pipe_dependency gate) {
-  bool stood = ladei_pipe_transfer_may_stand(transfer);
-  dependency_set(transfer, gate);
-  standing_update(transfer, stood);
+static void dependency_change(ladei_pipe_core_transfer *transfer, ladei_pipe_dependency dependency) {
+  bool could_stall = ladei_pipe_transfer_may_stall(transfer);
+  dependency_set(transfer, dependency);
+  may_stall_update(transfer, could_stall);
 }
 
 /* Moves the transfer to the finished ones when nothing is left to do for it. */
 static void transfer_settle(ladei_pipe_core_transfer *transfer) {
   bool ended = ladei_pipe_transfer_failed(transfer) || transfer->done_bytes == transfer->bytes;
-  if (ended && transfer->active == 0 && transfer->gate != LADEI_PIPE_DEPENDENCY_OPENING && !transfer->settled) {
+  if (ended && transfer->active == 0 && transfer->dependency != LADEI_PIPE_DEPENDENCY_QUERYING && !transfer->settled) {
     transfer->settled = true;
-    transfer->lane->transfers -= transfer->lane->index > 0 ? 1 : 0;
+    transfer->copy_stream->transfers -= transfer->copy_stream->index > 0 ? 1 : 0;
     TAILQ_REMOVE(&transfer->ring->queue, transfer, link);
     TAILQ_INSERT_TAIL(&transfer->ring->finished, transfer, link);
   }
@@ -216,7 +216,7 @@ static unsigned transfer_fail_by(ladei_pipe_core *core, ladei_pipe_core_transfer
 void ladei_pipe_core_submit(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, lade_direction direction) {
   ladei_pipe_ring *ring = &core->rings[direction == LADE_TO_DEVICE ? 0 : 1];
   transfer->ring = ring;
-  transfer->lane = &ring->lanes[0];
+  transfer->copy_stream = &ring->copy_streams[0];
   transfer->number = core->counters.transfers_submitted;
   transfer->error.status = LADE_OK;
   TAILQ_INSERT_TAIL(&ring->queue, transfer, link);
@@ -247,7 +247,7 @@ static size_t chunk_size(const ladei_pipe_core_transfer *transfer, const ladei_p
 /* Gives the slot the next chunk of the transfer that is being issued. */
 static void chunk_begin(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
   ladei_pipe_priority *level = &transfer->ring->levels[transfer->level];
-  ladei_pipe_fair_queue *flow = &level->flows[transfer->flow];
+  ladei_pipe_fair_queue *fair_queue = &level->fair_queues[transfer->fair_queue];
   slot->transfer = transfer;
   slot->used = true;
   slot->offset = transfer->issued_bytes;
@@ -255,8 +255,8 @@ static void chunk_begin(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfe
   slot->bytes = chunk_size(transfer, slot);
   transfer->issued_bytes += slot->bytes;
   active_increment(transfer);
-  level->clock = flow->served;
-  flow->served += slot->bytes;
+  level->clock = fair_queue->served;
+  fair_queue->served += slot->bytes;
   ladei_pipe_transfer_update(transfer);
 }
 
@@ -268,7 +268,7 @@ static ladei_pipe_slot *slot_begin(ladei_pipe_ring *ring, ladei_pipe_slot *slot,
 }
 
 static void take_copy(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
-  order->slot->lane = order->transfer->lane;
+  order->slot->copy_stream = order->transfer->copy_stream;
   if (order->slot->state == LADEI_PIPE_SLOT_READY)
     slot_take(&ring->ready, order->slot, LADEI_PIPE_SLOT_COPYING);
   else
@@ -283,12 +283,12 @@ static void host_begin(ladei_pipe_ring *ring, ladei_pipe_core_transfer *transfer
 
 /* A call has returned: the transfer has shown that it answers, and does not hang if no other call of it is overdue. */
 static void call_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
-  bool stood = ladei_pipe_transfer_may_stand(transfer);
+  bool could_stall = ladei_pipe_transfer_may_stall(transfer);
   slot->ring->calls_out--;
   transfer->answered = true;
   transfer->stalled -= slot->stalled ? 1 : 0;
   slot->stalled = false;
-  standing_update(transfer, stood);
+  may_stall_update(transfer, could_stall);
 }
 
 static void host_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
@@ -299,19 +299,19 @@ static void host_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) 
 
 void ladei_pipe_core_stall(ladei_pipe_slot *slot) {
   ladei_pipe_core_transfer *transfer = slot->transfer;
-  bool stood = ladei_pipe_transfer_may_stand(transfer);
+  bool could_stall = ladei_pipe_transfer_may_stall(transfer);
   slot->stalled = true;
   slot->ring->host_out -= transfer->ordered ? 0 : 1;
   transfer->stalled++;
-  standing_update(transfer, stood);
+  may_stall_update(transfer, could_stall);
   ladei_pipe_transfer_update(transfer);
 }
 
-static void take_gate(const ladei_pipe_order *order) {
-  dependency_set(order->transfer, LADEI_PIPE_DEPENDENCY_OPENING);
-  order->transfer->lane = order->lane;
-  order->lane->transfers++;
-  order->lane->after = order->transfer->after;
+static void take_dependency(const ladei_pipe_order *order) {
+  dependency_set(order->transfer, LADEI_PIPE_DEPENDENCY_QUERYING);
+  order->transfer->copy_stream = order->copy_stream;
+  order->copy_stream->transfers++;
+  order->copy_stream->after = order->transfer->after;
 }
 
 /* I10, of batches. */
@@ -331,17 +331,17 @@ static void batch_state_set(ladei_pipe_batch *batch, ladei_pipe_batch_state stat
 }
 
 static void take_record(ladei_pipe_batch *batch) {
-  ladei_pipe_copy_stream *lane = batch->lane;
+  ladei_pipe_copy_stream *copy_stream = batch->copy_stream;
   ladei_pipe_slot *slot;
-  TAILQ_REMOVE(&lane->idle, batch, link);
+  TAILQ_REMOVE(&copy_stream->idle, batch, link);
   batch_state_set(batch, LADEI_PIPE_BATCH_RECORDING);
   batch->by_stream = false;
-  TAILQ_CONCAT(&batch->slots, &lane->copied, link);
+  TAILQ_CONCAT(&batch->slots, &copy_stream->copied, link);
   TAILQ_FOREACH (slot, &batch->slots, link) slot_state_set(slot, LADEI_PIPE_SLOT_COVERED);
-  lane->ring->lanes_copied &= ~(1u << lane->index);
-  lane->copied_count = 0;
-  lane->copied_bytes = 0;
-  lane->recording++;
+  copy_stream->ring->copy_streams_copied &= ~(1u << copy_stream->index);
+  copy_stream->copied_count = 0;
+  copy_stream->copied_bytes = 0;
+  copy_stream->recording++;
 }
 
 static void take_release(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
@@ -365,7 +365,7 @@ static void core_take(ladei_pipe_core *core, const ladei_pipe_order *order) {
     host_begin(ring, order->transfer);
     chunk_begin(slot_begin(ring, order->slot, LADEI_PIPE_SLOT_READING), order->transfer);
     break;
-  case LADEI_PIPE_ORDER_DEPENDENCY: take_gate(order); break;
+  case LADEI_PIPE_ORDER_DEPENDENCY: take_dependency(order); break;
   case LADEI_PIPE_ORDER_COPY: take_copy(ring, order); break;
   case LADEI_PIPE_ORDER_RECORD: take_record(order->batch); break;
   case LADEI_PIPE_ORDER_POLL: batch_state_set(order->batch, LADEI_PIPE_BATCH_POLLING); break;
@@ -382,7 +382,7 @@ static void core_take(ladei_pipe_core *core, const ladei_pipe_order *order) {
 bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out) {
   if (!ladei_pipe_core_pick(core, allow, out)) return false;
   core_take(core, out);
-  core->turn ^= 1u;
+  core->next_ring ^= 1u;
   return true;
 }
 
@@ -429,7 +429,7 @@ static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *
 
 /* It took some time: POLL may be worth while again. */
 static void ring_poll_wake(ladei_pipe_ring *ring) {
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) ring->lanes[i].poll_asleep = false;
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) ring->copy_streams[i].poll_asleep = false;
   ring->acquire_asleep = false;
 }
 
@@ -450,15 +450,15 @@ static unsigned complete_read(ladei_pipe_core *core, const ladei_pipe_order *ord
   return changed;
 }
 
-static unsigned complete_gate(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
-                              const lade_error *error) {
+static unsigned complete_dependency(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
+                                    const lade_error *error) {
   ladei_pipe_core_transfer *transfer = order->transfer;
   bool waits = status == LADE_OK && !order->passed;
   if (!waits) {
-    transfer->lane->transfers--;
-    transfer->lane = &order->ring->lanes[0];
+    transfer->copy_stream->transfers--;
+    transfer->copy_stream = &order->ring->copy_streams[0];
   }
-  gate_set(transfer, waits ? LADEI_PIPE_DEPENDENCY_AWAITED : LADEI_PIPE_DEPENDENCY_OPEN);
+  dependency_change(transfer, waits ? LADEI_PIPE_DEPENDENCY_AWAITED : LADEI_PIPE_DEPENDENCY_NONE);
   unsigned changed = status == LADE_OK ? 0 : transfer_fail_by(core, transfer, error);
   ladei_pipe_transfer_update(transfer);
   transfer_settle(transfer);
@@ -466,10 +466,10 @@ static unsigned complete_gate(ladei_pipe_core *core, const ladei_pipe_order *ord
 }
 
 static void slot_to_copied(ladei_pipe_slot *slot) {
-  slot_put(&slot->lane->copied, slot, LADEI_PIPE_SLOT_COPIED);
-  slot->ring->lanes_copied |= 1u << slot->lane->index;
-  slot->lane->copied_count++;
-  slot->lane->copied_bytes += slot->bytes;
+  slot_put(&slot->copy_stream->copied, slot, LADEI_PIPE_SLOT_COPIED);
+  slot->ring->copy_streams_copied |= 1u << slot->copy_stream->index;
+  slot->copy_stream->copied_count++;
+  slot->copy_stream->copied_bytes += slot->bytes;
 }
 
 static unsigned complete_copy(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
@@ -504,7 +504,7 @@ static unsigned complete_record(ladei_pipe_core *core, const ladei_pipe_order *o
                                 const lade_error *error) {
   ladei_pipe_batch *batch = order->batch;
   unsigned changed = 0;
-  batch->lane->recording--;
+  batch->copy_stream->recording--;
   if (status == LADE_OK) {
     core->counters.events_recorded++;
   } else {
@@ -512,14 +512,14 @@ static unsigned complete_record(ladei_pipe_core *core, const ladei_pipe_order *o
     batch->by_stream = true;
   }
   batch_state_set(batch, LADEI_PIPE_BATCH_PENDING);
-  TAILQ_INSERT_TAIL(&batch->lane->pending, batch, link);
+  TAILQ_INSERT_TAIL(&batch->copy_stream->pending, batch, link);
   return changed;
 }
 
 /* The copy of a slot is known to be over. */
 static void slot_land(ladei_pipe_core *core, ladei_pipe_ring *ring, ladei_pipe_slot *slot) {
   ladei_pipe_core_transfer *transfer = slot->transfer;
-  if (transfer->gate == LADEI_PIPE_DEPENDENCY_AWAITED) gate_set(transfer, LADEI_PIPE_DEPENDENCY_OPEN);
+  if (transfer->dependency == LADEI_PIPE_DEPENDENCY_AWAITED) dependency_change(transfer, LADEI_PIPE_DEPENDENCY_NONE);
   if (!ladei_pipe_transfer_failed(transfer) && ring->direction == LADE_TO_HOST && !transfer->no_host) {
     slot_put(&ring->landed, slot, LADEI_PIPE_SLOT_LANDED);
     ladei_pipe_transfer_update(transfer);
@@ -550,12 +550,12 @@ static void slot_lose(ladei_pipe_ring *ring, ladei_pipe_slot *slot) {
 static unsigned complete_poll(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
                               const lade_error *error) {
   ladei_pipe_batch *batch = order->batch;
-  ladei_pipe_copy_stream *lane = batch->lane;
+  ladei_pipe_copy_stream *copy_stream = batch->copy_stream;
   ladei_pipe_ring *ring = order->ring;
   batch_state_set(batch, LADEI_PIPE_BATCH_PENDING);
   core->counters.events_queried++;
   if (status == LADE_NOT_READY) {
-    lane->poll_asleep = true;
+    copy_stream->poll_asleep = true;
     return 0;
   }
   unsigned changed = status == LADE_OK ? 0 : batch_fail_transfers(core, batch, error);
@@ -563,7 +563,7 @@ static unsigned complete_poll(ladei_pipe_core *core, const ladei_pipe_order *ord
     batch->by_stream = true;
     return changed;
   }
-  TAILQ_REMOVE(&lane->pending, batch, link);
+  TAILQ_REMOVE(&copy_stream->pending, batch, link);
   for (ladei_pipe_slot *slot; (slot = TAILQ_FIRST(&batch->slots)) != NULL;) {
     TAILQ_REMOVE(&batch->slots, slot, link);
     if (status == LADE_OK)
@@ -572,7 +572,7 @@ static unsigned complete_poll(ladei_pipe_core *core, const ladei_pipe_order *ord
       slot_lose(ring, slot);
   }
   batch_state_set(batch, LADEI_PIPE_BATCH_IDLE);
-  TAILQ_INSERT_HEAD(&lane->idle, batch, link);
+  TAILQ_INSERT_HEAD(&copy_stream->idle, batch, link);
   return changed;
 }
 
@@ -633,7 +633,7 @@ unsigned ladei_pipe_core_complete(ladei_pipe_core *core, const ladei_pipe_order 
   switch (order->kind) {
   case LADEI_PIPE_ORDER_ACQUIRE: return complete_acquire(core, order, status, error);
   case LADEI_PIPE_ORDER_READ: return complete_read(core, order, status, error);
-  case LADEI_PIPE_ORDER_DEPENDENCY: return complete_gate(core, order, status, error);
+  case LADEI_PIPE_ORDER_DEPENDENCY: return complete_dependency(core, order, status, error);
   case LADEI_PIPE_ORDER_COPY: return complete_copy(core, order, status, error);
   case LADEI_PIPE_ORDER_RECORD: return complete_record(core, order, status, error);
   case LADEI_PIPE_ORDER_POLL: return complete_poll(core, order, status, error);
@@ -665,7 +665,8 @@ uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer) {
 bool ladei_pipe_core_polls(const ladei_pipe_core *core) {
   bool polls = false;
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++)
-    polls = polls || !TAILQ_EMPTY(&core->rings[0].lanes[i].pending) || !TAILQ_EMPTY(&core->rings[1].lanes[i].pending);
+    polls = polls || !TAILQ_EMPTY(&core->rings[0].copy_streams[i].pending) ||
+            !TAILQ_EMPTY(&core->rings[1].copy_streams[i].pending);
   return polls || ladei_pipe_core_awaits_block(&core->rings[0]) || ladei_pipe_core_awaits_block(&core->rings[1]);
 }
 
@@ -681,19 +682,19 @@ void ladei_pipe_core_poll_wake(ladei_pipe_core *core) {
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-static void lane_init(ladei_pipe_ring *ring, unsigned index) {
-  ladei_pipe_copy_stream *lane = &ring->lanes[index];
-  lane->ring = ring;
-  lane->index = index;
-  TAILQ_INIT(&lane->copied);
-  TAILQ_INIT(&lane->idle);
-  TAILQ_INIT(&lane->pending);
+static void copy_stream_init(ladei_pipe_ring *ring, unsigned index) {
+  ladei_pipe_copy_stream *copy_stream = &ring->copy_streams[index];
+  copy_stream->ring = ring;
+  copy_stream->index = index;
+  TAILQ_INIT(&copy_stream->copied);
+  TAILQ_INIT(&copy_stream->idle);
+  TAILQ_INIT(&copy_stream->pending);
   for (unsigned i = 0; i < LADEI_PIPE_BATCHES; i++) {
-    ladei_pipe_batch *batch = &lane->batches[i];
-    batch->lane = lane;
+    ladei_pipe_batch *batch = &copy_stream->batches[i];
+    batch->copy_stream = copy_stream;
     batch->index = i;
     TAILQ_INIT(&batch->slots);
-    TAILQ_INSERT_TAIL(&lane->idle, batch, link);
+    TAILQ_INSERT_TAIL(&copy_stream->idle, batch, link);
   }
 }
 
@@ -713,9 +714,9 @@ static lade_status ring_init(ladei_pipe_ring *ring, lade_direction direction, un
   TAILQ_INIT(&ring->queue);
   TAILQ_INIT(&ring->finished);
   TAILQ_INIT(&ring->held);
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) lane_init(ring, i);
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) copy_stream_init(ring, i);
   for (unsigned i = 0; i < LADEI_PIPE_PRIORITIES; i++)
-    for (unsigned k = 0; k < LADEI_PIPE_FAIR_QUEUES; k++) TAILQ_INIT(&ring->levels[i].flows[k].waiting);
+    for (unsigned k = 0; k < LADEI_PIPE_FAIR_QUEUES; k++) TAILQ_INIT(&ring->levels[i].fair_queues[k].waiting);
   if (ring->slots == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory for a ring of %u slots", depth);
   for (unsigned i = 0; i < depth; i++) {
@@ -726,7 +727,7 @@ static lade_status ring_init(ladei_pipe_ring *ring, lade_direction direction, un
 }
 
 lade_status ladei_pipe_core_init(ladei_pipe_core *core, unsigned depth) {
-  *core = (ladei_pipe_core){.turn = 0};
+  *core = (ladei_pipe_core){.next_ring = 0};
   lade_status status = ring_init(&core->rings[0], LADE_TO_DEVICE, depth);
   if (status == LADE_OK) status = ring_init(&core->rings[1], LADE_TO_HOST, depth);
   if (status != LADE_OK) ladei_pipe_core_destroy(core);
