@@ -22,6 +22,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cgroups.h"
+
 enum { PATH_BYTES = PATH_MAX };
 
 bool ladei_pinned_file_number(const char *path, const char *key, uint64_t *out) {
@@ -52,15 +54,13 @@ static uint64_t meminfo_available(const char *root) {
 
 /* How one version of control groups names its files and page cache. */
 typedef struct group_files {
-  const char *mount;
   const char *limits[2];              /* the smaller one holds */
   const char *usage, *cache, *shared; /* shared memory counts as cache there, yet cannot be dropped */
 } group_files;
 
 static const group_files version_1 = {
-    "/sys/fs/cgroup/memory", {"memory.limit_in_bytes", NULL}, "memory.usage_in_bytes", "total_cache ", "total_shmem "};
-static const group_files version_2 = {
-    "/sys/fs/cgroup", {"memory.max", "memory.high"}, "memory.current", "file ", "shmem "};
+    {"memory.limit_in_bytes", NULL}, "memory.usage_in_bytes", "total_cache ", "total_shmem "};
+static const group_files version_2 = {{"memory.max", "memory.high"}, "memory.current", "file ", "shmem "};
 
 static bool group_number(const char *folder, const char *name, const char *key, uint64_t *out) {
   char path[PATH_BYTES];
@@ -90,47 +90,16 @@ static uint64_t group_headroom(const char *folder, const group_files *files) {
   return usage < limit ? limit - usage : 0;
 }
 
-/* The smallest headroom of a group and all groups above it, up to the mount point. */
-static uint64_t groups_headroom(const char *root, const char *group, const group_files *files) {
-  char folder[PATH_BYTES];
-  uint64_t headroom = LADEI_PINNED_NO_LIMIT;
-  int mount = snprintf(folder, sizeof folder, "%s%s", root, files->mount);
-  int length = snprintf(folder, sizeof folder, "%s%s%s", root, files->mount, group);
-  if (mount < 0 || length < 0 || (size_t)length >= sizeof folder) return headroom;
-  for (;;) {
-    uint64_t own = group_headroom(folder, files);
-    headroom = own < headroom ? own : headroom;
-    char *slash = strrchr(folder + mount, '/');
-    if (slash == NULL) return headroom;
-    *slash = '\0';
-  }
+static void headroom_visit(const char *folder, bool version_2_here, void *user) {
+  uint64_t *headroom = user;
+  uint64_t own = group_headroom(folder, version_2_here ? &version_2 : &version_1);
+  *headroom = own < *headroom ? own : *headroom;
 }
 
-/* A line of /proc/self/cgroup: "4:memory:/path" in version 1, "0::/path" in version 2. */
-static uint64_t line_headroom(const char *root, char *line) {
-  line[strcspn(line, "\n")] = '\0';
-  char *controllers = strchr(line, ':');
-  char *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
-  if (group == NULL) return LADEI_PINNED_NO_LIMIT;
-  *group++ = '\0';
-  controllers++;
-  if (controllers[0] == '\0') return groups_headroom(root, group, &version_2);
-  for (char *rest = controllers, *name; (name = strsep(&rest, ",")) != NULL;)
-    if (strcmp(name, "memory") == 0) return groups_headroom(root, group, &version_1);
-  return LADEI_PINNED_NO_LIMIT;
-}
-
+/* The smallest of all groups. */
 static uint64_t cgroup_headroom(const char *root) {
-  char path[PATH_BYTES];
-  char line[PATH_BYTES];
   uint64_t headroom = LADEI_PINNED_NO_LIMIT;
-  snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-  FILE *file = fopen(path, "re");
-  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-    uint64_t own = line_headroom(root, line);
-    headroom = own < headroom ? own : headroom;
-  }
-  if (file != NULL) fclose(file);
+  ladei_cgroups_each(root, "memory", headroom_visit, &headroom);
   return headroom;
 }
 

@@ -14,11 +14,10 @@
  */
 #include "lade/pipeline.h"
 
-#include <sched.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "base/cancellation.h"
+#include "base/cgroups.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -54,23 +53,15 @@ static bool engines_are_threads(const lade_runtime *runtime) {
   return runtime->software_device && runtime->ops->step == NULL;
 }
 
-/* Processors that this process may use, of those there are. */
-static long processors(void) {
-  cpu_set_t set;
-  long online = sysconf(_SC_NPROCESSORS_ONLN);
-  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) < online) online = CPU_COUNT(&set);
-  return online;
-}
-
 static long clamp(long value, long least, long most) { return value < least ? least : value > most ? most : value; }
 
 /*
  * Note [Readers]
  * Out of the page cache a processor copies 8 to 10 GB/s, and links take 25 to 55 GB/s: readers are three quarters of the
- * processors, between 4 and 16. Those that are not needed sleep. Where engines are threads, one processor is theirs.
+ * processors that the process may use (its affinity mask, the quota of its control groups), between 4 and 16. Those that are not needed sleep. Where engines are threads, one processor is theirs.
  */
 static uint32_t readers_choose(const lade_runtime *runtime) {
-  long cpus = processors();
+  long cpus = ladei_processors("");
   if (runtime->ops->step != NULL) return 4;
   if (engines_are_threads(runtime)) return (uint32_t)clamp(cpus - 1, 1, 4);
   return (uint32_t)clamp(cpus * 3 / 4, clamp(cpus, 1, 4), 16);

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The processors that a process may use, read from files as a kernel writes them. */
+#include "base/cgroups.h"
+
+#include <sched.h>
+
+#include "tests/shim/lade_test.h"
+#include "tests/support/temp_dir.h"
+
+typedef struct machine_file {
+  const char *path, *text;
+} machine_file;
+
+/* Of a machine with these files, up to the one without a path. */
+static unsigned quota_of(const machine_file *files) {
+  support_temp_dir root;
+  if (!support_temp_dir_create(&root)) return 0;
+  for (; files->path != NULL; files++) support_temp_dir_write(&root, files->path, files->text);
+  unsigned quota = ladei_processor_quota(root.path);
+  support_temp_dir_remove(&root);
+  return quota;
+}
+
+LADE_TEST(Cgroups, NothingReadableIsNoQuota) { LADE_EXPECT_EQ_UINT(ladei_processor_quota("/nonexistent"), UINT_MAX); }
+
+LADE_TEST(Cgroups, QuotaOfVersion2IsRoundedUp) {
+  static const char *const texts[] = {"200000 100000\n", "150000 100000\n", "10000 100000\n",
+                                      "1 9223372036854775807\n"};
+  static const unsigned quotas[] = {2, 2, 1, 1};
+  for (int i = 0; i < 4; i++) {
+    const machine_file files[] = {
+        {"proc/self/cgroup", "0::/job\n"}, {"sys/fs/cgroup/job/cpu.max", texts[i]}, {NULL, NULL}};
+    LADE_EXPECT_EQ_UINT(quota_of(files), quotas[i]);
+  }
+}
+
+LADE_TEST(Cgroups, SmallestQuotaOnTheWayUpDecides) {
+  const machine_file files[] = {{"proc/self/cgroup", "0::/a/b/c\n"},
+                                {"sys/fs/cgroup/a/b/c/cpu.max", "max 100000\n"},
+                                {"sys/fs/cgroup/a/b/cpu.max", "900000 100000\n"},
+                                {"sys/fs/cgroup/a/cpu.max", "350000 50000\n"},
+                                {"sys/fs/cgroup/cpu.max", "800000 100000\n"},
+                                {NULL, NULL}};
+  LADE_EXPECT_EQ_UINT(quota_of(files), 7);
+}
+
+LADE_TEST(Cgroups, QuotaOfVersion1IsThatOfTheCpuController) {
+  const machine_file files[] = {{"proc/self/cgroup", "5:memory:/x\n4:cpuacct,cpu:/a\n0::/\n"},
+                                {"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "100000\n"},
+                                {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"},
+                                {"sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "-1\n"},
+                                {"sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n"},
+                                {"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "1250000\n"},
+                                {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "250000\n"},
+                                {NULL, NULL}};
+  LADE_EXPECT_EQ_UINT(quota_of(files), 5);
+}
+
+LADE_TEST(Cgroups, MalformedQuotasLimitNothing) {
+  static const char *const texts[] = {"",           "\n",         "max\n",       "100000\n",
+                                      "0 100000\n", "100000 0\n", "-5 100000\n", "x y\n"};
+  for (int i = 0; i < 8; i++) {
+    const machine_file files[] = {{"proc/self/cgroup", "nothing\n0::/job\n"},
+                                  {"sys/fs/cgroup/job/cpu.max", texts[i]},
+                                  {"sys/fs/cgroup/job/cpu.cfs_quota_us", "100000\n"},
+                                  {NULL, NULL}};
+    LADE_EXPECT_EQ_UINT(quota_of(files), UINT_MAX);
+  }
+}
+
+/* The affinity mask alone was obeyed: a container of one processor on a machine of many got sixteen threads. */
+LADE_TEST(Cgroups, ProcessorsObeyMaskAndQuota) {
+  support_temp_dir root;
+  cpu_set_t before, one;
+  LADE_ASSERT_EQ_INT(sched_getaffinity(0, sizeof before, &before), 0);
+  LADE_ASSERT(support_temp_dir_create(&root));
+  support_temp_dir_write(&root, "proc/self/cgroup", "0::/job\n");
+  LADE_EXPECT_EQ_UINT(ladei_processors(root.path), (unsigned)CPU_COUNT(&before));
+  support_temp_dir_write(&root, "sys/fs/cgroup/job/cpu.max", "100000 100000\n");
+  LADE_EXPECT_EQ_UINT(ladei_processors(root.path), 1);
+  support_temp_dir_write(&root, "sys/fs/cgroup/job/cpu.max", "max 100000\n");
+  size_t first = 0;
+  while (!CPU_ISSET(first, &before)) first++;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  LADE_ASSERT_EQ_INT(sched_setaffinity(0, sizeof one, &one), 0);
+  LADE_EXPECT_EQ_UINT(ladei_processors(root.path), 1);
+  LADE_ASSERT_EQ_INT(sched_setaffinity(0, sizeof before, &before), 0);
+  support_temp_dir_remove(&root);
+}
