@@ -31,7 +31,7 @@
 #include "base/size.h"
 #include "loaders/plan.h"
 #include "loaders/skips.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
 typedef enum slot_state {
   SLOT_EMPTY = 0,

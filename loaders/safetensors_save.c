@@ -27,7 +27,7 @@
 #include "loaders/generation.h"
 #include "loaders/part_file.h"
 #include "loaders/text.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
 enum { MAX_SHARDS = 99999 };                                /* five digits in their names */
 static const uint64_t progress_interval_ns = 100 * 1000000; /* between two calls of options.progress */

@@ -21,7 +21,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
 enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STALLED = 8 };
 

@@ -2,7 +2,7 @@
 /*
  * Submitting: checks what comes from the caller and makes a transfer of it that the core understands.
  *
- *   check the request -> place among max_transfers -> ticket: parts, files, destination, dependency -> core
+ *   check the request -> place among max_transfers -> ticket: pieces, files, destination, dependency -> core
  *
  * I1  A submit that fails leaves nothing behind: what it took on the way goes back in reverse.
  * I2  unfinished transfers + calls inside submit <= max_transfers.
@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
 /* --- checking what comes from the caller -------------------------------------------------------------------------- */
 
@@ -133,18 +133,18 @@ static unsigned fair_queue_of(uint64_t submitter) {
 }
 _Static_assert(LADEI_PIPE_FAIR_QUEUES == 32, "flow_of makes numbers of four bits for each half");
 
-static bool any_ordered(const ladei_pipe_parts *parts) {
+static bool any_ordered(const ladei_pipe_pieces *pieces) {
   bool ordered = false;
-  for (size_t i = 0; i < parts->count && !ordered; i++)
-    ordered = parts->list[i].host.kind == LADE_ENDPOINT_CALLBACK && !parts->list[i].host.concurrent;
+  for (size_t i = 0; i < pieces->count && !ordered; i++)
+    ordered = pieces->list[i].host.kind == LADE_ENDPOINT_CALLBACK && !pieces->list[i].host.concurrent;
   return ordered;
 }
 
 /* What can only be judged with the pipeline's settings at hand. */
-static lade_status parts_check(const lade_pipeline *pipeline, const lade_transfer *request,
-                               const ladei_pipe_parts *parts) {
-  for (size_t i = 0; i < parts->count; i++) {
-    const lade_endpoint *host = &parts->list[i].host;
+static lade_status pieces_check(const lade_pipeline *pipeline, const lade_transfer *request,
+                                const ladei_pipe_pieces *pieces) {
+  for (size_t i = 0; i < pieces->count; i++) {
+    const lade_endpoint *host = &pieces->list[i].host;
     if (host->kind != LADE_ENDPOINT_DEVICE) continue;
     if (host->fd < 0 || host->fd >= pipeline->devices) {
       return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: endpoint of device %d of %d", host->fd,
@@ -170,7 +170,7 @@ static void checksum_fill(const lade_transfer *request, lade_ticket *ticket) {
   ticket->checksums = request->checksums;
   if (request->checksum == LADE_CHECKSUM_NONE) return;
   if (transfer->lead_bytes != 0) {
-    ladei_storage_buffer(ticket->parts.list[0].file);
+    ladei_storage_buffer(ticket->pieces.list[0].file);
     transfer->lead_bytes = 0;
   }
   transfer->unit_bytes = ladei_size_max(transfer->unit_bytes, (size_t)request->checksum_bytes);
@@ -183,12 +183,12 @@ static void transfer_fill(const lade_pipeline *pipeline, const lade_transfer *re
   ticket->to_device = request->direction == LADE_TO_DEVICE;
   ticket->on_complete = request->on_complete;
   ticket->on_complete_user = request->on_complete_user;
-  transfer->bytes = ticket->parts.bytes;
-  transfer->unstaged = ladei_pipe_parts_find_direct(pipeline, &ticket->parts);
+  transfer->bytes = ticket->pieces.bytes;
+  transfer->unstaged = ladei_pipe_pieces_find_direct(pipeline, &ticket->pieces);
   transfer->no_host = transfer->unstaged && request->checksum == LADE_CHECKSUM_NONE;
-  transfer->chunk_bytes = chunk_for(pipeline, ticket->parts.bytes, transfer->unstaged);
-  transfer->ordered = any_ordered(&ticket->parts);
-  transfer->calls = ticket->parts.calls;
+  transfer->chunk_bytes = chunk_for(pipeline, ticket->pieces.bytes, transfer->unstaged);
+  transfer->ordered = any_ordered(&ticket->pieces);
+  transfer->calls = ticket->pieces.calls;
   transfer->level = (unsigned)(LADEI_PIPE_PRIORITY_NORMAL + request->priority);
   transfer->fair_queue = fair_queue_of(request->submitter);
 }
@@ -197,8 +197,8 @@ static void transfer_fill(const lade_pipeline *pipeline, const lade_transfer *re
 static lade_status destination_make(const lade_transfer *request, lade_ticket *ticket, void **out) {
   *out = NULL;
   if (request->allocator == NULL) return LADE_OK;
-  lade_status status = lade_device_alloc(request->allocator, (size_t)ticket->parts.bytes, request->stream, out);
-  if (status == LADE_OK) ladei_pipe_parts_place(&ticket->parts, *out);
+  lade_status status = lade_device_alloc(request->allocator, (size_t)ticket->pieces.bytes, request->stream, out);
+  if (status == LADE_OK) ladei_pipe_pieces_place(&ticket->pieces, *out);
   return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "submit: allocating the destination: ");
 }
 
@@ -206,13 +206,13 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
   void *destination;
   lade_ticket *ticket = calloc(1, sizeof *ticket);
   if (ticket == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a ticket");
-  lade_status status = ladei_pipe_parts_make(request, &ticket->parts);
+  lade_status status = ladei_pipe_pieces_make(request, &ticket->pieces);
   if (status != LADE_OK) goto fail_ticket;
-  status = parts_check(pipeline, request, &ticket->parts);
-  if (status != LADE_OK) goto fail_parts;
+  status = pieces_check(pipeline, request, &ticket->pieces);
+  if (status != LADE_OK) goto fail_pieces;
   transfer_fill(pipeline, request, ticket);
   status = ladei_pipe_files_attach(pipeline, ticket, request);
-  if (status != LADE_OK) goto fail_parts;
+  if (status != LADE_OK) goto fail_pieces;
   checksum_fill(request, ticket);
   status = destination_make(request, ticket, &destination);
   if (status != LADE_OK) goto fail_files;
@@ -235,8 +235,8 @@ fail_files : {
   (void)ladei_pipe_files_detach(ticket, false);
   ladei_error_restore(&first);
 }
-fail_parts:
-  ladei_pipe_parts_free(&ticket->parts);
+fail_pieces:
+  ladei_pipe_pieces_free(&ticket->pieces);
 fail_ticket:
   free(ticket);
   return status;

@@ -21,7 +21,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
 lade_status ladei_pipe_argument_error(const char *what) {
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s", what);
@@ -47,7 +47,7 @@ static void call_end(lade_pipeline *pipeline) {
 }
 
 void ladei_pipe_ticket_free(lade_ticket *ticket) {
-  ladei_pipe_parts_free(&ticket->parts);
+  ladei_pipe_pieces_free(&ticket->pieces);
   free(ticket);
 }
 

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
 static lade_status execute_acquire(lade_pipeline *pipeline, ladei_pipe_order *order) {
   return ladei_pinned_stake_alloc(pipeline->pool, &ladei_pipe_side_of(pipeline, order->ring)->stake, order->bytes,

@@ -36,7 +36,7 @@
 
 #include "base/error.h"
 #include "base/thread.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
 /*
  * Note [Polling]
@@ -254,7 +254,7 @@ static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
 /* Whether the order calls back. */
 static bool order_calls(const ladei_pipe_order *order) {
   if (order->kind == LADEI_PIPE_ORDER_FINISH) return ladei_pipe_ticket_of(order->transfer)->on_complete != NULL;
-  return ladei_pipe_order_is_host(order) && ladei_pipe_ticket_of(order->transfer)->parts.calls;
+  return ladei_pipe_order_is_host(order) && ladei_pipe_ticket_of(order->transfer)->pieces.calls;
 }
 
 static void *thread_main(void *argument);

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
 typedef struct virtual_state virtual_state;
 

@@ -18,36 +18,36 @@
 
 #include "base/error.h"
 #include "base/size.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
-/* Where the bytes of a span are now. */
-static const char *span_bytes(const ladei_pipe_slot *slot, const ladei_pipe_span *span) {
-  return span->part->direct ? (const char *)span->part->host.memory + span->offset
-                            : (const char *)ladei_pipe_slot_data(slot) + span->at;
+/* Where the bytes of an extent are now. */
+static const char *extent_bytes(const ladei_pipe_slot *slot, const ladei_pipe_extent *extent) {
+  return extent->piece->direct ? (const char *)extent->piece->host.memory + extent->offset
+                               : (const char *)ladei_pipe_slot_data(slot) + extent->at;
 }
 
-static uint64_t unit_sum(const ladei_pipe_parts *parts, const ladei_pipe_slot *slot, uint64_t offset, size_t bytes) {
+static uint64_t unit_sum(const ladei_pipe_pieces *pieces, const ladei_pipe_slot *slot, uint64_t offset, size_t bytes) {
   XXH3_state_t state;
   /* As a chunk of its own, so that places in the block begin where the unit does. */
   ladei_pipe_slot unit = *slot;
   unit.lead_bytes += (size_t)(offset - slot->offset);
   (void)XXH3_64bits_reset(&state);
-  for (ladei_pipe_span span = {0}; ladei_pipe_parts_next(parts, offset, bytes, &span);) {
-    if (span.bytes == bytes) return XXH3_64bits(span_bytes(&unit, &span), bytes);
-    (void)XXH3_64bits_update(&state, span_bytes(&unit, &span), span.bytes);
+  for (ladei_pipe_extent extent = {0}; ladei_pipe_pieces_next(pieces, offset, bytes, &extent);) {
+    if (extent.bytes == bytes) return XXH3_64bits(extent_bytes(&unit, &extent), bytes);
+    (void)XXH3_64bits_update(&state, extent_bytes(&unit, &extent), extent.bytes);
   }
   return XXH3_64bits_digest(&state);
 }
 
 static lade_status unit_error(const lade_ticket *ticket, uint64_t offset, size_t bytes, uint64_t sum, uint64_t wanted) {
-  ladei_pipe_span span = {0};
-  (void)ladei_pipe_parts_next(&ticket->parts, offset, bytes, &span);
-  const lade_endpoint *host = &span.part->host;
+  ladei_pipe_extent extent = {0};
+  (void)ladei_pipe_pieces_next(&ticket->pieces, offset, bytes, &extent);
+  const lade_endpoint *host = &extent.piece->host;
   bool file = host->kind == LADE_ENDPOINT_FILE || host->kind == LADE_ENDPOINT_PATH;
   char where[300] = "";
   if (file) {
     (void)snprintf(where, sizeof where, " (%.240s at byte %llu)", host->name != NULL ? host->name : "file",
-                   (unsigned long long)(host->offset + span.offset));
+                   (unsigned long long)(host->offset + extent.offset));
   }
   return ladei_error(LADE_ERR_CHECKSUM, 0, "bytes %llu to %llu of the transfer%s: XXH3 is %016llx, %016llx expected",
                      (unsigned long long)offset, (unsigned long long)(offset + bytes), where, (unsigned long long)sum,
@@ -61,7 +61,7 @@ lade_status ladei_pipe_checksum_chunk(const ladei_pipe_order *order) {
   for (uint64_t offset = slot->offset; ticket->checksum != LADE_CHECKSUM_NONE && offset < end;) {
     size_t bytes = ladei_size_min(ticket->checksum_bytes, end - offset);
     uint64_t *entry = &ticket->checksums[offset / ticket->checksum_bytes];
-    uint64_t sum = unit_sum(&ticket->parts, slot, offset, bytes);
+    uint64_t sum = unit_sum(&ticket->pieces, slot, offset, bytes);
     if (ticket->checksum == LADE_CHECKSUM_RETURN)
       *entry = sum;
     else if (sum != *entry)

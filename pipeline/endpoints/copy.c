@@ -7,12 +7,12 @@
  *
  * I1  Runs are submitted in the order of the chunk; a failure says whether some were.
  * I2  The host side of a run lies in one pinned range: Note [Copies end with registrations] in runtime/ops.h. A block of
- *     the pool has ends at each multiple of pipeline->register_chunk_bytes, a direct part where direct.c found them.
+ *     the pool has ends at each multiple of pipeline->register_chunk_bytes, a direct piece where direct.c found them.
  * Locks: none held, none taken. pipeline->no_batch is set once and never cleared.
  */
 #include "base/error.h"
 #include "base/size.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
 /* As many runs go into one submission: what fits on the stack of a thread easily. */
 enum { RUNS_MOST = 128 };
@@ -23,7 +23,7 @@ typedef struct run_list {
   const ladei_stream *stream;
   ladei_copy_direction direction;
   bool sealed; /* a pinned range ends with the last run: nothing is joined to it */
-  bool direct; /* the last run is of a direct part */
+  bool direct; /* the last run is of a direct piece */
   size_t count;
   void *dsts[RUNS_MOST];
   const void *srcs[RUNS_MOST];
@@ -83,21 +83,21 @@ static lade_status runs_add(run_list *runs, char *dst, const char *src, size_t b
 }
 
 /* Between devices: by itself, after what comes before it in the chunk. */
-static lade_status device_copy(run_list *runs, const ladei_pipe_span *span, bool to_device) {
+static lade_status device_copy(run_list *runs, const ladei_pipe_extent *extent, bool to_device) {
   const lade_runtime *runtime = runs->pipeline->runtime;
   int own = runs->pipeline->options.device;
-  int other = span->part->host.fd;
-  char *here = span->part->device + span->offset;
-  char *there = (char *)span->part->host.memory + span->offset;
+  int other = extent->piece->host.fd;
+  char *here = extent->piece->device + extent->offset;
+  char *there = (char *)extent->piece->host.memory + extent->offset;
   lade_status status = runs_submit(runs);
   if (status != LADE_OK) return status;
   char *dst = to_device ? here : there;
   char *src = to_device ? there : here;
   if (other == own) {
-    status = runtime->ops->copy(runtime->self, LADEI_COPY_D2D, dst, src, span->bytes, runs->stream);
+    status = runtime->ops->copy(runtime->self, LADEI_COPY_D2D, dst, src, extent->bytes, runs->stream);
   } else {
     status = runtime->ops->copy_peer(runtime->self, dst, to_device ? own : other, src, to_device ? other : own,
-                                     span->bytes, runs->stream);
+                                     extent->bytes, runs->stream);
   }
   if (status == LADE_OK) {
     runs->order->partial = true;
@@ -125,38 +125,39 @@ static lade_status host_copy(run_list *runs, char *device, char *host, size_t by
   return status;
 }
 
-static lade_status direct_copy(run_list *runs, const ladei_pipe_span *span, bool to_device) {
-  const ladei_pipe_part *part = span->part;
-  uint64_t reach = reach_from(span->offset, part->first_reach, part->next_reach);
+static lade_status direct_copy(run_list *runs, const ladei_pipe_extent *extent, bool to_device) {
+  const ladei_pipe_piece *piece = extent->piece;
+  uint64_t reach = reach_from(extent->offset, piece->first_reach, piece->next_reach);
   runs->sealed = runs->sealed || !runs->direct;
   runs->direct = true;
-  lade_status status = host_copy(runs, part->device + span->offset, (char *)part->host.memory + span->offset,
-                                 span->bytes, reach, part->next_reach, to_device);
-  runs->sealed = runs->sealed || part->next_reach != 0; /* its last range may end with it */
+  lade_status status = host_copy(runs, piece->device + extent->offset, (char *)piece->host.memory + extent->offset,
+                                 extent->bytes, reach, piece->next_reach, to_device);
+  runs->sealed = runs->sealed || piece->next_reach != 0; /* its last range may end with it */
   return status;
 }
 
-static lade_status staged_copy(run_list *runs, const ladei_pipe_span *span, bool to_device) {
+static lade_status staged_copy(run_list *runs, const ladei_pipe_extent *extent, bool to_device) {
   const ladei_pipe_slot *slot = runs->order->slot;
-  char *host = (char *)ladei_pipe_slot_data(slot) + span->at;
+  char *host = (char *)ladei_pipe_slot_data(slot) + extent->at;
   uint64_t next = runs->pipeline->register_chunk_bytes;
   uint64_t reach = next == 0 ? UINT64_MAX : reach_from((uint64_t)(host - (char *)slot->block), next, next);
   runs->sealed = runs->sealed || runs->direct;
   runs->direct = false;
-  return host_copy(runs, span->part->device + span->offset, host, span->bytes, reach, next, to_device);
+  return host_copy(runs, extent->piece->device + extent->offset, host, extent->bytes, reach, next, to_device);
 }
 
-static lade_status span_copy(run_list *runs, const ladei_pipe_span *span, bool to_device) {
-  if (span->part->host.kind == LADE_ENDPOINT_DEVICE) return device_copy(runs, span, to_device);
-  return span->part->direct ? direct_copy(runs, span, to_device) : staged_copy(runs, span, to_device);
+static lade_status extent_copy(run_list *runs, const ladei_pipe_extent *extent, bool to_device) {
+  if (extent->piece->host.kind == LADE_ENDPOINT_DEVICE) return device_copy(runs, extent, to_device);
+  return extent->piece->direct ? direct_copy(runs, extent, to_device) : staged_copy(runs, extent, to_device);
 }
 
 static lade_status chunk_copy(run_list *runs, bool to_device) {
   const ladei_pipe_slot *slot = runs->order->slot;
-  const ladei_pipe_parts *parts = &ladei_pipe_ticket_of(runs->order->transfer)->parts;
+  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(runs->order->transfer)->pieces;
   lade_status status = LADE_OK;
-  for (ladei_pipe_span span = {0}; status == LADE_OK && ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span);)
-    status = span_copy(runs, &span, to_device);
+  for (ladei_pipe_extent extent = {0};
+       status == LADE_OK && ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);)
+    status = extent_copy(runs, &extent, to_device);
   return status != LADE_OK ? status : runs_submit(runs);
 }
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which parts of a transfer the copy engine reaches by itself: pinned memory, and memory of devices. They need no staging
+ * Which pieces of a transfer the copy engine reaches by itself: pinned memory, and memory of devices. They need no staging
  * block and no reader.
  *
  *   host memory   |--- first_reach ---|--- next_reach ---|--- next_reach ---|-- rest --|      registrations side by side
  *
- * I1  A part is direct only if all of its bytes are pinned, or memory of a device.
+ * I1  A piece is direct only if all of its bytes are pinned, or memory of a device.
  * I2  Pinned ranges behind the first are of one length, as those of a pool with register_chunk_bytes are; but the last
- *     may be any that holds the rest, if that is no longer. Other parts are staged.
+ *     may be any that holds the rest, if that is no longer. Other pieces are staged.
  * Locks: none. Asks the driver; an answer it refuses to give means "not pinned".
  */
 #include "base/error.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
 /* Smaller pieces of lists are gathered all the same: one packed copy costs less than a copy for each. */
 enum { LEAST_PIECE = 64 << 10 };
@@ -37,31 +37,31 @@ static bool range_find(const lade_runtime *runtime, uint64_t address, pinned_ran
   return true;
 }
 
-/* Finds where copies of the part must end. False: it is not all pinned, or the ends are not where I2 has them. */
-static bool part_is_pinned(const lade_runtime *runtime, ladei_pipe_part *part, pinned_range *range) {
-  uint64_t begin = (uint64_t)(uintptr_t)part->host.memory;
+/* Finds where copies of the piece must end. False: it is not all pinned, or the ends are not where I2 has them. */
+static bool piece_is_pinned(const lade_runtime *runtime, ladei_pipe_piece *piece, pinned_range *range) {
+  uint64_t begin = (uint64_t)(uintptr_t)piece->host.memory;
   if (!range_find(runtime, begin, range)) return false;
-  part->first_reach = range->end - begin;
-  part->next_reach = 0;
-  for (uint64_t at = part->first_reach, reach; at < part->bytes; at += reach) {
+  piece->first_reach = range->end - begin;
+  piece->next_reach = 0;
+  for (uint64_t at = piece->first_reach, reach; at < piece->bytes; at += reach) {
     if (!range_find(runtime, begin + at, range)) return false;
     reach = range->end - (begin + at);
-    if (part->next_reach == 0) part->next_reach = reach;
-    uint64_t rest = part->bytes - at;
-    if (reach != part->next_reach && (rest > reach || rest > part->next_reach)) return false;
+    if (piece->next_reach == 0) piece->next_reach = reach;
+    uint64_t rest = piece->bytes - at;
+    if (reach != piece->next_reach && (rest > reach || rest > piece->next_reach)) return false;
   }
   return true;
 }
 
-bool ladei_pipe_parts_find_direct(const lade_pipeline *pipeline, ladei_pipe_parts *parts) {
+bool ladei_pipe_pieces_find_direct(const lade_pipeline *pipeline, ladei_pipe_pieces *pieces) {
   pinned_range range = {0, 0};
   size_t found = 0;
-  for (size_t i = 0; i < parts->count; i++) {
-    ladei_pipe_part *part = &parts->list[i];
-    bool large = parts->count == 1 || part->bytes >= LEAST_PIECE;
-    part->direct = part->host.kind == LADE_ENDPOINT_DEVICE || (part->host.kind == LADE_ENDPOINT_MEMORY && large &&
-                                                               part_is_pinned(pipeline->runtime, part, &range));
-    found += part->direct ? 1 : 0;
+  for (size_t i = 0; i < pieces->count; i++) {
+    ladei_pipe_piece *piece = &pieces->list[i];
+    bool large = pieces->count == 1 || piece->bytes >= LEAST_PIECE;
+    piece->direct = piece->host.kind == LADE_ENDPOINT_DEVICE || (piece->host.kind == LADE_ENDPOINT_MEMORY && large &&
+                                                                 piece_is_pinned(pipeline->runtime, piece, &range));
+    found += piece->direct ? 1 : 0;
   }
-  return found == parts->count;
+  return found == pieces->count;
 }

@@ -10,7 +10,7 @@
  * Locks: none; the state is atomic. Called by the threads that execute COPY and POLL.
  */
 #include "base/error.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
 enum { PROBE_OFF = 0, PROBE_IDLE, PROBE_PENDING, PROBE_BUSY };
 

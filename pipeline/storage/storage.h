@@ -11,7 +11,7 @@
  *
  *   submit (any thread) --> queue --> kernel --> reap (one thread at a time)     wake: lets a reap return that waits
  *
- * Both ways cut the request into parts by the same rules (storage_request.c): those of O_DIRECT, and what a short read
+ * Both ways cut the request into calls by the same rules (storage_request.c): those of O_DIRECT, and what a short read
  * or an interrupted call has left.
  */
 #ifndef LADE_PIPELINE_STORAGE_STORAGE_H
@@ -50,18 +50,18 @@ typedef struct ladei_storage_file {
   ladei_pipe_save *save;             /* the file under its temporary name, or NULL */
   void *cufile_handle;               /* of direct_fd or else fd; NULL: cuFile does not move it */
   _Atomic(bool) direct_off;          /* O_DIRECT turned out not to work */
-  _Atomic(bool) cancelled;           /* requests end after the part that is under way */
+  _Atomic(bool) cancelled;           /* requests end after the call that is under way */
 } ladei_storage_file;
 
 /* What one system call has to move. */
-typedef struct ladei_storage_part {
+typedef struct ladei_storage_call {
   int fd;
   bool direct;
   uint64_t at; /* in the file */
   char *memory;
   size_t bytes;
   size_t skip; /* of what is read, so many bytes lie before those asked for */
-} ladei_storage_part;
+} ladei_storage_call;
 
 typedef struct ladei_storage_request {
   /* Set by the owner; the rest is zero. */
@@ -75,14 +75,14 @@ typedef struct ladei_storage_request {
   void *user;
 
   size_t done; /* bytes moved */
-  bool plain;  /* the next part goes through the page cache */
+  bool plain;  /* the next call goes through the page cache */
   int late_fd; /* of a late file, while the request runs */
-  ladei_storage_part part;
+  ladei_storage_call call;
   lade_status status;                      /* of the whole, once it comes out of reap */
   lade_error error;                        /* where status says so */
   bool in_kernel;                          /* guarded by the engine's lock; as the next two */
-  bool cancel;                             /* ask the kernel to give up the part under way */
-  bool punt;                               /* the next part is for a thread of the kernel */
+  bool cancel;                             /* ask the kernel to give up the call under way */
+  bool punt;                               /* the next call is for a thread of the kernel */
   TAILQ_ENTRY(ladei_storage_request) link; /* in one of the engine's lists */
 } ladei_storage_request;
 
@@ -193,9 +193,9 @@ void ladei_storage_block_forget(ladei_storage *storage, unsigned index);
 /* LADE_ERR_TRUNCATED: a read at byte `at` got nothing, with so many bytes of its range left. Names where the file ends. */
 lade_status ladei_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left);
 
-/* What the request has to do next, into request->part. */
-void ladei_storage_part_next(ladei_storage_request *request);
+/* What the request has to do next, into request->call. */
+void ladei_storage_call_next(ladei_storage_request *request);
 /* Takes note of what came of it: bytes moved, or a negative errno. LADE_NOT_READY: there is more to do. */
-lade_status ladei_storage_part_done(ladei_storage_request *request, int64_t result);
+lade_status ladei_storage_call_done(ladei_storage_request *request, int64_t result);
 
 #endif /* LADE_PIPELINE_STORAGE_STORAGE_H */

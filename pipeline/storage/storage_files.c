@@ -6,7 +6,7 @@
  *   auto      pread                      engine, if there is one
  *   pread     pread                      pread
  *   uring     engine                     engine
- *   cufile    cuFile (storage_parts.c says when); else as auto
+ *   cufile    cuFile (files.c says when); else as auto
  *
  * Note [Page cache and io_uring]
  * Bytes that lie in the page cache are copied by a processor, whoever asks for them. By pread the copy runs in the reader

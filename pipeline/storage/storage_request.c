@@ -12,11 +12,11 @@
  *
  *   A page holds bytes of one way only: `align` is a page at least. So neither way overwrites what the other has done.
  *
- * I1  Parts move the range's bytes in order, each once. A short read or write goes on where it stopped, with O_DIRECT at
+ * I1  Calls move the range's bytes in order, each once. A short read or write goes on where it stopped, with O_DIRECT at
  *     the beginning of that block; an interrupted call is repeated.
  * I2  A read that gets nothing has met the end of the file: LADE_ERR_TRUNCATED. One that gets nothing but neighbours is
  *     repeated through the page cache, to the byte.
- * I3  Where O_DIRECT is refused for a part, the file goes on through the page cache, for good.
+ * I3  Where O_DIRECT is refused for a call, the file goes on through the page cache, for good.
  * I4  A failure names the file and the offset of the byte in it.
  * Locks: none.
  */
@@ -31,24 +31,24 @@
 #include "pipeline/storage/storage.h"
 
 /* The kernel moves less than 2 GiB per call, and io_uring counts in 32 bits. */
-static const size_t part_limit = (size_t)1 << 30;
+static const size_t call_limit = (size_t)1 << 30;
 
 static uint64_t align_down(uint64_t value, size_t align) { return value - value % align; }
 
 static uint64_t align_up(uint64_t value, size_t align) { return align_down(value + align - 1, align); }
 
-static size_t part_cut(uint64_t bytes) { return bytes < part_limit ? (size_t)bytes : part_limit; }
+static size_t call_cut(uint64_t bytes) { return bytes < call_limit ? (size_t)bytes : call_limit; }
 
 /* --- cutting ------------------------------------------------------------------------------------------------------ */
 
 /* Without a descriptor for the page cache the other one has to do: the kernel refuses what is not aligned. */
-static void part_plain(ladei_storage_request *request, uint64_t bytes) {
+static void call_plain(ladei_storage_request *request, uint64_t bytes) {
   const ladei_storage_file *file = request->file;
   int fd = file->late_path != NULL ? request->late_fd : file->fd >= 0 ? file->fd : file->direct_fd;
-  request->part = (ladei_storage_part){.fd = fd,
+  request->call = (ladei_storage_call){.fd = fd,
                                        .at = request->offset + request->done,
                                        .memory = request->buffer + request->done,
-                                       .bytes = part_cut(bytes)};
+                                       .bytes = call_cut(bytes)};
 }
 
 static bool file_is_direct(const ladei_storage_file *file) {
@@ -56,7 +56,7 @@ static bool file_is_direct(const ladei_storage_file *file) {
 }
 
 /* Whole blocks around what is left, as far as the block in memory has room. False: that is nowhere. */
-static bool part_direct_read(ladei_storage_request *request) {
+static bool call_direct_read(ladei_storage_request *request) {
   const ladei_storage_file *file = request->file;
   uint64_t from = request->offset + request->done;
   uint64_t end = request->offset + request->bytes;
@@ -70,20 +70,20 @@ static bool part_direct_read(ladei_storage_request *request) {
   memory -= skip;
   uint64_t wanted = align_up(end, file->align) - at;
   uint64_t room = align_down((uint64_t)(limit - memory), file->align);
-  size_t bytes = part_cut(wanted < room ? wanted : room);
+  size_t bytes = call_cut(wanted < room ? wanted : room);
   if (bytes <= skip) return false;
-  request->part = (ladei_storage_part){file->direct_fd, true, at, memory, bytes, skip};
+  request->call = (ladei_storage_call){file->direct_fd, true, at, memory, bytes, skip};
   return true;
 }
 
 /* The whole blocks of what is left. False: it does not begin with one. */
-static bool part_direct_write(ladei_storage_request *request) {
+static bool call_direct_write(ladei_storage_request *request) {
   const ladei_storage_file *file = request->file;
   uint64_t at = request->offset + request->done;
   uint64_t end = align_down(request->offset + request->bytes, file->align);
   char *memory = request->buffer + request->done;
   if (at % file->align != 0 || end <= at || (uintptr_t)memory % file->memory_align != 0) return false;
-  request->part = (ladei_storage_part){file->direct_fd, true, at, memory, part_cut(end - at), 0};
+  request->call = (ladei_storage_call){file->direct_fd, true, at, memory, call_cut(end - at), 0};
   return true;
 }
 
@@ -98,16 +98,16 @@ static uint64_t plain_write_bytes(const ladei_storage_request *request) {
   return blocks_follow ? head : left;
 }
 
-void ladei_storage_part_next(ladei_storage_request *request) {
+void ladei_storage_call_next(ladei_storage_request *request) {
   const ladei_storage_file *file = request->file;
   assert(request->done < request->bytes);
   if (!file_is_direct(file) || request->plain) {
     request->plain = false;
-    part_plain(request, request->bytes - request->done);
+    call_plain(request, request->bytes - request->done);
   } else if (file->write) {
-    if (!part_direct_write(request)) part_plain(request, plain_write_bytes(request));
-  } else if (!part_direct_read(request)) {
-    part_plain(request, request->bytes - request->done);
+    if (!call_direct_write(request)) call_plain(request, plain_write_bytes(request));
+  } else if (!call_direct_read(request)) {
+    call_plain(request, request->bytes - request->done);
   }
 }
 
@@ -128,7 +128,7 @@ static lade_status request_failed(ladei_storage_request *request, int code) {
                        (unsigned long long)(request->offset + request->done));
   }
   if (code == EINTR || code == ECANCELED) return LADE_NOT_READY;
-  if (code == EINVAL && request->part.direct && file->fd >= 0) {
+  if (code == EINVAL && request->call.direct && file->fd >= 0) {
     if (!atomic_exchange(&file->direct_off, true)) {
       file->storage->direct_refused++;
       file->storage->refused_code = code;
@@ -153,41 +153,41 @@ static lade_status request_truncated(const ladei_storage_request *request) {
     return ladei_error(LADE_ERR_IO, 0, "writing %s at byte %llu: the file takes no more", request->file->name,
                        (unsigned long long)at);
   }
-  return ladei_storage_truncated(request->file->name, request->part.fd, at, request->bytes - request->done);
+  return ladei_storage_truncated(request->file->name, request->call.fd, at, request->bytes - request->done);
 }
 
-lade_status ladei_storage_part_done(ladei_storage_request *request, int64_t result) {
-  const ladei_storage_part *part = &request->part;
+lade_status ladei_storage_call_done(ladei_storage_request *request, int64_t result) {
+  const ladei_storage_call *call = &request->call;
   if (result < 0) return request_failed(request, (int)-result);
-  assert((uint64_t)result <= part->bytes);
-  if ((uint64_t)result <= part->skip && part->direct && result > 0 && request->file->fd >= 0) {
+  assert((uint64_t)result <= call->bytes);
+  if ((uint64_t)result <= call->skip && call->direct && result > 0 && request->file->fd >= 0) {
     request->plain = true; /* the end of the file, or of what the call felt like: an exact read tells */
     return LADE_NOT_READY;
   }
-  if ((uint64_t)result <= part->skip) return request_truncated(request);
-  request->done += ladei_size_min((size_t)result - part->skip, request->bytes - request->done);
+  if ((uint64_t)result <= call->skip) return request_truncated(request);
+  request->done += ladei_size_min((size_t)result - call->skip, request->bytes - request->done);
   if (request->done == request->bytes) return LADE_OK;
   if (atomic_load_explicit(&request->file->cancelled, memory_order_relaxed)) return request_failed(request, ECANCELED);
   return LADE_NOT_READY;
 }
 
-static lade_status parts_run(ladei_storage_request *request) {
-  const ladei_storage_part *part = &request->part;
+static lade_status calls_run(ladei_storage_request *request) {
+  const ladei_storage_call *call = &request->call;
   lade_status status = request->bytes > 0 ? LADE_NOT_READY : LADE_OK;
   while (status == LADE_NOT_READY) {
-    ladei_storage_part_next(request);
-    ssize_t moved = request->file->write ? pwrite(part->fd, part->memory, part->bytes, (off_t)part->at)
-                                         : pread(part->fd, part->memory, part->bytes, (off_t)part->at);
-    status = ladei_storage_part_done(request, moved < 0 ? -(int64_t)errno : moved);
+    ladei_storage_call_next(request);
+    ssize_t moved = request->file->write ? pwrite(call->fd, call->memory, call->bytes, (off_t)call->at)
+                                         : pread(call->fd, call->memory, call->bytes, (off_t)call->at);
+    status = ladei_storage_call_done(request, moved < 0 ? -(int64_t)errno : moved);
   }
   return status;
 }
 
 lade_status ladei_storage_run(ladei_storage_request *request) {
-  if (request->file->late_path == NULL) return parts_run(request);
+  if (request->file->late_path == NULL) return calls_run(request);
   lade_status status = ladei_pipe_file_reopen(request->file->late_path, &request->file->identity, &request->late_fd);
   if (status == LADE_OK) {
-    status = parts_run(request);
+    status = calls_run(request);
     close(request->late_fd);
   }
   return status;

@@ -148,21 +148,21 @@ static void uring_file_remove(void *user, int index) {
 
 /* --- submitting --------------------------------------------------------------------------------------------------- */
 
-static void part_prepare(uring *self, ladei_storage_request *request, struct io_uring_sqe *sqe) {
+static void call_prepare(uring *self, ladei_storage_request *request, struct io_uring_sqe *sqe) {
   const ladei_storage_file *file = request->file;
-  ladei_storage_part_next(request);
-  const ladei_storage_part *part = &request->part;
-  bool fixed_file = file->fixed_fd >= 0 && part->fd == (file->direct_fd >= 0 ? file->direct_fd : file->fd);
-  int fd = fixed_file ? file->fixed_fd : part->fd;
-  if (part->direct && block_is_fixed(self, request))
+  ladei_storage_call_next(request);
+  const ladei_storage_call *call = &request->call;
+  bool fixed_file = file->fixed_fd >= 0 && call->fd == (file->direct_fd >= 0 ? file->direct_fd : file->fd);
+  int fd = fixed_file ? file->fixed_fd : call->fd;
+  if (call->direct && block_is_fixed(self, request))
     if (file->write)
-      io_uring_prep_write_fixed(sqe, fd, part->memory, (unsigned)part->bytes, part->at, request->block_index);
+      io_uring_prep_write_fixed(sqe, fd, call->memory, (unsigned)call->bytes, call->at, request->block_index);
     else
-      io_uring_prep_read_fixed(sqe, fd, part->memory, (unsigned)part->bytes, part->at, request->block_index);
+      io_uring_prep_read_fixed(sqe, fd, call->memory, (unsigned)call->bytes, call->at, request->block_index);
   else if (file->write)
-    io_uring_prep_write(sqe, fd, part->memory, (unsigned)part->bytes, part->at);
+    io_uring_prep_write(sqe, fd, call->memory, (unsigned)call->bytes, call->at);
   else
-    io_uring_prep_read(sqe, fd, part->memory, (unsigned)part->bytes, part->at);
+    io_uring_prep_read(sqe, fd, call->memory, (unsigned)call->bytes, call->at);
   sqe->flags = (unsigned char)(sqe->flags | (fixed_file ? IOSQE_FIXED_FILE : 0u) | (request->punt ? IOSQE_ASYNC : 0u));
   io_uring_sqe_set_data(sqe, request);
 }
@@ -239,7 +239,7 @@ static unsigned requests_prepare(uring *self, struct ladei_storage_request_list 
   struct io_uring_sqe *sqe;
   while ((request = TAILQ_FIRST(list)) != NULL && (sqe = io_uring_get_sqe(&self->ring)) != NULL) {
     TAILQ_REMOVE(list, request, link);
-    part_prepare(self, request, sqe);
+    call_prepare(self, request, sqe);
     self->prepared[count++] = request;
     ladei_lock_acquire(&self->lock);
     TAILQ_INSERT_TAIL(&self->kernel, request, link);
@@ -318,7 +318,7 @@ static void uring_push(void *user) {
 
 /* --- reaping ------------------------------------------------------------------------------------------------------ */
 
-/* The kernel has moved a part. True: the request is over. */
+/* The kernel has ended a call. True: the request is over. */
 static bool completion_take(uring *self, ladei_storage_request *request, int result) {
   ladei_lock_acquire(&self->lock);
   TAILQ_REMOVE(&self->kernel, request, link);
@@ -329,7 +329,7 @@ static bool completion_take(uring *self, ladei_storage_request *request, int res
     request->punt = true; /* it cannot be done without waiting: let a thread of the kernel wait */
     request->status = LADE_NOT_READY;
   } else {
-    request->status = ladei_storage_part_done(request, result);
+    request->status = ladei_storage_call_done(request, result);
   }
   if (request->status == LADE_NOT_READY) {
     uring_submit(self, request);

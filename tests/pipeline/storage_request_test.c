@@ -26,10 +26,10 @@ typedef struct fake {
   bool whole; /* no short calls and no interruptions */
 } fake;
 
-static void expect_aligned(const ladei_storage_part *part) {
-  LADE_EXPECT_EQ_UINT(part->at % ALIGN, 0);
-  LADE_EXPECT_EQ_UINT(part->bytes % ALIGN, 0);
-  LADE_EXPECT_EQ_UINT((uintptr_t)part->memory % MEMORY_ALIGN, 0);
+static void expect_aligned(const ladei_storage_call *call) {
+  LADE_EXPECT_EQ_UINT(call->at % ALIGN, 0);
+  LADE_EXPECT_EQ_UINT(call->bytes % ALIGN, 0);
+  LADE_EXPECT_EQ_UINT((uintptr_t)call->memory % MEMORY_ALIGN, 0);
 }
 
 /* Bytes of the call that are moved: some, or all. With O_DIRECT the disk's sectors, of writes whole pages, and the end. */
@@ -41,29 +41,29 @@ static size_t some_of(fake *f, size_t bytes, size_t unit) {
 }
 
 static int64_t fake_call(fake *f, const ladei_storage_request *request) {
-  const ladei_storage_part *part = &request->part;
-  LADE_EXPECT_GT_UINT(part->bytes, 0);
-  LADE_EXPECT_EQ_INT(part->fd, part->direct ? DIRECT_FD : PLAIN_FD);
+  const ladei_storage_call *call = &request->call;
+  LADE_EXPECT_GT_UINT(call->bytes, 0);
+  LADE_EXPECT_EQ_INT(call->fd, call->direct ? DIRECT_FD : PLAIN_FD);
   if (!f->whole && support_random_one_in(&f->random, 5)) return -EINTR;
-  if (part->direct && f->refuse_direct) return -EINVAL;
-  if (part->direct) expect_aligned(part);
+  if (call->direct && f->refuse_direct) return -EINVAL;
+  if (call->direct) expect_aligned(call);
   if (!request->file->write) {
-    size_t there = part->at < f->bytes ? f->bytes - (size_t)part->at : 0;
-    size_t moved = some_of(f, part->bytes < there ? part->bytes : there, part->direct ? MEMORY_ALIGN : 1);
-    memcpy(part->memory, f->file + part->at, moved);
+    size_t there = call->at < f->bytes ? f->bytes - (size_t)call->at : 0;
+    size_t moved = some_of(f, call->bytes < there ? call->bytes : there, call->direct ? MEMORY_ALIGN : 1);
+    memcpy(call->memory, f->file + call->at, moved);
     return (int64_t)moved;
   }
-  size_t moved = some_of(f, part->bytes, part->direct ? ALIGN : 1);
-  memcpy(f->file + part->at, part->memory, moved);
-  for (size_t i = 0; i < moved; i++) f->way[(part->at + i) / ALIGN] |= part->direct ? 2 : 1;
+  size_t moved = some_of(f, call->bytes, call->direct ? ALIGN : 1);
+  memcpy(f->file + call->at, call->memory, moved);
+  for (size_t i = 0; i < moved; i++) f->way[(call->at + i) / ALIGN] |= call->direct ? 2 : 1;
   return (int64_t)moved;
 }
 
 static lade_status request_move(fake *f, ladei_storage_request *request) {
   lade_status status = LADE_NOT_READY;
   for (unsigned calls = 0; status == LADE_NOT_READY; calls++) {
-    ladei_storage_part_next(request);
-    status = ladei_storage_part_done(request, fake_call(f, request));
+    ladei_storage_call_next(request);
+    status = ladei_storage_call_done(request, fake_call(f, request));
     if (calls == 1000000) {
       LADE_FAIL("the request never ends");
       return LADE_ERR_INTERNAL;
@@ -189,10 +189,10 @@ LADE_TEST(StorageRequest, MovesWholeBlocksPastThePageCache) {
     unsigned plain = 0;
     lade_status status = LADE_NOT_READY;
     while (status == LADE_NOT_READY) {
-      ladei_storage_part_next(&request);
-      direct += request.part.direct ? 1 : 0;
-      plain += request.part.direct ? 0 : 1;
-      status = ladei_storage_part_done(&request, fake_call(&b->kernel, &request));
+      ladei_storage_call_next(&request);
+      direct += request.call.direct ? 1 : 0;
+      plain += request.call.direct ? 0 : 1;
+      status = ladei_storage_call_done(&request, fake_call(&b->kernel, &request));
     }
     LADE_EXPECT_OK(status);
     LADE_EXPECT_EQ_UINT(direct, 1);
@@ -222,10 +222,10 @@ LADE_TEST(StorageRequest, NamesFileAndByteOfAnError) {
   bench *b = bench_create(1, false, false);
   ladei_storage_request request = {
       .file = &b->file, .offset = 1000, .buffer = (char *)b->memory, .bytes = 500, .block_index = -1};
-  ladei_storage_part_next(&request);
-  LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_storage_part_done(&request, 200));
-  ladei_storage_part_next(&request);
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_storage_part_done(&request, -EIO));
+  ladei_storage_call_next(&request);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_storage_call_done(&request, 200));
+  ladei_storage_call_next(&request);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_storage_call_done(&request, -EIO));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EIO);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "reading data.bin at byte 1200");
   bench_destroy(b);
@@ -237,34 +237,34 @@ LADE_TEST(StorageRequest, SaysThatADirectFileCannotBeWrittenInPart) {
   b->file.fd = -1;
   ladei_storage_request request = {
       .file = &b->file, .offset = 10, .buffer = (char *)b->memory, .bytes = 20, .block_index = -1};
-  ladei_storage_part_next(&request);
-  LADE_EXPECT_EQ_INT(request.part.fd, DIRECT_FD);
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_storage_part_done(&request, -EINVAL));
+  ladei_storage_call_next(&request);
+  LADE_EXPECT_EQ_INT(request.call.fd, DIRECT_FD);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_storage_call_done(&request, -EINVAL));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EINVAL);
   bench_destroy(b);
 }
 
-/* The part under way is the last one. */
+/* The call under way is the last one. */
 LADE_TEST(StorageRequest, EndsEarlyWhenItsFileIsCancelled) {
   bench *b = bench_create(1, false, false);
   ladei_storage_request request = {
       .file = &b->file, .offset = 0, .buffer = (char *)b->memory, .bytes = 500, .block_index = -1};
   ladei_storage_cancel(&b->file);
-  ladei_storage_part_next(&request);
-  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, ladei_storage_part_done(&request, 200));
-  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, ladei_storage_part_done(&request, -ECANCELED));
+  ladei_storage_call_next(&request);
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, ladei_storage_call_done(&request, 200));
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, ladei_storage_call_done(&request, -ECANCELED));
   bench_destroy(b);
 }
 
-/* The kernel gave one part up though nobody asked for that: once more. */
+/* The kernel gave one call up though nobody asked for that: once more. */
 LADE_TEST(StorageRequest, RepeatsWhatWasInterrupted) {
   bench *b = bench_create(1, false, false);
   ladei_storage_request request = {
       .file = &b->file, .offset = 0, .buffer = (char *)b->memory, .bytes = 500, .block_index = -1};
   static const int codes[] = {EINTR, ECANCELED};
   for (size_t i = 0; i < 2; i++) {
-    ladei_storage_part_next(&request);
-    LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_storage_part_done(&request, -codes[i]));
+    ladei_storage_call_next(&request);
+    LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_storage_call_done(&request, -codes[i]));
     LADE_EXPECT_EQ_UINT(request.done, 0);
   }
   bench_destroy(b);

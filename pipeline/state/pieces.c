@@ -3,11 +3,11 @@
  * The ranges of a transfer: checked when it is submitted, looked up for each chunk.
  *
  * I1  list[i].begin + list[i].bytes = list[i + 1].begin; the first begins at 0, the last ends at `bytes`.
- * I2  No part of the list is empty: pieces of 0 bytes are left out, and paths of such kept in `empty`, behind the list, in
+ * I2  No piece of the list is empty: pieces of 0 bytes are left out, and paths of such kept in `empty`, behind the list, in
  *     backward order. Together they are no more than there are pieces.
  * Locks: none. Made and freed by one thread; constant in between.
  */
-#include "pipeline/endpoints/parts.h"
+#include "pipeline/state/pieces.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,12 +75,12 @@ static lade_status host_check(const lade_endpoint *host, uint64_t bytes, const p
   }
 }
 
-/* Checks one range and puts it behind those there are. `device` is where it lies, or NULL: see ladei_pipe_parts_place. */
-static lade_status part_add(ladei_pipe_parts *parts, const lade_endpoint *host, bool sink, void *device, uint64_t bytes,
-                            const place *at) {
+/* Checks one range and puts it behind those there are. `device` is where it lies, or NULL: see ladei_pipe_pieces_place. */
+static lade_status piece_add(ladei_pipe_pieces *pieces, const lade_endpoint *host, bool sink, void *device,
+                             uint64_t bytes, const place *at) {
   size_t end = 0;
   lade_status status = LADE_OK;
-  if (bytes >= LADEI_SIZE_LIMIT || !ladei_size_add(parts->bytes, bytes, &end) || end >= LADEI_SIZE_LIMIT) {
+  if (bytes >= LADEI_SIZE_LIMIT || !ladei_size_add(pieces->bytes, bytes, &end) || end >= LADEI_SIZE_LIMIT) {
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s%llu bytes are too many", place_name(at).text,
                          (unsigned long long)bytes);
   }
@@ -89,31 +89,31 @@ static lade_status part_add(ladei_pipe_parts *parts, const lade_endpoint *host, 
   if (status != LADE_OK) return status;
   if (bytes == 0) {
     if (host->kind == LADE_ENDPOINT_PATH) {
-      *--parts->empty = (ladei_pipe_part){.host = *host, .device = device, .begin = parts->bytes};
-      parts->empty_count++;
+      *--pieces->empty = (ladei_pipe_piece){.host = *host, .device = device, .begin = pieces->bytes};
+      pieces->empty_count++;
     }
     return LADE_OK;
   }
-  parts->list[parts->count++] =
-      (ladei_pipe_part){.host = *host, .device = device, .begin = parts->bytes, .bytes = bytes};
-  parts->bytes = end;
-  parts->calls = parts->calls || host->kind == LADE_ENDPOINT_CALLBACK;
+  pieces->list[pieces->count++] =
+      (ladei_pipe_piece){.host = *host, .device = device, .begin = pieces->bytes, .bytes = bytes};
+  pieces->bytes = end;
+  pieces->calls = pieces->calls || host->kind == LADE_ENDPOINT_CALLBACK;
   return LADE_OK;
 }
 
-static lade_status pieces_add(const lade_transfer *request, ladei_pipe_parts *parts) {
+static lade_status pieces_add(const lade_transfer *request, ladei_pipe_pieces *pieces) {
   if (request->pieces == NULL || request->host.kind != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: %s",
                        request->pieces == NULL ? "pieces is NULL" : "both host and pieces are given");
   }
   if (request->piece_count > 1) {
     size_t bytes;
-    parts->list = ladei_size_mul(request->piece_count, sizeof *parts->list, &bytes) ? malloc(bytes) : NULL;
-    if (parts->list == NULL) {
+    pieces->list = ladei_size_mul(request->piece_count, sizeof *pieces->list, &bytes) ? malloc(bytes) : NULL;
+    if (pieces->list == NULL) {
       return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for %llu pieces",
                          (unsigned long long)request->piece_count);
     }
-    parts->empty = parts->list + request->piece_count;
+    pieces->empty = pieces->list + request->piece_count;
   }
   lade_status status = LADE_OK;
   for (uint64_t i = 0; i < request->piece_count && status == LADE_OK; i++) {
@@ -123,24 +123,24 @@ static lade_status pieces_add(const lade_transfer *request, ladei_pipe_parts *pa
       status = field_error(&at, "device_memory is given beside transfer.allocator");
     } else {
       status =
-          part_add(parts, &piece->host, request->direction == LADE_TO_HOST, piece->device_memory, piece->bytes, &at);
+          piece_add(pieces, &piece->host, request->direction == LADE_TO_HOST, piece->device_memory, piece->bytes, &at);
     }
   }
-  if (status == LADE_OK && request->bytes != 0 && request->bytes != parts->bytes) {
+  if (status == LADE_OK && request->bytes != 0 && request->bytes != pieces->bytes) {
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: bytes is %llu, the sum of the pieces %llu",
-                         (unsigned long long)request->bytes, (unsigned long long)parts->bytes);
+                         (unsigned long long)request->bytes, (unsigned long long)pieces->bytes);
   }
   return status;
 }
 
-static lade_status device_check(const lade_transfer *request, const ladei_pipe_parts *parts) {
-  bool given = request->device_memory != NULL || (parts->count > 0 && parts->list[0].device != NULL);
-  if (!given && request->allocator == NULL && parts->bytes != 0)
+static lade_status device_check(const lade_transfer *request, const ladei_pipe_pieces *pieces) {
+  bool given = request->device_memory != NULL || (pieces->count > 0 && pieces->list[0].device != NULL);
+  if (!given && request->allocator == NULL && pieces->bytes != 0)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: device_memory is NULL");
   return LADE_OK;
 }
 
-lade_status ladei_pipe_parts_make(const lade_transfer *request, ladei_pipe_parts *out) {
+lade_status ladei_pipe_pieces_make(const lade_transfer *request, ladei_pipe_pieces *out) {
   lade_status status;
   out->list = &out->one;
   out->empty = &out->one + 1;
@@ -148,53 +148,53 @@ lade_status ladei_pipe_parts_make(const lade_transfer *request, ladei_pipe_parts
     status = pieces_add(request, out);
   } else {
     place at = {request, 0};
-    status = part_add(out, &request->host, request->direction == LADE_TO_HOST, NULL, request->bytes, &at);
+    status = piece_add(out, &request->host, request->direction == LADE_TO_HOST, NULL, request->bytes, &at);
   }
   if (status == LADE_OK) status = device_check(request, out);
   if (status != LADE_OK)
-    ladei_pipe_parts_free(out);
+    ladei_pipe_pieces_free(out);
   else if (request->allocator == NULL)
-    ladei_pipe_parts_place(out, request->device_memory);
+    ladei_pipe_pieces_place(out, request->device_memory);
   return status;
 }
 
-void ladei_pipe_parts_free(ladei_pipe_parts *parts) {
-  if (parts->list != &parts->one) free(parts->list);
-  parts->list = &parts->one;
-  parts->count = 0;
-  parts->empty = NULL;
-  parts->empty_count = 0;
+void ladei_pipe_pieces_free(ladei_pipe_pieces *pieces) {
+  if (pieces->list != &pieces->one) free(pieces->list);
+  pieces->list = &pieces->one;
+  pieces->count = 0;
+  pieces->empty = NULL;
+  pieces->empty_count = 0;
 }
 
-void ladei_pipe_parts_place(ladei_pipe_parts *parts, void *device) {
+void ladei_pipe_pieces_place(ladei_pipe_pieces *pieces, void *device) {
   char *next = device;
-  for (size_t i = 0; i < parts->count; i++) {
-    ladei_pipe_part *part = &parts->list[i];
-    part->device = part->device != NULL ? part->device : next;
-    next = part->device + part->bytes;
+  for (size_t i = 0; i < pieces->count; i++) {
+    ladei_pipe_piece *piece = &pieces->list[i];
+    piece->device = piece->device != NULL ? piece->device : next;
+    next = piece->device + piece->bytes;
   }
 }
 
-/* The part that byte `offset` of the transfer lies in. */
-static const ladei_pipe_part *part_find(const ladei_pipe_parts *parts, uint64_t offset) {
+/* The piece that byte `offset` of the transfer lies in. */
+static const ladei_pipe_piece *piece_find(const ladei_pipe_pieces *pieces, uint64_t offset) {
   size_t low = 0;
-  size_t high = parts->count;
+  size_t high = pieces->count;
   while (high - low > 1) {
     size_t middle = low + (high - low) / 2;
-    if (parts->list[middle].begin <= offset)
+    if (pieces->list[middle].begin <= offset)
       low = middle;
     else
       high = middle;
   }
-  return &parts->list[low];
+  return &pieces->list[low];
 }
 
-bool ladei_pipe_parts_next(const ladei_pipe_parts *parts, uint64_t offset, size_t bytes, ladei_pipe_span *span) {
-  size_t at = span->at + span->bytes;
+bool ladei_pipe_pieces_next(const ladei_pipe_pieces *pieces, uint64_t offset, size_t bytes, ladei_pipe_extent *extent) {
+  size_t at = extent->at + extent->bytes;
   if (at == bytes) return false;
-  span->part = span->part == NULL ? part_find(parts, offset) : span->part + 1;
-  span->offset = offset + at - span->part->begin;
-  span->at = at;
-  span->bytes = (size_t)ladei_size_min(span->part->bytes - span->offset, bytes - at);
+  extent->piece = extent->piece == NULL ? piece_find(pieces, offset) : extent->piece + 1;
+  extent->offset = offset + at - extent->piece->begin;
+  extent->at = at;
+  extent->bytes = (size_t)ladei_size_min(extent->piece->bytes - extent->offset, bytes - at);
   return true;
 }

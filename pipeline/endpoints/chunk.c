@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 #include "pipeline/storage/storage_cufile.h"
 
 /* --- memory and callbacks ----------------------------------------------------------------------------------------- */
@@ -25,15 +25,15 @@ static lade_status callback_call(const lade_endpoint *endpoint, uint64_t offset,
                      lade_status_name(status), (int)status, bytes, (unsigned long long)offset);
 }
 
-static lade_status span_move(const ladei_pipe_span *span, char *buffer, bool reads) {
-  const lade_endpoint *endpoint = &span->part->host;
+static lade_status extent_move(const ladei_pipe_extent *extent, char *buffer, bool reads) {
+  const lade_endpoint *endpoint = &extent->piece->host;
   switch ((lade_endpoint_kind)endpoint->kind) {
   case LADE_ENDPOINT_MEMORY: {
-    char *memory = (char *)endpoint->memory + span->offset;
-    memcpy(reads ? buffer : memory, reads ? memory : buffer, span->bytes);
+    char *memory = (char *)endpoint->memory + extent->offset;
+    memcpy(reads ? buffer : memory, reads ? memory : buffer, extent->bytes);
     return LADE_OK;
   }
-  case LADE_ENDPOINT_CALLBACK: return callback_call(endpoint, span->offset, buffer, span->bytes);
+  case LADE_ENDPOINT_CALLBACK: return callback_call(endpoint, extent->offset, buffer, extent->bytes);
   case LADE_ENDPOINT_FILE:
   case LADE_ENDPOINT_PATH:
   case LADE_ENDPOINT_DEVICE: break;
@@ -51,16 +51,16 @@ typedef struct file_range {
   size_t bytes;
 } file_range;
 
-/* Makes the range longer by the span, if it goes on there. */
-static bool range_extend(file_range *range, const ladei_pipe_span *span) {
-  uint64_t offset = span->part->host.offset + span->offset;
-  if (range->file == NULL || range->file != span->part->file || range->offset + range->bytes != offset) return false;
-  range->bytes += span->bytes;
+/* Makes the range longer by the extent, if it goes on there. */
+static bool range_extend(file_range *range, const ladei_pipe_extent *extent) {
+  uint64_t offset = extent->piece->host.offset + extent->offset;
+  if (range->file == NULL || range->file != extent->piece->file || range->offset + range->bytes != offset) return false;
+  range->bytes += extent->bytes;
   return true;
 }
 
-static file_range range_begin(const ladei_pipe_span *span) {
-  return (file_range){span->part->file, span->part->host.offset + span->offset, span->at, span->bytes};
+static file_range range_begin(const ladei_pipe_extent *extent) {
+  return (file_range){extent->piece->file, extent->piece->host.offset + extent->offset, extent->at, extent->bytes};
 }
 
 /* Blocks are numbered by their slots, those to the host after those to the device. */
@@ -95,12 +95,12 @@ static lade_status range_move(const ladei_pipe_slot *slot, file_range *range) {
 static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
   const ladei_pipe_slot *slot = order->slot;
-  const ladei_pipe_parts *parts = &ladei_pipe_ticket_of(order->transfer)->parts;
+  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(order->transfer)->pieces;
   lade_status status = runtime->ops->current_device_set(runtime->self, pipeline->options.device);
-  for (ladei_pipe_span span = {0};
-       status == LADE_OK && ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span);) {
-    status = ladei_pipe_cufile_move(span.part->file, span.part->host.offset + span.offset,
-                                    span.part->device + span.offset, span.bytes);
+  for (ladei_pipe_extent extent = {0};
+       status == LADE_OK && ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);) {
+    status = ladei_pipe_cufile_move(extent.piece->file, extent.piece->host.offset + extent.offset,
+                                    extent.piece->device + extent.offset, extent.bytes);
   }
   return status;
 }
@@ -108,19 +108,19 @@ static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_
 lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pipe_order *order) {
   if (ladei_pipe_ticket_of(order->transfer)->cufile) return chunk_move_cufile(pipeline, order);
   const ladei_pipe_slot *slot = order->slot;
-  const ladei_pipe_parts *parts = &ladei_pipe_ticket_of(order->transfer)->parts;
+  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(order->transfer)->pieces;
   bool reads = order->kind == LADEI_PIPE_ORDER_READ;
   file_range range = {.file = NULL};
   lade_status status = LADE_OK;
-  for (ladei_pipe_span span = {0};
-       status == LADE_OK && ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span);) {
-    if (range_extend(&range, &span)) continue;
+  for (ladei_pipe_extent extent = {0};
+       status == LADE_OK && ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);) {
+    if (range_extend(&range, &extent)) continue;
     status = range_move(slot, &range);
-    if (span.part->direct) continue; /* the copy takes it from where it is */
-    if (status == LADE_OK && span.part->file != NULL)
-      range = range_begin(&span);
+    if (extent.piece->direct) continue; /* the copy takes it from where it is */
+    if (status == LADE_OK && extent.piece->file != NULL)
+      range = range_begin(&extent);
     else if (status == LADE_OK)
-      status = span_move(&span, (char *)ladei_pipe_slot_data(slot) + span.at, reads);
+      status = extent_move(&extent, (char *)ladei_pipe_slot_data(slot) + extent.at, reads);
   }
   return status == LADE_OK ? range_move(slot, &range) : status;
 }
@@ -128,16 +128,16 @@ lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pip
 bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_storage_request *out) {
   if (!ladei_pipe_order_is_host(order)) return false;
   const ladei_pipe_slot *slot = order->slot;
-  const ladei_pipe_parts *parts = &ladei_pipe_ticket_of(order->transfer)->parts;
-  ladei_pipe_span span = {0};
+  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(order->transfer)->pieces;
+  ladei_pipe_extent extent = {0};
   if (ladei_pipe_ticket_of(order->transfer)->cufile ||
       ladei_pipe_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
-      !ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span) || span.part->file == NULL ||
-      !span.part->file->async)
+      !ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent) || extent.piece->file == NULL ||
+      !extent.piece->file->async)
     return false;
-  file_range range = range_begin(&span);
-  while (ladei_pipe_parts_next(parts, slot->offset, slot->bytes, &span))
-    if (!range_extend(&range, &span)) return false;
+  file_range range = range_begin(&extent);
+  while (ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent))
+    if (!range_extend(&range, &extent)) return false;
   *out = range_request(slot, &range);
   return true;
 }

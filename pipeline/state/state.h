@@ -2,18 +2,18 @@
 /*
  * What the files of pipeline/ share.
  *
- *   pipeline.c   life, choices                            endpoint.c   reading sources, writing sinks
+ *   pipeline.c   life, choices                            chunk.c      reading sources, writing sinks
  *   submit.c     validation, making a transfer            copy.c       queueing the copies of a chunk
  *   ticket.c     waiting, asking, cancelling              execute.c    doing what the core says
- *   parts.c      the ranges of a transfer                 threads.c    driver: reader threads
+ *   pieces.c     the ranges of a transfer                 threads.c    driver: reader threads
  *   direct.c     which of them need no staging            checksum.c   XXH3 of what passes
  *   probe.c      timing copies                            adapt.c      what follows from what was measured
- *   timeline.c   what was done when
- *   storage*.c   files (storage.h); storage_parts.c: those of a transfer
- *   core*.c      what to do next                          virtual.c    driver: virtual time on "sim"
+ *   files.c      files of a transfer                      timeline.c   what was done when
+ *   storage*.c   how bytes of files move (storage.h)      virtual.c    driver: virtual time on "sim"
+ *   core*.c      what to do next
  */
-#ifndef LADE_PIPELINE_STATE_INTERNAL_H
-#define LADE_PIPELINE_STATE_INTERNAL_H
+#ifndef LADE_PIPELINE_STATE_STATE_H
+#define LADE_PIPELINE_STATE_STATE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,8 +24,8 @@
 #include "lade/pipeline.h"
 #include "pipeline/core/adapt.h"
 #include "pipeline/core/core.h"
-#include "pipeline/drivers/timeline.h"
-#include "pipeline/endpoints/parts.h"
+#include "pipeline/state/pieces.h"
+#include "pipeline/state/timeline.h"
 #include "pipeline/storage/storage.h"
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
@@ -107,8 +107,8 @@ struct lade_ticket {
   uint64_t *checksums; /* the caller's */
   lade_completion on_complete;
   void *on_complete_user;
-  ladei_pipe_parts parts;    /* constant */
-  ladei_storage_file *files; /* of the parts, each once; constant until FINISH */
+  ladei_pipe_pieces pieces;  /* constant */
+  ladei_storage_file *files; /* of the pieces, each once; constant until FINISH */
   bool cufile;               /* the host half moves bytes to and from the device: no copies */
 };
 
@@ -162,8 +162,8 @@ void ladei_pipe_ticket_free(lade_ticket *ticket);
 /* Drops one reference and the lock. */
 void ladei_pipeline_unref_unlock(lade_pipeline *pipeline);
 
-/* Marks the parts that need no staging. Whether those are all. */
-bool ladei_pipe_parts_find_direct(const lade_pipeline *pipeline, ladei_pipe_parts *parts);
+/* Marks the pieces that need no staging. Whether those are all. */
+bool ladei_pipe_pieces_find_direct(const lade_pipeline *pipeline, ladei_pipe_pieces *pieces);
 
 /* Computes or compares the checksums of a READ or WRITE order's chunk, whose bytes are on the host. */
 lade_status ladei_pipe_checksum_chunk(const ladei_pipe_order *order);
@@ -233,7 +233,7 @@ static inline bool ladei_pipe_order_is_host(const ladei_pipe_order *order) {
 /* Puts what the order was for in front of what went wrong; returns `status`. */
 lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status status);
 
-/* Opens the files that the ticket's parts name, and lets its chunks suit them. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY;
+/* Opens the files that the ticket's pieces name, and lets its chunks suit them. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY;
  * nothing is attached then. */
 lade_status ladei_pipe_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request);
 /* Ends them; see ladei_storage_detach(). */
@@ -248,4 +248,4 @@ bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_storage_reque
 /* Number of the slot's block for storage: below twice the depth. */
 unsigned ladei_pipe_block_number(const ladei_pipe_slot *slot);
 
-#endif /* LADE_PIPELINE_STATE_INTERNAL_H */
+#endif /* LADE_PIPELINE_STATE_STATE_H */

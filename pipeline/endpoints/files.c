@@ -2,32 +2,32 @@
 /*
  * The files of a transfer: opened with its submit, ended with it.
  *
- *   parts    a.bin 0..7 | b.bin 3..9 | a.bin 7..8 | memory
- *   files    a.bin ------------------> b.bin                     each once, however many parts name it
+ *   pieces   a.bin 0..7 | b.bin 3..9 | a.bin 7..8 | memory
+ *   files    a.bin ------------------> b.bin                     each once, however many pieces name it
  *
- * I1  part->file is the file of every part that is one of a file or path, and is in ticket->files; so for parts without
+ * I1  piece->file is the file of every piece that is one of a file or path, and is in ticket->files; so for pieces without
  *     bytes, whose files may have to be created.
  * I2  The end of a transfer ends all its files, in the order in which they were first named. Atomic files get their names
  *     when all are flushed and closed; when one cannot get its name, those before it have theirs and keep them, and those
  *     after it end as those of a failed transfer.
- * Locks: none taken. ticket->files and parts are constant from the submit to the order FINISH.
+ * Locks: none taken. ticket->files and pieces are constant from the submit to the order FINISH.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "pipeline/state/internal.h"
+#include "pipeline/state/state.h"
 
 static bool same_name(const char *a, const char *b) { return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0); }
 
-static bool same_file(const ladei_pipe_part *a, const lade_endpoint *host) {
+static bool same_file(const ladei_pipe_piece *a, const lade_endpoint *host) {
   return a->file != NULL && a->host.kind == host->kind && a->host.fd == host->fd && a->host.flags == host->flags &&
          same_name(a->host.name, host->name);
 }
 
-/* The first part of each file so far, at a place that follows from the file. */
+/* The first piece of each file so far, at a place that follows from the file. */
 typedef struct file_table {
-  const ladei_pipe_part **places; /* twice as many as there are parts, at least: NULL for most */
+  const ladei_pipe_piece **places; /* twice as many as there are pieces, at least: NULL for most */
   size_t mask;
 } file_table;
 
@@ -41,20 +41,20 @@ static uint64_t file_hash(const lade_endpoint *host) {
   return hash ^ hash >> 32;
 }
 
-static lade_status table_init(file_table *table, size_t parts) {
+static lade_status table_init(file_table *table, size_t pieces) {
   size_t places = 4;
-  while (places < 2 * parts) places *= 2;
+  while (places < 2 * pieces) places *= 2;
   table->places = calloc(places, sizeof *table->places);
   table->mask = places - 1;
   return table->places != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for files");
 }
 
-/* The part in the table that names the same file; this one, which goes there, if none does. */
-static const ladei_pipe_part *table_put(file_table *table, const ladei_pipe_part *part) {
-  size_t place = file_hash(&part->host) & table->mask;
-  while (table->places[place] != NULL && !same_file(table->places[place], &part->host))
+/* The piece in the table that names the same file; this one, which goes there, if none does. */
+static const ladei_pipe_piece *table_put(file_table *table, const ladei_pipe_piece *piece) {
+  size_t place = file_hash(&piece->host) & table->mask;
+  while (table->places[place] != NULL && !same_file(table->places[place], &piece->host))
     place = (place + 1) & table->mask;
-  if (table->places[place] == NULL) table->places[place] = part;
+  if (table->places[place] == NULL) table->places[place] = piece;
   return table->places[place];
 }
 
@@ -70,31 +70,32 @@ static lade_status file_add(lade_pipeline *pipeline, lade_ticket *ticket, const 
   return status;
 }
 
-/* All parts are one range of one file. */
-static bool is_one_range(const ladei_pipe_parts *parts) {
-  const ladei_pipe_part *first = &parts->list[0];
-  bool one = parts->count > 0 && first->file != NULL;
-  for (size_t i = 1; i < parts->count && one; i++) {
-    const ladei_pipe_part *part = &parts->list[i];
-    one = part->file == first->file && part->host.offset == first->host.offset + part->begin;
+/* All pieces are one range of one file. */
+static bool is_one_range(const ladei_pipe_pieces *pieces) {
+  const ladei_pipe_piece *first = &pieces->list[0];
+  bool one = pieces->count > 0 && first->file != NULL;
+  for (size_t i = 1; i < pieces->count && one; i++) {
+    const ladei_pipe_piece *piece = &pieces->list[i];
+    one = piece->file == first->file && piece->host.offset == first->host.offset + piece->begin;
   }
   return one;
 }
 
-/* Chunks that suit O_DIRECT, where all is one range; else that is for parts which begin with whole blocks. */
+/* Chunks that suit O_DIRECT, where all is one range; else that is for pieces which begin with whole blocks. */
 static void chunks_suit(lade_ticket *ticket) {
   ladei_pipe_core_transfer *transfer = &ticket->transfer;
-  const ladei_pipe_parts *parts = &ticket->parts;
-  if (is_one_range(parts)) {
-    ladei_storage_file *file = parts->list[0].file;
-    transfer->lead_bytes = ladei_storage_layout(file, parts->list[0].host.offset, parts->bytes, &transfer->chunk_bytes);
+  const ladei_pipe_pieces *pieces = &ticket->pieces;
+  if (is_one_range(pieces)) {
+    ladei_storage_file *file = pieces->list[0].file;
+    transfer->lead_bytes =
+        ladei_storage_layout(file, pieces->list[0].host.offset, pieces->bytes, &transfer->chunk_bytes);
     transfer->unit_bytes = file->align;
     return;
   }
-  for (size_t i = 0; i < parts->count; i++) {
-    const ladei_pipe_part *part = &parts->list[i];
-    if (part->file != NULL && (part->host.offset % part->file->align != 0 || part->begin % part->file->align != 0))
-      ladei_storage_buffer(part->file);
+  for (size_t i = 0; i < pieces->count; i++) {
+    const ladei_pipe_piece *piece = &pieces->list[i];
+    if (piece->file != NULL && (piece->host.offset % piece->file->align != 0 || piece->begin % piece->file->align != 0))
+      ladei_storage_buffer(piece->file);
   }
 }
 
@@ -107,9 +108,9 @@ static void chunks_suit(lade_ticket *ticket) {
  */
 static bool cufile_suits(const lade_ticket *ticket, const lade_transfer *request) {
   bool dependent = request->after_stream != 0 || request->allocator != NULL;
-  bool suits = ticket->parts.count > 0 && request->checksum == LADE_CHECKSUM_NONE && !(ticket->to_device && dependent);
-  for (size_t i = 0; i < ticket->parts.count && suits; i++) {
-    const ladei_storage_file *file = ticket->parts.list[i].file;
+  bool suits = ticket->pieces.count > 0 && request->checksum == LADE_CHECKSUM_NONE && !(ticket->to_device && dependent);
+  for (size_t i = 0; i < ticket->pieces.count && suits; i++) {
+    const ladei_storage_file *file = ticket->pieces.list[i].file;
     suits = file != NULL && file->cufile_handle != NULL;
   }
   return suits;
@@ -121,32 +122,32 @@ static void cufile_use(lade_ticket *ticket) {
   transfer->unstaged = true;
   transfer->no_host = false;
   transfer->lead_bytes = 0;
-  transfer->unit_bytes = ticket->parts.list[0].file->align;
+  transfer->unit_bytes = ticket->pieces.list[0].file->align;
 }
 
-/* Gives each of these parts of files its file. */
-static lade_status parts_attach(lade_pipeline *pipeline, lade_ticket *ticket, file_table *table, ladei_pipe_part *list,
-                                size_t count) {
+/* Gives each of these pieces of files its file. */
+static lade_status pieces_attach(lade_pipeline *pipeline, lade_ticket *ticket, file_table *table,
+                                 ladei_pipe_piece *list, size_t count) {
   ladei_storage_file **end = &ticket->files;
   lade_status status = LADE_OK;
   while (*end != NULL) end = &(*end)->next;
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
-    ladei_pipe_part *part = &list[i];
-    if (part->host.kind != LADE_ENDPOINT_FILE && part->host.kind != LADE_ENDPOINT_PATH) continue;
-    const ladei_pipe_part *first = table->places != NULL ? table_put(table, part) : part;
-    part->file = first->file;
-    if (first == part) status = file_add(pipeline, ticket, &part->host, &end, &part->file);
+    ladei_pipe_piece *piece = &list[i];
+    if (piece->host.kind != LADE_ENDPOINT_FILE && piece->host.kind != LADE_ENDPOINT_PATH) continue;
+    const ladei_pipe_piece *first = table->places != NULL ? table_put(table, piece) : piece;
+    piece->file = first->file;
+    if (first == piece) status = file_add(pipeline, ticket, &piece->host, &end, &piece->file);
   }
   return status;
 }
 
 lade_status ladei_pipe_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
-  ladei_pipe_parts *parts = &ticket->parts;
+  ladei_pipe_pieces *pieces = &ticket->pieces;
   file_table table = {NULL, 0};
   lade_status status = LADE_OK;
-  if (parts->count + parts->empty_count > 1) status = table_init(&table, parts->count + parts->empty_count);
-  if (status == LADE_OK) status = parts_attach(pipeline, ticket, &table, parts->list, parts->count);
-  if (status == LADE_OK) status = parts_attach(pipeline, ticket, &table, parts->empty, parts->empty_count);
+  if (pieces->count + pieces->empty_count > 1) status = table_init(&table, pieces->count + pieces->empty_count);
+  if (status == LADE_OK) status = pieces_attach(pipeline, ticket, &table, pieces->list, pieces->count);
+  if (status == LADE_OK) status = pieces_attach(pipeline, ticket, &table, pieces->empty, pieces->empty_count);
   free(table.places);
   if (status != LADE_OK) {
     lade_error first;

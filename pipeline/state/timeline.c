@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pipeline/drivers/timeline.h"
+#include "pipeline/state/timeline.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -10,8 +10,8 @@
  * I2  Where there is no timeline no clock is read for it.
  * Locks: all under the pipeline's, which the caller holds.
  */
-#ifndef LADE_PIPELINE_DRIVERS_TIMELINE_H
-#define LADE_PIPELINE_DRIVERS_TIMELINE_H
+#ifndef LADE_PIPELINE_STATE_TIMELINE_H
+#define LADE_PIPELINE_STATE_TIMELINE_H
 
 #include "lade/pipeline.h"
 #include "pipeline/core/core.h"
@@ -35,4 +35,4 @@ void ladei_pipe_timeline_add_order(ladei_pipe_timeline *timeline, const ladei_pi
 size_t ladei_pipe_timeline_copy(const ladei_pipe_timeline *timeline, lade_timeline_event *out, size_t capacity,
                                 uint64_t *out_lost);
 
-#endif /* LADE_PIPELINE_DRIVERS_TIMELINE_H */
+#endif /* LADE_PIPELINE_STATE_TIMELINE_H */

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ranges that a transfer consists of, and which of them a chunk covers.
+ *
+ *   transfer   0                                                  bytes
+ *   pieces     [ a.bin 0..7 ][ b.bin 3..9 ][ memory ][ c.bin ... ]        each with its own place on the device
+ *   a chunk           [ extent |----- extent ----|- extent -]
+ */
+#ifndef LADE_PIPELINE_STATE_PIECES_H
+#define LADE_PIPELINE_STATE_PIECES_H
+
+#include "lade/pipeline.h"
+
+struct ladei_storage_file;
+
+typedef struct ladei_pipe_piece {
+  lade_endpoint host;
+  struct ladei_storage_file *file; /* of a file or path, once it is attached */
+  char *device;
+  uint64_t begin; /* in the transfer */
+  uint64_t bytes; /* not 0 */
+  bool direct;    /* copies leave or reach host.memory itself: nothing to read or write */
+  /* Of direct host memory: */
+  uint64_t first_reach; /* bytes to the end of the pinned range that it begins in */
+  uint64_t next_reach;  /* length of each further one, the last perhaps longer than what it holds; 0: there is none */
+} ladei_pipe_piece;
+
+/* Constant while its transfer lives. */
+typedef struct ladei_pipe_pieces {
+  ladei_pipe_piece *list; /* in the order of `begin`, without gaps; &one for a single one */
+  size_t count;
+  ladei_pipe_piece *empty; /* paths of which no byte is moved, yet which are opened, or created; behind the list */
+  size_t empty_count;
+  uint64_t bytes;
+  bool calls; /* one of them is a callback */
+  ladei_pipe_piece one;
+} ladei_pipe_pieces;
+
+/* The bytes of a chunk that lie in one piece. All zero: before the first. */
+typedef struct ladei_pipe_extent {
+  const ladei_pipe_piece *piece;
+  uint64_t offset; /* in the piece */
+  size_t at;       /* in the chunk */
+  size_t bytes;
+} ladei_pipe_extent;
+
+/*
+ * Checks and copies what the transfer consists of, into zeroed `out`, which must stay where it is. On success
+ * ladei_pipe_pieces_free is due. LADE_ERR_INVALID_ARGUMENT names the field, LADE_ERR_OUT_OF_HOST_MEMORY.
+ */
+lade_status ladei_pipe_pieces_make(const lade_transfer *request, ladei_pipe_pieces *out);
+void ladei_pipe_pieces_free(ladei_pipe_pieces *pieces);
+
+/* Gives pieces without a place of their own one behind the other, from `device` on. */
+void ladei_pipe_pieces_place(ladei_pipe_pieces *pieces, void *device);
+
+/* The next extent of the chunk [offset, offset + bytes); false behind the last. */
+bool ladei_pipe_pieces_next(const ladei_pipe_pieces *pieces, uint64_t offset, size_t bytes, ladei_pipe_extent *extent);
+
+#endif /* LADE_PIPELINE_STATE_PIECES_H */
