@@ -12,6 +12,8 @@
  * H1  A buffer is written again only after the event behind its last copy, on the same stream, was waited for.
  * H2  The threads of a crew run only between pass_begin and the last of them saying that it is done.
  */
+#include "benchmarks/staging_by_hand.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,7 +22,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "benchmarks/staging.h"
+#include "benchmarks/staging_host_io.h"
+#include "benchmarks/staging_messages.h"
 
 enum { MOST_THREADS = 16, MOST_BUFFERS = 4 };
 

@@ -9,9 +9,11 @@
  * I1  The table is a copy of the runtime's but for the copies, which succeed and move nothing.
  * Locks: none; the table is constant after it was made.
  */
+#include "benchmarks/staging_copyless.h"
+
 #include <stdlib.h>
 
-#include "benchmarks/staging.h"
+#include "benchmarks/staging_messages.h"
 
 typedef struct copyless {
   lade_runtime_ops ops;

@@ -5,6 +5,8 @@
  * I1  Every file in the list is open, regular, readable and not empty.
  * I2  The generated file has no name from the moment it exists, so nothing can be left behind.
  */
+#include "benchmarks/staging_inputs.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -15,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "benchmarks/staging.h"
+#include "benchmarks/staging_messages.h"
 
 static const uint64_t generated_bytes = UINT64_C(1) << 30;
 

@@ -18,24 +18,22 @@
  *
  * I1  Every variant moves every byte of the inputs once per pass, through the same window.
  * I2  The window is written again only after the copies into it before are queued earlier on the same stream.
- * I3  On "sim" the baselines' reads cost what the pipeline's cost: latency + bytes / rate of one reader.
  */
-#include <errno.h>
+#include "benchmarks/staging_passes.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
-#include "benchmarks/staging.h"
+#include "benchmarks/staging_by_hand.h"
+#include "benchmarks/staging_copyless.h"
+#include "benchmarks/staging_host_io.h"
+#include "benchmarks/staging_messages.h"
 
 enum { AHEAD = 16 };
 static const size_t ceiling_bytes = (size_t)32 << 20;
 static const uint64_t slice_ns = UINT64_C(20000000); /* how soon an interrupt is noticed */
-static const uint64_t sim_reader_bytes_per_s = UINT64_C(12000000000);
-
-/* O_DIRECT asks for less on all file systems known; the baselines' buffers and lengths are rounded to it. */
-static const size_t direct_align = 4096;
 
 static const char *const variant_names[] = {"lade", "ceiling", "by hand", "reads", "naive", "uncached", "loop"};
 
@@ -111,43 +109,6 @@ bool staging_pass(staging *s, int direction) { return pipeline_pass(s, lade_pair
 
 /* --- baselines ---------------------------------------------------------------------------------------------------- */
 
-static size_t direct_round_up(size_t bytes) { return (bytes + direct_align - 1) / direct_align * direct_align; }
-
-/* One call. With --direct by O_DIRECT where the place is aligned: a buffer has room for the rest of its last page. */
-static ssize_t host_call(const staging *s, int direction, const staging_piece *piece, uint64_t offset, void *at,
-                         size_t bytes) {
-  if (direction == STAGING_H2D) {
-    uint64_t place = piece->offset + offset;
-    bool direct = s->settings.direct && place % direct_align == 0 && (uintptr_t)at % direct_align == 0;
-    ssize_t moved = direct ? pread(piece->file->direct_fd, at, direct_round_up(bytes), (off_t)place)
-                           : pread(piece->file->fd, at, bytes, (off_t)place);
-    return moved > (ssize_t)bytes ? (ssize_t)bytes : moved;
-  }
-  uint64_t place = piece->place + offset;
-  bool direct =
-      s->settings.direct && place % direct_align == 0 && bytes % direct_align == 0 && (uintptr_t)at % direct_align == 0;
-  return pwrite(direct ? s->sink_direct_fd : s->sink_fd, at, bytes, (off_t)place);
-}
-
-/* A read or write of the whole buffer. On "sim" its time passes by the model of the pipeline's readers. */
-bool staging_host_move(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
-                       size_t bytes) {
-  for (size_t done = 0; done < bytes;) {
-    ssize_t moved = host_call(s, direction, piece, offset + done, (char *)buffer + done, bytes - done);
-    if (moved <= 0 && !(moved < 0 && errno == EINTR)) {
-      staging_error("%s: %s", direction == STAGING_H2D ? piece->file->path : "temporary output file",
-                    moved == 0 ? "ended early" : strerror(errno));
-      return false;
-    }
-    done += moved > 0 ? (size_t)moved : 0;
-  }
-  if (s->runtime->ops->step != NULL) {
-    uint64_t ns = (uint64_t)((unsigned __int128)bytes * 1000000000u / sim_reader_bytes_per_s);
-    return lade_soft_advance(s->runtime, ns) == LADE_OK;
-  }
-  return true;
-}
-
 static bool naive_chunk(staging *s, int direction, const staging_piece *piece, uint64_t offset, void *buffer,
                         size_t bytes) {
   const lade_runtime_ops *ops = s->runtime->ops;
@@ -179,7 +140,7 @@ static bool uncached_chunk(staging *s, int direction, const staging_piece *piece
   const lade_runtime_ops *ops = s->runtime->ops;
   void *buffer;
   (void)unused;
-  if (ops->host_alloc(s->runtime->self, s->settings.device, direct_round_up(bytes), 0, &buffer) != LADE_OK)
+  if (ops->host_alloc(s->runtime->self, s->settings.device, staging_direct_round_up(bytes), 0, &buffer) != LADE_OK)
     return false;
   bool good = pinned_chunk(s, direction, piece, offset, buffer, bytes);
   return ops->host_free(s->runtime->self, buffer) == LADE_OK && good;
@@ -217,7 +178,7 @@ static bool loop_chunk(staging *s, int direction, const staging_piece *piece, ui
 /* One buffer of ordinary memory for all chunks. */
 static bool buffer_pass(staging *s, int direction, chunk_function move) {
   void *buffer = NULL;
-  if (posix_memalign(&buffer, direct_align, direct_round_up((size_t)s->info.chunk_bytes)) != 0) {
+  if (posix_memalign(&buffer, STAGING_DIRECT_ALIGN, staging_direct_round_up((size_t)s->info.chunk_bytes)) != 0) {
     staging_error("no memory for a buffer of %llu bytes", (unsigned long long)s->info.chunk_bytes);
     return false;
   }

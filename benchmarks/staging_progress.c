@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A bar with rate and time left, on a terminal only. */
+#include "benchmarks/staging_progress.h"
+
 #include <stdio.h>
 #include <unistd.h>
 
-#include "benchmarks/staging.h"
+#include "benchmarks/frame.h"
 
 enum { BAR_WIDTH = 30 };
 static const double interval_s = 0.2;

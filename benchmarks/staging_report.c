@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table for people, the JSON for programs, the plot for papers. All read what was measured; none measures. */
+#include "benchmarks/staging_report.h"
+
 #include <errno.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -9,7 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "benchmarks/staging.h"
+#include "benchmarks/staging_by_hand.h"
+#include "benchmarks/staging_messages.h"
 
 extern char **environ;
 

@@ -12,15 +12,19 @@
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "benchmarks/staging.h"
-
-volatile sig_atomic_t staging_interrupted;
+#include "benchmarks/staging_by_hand.h"
+#include "benchmarks/staging_copyless.h"
+#include "benchmarks/staging_inputs.h"
+#include "benchmarks/staging_messages.h"
+#include "benchmarks/staging_passes.h"
+#include "benchmarks/staging_report.h"
+#include "benchmarks/staging_timeline.h"
+#include "benchmarks/staging_verify.h"
 
 enum {
   KEY_INPUT = 'i',
@@ -65,19 +69,6 @@ static const struct argp_option option_table[] = {
 static const char documentation[] =
     "Stage files to the device and back; report GB/s beside a ceiling and two baselines of the same run."
     "\vBYTES may end in K, M or G (powers of 1024).";
-
-void staging_error(const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  fprintf(stderr, "%sstaging_throughput: ", isatty(STDERR_FILENO) ? "\r\033[K" : "");
-  vfprintf(stderr, format, arguments);
-  fputc('\n', stderr);
-  va_end(arguments);
-}
-
-void staging_lade_error(const char *what) {
-  staging_error("%s: %s (%s)", what, lade_last_error()->text, lade_status_name(lade_last_error()->status));
-}
 
 /* --- command line ------------------------------------------------------------------------------------------------- */
 
@@ -163,21 +154,6 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
 }
 
 /* --- the order of events ------------------------------------------------------------------------------------------ */
-
-static void interrupt(int number) {
-  (void)number;
-  staging_interrupted = 1;
-}
-
-static void interrupts_catch(void) {
-  struct sigaction action = {.sa_handler = interrupt};
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
-  /* A gnuplot that is gone shows as its exit status; a file size limit as EFBIG. */
-  action.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &action, NULL);
-  sigaction(SIGXFSZ, &action, NULL);
-}
 
 /* One pipeline is all that pins memory here: no more than its ring needs. */
 static const uint64_t pinned_segment_bytes = UINT64_C(8) << 20;
@@ -290,7 +266,7 @@ int main(int argc, char **argv) {
   const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
   argp_err_exit_status = EXIT_USAGE;
   argp_parse(&argp, argc, argv, 0, NULL, &s.settings);
-  interrupts_catch();
+  staging_interrupts_catch();
   bool good = staging_inputs_open(&s) && device_open(&s) && window_open(&s) && measure_all(&s) && report_all(&s);
   staging_progress_end(&s.progress);
   good = all_close(&s) && good;

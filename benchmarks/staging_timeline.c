@@ -7,12 +7,15 @@
  *
  * SVG shows the first direction's pass; a Chrome trace (chrome://tracing, Perfetto) has both.
  */
+#include "benchmarks/staging_timeline.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "benchmarks/staging.h"
+#include "benchmarks/staging_messages.h"
+#include "benchmarks/staging_passes.h"
 
 enum { EVENTS = 1 << 20, KINDS = LADE_TIMELINE_FLIGHT + 1 };
 

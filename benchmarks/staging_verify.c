@@ -8,13 +8,16 @@
  *
  * I1  A piece is compared before its place in the window is used again.
  */
+#include "benchmarks/staging_verify.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "benchmarks/staging.h"
+#include "benchmarks/staging_messages.h"
+#include "benchmarks/staging_passes.h"
 
 static const size_t buffer_bytes = (size_t)4 << 20;
 enum { PIECES_MOST = 64 };

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What staging_throughput says on stderr, and the request to stop. */
+#ifndef LADE_BENCHMARKS_STAGING_MESSAGES_H
+#define LADE_BENCHMARKS_STAGING_MESSAGES_H
+
+#include <signal.h>
+
+/* Set by SIGINT and SIGTERM. Everything that takes long looks at it. */
+extern volatile sig_atomic_t staging_interrupted;
+
+/* Has SIGINT and SIGTERM set staging_interrupted. */
+void staging_interrupts_catch(void);
+
+/* Prints "staging_throughput: ..." on stderr, with a line of its own on a terminal. */
+void staging_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same with lade's last error appended. */
+void staging_lade_error(const char *what);
+
+#endif /* LADE_BENCHMARKS_STAGING_MESSAGES_H */
