@@ -360,7 +360,6 @@ static const operation operations[] = {
     OPERATIONS_LIST(OPERATION_ENTRY)
 #undef OPERATION_ENTRY
 };
-enum { OPERATIONS = sizeof operations / sizeof operations[0] };
 
 /* ---- A schedule -------------------------------------------------------------------------------------------------- */
 
@@ -477,15 +476,9 @@ static void bench_close(bench *own) {
   support_runtime_close(own->runtime);
 }
 
-static uint64_t explore(bench *own, int preemptions, int a, int b) {
-  const scheduler_plan plan = {
-      .threads = 2, .preemptions = preemptions, .prepare = prepare, .warm = warm, .body = body, .judge = judge};
-  own->operations[0] = &operations[a];
-  own->operations[1] = &operations[b];
-  lade_test_context("%s || %s", operations[a].name, operations[b].name);
-  uint64_t count = scheduler_explore(&plan, own);
-  lade_test_context("%s", "");
-  return count;
+static void choose(void *user, int thread, int number) {
+  bench *own = user;
+  own->operations[thread] = &operations[number];
 }
 
 /* For LADE_TEST_P. */
@@ -498,14 +491,16 @@ static const char *const names[] = {
 /* The named operation with itself and all behind it in the list: one switch, or two where there is time. */
 static void pairs(const char *name, bool expandable) {
   bench own;
-  uint64_t count = 0;
   if (!scheduler_works()) LADE_SKIP("built without switch points");
   if (!bench_open(&own, expandable)) return;
-  int first = scheduler_place_of(names, name), preemptions = scheduler_preemptions(1);
-  for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++)
-    count += explore(&own, preemptions, first, other);
-  printf("%s with %d operations: %" PRIu64 " schedules of up to %d switches\n", name, (int)OPERATIONS - first, count,
-         preemptions);
+  const scheduler_plan plan = {.preemptions = scheduler_preemptions(1),
+                               .prepare = prepare,
+                               .warm = warm,
+                               .body = body,
+                               .judge = judge,
+                               .names = names,
+                               .choose = choose};
+  scheduler_explore_pairs(&plan, &own, name);
   bench_close(&own);
 }
 

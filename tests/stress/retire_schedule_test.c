@@ -384,7 +384,6 @@ static const operation operations[] = {
     OPERATIONS_LIST(OPERATION_ENTRY)
 #undef OPERATION_ENTRY
 };
-enum { OPERATIONS = sizeof operations / sizeof operations[0] };
 
 /* ---- A schedule -------------------------------------------------------------------------------------------------- */
 
@@ -495,22 +494,9 @@ static void bench_close(bench *own) {
   support_runtime_close(own->runtime);
 }
 
-/* All schedules of operations a, b (and c, if it is not negative). */
-static uint64_t explore(bench *own, int preemptions, int a, int b, int c) {
-  const scheduler_plan plan = {.threads = c < 0 ? 2 : 3,
-                               .preemptions = preemptions,
-                               .prepare = prepare,
-                               .warm = warm,
-                               .body = body,
-                               .judge = judge};
-  own->operations[0] = &operations[a];
-  own->operations[1] = &operations[b];
-  own->operations[2] = c < 0 ? NULL : &operations[c];
-  lade_test_context("%s || %s%s%s", operations[a].name, operations[b].name, c < 0 ? "" : " || ",
-                    c < 0 ? "" : operations[c].name);
-  uint64_t count = scheduler_explore(&plan, own);
-  lade_test_context("%s", "");
-  return count;
+static void choose(void *user, int thread, int number) {
+  bench *own = user;
+  own->operations[thread] = &operations[number];
 }
 
 /* For LADE_TEST_P. */
@@ -520,16 +506,24 @@ static const char *const names[] = {
 #undef OPERATION_NAME
 };
 
+static scheduler_plan plan_of(int threads, int preemptions) {
+  return (scheduler_plan){.threads = threads,
+                          .preemptions = preemptions,
+                          .prepare = prepare,
+                          .warm = warm,
+                          .body = body,
+                          .judge = judge,
+                          .names = names,
+                          .choose = choose};
+}
+
 /* The named operation with itself and all behind it in the list. */
 LADE_TEST_P(RetireSchedule, Pairs, names, name) {
   bench own;
-  uint64_t count = 0;
   if (!scheduler_works()) LADE_SKIP("built without switch points");
   if (!bench_open(&own)) return;
-  int first = scheduler_place_of(names, name);
-  for (int other = first; other < OPERATIONS && !lade_test_has_failed(); other++)
-    count += explore(&own, scheduler_preemptions(2), first, other, -1);
-  printf("%s with %d operations: %" PRIu64 " schedules\n", name, (int)OPERATIONS - first, count);
+  const scheduler_plan plan = plan_of(2, scheduler_preemptions(2));
+  scheduler_explore_pairs(&plan, &own, name);
   bench_close(&own);
 }
 
@@ -542,15 +536,16 @@ LADE_TEST(RetireSchedule, Triples) {
   uint64_t count = 0;
   if (!scheduler_works()) LADE_SKIP("built without switch points");
   if (!bench_open(&own)) return;
-  int preemptions = scheduler_preemptions(1);
+  const scheduler_plan plan = plan_of(3, scheduler_preemptions(1));
   for (int a = 0; a < OFTEN; a++) {
     for (int b = a; b < OFTEN; b++) {
       for (int c = b; c < OFTEN && !lade_test_has_failed(); c++) {
-        count += explore(&own, preemptions, scheduler_place_of(names, often[a]), scheduler_place_of(names, often[b]),
-                         scheduler_place_of(names, often[c]));
+        const int three[] = {scheduler_place_of(names, often[a]), scheduler_place_of(names, often[b]),
+                             scheduler_place_of(names, often[c])};
+        count += scheduler_explore_operations(&plan, &own, three);
       }
     }
   }
-  printf("threes of %d operations: %" PRIu64 " schedules of up to %d switches\n", (int)OFTEN, count, preemptions);
+  printf("threes of %d operations: %" PRIu64 " schedules of up to %d switches\n", (int)OFTEN, count, plan.preemptions);
   bench_close(&own);
 }

@@ -326,3 +326,26 @@ uint64_t scheduler_explore(const scheduler_plan *plan, void *user) {
   signal(SIGSEGV, SIG_DFL);
   return count;
 }
+
+uint64_t scheduler_explore_operations(const scheduler_plan *plan, void *user, const int *operations) {
+  const char *names[SCHEDULER_THREADS] = {"", "", ""};
+  for (int i = 0; i < plan->threads; i++) {
+    names[i] = plan->names[operations[i]];
+    plan->choose(user, i, operations[i]);
+  }
+  lade_test_context("%s || %s%s%s", names[0], names[1], plan->threads > 2 ? " || " : "", names[2]);
+  uint64_t count = scheduler_explore(plan, user);
+  lade_test_context("%s", "");
+  return count;
+}
+
+void scheduler_explore_pairs(const scheduler_plan *plan, void *user, const char *name) {
+  scheduler_plan pairs = *plan;
+  uint64_t count = 0;
+  int first = scheduler_place_of(plan->names, name), other = first;
+  pairs.threads = 2;
+  for (; plan->names[other] != NULL && !lade_test_has_failed(); other++)
+    count += scheduler_explore_operations(&pairs, user, (const int[]){first, other});
+  printf("%s with %d operations: %" PRIu64 " schedules of up to %d switches\n", name, other - first, count,
+         plan->preemptions);
+}

@@ -30,6 +30,9 @@ typedef struct scheduler_plan {
   void (*warm)(void *user, int index); /* by each of the threads, one after the other, behind prepare; or NULL */
   void (*body)(void *user, int index); /* by each of the threads, which are the same ones for all schedules */
   void (*judge)(void *user);           /* by the caller's thread, after each */
+  /* For tests of operations that meet: their names, with NULL at the end, and what has body run one of them. */
+  const char *const *names;
+  void (*choose)(void *user, int thread, int operation);
 } scheduler_plan;
 
 bool scheduler_works(void);
@@ -38,7 +41,7 @@ bool scheduler_works(void);
  * and sees no race here, as each turn is ordered behind the one before. */
 int scheduler_preemptions(int usual);
 
-/* The place of an operation among those of a test; the name is one of them, the last entry is NULL. */
+/* The number of an operation of a test; the name is one of `names`. */
 int scheduler_place_of(const char *const *names, const char *name);
 
 /*
@@ -46,6 +49,13 @@ int scheduler_place_of(const char *const *names, const char *name);
  * which no thread can go on, or that does not end, fails the test too. A library that aborts has the schedule printed.
  */
 uint64_t scheduler_explore(const scheduler_plan *plan, void *user);
+
+/* Explores operations that meet, one for each thread of the plan. */
+uint64_t scheduler_explore_operations(const scheduler_plan *plan, void *user, const int *operations);
+
+/* Explores the operation of that name with itself and with each behind it in the list, two threads each. Prints how many
+ * schedules ran; stops behind the first pair that fails. */
+void scheduler_explore_pairs(const scheduler_plan *plan, void *user, const char *name);
 
 /* A switch point of the test's own, as in each driver call. */
 void scheduler_point(const char *what);
