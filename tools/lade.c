@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/subcommand.h"
+#include "tools/common/subcommand.h"
 
 /* LADE_SUBCOMMANDS(X) is X(load) X(replay) and so on: tools/BUILD makes it of its list. */
 #define DECLARE(name) extern const subcommand subcommand_##name;

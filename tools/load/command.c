@@ -13,11 +13,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tools/common/options.h"
+#include "tools/common/path_json.h"
+#include "tools/common/subcommand.h"
 #include "tools/load/stage.h"
 #include "tools/load/verify.h"
-#include "tools/options.h"
-#include "tools/path_json.h"
-#include "tools/subcommand.h"
 
 enum { KEY_JSON = 256, KEY_LIST, KEY_RUNTIME, KEY_TO, KEY_VERIFY };
 static const uint64_t glance_ns = 100 * 1000000; /* between two looks at the progress */

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "tools/options.h"
+#include "tools/common/options.h"
 
 enum { BAR_COLUMNS = 30, BAR_NAME_BYTES = 31 };
 

@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/options.h"
+#include "tools/common/options.h"
+#include "tools/common/subcommand.h"
 #include "tools/replay/replay.h"
 #include "tools/replay/timeline.h"
-#include "tools/subcommand.h"
 
 static const char help[] =
     "usage: lade replay [--json] [--conf SETTINGS] [--plot FILE.svg] TRACE\n"

@@ -4,7 +4,7 @@
 
 #include <inttypes.h>
 
-#include "tools/options.h"
+#include "tools/common/options.h"
 
 /* ---- Statistics by name ------------------------------------------------------------------------------------------ */
 

@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "loaders/generation.h"
+#include "tools/common/options.h"
+#include "tools/common/path_json.h"
+#include "tools/common/subcommand.h"
 #include "tools/load/stage.h"
-#include "tools/options.h"
-#include "tools/path_json.h"
-#include "tools/subcommand.h"
 
 enum { KEY_JSON = 256, KEY_NO_SYNC, KEY_ON, KEY_RUNTIME, KEY_SHARD };
 

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "config/config.h"
-#include "tools/options.h"
-#include "tools/subcommand.h"
+#include "tools/common/options.h"
+#include "tools/common/subcommand.h"
 
 enum { KEY_JSON = 256, KEY_MARKDOWN };
 enum { VALUES_BYTES = 256 };

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/options.h"
-#include "tools/subcommand.h"
+#include "tools/common/options.h"
+#include "tools/common/subcommand.h"
 #include "tools/topo/survey.h"
 
 enum { KEY_JSON = 256, KEY_PLOT, KEY_RUNTIME, KEY_TRY };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Paths in JSON reports, which are UTF-8; a path is any bytes. */
-#ifndef LADE_TOOLS_PATH_JSON_H
-#define LADE_TOOLS_PATH_JSON_H
+#ifndef LADE_TOOLS_COMMON_PATH_JSON_H
+#define LADE_TOOLS_COMMON_PATH_JSON_H
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -12,4 +12,4 @@
  */
 bool path_json_put(json_t *object, const char *path);
 
-#endif /* LADE_TOOLS_PATH_JSON_H */
+#endif /* LADE_TOOLS_COMMON_PATH_JSON_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Command lines of subcommands. */
-#include "tools/options.h"
+#include "tools/common/options.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the command lines of the `lade` subcommands share. */
-#ifndef LADE_TOOLS_OPTIONS_H
-#define LADE_TOOLS_OPTIONS_H
+#ifndef LADE_TOOLS_COMMON_OPTIONS_H
+#define LADE_TOOLS_COMMON_OPTIONS_H
 
 #include <argp.h>
 #include <stddef.h>
@@ -24,4 +24,4 @@ const char *option_runtime(const char *argument, const struct argp_state *state)
 /* The runtime that the first `length` characters name; NULL if they name none. */
 const char *option_runtime_find(const char *text, size_t length);
 
-#endif /* LADE_TOOLS_OPTIONS_H */
+#endif /* LADE_TOOLS_COMMON_OPTIONS_H */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/path_json.h"
+#include "tools/common/path_json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
