@@ -124,7 +124,8 @@ static double malloc_run(void *user) {
   return ns_per_step(bench_seconds() - begin, r->steps);
 }
 
-static size_t steps_for(const bench *b) { return bench_is_quick(b) ? 50000 : 500000; }
+static size_t steps_for(const bench *b) { return bench_is_quick(b) ? 5000 : 500000; }
+static size_t holes_for(const bench *b, size_t holes) { return bench_is_quick(b) ? holes / 16 : holes; }
 
 static bool pairs_case(bench *b, const bench_case *self) {
   static const size_t sizes[] = {512, 64 * LADEI_KIB, LADEI_MIB, 64 * LADEI_MIB};
@@ -183,11 +184,12 @@ static bool holes_case(bench *b, const bench_case *self) {
   bool fine = true;
   for (size_t i = 0; i < sizeof counts / sizeof counts[0] && fine; i++) {
     rig r = {.steps = steps_for(b), .bytes = random ? 512 : LADEI_KIB};
-    if (!rig_open(&r, 0) || !holes_make(&r, counts[i])) return false;
+    size_t holes = holes_for(b, counts[i]);
+    if (!rig_open(&r, 0) || !holes_make(&r, holes)) return false;
     bench_variant variants[] = {{"lade", random ? random_own_run : pair_own_run, &r},
                                 {"measured", random ? random_run : pair_run, &r},
                                 {"driver calls", pair_calls_run, &r}};
-    fine = bench_measure(b, self->name, json_pack("{s:I}", "holes", (json_int_t)counts[i]), "ns", variants, 3);
+    fine = bench_measure(b, self->name, json_pack("{s:I}", "holes", (json_int_t)holes), "ns", variants, 3);
     fine = rig_close(&r) && fine;
   }
   return fine;
@@ -347,8 +349,8 @@ static double snapshot_run(void *user) {
 
 /* Copying as many bytes as the snapshot's blocks have. */
 static double copy_run(void *user) {
-  (void)user;
-  size_t bytes = SNAPSHOT_BLOCKS * sizeof(ladei_device_snapshot_block);
+  const rig *r = user;
+  size_t bytes = 2 * r->live_count * sizeof(ladei_device_snapshot_block); /* as many free as live */
   char *from = calloc(1, bytes);
   char *to = malloc(bytes);
   double begin = bench_seconds();
@@ -396,10 +398,11 @@ static double unblocked_run(void *user) { return longest_pair(user, copy_run); }
 /* self->user NULL: how long it takes; else how long it keeps others out. */
 static bool snapshot_case(bench *b, const bench_case *self) {
   rig r = {.bytes = 512};
-  if (!rig_open(&r, 0) || !holes_make(&r, SNAPSHOT_BLOCKS / 2)) return false;
+  size_t holes = holes_for(b, SNAPSHOT_BLOCKS / 2);
+  if (!rig_open(&r, 0) || !holes_make(&r, holes)) return false;
   bench_variant whole[] = {{"lade", snapshot_run, &r}, {"copy of as many bytes", copy_run, &r}};
   bench_variant kept_out[] = {{"lade", blocked_run, &r}, {"longest pair without", unblocked_run, &r}};
-  json_t *params = json_pack("{s:i}", "blocks", SNAPSHOT_BLOCKS);
+  json_t *params = json_pack("{s:I}", "blocks", (json_int_t)(2 * holes));
   bool fine = bench_measure(b, self->name, params, "ms", self->user == NULL ? whole : kept_out, 2);
   return rig_close(&r) && fine;
 }

@@ -149,11 +149,12 @@ typedef struct speed {
 } speed;
 
 static bool speed_measure(bench *b, const bench_case *self, const speed *wanted) {
-  subject s = {.operations = bench_is_quick(b) ? 100000 : 1000000};
-  if (!subject_make(&s, wanted->what, wanted->live)) return false;
+  subject s = {.operations = bench_is_quick(b) ? 20000 : 1000000};
+  size_t live = bench_is_quick(b) && wanted->live > 10000 ? wanted->live / 10 : wanted->live;
+  if (!subject_make(&s, wanted->what, live)) return false;
   bench_variant variants[] = {
       {"lade", replay_rate, &s}, {"reading lines", lines_read_rate, &s}, {"malloc", malloc_rate, &s}};
-  json_t *params = json_pack("{s:s, s:I, s:I}", "shape", wanted->name, "live", (json_int_t)wanted->live, "operations",
+  json_t *params = json_pack("{s:s, s:I, s:I}", "shape", wanted->name, "live", (json_int_t)live, "operations",
                              (json_int_t)s.operations);
   bool plain = wanted->what != SHAPE_STREAMS && wanted->live <= 10000; /* malloc of more takes minutes */
   bool fine = bench_measure_repeats(b, bench_is_quick(b) ? 2 : 5, self->name, params, "Mop/s", variants, plain ? 3 : 2);
@@ -171,12 +172,12 @@ static bool speed_case(bench *b, const bench_case *self) {
 }
 
 static bool memory_case(bench *b, const bench_case *self) {
-  enum { LIVE = 100000 };
-  subject s = {.operations = bench_is_quick(b) ? 300000 : 10000000};
-  if (!subject_make(&s, SHAPE_RANDOM, LIVE)) return false;
+  size_t live = bench_is_quick(b) ? 10000 : 100000;
+  subject s = {.operations = bench_is_quick(b) ? 3 * live : 100 * live};
+  if (!subject_make(&s, SHAPE_RANDOM, live)) return false;
   bench_variant variants[] = {{"lade", replay_peak, &s}, {"this process", own_peak, &s}};
   json_t *params =
-      json_pack("{s:s, s:i, s:I}", "shape", "random", "live", LIVE, "operations", (json_int_t)s.operations);
+      json_pack("{s:s, s:I, s:I}", "shape", "random", "live", (json_int_t)live, "operations", (json_int_t)s.operations);
   bool fine = bench_measure_repeats(b, 1, self->name, params, "MiB", variants, 2);
   unlink(s.path);
   return fine;
