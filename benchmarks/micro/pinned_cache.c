@@ -6,7 +6,11 @@
  * Pinned memory is addresses only (model_driver.h) but for the case that measures pinning; so sizes are free, and what
  * is measured is the caches' own work. Run it on a quiet machine, built with --config=opt.
  */
-#include "benchmarks/micro/pinned_cache.h"
+#include "benchmarks/micro/pinned_cache_cycles.h"
+#include "benchmarks/micro/pinned_cache_idle.h"
+#include "benchmarks/micro/pinned_cache_latency.h"
+#include "benchmarks/micro/pinned_cache_memory.h"
+#include "benchmarks/micro/pinned_cache_pairs.h"
 
 int main(int argc, char **argv) {
   static const bench_case cases[] = {

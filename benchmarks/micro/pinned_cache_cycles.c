@@ -6,11 +6,12 @@
  * A cache's own cost is the time less that of the driver's calls, which are counted and were measured by themselves.
  * Warm-up: the frame's uncounted round, and one batch of each thread before the threads start together.
  */
+#include "benchmarks/micro/pinned_cache_cycles.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "benchmarks/micro/pinned_cache.h"
 #include "benchmarks/micro/subjects.h"
 #include "benchmarks/micro/workers.h"
 

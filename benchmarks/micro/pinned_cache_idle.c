@@ -4,11 +4,12 @@
  * cycle of alloc, record and free whose blocks come back in batches. The rows differ in the number of idle threads alone,
  * so the first is the baseline of the others. Warm-up: the frame's uncounted round.
  */
+#include "benchmarks/micro/pinned_cache_idle.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 
-#include "benchmarks/micro/pinned_cache.h"
 #include "benchmarks/micro/subjects.h"
 
 enum { BATCH = 256, IN_FLIGHT = 64, BLOCK_BYTES = 4096, IDLE_MOST = 1000 };

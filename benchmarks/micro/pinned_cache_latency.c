@@ -3,11 +3,12 @@
  * pinned_cache, single calls: two threads, each call timed by itself, among 64 blocks in use per thread. The times go
  * into a histogram of steps of 10 ns, and include one reading of the clock.
  */
+#include "benchmarks/micro/pinned_cache_latency.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "benchmarks/micro/pinned_cache.h"
 #include "benchmarks/micro/sizes.h"
 #include "benchmarks/micro/workers.h"
 

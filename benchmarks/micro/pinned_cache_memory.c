@@ -4,6 +4,8 @@
  *
  * All but `cold` are exact and the same in every run of one seed; each repeat has another seed.
  */
+#include "benchmarks/micro/pinned_cache_memory.h"
+
 #include <malloc.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "benchmarks/micro/pinned_cache.h"
 #include "benchmarks/micro/sizes.h"
 #include "benchmarks/micro/subjects.h"
 #include "benchmarks/reference/buddy.h"

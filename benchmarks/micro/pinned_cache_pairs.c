@@ -3,11 +3,12 @@
  * pinned_cache, one thread, no stream: pairs of alloc and free. Warm-up: the frame's uncounted round. A repeat takes a
  * fixed time; the clock is read once per 256 pairs.
  */
+#include "benchmarks/micro/pinned_cache_pairs.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "benchmarks/micro/pinned_cache.h"
 #include "benchmarks/micro/sizes.h"
 #include "benchmarks/micro/subjects.h"
 
