@@ -127,7 +127,7 @@ static void pipeline_free(lade_pipeline *pipeline) {
 }
 
 /* Drops one reference and the lock. */
-void ladei_pipeline_unref_unlock(lade_pipeline *pipeline) {
+void ladei_pipe_unref_unlock(lade_pipeline *pipeline) {
   ladei_lock_assert_held(&pipeline->lock);
   bool last = --pipeline->references == 0;
   ladei_lock_release(&pipeline->lock);
@@ -163,7 +163,7 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
   own.blocks = counters.blocks;
   own.blocks_peak = counters.blocks_peak;
   own.block_waits = counters.block_waits;
-  ladei_storage_info(&pipeline->storage, &own);
+  ladei_pipe_storage_info(&pipeline->storage, &own);
   return ladei_stats_write("lade_pipeline_info", &own, sizeof own, info);
 }
 
@@ -286,7 +286,7 @@ static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
     lade_status status = side_destroy(pipeline, &pipeline->sides[i]);
     if (status != LADE_OK && !force) return status;
   }
-  ladei_storage_close(&pipeline->storage);
+  ladei_pipe_storage_close(&pipeline->storage);
   /* An event that the driver will not destroy stays with the driver; nothing more can be done about it here. */
   (void)ladei_event_pool_destroy(pipeline->events);
   pipeline->events = NULL;
@@ -320,9 +320,9 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
   for (unsigned i = 0; i < 2 && status == LADE_OK; i++) status = side_create(pipeline, &pipeline->sides[i]);
   if (status == LADE_OK) {
     bool threads = pipeline->driver == &ladei_pipe_driver_threads;
-    ladei_storage_open(&pipeline->storage, threads ? (lade_storage)pipeline->options.storage : LADE_STORAGE_PREAD,
-                       pipeline->runtime->software_device != NULL, 2 * pipeline->options.depth,
-                       2 * pipeline->options.depth);
+    ladei_pipe_storage_open(&pipeline->storage, threads ? (lade_storage)pipeline->options.storage : LADE_STORAGE_PREAD,
+                            pipeline->runtime->software_device != NULL, 2 * pipeline->options.depth,
+                            2 * pipeline->options.depth);
     placement_find(pipeline);
     status = pipeline->driver->start(pipeline);
   }
@@ -404,7 +404,7 @@ static void cancel_all(lade_pipeline *pipeline) {
   }
   ladei_condition_broadcast(&pipeline->changed);
   ladei_lock_release(&pipeline->lock);
-  ladei_storage_push(&pipeline->storage);
+  ladei_pipe_storage_push(&pipeline->storage);
   pipeline->driver->kick(pipeline);
   ladei_lock_acquire(&pipeline->lock);
 }
@@ -452,7 +452,7 @@ static lade_status pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
   if (status == LADE_OK) status = pipeline_dismantle(pipeline, false);
   if (status != LADE_OK) return ladei_error_prefix(status, "pipeline: destroy: ");
   ladei_lock_acquire(&pipeline->lock);
-  ladei_pipeline_unref_unlock(pipeline);
+  ladei_pipe_unref_unlock(pipeline);
   return LADE_OK;
 }
 

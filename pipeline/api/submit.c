@@ -170,7 +170,7 @@ static void checksum_fill(const lade_transfer *request, lade_ticket *ticket) {
   ticket->checksums = request->checksums;
   if (request->checksum == LADE_CHECKSUM_NONE) return;
   if (transfer->lead_bytes != 0) {
-    ladei_storage_buffer(ticket->pieces.list[0].file);
+    ladei_pipe_storage_file_set_buffered(ticket->pieces.list[0].file);
     transfer->lead_bytes = 0;
   }
   transfer->unit_bytes = ladei_size_max(transfer->unit_bytes, (size_t)request->checksum_bytes);
@@ -211,7 +211,7 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
   status = pieces_check(pipeline, request, &ticket->pieces);
   if (status != LADE_OK) goto fail_pieces;
   transfer_fill(pipeline, request, ticket);
-  status = ladei_pipe_files_attach(pipeline, ticket, request);
+  status = ladei_pipe_files_open(pipeline, ticket, request);
   if (status != LADE_OK) goto fail_pieces;
   checksum_fill(request, ticket);
   status = destination_make(request, ticket, &destination);
@@ -232,7 +232,7 @@ fail_destination:
 fail_files : {
   lade_error first;
   ladei_error_save(&first);
-  (void)ladei_pipe_files_detach(ticket, false);
+  (void)ladei_pipe_files_close(ticket, false);
   ladei_error_restore(&first);
 }
 fail_pieces:

@@ -275,7 +275,7 @@ lade_status lade_ticket_cancel(lade_ticket *ticket) {
   ladei_lock_release(&pipeline->lock);
   if (!finished) {
     int cancellation = ladei_cancellation_hold();
-    ladei_storage_push(&pipeline->storage);
+    ladei_pipe_storage_push(&pipeline->storage);
     pipeline->driver->kick(pipeline);
     ladei_cancellation_resume(cancellation);
     ladei_lock_acquire(&pipeline->lock);
@@ -295,5 +295,5 @@ void lade_ticket_release(lade_ticket *ticket) {
     return;
   }
   ladei_pipe_ticket_free(ticket);
-  ladei_pipeline_unref_unlock(pipeline);
+  ladei_pipe_unref_unlock(pipeline);
 }

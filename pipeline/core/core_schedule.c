@@ -87,8 +87,8 @@ static void held_leave(ladei_pipe_core_transfer *transfer) {
   transfer->ring->held_calls -= transfer->calls ? 1 : 0;
 }
 
-/* It may go on. What was not used while it waited for its stream or for a call that hangs is gone; not so where it waited for
- * slots alone. */
+/* It may go on. What was not used while it waited for its stream or for a call that hangs is gone; not so where it waited
+ * for slots alone. */
 static void held_go(ladei_pipe_core_transfer *transfer) {
   bool could_stall = transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE || transfer->stalled > 0;
   held_leave(transfer);

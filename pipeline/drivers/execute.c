@@ -59,7 +59,7 @@ static lade_status execute_release(lade_pipeline *pipeline, const ladei_pipe_ord
       (void)runtime->ops->stream_synchronize(runtime->self, stream);
     }
   }
-  ladei_storage_block_forget(&pipeline->storage, ladei_pipe_block_number(order->slot));
+  ladei_pipe_storage_block_forget(&pipeline->storage, ladei_pipe_block_number(order->slot));
   /* The block is ours and in use: only a mistake in this file could make that fail. */
   lade_status freed =
       ladei_pinned_stake_free(pipeline->pool, &ladei_pipe_side_of(pipeline, order->ring)->stake, order->slot->block);
@@ -84,7 +84,7 @@ static lade_status execute_finish(lade_pipeline *pipeline, const ladei_pipe_orde
     ticket->dependency = NULL;
   }
   /* Settled: its error does not change any more. */
-  lade_status status = ladei_pipe_files_detach(ticket, ticket->transfer.error.status == LADE_OK);
+  lade_status status = ladei_pipe_files_close(ticket, ticket->transfer.error.status == LADE_OK);
   lade_error outcome = ticket->transfer.error;
   if (status != LADE_OK) ladei_error_save(&outcome);
   lade_status told = completion_tell(ticket, &outcome);

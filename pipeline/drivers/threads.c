@@ -70,7 +70,7 @@ enum { REAP_ROOM = 16 };
 
 /* An order whose request is in storage. */
 typedef struct threads_pending {
-  ladei_storage_request request;
+  ladei_pipe_storage_request request;
   ladei_pipe_order order;
   uint64_t begun_ns; /* for a timeline */
 } threads_pending;
@@ -133,7 +133,7 @@ static void work_sleep(threads_state *state, uint64_t longest_ns) {
 
 static bool reap_wanted(const threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
-  return !state->reaper && ladei_storage_in_flight(&state->pipeline->storage) > 0;
+  return !state->reaper && ladei_pipe_storage_in_flight(&state->pipeline->storage) > 0;
 }
 
 /* Somebody shall look for orders: who is on the way, a sleeper, or else the reaper. Called with the lock. */
@@ -145,7 +145,7 @@ static void somebody_wake(threads_state *state) {
     ladei_condition_signal(&state->pipeline->work);
   } else if (state->reaper_waits) {
     state->reaper_waits = false;
-    ladei_storage_wake(&state->pipeline->storage);
+    ladei_pipe_storage_wake(&state->pipeline->storage);
   }
 }
 
@@ -163,14 +163,14 @@ static void work_pass_on(threads_state *state) {
 
 /* Hands a request to storage, the order's. Called with the lock, which is released meanwhile. */
 static void request_submit_locked(threads_state *state, const ladei_pipe_order *order,
-                                  const ladei_storage_request *request) {
+                                  const ladei_pipe_storage_request *request) {
   ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
   ladei_lock_release(&pipeline->lock);
   threads_pending *pending = &state->pending[ladei_pipe_block_number(order->slot)];
   *pending = (threads_pending){*request, *order, ladei_pipe_timeline_now(pipeline)};
   pending->request.user = pending;
-  ladei_storage_submit(&pending->request);
+  ladei_pipe_storage_submit(&pending->request);
   ladei_lock_acquire(&pipeline->lock);
 }
 
@@ -178,11 +178,11 @@ static void request_submit_locked(threads_state *state, const ladei_pipe_order *
 static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
   ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
-  ladei_storage_request *done[REAP_ROOM];
+  ladei_pipe_storage_request *done[REAP_ROOM];
   state->reaper = true;
   state->reaper_waits = wait_ns > 0;
   ladei_lock_release(&pipeline->lock);
-  unsigned count = ladei_storage_reap(&pipeline->storage, wait_ns, done, REAP_ROOM);
+  unsigned count = ladei_pipe_storage_reap(&pipeline->storage, wait_ns, done, REAP_ROOM);
   ladei_lock_acquire(&pipeline->lock);
   state->reaper = false;
   state->reaper_waits = false;
@@ -360,7 +360,7 @@ static void order_poll(threads_state *state, ladei_pipe_order *order) {
 
 static void order_run(threads_state *state, ladei_pipe_order *order) {
   ladei_lock_assert_held(&state->pipeline->lock);
-  ladei_storage_request request;
+  ladei_pipe_storage_request request;
   if (order->kind == LADEI_PIPE_ORDER_POLL) {
     order_poll(state, order);
     return;
@@ -436,7 +436,7 @@ static void threads_stop(lade_pipeline *pipeline) {
   ladei_condition_broadcast(&pipeline->work);
   ladei_condition_broadcast(&state->watch_work);
   ladei_lock_release(&pipeline->lock);
-  ladei_storage_wake(&pipeline->storage);
+  ladei_pipe_storage_wake(&pipeline->storage);
   for (unsigned i = 0; i < state->count; i++) pthread_join(state->threads[i], NULL);
   if (state->watched) pthread_join(state->watch, NULL);
   ladei_condition_destroy(&state->watch_work);
@@ -474,7 +474,7 @@ static lade_status threads_start(lade_pipeline *pipeline) {
 }
 
 /* Requests in storage need no thread of their own; those of pread do, and stay as few as there are threads. */
-const ladei_pipeline_driver ladei_pipe_driver_threads = {
+const ladei_pipe_driver ladei_pipe_driver_threads = {
     .queue = 4,
     .start = threads_start,
     .stop = threads_stop,

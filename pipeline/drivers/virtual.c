@@ -208,7 +208,7 @@ static lade_status virtual_start(lade_pipeline *pipeline) {
 }
 
 /* A simulated reader has up to four requests under way, as the kernel would take them. */
-const ladei_pipeline_driver ladei_pipe_driver_virtual = {
+const ladei_pipe_driver ladei_pipe_driver_virtual = {
     .queue = 4,
     .start = virtual_start,
     .stop = virtual_stop,

@@ -45,9 +45,9 @@ static lade_status extent_move(const ladei_pipe_extent *extent, char *buffer, bo
 
 /* Bytes of a chunk that are one range of a file. */
 typedef struct file_range {
-  ladei_storage_file *file; /* NULL: none */
-  uint64_t offset;          /* in the file */
-  size_t at;                /* in the chunk */
+  ladei_pipe_storage_file *file; /* NULL: none */
+  uint64_t offset;               /* in the file */
+  size_t at;                     /* in the chunk */
   size_t bytes;
 } file_range;
 
@@ -69,9 +69,9 @@ unsigned ladei_pipe_block_number(const ladei_pipe_slot *slot) {
   return (unsigned)(slot - ring->slots) + (ring->direction == LADE_TO_DEVICE ? 0 : ring->depth);
 }
 
-static ladei_storage_request range_request(const ladei_pipe_slot *slot, const file_range *range) {
+static ladei_pipe_storage_request range_request(const ladei_pipe_slot *slot, const file_range *range) {
   bool alone = range->bytes == slot->bytes;
-  return (ladei_storage_request){
+  return (ladei_pipe_storage_request){
       .file = range->file,
       .offset = range->offset,
       .buffer = (char *)ladei_pipe_slot_data(slot) + range->at,
@@ -84,9 +84,9 @@ static ladei_storage_request range_request(const ladei_pipe_slot *slot, const fi
 
 static lade_status range_move(const ladei_pipe_slot *slot, file_range *range) {
   if (range->file == NULL) return LADE_OK;
-  ladei_storage_request request = range_request(slot, range);
+  ladei_pipe_storage_request request = range_request(slot, range);
   range->file = NULL;
-  return ladei_storage_run(&request);
+  return ladei_pipe_storage_run(&request);
 }
 
 /* --- chunks ------------------------------------------------------------------------------------------------------- */
@@ -125,7 +125,7 @@ lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pip
   return status == LADE_OK ? range_move(slot, &range) : status;
 }
 
-bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_storage_request *out) {
+bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_pipe_storage_request *out) {
   if (!ladei_pipe_order_is_host(order)) return false;
   const ladei_pipe_slot *slot = order->slot;
   const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(order->transfer)->pieces;

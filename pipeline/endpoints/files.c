@@ -59,9 +59,9 @@ static const ladei_pipe_piece *table_put(file_table *table, const ladei_pipe_pie
 }
 
 static lade_status file_add(lade_pipeline *pipeline, lade_ticket *ticket, const lade_endpoint *host,
-                            ladei_storage_file ***end, ladei_storage_file **out) {
-  ladei_storage_file *file;
-  lade_status status = ladei_storage_attach(&pipeline->storage, host, !ticket->to_device, &file);
+                            ladei_pipe_storage_file ***end, ladei_pipe_storage_file **out) {
+  ladei_pipe_storage_file *file;
+  lade_status status = ladei_pipe_storage_file_open(&pipeline->storage, host, !ticket->to_device, &file);
   if (status == LADE_OK) {
     **end = file;
     *end = &file->next;
@@ -86,16 +86,16 @@ static void chunks_suit(lade_ticket *ticket) {
   ladei_pipe_core_transfer *transfer = &ticket->transfer;
   const ladei_pipe_pieces *pieces = &ticket->pieces;
   if (is_one_range(pieces)) {
-    ladei_storage_file *file = pieces->list[0].file;
+    ladei_pipe_storage_file *file = pieces->list[0].file;
     transfer->lead_bytes =
-        ladei_storage_layout(file, pieces->list[0].host.offset, pieces->bytes, &transfer->chunk_bytes);
+        ladei_pipe_storage_file_layout(file, pieces->list[0].host.offset, pieces->bytes, &transfer->chunk_bytes);
     transfer->unit_bytes = file->align;
     return;
   }
   for (size_t i = 0; i < pieces->count; i++) {
     const ladei_pipe_piece *piece = &pieces->list[i];
     if (piece->file != NULL && (piece->host.offset % piece->file->align != 0 || piece->begin % piece->file->align != 0))
-      ladei_storage_buffer(piece->file);
+      ladei_pipe_storage_file_set_buffered(piece->file);
   }
 }
 
@@ -110,7 +110,7 @@ static bool cufile_suits(const lade_ticket *ticket, const lade_transfer *request
   bool dependent = request->after_stream != 0 || request->allocator != NULL;
   bool suits = ticket->pieces.count > 0 && request->checksum == LADE_CHECKSUM_NONE && !(ticket->to_device && dependent);
   for (size_t i = 0; i < ticket->pieces.count && suits; i++) {
-    const ladei_storage_file *file = ticket->pieces.list[i].file;
+    const ladei_pipe_storage_file *file = ticket->pieces.list[i].file;
     suits = file != NULL && file->cufile_handle != NULL;
   }
   return suits;
@@ -126,9 +126,9 @@ static void cufile_use(lade_ticket *ticket) {
 }
 
 /* Gives each of these pieces of files its file. */
-static lade_status pieces_attach(lade_pipeline *pipeline, lade_ticket *ticket, file_table *table,
-                                 ladei_pipe_piece *list, size_t count) {
-  ladei_storage_file **end = &ticket->files;
+static lade_status pieces_open(lade_pipeline *pipeline, lade_ticket *ticket, file_table *table, ladei_pipe_piece *list,
+                               size_t count) {
+  ladei_pipe_storage_file **end = &ticket->files;
   lade_status status = LADE_OK;
   while (*end != NULL) end = &(*end)->next;
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
@@ -141,18 +141,18 @@ static lade_status pieces_attach(lade_pipeline *pipeline, lade_ticket *ticket, f
   return status;
 }
 
-lade_status ladei_pipe_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
+lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
   ladei_pipe_pieces *pieces = &ticket->pieces;
   file_table table = {NULL, 0};
   lade_status status = LADE_OK;
   if (pieces->count + pieces->empty_count > 1) status = table_init(&table, pieces->count + pieces->empty_count);
-  if (status == LADE_OK) status = pieces_attach(pipeline, ticket, &table, pieces->list, pieces->count);
-  if (status == LADE_OK) status = pieces_attach(pipeline, ticket, &table, pieces->empty, pieces->empty_count);
+  if (status == LADE_OK) status = pieces_open(pipeline, ticket, &table, pieces->list, pieces->count);
+  if (status == LADE_OK) status = pieces_open(pipeline, ticket, &table, pieces->empty, pieces->empty_count);
   free(table.places);
   if (status != LADE_OK) {
     lade_error first;
     ladei_error_save(&first);
-    (void)ladei_pipe_files_detach(ticket, false);
+    (void)ladei_pipe_files_close(ticket, false);
     ladei_error_restore(&first);
     return status;
   }
@@ -163,15 +163,15 @@ lade_status ladei_pipe_files_attach(lade_pipeline *pipeline, lade_ticket *ticket
 
 static size_t saves_count(const lade_ticket *ticket) {
   size_t count = 0;
-  for (const ladei_storage_file *file = ticket->files; file != NULL; file = file->next)
+  for (const ladei_pipe_storage_file *file = ticket->files; file != NULL; file = file->next)
     count += file->save != NULL ? 1 : 0;
   return count;
 }
 
 static lade_status files_finish(const lade_ticket *ticket) {
   lade_status status = LADE_OK;
-  for (ladei_storage_file *file = ticket->files; file != NULL && status == LADE_OK; file = file->next)
-    status = ladei_storage_finish(file);
+  for (ladei_pipe_storage_file *file = ticket->files; file != NULL && status == LADE_OK; file = file->next)
+    status = ladei_pipe_storage_file_finish(file);
   return status;
 }
 
@@ -179,8 +179,8 @@ static lade_status files_finish(const lade_ticket *ticket) {
 static lade_status files_name(const lade_ticket *ticket) {
   lade_status status = LADE_OK;
   size_t named = 0;
-  for (ladei_storage_file *file = ticket->files; file != NULL && status == LADE_OK; file = file->next) {
-    status = ladei_storage_name(file);
+  for (ladei_pipe_storage_file *file = ticket->files; file != NULL && status == LADE_OK; file = file->next) {
+    status = ladei_pipe_storage_file_rename(file);
     named += status == LADE_OK && file->save != NULL ? 1 : 0;
   }
   if (status != LADE_OK && saves_count(ticket) > 1) {
@@ -190,15 +190,15 @@ static lade_status files_name(const lade_ticket *ticket) {
   return status;
 }
 
-lade_status ladei_pipe_files_detach(lade_ticket *ticket, bool good) {
+lade_status ladei_pipe_files_close(lade_ticket *ticket, bool good) {
   lade_error first;
-  ladei_storage_file *next;
+  ladei_pipe_storage_file *next;
   lade_status status = good ? files_finish(ticket) : LADE_OK;
   if (good && status == LADE_OK) status = files_name(ticket);
   ladei_error_save(&first);
-  for (ladei_storage_file *file = ticket->files; file != NULL; file = next) {
+  for (ladei_pipe_storage_file *file = ticket->files; file != NULL; file = next) {
     next = file->next;
-    lade_status ended = ladei_storage_detach(file);
+    lade_status ended = ladei_pipe_storage_file_close(file);
     if (good && status == LADE_OK && ended != LADE_OK) {
       status = ended;
       ladei_error_save(&first);
@@ -211,6 +211,6 @@ lade_status ladei_pipe_files_detach(lade_ticket *ticket, bool good) {
 
 void ladei_pipe_files_cancel_locked(lade_ticket *ticket) {
   ladei_lock_assert_held(&ticket->pipeline->lock);
-  for (ladei_storage_file *file = ticket->transfer.settled ? NULL : ticket->files; file != NULL; file = file->next)
-    ladei_storage_cancel(file);
+  for (ladei_pipe_storage_file *file = ticket->transfer.settled ? NULL : ticket->files; file != NULL; file = file->next)
+    ladei_pipe_storage_file_cancel(file);
 }

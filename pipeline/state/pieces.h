@@ -11,11 +11,11 @@
 
 #include "lade/pipeline.h"
 
-struct ladei_storage_file;
+struct ladei_pipe_storage_file;
 
 typedef struct ladei_pipe_piece {
   lade_endpoint host;
-  struct ladei_storage_file *file; /* of a file or path, once it is attached */
+  struct ladei_pipe_storage_file *file; /* of a file or path, once it is open */
   char *device;
   uint64_t begin; /* in the transfer */
   uint64_t bytes; /* not 0 */

@@ -30,7 +30,7 @@
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
 
-typedef struct ladei_pipeline_driver ladei_pipeline_driver;
+typedef struct ladei_pipe_driver ladei_pipe_driver;
 
 /* Times copies of one direction; see probe.c. */
 typedef struct ladei_pipe_probe {
@@ -64,7 +64,7 @@ struct lade_pipeline {
   ladei_pinned_stakes *stakes; /* the pool's */
   ladei_pinned_member member;  /* among them while the driver runs */
   ladei_event_pool *events;
-  const ladei_pipeline_driver *driver;
+  const ladei_pipe_driver *driver;
   void *driver_state;            /* the driver's own */
   lade_pipeline_options options; /* with all choices made; max_transfers, readers, depth, chunk_bytes not 0 */
   uint64_t register_chunk_bytes; /* of the pool; 0: its blocks lie in one registration each */
@@ -75,7 +75,7 @@ struct lade_pipeline {
   ladei_topology *topology;      /* NULL: threads are not bound */
   int numa_node;                 /* of the device; -1: unknown */
   ladei_pipe_side sides[2];      /* to the device, to the host */
-  ladei_storage storage;         /* of files; has its own locks */
+  ladei_pipe_storage storage;    /* of files; has its own locks */
   atomic_bool no_batch;          /* the driver has no batched copies: do not ask again */
 
   ladei_lock lock;         /* guards all below */
@@ -107,9 +107,9 @@ struct lade_ticket {
   uint64_t *checksums; /* the caller's */
   lade_completion on_complete;
   void *on_complete_user;
-  ladei_pipe_pieces pieces;  /* constant */
-  ladei_storage_file *files; /* of the pieces, each once; constant until FINISH */
-  bool cufile;               /* the host half moves bytes to and from the device: no copies */
+  ladei_pipe_pieces pieces;       /* constant */
+  ladei_pipe_storage_file *files; /* of the pieces, each once; constant until FINISH */
+  bool cufile;                    /* the host half moves bytes to and from the device: no copies */
 };
 
 static inline lade_ticket *ladei_pipe_ticket_of(ladei_pipe_core_transfer *transfer) {
@@ -118,7 +118,7 @@ static inline lade_ticket *ladei_pipe_ticket_of(ladei_pipe_core_transfer *transf
 }
 
 /* What runs the core: takes orders, executes and completes them. */
-struct ladei_pipeline_driver {
+struct ladei_pipe_driver {
   unsigned queue; /* host orders of one direction that it can have under way for each reader */
   lade_status (*start)(lade_pipeline *pipeline);
   /* The core is idle and pipeline->stopping is set. */
@@ -140,8 +140,8 @@ struct ladei_pipeline_driver {
  * takes effect at the first cancellation point after the call. See base/cancellation.h.
  */
 
-extern const ladei_pipeline_driver ladei_pipe_driver_threads;
-extern const ladei_pipeline_driver ladei_pipe_driver_virtual;
+extern const ladei_pipe_driver ladei_pipe_driver_threads;
+extern const ladei_pipe_driver ladei_pipe_driver_virtual;
 
 /* A mistake of the caller's: LADE_ERR_INVALID_ARGUMENT. */
 lade_status ladei_pipe_argument_error(const char *what);
@@ -160,7 +160,7 @@ void ladei_pipe_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticke
 /* Finished and released. */
 void ladei_pipe_ticket_free(lade_ticket *ticket);
 /* Drops one reference and the lock. */
-void ladei_pipeline_unref_unlock(lade_pipeline *pipeline);
+void ladei_pipe_unref_unlock(lade_pipeline *pipeline);
 
 /* Marks the pieces that need no staging. Whether those are all. */
 bool ladei_pipe_pieces_find_direct(const lade_pipeline *pipeline, ladei_pipe_pieces *pieces);
@@ -234,17 +234,17 @@ static inline bool ladei_pipe_order_is_host(const ladei_pipe_order *order) {
 lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status status);
 
 /* Opens the files that the ticket's pieces name, and lets its chunks suit them. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY;
- * nothing is attached then. */
-lade_status ladei_pipe_files_attach(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request);
-/* Ends them; see ladei_storage_detach(). */
-lade_status ladei_pipe_files_detach(lade_ticket *ticket, bool good);
-/* Lets requests end early. Called with the lock; ladei_storage_push() is due without it. */
+ * none is open then. */
+lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request);
+/* Ends them; see ladei_pipe_storage_file_close(). */
+lade_status ladei_pipe_files_close(lade_ticket *ticket, bool good);
+/* Lets requests end early. Called with the lock; ladei_pipe_storage_push() is due without it. */
 void ladei_pipe_files_cancel_locked(lade_ticket *ticket);
 
 /* The orders READ and WRITE: moves the chunk's bytes, all of them, or an error. */
 lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pipe_order *order);
 /* The same as one request, for storage to work on by itself. False: it is no such thing. */
-bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_storage_request *out);
+bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_pipe_storage_request *out);
 /* Number of the slot's block for storage: below twice the depth. */
 unsigned ladei_pipe_block_number(const ladei_pipe_slot *slot);
 

@@ -2,12 +2,12 @@
 /*
  * Storage: how bytes of files get into blocks and out of them.
  *
- *   ladei_storage        one per pipeline: what was chosen, counters, and the engine, if there is one
- *   ladei_storage_file   one per file of a transfer: descriptors, alignment, what happens at its end
- *   ladei_storage_request  one read or write of a file's range, from or into one block
+ *   ladei_pipe_storage        one per pipeline: what was chosen, counters, and the engine, if there is one
+ *   ladei_pipe_storage_file   one per file of a transfer: descriptors, alignment, what happens at its end
+ *   ladei_pipe_storage_request  one read or write of a file's range, from or into one block
  *
- * A request goes one of two ways. ladei_storage_run() moves its bytes before it returns, by pread or pwrite.
- * ladei_storage_submit() hands it to the engine (io_uring), out of which it comes again by ladei_storage_reap():
+ * A request goes one of two ways. ladei_pipe_storage_run() moves its bytes before it returns, by pread or pwrite.
+ * ladei_pipe_storage_submit() hands it to the engine (io_uring), out of which it comes again by ladei_pipe_storage_reap():
  *
  *   submit (any thread) --> queue --> kernel --> reap (one thread at a time)     wake: lets a reap return that waits
  *
@@ -25,14 +25,14 @@
 #include "lade/status.h"
 #include "pipeline/storage/open_files.h"
 
-typedef struct ladei_storage ladei_storage;
+typedef struct ladei_pipe_storage ladei_pipe_storage;
 typedef struct ladei_pipe_save ladei_pipe_save;
 struct ladei_pipe_cufile;
 
-/* A file of one transfer. Constant after it was attached, but for what is atomic. */
-typedef struct ladei_storage_file {
-  ladei_storage *storage;
-  struct ladei_storage_file *next; /* of the same transfer; the owner's */
+/* A file of one transfer. Constant once it is open, but for what is atomic. */
+typedef struct ladei_pipe_storage_file {
+  ladei_pipe_storage *storage;
+  struct ladei_pipe_storage_file *next; /* of the same transfer; the owner's */
   const char *name;
   int fd; /* through the page cache; -1: could not be had, for a descriptor that came with O_DIRECT; or late_path */
   int direct_fd; /* with O_DIRECT; -1: not used */
@@ -51,21 +51,21 @@ typedef struct ladei_storage_file {
   void *cufile_handle;               /* of direct_fd or else fd; NULL: cuFile does not move it */
   _Atomic(bool) direct_off;          /* O_DIRECT turned out not to work */
   _Atomic(bool) cancelled;           /* requests end after the call that is under way */
-} ladei_storage_file;
+} ladei_pipe_storage_file;
 
 /* What one system call has to move. */
-typedef struct ladei_storage_call {
+typedef struct ladei_pipe_storage_call {
   int fd;
   bool direct;
   uint64_t at; /* in the file */
   char *memory;
   size_t bytes;
   size_t skip; /* of what is read, so many bytes lie before those asked for */
-} ladei_storage_call;
+} ladei_pipe_storage_call;
 
-typedef struct ladei_storage_request {
+typedef struct ladei_pipe_storage_request {
   /* Set by the owner; the rest is zero. */
-  ladei_storage_file *file;
+  ladei_pipe_storage_file *file;
   uint64_t offset; /* in the file */
   char *buffer;
   size_t bytes;
@@ -77,20 +77,20 @@ typedef struct ladei_storage_request {
   size_t done; /* bytes moved */
   bool plain;  /* the next call goes through the page cache */
   int late_fd; /* of a late file, while the request runs */
-  ladei_storage_call call;
-  lade_status status;                      /* of the whole, once it comes out of reap */
-  lade_error error;                        /* where status says so */
-  bool in_kernel;                          /* guarded by the engine's lock; as the next two */
-  bool cancel;                             /* ask the kernel to give up the call under way */
-  bool punt;                               /* the next call is for a thread of the kernel */
-  TAILQ_ENTRY(ladei_storage_request) link; /* in one of the engine's lists */
-} ladei_storage_request;
+  ladei_pipe_storage_call call;
+  lade_status status;                           /* of the whole, once it comes out of reap */
+  lade_error error;                             /* where status says so */
+  bool in_kernel;                               /* guarded by the engine's lock; as the next two */
+  bool cancel;                                  /* ask the kernel to give up the call under way */
+  bool punt;                                    /* the next call is for a thread of the kernel */
+  TAILQ_ENTRY(ladei_pipe_storage_request) link; /* in one of the engine's lists */
+} ladei_pipe_storage_request;
 
-TAILQ_HEAD(ladei_storage_request_list, ladei_storage_request);
+TAILQ_HEAD(ladei_pipe_storage_request_list, ladei_pipe_storage_request);
 
 /* What moves requests without a thread of its own for each. Every function may be called by any thread, reap by one at
  * a time. */
-typedef struct ladei_storage_engine {
+typedef struct ladei_pipe_storage_engine {
   lade_storage kind;
   /* For at most `requests` requests at once and blocks numbered below `blocks`. Where it is not to be had: an error
    * whose text says why. */
@@ -99,26 +99,26 @@ typedef struct ladei_storage_engine {
   /* Of a file that many requests will name: puts the descriptor into the kernel's table. Returns its index or -1. */
   int (*file_add)(void *self, int fd);
   void (*file_remove)(void *self, int index);
-  void (*submit)(void *self, ladei_storage_request *request);
+  void (*submit)(void *self, ladei_pipe_storage_request *request);
   /* Requests that are over, at most `room`. Waits for the first one at most `wait_ns`; 0 makes no system call. */
-  unsigned (*reap)(void *self, uint64_t wait_ns, ladei_storage_request **out, unsigned room);
+  unsigned (*reap)(void *self, uint64_t wait_ns, ladei_pipe_storage_request **out, unsigned room);
   void (*wake)(void *self);
   /* Marks the file's requests; makes no system call. */
-  void (*cancel)(void *self, const ladei_storage_file *file);
+  void (*cancel)(void *self, const ladei_pipe_storage_file *file);
   /* Asks the kernel to give up what is marked. */
   void (*push)(void *self);
   /* The block of this number is given away: forgets its address. */
   void (*block_forget)(void *self, unsigned index);
   /* For reports: blocks registered now; why there are none, or "". */
   unsigned (*blocks_registered)(void *self, const char **why_not);
-} ladei_storage_engine;
+} ladei_pipe_storage_engine;
 
-extern const ladei_storage_engine ladei_storage_uring;
+extern const ladei_pipe_storage_engine ladei_pipe_storage_uring;
 
-struct ladei_storage {
+struct ladei_pipe_storage {
   lade_storage wanted;
-  const ladei_storage_engine *engine; /* NULL: there is none */
-  struct ladei_pipe_cufile *cufile;   /* NULL: not asked for, or not to be had */
+  const ladei_pipe_storage_engine *engine; /* NULL: there is none */
+  struct ladei_pipe_cufile *cufile;        /* NULL: not asked for, or not to be had */
   void *engine_self;
   lade_error refusal;          /* why there is none though it was asked for; status LADE_OK: it was not */
   _Atomic(unsigned) in_flight; /* requests submitted and not reaped */
@@ -133,29 +133,30 @@ struct ladei_storage {
 /* --- the storage of a pipeline ------------------------------------------------------------------------------------- */
 
 /* Never fails: what cannot be had is replaced by pread, and the reports say why. `requests`, `blocks`: as create. */
-void ladei_storage_open(ladei_storage *storage, lade_storage wanted, bool software_device, unsigned requests,
-                        unsigned blocks);
-/* No file is attached any more. */
-void ladei_storage_close(ladei_storage *storage);
+void ladei_pipe_storage_open(ladei_pipe_storage *storage, lade_storage wanted, bool software_device, unsigned requests,
+                             unsigned blocks);
+/* No file is open any more. */
+void ladei_pipe_storage_close(ladei_pipe_storage *storage);
 
 /* Fills in the fields of the report that are about storage. */
-void ladei_storage_info(ladei_storage *storage, lade_pipeline_info *info);
+void ladei_pipe_storage_info(ladei_pipe_storage *storage, lade_pipeline_info *info);
 
 /* --- files ---------------------------------------------------------------------------------------------------------- */
 
 /*
  * Opens what a transfer needs of a file. `name` and the endpoint's descriptor stay the caller's, and valid until the
- * detach. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY.
+ * close. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY.
  */
-lade_status ladei_storage_attach(ladei_storage *storage, const lade_endpoint *endpoint, bool write,
-                                 ladei_storage_file **out);
+lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const lade_endpoint *endpoint, bool write,
+                                         ladei_pipe_storage_file **out);
 
 /* The file's ranges are not whole blocks: goes through the page cache. */
-void ladei_storage_buffer(ladei_storage_file *file);
+void ladei_pipe_storage_file_set_buffered(ladei_pipe_storage_file *file);
 
 /* The file's own chunks: at most *chunk_bytes, which is lowered to what O_DIRECT can use. Returns the lead of the first
  * one (core.h). */
-size_t ladei_storage_layout(ladei_storage_file *file, uint64_t offset, uint64_t bytes, size_t *chunk_bytes);
+size_t ladei_pipe_storage_file_layout(ladei_pipe_storage_file *file, uint64_t offset, uint64_t bytes,
+                                      size_t *chunk_bytes);
 
 /*
  * The end of a file whose transfer has gone well, in three steps; of one that has not, the last step alone. With several
@@ -163,39 +164,40 @@ size_t ladei_storage_layout(ladei_storage_file *file, uint64_t offset, uint64_t 
  *
  * Finish: flushed as was asked for, and closed; an atomic file is complete but for its name. LADE_ERR_IO.
  */
-lade_status ladei_storage_finish(ladei_storage_file *file);
+lade_status ladei_pipe_storage_file_finish(ladei_pipe_storage_file *file);
 /* An atomic file is under its name. LADE_ERR_IO: it is not. */
-lade_status ladei_storage_name(ladei_storage_file *file);
+lade_status ladei_pipe_storage_file_rename(ladei_pipe_storage_file *file);
 /* Everything is let go. An atomic file without its name is given up, and nothing of it is left; one that has it stays,
  * also where its folder cannot be flushed: LADE_ERR_IO. */
-lade_status ladei_storage_detach(ladei_storage_file *file);
+lade_status ladei_pipe_storage_file_close(ladei_pipe_storage_file *file);
 
-/* The file's requests end early. Makes no system call; ladei_storage_push() does, if the file goes through the engine. */
-void ladei_storage_cancel(ladei_storage_file *file);
+/* Ends the file's requests early. Makes no system call: ladei_pipe_storage_push() does, for a file of the engine. */
+void ladei_pipe_storage_file_cancel(ladei_pipe_storage_file *file);
 
 /* --- requests ------------------------------------------------------------------------------------------------------- */
 
 /* Moves the bytes, in the calling thread. LADE_ERR_IO, LADE_ERR_TRUNCATED, LADE_ERR_CANCELLED. */
-lade_status ladei_storage_run(ladei_storage_request *request);
+lade_status ladei_pipe_storage_run(ladei_pipe_storage_request *request);
 
 /* Of a file with `async`: the request comes out of reap. */
-void ladei_storage_submit(ladei_storage_request *request);
+void ladei_pipe_storage_submit(ladei_pipe_storage_request *request);
 
-static inline unsigned ladei_storage_in_flight(const ladei_storage *storage) {
+static inline unsigned ladei_pipe_storage_in_flight(const ladei_pipe_storage *storage) {
   return atomic_load_explicit(&storage->in_flight, memory_order_relaxed);
 }
 
-unsigned ladei_storage_reap(ladei_storage *storage, uint64_t wait_ns, ladei_storage_request **out, unsigned room);
-void ladei_storage_wake(ladei_storage *storage);
-void ladei_storage_push(ladei_storage *storage);
-void ladei_storage_block_forget(ladei_storage *storage, unsigned index);
+unsigned ladei_pipe_storage_reap(ladei_pipe_storage *storage, uint64_t wait_ns, ladei_pipe_storage_request **out,
+                                 unsigned room);
+void ladei_pipe_storage_wake(ladei_pipe_storage *storage);
+void ladei_pipe_storage_push(ladei_pipe_storage *storage);
+void ladei_pipe_storage_block_forget(ladei_pipe_storage *storage, unsigned index);
 
 /* LADE_ERR_TRUNCATED: a read at byte `at` got nothing, with so many bytes of its range left. Names where the file ends. */
-lade_status ladei_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left);
+lade_status ladei_pipe_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left);
 
 /* What the request has to do next, into request->call. */
-void ladei_storage_call_next(ladei_storage_request *request);
+void ladei_pipe_storage_call_next(ladei_pipe_storage_request *request);
 /* Takes note of what came of it: bytes moved, or a negative errno. LADE_NOT_READY: there is more to do. */
-lade_status ladei_storage_call_done(ladei_storage_request *request, int64_t result);
+lade_status ladei_pipe_storage_call_done(ladei_pipe_storage_request *request, int64_t result);
 
 #endif /* LADE_PIPELINE_STORAGE_STORAGE_H */

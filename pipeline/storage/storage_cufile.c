@@ -95,7 +95,7 @@ lade_status ladei_pipe_cufile_file_add(const ladei_pipe_cufile *cufile, int fd, 
 
 void ladei_pipe_cufile_file_remove(const ladei_pipe_cufile *cufile, void *handle) { cufile->handle_deregister(handle); }
 
-static lade_status move_error(const ladei_storage_file *file, uint64_t at, ssize_t result) {
+static lade_status move_error(const ladei_pipe_storage_file *file, uint64_t at, ssize_t result) {
   const char *doing = file->write ? "writing" : "reading";
   char text[128];
   if (result == -1) {
@@ -107,15 +107,15 @@ static lade_status move_error(const ladei_storage_file *file, uint64_t at, ssize
                      (unsigned long long)at, -(long long)result);
 }
 
-static lade_status move_ended(const ladei_storage_file *file, uint64_t at, size_t left) {
+static lade_status move_ended(const ladei_pipe_storage_file *file, uint64_t at, size_t left) {
   if (file->write) {
     return ladei_error(LADE_ERR_IO, 0, "writing %s at byte %llu: the file takes no more", file->name,
                        (unsigned long long)at);
   }
-  return ladei_storage_truncated(file->name, file->direct_fd >= 0 ? file->direct_fd : file->fd, at, left);
+  return ladei_pipe_storage_truncated(file->name, file->direct_fd >= 0 ? file->direct_fd : file->fd, at, left);
 }
 
-lade_status ladei_pipe_cufile_move(const ladei_storage_file *file, uint64_t offset, char *device, size_t bytes) {
+lade_status ladei_pipe_cufile_move(const ladei_pipe_storage_file *file, uint64_t offset, char *device, size_t bytes) {
   const ladei_pipe_cufile *cufile = file->storage->cufile;
   for (size_t done = 0; done < bytes;) {
     uint64_t at = offset + done;

@@ -18,8 +18,8 @@ void ladei_pipe_cufile_file_remove(const ladei_pipe_cufile *cufile, void *handle
 
 /*
  * Moves bytes [offset, offset + bytes) of the file into device memory, or out of it; returns when that is done. The
- * device's context is current. LADE_ERR_IO, LADE_ERR_TRUNCATED, LADE_ERR_CANCELLED, as ladei_storage_run().
+ * device's context is current. LADE_ERR_IO, LADE_ERR_TRUNCATED, LADE_ERR_CANCELLED, as ladei_pipe_storage_run().
  */
-lade_status ladei_pipe_cufile_move(const ladei_storage_file *file, uint64_t offset, char *device, size_t bytes);
+lade_status ladei_pipe_cufile_move(const ladei_pipe_storage_file *file, uint64_t offset, char *device, size_t bytes);
 
 #endif /* LADE_PIPELINE_STORAGE_STORAGE_CUFILE_H */

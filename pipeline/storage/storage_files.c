@@ -14,8 +14,8 @@
  * other, or hands it to a thread of the kernel, which costs a switch per request. It pays where nothing is copied: with
  * O_DIRECT many requests are under way without a thread waiting for each. (bench/staging_throughput --storage)
  *
- * I1  What a file is opened with beside the caller's descriptor is closed by its detach.
- * I2  A file with `save` is under no name, or a temporary one, until ladei_storage_name has renamed it.
+ * I1  What a file is opened with beside the caller's descriptor is closed with it.
+ * I2  A file with `save` is under no name, or a temporary one, until ladei_pipe_storage_file_rename has renamed it.
  * I3  What a close says of a file that was written is an error of its transfer, and known before the rename.
  * Locks: none. Counters are atomic; files are constant but for their atomic fields.
  */
@@ -42,19 +42,19 @@ enum { FIXED_FILE_CHUNKS = 16 };
 
 /* --- the storage of a pipeline ------------------------------------------------------------------------------------ */
 
-static lade_status cufile_open(ladei_storage *storage, bool software_device) {
+static lade_status cufile_open(ladei_pipe_storage *storage, bool software_device) {
   if (software_device) return ladei_error(LADE_ERR_UNSUPPORTED, 0, "no GPUDirect Storage: this device is software");
   return ladei_pipe_cufile_open(&storage->cufile);
 }
 
-void ladei_storage_open(ladei_storage *storage, lade_storage wanted, bool software_device, unsigned requests,
-                        unsigned blocks) {
+void ladei_pipe_storage_open(ladei_pipe_storage *storage, lade_storage wanted, bool software_device, unsigned requests,
+                             unsigned blocks) {
   lade_error before;
-  *storage = (ladei_storage){.wanted = wanted, .files_most = ladei_pipe_open_files_most()};
+  *storage = (ladei_pipe_storage){.wanted = wanted, .files_most = ladei_pipe_open_files_most()};
   if (wanted == LADE_STORAGE_PREAD) return;
   ladei_error_save(&before);
-  if (ladei_storage_uring.create(requests, blocks, &storage->engine_self) == LADE_OK)
-    storage->engine = &ladei_storage_uring;
+  if (ladei_pipe_storage_uring.create(requests, blocks, &storage->engine_self) == LADE_OK)
+    storage->engine = &ladei_pipe_storage_uring;
   else
     ladei_error_save(&storage->refusal);
   if (wanted == LADE_STORAGE_CUFILE && cufile_open(storage, software_device) != LADE_OK)
@@ -62,7 +62,7 @@ void ladei_storage_open(ladei_storage *storage, lade_storage wanted, bool softwa
   ladei_error_restore(&before);
 }
 
-void ladei_storage_close(ladei_storage *storage) {
+void ladei_pipe_storage_close(ladei_pipe_storage *storage) {
   if (storage->engine != NULL) {
     storage->engine->destroy(storage->engine_self);
     storage->engine = NULL;
@@ -71,7 +71,7 @@ void ladei_storage_close(ladei_storage *storage) {
   storage->cufile = NULL;
 }
 
-void ladei_storage_info(ladei_storage *storage, lade_pipeline_info *info) {
+void ladei_pipe_storage_info(ladei_pipe_storage *storage, lade_pipeline_info *info) {
   const char *why_not = "";
   int code = storage->refused_code;
   char text[128];
@@ -98,35 +98,36 @@ void ladei_storage_info(ladei_storage *storage, lade_pipeline_info *info) {
   }
 }
 
-unsigned ladei_storage_reap(ladei_storage *storage, uint64_t wait_ns, ladei_storage_request **out, unsigned room) {
+unsigned ladei_pipe_storage_reap(ladei_pipe_storage *storage, uint64_t wait_ns, ladei_pipe_storage_request **out,
+                                 unsigned room) {
   ladei_lock_assert_none_held();
   unsigned count = storage->engine->reap(storage->engine_self, wait_ns, out, room);
   atomic_fetch_sub(&storage->in_flight, count);
   return count;
 }
 
-void ladei_storage_submit(ladei_storage_request *request) {
+void ladei_pipe_storage_submit(ladei_pipe_storage_request *request) {
   ladei_lock_assert_none_held();
-  ladei_storage *storage = request->file->storage;
+  ladei_pipe_storage *storage = request->file->storage;
   atomic_fetch_add(&storage->in_flight, 1);
   storage->engine->submit(storage->engine_self, request);
 }
 
-void ladei_storage_wake(ladei_storage *storage) {
+void ladei_pipe_storage_wake(ladei_pipe_storage *storage) {
   if (storage->engine != NULL) storage->engine->wake(storage->engine_self);
 }
 
-void ladei_storage_push(ladei_storage *storage) {
+void ladei_pipe_storage_push(ladei_pipe_storage *storage) {
   ladei_lock_assert_none_held();
   if (storage->engine != NULL) storage->engine->push(storage->engine_self);
 }
 
-void ladei_storage_block_forget(ladei_storage *storage, unsigned index) {
+void ladei_pipe_storage_block_forget(ladei_pipe_storage *storage, unsigned index) {
   if (storage->engine != NULL) storage->engine->block_forget(storage->engine_self, index);
 }
 
-void ladei_storage_cancel(ladei_storage_file *file) {
-  ladei_storage *storage = file->storage;
+void ladei_pipe_storage_file_cancel(ladei_pipe_storage_file *file) {
+  ladei_pipe_storage *storage = file->storage;
   atomic_store_explicit(&file->cancelled, true, memory_order_relaxed);
   if (file->async) storage->engine->cancel(storage->engine_self, file);
 }
@@ -149,19 +150,19 @@ static int open_at_once(const char *path, int flags) {
 }
 
 /* The same file once more, with or without O_DIRECT. -1 with errno. */
-static int file_reopen(const ladei_storage_file *file, int fd, int flag) {
+static int file_reopen(const ladei_pipe_storage_file *file, int fd, int flag) {
   char self[64];
   snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
   return open_at_once(self, (file->write ? O_WRONLY : O_RDONLY) | flag);
 }
 
-static void direct_refuse(ladei_storage_file *file, int code) {
+static void direct_refuse(ladei_pipe_storage_file *file, int code) {
   file->storage->direct_refused++;
   file->storage->refused_code = code;
 }
 
 /* What O_DIRECT asks for. False: this file does not have it. */
-static bool direct_alignment(ladei_storage_file *file) {
+static bool direct_alignment(ladei_pipe_storage_file *file) {
   file->align = page_bytes;
   file->memory_align = page_bytes;
 #ifdef STATX_DIOALIGN
@@ -180,7 +181,7 @@ static bool direct_alignment(ladei_storage_file *file) {
 /* errno of closing it, 0: none. After an interruption it is closed all the same. */
 static int fd_close(int fd) { return close(fd) == 0 || errno == EINTR ? 0 : errno; }
 
-static int direct_drop(ladei_storage_file *file) {
+static int direct_drop(ladei_pipe_storage_file *file) {
   int code = file->owns_direct_fd ? fd_close(file->direct_fd) : 0;
   file->direct_fd = -1;
   file->owns_direct_fd = false;
@@ -188,7 +189,7 @@ static int direct_drop(ladei_storage_file *file) {
 }
 
 /* The second descriptor: with O_DIRECT if that is wanted, or without it for what is not aligned. */
-static void direct_open(ladei_storage_file *file, bool wanted) {
+static void direct_open(ladei_pipe_storage_file *file, bool wanted) {
   int flags = fcntl(file->fd, F_GETFL);
   if (flags >= 0 && (flags & O_DIRECT) != 0) {
     file->direct_fd = file->fd;
@@ -207,9 +208,9 @@ static void direct_open(ladei_storage_file *file, bool wanted) {
 }
 
 /* Lets cuFile move the file, if it takes it. It wants O_DIRECT, or at least does better with it. */
-static void cufile_attach(ladei_storage_file *file) {
+static void cufile_register(ladei_pipe_storage_file *file) {
   lade_error before;
-  ladei_storage *storage = file->storage;
+  ladei_pipe_storage *storage = file->storage;
   if (storage->cufile == NULL) return;
   ladei_error_save(&before);
   if (ladei_pipe_cufile_file_add(storage->cufile, file->direct_fd >= 0 ? file->direct_fd : file->fd,
@@ -226,7 +227,7 @@ static bool is_pipe(int fd, const char *path) {
   return (fd >= 0 ? fstat(fd, &facts) : stat(path, &facts)) == 0 && S_ISFIFO(facts.st_mode);
 }
 
-static lade_status path_open(ladei_storage_file *file, const lade_endpoint *endpoint) {
+static lade_status path_open(ladei_pipe_storage_file *file, const lade_endpoint *endpoint) {
   if (file->write && (endpoint->flags & LADE_FILE_ATOMIC) != 0) {
     lade_status status = ladei_pipe_save_begin(endpoint->name, &file->save);
     if (status == LADE_OK) file->fd = ladei_pipe_save_fd(file->save);
@@ -246,8 +247,8 @@ static lade_status path_open(ladei_storage_file *file, const lade_endpoint *endp
 }
 
 /* Closes a source by path for the time being where too many are open. See Note [Open files]. */
-static lade_status file_make_late(ladei_storage_file *file) {
-  ladei_storage *storage = file->storage;
+static lade_status file_make_late(ladei_pipe_storage_file *file) {
+  ladei_pipe_storage *storage = file->storage;
   struct stat facts;
   bool only_fd = file->owns_fd && file->direct_fd < 0 && file->cufile_handle == NULL;
   if (file->write || !only_fd || atomic_load(&storage->files_open) < storage->files_most) return LADE_OK;
@@ -260,7 +261,7 @@ static lade_status file_make_late(ladei_storage_file *file) {
   return LADE_OK;
 }
 
-static void file_count(ladei_storage_file *file) {
+static void file_count(ladei_pipe_storage_file *file) {
   if (!file->write && (file->owns_fd || file->owns_direct_fd)) {
     atomic_fetch_add(&file->storage->files_open, 1);
     file->counted = true;
@@ -268,7 +269,7 @@ static void file_count(ladei_storage_file *file) {
 }
 
 /* All but what a save holds. errno of the first descriptor that could not be closed well, 0: none. */
-static int file_close(ladei_storage_file *file) {
+static int file_close(ladei_pipe_storage_file *file) {
   if (file->counted) atomic_fetch_sub(&file->storage->files_open, 1);
   if (file->fixed_fd >= 0) file->storage->engine->file_remove(file->storage->engine_self, file->fixed_fd);
   if (file->cufile_handle != NULL) ladei_pipe_cufile_file_remove(file->storage->cufile, file->cufile_handle);
@@ -281,15 +282,15 @@ static int file_close(ladei_storage_file *file) {
   return of_direct != 0 ? of_direct : of_other;
 }
 
-static void file_free(ladei_storage_file *file) {
+static void file_free(ladei_pipe_storage_file *file) {
   free(file->late_path);
   free(file);
 }
 
-lade_status ladei_storage_attach(ladei_storage *storage, const lade_endpoint *endpoint, bool write,
-                                 ladei_storage_file **out) {
+lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const lade_endpoint *endpoint, bool write,
+                                         ladei_pipe_storage_file **out) {
   lade_status status = LADE_OK;
-  ladei_storage_file *file = calloc(1, sizeof *file);
+  ladei_pipe_storage_file *file = calloc(1, sizeof *file);
   if (file == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a file");
   file->storage = storage;
   file->name = endpoint->name != NULL ? endpoint->name : "file";
@@ -307,7 +308,7 @@ lade_status ladei_storage_attach(ladei_storage *storage, const lade_endpoint *en
   }
   bool direct = (endpoint->flags & LADE_FILE_DIRECT) != 0;
   direct_open(file, direct || storage->cufile != NULL);
-  cufile_attach(file);
+  cufile_register(file);
   if (file->owns_direct_fd && !direct && file->cufile_handle == NULL)
     (void)direct_drop(file); /* it was for cuFile alone */
   status = file_make_late(file);
@@ -324,7 +325,7 @@ lade_status ladei_storage_attach(ladei_storage *storage, const lade_endpoint *en
   return LADE_OK;
 }
 
-void ladei_storage_buffer(ladei_storage_file *file) {
+void ladei_pipe_storage_file_set_buffered(ladei_pipe_storage_file *file) {
   if (file->direct_fd >= 0 && file->fd >= 0 && !file->direct_off) {
     file->direct_off = true;
     direct_refuse(file, EINVAL);
@@ -332,17 +333,18 @@ void ladei_storage_buffer(ladei_storage_file *file) {
 }
 
 /* O_DIRECT needs chunks of whole blocks. */
-static size_t direct_layout(ladei_storage_file *file, uint64_t offset, size_t *chunk_bytes) {
+static size_t direct_layout(ladei_pipe_storage_file *file, uint64_t offset, size_t *chunk_bytes) {
   if (*chunk_bytes >= file->align) {
     *chunk_bytes -= *chunk_bytes % file->align;
     return (size_t)(offset % file->align);
   }
-  ladei_storage_buffer(file);
+  ladei_pipe_storage_file_set_buffered(file);
   return 0;
 }
 
-size_t ladei_storage_layout(ladei_storage_file *file, uint64_t offset, uint64_t bytes, size_t *chunk_bytes) {
-  const ladei_storage *storage = file->storage;
+size_t ladei_pipe_storage_file_layout(ladei_pipe_storage_file *file, uint64_t offset, uint64_t bytes,
+                                      size_t *chunk_bytes) {
+  const ladei_pipe_storage *storage = file->storage;
   size_t lead_bytes = file->direct_fd >= 0 ? direct_layout(file, offset, chunk_bytes) : 0;
   if (file->async && bytes / *chunk_bytes >= FIXED_FILE_CHUNKS)
     file->fixed_fd = storage->engine->file_add(storage->engine_self, file->direct_fd >= 0 ? file->direct_fd : file->fd);
@@ -351,16 +353,16 @@ size_t ladei_storage_layout(ladei_storage_file *file, uint64_t offset, uint64_t 
 
 /* --- files: the end ----------------------------------------------------------------------------------------------- */
 
-static lade_status end_error(const char *doing, const ladei_storage_file *file, int code) {
+static lade_status end_error(const char *doing, const ladei_pipe_storage_file *file, int code) {
   char text[128];
   return ladei_error(LADE_ERR_IO, code, "%s %s: %s", doing, file->name, strerror_r(code, text, sizeof text));
 }
 
-static lade_status file_flush(const ladei_storage_file *file) {
+static lade_status file_flush(const ladei_pipe_storage_file *file) {
   return fsync(file->fd >= 0 ? file->fd : file->direct_fd) == 0 ? LADE_OK : end_error("flushing", file, errno);
 }
 
-lade_status ladei_storage_finish(ladei_storage_file *file) {
+lade_status ladei_pipe_storage_file_finish(ladei_pipe_storage_file *file) {
   lade_status status = LADE_OK;
   if (file->sync && file->save == NULL) status = file_flush(file);
   int code = file_close(file);
@@ -368,11 +370,11 @@ lade_status ladei_storage_finish(ladei_storage_file *file) {
   return status == LADE_OK && file->save != NULL ? ladei_pipe_save_prepare(file->save, file->sync) : status;
 }
 
-lade_status ladei_storage_name(ladei_storage_file *file) {
+lade_status ladei_pipe_storage_file_rename(ladei_pipe_storage_file *file) {
   return file->save != NULL ? ladei_pipe_save_name(file->save) : LADE_OK;
 }
 
-lade_status ladei_storage_detach(ladei_storage_file *file) {
+lade_status ladei_pipe_storage_file_close(ladei_pipe_storage_file *file) {
   (void)file_close(file);
   lade_status status = ladei_pipe_save_end(file->save, file->sync);
   file_free(file);

@@ -42,22 +42,22 @@ static size_t call_cut(uint64_t bytes) { return bytes < call_limit ? (size_t)byt
 /* --- cutting ------------------------------------------------------------------------------------------------------ */
 
 /* Without a descriptor for the page cache the other one has to do: the kernel refuses what is not aligned. */
-static void call_plain(ladei_storage_request *request, uint64_t bytes) {
-  const ladei_storage_file *file = request->file;
+static void call_plain(ladei_pipe_storage_request *request, uint64_t bytes) {
+  const ladei_pipe_storage_file *file = request->file;
   int fd = file->late_path != NULL ? request->late_fd : file->fd >= 0 ? file->fd : file->direct_fd;
-  request->call = (ladei_storage_call){.fd = fd,
-                                       .at = request->offset + request->done,
-                                       .memory = request->buffer + request->done,
-                                       .bytes = call_cut(bytes)};
+  request->call = (ladei_pipe_storage_call){.fd = fd,
+                                            .at = request->offset + request->done,
+                                            .memory = request->buffer + request->done,
+                                            .bytes = call_cut(bytes)};
 }
 
-static bool file_is_direct(const ladei_storage_file *file) {
+static bool file_is_direct(const ladei_pipe_storage_file *file) {
   return file->direct_fd >= 0 && !atomic_load_explicit(&file->direct_off, memory_order_relaxed);
 }
 
 /* Whole blocks around what is left, as far as the block in memory has room. False: that is nowhere. */
-static bool call_direct_read(ladei_storage_request *request) {
-  const ladei_storage_file *file = request->file;
+static bool call_direct_read(ladei_pipe_storage_request *request) {
+  const ladei_pipe_storage_file *file = request->file;
   uint64_t from = request->offset + request->done;
   uint64_t end = request->offset + request->bytes;
   uint64_t at = align_down(from, file->align);
@@ -72,24 +72,24 @@ static bool call_direct_read(ladei_storage_request *request) {
   uint64_t room = align_down((uint64_t)(limit - memory), file->align);
   size_t bytes = call_cut(wanted < room ? wanted : room);
   if (bytes <= skip) return false;
-  request->call = (ladei_storage_call){file->direct_fd, true, at, memory, bytes, skip};
+  request->call = (ladei_pipe_storage_call){file->direct_fd, true, at, memory, bytes, skip};
   return true;
 }
 
 /* The whole blocks of what is left. False: it does not begin with one. */
-static bool call_direct_write(ladei_storage_request *request) {
-  const ladei_storage_file *file = request->file;
+static bool call_direct_write(ladei_pipe_storage_request *request) {
+  const ladei_pipe_storage_file *file = request->file;
   uint64_t at = request->offset + request->done;
   uint64_t end = align_down(request->offset + request->bytes, file->align);
   char *memory = request->buffer + request->done;
   if (at % file->align != 0 || end <= at || (uintptr_t)memory % file->memory_align != 0) return false;
-  request->call = (ladei_storage_call){file->direct_fd, true, at, memory, call_cut(end - at), 0};
+  request->call = (ladei_pipe_storage_call){file->direct_fd, true, at, memory, call_cut(end - at), 0};
   return true;
 }
 
 /* How far a write goes through the page cache before whole blocks begin. */
-static uint64_t plain_write_bytes(const ladei_storage_request *request) {
-  const ladei_storage_file *file = request->file;
+static uint64_t plain_write_bytes(const ladei_pipe_storage_request *request) {
+  const ladei_pipe_storage_file *file = request->file;
   uint64_t at = request->offset + request->done;
   uint64_t left = request->bytes - request->done;
   uint64_t head = align_up(at, file->align) - at;
@@ -98,8 +98,8 @@ static uint64_t plain_write_bytes(const ladei_storage_request *request) {
   return blocks_follow ? head : left;
 }
 
-void ladei_storage_call_next(ladei_storage_request *request) {
-  const ladei_storage_file *file = request->file;
+void ladei_pipe_storage_call_next(ladei_pipe_storage_request *request) {
+  const ladei_pipe_storage_file *file = request->file;
   assert(request->done < request->bytes);
   if (!file_is_direct(file) || request->plain) {
     request->plain = false;
@@ -113,16 +113,18 @@ void ladei_storage_call_next(ladei_storage_request *request) {
 
 /* --- what came of it ---------------------------------------------------------------------------------------------- */
 
-static const char *doing(const ladei_storage_request *request) { return request->file->write ? "writing" : "reading"; }
+static const char *doing(const ladei_pipe_storage_request *request) {
+  return request->file->write ? "writing" : "reading";
+}
 
-static lade_status request_error(const ladei_storage_request *request, int code) {
+static lade_status request_error(const ladei_pipe_storage_request *request, int code) {
   char text[128];
   return ladei_error(LADE_ERR_IO, code, "%s %s at byte %llu: %s", doing(request), request->file->name,
                      (unsigned long long)(request->offset + request->done), strerror_r(code, text, sizeof text));
 }
 
-static lade_status request_failed(ladei_storage_request *request, int code) {
-  ladei_storage_file *file = request->file;
+static lade_status request_failed(ladei_pipe_storage_request *request, int code) {
+  ladei_pipe_storage_file *file = request->file;
   if (atomic_load_explicit(&file->cancelled, memory_order_relaxed)) {
     return ladei_error(LADE_ERR_CANCELLED, code, "%s %s: cancelled at byte %llu", doing(request), file->name,
                        (unsigned long long)(request->offset + request->done));
@@ -138,7 +140,7 @@ static lade_status request_failed(ladei_storage_request *request, int code) {
   return request_error(request, code);
 }
 
-lade_status ladei_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left) {
+lade_status ladei_pipe_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left) {
   uint64_t end = at;
   struct stat facts;
   /* Chunks behind the end get nothing as well: only the file knows where it ends. */
@@ -147,17 +149,17 @@ lade_status ladei_storage_truncated(const char *name, int fd, uint64_t at, uint6
                      name, (unsigned long long)end, (unsigned long long)(at + left - end));
 }
 
-static lade_status request_truncated(const ladei_storage_request *request) {
+static lade_status request_truncated(const ladei_pipe_storage_request *request) {
   uint64_t at = request->offset + request->done;
   if (request->file->write) {
     return ladei_error(LADE_ERR_IO, 0, "writing %s at byte %llu: the file takes no more", request->file->name,
                        (unsigned long long)at);
   }
-  return ladei_storage_truncated(request->file->name, request->call.fd, at, request->bytes - request->done);
+  return ladei_pipe_storage_truncated(request->file->name, request->call.fd, at, request->bytes - request->done);
 }
 
-lade_status ladei_storage_call_done(ladei_storage_request *request, int64_t result) {
-  const ladei_storage_call *call = &request->call;
+lade_status ladei_pipe_storage_call_done(ladei_pipe_storage_request *request, int64_t result) {
+  const ladei_pipe_storage_call *call = &request->call;
   if (result < 0) return request_failed(request, (int)-result);
   assert((uint64_t)result <= call->bytes);
   if ((uint64_t)result <= call->skip && call->direct && result > 0 && request->file->fd >= 0) {
@@ -171,19 +173,19 @@ lade_status ladei_storage_call_done(ladei_storage_request *request, int64_t resu
   return LADE_NOT_READY;
 }
 
-static lade_status calls_run(ladei_storage_request *request) {
-  const ladei_storage_call *call = &request->call;
+static lade_status calls_run(ladei_pipe_storage_request *request) {
+  const ladei_pipe_storage_call *call = &request->call;
   lade_status status = request->bytes > 0 ? LADE_NOT_READY : LADE_OK;
   while (status == LADE_NOT_READY) {
-    ladei_storage_call_next(request);
+    ladei_pipe_storage_call_next(request);
     ssize_t moved = request->file->write ? pwrite(call->fd, call->memory, call->bytes, (off_t)call->at)
                                          : pread(call->fd, call->memory, call->bytes, (off_t)call->at);
-    status = ladei_storage_call_done(request, moved < 0 ? -(int64_t)errno : moved);
+    status = ladei_pipe_storage_call_done(request, moved < 0 ? -(int64_t)errno : moved);
   }
   return status;
 }
 
-lade_status ladei_storage_run(ladei_storage_request *request) {
+lade_status ladei_pipe_storage_run(ladei_pipe_storage_request *request) {
   if (request->file->late_path == NULL) return calls_run(request);
   lade_status status = ladei_pipe_file_reopen(request->file->late_path, &request->file->identity, &request->late_fd);
   if (status == LADE_OK) {

@@ -49,15 +49,15 @@ typedef struct uring {
   struct io_uring ring;
   int event; /* wakes the reaper */
   ladei_lock lock;
-  struct ladei_storage_request_list queue;  /* to be given to the kernel */
-  struct ladei_storage_request_list kernel; /* in the kernel */
-  struct ladei_storage_request_list done;   /* over without the kernel */
-  bool submitting;                          /* there is a submitter */
-  bool cancels;                             /* some request in the kernel is marked */
+  struct ladei_pipe_storage_request_list queue;  /* to be given to the kernel */
+  struct ladei_pipe_storage_request_list kernel; /* in the kernel */
+  struct ladei_pipe_storage_request_list done;   /* over without the kernel */
+  bool submitting;                               /* there is a submitter */
+  bool cancels;                                  /* some request in the kernel is marked */
   bool file_used[FIXED_FILES];
-  bool files;                       /* there is a table of files */
-  bool broken;                      /* the submitter's alone, as the next one */
-  ladei_storage_request **prepared; /* whose entries are not given to the kernel yet; NULL: a cancellation's */
+  bool files;                            /* there is a table of files */
+  bool broken;                           /* the submitter's alone, as the next one */
+  ladei_pipe_storage_request **prepared; /* whose entries are not given to the kernel yet; NULL: a cancellation's */
   unsigned block_count;
   uring_block *blocks;
   _Atomic(bool) buffers;     /* there is a table of blocks, and it may be used */
@@ -78,7 +78,7 @@ static void buffers_give_up(uring *self, int code) {
 }
 
 /* Whether the request's block is registered, registering it if it is time. */
-static bool block_is_fixed(uring *self, const ladei_storage_request *request) {
+static bool block_is_fixed(uring *self, const ladei_pipe_storage_request *request) {
   if (request->block_index < 0 || request->block_bytes == 0 || !self->buffers) return false;
   uring_block *block = &self->blocks[request->block_index];
   if (block->address != request->block) *block = (uring_block){.address = request->block};
@@ -148,10 +148,10 @@ static void uring_file_remove(void *user, int index) {
 
 /* --- submitting --------------------------------------------------------------------------------------------------- */
 
-static void call_prepare(uring *self, ladei_storage_request *request, struct io_uring_sqe *sqe) {
-  const ladei_storage_file *file = request->file;
-  ladei_storage_call_next(request);
-  const ladei_storage_call *call = &request->call;
+static void call_prepare(uring *self, ladei_pipe_storage_request *request, struct io_uring_sqe *sqe) {
+  const ladei_pipe_storage_file *file = request->file;
+  ladei_pipe_storage_call_next(request);
+  const ladei_pipe_storage_call *call = &request->call;
   bool fixed_file = file->fixed_fd >= 0 && call->fd == (file->direct_fd >= 0 ? file->direct_fd : file->fd);
   int fd = fixed_file ? file->fixed_fd : call->fd;
   if (call->direct && block_is_fixed(self, request))
@@ -168,8 +168,8 @@ static void call_prepare(uring *self, ladei_storage_request *request, struct io_
 }
 
 /* Moves the request here and now, for want of a ring. */
-static void request_run(uring *self, ladei_storage_request *request) {
-  request->status = ladei_storage_run(request);
+static void request_run(uring *self, ladei_pipe_storage_request *request) {
+  request->status = ladei_pipe_storage_run(request);
   if (request->status != LADE_OK) ladei_error_save(&request->error);
   ladei_lock_acquire(&self->lock);
   TAILQ_INSERT_TAIL(&self->done, request, link);
@@ -180,7 +180,7 @@ static void request_run(uring *self, ladei_storage_request *request) {
 static void ring_break(uring *self, unsigned taken, unsigned count) {
   self->broken = true;
   for (unsigned i = taken; i < count; i++) {
-    ladei_storage_request *request = self->prepared[i];
+    ladei_pipe_storage_request *request = self->prepared[i];
     if (request != NULL) {
       ladei_lock_acquire(&self->lock);
       TAILQ_REMOVE(&self->kernel, request, link);
@@ -211,7 +211,7 @@ static unsigned entries_enter(uring *self, unsigned count) {
 static unsigned cancels_prepare(uring *self) {
   ladei_lock_assert_held(&self->lock);
   unsigned count = 0;
-  ladei_storage_request *request;
+  ladei_pipe_storage_request *request;
   struct io_uring_sqe *sqe;
   self->cancels = false;
   TAILQ_FOREACH (request, &self->kernel, link) {
@@ -234,8 +234,8 @@ static unsigned cancels_prepare(uring *self) {
  * has it, and the reaper then looks for it in the list of the kernel: so it is there before. A file that was cancelled
  * while the request was on its way here has marked what it found in that list: this one marks itself (I5).
  */
-static unsigned requests_prepare(uring *self, struct ladei_storage_request_list *list, unsigned count) {
-  ladei_storage_request *request;
+static unsigned requests_prepare(uring *self, struct ladei_pipe_storage_request_list *list, unsigned count) {
+  ladei_pipe_storage_request *request;
   struct io_uring_sqe *sqe;
   while ((request = TAILQ_FIRST(list)) != NULL && (sqe = io_uring_get_sqe(&self->ring)) != NULL) {
     TAILQ_REMOVE(list, request, link);
@@ -253,8 +253,8 @@ static unsigned requests_prepare(uring *self, struct ladei_storage_request_list 
   return count;
 }
 
-static void requests_run(uring *self, struct ladei_storage_request_list *list) {
-  ladei_storage_request *request;
+static void requests_run(uring *self, struct ladei_pipe_storage_request_list *list) {
+  ladei_pipe_storage_request *request;
   while ((request = TAILQ_FIRST(list)) != NULL) {
     TAILQ_REMOVE(list, request, link);
     request_run(self, request);
@@ -265,7 +265,7 @@ static void requests_run(uring *self, struct ladei_storage_request_list *list) {
 /* Everything that is queued. Called by the submitter with the lock, which is released meanwhile. */
 static void queue_submit(uring *self) {
   ladei_lock_assert_held(&self->lock);
-  struct ladei_storage_request_list list = TAILQ_HEAD_INITIALIZER(list);
+  struct ladei_pipe_storage_request_list list = TAILQ_HEAD_INITIALIZER(list);
   TAILQ_CONCAT(&list, &self->queue, link);
   unsigned count = cancels_prepare(self);
   ladei_lock_release(&self->lock);
@@ -290,16 +290,16 @@ static void work_submit_unlock(uring *self) {
   ladei_lock_release(&self->lock);
 }
 
-static void uring_submit(void *user, ladei_storage_request *request) {
+static void uring_submit(void *user, ladei_pipe_storage_request *request) {
   uring *self = user;
   ladei_lock_acquire(&self->lock);
   TAILQ_INSERT_TAIL(&self->queue, request, link);
   work_submit_unlock(self);
 }
 
-static void uring_cancel(void *user, const ladei_storage_file *file) {
+static void uring_cancel(void *user, const ladei_pipe_storage_file *file) {
   uring *self = user;
-  ladei_storage_request *request;
+  ladei_pipe_storage_request *request;
   ladei_lock_acquire(&self->lock);
   TAILQ_FOREACH (request, &self->kernel, link) {
     if (request->file == file) {
@@ -319,7 +319,7 @@ static void uring_push(void *user) {
 /* --- reaping ------------------------------------------------------------------------------------------------------ */
 
 /* The kernel has ended a call. True: the request is over. */
-static bool completion_take(uring *self, ladei_storage_request *request, int result) {
+static bool completion_take(uring *self, ladei_pipe_storage_request *request, int result) {
   ladei_lock_acquire(&self->lock);
   TAILQ_REMOVE(&self->kernel, request, link);
   request->in_kernel = false;
@@ -329,7 +329,7 @@ static bool completion_take(uring *self, ladei_storage_request *request, int res
     request->punt = true; /* it cannot be done without waiting: let a thread of the kernel wait */
     request->status = LADE_NOT_READY;
   } else {
-    request->status = ladei_storage_call_done(request, result);
+    request->status = ladei_pipe_storage_call_done(request, result);
   }
   if (request->status == LADE_NOT_READY) {
     uring_submit(self, request);
@@ -339,11 +339,11 @@ static bool completion_take(uring *self, ladei_storage_request *request, int res
   return true;
 }
 
-static unsigned completions_take(uring *self, ladei_storage_request **out, unsigned room) {
+static unsigned completions_take(uring *self, ladei_pipe_storage_request **out, unsigned room) {
   struct io_uring_cqe *cqe;
   unsigned count = 0;
   while (count < room && io_uring_peek_cqe(&self->ring, &cqe) == 0) {
-    ladei_storage_request *request = io_uring_cqe_get_data(cqe);
+    ladei_pipe_storage_request *request = io_uring_cqe_get_data(cqe);
     int result = cqe->res;
     io_uring_cqe_seen(&self->ring, cqe);
     if (request != NULL && completion_take(self, request, result)) out[count++] = request;
@@ -358,7 +358,7 @@ static unsigned completions_take(uring *self, ladei_storage_request **out, unsig
   return count;
 }
 
-static unsigned uring_reap(void *user, uint64_t wait_ns, ladei_storage_request **out, unsigned room) {
+static unsigned uring_reap(void *user, uint64_t wait_ns, ladei_pipe_storage_request **out, unsigned room) {
   uring *self = user;
   unsigned count = completions_take(self, out, room);
   if (count > 0 || wait_ns == 0) return count;
@@ -440,7 +440,7 @@ static lade_status uring_create(unsigned requests, unsigned blocks, void **out) 
     code = -ENOSYS;
   else if ((self->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
     code = -errno;
-  else if ((self->prepared = calloc(parameters.sq_entries, sizeof(ladei_storage_request *))) == NULL)
+  else if ((self->prepared = calloc(parameters.sq_entries, sizeof(ladei_pipe_storage_request *))) == NULL)
     code = -ENOMEM;
   if (code < 0) {
     uring_destroy(self);
@@ -452,7 +452,7 @@ static lade_status uring_create(unsigned requests, unsigned blocks, void **out) 
   return LADE_OK;
 }
 
-const ladei_storage_engine ladei_storage_uring = {
+const ladei_pipe_storage_engine ladei_pipe_storage_uring = {
     .kind = LADE_STORAGE_URING,
     .create = uring_create,
     .destroy = uring_destroy,

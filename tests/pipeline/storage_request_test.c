@@ -26,7 +26,7 @@ typedef struct fake {
   bool whole; /* no short calls and no interruptions */
 } fake;
 
-static void expect_aligned(const ladei_storage_call *call) {
+static void expect_aligned(const ladei_pipe_storage_call *call) {
   LADE_EXPECT_EQ_UINT(call->at % ALIGN, 0);
   LADE_EXPECT_EQ_UINT(call->bytes % ALIGN, 0);
   LADE_EXPECT_EQ_UINT((uintptr_t)call->memory % MEMORY_ALIGN, 0);
@@ -40,8 +40,8 @@ static size_t some_of(fake *f, size_t bytes, size_t unit) {
   return some < bytes ? some : bytes;
 }
 
-static int64_t fake_call(fake *f, const ladei_storage_request *request) {
-  const ladei_storage_call *call = &request->call;
+static int64_t fake_call(fake *f, const ladei_pipe_storage_request *request) {
+  const ladei_pipe_storage_call *call = &request->call;
   LADE_EXPECT_GT_UINT(call->bytes, 0);
   LADE_EXPECT_EQ_INT(call->fd, call->direct ? DIRECT_FD : PLAIN_FD);
   if (!f->whole && support_random_one_in(&f->random, 5)) return -EINTR;
@@ -59,11 +59,11 @@ static int64_t fake_call(fake *f, const ladei_storage_request *request) {
   return (int64_t)moved;
 }
 
-static lade_status request_move(fake *f, ladei_storage_request *request) {
+static lade_status request_move(fake *f, ladei_pipe_storage_request *request) {
   lade_status status = LADE_NOT_READY;
   for (unsigned calls = 0; status == LADE_NOT_READY; calls++) {
-    ladei_storage_call_next(request);
-    status = ladei_storage_call_done(request, fake_call(f, request));
+    ladei_pipe_storage_call_next(request);
+    status = ladei_pipe_storage_call_done(request, fake_call(f, request));
     if (calls == 1000000) {
       LADE_FAIL("the request never ends");
       return LADE_ERR_INTERNAL;
@@ -74,8 +74,8 @@ static lade_status request_move(fake *f, ladei_storage_request *request) {
 
 typedef struct bench {
   fake kernel;
-  ladei_storage storage;
-  ladei_storage_file file;
+  ladei_pipe_storage storage;
+  ladei_pipe_storage_file file;
   unsigned char *memory; /* guard, block, guard */
 } bench;
 
@@ -104,10 +104,10 @@ static void bench_destroy(bench *b) {
 }
 
 /* A range as a pipeline makes it: the lead of its first block, or anywhere in the block, or a buffer alone. */
-static ladei_storage_request request_random(bench *b) {
+static ladei_pipe_storage_request request_random(bench *b) {
   support_random *random = &b->kernel.random;
   unsigned char *block = b->memory + GUARD;
-  ladei_storage_request request = {.file = &b->file, .block_index = -1};
+  ladei_pipe_storage_request request = {.file = &b->file, .block_index = -1};
   request.offset = support_random_below(random, FILE_BYTES - BLOCK_BYTES);
   size_t lead = (size_t)(request.offset % ALIGN);
   if (support_random_one_in(random, 4)) lead = (size_t)support_random_below(random, ALIGN);
@@ -141,7 +141,7 @@ static void run_seeds(void (*body)(uint64_t seed)) {
 static void read_once(uint64_t seed) {
   bench *b = bench_create(seed, false, seed % 3 != 0);
   b->kernel.refuse_direct = seed % 7 == 0;
-  ladei_storage_request request = request_random(b);
+  ladei_pipe_storage_request request = request_random(b);
   LADE_EXPECT_OK(request_move(&b->kernel, &request));
   LADE_EXPECT_PATTERN(request.buffer, request.bytes, 1, request.offset);
   expect_guards_whole(b);
@@ -158,7 +158,7 @@ LADE_TEST(StorageRequest, ReadsEveryByteOfAnyRange) { run_seeds(read_once); }
 static void write_once(uint64_t seed) {
   bench *b = bench_create(seed, true, seed % 3 != 0);
   b->kernel.refuse_direct = seed % 7 == 0;
-  ladei_storage_request request = request_random(b);
+  ladei_pipe_storage_request request = request_random(b);
   support_pattern_fill(request.buffer, request.bytes, 2, request.offset);
   LADE_EXPECT_OK(request_move(&b->kernel, &request));
   LADE_EXPECT_PATTERN(b->kernel.file, request.offset, 1, 0);
@@ -178,21 +178,21 @@ LADE_TEST(StorageRequest, MovesWholeBlocksPastThePageCache) {
     bench *b = bench_create(1, write != 0, true);
     b->kernel.whole = true;
     char *block = (char *)b->memory + GUARD;
-    ladei_storage_request request = {.file = &b->file,
-                                     .offset = 3 * ALIGN + 100,
-                                     .buffer = block + 100,
-                                     .bytes = 8 * ALIGN,
-                                     .block = block,
-                                     .block_bytes = BLOCK_BYTES,
-                                     .block_index = -1};
+    ladei_pipe_storage_request request = {.file = &b->file,
+                                          .offset = 3 * ALIGN + 100,
+                                          .buffer = block + 100,
+                                          .bytes = 8 * ALIGN,
+                                          .block = block,
+                                          .block_bytes = BLOCK_BYTES,
+                                          .block_index = -1};
     unsigned direct = 0;
     unsigned plain = 0;
     lade_status status = LADE_NOT_READY;
     while (status == LADE_NOT_READY) {
-      ladei_storage_call_next(&request);
+      ladei_pipe_storage_call_next(&request);
       direct += request.call.direct ? 1 : 0;
       plain += request.call.direct ? 0 : 1;
-      status = ladei_storage_call_done(&request, fake_call(&b->kernel, &request));
+      status = ladei_pipe_storage_call_done(&request, fake_call(&b->kernel, &request));
     }
     LADE_EXPECT_OK(status);
     LADE_EXPECT_EQ_UINT(direct, 1);
@@ -203,7 +203,7 @@ LADE_TEST(StorageRequest, MovesWholeBlocksPastThePageCache) {
 
 static void truncated_once(uint64_t seed) {
   bench *b = bench_create(seed, false, seed % 2 != 0);
-  ladei_storage_request request = request_random(b);
+  ladei_pipe_storage_request request = request_random(b);
   b->kernel.bytes = (size_t)support_random_below(&b->kernel.random, request.offset + request.bytes);
   LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, request_move(&b->kernel, &request));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "data.bin");
@@ -220,12 +220,12 @@ LADE_TEST(StorageRequest, FindsTheEndOfTheFileToTheByte) { run_seeds(truncated_o
 
 LADE_TEST(StorageRequest, NamesFileAndByteOfAnError) {
   bench *b = bench_create(1, false, false);
-  ladei_storage_request request = {
+  ladei_pipe_storage_request request = {
       .file = &b->file, .offset = 1000, .buffer = (char *)b->memory, .bytes = 500, .block_index = -1};
-  ladei_storage_call_next(&request);
-  LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_storage_call_done(&request, 200));
-  ladei_storage_call_next(&request);
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_storage_call_done(&request, -EIO));
+  ladei_pipe_storage_call_next(&request);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_pipe_storage_call_done(&request, 200));
+  ladei_pipe_storage_call_next(&request);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_storage_call_done(&request, -EIO));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EIO);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "reading data.bin at byte 1200");
   bench_destroy(b);
@@ -235,11 +235,11 @@ LADE_TEST(StorageRequest, NamesFileAndByteOfAnError) {
 LADE_TEST(StorageRequest, SaysThatADirectFileCannotBeWrittenInPart) {
   bench *b = bench_create(1, true, true);
   b->file.fd = -1;
-  ladei_storage_request request = {
+  ladei_pipe_storage_request request = {
       .file = &b->file, .offset = 10, .buffer = (char *)b->memory, .bytes = 20, .block_index = -1};
-  ladei_storage_call_next(&request);
+  ladei_pipe_storage_call_next(&request);
   LADE_EXPECT_EQ_INT(request.call.fd, DIRECT_FD);
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_storage_call_done(&request, -EINVAL));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_storage_call_done(&request, -EINVAL));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EINVAL);
   bench_destroy(b);
 }
@@ -247,24 +247,24 @@ LADE_TEST(StorageRequest, SaysThatADirectFileCannotBeWrittenInPart) {
 /* The call under way is the last one. */
 LADE_TEST(StorageRequest, EndsEarlyWhenItsFileIsCancelled) {
   bench *b = bench_create(1, false, false);
-  ladei_storage_request request = {
+  ladei_pipe_storage_request request = {
       .file = &b->file, .offset = 0, .buffer = (char *)b->memory, .bytes = 500, .block_index = -1};
-  ladei_storage_cancel(&b->file);
-  ladei_storage_call_next(&request);
-  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, ladei_storage_call_done(&request, 200));
-  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, ladei_storage_call_done(&request, -ECANCELED));
+  ladei_pipe_storage_file_cancel(&b->file);
+  ladei_pipe_storage_call_next(&request);
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, ladei_pipe_storage_call_done(&request, 200));
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, ladei_pipe_storage_call_done(&request, -ECANCELED));
   bench_destroy(b);
 }
 
 /* The kernel gave one call up though nobody asked for that: once more. */
 LADE_TEST(StorageRequest, RepeatsWhatWasInterrupted) {
   bench *b = bench_create(1, false, false);
-  ladei_storage_request request = {
+  ladei_pipe_storage_request request = {
       .file = &b->file, .offset = 0, .buffer = (char *)b->memory, .bytes = 500, .block_index = -1};
   static const int codes[] = {EINTR, ECANCELED};
   for (size_t i = 0; i < 2; i++) {
-    ladei_storage_call_next(&request);
-    LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_storage_call_done(&request, -codes[i]));
+    ladei_pipe_storage_call_next(&request);
+    LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_pipe_storage_call_done(&request, -codes[i]));
     LADE_EXPECT_EQ_UINT(request.done, 0);
   }
   bench_destroy(b);
