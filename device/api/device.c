@@ -9,25 +9,21 @@
  * Calls that change blocks announce themselves to the history while somebody listens (history.h).
  * Locks: none held over a backend's function.
  */
+#include "device/api/device.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "device/api/history_api.h"
 #include "device/api/settings.h"
-#include "device/state/backend.h"
-
-lade_status ladei_device_null(void) { return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: NULL"); }
-
-lade_status ladei_device_backend_lacks(const lade_device_allocator *allocator, const char *call) {
-  return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator of device %d: %s: the backend %s does not support it",
-                     allocator->device, call, allocator->backend->name);
-}
-
-lade_status ladei_device_backend_check_native(const lade_device_allocator *allocator, const char *call) {
-  return allocator->backend->pool_live_equals != NULL ? LADE_OK : ladei_device_backend_lacks(allocator, call);
-}
+#include "device/backends/backends.h"
+#include "device/observe/history.h"
+#include "device/share/ipc.h"
+#include "device/share/shared.h"
+#include "device/state/checks.h"
 
 static lade_status argument_null(const char *call) {
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: %s: an argument is NULL", call);
@@ -43,13 +39,13 @@ static lade_status argument_null(const char *call) {
 static inline lade_status recounted(lade_device_allocator *allocator, lade_status status) {
 #ifndef NDEBUG
   enum { RECORDS_PER_CALL = 16 };
-  if (allocator->backend->check != ladei_device_native_check) return status;
+  if (allocator->backend->recount == NULL) return status;
   if (atomic_fetch_add_explicit(&allocator->calls_since_recount, 1, memory_order_relaxed) <
       atomic_load_explicit(&allocator->calls_per_recount, memory_order_relaxed))
     return status;
   atomic_store_explicit(&allocator->calls_since_recount, 0, memory_order_relaxed);
   size_t looked_at = 0;
-  if (ladei_device_native_recount(allocator, &looked_at) != LADE_OK) {
+  if (allocator->backend->recount(allocator, &looked_at) != LADE_OK) {
     fprintf(stderr, "lade: %s\n", lade_last_error()->text);
     abort();
   }
@@ -85,13 +81,6 @@ static inline lade_status recounted(lade_device_allocator *allocator, lade_statu
     ladei_cancellation_resume(cancellation);                                                                           \
     return recounted(allocator, done);                                                                                 \
   } while (0)
-
-lade_status ladei_device_stream_elsewhere(const lade_device_allocator *allocator, int device) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                     "device allocator of device %d: the stream belongs to device %d; allocate on a stream of the "
-                     "device and record the use of the other one",
-                     allocator->device, device);
-}
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
@@ -406,13 +395,6 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
                      "are under way, memory of other processes is %s",
                      allocator->device, (unsigned long long)blocks, (unsigned long long)bytes, captures,
                      open ? "open" : "not open");
-}
-
-lade_status ladei_device_check_active(const lade_device_allocator *allocator) {
-  uint64_t active = ladei_device_gauges_current(&allocator->heap.counters.active);
-  if (active == 0) return LADE_OK;
-  return ladei_error(LADE_NOT_READY, 0, "device allocator of device %d: destroy: %llu freed blocks are still in use",
-                     allocator->device, (unsigned long long)active);
 }
 
 lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool wait) {

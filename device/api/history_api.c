@@ -8,25 +8,23 @@
  *
  * Locks: the allocator's lock; memory for rings and copies is taken without it.
  */
+#include "device/api/history_api.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "device/state/backend.h"
+#include "device/observe/contexts.h"
+#include "device/observe/history.h"
+#include "device/observe/trackers.h"
+#include "device/state/checks.h"
 
 enum { COPY_CHUNK = 2048 }; /* 160 KiB: some tens of microseconds under the lock */
 
 static ladei_device_context *record_of(const lade_device_event *event) {
   return (ladei_device_context *)(uintptr_t)event->context;
-}
-
-void ladei_device_history_event_show(lade_device_event *event) {
-  const ladei_device_context *context = record_of(event);
-  if (context == NULL) return;
-  event->label = context->is_label ? context->label : NULL;
-  event->context = context->handle;
 }
 
 /* ---- On and off -------------------------------------------------------------------------------------------------- */
@@ -107,7 +105,7 @@ static void history_turn(lade_device_allocator *allocator, const lade_device_his
 
 static lade_status history_change(lade_device_allocator *allocator, const lade_device_history_options *options) {
   lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_device_backend_check_native(allocator, "history_set");
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "history_set");
   if (status != LADE_OK) return status;
   lade_device_history_options own;
   status = ladei_options_read("lade_device_history_options", options, &own, sizeof own);
@@ -136,7 +134,7 @@ lade_status lade_device_history_set(lade_device_allocator *allocator, const lade
 
 lade_status lade_device_history_enabled(lade_device_allocator *allocator, bool *out_enabled) {
   lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_device_backend_check_native(allocator, "history_enabled");
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "history_enabled");
   if (status != LADE_OK) return status;
   if (out_enabled == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device history: out is NULL");
   ladei_lock_acquire(&allocator->lock);
@@ -234,7 +232,7 @@ static void copy_drop(ladei_device_history_copy *copy) {
 static void copy_show(ladei_device_history_copy *copy, size_t begin) {
   for (size_t i = begin; i < copy->count; i++) {
     copy->contexts[i] = record_of(&copy->events[i]);
-    ladei_device_history_event_show(&copy->events[i]);
+    ladei_device_context_show(&copy->events[i]);
   }
 }
 
@@ -275,7 +273,7 @@ typedef struct history_view {
 
 lade_status lade_device_history_get(lade_device_allocator *allocator, lade_device_history **out) {
   lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_device_backend_check_native(allocator, "history_get");
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "history_get");
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device history: out is NULL");
   history_view *view = calloc(1, sizeof *view);

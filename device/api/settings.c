@@ -9,7 +9,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "device/state/backend.h"
+#include "device/state/checks.h"
 
 static void ages_tick_update(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);

@@ -14,7 +14,11 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
-#include "device/state/backend.h"
+#include "device/api/history_api.h"
+#include "device/observe/contexts.h"
+#include "device/observe/history.h"
+#include "device/observe/report.h"
+#include "device/state/checks.h"
 
 void ladei_device_snapshot_destroy(ladei_device_snapshot *snapshot) {
   for (size_t i = 0; i < snapshot->context_count; i++) ladei_device_context_release(snapshot->contexts[i]);
@@ -158,7 +162,7 @@ static bool snapshot_reserve(ladei_device_snapshot *snapshot, size_t room, bool 
 }
 
 lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_device_snapshot *out) {
-  lade_status status = ladei_device_backend_check_native(allocator, "snapshot");
+  lade_status status = ladei_device_check_heap(allocator, "snapshot");
   if (status != LADE_OK) return status;
   for (;;) {
     bool watched = ladei_device_history_watched(allocator);
@@ -209,7 +213,7 @@ static lade_status view_fill(lade_device_allocator *allocator, snapshot_view *vi
 
 static lade_status view_take(lade_device_allocator *allocator, lade_device_snapshot **out) {
   lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_device_backend_check_native(allocator, "snapshot_take");
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "snapshot_take");
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: snapshot: out is NULL");
   snapshot_view *view = calloc(1, sizeof *view);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "device/backends/backends.h"
 #include "device/backends/ledger.h"
 
 typedef struct plugin_state {

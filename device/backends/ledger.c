@@ -4,6 +4,12 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "device/native/capture_mode.h"
+#include "device/native/give_back.h"
+#include "device/native/slow_path.h"
+#include "device/observe/callbacks.h"
+#include "device/observe/oom.h"
+#include "device/state/checks.h"
 
 static ladei_device_ledger *ledger_of(lade_device_allocator *allocator) { return allocator->backend_state; }
 
@@ -214,9 +220,9 @@ static lade_status uses_process(lade_device_allocator *allocator, unsigned flags
 }
 
 static lade_status device_wait(lade_device_allocator *allocator) {
-  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
   lade_status status = allocator->runtime->ops->device_synchronize(allocator->runtime->self, allocator->device);
-  ladei_device_driver_unrelax(allocator, mode);
+  ladei_device_capture_mode_restore(allocator, mode);
   return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
 }
 
@@ -363,7 +369,7 @@ static lade_status request_alone(lade_device_allocator *allocator, ledger_reques
     ladei_lock_release(&allocator->lock);
     status = step_flush(allocator, request);
     ladei_lock_acquire(&allocator->lock);
-    ladei_device_driver_await_idle(allocator);
+    ladei_device_await_idle(allocator);
     again = ladei_device_is_exhausted(status) && returns_seen(allocator, request, &seen);
   } while (again);
   ladei_device_slow_path_end_alone(allocator);

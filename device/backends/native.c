@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The native backend as a table; its functions are in allocator.c and its neighbours. */
-#include "device/state/backend.h"
+#include "device/native/native.h"
+
+#include "device/backends/backends.h"
+#include "device/share/ipc.h"
+#include "device/share/peer.h"
+#include "device/share/shared.h"
 
 const ladei_device_backend ladei_device_backend_native = {
     .name = "native",
+    .has_heap = true,
     .open = ladei_device_native_open,
     .close = ladei_device_native_close,
     .check = ladei_device_native_check,
+    .recount = ladei_device_native_recount,
     .alloc = ladei_device_native_alloc,
     .raw_alloc = ladei_device_native_alloc,
     .free = ladei_device_native_free,

@@ -15,7 +15,13 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
-#include "device/state/backend.h"
+#include "device/backends/backends.h"
+#include "device/native/capture_mode.h"
+#include "device/native/native.h"
+#include "device/share/ipc.h"
+#include "device/share/peer.h"
+#include "device/share/shared.h"
+#include "device/state/checks.h"
 
 typedef struct direct_block {
   ladei_slab_head head;
@@ -52,9 +58,9 @@ static bool is_direct(lade_device_allocator *allocator, const void *pointer) {
 
 static lade_status driver_alloc(lade_device_allocator *allocator, size_t bytes, void **out) {
   const lade_runtime_ops *ops = allocator->runtime->ops;
-  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
   lade_status status = ops->device_alloc(allocator->runtime->self, allocator->device, bytes, out);
-  ladei_device_driver_unrelax(allocator, mode);
+  ladei_device_capture_mode_restore(allocator, mode);
   return status;
 }
 
@@ -97,11 +103,11 @@ static lade_status uncached_alloc(lade_device_allocator *allocator, size_t bytes
 static lade_status driver_free(lade_device_allocator *allocator, uint64_t address) {
   const lade_runtime_ops *ops = allocator->runtime->ops;
   void *self = allocator->runtime->self;
-  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
   lade_status status = ops->device_synchronize(self, allocator->device);
   if (status == LADE_ERR_DEVICE_LOST) status = LADE_OK; /* nothing runs on it any more */
   if (status == LADE_OK) status = ops->device_free(self, allocator->device, (void *)(uintptr_t)address);
-  ladei_device_driver_unrelax(allocator, mode);
+  ladei_device_capture_mode_restore(allocator, mode);
   return status;
 }
 
@@ -187,9 +193,11 @@ static lade_status uncached_close(lade_device_allocator *allocator, bool wait) {
 
 const ladei_device_backend ladei_device_backend_uncached = {
     .name = "native",
+    .has_heap = true,
     .open = uncached_open,
     .close = uncached_close,
     .check = ladei_device_native_check,
+    .recount = ladei_device_native_recount,
     .alloc = uncached_alloc,
     .raw_alloc = ladei_device_native_alloc,
     .free = uncached_free,

@@ -15,14 +15,22 @@
  *     stream id) and lade:device_free (address), in the order of the changes.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
-#include "device/state/allocator.h"
+#include "device/native/native.h"
 
 #include <stdlib.h>
 #include <sys/sdt.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
-#include "device/state/backend.h"
+#include "device/native/driver.h"
+#include "device/native/expandable.h"
+#include "device/native/finish.h"
+#include "device/native/give_back.h"
+#include "device/native/slow_path.h"
+#include "device/native/uses.h"
+#include "device/observe/callbacks.h"
+#include "device/observe/oom.h"
+#include "device/state/checks.h"
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
@@ -109,15 +117,15 @@ static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_k
   lade_error error;
   if (waited != LADE_OK) ladei_error_save(&error);
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_driver_await_grants(allocator);
+  ladei_device_await_grants(allocator);
   ladei_device_block_list leaving;
   ladei_device_block_list_init(&leaving);
   pools_pick_all(allocator, &leaving);
-  lade_status given = ladei_device_driver_give_back(allocator, &leaving);
+  lade_status given = ladei_device_give_back(allocator, &leaving);
   *out_kept = leaving.kept_bytes;
   if (given == LADE_ERR_CAPTURE) given = LADE_OK;
   if (given == LADE_OK) given = ladei_device_expandable_retry(allocator);
-  if (given == LADE_OK) given = ladei_device_driver_release_emptied(allocator);
+  if (given == LADE_OK) given = ladei_device_give_back_emptied(allocator);
   pools_forget(&allocator->heap);
   if (waited == LADE_OK) return given;
   ladei_error_restore(&error);
@@ -135,7 +143,7 @@ static void cache_collect(lade_device_allocator *allocator, ladei_device_request
   ladei_device_block_list leaving;
   ladei_device_block_list_init(&leaving);
   ladei_device_heap_pick_aged(heap, reserved - limit, &leaving);
-  (void)ladei_device_driver_give_back(allocator, &leaving); /* what is refused stays cached */
+  (void)ladei_device_give_back(allocator, &leaving); /* what is refused stays cached */
   request->kept_bytes += leaving.kept_bytes;
 }
 
@@ -157,7 +165,7 @@ static lade_status request_grow(lade_device_allocator *allocator, const ladei_de
   for (;;) {
     uint64_t seen = allocator->returns;
     lade_status status = request_grow_once(allocator, request, out);
-    if (!ladei_device_is_exhausted(status) || !ladei_device_driver_await_returns(allocator, seen)) return status;
+    if (!ladei_device_is_exhausted(status) || !ladei_device_await_returns(allocator, seen)) return status;
   }
 }
 
@@ -173,7 +181,7 @@ static bool oversize_release(lade_device_allocator *allocator, ladei_device_requ
   ladei_device_block_list_init(&leaving);
   bool enough =
       ladei_device_pool_pick_oversize(&allocator->heap, request->pool, request->stream_key, request->rounded, &leaving);
-  lade_status status = ladei_device_driver_give_back(allocator, &leaving);
+  lade_status status = ladei_device_give_back(allocator, &leaving);
   request->kept_bytes += leaving.kept_bytes;
   return enough && status == LADE_OK;
 }
@@ -323,28 +331,6 @@ lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t b
 
 /* ---- Free, record ------------------------------------------------------------------------------------------------ */
 
-lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,
-                                      const char *call, ladei_device_block **out) {
-  ladei_lock_assert_held(&allocator->lock);
-  uint64_t address = (uint64_t)(uintptr_t)pointer;
-  ladei_device_block *block = ladei_device_heap_find(&allocator->heap, address);
-  /* A BUSY block is on its way between the cache and the driver: as little handed out as a hole. */
-  if (block == NULL || block->state == LADEI_DEVICE_HEAP_HOLE) {
-    return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: %s: %p is not from here",
-                       allocator->device, call, pointer);
-  }
-  if (block->state != LADEI_DEVICE_HEAP_ALLOCATED) {
-    return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "device allocator of device %d: %s: %p is free already",
-                       allocator->device, call, pointer);
-  }
-  if (exact && block->address != address) {
-    return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "device allocator of device %d: %s: %p is %llu bytes into a block",
-                       allocator->device, call, pointer, (unsigned long long)(address - block->address));
-  }
-  *out = block;
-  return LADE_OK;
-}
-
 /* Takes a block back. Returns it if its ticket is still to be handed to the retire object, without the lock. */
 static ladei_device_block *block_free(lade_device_allocator *allocator, ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
@@ -449,7 +435,7 @@ static bool stream_has_segments(lade_device_allocator *allocator, const ladei_st
 static bool segments_retire(lade_device_allocator *allocator, const ladei_stream *stream,
                             ladei_device_last_event *last) {
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_driver_await_idle(allocator); /* calls under way may name the stream */
+  ladei_device_await_idle(allocator); /* calls under way may name the stream */
   for (ladei_device_heap_segment *segment = ladei_device_heap_counted_first(&allocator->heap); segment != NULL;
        segment = ladei_device_heap_counted_next(&allocator->heap, segment)) {
     if (!stream_is_of(segment, stream)) continue;
@@ -505,7 +491,7 @@ static lade_status memory_release(lade_device_allocator *allocator) {
   ladei_device_block_list leaving;
   ladei_device_block_list_init(&leaving);
   pools_pick_all(allocator, &leaving);
-  lade_status status = ladei_device_driver_give_back(allocator, &leaving);
+  lade_status status = ladei_device_give_back(allocator, &leaving);
   for (ladei_device_heap_segment *segment;
        status == LADE_OK && (segment = ladei_device_heap_segment_first(heap)) != NULL;) {
     ladei_device_block_remove(ladei_device_heap_segment_block(heap, segment));

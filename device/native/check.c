@@ -5,12 +5,12 @@
  *
  * Locks: the allocator's lock during the whole recount. No driver call.
  */
-#include "device/state/allocator.h"
-
 #include <string.h>
 
 #include "base/error.h"
-#include "device/state/backend.h"
+#include "device/native/expandable.h"
+#include "device/native/native.h"
+#include "device/observe/history.h"
 
 typedef struct heap_recount {
   const ladei_device_heap *heap;

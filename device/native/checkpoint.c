@@ -18,13 +18,14 @@
  *     cannot fail, or changes nothing. Notes come without the lock: one that comes after the look changes nothing either.
  * Locks: the allocator's lock throughout get and set; deferred frees are settled before, without it.
  */
-#include "device/state/allocator.h"
-
 #include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "device/state/backend.h"
+#include "device/native/native.h"
+#include "device/native/private_pool.h"
+#include "device/native/uses.h"
+#include "device/state/checks.h"
 
 typedef struct saved_block {
   size_t size;

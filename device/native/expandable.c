@@ -15,12 +15,16 @@
  *     (`unmappings`): each waits for the other. So the driver is never asked about addresses that lose their memory.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
-#include "device/state/allocator.h"
+#include "device/native/expandable.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "device/native/capture_mode.h"
+#include "device/native/driver.h"
+#include "device/native/finish.h"
+#include "device/observe/history.h"
 
 static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
   ladei_lock_assert_none_held();
@@ -98,10 +102,10 @@ static lade_status granules_place(lade_device_allocator *allocator, ladei_device
 /* Puts memory under granules [first, first + count): all of them or none. */
 static lade_status granules_map(lade_device_allocator *allocator, ladei_device_heap_segment *segment, size_t first,
                                 size_t count, bool exportable) {
-  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
   lade_status status = granules_create(allocator, segment, first, count, exportable);
   if (status == LADE_OK) status = granules_place(allocator, segment, first, count);
-  ladei_device_driver_unrelax(allocator, mode);
+  ladei_device_capture_mode_restore(allocator, mode);
   if (status == LADE_OK) return LADE_OK;
   lade_error error;
   ladei_error_save(&error);
@@ -293,11 +297,11 @@ static lade_status segment_reserve(lade_device_allocator *allocator, const ladei
   void *address = NULL;
   ladei_lock_release(&allocator->lock);
   ladei_device_segment_legacy_resolve(allocator, segment);
-  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
   lade_status status = granularity_check(allocator, segment->granules->bytes);
   if (status == LADE_OK)
     status = ops_of(allocator)->vm_reserve(allocator->runtime->self, allocator->device, segment->size, 0, &address);
-  ladei_device_driver_unrelax(allocator, mode);
+  ladei_device_capture_mode_restore(allocator, mode);
   ladei_lock_acquire(&allocator->lock);
   if (status == LADE_OK && !ladei_device_heap_reserve(&allocator->heap, 1)) {
     ladei_lock_release(&allocator->lock);

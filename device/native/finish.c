@@ -22,10 +22,12 @@
  * Locks: none are held here, except where told; `last` of a segment is set under the allocator's lock, when nobody gives
  * memory back, and not changed as long as the segment lives.
  */
+#include "device/native/finish.h"
+
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "device/state/allocator.h"
+#include "device/native/capture_mode.h"
 
 static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
   ladei_lock_assert_none_held();
@@ -102,9 +104,9 @@ static lade_status device_finish(lade_device_allocator *allocator) {
                        "device allocator of device %d: waiting for the device would break the capture under way",
                        allocator->device);
   }
-  ladei_capture_mode mode = ladei_device_driver_relax(allocator);
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
   lade_status status = ops_of(allocator)->device_synchronize(allocator->runtime->self, allocator->device);
-  ladei_device_driver_unrelax(allocator, mode);
+  ladei_device_capture_mode_restore(allocator, mode);
   return status;
 }
 

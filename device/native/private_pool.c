@@ -13,25 +13,21 @@
  * P3  When begin returns, nobody who gives memory back asks the streams that it names, and nobody will before the end.
  * Locks: the allocator's lock. No driver call, except resolving the streams named, before the lock.
  */
-#include "device/state/allocator.h"
+#include "device/native/private_pool.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "device/state/backend.h"
+#include "device/native/give_back.h"
+#include "device/native/native.h"
+#include "device/state/checks.h"
 
 ladei_device_private_pool *ladei_device_private_pool_find(const ladei_device_heap *heap, lade_device_pool_id id) {
   ladei_device_heap_assert_locked(heap);
   ladei_device_private_pool *pool = heap->private_pools;
   while (pool != NULL && (pool->id.first != id.first || pool->id.second != id.second)) pool = pool->next;
   return pool;
-}
-
-lade_status ladei_device_private_pool_error(const lade_device_allocator *allocator, lade_status status,
-                                            const char *call, lade_device_pool_id id, const char *what) {
-  return ladei_error(status, 0, "device allocator of device %d: %s: private pool (%llu, %llu) %s", allocator->device,
-                     call, (unsigned long long)id.first, (unsigned long long)id.second, what);
 }
 
 static ladei_device_private_pool *pool_create(lade_device_pool_id id) {
@@ -116,8 +112,7 @@ lade_status ladei_device_native_pool_begin(lade_device_allocator *allocator, lad
     atomic_fetch_add_explicit(&allocator->capture_count, 1, memory_order_relaxed);
     capture->pool->capture++;
     atomic_store(&capture->pool->capturing, true);
-    if (stream_count > 0)
-      ladei_device_driver_await_idle(allocator); /* questions under way may be about these streams */
+    if (stream_count > 0) ladei_device_await_idle(allocator); /* questions under way may be about these streams */
   }
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK) free(capture);

@@ -18,7 +18,7 @@
  *     from callbacks, what is nested in them begins no climb (Note [Nested calls] in backends/ledger.c).
  * Locks: the allocator's lock.
  */
-#include "device/state/allocator.h"
+#include "device/native/slow_path.h"
 
 void ladei_device_slow_path_begin(lade_device_allocator *allocator, ladei_device_slow_path *out) {
   ladei_lock_assert_held(&allocator->lock);

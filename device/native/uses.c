@@ -22,10 +22,11 @@
  * U3  Whether a capture is under way is decided, for a free as for settling, under the hold of the lock that does it.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
-#include "device/state/allocator.h"
+#include "device/native/uses.h"
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "device/observe/history.h"
 
 static ladei_device_block *block_of(ladei_retire_ticket *ticket) {
   return (ladei_device_block *)(void *)((char *)ticket - offsetof(ladei_device_block, ticket));

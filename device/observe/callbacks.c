@@ -6,11 +6,13 @@
  * K1  A list holds each pair of function and user at most once.
  * Locks: the lists are guarded by the allocator's lock; callbacks run without it, from a copy of the list.
  */
-#include "device/state/backend.h"
+#include "device/observe/callbacks.h"
 
 #include <string.h>
 
 #include "base/error.h"
+#include "device/observe/history.h"
+#include "device/state/checks.h"
 
 static size_t callback_find(const ladei_device_callbacks *callbacks, void (*function)(void), const void *user) {
   size_t at = 0;
@@ -79,7 +81,7 @@ lade_status lade_device_oom_observer_remove(lade_device_allocator *allocator, la
 
 lade_status lade_device_tracker_add(lade_device_allocator *allocator, lade_device_tracker function, void *user) {
   lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_device_backend_check_native(allocator, "tracker_add");
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "tracker_add");
   if (status != LADE_OK) return status;
   return callback_add(allocator, &allocator->trackers, (void (*)(void))function, user);
 }

@@ -1,63 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recording: contexts, the ring, and what the heap reports. Model and invariants in history.h; settings, reading and
- * annotations in history_api.c, the telling of trackers in trackers.c.
+ * Recording: operations, the ring, and what the heap reports. Model and invariants in history.h; settings, reading and
+ * annotations in device/api/history_api.c.
  *
  * Locks: the allocator's lock. No callback is called under it: contexts that nothing refers to any more wait on the
  * list of dead ones.
  */
 #include "device/observe/history.h"
 
-#include <stdlib.h>
-
-#include "device/state/allocator.h"
-
-/* ---- Contexts ---------------------------------------------------------------------------------------------------- */
-
-static bool context_drop(ladei_device_context *context) {
-  return atomic_fetch_sub_explicit(&context->references, 1, memory_order_acq_rel) == 1;
-}
-
-static void context_destroy(ladei_device_context *context) {
-  ladei_lock_assert_none_held();
-  if (context->release != NULL) context->release(context->user, context->handle);
-  free(context);
-}
-
-void ladei_device_context_release(ladei_device_context *context) {
-  if (context != NULL && context_drop(context)) context_destroy(context);
-}
-
-void ladei_device_context_drop(ladei_device_history *history, ladei_device_context *context) {
-  if (context == NULL || !context_drop(context)) return;
-  context->next_dead = history->dead;
-  history->dead = context;
-}
-
-void ladei_device_context_bury(ladei_device_context *dead) {
-  while (dead != NULL) {
-    ladei_device_context *next = dead->next_dead;
-    context_destroy(dead);
-    dead = next;
-  }
-}
-
-/* Asks the program for a context; NULL for none, and where there is no memory to keep it. No lock held. */
-static ladei_device_context *context_capture(const lade_device_history_options *options) {
-  ladei_lock_assert_none_held();
-  void *handle = options->capture(options->user);
-  if (handle == NULL) return NULL;
-  ladei_device_context *context = calloc(1, sizeof *context);
-  if (context == NULL) {
-    if (options->release != NULL) options->release(options->user, handle);
-    return NULL;
-  }
-  atomic_init(&context->references, 1);
-  context->handle = handle;
-  context->release = options->release;
-  context->user = options->user;
-  return context;
-}
+#include "device/observe/contexts.h"
+#include "device/observe/trackers.h"
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
@@ -70,7 +22,7 @@ void ladei_device_history_begin(lade_device_allocator *allocator, unsigned level
   op->outer = history->operations;
   history->operations = op;
   ladei_lock_release(&allocator->lock);
-  if (wanted) op->context = context_capture(&options);
+  if (wanted) op->context = ladei_device_context_capture(&options);
 }
 
 void ladei_device_history_end(lade_device_allocator *allocator, ladei_device_operation *op) {

@@ -23,82 +23,33 @@
 #ifndef LADE_DEVICE_OBSERVE_HISTORY_H
 #define LADE_DEVICE_OBSERVE_HISTORY_H
 
-#include <pthread.h>
-#include <stdatomic.h>
+#include "device/state/allocator.h"
 
-#include "device/heap/heap.h"
+/* Whether there is history or a tracker. */
+static inline bool ladei_device_history_watched(const lade_device_allocator *allocator) {
+  return atomic_load_explicit(&allocator->watched, memory_order_relaxed);
+}
+/* Takes the allocator's lock; reads the clock before, so that what follows has a time. */
+static inline void ladei_device_history_lock(lade_device_allocator *allocator) {
+  uint64_t now_ns = 0;
+  if (ladei_device_history_watched(allocator)) now_ns = allocator->runtime->ops->now_ns(allocator->runtime->self);
+  ladei_lock_acquire(&allocator->lock);
+  if (now_ns > allocator->history.now_ns) allocator->history.now_ns = now_ns;
+}
 
-/* What was captured, or the label of an annotation. */
-typedef struct ladei_device_context {
-  atomic_uint references;
-  void *handle;
-  void (*release)(void *user, void *handle); /* NULL: nothing to do */
-  void *user;
-  struct ladei_device_context *next_dead;
-  bool is_label;
-  char label[]; /* if is_label */
-} ladei_device_context;
+/*
+ * A call of the program begins and ends, for calls that found somebody listening. No lock held. The first captures a
+ * context where that is wanted from `level` on; the second tells trackers, and keeps the thread's error record.
+ */
+enum { LADEI_DEVICE_CONTEXT_NOT_WANTED = LADE_CONTEXT_ALL + 1 }; /* a level that is never reached */
+void ladei_device_history_begin(lade_device_allocator *allocator, unsigned level, ladei_device_operation *op);
+void ladei_device_history_end(lade_device_allocator *allocator, ladei_device_operation *op);
 
-/* One call of the program, while somebody listens. Lives on its stack. */
-typedef struct ladei_device_operation {
-  struct ladei_device_operation *outer; /* the next one in the list of all threads' */
-  pthread_t thread;
-  ladei_device_context *context; /* NULL: none; touched by its own thread only */
-} ladei_device_operation;
-
-/* An event that trackers have not been told of. */
-typedef struct ladei_device_tracked_event {
-  lade_device_event event; /* context: the record */
-  lade_device_event_totals totals;
-} ladei_device_tracked_event;
-
-typedef struct ladei_device_history {
-  int device;
-  bool enabled;
-  bool tracked; /* there are trackers */
-  lade_device_history_options options;
-
-  lade_device_event *events; /* the ring; `context` points to the record, label is not set */
-  size_t capacity;
-  size_t count;
-  uint64_t sequence; /* of the next event */
-  uint64_t started;  /* `sequence` when history was turned on */
-  uint64_t now_ns;   /* latest look at the clock */
-
-  ladei_device_operation *operations;
-  ladei_device_context *dead;
-
-  ladei_device_tracked_event *queue; /* [queue_begin, queue_end) wait */
-  size_t queue_room;
-  size_t queue_begin;
-  size_t queue_end;
-  bool delivering; /* a thread is telling trackers */
-} ladei_device_history;
+/* After a change of what is listened to: H4. Lock held. */
+void ladei_device_history_watch(lade_device_allocator *allocator);
 
 /* Records an event without block or segment; somebody listens. Lock held. */
 void ladei_device_history_event(ladei_device_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
                                 lade_stream stream, lade_device_pool_id pool);
-
-/* ---- Copies -------------------------------------------------------------------------------------------------------- */
-
-typedef struct ladei_device_history_copy {
-  lade_device_event *events;
-  ladei_device_context **contexts; /* records behind the events, each counted; parallel to them */
-  size_t count;
-  uint64_t lost_count;
-} ladei_device_history_copy;
-
-void ladei_device_history_copy_destroy(ladei_device_history_copy *copy);
-
-/* Memory for a copy, not cleared, every page of it touched: under the lock the first touch would be the longest part.
- * NULL when there is none; for free(). */
-void *ladei_device_history_memory(size_t count, size_t bytes);
-
-/* One more reference; NULL is allowed. Atomic. */
-static inline void ladei_device_context_retain(ladei_device_context *context) {
-  if (context != NULL) atomic_fetch_add_explicit(&context->references, 1, memory_order_relaxed);
-}
-/* One less; releases the last. NULL is allowed. No lock held. */
-void ladei_device_context_release(ladei_device_context *context);
 
 #endif /* LADE_DEVICE_OBSERVE_HISTORY_H */

@@ -11,6 +11,8 @@
  *
  * Locks: the allocator's lock while counters are copied; nobody is called under it.
  */
+#include "device/observe/oom.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +20,8 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "device/observe/callbacks.h"
+#include "device/observe/history.h"
 #include "device/state/backend.h"
 #include "runtime/nvml.h"
 

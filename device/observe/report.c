@@ -4,11 +4,10 @@
  *
  * Locks: the counters are copied under the lock; the backend is asked without it.
  */
-#include "device/state/allocator.h"
+#include "device/observe/report.h"
 
-#include "base/error.h"
 #include "base/options.h"
-#include "device/state/backend.h"
+#include "device/state/checks.h"
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 

@@ -8,11 +8,13 @@
  * T2  Each event in the queue holds a reference to its context.
  * Locks: the allocator's lock guards the queue; trackers run without it, from a copy of their list.
  */
+#include "device/observe/trackers.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "device/state/allocator.h"
+#include "device/observe/contexts.h"
 
 /* Room for one more at the end of the queue; false when there is no memory. */
 static bool queue_make_room(ladei_device_history *history) {
@@ -43,7 +45,7 @@ void ladei_device_trackers_queue(ladei_device_history *history, const lade_devic
 static void event_tell(const ladei_device_callbacks *trackers, ladei_device_tracked_event *tracked) {
   ladei_lock_assert_none_held();
   ladei_device_context *context = (ladei_device_context *)(uintptr_t)tracked->event.context;
-  ladei_device_history_event_show(&tracked->event);
+  ladei_device_context_show(&tracked->event);
   for (size_t i = 0; i < trackers->count; i++)
     ((lade_device_tracker)trackers->list[i].function)(trackers->list[i].user, &tracked->event, &tracked->totals);
   ladei_device_context_release(context);

@@ -10,14 +10,14 @@
  * M2  An entry that is not busy has count > 0.
  * Locks: the allocator's lock, never during a driver call.
  */
-#include "device/state/allocator.h"
+#include "device/share/ipc.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
-#include "device/state/backend.h"
+#include "device/state/checks.h"
 
 struct ladei_device_ipc_mapping {
   struct ladei_device_ipc_mapping *next;

@@ -7,10 +7,11 @@
  *     threads see the new count of peers before they commit; and, through the driver, to all plain segments.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
-#include "device/state/allocator.h"
+#include "device/share/peer.h"
 
 #include "base/error.h"
-#include "device/state/backend.h"
+#include "device/native/expandable.h"
+#include "device/state/checks.h"
 
 lade_status ladei_device_native_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
                                          size_t *out_bytes) {

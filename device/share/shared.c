@@ -13,13 +13,15 @@
  *     and the next close goes on from there.
  * Locks: the allocator's lock guards the list and the reading of granules. No driver call under it.
  */
+#include "device/share/shared.h"
+
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "device/state/backend.h"
+#include "device/state/checks.h"
 
 typedef struct shared_piece {
   ladei_vm_handle handle; /* 0: none */

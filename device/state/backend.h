@@ -30,6 +30,7 @@ typedef struct ladei_device_backend_setup {
 
 typedef struct ladei_device_backend {
   const char *name; /* as lade_device_backend_name() says it */
+  bool has_heap;    /* blocks and segments are in the allocator's heap: history, trackers and snapshots show them */
 
   /* After the common part was set up; on failure nothing is left. */
   lade_status (*open)(lade_device_allocator *allocator, const ladei_device_backend_setup *setup);
@@ -37,6 +38,8 @@ typedef struct ladei_device_backend {
   lade_status (*close)(lade_device_allocator *allocator, bool wait);
   /* As ladei_device_allocator_check. */
   lade_status (*check)(lade_device_allocator *allocator);
+  /* Optional: the same, also beside calls in flight, which are left out of the sums; *out_looked_at: blocks and events. */
+  lade_status (*recount)(lade_device_allocator *allocator, size_t *out_looked_at);
 
   lade_status (*alloc)(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
   /* As alloc, but never uncached. */
@@ -68,49 +71,5 @@ typedef struct ladei_device_backend {
   lade_status (*checkpoint_set)(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
                                 lade_device_restored **out);
 } ladei_device_backend;
-
-extern const ladei_device_backend ladei_device_backend_native;
-extern const ladei_device_backend ladei_device_backend_uncached;
-extern const ladei_device_backend ladei_device_backend_pool;
-extern const ladei_device_backend ladei_device_backend_plugin;
-
-/* LADE_ERR_UNSUPPORTED, naming call and backend. */
-lade_status ladei_device_backend_lacks(const lade_device_allocator *allocator, const char *call);
-/* LADE_OK for a native allocator; else the same. */
-lade_status ladei_device_backend_check_native(const lade_device_allocator *allocator, const char *call);
-
-/* LADE_NOT_READY, with the count, while freed blocks are still in use. */
-lade_status ladei_device_check_active(const lade_device_allocator *allocator);
-
-/* ---- Native ------------------------------------------------------------------------------------------------------ */
-
-lade_status ladei_device_native_open(lade_device_allocator *allocator, const ladei_device_backend_setup *setup);
-lade_status ladei_device_native_close(lade_device_allocator *allocator, bool wait);
-lade_status ladei_device_native_check(lade_device_allocator *allocator);
-/* The same, also beside calls in flight, which are left out of the sums; *out_looked_at: blocks and events. */
-lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t *out_looked_at);
-lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
-lade_status ladei_device_native_free(lade_device_allocator *allocator, void *pointer);
-lade_status ladei_device_native_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream);
-lade_status ladei_device_native_empty_cache(lade_device_allocator *allocator);
-lade_status ladei_device_native_stream_retire(lade_device_allocator *allocator, lade_stream stream);
-lade_status ladei_device_native_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
-                                         size_t *out_bytes);
-lade_status ladei_device_native_largest_get(lade_device_allocator *allocator, size_t *out_bytes);
-lade_status ladei_device_native_peer_add(lade_device_allocator *allocator, int peer);
-lade_status ladei_device_native_ipc_export(lade_device_allocator *allocator, const void *pointer,
-                                           lade_device_ipc_handle *out_handle, size_t *out_offset);
-lade_status ladei_device_native_shared_export(lade_device_allocator *allocator, const void *pointer,
-                                              lade_device_shared *out);
-lade_status ladei_device_native_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id,
-                                           const lade_stream *streams, size_t stream_count);
-lade_status ladei_device_native_pool_end(lade_device_allocator *allocator, lade_device_pool_id id);
-lade_status ladei_device_native_pool_release(lade_device_allocator *allocator, lade_device_pool_id id);
-lade_status ladei_device_native_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
-                                                 void *const *pointers, size_t count, bool *out_equal);
-lade_status ladei_device_native_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
-                                               lade_device_checkpoint **out);
-lade_status ladei_device_native_checkpoint_set(lade_device_allocator *allocator,
-                                               const lade_device_checkpoint *checkpoint, lade_device_restored **out);
 
 #endif /* LADE_DEVICE_STATE_BACKEND_H */

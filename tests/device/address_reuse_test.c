@@ -3,7 +3,7 @@
  * Across sources: A driver may hand addresses out again as soon as it has taken them back, that is before the call that
  * gave them back returns. Another thread's allocation at that moment is played here inside the driver's call.
  */
-#include "device/state/allocator.h"
+#include "device/api/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/runtimes.h"

@@ -3,7 +3,7 @@
  * Across sources: Every call of the driver fails once, those that give back included: the allocator stays whole and
  * loses nothing, with every backend.
  */
-#include "device/state/allocator.h"
+#include "device/api/device.h"
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"

@@ -2,7 +2,7 @@
 /* Pluggable backends: what callbacks are given, when they are called, and what is refused without them. */
 #include <string.h>
 
-#include "device/state/allocator.h"
+#include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

@@ -5,7 +5,7 @@
  */
 #include <pthread.h>
 
-#include "device/state/allocator.h"
+#include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

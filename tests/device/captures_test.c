@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <string.h>
 
-#include "device/state/allocator.h"
+#include "device/native/uses.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

@@ -2,7 +2,8 @@
 /* Copies between devices: which call of the driver they take, and that the bytes arrive. */
 #include <string.h>
 
-#include "device/state/allocator.h"
+#include "lade/device.h"
+#include "runtime/ops.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"

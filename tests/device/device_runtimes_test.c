@@ -3,7 +3,7 @@
  * Across sources: The device allocator on devices with bytes, with real work on real streams: software devices,
  * runtime/cuda on the loopback driver, and a GPU where there is one.
  */
-#include "device/state/allocator.h"
+#include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/runtimes.h"

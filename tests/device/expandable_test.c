@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "device/state/allocator.h"
+#include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/state/allocator.h"
+#include "device/api/device.h"
 #include "lade/soft.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

@@ -10,7 +10,7 @@
 #include <semaphore.h>
 #include <stdlib.h>
 
-#include "device/state/backend.h"
+#include "device/native/native.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 

@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
+#include "device/api/device.h"
 #include "device/state/allocator.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"

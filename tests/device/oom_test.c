@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "device/state/allocator.h"
+#include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/nvml/nvml_fake.h"
 #include "tests/shim/lade_test.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings and limits of a device allocator: what is refused, and what those change that no trace can set. */
-#include "device/state/allocator.h"
+#include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 

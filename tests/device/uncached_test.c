@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Raw allocations, and the mode that caches nothing but them. */
-#include "device/state/allocator.h"
+#include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

@@ -4,7 +4,7 @@
  * fixture sees to (it stops the program), and not the program's callbacks, which look here themselves.
  */
 #include "base/lock.h"
-#include "device/state/allocator.h"
+#include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 

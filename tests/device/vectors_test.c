@@ -4,7 +4,8 @@
  * name per group: rounding, divisions, split, oversize, stream, foreign stream, merge, pools, checkpoint, stats; then
  * limits met exactly.
  */
-#include "device/state/allocator.h"
+#include "device/heap/size_rules.h"
+#include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"

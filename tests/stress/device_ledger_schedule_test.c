@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "device/api/device.h"
 #include "device/state/allocator.h"
 #include "tests/shim/lade_test.h"
 #include "tests/stress/scheduler.h"

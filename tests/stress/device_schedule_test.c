@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "device/state/allocator.h"
+#include "device/api/device.h"
 #include "lade/soft.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "config/config.h"
+#include "device/api/device.h"
 #include "device/api/snapshot.h"
 #include "lade/pinned.h"
 #include "tools/replay/ahead.h"

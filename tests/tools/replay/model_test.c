@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/state/allocator.h"
+#include "lade/device.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
 #include "tests/tools/replay/model.h"

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Creating an allocator, and recounting one. */
+#ifndef LADE_DEVICE_API_DEVICE_H
+#define LADE_DEVICE_API_DEVICE_H
+
+#include "device/state/allocator.h"
+
+/* As the public call. events_only: never ask a stream whether it is done instead of recording an event; for replays, in
+ * which only events are held back. */
+lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
+                                          bool events_only, lade_device_allocator **out);
+
+/* Recounts the backend's invariants (heap.h, ledger.h); LADE_ERR_INTERNAL names the one broken. For tests; no call in
+ * flight. */
+lade_status ladei_device_allocator_check(lade_device_allocator *allocator);
+
+#endif /* LADE_DEVICE_API_DEVICE_H */

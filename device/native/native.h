@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions of the native backend, for the tables of backends; contracts in device/state/backend.h. */
+#ifndef LADE_DEVICE_NATIVE_NATIVE_H
+#define LADE_DEVICE_NATIVE_NATIVE_H
+
+#include "device/state/backend.h"
+
+lade_status ladei_device_native_open(lade_device_allocator *allocator, const ladei_device_backend_setup *setup);
+lade_status ladei_device_native_close(lade_device_allocator *allocator, bool wait);
+lade_status ladei_device_native_check(lade_device_allocator *allocator);
+lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t *out_looked_at);
+lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
+lade_status ladei_device_native_free(lade_device_allocator *allocator, void *pointer);
+lade_status ladei_device_native_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream);
+lade_status ladei_device_native_empty_cache(lade_device_allocator *allocator);
+lade_status ladei_device_native_stream_retire(lade_device_allocator *allocator, lade_stream stream);
+lade_status ladei_device_native_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id,
+                                           const lade_stream *streams, size_t stream_count);
+lade_status ladei_device_native_pool_end(lade_device_allocator *allocator, lade_device_pool_id id);
+lade_status ladei_device_native_pool_release(lade_device_allocator *allocator, lade_device_pool_id id);
+lade_status ladei_device_native_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
+                                                 void *const *pointers, size_t count, bool *out_equal);
+lade_status ladei_device_native_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
+                                               lade_device_checkpoint **out);
+lade_status ladei_device_native_checkpoint_set(lade_device_allocator *allocator,
+                                               const lade_device_checkpoint *checkpoint, lade_device_restored **out);
+
+#endif /* LADE_DEVICE_NATIVE_NATIVE_H */

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What others may know and use of memory; model in peer.c. */
+#ifndef LADE_DEVICE_SHARE_PEER_H
+#define LADE_DEVICE_SHARE_PEER_H
+
+#include "device/state/allocator.h"
+
+/* For backend tables. */
+lade_status ladei_device_native_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
+                                         size_t *out_bytes);
+lade_status ladei_device_native_largest_get(lade_device_allocator *allocator, size_t *out_bytes);
+lade_status ladei_device_native_peer_add(lade_device_allocator *allocator, int peer);
+
+#endif /* LADE_DEVICE_SHARE_PEER_H */
