@@ -25,7 +25,7 @@
 #include "base/size.h"
 #include "loaders/checkpoint.h"
 #include "loaders/text.h"
-#include "pipeline/state/state.h"
+#include "pipeline/api/ticket.h"
 
 enum { DEFAULT_ALIGNMENT = 256, MAX_ALIGNMENT = 512 };
 #define NO_TICKET SIZE_MAX

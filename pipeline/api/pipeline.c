@@ -21,7 +21,9 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
-#include "pipeline/state/state.h"
+#include "pipeline/api/ticket.h"
+#include "pipeline/drivers/drivers.h"
+#include "pipeline/endpoints/probe.h"
 
 enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STALLED = 8 };
 
@@ -112,26 +114,6 @@ static void limits_set(lade_pipeline *pipeline) {
     if (pipeline->depth_chosen)
       pipeline->core.rings[i].ahead = blocks_ahead(engines_are_threads(pipeline->runtime), options->chunk_bytes);
   }
-}
-
-/* --- references --------------------------------------------------------------------------------------------------- */
-
-/* The last reference is gone. */
-static void pipeline_free(lade_pipeline *pipeline) {
-  ladei_pipe_timeline_destroy(pipeline->timeline);
-  ladei_condition_destroy(&pipeline->work);
-  ladei_condition_destroy(&pipeline->changed);
-  ladei_lock_destroy(&pipeline->lock);
-  ladei_process_release(&pipeline->owner);
-  free(pipeline);
-}
-
-/* Drops one reference and the lock. */
-void ladei_pipe_unref_unlock(lade_pipeline *pipeline) {
-  ladei_lock_assert_held(&pipeline->lock);
-  bool last = --pipeline->references == 0;
-  ladei_lock_release(&pipeline->lock);
-  if (last) pipeline_free(pipeline);
 }
 
 /* --- looking on --------------------------------------------------------------------------------------------------- */
@@ -319,10 +301,9 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
   }
   for (unsigned i = 0; i < 2 && status == LADE_OK; i++) status = side_create(pipeline, &pipeline->sides[i]);
   if (status == LADE_OK) {
-    bool threads = pipeline->driver == &ladei_pipe_driver_threads;
-    ladei_pipe_storage_open(&pipeline->storage, threads ? (lade_storage)pipeline->options.storage : LADE_STORAGE_PREAD,
-                            pipeline->runtime->software_device != NULL, 2 * pipeline->options.depth,
-                            2 * pipeline->options.depth);
+    ladei_pipe_storage_open(
+        &pipeline->storage, pipeline->driver->threads ? (lade_storage)pipeline->options.storage : LADE_STORAGE_PREAD,
+        pipeline->runtime->software_device != NULL, 2 * pipeline->options.depth, 2 * pipeline->options.depth);
     placement_find(pipeline);
     status = pipeline->driver->start(pipeline);
   }
@@ -362,7 +343,8 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
     lade_error first;
     ladei_error_save(&first);
     (void)pipeline_dismantle(pipeline, true);
-    pipeline_free(pipeline);
+    ladei_lock_acquire(&pipeline->lock);
+    ladei_pipe_unref_unlock(pipeline);
     ladei_error_restore(&first);
     return ladei_error_prefix(status, "pipeline: ");
   }

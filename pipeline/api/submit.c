@@ -14,7 +14,9 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
-#include "pipeline/state/state.h"
+#include "pipeline/api/ticket.h"
+#include "pipeline/endpoints/direct.h"
+#include "pipeline/endpoints/files.h"
 
 /* --- checking what comes from the caller -------------------------------------------------------------------------- */
 

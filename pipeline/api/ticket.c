@@ -21,7 +21,9 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "pipeline/state/state.h"
+#include "pipeline/api/ticket.h"
+#include "pipeline/drivers/execute.h"
+#include "pipeline/endpoints/files.h"
 
 lade_status ladei_pipe_argument_error(const char *what) {
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s", what);
@@ -44,16 +46,6 @@ static void call_begin(lade_pipeline *pipeline) {
 static void call_end(lade_pipeline *pipeline) {
   ladei_lock_assert_held(&pipeline->lock);
   if (--pipeline->calls == 0 && pipeline->stopping) ladei_condition_broadcast(&pipeline->changed);
-}
-
-void ladei_pipe_ticket_free(lade_ticket *ticket) {
-  ladei_pipe_pieces_free(&ticket->pieces);
-  free(ticket);
-}
-
-uint64_t ladei_pipe_deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns) {
-  uint64_t now = pipeline->runtime->ops->now_ns(pipeline->runtime->self);
-  return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
 }
 
 /* The ticket's outcome as this thread's answer. Called with the lock, once the transfer has failed or finished. */

@@ -284,6 +284,10 @@ typedef struct ladei_pipe_order {
   bool smallest;  /* ACQUIRE: a smaller one would be of no use */
 } ladei_pipe_order;
 
+static inline bool ladei_pipe_order_is_host(const ladei_pipe_order *order) {
+  return order->kind == LADEI_PIPE_ORDER_READ || order->kind == LADEI_PIPE_ORDER_WRITE;
+}
+
 /* What a completion brought about, for those who wait. */
 enum {
   LADEI_PIPE_CHANGED_QUEUED = 1u << 0,   /* all copies of a transfer are submitted */

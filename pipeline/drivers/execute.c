@@ -12,7 +12,12 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "pipeline/state/state.h"
+#include "pipeline/drivers/execute.h"
+#include "pipeline/endpoints/checksum.h"
+#include "pipeline/endpoints/chunk.h"
+#include "pipeline/endpoints/copy.h"
+#include "pipeline/endpoints/files.h"
+#include "pipeline/endpoints/probe.h"
 
 static lade_status execute_acquire(lade_pipeline *pipeline, ladei_pipe_order *order) {
   return ladei_pinned_stake_alloc(pipeline->pool, &ladei_pipe_side_of(pipeline, order->ring)->stake, order->bytes,
@@ -138,7 +143,7 @@ lade_status ladei_pipe_execute(lade_pipeline *pipeline, ladei_pipe_order *order)
  * of them than readers would only hold more blocks. */
 static void window_note(lade_pipeline *pipeline, const ladei_pipe_order *order) {
   ladei_lock_assert_held(&pipeline->lock);
-  bool takes_a_thread = pipeline->driver == &ladei_pipe_driver_threads && !order->by_engine;
+  bool takes_a_thread = pipeline->driver->threads && !order->by_engine;
   if (takes_a_thread) return;
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, order->ring);
   if (!side->window.settled && !order->transfer->ordered &&

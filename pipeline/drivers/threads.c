@@ -36,7 +36,9 @@
 
 #include "base/error.h"
 #include "base/thread.h"
-#include "pipeline/state/state.h"
+#include "pipeline/drivers/drivers.h"
+#include "pipeline/drivers/execute.h"
+#include "pipeline/endpoints/chunk.h"
 
 /*
  * Note [Polling]
@@ -476,6 +478,7 @@ static lade_status threads_start(lade_pipeline *pipeline) {
 /* Requests in storage need no thread of their own; those of pread do, and stay as few as there are threads. */
 const ladei_pipe_driver ladei_pipe_driver_threads = {
     .queue = 4,
+    .threads = true,
     .start = threads_start,
     .stop = threads_stop,
     .kick = threads_kick,

@@ -20,7 +20,8 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "pipeline/state/state.h"
+#include "pipeline/drivers/drivers.h"
+#include "pipeline/drivers/execute.h"
 
 typedef struct virtual_state virtual_state;
 

@@ -18,7 +18,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
-#include "pipeline/state/state.h"
+#include "pipeline/endpoints/checksum.h"
 
 /* Where the bytes of an extent are now. */
 static const char *extent_bytes(const ladei_pipe_slot *slot, const ladei_pipe_extent *extent) {

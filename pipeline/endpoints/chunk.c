@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "pipeline/state/state.h"
+#include "pipeline/endpoints/chunk.h"
 #include "pipeline/storage/storage_cufile.h"
 
 /* --- memory and callbacks ----------------------------------------------------------------------------------------- */

@@ -10,9 +10,10 @@
  *     the pool has ends at each multiple of pipeline->register_chunk_bytes, a direct piece where direct.c found them.
  * Locks: none held, none taken. pipeline->no_batch is set once and never cleared.
  */
+#include "pipeline/endpoints/copy.h"
 #include "base/error.h"
 #include "base/size.h"
-#include "pipeline/state/state.h"
+#include "pipeline/endpoints/probe.h"
 
 /* As many runs go into one submission: what fits on the stack of a thread easily. */
 enum { RUNS_MOST = 128 };

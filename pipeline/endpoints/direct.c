@@ -10,8 +10,8 @@
  *     may be any that holds the rest, if that is no longer. Other pieces are staged.
  * Locks: none. Asks the driver; an answer it refuses to give means "not pinned".
  */
+#include "pipeline/endpoints/direct.h"
 #include "base/error.h"
-#include "pipeline/state/state.h"
 
 /* Smaller pieces of lists are gathered all the same: one packed copy costs less than a copy for each. */
 enum { LEAST_PIECE = 64 << 10 };

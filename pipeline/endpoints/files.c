@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "pipeline/state/state.h"
+#include "pipeline/endpoints/files.h"
 
 static bool same_name(const char *a, const char *b) { return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0); }
 

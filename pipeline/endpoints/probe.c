@@ -9,8 +9,8 @@
  * I2  What fails here fails nothing else: the direction goes on with the chunks it has.
  * Locks: none; the state is atomic. Called by the threads that execute COPY and POLL.
  */
+#include "pipeline/endpoints/probe.h"
 #include "base/error.h"
-#include "pipeline/state/state.h"
 
 enum { PROBE_OFF = 0, PROBE_IDLE, PROBE_PENDING, PROBE_BUSY };
 

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of pipeline/ share.
+ * The objects of pipeline/: the pipeline, its tickets, what a driver is. Folders use those to their left alone:
  *
- *   pipeline.c   life, choices                            chunk.c      reading sources, writing sinks
- *   submit.c     validation, making a transfer            copy.c       queueing the copies of a chunk
- *   ticket.c     waiting, asking, cancelling              execute.c    doing what the core says
- *   pieces.c     the ranges of a transfer                 threads.c    driver: reader threads
- *   direct.c     which of them need no staging            checksum.c   XXH3 of what passes
- *   probe.c      timing copies                            adapt.c      what follows from what was measured
- *   files.c      files of a transfer                      timeline.c   what was done when
- *   storage*.c   how bytes of files move (storage.h)      virtual.c    driver: virtual time on "sim"
- *   core*.c      what to do next
+ *   core        storage       state         endpoints                 drivers                  api
+ *   what to do  how bytes of  objects,      checking, opening,        doing what the core      the public calls
+ *   next        files move    pieces,       reading, writing,         says: threads, or
+ *                             timeline      copying, checksums        virtual time on "sim"
  */
 #ifndef LADE_PIPELINE_STATE_STATE_H
 #define LADE_PIPELINE_STATE_STATE_H
@@ -32,7 +27,7 @@
 
 typedef struct ladei_pipe_driver ladei_pipe_driver;
 
-/* Times copies of one direction; see probe.c. */
+/* Times copies of one direction; see endpoints/probe.c. */
 typedef struct ladei_pipe_probe {
   atomic_int state;
   atomic_size_t chunk_bytes; /* long enough for this link, as far as is known; 0: nothing is */
@@ -90,7 +85,7 @@ struct lade_pipeline {
   unsigned calls;                 /* on tickets, under way: destroy lets them come to their end */
   bool stopping;                  /* destroy drains it */
   bool closed;                    /* no submit any more: destroy cancels, or has ended the driver */
-  uint64_t changes_since_recount; /* in builds without NDEBUG: see core_recount in execute.c */
+  uint64_t changes_since_recount; /* in builds without NDEBUG: see core_recount in drivers/execute.c */
   uint64_t changes_per_recount;
   unsigned references; /* 1 until destroyed, and one per ticket that is unreleased or unfinished */
 };
@@ -120,6 +115,7 @@ static inline lade_ticket *ladei_pipe_ticket_of(ladei_pipe_core_transfer *transf
 /* What runs the core: takes orders, executes and completes them. */
 struct ladei_pipe_driver {
   unsigned queue; /* host orders of one direction that it can have under way for each reader */
+  bool threads;   /* executes orders on threads of its own, each of which a READ or WRITE keeps until it is over */
   lade_status (*start)(lade_pipeline *pipeline);
   /* The core is idle and pipeline->stopping is set. */
   void (*stop)(lade_pipeline *pipeline);
@@ -140,82 +136,21 @@ struct ladei_pipe_driver {
  * takes effect at the first cancellation point after the call. See base/cancellation.h.
  */
 
-extern const ladei_pipe_driver ladei_pipe_driver_threads;
-extern const ladei_pipe_driver ladei_pipe_driver_virtual;
-
-/* A mistake of the caller's: LADE_ERR_INVALID_ARGUMENT. */
-lade_status ladei_pipe_argument_error(const char *what);
-
-/* A stream of the caller's that transfers shall be ordered with: LADE_ERR_CAPTURE for one that is captured. */
-lade_status ladei_pipe_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out);
-
-/* The time of the runtime's clock when that long will have passed. */
-uint64_t ladei_pipe_deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns);
-
-/* lade_ticket_wait() for the first `bytes` of a transfer only. */
-lade_status ladei_pipe_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns);
-
-/* Ends a transfer as cancelled, unless it is over or has failed. Called with the lock. */
-void ladei_pipe_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket);
 /* Finished and released. */
 void ladei_pipe_ticket_free(lade_ticket *ticket);
 /* Drops one reference and the lock. */
 void ladei_pipe_unref_unlock(lade_pipeline *pipeline);
-
-/* Marks the pieces that need no staging. Whether those are all. */
-bool ladei_pipe_pieces_find_direct(const lade_pipeline *pipeline, ladei_pipe_pieces *pieces);
-
-/* Computes or compares the checksums of a READ or WRITE order's chunk, whose bytes are on the host. */
-lade_status ladei_pipe_checksum_chunk(const ladei_pipe_order *order);
-
-/* Queues the copies of a slot's chunk: the order COPY. On failure order->partial tells whether some are queued. */
-lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *order);
-
-/* Creates the probe's events. On failure what was made is for destroy. */
-lade_status ladei_pipe_probe_create(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe);
-lade_status ladei_pipe_probe_destroy(const lade_runtime *runtime, ladei_pipe_probe *probe);
-/* Before a copy of `bytes` is queued. True: it is timed, and probe_end is due when it was queued, or was not. */
-bool ladei_pipe_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
-                            size_t bytes);
-void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
-                          bool copied);
-/* After copies of the direction were found finished. */
-void ladei_pipe_probe_read(const lade_runtime *runtime, ladei_pipe_probe *probe);
 
 /* The time, where there is a timeline; else 0. */
 static inline uint64_t ladei_pipe_timeline_now(const lade_pipeline *pipeline) {
   return pipeline->timeline != NULL ? pipeline->runtime->ops->now_ns(pipeline->runtime->self) : 0;
 }
 
-/* Executes an order. No lock held. On failure the thread's error record says what, of which file, at which byte. */
-lade_status ladei_pipe_execute(lade_pipeline *pipeline, ladei_pipe_order *order);
-
-/* Executes an order and completes it. Called with the lock, which is released meanwhile. `begun_ns`: for the timeline. */
-void ladei_pipe_execute_since_locked(lade_pipeline *pipeline, ladei_pipe_order *order, uint64_t begun_ns);
-static inline void ladei_pipe_execute_locked(lade_pipeline *pipeline, ladei_pipe_order *order) {
-  ladei_pipe_execute_since_locked(pipeline, order, ladei_pipe_timeline_now(pipeline));
+/* The time of the runtime's clock when that long will have passed. */
+static inline uint64_t ladei_pipe_deadline_after(const lade_pipeline *pipeline, uint64_t timeout_ns) {
+  uint64_t now = pipeline->runtime->ops->now_ns(pipeline->runtime->self);
+  return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
 }
-
-/* Takes the most useful order, after a look at what others wait for. Called with the lock. */
-static inline bool ladei_pipe_order_take_locked(lade_pipeline *pipeline, ladei_pipe_order *out) {
-  ladei_lock_assert_held(&pipeline->lock);
-  ladei_pipe_yield yield = (ladei_pipe_yield)ladei_pinned_stakes_wanted(pipeline->stakes);
-  if (yield != pipeline->core.rings[0].yield) ladei_pipe_core_set_yield(&pipeline->core, yield);
-  return ladei_pipe_core_next(&pipeline->core, LADEI_PIPE_ALLOW_HOST, out);
-}
-
-/* A ring that has no use for a block any more waits for none. Called with the lock, after the core has changed. */
-void ladei_pipe_stakes_update_awaited(lade_pipeline *pipeline);
-
-static inline void ladei_pipe_stakes_update_locked(lade_pipeline *pipeline) {
-  ladei_lock_assert_held(&pipeline->lock);
-  if (ladei_pinned_stakes_wanted(pipeline->stakes) != LADEI_PINNED_WANTED_NONE)
-    ladei_pipe_stakes_update_awaited(pipeline);
-}
-
-/* Completes an order that was executed. Called with the lock. Wakes callers that wait. */
-void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order *order, lade_status status,
-                                const lade_error *error);
 
 static inline ladei_pipe_side *ladei_pipe_side_of(lade_pipeline *pipeline, const ladei_pipe_ring *ring) {
   return &pipeline->sides[ring->direction == LADE_TO_DEVICE ? 0 : 1];
@@ -225,27 +160,5 @@ static inline ladei_pipe_stream *ladei_pipe_stream_of(lade_pipeline *pipeline,
                                                       const ladei_pipe_copy_stream *copy_stream) {
   return &ladei_pipe_side_of(pipeline, copy_stream->ring)->copy_streams[copy_stream->index];
 }
-
-static inline bool ladei_pipe_order_is_host(const ladei_pipe_order *order) {
-  return order->kind == LADEI_PIPE_ORDER_READ || order->kind == LADEI_PIPE_ORDER_WRITE;
-}
-
-/* Puts what the order was for in front of what went wrong; returns `status`. */
-lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status status);
-
-/* Opens the files that the ticket's pieces name, and lets its chunks suit them. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY;
- * none is open then. */
-lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request);
-/* Ends them; see ladei_pipe_storage_file_close(). */
-lade_status ladei_pipe_files_close(lade_ticket *ticket, bool good);
-/* Lets requests end early. Called with the lock; ladei_pipe_storage_push() is due without it. */
-void ladei_pipe_files_cancel_locked(lade_ticket *ticket);
-
-/* The orders READ and WRITE: moves the chunk's bytes, all of them, or an error. */
-lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pipe_order *order);
-/* The same as one request, for storage to work on by itself. False: it is no such thing. */
-bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_pipe_storage_request *out);
-/* Number of the slot's block for storage: below twice the depth. */
-unsigned ladei_pipe_block_number(const ladei_pipe_slot *slot);
 
 #endif /* LADE_PIPELINE_STATE_STATE_H */

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the public calls share about tickets and the caller's streams. */
+#ifndef LADE_PIPELINE_API_TICKET_H
+#define LADE_PIPELINE_API_TICKET_H
+
+#include "pipeline/state/state.h"
+
+/* A mistake of the caller's: LADE_ERR_INVALID_ARGUMENT. */
+lade_status ladei_pipe_argument_error(const char *what);
+
+/* A stream of the caller's that transfers shall be ordered with: LADE_ERR_CAPTURE for one that is captured. */
+lade_status ladei_pipe_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out);
+
+/* lade_ticket_wait() for the first `bytes` of a transfer only. */
+lade_status ladei_pipe_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns);
+
+/* Ends a transfer as cancelled, unless it is over or has failed. Called with the lock. */
+void ladei_pipe_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket);
+
+#endif /* LADE_PIPELINE_API_TICKET_H */

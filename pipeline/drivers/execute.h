@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Executing the orders of the core; for drivers. */
+#ifndef LADE_PIPELINE_DRIVERS_EXECUTE_H
+#define LADE_PIPELINE_DRIVERS_EXECUTE_H
+
+#include "pipeline/state/state.h"
+
+/* Executes an order. No lock held. On failure the thread's error record says what, of which file, at which byte. */
+lade_status ladei_pipe_execute(lade_pipeline *pipeline, ladei_pipe_order *order);
+
+/* Executes an order and completes it. Called with the lock, which is released meanwhile. `begun_ns`: for the timeline. */
+void ladei_pipe_execute_since_locked(lade_pipeline *pipeline, ladei_pipe_order *order, uint64_t begun_ns);
+static inline void ladei_pipe_execute_locked(lade_pipeline *pipeline, ladei_pipe_order *order) {
+  ladei_pipe_execute_since_locked(pipeline, order, ladei_pipe_timeline_now(pipeline));
+}
+
+/* Takes the most useful order, after a look at what others wait for. Called with the lock. */
+static inline bool ladei_pipe_order_take_locked(lade_pipeline *pipeline, ladei_pipe_order *out) {
+  ladei_lock_assert_held(&pipeline->lock);
+  ladei_pipe_yield yield = (ladei_pipe_yield)ladei_pinned_stakes_wanted(pipeline->stakes);
+  if (yield != pipeline->core.rings[0].yield) ladei_pipe_core_set_yield(&pipeline->core, yield);
+  return ladei_pipe_core_next(&pipeline->core, LADEI_PIPE_ALLOW_HOST, out);
+}
+
+/* A ring that has no use for a block any more waits for none. Called with the lock, after the core has changed. */
+void ladei_pipe_stakes_update_awaited(lade_pipeline *pipeline);
+
+static inline void ladei_pipe_stakes_update_locked(lade_pipeline *pipeline) {
+  ladei_lock_assert_held(&pipeline->lock);
+  if (ladei_pinned_stakes_wanted(pipeline->stakes) != LADEI_PINNED_WANTED_NONE)
+    ladei_pipe_stakes_update_awaited(pipeline);
+}
+
+/* Completes an order that was executed. Called with the lock. Wakes callers that wait. */
+void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order *order, lade_status status,
+                                const lade_error *error);
+
+/* Puts what the order was for in front of what went wrong; returns `status`. */
+lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status status);
+
+#endif /* LADE_PIPELINE_DRIVERS_EXECUTE_H */

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The files of a transfer. */
+#ifndef LADE_PIPELINE_ENDPOINTS_FILES_H
+#define LADE_PIPELINE_ENDPOINTS_FILES_H
+
+#include "pipeline/state/state.h"
+
+/* Opens the files that the ticket's pieces name, and lets its chunks suit them. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY;
+ * none is open then. */
+lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request);
+/* Ends them; see ladei_pipe_storage_file_close(). */
+lade_status ladei_pipe_files_close(lade_ticket *ticket, bool good);
+/* Lets requests end early. Called with the lock; ladei_pipe_storage_push() is due without it. */
+void ladei_pipe_files_cancel_locked(lade_ticket *ticket);
+
+#endif /* LADE_PIPELINE_ENDPOINTS_FILES_H */

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Timing the first copies of a direction, to learn how long a copy must be for its link. */
+#ifndef LADE_PIPELINE_ENDPOINTS_PROBE_H
+#define LADE_PIPELINE_ENDPOINTS_PROBE_H
+
+#include "pipeline/state/state.h"
+
+/* Creates the probe's events. On failure what was made is for destroy. */
+lade_status ladei_pipe_probe_create(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe);
+lade_status ladei_pipe_probe_destroy(const lade_runtime *runtime, ladei_pipe_probe *probe);
+/* Before a copy of `bytes` is queued. True: it is timed, and probe_end is due when it was queued, or was not. */
+bool ladei_pipe_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
+                            size_t bytes);
+void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
+                          bool copied);
+/* After copies of the direction were found finished. */
+void ladei_pipe_probe_read(const lade_runtime *runtime, ladei_pipe_probe *probe);
+
+#endif /* LADE_PIPELINE_ENDPOINTS_PROBE_H */
