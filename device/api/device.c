@@ -25,10 +25,6 @@
 #include "device/share/shared.h"
 #include "device/state/checks.h"
 
-static lade_status argument_null(const char *call) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: %s: an argument is NULL", call);
-}
-
 /* ---- After a call ------------------------------------------------------------------------------------------------ */
 
 /*
@@ -58,7 +54,7 @@ static inline lade_status recounted(lade_device_allocator *allocator, lade_statu
 
 /* The end of a public call: the backend's function, if it has one, with these arguments. */
 #define BACKEND_CALL(function, ...)                                                                                    \
-  (allocator->backend->function == NULL ? ladei_device_backend_lacks(allocator, #function)                             \
+  (allocator->backend->function == NULL ? ladei_device_backend_lacks(allocator, "lade_device_" #function)              \
                                         : allocator->backend->function(__VA_ARGS__))
 
 /* The same while the thread's cancellation waits (I1). */
@@ -84,13 +80,12 @@ static inline lade_status recounted(lade_device_allocator *allocator, lade_statu
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-static inline lade_status alloc_check(const lade_device_allocator *allocator, size_t bytes, void *const *out) {
-  lade_status status = ladei_device_check_call(allocator);
+static lade_status alloc_check(const lade_device_allocator *allocator, size_t bytes, void *const *out,
+                               const char *call) {
+  lade_status status = ladei_device_check_call(allocator, call);
   if (status != LADE_OK) return status;
-  if (out == NULL) return argument_null("alloc");
-  if (bytes < LADEI_SIZE_LIMIT) return LADE_OK;
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: %zu bytes asked for; the limit is 2^60 - 1",
-                     bytes);
+  if (out == NULL) return ladei_error_null(call, "out");
+  return bytes < LADEI_SIZE_LIMIT ? LADE_OK : ladei_error_argument(call, "bytes", "less than 2^60", "%zu", bytes);
 }
 
 /* Whether nothing but the backend's function need be looked at: nearly always. All else, with the frame that an
@@ -102,7 +97,7 @@ static inline bool call_is_plain(const lade_device_allocator *allocator) {
 
 static __attribute__((noinline)) lade_status alloc_any(lade_device_allocator *allocator, size_t bytes,
                                                        lade_stream stream, void **out) {
-  lade_status status = alloc_check(allocator, bytes, out);
+  lade_status status = alloc_check(allocator, bytes, out, "lade_device_alloc");
   if (status != LADE_OK) return status;
   if (bytes == 0) {
     *out = NULL;
@@ -119,7 +114,7 @@ lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, la
 
 lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
                                               void **out) {
-  lade_status status = alloc_check(allocator, bytes, out);
+  lade_status status = alloc_check(allocator, bytes, out, __func__);
   if (status != LADE_OK) return status;
   if (bytes == 0) {
     *out = NULL;
@@ -137,7 +132,7 @@ lade_status lade_device_raw_free(lade_device_allocator *allocator, void *pointer
 }
 
 static __attribute__((noinline)) lade_status free_any(lade_device_allocator *allocator, void *pointer) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, "lade_device_free");
   if (status != LADE_OK || pointer == NULL) return status;
   BACKEND_OPERATION(LADE_CONTEXT_ALL, free, allocator, pointer);
 }
@@ -157,7 +152,7 @@ static bool imported(lade_device_allocator *allocator, const void *pointer) {
 }
 
 lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK || pointer == NULL) return status;
   if (atomic_load_explicit(&allocator->import_count, memory_order_relaxed) == 0)
     return recounted(allocator, allocator->backend->record_stream(allocator, pointer, stream));
@@ -172,13 +167,13 @@ lade_status lade_device_record_stream(lade_device_allocator *allocator, void *po
 }
 
 lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   BACKEND_OPERATION(LADE_CONTEXT_ALL, empty_cache, allocator);
 }
 
 lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   BACKEND_OPERATION(LADEI_DEVICE_CONTEXT_NOT_WANTED, stream_retire, allocator, stream);
 }
@@ -187,23 +182,24 @@ lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_str
 
 lade_status lade_device_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
                                  size_t *out_bytes) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  if (out_base == NULL || out_bytes == NULL) return argument_null("base_get");
+  if (out_base == NULL || out_bytes == NULL)
+    return ladei_error_null(__func__, out_base == NULL ? "out_base" : "out_bytes");
   BACKEND_HELD(status, base_get, allocator, pointer, out_base, out_bytes);
   return status;
 }
 
 lade_status lade_device_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  if (out_bytes == NULL) return argument_null("largest_get");
+  if (out_bytes == NULL) return ladei_error_null(__func__, "out_bytes");
   BACKEND_HELD(status, largest_get, allocator, out_bytes);
   return status;
 }
 
 lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK || peer == allocator->device) return status;
   BACKEND_HELD(status, peer_add, allocator, peer);
   return status;
@@ -211,17 +207,18 @@ lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
 
 lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void *pointer,
                                    lade_device_ipc_handle *out_handle, size_t *out_offset) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  if (out_handle == NULL || out_offset == NULL) return argument_null("ipc_export");
+  if (out_handle == NULL || out_offset == NULL)
+    return ladei_error_null(__func__, out_handle == NULL ? "out_handle" : "out_offset");
   BACKEND_HELD(status, ipc_export, allocator, pointer, out_handle, out_offset);
   return status;
 }
 
 lade_status lade_device_shared_export(lade_device_allocator *allocator, const void *pointer, lade_device_shared *out) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  if (out == NULL) return argument_null("shared_export");
+  if (out == NULL) return ladei_error_null(__func__, "out");
   BACKEND_HELD(status, shared_export, allocator, pointer, out);
   return status;
 }
@@ -230,25 +227,24 @@ lade_status lade_device_shared_export(lade_device_allocator *allocator, const vo
 
 lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id, const lade_stream *streams,
                                    size_t stream_count) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  if ((id.first == 0 && id.second == 0) || (stream_count > 0 && streams == NULL)) {
-    return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id,
-                                           "is no pool, or its streams are NULL");
-  }
+  if (id.first == 0 && id.second == 0)
+    return ladei_error_argument(__func__, "id", "an id that is not (0, 0)", "(0, 0), which names no pool");
+  if (stream_count > 0 && streams == NULL) return ladei_error_null(__func__, "streams");
   BACKEND_HELD(status, pool_begin, allocator, id, streams, stream_count);
   return recounted(allocator, status);
 }
 
 lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   BACKEND_HELD(status, pool_end, allocator, id);
   return recounted(allocator, status);
 }
 
 lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   BACKEND_HELD(status, pool_release, allocator, id);
   return recounted(allocator, status);
@@ -256,26 +252,27 @@ lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_devi
 
 lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
                                          void *const *pointers, size_t count, bool *out_equal) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  if (out_equal == NULL || (count > 0 && pointers == NULL)) return argument_null("pool_live_equals");
+  if (out_equal == NULL) return ladei_error_null(__func__, "out_equal");
+  if (count > 0 && pointers == NULL) return ladei_error_null(__func__, "pointers");
   BACKEND_HELD(status, pool_live_equals, allocator, id, pointers, count, out_equal);
   return status;
 }
 
 lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
                                        lade_device_checkpoint **out) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  if (out == NULL) return argument_null("checkpoint_get");
+  if (out == NULL) return ladei_error_null(__func__, "out");
   BACKEND_OPERATION(LADE_CONTEXT_ALL, checkpoint_get, allocator, id, out);
 }
 
 lade_status lade_device_checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
                                        lade_device_restored **out) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  if (checkpoint == NULL || out == NULL) return argument_null("checkpoint_set");
+  if (checkpoint == NULL || out == NULL) return ladei_error_null(__func__, checkpoint == NULL ? "checkpoint" : "out");
   BACKEND_OPERATION(LADE_CONTEXT_STATE, checkpoint_set, allocator, checkpoint, out);
 }
 
@@ -317,7 +314,8 @@ static lade_status allocator_make(lade_runtime *runtime, int device, const ladei
   lade_device_allocator *allocator = calloc(1, sizeof *allocator);
   if (allocator == NULL) {
     ladei_runtime_release(runtime);
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for %zu bytes", sizeof *allocator);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_allocator_create: no memory for %zu bytes",
+                       sizeof *allocator);
   }
   allocator->runtime = runtime;
   allocator->device = device;
@@ -346,11 +344,11 @@ static lade_status allocator_create(lade_runtime *runtime, int device, const lad
 
 lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
                                           bool events_only, lade_device_allocator **out) {
-  if (runtime == NULL || out == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: create: runtime or out is NULL");
+  static const char call[] = "lade_device_allocator_create";
+  if (runtime == NULL || out == NULL) return ladei_error_null(call, runtime == NULL ? "runtime" : "out");
   lade_device_options own;
   lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = ladei_device_settings_check(&own);
+  if (status == LADE_OK) status = ladei_device_settings_check(call, &own);
   if (status != LADE_OK) return status;
   ladei_device_backend_setup setup = {&own, events_only, NULL};
   const ladei_device_backend *backend = own.backend == LADE_DEVICE_CUDA_MALLOC_ASYNC ? &ladei_device_backend_pool
@@ -366,10 +364,11 @@ lade_status lade_device_allocator_create(lade_runtime *runtime, int device, cons
 
 lade_status lade_device_allocator_create_plugged(lade_runtime *runtime, int device, const lade_device_options *options,
                                                  const lade_device_plugin *plugin, lade_device_allocator **out) {
-  if (runtime == NULL || plugin == NULL || out == NULL) return argument_null("create_plugged");
+  if (runtime == NULL || plugin == NULL || out == NULL)
+    return ladei_error_null(__func__, runtime == NULL ? "runtime" : plugin == NULL ? "plugin" : "out");
   lade_device_options own;
   lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = ladei_device_settings_check(&own);
+  if (status == LADE_OK) status = ladei_device_settings_check(__func__, &own);
   if (status != LADE_OK) return status;
   ladei_device_backend_setup setup = {&own, false, plugin};
   return allocator_create(runtime, device, &ladei_device_backend_plugin, &setup, out);
@@ -391,7 +390,7 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
   bool open = allocator->ipc_mappings != NULL || ladei_device_shared_open(allocator);
   if (blocks == 0 && captures == 0 && !open) return LADE_OK;
   return ladei_error(LADE_ERR_BUSY, 0,
-                     "device allocator of device %d: destroy: %llu blocks of %llu bytes are handed out, %zu captures "
+                     "lade_device_allocator_destroy: device %d: %llu blocks of %llu bytes are handed out, %zu captures "
                      "are under way, memory of other processes is %s",
                      allocator->device, (unsigned long long)blocks, (unsigned long long)bytes, captures,
                      open ? "open" : "not open");
@@ -399,7 +398,7 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
 
 lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool wait) {
   if (allocator == NULL) return LADE_OK;
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status == LADE_OK) status = destroy_allowed(allocator);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();

@@ -63,15 +63,12 @@ static lade_device_event *ring_replace(ladei_device_history *history, lade_devic
 }
 
 static lade_status options_check(const lade_device_history_options *options) {
-  if (options->enabled > 1 || options->level > LADE_CONTEXT_ALL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "device history: enabled is %u, level %u; at most 1 and %d is meant", options->enabled,
-                       options->level, (int)LADE_CONTEXT_ALL);
-  }
-  if (options->enabled && options->level != LADE_CONTEXT_NEVER && options->capture == NULL) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device history: level %u needs a capture function",
-                       options->level);
-  }
+  static const char call[] = "lade_device_history_set";
+  if (options->enabled > 1) return ladei_error_argument(call, "options.enabled", "0 or 1", "%u", options->enabled);
+  if (options->level > LADE_CONTEXT_ALL)
+    return ladei_error_argument(call, "options.level", "at most LADE_CONTEXT_ALL", "%u", options->level);
+  if (options->enabled && options->level != LADE_CONTEXT_NEVER && options->capture == NULL)
+    return ladei_error_argument(call, "options.capture", "a function, or options.level LADE_CONTEXT_NEVER", "NULL");
   return LADE_OK;
 }
 
@@ -85,7 +82,8 @@ static lade_status ring_create(const lade_device_history_options *options, size_
   *out_capacity = options->max_entries == 0 ? 1 : (size_t)options->max_entries;
   if (ladei_size_mul(*out_capacity, sizeof **out, &bytes)) *out = calloc(*out_capacity, sizeof **out);
   if (*out != NULL) return LADE_OK;
-  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device history: no memory for %zu events", *out_capacity);
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_history_set: no memory for %zu events",
+                     *out_capacity);
 }
 
 static void history_turn(lade_device_allocator *allocator, const lade_device_history_options *options) {
@@ -104,8 +102,8 @@ static void history_turn(lade_device_allocator *allocator, const lade_device_his
 }
 
 static lade_status history_change(lade_device_allocator *allocator, const lade_device_history_options *options) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "history_set");
+  lade_status status = ladei_device_check_call(allocator, "lade_device_history_set");
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "lade_device_history_set");
   if (status != LADE_OK) return status;
   lade_device_history_options own;
   status = ladei_options_read("lade_device_history_options", options, &own, sizeof own);
@@ -133,10 +131,10 @@ lade_status lade_device_history_set(lade_device_allocator *allocator, const lade
 }
 
 lade_status lade_device_history_enabled(lade_device_allocator *allocator, bool *out_enabled) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "history_enabled");
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, __func__);
   if (status != LADE_OK) return status;
-  if (out_enabled == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device history: out is NULL");
+  if (out_enabled == NULL) return ladei_error_null(__func__, "out_enabled");
   ladei_lock_acquire(&allocator->lock);
   *out_enabled = allocator->history.enabled;
   ladei_lock_release(&allocator->lock);
@@ -159,14 +157,14 @@ void ladei_device_history_destroy(lade_device_allocator *allocator) {
 /* ---- Annotations ------------------------------------------------------------------------------------------------- */
 
 static lade_status label_note(lade_device_allocator *allocator, const char *label) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, "lade_device_annotate");
   if (status != LADE_OK) return status;
-  if (label == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: annotate: label is NULL");
+  if (label == NULL) return ladei_error_null("lade_device_annotate", "label");
   if (!ladei_device_history_watched(allocator)) return LADE_OK;
   size_t length = strlen(label);
   ladei_device_context *context = calloc(1, sizeof *context + length + 1);
   if (context == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: annotate: no memory for %zu bytes", length);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_annotate: no memory for %zu bytes", length);
   atomic_init(&context->references, 1);
   context->is_label = true;
   memcpy(context->label, label, length + 1);
@@ -249,7 +247,7 @@ lade_status ladei_device_history_copy_take(lade_device_allocator *allocator, uin
                                     .contexts = ladei_device_history_memory(room + 1, sizeof *copy.contexts)};
   if (copy.events == NULL || copy.contexts == NULL) {
     ladei_device_history_copy_destroy(&copy);
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device history: no memory for a copy of %zu events", room);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "history of a device: no memory for a copy of %zu events", room);
   }
   while (next < end) {
     size_t before = copy.count;
@@ -272,12 +270,12 @@ typedef struct history_view {
 } history_view;
 
 lade_status lade_device_history_get(lade_device_allocator *allocator, lade_device_history **out) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "history_get");
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, __func__);
   if (status != LADE_OK) return status;
-  if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device history: out is NULL");
+  if (out == NULL) return ladei_error_null(__func__, "out");
   history_view *view = calloc(1, sizeof *view);
-  if (view == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device history: no memory for a copy");
+  if (view == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_history_get: no memory for a copy");
   status = ladei_device_history_copy_take(allocator, UINT64_MAX, &view->copy);
   if (status != LADE_OK) {
     free(view);

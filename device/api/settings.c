@@ -6,6 +6,8 @@
  */
 #include "device/api/settings.h"
 
+#include <stdio.h>
+
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
@@ -24,12 +26,10 @@ static void fraction_store(lade_device_allocator *allocator, double fraction) {
 }
 
 static lade_status fraction_change(lade_device_allocator *allocator, double fraction) {
-  lade_status status = ladei_device_check_call(allocator);
+  static const char call[] = "lade_device_set_memory_fraction";
+  lade_status status = ladei_device_check_call(allocator, call);
   if (status != LADE_OK) return status;
-  if (!(fraction >= 0.0 && fraction <= 1.0)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: memory fraction %g is not within 0 and 1",
-                       fraction);
-  }
+  if (!(fraction >= 0.0 && fraction <= 1.0)) return ladei_error_argument(call, "fraction", "0 to 1", "%g", fraction);
   if (allocator->backend->memory_fraction_set != NULL) {
     status = allocator->backend->memory_fraction_set(allocator, fraction);
     if (status != LADE_OK) return status;
@@ -48,47 +48,58 @@ lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, do
   return status;
 }
 
-lade_status ladei_device_settings_check(const lade_device_options *options) {
-  const uint32_t known = LADE_DEVICE_UNCACHED | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC |
-                         LADE_DEVICE_REFERENCE | LADE_DEVICE_NEWEST_POOL;
-  if ((options->flags & ~known) != 0 || options->backend > LADE_DEVICE_CUDA_MALLOC_ASYNC) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: backend is %u, flags are 0x%x; not all is known",
-                       (unsigned)options->backend, (unsigned)options->flags);
-  }
+/* The texts below say these sizes. */
+_Static_assert(LADEI_DEVICE_LARGE_SEGMENT == 20 * LADEI_MIB && LADEI_DEVICE_OWN_SEGMENT_MIN == 10 * LADEI_MIB &&
+                   LADEI_DEVICE_BLOCK_QUANTUM == 512,
+               "messages quote them");
+
+static lade_status sizes_check(const char *call, const lade_device_options *options) {
   if (options->max_split_bytes != 0 && options->max_split_bytes <= LADEI_DEVICE_LARGE_SEGMENT) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: max_split_bytes is %llu; 0 or above %zu is meant",
-                       (unsigned long long)options->max_split_bytes, (size_t)LADEI_DEVICE_LARGE_SEGMENT);
-  }
-  if (!(options->collection_threshold >= 0.0 && options->collection_threshold < 1.0)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "device options: collection_threshold is %g; 0 or more and below 1 is meant",
-                       options->collection_threshold);
+    return ladei_error_argument(call, "options.max_split_bytes", "0 or more than 20 MiB", "%llu bytes",
+                                (unsigned long long)options->max_split_bytes);
   }
   if (options->max_unsplit_slack_bytes != 0 && options->max_unsplit_slack_bytes <= LADEI_DEVICE_LARGE_SEGMENT) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "device options: max_unsplit_slack_bytes is %llu; 0 or above %zu is meant",
-                       (unsigned long long)options->max_unsplit_slack_bytes, (size_t)LADEI_DEVICE_LARGE_SEGMENT);
+    return ladei_error_argument(call, "options.max_unsplit_slack_bytes", "0 or more than 20 MiB", "%llu bytes",
+                                (unsigned long long)options->max_unsplit_slack_bytes);
   }
   if (options->large_segment_bytes != 0 && (options->large_segment_bytes <= LADEI_DEVICE_OWN_SEGMENT_MIN ||
                                             options->large_segment_bytes >= LADEI_SIZE_LIMIT ||
                                             options->large_segment_bytes % LADEI_DEVICE_BLOCK_QUANTUM != 0)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "device options: large_segment_bytes is %llu; 0 or a multiple of %zu above %zu is meant",
-                       (unsigned long long)options->large_segment_bytes, LADEI_DEVICE_BLOCK_QUANTUM,
-                       (size_t)LADEI_DEVICE_OWN_SEGMENT_MIN);
-  }
-  if (!(options->memory_fraction >= 0.0 && options->memory_fraction <= 1.0)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device options: memory_fraction %g is not within 0 and 1",
-                       options->memory_fraction);
-  }
-  for (size_t i = 0; i < LADEI_DEVICE_DIVISION_ENTRIES; i++) {
-    if (options->roundup_divisions[i] != 0 && !ladei_is_power_of_two(options->roundup_divisions[i])) {
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                         "device options: roundup_divisions[%zu] is %llu; 0 or a power of two is meant", i,
-                         (unsigned long long)options->roundup_divisions[i]);
-    }
+    return ladei_error_argument(call, "options.large_segment_bytes",
+                                "0, or a multiple of 512 above 10 MiB and below 2^60", "%llu bytes",
+                                (unsigned long long)options->large_segment_bytes);
   }
   return LADE_OK;
+}
+
+static lade_status divisions_check(const char *call, const lade_device_options *options) {
+  for (size_t i = 0; i < LADEI_DEVICE_DIVISION_ENTRIES; i++) {
+    if (options->roundup_divisions[i] == 0 || ladei_is_power_of_two(options->roundup_divisions[i])) continue;
+    char field[48];
+    snprintf(field, sizeof field, "options.roundup_divisions[%zu]", i);
+    return ladei_error_argument(call, field, "0 or a power of two", "%llu",
+                                (unsigned long long)options->roundup_divisions[i]);
+  }
+  return LADE_OK;
+}
+
+lade_status ladei_device_settings_check(const char *call, const lade_device_options *options) {
+  const uint32_t known = LADE_DEVICE_UNCACHED | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC |
+                         LADE_DEVICE_REFERENCE | LADE_DEVICE_NEWEST_POOL;
+  if ((options->flags & ~known) != 0)
+    return ladei_error_argument(call, "options.flags", "LADE_DEVICE_... flags only", "0x%x", (unsigned)options->flags);
+  if (options->backend > LADE_DEVICE_CUDA_MALLOC_ASYNC) {
+    return ladei_error_argument(call, "options.backend", "LADE_DEVICE_NATIVE or LADE_DEVICE_CUDA_MALLOC_ASYNC", "%u",
+                                (unsigned)options->backend);
+  }
+  if (!(options->collection_threshold >= 0.0 && options->collection_threshold < 1.0)) {
+    return ladei_error_argument(call, "options.collection_threshold", "0 or more and below 1", "%g",
+                                options->collection_threshold);
+  }
+  if (!(options->memory_fraction >= 0.0 && options->memory_fraction <= 1.0))
+    return ladei_error_argument(call, "options.memory_fraction", "0 to 1", "%g", options->memory_fraction);
+  lade_status status = sizes_check(call, options);
+  return status == LADE_OK ? divisions_check(call, options) : status;
 }
 
 static void settings_read(ladei_device_settings *settings, const lade_device_options *options) {
@@ -118,11 +129,11 @@ void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_de
 }
 
 lade_status lade_device_configure(lade_device_allocator *allocator, const lade_device_options *options) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   lade_device_options own;
   status = ladei_options_read("lade_device_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = ladei_device_settings_check(&own);
+  if (status == LADE_OK) status = ladei_device_settings_check(__func__, &own);
   if (status != LADE_OK) return status;
   ladei_device_settings_apply(allocator, &own);
   return LADE_OK;

@@ -5,8 +5,8 @@
 
 #include "device/state/allocator.h"
 
-/* LADE_ERR_INVALID_ARGUMENT names the first field that is wrong. */
-lade_status ladei_device_settings_check(const lade_device_options *options);
+/* LADE_ERR_INVALID_ARGUMENT names the first field that is wrong; `call` is the public function. */
+lade_status ladei_device_settings_check(const char *call, const lade_device_options *options);
 
 /* What lade_device_configure takes from checked options; takes the lock. */
 void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_device_options *options);

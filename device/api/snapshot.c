@@ -162,14 +162,14 @@ static bool snapshot_reserve(ladei_device_snapshot *snapshot, size_t room, bool 
 }
 
 lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_device_snapshot *out) {
-  lade_status status = ladei_device_check_heap(allocator, "snapshot");
+  lade_status status = ladei_device_check_heap(allocator, "lade_device_snapshot_take");
   if (status != LADE_OK) return status;
   for (;;) {
     bool watched = ladei_device_history_watched(allocator);
     size_t room = block_count(allocator);
     ladei_device_snapshot snapshot;
     if (!snapshot_reserve(&snapshot, room, watched))
-      return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: snapshot: no memory for %zu blocks", room);
+      return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_snapshot_take: no memory for %zu blocks", room);
     ladei_device_history_lock(allocator);
     bool filled = (watched || !allocator->history.enabled) && snapshot_fill(allocator, room, &snapshot);
     ladei_lock_release(&allocator->lock);
@@ -212,12 +212,12 @@ static lade_status view_fill(lade_device_allocator *allocator, snapshot_view *vi
 }
 
 static lade_status view_take(lade_device_allocator *allocator, lade_device_snapshot **out) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "snapshot_take");
+  lade_status status = ladei_device_check_call(allocator, "lade_device_snapshot_take");
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "lade_device_snapshot_take");
   if (status != LADE_OK) return status;
-  if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: snapshot: out is NULL");
+  if (out == NULL) return ladei_error_null("lade_device_snapshot_take", "out");
   snapshot_view *view = calloc(1, sizeof *view);
-  if (view == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: snapshot: no memory");
+  if (view == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_snapshot_take: no memory");
   ladei_device_operation op;
   bool watched = ladei_device_history_watched(allocator);
   if (watched) ladei_device_history_begin(allocator, LADEI_DEVICE_CONTEXT_NOT_WANTED, &op);

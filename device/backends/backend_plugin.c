@@ -79,7 +79,7 @@ static lade_status block_check(lade_device_allocator *allocator, const void *poi
 
 static lade_status plugin_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   const lade_device_plugin *plugin = plugin_of(allocator);
-  lade_status status = block_check(allocator, pointer, "record_stream");
+  lade_status status = block_check(allocator, pointer, "lade_device_record_stream");
   if (status != LADE_OK) return status;
   return callback_result(allocator, "record_stream", plugin->record_stream(plugin->user, pointer, stream));
 }
@@ -109,7 +109,7 @@ static lade_status plugin_memory_fraction_set(lade_device_allocator *allocator, 
 static lade_status plugin_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
                                    size_t *out_bytes) {
   const lade_device_plugin *plugin = plugin_of(allocator);
-  lade_status status = block_check(allocator, pointer, "base_get");
+  lade_status status = block_check(allocator, pointer, "lade_device_base_get");
   void *base = NULL;
   size_t bytes = 0;
   if (status != LADE_OK) return status;
@@ -140,13 +140,16 @@ static lade_status plugin_pool_release(lade_device_allocator *allocator, lade_de
 /* ---- Open, close ------------------------------------------------------------------------------------------------- */
 
 static lade_status plugin_check(const lade_device_plugin *plugin) {
-  bool some_pool = plugin->pool_begin != NULL || plugin->pool_end != NULL || plugin->pool_release != NULL;
-  bool all_pools = plugin->pool_begin != NULL && plugin->pool_end != NULL && plugin->pool_release != NULL;
-  if (plugin->alloc != NULL && plugin->free != NULL && some_pool == all_pools) return LADE_OK;
-  return ladei_error(
-      LADE_ERR_INVALID_ARGUMENT, 0,
-      "device allocator: pluggable backend: alloc and free must be there, and all or none of pool_begin, "
-      "pool_end and pool_release");
+  static const char call[] = "lade_device_allocator_create_plugged";
+  if (plugin->alloc == NULL || plugin->free == NULL)
+    return ladei_error_null(call, plugin->alloc == NULL ? "plugin.alloc" : "plugin.free");
+  bool begin = plugin->pool_begin != NULL, end = plugin->pool_end != NULL, release = plugin->pool_release != NULL;
+  if (begin == end && end == release) return LADE_OK;
+  return ladei_error_argument(call,
+                              !begin ? "plugin.pool_begin"
+                              : !end ? "plugin.pool_end"
+                                     : "plugin.pool_release",
+                              "all or none of pool_begin, pool_end and pool_release", "NULL");
 }
 
 /* G1 */

@@ -132,8 +132,9 @@ static lade_status pool_peer_add(lade_device_allocator *allocator, int peer) {
   bool can = false;
   lade_status status = ops_of(allocator)->peer_can_access(allocator->runtime->self, peer, allocator->device, &can);
   if (status == LADE_OK && !can) {
-    status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator of device %d: peer_add: device %d cannot access it",
-                         allocator->device, peer);
+    status =
+        ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_device_peer_add: allocator of device %d: device %d cannot access it",
+                    allocator->device, peer);
   }
   if (status != LADE_OK) return status;
   return ops_of(allocator)->pool_set_access(allocator->runtime->self, state_of(allocator)->pool, peer, true);
@@ -149,8 +150,10 @@ static lade_status pools_supported(const lade_device_allocator *allocator) {
                                                  LADEI_ATTR_DRIVER_POOLS_SUPPORTED, &supported);
   }
   if (status != LADE_OK || supported != 0) return status;
-  return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator of device %d: backend cudaMallocAsync: no driver pools",
-                     allocator->device);
+  return ladei_error(
+      LADE_ERR_UNSUPPORTED, 0,
+      "lade_device_allocator_create: device %d has no driver pools, which the backend cudaMallocAsync needs",
+      allocator->device);
 }
 
 /* Gives back what of the state there is; goes on where an earlier call was refused. */

@@ -66,18 +66,13 @@ lade_status ladei_device_ledger_lookup(lade_device_allocator *allocator, const v
   ladei_lock_assert_held(&allocator->lock);
   uint64_t address = (uint64_t)(uintptr_t)pointer;
   ladei_device_record *record = record_find(ledger_of(allocator), address);
-  if (record == NULL) {
-    return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: %s: %p is not from here",
-                       allocator->device, call, pointer);
-  }
-  if (!record->live) {
-    return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "device allocator of device %d: %s: %p is free already",
-                       allocator->device, call, pointer);
-  }
-  if (exact && record->address != address) {
-    return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "device allocator of device %d: %s: %p is %llu bytes into a block",
-                       allocator->device, call, pointer, (unsigned long long)(address - record->address));
-  }
+  if (record == NULL) return ladei_device_pointer_foreign(allocator, call, pointer);
+
+  if (!record->live) return ladei_device_pointer_freed(allocator, call, pointer);
+
+  if (exact && record->address != address)
+    return ladei_device_pointer_interior(allocator, call, pointer, address - record->address);
+
   *out = record;
   return LADE_OK;
 }
@@ -430,7 +425,7 @@ lade_status ladei_device_ledger_alloc(lade_device_allocator *allocator, size_t b
 static lade_status block_free(lade_device_allocator *allocator, void *pointer) {
   ladei_device_record *record = NULL;
   ladei_lock_acquire(&allocator->lock);
-  lade_status status = ladei_device_ledger_lookup(allocator, pointer, true, "free", &record);
+  lade_status status = ladei_device_ledger_lookup(allocator, pointer, true, "lade_device_free", &record);
   if (status == LADE_OK) {
     record->live = false;
     ladei_device_gauges_lower(&allocator->heap.counters.allocation, false, 1);
@@ -466,7 +461,7 @@ lade_status ladei_device_ledger_record_stream(lade_device_allocator *allocator, 
   if (status != LADE_OK) return status;
   ladei_device_record *record = NULL;
   ladei_lock_acquire(&allocator->lock);
-  status = ladei_device_ledger_lookup(allocator, pointer, false, "record_stream", &record);
+  status = ladei_device_ledger_lookup(allocator, pointer, false, "lade_device_record_stream", &record);
   bool own = status == LADE_OK && streams_equal(&record->stream, &use);
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK || own) return status;

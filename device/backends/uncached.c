@@ -115,8 +115,8 @@ static lade_status driver_free(lade_device_allocator *allocator, uint64_t addres
 static lade_status block_claim(lade_device_allocator *allocator, direct_block *block, const void *pointer) {
   ladei_lock_assert_held(&allocator->lock);
   if (block->address != (uint64_t)(uintptr_t)pointer) {
-    return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "device allocator of device %d: free: %p is inside a block",
-                       allocator->device, pointer);
+    return ladei_device_pointer_interior(allocator, "lade_device_free", pointer,
+                                         (uint64_t)(uintptr_t)pointer - block->address);
   }
   ladei_device_ordered_set_remove(&state_of(allocator)->blocks, &block->order);
   return LADE_OK;
@@ -181,7 +181,7 @@ static lade_status uncached_open(lade_device_allocator *allocator, const ladei_d
 static lade_status uncached_close(lade_device_allocator *allocator, bool wait) {
   uncached_state *state = state_of(allocator);
   if (state->blocks.count > 0) {
-    return ladei_error(LADE_ERR_BUSY, 0, "device allocator of device %d: destroy: %zu uncached blocks are handed out",
+    return ladei_error(LADE_ERR_BUSY, 0, "lade_device_allocator_destroy: device %d: %zu uncached blocks are handed out",
                        allocator->device, state->blocks.count);
   }
   lade_status status = ladei_device_native_close(allocator, wait);

@@ -355,7 +355,8 @@ lade_status ladei_device_native_free(lade_device_allocator *allocator, void *poi
   block = ladei_device_block_map_get(&allocator->heap.starts, (uint64_t)(uintptr_t)pointer);
   lade_status status = LADE_OK;
   if (block == NULL || block->state != LADEI_DEVICE_HEAP_ALLOCATED)
-    status = ladei_device_block_lookup(allocator, pointer, true, "free", &block); /* what is wrong with it */
+    status =
+        ladei_device_block_lookup(allocator, pointer, true, "lade_device_free", &block); /* what is wrong with it */
   if (status == LADE_OK) {
     DTRACE_PROBE1(lade, device_free, pointer);
     block = block_free(allocator, block);
@@ -372,7 +373,7 @@ lade_status ladei_device_native_record_stream(lade_device_allocator *allocator, 
   ladei_device_block *block = ladei_device_heap_peek(&allocator->heap, (uint64_t)(uintptr_t)pointer);
   if (block == NULL) {
     ladei_lock_acquire(&allocator->lock);
-    status = ladei_device_block_lookup(allocator, pointer, false, "record_stream", &block);
+    status = ladei_device_block_lookup(allocator, pointer, false, "lade_device_record_stream", &block);
     ladei_lock_release(&allocator->lock);
     if (status != LADE_OK) return status;
   }
@@ -387,9 +388,8 @@ lade_status ladei_device_native_record_stream(lade_device_allocator *allocator, 
 /* ---- Cache, streams ---------------------------------------------------------------------------------------------- */
 
 static lade_status capture_refusal(const lade_device_allocator *allocator, const char *call) {
-  return ladei_error(LADE_ERR_CAPTURE, 0,
-                     "device allocator of device %d: %s: a capture into a private pool is under way", allocator->device,
-                     call);
+  return ladei_error(LADE_ERR_CAPTURE, 0, "%s: a capture into a private pool of device %d is under way", call,
+                     allocator->device);
 }
 
 static lade_status cache_flush_climbing(lade_device_allocator *allocator) {
@@ -410,7 +410,7 @@ lade_status ladei_device_native_empty_cache(lade_device_allocator *allocator) {
   bool allowed = flush_allowed(allocator);
   if (allowed) status = cache_flush_climbing(allocator);
   ladei_lock_release(&allocator->lock);
-  if (!allowed) return capture_refusal(allocator, "empty_cache");
+  if (!allowed) return capture_refusal(allocator, "lade_device_empty_cache");
   if (status == LADE_OK) ladei_error_restore(&before); /* what captures kept is no failure */
   return status;
 }

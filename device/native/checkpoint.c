@@ -55,11 +55,10 @@ static lade_status pool_ready(const lade_device_allocator *allocator, const char
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
   if (allocator->captures != NULL)
-    return ladei_device_private_pool_error(allocator, LADE_ERR_CAPTURE, call, id, "must wait: a capture is under way");
-  if (pool == NULL)
-    return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, call, id, "is unknown");
+    return ladei_device_pool_error(allocator, LADE_ERR_CAPTURE, call, id, "a capture is under way");
+  if (pool == NULL) return ladei_device_pool_refused(call, id, "which is unknown", "a pool that was begun");
   if (pool->use_count == 0 && !released_too)
-    return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, call, id, "is released");
+    return ladei_device_pool_refused(call, id, "which is released", "a pool in use");
   *out = pool;
   return LADE_OK;
 }
@@ -84,8 +83,8 @@ static lade_status pool_count(const lade_device_allocator *allocator, const lade
       *segments += run_begins(block);
       *blocks += 1;
       if (block->state == LADEI_DEVICE_HEAP_ALLOCATED || block->state == LADEI_DEVICE_HEAP_FREE) continue;
-      return ladei_device_private_pool_error(allocator, LADE_ERR_BUSY, "checkpoint_get", pool->id,
-                                             "has a freed block that other streams still use");
+      return ladei_device_pool_error(allocator, LADE_ERR_BUSY, "lade_device_checkpoint_get", pool->id,
+                                     "other streams still use a freed block of it");
     }
   }
   return LADE_OK;
@@ -139,15 +138,15 @@ lade_status ladei_device_native_checkpoint_get(lade_device_allocator *allocator,
   size_t segments = 0;
   size_t blocks = 0;
   ladei_lock_acquire(&allocator->lock);
-  lade_status status = pool_ready(allocator, "checkpoint_get", id, true, &pool);
+  lade_status status = pool_ready(allocator, "lade_device_checkpoint_get", id, true, &pool);
   if (status == LADE_OK) status = pool_count(allocator, pool, &segments, &blocks);
   lade_device_checkpoint *checkpoint = status == LADE_OK ? checkpoint_create(id, segments, blocks) : NULL;
   if (checkpoint != NULL) pool_save(&allocator->heap, pool, checkpoint);
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK) return status;
   if (checkpoint == NULL) {
-    return ladei_device_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "checkpoint_get", id,
-                                           "finds no memory");
+    return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "lade_device_checkpoint_get", id,
+                                   "no memory");
   }
   *out = checkpoint;
   return LADE_OK;
@@ -166,10 +165,9 @@ static ladei_device_block *saved_begin(const ladei_device_heap *heap, const lade
   return expandable || block->segment->size == saved->size ? block : NULL;
 }
 
-static lade_status saved_gone(const lade_device_allocator *allocator, const saved_segment *saved) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                     "device allocator of device %d: checkpoint_set: the segment at %p is gone", allocator->device,
-                     (void *)(uintptr_t)saved->address);
+static lade_status saved_gone(const saved_segment *saved) {
+  return ladei_error_argument("lade_device_checkpoint_set", "checkpoint", "one whose segments are all there",
+                              "of a segment at %p that is gone", (void *)(uintptr_t)saved->address);
 }
 
 /* C1, for one saved segment. */
@@ -177,15 +175,14 @@ static lade_status segment_ready(const lade_device_allocator *allocator, const l
                                  const saved_segment *saved) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_block *block = saved_begin(&allocator->heap, pool, saved);
-  if (block == NULL) return saved_gone(allocator, saved);
+  if (block == NULL) return saved_gone(saved);
   uint64_t end = saved->address + saved->size; /* within the segment, for runs as for whole segments */
   for (; block != NULL && block->address < end; block = block->next) {
-    if (block->state == LADEI_DEVICE_HEAP_HOLE) return saved_gone(allocator, saved);
+    if (block->state == LADEI_DEVICE_HEAP_HOLE) return saved_gone(saved);
     bool allocated = block->state == LADEI_DEVICE_HEAP_ALLOCATED && !ladei_retire_ticket_noted(&block->ticket);
     if (allocated || block->state == LADEI_DEVICE_HEAP_FREE) continue;
-    return ladei_error(LADE_ERR_BUSY, 0,
-                       "device allocator of device %d: checkpoint_set: other streams use the block at %p",
-                       allocator->device, (void *)(uintptr_t)block->address);
+    return ladei_error(LADE_ERR_BUSY, 0, "lade_device_checkpoint_set: other streams use the block at %p, device %d",
+                       (void *)(uintptr_t)block->address, allocator->device);
   }
   return LADE_OK;
 }
@@ -297,7 +294,7 @@ static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_d
                                   lade_device_restored **out) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *pool = NULL;
-  lade_status status = pool_ready(allocator, "checkpoint_set", checkpoint->id, false, &pool);
+  lade_status status = pool_ready(allocator, "lade_device_checkpoint_set", checkpoint->id, false, &pool);
   for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++)
     status = segment_ready(allocator, pool, &checkpoint->segments[i]);
   if (status != LADE_OK) return status;
@@ -305,8 +302,8 @@ static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_d
       restored_create(pool_live_count(&allocator->heap, pool), saved_live_count(checkpoint));
   if (restored == NULL || !ladei_device_heap_reserve(&allocator->heap, checkpoint->block_count)) {
     lade_device_restored_destroy(restored);
-    return ladei_device_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "checkpoint_set", checkpoint->id,
-                                           "finds no memory");
+    return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "lade_device_checkpoint_set", checkpoint->id,
+                                   "no memory");
   }
   pool_free_all(allocator, pool, checkpoint, restored->freed);
   for (size_t i = 0; i < checkpoint->segment_count; i++)

@@ -52,10 +52,11 @@ static lade_status capture_create(lade_device_allocator *allocator, const lade_s
                                   ladei_device_capture **out) {
   size_t bytes;
   if (!ladei_size_mul(count, sizeof(uint64_t), &bytes) || !ladei_size_add(bytes, sizeof(ladei_device_capture), &bytes))
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: pool_begin: %zu streams", count);
+    return ladei_error_argument("lade_device_pool_begin", "stream_count", "a count that fits into memory", "%zu",
+                                count);
   ladei_device_capture *capture = calloc(1, bytes);
   if (capture == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: pool_begin: no memory for %zu bytes", bytes);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_pool_begin: no memory for %zu bytes", bytes);
   capture->stream_count = count;
   for (size_t i = 0; i < count; i++) {
     ladei_stream stream;
@@ -78,17 +79,16 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
   ladei_device_private_pool *pool = ladei_device_private_pool_find(heap, id);
   if (pool != NULL) {
     if (pool->use_count == 0)
-      return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_begin", id, "is released");
+      return ladei_device_pool_refused("lade_device_pool_begin", id, "which is released",
+                                       "a pool in use, or a new one");
     if (*capture_find(allocator, pool) != NULL) {
-      return ladei_device_private_pool_error(allocator, LADE_ERR_CAPTURE, "pool_begin", id,
-                                             "is being captured into already");
+      return ladei_device_pool_error(allocator, LADE_ERR_CAPTURE, "lade_device_pool_begin", id,
+                                     "a capture into it is under way");
     }
   } else {
     pool = pool_create(id);
-    if (pool == NULL) {
-      return ladei_device_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "pool_begin", id,
-                                             "finds no memory");
-    }
+    if (pool == NULL)
+      return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "lade_device_pool_begin", id, "no memory");
     ladei_device_private_pool **end = &heap->private_pools;
     while (*end != NULL) end = &(*end)->next;
     *end = pool;
@@ -125,8 +125,8 @@ lade_status ladei_device_native_pool_end(lade_device_allocator *allocator, lade_
   ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
   ladei_device_capture **link = pool == NULL ? NULL : capture_find(allocator, pool);
   if (link == NULL || *link == NULL) {
-    status =
-        ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_end", id, "is not captured into");
+    status = ladei_device_pool_refused("lade_device_pool_end", id, "which no capture is under way into",
+                                       "a pool between its begin and its end");
   } else {
     ladei_device_capture *capture = *link;
     *link = capture->next;
@@ -143,8 +143,9 @@ lade_status ladei_device_native_pool_release(lade_device_allocator *allocator, l
   ladei_lock_acquire(&allocator->lock);
   ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
   if (pool == NULL || pool->use_count == 0) {
-    status = ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_release", id,
-                                             pool == NULL ? "is unknown" : "is released already");
+    status =
+        ladei_device_pool_refused("lade_device_pool_release", id,
+                                  pool == NULL ? "which is unknown" : "which is released already", "a pool in use");
   } else {
     pool->use_count--;
   }
@@ -191,8 +192,8 @@ lade_status ladei_device_native_pool_live_equals(lade_device_allocator *allocato
                                                  void *const *pointers, size_t count, bool *out_equal) {
   uint64_t *addresses = calloc(count + 1, sizeof *addresses);
   if (addresses == NULL) {
-    return ladei_device_private_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "pool_live_equals", id,
-                                           "finds no memory");
+    return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "lade_device_pool_live_equals", id,
+                                   "no memory");
   }
   for (size_t i = 0; i < count; i++) addresses[i] = (uint64_t)(uintptr_t)pointers[i];
   size_t unique = addresses_unique(addresses, count);
@@ -202,7 +203,7 @@ lade_status ladei_device_native_pool_live_equals(lade_device_allocator *allocato
   ladei_lock_release(&allocator->lock);
   free(addresses);
   if (pool == NULL)
-    return ladei_device_private_pool_error(allocator, LADE_ERR_INVALID_ARGUMENT, "pool_live_equals", id, "is unknown");
+    return ladei_device_pool_refused("lade_device_pool_live_equals", id, "which is unknown", "a pool that was begun");
   *out_equal = equal;
   return LADE_OK;
 }

@@ -21,13 +21,14 @@ static size_t callback_find(const ladei_device_callbacks *callbacks, void (*func
 }
 
 static lade_status callback_add(lade_device_allocator *allocator, ladei_device_callbacks *callbacks,
-                                void (*function)(void), void *user) {
+                                void (*function)(void), void *user, const char *call) {
+  if (function == NULL) return ladei_error_null(call, "function");
   lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
-  if (function == NULL || callback_find(callbacks, function, user) < callbacks->count) {
-    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: this callback is NULL or added already");
+  if (callback_find(callbacks, function, user) < callbacks->count) {
+    status = ladei_error_argument(call, "function", "a pair of function and user that is not", "added already");
   } else if (callbacks->count == LADEI_DEVICE_CALLBACKS_MAX) {
-    status = ladei_error(LADE_ERR_LIMIT, 0, "device allocator: %d callbacks of this kind are added already",
+    status = ladei_error(LADE_ERR_LIMIT, 0, "%s: %d callbacks are added already, the most there can be", call,
                          LADEI_DEVICE_CALLBACKS_MAX);
   } else {
     callbacks->list[callbacks->count++] = (ladei_device_callback){function, user};
@@ -38,12 +39,12 @@ static lade_status callback_add(lade_device_allocator *allocator, ladei_device_c
 }
 
 static lade_status callback_remove(lade_device_allocator *allocator, ladei_device_callbacks *callbacks,
-                                   void (*function)(void), const void *user) {
+                                   void (*function)(void), const void *user, const char *call) {
   lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
   size_t at = callback_find(callbacks, function, user);
   if (at == callbacks->count) {
-    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: this callback is not added");
+    status = ladei_error_argument(call, "function", "a pair of function and user that is", "not added");
   } else {
     callbacks->count--;
     memmove(&callbacks->list[at], &callbacks->list[at + 1], (callbacks->count - at) * sizeof callbacks->list[0]);
@@ -54,42 +55,42 @@ static lade_status callback_remove(lade_device_allocator *allocator, ladei_devic
 }
 
 lade_status lade_device_reclaimer_add(lade_device_allocator *allocator, lade_device_reclaimer function, void *user) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  return callback_add(allocator, &allocator->reclaimers, (void (*)(void))function, user);
+  return callback_add(allocator, &allocator->reclaimers, (void (*)(void))function, user, __func__);
 }
 
 lade_status lade_device_reclaimer_remove(lade_device_allocator *allocator, lade_device_reclaimer function, void *user) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  return callback_remove(allocator, &allocator->reclaimers, (void (*)(void))function, user);
+  return callback_remove(allocator, &allocator->reclaimers, (void (*)(void))function, user, __func__);
 }
 
 lade_status lade_device_oom_observer_add(lade_device_allocator *allocator, lade_device_oom_observer function,
                                          void *user) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  return callback_add(allocator, &allocator->oom_observers, (void (*)(void))function, user);
+  return callback_add(allocator, &allocator->oom_observers, (void (*)(void))function, user, __func__);
 }
 
 lade_status lade_device_oom_observer_remove(lade_device_allocator *allocator, lade_device_oom_observer function,
                                             void *user) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  return callback_remove(allocator, &allocator->oom_observers, (void (*)(void))function, user);
+  return callback_remove(allocator, &allocator->oom_observers, (void (*)(void))function, user, __func__);
 }
 
 lade_status lade_device_tracker_add(lade_device_allocator *allocator, lade_device_tracker function, void *user) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "tracker_add");
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, __func__);
   if (status != LADE_OK) return status;
-  return callback_add(allocator, &allocator->trackers, (void (*)(void))function, user);
+  return callback_add(allocator, &allocator->trackers, (void (*)(void))function, user, __func__);
 }
 
 lade_status lade_device_tracker_remove(lade_device_allocator *allocator, lade_device_tracker function, void *user) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  return callback_remove(allocator, &allocator->trackers, (void (*)(void))function, user);
+  return callback_remove(allocator, &allocator->trackers, (void (*)(void))function, user, __func__);
 }
 
 bool ladei_device_callbacks_reclaim(lade_device_allocator *allocator) {

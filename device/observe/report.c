@@ -22,7 +22,7 @@ void ladei_device_report_retire_counters(lade_device_allocator *allocator, lade_
 }
 
 lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_stats *stats) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   lade_device_stats own = ladei_device_heap_stats(&allocator->heap);
@@ -34,7 +34,7 @@ lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_
 }
 
 lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_counters_reset_peaks(&allocator->heap.counters);
@@ -43,7 +43,7 @@ lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
 }
 
 lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_counters_reset_sums(&allocator->heap.counters);

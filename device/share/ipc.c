@@ -30,9 +30,9 @@ struct ladei_device_ipc_mapping {
 
 _Static_assert(sizeof(lade_device_ipc_handle) == sizeof(ladei_ipc_handle), "handles are the driver's bytes");
 
-static lade_status ipc_supported(const lade_device_allocator *allocator) {
+static lade_status ipc_supported(const lade_device_allocator *allocator, const char *call) {
   if (allocator->runtime->ops->ipc_open != NULL) return LADE_OK;
-  return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator: runtime \"%s\" shares no memory between processes",
+  return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: runtime \"%s\" shares no memory between processes", call,
                      allocator->runtime->ops->name);
 }
 
@@ -41,7 +41,7 @@ lade_status ladei_device_native_ipc_export(lade_device_allocator *allocator, con
   void *base = NULL;
   size_t bytes = 0;
   lade_status status = allocator->backend->base_get(allocator, pointer, &base, &bytes);
-  if (status == LADE_OK) status = ipc_supported(allocator);
+  if (status == LADE_OK) status = ipc_supported(allocator, "lade_device_ipc_export");
   if (status != LADE_OK) return status;
   ladei_ipc_handle handle;
   status = allocator->runtime->ops->ipc_export(allocator->runtime->self, base, &handle);
@@ -116,17 +116,18 @@ static lade_status mapping_open(lade_device_allocator *allocator, ladei_device_i
 
 static lade_status handle_open(lade_device_allocator *allocator, const lade_device_ipc_handle *handle,
                                void **out_base) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK && (handle == NULL || out_base == NULL))
-    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: ipc_open: an argument is NULL");
-  if (status == LADE_OK) status = ipc_supported(allocator);
+  static const char call[] = "lade_device_ipc_open";
+  lade_status status = ladei_device_check_call(allocator, call);
+  if (status == LADE_OK && handle == NULL) status = ladei_error_null(call, "handle");
+  if (status == LADE_OK && out_base == NULL) status = ladei_error_null(call, "out_base");
+  if (status == LADE_OK) status = ipc_supported(allocator, call);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_ipc_mapping *mapping = *mapping_find(allocator, handle);
   if (mapping == NULL) {
     mapping = mapping_create(allocator, handle);
     status = mapping != NULL ? mapping_open(allocator, mapping)
-                             : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: ipc_open: no memory");
+                             : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory", call);
   }
   if (status == LADE_OK) {
     mapping->count++;
@@ -164,14 +165,16 @@ static lade_status mapping_close(lade_device_allocator *allocator, ladei_device_
 }
 
 static lade_status base_close(lade_device_allocator *allocator, void *base) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, "lade_device_ipc_close");
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_ipc_mapping *mapping = allocator->ipc_mappings;
   while (mapping != NULL && (mapping->busy || mapping->base != base)) mapping = mapping->next;
   if (mapping == NULL) {
-    status = ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: ipc_close: %p is not open",
-                         allocator->device, base);
+    status = ladei_error(
+        LADE_ERR_FOREIGN_POINTER, 0,
+        "lade_device_ipc_close: base is %p; expected what lade_device_ipc_open gave, still open, on device %d", base,
+        allocator->device);
   } else if (--mapping->count == 0) {
     status = mapping_close(allocator, mapping);
   }

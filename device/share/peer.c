@@ -17,14 +17,14 @@ lade_status ladei_device_native_base_get(lade_device_allocator *allocator, const
                                          size_t *out_bytes) {
   ladei_device_block *block = NULL;
   ladei_lock_acquire(&allocator->lock);
-  lade_status status = ladei_device_block_lookup(allocator, pointer, false, "base_get", &block);
+  lade_status status = ladei_device_block_lookup(allocator, pointer, false, "lade_device_base_get", &block);
   if (status == LADE_OK && ladei_device_heap_segment_expandable(block->segment)) {
     status =
         ladei_error(LADE_ERR_UNSUPPORTED, 0,
-                    "device allocator of device %d: base_get: %p lies in an expandable segment, which other "
+                    "lade_device_base_get: %p, device %d, lies in an expandable segment, which other "
                     "processes cannot be given as a whole; turn expandable_segments off for such memory, or export it "
                     "with lade_device_shared_export",
-                    allocator->device, pointer);
+                    pointer, allocator->device);
   }
   if (status == LADE_OK) {
     *out_base = (void *)(uintptr_t)block->segment->address;
@@ -72,7 +72,7 @@ static lade_status peer_append(lade_device_allocator *allocator, int peer) {
   size_t count = atomic_load(&allocator->peer_count);
   if (peer_known(allocator, peer)) return LADE_OK;
   if (count == LADEI_DEVICE_PEERS_MAX) {
-    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator: peer_add: more than %d peers",
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_device_peer_add: there are %d peers, the most there can be",
                        LADEI_DEVICE_PEERS_MAX);
   }
   allocator->peers[count] = peer;
@@ -97,16 +97,20 @@ static bool copy_is_plain(const lade_device_allocator *to, const lade_device_all
   return to->device == from->device || peer_known(from, to->device) || (!has_expandable(to) && !has_expandable(from));
 }
 
-static lade_status copy_check(const lade_device_allocator *to, const void *destination,
-                              const lade_device_allocator *from, const void *source) {
-  lade_status status = ladei_device_check_call(to);
-  if (status == LADE_OK) status = ladei_device_check_call(from);
-  if (status != LADE_OK) return status;
-  if (destination == NULL || source == NULL || to->runtime != from->runtime) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "device allocator: copy: an address is NULL, or the allocators have two runtimes");
-  }
-  return LADE_OK;
+static lade_status addresses_check(const char *call, const void *destination, const void *source) {
+  if (destination == NULL) return ladei_error_null(call, "destination");
+  return source == NULL ? ladei_error_null(call, "source") : LADE_OK;
+}
+
+static lade_status allocators_check(const char *call, const lade_device_allocator *to,
+                                    const lade_device_allocator *from) {
+  if (to == NULL || from == NULL)
+    return ladei_error_null(call, to == NULL ? "destination_allocator" : "source_allocator");
+  lade_status status = ladei_device_check_call(to, call);
+  if (status == LADE_OK) status = ladei_device_check_call(from, call);
+  if (status != LADE_OK || to->runtime == from->runtime) return status;
+  return ladei_error_argument(call, "source_allocator", "one of the same runtime as destination_allocator",
+                              "of another runtime");
 }
 
 lade_status lade_device_copy_async(lade_device_allocator *destination_allocator, void *destination,
@@ -114,7 +118,8 @@ lade_status lade_device_copy_async(lade_device_allocator *destination_allocator,
                                    lade_stream stream) {
   const lade_device_allocator *to = destination_allocator;
   const lade_device_allocator *from = source_allocator;
-  lade_status status = copy_check(to, destination, from, source);
+  lade_status status = allocators_check(__func__, to, from);
+  if (status == LADE_OK) status = addresses_check(__func__, destination, source);
   if (status != LADE_OK || bytes == 0) return status;
   const lade_runtime_ops *ops = to->runtime->ops;
   void *self = to->runtime->self;
@@ -126,7 +131,8 @@ lade_status lade_device_copy_async(lade_device_allocator *destination_allocator,
 }
 
 lade_status lade_device_copy(lade_device_allocator *allocator, void *destination, const void *source, size_t bytes) {
-  lade_status status = copy_check(allocator, destination, allocator, source);
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK) status = addresses_check(__func__, destination, source);
   if (status != LADE_OK || bytes == 0) return status;
   const lade_runtime_ops *ops = allocator->runtime->ops;
   return ops->copy_sync(allocator->runtime->self, allocator->device, LADEI_COPY_D2D, destination, source, bytes);

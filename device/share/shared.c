@@ -54,15 +54,15 @@ typedef struct export_plan {
 } export_plan;
 
 static lade_status export_refused(const lade_device_allocator *allocator, const void *pointer, const char *why) {
-  return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator of device %d: shared_export: %p %s", allocator->device,
-                     pointer, why);
+  return ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_device_shared_export: %p of device %d %s", pointer,
+                     allocator->device, why);
 }
 
 /* The handles under a block. Lock held. */
 static lade_status plan_make(lade_device_allocator *allocator, const void *pointer, export_plan *out) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_block *block = NULL;
-  lade_status status = ladei_device_block_lookup(allocator, pointer, false, "shared_export", &block);
+  lade_status status = ladei_device_block_lookup(allocator, pointer, false, "lade_device_shared_export", &block);
   if (status != LADE_OK) return status;
   const ladei_device_heap_segment *segment = block->segment;
   if (!ladei_device_heap_segment_expandable(segment))
@@ -73,8 +73,7 @@ static lade_status plan_make(lade_device_allocator *allocator, const void *point
   *out = (export_plan){.count = last - first + 1, .piece_bytes = bytes};
   out->offset = (size_t)((uint64_t)(uintptr_t)pointer - segment->address) - first * bytes;
   out->handles = calloc(out->count, sizeof *out->handles);
-  if (out->handles == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: shared_export: no memory");
+  if (out->handles == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_shared_export: no memory");
   for (size_t i = 0; i < out->count; i++) {
     const ladei_device_granule *granule = ladei_device_granule_at(segment->granules, first + i);
     if (!granule->exportable) {
@@ -93,7 +92,7 @@ static void descriptors_close(int *fds, size_t count) {
 
 static lade_status descriptors_make(lade_device_allocator *allocator, const export_plan *plan, int **out_fds) {
   int *fds = calloc(plan->count, sizeof *fds);
-  if (fds == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: shared_export: no memory");
+  if (fds == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_shared_export: no memory");
   for (size_t i = 0; i < plan->count; i++) {
     lade_status status = ops_of(allocator)->vm_export(allocator->runtime->self, plan->handles[i], &fds[i]);
     if (status == LADE_OK) continue;
@@ -177,19 +176,23 @@ static lade_status pieces_map(lade_device_allocator *allocator, ladei_device_sha
   return status;
 }
 
-static lade_status shared_check(const lade_device_allocator *allocator, const lade_device_shared *shared) {
+static lade_status shared_check(const lade_device_allocator *allocator, const lade_device_shared *shared,
+                                const char *call) {
   size_t bytes;
-  if (ops_of(allocator)->vm_import == NULL) {
-    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "device allocator: runtime \"%s\" has no virtual memory",
+  if (ops_of(allocator)->vm_import == NULL)
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: runtime \"%s\" has no virtual memory", call,
                        ops_of(allocator)->name);
+  if (shared->fds == NULL) return ladei_error_null(call, "shared.fds");
+  if (shared->piece_bytes == 0) return ladei_error_argument(call, "shared.piece_bytes", "more than 0", "0");
+  if (shared->offset >= shared->piece_bytes) {
+    return ladei_error_argument(call, "shared.offset", "less than shared.piece_bytes", "%llu of %llu",
+                                (unsigned long long)shared->offset, (unsigned long long)shared->piece_bytes);
   }
-  if (shared->fds != NULL && shared->fd_count > 0 && shared->piece_bytes > 0 && shared->offset < shared->piece_bytes &&
-      ladei_size_mul((size_t)shared->fd_count, (size_t)shared->piece_bytes, &bytes) && bytes < LADEI_SIZE_LIMIT)
+  if (shared->fd_count > 0 && ladei_size_mul((size_t)shared->fd_count, (size_t)shared->piece_bytes, &bytes) &&
+      bytes < LADEI_SIZE_LIMIT)
     return LADE_OK;
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                     "device allocator: shared_open: %llu descriptors of %llu bytes, offset %llu",
-                     (unsigned long long)shared->fd_count, (unsigned long long)shared->piece_bytes,
-                     (unsigned long long)shared->offset);
+  return ladei_error_argument(call, "shared.fd_count", "1 or more, together less than 2^60 bytes", "%llu of %llu bytes",
+                              (unsigned long long)shared->fd_count, (unsigned long long)shared->piece_bytes);
 }
 
 static void mapping_enter(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping) {
@@ -214,16 +217,17 @@ static void mapping_drop(lade_device_allocator *allocator, ladei_device_shared_m
 }
 
 static lade_status memory_open(lade_device_allocator *allocator, const lade_device_shared *shared, void **out) {
-  lade_status status = ladei_device_check_call(allocator);
-  if (status == LADE_OK && (shared == NULL || out == NULL))
-    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device allocator: shared_open: an argument is NULL");
+  static const char call[] = "lade_device_shared_open";
+  lade_status status = ladei_device_check_call(allocator, call);
+  if (status == LADE_OK && shared == NULL) status = ladei_error_null(call, "shared");
+  if (status == LADE_OK && out == NULL) status = ladei_error_null(call, "out");
   lade_device_shared own;
   if (status == LADE_OK) status = ladei_options_read("lade_device_shared", shared, &own, sizeof own);
-  if (status == LADE_OK) status = shared_check(allocator, &own);
+  if (status == LADE_OK) status = shared_check(allocator, &own, call);
   if (status != LADE_OK) return status;
   size_t count = (size_t)own.fd_count;
   ladei_device_shared_mapping *mapping = calloc(1, sizeof *mapping + count * sizeof mapping->pieces[0]);
-  if (mapping == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: shared_open: no memory");
+  if (mapping == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory", call);
   mapping->piece_bytes = (size_t)own.piece_bytes;
   mapping->count = count;
   mapping->offset = (size_t)own.offset;
@@ -299,12 +303,14 @@ lade_status ladei_device_shared_finish(lade_device_allocator *allocator) {
 }
 
 static lade_status memory_close(lade_device_allocator *allocator, void *pointer) {
-  lade_status status = ladei_device_check_call(allocator);
+  lade_status status = ladei_device_check_call(allocator, "lade_device_shared_close");
   if (status != LADE_OK) return status;
   ladei_device_shared_mapping *mapping = mapping_claim(allocator, pointer);
   if (mapping == NULL) {
-    return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "device allocator of device %d: shared_close: %p is not open",
-                       allocator->device, pointer);
+    return ladei_error(
+        LADE_ERR_FOREIGN_POINTER, 0,
+        "lade_device_shared_close: pointer is %p; expected what lade_device_shared_open gave, still open, on device %d",
+        pointer, allocator->device);
   }
   status = mapping_release(allocator, mapping);
   mapping_settle(allocator, mapping, status == LADE_OK);

@@ -3,36 +3,45 @@
 #ifndef LADE_DEVICE_STATE_CHECKS_H
 #define LADE_DEVICE_STATE_CHECKS_H
 
+#include "base/error.h"
 #include "device/state/backend.h"
 
-/* NULL, or a child of the process that made it: the error. */
-lade_status ladei_device_null(void); /* the error itself */
-static inline lade_status ladei_device_check_call(const lade_device_allocator *allocator) {
-  return allocator == NULL ? ladei_device_null() : ladei_runtime_check_process(allocator->runtime);
+/* An allocator that is NULL, or was made by a parent of this process, is refused. In all of these `call` is the name of the
+ * public function. */
+static inline lade_status ladei_device_check_call(const lade_device_allocator *allocator, const char *call) {
+  return allocator == NULL ? ladei_error_null(call, "allocator") : ladei_runtime_check_process(allocator->runtime);
 }
 
 /* The error for a stream of another device. */
-lade_status ladei_device_stream_elsewhere(const lade_device_allocator *allocator, int device);
+lade_status ladei_device_stream_elsewhere(int device);
 /* Resolves a stream to allocate on: one of the allocator's device, else LADE_ERR_INVALID_ARGUMENT. No lock held. */
 static inline lade_status ladei_device_stream_resolve(lade_device_allocator *allocator, lade_stream stream,
                                                       ladei_stream *out) {
   ladei_lock_assert_none_held();
   lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, out);
   if (status != LADE_OK || out->device == allocator->device) return status;
-  return ladei_device_stream_elsewhere(allocator, out->device);
+  return ladei_device_stream_elsewhere(out->device);
 }
+
+/* What is wrong with an address: it lies in no block, in memory that is free, or `offset` bytes into a block. */
+lade_status ladei_device_pointer_foreign(const lade_device_allocator *allocator, const char *call, const void *pointer);
+lade_status ladei_device_pointer_freed(const lade_device_allocator *allocator, const char *call, const void *pointer);
+lade_status ladei_device_pointer_interior(const lade_device_allocator *allocator, const char *call, const void *pointer,
+                                          uint64_t offset);
 
 /* The block handed out that `pointer` lies in (starts, if `exact`), or what is wrong with the pointer. Lock held. */
 lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,
                                       const char *call, ladei_device_block **out);
 
-/* Error record that names call and pool; returns `status`. */
-lade_status ladei_device_private_pool_error(const lade_device_allocator *allocator, lade_status status,
-                                            const char *call, lade_device_pool_id id, const char *what);
+/* LADE_ERR_INVALID_ARGUMENT for the id of a private pool: what it is, and what was expected. */
+lade_status ladei_device_pool_refused(const char *call, lade_device_pool_id id, const char *what, const char *expected);
+/* Another failure with a private pool. */
+lade_status ladei_device_pool_error(const lade_device_allocator *allocator, lade_status status, const char *call,
+                                    lade_device_pool_id id, const char *what);
 
 /* LADE_ERR_UNSUPPORTED, naming call and backend. */
 lade_status ladei_device_backend_lacks(const lade_device_allocator *allocator, const char *call);
-/* LADE_OK for a native allocator; else the same. */
+/* LADE_OK where the backend has a heap; else the same. */
 lade_status ladei_device_check_heap(const lade_device_allocator *allocator, const char *call);
 
 /* LADE_NOT_READY, with the count, while freed blocks are still in use. */

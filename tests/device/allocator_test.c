@@ -585,7 +585,8 @@ LADE_TEST(DeviceErrors, SizesAndArguments) {
   lade_stream elsewhere;
   LADE_ASSERT_OK(lade_stream_create(f.runtime, 1, &elsewhere));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_alloc(f.allocator, 1, elsewhere, &out));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "belongs to device 1");
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text,
+                           "lade_device_alloc: stream is of device 1; expected a stream of the allocator's");
   LADE_ASSERT_OK(lade_stream_destroy(f.runtime, elsewhere));
 
   lade_device_allocator *none = NULL;
