@@ -70,8 +70,8 @@ bool bench_interleave(const bench_variant *variants, size_t count, unsigned repe
     if (isnan(variants[i].run(variants[i].user))) return false;
   }
   for (unsigned round = 0; round < repeats && round < BENCH_MAX_REPEATS; round++) {
-    for (size_t turn = 0; turn < count; turn++) {
-      size_t i = (round + turn) % count;
+    for (size_t step = 0; step < count; step++) {
+      size_t i = (round + step) % count;
       double value = variants[i].run(variants[i].user);
       if (isnan(value)) return false;
       out[i].values[out[i].count++] = value;

@@ -27,7 +27,7 @@
 
 enum { MOST_THREADS = 16, MOST_BUFFERS = 4 };
 
-/* The input is cut into chunks once for each size. */
+/* The input is divided into chunks once for each size. */
 typedef struct task {
   staging_piece piece; /* bytes: of the chunk; offset: in the file; place: in the window */
 } task;
@@ -105,12 +105,12 @@ static void worker_pass(worker *w) {
   crew *c = w->crew;
   bool good = true;
   size_t at;
-  unsigned turn = 0;
+  unsigned next = 0;
   while (good && !staging_interrupted && !atomic_load(&c->failed) &&
          (at = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed)) < c->task_end)
-    good = chunk_move(w, &w->buffers[turn++ % c->choice.buffers], &c->tasks[at]);
+    good = chunk_move(w, &w->buffers[next++ % c->choice.buffers], &c->tasks[at]);
   for (unsigned i = 0; i < c->choice.buffers; i++)
-    good = buffer_settle(c, &w->buffers[(turn + i) % c->choice.buffers]) && good;
+    good = buffer_settle(c, &w->buffers[(next + i) % c->choice.buffers]) && good;
   if (!good) atomic_store(&c->failed, true);
 }
 
@@ -148,7 +148,7 @@ static bool crew_pass(crew *c, uint64_t most_bytes) {
 
 /* --- a crew ------------------------------------------------------------------------------------------------------- */
 
-/* Cuts the inputs' pieces into chunks; the window's pieces are chunks' multiples but the last. */
+/* Divides the inputs' pieces into chunks; all pieces of the window but the last are multiples of a chunk. */
 static bool tasks_make(crew *c) {
   staging_cursor cursor = {0};
   staging_piece piece;

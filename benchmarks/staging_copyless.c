@@ -3,10 +3,10 @@
  * The runtime with the copies left out: what the pipeline's reads (or writes) alone take, into the same pinned blocks, by
  * the same threads. Every other operation is the runtime's own.
  *
- * Copies that take no time teach a pipeline nothing about its link, so this one gets the chunks that lade's has come to: it
- * is made when that has run once.
+ * A pipeline learns nothing about its link from copies that take no time. So this one gets the chunk size that lade's has
+ * chosen: it is made when that has run once.
  *
- * I1  The table is a copy of the runtime's but for the copies, which succeed and move nothing.
+ * I1  The table is the runtime's, except for the copies, which succeed and move nothing.
  * Locks: none; the table is constant after it was made.
  */
 #include "benchmarks/staging_copyless.h"

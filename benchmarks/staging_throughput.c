@@ -236,7 +236,7 @@ static bool report_all(staging *s) {
   return (s->settings.plot_path == NULL || staging_report_plot(s)) && good;
 }
 
-/* In reverse; each part may be missing. */
+/* In reverse; each of them may be missing. */
 static bool all_close(staging *s) {
   bool good = true;
   if (s->window != NULL) good = lade_device_free(lade_pair_device_allocator(s->pair), s->window) == LADE_OK;

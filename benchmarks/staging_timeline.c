@@ -75,7 +75,7 @@ uint64_t staging_timeline_events(const staging_settings *settings) {
 
 static uint64_t now_ns(const staging *s) { return s->runtime->ops->now_ns(s->runtime->self); }
 
-/* Keeps what overlaps the pass, cut to it. */
+/* Keeps what overlaps the pass, shortened to it. */
 static void events_clip(recorded *pass) {
   size_t kept = 0;
   for (size_t i = 0; i < pass->count; i++) {

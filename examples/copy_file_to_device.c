@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
 
   lade_ticket *down = submit(pair, LADE_TO_DEVICE, lade_endpoint_file(fd, 0, file), loaded, bytes, NULL);
   LADE(lade_stream_wait_ticket(stream, down));
-  LADE(lade_copy_async(runtime, result, loaded, bytes, stream)); /* stands for a kernel */
+  LADE(lade_copy_async(runtime, result, loaded, bytes, stream)); /* in place of a kernel */
   lade_ticket *up = submit(pair, LADE_TO_HOST, lade_endpoint_memory(back), result, bytes, stream);
   LADE(lade_ticket_wait(up, LADE_WAIT_FOREVER));
   LADE(lade_ticket_wait(down, LADE_WAIT_FOREVER)); /* its error would be the reason for bytes that are wrong */

@@ -39,7 +39,7 @@ static void round_run(loop *l, int number) {
   for (int i = 0; i < LAYERS; i++) {
     size_t bytes = ((size_t)1 << (16 + i)) + (size_t)(number % 7) * 4096;
     LADE(lade_device_alloc(l->allocator, bytes, l->compute, &layers[i]));
-    LADE(lade_copy_async(l->runtime, layers[i], l->host, sizeof l->host, l->compute)); /* stands for a kernel */
+    LADE(lade_copy_async(l->runtime, layers[i], l->host, sizeof l->host, l->compute)); /* in place of a kernel */
   }
   LADE(lade_event_record(l->runtime, l->computed, l->compute));
   LADE(lade_stream_wait_event(l->runtime, l->copy, l->computed));

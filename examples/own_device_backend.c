@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory from an allocator of the program's own, behind lade's calls: slots of one size, cut from a block that was
- * taken once. lade keeps the books, waits for other streams before a slot comes back, and tells wrong pointers apart.
+ * Device memory from an allocator of the program's own, behind lade's calls: slots of one size in a block that was
+ * taken once. lade counts, waits for other streams before a slot comes back, and refuses wrong pointers.
  *
  * usage: own_device_backend [RUNTIME]     cuda, cpu, sim; default: the best one found
  */
@@ -60,7 +60,7 @@ static void rounds_run(lade_runtime *runtime, lade_device_allocator *allocator, 
   for (int i = 0; i < ROUNDS; i++) {
     void *block;
     LADE(lade_device_alloc(allocator, SLOT_BYTES, compute, &block));
-    LADE(lade_copy_async(runtime, block, host, sizeof host, compute)); /* stands for a kernel */
+    LADE(lade_copy_async(runtime, block, host, sizeof host, compute)); /* in place of a kernel */
     LADE(lade_stream_synchronize(runtime, compute));
     LADE(lade_copy_async(runtime, host, block, sizeof host, copy));
     LADE(lade_device_record_stream(allocator, block, copy)); /* the slot comes back after the copy */

@@ -20,7 +20,7 @@ static void usage(FILE *out) {
   fputs("usage: lade COMMAND [ARGUMENT...]\n\ncommands:\n", out);
   for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++)
     fprintf(out, "  %-10s %s\n", subcommands[i]->name, subcommands[i]->what);
-  fputs("\n`lade COMMAND --help` tells more.\n", out);
+  fputs("\n`lade COMMAND --help` explains it.\n", out);
 }
 
 int main(int argc, char **argv) {

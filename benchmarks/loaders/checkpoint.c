@@ -36,7 +36,7 @@ static uint64_t tensor_elements(unsigned i, uint64_t bytes) {
   return i % 2 == 1 ? 4096 : matrix - matrix % 2048 - 2048;
 }
 
-/* The tensors are pieces of one block of device memory, which need not be larger than the largest of them. */
+/* The tensors share one block of device memory, which needs only the size of the largest of them. */
 static bool file_make(uint64_t bytes, void *block) {
   static lade_tensor tensors[TENSORS];
   static uint64_t shapes[TENSORS];

@@ -4,7 +4,7 @@
  *
  * "lade" is lade's own cost: what was measured less the driver calls made in it. Those are shown as a baseline of their
  * own, "driver calls", and "measured" is both together. Pairs and holes run on the software device of addresses only
- * ("sim"); uses by other streams on a driver model whose streams finish work as they are told (model_driver.h).
+ * ("sim"); uses by other streams on a driver model whose streams finish work when the benchmark says so (model_driver.h).
  *
  * Warm-up: each case runs once uncounted (frame.h). Statistic: median over repeats of the mean of one repeat.
  */
@@ -212,7 +212,7 @@ typedef struct record_rig {
 } record_rig;
 
 /* What the frees of one row take: noting the use, the free, and giving the blocks back to the cache once their events
- * are done, which the allocation after the row finds out. *out_calls_ns gets the driver's part. */
+ * are done, which the allocation after the row finds out. *out_calls_ns gets the time of the driver calls. */
 static double row_run(record_rig *r, bool recorded, double *out_calls_ns) {
   for (size_t i = 0; i < ROW; i++)
     if (lade_device_alloc(r->allocator, LADEI_KIB, model_handle(r->own), &r->blocks[i]) != LADE_OK) return NAN;
@@ -235,22 +235,22 @@ static double row_run(record_rig *r, bool recorded, double *out_calls_ns) {
   return ns;
 }
 
-typedef enum part { PART_OWN, PART_MEASURED, PART_CALLS } part;
+typedef enum share { SHARE_OWN, SHARE_MEASURED, SHARE_CALLS } share;
 
-static double rows_run(record_rig *r, bool recorded, part wanted) {
+static double rows_run(record_rig *r, bool recorded, share wanted) {
   double total = 0;
   for (size_t i = 0; i < r->rows; i++) {
     double calls = 0;
     double ns = row_run(r, recorded, &calls);
-    total += wanted == PART_OWN ? ns - calls : wanted == PART_CALLS ? calls : ns;
+    total += wanted == SHARE_OWN ? ns - calls : wanted == SHARE_CALLS ? calls : ns;
   }
   return total / (double)(r->rows * ROW);
 }
 
-static double record_own_run(void *user) { return rows_run(user, true, PART_OWN); }
-static double record_measured_run(void *user) { return rows_run(user, true, PART_MEASURED); }
-static double record_calls_run(void *user) { return rows_run(user, true, PART_CALLS); }
-static double free_own_run(void *user) { return rows_run(user, false, PART_OWN); }
+static double record_own_run(void *user) { return rows_run(user, true, SHARE_OWN); }
+static double record_measured_run(void *user) { return rows_run(user, true, SHARE_MEASURED); }
+static double record_calls_run(void *user) { return rows_run(user, true, SHARE_CALLS); }
+static double free_own_run(void *user) { return rows_run(user, false, SHARE_OWN); }
 
 static bool record_case(bench *b, const bench_case *self) {
   record_rig r = {.driver = model_open(false), .rows = steps_for(b) / ROW / 4 + 1};

@@ -2,7 +2,7 @@
 /*
  * What does history cost, and how long does a snapshot hold allocations up?
  *
- * pair      one block allocated and freed again from the cache; nobody listens, against a tracker and the levels of
+ * pair      one block allocated and freed again from the cache; without listeners, against a tracker and the levels of
  *           history. A context here is a pointer to a static: what a program's own capture costs comes on top.
  * snapshot  copy of 100,000 live blocks, each with a context of its own, and of 100,000 events; against the same without
  *           history.

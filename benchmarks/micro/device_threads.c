@@ -30,7 +30,7 @@ enum { THREADS_MAX = 16 };
 
 typedef struct rig rig;
 
-/* One thread's part. */
+/* One thread's work. */
 typedef struct worker {
   rig *r;
   lade_stream stream;

@@ -6,7 +6,7 @@
  * usage: hot_paths CASE BYTES PAIRS [threads]
  *   pinned    alloc and free of a pinned block, no stream
  *   recorded  alloc, record of a stream and free of a pinned block, 64 of them in flight
- *   streams   as recorded, over 10,000 streams in turn, each idle by its next turn
+ *   streams   as recorded, over 10,000 streams, one after the other, each idle when it is used again
  *   device    alloc and free of a device block on one stream
  * With "threads" the process has a second thread, which sleeps.
  */

@@ -2,7 +2,7 @@
 /*
  * The driver that costs next to nothing: see model_driver.h.
  *
- * I1  stream->done <= stream->queued; an event is finished when its stream has done `position` pieces.
+ * I1  stream->done <= stream->queued; an event is finished when its stream has done `position` items.
  * I2  An address is given out once in the driver's life, so addresses of different segments never touch by chance.
  * Locks: none; what threads share is atomic.
  */

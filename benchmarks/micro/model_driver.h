@@ -5,7 +5,7 @@
  *
  *   device memory   addresses that nothing lies at
  *   pinned memory   addresses that nothing lies at: terabytes of them; or, on request, pages locked with mlock()
- *   streams         in order; model_submit() queues one piece of work, of which the last `lag` are unfinished
+ *   streams         in order; model_submit() queues one item of work; the last `lag` are unfinished
  *   events          record: remember how much is queued; query: compare with how much is finished
  *
  * Threads: any; model_submit() on one stream from one thread at a time. The counters are the calling thread's own.

@@ -3,7 +3,7 @@
  * pinned_cache: what does lade's pinned host block cache itself cost, beside fast mallocs and the cache that frameworks
  * have?
  *
- * Pinned memory is addresses only (model_driver.h) but for the case that measures pinning; so sizes are free, and what
+ * Pinned memory is addresses only (model_driver.h), except in the case that measures pinning. So sizes are free, and what
  * is measured is the caches' own work. Run it on a quiet machine, built with --config=opt.
  */
 #include "benchmarks/micro/pinned_cache_cycles.h"
@@ -18,9 +18,9 @@ int main(int argc, char **argv) {
       {"lists", "the same with lists of sizes, replacing random ones of those in use", lists_case, NULL},
       {"holes", "1 KiB among 65,536 free holes, past the magazines", holes_case, NULL},
       {"record", "alloc, record on one stream, free; 64 in flight; calls of the driver subtracted", record_case, NULL},
-      {"reference", "against the model of the reference cache: own cost, and with a driver's cost", reference_case,
+      {"reference", "against the model of PyTorch's cache: own cost, and with a driver's cost", reference_case, NULL},
+      {"streams", "as record, over 10,000 streams one after the other, each idle when it is used again", streams_case,
        NULL},
-      {"streams", "as record, over 10,000 streams in turn, each idle by its next turn", streams_case, NULL},
       {"threads", "speed of two threads by that of one", threads_case, NULL},
       {"idle", "a pair and a recorded cycle among 0 to 1,000 idle threads", idle_case, NULL},
       {"latency", "99.9th percentile of single calls, two threads", latency_case, NULL},
@@ -29,6 +29,6 @@ int main(int argc, char **argv) {
       {"metadata", "memory that records of blocks take", metadata_case, NULL},
       {"cold", "pinning: map, prefault, lock", cold_case, NULL},
   };
-  return bench_main(argc, argv, "What does the pinned cache itself cost, beside mallocs and the reference cache?",
-                    cases, sizeof cases / sizeof cases[0]);
+  return bench_main(argc, argv, "What does the pinned cache itself cost, beside mallocs and PyTorch's cache?", cases,
+                    sizeof cases / sizeof cases[0]);
 }

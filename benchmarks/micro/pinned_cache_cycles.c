@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pinned_cache, streams and threads: cycles of alloc, record, free. Each thread has a stream of its own, on which the
- * last 64 pieces of work are unfinished at any time.
+ * last 64 items of work are unfinished at any time.
  *
  * A cache's own cost is the time less that of the driver's calls, which are counted and were measured by themselves.
  * Warm-up: the frame's uncounted round, and one batch of each thread before the threads start together.
@@ -94,7 +94,7 @@ static double cycles_measure(void *user) {
   return NAN;
 }
 
-/* lade, then the reference, in one row. */
+/* lade, then the model of PyTorch's cache, in one row. */
 static bool pair_measure(bench *b, const char *name, cycles_run run, const char *what, const char *target) {
   static const char *const units[] = {"ns", "frees/event", "calls/cycle", "x"};
   cycles_run lade = run, reference = run;
@@ -178,7 +178,7 @@ bool threads_case(bench *b, const bench_case *self) {
 
 /* ---- Streams by the thousand ------------------------------------------------------------------------------------- */
 
-/* What a cycle and the pool's next look at the stream touch, each of them after all other streams have had their turn:
+/* What a cycle and the pool's next look at the stream touch, each of them after all other streams were used:
  * the block's record, the queue of the stream and its bucket, the use of the block. */
 enum { MANY_STREAMS = 10000, TOUCHED_BYTES = 512, LINE_BYTES = 64 };
 

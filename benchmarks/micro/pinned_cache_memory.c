@@ -279,7 +279,7 @@ typedef struct cold_run {
   bool locks; /* false: mapped and prefaulted only */
   /* Of all rounds, the uncounted one first, in milliseconds. */
   bench_samples lade, plain;
-  unsigned told; /* rounds whose ratio was asked for */
+  unsigned ratios_read; /* rounds whose ratio was asked for */
 } cold_run;
 
 static double cold_note(bench_samples *samples, double ms) {
@@ -344,7 +344,7 @@ static double plain_cold(void *user) {
 /* One round after the other: how much faster lade was in it. Measures nothing. */
 static double cold_ratio(void *user) {
   cold_run *run = user;
-  unsigned round = run->told++;
+  unsigned round = run->ratios_read++;
   return run->plain.values[round] / run->lade.values[round];
 }
 

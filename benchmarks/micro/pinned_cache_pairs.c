@@ -150,7 +150,7 @@ enum { HOLES = 65536 };
 typedef struct holes_run {
   subjects s;
   double seconds;
-  subject_block (*blocks)[2]; /* [HOLES]: by lade, by the reference; in use */
+  subject_block (*blocks)[2]; /* [HOLES]: by lade, by the model; in use */
   sizes_random random;
 } holes_run;
 

@@ -3,7 +3,7 @@
  * pinned_settings: what does each setting of the pinned pool change?
  *
  * The first variant of each case has the defaults ("lade"), the others change one setting, in interleaved repeats. Pinned
- * memory is that of model_driver.h: addresses only, or mapped memory where it is touched; for pinning, locked pages stand in
+ * memory is that of model_driver.h: addresses only, or mapped memory where it is touched; for pinning, locked pages serve
  * for registered ones. docs/tuning.md quotes the medians. Run it on a quiet machine, built with --config=opt.
  */
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What pinned_cache measures, under one interface: lade, mimalloc, jemalloc, the model of the reference cache.
+ * What pinned_cache measures, under one interface: lade, mimalloc, jemalloc, the model of PyTorch's pinned cache.
  *
  * The calls are inline functions in constant tables, and the loops that take such a table are inlined too, so no call
  * through a pointer is measured that a program would not make.
@@ -25,10 +25,10 @@ lade_pinned_options subjects_pool_options(void);
 
 /* NULL options: those above. False, having said why. */
 bool subjects_open(subjects *s, const lade_pinned_options *options);
-/* Finishes all work first; also of what was opened in part. False, having said why, when blocks are lost. */
+/* Finishes all work first; works on half-opened subjects, too. False, having said why, when blocks are lost. */
 bool subjects_close(subjects *s);
 
-/* A block of whichever; context is the reference's own handle of it. */
+/* A block of any subject; context is the handle that the model of PyTorch's cache gives it. */
 typedef struct subject_block {
   void *pointer;
   reference_block *context;

@@ -2,7 +2,7 @@
 /*
  * What a transfer costs beside its bytes: small ones from memory to the device, one after the other, many ahead, and as
  * pieces of one transfer ("batch mode"), against a synchronous copy of the same bytes. Batches are counted in processor
- * time of all threads, that of a software device's copy engine included, and stand against the same copies alone.
+ * time of all threads, that of a software device's copy engine included, and compared with the same copies alone.
  */
 #include <math.h>
 #include <stdio.h>
@@ -128,7 +128,7 @@ static bool ahead_case(bench *b, const bench_case *self) {
          bench_measure(b, self->name, json_pack("{s:i, s:i}", "bytes", BYTES, "ahead", AHEAD), "ns", variants, 2);
 }
 
-/* The driver's part of it: the same copies out of pinned memory, as many at once as a block of 1 MiB holds. */
+/* What the driver takes of it: the same copies out of pinned memory, as many at once as a block of 1 MiB holds. */
 static double copies_run(void *stride) {
   enum { AT_ONCE = (1 << 20) / BYTES };
   const lade_runtime_ops *ops = world.runtime->ops;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reference's pinned cache, modelled: see pinned_cache.h.
+ * A model of PyTorch's pinned cache: see pinned_cache.h.
  *
  *   IN_USE --free, no stream--> cached           IN_USE --free--> retiring --last event finished--> cached
  *
@@ -71,7 +71,7 @@ static int size_compare(const reference_block *a, const reference_block *b) {
   return ((uintptr_t)a->address > (uintptr_t)b->address) - ((uintptr_t)a->address < (uintptr_t)b->address);
 }
 
-/* libbsd's own RB_GENERATE_STATIC stands on a macro, __unused, that it does not define on Linux. */
+/* libbsd's own RB_GENERATE_STATIC uses a macro, __unused, that it does not define on Linux. */
 RB_GENERATE_INTERNAL(cached_set, reference_block, by_size, size_compare, __attribute__((unused)) static)
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */

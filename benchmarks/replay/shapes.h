@@ -6,7 +6,7 @@
  *             each, then frees them in reverse, as a backward pass does. 512 B to 64 MiB.
  *   random    allocates and frees in random order around a number of live blocks; 60 % up to 64 KiB, 30 % up to 1 MiB,
  *             10 % up to 16 MiB
- *   streams   the same on four streams, with a use by another stream in one of four, and each stream completed in turn
+ *   streams   the same on four streams, with a use by another stream in one of four, and the streams completed one after the other
  */
 #ifndef LADE_BENCHMARKS_REPLAY_SHAPES_H
 #define LADE_BENCHMARKS_REPLAY_SHAPES_H

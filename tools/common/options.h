@@ -10,7 +10,7 @@
 /* Exit status of every subcommand. BAD: the command line, or a trace. */
 enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_BAD = 2 };
 
-/* Prints a name that somebody else chose, in a file or for one: what a terminal would obey becomes '?'. */
+/* Prints a name of a file or in a file: control characters, which a terminal would obey, become '?'. */
 void name_print(FILE *out, const char *name);
 
 /* Reads argv, as ARGP says, into `input`; a mistake ends the program with EXIT_BAD. `name` is the command's in messages. */

@@ -8,7 +8,7 @@
 
 /*
  * Puts "path" into the object. Of a path that is not UTF-8 each byte that is no part of a character is U+FFFD, and
- * "path_bytes" tells all of its bytes in hexadecimal. False: no memory.
+ * "path_bytes" has all of its bytes in hexadecimal. False: no memory.
  */
 bool path_json_put(json_t *object, const char *path);
 

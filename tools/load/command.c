@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `lade load`: brings files to devices, says how fast, and checks what arrived.
+ * `lade load`: brings files to devices, reports the speed, and verifies the bytes.
  *
- * Files are loaded one after the other, and let go after each: this measures and verifies, it keeps nothing.
+ * Files are loaded one after the other, and freed after each.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #include "tools/load/verify.h"
 
 enum { KEY_JSON = 256, KEY_LIST, KEY_RUNTIME, KEY_TO, KEY_VERIFY };
-static const uint64_t glance_ns = 100 * 1000000; /* between two looks at the progress */
+static const uint64_t glance_ns = 100 * 1000000; /* between two updates of the progress */
 
 typedef struct load_arguments {
   const char *runtime; /* NULL: the best found */
@@ -30,7 +30,7 @@ typedef struct load_arguments {
   int file_count;
 } load_arguments;
 
-/* What came of one file. */
+/* The result for one file. */
 typedef struct outcome {
   const char *path;
   bool is_checkpoint;
@@ -95,7 +95,7 @@ static void tensors_list(const lade_safetensors *file) {
   }
 }
 
-/* Waits, watching. */
+/* Waits and shows the progress. */
 static bool load_wait(const stage *s, lade_tensor_load *load, outcome *o, double began) {
   progress bar;
   lade_status status = LADE_OK;
@@ -118,7 +118,7 @@ static bool load_wait(const stage *s, lade_tensor_load *load, outcome *o, double
   return status == LADE_OK || stage_failed(s, o->path);
 }
 
-/* The file whose tensors are compared now. Opened anew: what is compared must not depend on what was used for loading. */
+/* The file whose tensors are compared now. Opened again: the comparison must not depend on the loading's descriptors. */
 typedef struct verified_file {
   uint64_t number;
   int fd; /* -1: none */
@@ -221,7 +221,7 @@ static bool bytes_load(const stage *s, const load_arguments *a, int fd, outcome 
 
 static bool other_load(const stage *s, const load_arguments *a, outcome *o) {
   struct stat facts;
-  int fd = open(o->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up */
+  int fd = open(o->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* open() of a pipe must not wait */
   if (fd < 0 || fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
     int reason = errno;
     fprintf(stderr, "%s: ", s->command);

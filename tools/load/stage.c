@@ -132,14 +132,14 @@ void progress_begin(progress *p, const stage *s, const char *what) {
 
 void progress_show(progress *p, const stage *s, uint64_t bytes_done, uint64_t bytes) {
   char bar[BAR_COLUMNS + 1];
-  double part = bytes > 0 ? (double)bytes_done / (double)bytes : 1.0, seconds = stage_seconds(s) - p->began;
+  double done = bytes > 0 ? (double)bytes_done / (double)bytes : 1.0, seconds = stage_seconds(s) - p->began;
   if (!isatty(STDERR_FILENO)) return;
-  for (int i = 0; i < BAR_COLUMNS; i++) bar[i] = (double)i < part * BAR_COLUMNS ? '#' : '.';
+  for (int i = 0; i < BAR_COLUMNS; i++) bar[i] = (double)i < done * BAR_COLUMNS ? '#' : '.';
   bar[BAR_COLUMNS] = '\0';
   char what[BAR_NAME_BYTES];
   snprintf(what, sizeof what, "%s", p->what);
   ladei_text_tame(what);
-  fprintf(stderr, "\r\033[K%-30s [%s] %3.0f %%  %6.2f GB/s", what, bar, 100 * part,
+  fprintf(stderr, "\r\033[K%-30s [%s] %3.0f %%  %6.2f GB/s", what, bar, 100 * done,
           seconds > 0 ? (double)bytes_done / seconds / 1e9 : 0);
   fflush(stderr);
   p->shown = true;

@@ -34,7 +34,7 @@ bool stage_failed(const stage *s, const char *what);
 
 /* Seconds by the runtime's clock: virtual ones on "sim". */
 double stage_seconds(const stage *s);
-/* Whether time only moves while somebody waits: then there is nothing to watch. */
+/* Whether time passes only in calls that wait: then there is no progress to show. */
 bool stage_is_virtual(const stage *s);
 
 /* One line on standard error that is drawn over itself; nothing where that is no terminal. */

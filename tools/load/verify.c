@@ -2,7 +2,7 @@
 /*
  * Comparing a file with device memory by checksums.
  *
- * V1  Neither checksum is made of bytes that the other one saw: the file is read with pread, the device is copied back.
+ * V1  The two checksums share no bytes: the file is read with pread, the device is copied back.
  */
 #include "tools/load/verify.h"
 
@@ -18,7 +18,7 @@
 enum { PIECE_BYTES = 1 << 20 };
 
 static lade_status state_take(void *user, uint64_t offset, void *buffer, size_t bytes) {
-  (void)offset; /* pieces come in order */
+  (void)offset; /* chunks come in order */
   return XXH3_64bits_update(user, buffer, bytes) == XXH_OK ? LADE_OK : LADE_ERR_INTERNAL;
 }
 

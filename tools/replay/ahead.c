@@ -4,15 +4,15 @@
 
 void ahead_init(ahead *queue, trace_reader *reader) {
   queue->reader = reader;
-  queue->read = queue->turn = 0;
+  queue->read = queue->taken = 0;
   queue->end = TRACE_OP;
   queue->held = false;
-  queue->frees_read = queue->frees_turn = 0;
+  queue->frees_read = queue->frees_taken = 0;
 }
 
 static void fill(ahead *queue) {
-  if (queue->turn == queue->read) queue->held = false;
-  while (queue->end == TRACE_OP && !queue->held && queue->read - queue->turn < AHEAD_ROOM) {
+  if (queue->taken == queue->read) queue->held = false;
+  while (queue->end == TRACE_OP && !queue->held && queue->read - queue->taken < AHEAD_ROOM) {
     trace_op *op = &queue->ops[queue->read % AHEAD_ROOM];
     queue->end = trace_read(queue->reader, op);
     if (queue->end != TRACE_OP) return;
@@ -24,9 +24,9 @@ static void fill(ahead *queue) {
 
 trace_result ahead_next(ahead *queue, const trace_op **out) {
   fill(queue);
-  if (queue->turn == queue->read) return queue->end;
-  const trace_op *op = &queue->ops[queue->turn++ % AHEAD_ROOM];
-  if (op->kind == TRACE_FREE) queue->frees_turn++;
+  if (queue->taken == queue->read) return queue->end;
+  const trace_op *op = &queue->ops[queue->taken++ % AHEAD_ROOM];
+  if (op->kind == TRACE_FREE) queue->frees_taken++;
   *out = op;
   return TRACE_OP;
 }

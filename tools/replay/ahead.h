@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A trace read some operations ahead of the one whose turn it is, so that what those will look at can be brought into
+ * A trace that is read some operations ahead of the current one, so that what those will look at can be brought into
  * the cache meanwhile. Frees are what looks at old blocks, so they are counted apart.
  *
  *   alloc   free 7   alloc   free 9   free 4   alloc ...     not read yet ...
- *           turn              +1       +2                    ahead_free(queue, 1) is 9
+ *           taken             +1       +2                    ahead_free(queue, 1) is 9
  *
  * Texts and lists of streams are valid until the next read only, so nothing is read behind an operation that has one
- * before it has had its turn. An error of the trace comes when its turn does.
+ * before it was taken. An error of the trace is returned in its place.
  */
 #ifndef LADE_TOOLS_REPLAY_AHEAD_H
 #define LADE_TOOLS_REPLAY_AHEAD_H
@@ -22,24 +22,24 @@ typedef struct ahead {
   trace_reader *reader;
   trace_op ops[AHEAD_ROOM];
   uint64_t read;    /* operations read so far; number i is in ops[i % AHEAD_ROOM] */
-  uint64_t turn;    /* of those, that have had their turn, the one now included */
+  uint64_t taken;   /* of those, that ahead_next has returned, the current one included */
   trace_result end; /* what the reader said after the last of them; TRACE_OP: nothing yet */
   bool held;        /* the last one read has a text or a list */
 
   uint64_t frees[AHEAD_ROOM]; /* the IDs of those among them, in the same way */
   uint64_t frees_read;
-  uint64_t frees_turn;
+  uint64_t frees_taken;
 } ahead;
 
 /* Borrows the reader. */
 void ahead_init(ahead *queue, trace_reader *reader);
 
-/* The operation whose turn is next, valid until the following call; results as trace_read. */
+/* The next operation, valid until the following call; results as trace_read. */
 trace_result ahead_next(ahead *queue, const trace_op **out);
 
 /* The free that comes `distance` frees after the latest one: its ID, or NULL if it is not read yet. */
 static inline const uint64_t *ahead_free(const ahead *queue, uint64_t distance) {
-  uint64_t number = queue->frees_turn - 1 + distance;
+  uint64_t number = queue->frees_taken - 1 + distance;
   return number < queue->frees_read ? &queue->frees[number % AHEAD_ROOM] : NULL;
 }
 

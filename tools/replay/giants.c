@@ -52,13 +52,13 @@ void giants_destroy(giants *all) {
 
 static uint64_t bytes_reserved_for(const giants *all, uint64_t bytes) {
   enum { PAGE = 4096 };
-  if (!all->reference) return (bytes + PAGE - 1) / PAGE * PAGE;
+  if (!all->pytorch_policy) return (bytes + PAGE - 1) / PAGE * PAGE;
   return (uint64_t)1 << (ladei_log2_floor(bytes - 1) + 1);
 }
 
 static bool giant_fits(const giants *all, const giant *block, uint64_t bytes) {
   if (block->bytes < bytes || block->allocated || block->waits > 0) return false;
-  return all->reference || block->bytes - bytes <= bytes / 8;
+  return all->pytorch_policy || block->bytes - bytes <= bytes / 8;
 }
 
 /* The smallest cached one that fits, of equals the oldest; count if there is none. */
@@ -153,12 +153,12 @@ bool giants_free(giants *all, size_t number) {
   return true;
 }
 
-/* In the order of the frees; the reference's queue ends at the first event that is not done. */
+/* In the order of the frees; PyTorch's queue ends at the first event that is not done. */
 void giants_poll(giants *all) {
   for (giant_event **link = &all->events; *link != NULL;) {
     giant_event *event = *link;
     if (!replay_device_done(event->stream, event->position)) {
-      if (all->reference) return;
+      if (all->pytorch_policy) return;
       link = &event->next;
       continue;
     }

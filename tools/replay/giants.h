@@ -7,7 +7,7 @@
  *   free      one event per stream noted; pending until all are found done
  *   poll      at each allocation and each emptying; cached giants go back at the latter
  *
- * The reference policy: sizes are powers of two, any cached giant that is large enough fits, and events are asked in
+ * PyTorch's policy: sizes are powers of two, any cached giant that is large enough fits, and events are asked in
  * the order of the frees until the first that is not done.
  *
  * G1  A giant is allocated, or pending (waits > 0), or cached.
@@ -31,7 +31,7 @@ typedef struct giants {
   size_t count;
   size_t room;
   giant_event *events; /* not found done, oldest first */
-  bool reference;
+  bool pytorch_policy;
   uint64_t max_bytes; /* cap on what giants may hold */
   uint64_t reserved_bytes;
   uint64_t driver_allocs;
@@ -54,7 +54,7 @@ bool giants_free(giants *all, size_t number);
 void giants_poll(giants *all);
 void giants_empty(giants *all);
 
-/* Adds what is known here. */
+/* Adds the giants' figures. */
 void giants_report(const giants *all, report_pinned *out);
 
 #endif /* LADE_TOOLS_REPLAY_GIANTS_H */

@@ -4,7 +4,7 @@
  *
  *   buffer   | given out ...  | begin: "alloc 7 512 0\nfree 3\nal" end |   free   | PADDING |
  *
- * A line is cut off by putting a zero in the place of its newline. What is left at the end of a block moves to the
+ * A line ends with a zero in the place of its newline. What is left at the end of a block moves to the
  * front and the next block is read behind it; a line longer than the buffer makes it grow.
  *
  * L1  Behind `end` there are always PADDING readable bytes, so short words may be compared without a look at the end.

@@ -27,15 +27,15 @@ typedef struct replay_memory {
   ladei_device_ordered_set used;
   number_map handles; /* of physical memory -> bytes */
   uint64_t last_handle;
-  uint64_t at;    /* where the next range shall lie; 0: not said */
-  bool at_beyond; /* one said so would have ended beyond 2^64, and lies elsewhere */
+  uint64_t at;    /* where the next range lies; 0: not given */
+  bool at_beyond; /* one given so would have ended beyond 2^64, and lies elsewhere */
 } replay_memory;
 
 void replay_memory_init(replay_memory *memory, uint64_t capacity);
 void replay_memory_destroy(replay_memory *memory);
 
 /* A range of addresses, with memory behind it (`charged`) or without. LADE_ERR_OUT_OF_DEVICE_MEMORY,
- * LADE_ERR_OUT_OF_HOST_MEMORY: nothing changed, and `at` still stands. */
+ * LADE_ERR_OUT_OF_HOST_MEMORY: nothing changed, and `at` is unchanged. */
 lade_status replay_memory_take(replay_memory *memory, uint64_t bytes, bool charged, uint64_t *out_address);
 /* Gives a range back; LADE_ERR_INVALID_ARGUMENT where none begins at the address. */
 lade_status replay_memory_give(replay_memory *memory, uint64_t address, bool charged);

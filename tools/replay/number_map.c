@@ -67,7 +67,7 @@ uint64_t *number_map_get(const number_map *map, uint64_t key) {
 /* Empties a slot. */
 static void slot_clear(number_map *map, size_t gap) {
   map->count--;
-  /* Each later entry of the run that may stand in the gap moves there and leaves the next gap (I2). */
+  /* Each later entry of the run that may fill the gap moves there and leaves the next gap (I2). */
   for (size_t slot = slot_next(map, gap); map->entries[slot].key != 0; slot = slot_next(map, slot)) {
     size_t mask = map->capacity - 1;
     size_t from_home = (slot - number_map_home(map, map->entries[slot].key)) & mask;

@@ -5,7 +5,7 @@
  *   ID --ids--> address of its block                   (device)
  *   ID --host_ids--> pointer of its block              (pinned)
  *
- * P1  Addresses in ids differ, but for null blocks (NULL_BLOCK) and failed allocations (FAILED), which have none. The
+ * P1  Addresses in ids differ, except for null blocks (NULL_BLOCK) and failed allocations (FAILED), which have none. The
  *     way back, from address to ID, is rare and is made when it is needed (owners_collect).
  * P2  The allocators exist from the first operation on, with the settings declared before it.
  */
@@ -125,7 +125,7 @@ static lade_status pinned_start(replay *r) {
   options.sources = LADE_PINNED_SOURCE_DRIVER; /* addresses only: nothing can be mapped or registered */
   if (options.max_bytes == 0) options.max_bytes = UINT64_MAX;
   if (options.event_batch == 0) options.event_batch = 1;
-  r->giants.reference = (options.flags & LADE_PINNED_REFERENCE) != 0;
+  r->giants.pytorch_policy = (options.flags & LADE_PINNED_REFERENCE) != 0;
   r->giants.max_bytes = options.max_bytes;
   return lade_pinned_pool_create(replay_device_runtime(r->device), &options, &r->pinned);
 }
@@ -603,7 +603,7 @@ trace_result replay_step(replay *r, trace_reader *reader, const trace_op *op) {
 /* Fewer blocks stay in the cache anyway. */
 enum { LOOK_AHEAD_FROM = 2048 };
 
-/* A part of the heap for the free that comes after so many others. */
+/* What the free after so many others will look at in the heap. */
 static void free_prefetch(const replay *r, const ahead *queue, uint64_t distance, ladei_device_heap_part part) {
   const uint64_t *id = ahead_free(queue, distance);
   const uint64_t *address = id != NULL ? number_map_get(&r->ids, *id) : NULL;

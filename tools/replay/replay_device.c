@@ -31,7 +31,7 @@ typedef struct replay_event {
 struct replay_device {
   lade_runtime *sim;
   lade_runtime *runtime;
-  lade_runtime_ops ops; /* those of sim, but for what is said below */
+  lade_runtime_ops ops; /* those of sim, except those below */
   replay_memory memory;
   uint64_t context;
   uint64_t pinned_next; /* the next address of pinned memory */
@@ -175,7 +175,7 @@ static lade_status op_vm_release(void *self, ladei_vm_handle handle) {
   return replay_memory_release(&current->memory, handle);
 }
 
-/* Mappings are the allocator's: nobody looks behind the addresses. */
+/* Mappings are the allocator's: there is nothing behind the addresses. */
 static lade_status op_vm_map(void *self, void *address, size_t bytes, ladei_vm_handle handle) {
   (void)self;
   (void)address;

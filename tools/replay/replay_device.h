@@ -36,7 +36,7 @@ bool replay_device_placed(replay_device *device);
 /* All work queued on the stream so far has finished. */
 void replay_device_complete(lade_stream stream);
 
-/* Records an event, as a runtime's user does; done() tells whether the event of that position is complete. */
+/* Records an event, as a runtime's user does; done() says whether the event of that position is complete. */
 uint64_t replay_device_record(lade_stream stream);
 bool replay_device_done(lade_stream stream, uint64_t position);
 

@@ -59,7 +59,7 @@ typedef struct report_entry {
   report_pinned pinned;
 } report_entry;
 
-/* Calls visit(user, key, value) for each of the 122 statistics under the reference's names, in their order. */
+/* Calls visit(user, key, value) for each of the 122 statistics under PyTorch's names, in their order. */
 void report_stats_each(const lade_device_stats *stats, void (*visit)(void *user, const char *key, int64_t value),
                        void *user);
 

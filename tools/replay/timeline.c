@@ -2,7 +2,7 @@
 /*
  * Timeline of a replay.
  *
- * T1  All points but the last stand for per_point operations each; the last one for in_point of them.
+ * T1  Each point covers per_point operations, the last one in_point of them.
  */
 #include "tools/replay/timeline.h"
 
@@ -68,13 +68,13 @@ double timeline_fragmentation(const timeline *t) {
 enum { WIDTH = 1000, HEIGHT = 420, LEFT = 90, RIGHT = 20, TOP = 50, BOTTOM = 60, TICKS = 5 };
 
 static double x_at(const timeline *t, size_t point) {
-  double span = WIDTH - LEFT - RIGHT;
-  return LEFT + (t->point_count < 2 ? 0.0 : span * (double)point / (double)(t->point_count - 1));
+  double length = WIDTH - LEFT - RIGHT;
+  return LEFT + (t->point_count < 2 ? 0.0 : length * (double)point / (double)(t->point_count - 1));
 }
 
 static double y_at(uint64_t value, uint64_t top_value) {
-  double span = HEIGHT - TOP - BOTTOM;
-  return HEIGHT - BOTTOM - (top_value == 0 ? 0.0 : span * (double)value / (double)top_value);
+  double length = HEIGHT - TOP - BOTTOM;
+  return HEIGHT - BOTTOM - (top_value == 0 ? 0.0 : length * (double)value / (double)top_value);
 }
 
 static void text_write(FILE *out, double x, double y, const char *anchor, const char *text) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reader of allocation traces: cuts a line into fields and checks them against the table of operations. Lines in plain
+ * Reader of allocation traces: splits a line into fields and checks them against the table of operations. Lines in plain
  * form, which long traces are made of, are read on a shorter way that knows no errors.
  *
  * T1  `outcome` is TRACE_OP until an error is noted; nothing is read after it.
@@ -25,7 +25,7 @@ typedef enum field_kind {
   FIELD_NONE,
   FIELD_NUMBER,     /* 64 bits */
   FIELD_CAPACITY,   /* 1 to 2^60 - 1 */
-  FIELD_BYTES,      /* 64 bits; what is too much is the replay's to say */
+  FIELD_BYTES,      /* 64 bits; the replay refuses what is too much */
   FIELD_HOST_BYTES, /* below 2^60 */
   FIELD_NEW_STREAM, /* any number but 0 */
   FIELD_STREAM,     /* declared */
@@ -159,7 +159,7 @@ static bool fields_add(trace_reader *reader, char *field) {
   return true;
 }
 
-/* Cuts the line at blanks; a comment ends it. */
+/* Splits the line at blanks; a comment ends it. */
 static bool line_split(trace_reader *reader, char *at) {
   reader->field_count = 0;
   for (;;) {
@@ -183,7 +183,7 @@ static trace_result line_next(trace_reader *reader, char **out, size_t *out_leng
   return result == LINE_END ? TRACE_END : TRACE_OP;
 }
 
-/* Cuts a line into the reader's fields. */
+/* Splits a line into the reader's fields. */
 static trace_result line_cut(trace_reader *reader, char *line, size_t length) {
   if (strlen(line) != length) return REFUSE(reader, "malformed line: it holds a zero byte");
   return line_split(reader, line) ? TRACE_OP : FAIL(reader, "no memory for the fields of the line");
@@ -393,7 +393,7 @@ static const char *plain_number(const char *at, uint64_t *out) {
   return at > begin && at - begin <= 19 ? at : NULL;
 }
 
-/* Reads a plain line without cutting it. False where it is not one, or is wrong in any way: then it is read properly,
+/* Reads a plain line without splitting it. False where it is not one, or is wrong in any way: then it is read properly,
  * and so gets its error. */
 static bool plain_read(trace_reader *reader, const char *line, size_t length, trace_op *op) {
   const plain_form *form = plain_form_find(line);

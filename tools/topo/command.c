@@ -31,7 +31,7 @@ static const struct argp_option option_table[] = {
     {"plot", KEY_PLOT, "FILE.svg", 0, "Also draw nodes, devices and distances", 0},
     OPTION_RUNTIME(KEY_RUNTIME),
     {"try", KEY_TRY, NULL, 0,
-     "Pin a block near each device, and tell from which source it came; on cuda this makes a context on each", 0},
+     "Pin a block near each device, and show from which source it came; on cuda this makes a context on each", 0},
     {0}};
 
 static error_t option_parse(int key, char *argument, struct argp_state *state) {

@@ -26,7 +26,7 @@ static void append(builder *b, json_t *array, json_t *value) {
   b->failed = json_array_append_new(array, made(b, value)) != 0 || b->failed;
 }
 
-/* JSON integers are signed here; UINT64_MAX stands for "no limit" and "unknown" alike. */
+/* JSON integers are signed here; UINT64_MAX means "no limit" and "unknown" alike. */
 static json_t *count_json(uint64_t value) { return value > INT64_MAX ? json_null() : json_integer((json_int_t)value); }
 static json_t *node_json(int node) { return node < 0 ? json_null() : json_integer(node); }
 

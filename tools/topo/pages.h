@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Huge pages and free memory, as the kernel tells them below /proc and /sys.
+ * Huge pages and free memory, as the kernel shows them below /proc and /sys.
  *
- * `root` stands before these: "" for this machine, a folder for tests. What cannot be read is unknown or none.
+ * `root` comes before these: "" for this machine, a folder for tests. What cannot be read is unknown or none.
  */
 #ifndef LADE_TOOLS_TOPO_PAGES_H
 #define LADE_TOOLS_TOPO_PAGES_H
@@ -33,10 +33,10 @@ void pages_pools_read(const char *root, int node, pages_pools *out);
 /* Bytes in huge pages of all sizes, used or free. */
 uint64_t pages_total_bytes(const pages_pools *pools);
 
-/* Unused memory of a NUMA node, without what the kernel could reclaim; PAGES_UNKNOWN where it is not told. */
+/* Unused memory of a NUMA node, without what the kernel could reclaim; PAGES_UNKNOWN where it is not known. */
 uint64_t pages_node_free_bytes(const char *root, int node);
 
-/* Mode of transparent huge pages: "always", "madvise", "never"; "unknown" where it is not told. */
+/* Mode of transparent huge pages: "always", "madvise", "never"; "unknown" where it is not known. */
 void pages_transparent_mode(const char *root, char out[PAGES_MODE_BYTES]);
 
 #endif /* LADE_TOOLS_TOPO_PAGES_H */

@@ -82,10 +82,10 @@ static lade_status nodes_allocate(survey *s, size_t count, ladei_topology_node *
   return s->nodes == NULL || s->distances == NULL || *out_described == NULL ? no_memory() : LADE_OK;
 }
 
-/* Free memory and huge pages are the kernel's to tell, of this machine and no other. */
-static void node_look(const char *root, bool told, survey_node *node) {
+/* The kernel shows free memory and huge pages of this machine only. */
+static void node_look(const char *root, bool shown, survey_node *node) {
   node->free_bytes = PAGES_UNKNOWN;
-  if (told) {
+  if (shown) {
     node->free_bytes = pages_node_free_bytes(root, node->node.os_index);
     pages_pools_read(root, node->node.os_index, &node->huge_pages);
   }
@@ -98,12 +98,12 @@ static lade_status nodes_look(survey *s, lade_pinned_pool *pool, const char *roo
   if (count == 0) return LADE_OK; /* the pool does without, and so does the survey */
   lade_status status = nodes_allocate(s, count, &described);
   if (status == LADE_OK) {
-    bool told = root[0] != '\0' || ladei_topology_is_this_machine(topology);
+    bool shown = root[0] != '\0' || ladei_topology_is_this_machine(topology);
     s->node_count = count;
     (void)ladei_topology_nodes(topology, described, count);
     for (size_t i = 0; i < count; i++) {
       s->nodes[i].node = described[i];
-      node_look(root, told, &s->nodes[i]);
+      node_look(root, shown, &s->nodes[i]);
       for (size_t k = 0; k < count; k++)
         s->distances[i * count + k] = ladei_topology_distance(topology, described[i].os_index, described[k].os_index);
     }

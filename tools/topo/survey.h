@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What `lade topo` tells: the machine as a pinned pool with default settings sees it.
+ * What `lade topo` shows: the machine as a pinned pool with default settings sees it.
  *
- * Nothing here is worked out anew: nodes, limits and settings are asked of the pool and of the parts of host/ that it
+ * Nothing is computed twice: nodes, limits and settings come from the pool and from the files of host/ that it
  * decides by.
  */
 #ifndef LADE_TOOLS_TOPO_SURVEY_H
@@ -33,7 +33,7 @@ typedef struct survey_device {
 
 typedef struct survey_node {
   ladei_topology_node node;
-  uint64_t free_bytes; /* PAGES_UNKNOWN: not told */
+  uint64_t free_bytes; /* PAGES_UNKNOWN: not known */
   pages_pools huge_pages;
 } survey_node;
 
@@ -44,7 +44,7 @@ typedef struct survey {
   survey_device *devices;
   size_t node_count;
   survey_node *nodes;
-  unsigned long *distances; /* [from * node_count + to], 10 to itself; 0: not told */
+  unsigned long *distances; /* [from * node_count + to], 10 to itself; 0: not known */
   ladei_pinned_limits limits;
   pages_pools huge_pages;
   char transparent_huge_pages[PAGES_MODE_BYTES];
@@ -54,7 +54,7 @@ typedef struct survey {
 
 /*
  * `hooks` say what the machine is taken for, as for a pool. try_pinning: pin a block near each device, and give it
- * back; on "cuda" this makes a context on each. Its failures are part of what is told.
+ * back; on "cuda" this makes a context on each. Its failures are in the survey.
  */
 lade_status survey_make(lade_runtime *runtime, const ladei_pinned_hooks *hooks, bool try_pinning, survey *out);
 void survey_dispose(survey *s);

@@ -10,7 +10,7 @@
  *   +--------------+  +--------------+  +---------------+
  *   facts                                distances
  *
- * D1  Nothing overlaps, and all lies within the picture; texts are cut to the letters of usual width that fit.
+ * D1  Nothing overlaps, and all lies within the picture; texts are shortened to the letters of usual width that fit.
  */
 
 #include "tools/topo/survey.h"
@@ -34,7 +34,7 @@ enum {
 
 #define WIDTH (2 * MARGIN + COLUMNS * ROOM_WIDTH + (COLUMNS - 1) * GAP)
 
-/* The node "none" stands behind the others. */
+/* The node "none" comes last. */
 typedef struct picture_layout {
   const survey *survey;
   size_t room_count;
@@ -169,9 +169,9 @@ static int facts_draw(FILE *out, const survey_fact *facts, const char *title, in
 }
 
 static size_t matrix_cells(const survey *s) {
-  bool told = false;
-  for (size_t i = 0; i < s->node_count * s->node_count; i++) told = told || s->distances[i] != 0;
-  if (!told) return 0;
+  bool known = false;
+  for (size_t i = 0; i < s->node_count * s->node_count; i++) known = known || s->distances[i] != 0;
+  if (!known) return 0;
   return s->node_count < MOST_CELLS ? s->node_count : MOST_CELLS;
 }
 

@@ -2,7 +2,7 @@
 /*
  * The table: at most 80 columns and 40 lines, whatever the machine.
  *
- * T1  At most ROWS devices and ROWS nodes are shown, and told how many more there are.
+ * T1  At most ROWS devices and ROWS nodes are shown, and the number of the others.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static const char *number_text(int number, const char *none, char out[NUMBER_BYT
 }
 
 static void more_write(FILE *out, size_t count) {
-  if (count > ROWS) fprintf(out, "   ... and %zu more: --json tells of all\n", count - ROWS);
+  if (count > ROWS) fprintf(out, "   ... and %zu more: --json has all of them\n", count - ROWS);
 }
 
 /* ---- Devices ----------------------------------------------------------------------------------------------------- */
@@ -56,16 +56,16 @@ static void devices_write(FILE *out, const survey *s) {
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
-static bool distances_are_told(const survey *s) {
+static bool distances_are_known(const survey *s) {
   for (size_t i = 0; i < s->node_count * s->node_count; i++)
     if (s->distances[i] != 0) return true;
   return false;
 }
 
-static void nodes_head_write(FILE *out, const survey *s, bool told) {
+static void nodes_head_write(FILE *out, const survey *s, bool known) {
   fputs("node     memory      free  in huge   CPUs", out);
-  if (told) fprintf(out, "%*sdistance to\n%*s", CPUS_WIDTH - 3, "", CPUS_AT + CPUS_WIDTH, "");
-  for (size_t i = 0; told && i < s->node_count && i < ROWS; i++) fprintf(out, "%4d", s->nodes[i].node.os_index);
+  if (known) fprintf(out, "%*sdistance to\n%*s", CPUS_WIDTH - 3, "", CPUS_AT + CPUS_WIDTH, "");
+  for (size_t i = 0; known && i < s->node_count && i < ROWS; i++) fprintf(out, "%4d", s->nodes[i].node.os_index);
   fputs("\n", out);
 }
 
@@ -77,7 +77,7 @@ static void distances_write(FILE *out, const survey *s, size_t from) {
   }
 }
 
-static void node_write(FILE *out, const survey *s, size_t index, bool told) {
+static void node_write(FILE *out, const survey *s, size_t index, bool known) {
   const survey_node *node = &s->nodes[index];
   char memory[SURVEY_SIZE_BYTES], unused[SURVEY_SIZE_BYTES], huge[SURVEY_SIZE_BYTES], cpus[NUMBER_BYTES];
   bool kernel_tells = node->free_bytes != PAGES_UNKNOWN;
@@ -87,15 +87,15 @@ static void node_write(FILE *out, const survey *s, size_t index, bool told) {
           kernel_tells ? survey_size_text(pages_total_bytes(&node->huge_pages), huge) : "-");
   snprintf(cpus, sizeof cpus, "%u CPUs", node->node.cpu_count);
   bool list_fits = node->node.cpu_count > 0 && strlen(node->node.cpus) <= CPUS_WIDTH;
-  fprintf(out, "%-*s", told ? CPUS_WIDTH : 0, list_fits ? node->node.cpus : cpus);
-  if (told) distances_write(out, s, index);
+  fprintf(out, "%-*s", known ? CPUS_WIDTH : 0, list_fits ? node->node.cpus : cpus);
+  if (known) distances_write(out, s, index);
   fputs("\n", out);
 }
 
 static void nodes_write(FILE *out, const survey *s) {
-  bool told = distances_are_told(s), all_usable = true;
-  nodes_head_write(out, s, told);
-  for (size_t i = 0; i < s->node_count && i < ROWS; i++) node_write(out, s, i, told);
+  bool known = distances_are_known(s), all_usable = true;
+  nodes_head_write(out, s, known);
+  for (size_t i = 0; i < s->node_count && i < ROWS; i++) node_write(out, s, i, known);
   for (size_t i = 0; i < s->node_count; i++) all_usable = all_usable && s->nodes[i].node.usable;
   more_write(out, s->node_count);
   if (!all_usable) fputs("   * without memory, or not for this process\n", out);
