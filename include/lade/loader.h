@@ -123,8 +123,8 @@ static inline void lade_tar_options_init(lade_tar_options *options) {
  * The members are those that GNU tar and Python's tarfile see, or there is an error: nothing of a shard is lost silently.
  *
  * Threads: one. Waits: for the reads of the tar headers. Errors: LADE_ERR_FORMAT, naming the byte, and the member if there
- * is one, when the archive is damaged, cut off, compressed, without end mark or goes on behind it, a field is sparse, a
- * link or continued in another volume, a global header names members or tells their size, a record lacks a field or has
+ * is one, when the archive is damaged, truncated, compressed, without end mark or goes on behind it, a field is sparse, a
+ * link or continued in another volume, a global header names members or gives their size, a record lacks a field or has
  * one twice; LADE_ERR_IO when it cannot be read; those
  * of lade_index_add_file(). After an error the index is as before.
  * Source: docs/pipeline.md "Records in batches".
@@ -197,8 +197,8 @@ typedef struct lade_loader_options {
   uint32_t drop_last;   /**< 1: leave out the last batch of an epoch if it has fewer than batch_records. */
   /** 1: records that cannot be read (LADE_ERR_IO, LADE_ERR_TRUNCATED: an error of the file system, a file that became
    * shorter or was replaced) are left out of their batch, which then has fewer records. A batch without any record left is
-   * left out itself, with its number. Each epoch tries them again. Counted and listed: lade_loader_stats_get(), lade_loader_skip_get(). 0: such a batch is an error of
-   * lade_loader_next(), again and again. */
+   * left out itself, with its number. Each epoch tries them again. Counted and listed: lade_loader_stats_get(),
+   * lade_loader_skip_get(). 0: lade_loader_next() reports such a batch as an error, at each call. */
   uint32_t skip_unreadable;
   uint32_t reserved; /**< 0. */
 } lade_loader_options;

@@ -48,10 +48,10 @@ typedef enum lade_pinned_source {
 /** Bits of lade_pinned_options.flags. */
 enum {
   /** Memory for a NUMA node lies on that node, or the request fails: LADE_ERR_OUT_OF_PINNED_MEMORY, before any memory is
-   * asked for where the node has less free than the segment needs (page cache counted as free; the text has both sums), as
-   * the kernel would call its killer. The same goes for memory bound to no node in a thread that its policy binds to
-   * nodes (numactl --membind). Without this flag the node is preferred: when it has no memory left, or the system forbids
-   * binding, memory of another node serves. */
+   * asked for where the node has less free than the segment needs (page cache counted as free; the text has both sums),
+   * since the kernel's OOM killer would end the process otherwise. The same goes for memory bound to no node in a thread
+   * that its policy binds to nodes (numactl --membind). Without this flag the node is preferred: when it has no memory
+   * left, or the system forbids binding, memory of another node serves. */
   LADE_PINNED_NUMA_STRICT = 1u << 0,
   /** A thread of the pool's own looks at pending blocks, every 50 us while some come back, else up to every 5 ms, so that
    * they are ready when an alloc comes. Ends with the pool. Not on "sim": LADE_ERR_UNSUPPORTED. */
@@ -83,14 +83,15 @@ typedef struct lade_pinned_options {
   size_t struct_size;
   int32_t device;       /**< Device that lade_pinned_alloc() is near to. Default 0. */
   uint32_t sources;     /**< Sources to try, as a set of lade_pinned_source bits, in the order of the enum. 0: all
-                             but pageable. */
+                             except pageable. */
   uint64_t max_bytes;   /**< Cap on reserved bytes. 0: the smaller of half of the available memory and seven eighths of
                                the cgroup's headroom (to memory.max, memory.high) at creation. */
   uint32_t event_batch; /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
   uint32_t wait_ms; /**< At the cap, while blocks are pending, or ready for threads whose caches the pool cannot empty
                                (stats.unreached_caches): wait up to this long for memory to come back, by a stream that
                                is done or by another thread's call, before LADE_ERR_LIMIT. 0: no wait. */
-  uint64_t segment_bytes; /**< Memory is pinned in segments of this size, cut into blocks; larger requests get a segment
+  uint64_t
+      segment_bytes; /**< Memory is pinned in segments of this size, split into blocks; larger requests get a segment
                                of their own. A multiple of 4 KiB from 1 MiB to 1 TiB. 0: 64 MiB. */
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
                                   which is faster than letting the driver do it. 0: 4; none on software devices, which
@@ -104,7 +105,7 @@ typedef struct lade_pinned_options {
   uint64_t register_chunk_bytes; /**< Source register: memory is registered in chunks of this length, for drivers that
                                       refuse or stall in large registrations. Segments are no longer than a chunk. A
                                       larger block consists of several, and the driver refuses a copy or fill over the
-                                      end of one: lade's own copies are cut there, yours must be
+                                      end of one: lade splits its own copies there; split yours
                                       (lade_pinned_info.contiguous_bytes). A multiple of 4 KiB from 1 MiB to 1 TiB. 0:
                                       all at once. */
 } lade_pinned_options;
@@ -170,7 +171,7 @@ typedef struct lade_pinned_stats {
   uint64_t other_node_takes; /**< Allocations served by memory of another NUMA node than asked for. */
   uint64_t debug_findings;   /**< Blocks written to behind their end or while they were free; with LADE_PINNED_DEBUG. */
   lade_pinned_gauge cached_bytes;  /**< Reserved, and neither in use nor pending. */
-  lade_pinned_gauge cached_blocks; /**< Blocks kept ready, cut from free memory already. */
+  lade_pinned_gauge cached_blocks; /**< Blocks kept ready, split from free memory already. */
   uint64_t driver_alloc_min_ns;    /**< Shortest and longest of driver_allocs; 0 before the first. */
   uint64_t driver_alloc_max_ns;
   uint64_t driver_free_min_ns;
@@ -225,14 +226,13 @@ LADE_API lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait)
  *               multiple of 512 bytes, powers of two at a multiple of themselves. Contents undefined. Untouched on error.
  *
  * Threads: any. Waits: for the driver when the cache has no fitting block, also, at the cap, for segments that other
- * threads are in the midst of pinning or giving back; up to options.wait_ms at the cap.
- * Stream order: the memory is used by nothing any more; any stream may use it at once.
+ * threads are pinning or giving back; up to options.wait_ms at the cap.
+ * Stream order: nothing uses the memory any more; any stream may use it at once.
  * Errors: LADE_ERR_LIMIT at the cap: at some moment of the call, what was in use or pending (freed while a stream that used
- * it was not done) exceeded the cap less the request, or what was free lay in pieces too short for it between blocks that
- * were not (of a strict pool: on other nodes); the text has the sums. LADE_ERR_OUT_OF_PINNED_MEMORY after the cache was
- * given back and the sources tried again; LADE_ERR_UNSUPPORTED where the runtime has none of the pool's sources;
- * LADE_ERR_OUT_OF_HOST_MEMORY;
- * LADE_ERR_INVALID_ARGUMENT for sizes of 2^60 and more; LADE_ERR_FORKED.
+ * it was not done) exceeded the cap less the request, or the free memory consisted of ranges too short for it, between
+ * blocks that were not free (of a strict pool: on other nodes); the text has the sums. LADE_ERR_OUT_OF_PINNED_MEMORY
+ * after the cache was given back and the sources tried again; LADE_ERR_UNSUPPORTED where the runtime has none of the
+ * pool's sources; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT for sizes of 2^60 and more; LADE_ERR_FORKED.
  * Source: docs/design.md "Pinned host block cache"; CUDA Driver API, Memory Management, cuMemHostRegister.
  */
 LADE_API lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out);
@@ -319,9 +319,9 @@ LADE_API lade_status lade_pinned_process_events(lade_pinned_pool *pool);
 /**
  * Give all cached memory back to the system: every segment without a block in use or pending.
  *
- * Threads: any. Waits: not for pending blocks; but where there is no other way to learn that they are done: for streams
- * whose event failed, and for the device of a stream that was destroyed without lade_pinned_stream_retire. Waiting for a
- * stream breaks no capture; waiting for a device ends captures that are under way on it.
+ * Threads: any. Waits: for streams whose event failed, and for the device of a stream that was destroyed without
+ * lade_pinned_stream_retire, since nothing else shows that their blocks are done; not for other pending blocks. Waiting
+ * for a stream breaks no capture; waiting for a device ends captures that are under way on it.
  * Stream order: none. Errors: LADE_ERR_FORKED, LADE_ERR_DRIVER when unpinning fails: that memory stays cached.
  */
 LADE_API lade_status lade_pinned_empty_cache(lade_pinned_pool *pool);
@@ -340,7 +340,7 @@ LADE_API lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_byte
  * Pin ahead: add what is missing to `bytes` of free memory near `device`, so that allocations find it.
  *
  * Threads: any. Waits: for the driver. Stream order: none. Errors: as lade_pinned_alloc(); a call that fails has pinned
- * nothing, but for what the driver then refuses to take back, which stays cached. LADE_ERR_LIMIT, before anything is
+ * nothing; memory that the driver then refuses to take back stays cached. LADE_ERR_LIMIT, before anything is
  * pinned, where the cap does not leave as much: memory that is cached near other devices is not given back for it
  * (lade_pinned_trim() does that), and there is no wait for pending blocks.
  */

@@ -181,7 +181,7 @@ typedef struct lade_load_info {
   size_t struct_size;
   uint64_t bytes;
   uint64_t bytes_done;
-  uint64_t transfers; /**< That it was cut into. */
+  uint64_t transfers; /**< Into which the load was divided. */
 } lade_load_info;
 
 static inline void lade_load_info_init(lade_load_info *info) {
