@@ -40,7 +40,7 @@
 
 #include "base/switch.h"
 #include "host/size_class.h"
-#include "runtime/retire.h"
+#include "runtime/retire/retire.h"
 
 typedef enum ladei_pinned_block_state {
   LADEI_PINNED_BLOCK_NONE = 0, /* no block starts here */

@@ -29,7 +29,7 @@
 #include "host/thread_cache.h"
 #include "host/topology.h"
 #include "lade/pinned.h"
-#include "runtime/retire.h"
+#include "runtime/retire/retire.h"
 
 /* Node index of a device before it was looked up. */
 enum { LADEI_PINNED_NODE_UNRESOLVED = -1 };

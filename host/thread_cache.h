@@ -20,7 +20,7 @@
 #include "host/block.h"
 #include "host/node.h"
 #include "lade/pinned.h"
-#include "runtime/retire_buffer.h"
+#include "runtime/retire/retire_buffer.h"
 
 enum { LADEI_PINNED_MAGAZINE_MAX_BLOCKS = 32 };
 

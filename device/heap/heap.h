@@ -54,7 +54,7 @@
 #include "device/heap/start_bits.h"
 #include "lade/device.h"
 #include "runtime/ops.h"
-#include "runtime/retire.h"
+#include "runtime/retire/retire.h"
 
 typedef enum ladei_device_block_state {
   LADEI_DEVICE_HEAP_FREE,

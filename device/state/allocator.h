@@ -31,7 +31,7 @@
 #include "device/state/history_state.h"
 #include "lade/device.h"
 #include "runtime/ops.h"
-#include "runtime/retire.h"
+#include "runtime/retire/retire.h"
 
 enum { LADEI_DEVICE_PEERS_MAX = 64, LADEI_DEVICE_CALLBACKS_MAX = 16 };
 

@@ -4,7 +4,7 @@
  *
  * Locks: rt->lock.
  */
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 /* First thing found wrong, or NULL. */
 typedef const char *verdict;

@@ -15,7 +15,7 @@
 
 #include "base/options.h"
 #include "base/size.h"
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 static lade_runtime_ops sim_ops, cpu_ops;
 static pthread_once_t ops_once = PTHREAD_ONCE_INIT;

@@ -36,7 +36,7 @@ const char *ladei_soft_last_finding(void *self);
 lade_status ladei_soft_advance(void *self, uint64_t ns);
 
 /*
- * Recounts the invariants of runtime/soft/model.h: LADE_ERR_INTERNAL names one that does not hold. For tests, after each
+ * Recounts the invariants of runtime/soft/state/model.h: LADE_ERR_INTERNAL names one that does not hold. For tests, after each
  * step; costs time in proportion to all that is alive.
  */
 lade_status ladei_soft_check(void *self);

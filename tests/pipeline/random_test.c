@@ -14,7 +14,7 @@
 #include "host/pool.h"
 #include "lade/pipeline.h"
 #include "runtime/ops.h"
-#include "runtime/retire.h"
+#include "runtime/retire/retire.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/pattern.h"
 #include "tests/support/random.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What retire_buffer.h promises: what threads note and add without a lock is found by all who must know of it. */
-#include "runtime/retire_buffer.h"
+#include "runtime/retire/retire_buffer.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -13,8 +13,8 @@
 #ifndef LADE_TESTS_RUNTIME_RETIRE_FIXTURE_H
 #define LADE_TESTS_RUNTIME_RETIRE_FIXTURE_H
 
-#include "runtime/retire.h"
-#include "runtime/retire_buffer.h"
+#include "runtime/retire/retire.h"
+#include "runtime/retire/retire_buffer.h"
 #include "tests/runtime/fake_driver.h"
 #include "tests/shim/lade_test.h"
 

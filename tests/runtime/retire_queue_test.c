@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contracts of the queues that builds without NDEBUG check: their lock, and the steps of a use from state to state. */
-#include "runtime/retire_queue.h"
+#include "runtime/retire/retire_queue.h"
 
 #include "tests/runtime/retire_fixture.h"
 #include "tests/support/stopped.h"

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "runtime/retire_buffer.h"
+#include "runtime/retire/retire_buffer.h"
 #include "tests/runtime/retire_fixture.h"
 #include "tests/support/random.h"
 

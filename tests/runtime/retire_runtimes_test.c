@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "lade/soft.h"
-#include "runtime/retire.h"
+#include "runtime/retire/retire.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/failures.h"
 #include "tests/support/interposer.h"

@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "lade/soft.h"
-#include "runtime/retire.h"
-#include "runtime/retire_buffer.h"
+#include "runtime/retire/retire.h"
+#include "runtime/retire/retire_buffer.h"
 #include "tests/shim/lade_test.h"
 #include "tests/stress/scheduler.h"
 #include "tests/support/interposer.h"

@@ -14,7 +14,7 @@
  */
 #include <stdlib.h>
 
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 static lade_status no_memory(const char *op) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for the executable graph", op);

@@ -3,7 +3,7 @@
  * Queues of uses: finding, keeping, marking, finishing. The model, invariants Q1 to Q8 and locks stand in
  * retire_queue.h. Nothing here calls the driver.
  */
-#include "runtime/retire_queue.h"
+#include "runtime/retire/retire_queue.h"
 
 #include <assert.h>
 #include <stdlib.h>

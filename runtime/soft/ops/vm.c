@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "base/size.h"
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 static void *address_of(uint64_t key) { return (void *)(uintptr_t)key; }
 

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 _Atomic(uint32_t) ladei_soft_fork_generation;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 
 #include "base/size.h"
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 #define PAGE_BYTES ((size_t)4096)
 

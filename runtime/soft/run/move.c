@@ -14,7 +14,7 @@
  */
 #include <string.h>
 
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 /* Sanitisers check memmove as a whole, and streaming stores not at all, or one by one. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

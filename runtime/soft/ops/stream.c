@@ -16,7 +16,7 @@
  */
 #include <stdlib.h>
 
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 enum { MAX_STREAMS = 1 << 18, RECYCLE_TRIES = 4 };
 

@@ -14,7 +14,7 @@
  */
 #include <stdlib.h>
 
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 /* ---- heap -------------------------------------------------------------------------------------------------------- */
 

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "base/size.h"
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define THREAD_SANITIZER 1

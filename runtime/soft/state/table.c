@@ -7,7 +7,7 @@
  * I3  Only taken records are live.
  * Locks: the runtime's lock guards all but find, knows, handle and at, which read `chunks`, `count` and `live` only.
  */
-#include "runtime/soft/table.h"
+#include "runtime/soft/state/table.h"
 
 #include <stdlib.h>
 

@@ -16,7 +16,7 @@
 #include <time.h>
 
 #include "base/thread.h"
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 /*
  * On a virtual machine of two cores a sleeping thread wakes 27 us after it was signalled (median; one in ten after 54),

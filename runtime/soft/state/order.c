@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 static void observed_raise(soft_stream *stream, uint64_t number) {
   uint64_t seen = atomic_load_explicit(&stream->observed, memory_order_relaxed);

@@ -22,7 +22,7 @@
 
 #include "base/error.h"
 #include "base/switch.h"
-#include "runtime/retire_queue.h"
+#include "runtime/retire/retire_queue.h"
 
 typedef struct capture_record {
   struct ladei_retire_capture_box *box;

@@ -39,8 +39,8 @@
 #include "runtime/ops.h"
 #include "runtime/ops_list.h"
 #include "runtime/soft/soft.h"
-#include "runtime/soft/table.h"
-#include "runtime/soft/tree.h"
+#include "runtime/soft/state/table.h"
+#include "runtime/soft/state/tree.h"
 
 typedef enum soft_op {
 #define SOFT_OP_ENUMERATOR(name, group) SOFT_OP_##name,
@@ -481,7 +481,7 @@ enum {
   SOFT_ATTENTION_CALLBACK = 1u << 8, /* counted in this and the higher bits: host functions that run now */
 };
 
-/* ---- gate.c: the way into every op ------------------------------------------------------------------------------- */
+/* ---- enter.c: the way into every op ------------------------------------------------------------------------------- */
 
 extern _Atomic(uint32_t) ladei_soft_fork_generation; /* forks of this process so far, as seen by the child */
 lade_status ladei_soft_enter_slowly(soft_runtime *rt, soft_op op);

@@ -28,7 +28,7 @@
 #define LADE_RUNTIME_RETIRE_BUFFER_H
 
 #include "base/asym_lock.h"
-#include "runtime/retire.h"
+#include "runtime/retire/retire.h"
 
 enum { LADEI_RETIRE_BUFFER_SLOTS = 8 };
 

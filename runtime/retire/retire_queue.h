@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of runtime/retire: queues of uses, shared by retire.c, retire_poll.c, retire_buffer.c, retire_capture.c.
+ * Inside of runtime/retire: queues of uses, shared by retire_note.c, retire_poll.c, retire_buffer.c, retire_capture.c.
  *
  *   retire --all--> queue (context 1, stream 5)     pending uses, oldest first:  u u u[mark] u u[mark] u u
  *          |        queue (context 1, stream 9)                                  \_covered_/ \____/ open
@@ -58,8 +58,8 @@
 #include "base/slab.h"
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
-#include "runtime/retire.h"
-#include "runtime/retire_buffer.h"
+#include "runtime/retire/retire.h"
+#include "runtime/retire/retire_buffer.h"
 
 enum { LADEI_CACHE_LINE_BYTES = 64 };
 
@@ -179,7 +179,7 @@ struct ladei_retire {
   uint64_t idle_count;
   uint64_t queue_count;
   ladei_slab uses;
-  _Atomic(uint64_t) sequence; /* of the NOW note linked last; read by anyone (N4 in retire.c) */
+  _Atomic(uint64_t) sequence; /* of the NOW note linked last; read by anyone (N4 in retire_note.c) */
   uint64_t unnamed_captures;  /* queues of captures that no later note finds */
   ladei_retire_counters counters;
 };
@@ -316,7 +316,7 @@ void ladei_retire_pass_end(ladei_retire *retire, uint32_t *passes);
 /* Under the lock, which is dropped meanwhile: waits for the passes of other threads, not in one. */
 void ladei_retire_passes_wait(ladei_retire *retire);
 
-/* ---- retire.c ---------------------------------------------------------------------------------------------------- */
+/* ---- retire_note.c ---------------------------------------------------------------------------------------------------- */
 
 /* Not under the lock: a note until the free by an ordinary stream that does not capture. */
 lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,

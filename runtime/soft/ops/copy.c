@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "base/size.h"
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 /* ---- memory of a piece ------------------------------------------------------------------------------------------- */
 

@@ -13,7 +13,7 @@
  */
 #include <stdlib.h>
 
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 soft_event *ladei_soft_event_find(soft_runtime *rt, soft_op op, lade_event handle, lade_status *out_status) {
   uint64_t number = (uint64_t)(uintptr_t)handle;

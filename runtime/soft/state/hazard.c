@@ -21,7 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 typedef struct hazard_access {
   soft_point point;

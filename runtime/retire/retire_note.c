@@ -16,7 +16,7 @@
  *     sequence) before its own began (the sequence was read). Of two records that overlapped nobody knows which one
  *     covers more: the ticket keeps both uses.
  */
-#include "runtime/retire.h"
+#include "runtime/retire/retire.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/switch.h"
-#include "runtime/retire_queue.h"
+#include "runtime/retire/retire_queue.h"
 
 /* ---- A ticket's noted uses: under retire->lock ------------------------------------------------------------------- */
 

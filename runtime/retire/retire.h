@@ -250,7 +250,7 @@ typedef struct ladei_retire_counters {
 
 void ladei_retire_counters_get(ladei_retire *retire, ladei_retire_counters *out);
 
-/* Recounts the invariants stated in retire.c; LADE_ERR_INTERNAL names the one broken. For tests and debug builds. */
+/* Recounts the invariants stated in retire_note.c; LADE_ERR_INTERNAL names the one broken. For tests and debug builds. */
 lade_status ladei_retire_check(ladei_retire *retire);
 
 /* TEST ONLY. With `broken`, add answers false at once, whatever was noted: proves that a test notices early reuse. */

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 /* ---- small lists ------------------------------------------------------------------------------------------------- */
 

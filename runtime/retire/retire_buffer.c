@@ -19,14 +19,14 @@
  *     (base/asym_lock.h) is emptied by the owner.
  * Locks: retire->lock, and the lanes' gates. An owner takes no lock inside its gate; others close gates under the lock.
  */
-#include "runtime/retire_buffer.h"
+#include "runtime/retire/retire_buffer.h"
 
 #include <assert.h>
 
 #include "base/cancellation.h"
 #include "base/process.h"
 #include "base/switch.h"
-#include "runtime/retire_queue.h"
+#include "runtime/retire/retire_queue.h"
 
 /* Uses promised to a slot at once. As many notes can be made before the lock is taken for more. */
 enum { CREDIT = 64 };

@@ -21,7 +21,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/size.h"
-#include "runtime/retire_queue.h"
+#include "runtime/retire/retire_queue.h"
 
 /* ---- Closing a batch --------------------------------------------------------------------------------------------- */
 

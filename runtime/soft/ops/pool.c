@@ -14,7 +14,7 @@
  * Locks: rt->lock.
  */
 #include "base/size.h"
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 #define GRANULE_BYTES ((size_t)512)
 

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/soft/model.h"
+#include "runtime/soft/state/model.h"
 
 enum { NODES_PER_SLAB = 64 };
 
