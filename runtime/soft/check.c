@@ -4,7 +4,12 @@
  *
  * Locks: rt->lock.
  */
-#include "runtime/soft/state/model.h"
+#include "runtime/soft/soft.h"
+#include "runtime/soft/state/address.h"
+#include "runtime/soft/state/hazard.h"
+#include "runtime/soft/state/lock.h"
+#include "runtime/soft/state/streams.h"
+#include "runtime/soft/submit/capture.h"
 
 /* First thing found wrong, or NULL. */
 typedef const char *verdict;

@@ -8,16 +8,29 @@
  */
 #include "runtime/soft/soft.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/options.h"
 #include "base/size.h"
-#include "runtime/soft/state/model.h"
+#include "runtime/soft/ops/enter.h"
+#include "runtime/soft/ops/ops.h"
+#include "runtime/soft/report.h"
+#include "runtime/soft/run/cpu.h"
+#include "runtime/soft/run/queue.h"
+#include "runtime/soft/run/run.h"
+#include "runtime/soft/run/sim.h"
+#include "runtime/soft/state/address.h"
+#include "runtime/soft/state/events.h"
+#include "runtime/soft/state/hazard.h"
+#include "runtime/soft/state/lock.h"
+#include "runtime/soft/state/mappings.h"
+#include "runtime/soft/state/pools.h"
+#include "runtime/soft/state/streams.h"
 
 static lade_runtime_ops sim_ops, cpu_ops;
+
 static pthread_once_t ops_once = PTHREAD_ONCE_INIT;
 
 /* ---- descriptions ------------------------------------------------------------------------------------------------ */
@@ -123,7 +136,7 @@ static void table_fill(lade_runtime_ops *ops, const char *name) {
 static void tables_fill(void) {
   table_fill(&cpu_ops, "cpu");
   table_fill(&sim_ops, "sim");
-  ladei_soft_sim_ops(&sim_ops);
+  ladei_soft_time_ops(&sim_ops);
 }
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
@@ -187,7 +200,7 @@ static lade_status runtime_new(bool virtual_time, const lade_soft_options *optio
   locks_open(rt);
   tables_open(rt);
   ladei_soft_addresses_open(rt);
-  ladei_soft_gate_open(rt);
+  ladei_soft_enter_open(rt);
   lade_status status = LADE_OK;
   rt->devices = calloc(count, sizeof *rt->devices);
   rt->device_count = rt->devices == NULL ? 0 : (int32_t)count;
@@ -229,83 +242,6 @@ lade_status ladei_soft_open(bool virtual_time, const struct lade_soft_options *o
 
 /* ---- report, close ----------------------------------------------------------------------------------------------- */
 
-static uint64_t ranges_count(const soft_tree_node *node, bool (*counts)(const soft_range *)) {
-  if (node == NULL) return 0;
-  uint64_t here = counts((const soft_range *)node) ? 1 : 0;
-  return here + ranges_count(node->left, counts) + ranges_count(node->right, counts);
-}
-
-static bool is_device_allocation(const soft_range *range) { return !range->host && range->kind != SOFT_RANGE_RESERVED; }
-
-static bool is_reservation(const soft_range *range) { return range->kind == SOFT_RANGE_RESERVED; }
-
-static bool is_host_pool_block(const soft_range *range) { return range->host && range->kind == SOFT_RANGE_POOL; }
-
-static uint64_t driver_pools(const soft_runtime *rt) {
-  uint64_t count = rt->pool_table.live_count;
-  for (int32_t i = 0; i < rt->device_count; i++) count -= rt->devices[i].default_pool != NULL;
-  return count;
-}
-
-static void report_fill(const soft_runtime *rt, lade_soft_report *report) {
-  lade_soft_report_init(report);
-  report->freed_memory_used = rt->findings.freed_memory_used;
-  report->unordered_reuse = rt->findings.unordered_reuse;
-  report->unpinned_copies = rt->findings.unpinned_copies;
-  report->stale_handles = rt->findings.stale_handles;
-  for (int32_t i = 0; i < rt->device_count; i++) report->device_bytes += rt->devices[i].charged;
-  report->pinned_bytes = rt->pinned_bytes;
-  report->device_allocations = ranges_count(rt->ranges.root, is_device_allocation) + rt->vm_table.live_count;
-  report->pinned_ranges = rt->pinned_ranges;
-  report->streams = rt->stream_table.live_count;
-  report->events = rt->event_table.live_count;
-  report->graphs = rt->graph_table.live_count + rt->exec_table.live_count;
-  report->driver_pools = driver_pools(rt);
-  report->user_objects = rt->object_table.live_count;
-}
-
-lade_status ladei_soft_report(void *self, lade_soft_report *report) {
-  soft_runtime *rt = soft_self(self);
-  lade_soft_report own;
-  ladei_soft_lock(rt);
-  report_fill(rt, &own);
-  ladei_soft_unlock(rt);
-  return ladei_stats_write("lade_soft_report", &own, sizeof own, report);
-}
-
-const char *ladei_soft_last_finding(void *self) { return soft_self(self)->findings.text; }
-
-/* LADE_ERR_BUSY, naming what is alive; LADE_OK when nothing is. */
-static lade_status close_check(const soft_runtime *rt) {
-  lade_soft_report report;
-  report_fill(rt, &report);
-  uint64_t reservations = ranges_count(rt->ranges.root, is_reservation);
-  uint64_t host_blocks = ranges_count(rt->ranges.root, is_host_pool_block);
-  const struct {
-    const char *what;
-    uint64_t count;
-  } kinds[] = {{"device allocations", report.device_allocations - rt->vm_table.live_count},
-               {"memory handles", rt->vm_table.live_count},
-               {"memory opened by IPC", rt->ipc_opens},
-               {"address reservations", reservations},
-               {"pinned ranges", report.pinned_ranges},
-               {"host pool blocks", host_blocks},
-               {"streams", report.streams},
-               {"events", report.events},
-               {"graphs", report.graphs},
-               {"driver pools", report.driver_pools},
-               {"user objects", report.user_objects}};
-  char text[320] = "";
-  size_t used = 0;
-  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-    if (kinds[i].count == 0) continue;
-    int written = snprintf(text + used, sizeof text - used, "%s%llu %s", used == 0 ? "" : ", ",
-                           (unsigned long long)kinds[i].count, kinds[i].what);
-    used += written > 0 ? (size_t)written : 0;
-  }
-  return used == 0 ? LADE_OK : ladei_error(LADE_ERR_BUSY, 0, "close: still alive: %s", text);
-}
-
 /* Lets all queued work run out; that of streams which were held when they were destroyed has no effect. */
 static void work_drain(soft_runtime *rt) {
   ladei_soft_lock(rt);
@@ -331,7 +267,7 @@ static void work_drain(soft_runtime *rt) {
 static lade_status soft_close(void *self) {
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_close);
-  if (status == LADE_OK) status = close_check(rt);
+  if (status == LADE_OK) status = ladei_soft_close_check(rt);
   if (status != LADE_OK) return status;
   work_drain(rt);
   if (!rt->virtual_time) ladei_soft_cpu_stop(rt);
@@ -340,67 +276,4 @@ static lade_status soft_close(void *self) {
   ladei_soft_unlock(rt); /* unmaps what was left */
   runtime_free(rt);
   return LADE_OK;
-}
-
-/* ---- lade/soft.h ------------------------------------------------------------------------------------------------- */
-
-static lade_status soft_of(const lade_runtime *runtime, const char *what, void **out_self) {
-  if (runtime == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", what);
-  if (runtime->software_device == NULL)
-    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: \"%s\" is no software device", what, runtime->ops->name);
-  *out_self = runtime->software_device;
-  return ladei_runtime_check_process(runtime);
-}
-
-lade_status lade_soft_report_get(lade_runtime *runtime, lade_soft_report *report) {
-  void *self = NULL;
-  lade_status status = soft_of(runtime, "lade_soft_report_get", &self);
-  return status == LADE_OK ? ladei_soft_report(self, report) : status;
-}
-
-const char *lade_soft_last_finding(lade_runtime *runtime) {
-  void *self = NULL;
-  return soft_of(runtime, "lade_soft_last_finding", &self) == LADE_OK ? ladei_soft_last_finding(self) : "";
-}
-
-lade_status lade_soft_advance(lade_runtime *runtime, uint64_t ns) {
-  void *self = NULL;
-  lade_status status = soft_of(runtime, "lade_soft_advance", &self);
-  return status == LADE_OK ? ladei_soft_advance(self, ns) : status;
-}
-
-lade_status lade_soft_fault_add(lade_runtime *runtime, const char *op, uint64_t nth, lade_status failure) {
-  void *self = NULL;
-  lade_status status = soft_of(runtime, "lade_soft_fault_add", &self);
-  return status == LADE_OK ? ladei_soft_fault_add(self, op, nth, failure) : status;
-}
-
-lade_status lade_soft_fault_clear(lade_runtime *runtime) {
-  void *self = NULL;
-  lade_status status = soft_of(runtime, "lade_soft_fault_clear", &self);
-  return status == LADE_OK ? ladei_soft_fault_clear(self) : status;
-}
-
-lade_status lade_soft_call_count(lade_runtime *runtime, const char *op, uint64_t *out_count) {
-  void *self = NULL;
-  lade_status status = soft_of(runtime, "lade_soft_call_count", &self);
-  return status == LADE_OK ? ladei_soft_call_count(self, op, out_count) : status;
-}
-
-lade_status lade_soft_stream_hold(lade_runtime *runtime, lade_stream stream) {
-  void *self = NULL;
-  lade_status status = soft_of(runtime, "lade_soft_stream_hold", &self);
-  return status == LADE_OK ? ladei_soft_stream_hold(self, stream, true) : status;
-}
-
-lade_status lade_soft_stream_release(lade_runtime *runtime, lade_stream stream) {
-  void *self = NULL;
-  lade_status status = soft_of(runtime, "lade_soft_stream_release", &self);
-  return status == LADE_OK ? ladei_soft_stream_hold(self, stream, false) : status;
-}
-
-lade_status lade_soft_device_lose(lade_runtime *runtime, int device, uint64_t at_ns) {
-  void *self = NULL;
-  lade_status status = soft_of(runtime, "lade_soft_device_lose", &self);
-  return status == LADE_OK ? ladei_soft_device_lose(self, device, at_ns) : status;
 }

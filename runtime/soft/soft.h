@@ -8,6 +8,7 @@
 
 #include "lade/soft.h"
 #include "runtime/ops.h"
+#include "runtime/soft/state/native.h"
 
 /*
  * Makes software devices; `*out_self` goes with `*out_ops` and lives until its close op. virtual_time: the clock of
@@ -40,33 +41,5 @@ lade_status ladei_soft_advance(void *self, uint64_t ns);
  * step; costs time in proportion to all that is alive.
  */
 lade_status ladei_soft_check(void *self);
-
-/*
- * Native codes in error records: the numbers that CUDA's driver gives in the same case, so that one reader of logs
- * serves both.
- */
-enum {
-  LADEI_SOFT_NATIVE_INVALID_VALUE = 1,
-  LADEI_SOFT_NATIVE_OUT_OF_MEMORY = 2,
-  LADEI_SOFT_NATIVE_INVALID_DEVICE = 101,
-  LADEI_SOFT_NATIVE_INVALID_CONTEXT = 201,
-  LADEI_SOFT_NATIVE_INVALID_HANDLE = 400,
-  LADEI_SOFT_NATIVE_ILLEGAL_STATE = 401,
-  LADEI_SOFT_NATIVE_NOT_READY = 600,
-  LADEI_SOFT_NATIVE_NOT_PERMITTED = 800,
-  LADEI_SOFT_NATIVE_ALREADY_REGISTERED = 712,
-  LADEI_SOFT_NATIVE_NOT_REGISTERED = 713,
-  LADEI_SOFT_NATIVE_LAUNCH_FAILED = 719,
-  LADEI_SOFT_NATIVE_NOT_SUPPORTED = 801,
-  LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED = 900,
-  LADEI_SOFT_NATIVE_CAPTURE_INVALIDATED = 901,
-  LADEI_SOFT_NATIVE_CAPTURE_MERGE = 902,
-  LADEI_SOFT_NATIVE_CAPTURE_UNMATCHED = 903,
-  LADEI_SOFT_NATIVE_CAPTURE_UNJOINED = 904,
-  LADEI_SOFT_NATIVE_CAPTURE_ISOLATION = 905,
-  LADEI_SOFT_NATIVE_CAPTURE_IMPLICIT = 906,
-  LADEI_SOFT_NATIVE_CAPTURED_EVENT = 907,
-  LADEI_SOFT_NATIVE_CAPTURE_WRONG_THREAD = 908,
-};
 
 #endif /* LADE_RUNTIME_SOFT_SOFT_H */

@@ -1,23 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Submission: copies, fills, host functions, written values.
+ * Copies, fills, host functions, written values.
  *
- *   op -> work -> check memory (direction, bounds, life) -> capturing? append to the graph
- *                                                        -> legacy order -> hazards -> stream queue
+ *   op -> work -> check memory (direction, bounds, life) -> submit
  *
  * I1  Every piece's device side lies in one live range, or in mapped and accessible virtual memory, when it is queued.
  *     A host side that begins in a pinned range ends in it; one that begins elsewhere is pageable, whatever it reaches
  *     into, as the driver has it.
  * I2  Pageable sources are copied at the call, so that they may be reused when it returns. A pageable destination is
  *     written when the copy runs, as hardware may.
- * I3  Work that was refused has queued nothing and is disposed of.
  * Locks: rt->lock, except in copy_sync while the calling thread moves the bytes.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/size.h"
-#include "runtime/soft/state/model.h"
+#include "runtime/soft/ops/enter.h"
+#include "runtime/soft/ops/ops.h"
+#include "runtime/soft/run/queue.h"
+#include "runtime/soft/run/run.h"
+#include "runtime/soft/run/work.h"
+#include "runtime/soft/state/address.h"
+#include "runtime/soft/state/devices.h"
+#include "runtime/soft/state/findings.h"
+#include "runtime/soft/state/lock.h"
+#include "runtime/soft/state/mappings.h"
+#include "runtime/soft/state/order.h"
+#include "runtime/soft/state/streams.h"
+#include "runtime/soft/submit/access.h"
+#include "runtime/soft/submit/capture.h"
+#include "runtime/soft/submit/submit.h"
 
 /* ---- memory of a piece ------------------------------------------------------------------------------------------- */
 
@@ -44,7 +56,7 @@ static soft_range *device_side(soft_runtime *rt, const void *address, size_t byt
   soft_range *range = ladei_soft_range_at(rt, address);
   if (range == NULL || range->host || !ladei_soft_range_covers(range, address, bytes)) return NULL;
   bool virtual = range->kind == SOFT_RANGE_RESERVED;
-  return virtual && !ladei_soft_vm_accessible(rt, address, bytes, device) ? NULL : range;
+  return virtual && !ladei_soft_mapping_accessible(rt, address, bytes, device) ? NULL : range;
 }
 
 static bool host_side(soft_runtime *rt, const void *address, size_t bytes, soft_range **out_range) {
@@ -102,33 +114,6 @@ static bool piece_is_pageable(ladei_copy_direction direction, const soft_piece *
          (!reads_device(direction) && piece->src_range == NULL);
 }
 
-/* ---- queueing ---------------------------------------------------------------------------------------------------- */
-
-static lade_status no_memory(soft_op op) {
-  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory to queue it", ladei_soft_op_name(op));
-}
-
-static lade_status submit_queue(soft_runtime *rt, soft_op op, soft_stream *stream, const soft_work *work) {
-  lade_status status = ladei_soft_capture_check_legacy(rt, op, stream);
-  if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
-  if (status != LADE_OK) return status;
-  soft_node *node = ladei_soft_node_new(rt);
-  if (node == NULL) return no_memory(op);
-  node->work = *work;
-  ladei_soft_work_bind(&node->work);
-  ladei_soft_hazard_work(rt, stream, atomic_load(&stream->submitted) + 1, &node->work);
-  ladei_soft_stream_push(rt, stream, node);
-  return LADE_OK;
-}
-
-lade_status ladei_soft_submit(soft_runtime *rt, soft_op op, soft_stream *stream, soft_work *work) {
-  lade_status status =
-      stream->capture != NULL ? ladei_soft_capture_append(rt, op, stream, work) : submit_queue(rt, op, stream, work);
-  if (status != LADE_OK) ladei_soft_work_dispose(work);
-  ladei_soft_run_ready(rt);
-  return status;
-}
-
 /* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 /* Copies pageable sources now. False: no memory. */
@@ -168,7 +153,7 @@ static lade_status copy_prepare(soft_runtime *rt, soft_op op, const soft_stream 
   ladei_soft_finding(rt, &rt->findings.unpinned_copies, "%s: %zu bytes from %p to %p: the host side is pageable",
                      ladei_soft_op_name(op), pieces[0].bytes, pieces[0].src, pieces[0].dst);
   /* A graph reads its pageable sources when it runs, each time. */
-  return stream->capture != NULL || stage_sources(work, direction) ? LADE_OK : no_memory(op);
+  return stream->capture != NULL || stage_sources(work, direction) ? LADE_OK : ladei_soft_no_memory_to_queue(op);
 }
 
 /* Takes the pieces of `work`. */
@@ -229,7 +214,7 @@ static lade_status copy_batch(void *self, ladei_copy_direction direction, size_t
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "copy_batch: %zu copies", count);
   soft_work work = {
       .kind = SOFT_WORK_COPY, .piece_count = (uint32_t)count, .pieces = calloc(count, sizeof(soft_piece))};
-  if (work.pieces == NULL) return no_memory(SOFT_OP_copy_batch);
+  if (work.pieces == NULL) return ladei_soft_no_memory_to_queue(SOFT_OP_copy_batch);
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
     work.pieces[i] = (soft_piece){.dst = dsts[i], .src = srcs[i], .bytes = sizes[i]};
     status = copy_arguments(SOFT_OP_copy_batch, direction, &work.pieces[i]);
@@ -247,7 +232,7 @@ static bool lies_on(soft_runtime *rt, const void *address, int device) {
   const soft_range *range = ladei_soft_range_at(rt, address);
   if (range == NULL || range->host) return false;
   if (range->kind != SOFT_RANGE_RESERVED) return range->device == device;
-  const soft_mapping *mapping = ladei_soft_vm_mapping_at(rt, address);
+  const soft_mapping *mapping = ladei_soft_mapping_at(rt, address);
   return mapping != NULL && mapping->vm->device == device;
 }
 
@@ -295,7 +280,7 @@ static lade_status sync_queue(soft_runtime *rt, soft_stream *legacy, const soft_
   lade_status status = ladei_soft_stream_join_legacy(rt, SOFT_OP_copy_sync, legacy);
   if (status != LADE_OK) return status;
   soft_node *node = ladei_soft_node_new(rt);
-  if (node == NULL) return no_memory(SOFT_OP_copy_sync);
+  if (node == NULL) return ladei_soft_no_memory_to_queue(SOFT_OP_copy_sync);
   node->work = *work;
   ladei_soft_work_bind(&node->work);
   if (!rt->virtual_time) {
@@ -381,7 +366,8 @@ static bool written_range(soft_runtime *rt, const soft_stream *stream, soft_piec
   piece->dst_range = range;
   if (range == NULL || !ladei_soft_range_covers(range, piece->dst, piece->bytes)) return false;
   if (range->host) return true;
-  if (range->kind == SOFT_RANGE_RESERVED) return ladei_soft_vm_accessible(rt, piece->dst, piece->bytes, stream->device);
+  if (range->kind == SOFT_RANGE_RESERVED)
+    return ladei_soft_mapping_accessible(rt, piece->dst, piece->bytes, stream->device);
   uint64_t reachable = rt->devices[stream->device].peers | (uint64_t)1 << stream->device;
   if (range->kind == SOFT_RANGE_POOL) reachable |= range->pool->access >> stream->device & 1 ? ~(uint64_t)0 : 0;
   return reachable >> range->device & 1;

@@ -9,7 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/soft/state/model.h"
+#include "runtime/soft/ops/enter.h"
+#include "runtime/soft/ops/ops.h"
+#include "runtime/soft/state/devices.h"
+#include "runtime/soft/state/findings.h"
+#include "runtime/soft/state/lock.h"
 
 static lade_status no_device(soft_op op, const soft_runtime *rt, int device) {
   return ladei_error(LADE_ERR_NO_DEVICE, LADEI_SOFT_NATIVE_INVALID_DEVICE,

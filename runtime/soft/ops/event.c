@@ -11,23 +11,19 @@
  * I3  Event records stay where they are until close, so work may name an event that was destroyed: it compares words.
  * Locks: rt->lock, but for the query.
  */
-#include <stdlib.h>
-
-#include "runtime/soft/state/model.h"
-
-soft_event *ladei_soft_event_find(soft_runtime *rt, soft_op op, lade_event handle, lade_status *out_status) {
-  uint64_t number = (uint64_t)(uintptr_t)handle;
-  soft_event *event = ladei_soft_table_find(&rt->event_table, number);
-  if (event == NULL) {
-    *out_status = ladei_soft_stale(rt, op, LADE_ERR_INVALID_ARGUMENT, "event", number);
-    return NULL;
-  }
-  if (atomic_load_explicit(&rt->devices[event->device].lost, memory_order_acquire)) {
-    *out_status = ladei_soft_lost(op, event->device);
-    return NULL;
-  }
-  return event;
-}
+#include "runtime/soft/ops/enter.h"
+#include "runtime/soft/ops/ops.h"
+#include "runtime/soft/run/queue.h"
+#include "runtime/soft/run/run.h"
+#include "runtime/soft/state/devices.h"
+#include "runtime/soft/state/events.h"
+#include "runtime/soft/state/findings.h"
+#include "runtime/soft/state/lock.h"
+#include "runtime/soft/state/order.h"
+#include "runtime/soft/state/pools.h"
+#include "runtime/soft/state/streams.h"
+#include "runtime/soft/submit/capture.h"
+#include "runtime/soft/submit/submit.h"
 
 static lade_status event_create(void *self, uint64_t context, unsigned flags, lade_event *out) {
   soft_runtime *rt = soft_self(self);
@@ -79,14 +75,6 @@ static lade_status event_destroy(void *self, lade_event handle) {
   }
   ladei_soft_unlock(rt);
   return status;
-}
-
-void ladei_soft_events_close(soft_runtime *rt) {
-  for (uint32_t i = 0; i < atomic_load(&rt->event_table.count); i++) {
-    soft_event *event = ladei_soft_table_at(&rt->event_table, i);
-    free(event->order.points);
-    free(event->frontier);
-  }
 }
 
 /* ---- record ------------------------------------------------------------------------------------------------------ */

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Executable graphs: instantiation, launch, replay.
- *
- *   launch at the head of its stream -> exec_begin: nodes without dependencies go to their engines
- *                                    -> each end releases its dependents -> last end finishes the launch
+ * Executable graphs: instantiation and launch. The replay is in runtime/soft/run/replay.c.
  *
  * I1  One launch of an exec runs at a time: each waits for the one submitted before it (last), on whatever stream.
- * I2  While a launch runs, remaining = its nodes that have not ended; a node is at an engine once its pending is 0.
- * I3  Addresses are those of the capture; which memory they lie in is found when a node starts, so that memory freed
- *     since is found out and not touched.
- * I4  An exec that the program destroyed is freed, and lets its user objects go, after its last launch.
  * Locks: rt->lock.
  */
 #include <stdlib.h>
 
-#include "runtime/soft/state/model.h"
+#include "runtime/soft/ops/enter.h"
+#include "runtime/soft/ops/ops.h"
+#include "runtime/soft/run/objects.h"
+#include "runtime/soft/run/replay.h"
+#include "runtime/soft/state/findings.h"
+#include "runtime/soft/state/lock.h"
+#include "runtime/soft/state/streams.h"
+#include "runtime/soft/submit/capture.h"
+#include "runtime/soft/submit/submit.h"
 
 static lade_status no_memory(const char *op) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for the executable graph", op);
@@ -62,14 +63,6 @@ static bool exec_fill(soft_exec *exec, const soft_graph *graph) {
   return true;
 }
 
-static void exec_clear(soft_runtime *rt, soft_exec *exec) {
-  free(exec->nodes);
-  free(exec->dependents);
-  ladei_soft_objects_release(rt, &exec->objects);
-  exec->nodes = NULL;
-  exec->dependents = NULL;
-}
-
 static soft_exec *exec_new(soft_runtime *rt, const soft_graph *graph) {
   soft_exec *exec = ladei_soft_table_take(&rt->exec_table);
   if (exec == NULL) return NULL;
@@ -81,7 +74,7 @@ static soft_exec *exec_new(soft_runtime *rt, const soft_graph *graph) {
   exec->running = NULL;
   exec->last = (soft_point){NULL, 0};
   if (!exec_fill(exec, graph)) {
-    exec_clear(rt, exec);
+    ladei_soft_exec_clear(rt, exec);
     ladei_soft_table_put(&rt->exec_table, exec);
     return NULL;
   }
@@ -110,11 +103,6 @@ static lade_status graph_instantiate(void *self, ladei_graph handle, ladei_graph
   return status;
 }
 
-static void exec_free(soft_runtime *rt, soft_exec *exec) {
-  exec_clear(rt, exec);
-  ladei_soft_table_put(&rt->exec_table, exec);
-}
-
 static lade_status graph_exec_destroy(void *self, ladei_graph_exec handle) {
   soft_runtime *rt = soft_self(self);
   const soft_op op = SOFT_OP_graph_exec_destroy;
@@ -127,7 +115,7 @@ static lade_status graph_exec_destroy(void *self, ladei_graph_exec handle) {
   } else if ((status = ladei_soft_unsafe(rt, "graph_exec_destroy")) == LADE_OK) {
     ladei_soft_table_hide(&rt->exec_table, exec);
     exec->destroyed = true;
-    if (exec->launches == 0) exec_free(rt, exec);
+    if (exec->launches == 0) ladei_soft_exec_free(rt, exec);
   }
   ladei_soft_unlock(rt);
   return status;
@@ -173,59 +161,7 @@ static lade_status graph_launch(void *self, ladei_graph_exec handle, const ladei
   return status;
 }
 
-static soft_range *range_covering(const soft_runtime *rt, bool tracked, const void *address, size_t bytes) {
-  soft_range *range = tracked ? ladei_soft_range_at(rt, address) : NULL;
-  return range != NULL && ladei_soft_range_covers(range, address, bytes) ? range : NULL;
-}
-
-static void piece_find_ranges(const soft_runtime *rt, soft_piece *piece) {
-  piece->dst_range = range_covering(rt, piece->dst_tracked, piece->dst, piece->bytes);
-  piece->src_range = range_covering(rt, piece->src_tracked, piece->src, piece->bytes);
-}
-
-void ladei_soft_exec_hazards(soft_runtime *rt, soft_stream *stream, uint64_t number, const soft_exec *exec) {
-  for (uint32_t i = 0; i < exec->count; i++) {
-    soft_work work = exec->nodes[i].node.work;
-    if (work.piece_count != 0) piece_find_ranges(rt, &work.piece);
-    ladei_soft_hazard_work(rt, stream, number, &work);
-  }
-}
-
 /* ---- replay ------------------------------------------------------------------------------------------------------ */
-
-static void node_start(soft_runtime *rt, soft_exec_node *node) {
-  soft_work *work = &node->node.work;
-  if (work->piece_count != 0) piece_find_ranges(rt, &work->piece);
-  ladei_soft_work_bind(work);
-  ladei_soft_engine_push(rt, &node->node);
-}
-
-static void launch_finish(soft_runtime *rt, soft_exec *exec) {
-  soft_stream *stream = exec->running->stream;
-  exec->running = NULL;
-  exec->launches--;
-  ladei_soft_stream_finish_head(rt, stream);
-  if (exec->destroyed && exec->launches == 0) exec_free(rt, exec);
-}
-
-void ladei_soft_exec_begin(soft_runtime *rt, soft_node *launch) {
-  soft_exec *exec = launch->work.exec;
-  exec->running = launch;
-  exec->remaining = exec->count;
-  for (uint32_t i = 0; i < exec->count; i++) exec->nodes[i].pending = exec->nodes[i].dependency_count;
-  for (uint32_t i = 0; i < exec->count; i++)
-    if (exec->nodes[i].dependency_count == 0) node_start(rt, &exec->nodes[i]);
-  if (exec->count == 0) launch_finish(rt, exec);
-}
-
-void ladei_soft_exec_node_done(soft_runtime *rt, soft_exec *exec, soft_node *node) {
-  const soft_exec_node *done = (const soft_exec_node *)node;
-  for (uint32_t i = 0; i < done->dependent_count; i++) {
-    soft_exec_node *dependent = &exec->nodes[exec->dependents[done->first_dependent + i]];
-    if (--dependent->pending == 0) node_start(rt, dependent);
-  }
-  if (--exec->remaining == 0) launch_finish(rt, exec);
-}
 
 void ladei_soft_exec_ops(lade_runtime_ops *ops) {
   ops->graph_instantiate = graph_instantiate;

@@ -12,7 +12,14 @@
 #include <sys/mman.h>
 
 #include "base/size.h"
-#include "runtime/soft/state/model.h"
+#include "runtime/soft/ops/enter.h"
+#include "runtime/soft/ops/ops.h"
+#include "runtime/soft/state/address.h"
+#include "runtime/soft/state/devices.h"
+#include "runtime/soft/state/findings.h"
+#include "runtime/soft/state/lock.h"
+#include "runtime/soft/state/mappings.h"
+#include "runtime/soft/submit/capture.h"
 
 #define PAGE_BYTES ((size_t)4096)
 
@@ -256,7 +263,7 @@ static void attributes_of(const soft_runtime *rt, const void *pointer, ladei_poi
   const soft_range *range = ladei_soft_range_at(rt, pointer);
   if (range == NULL) return;
   if (range->kind == SOFT_RANGE_RESERVED) {
-    const soft_mapping *mapping = ladei_soft_vm_mapping_at(rt, pointer);
+    const soft_mapping *mapping = ladei_soft_mapping_at(rt, pointer);
     if (mapping == NULL) return;
     *out =
         (ladei_pointer_attributes){LADEI_MEMORY_DEVICE, mapping->vm->device, mapping->node.key, mapping->bytes, NULL};

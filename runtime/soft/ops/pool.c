@@ -1,44 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Driver pools: memory allocated and freed in stream order.
+ * Driver pools: the ops. The pools themselves are in runtime/soft/state/pools.c.
  *
- *   block: in use (in rt->ranges) --pool_free on stream A, number n--> free (pool's list) --reuse--> in use
- *                                                                          `--release--> gone
- *
- * A free block is reused at once on stream A, and on other streams once A has reached n. What is over the release
- * threshold goes back to the device when the program synchronises.
- *
- * I1  reserved = bytes of all blocks of the pool, used = bytes of those in use. Both count whole granules.
- * I2  A free block is released only when its stream has reached its number.
- * I3  A destroyed pool lives, without a handle, until its last block is gone.
  * Locks: rt->lock.
  */
 #include "base/size.h"
-#include "runtime/soft/state/model.h"
+#include "runtime/soft/ops/enter.h"
+#include "runtime/soft/ops/ops.h"
+#include "runtime/soft/state/address.h"
+#include "runtime/soft/state/devices.h"
+#include "runtime/soft/state/findings.h"
+#include "runtime/soft/state/hazard.h"
+#include "runtime/soft/state/lock.h"
+#include "runtime/soft/state/pools.h"
+#include "runtime/soft/state/streams.h"
+#include "runtime/soft/submit/submit.h"
 
 #define GRANULE_BYTES ((size_t)512)
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
-
-static soft_device *pool_device(soft_runtime *rt, const soft_pool *pool) {
-  return &rt->devices[pool->properties.location == LADEI_POOL_DEVICE ? pool->properties.id : 0];
-}
-
-static bool pool_is_host(const soft_pool *pool) { return pool->properties.location != LADEI_POOL_DEVICE; }
-
-static soft_pool *pool_new(soft_runtime *rt, const ladei_pool_properties *properties) {
-  soft_pool *pool = ladei_soft_table_take(&rt->pool_table);
-  if (pool == NULL) return NULL;
-  pool->properties = *properties;
-  pool->is_default = pool->destroyed = false;
-  pool->access = 0;
-  pool->release_threshold = 0;
-  pool->reserved = pool->reserved_high = pool->used = pool->used_high = 0;
-  pool->used_count = 0;
-  pool->free_list = NULL;
-  ladei_soft_table_publish(&rt->pool_table, pool);
-  return pool;
-}
 
 static lade_status no_pools(soft_op op) {
   return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED, "%s: the device has no driver pools",
@@ -65,7 +45,7 @@ static lade_status pool_create(void *self, const ladei_pool_properties *properti
   ladei_soft_lock(rt);
   status = properties_check(rt, properties);
   if (status == LADE_OK) {
-    const soft_pool *pool = pool_new(rt, properties);
+    const soft_pool *pool = ladei_soft_pool_new(rt, properties);
     if (pool == NULL) status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pool_create: no memory for one more");
     if (pool != NULL) *out_pool = (ladei_driver_pool)(uintptr_t)ladei_soft_table_handle(&rt->pool_table, pool);
   }
@@ -78,7 +58,7 @@ static lade_status default_locked(soft_runtime *rt, soft_device *device, ladei_d
   device->active = true;
   if (device->default_pool == NULL) {
     ladei_pool_properties properties = {LADEI_POOL_DEVICE, device->ordinal, 0};
-    device->default_pool = pool_new(rt, &properties);
+    device->default_pool = ladei_soft_pool_new(rt, &properties);
     if (device->default_pool == NULL)
       return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pool_default: no memory for the pool");
     device->default_pool->is_default = true;
@@ -107,103 +87,10 @@ static soft_pool *pool_find(soft_runtime *rt, soft_op op, ladei_driver_pool hand
   return pool;
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------ */
-
-static bool block_is_settled(const soft_range *block) {
-  return atomic_load(&block->free_owner->completed) >= block->free_number;
-}
-
-static void block_uncharge(soft_runtime *rt, soft_pool *pool, const soft_range *block) {
-  if (pool_is_host(pool))
-    rt->pinned_bytes -= block->bytes;
-  else
-    ladei_soft_memory_uncharge(pool_device(rt, pool), block->bytes);
-  pool->reserved -= block->bytes;
-}
-
-/* Releases settled free blocks until at most `keep_bytes` are reserved. */
-static void pool_release(soft_runtime *rt, soft_pool *pool, uint64_t keep_bytes) {
-  soft_range **place = &pool->free_list;
-  while (*place != NULL && pool->reserved > keep_bytes) {
-    soft_range *block = *place;
-    if (!block_is_settled(block)) {
-      place = &block->next;
-      continue;
-    }
-    *place = block->next;
-    block_uncharge(rt, pool, block);
-    ladei_soft_range_discard(rt, block);
-  }
-  if (pool->destroyed && pool->used_count == 0 && pool->free_list == NULL) {
-    pool->destroyed = false; /* the record is free from here on */
-    ladei_soft_table_put(&rt->pool_table, pool);
-  }
-}
-
-static soft_pool *pool_at(const soft_runtime *rt, uint32_t index) {
-  soft_pool *pool = ladei_soft_table_at(&rt->pool_table, index);
-  return atomic_load(&pool->slot.live) || pool->destroyed ? pool : NULL;
-}
-
-void ladei_soft_pools_synchronized(soft_runtime *rt) {
-  for (uint32_t i = 0; i < atomic_load(&rt->pool_table.count); i++) {
-    soft_pool *pool = pool_at(rt, i);
-    if (pool != NULL) pool_release(rt, pool, pool->destroyed ? 0 : pool->release_threshold);
-  }
-}
-
-void ladei_soft_pools_close(soft_runtime *rt) {
-  for (uint32_t i = 0; i < atomic_load(&rt->pool_table.count); i++) {
-    soft_pool *pool = pool_at(rt, i);
-    if (pool != NULL) pool_release(rt, pool, 0);
-  }
-}
-
-/* Smallest free block that the stream may have now and that wastes at most a quarter of itself; taken out. */
-static soft_range *pool_reuse(soft_pool *pool, const soft_stream *stream, size_t bytes) {
-  soft_range **best = NULL;
-  for (soft_range **place = &pool->free_list; *place != NULL; place = &(*place)->next) {
-    const soft_range *block = *place;
-    bool usable = block->free_owner == stream || block_is_settled(block);
-    bool fits = block->bytes >= bytes && block->bytes - bytes <= block->bytes / 4;
-    if (usable && fits && (best == NULL || block->bytes < (*best)->bytes)) best = place;
-  }
-  if (best == NULL) return NULL;
-  soft_range *block = *best;
-  *best = block->next;
-  return block;
-}
-
-static bool block_charge(soft_runtime *rt, soft_pool *pool, size_t bytes) {
-  uint64_t limit = pool->properties.max_bytes;
-  if (limit != 0 && (pool->reserved > limit || bytes > limit - pool->reserved)) return false;
-  return pool_is_host(pool) ? ladei_soft_pinned_charge(rt, bytes)
-                            : ladei_soft_memory_charge(pool_device(rt, pool), bytes);
-}
-
-static soft_range *pool_grow(soft_runtime *rt, soft_pool *pool, size_t bytes) {
-  if (!block_charge(rt, pool, bytes)) {
-    pool_release(rt, pool, 0);
-    if (!block_charge(rt, pool, bytes)) return NULL;
-  }
-  int32_t node = pool->properties.location == LADEI_POOL_HOST_NUMA ? pool->properties.id : -1;
-  soft_range *block =
-      ladei_soft_range_new(rt, SOFT_RANGE_POOL, pool_device(rt, pool), pool_is_host(pool), bytes, 0, node);
-  pool->reserved += bytes;
-  if (block == NULL) {
-    soft_range refused = {.bytes = bytes};
-    block_uncharge(rt, pool, &refused);
-    return NULL;
-  }
-  block->pool = pool;
-  pool->reserved_high = pool->reserved > pool->reserved_high ? pool->reserved : pool->reserved_high;
-  return block;
-}
-
 /* ---- alloc, free ------------------------------------------------------------------------------------------------- */
 
 static lade_status out_of_memory(const soft_pool *pool, size_t bytes) {
-  return ladei_error(pool_is_host(pool) ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_ERR_OUT_OF_DEVICE_MEMORY,
+  return ladei_error(ladei_soft_pool_is_host(pool) ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_ERR_OUT_OF_DEVICE_MEMORY,
                      LADEI_SOFT_NATIVE_OUT_OF_MEMORY, "pool_alloc: %zu bytes asked, the pool holds %zu, limit %zu",
                      bytes, (size_t)pool->reserved, pool->properties.max_bytes);
 }
@@ -231,10 +118,10 @@ static lade_status alloc_locked(soft_runtime *rt, soft_pool *pool, size_t bytes,
     return bytes == 0 ? ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "pool_alloc: 0 bytes")
                       : out_of_memory(pool, bytes);
   }
-  soft_range *block = stream->capture != NULL ? NULL : pool_reuse(pool, stream, whole);
+  soft_range *block = stream->capture != NULL ? NULL : ladei_soft_pool_reuse(pool, stream, whole);
   bool reused = block != NULL;
   if (!reused && stream->capture == NULL) {
-    block = pool_grow(rt, pool, whole);
+    block = ladei_soft_pool_grow(rt, pool, whole);
     if (block == NULL) return out_of_memory(pool, bytes);
     soft_tree_remove(&rt->ranges, &block->node);
     block->free_owner = stream;
@@ -295,7 +182,7 @@ static lade_status free_locked(soft_runtime *rt, void *pointer, const ladei_stre
   pool->free_list = block;
   pool->used_count--;
   pool->used -= block->bytes;
-  if (pool->destroyed) pool_release(rt, pool, 0);
+  if (pool->destroyed) ladei_soft_pool_release(rt, pool, 0);
   return LADE_OK;
 }
 
@@ -323,7 +210,7 @@ static lade_status pool_destroy(void *self, ladei_driver_pool handle) {
   } else if (pool != NULL) {
     ladei_soft_table_hide(&rt->pool_table, pool);
     pool->destroyed = true;
-    pool_release(rt, pool, 0);
+    ladei_soft_pool_release(rt, pool, 0);
   }
   ladei_soft_unlock(rt);
   return status;
@@ -336,9 +223,9 @@ static lade_status pool_set_access(void *self, ladei_driver_pool handle, int ord
   ladei_soft_lock(rt);
   soft_pool *pool = pool_find(rt, SOFT_OP_pool_set_access, handle, &status);
   if (pool != NULL && ladei_soft_device_use(rt, SOFT_OP_pool_set_access, ordinal, &status) != NULL) {
-    const soft_device *owner = pool_device(rt, pool);
+    const soft_device *owner = ladei_soft_pool_device(rt, pool);
     uint64_t bit = (uint64_t)1 << ordinal;
-    if (writable && !pool_is_host(pool) && owner->ordinal != ordinal && owner->description.no_peer_access) {
+    if (writable && !ladei_soft_pool_is_host(pool) && owner->ordinal != ordinal && owner->description.no_peer_access) {
       status = ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
                            "pool_set_access: device %d cannot use memory of device %d", ordinal, owner->ordinal);
     } else {
@@ -402,7 +289,7 @@ static lade_status pool_trim(void *self, ladei_driver_pool handle, size_t keep_b
   if (status != LADE_OK) return status;
   ladei_soft_lock(rt);
   soft_pool *pool = pool_find(rt, SOFT_OP_pool_trim, handle, &status);
-  if (pool != NULL) pool_release(rt, pool, keep_bytes);
+  if (pool != NULL) ladei_soft_pool_release(rt, pool, keep_bytes);
   ladei_soft_unlock(rt);
   return status;
 }

@@ -1,145 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams: handles, special streams, waits between streams, synchronisation.
+ * Streams: the ops. Stream objects are in runtime/soft/state/streams.c.
  *
- *   handle -> slot (recycled at once by the next create) -> stream object (recycled when idle and observed)
- *
- * So a new stream may have the handle of a destroyed one whose work still runs, as with drivers, while ids never
- * repeat.
- *
- * I1  A resolved stream is accepted only while its handle names the stream with its id: a recycled handle never stands
- *     for another stream's work.
- * I2  A stream object is recycled only when all of its work is finished and observed, so a stream's numbers always
- *     belong to the stream that an order names.
- * I3  Blocking streams of a device, per-thread ones included, are in its list; the legacy stream is not.
- * Locks: rt->lock; stream_resolve reads without it.
+ * Locks: rt->lock; stream_resolve of an ordinary handle reads without it.
  */
-#include <stdlib.h>
-
-#include "runtime/soft/state/model.h"
-
-enum { MAX_STREAMS = 1 << 18, RECYCLE_TRIES = 4 };
-
-/* ---- stream objects ---------------------------------------------------------------------------------------------- */
-
-static bool stream_is_recyclable(const soft_stream *stream) {
-  uint64_t submitted = atomic_load(&stream->submitted);
-  return stream->head == NULL && stream->waiters == NULL && stream->host_waiters == NULL && stream->capture == NULL &&
-         atomic_load(&stream->completed) == submitted && atomic_load(&stream->observed) >= submitted;
-}
-
-static void idle_push(soft_runtime *rt, soft_stream *stream) {
-  stream->next = NULL;
-  if (rt->idle_streams_tail != NULL)
-    rt->idle_streams_tail->next = stream;
-  else
-    rt->idle_streams = stream;
-  rt->idle_streams_tail = stream;
-}
-
-static soft_stream *idle_pop(soft_runtime *rt) {
-  soft_stream *stream = rt->idle_streams;
-  if (stream == NULL) return NULL;
-  rt->idle_streams = stream->next;
-  if (rt->idle_streams == NULL) rt->idle_streams_tail = NULL;
-  return stream;
-}
-
-static soft_stream *stream_recycle(soft_runtime *rt) {
-  for (int i = 0; i < RECYCLE_TRIES; i++) {
-    soft_stream *stream = idle_pop(rt);
-    if (stream == NULL || stream_is_recyclable(stream)) return stream;
-    idle_push(rt, stream);
-  }
-  return NULL;
-}
-
-static soft_stream *stream_object(soft_runtime *rt) {
-  soft_stream *stream = stream_recycle(rt);
-  if (stream != NULL) return stream;
-  if (rt->stream_count == MAX_STREAMS) return NULL;
-  stream = calloc(1, sizeof *stream);
-  if (stream == NULL) return NULL;
-  stream->index = rt->stream_count++;
-  atomic_store_explicit(&rt->streams[stream->index], stream, memory_order_release);
-  return stream;
-}
-
-soft_stream *ladei_soft_stream_new(soft_runtime *rt, soft_device *device, ladei_stream_kind kind, bool blocking) {
-  soft_stream *stream = stream_object(rt);
-  if (stream == NULL) return NULL;
-  stream->blocking = blocking;
-  stream->held = stream->destroyed = false;
-  stream->device = device->ordinal;
-  stream->kind = kind;
-  stream->id = ++rt->next_id;
-  stream->legacy_seen = 0;
-  stream->order.count = 0;
-  stream->handle = kind == LADEI_STREAM_LEGACY ? LADE_STREAM_LEGACY : LADE_STREAM_PER_THREAD;
-  if (blocking) {
-    stream->blocking_previous = NULL;
-    stream->blocking_next = device->blocking_streams;
-    if (stream->blocking_next != NULL) stream->blocking_next->blocking_previous = stream;
-    device->blocking_streams = stream;
-  }
-  return stream;
-}
-
-static void blocking_remove(soft_device *device, soft_stream *stream) {
-  if (stream->blocking_previous != NULL)
-    stream->blocking_previous->blocking_next = stream->blocking_next;
-  else
-    device->blocking_streams = stream->blocking_next;
-  if (stream->blocking_next != NULL) stream->blocking_next->blocking_previous = stream->blocking_previous;
-}
-
-bool ladei_soft_streams_open(soft_runtime *rt) {
-  rt->streams = calloc(MAX_STREAMS, sizeof *rt->streams);
-  rt->stream_count = 1;
-  for (int32_t i = 0; rt->streams != NULL && i < rt->device_count; i++) {
-    rt->devices[i].legacy = ladei_soft_stream_new(rt, &rt->devices[i], LADEI_STREAM_LEGACY, false);
-    if (rt->devices[i].legacy == NULL) return false;
-  }
-  return rt->streams != NULL;
-}
-
-void ladei_soft_streams_close(soft_runtime *rt) {
-  for (uint32_t i = 1; rt->streams != NULL && i < rt->stream_count; i++) {
-    soft_stream *stream = ladei_soft_stream_by_index(rt, i);
-    free(stream->order.points);
-    free(stream->frontier);
-    free(stream);
-  }
-  free(rt->streams);
-}
+#include "runtime/soft/ops/enter.h"
+#include "runtime/soft/ops/ops.h"
+#include "runtime/soft/run/queue.h"
+#include "runtime/soft/run/run.h"
+#include "runtime/soft/state/devices.h"
+#include "runtime/soft/state/events.h"
+#include "runtime/soft/state/findings.h"
+#include "runtime/soft/state/lock.h"
+#include "runtime/soft/state/order.h"
+#include "runtime/soft/state/pools.h"
+#include "runtime/soft/state/streams.h"
+#include "runtime/soft/submit/capture.h"
+#include "runtime/soft/submit/submit.h"
 
 /* ---- handles ----------------------------------------------------------------------------------------------------- */
-
-static soft_stream *special_find(soft_runtime *rt, const ladei_stream *stream) {
-  if (stream->device < 0 || stream->device >= rt->device_count) return NULL;
-  if (stream->kind == LADEI_STREAM_LEGACY) return rt->devices[stream->device].legacy;
-  const soft_thread *thread = ladei_soft_thread(rt, false);
-  return thread == NULL ? NULL : thread->streams[stream->device];
-}
-
-static soft_stream *ordinary_find(const soft_runtime *rt, lade_stream handle) {
-  const soft_stream_slot *slot = ladei_soft_table_find(&rt->stream_table, (uint64_t)(uintptr_t)handle);
-  return slot == NULL ? NULL : slot->stream;
-}
-
-soft_stream *ladei_soft_stream_find(soft_runtime *rt, soft_op op, const ladei_stream *stream, lade_status *out_status) {
-  soft_stream *found =
-      stream->kind == LADEI_STREAM_ORDINARY ? ordinary_find(rt, stream->handle) : special_find(rt, stream);
-  if (found == NULL || found->id != stream->id) {
-    *out_status = ladei_soft_stale(rt, op, LADE_ERR_INVALID_ARGUMENT, "stream", (uint64_t)(uintptr_t)stream->handle);
-    return NULL;
-  }
-  if (atomic_load_explicit(&rt->devices[found->device].lost, memory_order_acquire)) {
-    *out_status = ladei_soft_lost(op, found->device);
-    return NULL;
-  }
-  return found;
-}
 
 static lade_status bad_handle(soft_runtime *rt, soft_op op, lade_stream handle) {
   uint64_t number = (uint64_t)(uintptr_t)handle;
@@ -185,7 +64,7 @@ static lade_status stream_resolve(void *self, lade_stream handle, ladei_stream *
     ladei_soft_unlock(rt);
     if (stream == NULL) return status;
   } else {
-    stream = ordinary_find(rt, handle);
+    stream = ladei_soft_stream_of_handle(rt, handle);
     if (stream == NULL) return bad_handle(rt, SOFT_OP_stream_resolve, handle);
   }
   if (atomic_load_explicit(&rt->devices[stream->device].lost, memory_order_acquire))
@@ -242,49 +121,11 @@ static lade_status stream_destroy(void *self, lade_stream handle) {
     ladei_soft_capture_stream_gone(rt, stream);
     ladei_soft_table_hide(&rt->stream_table, slot);
     ladei_soft_table_put(&rt->stream_table, slot);
-    if (stream->blocking) blocking_remove(&rt->devices[stream->device], stream);
-    stream->destroyed = true;
-    idle_push(rt, stream);
+    ladei_soft_stream_discard(rt, stream);
     hold_end(rt, stream); /* nobody could release it any more */
   }
   ladei_soft_unlock(rt);
   return slot != NULL ? LADE_OK : bad_handle(rt, SOFT_OP_stream_destroy, handle);
-}
-
-/* ---- the legacy stream ------------------------------------------------------------------------------------------- */
-
-static lade_status no_memory(soft_op op) {
-  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory to queue work", ladei_soft_op_name(op));
-}
-
-lade_status ladei_soft_stream_wait_point(soft_runtime *rt, soft_op op, soft_stream *stream, soft_stream *awaited,
-                                         uint64_t number) {
-  if (!ladei_soft_order_add(&stream->order, awaited, number)) return no_memory(op);
-  if (atomic_load(&awaited->completed) >= number) return LADE_OK;
-  soft_node *node = ladei_soft_node_new(rt);
-  if (node == NULL) return no_memory(op);
-  node->work = (soft_work){.kind = SOFT_WORK_WAIT, .device = stream->device, .point = {awaited, number}};
-  ladei_soft_stream_push(rt, stream, node);
-  return LADE_OK;
-}
-
-static lade_status stream_wait_stream(soft_runtime *rt, soft_op op, soft_stream *stream, soft_stream *awaited) {
-  if (!ladei_soft_order_merge(&stream->order, &awaited->order)) return no_memory(op);
-  return ladei_soft_stream_wait_point(rt, op, stream, awaited, atomic_load(&awaited->submitted));
-}
-
-lade_status ladei_soft_stream_join_legacy(soft_runtime *rt, soft_op op, soft_stream *stream) {
-  soft_device *device = &rt->devices[stream->device];
-  lade_status status = LADE_OK;
-  if (stream->kind == LADEI_STREAM_LEGACY) {
-    soft_stream *other = device->blocking_streams;
-    for (; other != NULL && status == LADE_OK; other = other->blocking_next)
-      status = stream_wait_stream(rt, op, stream, other);
-  } else if (stream->blocking && stream->legacy_seen < atomic_load(&device->legacy->submitted)) {
-    status = stream_wait_stream(rt, op, stream, device->legacy);
-    if (status == LADE_OK) stream->legacy_seen = atomic_load(&device->legacy->submitted);
-  }
-  return status;
 }
 
 /* ---- waits, queries ---------------------------------------------------------------------------------------------- */
@@ -302,7 +143,7 @@ static lade_status wait_event_locked(soft_runtime *rt, const ladei_stream *resol
   status = ladei_soft_capture_check_legacy(rt, op, stream);
   if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
   if (status != LADE_OK || awaited == stream) return status;
-  if (!ladei_soft_order_merge(&stream->order, &event->order)) return no_memory(op);
+  if (!ladei_soft_order_merge(&stream->order, &event->order)) return ladei_soft_no_memory_to_queue(op);
   return ladei_soft_stream_wait_point(rt, op, stream, awaited, word & SOFT_EVENT_NUMBER_MASK);
 }
 
@@ -460,11 +301,11 @@ static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
 
 /* ---- holds ------------------------------------------------------------------------------------------------------- */
 
-lade_status ladei_soft_stream_hold(void *self, lade_stream handle, bool hold) {
-  soft_runtime *rt = soft_self(self);
+lade_status ladei_soft_stream_set_held(soft_runtime *rt, lade_stream handle, bool hold) {
   lade_status status = LADE_OK;
   ladei_soft_lock(rt);
-  soft_stream *stream = handle_is_special(handle) ? special_resolve(rt, handle, &status) : ordinary_find(rt, handle);
+  soft_stream *stream =
+      handle_is_special(handle) ? special_resolve(rt, handle, &status) : ladei_soft_stream_of_handle(rt, handle);
   if (stream != NULL) {
     stream->held = hold;
     if (!hold) hold_end(rt, stream);

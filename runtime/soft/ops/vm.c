@@ -16,17 +16,19 @@
  */
 #include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/size.h"
-#include "runtime/soft/state/model.h"
-
-static void *address_of(uint64_t key) { return (void *)(uintptr_t)key; }
-
-static uint64_t key_of(const void *address) { return (uint64_t)(uintptr_t)address; }
+#include "runtime/soft/ops/enter.h"
+#include "runtime/soft/ops/ops.h"
+#include "runtime/soft/state/address.h"
+#include "runtime/soft/state/devices.h"
+#include "runtime/soft/state/findings.h"
+#include "runtime/soft/state/hazard.h"
+#include "runtime/soft/state/lock.h"
+#include "runtime/soft/state/mappings.h"
 
 /* The device of an op of this group, or NULL with an error recorded. */
 static soft_device *vm_device(soft_runtime *rt, soft_op op, int ordinal, lade_status *out_status) {
@@ -72,22 +74,11 @@ static lade_status vm_reserve(void *self, int ordinal, size_t bytes, size_t alig
   device->active = true;
   const soft_range *range =
       ladei_soft_range_new(rt, SOFT_RANGE_RESERVED, device, false, bytes, ladei_size_max(align, granularity), -1);
-  if (range != NULL) *out_address = address_of(range->node.key);
+  if (range != NULL) *out_address = soft_address_of(range->node.key);
   ladei_soft_unlock(rt);
   if (range != NULL) return LADE_OK;
   return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, LADEI_SOFT_NATIVE_OUT_OF_MEMORY,
                      "vm_reserve: no room for %zu bytes of addresses", bytes);
-}
-
-/* The first mapping at or after an address and before `end`; NULL if none. */
-static soft_mapping *mapping_from(const soft_runtime *rt, uint64_t address, uint64_t end) {
-  soft_mapping *mapping = (soft_mapping *)soft_tree_ceiling(&rt->mappings, address);
-  return mapping != NULL && mapping->node.key < end ? mapping : NULL;
-}
-
-soft_mapping *ladei_soft_vm_mapping_at(const soft_runtime *rt, const void *address) {
-  soft_mapping *mapping = (soft_mapping *)soft_tree_floor(&rt->mappings, key_of(address));
-  return mapping != NULL && key_of(address) - mapping->node.key < mapping->bytes ? mapping : NULL;
 }
 
 static lade_status vm_address_free(void *self, void *address, size_t bytes) {
@@ -96,10 +87,10 @@ static lade_status vm_address_free(void *self, void *address, size_t bytes) {
   if (status != LADE_OK) return status;
   ladei_soft_lock(rt);
   soft_range *range = ladei_soft_range_at(rt, address);
-  if (range == NULL || range->kind != SOFT_RANGE_RESERVED || range->node.key != key_of(address) ||
+  if (range == NULL || range->kind != SOFT_RANGE_RESERVED || range->node.key != soft_key_of(address) ||
       range->bytes != bytes)
     status = bad_range(SOFT_OP_vm_address_free, address, bytes, "not a whole reservation");
-  else if (mapping_from(rt, range->node.key, range->node.key + bytes) != NULL)
+  else if (ladei_soft_mapping_from(rt, range->node.key, range->node.key + bytes) != NULL)
     status = bad_range(SOFT_OP_vm_address_free, address, bytes, "memory is still mapped there");
   else
     ladei_soft_range_end(rt, range);
@@ -227,12 +218,12 @@ static lade_status map_check(soft_runtime *rt, void *address, size_t bytes, cons
   const soft_range *range = ladei_soft_range_at(rt, address);
   const soft_device *device = &rt->devices[vm->device];
   bool inside = range != NULL && range->kind == SOFT_RANGE_RESERVED && ladei_soft_range_covers(range, address, bytes);
-  if (!inside || bytes != vm->bytes || key_of(address) % device->description.vm_granularity_bytes != 0)
+  if (!inside || bytes != vm->bytes || soft_key_of(address) % device->description.vm_granularity_bytes != 0)
     return bad_range(SOFT_OP_vm_map, address, bytes, "not the whole handle at whole granules of a reservation");
   if (range->has_bytes == (device->description.addresses_only != 0))
     return bad_range(SOFT_OP_vm_map, address, bytes, "addresses and memory of different kinds of devices");
-  if (ladei_soft_vm_mapping_at(rt, address) != NULL ||
-      mapping_from(rt, key_of(address), key_of(address) + bytes) != NULL)
+  if (ladei_soft_mapping_at(rt, address) != NULL ||
+      ladei_soft_mapping_from(rt, soft_key_of(address), soft_key_of(address) + bytes) != NULL)
     return bad_range(SOFT_OP_vm_map, address, bytes, "something is mapped there");
   return LADE_OK;
 }
@@ -257,7 +248,7 @@ static lade_status map_locked(soft_runtime *rt, void *address, size_t bytes, lad
   mapping->bytes = bytes;
   mapping->vm = vm;
   vm->mapped_count++;
-  soft_tree_insert(&rt->mappings, &mapping->node, key_of(address));
+  soft_tree_insert(&rt->mappings, &mapping->node, soft_key_of(address));
   return LADE_OK;
 }
 
@@ -273,9 +264,9 @@ static lade_status vm_map(void *self, void *address, size_t bytes, ladei_vm_hand
 
 /* [address, address + bytes) consists of whole mappings without a gap. */
 static bool mappings_are_whole(const soft_runtime *rt, const void *address, size_t bytes) {
-  uint64_t next = key_of(address), end = next + bytes;
+  uint64_t next = soft_key_of(address), end = next + bytes;
   while (next < end) {
-    const soft_mapping *mapping = ladei_soft_vm_mapping_at(rt, address_of(next));
+    const soft_mapping *mapping = ladei_soft_mapping_at(rt, soft_address_of(next));
     if (mapping == NULL || mapping->node.key != next || mapping->bytes > end - next) return false;
     next += mapping->bytes;
   }
@@ -289,11 +280,11 @@ static void addresses_clear(const soft_range *range, void *address, size_t bytes
 }
 
 static void unmap_locked(soft_runtime *rt, void *address, size_t bytes) {
-  uint64_t begin = key_of(address), end = begin + bytes;
+  uint64_t begin = soft_key_of(address), end = begin + bytes;
   addresses_clear(ladei_soft_range_at(rt, address), address, bytes);
   ladei_soft_hazard_forget(rt, begin, bytes);
   soft_mapping *mapping;
-  while ((mapping = mapping_from(rt, begin, end)) != NULL) {
+  while ((mapping = ladei_soft_mapping_from(rt, begin, end)) != NULL) {
     soft_tree_remove(&rt->mappings, &mapping->node);
     mapping->vm->mapped_count--;
     vm_free_if_unused(rt, mapping->vm);
@@ -317,16 +308,16 @@ static lade_status vm_unmap(void *self, void *address, size_t bytes) {
 static lade_status access_locked(soft_runtime *rt, void *address, size_t bytes, int device, bool writable) {
   if (!mappings_are_whole(rt, address, bytes))
     return bad_range(SOFT_OP_vm_set_access, address, bytes, "not whole mapped handles");
-  uint64_t begin = key_of(address), end = begin + bytes, bit = (uint64_t)1 << device;
-  for (uint64_t next = begin; next < end; next += mapping_from(rt, next, end)->bytes) {
-    int owner = mapping_from(rt, next, end)->vm->device;
+  uint64_t begin = soft_key_of(address), end = begin + bytes, bit = (uint64_t)1 << device;
+  for (uint64_t next = begin; next < end; next += ladei_soft_mapping_from(rt, next, end)->bytes) {
+    int owner = ladei_soft_mapping_from(rt, next, end)->vm->device;
     if (writable && owner != device && rt->devices[owner].description.no_peer_access) {
       return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
                          "vm_set_access: device %d cannot use memory of device %d", device, owner);
     }
   }
-  for (uint64_t next = begin; next < end; next += mapping_from(rt, next, end)->bytes) {
-    soft_mapping *mapping = mapping_from(rt, next, end);
+  for (uint64_t next = begin; next < end; next += ladei_soft_mapping_from(rt, next, end)->bytes) {
+    soft_mapping *mapping = ladei_soft_mapping_from(rt, next, end);
     mapping->access = writable ? mapping->access | bit : mapping->access & ~bit;
   }
   return LADE_OK;
@@ -340,17 +331,6 @@ static lade_status vm_set_access(void *self, void *address, size_t bytes, int or
   status = access_locked(rt, address, bytes, ordinal, writable);
   ladei_soft_unlock(rt);
   return status;
-}
-
-bool ladei_soft_vm_accessible(const soft_runtime *rt, const void *address, size_t bytes, int device) {
-  uint64_t next = key_of(address), end = next + bytes;
-  while (next < end) {
-    const soft_mapping *mapping = ladei_soft_vm_mapping_at(rt, address_of(next));
-    if (mapping == NULL || mapping->access == 0) return false;
-    if (device >= 0 && (mapping->access >> device & 1) == 0) return false;
-    next = mapping->node.key + mapping->bytes;
-  }
-  return true;
 }
 
 /* ---- export: the memory's own file ------------------------------------------------------------------------------- */
@@ -409,14 +389,6 @@ static lade_status vm_import(void *self, int ordinal, int fd, ladei_vm_handle *o
   status = import_locked(rt, device, &file, out_handle);
   ladei_soft_unlock(rt);
   return status;
-}
-
-/* At the end of a runtime: what is left of handles that were not released. */
-void ladei_soft_vm_close(soft_runtime *rt) {
-  for (uint32_t i = 0; i < atomic_load(&rt->vm_table.count); i++) {
-    const soft_vm *vm = ladei_soft_table_at(&rt->vm_table, i);
-    if (vm->file >= 0) close(vm->file);
-  }
 }
 
 void ladei_soft_vm_ops(lade_runtime_ops *ops) {

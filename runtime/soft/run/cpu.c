@@ -12,11 +12,16 @@
  *     its number signals.
  * Locks: rt->lock.
  */
+#include "runtime/soft/run/cpu.h"
+
 #include <sched.h>
 #include <time.h>
 
 #include "base/thread.h"
-#include "runtime/soft/state/model.h"
+#include "runtime/soft/run/queue.h"
+#include "runtime/soft/run/run.h"
+#include "runtime/soft/run/work.h"
+#include "runtime/soft/state/lock.h"
 
 /*
  * On a virtual machine of two cores a sleeping thread wakes 27 us after it was signalled (median; one in ten after 54),

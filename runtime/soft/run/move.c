@@ -12,9 +12,11 @@
  *
  * Locks: none.
  */
-#include <string.h>
+#include "runtime/soft/run/move.h"
 
-#include "runtime/soft/state/model.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
 
 /* Sanitisers check memmove as a whole, and streaming stores not at all, or one by one. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -12,9 +12,14 @@
  * I4  Nothing happens inside an op that does not wait, except that its cost moves the clock.
  * Locks: none; one thread at a time owns the runtime.
  */
+#include "runtime/soft/run/sim.h"
+
 #include <stdlib.h>
 
-#include "runtime/soft/state/model.h"
+#include "runtime/soft/run/queue.h"
+#include "runtime/soft/run/run.h"
+#include "runtime/soft/run/work.h"
+#include "runtime/soft/state/lock.h"
 
 /* ---- heap -------------------------------------------------------------------------------------------------------- */
 
@@ -135,40 +140,3 @@ static bool device_start(soft_runtime *rt, soft_device *device) {
 }
 
 const soft_clock ladei_soft_sim_clock = {now_ns, device_start, engine_kick, wait};
-
-/* ---- ops --------------------------------------------------------------------------------------------------------- */
-
-static lade_status timer_add(void *self, uint64_t at_ns, ladei_host_function function, void *user) {
-  soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_timer_add);
-  if (status != LADE_OK) return status;
-  soft_moment moment = {.at_ns = at_ns, .function = function, .user = user};
-  if (function == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "timer_add: NULL");
-  return ladei_soft_sim_add(rt, &moment) ? LADE_OK
-                                         : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "timer_add: one more timer");
-}
-
-static lade_status step(void *self) {
-  soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_step);
-  if (status != LADE_OK) return status;
-  return ladei_soft_sim_step(rt) ? LADE_OK : LADE_NOT_READY;
-}
-
-void ladei_soft_sim_ops(lade_runtime_ops *ops) {
-  ops->timer_add = timer_add;
-  ops->step = step;
-}
-
-lade_status ladei_soft_advance(void *self, uint64_t ns) {
-  soft_runtime *rt = soft_self(self);
-  if (!rt->virtual_time) {
-    return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED, "advance: \"%s\" has no virtual clock",
-                       rt->name);
-  }
-  if (ns > UINT64_MAX - rt->now_ns)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "advance: past the end of time");
-  ladei_soft_sim_run_until(rt, rt->now_ns + ns);
-  return LADE_OK;
-}

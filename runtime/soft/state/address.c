@@ -12,6 +12,8 @@
  * I3  A range that ended is unmapped (rt->garbage, when the lock is let go) once its inflight is 0.
  * Locks: rt->lock. Mapping under it is the exception that costs one system call per device allocation.
  */
+#include "runtime/soft/state/address.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -19,7 +21,8 @@
 #include <unistd.h>
 
 #include "base/size.h"
-#include "runtime/soft/state/model.h"
+#include "runtime/soft/state/findings.h"
+#include "runtime/soft/state/hazard.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define THREAD_SANITIZER 1

@@ -17,11 +17,12 @@
  * An access costs the logarithm of the number of segments, plus the segments that it covers.
  * Locks: rt->lock.
  */
-#include <stdarg.h>
-#include <stdio.h>
+#include "runtime/soft/state/hazard.h"
+
 #include <stdlib.h>
 
-#include "runtime/soft/state/model.h"
+#include "runtime/soft/state/findings.h"
+#include "runtime/soft/state/order.h"
 
 typedef struct hazard_access {
   soft_point point;
@@ -246,16 +247,6 @@ void ladei_soft_hazard_forget(soft_runtime *rt, uint64_t address, size_t bytes) 
   range_remove(rt->hazards, address, address + bytes);
 }
 
-void ladei_soft_hazard_work(soft_runtime *rt, soft_stream *stream, uint64_t number, soft_work *work) {
-  const soft_piece *pieces = ladei_soft_work_pieces(work);
-  if (work->kind == SOFT_WORK_LAUNCH) ladei_soft_exec_hazards(rt, stream, number, work->exec);
-  for (uint32_t i = 0; i < work->piece_count; i++) {
-    const soft_piece *piece = &pieces[i];
-    if (piece->src_range != NULL) ladei_soft_hazard_access(rt, stream, number, piece->src, piece->bytes, false);
-    if (piece->dst_range != NULL) ladei_soft_hazard_access(rt, stream, number, piece->dst, piece->bytes, true);
-  }
-}
-
 const char *ladei_soft_hazards_check(const soft_runtime *rt) {
   uint64_t next = 0;
   const hazard_segment *segment;
@@ -270,22 +261,4 @@ const char *ladei_soft_hazards_check(const soft_runtime *rt) {
     if (before != &segment->node) return "hazards I1: segments overlap";
   }
   return NULL;
-}
-
-/* ---- findings ---------------------------------------------------------------------------------------------------- */
-
-void ladei_soft_finding(soft_runtime *rt, uint64_t *counter, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  vsnprintf(rt->findings.text, sizeof rt->findings.text, format, args);
-  va_end(args);
-  ++*counter;
-}
-
-lade_status ladei_soft_stale(soft_runtime *rt, soft_op op, lade_status status, const char *what, uint64_t handle) {
-  static const char *const words = "was destroyed before, or never made";
-  ladei_soft_finding(rt, &rt->findings.stale_handles, "%s: %s %#llx %s", ladei_soft_op_name(op), what,
-                     (unsigned long long)handle, words);
-  return ladei_error(status, LADEI_SOFT_NATIVE_INVALID_HANDLE, "%s: %s %#llx %s", ladei_soft_op_name(op), what,
-                     (unsigned long long)handle, words);
 }

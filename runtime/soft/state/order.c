@@ -11,10 +11,10 @@
  *     runtime sees; counting every thread's knowledge for all never reports an order that is there as missing.
  * Locks: rt->lock, but for `observed`, which event_query raises without it.
  */
+#include "runtime/soft/state/order.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "runtime/soft/state/model.h"
 
 static void observed_raise(soft_stream *stream, uint64_t number) {
   uint64_t seen = atomic_load_explicit(&stream->observed, memory_order_relaxed);

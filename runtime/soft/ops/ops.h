@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ops, by file: each fills its part of a table.
+ */
+#ifndef LADE_RUNTIME_SOFT_OPS_OPS_H
+#define LADE_RUNTIME_SOFT_OPS_OPS_H
+
+#include "runtime/soft/state/model.h"
+
+#define SOFT_OP_TABLES(X)            X(device) X(memory) X(vm) X(pool) X(stream) X(event) X(copy) X(graph) X(exec) X(peer)
+#define SOFT_TABLE_DECLARATION(part) void ladei_soft_##part##_ops(lade_runtime_ops *ops);
+SOFT_OP_TABLES(SOFT_TABLE_DECLARATION)
+#undef SOFT_TABLE_DECLARATION
+
+/* "sim" only. */
+void ladei_soft_time_ops(lade_runtime_ops *ops);
+
+/* Holds a stream, or lets it go on. Not under the lock. */
+lade_status ladei_soft_stream_set_held(soft_runtime *rt, lade_stream handle, bool hold);
+
+#endif /* LADE_RUNTIME_SOFT_OPS_OPS_H */

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is alive and what was found. Under the lock.
+ */
+#ifndef LADE_RUNTIME_SOFT_REPORT_H
+#define LADE_RUNTIME_SOFT_REPORT_H
+
+#include "runtime/soft/state/model.h"
+
+void ladei_soft_report_fill(const soft_runtime *rt, lade_soft_report *report);
+
+/* LADE_ERR_BUSY, naming what is alive; LADE_OK when nothing is. */
+lade_status ladei_soft_close_check(const soft_runtime *rt);
+
+#endif /* LADE_RUNTIME_SOFT_REPORT_H */

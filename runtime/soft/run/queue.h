@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queues of work: nodes, streams, engines (model in queue.c). All under the lock.
+ */
+#ifndef LADE_RUNTIME_SOFT_RUN_QUEUE_H
+#define LADE_RUNTIME_SOFT_RUN_QUEUE_H
+
+#include "runtime/soft/state/model.h"
+
+soft_node *ladei_soft_node_new(soft_runtime *rt);
+void ladei_soft_node_free(soft_runtime *rt, soft_node *node);
+void ladei_soft_nodes_close(soft_runtime *rt);
+
+/* Queues a node behind the stream's work and gives it its number. The caller runs ladei_soft_run_ready() after. */
+void ladei_soft_stream_push(soft_runtime *rt, soft_stream *stream, soft_node *node);
+void ladei_soft_stream_make_ready(soft_runtime *rt, soft_stream *stream);
+
+/* The head of the stream has ended. */
+void ladei_soft_stream_finish_head(soft_runtime *rt, soft_stream *stream);
+void ladei_soft_engine_push(soft_runtime *rt, soft_node *node);
+
+/* The engine's next piece of work that may run; takes it in hand. NULL: none. */
+soft_node *ladei_soft_engine_take(soft_runtime *rt, soft_engine *engine);
+
+/* Runs `function` on the host engine of device 0, after no other work. Takes the node. */
+void ladei_soft_post(soft_runtime *rt, soft_node *node, ladei_host_function function, void *user);
+
+#endif /* LADE_RUNTIME_SOFT_RUN_QUEUE_H */

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Captures and the graphs that they build (model in capture.c). All under the lock.
+ */
+#ifndef LADE_RUNTIME_SOFT_SUBMIT_CAPTURE_H
+#define LADE_RUNTIME_SOFT_SUBMIT_CAPTURE_H
+
+#include "runtime/soft/state/model.h"
+
+lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream *stream, soft_work *work);
+lade_status ladei_soft_capture_record(soft_runtime *rt, soft_op op, soft_stream *stream, soft_event *event);
+lade_status ladei_soft_capture_wait(soft_runtime *rt, soft_op op, soft_stream *stream, soft_event *event);
+
+/* An op that a capture forbids: the capture becomes invalid. Returns LADE_ERR_CAPTURE. */
+lade_status ladei_soft_capture_break(soft_runtime *rt, soft_op op, soft_capture *capture, int native);
+
+/* The capture under way with this id, or NULL. */
+soft_capture *ladei_soft_capture_by_id(const soft_runtime *rt, uint64_t id);
+
+/* A blocking stream of the device captures: the legacy stream cannot be used. NULL: none. */
+soft_capture *ladei_soft_capture_implicit(const soft_runtime *rt, const soft_device *device);
+
+/* Use of the stream where that is the legacy one: all captures that forbid it become invalid. LADE_OK: there are none. */
+lade_status ladei_soft_capture_check_legacy(soft_runtime *rt, soft_op op, const soft_stream *stream);
+
+/* Applies the calling thread's capture mode to a potentially unsafe op. Under the lock. */
+lade_status ladei_soft_unsafe(soft_runtime *rt, const char *what);
+
+/* The ops capture_begin and capture_end on a stream. */
+lade_status ladei_soft_capture_start(soft_runtime *rt, soft_stream *stream, ladei_capture_mode mode);
+lade_status ladei_soft_capture_finish(soft_runtime *rt, soft_stream *stream, ladei_graph *out_graph);
+
+/* The stream is about to be destroyed: its capture becomes invalid. */
+void ladei_soft_capture_stream_gone(soft_runtime *rt, soft_stream *stream);
+ladei_graph ladei_soft_graph_handle(const soft_runtime *rt, const soft_graph *graph);
+void ladei_soft_graph_free(soft_runtime *rt, soft_graph *graph);
+
+#endif /* LADE_RUNTIME_SOFT_SUBMIT_CAPTURE_H */
