@@ -16,12 +16,13 @@
  * finished and no call is counted; a transfer that is not finished keeps it from that, and so does the count from then on.
  * A call that finds its transfer finished answers from the ticket alone.
  */
+#include "pipeline/api/ticket.h"
+
 #include <stdlib.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "pipeline/api/ticket.h"
 #include "pipeline/drivers/execute.h"
 #include "pipeline/endpoints/files.h"
 
