@@ -33,6 +33,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "host/pool.h"
+#include "host/usage.h"
 
 /* What is ready goes back to its nodes. The caller is in transit, or has stopped it. */
 static void drain(lade_pinned_pool *pool) {

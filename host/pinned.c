@@ -31,6 +31,7 @@
 #include "host/pointer_lookup.h"
 #include "host/pool.h"
 #include "host/ready.h"
+#include "host/usage.h"
 
 /* Entry of every call. A thread whose cache is at hand is not in a forked child: there the thread-local was cleared. */
 static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, const char *function) {

@@ -25,6 +25,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "host/limits.h"
+#include "host/usage.h"
 
 enum {
   DEFAULT_PREFAULT_THREADS = 4,

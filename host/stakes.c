@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "host/pool.h"
+#include "host/usage.h"
 
 void ladei_pinned_stakes_init(ladei_pinned_stakes *stakes, bool virtual_time) {
   *stakes = (ladei_pinned_stakes){.virtual_time = virtual_time};

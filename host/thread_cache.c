@@ -31,6 +31,7 @@
 
 #include "base/backoff.h"
 #include "host/pool.h"
+#include "host/usage.h"
 
 _Thread_local ladei_pinned_thread_local ladei_tls __attribute__((tls_model("initial-exec")));
 
@@ -568,39 +569,6 @@ ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, lade
     if (c == class_index || !only_this) list = magazine_halve(cache, &tallies->classes[c], list);
   ladei_asym_lock_leave(&cache->gate);
   return list;
-}
-
-/* ---- Peaks ------------------------------------------------------------------------------------------------------- */
-
-static uint64_t difference(const _Atomic(uint64_t) *more, const _Atomic(uint64_t) *less) {
-  return atomic_load_explicit(more, memory_order_relaxed) - atomic_load_explicit(less, memory_order_relaxed);
-}
-
-void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
-                                       unsigned class_index) {
-  ladei_pinned_class_counts *tally = &tallies->classes[class_index];
-  ladei_pinned_thread_use before = {tally->published_blocks, 0, tally->published_requested};
-  ladei_pinned_thread_use now = {difference(&tally->allocs, &tally->frees), 0,
-                                 difference(&tally->requested_allocated, &tally->requested_freed)};
-  if (class_index < LADEI_PINNED_MAGAZINE_CLASSES) {
-    before.bytes = before.blocks * tally->block_bytes;
-    now.bytes = now.blocks * tally->block_bytes;
-  } else {
-    before.bytes = tallies->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES];
-    now.bytes = difference(&tally->bytes_allocated, &tally->bytes_freed);
-    tallies->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES] = now.bytes;
-  }
-  ladei_pinned_in_use_tell(pool, tallies->node, class_index, &before, &now);
-  tally->published_blocks = now.blocks;
-  tally->published_requested = now.requested;
-}
-
-void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
-                                             unsigned class_index) {
-  const ladei_pinned_class_counts *tally = &tallies->classes[class_index];
-  uint64_t untold = tally->published_blocks - difference(&tally->allocs, &tally->frees);
-  if ((int64_t)untold >= (class_index < LADEI_PINNED_MAGAZINE_CLASSES ? LADEI_PINNED_MAGAZINE_MAX_BLOCKS : 1))
-    ladei_pinned_class_counts_publish(pool, tallies, class_index);
 }
 
 /* ---- End of a pool ----------------------------------------------------------------------------------------------- */

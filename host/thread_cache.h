@@ -18,6 +18,7 @@
 #include "base/asym_lock.h"
 #include "base/lock.h"
 #include "host/block.h"
+#include "host/counters.h"
 #include "host/node.h"
 #include "lade/pinned.h"
 #include "runtime/retire/retire_buffer.h"
@@ -232,14 +233,6 @@ static inline void ladei_pinned_class_counts_add(_Atomic(uint64_t) *counter, uin
   uint64_t value = atomic_load_explicit(counter, memory_order_relaxed);
   atomic_store_explicit(counter, value + amount, memory_order_relaxed);
 }
-
-/* Shows the pool's peaks what the thread did with a class since the last time: at refill, flush and read. */
-void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
-                                       unsigned class_index);
-/* The same after a free that found no ready place, if a magazine's worth of frees was not shown yet; larger blocks at
- * once. */
-void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
-                                             unsigned class_index);
 
 /* New, empty tallies; NULL when there is no memory. */
 ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node);
