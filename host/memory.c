@@ -30,9 +30,13 @@
  *     and in no place, but for those of a free or an alloc that is going on.
  * Locks: pool->lock for spare metadata and `growing`; node->lock inside node.c. The driver is called under neither.
  */
+#include "host/memory.h"
+
 #include "base/cancellation.h"
 #include "base/error.h"
-#include "host/pool.h"
+#include "host/nodes.h"
+#include "host/stats.h"
+#include "host/thread_caches.h"
 #include "host/usage.h"
 
 /* What is ready goes back to its nodes. The caller is in transit, or has stopped it. */
@@ -644,35 +648,4 @@ lade_status ladei_pinned_pool_seek(lade_pinned_pool *pool, const ladei_pinned_re
   }
   if (status == LADE_OK) *out = list;
   return status;
-}
-
-void ladei_pinned_pool_put(lade_pinned_pool *pool, ladei_pinned_block *list) {
-  bool any = list != NULL;
-  while (list != NULL) {
-    unsigned index = ladei_pinned_word_node(ladei_pinned_block_word(list));
-    ladei_pinned_block *first = list, *last = list, *next;
-    while ((next = ladei_pinned_block_next(last)) != NULL &&
-           ladei_pinned_word_node(ladei_pinned_block_word(next)) == index)
-      last = next;
-    list = next;
-    ladei_pinned_block_next_set(last, NULL);
-    ladei_pinned_node_put(ladei_pinned_pool_node(pool, index), first);
-  }
-  if (any) ladei_pinned_room_returned(&pool->room);
-}
-
-void ladei_pinned_pool_put_one(lade_pinned_pool *pool, ladei_pinned_block *block) {
-  ladei_pinned_block_next_set(block, NULL);
-  ladei_pinned_node_put(ladei_pinned_pool_node(pool, ladei_pinned_word_node(ladei_pinned_block_word(block))), block);
-  ladei_pinned_room_returned(&pool->room);
-}
-
-bool ladei_pinned_pool_may_keep(const ladei_pinned_thread_cache *cache) {
-  lade_pinned_pool *pool = atomic_load_explicit(&cache->pool, memory_order_relaxed);
-  return !ladei_pinned_room_is_awaited(&pool->room);
-}
-
-void ladei_pinned_pool_lodged(const ladei_pinned_thread_cache *cache) {
-  lade_pinned_pool *pool = atomic_load_explicit(&cache->pool, memory_order_relaxed);
-  ladei_pinned_room_returned(&pool->room);
 }

@@ -28,9 +28,12 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "host/memory.h"
+#include "host/nodes.h"
 #include "host/pointer_lookup.h"
 #include "host/pool.h"
 #include "host/ready.h"
+#include "host/thread_caches.h"
 #include "host/usage.h"
 
 /* Entry of every call. A thread whose cache is at hand is not in a forked child: there the thread-local was cleared. */

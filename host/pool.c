@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pinned pool: options, nodes, topology, create, destroy, check.
+ * A pinned pool: options, create, destroy, check.
  *
  *   lade_pinned_pool
  *     |-- nodes[0], nodes[1], ...   a cache per NUMA node that was asked for; one more for memory bound to no node
@@ -10,11 +10,9 @@
  *     |-- threads                   magazines and counters of each thread
  *     `-- spare_segments            metadata without memory
  *
- * I1  nodes[0 .. node_count) are there and have different os_index; a node's segments have its index.
- * I2  reserved_bytes is the sum of the nodes' segments (while no thread is growing or giving back).
- * I3  in_use_bytes + pending_bytes + free bytes + CACHED bytes = reserved_bytes.
- * I4  The topology is loaded at most once, and only for a device whose node is not known to be none in particular.
- * Locks: pool->lock for adding nodes; pool->topology_lock for loading. Neither is held when the driver is called.
+ * I1  reserved_bytes is the sum of the nodes' segments (while no thread is growing or giving back).
+ * I2  in_use_bytes + pending_bytes + free bytes + CACHED bytes = reserved_bytes.
+ * Locks: none here; those of the parts that are called. None is held when the driver is called.
  */
 #include "host/pool.h"
 
@@ -25,6 +23,9 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "host/limits.h"
+#include "host/memory.h"
+#include "host/nodes.h"
+#include "host/thread_caches.h"
 #include "host/usage.h"
 
 enum {
@@ -37,112 +38,6 @@ enum {
 #define LEAST_SEGMENT_BYTES                                                                                            \
   LADEI_PINNED_MAGAZINE_MAX_BYTES /* so that what magazines hold was always cut to its class */
 #define DEFAULT_MAGAZINE_BYTES (64 * LADEI_MIB)
-
-/* ---- Nodes ------------------------------------------------------------------------------------------------------- */
-
-const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool) {
-  lade_error saved;
-  ladei_error_save(&saved);
-  ladei_lock_acquire(&pool->topology_lock);
-  if (!pool->topology_tried) {
-    pool->topology_tried = true;
-    /* Without a topology memory lies where the system puts it, which is a matter of speed only. */
-    if (ladei_topology_load(pool->hooks.topology_kind, pool->hooks.topology, !pool->runtime->software_device,
-                            &pool->topology) != LADE_OK)
-      ladei_error_restore(&saved);
-  }
-  const ladei_topology *topology = pool->topology;
-  ladei_lock_release(&pool->topology_lock);
-  return topology;
-}
-
-lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, int *out) {
-  ladei_device_properties properties;
-  lade_status status = pool->runtime->ops->device_properties(pool->runtime->self, device, &properties);
-  if (status != LADE_OK) return status;
-  *out = properties.numa_node < 0 ? -1 : properties.numa_node;
-  /* The PCI address of a software device is nobody's on this machine. */
-  if (*out < 0 && !pool->runtime->software_device) {
-    const ladei_topology *topology = ladei_pinned_pool_topology(pool);
-    *out = topology == NULL ? -1 : ladei_topology_node_of_pci(topology, properties.pci_bus_id);
-  }
-  return LADE_OK;
-}
-
-/* OS index of the NUMA node to use for a device; -1: none in particular. */
-static lade_status os_node_of_device(lade_pinned_pool *pool, int device, int *out) {
-  int nearest;
-  lade_status status = ladei_pinned_pool_nearest_node(pool, device, &nearest);
-  if (status != LADE_OK) return status;
-  const ladei_topology *topology = nearest < 0 ? NULL : ladei_pinned_pool_topology(pool);
-  *out = topology == NULL ? -1 : ladei_topology_usable_node(topology, nearest);
-  return LADE_OK;
-}
-
-static ladei_pinned_node *node_find(const lade_pinned_pool *pool, int os_node) {
-  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
-    ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
-    if (node->os_index == os_node) return node;
-  }
-  return NULL;
-}
-
-/* The cache of an OS node, made if need be. Past the table's end: the first one. */
-static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_pinned_node **out) {
-  ladei_lock_acquire(&pool->lock);
-  ladei_pinned_node *node = node_find(pool, os_node);
-  uint32_t count = ladei_pinned_pool_node_count(pool);
-  if (node == NULL && count == LADEI_PINNED_MAX_NODES) node = ladei_pinned_pool_node(pool, 0);
-  if (node == NULL) {
-    ladei_pinned_thread_counters *departed = ladei_pinned_thread_counters_create(count);
-    if (departed != NULL && pool->reference.on)
-      memset(departed->classes, 0, sizeof departed->classes); /* no magazines: bytes are counted in their place */
-    node = departed == NULL ? NULL : ladei_pinned_node_create(&pool->map, pool->retire, count, os_node);
-    if (node == NULL) {
-      free(departed);
-    } else {
-      atomic_store_explicit(&pool->departed[count], departed, memory_order_release);
-      atomic_store_explicit(&pool->nodes[count], node, memory_order_release);
-      atomic_store_explicit(&pool->node_count, count + 1, memory_order_release);
-    }
-  }
-  ladei_lock_release(&pool->lock);
-  if (node == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for the cache of NUMA node %d", os_node);
-  *out = node;
-  return LADE_OK;
-}
-
-lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_pinned_node **out) {
-  if (device < 0 || device >= pool->device_count)
-    return ladei_error(LADE_ERR_NO_DEVICE, 0, "pinned pool: device %d of %d", device, pool->device_count);
-  int32_t index = atomic_load_explicit(&pool->device_nodes[device], memory_order_acquire);
-  if (index != LADEI_PINNED_NODE_UNRESOLVED) {
-    *out = ladei_pinned_pool_node(pool, (uint32_t)index);
-    return LADE_OK;
-  }
-  int os_node;
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = os_node_of_device(pool, device, &os_node);
-  if (status == LADE_OK) status = node_acquire(pool, os_node, out);
-  if (status == LADE_OK) {
-    atomic_store_explicit(&pool->device_nodes[device], (int32_t)(*out)->index, memory_order_release);
-    if (device == pool->device) atomic_store_explicit(&pool->home_node, (int32_t)(*out)->index, memory_order_release);
-  }
-  ladei_cancellation_resume(cancellation);
-  return status;
-}
-
-lade_status ladei_pinned_pool_node_of_os(lade_pinned_pool *pool, int os_node, ladei_pinned_node **out) {
-  int cancellation = ladei_cancellation_hold();
-  const ladei_topology *topology = os_node < 0 ? NULL : ladei_pinned_pool_topology(pool);
-  ladei_cancellation_resume(cancellation);
-  if (os_node >= 0 && (topology == NULL || ladei_topology_usable_node(topology, os_node) != os_node)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pinned pool: NUMA node %d has no memory for this process",
-                       os_node);
-  }
-  return node_acquire(pool, os_node < 0 ? -1 : os_node, out);
-}
 
 /* ---- Create ------------------------------------------------------------------------------------------------------ */
 
@@ -278,10 +173,19 @@ static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool d
   return status;
 }
 
+/* The background thread's work. Failures stay with the blocks (quarantine), and show to the callers who look themselves. */
+static uint64_t pool_look(void *user) {
+  lade_pinned_pool *pool = user;
+  uint64_t done = 0;
+  (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done);
+  (void)ladei_pinned_pool_age(pool);
+  return done;
+}
+
 static lade_status background_start(lade_pinned_pool *pool) {
   if (pool->runtime->ops->step != NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_pinned_options: no background thread on virtual time");
-  return ladei_pinned_background_start(&pool->background, pool);
+  return ladei_pinned_background_start(&pool->background, pool_look, pool);
 }
 
 lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options,
@@ -414,7 +318,7 @@ static lade_status pool_destroy(lade_pinned_pool *pool, bool wait) {
   if (status != LADE_OK) {
     lade_error saved;
     ladei_error_save(&saved);
-    if (had_background && ladei_pinned_background_start(&pool->background, pool) != LADE_OK)
+    if (had_background && ladei_pinned_background_start(&pool->background, pool_look, pool) != LADE_OK)
       ladei_error_restore(&saved); /* goes on without: the callers look themselves */
     return status;
   }
@@ -447,19 +351,19 @@ lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
   lade_status status = ladei_retire_check(pool->retire);
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool) && status == LADE_OK; i++) {
     ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
-    status = node->index == i ? ladei_pinned_node_check(node) : broken("I1 (index of a node)", node->index, i);
+    status = node->index == i ? ladei_pinned_node_check(node) : broken("N1 (index of a node)", node->index, i);
     reserved += node->reserved_bytes;
     available += ladei_pinned_node_free_bytes(node) + ladei_pinned_bins_bytes(&node->bins);
   }
   if (status != LADE_OK) return status;
   const ladei_pinned_pool_counters *counters = &pool->counters;
   if (reserved != ladei_pinned_gauge_current(&counters->reserved_bytes))
-    return broken("I2 (reserved bytes)", ladei_pinned_gauge_current(&counters->reserved_bytes), reserved);
+    return broken("I1 (reserved bytes)", ladei_pinned_gauge_current(&counters->reserved_bytes), reserved);
   ladei_pinned_usage usage;
   ladei_pinned_usage_read(pool, &usage);
   uint64_t taken = usage.bytes_allocated - usage.bytes_freed + ladei_pinned_pending_read(pool).bytes;
   available += ladei_pinned_thread_caches_bytes(pool);
   if (taken + available != reserved)
-    return broken("I3 (in use, pending, cached and free bytes)", taken + available, reserved);
+    return broken("I2 (in use, pending, cached and free bytes)", taken + available, reserved);
   return LADE_OK;
 }

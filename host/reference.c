@@ -11,7 +11,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
-#include "host/pool.h"
+#include "host/memory.h"
 #include "host/usage.h"
 
 void ladei_pinned_reference_init(ladei_pinned_reference *reference, bool on) {

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
-#include "host/pool.h"
+#include "host/pool_state.h"
 #include "host/usage.h"
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "host/ring_alloc.h"
 #include "pipeline/endpoints/checksum.h"
 #include "pipeline/endpoints/chunk.h"
 #include "pipeline/endpoints/copy.h"
