@@ -421,13 +421,13 @@ void ladei_pinned_pool_drain(lade_pinned_pool *pool) {
 /* Finished pending blocks go back to the cache. A stream that fails leaves its blocks pending, and this call alone. */
 lade_status ladei_pinned_pool_poll(lade_pinned_pool *pool, unsigned flags, uint64_t *out_done) {
   lade_status status = ladei_retire_poll(pool->retire, flags, out_done);
-  ladei_pinned_reference_advance(pool);
+  pool->policy->polled(pool);
   return status;
 }
 
 lade_status ladei_pinned_pool_synchronize(lade_pinned_pool *pool) {
   lade_status status = ladei_retire_synchronize(pool->retire);
-  ladei_pinned_reference_advance(pool);
+  pool->policy->polled(pool);
   return status;
 }
 

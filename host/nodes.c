@@ -9,7 +9,6 @@
 #include "host/nodes.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
@@ -68,9 +67,8 @@ static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_pinne
   uint32_t count = ladei_pinned_pool_node_count(pool);
   if (node == NULL && count == LADEI_PINNED_MAX_NODES) node = ladei_pinned_pool_node(pool, 0);
   if (node == NULL) {
-    ladei_pinned_thread_counters *departed = ladei_pinned_thread_counters_create(count);
-    if (departed != NULL && pool->reference.on)
-      memset(departed->classes, 0, sizeof departed->classes); /* no magazines: bytes are counted in their place */
+    ladei_pinned_thread_counters *departed =
+        ladei_pinned_thread_counters_create(count, pool->policy->uses_thread_caches);
     node = departed == NULL ? NULL : ladei_pinned_node_create(&pool->map, pool->retire, count, os_node);
     if (node == NULL) {
       free(departed);

@@ -25,12 +25,15 @@
 #include "host/limits.h"
 #include "host/memory.h"
 #include "host/nodes.h"
+#include "host/policy_default.h"
+#include "host/policy_pytorch.h"
 #include "host/thread_caches.h"
 #include "host/usage.h"
 
 enum {
   DEFAULT_PREFAULT_THREADS = 4,
-  DEFAULT_SOURCES = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER | LADE_PINNED_SOURCE_POOL,
+  ALL_SOURCES =
+      LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER | LADE_PINNED_SOURCE_POOL | LADE_PINNED_SOURCE_PAGEABLE,
   NS_PER_MS = 1000000,
 };
 
@@ -42,10 +45,9 @@ enum {
 /* ---- Create ------------------------------------------------------------------------------------------------------ */
 
 static lade_status options_check(const lade_pinned_options *options, int device_count) {
-  uint32_t all_sources = DEFAULT_SOURCES | LADE_PINNED_SOURCE_PAGEABLE;
   if (options->device < 0 || options->device >= device_count)
     return ladei_error(LADE_ERR_NO_DEVICE, 0, "lade_pinned_options: device %d of %d", options->device, device_count);
-  if ((options->sources & ~all_sources) != 0) {
+  if ((options->sources & ~(uint32_t)ALL_SOURCES) != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: sources 0x%x has unknown bits",
                        options->sources);
   }
@@ -100,7 +102,7 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->device = options->device;
   pool->source.runtime = runtime;
   pool->source.device = options->device;
-  pool->source.sources = options->sources == 0 ? DEFAULT_SOURCES : options->sources;
+  pool->source.sources = options->sources == 0 ? pool->policy->sources : options->sources;
   pool->source.root = hooks->root == NULL ? "" : hooks->root;
   pool->source.strict = (options->flags & LADE_PINNED_NUMA_STRICT) != 0;
   pool->source.device_mapped = (options->flags & LADE_PINNED_DEVICE_MAPPED) != 0;
@@ -110,10 +112,7 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   ladei_pinned_driver_pools_init(&pool->driver_pools, runtime, options->device);
   pool->max_bytes = options->max_bytes == 0 ? default_cap(hooks) : options->max_bytes;
   pool->event_batch = options->event_batch == 0 ? LADEI_EVENT_BATCH_DEFAULT : options->event_batch;
-  if ((options->flags & LADE_PINNED_REFERENCE) != 0) {
-    pool->event_batch = 1;
-    pool->source.sources = options->sources == 0 ? (uint32_t)LADE_PINNED_SOURCE_DRIVER : options->sources;
-  }
+  pool->event_batch = pool->policy->event_batch != 0 ? pool->policy->event_batch : pool->event_batch;
   pool->wait_ns = (uint64_t)options->wait_ms * NS_PER_MS;
   pool->max_idle_ns = (uint64_t)options->max_idle_ms * NS_PER_MS;
   pool->segment_bytes = segment_bytes(options);
@@ -147,7 +146,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
   ladei_topology_destroy(pool->topology);
   ladei_pinned_background_destroy(&pool->background);
   ladei_pinned_debug_destroy(pool->debug);
-  ladei_pinned_reference_destroy(&pool->reference);
+  pool->policy->close(pool);
   ladei_pinned_driver_pools_dispose(&pool->driver_pools);
   ladei_pinned_room_destroy(&pool->room);
   ladei_condition_destroy(&pool->grown);
@@ -161,9 +160,10 @@ static void pool_dispose(lade_pinned_pool *pool) {
 static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool debug) {
   lade_status status = devices_create(pool, device_count);
   if (status == LADE_OK) status = ladei_pagemap_init(&pool->map);
+  if (status == LADE_OK) status = pool->policy->open(pool);
   if (status == LADE_OK) {
-    ladei_retire_options retire = {.owner = pool, .done = ladei_pinned_pool_retired, .event_batch = pool->event_batch};
-    retire.events_only = pool->reference.on;
+    ladei_retire_options retire = {.owner = pool, .done = pool->policy->retired, .event_batch = pool->event_batch};
+    retire.events_only = pool->policy->events_only;
     status = ladei_retire_create(pool->runtime, &retire, &pool->retire);
   }
   if (status == LADE_OK && debug && (pool->debug = ladei_pinned_debug_create()) == NULL) {
@@ -186,6 +186,10 @@ static lade_status background_start(lade_pinned_pool *pool) {
   if (pool->runtime->ops->step != NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_pinned_options: no background thread on virtual time");
   return ladei_pinned_background_start(&pool->background, pool_look, pool);
+}
+
+static const ladei_pinned_policy *policy_of(uint32_t flags) {
+  return (flags & LADE_PINNED_REFERENCE) != 0 ? &ladei_pinned_policy_pytorch : &ladei_pinned_policy_default;
 }
 
 lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options,
@@ -213,8 +217,9 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   ladei_pinned_background_init(&pool->background);
   ladei_pinned_stakes_init(&pool->stakes, runtime->ops->step != NULL);
   pool->id = ladei_pinned_thread_pool_id();
-  pool->fast_id = (own.flags & (LADE_PINNED_DEBUG | LADE_PINNED_REFERENCE)) != 0 ? UINT64_MAX : pool->id;
-  ladei_pinned_reference_init(&pool->reference, (own.flags & LADE_PINNED_REFERENCE) != 0);
+  pool->policy = policy_of(own.flags);
+  bool thread_caches = pool->policy->uses_thread_caches && (own.flags & LADE_PINNED_DEBUG) == 0;
+  pool->fast_id = thread_caches ? pool->id : UINT64_MAX;
   settings_take(pool, runtime, &own, hooks);
   status = parts_create(pool, device_count, (own.flags & LADE_PINNED_DEBUG) != 0);
   if (status != LADE_OK) goto fail_pool;
@@ -259,7 +264,7 @@ lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options
   own.segment_bytes = pool->segment_bytes;
   own.prefault_threads = pool->source.prefault_threads;
   own.flags = pool->source.strict ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
-  own.flags |= pool->reference.on ? (uint32_t)LADE_PINNED_REFERENCE : 0;
+  own.flags |= pool->policy == &ladei_pinned_policy_pytorch ? (uint32_t)LADE_PINNED_REFERENCE : 0;
   own.flags |= pool->debug != NULL ? (uint32_t)LADE_PINNED_DEBUG : 0;
   own.flags |= pool->source.device_mapped ? (uint32_t)LADE_PINNED_DEVICE_MAPPED : 0;
   own.flags |= pool->background.running ? (uint32_t)LADE_PINNED_BACKGROUND : 0;

@@ -11,7 +11,4 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
 /* Recounts all invariants; LADE_ERR_INTERNAL names the one broken. For tests, when no other thread is inside. */
 lade_status ladei_pinned_pool_check(lade_pinned_pool *pool);
 
-/* runtime/retire's callback. */
-void ladei_pinned_pool_retired(void *pool, ladei_retire_ticket *list);
-
 #endif /* LADE_HOST_POOL_H */

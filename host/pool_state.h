@@ -9,7 +9,7 @@
  * What works on a pool is above, in this order; each file uses those before it:
  *
  *   usage           what is in use and pending                 memory      growing, giving back, the cap
- *   stats           what users read                            reference   the other policy
+ *   stats           what users read                            policy_default, policy_pytorch   the choices
  *   nodes           nodes and devices, blocks that go back     pinned, snapshot   the public calls
  *   thread_caches   caches of all threads                      pool        create, destroy, check
  *
@@ -27,7 +27,7 @@
 #include "host/counters.h"
 #include "host/debug.h"
 #include "host/node.h"
-#include "host/reference.h"
+#include "host/policy.h"
 #include "host/room.h"
 #include "host/source.h"
 #include "host/stakes.h"
@@ -48,8 +48,11 @@ typedef struct ladei_pinned_hooks {
 
 struct lade_pinned_pool {
   /* Constant. */
-  uint64_t id;      /* no other pool of the process has or gets it */
-  uint64_t fast_id; /* the same; in debug mode and under the reference policy one that no thread-local ever names */
+  uint64_t id; /* no other pool of the process has or gets it */
+  uint64_t
+      fast_id; /* the same; in debug mode and under a policy without thread caches one that no thread-local ever names */
+  const ladei_pinned_policy *policy;
+  void *policy_state;        /* the policy's own */
   ladei_pinned_debug *debug; /* NULL: off */
   lade_runtime *runtime;
   ladei_pinned_source_settings source;
@@ -95,7 +98,6 @@ struct lade_pinned_pool {
   ladei_pinned_room room; /* at the cap */
 
   ladei_pinned_background background;
-  ladei_pinned_reference reference;
   ladei_pinned_driver_pools driver_pools;
   _Atomic(uint64_t) aged_ns; /* when free segments were last looked at for their age */
   ladei_pinned_pool_counters counters;
@@ -112,19 +114,9 @@ static inline ladei_pinned_node *ladei_pinned_pool_node(const lade_pinned_pool *
 static inline ladei_pinned_thread_counters *ladei_pinned_pool_exited(const lade_pinned_pool *pool, uint32_t index) {
   return atomic_load_explicit(&pool->departed[index], memory_order_acquire);
 }
-/* Usable bytes of a block that is the caller's, or in use, and its word. */
-static inline size_t ladei_pinned_pool_block_bytes(const lade_pinned_pool *pool, const ladei_pinned_block *block,
-                                                   uint64_t word) {
-  return pool->reference.on ? ladei_pinned_reference_block_bytes(pool, block) : ladei_pinned_block_bytes(block, word);
-}
-/* The class under which a block is counted: its own; under the reference policy that of its size, which may be less than
- * the page that its record stands for. */
-static inline unsigned ladei_pinned_pool_counted_class(const lade_pinned_pool *pool, uint64_t word, size_t bytes) {
-  return pool->reference.on ? ladei_pinned_class_of(bytes) : ladei_pinned_word_class(word);
-}
 /* Whether the bytes of a class's blocks are counted, and do not follow from their number. */
 static inline bool ladei_pinned_pool_counts_bytes(const lade_pinned_pool *pool, unsigned class_index) {
-  return class_index >= LADEI_PINNED_MAGAZINE_CLASSES || pool->reference.on;
+  return class_index >= LADEI_PINNED_MAGAZINE_CLASSES || !pool->policy->uses_thread_caches;
 }
 static inline uint64_t ladei_pinned_pool_now_ns(const lade_pinned_pool *pool) {
   return pool->runtime->ops->now_ns(pool->runtime->self);

@@ -36,18 +36,18 @@ void ladei_pinned_thread_cache_release(ladei_pinned_thread_cache *cache) {
   free(cache);
 }
 
-ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node) {
+ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node, bool magazines) {
   ladei_pinned_thread_counters *tallies = aligned_alloc(_Alignof(ladei_pinned_thread_counters), sizeof *tallies);
   if (tallies == NULL) return NULL;
   memset(tallies, 0, sizeof *tallies);
   tallies->node = node;
-  for (unsigned c = 0; c < LADEI_PINNED_MAGAZINE_CLASSES; c++)
+  for (unsigned c = 0; magazines && c < LADEI_PINNED_MAGAZINE_CLASSES; c++)
     tallies->classes[c].block_bytes = (uint32_t)ladei_pinned_class_bytes(c);
   return tallies;
 }
 
 ladei_pinned_thread_counters *ladei_pinned_thread_counters_of_new(ladei_pinned_thread_cache *cache, unsigned node) {
-  ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_create(node);
+  ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_create(node, true);
   atomic_store_explicit(&cache->nodes[node], tallies, memory_order_release);
   return tallies;
 }

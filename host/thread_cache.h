@@ -216,8 +216,9 @@ static inline void ladei_pinned_class_counts_add(_Atomic(uint64_t) *counter, uin
   atomic_store_explicit(counter, value + amount, memory_order_relaxed);
 }
 
-/* New, empty tallies; NULL when there is no memory. */
-ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node);
+/* New, empty tallies; NULL when there is no memory. Without `magazines` the bytes of small classes are counted in their place,
+ * as those of larger ones. */
+ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node, bool magazines);
 
 /* ---- Life and contents ------------------------------------------------------------------------------------------- */
 

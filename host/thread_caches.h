@@ -3,6 +3,7 @@
 #ifndef LADE_HOST_THREAD_CACHES_H
 #define LADE_HOST_THREAD_CACHES_H
 
+#include "host/pool_state.h"
 #include "host/thread_cache.h"
 
 /* ---- The calling thread ------------------------------------------------------------------------------------------ */
@@ -13,8 +14,19 @@ uint64_t ladei_pinned_thread_pool_id(void);
 /* The thread's cache in the pool, made if need be; NULL where there is no memory for it: do without. */
 ladei_pinned_thread_cache *ladei_pinned_thread_cache_of(lade_pinned_pool *pool);
 
+/* The same for a call on the pool; NULL also in a mode (debug, a policy without thread caches) in which every block goes back
+ * to its node and every call takes the slow path. */
+static inline ladei_pinned_thread_cache *ladei_pinned_call_cache(lade_pinned_pool *pool) {
+  return pool->fast_id != pool->id ? NULL : ladei_pinned_thread_cache_of(pool);
+}
+
 /* Owner. Does what ladei_pinned_thread_cache_is_called() says that somebody asks for. */
 void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache);
+
+/* What visitors could not do for themselves. Not in a transit: it waits until they are not stopped. */
+static inline void ladei_pinned_call_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
+  if (cache != NULL && ladei_pinned_thread_cache_is_called(cache)) ladei_pinned_thread_cache_answer(pool, cache);
+}
 
 /* ---- Room in magazines ------------------------------------------------------------------------------------------- */
 
