@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/size.h"
-#include "host/memory.h"
 #include "host/pool.h"
 #include "lade/pinned.h"
 #include "lade/soft.h"
