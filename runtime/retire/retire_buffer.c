@@ -1,22 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes. The model is in retire_buffer.h; queues, uses and Q1 to Q8 in retire_queue.h.
+ * Lanes: the owner's calls. The model is in retire_buffer.h; L1 to L3 and L5 are in retire_slots.c, queues, uses and Q1 to Q11 in
+ * retire_queue.h.
  *
  *   ticket->uses:   NULL --note--> queue | 1 --add--> NULL          the ticket lies in the lane's open batch, waits = 1
  *                                     | under retire->lock
  *                                     `--unfold--> a use            when something else comes to the ticket
  *
- * L1  A slot in use pins its queue, which is neither retired nor finished: stream_retire empties the lanes before. But
- *     where the owner could not be fenced: then its next call empties the lane before it notes or adds, and what is told
- *     to a retired queue waits for that one's last event, as all that was noted before the stream was retired.
- * L2  Inline notes of a queue that are not added = queue->inline_notes + the sum of `noted` over its slots. While that
- *     may be other than 0 the queue is not freed: slots pin it, and without slots inline_notes is the whole sum.
- * L3  retire->promised = credits of all slots + inline notes not added + one for each open batch that is not empty.
- *     The slab has room for so many uses. So an inline note can be unfolded, and an open batch told, without fail.
  * L4  A ticket changes from NULL to an inline note and back by compare-and-swap only. Whoever holds retire->lock and
  *     changes a ticket has sealed it before: no inline note gets in.
- * L5  Emptying a lane takes its gate, or the owner itself, or that the owner makes no call. A lane whose owner was called
- *     (base/asym_lock.h) is emptied by the owner.
  * Locks: retire->lock, and the lanes' gates. An owner takes no lock inside its gate; others close gates under the lock.
  */
 #include "runtime/retire/retire_buffer.h"
@@ -26,23 +18,11 @@
 #include "base/cancellation.h"
 #include "base/process.h"
 #include "base/switch.h"
-#include "runtime/retire/retire_queue.h"
-
-/* Uses promised to a slot at once. As many notes can be made before the lock is taken for more. */
-enum { CREDIT = 64 };
+#include "runtime/retire/retire_close.h"
+#include "runtime/retire/retire_note.h"
+#include "runtime/retire/retire_poll.h"
 
 _Static_assert(_Alignof(ladei_retire_queue) > 1, "the lowest bit of a queue's address marks inline notes");
-
-/* Its address names the thread. */
-static _Thread_local char thread_mark;
-
-static uint32_t slot_count(const ladei_retire_buffer_slot *slot) {
-  return atomic_load_explicit(&slot->count, memory_order_relaxed);
-}
-
-static void slot_count_set(ladei_retire_buffer_slot *slot, uint32_t count) {
-  atomic_store_explicit(&slot->count, count, memory_order_relaxed);
-}
 
 /* ---- The owner, inside the gate ---------------------------------------------------------------------------------- */
 
@@ -111,7 +91,7 @@ static inline quick_result add_inside(ladei_retire_buffer *lane, ladei_retire_ti
   ladei_switch_point("add", 0);
   if (!atomic_compare_exchange_strong_explicit(&ticket->uses, &note, NULL, memory_order_acq_rel, memory_order_relaxed))
     return QUICK_NOT; /* a note that comes too late, by another thread, is unfolding it */
-  uint32_t count = slot_count(slot);
+  uint32_t count = ladei_retire_slot_count(slot);
   assert(ticket->waits == 0); /* added once */
   ticket->waits = 1;
   ticket->next = NULL;
@@ -123,7 +103,7 @@ static inline quick_result add_inside(ladei_retire_buffer *lane, ladei_retire_ti
   }
   slot->last = ticket;
   slot->noted--;
-  slot_count_set(slot, count + 1);
+  ladei_retire_slot_count_set(slot, count + 1);
   lane->recent = (unsigned)(slot - lane->slots);
   return count + 1 >= slot->room ? QUICK_FULL : QUICK_DONE;
 }
@@ -133,139 +113,6 @@ static quick_result add_quick(ladei_retire_buffer *lane, ladei_retire_ticket *ti
   quick_result result = add_inside(lane, ticket);
   ladei_asym_lock_leave(&lane->gate);
   return result;
-}
-
-/* ---- Slots: under retire->lock, the owner kept out --------------------------------------------------------------- */
-
-static void slots_used_change(ladei_retire *retire, int change) {
-  ladei_lock_assert_held(&retire->lock);
-  uint32_t used = atomic_load_explicit(&retire->slots_used, memory_order_relaxed);
-  atomic_store_explicit(&retire->slots_used, used + (uint32_t)change, memory_order_release);
-}
-
-/* A free fills what is open in the queue up to a batch. */
-static void slot_room_set(const ladei_retire *retire, ladei_retire_buffer_slot *slot) {
-  uint64_t batch = retire->options.event_batch, open = slot->queue->open;
-  slot->room = (uint32_t)(open < batch ? batch - open : batch);
-}
-
-/* The open batch becomes one use of the queue. */
-static void slot_tell(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
-  ladei_lock_assert_held(&retire->lock);
-  uint32_t count = slot_count(slot);
-  if (count == 0) return;
-  retire->promised--;
-  ladei_retire_use *use = ladei_retire_use_make(retire, slot->first, slot->queue);
-  assert(use != NULL); /* L3 */
-  use->last = slot->last;
-  use->count = count;
-  ladei_retire_queue_pin(retire, slot->queue);
-  ladei_retire_pending_add(retire, count);
-  ladei_retire_queue_append(retire, slot->queue, use);
-  slot->first = slot->last = NULL;
-  slot_count_set(slot, 0);
-}
-
-/* False: no memory for it. */
-static bool slot_credit_set(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
-  ladei_lock_assert_held(&retire->lock);
-  uint64_t promised = retire->promised - slot->credit + CREDIT;
-  if (slot->credit < CREDIT && !ladei_slab_reserve(&retire->uses, promised)) return false;
-  retire->promised = promised;
-  slot->credit = CREDIT;
-  return true;
-}
-
-static void slot_empty(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
-  ladei_lock_assert_held(&retire->lock);
-  ladei_retire_queue *queue = slot->queue;
-  if (queue == NULL) return;
-  slot_tell(retire, slot);
-  queue->inline_notes += slot->noted;
-  retire->counters.noted_uses += (uint64_t)slot->noted; /* modulo 2^64 */
-  retire->promised -= slot->credit;
-  *slot = (ladei_retire_buffer_slot){.queue = NULL};
-  slots_used_change(retire, -1);
-  ladei_retire_queue_unpin(retire, queue);
-}
-
-/* ---- Lanes: under retire->lock ----------------------------------------------------------------------------------- */
-
-static void lane_open(ladei_retire *retire, ladei_retire_buffer *lane) {
-  ladei_lock_assert_held(&retire->lock);
-  if (lane->retire != NULL) return;
-  lane->retire = retire;
-  lane->thread = &thread_mark;
-  lane->prev = NULL;
-  lane->next = retire->lanes;
-  if (lane->next != NULL) lane->next->prev = lane;
-  retire->lanes = lane;
-}
-
-static void lane_unlink(ladei_retire *retire, ladei_retire_buffer *lane) {
-  ladei_lock_assert_held(&retire->lock);
-  if (lane->next != NULL) lane->next->prev = lane->prev;
-  *(lane->prev == NULL ? &retire->lanes : &lane->prev->next) = lane->next;
-  lane->retire = NULL;
-}
-
-/* Whether a lane is to be emptied: it knows of the queue; NULL: of any ticket, or with `notes` of anything. */
-static bool lane_matters(const ladei_retire_buffer *lane, const ladei_retire_queue *queue, bool notes) {
-  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
-    const ladei_retire_buffer_slot *slot = &lane->slots[i];
-    if (slot->queue == NULL || (queue != NULL && slot->queue != queue)) continue;
-    if (notes || slot_count(slot) > 0) return true;
-  }
-  return false;
-}
-
-static void lane_empty(ladei_retire *retire, ladei_retire_buffer *lane) {
-  ladei_lock_assert_held(&retire->lock);
-  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) slot_empty(retire, &lane->slots[i]);
-}
-
-static bool lane_is_own(const ladei_retire_buffer *lane) { return lane->thread == &thread_mark; }
-
-/*
- * Two rounds, so that one barrier serves all gates. What an owner added before something that the caller knows of shows
- * in its count, so it is right to pass by a lane whose count says that it is empty. Owners that cannot be fenced are
- * called (L5).
- */
-static void lanes_collect(ladei_retire *retire, const ladei_retire_queue *queue, bool notes) {
-  ladei_lock_assert_held(&retire->lock);
-  bool barrier = false;
-  if (atomic_load_explicit(&retire->slots_used, memory_order_relaxed) == 0) return;
-  for (ladei_retire_buffer *lane = retire->lanes; lane != NULL; lane = lane->next) {
-    lane->visited = lane_matters(lane, queue, notes);
-    if (lane->visited && !lane_is_own(lane) && ladei_asym_lock_close(&lane->gate)) barrier = true;
-  }
-  bool fenced = barrier && ladei_asym_lock_barrier();
-  for (ladei_retire_buffer *lane = retire->lanes; lane != NULL; lane = lane->next) {
-    if (!lane->visited) continue;
-    if (lane_is_own(lane)) {
-      lane_empty(retire, lane);
-    } else if (ladei_asym_lock_wait(&lane->gate, fenced)) {
-      lane_empty(retire, lane);
-      ladei_asym_lock_open(&lane->gate);
-    }
-  }
-}
-
-void ladei_retire_buffers_tell(ladei_retire *retire) { lanes_collect(retire, NULL, false); }
-
-void ladei_retire_buffers_empty(ladei_retire *retire) { lanes_collect(retire, NULL, true); }
-
-void ladei_retire_buffers_forget_queue(ladei_retire *retire, const ladei_retire_queue *queue) {
-  lanes_collect(retire, queue, true);
-}
-
-void ladei_retire_buffers_close(ladei_retire *retire) {
-  ladei_lock_acquire(&retire->lock);
-  while (retire->lanes != NULL) {
-    lane_empty(retire, retire->lanes);
-    lane_unlink(retire, retire->lanes);
-  }
-  ladei_lock_release(&retire->lock);
 }
 
 /* ---- The owner's slow steps -------------------------------------------------------------------------------------- */
@@ -313,25 +160,26 @@ static void lane_asked(ladei_retire_buffer *lane, bool any_done) {
  * know yet. */
 static uint32_t slot_finish(ladei_retire *retire, ladei_retire_buffer_slot *slot, ladei_retire_done_list *done) {
   ladei_lock_assert_held(&retire->lock);
-  uint32_t count = slot_count(slot);
+  uint32_t count = ladei_retire_slot_count(slot);
   if (count == 0) return 0; /* told before the question */
   retire->promised--;
   ladei_retire_done_append(done, slot->first, slot->last, count);
   slot->first = slot->last = NULL;
-  slot_count_set(slot, 0);
+  ladei_retire_slot_count_set(slot, 0);
   return count;
 }
 
 static void slot_leave(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
   if (slot->queue != NULL) slot->queue->left = (uint32_t)retire->leave_count++;
-  slot_empty(retire, slot);
+  ladei_retire_slot_empty(retire, slot);
 }
 
 /* What else is pending on the stream is asked for too: then the batch takes its place behind it. */
 static bool slot_ask_begin(ladei_retire *retire, ladei_retire_buffer_slot *slot, ladei_retire_question *question) {
   ladei_retire_queue *queue = slot->queue;
-  if (queue == NULL || !slot->rare || slot_count(slot) == 0 || !ladei_retire_queue_claim(retire, queue)) return false;
-  if (queue->pending > 0) slot_tell(retire, slot);
+  if (queue == NULL || !slot->rare || ladei_retire_slot_count(slot) == 0 || !ladei_retire_queue_claim(retire, queue))
+    return false;
+  if (queue->pending > 0) ladei_retire_slot_publish(retire, slot);
   *question = (ladei_retire_question){.queue = queue};
   return true;
 }
@@ -388,17 +236,17 @@ static void lane_deliver(ladei_retire *retire, ladei_retire_done_list *done) {
 static bool lane_adopt(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_buffer_slot *slot,
                        ladei_retire_queue *queue) {
   ladei_lock_assert_held(&retire->lock);
-  lane_open(retire, lane);
+  ladei_retire_buffer_link(retire, lane);
   bool good = !queue->retired && !queue->retiring && !queue->finished && !queue->lost;
   if (good && slot->queue != queue) {
     *slot = (ladei_retire_buffer_slot){.queue = queue, .context = queue->stream.context, .id = queue->stream.id};
     slot->rare = (uint32_t)retire->leave_count - queue->left > TURN_MIN; /* modulo 2^32 */
-    slot_room_set(retire, slot);
-    slots_used_change(retire, 1);
+    ladei_retire_slot_room_set(retire, slot);
+    ladei_retire_slots_used_change(retire, 1);
     ladei_retire_queue_pin(retire, queue);
   }
-  if (good && !slot_credit_set(retire, slot)) {
-    slot_empty(retire, slot);
+  if (good && !ladei_retire_slot_credit_set(retire, slot)) {
+    ladei_retire_slot_empty(retire, slot);
     good = false;
   }
   if (good) lane->recent = (unsigned)(slot - lane->slots);
@@ -454,11 +302,11 @@ static void lane_tell(ladei_retire *retire, ladei_retire_buffer *lane, unsigned 
   ladei_lock_acquire(&retire->lock);
   ladei_retire_queue *queue = slot->queue;
   if (queue != NULL) {
-    slot_tell(retire, slot);
+    ladei_retire_slot_publish(retire, slot);
     bool fills = ladei_retire_queue_fills(retire, queue);
-    slot_room_set(retire, slot);
+    ladei_retire_slot_room_set(retire, slot);
     if (fills) slot->room = retire->options.event_batch; /* what is open is being closed */
-    if (!slot_credit_set(retire, slot)) slot_empty(retire, slot);
+    if (!ladei_retire_slot_credit_set(retire, slot)) ladei_retire_slot_empty(retire, slot);
     if (fills) ladei_retire_queue_close_claimed(retire, queue);
   }
   ladei_lock_release(&retire->lock);
@@ -474,8 +322,8 @@ void ladei_retire_buffer_init(ladei_retire_buffer *lane) {
 void ladei_retire_buffer_close(ladei_retire *retire, ladei_retire_buffer *lane) {
   ladei_lock_acquire(&retire->lock);
   if (lane->retire == retire) {
-    lane_empty(retire, lane);
-    lane_unlink(retire, lane);
+    ladei_retire_buffer_empty(retire, lane);
+    ladei_retire_buffer_unlink(retire, lane);
   }
   ladei_lock_release(&retire->lock);
 }
@@ -483,7 +331,7 @@ void ladei_retire_buffer_close(ladei_retire *retire, ladei_retire_buffer *lane) 
 void ladei_retire_buffer_answer(ladei_retire *retire, ladei_retire_buffer *lane) {
   ladei_lock_acquire(&retire->lock);
   if (ladei_retire_buffer_is_called(lane)) {
-    if (lane->retire == retire) lane_empty(retire, lane);
+    if (lane->retire == retire) ladei_retire_buffer_empty(retire, lane);
     ladei_asym_lock_answer(&lane->gate);
   }
   ladei_lock_release(&retire->lock);
@@ -518,4 +366,26 @@ bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *lane, la
   if (result == QUICK_FULL) lane_tell(retire, lane, lane->recent);
   if (result == QUICK_SHUT && ladei_retire_buffer_is_called(lane)) ladei_retire_buffer_answer(retire, lane);
   return result == QUICK_DONE || result == QUICK_FULL || ladei_retire_add(retire, ticket, false);
+}
+
+/* The streams of the caller's lane; all where it has none. */
+static void walk_buffer(ladei_retire *retire, ladei_retire_pass *walk) {
+  ladei_lock_assert_held(&retire->lock);
+  bool any = false;
+  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
+    ladei_retire_queue *queue = walk->lane->slots[i].queue;
+    any = any || queue != NULL;
+    if (queue != NULL && queue->in_active && ladei_retire_queue_claim(retire, queue)) {
+      ladei_retire_queue_visit(retire, queue, walk);
+      ladei_retire_queue_yield(retire, queue);
+    }
+  }
+  if (!any) ladei_retire_walk_poll(retire, walk);
+}
+
+lade_status ladei_retire_buffer_poll(ladei_retire *retire, ladei_retire_buffer *lane, uint64_t *out_done) {
+  lade_status status = ladei_runtime_check_process(retire->runtime);
+  *out_done = 0;
+  if (status != LADE_OK || ladei_retire_nothing_to_do(retire)) return status;
+  return ladei_retire_pass_run(retire, 0, walk_buffer, lane, out_done);
 }

@@ -27,33 +27,8 @@
 #ifndef LADE_RUNTIME_RETIRE_BUFFER_H
 #define LADE_RUNTIME_RETIRE_BUFFER_H
 
-#include "base/asym_lock.h"
 #include "runtime/retire/retire.h"
-
-enum { LADEI_RETIRE_BUFFER_SLOTS = 8 };
-
-/* What a lane has of one stream. Guard: inside the lane's gate, or retire->lock with its owner kept out. */
-typedef struct ladei_retire_buffer_slot {
-  struct ladei_retire_queue *queue;  /* NULL: empty. Changes under retire->lock only; pinned */
-  uint64_t context, id;              /* of its stream */
-  ladei_retire_ticket *first, *last; /* the open batch, oldest first, linked by next */
-  _Atomic(uint32_t) count;           /* of it; read by anyone as a hint */
-  uint32_t room;                     /* count at which it is told */
-  int64_t noted;                     /* notes less adds that the queue has not been told of */
-  uint32_t credit;                   /* uses promised by the slab for notes to come (L3) */
-  bool rare;                         /* hundreds of streams had their turn since the last one of this */
-} ladei_retire_buffer_slot;
-
-typedef struct ladei_retire_buffer {
-  ladei_asym_lock gate;
-  unsigned recent;                         /* the slot used last; owner only */
-  ladei_retire *retire;                    /* NULL: closed. Changes under its lock, with the owner kept out */
-  const void *thread;                      /* names the owner; constant while open */
-  bool visited;                            /* of whoever empties lanes; guard: retire->lock */
-  struct ladei_retire_buffer *next, *prev; /* the open lanes; guard: retire->lock */
-  ladei_retire_buffer_slot slots[LADEI_RETIRE_BUFFER_SLOTS];
-  unsigned ask_skip, ask_fruitless; /* Note [Streams in turn]; owner only */
-} ladei_retire_buffer;
+#include "runtime/retire/retire_slots.h"
 
 /* Makes a lane, closed; a note or an add of its owner opens it. It stays where it is while it is open. */
 void ladei_retire_buffer_init(ladei_retire_buffer *lane);

@@ -17,12 +17,12 @@
  * Locks: box->gone is a stack that is pushed to and taken whole, without a lock: capture_gone runs on a thread of the
  * driver at any time. The rest is under retire->lock.
  */
-#include <assert.h>
+#include "runtime/retire/retire_capture.h"
+
 #include <stdlib.h>
 
 #include "base/error.h"
 #include "base/switch.h"
-#include "runtime/retire/retire_queue.h"
 
 typedef struct capture_record {
   struct ladei_retire_capture_box *box;

@@ -59,7 +59,6 @@
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
 #include "runtime/retire/retire.h"
-#include "runtime/retire/retire_buffer.h"
 
 enum { LADEI_CACHE_LINE_BYTES = 64 };
 
@@ -315,57 +314,5 @@ uint32_t *ladei_retire_pass_begin(ladei_retire *retire);
 void ladei_retire_pass_end(ladei_retire *retire, uint32_t *passes);
 /* Under the lock, which is dropped meanwhile: waits for the passes of other threads, not in one. */
 void ladei_retire_passes_wait(ladei_retire *retire);
-
-/* ---- retire_note.c ---------------------------------------------------------------------------------------------------- */
-
-/* Not under the lock: a note until the free by an ordinary stream that does not capture. */
-lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
-                                     unsigned flags);
-/* Under the lock. Whether the adding thread should close the queue's batch now; claims it then. */
-bool ladei_retire_queue_fills(ladei_retire *retire, ladei_retire_queue *queue);
-
-/* ---- retire_buffer.c; under the lock ------------------------------------------------------------------------------- */
-
-/* The open batches of all lanes go to their queues. */
-void ladei_retire_buffers_tell(ladei_retire *retire);
-/* The same, and what lanes know of notes. */
-void ladei_retire_buffers_empty(ladei_retire *retire);
-/* Empties the lanes that know the queue. */
-void ladei_retire_buffers_forget_queue(ladei_retire *retire, const ladei_retire_queue *queue);
-/* Not under the lock: empties and closes all; their owners make no call meanwhile. */
-void ladei_retire_buffers_close(ladei_retire *retire);
-
-/* ---- retire_capture.c -------------------------------------------------------------------------------------------- */
-
-/* What user objects talk to; lives until the retire object and the last graph are gone. */
-lade_status ladei_retire_capture_box_create(struct ladei_retire_capture_box **out);
-/* The retire object is gone, or never came to be. */
-void ladei_retire_capture_box_abandon(struct ladei_retire_capture_box *box);
-
-/* Not under the lock: the queue of a capture under way, pinned, made and tied to the graph if need be. */
-lade_status ladei_retire_capture_queue_need(ladei_retire *retire, const ladei_capture_info *info,
-                                            ladei_retire_queue **out);
-/* Whether drain has something to do. Needs no lock. */
-bool ladei_retire_capture_any_gone(ladei_retire *retire);
-/* Under the lock: finishes the uses of captures whose graphs have gone. */
-void ladei_retire_capture_drain(ladei_retire *retire, ladei_retire_done_list *done);
-
-/* ---- retire_poll.c ----------------------------------------------------------------------------------------------- */
-
-/* Under the lock, which is dropped meanwhile: closes the open batch of a claimed queue, and yields it. For add. */
-void ladei_retire_queue_close_claimed(ladei_retire *retire, ladei_retire_queue *queue);
-
-/* Whether the stream of a claimed queue is done. */
-typedef struct ladei_retire_question {
-  ladei_retire_queue *queue;
-  ladei_retire_use *newest; /* in the queue when it was asked; NULL: none */
-  uint64_t open, notes;     /* of the queue then */
-  bool done;
-} ladei_retire_question;
-
-/* Under the lock, which is dropped meanwhile: asks, records nothing, and finishes what was in the queues of streams that are
- * done. Not asked, and `done` left false, where an event is pending or the stream must be left alone. */
-void ladei_retire_queues_ask(ladei_retire *retire, ladei_retire_question *questions, unsigned count,
-                             ladei_retire_done_list *done);
 
 #endif /* LADE_RUNTIME_RETIRE_QUEUE_H */

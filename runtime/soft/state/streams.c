@@ -131,11 +131,6 @@ static soft_stream *special_find(soft_runtime *rt, const ladei_stream *stream) {
   return thread == NULL ? NULL : thread->streams[stream->device];
 }
 
-soft_stream *ladei_soft_stream_of_handle(const soft_runtime *rt, lade_stream handle) {
-  const soft_stream_slot *slot = ladei_soft_table_find(&rt->stream_table, (uint64_t)(uintptr_t)handle);
-  return slot == NULL ? NULL : slot->stream;
-}
-
 soft_stream *ladei_soft_stream_find(soft_runtime *rt, soft_op op, const ladei_stream *stream, lade_status *out_status) {
   soft_stream *found = stream->kind == LADEI_STREAM_ORDINARY ? ladei_soft_stream_of_handle(rt, stream->handle)
                                                              : special_find(rt, stream);

@@ -13,7 +13,10 @@ soft_stream *ladei_soft_stream_new(soft_runtime *rt, soft_device *device, ladei_
 void ladei_soft_stream_discard(soft_runtime *rt, soft_stream *stream);
 
 /* The live stream of an ordinary handle, or NULL. Needs no lock. */
-soft_stream *ladei_soft_stream_of_handle(const soft_runtime *rt, lade_stream handle);
+static inline soft_stream *ladei_soft_stream_of_handle(const soft_runtime *rt, lade_stream handle) {
+  const soft_stream_slot *slot = ladei_soft_table_find(&rt->stream_table, (uint64_t)(uintptr_t)handle);
+  return slot == NULL ? NULL : slot->stream;
+}
 
 /* The stream of a resolved handle, or NULL with an error recorded . Under the lock. */
 soft_stream *ladei_soft_stream_find(soft_runtime *rt, soft_op op, const ladei_stream *stream, lade_status *out_status);

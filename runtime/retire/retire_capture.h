@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Uses inside captures (model in retire_capture.c).
+ */
+#ifndef LADE_RUNTIME_RETIRE_CAPTURE_H
+#define LADE_RUNTIME_RETIRE_CAPTURE_H
+
+#include "runtime/retire/retire_queue.h"
+
+/* What user objects talk to; lives until the retire object and the last graph are gone. */
+lade_status ladei_retire_capture_box_create(struct ladei_retire_capture_box **out);
+
+/* The retire object is gone, or never came to be. */
+void ladei_retire_capture_box_abandon(struct ladei_retire_capture_box *box);
+
+/* Not under the lock: the queue of a capture under way, pinned, made and tied to the graph if need be. */
+lade_status ladei_retire_capture_queue_need(ladei_retire *retire, const ladei_capture_info *info,
+                                            ladei_retire_queue **out);
+
+/* Whether drain has something to do. Needs no lock. */
+bool ladei_retire_capture_any_gone(ladei_retire *retire);
+
+/* Under the lock: finishes the uses of captures whose graphs have gone. */
+void ladei_retire_capture_drain(ladei_retire *retire, ladei_retire_done_list *done);
+
+#endif /* LADE_RUNTIME_RETIRE_CAPTURE_H */

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Closing batches: asking a stream, recording an event.
+ *
+ * Model, invariants Q1 to Q11 and locks: retire_queue.h. A queue that is closed or asked about is claimed; the lock is
+ * held before and after, and dropped around each driver call. While it is dropped, others may append uses to the queue,
+ * nothing else: so what was the newest use before a driver call is still there after it, and is covered by what the call
+ * did; uses behind it are not.
+ *
+ *   closing one batch        ask the stream      record an event
+ *     newest open use  --->  done ------------------------------>  mark "done"       (asked only where it does not capture)
+ *                            capturing --------------------------> stays open: held
+ *                            not ready -------> recorded ------->  mark with the event
+ *                                               captures now ---->  stays open: held
+ *                            fails              fails ---------->  stays open: quarantine, every poll tries again
+ *                            destroyed ------------------------->  stays open: lost, its device must be waited for
+ */
+#include "runtime/retire/retire_close.h"
+
+#include <assert.h>
+
+#include "base/cancellation.h"
+#include "base/error.h"
+#include "runtime/retire/retire_slots.h"
+
+/* ---- closing ----------------------------------------------------------------------------------------------------- */
+
+/* The handle still means the stream it meant at the note. LADE_ERR_STREAM_RETIRED: it was destroyed without
+ * stream_retire, and means nothing now, or another stream, whose events say nothing about ours. */
+static lade_status stream_verify(ladei_retire *retire, const ladei_stream *stream) {
+  if (stream->kind != LADEI_STREAM_ORDINARY) return LADE_OK;
+  ladei_stream now;
+  lade_status status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, stream->handle, &now);
+  bool other = status == LADE_OK && (now.id != stream->id || now.context != stream->context);
+  return other || status == LADE_ERR_INVALID_ARGUMENT ? LADE_ERR_STREAM_RETIRED : status;
+}
+
+/* Not under the lock. Whether the stream is done, could be recorded on, or neither. */
+static inline __attribute__((always_inline)) ladei_retire_closing stream_ask(ladei_retire *retire,
+                                                                             const ladei_stream *stream, bool query) {
+  ladei_retire_closing attempt = {.asked = query ? 1 : 0};
+  void *self = retire->runtime->self;
+  lade_status status = stream_verify(retire, stream);
+  if (status == LADE_ERR_STREAM_RETIRED) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_LOST, status);
+  if (status != LADE_OK) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_FAILED, status);
+  if (query) {
+    ladei_lock_assert_none_held();
+    status = ladei_stream_ask(retire->runtime, stream);
+    if (status == LADE_OK) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_DONE, status);
+    if (status == LADE_ERR_CAPTURE) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_HELD, status);
+    return ladei_retire_closing_ended(
+        attempt, status == LADE_NOT_READY ? LADEI_RETIRE_CLOSE_EVENT : LADEI_RETIRE_CLOSE_FAILED, status);
+  }
+  ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
+  status = ladei_retire_driver(retire)->stream_capture_info(self, stream, &info);
+  if (status != LADE_OK) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_FAILED, status);
+  bool free_of_capture = info.status == LADEI_CAPTURE_NONE;
+  return ladei_retire_closing_ended(attempt, free_of_capture ? LADEI_RETIRE_CLOSE_EVENT : LADEI_RETIRE_CLOSE_HELD,
+                                    LADE_ERR_CAPTURE);
+}
+
+/* Not under the lock. Covers the work queued on the stream so far by an event, unless `query` finds none left; by the
+ * one in *spare, which is taken then, if there is one. */
+ladei_retire_closing ladei_retire_stream_close(ladei_retire *retire, const ladei_stream *stream, bool query,
+                                               ladei_event **spare) {
+  ladei_retire_closing attempt = stream_ask(retire, stream, query);
+  if (attempt.result != LADEI_RETIRE_CLOSE_EVENT) return attempt;
+  lade_status status = LADE_OK;
+  if (*spare != NULL) {
+    attempt.event = *spare;
+    *spare = NULL;
+  } else {
+    status = ladei_event_pool_acquire(retire->events, stream->context, &attempt.event);
+  }
+  if (status != LADE_OK) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_FAILED, status);
+  attempt.recorded = 1;
+  status = ladei_retire_driver(retire)->event_record(retire->runtime->self, attempt.event->handle, stream);
+  /* Another thread may have begun a capture since the question. If the event is in it, nobody may ask about it. */
+  if (status == LADE_OK) status = ladei_stream_uncaptured(retire->runtime, stream, "event_record");
+  if (status == LADE_OK) return attempt;
+  ladei_event_pool_discard(retire->events, attempt.event);
+  attempt.event = NULL;
+  return ladei_retire_closing_ended(
+      attempt, status == LADE_ERR_CAPTURE ? LADEI_RETIRE_CLOSE_HELD : LADEI_RETIRE_CLOSE_FAILED, status);
+}
+
+/* `notes`: of the queue, before the attempt. */
+void ladei_retire_closing_count(ladei_retire *retire, ladei_retire_queue *queue, const ladei_retire_closing *attempt,
+                                uint64_t notes) {
+  ladei_lock_assert_held(&retire->lock);
+  retire->counters.streams_queried += attempt->asked;
+  retire->counters.events_recorded += attempt->recorded;
+  queue->failing = attempt->result == LADEI_RETIRE_CLOSE_FAILED;
+  queue->lost = attempt->result == LADEI_RETIRE_CLOSE_LOST && queue->notes == notes; /* Q9 */
+  retire->counters.quarantines += queue->failing || attempt->result == LADEI_RETIRE_CLOSE_LOST;
+  if (queue->lost) ladei_retire_buffers_forget_queue(retire, queue); /* its next note is to be seen */
+}
+
+/* Closes the open batch of a claimed queue. Returns how that went. */
+ladei_retire_closing ladei_retire_queue_close(ladei_retire *retire, ladei_retire_queue *queue, bool query) {
+  ladei_lock_assert_held(&retire->lock);
+  ladei_retire_use *newest = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
+  uint64_t covered = queue->open, notes = queue->notes;
+  const ladei_stream stream = queue->stream;
+  assert(queue->kind == LADEI_RETIRE_QUEUE_STREAM && !queue->retired && covered > 0);
+  ladei_event *spare = ladei_retire_queue_spare_take(queue);
+  ladei_lock_release(&retire->lock);
+  ladei_retire_closing attempt = ladei_retire_stream_close(retire, &stream, query, &spare);
+  ladei_lock_acquire(&retire->lock);
+  if (spare != NULL) ladei_retire_queue_spare_put(retire, queue, spare);
+  ladei_retire_closing_count(retire, queue, &attempt, notes);
+  bool marked = attempt.result == LADEI_RETIRE_CLOSE_EVENT || attempt.result == LADEI_RETIRE_CLOSE_DONE;
+  if (marked) ladei_retire_queue_mark(queue, newest, attempt.event, covered);
+  /* An attempt in vain is repeated after as many adds again, not in each. */
+  queue->close_at = marked ? ladei_retire_queue_batch(retire, queue) : queue->open + retire->options.event_batch;
+  return attempt;
+}
+
+bool ladei_retire_queue_fills(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
+  if (queue->kind != LADEI_RETIRE_QUEUE_STREAM || queue->retired || queue->lost) return false;
+  return queue->open >= queue->close_at && ladei_retire_queue_claim(retire, queue);
+}
+
+void ladei_retire_queue_close_claimed(ladei_retire *retire, ladei_retire_queue *queue) {
+  ladei_lock_assert_held(&retire->lock);
+  lade_error callers;
+  int cancellation = ladei_cancellation_hold();
+  ladei_error_save(&callers); /* an add succeeds whatever happens here */
+  while (ladei_retire_queue_closable(queue) && queue->open >= queue->close_at) {
+    ladei_retire_closing attempt = ladei_retire_queue_close(retire, queue, ladei_retire_queue_queries(retire, queue));
+    if (attempt.result != LADEI_RETIRE_CLOSE_EVENT && attempt.result != LADEI_RETIRE_CLOSE_DONE) break;
+  }
+  ladei_retire_queue_yield(retire, queue);
+  ladei_error_restore(&callers);
+  ladei_cancellation_resume(cancellation);
+}
+
+/* ---- asking for buffers ------------------------------------------------------------------------------------------ */
+
+static bool question_begin(const ladei_retire *retire, ladei_retire_question *question) {
+  ladei_lock_assert_held(&retire->lock);
+  ladei_retire_queue *queue = question->queue;
+  if (queue->retired || queue->finished || queue->lost || queue->failing || !ladei_retire_queue_queries(retire, queue))
+    return false;
+  question->newest = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
+  question->open = queue->open;
+  question->notes = queue->notes;
+  return true;
+}
+
+static void question_end(ladei_retire *retire, ladei_retire_question *question, const ladei_retire_closing *attempt,
+                         ladei_retire_done_list *done) {
+  ladei_lock_assert_held(&retire->lock);
+  ladei_retire_queue *queue = question->queue;
+  ladei_retire_closing_count(retire, queue, attempt, question->notes);
+  question->done = attempt->result == LADEI_RETIRE_CLOSE_DONE;
+  if (!question->done || question->newest == NULL) return;
+  if (question->newest->mark == LADEI_RETIRE_MARK_NONE)
+    ladei_retire_queue_mark(queue, question->newest, NULL, question->open);
+  ladei_retire_queue_finish(retire, queue, question->newest, done);
+}
+
+void ladei_retire_queues_ask(ladei_retire *retire, ladei_retire_question *questions, unsigned count,
+                             ladei_retire_done_list *done) {
+  ladei_retire_closing attempts[LADEI_RETIRE_BUFFER_SLOTS];
+  bool asked[LADEI_RETIRE_BUFFER_SLOTS];
+  lade_error callers;
+  assert(count <= LADEI_RETIRE_BUFFER_SLOTS);
+  for (unsigned i = 0; i < count; i++) asked[i] = question_begin(retire, &questions[i]);
+  ladei_lock_release(&retire->lock);
+  int cancellation = ladei_cancellation_hold();
+  ladei_error_save(&callers); /* the note or add succeeds whatever happens here */
+  for (unsigned i = 0; i < count; i++)
+    if (asked[i]) attempts[i] = stream_ask(retire, &questions[i].queue->stream, true);
+  ladei_error_restore(&callers);
+  ladei_cancellation_resume(cancellation);
+  ladei_lock_acquire(&retire->lock);
+  for (unsigned i = 0; i < count; i++)
+    if (asked[i]) question_end(retire, &questions[i], &attempts[i], done);
+}

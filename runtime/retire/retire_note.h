@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Notes of streams already resolved and known not to capture.
+ */
+#ifndef LADE_RUNTIME_RETIRE_NOTE_H
+#define LADE_RUNTIME_RETIRE_NOTE_H
+
+#include "runtime/retire/retire_queue.h"
+
+/* Not under the lock: a note until the free by an ordinary stream that does not capture. */
+lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
+                                     unsigned flags);
+
+#endif /* LADE_RUNTIME_RETIRE_NOTE_H */

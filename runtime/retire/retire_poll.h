@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pass over the queues: visits them, and gives what is done to done(). The calls are in retire.h.
+ */
+#ifndef LADE_RUNTIME_RETIRE_POLL_H
+#define LADE_RUNTIME_RETIRE_POLL_H
+
+#include "runtime/retire/retire_queue.h"
+#include "runtime/retire/retire_slots.h"
+
+typedef struct ladei_retire_pass {
+  ladei_retire_done_list done;
+  lade_status first_error; /* LADE_OK if there was none */
+  lade_error error;        /* its record, which later failures overwrite; the caller's where there was none */
+  unsigned flags;
+  uint32_t *passes;                /* among which it is counted */
+  const ladei_retire_buffer *lane; /* the caller's, if its streams come first */
+} ladei_retire_pass;
+
+/* The record of the failure is the thread's latest. */
+void ladei_retire_pass_failed(ladei_retire_pass *walk, lade_status status);
+
+/* Asks or waits for the event of a use, NULL: for the last one of a retired stream, with the lock dropped. */
+lade_status ladei_retire_event_ask(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use, bool wait);
+
+/* The event of a mark got into a capture that began just before its record and ended just after: it will never be
+ * done. The uses are open again, and the event is as good as new once it is recorded again. */
+void ladei_retire_queue_reopen(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *mark);
+
+/* Under the lock. Finishes what is done of a claimed queue; closes its batch where the pass or its size asks for it. */
+void ladei_retire_queue_visit(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_pass *walk);
+
+/* Under the lock: visits every active queue that no other thread is at. */
+void ladei_retire_walk_poll(ladei_retire *retire, ladei_retire_pass *walk);
+
+/* Not under the lock: one pass. `lane`: for a walker that looks at it. Returns the first failure. */
+lade_status ladei_retire_pass_run(ladei_retire *retire, unsigned flags,
+                                  void (*walker)(ladei_retire *, ladei_retire_pass *), const ladei_retire_buffer *lane,
+                                  uint64_t *out_done);
+
+/* Nothing is pending but in the buffers of threads. Needs no lock. */
+bool ladei_retire_nothing_to_do(ladei_retire *retire);
+
+#endif /* LADE_RUNTIME_RETIRE_POLL_H */

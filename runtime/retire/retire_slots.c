@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The open batches of threads, as others reach them. The model is in retire_buffer.h; queues, uses and Q1 to Q11 are in
+ * retire_queue.h.
+ *
+ * L1  A slot in use pins its queue, which is neither retired nor finished: stream_retire empties the lanes before. But
+ *     where the owner could not be fenced: then its next call empties the lane before it notes or adds, and what is told
+ *     to a retired queue waits for that one's last event, as all that was noted before the stream was retired.
+ * L2  Inline notes of a queue that are not added = queue->inline_notes + the sum of `noted` over its slots. While that
+ *     may be other than 0 the queue is not freed: slots pin it, and without slots inline_notes is the whole sum.
+ * L3  retire->promised = credits of all slots + inline notes not added + one for each open batch that is not empty.
+ *     The slab has room for so many uses. So an inline note can be unfolded, and an open batch told, without fail.
+ * L5  Emptying a lane takes its gate, or the owner itself, or that the owner makes no call. A lane whose owner was called
+ *     (base/asym_lock.h) is emptied by the owner.
+ * Locks: retire->lock, and the lanes' gates, which are closed under it.
+ */
+#include "runtime/retire/retire_slots.h"
+
+#include <assert.h>
+
+#include "runtime/retire/retire_queue.h"
+
+/* Uses promised to a slot at once. As many notes can be made before the lock is taken for more. */
+enum { CREDIT = 64 };
+
+/* Its address names the thread. */
+static _Thread_local char thread_mark;
+
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
+
+void ladei_retire_slots_used_change(ladei_retire *retire, int change) {
+  ladei_lock_assert_held(&retire->lock);
+  uint32_t used = atomic_load_explicit(&retire->slots_used, memory_order_relaxed);
+  atomic_store_explicit(&retire->slots_used, used + (uint32_t)change, memory_order_release);
+}
+
+/* A free fills what is open in the queue up to a batch. */
+void ladei_retire_slot_room_set(const ladei_retire *retire, ladei_retire_buffer_slot *slot) {
+  uint64_t batch = retire->options.event_batch, open = slot->queue->open;
+  slot->room = (uint32_t)(open < batch ? batch - open : batch);
+}
+
+/* The open batch becomes one use of the queue. */
+void ladei_retire_slot_publish(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
+  ladei_lock_assert_held(&retire->lock);
+  uint32_t count = ladei_retire_slot_count(slot);
+  if (count == 0) return;
+  retire->promised--;
+  ladei_retire_use *use = ladei_retire_use_make(retire, slot->first, slot->queue);
+  assert(use != NULL); /* L3 */
+  use->last = slot->last;
+  use->count = count;
+  ladei_retire_queue_pin(retire, slot->queue);
+  ladei_retire_pending_add(retire, count);
+  ladei_retire_queue_append(retire, slot->queue, use);
+  slot->first = slot->last = NULL;
+  ladei_retire_slot_count_set(slot, 0);
+}
+
+/* False: no memory for it. */
+bool ladei_retire_slot_credit_set(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
+  ladei_lock_assert_held(&retire->lock);
+  uint64_t promised = retire->promised - slot->credit + CREDIT;
+  if (slot->credit < CREDIT && !ladei_slab_reserve(&retire->uses, promised)) return false;
+  retire->promised = promised;
+  slot->credit = CREDIT;
+  return true;
+}
+
+void ladei_retire_slot_empty(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
+  ladei_lock_assert_held(&retire->lock);
+  ladei_retire_queue *queue = slot->queue;
+  if (queue == NULL) return;
+  ladei_retire_slot_publish(retire, slot);
+  queue->inline_notes += slot->noted;
+  retire->counters.noted_uses += (uint64_t)slot->noted; /* modulo 2^64 */
+  retire->promised -= slot->credit;
+  *slot = (ladei_retire_buffer_slot){.queue = NULL};
+  ladei_retire_slots_used_change(retire, -1);
+  ladei_retire_queue_unpin(retire, queue);
+}
+
+/* ---- lanes ------------------------------------------------------------------------------------------------------- */
+
+void ladei_retire_buffer_link(ladei_retire *retire, ladei_retire_buffer *lane) {
+  ladei_lock_assert_held(&retire->lock);
+  if (lane->retire != NULL) return;
+  lane->retire = retire;
+  lane->thread = &thread_mark;
+  lane->prev = NULL;
+  lane->next = retire->lanes;
+  if (lane->next != NULL) lane->next->prev = lane;
+  retire->lanes = lane;
+}
+
+void ladei_retire_buffer_unlink(ladei_retire *retire, ladei_retire_buffer *lane) {
+  ladei_lock_assert_held(&retire->lock);
+  if (lane->next != NULL) lane->next->prev = lane->prev;
+  *(lane->prev == NULL ? &retire->lanes : &lane->prev->next) = lane->next;
+  lane->retire = NULL;
+}
+
+/* Whether a lane is to be emptied: it knows of the queue; NULL: of any ticket, or with `notes` of anything. */
+static bool lane_matters(const ladei_retire_buffer *lane, const ladei_retire_queue *queue, bool notes) {
+  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
+    const ladei_retire_buffer_slot *slot = &lane->slots[i];
+    if (slot->queue == NULL || (queue != NULL && slot->queue != queue)) continue;
+    if (notes || ladei_retire_slot_count(slot) > 0) return true;
+  }
+  return false;
+}
+
+void ladei_retire_buffer_empty(ladei_retire *retire, ladei_retire_buffer *lane) {
+  ladei_lock_assert_held(&retire->lock);
+  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) ladei_retire_slot_empty(retire, &lane->slots[i]);
+}
+
+static bool lane_is_own(const ladei_retire_buffer *lane) { return lane->thread == &thread_mark; }
+
+/*
+ * Two rounds, so that one barrier serves all gates. What an owner added before something that the caller knows of shows
+ * in its count, so it is right to pass by a lane whose count says that it is empty. Owners that cannot be fenced are
+ * called (L5).
+ */
+static void lanes_collect(ladei_retire *retire, const ladei_retire_queue *queue, bool notes) {
+  ladei_lock_assert_held(&retire->lock);
+  bool barrier = false;
+  if (atomic_load_explicit(&retire->slots_used, memory_order_relaxed) == 0) return;
+  for (ladei_retire_buffer *lane = retire->lanes; lane != NULL; lane = lane->next) {
+    lane->visited = lane_matters(lane, queue, notes);
+    if (lane->visited && !lane_is_own(lane) && ladei_asym_lock_close(&lane->gate)) barrier = true;
+  }
+  bool fenced = barrier && ladei_asym_lock_barrier();
+  for (ladei_retire_buffer *lane = retire->lanes; lane != NULL; lane = lane->next) {
+    if (!lane->visited) continue;
+    if (lane_is_own(lane)) {
+      ladei_retire_buffer_empty(retire, lane);
+    } else if (ladei_asym_lock_wait(&lane->gate, fenced)) {
+      ladei_retire_buffer_empty(retire, lane);
+      ladei_asym_lock_open(&lane->gate);
+    }
+  }
+}
+
+void ladei_retire_buffers_publish(ladei_retire *retire) { lanes_collect(retire, NULL, false); }
+
+void ladei_retire_buffers_empty(ladei_retire *retire) { lanes_collect(retire, NULL, true); }
+
+void ladei_retire_buffers_forget_queue(ladei_retire *retire, const ladei_retire_queue *queue) {
+  lanes_collect(retire, queue, true);
+}
+
+void ladei_retire_buffers_close(ladei_retire *retire) {
+  ladei_lock_acquire(&retire->lock);
+  while (retire->lanes != NULL) {
+    ladei_retire_buffer_empty(retire, retire->lanes);
+    ladei_retire_buffer_unlink(retire, retire->lanes);
+  }
+  ladei_lock_release(&retire->lock);
+}
