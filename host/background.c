@@ -2,8 +2,8 @@
 /*
  * Background thread of a pinned pool.
  *
- *   look at pending blocks -> some were done: again soon
- *                             none: wait twice as long, from 50 us up to 5 ms
+ *   work (look at pending blocks) -> some were done: again soon
+ *                                    none: wait twice as long, from 50 us up to 5 ms
  *
  * I1  Between ladei_pinned_background_stop and the next start no thread of the pool makes any call.
  * I2  The thread makes the calls that any user's thread could make; nothing depends on its being there.
@@ -15,7 +15,6 @@
 
 #include "base/error.h"
 #include "base/thread.h"
-#include "host/pool.h"
 
 static _Thread_local bool is_background;
 
@@ -44,23 +43,23 @@ static bool wait_for(ladei_pinned_background *background, uint64_t ns) {
   return !stop;
 }
 
-static void *look_again_and_again(void *user) {
-  lade_pinned_pool *pool = user;
+static void *work_again_and_again(void *user) {
+  ladei_pinned_background *background = user;
   uint64_t interval_ns = SHORTEST_NS;
   is_background = true;
-  while (wait_for(&pool->background, interval_ns)) {
-    uint64_t done = 0;
-    /* Failures stay with the blocks (quarantine), and show to the callers who look themselves. */
-    (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done);
-    (void)ladei_pinned_pool_age(pool);
+  while (wait_for(background, interval_ns)) {
+    uint64_t done = background->work(background->user);
     interval_ns = done > 0 ? SHORTEST_NS : interval_ns * 2 < LONGEST_NS ? interval_ns * 2 : LONGEST_NS;
   }
   return NULL;
 }
 
-lade_status ladei_pinned_background_start(ladei_pinned_background *background, lade_pinned_pool *pool) {
+lade_status ladei_pinned_background_start(ladei_pinned_background *background, uint64_t (*work)(void *user),
+                                          void *user) {
   background->stop = false;
-  if (ladei_thread_start(&background->thread, look_again_and_again, pool) != 0)
+  background->work = work;
+  background->user = user;
+  if (ladei_thread_start(&background->thread, work_again_and_again, background) != 0)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no thread for the background");
   background->running = true;
   return LADE_OK;

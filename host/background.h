@@ -4,9 +4,11 @@
 #define LADE_HOST_BACKGROUND_H
 
 #include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "base/lock.h"
-#include "lade/pinned.h"
+#include "lade/status.h"
 
 typedef struct ladei_pinned_background {
   ladei_lock lock; /* guards `stop` */
@@ -14,12 +16,16 @@ typedef struct ladei_pinned_background {
   bool stop;
   bool running; /* constant while there is a thread; the creator's otherwise */
   pthread_t thread;
+  uint64_t (*work)(void *user); /* constant while there is a thread */
+  void *user;
 } ladei_pinned_background;
 
 void ladei_pinned_background_init(ladei_pinned_background *background);
 
-/* LADE_ERR_OUT_OF_HOST_MEMORY where the system gives no thread. */
-lade_status ladei_pinned_background_start(ladei_pinned_background *background, lade_pinned_pool *pool);
+/* Starts a thread that calls `work` again and again: soon after a call that returned more than 0, for what it did, less often
+ * the longer there is nothing to do. LADE_ERR_OUT_OF_HOST_MEMORY where the system gives no thread. */
+lade_status ladei_pinned_background_start(ladei_pinned_background *background, uint64_t (*work)(void *user),
+                                          void *user);
 
 /* Whether the caller is such a thread. It keeps no blocks for itself. */
 bool ladei_pinned_background_is_self(void);

@@ -64,6 +64,8 @@ typedef struct ladei_pinned_block {
 
 _Static_assert(sizeof(ladei_pinned_block) == 64, "one cache line per block");
 
+enum { LADEI_PINNED_MAX_NODES = 64 }; /* of a pool */
+
 #define LADEI_PINNED_BLOCK_STATE_MASK       ((uint64_t)7)
 #define LADEI_PINNED_BLOCK_LODGED           ((uint64_t)1 << 3) /* a bin has it in one of its places, also while it is in use */
 #define LADEI_PINNED_BLOCK_CLASS_SHIFT      8

@@ -13,7 +13,7 @@
 #define LADE_HOST_DRIVER_POOLS_H
 
 #include "base/lock.h"
-#include "host/node.h"
+#include "host/block.h"
 #include "runtime/ops.h"
 
 typedef struct ladei_pinned_driver_pools {

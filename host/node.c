@@ -262,7 +262,7 @@ static void cut_count(ladei_pinned_node *node, const ladei_pinned_block *block) 
   flow_add(&node->counters.classes[ladei_pinned_word_class(word)].cut, ladei_pinned_block_bytes(block, word));
 }
 
-/* A block that is a whole segment, under the reference policy: counted by its size, which may be below a page. */
+/* A block that is a whole segment, under PyTorch's policy: counted by its size, which may be below a page. */
 static void segment_cut_count(ladei_pinned_node *node, const ladei_pinned_segment *segment) {
   size_t bytes = ladei_pinned_segment_bytes(segment);
   flow_add(&node->counters.classes[ladei_pinned_class_of(bytes)].cut, bytes);

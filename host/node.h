@@ -16,12 +16,11 @@
 #include "base/pagemap.h"
 #include "base/slab.h"
 #include "host/bins.h"
+#include "host/counters.h"
 #include "host/run.h"
 #include "host/segment.h"
-#include "host/stats.h"
 #include "host/tlsf.h"
-
-enum { LADEI_PINNED_MAX_NODES = 64 };
+#include "lade/pinned.h"
 
 typedef struct ladei_pinned_node {
   ladei_lock lock;      /* guards everything below that is not constant */

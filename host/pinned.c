@@ -5,7 +5,7 @@
  *   alloc    ready block, else seek a CACHED one -> IN_USE
  *   record   note a stream on the block's ticket
  *   free     IN_USE -> CACHED -> ready, or back to its node        no stream noted
- *            IN_USE -> PENDING -> runtime/retire -> (later) ladei_pinned_pool_retired -> ready, or back to its node
+ *            IN_USE -> PENDING -> runtime/retire -> (later) the policy's `retired` -> ready, or back to its node
  *
  * Note [Fast path]
  *   alloc and free first try what needs neither lock nor driver: the calling thread's cache, known from a thread-local
@@ -17,8 +17,7 @@
  *
  * I1  Of several frees of one block exactly one succeeds: the one whose compare-and-swap takes the word out of IN_USE.
  *     After it a lodged block may be another thread's at once, so all that is needed of the record is read before.
- * I2  A block counts as pending from before runtime/retire gets its ticket until just before it is handed on.
- * I3  A thread that is cancelled ends after its call (base/cancellation.h). What calls the driver here holds that off, but
+ * I2  A thread that is cancelled ends after its call (base/cancellation.h). What calls the driver here holds that off, but
  *     for the notes and frees of the fast path: they hold nothing while they do, and what runtime/retire does for them
  *     under a claim it protects itself.
  * Locks: none here; those of the parts that are called.
@@ -28,9 +27,13 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "host/memory.h"
+#include "host/nodes.h"
 #include "host/pointer_lookup.h"
-#include "host/pool.h"
+#include "host/policy_default.h"
 #include "host/ready.h"
+#include "host/thread_caches.h"
+#include "host/usage.h"
 
 /* Entry of every call. A thread whose cache is at hand is not in a forked child: there the thread-local was cleared. */
 static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, const char *function) {
@@ -40,12 +43,6 @@ static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, con
 }
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
-
-/* The calling thread's cache; NULL where it has none: no memory, or a mode (debug, reference) in which every block goes
- * back to its node and every call by the slow path. */
-static ladei_pinned_thread_cache *cache_of(lade_pinned_pool *pool) {
-  return pool->fast_id != pool->id ? NULL : ladei_pinned_thread_cache_of(pool);
-}
 
 /* The calling thread's tallies for a block's node; NULL where there is no memory for them. */
 static ladei_pinned_thread_counters *tallies_for(ladei_pinned_thread_cache *cache, const ladei_pinned_block *block) {
@@ -57,8 +54,8 @@ static ladei_pinned_thread_counters *tallies_for(ladei_pinned_thread_cache *cach
 static void alloc_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block,
                         size_t requested) {
   uint64_t word = ladei_pinned_block_word(block);
-  size_t bytes = ladei_pinned_pool_block_bytes(pool, block, word);
-  unsigned class_index = ladei_pinned_pool_counted_class(pool, word, bytes);
+  size_t bytes = pool->policy->block_bytes(pool, block, word);
+  unsigned class_index = pool->policy->counted_class(word, bytes);
   ladei_pinned_thread_counters *tallies = tallies_for(cache, block);
   if (tallies != NULL) {
     ladei_pinned_class_counts_alloc(&tallies->classes[class_index], class_index, requested, bytes);
@@ -73,62 +70,6 @@ static void alloc_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
   ladei_pinned_count(&tally->allocs, 1);
   ladei_pinned_count(&tally->requested_allocated, requested);
   if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&tally->bytes_allocated, bytes);
-}
-
-/* What visitors could not do for themselves. Not in a transit: it waits until they are not stopped. */
-static void call_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
-  if (cache != NULL && ladei_pinned_thread_cache_is_called(cache)) ladei_pinned_thread_cache_answer(pool, cache);
-}
-
-/* ---- Blocks that come back --------------------------------------------------------------------------------------- */
-
-/* A CACHED block that found no ready place. */
-static void block_overflow(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
-                           ladei_pinned_thread_counters *tallies, ladei_pinned_block *block) {
-  uint64_t word = ladei_pinned_block_word(block);
-  unsigned class_index = ladei_pinned_word_class(word);
-  ladei_pinned_class_counts_publish_frees(pool, tallies, class_index);
-  if (class_index < LADEI_PINNED_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB &&
-      ladei_pinned_transit_try_begin(&pool->room.blocks)) {
-    ladei_pinned_pool_put(pool, ladei_pinned_magazine_make_room(pool, cache, tallies, class_index));
-    ladei_pinned_transit_end(&pool->room.blocks);
-    if (ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block)) return;
-  }
-  ladei_pinned_pool_put_one(pool, block);
-}
-
-/* A CACHED block, not lodged, becomes ready, or goes back to its node. */
-static void block_cache(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block) {
-  uint64_t word = ladei_pinned_block_word(block);
-  ladei_pinned_node *node = ladei_pinned_pool_node(pool, ladei_pinned_word_node(word));
-  ladei_pinned_thread_counters *tallies = tallies_for(cache, block);
-  if (pool->debug != NULL) {
-    ladei_pinned_debug_poison((void *)ladei_pinned_block_address(block),
-                              ladei_pinned_pool_block_bytes(pool, block, word));
-  }
-  if (tallies == NULL)
-    ladei_pinned_pool_put_one(pool, block);
-  else if (!ladei_pinned_ready_put(cache, tallies, node, block, ladei_pinned_word_class(word)))
-    block_overflow(pool, cache, tallies, block);
-}
-
-/* PENDING -> CACHED -> ready. A lodged block is ready, and perhaps another thread's, by the change of its word. One that
- * is not lodged is the caller's alone and cannot become lodged before it is CACHED: no locked instruction is needed. */
-static void block_unretire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block) {
-  uint64_t word = ladei_pinned_block_word(block);
-  while (ladei_pinned_word_is_lodged(word)) {
-    if (ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, LADEI_PINNED_BLOCK_CACHED)))
-      return;
-    word = ladei_pinned_block_word(block); /* dislodged meanwhile */
-  }
-  word = ladei_pinned_word_with_state(word, LADEI_PINNED_BLOCK_CACHED);
-  ladei_pinned_block_word_set(block, word);
-  ladei_pinned_thread_counters *tallies =
-      cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, ladei_pinned_word_node(word));
-  unsigned class_index = ladei_pinned_word_class(word);
-  bool magazine = tallies != NULL && class_index < LADEI_PINNED_MAGAZINE_CLASSES;
-  if (!magazine || !ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block))
-    block_cache(pool, cache, block);
 }
 
 /* ---- Alloc ------------------------------------------------------------------------------------------------------- */
@@ -166,8 +107,8 @@ static ladei_pinned_request request_make(lade_pinned_pool *pool, size_t bytes, l
   request.class_index = ladei_pinned_class_of(bytes);
   request.exact = bytes > pool->segment_bytes;
   request.pages = request.class_index < LADEI_PINNED_SMALL_CLASSES ? 0 : request_pages(pool, bytes);
-  request.cache = cache_of(pool);
-  call_answer(pool, request.cache);
+  request.cache = ladei_pinned_call_cache(pool);
+  ladei_pinned_call_answer(pool, request.cache);
   request.tallies = request.cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(request.cache, node->index);
   request.count = request.tallies == NULL || pool->magazine_bytes < LADEI_MIB ? 1 : refill_count(bytes);
   if (request.count > 1) {
@@ -218,10 +159,10 @@ static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, l
   while (rest != NULL) {
     ladei_pinned_block *block = rest;
     rest = ladei_pinned_block_next(block);
-    block_cache(pool, cache, block);
+    pool->policy->put(pool, cache, block);
   }
   ladei_pinned_transit_end(&pool->room.blocks);
-  call_answer(pool, cache);
+  ladei_pinned_call_answer(pool, cache);
 }
 
 static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, void **out) {
@@ -235,13 +176,12 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned
   idle_look(pool);
   ladei_pinned_block *block = request_ready(&request), *rest = NULL;
   if (block == NULL) {
-    lade_status status = pool->reference.on ? ladei_pinned_reference_seek(pool, request.bytes, node, &block)
-                                            : ladei_pinned_pool_seek(pool, &request, &block);
+    lade_status status = pool->policy->seek(pool, &request, &block);
     if (status != LADE_OK) return status;
     rest = ladei_pinned_block_next(block);
     if (pool->debug != NULL) {
       ladei_pinned_debug_hand_out(pool->debug, (unsigned char *)ladei_pinned_block_address(block), bytes,
-                                  ladei_pinned_pool_block_bytes(pool, block, ladei_pinned_block_word(block)));
+                                  pool->policy->block_bytes(pool, block, ladei_pinned_block_word(block)));
     }
     ladei_pinned_block_hand_out(block, bytes);
   }
@@ -325,26 +265,6 @@ static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, cons
 
 /* ---- Free -------------------------------------------------------------------------------------------------------- */
 
-/* A PENDING block whose streams are noted goes to runtime/retire. */
-static void block_retire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block,
-                         uint64_t word, size_t bytes, bool quiet) {
-  unsigned node = ladei_pinned_word_node(word), class_index = ladei_pinned_pool_counted_class(pool, word, bytes);
-  ladei_pinned_pending_add(pool, cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, node), node, class_index,
-                           bytes);
-  if (pool->reference.on) {
-    ladei_pinned_reference_wait(pool, block);
-    if (!ladei_retire_add(pool->retire, &block->ticket, quiet)) ladei_pinned_reference_done_one(pool, block);
-    return;
-  }
-  bool pending = quiet || cache == NULL ? ladei_retire_add(pool->retire, &block->ticket, quiet)
-                                        : ladei_retire_buffer_add(pool->retire, &cache->lane, &block->ticket);
-  if (!pending) {
-    ladei_pinned_pending_sub(pool, node, class_index, (ladei_pinned_amount){1, bytes});
-    block_unretire(pool, cache, block);
-    call_answer(pool, cache);
-  }
-}
-
 /* Note [Fast path] */
 static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
   ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->fast_id);
@@ -362,12 +282,12 @@ static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
   if (!ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, freed))) return false;
   ladei_pinned_class_counts_free(&tallies->classes[class_index], class_index, requested, bytes);
   if (noted) {
-    block_retire(pool, cache, block, word, bytes, false);
+    ladei_pinned_default_retire(pool, cache, block, word, bytes, false);
   } else if (!ladei_pinned_word_is_lodged(word) &&
              !ladei_pinned_ready_put(cache, tallies, ladei_pinned_pool_node(pool, ladei_pinned_word_node(word)), block,
                                      class_index)) {
-    block_overflow(pool, cache, tallies, block);
-    call_answer(pool, cache);
+    ladei_pinned_default_overflow(pool, cache, tallies, block);
+    ladei_pinned_call_answer(pool, cache);
   }
   return true;
 }
@@ -399,7 +319,7 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
 }
 
 static void free_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, const freed_block *freed) {
-  unsigned class_index = ladei_pinned_pool_counted_class(pool, freed->word, freed->block_bytes);
+  unsigned class_index = pool->policy->counted_class(freed->word, freed->block_bytes);
   unsigned node = ladei_pinned_word_node(freed->word);
   ladei_pinned_thread_counters *tallies = cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(cache, node);
   if (tallies != NULL) {
@@ -420,13 +340,13 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
   if (pointer == NULL) return LADE_OK;
   lade_status status = block_give_up(pool, pointer, function, &freed);
   if (status != LADE_OK) return status;
-  ladei_pinned_thread_cache *cache = cache_of(pool);
+  ladei_pinned_thread_cache *cache = ladei_pinned_call_cache(pool);
   free_count(pool, cache, &freed);
   if (ladei_pinned_word_state(freed.word) == LADEI_PINNED_BLOCK_PENDING) {
-    block_retire(pool, cache, freed.block, freed.word, freed.block_bytes, quiet);
+    pool->policy->retire(pool, cache, freed.block, freed.word, freed.block_bytes, quiet);
   } else if (!ladei_pinned_word_is_lodged(freed.word)) {
-    block_cache(pool, cache, freed.block);
-    call_answer(pool, cache);
+    pool->policy->put(pool, cache, freed.block);
+    ladei_pinned_call_answer(pool, cache);
   }
   return LADE_OK;
 }
@@ -440,42 +360,6 @@ lade_status lade_pinned_free(lade_pinned_pool *pool, void *pointer) {
 lade_status lade_pinned_free_quiet(lade_pinned_pool *pool, void *pointer) {
   lade_status status = enter(pool, true, __func__);
   return status != LADE_OK ? status : block_free(pool, pointer, true, __func__);
-}
-
-void ladei_pinned_pool_retired(void *user, ladei_retire_ticket *list) {
-  lade_pinned_pool *pool = user;
-  if (pool->reference.on) {
-    ladei_pinned_reference_done(pool, list);
-    return;
-  }
-  ladei_pinned_block *blocks = NULL;
-  ladei_pinned_amount amount = {0, 0};
-  unsigned node = 0, class_index = 0;
-  ladei_pinned_transit_begin(&pool->room.blocks); /* neither pending nor in a place */
-  /* All before any of them can be pending anew, or the peak would count it twice. Mostly they are of one class. */
-  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
-    ladei_pinned_block *block = ladei_pinned_block_of_ticket(ticket);
-    uint64_t word = ladei_pinned_block_word(block);
-    if (amount.blocks > 0 && (ladei_pinned_word_node(word) != node || ladei_pinned_word_class(word) != class_index)) {
-      ladei_pinned_pending_sub(pool, node, class_index, amount);
-      amount = (ladei_pinned_amount){0, 0};
-    }
-    node = ladei_pinned_word_node(word);
-    class_index = ladei_pinned_word_class(word);
-    amount.blocks++;
-    amount.bytes += ladei_pinned_block_bytes(block, word);
-    ladei_pinned_block_next_set(block, blocks);
-    blocks = block;
-  }
-  if (amount.blocks > 0) ladei_pinned_pending_sub(pool, node, class_index, amount);
-  ladei_pinned_thread_cache *cache = ladei_pinned_background_is_self() ? NULL : cache_of(pool);
-  while (blocks != NULL) {
-    ladei_pinned_block *block = blocks;
-    blocks = ladei_pinned_block_next(block);
-    block_unretire(pool, cache, block);
-  }
-  ladei_pinned_transit_end(&pool->room.blocks);
-  call_answer(pool, cache);
 }
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
@@ -546,7 +430,7 @@ lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
 static lade_status quarantine_end(lade_pinned_pool *pool) {
   (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL); /* what fails here is a quarantine */
   lade_status status = ladei_retire_end_quarantine(pool->retire);
-  ladei_pinned_reference_advance(pool);
+  pool->policy->polled(pool);
   return status == LADE_ERR_CAPTURE ? LADE_OK : status;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pinned pool: options, nodes, topology, create, destroy, check.
+ * A pinned pool: options, create, destroy, check.
  *
  *   lade_pinned_pool
  *     |-- nodes[0], nodes[1], ...   a cache per NUMA node that was asked for; one more for memory bound to no node
@@ -10,11 +10,9 @@
  *     |-- threads                   magazines and counters of each thread
  *     `-- spare_segments            metadata without memory
  *
- * I1  nodes[0 .. node_count) are there and have different os_index; a node's segments have its index.
- * I2  reserved_bytes is the sum of the nodes' segments (while no thread is growing or giving back).
- * I3  in_use_bytes + pending_bytes + free bytes + CACHED bytes = reserved_bytes.
- * I4  The topology is loaded at most once, and only for a device whose node is not known to be none in particular.
- * Locks: pool->lock for adding nodes; pool->topology_lock for loading. Neither is held when the driver is called.
+ * I1  reserved_bytes is the sum of the nodes' segments (while no thread is growing or giving back).
+ * I2  in_use_bytes + pending_bytes + free bytes + CACHED bytes = reserved_bytes.
+ * Locks: none here; those of the parts that are called. None is held when the driver is called.
  */
 #include "host/pool.h"
 
@@ -22,14 +20,20 @@
 #include <string.h>
 
 #include "base/cancellation.h"
-#include "base/cgroups.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "host/limits.h"
+#include "host/memory.h"
+#include "host/nodes.h"
+#include "host/policy_default.h"
+#include "host/policy_pytorch.h"
+#include "host/thread_caches.h"
+#include "host/usage.h"
 
 enum {
-  MOST_PREFAULT_THREADS = 16, /* of lade's choice: zeroing has taken all that memory gives before */
-  DEFAULT_SOURCES = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER | LADE_PINNED_SOURCE_POOL,
+  DEFAULT_PREFAULT_THREADS = 4,
+  ALL_SOURCES =
+      LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER | LADE_PINNED_SOURCE_POOL | LADE_PINNED_SOURCE_PAGEABLE,
   NS_PER_MS = 1000000,
 };
 
@@ -38,119 +42,12 @@ enum {
   LADEI_PINNED_MAGAZINE_MAX_BYTES /* so that what magazines hold was always cut to its class */
 #define DEFAULT_MAGAZINE_BYTES (64 * LADEI_MIB)
 
-/* ---- Nodes ------------------------------------------------------------------------------------------------------- */
-
-const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool) {
-  lade_error saved;
-  ladei_error_save(&saved);
-  ladei_lock_acquire(&pool->topology_lock);
-  if (!pool->topology_tried) {
-    pool->topology_tried = true;
-    /* Without a topology memory lies where the system puts it, which is a matter of speed only. */
-    if (ladei_topology_load(pool->hooks.topology_kind, pool->hooks.topology, !pool->runtime->software_device,
-                            &pool->topology) != LADE_OK)
-      ladei_error_restore(&saved);
-  }
-  const ladei_topology *topology = pool->topology;
-  ladei_lock_release(&pool->topology_lock);
-  return topology;
-}
-
-lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, int *out) {
-  ladei_device_properties properties;
-  lade_status status = pool->runtime->ops->device_properties(pool->runtime->self, device, &properties);
-  if (status != LADE_OK) return status;
-  *out = properties.numa_node < 0 ? -1 : properties.numa_node;
-  /* The PCI address of a software device is nobody's on this machine. */
-  if (*out < 0 && !pool->runtime->software_device) {
-    const ladei_topology *topology = ladei_pinned_pool_topology(pool);
-    *out = topology == NULL ? -1 : ladei_topology_node_of_pci(topology, properties.pci_bus_id);
-  }
-  return LADE_OK;
-}
-
-/* OS index of the NUMA node to use for a device; -1: none in particular. */
-static lade_status os_node_of_device(lade_pinned_pool *pool, int device, int *out) {
-  int nearest;
-  lade_status status = ladei_pinned_pool_nearest_node(pool, device, &nearest);
-  if (status != LADE_OK) return status;
-  const ladei_topology *topology = nearest < 0 ? NULL : ladei_pinned_pool_topology(pool);
-  *out = topology == NULL ? -1 : ladei_topology_usable_node(topology, nearest);
-  return LADE_OK;
-}
-
-static ladei_pinned_node *node_find(const lade_pinned_pool *pool, int os_node) {
-  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
-    ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
-    if (node->os_index == os_node) return node;
-  }
-  return NULL;
-}
-
-/* The cache of an OS node, made if need be. Past the table's end: the first one. */
-static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_pinned_node **out) {
-  ladei_lock_acquire(&pool->lock);
-  ladei_pinned_node *node = node_find(pool, os_node);
-  uint32_t count = ladei_pinned_pool_node_count(pool);
-  if (node == NULL && count == LADEI_PINNED_MAX_NODES) node = ladei_pinned_pool_node(pool, 0);
-  if (node == NULL) {
-    ladei_pinned_thread_counters *departed = ladei_pinned_thread_counters_create(count);
-    if (departed != NULL && pool->reference.on)
-      memset(departed->classes, 0, sizeof departed->classes); /* no magazines: bytes are counted in their place */
-    node = departed == NULL ? NULL : ladei_pinned_node_create(&pool->map, pool->retire, count, os_node);
-    if (node == NULL) {
-      free(departed);
-    } else {
-      atomic_store_explicit(&pool->departed[count], departed, memory_order_release);
-      atomic_store_explicit(&pool->nodes[count], node, memory_order_release);
-      atomic_store_explicit(&pool->node_count, count + 1, memory_order_release);
-    }
-  }
-  ladei_lock_release(&pool->lock);
-  if (node == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for the cache of NUMA node %d", os_node);
-  *out = node;
-  return LADE_OK;
-}
-
-lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_pinned_node **out) {
-  if (device < 0 || device >= pool->device_count)
-    return ladei_error(LADE_ERR_NO_DEVICE, 0, "pinned pool: device %d of %d", device, pool->device_count);
-  int32_t index = atomic_load_explicit(&pool->device_nodes[device], memory_order_acquire);
-  if (index != LADEI_PINNED_NODE_UNRESOLVED) {
-    *out = ladei_pinned_pool_node(pool, (uint32_t)index);
-    return LADE_OK;
-  }
-  int os_node;
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = os_node_of_device(pool, device, &os_node);
-  if (status == LADE_OK) status = node_acquire(pool, os_node, out);
-  if (status == LADE_OK) {
-    atomic_store_explicit(&pool->device_nodes[device], (int32_t)(*out)->index, memory_order_release);
-    if (device == pool->device) atomic_store_explicit(&pool->home_node, (int32_t)(*out)->index, memory_order_release);
-  }
-  ladei_cancellation_resume(cancellation);
-  return status;
-}
-
-lade_status ladei_pinned_pool_node_of_os(lade_pinned_pool *pool, int os_node, ladei_pinned_node **out) {
-  int cancellation = ladei_cancellation_hold();
-  const ladei_topology *topology = os_node < 0 ? NULL : ladei_pinned_pool_topology(pool);
-  ladei_cancellation_resume(cancellation);
-  if (os_node >= 0 && (topology == NULL || ladei_topology_usable_node(topology, os_node) != os_node)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pinned pool: NUMA node %d has no memory for this process",
-                       os_node);
-  }
-  return node_acquire(pool, os_node < 0 ? -1 : os_node, out);
-}
-
 /* ---- Create ------------------------------------------------------------------------------------------------------ */
 
 static lade_status options_check(const lade_pinned_options *options, int device_count) {
-  uint32_t all_sources = DEFAULT_SOURCES | LADE_PINNED_SOURCE_PAGEABLE;
   if (options->device < 0 || options->device >= device_count)
     return ladei_error(LADE_ERR_NO_DEVICE, 0, "lade_pinned_options: device %d of %d", options->device, device_count);
-  if ((options->sources & ~all_sources) != 0) {
+  if ((options->sources & ~(uint32_t)ALL_SOURCES) != 0) {
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: sources 0x%x has unknown bits",
                        options->sources);
   }
@@ -181,12 +78,9 @@ static uint64_t default_cap(const ladei_pinned_hooks *hooks) {
   return ladei_pinned_limits_default_cap(&limits);
 }
 
-/* As many as the process may run at once: Note [Threads that touch] in prefault.c. */
-static void prefault_choose(ladei_pinned_source_settings *source, const lade_pinned_options *options) {
-  source->prefault_threads = options->prefault_threads;
-  source->prefault_adapts = options->prefault_threads == 0 && !source->runtime->software_device;
-  if (source->prefault_adapts)
-    source->prefault_threads = (uint32_t)ladei_size_min(ladei_processors(source->root), MOST_PREFAULT_THREADS);
+static uint32_t prefault_threads(const lade_runtime *runtime, const lade_pinned_options *options) {
+  if (options->prefault_threads == 0 && !runtime->software_device) return DEFAULT_PREFAULT_THREADS;
+  return options->prefault_threads;
 }
 
 static size_t magazine_bytes(uint64_t wanted, uint64_t max_bytes) {
@@ -208,20 +102,17 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->device = options->device;
   pool->source.runtime = runtime;
   pool->source.device = options->device;
-  pool->source.sources = options->sources == 0 ? DEFAULT_SOURCES : options->sources;
+  pool->source.sources = options->sources == 0 ? pool->policy->sources : options->sources;
   pool->source.root = hooks->root == NULL ? "" : hooks->root;
   pool->source.strict = (options->flags & LADE_PINNED_NUMA_STRICT) != 0;
   pool->source.device_mapped = (options->flags & LADE_PINNED_DEVICE_MAPPED) != 0;
-  prefault_choose(&pool->source, options);
+  pool->source.prefault_threads = prefault_threads(runtime, options);
   pool->source.register_chunk_bytes = (size_t)options->register_chunk_bytes;
   pool->source.driver_pools = &pool->driver_pools;
   ladei_pinned_driver_pools_init(&pool->driver_pools, runtime, options->device);
   pool->max_bytes = options->max_bytes == 0 ? default_cap(hooks) : options->max_bytes;
   pool->event_batch = options->event_batch == 0 ? LADEI_EVENT_BATCH_DEFAULT : options->event_batch;
-  if ((options->flags & LADE_PINNED_REFERENCE) != 0) {
-    pool->event_batch = 1;
-    pool->source.sources = options->sources == 0 ? (uint32_t)LADE_PINNED_SOURCE_DRIVER : options->sources;
-  }
+  pool->event_batch = pool->policy->event_batch != 0 ? pool->policy->event_batch : pool->event_batch;
   pool->wait_ns = (uint64_t)options->wait_ms * NS_PER_MS;
   pool->max_idle_ns = (uint64_t)options->max_idle_ms * NS_PER_MS;
   pool->segment_bytes = segment_bytes(options);
@@ -255,7 +146,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
   ladei_topology_destroy(pool->topology);
   ladei_pinned_background_destroy(&pool->background);
   ladei_pinned_debug_destroy(pool->debug);
-  ladei_pinned_reference_destroy(&pool->reference);
+  pool->policy->close(pool);
   ladei_pinned_driver_pools_dispose(&pool->driver_pools);
   ladei_pinned_room_destroy(&pool->room);
   ladei_condition_destroy(&pool->grown);
@@ -269,9 +160,10 @@ static void pool_dispose(lade_pinned_pool *pool) {
 static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool debug) {
   lade_status status = devices_create(pool, device_count);
   if (status == LADE_OK) status = ladei_pagemap_init(&pool->map);
+  if (status == LADE_OK) status = pool->policy->open(pool);
   if (status == LADE_OK) {
-    ladei_retire_options retire = {.owner = pool, .done = ladei_pinned_pool_retired, .event_batch = pool->event_batch};
-    retire.events_only = pool->reference.on;
+    ladei_retire_options retire = {.owner = pool, .done = pool->policy->retired, .event_batch = pool->event_batch};
+    retire.events_only = pool->policy->events_only;
     status = ladei_retire_create(pool->runtime, &retire, &pool->retire);
   }
   if (status == LADE_OK && debug && (pool->debug = ladei_pinned_debug_create()) == NULL) {
@@ -281,10 +173,23 @@ static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool d
   return status;
 }
 
+/* The background thread's work. Failures stay with the blocks (quarantine), and show to the callers who look themselves. */
+static uint64_t pool_look(void *user) {
+  lade_pinned_pool *pool = user;
+  uint64_t done = 0;
+  (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done);
+  (void)ladei_pinned_pool_age(pool);
+  return done;
+}
+
 static lade_status background_start(lade_pinned_pool *pool) {
   if (pool->runtime->ops->step != NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_pinned_options: no background thread on virtual time");
-  return ladei_pinned_background_start(&pool->background, pool);
+  return ladei_pinned_background_start(&pool->background, pool_look, pool);
+}
+
+static const ladei_pinned_policy *policy_of(uint32_t flags) {
+  return (flags & LADE_PINNED_REFERENCE) != 0 ? &ladei_pinned_policy_pytorch : &ladei_pinned_policy_default;
 }
 
 lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options,
@@ -312,8 +217,9 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   ladei_pinned_background_init(&pool->background);
   ladei_pinned_stakes_init(&pool->stakes, runtime->ops->step != NULL);
   pool->id = ladei_pinned_thread_pool_id();
-  pool->fast_id = (own.flags & (LADE_PINNED_DEBUG | LADE_PINNED_REFERENCE)) != 0 ? UINT64_MAX : pool->id;
-  ladei_pinned_reference_init(&pool->reference, (own.flags & LADE_PINNED_REFERENCE) != 0);
+  pool->policy = policy_of(own.flags);
+  bool thread_caches = pool->policy->uses_thread_caches && (own.flags & LADE_PINNED_DEBUG) == 0;
+  pool->fast_id = thread_caches ? pool->id : UINT64_MAX;
   settings_take(pool, runtime, &own, hooks);
   status = parts_create(pool, device_count, (own.flags & LADE_PINNED_DEBUG) != 0);
   if (status != LADE_OK) goto fail_pool;
@@ -358,7 +264,7 @@ lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options
   own.segment_bytes = pool->segment_bytes;
   own.prefault_threads = pool->source.prefault_threads;
   own.flags = pool->source.strict ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
-  own.flags |= pool->reference.on ? (uint32_t)LADE_PINNED_REFERENCE : 0;
+  own.flags |= pool->policy == &ladei_pinned_policy_pytorch ? (uint32_t)LADE_PINNED_REFERENCE : 0;
   own.flags |= pool->debug != NULL ? (uint32_t)LADE_PINNED_DEBUG : 0;
   own.flags |= pool->source.device_mapped ? (uint32_t)LADE_PINNED_DEVICE_MAPPED : 0;
   own.flags |= pool->background.running ? (uint32_t)LADE_PINNED_BACKGROUND : 0;
@@ -417,7 +323,7 @@ static lade_status pool_destroy(lade_pinned_pool *pool, bool wait) {
   if (status != LADE_OK) {
     lade_error saved;
     ladei_error_save(&saved);
-    if (had_background && ladei_pinned_background_start(&pool->background, pool) != LADE_OK)
+    if (had_background && ladei_pinned_background_start(&pool->background, pool_look, pool) != LADE_OK)
       ladei_error_restore(&saved); /* goes on without: the callers look themselves */
     return status;
   }
@@ -450,19 +356,19 @@ lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
   lade_status status = ladei_retire_check(pool->retire);
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool) && status == LADE_OK; i++) {
     ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
-    status = node->index == i ? ladei_pinned_node_check(node) : broken("I1 (index of a node)", node->index, i);
+    status = node->index == i ? ladei_pinned_node_check(node) : broken("N1 (index of a node)", node->index, i);
     reserved += node->reserved_bytes;
     available += ladei_pinned_node_free_bytes(node) + ladei_pinned_bins_bytes(&node->bins);
   }
   if (status != LADE_OK) return status;
   const ladei_pinned_pool_counters *counters = &pool->counters;
   if (reserved != ladei_pinned_gauge_current(&counters->reserved_bytes))
-    return broken("I2 (reserved bytes)", ladei_pinned_gauge_current(&counters->reserved_bytes), reserved);
+    return broken("I1 (reserved bytes)", ladei_pinned_gauge_current(&counters->reserved_bytes), reserved);
   ladei_pinned_usage usage;
   ladei_pinned_usage_read(pool, &usage);
   uint64_t taken = usage.bytes_allocated - usage.bytes_freed + ladei_pinned_pending_read(pool).bytes;
   available += ladei_pinned_thread_caches_bytes(pool);
   if (taken + available != reserved)
-    return broken("I3 (in use, pending, cached and free bytes)", taken + available, reserved);
+    return broken("I2 (in use, pending, cached and free bytes)", taken + available, reserved);
   return LADE_OK;
 }

@@ -8,7 +8,6 @@
 #define LADE_HOST_READY_H
 
 #include "host/node.h"
-#include "host/pool.h"
 #include "host/thread_cache.h"
 
 /* A large block was handed out to the thread. */
@@ -55,7 +54,7 @@ static inline bool ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, lade
   /* Random sizes are rarely alike so often, as a class has eight of them. */
   bool wanted = block->ticket.spare != cache->id || tallies->alike[bin] >= 4;
   if (!wanted || !ladei_pinned_bins_lodge(&node->bins, block, class_index)) return false;
-  ladei_pinned_pool_lodged(cache);
+  ladei_pinned_room_returned(cache->room);
   return true;
 }
 

@@ -11,7 +11,8 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
-#include "host/pool.h"
+#include "host/pool_state.h"
+#include "host/stats.h"
 
 static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, const char *function) {
   if (pool == NULL || !arguments_valid)
@@ -20,12 +21,6 @@ static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, con
 }
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
-
-lade_pinned_state ladei_pinned_public_state(ladei_pinned_block_state state) {
-  return state == LADEI_PINNED_BLOCK_IN_USE    ? LADE_PINNED_IN_USE
-         : state == LADEI_PINNED_BLOCK_PENDING ? LADE_PINNED_PENDING
-                                               : LADE_PINNED_CACHED;
-}
 
 /* Views of all of a node's blocks; the caller frees them. NULL with *out_count 0 where there are none. */
 static lade_status node_views(ladei_pinned_node *node, ladei_pinned_block_view **out, size_t *out_count) {

@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Stakes in a pool; the model, invariants and locks stand in stakes.h.
- *
- * Note [What will be given back]
- * A ring that is refused asks what others held: before it asked the pool or after, in either case it would have been
- * memory that comes back. Blocks held and given back in between show in `gives`. Nothing of that: at the moment of the
- * refusal the program had all.
  */
 #include "host/stakes.h"
-
-#include "base/error.h"
-#include "host/pool.h"
 
 void ladei_pinned_stakes_init(ladei_pinned_stakes *stakes, bool virtual_time) {
   *stakes = (ladei_pinned_stakes){.virtual_time = virtual_time};
@@ -19,8 +11,6 @@ void ladei_pinned_stakes_init(ladei_pinned_stakes *stakes, bool virtual_time) {
   TAILQ_INIT(&stakes->waiting);
   TAILQ_INIT(&stakes->members);
 }
-
-ladei_pinned_stakes *ladei_pinned_stakes_of(lade_pinned_pool *pool) { return &pool->stakes; }
 
 /* ---- Members ----------------------------------------------------------------------------------------------------- */
 
@@ -106,32 +96,15 @@ void ladei_pinned_stake_leave(ladei_pinned_stakes *stakes, ladei_pinned_stake *s
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-/* What others hold. */
-typedef struct outlook {
-  uint64_t gives;
-  unsigned others; /* blocks of other rings */
-  bool spare;      /* a ring has more than one */
-  bool pending;
-} outlook;
-
-static outlook outlook_of(lade_pinned_pool *pool, const ladei_pinned_stake *stake) {
-  ladei_pinned_stakes *stakes = &pool->stakes;
-  ladei_retire_counters uses;
-  ladei_retire_counters_get(pool->retire, &uses);
-  /* What is in quarantine may stay there. */
-  outlook view = {.pending = ladei_pinned_pending_read(pool).blocks > uses.quarantined_uses};
+ladei_pinned_stakes_view ladei_pinned_stakes_look(ladei_pinned_stakes *stakes, const ladei_pinned_stake *stake) {
   ladei_lock_acquire(&stakes->lock);
-  view.gives = stakes->gives;
-  view.others = stakes->blocks - stake->blocks;
-  view.spare = stakes->blocks > stakes->holders;
+  ladei_pinned_stakes_view view = {
+      .gives = stakes->gives,
+      .others = stakes->blocks - stake->blocks,
+      .spare = stakes->blocks > stakes->holders,
+  };
   ladei_lock_release(&stakes->lock);
   return view;
-}
-
-/* Whether the refusal between the two may end by itself: Note [What will be given back]. */
-static bool will_end(const outlook *before, const outlook *after, bool smallest) {
-  bool spare = before->spare || after->spare || before->pending || after->pending || before->gives != after->gives;
-  return spare || (smallest && (before->others > 0 || after->others > 0));
 }
 
 /* Whose turn it is. The first may be kept from asking, as by callbacks that have all threads of its pipeline: after some
@@ -145,8 +118,7 @@ static bool stake_is_next(ladei_pinned_stakes *stakes, const ladei_pinned_stake 
   return next;
 }
 
-/* Nobody came before it. It holds a block from here on, if so. */
-static bool stake_begin(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake, bool only) {
+bool ladei_pinned_stake_begin(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake, bool only) {
   ladei_lock_acquire(&stakes->lock);
   bool begins = !only || stake_is_next(stakes, stake);
   if (begins)
@@ -159,8 +131,7 @@ static bool stake_begin(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake, 
   return begins;
 }
 
-/* What came of it: the stake has a block, or none more and waits, or does not. */
-static void stake_end(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake, lade_status status) {
+void ladei_pinned_stake_end(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake, lade_status status) {
   ladei_lock_acquire(&stakes->lock);
   if (status != LADE_OK) stake_add(stakes, stake, UINT32_MAX);
   if (status == LADE_NOT_READY)
@@ -172,28 +143,7 @@ static void stake_end(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake, la
   if (wakes) ladei_pinned_members_wake(stakes);
 }
 
-lade_status ladei_pinned_stake_alloc(lade_pinned_pool *pool, ladei_pinned_stake *stake, size_t bytes, int device,
-                                     bool only, bool smallest, void **out) {
-  lade_error saved;
-  outlook before = {.pending = false};
-  if (only) before = outlook_of(pool, stake);
-  if (!stake_begin(&pool->stakes, stake, only)) return LADE_NOT_READY;
-  ladei_error_save(&saved);
-  lade_status status = lade_pinned_alloc_near(pool, bytes, device, out);
-  if (status == LADE_ERR_LIMIT && only) {
-    outlook after = outlook_of(pool, stake);
-    if (will_end(&before, &after, smallest)) {
-      ladei_error_restore(&saved);
-      status = LADE_NOT_READY;
-    }
-  }
-  stake_end(&pool->stakes, stake, status);
-  return status;
-}
-
-lade_status ladei_pinned_stake_free(lade_pinned_pool *pool, ladei_pinned_stake *stake, void *block) {
-  ladei_pinned_stakes *stakes = &pool->stakes;
-  lade_status status = lade_pinned_free(pool, block);
+void ladei_pinned_stake_gave(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake) {
   ladei_lock_acquire(&stakes->lock);
   stake_add(stakes, stake, UINT32_MAX);
   stakes->gives++;
@@ -201,5 +151,4 @@ lade_status ladei_pinned_stake_free(lade_pinned_pool *pool, ladei_pinned_stake *
   bool awaited = !TAILQ_EMPTY(&stakes->waiting);
   ladei_lock_release(&stakes->lock);
   if (awaited) ladei_pinned_members_wake(stakes);
-  return status;
 }

@@ -26,7 +26,7 @@
 #include <sys/queue.h>
 
 #include "base/lock.h"
-#include "lade/pinned.h"
+#include "lade/status.h"
 
 /* What a ring holds; zero at first. */
 typedef struct ladei_pinned_stake {
@@ -65,9 +65,6 @@ typedef struct ladei_pinned_stakes {
 
 void ladei_pinned_stakes_init(ladei_pinned_stakes *stakes, bool virtual_time);
 
-/* The pool's. */
-ladei_pinned_stakes *ladei_pinned_stakes_of(lade_pinned_pool *pool);
-
 void ladei_pinned_member_add(ladei_pinned_stakes *stakes, ladei_pinned_member *member);
 /* After this it is not woken. */
 void ladei_pinned_member_remove(ladei_pinned_stakes *stakes, ladei_pinned_member *member);
@@ -78,15 +75,22 @@ static inline ladei_pinned_wanted ladei_pinned_stakes_wanted(const ladei_pinned_
   return (ladei_pinned_wanted)atomic_load_explicit(&stakes->wanted, memory_order_relaxed);
 }
 
-/*
- * A block for a ring, near `device`. `only`: the ring has no other, and waits for one: LADE_NOT_READY while it does, ask
- * again. `smallest`: a smaller block would be of no use; else LADE_ERR_LIMIT comes at once where only a ring's last block
- * could be waited for. Errors as lade_pinned_alloc_near(). No lock held.
- */
-lade_status ladei_pinned_stake_alloc(lade_pinned_pool *pool, ladei_pinned_stake *stake, size_t bytes, int device,
-                                     bool only, bool smallest, void **out);
-/* Gives such a block back. No lock held. */
-lade_status ladei_pinned_stake_free(lade_pinned_pool *pool, ladei_pinned_stake *stake, void *block);
+/* What the other rings hold. */
+typedef struct ladei_pinned_stakes_view {
+  uint64_t gives;
+  unsigned others; /* blocks of other rings */
+  bool spare;      /* a ring has more than one */
+} ladei_pinned_stakes_view;
+
+ladei_pinned_stakes_view ladei_pinned_stakes_look(ladei_pinned_stakes *stakes, const ladei_pinned_stake *stake);
+
+/* Before a ring asks the pool for a block. True: nobody came before it, and it holds a block from here on; else it waits.
+ * `only`: it has no other block. No lock held, here and below. */
+bool ladei_pinned_stake_begin(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake, bool only);
+/* What came of it: the ring has a block, or none more and waits (LADE_NOT_READY), or does not (any other failure). */
+void ladei_pinned_stake_end(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake, lade_status status);
+/* The ring has given a block back. */
+void ladei_pinned_stake_gave(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake);
 /* The ring waits no longer. */
 void ladei_pinned_stake_leave(ladei_pinned_stakes *stakes, ladei_pinned_stake *stake);
 

@@ -17,8 +17,11 @@
 
 #include "base/asym_lock.h"
 #include "base/lock.h"
+#include "host/bins.h"
 #include "host/block.h"
-#include "host/node.h"
+#include "host/counters.h"
+#include "host/room.h"
+#include "host/segment.h"
 #include "lade/pinned.h"
 #include "runtime/retire/retire_buffer.h"
 
@@ -84,6 +87,7 @@ typedef struct ladei_pinned_thread_cache {
   ladei_lock lock;                                  /* guards changes of `pool` */
   _Atomic(lade_pinned_pool *) pool;                 /* NULL: ended */
   _Atomic(bool) *pool_keeps;                        /* the pool's large_kept; constant */
+  ladei_pinned_room *room;                          /* the pool's; constant */
   pid_t process;                                    /* that made it; constant */
   _Atomic(uint32_t) owners;                         /* pool and thread: the last one frees */
   struct ladei_pinned_thread_cache *next_of_thread; /* the thread's list */
@@ -102,23 +106,15 @@ typedef struct ladei_pinned_thread_local {
 /* In the static block of thread-locals: no call is needed to find it, also in a shared library. */
 extern _Thread_local ladei_pinned_thread_local ladei_tls __attribute__((tls_model("initial-exec")));
 
-/* A fresh pool id; and whatever must happen once in the process. */
-uint64_t ladei_pinned_thread_pool_id(void);
-
-/* The thread's cache in the pool, made if need be; NULL where there is no memory for it: do without. */
-ladei_pinned_thread_cache *ladei_pinned_thread_cache_of(lade_pinned_pool *pool);
-
-/* Same, for the fast path: NULL where a slower call has to look or make it first. */
+/* The thread's cache in a pool; NULL where a slower call has to look or make it first. */
 static inline ladei_pinned_thread_cache *ladei_pinned_thread_cache_fast(uint64_t pool_id) {
   return ladei_tls.pool_id == pool_id ? ladei_tls.cache : NULL;
 }
 
-/* Owner. Whether somebody needs what the thread has ready and cannot take it; and does what is asked for. */
+/* Owner. Whether somebody needs what the thread has ready and cannot take it. */
 static inline bool ladei_pinned_thread_cache_is_called(const ladei_pinned_thread_cache *cache) {
   return ladei_asym_lock_is_called(&cache->gate) || ladei_retire_buffer_is_called(&cache->lane);
 }
-void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache);
-
 static inline ladei_pinned_thread_counters *ladei_pinned_thread_counters_of(const ladei_pinned_thread_cache *cache,
                                                                             unsigned node) {
   return atomic_load_explicit(&cache->nodes[node], memory_order_acquire);
@@ -195,16 +191,13 @@ static inline ladei_pinned_block *ladei_pinned_kept_take(ladei_pinned_thread_cac
   return block;
 }
 
-/* Whether a larger block may be kept: not while somebody waits for memory (memory.c). */
-bool ladei_pinned_pool_may_keep(const ladei_pinned_thread_cache *cache);
-
 /* Owner. Keeps a CACHED block, not lodged. False: not the last one taken, one is kept, or a drain is going on. */
 static inline bool ladei_pinned_kept_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *tallies,
                                          unsigned bin, ladei_pinned_block *block) {
   if (tallies->last[bin] != block || !ladei_asym_lock_enter(&cache->gate)) return false;
   bool fits = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed) == NULL;
   if (fits && !atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) { /* the first since a drain */
-    fits = ladei_pinned_pool_may_keep(cache);
+    fits = !ladei_pinned_room_is_awaited(cache->room);
     if (fits) atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
   }
   if (fits) {
@@ -215,16 +208,6 @@ static inline bool ladei_pinned_kept_put(ladei_pinned_thread_cache *cache, ladei
   return fits;
 }
 
-/* Owner. How many of `count` blocks of the class it should take at once for an empty magazine, the one that it needs
- * included: as many as it may keep. Raises its quota if need be. */
-uint32_t ladei_pinned_magazine_refill(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t block_bytes,
-                                      uint32_t count);
-
-/* Owner. Makes room for a block of the class that did not fit: raises the quota while the pool's budget allows, else
- * takes half of the magazine out (half of each where that one is empty), for the caller to put back to the nodes. */
-ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
-                                                    ladei_pinned_thread_counters *tallies, unsigned class_index);
-
 /* ---- Counters ---------------------------------------------------------------------------------------------------- */
 
 /* One writer: no read-modify-write needed. */
@@ -233,40 +216,27 @@ static inline void ladei_pinned_class_counts_add(_Atomic(uint64_t) *counter, uin
   atomic_store_explicit(counter, value + amount, memory_order_relaxed);
 }
 
-/* Shows the pool's peaks what the thread did with a class since the last time: at refill, flush and read. */
-void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
-                                       unsigned class_index);
-/* The same after a free that found no ready place, if a magazine's worth of frees was not shown yet; larger blocks at
- * once. */
-void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
-                                             unsigned class_index);
+/* New, empty tallies; NULL when there is no memory. Without `magazines` the bytes of small classes are counted in their place,
+ * as those of larger ones. */
+ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node, bool magazines);
 
-/* New, empty tallies; NULL when there is no memory. */
-ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node);
+/* ---- Life and contents ------------------------------------------------------------------------------------------- */
 
-/* ---- The pool ---------------------------------------------------------------------------------------------------- */
+/* A cache of the calling thread, with two owners; NULL when there is no memory. */
+ladei_pinned_thread_cache *ladei_pinned_thread_cache_create(lade_pinned_pool *pool, uint32_t id,
+                                                            ladei_pinned_room *room, _Atomic(bool) *pool_keeps);
+/* One owner less; the last one frees. */
+void ladei_pinned_thread_cache_release(ladei_pinned_thread_cache *cache);
 
-/* Takes all blocks out of all threads' magazines: a list linked by next. No lock is held. Caches whose owners cannot be
- * fenced (base/asym_lock.h) keep theirs; the owners are called, and give them back in their next calls. */
-ladei_pinned_block *ladei_pinned_thread_caches_drain(lade_pinned_pool *pool);
+/* All that a thread has ready goes before `list`, if the caller may touch it. */
+ladei_pinned_block *ladei_pinned_thread_cache_empty(ladei_pinned_thread_cache *cache, ladei_pinned_block *list);
+/* The newer half, rounded up, of one magazine goes before `list`; inside the gate. */
+ladei_pinned_block *ladei_pinned_magazine_halve(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *tally,
+                                                ladei_pinned_block *list);
 
-/* The same of all caches, which needs no fence, for the end of the pool: no thread makes any other call. Their lanes are
- * emptied too. */
-ladei_pinned_block *ladei_pinned_thread_caches_take(lade_pinned_pool *pool);
-
-/* Waits until blocks that exiting threads had taken out before the last drain are back in their nodes. */
-void ladei_pinned_thread_caches_settle(lade_pinned_pool *pool);
-
-/* Closes the lanes of all threads for good, before runtime/retire goes; or, `for_good` false, lets them open again. */
-void ladei_pinned_thread_caches_close_lanes(lade_pinned_pool *pool, bool for_good);
-
-/* Destroy: the pool lets go of all caches, drained before, and waits for threads that are just leaving. */
-void ladei_pinned_thread_caches_abandon(lade_pinned_pool *pool);
-
-/* Whether any thread may have blocks in magazines. */
-bool ladei_pinned_thread_caches_keep(lade_pinned_pool *pool);
-
-/* Bytes in all magazines; exact when no other thread is inside. */
-uint64_t ladei_pinned_thread_caches_bytes(lade_pinned_pool *pool);
+/* Bytes that it has ready; exact when its thread is not inside. */
+uint64_t ladei_pinned_thread_cache_bytes(const ladei_pinned_thread_cache *cache);
+/* What the thread has done with its magazines so far: the same later, and it was idle meanwhile. */
+uint64_t ladei_pinned_thread_cache_uses(const ladei_pinned_thread_cache *cache);
 
 #endif /* LADE_HOST_THREAD_CACHE_H */

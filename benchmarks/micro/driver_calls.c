@@ -12,7 +12,7 @@
 #include "lade/lade.h"
 #include "runtime/ops.h"
 
-enum { SMALL = 4096, CALLS = 20000, PENDING_COPIES = 64 };
+enum { SMALL = 4096, CALLS = 20000, PENDING_COPIES = 64, PENDING_COPIES_QUICK = 4 };
 static const size_t large = (size_t)64 << 20;
 
 static struct {
@@ -56,7 +56,8 @@ static bool world_close(void) {
 typedef struct measured_call {
   lade_status (*call)(void);
   unsigned count;
-  bool pending; /* with copies under way in the stream */
+  bool pending;    /* with copies under way in the stream */
+  unsigned copies; /* as many */
 } measured_call;
 
 static lade_status call_resolve(void) {
@@ -106,7 +107,7 @@ static lade_status call_device_alloc(void) {
 static double call_run(void *user) {
   const measured_call *measured = user;
   bool good = true;
-  for (int i = 0; good && measured->pending && i < PENDING_COPIES; i++)
+  for (unsigned i = 0; good && measured->pending && i < measured->copies; i++)
     good = succeeded(OP(copy, LADEI_COPY_H2D, world.device, world.pinned, large, &world.stream));
   good = good && succeeded(OP(event_record, world.event, &world.stream));
   double begun = bench_seconds();
@@ -121,7 +122,8 @@ static lade_status call_now(void) { return OP(now_ns) != 0 ? LADE_OK : LADE_ERR_
 
 static bool call_case(bench *b, const bench_case *self) {
   measured_call measured = *(const measured_call *)self->user;
-  measured_call clock = {call_now, CALLS, false};
+  measured_call clock = {call_now, CALLS, false, 0};
+  measured.copies = bench_is_quick(b) ? PENDING_COPIES_QUICK : PENDING_COPIES;
   const bench_variant variants[] = {{"op", call_run, &measured}, {"now_ns", call_run, &clock}};
   return world_open() && bench_measure(b, self->name, NULL, "ns", variants, 2);
 }
@@ -173,14 +175,14 @@ static double register_run(void *user) {
 }
 
 static bool cold_case(bench *b, const bench_case *self) {
-  cold work = {(size_t)(bench_is_quick(b) ? 256 : 4096) << 20};
+  cold work = {(size_t)(bench_is_quick(b) ? 64 : 4096) << 20};
   const bench_variant variants[] = {
       {"lade", reserve_run, &work}, {"host_alloc", driver_run, &work}, {"host_register", register_run, &work}};
   return world_open() &&
          bench_measure(b, self->name, json_pack("{s:I}", "bytes", (json_int_t)work.bytes), "GB/s", variants, 3);
 }
 
-#define CALL(function, calls, is_pending) (&(const measured_call){function, calls, is_pending})
+#define CALL(function, calls, is_pending) (&(const measured_call){function, calls, is_pending, 0})
 
 int main(int argc, char **argv) {
   const bench_case cases[] = {

@@ -292,12 +292,11 @@ static double cold_note(bench_samples *samples, double ms) {
  * page by page when it is touched: 4 GiB then take 2 to 6 s, whoever touches them. That is the host's time. So before
  * each measurement so much memory is touched and freed once more, in huge pages where there are any.
  */
-bool memory_wake(size_t bytes, unsigned threads) {
-  ladei_prefault_crew crew = {.node = -1, .threads = threads};
+static bool memory_wake(size_t bytes) {
   char *area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (area == MAP_FAILED) return false;
   (void)madvise(area, bytes, MADV_HUGEPAGE);
-  ladei_prefault_all(&crew, area, bytes);
+  ladei_prefault(NULL, -1, area, bytes, 2);
   munmap(area, bytes);
   return true;
 }
@@ -310,7 +309,7 @@ static double lade_cold(void *user) {
   void *block = NULL;
   options.sources = LADE_PINNED_SOURCE_REGISTER;
   options.prefault_threads = run->threads;
-  if (driver == NULL || !memory_wake(run->bytes, 2) ||
+  if (driver == NULL || !memory_wake(run->bytes) ||
       lade_pinned_pool_create(model_runtime(driver), &options, &pool) != LADE_OK) {
     model_close(driver);
     return NAN;
@@ -330,7 +329,7 @@ static double lade_cold(void *user) {
 /* The plain way: one thread, pages of 4 KiB. */
 static double plain_cold(void *user) {
   cold_run *run = user;
-  if (!memory_wake(run->bytes, 2)) return NAN;
+  if (!memory_wake(run->bytes)) return NAN;
   double begin = bench_seconds();
   char *area = mmap(NULL, run->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (area == MAP_FAILED) return NAN;
@@ -349,7 +348,7 @@ static double cold_ratio(void *user) {
   return run->plain.values[round] / run->lade.values[round];
 }
 
-bool may_lock(size_t bytes) {
+static bool may_lock(size_t bytes) {
   void *area = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   /* Counts against the limit at once, and touches nothing. */
   bool may = area != MAP_FAILED && mlock2(area, bytes, MLOCK_ONFAULT) == 0;

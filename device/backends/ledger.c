@@ -468,32 +468,22 @@ lade_status ladei_device_ledger_record_stream(lade_device_allocator *allocator, 
   return ladei_retire_note_resolved(allocator->retire, &record->ticket, &use, 0);
 }
 
-/* The first record of the stream that is live and has no note of it yet; NULL if there is none. Lock held. */
-static ladei_device_record *record_unnoted(lade_device_allocator *allocator, const ladei_stream *stream) {
+/*
+ * Notes the stream's own uses of its live blocks, so that they are waited for like those of other streams. Under one hold of
+ * the lock: a free sees a mark and its note, or neither. Such a note makes no driver call.
+ */
+static lade_status own_uses_note(lade_device_allocator *allocator, const ladei_stream *stream) {
   ladei_lock_assert_held(&allocator->lock);
+  assert(stream->kind == LADEI_STREAM_ORDINARY);
   ladei_device_order_node *node = ladei_device_ordered_set_first(&ledger_of(allocator)->by_address);
   for (; node != NULL; node = ladei_device_order_next(node)) {
     ladei_device_record *record = record_of(node);
-    if (record->live && !record->stream_noted && streams_equal(&record->stream, stream)) return record;
-  }
-  return NULL;
-}
-
-/* Notes the stream's own uses of its live blocks, so that they are waited for like those of other streams. */
-static lade_status own_uses_note(lade_device_allocator *allocator, const ladei_stream *stream) {
-  for (;;) {
-    ladei_lock_acquire(&allocator->lock);
-    ladei_device_record *record = record_unnoted(allocator, stream);
-    if (record != NULL) record->stream_noted = true;
-    ladei_lock_release(&allocator->lock);
-    if (record == NULL) return LADE_OK;
+    if (!record->live || record->stream_noted || !streams_equal(&record->stream, stream)) continue;
     lade_status status = ladei_retire_note_resolved(allocator->retire, &record->ticket, stream, LADEI_NOTE_PLAIN);
-    if (status == LADE_OK) continue;
-    ladei_lock_acquire(&allocator->lock);
-    record->stream_noted = false;
-    ladei_lock_release(&allocator->lock);
-    return status;
+    if (status != LADE_OK) return status;
+    record->stream_noted = true;
   }
+  return LADE_OK;
 }
 
 /* Marks the stream's records of a set; how many there are. Lock held. */
@@ -514,7 +504,9 @@ lade_status ladei_device_ledger_stream_retire(lade_device_allocator *allocator, 
   lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, &resolved);
   if (status != LADE_OK) return status;
   if (resolved.kind != LADEI_STREAM_ORDINARY) return ladei_retire_stream_retire(allocator->retire, stream);
+  ladei_lock_acquire(&allocator->lock);
   status = own_uses_note(allocator, &resolved);
+  ladei_lock_release(&allocator->lock);
   if (status == LADE_OK) status = ladei_retire_stream_retire(allocator->retire, stream);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);

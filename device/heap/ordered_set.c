@@ -7,10 +7,10 @@
  * A node stores its lean, not its height: restoring the balance looks at the nodes of the path that was walked, which
  * are in the cache, and not at their other children.
  *
- * I1  Keys in the left subtree are smaller, in the right one larger.
- * I2  The heights of a node's subtrees differ by at most 1, and its lean says how.
- * I3  A node's parent has it as a child; the root has no parent.
- * I4  previous and next are the neighbours in order; first and last the ends; the finger is a node of the set.
+ * I3  Keys in the left subtree are smaller, in the right one larger.
+ * I4  The heights of a node's subtrees differ by at most 1, and its lean says how.
+ * I5  A node's parent has it as a child; the root has no parent.
+ * I6  previous and next are the neighbours in order; first and last the ends; the finger is a node of the set.
  * Locks: the caller's.
  */
 #include "device/heap/ordered_set.h"
@@ -66,7 +66,7 @@ static ladei_device_order_node *node_rotate(ladei_device_ordered_set *set, ladei
   return risen;
 }
 
-/* Restores I2 of a node whose subtree on `side` is higher by 2. Returns the node that stands there now; it is EVEN
+/* Restores I4 of a node whose subtree on `side` is higher by 2. Returns the node that stands there now; it is EVEN
  * exactly if the whole has become lower by 1. */
 static ladei_device_order_node *node_rebalance(ladei_device_ordered_set *set, ladei_device_order_node *node, int side) {
   ladei_device_order_node *child = node->child[side];

@@ -11,7 +11,7 @@
  *         --exhausted, nobody else climbed meanwhile---------------------> out of memory
  *         --exhausted--> alone: the others that climb finish, new ones wait; search, climb --> done, or out of memory
  *
- * C1  While `alone` is set, only the thread that set it climbs; others wait before their first step, holding nothing.
+ * I1  While `alone` is set, only the thread that set it climbs; others wait before their first step, holding nothing.
  * C2  No thread waits while it climbs, but for threads that need nothing from it: those that give back, grants (E3 in
  *     expandable.c). So the climbers in front of a lone climb come to an end, and a lone climb waits for nobody.
  * C3  No callback of the program runs in a climb: it may allocate, and would wait for itself. Where the memory itself comes

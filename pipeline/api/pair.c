@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pair: pinned pool, device allocator and pipeline of one device, made together and taken apart in reverse.
+ * A pair: pinned pool, device allocator and pipeline of one device, created together and destroyed in reverse.
  *
- * I1  Parts are made in the order pool, allocator, pipeline; a part that was given up is NULL.
+ * I1  They are created in the order pool, allocator, pipeline; one that was destroyed is NULL.
  * Locks: none of its own; the handle is constant but for destroy, which excludes everything else.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -19,15 +20,16 @@ struct lade_pair {
   lade_pipeline *pipeline;
 };
 
-/* The parts' own options with the pair's device put in. */
+/* The options of pool and pipeline, with the pair's device put in. */
 typedef struct pair_settings {
   lade_pinned_options pinned;
   lade_pipeline_options pipeline;
 } pair_settings;
 
-static lade_status device_put(const char *what, int device, int32_t *own) {
-  if (*own != 0 && *own != device)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pair of device %d: %s names device %d", device, what, *own);
+static lade_status device_put(const char *field, int device, int32_t *own) {
+  char expected[64];
+  (void)snprintf(expected, sizeof expected, "0 or %d, the device of the pair", device);
+  if (*own != 0 && *own != device) return ladei_error_argument("lade_pair_create", field, expected, "%d", *own);
   *own = device;
   return LADE_OK;
 }
@@ -36,8 +38,8 @@ static lade_status settings_read(const lade_pair_options *options, int device, p
   lade_status status = ladei_options_read("lade_pinned_options", options->pinned, &out->pinned, sizeof out->pinned);
   if (status == LADE_OK)
     status = ladei_options_read("lade_pipeline_options", options->pipeline, &out->pipeline, sizeof out->pipeline);
-  if (status == LADE_OK) status = device_put("options.pinned", device, &out->pinned.device);
-  if (status == LADE_OK) status = device_put("options.pipeline", device, &out->pipeline.device);
+  if (status == LADE_OK) status = device_put("options.pinned.device", device, &out->pinned.device);
+  if (status == LADE_OK) status = device_put("options.pipeline.device", device, &out->pipeline.device);
   return status;
 }
 
@@ -66,7 +68,8 @@ static lade_status pair_build(lade_pair *pair, int device, const lade_pair_optio
 lade_status lade_pair_create(lade_runtime *runtime, int device, const lade_pair_options *options, lade_pair **out) {
   lade_pair_options own;
   pair_settings settings;
-  if (runtime == NULL || out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pair_create: NULL");
+  if (runtime == NULL) return ladei_error_null("lade_pair_create", "runtime");
+  if (out == NULL) return ladei_error_null("lade_pair_create", "out");
   lade_status status = ladei_options_read("lade_pair_options", options, &own, sizeof own);
   if (status == LADE_OK) status = settings_read(&own, device, &settings);
   if (status != LADE_OK) return status;

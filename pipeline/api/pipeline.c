@@ -13,7 +13,9 @@
  * made under it. What is constant after creation is read without it.
  */
 #include "lade/pipeline.h"
+#include "host/ring_alloc.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cancellation.h"
@@ -29,21 +31,25 @@ enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STALL
 
 /* --- checking options --------------------------------------------------------------------------------------------- */
 
+static lade_status option_most_check(const char *field, uint64_t value, uint64_t most) {
+  char expected[32];
+  if (value <= most) return LADE_OK;
+  (void)snprintf(expected, sizeof expected, "at most %llu", (unsigned long long)most);
+  return ladei_error_argument("lade_pipeline_create", field, expected, "%llu", (unsigned long long)value);
+}
+
 static lade_status options_check(const lade_pipeline_options *options) {
   size_t ring;
-  if (options->readers > MAX_READERS)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: %u readers; at most %d", options->readers, MAX_READERS);
-  if (options->depth > MAX_DEPTH)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: depth %u; at most %d", options->depth, MAX_DEPTH);
+  lade_status status = option_most_check("options.readers", options->readers, MAX_READERS);
+  if (status == LADE_OK) status = option_most_check("options.depth", options->depth, MAX_DEPTH);
+  if (status == LADE_OK)
+    status = option_most_check("options.timeline_events", options->timeline_events, LADEI_PIPE_TIMELINE_MOST_EVENTS);
+  if (status != LADE_OK) return status;
   if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: storage %d is none", options->storage);
-  if (options->timeline_events > LADEI_PIPE_TIMELINE_MOST_EVENTS) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: timeline of %llu events; at most %d",
-                       (unsigned long long)options->timeline_events, LADEI_PIPE_TIMELINE_MOST_EVENTS);
-  }
+    return ladei_error_argument("lade_pipeline_create", "options.storage", "a lade_storage", "%d", options->storage);
   if (!ladei_size_mul(options->chunk_bytes, options->depth + 1u, &ring) || ring >= LADEI_SIZE_LIMIT) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pipeline: chunks of %llu bytes are too large",
-                       (unsigned long long)options->chunk_bytes);
+    return ladei_error_argument("lade_pipeline_create", "options.chunk_bytes", "less than 2^60 for all blocks together",
+                                "%llu", (unsigned long long)options->chunk_bytes);
   }
   return LADE_OK;
 }
@@ -119,7 +125,7 @@ static void limits_set(lade_pipeline *pipeline) {
 /* --- looking on --------------------------------------------------------------------------------------------------- */
 
 lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *info) {
-  if (pipeline == NULL) return ladei_pipe_argument_error("lade_pipeline_info_get: NULL");
+  if (pipeline == NULL) return ladei_error_null("lade_pipeline_info_get", "pipeline");
   lade_status status = ladei_runtime_check_process(pipeline->runtime);
   if (status != LADE_OK) return status;
   lade_pipeline_info own = {.struct_size = sizeof own,
@@ -152,8 +158,9 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
 lade_status lade_pipeline_timeline_read(lade_pipeline *pipeline, lade_timeline_event *out, size_t capacity,
                                         size_t *out_count, uint64_t *out_lost) {
   uint64_t lost;
-  if (pipeline == NULL || out_count == NULL || (out == NULL && capacity > 0))
-    return ladei_pipe_argument_error("lade_pipeline_timeline_read: NULL");
+  if (pipeline == NULL) return ladei_error_null("lade_pipeline_timeline_read", "pipeline");
+  if (out == NULL && capacity > 0) return ladei_error_null("lade_pipeline_timeline_read", "out");
+  if (out_count == NULL) return ladei_error_null("lade_pipeline_timeline_read", "out_count");
   lade_status status = ladei_runtime_check_process(pipeline->runtime);
   if (status != LADE_OK) return status;
   if (pipeline->timeline == NULL)
@@ -357,7 +364,9 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
                                  lade_pipeline **out) {
   lade_pipeline_options own;
   int devices;
-  if (runtime == NULL || pool == NULL || out == NULL) return ladei_pipe_argument_error("lade_pipeline_create: NULL");
+  if (runtime == NULL) return ladei_error_null("lade_pipeline_create", "runtime");
+  if (pool == NULL) return ladei_error_null("lade_pipeline_create", "pool");
+  if (out == NULL) return ladei_error_null("lade_pipeline_create", "out");
   lade_status status = ladei_options_read("lade_pipeline_options", options, &own, sizeof own);
   if (status == LADE_OK) status = options_check(&own);
   if (status == LADE_OK) status = lade_runtime_device_count(runtime, &devices);

@@ -8,6 +8,7 @@
  * I2  unfinished transfers + calls inside submit <= max_transfers.
  * Locks: pipeline->lock for the place and the core. No call of driver, allocator or pool is made under it.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cancellation.h"
@@ -15,51 +16,69 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "pipeline/api/ticket.h"
-#include "pipeline/endpoints/direct.h"
 #include "pipeline/endpoints/files.h"
+#include "pipeline/endpoints/request.h"
 
 /* --- checking what comes from the caller -------------------------------------------------------------------------- */
 
+static const char call[] = "lade_pipeline_submit";
+
 static lade_status destination_check(const lade_transfer *request) {
-  if ((request->allocator == NULL) != (request->out_device_memory == NULL)) {
-    return ladei_pipe_argument_error(request->allocator == NULL
-                                         ? "transfer: out_device_memory is given without allocator"
-                                         : "transfer: allocator is given without out_device_memory");
+  if (request->allocator == NULL && request->out_device_memory != NULL) {
+    return ladei_error_argument(call, "transfer.out_device_memory", "NULL without transfer.allocator", "%p",
+                                (void *)request->out_device_memory);
   }
-  if (request->allocator != NULL && request->direction != LADE_TO_DEVICE)
-    return ladei_pipe_argument_error("transfer: allocator is for transfers to the device");
-  if (request->allocator != NULL && request->device_memory != NULL)
-    return ladei_pipe_argument_error("transfer: both device_memory and allocator are given");
-  return LADE_OK;
+  if (request->allocator == NULL) return LADE_OK;
+  if (request->out_device_memory == NULL) return ladei_error_null(call, "transfer.out_device_memory");
+  if (request->direction != LADE_TO_DEVICE) {
+    return ladei_error_argument(call, "transfer.direction", "LADE_TO_DEVICE (1) beside transfer.allocator", "%d",
+                                request->direction);
+  }
+  if (request->device_memory == NULL) return LADE_OK;
+  return ladei_error_argument(call, "transfer.device_memory", "NULL beside transfer.allocator", "%p",
+                              request->device_memory);
 }
 
 enum { CHECKSUM_LEAST = 4096 };
 
-static lade_status checksum_check(const lade_transfer *request) {
-  if (request->checksum < LADE_CHECKSUM_NONE || request->checksum > LADE_CHECKSUM_VERIFY)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: checksum %d is none", request->checksum);
-  if (request->checksum == LADE_CHECKSUM_NONE) {
-    return request->checksum_bytes == 0 && request->checksums == NULL
-               ? LADE_OK
-               : ladei_pipe_argument_error("transfer: checksum_bytes or checksums is given without checksum");
-  }
-  if (!ladei_is_power_of_two(request->checksum_bytes) || request->checksum_bytes < CHECKSUM_LEAST ||
-      request->checksum_bytes > LADEI_PIPE_CHUNK_MOST) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "transfer: checksum_bytes %llu is no power of two from 4 KiB to 16 MiB",
-                       (unsigned long long)request->checksum_bytes);
-  }
-  return request->checksums != NULL ? LADE_OK : ladei_pipe_argument_error("transfer: checksums is NULL");
+static lade_status checksum_bytes_check(const lade_pipeline *pipeline, const lade_transfer *request) {
+  char expected[64];
+  uint64_t bytes = request->checksum_bytes;
+  uint64_t most = pipeline->chunk_chosen ? LADEI_PIPE_CHUNK_MOST : pipeline->options.chunk_bytes;
+  most = most < LADEI_PIPE_CHUNK_MOST ? most : LADEI_PIPE_CHUNK_MOST;
+  if (ladei_is_power_of_two(bytes) && bytes >= CHECKSUM_LEAST && bytes <= most) return LADE_OK;
+  bool of_options = most < LADEI_PIPE_CHUNK_MOST;
+  (void)snprintf(expected, sizeof expected, "a power of two from %d to %llu%s", CHECKSUM_LEAST,
+                 (unsigned long long)most, of_options ? ", options.chunk_bytes" : "");
+  return ladei_error_argument(call, "transfer.checksum_bytes", expected, "%llu", (unsigned long long)bytes);
 }
 
-static lade_status request_check(const lade_transfer *request) {
-  if (request->direction != LADE_TO_DEVICE && request->direction != LADE_TO_HOST)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: direction %d is none", request->direction);
+static lade_status checksum_check(const lade_pipeline *pipeline, const lade_transfer *request) {
+  if (request->checksum < LADE_CHECKSUM_NONE || request->checksum > LADE_CHECKSUM_VERIFY)
+    return ladei_error_argument(call, "transfer.checksum", "a lade_checksum", "%d", request->checksum);
+  if (request->checksum == LADE_CHECKSUM_NONE && request->checksum_bytes != 0) {
+    return ladei_error_argument(call, "transfer.checksum_bytes", "0 without transfer.checksum", "%llu",
+                                (unsigned long long)request->checksum_bytes);
+  }
+  if (request->checksum == LADE_CHECKSUM_NONE && request->checksums != NULL) {
+    return ladei_error_argument(call, "transfer.checksums", "NULL without transfer.checksum", "%p",
+                                (void *)request->checksums);
+  }
+  if (request->checksum == LADE_CHECKSUM_NONE) return LADE_OK;
+  if (request->checksums == NULL) return ladei_error_null(call, "transfer.checksums");
+  return checksum_bytes_check(pipeline, request);
+}
+
+static lade_status request_check(const lade_pipeline *pipeline, const lade_transfer *request) {
+  if (request->direction != LADE_TO_DEVICE && request->direction != LADE_TO_HOST) {
+    return ladei_error_argument(call, "transfer.direction", "LADE_TO_DEVICE (1) or LADE_TO_HOST (2)", "%d",
+                                request->direction);
+  }
   if (request->after_stream != 0 && request->after_stream != 1)
-    return ladei_pipe_argument_error("transfer: after_stream is neither 0 nor 1");
+    return ladei_error_argument(call, "transfer.after_stream", "0 or 1", "%d", request->after_stream);
   if (request->priority < LADE_PRIORITY_BACKGROUND || request->priority > LADE_PRIORITY_URGENT)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: priority %d is none", request->priority);
-  lade_status status = checksum_check(request);
+    return ladei_error_argument(call, "transfer.priority", "-1, 0 or 1", "%d", request->priority);
+  lade_status status = checksum_check(pipeline, request);
   return status == LADE_OK ? destination_check(request) : status;
 }
 
@@ -135,35 +154,6 @@ static unsigned fair_queue_of(uint64_t submitter) {
 }
 _Static_assert(LADEI_PIPE_FAIR_QUEUES == 32, "flow_of makes numbers of four bits for each half");
 
-static bool any_ordered(const ladei_pipe_pieces *pieces) {
-  bool ordered = false;
-  for (size_t i = 0; i < pieces->count && !ordered; i++)
-    ordered = pieces->list[i].host.kind == LADE_ENDPOINT_CALLBACK && !pieces->list[i].host.concurrent;
-  return ordered;
-}
-
-/* What can only be judged with the pipeline's settings at hand. */
-static lade_status pieces_check(const lade_pipeline *pipeline, const lade_transfer *request,
-                                const ladei_pipe_pieces *pieces) {
-  for (size_t i = 0; i < pieces->count; i++) {
-    const lade_endpoint *host = &pieces->list[i].host;
-    if (host->kind != LADE_ENDPOINT_DEVICE) continue;
-    if (host->fd < 0 || host->fd >= pipeline->devices) {
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "transfer: endpoint of device %d of %d", host->fd,
-                         pipeline->devices);
-    }
-    if (request->checksum != LADE_CHECKSUM_NONE)
-      return ladei_error(LADE_ERR_UNSUPPORTED, 0, "transfer: checksum of memory of a device");
-  }
-  if (request->checksum != LADE_CHECKSUM_NONE && !pipeline->chunk_chosen &&
-      request->checksum_bytes > pipeline->options.chunk_bytes) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "transfer: checksum_bytes %llu is above the pipeline's chunk_bytes %llu",
-                       (unsigned long long)request->checksum_bytes, (unsigned long long)pipeline->options.chunk_bytes);
-  }
-  return LADE_OK;
-}
-
 /* Chunks of whole units. O_DIRECT's, if there are any, are as good; a first chunk cut to its blocks is not. */
 static void checksum_fill(const lade_transfer *request, lade_ticket *ticket) {
   ladei_pipe_core_transfer *transfer = &ticket->transfer;
@@ -179,17 +169,19 @@ static void checksum_fill(const lade_transfer *request, lade_ticket *ticket) {
   transfer->chunk_bytes = ladei_size_max(transfer->chunk_bytes, transfer->unit_bytes);
 }
 
-static void transfer_fill(const lade_pipeline *pipeline, const lade_transfer *request, lade_ticket *ticket) {
+static void transfer_fill(ladei_pipe_request *submission, lade_ticket *ticket) {
+  const lade_pipeline *pipeline = submission->pipeline;
+  const lade_transfer *request = submission->transfer;
   ladei_pipe_core_transfer *transfer = &ticket->transfer;
   ticket->pipeline = (lade_pipeline *)pipeline;
   ticket->to_device = request->direction == LADE_TO_DEVICE;
   ticket->on_complete = request->on_complete;
   ticket->on_complete_user = request->on_complete_user;
   transfer->bytes = ticket->pieces.bytes;
-  transfer->unstaged = ladei_pipe_pieces_find_direct(pipeline, &ticket->pieces);
+  transfer->unstaged = ladei_pipe_request_find_direct(submission, &ticket->pieces);
   transfer->no_host = transfer->unstaged && request->checksum == LADE_CHECKSUM_NONE;
   transfer->chunk_bytes = chunk_for(pipeline, ticket->pieces.bytes, transfer->unstaged);
-  transfer->ordered = any_ordered(&ticket->pieces);
+  transfer->ordered = ticket->pieces.ordered;
   transfer->calls = ticket->pieces.calls;
   transfer->level = (unsigned)(LADEI_PIPE_PRIORITY_NORMAL + request->priority);
   transfer->fair_queue = fair_queue_of(request->submitter);
@@ -208,11 +200,10 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
   void *destination;
   lade_ticket *ticket = calloc(1, sizeof *ticket);
   if (ticket == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a ticket");
-  lade_status status = ladei_pipe_pieces_make(request, &ticket->pieces);
+  ladei_pipe_request submission = {.pipeline = pipeline, .transfer = request};
+  lade_status status = ladei_pipe_request_read(&submission, &ticket->pieces);
   if (status != LADE_OK) goto fail_ticket;
-  status = pieces_check(pipeline, request, &ticket->pieces);
-  if (status != LADE_OK) goto fail_pieces;
-  transfer_fill(pipeline, request, ticket);
+  transfer_fill(&submission, ticket);
   status = ladei_pipe_files_open(pipeline, ticket, request);
   if (status != LADE_OK) goto fail_pieces;
   checksum_fill(request, ticket);
@@ -247,10 +238,11 @@ fail_ticket:
 static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer, lade_ticket **out_ticket) {
   lade_transfer request;
   lade_ticket *ticket = NULL;
-  if (pipeline == NULL || transfer == NULL || out_ticket == NULL)
-    return ladei_pipe_argument_error("lade_pipeline_submit: NULL");
+  if (pipeline == NULL) return ladei_error_null(call, "pipeline");
+  if (transfer == NULL) return ladei_error_null(call, "transfer");
+  if (out_ticket == NULL) return ladei_error_null(call, "out_ticket");
   lade_status status = ladei_options_read("lade_transfer", transfer, &request, sizeof request);
-  if (status == LADE_OK) status = request_check(&request);
+  if (status == LADE_OK) status = request_check(pipeline, &request);
   if (status == LADE_OK) status = ladei_runtime_check_process(pipeline->runtime);
   if (status == LADE_OK) status = place_take(pipeline);
   if (status != LADE_OK) return status;

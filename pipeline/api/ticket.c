@@ -16,22 +16,20 @@
  * finished and no call is counted; a transfer that is not finished keeps it from that, and so does the count from then on.
  * A call that finds its transfer finished answers from the ticket alone.
  */
+#include "pipeline/api/ticket.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "pipeline/api/ticket.h"
 #include "pipeline/drivers/execute.h"
 #include "pipeline/endpoints/files.h"
 
-lade_status ladei_pipe_argument_error(const char *what) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s", what);
-}
-
 /* Before the lock: in a forked child it may be held by a thread that does not exist. */
 static lade_status ticket_check(const lade_ticket *ticket, const char *call) {
-  if (ticket == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", call);
+  if (ticket == NULL) return ladei_error_null(call, "ticket");
   return ladei_process_is_own(&ticket->pipeline->owner)
              ? LADE_OK
              : ladei_error(LADE_ERR_FORKED, 0, "%s: the ticket belongs to the parent process", call);
@@ -222,8 +220,9 @@ static lade_status stream_wait(lade_stream stream, lade_ticket *ticket, const ui
   if (status != LADE_OK) return status;
   uint64_t all = ticket->transfer.bytes;
   if (bytes != NULL && *bytes > all) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %llu bytes of a transfer of %llu", call,
-                       (unsigned long long)*bytes, (unsigned long long)all);
+    char expected[64];
+    (void)snprintf(expected, sizeof expected, "at most %llu, those of the transfer", (unsigned long long)all);
+    return ladei_error_argument(call, "bytes", expected, "%llu", (unsigned long long)*bytes);
   }
   int cancellation = ladei_cancellation_hold();
   status = stream_wait_prefix(stream, ticket, bytes != NULL ? *bytes : all);

@@ -5,9 +5,6 @@
 
 #include "pipeline/state/state.h"
 
-/* A mistake of the caller's: LADE_ERR_INVALID_ARGUMENT. */
-lade_status ladei_pipe_argument_error(const char *what);
-
 /* A stream of the caller's that transfers shall be ordered with: LADE_ERR_CAPTURE for one that is captured. */
 lade_status ladei_pipe_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out);
 

@@ -329,7 +329,7 @@ bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_orde
 bool ladei_pipe_core_has_order(const ladei_pipe_core *core, unsigned allow);
 /*
  * Reports that an order was executed. `error` describes a status other than LADE_OK and LADE_NOT_READY. Returns
- * LADEI_CHANGED bits.
+ * LADEI_PIPE_CHANGED_* bits.
  */
 unsigned ladei_pipe_core_complete(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
                                   const lade_error *error);

@@ -19,7 +19,7 @@
  * I4  ring->blocks = slots with a block or ACQUIRING, at most slot_limit when the last block was asked for.
  * I5  A failed transfer begins no chunk, and none of its slots is READY or LANDED.
  * I6  done_bytes <= queued_bytes <= issued_bytes <= bytes (to the host likewise: copies are queued before they land).
- * I7  Which transfers wait to be scheduled: stated in core_schedule.c.
+ * I7 is in core_schedule.c: which transfers wait to be scheduled.
  * I8  READY slots are in the order of their transfers' levels, highest first.
  * I9  ring->calls_active = slots that carry chunks of transfers that call back, ring->calls_out = those READING or WRITING;
  *     transfer->stalled = those of them that are stalled; ring->host_out = slots READING or WRITING but for stalled ones

@@ -7,12 +7,14 @@
  *     do not matter then.
  * Locks: ladei_pipe_execute takes none; ladei_pipe_execute_locked gives the pipeline's lock up around it.
  */
+#include "pipeline/drivers/execute.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "pipeline/drivers/execute.h"
+#include "host/ring_alloc.h"
 #include "pipeline/endpoints/checksum.h"
 #include "pipeline/endpoints/chunk.h"
 #include "pipeline/endpoints/copy.h"

@@ -42,12 +42,11 @@ static uint64_t unit_sum(const ladei_pipe_pieces *pieces, const ladei_pipe_slot 
 static lade_status unit_error(const lade_ticket *ticket, uint64_t offset, size_t bytes, uint64_t sum, uint64_t wanted) {
   ladei_pipe_extent extent = {0};
   (void)ladei_pipe_pieces_next(&ticket->pieces, offset, bytes, &extent);
-  const lade_endpoint *host = &extent.piece->host;
-  bool file = host->kind == LADE_ENDPOINT_FILE || host->kind == LADE_ENDPOINT_PATH;
+  const ladei_pipe_storage_file *file = extent.piece->file;
   char where[300] = "";
-  if (file) {
-    (void)snprintf(where, sizeof where, " (%.240s at byte %llu)", host->name != NULL ? host->name : "file",
-                   (unsigned long long)(host->offset + extent.offset));
+  if (file != NULL) {
+    (void)snprintf(where, sizeof where, " (%.240s at byte %llu)", file->source.name,
+                   (unsigned long long)(extent.piece->host.offset + extent.offset));
   }
   return ladei_error(LADE_ERR_CHECKSUM, 0, "bytes %llu to %llu of the transfer%s: XXH3 is %016llx, %016llx expected",
                      (unsigned long long)offset, (unsigned long long)(offset + bytes), where, (unsigned long long)sum,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The host half of a chunk: its bytes out of memory, callbacks and files into the block, or out of the block into them.
+ * The host half of a chunk: its bytes out of the endpoints into the block, or out of the block into them.
  *
  *   chunk    [ a.bin 5..9 | a.bin 9..12 | b.bin 3..4 | memory ]
  *   ranges   [-------- one read -------][-- a read --][ memcpy ]        ranges of a file that touch are one
@@ -9,37 +9,10 @@
  * I2  A read of a file may use the block around its own bytes only where the chunk is that one read.
  * Locks: none held, none taken. Endpoints are constant while their transfer lives.
  */
-#include <string.h>
-
-#include "base/error.h"
 #include "pipeline/endpoints/chunk.h"
+
+#include "pipeline/endpoints/endpoint.h"
 #include "pipeline/storage/storage_cufile.h"
-
-/* --- memory and callbacks ----------------------------------------------------------------------------------------- */
-
-static lade_status callback_call(const lade_endpoint *endpoint, uint64_t offset, void *buffer, size_t bytes) {
-  ladei_lock_assert_none_held();
-  lade_status status = endpoint->callback(endpoint->user, offset, buffer, bytes);
-  if (status == LADE_OK) return LADE_OK;
-  return ladei_error(LADE_ERR_CALLBACK, (int64_t)status, "callback returned %s (%d) for %zu bytes at %llu",
-                     lade_status_name(status), (int)status, bytes, (unsigned long long)offset);
-}
-
-static lade_status extent_move(const ladei_pipe_extent *extent, char *buffer, bool reads) {
-  const lade_endpoint *endpoint = &extent->piece->host;
-  switch ((lade_endpoint_kind)endpoint->kind) {
-  case LADE_ENDPOINT_MEMORY: {
-    char *memory = (char *)endpoint->memory + extent->offset;
-    memcpy(reads ? buffer : memory, reads ? memory : buffer, extent->bytes);
-    return LADE_OK;
-  }
-  case LADE_ENDPOINT_CALLBACK: return callback_call(endpoint, extent->offset, buffer, extent->bytes);
-  case LADE_ENDPOINT_FILE:
-  case LADE_ENDPOINT_PATH:
-  case LADE_ENDPOINT_DEVICE: break;
-  }
-  return ladei_error(LADE_ERR_INTERNAL, 0, "endpoint of kind %d", endpoint->kind);
-}
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
@@ -120,7 +93,7 @@ lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pip
     if (status == LADE_OK && extent.piece->file != NULL)
       range = range_begin(&extent);
     else if (status == LADE_OK)
-      status = extent_move(&extent, (char *)ladei_pipe_slot_data(slot) + extent.at, reads);
+      status = extent.piece->kind->move(&extent, (char *)ladei_pipe_slot_data(slot) + extent.at, reads);
   }
   return status == LADE_OK ? range_move(slot, &range) : status;
 }

@@ -7,103 +7,63 @@
  *
  * I1  Runs are submitted in the order of the chunk; a failure says whether some were.
  * I2  The host side of a run lies in one pinned range: Note [Copies end with registrations] in runtime/ops.h. A block of
- *     the pool has ends at each multiple of pipeline->register_chunk_bytes, a direct piece where direct.c found them.
+ *     the pool has ends at each multiple of pipeline->register_chunk_bytes, a direct piece where kind_memory.c found them.
  * Locks: none held, none taken. pipeline->no_batch is set once and never cleared.
  */
 #include "pipeline/endpoints/copy.h"
+
 #include "base/error.h"
 #include "base/size.h"
 #include "pipeline/endpoints/probe.h"
 
-/* As many runs go into one submission: what fits on the stack of a thread easily. */
-enum { RUNS_MOST = 128 };
+static ladei_copy_direction copies_direction(const ladei_pipe_copies *copies) {
+  return copies->to_device ? LADEI_COPY_H2D : LADEI_COPY_D2H;
+}
 
-typedef struct run_list {
-  lade_pipeline *pipeline;
-  ladei_pipe_order *order;
-  const ladei_stream *stream;
-  ladei_copy_direction direction;
-  bool sealed; /* a pinned range ends with the last run: nothing is joined to it */
-  bool direct; /* the last run is of a direct piece */
-  size_t count;
-  void *dsts[RUNS_MOST];
-  const void *srcs[RUNS_MOST];
-  size_t sizes[RUNS_MOST];
-} run_list;
-
-static lade_status run_copy(run_list *runs, size_t index) {
-  const lade_runtime *runtime = runs->pipeline->runtime;
-  lade_status status = runtime->ops->copy(runtime->self, runs->direction, runs->dsts[index], runs->srcs[index],
-                                          runs->sizes[index], runs->stream);
-  if (status == LADE_OK) {
-    runs->order->partial = true;
-    runs->order->copies++;
-  }
+static lade_status run_copy(ladei_pipe_copies *copies, size_t index) {
+  const lade_runtime *runtime = copies->pipeline->runtime;
+  lade_status status = runtime->ops->copy(runtime->self, copies_direction(copies), copies->dsts[index],
+                                          copies->srcs[index], copies->sizes[index], copies->stream);
+  if (status == LADE_OK) ladei_pipe_copies_count(copies);
   return status;
 }
 
 /* LADE_ERR_UNSUPPORTED: one by one, then, and from now on. */
-static lade_status runs_batch(run_list *runs) {
-  const lade_runtime *runtime = runs->pipeline->runtime;
-  if (runtime->ops->copy_batch == NULL || atomic_load_explicit(&runs->pipeline->no_batch, memory_order_relaxed))
+static lade_status runs_batch(ladei_pipe_copies *copies) {
+  const lade_runtime *runtime = copies->pipeline->runtime;
+  if (runtime->ops->copy_batch == NULL || atomic_load_explicit(&copies->pipeline->no_batch, memory_order_relaxed))
     return LADE_ERR_UNSUPPORTED;
-  lade_status status = runtime->ops->copy_batch(runtime->self, runs->direction, runs->count, runs->dsts, runs->srcs,
-                                                runs->sizes, runs->stream);
-  if (status == LADE_OK) {
-    runs->order->partial = true;
-    runs->order->copies++;
-  } else if (status == LADE_ERR_UNSUPPORTED) {
-    atomic_store_explicit(&runs->pipeline->no_batch, true, memory_order_relaxed);
-  }
+  lade_status status = runtime->ops->copy_batch(runtime->self, copies_direction(copies), copies->count, copies->dsts,
+                                                copies->srcs, copies->sizes, copies->stream);
+  if (status == LADE_OK)
+    ladei_pipe_copies_count(copies);
+  else if (status == LADE_ERR_UNSUPPORTED)
+    atomic_store_explicit(&copies->pipeline->no_batch, true, memory_order_relaxed);
   return status;
 }
 
-static lade_status runs_submit(run_list *runs) {
-  lade_status status = runs->count > 1 ? runs_batch(runs) : LADE_ERR_UNSUPPORTED;
+lade_status ladei_pipe_copies_submit(ladei_pipe_copies *copies) {
+  lade_status status = copies->count > 1 ? runs_batch(copies) : LADE_ERR_UNSUPPORTED;
   if (status == LADE_ERR_UNSUPPORTED) {
     status = LADE_OK;
-    for (size_t i = 0; i < runs->count && status == LADE_OK; i++) status = run_copy(runs, i);
+    for (size_t i = 0; i < copies->count && status == LADE_OK; i++) status = run_copy(copies, i);
   }
-  runs->count = 0;
+  copies->count = 0;
   return status;
 }
 
-static lade_status runs_add(run_list *runs, char *dst, const char *src, size_t bytes) {
-  size_t last = runs->count - 1;
-  if (runs->count > 0 && !runs->sealed && (char *)runs->dsts[last] + runs->sizes[last] == dst &&
-      (const char *)runs->srcs[last] + runs->sizes[last] == src) {
-    runs->sizes[last] += bytes;
+static lade_status run_add(ladei_pipe_copies *copies, char *dst, const char *src, size_t bytes) {
+  size_t last = copies->count - 1;
+  if (copies->count > 0 && !copies->sealed && (char *)copies->dsts[last] + copies->sizes[last] == dst &&
+      (const char *)copies->srcs[last] + copies->sizes[last] == src) {
+    copies->sizes[last] += bytes;
     return LADE_OK;
   }
-  lade_status status = runs->count == RUNS_MOST ? runs_submit(runs) : LADE_OK;
-  runs->dsts[runs->count] = dst;
-  runs->srcs[runs->count] = src;
-  runs->sizes[runs->count] = bytes;
-  runs->count++;
-  return status;
-}
-
-/* Between devices: by itself, after what comes before it in the chunk. */
-static lade_status device_copy(run_list *runs, const ladei_pipe_extent *extent, bool to_device) {
-  const lade_runtime *runtime = runs->pipeline->runtime;
-  int own = runs->pipeline->options.device;
-  int other = extent->piece->host.fd;
-  char *here = extent->piece->device + extent->offset;
-  char *there = (char *)extent->piece->host.memory + extent->offset;
-  lade_status status = runs_submit(runs);
-  if (status != LADE_OK) return status;
-  char *dst = to_device ? here : there;
-  char *src = to_device ? there : here;
-  if (other == own) {
-    status = runtime->ops->copy(runtime->self, LADEI_COPY_D2D, dst, src, extent->bytes, runs->stream);
-  } else {
-    status = runtime->ops->copy_peer(runtime->self, dst, to_device ? own : other, src, to_device ? other : own,
-                                     extent->bytes, runs->stream);
-  }
-  if (status == LADE_OK) {
-    runs->order->partial = true;
-    runs->order->copies++;
-  }
+  lade_status status = copies->count == LADEI_PIPE_RUNS_MOST ? ladei_pipe_copies_submit(copies) : LADE_OK;
+  copies->dsts[copies->count] = dst;
+  copies->srcs[copies->count] = src;
+  copies->sizes[copies->count] = bytes;
+  copies->count++;
   return status;
 }
 
@@ -113,74 +73,72 @@ static uint64_t reach_from(uint64_t offset, uint64_t first, uint64_t next) {
 }
 
 /* As many runs as pinned ranges of the host side. */
-static lade_status host_copy(run_list *runs, char *device, char *host, size_t bytes, uint64_t reach, uint64_t next,
-                             bool to_device) {
+static lade_status host_copy(ladei_pipe_copies *copies, char *device, char *host, size_t bytes, uint64_t reach,
+                             uint64_t next) {
   lade_status status = LADE_OK;
   for (size_t done = 0, length; status == LADE_OK && done < bytes; done += length) {
     length = (size_t)ladei_size_min(bytes - done, reach);
-    status = to_device ? runs_add(runs, device + done, host + done, length)
-                       : runs_add(runs, host + done, device + done, length);
-    runs->sealed = length == reach;
+    status = copies->to_device ? run_add(copies, device + done, host + done, length)
+                               : run_add(copies, host + done, device + done, length);
+    copies->sealed = length == reach;
     reach = next;
   }
   return status;
 }
 
-static lade_status direct_copy(run_list *runs, const ladei_pipe_extent *extent, bool to_device) {
+lade_status ladei_pipe_copies_add_pinned(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
   const ladei_pipe_piece *piece = extent->piece;
   uint64_t reach = reach_from(extent->offset, piece->first_reach, piece->next_reach);
-  runs->sealed = runs->sealed || !runs->direct;
-  runs->direct = true;
-  lade_status status = host_copy(runs, piece->device + extent->offset, (char *)piece->host.memory + extent->offset,
-                                 extent->bytes, reach, piece->next_reach, to_device);
-  runs->sealed = runs->sealed || piece->next_reach != 0; /* its last range may end with it */
+  copies->sealed = copies->sealed || !copies->direct;
+  copies->direct = true;
+  lade_status status = host_copy(copies, piece->device + extent->offset, (char *)piece->host.memory + extent->offset,
+                                 extent->bytes, reach, piece->next_reach);
+  copies->sealed = copies->sealed || piece->next_reach != 0; /* its last range may end with it */
   return status;
 }
 
-static lade_status staged_copy(run_list *runs, const ladei_pipe_extent *extent, bool to_device) {
-  const ladei_pipe_slot *slot = runs->order->slot;
+static lade_status staged_copy(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
+  const ladei_pipe_slot *slot = copies->order->slot;
   char *host = (char *)ladei_pipe_slot_data(slot) + extent->at;
-  uint64_t next = runs->pipeline->register_chunk_bytes;
+  uint64_t next = copies->pipeline->register_chunk_bytes;
   uint64_t reach = next == 0 ? UINT64_MAX : reach_from((uint64_t)(host - (char *)slot->block), next, next);
-  runs->sealed = runs->sealed || runs->direct;
-  runs->direct = false;
-  return host_copy(runs, extent->piece->device + extent->offset, host, extent->bytes, reach, next, to_device);
+  copies->sealed = copies->sealed || copies->direct;
+  copies->direct = false;
+  return host_copy(copies, extent->piece->device + extent->offset, host, extent->bytes, reach, next);
 }
 
-static lade_status extent_copy(run_list *runs, const ladei_pipe_extent *extent, bool to_device) {
-  if (extent->piece->host.kind == LADE_ENDPOINT_DEVICE) return device_copy(runs, extent, to_device);
-  return extent->piece->direct ? direct_copy(runs, extent, to_device) : staged_copy(runs, extent, to_device);
+static lade_status extent_copy(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
+  return extent->piece->direct ? extent->piece->kind->copy(copies, extent) : staged_copy(copies, extent);
 }
 
-static lade_status chunk_copy(run_list *runs, bool to_device) {
-  const ladei_pipe_slot *slot = runs->order->slot;
-  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(runs->order->transfer)->pieces;
+static lade_status chunk_copy(ladei_pipe_copies *copies) {
+  const ladei_pipe_slot *slot = copies->order->slot;
+  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(copies->order->transfer)->pieces;
   lade_status status = LADE_OK;
   for (ladei_pipe_extent extent = {0};
        status == LADE_OK && ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);)
-    status = extent_copy(runs, &extent, to_device);
-  return status != LADE_OK ? status : runs_submit(runs);
+    status = extent_copy(copies, &extent);
+  return status != LADE_OK ? status : ladei_pipe_copies_submit(copies);
 }
 
 lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *order) {
   const lade_runtime *runtime = pipeline->runtime;
-  bool to_device = order->ring->direction == LADE_TO_DEVICE;
   if (ladei_pipe_ticket_of(order->transfer)->cufile) {
     order->copies = 0; /* what there was to copy, the host half has moved or will move */
     return LADE_OK;
   }
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, order->ring);
-  run_list runs;
-  runs.pipeline = pipeline;
-  runs.order = order;
-  runs.stream = &ladei_pipe_stream_of(pipeline, order->slot->copy_stream)->stream;
-  runs.direction = to_device ? LADEI_COPY_H2D : LADEI_COPY_D2H;
-  runs.sealed = false;
-  runs.direct = false;
-  runs.count = 0;
+  ladei_pipe_copies copies;
+  copies.pipeline = pipeline;
+  copies.order = order;
+  copies.stream = &ladei_pipe_stream_of(pipeline, order->slot->copy_stream)->stream;
+  copies.to_device = order->ring->direction == LADE_TO_DEVICE;
+  copies.sealed = false;
+  copies.direct = false;
+  copies.count = 0;
   order->copies = 0;
-  bool timed = ladei_pipe_probe_begin(runtime, runs.stream, &side->probe, order->slot->bytes);
-  lade_status status = chunk_copy(&runs, to_device);
-  if (timed) ladei_pipe_probe_end(runtime, runs.stream, &side->probe, status == LADE_OK);
+  bool timed = ladei_pipe_probe_begin(runtime, copies.stream, &side->probe, order->slot->bytes);
+  lade_status status = chunk_copy(&copies);
+  if (timed) ladei_pipe_probe_end(runtime, copies.stream, &side->probe, status == LADE_OK);
   return status;
 }

@@ -3,9 +3,37 @@
 #ifndef LADE_PIPELINE_ENDPOINTS_COPY_H
 #define LADE_PIPELINE_ENDPOINTS_COPY_H
 
+#include "pipeline/endpoints/endpoint.h"
 #include "pipeline/state/state.h"
+
+/* As many runs go into one submission: what fits on the stack of a thread easily. */
+enum { LADEI_PIPE_RUNS_MOST = 128 };
+
+/* The copies of a chunk, while they are gathered. */
+struct ladei_pipe_copies {
+  lade_pipeline *pipeline;
+  ladei_pipe_order *order;
+  const ladei_stream *stream;
+  bool to_device;
+  bool sealed; /* a pinned range ends with the last run: nothing is joined to it */
+  bool direct; /* the last run is of a direct piece */
+  size_t count;
+  void *dsts[LADEI_PIPE_RUNS_MOST];
+  const void *srcs[LADEI_PIPE_RUNS_MOST];
+  size_t sizes[LADEI_PIPE_RUNS_MOST];
+};
 
 /* Queues the copies of a slot's chunk: the order COPY. On failure order->partial tells whether some are queued. */
 lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *order);
+
+/* For tables of kinds of endpoints: adds an extent of direct host memory. */
+lade_status ladei_pipe_copies_add_pinned(ladei_pipe_copies *copies, const ladei_pipe_extent *extent);
+/* ... submits what is gathered, so that a copy of their own comes after it in the chunk; */
+lade_status ladei_pipe_copies_submit(ladei_pipe_copies *copies);
+/* ... counts that copy, once it is submitted. */
+static inline void ladei_pipe_copies_count(ladei_pipe_copies *copies) {
+  copies->order->partial = true;
+  copies->order->copies++;
+}
 
 #endif /* LADE_PIPELINE_ENDPOINTS_COPY_H */

@@ -5,8 +5,8 @@
  *   pieces   a.bin 0..7 | b.bin 3..9 | a.bin 7..8 | memory
  *   files    a.bin ------------------> b.bin                     each once, however many pieces name it
  *
- * I1  piece->file is the file of every piece that is one of a file or path, and is in ticket->files; so for pieces without
- *     bytes, whose files may have to be created.
+ * I1  piece->file of a piece that lies in a file is in ticket->files; so for pieces without bytes, whose files may have to
+ *     be created.
  * I2  The end of a transfer ends all its files, in the order in which they were first named. Atomic files get their names
  *     when all are flushed and closed; when one cannot get its name, those before it have theirs and keep them, and those
  *     after it end as those of a failed transfer.
@@ -18,24 +18,29 @@
 #include "base/error.h"
 #include "pipeline/endpoints/files.h"
 
-static bool same_name(const char *a, const char *b) { return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0); }
-
-static bool same_file(const ladei_pipe_piece *a, const lade_endpoint *host) {
-  return a->file != NULL && a->host.kind == host->kind && a->host.fd == host->fd && a->host.flags == host->flags &&
-         same_name(a->host.name, host->name);
-}
-
-/* The first piece of each file so far, at a place that follows from the file. */
+/* Files of the transfer so far, each at a place that follows from what it was opened as. */
 typedef struct file_table {
-  const ladei_pipe_piece **places; /* twice as many as there are pieces, at least: NULL for most */
+  ladei_pipe_storage_file **places; /* twice as many as there are pieces, at least: NULL for most */
   size_t mask;
 } file_table;
 
-/* Of files that same_file() holds for the same. */
-static uint64_t file_hash(const lade_endpoint *host) {
+struct ladei_pipe_opening {
+  lade_pipeline *pipeline;
+  lade_ticket *ticket;
+  file_table table;              /* places NULL: there is but one piece */
+  ladei_pipe_storage_file **end; /* of the ticket's list */
+};
+
+static bool same_source(const ladei_pipe_storage_source *a, const ladei_pipe_storage_source *b) {
+  return a->by_path == b->by_path && a->fd == b->fd && a->flags == b->flags &&
+         (a->name == b->name || strcmp(a->name, b->name) == 0);
+}
+
+/* Of sources that same_source() holds for the same. Names of descriptors are often the same. */
+static uint64_t source_hash(const ladei_pipe_storage_source *source) {
   static const uint64_t prime = UINT64_C(0x100000001b3); /* FNV-1a */
-  uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ (uint64_t)(uint32_t)host->fd;
-  for (const char *at = host->kind == LADE_ENDPOINT_PATH ? host->name : ""; *at != '\0'; at++)
+  uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ (uint64_t)(uint32_t)source->fd;
+  for (const char *at = source->by_path ? source->name : ""; *at != '\0'; at++)
     hash = (hash ^ (unsigned char)*at) * prime;
   hash *= prime;
   return hash ^ hash >> 32;
@@ -49,25 +54,27 @@ static lade_status table_init(file_table *table, size_t pieces) {
   return table->places != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for files");
 }
 
-/* The piece in the table that names the same file; this one, which goes there, if none does. */
-static const ladei_pipe_piece *table_put(file_table *table, const ladei_pipe_piece *piece) {
-  size_t place = file_hash(&piece->host) & table->mask;
-  while (table->places[place] != NULL && !same_file(table->places[place], &piece->host))
+/* Where the table has the file, or has room for it. */
+static ladei_pipe_storage_file **table_find(const file_table *table, const ladei_pipe_storage_source *source) {
+  size_t place = source_hash(source) & table->mask;
+  while (table->places[place] != NULL && !same_source(&table->places[place]->source, source))
     place = (place + 1) & table->mask;
-  if (table->places[place] == NULL) table->places[place] = piece;
-  return table->places[place];
+  return &table->places[place];
 }
 
-static lade_status file_add(lade_pipeline *pipeline, lade_ticket *ticket, const lade_endpoint *host,
-                            ladei_pipe_storage_file ***end, ladei_pipe_storage_file **out) {
-  ladei_pipe_storage_file *file;
-  lade_status status = ladei_pipe_storage_file_open(&pipeline->storage, host, !ticket->to_device, &file);
-  if (status == LADE_OK) {
-    **end = file;
-    *end = &file->next;
-    *out = file;
+lade_status ladei_pipe_file_open(ladei_pipe_opening *opening, const ladei_pipe_storage_source *source,
+                                 ladei_pipe_storage_file **out) {
+  ladei_pipe_storage_file *file = NULL;
+  ladei_pipe_storage_file **place = opening->table.places != NULL ? table_find(&opening->table, source) : &file;
+  lade_status status = LADE_OK;
+  if (*place == NULL) {
+    status = ladei_pipe_storage_file_open(&opening->pipeline->storage, source, !opening->ticket->to_device, place);
+    if (status != LADE_OK) return status;
+    *opening->end = *place;
+    opening->end = &(*place)->next;
   }
-  return status;
+  *out = *place;
+  return LADE_OK;
 }
 
 /* All pieces are one range of one file. */
@@ -125,30 +132,21 @@ static void cufile_use(lade_ticket *ticket) {
   transfer->unit_bytes = ticket->pieces.list[0].file->align;
 }
 
-/* Gives each of these pieces of files its file. */
-static lade_status pieces_open(lade_pipeline *pipeline, lade_ticket *ticket, file_table *table, ladei_pipe_piece *list,
-                               size_t count) {
-  ladei_pipe_storage_file **end = &ticket->files;
+static lade_status pieces_open(ladei_pipe_opening *opening, ladei_pipe_piece *list, size_t count) {
   lade_status status = LADE_OK;
-  while (*end != NULL) end = &(*end)->next;
-  for (size_t i = 0; i < count && status == LADE_OK; i++) {
-    ladei_pipe_piece *piece = &list[i];
-    if (piece->host.kind != LADE_ENDPOINT_FILE && piece->host.kind != LADE_ENDPOINT_PATH) continue;
-    const ladei_pipe_piece *first = table->places != NULL ? table_put(table, piece) : piece;
-    piece->file = first->file;
-    if (first == piece) status = file_add(pipeline, ticket, &piece->host, &end, &piece->file);
-  }
+  for (size_t i = 0; i < count && status == LADE_OK; i++)
+    if (list[i].kind->open != NULL) status = list[i].kind->open(opening, &list[i]);
   return status;
 }
 
 lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
   ladei_pipe_pieces *pieces = &ticket->pieces;
-  file_table table = {NULL, 0};
+  ladei_pipe_opening opening = {.pipeline = pipeline, .ticket = ticket, .end = &ticket->files};
   lade_status status = LADE_OK;
-  if (pieces->count + pieces->empty_count > 1) status = table_init(&table, pieces->count + pieces->empty_count);
-  if (status == LADE_OK) status = pieces_open(pipeline, ticket, &table, pieces->list, pieces->count);
-  if (status == LADE_OK) status = pieces_open(pipeline, ticket, &table, pieces->empty, pieces->empty_count);
-  free(table.places);
+  if (pieces->count + pieces->empty_count > 1) status = table_init(&opening.table, pieces->count + pieces->empty_count);
+  if (status == LADE_OK) status = pieces_open(&opening, pieces->list, pieces->count);
+  if (status == LADE_OK) status = pieces_open(&opening, pieces->empty, pieces->empty_count);
+  free(opening.table.places);
   if (status != LADE_OK) {
     lade_error first;
     ladei_error_save(&first);

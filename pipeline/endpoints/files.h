@@ -3,7 +3,13 @@
 #ifndef LADE_PIPELINE_ENDPOINTS_FILES_H
 #define LADE_PIPELINE_ENDPOINTS_FILES_H
 
+#include "pipeline/endpoints/endpoint.h"
 #include "pipeline/state/state.h"
+
+/* For tables of kinds of endpoints: opens the file, or finds it where another piece of the transfer has it open. It is closed
+ * with the transfer. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY. */
+lade_status ladei_pipe_file_open(ladei_pipe_opening *opening, const ladei_pipe_storage_source *source,
+                                 ladei_pipe_storage_file **out);
 
 /* Opens the files that the ticket's pieces name, and lets its chunks suit them. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY;
  * none is open then. */

@@ -10,6 +10,7 @@
  * Locks: none; the state is atomic. Called by the threads that execute COPY and POLL.
  */
 #include "pipeline/endpoints/probe.h"
+
 #include "base/error.h"
 
 enum { PROBE_OFF = 0, PROBE_IDLE, PROBE_PENDING, PROBE_BUSY };

@@ -12,10 +12,12 @@
 #include "lade/pipeline.h"
 
 struct ladei_pipe_storage_file;
+typedef struct ladei_pipe_endpoint_kind ladei_pipe_endpoint_kind; /* endpoints/endpoint.h */
 
 typedef struct ladei_pipe_piece {
   lade_endpoint host;
-  struct ladei_pipe_storage_file *file; /* of a file or path, once it is open */
+  const ladei_pipe_endpoint_kind *kind; /* of `host` */
+  struct ladei_pipe_storage_file *file; /* that `host` is a range of, once it is open; NULL: of none */
   char *device;
   uint64_t begin; /* in the transfer */
   uint64_t bytes; /* not 0 */
@@ -29,10 +31,11 @@ typedef struct ladei_pipe_piece {
 typedef struct ladei_pipe_pieces {
   ladei_pipe_piece *list; /* in the order of `begin`, without gaps; &one for a single one */
   size_t count;
-  ladei_pipe_piece *empty; /* paths of which no byte is moved, yet which are opened, or created; behind the list */
+  ladei_pipe_piece *empty; /* without bytes, yet opened, or created; behind the list */
   size_t empty_count;
   uint64_t bytes;
-  bool calls; /* one of them is a callback */
+  bool calls;   /* one of them is moved by a function of the program, ... */
+  bool ordered; /* ... one that is called in order, a call at a time */
   ladei_pipe_piece one;
 } ladei_pipe_pieces;
 
@@ -44,11 +47,6 @@ typedef struct ladei_pipe_extent {
   size_t bytes;
 } ladei_pipe_extent;
 
-/*
- * Checks and copies what the transfer consists of, into zeroed `out`, which must stay where it is. On success
- * ladei_pipe_pieces_free is due. LADE_ERR_INVALID_ARGUMENT names the field, LADE_ERR_OUT_OF_HOST_MEMORY.
- */
-lade_status ladei_pipe_pieces_make(const lade_transfer *request, ladei_pipe_pieces *out);
 void ladei_pipe_pieces_free(ladei_pipe_pieces *pieces);
 
 /* Gives pieces without a place of their own one behind the other, from `device` on. */

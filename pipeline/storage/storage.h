@@ -29,11 +29,19 @@ typedef struct ladei_pipe_storage ladei_pipe_storage;
 typedef struct ladei_pipe_save ladei_pipe_save;
 struct ladei_pipe_cufile;
 
+/* What a file is opened from. */
+typedef struct ladei_pipe_storage_source {
+  const char *name; /* for messages; the path, where lade opens it */
+  bool by_path;
+  int fd;         /* the caller's descriptor; by path -1 */
+  uint32_t flags; /* lade_file_flags */
+} ladei_pipe_storage_source;
+
 /* A file of one transfer. Constant once it is open, but for what is atomic. */
 typedef struct ladei_pipe_storage_file {
   ladei_pipe_storage *storage;
   struct ladei_pipe_storage_file *next; /* of the same transfer; the owner's */
-  const char *name;
+  ladei_pipe_storage_source source;
   int fd; /* through the page cache; -1: could not be had, for a descriptor that came with O_DIRECT; or late_path */
   int direct_fd; /* with O_DIRECT; -1: not used */
   bool owns_fd;
@@ -144,11 +152,11 @@ void ladei_pipe_storage_info(ladei_pipe_storage *storage, lade_pipeline_info *in
 /* --- files ---------------------------------------------------------------------------------------------------------- */
 
 /*
- * Opens what a transfer needs of a file. `name` and the endpoint's descriptor stay the caller's, and valid until the
+ * Opens what a transfer needs of a file. Name and descriptor of the source stay the caller's, and valid until the
  * close. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY.
  */
-lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const lade_endpoint *endpoint, bool write,
-                                         ladei_pipe_storage_file **out);
+lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const ladei_pipe_storage_source *source,
+                                         bool write, ladei_pipe_storage_file **out);
 
 /* The file's ranges are not whole blocks: goes through the page cache. */
 void ladei_pipe_storage_file_set_buffered(ladei_pipe_storage_file *file);

@@ -100,19 +100,19 @@ static lade_status move_error(const ladei_pipe_storage_file *file, uint64_t at, 
   char text[128];
   if (result == -1) {
     int code = errno;
-    return ladei_error(LADE_ERR_IO, code, "%s %s at byte %llu: %s", doing, file->name, (unsigned long long)at,
+    return ladei_error(LADE_ERR_IO, code, "%s %s at byte %llu: %s", doing, file->source.name, (unsigned long long)at,
                        strerror_r(code, text, sizeof text));
   }
-  return ladei_error(LADE_ERR_IO, -(int64_t)result, "%s %s at byte %llu: cuFile error %lld", doing, file->name,
+  return ladei_error(LADE_ERR_IO, -(int64_t)result, "%s %s at byte %llu: cuFile error %lld", doing, file->source.name,
                      (unsigned long long)at, -(long long)result);
 }
 
 static lade_status move_ended(const ladei_pipe_storage_file *file, uint64_t at, size_t left) {
   if (file->write) {
-    return ladei_error(LADE_ERR_IO, 0, "writing %s at byte %llu: the file takes no more", file->name,
+    return ladei_error(LADE_ERR_IO, 0, "writing %s at byte %llu: the file takes no more", file->source.name,
                        (unsigned long long)at);
   }
-  return ladei_pipe_storage_truncated(file->name, file->direct_fd >= 0 ? file->direct_fd : file->fd, at, left);
+  return ladei_pipe_storage_truncated(file->source.name, file->direct_fd >= 0 ? file->direct_fd : file->fd, at, left);
 }
 
 lade_status ladei_pipe_cufile_move(const ladei_pipe_storage_file *file, uint64_t offset, char *device, size_t bytes) {
@@ -120,7 +120,8 @@ lade_status ladei_pipe_cufile_move(const ladei_pipe_storage_file *file, uint64_t
   for (size_t done = 0; done < bytes;) {
     uint64_t at = offset + done;
     if (atomic_load_explicit(&file->cancelled, memory_order_relaxed))
-      return ladei_error(LADE_ERR_CANCELLED, 0, "%s: cancelled at byte %llu", file->name, (unsigned long long)at);
+      return ladei_error(LADE_ERR_CANCELLED, 0, "%s: cancelled at byte %llu", file->source.name,
+                         (unsigned long long)at);
     ssize_t moved = file->write ? cufile->write(file->cufile_handle, device, bytes - done, (off_t)at, (off_t)done)
                                 : cufile->read(file->cufile_handle, device, bytes - done, (off_t)at, (off_t)done);
     if (moved < 0 && !(moved == -1 && errno == EINTR)) return move_error(file, at, moved);

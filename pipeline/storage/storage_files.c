@@ -227,23 +227,23 @@ static bool is_pipe(int fd, const char *path) {
   return (fd >= 0 ? fstat(fd, &facts) : stat(path, &facts)) == 0 && S_ISFIFO(facts.st_mode);
 }
 
-static lade_status path_open(ladei_pipe_storage_file *file, const lade_endpoint *endpoint) {
-  if (file->write && (endpoint->flags & LADE_FILE_ATOMIC) != 0) {
-    lade_status status = ladei_pipe_save_begin(endpoint->name, &file->save);
+static lade_status path_open(ladei_pipe_storage_file *file, const ladei_pipe_storage_source *source) {
+  if (file->write && (source->flags & LADE_FILE_ATOMIC) != 0) {
+    lade_status status = ladei_pipe_save_begin(source->name, &file->save);
     if (status == LADE_OK) file->fd = ladei_pipe_save_fd(file->save);
     return status;
   }
-  int fd = open_at_once(endpoint->name, file->write ? O_WRONLY | O_CREAT : O_RDONLY);
+  int fd = open_at_once(source->name, file->write ? O_WRONLY | O_CREAT : O_RDONLY);
   int code = errno;
-  if (is_pipe(fd, endpoint->name)) {
+  if (is_pipe(fd, source->name)) {
     if (fd >= 0) close(fd);
     return ladei_error(LADE_ERR_IO, ESPIPE, "opening %s: it is a pipe; a path must name what has offsets",
-                       endpoint->name);
+                       source->name);
   }
   errno = code;
   file->fd = fd;
   file->owns_fd = fd >= 0;
-  return fd >= 0 ? LADE_OK : open_error(endpoint->name);
+  return fd >= 0 ? LADE_OK : open_error(source->name);
 }
 
 /* Closes a source by path for the time being where too many are open. See Note [Open files]. */
@@ -252,8 +252,9 @@ static lade_status file_make_late(ladei_pipe_storage_file *file) {
   struct stat facts;
   bool only_fd = file->owns_fd && file->direct_fd < 0 && file->cufile_handle == NULL;
   if (file->write || !only_fd || atomic_load(&storage->files_open) < storage->files_most) return LADE_OK;
-  file->late_path = realpath(file->name, NULL); /* what is opened again must not depend on the working directory */
-  if (file->late_path == NULL || fstat(file->fd, &facts) != 0) return open_error(file->name);
+  file->late_path =
+      realpath(file->source.name, NULL); /* what is opened again must not depend on the working directory */
+  if (file->late_path == NULL || fstat(file->fd, &facts) != 0) return open_error(file->source.name);
   file->identity = ladei_pipe_file_identity_of(&facts);
   file->owns_fd = false;
   close(file->fd);
@@ -287,26 +288,26 @@ static void file_free(ladei_pipe_storage_file *file) {
   free(file);
 }
 
-lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const lade_endpoint *endpoint, bool write,
-                                         ladei_pipe_storage_file **out) {
+lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const ladei_pipe_storage_source *source,
+                                         bool write, ladei_pipe_storage_file **out) {
   lade_status status = LADE_OK;
   ladei_pipe_storage_file *file = calloc(1, sizeof *file);
   if (file == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a file");
   file->storage = storage;
-  file->name = endpoint->name != NULL ? endpoint->name : "file";
-  file->fd = endpoint->fd;
+  file->source = *source;
+  file->fd = source->fd;
   file->direct_fd = -1;
   file->fixed_fd = -1;
   file->align = 1;
   file->memory_align = 1;
   file->write = write;
-  file->sync = file->write && (endpoint->flags & LADE_FILE_SYNC) != 0;
-  if (endpoint->kind == LADE_ENDPOINT_PATH) status = path_open(file, endpoint);
+  file->sync = file->write && (source->flags & LADE_FILE_SYNC) != 0;
+  if (source->by_path) status = path_open(file, source);
   if (status != LADE_OK) {
     free(file);
     return status;
   }
-  bool direct = (endpoint->flags & LADE_FILE_DIRECT) != 0;
+  bool direct = (source->flags & LADE_FILE_DIRECT) != 0;
   direct_open(file, direct || storage->cufile != NULL);
   cufile_register(file);
   if (file->owns_direct_fd && !direct && file->cufile_handle == NULL)
@@ -355,7 +356,7 @@ size_t ladei_pipe_storage_file_layout(ladei_pipe_storage_file *file, uint64_t of
 
 static lade_status end_error(const char *doing, const ladei_pipe_storage_file *file, int code) {
   char text[128];
-  return ladei_error(LADE_ERR_IO, code, "%s %s: %s", doing, file->name, strerror_r(code, text, sizeof text));
+  return ladei_error(LADE_ERR_IO, code, "%s %s: %s", doing, file->source.name, strerror_r(code, text, sizeof text));
 }
 
 static lade_status file_flush(const ladei_pipe_storage_file *file) {

@@ -119,14 +119,14 @@ static const char *doing(const ladei_pipe_storage_request *request) {
 
 static lade_status request_error(const ladei_pipe_storage_request *request, int code) {
   char text[128];
-  return ladei_error(LADE_ERR_IO, code, "%s %s at byte %llu: %s", doing(request), request->file->name,
+  return ladei_error(LADE_ERR_IO, code, "%s %s at byte %llu: %s", doing(request), request->file->source.name,
                      (unsigned long long)(request->offset + request->done), strerror_r(code, text, sizeof text));
 }
 
 static lade_status request_failed(ladei_pipe_storage_request *request, int code) {
   ladei_pipe_storage_file *file = request->file;
   if (atomic_load_explicit(&file->cancelled, memory_order_relaxed)) {
-    return ladei_error(LADE_ERR_CANCELLED, code, "%s %s: cancelled at byte %llu", doing(request), file->name,
+    return ladei_error(LADE_ERR_CANCELLED, code, "%s %s: cancelled at byte %llu", doing(request), file->source.name,
                        (unsigned long long)(request->offset + request->done));
   }
   if (code == EINTR || code == ECANCELED) return LADE_NOT_READY;
@@ -152,10 +152,10 @@ lade_status ladei_pipe_storage_truncated(const char *name, int fd, uint64_t at, 
 static lade_status request_truncated(const ladei_pipe_storage_request *request) {
   uint64_t at = request->offset + request->done;
   if (request->file->write) {
-    return ladei_error(LADE_ERR_IO, 0, "writing %s at byte %llu: the file takes no more", request->file->name,
+    return ladei_error(LADE_ERR_IO, 0, "writing %s at byte %llu: the file takes no more", request->file->source.name,
                        (unsigned long long)at);
   }
-  return ladei_pipe_storage_truncated(request->file->name, request->call.fd, at, request->bytes - request->done);
+  return ladei_pipe_storage_truncated(request->file->source.name, request->call.fd, at, request->bytes - request->done);
 }
 
 lade_status ladei_pipe_storage_call_done(ladei_pipe_storage_request *request, int64_t result) {

@@ -140,7 +140,8 @@ enum {
  * owner forgets the notes of a ticket before its record goes. Errors, nothing noted: those of stream_resolve;
  * LADE_ERR_STREAM_RETIRED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_CAPTURE for a NOW or per-thread note while the stream
  * cannot be used, or NOW with PLAIN while it captures; LADE_ERR_FORKED; failures of the driver where an event must be
- * recorded or a graph must retain.
+ * recorded or a graph must retain. PLAIN without NOW, resolved, of an ordinary stream: no driver call; may be called under
+ * locks of a lower rank than LADEI_RANK_RETIRE.
  */
 lade_status ladei_retire_note(ladei_retire *retire, ladei_retire_ticket *ticket, lade_stream stream, unsigned flags);
 lade_status ladei_retire_note_resolved(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,

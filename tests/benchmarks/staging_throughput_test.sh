@@ -165,7 +165,7 @@ run 1 "No such file" --runtime cpu --input "$folder/small" --passes 1 --timeline
 # The input gets shorter while it is read.
 "$program" --runtime cpu --input "$folder/sparse" --passes 99 >/dev/null 2>"$folder/err" &
 pid=$!
-sleep 1
+sleep 0.5
 truncate -s 1M "$folder/sparse"
 wait $pid
 [ $? -eq 1 ] || fail "an input that gets shorter is a success"
@@ -176,7 +176,7 @@ truncate -s 4G "$folder/sparse"
 interrupted() {
   "$program" "$@" >/dev/null 2>"$folder/err" &
   pid=$!
-  sleep 0.7
+  sleep 0.3
   kill -INT $pid
   wait $pid
   status=$?

@@ -38,7 +38,7 @@ static void *alloc_used(const pinned_fixture *own, size_t bytes, int stream) {
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-LADE_TEST_P(Pinned, ZeroBytesIsNullAndNullIsNoBlock, support_soft_runtimes, runtime) { /* spec 16.1 */
+LADE_TEST_P(Pinned, ZeroBytesIsNullAndNullIsNoBlock, support_soft_runtimes, runtime) {
   pinned_fixture own;
   if (!open_small(&own, runtime)) return;
   void *pointer = &own;
@@ -125,7 +125,7 @@ LADE_TEST_P(Pinned, RequestLargerThanASegmentGetsItsOwnExactly, support_soft_run
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
-LADE_TEST_P(Pinned, BlockInFlightIsNotHandedOut, support_soft_runtimes, runtime) { /* spec 16.5 */
+LADE_TEST_P(Pinned, BlockInFlightIsNotHandedOut, support_soft_runtimes, runtime) {
   pinned_fixture own;
   if (!open_small(&own, runtime)) return;
   support_gate gate;
@@ -147,7 +147,7 @@ LADE_TEST_P(Pinned, BlockInFlightIsNotHandedOut, support_soft_runtimes, runtime)
   pinned_fixture_close(&own);
 }
 
-LADE_TEST_P(Pinned, BlockWaitsForAllItsStreams, support_soft_runtimes, runtime) { /* spec 16.4 */
+LADE_TEST_P(Pinned, BlockWaitsForAllItsStreams, support_soft_runtimes, runtime) {
   pinned_fixture own;
   if (!open_small(&own, runtime)) return;
   support_gate first, second;
@@ -169,7 +169,7 @@ LADE_TEST_P(Pinned, BlockWaitsForAllItsStreams, support_soft_runtimes, runtime) 
   pinned_fixture_close(&own);
 }
 
-LADE_TEST_P(Pinned, StuckStreamDelaysOnlyItsOwnBlocks, support_soft_runtimes, runtime) { /* spec 16.6 */
+LADE_TEST_P(Pinned, StuckStreamDelaysOnlyItsOwnBlocks, support_soft_runtimes, runtime) {
   pinned_fixture own;
   if (!open_small(&own, runtime)) return;
   support_gate gate;
@@ -380,7 +380,7 @@ LADE_TEST_P(Pinned, AtTheCapItWaitsForPendingBlocksIfAsked, support_soft_runtime
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------- */
 
-LADE_TEST_P(Pinned, EmptyCacheReleasesWhatIsFreeAndNothingElse, support_soft_runtimes, runtime) { /* spec 16.8 */
+LADE_TEST_P(Pinned, EmptyCacheReleasesWhatIsFreeAndNothingElse, support_soft_runtimes, runtime) {
   pinned_fixture own;
   if (!open_small(&own, runtime)) return;
   support_gate gate;

@@ -128,7 +128,7 @@ static void run_threads(arena *own, void *(*body)(void *)) {
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
 }
 
-LADE_TEST(PinnedThreads, AllocInOneFreeInAnother) { /* spec 16.10 */
+LADE_TEST(PinnedThreads, AllocInOneFreeInAnother) {
   static arena own;
   if (!arena_open(&own)) return;
   run_threads(&own, work);

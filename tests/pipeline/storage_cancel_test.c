@@ -26,7 +26,7 @@ static bool scene_open(scene *s) {
   ladei_pipe_storage_open(&s->storage, LADE_STORAGE_URING, true, 4, 4);
   if (s->storage.engine == NULL) return false;
   LADE_EXPECT_EQ_INT(pipe(s->ends), 0);
-  lade_endpoint source = lade_endpoint_file(s->ends[0], 0, "pipe");
+  ladei_pipe_storage_source source = {"pipe", false, s->ends[0], 0};
   LADE_EXPECT_OK(ladei_pipe_storage_file_open(&s->storage, &source, false, &s->file));
   s->request = (ladei_pipe_storage_request){
       .file = s->file, .buffer = s->buffer, .bytes = sizeof s->buffer, .block_index = -1, .user = s};

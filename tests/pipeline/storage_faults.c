@@ -10,19 +10,32 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static storage_faults plan;
 static _Atomic(int) reads;
 static _Atomic(int) writes;
 static _Atomic(int) calls;
-static const char *nth_name = "";
+static _Atomic(const char *) nth_name = "";
+
+/* A test sets a plan while threads of a pipeline still make calls, which read the one before: no plan changes or goes. */
+typedef struct plan {
+  storage_faults faults;
+  const struct plan *previous;
+} plan;
+static const plan no_faults;
+static _Atomic(const plan *) current = &no_faults;
+
+static const storage_faults *faults_now(void) { return &atomic_load(&current)->faults; }
 
 void storage_faults_set(storage_faults faults) {
-  plan = faults;
+  plan *next = malloc(sizeof *next);
+  if (next == NULL) abort();
+  *next = (plan){faults, atomic_load(&current)};
+  atomic_store(&current, next);
   reads = 0;
   writes = 0;
   calls = 0;
@@ -44,22 +57,21 @@ static bool fails(int code) {
 typedef enum verdict { GO, FAIL, LIE } verdict;
 
 static verdict call_next(const char *name) {
+  const storage_faults *faults = faults_now();
   int number = ++calls;
-  if (plan.nth == 0 || number != plan.nth) return GO;
+  if (faults->nth == 0 || number != faults->nth) return GO;
   nth_name = name;
-  if (plan.before_nth != NULL) {
-    void (*before)(void *) = plan.before_nth;
-    void *user = plan.user;
-    storage_faults_set((storage_faults){.flush_nothing = plan.flush_nothing});
-    before(user);
+  if (faults->before_nth != NULL) {
+    storage_faults_set((storage_faults){.flush_nothing = faults->flush_nothing});
+    faults->before_nth(faults->user);
     return GO;
   }
-  if (plan.how == STORAGE_FAULTS_KILL) kill(getpid(), SIGKILL);
-  return plan.how == STORAGE_FAULTS_LIE ? LIE : FAIL;
+  if (faults->how == STORAGE_FAULTS_KILL) kill(getpid(), SIGKILL);
+  return faults->how == STORAGE_FAULTS_LIE ? LIE : FAIL;
 }
 
 static int failure(void) {
-  errno = plan.code;
+  errno = faults_now()->code;
   return -1;
 }
 
@@ -84,12 +96,12 @@ static int failure(void) {
 ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) {
   int count = ++reads;
   if (call_next("pread") != GO) return failure();
-  if (is_nth(count, plan.read_interrupted)) {
+  if (is_nth(count, faults_now()->read_interrupted)) {
     errno = EINTR;
     return -1;
   }
-  if (count > 2 && fails(plan.read_error)) return -1;
-  size_t some = is_nth(count, plan.read_short) && bytes > 1 ? 1 : bytes;
+  if (count > 2 && fails(faults_now()->read_error)) return -1;
+  size_t some = is_nth(count, faults_now()->read_short) && bytes > 1 ? 1 : bytes;
   return syscall(SYS_pread64, fd, buffer, some, offset);
 }
 
@@ -97,12 +109,12 @@ ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset) {
   int count = ++writes;
   verdict next = call_next("pwrite");
   if (next == FAIL) return failure();
-  if (is_nth(count, plan.write_interrupted)) {
+  if (is_nth(count, faults_now()->write_interrupted)) {
     errno = EINTR;
     return -1;
   }
-  if (count > 2 && fails(plan.write_error)) return -1;
-  size_t some = is_nth(count, plan.write_short) && bytes > 1 ? 1 : bytes;
+  if (count > 2 && fails(faults_now()->write_error)) return -1;
+  size_t some = is_nth(count, faults_now()->write_short) && bytes > 1 ? 1 : bytes;
   ssize_t put = syscall(SYS_pwrite64, fd, buffer, some, offset);
   return next == LIE ? failure() : put;
 }
@@ -117,8 +129,8 @@ int ftruncate(int fd, off_t bytes) { CHANGE("ftruncate", syscall(SYS_ftruncate, 
 
 static int open_at(int folder, const char *path, int flags, mode_t mode) {
   if (call_next("open") != GO) return failure();
-  if ((flags & O_DIRECT) != 0 && fails(plan.open_direct)) return -1;
-  if ((flags & O_TMPFILE) == O_TMPFILE && fails(plan.open_nameless)) return -1;
+  if ((flags & O_DIRECT) != 0 && fails(faults_now()->open_direct)) return -1;
+  if ((flags & O_TMPFILE) == O_TMPFILE && fails(faults_now()->open_nameless)) return -1;
   return (int)syscall(SYS_openat, folder, path, flags, mode);
 }
 
@@ -150,27 +162,27 @@ int openat(int folder, const char *path, int flags, ...) {
 
 /* A descriptor is gone, whatever close answers. */
 int close(int fd) {
-  bool written = plan.closing != 0 && (syscall(SYS_fcntl, fd, F_GETFL) & O_ACCMODE) != O_RDONLY;
+  bool written = faults_now()->closing != 0 && (syscall(SYS_fcntl, fd, F_GETFL) & O_ACCMODE) != O_RDONLY;
   verdict next = call_next("close");
   int answer = (int)syscall(SYS_close, fd);
   if (next != GO) return failure();
-  return written && fails(plan.closing) ? -1 : answer;
+  return written && fails(faults_now()->closing) ? -1 : answer;
 }
 
 int flock(int fd, int operation) {
   if (call_next("flock") != GO) return failure();
-  return fails(plan.lock) ? -1 : (int)syscall(SYS_flock, fd, operation);
+  return fails(faults_now()->lock) ? -1 : (int)syscall(SYS_flock, fd, operation);
 }
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
 int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
-  if (fails(plan.link)) return -1;
+  if (fails(faults_now()->link)) return -1;
   CHANGE("linkat", syscall(SYS_linkat, from_folder, from, to_folder, to, flags));
 }
 
 int renameat(int from_folder, const char *from, int to_folder, const char *to) {
-  if (fails(plan.rename)) return -1;
+  if (fails(faults_now()->rename)) return -1;
   CHANGE("renameat", syscall(SYS_renameat, from_folder, from, to_folder, to));
 }
 
@@ -186,8 +198,10 @@ static bool is_folder(int fd) {
 }
 
 int fsync(int fd) {
-  if (fails(plan.flush) || (plan.flush_folder != 0 && is_folder(fd) && fails(plan.flush_folder))) return -1;
-  CHANGE(is_folder(fd) ? "fsync of the folder" : "fsync", plan.flush_nothing ? 0 : syscall(SYS_fsync, fd));
+  if (fails(faults_now()->flush) ||
+      (faults_now()->flush_folder != 0 && is_folder(fd) && fails(faults_now()->flush_folder)))
+    return -1;
+  CHANGE(is_folder(fd) ? "fsync of the folder" : "fsync", faults_now()->flush_nothing ? 0 : syscall(SYS_fsync, fd));
 }
 
 /* --- questions ---------------------------------------------------------------------------------------------------- */
@@ -204,7 +218,7 @@ struct dirent *readdir(DIR *folder) {
   static struct dirent *(*own)(DIR *);
   if (own == NULL) own = (struct dirent * (*)(DIR *))(uintptr_t)dlsym(RTLD_NEXT, "readdir");
   if (call_next("readdir") != GO) {
-    errno = plan.code;
+    errno = faults_now()->code;
     return NULL;
   }
   return own(folder);

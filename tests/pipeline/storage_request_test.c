@@ -88,7 +88,7 @@ static bench *bench_create(uint64_t seed, bool write, bool direct) {
   memset(b->memory, 0xa5, BLOCK_BYTES + 2 * GUARD);
   support_pattern_fill(b->kernel.file, FILE_BYTES, 1, 0);
   b->file.storage = &b->storage;
-  b->file.name = "data.bin";
+  b->file.source.name = "data.bin";
   b->file.fd = PLAIN_FD;
   b->file.direct_fd = direct ? DIRECT_FD : -1;
   b->file.align = ALIGN;

@@ -113,10 +113,10 @@ LADE_TEST(Checksum, ArgumentsAreCheckedAndNamed) {
   good.checksums = &sum;
   lade_transfer bad = good;
   bad.checksum = 3;
-  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "checksum 3");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "transfer.checksum is 3");
   bad = good;
   bad.checksum = LADE_CHECKSUM_NONE;
-  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "without checksum");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "without transfer.checksum");
   bad = good;
   bad.checksums = NULL;
   fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "checksums");
@@ -132,7 +132,7 @@ LADE_TEST(Checksum, ArgumentsAreCheckedAndNamed) {
   bad.host = lade_endpoint_device(0, f.device + CHUNK);
   fixture_expect_refused(&f, &bad, LADE_ERR_UNSUPPORTED, "memory of a device");
   bad = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_device(2, f.device), 1);
-  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "device 2 of 2");
+  fixture_expect_refused(&f, &bad, LADE_ERR_INVALID_ARGUMENT, "host.fd is 2; expected a device from 0 to 1");
   LADE_EXPECT_OK(fixture_run(&f, &good));
   LADE_EXPECT_EQ_UINT(sum, XXH3_64bits(host, sizeof host));
   fixture_close(&f);

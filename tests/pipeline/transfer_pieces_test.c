@@ -153,10 +153,11 @@ LADE_TEST(Pieces, AreCheckedAndNamed) {
   fixture_expect_refused(&f, &transfer, LADE_ERR_INVALID_ARGUMENT, "pieces is NULL");
   transfer.pieces = pieces;
   transfer.host = lade_endpoint_memory(memory);
-  fixture_expect_refused(&f, &transfer, LADE_ERR_INVALID_ARGUMENT, "both host and pieces");
+  fixture_expect_refused(&f, &transfer, LADE_ERR_INVALID_ARGUMENT,
+                         "transfer.host.kind is 1; expected 0 beside transfer.pieces");
   memset(&transfer.host, 0, sizeof transfer.host);
   transfer.bytes = 31;
-  fixture_expect_refused(&f, &transfer, LADE_ERR_INVALID_ARGUMENT, "the sum of the pieces 32");
+  fixture_expect_refused(&f, &transfer, LADE_ERR_INVALID_ARGUMENT, "transfer.bytes is 31; expected 0 or 32");
   transfer.bytes = 32;
   pieces[1].host.kind = 77;
   fixture_expect_refused(&f, &transfer, LADE_ERR_INVALID_ARGUMENT, "pieces[1].host.kind");

@@ -3,6 +3,7 @@
  * Across sources: All orders of two threads in a device allocator whose memory comes from callbacks of a plugin, at its
  * cap: one asks for memory, the other one has some on its way. The request is refused only where the other thread's
  * call leaves no room at any moment of it; and callbacks that call their own allocator do not wait for themselves.
+ * A free of a block beside the retirement of its stream waits for that stream.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 
 #include "device/api/device.h"
 #include "device/state/allocator.h"
+#include "lade/soft.h"
 #include "tests/shim/lade_test.h"
 #include "tests/stress/scheduler.h"
 #include "tests/support/interposer.h"
@@ -156,6 +158,73 @@ LADE_TEST(DeviceLedgerSchedule, RequestsAreRefusedOnlyAlone) {
   }
   support_on_call(own.runtime, NULL, NULL);
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.stream));
+  support_expect_nothing_live(own.runtime);
+  support_runtime_close(own.runtime);
+}
+
+/* ---- Retirement of a stream beside the free of a block on it ------------------------------------------------------ */
+
+typedef struct retire_bench {
+  lade_runtime *runtime;
+  lade_stream other;
+  lade_stream stream; /* holds work that uses the block */
+  lade_device_allocator *allocator;
+  void *block;
+} retire_bench;
+
+static void retire_work(void *user) { (void)user; }
+
+static void retire_prepare(void *user) {
+  retire_bench *own = user;
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.backend = LADE_DEVICE_CUDA_MALLOC_ASYNC;
+  LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &own->stream));
+  LADE_EXPECT_OK(lade_device_allocator_create(own->runtime, 0, &options, &own->allocator));
+  LADE_EXPECT_OK(lade_device_alloc(own->allocator, BYTES, own->stream, &own->block));
+  ladei_stream resolved;
+  const lade_runtime_ops *ops = own->runtime->ops;
+  LADE_EXPECT_OK(ops->stream_resolve(own->runtime->self, own->stream, &resolved));
+  LADE_EXPECT_OK(lade_soft_stream_hold(support_inner(own->runtime), own->stream));
+  LADE_EXPECT_OK(ops->host_function(own->runtime->self, &resolved, retire_work, NULL));
+}
+
+static void retire_body(void *user, int index) {
+  retire_bench *own = user;
+  if (index == ASKER)
+    LADE_EXPECT_OK(lade_device_stream_retire(own->allocator, own->stream));
+  else
+    LADE_EXPECT_OK(lade_device_free(own->allocator, own->block));
+}
+
+static void retire_judge(void *user) {
+  retire_bench *own = user;
+  void *again = NULL;
+  LADE_EXPECT_OK(ladei_device_allocator_check(own->allocator));
+  LADE_EXPECT_OK(lade_device_alloc(own->allocator, BYTES, own->other, &again));
+  if (again == own->block) LADE_FAIL("the block is handed out while its stream still uses it");
+  LADE_EXPECT_OK(lade_device_free(own->allocator, again));
+  LADE_EXPECT_OK(lade_soft_stream_release(support_inner(own->runtime), own->stream));
+  LADE_EXPECT_OK(lade_device_empty_cache(own->allocator));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(own->allocator, true));
+  LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->stream));
+}
+
+/* stream_retire marked a block before it noted the stream's uses of it; a free in between gave the memory back as unused. */
+LADE_TEST(DeviceLedgerSchedule, FreeBesideRetirementWaitsForTheStream) {
+  retire_bench own = {.runtime = support_interposer_open("sim", NULL)};
+  if (!scheduler_works()) LADE_SKIP("built without switch points");
+  if (own.runtime == NULL) return;
+  LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.other));
+  support_on_call(own.runtime, on_call, NULL);
+  const scheduler_plan plan = {.threads = THREADS,
+                               .preemptions = scheduler_preemptions(2),
+                               .prepare = retire_prepare,
+                               .body = retire_body,
+                               .judge = retire_judge};
+  printf("%" PRIu64 " schedules\n", scheduler_explore(&plan, &own));
+  support_on_call(own.runtime, NULL, NULL);
+  LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.other));
   support_expect_nothing_live(own.runtime);
   support_runtime_close(own.runtime);
 }

@@ -7,6 +7,9 @@
 
 #include "base/size.h"
 #include "host/pool.h"
+#include "host/stats.h"
+#include "host/thread_caches.h"
+#include "host/usage.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/runtimes.h"
 

@@ -17,6 +17,7 @@
 
 #include "base/size.h"
 #include "host/pool.h"
+#include "host/thread_caches.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/deny.h"
 #include "tests/support/random.h"

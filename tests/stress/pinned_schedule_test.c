@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "host/memory.h"
 #include "host/pool.h"
 #include "lade/pinned.h"
 #include "lade/soft.h"

@@ -63,8 +63,8 @@ void support_fail(lade_runtime *runtime, const char *op, uint64_t nth, uint64_t 
 
 /*
  * Holds the `nth` call of an op from now on, 1 being the next one, in its thread: before it reaches the runtime below, or
- * after it came back from there. One call can be held at a time. await() returns once it is held; end() lets it go, or
- * gives the plan up. So a test says what other threads do in the middle of a driver call, without sleeping.
+ * after it came back from there. One call can be held at a time. support_hold_await() returns once it is held; support_hold_end()
+ * lets it go, or cancels the plan. So a test says what other threads do in the middle of a driver call, without sleeping.
  */
 typedef enum support_hold_place { SUPPORT_HOLD_BEFORE, SUPPORT_HOLD_AFTER } support_hold_place;
 void support_hold(lade_runtime *runtime, const char *op, uint64_t nth, support_hold_place place);

@@ -2,7 +2,7 @@
 /*
  * Timeline of a replay.
  *
- * T1  Each point covers per_point operations, the last one in_point of them.
+ * I1  Each point covers per_point operations, the last one in_point of them.
  */
 #include "tools/replay/timeline.h"
 

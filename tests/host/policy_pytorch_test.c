@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Across sources: The reference policy beyond its acceptance checks (pinned_acceptance_test.c). */
+/* The policy of PyTorch's cache beyond its acceptance checks (pinned_acceptance_test.c). */
 #include <string.h>
 
 #include "base/size.h"
@@ -9,16 +9,16 @@
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
-static bool open_reference(pinned_fixture *own, uint32_t more_flags, uint32_t sources) {
+static bool open_pytorch(pinned_fixture *own, uint32_t more_flags, uint32_t sources) {
   lade_pinned_options options = pinned_fixture_options();
   options.flags = (uint32_t)LADE_PINNED_REFERENCE | more_flags;
   options.sources = sources;
   return pinned_fixture_open(own, support_interposer_open("sim", NULL), &options);
 }
 
-LADE_TEST(PinnedReference, RefusedMemoryIsAnErrorAtOnce) {
+LADE_TEST(PolicyPytorch, RefusedMemoryIsAnErrorAtOnce) {
   pinned_fixture own;
-  if (!open_reference(&own, 0, 0)) return;
+  if (!open_pytorch(&own, 0, 0)) return;
   void *block = NULL;
   pinned_fixture_free(&own, pinned_fixture_alloc(&own, LADEI_MIB));
   support_fail(own.runtime, "host_alloc", 1, 1);
@@ -29,9 +29,9 @@ LADE_TEST(PinnedReference, RefusedMemoryIsAnErrorAtOnce) {
 }
 
 /* A small block's page holds nothing else of the pool's: debug mode fills, and looks at, its own bytes only. */
-LADE_TEST(PinnedReference, DebugModeStaysWithinSmallBlocks) {
+LADE_TEST(PolicyPytorch, DebugModeStaysWithinSmallBlocks) {
   pinned_fixture own;
-  if (!open_reference(&own, LADE_PINNED_DEBUG, 0)) return;
+  if (!open_pytorch(&own, LADE_PINNED_DEBUG, 0)) return;
   char *block = pinned_fixture_alloc(&own, 900); /* and a guard: 1024 bytes in all */
   LADE_EXPECT_EQ_UINT(pinned_fixture_info(&own, block).bytes, 1024);
   block[1024] = 'x';
@@ -47,13 +47,13 @@ LADE_TEST(PinnedReference, DebugModeStaysWithinSmallBlocks) {
 }
 
 /* Sources that work in whole pages, or promise no alignment, serve small blocks as well. */
-LADE_TEST(PinnedReference, EverySourceServesSmallBlocks) {
+LADE_TEST(PolicyPytorch, EverySourceServesSmallBlocks) {
   static const uint32_t sources[] = {LADE_PINNED_SOURCE_REGISTER, LADE_PINNED_SOURCE_DRIVER, LADE_PINNED_SOURCE_POOL,
                                      LADE_PINNED_SOURCE_PAGEABLE};
   for (int i = 0; i < 4; i++) {
     pinned_fixture own;
     void *blocks[4];
-    if (!open_reference(&own, 0, sources[i])) return;
+    if (!open_pytorch(&own, 0, sources[i])) return;
     for (int k = 0; k < 4; k++) {
       blocks[k] = pinned_fixture_alloc(&own, (size_t)100 << k);
       memset(blocks[k], k, (size_t)100 << k);

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Counters of a pinned pool: those that more than one instruction changes.
+ *
+ * Locks: none.
+ */
+#include "host/counters.h"
+
+void ladei_pinned_peak_raise(_Atomic(uint64_t) *peak, uint64_t value) {
+  uint64_t old = atomic_load_explicit(peak, memory_order_relaxed);
+  while (old < value &&
+         !atomic_compare_exchange_weak_explicit(peak, &old, value, memory_order_relaxed, memory_order_relaxed)) {
+  }
+}
+
+void ladei_pinned_gauge_sub(ladei_pinned_gauge *gauge, uint64_t amount) {
+  atomic_fetch_sub_explicit(&gauge->current, amount, memory_order_relaxed);
+}
+
+bool ladei_pinned_gauge_add_below(ladei_pinned_gauge *gauge, uint64_t amount, uint64_t max) {
+  uint64_t current = ladei_pinned_gauge_current(gauge);
+  do {
+    if (current > max || amount > max - current) return false;
+  } while (!atomic_compare_exchange_weak_explicit(&gauge->current, &current, current + amount, memory_order_relaxed,
+                                                  memory_order_relaxed));
+  ladei_pinned_count(&gauge->allocated, amount);
+  ladei_pinned_peak_raise(&gauge->peak, current + amount);
+  return true;
+}
+
+void ladei_pinned_published_change(ladei_pinned_published *published, uint64_t before, uint64_t now) {
+  if (now != before) {
+    uint64_t change = now - before; /* modulo 2^64 */
+    uint64_t current = atomic_fetch_add_explicit(&published->current, change, memory_order_relaxed) + change;
+    if ((int64_t)current > 0) ladei_pinned_peak_raise(&published->peak, current);
+  }
+}
+
+void ladei_pinned_timer_init(ladei_pinned_timer *timer) { atomic_init(&timer->min_ns, UINT64_MAX); }
+
+void ladei_pinned_timer_add(ladei_pinned_timer *timer, uint64_t calls, uint64_t ns) {
+  uint64_t shortest = atomic_load_explicit(&timer->min_ns, memory_order_relaxed);
+  if (calls == 0) return;
+  ladei_pinned_count(&timer->count, calls);
+  ladei_pinned_count(&timer->total_ns, ns);
+  ladei_pinned_peak_raise(&timer->max_ns, ns);
+  while (shortest > ns && !atomic_compare_exchange_weak_explicit(&timer->min_ns, &shortest, ns, memory_order_relaxed,
+                                                                 memory_order_relaxed)) {
+  }
+}

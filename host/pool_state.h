@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pinned pool, as the files of host/ share it. What needs no pool is below:
+ *
+ *   segment, run, tlsf    memory and its free blocks           source, driver_pools, prefault   where it comes from
+ *   node, bins            free blocks of one NUMA node         counters, room, stakes, debug, background   parts of a pool
+ *   pointer_lookup        address -> block                     thread_cache, ready   ready blocks of one thread
+ *
+ * What works on a pool is above, in this order; each file uses those before it:
+ *
+ *   usage           what is in use and pending                 memory      growing, giving back, the cap
+ *   stats           what users read                            policy_default, policy_pytorch   the choices
+ *   nodes           nodes and devices, blocks that go back     pinned, snapshot   the public calls
+ *   thread_caches   caches of all threads                      pool        create, destroy, check
+ *
+ * Locks, outermost first: pool->threads_lock, pool->lock, node->lock, those of base/ and runtime/retire. No driver call under
+ * any of them.
+ */
+#ifndef LADE_HOST_POOL_STATE_H
+#define LADE_HOST_POOL_STATE_H
+
+#include <stdatomic.h>
+
+#include "base/lock.h"
+#include "base/pagemap.h"
+#include "host/background.h"
+#include "host/counters.h"
+#include "host/debug.h"
+#include "host/node.h"
+#include "host/policy.h"
+#include "host/room.h"
+#include "host/source.h"
+#include "host/stakes.h"
+#include "host/thread_cache.h"
+#include "host/topology.h"
+#include "lade/pinned.h"
+#include "runtime/retire/retire.h"
+
+/* Node index of a device before it was looked up. */
+enum { LADEI_PINNED_NODE_UNRESOLVED = -1 };
+
+/* For tests: what a pool takes the machine to be. All zero: what it is. */
+typedef struct ladei_pinned_hooks {
+  ladei_topology_kind topology_kind;
+  const char *topology; /* borrowed for the pool's life */
+  const char *root;     /* before /proc and /sys, for the default cap; NULL: "" */
+} ladei_pinned_hooks;
+
+struct lade_pinned_pool {
+  /* Constant. */
+  uint64_t id; /* no other pool of the process has or gets it */
+  uint64_t
+      fast_id; /* the same; in debug mode and under a policy without thread caches one that no thread-local ever names */
+  const ladei_pinned_policy *policy;
+  void *policy_state;        /* the policy's own */
+  ladei_pinned_debug *debug; /* NULL: off */
+  lade_runtime *runtime;
+  ladei_pinned_source_settings source;
+  ladei_pinned_hooks hooks;
+  uint64_t max_bytes;
+  uint32_t event_batch;
+  uint64_t wait_ns;
+  uint64_t max_idle_ns; /* 0: no age-out */
+  size_t segment_bytes;
+  size_t magazine_bytes; /* in the magazines of all threads */
+  int device;            /* that lade_pinned_alloc is near to */
+  int device_count;
+
+  ladei_retire *retire;
+  ladei_pagemap map; /* address -> segment */
+
+  /* Nodes are added, never removed; the first `node_count` are there. */
+  _Atomic(ladei_pinned_node *) nodes[LADEI_PINNED_MAX_NODES];
+  _Atomic(uint32_t) node_count;
+  _Atomic(int32_t) *device_nodes; /* [device_count] index of the node's cache, or LADEI_PINNED_NODE_UNRESOLVED */
+  _Atomic(int32_t) home_node;     /* the same for `device` */
+  _Atomic(ladei_pinned_thread_counters *)
+      departed[LADEI_PINNED_MAX_NODES]; /* by node: what threads without cache counted */
+
+  ladei_lock threads_lock;              /* keeps `threads` still for readers: it is changed under both locks */
+  ladei_lock lock;                      /* guards: adding nodes, spare_segments, births, threads, node->growing */
+  ladei_condition grown;                /* some node->growing went back to false */
+  ladei_pinned_segment *spare_segments; /* metadata without memory, linked by next */
+  uint64_t births;
+  ladei_pinned_thread_cache *threads;
+  ladei_pinned_thread_cache *steal_next; /* where the next look for idle threads begins; NULL: at the first */
+  bool lanes_closed;                     /* runtime/retire is going, or gone */
+  _Atomic(size_t) magazine_quota_bytes;  /* sum of the threads' quotas */
+  _Atomic(uint32_t) last_thread;         /* ids given to thread caches */
+  _Atomic(bool) large_kept;              /* some thread may keep a block above the magazines' sizes */
+  _Atomic(bool) unreached;               /* the last drain had to leave some thread's cache alone */
+  _Atomic(uint32_t) leaving;             /* exiting threads that still hand over their blocks */
+
+  ladei_lock topology_lock;
+  ladei_topology *topology; /* guard: topology_lock while NULL; constant afterwards */
+  bool topology_tried;
+
+  ladei_pinned_room room; /* at the cap */
+
+  ladei_pinned_background background;
+  ladei_pinned_driver_pools driver_pools;
+  _Atomic(uint64_t) aged_ns; /* when free segments were last looked at for their age */
+  ladei_pinned_pool_counters counters;
+  ladei_pinned_stakes stakes; /* of pipelines in the pool */
+};
+
+static inline uint32_t ladei_pinned_pool_node_count(const lade_pinned_pool *pool) {
+  return atomic_load_explicit(&pool->node_count, memory_order_acquire);
+}
+static inline ladei_pinned_node *ladei_pinned_pool_node(const lade_pinned_pool *pool, uint32_t index) {
+  return atomic_load_explicit(&pool->nodes[index], memory_order_acquire);
+}
+/* What threads that have no cache, or none any more, counted on a node that is there. */
+static inline ladei_pinned_thread_counters *ladei_pinned_pool_exited(const lade_pinned_pool *pool, uint32_t index) {
+  return atomic_load_explicit(&pool->departed[index], memory_order_acquire);
+}
+/* Whether the bytes of a class's blocks are counted, and do not follow from their number. */
+static inline bool ladei_pinned_pool_counts_bytes(const lade_pinned_pool *pool, unsigned class_index) {
+  return class_index >= LADEI_PINNED_MAGAZINE_CLASSES || !pool->policy->uses_thread_caches;
+}
+static inline uint64_t ladei_pinned_pool_now_ns(const lade_pinned_pool *pool) {
+  return pool->runtime->ops->now_ns(pool->runtime->self);
+}
+
+static inline lade_pinned_state ladei_pinned_public_state(ladei_pinned_block_state state) {
+  return state == LADEI_PINNED_BLOCK_IN_USE    ? LADE_PINNED_IN_USE
+         : state == LADEI_PINNED_BLOCK_PENDING ? LADE_PINNED_PENDING
+                                               : LADE_PINNED_CACHED;
+}
+
+#endif /* LADE_HOST_POOL_STATE_H */

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocks for rings.
+ *
+ * Note [What will be given back]
+ * A ring that is refused asks what others held: before it asked the pool or after, in either case it would have been
+ * memory that comes back. Blocks held and given back in between show in `gives`. Nothing of that: at the moment of the
+ * refusal the program had all.
+ *
+ * Locks: none here; those of stakes.h and of the pool, one after the other.
+ */
+#include "host/ring_alloc.h"
+
+#include "base/error.h"
+#include "host/pool_state.h"
+#include "host/usage.h"
+
+ladei_pinned_stakes *ladei_pinned_stakes_of(lade_pinned_pool *pool) { return &pool->stakes; }
+
+/* What may come back. */
+typedef struct outlook {
+  ladei_pinned_stakes_view rings;
+  bool pending;
+} outlook;
+
+static outlook outlook_of(lade_pinned_pool *pool, const ladei_pinned_stake *stake) {
+  ladei_retire_counters uses;
+  ladei_retire_counters_get(pool->retire, &uses);
+  /* What is in quarantine may stay there. */
+  bool pending = ladei_pinned_pending_read(pool).blocks > uses.quarantined_uses;
+  return (outlook){.rings = ladei_pinned_stakes_look(&pool->stakes, stake), .pending = pending};
+}
+
+/* Whether the refusal between the two may end by itself: Note [What will be given back]. */
+static bool will_end(const outlook *before, const outlook *after, bool smallest) {
+  bool gave = before->rings.gives != after->rings.gives;
+  bool spare = before->rings.spare || after->rings.spare || before->pending || after->pending || gave;
+  return spare || (smallest && (before->rings.others > 0 || after->rings.others > 0));
+}
+
+lade_status ladei_pinned_stake_alloc(lade_pinned_pool *pool, ladei_pinned_stake *stake, size_t bytes, int device,
+                                     bool only, bool smallest, void **out) {
+  lade_error saved;
+  outlook before = {.pending = false};
+  if (only) before = outlook_of(pool, stake);
+  if (!ladei_pinned_stake_begin(&pool->stakes, stake, only)) return LADE_NOT_READY;
+  ladei_error_save(&saved);
+  lade_status status = lade_pinned_alloc_near(pool, bytes, device, out);
+  if (status == LADE_ERR_LIMIT && only) {
+    outlook after = outlook_of(pool, stake);
+    if (will_end(&before, &after, smallest)) {
+      ladei_error_restore(&saved);
+      status = LADE_NOT_READY;
+    }
+  }
+  ladei_pinned_stake_end(&pool->stakes, stake, status);
+  return status;
+}
+
+lade_status ladei_pinned_stake_free(lade_pinned_pool *pool, ladei_pinned_stake *stake, void *block) {
+  lade_status status = lade_pinned_free(pool, block);
+  ladei_pinned_stake_gave(&pool->stakes, stake);
+  return status;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is in use and what is pending in a pool.
+ *
+ * Every alloc and free counts with its thread alone (thread_cache.h). Threads publish to the nodes now and then, for the peaks;
+ * whoever reads sums over the threads.
+ */
+#ifndef LADE_HOST_USAGE_H
+#define LADE_HOST_USAGE_H
+
+#include "host/counters.h"
+#include "host/thread_cache.h"
+#include "lade/pinned.h"
+
+/* Pending blocks. What becomes pending is counted by the thread that frees it (its tallies of the node, or the node's of
+ * threads that have none), what no longer is by the node. Note [Peak of pending] */
+void ladei_pinned_pending_add(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies, unsigned node,
+                              unsigned class_index, uint64_t bytes);
+void ladei_pinned_pending_sub(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_pinned_amount amount);
+/* A thread shows the node what it has freed of a class since the last time. By the owner of the tallies, or after it. */
+void ladei_pinned_pending_tell(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies, unsigned class_index);
+ladei_pinned_amount ladei_pinned_pending_read(lade_pinned_pool *pool);
+/* What is pending no longer, ever: differs where blocks have come back meanwhile. */
+ladei_pinned_amount ladei_pinned_retired_read(const lade_pinned_pool *pool);
+
+/* A thread's use of a class changed: at refill and flush; with every call where threads have no tallies. */
+void ladei_pinned_in_use_tell(lade_pinned_pool *pool, unsigned node, unsigned class_index,
+                              const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now);
+
+/* Shows the pool's peaks what the thread did with a class since the last time: at refill, flush and read. */
+void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
+                                       unsigned class_index);
+/* The same after a free that found no ready place, if a magazine's worth of frees was not shown yet; larger blocks at
+ * once. */
+void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
+                                             unsigned class_index);
+
+/* Sums over all threads. */
+typedef struct ladei_pinned_usage {
+  uint64_t allocs, frees, requested_allocated, requested_freed, bytes_allocated, bytes_freed;
+  ladei_pinned_amount pending_allocated;
+} ladei_pinned_usage;
+
+void ladei_pinned_usage_add(ladei_pinned_usage *sum, const ladei_pinned_usage *usage);
+
+/* Of one class on one node. Caller holds pool->threads_lock. */
+ladei_pinned_usage ladei_pinned_class_usage_read(const lade_pinned_pool *pool, unsigned node, unsigned class_index);
+/* Of all nodes and classes. */
+void ladei_pinned_usage_read(lade_pinned_pool *pool, ladei_pinned_usage *out);
+
+#endif /* LADE_HOST_USAGE_H */

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Endpoints that are memory of a device: the pipeline's own, or a peer of it. The device copies by itself. */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "pipeline/endpoints/copy.h"
+#include "pipeline/endpoints/kinds.h"
+
+static lade_status device_check(const ladei_pipe_request *request, const lade_endpoint *host, uint64_t bytes) {
+  if (bytes == 0) return LADE_OK;
+  if (host->memory == NULL)
+    return ladei_error_null("lade_pipeline_submit", ladei_pipe_field_of(request, "host.memory").name);
+  if (host->fd < 0 || host->fd >= request->pipeline->devices) {
+    char expected[64];
+    (void)snprintf(expected, sizeof expected, "a device from 0 to %d", request->pipeline->devices - 1);
+    return ladei_error_argument("lade_pipeline_submit", ladei_pipe_field_of(request, "host.fd").name, expected, "%d",
+                                host->fd);
+  }
+  return request->transfer->checksum == LADE_CHECKSUM_NONE
+             ? LADE_OK
+             : ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_pipeline_submit: no checksums of memory of a device");
+}
+
+static bool device_is_direct(ladei_pipe_request *request, ladei_pipe_piece *piece) {
+  (void)request;
+  (void)piece;
+  return true;
+}
+
+/* By itself, after what comes before it in the chunk. */
+static lade_status device_copy(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
+  const lade_runtime *runtime = copies->pipeline->runtime;
+  int own = copies->pipeline->options.device;
+  int other = extent->piece->host.fd;
+  char *here = extent->piece->device + extent->offset;
+  char *there = (char *)extent->piece->host.memory + extent->offset;
+  lade_status status = ladei_pipe_copies_submit(copies);
+  if (status != LADE_OK) return status;
+  char *dst = copies->to_device ? here : there;
+  char *src = copies->to_device ? there : here;
+  if (other == own) {
+    status = runtime->ops->copy(runtime->self, LADEI_COPY_D2D, dst, src, extent->bytes, copies->stream);
+  } else {
+    status = runtime->ops->copy_peer(runtime->self, dst, copies->to_device ? own : other, src,
+                                     copies->to_device ? other : own, extent->bytes, copies->stream);
+  }
+  if (status == LADE_OK) ladei_pipe_copies_count(copies);
+  return status;
+}
+
+const ladei_pipe_endpoint_kind ladei_pipe_endpoint_device = {
+    .check = device_check,
+    .is_direct = device_is_direct,
+    .copy = device_copy,
+};
