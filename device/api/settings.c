@@ -11,11 +11,13 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "device/heap/recent.h"
 #include "device/state/checks.h"
 
 static void ages_tick_update(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
+  ladei_device_recent_forget_all(heap);
   heap->ages_tick = allocator->fraction_set && heap->settings.collection_threshold > 0.0;
 }
 
@@ -120,6 +122,7 @@ static void settings_read(ladei_device_settings *settings, const lade_device_opt
 
 void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_device_options *options) {
   ladei_lock_acquire(&allocator->lock);
+  ladei_device_recent_forget_all(&allocator->heap);
   settings_read(&allocator->heap.settings, options);
   atomic_store_explicit(&allocator->reference, allocator->heap.settings.reference, memory_order_relaxed);
   allocator->max_bytes = options->max_bytes == 0 ? UINT64_MAX : options->max_bytes;

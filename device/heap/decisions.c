@@ -10,6 +10,7 @@
  * Locks: the allocator's lock.
  */
 #include "device/heap/heap.h"
+#include "device/heap/recent.h"
 
 static ladei_device_block *block_of(ladei_device_order_node *node) {
   return LADEI_DEVICE_ORDER_RECORD(node, ladei_device_block, order);
@@ -67,6 +68,7 @@ static ladei_device_block *best_fit(const ladei_device_heap *heap, const ladei_d
 ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                              uint64_t stream_key, size_t rounded) {
   ladei_device_heap_assert_locked(heap);
+  ladei_device_recent_forget(heap, stream_key, pool->is_small);
   if (heap->ages_tick) pool->searches++;
   ladei_device_block *block = best_fit(heap, pool, stream_key, rounded);
   if (block == NULL) return NULL;
@@ -93,6 +95,7 @@ bool ladei_device_pool_pick_oversize(ladei_device_heap *heap, ladei_device_block
   ladei_device_heap_assert_locked(heap);
   size_t limit = heap->settings.max_split_bytes;
   if (limit == LADEI_DEVICE_SPLIT_UNLIMITED) return false;
+  ladei_device_recent_forget_all(heap);
   size_t wanted = ladei_size_max(rounded, limit);
   for (ladei_device_block *block = free_at_least(pool, stream_key, wanted); block != NULL; block = free_next(block)) {
     if (block_is_whole_plain(block)) {
@@ -115,6 +118,7 @@ bool ladei_device_pool_pick_oversize(ladei_device_heap *heap, ladei_device_block
 
 void ladei_device_heap_pick_aged(ladei_device_heap *heap, uint64_t target, ladei_device_block_list *leaving) {
   ladei_device_heap_assert_locked(heap);
+  ladei_device_recent_forget_all(heap);
   const ladei_device_block_pool *pool = &heap->large_pool;
   double age_sum = 0.0;
   uint64_t candidates = 0;
@@ -164,6 +168,7 @@ void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool
                                 ladei_device_block_list *leaving) {
   ladei_device_heap_assert_locked(heap);
   assert(heap->grants == 0);
+  ladei_device_recent_forget_all(heap);
   /* Edges that stay are smaller than their block, so they lie before it in the order or are skipped once more: a block
    * without a whole granule is left as it is. */
   ladei_device_block *next;

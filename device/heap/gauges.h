@@ -81,6 +81,19 @@ static inline void ladei_device_gauges_lower(ladei_device_gauges *gauges, bool s
   ladei_device_gauge_lower(&gauges->part[small_pool], amount);
 }
 
+/* inactive_split when a block of a plain segment that was split, or was not, is taken and `remaining` bytes of it stay
+ * free. */
+static inline void ladei_device_split_gauges_on_take(ladei_device_counters *counters, bool small, bool was_split,
+                                                     uint64_t taken, uint64_t remaining) {
+  if (was_split) {
+    ladei_device_gauges_lower(&counters->inactive_split_bytes, small, taken);
+    if (remaining == 0) ladei_device_gauges_lower(&counters->inactive_split, small, 1);
+  } else if (remaining != 0) {
+    ladei_device_gauges_raise(&counters->inactive_split_bytes, small, remaining);
+    ladei_device_gauges_raise(&counters->inactive_split, small, 1);
+  }
+}
+
 /* As users see them. The caller fills in what is not counted here. */
 void ladei_device_counters_read(const ladei_device_counters *counters, lade_device_stats *out);
 

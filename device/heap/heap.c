@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/heap/recent.h"
+
 void ladei_device_heap_init(ladei_device_heap *heap) {
   memset(heap, 0, sizeof *heap);
   ladei_slab_init(&heap->blocks, sizeof(ladei_device_block));
@@ -264,12 +266,13 @@ ladei_device_heap_segment *ladei_device_heap_counted_next(const ladei_device_hea
 
 ladei_device_block *ladei_device_heap_segment_block(const ladei_device_heap *heap,
                                                     const ladei_device_heap_segment *segment) {
+  ladei_device_recent_settle(heap);
   if (segment->hidden != NULL) return segment->hidden;
   return ladei_device_block_map_get(&heap->starts, segment->address);
 }
 
 ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64_t address) {
-  ladei_device_heap_assert_locked(heap);
+  ladei_device_recent_settle(heap);
   ladei_device_block *block = ladei_device_block_map_get(&heap->starts, address);
   if (block != NULL) return block;
   ladei_device_order_key key = {{address, 0, 0}};
@@ -350,6 +353,7 @@ ladei_device_granule *ladei_device_granule_at(const ladei_device_granule_table *
 
 void ladei_device_block_remove(ladei_device_block *block) {
   assert(block->state == LADEI_DEVICE_HEAP_FREE || block->state == LADEI_DEVICE_HEAP_HOLE);
+  assert(block->previous == NULL || block->previous->state != LADEI_DEVICE_HEAP_RECENT); /* K3 */
   ladei_device_block_pool *pool = block->segment->pool;
   if (block->state == LADEI_DEVICE_HEAP_FREE)
     ladei_device_free_set_remove(&pool->free, &block->order);
@@ -503,24 +507,12 @@ static inline __attribute__((always_inline)) ladei_device_block *block_settle(la
 ladei_device_block *ladei_device_block_insert(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
   assert(block->state == LADEI_DEVICE_HEAP_BUSY);
+  ladei_device_recent_forget(heap, block->segment->stream_key, block->segment->pool->is_small);
   merged neighbours;
   return block_settle(heap, block, &neighbours);
 }
 
 /* ---- Handing out ------------------------------------------------------------------------------------------------- */
-
-/* inactive_split when a block of a plain segment that was split, or was not, is taken and `remaining` bytes of it stay
- * free. */
-static void split_gauges_on_take(ladei_device_heap *heap, bool small, bool was_split, size_t taken, size_t remaining) {
-  ladei_device_counters *counters = &heap->counters;
-  if (was_split) {
-    ladei_device_gauges_lower(&counters->inactive_split_bytes, small, taken);
-    if (remaining == 0) ladei_device_gauges_lower(&counters->inactive_split, small, 1);
-  } else if (remaining != 0) {
-    ladei_device_gauges_raise(&counters->inactive_split_bytes, small, remaining);
-    ladei_device_gauges_raise(&counters->inactive_split, small, 1);
-  }
-}
 
 /* The BUSY block that is handed out; what is left of it is FREE. */
 static ladei_device_block *block_take(ladei_device_heap *heap, ladei_device_block *block, size_t rounded, bool split) {
@@ -533,17 +525,10 @@ static ladei_device_block *block_take(ladei_device_heap *heap, ladei_device_bloc
   return block;
 }
 
-ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_device_block *block, size_t rounded,
-                                                size_t requested, bool split) {
+void ladei_device_block_hand_out_whole(ladei_device_heap *heap, ladei_device_block *block, size_t requested) {
   ladei_device_heap_assert_locked(heap);
-  assert(block->mapped && block->size >= rounded);
-  const ladei_device_heap_segment *segment = block->segment;
-  bool small = segment->pool->is_small;
-  bool was_split = ladei_device_block_is_split(block);
-  size_t remaining = split ? block->size - rounded : 0;
-  block = block_take(heap, block, rounded, split);
+  bool small = block->segment->pool->is_small;
   size_t size = block->size;
-  if (!ladei_device_heap_segment_expandable(segment)) split_gauges_on_take(heap, small, was_split, size, remaining);
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_ALLOCATED);
   block->requested = requested;
   ladei_device_counters *counters = &heap->counters;
@@ -555,6 +540,21 @@ ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_d
   block->oversize_counted = size >= heap->settings.max_split_bytes;
   if (block->oversize_counted) ladei_device_gauge_raise(&counters->oversize_allocations, 1);
   if (heap->listener != NULL) heap->listener->block_alloc(heap, block);
+}
+
+ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_device_block *block, size_t rounded,
+                                                size_t requested, bool split) {
+  ladei_device_heap_assert_locked(heap);
+  assert(block->mapped && block->size >= rounded);
+  const ladei_device_heap_segment *segment = block->segment;
+  bool small = segment->pool->is_small;
+  ladei_device_recent_forget(heap, segment->stream_key, small);
+  bool was_split = ladei_device_block_is_split(block);
+  size_t remaining = split ? block->size - rounded : 0;
+  block = block_take(heap, block, rounded, split);
+  if (!ladei_device_heap_segment_expandable(segment))
+    ladei_device_split_gauges_on_take(&heap->counters, small, was_split, block->size, remaining);
+  ladei_device_block_hand_out_whole(heap, block, requested);
   return block;
 }
 
@@ -599,6 +599,7 @@ void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_bloc
   bool small = segment->pool->is_small;
   size_t size = block->size;
   size_t requested = block->requested;
+  ladei_device_recent_forget(heap, segment->stream_key, small);
   block->requested = 0;
   if (block->state != LADEI_DEVICE_HEAP_BUSY) {
     waiting_add(heap, 0, 1);

@@ -12,24 +12,27 @@
  *   PENDING   freed; its ticket waits in runtime/retire for the other streams that used it
  *   DEFERRED  freed with uses by other streams of the capture under way into its pool; it comes back after the capture
  *   BUSY      detached for a driver call in flight, or on its way to the requester; touched by its detacher only
+ *   RECENT    cached too, but not in the set yet: coalescing is deferred (recent.h)
  *
  *   BUSY --insert---> FREE, HOLE --remove------> BUSY        in the cache
  *   BUSY --hand_out-> ALLOCATED --free_begin---> BUSY        the program has it
  *   BUSY --free_wait-> PENDING --free_complete-> BUSY        other streams use it
  *   BUSY --free_wait-> DEFERRED ---------------> PENDING     once the capture is over
+ *   BUSY --keep------> RECENT --hand_out, settle> BUSY       freed last, and handed out again or put into the cache
  *
  * A new record is BUSY, and one that is given up is. ladei_device_block_state_set checks that no other step is taken.
  *
  * I1  The blocks of a segment cover it without gap or overlap, linked in address order; the first one starts the
  *     segment.
  * I2  Each FREE block is in the free set and each HOLE in the hole set of its segment's pool, and nothing else is.
- * I3  No two neighbours are both FREE, and no two both HOLE.
+ * I3  No two neighbours are both FREE, and no two both HOLE. (A RECENT block counts as one with the FREE block above it, and
+ *     without one as FREE: for I9, and for everybody but this folder and the recount. K1 to K4 in recent.h.)
  * I4  A block is a multiple of 512 bytes; a HOLE begins and ends at granules of its segment.
  * I5  `starts` and the segment's start bits name exactly the starts of all blocks, but for segments that are hidden while
  *     the driver takes them back. Those are in `hidden`, and counted, until the driver has said that they are gone, or
  *     has handed out their addresses again.
- * I6  Only HOLE and BUSY blocks may be unmapped; the ticket of a FREE block or HOLE is idle, but for a note that met the free
- *     of its block: that one counts for the next tenant of the record.
+ * I6  Only HOLE and BUSY blocks may be unmapped; the ticket of a FREE or RECENT block or HOLE is idle, but for a note that
+ *     met the free of its block: that one counts for the next tenant of the record.
  * I7  reserved bytes = plain segments + mapped parts of expandable ones; the segment gauge counts the plain ones.
  * I8  allocation gauges sum ALLOCATED, active gauges ALLOCATED + PENDING + DEFERRED blocks; requested bytes sum what
  *     was asked for in active ones.
@@ -63,6 +66,7 @@ typedef enum ladei_device_block_state {
   LADEI_DEVICE_HEAP_PENDING,
   LADEI_DEVICE_HEAP_DEFERRED,
   LADEI_DEVICE_HEAP_BUSY,
+  LADEI_DEVICE_HEAP_RECENT,
 } ladei_device_block_state;
 
 struct ladei_device_private_pool;
@@ -176,6 +180,15 @@ typedef struct ladei_device_heap_listener {
   void (*segment_gone)(struct ladei_device_heap *heap, ladei_device_heap_segment *segment); /* its record goes */
 } ladei_device_heap_listener;
 
+/* What the last search of a stream in pools of one kind led to (recent.h). */
+typedef struct ladei_device_recent {
+  ladei_device_block *block; /* NULL: none */
+  size_t rounded;            /* what was searched for */
+  bool freed;                /* it is RECENT */
+} ladei_device_recent;
+
+enum { LADEI_DEVICE_RECENT_SLOTS = 64 }; /* of 32 streams whose numbers follow each other none shares one */
+
 typedef struct ladei_device_heap {
   ladei_slab blocks;          /* of ladei_device_block */
   ladei_device_block *spares; /* records between two uses, linked through `chain`: live to the slab, in no segment */
@@ -193,6 +206,8 @@ typedef struct ladei_device_heap {
   atomic_size_t waiting_count; /* PENDING and DEFERRED blocks; written under the lock */
   uint64_t grants;             /* threads that give a peer access to mapped memory: nothing may be unmapped meanwhile */
   bool ages_tick;              /* a fraction is set and collection_threshold > 0 */
+  ladei_device_recent recent[LADEI_DEVICE_RECENT_SLOTS]; /* by stream and kind of pool */
+  size_t recent_count;                                   /* RECENT blocks */
   ladei_device_counters counters;
   const ladei_device_heap_listener *listener; /* NULL: nobody listens, and that test is all the cost */
   void *listener_state;                       /* the listener's own */
@@ -210,6 +225,7 @@ static inline bool ladei_device_block_state_follows(ladei_device_block_state fro
   case LADEI_DEVICE_HEAP_FREE:
   case LADEI_DEVICE_HEAP_HOLE:
   case LADEI_DEVICE_HEAP_ALLOCATED:
+  case LADEI_DEVICE_HEAP_RECENT:
   case LADEI_DEVICE_HEAP_PENDING: return to == LADEI_DEVICE_HEAP_BUSY;
   case LADEI_DEVICE_HEAP_DEFERRED: return to == LADEI_DEVICE_HEAP_PENDING;
   case LADEI_DEVICE_HEAP_BUSY: return to != LADEI_DEVICE_HEAP_BUSY;
@@ -323,6 +339,8 @@ void ladei_device_block_swallow_next(ladei_device_heap *heap, ladei_device_block
  */
 ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_device_block *block, size_t rounded,
                                                 size_t requested, bool split);
+/* The part of it that follows where the block is BUSY and handed out whole: its gauges, inactive_split apart. */
+void ladei_device_block_hand_out_whole(ladei_device_heap *heap, ladei_device_block *block, size_t requested);
 /* First half of a free: the client's gauges. */
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block);
 /* In between, where other streams still use it: it becomes PENDING or DEFERRED. */

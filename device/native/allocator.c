@@ -22,6 +22,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "device/heap/recent.h"
 #include "device/native/driver.h"
 #include "device/native/expandable.h"
 #include "device/native/finish.h"
@@ -282,8 +283,15 @@ static lade_status request_serve(lade_device_allocator *allocator, ladei_device_
   ladei_device_heap *heap = &allocator->heap;
   request->rounded = ladei_device_round_request(&heap->settings, request->requested);
   request->pool = pool_choose(allocator, request->stream_key, request->rounded);
-  ladei_device_block *block = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
-  if (block == NULL) {
+  ladei_device_block *block = ladei_device_recent_find(heap, request->pool, request->stream_key, request->rounded);
+  if (block != NULL) {
+    ladei_device_recent_hand_out(heap, block, request->requested);
+    *out = (void *)(uintptr_t)block->address;
+    return LADE_OK;
+  }
+  block = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
+  bool found = block != NULL;
+  if (!found) {
     lade_status status = request_miss(allocator, request, &block);
     if (status != LADE_OK) return status;
   }
@@ -294,6 +302,7 @@ static lade_status request_serve(lade_device_allocator *allocator, ladei_device_
     return records_missing();
   }
   block = ladei_device_block_hand_out(heap, block, request->rounded, request->requested, split);
+  if (found) ladei_device_recent_note(heap, block, request->rounded);
   *out = (void *)(uintptr_t)block->address;
   return LADE_OK;
 }
@@ -336,7 +345,7 @@ static ladei_device_block *block_free(lade_device_allocator *allocator, ladei_de
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_block_free_begin(&allocator->heap, block);
   if (!ladei_retire_ticket_noted(&block->ticket)) {
-    ladei_device_block_free_complete(&allocator->heap, block);
+    ladei_device_recent_free_complete(&allocator->heap, block);
     return NULL;
   }
   if (ladei_device_uses_deferrable(allocator, block)) {

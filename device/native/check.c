@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recount of the heap's invariants I1 to I11 (heap.h), U2 (uses.c), H1 to H4 (history.h). Slow and without cleverness on
+ * Recount of the heap's invariants I1 to I11 (heap.h), K1 and K2 (recent.h), U2 (uses.c), H1 to H4 (history.h). Slow and without cleverness on
  * purpose: it shares no shortcut with the code it checks.
  *
  * Locks: the allocator's lock during the whole recount. No driver call.
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "device/heap/recent.h"
 #include "device/native/expandable.h"
 #include "device/native/native.h"
 #include "device/observe/history.h"
@@ -17,6 +18,7 @@ typedef struct heap_recount {
   lade_device_stats sums; /* `current` of each gauge, counted anew */
   size_t blocks;
   size_t free_blocks;
+  size_t recent;
   size_t holes;
   size_t deferred;
   size_t contexts;
@@ -40,6 +42,46 @@ static bool block_in_set(const ladei_device_block_pool *pool, const ladei_device
   return ladei_device_ordered_set_at_least(set, block->order.key) == &block->order;
 }
 
+static bool block_is(const ladei_device_block *block, ladei_device_block_state state) {
+  return block != NULL && block->state == state;
+}
+
+/* I9 of the block that `lowest` and those above it up to `highest` count as. */
+static void blocks_recount_split(heap_recount *r, const ladei_device_block *lowest, const ladei_device_block *highest) {
+  bool small = lowest->segment->pool->is_small;
+  bool split = lowest->previous != NULL || highest->next != NULL;
+  if (ladei_device_heap_segment_expandable(lowest->segment) || !split) return;
+  gauges_add(&r->sums.inactive_split, small, 1);
+  gauges_add(&r->sums.inactive_split_bytes, small, (size_t)(highest->address - lowest->address) + highest->size);
+}
+
+static ladei_device_block *record_of(ladei_device_order_node *node) {
+  return LADEI_DEVICE_ORDER_RECORD(node, ladei_device_block, order);
+}
+
+/* K1 in plain segments: a search would lead to the block, as no other one of the stream fits better. What the rules for
+ * expandable ones (decisions.c) make of a mixture is left out. */
+static bool recent_is_best(const ladei_device_block *block, size_t rounded) {
+  const ladei_device_free_set *set = &block->segment->pool->free;
+  const ladei_device_block *rest = block_is(block->next, LADEI_DEVICE_HEAP_FREE) ? block->next : NULL;
+  size_t whole = block->size + (rest != NULL ? rest->size : 0);
+  const ladei_device_block *other = record_of(ladei_device_free_set_find(set, block->segment->stream_key, rounded));
+  if (other != NULL && other == rest) other = record_of(ladei_device_free_set_larger(set, &rest->order));
+  if (other == NULL || ladei_device_heap_segment_expandable(other->segment)) return true;
+  return other->size > whole || (other->size == whole && other->address > block->address);
+}
+
+static void block_recount_recent(heap_recount *r, const ladei_device_block *block) {
+  const ladei_device_recent *slot = &r->heap->recent[ladei_device_recent_place_of(block->segment)];
+  r->recent++;
+  expect(r, slot->block == block && slot->freed, "K2 a recent block is the one that its slot names");
+  expect(r, !block_is(block->previous, LADEI_DEVICE_HEAP_FREE), "K2 the block below a recent one is not free");
+  expect(r, block->context == NULL && block->requested == 0 && block->mapped, "H3, I6, I8 a recent block is free");
+  if (!block_is(block->next, LADEI_DEVICE_HEAP_FREE)) blocks_recount_split(r, block, block);
+  if (r->broken != NULL || ladei_device_heap_segment_expandable(block->segment)) return;
+  expect(r, recent_is_best(block, slot->rounded), "K1 a search would lead to a recent block");
+}
+
 static void block_recount_free(heap_recount *r, const ladei_device_block *block) {
   const ladei_device_heap_segment *segment = block->segment;
   const ladei_device_block_pool *pool = segment->pool;
@@ -55,10 +97,7 @@ static void block_recount_free(heap_recount *r, const ladei_device_block *block)
   if (is_free) {
     r->free_blocks++;
     expect(r, block->age_base <= pool->searches, "I2 age of a free block");
-    if (!ladei_device_heap_segment_expandable(segment) && ladei_device_block_is_split(block)) {
-      gauges_add(&r->sums.inactive_split, pool->is_small, 1);
-      gauges_add(&r->sums.inactive_split_bytes, pool->is_small, block->size);
-    }
+    blocks_recount_split(r, block_is(block->previous, LADEI_DEVICE_HEAP_RECENT) ? block->previous : block, block);
   } else {
     r->holes++;
     r->held_bytes += ladei_device_expandable_held(block);
@@ -107,6 +146,7 @@ static void block_recount(heap_recount *r, const ladei_device_block *block) {
   case LADEI_DEVICE_HEAP_ALLOCATED:
   case LADEI_DEVICE_HEAP_PENDING:
   case LADEI_DEVICE_HEAP_DEFERRED: block_recount_active(r, block); break;
+  case LADEI_DEVICE_HEAP_RECENT: block_recount_recent(r, block); break;
   case LADEI_DEVICE_HEAP_BUSY: break; /* its detacher's: counted as mapped or not, no more */
   }
 }
@@ -125,7 +165,8 @@ static void segment_recount(heap_recount *r, const ladei_device_heap_segment *se
   segment_recount_held(r, segment);
   uint64_t end = segment->address;
   const ladei_device_block *previous = NULL;
-  for (const ladei_device_block *block = ladei_device_heap_segment_block(r->heap, segment); block != NULL;
+  /* Not by ladei_device_heap_segment_block, which settles recent blocks. */
+  for (const ladei_device_block *block = ladei_device_block_map_get(&r->heap->starts, segment->address); block != NULL;
        block = block->next) {
     expect(r, block->address == end && block->previous == previous && block->segment == segment,
            "I1 blocks cover their segment in order");
@@ -225,6 +266,7 @@ lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t
       segment_recount_held(&r, segment);
   if (r.broken == NULL) {
     expect(&r, r.blocks == r.heap->starts.count, "I5 nothing else in the map of starts");
+    expect(&r, r.recent == r.heap->recent_count, "K2 number of recent blocks");
     expect(&r, r.waiting == atomic_load(&r.heap->waiting_count), "I8 waiting blocks");
     expect(&r, r.deferred == atomic_load(&allocator->deferred_count), "U2 deferred blocks");
     /* Beside calls that grow or give back, holes of theirs are left out. */

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "device/heap/recent.h"
 #include "device/native/native.h"
 #include "device/native/private_pool.h"
 #include "device/native/uses.h"
@@ -294,6 +295,7 @@ static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_d
                                   lade_device_restored **out) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *pool = NULL;
+  ladei_device_recent_settle(&allocator->heap);
   lade_status status = pool_ready(allocator, "lade_device_checkpoint_set", checkpoint->id, false, &pool);
   for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++)
     status = segment_ready(allocator, pool, &checkpoint->segments[i]);

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "device/heap/recent.h"
 #include "device/native/capture_mode.h"
 #include "device/native/driver.h"
 #include "device/native/finish.h"
@@ -443,7 +444,7 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block
 
 /* Lets a BUSY mapped block swallow the next block if that is free memory or a BUSY part of the run. */
 static bool block_swallow_mapped(ladei_device_heap *heap, ladei_device_block *block, bool in_run) {
-  ladei_device_heap_assert_locked(heap);
+  ladei_device_recent_settle(heap);
   ladei_device_block *next = block->next;
   if (next == NULL || !next->mapped || next->state != (in_run ? LADEI_DEVICE_HEAP_BUSY : LADEI_DEVICE_HEAP_FREE))
     return false;
@@ -507,6 +508,7 @@ lade_status ladei_device_expandable_alloc(lade_device_allocator *allocator, cons
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
   size_t granule_bytes = granule_bytes_for(heap, request->pool);
+  ladei_device_recent_settle(heap);
   ladei_device_block *run = run_find(request);
   if (run != NULL) granule_bytes = run->segment->granules->bytes;
   size_t growing = run != NULL ? run_missing(run, granule_bytes, request->rounded)

@@ -20,6 +20,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "device/heap/recent.h"
 #include "device/observe/callbacks.h"
 #include "device/observe/history.h"
 #include "device/state/backend.h"
@@ -75,7 +76,7 @@ static uint64_t pool_cached_bytes(const ladei_device_block_pool *pool, size_t *b
 
 /* Bytes cached in private pools, which only their captures can use; at least so many where the budget is used up. */
 static void private_bytes_sum(const ladei_device_heap *heap, oom_facts *facts) {
-  ladei_device_heap_assert_locked(heap);
+  ladei_device_recent_settle(heap);
   size_t budget = PRIVATE_BLOCKS_MAX;
   const ladei_device_private_pool *pool = heap->private_pools;
   facts->private_bytes = 0;

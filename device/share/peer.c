@@ -10,6 +10,7 @@
 #include "device/share/peer.h"
 
 #include "base/error.h"
+#include "device/heap/recent.h"
 #include "device/native/expandable.h"
 #include "device/state/checks.h"
 
@@ -46,6 +47,7 @@ lade_status ladei_device_native_largest_get(lade_device_allocator *allocator, si
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
+  ladei_device_recent_settle(heap);
   largest = ladei_size_max(largest, pool_largest(&heap->small_pool));
   largest = ladei_size_max(largest, pool_largest(&heap->large_pool));
   for (const ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {

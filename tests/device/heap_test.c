@@ -47,6 +47,7 @@ static bool step_is_drawn(step s) {
       {LADEI_DEVICE_HEAP_BUSY, LADEI_DEVICE_HEAP_ALLOCATED}, {LADEI_DEVICE_HEAP_ALLOCATED, LADEI_DEVICE_HEAP_BUSY},
       {LADEI_DEVICE_HEAP_BUSY, LADEI_DEVICE_HEAP_PENDING},   {LADEI_DEVICE_HEAP_PENDING, LADEI_DEVICE_HEAP_BUSY},
       {LADEI_DEVICE_HEAP_BUSY, LADEI_DEVICE_HEAP_DEFERRED},  {LADEI_DEVICE_HEAP_DEFERRED, LADEI_DEVICE_HEAP_PENDING},
+      {LADEI_DEVICE_HEAP_BUSY, LADEI_DEVICE_HEAP_RECENT},    {LADEI_DEVICE_HEAP_RECENT, LADEI_DEVICE_HEAP_BUSY},
   };
   bool found = false;
   for (size_t i = 0; i < sizeof drawn / sizeof drawn[0]; i++)
@@ -66,8 +67,8 @@ LADE_TEST(DeviceHeap, StepOfABlockThatIsNotDrawnStopsTheProgram) {
 #ifdef NDEBUG
   LADE_SKIP("this build does not check states");
 #endif
-  for (int from = LADEI_DEVICE_HEAP_FREE; from <= LADEI_DEVICE_HEAP_BUSY; from++) {
-    for (int to = LADEI_DEVICE_HEAP_FREE; to <= LADEI_DEVICE_HEAP_BUSY; to++) {
+  for (int from = LADEI_DEVICE_HEAP_FREE; from <= LADEI_DEVICE_HEAP_RECENT; from++) {
+    for (int to = LADEI_DEVICE_HEAP_FREE; to <= LADEI_DEVICE_HEAP_RECENT; to++) {
       step s = {(ladei_device_block_state)from, (ladei_device_block_state)to};
       lade_test_context("from state %d to %d", from, to);
       LADE_EXPECT_EQ_INT(support_stopped(step_take, &s), !step_is_drawn(s));

@@ -205,6 +205,17 @@ static void op_alloc_huge(bench *own, int thread) {
   block_free(own, &own->blocks[place]);
 }
 
+/* One block again and again: it is freed as a recent one (device/heap/recent.h), in whatever moment of the other. */
+static void op_pairs(bench *own, int thread) {
+  (void)thread;
+  for (int i = 0; i < 2; i++) {
+    int place = alloc(own, SMALL, 0);
+    if (place < 0) return;
+    work(own, 0);
+    block_free(own, &own->blocks[place]);
+  }
+}
+
 static void op_free(bench *own, int thread) { block_free(own, block_of(own, thread, FRESH)); }
 
 static void op_free_recorded(bench *own, int thread) {
@@ -340,6 +351,7 @@ static void op_step(bench *own, int thread) {
   X("free", op_free)                                                                                                   \
   X("free_recorded", op_free_recorded)                                                                                 \
   X("record", op_record)                                                                                               \
+  X("pairs", op_pairs)                                                                                                 \
   X("cycle", op_cycle)                                                                                                 \
   X("retire_own", op_retire_own)                                                                                       \
   X("retire_recorded", op_retire_recorded)                                                                             \

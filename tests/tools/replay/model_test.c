@@ -197,6 +197,20 @@ static void burst_make(random_trace *t, support_random *random) {
   alloc_append(t, first, t->unit * support_random_between(random, 2, 4), stream);
 }
 
+/* One block freed and allocated again, some times, as programs do most. */
+static void pairs_make(random_trace *t, support_random *random) {
+  enum { MOST = 4, PAIR_OPS = 2 * MOST + 1 };
+  if (t->count + PAIR_OPS > OPS_MAX) return;
+  uint64_t id = id_make(random);
+  uint64_t bytes = size_make(t, random);
+  uint64_t stream = stream_make(random);
+  free_append(t, id);
+  for (uint64_t left = support_random_between(random, 1, MOST); left > 0; left--) {
+    alloc_append(t, id, bytes, stream);
+    free_append(t, id);
+  }
+}
+
 /* Mostly where other segments lie, or did, or will. */
 static uint64_t address_make(support_random *random) {
   if (support_random_one_in(random, 4)) return 2 * MI * support_random_between(random, 1, 1000);
@@ -242,6 +256,7 @@ static void trace_make(random_trace *t, uint64_t seed) {
     op_append(t, TRACE_FRACTION)->fraction = (double)support_random_between(&random, 1, 4) / 4.0;
   while (t->count < OPS_MAX) {
     if (t->unit > 0 && support_random_one_in(&random, 25)) burst_make(t, &random);
+    if (support_random_one_in(&random, 8)) pairs_make(t, &random);
     if (t->count < OPS_MAX) op_make(t, &random);
   }
 }
