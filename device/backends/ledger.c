@@ -2,6 +2,8 @@
 /* Ledger; model and invariants in ledger.h. */
 #include "device/backends/ledger.h"
 
+#include <assert.h>
+
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "device/native/capture_mode.h"
@@ -54,6 +56,25 @@ static void nested_calls_return(const lade_device_allocator *allocator) {
 
 /* ---- Records: lock held ------------------------------------------------------------------------------------------ */
 
+/* Whether a record may go from one state to another: the steps drawn in ledger.h. */
+static bool record_state_follows(ladei_device_record_state from, ladei_device_record_state to) {
+  switch (from) {
+  case LADEI_DEVICE_RECORD_NEW: return to == LADEI_DEVICE_RECORD_LIVE;
+  case LADEI_DEVICE_RECORD_LIVE: return to == LADEI_DEVICE_RECORD_FREED;
+  case LADEI_DEVICE_RECORD_FREED:
+  case LADEI_DEVICE_RECORD_REFUSED: return to == LADEI_DEVICE_RECORD_GIVING;
+  case LADEI_DEVICE_RECORD_GIVING: return to == LADEI_DEVICE_RECORD_REFUSED;
+  }
+  return false;
+}
+
+/* The only way from one state to another. */
+static void record_state_set(ladei_device_record *record, ladei_device_record_state state) {
+  assert(record_state_follows(record->state, state));
+  (void)record_state_follows;
+  record->state = state;
+}
+
 /* The record that an address lies in, any state; NULL if in none. */
 static ladei_device_record *record_find(const ladei_device_ledger *ledger, uint64_t address) {
   ladei_device_record *record =
@@ -68,7 +89,7 @@ lade_status ladei_device_ledger_lookup(lade_device_allocator *allocator, const v
   ladei_device_record *record = record_find(ledger_of(allocator), address);
   if (record == NULL) return ladei_device_pointer_foreign(allocator, call, pointer);
 
-  if (!record->live) return ladei_device_pointer_freed(allocator, call, pointer);
+  if (record->state != LADEI_DEVICE_RECORD_LIVE) return ladei_device_pointer_freed(allocator, call, pointer);
 
   if (exact && record->address != address)
     return ladei_device_pointer_interior(allocator, call, pointer, address - record->address);
@@ -93,7 +114,7 @@ static void record_insert(ladei_device_ledger *ledger, ladei_device_record *reco
 static void record_enter(lade_device_allocator *allocator, ladei_device_record *record) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_counters *counters = &allocator->heap.counters;
-  record->live = true;
+  record_state_set(record, LADEI_DEVICE_RECORD_LIVE);
   record->stream_retired = record->stream_noted = false;
   record_insert(ledger_of(allocator), record);
   ladei_device_gauges_raise(&counters->allocation, false, 1);
@@ -107,6 +128,7 @@ static void record_enter(lade_device_allocator *allocator, ladei_device_record *
 /* The source has it back. */
 static void record_leave(lade_device_allocator *allocator, ladei_device_record *record) {
   ladei_lock_assert_held(&allocator->lock);
+  assert(record->state == LADEI_DEVICE_RECORD_GIVING);
   ladei_device_counters *counters = &allocator->heap.counters;
   ladei_device_gauges_lower(&counters->active, false, 1);
   ladei_device_gauges_lower(&counters->active_bytes, false, record->bytes);
@@ -116,17 +138,22 @@ static void record_leave(lade_device_allocator *allocator, ladei_device_record *
   ladei_slab_free(&ledger_of(allocator)->records, record);
 }
 
-static void returning_append(ladei_device_ledger *ledger, ladei_device_record *record) {
-  record->next_returning = NULL;
-  *ledger->returning_end = record;
-  ledger->returning_end = &record->next_returning;
-  atomic_fetch_add_explicit(&ledger->returning_count, 1, memory_order_relaxed);
+static void refused_append(ladei_device_ledger *ledger, ladei_device_record *record) {
+  record_state_set(record, LADEI_DEVICE_RECORD_REFUSED);
+  record->next_refused = NULL;
+  *ledger->refused_end = record;
+  ledger->refused_end = &record->next_refused;
+  atomic_fetch_add_explicit(&ledger->refused_count, 1, memory_order_relaxed);
 }
 
 /* ---- Giving back: no lock held ----------------------------------------------------------------------------------- */
 
-/* Between the two, memory of records that this thread has taken to itself is on its way: who finds none waits for it. */
-static void return_begin(lade_device_allocator *allocator) { allocator->returns_in_flight++; }
+/* Between the two, memory of records that this thread offers is on its way: who finds none waits for it. begin: lock held;
+ * end: not. */
+static void return_begin(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
+  allocator->returns_in_flight++;
+}
 
 static void return_end(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
@@ -135,10 +162,11 @@ static void return_end(lade_device_allocator *allocator) {
   ladei_lock_release(&allocator->lock);
 }
 
-/* Offers a FREED record, which no other thread gives, to the source. */
+/* Offers a FREED or REFUSED record, which no other thread offers, to the source. */
 static lade_status record_give(lade_device_allocator *allocator, ladei_device_record *record, bool idle) {
   ladei_device_ledger *ledger = ledger_of(allocator);
   ladei_lock_acquire(&allocator->lock);
+  record_state_set(record, LADEI_DEVICE_RECORD_GIVING);
   ladei_device_ordered_set_remove(&ledger->by_address, &record->order);
   record->order.key = (ladei_device_order_key){{(uint64_t)(uintptr_t)record, 0, 0}};
   ladei_device_ordered_set_insert(&ledger->giving, &record->order);
@@ -161,7 +189,7 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_device_re
     nested_calls_return(allocator);
   } else {
     record_insert(ledger, record);
-    returning_append(ledger, record);
+    refused_append(ledger, record);
   }
   ladei_condition_broadcast(&allocator->returned);
   ladei_lock_release(&allocator->lock);
@@ -169,21 +197,21 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_device_re
 }
 
 /* Offers what was refused once more; returns the first refusal. */
-static lade_status returning_retry(lade_device_allocator *allocator, bool idle, uint64_t *out_given) {
+static lade_status refused_retry(lade_device_allocator *allocator, bool idle, uint64_t *out_given) {
   ladei_device_ledger *ledger = ledger_of(allocator);
-  if (atomic_load_explicit(&ledger->returning_count, memory_order_relaxed) == 0) return LADE_OK;
+  if (atomic_load_explicit(&ledger->refused_count, memory_order_relaxed) == 0) return LADE_OK;
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_record *record = ledger->returning;
-  ledger->returning = NULL;
-  ledger->returning_end = &ledger->returning;
-  atomic_store_explicit(&ledger->returning_count, 0, memory_order_relaxed);
+  ladei_device_record *record = ledger->refused;
+  ledger->refused = NULL;
+  ledger->refused_end = &ledger->refused;
+  atomic_store_explicit(&ledger->refused_count, 0, memory_order_relaxed);
   return_begin(allocator);
   ladei_lock_release(&allocator->lock);
   lade_status result = LADE_OK;
   lade_error error;
   ladei_device_record *next;
   for (; record != NULL; record = next) {
-    next = record->next_returning;
+    next = record->next_refused;
     lade_status status = record_give(allocator, record, idle);
     *out_given += status == LADE_OK;
     if (status == LADE_OK || result != LADE_OK) continue;
@@ -209,7 +237,7 @@ static lade_status uses_process(lade_device_allocator *allocator, unsigned flags
   lade_status status = ladei_retire_poll(allocator->retire, flags, &done);
   *out_given += done;
   if (status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED) return status;
-  (void)returning_retry(allocator, false, out_given);
+  (void)refused_retry(allocator, false, out_given);
   ladei_error_restore(&before);
   return LADE_OK;
 }
@@ -228,7 +256,7 @@ lade_status ladei_device_ledger_flush(lade_device_allocator *allocator) {
   lade_error error;
   if (waited != LADE_OK) ladei_error_save(&error);
   lade_status status = device_wait(allocator);
-  if (status == LADE_OK) status = returning_retry(allocator, true, &given);
+  if (status == LADE_OK) status = refused_retry(allocator, true, &given);
   if (waited == LADE_OK) return status;
   ladei_error_restore(&error);
   return waited;
@@ -253,6 +281,7 @@ static lade_status record_begin(lade_device_allocator *allocator, size_t bytes, 
   *out = ladei_slab_alloc(&ledger_of(allocator)->records);
   if (*out == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a block");
+  (*out)->state = LADEI_DEVICE_RECORD_NEW;
   allocator->growing_bytes += bytes;
   return LADE_OK;
 }
@@ -427,7 +456,7 @@ static lade_status block_free(lade_device_allocator *allocator, void *pointer) {
   ladei_lock_acquire(&allocator->lock);
   lade_status status = ladei_device_ledger_lookup(allocator, pointer, true, "lade_device_free", &record);
   if (status == LADE_OK) {
-    record->live = false;
+    record_state_set(record, LADEI_DEVICE_RECORD_FREED);
     ladei_device_gauges_lower(&allocator->heap.counters.allocation, false, 1);
     ladei_device_gauges_lower(&allocator->heap.counters.allocated_bytes, false, record->bytes);
     return_begin(allocator);
@@ -478,7 +507,8 @@ static lade_status own_uses_note(lade_device_allocator *allocator, const ladei_s
   ladei_device_order_node *node = ladei_device_ordered_set_first(&ledger_of(allocator)->by_address);
   for (; node != NULL; node = ladei_device_order_next(node)) {
     ladei_device_record *record = record_of(node);
-    if (!record->live || record->stream_noted || !streams_equal(&record->stream, stream)) continue;
+    if (record->state != LADEI_DEVICE_RECORD_LIVE || record->stream_noted || !streams_equal(&record->stream, stream))
+      continue;
     lade_status status = ladei_retire_note_resolved(allocator->retire, &record->ticket, stream, LADEI_NOTE_PLAIN);
     if (status != LADE_OK) return status;
     record->stream_noted = true;
@@ -531,7 +561,7 @@ lade_status ladei_device_ledger_open(lade_device_allocator *allocator, const lad
   ladei_device_ledger *ledger = ledger_of(allocator);
   ledger->source = source;
   ladei_slab_init(&ledger->records, sizeof(ladei_device_record));
-  ledger->returning_end = &ledger->returning;
+  ledger->refused_end = &ledger->refused;
   ladei_retire_options retire = {.owner = allocator, .done = uses_done, .event_batch = event_batch};
   return ladei_retire_create(allocator->runtime, &retire, &allocator->retire);
 }
@@ -541,7 +571,7 @@ lade_status ladei_device_ledger_close(lade_device_allocator *allocator, bool wai
   if (allocator->retire == NULL) return LADE_OK; /* closed by an earlier call, which failed later on */
   uint64_t given = 0;
   lade_status status = wait ? ladei_device_ledger_flush(allocator) : uses_process(allocator, LADEI_POLL_CLOSE, &given);
-  if (status == LADE_ERR_DEVICE_LOST) status = returning_retry(allocator, true, &given);
+  if (status == LADE_ERR_DEVICE_LOST) status = refused_retry(allocator, true, &given);
   if (ladei_device_gauges_current(&allocator->heap.counters.active) > 0)
     return status != LADE_OK ? status : ladei_device_check_active(allocator);
   status = ladei_retire_destroy(allocator->retire, wait);
@@ -556,7 +586,7 @@ static const char *ledger_recount(lade_device_allocator *allocator) {
   const ladei_device_ledger *ledger = ledger_of(allocator);
   const ladei_device_counters *counters = &allocator->heap.counters;
   uint64_t live = 0, live_bytes = 0, active_bytes = 0, end = 0;
-  size_t returning = 0;
+  size_t refused = 0;
   if (!ladei_device_ordered_set_check(&ledger->by_address)) return "L1 order of records";
   for (ladei_device_order_node *node = ladei_device_ordered_set_first(&ledger->by_address); node != NULL;
        node = ladei_device_order_next(node)) {
@@ -564,18 +594,18 @@ static const char *ledger_recount(lade_device_allocator *allocator) {
     if (record->address < end) return "L1 ranges do not overlap";
     end = record->address + record->bytes;
     active_bytes += record->bytes;
-    if (!record->live) continue;
+    if (record->state != LADEI_DEVICE_RECORD_LIVE) continue;
     live++;
     live_bytes += record->bytes;
   }
   for (ladei_device_order_node *node = ladei_device_ordered_set_first(&ledger->giving); node != NULL;
        node = ladei_device_order_next(node))
     active_bytes += record_of(node)->bytes;
-  for (const ladei_device_record *record = ledger->returning; record != NULL; record = record->next_returning) {
-    if (record->live) return "L3 state of a returning record";
-    returning++;
+  for (const ladei_device_record *record = ledger->refused; record != NULL; record = record->next_refused) {
+    if (record->state != LADEI_DEVICE_RECORD_REFUSED) return "L3 state of a refused record";
+    refused++;
   }
-  if (returning != atomic_load(&ledger->returning_count)) return "L3 number of returning records";
+  if (refused != atomic_load(&ledger->refused_count)) return "L3 number of refused records";
   if (ladei_device_gauges_current(&counters->allocation) != live ||
       ladei_device_gauges_current(&counters->allocated_bytes) != live_bytes)
     return "L2 allocation";

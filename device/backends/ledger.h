@@ -2,18 +2,18 @@
 /*
  * Ledger: what backends share that cut no blocks themselves but pass every request on to a source.
  *
- *   alloc: source->take --> LIVE --free--> FREED --(streams noted: runtime/retire)--> source->give --> gone
- *                                                                                         | refused
- *                                                                                     returning: tried again
+ *   source->take --> LIVE --free--> FREED --(streams noted: runtime/retire)--> GIVING: source->give --> gone
+ *                                                                              ^  | refused
+ *                                                                              +- REFUSED: tried again
  *
  * Each allocation has a record, found by any address inside it: so frees of wrong pointers are told apart, uses by other
  * streams are waited for before the source gets the memory back, and the counters are kept whatever the source is.
  *
- * L1  by_address holds exactly the records that are LIVE, or FREED and not being given; their ranges do not overlap. While
- *     a record is given it is in `giving`: once the source has the memory, it may hand it out again at any moment.
- * L2  allocation gauges sum LIVE records; active gauges and requested bytes sum all, those being given too. A ledger has no
- *     pools: what the gauges keep under the large one is told as the sum alone.
- * L3  returning holds exactly the FREED records whose give was refused and is not being tried again.
+ * L1  by_address holds exactly the LIVE, FREED and REFUSED records; their ranges do not overlap. `giving` holds the GIVING
+ *     ones: once the source has the memory, it may hand it out again at any moment.
+ * L2  allocation gauges sum LIVE records; active gauges and requested bytes sum all. A ledger has no pools: what the gauges
+ *     keep under the large one is shown as the sum alone.
+ * L3  `refused` holds exactly the REFUSED records, but for those that a thread has taken out to try again.
  * L4  After stream_retire of a block's stream no call names that stream: its give says NULL instead. Gives under way that
  *     name it are waited for.
  * L5  A request is refused only for what it found while no other thread took or gave: takes and gives are climbs and returns
@@ -27,15 +27,23 @@
 #include "device/heap/ordered_set.h"
 #include "device/state/backend.h"
 
+typedef enum ladei_device_record_state {
+  LADEI_DEVICE_RECORD_NEW,     /* the source is asked for its memory */
+  LADEI_DEVICE_RECORD_LIVE,    /* handed out */
+  LADEI_DEVICE_RECORD_FREED,   /* its uses are waited for; then it is offered to the source */
+  LADEI_DEVICE_RECORD_GIVING,  /* the source is asked to take it */
+  LADEI_DEVICE_RECORD_REFUSED, /* the source did not take it */
+} ladei_device_record_state;
+
 typedef struct ladei_device_record {
   ladei_slab_head head;
   ladei_device_order_node order; /* in by_address, or in giving by its own address */
-  struct ladei_device_record *next_returning;
+  struct ladei_device_record *next_refused;
   ladei_retire_ticket ticket; /* uses by other streams, and by its own if that was retired before the free */
   uint64_t address;
   size_t bytes;        /* as asked for */
   ladei_stream stream; /* that it was allocated on */
-  bool live;           /* handed out, else FREED */
+  ladei_device_record_state state;
   bool stream_retired; /* `stream` may be gone */
   bool stream_noted;   /* ... and its uses are in the ticket */
 } ladei_device_record;
@@ -57,9 +65,9 @@ typedef struct ladei_device_ledger {
   ladei_slab records;
   ladei_device_ordered_set by_address;
   ladei_device_ordered_set giving;
-  ladei_device_record *returning; /* first in, first out */
-  ladei_device_record **returning_end;
-  atomic_size_t returning_count; /* their number; written under the lock */
+  ladei_device_record *refused; /* first in, first out */
+  ladei_device_record **refused_end;
+  atomic_size_t refused_count; /* their number; written under the lock */
 } ladei_device_ledger;
 
 /* `ledger` is allocator->backend_state. On failure nothing is left. */

@@ -2,16 +2,18 @@
 /*
  * Driver allocations of other processes, mapped here: one mapping per handle, counted.
  *
- *   open:  (none) --busy--> driver opens --> count 1 --open--> count 2 ...
- *   close: count 2 --> count 1 --busy--> driver closes --> (none)
+ *   OPENING --driver opens--> OPEN, counted --last close--> CLOSING --driver closes--> gone
+ *      |                       ^                              |
+ *      +--refused--> gone      +-----------refused------------+
  *
- * M1  A handle has at most one entry. While an entry is busy, its driver call is in flight and others wait for it; so the
- *     driver is never asked to open what is open, nor to close what somebody has just opened again.
- * M2  An entry that is not busy has count > 0.
+ * M1  A handle has at most one entry. While an entry is OPENING or CLOSING, its driver call is in flight and others wait for
+ *     it; so the driver is never asked to open what is open, nor to close what somebody has just opened again.
+ * M2  An OPEN entry has count > 0, others have 0.
  * Locks: the allocator's lock, never during a driver call.
  */
 #include "device/share/ipc.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,13 +21,15 @@
 #include "base/error.h"
 #include "device/state/checks.h"
 
+typedef enum ipc_state { IPC_OPENING, IPC_OPEN, IPC_CLOSING, IPC_GONE } ipc_state;
+
 struct ladei_device_ipc_mapping {
   struct ladei_device_ipc_mapping *next;
   lade_device_ipc_handle handle;
   void *base;
-  size_t bytes; /* 0 if the driver did not say */
-  uint64_t count;
-  bool busy;
+  size_t bytes;   /* 0 if the driver did not say */
+  uint64_t count; /* opens less closes */
+  ipc_state state;
 };
 
 _Static_assert(sizeof(lade_device_ipc_handle) == sizeof(ladei_ipc_handle), "handles are the driver's bytes");
@@ -53,20 +57,40 @@ lade_status ladei_device_native_ipc_export(lade_device_allocator *allocator, con
 
 /* ---- Mappings ---------------------------------------------------------------------------------------------------- */
 
-/* Link to the entry of a handle, waiting until it is not busy; the link's target is NULL if there is none. */
+/* Whether an entry may go from one state to another: the steps drawn above. */
+static bool mapping_state_follows(ipc_state from, ipc_state to) {
+  switch (from) {
+  case IPC_OPENING: return to == IPC_OPEN || to == IPC_GONE;
+  case IPC_OPEN: return to == IPC_CLOSING;
+  case IPC_CLOSING: return to == IPC_OPEN || to == IPC_GONE;
+  case IPC_GONE: return false;
+  }
+  return false;
+}
+
+/* The only way from one state to another. */
+static void mapping_state_set(ladei_device_ipc_mapping *mapping, ipc_state state) {
+  assert(mapping_state_follows(mapping->state, state));
+  assert((state == IPC_OPEN) == (mapping->count > 0)); /* M2 */
+  (void)mapping_state_follows;
+  mapping->state = state;
+}
+
+/* Link to the entry of a handle, waiting while its driver call is in flight; the link's target is NULL if there is none. */
 static ladei_device_ipc_mapping **mapping_find(lade_device_allocator *allocator, const lade_device_ipc_handle *handle) {
   ladei_lock_assert_held(&allocator->lock);
   for (;;) {
     ladei_device_ipc_mapping **link = &allocator->ipc_mappings;
     while (*link != NULL && memcmp((*link)->handle.bytes, handle->bytes, sizeof handle->bytes) != 0)
       link = &(*link)->next;
-    if (*link == NULL || !(*link)->busy) return link;
+    if (*link == NULL || (*link)->state == IPC_OPEN) return link;
     ladei_condition_wait(&allocator->ipc_changed, &allocator->lock);
   }
 }
 
 static void mapping_remove(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping) {
   ladei_lock_assert_held(&allocator->lock);
+  assert(mapping->state == IPC_GONE);
   ladei_device_ipc_mapping **link = &allocator->ipc_mappings;
   while (*link != mapping) link = &(*link)->next;
   *link = mapping->next;
@@ -80,17 +104,19 @@ static ladei_device_ipc_mapping *mapping_create(lade_device_allocator *allocator
   ladei_device_ipc_mapping *mapping = calloc(1, sizeof *mapping);
   if (mapping == NULL) return NULL;
   mapping->handle = *handle;
+  mapping->state = IPC_OPENING;
   mapping->next = allocator->ipc_mappings;
   allocator->ipc_mappings = mapping;
   atomic_fetch_add_explicit(&allocator->import_count, 1, memory_order_relaxed);
   return mapping;
 }
 
-/* A busy entry's driver call has ended. */
-static void mapping_settle(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping, bool keep) {
+/* An entry's driver call has ended: it is open once, or gone. */
+static void mapping_settle(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping, bool open) {
   ladei_lock_assert_held(&allocator->lock);
-  mapping->busy = false;
-  if (!keep) mapping_remove(allocator, mapping);
+  mapping->count = open;
+  mapping_state_set(mapping, open ? IPC_OPEN : IPC_GONE);
+  if (!open) mapping_remove(allocator, mapping);
   ladei_condition_broadcast(&allocator->ipc_changed);
 }
 
@@ -100,7 +126,6 @@ static lade_status mapping_open(lade_device_allocator *allocator, ladei_device_i
   ladei_ipc_handle handle;
   memcpy(handle.bytes, mapping->handle.bytes, sizeof handle.bytes);
   void *base = NULL;
-  mapping->busy = true;
   ladei_lock_release(&allocator->lock);
   const lade_runtime_ops *ops = allocator->runtime->ops;
   ladei_pointer_attributes attributes = {.bytes = 0};
@@ -124,15 +149,14 @@ static lade_status handle_open(lade_device_allocator *allocator, const lade_devi
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_ipc_mapping *mapping = *mapping_find(allocator, handle);
-  if (mapping == NULL) {
+  if (mapping != NULL) {
+    mapping->count++;
+  } else {
     mapping = mapping_create(allocator, handle);
     status = mapping != NULL ? mapping_open(allocator, mapping)
                              : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory", call);
   }
-  if (status == LADE_OK) {
-    mapping->count++;
-    *out_base = mapping->base;
-  }
+  if (status == LADE_OK) *out_base = mapping->base;
   ladei_lock_release(&allocator->lock);
   return status;
 }
@@ -148,18 +172,18 @@ lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_de
 bool ladei_device_ipc_has(const lade_device_allocator *allocator, const void *pointer) {
   ladei_lock_assert_held(&allocator->lock);
   for (const ladei_device_ipc_mapping *mapping = allocator->ipc_mappings; mapping != NULL; mapping = mapping->next)
-    if (!mapping->busy && (uintptr_t)pointer - (uintptr_t)mapping->base < mapping->bytes) return true;
+    if (mapping->state == IPC_OPEN && (uintptr_t)pointer - (uintptr_t)mapping->base < mapping->bytes) return true;
   return false;
 }
 
 /* Asks the driver to close an entry; refused, it keeps its last open. Lock as above. */
 static lade_status mapping_close(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping) {
   ladei_lock_assert_held(&allocator->lock);
-  mapping->busy = true;
+  mapping->count = 0;
+  mapping_state_set(mapping, IPC_CLOSING);
   ladei_lock_release(&allocator->lock);
   lade_status status = allocator->runtime->ops->ipc_close(allocator->runtime->self, mapping->base);
   ladei_lock_acquire(&allocator->lock);
-  if (status != LADE_OK) mapping->count++;
   mapping_settle(allocator, mapping, status != LADE_OK);
   return status;
 }
@@ -169,14 +193,16 @@ static lade_status base_close(lade_device_allocator *allocator, void *base) {
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_ipc_mapping *mapping = allocator->ipc_mappings;
-  while (mapping != NULL && (mapping->busy || mapping->base != base)) mapping = mapping->next;
+  while (mapping != NULL && (mapping->state != IPC_OPEN || mapping->base != base)) mapping = mapping->next;
   if (mapping == NULL) {
     status = ladei_error(
         LADE_ERR_FOREIGN_POINTER, 0,
         "lade_device_ipc_close: base is %p; expected what lade_device_ipc_open gave, still open, on device %d", base,
         allocator->device);
-  } else if (--mapping->count == 0) {
+  } else if (mapping->count == 1) {
     status = mapping_close(allocator, mapping);
+  } else {
+    mapping->count--;
   }
   ladei_lock_release(&allocator->lock);
   return status;

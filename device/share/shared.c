@@ -8,6 +8,9 @@
  *
  * The other side needs nothing but the descriptors and the figures: each open is a mapping of its own.
  *
+ *   NEW --made--> OPEN --close--> CLOSING --> gone            NEW --failed, not all taken back--> ABANDONED --> gone
+ *                   ^-------refused--|                        (nobody was given its address; destroy tries once more)
+ *
  * V1  While descriptors are made, `grants` keeps the granules mapped.
  * V2  A mapping is in the list while any of its addresses are reserved; what the driver did not take back of it stays noted,
  *     and the next close goes on from there.
@@ -15,6 +18,7 @@
  */
 #include "device/share/shared.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -23,10 +27,13 @@
 #include "base/options.h"
 #include "device/state/checks.h"
 
+/* Nothing, a handle, or a handle that is mapped. */
 typedef struct shared_piece {
   ladei_vm_handle handle; /* 0: none */
   bool mapped;
 } shared_piece;
+
+typedef enum shared_state { SHARED_NEW, SHARED_OPEN, SHARED_CLOSING, SHARED_ABANDONED, SHARED_GONE } shared_state;
 
 struct ladei_device_shared_mapping {
   struct ladei_device_shared_mapping *next;
@@ -34,8 +41,7 @@ struct ladei_device_shared_mapping {
   size_t piece_bytes;
   size_t count;
   size_t offset;
-  bool closing;   /* a close is under way */
-  bool abandoned; /* nobody was given its address */
+  shared_state state;
   shared_piece pieces[];
 };
 
@@ -132,6 +138,38 @@ void lade_device_shared_release(lade_device_shared *shared) {
   shared->fd_count = 0;
 }
 
+/* ---- States ------------------------------------------------------------------------------------------------------ */
+
+/* Whether a mapping may go from one state to another: the steps drawn above. */
+static bool mapping_state_follows(shared_state from, shared_state to) {
+  switch (from) {
+  case SHARED_NEW: return to == SHARED_OPEN || to == SHARED_ABANDONED;
+  case SHARED_OPEN: return to == SHARED_CLOSING;
+  case SHARED_CLOSING: return to == SHARED_OPEN || to == SHARED_GONE;
+  case SHARED_ABANDONED: return to == SHARED_GONE;
+  case SHARED_GONE: return false;
+  }
+  return false;
+}
+
+/* The only way from one state to another. */
+static void mapping_state_set(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping,
+                              shared_state state) {
+  ladei_lock_assert_held(&allocator->lock);
+  assert(mapping_state_follows(mapping->state, state));
+  (void)mapping_state_follows;
+  mapping->state = state;
+}
+
+/* The same of a piece, whose thread has the mapping alone. */
+static void piece_set(shared_piece *piece, ladei_vm_handle handle, bool mapped) {
+  bool imported = (piece->handle == 0) != (handle == 0);
+  assert(imported ? !piece->mapped && !mapped : piece->handle == handle && piece->mapped != mapped);
+  (void)imported;
+  piece->handle = handle;
+  piece->mapped = mapped;
+}
+
 /* ---- Open -------------------------------------------------------------------------------------------------------- */
 
 static void *piece_address(const ladei_device_shared_mapping *mapping, size_t index) {
@@ -145,11 +183,15 @@ static lade_status mapping_release(lade_device_allocator *allocator, ladei_devic
   lade_status status = LADE_OK;
   for (size_t i = 0; status == LADE_OK && i < mapping->count; i++) {
     shared_piece *piece = &mapping->pieces[i];
-    if (piece->mapped) status = ops->vm_unmap(self, piece_address(mapping, i), mapping->piece_bytes);
-    if (status != LADE_OK) break;
-    piece->mapped = false;
-    if (piece->handle != 0) status = ops->vm_release(self, piece->handle);
-    if (status == LADE_OK) piece->handle = 0;
+    if (piece->mapped) {
+      status = ops->vm_unmap(self, piece_address(mapping, i), mapping->piece_bytes);
+      if (status != LADE_OK) break;
+      piece_set(piece, piece->handle, false);
+    }
+    if (piece->handle != 0) {
+      status = ops->vm_release(self, piece->handle);
+      if (status == LADE_OK) piece_set(piece, 0, false);
+    }
   }
   if (status == LADE_OK && mapping->base != NULL)
     status = ops->vm_address_free(self, mapping->base, mapping->count * mapping->piece_bytes);
@@ -163,11 +205,12 @@ static lade_status pieces_map(lade_device_allocator *allocator, ladei_device_sha
   lade_status status = ops->vm_reserve(self, allocator->device, bytes, 0, &mapping->base);
   for (size_t i = 0; status == LADE_OK && i < mapping->count; i++) {
     shared_piece *piece = &mapping->pieces[i];
-    status = ops->vm_import(self, allocator->device, fds[i], &piece->handle);
-    if (status == LADE_OK) {
-      status = ops->vm_map(self, piece_address(mapping, i), mapping->piece_bytes, piece->handle);
-      piece->mapped = status == LADE_OK;
-    }
+    ladei_vm_handle handle = 0;
+    status = ops->vm_import(self, allocator->device, fds[i], &handle);
+    if (status != LADE_OK) break;
+    piece_set(piece, handle, false);
+    status = ops->vm_map(self, piece_address(mapping, i), mapping->piece_bytes, handle);
+    if (status == LADE_OK) piece_set(piece, handle, true);
   }
   if (status == LADE_OK) status = ops->vm_set_access(self, mapping->base, bytes, allocator->device, true);
   size_t peers = atomic_load(&allocator->peer_count);
@@ -195,8 +238,9 @@ static lade_status shared_check(const lade_device_allocator *allocator, const la
                               (unsigned long long)shared->fd_count, (unsigned long long)shared->piece_bytes);
 }
 
-static void mapping_enter(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping) {
+static void mapping_enter(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping, shared_state state) {
   ladei_lock_acquire(&allocator->lock);
+  mapping_state_set(allocator, mapping, state);
   mapping->next = allocator->shared_mappings;
   allocator->shared_mappings = mapping;
   atomic_fetch_add_explicit(&allocator->import_count, 1, memory_order_relaxed);
@@ -207,12 +251,10 @@ static void mapping_enter(lade_device_allocator *allocator, ladei_device_shared_
 static void mapping_drop(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping) {
   lade_error error;
   ladei_error_save(&error);
-  if (mapping_release(allocator, mapping) == LADE_OK) {
+  if (mapping_release(allocator, mapping) == LADE_OK)
     free(mapping);
-  } else {
-    mapping->abandoned = true;
-    mapping_enter(allocator, mapping);
-  }
+  else
+    mapping_enter(allocator, mapping, SHARED_ABANDONED);
   ladei_error_restore(&error);
 }
 
@@ -237,7 +279,7 @@ static lade_status memory_open(lade_device_allocator *allocator, const lade_devi
     return status;
   }
   *out = (char *)mapping->base + mapping->offset;
-  mapping_enter(allocator, mapping);
+  mapping_enter(allocator, mapping, SHARED_OPEN);
   return LADE_OK;
 }
 
@@ -254,10 +296,9 @@ lade_status lade_device_shared_open(lade_device_allocator *allocator, const lade
 static ladei_device_shared_mapping *mapping_claim(lade_device_allocator *allocator, const void *pointer) {
   ladei_lock_acquire(&allocator->lock);
   ladei_device_shared_mapping *mapping = allocator->shared_mappings;
-  while (mapping != NULL &&
-         (mapping->closing || mapping->abandoned || (char *)mapping->base + mapping->offset != pointer))
+  while (mapping != NULL && (mapping->state != SHARED_OPEN || (char *)mapping->base + mapping->offset != pointer))
     mapping = mapping->next;
-  if (mapping != NULL) mapping->closing = true;
+  if (mapping != NULL) mapping_state_set(allocator, mapping, SHARED_CLOSING);
   ladei_lock_release(&allocator->lock);
   return mapping;
 }
@@ -265,7 +306,7 @@ static ladei_device_shared_mapping *mapping_claim(lade_device_allocator *allocat
 /* Its memory is gone, or it is open again. */
 static void mapping_settle(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping, bool gone) {
   ladei_lock_acquire(&allocator->lock);
-  mapping->closing = false;
+  mapping_state_set(allocator, mapping, gone ? SHARED_GONE : SHARED_OPEN);
   if (gone) {
     ladei_device_shared_mapping **link = &allocator->shared_mappings;
     while (*link != mapping) link = &(*link)->next;
@@ -278,7 +319,7 @@ static void mapping_settle(lade_device_allocator *allocator, ladei_device_shared
 
 bool ladei_device_shared_open(const lade_device_allocator *allocator) {
   const ladei_device_shared_mapping *mapping = allocator->shared_mappings;
-  while (mapping != NULL && mapping->abandoned) mapping = mapping->next;
+  while (mapping != NULL && mapping->state == SHARED_ABANDONED) mapping = mapping->next;
   return mapping != NULL;
 }
 
@@ -287,7 +328,7 @@ bool ladei_device_shared_has(const lade_device_allocator *allocator, const void 
   for (const ladei_device_shared_mapping *mapping = allocator->shared_mappings; mapping != NULL;
        mapping = mapping->next) {
     size_t offset = (size_t)((uintptr_t)pointer - (uintptr_t)mapping->base);
-    if (!mapping->abandoned && offset < mapping->count * mapping->piece_bytes) return true;
+    if (mapping->state != SHARED_ABANDONED && offset < mapping->count * mapping->piece_bytes) return true;
   }
   return false;
 }
