@@ -290,6 +290,7 @@ static lade_status total_bytes_read(lade_device_allocator *allocator) {
 static void common_init(lade_device_allocator *allocator) {
   ladei_device_heap_init(&allocator->heap);
   allocator->history.device = allocator->device;
+  allocator->history.lock = &allocator->lock;
   ladei_lock_init(&allocator->lock, LADEI_RANK_DEVICE);
   allocator->heap.lock = &allocator->lock;
   ladei_condition_init(&allocator->returned);

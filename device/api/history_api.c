@@ -46,6 +46,7 @@ static void heap_forget_contexts(ladei_device_history *history, const ladei_devi
 
 /* Moves the newest events into another ring, which may be empty; returns the former one's memory. */
 static lade_device_event *ring_replace(ladei_device_history *history, lade_device_event *events, size_t capacity) {
+  ladei_lock_assert_held(history->lock);
   lade_device_event *former = history->events;
   uint64_t oldest = history->sequence - history->count;
   size_t kept = ladei_size_min(history->count, capacity);
@@ -207,6 +208,7 @@ void *ladei_device_history_memory(size_t count, size_t bytes) {
  * true is returned. Lock held. */
 static bool chunk_copy(const ladei_device_history *history, uint64_t *next, uint64_t end,
                        ladei_device_history_copy *copy) {
+  ladei_lock_assert_held(history->lock);
   uint64_t oldest = history->sequence - history->count;
   if (oldest > *next) {
     *next = oldest < end ? oldest : end;

@@ -69,16 +69,19 @@ static bool record_state_follows(ladei_device_record_state from, ladei_device_re
 }
 
 /* The only way from one state to another. */
-static void record_state_set(ladei_device_record *record, ladei_device_record_state state) {
+static void record_state_set(lade_device_allocator *allocator, ladei_device_record *record,
+                             ladei_device_record_state state) {
+  ladei_lock_assert_held(&allocator->lock);
   assert(record_state_follows(record->state, state));
   (void)record_state_follows;
   record->state = state;
 }
 
 /* The record that an address lies in, any state; NULL if in none. */
-static ladei_device_record *record_find(const ladei_device_ledger *ledger, uint64_t address) {
-  ladei_device_record *record =
-      record_of(ladei_device_ordered_set_at_most(&ledger->by_address, (ladei_device_order_key){{address, 0, 0}}));
+static ladei_device_record *record_find(lade_device_allocator *allocator, uint64_t address) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_order_key key = {{address, 0, 0}};
+  ladei_device_record *record = record_of(ladei_device_ordered_set_at_most(&ledger_of(allocator)->by_address, key));
   return record != NULL && address - record->address < record->bytes ? record : NULL;
 }
 
@@ -86,7 +89,7 @@ lade_status ladei_device_ledger_lookup(lade_device_allocator *allocator, const v
                                        const char *call, ladei_device_record **out) {
   ladei_lock_assert_held(&allocator->lock);
   uint64_t address = (uint64_t)(uintptr_t)pointer;
-  ladei_device_record *record = record_find(ledger_of(allocator), address);
+  ladei_device_record *record = record_find(allocator, address);
   if (record == NULL) return ladei_device_pointer_foreign(allocator, call, pointer);
 
   if (record->state != LADEI_DEVICE_RECORD_LIVE) return ladei_device_pointer_freed(allocator, call, pointer);
@@ -99,24 +102,27 @@ lade_status ladei_device_ledger_lookup(lade_device_allocator *allocator, const v
 }
 
 /* Whether any record has a byte of the range. */
-static bool range_taken(const ladei_device_ledger *ledger, uint64_t address, size_t bytes) {
+static bool range_taken(lade_device_allocator *allocator, uint64_t address, size_t bytes) {
+  ladei_lock_assert_held(&allocator->lock);
   ladei_device_order_key last = {{address + (bytes - 1), 0, 0}};
-  const ladei_device_record *record = record_of(ladei_device_ordered_set_at_most(&ledger->by_address, last));
+  const ladei_device_record *record =
+      record_of(ladei_device_ordered_set_at_most(&ledger_of(allocator)->by_address, last));
   return record != NULL && record->address + record->bytes > address;
 }
 
-static void record_insert(ladei_device_ledger *ledger, ladei_device_record *record) {
+static void record_insert(lade_device_allocator *allocator, ladei_device_record *record) {
+  ladei_lock_assert_held(&allocator->lock);
   record->order.key = (ladei_device_order_key){{record->address, 0, 0}};
-  ladei_device_ordered_set_insert(&ledger->by_address, &record->order);
+  ladei_device_ordered_set_insert(&ledger_of(allocator)->by_address, &record->order);
 }
 
 /* The memory is handed out. */
 static void record_enter(lade_device_allocator *allocator, ladei_device_record *record) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_counters *counters = &allocator->heap.counters;
-  record_state_set(record, LADEI_DEVICE_RECORD_LIVE);
+  record_state_set(allocator, record, LADEI_DEVICE_RECORD_LIVE);
   record->stream_retired = record->stream_noted = false;
-  record_insert(ledger_of(allocator), record);
+  record_insert(allocator, record);
   ladei_device_gauges_raise(&counters->allocation, false, 1);
   ladei_device_gauges_raise(&counters->allocated_bytes, false, record->bytes);
   ladei_device_gauges_raise(&counters->active, false, 1);
@@ -138,8 +144,9 @@ static void record_leave(lade_device_allocator *allocator, ladei_device_record *
   ladei_slab_free(&ledger_of(allocator)->records, record);
 }
 
-static void refused_append(ladei_device_ledger *ledger, ladei_device_record *record) {
-  record_state_set(record, LADEI_DEVICE_RECORD_REFUSED);
+static void refused_append(lade_device_allocator *allocator, ladei_device_record *record) {
+  ladei_device_ledger *ledger = ledger_of(allocator);
+  record_state_set(allocator, record, LADEI_DEVICE_RECORD_REFUSED);
   record->next_refused = NULL;
   *ledger->refused_end = record;
   ledger->refused_end = &record->next_refused;
@@ -166,7 +173,7 @@ static void return_end(lade_device_allocator *allocator) {
 static lade_status record_give(lade_device_allocator *allocator, ladei_device_record *record, bool idle) {
   ladei_device_ledger *ledger = ledger_of(allocator);
   ladei_lock_acquire(&allocator->lock);
-  record_state_set(record, LADEI_DEVICE_RECORD_GIVING);
+  record_state_set(allocator, record, LADEI_DEVICE_RECORD_GIVING);
   ladei_device_ordered_set_remove(&ledger->by_address, &record->order);
   record->order.key = (ladei_device_order_key){{(uint64_t)(uintptr_t)record, 0, 0}};
   ladei_device_ordered_set_insert(&ledger->giving, &record->order);
@@ -188,8 +195,8 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_device_re
     allocator->returns++;
     nested_calls_return(allocator);
   } else {
-    record_insert(ledger, record);
-    refused_append(ledger, record);
+    record_insert(allocator, record);
+    refused_append(allocator, record);
   }
   ladei_condition_broadcast(&allocator->returned);
   ladei_lock_release(&allocator->lock);
@@ -292,7 +299,7 @@ static lade_status record_end(lade_device_allocator *allocator, ladei_device_rec
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_ledger *ledger = ledger_of(allocator);
   allocator->growing_bytes -= record->bytes;
-  if (status == LADE_OK && range_taken(ledger, (uint64_t)(uintptr_t)pointer, record->bytes)) {
+  if (status == LADE_OK && range_taken(allocator, (uint64_t)(uintptr_t)pointer, record->bytes)) {
     status = ladei_error(LADE_ERR_INTERNAL, 0, "device allocator: the backend %s gave %p, which is handed out already",
                          allocator->backend->name, pointer);
   }
@@ -456,7 +463,7 @@ static lade_status block_free(lade_device_allocator *allocator, void *pointer) {
   ladei_lock_acquire(&allocator->lock);
   lade_status status = ladei_device_ledger_lookup(allocator, pointer, true, "lade_device_free", &record);
   if (status == LADE_OK) {
-    record_state_set(record, LADEI_DEVICE_RECORD_FREED);
+    record_state_set(allocator, record, LADEI_DEVICE_RECORD_FREED);
     ladei_device_gauges_lower(&allocator->heap.counters.allocation, false, 1);
     ladei_device_gauges_lower(&allocator->heap.counters.allocated_bytes, false, record->bytes);
     return_begin(allocator);
@@ -517,7 +524,9 @@ static lade_status own_uses_note(lade_device_allocator *allocator, const ladei_s
 }
 
 /* Marks the stream's records of a set; how many there are. Lock held. */
-static size_t records_mark(const ladei_device_ordered_set *set, const ladei_stream *stream) {
+static size_t records_mark(const lade_device_allocator *allocator, const ladei_device_ordered_set *set,
+                           const ladei_stream *stream) {
+  ladei_lock_assert_held(&allocator->lock);
   size_t count = 0;
   for (ladei_device_order_node *node = ladei_device_ordered_set_first(set); node != NULL;
        node = ladei_device_order_next(node)) {
@@ -540,8 +549,8 @@ lade_status ladei_device_ledger_stream_retire(lade_device_allocator *allocator, 
   if (status == LADE_OK) status = ladei_retire_stream_retire(allocator->retire, stream);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  (void)records_mark(&ledger_of(allocator)->by_address, &resolved);
-  while (records_mark(&ledger_of(allocator)->giving, &resolved) > 0) /* L4 */
+  (void)records_mark(allocator, &ledger_of(allocator)->by_address, &resolved);
+  while (records_mark(allocator, &ledger_of(allocator)->giving, &resolved) > 0) /* L4 */
     ladei_condition_wait(&allocator->returned, &allocator->lock);
   ladei_lock_release(&allocator->lock);
   return LADE_OK;

@@ -35,6 +35,7 @@ static lade_status segment_call(lade_device_allocator *allocator, size_t bytes, 
 }
 
 lade_status ladei_device_driver_segment_free(lade_device_allocator *allocator, uint64_t address) {
+  ladei_lock_assert_none_held();
   ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
   lade_status status =
       allocator->runtime->ops->device_free(allocator->runtime->self, allocator->device, (void *)(uintptr_t)address);

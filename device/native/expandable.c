@@ -137,6 +137,7 @@ uint64_t ladei_device_expandable_held(const ladei_device_block *block) {
 
 /* The first HOLE at or after an address that holds memory; NULL if there is none. Lock held. */
 static ladei_device_block *held_from(const ladei_device_heap *heap, uint64_t address) {
+  ladei_device_heap_assert_locked(heap);
   for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
     if (!ladei_device_heap_segment_expandable(segment) || segment->address + segment->size <= address) continue;
@@ -151,6 +152,7 @@ static ladei_device_block *held_from(const ladei_device_heap *heap, uint64_t add
 
 /* All granules of a BUSY hole. Lock held, released in between. */
 static lade_status hole_retry(lade_device_allocator *allocator, ladei_device_block *hole) {
+  ladei_lock_assert_held(&allocator->lock);
   lade_status status = LADE_OK;
   size_t first = granule_index(hole);
   size_t end = first + hole->size / hole->segment->granules->bytes;
@@ -167,6 +169,7 @@ static lade_status hole_retry(lade_device_allocator *allocator, ladei_device_blo
 }
 
 lade_status ladei_device_expandable_retry(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
   lade_status result = LADE_OK;
   uint64_t address = 0;
   if (allocator->held_bytes == 0) return LADE_OK;

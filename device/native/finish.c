@@ -64,6 +64,7 @@ static lade_status event_finish(lade_device_allocator *allocator, lade_event eve
 
 lade_status ladei_device_last_event_make(lade_device_allocator *allocator, const ladei_stream *stream,
                                          ladei_device_last_event **out) {
+  ladei_lock_assert_none_held();
   ladei_device_last_event *last = calloc(1, sizeof *last);
   if (last == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for %zu bytes", sizeof *last);

@@ -50,6 +50,7 @@ static ladei_device_capture **capture_find(lade_device_allocator *allocator, con
 /* The filter, with its streams resolved; no lock held. */
 static lade_status capture_create(lade_device_allocator *allocator, const lade_stream *streams, size_t count,
                                   ladei_device_capture **out) {
+  ladei_lock_assert_none_held();
   size_t bytes;
   if (!ladei_size_mul(count, sizeof(uint64_t), &bytes) || !ladei_size_add(bytes, sizeof(ladei_device_capture), &bytes))
     return ladei_error_argument("lade_device_pool_begin", "stream_count", "a count that fits into memory", "%zu",

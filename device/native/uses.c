@@ -46,6 +46,7 @@ void ladei_device_uses_done(void *owner, ladei_retire_ticket *list) {
 }
 
 void ladei_device_uses_add(lade_device_allocator *allocator, ladei_device_block *block) {
+  ladei_lock_assert_none_held();
   int cancellation = ladei_cancellation_hold(); /* until then the block is nobody's */
   if (!ladei_retire_add(allocator->retire, &block->ticket, false)) {
     ladei_device_history_lock(allocator);
@@ -95,6 +96,7 @@ static ladei_device_block *deferred_take(lade_device_allocator *allocator) {
 }
 
 void ladei_device_uses_settle_deferred(lade_device_allocator *allocator) {
+  ladei_lock_assert_none_held();
   if (atomic_load_explicit(&allocator->deferred_count, memory_order_relaxed) == 0) return;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_block *block = deferred_take(allocator), *next;
@@ -130,12 +132,14 @@ static bool use_in_own_capture(const lade_device_allocator *allocator, const lad
 
 unsigned ladei_device_uses_flags(const lade_device_allocator *allocator, const ladei_device_block *block,
                                  const ladei_stream *use) {
+  ladei_lock_assert_none_held();
   if (atomic_load_explicit(&allocator->capture_count, memory_order_relaxed) == 0) return 0;
   bool marked = reference(allocator) || use_in_own_capture(allocator, block, use);
   return marked ? LADEI_NOTE_PLAIN | LADEI_NOTE_MARK : 0;
 }
 
 lade_status ladei_device_uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_done) {
+  ladei_lock_assert_none_held();
   *out_done = 0;
   bool capturing = atomic_load_explicit(&allocator->capture_count, memory_order_relaxed) != 0;
   if (capturing && reference(allocator)) return LADE_OK;

@@ -19,16 +19,19 @@ static void context_destroy(ladei_device_context *context) {
 }
 
 void ladei_device_context_release(ladei_device_context *context) {
+  ladei_lock_assert_none_held();
   if (context != NULL && context_drop(context)) context_destroy(context);
 }
 
 void ladei_device_context_drop(ladei_device_history *history, ladei_device_context *context) {
+  ladei_lock_assert_held(history->lock);
   if (context == NULL || !context_drop(context)) return;
   context->next_dead = history->dead;
   history->dead = context;
 }
 
 void ladei_device_context_bury(ladei_device_context *dead) {
+  ladei_lock_assert_none_held();
   while (dead != NULL) {
     ladei_device_context *next = dead->next_dead;
     context_destroy(dead);

@@ -41,6 +41,7 @@ void ladei_device_history_end(lade_device_allocator *allocator, ladei_device_ope
 
 /* The context of what this thread does: of its innermost operation. */
 static ladei_device_context *operation_context(const ladei_device_history *history) {
+  ladei_lock_assert_held(history->lock);
   const ladei_device_operation *op = history->operations;
   while (op != NULL && !pthread_equal(op->thread, pthread_self())) op = op->outer;
   return op == NULL ? NULL : op->context;
@@ -50,6 +51,7 @@ static ladei_device_context *operation_context(const ladei_device_history *histo
 
 /* Puts the event behind the others; it keeps a reference of its own. */
 static void ring_append(ladei_device_history *history, const lade_device_event *event) {
+  ladei_lock_assert_held(history->lock);
   lade_device_event *place = &history->events[event->sequence % history->capacity];
   if (history->count == history->capacity)
     ladei_device_context_drop(history, (ladei_device_context *)(uintptr_t)place->context);

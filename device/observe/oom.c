@@ -224,6 +224,7 @@ static lade_status text_record(const lade_device_allocator *allocator, const lad
 
 lade_status ladei_device_report_exhausted(lade_device_allocator *allocator, const ladei_device_request *request,
                                           lade_status status) {
+  ladei_lock_assert_none_held();
   lade_error cause;
   ladei_error_save(&cause);
   int cancellation = ladei_cancellation_hold();

@@ -12,6 +12,7 @@
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 void ladei_device_report_retire_counters(lade_device_allocator *allocator, lade_device_stats *stats) {
+  ladei_lock_assert_none_held();
   stats->struct_size = sizeof *stats;
   if (allocator->retire == NULL) return;
   ladei_retire_counters uses;

@@ -36,6 +36,7 @@ static bool queue_make_room(ladei_device_history *history) {
 
 void ladei_device_trackers_queue(ladei_device_history *history, const lade_device_event *event,
                                  const lade_device_event_totals *totals) {
+  ladei_lock_assert_held(history->lock);
   if (!queue_make_room(history)) return; /* the gap in the sequence tells */
   ladei_device_context_retain((ladei_device_context *)(uintptr_t)event->context);
   history->queue[history->queue_end++] = (ladei_device_tracked_event){*event, *totals};

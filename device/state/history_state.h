@@ -33,6 +33,7 @@ typedef struct ladei_device_tracked_event {
 } ladei_device_tracked_event;
 
 typedef struct ladei_device_history {
+  const ladei_lock *lock; /* the allocator's */
   int device;
   bool enabled;
   bool tracked; /* there are trackers */
