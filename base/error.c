@@ -2,20 +2,43 @@
 /*
  * Status names and the per-thread error record.
  *
- * I1  The record's text is always terminated and never allocated: out-of-memory is the failure reported most.
+ * A thread's record is a block of its own, made at its first failure and freed when it ends: in thread-local storage it would
+ * take static TLS, of which a process has about two kilobytes for all libraries that are opened late. Out-of-memory is the
+ * failure reported most, so a thread for which no block can be made takes one of a fixed set, and where those are taken too a
+ * record that holds its status and the words for it.
+ *
+ *   none --failure--> own block | emergency block --thread ends--> none
+ *     '--------------> bare record (shared, constant) --next failure--> tried again
+ *
+ * I1  The record's text is always terminated, and there whatever fails.
  * I2  Library code writes the record and never reads it to decide anything.
  * I3  Who asks for the record gets a text that a terminal shows as it is. It is tamed then, as most errors are not looked at.
- * Locks: none; the record is thread-local.
+ * I4  A block belongs to one thread. An emergency block whose thread has no exit handler (pthread_setspecific failed) stays
+ *     taken.
+ * Locks: none; the thread's pointer is thread-local, the emergency set is taken by exchange.
  */
 #include "base/error.h"
 
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-static _Thread_local lade_error last_error;
+enum { EMERGENCY_BLOCKS = 16 };
+
+static _Thread_local lade_error *record;     /* the thread's block; NULL: it has none */
+static _Thread_local unsigned char bare_row; /* what it shows then, in bare_records */
+
+static lade_error emergency[EMERGENCY_BLOCKS];
+static atomic_flag emergency_taken[EMERGENCY_BLOCKS];
+
+static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
+static pthread_key_t exit_key;
+static bool exit_key_made;
 
 const char *lade_status_name(lade_status status) {
   switch (status) {
@@ -72,19 +95,80 @@ void ladei_text_tame(char *text) {
 
 /* --- the record --------------------------------------------------------------------------------------------------- */
 
+/* The first row is that of a thread in which nothing failed yet. */
+static const lade_error bare_records[] = {{LADE_OK, 0, ""},
+#define BARE(name, number, text) {name, 0, text " (no memory for more)"},
+                                          LADE_STATUS_TABLE(BARE)
+#undef BARE
+};
+enum { BARE_ROWS = sizeof bare_records / sizeof bare_records[0] };
+_Static_assert(BARE_ROWS <= 256, "bare_row holds a row's number");
+
+static void bare_row_set(lade_status status) {
+  bare_row = BARE_ROWS - 1;
+  while (bare_row > 1 && bare_records[bare_row].status != status) bare_row--;
+}
+
+static const lade_error *record_read(void) { return record != NULL ? record : &bare_records[bare_row]; }
+
+static void block_free(void *block) {
+  lade_error *own = block;
+  if (own >= emergency && own < emergency + EMERGENCY_BLOCKS)
+    atomic_flag_clear(&emergency_taken[own - emergency]);
+  else
+    free(own);
+  record = NULL; /* a handler of another library that runs later may fail, too */
+  bare_row = 0;
+}
+
+static void exit_key_make(void) { exit_key_made = pthread_key_create(&exit_key, block_free) == 0; }
+
+static bool block_freed_at_exit(lade_error *block) {
+  return exit_key_made && pthread_setspecific(exit_key, block) == 0;
+}
+
+static lade_error *emergency_take(void) {
+  for (int i = 0; i < EMERGENCY_BLOCKS; i++)
+    if (!atomic_flag_test_and_set(&emergency_taken[i])) return &emergency[i];
+  return NULL;
+}
+
+static lade_error *block_make(void) {
+  (void)pthread_once(&exit_once, exit_key_make);
+  lade_error *block = malloc(sizeof *block);
+  if (block != NULL && block_freed_at_exit(block)) return block;
+  free(block);
+  block = emergency_take();
+  if (block != NULL) (void)block_freed_at_exit(block); /* I4 */
+  return block;
+}
+
+/* The thread's block, to write a failure with `status` into; NULL: a bare record says it. */
+static lade_error *record_open(lade_status status) {
+  if (record == NULL) record = block_make();
+  if (record == NULL) bare_row_set(status);
+  return record;
+}
+
 const lade_error *lade_last_error(void) {
-  ladei_text_tame(last_error.text);
-  return &last_error;
+  if (record != NULL) ladei_text_tame(record->text);
+  return record_read();
+}
+
+void lade_error_copy(lade_error *out) {
+  if (out != NULL) *out = *lade_last_error();
 }
 
 uint32_t lade_version(void) { return LADE_VERSION_MAJOR * 1000000u + LADE_VERSION_MINOR * 1000u + LADE_VERSION_PATCH; }
 
 lade_status ladei_error(lade_status status, int64_t native_code, const char *format, ...) {
+  lade_error *own = record_open(status);
+  if (own == NULL) return status;
   va_list args;
   va_start(args, format);
-  last_error.status = status;
-  last_error.native_code = native_code;
-  vsnprintf(last_error.text, sizeof last_error.text, format, args);
+  own->status = status;
+  own->native_code = native_code;
+  vsnprintf(own->text, sizeof own->text, format, args);
   va_end(args);
   return status;
 }
@@ -104,17 +188,18 @@ lade_status ladei_error_null(const char *call, const char *field) {
 }
 
 lade_status ladei_error_prefix(lade_status status, const char *format, ...) {
-  char rest[sizeof last_error.text];
+  char rest[sizeof record->text];
+  if (record == NULL) return status;
   va_list args;
-  memcpy(rest, last_error.text, sizeof rest);
+  memcpy(rest, record->text, sizeof rest);
   va_start(args, format);
-  int used = vsnprintf(last_error.text, sizeof last_error.text, format, args);
+  int used = vsnprintf(record->text, sizeof record->text, format, args);
   va_end(args);
-  if (used >= 0 && (size_t)used < sizeof last_error.text) {
-    size_t room = sizeof last_error.text - (size_t)used;
+  if (used >= 0 && (size_t)used < sizeof record->text) {
+    size_t room = sizeof record->text - (size_t)used;
     size_t length = strnlen(rest, room - 1);
-    memcpy(last_error.text + used, rest, length);
-    last_error.text[(size_t)used + length] = '\0';
+    memcpy(record->text + used, rest, length);
+    record->text[(size_t)used + length] = '\0';
   }
   return status;
 }
@@ -126,6 +211,13 @@ static void record_copy(lade_error *to, const lade_error *from) {
   memcpy(to->text, from->text, strlen(from->text) + 1);
 }
 
-void ladei_error_save(lade_error *out) { record_copy(out, &last_error); }
+void ladei_error_save(lade_error *out) { record_copy(out, record_read()); }
 
-void ladei_error_restore(const lade_error *saved) { record_copy(&last_error, saved); }
+void ladei_error_restore(const lade_error *saved) {
+  if (record == NULL && saved->status == LADE_OK) {
+    bare_row = 0;
+    return;
+  }
+  lade_error *own = record_open(saved->status);
+  if (own != NULL) record_copy(own, saved);
+}

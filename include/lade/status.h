@@ -28,6 +28,11 @@
 #define LADE_MUST_CHECK
 #endif
 
+/* Functions in headers. The library has each as a symbol too, for programs that cannot include them. */
+#ifndef LADE_INLINE
+#define LADE_INLINE static inline
+#endif
+
 /* Initialiser that makes every member zero, in both languages. */
 #ifdef __cplusplus
 #define LADE_ZERO                                                                                                      \
@@ -38,7 +43,7 @@
 #endif
 
 #define LADE_VERSION_MAJOR 0
-#define LADE_VERSION_MINOR 1
+#define LADE_VERSION_MINOR 2
 #define LADE_VERSION_PATCH 0
 
 #ifdef __cplusplus
@@ -117,12 +122,24 @@ LADE_API const char *lade_status_text(lade_status status);
  *
  * A successful call leaves the record as it is. LADE_NOT_READY does not count as a failure.
  *
- * @return Borrowed; overwritten by this thread's next failing call; valid until the thread ends. Never NULL.
+ * @return Borrowed; overwritten by this thread's next failing call; valid until the thread ends. Never NULL. Where there was no
+ *         memory for the thread's record, it holds the status and the words of lade_status_text().
  *
  * Threads: any; each has its own record. Waits: never. Stream order: none. Errors: none.
  * Source: docs/design.md "Errors".
  */
 LADE_API const lade_error *lade_last_error(void);
+
+/**
+ * Copies the calling thread's record of its last failed lade call: for languages that may go on with the same task on another
+ * thread (coroutines, goroutines), and for who keeps it over further calls. To be called before the task can move.
+ *
+ * @param out The program's; NULL: nothing happens.
+ *
+ * Threads: any; each has its own record. Waits: never. Stream order: none. Errors: none.
+ * Source: docs/design.md "Errors".
+ */
+LADE_API void lade_error_copy(lade_error *out);
 
 /**
  * Version of the library that is linked, to compare with LADE_VERSION_MAJOR, _MINOR, _PATCH of the header.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Status names and the thread's error record: never allocated, always terminated, one per thread. */
+/* Status names and the thread's error record: there whatever fails, always terminated, one per thread. */
 #include "base/error.h"
 
 #include <pthread.h>
@@ -142,4 +142,73 @@ LADE_TEST(Error, TextsAreTamedForTerminals) {
     (void)ladei_error(LADE_ERR_FORMAT, 0, "%s", cases[i].text);
     LADE_EXPECT_EQ_STR(lade_last_error()->text, cases[i].tamed);
   }
+}
+
+/* --- no memory for the record ------------------------------------------------------------------------------------- */
+
+void *__real_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes);
+
+static _Thread_local bool memory_is_out;
+
+void *__wrap_malloc(size_t bytes) { return memory_is_out ? NULL : __real_malloc(bytes); }
+
+enum { MORE_THREADS_THAN_EMERGENCY_BLOCKS = 40 };
+
+typedef struct starved {
+  pthread_t thread;
+  pthread_barrier_t *together; /* NULL: alone */
+  lade_error seen;
+} starved;
+
+/* Fails without memory, and with it once all have failed. */
+static void *starved_run(void *user) {
+  starved *s = user;
+  memory_is_out = true;
+  (void)ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 12, "64 bytes asked");
+  (void)ladei_error_prefix(LADE_ERR_OUT_OF_HOST_MEMORY, "pool: ");
+  lade_error_copy(&s->seen);
+  if (s->together != NULL) pthread_barrier_wait(s->together);
+  memory_is_out = false;
+  (void)ladei_error(LADE_ERR_IO, 5, "later");
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, "later");
+  return NULL;
+}
+
+static void starved_expect_text(starved *s) {
+  LADE_ASSERT_EQ_INT(pthread_create(&s->thread, NULL, starved_run, s), 0);
+  pthread_join(s->thread, NULL);
+  LADE_EXPECT_EQ_INT(s->seen.status, LADE_ERR_OUT_OF_HOST_MEMORY);
+  LADE_EXPECT_EQ_INT(s->seen.native_code, 12);
+  LADE_EXPECT_EQ_STR(s->seen.text, "pool: 64 bytes asked");
+}
+
+/* One after the other: each gives its emergency block back. */
+LADE_TEST(Error, TextIsThereWithoutMemory) {
+  for (int i = 0; i < MORE_THREADS_THAN_EMERGENCY_BLOCKS; i++) {
+    starved s = {.together = NULL};
+    starved_expect_text(&s);
+  }
+}
+
+LADE_TEST(Error, StatusIsThereWhereTheEmergencyBlocksAreTaken) {
+  starved all[MORE_THREADS_THAN_EMERGENCY_BLOCKS] = {0};
+  pthread_barrier_t together;
+  int whole = 0, bare = 0;
+  pthread_barrier_init(&together, NULL, MORE_THREADS_THAN_EMERGENCY_BLOCKS);
+  for (int i = 0; i < MORE_THREADS_THAN_EMERGENCY_BLOCKS; i++) {
+    all[i].together = &together;
+    LADE_ASSERT_EQ_INT(pthread_create(&all[i].thread, NULL, starved_run, &all[i]), 0);
+  }
+  for (int i = 0; i < MORE_THREADS_THAN_EMERGENCY_BLOCKS; i++) {
+    pthread_join(all[i].thread, NULL);
+    LADE_EXPECT_EQ_INT(all[i].seen.status, LADE_ERR_OUT_OF_HOST_MEMORY);
+    whole += strcmp(all[i].seen.text, "pool: 64 bytes asked") == 0;
+    bare += strcmp(all[i].seen.text, "out of ordinary host memory (no memory for more)") == 0;
+  }
+  pthread_barrier_destroy(&together);
+  LADE_EXPECT_EQ_INT(whole, 16);
+  LADE_EXPECT_EQ_INT(bare, MORE_THREADS_THAN_EMERGENCY_BLOCKS - 16);
+  starved after = {.together = NULL};
+  starved_expect_text(&after);
 }
