@@ -26,8 +26,6 @@
  * I2  Each byte of the file is in a member, in its header or padding, or is zero. (Headers are as libarchive checks them.)
  * Locks: none.
  */
-#include <archive.h>
-#include <archive_entry.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -38,6 +36,7 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "loaders/index.h"
+#include "loaders/libarchive.h"
 #include "loaders/text.h"
 
 enum { TAR_BLOCK = 512, READ_BYTES = 16 * 1024 };
@@ -46,6 +45,7 @@ enum { AT_SIZE = 124, SIZE_DIGITS = 11, AT_TYPE = 156, AT_MAGIC = 257 }; /* in a
 typedef struct tar_shard {
   lade_record_index *index;
   lade_tar_options options;
+  ladei_libarchive lib;
   struct archive *archive;
   const char *path;
   int fd;
@@ -223,16 +223,16 @@ static lade_status globals_check(const tar_shard *s, uint64_t end) {
 /* --- members ------------------------------------------------------------------------------------------------------ */
 
 /* Where libarchive stands. */
-static uint64_t place_now(const tar_shard *s) { return s->base + (uint64_t)archive_filter_bytes(s->archive, 0); }
+static uint64_t place_now(const tar_shard *s) { return s->base + (uint64_t)s->lib.filter_bytes(s->archive, 0); }
 
-static const char *entry_name(struct archive_entry *entry) {
-  const char *member = archive_entry_pathname(entry);
-  return member != NULL ? member : archive_entry_pathname_utf8(entry); /* the program's locale may lack its letters */
+static const char *entry_name(const tar_shard *s, struct archive_entry *entry) {
+  const char *member = s->lib.entry_pathname(entry);
+  return member != NULL ? member : s->lib.entry_pathname_utf8(entry); /* the program's locale may lack its letters */
 }
 
 /* Folders and devices; a type that no system has is a file to come. */
-static bool entry_is_other(struct archive_entry *entry) {
-  switch (archive_entry_filetype(entry)) {
+static bool entry_is_other(const tar_shard *s, struct archive_entry *entry) {
+  switch (s->lib.entry_filetype(entry)) {
   case AE_IFDIR:
   case AE_IFCHR:
   case AE_IFBLK:
@@ -243,33 +243,33 @@ static bool entry_is_other(struct archive_entry *entry) {
 }
 
 /* Why the member's bytes are not `bytes` side by side, with the next header right behind them; NULL: they are. */
-static const char *entry_scattered(struct archive_entry *entry, bool followed) {
-  if (archive_entry_hardlink(entry) != NULL || archive_entry_symlink(entry) != NULL)
+static const char *entry_scattered(const tar_shard *s, struct archive_entry *entry, bool followed) {
+  if (s->lib.entry_hardlink(entry) != NULL || s->lib.entry_symlink(entry) != NULL)
     return "it is a link: its bytes are not here (write it with --dereference --hard-dereference)";
-  if (archive_entry_filetype(entry) != AE_IFREG) return "it is no whole file: a part of one in several volumes?";
-  return archive_entry_sparse_count(entry) != 0 || !followed
+  if (s->lib.entry_filetype(entry) != AE_IFREG) return "it is no whole file: a part of one in several volumes?";
+  return s->lib.entry_sparse_count(entry) != 0 || !followed
              ? "it is sparse: its bytes do not lie together (write it without --sparse)"
              : NULL;
 }
 
 static lade_status entry_add(tar_shard *s, struct archive_entry *entry) {
-  const char *member = entry_name(entry);
+  const char *member = entry_name(s, entry);
   size_t end = 0;
-  s->member_at = s->base + (uint64_t)archive_read_header_position(s->archive);
+  s->member_at = s->base + (uint64_t)s->lib.read_header_position(s->archive);
   if (member == NULL) return member_error(s, "a member", "its name cannot be read");
   if (s->member_at != s->next_header)
     return member_error(s, member, "it does not begin where the member before it ends");
-  const lade_range range = {s->file, place_now(s), (uint64_t)archive_entry_size(entry)};
+  const lade_range range = {s->file, place_now(s), (uint64_t)s->lib.entry_size(entry)};
   const uint64_t file_bytes = s->index->files[s->file].bytes;
-  int skipped = archive_read_data_skip(s->archive);
+  int skipped = s->lib.read_data_skip(s->archive);
   s->next_header = place_now(s);
   bool fits = ladei_size_add(range.offset, range.bytes, &end) && ladei_size_round_up(end, TAR_BLOCK, &end);
-  const char *scattered = entry_scattered(entry, fits && s->next_header == end);
+  const char *scattered = entry_scattered(s, entry, fits && s->next_header == end);
   bool beyond = scattered == NULL && (range.bytes > file_bytes || range.offset > file_bytes - range.bytes);
   if (skipped != ARCHIVE_OK || s->next_header > file_bytes || beyond)
     return member_error(s, member, "it goes beyond the end of the archive: cut off?");
   lade_status status = globals_check(s, range.offset);
-  return status != LADE_OK || entry_is_other(entry) ? status : file_add(s, member, &range, scattered);
+  return status != LADE_OK || entry_is_other(s, entry) ? status : file_add(s, member, &range, scattered);
 }
 
 /* --- archives ----------------------------------------------------------------------------------------------------- */
@@ -311,9 +311,9 @@ static lade_status header_error(const tar_shard *s, const char *reason) {
 }
 
 static lade_status archive_failed(const tar_shard *s) {
-  const char *reason = archive_error_string(s->archive);
+  const char *reason = s->lib.error_string(s->archive);
   if (reason != NULL && strncmp(reason, "Error reading", 13) == 0) { /* libarchive's words for a failed read() */
-    errno = archive_errno(s->archive);
+    errno = s->lib.error_number(s->archive);
     return read_error(s, s->next_header);
   }
   return header_error(s, reason);
@@ -322,7 +322,7 @@ static lade_status archive_failed(const tar_shard *s) {
 /* A warning about letters or rights leaves name, size and place sure. About anything else it means damage. */
 static lade_status warning_check(const tar_shard *s) {
   static const char *const harmless[] = {"can't be converted", "ACL", "acl", "xattr"};
-  const char *reason = archive_error_string(s->archive);
+  const char *reason = s->lib.error_string(s->archive);
   for (size_t i = 0; i < sizeof harmless / sizeof harmless[0] && reason != NULL; i++)
     if (strstr(reason, harmless[i]) != NULL) return LADE_OK;
   return header_error(s, reason);
@@ -332,7 +332,7 @@ static lade_status warning_check(const tar_shard *s) {
 static lade_status members_read(tar_shard *s) {
   for (;;) {
     struct archive_entry *entry;
-    int result = archive_read_next_header(s->archive, &entry);
+    int result = s->lib.read_next_header(s->archive, &entry);
     if (result == ARCHIVE_EOF) return LADE_OK;
     lade_status status = result == ARCHIVE_OK ? LADE_OK : result == ARCHIVE_WARN ? warning_check(s) : archive_failed(s);
     if (status == LADE_OK) status = entry_add(s, entry);
@@ -343,17 +343,17 @@ static lade_status members_read(tar_shard *s) {
 /* One archive from next_header on, with a reader of its own. */
 static lade_status archive_read(tar_shard *s) {
   s->base = s->next_header;
-  s->archive = archive_read_new();
+  s->archive = s->lib.read_new();
   if (s->archive == NULL) return memory_error();
   lade_status status;
   if (lseek(s->fd, (off_t)s->base, SEEK_SET) < 0)
     status = read_error(s, s->base);
-  else if (archive_read_support_format_tar(s->archive) != ARCHIVE_OK ||
-           archive_read_open_fd(s->archive, s->fd, READ_BYTES) != ARCHIVE_OK)
+  else if (s->lib.read_support_format_tar(s->archive) != ARCHIVE_OK ||
+           s->lib.read_open_fd(s->archive, s->fd, READ_BYTES) != ARCHIVE_OK)
     status = archive_failed(s);
   else
     status = members_read(s);
-  archive_read_free(s->archive);
+  s->lib.read_free(s->archive);
   s->archive = NULL;
   return status;
 }
@@ -449,6 +449,7 @@ lade_status lade_index_add_tar_with(lade_record_index *index, const char *path, 
   tar_shard s = {.index = index, .path = path};
   lade_status status = ladei_options_read("lade_tar_options", options, &s.options, sizeof s.options);
   if (status == LADE_OK) status = options_check(index, &s.options);
+  if (status == LADE_OK) status = ladei_libarchive_open(&s.lib);
   if (status != LADE_OK) return status;
   ladei_loader_index_mark mark = ladei_loader_index_mark_get(index);
   status = lade_index_add_file(index, path, &s.file);
