@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One static archive holding everything of this project that a library needs.
 
-Bazel gives each cc_library an archive of its own. A user without Bazel wants a single file to name on his link line.
-System libraries stay out of it: he links those as for any program.
+Bazel gives each cc_library an archive of its own. A user without Bazel wants a single file to name on the link line.
+System libraries stay out of it and are linked as for any program.
 """
 
-def _archives_of(linking_context):
-    """Position-independent archives of this workspace's libraries."""
+def _archives_of(linking_context, workspace_name):
+    """Position-independent archives of the libraries of one workspace: lade's own, also where it is an external one."""
     archives = []
     for linker_input in linking_context.linker_inputs.to_list():
-        if linker_input.owner.workspace_name:
+        if linker_input.owner.workspace_name != workspace_name:
             continue
         for library in linker_input.libraries:
             archive = library.pic_static_library or library.static_library
@@ -18,7 +18,7 @@ def _archives_of(linking_context):
     return archives
 
 def _merged_archive_impl(ctx):
-    archives = _archives_of(ctx.attr.library[CcInfo].linking_context)
+    archives = _archives_of(ctx.attr.library[CcInfo].linking_context, ctx.label.workspace_name)
     script = ctx.actions.declare_file(ctx.label.name + ".mri")
     ctx.actions.write(script, "\n".join(
         ["create " + ctx.outputs.archive.path] +

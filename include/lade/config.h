@@ -110,7 +110,7 @@ typedef struct lade_config {
   uint32_t device_newest_pool;        /**< LADE_DEVICE_NEWEST_POOL */
 } lade_config;
 
-static inline void lade_config_init(lade_config *config) {
+LADE_INLINE void lade_config_init(lade_config *config) {
   const lade_config zero = LADE_ZERO;
   *config = zero;
   config->struct_size = sizeof(lade_config);

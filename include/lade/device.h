@@ -82,7 +82,7 @@ typedef struct lade_device_options {
                                          0: 20 MiB. */
 } lade_device_options;
 
-static inline void lade_device_options_init(lade_device_options *options) {
+LADE_INLINE void lade_device_options_init(lade_device_options *options) {
   const lade_device_options zero = LADE_ZERO;
   *options = zero;
   options->struct_size = sizeof(lade_device_options);
@@ -132,7 +132,7 @@ typedef struct lade_device_stats {
                               have broken a capture. */
 } lade_device_stats;
 
-static inline void lade_device_stats_init(lade_device_stats *stats) {
+LADE_INLINE void lade_device_stats_init(lade_device_stats *stats) {
   const lade_device_stats zero = LADE_ZERO;
   *stats = zero;
   stats->struct_size = sizeof(lade_device_stats);
@@ -365,7 +365,7 @@ typedef struct lade_device_plugin {
   lade_status (*pool_release)(void *user, int device, lade_device_pool_id id);
 } lade_device_plugin;
 
-static inline void lade_device_plugin_init(lade_device_plugin *plugin) {
+LADE_INLINE void lade_device_plugin_init(lade_device_plugin *plugin) {
   const lade_device_plugin zero = LADE_ZERO;
   *plugin = zero;
   plugin->struct_size = sizeof(lade_device_plugin);
@@ -507,7 +507,7 @@ typedef struct lade_device_shared {
   uint64_t offset;      /**< Of the address exported in the first piece. */
 } lade_device_shared;
 
-static inline void lade_device_shared_init(lade_device_shared *shared) {
+LADE_INLINE void lade_device_shared_init(lade_device_shared *shared) {
   const lade_device_shared zero = LADE_ZERO;
   *shared = zero;
   shared->struct_size = sizeof(lade_device_shared);
@@ -770,7 +770,7 @@ typedef struct lade_device_history_options {
   void *user;
 } lade_device_history_options;
 
-static inline void lade_device_history_options_init(lade_device_history_options *options) {
+LADE_INLINE void lade_device_history_options_init(lade_device_history_options *options) {
   const lade_device_history_options zero = LADE_ZERO;
   *options = zero;
   options->struct_size = sizeof(lade_device_history_options);

@@ -42,7 +42,7 @@ typedef struct lade_pair_options {
   const lade_pipeline_options *pipeline; /**< NULL: defaults. */
 } lade_pair_options;
 
-static inline void lade_pair_options_init(lade_pair_options *options) {
+LADE_INLINE void lade_pair_options_init(lade_pair_options *options) {
   const lade_pair_options zero = LADE_ZERO;
   *options = zero;
   options->struct_size = sizeof(lade_pair_options);
@@ -80,7 +80,7 @@ LADE_API lade_device_allocator *lade_pair_device_allocator(lade_pair *pair);
 LADE_API lade_pipeline *lade_pair_pipeline(lade_pair *pair);
 
 /** The pair's device as a place to load checkpoints to and to save them from, with copies ordered by `stream`. */
-static inline lade_load_target lade_load_target_pair(lade_pair *pair, lade_stream stream) {
+LADE_INLINE lade_load_target lade_load_target_pair(lade_pair *pair, lade_stream stream) {
   lade_load_target target = LADE_ZERO;
   target.pipeline = lade_pair_pipeline(pair);
   target.allocator = lade_pair_device_allocator(pair);

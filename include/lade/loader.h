@@ -109,7 +109,7 @@ typedef struct lade_tar_options {
   uint32_t reserved; /**< 0. */
 } lade_tar_options;
 
-static inline void lade_tar_options_init(lade_tar_options *options) {
+LADE_INLINE void lade_tar_options_init(lade_tar_options *options) {
   const lade_tar_options defaults = {sizeof(lade_tar_options), 0, 0};
   *options = defaults;
 }
@@ -167,7 +167,7 @@ typedef struct lade_loader_state {
   uint64_t records;
 } lade_loader_state;
 
-static inline void lade_loader_state_init(lade_loader_state *state) {
+LADE_INLINE void lade_loader_state_init(lade_loader_state *state) {
   lade_loader_state zero = LADE_ZERO;
   *state = zero;
   state->struct_size = sizeof(lade_loader_state);
@@ -203,7 +203,7 @@ typedef struct lade_loader_options {
   uint32_t reserved; /**< 0. */
 } lade_loader_options;
 
-static inline void lade_loader_options_init(lade_loader_options *options) {
+LADE_INLINE void lade_loader_options_init(lade_loader_options *options) {
   lade_loader_options zero = LADE_ZERO;
   *options = zero;
   options->struct_size = sizeof(lade_loader_options);
@@ -229,7 +229,7 @@ typedef struct lade_batch {
   lade_ticket *ticket; /**< Of its transfer, borrowed: for streams besides the one given to lade_loader_next(). */
 } lade_batch;
 
-static inline void lade_batch_init(lade_batch *batch) {
+LADE_INLINE void lade_batch_init(lade_batch *batch) {
   lade_batch zero = LADE_ZERO;
   *batch = zero;
   batch->struct_size = sizeof(lade_batch);
@@ -305,7 +305,7 @@ typedef struct lade_loader_stats {
   uint64_t skips_listed; /**< Different records that lade_loader_skip_get() shows; at most LADE_LOADER_SKIPS_LISTED. */
 } lade_loader_stats;
 
-static inline void lade_loader_stats_init(lade_loader_stats *stats) {
+LADE_INLINE void lade_loader_stats_init(lade_loader_stats *stats) {
   lade_loader_stats zero = LADE_ZERO;
   *stats = zero;
   stats->struct_size = sizeof(lade_loader_stats);
@@ -333,7 +333,7 @@ typedef struct lade_loader_skip {
                        no memory for it. */
 } lade_loader_skip;
 
-static inline void lade_loader_skip_init(lade_loader_skip *skip) {
+LADE_INLINE void lade_loader_skip_init(lade_loader_skip *skip) {
   lade_loader_skip zero = LADE_ZERO;
   *skip = zero;
   skip->struct_size = sizeof(lade_loader_skip);

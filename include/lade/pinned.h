@@ -109,7 +109,7 @@ typedef struct lade_pinned_options {
                                       all at once. */
 } lade_pinned_options;
 
-static inline void lade_pinned_options_init(lade_pinned_options *options) {
+LADE_INLINE void lade_pinned_options_init(lade_pinned_options *options) {
   const lade_pinned_options defaults = {sizeof(lade_pinned_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   *options = defaults;
 }
@@ -129,7 +129,7 @@ typedef struct lade_pinned_info {
                                   lade_pinned_blocks_each): to the end of the block, or of its registration there. */
 } lade_pinned_info;
 
-static inline void lade_pinned_info_init(lade_pinned_info *info) {
+LADE_INLINE void lade_pinned_info_init(lade_pinned_info *info) {
   const lade_pinned_info defaults = {sizeof(lade_pinned_info), NULL, 0, 0, -1, 0, 0, 0, 0, 0};
   *info = defaults;
 }
@@ -181,7 +181,7 @@ typedef struct lade_pinned_stats {
                                   cache, or when it ends; as long as it makes none, requests at the cap do without. */
 } lade_pinned_stats;
 
-static inline void lade_pinned_stats_init(lade_pinned_stats *stats) {
+LADE_INLINE void lade_pinned_stats_init(lade_pinned_stats *stats) {
   const lade_pinned_stats zero = LADE_ZERO;
   *stats = zero;
   stats->struct_size = sizeof(lade_pinned_stats);

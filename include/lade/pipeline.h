@@ -131,13 +131,13 @@ typedef struct lade_endpoint {
 
 /** Ordinary or pinned memory. What the driver knows to be pinned is copied as it is, without a staging block; also where
  * it was registered in pieces, if those between the first and the last are of one length. */
-static inline lade_endpoint lade_endpoint_memory(void *memory) {
+LADE_INLINE lade_endpoint lade_endpoint_memory(void *memory) {
   lade_endpoint endpoint = {LADE_ENDPOINT_MEMORY, -1, 0, NULL, memory, NULL, NULL, 0, 0};
   return endpoint;
 }
 
 /** A range of a file, from `offset` on. */
-static inline lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const char *name) {
+LADE_INLINE lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const char *name) {
   lade_endpoint endpoint = {LADE_ENDPOINT_FILE, fd, offset, name, NULL, NULL, NULL, 0, 0};
   return endpoint;
 }
@@ -153,7 +153,7 @@ static inline lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const ch
  * @param path   Borrowed until the ticket is over.
  * @param flags  lade_file_flags
  */
-static inline lade_endpoint lade_endpoint_path(const char *path, uint64_t offset, uint32_t flags) {
+LADE_INLINE lade_endpoint lade_endpoint_path(const char *path, uint64_t offset, uint32_t flags) {
   lade_endpoint endpoint = {LADE_ENDPOINT_PATH, -1, offset, path, NULL, NULL, NULL, 0, flags};
   return endpoint;
 }
@@ -162,13 +162,13 @@ static inline lade_endpoint lade_endpoint_path(const char *path, uint64_t offset
  * Memory of a device: a peer of the pipeline's own, or that one. Copied by the device, without staging. Work that still
  * writes it must be over, or be ordered before the end of transfer.stream, with after_stream.
  */
-static inline lade_endpoint lade_endpoint_device(int device, void *memory) {
+LADE_INLINE lade_endpoint lade_endpoint_device(int device, void *memory) {
   lade_endpoint endpoint = {LADE_ENDPOINT_DEVICE, device, 0, NULL, memory, NULL, NULL, 0, 0};
   return endpoint;
 }
 
 /** A function of the caller. */
-static inline lade_endpoint lade_endpoint_callback(lade_transfer_callback callback, void *user) {
+LADE_INLINE lade_endpoint lade_endpoint_callback(lade_transfer_callback callback, void *user) {
   lade_endpoint endpoint = {LADE_ENDPOINT_CALLBACK, -1, 0, NULL, NULL, callback, user, 0, 0};
   return endpoint;
 }
@@ -247,7 +247,7 @@ typedef struct lade_transfer {
   uint64_t *checksums;
 } lade_transfer;
 
-static inline void lade_transfer_init(lade_transfer *transfer) {
+LADE_INLINE void lade_transfer_init(lade_transfer *transfer) {
   lade_transfer zero = LADE_ZERO;
   *transfer = zero;
   transfer->struct_size = sizeof(lade_transfer);
@@ -278,7 +278,7 @@ typedef struct lade_pipeline_options {
   uint64_t timeline_events;
 } lade_pipeline_options;
 
-static inline void lade_pipeline_options_init(lade_pipeline_options *options) {
+LADE_INLINE void lade_pipeline_options_init(lade_pipeline_options *options) {
   lade_pipeline_options zero = LADE_ZERO;
   *options = zero;
   options->struct_size = sizeof(lade_pipeline_options);
@@ -316,7 +316,7 @@ typedef struct lade_pipeline_info {
   uint64_t block_waits;           /**< Times that a direction without a block waited at the pool's cap. */
 } lade_pipeline_info;
 
-static inline void lade_pipeline_info_init(lade_pipeline_info *info) {
+LADE_INLINE void lade_pipeline_info_init(lade_pipeline_info *info) {
   lade_pipeline_info zero = LADE_ZERO;
   *info = zero;
   info->struct_size = sizeof(lade_pipeline_info);
@@ -361,7 +361,7 @@ typedef struct lade_ticket_info {
   uint64_t bytes_ready;
 } lade_ticket_info;
 
-static inline void lade_ticket_info_init(lade_ticket_info *info) {
+LADE_INLINE void lade_ticket_info_init(lade_ticket_info *info) {
   lade_ticket_info zero = LADE_ZERO;
   *info = zero;
   info->struct_size = sizeof(lade_ticket_info);

@@ -49,7 +49,7 @@ typedef struct lade_runtime_options {
                                              device. Ignored by "cuda". */
 } lade_runtime_options;
 
-static inline void lade_runtime_options_init(lade_runtime_options *options) {
+LADE_INLINE void lade_runtime_options_init(lade_runtime_options *options) {
   const lade_runtime_options defaults = {sizeof(lade_runtime_options), NULL};
   *options = defaults;
 }
@@ -64,7 +64,7 @@ typedef struct lade_device_info {
   int32_t software;     /**< 1: no GPU behind it. */
 } lade_device_info;
 
-static inline void lade_device_info_init(lade_device_info *info) {
+LADE_INLINE void lade_device_info_init(lade_device_info *info) {
   const lade_device_info defaults = {sizeof(lade_device_info), {0}, {0}, 0, -1, 0};
   *info = defaults;
 }

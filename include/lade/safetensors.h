@@ -92,7 +92,7 @@ typedef struct lade_tensor_info {
   int32_t reserved;      /**< 0. */
 } lade_tensor_info;
 
-static inline void lade_tensor_info_init(lade_tensor_info *info) {
+LADE_INLINE void lade_tensor_info_init(lade_tensor_info *info) {
   lade_tensor_info zero = LADE_ZERO;
   *info = zero;
   info->struct_size = sizeof(lade_tensor_info);
@@ -170,7 +170,7 @@ typedef struct lade_load_options {
   uint32_t reserved;         /**< 0. */
 } lade_load_options;
 
-static inline void lade_load_options_init(lade_load_options *options) {
+LADE_INLINE void lade_load_options_init(lade_load_options *options) {
   lade_load_options zero = LADE_ZERO;
   *options = zero;
   options->struct_size = sizeof(lade_load_options);
@@ -184,7 +184,7 @@ typedef struct lade_load_info {
   uint64_t transfers; /**< Into which the load was divided. */
 } lade_load_info;
 
-static inline void lade_load_info_init(lade_load_info *info) {
+LADE_INLINE void lade_load_info_init(lade_load_info *info) {
   lade_load_info zero = LADE_ZERO;
   *info = zero;
   info->struct_size = sizeof(lade_load_info);
@@ -299,7 +299,7 @@ typedef struct lade_save_options {
   int32_t reserved;
 } lade_save_options;
 
-static inline void lade_save_options_init(lade_save_options *options) {
+LADE_INLINE void lade_save_options_init(lade_save_options *options) {
   lade_save_options zero = LADE_ZERO;
   *options = zero;
   options->struct_size = sizeof(lade_save_options);

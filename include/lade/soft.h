@@ -74,7 +74,7 @@ typedef struct lade_soft_options {
   uint64_t pinned_limit_bytes; /**< host_alloc and host_register beyond it are refused; 0: no limit. */
 } lade_soft_options;
 
-static inline void lade_soft_options_init(lade_soft_options *options) {
+LADE_INLINE void lade_soft_options_init(lade_soft_options *options) {
   const lade_soft_options defaults = {sizeof(lade_soft_options), NULL, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0}, 0};
   *options = defaults;
 }
@@ -97,7 +97,7 @@ typedef struct lade_soft_report {
   uint64_t user_objects;
 } lade_soft_report;
 
-static inline void lade_soft_report_init(lade_soft_report *report) {
+LADE_INLINE void lade_soft_report_init(lade_soft_report *report) {
   const lade_soft_report defaults = {sizeof(lade_soft_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   *report = defaults;
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The shared library exports exactly the functions that the public headers declare with LADE_API.
+# The shared library exports exactly the functions that the public headers declare, with a version each.
 # usage: exports_test.sh LIBRARY HEADER...
 set -u
 library=$1
@@ -10,9 +10,9 @@ declared=$(mktemp)
 trap 'rm -f "$exported" "$declared"' EXIT
 
 # A small letter marks a local symbol, which the dynamic linker alone uses.
-nm -D --defined-only "$library" | awk '$2 ~ /^[A-Z]$/ { print $3 }' | LC_ALL=C sort -u >"$exported"
-# From LADE_API to the first parenthesis of the declaration: the word before it is the name.
-cat "$@" | tr '\n' ' ' | grep -oE 'LADE_API [^(;]*\(' | grep -oE 'lade_[a-z0-9_]+ *\($' | tr -d ' (' |
+nm -D --defined-only "$library" | awk '$2 ~ /^[B-Z]$/ { print $3 }' | sed 's/@@LADE_[0-9.]*$//' | LC_ALL=C sort -u >"$exported"
+# From LADE_API or LADE_INLINE to the first parenthesis of the declaration: the word before it is the name.
+cat "$@" | tr '\n' ' ' | grep -oE 'LADE_(API|INLINE) [^(;{}]*\(' | grep -oE 'lade_[a-z0-9_]+ *\($' | tr -d ' (' |
   LC_ALL=C sort -u >"$declared"
 
 # A function that is only declared would be hidden: its users get a link error.

@@ -27,7 +27,7 @@ static void symbol(const library *own, const char *name, void *out_function) {
 }
 
 static bool library_open(library *own) {
-  own->handle = dlopen("./liblade.so", RTLD_NOW | RTLD_LOCAL);
+  own->handle = dlopen("./liblade.so.0", RTLD_NOW | RTLD_LOCAL);
   LADE_EXPECT(own->handle != NULL);
   if (own->handle == NULL) return false;
   symbol(own, "lade_runtime_open", &own->runtime_open);

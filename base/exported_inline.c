@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions that headers define, as symbols of the library: for languages that call it without its headers. */
+#pragma GCC diagnostic ignored "-Wmissing-prototypes"
+
+#define LADE_INLINE __attribute__((visibility("default")))
+
+#include "lade/config.h"
+#include "lade/device.h"
+#include "lade/lade.h"
+#include "lade/loader.h"
+#include "lade/pinned.h"
+#include "lade/pipeline.h"
+#include "lade/runtime.h"
+#include "lade/safetensors.h"
+#include "lade/soft.h"
+#include "lade/status.h"
