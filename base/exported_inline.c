@@ -2,7 +2,7 @@
 /* The functions that headers define, as symbols of the library: for languages that call it without its headers. */
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
-#define LADE_INLINE __attribute__((visibility("default")))
+#define LADE_INLINE_AS_SYMBOLS
 
 #include "lade/config.h"
 #include "lade/device.h"

@@ -9,11 +9,15 @@ load("@cuda//:found.bzl", "CUDA_FOUND")
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
 load("//bazel:copts.bzl", "LADE_COPTS", "LADE_LINKOPTS")
 
+def _copts():
+    """LADE_COPTS; for a project that uses lade a warning of its compiler is no error."""
+    return LADE_COPTS if native.repository_name() == "@" else [flag for flag in LADE_COPTS if flag != "-Werror"]
+
 def lade_cc_library(name, copts = [], linkstatic = True, visibility = ["//:__subpackages__"], **attributes):
     """A C library of the project; visible within the project unless told otherwise."""
     cc_library(
         name = name,
-        copts = LADE_COPTS + copts,
+        copts = _copts() + copts,
         linkstatic = linkstatic,
         visibility = visibility,
         **attributes
@@ -23,7 +27,7 @@ def lade_cc_binary(name, copts = [], linkopts = [], linkstatic = True, **attribu
     """A C program, or with linkshared = True a shared library."""
     cc_binary(
         name = name,
-        copts = LADE_COPTS + copts,
+        copts = _copts() + copts,
         linkopts = LADE_LINKOPTS + linkopts,
         linkstatic = linkstatic,
         **attributes
@@ -56,7 +60,7 @@ def lade_cc_example(name, runs = {}, needs_gpu = False, size = "small", target_c
         **attributes
     )
     attributes = dict(attributes)
-    copts = LADE_COPTS + attributes.pop("copts", [])
+    copts = _copts() + attributes.pop("copts", [])
     linkopts = LADE_LINKOPTS + attributes.pop("linkopts", [])
     for run, arguments in runs.items():
         cc_test(
@@ -105,7 +109,7 @@ def lade_cc_test(
         ]
     cc_test(
         name = name,
-        copts = LADE_COPTS + copts,
+        copts = _copts() + copts,
         linkopts = LADE_LINKOPTS + linkopts,
         linkstatic = linkstatic,
         size = size,

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lade/status.h"
 #include "tools/common/subcommand.h"
 
 /* LADE_SUBCOMMANDS(X) is X(load) X(replay) and so on: tools/BUILD makes it of its list. */
@@ -16,11 +17,45 @@ LADE_SUBCOMMANDS(DECLARE)
 
 static const subcommand *const subcommands[] = {LADE_SUBCOMMANDS(ADDRESS)};
 
+static const subcommand *subcommand_find(const char *name) {
+  for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++)
+    if (strcmp(name, subcommands[i]->name) == 0) return subcommands[i];
+  return NULL;
+}
+
+static bool is_one_of(const char *word, const char *a, const char *b) {
+  return strcmp(word, a) == 0 || strcmp(word, b) == 0;
+}
+
 static void usage(FILE *out) {
   fputs("usage: lade COMMAND [ARGUMENT...]\n\ncommands:\n", out);
   for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++)
     fprintf(out, "  %-10s %s\n", subcommands[i]->name, subcommands[i]->what);
-  fputs("\n`lade COMMAND --help` explains it.\n", out);
+  fputs("\n`lade COMMAND --help` or `lade help COMMAND` explains it; `lade --version` prints the version.\n", out);
+}
+
+static int unknown(const char *name) {
+  fprintf(stderr, "lade: unknown command \"%s\"\n", name);
+  usage(stderr);
+  return 2;
+}
+
+static int help(const char *name) {
+  char option[] = "--help";
+  char *arguments[] = {(char[]){"lade"}, option, NULL};
+  if (name == NULL) {
+    usage(stdout);
+    return 0;
+  }
+  const subcommand *found = subcommand_find(name);
+  return found != NULL ? found->run(2, arguments) : unknown(name);
+}
+
+/* The library's, which may be another than that of the headers. */
+static int version(void) {
+  uint32_t v = lade_version();
+  printf("lade %u.%u.%u\n", v / 1000000, v / 1000 % 1000, v % 1000);
+  return 0;
 }
 
 int main(int argc, char **argv) {
@@ -28,13 +63,9 @@ int main(int argc, char **argv) {
     usage(stderr);
     return 2;
   }
-  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-    usage(stdout);
-    return 0;
-  }
-  for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++)
-    if (strcmp(argv[1], subcommands[i]->name) == 0) return subcommands[i]->run(argc - 1, argv + 1);
-  fprintf(stderr, "lade: unknown command \"%s\"\n", argv[1]);
-  usage(stderr);
-  return 2;
+  if (is_one_of(argv[1], "--help", "-h")) return help(NULL);
+  if (strcmp(argv[1], "help") == 0) return help(argc > 2 ? argv[2] : NULL);
+  if (is_one_of(argv[1], "--version", "-V")) return version();
+  const subcommand *found = subcommand_find(argv[1]);
+  return found != NULL ? found->run(argc - 1, argv + 1) : unknown(argv[1]);
 }

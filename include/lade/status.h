@@ -29,7 +29,9 @@
 #endif
 
 /* Functions in headers. The library has each as a symbol too, for programs that cannot include them. */
-#ifndef LADE_INLINE
+#ifdef LADE_INLINE_AS_SYMBOLS /* by base/exported_inline.c alone */
+#define LADE_INLINE LADE_API
+#else
 #define LADE_INLINE static inline
 #endif
 

@@ -1,0 +1,27 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# `lade` itself as a user types it: help, version, commands that there are not.
+# usage: lade_test.sh LADE
+set -u
+. tests/tools/command.sh
+
+run 0 --version
+grep -Eq '^lade [0-9]+\.[0-9]+\.[0-9]+$' "$dir/out" || fail "no version: $(cat "$dir/out")"
+run 0 --help
+cp "$dir/out" "$dir/help"
+for command in load replay save settings topo; do says "  $command " out; done
+run 0 help
+cmp -s "$dir/out" "$dir/help" || fail "help and --help differ"
+run 0 help settings
+cp "$dir/out" "$dir/help"
+run 0 settings --help
+cmp -s "$dir/out" "$dir/help" || fail "'help settings' and 'settings --help' differ"
+run 2 help nonsense
+says 'unknown command "nonsense"' err
+run 2 nonsense
+says 'unknown command "nonsense"' err
+[ -s "$dir/out" ] && fail "a usage error on standard output"
+run 2
+
+finish
