@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Across sources: The counting and failing runtime, and the driver that fails every call in turn: both must catch what
+ * The counting and failing runtime, and the driver that fails every call in turn: both must catch what
  * they are for.
  */
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Across sources: Statistics and snapshots: what is counted for the pool, its nodes and its size classes, and that they
+ * Statistics and snapshots: what is counted for the pool, its nodes and its size classes, and that they
  * agree.
  */
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Across sources: `lade topo` on machines made up of hwloc's descriptions, software devices with nodes, and the files
+ * `lade topo` on machines made up of hwloc's descriptions, software devices with nodes, and the files
  * of a kernel.
  */
 #include <jansson.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Across sources: Where pinned memory comes from: each source, the way from one to the next, registration in chunks. */
+/* Where pinned memory comes from: each source, the way from one to the next, registration in chunks. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Across sources: Debug mode: what it finds, what it tells, and that correct programs have no findings. */
+/* Debug mode: what it finds, what it tells, and that correct programs have no findings. */
 #include <string.h>
 
 #include "base/size.h"
