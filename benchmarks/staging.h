@@ -56,6 +56,7 @@ typedef struct staging_settings {
   bool directions[STAGING_DIRECTIONS];
   uint64_t chunk_bytes;
   uint32_t depth;
+  uint64_t under_way_bytes;
   uint32_t readers;
   uint32_t passes;
   bool verify;

@@ -42,6 +42,7 @@ enum {
   KEY_DIRECT,
   KEY_STORAGE,
   KEY_TIMELINE,
+  KEY_UNDER_WAY,
 };
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
@@ -57,6 +58,7 @@ static const struct argp_option option_table[] = {
     {"passes", KEY_PASSES, "N", 0, "Timed passes per variant (default 5)", 0},
     {"direct", KEY_DIRECT, NULL, 0, "Files past the page cache (O_DIRECT)", 0},
     {"storage", KEY_STORAGE, "NAME", 0, "auto, uring, pread or cufile (default auto)", 0},
+    {"under-way", KEY_UNDER_WAY, "BYTES", 0, "Pinned blocks in use at once, together (default: chosen by lade)", 0},
     {"window", KEY_WINDOW, "BYTES", 0, "Device memory that the inputs pass through (default 256M)", 0},
     {"no-verify", KEY_NO_VERIFY, NULL, 0, "Do not compare checksums", 0},
     {"json", KEY_JSON, "FILE", 0, "Also write the results as JSON", 0},
@@ -138,6 +140,9 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
     settings->passes = (uint32_t)number_parse("passes", argument, 1, BENCH_MAX_REPEATS, false, state);
     return 0;
   case KEY_WINDOW: settings->window_bytes = number_parse("window", argument, 1, most_bytes, true, state); return 0;
+  case KEY_UNDER_WAY:
+    settings->under_way_bytes = number_parse("under-way", argument, 1, most_bytes, true, state);
+    return 0;
   case KEY_DIRECT: settings->direct = true; return 0;
   case KEY_STORAGE: settings->storage = storage_parse(argument, state); return 0;
   case KEY_NO_VERIFY: settings->verify = false; return 0;
@@ -167,6 +172,7 @@ static bool device_open(staging *s) {
   lade_pipeline_options_init(&pipeline);
   pipeline.chunk_bytes = s->settings.chunk_bytes;
   pipeline.depth = s->settings.depth;
+  pipeline.window_bytes = s->settings.under_way_bytes;
   pipeline.readers = s->settings.readers;
   pipeline.storage = (int32_t)s->settings.storage;
   pipeline.timeline_events = staging_timeline_events(&s->settings);

@@ -5,6 +5,9 @@
  * are chosen by lade; a copy costs 3 us on its engine besides its bytes. Device memory is addresses only and the source
  * writes nothing: the schedule is what is measured.
  *
+ * The cases "h200_" have the rates that an H200 of 16 cores showed: link 55.2 GB/s; 12 readers of 5.4 GB/s each out of the page
+ * cache while copies run, and of 3.5 GB/s in the first 20 ms after a rest. There filling and draining count most.
+ *
  * The baseline "bound" is the rate of the slower side with no cost but its bytes; for both directions at once it is twice
  * what one direction alone reached.
  */
@@ -24,27 +27,37 @@ typedef struct model {
   lade_direction direction; /* 0: both at once */
   uint64_t storage_latency_ns;
   uint64_t storage_bytes_per_s; /* of all readers together; 0: their rates add up */
+  uint64_t bytes;               /* 0: total_bytes; else of a later transfer, when the pipeline has learned its chunks */
 } model;
 
+static uint64_t bytes_of(const model *m) { return m->bytes != 0 ? m->bytes : total_bytes; }
+
 #define GB_PER_S(x) (UINT64_C(x) * 1000000000u)
-static const model readers_4 = {GB_PER_S(55), GB_PER_S(12), 4, LADE_TO_DEVICE, 0, 0};
-static const model readers_8 = {GB_PER_S(55), GB_PER_S(12), 8, LADE_TO_DEVICE, 0, 0};
-static const model writers_4 = {GB_PER_S(55), GB_PER_S(12), 4, LADE_TO_HOST, 0, 0};
-static const model writers_8 = {GB_PER_S(55), GB_PER_S(12), 8, LADE_TO_HOST, 0, 0};
+static const model readers_4 = {GB_PER_S(55), GB_PER_S(12), 4, LADE_TO_DEVICE, 0, 0, 0};
+static const model readers_8 = {GB_PER_S(55), GB_PER_S(12), 8, LADE_TO_DEVICE, 0, 0, 0};
+static const model writers_4 = {GB_PER_S(55), GB_PER_S(12), 4, LADE_TO_HOST, 0, 0, 0};
+static const model writers_8 = {GB_PER_S(55), GB_PER_S(12), 8, LADE_TO_HOST, 0, 0, 0};
 
 /* Four kinds of link times three of storage. */
 #define PAGE_CACHE(link)                                                                                               \
-  { GB_PER_S(link), GB_PER_S(12), 4, LADE_TO_DEVICE, 0, 0 }
+  { GB_PER_S(link), GB_PER_S(12), 4, LADE_TO_DEVICE, 0, 0, 0 }
 #define NVME(link)                                                                                                     \
-  { GB_PER_S(link), GB_PER_S(12), 4, LADE_TO_DEVICE, 80000, GB_PER_S(7) }
+  { GB_PER_S(link), GB_PER_S(12), 4, LADE_TO_DEVICE, 80000, GB_PER_S(7), 0 }
 #define NETWORK(link)                                                                                                  \
-  { GB_PER_S(link), GB_PER_S(12), 4, LADE_TO_DEVICE, 2000000, GB_PER_S(1) }
+  { GB_PER_S(link), GB_PER_S(12), 4, LADE_TO_DEVICE, 2000000, GB_PER_S(1), 0 }
 #define DUPLEX(link)                                                                                                   \
-  { GB_PER_S(link), GB_PER_S(12), 4, (lade_direction)0, 0, 0 }
+  { GB_PER_S(link), GB_PER_S(12), 4, (lade_direction)0, 0, 0, 0 }
 static const model page_cache[] = {PAGE_CACHE(12), PAGE_CACHE(25), PAGE_CACHE(55), PAGE_CACHE(400)};
 static const model nvme[] = {NVME(12), NVME(25), NVME(55), NVME(400)};
 static const model network[] = {NETWORK(12), NETWORK(25), NETWORK(55), NETWORK(400)};
 static const model duplex[] = {DUPLEX(12), DUPLEX(25), DUPLEX(55), DUPLEX(400)};
+
+/* Rates in MB/s. */
+#define H200(reader, direction, mib)                                                                                   \
+  { UINT64_C(55200000000), UINT64_C(reader) * 1000000u, 12, direction, 0, 0, UINT64_C(mib) << 20 }
+static const model h200[] = {H200(5400, LADE_TO_DEVICE, 8192), H200(5400, LADE_TO_DEVICE, 512),
+                             H200(3500, LADE_TO_DEVICE, 512),  H200(5400, LADE_TO_DEVICE, 64),
+                             H200(5400, LADE_TO_HOST, 512),    H200(5400, (lade_direction)0, 8192)};
 
 static lade_status nothing(void *user, uint64_t offset, void *buffer, size_t bytes) {
   (void)user;
@@ -54,14 +67,15 @@ static lade_status nothing(void *user, uint64_t offset, void *buffer, size_t byt
   return LADE_OK;
 }
 
-static lade_status transfer_begin(lade_pair *pair, lade_direction direction, void *device, lade_ticket **out) {
+static lade_status transfer_begin(lade_pair *pair, lade_direction direction, void *device, uint64_t bytes,
+                                  lade_ticket **out) {
   lade_transfer transfer;
   lade_transfer_init(&transfer);
   transfer.direction = (int32_t)direction;
   transfer.host = lade_endpoint_callback(nothing, NULL);
   transfer.host.concurrent = 1;
   transfer.device_memory = device;
-  transfer.bytes = total_bytes;
+  transfer.bytes = bytes;
   return lade_pipeline_submit(lade_pair_pipeline(pair), &transfer, out);
 }
 
@@ -74,13 +88,14 @@ static lade_status transfer_end(lade_ticket *ticket) {
 static lade_status transfer_time(lade_runtime *runtime, lade_pair *pair, const model *m, uint64_t *out_ns) {
   lade_ticket *down = NULL;
   lade_ticket *up = NULL;
+  uint64_t bytes = bytes_of(m);
   void *device;
-  lade_status status = runtime->ops->device_alloc(runtime->self, 0, 2 * total_bytes, &device);
+  lade_status status = runtime->ops->device_alloc(runtime->self, 0, 2 * bytes, &device);
   if (status != LADE_OK) return status;
   uint64_t begun_ns = lade_runtime_now_ns(runtime);
-  if (m->direction != LADE_TO_HOST) status = transfer_begin(pair, LADE_TO_DEVICE, device, &down);
+  if (m->direction != LADE_TO_HOST) status = transfer_begin(pair, LADE_TO_DEVICE, device, bytes, &down);
   if (status == LADE_OK && m->direction != LADE_TO_DEVICE)
-    status = transfer_begin(pair, LADE_TO_HOST, (char *)device + total_bytes, &up);
+    status = transfer_begin(pair, LADE_TO_HOST, (char *)device + bytes, bytes, &up);
   if (down != NULL) {
     lade_status ended = transfer_end(down);
     status = status != LADE_OK ? status : ended;
@@ -126,6 +141,7 @@ static lade_status model_run(const model *m, uint64_t *out_ns) {
   status = lade_pair_create(runtime, 0, &parts, &pair);
   if (status == LADE_OK) {
     status = transfer_time(runtime, pair, m, out_ns);
+    if (status == LADE_OK && m->bytes != 0) status = transfer_time(runtime, pair, m, out_ns);
     lade_status destroyed = lade_pair_destroy(pair, true);
     status = status != LADE_OK ? status : destroyed;
   }
@@ -141,7 +157,7 @@ static double schedule_run(void *user) {
     fprintf(stderr, "%s\n", lade_last_error()->text);
     return (double)NAN;
   }
-  return (double)total_bytes * ((int)m->direction == 0 ? 2 : 1) / (double)ns;
+  return (double)bytes_of(m) * ((int)m->direction == 0 ? 2 : 1) / (double)ns;
 }
 
 static double bound_run(void *user) {
@@ -188,6 +204,12 @@ int main(int argc, char **argv) {
       {"duplex_pcie_4", "both directions at once, link 25 GB/s each", model_case, &duplex[1]},
       {"duplex_pcie_5", "both directions at once, link 55 GB/s each", model_case, &duplex[2]},
       {"duplex_c2c", "both directions at once, link 400 GB/s each", model_case, &duplex[3]},
+      {"h200_8g", "an H200, to the device, 8 GiB", model_case, &h200[0]},
+      {"h200_512m", "an H200, to the device, 512 MiB", model_case, &h200[1]},
+      {"h200_512m_cold", "an H200 after a rest, to the device, 512 MiB", model_case, &h200[2]},
+      {"h200_64m", "an H200, to the device, 64 MiB", model_case, &h200[3]},
+      {"h200_512m_to_host", "an H200, to the host, 512 MiB", model_case, &h200[4]},
+      {"h200_duplex", "an H200, both directions at once, 8 GiB; bound: twice one alone", model_case, &h200[5]},
   };
   return bench_main(argc, argv, "How near does a transfer come to the slower of storage and link, in virtual time?",
                     cases, sizeof cases / sizeof cases[0]);

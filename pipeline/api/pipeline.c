@@ -103,6 +103,7 @@ static void options_complete(lade_pipeline *pipeline) {
     options->depth = depth < MAX_DEPTH ? depth : MAX_DEPTH;
   }
   if (options->max_transfers == 0) options->max_transfers = DEFAULT_TRANSFERS;
+  if (options->window_bytes == 0) options->window_bytes = LADEI_PIPE_WINDOW_BYTES;
   if (options->storage_bytes_per_s == 0) options->storage_bytes_per_s = UINT64_C(12000000000);
   /* Readers are for each direction; but where engines are threads all of them share few processors. */
   pipeline->threads = threads ? options->readers : 2 * options->readers;
@@ -241,8 +242,7 @@ static lade_status side_create(lade_pipeline *pipeline, ladei_pipe_side *side) {
   lade_status status = LADE_OK;
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && status == LADE_OK; i++)
     status = copy_stream_create(pipeline, &side->copy_streams[i]);
-  bool adapts = pipeline->chunk_chosen && !engines_are_threads(pipeline->runtime);
-  return status == LADE_OK && adapts
+  return status == LADE_OK && pipeline->chunk_adapts
              ? ladei_pipe_probe_create(pipeline->runtime, &side->copy_streams[0].stream, &side->probe)
              : status;
 }
@@ -337,6 +337,7 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
   pipeline->devices = devices;
   pipeline->options = *options;
   pipeline->chunk_chosen = options->chunk_bytes == 0;
+  pipeline->chunk_adapts = pipeline->chunk_chosen && !engines_are_threads(runtime);
   pipeline->depth_chosen = options->depth == 0;
   pipeline->driver = runtime->ops->step != NULL ? &ladei_pipe_driver_virtual : &ladei_pipe_driver_threads;
   pipeline->references = 1;

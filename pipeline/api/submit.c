@@ -182,6 +182,7 @@ static void transfer_fill(ladei_pipe_request *submission, lade_ticket *ticket) {
   transfer->no_host = transfer->unstaged && request->checksum == LADE_CHECKSUM_NONE;
   transfer->chunk_bytes = chunk_for(pipeline, ticket->pieces.bytes, transfer->unstaged);
   transfer->ordered = ticket->pieces.ordered;
+  transfer->adapts = pipeline->chunk_adapts && !transfer->ordered;
   transfer->calls = ticket->pieces.calls;
   transfer->level = (unsigned)(LADEI_PIPE_PRIORITY_NORMAL + request->priority);
   transfer->fair_queue = fair_queue_of(request->submitter);

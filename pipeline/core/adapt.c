@@ -5,10 +5,9 @@
  * Note [Chunk and link]
  * A link spends about 3 us on starting each copy, serially. For 0.97 of its rate a copy must last 100 us: 2 MiB at
  * 12 GB/s, 3 MiB at 25, 6.4 MiB at 55; sizes are such that blocks fill the pool's segments. A larger one only holds
- * more pinned memory, fills and drains the ring more slowly, and has left the processor's cache before it is copied:
- * on an H200 4 to 6 MiB are faster than 8. At hundreds of GB/s the bound of 16 MiB gives 0.93. So the first copies
- * of a direction are timed by the device, and blocks grow to that size, as the next ones are needed. They never
- * shrink: a measurement can only come out too slow, when the engine served something else in between.
+ * more pinned memory, and fills and drains the ring more slowly. At hundreds of GB/s the bound of 16 MiB gives 0.93. So
+ * the first copies of a direction are timed by the device, and blocks grow to that size, as the next ones are needed.
+ * They never shrink: a measurement can only come out too slow, when the engine served something else in between.
  *
  * Note [Requests at once]
  * Storage with latency is faster with more requests under way; a page cache served by as many threads as there are
@@ -19,24 +18,90 @@
  */
 #include "pipeline/core/adapt.h"
 
+/*
+ * Note [Bytes under way]
+ * A chunk that is still in the processor's cache when the copy engine fetches it leaves the memory's bandwidth to the readers.
+ * Measured on an H200 with 300 MiB of cache and 16 processors (benchmarks/results/h200, and a loop written by hand there, 12
+ * threads): 2 blocks of 4 MiB for each thread, 96 MiB in all, reach 53 GB/s of 55; 4 of them 46 to 52, and 4 of 8 MiB 44. So
+ * all blocks together are about 100 MiB at most (so that 16 of 6.4 MiB are not shortened), also where a cache is smaller
+ * than that: below 50 us a copy costs more for its start than memory does.
+ *
+ * Note [Even chunks]
+ * A transfer of 64 MiB in blocks of 6.4 MiB had ten chunks and a rest of 16 KiB, which costs as much as any other to start, to
+ * cover and to find finished. So what is left is divided by the number of chunks that it takes at least, and that rounded up:
+ * to pages, to 64 KiB for chunks from 1 MiB on, to the transfer's unit (whole blocks of a file system, whole checksums).
+ *
+ * Note [First and last chunks]
+ * With R requests at once of r bytes/s each, chunks of c bytes, a link of L bytes/s and l seconds to start a copy,
+ *
+ *   T = c/r (the first chunks are read, the link rests) + bytes/L + bytes/c * l + c/L (the last copy)     where R * r > L
+ *   T = bytes/(R * r) + c/(2 * r) (some readers are done before others) + c/L                             else
+ *
+ * On an H200 c is 5 MB, r 5.4 GB/s, or 3.5 in the first 20 ms after a rest, L 55 GB/s: 1 to 1.4 ms beyond the 9.7 ms that
+ * 512 MiB take on the link. Shorter chunks for all of it would cost l (3 us) each. So they are short where that is cheap:
+ *
+ *   chunk    |.|.|.|..|..|...|...|....|......|......|......| ... |......|....|...|..|.|.|.|
+ *            a ring with nothing under way begins                              little is left
+ *
+ * A chunk to the device is at most a part of what the ring has begun since it had nothing under way: so the chunks that are
+ * being read are about half of that, and the link has the other half to copy. A chunk is no longer than a reader's share of
+ * what is left in the ring: so all readers end at about the same time, and the last copy is a short one. Short is 1 MiB: 0.2 ms
+ * to read, and 20 us to copy. To the host the first write follows on the first copy, which takes c/L: only the end counts
+ * there. By sim_schedule ("h200_512m", "h200_512m_cold", "h200_64m", GB/s): equal chunks 47.9, 37.2, 27.0; so 51.5, 40.9, 42.4;
+ * with 512 KiB 51.6, 40.9, 43.0 at twice the chunks; with a quarter of what was begun 51.0, 41.0, 41.9.
+ */
+enum { SHORT_BYTES = 1 << 20, START_SHARES = 2, GRANULE_BYTES = 64 << 10, GRANULE_FROM = 1 << 20 };
+
 /* Duration of a copy that is long enough. */
 enum { COPY_NS = 100000 };
 
 /* Blocks of a chunk that a segment of the pool holds, if its size is the default; smallest chunk first. */
-enum { SEGMENT_BYTES = 64 << 20, PAGE_BYTES = 4096 };
-static const unsigned segment_parts[] = {64, 32, 21, 16, 10, 8, 5, 4};
+enum { SEGMENT_BYTES = 64 << 20, POOL_STEP_BYTES = 128 << 10, PAGE_BYTES = 4096 };
+static const unsigned segment_parts[] = {64, 32, 20, 16, 10, 8, 5, 4};
 
 /* Ends that a measurement takes, for each request of the window. */
 enum { ROUNDS = 4 };
 
+static uint64_t bytes_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+static uint64_t bytes_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* Rounded up. */
+static uint64_t quotient_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+
+/* In steps of the pool's sizes, 1/64 of 8 MiB: it would round the block up, and one fewer would fit into a segment. */
+static size_t part_bytes(uint64_t parts) { return (size_t)(SEGMENT_BYTES / parts / POOL_STEP_BYTES * POOL_STEP_BYTES); }
+
 size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns) {
   /* Up to 16 MiB times 100 us: far below 2^64. */
   uint64_t wanted = ns == 0 ? LADEI_PIPE_CHUNK_MOST : (uint64_t)bytes * COPY_NS / ns;
-  for (size_t i = 0; i < sizeof segment_parts / sizeof segment_parts[0]; i++) {
-    size_t chunk = SEGMENT_BYTES / segment_parts[i] / PAGE_BYTES * PAGE_BYTES;
-    if (chunk >= wanted) return chunk;
-  }
+  for (size_t i = 0; i < sizeof segment_parts / sizeof segment_parts[0]; i++)
+    if (part_bytes(segment_parts[i]) >= wanted) return part_bytes(segment_parts[i]);
   return LADEI_PIPE_CHUNK_MOST;
+}
+
+size_t ladei_pipe_chunk_for_window(size_t chunk, unsigned blocks, uint64_t window_bytes) {
+  uint64_t share = bytes_min(bytes_max(window_bytes / blocks, bytes_max(chunk / 2, LADEI_PIPE_CHUNK_FIRST)), chunk);
+  return share < chunk ? part_bytes(quotient_up(SEGMENT_BYTES, share)) : chunk;
+}
+
+/* Where the chunk may end early: see Note [First and last chunks]. At most `most`. */
+static uint64_t chunk_wanted(const ladei_pipe_chunk_need *need) {
+  uint64_t share = bytes_max(need->ring_left / need->requests, SHORT_BYTES);
+  uint64_t start = bytes_max(need->ring_begun / (START_SHARES * (uint64_t)need->requests), SHORT_BYTES);
+  return bytes_min(need->to_device ? bytes_min(share, start) : share, need->most);
+}
+
+bool ladei_pipe_chunk_is_short(const ladei_pipe_chunk_need *need) { return chunk_wanted(need) < need->most; }
+
+size_t ladei_pipe_chunk_next(const ladei_pipe_chunk_need *need) {
+  uint64_t unit = need->unit != 0 && need->unit <= need->most ? need->unit : 1;
+  uint64_t all = need->lead + need->left;
+  uint64_t chunks = quotient_up(all, chunk_wanted(need));
+  uint64_t even = quotient_up(all, chunks);
+  uint64_t step = bytes_max(even >= GRANULE_FROM ? GRANULE_BYTES : PAGE_BYTES, unit); /* all powers of two */
+  uint64_t end = bytes_min(quotient_up(even, step) * step, need->most - need->most % unit);
+  return (size_t)bytes_min(end - need->lead, need->left);
 }
 
 void ladei_pipe_window_init(ladei_pipe_window *window, unsigned least, unsigned most) {

@@ -16,6 +16,30 @@ enum { LADEI_PIPE_CHUNK_FIRST = 1 << 20, LADEI_PIPE_CHUNK_MOST = 16 << 20, LADEI
 /* The chunk for a link that copied `bytes` in `ns`; see Note [Chunk and link]. Whole pages, in the bounds above. */
 size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns);
 
+/* Bytes of blocks under way in a direction; see Note [Bytes under way]. */
+#define LADEI_PIPE_WINDOW_BYTES (UINT64_C(104) << 20)
+
+/* That chunk, or a shorter one where so many blocks of it were more than `window_bytes`; not below half of it, about. */
+size_t ladei_pipe_chunk_for_window(size_t chunk, unsigned blocks, uint64_t window_bytes);
+
+/* What the length of the next chunk depends on. Bytes. */
+typedef struct ladei_pipe_chunk_need {
+  uint64_t left;       /* of the transfer, not begun */
+  size_t lead;         /* the chunk begins so far into its first unit */
+  size_t most;         /* lead and chunk together, at most */
+  size_t unit;         /* not 0: lead and chunk together are a multiple of it, but for the end of the transfer. A power
+                          of two, above `lead`; one above `most` counts as 0 */
+  bool to_device;      /* reads first, then copies */
+  unsigned requests;   /* READ or WRITE orders at once; not 0 */
+  uint64_t ring_begun; /* of the ring's transfers, begun since it had nothing under way */
+  uint64_t ring_left;  /* of the ring's transfers, not begun */
+} ladei_pipe_chunk_need;
+
+/* Whether it is shortened, since the ring's work begins or ends: what its request takes says little about storage. */
+bool ladei_pipe_chunk_is_short(const ladei_pipe_chunk_need *need);
+/* The length of the next chunk; see Note [Even chunks] and Note [First and last chunks]. From 1 to what is left. */
+size_t ladei_pipe_chunk_next(const ladei_pipe_chunk_need *need);
+
 /*
  * Requests of one direction at once.
  *

@@ -83,6 +83,7 @@ struct ladei_pipe_slot {
   bool lost;        /* its batch was lost while a RELEASE was out */
   bool used;        /* its block has carried a chunk since it was acquired */
   bool stalled;     /* READING or WRITING: the call is overdue */
+  bool shortened;   /* ladei_pipe_chunk_is_short of its chunk */
 };
 
 TAILQ_HEAD(ladei_slot_list, ladei_pipe_slot);
@@ -141,6 +142,7 @@ struct ladei_pipe_core_transfer {
   size_t chunk_bytes;  /* of a chunk, at most; the block's capacity limits it further */
   size_t lead_bytes;   /* the first chunk is so much shorter and lies so far into its block; below chunk_bytes */
   size_t unit_bytes;   /* not 0: chunks but the last are multiples of it, counted from lead_bytes before the first */
+  bool adapts;         /* staged chunks are even, and short at start and end: adapt.h, ladei_pipe_chunk_next */
   bool ordered;        /* the host half goes chunk by chunk, in order */
   bool calls;          /* the host half calls back, so it may take for ever; set where `ordered` is */
   bool unstaged;       /* copies leave and reach the host's own memory: no block */
@@ -160,6 +162,7 @@ struct ladei_pipe_core_transfer {
   ladei_pipe_copy_stream *copy_stream; /* of its copies, once its dependency is neither UNKNOWN nor QUERYING */
   uint64_t number;                     /* in the order of submission */
   uint64_t issued_bytes;               /* chunks begun */
+  uint64_t left_bytes;                 /* chunks not begun; 0 once it has failed */
   uint64_t queued_bytes;               /* copies submitted */
   uint64_t done_bytes;                 /* arrived */
   unsigned active;                     /* slots that carry its chunks */
@@ -222,6 +225,9 @@ struct ladei_pipe_ring {
   unsigned held_calls;                  /* of those, the ones that call back */
   unsigned may_stall;                   /* slots with chunks of transfers that may stall */
   unsigned unissued;                    /* transfers that have not failed and have chunks not begun */
+  uint64_t left_bytes;                  /* of those, together */
+  uint64_t begun_bytes;                 /* chunks begun since no slot carried one */
+  unsigned active;                      /* slots that carry chunks */
   ladei_pipe_core_transfer *issuing;    /* the one of them that begins the next chunk; NULL: none can */
 
   unsigned blocks;        /* held or being acquired */

@@ -136,6 +136,8 @@ static lade_status check_waiting(const ladei_pipe_ring *ring, const ladei_pipe_c
   bool held = list_has(&ring->held, transfer);
   if (waiting != transfer->waiting || held != transfer->held || (waiting && held))
     return broken(ring, "I7: a transfer is not in the list that it says, or in two");
+  if (transfer->left_bytes != (unissued ? transfer->bytes - transfer->issued_bytes : 0))
+    return broken(ring, "I7: a transfer's bytes to begin are not those counted");
   if (unissued != transfer->unissued || (waiting || held) != ladei_pipe_transfer_ready(transfer))
     return broken(ring, "I7: a transfer waits that could begin nothing, or does not and could");
   return LADE_OK;
@@ -147,7 +149,11 @@ static lade_status check_queue(const ladei_pipe_ring *ring) {
   unsigned unissued = 0;
   unsigned may_stall = 0;
   unsigned on_copy_streams = 0;
+  unsigned active = 0;
+  uint64_t left_bytes = 0;
   TAILQ_FOREACH (transfer, &ring->queue, link) {
+    active += transfer->active;
+    left_bytes += transfer->left_bytes;
     if (status == LADE_OK) status = check_transfer(ring, transfer);
     if (status == LADE_OK) status = check_waiting(ring, transfer);
     unissued += transfer->unissued ? 1 : 0;
@@ -157,7 +163,8 @@ static lade_status check_queue(const ladei_pipe_ring *ring) {
   for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAMS; i++) on_copy_streams -= ring->copy_streams[i].transfers;
   if (status == LADE_OK && (may_stall != ring->may_stall || on_copy_streams != 0))
     status = broken(ring, "I3: slots that may stall, or transfers in copy streams, are not those counted");
-  if (status == LADE_OK && unissued != ring->unissued)
+  if (status == LADE_OK && active != ring->active) status = broken(ring, "I3: slots with chunks are not those counted");
+  if (status == LADE_OK && (unissued != ring->unissued || left_bytes != ring->left_bytes))
     status = broken(ring, "I7: transfers with chunks to begin are not those counted");
   return status;
 }

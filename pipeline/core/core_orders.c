@@ -13,7 +13,7 @@
  *     ring->copy_streams_copied has the bits of the copy streams that have COPIED slots.
  * I2  A slot has a block unless it is EMPTY, ACQUIRING, COPIED or COVERED after an early RELEASE, or carries a chunk of
  *     an unstaged transfer.
- * I3  transfer->active = slots that carry its chunks. A transfer settles when nothing is active, its dependency is not
+ * I3  transfer->active = slots that carry its chunks, ring->active = the sum of them. A transfer settles when nothing is active, its dependency is not
  *     QUERYING and it has failed or all its bytes are done; settled once, finished once. ring->may_stall = the sum of
  *     active over transfers that may stall, copy_stream->transfers = transfers AWAITED there or passed since, not settled.
  * I4  ring->blocks = slots with a block or ACQUIRING, at most slot_limit when the last block was asked for.
@@ -34,6 +34,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "pipeline/core/adapt.h"
 #include "pipeline/core/core_internal.h"
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
@@ -125,6 +126,7 @@ static void slot_to_ready(ladei_pipe_slot *slot) {
 /* One slot more or less carries a chunk of it. */
 static void active_add(ladei_pipe_core_transfer *transfer, unsigned change) {
   transfer->active += change;
+  transfer->ring->active += change;
   if (transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE || transfer->calls) {
     transfer->ring->may_stall += ladei_pipe_transfer_may_stall(transfer) ? change : 0;
     transfer->ring->calls_active += transfer->calls ? change : 0;
@@ -235,10 +237,24 @@ void ladei_pipe_core_submit(ladei_pipe_core *core, ladei_pipe_core_transfer *tra
 }
 
 /* How long the next chunk of the transfer may be in that slot. */
-static size_t chunk_size(const ladei_pipe_core_transfer *transfer, const ladei_pipe_slot *slot) {
+static size_t chunk_size(const ladei_pipe_core_transfer *transfer, ladei_pipe_slot *slot) {
+  const ladei_pipe_ring *ring = slot->ring;
   uint64_t left = transfer->bytes - transfer->issued_bytes;
   size_t most = transfer->chunk_bytes;
   if (!transfer->unstaged && slot->capacity < most) most = slot->capacity;
+  slot->shortened = false;
+  if (transfer->adapts && !transfer->unstaged) {
+    const ladei_pipe_chunk_need need = {.left = left,
+                                        .lead = slot->lead_bytes,
+                                        .most = most,
+                                        .unit = transfer->unit_bytes,
+                                        .to_device = ring->direction == LADE_TO_DEVICE,
+                                        .requests = ring->window,
+                                        .ring_begun = ring->begun_bytes,
+                                        .ring_left = ring->left_bytes};
+    slot->shortened = ladei_pipe_chunk_is_short(&need);
+    return ladei_pipe_chunk_next(&need);
+  }
   if (transfer->unit_bytes != 0 && most > transfer->unit_bytes) most -= most % transfer->unit_bytes;
   most -= slot->lead_bytes;
   return left < most ? (size_t)left : most;
@@ -252,7 +268,9 @@ static void chunk_begin(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfe
   slot->used = true;
   slot->offset = transfer->issued_bytes;
   slot->lead_bytes = transfer->issued_bytes == 0 ? transfer->lead_bytes : 0;
+  if (slot->ring->active == 0) slot->ring->begun_bytes = 0;
   slot->bytes = chunk_size(transfer, slot);
+  slot->ring->begun_bytes += slot->bytes;
   transfer->issued_bytes += slot->bytes;
   active_increment(transfer);
   level->clock = fair_queue->served;

@@ -9,7 +9,8 @@
  * I7  A transfer that could begin a chunk (it has not failed, has chunks not begun, and no host half in order is under way
  *     before the next) waits in its fair queue or is held. ring->issuing is the first of the fair queue served least among
  *     those of the highest level that has any; it does not have its share yet. NULL: none waits, and all that are held have
- *     their share. ring->unissued counts those with chunks not begun, whether they could begin or not.
+ *     their share. ring->unissued counts those with chunks not begun, whether they could begin or not, ring->left_bytes what
+ *     of them is not begun.
  *
  * Note [Stalled transfers]
  * Chunks of most transfers pass by themselves. Those that wait for a stream of the program, and those in its callbacks, may
@@ -142,6 +143,9 @@ void ladei_pipe_ring_choose(ladei_pipe_ring *ring) {
 void ladei_pipe_transfer_update(ladei_pipe_core_transfer *transfer) {
   bool unissued = ladei_pipe_transfer_is_unissued(transfer);
   bool ready = ladei_pipe_transfer_ready(transfer);
+  uint64_t left = unissued ? transfer->bytes - transfer->issued_bytes : 0;
+  transfer->ring->left_bytes += left - transfer->left_bytes;
+  transfer->left_bytes = left;
   if (unissued != transfer->unissued) {
     transfer->ring->unissued += unissued ? 1u : UINT32_MAX;
     transfer->unissued = unissued;

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/size.h"
 #include "host/ring_alloc.h"
 #include "pipeline/endpoints/checksum.h"
 #include "pipeline/endpoints/chunk.h"
@@ -148,7 +149,7 @@ static void window_note(lade_pipeline *pipeline, const ladei_pipe_order *order) 
   bool takes_a_thread = pipeline->driver->threads && !order->by_engine;
   if (takes_a_thread) return;
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, order->ring);
-  if (!side->window.settled && !order->transfer->ordered &&
+  if (!side->window.settled && !order->transfer->ordered && !order->slot->shortened &&
       ladei_pipe_window_end(&side->window, order->slot->bytes, order->ring->host_out,
                             pipeline->runtime->ops->now_ns(pipeline->runtime->self)))
     ladei_pipe_core_set_window(order->ring, side->window.size);
@@ -158,7 +159,10 @@ static void window_note(lade_pipeline *pipeline, const ladei_pipe_order *order) 
 static void blocks_grow(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
   ladei_lock_assert_held(&pipeline->lock);
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, ring);
-  if (ladei_pipe_core_grow_blocks(ring, atomic_load_explicit(&side->probe.chunk_bytes, memory_order_relaxed))) {
+  size_t chunk = atomic_load_explicit(&side->probe.chunk_bytes, memory_order_relaxed);
+  size_t blocks = ladei_size_min((size_t)pipeline->options.readers + ring->ahead, ring->depth);
+  chunk = ladei_pipe_chunk_for_window(chunk, (unsigned)blocks, pipeline->options.window_bytes);
+  if (ladei_pipe_core_grow_blocks(ring, chunk)) {
     ladei_pipe_window_restart(&side->window);
     ladei_pipe_core_set_window(ring, side->window.size);
   }

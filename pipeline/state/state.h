@@ -63,7 +63,8 @@ struct lade_pipeline {
   void *driver_state;            /* the driver's own */
   lade_pipeline_options options; /* with all choices made; max_transfers, readers, depth, chunk_bytes not 0 */
   uint64_t register_chunk_bytes; /* of the pool; 0: its blocks lie in one registration each */
-  bool chunk_chosen;             /* by lade: small transfers get smaller chunks */
+  bool chunk_chosen;             /* by lade: small transfers get smaller chunks, ... */
+  bool chunk_adapts;             /* ... and the first and last chunks are short; blocks grow to what the link wants */
   bool depth_chosen;             /* by lade: blocks stay in step with the window */
   unsigned threads;              /* for drivers that have any */
   int devices;                   /* of the runtime */

@@ -13,7 +13,7 @@ LADE_TEST(ChunkForLink, LastsLongEnoughAndNoLonger) {
     uint64_t mb_per_s;
     size_t chunk;
   } links[] = {{1000, MIB},          {5000, MIB},          {12000, 2 * MIB},
-               {25000, 3120 * 1024}, {55000, 6552 * 1024}, {400000, 16 * MIB}};
+               {25000, 3200 * 1024}, {55000, 6528 * 1024}, {400000, 16 * MIB}};
   for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
     /* Whatever chunk it is measured with. */
     for (size_t bytes = MIB; bytes <= 16 * MIB; bytes *= 2)
@@ -21,6 +21,84 @@ LADE_TEST(ChunkForLink, LastsLongEnoughAndNoLonger) {
   }
   LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_link(MIB, 0), LADEI_PIPE_CHUNK_MOST);
   LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_link(MIB, UINT64_MAX), LADEI_PIPE_CHUNK_FIRST);
+}
+
+/* With 12 readers of an H200 and with few; a limit below what copies want is half of that. */
+LADE_TEST(ChunkForWindow, FitsAllBlocksWhereThatIsNotTooShort) {
+  const size_t pcie_5 = 6528 * 1024;
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 12, LADEI_PIPE_WINDOW_BYTES), pcie_5);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 16, LADEI_PIPE_WINDOW_BYTES), pcie_5);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 20, LADEI_PIPE_WINDOW_BYTES), 4992 * 1024);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 64, LADEI_PIPE_WINDOW_BYTES), 3072 * 1024);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(MIB, 64, 1), MIB);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(16 * MIB, 20, UINT64_C(1) << 40), 16 * MIB);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(0, 20, LADEI_PIPE_WINDOW_BYTES), 0);
+}
+
+/* Cuts a transfer into chunks, all of the ring's work; fills in the shortest but the last, the longest and the last. */
+typedef struct cut {
+  size_t count, shortest, longest, last;
+} cut;
+
+static cut cut_all(uint64_t bytes, size_t lead, size_t most, size_t unit, bool to_device, uint64_t ring_begun,
+                   uint64_t ring_behind) {
+  cut result = {0, SIZE_MAX, 0, 0};
+  ladei_pipe_chunk_need need = {bytes, lead, most, unit, to_device, 12, ring_begun, bytes + ring_behind};
+  while (need.left > 0 && result.count < 100000) {
+    size_t chunk = ladei_pipe_chunk_next(&need);
+    LADE_EXPECT(chunk > 0 && chunk <= need.left && need.lead + chunk <= most);
+    if (unit != 0 && chunk < need.left) LADE_EXPECT_EQ_UINT((need.lead + chunk) % unit, 0);
+    if (chunk < need.left && chunk < result.shortest) result.shortest = chunk;
+    result.longest = chunk > result.longest ? chunk : result.longest;
+    result.last = chunk;
+    result.count++;
+    need.left -= chunk;
+    need.ring_left -= chunk;
+    need.ring_begun += chunk;
+    need.lead = 0;
+  }
+  return result;
+}
+
+enum { LONG_AGO = 1 << 30 }; /* bytes begun, or behind, so many that neither start nor end is near */
+
+/* 64 MiB in blocks of 6.4 MiB were ten chunks and one of 16 KiB. */
+LADE_TEST(ChunkNext, LeavesNoRestOfAFewPages) {
+  for (uint64_t bytes = MIB; bytes < 80 * (uint64_t)MIB; bytes += 1234567) {
+    for (size_t most = 100000; most < 20 * MIB; most = most * 3 / 2) {
+      cut all = cut_all(bytes, 0, most, 0, true, (uint64_t)LONG_AGO * 64, (uint64_t)LONG_AGO * 64);
+      LADE_ASSERT_EQ_UINT(all.count, (bytes + most - 1) / most);
+      if (all.count > 1 && most > 2 * MIB) LADE_ASSERT(all.last >= most / 4);
+    }
+  }
+  cut pieces = cut_all(64 * MIB, 0, 6528 * 1024, 0, true, LONG_AGO, LONG_AGO);
+  LADE_EXPECT_EQ_UINT(pieces.count, 11);
+  LADE_EXPECT(pieces.last >= 5 * MIB && pieces.shortest >= pieces.last);
+}
+
+LADE_TEST(ChunkNext, KeepsUnitsAndLeads) {
+  for (uint64_t bytes = 1; bytes < 40 * (uint64_t)MIB; bytes = bytes * 5 / 3 + 1)
+    for (size_t unit = 4096; unit <= 2 * MIB; unit *= 8)
+      for (size_t lead = 0; lead < unit; lead += unit / 3 + 1)
+        for (int far = 0; far < 2; far++) (void)cut_all(bytes, lead, 4 * MIB + unit, unit, true, 0, far ? LONG_AGO : 0);
+  /* A unit that no block holds is not kept, as before. */
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_next(&(ladei_pipe_chunk_need){10 * MIB, 0, MIB, 0, true, 4, LONG_AGO, LONG_AGO}),
+                      MIB);
+}
+
+/* A link that rests begins after 1 MiB is read, not after 5 MiB; readers end together. */
+LADE_TEST(ChunkNext, IsShortAtStartAndEnd) {
+  const uint64_t bytes = 512 * (uint64_t)MIB;
+  ladei_pipe_chunk_need first = {bytes, 0, 5 * MIB, 0, true, 12, 0, bytes};
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_next(&first), MIB);
+  first.to_device = false; /* copies come first there */
+  LADE_EXPECT(ladei_pipe_chunk_next(&first) > 4 * MIB);
+  cut both = cut_all(bytes, 0, 5 * MIB, 0, true, 0, 0);
+  LADE_EXPECT(both.last <= MIB);
+  LADE_EXPECT(both.longest > 4 * MIB);
+  LADE_EXPECT(both.count < 200);
+  cut middle = cut_all(bytes, 0, 5 * MIB, 0, true, LONG_AGO, LONG_AGO);
+  LADE_EXPECT_EQ_UINT(middle.count, 103);
 }
 
 /* Lets requests of 1 MiB end at the rate that `size` of them at once have, by a latency and a common rate. */

@@ -9,6 +9,7 @@
 
 #include "lade/pipeline.h"
 #include "lade/soft.h"
+#include "pipeline/core/adapt.h"
 #include "runtime/ops.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/runtimes.h"
@@ -233,6 +234,31 @@ LADE_TEST(PipelineSchedule, SlowSinkHoldsNoMoreBlocks) {
   finish(ticket);
   LADE_EXPECT_LE_UINT(info_of(&s).blocks_peak, 4 + 8);
   schedule_close(&s);
+}
+
+/*
+ * A later transfer of 512 MiB on an H200, with readers that are faster than its link or slower (as in the first 20 ms after a
+ * rest): equal chunks of 6.4 MiB let the link rest while the first ones were read, and readers while others read the last.
+ */
+static void fills_and_drains(uint64_t reader_bytes_per_s, double least) {
+  const storage cache = {"page cache", 12, 0, reader_bytes_per_s, 0};
+  const uint64_t link = UINT64_C(55200000000), bytes = GIB / 2;
+  schedule s;
+  if (!schedule_open(&s, link, &cache, GIB)) return;
+  finish(submit(&s, LADE_TO_DEVICE, 0, GIB));
+  uint64_t begun_ns = lade_runtime_now_ns(s.runtime);
+  finish(submit(&s, LADE_TO_DEVICE, 0, bytes));
+  double rate = (double)bytes / (double)(lade_runtime_now_ns(s.runtime) - begun_ns) * 1e9;
+  double bound = storage_rate(&cache) < (double)link ? storage_rate(&cache) : (double)link;
+  lade_pipeline_info info = info_of(&s);
+  LADE_EXPECT(rate >= least * bound);
+  LADE_EXPECT_LE_UINT((12 + 8) * info.chunk_bytes, LADEI_PIPE_WINDOW_BYTES);
+  schedule_close(&s);
+}
+
+LADE_TEST(PipelineSchedule, FillsAndDrainsSoon) {
+  fills_and_drains(UINT64_C(5400000000), 0.92);
+  fills_and_drains(UINT64_C(3500000000), 0.95);
 }
 
 /* Both directions at once take no longer than one, where the link is full duplex. */
