@@ -20,9 +20,8 @@ const size_t ladei_config_table_count = sizeof ladei_config_tables / sizeof lade
 _Static_assert(sizeof ladei_config_tables / sizeof ladei_config_tables[0] <= LADEI_SETTINGS_TABLE_MAX,
                "raise LADEI_SETTINGS_TABLE_MAX");
 
-static lade_status parse(const char *text, bool pytorch_only, lade_config *config) {
-  if (text == NULL || config == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "configuration: text or config is NULL");
+static lade_status parse(const char *text, bool pytorch_only, const char *call, lade_config *config) {
+  if (text == NULL || config == NULL) return ladei_error_null(call, text == NULL ? "text" : "config");
   lade_config own;
   lade_status status = ladei_options_read("lade_config", config, &own, sizeof own);
   if (status == LADE_OK)
@@ -30,9 +29,11 @@ static lade_status parse(const char *text, bool pytorch_only, lade_config *confi
   return status == LADE_OK ? ladei_stats_write("lade_config", &own, sizeof own, config) : status;
 }
 
-lade_status lade_config_parse(const char *text, lade_config *config) { return parse(text, false, config); }
+lade_status lade_config_parse(const char *text, lade_config *config) { return parse(text, false, __func__, config); }
 
-lade_status ladei_config_parse_reference(const char *text, lade_config *config) { return parse(text, true, config); }
+lade_status ladei_config_parse_reference(const char *text, lade_config *config) {
+  return parse(text, true, __func__, config);
+}
 
 /* PyTorch takes the presence of this variable, whatever its value, for the uncached mode. */
 static lade_status uncached_from_env(lade_config *config) {
@@ -44,6 +45,7 @@ static lade_status uncached_from_env(lade_config *config) {
 }
 
 lade_status lade_config_from_env(lade_config *config) {
+  if (config == NULL) return ladei_error_null(__func__, "config");
   static const char *const variables[] = {"LADE_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"};
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
     const char *text = getenv(variables[i]);

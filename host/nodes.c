@@ -85,9 +85,11 @@ static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_pinne
   return LADE_OK;
 }
 
-lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_pinned_node **out) {
+lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device, const char *call,
+                                             ladei_pinned_node **out) {
   if (device < 0 || device >= pool->device_count)
-    return ladei_error(LADE_ERR_NO_DEVICE, 0, "pinned pool: device %d of %d", device, pool->device_count);
+    return ladei_error(LADE_ERR_NO_DEVICE, 0, "%s: device is %d; expected 0 to %d", call, device,
+                       pool->device_count - 1);
   int32_t index = atomic_load_explicit(&pool->device_nodes[device], memory_order_acquire);
   if (index != LADEI_PINNED_NODE_UNRESOLVED) {
     *out = ladei_pinned_pool_node(pool, (uint32_t)index);
@@ -105,13 +107,14 @@ lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device,
   return status;
 }
 
-lade_status ladei_pinned_pool_node_of_os(lade_pinned_pool *pool, int os_node, ladei_pinned_node **out) {
+lade_status ladei_pinned_pool_node_of_os(lade_pinned_pool *pool, int os_node, const char *call,
+                                         ladei_pinned_node **out) {
   int cancellation = ladei_cancellation_hold();
   const ladei_topology *topology = os_node < 0 ? NULL : ladei_pinned_pool_topology(pool);
   ladei_cancellation_resume(cancellation);
   if (os_node >= 0 && (topology == NULL || ladei_topology_usable_node(topology, os_node) != os_node)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pinned pool: NUMA node %d has no memory for this process",
-                       os_node);
+    return ladei_error_argument(call, "numa_node", "-1, or a NUMA node with memory that this process may use", "%d",
+                                os_node);
   }
   return node_acquire(pool, os_node < 0 ? -1 : os_node, out);
 }

@@ -8,8 +8,10 @@
 /* The machine's topology, loaded at the first call; NULL where it cannot be loaded. */
 const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool);
 
-/* The node's cache that requests near a device go to. Looks at the topology the first time. */
-lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device, ladei_pinned_node **out);
+/* The node's cache that requests near a device go to. Looks at the topology the first time. `call` is the public function,
+ * for messages, here and below. */
+lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device, const char *call,
+                                             ladei_pinned_node **out);
 
 /* OS index of the NUMA node that a device is near to, whether the pool may use it or not; -1: unknown, or none in
  * particular. */
@@ -17,7 +19,8 @@ lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, i
 
 /* The cache of an OS node, -1 for memory bound to none. LADE_ERR_INVALID_ARGUMENT: no node with memory for this
  * process. */
-lade_status ladei_pinned_pool_node_of_os(lade_pinned_pool *pool, int os_node, ladei_pinned_node **out);
+lade_status ladei_pinned_pool_node_of_os(lade_pinned_pool *pool, int os_node, const char *call,
+                                         ladei_pinned_node **out);
 
 /* CACHED blocks of any nodes, linked by next, go back to their nodes, and who waits for some is told. */
 void ladei_pinned_pool_put(lade_pinned_pool *pool, ladei_pinned_block *list);

@@ -36,10 +36,22 @@
 #include "host/usage.h"
 
 /* Entry of every call. A thread whose cache is at hand is not in a forked child: there the thread-local was cleared. */
-static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, const char *function) {
-  if (pool == NULL || !arguments_valid)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: an argument is NULL or out of range", function);
+static lade_status enter(const lade_pinned_pool *pool, const char *call) {
+  if (pool == NULL) return ladei_error_null(call, "pool");
   return ladei_pinned_thread_cache_fast(pool->fast_id) != NULL ? LADE_OK : ladei_runtime_check_process(pool->runtime);
+}
+
+static lade_status bytes_check(const char *call, uint64_t bytes) {
+  return bytes < LADEI_SIZE_LIMIT
+             ? LADE_OK
+             : ladei_error_argument(call, "bytes", "less than 2^60", "%llu", (unsigned long long)bytes);
+}
+
+/* Entry of the calls that allocate. */
+static lade_status enter_alloc(const lade_pinned_pool *pool, size_t bytes, void *const *out, const char *call) {
+  if (pool != NULL && out == NULL) return ladei_error_null(call, "out");
+  lade_status status = pool == NULL ? LADE_OK : bytes_check(call, bytes);
+  return status != LADE_OK ? status : enter(pool, call);
 }
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
@@ -165,10 +177,11 @@ static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, l
   ladei_pinned_call_answer(pool, cache);
 }
 
-static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, void **out) {
+static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, const char *call,
+                              void **out) {
   if (bytes > LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES) {
-    return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes asked; a block has less than %zu", bytes,
-                       LADEI_PINNED_MAX_BYTES);
+    return ladei_error(LADE_ERR_LIMIT, 0, "%s: bytes is %zu; expected at most %zu, the size of the largest block", call,
+                       bytes, LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES);
   }
   ladei_pinned_request request =
       request_make(pool, bytes + (pool->debug != NULL ? LADEI_PINNED_DEBUG_GUARD_BYTES : 0), node);
@@ -191,14 +204,14 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned
   return LADE_OK;
 }
 
-static lade_status alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out) {
+static lade_status alloc_near(lade_pinned_pool *pool, size_t bytes, int device, const char *call, void **out) {
   ladei_pinned_node *node;
   if (bytes == 0) {
     *out = NULL;
     return LADE_OK;
   }
-  lade_status status = ladei_pinned_pool_node_of_device(pool, device, &node);
-  return status != LADE_OK ? status : alloc_from(pool, bytes, node, out);
+  lade_status status = ladei_pinned_pool_node_of_device(pool, device, call, &node);
+  return status != LADE_OK ? status : alloc_from(pool, bytes, node, call, out);
 }
 
 lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out) {
@@ -207,37 +220,38 @@ lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out) 
     *out = block;
     return LADE_OK;
   }
-  lade_status status = enter(pool, out != NULL && bytes < LADEI_SIZE_LIMIT, __func__);
-  return status != LADE_OK ? status : alloc_near(pool, bytes, pool->device, out);
+  lade_status status = enter_alloc(pool, bytes, out, __func__);
+  return status != LADE_OK ? status : alloc_near(pool, bytes, pool->device, __func__, out);
 }
 
 lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out) {
   if (pool != NULL && device == pool->device) return lade_pinned_alloc(pool, bytes, out);
-  lade_status status = enter(pool, out != NULL && bytes < LADEI_SIZE_LIMIT, __func__);
-  return status != LADE_OK ? status : alloc_near(pool, bytes, device, out);
+  lade_status status = enter_alloc(pool, bytes, out, __func__);
+  return status != LADE_OK ? status : alloc_near(pool, bytes, device, __func__, out);
 }
 
 lade_status lade_pinned_alloc_on(lade_pinned_pool *pool, size_t bytes, int numa_node, void **out) {
   ladei_pinned_node *node;
-  lade_status status = enter(pool, out != NULL && bytes < LADEI_SIZE_LIMIT, __func__);
+  lade_status status = enter_alloc(pool, bytes, out, __func__);
   if (status != LADE_OK) return status;
   if (bytes == 0) {
     *out = NULL;
     return LADE_OK;
   }
-  status = ladei_pinned_pool_node_of_os(pool, numa_node, &node);
-  return status != LADE_OK ? status : alloc_from(pool, bytes, node, out);
+  status = ladei_pinned_pool_node_of_os(pool, numa_node, __func__, &node);
+  return status != LADE_OK ? status : alloc_from(pool, bytes, node, __func__, out);
 }
 
 /* ---- Blocks in use ----------------------------------------------------------------------------------------------- */
 
-static lade_status foreign(const void *pointer, const char *function) {
-  return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "%s: %p is not in this pool's memory", function, pointer);
+static lade_status foreign(const void *pointer, const char *call) {
+  return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "%s: pointer is %p; expected an address in this pool's memory", call,
+                     pointer);
 }
 
-static lade_status inside(const void *pointer, const ladei_pinned_lookup *owner, const char *function) {
-  return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "%s: %p lies inside the block at %p", function, pointer,
-                     (void *)owner->address);
+static lade_status inside(const void *pointer, const ladei_pinned_lookup *owner, const char *call) {
+  return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "%s: pointer is %p, inside a block; expected its start %p", call,
+                     pointer, (void *)owner->address);
 }
 
 /* The block in use that starts at `pointer`, most likely in the segment that the thread's last one was in. */
@@ -252,12 +266,13 @@ static inline ladei_pinned_block *block_find(const lade_pinned_pool *pool, ladei
 }
 
 /* The block in use that `pointer` lies in. */
-static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, const char *function,
+static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, const char *call,
                                ladei_pinned_lookup *out) {
   *out = ladei_pinned_lookup_find(&pool->map, pointer);
-  if (out->segment == NULL) return foreign(pointer, function);
+  if (out->segment == NULL) return foreign(pointer, call);
   if (out->block == NULL || ladei_pinned_word_state(out->word) != LADEI_PINNED_BLOCK_IN_USE) {
-    lade_status status = ladei_error(LADE_ERR_DOUBLE_FREE, 0, "%s: the block at %p is free", function, pointer);
+    lade_status status = ladei_error(LADE_ERR_DOUBLE_FREE, 0,
+                                     "%s: pointer is %p, in free memory; expected a block in use", call, pointer);
     return pool->debug == NULL ? status : ladei_pinned_debug_explain(pool->debug, status, (uintptr_t)pointer);
   }
   return LADE_OK;
@@ -300,12 +315,12 @@ typedef struct freed_block {
 } freed_block;
 
 /* Everything looked at. On success the block is out of IN_USE: PENDING if streams are noted, else CACHED. */
-static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const char *function, freed_block *out) {
+static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const char *call, freed_block *out) {
   for (;;) {
     ladei_pinned_lookup owner;
-    lade_status status = in_use_find(pool, pointer, function, &owner);
+    lade_status status = in_use_find(pool, pointer, call, &owner);
     if (status != LADE_OK) return status;
-    if ((uintptr_t)pointer != owner.address) return inside(pointer, &owner, function);
+    if ((uintptr_t)pointer != owner.address) return inside(pointer, &owner, call);
     bool noted = ladei_retire_ticket_noted(&owner.block->ticket);
     out->block = owner.block;
     out->word =
@@ -335,10 +350,10 @@ static void free_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
   if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&tally->bytes_freed, freed->block_bytes);
 }
 
-static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet, const char *function) {
+static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet, const char *call) {
   freed_block freed = {NULL, 0, 0, 0};
   if (pointer == NULL) return LADE_OK;
-  lade_status status = block_give_up(pool, pointer, function, &freed);
+  lade_status status = block_give_up(pool, pointer, call, &freed);
   if (status != LADE_OK) return status;
   ladei_pinned_thread_cache *cache = ladei_pinned_call_cache(pool);
   free_count(pool, cache, &freed);
@@ -353,33 +368,34 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
 
 lade_status lade_pinned_free(lade_pinned_pool *pool, void *pointer) {
   if (pool != NULL && free_fast(pool, pointer)) return LADE_OK;
-  lade_status status = enter(pool, true, __func__);
+  lade_status status = enter(pool, __func__);
   return status != LADE_OK ? status : block_free(pool, pointer, false, __func__);
 }
 
 lade_status lade_pinned_free_quiet(lade_pinned_pool *pool, void *pointer) {
-  lade_status status = enter(pool, true, __func__);
+  lade_status status = enter(pool, __func__);
   return status != LADE_OK ? status : block_free(pool, pointer, true, __func__);
 }
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
 static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream stream, unsigned flags,
-                              const char *function) {
+                              const char *call) {
   ladei_pinned_lookup owner = {NULL, NULL, 0, 0};
-  lade_status status = enter(pool, true, function);
+  lade_status status = enter(pool, call);
   if (status != LADE_OK) return status;
   ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->fast_id);
   owner.block = cache == NULL ? NULL : block_find(pool, cache, pointer, &owner.word);
-  if (owner.block == NULL) status = in_use_find(pool, pointer, function, &owner);
+  if (owner.block == NULL) status = in_use_find(pool, pointer, call, &owner);
   if (status == LADE_OK) {
     status = flags == 0 && cache != NULL
                  ? ladei_retire_buffer_note(pool->retire, &cache->lane, &owner.block->ticket, stream)
                  : ladei_retire_note(pool->retire, &owner.block->ticket, stream, flags);
   }
   if (status == LADE_OK && !ladei_pinned_word_is_same(ladei_pinned_block_word(owner.block), owner.word)) {
-    return ladei_error(LADE_ERR_DOUBLE_FREE, 0, "%s: the block at %p was freed by another thread meanwhile", function,
-                       pointer);
+    return ladei_error(LADE_ERR_DOUBLE_FREE, 0,
+                       "%s: pointer is %p, a block that another thread has freed meanwhile; expected a block in use",
+                       call, pointer);
   }
   return status;
 }
@@ -397,7 +413,8 @@ lade_status lade_pinned_record_use(lade_pinned_pool *pool, void *pointer, lade_s
 
 lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_event event) {
   ladei_pinned_lookup owner;
-  lade_status status = enter(pool, pointer == NULL || event != NULL, __func__);
+  if (pool != NULL && pointer != NULL && event == NULL) return ladei_error_null(__func__, "event");
+  lade_status status = enter(pool, __func__);
   if (status != LADE_OK || pointer == NULL) return status;
   status = in_use_find(pool, pointer, __func__, &owner);
   if (status == LADE_OK && (uintptr_t)pointer != owner.address) status = inside(pointer, &owner, __func__);
@@ -406,7 +423,7 @@ lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_e
 }
 
 lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream) {
-  lade_status status = enter(pool, true, __func__);
+  lade_status status = enter(pool, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   status = ladei_retire_stream_retire(pool->retire, stream);
@@ -415,7 +432,7 @@ lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream
 }
 
 lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
-  lade_status status = enter(pool, true, __func__);
+  lade_status status = enter(pool, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   status = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
@@ -435,7 +452,7 @@ static lade_status quarantine_end(lade_pinned_pool *pool) {
 }
 
 lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
-  lade_status status = enter(pool, true, __func__);
+  lade_status status = enter(pool, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   lade_status waited = quarantine_end(pool);
@@ -445,7 +462,7 @@ lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
 }
 
 lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
-  lade_status status = enter(pool, true, __func__);
+  lade_status status = enter(pool, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   lade_status polled = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
@@ -456,9 +473,10 @@ lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
 
 lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int device) {
   ladei_pinned_node *node;
-  lade_status status = enter(pool, bytes < LADEI_SIZE_LIMIT, __func__);
+  lade_status status = pool == NULL ? LADE_OK : bytes_check(__func__, bytes);
+  if (status == LADE_OK) status = enter(pool, __func__);
   int cancellation = ladei_cancellation_hold();
-  if (status == LADE_OK) status = ladei_pinned_pool_node_of_device(pool, device, &node);
+  if (status == LADE_OK) status = ladei_pinned_pool_node_of_device(pool, device, __func__, &node);
   if (status == LADE_OK) status = ladei_pinned_pool_reserve(pool, node, bytes);
   ladei_cancellation_resume(cancellation);
   return status;
@@ -466,7 +484,8 @@ lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int devi
 
 lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_pinned_info *out_info) {
   lade_pinned_info info;
-  lade_status status = enter(pool, out_info != NULL, __func__);
+  if (pool != NULL && out_info == NULL) return ladei_error_null(__func__, "out_info");
+  lade_status status = enter(pool, __func__);
   if (status != LADE_OK) return status;
   ladei_pinned_lookup owner = ladei_pinned_lookup_find(&pool->map, pointer);
   if (owner.segment == NULL) return foreign(pointer, __func__);

@@ -44,32 +44,28 @@ enum {
 
 /* ---- Create ------------------------------------------------------------------------------------------------------ */
 
+/* Segments and chunks. */
+static lade_status length_check(const char *field, uint64_t bytes) {
+  bool good = bytes % LADEI_PINNED_PAGE_BYTES == 0 && bytes <= LADEI_PINNED_MAX_BYTES;
+  if (bytes == 0 || (good && bytes >= LEAST_SEGMENT_BYTES)) return LADE_OK;
+  return ladei_error_argument("lade_pinned_pool_create", field, "0, or a multiple of 4 KiB from 1 MiB to 1 TiB", "%llu",
+                              (unsigned long long)bytes);
+}
+
 static lade_status options_check(const lade_pinned_options *options, int device_count) {
+  static const char call[] = "lade_pinned_pool_create";
+  const uint32_t all_flags = LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG |
+                             LADE_PINNED_REFERENCE | LADE_PINNED_DEVICE_MAPPED;
   if (options->device < 0 || options->device >= device_count)
-    return ladei_error(LADE_ERR_NO_DEVICE, 0, "lade_pinned_options: device %d of %d", options->device, device_count);
-  if ((options->sources & ~(uint32_t)ALL_SOURCES) != 0) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: sources 0x%x has unknown bits",
-                       options->sources);
-  }
-  if ((options->flags & ~(uint32_t)(LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG |
-                                    LADE_PINNED_REFERENCE | LADE_PINNED_DEVICE_MAPPED)) != 0) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_pinned_options: flags 0x%x has unknown bits",
-                       options->flags);
-  }
-  if (options->segment_bytes % LADEI_PINNED_PAGE_BYTES != 0 || options->segment_bytes > LADEI_PINNED_MAX_BYTES ||
-      (options->segment_bytes != 0 && options->segment_bytes < LEAST_SEGMENT_BYTES)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "lade_pinned_options: segment_bytes %llu is no multiple of 4 KiB from 1 MiB to 1 TiB",
-                       (unsigned long long)options->segment_bytes);
-  }
-  if (options->register_chunk_bytes % LADEI_PINNED_PAGE_BYTES != 0 ||
-      options->register_chunk_bytes > LADEI_PINNED_MAX_BYTES ||
-      (options->register_chunk_bytes != 0 && options->register_chunk_bytes < LEAST_SEGMENT_BYTES)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "lade_pinned_options: register_chunk_bytes %llu is no multiple of 4 KiB from 1 MiB to 1 TiB",
-                       (unsigned long long)options->register_chunk_bytes);
-  }
-  return LADE_OK;
+    return ladei_error(LADE_ERR_NO_DEVICE, 0, "%s: options.device is %d; expected 0 to %d", call, options->device,
+                       device_count - 1);
+  if ((options->sources & ~(uint32_t)ALL_SOURCES) != 0)
+    return ladei_error_argument(call, "options.sources", "bits of lade_pinned_source", "0x%x", options->sources);
+  if ((options->flags & ~all_flags) != 0)
+    return ladei_error_argument(call, "options.flags", "bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_DEVICE_MAPPED",
+                                "0x%x", options->flags);
+  lade_status status = length_check("options.segment_bytes", options->segment_bytes);
+  return status != LADE_OK ? status : length_check("options.register_chunk_bytes", options->register_chunk_bytes);
 }
 
 static uint64_t default_cap(const ladei_pinned_hooks *hooks) {
@@ -184,7 +180,9 @@ static uint64_t pool_look(void *user) {
 
 static lade_status background_start(lade_pinned_pool *pool) {
   if (pool->runtime->ops->step != NULL)
-    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_pinned_options: no background thread on virtual time");
+    return ladei_error(
+        LADE_ERR_UNSUPPORTED, 0,
+        "lade_pinned_pool_create: options.flags has LADE_PINNED_BACKGROUND; expected none on virtual time");
   return ladei_pinned_background_start(&pool->background, pool_look, pool);
 }
 
@@ -239,8 +237,7 @@ fail_runtime:
 
 lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options, lade_pinned_pool **out) {
   static const ladei_pinned_hooks no_hooks = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL};
-  if (runtime == NULL || out == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: runtime or out is NULL", __func__);
+  if (runtime == NULL || out == NULL) return ladei_error_null(__func__, runtime == NULL ? "runtime" : "out");
   int cancellation = ladei_cancellation_hold();
   lade_status status = ladei_pinned_pool_create(runtime, options, &no_hooks, out);
   ladei_cancellation_resume(cancellation);
@@ -251,8 +248,7 @@ lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_opt
 
 lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options *settings) {
   lade_pinned_options own;
-  if (pool == NULL || settings == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: pool or settings is NULL", __func__);
+  if (pool == NULL || settings == NULL) return ladei_error_null(__func__, pool == NULL ? "pool" : "settings");
   lade_status status = ladei_runtime_check_process(pool->runtime);
   if (status != LADE_OK) return status;
   lade_pinned_options_init(&own);

@@ -14,9 +14,8 @@
 #include "host/pool_state.h"
 #include "host/stats.h"
 
-static lade_status enter(const lade_pinned_pool *pool, bool arguments_valid, const char *function) {
-  if (pool == NULL || !arguments_valid)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: an argument is NULL", function);
+static lade_status enter(const lade_pinned_pool *pool, bool visit_given, const char *call) {
+  if (pool == NULL || !visit_given) return ladei_error_null(call, pool == NULL ? "pool" : "visit");
   return ladei_runtime_check_process(pool->runtime);
 }
 

@@ -197,7 +197,7 @@ const char *lade_pinned_debug_last(lade_pinned_pool *pool) {
 }
 
 lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *stats) {
-  if (pool == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: pool is NULL", __func__);
+  if (pool == NULL || stats == NULL) return ladei_error_null(__func__, pool == NULL ? "pool" : "stats");
   lade_status status = ladei_runtime_check_process(pool->runtime);
   if (status != LADE_OK) return status;
   lade_pinned_stats own;

@@ -318,6 +318,10 @@ LADE_TEST(Config, EnvironmentPrefersOurVariable) {
   setenv("LADE_ALLOC_CONF", "nonsense", 1);
   LADE_EXPECT_STATUS(LADE_ERR_CONFIG, lade_config_from_env(&config));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "LADE_ALLOC_CONF: configuration: unknown key \"nonsense\"");
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_config_from_env(NULL));
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, "lade_config_from_env: config is NULL");
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_config_parse(NULL, &config));
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, "lade_config_parse: text is NULL");
   unsetenv("LADE_ALLOC_CONF");
   unsetenv("PYTORCH_CUDA_ALLOC_CONF");
 }

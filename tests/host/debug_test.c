@@ -73,7 +73,7 @@ LADE_TEST_P(PinnedDebug, DoubleFreeTellsWhoHadTheBlock, support_soft_runtimes, r
   void *block = pinned_fixture_alloc(&own, 5000);
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_pinned_free(own.pool, block));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "is free; allocated by 0x");
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "expected a block in use; allocated by 0x");
   LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_pinned_record_event(own.pool, block, own.streams[0]));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, ", freed by 0x");
   pinned_fixture_close(&own);

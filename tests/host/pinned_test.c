@@ -2,6 +2,7 @@
 /* The calls on a pinned pool, on every runtime. */
 #include "lade/pinned.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -296,6 +297,76 @@ LADE_TEST_P(Pinned, BadArgumentsAreNamedErrors, support_soft_runtimes, runtime) 
   LADE_EXPECT_EQ_PTR(pointer, &own);
   LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
   pinned_fixture_close(&own);
+}
+
+static void expect_refusal(lade_status status, const char *text) {
+  LADE_EXPECT(status != LADE_OK);
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, text);
+}
+
+/* They said "an argument is NULL or out of range", or named neither field nor function. */
+LADE_TEST(Pinned, RefusalsNameCallFieldValueAndWhatIsExpected) {
+  pinned_fixture own;
+  if (!open_small(&own, "sim")) return;
+  void *out = NULL, *block = pinned_fixture_alloc(&own, 8192), *freed = pinned_fixture_alloc(&own, 8192);
+  char text[160];
+  pinned_fixture_free(&own, freed);
+  expect_refusal(lade_pinned_alloc(NULL, 1, &out), "lade_pinned_alloc: pool is NULL");
+  expect_refusal(lade_pinned_alloc(own.pool, 1, NULL), "lade_pinned_alloc: out is NULL");
+  expect_refusal(lade_pinned_alloc(own.pool, LADEI_SIZE_LIMIT, &out),
+                 "lade_pinned_alloc: bytes is 1152921504606846976; expected less than 2^60");
+  expect_refusal(lade_pinned_alloc(own.pool, LADEI_SIZE_LIMIT - 1, &out),
+                 "lade_pinned_alloc: bytes is 1152921504606846975; expected at most ");
+  expect_refusal(lade_pinned_alloc_near(own.pool, 1, -1, &out), "lade_pinned_alloc_near: device is -1; expected 0 to ");
+  expect_refusal(lade_pinned_alloc_on(own.pool, 1, 1 << 20, &out),
+                 "lade_pinned_alloc_on: numa_node is 1048576; expected -1, or a NUMA node with memory");
+  expect_refusal(lade_pinned_reserve(own.pool, UINT64_MAX, 0), "lade_pinned_reserve: bytes is 18446744073709551615");
+  expect_refusal(lade_pinned_reserve(own.pool, 1, -2), "lade_pinned_reserve: device is -2; expected 0 to ");
+  expect_refusal(lade_pinned_free_after(own.pool, block, NULL), "lade_pinned_free_after: event is NULL");
+  expect_refusal(lade_pinned_find(own.pool, block, NULL), "lade_pinned_find: out_info is NULL");
+  expect_refusal(lade_pinned_stats_get(own.pool, NULL), "lade_pinned_stats_get: stats is NULL");
+  expect_refusal(lade_pinned_settings_get(own.pool, NULL), "lade_pinned_settings_get: settings is NULL");
+  expect_refusal(lade_pinned_blocks_each(own.pool, NULL, NULL), "lade_pinned_blocks_each: visit is NULL");
+  snprintf(text, sizeof text, "lade_pinned_free: pointer is %p; expected an address in this pool's memory",
+           (void *)&own);
+  expect_refusal(lade_pinned_free(own.pool, &own), text);
+  snprintf(text, sizeof text, "lade_pinned_free: pointer is %p, inside a block; expected its start %p",
+           (void *)((char *)block + 1), block);
+  expect_refusal(lade_pinned_free(own.pool, (char *)block + 1), text);
+  snprintf(text, sizeof text, "lade_pinned_record_event: pointer is %p, in free memory; expected a block in use",
+           freed);
+  expect_refusal(lade_pinned_record_event(own.pool, freed, own.streams[0]), text);
+  pinned_fixture_free(&own, block);
+  pinned_fixture_close(&own);
+}
+
+static void expect_options_refused(lade_runtime *runtime, const lade_pinned_options *options, const char *text) {
+  lade_pinned_pool *pool = NULL;
+  expect_refusal(lade_pinned_pool_create(runtime, options, &pool), text);
+  LADE_EXPECT_EQ_PTR(pool, NULL);
+}
+
+LADE_TEST(Pinned, RefusedOptionsAreNamed) {
+  lade_runtime *runtime = support_runtime_open("sim");
+  if (runtime == NULL) return;
+  lade_pinned_options options = small_options();
+  options.device = SUPPORT_DEVICE_COUNT;
+  expect_options_refused(runtime, &options, "lade_pinned_pool_create: options.device is ");
+  options = small_options();
+  options.sources = 1u << 31;
+  expect_options_refused(runtime, &options,
+                         "lade_pinned_pool_create: options.sources is 0x80000000; expected bits of ");
+  options = small_options();
+  options.flags = 1u << 31;
+  expect_options_refused(runtime, &options, "lade_pinned_pool_create: options.flags is 0x80000000; expected bits ");
+  options = small_options();
+  options.segment_bytes = 5000;
+  expect_options_refused(runtime, &options, "options.segment_bytes is 5000; expected 0, or a multiple of 4 KiB from ");
+  options = small_options();
+  options.register_chunk_bytes = LADEI_MIB / 2;
+  expect_options_refused(runtime, &options, "options.register_chunk_bytes is 524288; expected 0, or a multiple of ");
+  expect_options_refused(NULL, NULL, "lade_pinned_pool_create: runtime is NULL");
+  support_runtime_close(runtime);
 }
 
 LADE_TEST_P(Pinned, BadOptionsMakeNoPool, support_soft_runtimes, name) {

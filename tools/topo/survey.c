@@ -28,7 +28,7 @@ static lade_status device_look(lade_runtime *runtime, lade_pinned_pool *pool, in
   lade_device_info_init(&out->info);
   lade_status status = lade_runtime_device_info(runtime, device, &out->info);
   if (status == LADE_OK) status = ladei_pinned_pool_nearest_node(pool, device, &out->near_node);
-  if (status == LADE_OK) status = ladei_pinned_pool_node_of_device(pool, device, &node);
+  if (status == LADE_OK) status = ladei_pinned_pool_node_of_device(pool, device, "lade topo", &node);
   if (status == LADE_OK) out->pinned_node = node->os_index;
   return status;
 }
