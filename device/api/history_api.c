@@ -87,7 +87,7 @@ static lade_status ring_create(const lade_device_history_options *options, size_
                      *out_capacity);
 }
 
-static void history_turn(lade_device_allocator *allocator, const lade_device_history_options *options) {
+static void options_apply(lade_device_allocator *allocator, const lade_device_history_options *options) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_history *history = &allocator->history;
   bool was_enabled = history->enabled;
@@ -115,12 +115,12 @@ static lade_status history_change(lade_device_allocator *allocator, const lade_d
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   lade_device_event *former = ring_replace(&allocator->history, events, capacity);
-  history_turn(allocator, &own);
-  ladei_device_context *dead = allocator->history.dead;
-  allocator->history.dead = NULL;
+  options_apply(allocator, &own);
+  ladei_device_context *dead = allocator->history.unreferenced;
+  allocator->history.unreferenced = NULL;
   ladei_lock_release(&allocator->lock);
   free(former);
-  ladei_device_context_bury(dead);
+  ladei_device_contexts_destroy(dead);
   return LADE_OK;
 }
 
@@ -146,11 +146,11 @@ void ladei_device_history_destroy(lade_device_allocator *allocator) {
   const lade_device_history_options off = {.struct_size = sizeof off};
   ladei_device_history *history = &allocator->history;
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_trackers_tell(allocator);
+  ladei_device_trackers_deliver(allocator);
   lade_device_event *events = ring_replace(history, NULL, 0);
-  history_turn(allocator, &off);
+  options_apply(allocator, &off);
   ladei_lock_release(&allocator->lock);
-  ladei_device_context_bury(history->dead);
+  ladei_device_contexts_destroy(history->unreferenced);
   free(events);
   free(history->queue);
 }

@@ -54,7 +54,7 @@ static lade_device_block_state state_of(const ladei_device_block *block) {
 
 static void run_begin(ladei_device_snapshot *snapshot, const ladei_device_block *block) {
   const ladei_device_heap_segment *segment = block->segment;
-  const ladei_device_private_pool *owner = segment->pool->owner;
+  const ladei_device_private_pool *private_pool = segment->pool->private_pool;
   ladei_device_snapshot_segment *run = &snapshot->segments[snapshot->segment_count++];
   *run = (ladei_device_snapshot_segment){
       .address = block->address,
@@ -64,7 +64,7 @@ static void run_begin(ladei_device_snapshot *snapshot, const ladei_device_block 
       .is_expandable = ladei_device_heap_segment_expandable(segment),
       .first_block = snapshot->block_count,
   };
-  if (owner != NULL) run->pool = owner->id;
+  if (private_pool != NULL) run->pool = private_pool->id;
 }
 
 static void block_copy(ladei_device_snapshot *snapshot, const ladei_device_block *block) {

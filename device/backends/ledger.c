@@ -354,20 +354,20 @@ static bool returns_seen(lade_device_allocator *allocator, const ledger_request 
 }
 
 /* `step` beside others; *out_beside: others took or gave meanwhile. What is nested in a climb is a part of it. */
-static lade_status request_climb(lade_device_allocator *allocator, ledger_request *request,
-                                 lade_status (*step)(lade_device_allocator *allocator, ledger_request *request),
-                                 bool *out_beside) {
-  ladei_device_slow_path climb;
+static lade_status request_slow_path(lade_device_allocator *allocator, ledger_request *request,
+                                     lade_status (*step)(lade_device_allocator *allocator, ledger_request *request),
+                                     bool *out_beside) {
+  ladei_device_slow_path entry;
   uint64_t seen = 0;
   bool nested = request->call.nested;
   ladei_lock_acquire(&allocator->lock);
-  if (!nested) ladei_device_slow_path_begin(allocator, &climb);
+  if (!nested) ladei_device_slow_path_begin(allocator, &entry);
   bool beside = allocator->returns_in_flight > 0;
   (void)returns_seen(allocator, request, &seen);
   ladei_lock_release(&allocator->lock);
   lade_status status = step(allocator, request);
   ladei_lock_acquire(&allocator->lock);
-  if (!nested && ladei_device_slow_path_end(allocator, &climb)) beside = true;
+  if (!nested && ladei_device_slow_path_end(allocator, &entry)) beside = true;
   if (returns_seen(allocator, request, &seen) || allocator->returns_in_flight > 0) beside = true;
   ladei_lock_release(&allocator->lock);
   *out_beside = beside && !nested;
@@ -416,8 +416,8 @@ static lade_status request_retry(lade_device_allocator *allocator, ledger_reques
   lade_status processed = uses_process(allocator, LADEI_POLL_CLOSE, &given);
   if (processed != LADE_OK) return processed;
   bool reclaimed = reclaim(allocator);
-  if (given > 0 || reclaimed) status = request_climb(allocator, request, step_take, &beside);
-  if (ladei_device_is_exhausted(status)) status = request_climb(allocator, request, step_flush, &beside);
+  if (given > 0 || reclaimed) status = request_slow_path(allocator, request, step_take, &beside);
+  if (ladei_device_is_exhausted(status)) status = request_slow_path(allocator, request, step_flush, &beside);
   if (ladei_device_is_exhausted(status) && beside) status = request_alone(allocator, request);
   return status;
 }
@@ -442,7 +442,7 @@ static lade_status request_serve(lade_device_allocator *allocator, size_t bytes,
   ladei_error_save(&before);
   ledger_request request = {.bytes = bytes, .stream = &resolved, .out = out};
   nested_call_begin(allocator, &request.call);
-  status = request_climb(allocator, &request, step_take, &beside);
+  status = request_slow_path(allocator, &request, step_take, &beside);
   if (ladei_device_is_exhausted(status)) status = request_retry(allocator, &request, status);
   nested_call_end(&request.call);
   if (status == LADE_OK) ladei_error_restore(&before);

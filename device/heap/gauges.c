@@ -4,20 +4,21 @@
 
 #include <stddef.h>
 
-/* Where a gauge is kept, and where it is told. */
-typedef struct gauge_place {
-  size_t kept; /* in ladei_device_counters */
-  size_t told; /* in lade_device_stats */
-} gauge_place;
+/* Where a gauge is kept, and where it is shown. */
+typedef struct gauge_offsets {
+  size_t kept;  /* in ladei_device_counters */
+  size_t shown; /* in lade_device_stats */
+} gauge_offsets;
 
-#define PLACE(name)                                                                                                    \
+#define OFFSETS(name)                                                                                                  \
   { offsetof(ladei_device_counters, name), offsetof(lade_device_stats, name) }
 
-static const gauge_place divided[] = {
-    PLACE(allocation),     PLACE(allocated_bytes),      PLACE(active),  PLACE(active_bytes),   PLACE(requested_bytes),
-    PLACE(inactive_split), PLACE(inactive_split_bytes), PLACE(segment), PLACE(reserved_bytes),
+static const gauge_offsets divided[] = {
+    OFFSETS(allocation),           OFFSETS(allocated_bytes), OFFSETS(active),
+    OFFSETS(active_bytes),         OFFSETS(requested_bytes), OFFSETS(inactive_split),
+    OFFSETS(inactive_split_bytes), OFFSETS(segment),         OFFSETS(reserved_bytes),
 };
-static const gauge_place single[] = {PLACE(oversize_allocations), PLACE(oversize_segments)};
+static const gauge_offsets single[] = {OFFSETS(oversize_allocations), OFFSETS(oversize_segments)};
 
 enum { DIVIDED = sizeof divided / sizeof divided[0], SINGLE = sizeof single / sizeof single[0] };
 
@@ -29,8 +30,8 @@ static lade_device_gauge gauge_read(const ladei_device_gauge *gauge) {
 }
 
 static lade_device_gauges gauges_read(const ladei_device_gauges *gauges) {
-  lade_device_gauge small = gauge_read(&gauges->part[true]);
-  lade_device_gauge large = gauge_read(&gauges->part[false]);
+  lade_device_gauge small = gauge_read(&gauges->pool[true]);
+  lade_device_gauge large = gauge_read(&gauges->pool[false]);
   lade_device_gauge all = {.current = small.current + large.current,
                            .peak = gauges->sum_peak,
                            .allocated = small.allocated + large.allocated,
@@ -41,11 +42,11 @@ static lade_device_gauges gauges_read(const ladei_device_gauges *gauges) {
 void ladei_device_counters_read(const ladei_device_counters *counters, lade_device_stats *out) {
   for (size_t i = 0; i < DIVIDED; i++) {
     const ladei_device_gauges *kept = (const void *)((const char *)counters + divided[i].kept);
-    *(lade_device_gauges *)(void *)((char *)out + divided[i].told) = gauges_read(kept);
+    *(lade_device_gauges *)(void *)((char *)out + divided[i].shown) = gauges_read(kept);
   }
   for (size_t i = 0; i < SINGLE; i++) {
     const ladei_device_gauge *kept = (const void *)((const char *)counters + single[i].kept);
-    *(lade_device_gauge *)(void *)((char *)out + single[i].told) = gauge_read(kept);
+    *(lade_device_gauge *)(void *)((char *)out + single[i].shown) = gauge_read(kept);
   }
   out->max_split_bytes = counters->max_split_bytes;
   out->alloc_retries = counters->alloc_retries;
@@ -59,8 +60,8 @@ void ladei_device_counters_read(const ladei_device_counters *counters, lade_devi
 static void each_gauge(ladei_device_counters *counters, void (*visit)(ladei_device_gauge *gauge)) {
   for (size_t i = 0; i < DIVIDED; i++) {
     ladei_device_gauges *gauges = (void *)((char *)counters + divided[i].kept);
-    visit(&gauges->part[false]);
-    visit(&gauges->part[true]);
+    visit(&gauges->pool[false]);
+    visit(&gauges->pool[true]);
   }
   for (size_t i = 0; i < SINGLE; i++) visit((void *)((char *)counters + single[i].kept));
 }

@@ -30,7 +30,7 @@ typedef struct ladei_device_gauge {
 } ladei_device_gauge;
 
 typedef struct ladei_device_gauges {
-  ladei_device_gauge part[2]; /* of the large pool, of the small pool */
+  ladei_device_gauge pool[2]; /* of the large pool, of the small pool */
   uint64_t sum_peak;
 } ladei_device_gauges;
 
@@ -68,17 +68,17 @@ static inline void ladei_device_gauge_lower(ladei_device_gauge *gauge, uint64_t 
 
 /* Both parts together. */
 static inline uint64_t ladei_device_gauges_current(const ladei_device_gauges *gauges) {
-  return gauges->part[false].current + gauges->part[true].current;
+  return gauges->pool[false].current + gauges->pool[true].current;
 }
 
 static inline void ladei_device_gauges_raise(ladei_device_gauges *gauges, bool small_pool, uint64_t amount) {
-  ladei_device_gauge_raise(&gauges->part[small_pool], amount);
+  ladei_device_gauge_raise(&gauges->pool[small_pool], amount);
   uint64_t sum = ladei_device_gauges_current(gauges);
   if (sum > gauges->sum_peak) gauges->sum_peak = sum;
 }
 
 static inline void ladei_device_gauges_lower(ladei_device_gauges *gauges, bool small_pool, uint64_t amount) {
-  ladei_device_gauge_lower(&gauges->part[small_pool], amount);
+  ladei_device_gauge_lower(&gauges->pool[small_pool], amount);
 }
 
 /* inactive_split when a block of a plain segment that was split, or was not, is taken and `remaining` bytes of it stay

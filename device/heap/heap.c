@@ -144,9 +144,9 @@ static ladei_device_heap_segment *segment_of(ladei_device_order_node *node) {
 /* The driver has it back: gauges, for a plain one, and its pool's count. */
 static void segment_count_out(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
   ladei_device_block_pool *pool = segment->pool;
-  if (pool->owner != NULL) {
-    assert(pool->owner->segment_count > 0);
-    pool->owner->segment_count--;
+  if (pool->private_pool != NULL) {
+    assert(pool->private_pool->segment_count > 0);
+    pool->private_pool->segment_count--;
   }
   if (ladei_device_heap_segment_expandable(segment)) return;
   heap->counters.device_frees++;
@@ -228,7 +228,7 @@ void ladei_device_heap_segment_remove(ladei_device_heap *heap, ladei_device_bloc
 void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
   ladei_device_heap_assert_locked(heap);
   ladei_device_block_pool *pool = segment->pool;
-  if (pool->owner != NULL) pool->owner->segment_count++;
+  if (pool->private_pool != NULL) pool->private_pool->segment_count++;
   if (ladei_device_heap_segment_expandable(segment)) return;
   ladei_device_gauges_raise(&heap->counters.segment, pool->is_small, 1);
   ladei_device_gauges_raise(&heap->counters.reserved_bytes, pool->is_small, segment->size);
@@ -301,7 +301,7 @@ static inline void record_prefetch(const ladei_device_block *block) {
     __builtin_prefetch((const void *)line, 1);
 }
 
-void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_part part) {
+void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_lookahead part) {
   if (part == LADEI_DEVICE_HEAP_START) {
     ladei_device_block_map_prefetch(&heap->starts, address);
     return;
@@ -408,7 +408,7 @@ ladei_device_block *ladei_device_block_split(ladei_device_heap *heap, ladei_devi
 }
 
 /* Lets a block grow up over its BUSY next neighbour. */
-static void block_absorb_next(ladei_device_heap *heap, ladei_device_block *block) {
+static void block_coalesce_above(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_block *gone = block->next;
   assert(gone->state == LADEI_DEVICE_HEAP_BUSY && gone->mapped == block->mapped);
   block->size += gone->size;
@@ -417,14 +417,15 @@ static void block_absorb_next(ladei_device_heap *heap, ladei_device_block *block
   block_discard(heap, gone);
 }
 
-void ladei_device_block_swallow_next(ladei_device_heap *heap, ladei_device_block *block) {
+void ladei_device_block_coalesce_next(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
   assert(block->state == LADEI_DEVICE_HEAP_BUSY);
-  block_absorb_next(heap, block);
+  block_coalesce_above(heap, block);
 }
 
 /* Cuts the low bytes off a FREE block, which stays FREE; returns the new, BUSY lower part. Room was reserved. */
-static inline ladei_device_block *block_carve(ladei_device_heap *heap, ladei_device_block *block, size_t low_bytes) {
+static inline ladei_device_block *block_split_low(ladei_device_heap *heap, ladei_device_block *block,
+                                                  size_t low_bytes) {
   assert(block->state == LADEI_DEVICE_HEAP_FREE && low_bytes > 0 && low_bytes < block->size);
   ladei_device_heap_segment *segment = block->segment;
   uint64_t address = block->address;
@@ -442,7 +443,7 @@ static inline ladei_device_block *block_carve(ladei_device_heap *heap, ladei_dev
 }
 
 /* Lets a FREE block grow down over its BUSY previous neighbour. */
-static inline void block_swallow_previous(ladei_device_heap *heap, ladei_device_block *block) {
+static inline void block_coalesce_previous(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_segment *segment = block->segment;
   ladei_device_block *gone = block->previous;
   assert(block->state == LADEI_DEVICE_HEAP_FREE && gone->state == LADEI_DEVICE_HEAP_BUSY);
@@ -458,46 +459,46 @@ static inline void block_swallow_previous(ladei_device_heap *heap, ladei_device_
 }
 
 /* Whether a neighbour of a block of mapped memory is free memory, or of a hole a hole. */
-static bool block_mergeable(const ladei_device_block *block, const ladei_device_block *neighbour) {
+static bool block_coalescible(const ladei_device_block *block, const ladei_device_block *neighbour) {
   return neighbour != NULL && neighbour->state == (block->mapped ? LADEI_DEVICE_HEAP_FREE : LADEI_DEVICE_HEAP_HOLE);
 }
 
 /* What became one with a block. */
-typedef struct merged {
+typedef struct coalesced {
   uint64_t count;
   uint64_t bytes;
-} merged;
+} coalesced;
 
-static merged neighbours_count(const ladei_device_block *previous, const ladei_device_block *next) {
-  merged sum = {0, 0};
-  if (previous != NULL) sum = (merged){1, previous->size};
-  if (next != NULL) sum = (merged){sum.count + 1, sum.bytes + next->size};
+static coalesced neighbours_count(const ladei_device_block *previous, const ladei_device_block *next) {
+  coalesced sum = {0, 0};
+  if (previous != NULL) sum = (coalesced){1, previous->size};
+  if (next != NULL) sum = (coalesced){sum.count + 1, sum.bytes + next->size};
   return sum;
 }
 
 /* Makes a BUSY block FREE or HOLE, one with its equal neighbours. Returns the result. A free neighbour that grows keeps
  * its place in the set: mostly it is the block that this one was cut from. */
-static inline __attribute__((always_inline)) ladei_device_block *block_settle(ladei_device_heap *heap,
-                                                                              ladei_device_block *block, merged *out) {
-  ladei_device_block *previous = block_mergeable(block, block->previous) ? block->previous : NULL;
-  ladei_device_block *next = block_mergeable(block, block->next) ? block->next : NULL;
+static inline __attribute__((always_inline)) ladei_device_block *
+block_settle(ladei_device_heap *heap, ladei_device_block *block, coalesced *out) {
+  ladei_device_block *previous = block_coalescible(block, block->previous) ? block->previous : NULL;
+  ladei_device_block *next = block_coalescible(block, block->next) ? block->next : NULL;
   *out = neighbours_count(previous, next);
   if (previous == NULL && next != NULL && block->mapped) {
-    block_swallow_previous(heap, next);
+    block_coalesce_previous(heap, next);
     return next;
   }
   if (next != NULL) {
     ladei_device_block_remove(next);
-    block_absorb_next(heap, block);
+    block_coalesce_above(heap, block);
   }
   if (previous != NULL && block->mapped) {
-    block_absorb_next(heap, previous);
+    block_coalesce_above(heap, previous);
     block_move_in_set(previous);
     return previous;
   }
   if (previous != NULL) {
     ladei_device_block_remove(previous);
-    block_absorb_next(heap, previous);
+    block_coalesce_above(heap, previous);
     block = previous;
   }
   block_enter_set(block);
@@ -508,7 +509,7 @@ ladei_device_block *ladei_device_block_insert(ladei_device_heap *heap, ladei_dev
   ladei_device_heap_assert_locked(heap);
   assert(block->state == LADEI_DEVICE_HEAP_BUSY);
   ladei_device_recent_forget(heap, block->segment->stream_key, block->segment->pool->is_small);
-  merged neighbours;
+  coalesced neighbours;
   return block_settle(heap, block, &neighbours);
 }
 
@@ -517,7 +518,7 @@ ladei_device_block *ladei_device_block_insert(ladei_device_heap *heap, ladei_dev
 /* The BUSY block that is handed out; what is left of it is FREE. */
 static ladei_device_block *block_take(ladei_device_heap *heap, ladei_device_block *block, size_t rounded, bool split) {
   if (block->state == LADEI_DEVICE_HEAP_FREE) {
-    if (split) return block_carve(heap, block, rounded);
+    if (split) return block_split_low(heap, block, rounded);
     ladei_device_block_remove(block);
   } else if (split) {
     block_enter_set(ladei_device_block_split(heap, block, rounded));
@@ -605,7 +606,7 @@ void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_bloc
     waiting_add(heap, 0, 1);
     ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
   }
-  merged neighbours;
+  coalesced neighbours;
   block = block_settle(heap, block, &neighbours);
   if (!ladei_device_heap_segment_expandable(segment)) {
     bool is_split = ladei_device_block_is_split(block);

@@ -73,10 +73,10 @@ struct ladei_device_private_pool;
 struct ladei_device_context; /* belongs to the listener, as all fields named `context` */
 
 typedef struct ladei_device_block_pool {
-  ladei_device_free_set free;              /* by (stream, size, address) */
-  ladei_device_ordered_set holes;          /* by (stream, address) */
-  uint64_t searches;                       /* clock of block ages; ticks only while collection by threshold is on */
-  struct ladei_device_private_pool *owner; /* NULL: a default pool */
+  ladei_device_free_set free;     /* by (stream, size, address) */
+  ladei_device_ordered_set holes; /* by (stream, address) */
+  uint64_t searches;              /* clock of block ages; ticks only while collection by threshold is on */
+  struct ladei_device_private_pool *private_pool; /* NULL: a default pool */
   bool is_small;
 } ladei_device_block_pool;
 
@@ -316,13 +316,13 @@ ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64
 ladei_device_block *ladei_device_heap_peek(const ladei_device_heap *heap, uint64_t address);
 
 /* What a free of the block at an address will look at, in the order in which one leads to the next. */
-typedef enum ladei_device_heap_part {
+typedef enum ladei_device_heap_lookahead {
   LADEI_DEVICE_HEAP_START,  /* its place among the starts */
   LADEI_DEVICE_HEAP_BLOCK,  /* its record */
   LADEI_DEVICE_HEAP_BESIDE, /* the records of its neighbours */
-} ladei_device_heap_part;
+} ladei_device_heap_lookahead;
 /* Brings a part into the cache, for who knows such calls in advance. Changes nothing; any address will do. */
-void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_part part);
+void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_lookahead part);
 
 /* Takes a FREE block or HOLE out of its set: BUSY. */
 void ladei_device_block_remove(ladei_device_block *block);
@@ -331,7 +331,7 @@ ladei_device_block *ladei_device_block_insert(ladei_device_heap *heap, ladei_dev
 /* Cuts a BUSY block after `low_bytes`; returns the new, BUSY upper part. Room for one block was reserved. */
 ladei_device_block *ladei_device_block_split(ladei_device_heap *heap, ladei_device_block *block, size_t low_bytes);
 /* Lets a BUSY block swallow its BUSY next neighbour. */
-void ladei_device_block_swallow_next(ladei_device_heap *heap, ladei_device_block *block);
+void ladei_device_block_coalesce_next(ladei_device_heap *heap, ladei_device_block *block);
 
 /*
  * Hands out the low `rounded` bytes of a BUSY or FREE block if `split`, else all of it; moves the gauges. Returns the

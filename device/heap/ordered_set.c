@@ -23,17 +23,17 @@ enum { EVEN = 0, LEFT_DEEP = LEFT + 1, RIGHT_DEEP = RIGHT + 1, LEAN_BITS = 3 };
 /* ---- Balance ----------------------------------------------------------------------------------------------------- */
 
 static ladei_device_order_node *parent_of(const ladei_device_order_node *node) {
-  return (ladei_device_order_node *)(node->parent_and_lean & ~(uintptr_t)LEAN_BITS);
+  return (ladei_device_order_node *)(node->parent_and_balance & ~(uintptr_t)LEAN_BITS);
 }
 
 static void parent_set(ladei_device_order_node *node, ladei_device_order_node *parent) {
-  node->parent_and_lean = (uintptr_t)parent | (node->parent_and_lean & LEAN_BITS);
+  node->parent_and_balance = (uintptr_t)parent | (node->parent_and_balance & LEAN_BITS);
 }
 
-static unsigned lean_of(const ladei_device_order_node *node) { return node->parent_and_lean & LEAN_BITS; }
+static unsigned lean_of(const ladei_device_order_node *node) { return node->parent_and_balance & LEAN_BITS; }
 
 static void lean_set(ladei_device_order_node *node, unsigned lean) {
-  node->parent_and_lean = (node->parent_and_lean & ~(uintptr_t)LEAN_BITS) | lean;
+  node->parent_and_balance = (node->parent_and_balance & ~(uintptr_t)LEAN_BITS) | lean;
 }
 
 static unsigned lean_to(int side) { return (unsigned)side + 1; }
@@ -173,7 +173,7 @@ void ladei_device_ordered_set_insert_among(ladei_device_ordered_set *set, ladei_
   bool below_high = high != NULL && high->child[LEFT] == NULL;
   ladei_device_order_node *parent = below_high ? high : low;
   int side = below_high ? LEFT : RIGHT;
-  node->parent_and_lean = (uintptr_t)parent | EVEN;
+  node->parent_and_balance = (uintptr_t)parent | EVEN;
   node->child[LEFT] = node->child[RIGHT] = NULL;
   parent->child[side] = node;
   order_link(set, node, low, high);

@@ -36,7 +36,7 @@ typedef struct ladei_device_order_node {
   struct ladei_device_order_node *previous; /* in order; NULL at the ends */
   struct ladei_device_order_node *next;
   struct ladei_device_order_node *child[2]; /* smaller, larger keys */
-  uintptr_t parent_and_lean; /* the parent's address; in its two lowest bits, which child is the deeper one */
+  uintptr_t parent_and_balance; /* the parent's address; in its two lowest bits, which child is the deeper one */
 } ladei_device_order_node;
 _Static_assert(sizeof(ladei_device_order_node) == 64, "a node is one line of cache");
 
@@ -69,7 +69,7 @@ static inline void ladei_device_ordered_set_insert(ladei_device_ordered_set *set
     return;
   }
   node->previous = node->next = node->child[0] = node->child[1] = NULL;
-  node->parent_and_lean = 0;
+  node->parent_and_balance = 0;
   set->root = set->first = set->last = set->finger = node;
   set->count = 1;
 }

@@ -62,7 +62,7 @@ static void holes_mark(ladei_device_heap *heap, const ladei_device_private_pool 
   if (pool->segment_count == 0) return;
   for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment))
-    if (segment->pool->owner == pool && ladei_device_heap_segment_expandable(segment)) segment->emptied = true;
+    if (segment->pool->private_pool == pool && ladei_device_heap_segment_expandable(segment)) segment->emptied = true;
 }
 
 static void pools_pick_all(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
@@ -154,7 +154,7 @@ static lade_status request_grow_once(lade_device_allocator *allocator, const lad
                                      ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_settings *settings = &allocator->heap.settings;
-  bool pool_may = request->pool->owner == NULL || settings->expandable_private_pools;
+  bool pool_may = request->pool->private_pool == NULL || settings->expandable_private_pools;
   if (settings->expandable_segments && pool_may) return ladei_device_expandable_alloc(allocator, request, out);
   return ladei_device_driver_segment_alloc(allocator, request, out);
 }
@@ -172,7 +172,7 @@ static lade_status request_grow(lade_device_allocator *allocator, const ladei_de
 
 /* Whether graphs may use what is free in the pool: they keep the addresses of their capture. */
 static bool pool_has_graphs(const ladei_device_block_pool *pool) {
-  return pool->owner != NULL && pool->owner->use_count > 0;
+  return pool->private_pool != NULL && pool->private_pool->use_count > 0;
 }
 
 static bool oversize_release(lade_device_allocator *allocator, ladei_device_request *request) {
@@ -193,8 +193,8 @@ static bool flush_allowed(const lade_device_allocator *allocator) {
   return allocator->captures == NULL || !allocator->heap.settings.reference;
 }
 
-static lade_status request_climb(lade_device_allocator *allocator, ladei_device_request *request,
-                                 ladei_device_block **out) {
+static lade_status request_slow_path(lade_device_allocator *allocator, ladei_device_request *request,
+                                     ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
   request->kept_bytes = 0;
   cache_collect(allocator, request);
@@ -216,12 +216,12 @@ static lade_status request_climb(lade_device_allocator *allocator, ladei_device_
 }
 
 /* Once more, when others have had a hand in it. */
-static lade_status request_climb_alone(lade_device_allocator *allocator, ladei_device_request *request,
-                                       ladei_device_block **out) {
+static lade_status request_slow_path_alone(lade_device_allocator *allocator, ladei_device_request *request,
+                                           ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_slow_path_begin_alone(allocator);
   *out = ladei_device_pool_search(&allocator->heap, request->pool, request->stream_key, request->rounded);
-  lade_status status = *out != NULL ? LADE_OK : request_climb(allocator, request, out);
+  lade_status status = *out != NULL ? LADE_OK : request_slow_path(allocator, request, out);
   ladei_device_slow_path_end_alone(allocator);
   return status;
 }
@@ -232,11 +232,11 @@ static lade_status request_acquire(lade_device_allocator *allocator, ladei_devic
   ladei_lock_assert_held(&allocator->lock);
   lade_error before;
   ladei_error_save(&before);
-  ladei_device_slow_path climb;
-  ladei_device_slow_path_begin(allocator, &climb);
-  lade_status status = request_climb(allocator, request, out);
-  bool beside = ladei_device_slow_path_end(allocator, &climb);
-  if (beside && ladei_device_is_exhausted(status)) status = request_climb_alone(allocator, request, out);
+  ladei_device_slow_path entry;
+  ladei_device_slow_path_begin(allocator, &entry);
+  lade_status status = request_slow_path(allocator, request, out);
+  bool beside = ladei_device_slow_path_end(allocator, &entry);
+  if (beside && ladei_device_is_exhausted(status)) status = request_slow_path_alone(allocator, request, out);
   if (status == LADE_OK) ladei_error_restore(&before);
   return status;
 }
@@ -261,7 +261,7 @@ static lade_status request_seek(lade_device_allocator *allocator, ladei_device_r
 /* The same for a request that holds its pool; apart, so that a hit pays nothing for it. */
 static __attribute__((noinline)) lade_status request_miss(lade_device_allocator *allocator,
                                                           ladei_device_request *request, ladei_device_block **out) {
-  ladei_device_private_pool *visited = request->pool->owner;
+  ladei_device_private_pool *visited = request->pool->private_pool;
   int cancellation = ladei_cancellation_hold();
   request->segment_bytes = ladei_device_heap_segment_bytes(&allocator->heap.settings, request->rounded);
   if (visited != NULL) visited->visitors++;
@@ -386,8 +386,8 @@ lade_status ladei_device_native_record_stream(lade_device_allocator *allocator, 
     ladei_lock_release(&allocator->lock);
     if (status != LADE_OK) return status;
   }
-  const ladei_stream *owner = &block->segment->stream;
-  if (owner->context == use.context && owner->id == use.id) return LADE_OK;
+  const ladei_stream *own = &block->segment->stream;
+  if (own->context == use.context && own->id == use.id) return LADE_OK;
   unsigned flags = ladei_device_uses_flags(allocator, block, &use);
   /* A free of the same block by another thread from here on is a mistake of the program: the use may then count for the
    * block's next tenant, which does no harm. */
@@ -401,13 +401,13 @@ static lade_status capture_refusal(const lade_device_allocator *allocator, const
                      allocator->device);
 }
 
-static lade_status cache_flush_climbing(lade_device_allocator *allocator) {
+static lade_status cache_flush_slow_path(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  ladei_device_slow_path climb;
-  ladei_device_slow_path_begin(allocator, &climb);
+  ladei_device_slow_path entry;
+  ladei_device_slow_path_begin(allocator, &entry);
   uint64_t kept = 0; /* told by stats.capture_kept */
   lade_status status = cache_flush(allocator, &kept);
-  (void)ladei_device_slow_path_end(allocator, &climb);
+  (void)ladei_device_slow_path_end(allocator, &entry);
   return status;
 }
 
@@ -417,7 +417,7 @@ lade_status ladei_device_native_empty_cache(lade_device_allocator *allocator) {
   ladei_error_save(&before);
   ladei_lock_acquire(&allocator->lock);
   bool allowed = flush_allowed(allocator);
-  if (allowed) status = cache_flush_climbing(allocator);
+  if (allowed) status = cache_flush_slow_path(allocator);
   ladei_lock_release(&allocator->lock);
   if (!allowed) return capture_refusal(allocator, "lade_device_empty_cache");
   if (status == LADE_OK) ladei_error_restore(&before); /* what captures kept is no failure */

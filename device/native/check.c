@@ -196,7 +196,7 @@ static void pools_recount(heap_recount *r) {
     uint64_t segments = 0;
     for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(r->heap); segment != NULL;
          segment = ladei_device_heap_counted_next(r->heap, segment))
-      segments += segment->pool->owner == pool;
+      segments += segment->pool->private_pool == pool;
     expect(r, segments == pool->segment_count, "I11 segments of a private pool");
   }
   expect(r, free_total == r->free_blocks && hole_total == r->holes, "I2 nothing else in the sets");
@@ -270,7 +270,7 @@ lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t
     expect(&r, r.waiting == atomic_load(&r.heap->waiting_count), "I8 waiting blocks");
     expect(&r, r.deferred == atomic_load(&allocator->deferred_count), "U2 deferred blocks");
     /* Beside calls that grow or give back, holes of theirs are left out. */
-    expect(&r, allocator->climbers > 0 || allocator->alone || r.held_bytes == allocator->held_bytes,
+    expect(&r, allocator->slow_path_threads > 0 || allocator->alone || r.held_bytes == allocator->held_bytes,
            "E2 held granules");
     pools_recount(&r);
     history_recount(&r, allocator);

@@ -77,7 +77,7 @@ static lade_status pool_count(const lade_device_allocator *allocator, const lade
   const ladei_device_heap *heap = &allocator->heap;
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
-    if (segment->pool->owner != pool) continue;
+    if (segment->pool->private_pool != pool) continue;
     for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
          block = block->next) {
       if (block->state == LADEI_DEVICE_HEAP_HOLE) continue;
@@ -96,7 +96,7 @@ static void pool_save(const ladei_device_heap *heap, const ladei_device_private_
   ladei_device_heap_assert_locked(heap);
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
-    if (segment->pool->owner != pool) continue;
+    if (segment->pool->private_pool != pool) continue;
     bool expandable = ladei_device_heap_segment_expandable(segment);
     for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
          block = block->next) {
@@ -160,7 +160,7 @@ static ladei_device_block *saved_begin(const ladei_device_heap *heap, const lade
                                        const saved_segment *saved) {
   ladei_device_heap_assert_locked(heap);
   ladei_device_block *block = ladei_device_block_map_get(&heap->starts, saved->address);
-  if (block == NULL || block->previous != NULL || block->segment->pool->owner != pool) return NULL;
+  if (block == NULL || block->previous != NULL || block->segment->pool->private_pool != pool) return NULL;
   bool expandable = ladei_device_heap_segment_expandable(block->segment);
   if (expandable != saved->expandable) return NULL;
   return expandable || block->segment->size == saved->size ? block : NULL;
@@ -193,7 +193,7 @@ static size_t pool_live_count(const ladei_device_heap *heap, const ladei_device_
   size_t live = 0;
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
-    if (segment->pool->owner != pool) continue;
+    if (segment->pool->private_pool != pool) continue;
     for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
          block = block->next)
       live += block->state == LADEI_DEVICE_HEAP_ALLOCATED;
@@ -239,7 +239,7 @@ static void pool_free_all(lade_device_allocator *allocator, const ladei_device_p
   size_t count = 0;
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
-    if (segment->pool->owner != pool) continue;
+    if (segment->pool->private_pool != pool) continue;
     for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
          block = block->next)
       if (block->state == LADEI_DEVICE_HEAP_ALLOCATED) out_freed[count++] = (void *)(uintptr_t)block->address;

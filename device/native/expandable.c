@@ -79,8 +79,8 @@ static lade_status granules_create(lade_device_allocator *allocator, ladei_devic
   return LADE_OK;
 }
 
-static lade_status granules_place(lade_device_allocator *allocator, ladei_device_heap_segment *segment, size_t first,
-                                  size_t count) {
+static lade_status granules_back(lade_device_allocator *allocator, ladei_device_heap_segment *segment, size_t first,
+                                 size_t count) {
   void *self = allocator->runtime->self;
   size_t bytes = segment->granules->bytes;
   for (size_t i = first; i < first + count; i++) {
@@ -105,7 +105,7 @@ static lade_status granules_map(lade_device_allocator *allocator, ladei_device_h
                                 size_t count, bool exportable) {
   ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
   lade_status status = granules_create(allocator, segment, first, count, exportable);
-  if (status == LADE_OK) status = granules_place(allocator, segment, first, count);
+  if (status == LADE_OK) status = granules_back(allocator, segment, first, count);
   ladei_device_capture_mode_restore(allocator, mode);
   if (status == LADE_OK) return LADE_OK;
   lade_error error;
@@ -349,7 +349,7 @@ static ladei_device_block *run_find(const ladei_device_request *request) {
 }
 
 /* Detaches the run, so that no other thread takes part of it while memory is mapped. */
-static void run_detach(ladei_device_block *start, size_t size) {
+static void run_remove(ladei_device_block *start, size_t size) {
   size_t total = 0;
   for (ladei_device_block *block = start; block != NULL && total < size; block = block->next) {
     total += block->size;
@@ -358,7 +358,7 @@ static void run_detach(ladei_device_block *start, size_t size) {
 }
 
 /* Lets go of what is BUSY from `block` on, up to `size` bytes. */
-static void run_attach(ladei_device_heap *heap, ladei_device_block *block, size_t size) {
+static void run_insert(ladei_device_heap *heap, ladei_device_block *block, size_t size) {
   ladei_device_heap_assert_locked(heap);
   size_t total = 0;
   while (block != NULL && total < size) {
@@ -446,13 +446,13 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block
 }
 
 /* Lets a BUSY mapped block swallow the next block if that is free memory or a BUSY part of the run. */
-static bool block_swallow_mapped(ladei_device_heap *heap, ladei_device_block *block, bool in_run) {
+static bool block_coalesce_mapped(ladei_device_heap *heap, ladei_device_block *block, bool in_run) {
   ladei_device_recent_settle(heap);
   ladei_device_block *next = block->next;
   if (next == NULL || !next->mapped || next->state != (in_run ? LADEI_DEVICE_HEAP_BUSY : LADEI_DEVICE_HEAP_FREE))
     return false;
   if (!in_run) ladei_device_block_remove(next);
-  ladei_device_block_swallow_next(heap, block);
+  ladei_device_block_coalesce_next(heap, block);
   return true;
 }
 
@@ -469,7 +469,7 @@ static lade_status run_map(lade_device_allocator *allocator, ladei_device_block 
     ladei_device_block *hole = block->mapped ? block->next : block;
     size_t missing = block->mapped ? size - block->size : size;
     if (hole == NULL) { /* the reservation's end: it was made for less */
-      run_attach(heap, block, run_bytes);
+      run_insert(heap, block, run_bytes);
       return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "expandable segments: %zu bytes exceed the reservation",
                          size);
     }
@@ -477,13 +477,13 @@ static lade_status run_map(lade_device_allocator *allocator, ladei_device_block 
     lade_status status = hole_map(allocator, hole, ladei_size_min(missing, hole->size), growing);
     run_bytes -= before - hole->size;
     if (status != LADE_OK) {
-      run_attach(heap, block, run_bytes);
+      run_insert(heap, block, run_bytes);
       return status;
     }
-    if (hole != block) ladei_device_block_swallow_next(heap, block);
-    while (block->size < run_bytes && block_swallow_mapped(heap, block, true)) continue;
+    if (hole != block) ladei_device_block_coalesce_next(heap, block);
+    while (block->size < run_bytes && block_coalesce_mapped(heap, block, true)) continue;
   }
-  (void)block_swallow_mapped(heap, block, false);
+  (void)block_coalesce_mapped(heap, block, false);
   return LADE_OK;
 }
 
@@ -493,7 +493,7 @@ static lade_status run_grow(lade_device_allocator *allocator, const ladei_device
   ladei_lock_assert_held(&allocator->lock);
   lade_status status = LADE_OK;
   if (run != NULL)
-    run_detach(run, request->rounded);
+    run_remove(run, request->rounded);
   else
     status = segment_reserve(allocator, request, &run);
   if (status == LADE_OK) status = run_map(allocator, run, request->rounded, growing);

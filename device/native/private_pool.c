@@ -35,8 +35,8 @@ static ladei_device_private_pool *pool_create(lade_device_pool_id id) {
   if (pool == NULL) return NULL;
   pool->id = id;
   pool->small_pool.is_small = true;
-  pool->small_pool.owner = pool;
-  pool->large_pool.owner = pool;
+  pool->small_pool.private_pool = pool;
+  pool->large_pool.private_pool = pool;
   return pool;
 }
 
@@ -169,7 +169,7 @@ static bool pool_live_equals(const ladei_device_heap *heap, const ladei_device_p
   size_t found = 0;
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
-    if (segment->pool->owner != pool) continue;
+    if (segment->pool->private_pool != pool) continue;
     for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
          block = block->next) {
       if (block->state != LADEI_DEVICE_HEAP_ALLOCATED) continue;

@@ -13,7 +13,7 @@
  *
  * I1  While `alone` is set, only the thread that set it climbs; others wait before their first step, holding nothing.
  * C2  No thread waits while it climbs, but for threads that need nothing from it: those that give back, grants (E3 in
- *     expandable.c). So the climbers in front of a lone climb come to an end, and a lone climb waits for nobody.
+ *     expandable.c). So the slow_path_threads in front of a lone climb come to an end, and a lone climb waits for nobody.
  * C3  No callback of the program runs in a climb: it may allocate, and would wait for itself. Where the memory itself comes
  *     from callbacks, what is nested in them begins no climb (Note [Nested calls] in backends/ledger.c).
  * Locks: the allocator's lock.
@@ -23,27 +23,27 @@
 void ladei_device_slow_path_begin(lade_device_allocator *allocator, ladei_device_slow_path *out) {
   ladei_lock_assert_held(&allocator->lock);
   while (allocator->alone) ladei_condition_wait(&allocator->returned, &allocator->lock);
-  out->beside = allocator->climbers++ > 0;
-  out->climbs = ++allocator->climbs;
+  out->beside = allocator->slow_path_threads++ > 0;
+  out->slow_paths = ++allocator->slow_paths;
 }
 
-bool ladei_device_slow_path_end(lade_device_allocator *allocator, const ladei_device_slow_path *climb) {
+bool ladei_device_slow_path_end(lade_device_allocator *allocator, const ladei_device_slow_path *entry) {
   ladei_lock_assert_held(&allocator->lock);
-  allocator->climbers--;
+  allocator->slow_path_threads--;
   ladei_condition_broadcast(&allocator->returned);
-  return climb->beside || climb->climbs != allocator->climbs;
+  return entry->beside || entry->slow_paths != allocator->slow_paths;
 }
 
 void ladei_device_slow_path_begin_alone(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   while (allocator->alone) ladei_condition_wait(&allocator->returned, &allocator->lock);
   allocator->alone = true;
-  while (allocator->climbers > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
+  while (allocator->slow_path_threads > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
 }
 
 void ladei_device_slow_path_end_alone(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   allocator->alone = false;
-  allocator->climbs++; /* who climbed before may have been refused for what this one moved */
+  allocator->slow_paths++; /* who climbed before may have been refused for what this one moved */
   ladei_condition_broadcast(&allocator->returned);
 }

@@ -8,13 +8,13 @@
 /* What a thread saw at the begin of its climb. */
 typedef struct ladei_device_slow_path {
   bool beside; /* others were at it */
-  uint64_t climbs;
+  uint64_t slow_paths;
 } ladei_device_slow_path;
 
 /* Around the part of a call that grows or gives back. Lock held; begin may wait. end: whether others did the same at
  * any moment in between, so that what was found missing may be there. */
 void ladei_device_slow_path_begin(lade_device_allocator *allocator, ladei_device_slow_path *out);
-bool ladei_device_slow_path_end(lade_device_allocator *allocator, const ladei_device_slow_path *climb);
+bool ladei_device_slow_path_end(lade_device_allocator *allocator, const ladei_device_slow_path *entry);
 /* The same with nobody else at it: begin waits for all that are. */
 void ladei_device_slow_path_begin_alone(lade_device_allocator *allocator);
 void ladei_device_slow_path_end_alone(lade_device_allocator *allocator);

@@ -63,15 +63,16 @@ static bool reference(const lade_device_allocator *allocator) {
 /* Whether the capture is still under way for whose sake a free is put off. Lock held. */
 static bool block_captured(const lade_device_allocator *allocator, const ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
-  const ladei_device_private_pool *owner = block->segment->pool->owner;
+  const ladei_device_private_pool *private_pool = block->segment->pool->private_pool;
   if (reference(allocator)) return allocator->captures != NULL;
-  return owner != NULL && atomic_load(&owner->capturing) && owner->capture == block->ticket.spare;
+  return private_pool != NULL && atomic_load(&private_pool->capturing) && private_pool->capture == block->ticket.spare;
 }
 
 bool ladei_device_uses_deferrable(lade_device_allocator *allocator, ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
-  const ladei_device_private_pool *owner = block->segment->pool->owner;
-  block->ticket.spare = owner != NULL ? owner->capture : 0; /* the capture that a deferred free waits for */
+  const ladei_device_private_pool *private_pool = block->segment->pool->private_pool;
+  block->ticket.spare =
+      private_pool != NULL ? private_pool->capture : 0; /* the capture that a deferred free waits for */
   return block_captured(allocator, block) &&
          (reference(allocator) || ladei_retire_marked(allocator->retire, &block->ticket));
 }
@@ -123,8 +124,8 @@ static uint64_t capture_of(const lade_device_allocator *allocator, const ladei_s
 static bool use_in_own_capture(const lade_device_allocator *allocator, const ladei_device_block *block,
                                const ladei_stream *use) {
   const ladei_device_heap_segment *segment = block->segment;
-  const ladei_device_private_pool *owner = segment->pool->owner;
-  if (owner == NULL || !atomic_load(&owner->capturing) || segment->last != NULL) return false;
+  const ladei_device_private_pool *private_pool = segment->pool->private_pool;
+  if (private_pool == NULL || !atomic_load(&private_pool->capturing) || segment->last != NULL) return false;
   if (use->kind == LADEI_STREAM_PER_THREAD || segment->stream.kind == LADEI_STREAM_PER_THREAD) return false;
   uint64_t capture = capture_of(allocator, use);
   return capture != 0 && capture == capture_of(allocator, &segment->stream);

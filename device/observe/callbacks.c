@@ -108,7 +108,7 @@ bool ladei_device_callbacks_reclaim(lade_device_allocator *allocator) {
   return freed;
 }
 
-void ladei_device_callbacks_tell_oom(lade_device_allocator *allocator, const lade_device_oom *oom) {
+void ladei_device_callbacks_report_oom(lade_device_allocator *allocator, const lade_device_oom *oom) {
   ladei_lock_acquire(&allocator->lock);
   ladei_device_callbacks callbacks = allocator->oom_observers;
   ladei_lock_release(&allocator->lock);

@@ -26,14 +26,14 @@ void ladei_device_context_release(ladei_device_context *context) {
 void ladei_device_context_drop(ladei_device_history *history, ladei_device_context *context) {
   ladei_lock_assert_held(history->lock);
   if (context == NULL || !context_drop(context)) return;
-  context->next_dead = history->dead;
-  history->dead = context;
+  context->next_unreferenced = history->unreferenced;
+  history->unreferenced = context;
 }
 
-void ladei_device_context_bury(ladei_device_context *dead) {
+void ladei_device_contexts_destroy(ladei_device_context *dead) {
   ladei_lock_assert_none_held();
   while (dead != NULL) {
-    ladei_device_context *next = dead->next_dead;
+    ladei_device_context *next = dead->next_unreferenced;
     context_destroy(dead);
     dead = next;
   }

@@ -14,7 +14,7 @@ void ladei_device_context_release(ladei_device_context *context);
 
 /* Note [Contexts] in history.h. The first under the lock, the second without it. */
 void ladei_device_context_drop(ladei_device_history *history, ladei_device_context *context);
-void ladei_device_context_bury(ladei_device_context *dead);
+void ladei_device_contexts_destroy(ladei_device_context *dead);
 
 /* Replaces the record of a context by what the program captured. */
 void ladei_device_context_show(lade_device_event *event);

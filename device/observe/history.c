@@ -32,11 +32,11 @@ void ladei_device_history_end(lade_device_allocator *allocator, ladei_device_ope
   while (*link != op) link = &(*link)->outer;
   *link = op->outer;
   ladei_device_context_drop(history, op->context);
-  ladei_device_trackers_tell(allocator);
-  ladei_device_context *dead = history->dead;
-  history->dead = NULL;
+  ladei_device_trackers_deliver(allocator);
+  ladei_device_context *dead = history->unreferenced;
+  history->unreferenced = NULL;
   ladei_lock_release(&allocator->lock);
-  ladei_device_context_bury(dead);
+  ladei_device_contexts_destroy(dead);
 }
 
 /* The context of what this thread does: of its innermost operation. */
@@ -81,8 +81,8 @@ static void event_add(ladei_device_heap *heap, lade_device_event event, ladei_de
 /* ---- Reports ----------------------------------------------------------------------------------------------------- */
 
 static lade_device_pool_id pool_of(const ladei_device_heap_segment *segment) {
-  const ladei_device_private_pool *owner = segment->pool->owner;
-  return owner == NULL ? (lade_device_pool_id){0, 0} : owner->id;
+  const ladei_device_private_pool *private_pool = segment->pool->private_pool;
+  return private_pool == NULL ? (lade_device_pool_id){0, 0} : private_pool->id;
 }
 
 static lade_device_event block_event(const ladei_device_block *block, lade_device_action action) {

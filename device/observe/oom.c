@@ -237,7 +237,7 @@ lade_status ladei_device_report_exhausted(lade_device_allocator *allocator, cons
                          .segment_bytes = request->segment_bytes,
                          .limit_bytes = facts.limit_bytes != UINT64_MAX ? facts.limit_bytes : facts.total_bytes,
                          .free_bytes = facts.free_bytes};
-  ladei_device_callbacks_tell_oom(allocator, &oom);
+  ladei_device_callbacks_report_oom(allocator, &oom);
   ladei_cancellation_resume(cancellation);
   return text_record(allocator, request, &facts, &processes, status, &cause);
 }

@@ -43,7 +43,7 @@ void ladei_device_trackers_queue(ladei_device_history *history, const lade_devic
 }
 
 /* No lock held. */
-static void event_tell(const ladei_device_callbacks *trackers, ladei_device_tracked_event *tracked) {
+static void event_deliver(const ladei_device_callbacks *trackers, ladei_device_tracked_event *tracked) {
   ladei_lock_assert_none_held();
   ladei_device_context *context = (ladei_device_context *)(uintptr_t)tracked->event.context;
   ladei_device_context_show(&tracked->event);
@@ -52,7 +52,7 @@ static void event_tell(const ladei_device_callbacks *trackers, ladei_device_trac
   ladei_device_context_release(context);
 }
 
-void ladei_device_trackers_tell(lade_device_allocator *allocator) {
+void ladei_device_trackers_deliver(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_history *history = &allocator->history;
   if (history->delivering || history->queue_begin == history->queue_end) return;
@@ -64,7 +64,7 @@ void ladei_device_trackers_tell(lade_device_allocator *allocator) {
     if (history->queue_begin == history->queue_end) history->queue_begin = history->queue_end = 0;
     ladei_device_callbacks trackers = allocator->trackers;
     ladei_lock_release(&allocator->lock);
-    event_tell(&trackers, &tracked);
+    event_deliver(&trackers, &tracked);
     ladei_lock_acquire(&allocator->lock);
   }
   history->delivering = false;

@@ -82,9 +82,9 @@ struct lade_device_allocator {
   ladei_condition returned;   /* for everything that one thread waits for another one here: also grants and climbs */
 
   /* slow_path.c */
-  uint64_t climbers; /* threads below the cache: growing or giving back */
-  uint64_t climbs;   /* begun so far */
-  bool alone;        /* one climbs for the last time; the others wait */
+  uint64_t slow_path_threads; /* threads below the cache: growing or giving back */
+  uint64_t slow_paths;        /* begun so far */
+  bool alone;                 /* one climbs for the last time; the others wait */
 
   /* Devices that may use the memory. Appended under the lock, never changed: the first peer_count may be read by all. */
   int peers[LADEI_DEVICE_PEERS_MAX];

@@ -14,7 +14,7 @@ typedef struct ladei_device_context {
   void *handle;
   void (*release)(void *user, void *handle); /* NULL: nothing to do */
   void *user;
-  struct ladei_device_context *next_dead;
+  struct ladei_device_context *next_unreferenced;
   bool is_label;
   char label[]; /* if is_label */
 } ladei_device_context;
@@ -47,7 +47,7 @@ typedef struct ladei_device_history {
   uint64_t now_ns;   /* latest look at the clock */
 
   ladei_device_operation *operations;
-  ladei_device_context *dead;
+  ladei_device_context *unreferenced;
 
   ladei_device_tracked_event *queue; /* [queue_begin, queue_end) wait */
   size_t queue_room;

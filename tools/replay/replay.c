@@ -140,7 +140,7 @@ static void state_destroy(stored_state *state) {
 static void blocks_free(replay *r) {
   static const struct {
     size_t distance; /* in the table, which is half full */
-    ladei_device_heap_part part;
+    ladei_device_heap_lookahead part;
   } steps[] = {{24, LADEI_DEVICE_HEAP_START}, {16, LADEI_DEVICE_HEAP_BLOCK}, {8, LADEI_DEVICE_HEAP_BESIDE}};
   size_t place = 0;
   number_map_entry entry;
@@ -604,7 +604,7 @@ trace_result replay_step(replay *r, trace_reader *reader, const trace_op *op) {
 enum { LOOK_AHEAD_FROM = 2048 };
 
 /* What the free after so many others will look at in the heap. */
-static void free_prefetch(const replay *r, const ahead *queue, uint64_t distance, ladei_device_heap_part part) {
+static void free_prefetch(const replay *r, const ahead *queue, uint64_t distance, ladei_device_heap_lookahead part) {
   const uint64_t *id = ahead_free(queue, distance);
   const uint64_t *address = id != NULL ? number_map_get(&r->ids, *id) : NULL;
   if (address != NULL && *address > FAILED) ladei_device_heap_prefetch(&r->allocator->heap, *address, part);
