@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A loader: a few slots, each with a piece of device memory, through which the batches go in order.
+ * A loader: a few slots, each with device memory, through which the batches go in order.
  *
- *             plan, submit                 next                    return
- *   EMPTY ------------------> STAGED ------------------> OUT ------------------> EMPTY, at once planned again
- *     |  submit failed                     (stream waits for the ticket)     (stream recorded; the next transfer into
- *     '-------------------> PLANNED -> the next call of next tries again      the slot runs after it)
- *                              ^  |
- *                              '--'   skip_unreadable: without the records that cannot be read; or EMPTY, if none is left
+ *                 next, return, create            next                    next                      return
+ *   EMPTY, PLANNED ------------> FILLING -> STAGED ------> WAITING -> OUT ---------> RETURNING -> FILLING ...
+ *                                   |                         |                          |
+ *                plan is over, or   |   the transfer failed   |   the use could not      |
+ *                failed: EMPTY      |   PLANNED               |   be recorded            |
+ *                submit failed:     |   the wait failed       |   OUT                    |
+ *                PLANNED          <-'   STAGED              <-'                        <-'
+ *
+ * FILLING plans a batch (unless it is planned) and submits its transfer; with skip_unreadable it also leaves out the records
+ * that cannot be read. WAITING lets the consumer's stream wait for the transfer. RETURNING records that stream, behind whose
+ * work the next transfer into the slot runs. These three are *busy*: a thread works on the slot without the lock.
  *
  * The next batch of a slot is read while the consumer's stream still works on the one before; only its copies wait, for an
  * event that the pipeline records on that stream when the batch comes back.
@@ -17,12 +22,14 @@
  * batches fit.
  *
  * I1  The slots that are not EMPTY hold batches next_number .. cursor.batches - 1, each once, and those that are OUT.
- * I2  A slot that is BUSY is worked on by one thread, without the lock; nobody else looks at anything but its state and
- *     its batch's number and count. So these three change only with the lock held.
- * I3  A slot that is EMPTY or PLANNED has no ticket.
- * Locks: loader->lock guards states, numbers, cursor, next_number, counters and skips. No call of pipeline, allocator or runtime is made
- * under it.
+ * I2  A busy slot is worked on by one thread, without the lock; other threads look at nothing but its state and its batch's
+ *     number and count. So these three change only with the lock held.
+ * I3  A slot that is EMPTY or PLANNED has no ticket, one that is STAGED or OUT has one.
+ * I4  Slots go from state to state as slot_may_become says; slot_set alone changes them.
+ * Locks: loader->lock guards states, numbers, cursor, next_number, counters and skips. No call of pipeline, allocator or
+ * runtime is made under it.
  */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -36,9 +43,11 @@
 typedef enum slot_state {
   SLOT_EMPTY = 0,
   SLOT_PLANNED,
+  SLOT_FILLING, /* busy, as the next one */
+  SLOT_WAITING,
   SLOT_STAGED,
   SLOT_OUT,
-  SLOT_BUSY,
+  SLOT_RETURNING, /* busy */
 } slot_state;
 
 typedef struct batch_slot {
@@ -72,11 +81,44 @@ static uint64_t now_ns(const lade_loader *loader) { return lade_runtime_now_ns(l
 
 static batch_slot *slots_end(lade_loader *loader) { return loader->slots + loader->plan.options.prefetch; }
 
+static bool is_busy(slot_state state) {
+  return state == SLOT_FILLING || state == SLOT_WAITING || state == SLOT_RETURNING;
+}
+
+/* I4. */
+static inline __attribute__((unused)) bool slot_may_become(slot_state from, slot_state to) {
+#define STATE(name) (1u << SLOT_##name)
+  static const unsigned next[] = {
+      [SLOT_EMPTY] = STATE(FILLING),
+      [SLOT_PLANNED] = STATE(FILLING),
+      [SLOT_FILLING] = STATE(EMPTY) | STATE(PLANNED) | STATE(STAGED),
+      [SLOT_STAGED] = STATE(WAITING) | STATE(PLANNED), /* the latter: destroyed */
+      [SLOT_WAITING] = STATE(OUT) | STATE(STAGED) | STATE(PLANNED),
+      [SLOT_OUT] = STATE(RETURNING),
+      [SLOT_RETURNING] = STATE(FILLING) | STATE(OUT),
+  };
+#undef STATE
+  return (next[from] >> to & 1u) != 0;
+}
+
+/* I3, of a slot that comes into a state. */
+static inline __attribute__((unused)) bool slot_ticket_fits(const batch_slot *s, slot_state state) {
+  return is_busy(state) || (s->ticket != NULL) == (state == SLOT_STAGED || state == SLOT_OUT);
+}
+
 /* Called with the lock. */
 static void slot_set(lade_loader *loader, batch_slot *s, slot_state state) {
   ladei_lock_assert_held(&loader->lock);
+  assert(slot_may_become(s->state, state) && "I4");
+  assert(slot_ticket_fits(s, state) && "I3");
   s->state = state;
   ladei_condition_broadcast(&loader->changed);
+}
+
+static void slot_change(lade_loader *loader, batch_slot *s, slot_state state) {
+  ladei_lock_acquire(&loader->lock);
+  slot_set(loader, s, state);
+  ladei_lock_release(&loader->lock);
 }
 
 /* --- staging a batch ---------------------------------------------------------------------------------------------- */
@@ -127,7 +169,7 @@ static lade_status batch_submit(lade_loader *loader, batch_slot *s, const lade_s
 }
 
 /*
- * Brings a slot that is BUSY from PLANNED to STAGED. On failure it is PLANNED, and without memory where a stream's work
+ * Submits the batch of a slot that is FILLING: STAGED. On failure it is PLANNED, and without memory where a stream's work
  * might still use that: the stream may be gone when it is tried again.
  */
 static lade_status slot_stage(lade_loader *loader, batch_slot *s, const lade_stream *after) {
@@ -138,13 +180,11 @@ static lade_status slot_stage(lade_loader *loader, batch_slot *s, const lade_str
     (void)memory_free(loader, s);
     ladei_error_restore(&first);
   }
-  ladei_lock_acquire(&loader->lock);
-  slot_set(loader, s, status == LADE_OK ? SLOT_STAGED : SLOT_PLANNED);
-  ladei_lock_release(&loader->lock);
+  slot_change(loader, s, status == LADE_OK ? SLOT_STAGED : SLOT_PLANNED);
   return status;
 }
 
-/* Plans the next batch into a slot that is BUSY. `*out_planned` false: the last epoch is over. */
+/* Plans the next batch into a slot that is FILLING. `*out_planned` false: the last epoch is over. */
 static lade_status slot_plan(lade_loader *loader, batch_slot *s, bool *out_planned) {
   ladei_lock_acquire(&loader->lock);
   lade_status status = ladei_loader_plan_next(&loader->plan, &loader->cursor, &s->batch);
@@ -154,7 +194,7 @@ static lade_status slot_plan(lade_loader *loader, batch_slot *s, bool *out_plann
   return status;
 }
 
-/* Plans and stages a slot that is BUSY. */
+/* Plans and stages a slot that is FILLING. */
 static lade_status slot_refill(lade_loader *loader, batch_slot *s, const lade_stream *after) {
   bool planned;
   lade_status status = slot_plan(loader, s, &planned);
@@ -220,7 +260,7 @@ static uint64_t deadline_after(uint64_t now, uint64_t timeout_ns) {
 }
 
 /*
- * The slot of the next batch, BUSY, its batch STAGED; NULL: the last epoch is over.
+ * The slot of the next batch, WAITING; NULL: the last epoch is over.
  * A slot that was emptied by a failure of planning is planned here again.
  */
 static lade_status slot_take(lade_loader *loader, uint64_t timeout_ns, batch_slot **out) {
@@ -235,16 +275,16 @@ static lade_status slot_take(lade_loader *loader, uint64_t timeout_ns, batch_slo
       *out = NULL;
       break;
     }
-    if (s == NULL || s->state == SLOT_BUSY) {
+    if (s == NULL || is_busy(s->state)) {
       status = change_wait(loader, deadline_ns);
       continue;
     }
-    slot_state state = s->state;
-    slot_set(loader, s, SLOT_BUSY);
-    if (state == SLOT_STAGED) {
+    if (s->state == SLOT_STAGED) {
+      slot_set(loader, s, SLOT_WAITING);
       *out = s;
       break;
     }
+    slot_set(loader, s, SLOT_FILLING);
     ladei_lock_release(&loader->lock);
     status = plan ? slot_refill(loader, s, NULL) : slot_stage(loader, s, NULL);
     ladei_lock_acquire(&loader->lock);
@@ -253,13 +293,7 @@ static lade_status slot_take(lade_loader *loader, uint64_t timeout_ns, batch_slo
   return status;
 }
 
-static void slot_return_to(lade_loader *loader, batch_slot *s, slot_state state) {
-  ladei_lock_acquire(&loader->lock);
-  slot_set(loader, s, state);
-  ladei_lock_release(&loader->lock);
-}
-
-/* Lets the stream wait for the batch of a BUSY slot. A failed transfer makes it PLANNED, anything else STAGED. */
+/* Lets the stream wait for the batch of a slot that is WAITING. A failed transfer makes it PLANNED, anything else STAGED. */
 static lade_status slot_wait(lade_loader *loader, batch_slot *s, lade_stream stream, uint64_t timeout_ns) {
   lade_status status = timeout_ns == LADE_WAIT_FOREVER ? LADE_OK : lade_ticket_wait(s->ticket, timeout_ns);
   if (status == LADE_OK) status = lade_stream_wait_ticket(stream, s->ticket);
@@ -275,18 +309,18 @@ static lade_status slot_wait(lade_loader *loader, batch_slot *s, lade_stream str
   }
   ladei_error_restore(&error);
   number_error(status, s);
-  slot_return_to(loader, s, failed ? SLOT_PLANNED : SLOT_STAGED);
+  slot_change(loader, s, failed ? SLOT_PLANNED : SLOT_STAGED);
   return status;
 }
 
 /* --- records that cannot be read ---------------------------------------------------------------------------------- */
 
-/* The slot of the next batch, which could not be staged or read, BUSY; NULL: another thread is at it, or was. */
+/* The slot of the next batch, which could not be staged or read, FILLING; NULL: another thread is at it, or was. */
 static batch_slot *slot_take_failed(lade_loader *loader) {
   ladei_lock_acquire(&loader->lock);
   batch_slot *s = slot_next(loader);
   s = s != NULL && s->state == SLOT_PLANNED ? s : NULL;
-  if (s != NULL) slot_set(loader, s, SLOT_BUSY);
+  if (s != NULL) slot_set(loader, s, SLOT_FILLING);
   ladei_lock_release(&loader->lock);
   return s;
 }
@@ -308,7 +342,7 @@ static void batch_leave_out(lade_loader *loader, batch_slot *s, const bool *left
   ladei_lock_release(&loader->lock);
 }
 
-/* Reads the records of a BUSY slot's batch one by one, and leaves out those that cannot be read. Ends at an error that is
+/* Reads the records of a FILLING slot's batch one by one, and leaves out those that cannot be read. Ends at an error that is
  * not the records'. */
 static lade_status batch_prune(lade_loader *loader, batch_slot *s, uint64_t *out_count) {
   bool *bad = calloc(s->batch.count, sizeof *bad);
@@ -326,7 +360,7 @@ static lade_status batch_prune(lade_loader *loader, batch_slot *s, uint64_t *out
   return status;
 }
 
-/* Goes on behind the batch of a BUSY slot, of which nothing is left. */
+/* Goes on behind the batch of a FILLING slot, of which nothing is left. */
 static void batch_pass(lade_loader *loader, batch_slot *s) {
   ladei_lock_acquire(&loader->lock);
   loader->counters.skipped_batches++;
@@ -349,14 +383,14 @@ static bool batch_retry(lade_loader *loader, unsigned *tries) {
   if (s->batch.count == 0)
     batch_pass(loader, s);
   else
-    slot_return_to(loader, s, SLOT_PLANNED);
+    slot_change(loader, s, SLOT_PLANNED);
   *tries = left_out > 0 ? 0 : *tries + 1;
   return status == LADE_OK && *tries < 2;
 }
 
 /* --- handing out, the call ---------------------------------------------------------------------------------------- */
 
-/* The next batch's slot, BUSY, its bytes on their way and the stream waiting for them; NULL: the last epoch is over. */
+/* The next batch's slot, WAITING, its bytes on their way and the stream waiting for them; NULL: the last epoch is over. */
 static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, batch_slot **out) {
   unsigned tries = 0;
   for (;;) {
@@ -416,13 +450,13 @@ lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t t
 
 /* --- taking back -------------------------------------------------------------------------------------------------- */
 
-/* The slot of a batch that is out, BUSY. */
+/* The slot of a batch that is OUT, RETURNING. */
 static lade_status slot_take_back(lade_loader *loader, uint64_t number, batch_slot **out) {
   bool found = false;
   ladei_lock_acquire(&loader->lock);
   for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
     if (s->state == SLOT_OUT && s->batch.number == number) {
-      slot_set(loader, s, SLOT_BUSY);
+      slot_set(loader, s, SLOT_RETURNING);
       *out = s;
       found = true;
     }
@@ -441,7 +475,7 @@ lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lad
   if (status != LADE_OK) return status;
   status = lade_device_record_stream(loader->allocator, s->memory, stream);
   if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) { /* on a lost device no work uses it any more */
-    slot_return_to(loader, s, SLOT_OUT);
+    slot_change(loader, s, SLOT_OUT);
     return status;
   }
   /* Its reads were over when it was handed out, and its copies come before any the slot will have. What is left to find
@@ -452,6 +486,7 @@ lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lad
   ladei_error_save(&error);
   lade_ticket_release(s->ticket);
   s->ticket = NULL;
+  slot_change(loader, s, SLOT_FILLING);
   (void)slot_refill(loader, s, &stream); /* what keeps it is found again by lade_loader_next() */
   ladei_error_restore(&error);
   return outcome;
@@ -518,7 +553,7 @@ static lade_status loader_dismantle(lade_loader *loader) {
     if (status == LADE_ERR_TIMEOUT || status == LADE_ERR_FORKED) return status;
     lade_ticket_release(s->ticket);
     s->ticket = NULL;
-    s->state = SLOT_PLANNED;
+    slot_change(loader, s, SLOT_PLANNED);
   }
   for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
     lade_status status = memory_free(loader, s);
@@ -551,7 +586,7 @@ static lade_status loader_start(lade_loader *loader) {
     loader->own_stream = status == LADE_OK;
   }
   for (batch_slot *s = loader->slots; s < slots_end(loader) && status == LADE_OK && !loader->cursor.over; s++) {
-    s->state = SLOT_BUSY;
+    slot_change(loader, s, SLOT_FILLING);
     status = slot_refill(loader, s, NULL);
   }
   return status;
