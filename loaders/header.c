@@ -13,6 +13,7 @@
  */
 #include "loaders/header.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,8 +74,8 @@ const char *ladei_loader_name_text(const char *name, char out[LADEI_LOADER_NAME_
 const char *ladei_loader_tensor_bytes(lade_dtype dtype, const uint64_t *shape, uint64_t rank, uint64_t *out_bytes) {
   size_t bits = lade_dtype_bits(dtype);
   for (uint64_t i = 0; i < rank; i++)
-    if (!ladei_size_mul(bits, shape[i], &bits)) return "its shape overflows";
-  if (bits % 8 != 0) return "its elements do not fill whole bytes";
+    if (!ladei_size_mul(bits, shape[i], &bits)) return "too large";
+  if (bits % 8 != 0) return "not of whole bytes";
   *out_bytes = bits / 8;
   return NULL;
 }
@@ -113,7 +114,10 @@ static lade_status bytes_check(const ladei_loader_entry *entry) {
   uint64_t bytes;
   char shown[LADEI_LOADER_NAME_TEXT_BYTES];
   const char *reason = ladei_loader_tensor_bytes(entry->dtype, entry->shape, entry->rank, &bytes);
-  if (reason != NULL) return entry_error(entry->name, reason);
+  if (reason != NULL) {
+    return ladei_error(LADE_ERR_FORMAT, 0, "tensor \"%s\": its shape is %s", ladei_loader_name_text(entry->name, shown),
+                       reason);
+  }
   if (bytes != entry->end - entry->begin) {
     return ladei_error(LADE_ERR_FORMAT, 0, "tensor \"%s\": %llu bytes in the file, but dtype %s and shape ask for %llu",
                        ladei_loader_name_text(entry->name, shown), (unsigned long long)(entry->end - entry->begin),
@@ -297,6 +301,14 @@ static void entry_put(ladei_loader_text *t, const ladei_loader_entry *entry) {
   ladei_loader_text_put_string(t, "]}");
 }
 
+static lade_status header_size_error(uint64_t bytes) {
+  char expected[64];
+  (void)snprintf(expected, sizeof expected, "at most %llu bytes, the format's limit",
+                 (unsigned long long)LADEI_LOADER_HEADER_MAX_BYTES);
+  return ladei_error_argument("lade_safetensors_save", "the header of a file", expected, "%llu bytes",
+                              (unsigned long long)bytes);
+}
+
 lade_status ladei_loader_header_write(const ladei_loader_entry *entries, size_t entry_count,
                                       const lade_metadata *metadata, size_t metadata_count, char **out_text,
                                       size_t *out_bytes) {
@@ -314,8 +326,7 @@ lade_status ladei_loader_header_write(const ladei_loader_entry *entries, size_t 
   if (t.failed || bytes > LADEI_LOADER_HEADER_MAX_BYTES) {
     free(t.bytes);
     return t.failed ? ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for a header of %zu tensors", entry_count)
-                    : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "a header of %llu bytes is beyond the format's %llu",
-                                  (unsigned long long)bytes, (unsigned long long)LADEI_LOADER_HEADER_MAX_BYTES);
+                    : header_size_error(bytes);
   }
   for (unsigned i = 0; i < LADEI_LOADER_HEADER_PREFIX_BYTES; i++)
     t.bytes[i] = (char)(bytes >> (8 * i)); /* lowest byte first */

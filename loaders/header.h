@@ -50,7 +50,7 @@ lade_status ladei_loader_json_error(const json_error_t *error, const char *what)
 enum { LADEI_LOADER_NAME_TEXT_BYTES = 72 };
 const char *ladei_loader_name_text(const char *name, char out[LADEI_LOADER_NAME_TEXT_BYTES]);
 
-/* Bytes of a tensor. On failure NULL stays NULL, else why: static text. */
+/* Stores the bytes of a tensor and returns NULL; or returns what is wrong with its shape, as a static text. */
 const char *ladei_loader_tensor_bytes(lade_dtype dtype, const uint64_t *shape, uint64_t rank, uint64_t *out_bytes);
 
 /*

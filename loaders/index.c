@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -41,8 +42,8 @@ static lade_status name_add(lade_record_index *index, char *name) {
   bool known = false;
   for (size_t i = 0; i < index->alternative_count; i++) known = known || strcmp(index->alternatives[i], name) == 0;
   if (known || *name == '\0') {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "index: field \"%.80s\": %s", name,
-                       known ? "a name given twice" : "an empty name");
+    return ladei_error_argument("lade_index_create", "a name in fields", known ? "each name once" : "no empty name",
+                                "\"%.80s\"", name);
   }
   index->alternatives[index->alternative_count] = name;
   index->field_of[index->alternative_count++] = index->field_count;
@@ -60,8 +61,9 @@ static lade_status names_cut(lade_record_index *index) {
     at = separator != '\0' ? end + 1 : NULL;
   }
   if (status == LADE_OK && index->field_count > LADEI_LOADER_INDEX_MAX_FIELDS) {
-    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "index: %zu fields; at most %d", index->field_count,
-                         LADEI_LOADER_INDEX_MAX_FIELDS);
+    char expected[32];
+    (void)snprintf(expected, sizeof expected, "at most %d", LADEI_LOADER_INDEX_MAX_FIELDS);
+    status = ladei_error_argument("lade_index_create", "the number of fields", expected, "%zu", index->field_count);
   }
   return status;
 }
@@ -80,7 +82,7 @@ static lade_status fields_read(lade_record_index *index, const char *fields) {
 }
 
 lade_status lade_index_create(const char *fields, lade_record_index **out) {
-  if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_create: NULL");
+  if (out == NULL) return ladei_error_null("lade_index_create", "out");
   lade_record_index *index = calloc(1, sizeof *index);
   if (index == NULL) return memory_error();
   index->files_most = ladei_pipe_open_files_most();
@@ -164,8 +166,9 @@ static lade_status file_open(const char *path, bool keep, ladei_loader_index_fil
 }
 
 lade_status lade_index_add_file(lade_record_index *index, const char *path, uint64_t *out_file) {
-  if (index == NULL || path == NULL || out_file == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_add_file: NULL");
+  if (index == NULL) return ladei_error_null("lade_index_add_file", "index");
+  if (path == NULL) return ladei_error_null("lade_index_add_file", "path");
+  if (out_file == NULL) return ladei_error_null("lade_index_add_file", "out_file");
   ladei_loader_index_file *files =
       array_grow(index->files, &index->file_capacity, index->file_count + 1, sizeof *index->files);
   if (files == NULL) return memory_error();
@@ -177,15 +180,19 @@ lade_status lade_index_add_file(lade_record_index *index, const char *path, uint
 
 static lade_status range_check(const lade_record_index *index, size_t field, const lade_range *range) {
   size_t end;
+  char expected[192];
   if (range->file >= index->file_count) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "index: field %zu is in file %llu of %zu", field,
-                       (unsigned long long)range->file, index->file_count);
+    (void)snprintf(expected, sizeof expected, "below %zu, the number of files", index->file_count);
+    return ladei_error_argument("lade_index_add", ladei_loader_field_of("fields", field, "file").name, expected, "%llu",
+                                (unsigned long long)range->file);
   }
   const ladei_loader_index_file *file = &index->files[range->file];
   if (!ladei_size_add(range->offset, range->bytes, &end) || end > file->bytes) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "index: field %zu, %llu bytes at %llu, goes beyond %s", field,
-                       (unsigned long long)range->bytes, (unsigned long long)range->offset,
-                       ladei_loader_path_text(file->path));
+    (void)snprintf(expected, sizeof expected, "a range within the %llu bytes of %s", (unsigned long long)file->bytes,
+                   ladei_loader_path_text(file->path));
+    return ladei_error_argument("lade_index_add", ladei_loader_field_of("fields", field, "").name, expected,
+                                "%llu bytes at %llu", (unsigned long long)range->bytes,
+                                (unsigned long long)range->offset);
   }
   return LADE_OK;
 }
@@ -208,7 +215,8 @@ static lade_status record_room(lade_record_index *index, size_t key_bytes) {
 }
 
 lade_status lade_index_add(lade_record_index *index, const char *key, const lade_range *fields) {
-  if (index == NULL || fields == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_add: NULL");
+  if (index == NULL) return ladei_error_null("lade_index_add", "index");
+  if (fields == NULL) return ladei_error_null("lade_index_add", "fields");
   for (size_t i = 0; i < index->field_count; i++) {
     lade_status status = range_check(index, i, &fields[i]);
     if (status != LADE_OK) return status;
@@ -244,11 +252,11 @@ static lade_status fixed_add(lade_record_index *index, uint64_t file, uint64_t s
 lade_status lade_index_add_fixed(lade_record_index *index, const char *path, uint64_t skip_bytes,
                                  uint64_t record_bytes) {
   uint64_t file;
-  if (index == NULL || record_bytes == 0 || index->field_count != 1) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_add_fixed: %s",
-                       index == NULL       ? "NULL"
-                       : record_bytes == 0 ? "records of 0 bytes"
-                                           : "the index has more than one field");
+  if (index == NULL) return ladei_error_null("lade_index_add_fixed", "index");
+  if (record_bytes == 0) return ladei_error_argument("lade_index_add_fixed", "record_bytes", "at least 1", "0");
+  if (index->field_count != 1) {
+    return ladei_error_argument("lade_index_add_fixed", "index", "an index of one field", "one of %zu fields",
+                                index->field_count);
   }
   ladei_loader_index_mark mark = ladei_loader_index_mark_get(index);
   lade_status status = lade_index_add_file(index, path, &file);
@@ -285,11 +293,17 @@ uint64_t lade_index_count(const lade_record_index *index) { return index->count;
 
 uint64_t lade_index_field_count(const lade_record_index *index) { return index->field_count; }
 
+static lade_status number_error(const char *name, uint64_t number, const char *of, uint64_t count) {
+  char expected[64];
+  (void)snprintf(expected, sizeof expected, "below %llu, the number of %s", (unsigned long long)count, of);
+  return ladei_error_argument("lade_index_range", name, expected, "%llu", (unsigned long long)number);
+}
+
 lade_status lade_index_range(const lade_record_index *index, uint64_t record, uint64_t field, lade_range *out) {
-  if (index == NULL || out == NULL || record >= index->count || field >= index->field_count) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_range: field %llu of record %llu",
-                       (unsigned long long)field, (unsigned long long)record);
-  }
+  if (index == NULL) return ladei_error_null("lade_index_range", "index");
+  if (out == NULL) return ladei_error_null("lade_index_range", "out");
+  if (record >= index->count) return number_error("record", record, "records", index->count);
+  if (field >= index->field_count) return number_error("field", field, "fields", index->field_count);
   *out = index->ranges[record * index->field_count + field];
   return LADE_OK;
 }

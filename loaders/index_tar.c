@@ -435,14 +435,12 @@ static lade_status shard_read(tar_shard *s) {
 }
 
 static lade_status options_check(const lade_record_index *index, const lade_tar_options *options) {
-  if (index == NULL || index->alternative_count == 0) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_index_add_tar: %s",
-                       index == NULL ? "NULL" : "the index has no named fields");
-  }
-  return options->ignore_zeros <= 1
-             ? LADE_OK
-             : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tar_options: ignore_zeros %u is neither 0 nor 1",
-                           options->ignore_zeros);
+  if (index == NULL) return ladei_error_null("lade_index_add_tar", "index");
+  if (index->alternative_count == 0)
+    return ladei_error_argument("lade_index_add_tar", "index", "an index with named fields", "one without");
+  return options->ignore_zeros <= 1 ? LADE_OK
+                                    : ladei_error_argument("lade_index_add_tar_with", "options.ignore_zeros", "0 or 1",
+                                                           "%u", options->ignore_zeros);
 }
 
 lade_status lade_index_add_tar_with(lade_record_index *index, const char *path, const lade_tar_options *options) {

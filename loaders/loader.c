@@ -30,6 +30,7 @@
  * runtime is made under it.
  */
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -429,8 +430,12 @@ static lade_batch batch_describe(const lade_loader *loader, const batch_slot *s)
 lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, lade_batch *batch) {
   batch_slot *s = NULL;
   lade_batch own = {.struct_size = sizeof own};
-  if (loader == NULL || batch == NULL || batch->struct_size < sizeof(size_t))
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_next: NULL, or a batch without struct_size");
+  if (loader == NULL) return ladei_error_null("lade_loader_next", "loader");
+  if (batch == NULL) return ladei_error_null("lade_loader_next", "batch");
+  if (batch->struct_size < sizeof(size_t)) {
+    return ladei_error_argument("lade_loader_next", "batch.struct_size", "what lade_batch_init sets", "%zu",
+                                batch->struct_size);
+  }
   lade_status status = slot_make_ready(loader, stream, timeout_ns, &s);
   if (status != LADE_OK) return status;
   if (s != NULL) {
@@ -463,14 +468,18 @@ static lade_status slot_take_back(lade_loader *loader, uint64_t number, batch_sl
   }
   ladei_lock_release(&loader->lock);
   return found ? LADE_OK
-               : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: batch %llu is not handed out",
-                             (unsigned long long)number);
+               : ladei_error_argument("lade_loader_return", "batch.number", "a batch that is handed out", "%llu",
+                                      (unsigned long long)number);
 }
 
 lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lade_stream stream) {
   batch_slot *s = NULL;
-  if (loader == NULL || batch == NULL || batch->struct_size < offsetof(lade_batch, epoch))
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_return: NULL, or no batch");
+  if (loader == NULL) return ladei_error_null("lade_loader_return", "loader");
+  if (batch == NULL) return ladei_error_null("lade_loader_return", "batch");
+  if (batch->struct_size < offsetof(lade_batch, epoch)) {
+    return ladei_error_argument("lade_loader_return", "batch.struct_size", "what lade_batch_init sets", "%zu",
+                                batch->struct_size);
+  }
   lade_status status = slot_take_back(loader, batch->number, &s);
   if (status != LADE_OK) return status;
   status = lade_device_record_stream(loader->allocator, s->memory, stream);
@@ -493,7 +502,8 @@ lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lad
 }
 
 lade_status lade_loader_stats_get(lade_loader *loader, lade_loader_stats *stats) {
-  if (loader == NULL || stats == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_stats_get: NULL");
+  if (loader == NULL) return ladei_error_null("lade_loader_stats_get", "loader");
+  if (stats == NULL) return ladei_error_null("lade_loader_stats_get", "stats");
   ladei_lock_acquire(&loader->lock);
   lade_loader_stats own = loader->counters;
   own.skips_listed = loader->skips.count;
@@ -504,7 +514,8 @@ lade_status lade_loader_stats_get(lade_loader *loader, lade_loader_stats *stats)
 
 lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loader_skip *skip) {
   lade_loader_skip own = {.struct_size = sizeof own};
-  if (loader == NULL || skip == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_skip_get: NULL");
+  if (loader == NULL) return ladei_error_null("lade_loader_skip_get", "loader");
+  if (skip == NULL) return ladei_error_null("lade_loader_skip_get", "skip");
   ladei_lock_acquire(&loader->lock);
   size_t count = loader->skips.count;
   if (index < count) {
@@ -514,13 +525,15 @@ lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loade
     own.text = of->text != NULL ? of->text : "";
   }
   ladei_lock_release(&loader->lock);
-  return index < count
-             ? ladei_stats_write("lade_loader_skip", &own, sizeof own, skip)
-             : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: skip %llu of %zu", (unsigned long long)index, count);
+  if (index < count) return ladei_stats_write("lade_loader_skip", &own, sizeof own, skip);
+  char expected[64];
+  (void)snprintf(expected, sizeof expected, "below %zu, the number of skips", count);
+  return ladei_error_argument("lade_loader_skip_get", "index", expected, "%llu", (unsigned long long)index);
 }
 
 lade_status lade_loader_state_get(lade_loader *loader, lade_loader_state *state) {
-  if (loader == NULL || state == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_state_get: NULL");
+  if (loader == NULL) return ladei_error_null("lade_loader_state_get", "loader");
+  if (state == NULL) return ladei_error_null("lade_loader_state_get", "state");
   const lade_loader_options *options = &loader->plan.options;
   lade_loader_state own = {
       .struct_size = sizeof own,
@@ -630,8 +643,11 @@ lade_status lade_loader_create(const lade_record_index *index, lade_pipeline *pi
                                lade_device_allocator *allocator, const lade_loader_options *options,
                                lade_loader **out) {
   lade_loader_options own;
-  if (index == NULL || pipeline == NULL || allocator == NULL || options == NULL || out == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_loader_create: NULL");
+  if (index == NULL) return ladei_error_null("lade_loader_create", "index");
+  if (pipeline == NULL) return ladei_error_null("lade_loader_create", "pipeline");
+  if (allocator == NULL) return ladei_error_null("lade_loader_create", "allocator");
+  if (options == NULL) return ladei_error_null("lade_loader_create", "options");
+  if (out == NULL) return ladei_error_null("lade_loader_create", "out");
   lade_status status = ladei_options_read("lade_loader_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_runtime_check_process(pipeline->runtime);
   return status == LADE_OK ? loader_create(index, pipeline, allocator, &own, out) : status;

@@ -15,6 +15,7 @@
  */
 #include "loaders/plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,25 +35,39 @@ enum {
 
 static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "loader: no memory"); }
 
-static lade_status option_error(const char *what) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: %s", what);
+static lade_status option_error(const char *field, const char *expected, uint64_t value) {
+  return ladei_error_argument("lade_loader_create", field, expected, "%llu", (unsigned long long)value);
 }
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
+static lade_status flags_check(const lade_loader_options *options) {
+  const struct {
+    const char *field;
+    uint64_t value;
+  } flags[] = {{"options.padded", options->padded},
+               {"options.shuffle", options->shuffle},
+               {"options.equal_ranks", options->equal_ranks},
+               {"options.drop_last", options->drop_last},
+               {"options.skip_unreadable", options->skip_unreadable}};
+  for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+    if (flags[i].value > 1) return option_error(flags[i].field, "0 or 1", flags[i].value);
+  return LADE_OK;
+}
+
 static lade_status options_check(const lade_loader_options *options) {
   if (options->batch_records == 0 && options->batch_bytes == 0)
-    return option_error("neither batch_records nor batch_bytes is given");
-  if (options->batch_records > MAX_BATCH_RECORDS) return option_error("batch_records is above 2^24");
+    return option_error("options.batch_records", "above 0, unless batch_bytes is", 0);
+  if (options->batch_records > MAX_BATCH_RECORDS)
+    return option_error("options.batch_records", "at most 2^24", options->batch_records);
   if (options->world_size != 0 ? options->rank >= options->world_size : options->rank != 0)
-    return option_error("rank is not below world_size");
-  if (options->prefetch > MAX_PREFETCH) return option_error("prefetch is above 64");
+    return option_error("options.rank", "below world_size", options->rank);
+  if (options->prefetch > MAX_PREFETCH) return option_error("options.prefetch", "at most 64", options->prefetch);
   if (options->alignment != 0 && (!ladei_is_power_of_two(options->alignment) || options->alignment > MAX_ALIGNMENT))
-    return option_error("alignment is no power of two up to 512");
-  if (options->padded > 1 || options->shuffle > 1 || options->equal_ranks > 1 || options->drop_last > 1 ||
-      options->skip_unreadable > 1)
-    return option_error("padded, shuffle, equal_ranks, drop_last or skip_unreadable is neither 0 nor 1");
-  return options->drop_last && options->batch_records == 0 ? option_error("drop_last needs batch_records") : LADE_OK;
+    return option_error("options.alignment", "a power of two up to 512", options->alignment);
+  if (options->drop_last == 1 && options->batch_records == 0)
+    return option_error("options.drop_last", "0 without batch_records", 1);
+  return flags_check(options);
 }
 
 static void options_complete(lade_loader_options *options) {
@@ -107,14 +122,16 @@ static lade_status records_check(const ladei_loader_plan *plan) {
     uint64_t room = record_room(plan, i);
     largest = ladei_size_max(largest, room);
     if (plan->options.batch_bytes != 0 && room > plan->options.batch_bytes) {
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: record %llu takes %llu bytes, batch_bytes is %llu",
-                         (unsigned long long)i, (unsigned long long)room,
-                         (unsigned long long)plan->options.batch_bytes);
+      char expected[96];
+      (void)snprintf(expected, sizeof expected, "at least %llu, which record %llu takes", (unsigned long long)room,
+                     (unsigned long long)i);
+      return option_error("options.batch_bytes", expected, plan->options.batch_bytes);
     }
   }
   uint64_t records = plan->options.batch_records != 0 ? plan->options.batch_records : 1;
-  return ladei_size_mul(largest, records, &bytes) && bytes < LADEI_SIZE_LIMIT ? LADE_OK
-                                                                              : option_error("batches are too large");
+  return ladei_size_mul(largest, records, &bytes) && bytes < LADEI_SIZE_LIMIT
+             ? LADE_OK
+             : option_error("options.batch_records", "batches of less than 2^60 bytes", plan->options.batch_records);
 }
 
 static lade_status share_find(ladei_loader_plan *plan) {
@@ -122,8 +139,10 @@ static lade_status share_find(ladei_loader_plan *plan) {
   uint64_t count = plan->index->count, world = options->world_size;
   plan->share = count / world + (!options->equal_ranks && options->rank < count % world ? 1 : 0);
   if (plan->share == 0 || (options->drop_last && plan->share < options->batch_records)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: an epoch of %llu records has no batch for rank %u of %u",
-                       (unsigned long long)count, (unsigned)options->rank, (unsigned)options->world_size);
+    char expected[128];
+    (void)snprintf(expected, sizeof expected, "few enough ranks that the %llu records make a batch for rank %u",
+                   (unsigned long long)count, (unsigned)options->rank);
+    return option_error("options.world_size", expected, options->world_size);
   }
   return LADE_OK;
 }
@@ -153,22 +172,31 @@ void ladei_loader_plan_dispose(ladei_loader_plan *plan) {
 
 static lade_status resume_check(const ladei_loader_plan *plan, const lade_loader_state *state) {
   const lade_loader_options *options = &plan->options;
-  const char *other = state->record_count != plan->index->count    ? "number of records"
-                      : state->shuffle != options->shuffle         ? "choice of shuffling"
-                      : state->seed != options->seed               ? "seed"
-                      : state->rank != options->rank               ? "rank"
-                      : state->world_size != options->world_size   ? "world size"
-                      : state->equal_ranks != options->equal_ranks ? "choice of equal ranks"
-                      : state->position > plan->share              ? "share of the records"
-                                                                   : NULL;
-  return other == NULL ? LADE_OK
-                       : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: the state to resume has another %s", other);
+  const struct {
+    const char *field;
+    uint64_t value, expected;
+  } same[] = {{"options.resume.record_count", state->record_count, plan->index->count},
+              {"options.resume.shuffle", state->shuffle, options->shuffle},
+              {"options.resume.seed", state->seed, options->seed},
+              {"options.resume.rank", state->rank, options->rank},
+              {"options.resume.world_size", state->world_size, options->world_size},
+              {"options.resume.equal_ranks", state->equal_ranks, options->equal_ranks}};
+  char expected[64];
+  for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+    if (same[i].value == same[i].expected) continue;
+    (void)snprintf(expected, sizeof expected, "%llu, as this loader has", (unsigned long long)same[i].expected);
+    return option_error(same[i].field, expected, same[i].value);
+  }
+  if (state->position <= plan->share) return LADE_OK;
+  (void)snprintf(expected, sizeof expected, "at most %llu, the records of this rank", (unsigned long long)plan->share);
+  return option_error("options.resume.position", expected, state->position);
 }
 
 static lade_status identity_error(const ladei_loader_plan *plan, const char *what) {
   const char *first = plan->index->file_count > 0 ? ladei_loader_path_text(plan->index->files[0].path) : "none";
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "loader: the state to resume has %s; file 0 is %s here", what,
-                     first);
+  char expected[192];
+  (void)snprintf(expected, sizeof expected, "that of this index, whose file 0 is %s", first);
+  return ladei_error_argument("lade_loader_create", "options.resume", expected, "a state of %s", what);
 }
 
 /* The same records by the same numbers. */

@@ -17,6 +17,7 @@
  * Locks: none. A load is constant once it is made, but for `intact`; its tickets have their own.
  */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,29 +72,36 @@ static lade_status memory_error(void) {
 
 /* --- checking what comes from the caller -------------------------------------------------------------------------- */
 
+static const char call[] = "lade_safetensors_load";
+
+static lade_status number_error(const char *of, const char *field, uint64_t number, const char *what, uint64_t count) {
+  char expected[64];
+  (void)snprintf(expected, sizeof expected, "below %llu, the number of %s", (unsigned long long)count, what);
+  return ladei_error_argument(of, field, expected, "%llu", (unsigned long long)number);
+}
+
 static lade_status targets_check(const lade_load_target *targets, uint64_t count) {
-  if (targets == NULL || count == 0 || count > UINT32_MAX)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: no targets");
+  if (targets == NULL) return ladei_error_null(call, "targets");
+  if (count == 0 || count > UINT32_MAX)
+    return ladei_error_argument(call, "target_count", "from 1 to 4294967295", "%llu", (unsigned long long)count);
   for (uint64_t i = 0; i < count; i++) {
-    if (targets[i].pipeline == NULL || targets[i].allocator == NULL) {
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: target %llu has no %s", (unsigned long long)i,
-                         targets[i].pipeline == NULL ? "pipeline" : "allocator");
-    }
+    if (targets[i].pipeline == NULL)
+      return ladei_error_null(call, ladei_loader_field_of("targets", i, "pipeline").name);
+    if (targets[i].allocator == NULL)
+      return ladei_error_null(call, ladei_loader_field_of("targets", i, "allocator").name);
   }
   return LADE_OK;
 }
 
 static lade_status options_check(const lade_load_options *options) {
   if (options->alignment != 0 && (!ladei_is_power_of_two(options->alignment) || options->alignment > MAX_ALIGNMENT)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: alignment %llu is no power of two up to %d",
-                       (unsigned long long)options->alignment, MAX_ALIGNMENT);
+    char expected[64];
+    (void)snprintf(expected, sizeof expected, "a power of two up to %d", MAX_ALIGNMENT);
+    return ladei_error_argument(call, "options.alignment", expected, "%llu", (unsigned long long)options->alignment);
   }
-  if (options->per_tensor > 1) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: per_tensor is neither 0 nor 1");
-  if (options->tensors == NULL && options->tensor_count != 0) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: %llu tensors, but no list of them",
-                       (unsigned long long)options->tensor_count);
-  }
-  return LADE_OK;
+  if (options->per_tensor > 1)
+    return ladei_error_argument(call, "options.per_tensor", "0 or 1", "%u", (unsigned)options->per_tensor);
+  return options->tensors != NULL || options->tensor_count == 0 ? LADE_OK : ladei_error_null(call, "options.tensors");
 }
 
 /* --- which tensors, on which target ------------------------------------------------------------------------------- */
@@ -106,8 +114,11 @@ static int piece_compare(const void *a, const void *b, void *user) {
 
 static lade_status pieces_list(lade_tensor_load *load, const lade_load_options *options) {
   size_t count = options->tensors != NULL ? options->tensor_count : load->file->tensor_count;
-  if (count > load->file->tensor_count)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: %zu tensors of %zu", count, load->file->tensor_count);
+  if (count > load->file->tensor_count) {
+    char expected[64];
+    (void)snprintf(expected, sizeof expected, "at most %zu, the tensors of the file", load->file->tensor_count);
+    return ladei_error_argument(call, "options.tensor_count", expected, "%zu", count);
+  }
   load->pieces = calloc(count + 1, sizeof *load->pieces);
   load->order = calloc(count + 1, sizeof *load->order);
   if (load->pieces == NULL || load->order == NULL) return memory_error();
@@ -115,8 +126,8 @@ static lade_status pieces_list(lade_tensor_load *load, const lade_load_options *
   for (size_t i = 0; i < count; i++) {
     uint64_t tensor = options->tensors != NULL ? options->tensors[i] : i;
     if (tensor >= load->file->tensor_count) {
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: tensor %llu of %zu", (unsigned long long)tensor,
-                         load->file->tensor_count);
+      return number_error(call, ladei_loader_field_of("options.tensors", i, "").name, tensor, "tensors",
+                          load->file->tensor_count);
     }
     load->pieces[i] = (load_piece){.tensor = tensor, .ticket = NO_TICKET};
     load->order[i] = i;
@@ -124,9 +135,10 @@ static lade_status pieces_list(lade_tensor_load *load, const lade_load_options *
   }
   qsort_r(load->order, count, sizeof *load->order, piece_compare, load->pieces);
   for (size_t i = 1; i < count; i++) {
-    if (load->pieces[load->order[i - 1]].tensor == load->pieces[load->order[i]].tensor) {
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: tensor %zu is asked for twice",
-                         load->pieces[load->order[i]].tensor);
+    size_t tensor = load->pieces[load->order[i]].tensor;
+    if (load->pieces[load->order[i - 1]].tensor == tensor) {
+      return ladei_error_argument(call, ladei_loader_field_of("options.tensors", load->order[i], "").name,
+                                  "each tensor once", "%zu", tensor);
     }
   }
   return LADE_OK;
@@ -150,8 +162,8 @@ static lade_status targets_assign(lade_tensor_load *load, const uint32_t *target
   }
   for (size_t i = 0; i < load->piece_count; i++) {
     if (target_of[i] >= load->target_count) {
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: tensor %zu goes to target %u of %zu", i,
-                         (unsigned)target_of[i], load->target_count);
+      return number_error(call, ladei_loader_field_of("options.target_of", i, "").name, target_of[i], "targets",
+                          load->target_count);
     }
     load->pieces[i].target = target_of[i];
   }
@@ -361,7 +373,8 @@ static void load_undo(lade_tensor_load *load) {
 lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target *targets, uint64_t target_count,
                                   const lade_load_options *options, lade_tensor_load **out) {
   lade_load_options own;
-  if (file == NULL || out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_load: NULL");
+  if (file == NULL) return ladei_error_null(call, "file");
+  if (out == NULL) return ladei_error_null(call, "out");
   lade_status status = ladei_options_read("lade_load_options", options, &own, sizeof own);
   if (status == LADE_OK) status = targets_check(targets, target_count);
   if (status == LADE_OK) status = options_check(&own);
@@ -420,11 +433,9 @@ lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory) {
 
 /* --- asking and waiting ------------------------------------------------------------------------------------------- */
 
-static lade_status piece_get(const lade_tensor_load *load, uint64_t index, const load_piece **out) {
-  if (load == NULL || index >= load->piece_count) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "load: tensor %llu of %zu", (unsigned long long)index,
-                       load != NULL ? load->piece_count : 0);
-  }
+static lade_status piece_get(const char *of, const lade_tensor_load *load, uint64_t index, const load_piece **out) {
+  if (load == NULL) return ladei_error_null(of, "load");
+  if (index >= load->piece_count) return number_error(of, "index", index, "tensors", load->piece_count);
   *out = &load->pieces[index];
   return LADE_OK;
 }
@@ -432,21 +443,21 @@ static lade_status piece_get(const lade_tensor_load *load, uint64_t index, const
 lade_status lade_tensor_load_address(const lade_tensor_load *load, uint64_t index, void **out_memory,
                                      uint32_t *out_target) {
   const load_piece *p = NULL;
-  lade_status status = piece_get(load, index, &p);
+  lade_status status = piece_get("lade_tensor_load_address", load, index, &p);
   if (status == LADE_OK && out_memory != NULL) *out_memory = p->memory;
   if (status == LADE_OK && out_target != NULL) *out_target = p->target;
   return status;
 }
 
 lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns) {
-  if (load == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_wait: NULL");
+  if (load == NULL) return ladei_error_null("lade_tensor_load_wait", "load");
   lade_runtime *runtime = load->targets[0].pipeline->runtime;
   return load_outcome(load, ladei_loader_ticket_list_wait(&load->tickets, 0, load->tickets.count, runtime, timeout_ns));
 }
 
 lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns) {
   const load_piece *p = NULL;
-  lade_status status = piece_get(load, index, &p);
+  lade_status status = piece_get("lade_tensor_load_wait_tensor", load, index, &p);
   if (status != LADE_OK || p->ticket == NO_TICKET) return status;
   return piece_outcome(load, p,
                        ladei_pipe_ticket_wait_prefix(load->tickets.tickets[p->ticket], p->ready_bytes, timeout_ns));
@@ -454,7 +465,7 @@ lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index,
 
 lade_status lade_tensor_load_stream_wait(lade_tensor_load *load, uint64_t index, lade_stream stream) {
   const load_piece *p = NULL;
-  lade_status status = piece_get(load, index, &p);
+  lade_status status = piece_get("lade_tensor_load_stream_wait", load, index, &p);
   if (status != LADE_OK || p->ticket == NO_TICKET) return status;
   return piece_outcome(load, p,
                        lade_stream_wait_ticket_prefix(stream, load->tickets.tickets[p->ticket], p->ready_bytes));
@@ -462,7 +473,7 @@ lade_status lade_tensor_load_stream_wait(lade_tensor_load *load, uint64_t index,
 
 lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_info *info) {
   uint64_t done;
-  if (load == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_tensor_load_query: NULL");
+  if (load == NULL) return ladei_error_null("lade_tensor_load_query", "load");
   lade_status status = load_outcome(load, ladei_loader_ticket_list_query(&load->tickets, &done));
   if (info != NULL) {
     const lade_load_info own = {sizeof own, load->bytes, done, load->tickets.count};

@@ -13,6 +13,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -243,7 +244,8 @@ static lade_status open_once(const char *path, lade_safetensors **out, bool *out
 }
 
 lade_status lade_safetensors_open(const char *path, lade_safetensors **out) {
-  if (path == NULL || out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_open: NULL");
+  if (path == NULL) return ladei_error_null("lade_safetensors_open", "path");
+  if (out == NULL) return ladei_error_null("lade_safetensors_open", "out");
   for (int i = 0; i < OPEN_TRIES; i++) {
     bool changed = false;
     lade_status status = open_once(path, out, &changed);
@@ -273,14 +275,16 @@ const char *lade_safetensors_file_path(const lade_safetensors *file, uint64_t in
   return index < file->file_count ? file->files[index].path : NULL;
 }
 
-static lade_status number_error(const char *what, uint64_t index, uint64_t count) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s %llu of %llu", what, (unsigned long long)index,
-                     (unsigned long long)count);
+static lade_status number_error(const char *call, uint64_t index, uint64_t count) {
+  char expected[32];
+  (void)snprintf(expected, sizeof expected, "below %llu", (unsigned long long)count);
+  return ladei_error_argument(call, "index", expected, "%llu", (unsigned long long)index);
 }
 
 lade_status lade_safetensors_tensor(const lade_safetensors *file, uint64_t index, lade_tensor_info *info) {
-  if (file == NULL || info == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_tensor: NULL");
-  if (index >= file->tensor_count) return number_error("tensor", index, file->tensor_count);
+  if (file == NULL) return ladei_error_null("lade_safetensors_tensor", "file");
+  if (info == NULL) return ladei_error_null("lade_safetensors_tensor", "info");
+  if (index >= file->tensor_count) return number_error("lade_safetensors_tensor", index, file->tensor_count);
   const ladei_loader_checkpoint_tensor *tensor = &file->tensors[index];
   const ladei_loader_entry *entry = tensor->entry;
   const lade_tensor_info own = {
@@ -297,8 +301,9 @@ lade_status lade_safetensors_tensor(const lade_safetensors *file, uint64_t index
 }
 
 lade_status lade_safetensors_find(const lade_safetensors *file, const char *name, uint64_t *out_index) {
-  if (file == NULL || name == NULL || out_index == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_find: NULL");
+  if (file == NULL) return ladei_error_null("lade_safetensors_find", "file");
+  if (name == NULL) return ladei_error_null("lade_safetensors_find", "name");
+  if (out_index == NULL) return ladei_error_null("lade_safetensors_find", "out_index");
   size_t low = 0, high = file->tensor_count;
   while (low < high) {
     size_t middle = low + (high - low) / 2;
@@ -311,7 +316,8 @@ lade_status lade_safetensors_find(const lade_safetensors *file, const char *name
     high = order < 0 ? high : middle;
   }
   char shown[LADEI_LOADER_NAME_TEXT_BYTES];
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "no tensor \"%s\"", ladei_loader_name_text(name, shown));
+  return ladei_error_argument("lade_safetensors_find", "name", "that of a tensor of the file", "\"%s\"",
+                              ladei_loader_name_text(name, shown));
 }
 
 uint64_t lade_safetensors_metadata_count(const lade_safetensors *file) {
@@ -322,8 +328,9 @@ uint64_t lade_safetensors_metadata_count(const lade_safetensors *file) {
 
 lade_status lade_safetensors_metadata(const lade_safetensors *file, uint64_t index, const char **out_key,
                                       const char **out_value) {
-  if (file == NULL || out_key == NULL || out_value == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_metadata: NULL");
+  if (file == NULL) return ladei_error_null("lade_safetensors_metadata", "file");
+  if (out_key == NULL) return ladei_error_null("lade_safetensors_metadata", "out_key");
+  if (out_value == NULL) return ladei_error_null("lade_safetensors_metadata", "out_value");
   uint64_t at = index;
   for (size_t i = 0; i < file->file_count; at -= file->files[i++].header.metadata_count) {
     const ladei_loader_header *header = &file->files[i].header;
@@ -333,5 +340,5 @@ lade_status lade_safetensors_metadata(const lade_safetensors *file, uint64_t ind
       return LADE_OK;
     }
   }
-  return number_error("metadata", index, lade_safetensors_metadata_count(file));
+  return number_error("lade_safetensors_metadata", index, lade_safetensors_metadata_count(file));
 }

@@ -72,25 +72,42 @@ static bool text_is_utf8(const char *text) {
   return string != NULL;
 }
 
-static lade_status tensor_error(const lade_tensor *tensor, const char *what) {
+static const char call[] = "lade_safetensors_save";
+
+/* Refuses a field of a tensor, by the tensor's name. */
+static lade_status tensor_error(const save *s, const lade_tensor *tensor, const char *field, const char *expected,
+                                const char *value) {
   char shown[LADEI_LOADER_NAME_TEXT_BYTES];
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: tensor \"%s\": %s",
-                     ladei_loader_name_text(tensor->name, shown), what);
+  ladei_loader_field of = ladei_loader_field_of("tensors", (uint64_t)(tensor - s->tensors), field);
+  return ladei_error_prefix(ladei_error_argument(call, of.name, expected, "%s", value),
+                            "tensor \"%s\": ", ladei_loader_name_text(tensor->name, shown));
+}
+
+static lade_status name_check(const save *s, const lade_tensor *tensor) {
+  ladei_loader_field of = ladei_loader_field_of("tensors", (uint64_t)(tensor - s->tensors), "name");
+  if (tensor->name == NULL) return ladei_error_null(call, of.name);
+  if (!text_is_utf8(tensor->name)) return ladei_error_argument(call, of.name, "UTF-8", "not UTF-8");
+  return strcmp(tensor->name, "__metadata__") != 0
+             ? LADE_OK
+             : ladei_error_argument(call, of.name, "another name than the format's own", "\"__metadata__\"");
 }
 
 static lade_status tensor_check(const save *s, const lade_tensor *tensor, uint64_t *out_bytes) {
-  if (tensor->name == NULL || !text_is_utf8(tensor->name)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: the name of tensor %td is %s", tensor - s->tensors,
-                       tensor->name == NULL ? "NULL" : "not UTF-8");
+  char number[16];
+  lade_status status = name_check(s, tensor);
+  if (status != LADE_OK) return status;
+  if (lade_dtype_name((lade_dtype)tensor->dtype) == NULL) {
+    (void)snprintf(number, sizeof number, "%d", (int)tensor->dtype);
+    return tensor_error(s, tensor, "dtype", "a lade_dtype", number);
   }
-  if (strcmp(tensor->name, "__metadata__") == 0) return tensor_error(tensor, "that name is the format's own");
-  if (lade_dtype_name((lade_dtype)tensor->dtype) == NULL) return tensor_error(tensor, "its dtype is unknown");
-  if (tensor->shape == NULL && tensor->rank > 0) return tensor_error(tensor, "its shape is NULL");
+  if (tensor->shape == NULL && tensor->rank > 0)
+    return tensor_error(s, tensor, "shape", "a list of rank numbers", "NULL");
   const char *reason = ladei_loader_tensor_bytes((lade_dtype)tensor->dtype, tensor->shape, tensor->rank, out_bytes);
-  if (reason != NULL) return tensor_error(tensor, reason);
-  if (*out_bytes > 0 && tensor->memory == NULL) return tensor_error(tensor, "its memory is NULL");
-  return tensor->target < s->target_count || *out_bytes == 0 ? LADE_OK
-                                                             : tensor_error(tensor, "there is no such target");
+  if (reason != NULL) return tensor_error(s, tensor, "shape", "whole bytes, less than 2^64", reason);
+  if (*out_bytes > 0 && tensor->memory == NULL) return tensor_error(s, tensor, "memory", "that of the tensor", "NULL");
+  if (tensor->target < s->target_count || *out_bytes == 0) return LADE_OK;
+  (void)snprintf(number, sizeof number, "%u", (unsigned)tensor->target);
+  return tensor_error(s, tensor, "target", "below target_count", number);
 }
 
 static int tensor_compare_by_name(const void *a, const void *b) {
@@ -105,13 +122,19 @@ static lade_status names_check(const save *s) {
   qsort(sorted, s->tensor_count, sizeof *sorted, tensor_compare_by_name);
   for (size_t i = 1; i < s->tensor_count && status == LADE_OK; i++)
     if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
-      status = tensor_error(sorted[i], "there are two of that name");
+      status = tensor_error(s, sorted[i], "name", "each name once", "that of another tensor");
   free(sorted);
   return status;
 }
 
-static lade_status metadata_error(uint64_t number, const char *what) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: metadata %llu %s", (unsigned long long)number, what);
+static lade_status metadata_error(uint64_t number, const char *field, const char *expected, const char *value) {
+  return ladei_error_argument(call, ladei_loader_field_of("options.metadata", number, field).name, expected, "%s",
+                              value);
+}
+
+static lade_status metadata_text_check(uint64_t number, const char *field, const char *text) {
+  if (text == NULL) return metadata_error(number, field, "UTF-8", "NULL");
+  return text_is_utf8(text) ? LADE_OK : metadata_error(number, field, "UTF-8", "not UTF-8");
 }
 
 static int metadata_compare(const void *a, const void *b) {
@@ -128,22 +151,20 @@ static lade_status keys_check(const lade_save_options *options) {
   qsort(sorted, options->metadata_count, sizeof *sorted, metadata_compare);
   for (uint64_t i = 1; i < options->metadata_count && status == LADE_OK; i++)
     if (strcmp(sorted[i - 1]->key, sorted[i]->key) == 0)
-      status = metadata_error((uint64_t)(sorted[i] - options->metadata), "has the key of another one");
+      status = metadata_error((uint64_t)(sorted[i] - options->metadata), "key", "each key once", "that of another one");
   free(sorted);
   return status;
 }
 
 static lade_status metadata_check(const lade_save_options *options) {
-  if (options->metadata == NULL && options->metadata_count > 0) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: %llu entries of metadata, but no list of them",
-                       (unsigned long long)options->metadata_count);
-  }
+  if (options->metadata == NULL && options->metadata_count > 0) return ladei_error_null(call, "options.metadata");
   for (uint64_t i = 0; i < options->metadata_count; i++) {
     const lade_metadata *entry = &options->metadata[i];
-    if (entry->key == NULL || entry->value == NULL || !text_is_utf8(entry->key) || !text_is_utf8(entry->value))
-      return metadata_error(i, "is not UTF-8");
+    lade_status status = metadata_text_check(i, "key", entry->key);
+    if (status == LADE_OK) status = metadata_text_check(i, "value", entry->value);
+    if (status != LADE_OK) return status;
     if (strcmp(entry->key, LADEI_LOADER_SAVE_ID_KEY) == 0)
-      return metadata_error(i, "has the key \"" LADEI_LOADER_SAVE_ID_KEY "\", which is lade's own");
+      return metadata_error(i, "key", "another key than lade's own", "\"" LADEI_LOADER_SAVE_ID_KEY "\"");
   }
   return keys_check(options);
 }
@@ -151,13 +172,13 @@ static lade_status metadata_check(const lade_save_options *options) {
 static lade_status save_check(save *s) {
   for (uint32_t i = 0; i < s->target_count; i++)
     if (s->targets[i].pipeline == NULL)
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: target %u has no pipeline", (unsigned)i);
+      return ladei_error_null(call, ladei_loader_field_of("targets", i, "pipeline").name);
   for (size_t i = 0; i < s->tensor_count; i++) {
     uint64_t bytes;
     lade_status status = tensor_check(s, &s->tensors[i], &bytes);
     if (status != LADE_OK) return status;
     if (bytes >= LADEI_SIZE_LIMIT || s->bytes + bytes >= LADEI_SIZE_LIMIT)
-      return tensor_error(&s->tensors[i], "together they are beyond any file");
+      return tensor_error(s, &s->tensors[i], "", "less than 2^60 bytes in all tensors", "too large");
     s->bytes += bytes;
   }
   lade_status status = names_check(s);
@@ -210,12 +231,15 @@ static lade_status shard_fill(const save *s, saved_shard *to, size_t first, size
 static lade_status shards_plan(save *s) {
   size_t count = 0, first = 0;
   for (size_t i = 0; i < s->tensor_count || count == 0; i = shard_end(s, i)) count++;
-  if (count > MAX_SHARDS)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "save: %zu files; at most %d", count, MAX_SHARDS);
+  if (count > MAX_SHARDS) {
+    char expected[64];
+    (void)snprintf(expected, sizeof expected, "at most %d files", MAX_SHARDS);
+    return ladei_error_argument(call, "options.max_shard_bytes", expected, "%llu, which makes %zu files",
+                                (unsigned long long)s->options.max_shard_bytes, count);
+  }
   if (count > 1 && !text_is_utf8(ladei_pipe_file_name(s->path))) { /* the index would name files that are not there */
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                       "save: %zu files need an index, which is UTF-8; the name of the file is not: %s", count,
-                       ladei_loader_path_text(s->path));
+    return ladei_error_argument(call, "path", "a name of UTF-8, as the index of several files is", "%s",
+                                ladei_loader_path_text(s->path));
   }
   s->shards = calloc(count, sizeof *s->shards);
   if (s->shards == NULL) return memory_error();
@@ -486,9 +510,13 @@ static void save_dispose(save *s, bool good) {
 
 lade_status lade_safetensors_save(const char *path, const lade_load_target *targets, uint64_t target_count,
                                   const lade_tensor *tensors, uint64_t tensor_count, const lade_save_options *options) {
-  if (path == NULL || *ladei_pipe_file_name(path) == '\0' || (targets == NULL && target_count > 0) ||
-      target_count > UINT32_MAX || (tensors == NULL && tensor_count > 0))
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_safetensors_save: no path, targets or tensors");
+  if (path == NULL) return ladei_error_null(call, "path");
+  if (*ladei_pipe_file_name(path) == '\0')
+    return ladei_error_argument(call, "path", "the path of a file", "%s", ladei_loader_path_text(path));
+  if (targets == NULL && target_count > 0) return ladei_error_null(call, "targets");
+  if (target_count > UINT32_MAX)
+    return ladei_error_argument(call, "target_count", "below 2^32", "%llu", (unsigned long long)target_count);
+  if (tensors == NULL && tensor_count > 0) return ladei_error_null(call, "tensors");
   save s = {.path = path,
             .targets = targets,
             .target_count = (uint32_t)target_count,

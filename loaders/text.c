@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Text that grows, and JSON strings in it.
+ * Names of fields in messages, text that grows, and JSON strings in it.
  *
  * I1  length <= capacity, and `bytes` has room for capacity.
  * Locks: none.
@@ -18,6 +18,13 @@ enum { PATH_SHOWN = 120 };
 const char *ladei_loader_path_text(const char *path) {
   size_t length = strlen(path);
   return length > PATH_SHOWN ? path + (length - PATH_SHOWN) : path;
+}
+
+ladei_loader_field ladei_loader_field_of(const char *list, uint64_t index, const char *field) {
+  ladei_loader_field of;
+  (void)snprintf(of.name, sizeof of.name, "%s[%llu]%s%s", list, (unsigned long long)index, *field != '\0' ? "." : "",
+                 field);
+  return of;
 }
 
 void ladei_loader_text_put(ladei_loader_text *text, const char *bytes, size_t count) {

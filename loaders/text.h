@@ -10,6 +10,12 @@
 /* The end of a path, no longer than a message bears. */
 const char *ladei_loader_path_text(const char *path);
 
+/* The name of a field of a list's element, for messages: "targets[3].pipeline"; without a field "tensors[3]". */
+typedef struct ladei_loader_field {
+  char name[64];
+} ladei_loader_field;
+ladei_loader_field ladei_loader_field_of(const char *list, uint64_t index, const char *field);
+
 /* A growing text. All zero is an empty one. After the first failure it takes nothing more. */
 typedef struct ladei_loader_text {
   char *bytes; /* not terminated; free() it */

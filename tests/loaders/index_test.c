@@ -29,8 +29,9 @@ static void field_expect(const lade_record_index *index, const char *path, uint6
 LADE_TEST(Index, ReadsItsFields) {
   static const struct {
     const char *fields, *reason;
-  } bad[] = {{"", "empty name"},       {"a,", "empty name"},     {"a,,b", "empty name"},
-             {"a,b,a", "given twice"}, {"a;b,b", "given twice"}, {"a;a", "given twice"}};
+  } bad[] = {{"", "empty name"},          {"a,", "empty name"},
+             {"a,,b", "empty name"},      {"a,b,a", "is \"a\"; expected each name once"},
+             {"a;b,b", "each name once"}, {"a;a", "each name once"}};
   lade_record_index *index = NULL;
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_create(bad[i].fields, &index));
@@ -402,7 +403,7 @@ LADE_TEST(IndexTar, PartOfAMultiVolumeFileIsNoWholeOne) {
 }
 
 LADE_TEST(IndexTar, OptionsAreChecked) {
-  expect_refused_with("x.tar", "txt", 2, LADE_ERR_INVALID_ARGUMENT, "ignore_zeros 2 is neither 0 nor 1");
+  expect_refused_with("x.tar", "txt", 2, LADE_ERR_INVALID_ARGUMENT, "options.ignore_zeros is 2; expected 0 or 1");
 }
 
 LADE_TEST(IndexTar, ReadsWhatPythonWrote) {

@@ -43,7 +43,7 @@ LADE_TEST_P(LoaderFault, NamesTheBatchThatIsNotReturned, support_soft_runtimes, 
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "is handed out");
   for (size_t i = 0; i < 3; i++) LADE_EXPECT_OK(lade_loader_return(loader, &batches[i], f.streams[0]));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_loader_return(loader, &batches[0], f.streams[0]));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "batch 3 is not handed out");
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "batch.number is 3; expected a batch that is handed out");
   LADE_EXPECT_EQ_UINT(next_take(&f, loader).number, 4); /* it goes on */
   another.number = 4;
   LADE_EXPECT_OK(lade_loader_return(loader, &another, f.streams[0]));

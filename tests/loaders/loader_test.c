@@ -313,8 +313,8 @@ LADE_TEST(Loader, RefusesToResumeInAnotherOrder) {
   bad[4].world_size = 2;
   bad[5].equal_ranks = 1;
   bad[6].position = DATA_SET_RECORDS + 1;
-  static const char *const reasons[] = {"seed",       "number of records", "shuffling", "rank",
-                                        "world size", "equal ranks",       "share"};
+  static const char *const reasons[] = {"seed",       "record_count", "shuffle", "rank",
+                                        "world_size", "equal_ranks",  "position"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     options.resume = &bad[i];
     LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, data_set_loader(&f, &set, &options, &loader));
@@ -410,15 +410,16 @@ LADE_TEST(Loader, NamesTheOptionThatIsWrong) {
     lade_loader_options options;
     const char *reason;
   } bad[] = {
-      {{0}, "neither batch_records nor batch_bytes"},
+      {{0}, "options.batch_records is 0; expected above 0, unless batch_bytes is"},
       {{.batch_records = (1u << 24) + 1}, "batch_records"},
-      {{.batch_records = 1, .rank = 1}, "rank is not below"},
-      {{.batch_records = 1, .rank = 2, .world_size = 2}, "rank is not below"},
-      {{.batch_records = 1, .world_size = 102, .rank = 101}, "no batch for rank 101 of 102"},
-      {{.batch_records = 1, .world_size = 102, .equal_ranks = 1}, "no batch for rank 0 of 102"},
-      {{.batch_records = 102, .drop_last = 1}, "no batch"},
+      {{.batch_records = 1, .rank = 1}, "; expected below world_size"},
+      {{.batch_records = 1, .rank = 2, .world_size = 2}, "; expected below world_size"},
+      {{.batch_records = 1, .world_size = 102, .rank = 101},
+       "options.world_size is 102; expected few enough ranks that the 101 records make a batch for rank 101"},
+      {{.batch_records = 1, .world_size = 102, .equal_ranks = 1}, "make a batch for rank 0"},
+      {{.batch_records = 102, .drop_last = 1}, "make a batch for rank 0"},
       {{.batch_bytes = 3000}, "batch_bytes is 3000"},
-      {{.batch_bytes = 50000, .drop_last = 1}, "drop_last needs batch_records"},
+      {{.batch_bytes = 50000, .drop_last = 1}, "options.drop_last is 1; expected 0 without batch_records"},
       {{.batch_records = 1, .prefetch = 65}, "prefetch"},
       {{.batch_records = 1, .alignment = 48}, "alignment"},
       {{.batch_records = 1, .padded = 2}, "padded"},

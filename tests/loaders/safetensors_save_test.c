@@ -183,7 +183,7 @@ LADE_TEST(SafetensorsSave, RefusesNamesThatAnIndexCannotHold) {
   lade_save_options_init(&options);
   options.max_shard_bytes = 87;
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, save(&f, &l, path, &options));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "2 files need an index, which is UTF-8");
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "expected a name of UTF-8");
   LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 0);
   LADE_EXPECT_OK(save(&f, &l, path, NULL)); /* one file needs none */
   LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 1);
@@ -201,21 +201,25 @@ LADE_TEST(SafetensorsSave, NamesTheTensorThatCannotBeSaved) {
     size_t count;
     const char *reason;
   } bad[] = {
-      {{{NULL, shape, 1, &memory, 0, LADE_DTYPE_U8}}, 1, "name of tensor 0 is NULL"},
+      {{{NULL, shape, 1, &memory, 0, LADE_DTYPE_U8}}, 1, "tensors[0].name is NULL"},
       {{{"a", shape, 1, &memory, 0, LADE_DTYPE_U8}, {"\xff", shape, 1, &memory, 0, LADE_DTYPE_U8}},
        2,
-       "name of tensor 1 is not UTF-8"},
-      {{{"__metadata__", shape, 1, &memory, 0, LADE_DTYPE_U8}}, 1, "the format's own"},
-      {{{"a", shape, 1, &memory, 0, 23}}, 1, "tensor \"a\": its dtype is unknown"},
-      {{{"a", NULL, 1, &memory, 0, LADE_DTYPE_U8}}, 1, "its shape is NULL"},
-      {{{"a", vast, 2, &memory, 0, LADE_DTYPE_U8}}, 1, "its shape overflows"},
-      {{{"a", three, 1, &memory, 0, LADE_DTYPE_F4}}, 1, "do not fill whole bytes"},
-      {{{"a", shape, 1, NULL, 0, LADE_DTYPE_U8}}, 1, "its memory is NULL"},
-      {{{"a", shape, 1, &memory, 2, LADE_DTYPE_U8}}, 1, "no such target"},
+       "tensors[1].name is not UTF-8"},
+      {{{"__metadata__", shape, 1, &memory, 0, LADE_DTYPE_U8}}, 1, "another name than the format's own"},
+      {{{"a", shape, 1, &memory, 0, 23}},
+       1,
+       "tensor \"a\": lade_safetensors_save: tensors[0].dtype is 23; expected a lade_dtype"},
+      {{{"a", NULL, 1, &memory, 0, LADE_DTYPE_U8}}, 1, "tensors[0].shape is NULL"},
+      {{{"a", vast, 2, &memory, 0, LADE_DTYPE_U8}}, 1, "tensors[0].shape is too large"},
+      {{{"a", three, 1, &memory, 0, LADE_DTYPE_F4}}, 1, "tensors[0].shape is not of whole bytes"},
+      {{{"a", shape, 1, NULL, 0, LADE_DTYPE_U8}}, 1, "tensors[0].memory is NULL"},
+      {{{"a", shape, 1, &memory, 2, LADE_DTYPE_U8}}, 1, "tensors[0].target is 2; expected below target_count"},
       {{{"a", shape, 1, &memory, 0, LADE_DTYPE_U8}, {"a", shape, 1, &memory, 0, LADE_DTYPE_F64}},
        2,
-       "two of that name"},
-      {{{"a", large, 1, &memory, 0, LADE_DTYPE_U8}, {"b", large, 1, &memory, 0, LADE_DTYPE_U8}}, 2, "beyond any file"},
+       "tensors[1].name is that of another tensor"},
+      {{{"a", large, 1, &memory, 0, LADE_DTYPE_U8}, {"b", large, 1, &memory, 0, LADE_DTYPE_U8}},
+       2,
+       "less than 2^60 bytes"},
   };
   fixture f;
   support_temp_dir dir;
@@ -273,7 +277,7 @@ LADE_TEST(SafetensorsSave, TakesManyEntriesOfMetadata) {
   lade_safetensors_close(file);
   memcpy(keys[ENTRIES - 1], keys[5], KEY_BYTES); /* the later one is named */
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_save(path, f.targets, 2, NULL, 0, &options));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "metadata 149999 has the key of another one");
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "options.metadata[149999].key is that of another one");
   free(metadata);
   free(keys);
   free(path);

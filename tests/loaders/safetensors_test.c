@@ -377,13 +377,13 @@ LADE_TEST(SafetensorsLoad, NamesTheArgumentThatIsWrong) {
     lade_load_options options;
     const char *reason;
   } bad[] = {
-      {{.tensors = twice, .tensor_count = 2}, "tensor 1 is asked for twice"},
-      {{.tensors = beyond, .tensor_count = 1}, "tensor 3 of 3"},
-      {{.tensors = beyond, .tensor_count = UINT64_MAX}, "tensors of 3"},
-      {{.tensor_count = 1}, "no list of them"},
-      {{.target_of = no_target}, "target 2 of 2"},
-      {{.alignment = 24}, "alignment 24"},
-      {{.alignment = 1024}, "alignment 1024"},
+      {{.tensors = twice, .tensor_count = 2}, "is 1; expected each tensor once"},
+      {{.tensors = beyond, .tensor_count = 1}, "options.tensors[0] is 3; expected below 3"},
+      {{.tensors = beyond, .tensor_count = UINT64_MAX}, "expected at most 3, the tensors of the file"},
+      {{.tensor_count = 1}, "options.tensors is NULL"},
+      {{.target_of = no_target}, "options.target_of[1] is 2; expected below 2"},
+      {{.alignment = 24}, "options.alignment is 24"},
+      {{.alignment = 1024}, "options.alignment is 1024"},
       {{.per_tensor = 2}, "per_tensor"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
