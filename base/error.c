@@ -30,8 +30,8 @@
 
 enum { EMERGENCY_BLOCKS = 16 };
 
-static _Thread_local lade_error *record;     /* the thread's block; NULL: it has none */
-static _Thread_local unsigned char bare_row; /* what it shows then, in bare_records */
+/* The thread's block, or one of bare_records. NULL: nothing failed yet. */
+static _Thread_local const lade_error *record;
 
 static lade_error emergency[EMERGENCY_BLOCKS];
 static atomic_flag emergency_taken[EMERGENCY_BLOCKS];
@@ -95,21 +95,29 @@ void ladei_text_tame(char *text) {
 
 /* --- the record --------------------------------------------------------------------------------------------------- */
 
-/* The first row is that of a thread in which nothing failed yet. */
-static const lade_error bare_records[] = {{LADE_OK, 0, ""},
+static const lade_error bare_records[] = {
 #define BARE(name, number, text) {name, 0, text " (no memory for more)"},
-                                          LADE_STATUS_TABLE(BARE)
+    LADE_STATUS_TABLE(BARE)
 #undef BARE
 };
 enum { BARE_ROWS = sizeof bare_records / sizeof bare_records[0] };
-_Static_assert(BARE_ROWS <= 256, "bare_row holds a row's number");
 
-static void bare_row_set(lade_status status) {
-  bare_row = BARE_ROWS - 1;
-  while (bare_row > 1 && bare_records[bare_row].status != status) bare_row--;
+static const lade_error *bare_record(lade_status status) {
+  for (size_t row = 0; row < BARE_ROWS; row++)
+    if (bare_records[row].status == status) return &bare_records[row];
+  return &bare_records[LADE_ERR_INTERNAL];
 }
 
-static const lade_error *record_read(void) { return record != NULL ? record : &bare_records[bare_row]; }
+/* NULL: the thread has none. */
+static lade_error *block_own(void) {
+  bool bare = record == NULL || (record >= bare_records && record < bare_records + BARE_ROWS);
+  return bare ? NULL : (lade_error *)(uintptr_t)record; /* what is not in the table was made by block_make() */
+}
+
+static const lade_error *record_read(void) {
+  static const lade_error none = {LADE_OK, 0, ""};
+  return record != NULL ? record : &none;
+}
 
 static void block_free(void *block) {
   lade_error *own = block;
@@ -118,7 +126,6 @@ static void block_free(void *block) {
   else
     free(own);
   record = NULL; /* a handler of another library that runs later may fail, too */
-  bare_row = 0;
 }
 
 static void exit_key_make(void) { exit_key_made = pthread_key_create(&exit_key, block_free) == 0; }
@@ -145,13 +152,15 @@ static lade_error *block_make(void) {
 
 /* The thread's block, to write a failure with `status` into; NULL: a bare record says it. */
 static lade_error *record_open(lade_status status) {
-  if (record == NULL) record = block_make();
-  if (record == NULL) bare_row_set(status);
-  return record;
+  lade_error *block = block_own();
+  if (block == NULL) block = block_make();
+  record = block != NULL ? block : bare_record(status);
+  return block;
 }
 
 const lade_error *lade_last_error(void) {
-  if (record != NULL) ladei_text_tame(record->text);
+  lade_error *block = block_own();
+  if (block != NULL) ladei_text_tame(block->text);
   return record_read();
 }
 
@@ -188,18 +197,19 @@ lade_status ladei_error_null(const char *call, const char *field) {
 }
 
 lade_status ladei_error_prefix(lade_status status, const char *format, ...) {
-  char rest[sizeof record->text];
-  if (record == NULL) return status;
+  lade_error *own = block_own();
+  char rest[sizeof own->text];
+  if (own == NULL) return status;
   va_list args;
-  memcpy(rest, record->text, sizeof rest);
+  memcpy(rest, own->text, sizeof rest);
   va_start(args, format);
-  int used = vsnprintf(record->text, sizeof record->text, format, args);
+  int used = vsnprintf(own->text, sizeof own->text, format, args);
   va_end(args);
-  if (used >= 0 && (size_t)used < sizeof record->text) {
-    size_t room = sizeof record->text - (size_t)used;
+  if (used >= 0 && (size_t)used < sizeof own->text) {
+    size_t room = sizeof own->text - (size_t)used;
     size_t length = strnlen(rest, room - 1);
-    memcpy(record->text + used, rest, length);
-    record->text[(size_t)used + length] = '\0';
+    memcpy(own->text + used, rest, length);
+    own->text[(size_t)used + length] = '\0';
   }
   return status;
 }
@@ -214,8 +224,8 @@ static void record_copy(lade_error *to, const lade_error *from) {
 void ladei_error_save(lade_error *out) { record_copy(out, record_read()); }
 
 void ladei_error_restore(const lade_error *saved) {
-  if (record == NULL && saved->status == LADE_OK) {
-    bare_row = 0;
+  if (saved->status == LADE_OK && block_own() == NULL) {
+    record = NULL; /* as before the first failure */
     return;
   }
   lade_error *own = record_open(saved->status);

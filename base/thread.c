@@ -6,7 +6,16 @@
 #include "base/thread.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
+
+_Thread_local ladei_thread_notes ladei_thread;
+
+uint64_t ladei_thread_number(void) {
+  static _Atomic(uint64_t) given;
+  if (ladei_thread.number == 0) ladei_thread.number = atomic_fetch_add_explicit(&given, 1, memory_order_relaxed) + 1;
+  return ladei_thread.number;
+}
 
 static void others_fill(sigset_t *set) {
   static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};

@@ -16,9 +16,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 
-static _Thread_local bool is_background;
-
-bool ladei_pinned_background_is_self(void) { return is_background; }
+bool ladei_pinned_background_is_self(void) { return ladei_thread.is_background; }
 
 enum { SHORTEST_NS = 50 * 1000, LONGEST_NS = 5 * 1000 * 1000 };
 
@@ -46,7 +44,7 @@ static bool wait_for(ladei_pinned_background *background, uint64_t ns) {
 static void *work_again_and_again(void *user) {
   ladei_pinned_background *background = user;
   uint64_t interval_ns = SHORTEST_NS;
-  is_background = true;
+  ladei_thread.is_background = true;
   while (wait_for(background, interval_ns)) {
     uint64_t done = background->work(background->user);
     interval_ns = done > 0 ? SHORTEST_NS : interval_ns * 2 < LONGEST_NS ? interval_ns * 2 : LONGEST_NS;

@@ -26,6 +26,7 @@
  */
 #include <stdlib.h>
 
+#include "base/thread.h"
 #include "runtime/cuda/driver.h"
 
 enum { ID_KIND_SHIFT = 62 };
@@ -152,19 +153,12 @@ static CUresult ordinary_identity(cuda_runtime *runtime, CUstream handle, CUcont
   return code == CUDA_SUCCESS ? identity_told(&runtime->streams, handle, &told, out_id) : code;
 }
 
-static uint64_t thread_number(void) {
-  static _Atomic(uint64_t) count;
-  static _Thread_local uint64_t number;
-  if (number == 0) number = atomic_fetch_add_explicit(&count, 1, memory_order_relaxed) + 1;
-  return number;
-}
-
 CUresult ladei_cuda_stream_identity(cuda_runtime *runtime, CUstream handle, ladei_stream_kind kind,
                                     CUcontext *out_context, uint64_t *out_id) {
   if (kind == LADEI_STREAM_ORDINARY) return ordinary_identity(runtime, handle, out_context, out_id);
   CUresult code = runtime->api.ctx_get_current(out_context);
   if (code == CUDA_SUCCESS && *out_context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
-  *out_id = kind == LADEI_STREAM_LEGACY ? legacy_id : per_thread_kind | thread_number();
+  *out_id = kind == LADEI_STREAM_LEGACY ? legacy_id : per_thread_kind | ladei_thread_number();
   return code;
 }
 

@@ -23,9 +23,6 @@
 /* Uses promised to a slot at once. As many notes can be made before the lock is taken for more. */
 enum { CREDIT = 64 };
 
-/* Its address names the thread. */
-static _Thread_local char thread_mark;
-
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
 
 void ladei_retire_slots_used_change(ladei_retire *retire, int change) {
@@ -86,7 +83,7 @@ void ladei_retire_buffer_link(ladei_retire *retire, ladei_retire_buffer *lane) {
   ladei_lock_assert_held(&retire->lock);
   if (lane->retire != NULL) return;
   lane->retire = retire;
-  lane->thread = &thread_mark;
+  lane->thread = pthread_self();
   lane->prev = NULL;
   lane->next = retire->lanes;
   if (lane->next != NULL) lane->next->prev = lane;
@@ -115,7 +112,7 @@ void ladei_retire_buffer_empty(ladei_retire *retire, ladei_retire_buffer *lane) 
   for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) ladei_retire_slot_empty(retire, &lane->slots[i]);
 }
 
-static bool lane_is_own(const ladei_retire_buffer *lane) { return lane->thread == &thread_mark; }
+static bool lane_is_own(const ladei_retire_buffer *lane) { return pthread_equal(lane->thread, pthread_self()); }
 
 /*
  * Two rounds, so that one barrier serves all gates. What an owner added before something that the caller knows of shows

@@ -5,6 +5,7 @@
 #ifndef LADE_RUNTIME_RETIRE_SLOTS_H
 #define LADE_RUNTIME_RETIRE_SLOTS_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/asym_lock.h"
@@ -28,7 +29,7 @@ typedef struct ladei_retire_buffer {
   ladei_asym_lock gate;
   unsigned recent;                         /* the slot used last; owner only */
   ladei_retire *retire;                    /* NULL: closed. Changes under its lock, with the owner kept out */
-  const void *thread;                      /* names the owner; constant while open */
+  pthread_t thread;                        /* the owner; constant while open */
   bool visited;                            /* of whoever empties lanes; guard: retire->lock */
   struct ladei_retire_buffer *next, *prev; /* the open lanes; guard: retire->lock */
   ladei_retire_buffer_slot slots[LADEI_RETIRE_BUFFER_SLOTS];

@@ -10,12 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/thread.h"
 #include "runtime/soft/run/move.h"
 #include "runtime/soft/state/address.h"
 #include "runtime/soft/state/findings.h"
 #include "runtime/soft/state/mappings.h"
-
-static _Thread_local bool thread_in_callback;
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
@@ -97,15 +96,15 @@ static void piece_move(const soft_piece *piece) {
 }
 
 void ladei_soft_call_out(soft_runtime *rt, ladei_host_function function, void *user) {
-  bool before = thread_in_callback;
+  bool before = ladei_thread.in_callback;
   atomic_fetch_add(&rt->attention, SOFT_ATTENTION_CALLBACK);
-  thread_in_callback = true;
+  ladei_thread.in_callback = true;
   function(user);
-  thread_in_callback = before;
+  ladei_thread.in_callback = before;
   atomic_fetch_sub(&rt->attention, SOFT_ATTENTION_CALLBACK);
 }
 
-bool ladei_soft_in_callback(void) { return thread_in_callback; }
+bool ladei_soft_in_callback(void) { return ladei_thread.in_callback; }
 
 void ladei_soft_work_perform(soft_runtime *rt, soft_work *work) {
   if (!work->moves) return;

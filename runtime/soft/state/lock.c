@@ -10,11 +10,8 @@
 
 #include <stdlib.h>
 
+#include "base/thread.h"
 #include "runtime/soft/state/address.h"
-
-static _Atomic(uint64_t) thread_identities;
-
-static _Thread_local uint64_t thread_identity;
 
 void ladei_soft_lock(soft_runtime *rt) {
   if (!rt->virtual_time) pthread_mutex_lock(&rt->lock);
@@ -49,13 +46,8 @@ void ladei_soft_unlock(soft_runtime *rt) {
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 
-uint64_t ladei_soft_thread_identity(void) {
-  if (thread_identity == 0) thread_identity = atomic_fetch_add(&thread_identities, 1) + 1;
-  return thread_identity;
-}
-
 soft_thread *ladei_soft_thread(soft_runtime *rt, bool create) {
-  uint64_t identity = ladei_soft_thread_identity();
+  uint64_t identity = ladei_thread_number();
   soft_tree_node *found = soft_tree_floor(&rt->threads, identity);
   if (found != NULL && found->key == identity) return (soft_thread *)found;
   soft_thread *thread = create ? calloc(1, sizeof *thread) : NULL;

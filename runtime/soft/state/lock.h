@@ -12,9 +12,6 @@ void ladei_soft_lock(soft_runtime *rt);
 /* Also wakes engines and unmaps garbage that were noted under the lock. */
 void ladei_soft_unlock(soft_runtime *rt);
 
-/* Identity of the calling thread: unique for the life of the process. */
-uint64_t ladei_soft_thread_identity(void);
-
 /* State of the calling thread; NULL when it has none and `create` is false, or without memory. Under the lock. */
 soft_thread *ladei_soft_thread(soft_runtime *rt, bool create);
 

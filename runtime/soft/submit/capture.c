@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/thread.h"
 #include "runtime/soft/run/objects.h"
 #include "runtime/soft/run/work.h"
 #include "runtime/soft/state/findings.h"
@@ -110,7 +111,7 @@ lade_status ladei_soft_unsafe(soft_runtime *rt, const char *what) {
   ladei_capture_mode mode = thread == NULL ? LADEI_CAPTURE_GLOBAL : thread->mode;
   lade_status status = LADE_OK;
   for (soft_capture *capture = rt->captures; capture != NULL; capture = capture->next) {
-    if (!unsafe_forbidden(capture, mode, ladei_soft_thread_identity())) continue;
+    if (!unsafe_forbidden(capture, mode, ladei_thread_number())) continue;
     capture->valid = false;
     status = ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED,
                          "%s: the thread's capture mode forbids it while capture %llu is under way", what,
@@ -170,7 +171,7 @@ lade_status ladei_soft_capture_start(soft_runtime *rt, soft_stream *stream, lade
   }
   *capture = (soft_capture){.id = ++rt->next_capture_id,
                             .mode = mode,
-                            .thread = ladei_soft_thread_identity(),
+                            .thread = ladei_thread_number(),
                             .valid = true,
                             .origin = stream,
                             .graph = graph,
@@ -209,7 +210,7 @@ lade_status ladei_soft_capture_finish(soft_runtime *rt, soft_stream *stream, lad
     capture->valid = false;
     return end_error(LADEI_SOFT_NATIVE_CAPTURE_UNMATCHED, "another stream began this capture");
   }
-  if (capture->mode != LADEI_CAPTURE_RELAXED && capture->thread != ladei_soft_thread_identity())
+  if (capture->mode != LADEI_CAPTURE_RELAXED && capture->thread != ladei_thread_number())
     return end_error(LADEI_SOFT_NATIVE_CAPTURE_WRONG_THREAD, "another thread began this capture");
   bool valid = capture->valid, joined = valid && capture_is_joined(capture);
   soft_graph *graph = capture_close(rt, capture);
