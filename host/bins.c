@@ -38,17 +38,6 @@ ladei_pinned_block *ladei_pinned_bins_dislodge(ladei_pinned_bins *bins) {
   return list;
 }
 
-uint64_t ladei_pinned_bins_cached(const ladei_pinned_bins *bins, unsigned class_index) {
-  uint64_t count = 0;
-  for (unsigned i = 0; i < LADEI_PINNED_BIN_PLACES; i++) {
-    const ladei_pinned_block *block = atomic_load_explicit(
-        &bins->classes[class_index - LADEI_PINNED_MAGAZINE_CLASSES].places[i], memory_order_acquire);
-    count +=
-        block != NULL && ladei_pinned_word_state(ladei_pinned_block_word(block)) == LADEI_PINNED_BLOCK_CACHED ? 1 : 0;
-  }
-  return count;
-}
-
 uint64_t ladei_pinned_bins_bytes(const ladei_pinned_bins *bins) {
   uint64_t bytes = 0;
   for (unsigned i = 0; i < LADEI_PINNED_BIN_CLASSES * LADEI_PINNED_BIN_PLACES; i++) {

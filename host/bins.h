@@ -85,9 +85,6 @@ static inline bool ladei_pinned_bins_lodge(ladei_pinned_bins *bins, ladei_pinned
  * that keeps others from dislodging on this node. */
 ladei_pinned_block *ladei_pinned_bins_dislodge(ladei_pinned_bins *bins);
 
-/* Lodged blocks of a class that are CACHED now. */
-uint64_t ladei_pinned_bins_cached(const ladei_pinned_bins *bins, unsigned class_index);
-
 /* Bytes of the lodged blocks that are CACHED; exact when no other thread is inside. */
 uint64_t ladei_pinned_bins_bytes(const ladei_pinned_bins *bins);
 

@@ -106,10 +106,6 @@ void ladei_pinned_room_go(ladei_pinned_room *room) {
   transit_go(&room->segments);
 }
 
-bool ladei_pinned_room_is_asked_for(ladei_pinned_room *room) {
-  return (word_of(&room->segments) & LADEI_PINNED_TRANSIT_STOPPED) != 0;
-}
-
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
 uint32_t ladei_pinned_room_wait_begin(ladei_pinned_room *room) {

@@ -74,9 +74,6 @@ static inline void ladei_pinned_transit_begin(ladei_pinned_transit *transit) {
 void ladei_pinned_room_stop(ladei_pinned_room *room);
 void ladei_pinned_room_go(ladei_pinned_room *room);
 
-/* Whether a request waits for transits to end. For tests. */
-bool ladei_pinned_room_is_asked_for(ladei_pinned_room *room);
-
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
 /* Announces a waiter, before its last look. What comes back from now on is told to it: it differs from `returns` then. */

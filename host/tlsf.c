@@ -127,10 +127,3 @@ ladei_pinned_block *ladei_tlsf_find_close(const ladei_tlsf *index, size_t pages,
   }
   return NULL;
 }
-
-ladei_pinned_block *ladei_tlsf_largest(const ladei_tlsf *index) {
-  if (index->level_bitmap == 0) return NULL;
-  unsigned level = 31u - (unsigned)__builtin_clz(index->level_bitmap);
-  unsigned step = 31u - (unsigned)__builtin_clz((unsigned)index->step_bitmap[level]);
-  return index->lists[level][step];
-}

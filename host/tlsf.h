@@ -48,7 +48,4 @@ ladei_pinned_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages,
 /* A block of `pages` to `max_pages`, max_pages being at most pages * 9/8; looks at every block of that size. */
 ladei_pinned_block *ladei_tlsf_find_close(const ladei_tlsf *index, size_t pages, size_t max_pages);
 
-/* Any block of the largest size class there; NULL when empty. */
-ladei_pinned_block *ladei_tlsf_largest(const ladei_tlsf *index);
-
 #endif /* LADE_HOST_TLSF_H */

@@ -82,19 +82,6 @@ static bool node_is_usable(const ladei_topology *topology, hwloc_obj_t node) {
          hwloc_bitmap_isset(hwloc_topology_get_allowed_nodeset(topology->hwloc), node->os_index) != 0;
 }
 
-size_t ladei_topology_node_count(const ladei_topology *topology) {
-  size_t count = 0;
-  for (hwloc_obj_t node = NULL; (node = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, node)) != NULL;)
-    count += node_is_usable(topology, node) ? 1 : 0;
-  return count;
-}
-
-int ladei_topology_node_at(const ladei_topology *topology, size_t position) {
-  for (hwloc_obj_t node = NULL; (node = hwloc_get_next_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, node)) != NULL;)
-    if (node_is_usable(topology, node) && position-- == 0) return (int)node->os_index;
-  return -1;
-}
-
 static hwloc_obj_t node_by_os_index(const ladei_topology *topology, int node) {
   return node < 0 ? NULL : hwloc_get_numanode_obj_by_os_index(topology->hwloc, (unsigned)node);
 }
@@ -179,7 +166,7 @@ bool ladei_topology_is_this_machine(const ladei_topology *topology) {
 lade_status ladei_topology_bind_area(const ladei_topology *topology, int node, void *address, size_t bytes,
                                      bool strict) {
   hwloc_obj_t object = node_by_os_index(topology, node);
-  if (object == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "topology: there is no NUMA node %d", node);
+  if (object == NULL) return ladei_error_argument("topology", "node", "a NUMA node of the machine", "%d", node);
   int flags = HWLOC_MEMBIND_BYNODESET | (strict ? HWLOC_MEMBIND_STRICT : 0);
   if (hwloc_set_area_membind(topology->hwloc, address, bytes, object->nodeset, HWLOC_MEMBIND_BIND, flags) != 0) {
     return ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, errno, "topology: cannot bind %zu bytes to NUMA node %d", bytes,

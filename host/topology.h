@@ -24,10 +24,6 @@ typedef enum ladei_topology_kind {
 lade_status ladei_topology_load(ladei_topology_kind kind, const char *description, bool devices, ladei_topology **out);
 void ladei_topology_destroy(ladei_topology *topology);
 
-/* Nodes with memory that this process may use; their OS indexes, `count` of them. */
-size_t ladei_topology_node_count(const ladei_topology *topology);
-int ladei_topology_node_at(const ladei_topology *topology, size_t position);
-
 /* Node of the PCI device "0000:41:00.0"; -1 where the machine has no such device or does not tell its node. */
 int ladei_topology_node_of_pci(const ladei_topology *topology, const char *bus_id);
 

@@ -96,7 +96,7 @@ LADE_TEST(NumaVm, CountsPagesWhereTheyWereTouchedFirst) {
 LADE_TEST(NumaVm, FindsTheNodeOfAPciDevice) {
   SKIP_UNLESS_TWO_NODES();
   ladei_topology *topology = topology_load();
-  LADE_EXPECT_EQ_SIZE(ladei_topology_node_count(topology), NODES);
+  LADE_EXPECT_EQ_SIZE(ladei_topology_nodes(topology, NULL, 0), NODES);
   LADE_EXPECT_EQ_INT(ladei_topology_node_of_pci(topology, "0000:41:00.0"), 0);
   LADE_EXPECT_EQ_INT(ladei_topology_node_of_pci(topology, "0000:81:00.0"), 1);
   LADE_EXPECT_EQ_INT(ladei_topology_node_of_pci(topology, "0000:99:00.0"), -1);

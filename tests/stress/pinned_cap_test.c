@@ -271,9 +271,13 @@ static void *empty_cache(void *user) {
   return NULL;
 }
 
+static bool transits_are_stopped(lade_pinned_pool *pool) {
+  return (atomic_load(&pool->room.segments.word) & LADEI_PINNED_TRANSIT_STOPPED) != 0;
+}
+
 /* Until the asker stands before the memory that is on its way, or has its answer. */
 static void until_at_the_door(const cap_pool *own, asker *asked) {
-  while (!ladei_pinned_room_is_asked_for(&own->pool->room) && !atomic_load(&asked->over)) sched_yield();
+  while (!transits_are_stopped(own->pool) && !atomic_load(&asked->over)) sched_yield();
 }
 
 /* Nothing is in use: the pool's only segment is on its way to the system. */
