@@ -173,6 +173,7 @@ static void pages_put(ladei_pinned_node *node, ladei_pinned_segment *segment, la
 /* ---- Small blocks ------------------------------------------------------------------------------------------------ */
 
 static void run_link(ladei_pinned_node *node, ladei_pinned_run *run, unsigned class_index) {
+  ladei_lock_assert_held(&node->lock);
   run->prev = NULL;
   run->next = node->runs[class_index];
   if (run->next != NULL) run->next->prev = run;
@@ -180,6 +181,7 @@ static void run_link(ladei_pinned_node *node, ladei_pinned_run *run, unsigned cl
 }
 
 static void run_unlink(ladei_pinned_node *node, ladei_pinned_run *run, unsigned class_index) {
+  ladei_lock_assert_held(&node->lock);
   if (run->next != NULL) run->next->prev = run->prev;
   if (run->prev != NULL)
     run->prev->next = run->next;
