@@ -177,8 +177,11 @@ lade_status ladei_topology_bind_area(const ladei_topology *topology, int node, v
 
 void ladei_topology_bind_thread(const ladei_topology *topology, int node) {
   hwloc_obj_t object = node_by_os_index(topology, node);
-  if (object != NULL && hwloc_bitmap_iszero(object->cpuset) == 0) {
-    /* Only speed is at stake: a thread that may not move prefaults from where it is. */
-    (void)hwloc_set_cpubind(topology->hwloc, object->cpuset, HWLOC_CPUBIND_THREAD);
-  }
+  hwloc_bitmap_t near = object == NULL ? NULL : hwloc_bitmap_alloc();
+  if (near == NULL) return;
+  /* Only speed is at stake: a thread that may not move, or may not run there, works from where it is. */
+  if (hwloc_get_cpubind(topology->hwloc, near, HWLOC_CPUBIND_THREAD) == 0 &&
+      hwloc_bitmap_and(near, near, object->cpuset) == 0 && !hwloc_bitmap_iszero(near))
+    (void)hwloc_set_cpubind(topology->hwloc, near, HWLOC_CPUBIND_THREAD);
+  hwloc_bitmap_free(near);
 }

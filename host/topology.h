@@ -53,7 +53,7 @@ bool ladei_topology_is_this_machine(const ladei_topology *topology);
 lade_status ladei_topology_bind_area(const ladei_topology *topology, int node, void *address, size_t bytes,
                                      bool strict);
 
-/* Binds the calling thread to the CPUs near a node; a node without CPUs leaves it as it is. */
+/* Binds the calling thread to those CPUs near a node that it may run on; where there is none it stays as it is. */
 void ladei_topology_bind_thread(const ladei_topology *topology, int node);
 
 #endif /* LADE_HOST_TOPOLOGY_H */

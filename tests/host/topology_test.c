@@ -2,6 +2,7 @@
 /* NUMA decisions on machines that hwloc makes up, and on this one. */
 #include "host/topology.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,6 +141,26 @@ LADE_TEST(Topology, BindingOnAMadeUpMachineTouchesNothing) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_topology_bind_area(topology, 2, area, 8192, true));
   ladei_topology_bind_thread(topology, 1);
   munmap(area, 8192);
+  ladei_topology_destroy(topology);
+}
+
+/* A program that taskset keeps to some processors got threads on all those of the node. */
+LADE_TEST(Topology, BoundThreadsStayWhereTheyMayRun) {
+  ladei_topology *topology = NULL;
+  cpu_set_t before, one, after;
+  size_t last = CPU_SETSIZE - 1;
+  LADE_ASSERT_OK(ladei_topology_load(LADEI_TOPOLOGY_SYSTEM, NULL, false, &topology));
+  LADE_ASSERT_EQ_INT(sched_getaffinity(0, sizeof before, &before), 0);
+  while (!CPU_ISSET(last, &before)) last--;
+  CPU_ZERO(&one);
+  CPU_SET(last, &one);
+  LADE_ASSERT_EQ_INT(sched_setaffinity(0, sizeof one, &one), 0);
+  for (size_t i = 0; i < ladei_topology_node_count(topology); i++) {
+    ladei_topology_bind_thread(topology, ladei_topology_node_at(topology, i));
+    LADE_ASSERT_EQ_INT(sched_getaffinity(0, sizeof after, &after), 0);
+    LADE_EXPECT(CPU_EQUAL(&one, &after));
+  }
+  LADE_EXPECT_EQ_INT(sched_setaffinity(0, sizeof before, &before), 0);
   ladei_topology_destroy(topology);
 }
 
