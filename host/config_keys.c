@@ -91,7 +91,7 @@ static const ladei_setting settings[] = {
     {.key = "pinned_threads",
      LADEI_SETTING_RANGE(lade_config, pinned_threads, 0, 1024),
      .unit = "threads",
-     .default_value = "4 on GPUs, none on software devices",
+     .default_value = "chosen by lade, up to 16; none on software devices",
      .option = "prefault_threads",
      .help = "Threads that touch new memory before it is pinned; 0: the default"},
     {.key = "pinned_numa_strict",

@@ -84,10 +84,18 @@ static void map_clear(lade_pinned_pool *pool, const ladei_pinned_segment *segmen
                       ladei_pinned_segment_bytes(segment));
 }
 
-static lade_status memory_pin(lade_pinned_pool *pool, int os_node, size_t bytes, ladei_pinned_memory *out) {
+/* The machine's topology, where the node matters. */
+static const ladei_topology *topology_for(lade_pinned_pool *pool, int os_node) {
+  return os_node < 0 ? NULL : ladei_pinned_pool_topology(pool);
+}
+
+/* From `region`, or where that is NULL by itself. */
+static lade_status memory_pin(lade_pinned_pool *pool, int os_node, size_t bytes, ladei_pinned_region *region,
+                              ladei_pinned_memory *out) {
   ladei_pinned_source_cost cost = {0, 0};
-  const ladei_topology *topology = os_node < 0 ? NULL : ladei_pinned_pool_topology(pool);
-  lade_status status = ladei_pinned_memory_acquire(&pool->source, topology, os_node, bytes, out, &cost);
+  lade_status status = region != NULL ? ladei_pinned_region_acquire(&pool->source, region, bytes, out, &cost)
+                                      : ladei_pinned_memory_acquire(&pool->source, topology_for(pool, os_node), os_node,
+                                                                    bytes, out, &cost);
   ladei_pinned_timer_add(&pool->counters.driver_allocs, cost.calls, cost.ns);
   return status;
 }
@@ -121,22 +129,24 @@ static void segment_memory_set(ladei_pinned_segment *segment, const ladei_pinned
   segment->registered_bytes = memory->registered_bytes;
 }
 
-/* A segment of `bytes` that fits under the cap: pinned, opened, in the page map; in no node yet. */
-static lade_status segment_pin(lade_pinned_pool *pool, const ladei_pinned_request *request, size_t bytes,
-                               ladei_pinned_segment **out) {
+/* I1: counts memory that is about to be asked for. */
+static lade_status cap_take(lade_pinned_pool *pool, size_t bytes) {
+  if (ladei_pinned_gauge_add_below(&pool->counters.reserved_bytes, bytes, pool->max_bytes)) return LADE_OK;
+  return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes more would exceed the cap: %llu of %llu reserved",
+                     bytes, (unsigned long long)ladei_pinned_gauge_current(&pool->counters.reserved_bytes),
+                     (unsigned long long)pool->max_bytes);
+}
+
+/* A segment of `bytes` that are counted: pinned, opened, in the page map; in no node yet. On failure the count is the
+ * caller's still. */
+static lade_status segment_pin_counted(lade_pinned_pool *pool, const ladei_pinned_request *request, size_t bytes,
+                                       ladei_pinned_region *region, ladei_pinned_segment **out) {
   ladei_pinned_memory memory;
-  lade_status status = LADE_ERR_LIMIT;
-  if (!ladei_pinned_gauge_add_below(&pool->counters.reserved_bytes, bytes, pool->max_bytes)) {
-    return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes more would exceed the cap: %llu of %llu reserved",
-                       bytes, (unsigned long long)ladei_pinned_gauge_current(&pool->counters.reserved_bytes),
-                       (unsigned long long)pool->max_bytes);
-  }
+  lade_status status;
   ladei_pinned_segment *segment = metadata_acquire(pool, ladei_pinned_pages(bytes));
-  if (segment == NULL) {
-    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for the records of %zu bytes", bytes);
-    goto fail_metadata;
-  }
-  status = memory_pin(pool, request->node->os_index, bytes, &memory);
+  if (segment == NULL)
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for the records of %zu bytes", bytes);
+  status = memory_pin(pool, request->node->os_index, bytes, region, &memory);
   if (status != LADE_OK) {
     ladei_error_prefix(status, "pinned pool: %zu bytes: ", bytes);
     goto fail_memory;
@@ -161,8 +171,16 @@ fail_map : {
 }
 fail_memory:
   metadata_release(pool, segment);
-fail_metadata:
-  ladei_pinned_gauge_sub(&pool->counters.reserved_bytes, bytes);
+  return status;
+}
+
+/* A segment of `bytes` that fits under the cap. */
+static lade_status segment_pin(lade_pinned_pool *pool, const ladei_pinned_request *request, size_t bytes,
+                               ladei_pinned_segment **out) {
+  lade_status status = cap_take(pool, bytes);
+  if (status != LADE_OK) return status;
+  status = segment_pin_counted(pool, request, bytes, NULL, out);
+  if (status != LADE_OK) ladei_pinned_gauge_sub(&pool->counters.reserved_bytes, bytes);
   return status;
 }
 
@@ -315,33 +333,84 @@ static lade_status grow(lade_pinned_pool *pool, const ladei_pinned_request *requ
   return status;
 }
 
+/*
+ * Note [Reserving]
+ *   Touching memory takes processors, and registering it the driver, one thread at a time. So a reserve maps its segments as
+ *   one region and lets threads touch the next ones while it registers one; each has a registration of its own, since each is
+ *   given back by itself. What is touched ahead is counted and checked as if it were asked for one after the other. Only
+ *   segments of whole huge pages lie in a region: others would share pages that cannot be given back by one alone.
+ */
+enum { AHEAD_BYTES = 256 << 20 };
+
+typedef struct reserve {
+  lade_pinned_pool *pool;
+  ladei_pinned_request request;
+  ladei_pinned_region region;
+  uint64_t bytes;           /* wanted */
+  uint64_t counted, pinned; /* of them; counted ones are under the cap, and may be touched */
+  ladei_pinned_segment *list;
+} reserve;
+
+static size_t reserve_part(const reserve *own, uint64_t from) {
+  return (size_t)ladei_size_min(own->bytes - from, own->pool->segment_bytes);
+}
+
+/* Counts and lets touch the next segments, at least one that is not pinned. */
+static lade_status reserve_ahead(reserve *own) {
+  bool touches = own->region.area.mapped != NULL && ladei_prefault_is_on(&own->region.prefault);
+  uint64_t ahead = touches ? AHEAD_BYTES : 0;
+  lade_status status = LADE_OK;
+  while (own->counted < own->bytes && own->counted - own->pinned <= ahead && status == LADE_OK) {
+    size_t part = reserve_part(own, own->counted);
+    status = cap_take(own->pool, part);
+    if (status != LADE_OK) break;
+    own->counted += part;
+    status = ladei_pinned_region_allow(&own->pool->source, &own->region, part);
+    if (status != LADE_OK) ladei_error_prefix(status, "pinned pool: %zu bytes: ", part);
+  }
+  return status;
+}
+
+static lade_status reserve_next(reserve *own) {
+  ladei_pinned_segment *segment;
+  lade_status status = reserve_ahead(own);
+  if (status != LADE_OK) return status;
+  size_t part = reserve_part(own, own->pinned);
+  status = segment_pin_counted(own->pool, &own->request, part, &own->region, &segment);
+  if (status != LADE_OK) return status;
+  own->pinned += part;
+  segment->next = own->list;
+  own->list = segment;
+  return LADE_OK;
+}
+
+/* Gives back what was pinned; keeps the failure. */
+static void reserve_undo(reserve *own) {
+  lade_error saved;
+  ladei_pinned_segment *segment;
+  ladei_error_save(&saved);
+  ladei_pinned_gauge_sub(&own->pool->counters.reserved_bytes, own->counted - own->pinned);
+  while ((segment = own->list) != NULL) {
+    own->list = segment->next;
+    segment->next = NULL;
+    ladei_pinned_node_count_reserved(own->request.node, ladei_pinned_segment_bytes(segment));
+    (void)segment_unpin(own->pool, own->request.node, segment); /* refused: it is the node's then, free */
+  }
+  ladei_error_restore(&saved);
+}
+
 /* Pins segments of `bytes` together, linked by next; none on failure. */
 static lade_status segments_pin(lade_pinned_pool *pool, ladei_pinned_node *node, uint64_t bytes,
                                 ladei_pinned_segment **out) {
-  ladei_pinned_request request = {.node = node};
-  ladei_pinned_segment *list = NULL, *segment = NULL;
+  reserve own = {.pool = pool, .request = {.node = node}, .bytes = bytes};
+  bool whole_pages = pool->segment_bytes % LADEI_PINNED_HUGE_PAGE_BYTES == 0;
   lade_status status = LADE_OK;
-  while (bytes > 0 && status == LADE_OK) {
-    size_t part = bytes < pool->segment_bytes ? (size_t)bytes : pool->segment_bytes;
-    status = segment_pin(pool, &request, part, &segment);
-    if (status == LADE_OK) {
-      segment->next = list;
-      list = segment;
-      bytes -= part;
-    }
-  }
-  if (status != LADE_OK) {
-    lade_error saved;
-    ladei_error_save(&saved);
-    while ((segment = list) != NULL) {
-      list = segment->next;
-      segment->next = NULL;
-      ladei_pinned_node_count_reserved(node, ladei_pinned_segment_bytes(segment));
-      (void)segment_unpin(pool, node, segment); /* refused: it is the node's then, free */
-    }
-    ladei_error_restore(&saved);
-  }
-  *out = list;
+  ladei_pinned_region_open(&pool->source, topology_for(pool, node->os_index), node->os_index,
+                           whole_pages && bytes > pool->segment_bytes ? (size_t)bytes : 0, &own.region);
+  while (own.pinned < bytes && status == LADE_OK) status = reserve_next(&own);
+  ladei_pinned_region_close(&own.region);
+  if (status != LADE_OK) reserve_undo(&own);
+  *out = own.list;
   return status;
 }
 

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/cancellation.h"
+#include "base/cgroups.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "host/limits.h"
@@ -31,7 +32,7 @@
 #include "host/usage.h"
 
 enum {
-  DEFAULT_PREFAULT_THREADS = 4,
+  MOST_PREFAULT_THREADS = 16, /* of lade's choice: zeroing has taken all that memory gives before */
   ALL_SOURCES =
       LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER | LADE_PINNED_SOURCE_POOL | LADE_PINNED_SOURCE_PAGEABLE,
   NS_PER_MS = 1000000,
@@ -74,9 +75,12 @@ static uint64_t default_cap(const ladei_pinned_hooks *hooks) {
   return ladei_pinned_limits_default_cap(&limits);
 }
 
-static uint32_t prefault_threads(const lade_runtime *runtime, const lade_pinned_options *options) {
-  if (options->prefault_threads == 0 && !runtime->software_device) return DEFAULT_PREFAULT_THREADS;
-  return options->prefault_threads;
+/* As many as the process may run at once: Note [Threads that touch] in prefault.c. */
+static void prefault_choose(ladei_pinned_source_settings *source, const lade_pinned_options *options) {
+  source->prefault_threads = options->prefault_threads;
+  source->prefault_adapts = options->prefault_threads == 0 && !source->runtime->software_device;
+  if (source->prefault_adapts)
+    source->prefault_threads = (uint32_t)ladei_size_min(ladei_processors(source->root), MOST_PREFAULT_THREADS);
 }
 
 static size_t magazine_bytes(uint64_t wanted, uint64_t max_bytes) {
@@ -102,7 +106,7 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->source.root = hooks->root == NULL ? "" : hooks->root;
   pool->source.strict = (options->flags & LADE_PINNED_NUMA_STRICT) != 0;
   pool->source.device_mapped = (options->flags & LADE_PINNED_DEVICE_MAPPED) != 0;
-  pool->source.prefault_threads = prefault_threads(runtime, options);
+  prefault_choose(&pool->source, options);
   pool->source.register_chunk_bytes = (size_t)options->register_chunk_bytes;
   pool->source.driver_pools = &pool->driver_pools;
   ladei_pinned_driver_pools_init(&pool->driver_pools, runtime, options->device);

@@ -8,29 +8,54 @@
  * step in one call (MADV_POPULATE_WRITE, Linux 5.14): that saves the exception per page. 1 GiB by two threads in pages of
  * 4 KiB: 145 ms instead of 225; in huge pages both are as fast.
  *
- * Locks: none; the position is atomic, the helpers are joined before the call returns.
+ * Note [Threads that touch]
+ *   Helpers live as long as the area is touched: to make 15 threads for each segment of 64 MiB costs more than the touching,
+ *   since their stacks are mapped and unmapped under the same lock of the kernel that page faults wait for. How many are
+ *   worth it depends on the machine: memory takes so much zeroing and no more, and where the kernel has one lock for all
+ *   faults of a process, more threads are slower. So it begins with four threads, and doubles them as long as that brings a
+ *   sixteenth at least. While those who pin are slower than those who touch, nothing is learned, and nobody needed.
+ *
+ * I1  position <= limit <= bytes. Steps below `position` are touched, or in somebody's hand.
+ * I2  in_hand[i] changes from SIZE_MAX under the hold of the lock that moves `position`.
+ * I3  The last helper ends before ladei_prefault_close returns.
+ * Locks: prefault->lock, a leaf, held for no touching.
  */
 #include "host/prefault.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
 
 #include "base/size.h"
 #include "base/thread.h"
 
-enum { MAX_THREADS = 64, PAGE_BYTES = 4096 };
+enum { PAGE_BYTES = 4096 };
 
-#define STEP_BYTES (2 * LADEI_MIB)
+#define STEP_BYTES    (2 * LADEI_MIB)
+#define HELPER_BYTES  (4 * LADEI_MIB) /* less is touched in the time that it takes to make a thread */
+#define MEASURE_BYTES (256 * LADEI_MIB)
 
-typedef struct area {
-  const ladei_topology *topology;
-  int node;
-  char *address;
-  size_t bytes;
-  _Atomic(size_t) position;
-} area;
+/* ---- How many ---------------------------------------------------------------------------------------------------- */
+
+void ladei_prefault_size_init(ladei_prefault_size *size, unsigned most, bool adapts) {
+  unsigned first = adapts && most > LADEI_PREFAULT_FIRST_THREADS ? LADEI_PREFAULT_FIRST_THREADS : most;
+  *size = (ladei_prefault_size){.threads = first, .most = most, .settled = first >= most};
+}
+
+void ladei_prefault_size_judge(ladei_prefault_size *size, uint64_t rate) {
+  if (size->settled) return;
+  if (rate < size->rate + size->rate / 16) {
+    size->threads = size->fewer;
+    size->settled = true;
+  } else if (size->threads == size->most) {
+    size->settled = true;
+  } else {
+    size->rate = rate;
+    size->fewer = size->threads;
+    size->threads = size->threads * 2 < size->most ? size->threads * 2 : size->most;
+  }
+}
+
+/* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
 /* False: the kernel is too old to be asked. Where it has no memory, the pages stay as they are: whoever pins them next
  * is told. */
@@ -52,30 +77,145 @@ static void step_touch(volatile char *address, size_t bytes) {
   for (size_t at = 0; at < bytes; at += PAGE_BYTES) address[at] = 0;
 }
 
-static void steps_fill(area *own) {
-  bool populates = true;
-  size_t begin;
-  while ((begin = atomic_fetch_add_explicit(&own->position, STEP_BYTES, memory_order_relaxed)) < own->bytes) {
-    size_t bytes = ladei_size_min(STEP_BYTES, own->bytes - begin);
-    populates = populates && step_populate(own->address + begin, bytes);
-    if (!populates) step_touch(own->address + begin, bytes);
-  }
+/* Caller holds the lock, which is released meanwhile; there is something to touch. */
+static void step_do(ladei_prefault *own, unsigned index) {
+  size_t begin = own->position, bytes = ladei_size_min(STEP_BYTES, own->limit - begin);
+  own->position += bytes;
+  own->in_hand[index] = begin;
+  ladei_lock_release(&own->lock);
+  if (!step_populate(own->address + begin, bytes)) step_touch(own->address + begin, bytes);
+  ladei_lock_acquire(&own->lock);
+  own->in_hand[index] = SIZE_MAX;
+  own->touched_bytes += bytes;
+  ladei_condition_broadcast(&own->touched);
 }
 
 static void *helper(void *user) {
-  area *own = user;
-  if (own->topology != NULL && own->node >= 0) ladei_topology_bind_thread(own->topology, own->node);
-  steps_fill(own);
+  ladei_prefault *own = user;
+  if (own->crew.topology != NULL && own->crew.node >= 0) ladei_topology_bind_thread(own->crew.topology, own->crew.node);
+  ladei_lock_acquire(&own->lock);
+  unsigned index = ++own->arrived;
+  while (!own->stopping) {
+    if (own->position < own->limit && index < own->size.threads) {
+      step_do(own, index);
+    } else {
+      own->starved = own->starved || (own->position == own->limit && own->position < own->bytes);
+      ladei_condition_wait(&own->opened, &own->lock);
+    }
+  }
+  ladei_lock_release(&own->lock);
   return NULL;
 }
 
-void ladei_prefault(const ladei_topology *topology, int node, void *address, size_t bytes, unsigned threads) {
-  area whole = {topology, node, address, bytes, 0};
-  pthread_t helpers[MAX_THREADS];
-  size_t steps = bytes / STEP_BYTES, wanted = ladei_size_min(threads == 0 ? 0 : threads - 1, MAX_THREADS);
-  unsigned started = 0;
-  while (started < ladei_size_min(wanted, steps) && ladei_thread_start(&helpers[started], helper, &whole) == 0)
-    started++;
-  steps_fill(&whole);
-  for (unsigned i = 0; i < started; i++) pthread_join(helpers[i], NULL);
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
+
+/* As many helpers as the size asks for; where the system gives no more, it is left at what there is. */
+static void helpers_start(ladei_prefault *own) {
+  unsigned wanted = own->size.threads;
+  while (own->helper_count + 1 < wanted && ladei_thread_start(&own->helpers[own->helper_count], helper, own) == 0)
+    own->helper_count++;
+  if (own->helper_count + 1 >= wanted) return;
+  ladei_lock_acquire(&own->lock);
+  ladei_prefault_size_init(&own->size, own->helper_count + 1, false);
+  ladei_lock_release(&own->lock);
+}
+
+/* Whether it is known how fast the present size is; then the next measurement begins. */
+static bool rate_read(ladei_prefault *own, uint64_t *out) {
+  uint64_t now_ns = own->crew.now_ns(own->crew.self);
+  ladei_lock_acquire(&own->lock);
+  bool begins = own->since_ns == 0 || own->starved;
+  bool ends = !begins && own->touched_bytes >= MEASURE_BYTES && now_ns > own->since_ns;
+  if (ends) *out = own->touched_bytes * UINT64_C(1000000) / (now_ns - own->since_ns) * 1000;
+  if (begins || ends) {
+    own->starved = false;
+    own->touched_bytes = 0;
+    own->since_ns = now_ns;
+  }
+  ladei_lock_release(&own->lock);
+  return ends;
+}
+
+static void size_look(ladei_prefault *own) {
+  uint64_t rate;
+  if (own->size.settled || !rate_read(own, &rate)) return;
+  ladei_lock_acquire(&own->lock);
+  ladei_prefault_size_judge(&own->size, rate);
+  ladei_condition_broadcast(&own->opened);
+  ladei_lock_release(&own->lock);
+  helpers_start(own);
+  own->since_ns = 0; /* without the time that it took */
+}
+
+/* ---- An area ----------------------------------------------------------------------------------------------------- */
+
+void ladei_prefault_open(ladei_prefault *prefault, const ladei_prefault_crew *crew, void *address, size_t bytes) {
+  size_t useful = 1 + bytes / HELPER_BYTES;
+  unsigned most = (unsigned)ladei_size_min(ladei_size_min(crew->threads, LADEI_PREFAULT_MAX_THREADS), useful);
+  *prefault = (ladei_prefault){.crew = *crew, .address = address, .bytes = bytes};
+  for (size_t i = 0; i < LADEI_PREFAULT_MAX_THREADS; i++) prefault->in_hand[i] = SIZE_MAX;
+  ladei_lock_init(&prefault->lock, LADEI_RANK_LEAF);
+  ladei_condition_init(&prefault->opened);
+  ladei_condition_init(&prefault->touched);
+  ladei_prefault_size_init(&prefault->size, most, crew->adapts);
+  if (ladei_prefault_is_on(prefault)) helpers_start(prefault);
+}
+
+void ladei_prefault_allow(ladei_prefault *prefault, size_t end) {
+  ladei_lock_acquire(&prefault->lock);
+  prefault->limit = end;
+  ladei_condition_broadcast(&prefault->opened);
+  ladei_lock_release(&prefault->lock);
+}
+
+/* Caller holds the lock. Up to there nothing is in anybody's hand. */
+static size_t touched_end(const ladei_prefault *own) {
+  size_t end = own->position;
+  for (unsigned i = 0; i <= own->helper_count; i++) end = ladei_size_min(end, own->in_hand[i]);
+  return end;
+}
+
+size_t ladei_prefault_touched(ladei_prefault *prefault) {
+  ladei_lock_acquire(&prefault->lock);
+  size_t end = touched_end(prefault);
+  ladei_lock_release(&prefault->lock);
+  return end;
+}
+
+/* False: all of it is touched. */
+static bool wait_or_help(ladei_prefault *own, size_t end) {
+  ladei_lock_acquire(&own->lock);
+  bool waits = touched_end(own) < end;
+  if (waits && own->position < end)
+    step_do(own, 0);
+  else if (waits)
+    ladei_condition_wait(&own->touched, &own->lock);
+  ladei_lock_release(&own->lock);
+  return waits;
+}
+
+void ladei_prefault_wait(ladei_prefault *prefault, size_t end) {
+  if (!ladei_prefault_is_on(prefault)) return;
+  do {
+    size_look(prefault);
+  } while (wait_or_help(prefault, end));
+}
+
+void ladei_prefault_close(ladei_prefault *prefault) {
+  ladei_lock_acquire(&prefault->lock);
+  prefault->stopping = true;
+  ladei_condition_broadcast(&prefault->opened);
+  ladei_lock_release(&prefault->lock);
+  for (unsigned i = 0; i < prefault->helper_count; i++) pthread_join(prefault->helpers[i], NULL);
+  ladei_condition_destroy(&prefault->touched);
+  ladei_condition_destroy(&prefault->opened);
+  ladei_lock_destroy(&prefault->lock);
+}
+
+void ladei_prefault_all(const ladei_prefault_crew *crew, void *address, size_t bytes) {
+  ladei_prefault prefault;
+  ladei_prefault_open(&prefault, crew, address, bytes);
+  ladei_prefault_allow(&prefault, bytes);
+  ladei_prefault_wait(&prefault, bytes);
+  ladei_prefault_close(&prefault);
 }

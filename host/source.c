@@ -7,6 +7,7 @@
  * I1  What acquire returns is pinned; what a failed acquire mapped or registered is given back.
  * I2  Sources are tried in the order of their bits; each failure is final for its source and this request only.
  * I3  Of a mapping the first registered_bytes are registered: all of it, in one call or in chunks, or none.
+ * I4  Of a region's area nothing below `taken` is touched or unmapped by the region any more.
  * Locks: none, and none may be held by the caller: the driver is called.
  */
 #include "host/source.h"
@@ -21,8 +22,6 @@
 #include "host/limits.h"
 #include "host/prefault.h"
 
-#define HUGE_PAGE_BYTES (2 * LADEI_MIB)
-
 static void cost_note(ladei_pinned_source_cost *cost, uint64_t ns, bool succeeded) {
   cost->ns += succeeded ? ns : 0;
   cost->calls += succeeded ? 1 : 0;
@@ -36,7 +35,7 @@ static uint64_t now_ns(const ladei_pinned_source_settings *settings) {
 
 /* Areas of a huge page and more begin at a huge page, so that the kernel can use them. */
 static lade_status area_map(size_t bytes, ladei_pinned_memory *out) {
-  size_t align = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
+  size_t align = bytes >= LADEI_PINNED_HUGE_PAGE_BYTES ? LADEI_PINNED_HUGE_PAGE_BYTES : 0;
   void *mapped = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) {
     return ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, errno, "register: mmap of %zu bytes: %s", bytes + align,
@@ -69,18 +68,24 @@ static lade_status area_bind(const ladei_pinned_source_settings *settings, const
   return status;
 }
 
-/* A mapping on its node, touched if asked. */
+/* A mapping on its node, not touched yet. */
 static lade_status area_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology, int node,
                                 size_t bytes, ladei_pinned_memory *out) {
   lade_status status = area_map(bytes, out);
   if (status != LADE_OK) return status;
   status = area_bind(settings, topology, node, out);
-  if (status != LADE_OK) {
-    munmap(out->mapped, out->mapped_bytes);
-    return status;
-  }
-  if (settings->prefault_threads > 0) ladei_prefault(topology, node, out->base, out->bytes, settings->prefault_threads);
-  return LADE_OK;
+  if (status != LADE_OK) munmap(out->mapped, out->mapped_bytes);
+  return status;
+}
+
+static ladei_prefault_crew crew_of(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
+                                   int node) {
+  return (ladei_prefault_crew){.topology = topology,
+                               .node = node,
+                               .threads = settings->prefault_threads,
+                               .adapts = settings->prefault_adapts,
+                               .now_ns = settings->runtime->ops->now_ns,
+                               .self = settings->runtime->self};
 }
 
 /* Length of the chunk that begins there; 0 at the end. */
@@ -89,13 +94,18 @@ static size_t chunk_at(const ladei_pinned_source_settings *settings, const ladei
   return settings->register_chunk_bytes == 0 ? rest : ladei_size_min(rest, settings->register_chunk_bytes);
 }
 
-/* Registers what is not registered yet, chunk by chunk, and stops at the first refusal. */
-static lade_status chunks_register(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory) {
+/* Registers what is not registered yet, chunk by chunk, and stops at the first refusal. Each chunk is waited for, where
+ * the memory begins `offset` bytes behind what is touched; NULL: nobody touches. */
+static lade_status chunks_register(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory,
+                                   ladei_prefault *prefault, size_t offset) {
   const lade_runtime *runtime = settings->runtime;
   unsigned flags = settings->device_mapped ? (unsigned)LADEI_HOST_DEVICE_MAPPED : 0;
   size_t chunk;
+  ladei_lock_assert_none_held();
   while ((chunk = chunk_at(settings, memory, memory->registered_bytes)) > 0) {
     void *begin = (char *)memory->base + memory->registered_bytes;
+    if (prefault != NULL)
+      ladei_prefault_wait(prefault, ladei_size_min(offset + memory->registered_bytes + chunk, prefault->bytes));
     lade_status status = runtime->ops->host_register(runtime->self, settings->device, begin, chunk, flags);
     if (status != LADE_OK) return status;
     memory->registered_bytes += chunk;
@@ -116,20 +126,28 @@ static lade_status chunks_unregister(const ladei_pinned_source_settings *setting
   return LADE_OK;
 }
 
+/* Gives a mapping back whose registration failed; keeps the failure. */
+static lade_status mapped_undo(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory,
+                               lade_status status) {
+  lade_error saved;
+  ladei_error_save(&saved);
+  /* What the driver will not let go of stays mapped for good: the device may write there. */
+  if (chunks_unregister(settings, memory) == LADE_OK) munmap(memory->mapped, memory->mapped_bytes);
+  ladei_error_restore(&saved);
+  return status;
+}
+
 static lade_status register_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
                                     int node, size_t bytes, ladei_pinned_memory *out) {
+  ladei_prefault prefault;
+  ladei_prefault_crew crew = crew_of(settings, topology, node);
   lade_status status = area_acquire(settings, topology, node, bytes, out);
   if (status != LADE_OK) return status;
-  ladei_lock_assert_none_held();
-  status = chunks_register(settings, out);
-  if (status != LADE_OK) {
-    lade_error saved;
-    ladei_error_save(&saved);
-    /* What the driver will not let go of stays mapped for good: the device may write there. */
-    if (chunks_unregister(settings, out) == LADE_OK) munmap(out->mapped, out->mapped_bytes);
-    ladei_error_restore(&saved);
-  }
-  return status;
+  ladei_prefault_open(&prefault, &crew, out->base, bytes);
+  ladei_prefault_allow(&prefault, bytes);
+  status = chunks_register(settings, out, &prefault, 0);
+  ladei_prefault_close(&prefault);
+  return status == LADE_OK ? LADE_OK : mapped_undo(settings, out, status);
 }
 
 /* Registered or not. */
@@ -142,7 +160,7 @@ static lade_status mapped_release(const ladei_pinned_source_settings *settings, 
   if (memory->source == LADE_PINNED_SOURCE_REGISTER) {
     lade_error saved;
     ladei_error_save(&saved);
-    if (chunks_register(settings, memory) != LADE_OK) memory->source = LADE_PINNED_SOURCE_PAGEABLE;
+    if (chunks_register(settings, memory, NULL, 0) != LADE_OK) memory->source = LADE_PINNED_SOURCE_PAGEABLE;
     ladei_error_restore(&saved);
   }
   return status;
@@ -203,9 +221,12 @@ static lade_status pool_release(const ladei_pinned_source_settings *settings, la
 
 static lade_status pageable_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
                                     int node, size_t bytes, ladei_pinned_memory *out) {
+  ladei_prefault_crew crew = crew_of(settings, topology, node);
   lade_status status = area_acquire(settings, topology, node, bytes, out);
-  if (status == LADE_OK) out->source = LADE_PINNED_SOURCE_PAGEABLE;
-  return status;
+  if (status != LADE_OK) return status;
+  ladei_prefault_all(&crew, out->base, bytes);
+  out->source = LADE_PINNED_SOURCE_PAGEABLE;
+  return LADE_OK;
 }
 
 /* ---- All sources ------------------------------------------------------------------------------------------------- */
@@ -266,6 +287,16 @@ static lade_status nodes_check(const ladei_pinned_source_settings *settings, int
   return LADE_OK;
 }
 
+/* The sources from `first` on, after one that answered `status`. */
+static lade_status sources_try(const ladei_pinned_source_settings *settings, const ladei_topology *topology, int node,
+                               size_t bytes, ladei_pinned_memory *out, ladei_pinned_source_cost *cost, size_t first,
+                               lade_status status) {
+  for (size_t i = first; i < SOURCE_COUNT && status != LADE_OK && status != LADE_ERR_DEVICE_LOST; i++)
+    if ((settings->sources & sources[i].source) != 0)
+      status = source_try(settings, &sources[i], topology, node, bytes, out, cost, status);
+  return status;
+}
+
 lade_status ladei_pinned_memory_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
                                         int node, size_t bytes, ladei_pinned_memory *out,
                                         ladei_pinned_source_cost *cost) {
@@ -275,9 +306,7 @@ lade_status ladei_pinned_memory_acquire(const ladei_pinned_source_settings *sett
   if (room != LADE_OK) return room;
   ladei_error_save(&saved);
   lade_status status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pinned pool: no source of memory is allowed");
-  for (size_t i = 0; i < SOURCE_COUNT && status != LADE_OK && status != LADE_ERR_DEVICE_LOST; i++)
-    if ((settings->sources & sources[i].source) != 0)
-      status = source_try(settings, &sources[i], topology, node, bytes, out, cost, status);
+  status = sources_try(settings, topology, node, bytes, out, cost, 0, status);
   if (status == LADE_OK) ladei_error_restore(&saved); /* a source that refused is no failure of the call */
   return status;
 }
@@ -291,4 +320,94 @@ lade_status ladei_pinned_memory_release(const ladei_pinned_source_settings *sett
   lade_status status = sources[i].release(settings, memory);
   cost_note(cost, now_ns(settings) - begin_ns, status == LADE_OK);
   return status;
+}
+
+/* ---- Regions ----------------------------------------------------------------------------------------------------- */
+
+/* The area alone: of the mapping around it nothing is left. */
+static void slack_unmap(ladei_pinned_memory *area) {
+  char *base = area->base, *mapped = area->mapped;
+  size_t before = (size_t)(base - mapped), behind = area->mapped_bytes - before - area->bytes;
+  if (before > 0) munmap(mapped, before);
+  if (behind > 0) munmap(base + area->bytes, behind);
+  area->mapped = base;
+  area->mapped_bytes = area->bytes;
+}
+
+void ladei_pinned_region_open(const ladei_pinned_source_settings *settings, const ladei_topology *topology, int node,
+                              size_t bytes, ladei_pinned_region *out) {
+  lade_error saved;
+  ladei_prefault_crew crew = crew_of(settings, topology, node);
+  ladei_error_save(&saved);
+  out->topology = topology;
+  out->node = node;
+  out->taken = out->allowed = 0;
+  out->area.mapped = NULL;
+  if (bytes == 0 || (settings->sources & LADE_PINNED_SOURCE_REGISTER) == 0) return;
+  if (area_acquire(settings, topology, node, bytes, &out->area) != LADE_OK) {
+    out->area.mapped = NULL; /* the segments may be placed one by one */
+    ladei_error_restore(&saved);
+    return;
+  }
+  slack_unmap(&out->area);
+  ladei_prefault_open(&out->prefault, &crew, out->area.base, bytes);
+}
+
+/* Note [Nodes that are full]. What is allowed and not touched yet, the nodes will lack, too. */
+static lade_status region_nodes_check(const ladei_pinned_source_settings *settings, ladei_pinned_region *region,
+                                      size_t bytes) {
+  lade_error saved;
+  ladei_error_save(&saved);
+  size_t untouched = region->allowed - ladei_size_max(ladei_prefault_touched(&region->prefault), region->taken);
+  lade_status status = nodes_check(settings, region->node, untouched + bytes);
+  if (status == LADE_OK || untouched == 0) return status;
+  /* Part of that may have been touched before the node was asked: look again when all of it is. */
+  ladei_error_restore(&saved);
+  ladei_prefault_wait(&region->prefault, region->allowed);
+  return nodes_check(settings, region->node, bytes);
+}
+
+lade_status ladei_pinned_region_allow(const ladei_pinned_source_settings *settings, ladei_pinned_region *region,
+                                      size_t bytes) {
+  if (region->area.mapped == NULL) return LADE_OK; /* asked when it is acquired */
+  lade_status status = region_nodes_check(settings, region, bytes);
+  if (status != LADE_OK) return status;
+  region->allowed += bytes;
+  ladei_prefault_allow(&region->prefault, region->allowed);
+  return LADE_OK;
+}
+
+/* As source_try does with register. */
+static lade_status region_register(const ladei_pinned_source_settings *settings, ladei_pinned_region *region,
+                                   size_t bytes, ladei_pinned_memory *out, ladei_pinned_source_cost *cost) {
+  uint64_t begin_ns = now_ns(settings);
+  size_t offset = region->taken;
+  char *base = (char *)region->area.base + offset;
+  *out = (ladei_pinned_memory){
+      .base = base, .bytes = bytes, .mapped = base, .mapped_bytes = bytes, .source = LADE_PINNED_SOURCE_REGISTER};
+  ladei_prefault_wait(&region->prefault, offset + bytes);
+  region->taken += bytes;
+  lade_status status = chunks_register(settings, out, &region->prefault, offset);
+  cost_note(cost, now_ns(settings) - begin_ns, status == LADE_OK);
+  return status == LADE_OK ? LADE_OK : mapped_undo(settings, out, status);
+}
+
+lade_status ladei_pinned_region_acquire(const ladei_pinned_source_settings *settings, ladei_pinned_region *region,
+                                        size_t bytes, ladei_pinned_memory *out, ladei_pinned_source_cost *cost) {
+  lade_error saved;
+  if (region->area.mapped == NULL)
+    return ladei_pinned_memory_acquire(settings, region->topology, region->node, bytes, out, cost);
+  ladei_error_save(&saved);
+  lade_status status = region_register(settings, region, bytes, out, cost);
+  status = sources_try(settings, region->topology, region->node, bytes, out, cost, 1, status);
+  if (status == LADE_OK) ladei_error_restore(&saved);
+  return status;
+}
+
+void ladei_pinned_region_close(ladei_pinned_region *region) {
+  if (region->area.mapped == NULL) return;
+  ladei_prefault_close(&region->prefault);
+  size_t rest = region->area.bytes - region->taken;
+  if (rest > 0) munmap((char *)region->area.base + region->taken, rest);
+  region->area.mapped = NULL;
 }

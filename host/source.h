@@ -21,9 +21,13 @@
 #define LADE_HOST_SOURCE_H
 
 #include "host/driver_pools.h"
+#include "host/prefault.h"
 #include "host/topology.h"
 #include "lade/pinned.h"
 #include "runtime/ops.h"
+
+/* Of the kernel's, on x86-64. */
+#define LADEI_PINNED_HUGE_PAGE_BYTES ((size_t)2 << 20)
 
 /* Settings of a pool that concern its sources; constant. */
 typedef struct ladei_pinned_source_settings {
@@ -34,6 +38,7 @@ typedef struct ladei_pinned_source_settings {
   const char *root;            /* before /sys; "" for this machine */
   bool device_mapped;          /* register, driver: the devices get an address too */
   uint32_t prefault_threads;   /* 0: no prefault of our own; the registration touches the pages */
+  bool prefault_adapts;        /* that many at most, and as many as make it faster */
   size_t register_chunk_bytes; /* register: chunks of this length, whole pages; 0: all at once */
   ladei_pinned_driver_pools *driver_pools;
 } ladei_pinned_source_settings;
@@ -76,6 +81,35 @@ static inline uint64_t ladei_pinned_source_contiguous(const lade_pinned_info *in
 lade_status ladei_pinned_memory_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
                                         int node, size_t bytes, ladei_pinned_memory *out,
                                         ladei_pinned_source_cost *cost);
+
+/*
+ * Memory of several segments, mapped at once for source register, touched ahead of its registrations.
+ *
+ *   |-- taken: segments' own --|-- allowed: being touched --|-- mapped --|
+ *
+ * A region without an area is no failure: each segment is then acquired by itself.
+ */
+typedef struct ladei_pinned_region {
+  const ladei_topology *topology;
+  int node;
+  ladei_pinned_memory area; /* mapped NULL: none */
+  size_t taken, allowed;
+  ladei_prefault prefault;
+} ladei_pinned_region;
+
+/* For `bytes`, a multiple of the page size, of which pieces will be asked for that are multiples of a huge page but for the
+ * last; 0: no area. */
+void ladei_pinned_region_open(const ladei_pinned_source_settings *settings, const ladei_topology *topology, int node,
+                              size_t bytes, ladei_pinned_region *out);
+/* The next `bytes` may be touched: they count as used. Where nobody touches, not before the last ones are acquired. LADE_ERR_OUT_OF_PINNED_MEMORY where the nodes have too little. */
+lade_status ladei_pinned_region_allow(const ladei_pinned_source_settings *settings, ladei_pinned_region *region,
+                                      size_t bytes);
+/* As ladei_pinned_memory_acquire, of the next `bytes`, which are allowed. What other sources give in their place is not
+ * part of the area. */
+lade_status ladei_pinned_region_acquire(const ladei_pinned_source_settings *settings, ladei_pinned_region *region,
+                                        size_t bytes, ladei_pinned_memory *out, ladei_pinned_source_cost *cost);
+/* Gives back what was not taken. */
+void ladei_pinned_region_close(ladei_pinned_region *region);
 
 /* Gives it back. On failure it is still held, and pinned too as far as that can be: otherwise its source is pageable
  * from then on. */

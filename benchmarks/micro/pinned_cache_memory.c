@@ -292,11 +292,12 @@ static double cold_note(bench_samples *samples, double ms) {
  * page by page when it is touched: 4 GiB then take 2 to 6 s, whoever touches them. That is the host's time. So before
  * each measurement so much memory is touched and freed once more, in huge pages where there are any.
  */
-static bool memory_wake(size_t bytes) {
+bool memory_wake(size_t bytes, unsigned threads) {
+  ladei_prefault_crew crew = {.node = -1, .threads = threads};
   char *area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (area == MAP_FAILED) return false;
   (void)madvise(area, bytes, MADV_HUGEPAGE);
-  ladei_prefault(NULL, -1, area, bytes, 2);
+  ladei_prefault_all(&crew, area, bytes);
   munmap(area, bytes);
   return true;
 }
@@ -309,7 +310,7 @@ static double lade_cold(void *user) {
   void *block = NULL;
   options.sources = LADE_PINNED_SOURCE_REGISTER;
   options.prefault_threads = run->threads;
-  if (driver == NULL || !memory_wake(run->bytes) ||
+  if (driver == NULL || !memory_wake(run->bytes, 2) ||
       lade_pinned_pool_create(model_runtime(driver), &options, &pool) != LADE_OK) {
     model_close(driver);
     return NAN;
@@ -329,7 +330,7 @@ static double lade_cold(void *user) {
 /* The plain way: one thread, pages of 4 KiB. */
 static double plain_cold(void *user) {
   cold_run *run = user;
-  if (!memory_wake(run->bytes)) return NAN;
+  if (!memory_wake(run->bytes, 2)) return NAN;
   double begin = bench_seconds();
   char *area = mmap(NULL, run->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (area == MAP_FAILED) return NAN;
@@ -348,7 +349,7 @@ static double cold_ratio(void *user) {
   return run->plain.values[round] / run->lade.values[round];
 }
 
-static bool may_lock(size_t bytes) {
+bool may_lock(size_t bytes) {
   void *area = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   /* Counts against the limit at once, and touches nothing. */
   bool may = area != MAP_FAILED && mlock2(area, bytes, MLOCK_ONFAULT) == 0;

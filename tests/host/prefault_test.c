@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Across sources: Threads that touch pages: how many, which pages, and what becomes of it where there are no threads. */
+#include "host/prefault.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/size.h"
+#include "base/thread.h"
+#include "tests/shim/lade_test.h"
+
+static atomic_int threads_left = 1000; /* that the system gives */
+static atomic_bool old_kernel;         /* knows nothing of MADV_POPULATE_WRITE */
+
+/* In the place of the library's. */
+int ladei_thread_start(pthread_t *out, void *(*main)(void *user), void *user) {
+  if (atomic_fetch_sub(&threads_left, 1) <= 0) return EAGAIN;
+  return pthread_create(out, NULL, main, user);
+}
+
+/* In the place of the system's. */
+int madvise(void *address, size_t bytes, int advice) {
+#ifdef MADV_POPULATE_WRITE
+  if (atomic_load(&old_kernel) && advice == MADV_POPULATE_WRITE) {
+    errno = EINVAL;
+    return -1;
+  }
+#endif
+  return (int)syscall(SYS_madvise, address, bytes, advice);
+}
+
+static uint64_t no_time(void *self) {
+  (void)self;
+  return 0;
+}
+
+static ladei_prefault_crew crew_of(unsigned threads) {
+  return (ladei_prefault_crew){.node = -1, .threads = threads, .now_ns = no_time};
+}
+
+static char *area_map(size_t bytes) {
+  char *area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  LADE_EXPECT(area != MAP_FAILED);
+  (void)madvise(area, bytes, MADV_NOHUGEPAGE); /* pages are touched one by one */
+  return area;
+}
+
+/* Bytes at the start of an area that are in memory, and bytes of all that are. */
+static void resident(char *area, size_t bytes, size_t *out_first, size_t *out_all) {
+  enum { PAGE_BYTES = 4096 };
+  static unsigned char pages[1 << 14];
+  LADE_EXPECT_EQ_INT(mincore(area, bytes, pages), 0);
+  *out_first = *out_all = 0;
+  for (size_t i = 0; i < bytes / PAGE_BYTES; i++) {
+    if ((pages[i] & 1) != 0) *out_all += PAGE_BYTES;
+    if (*out_all == (i + 1) * PAGE_BYTES) *out_first = *out_all;
+  }
+}
+
+static void expect_resident(char *area, size_t bytes, size_t expected) {
+  size_t first, all;
+  resident(area, bytes, &first, &all);
+  LADE_EXPECT_EQ_SIZE(first, expected);
+  LADE_EXPECT_EQ_SIZE(all, expected);
+}
+
+/* ---- How many ---------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(PrefaultSize, GrowsWhileItGetsFaster) {
+  ladei_prefault_size size;
+  ladei_prefault_size_init(&size, 12, true);
+  LADE_EXPECT_EQ_UINT(size.threads, 4);
+  ladei_prefault_size_judge(&size, 1000);
+  LADE_EXPECT_EQ_UINT(size.threads, 8);
+  ladei_prefault_size_judge(&size, 1063);
+  LADE_EXPECT_EQ_UINT(size.threads, 12);
+  LADE_EXPECT(!size.settled);
+  ladei_prefault_size_judge(&size, 1200);
+  LADE_EXPECT_EQ_UINT(size.threads, 12);
+  LADE_EXPECT(size.settled);
+}
+
+/* Sixteen threads were slower than four. */
+LADE_TEST(PrefaultSize, GoesBackToTheNumberThatWasAsFast) {
+  ladei_prefault_size size;
+  ladei_prefault_size_init(&size, 12, true);
+  ladei_prefault_size_judge(&size, 1000);
+  ladei_prefault_size_judge(&size, 2000);
+  LADE_EXPECT_EQ_UINT(size.threads, 12);
+  ladei_prefault_size_judge(&size, 2100);
+  LADE_EXPECT_EQ_UINT(size.threads, 8);
+  LADE_EXPECT(size.settled);
+  ladei_prefault_size_judge(&size, 9000);
+  LADE_EXPECT_EQ_UINT(size.threads, 8);
+}
+
+LADE_TEST(PrefaultSize, WhatWasAskedForIsObeyed) {
+  static const unsigned numbers[] = {0, 1, 2, 4, 16, 64};
+  for (int i = 0; i < 6; i++) {
+    ladei_prefault_size size;
+    ladei_prefault_size_init(&size, numbers[i], false);
+    LADE_EXPECT_EQ_UINT(size.threads, numbers[i]);
+    LADE_EXPECT(size.settled);
+    ladei_prefault_size_init(&size, numbers[i], true);
+    LADE_EXPECT_LE_UINT(size.threads, numbers[i]);
+    LADE_EXPECT_EQ_INT(size.settled, numbers[i] <= 4);
+  }
+}
+
+/* ---- Which pages ------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(Prefault, TouchesEveryPage) {
+  static const unsigned numbers[] = {1, 2, 3, 9, 100};
+  enum { BYTES = 25 * 1024 * 1024 + 4096 };
+  for (int old = 0; old <= 1; old++) {
+    for (int i = 0; i < 5; i++) {
+      ladei_prefault_crew crew = crew_of(numbers[i]);
+      char *area = area_map(BYTES);
+      atomic_store(&old_kernel, old != 0);
+      ladei_prefault_all(&crew, area, BYTES);
+      expect_resident(area, BYTES, BYTES);
+      munmap(area, BYTES);
+    }
+  }
+  atomic_store(&old_kernel, false);
+}
+
+LADE_TEST(Prefault, TouchesNothingThatIsNotAllowed) {
+  enum { BYTES = 16 * 1024 * 1024 };
+  for (unsigned threads = 0; threads <= 4; threads++) {
+    ladei_prefault prefault;
+    ladei_prefault_crew crew = crew_of(threads);
+    char *area = area_map(BYTES);
+    ladei_prefault_open(&prefault, &crew, area, BYTES);
+    ladei_prefault_wait(&prefault, 0);
+    ladei_prefault_allow(&prefault, BYTES / 4);
+    ladei_prefault_wait(&prefault, BYTES / 4);
+    expect_resident(area, BYTES, threads == 0 ? 0 : BYTES / 4);
+    ladei_prefault_allow(&prefault, BYTES / 2);
+    ladei_prefault_wait(&prefault, BYTES / 2);
+    ladei_prefault_close(&prefault);
+    expect_resident(area, BYTES, threads == 0 ? 0 : BYTES / 2);
+    munmap(area, BYTES);
+  }
+}
+
+/* False: nothing came for half a minute. */
+static bool touched_by_itself(ladei_prefault *prefault, size_t end) {
+  struct timespec begin, now;
+  clock_gettime(CLOCK_MONOTONIC, &begin);
+  do {
+    if (ladei_prefault_touched(prefault) >= end) return true;
+    sched_yield();
+    clock_gettime(CLOCK_MONOTONIC, &now);
+  } while (now.tv_sec - begin.tv_sec < 30);
+  return false;
+}
+
+LADE_TEST(Prefault, GoesOnWhileTheOpenerDoesSomethingElse) {
+  enum { BYTES = 16 * 1024 * 1024 };
+  ladei_prefault prefault;
+  ladei_prefault_crew crew = crew_of(3);
+  char *area = area_map(BYTES);
+  ladei_prefault_open(&prefault, &crew, area, BYTES);
+  for (size_t end = BYTES / 4; end <= BYTES; end += BYTES / 4) {
+    ladei_prefault_allow(&prefault, end);
+    LADE_EXPECT(touched_by_itself(&prefault, end));
+    expect_resident(area, BYTES, end);
+  }
+  ladei_prefault_close(&prefault);
+  munmap(area, BYTES);
+}
+
+LADE_TEST(Prefault, WithoutThreadsTheOpenerTouches) {
+  enum { BYTES = 24 * 1024 * 1024 };
+  for (int given = 0; given <= 2; given++) {
+    ladei_prefault prefault;
+    ladei_prefault_crew crew = crew_of(5);
+    char *area = area_map(BYTES);
+    atomic_store(&threads_left, given);
+    ladei_prefault_open(&prefault, &crew, area, BYTES);
+    LADE_EXPECT_EQ_UINT(prefault.helper_count, (unsigned)given);
+    ladei_prefault_allow(&prefault, BYTES);
+    ladei_prefault_wait(&prefault, BYTES);
+    expect_resident(area, BYTES, BYTES);
+    ladei_prefault_close(&prefault);
+    munmap(area, BYTES);
+  }
+  atomic_store(&threads_left, 1000);
+}
+
+/* A machine on which more than `useful` threads are not faster. */
+typedef struct machine {
+  ladei_prefault *prefault;
+  uint64_t ns;
+  unsigned useful;
+} machine;
+
+static uint64_t machine_ns(void *self) {
+  machine *own = self;
+  unsigned threads = own->prefault->size.threads;
+  own->ns += 8000000 / (threads < own->useful ? threads : own->useful);
+  return own->ns;
+}
+
+/* Between two looks of the opener others touched 256 MiB. */
+static void looks_make(ladei_prefault *prefault, bool starved) {
+  for (int look = 0; look < 8; look++) {
+    ladei_lock_acquire(&prefault->lock);
+    prefault->touched_bytes += 256 * LADEI_MIB;
+    prefault->starved = starved;
+    ladei_lock_release(&prefault->lock);
+    ladei_prefault_wait(prefault, 0);
+  }
+}
+
+/* Where the system gives fewer threads, it is left at those. */
+LADE_TEST(Prefault, FindsTheNumberOfThreadsWhileItWorks) {
+  static const struct {
+    int given;
+    unsigned useful, threads, helpers;
+  } cases[] = {{1000, 1000, 8, 7}, {1000, 4, 4, 7}, {0, 1000, 1, 0}, {3, 1000, 4, 3}, {5, 1000, 6, 5}};
+  for (int i = 0; i < 5; i++) {
+    ladei_prefault prefault;
+    machine own = {.prefault = &prefault, .useful = cases[i].useful};
+    ladei_prefault_crew crew = {.node = -1, .threads = 8, .adapts = true, .now_ns = machine_ns, .self = &own};
+    atomic_store(&threads_left, cases[i].given);
+    ladei_prefault_open(&prefault, &crew, NULL, LADEI_GIB); /* of which nothing is allowed */
+    looks_make(&prefault, false);
+    LADE_EXPECT_EQ_UINT(prefault.size.threads, cases[i].threads);
+    LADE_EXPECT(prefault.size.settled);
+    LADE_EXPECT_EQ_UINT(prefault.helper_count, cases[i].helpers);
+    ladei_prefault_close(&prefault);
+  }
+  atomic_store(&threads_left, 1000);
+}
+
+/* While those who pin are slower than those who touch, four threads are enough. */
+LADE_TEST(Prefault, LearnsNothingWhileItWaitsForWhoPins) {
+  ladei_prefault prefault;
+  machine own = {.prefault = &prefault, .useful = 1000};
+  ladei_prefault_crew crew = {.node = -1, .threads = 8, .adapts = true, .now_ns = machine_ns, .self = &own};
+  ladei_prefault_open(&prefault, &crew, NULL, LADEI_GIB);
+  looks_make(&prefault, true);
+  LADE_EXPECT_EQ_UINT(prefault.size.threads, 4);
+  LADE_EXPECT(!prefault.size.settled);
+  ladei_prefault_close(&prefault);
+}
