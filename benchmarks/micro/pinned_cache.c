@@ -3,7 +3,7 @@
  * pinned_cache: what does lade's pinned host block cache itself cost, beside fast mallocs and the cache that frameworks
  * have?
  *
- * Pinned memory is addresses only (model_driver.h), except in the case that measures pinning. So sizes are free, and what
+ * Pinned memory is addresses only (model_driver.h), except in the cases that measure pinning. So sizes are free, and what
  * is measured is the caches' own work. Run it on a quiet machine, built with --config=opt.
  */
 #include "benchmarks/micro/pinned_cache_cycles.h"
@@ -11,6 +11,7 @@
 #include "benchmarks/micro/pinned_cache_latency.h"
 #include "benchmarks/micro/pinned_cache_memory.h"
 #include "benchmarks/micro/pinned_cache_pairs.h"
+#include "benchmarks/micro/pinned_cache_pin.h"
 
 int main(int argc, char **argv) {
   static const bench_case cases[] = {
@@ -28,6 +29,8 @@ int main(int argc, char **argv) {
       {"waste", "reserved by requested bytes after random replacement", waste_case, NULL},
       {"metadata", "memory that records of blocks take", metadata_case, NULL},
       {"cold", "pinning: map, prefault, lock", cold_case, NULL},
+      {"pin", "reserve of up to 16 GiB, on a GPU's driver where there is one; against its parts and other ways",
+       pin_case, NULL},
   };
   return bench_main(argc, argv, "What does the pinned cache itself cost, beside mallocs and PyTorch's cache?", cases,
                     sizeof cases / sizeof cases[0]);
