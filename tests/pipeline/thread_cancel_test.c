@@ -3,26 +3,29 @@
  * Across sources: Threads that are cancelled (pthread_cancel) in a call of the pipeline: the call comes to its end
  * first, so nothing of the pipeline stays behind with the thread.
  */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/pipeline/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/cancelled.h"
 #include "tests/support/pattern.h"
 #include "tests/support/runtimes.h"
 #include "tests/support/temp_dir.h"
 
 enum { BYTES = 20000 };
 
-typedef struct scene {
+typedef struct scene scene;
+
+struct scene {
   fixture f;
   const char *path;
   lade_stream stream;
   lade_ticket *ticket;
   lade_status status;
+  void (*make)(scene *s); /* the call */
   bool returned;
-} scene;
+};
 
 static void ticket_submit(scene *s) {
   lade_transfer transfer = fixture_transfer(&s->f, LADE_TO_DEVICE, lade_endpoint_path(s->path, 0, 0), BYTES);
@@ -43,28 +46,14 @@ static void pipeline_destroy(scene *s) {
   s->f.pipeline = NULL;
 }
 
-static scene *the_scene;
-static void (*the_call)(scene *s);
-
-/* Cancelled before the call: the first cancellation point takes the thread. */
-static void *doomed_main(void *user) {
-  (void)user;
-  pthread_cancel(pthread_self());
-  the_call(the_scene);
-  the_scene->returned = true;
-  pthread_testcancel();
-  return NULL;
+static void call_make(void *user) {
+  scene *s = user;
+  s->make(s);
 }
 
-static void doomed_make(scene *s, void (*call)(scene *s)) {
-  pthread_t thread;
-  void *end = NULL;
-  the_scene = s;
-  the_call = call;
-  s->returned = false;
-  LADE_ASSERT(pthread_create(&thread, NULL, doomed_main, NULL) == 0);
-  pthread_join(thread, &end);
-  LADE_EXPECT_EQ_PTR(end, PTHREAD_CANCELED);
+static void make_cancelled(scene *s, void (*call)(scene *s)) {
+  s->make = call;
+  s->returned = support_call_cancelled(call_make, s);
   LADE_EXPECT(s->returned);
   LADE_EXPECT_OK(s->status);
 }
@@ -84,11 +73,11 @@ LADE_TEST_P(ThreadCancel, LetsTheCallComeToItsEnd, support_soft_runtimes, name) 
   options.no_wait = 1;
   if (!support_temp_file_write(path, BYTES, 3) || !fixture_open(&s.f, name, BYTES, &options)) return;
   LADE_ASSERT_OK(lade_stream_create(s.f.runtime, 0, &s.stream));
-  doomed_make(&s, ticket_submit);
+  make_cancelled(&s, ticket_submit);
   if (s.returned) {
-    doomed_make(&s, ticket_query);
-    doomed_make(&s, stream_wait);
-    doomed_make(&s, ticket_wait);
+    make_cancelled(&s, ticket_query);
+    make_cancelled(&s, stream_wait);
+    make_cancelled(&s, ticket_wait);
     lade_ticket_release(s.ticket);
     fixture_expect_device_pattern(&s.f, 0, BYTES, 3, 0);
   }
@@ -97,7 +86,7 @@ LADE_TEST_P(ThreadCancel, LetsTheCallComeToItsEnd, support_soft_runtimes, name) 
   if (s.status == LADE_OK) {
     ticket_wait(&s);
     lade_ticket_release(s.ticket);
-    doomed_make(&s, pipeline_destroy);
+    make_cancelled(&s, pipeline_destroy);
     LADE_EXPECT_OK(lade_stream_destroy(s.f.runtime, s.stream));
     fixture_close(&s.f);
   }

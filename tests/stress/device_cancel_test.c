@@ -11,14 +11,17 @@
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/cancelled.h"
 #include "tests/support/interposer.h"
 
-typedef struct scene {
+typedef struct scene scene;
+
+struct scene {
   device_fixture own;
   void *block; /* the test's, or what the call got */
   lade_status status;
-  bool returned;
-} scene;
+  void (*make)(scene *s); /* the call */
+};
 
 typedef enum backend { NATIVE, EXPANDABLE, UNCACHED, DRIVER_POOL, PLUGGED, BACKENDS } backend;
 
@@ -90,19 +93,9 @@ static lade_status plugin_free(void *user, void *pointer, size_t bytes, int devi
   return runtime->ops->device_free(runtime->self, device, pointer);
 }
 
-/* Cancelled before the call: the first cancellation point that is let through ends the thread. */
-static void *be_cancelled(void *user) {
-  int before;
-  void **arguments = user;
-  scene *s = arguments[0];
-  const call *one = arguments[1];
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-  pthread_cancel(pthread_self());
-  pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
-  one->make(s);
-  s->returned = true;
-  pthread_testcancel();
-  return NULL;
+static void call_make(void *user) {
+  scene *s = user;
+  s->make(s);
 }
 
 static bool scene_open(scene *s, backend which) {
@@ -150,21 +143,18 @@ static void scene_check(scene *s, const call *one) {
 
 static void call_cancelled(const call *one, backend which) {
   scene s;
-  void *arguments[] = {&s, (void *)one}, *result = NULL;
-  pthread_t thread;
   if (!scene_open(&s, which)) return;
   scene_prepare(&s, one);
   bool begun = false;
   support_on_call(s.own.runtime, cancellation_point, &begun);
-  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, be_cancelled, arguments), 0);
-  pthread_join(thread, &result);
+  s.make = one->make;
+  bool returned = support_call_cancelled(call_make, &s);
   support_on_call(s.own.runtime, NULL, NULL);
-  LADE_EXPECT_EQ_PTR(result, PTHREAD_CANCELED);
-  if (!s.returned && one->make != record_stream) { /* which asks its questions first, and then notes at one stroke */
+  if (!returned && one->make != record_stream) { /* which asks its questions first, and then notes at one stroke */
     LADE_FAIL("%s: the thread ended inside the call", one->name);
     return; /* what follows may wait for it for ever */
   }
-  if (s.returned) LADE_EXPECT_OK(s.status);
+  if (returned) LADE_EXPECT_OK(s.status);
   scene_check(&s, one);
   device_fixture_close(&s.own);
 }

@@ -17,6 +17,7 @@
 #include "lade/soft.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/stress/model_stream.h"
 #include "tests/stress/scheduler.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
@@ -43,14 +44,6 @@ typedef struct model_block {
   uint64_t must[STREAMS];         /* items that must be done before others have the memory */
 } model_block;
 
-typedef struct model_stream {
-  lade_stream handle;
-  ladei_stream resolved;
-  uint64_t queued, done;
-  uint64_t covered; /* by its retirement */
-  bool retired;
-} model_stream;
-
 typedef struct bench bench;
 
 typedef struct operation {
@@ -75,13 +68,7 @@ static bench *the_bench; /* for ops of the driver, which know no test */
 
 /* ---- The model --------------------------------------------------------------------------------------------------- */
 
-static void item_done(void *user) { ((model_stream *)user)->done++; }
-
-static void work(bench *own, int s) {
-  model_stream *stream = &own->streams[s];
-  LADE_EXPECT_OK(own->runtime->ops->host_function(own->runtime->self, &stream->resolved, item_done, stream));
-  stream->queued++;
-}
+static void work(bench *own, int s) { model_stream_work(own->runtime, &own->streams[s]); }
 
 static bool overlap(const model_block *block, const char *address, size_t bytes) {
   return block->address < address + bytes && address < block->address + block->bytes;
@@ -375,11 +362,6 @@ static const operation operations[] = {
 
 /* ---- A schedule -------------------------------------------------------------------------------------------------- */
 
-static void on_call(void *user, const char *op) {
-  (void)user;
-  scheduler_point(op);
-}
-
 static void checkpoint_make(bench *own) {
   LADE_EXPECT_OK(lade_device_pool_begin(own->allocator, SAVED, &own->streams[0].handle, 1));
   LADE_EXPECT_OK(lade_device_alloc(own->allocator, SMALL, own->streams[0].handle, &own->saved_block));
@@ -390,10 +372,7 @@ static void checkpoint_make(bench *own) {
 static void prepare(void *user) {
   bench *own = user;
   own->block_count = 0;
-  for (int s = 0; s < STREAMS; s++) {
-    own->streams[s].queued = own->streams[s].done = 0;
-    own->streams[s].retired = false;
-  }
+  model_streams_reset(own->streams, STREAMS);
   LADE_EXPECT_OK(lade_device_allocator_create(own->runtime, 0, &own->options, &own->allocator));
   checkpoint_make(own);
   for (int i = 0; i < OWN_BLOCKS; i++) own->own_blocks[ALL][i] = alloc(own, SMALL, 0);
@@ -415,12 +394,6 @@ static void warm(void *user, int thread) {
 static void body(void *user, int thread) {
   bench *own = user;
   own->operations[thread]->run(own, thread);
-}
-
-static void stream_open(bench *own, int s) {
-  model_stream *stream = &own->streams[s];
-  LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &stream->handle));
-  LADE_EXPECT_OK(own->runtime->ops->stream_resolve(own->runtime->self, stream->handle, &stream->resolved));
 }
 
 /* Everything is given back, though nothing of it may be early: what waits, waits for the device. */
@@ -461,7 +434,7 @@ static void judge(void *user) {
   LADE_EXPECT_EQ_INT(support_live(own->runtime, SUPPORT_LIVE_VM_HANDLES), 0);
   while (own->runtime->ops->step(own->runtime->self) == LADE_OK) continue;
   for (int s = 0; s < STREAMS; s++)
-    if (own->streams[s].retired) stream_open(own, s);
+    if (own->streams[s].retired) model_stream_open(own->runtime, &own->streams[s]);
 }
 
 static bool bench_open(bench *own, bool expandable) {
@@ -472,18 +445,18 @@ static bool bench_open(bench *own, bool expandable) {
   description.devices[0].addresses_only = true;
   own->runtime = support_interposer_open("sim", &description.options);
   if (own->runtime == NULL) return false;
-  for (int s = 0; s < STREAMS; s++) stream_open(own, s);
+  for (int s = 0; s < STREAMS; s++) model_stream_open(own->runtime, &own->streams[s]);
   lade_device_options_init(&own->options);
   own->options.event_batch = 3;
   own->options.expandable_segments = expandable;
   if (expandable) own->options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
-  support_on_call(own->runtime, on_call, own);
+  model_calls_switch(own->runtime, true);
   driver_watch(own);
   return true;
 }
 
 static void bench_close(bench *own) {
-  support_on_call(own->runtime, NULL, NULL);
+  model_calls_switch(own->runtime, false);
   for (int s = 0; s < STREAMS; s++) LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[s].handle));
   support_expect_nothing_live(own->runtime);
   support_runtime_close(own->runtime);

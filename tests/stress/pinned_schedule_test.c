@@ -17,6 +17,7 @@
 #include "lade/pinned.h"
 #include "lade/soft.h"
 #include "tests/shim/lade_test.h"
+#include "tests/stress/model_stream.h"
 #include "tests/stress/scheduler.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
@@ -41,13 +42,6 @@ typedef struct model_block {
   uint64_t must[STREAMS]; /* items that must be done before the memory is handed out again */
 } model_block;
 
-typedef struct model_stream {
-  lade_stream handle;
-  ladei_stream resolved;
-  uint64_t queued, done;
-  bool retired;
-} model_stream;
-
 typedef struct bench bench;
 
 typedef struct operation {
@@ -71,13 +65,7 @@ static const lade_runtime_ops *driver(const bench *own) { return own->runtime->o
 
 /* ---- The model --------------------------------------------------------------------------------------------------- */
 
-static void item_done(void *user) { ((model_stream *)user)->done++; }
-
-static void work(bench *own, int s) {
-  model_stream *stream = &own->streams[s];
-  LADE_EXPECT_OK(driver(own)->host_function(own->runtime->self, &stream->resolved, item_done, stream));
-  stream->queued++;
-}
+static void work(bench *own, int s) { model_stream_work(own->runtime, &own->streams[s]); }
 
 static bool overlap(const model_block *a, const model_block *b) {
   return a->address < b->address + b->bytes && b->address < a->address + a->bytes;
@@ -264,11 +252,6 @@ static const operation operations[] = {
 
 /* ---- A schedule -------------------------------------------------------------------------------------------------- */
 
-static void on_call(void *user, const char *op) {
-  (void)user;
-  scheduler_point(op);
-}
-
 static void prepare(void *user) {
   static const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:1 pu:1", NULL};
   bench *own = user;
@@ -279,10 +262,7 @@ static void prepare(void *user) {
   options.event_batch = 3;
   options.flags = own->flags;
   own->block_count = 0;
-  for (int s = 0; s < STREAMS; s++) {
-    own->streams[s].queued = own->streams[s].done = 0;
-    own->streams[s].retired = false;
-  }
+  model_streams_reset(own->streams, STREAMS);
   LADE_EXPECT_OK(ladei_pinned_pool_create(own->runtime, &options, &machine, &own->pool));
   for (int i = 0; i < OWN_BLOCKS; i++) own->own_blocks[ALL][i] = alloc(own, SMALL);
   work(own, 0);
@@ -306,12 +286,6 @@ static void warm(void *user, int thread) {
 static void body(void *user, int thread) {
   bench *own = user;
   own->operations[thread]->run(own, thread);
-}
-
-static void stream_open(bench *own, int s) {
-  model_stream *stream = &own->streams[s];
-  LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &stream->handle));
-  LADE_EXPECT_OK(driver(own)->stream_resolve(own->runtime->self, stream->handle, &stream->resolved));
 }
 
 /* Everything that is ready is taken: none of it is in use by a stream or by a block. */
@@ -353,22 +327,22 @@ static void judge(void *user) {
   lade_soft_report_init(&report);
   LADE_EXPECT_OK(lade_soft_report_get(own->runtime, &report));
   LADE_EXPECT_EQ_UINT(report.stale_handles, 0);
-  if (own->streams[0].retired) stream_open(own, 0);
+  if (own->streams[0].retired) model_stream_open(own->runtime, &own->streams[0]);
 }
 
 static bool bench_open(bench *own) {
   memset(own, 0, sizeof *own);
   own->runtime = support_interposer_open("sim", NULL);
   if (own->runtime == NULL) return false;
-  for (int s = 0; s < STREAMS; s++) stream_open(own, s);
+  for (int s = 0; s < STREAMS; s++) model_stream_open(own->runtime, &own->streams[s]);
   for (int t = 0; t < SCHEDULER_THREADS; t++)
     LADE_EXPECT_OK(driver(own)->event_create(own->runtime->self, own->streams[0].resolved.context, 0, &own->events[t]));
-  support_on_call(own->runtime, on_call, own);
+  model_calls_switch(own->runtime, true);
   return true;
 }
 
 static void bench_close(bench *own) {
-  support_on_call(own->runtime, NULL, NULL);
+  model_calls_switch(own->runtime, false);
   for (int t = 0; t < SCHEDULER_THREADS; t++)
     LADE_EXPECT_OK(driver(own)->event_destroy(own->runtime->self, own->events[t]));
   for (int s = 0; s < STREAMS; s++) LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[s].handle));

@@ -17,6 +17,7 @@
 #include "runtime/retire/retire.h"
 #include "runtime/retire/retire_buffer.h"
 #include "tests/shim/lade_test.h"
+#include "tests/stress/model_stream.h"
 #include "tests/stress/scheduler.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
@@ -61,13 +62,6 @@ typedef struct model_block {
   bool graph_going;       /* ... is being destroyed */
 } model_block;
 
-typedef struct model_stream {
-  lade_stream handle;
-  ladei_stream resolved;
-  uint64_t queued, done;
-  bool retired; /* stream_retire returned LADE_OK, or is under way */
-} model_stream;
-
 typedef struct bench bench;
 
 typedef struct operation {
@@ -94,13 +88,7 @@ static const lade_runtime_ops *driver(const bench *own) { return own->runtime->o
 
 /* ---- The model --------------------------------------------------------------------------------------------------- */
 
-static void item_done(void *user) { ((model_stream *)user)->done++; }
-
-static void work(bench *own, int s) {
-  model_stream *stream = &own->streams[s];
-  LADE_EXPECT_OK(driver(own)->host_function(own->runtime->self, &stream->resolved, item_done, stream));
-  stream->queued++;
-}
+static void work(bench *own, int s) { model_stream_work(own->runtime, &own->streams[s]); }
 
 static void must_at_least(model_block *block, int s, uint64_t items) {
   if (block->must[s] < items) block->must[s] = items;
@@ -387,20 +375,12 @@ static const operation operations[] = {
 
 /* ---- A schedule -------------------------------------------------------------------------------------------------- */
 
-static void on_call(void *user, const char *op) {
-  (void)user;
-  scheduler_point(op);
-}
-
 /* Before: work on stream 0, and blocks of each thread behind it, noted and freed in each way. */
 static void prepare(void *user) {
   bench *own = user;
   const ladei_retire_options options = {.owner = own, .done = done, .event_batch = 3};
   memset(own->blocks, 0, sizeof own->blocks);
-  for (int s = 0; s < STREAMS; s++) {
-    own->streams[s].queued = own->streams[s].done = 0;
-    own->streams[s].retired = false;
-  }
+  model_streams_reset(own->streams, STREAMS);
   LADE_EXPECT_OK(ladei_retire_create(own->runtime, &options, &own->retire));
   for (int t = 0; t < THREADS; t++) ladei_retire_buffer_init(&own->lanes[t]);
   work(own, 0);
@@ -436,12 +416,6 @@ static void body(void *user, int thread) {
   own->operations[thread]->run(own, thread);
 }
 
-static void stream_open(bench *own, int s) {
-  model_stream *stream = &own->streams[s];
-  LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &stream->handle));
-  LADE_EXPECT_OK(driver(own)->stream_resolve(own->runtime->self, stream->handle, &stream->resolved));
-}
-
 /* After: a retired stream is destroyed, everything is freed; the device goes on item by item, and nothing comes back before it may. */
 static void judge(void *user) {
   bench *own = user;
@@ -472,22 +446,22 @@ static void judge(void *user) {
   lade_soft_report_init(&report);
   LADE_EXPECT_OK(lade_soft_report_get(own->runtime, &report));
   LADE_EXPECT_EQ_UINT(report.stale_handles, 0);
-  if (own->streams[0].retired) stream_open(own, 0);
+  if (own->streams[0].retired) model_stream_open(own->runtime, &own->streams[0]);
 }
 
 static bool bench_open(bench *own) {
   memset(own, 0, sizeof *own);
   own->runtime = support_interposer_open("sim", NULL);
   if (own->runtime == NULL) return false;
-  for (int s = 0; s < STREAMS; s++) stream_open(own, s);
+  for (int s = 0; s < STREAMS; s++) model_stream_open(own->runtime, &own->streams[s]);
   for (int t = 0; t <= THREADS; t++)
     LADE_EXPECT_OK(driver(own)->event_create(own->runtime->self, own->streams[0].resolved.context, 0, &own->events[t]));
-  support_on_call(own->runtime, on_call, own);
+  model_calls_switch(own->runtime, true);
   return true;
 }
 
 static void bench_close(bench *own) {
-  support_on_call(own->runtime, NULL, NULL);
+  model_calls_switch(own->runtime, false);
   for (int t = 0; t <= THREADS; t++) LADE_EXPECT_OK(driver(own)->event_destroy(own->runtime->self, own->events[t]));
   for (int s = 0; s < STREAMS; s++) LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[s].handle));
   support_expect_nothing_live(own->runtime);

@@ -10,16 +10,19 @@
 #include "base/size.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/cancelled.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
-typedef struct scene {
+typedef struct scene scene;
+
+struct scene {
   pinned_fixture own;
   void *block; /* the test's, or what the call got */
   lade_event event;
   lade_status status;
-  bool returned;
-} scene;
+  void (*make)(scene *s); /* the call */
+};
 
 static void alloc_small(scene *s) { s->status = lade_pinned_alloc(s->own.pool, LADEI_MIB, &s->block); }
 static void alloc_large(scene *s) { s->status = lade_pinned_alloc(s->own.pool, 8 * LADEI_MIB, &s->block); }
@@ -90,19 +93,9 @@ static void cancellation_point(void *user, const char *op) {
   pthread_testcancel();
 }
 
-/* Cancelled before the call: the first cancellation point that is let through ends the thread. */
-static void *be_cancelled(void *user) {
-  int before;
-  void **arguments = user;
-  scene *s = arguments[0];
-  const call *one = arguments[1];
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-  pthread_cancel(pthread_self());
-  pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
-  one->make(s);
-  s->returned = true;
-  pthread_testcancel();
-  return NULL;
+static void call_make(void *user) {
+  scene *s = user;
+  s->make(s);
 }
 
 static void scene_prepare(scene *s, const call *one) {
@@ -131,21 +124,18 @@ static void scene_check(scene *s, const call *one) {
 LADE_TEST(PinnedCancellation, CallsComeToTheirEnd) {
   for (size_t i = 0; i < sizeof calls / sizeof calls[0] && !lade_test_has_failed(); i++) {
     scene s;
-    void *arguments[] = {&s, (void *)&calls[i]}, *result = NULL;
     lade_pinned_options options = pinned_fixture_options();
-    pthread_t thread;
     memset(&s, 0, sizeof s);
     options.event_batch = 1;
     options.prefault_threads = 2;
     if (!pinned_fixture_open(&s.own, support_interposer_open("cpu", NULL), &options)) return;
     scene_prepare(&s, &calls[i]);
     support_on_call(s.own.runtime, cancellation_point, NULL);
-    LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, be_cancelled, arguments), 0);
-    pthread_join(thread, &result);
+    s.make = calls[i].make;
+    bool returned = support_call_cancelled(call_make, &s);
     support_on_call(s.own.runtime, NULL, NULL);
-    LADE_EXPECT_EQ_PTR(result, PTHREAD_CANCELED);
-    if (!s.returned) LADE_FAIL("%s: the thread ended inside the call", calls[i].name);
-    if (!s.returned) return; /* what follows may wait for it for ever */
+    if (!returned) LADE_FAIL("%s: the thread ended inside the call", calls[i].name);
+    if (!returned) return; /* what follows may wait for it for ever */
     LADE_EXPECT_OK(s.status);
     scene_check(&s, &calls[i]);
     pinned_fixture_close(&s.own);
