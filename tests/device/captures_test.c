@@ -58,32 +58,11 @@ static bool fixture_open(device_fixture *f, const char *name, bool expandable) {
 
 /* ---- Hazard H9: uses noted while anybody captures ----------------------------------------------------------------- */
 
-/* Two blocks of stream 0, the second one free; work on stream 1, which uses the first one, waits for the gate. */
-static bool use_open(device_fixture *f, const char *name, support_gate *gate, char **out_used, char **out_free) {
-  if (!fixture_open(f, name, false)) return false;
-  *out_used = device_fixture_alloc(f, 1000, 0);
-  *out_free = device_fixture_alloc(f, 1000, 0);
-  device_fixture_free(f, *out_free);
-  LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[1]));
-  return support_gate_close(gate, f->runtime, f->streams[1]);
-}
-
-/* While stream 1 is held, the block that it uses must not come back; afterwards it must. */
-static void use_close(device_fixture *f, support_gate *gate, char *used, char *other) {
-  LADE_EXPECT_EQ_PTR(device_fixture_alloc(f, 1000, 0), other);
-  support_gate_open(gate);
-  LADE_EXPECT(support_wait_stream(f->runtime, f->streams[1]));
-  LADE_EXPECT_EQ_PTR(device_fixture_alloc(f, 1000, 0), used);
-  device_fixture_free(f, used);
-  device_fixture_free(f, other);
-  device_fixture_close(f);
-}
-
 LADE_TEST_P(hazard_H09, StreamThatDoesNotCaptureIsWaitedFor, SUPPORT_RUNTIMES, name) {
   device_fixture f;
   support_gate gate;
   char *used, *other;
-  if (!use_open(&f, name, &gate, &used, &other)) return;
+  if (!device_fixture_use_open(&f, name, &gate, &used, &other)) return;
   ladei_stream on = device_fixture_resolve(&f, 2);
   capture_begin(&f, &on);
   pool_begin(&f, pool_one, 2);
@@ -93,7 +72,7 @@ LADE_TEST_P(hazard_H09, StreamThatDoesNotCaptureIsWaitedFor, SUPPORT_RUNTIMES, n
   LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
   graph_destroy(&f, capture_end(&f, &on));
   LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
-  use_close(&f, &gate, used, other);
+  device_fixture_use_close(&f, &gate, used, other);
 }
 
 /* ... and need not wait for the end of a capture that it has no part in. */
@@ -101,7 +80,7 @@ LADE_TEST_P(hazard_H09, BlocksComeBackBesideACapture, SUPPORT_RUNTIMES, name) {
   device_fixture f;
   support_gate gate;
   char *used, *other;
-  if (!use_open(&f, name, &gate, &used, &other)) return;
+  if (!device_fixture_use_open(&f, name, &gate, &used, &other)) return;
   ladei_stream on = device_fixture_resolve(&f, 2);
   pool_begin(&f, pool_one, 2);
   capture_begin(&f, &on);
@@ -332,24 +311,6 @@ static void raw_cached(const device_fixture *f, lade_stream stream) {
   LADE_EXPECT_OK(lade_device_free(f->allocator, a));
 }
 
-/* A question to the legacy stream breaks captures of blocking streams, not others. */
-LADE_TEST_P(DeviceCaptures, MemoryOfTheLegacyStreamStaysBesideABlockingCapture, SUPPORT_RUNTIMES, name) {
-  device_fixture f;
-  if (!fixture_open(&f, name, false)) return;
-  ladei_stream blocking = blocking_create(&f), on = device_fixture_resolve(&f, 0);
-  raw_cached(&f, NULL);
-  capture_begin(&f, &blocking);
-  device_fixture_empty_cache(&f);
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 1);
-  graph_destroy(&f, capture_end(&f, &blocking));
-  capture_begin(&f, &on);
-  device_fixture_empty_cache(&f);
-  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 0);
-  graph_destroy(&f, capture_end(&f, &on));
-  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, blocking.handle));
-  device_fixture_close(&f);
-}
-
 static void *empty_cache_elsewhere(void *user) {
   device_fixture *f = user;
   LADE_EXPECT_OK(lade_device_empty_cache(f->allocator));
@@ -362,23 +323,33 @@ static void empty_in_thread(device_fixture *f) {
   pthread_join(thread, NULL);
 }
 
-/* Another thread cannot name this thread's own stream. The device was waited for. */
-LADE_TEST_P(DeviceCaptures, MemoryOfAThreadsOwnStreamGoesByTheLegacyStream, SUPPORT_RUNTIMES, name) {
+/* Memory of `stream` stays while a blocking stream captures, and goes while another one does. */
+static void legacy_run(const char *name, lade_stream stream, void (*empty)(device_fixture *f)) {
   device_fixture f;
   if (!fixture_open(&f, name, false)) return;
   ladei_stream blocking = blocking_create(&f), on = device_fixture_resolve(&f, 0);
-  raw_cached(&f, LADE_STREAM_PER_THREAD);
+  raw_cached(&f, stream);
   capture_begin(&f, &blocking);
-  empty_in_thread(&f);
+  empty(&f);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 1);
   graph_destroy(&f, capture_end(&f, &blocking));
   capture_begin(&f, &on);
-  empty_in_thread(&f);
+  empty(&f);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 0);
   graph_destroy(&f, capture_end(&f, &on));
   LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "device_synchronize"), 0);
   LADE_EXPECT_OK(lade_stream_destroy(f.runtime, blocking.handle));
   device_fixture_close(&f);
+}
+
+/* A question to the legacy stream breaks captures of blocking streams, not others. */
+LADE_TEST_P(DeviceCaptures, MemoryOfTheLegacyStreamStaysBesideABlockingCapture, SUPPORT_RUNTIMES, name) {
+  legacy_run(name, NULL, device_fixture_empty_cache);
+}
+
+/* Another thread cannot name this thread's own stream. The device was waited for. */
+LADE_TEST_P(DeviceCaptures, MemoryOfAThreadsOwnStreamGoesByTheLegacyStream, SUPPORT_RUNTIMES, name) {
+  legacy_run(name, LADE_STREAM_PER_THREAD, empty_in_thread);
 }
 
 LADE_TEST_P(DeviceCaptures, CapturingStreamWithMemoryIsNotRetired, SUPPORT_RUNTIMES, name) {

@@ -119,30 +119,6 @@ LADE_TEST_P(DeviceRuntimes, CapturesAllocateFromTheirPool, SUPPORT_RUNTIMES, nam
 static const lade_device_pool_id pool_one = {1, 0};
 static const lade_device_pool_id pool_two = {2, 0};
 
-/* Two blocks of stream 0 in one segment, the second one free; work on stream 1 that waits for the gate. */
-static bool hazard_open(device_fixture *f, const char *name, support_gate *gate, char **out_used, char **out_free) {
-  lade_device_options options;
-  lade_device_options_init(&options);
-  options.event_batch = 1;
-  if (!device_fixture_open_bytes(f, name, &options)) return false;
-  *out_used = device_fixture_alloc(f, 1000, 0);
-  *out_free = device_fixture_alloc(f, 1000, 0);
-  device_fixture_free(f, *out_free);
-  LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[1]));
-  return support_gate_close(gate, f->runtime, f->streams[1]);
-}
-
-/* While stream 1 is held, the block that it uses must not come back; afterwards it must. */
-static void hazard_close(device_fixture *f, support_gate *gate, char *used, char *other) {
-  LADE_EXPECT_EQ_PTR(device_fixture_alloc(f, 1000, 0), other);
-  support_gate_open(gate);
-  LADE_EXPECT(support_wait_stream(f->runtime, f->streams[1]));
-  LADE_EXPECT_EQ_PTR(device_fixture_alloc(f, 1000, 0), used);
-  device_fixture_free(f, used);
-  device_fixture_free(f, other);
-  device_fixture_close(f);
-}
-
 static void pool_leave(device_fixture *f, lade_device_pool_id pool) {
   LADE_EXPECT_OK(lade_device_pool_end(f->allocator, pool));
   LADE_EXPECT_OK(lade_device_pool_release(f->allocator, pool));
@@ -153,7 +129,7 @@ LADE_TEST_P(hazard_H09, UseOutsideTheCaptureIsHonoured, SUPPORT_RUNTIMES, name) 
   device_fixture f;
   support_gate gate;
   char *used, *other;
-  if (!hazard_open(&f, name, &gate, &used, &other)) return;
+  if (!device_fixture_use_open(&f, name, &gate, &used, &other)) return;
   device_fixture_fill(&f, used, 1, 1000, 1); /* outside: runs when the gate opens */
   LADE_EXPECT_OK(lade_device_record_stream(f.allocator, used, f.streams[1]));
   const lade_runtime_ops *ops = f.runtime->ops;
@@ -166,7 +142,7 @@ LADE_TEST_P(hazard_H09, UseOutsideTheCaptureIsHonoured, SUPPORT_RUNTIMES, name) 
   pool_leave(&f, pool_one);
   LADE_ASSERT_OK(ops->capture_end(f.runtime->self, &on, &graph));
   if (graph != NULL) LADE_EXPECT_OK(ops->graph_destroy(f.runtime->self, graph));
-  hazard_close(&f, &gate, used, other);
+  device_fixture_use_close(&f, &gate, used, other);
 }
 
 /* The other way round in time, and for the block's next owner: what a capture noted once must not excuse a use later. */
@@ -174,7 +150,7 @@ LADE_TEST_P(hazard_H09, NoteOfAFormerCaptureExcusesNothing, SUPPORT_RUNTIMES, na
   device_fixture f;
   support_gate gate;
   char *used, *other;
-  if (!hazard_open(&f, name, &gate, &used, &other)) return;
+  if (!device_fixture_use_open(&f, name, &gate, &used, &other)) return;
   support_gate_open(&gate);
   LADE_EXPECT(support_wait_stream(f.runtime, f.streams[1]));
   LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[0], 1));
@@ -191,7 +167,7 @@ LADE_TEST_P(hazard_H09, NoteOfAFormerCaptureExcusesNothing, SUPPORT_RUNTIMES, na
   LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, pool_two, &f.streams[0], 1));
   device_fixture_free(&f, used); /* deferred */
   pool_leave(&f, pool_two);
-  hazard_close(&f, &gate, used, other);
+  device_fixture_use_close(&f, &gate, used, other);
 }
 
 /* Memory of an expandable segment through descriptors; the receiver is this process again. */

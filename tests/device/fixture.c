@@ -109,3 +109,26 @@ void device_fixture_release(device_fixture *f, int stream) {
   LADE_EXPECT_OK(lade_soft_stream_release(f->runtime, f->streams[stream]));
   LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[stream]));
 }
+
+bool device_fixture_use_open(device_fixture *f, const char *runtime, support_gate *gate, char **out_used,
+                             char **out_free) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.event_batch = 1;
+  if (!device_fixture_open_bytes(f, runtime, &options)) return false;
+  *out_used = device_fixture_alloc(f, 1000, 0);
+  *out_free = device_fixture_alloc(f, 1000, 0);
+  device_fixture_free(f, *out_free);
+  LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[1]));
+  return support_gate_close(gate, f->runtime, f->streams[1]);
+}
+
+void device_fixture_use_close(device_fixture *f, support_gate *gate, char *used, char *other) {
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(f, 1000, 0), other);
+  support_gate_open(gate);
+  LADE_EXPECT(support_wait_stream(f->runtime, f->streams[1]));
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(f, 1000, 0), used);
+  device_fixture_free(f, used);
+  device_fixture_free(f, other);
+  device_fixture_close(f);
+}
