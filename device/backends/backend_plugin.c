@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pluggable backend: memory from callbacks of the program's. The ledger keeps size, device and stream of each block
- * for the callbacks, tells wrong pointers apart, waits for other streams and counts; the program allocates and frees.
+ * The pluggable backend: memory from callbacks of the program. The ledger keeps size, device and stream of each block
+ * for the callbacks, distinguishes wrong pointers, waits for other streams and counts; the program allocates and frees.
  *
  * G1  The table of an allocator has a function for each callback that the program gave, and NULL for the others: so a
  *     call that needs a callback which is missing is refused by name.

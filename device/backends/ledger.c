@@ -27,8 +27,8 @@ static ladei_device_record *record_of_ticket(ladei_retire_ticket *ticket) {
 
 /*
  * Note [Nested calls]. The source of the pluggable backend is the program's, as its reclaimers are. One that calls the
- * allocator it serves, in the same thread, does so inside of a request or of a free, that others may be waiting for. So
- * it waits for nobody: what its thread is in is told by this list, innermost first.
+ * allocator it serves, in the same thread, does so inside of a request or a free that others may be waiting for. So it waits
+ * for no other thread: this list names the calls that its thread is in, innermost first.
  */
 typedef struct nested_call {
   struct nested_call *outer;
@@ -48,7 +48,7 @@ static void nested_call_begin(const lade_device_allocator *allocator, nested_cal
 
 static void nested_call_end(const nested_call *call) { nested_calls = call->outer; }
 
-/* This thread has given memory back, which is no news for what it is in. */
+/* This thread has given memory back, which its own outer calls know. */
 static void nested_calls_return(const lade_device_allocator *allocator) {
   for (nested_call *call = nested_calls; call != NULL; call = call->outer)
     if (call->allocator == allocator) call->returns++;
@@ -337,7 +337,7 @@ static bool reclaim(lade_device_allocator *allocator) {
   return freed;
 }
 
-/* A request on its way, a climb as in slow_path.c: all that may find memory missing for a while only. */
+/* A request on its slow path (slow_path.c): all that may find memory missing for a while only. */
 typedef struct ledger_request {
   size_t bytes;
   const ladei_stream *stream;
@@ -353,7 +353,7 @@ static bool returns_seen(lade_device_allocator *allocator, const ledger_request 
   return more;
 }
 
-/* `step` beside others; *out_beside: others took or gave meanwhile. What is nested in a climb is a part of it. */
+/* `step` beside others; *out_beside: others took or gave meanwhile. What is nested in a slow path belongs to it. */
 static lade_status request_slow_path(lade_device_allocator *allocator, ledger_request *request,
                                      lade_status (*step)(lade_device_allocator *allocator, ledger_request *request),
                                      bool *out_beside) {
@@ -408,8 +408,8 @@ static lade_status request_alone(lade_device_allocator *allocator, ledger_reques
   return status;
 }
 
-/* Memory ran out: what is done with goes back, the program's reclaimers are asked, outside of any climb; then everything is
- * waited for; then once more, when others have had a hand in it. */
+/* Memory ran out: what is finished goes back, and the program's reclaimers are asked, outside of the slow path; then everything
+ * is waited for; then again, alone, after other threads moved memory meanwhile. */
 static lade_status request_retry(lade_device_allocator *allocator, ledger_request *request, lade_status status) {
   uint64_t given = 0;
   bool beside = false;

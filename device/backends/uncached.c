@@ -147,7 +147,7 @@ static lade_status uncached_free(lade_device_allocator *allocator, void *pointer
   return status;
 }
 
-/* ---- What tells the two kinds apart ------------------------------------------------------------------------------ */
+/* ---- Calls on both kinds ------------------------------------------------------------------------------------------ */
 
 static lade_status uncached_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   return is_direct(allocator, pointer) ? LADE_OK : ladei_device_native_record_stream(allocator, pointer, stream);

@@ -60,7 +60,7 @@ void ladei_device_block_map_remove(ladei_device_block_map *map, uint64_t address
   size_t gap = ladei_device_block_map_slot(table, address);
   assert(ladei_device_block_map_at(table, gap) != NULL);
   map->count--;
-  /* Each later entry of the run that may stand in the gap moves there and leaves the next gap (I2). */
+  /* Each later entry of the run that may be in the gap moves there and leaves the next gap (I2). */
   struct ladei_device_block *block;
   for (size_t slot = (gap + 1) & table->mask; (block = ladei_device_block_map_at(table, slot)) != NULL;
        slot = (slot + 1) & table->mask) {

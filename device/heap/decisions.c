@@ -5,7 +5,7 @@
  * Free set of a pool, in its order (stream, size, address):
  *   s1: 512 @a  512 @c  4096 @b   s2: 1024 @d ...
  * so the first entry at or after (stream, size, 0) is the smallest block that fits, at the lowest address; one of
- * another stream means that there is none. (free_set.h keeps it in parts, by classes of sizes.)
+ * another stream means that there is none. (free_set.h keeps a set for each class of sizes.)
  *
  * Locks: the allocator's lock.
  */
@@ -73,7 +73,7 @@ ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_devi
   ladei_device_block *block = best_fit(heap, pool, stream_key, rounded);
   if (block == NULL) return NULL;
   size_t limit = heap->settings.max_split_bytes;
-  /* An oversize block is never cut: it may serve oversize requests only, and only those that nearly fill it. */
+  /* An oversize block is never split: it may serve oversize requests only, and only those that nearly fill it. */
   if (rounded < limit && block->size >= limit) return NULL;
   if (rounded >= limit && block->size >= rounded + heap->settings.max_unsplit_slack) return NULL;
   return block;
@@ -146,7 +146,7 @@ void ladei_device_heap_pick_aged(ladei_device_heap *heap, uint64_t target, ladei
   }
 }
 
-/* Detaches the granules that a free block covers wholly; what is left of it at its edges stays free. */
+/* Removes the granules that a free block covers wholly; what is left of it at its edges stays free. */
 static void block_leave_granules(ladei_device_heap *heap, ladei_device_block *block, ladei_device_block_list *leaving) {
   const ladei_device_heap_segment *segment = block->segment;
   size_t granule = segment->granules->bytes;

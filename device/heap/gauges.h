@@ -9,7 +9,7 @@
  *
  * so taking a block moves two words and compares two peaks, and giving it back moves two words.
  *
- * G1  peak of a part >= its current; sum_peak >= the sum of both currents.
+ * G1  peak of a pool >= its current; sum_peak >= the sum of both currents.
  * G2  `start` is what `current` was when the sums were last reset.
  * Locks: the allocator's lock.
  */
@@ -66,7 +66,7 @@ static inline void ladei_device_gauge_lower(ladei_device_gauge *gauge, uint64_t 
   gauge->freed += amount;
 }
 
-/* Both parts together. */
+/* Both pools together. */
 static inline uint64_t ladei_device_gauges_current(const ladei_device_gauges *gauges) {
   return gauges->pool[false].current + gauges->pool[true].current;
 }

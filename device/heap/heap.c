@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks and segments of one device; model and invariants in heap.h. Here: records, the two sets, cutting and merging,
+ * Blocks and segments of one device; model and invariants in heap.h. Here: records, the two sets, splitting and coalescing,
  * and the two ends of a block's life.
  */
 #include "device/heap/heap.h"
@@ -73,7 +73,7 @@ static inline ladei_device_block *record_take(ladei_device_heap *heap) {
 
 static void record_give(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  assert(block->state == LADEI_DEVICE_HEAP_BUSY); /* whoever still holds the record sees no block handed out */
+  assert(block->state == LADEI_DEVICE_HEAP_BUSY); /* a thread that still holds the record sees no block handed out */
   if (heap->spare_count < SPARES_MAX) {
     block->chain = heap->spares;
     heap->spares = block;
@@ -301,14 +301,14 @@ static inline void record_prefetch(const ladei_device_block *block) {
     __builtin_prefetch((const void *)line, 1);
 }
 
-void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_lookahead part) {
-  if (part == LADEI_DEVICE_HEAP_START) {
+void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_lookahead what) {
+  if (what == LADEI_DEVICE_HEAP_START) {
     ladei_device_block_map_prefetch(&heap->starts, address);
     return;
   }
   const ladei_device_block *block = ladei_device_block_map_get(&heap->starts, address);
   if (block == NULL) return;
-  if (part == LADEI_DEVICE_HEAP_BLOCK) {
+  if (what == LADEI_DEVICE_HEAP_BLOCK) {
     record_prefetch(block);
   } else {
     record_prefetch(block->previous);
@@ -390,7 +390,7 @@ static void block_enter_set(ladei_device_block *block) {
   }
 }
 
-/* ---- Cutting and merging ----------------------------------------------------------------------------------------- */
+/* ---- Splitting and coalescing ------------------------------------------------------------------------------------ */
 
 ladei_device_block *ladei_device_block_split(ladei_device_heap *heap, ladei_device_block *block, size_t low_bytes) {
   ladei_device_heap_assert_locked(heap);
@@ -407,7 +407,7 @@ ladei_device_block *ladei_device_block_split(ladei_device_heap *heap, ladei_devi
   return upper;
 }
 
-/* Lets a block grow up over its BUSY next neighbour. */
+/* A block grows up over its BUSY next neighbour. */
 static void block_coalesce_above(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_block *gone = block->next;
   assert(gone->state == LADEI_DEVICE_HEAP_BUSY && gone->mapped == block->mapped);
@@ -423,7 +423,7 @@ void ladei_device_block_coalesce_next(ladei_device_heap *heap, ladei_device_bloc
   block_coalesce_above(heap, block);
 }
 
-/* Cuts the low bytes off a FREE block, which stays FREE; returns the new, BUSY lower part. Room was reserved. */
+/* Splits the low bytes off a FREE block, which stays FREE; returns the new, BUSY lower block. Room was reserved. */
 static inline ladei_device_block *block_split_low(ladei_device_heap *heap, ladei_device_block *block,
                                                   size_t low_bytes) {
   assert(block->state == LADEI_DEVICE_HEAP_FREE && low_bytes > 0 && low_bytes < block->size);
@@ -442,7 +442,7 @@ static inline ladei_device_block *block_split_low(ladei_device_heap *heap, ladei
   return lower;
 }
 
-/* Lets a FREE block grow down over its BUSY previous neighbour. */
+/* A FREE block grows down over its BUSY previous neighbour. */
 static inline void block_coalesce_previous(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_segment *segment = block->segment;
   ladei_device_block *gone = block->previous;
@@ -463,7 +463,7 @@ static bool block_coalescible(const ladei_device_block *block, const ladei_devic
   return neighbour != NULL && neighbour->state == (block->mapped ? LADEI_DEVICE_HEAP_FREE : LADEI_DEVICE_HEAP_HOLE);
 }
 
-/* What became one with a block. */
+/* The neighbours that a block was coalesced with. */
 typedef struct coalesced {
   uint64_t count;
   uint64_t bytes;
@@ -477,7 +477,7 @@ static coalesced neighbours_count(const ladei_device_block *previous, const lade
 }
 
 /* Makes a BUSY block FREE or HOLE, one with its equal neighbours. Returns the result. A free neighbour that grows keeps
- * its place in the set: mostly it is the block that this one was cut from. */
+ * its place in the set: mostly it is the block that this one was split from. */
 static inline __attribute__((always_inline)) ladei_device_block *
 block_settle(ladei_device_heap *heap, ladei_device_block *block, coalesced *out) {
   ladei_device_block *previous = block_coalescible(block, block->previous) ? block->previous : NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The heap of one device: segments, blocks and pools, and every decision about them. Makes no driver call; what needs
- * one is detached here, called for elsewhere (driver.c) with no lock held, and committed here again.
+ * The heap of one device: segments, blocks and pools, and every decision about them. Makes no driver call: a
+ * block that needs one is removed here, the call is made elsewhere (native/) with no lock held, and committed here again.
  *
  *   segment |-- ALLOCATED --|-- FREE --|-- PENDING --|        one driver allocation, or
  *   segment |-- ALLOCATED --|-- FREE --|----- HOLE -----|     one reservation of addresses, mapped in part
@@ -11,7 +11,7 @@
  *   ALLOCATED handed out
  *   PENDING   freed; its ticket waits in runtime/retire for the other streams that used it
  *   DEFERRED  freed with uses by other streams of the capture under way into its pool; it comes back after the capture
- *   BUSY      detached for a driver call in flight, or on its way to the requester; touched by its detacher only
+ *   BUSY      removed for a driver call in flight, or on its way to the requester; touched by the thread that removed it only
  *   RECENT    cached too, but not in the set yet: coalescing is deferred (recent.h)
  *
  *   BUSY --insert---> FREE, HOLE --remove------> BUSY        in the cache
@@ -28,7 +28,7 @@
  * I3  No two neighbours are both FREE, and no two both HOLE. (A RECENT block counts as one with the FREE block above it, and
  *     without one as FREE: for I9, and for everybody but this folder and the recount. K1 to K4 in recent.h.)
  * I4  A block is a multiple of 512 bytes; a HOLE begins and ends at granules of its segment.
- * I5  `starts` and the segment's start bits name exactly the starts of all blocks, but for segments that are hidden while
+ * I5  `starts` and the segment's start bits name exactly the starts of all blocks, except of segments that are hidden while
  *     the driver takes them back. Those are in `hidden`, and counted, until the driver has said that they are gone, or
  *     has handed out their addresses again.
  * I6  Only HOLE and BUSY blocks may be unmapped; the ticket of a FREE or RECENT block or HOLE is idle, but for a note that
@@ -251,7 +251,7 @@ static inline bool ladei_device_heap_reserve(ladei_device_heap *heap, size_t blo
   return there || ladei_device_heap_reserve_more(heap, blocks);
 }
 
-/* The counters as users see them, but for those of other parts; struct_size is set. */
+/* The counters as users see them, except those that runtime/retire keeps; struct_size is set. */
 lade_device_stats ladei_device_heap_stats(const ladei_device_heap *heap);
 
 /* ---- Segments ---------------------------------------------------------------------------------------------------- */
@@ -312,7 +312,7 @@ static inline bool ladei_device_block_is_split(const ladei_device_block *block) 
 
 /* The block that an address lies in, any state; NULL if in none. Exact starts take one probe. */
 ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64_t address);
-/* Without the lock: the block that is handed out and starts at the address; NULL if it is hard to tell. */
+/* Without the lock: the block that is handed out and starts at the address; NULL if that is uncertain. */
 ladei_device_block *ladei_device_heap_peek(const ladei_device_heap *heap, uint64_t address);
 
 /* What a free of the block at an address will look at, in the order in which one leads to the next. */
@@ -321,16 +321,16 @@ typedef enum ladei_device_heap_lookahead {
   LADEI_DEVICE_HEAP_BLOCK,  /* its record */
   LADEI_DEVICE_HEAP_BESIDE, /* the records of its neighbours */
 } ladei_device_heap_lookahead;
-/* Brings a part into the cache, for who knows such calls in advance. Changes nothing; any address will do. */
-void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_lookahead part);
+/* Brings it into the processor's cache, for a caller that knows its frees in advance. Changes nothing; any address will do. */
+void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_lookahead what);
 
 /* Takes a FREE block or HOLE out of its set: BUSY. */
 void ladei_device_block_remove(ladei_device_block *block);
-/* Makes a BUSY block FREE or HOLE, as it is mapped or not, merging it with equal neighbours. Returns the result. */
+/* Makes a BUSY block FREE or HOLE, as it is mapped or not, coalescing it with equal neighbours. Returns the result. */
 ladei_device_block *ladei_device_block_insert(ladei_device_heap *heap, ladei_device_block *block);
-/* Cuts a BUSY block after `low_bytes`; returns the new, BUSY upper part. Room for one block was reserved. */
+/* Splits a BUSY block after `low_bytes`; returns the new, BUSY upper block. Room for one block was reserved. */
 ladei_device_block *ladei_device_block_split(ladei_device_heap *heap, ladei_device_block *block, size_t low_bytes);
-/* Lets a BUSY block swallow its BUSY next neighbour. */
+/* Coalesces a BUSY block with its BUSY next neighbour, whose record goes. */
 void ladei_device_block_coalesce_next(ladei_device_heap *heap, ladei_device_block *block);
 
 /*
@@ -345,7 +345,7 @@ void ladei_device_block_hand_out_whole(ladei_device_heap *heap, ladei_device_blo
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block);
 /* In between, where other streams still use it: it becomes PENDING or DEFERRED. */
 void ladei_device_block_free_wait(ladei_device_heap *heap, ladei_device_block *block, ladei_device_block_state state);
-/* Second half: nothing uses the block any more. It becomes FREE and merges. */
+/* Second half: nothing uses the block any more. It becomes FREE and coalesces. */
 void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_block *block);
 
 /* ---- Decisions --------------------------------------------------------------------------------------------------- */
@@ -354,7 +354,7 @@ void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_bloc
 ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                              uint64_t stream_key, size_t rounded);
 
-/* Blocks that leave: detached, linked through `chain` in order. */
+/* Blocks that go back to the driver: removed, linked through `chain` in order. */
 typedef struct ladei_device_block_list {
   ladei_device_block *first;
   ladei_device_block **end; /* where the next one is linked in */

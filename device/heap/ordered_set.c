@@ -66,7 +66,7 @@ static ladei_device_order_node *node_rotate(ladei_device_ordered_set *set, ladei
   return risen;
 }
 
-/* Restores I4 of a node whose subtree on `side` is higher by 2. Returns the node that stands there now; it is EVEN
+/* Restores I4 of a node whose subtree on `side` is higher by 2. Returns the node that is there now; it is EVEN
  * exactly if the whole has become lower by 1. */
 static ladei_device_order_node *node_rebalance(ladei_device_ordered_set *set, ladei_device_order_node *node, int side) {
   ladei_device_order_node *child = node->child[side];

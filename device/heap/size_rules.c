@@ -15,7 +15,7 @@ size_t ladei_device_round_to_division(size_t size, uint64_t divisions) {
   return step == 0 ? 2 * power : round_up(size, step);
 }
 
-/* The table holds one entry per power of two from 1 MiB up; the first and last also stand for what is beyond. */
+/* The table holds one entry per power of two from 1 MiB up; the first and last also serve what is beyond. */
 static uint64_t divisions_for(const ladei_device_settings *settings, size_t size) {
   unsigned log = ladei_log2_floor(size);
   unsigned entry = log < 20 ? 0 : log - 20;

@@ -33,10 +33,10 @@ typedef struct ladei_device_settings {
   size_t large_segment_bytes;  /* also the granule of large expandable segments */
   size_t max_unsplit_slack;    /* an oversize block serves requests that leave less than this of it unused */
   bool expandable_segments;
-  bool expandable_private_pools;                     /* ... in private pools too */
-  bool expandable_ipc;                               /* what is mapped into them can be given to other processes */
-  bool newest_pool;                                  /* of several captures that take a stream, the newest gets it */
-  bool reference;                                    /* decide as the reference also where lade decides otherwise */
+  bool expandable_private_pools; /* ... in private pools too */
+  bool expandable_ipc;           /* what is mapped into them can be given to other processes */
+  bool newest_pool;              /* of several captures that take a stream, the newest gets it */
+  bool reference;                /* decide as PyTorch's allocator also where lade decides otherwise */
   uint64_t divisions[LADEI_DEVICE_DIVISION_ENTRIES]; /* steps per power of two, by floor(log2 size) - 20; 0 or 1: off */
 } ladei_device_settings;
 
@@ -51,7 +51,7 @@ static inline bool ladei_device_is_small(size_t rounded) { return rounded <= LAD
 /* Bytes to ask the driver for when a rounded request finds no block. */
 size_t ladei_device_heap_segment_bytes(const ladei_device_settings *settings, size_t rounded);
 
-/* Whether a block that exceeds the rounded request by `remaining` is cut. */
+/* Whether a block that exceeds the rounded request by `remaining` is split. */
 static inline bool ladei_device_split_wanted(const ladei_device_settings *settings, bool small_pool, size_t rounded,
                                              size_t remaining) {
   if (small_pool || settings->expandable_segments) return remaining >= LADEI_DEVICE_BLOCK_QUANTUM;

@@ -2,7 +2,7 @@
 /*
  * Start bits; model in start_bits.h.
  *
- * I1  A bit of level n + 1 is set exactly when the word of level n that it stands for is not zero.
+ * I1  A bit of level n + 1 is set exactly when the word of level n that it summarises is not zero.
  * I2  The topmost level is one word.
  */
 #include "device/heap/start_bits.h"

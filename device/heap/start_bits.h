@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Start bits: one bit per 512-byte granule of a segment, set where a block starts. Answers which block an address
- * inside a segment lies in, in constant time (one step per level), without a second tree that every split and merge
- * would have to keep.
+ * inside a segment lies in, in constant time (one step per level), without a second tree that every split and
+ * coalescing would have to keep.
  *
  *   level 2   word 0: which words of level 1 are not zero
  *   level 1   word i: which words of level 0 are not zero
  *   level 0   word i: which granules 64 i .. 64 i + 63 start a block
  *
  * The words of a large reservation come as zero pages from the system and stay untouched where no block starts.
- * Segments beyond 1 TiB, which only devices of addresses have, get no bits; their owner walks the blocks instead.
+ * Segments beyond 1 TiB, which only devices of addresses have, get no bits; the heap walks their blocks instead.
  * Locks: the caller's.
  */
 #ifndef LADE_DEVICE_HEAP_START_BITS_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The native backend: lade's own cache. Its calls, and the ladder that an allocation climbs.
+ * The native backend: lade's own cache. Its calls, and the slow path of an allocation.
  *
  *   poll finished uses -> best fit -> poll again, closing batches -> reclaimers -> old cached segments (if asked for) ->
  *   new memory -> oversize blocks back, new memory -> everything cached back, new memory -> error
@@ -8,10 +8,10 @@
  * Each step stops at the first block. Nothing is changed for the request itself before it has its block, so a step that
  * fails leaves only what it gave back or found finished.
  *
- * A1  A block is handed out, and taken back, under one hold of the lock; so its state tells the truth about a pointer.
- * A2  A block that is handed out changes neither its record nor the fields that name its place, so its owner finds it
- *     without the lock (ladei_device_heap_peek). Where that fails, the lock tells what is the matter.
- * A3  Static probes for tracers, a no-op each while nobody traces: lade:device_alloc (address, device, bytes asked for,
+ * A1  A block is handed out, and taken back, under one hold of the lock; so its state is that of the pointer.
+ * A2  A block that is handed out changes neither its record nor its address, so a call finds it without the lock
+ *     (ladei_device_heap_peek). Where that fails, the search under the lock says why.
+ * A3  Static probes for tracers, each a no-op without a tracer: lade:device_alloc (address, device, bytes asked for,
  *     stream id) and lade:device_free (address), in the order of the changes.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
@@ -107,7 +107,7 @@ static lade_status pending_wait(lade_device_allocator *allocator) {
 }
 
 /*
- * Waits for all pending blocks and gives back everything cached, but what would break a capture: *out_kept bytes. Goes on
+ * Waits for all pending blocks and gives back everything cached, except what would break a capture: *out_kept bytes. Goes on
  * after a failed wait: what is cached can go all the same. Returns the first failure. Lock held, released in between.
  */
 static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_kept) {
@@ -148,7 +148,7 @@ static void cache_collect(lade_device_allocator *allocator, ladei_device_request
   request->kept_bytes += leaving.kept_bytes;
 }
 
-/* ---- The ladder -------------------------------------------------------------------------------------------------- */
+/* ---- Slow path --------------------------------------------------------------------------------------------------- */
 
 static lade_status request_grow_once(lade_device_allocator *allocator, const ladei_device_request *request,
                                      ladei_device_block **out) {
@@ -187,7 +187,7 @@ static bool oversize_release(lade_device_allocator *allocator, ladei_device_requ
   return enough && status == LADE_OK;
 }
 
-/* Whether everything cached may go for a request. The reference gives nothing back while anybody captures. */
+/* Whether everything cached may go for a request. PyTorch's allocator gives nothing back during captures. */
 static bool flush_allowed(const lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   return allocator->captures == NULL || !allocator->heap.settings.reference;
@@ -215,7 +215,7 @@ static lade_status request_slow_path(lade_device_allocator *allocator, ladei_dev
   return status;
 }
 
-/* Once more, when others have had a hand in it. */
+/* Again, alone, after other threads moved memory meanwhile. */
 static lade_status request_slow_path_alone(lade_device_allocator *allocator, ladei_device_request *request,
                                            ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
@@ -242,7 +242,7 @@ static lade_status request_acquire(lade_device_allocator *allocator, ladei_devic
 }
 
 /* After a miss: closes the open batches of events and, where that finished any, looks again; then asks the program's
- * reclaimers and, if they freed anything, looks a last time; then climbs. */
+ * reclaimers and, if they freed anything, looks a last time; then grows or gives back. */
 static lade_status request_seek(lade_device_allocator *allocator, ladei_device_request *request,
                                 ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
@@ -405,7 +405,7 @@ static lade_status cache_flush_slow_path(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_slow_path entry;
   ladei_device_slow_path_begin(allocator, &entry);
-  uint64_t kept = 0; /* told by stats.capture_kept */
+  uint64_t kept = 0; /* counted in stats.capture_kept */
   lade_status status = cache_flush(allocator, &kept);
   (void)ladei_device_slow_path_end(allocator, &entry);
   return status;

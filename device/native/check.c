@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recount of the heap's invariants I1 to I11 (heap.h), K1 and K2 (recent.h), U2 (uses.c), H1 to H4 (history.h). Slow and without cleverness on
- * purpose: it shares no shortcut with the code it checks.
+ * Recount of the heap's invariants I1 to I11 (heap.h), K1 and K2 (recent.h), U2 (uses.c), H1 to H4 (history.h). Slow and simple
+ * on purpose: it shares no shortcut with the code it checks.
  *
  * Locks: the allocator's lock during the whole recount. No driver call.
  */
@@ -46,7 +46,7 @@ static bool block_is(const ladei_device_block *block, ladei_device_block_state s
   return block != NULL && block->state == state;
 }
 
-/* I9 of the block that `lowest` and those above it up to `highest` count as. */
+/* I9 (heap.h) of the block that `lowest` and those above it up to `highest` count as. */
 static void blocks_recount_split(heap_recount *r, const ladei_device_block *lowest, const ladei_device_block *highest) {
   bool small = lowest->segment->pool->is_small;
   bool split = lowest->previous != NULL || highest->next != NULL;
@@ -147,7 +147,7 @@ static void block_recount(heap_recount *r, const ladei_device_block *block) {
   case LADEI_DEVICE_HEAP_PENDING:
   case LADEI_DEVICE_HEAP_DEFERRED: block_recount_active(r, block); break;
   case LADEI_DEVICE_HEAP_RECENT: block_recount_recent(r, block); break;
-  case LADEI_DEVICE_HEAP_BUSY: break; /* its detacher's: counted as mapped or not, no more */
+  case LADEI_DEVICE_HEAP_BUSY: break; /* counted as mapped or not, no more */
   }
 }
 

@@ -4,7 +4,8 @@
  *
  * D1  growing_bytes sums what threads may get from the driver with the calls that they make or are about to make. It is
  *     taken under the hold of the lock that compares it with the limits, and given up when the memory is counted or gone:
- *     reserved + growing, and what the driver refused to take (expandable.c, E2), never exceed a limit by growing. (LADE_DEVICE_REFERENCE compares another figure, as PyTorch.)
+ *     reserved + growing, and what the driver refused to take (expandable.c, E2), never exceed a limit by growing. (LADE_DEVICE_REFERENCE
+ *     compares another figure, as PyTorch.)
  * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/native/driver.h"
@@ -43,7 +44,7 @@ lade_status ladei_device_driver_segment_free(lade_device_allocator *allocator, u
   return status;
 }
 
-/* Room for the segment's block and the one that a cut makes. */
+/* Room for the segment's block and the one that a split makes. */
 enum { BLOCKS_PER_SEGMENT = 2 };
 
 static lade_status records_missing(void) {

@@ -6,8 +6,8 @@
  *   reservation, 9/8 of the device   | mapped: blocks ........ | HOLE | mapped ... |          HOLE              |
  *   granules (2 MiB or 20 MiB)       |  h  |  h  |  h  |  h  |   0    |  h  |  h  |  0  |  0  |  0  | ...
  *
- * E1  Granules of mapped blocks have a handle and are mapped. Those of a BUSY block belong to its detacher, who works
- *     on them without the lock.
+ * E1  Granules of mapped blocks have a handle and are mapped. Those of a BUSY block belong to the thread that removed
+ *     it, which works on them without the lock.
  * E2  A granule of a HOLE has neither, except after a failed clean-up: then it keeps what the driver did not take back,
  *     and the next mapping of the granule uses it, or the next full flush tries again. Nothing is lost. `held_bytes` sums
  *     such granules; they are the allocator's memory, and so count against the limits, but are no reserved bytes.
@@ -197,7 +197,7 @@ lade_status ladei_device_expandable_unmap(lade_device_allocator *allocator, cons
   ladei_device_heap_segment *segment = block->segment;
   ladei_lock_assert_none_held();
   *out_gone = false;
-  /* The reference waits for the stream here, so this does also when it is idle. */
+  /* PyTorch's allocator waits for the stream here also when it is idle, and so does this. */
   lade_status status = ladei_device_segment_finish(allocator, segment, true);
   if (status != LADE_OK) return status;
   size_t first = (size_t)(block->address - segment->address) / segment->granules->bytes;
@@ -207,7 +207,7 @@ lade_status ladei_device_expandable_unmap(lade_device_allocator *allocator, cons
     if (refusal == LADE_OK) continue;
     if (status == LADE_OK) status = refusal;
     if (ladei_device_granule_at(segment->granules, first)->mapped)
-      return status; /* nothing is gone: the block stays as it was */
+      return status; /* nothing is unmapped: the block stays as it was */
   }
   *out_gone = true;
   return status;
@@ -348,7 +348,7 @@ static ladei_device_block *run_find(const ladei_device_request *request) {
   return NULL;
 }
 
-/* Detaches the run, so that no other thread takes part of it while memory is mapped. */
+/* Removes the run, so that no other thread takes any of it while memory is mapped. */
 static void run_remove(ladei_device_block *start, size_t size) {
   size_t total = 0;
   for (ladei_device_block *block = start; block != NULL && total < size; block = block->next) {
@@ -357,7 +357,7 @@ static void run_remove(ladei_device_block *start, size_t size) {
   }
 }
 
-/* Lets go of what is BUSY from `block` on, up to `size` bytes. */
+/* Inserts again what is BUSY from `block` on, up to `size` bytes. */
 static void run_insert(ladei_device_heap *heap, ladei_device_block *block, size_t size) {
   ladei_device_heap_assert_locked(heap);
   size_t total = 0;
@@ -379,12 +379,12 @@ static size_t run_missing(const ladei_device_block *block, size_t granule_bytes,
   size_t have = 0;
   size_t missing = 0;
   for (; block != NULL && have < size; block = block->next) {
-    size_t part = block->size;
+    size_t bytes = block->size;
     if (!block->mapped) {
-      part = granules_for(granule_bytes, ladei_size_min(size - have, block->size)) * granule_bytes;
-      missing += part;
+      bytes = granules_for(granule_bytes, ladei_size_min(size - have, block->size)) * granule_bytes;
+      missing += bytes;
     }
-    have += part;
+    have += bytes;
   }
   return missing;
 }
@@ -445,7 +445,7 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block
   return LADE_OK;
 }
 
-/* Lets a BUSY mapped block swallow the next block if that is free memory or a BUSY part of the run. */
+/* Coalesces a BUSY mapped block with the next block if that is free memory or a BUSY block of the run. */
 static bool block_coalesce_mapped(ladei_device_heap *heap, ladei_device_block *block, bool in_run) {
   ladei_device_recent_settle(heap);
   ladei_device_block *next = block->next;
@@ -457,14 +457,14 @@ static bool block_coalesce_mapped(ladei_device_heap *heap, ladei_device_block *b
 }
 
 /*
- * Maps along a detached run until it is one mapped block of at least `size` bytes. There is no way back from a mapping
+ * Maps along a removed run until it is one mapped block of at least `size` bytes. There is no way back from a mapping
  * that succeeded: after a failure what was mapped is free cached memory, what was not is a hole again.
  */
 static lade_status run_map(lade_device_allocator *allocator, ladei_device_block *block, size_t size, size_t *growing) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
-  size_t run_bytes = 0; /* of the detached run behind `block`, for letting go of it */
-  for (ladei_device_block *part = block; part != NULL && run_bytes < size; part = part->next) run_bytes += part->size;
+  size_t run_bytes = 0; /* of the removed run behind `block`, to insert it again */
+  for (const ladei_device_block *at = block; at != NULL && run_bytes < size; at = at->next) run_bytes += at->size;
   while (!block->mapped || block->size < size) {
     ladei_device_block *hole = block->mapped ? block->next : block;
     size_t missing = block->mapped ? size - block->size : size;

@@ -19,8 +19,8 @@
  * names: their memory stays without a question until its end (P3 in private_pool.c).
  *
  * F1  A last event is recorded once, and covers all work of its stream. It goes with the last segment that refers to it.
- * Locks: none are held here, except where told; `last` of a segment is set under the allocator's lock, when nobody gives
- * memory back, and not changed as long as the segment lives.
+ * Locks: none are held here; `last` of a segment is set under the allocator's lock, while no thread gives memory back, and
+ * does not change as long as the segment lives.
  */
 #include "device/native/finish.h"
 

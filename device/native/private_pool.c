@@ -10,7 +10,7 @@
  *     it is gone.
  * P2  A pool appears at most once among the captures under way, and then has use_count > 0 unless it was released
  *     during its capture. `capturing` says whether it does. As long as it does, the pool is there.
- * P3  When begin returns, nobody who gives memory back asks the streams that it names, and nobody will before the end.
+ * P3  When begin returns, no thread that gives memory back asks the streams that it names, and none will before the end.
  * Locks: the allocator's lock. No driver call, except resolving the streams named, before the lock.
  */
 #include "device/native/private_pool.h"

@@ -5,9 +5,9 @@
 
 #include "device/state/allocator.h"
 
-/* What a thread saw at the begin of its climb. */
+/* What a thread saw when it entered. */
 typedef struct ladei_device_slow_path {
-  bool beside; /* others were at it */
+  bool beside; /* others were in it */
   uint64_t slow_paths;
 } ladei_device_slow_path;
 
@@ -15,7 +15,7 @@ typedef struct ladei_device_slow_path {
  * any moment in between, so that what was found missing may be there. */
 void ladei_device_slow_path_begin(lade_device_allocator *allocator, ladei_device_slow_path *out);
 bool ladei_device_slow_path_end(lade_device_allocator *allocator, const ladei_device_slow_path *entry);
-/* The same with nobody else at it: begin waits for all that are. */
+/* The same with no other thread in it: begin waits for all that are. */
 void ladei_device_slow_path_begin_alone(lade_device_allocator *allocator);
 void ladei_device_slow_path_end_alone(lade_device_allocator *allocator);
 

@@ -10,12 +10,12 @@
  * use runs when the graph is launched, and the graph orders it before what is captured next; so after the capture there is
  * nothing to wait for, while during it the block must not be handed out again. Such notes carry a mark, and are
  * forgotten when the free is settled. What makes one is that the stream noted and the block's own stream are in the same
- * capture, by the id of that, and that the block's pool is being captured into. All other uses are waited for as ever: those
- * of streams that do not capture by the stream, whoever captures meanwhile; those in other captures, and of blocks from
+ * capture, by the id of that, and that the block's pool is being captured into. All other uses are waited for as usual: those
+ * of streams that do not capture by the stream, whatever captures meanwhile; those in other captures, and of blocks from
  * the default pools, by the end of the graph. The same stream noted outside the capture carries no mark.
  *
- * With LADE_DEVICE_REFERENCE a note of whatever stream carries the mark while anybody captures, every free with uses is
- * put off then, and no event is asked: hazard H9.
+ * With LADE_DEVICE_REFERENCE a note of whatever stream carries the mark during a capture, every free with uses is
+ * deferred then, and no event is asked: hazard H9.
  *
  * U1  A ticket is added to the retire object exactly when its block becomes PENDING.
  * U2  deferred holds exactly the DEFERRED blocks, in the order of their frees.
@@ -47,7 +47,7 @@ void ladei_device_uses_done(void *owner, ladei_retire_ticket *list) {
 
 void ladei_device_uses_add(lade_device_allocator *allocator, ladei_device_block *block) {
   ladei_lock_assert_none_held();
-  int cancellation = ladei_cancellation_hold(); /* until then the block is nobody's */
+  int cancellation = ladei_cancellation_hold(); /* the block has no owner until it is added */
   if (!ladei_retire_add(allocator->retire, &block->ticket, false)) {
     ladei_device_history_lock(allocator);
     ladei_device_block_free_complete(&allocator->heap, block);
@@ -60,7 +60,7 @@ static bool reference(const lade_device_allocator *allocator) {
   return atomic_load_explicit(&allocator->reference, memory_order_relaxed);
 }
 
-/* Whether the capture is still under way for whose sake a free is put off. Lock held. */
+/* Whether the capture that a deferred free waits for is still under way. Lock held. */
 static bool block_captured(const lade_device_allocator *allocator, const ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *private_pool = block->segment->pool->private_pool;

@@ -7,7 +7,7 @@
 
 /* Runs all reclaimers; whether any freed something. Lock held at call and return, released in between. */
 bool ladei_device_callbacks_reclaim(lade_device_allocator *allocator);
-/* Tells all observers. No lock held. */
+/* Calls all observers of failed allocations. No lock held. */
 void ladei_device_callbacks_report_oom(lade_device_allocator *allocator, const lade_device_oom *oom);
 
 #endif /* LADE_DEVICE_OBSERVE_CALLBACKS_H */

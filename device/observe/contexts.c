@@ -2,7 +2,7 @@
 /*
  * Contexts: what the program captured for its calls, in counted records; Note [Contexts] in history.h.
  *
- * Locks: counts are atomic; the list of dead records is guarded by the allocator's lock. Callbacks run without it.
+ * Locks: counts are atomic; the allocator's lock guards the list of unreferenced records. Callbacks run without it.
  */
 #include "device/observe/contexts.h"
 

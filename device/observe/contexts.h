@@ -12,7 +12,8 @@ static inline void ladei_device_context_retain(ladei_device_context *context) {
 /* One less; releases the last. NULL is allowed. No lock held. */
 void ladei_device_context_release(ladei_device_context *context);
 
-/* Note [Contexts] in history.h. The first under the lock, the second without it. */
+/* One less, under the lock: the last reference puts the record into the list of unreferenced ones. The other one destroys
+ * such a list, without the lock. */
 void ladei_device_context_drop(ladei_device_history *history, ladei_device_context *context);
 void ladei_device_contexts_destroy(ladei_device_context *dead);
 

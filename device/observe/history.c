@@ -3,8 +3,8 @@
  * Recording: operations, the ring, and what the heap reports. Model and invariants in history.h; settings, reading and
  * annotations in device/api/history_api.c.
  *
- * Locks: the allocator's lock. No callback is called under it: contexts that nothing refers to any more wait on the
- * list of dead ones.
+ * Locks: the allocator's lock. No callback is called under it: contexts that nothing refers to any more wait in a
+ * list.
  */
 #include "device/observe/history.h"
 

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * History of one allocator: the ring of its last events, the contexts that go with events and blocks, and the queue of
- * events that trackers have still to be told of.
+ * History of one allocator: the ring of its last events, the contexts of events and blocks, and the queue of events that
+ * are not delivered to trackers yet.
  *
  *   ring, 8 places, 11 events so far     8   9  10 | 3   4   5   6   7       place of an event: sequence % capacity
  *                                           newest   oldest
  *
- * The history is the heap's listener (heap.h) while it is on or there are trackers. Calls of the program announce themselves (an operation), so that what they
- * cause, in whatever function it happens, is put down to the context captured for them.
+ * The history is the heap's listener (heap.h) while it is on or there are trackers. A call of the program is an
+ * operation: everything that it causes, in whatever function, gets the context captured for it.
  *
  * Note [Contexts]. A context is captured by the program without any lock, and released by it without any. Between the
- * two it has a counted record. Under the allocator's lock counts only fall to 0: the record is then put on the list of
- * dead ones, and the operation that ends next releases it. Copies of events and blocks count references of their own
+ * two it has a counted record. Under the allocator's lock a count only falls to 0: the record then enters the list of
+ * unreferenced ones, and the operation that ends next releases it. Copies of events and blocks count references of their own
  * and may outlive the allocator.
  *
  * H1  The ring holds the events [sequence - count, sequence), count <= capacity.
  * H2  While history is off: the ring is empty, and no block and no segment has a context.
  * H3  Exactly ALLOCATED, PENDING and DEFERRED blocks may have a context.
  * H4  heap->listener is set exactly while history is on or there are trackers.
- * Locks: the allocator's lock guards everything but the counts of references, which are atomic.
+ * Locks: the allocator's lock guards everything except the counts of references, which are atomic.
  */
 #ifndef LADE_DEVICE_OBSERVE_HISTORY_H
 #define LADE_DEVICE_OBSERVE_HISTORY_H
@@ -39,7 +39,7 @@ static inline void ladei_device_history_lock(lade_device_allocator *allocator) {
 
 /*
  * A call of the program begins and ends, for calls that found somebody listening. No lock held. The first captures a
- * context where that is wanted from `level` on; the second tells trackers, and keeps the thread's error record.
+ * context if the history wants one at `level`; the second delivers events to trackers, and keeps the thread's error record.
  */
 enum { LADEI_DEVICE_CONTEXT_NOT_WANTED = LADE_CONTEXT_ALL + 1 }; /* a level that is never reached */
 void ladei_device_history_begin(lade_device_allocator *allocator, unsigned level, ladei_device_operation *op);

@@ -6,8 +6,8 @@
  *
  * The text, in this order; fields in brackets only where they say something:
  *   device, bytes asked for, bytes needed from the driver; total, free; [processes, as far as NVML knows them]; [limit];
- *   allocated [of it cached in private pools, as far as so many of their blocks tell]; reserved but unallocated [and what may
- *   help]; [pending]; [capture]; [refused by the driver]; cause
+ *   allocated [of it cached in private pools, as far as a limited number of their blocks shows]; reserved but unallocated [and
+ *   what may help]; [pending]; [capture]; [refused by the driver]; cause
  *
  * Locks: the allocator's lock while counters are copied; nobody is called under it.
  */
@@ -56,7 +56,7 @@ typedef struct oom_facts {
   uint64_t reserved_bytes;
   uint64_t held_bytes; /* that the driver refused to take back */
   bool pending;
-  bool capturing;  /* and nothing may be given back then: the reference's decision */
+  bool capturing;  /* and nothing may be given back then: PyTorch's decision */
   bool expandable; /* or no backend that could be */
 } oom_facts;
 

@@ -5,7 +5,7 @@
 
 #include "device/state/allocator.h"
 
-/* The error of a request that no step of the ladder could serve; `status` is what the last one said, with its words in
+/* The error of a request that no step of the slow path could serve; `status` is that of the last step, with its text in
  * the thread's error record. No lock held. */
 lade_status ladei_device_report_exhausted(lade_device_allocator *allocator, const ladei_device_request *request,
                                           lade_status status);

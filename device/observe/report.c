@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the allocator tells: its counters.
+ * The statistics of an allocator.
  *
  * Locks: the counters are copied under the lock; the backend is asked without it.
  */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trackers: callbacks that are told of every event.
+ * Trackers: callbacks that get every event.
  *
- *   event under the lock -> queue -> the operation that ends next tells all trackers, one event after the other
+ *   event under the lock -> queue -> the operation that ends next calls all trackers, one event after the other
  *
- * T1  At most one thread tells at a time (`delivering`), so each tracker hears the events in their order.
+ * T1  At most one thread delivers at a time (`delivering`), so each tracker gets the events in their order.
  * T2  Each event in the queue holds a reference to its context.
  * Locks: the allocator's lock guards the queue; trackers run without it, from a copy of their list.
  */
@@ -37,7 +37,7 @@ static bool queue_make_room(ladei_device_history *history) {
 void ladei_device_trackers_queue(ladei_device_history *history, const lade_device_event *event,
                                  const lade_device_event_totals *totals) {
   ladei_lock_assert_held(history->lock);
-  if (!queue_make_room(history)) return; /* the gap in the sequence tells */
+  if (!queue_make_room(history)) return; /* the gap in the sequence shows it */
   ladei_device_context_retain((ladei_device_context *)(uintptr_t)event->context);
   history->queue[history->queue_end++] = (ladei_device_tracked_event){*event, *totals};
 }

@@ -7,7 +7,7 @@
 
 void ladei_device_trackers_queue(ladei_device_history *history, const lade_device_event *event,
                                  const lade_device_event_totals *totals);
-/* Tells trackers what is queued, unless another thread does. Lock held at call and return, released in between. */
+/* Delivers what is queued, unless another thread does. Lock held at call and return, released in between. */
 void ladei_device_trackers_deliver(lade_device_allocator *allocator);
 
 #endif /* LADE_DEVICE_OBSERVE_TRACKERS_H */

@@ -3,7 +3,7 @@
  * What others may know and use of an allocator's memory: the driver allocation behind a block, the largest block to be
  * had, access by other devices, copies between devices.
  *
- * Q1  A device among the peers has access to all mapped memory of expandable segments, but for mappings in flight, whose
+ * Q1  A device among the peers has access to all mapped memory of expandable segments, except mappings in flight, whose
  *     threads see the new count of peers before they commit; and, through the driver, to all plain segments.
  * Locks: Note [Calls without the lock] in allocator.h.
  */

@@ -12,10 +12,10 @@
  *
  * Note [Calls without the lock]. No driver call is made under a lade lock: the driver may wait, take locks of its own,
  * or call back. So every step that needs the driver
- *   1. detaches what it is about: free blocks leave their set and become BUSY, budget is taken (`growing_bytes`);
+ *   1. removes what it is about: free blocks leave their set and become BUSY, budget is taken (`growing_bytes`);
  *   2. releases the lock, calls, takes the lock again;
- *   3. commits: the gauges move only now, so a failed call has nothing to take back but the detachment.
- * Meanwhile other threads allocate and free; they see BUSY blocks as neighbours that do not merge. What was read before
+ *   3. commits: the gauges move only now, so after a failed call the blocks are inserted again, and that is all.
+ * Meanwhile other threads allocate and free; they see BUSY blocks as neighbours that do not coalesce. What was read before
  * step 2 is not trusted after it. A thread that runs out of memory while another one has some in a driver call waits for
  * that one and tries again (`returns`; slow_path.c), so that no request fails for memory that was on its way.
  *
@@ -76,15 +76,15 @@ struct lade_device_allocator {
   uint64_t held_bytes;     /* that the driver refused to take back (expandable.c, E2) */
 
   uint64_t returns_in_flight; /* threads that are giving memory back */
-  uint64_t returns;           /* that have done so; tells a waiter that it is worth another try */
-  uint64_t unmappings;        /* of those that give back, who unmap (expandable.c, E3) */
+  uint64_t returns;           /* that have done so; a waiter for which it moved tries again */
+  uint64_t unmappings;        /* of those that give back: they unmap (expandable.c, E3) */
   uint64_t mappings;          /* of expandable segments, so far */
-  ladei_condition returned;   /* for everything that one thread waits for another one here: also grants and climbs */
+  ladei_condition returned; /* for everything that one thread waits for another one here: also grants and slow paths */
 
   /* slow_path.c */
   uint64_t slow_path_threads; /* threads below the cache: growing or giving back */
   uint64_t slow_paths;        /* begun so far */
-  bool alone;                 /* one climbs for the last time; the others wait */
+  bool alone;                 /* one tries for the last time; the others wait */
 
   /* Devices that may use the memory. Appended under the lock, never changed: the first peer_count may be read by all. */
   int peers[LADEI_DEVICE_PEERS_MAX];
@@ -92,7 +92,7 @@ struct lade_device_allocator {
   atomic_size_t expandable_count; /* expandable segments; written under the lock */
 
   ladei_device_ipc_mapping *ipc_mappings; /* memory of other processes, open here */
-  ladei_condition ipc_changed;            /* an entry of them is no longer busy */
+  ladei_condition ipc_changed;            /* a driver call about an entry of them has ended */
   ladei_device_shared_mapping *shared_mappings;
   atomic_size_t import_count; /* entries of both; written under the lock */
 
@@ -114,7 +114,7 @@ struct lade_device_allocator {
   atomic_size_t deferred_count;     /* their number; written under the lock */
 };
 
-/* One allocation on its way through the ladder. */
+/* One allocation on its way through the slow path. */
 typedef struct ladei_device_request {
   size_t requested;
   size_t rounded;
@@ -123,7 +123,7 @@ typedef struct ladei_device_request {
   uint64_t stream_key;
   ladei_device_block_pool *pool;
   lade_device_pool_id pool_id; /* of a private pool, after a failure */
-  uint64_t kept_bytes;         /* that captures kept from going back on its way through the ladder */
+  uint64_t kept_bytes;         /* that captures kept from going back on that way */
 } ladei_device_request;
 
 /* Key of a stream in ordered sets: the legacy stream first, others by age. */

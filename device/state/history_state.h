@@ -26,7 +26,7 @@ typedef struct ladei_device_operation {
   ladei_device_context *context; /* NULL: none; touched by its own thread only */
 } ladei_device_operation;
 
-/* An event that trackers have not been told of. */
+/* An event that is not delivered to trackers yet. */
 typedef struct ladei_device_tracked_event {
   lade_device_event event; /* context: the record */
   lade_device_event_totals totals;
@@ -53,7 +53,7 @@ typedef struct ladei_device_history {
   size_t queue_room;
   size_t queue_begin;
   size_t queue_end;
-  bool delivering; /* a thread is telling trackers */
+  bool delivering; /* a thread calls trackers */
 } ladei_device_history;
 
 #endif /* LADE_DEVICE_STATE_HISTORY_STATE_H */

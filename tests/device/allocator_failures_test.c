@@ -35,7 +35,7 @@ static void scenario_blocks(lade_device_allocator *allocator, const lade_stream 
 
 static const lade_device_pool_id pool_one = {1, 0};
 
-/* A capture with frees that are put off, a checkpoint set while blocks live on, the pool's end. */
+/* A capture with deferred frees, a checkpoint set while blocks live on, the pool's end. */
 static void scenario_pools(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
   void *blocks[3] = {NULL};
   LADE_EXPECT_OK(lade_device_pool_begin(allocator, pool_one, NULL, 0));

@@ -12,7 +12,7 @@
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
-/* ---- Splitting and merging --------------------------------------------------------------------------------------- */
+/* ---- Splitting and coalescing ------------------------------------------------------------------------------------ */
 
 LADE_TEST(DeviceSplit, SmallSegmentServesTwoMebibytes) {
   device_fixture f;
@@ -42,11 +42,11 @@ LADE_TEST(DeviceSplit, LargeRestIsKeptOnlyAboveOneMebibyte) {
   LADE_EXPECT_EQ_UINT(stats.allocated_bytes.all.current, 20 * MIB);
   LADE_EXPECT_EQ_UINT(stats.requested_bytes.all.current, 19 * MIB);
   device_fixture_free(&f, whole);
-  char *cut = device_fixture_alloc(&f, 19 * MIB - 512, 0);
+  char *split = device_fixture_alloc(&f, 19 * MIB - 512, 0);
   stats = device_fixture_stats(&f);
   LADE_EXPECT_EQ_UINT(stats.allocated_bytes.all.current, 19 * MIB - 512);
   LADE_EXPECT_EQ_UINT(stats.inactive_split_bytes.all.current, MIB + 512);
-  device_fixture_free(&f, cut);
+  device_fixture_free(&f, split);
   device_fixture_close(&f);
 }
 
@@ -332,7 +332,7 @@ LADE_TEST(DeviceMemory, OldCachedSegmentsGoAboveTheThreshold) {
   lade_device_stats stats = device_fixture_stats(&f);
   LADE_EXPECT_EQ_UINT(stats.alloc_retries, 0);
   LADE_EXPECT_EQ_UINT(stats.device_frees, 1);
-  char *again = device_fixture_alloc(&f, 20 * MIB, 0); /* cut from the younger one: the old one is gone */
+  char *again = device_fixture_alloc(&f, 20 * MIB, 0); /* split from the younger one: the old one is gone */
   LADE_EXPECT_EQ_PTR(again, young);
   device_fixture_free(&f, again);
   device_fixture_free(&f, other);
@@ -564,7 +564,7 @@ LADE_TEST(DeviceErrors, PointersThatAreNotBlocksAreNamed) {
   LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_free(f.allocator, a));
   LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_record_stream(f.allocator, a, f.streams[1]));
   device_fixture_free(&f, b);
-  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_free(f.allocator, b)); /* merged away */
+  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_free(f.allocator, b)); /* coalesced with a */
   device_fixture_empty_cache(&f);
   LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_free(f.allocator, a));
   device_fixture_close(&f);

@@ -14,7 +14,7 @@ typedef struct arena {
   char memory[BLOCKS][BLOCK_BYTES];
   bool used[BLOCKS];
   int allocs, frees, empties;
-  size_t freed_bytes; /* as the last free was told */
+  size_t freed_bytes; /* as the last free got it */
   lade_stream freed_stream;
   double fraction;
   lade_status refuse_free; /* what free answers */

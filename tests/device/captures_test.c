@@ -273,7 +273,7 @@ LADE_TEST_P(DeviceCaptures, ExpandableMemoryOfRetiredStreamsGoesWithoutTheDevice
   retired_goes(name, true);
 }
 
-/* Stream destroyed without a word: only the device could tell, and is not asked while the allocator knows of a capture. */
+/* A stream destroyed without retirement: only the device knows, and is not asked while the allocator knows of a capture. */
 LADE_TEST_P(DeviceCaptures, MemoryOfStreamsThatWereNotRetiredStays, SUPPORT_RUNTIMES, name) {
   device_fixture f;
   if (!fixture_open(&f, name, false)) return;

@@ -66,7 +66,7 @@ static void expect_bytes(rig *r, int device, unsigned char value) {
   LADE_EXPECT_EQ_MEM(host, expected, BYTES);
 }
 
-/* Copies from device 0 to 1; tells whether that took the copy between devices. */
+/* Copies from device 0 to 1; whether that took the copy between devices. */
 static bool copied_by_peer_call(rig *r) {
   uint64_t before = support_call_count(r->runtime, "copy_peer");
   LADE_EXPECT_OK(

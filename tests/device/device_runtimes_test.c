@@ -114,7 +114,7 @@ LADE_TEST_P(DeviceRuntimes, CapturesAllocateFromTheirPool, SUPPORT_RUNTIMES, nam
   device_fixture_close(&f);
 }
 
-/* ---- Hazard H9 of the reference: uses noted in a capture, and uses noted outside ---------------------------------- */
+/* ---- Hazard H9: uses noted in a capture, and uses noted outside --------------------------------------------------- */
 
 static const lade_device_pool_id pool_one = {1, 0};
 static const lade_device_pool_id pool_two = {2, 0};
@@ -156,7 +156,7 @@ LADE_TEST_P(hazard_H09, NoteOfAFormerCaptureExcusesNothing, SUPPORT_RUNTIMES, na
   LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[0], 1));
   LADE_EXPECT_OK(lade_device_record_stream(f.allocator, used, f.streams[1]));
   pool_leave(&f, pool_one);
-  device_fixture_free(&f, used); /* after the capture: nothing is put off */
+  device_fixture_free(&f, used); /* after the capture: nothing is deferred */
   LADE_EXPECT(support_wait_stream(f.runtime, f.streams[1]));
   LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), used);
 

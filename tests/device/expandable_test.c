@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Expandable segments beyond the reference: in private pools with their checkpoints, and shared with other processes. */
+/* Expandable segments beyond PyTorch's: in private pools with their checkpoints, and shared with other processes. */
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
@@ -278,7 +278,7 @@ static void fill(device_fixture *f, void *address, unsigned char value, size_t b
 
 static bool open_shared(device_fixture *f, uint32_t flags) { return open_with(f, "cpu", 256 * MIB, flags); }
 
-/* One process stands for both sides; shared_test.c has two. */
+/* One process is both sides; shared_test.c has two. */
 LADE_TEST(ExpandableIpc, TheReceiverSeesTheSameBytes) {
   device_fixture f;
   if (!open_shared(&f, LADE_DEVICE_EXPANDABLE_IPC)) return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Across sources: Weaknesses H2 and H3 of PyTorch's allocator (docs/pytorch-differences.md): each block handed out,
- * split, merged or noted on a stream costs allocations on the heap. Here malloc is counted: in a steady state there is
+ * split, coalesced or noted on a stream costs allocations on the heap. Here malloc is counted: in a steady state there is
  * none.
  *
  * A call that allocates under the lock can be stopped there: another thread has its turn then, and does what needs no lock.
@@ -54,7 +54,7 @@ enum { BLOCKS = 200 };
 
 static bool memory_open(device_fixture *f) { return device_fixture_open(f, "sim", GIB, NULL); }
 
-/* Sizes that split and merge; every second block freed and taken again. No check in between: that is not what counts. */
+/* Sizes that split and coalesce; every second block freed and taken again. No check in between: that is not what counts. */
 static void blocks_turn(device_fixture *f, void **blocks, bool with_streams) {
   for (int i = 0; i < BLOCKS; i += 2) {
     LADE_EXPECT_OK(lade_device_free(f->allocator, blocks[i]));

@@ -5,7 +5,7 @@
  * run: device_runtimes_test.c. H2 and H3 watch malloc: hazards_memory_test.c. H13 holds threads in driver calls:
  * in_flight_test.c.)
  *
- * Several hazards lie in what happens while a driver call is under way. A probe stands between the allocator and the
+ * Several hazards lie in what happens while a driver call is under way. A probe lies between the allocator and the
  * runtime here: it calls back into the test in the middle of one driver call, where another thread could be.
  */
 #include <pthread.h>
@@ -275,7 +275,7 @@ static void tracker_ignore(void *user, const lade_device_event *event, const lad
   (void)totals;
 }
 
-/* Changes everything that the reference changes or reads without its lock. */
+/* Changes everything that PyTorch's allocator changes or reads without its lock. */
 static void *race_settings(void *user) {
   device_fixture *f = user;
   lade_device_history_options options;
@@ -416,7 +416,7 @@ static void visit_free(device_fixture *f) {
 LADE_TEST(hazard_H16, BlockFreedInTheMiddleOfARecordDoesNoHarm) {
   device_fixture f;
   if (!open_sim(&f, 256 * MIB)) return;
-  LADE_EXPECT_OK(lade_runtime_set_device(f.runtime, 0)); /* whose per-thread stream is meant */
+  LADE_EXPECT_OK(lade_runtime_set_device(f.runtime, 0)); /* its per-thread stream is used */
   busy_block = device_fixture_alloc(&f, 60 * MIB, 0);
   recorded_block = device_fixture_alloc(&f, 30 * MIB, 0);
   probe_insert(&f);
@@ -645,7 +645,7 @@ LADE_TEST(hazard_H24, SegmentsKeepTheirContextAndBlocksTheirAge) {
   LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
   for (size_t i = 0; i < snapshot->segment_count; i++) LADE_EXPECT_EQ_PTR(snapshot->segments[i].context, &f);
   LADE_EXPECT_EQ_PTR((void *)(uintptr_t)snapshot->blocks[0].address, again);
-  LADE_EXPECT_EQ_UINT(snapshot->blocks[1].age, 2); /* two searches since the rest of the segment was cut off */
+  LADE_EXPECT_EQ_UINT(snapshot->blocks[1].age, 2); /* two searches since the rest of the segment was split off */
   lade_device_snapshot_destroy(snapshot);
   device_fixture_free(&f, again);
   device_fixture_free(&f, other);
@@ -752,7 +752,7 @@ static void oversize_reference_set(lade_device_options *options) {
 }
 
 /* 60 MiB are free in a pool that is captured into, and too large for 30: to make room for those, the device being full,
- * the reference gives the 60 back, though the graph works on them at each launch. */
+ * PyTorch's allocator gives the 60 back, though the graph works on them at each launch. */
 static lade_status oversize_in_capture(void (*change)(lade_device_options *options), uint64_t *out_given_back) {
   device_fixture f;
   void *block = NULL;

@@ -437,7 +437,7 @@ typedef struct diary {
   bool reacts;
 } diary;
 
-static void tell(void *user, const lade_device_event *event, const lade_device_event_totals *totals) {
+static void diary_write(void *user, const lade_device_event *event, const lade_device_event_totals *totals) {
   diary *d = user;
   ladei_lock_assert_none_held();
   LADE_EXPECT_EQ_UINT(event->sequence, d->next);
@@ -457,8 +457,8 @@ LADE_TEST(DeviceTrackers, HearEventsInOrderWithoutHistory) {
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   diary first = {.f = &f, .reacts = true};
   diary second = {.f = &f};
-  LADE_EXPECT_OK(lade_device_tracker_add(f.allocator, tell, &first));
-  LADE_EXPECT_OK(lade_device_tracker_add(f.allocator, tell, &second));
+  LADE_EXPECT_OK(lade_device_tracker_add(f.allocator, diary_write, &first));
+  LADE_EXPECT_OK(lade_device_tracker_add(f.allocator, diary_write, &second));
   char *a = device_fixture_alloc(&f, 1000, 0);
   static const char expected[] = "3 2097152 block 2097152 of 0 in 2097152\n"
                                  "0 1000 block 1024 of 1024 in 2097152\n"
@@ -467,13 +467,13 @@ LADE_TEST(DeviceTrackers, HearEventsInOrderWithoutHistory) {
                                  "2 600 block 1024 of 1024 in 2097152\n";
   LADE_EXPECT_EQ_STR(first.text, expected);
   LADE_EXPECT_EQ_STR(second.text, expected);
-  LADE_EXPECT_OK(lade_device_tracker_remove(f.allocator, tell, &first));
+  LADE_EXPECT_OK(lade_device_tracker_remove(f.allocator, diary_write, &first));
   device_fixture_free(&f, a);
   LADE_EXPECT_EQ_STR(first.text, expected);
   LADE_EXPECT_CONTAINS_STR(second.text, "1 1000 block 1024 of 0 in 2097152\n2 1000 block");
-  LADE_EXPECT_OK(lade_device_tracker_remove(f.allocator, tell, &second));
+  LADE_EXPECT_OK(lade_device_tracker_remove(f.allocator, diary_write, &second));
   LADE_EXPECT(!ladei_device_history_watched(f.allocator));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_tracker_remove(f.allocator, tell, &second));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_tracker_remove(f.allocator, diary_write, &second));
   device_fixture_close(&f);
 }
 
@@ -481,7 +481,7 @@ LADE_TEST(DeviceTrackers, HearOfTheEndToo) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   diary d = {.f = &f};
-  LADE_EXPECT_OK(lade_device_tracker_add(f.allocator, tell, &d));
+  LADE_EXPECT_OK(lade_device_tracker_add(f.allocator, diary_write, &d));
   device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
   device_fixture_close(&f);
   LADE_EXPECT_CONTAINS_STR(d.text, "4 2097152 block 2097152 of 0 in 0\n");
@@ -495,15 +495,15 @@ typedef struct crowd {
   device_fixture f;
   stacks s;
   atomic_bool over;
-  atomic_uint_least64_t told;
-  _Atomic(uint64_t) last; /* sequence told last */
+  atomic_uint_least64_t delivered;
+  _Atomic(uint64_t) last; /* sequence delivered last */
 } crowd;
 
 static void crowd_tell(void *user, const lade_device_event *event, const lade_device_event_totals *totals) {
   crowd *c = user;
   (void)totals;
   uint64_t last = atomic_exchange(&c->last, event->sequence);
-  if (atomic_fetch_add(&c->told, 1) > 0) LADE_EXPECT_EQ_UINT(event->sequence, last + 1);
+  if (atomic_fetch_add(&c->delivered, 1) > 0) LADE_EXPECT_EQ_UINT(event->sequence, last + 1);
 }
 
 typedef struct member {
@@ -568,7 +568,7 @@ LADE_TEST(DeviceHistory, ThreadsAllocateWhileOthersRead) {
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
   atomic_store(&c.over, true);
   pthread_join(threads[THREADS], NULL);
-  LADE_EXPECT_EQ_UINT(atomic_load(&c.told), c.f.allocator->history.sequence);
+  LADE_EXPECT_EQ_UINT(atomic_load(&c.delivered), c.f.allocator->history.sequence);
   device_fixture_close(&c.f);
   LADE_EXPECT_EQ_INT(c.s.captured, c.s.released);
 }

@@ -76,7 +76,7 @@ static void free_if_there(device_fixture *f, const caller *c) {
 
 /* ---- H13: limits ------------------------------------------------------------------------------------------------- */
 
-/* 25 MiB take two granules of 20 MiB. The reference compares a segment of 26 MiB with the limit and maps 40. */
+/* 25 MiB take two granules of 20 MiB. PyTorch's allocator compares a segment of 26 MiB with the limit and maps 40. */
 LADE_TEST(hazard_H13, GranulesStayWithinTheCap) {
   device_fixture f;
   if (!open_limited(&f, "sim", 256 * MIB, 30 * MIB, true, 0)) return;
@@ -89,7 +89,7 @@ LADE_TEST(hazard_H13, GranulesStayWithinTheCap) {
   device_fixture_close(&f);
 }
 
-/* Of 20.5 MiB 1 MiB is mapped already, so one granule is enough. The reference refuses a segment of 22 MiB. */
+/* Of 20.5 MiB 1 MiB is mapped already, so one granule is enough. PyTorch's allocator refuses a segment of 22 MiB. */
 LADE_TEST(hazard_H13, WhatIsMappedAlreadyDoesNotCountAgain) {
   device_fixture f;
   if (!open_limited(&f, "sim", 256 * MIB, 40 * MIB, true, 0)) return;
@@ -174,7 +174,7 @@ LADE_TEST(DeviceInFlight, EmptyCacheWaitsForGrants) {
   device_fixture_close(&f);
 }
 
-/* A segment of 20 MiB is on its way for 2 MiB: its rest serves whoever finds the limit reached meanwhile. */
+/* A segment of 20 MiB is on its way for 2 MiB: its rest serves a thread that finds the limit reached meanwhile. */
 LADE_TEST(DeviceInFlight, TheRestOfASegmentUnderWayIsWaitedFor) {
   device_fixture f;
   if (!open_limited(&f, "cpu", 200 * MIB, 20 * MIB, false, 0)) return;
@@ -229,7 +229,7 @@ LADE_TEST(DeviceInFlight, MemoryOnItsWayBackIsWaitedFor) {
   device_fixture_close(&f);
 }
 
-/* Nothing helps anybody: all of them are told, and none waits for ever for another one's last try. */
+/* Nothing helps: all of them are refused, and none waits for ever for another one's last try. */
 LADE_TEST(DeviceInFlight, ThoseThatFindNothingAreAllTold) {
   enum { CALLERS = 4, ROUNDS = 50 };
   device_fixture f;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sharing driver allocations. The software device lets one process stand for both sides. */
+/* Sharing driver allocations. On the software device one process is both sides. */
 #include <pthread.h>
 #include <string.h>
 

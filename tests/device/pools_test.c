@@ -57,7 +57,7 @@ LADE_TEST(DevicePools, ReleasedPoolStaysWhileABlockLives) {
   device_fixture_close(&f);
 }
 
-/* As the reference does it: all uses noted while anybody captures are forgotten. A stream noted both before and during a
+/* As PyTorch's allocator does it: all uses noted during a capture are forgotten. A stream noted both before and during a
  * capture: the use before it must still be waited for (hazard H9). */
 LADE_TEST(DevicePools, DeferredFreeHonoursUsesFromOutsideTheCaptureInTheReference) {
   lade_device_options options;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many threads on one device allocator: each works on its own stream and lets another stream use its blocks too; blocks
- * are freed by whoever finds them. The software device is the judge: it reports accesses to the same bytes that no
+ * are freed by any thread that finds them. The software device is the judge: it reports accesses to the same bytes that no
  * stream order and no event separates, and uses of memory that was given back.
  */
 #include <pthread.h>

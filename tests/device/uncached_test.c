@@ -58,7 +58,7 @@ LADE_TEST(DeviceUncached, EachBlockIsADriverAllocation) {
   device_fixture_close(&f);
 }
 
-/* Hazard of the reference: a raw allocation is cached, and its deleter was not. Here a free knows what it frees. */
+/* Hazard of PyTorch's allocator: a raw allocation is cached, and its deleter was not. Here a free knows what it frees. */
 LADE_TEST(hazard_H22, RawAllocationsStayCachedAndFreesTellThemApart) {
   device_fixture f;
   if (!open_uncached(&f, "sim")) return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Across sources: Golden vectors: small cases with the results that the reference gives, through the public calls. A
+ * Across sources: Golden vectors: small cases with the results of PyTorch's allocator, through the public calls. A
  * name per group: rounding, divisions, split, oversize, stream, foreign stream, merge, pools, checkpoint, stats; then
  * limits met exactly.
  */
@@ -35,10 +35,10 @@ static void vectors_expect(const vector *vectors, size_t count, uint64_t divisio
     lade_device_stats stats = device_fixture_stats(&f);
     LADE_EXPECT_EQ_UINT(stats.requested_bytes.all.current, vectors[i].requested);
     if (vectors[i].segment != 0) LADE_EXPECT_EQ_UINT(stats.reserved_bytes.all.current, vectors[i].segment);
-    /* The block may be larger where the rest is not worth a cut; the request rounded shows in what is cut off. */
-    bool cut = snapshot->block_count == 2;
-    if (cut) LADE_EXPECT_EQ_UINT(snapshot->blocks[0].bytes, vectors[i].rounded);
-    if (!cut) LADE_EXPECT_LE_UINT(snapshot->blocks[0].bytes - vectors[i].rounded, MIB);
+    /* The block may be larger where the rest is not worth a split; the rounded request shows in what is split off. */
+    bool split = snapshot->block_count == 2;
+    if (split) LADE_EXPECT_EQ_UINT(snapshot->blocks[0].bytes, vectors[i].rounded);
+    if (!split) LADE_EXPECT_LE_UINT(snapshot->blocks[0].bytes - vectors[i].rounded, MIB);
     lade_device_snapshot_destroy(snapshot);
     device_fixture_free(&f, a);
     device_fixture_close(&f);
@@ -85,7 +85,7 @@ LADE_TEST(vector_Split, RestsAboveOneMebibyteAreKept) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
   device_fixture_free(&f, device_fixture_alloc(&f, 5 * MIB, 0)); /* a free block of 20 MiB */
-  char *a = device_fixture_alloc(&f, 19 * MIB, 0);               /* leaves exactly 1 MiB: no cut */
+  char *a = device_fixture_alloc(&f, 19 * MIB, 0);               /* leaves exactly 1 MiB: no split */
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).allocated_bytes.all.current, 20 * MIB);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).inactive_split.all.current, 0);
   device_fixture_free(&f, a);
@@ -114,7 +114,7 @@ LADE_TEST(vector_Oversize, ServesWhatNearlyFillsIt) {
   if (!oversize_open(&f, GIB, 200 * MIB)) return;
   char *cached = device_fixture_alloc(&f, 256 * MIB, 0);
   device_fixture_free(&f, cached);
-  char *a = device_fixture_alloc(&f, 240 * MIB, 0); /* a hit, not cut */
+  char *a = device_fixture_alloc(&f, 240 * MIB, 0); /* a hit, not split */
   LADE_EXPECT_EQ_PTR(a, cached);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).allocated_bytes.all.current, 256 * MIB);
   device_fixture_free(&f, a);

@@ -415,7 +415,7 @@ static void all_given(bench *own) {
   LADE_EXPECT_EQ_UINT(stats.quarantined_uses, 0);
   if (own->allocator->growing_bytes != 0 || own->allocator->returns_in_flight != 0 ||
       own->allocator->slow_path_threads != 0) {
-    LADE_FAIL("counts of calls in flight: %" PRIu64 " bytes grow, %" PRIu64 " return, %" PRIu64 " climb",
+    LADE_FAIL("counts of calls in flight: %" PRIu64 " bytes grow, %" PRIu64 " return, %" PRIu64 " in the slow path",
               own->allocator->growing_bytes, own->allocator->returns_in_flight, own->allocator->slow_path_threads);
   }
 }
