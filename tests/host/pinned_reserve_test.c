@@ -228,7 +228,7 @@ static void *ask_main(void *user) {
 
 static bool is_asked_for(void *user) {
   asking *a = user;
-  return ladei_pinned_room_is_asked_for(&a->pool->room);
+  return (atomic_load(&a->pool->room.segments.word) & LADEI_PINNED_TRANSIT_STOPPED) != 0;
 }
 
 /* At the cap: what the reserve pins is free memory once it is there. */
