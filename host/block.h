@@ -2,15 +2,15 @@
 /*
  * Block records: 64 bytes for each block of pinned memory, kept outside of it.
  *
- * A record belongs to a place: page i of a segment has record i, small block j of a run has record j, for as long as
+ * A record belongs to memory: page i of a segment has record i, small block j of a run has record j, for as long as
  * the pool lives (type-stable memory). So a record may be read through a stale pointer at any time; what it says is
  * believed only if its word says the same before and after, or is changed by compare-and-swap.
  *
- *   word:  | generation 63..32 | node 23..16 | class 15..8 | LODGED 3 | state 2..0 |
+ *   word:  | generation 63..32 | node 23..16 | class 15..8 | IN_SLOT 3 | state 2..0 |
  *
- *        join      take          hand out
+ *      coalesce    take          hand out
  *     NONE <--> FREE <-----> CACHED <------> IN_USE     CACHED: in a thread's magazine, a shared bin, or on its way
- *       ^        ^             ^               |        between two of the places
+ *       ^        ^             ^               |        between two of these
  *       |        |             `--- PENDING <--'        PENDING: freed, streams may still use it
  *       `- RUN --'                                      RUN: both directions; the first page is FREE before and after
  *
@@ -20,7 +20,7 @@
  *
  * Who may change a record
  *   NONE, FREE, RUN   the holder of the node's lock: these records are parts of the node's free memory
- *   CACHED            whoever took the block out of the list that it was in; if LODGED, whoever takes it by
+ *   CACHED            whoever took the block out of the list that it was in; if IN_SLOT, whoever takes it by
  *                     compare-and-swap of the word (bins.h)
  *   PENDING           the one to whom runtime/retire gives the ticket
  *   IN_USE            nobody but by compare-and-swap of the word, which makes one of two racing frees the loser
@@ -67,7 +67,7 @@ _Static_assert(sizeof(ladei_pinned_block) == 64, "one cache line per block");
 enum { LADEI_PINNED_MAX_NODES = 64 }; /* of a pool */
 
 #define LADEI_PINNED_BLOCK_STATE_MASK       ((uint64_t)7)
-#define LADEI_PINNED_BLOCK_LODGED           ((uint64_t)1 << 3) /* a bin has it in one of its places, also while it is in use */
+#define LADEI_PINNED_BLOCK_IN_SLOT          ((uint64_t)1 << 3) /* it is in a slot of a bin, also while it is in use */
 #define LADEI_PINNED_BLOCK_CLASS_SHIFT      8
 #define LADEI_PINNED_BLOCK_NODE_SHIFT       16
 #define LADEI_PINNED_BLOCK_GENERATION_SHIFT 32
@@ -88,15 +88,15 @@ static inline bool ladei_pinned_word_is_small(uint64_t word) {
   return ladei_pinned_word_class(word) < LADEI_PINNED_SMALL_CLASSES;
 }
 
-static inline bool ladei_pinned_word_is_lodged(uint64_t word) { return (word & LADEI_PINNED_BLOCK_LODGED) != 0; }
+static inline bool ladei_pinned_word_is_in_slot(uint64_t word) { return (word & LADEI_PINNED_BLOCK_IN_SLOT) != 0; }
 
 static inline uint64_t ladei_pinned_word_with_state(uint64_t word, ladei_pinned_block_state state) {
   return (word & ~LADEI_PINNED_BLOCK_STATE_MASK) | (uint64_t)state;
 }
 
-/* Whether a block is what it was: lodging and dislodging change nothing for its user. */
+/* Whether a block is what it was: getting into a slot and out of it changes nothing for its user. */
 static inline bool ladei_pinned_word_is_same(uint64_t a, uint64_t b) {
-  return ((a ^ b) & ~LADEI_PINNED_BLOCK_LODGED) == 0;
+  return ((a ^ b) & ~LADEI_PINNED_BLOCK_IN_SLOT) == 0;
 }
 
 /* The word of a block that is handed out: the generation grows. */

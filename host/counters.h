@@ -72,7 +72,7 @@ typedef struct ladei_pinned_level_counters {
 
 typedef struct ladei_pinned_class_counters {
   ladei_pinned_level_counters level;
-  ladei_pinned_counter_pair cut, joined; /* out of free memory, and back */
+  ladei_pinned_counter_pair taken, returned; /* from free memory, and to it */
 } ladei_pinned_class_counters;
 
 typedef struct ladei_pinned_node_counters {

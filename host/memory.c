@@ -4,7 +4,7 @@
  *
  *   seek:  node's cache -> look at pending blocks -> empty all magazines and bins, node's cache again -> grow
  *   grow:  under the cap    a segment, smaller where that is all the cap or the system leaves
- *          at the cap       cut a segment that was kept whole; else give free segments back and grow; else stop what is in
+ *          at the cap       split a segment that was kept whole; else give free segments back and grow; else stop what is in
  *                           transit (room.h) and look again; else wait for a block to come back, if the pool waits and
  *                           blocks are pending or in caches that only their owners can empty; else LADE_ERR_LIMIT
  *          refused          give all free segments back and try once more; else stop what is in transit and look again;
@@ -13,7 +13,7 @@
  * Note [What a refusal means]
  *   LADE_ERR_LIMIT for a request says that at some moment of the call what was in use or pending exceeded the cap less the
  *   request; or that what was free lay in pieces shorter than the request, in segments other parts of which were in use
- *   or pending, or on other nodes where the pool is strict. What other threads keep ready, what is between two places, a
+ *   or pending, or on other nodes where the pool is strict. What other threads keep ready, what is between two lists, a
  *   segment that is being pinned for another request or unpinned, what another thread's poll has found done: all of that
  *   is collected or waited for first. The wait is for driver calls that are under way, and not for streams. Three cases are
  *   left: what threads keep ready that cannot be fenced (base/asym_lock.h) and make no call; a stream in quarantine that
@@ -27,7 +27,7 @@
  * I3  At most one thread at a time grows a node by an ordinary segment; others that miss meanwhile wait for it and look
  *     again, so that a burst of misses pins one segment and not many.
  * I4  A segment that is counted in reserved_bytes and in no node is in transit (room.h), and so are blocks that are CACHED
- *     and in no place, but for those of a free or an alloc that is going on.
+ *     and in no list, magazine or slot, but for those of a free or an alloc that is going on.
  * Locks: pool->lock for spare metadata and `growing`; node->lock inside node.c. The driver is called under neither.
  */
 #include "host/memory.h"
@@ -471,7 +471,7 @@ lade_status ladei_pinned_pool_pin_block(lade_pinned_pool *pool, ladei_pinned_nod
 
 /* ---- Seeking ----------------------------------------------------------------------------------------------------- */
 
-/* More than one block are in transit until the caller has put the rest into its places. */
+/* More than one block are in transit until the caller has put the rest away. */
 static ladei_pinned_block *cache_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
   bool several = request->count > 1 && !ladei_pinned_room_is_awaited(&pool->room) && /* they would come back at once */
                  ladei_pinned_transit_try_begin(&pool->room.blocks);

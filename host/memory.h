@@ -19,7 +19,7 @@ typedef struct ladei_pinned_request {
 } ladei_pinned_request;
 
 /* CACHED blocks, one or more, linked by next, from the cache or from new memory. More than one are in transit
- * (room.h): the caller puts those that it does not hand out into their places, and then ends a transit of blocks. */
+ * (room.h): the caller puts away those that it does not hand out, and then ends a transit of blocks. */
 lade_status ladei_pinned_pool_seek(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                    ladei_pinned_block **out);
 
@@ -31,7 +31,7 @@ lade_status ladei_pinned_pool_pin_block(lade_pinned_pool *pool, ladei_pinned_nod
 lade_status ladei_pinned_pool_poll(lade_pinned_pool *pool, unsigned flags, uint64_t *out_done);
 lade_status ladei_pinned_pool_synchronize(lade_pinned_pool *pool);
 
-/* All ready blocks of all threads and bins go back to their nodes, and join there. */
+/* All ready blocks of all threads and bins go back to their nodes and coalesce there. */
 void ladei_pinned_pool_drain(lade_pinned_pool *pool);
 
 /* Gives wholly free segments back, oldest first, until at least `bytes` are given back; only those seen free at

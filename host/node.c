@@ -78,8 +78,8 @@ static void stray_note_drop(ladei_pinned_node *node, ladei_pinned_block *block) 
   if (ladei_retire_ticket_noted(&block->ticket)) ladei_retire_forget(node->retire, &block->ticket);
 }
 
-/* Out of its index, cut to size, the rest back into the index. Still FREE. */
-static void block_cut(ladei_pinned_node *node, ladei_tlsf *index, ladei_pinned_block *block, size_t pages) {
+/* Removed from its index and split to size; the rest goes into the index. Still FREE. */
+static void block_split(ladei_pinned_node *node, ladei_tlsf *index, ladei_pinned_block *block, size_t pages) {
   ladei_lock_assert_held(&node->lock);
   ladei_pinned_segment *segment = segment_of(node, block);
   ladei_tlsf_remove(index, block);
@@ -88,18 +88,18 @@ static void block_cut(ladei_pinned_node *node, ladei_tlsf *index, ladei_pinned_b
 }
 
 /* What a block costs beside its excess, in parts of a page: the more, the younger its segment and the higher it lies. */
-typedef struct burden {
+typedef struct placement_cost {
   const ladei_pinned_node *node;
   uint64_t weight; /* from one birth to the next */
-} burden;
+} placement_cost;
 
 /*
  * Note [Old segments first]
  *   What is not allocated in the youngest segments lets them become wholly free, and then they can be given back. So of
  *   two free blocks the one in the older segment is better, and in one segment the lower one, even if it fits worse. How
  *   much worse depends on how much is free. Where that is little, a bad fit costs a new segment soon: best fit then.
- *   Where it is more than random replacement leaves behind anyhow, from BURDEN_FREE parts of BURDEN_ALL on, there is
- *   something to be given back: one page for each further part, up to BURDEN_MOST, from the lowest block to the highest.
+ *   Where it is more than random replacement leaves behind anyhow, from PLACEMENT_FREE parts of PLACEMENT_ALL on, there is
+ *   something to be given back: one page for each further part, up to PLACEMENT_MOST, from the lowest block to the highest.
  *   Not where there is one segment, which nothing can empty.
  *   Simulated with the lists of benchmarks/micro/sizes.h in 64 segments, reserved by requested bytes after 20 turnovers,
  *   median and largest of 30 and 80 runs:     token 1.124, 1.159    dali 1.187, 1.295
@@ -107,18 +107,18 @@ typedef struct burden {
  *   Neither finer nor coarser sizes, nor more blocks looked at, nor the fullest segment first did better. What is left
  *   is mostly the swing of what is requested: its highest sum was 6 to 15 % above the last one.
  */
-enum { BURDEN_ALL = 2048, BURDEN_FREE = 164, BURDEN_MOST = 256 };
+enum { PLACEMENT_ALL = 2048, PLACEMENT_FREE = 164, PLACEMENT_MOST = 256 };
 
-static burden burden_make(const ladei_pinned_node *node) {
+static placement_cost placement_cost_make(const ladei_pinned_node *node) {
   uint64_t births = node->first == NULL ? 1 : node->last->birth - node->first->birth + 1;
   uint64_t pages = node->reserved_bytes >> LADEI_PINNED_PAGE_SHIFT;
-  uint64_t parts = pages == 0 ? 0 : node->split.page_count * BURDEN_ALL / pages;
-  uint64_t most = parts <= BURDEN_FREE || births == 1 ? 0 : ladei_size_min(parts - BURDEN_FREE, BURDEN_MOST);
-  return (burden){node, most * LADEI_PINNED_TLSF_PAGE_PARTS / births};
+  uint64_t parts = pages == 0 ? 0 : node->split.page_count * PLACEMENT_ALL / pages;
+  uint64_t most = parts <= PLACEMENT_FREE || births == 1 ? 0 : ladei_size_min(parts - PLACEMENT_FREE, PLACEMENT_MOST);
+  return (placement_cost){node, most * LADEI_PINNED_TLSF_PAGE_PARTS / births};
 }
 
-static uint64_t burden_of(const void *user, const ladei_pinned_block *block) {
-  const burden *own = user;
+static uint64_t placement_cost_of(const void *user, const ladei_pinned_block *block) {
+  const placement_cost *own = user;
   const ladei_pinned_segment *segment = segment_of(own->node, block);
   size_t page = (ladei_pinned_block_address(block) - ladei_pinned_segment_base(segment)) >> LADEI_PINNED_PAGE_SHIFT;
   return (segment->birth - own->node->first->birth) * own->weight +
@@ -128,9 +128,9 @@ static uint64_t burden_of(const void *user, const ladei_pinned_block *block) {
 /* A FREE block of exactly `pages`, in no list. */
 static ladei_pinned_block *pages_take(ladei_pinned_node *node, size_t pages) {
   ladei_lock_assert_held(&node->lock);
-  const burden ages = burden_make(node);
-  ladei_pinned_block *block = ladei_tlsf_find_least(&node->split, pages, burden_of, &ages);
-  if (block != NULL) block_cut(node, &node->split, block, pages);
+  const placement_cost ages = placement_cost_make(node);
+  ladei_pinned_block *block = ladei_tlsf_find_least(&node->split, pages, placement_cost_of, &ages);
+  if (block != NULL) block_split(node, &node->split, block, pages);
   return block;
 }
 
@@ -143,25 +143,25 @@ static ladei_pinned_block *whole_take(ladei_pinned_node *node, size_t bytes) {
   return block;
 }
 
-static ladei_pinned_block *join(ladei_pinned_node *node, ladei_pinned_segment *segment, ladei_pinned_block *first,
-                                ladei_pinned_block *second) {
+static ladei_pinned_block *blocks_coalesce(ladei_pinned_node *node, ladei_pinned_segment *segment,
+                                           ladei_pinned_block *first, ladei_pinned_block *second) {
   stray_note_drop(node, second);
-  ladei_pinned_segment_join(segment, first, second);
+  ladei_pinned_segment_coalesce(segment, first, second);
   return first;
 }
 
-/* A FREE block in no list joins its neighbours and goes into its index. */
+/* A FREE block in no list coalesces with its neighbours and goes into its index. */
 static void pages_put(ladei_pinned_node *node, ladei_pinned_segment *segment, ladei_pinned_block *block) {
   ladei_lock_assert_held(&node->lock);
   ladei_pinned_block *after = ladei_pinned_segment_after(segment, block);
   if (after != NULL) {
     ladei_tlsf_remove(&node->split, after);
-    block = join(node, segment, block, after);
+    block = blocks_coalesce(node, segment, block, after);
   }
   ladei_pinned_block *before = ladei_pinned_segment_before(segment, block);
   if (before != NULL) {
     ladei_tlsf_remove(&node->split, before);
-    block = join(node, segment, before, block);
+    block = blocks_coalesce(node, segment, before, block);
   }
   if (ladei_pinned_segment_is_whole(segment, block)) {
     segment->free_since_ns = 0;
@@ -250,32 +250,33 @@ static void small_put(ladei_pinned_node *node, ladei_pinned_block *block, unsign
     run_destroy(node, run, class_index);
 }
 
-/* ---- Blocks cut from free memory, and joined with it again ------------------------------------------------------- */
+/* ---- Blocks taken from free memory and returned to it ------------------------------------------------------------ */
 
-static void flow_add(ladei_pinned_counter_pair *flow, uint64_t bytes) {
-  uint64_t blocks = atomic_load_explicit(&flow->blocks, memory_order_relaxed);
-  uint64_t sum = atomic_load_explicit(&flow->bytes, memory_order_relaxed);
-  atomic_store_explicit(&flow->blocks, blocks + 1, memory_order_relaxed);
-  atomic_store_explicit(&flow->bytes, sum + bytes, memory_order_relaxed);
+static void counter_pair_add(ladei_pinned_counter_pair *pair, uint64_t bytes) {
+  uint64_t blocks = atomic_load_explicit(&pair->blocks, memory_order_relaxed);
+  uint64_t sum = atomic_load_explicit(&pair->bytes, memory_order_relaxed);
+  atomic_store_explicit(&pair->blocks, blocks + 1, memory_order_relaxed);
+  atomic_store_explicit(&pair->bytes, sum + bytes, memory_order_relaxed);
 }
 
-static void cut_count(ladei_pinned_node *node, const ladei_pinned_block *block) {
+static void taken_count(ladei_pinned_node *node, const ladei_pinned_block *block) {
   uint64_t word = ladei_pinned_block_word(block);
-  flow_add(&node->counters.classes[ladei_pinned_word_class(word)].cut, ladei_pinned_block_bytes(block, word));
+  counter_pair_add(&node->counters.classes[ladei_pinned_word_class(word)].taken, ladei_pinned_block_bytes(block, word));
 }
 
 /* A block that is a whole segment, under PyTorch's policy: counted by its size, which may be below a page. */
-static void segment_cut_count(ladei_pinned_node *node, const ladei_pinned_segment *segment) {
+static void segment_taken_count(ladei_pinned_node *node, const ladei_pinned_segment *segment) {
   size_t bytes = ladei_pinned_segment_bytes(segment);
-  flow_add(&node->counters.classes[ladei_pinned_class_of(bytes)].cut, bytes);
+  counter_pair_add(&node->counters.classes[ladei_pinned_class_of(bytes)].taken, bytes);
 }
 
-static void joined_count(ladei_pinned_node *node, const ladei_pinned_segment *segment, const ladei_pinned_block *block,
-                         uint64_t word) {
+static void returned_count(ladei_pinned_node *node, const ladei_pinned_segment *segment,
+                           const ladei_pinned_block *block, uint64_t word) {
   size_t bytes = ladei_pinned_segment_block_bytes(segment, block, word);
   bool short_page = bytes < LADEI_PINNED_PAGE_BYTES;
-  flow_add(&node->counters.classes[short_page ? ladei_pinned_class_of(bytes) : ladei_pinned_word_class(word)].joined,
-           bytes);
+  counter_pair_add(
+      &node->counters.classes[short_page ? ladei_pinned_class_of(bytes) : ladei_pinned_word_class(word)].returned,
+      bytes);
 }
 
 /* ---- Take and put ------------------------------------------------------------------------------------------------ */
@@ -291,7 +292,7 @@ static ladei_pinned_block *take_locked(ladei_pinned_node *node, size_t bytes, bo
     ladei_pinned_block *small = small_take(node, class_index);
     if (small != NULL) {
       ladei_pinned_block_next_set(small, NULL);
-      cut_count(node, small);
+      taken_count(node, small);
     }
     return small;
   }
@@ -300,7 +301,7 @@ static ladei_pinned_block *take_locked(ladei_pinned_node *node, size_t bytes, bo
   if (block != NULL) {
     ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_CACHED);
     ladei_pinned_block_next_set(block, NULL);
-    cut_count(node, block);
+    taken_count(node, block);
   }
   return block;
 }
@@ -348,11 +349,12 @@ static void put_locked(ladei_pinned_node *node, ladei_pinned_block *list) {
     uint64_t word = ladei_pinned_block_word(block);
     list = ladei_pinned_block_next(block);
     if (ladei_pinned_word_is_small(word)) {
-      flow_add(&node->counters.classes[ladei_pinned_word_class(word)].joined, ladei_pinned_block_bytes(block, word));
+      counter_pair_add(&node->counters.classes[ladei_pinned_word_class(word)].returned,
+                       ladei_pinned_block_bytes(block, word));
       small_put(node, block, ladei_pinned_word_class(word));
     } else {
       ladei_pinned_segment *segment = segment_of(node, block);
-      joined_count(node, segment, block, word);
+      returned_count(node, segment, block, word);
       ladei_pinned_segment_take_back(segment, block);
       pages_put(node, segment, block);
     }
@@ -367,7 +369,7 @@ void ladei_pinned_node_put(ladei_pinned_node *node, ladei_pinned_block *list) {
 
 void ladei_pinned_node_collect(ladei_pinned_node *node) {
   ladei_lock_acquire(&node->lock);
-  put_locked(node, ladei_pinned_bins_dislodge(&node->bins));
+  put_locked(node, ladei_pinned_bins_empty(&node->bins));
   for (unsigned class_index = 0; class_index < LADEI_PINNED_SMALL_CLASSES; class_index++) {
     ladei_pinned_run *run = node->idle_runs[class_index];
     if (run != NULL) {
@@ -429,7 +431,7 @@ ladei_pinned_block *ladei_pinned_node_add_taken_segment(ladei_pinned_node *node,
   ladei_pinned_block_state_set(&segment->blocks[0], LADEI_PINNED_BLOCK_CACHED);
   ladei_pinned_block_next_set(&segment->blocks[0], NULL);
   node->reserved_allocated += ladei_pinned_segment_bytes(segment);
-  segment_cut_count(node, segment);
+  segment_taken_count(node, segment);
   lock_release_recounted(node);
   return &segment->blocks[0];
 }
@@ -477,7 +479,7 @@ ladei_pinned_block *ladei_pinned_node_take_best(ladei_pinned_node *node, size_t 
     ladei_tlsf_remove(index_of(node, best, block), block);
     ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_CACHED);
     ladei_pinned_block_next_set(block, NULL);
-    segment_cut_count(node, best);
+    segment_taken_count(node, best);
   }
   lock_release_recounted(node);
   return block;
@@ -515,8 +517,8 @@ uint64_t ladei_pinned_node_free_bytes(ladei_pinned_node *node) {
       whole_bytes += ladei_pinned_segment_bytes(segment);
     }
   }
-  uint64_t cut_pages = node->split.page_count + node->whole.page_count - whole_pages;
-  uint64_t free_bytes = (cut_pages << LADEI_PINNED_PAGE_SHIFT) + node->free_small_bytes + whole_bytes;
+  uint64_t split_pages = node->split.page_count + node->whole.page_count - whole_pages;
+  uint64_t free_bytes = (split_pages << LADEI_PINNED_PAGE_SHIFT) + node->free_small_bytes + whole_bytes;
   ladei_lock_release(&node->lock);
   return free_bytes;
 }

@@ -3,10 +3,10 @@
  * The cache of one NUMA node: its segments, and the free blocks in them.
  *
  *   take    free blocks by size (tlsf.h) -> split -> CACHED block        small ones from runs (run.h)
- *   put     CACHED block -> joined with free neighbours -> free blocks by size
+ *   put     CACHED block -> coalesced with free neighbours -> free blocks by size
  *
- * Two indexes: `split` holds the free blocks that may be cut; `whole` the free segments that were made for one large
- * request each, kept whole for the next such request until memory is so short that they are cut too.
+ * Two indexes: `split` holds the free blocks that may be split; `whole` the free segments that were made for one large
+ * request each, kept whole for the next such request until memory is so short that they are split too.
  * The functions take the node's lock themselves and make no driver call.
  */
 #ifndef LADE_HOST_NODE_H
@@ -55,7 +55,7 @@ void ladei_pinned_node_destroy(ladei_pinned_node *node);
  * asked, in whole pages, not of the request's class (for requests that get a segment of their own). */
 ladei_pinned_block *ladei_pinned_node_take(ladei_pinned_node *node, size_t bytes, bool exact, unsigned count);
 
-/* The same, cutting a segment that is kept whole if need be, unless it is registered in chunks: for a pool that has
+/* The same, splitting a segment that is kept whole if need be, unless it is registered in chunks: for a pool that has
  * reached its cap. */
 ladei_pinned_block *ladei_pinned_node_take_from_whole(ladei_pinned_node *node, size_t bytes);
 

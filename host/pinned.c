@@ -9,14 +9,14 @@
  *
  * Note [Fast path]
  *   alloc and free first try what needs neither lock nor driver: the calling thread's cache, known from a thread-local
- *   that names the pool by its id, and a ready block or a place for one. Whatever is not as usual (first call of the
+ *   that names the pool by its id, and a ready block or room for one. Whatever is not as usual (first call of the
  *   thread, empty or full magazine, a wrong pointer, a forked child, whose thread-local names no pool)
  *   goes to the slow path, which looks at everything anew. The one atomic read-modify-write of a pair of small calls is
  *   the compare-and-swap in free. Blocks with streams noted leave the fast path behind it, for the thread's lane in
  *   runtime/retire.
  *
  * I1  Of several frees of one block exactly one succeeds: the one whose compare-and-swap takes the word out of IN_USE.
- *     After it a lodged block may be another thread's at once, so all that is needed of the record is read before.
+ *     After it a block in a slot may be another thread's at once, so all that is needed of the record is read before.
  * I2  A thread that is cancelled ends after its call (base/cancellation.h). What calls the driver here holds that off, but
  *     for the notes and frees of the fast path: they hold nothing while they do, and what runtime/retire does for them
  *     under a claim it protects itself.
@@ -298,7 +298,7 @@ static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
   ladei_pinned_class_counts_free(&tallies->classes[class_index], class_index, requested, bytes);
   if (noted) {
     ladei_pinned_default_retire(pool, cache, block, word, bytes, false);
-  } else if (!ladei_pinned_word_is_lodged(word) &&
+  } else if (!ladei_pinned_word_is_in_slot(word) &&
              !ladei_pinned_ready_put(cache, tallies, ladei_pinned_pool_node(pool, ladei_pinned_word_node(word)), block,
                                      class_index)) {
     ladei_pinned_default_overflow(pool, cache, tallies, block);
@@ -329,7 +329,7 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
     out->block_bytes = ladei_pinned_segment_block_bytes(owner.segment, owner.block, owner.word);
     if (pool->debug != NULL) ladei_pinned_debug_take_back(pool->debug, pointer, out->requested_bytes, out->block_bytes);
     if (ladei_pinned_block_word_swap(owner.block, owner.word, out->word)) return LADE_OK;
-    /* Dislodged, or freed by another thread, meanwhile: the next look tells. */
+    /* Taken out of its slot, or freed by another thread, meanwhile: the next look shows which. */
   }
 }
 
@@ -359,7 +359,7 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
   free_count(pool, cache, &freed);
   if (ladei_pinned_word_state(freed.word) == LADEI_PINNED_BLOCK_PENDING) {
     pool->policy->retire(pool, cache, freed.block, freed.word, freed.block_bytes, quiet);
-  } else if (!ladei_pinned_word_is_lodged(freed.word)) {
+  } else if (!ladei_pinned_word_is_in_slot(freed.word)) {
     pool->policy->put(pool, cache, freed.block);
     ladei_pinned_call_answer(pool, cache);
   }
@@ -494,7 +494,7 @@ lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_p
   info.numa_node = ladei_pinned_pool_node(pool, ladei_pinned_segment_node(owner.segment))->os_index;
   info.source = atomic_load_explicit(&owner.segment->source, memory_order_relaxed);
   info.chunk_bytes = ladei_pinned_segment_in_chunks(owner.segment) ? pool->source.register_chunk_bytes : 0;
-  if (owner.block == NULL) { /* in the midst of being cut or joined: its page is all that can be said */
+  if (owner.block == NULL) { /* in the midst of being split or coalesced: its page is all that can be said */
     info.base = (void *)((uintptr_t)pointer & ~(uintptr_t)(LADEI_PINNED_PAGE_BYTES - 1));
     info.bytes = LADEI_PINNED_PAGE_BYTES;
   } else {

@@ -6,7 +6,7 @@
  *   A pointer that its owner may use leads through records that nobody changes: its block is in use, so its segment
  *   has memory, its run exists, its record's word stays. For any other pointer the records on the way may change under
  *   the reader. All of them are type-stable (segment metadata and run records live as long as the pool) and all that is
- *   read is atomic, so the reader gets some block record, perhaps of another place. A pointer to a run says that it is
+ *   read is atomic, so the reader gets some block record, perhaps of other memory. A pointer to a run says that it is
  *   one, as the same field holds a link of a list at other times. The reader believes a record only if the block covers
  *   the address and its word is the same before and after that look. Whoever then changes the block does so by
  *   compare-and-swap of that word. Words of blocks that were handed out do not come again: generations never fall.
@@ -21,7 +21,7 @@ static ladei_pinned_block *block_at(const ladei_pinned_segment *segment, uintptr
   ladei_pinned_block *block = ladei_pinned_segment_find(segment, address);
   if (block == NULL || ladei_pinned_word_state(ladei_pinned_block_word(block)) != LADEI_PINNED_BLOCK_RUN) return block;
   ladei_switch_point("find the run", 0);
-  ladei_pinned_run *run = ladei_pinned_block_run(block); /* NULL: joined with other free memory meanwhile */
+  ladei_pinned_run *run = ladei_pinned_block_run(block); /* NULL: coalesced with other free memory meanwhile */
   return run == NULL ? NULL : ladei_pinned_run_find(run, address);
 }
 

@@ -58,7 +58,7 @@ static ladei_pinned_thread_counters *counters_for(ladei_pinned_thread_cache *cac
              : ladei_pinned_thread_counters_of_make(cache, ladei_pinned_word_node(ladei_pinned_block_word(block)));
 }
 
-/* A CACHED block, not lodged, becomes ready, or goes back to its node. */
+/* A CACHED block, in no slot, becomes ready, or goes back to its node. */
 static void block_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block) {
   uint64_t word = ladei_pinned_block_word(block);
   ladei_pinned_node *node = ladei_pinned_pool_node(pool, ladei_pinned_word_node(word));
@@ -73,14 +73,14 @@ static void block_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, 
 
 /* ---- Pending blocks ---------------------------------------------------------------------------------------------- */
 
-/* PENDING -> CACHED -> ready. A lodged block is ready, and perhaps another thread's, by the change of its word. One that
- * is not lodged is the caller's alone and cannot become lodged before it is CACHED: no locked instruction is needed. */
+/* PENDING -> CACHED -> ready. A block in a slot is ready, and perhaps another thread's, by the change of its word. One that
+ * is in none is the caller's alone and cannot get into one before it is CACHED: no locked instruction is needed. */
 static void block_unretire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block) {
   uint64_t word = ladei_pinned_block_word(block);
-  while (ladei_pinned_word_is_lodged(word)) {
+  while (ladei_pinned_word_is_in_slot(word)) {
     if (ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, LADEI_PINNED_BLOCK_CACHED)))
       return;
-    word = ladei_pinned_block_word(block); /* dislodged meanwhile */
+    word = ladei_pinned_block_word(block); /* taken out of its slot meanwhile */
   }
   word = ladei_pinned_word_with_state(word, LADEI_PINNED_BLOCK_CACHED);
   ladei_pinned_block_word_set(block, word);
@@ -111,7 +111,7 @@ static void blocks_retired(void *user, ladei_retire_ticket *list) {
   ladei_pinned_block *blocks = NULL;
   ladei_pinned_amount amount = {0, 0};
   unsigned node = 0, class_index = 0;
-  ladei_pinned_transit_begin(&pool->room.blocks); /* neither pending nor in a place */
+  ladei_pinned_transit_begin(&pool->room.blocks); /* neither pending nor where a request finds it */
   /* All before any of them can be pending anew, or the peak would count it twice. Mostly they are of one class. */
   for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
     ladei_pinned_block *block = ladei_pinned_block_of_ticket(ticket);

@@ -40,7 +40,7 @@ enum {
 
 #define DEFAULT_SEGMENT_BYTES (64 * LADEI_MIB)
 #define LEAST_SEGMENT_BYTES                                                                                            \
-  LADEI_PINNED_MAGAZINE_MAX_BYTES /* so that what magazines hold was always cut to its class */
+  LADEI_PINNED_MAGAZINE_MAX_BYTES /* so that what magazines hold was always split to its class */
 #define DEFAULT_MAGAZINE_BYTES (64 * LADEI_MIB)
 
 /* ---- Create ------------------------------------------------------------------------------------------------------ */

@@ -15,7 +15,7 @@ static inline void ladei_pinned_ready_taken(ladei_pinned_thread_cache *cache, la
                                             ladei_pinned_block *block, unsigned class_index) {
   unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
   uint32_t pages = (uint32_t)ladei_pinned_block_pages(block);
-  tallies->alike[bin] = pages == tallies->last_pages[bin] ? tallies->alike[bin] + 1 : 0;
+  tallies->repeats[bin] = pages == tallies->last_pages[bin] ? tallies->repeats[bin] + 1 : 0;
   tallies->last_pages[bin] = pages;
   tallies->last[bin] = block;
   block->ticket.spare = cache->id;
@@ -42,18 +42,18 @@ static inline ladei_pinned_block *ladei_pinned_ready_take(ladei_pinned_thread_ca
   return block;
 }
 
-/* A CACHED block, not lodged, becomes ready. False: it is to go to its node: no place for it, or a large one that the
- * thread itself took, unless it takes one size all the time. Among the free blocks of the node that can join its
- * neighbours, and be cut to fit; in a bin it waits for a request of its class. */
+/* A CACHED block, in no slot, becomes ready. False: it is to go to its node: there is no room for it, or it is a large one that the
+ * thread itself took, unless it takes one size all the time. Among the free blocks of the node that can coalesce with its
+ * neighbours and be split to fit; in a bin it waits for a request of its class. */
 static inline bool ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *tallies,
                                           ladei_pinned_node *node, ladei_pinned_block *block, unsigned class_index) {
   if (class_index < LADEI_PINNED_MAGAZINE_CLASSES)
     return ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block);
   unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
   if (ladei_pinned_kept_put(cache, tallies, bin, block)) return true;
-  /* Random sizes are rarely alike so often, as a class has eight of them. */
-  bool wanted = block->ticket.spare != cache->id || tallies->alike[bin] >= 4;
-  if (!wanted || !ladei_pinned_bins_lodge(&node->bins, block, class_index)) return false;
+  /* Random sizes are rarely repeats so often, as a class has eight of them. */
+  bool wanted = block->ticket.spare != cache->id || tallies->repeats[bin] >= 4;
+  if (!wanted || !ladei_pinned_bins_put(&node->bins, block, class_index)) return false;
   ladei_pinned_room_returned(cache->room);
   return true;
 }

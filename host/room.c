@@ -7,18 +7,18 @@
  * I2  Whoever begins a transit sees STOPPED in the word that counted it, or is waited for.
  *
  * Why no return of memory is missed.
- *   waiter    W1 waiters + 1    W2 seen = returns    W3 looks at every place    W4 sleeps while returns == seen
- *   returner  R1 puts the memory into a place        R2 where waiters != 0: returns + 1, wakes
+ *   waiter    W1 waiters + 1    W2 seen = returns    W3 looks everywhere    W4 sleeps while returns == seen
+ *   returner  R1 puts the memory where W3 looks      R2 where waiters != 0: returns + 1, wakes
  *   If R2 sees the waiter, `returns` changes after W2, and W4 does not sleep, or wakes: the change is made under the lock
  *   that W4 looks under. If it does not, R1 comes before W3, which finds the memory, because of what orders the two:
  *     a node            its lock. Were R1 after W3 in it, R2 would see what was written before W3, that is W1.
  *     the cap           the transit of the segment, which W3 stops: it ends before W3, or begins after it and sees W1.
- *     a bin             the place is filled, and `waiters` changed, with sequential consistency, as both are read.
+ *     a bin             the slot is filled, and `waiters` changed, with sequential consistency, as both are read.
  *     a thread's own    not filled while somebody waits. W3 begins with a drain (memory.c), which waits for frees that are
  *                       inside a gate. After it magazines have no quota, and none is given to them while there are waiters
  *                       (quotas are given under the lock of the drain, so W1 is seen); and of larger blocks none is kept
  *                       (`large_kept` is false after a drain, and set by who sees no waiter, inside the gate). Blocks that
- *                       were lodged in bins are not lodged any more: their frees come by a node.
+ *                       were in slots are not any more: their frees come by a node.
  *   What a thread keeps whose owner cannot be fenced (base/asym_lock.h) is seen when the owner, called by the drain, brings it
  *   back in its next call; nothing is added to it meanwhile.
  *

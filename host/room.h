@@ -2,8 +2,8 @@
 /*
  * Room at a pool's cap: what is in transit, and who waits for memory that comes back.
  *
- *   transit   memory that is free, yet in no place where a request would find it: a segment in the midst of being pinned
- *             or unpinned; blocks that a thread took out of one place and has not put into the next
+ *   transit   memory that is free, yet nowhere where a request would find it: a segment in the midst of being pinned
+ *             or unpinned; blocks that a thread took out of one list and has not put into the next
  *   stop      a request that found nothing holds new transits back, waits for those under way, and looks again: what is
  *             not there then is in use, pending, or free in pieces that are too short
  *   wait      a request that may wait (wait_ms) sleeps until a block comes back

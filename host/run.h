@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs: a few pages cut into at most eight small blocks of one class, without a rest.
+ * Runs: a few pages split into at most eight small blocks of one class, without a rest.
  *
  *   512 B: 1 page / 8 blocks    1024 B: 1 / 4    1536 B: 3 / 8    2048 B: 1 / 2    2560 B: 5 / 8    3072 B: 3 / 4
  *   3584 B: 7 / 8
@@ -22,7 +22,7 @@ typedef struct ladei_pinned_run {
   _Atomic(uintptr_t) base; /* 0: no memory. Read by anyone through a stale pointer */
   _Atomic(uint32_t) class_index;
   uint32_t free_mask;                   /* bit i: small block i is FREE. Guard: the node's lock, as for the rest */
-  ladei_pinned_block *pages;            /* the block that the run is cut from */
+  ladei_pinned_block *pages;            /* the block that the run is made of */
   struct ladei_pinned_run *next, *prev; /* runs of the class with a free block */
   ladei_pinned_block blocks[LADEI_PINNED_RUN_MAX_BLOCKS];
 } ladei_pinned_run;
@@ -31,7 +31,7 @@ typedef struct ladei_pinned_run {
 size_t ladei_pinned_run_pages(unsigned class_index);
 unsigned ladei_pinned_run_blocks(unsigned class_index);
 
-/* Cuts a FREE block of ladei_pinned_run_pages(class) that is in no list. Caller holds the node's lock, here and below. */
+/* Splits a FREE block of ladei_pinned_run_pages(class) that is in no list. Caller holds the node's lock, here and below. */
 void ladei_pinned_run_open(ladei_pinned_run *run, ladei_pinned_segment *segment, ladei_pinned_block *pages,
                            unsigned class_index);
 /* All blocks are free: the pages are one FREE block again. */

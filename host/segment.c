@@ -14,7 +14,7 @@
  * I5  Generations of a record never fall: within a life of the segment the record keeps them, and those of the next life
  *     begin above the highest that came back in this one. So what was read of a record before is never true again, once
  *     the block was handed out since or the segment given back.
- * Locks: the node's guards splitting and joining. Lookups take none: a block in use has its bit set before it is handed
+ * Locks: the node's guards splitting and coalescing. Lookups take none: a block in use has its bit set before it is handed
  * out and no other bit up to its end until it is taken back, so a search downwards from any of its pages ends at it.
  */
 #include "host/segment.h"
@@ -200,7 +200,7 @@ static ladei_pinned_block *block_after(const ladei_pinned_segment *segment, cons
   return page < ladei_pinned_segment_page_count(segment) ? &segment->blocks[page] : NULL;
 }
 
-static void prev_pages_tell(ladei_pinned_segment *segment, const ladei_pinned_block *block) {
+static void prev_pages_set(ladei_pinned_segment *segment, const ladei_pinned_block *block) {
   ladei_pinned_block *after = block_after(segment, block);
   if (after != NULL) after->prev_pages = (uint32_t)ladei_pinned_block_pages(block);
 }
@@ -223,7 +223,7 @@ ladei_pinned_block *ladei_pinned_segment_split(ladei_pinned_segment *segment, la
   size_t page = ladei_pinned_segment_page_of(segment, block) + pages;
   block_resize(block, pages);
   block_start(segment, page, rest, pages);
-  prev_pages_tell(segment, &segment->blocks[page]);
+  prev_pages_set(segment, &segment->blocks[page]);
   return &segment->blocks[page];
 }
 
@@ -241,11 +241,12 @@ ladei_pinned_block *ladei_pinned_segment_after(ladei_pinned_segment *segment, la
   return free_or_null(block_after(segment, block));
 }
 
-void ladei_pinned_segment_join(ladei_pinned_segment *segment, ladei_pinned_block *first, ladei_pinned_block *second) {
+void ladei_pinned_segment_coalesce(ladei_pinned_segment *segment, ladei_pinned_block *first,
+                                   ladei_pinned_block *second) {
   start_clear(segment, ladei_pinned_segment_page_of(segment, second));
   ladei_pinned_block_state_set(second, LADEI_PINNED_BLOCK_NONE);
   block_resize(first, ladei_pinned_block_pages(first) + ladei_pinned_block_pages(second));
-  prev_pages_tell(segment, first);
+  prev_pages_set(segment, first);
 }
 
 /* ---- Check ------------------------------------------------------------------------------------------------------- */
@@ -283,7 +284,7 @@ lade_status ladei_pinned_segment_check(const ladei_pinned_segment *segment) {
       return broken(segment, "I1 (blocks cover the segment)", page);
     if (!start_is_set(segment, page) || start_at_or_below(segment, page + pages - 1) != (ptrdiff_t)page)
       return broken(segment, "I2 (starts are marked)", page);
-    if (is_free && prev_free) return broken(segment, "I3 (free neighbours are joined)", page);
+    if (is_free && prev_free) return broken(segment, "I3 (free neighbours are coalesced)", page);
     lade_status status = check_inside(segment, page, pages);
     if (status != LADE_OK) return status;
     prev_free = is_free;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Segments: one piece of pinned memory each, and the records of the blocks that it is cut into.
+ * Segments: one piece of pinned memory each, and the records of the blocks that it is split into.
  *
  *   |-- block (in use) --|-- block (free) --|-- run: s s s s s s s s --|-- block (cached) --|     whole pages
  *
@@ -32,14 +32,14 @@ typedef struct ladei_pinned_segment {
   void *mapped;            /* this and the next two: what the source needs to give it back */
   size_t mapped_bytes;
   size_t registered_bytes;
-  _Atomic(bool) in_chunks; /* registered in several chunks, at whose borders a copy must end: never cut into blocks */
+  _Atomic(bool) in_chunks; /* registered in several chunks, at whose borders a copy must end: never split */
   uint64_t birth;          /* number of the segment in its pool: older ones are smaller */
 
   /* Guard: the node's lock. */
   struct ladei_pinned_segment *next, *prev; /* the node's segments, oldest first; or the list of spare metadata */
   uint64_t free_since_ns;                   /* when it was first seen wholly free; 0: not yet */
   bool huge;                                /* made for one large request: kept whole while that can be */
-  bool divided;                             /* ... and it could not: to be cut like any other until wholly free again */
+  bool divided;              /* ... and it could not: to be split like any other until wholly free again */
   uint32_t generation_least; /* what records begin with: above all that they said before the last reset */
   uint32_t generation_most;  /* of the blocks that came back since */
 } ladei_pinned_segment;
@@ -81,7 +81,7 @@ static inline bool ladei_pinned_segment_in_chunks(const ladei_pinned_segment *se
 ladei_pinned_block *ladei_pinned_segment_open(ladei_pinned_segment *segment, unsigned node);
 
 /* Caller holds the node's lock; the blocks are FREE and in no list. */
-/* Cuts a block to `pages`; the rest, a new FREE block, or NULL if there is none. */
+/* Splits a block to `pages`; the rest, a new FREE block, or NULL if there is none. */
 ladei_pinned_block *ladei_pinned_segment_split(ladei_pinned_segment *segment, ladei_pinned_block *block, size_t pages);
 /* Neighbours that are FREE, or NULL. */
 ladei_pinned_block *ladei_pinned_segment_before(ladei_pinned_segment *segment, ladei_pinned_block *block);
@@ -89,7 +89,8 @@ ladei_pinned_block *ladei_pinned_segment_after(ladei_pinned_segment *segment, la
 /* A CACHED block becomes FREE. */
 void ladei_pinned_segment_take_back(ladei_pinned_segment *segment, ladei_pinned_block *block);
 /* Makes one block of two neighbours, the first of which stays. */
-void ladei_pinned_segment_join(ladei_pinned_segment *segment, ladei_pinned_block *first, ladei_pinned_block *second);
+void ladei_pinned_segment_coalesce(ladei_pinned_segment *segment, ladei_pinned_block *first,
+                                   ladei_pinned_block *second);
 
 static inline size_t ladei_pinned_segment_page_of(const ladei_pinned_segment *segment,
                                                   const ladei_pinned_block *block) {

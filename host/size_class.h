@@ -2,12 +2,12 @@
 /*
  * Size classes of pinned blocks.
  *
- *   class   0 ..   6   512 B steps to 3.5 KiB: small blocks, cut from runs of pages (run.h)
+ *   class   0 ..   6   512 B steps to 3.5 KiB: small blocks, split from runs of pages (run.h)
  *   class   7 ..  14   4 KiB steps to 32 KiB
  *   class  15 ..       eight steps in each power of two above: 36, 40, ... 64, 72, 80, ... KiB
  *
  * A block is at most 1/8 larger than asked, or 4 KiB where that is more (512 B below 4 KiB). Above 1 MiB, where blocks of
- * a class need not be alike, it is cut in 64 steps of a power of two: at most 1/64 larger. Blocks of a page and more
+ * a class need not be alike, it is divided in 64 steps of a power of two: at most 1/64 larger. Blocks of a page and more
  * consist of whole pages: 4 KiB is the unit of pinning, of direct file reads and of the block records.
  */
 #ifndef LADE_HOST_SIZE_CLASS_H

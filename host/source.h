@@ -12,7 +12,7 @@
  *   A driver that refuses one large registration, or holds its locks for too long in it, may be given chunks. It then
  *   refuses copies and fills over the border of two (Note [Copies end with registrations] in runtime/ops.h). So no block
  *   that is as long as a chunk or shorter lies across a border: ordinary segments are one chunk at most, and segments of
- *   several chunks are never cut. A block longer than a chunk begins at a border, and whoever copies it does so chunk by
+ *   several chunks are never split. A block longer than a chunk begins at a border, and whoever copies it does so chunk by
  *   chunk: pipeline/endpoints/copy.c and lade_copy_async do, other users ask lade_pinned_find how far they may go.
  *
  * Called without locks; acquire and release call the driver and may take long.

@@ -104,8 +104,8 @@ static void node_read(lade_pinned_pool *pool, unsigned node, ladei_pinned_node_g
     ladei_pinned_usage class_sum = ladei_pinned_class_usage_read(pool, node, c);
     supply class_below = {{0, 0}, {0, 0}};
     ladei_pinned_gauges unused;
-    ladei_pinned_counter_pair_sum(&class_below.in, &own->cut);
-    ladei_pinned_counter_pair_sum(&class_below.out, &own->joined);
+    ladei_pinned_counter_pair_sum(&class_below.in, &own->taken);
+    ladei_pinned_counter_pair_sum(&class_below.out, &own->returned);
     level_read(&class_sum, &class_below, &part, out_classes == NULL ? &unused : &out_classes[c]);
     ladei_pinned_usage_add(usage, &class_sum);
     below->in.blocks += class_below.in.blocks;

@@ -60,7 +60,7 @@ typedef struct ladei_pinned_thread_counters {
   uint64_t published_bytes[LADEI_PINNED_BIN_CLASSES];       /* owner only */
   const ladei_pinned_block *last[LADEI_PINNED_BIN_CLASSES]; /* taken last by this thread; owner only */
   uint32_t last_pages[LADEI_PINNED_BIN_CLASSES];            /* its size */
-  uint32_t alike[LADEI_PINNED_BIN_CLASSES];                 /* so many before it had that size too; owner only */
+  uint32_t repeats[LADEI_PINNED_BIN_CLASSES];               /* so many before it had that size too; owner only */
   _Atomic(ladei_pinned_block *)
       kept[LADEI_PINNED_BIN_CLASSES]; /* that one, given back; guard: the gate, and read by anyone */
 } ladei_pinned_thread_counters;
@@ -191,7 +191,7 @@ static inline ladei_pinned_block *ladei_pinned_kept_take(ladei_pinned_thread_cac
   return block;
 }
 
-/* Owner. Keeps a CACHED block, not lodged. False: not the last one taken, one is kept, or a drain is going on. */
+/* Owner. Keeps a CACHED block, in no slot. False: not the last one taken, one is kept, or a drain is going on. */
 static inline bool ladei_pinned_kept_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *tallies,
                                          unsigned bin, ladei_pinned_block *block) {
   if (tallies->last[bin] != block || !ladei_asym_lock_enter(&cache->gate)) return false;

@@ -98,7 +98,7 @@ static size_t slot_least(tlsf_slot at) {
 /* Blocks to look at: each may be a cache miss, and a bad choice of a small block costs little. */
 static unsigned looks_for(size_t pages) { return pages < 8 ? 4 : pages < 32 ? 8 : 32; }
 
-ladei_pinned_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages, ladei_tlsf_cost burden,
+ladei_pinned_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages, ladei_tlsf_cost placement_cost,
                                           const void *user) {
   ladei_pinned_block *best = NULL;
   uint64_t least = UINT64_MAX;
@@ -109,7 +109,8 @@ ladei_pinned_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages,
     ladei_pinned_block *block = index->lists[at.level][at.step];
     for (; block != NULL && looks > 0 && least > 0; block = ladei_pinned_block_next(block), looks--) {
       if (ladei_pinned_block_pages(block) < pages) continue;
-      uint64_t cost = (ladei_pinned_block_pages(block) - pages) * LADEI_PINNED_TLSF_PAGE_PARTS + burden(user, block);
+      uint64_t cost =
+          (ladei_pinned_block_pages(block) - pages) * LADEI_PINNED_TLSF_PAGE_PARTS + placement_cost(user, block);
       if (cost < least) {
         least = cost;
         best = block;

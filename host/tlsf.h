@@ -36,13 +36,13 @@ void ladei_tlsf_remove(ladei_tlsf *index, ladei_pinned_block *block);
 ladei_pinned_block *ladei_tlsf_find(const ladei_tlsf *index, size_t pages);
 
 /*
- * Of the blocks of at least `pages` the one whose excess and burden together are least, among the first few that are
- * looked at (at most 32), from the smallest on; if none of those is large enough, as ladei_tlsf_find. The burden is in
+ * Of the blocks of at least `pages` the one whose excess and placement cost together are least, among the first few that are
+ * looked at (at most 32), from the smallest on; if none of those is large enough, as ladei_tlsf_find. The cost is in
  * parts of a page, LADEI_PINNED_TLSF_PAGE_PARTS to a page.
  */
 #define LADEI_PINNED_TLSF_PAGE_PARTS ((uint64_t)1 << 16)
 typedef uint64_t (*ladei_tlsf_cost)(const void *user, const ladei_pinned_block *block);
-ladei_pinned_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages, ladei_tlsf_cost burden,
+ladei_pinned_block *ladei_tlsf_find_least(const ladei_tlsf *index, size_t pages, ladei_tlsf_cost placement_cost,
                                           const void *user);
 
 /* A block of `pages` to `max_pages`, max_pages being at most pages * 9/8; looks at every block of that size. */

@@ -30,7 +30,7 @@ void ladei_pinned_in_use_tell(lade_pinned_pool *pool, unsigned node, unsigned cl
 /* Shows the pool's peaks what the thread did with a class since the last time: at refill, flush and read. */
 void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
                                        unsigned class_index);
-/* The same after a free that found no ready place, if a magazine's worth of frees was not shown yet; larger blocks at
+/* The same after a free of a block that did not become ready, if a magazine's worth of frees was not shown yet; larger blocks at
  * once. */
 void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
                                              unsigned class_index);

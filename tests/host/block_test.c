@@ -54,8 +54,8 @@ LADE_TEST(Block, GenerationGrowsByAHandOutAlone) {
 }
 
 /* A mark says where the block is found, and changes neither state nor generation. */
-LADE_TEST(Block, LodgingIsNoChangeOfState) {
+LADE_TEST(Block, CachingInASlotIsNoChangeOfState) {
   uint64_t in_use = word_of(LADEI_PINNED_BLOCK_IN_USE, 3);
-  LADE_EXPECT(ladei_pinned_word_may_become(in_use, in_use | LADEI_PINNED_BLOCK_LODGED));
-  LADE_EXPECT(ladei_pinned_word_may_become(in_use | LADEI_PINNED_BLOCK_LODGED, in_use));
+  LADE_EXPECT(ladei_pinned_word_may_become(in_use, in_use | LADEI_PINNED_BLOCK_IN_SLOT));
+  LADE_EXPECT(ladei_pinned_word_may_become(in_use | LADEI_PINNED_BLOCK_IN_SLOT, in_use));
 }

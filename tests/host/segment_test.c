@@ -40,8 +40,8 @@ static void cut_or_join(ladei_pinned_segment *segment, ladei_pinned_block *block
     ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_FREE);
     ladei_pinned_block *after = ladei_pinned_segment_after(segment, block),
                        *before = ladei_pinned_segment_before(segment, block);
-    if (after != NULL) ladei_pinned_segment_join(segment, block, after);
-    if (before != NULL) ladei_pinned_segment_join(segment, before, block);
+    if (after != NULL) ladei_pinned_segment_coalesce(segment, block, after);
+    if (before != NULL) ladei_pinned_segment_coalesce(segment, before, block);
   } else {
     size_t pages = support_random_size(random, ladei_pinned_block_pages(block));
     ladei_pinned_segment_split(segment, block, pages);
@@ -123,7 +123,8 @@ LADE_TEST(Run, FillsItsPagesWithNaturallyAlignedBlocks) {
       ladei_pinned_run_put(&run, &run.blocks[block]);
     LADE_EXPECT(ladei_pinned_run_is_empty(&run));
     ladei_pinned_run_close(&run);
-    ladei_pinned_segment_join(segment, &segment->blocks[0], ladei_pinned_segment_after(segment, &segment->blocks[0]));
+    ladei_pinned_segment_coalesce(segment, &segment->blocks[0],
+                                  ladei_pinned_segment_after(segment, &segment->blocks[0]));
     LADE_EXPECT_OK(ladei_pinned_segment_check(segment));
   }
   ladei_pinned_segment_destroy(segment);

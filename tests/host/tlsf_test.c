@@ -65,15 +65,15 @@ static void expect_find(const tlsf_model *model, size_t pages) {
   }
 }
 
-/* Blocks far in are a burden here. */
-static uint64_t burden_by_place(const void *user, const ladei_pinned_block *block) {
+/* Blocks far in cost more here. */
+static uint64_t placement_cost_by_place(const void *user, const ladei_pinned_block *block) {
   const tlsf_model *model = user;
   return (uint64_t)(block - model->blocks) * 16 * LADEI_PINNED_TLSF_PAGE_PARTS;
 }
 
 /* It looks at a few blocks only; but it finds one where the plain search does. */
 static void expect_find_least(const tlsf_model *model, size_t pages) {
-  const ladei_pinned_block *least = ladei_tlsf_find_least(&model->index, pages, burden_by_place, model);
+  const ladei_pinned_block *least = ladei_tlsf_find_least(&model->index, pages, placement_cost_by_place, model);
   const ladei_pinned_block *found = ladei_tlsf_find(&model->index, pages);
   LADE_ASSERT(found == NULL || least != NULL);
   if (least != NULL) {
@@ -118,15 +118,15 @@ static void put_in(tlsf_model *model, unsigned i, size_t pages) {
 LADE_TEST(Tlsf, FindsTheLeastOfExcessAndBurden) {
   tlsf_model *model = calloc(1, sizeof *model);
   LADE_ASSERT(model != NULL);
-  put_in(model, 20, 1000); /* fits, with a burden of 320 */
-  put_in(model, 10, 1100); /* 100 too large, with a burden of 160 */
-  put_in(model, 0, 1300);  /* 300 too large, no burden */
-  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1000, burden_by_place, model), &model->blocks[10]);
-  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1050, burden_by_place, model), &model->blocks[10]);
-  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1101, burden_by_place, model), &model->blocks[0]);
-  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1301, burden_by_place, model), NULL);
+  put_in(model, 20, 1000); /* fits, with a cost of 320 */
+  put_in(model, 10, 1100); /* 100 too large, with a cost of 160 */
+  put_in(model, 0, 1300);  /* 300 too large, no cost */
+  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1000, placement_cost_by_place, model), &model->blocks[10]);
+  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1050, placement_cost_by_place, model), &model->blocks[10]);
+  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1101, placement_cost_by_place, model), &model->blocks[0]);
+  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1301, placement_cost_by_place, model), NULL);
   ladei_tlsf_remove(&model->index, &model->blocks[10]);
-  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1000, burden_by_place, model), &model->blocks[0]);
+  LADE_EXPECT_EQ_PTR(ladei_tlsf_find_least(&model->index, 1000, placement_cost_by_place, model), &model->blocks[0]);
   free(model);
 }
 

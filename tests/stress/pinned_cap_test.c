@@ -231,14 +231,14 @@ static void free_plainly(cap_pool *own, void *block, bool by_another) {
   LADE_EXPECT_OK(freeing.status);
 }
 
-/* The stream that is waited for stays busy; a block comes back that no stream uses. `lodged`: it was in a bin before. */
-static void waiter_gets_a_plain_free(size_t bytes, bool by_another, bool lodged) {
+/* The stream that is waited for stays busy; a block comes back that no stream uses. `in_bin`: it was in a bin before. */
+static void waiter_gets_a_plain_free(size_t bytes, bool by_another, bool in_bin) {
   lade_pinned_options options = cap_options(2 * bytes, LADEI_MIB, 5000);
   cap_pool own;
   asker waiting;
   if (!cap_pool_open(&own, 0, &options)) return;
   LADE_ASSERT(held_stream_open(&own));
-  free_plainly(&own, block_of(&own, bytes), lodged);                     /* the thread has a cache, and room in it */
+  free_plainly(&own, block_of(&own, bytes), in_bin);                     /* the thread has a cache, and room in it */
   void *pending = block_of(&own, bytes), *plain = block_of(&own, bytes); /* the latter is the one to keep */
   block_make_pending(&own, pending);
   ask_begin(&waiting, &own, bytes);
